@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+namespace nanovllm {
+
+enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI64, kI32, kU8 };
+
+/// Bytes of one element.
+constexpr size_t dtype_size(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+    case DType::kI64: return 8;
+    case DType::kF32:
+    case DType::kI32: return 4;
+    case DType::kBF16:
+    case DType::kF16: return 2;
+    case DType::kU8: return 1;
+  }
+  return 0;
+}
+
+/// "float32", "bfloat16", "float16", ... as PyTorch names them.
+const char* dtype_name(DType dtype);
+
+/// The float dtype that PyTorch calls `name` (an optional "torch." before it). Throws UserError for any other.
+DType parse_float_dtype(const std::string& name);
+
+inline float bf16_to_f32(uint16_t x) {
+  const uint32_t bits = static_cast<uint32_t>(x) << 16;
+  float f;
+  std::memcpy(&f, &bits, sizeof f);
+  return f;
+}
+
+/// Rounds to nearest, ties to even; NaN stays NaN.
+inline uint16_t f32_to_bf16(float f) {
+  uint32_t bits;
+  std::memcpy(&bits, &f, sizeof bits);
+  if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((bits >> 16) | 0x40);
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+/// IEEE half precision in software (any x86-64); kernels use F16C where it is.
+float f16_to_f32(uint16_t x);
+uint16_t f32_to_f16(float f);
+
+}  // namespace nanovllm

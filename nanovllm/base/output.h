@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nanovllm {
+
+/// One token's natural log-probability under the raw logits, and its rank among all tokens (1: the best).
+struct Logprob {
+  int32_t id = 0;
+  float logprob = 0;
+  int32_t rank = 0;
+};
+/// The sampled (or prompt) token first, then the best K. Empty for a prompt's first token.
+using TokenLogprobs = std::vector<Logprob>;
+
+/// One answer.
+struct CompletionOutput {
+  std::vector<int32_t> token_ids;  ///< the end token included when one was sampled
+  std::string text;
+  std::string finish_reason;           ///< stop, length, abort, error; empty while it runs
+  std::optional<int32_t> stop_reason;  ///< the id in stop_token_ids that ended it
+  std::vector<TokenLogprobs> logprobs;
+  std::string error;
+};
+
+/// A request's answer (the fields inherited are the first choice's) and what belongs to the prompt.
+struct RequestOutput : CompletionOutput {
+  uint64_t request_id = 0;
+  std::vector<int32_t> prompt_token_ids;
+  int64_t num_cached_tokens = 0;  ///< prompt tokens read from the prefix cache at first admission
+  std::vector<TokenLogprobs> prompt_logprobs;
+  std::vector<CompletionOutput> outputs;  ///< all choices where n is above 1, else empty
+  double arrival_time = 0;                ///< seconds on the steady clock
+  double first_token_time = 0;
+  double finish_time = 0;
+};
+
+}  // namespace nanovllm

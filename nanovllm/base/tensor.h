@@ -1,0 +1,43 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "nanovllm/base/dtype.h"
+
+namespace nanovllm {
+
+/// A typed view of memory that somebody else owns, row-major and dense but for the distance of its outermost rows. At most
+/// three dimensions; the memory may be a device's, which only its backend may touch.
+struct Tensor {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  int rank = 0;
+  std::array<int64_t, 3> shape{};
+  int64_t row_stride = 0;  ///< elements from one outermost row to the next
+
+  Tensor() = default;
+  Tensor(void* d, DType t, int64_t n) : data(d), dtype(t), rank(1), shape{n, 1, 1}, row_stride(1) {}
+  Tensor(void* d, DType t, int64_t n, int64_t k)
+      : data(d), dtype(t), rank(2), shape{n, k, 1}, row_stride(k) {}
+  Tensor(void* d, DType t, int64_t n, int64_t k, int64_t j)
+      : data(d), dtype(t), rank(3), shape{n, k, j}, row_stride(k * j) {}
+
+  int64_t size() const { return rank == 0 ? 0 : shape[0] * shape[1] * shape[2]; }
+  size_t bytes() const { return static_cast<size_t>(size()) * dtype_size(dtype); }
+
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+  /// Rows [first, first + count) of the outermost dimension.
+  Tensor rows(int64_t first, int64_t count) const {
+    Tensor t = *this;
+    t.data = static_cast<char*>(data) + first * row_stride * static_cast<int64_t>(dtype_size(dtype));
+    t.shape[0] = count;
+    return t;
+  }
+  explicit operator bool() const { return data != nullptr; }
+};
+
+}  // namespace nanovllm
