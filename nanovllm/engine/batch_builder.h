@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "nanovllm/engine/scheduler.h"
+#include "nanovllm/runtime/step_io.h"
+
+namespace nanovllm {
+
+/// Writes a plan as the flat input of its step, with what changed since the last one. Call once for each plan, in order and
+/// before its sequences change.
+class BatchBuilder {
+ public:
+  /// The view is valid until the next call.
+  StepInput build(const StepPlan& plan);
+
+ private:
+  void add_blocks(Sequence& seq);
+
+  StepArrays arrays_;
+  std::vector<std::byte> buffer_;
+};
+
+}  // namespace nanovllm

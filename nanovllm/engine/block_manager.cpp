@@ -1,0 +1,207 @@
+#include "nanovllm/engine/block_manager.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+
+#include "nanovllm/base/check.h"
+
+namespace nanovllm {
+
+uint64_t block_hash(uint64_t previous, std::span<const int32_t> token_ids) {
+  return XXH64(token_ids.data(), token_ids.size_bytes(), previous);
+}
+
+BlockManager::BlockManager(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching,
+                           BlockHashFunction hash)
+    : blocks_(static_cast<size_t>(num_blocks)),
+      block_size_(block_size),
+      enable_prefix_caching_(enable_prefix_caching),
+      hash_(hash) {
+  cached_.reserve(blocks_.size());
+  for (int32_t id = 0; id < num_blocks; ++id) {
+    block(id).ref_count = 1;
+    release(id);
+  }
+}
+
+bool BlockManager::holds(const Block& b, const BlockRef& parent, uint64_t salt,
+                         std::span<const int32_t> ids) const {
+  return b.parent == parent && b.salt == salt && std::ranges::equal(b.token_ids, ids);
+}
+
+void BlockManager::match_prefix(const Sequence& seq, Prefix& prefix) const {
+  prefix.blocks.clear();
+  prefix.num_free = 0;
+  if (!enable_prefix_caching_) return;
+  const std::span<const int32_t> tokens = seq.token_ids;
+  uint64_t previous = seq.cache_salt;
+  BlockRef parent;
+  for (int64_t end = block_size_; end <= seq.num_known(); end += block_size_) {
+    const auto ids = tokens.subspan(static_cast<size_t>(end - block_size_), static_cast<size_t>(block_size_));
+    const uint64_t h = hash_(previous, ids);
+    const auto hit = cached_.find(h);
+    if (hit == cached_.end() || !holds(block(hit->second), parent, seq.cache_salt, ids)) return;
+    prefix.blocks.push_back(hit->second);
+    prefix.num_free += block(hit->second).ref_count == 0 ? 1 : 0;
+    prefix.last_hash = previous = h;
+    parent = ref(hit->second);
+  }
+}
+
+bool BlockManager::can_allocate(const Prefix& prefix, int64_t num_blocks) const {
+  const int64_t num_new = num_blocks - static_cast<int64_t>(prefix.blocks.size());
+  return num_new + prefix.num_free <= num_free_;
+}
+
+void BlockManager::allocate(Sequence& seq, const Prefix& prefix, int64_t num_blocks) {
+  check(seq.block_table.empty(), "sequence {} holds blocks already", seq.id);
+  for (const int32_t id : prefix.blocks) share(id);
+  seq.block_table.assign(prefix.blocks.begin(), prefix.blocks.end());
+  seq.num_hashed = static_cast<int64_t>(prefix.blocks.size());
+  seq.last_hash.reset();
+  seq.last_block = {};
+  if (!prefix.blocks.empty()) {
+    seq.last_hash = prefix.last_hash;
+    seq.last_block = ref(prefix.blocks.back());
+  }
+  while (static_cast<int64_t>(seq.block_table.size()) < num_blocks) append(seq);
+}
+
+void BlockManager::append(Sequence& seq) { seq.block_table.push_back(take_free()); }
+
+void BlockManager::deallocate(Sequence& seq) {
+  for (auto id = seq.block_table.rbegin(); id != seq.block_table.rend(); ++id) release(*id);
+  seq.block_table.clear();
+  seq.num_hashed = 0;
+  seq.last_hash.reset();
+  seq.last_block = {};
+}
+
+std::optional<std::pair<int32_t, int32_t>> BlockManager::fork(const Sequence& parent, Sequence& child) {
+  check(child.block_table.empty(), "sequence {} holds blocks already", child.id);
+  const auto num_full = static_cast<size_t>(parent.num_prompt_tokens / block_size_);
+  for (size_t i = 0; i < num_full; ++i) {
+    share(parent.block_table[i]);
+    child.block_table.push_back(parent.block_table[i]);
+  }
+  child.num_hashed = std::min(parent.num_hashed, static_cast<int64_t>(num_full));
+  child.last_hash = parent.last_hash;
+  child.last_block = parent.last_block;
+  if (parent.num_prompt_tokens % block_size_ == 0) return std::nullopt;
+  append(child);
+  return std::pair(parent.block_table[num_full], child.block_table.back());
+}
+
+void BlockManager::register_blocks(Sequence& seq, int64_t limit) {
+  if (!enable_prefix_caching_) return;
+  const std::span<const int32_t> tokens = seq.token_ids;
+  for (; (seq.num_hashed + 1) * block_size_ <= limit; ++seq.num_hashed) {
+    const bool first = seq.num_hashed == 0;
+    const auto ids = tokens.subspan(static_cast<size_t>(seq.num_hashed * block_size_),
+                                    static_cast<size_t>(block_size_));
+    const uint64_t h = hash_(first ? seq.cache_salt : *seq.last_hash, ids);
+    const BlockRef parent = seq.last_block;
+    seq.last_hash = h;
+    const bool reachable = first || (parent.id >= 0 && ref(parent.id) == parent);
+    if (!reachable) continue;  // after a collision or an eviction further up no lookup gets here
+    auto [entry, is_new] = cached_.try_emplace(h, -1);
+    if (!is_new) {
+      Block& other = block(entry->second);
+      if (holds(other, parent, seq.cache_salt, ids)) {
+        seq.last_block = ref(entry->second);
+        continue;
+      }
+      const bool orphan = other.parent.id >= 0 && ref(other.parent.id) != other.parent;
+      if (!orphan) {  // a collision of hashes: the first registration stays
+        seq.last_block = {};
+        continue;
+      }
+      other.hash.reset();  // its parent was reused, no lookup reaches it any more
+    }
+    const int32_t id = seq.block_table[static_cast<size_t>(seq.num_hashed)];
+    Block& b = block(id);
+    b.hash = h;
+    b.parent = parent;
+    b.salt = seq.cache_salt;
+    b.token_ids.assign(ids.begin(), ids.end());
+    entry->second = id;
+    seq.last_block = ref(id);
+  }
+}
+
+void BlockManager::forget(const Sequence& seq) {
+  for (const int32_t id : seq.block_table) forget(id);
+}
+
+void BlockManager::reset_prefix_cache() {
+  for (auto [hash, id] : cached_) {
+    block(id).hash.reset();
+    ++block(id).generation;  // running sequences must not go on with a chain that nobody can look up
+  }
+  cached_.clear();
+}
+
+void BlockManager::forget(int32_t id) {
+  Block& b = block(id);
+  if (b.hash) {
+    const auto entry = cached_.find(*b.hash);
+    if (entry != cached_.end() && entry->second == id) cached_.erase(entry);
+    b.hash.reset();
+  }
+  ++b.generation;
+}
+
+int32_t BlockManager::take_free() {
+  check(first_free_ >= 0, "no free block");
+  const int32_t id = first_free_;
+  unlink(id);
+  forget(id);
+  block(id).ref_count = 1;
+  return id;
+}
+
+void BlockManager::share(int32_t id) {
+  if (block(id).ref_count++ == 0) unlink(id);
+}
+
+void BlockManager::release(int32_t id) {
+  Block& b = block(id);
+  check(b.ref_count > 0, "block {} is freed twice", id);
+  if (--b.ref_count > 0) return;
+  b.previous = last_free_;
+  b.next = -1;
+  (last_free_ >= 0 ? block(last_free_).next : first_free_) = id;
+  last_free_ = id;
+  ++num_free_;
+}
+
+void BlockManager::unlink(int32_t id) {
+  Block& b = block(id);
+  (b.previous >= 0 ? block(b.previous).next : first_free_) = b.next;
+  (b.next >= 0 ? block(b.next).previous : last_free_) = b.previous;
+  b.previous = b.next = -1;
+  --num_free_;
+}
+
+void BlockManager::validate(std::span<const Sequence* const> holders) const {
+  std::vector<int64_t> references(blocks_.size(), 0);
+  for (const Sequence* seq : holders)
+    for (const int32_t id : seq->block_table) ++references[static_cast<size_t>(id)];
+  int64_t num_used = 0;
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    check(references[i] == blocks_[i].ref_count, "block {}: {} references, counted {}", i, references[i],
+          blocks_[i].ref_count);
+    num_used += references[i] > 0 ? 1 : 0;
+  }
+  int64_t num_listed = 0;
+  for (int32_t id = first_free_; id >= 0; id = block(id).next, ++num_listed)
+    check(block(id).ref_count == 0 && num_listed < num_blocks(), "free list is broken at block {}", id);
+  check(num_listed == num_free_ && num_free_ + num_used == num_blocks(), "{} listed, {} free, {} used",
+        num_listed, num_free_, num_used);
+  for (auto [hash, id] : cached_)
+    check(block(id).hash == hash, "the cache names block {} for a hash that it does not hold", id);
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "nanovllm/engine/sequence.h"
+
+namespace nanovllm {
+
+/// Hash of a full block: of the previous block's hash (for the first block the cache salt) and the block's token ids.
+using BlockHashFunction = uint64_t (*)(uint64_t previous, std::span<const int32_t> token_ids);
+uint64_t block_hash(uint64_t previous, std::span<const int32_t> token_ids);
+
+/// The pool of KV blocks: reference counts, the prefix cache, and a free list in the order of last use. A free block keeps
+/// its hash and tokens until it is reused, and is taken out of the list again on a hit. Hits compare hash, token ids and
+/// parent block, so a collision of hashes is never a hit.
+class BlockManager {
+ public:
+  BlockManager(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching,
+               BlockHashFunction hash = block_hash);
+
+  /// Blocks at the front of a sequence that the cache holds.
+  struct Prefix {
+    std::vector<int32_t> blocks;
+    int64_t num_free = 0;  ///< of them, how many are on the free list
+    uint64_t last_hash = 0;
+  };
+
+  /// The longest cached prefix of the sequence's known tokens, whole blocks only.
+  void match_prefix(const Sequence& seq, Prefix& prefix) const;
+  /// Whether `num_blocks` blocks can be had for a new table that begins with `prefix`.
+  bool can_allocate(const Prefix& prefix, int64_t num_blocks) const;
+  /// Fills the sequence's empty table with the prefix and new blocks, num_blocks in all.
+  void allocate(Sequence& seq, const Prefix& prefix, int64_t num_blocks);
+  bool can_append(int64_t num_blocks) const { return num_blocks <= num_free(); }
+  /// Adds a new block to the table.
+  void append(Sequence& seq);
+  /// Gives all blocks back, the last one first to be reused.
+  void deallocate(Sequence& seq);
+  /// The child's empty table becomes the parent's blocks for the prompt: full ones shared, a half-full last one replaced by
+  /// a new block. Returns the copy to make, if any.
+  std::optional<std::pair<int32_t, int32_t>> fork(const Sequence& parent, Sequence& child);
+  /// Registers the hashes of blocks that lie wholly below token `limit`, all known and computed.
+  void register_blocks(Sequence& seq, int64_t limit);
+  /// Takes the hashes of the sequence's blocks out of the cache: what they hold is not to be trusted.
+  void forget(const Sequence& seq);
+  /// Empties the prefix cache; blocks in use stay with their sequences.
+  void reset_prefix_cache();
+
+  int64_t num_blocks() const { return static_cast<int64_t>(blocks_.size()); }
+  int64_t num_free() const { return num_free_; }
+  int64_t block_size() const { return block_size_; }
+  int64_t ref_count(int32_t block) const { return blocks_[static_cast<size_t>(block)].ref_count; }
+  /// Throws std::logic_error unless each block is counted once and the free list is whole. For tests.
+  void validate(std::span<const Sequence* const> holders) const;
+
+ private:
+  struct Block {
+    int64_t ref_count = 0;
+    uint32_t generation = 0;
+    int32_t previous = -1, next = -1;  // neighbours on the free list
+    std::optional<uint64_t> hash;      // set while registered
+    BlockRef parent;
+    uint64_t salt = 0;  // tells first blocks of different salts apart
+    std::vector<int32_t> token_ids;
+  };
+
+  Block& block(int32_t id) { return blocks_[static_cast<size_t>(id)]; }
+  const Block& block(int32_t id) const { return blocks_[static_cast<size_t>(id)]; }
+  BlockRef ref(int32_t id) const { return {id, block(id).generation}; }
+  bool holds(const Block& b, const BlockRef& parent, uint64_t salt, std::span<const int32_t> ids) const;
+  int32_t take_free();
+  void share(int32_t id);
+  void release(int32_t id);
+  void unlink(int32_t id);
+  void forget(int32_t id);
+
+  std::vector<Block> blocks_;
+  int64_t block_size_;
+  bool enable_prefix_caching_;
+  BlockHashFunction hash_;
+  std::unordered_map<uint64_t, int32_t> cached_;  // hash -> the first block registered with it
+  int32_t first_free_ = -1, last_free_ = -1;
+  int64_t num_free_ = 0;
+};
+
+}  // namespace nanovllm

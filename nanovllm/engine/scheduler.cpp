@@ -1,0 +1,257 @@
+#include "nanovllm/engine/scheduler.h"
+
+#include <algorithm>
+
+#include "nanovllm/base/check.h"
+
+namespace nanovllm {
+
+namespace {
+
+bool older(const Sequence* a, const Sequence* b) { return a->id < b->id; }
+
+template <class Container>
+void insert_by_age(Container& sequences, Sequence* seq) {
+  sequences.insert(std::ranges::upper_bound(sequences, seq, older), seq);
+}
+
+template <class Container>
+void erase_by_age(Container& sequences, Sequence* seq) {
+  const auto at = std::ranges::lower_bound(sequences, seq, older);
+  check(at != sequences.end() && *at == seq, "sequence {} is not in its queue", seq->id);
+  sequences.erase(at);
+}
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+void StepPlan::clear() {
+  step = 0;
+  rows.clear();
+  samples.clear();
+  setups.clear();
+  copies.clear();
+  num_tokens = 0;
+}
+
+Scheduler::Scheduler(const SchedulerConfig& config, BlockManager& blocks)
+    : config_(config), blocks_(blocks) {
+  for (int64_t slot = config.max_num_seqs; slot-- > 0;)
+    free_slots_.push_back(static_cast<int32_t>(slot));
+}
+
+void Scheduler::add(std::vector<std::unique_ptr<Sequence>> choices) {
+  Sequence* first = choices.front().get();
+  for (std::unique_ptr<Sequence>& choice : choices) {
+    if (choice.get() != first) first->choices.push_back(choice.get());
+    const uint64_t id = choice->id;
+    sequences_.emplace(id, std::move(choice));
+  }
+  num_held_choices_ += static_cast<int64_t>(first->choices.size());
+  insert_by_age(waiting_, first);
+}
+
+void Scheduler::finish(Sequence& seq, FinishReason reason) {
+  if (seq.is_finished()) return;
+  num_held_choices_ -= static_cast<int64_t>(seq.choices.size());
+  for (Sequence* choice : seq.choices) {
+    choice->status = SequenceStatus::kFinished;
+    choice->finish_reason = reason;
+    retire(*choice);
+  }
+  seq.choices.clear();
+  if (seq.status == SequenceStatus::kRunning)
+    stop_running(seq);
+  else
+    erase_by_age(waiting_, &seq);
+  seq.status = SequenceStatus::kFinished;
+  seq.finish_reason = reason;
+  if (seq.num_in_flight == 0) retire(seq);
+}
+
+void Scheduler::schedule(StepPlan& plan) {
+  plan.clear();
+  plan.step = ++step_;
+  preempted_ = false;
+  // Preemption takes from the end of running_, never from before the sequence that asks; forks insert behind it.
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Sequence& seq = *running_[i];
+    if (seq.last_step == step_ || seq.num_pending() != 1 || !may_grow(seq)) continue;
+    if (ensure_block(seq)) schedule_row(plan, seq, 1, true);
+  }
+  for (size_t i = 0; i < running_.size() && plan.num_tokens < config_.max_num_batched_tokens; ++i) {
+    Sequence& seq = *running_[i];
+    if (seq.last_step == step_ || seq.num_pending() <= 1) continue;
+    schedule_row(plan, seq,
+                 std::min(seq.num_pending(), config_.max_num_batched_tokens - plan.num_tokens), true);
+  }
+  // No admission beside a preemption: the blocks just won belong to who runs.
+  while (!preempted_ && !waiting_.empty() && !free_slots_.empty() &&
+         plan.num_tokens < config_.max_num_batched_tokens) {
+    if (!admit(plan, *waiting_.front())) break;
+  }
+  if (!plan.empty()) ++stats_.steps;
+}
+
+void Scheduler::schedule_row(StepPlan& plan, Sequence& seq, int64_t num_tokens, bool store) {
+  plan.rows.push_back({&seq, seq.num_computed, num_tokens, store});
+  plan.num_tokens += num_tokens;
+  (seq.num_generated() > 0 && num_tokens == 1 ? stats_.decode_tokens : stats_.prefill_tokens) +=
+      num_tokens;
+  seq.num_computed += num_tokens;
+  seq.last_step = step_;
+  ++seq.num_in_flight;
+  register_blocks(seq);
+  if (seq.num_pending() > 0) return;
+  plan.samples.push_back({&seq, static_cast<int64_t>(plan.rows.size()) - 1, false});
+  ++seq.num_unread;
+  if (!seq.choices.empty()) fork_choices(plan, seq);
+}
+
+bool Scheduler::ensure_block(Sequence& seq) {
+  if (seq.num_computed < static_cast<int64_t>(seq.block_table.size()) * blocks_.block_size()) return true;
+  while (!blocks_.can_append(1)) {
+    const auto victim = std::find_if(running_.rbegin(), running_.rend(),
+                                     [&](const Sequence* s) { return s->last_step != step_; });
+    const bool itself = *victim == &seq;
+    preempt(**victim);
+    if (itself) return false;
+  }
+  blocks_.append(seq);
+  return true;
+}
+
+bool Scheduler::admit(StepPlan& plan, Sequence& seq) {
+  if (seq.num_unread > 0) return false;  // preempted with a token under way; the next step has it
+  prefix_.blocks.clear();
+  prefix_.num_free = 0;
+  if (!seq.wants_prompt_logprobs()) blocks_.match_prefix(seq, prefix_);
+  const int64_t num_known = seq.num_known();
+  const int64_t num_blocks = ceil_div(num_known, blocks_.block_size());
+  if (!blocks_.can_allocate(prefix_, num_blocks)) return false;
+  waiting_.pop_front();
+  blocks_.allocate(seq, prefix_, num_blocks);
+  const int64_t num_hit = static_cast<int64_t>(prefix_.blocks.size()) * blocks_.block_size();
+  // Of a sequence that is wholly cached the last token is computed for its logits, and not stored again.
+  seq.num_computed = std::min(num_hit, num_known - 1);
+  if (!seq.num_cached_tokens) seq.num_cached_tokens = seq.num_computed;
+  stats_.prefix_queries += num_known;
+  stats_.prefix_hits += seq.num_computed;
+  start_running(plan, seq);
+  schedule_row(plan, seq,
+               std::min(seq.num_pending(), config_.max_num_batched_tokens - plan.num_tokens),
+               num_hit < num_known);
+  return true;
+}
+
+void Scheduler::fork_choices(StepPlan& plan, Sequence& parent) {
+  const int64_t row = static_cast<int64_t>(plan.rows.size()) - 1;
+  const int64_t num_new_blocks = parent.num_prompt_tokens % blocks_.block_size() == 0 ? 0 : 1;
+  num_held_choices_ -= static_cast<int64_t>(parent.choices.size());
+  for (Sequence* choice : parent.choices) {
+    if (free_slots_.empty() || !blocks_.can_append(num_new_blocks)) {
+      insert_by_age(waiting_, choice);
+      continue;
+    }
+    if (const auto copy = blocks_.fork(parent, *choice))
+      plan.copies.push_back({copy->first, copy->second});
+    choice->num_computed = parent.num_prompt_tokens;
+    choice->num_cached_tokens = parent.num_cached_tokens;
+    choice->last_step = step_;
+    ++choice->num_in_flight;
+    ++choice->num_unread;
+    start_running(plan, *choice);
+    plan.samples.push_back({choice, row, true});
+  }
+  parent.choices.clear();
+}
+
+void Scheduler::start_running(StepPlan& plan, Sequence& seq) {
+  seq.status = SequenceStatus::kRunning;
+  seq.slot = free_slots_.back();
+  free_slots_.pop_back();
+  seq.num_blocks_sent = 0;
+  insert_by_age(running_, &seq);
+  plan.setups.push_back(&seq);
+}
+
+void Scheduler::stop_running(Sequence& seq) {
+  blocks_.deallocate(seq);
+  free_slots_.push_back(seq.slot);
+  seq.slot = -1;
+  seq.num_computed = 0;
+  erase_by_age(running_, &seq);
+}
+
+void Scheduler::preempt(Sequence& seq) {
+  stop_running(seq);
+  seq.status = SequenceStatus::kWaiting;
+  insert_by_age(waiting_, &seq);
+  ++stats_.preemptions;
+  preempted_ = true;
+}
+
+void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
+                            std::vector<SequenceUpdate>& updates) {
+  check(output.samples.size() == plan.samples.size(), "step {}: {} rows drawn, {} expected", plan.step,
+        output.samples.size(), plan.samples.size());
+  retired_.clear();
+  updates.clear();
+  for (const PromptLogprobOutput& p : output.prompt) {
+    Sequence& seq = *plan.rows[static_cast<size_t>(p.row)].seq;
+    seq.num_prompt_logprobs_read = std::max<int64_t>(seq.num_prompt_logprobs_read, p.position);
+  }
+  size_t next_logprob = 0;
+  for (size_t i = 0; i < plan.samples.size(); ++i) {
+    Sequence& seq = *plan.samples[i].seq;
+    const SampleOutput& drawn = output.samples[i];
+    check(drawn.sequence == seq.id, "step {}: row {} is sequence {}'s, not {}'s", plan.step, i,
+          drawn.sequence, seq.id);
+    const size_t first_logprob = next_logprob;
+    next_logprob += static_cast<size_t>(drawn.num_logprobs);
+    if (seq.is_finished()) continue;
+    --seq.num_unread;
+    FinishReason reason = FinishReason::kError;
+    if (drawn.status == SampleStatus::kOk) {
+      seq.token_ids.push_back(drawn.token_id);
+      register_blocks(seq);
+      reason = end_of(seq);
+    } else {
+      blocks_.forget(seq);
+    }
+    updates.push_back({&seq, drawn.status == SampleStatus::kOk, first_logprob,
+                       static_cast<size_t>(drawn.num_logprobs)});
+    if (reason != FinishReason::kNone) finish(seq, reason);
+  }
+  const auto landed = [&](Sequence& seq) {
+    if (--seq.num_in_flight == 0 && seq.is_finished()) retire(seq);
+  };
+  for (const ScheduledRow& row : plan.rows) landed(*row.seq);
+  for (const ScheduledSample& sample : plan.samples)
+    if (sample.forked) landed(*sample.seq);
+}
+
+// A generated token's block is registered when the token after it is known: whether a step ahead computed the last one or
+// not, the cache then holds the same.
+void Scheduler::register_blocks(Sequence& seq) {
+  blocks_.register_blocks(
+      seq, std::min(seq.num_computed, std::max(seq.num_prompt_tokens, seq.num_known() - 1)));
+}
+
+bool Scheduler::may_grow(const Sequence& seq) const {
+  return seq.num_generated() < seq.params->max_tokens && seq.num_tokens() < config_.max_model_len;
+}
+
+FinishReason Scheduler::end_of(const Sequence& seq) const {
+  if (std::ranges::binary_search(*seq.stop_ids, seq.token_ids.back())) return FinishReason::kStop;
+  return may_grow(seq) ? FinishReason::kNone : FinishReason::kLength;
+}
+
+void Scheduler::retire(Sequence& seq) {
+  const auto at = sequences_.find(seq.id);
+  retired_.push_back(std::move(at->second));
+  sequences_.erase(at);
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "nanovllm/engine/block_manager.h"
+#include "nanovllm/engine/sequence.h"
+#include "nanovllm/runtime/step_io.h"
+
+namespace nanovllm {
+
+/// The limits that the scheduler keeps, all resolved (none is zero).
+struct SchedulerConfig {
+  int64_t max_num_seqs = 512;
+  int64_t max_num_batched_tokens = 2048;
+  int64_t max_model_len = 2048;
+};
+
+struct ScheduledRow {
+  Sequence* seq = nullptr;
+  int64_t start = 0, num_tokens = 0;
+  bool store = true;
+};
+
+struct ScheduledSample {
+  Sequence* seq = nullptr;
+  int64_t row = 0;
+  bool forked = false;  ///< a choice that shares its parent's row and has none of its own
+};
+
+/// What one step computes, as decided by Scheduler::schedule().
+struct StepPlan {
+  uint64_t step = 0;
+  std::vector<ScheduledRow> rows;
+  std::vector<ScheduledSample> samples;
+  std::vector<Sequence*> setups;  ///< sequences that got their slot in this step
+  std::vector<BlockCopy> copies;
+  int64_t num_tokens = 0;
+
+  bool empty() const { return rows.empty(); }
+  void clear();
+};
+
+/// Counts since the start, and the state now.
+struct SchedulerStats {
+  int64_t steps = 0, prefill_tokens = 0, decode_tokens = 0, preemptions = 0;
+  int64_t prefix_queries = 0, prefix_hits = 0;  ///< tokens looked up at admissions, tokens found
+};
+
+/// Something that a step changed in a sequence: a new last token, its end, or both. The log-probabilities are the output's
+/// entries [first_logprob, first_logprob + num_logprobs).
+struct SequenceUpdate {
+  Sequence* seq = nullptr;
+  bool has_token = false;
+  size_t first_logprob = 0;
+  size_t num_logprobs = 0;
+};
+
+/// Picks the rows of each step: first come, first served; running sequences' decodes first, then unfinished prefills, then
+/// new admissions. Owns the sequences. Every call of schedule() may be one step ahead of postprocess().
+class Scheduler {
+ public:
+  Scheduler(const SchedulerConfig& config, BlockManager& blocks);
+
+  /// Takes a request's choices, the first one computing the prompt for all. The prompt must fit (the caller checks).
+  void add(std::vector<std::unique_ptr<Sequence>> choices);
+  /// Ends a sequence now, wherever it is, and the choices that still wait for its prompt; what steps under way draw for it
+  /// is dropped. Valid until the next postprocess().
+  void finish(Sequence& seq, FinishReason reason);
+  /// Decides the next step. The plan's sequences live until postprocess() of that plan.
+  void schedule(StepPlan& plan);
+  /// Takes in what a step drew; call in the order of the steps. The updates' sequences live until the next call.
+  void postprocess(const StepPlan& plan, const StepOutput& output, std::vector<SequenceUpdate>& updates);
+
+  bool is_finished() const { return waiting_.empty() && running_.empty() && num_held_choices_ == 0; }
+  int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()) + num_held_choices_; }
+  int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
+  const SchedulerStats& stats() const { return stats_; }
+  const std::vector<Sequence*>& running() const { return running_; }
+
+ private:
+  void schedule_row(StepPlan& plan, Sequence& seq, int64_t num_tokens, bool store);
+  bool ensure_block(Sequence& seq);
+  bool admit(StepPlan& plan, Sequence& seq);
+  void fork_choices(StepPlan& plan, Sequence& parent);
+  void start_running(StepPlan& plan, Sequence& seq);
+  void stop_running(Sequence& seq);
+  void preempt(Sequence& seq);
+  void register_blocks(Sequence& seq);
+  bool may_grow(const Sequence& seq) const;
+  FinishReason end_of(const Sequence& seq) const;
+  void retire(Sequence& seq);
+
+  SchedulerConfig config_;
+  BlockManager& blocks_;
+  std::unordered_map<uint64_t, std::unique_ptr<Sequence>> sequences_;
+  std::deque<Sequence*> waiting_;   // by id
+  std::vector<Sequence*> running_;  // by id: the oldest first
+  std::vector<int32_t> free_slots_;
+  std::vector<std::unique_ptr<Sequence>> retired_;  // finished, kept for the last updates
+  int64_t num_held_choices_ = 0;
+  uint64_t step_ = 0;
+  bool preempted_ = false;  // in the step being decided
+  BlockManager::Prefix prefix_;
+  SchedulerStats stats_;
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,139 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace nanovllm {
+
+/// Stands for an input token that the host has not seen: the one that the slot drew last.
+inline constexpr int32_t kTokenInFlight = -1;
+
+/// A sequence that computes new tokens in this step. Its ids are the next num_tokens entries of StepInput::token_ids.
+struct RowInput {
+  int32_t slot = 0;
+  int32_t start = 0;  ///< index of the first new token in the sequence
+  int32_t num_tokens = 0;
+  int32_t store = 1;          ///< 0: K and V are in the cache already and shared; not written again
+  int32_t want_logprobs = 0;  ///< 1: log-probabilities of the tokens that follow each of these
+  int32_t next_token = -1;    ///< with want_logprobs: the known token after the last of these, or -1
+};
+
+/// A row that draws a token, from the logits of the last token of rows[row]. Choices of one prompt share a row.
+struct SampleInput {
+  uint64_t sequence = 0;  ///< names the row in the output
+  int32_t slot = 0;
+  int32_t row = 0;
+};
+
+/// What a slot holds from now on; sent when a sequence gets it. Its masked ids are the next num_masked_ids entries of
+/// StepInput::masked_ids.
+struct SlotSetup {
+  uint64_t seed = 0;
+  int32_t slot = 0;
+  float temperature = 1;
+  float top_p = 1;
+  float min_p = 0;
+  int32_t top_k = 0;
+  int32_t choice = 0;
+  int32_t num_logprobs = -1;         ///< best alternatives for each drawn token; -1: none are wanted
+  int32_t num_prompt_logprobs = -1;  ///< the same for prompt tokens
+  int32_t masked_before = 0;         ///< masked ids cannot be drawn for an index below this
+  int32_t num_masked_ids = 0;
+};
+
+/// Entry `index` of the slot's block table becomes `block`.
+struct BlockUpdate {
+  int32_t slot = 0, index = 0, block = 0;
+};
+
+/// Block `from` is copied onto `to` when the step's forward pass is done.
+struct BlockCopy {
+  int32_t from = 0, to = 0;
+};
+
+/// The input of a step as one flat buffer without pointers: a header, then the arrays in the order of the accessors. What
+/// lasts (block tables, sampling parameters, last tokens) is kept by the ranks; this holds what changed.
+class StepInput {
+ public:
+  struct Header {
+    uint64_t bytes = 0;
+    uint64_t step = 0;
+    uint32_t num_samples = 0, num_setups = 0, num_rows = 0, num_block_updates = 0, num_copies = 0,
+             num_tokens = 0, num_masked_ids = 0, reserved = 0;
+  };
+
+  /// A view of `buffer`, which must outlive it. Throws std::logic_error if the sizes disagree.
+  explicit StepInput(std::span<const std::byte> buffer);
+
+  const Header& header() const { return *reinterpret_cast<const Header*>(buffer_.data()); }
+  std::span<const std::byte> bytes() const { return buffer_; }
+  std::span<const SampleInput> samples() const { return samples_; }
+  std::span<const SlotSetup> setups() const { return setups_; }
+  std::span<const RowInput> rows() const { return rows_; }
+  std::span<const BlockUpdate> block_updates() const { return block_updates_; }
+  std::span<const BlockCopy> copies() const { return copies_; }
+  std::span<const int32_t> token_ids() const { return token_ids_; }
+  std::span<const int32_t> masked_ids() const { return masked_ids_; }
+
+ private:
+  std::span<const std::byte> buffer_;
+  std::span<const SampleInput> samples_;
+  std::span<const SlotSetup> setups_;
+  std::span<const RowInput> rows_;
+  std::span<const BlockUpdate> block_updates_;
+  std::span<const BlockCopy> copies_;
+  std::span<const int32_t> token_ids_, masked_ids_;
+};
+
+/// The arrays of a StepInput while it is put together; reused from step to step.
+struct StepArrays {
+  std::vector<SampleInput> samples;
+  std::vector<SlotSetup> setups;
+  std::vector<RowInput> rows;
+  std::vector<BlockUpdate> block_updates;
+  std::vector<BlockCopy> copies;
+  std::vector<int32_t> token_ids, masked_ids;
+
+  void clear();
+  /// Writes header and arrays into `buffer` and returns the view of it.
+  StepInput write(uint64_t step, std::vector<std::byte>& buffer) const;
+};
+
+enum class SampleStatus : int32_t { kOk = 0, kNotFinite = 1 };
+
+struct LogprobEntry {
+  int32_t id = 0;
+  float logprob = 0;
+  int32_t rank = 0;
+};
+
+/// What a sampled row gave. Its log-probabilities are the next num_logprobs entries of StepOutput::logprobs.
+struct SampleOutput {
+  uint64_t sequence = 0;
+  int32_t num_tokens = 0;  ///< 0 (nothing drawn) or 1
+  int32_t token_id = 0;
+  SampleStatus status = SampleStatus::kOk;
+  int32_t num_logprobs = 0;
+};
+
+/// Log-probabilities of the token at `position` of the sequence of rows[row]; entries as in SampleOutput.
+struct PromptLogprobOutput {
+  int32_t row = 0;
+  int32_t position = 0;
+  int32_t num_logprobs = 0;
+};
+
+/// What a step brings back: a SampleOutput for each SampleInput in its order, prompt log-probabilities where asked.
+struct StepOutput {
+  uint64_t step = 0;
+  std::vector<SampleOutput> samples;
+  std::vector<LogprobEntry> logprobs;  ///< of samples, in their order
+  std::vector<PromptLogprobOutput> prompt;
+  std::vector<LogprobEntry> prompt_logprobs;  ///< of prompt, in its order
+
+  void clear();
+};
+
+}  // namespace nanovllm
