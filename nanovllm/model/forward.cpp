@@ -79,7 +79,8 @@ Tensor compute_logits(Backend& backend, const Model& model, Tensor rows, Activat
   const int64_t num_rows = rows.shape[0];
   check(num_rows <= activations.logits.shape[0], "{} rows of logits in activations for {}",
         num_rows, activations.logits.shape[0]);
-  // The norm adds delta to its residual in place: on copies, so that the forward's output stays as it is.
+  // The norm adds delta to its residual in place: on copies, so that the forward's output stays as
+  // it is.
   const Tensor residual = activations.row_residual.rows(0, num_rows);
   const Tensor delta = activations.row_delta.rows(0, num_rows);
   const Tensor hidden = activations.row_hidden.rows(0, num_rows);

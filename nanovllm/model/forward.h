@@ -9,7 +9,8 @@
 
 namespace nanovllm {
 
-/// Every intermediate result of the forward pass, allocated once for the largest step. The backend must outlive it.
+/// Every intermediate result of the forward pass, allocated once for the largest step. The backend
+/// must outlive it.
 struct Activations {
   Activations(Backend& backend, const ModelConfig& config, DType dtype, int64_t max_tokens,
               int64_t max_rows);
@@ -30,13 +31,15 @@ struct Activations {
   std::vector<Buffer> buffers;
 };
 
-/// One step through all layers: stores the new tokens' keys and values in `kv` and leaves the last layer's output as
-/// activations.residual + activations.delta. Needs batch.num_tokens() at most max_tokens.
+/// One step through all layers: stores the new tokens' keys and values in `kv` and leaves the last
+/// layer's output as activations.residual + activations.delta. Needs batch.num_tokens() at most
+/// max_tokens.
 void forward(Backend& backend, const Model& model, const KvCache& kv, const Batch& batch,
              Activations& activations);
 
-/// Logits [R, vocab_size] float32 of `rows` [R] (int32, rows of the last forward's tokens, in the backend's memory), a view
-/// into activations.logits. May be called several times after one forward; R at most max_rows.
+/// Logits [R, vocab_size] float32 of `rows` [R] (int32, rows of the last forward's tokens, in the
+/// backend's memory), a view into activations.logits. May be called several times after one
+/// forward; R at most max_rows.
 Tensor compute_logits(Backend& backend, const Model& model, Tensor rows, Activations& activations);
 
 }  // namespace nanovllm

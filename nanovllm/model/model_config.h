@@ -16,14 +16,16 @@ struct RopeConfig {
 
   double theta = 10000;
   Scaling scaling = Scaling::kNone;
-  double factor = 1;  ///< linear and llama3: the context grows by it
+  double factor = 1;                                 ///< linear and llama3: the context grows by it
   double low_freq_factor = 1, high_freq_factor = 4;  ///< llama3
   double original_max_position_embeddings = 0;       ///< llama3
 };
 
-/// The shape of a dense decoder as its config.json and generation_config.json give it; absent keys as in transformers.
+/// The shape of a dense decoder as its config.json and generation_config.json give it; absent keys
+/// as in transformers.
 struct ModelConfig {
-  std::string architecture;  ///< Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM or MistralForCausalLM
+  std::string
+      architecture;  ///< Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM or MistralForCausalLM
   int64_t hidden_size = 0, intermediate_size = 0, num_layers = 0;
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
   int64_t vocab_size = 0;
@@ -34,13 +36,15 @@ struct ModelConfig {
   bool qk_norm = false;   ///< RMSNorm of each head's q and k before the rotary embedding
   bool qkv_bias = false;  ///< q_proj, k_proj and v_proj have a bias
   float initializer_range = 0.02f;
-  DType dtype = DType::kF32;           ///< the checkpoint's
-  std::vector<int32_t> eos_token_ids;  ///< generation_config.json's, else config.json's; may be empty
+  DType dtype = DType::kF32;  ///< the checkpoint's
+  std::vector<int32_t>
+      eos_token_ids;  ///< generation_config.json's, else config.json's; may be empty
 
-  /// Reads both files of a checkpoint folder. Throws UserError that names file and key for what is wrong or not supported,
-  /// and says how to download a model where `folder` is none.
+  /// Reads both files of a checkpoint folder. Throws UserError that names file and key for what is
+  /// wrong or not supported, and says how to download a model where `folder` is none.
   static ModelConfig load(const std::string& folder);
-  /// The same from parsed files (`generation_config` may be null); `where` stands before each error.
+  /// The same from parsed files (`generation_config` may be null); `where` stands before each
+  /// error.
   static ModelConfig parse(const Json& config, const Json& generation_config,
                            const std::string& where);
 

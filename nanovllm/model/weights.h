@@ -13,11 +13,11 @@ namespace nanovllm {
 
 /// One decoder layer; norms and bias are float32 in the backend's memory.
 struct Layer {
-  WeightPtr qkv;      ///< [q_size + 2 * kv_size, hidden_size], q then k then v
-  WeightPtr o;        ///< [hidden_size, q_size]
-  WeightPtr gate_up;  ///< [2 * intermediate_size, hidden_size], gate then up
-  WeightPtr down;     ///< [hidden_size, intermediate_size]
-  Tensor qkv_bias;    ///< [q_size + 2 * kv_size], or none
+  WeightPtr qkv;                           ///< [q_size + 2 * kv_size, hidden_size], q then k then v
+  WeightPtr o;                             ///< [hidden_size, q_size]
+  WeightPtr gate_up;                       ///< [2 * intermediate_size, hidden_size], gate then up
+  WeightPtr down;                          ///< [hidden_size, intermediate_size]
+  Tensor qkv_bias;                         ///< [q_size + 2 * kv_size], or none
   Tensor input_norm, post_attention_norm;  ///< [hidden_size]
   Tensor q_norm, k_norm;                   ///< [head_dim], or none
 };
@@ -25,19 +25,21 @@ struct Layer {
 /// A loaded model. Its backend must outlive it.
 struct Model {
   ModelConfig config;
-  DType dtype = DType::kF32;                       ///< of weights and activations
-  size_t weight_bytes = 0;                         ///< all parameters in `dtype`
-  std::shared_ptr<const void> embed_memory;        ///< what `embed` may still read: a mapped file or random weights
-  std::vector<Buffer> buffers;                     ///< memory of the tensors below
-  WeightPtr embed, lm_head;                        ///< [vocab_size, hidden_size]; one and the same where tied
-  Tensor norm;                                     ///< [hidden_size] float32
-  Tensor rope_cos, rope_sin;                       ///< [max_model_len, head_dim / 2] float32
+  DType dtype = DType::kF32;  ///< of weights and activations
+  size_t weight_bytes = 0;    ///< all parameters in `dtype`
+  std::shared_ptr<const void>
+      embed_memory;             ///< what `embed` may still read: a mapped file or random weights
+  std::vector<Buffer> buffers;  ///< memory of the tensors below
+  WeightPtr embed, lm_head;     ///< [vocab_size, hidden_size]; one and the same where tied
+  Tensor norm;                  ///< [hidden_size] float32
+  Tensor rope_cos, rope_sin;    ///< [max_model_len, head_dim / 2] float32
   std::vector<Layer> layers;
 };
 
-/// Loads the safetensors of `folder`, or with `dummy` makes random weights from the config alone (the same each time; no
-/// file is read). `max_model_len` is the number of positions in the rotary tables. Weights are read, packed and let go
-/// one at a time. Throws UserError that names file and tensor.
+/// Loads the safetensors of `folder`, or with `dummy` makes random weights from the config alone
+/// (the same each time; no file is read). `max_model_len` is the number of positions in the rotary
+/// tables. Weights are read, packed and let go one at a time. Throws UserError that names file and
+/// tensor.
 std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& config, DType dtype,
                                   bool dummy, Backend& backend, int64_t max_model_len);
 

@@ -1,0 +1,116 @@
+#include "nanovllm/model/checkpoint.h"
+
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "nanovllm/base/check.h"
+
+namespace nanovllm {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::optional<DType> weight_dtype(const std::string& name) {
+  if (name == "BF16") return DType::kBF16;
+  if (name == "F16") return DType::kF16;
+  if (name == "F32") return DType::kF32;
+  return std::nullopt;
+}
+
+[[noreturn]] void fail_without_weights(const std::string& folder) {
+  std::error_code ignored;
+  for (const fs::directory_entry& file : fs::directory_iterator(folder, ignored))
+    for (const char* extension : {".bin", ".pt", ".pth", ".gguf"})
+      require(file.path().extension() != extension,
+              "{}: weights only in another format ({}); safetensors are needed", folder,
+              file.path().filename().string());
+  fail("{}: no weights: neither model.safetensors nor model.safetensors.index.json", folder);
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(const std::string& folder) : folder_(folder) {
+  const std::string single = folder + "/model.safetensors";
+  const std::string index = single + ".index.json";
+  if (fs::exists(single)) add_file(single);
+  else if (fs::exists(index)) add_shards(index);
+  else fail_without_weights(folder);
+}
+
+void Checkpoint::add_file(const std::string& path) {
+  files_.push_back({path, std::make_shared<MappedFile>(path)});
+  for (auto& [name, entry] : parse_safetensors(files_.back().map->view(), path)) {
+    const auto [slot, is_new] =
+        tensors_.try_emplace(name, Slot{std::move(entry), files_.size() - 1, false});
+    require(is_new, "{}: tensor {} is in {} too", path, printable(name),
+            files_[slot->second.file].path);
+  }
+}
+
+void Checkpoint::add_shards(const std::string& index_path) {
+  const MappedFile file(index_path);
+  const nlohmann::json index = parse_sorted_json(file.view(), index_path);
+  const auto map = index.find("weight_map");
+  require(map != index.end() && map->is_object() && !map->empty(),
+          "{}: weight_map must name the file of each tensor", index_path);
+
+  std::set<std::string> shards;
+  for (const auto& [name, shard] : map->items()) {
+    // A shard lies in the folder itself: an index from elsewhere opens no other file.
+    require(shard.is_string() && !shard.get_ref<const std::string&>().empty() &&
+                shard.get_ref<const std::string&>().find_first_of({"/\0", 2}) == std::string::npos,
+            "{}: tensor {}: its file must be a file name", index_path, printable(name));
+    shards.insert(shard.get<std::string>());
+  }
+  for (const std::string& shard : shards) {
+    const std::string path = fmt::format("{}/{}", folder_, shard);
+    require(fs::exists(path), "{}: shard {} is missing; is the download complete?", index_path,
+            printable(shard));
+    add_file(path);
+  }
+  for (const auto& [name, shard] : map->items()) {
+    const std::string path = fmt::format("{}/{}", folder_, shard.get_ref<const std::string&>());
+    const auto slot = tensors_.find(name);
+    require(slot != tensors_.end() && files_[slot->second.file].path == path,
+            "{}: tensor {} is not there, though {} says so", path, printable(name), index_path);
+  }
+}
+
+HostTensor Checkpoint::take(const std::string& name, const std::vector<int64_t>& shape) {
+  const auto found = tensors_.find(name);
+  require(found != tensors_.end(), "{}: tensor \"{}\" is missing", folder_, name);
+  Slot& slot = found->second;
+  const File& file = files_[slot.file];
+  const SafetensorsEntry& entry = slot.entry;
+  const std::optional<DType> dtype = weight_dtype(entry.dtype);
+  require(dtype.has_value(), "{}: tensor \"{}\" has dtype {}; it must be BF16, F16 or F32",
+          file.path, name, entry.dtype);
+  require(entry.shape == shape, "{}: tensor \"{}\" has shape [{}]; config.json asks for [{}]",
+          file.path, name, fmt::join(entry.shape, ", "), fmt::join(shape, ", "));
+  slot.taken = true;
+
+  HostTensor tensor{{}, file.map};
+  const char* data = file.map->data() + entry.offset;
+  if (reinterpret_cast<uintptr_t>(data) % dtype_size(*dtype) != 0) {  // an old writer's file
+    const std::shared_ptr<char[]> copy(new char[entry.bytes]);
+    std::memcpy(copy.get(), data, entry.bytes);
+    data = copy.get();
+    tensor.memory = copy;
+  }
+  void* bytes = const_cast<char*>(data);
+  tensor.view = shape.size() == 1 ? Tensor(bytes, *dtype, shape[0])
+                                  : Tensor(bytes, *dtype, shape[0], shape[1]);
+  return tensor;
+}
+
+void Checkpoint::require_all_taken(const std::function<bool(const std::string&)>& ignorable) const {
+  for (const auto& [name, slot] : tensors_)
+    require(slot.taken || ignorable(name), "{}: tensor {} does not belong to this architecture",
+            files_[slot.file].path, printable(name));
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,311 @@
+#include "nanovllm/model/model_config.h"
+
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <initializer_list>
+#include <limits>
+#include <optional>
+#include <regex>
+#include <utility>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/base/error.h"
+#include "nanovllm/base/mapped_file.h"
+
+namespace nanovllm {
+
+namespace {
+
+// With every size up to 2^22 and 2^13 layers, parameters stay below 2^60 and bytes in 64 bits.
+constexpr int64_t kMaxSize = int64_t{1} << 22;
+constexpr int64_t kMaxLayers = 8192;
+constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+constexpr size_t kMaxConfigBytes = size_t{1} << 20;
+
+/// What transformers' configuration class of an architecture fills in for absent keys, and what the
+/// class implies.
+struct Architecture {
+  const char* name;
+  bool qk_norm, qkv_bias;
+  int64_t num_kv_heads;  // 0: as many as query heads
+  int64_t head_dim;      // 0: hidden_size / num_attention_heads
+  int64_t max_position_embeddings;
+  int64_t sliding_window;  // 0: none unless use_sliding_window asks for it
+};
+
+constexpr std::array kArchitectures = {
+    Architecture{"Qwen3ForCausalLM", true, false, 32, 128, 32768, 0},
+    Architecture{"Qwen2ForCausalLM", false, true, 32, 0, 32768, 0},
+    Architecture{"LlamaForCausalLM", false, false, 0, 0, 2048, 0},
+    Architecture{"MistralForCausalLM", false, false, 8, 0, 131072, 4096},
+};
+
+/// An object's values with their types checked; null counts as absent. Errors name file and key.
+class Fields {
+ public:
+  Fields(const Json& object, std::string prefix) : object_(object), prefix_(std::move(prefix)) {}
+
+  /// The value of `key`, or none where it is absent or null.
+  const Json* find(const char* key) const {
+    const auto it = object_.find(key);
+    return it == object_.end() || it->is_null() ? nullptr : &*it;
+  }
+  bool contains(const char* key) const { return object_.contains(key); }
+
+  int64_t integer(const char* key, int64_t most, std::optional<int64_t> absent = {}) const {
+    const Json* value = find(key);
+    require(value != nullptr || absent, "{}{} is missing", prefix_, key);
+    if (value == nullptr) return *absent;
+    const bool right = value->is_number_integer() && *value >= 1 && *value <= most;
+    require(right, "{}{} is {}; it must be an integer from 1 to {}", prefix_, key, shown(*value),
+            most);
+    return value->get<int64_t>();
+  }
+  double positive(const char* key, std::optional<double> absent = {}) const {
+    const Json* value = find(key);
+    require(value != nullptr || absent, "{}{} is missing", prefix_, key);
+    if (value == nullptr) return *absent;
+    const double number = value->is_number() ? value->get<double>() : 0;
+    require(number > 0 && number <= std::numeric_limits<float>::max(),
+            "{}{} is {}; it must be a number above 0", prefix_, key, shown(*value));
+    return number;
+  }
+  bool boolean(const char* key, bool absent) const {
+    const Json* value = find(key);
+    if (value == nullptr) return absent;
+    require(value->is_boolean(), "{}{} is {}; it must be true or false", prefix_, key,
+            shown(*value));
+    return value->get<bool>();
+  }
+  std::string text(const char* key, const char* absent) const {
+    const Json* value = find(key);
+    if (value == nullptr) return absent;
+    require(value->is_string(), "{}{} is {}; it must be a string", prefix_, key, shown(*value));
+    return value->get<std::string>();
+  }
+  Fields object(const char* key) const {
+    require(object_.at(key).is_object(), "{}{} is {}; it must be an object or null", prefix_, key,
+            shown(object_.at(key)));
+    return {object_.at(key), fmt::format("{}{}.", prefix_, key)};
+  }
+  template <class... Args>
+  [[noreturn]] void refuse(const char* key, fmt::format_string<Args...> why, Args&&... args) const {
+    fail("{}{} is {}, which is not supported: {}", prefix_, key, shown(object_.at(key)),
+         fmt::format(why, std::forward<Args>(args)...));
+  }
+
+  const std::string& prefix() const { return prefix_; }
+
+  /// A value for a message: one line, cut where it is long.
+  static std::string shown(const Json& value) {
+    std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+    if (text.size() > 100) text = text.substr(0, 100) + "...";
+    return text;
+  }
+
+ private:
+  const Json& object_;
+  std::string prefix_;  // "FILE: " and the keys around, "rope_scaling."
+};
+
+const Architecture& find_architecture(const Fields& config) {
+  const Json* names = config.find("architectures");
+  require(names != nullptr && names->is_array() && names->size() == 1 && names->front().is_string(),
+          "{}architectures must list one architecture", config.prefix());
+  std::string supported;
+  for (const Architecture& a : kArchitectures) {
+    if (names->front() == a.name) return a;
+    supported += fmt::format("{}{}", supported.empty() ? "" : ", ", a.name);
+  }
+  fail("{}architecture {} is not supported; supported are {}", config.prefix(),
+       Fields::shown(names->front()), supported);
+}
+
+// transformers 5 writes rope_parameters with rope_theta inside; before, rope_scaling stood beside
+// rope_theta and its rope_type was first called type.
+RopeConfig parse_rope(const Fields& config) {
+  RopeConfig rope;
+  rope.theta = config.positive("rope_theta", 10000);
+  if (config.find("partial_rotary_factor") != nullptr &&
+      config.positive("partial_rotary_factor") != 1)
+    config.refuse("partial_rotary_factor", "it must be 1");
+  const char* key = config.find("rope_scaling") != nullptr ? "rope_scaling" : "rope_parameters";
+  if (config.find(key) == nullptr) return rope;
+
+  const Fields scaling = config.object(key);
+  rope.theta = scaling.positive("rope_theta", rope.theta);
+  if (scaling.find("partial_rotary_factor") != nullptr &&
+      scaling.positive("partial_rotary_factor") != 1)
+    scaling.refuse("partial_rotary_factor", "it must be 1");
+  for (const char* layers : {"full_attention", "sliding_attention"})
+    if (scaling.find(layers) != nullptr)
+      scaling.refuse(layers, "one rotary embedding serves all layers");
+  const char* type_key = scaling.find("rope_type") != nullptr ? "rope_type" : "type";
+  const std::string type = scaling.text(type_key, "default");
+  if (type == "default") return rope;
+  if (type == "linear") {
+    rope.scaling = RopeConfig::Scaling::kLinear;
+    rope.factor = scaling.positive("factor");
+  } else if (type == "llama3") {
+    rope.scaling = RopeConfig::Scaling::kLlama3;
+    rope.factor = scaling.positive("factor");
+    rope.low_freq_factor = scaling.positive("low_freq_factor");
+    rope.high_freq_factor = scaling.positive("high_freq_factor");
+    rope.original_max_position_embeddings = scaling.positive("original_max_position_embeddings");
+    require(rope.high_freq_factor > rope.low_freq_factor,
+            "{}high_freq_factor is {}; it must be above low_freq_factor, {}", scaling.prefix(),
+            rope.high_freq_factor, rope.low_freq_factor);
+  } else {
+    scaling.refuse(type_key, "supported are default, linear, llama3");
+  }
+  return rope;
+}
+
+std::vector<int32_t> parse_eos(const Fields& fields) {
+  std::vector<int32_t> ids;
+  const Json* value = fields.find("eos_token_id");
+  if (value == nullptr) return ids;
+  const Json list = value->is_array() ? *value : Json::array({*value});
+  for (const Json& id : list) {
+    require(id.is_number_integer() && id >= 0 && id <= kMaxInt,
+            "{}eos_token_id is {}; it must be a token id or a list of them", fields.prefix(),
+            Fields::shown(*value));
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
+void refuse_unsupported(const Fields& config, const Architecture& architecture,
+                        int64_t max_position_embeddings) {
+  if (config.text("hidden_act", "silu") != "silu") config.refuse("hidden_act", "it must be silu");
+  for (const char* key : {"attention_bias", "mlp_bias"})
+    if (config.boolean(key, false)) config.refuse(key, "it must be false");
+  for (const char* key : {"quantization_config", "compression_config"})
+    if (config.find(key) != nullptr)
+      config.refuse(key, "weights must be bfloat16, float16 or float32");
+  if (config.boolean("use_sliding_window", false))
+    config.refuse("use_sliding_window", "every layer attends to the whole context");
+  if (architecture.sliding_window != 0) {
+    const int64_t window =
+        config.contains("sliding_window") && !config.find("sliding_window")
+            ? kMaxInt
+            : config.integer("sliding_window", kMaxInt, architecture.sliding_window);
+    require(window >= max_position_embeddings,
+            "{}sliding_window is {}, which is not supported: it must be null or at least "
+            "max_position_embeddings, {}",
+            config.prefix(), window, max_position_embeddings);
+  }
+  if (const Json* types = config.find("layer_types"))
+    for (const Json& type : *types)
+      if (type != "full_attention")
+        config.refuse("layer_types", "every layer must be full_attention");
+}
+
+DType parse_dtype(const Fields& config) {
+  const char* key = config.find("dtype") != nullptr ? "dtype" : "torch_dtype";
+  try {
+    return parse_float_dtype(config.text(key, "float32"));
+  } catch (const UserError& e) {
+    fail("{}{}: {}", config.prefix(), key, e.what());
+  }
+}
+
+void require_folder(const std::string& folder) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(folder, ignored)) return;
+  require(!std::filesystem::exists(folder, ignored),
+          "{} is a file; a checkpoint folder in Hugging Face layout is needed", folder);
+  static const std::regex hub_id("[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*");
+  const bool is_id = folder.size() < 200 && std::regex_match(folder, hub_id);
+  const std::string id = is_id ? folder : "Qwen/Qwen3-0.6B";
+  fail(
+      "{}: no such folder; to download {}: pip install huggingface_hub; hf download {} "
+      "--local-dir {}",
+      folder, is_id ? "this model" : "a model", id, id.substr(id.find('/') + 1));
+}
+
+Json read_config(const std::string& path) {
+  const MappedFile file(path);
+  require(file.size() <= kMaxConfigBytes, "{}: {} bytes; at most {} are read", path, file.size(),
+          kMaxConfigBytes);
+  return parse_json(file.view(), path);
+}
+
+}  // namespace
+
+ModelConfig ModelConfig::load(const std::string& folder) {
+  require_folder(folder);
+  const std::string config = folder + "/config.json";
+  const std::string generation_config = folder + "/generation_config.json";
+  require(std::filesystem::exists(config),
+          "{}: no config.json; a checkpoint folder in Hugging Face layout is needed", folder);
+  return parse(read_config(config),
+               std::filesystem::exists(generation_config) ? read_config(generation_config) : Json(),
+               folder);
+}
+
+ModelConfig ModelConfig::parse(const Json& config_json, const Json& generation_config_json,
+                               const std::string& where) {
+  const std::string prefix = where + "/config.json: ";
+  const std::string generation_prefix = where + "/generation_config.json: ";
+  require(config_json.is_object(), "{}it must hold an object", prefix);
+  require(generation_config_json.is_object() || generation_config_json.is_null(),
+          "{}it must hold an object", generation_prefix);
+  const Fields config(config_json, prefix);
+  const Architecture& architecture = find_architecture(config);
+
+  ModelConfig c;
+  c.architecture = architecture.name;
+  c.qk_norm = architecture.qk_norm;
+  c.qkv_bias = architecture.qkv_bias;
+  c.vocab_size = config.integer("vocab_size", kMaxSize);
+  c.hidden_size = config.integer("hidden_size", kMaxSize);
+  c.intermediate_size = config.integer("intermediate_size", kMaxSize);
+  c.num_layers = config.integer("num_hidden_layers", kMaxLayers);
+  c.num_heads = config.integer("num_attention_heads", kMaxSize);
+  // null has always meant "as many as query heads"; an absent key has the class's own default.
+  const bool own_kv_heads =
+      !config.contains("num_key_value_heads") && architecture.num_kv_heads > 0;
+  c.num_kv_heads = config.integer("num_key_value_heads", kMaxSize,
+                                  own_kv_heads ? architecture.num_kv_heads : c.num_heads);
+  require(c.num_heads % c.num_kv_heads == 0,
+          "{}num_attention_heads is {}; it must be a multiple of num_key_value_heads, {}", prefix,
+          c.num_heads, c.num_kv_heads);
+  const bool own_head_dim = !config.contains("head_dim") && architecture.head_dim > 0;
+  require(own_head_dim || config.find("head_dim") || c.hidden_size % c.num_heads == 0,
+          "{}hidden_size is {}; without head_dim it must be a multiple of num_attention_heads, {}",
+          prefix, c.hidden_size, c.num_heads);
+  c.head_dim = config.integer("head_dim", kMaxSize,
+                              own_head_dim ? architecture.head_dim : c.hidden_size / c.num_heads);
+  require(c.head_dim % 8 == 0, "{}head_dim is {}; it must be a multiple of 8", prefix, c.head_dim);
+  require(c.q_size() <= kMaxSize, "{}num_attention_heads * head_dim is {}; it must be at most {}",
+          prefix, c.q_size(), kMaxSize);
+  c.max_position_embeddings =
+      config.integer("max_position_embeddings", kMaxInt, architecture.max_position_embeddings);
+  c.rms_norm_eps = static_cast<float>(config.positive("rms_norm_eps", 1e-6));
+  c.initializer_range = static_cast<float>(config.positive("initializer_range", 0.02));
+  c.tie_word_embeddings = config.boolean("tie_word_embeddings", false);
+  c.dtype = parse_dtype(config);
+  c.rope = parse_rope(config);
+  refuse_unsupported(config, architecture, c.max_position_embeddings);
+  if (generation_config_json.is_object())
+    c.eos_token_ids = parse_eos(Fields(generation_config_json, generation_prefix));
+  if (c.eos_token_ids.empty()) c.eos_token_ids = parse_eos(config);
+  return c;
+}
+
+int64_t ModelConfig::num_parameters() const {
+  const int64_t attention = (qkv_size() + q_size()) * hidden_size;
+  const int64_t mlp = 3 * intermediate_size * hidden_size;
+  const int64_t vectors =
+      2 * hidden_size + (qk_norm ? 2 * head_dim : 0) + (qkv_bias ? qkv_size() : 0);
+  const int64_t embeddings = (tie_word_embeddings ? 1 : 2) * vocab_size * hidden_size;
+  return embeddings + num_layers * (attention + mlp + vectors) + hidden_size;
+}
+
+size_t ModelConfig::kv_bytes_per_token(DType dtype) const {
+  return static_cast<size_t>(2 * num_layers * kv_size()) * dtype_size(dtype);
+}
+
+}  // namespace nanovllm
