@@ -77,7 +77,7 @@ void Scheduler::schedule(StepPlan& plan) {
   // Preemption takes from the end of running_, never from before the sequence that asks; forks insert behind it.
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence& seq = *running_[i];
-    if (seq.last_step == step_ || seq.num_pending() != 1 || !may_grow(seq)) continue;
+    if (seq.last_step == step_ || seq.num_pending() != 1 || seq.num_tokens() >= final_len(seq)) continue;
     if (ensure_block(seq)) schedule_row(plan, seq, 1, true);
   }
   for (size_t i = 0; i < running_.size() && plan.num_tokens < config_.max_num_batched_tokens; ++i) {
@@ -239,13 +239,14 @@ void Scheduler::register_blocks(Sequence& seq) {
       seq, std::min(seq.num_computed, std::max(seq.num_prompt_tokens, seq.num_known() - 1)));
 }
 
-bool Scheduler::may_grow(const Sequence& seq) const {
-  return seq.num_generated() < seq.params->max_tokens && seq.num_tokens() < config_.max_model_len;
+// The length at which an answer ends, prompt included.
+int64_t Scheduler::final_len(const Sequence& seq) const {
+  return std::min(seq.num_prompt_tokens + seq.params->max_tokens, config_.max_model_len);
 }
 
 FinishReason Scheduler::end_of(const Sequence& seq) const {
   if (std::ranges::binary_search(*seq.stop_ids, seq.token_ids.back())) return FinishReason::kStop;
-  return may_grow(seq) ? FinishReason::kNone : FinishReason::kLength;
+  return seq.num_known() < final_len(seq) ? FinishReason::kNone : FinishReason::kLength;
 }
 
 void Scheduler::retire(Sequence& seq) {

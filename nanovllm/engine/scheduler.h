@@ -90,7 +90,7 @@ class Scheduler {
   void stop_running(Sequence& seq);
   void preempt(Sequence& seq);
   void register_blocks(Sequence& seq);
-  bool may_grow(const Sequence& seq) const;
+  int64_t final_len(const Sequence& seq) const;
   FinishReason end_of(const Sequence& seq) const;
   void retire(Sequence& seq);
 

@@ -1,0 +1,88 @@
+#include "fake_executor.h"
+
+#include <utility>
+
+#include "nanovllm/base/check.h"
+
+namespace nanovllm::testing {
+
+FakeExecutor::FakeExecutor(const FakeModel& model, int64_t max_num_seqs, int64_t num_blocks,
+                           int64_t block_size, int64_t max_model_len)
+    : model_(model),
+      state_(max_num_seqs, (max_model_len + block_size - 1) / block_size, block_size),
+      block_size_(block_size),
+      cache_(static_cast<size_t>(num_blocks * block_size)) {}
+
+void FakeExecutor::submit(const StepInput& input) {
+  ++num_submitted_;
+  check(num_submitted_ - num_waited_ <= 2, "more than two steps under way");
+  outputs_.push_back(run(input));
+}
+
+const StepOutput& FakeExecutor::wait() {
+  check(!outputs_.empty(), "wait without a step under way");
+  ++num_waited_;
+  last_ = std::move(outputs_.front());
+  outputs_.pop_front();
+  return last_;
+}
+
+StepOutput FakeExecutor::run(const StepInput& input) {
+  state_.apply(input, batch_);
+  // As on a device, all rows of the step store K and V before any reads them: two passes, the second one checks.
+  std::vector<uint64_t> chains(batch_.input_ids.size());
+  for (size_t r = 0; r < input.rows().size(); ++r) {
+    const RowInput& row = input.rows()[r];
+    const int32_t* table = batch_.block_tables.data() + static_cast<int64_t>(r) * batch_.max_blocks;
+    const auto at = [&](int64_t position) -> Entry& {
+      const int64_t block = table[position / block_size_];
+      return cache_.at(static_cast<size_t>(block * block_size_ + position % block_size_));
+    };
+    uint64_t chain = row.start == 0 ? 0 : at(row.start - 1).chain;
+    for (int32_t i = 0; i < row.num_tokens; ++i) {
+      const auto t = static_cast<size_t>(batch_.cu_seqlens_q[r] + i);
+      const int32_t position = row.start + i;
+      chain = FakeModel::extend(chain, batch_.input_ids[t]);
+      chains[t] = chain;
+      if (row.store != 0) at(position) = {batch_.input_ids[t], position, chain};
+    }
+  }
+  for (size_t r = 0; r < input.rows().size(); ++r) {
+    const int32_t* table = batch_.block_tables.data() + static_cast<int64_t>(r) * batch_.max_blocks;
+    uint64_t chain = 0;
+    for (int32_t p = 0; p < batch_.context_lens[r]; ++p) {
+      const Entry& entry =
+          cache_.at(static_cast<size_t>(table[p / block_size_] * block_size_ + p % block_size_));
+      chain = FakeModel::extend(chain, entry.token);
+      check(entry.position == p && entry.chain == chain,
+            "step {}, row {}: position {} of {} in block {} holds position {} of another prefix",
+            input.header().step, r, p, batch_.context_lens[r], table[p / block_size_], entry.position);
+    }
+    check(chain == chains[static_cast<size_t>(batch_.cu_seqlens_q[r + 1] - 1)],
+          "step {}, row {}: the cache holds another prefix than the row", input.header().step, r);
+  }
+  StepOutput output;
+  output.step = input.header().step;
+  for (size_t i = 0; i < input.samples().size(); ++i) {
+    const SampleInput& sample = input.samples()[i];
+    Slot& slot = state_.slot(sample.slot);
+    const uint64_t chain = chains[static_cast<size_t>(batch_.sample_rows[i])];
+    SampleOutput drawn;
+    drawn.sequence = sample.sequence;
+    if (model_.is_finite(chain)) {
+      drawn.num_tokens = 1;
+      drawn.token_id = slot.last_token = model_.draw(chain, slot.setup.seed, slot.setup.choice);
+    } else {
+      drawn.status = SampleStatus::kNotFinite;
+      slot.last_token = 0;
+    }
+    output.samples.push_back(drawn);
+  }
+  for (const BlockCopy& copy : input.copies())
+    for (int64_t i = 0; i < block_size_; ++i)
+      cache_.at(static_cast<size_t>(copy.to * block_size_ + i)) =
+          cache_.at(static_cast<size_t>(copy.from * block_size_ + i));
+  return output;
+}
+
+}  // namespace nanovllm::testing

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "nanovllm/runtime/executor.h"
+#include "nanovllm/runtime/rank_state.h"
+
+namespace nanovllm::testing {
+
+inline uint64_t mix(uint64_t a, uint64_t b) {
+  uint64_t x = a * 0x9e3779b97f4a7c15u + b + 0x632be59bd9b4e019u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+/// What the made-up model draws after a prefix with hash `chain`.
+struct FakeModel {
+  int32_t vocab_size = 8;
+  uint64_t not_finite_every = 0;  ///< one prefix in so many has logits that are not finite; 0: none
+
+  static uint64_t extend(uint64_t chain, int32_t token) { return mix(chain, static_cast<uint64_t>(token)); }
+  bool is_finite(uint64_t chain) const {
+    return not_finite_every == 0 || mix(chain, 77) % not_finite_every != 0;
+  }
+  int32_t draw(uint64_t chain, uint64_t seed, int32_t choice) const {
+    return static_cast<int32_t>(mix(chain ^ seed, static_cast<uint64_t>(choice)) %
+                                static_cast<uint64_t>(vocab_size));
+  }
+};
+
+/// A rank without a model. Its cache holds for each position the token and a hash of the whole prefix, as real K and V depend
+/// on all tokens before them; every step walks the whole context of every row through the block table and throws where the
+/// cache holds anything else. So a block that is reused, shared or overwritten at the wrong time is seen at once.
+class FakeExecutor : public Executor {
+ public:
+  FakeExecutor(const FakeModel& model, int64_t max_num_seqs, int64_t num_blocks, int64_t block_size,
+               int64_t max_model_len);
+
+  void submit(const StepInput& input) override;
+  const StepOutput& wait() override;
+
+  int64_t num_submitted() const { return num_submitted_; }
+  int64_t num_waited() const { return num_waited_; }
+
+ private:
+  struct Entry {
+    int32_t token = -1;
+    int32_t position = -1;
+    uint64_t chain = 0;
+  };
+  StepOutput run(const StepInput& input);
+
+  FakeModel model_;
+  RankState state_;
+  HostBatch batch_;
+  int64_t block_size_;
+  std::vector<Entry> cache_;
+  std::deque<StepOutput> outputs_;
+  StepOutput last_;
+  int64_t num_submitted_ = 0, num_waited_ = 0;
+};
+
+}  // namespace nanovllm::testing

@@ -1,0 +1,251 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+
+#include "fake_executor.h"
+#include "nanovllm/base/check.h"
+#include "nanovllm/engine/batch_builder.h"
+#include "nanovllm/engine/scheduler.h"
+
+namespace nanovllm::testing {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int64_t kSteps = 50'000;
+#else
+constexpr int64_t kSteps = 4'000'000;
+#endif
+
+uint64_t no_hash(uint64_t, std::span<const int32_t>) { return 7; }
+uint64_t poor_hash(uint64_t previous, std::span<const int32_t> ids) { return block_hash(previous, ids) % 5; }
+
+struct Expected {
+  std::vector<int32_t> token_ids;
+  FinishReason reason = FinishReason::kNone;
+};
+
+/// One engine of random sizes, driven with random requests and aborts, each answer compared with what the made-up model gives
+/// when it is asked alone.
+class Episode {
+ public:
+  Episode(uint64_t seed, bool step_ahead) : random_(seed), step_ahead_(step_ahead) {
+    const int64_t block_sizes[] = {1, 2, 3, 4, 5, 7, 16};
+    block_size_ = block_sizes[below(7)];
+    num_blocks_ = 2 + below(below(2) == 0 ? 6 : 40);
+    config_.max_model_len = std::min<int64_t>(2 + below(60), num_blocks_ * block_size_);
+    config_.max_model_len = std::max<int64_t>(config_.max_model_len, 2);
+    config_.max_num_seqs = 1 + below(8);
+    config_.max_num_batched_tokens = config_.max_num_seqs + below(below(2) == 0 ? 4 : 64);
+    model_.vocab_size = 2 + static_cast<int32_t>(below(12));
+    model_.not_finite_every = below(4) == 0 ? 50 : 0;
+    const BlockHashFunction hashes[] = {block_hash, block_hash, no_hash, poor_hash};
+    blocks_ = std::make_unique<BlockManager>(num_blocks_, block_size_, below(5) != 0, hashes[below(4)]);
+    scheduler_ = std::make_unique<Scheduler>(config_, *blocks_);
+    executor_ = std::make_unique<FakeExecutor>(model_, config_.max_num_seqs, num_blocks_, block_size_,
+                                               config_.max_model_len);
+  }
+
+  int64_t run() {
+    const int64_t num_requests = 1 + below(40);
+    const int64_t arrival_every = 1 + below(6);
+    int64_t added = 0, steps = 0;
+    while (added < num_requests || !scheduler_->is_finished() || !plans_.empty()) {
+      while (added < num_requests && below(arrival_every) == 0) {
+        add();
+        ++added;
+      }
+      if (below(20) == 0) abort_one();
+      step();
+      ++steps;
+      // Each step computes at least one token of the oldest sequence, or waits for a step under way.
+      check(steps < 1000 + 10 * num_requests * 4 * config_.max_model_len, "no end after {} steps", steps);
+    }
+    check(live_.empty(), "{} sequences never ended", live_.size());
+    check(blocks_->num_free() == num_blocks_, "{} of {} blocks are free at the end",
+          blocks_->num_free(), num_blocks_);
+    return steps;
+  }
+
+  int64_t num_preemptions() const { return scheduler_->stats().preemptions; }
+  int64_t num_hits() const { return scheduler_->stats().prefix_hits; }
+
+ private:
+  int64_t below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
+
+  void add() {
+    auto params = std::make_shared<SamplingParams>();
+    params->max_tokens = 1 + below(below(3) == 0 ? 2 : 40);
+    auto stop_ids = std::make_shared<std::vector<int32_t>>();
+    if (below(3) != 0) stop_ids->push_back(0);
+    const int64_t length = 1 + below(config_.max_model_len - 1);
+    // Few prefixes, so that many prompts share 0, some or all of their tokens.
+    std::vector<int32_t> prompt(static_cast<size_t>(length));
+    const uint64_t family = random_() % 3;
+    for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(mix(family, i) % 5);
+    if (below(2) == 0) prompt[static_cast<size_t>(below(length))] = 6;
+    const uint64_t seed = below(2) == 0 ? 1 : random_();
+    const uint64_t salt = random_() % 2;
+    const int64_t n = below(3) == 0 ? 1 + below(5) : 1;
+    std::vector<std::unique_ptr<Sequence>> choices;
+    std::vector<uint64_t> ids;
+    for (int64_t choice = 0; choice < n; ++choice) {
+      auto seq = std::make_unique<Sequence>();
+      seq->id = next_id_++;
+      seq->choice = static_cast<int32_t>(choice);
+      seq->params = params;
+      seq->stop_ids = stop_ids;
+      seq->seed = seed;
+      seq->cache_salt = salt;
+      seq->token_ids = prompt;
+      seq->num_prompt_tokens = length;
+      live_[seq->id] = seq.get();
+      expected_[seq->id] = alone(*seq);
+      ids.push_back(seq->id);
+      choices.push_back(std::move(seq));
+    }
+    requests_.push_back(ids);
+    scheduler_->add(std::move(choices));
+  }
+
+  Expected alone(const Sequence& seq) const {
+    Expected e;
+    e.token_ids = seq.token_ids;
+    uint64_t chain = 0;
+    for (const int32_t token : seq.token_ids) chain = FakeModel::extend(chain, token);
+    while (e.reason == FinishReason::kNone) {
+      if (!model_.is_finite(chain)) {
+        e.reason = FinishReason::kError;
+        break;
+      }
+      const int32_t token = model_.draw(chain, seq.seed, seq.choice);
+      e.token_ids.push_back(token);
+      chain = FakeModel::extend(chain, token);
+      const auto length = static_cast<int64_t>(e.token_ids.size());
+      if (std::ranges::count(*seq.stop_ids, token) > 0)
+        e.reason = FinishReason::kStop;
+      else if (length - seq.num_prompt_tokens == seq.params->max_tokens ||
+               length == config_.max_model_len)
+        e.reason = FinishReason::kLength;
+    }
+    return e;
+  }
+
+  void abort_one() {
+    if (requests_.empty()) return;
+    for (const uint64_t id : requests_[static_cast<size_t>(below(static_cast<int64_t>(requests_.size())))]) {
+      const auto at = live_.find(id);
+      if (at == live_.end()) continue;
+      scheduler_->finish(*at->second, FinishReason::kAbort);
+      live_.erase(at);
+    }
+    check_blocks();
+  }
+
+  void step() {
+    StepPlan plan;
+    scheduler_->schedule(plan);
+    check_blocks();
+    check(plan.num_tokens <= config_.max_num_batched_tokens, "{} tokens in a step", plan.num_tokens);
+    const bool submitted = !plan.empty();
+    if (submitted) {
+      check_writes(plan);
+      executor_->submit(builder_.build(plan));
+      plans_.push_back(std::move(plan));
+    }
+    if (plans_.size() > (submitted && step_ahead_ ? 1u : 0u)) {
+      scheduler_->postprocess(plans_.front(), executor_->wait(), updates_);
+      plans_.pop_front();
+      for (const SequenceUpdate& update : updates_)
+        if (update.seq->is_finished()) compare(*update.seq);
+      check_blocks();
+    } else {
+      check(submitted || scheduler_->is_finished(), "nothing to do, and not finished");
+    }
+  }
+
+  void compare(const Sequence& seq) {
+    const Expected& e = expected_.at(seq.id);
+    check(seq.finish_reason == e.reason, "sequence {} ended with {}, not {}", seq.id,
+          static_cast<int>(seq.finish_reason), static_cast<int>(e.reason));
+    check(seq.token_ids == e.token_ids, "sequence {} gave other tokens than alone", seq.id);
+    check(*seq.num_cached_tokens < seq.num_prompt_tokens, "sequence {}: {} cached", seq.id,
+          *seq.num_cached_tokens);
+    check(live_.erase(seq.id) == 1, "sequence {} ended twice", seq.id);
+  }
+
+  void check_blocks() {
+    const std::vector<const Sequence*> holders(scheduler_->running().begin(),
+                                               scheduler_->running().end());
+    blocks_->validate(holders);
+    for (const Sequence* seq : holders)
+      check(seq->slot >= 0 && seq->slot < config_.max_num_seqs, "slot {}", seq->slot);
+    check(static_cast<int64_t>(holders.size()) <= config_.max_num_seqs, "{} run", holders.size());
+  }
+
+  // A block that a row writes belongs to nobody else, but for those who were admitted in this step to share it and start
+  // behind it.
+  void check_writes(const StepPlan& plan) {
+    std::map<int32_t, std::vector<const Sequence*>> holders;
+    for (const Sequence* seq : scheduler_->running())
+      for (const int32_t id : seq->block_table) holders[id].push_back(seq);
+    for (const ScheduledRow& row : plan.rows) {
+      if (!row.store) continue;
+      for (int64_t i = row.start / block_size_; i <= (row.start + row.num_tokens - 1) / block_size_; ++i)
+        for (const Sequence* other : holders[row.seq->block_table[static_cast<size_t>(i)]]) {
+          if (other == row.seq) continue;
+          const auto at = std::ranges::find(plan.rows, other, &ScheduledRow::seq);
+          const bool forked = std::ranges::any_of(
+              plan.samples, [&](const ScheduledSample& s) { return s.seq == other && s.forked; });
+          const bool behind = at != plan.rows.end() && (at->start >= (i + 1) * block_size_ || !at->store);
+          check(std::ranges::count(plan.setups, other) == 1 && (forked || behind),
+                "step {}: sequence {} writes a block that {} holds", plan.step, row.seq->id, other->id);
+        }
+    }
+  }
+
+  std::mt19937_64 random_;
+  bool step_ahead_;
+  int64_t block_size_ = 1, num_blocks_ = 1;
+  SchedulerConfig config_;
+  FakeModel model_;
+  std::unique_ptr<BlockManager> blocks_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<FakeExecutor> executor_;
+  BatchBuilder builder_;
+  std::deque<StepPlan> plans_;
+  std::vector<SequenceUpdate> updates_;
+  std::map<uint64_t, Sequence*> live_;
+  std::map<uint64_t, Expected> expected_;
+  std::vector<std::vector<uint64_t>> requests_;
+  uint64_t next_id_ = 0;
+};
+
+class SchedulerRandom : public ::testing::TestWithParam<bool> {};
+
+TEST_P(SchedulerRandom, EveryOrderOfEventsGivesEachRequestItsAnswer) {
+  int64_t steps = 0, preemptions = 0, hits = 0;
+  for (uint64_t seed = 0; steps < kSteps / 2; ++seed) {
+    SCOPED_TRACE(seed);
+    Episode episode(seed, GetParam());
+    try {
+      steps += episode.run();
+    } catch (const std::exception& e) {
+      FAIL() << "seed " << seed << ": " << e.what();
+    }
+    preemptions += episode.num_preemptions();
+    hits += episode.num_hits();
+  }
+  EXPECT_GT(preemptions, steps / 100);
+  EXPECT_GT(hits, steps / 10);
+  std::printf("%ld steps, %ld preemptions, %ld prefix-cache hits\n", steps, preemptions, hits);
+}
+
+INSTANTIATE_TEST_SUITE_P(StepAhead, SchedulerRandom, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "on" : "off"; });
+
+}  // namespace
+}  // namespace nanovllm::testing
