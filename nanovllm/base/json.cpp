@@ -26,6 +26,8 @@ Json parse_json(std::string_view text, const std::string& where) {
     if (const size_t colon = what.find("parse error"); colon != std::string_view::npos)
       what.remove_prefix(colon);
     fail("{}: not valid JSON: {}", where, what);
+  } catch (const Json::out_of_range&) {
+    fail("{}: not valid JSON: a number too large for a double", where);
   }
 }
 

@@ -1,0 +1,343 @@
+#include "nanovllm/model/model_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "nanovllm/base/mapped_file.h"
+#include "nanovllm/model/checkpoint.h"
+#include "nanovllm/model/safetensors.h"
+#include "tests/model/model_test_util.h"
+
+namespace nanovllm {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+const std::string kRoot = NANOVLLM_SOURCE_DIR;
+
+ModelConfig parse(const Json& config, const Json& generation_config = {}) {
+  return ModelConfig::parse(config, generation_config, "folder");
+}
+
+Json with(Json config, const char* key, Json value) {
+  config[key] = std::move(value);
+  return config;
+}
+
+Json without(Json config, const char* key) {
+  config.erase(key);
+  return config;
+}
+
+std::string error_with(const char* key, Json value) {
+  return user_error([&] { parse(with(tiny_config(), key, std::move(value))); });
+}
+
+/// A Llama of the tiny shape, which has a default for every key that Qwen3 fixes.
+Json llama() { return with(tiny_config(), "architectures", {"LlamaForCausalLM"}); }
+
+/// Elements of all tensors in the safetensors files of a folder.
+int64_t elements_in(const std::string& folder) {
+  int64_t count = 0;
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    if (file.path().extension() != ".safetensors") continue;
+    const MappedFile map(file.path().string());
+    for (const auto& [name, entry] : parse_safetensors(map.view(), file.path().string()))
+      count += static_cast<int64_t>(entry.bytes) / 2;
+  }
+  return count;
+}
+
+TEST(ModelConfig, ReadsTinyTales) {
+  const ModelConfig c = ModelConfig::load(kRoot + "/models/tiny-tales");
+  EXPECT_EQ(c.architecture, "Qwen3ForCausalLM");
+  EXPECT_EQ(c.hidden_size, 256);
+  EXPECT_EQ(c.intermediate_size, 768);
+  EXPECT_EQ(c.num_layers, 6);
+  EXPECT_EQ(c.num_heads, 4);
+  EXPECT_EQ(c.num_kv_heads, 2);
+  EXPECT_EQ(c.head_dim, 128);
+  EXPECT_EQ(c.vocab_size, 8192);
+  EXPECT_EQ(c.max_position_embeddings, 2048);
+  EXPECT_FLOAT_EQ(c.rms_norm_eps, 1e-6f);
+  EXPECT_EQ(c.rope.theta, 1e6);
+  EXPECT_EQ(c.rope.scaling, RopeConfig::Scaling::kNone);
+  EXPECT_TRUE(c.tie_word_embeddings);
+  EXPECT_TRUE(c.qk_norm);
+  EXPECT_FALSE(c.qkv_bias);
+  EXPECT_EQ(c.dtype, DType::kBF16);
+  EXPECT_EQ(c.num_parameters(), elements_in(kRoot + "/models/tiny-tales"));
+}
+
+TEST(ModelConfig, ReadsTheVariants) {
+  const std::string variants = kRoot + "/tests/variants/";
+  const ModelConfig qwen3 = ModelConfig::load(variants + "qwen3-sharded");
+  EXPECT_EQ(qwen3.head_dim, 64);
+  EXPECT_EQ(qwen3.q_size(), 512);
+  EXPECT_FALSE(qwen3.tie_word_embeddings);
+  EXPECT_EQ(qwen3.num_parameters(), 918784);  // total_parameters of the index
+
+  const ModelConfig qwen2 = ModelConfig::load(variants + "qwen2");
+  EXPECT_EQ(qwen2.head_dim, 32);
+  EXPECT_TRUE(qwen2.qkv_bias);
+  EXPECT_FALSE(qwen2.qk_norm);
+  EXPECT_EQ(qwen2.num_parameters(), elements_in(variants + "qwen2"));
+
+  const ModelConfig llama = ModelConfig::load(variants + "llama");
+  EXPECT_EQ(llama.num_kv_heads, 1);
+  EXPECT_FALSE(llama.qk_norm);
+  EXPECT_FALSE(llama.qkv_bias);
+  EXPECT_EQ(llama.dtype, DType::kBF16);
+  EXPECT_EQ(llama.rope.scaling, RopeConfig::Scaling::kLlama3);
+  EXPECT_EQ(llama.rope.theta, 500000);
+  EXPECT_EQ(llama.rope.factor, 8);
+  EXPECT_EQ(llama.rope.low_freq_factor, 1);
+  EXPECT_EQ(llama.rope.high_freq_factor, 4);
+  EXPECT_EQ(llama.rope.original_max_position_embeddings, 256);
+  EXPECT_EQ(llama.num_parameters(), elements_in(variants + "llama"));
+}
+
+TEST(ModelConfig, CountsTheParametersOfQwen3) {
+  const std::string configs = kRoot + "/../shared/data/qwen3/configs/";
+  if (!std::filesystem::exists(configs)) GTEST_SKIP() << "no " << configs;
+  const std::pair<const char*, int64_t> published[] = {
+      {"Qwen3-0.6B", 596'049'920}, {"Qwen3-1.7B", 1'720'574'976}, {"Qwen3-4B", 4'022'468'096},
+      {"Qwen3-8B", 8'190'735'360}, {"Qwen3-14B", 14'768'307'200}, {"Qwen3-32B", 32'762'123'264}};
+  for (const auto& [name, parameters] : published) {
+    const ModelConfig c = ModelConfig::load(configs + name);
+    EXPECT_EQ(c.num_parameters(), parameters) << name;
+    EXPECT_THAT(c.eos_token_ids, ElementsAre(151645, 151643)) << name;
+    EXPECT_EQ(c.max_position_embeddings, 40960) << name;
+  }
+  const ModelConfig small = ModelConfig::load(configs + "Qwen3-0.6B");
+  EXPECT_EQ(small.kv_bytes_per_token(DType::kBF16), 114688u);
+  EXPECT_EQ(small.kv_bytes_per_token(DType::kF32), 229376u);
+  EXPECT_THAT(user_error([&] { ModelConfig::load(configs + "Qwen3-30B-A3B"); }),
+              AllOf(HasSubstr("config.json"), HasSubstr("Qwen3MoeForCausalLM"),
+                    HasSubstr("supported are Qwen3ForCausalLM, Qwen2ForCausalLM")));
+}
+
+TEST(ModelConfig, ReadsLlama32) {
+  const std::string folder = kRoot + "/../shared/data/llama3/Llama-3.2-1B-Instruct";
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no " << folder;
+  const ModelConfig c = ModelConfig::load(folder);
+  EXPECT_EQ(c.num_parameters(), 1'235'814'400);
+  EXPECT_THAT(c.eos_token_ids, ElementsAre(128001));
+}
+
+TEST(ModelConfig, FillsAbsentKeysAsTransformersDoes) {
+  Json config = tiny_config();
+  for (const char* key : {"num_key_value_heads", "head_dim", "max_position_embeddings",
+                          "tie_word_embeddings", "torch_dtype"})
+    config.erase(key);
+  config["num_attention_heads"] = 32;
+  config["hidden_size"] = 512;
+
+  config["architectures"] = {"LlamaForCausalLM"};
+  ModelConfig c = parse(config);
+  EXPECT_EQ(c.num_kv_heads, 32);
+  EXPECT_EQ(c.head_dim, 16);
+  EXPECT_EQ(c.max_position_embeddings, 2048);
+  EXPECT_FALSE(c.tie_word_embeddings);
+  EXPECT_EQ(c.dtype, DType::kF32);
+  EXPECT_FLOAT_EQ(c.rms_norm_eps, 1e-6f);
+  EXPECT_EQ(c.rope.theta, 10000);
+  EXPECT_THAT(c.eos_token_ids, IsEmpty());
+
+  config["architectures"] = {"Qwen3ForCausalLM"};
+  c = parse(config);
+  EXPECT_EQ(c.num_kv_heads, 32);
+  EXPECT_EQ(c.head_dim, 128);
+  EXPECT_EQ(c.max_position_embeddings, 32768);
+
+  config["architectures"] = {"Qwen2ForCausalLM"};
+  c = parse(config);
+  EXPECT_EQ(c.head_dim, 16);
+  EXPECT_EQ(c.max_position_embeddings, 32768);
+
+  config["architectures"] = {"MistralForCausalLM"};
+  config["sliding_window"] = nullptr;
+  c = parse(config);
+  EXPECT_EQ(c.num_kv_heads, 8);
+  EXPECT_EQ(c.head_dim, 16);
+  EXPECT_EQ(c.max_position_embeddings, 131072);
+  config["num_key_value_heads"] = nullptr;
+  config["head_dim"] = nullptr;
+  c = parse(config);
+  EXPECT_EQ(c.num_kv_heads, 32);
+  EXPECT_EQ(c.head_dim, 16);
+}
+
+// Regression 32.
+TEST(ModelConfig, ReadsEveryFormOfRopeScaling) {
+  const Json llama3 = {{"factor", 32.0},
+                       {"low_freq_factor", 1},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 8192}};
+  const auto is_none = [](const Json& config) {
+    return parse(config).rope.scaling == RopeConfig::Scaling::kNone;
+  };
+  EXPECT_TRUE(is_none(llama()));
+  EXPECT_TRUE(is_none(with(llama(), "rope_scaling", nullptr)));
+  EXPECT_TRUE(is_none(with(llama(), "rope_scaling", {{"type", "default"}})));
+  EXPECT_TRUE(is_none(with(llama(), "rope_scaling", {{"rope_type", "default"}})));
+  EXPECT_TRUE(is_none(with(llama(), "rope_parameters", nullptr)));
+  EXPECT_TRUE(is_none(with(llama(), "rope_parameters", {{"rope_type", "default"}})));
+
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    for (const char* type : {"type", "rope_type"}) {
+      const ModelConfig c = parse(with(llama(), key, with(llama3, type, "llama3")));
+      EXPECT_EQ(c.rope.scaling, RopeConfig::Scaling::kLlama3);
+      EXPECT_EQ(c.rope.factor, 32);
+      EXPECT_EQ(c.rope.low_freq_factor, 1);
+      EXPECT_EQ(c.rope.high_freq_factor, 4);
+      EXPECT_EQ(c.rope.original_max_position_embeddings, 8192);
+      const ModelConfig linear = parse(with(llama(), key, {{type, "linear"}, {"factor", 2}}));
+      EXPECT_EQ(linear.rope.scaling, RopeConfig::Scaling::kLinear);
+      EXPECT_EQ(linear.rope.factor, 2);
+    }
+    EXPECT_THAT(user_error([&] {
+                  parse(with(llama(), key, {{"rope_type", "yarn"}, {"factor", 4}}));
+                }),
+                AllOf(StartsWith("folder/config.json: "), HasSubstr(key), HasSubstr("rope_type"),
+                      HasSubstr("yarn"), HasSubstr("supported are default, linear, llama3")));
+  }
+  for (const char* missing :
+       {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"})
+    EXPECT_THAT(user_error([&] {
+                  parse(with(llama(), "rope_scaling",
+                             without(with(llama3, "rope_type", "llama3"), missing)));
+                }),
+                HasSubstr(std::string("rope_scaling.") + missing + " is missing"));
+  EXPECT_THAT(error_with("rope_scaling", "linear"), HasSubstr("rope_scaling is \"linear\""));
+  EXPECT_THAT(error_with("rope_scaling", {{"type", 3}}), HasSubstr("rope_scaling.type is 3"));
+  EXPECT_THAT(error_with("rope_scaling", {{"type", "linear"}, {"factor", 0}}),
+              HasSubstr("rope_scaling.factor is 0"));
+  EXPECT_THAT(error_with("rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}),
+              HasSubstr("rope_parameters.full_attention"));
+}
+
+// Regression 32.
+TEST(ModelConfig, ReadsRopeThetaAsIntegerOrFloat) {
+  EXPECT_EQ(parse(with(llama(), "rope_theta", 1000000)).rope.theta, 1e6);
+  EXPECT_EQ(parse(with(llama(), "rope_theta", 1000000.0)).rope.theta, 1e6);
+  EXPECT_EQ(parse(with(llama(), "rope_parameters", {{"rope_theta", 500000}})).rope.theta, 5e5);
+  const Json both = with(with(llama(), "rope_theta", 20000),  //
+                         "rope_scaling", {{"type", "linear"}, {"factor", 2.5}});
+  EXPECT_EQ(parse(both).rope.theta, 20000);
+  EXPECT_EQ(parse(both).rope.factor, 2.5);
+  EXPECT_THAT(error_with("rope_theta", "1e6"), HasSubstr("rope_theta is \"1e6\""));
+  EXPECT_THAT(error_with("rope_theta", -1), HasSubstr("rope_theta is -1"));
+}
+
+// Regression 35.
+TEST(ModelConfig, HonoursSeveralEndIdsAndPrefersGenerationConfig) {
+  const Json config = with(tiny_config(), "eos_token_id", 5);
+  EXPECT_THAT(parse(config).eos_token_ids, ElementsAre(5));
+  EXPECT_THAT(parse(with(tiny_config(), "eos_token_id", {5, 6})).eos_token_ids, ElementsAre(5, 6));
+  EXPECT_THAT(parse(config, {{"eos_token_id", {8, 7}}}).eos_token_ids, ElementsAre(8, 7));
+  EXPECT_THAT(parse(config, {{"eos_token_id", 9}}).eos_token_ids, ElementsAre(9));
+  EXPECT_THAT(parse(config, {{"eos_token_id", nullptr}}).eos_token_ids, ElementsAre(5));
+  EXPECT_THAT(parse(config, Json::object()).eos_token_ids, ElementsAre(5));
+  EXPECT_THAT(parse(tiny_config()).eos_token_ids, IsEmpty());
+  EXPECT_THAT(user_error([&] {
+                parse(config, {{"eos_token_id", "</s>"}});
+              }),
+              HasSubstr("folder/generation_config.json: eos_token_id is \"</s>\""));
+  EXPECT_THAT(error_with("eos_token_id", {1, -2}), HasSubstr("eos_token_id is [1,-2]"));
+}
+
+TEST(ModelConfig, RefusesByNameWhatIsNotImplemented) {
+  EXPECT_THAT(error_with("hidden_act", "gelu"), HasSubstr("hidden_act is \"gelu\""));
+  EXPECT_THAT(error_with("attention_bias", true), HasSubstr("attention_bias is true"));
+  EXPECT_THAT(error_with("use_sliding_window", true), HasSubstr("use_sliding_window is true"));
+  EXPECT_THAT(error_with("quantization_config", {{"quant_method", "awq"}}),
+              AllOf(HasSubstr("quantization_config"), HasSubstr("awq")));
+  EXPECT_THAT(error_with("layer_types", {"full_attention", "sliding_attention"}),
+              AllOf(HasSubstr("layer_types"), HasSubstr("sliding_attention")));
+  EXPECT_NO_THROW(parse(with(tiny_config(), "layer_types", {"full_attention", "full_attention"})));
+  EXPECT_THAT(error_with("partial_rotary_factor", 0.5), HasSubstr("partial_rotary_factor is 0.5"));
+  EXPECT_THAT(error_with("torch_dtype", "float64"),
+              AllOf(HasSubstr("torch_dtype"), HasSubstr("float64")));
+  EXPECT_THAT(user_error([] { parse(with(llama(), "mlp_bias", true)); }),
+              HasSubstr("mlp_bias is true"));
+  EXPECT_THAT(error_with("architectures", {"GPT2LMHeadModel"}), HasSubstr("\"GPT2LMHeadModel\""));
+  EXPECT_THAT(error_with("architectures", {"Evil\nName"}), HasSubstr("Evil\\nName"));
+  EXPECT_THAT(error_with("architectures", Json::array()), HasSubstr("architectures"));
+}
+
+TEST(ModelConfig, RefusesMistralsSlidingWindowUnlessItCoversTheContext) {
+  const Json mistral = with(tiny_config(), "architectures", {"MistralForCausalLM"});  // context 64
+  EXPECT_NO_THROW(parse(mistral));  // transformers' default, 4,096
+  EXPECT_NO_THROW(parse(with(mistral, "sliding_window", nullptr)));
+  EXPECT_NO_THROW(parse(with(mistral, "sliding_window", 64)));
+  EXPECT_THAT(user_error([&] { parse(with(mistral, "sliding_window", 63)); }),
+              HasSubstr("sliding_window is 63"));
+  EXPECT_THAT(user_error([&] { parse(with(mistral, "max_position_embeddings", 32768)); }),
+              HasSubstr("sliding_window is 4096"));
+}
+
+TEST(ModelConfig, ChecksSizes) {
+  EXPECT_THAT(error_with("hidden_size", 0), HasSubstr("folder/config.json: hidden_size is 0"));
+  EXPECT_THAT(error_with("hidden_size", -16), HasSubstr("hidden_size is -16"));
+  EXPECT_THAT(error_with("hidden_size", 16.5), HasSubstr("hidden_size is 16.5"));
+  EXPECT_THAT(error_with("hidden_size", "16"), HasSubstr("hidden_size is \"16\""));
+  EXPECT_THAT(error_with("hidden_size", UINT64_MAX),
+              HasSubstr("hidden_size is 18446744073709551615"));
+  EXPECT_THAT(error_with("vocab_size", INT64_MAX), HasSubstr("vocab_size"));
+  EXPECT_THAT(error_with("num_hidden_layers", 1 << 20), HasSubstr("num_hidden_layers"));
+  EXPECT_THAT(error_with("num_key_value_heads", 3), HasSubstr("num_key_value_heads, 3"));
+  EXPECT_THAT(error_with("head_dim", 12), HasSubstr("head_dim is 12; it must be a multiple of 8"));
+  EXPECT_THAT(error_with("rms_norm_eps", 0), HasSubstr("rms_norm_eps is 0"));
+  EXPECT_THAT(error_with("tie_word_embeddings", 1), HasSubstr("tie_word_embeddings is 1"));
+  Json wide = with(tiny_config(), "num_attention_heads", 1 << 20);
+  EXPECT_THAT(user_error([&] { parse(wide); }), HasSubstr("num_attention_heads * head_dim"));
+  EXPECT_THAT(user_error([] { parse(without(tiny_config(), "hidden_size")); }),
+              HasSubstr("hidden_size is missing"));
+  Json odd = without(llama(), "head_dim");
+  odd["hidden_size"] = 17;
+  EXPECT_THAT(user_error([&] { parse(odd); }), HasSubstr("without head_dim"));
+  EXPECT_THAT(user_error([] { parse(Json::array()); }), HasSubstr("config.json"));
+  EXPECT_THAT(user_error([] { parse(tiny_config(), Json("x")); }),
+              HasSubstr("generation_config.json"));
+}
+
+// Regression 33: the folder.
+TEST(ModelConfig, SaysHowToDownloadWhereThereIsNoFolder) {
+  EXPECT_THAT(user_error([] { ModelConfig::load("Qwen/Qwen3-0.6B"); }),
+              AllOf(HasSubstr("Qwen/Qwen3-0.6B: no such folder"),
+                    HasSubstr("pip install huggingface_hub; hf download Qwen/Qwen3-0.6B "
+                              "--local-dir Qwen3-0.6B")));
+  EXPECT_THAT(user_error([] { ModelConfig::load("/no/such/folder"); }),
+              AllOf(HasSubstr("/no/such/folder: no such folder"), HasSubstr("hf download")));
+  EXPECT_THAT(user_error([] { ModelConfig::load(""); }), HasSubstr("hf download"));
+  EXPECT_THAT(user_error([] { ModelConfig::load(kRoot + "/CMakeLists.txt"); }),
+              HasSubstr("is a file"));
+}
+
+// Regression 33: the files of the folder.
+TEST(ModelConfig, NamesTheFileThatIsMissingOrBroken) {
+  const TempFolder folder;
+  EXPECT_THAT(user_error([&] { ModelConfig::load(folder.path()); }), HasSubstr("no config.json"));
+  folder.write("config.json", "{\"architectures\": [");
+  EXPECT_THAT(user_error([&] { ModelConfig::load(folder.path()); }),
+              StartsWith(folder.path("config.json") + ": not valid JSON"));
+  folder.write("config.json", std::string(100000, '['));
+  EXPECT_THAT(user_error([&] { ModelConfig::load(folder.path()); }), HasSubstr("config.json"));
+  folder.write("config.json", "{\"hidden_size\": 1e400}");
+  EXPECT_THAT(user_error([&] { ModelConfig::load(folder.path()); }), HasSubstr("config.json"));
+  folder.write("config.json", tiny_config().dump());
+  EXPECT_EQ(ModelConfig::load(folder.path()).vocab_size, 24);
+  folder.write("generation_config.json", "");
+  EXPECT_THAT(user_error([&] { ModelConfig::load(folder.path()); }),
+              HasSubstr("generation_config.json"));
+}
+
+}  // namespace
+}  // namespace nanovllm

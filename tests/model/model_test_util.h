@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nanovllm/base/json.h"
+
+namespace nanovllm {
+
+/// A folder that lives as long as this.
+class TempFolder {
+ public:
+  TempFolder();
+  ~TempFolder();
+  std::string path(const std::string& name = "") const;
+  void write(const std::string& name, std::string_view bytes) const;
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// The text of the UserError that `action` must throw; fails the test where it has more than one
+/// line.
+std::string user_error(const std::function<void()>& action);
+
+/// A tensor to be written: values in float, stored as `dtype` (F32, BF16, F16).
+struct TestTensor {
+  std::string name;
+  std::string dtype;
+  std::vector<int64_t> shape;
+  std::vector<float> values;
+};
+
+/// A safetensors file of `tensors`, in this order.
+std::string safetensors_file(const std::vector<TestTensor>& tensors);
+/// A safetensors file of this header and data, right or wrong.
+std::string safetensors_file(std::string_view header, std::string_view data);
+
+/// Every tensor of a checkpoint of `config`, with small values that differ from element to element.
+std::vector<TestTensor> test_checkpoint(const Json& config, const std::string& dtype);
+
+/// The config of a tiny Qwen3 model: 2 layers, hidden 16, 2 query heads, 1 KV head of 8, 24 tokens,
+/// tied.
+Json tiny_config();
+
+}  // namespace nanovllm
