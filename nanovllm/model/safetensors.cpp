@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kLengthBytes = 8;
 constexpr size_t kMaxHeaderBytes = 100'000'000;  // the reference implementation's limit
-constexpr int kMaxDepth = 8;
+constexpr size_t kMaxDepth = 8;
 
 /// Bytes of one element, or 0 for a dtype that the format does not have.
 size_t element_bytes(std::string_view dtype) {
@@ -25,6 +25,47 @@ size_t element_bytes(std::string_view dtype) {
     if (name == dtype) return bytes;
   return 0;
 }
+
+/// Reads JSON through, keeping the names of the objects that are open alone; throws for what
+/// parse_sorted_json refuses.
+class NameCheck final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit NameCheck(const std::string& where) : where_(where) {}
+
+  bool start_object(size_t) override { return open(); }
+  bool start_array(size_t) override { return open(); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(std::string& name) override {
+    require(names_.back().insert(name).second, "{}: the name {} stands twice", where_,
+            printable(name));
+    return true;
+  }
+  bool parse_error(size_t byte, const std::string&, const nlohmann::json::exception&) override {
+    fail("{}: not valid JSON at byte {}", where_, byte);
+  }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(int64_t) override { return true; }
+  bool number_unsigned(uint64_t) override { return true; }
+  bool number_float(double, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(nlohmann::json::binary_t&) override { return true; }
+
+ private:
+  bool open() {
+    names_.emplace_back();
+    require(names_.size() <= kMaxDepth, "{}: JSON nested deeper than {} levels", where_, kMaxDepth);
+    return true;
+  }
+  bool close() {
+    names_.pop_back();
+    return true;
+  }
+
+  const std::string& where_;
+  std::vector<std::set<std::string>> names_;  // of each open object; none of an array
+};
 
 bool is_list_of_sizes(const nlohmann::json& value) {
   return value.is_array() && std::all_of(value.begin(), value.end(), [](const auto& size) {
@@ -112,29 +153,9 @@ std::map<std::string, SafetensorsEntry> parse_safetensors(std::string_view file,
 }
 
 nlohmann::json parse_sorted_json(std::string_view text, const std::string& where) {
-  using Event = nlohmann::json::parse_event_t;
-  bool too_deep = false;
-  std::string repeated;
-  std::vector<std::set<std::string>> keys;  // of each object that is open
-  const auto watch = [&](int depth, Event event, nlohmann::json& value) {
-    too_deep = too_deep || depth > kMaxDepth;
-    if (too_deep) return false;
-    if (event == Event::object_start) keys.emplace_back();
-    if (event == Event::object_end) keys.pop_back();
-    if (event == Event::key && !keys.back().insert(value.get<std::string>()).second)
-      repeated = printable(value.get<std::string>());
-    return true;
-  };
-  try {
-    nlohmann::json value = nlohmann::json::parse(text.begin(), text.end(), watch);
-    require(!too_deep, "{}: JSON nested deeper than {} levels", where, kMaxDepth);
-    require(repeated.empty(), "{}: the name {} stands twice", where, repeated);
-    return value;
-  } catch (const nlohmann::json::parse_error& e) {
-    fail("{}: not valid JSON at byte {}", where, e.byte);
-  } catch (const nlohmann::json::exception&) {  // a number too large for a double
-    fail("{}: not valid JSON", where);
-  }
+  NameCheck names(where);
+  nlohmann::json::sax_parse(text.begin(), text.end(), &names);
+  return nlohmann::json::parse(text.begin(), text.end());
 }
 
 std::string printable(std::string_view name) {

@@ -1,0 +1,282 @@
+#include "nanovllm/model/safetensors.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "nanovllm/model/checkpoint.h"
+#include "tests/model/model_test_util.h"
+
+namespace nanovllm {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+/// The error for a file of this header and `data_bytes` of data; it must begin with the file's
+/// name.
+std::string header_error(std::string_view header, size_t data_bytes) {
+  const std::string file = safetensors_file(header, std::string(data_bytes, '\0'));
+  const std::string text = user_error([&] { parse_safetensors(file, "x.safetensors"); });
+  EXPECT_THAT(text, StartsWith("x.safetensors: "));
+  return text;
+}
+
+std::string length_error(uint64_t length, size_t rest) {
+  std::string file(sizeof length + rest, ' ');
+  std::memcpy(file.data(), &length, sizeof length);
+  return user_error([&] { parse_safetensors(file, "x.safetensors"); });
+}
+
+constexpr const char* kEntry = R"("dtype":"F32","shape":[2],"data_offsets":)";
+
+TEST(Safetensors, ReadsAHeader) {
+  const std::string header = R"({"__metadata__":{"format":"pt"},)"
+                             R"("b":{"dtype":"BF16","shape":[2,3],"data_offsets":[4,16]},)"
+                             R"("a":{"dtype":"F32","shape":[],"data_offsets":[0,4]},)"
+                             R"("none":{"dtype":"I64","shape":[0,7],"data_offsets":[4,4]}}   )";
+  const auto entries = parse_safetensors(safetensors_file(header, std::string(16, '\0')), "x");
+  ASSERT_EQ(entries.size(), 3u);
+  EXPECT_EQ(entries.at("a").dtype, "F32");
+  EXPECT_TRUE(entries.at("a").shape.empty());
+  EXPECT_EQ(entries.at("a").offset, 8 + header.size());
+  EXPECT_EQ(entries.at("b").dtype, "BF16");
+  EXPECT_THAT(entries.at("b").shape, ElementsAre(2, 3));
+  EXPECT_EQ(entries.at("b").offset, 8 + header.size() + 4);
+  EXPECT_EQ(entries.at("b").bytes, 12u);
+  EXPECT_EQ(entries.at("none").bytes, 0u);
+  EXPECT_TRUE(parse_safetensors(safetensors_file("{}", ""), "x").empty());
+}
+
+// Regression 33: what a header can claim.
+TEST(Safetensors, RefusesAHeaderLengthThatTheFileDoesNotHave) {
+  for (const uint64_t length : {UINT64_MAX, UINT64_MAX - 7, UINT64_MAX - 8, uint64_t{1} << 63,
+                                uint64_t{1} << 32, uint64_t{17}})
+    EXPECT_THAT(length_error(length, 16),
+                AllOf(StartsWith("x.safetensors: "), HasSubstr(std::to_string(length))));
+  EXPECT_THAT(length_error(16, 16), StartsWith("x.safetensors: header: not valid JSON"));
+  EXPECT_THAT(length_error(0, 16), StartsWith("x.safetensors: header: not valid JSON"));
+  for (const size_t size : {0, 1, 7})
+    EXPECT_THAT(user_error([&] { parse_safetensors(std::string(size, 'x'), "x.safetensors"); }),
+                HasSubstr("x.safetensors: no safetensors file"));
+  EXPECT_THAT(user_error([] {
+                parse_safetensors("version https://git-lfs.github.com/spec/v1\n", "x.safetensors");
+              }),
+              HasSubstr("x.safetensors: a Git LFS pointer"));
+}
+
+TEST(Safetensors, RefusesAHugeHeader) {
+  const std::string file = safetensors_file(std::string(100'000'001, ' '), "");
+  EXPECT_THAT(user_error([&] { parse_safetensors(file, "x.safetensors"); }),
+              HasSubstr("a header of 100000001 bytes"));
+}
+
+TEST(Safetensors, RefusesOffsetsThatOverlapOrLeaveTheFile) {
+  const auto two = [](const char* first, const char* second) {
+    return std::string(R"({"a":{)") + kEntry + first + R"(},"b":{)" + kEntry + second + "}}";
+  };
+  EXPECT_THAT(header_error(two("[0,8]", "[4,12]"), 12), HasSubstr("tensor \"b\" overlaps"));
+  EXPECT_THAT(header_error(two("[0,8]", "[0,8]"), 8), HasSubstr("overlaps"));
+  EXPECT_THAT(header_error(two("[0,8]", "[12,20]"), 20),
+              HasSubstr("4 bytes before tensor \"b\" belong to no tensor"));
+  EXPECT_THAT(header_error(two("[4,12]", "[12,20]"), 20), HasSubstr("4 bytes before tensor \"a\""));
+  EXPECT_THAT(header_error(two("[0,8]", "[8,16]"), 20), HasSubstr("4 bytes at its end"));
+  EXPECT_THAT(header_error(two("[0,8]", "[8,16]"), 15),
+              AllOf(HasSubstr("tensor \"b\""), HasSubstr("bytes 8 to 16"), HasSubstr("cut short")));
+  EXPECT_THAT(header_error(two("[0,8]", "[18446744073709551608,18446744073709551615]"), 8),
+              AllOf(HasSubstr("tensor \"b\""), HasSubstr("data_offsets")));
+  EXPECT_THAT(header_error(two("[0,8]", "[9223372036854775800,9223372036854775807]"), 8),
+              HasSubstr("tensor \"b\""));
+  EXPECT_THAT(header_error(two("[8,0]", "[8,16]"), 16), HasSubstr("tensor \"a\""));
+}
+
+TEST(Safetensors, RefusesSizesThatDoNotAgree) {
+  const auto one = [](const std::string& dtype, const std::string& shape) {
+    return R"({"a":{"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":[0,8]}})";
+  };
+  EXPECT_NO_THROW(parse_safetensors(safetensors_file(one("F32", "[2]"), std::string(8, 0)), "x"));
+  EXPECT_THAT(header_error(one("F32", "[3]"), 8),
+              HasSubstr("tensor \"a\": its data takes 8 bytes; dtype and shape ask for 12"));
+  EXPECT_THAT(header_error(one("F16", "[2]"), 8), HasSubstr("ask for 4"));
+  for (const char* shape : {"[4294967296,4294967296]", "[9223372036854775807,2]",
+                            "[4611686018427387905]", "[2147483648,2147483648,2147483648]"})
+    EXPECT_THAT(header_error(one("F32", shape), 8),
+                HasSubstr("tensor \"a\": its shape has more elements"));
+  EXPECT_THAT(header_error(one("F31", "[2]"), 8), HasSubstr("tensor \"a\": unknown dtype \"F31\""));
+  for (const char* shape :
+       {"[-2]", "[2.0]", "[\"2\"]", "2", "null", "{}", "[[2]]", "[18446744073709551615]"})
+    EXPECT_THAT(header_error(one("F32", shape), 8), HasSubstr("tensor \"a\": shape must be"));
+}
+
+TEST(Safetensors, RefusesEntriesOfTheWrongForm) {
+  EXPECT_THAT(header_error(R"({"a":3})", 0), HasSubstr("tensor \"a\" must be an object"));
+  EXPECT_THAT(header_error(R"({"a":{}})", 0), HasSubstr("tensor \"a\": dtype"));
+  EXPECT_THAT(header_error(R"({"a":{"dtype":1,"shape":[],"data_offsets":[0,0]}})", 0),
+              HasSubstr("tensor \"a\": dtype"));
+  for (const char* offsets : {"[0]", "[0,8,8]", "8", "[0,-8]", "[0,8.0]", "[true,8]"})
+    EXPECT_THAT(header_error(std::string(R"({"a":{)") + kEntry + offsets + "}}", 8),
+                HasSubstr("tensor \"a\": data_offsets"));
+  EXPECT_THAT(header_error(R"([1,2])", 0), HasSubstr("must be a JSON object"));
+  EXPECT_THAT(header_error("", 0), HasSubstr("not valid JSON"));
+  EXPECT_THAT(header_error(R"({"a":1e999})", 0), HasSubstr("not valid JSON"));
+  EXPECT_THAT(header_error("{\"a\xff\":1}", 0), HasSubstr("not valid JSON"));
+}
+
+TEST(Safetensors, RefusesANameTwice) {
+  const std::string entry = std::string("{") + kEntry + "[0,8]}";
+  EXPECT_THAT(header_error(R"({"a":)" + entry + R"(,"a":)" + entry + "}", 8),
+              HasSubstr("the name \"a\" stands twice"));
+  EXPECT_THAT(header_error(R"({"a":)" + entry + R"(,"\u0061":)" + entry + "}", 8),
+              HasSubstr("the name \"a\" stands twice"));
+  EXPECT_THAT(header_error(R"({"a":{"shape":[2],)" + std::string(kEntry) + "[0,8]}}", 8),
+              HasSubstr("the name \"shape\" stands twice"));
+}
+
+TEST(Safetensors, RefusesDeepNesting) {
+  EXPECT_THAT(header_error(R"({"a":)" + std::string(1'000'000, '['), 0), HasSubstr("header"));
+  std::string deep = "{}";
+  for (int i = 0; i < 10000; ++i) deep = R"({"a":)" + deep + "}";
+  EXPECT_THAT(header_error(deep, 0), HasSubstr("nested deeper"));
+}
+
+TEST(Safetensors, KeepsAHostileNameInOneShortLine) {
+  const std::string name = "line\\nbreak" + std::string(10000, 'x');
+  EXPECT_THAT(header_error("{\"" + name + "\":3}", 0), HasSubstr("line\\nbreak"));
+}
+
+TEST(Safetensors, ReadsTwentyThousandTensors) {
+  std::string header = "{";
+  for (int i = 0; i < 20000; ++i)
+    header += fmt::format(R"({}"model.layers.{}.weight":{{"dtype":"U8","shape":[1],)"
+                          R"("data_offsets":[{},{}]}})",
+                          i == 0 ? "" : ",", i, i, i + 1);
+  header += "}";
+  const auto entries = parse_safetensors(safetensors_file(header, std::string(20000, 0)), "x");
+  EXPECT_EQ(entries.size(), 20000u);
+  EXPECT_EQ(entries.at("model.layers.19999.weight").offset, 8 + header.size() + 19999);
+}
+
+const std::vector<TestTensor> kTwo = {{"a", "F32", {2}, {1, 2}}, {"b", "BF16", {1, 2}, {3, 4}}};
+
+std::string checkpoint_error(const TempFolder& folder) {
+  return user_error([&] { Checkpoint{folder.path()}; });
+}
+
+TEST(Checkpoint, TakesTensorsOfASingleFile) {
+  const TempFolder folder;
+  folder.write("model.safetensors", safetensors_file(kTwo));
+  Checkpoint checkpoint(folder.path());
+  const HostTensor a = checkpoint.take("a", {2});
+  EXPECT_EQ(a.view.rank, 1);
+  EXPECT_EQ(a.view.dtype, DType::kF32);
+  EXPECT_EQ(a.view.as<float>()[1], 2);
+  const auto none = [](const std::string&) { return false; };
+  EXPECT_THAT(user_error([&] { checkpoint.require_all_taken(none); }),
+              AllOf(HasSubstr("model.safetensors: tensor \"b\" does not belong")));
+  EXPECT_NO_THROW(checkpoint.require_all_taken([](const std::string& n) { return n == "b"; }));
+  const HostTensor b = checkpoint.take("b", {1, 2});
+  EXPECT_EQ(b.view.rank, 2);
+  EXPECT_EQ(bf16_to_f32(b.view.as<uint16_t>()[1]), 4);
+  EXPECT_NO_THROW(checkpoint.require_all_taken(none));
+}
+
+TEST(Checkpoint, HostTensorsOutliveIt) {
+  const TempFolder folder;
+  folder.write("model.safetensors", safetensors_file(kTwo));
+  const HostTensor a = Checkpoint(folder.path()).take("a", {2});
+  EXPECT_EQ(a.view.as<float>()[0], 1);
+}
+
+// Regression 33: one tensor.
+TEST(Checkpoint, NamesTheTensorThatDoesNotFit) {
+  const TempFolder folder;
+  folder.write("model.safetensors",
+               safetensors_file(R"({"c":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]},)"
+                                R"("a":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})",
+                                std::string(12, 0)));
+  Checkpoint checkpoint(folder.path());
+  EXPECT_THAT(user_error([&] { checkpoint.take("a", {3}); }),
+              HasSubstr("model.safetensors: tensor \"a\" has shape [2]; config.json asks for [3]"));
+  EXPECT_THAT(user_error([&] { checkpoint.take("a", {2, 1}); }), HasSubstr("[2, 1]"));
+  EXPECT_THAT(user_error([&] { checkpoint.take("c", {4}); }),
+              HasSubstr("tensor \"c\" has dtype F8_E4M3; it must be BF16, F16 or F32"));
+  EXPECT_THAT(user_error([&] { checkpoint.take("d", {4}); }),
+              HasSubstr(folder.path() + ": tensor \"d\" is missing"));
+}
+
+TEST(Checkpoint, AlignsTheTensorsOfAnUnalignedFile) {
+  const TempFolder folder;
+  const float values[2] = {1.5f, -2};
+  std::string header = std::string(R"({"a":{)") + kEntry + "[0,8]}}";
+  header.resize(header.size() / 8 * 8 + 8 + 1, ' ');  // data at an odd address
+  folder.write("model.safetensors",
+               safetensors_file(header, {reinterpret_cast<const char*>(values), 8}));
+  const HostTensor a = Checkpoint(folder.path()).take("a", {2});
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(a.view.data) % alignof(float), 0u);
+  EXPECT_EQ(a.view.as<float>()[0], 1.5f);
+  EXPECT_EQ(a.view.as<float>()[1], -2);
+}
+
+// Regression 33: folders without safetensors.
+TEST(Checkpoint, SaysWhatAFolderWithoutSafetensorsHolds) {
+  const TempFolder folder;
+  EXPECT_THAT(checkpoint_error(folder), HasSubstr(folder.path() + ": no weights"));
+  folder.write("pytorch_model.bin", "x");
+  EXPECT_THAT(checkpoint_error(folder),
+              AllOf(HasSubstr("pytorch_model.bin"), HasSubstr("safetensors are needed")));
+}
+
+// Regression 33: a truncated file.
+TEST(Checkpoint, RefusesATruncatedFileAtEveryLength) {
+  const TempFolder folder;
+  const std::string whole = safetensors_file(kTwo);
+  for (size_t length = 0; length < whole.size(); ++length) {
+    folder.write("model.safetensors", whole.substr(0, length));
+    EXPECT_THAT(checkpoint_error(folder), StartsWith(folder.path("model.safetensors") + ": "));
+  }
+}
+
+// Regression 33: the index.
+TEST(Checkpoint, NamesWhatIsWrongWithAnIndex) {
+  const TempFolder folder;
+  const auto error_of_index = [&](const std::string& index) {
+    folder.write("model.safetensors.index.json", index);
+    return checkpoint_error(folder);
+  };
+  folder.write("1.safetensors", safetensors_file({kTwo[0]}));
+  folder.write("2.safetensors", safetensors_file({kTwo[1]}));
+  folder.write("model.safetensors.index.json",
+               R"({"weight_map":{"a":"1.safetensors","b":"2.safetensors"}})");
+  Checkpoint good(folder.path());
+  EXPECT_EQ(good.take("a", {2}).view.as<float>()[1], 2);
+  EXPECT_NO_THROW(good.take("b", {1, 2}));
+
+  EXPECT_THAT(error_of_index(R"({"weight_map":{"a":"1.safetensors","b":"3.safetensors"}})"),
+              HasSubstr("index.json: shard \"3.safetensors\" is missing"));
+  EXPECT_THAT(
+      error_of_index(R"({"weight_map":{"a":"1.safetensors","c":"2.safetensors"}})"),
+      AllOf(HasSubstr("2.safetensors: tensor \"c\" is not there"), HasSubstr("index.json")));
+  EXPECT_THAT(error_of_index(R"({"weight_map":{"a":"2.safetensors","b":"1.safetensors"}})"),
+              HasSubstr("2.safetensors: tensor \"a\" is not there"));
+  for (const char* name : {R"("../1.safetensors")", R"("/etc/passwd")", R"("")", "3", "null",
+                           R"("1.safetensors\u0000")"})
+    EXPECT_THAT(error_of_index(std::string(R"({"weight_map":{"a":)") + name + "}}"),
+                HasSubstr("index.json: tensor \"a\": its file must be a file name"));
+  for (const char* index : {"{}", "[]", R"({"weight_map":{}})", R"({"weight_map":[]})"})
+    EXPECT_THAT(error_of_index(index), HasSubstr("index.json: weight_map must"));
+  EXPECT_THAT(error_of_index(""), HasSubstr("index.json: not valid JSON"));
+  EXPECT_THAT(error_of_index(R"({"weight_map":{"a":"1.safetensors","a":"2.safetensors"}})"),
+              HasSubstr("index.json: the name \"a\" stands twice"));
+
+  folder.write("2.safetensors", safetensors_file(kTwo));
+  EXPECT_THAT(
+      error_of_index(R"({"weight_map":{"a":"1.safetensors","b":"2.safetensors"}})"),
+      AllOf(HasSubstr("2.safetensors: tensor \"a\" is in"), HasSubstr("1.safetensors too")));
+}
+
+}  // namespace
+}  // namespace nanovllm
