@@ -1,0 +1,353 @@
+#include "nanovllm/model/weights.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+
+#include "nanovllm/model/rope.h"
+#include "tests/model/model_test_util.h"
+
+namespace nanovllm {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+float element(const Tensor& t, int64_t row, int64_t column) {
+  const int64_t i = row * t.row_stride + column;
+  if (t.dtype == DType::kF32) return t.as<float>()[i];
+  return t.dtype == DType::kF16 ? f16_to_f32(t.as<uint16_t>()[i])
+                                : bf16_to_f32(t.as<uint16_t>()[i]);
+}
+
+/// A weight as it was handed to pack().
+struct FakeWeight : Weight {
+  int64_t n = 0, k = 0;
+  unsigned use = 0;
+  DType dtype = DType::kF32;
+  std::vector<float> values;  // copied where the weight is not an embedding
+  std::vector<Tensor> raw;    // kept where it is
+
+  std::vector<float> read() const {
+    if (raw.empty()) return values;
+    std::vector<float> out;
+    for (const Tensor& part : raw)
+      for (int64_t i = 0; i < part.shape[0]; ++i)
+        for (int64_t j = 0; j < k; ++j) out.push_back(element(part, i, j));
+    return out;
+  }
+};
+
+/// Packs weights by copying them, and holds tensors in the host's memory; computes nothing.
+class FakeBackend : public Backend {
+ public:
+  std::string describe() const override { return "fake"; }
+  Buffer allocate(size_t bytes) override {
+    ++live_buffers;
+    return {std::calloc(bytes, 1), [this](void* p) {
+              std::free(p);
+              --live_buffers;
+            }};
+  }
+  void upload(void* device, const void* host, size_t bytes) override {
+    std::memcpy(device, host, bytes);
+  }
+  void download(void* host, const void* device, size_t bytes) override {
+    std::memcpy(host, device, bytes);
+  }
+  WeightPtr pack(std::span<const Tensor> parts, DType dtype, unsigned use) override {
+    auto weight = std::make_shared<FakeWeight>();
+    weight->k = parts.front().shape[1];
+    weight->use = use;
+    weight->dtype = dtype;
+    for (const Tensor& part : parts) {
+      EXPECT_EQ(part.shape[1], weight->k);
+      weight->n += part.shape[0];
+    }
+    weight->raw.assign(parts.begin(), parts.end());
+    weight->values = weight->read();
+    if ((use & kForEmbedding) == 0) weight->raw.clear();
+    return weight;
+  }
+  void embed(Tensor, const Weight&, Tensor) override { unused(); }
+  void add_rms_norm(Tensor, Tensor, Tensor, Tensor, float) override { unused(); }
+  void gather_rows(Tensor, Tensor, Tensor) override { unused(); }
+  void matmul(Tensor, Tensor, const Weight&, Tensor) override { unused(); }
+  void rope_and_store(const RopeStoreArgs&, const KvCache&, const Batch&) override { unused(); }
+  void attention(const AttentionArgs&, const KvCache&, const Batch&) override { unused(); }
+  void silu_mul(Tensor, Tensor) override { unused(); }
+  void copy_blocks(const KvCache&, std::span<const int32_t>, std::span<const int32_t>) override {
+    unused();
+  }
+  void sample(Tensor, std::span<const SampleRow>, std::span<int32_t>,
+              std::span<RowStatus>) override {
+    unused();
+  }
+  void token_logprobs(Tensor, std::span<const int32_t>, int64_t, std::span<int32_t>,
+                      std::span<float>, std::span<int32_t>) override {
+    unused();
+  }
+
+  int live_buffers = 0;
+
+ private:
+  static void unused() { FAIL() << "loading computes nothing"; }
+};
+
+const FakeWeight& fake(const WeightPtr& weight) { return dynamic_cast<const FakeWeight&>(*weight); }
+
+std::vector<float> values(const Tensor& t) {
+  EXPECT_EQ(t.dtype, DType::kF32);
+  return {t.as<float>(), t.as<float>() + t.size()};
+}
+
+/// A folder that holds `tensors`, and what they are by name.
+struct TestFolder {
+  explicit TestFolder(std::vector<TestTensor> list) : tensors(std::move(list)) {
+    folder.write("model.safetensors", safetensors_file(tensors));
+  }
+  std::vector<float> stacked(const std::vector<std::string>& names) const {
+    std::vector<float> out;
+    for (const std::string& name : names)
+      for (const TestTensor& t : tensors)
+        if (t.name == name) out.insert(out.end(), t.values.begin(), t.values.end());
+    return out;
+  }
+  TempFolder folder;
+  std::vector<TestTensor> tensors;
+};
+
+ModelConfig parse(const Json& config) { return ModelConfig::parse(config, {}, "folder"); }
+
+std::unique_ptr<Model> load(const TestFolder& f, const Json& config, FakeBackend& backend,
+                            DType dtype = DType::kBF16) {
+  return load_model(f.folder.path(), parse(config), dtype, /*dummy=*/false, backend,
+                    /*max_model_len=*/16);
+}
+
+std::string load_error(std::vector<TestTensor> tensors, const Json& config) {
+  const TestFolder folder(std::move(tensors));
+  FakeBackend backend;
+  return user_error([&] { load(folder, config, backend); });
+}
+
+void expect_loaded(const TestFolder& f, const Json& json, const Model& model) {
+  const ModelConfig& c = model.config;
+  EXPECT_EQ(fake(model.embed).read(), f.stacked({"model.embed_tokens.weight"}));
+  EXPECT_EQ(fake(model.embed).n, c.vocab_size);
+  ASSERT_EQ(model.layers.size(), 2u);
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const Layer& layer = model.layers[i];
+    const std::string name = "model.layers." + std::to_string(i) + ".";
+    const std::string attn = name + "self_attn.", mlp = name + "mlp.";
+    EXPECT_EQ(fake(layer.qkv).values,
+              f.stacked({attn + "q_proj.weight", attn + "k_proj.weight", attn + "v_proj.weight"}));
+    EXPECT_EQ(fake(layer.qkv).n, c.qkv_size());
+    EXPECT_EQ(fake(layer.qkv).dtype, model.dtype);
+    EXPECT_EQ(fake(layer.qkv).use, kForMatmul);
+    EXPECT_EQ(fake(layer.o).values, f.stacked({attn + "o_proj.weight"}));
+    EXPECT_EQ(fake(layer.o).k, c.q_size());
+    EXPECT_EQ(fake(layer.gate_up).values,
+              f.stacked({mlp + "gate_proj.weight", mlp + "up_proj.weight"}));
+    EXPECT_EQ(fake(layer.down).values, f.stacked({mlp + "down_proj.weight"}));
+    EXPECT_EQ(values(layer.input_norm), f.stacked({name + "input_layernorm.weight"}));
+    EXPECT_EQ(values(layer.post_attention_norm),
+              f.stacked({name + "post_attention_layernorm.weight"}));
+    EXPECT_EQ(values(layer.q_norm), f.stacked({attn + "q_norm.weight"}));
+    EXPECT_EQ(values(layer.k_norm), f.stacked({attn + "k_norm.weight"}));
+    EXPECT_EQ(values(layer.qkv_bias),
+              f.stacked({attn + "q_proj.bias", attn + "k_proj.bias", attn + "v_proj.bias"}));
+    EXPECT_EQ(static_cast<bool>(layer.q_norm), c.qk_norm);
+    EXPECT_EQ(static_cast<bool>(layer.qkv_bias), c.qkv_bias);
+  }
+  EXPECT_EQ(values(model.norm), f.stacked({"model.norm.weight"}));
+  if (json.at("tie_word_embeddings").get<bool>()) {
+    EXPECT_EQ(model.lm_head, model.embed);
+    EXPECT_EQ(fake(model.embed).use, unsigned{kForEmbedding} | kForMatmul);
+  } else {
+    EXPECT_EQ(fake(model.lm_head).values, f.stacked({"lm_head.weight"}));
+    EXPECT_EQ(fake(model.embed).use, kForEmbedding);
+    EXPECT_EQ(fake(model.lm_head).use, kForMatmul);
+  }
+  EXPECT_EQ(model.rope_cos.shape[0], 16);
+  EXPECT_EQ(model.rope_sin.shape[1], c.head_dim / 2);
+}
+
+// Regression 37: float16, float32 and bfloat16 shards, in any model dtype.
+TEST(LoadModel, FillsEverySlotFromEveryDType) {
+  for (const char* stored : {"F16", "F32", "BF16"})
+    for (const char* architecture :
+         {"Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM"})
+      for (const bool tied : {true, false}) {
+        SCOPED_TRACE(std::string(stored) + " " + architecture + (tied ? " tied" : " untied"));
+        Json config = tiny_config();
+        config["architectures"] = {architecture};
+        config["tie_word_embeddings"] = tied;
+        FakeBackend backend;
+        const TestFolder folder(test_checkpoint(config, stored));
+        const auto model = load(folder, config, backend, DType::kF16);
+        EXPECT_EQ(model->dtype, DType::kF16);
+        EXPECT_EQ(model->weight_bytes, static_cast<size_t>(model->config.num_parameters()) * 2);
+        expect_loaded(folder, config, *model);
+      }
+}
+
+TEST(LoadModel, TakesFilesOfMixedDTypes) {
+  std::vector<TestTensor> tensors = test_checkpoint(tiny_config(), "BF16");
+  const char* dtypes[] = {"F32", "BF16", "F16"};
+  for (size_t i = 0; i < tensors.size(); ++i) tensors[i].dtype = dtypes[i % 3];
+  FakeBackend backend;
+  const TestFolder folder(std::move(tensors));
+  expect_loaded(folder, tiny_config(), *load(folder, tiny_config(), backend));
+}
+
+TEST(LoadModel, ReturnsAllMemory) {
+  FakeBackend backend;
+  const TestFolder folder(test_checkpoint(tiny_config(), "BF16"));
+  load(folder, tiny_config(), backend);
+  EXPECT_EQ(backend.live_buffers, 0);
+}
+
+// Regression 33: a missing tensor.
+TEST(LoadModel, NamesEveryTensorThatIsMissing) {
+  Json config = tiny_config();
+  config["tie_word_embeddings"] = false;
+  const std::vector<TestTensor> all = test_checkpoint(config, "BF16");
+  for (size_t i = 0; i < all.size(); ++i) {
+    std::vector<TestTensor> rest = all;
+    rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(i));
+    EXPECT_THAT(load_error(rest, config), HasSubstr("tensor \"" + all[i].name + "\" is missing"));
+  }
+}
+
+// Regression 33: a wrong shape or dtype.
+TEST(LoadModel, NamesEveryTensorOfTheWrongShape) {
+  Json config = tiny_config();
+  config["tie_word_embeddings"] = false;
+  std::vector<TestTensor> tensors = test_checkpoint(config, "BF16");
+  for (TestTensor& t : tensors) {
+    const TestTensor right = t;
+    t.shape.front() += 1;
+    t.values.resize(t.values.size() + (t.shape.size() == 2 ? static_cast<size_t>(t.shape[1]) : 1));
+    EXPECT_THAT(load_error(tensors, config),
+                AllOf(HasSubstr("model.safetensors: tensor \"" + t.name + "\" has shape"),
+                      HasSubstr("config.json asks for")));
+    t = right;
+    t.shape.push_back(1);
+    EXPECT_THAT(load_error(tensors, config), HasSubstr(t.name));
+    t = right;
+  }
+}
+
+TEST(LoadModel, NamesATensorThatNobodyNeeds) {
+  const Json config = tiny_config();
+  const std::vector<TestTensor> all = test_checkpoint(config, "BF16");
+  for (const char* name : {"model.layers.2.input_layernorm.weight", "model.extra",
+                           "model.layers.0.self_attn.q_proj.bias", "model.layers.00.mlp"}) {
+    std::vector<TestTensor> more = all;
+    more.push_back({name, "F32", {1}, {0}});
+    EXPECT_THAT(load_error(more, config), HasSubstr(std::string("tensor \"") + name + "\""));
+  }
+}
+
+TEST(LoadModel, IgnoresRotaryFrequenciesAndATiedHead) {
+  Json config = tiny_config();
+  std::vector<TestTensor> tensors = test_checkpoint(config, "BF16");
+  tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {4}, {0, 0, 0, 0}});
+  tensors.push_back({"lm_head.weight", "BF16", {24, 16}, std::vector<float>(24 * 16)});
+  FakeBackend backend;
+  const TestFolder folder(tensors);
+  expect_loaded(folder, config, *load(folder, config, backend));
+}
+
+TEST(LoadModel, MakesDummyWeightsWithoutAnyFile) {
+  Json json = tiny_config();
+  json["hidden_size"] = 64;
+  json["vocab_size"] = 2048;
+  json["tie_word_embeddings"] = false;
+  const ModelConfig config = parse(json);
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    FakeBackend backend;
+    const auto model = load_model("/no/such/folder", config, dtype, /*dummy=*/true, backend, 16);
+    const auto again = load_model("/no/such/folder", config, dtype, /*dummy=*/true, backend, 16);
+    const std::vector<float> embed = fake(model->embed).read();
+    ASSERT_EQ(embed.size(), 2048u * 64);
+    EXPECT_EQ(embed, fake(again->embed).read());
+    double sum = 0, squares = 0;
+    for (const float x : embed) {
+      sum += x;
+      squares += static_cast<double>(x) * x;
+    }
+    const auto count = static_cast<double>(embed.size());
+    EXPECT_NEAR(sum / count, 0, 5 * 0.02 / std::sqrt(count));
+    EXPECT_NEAR(std::sqrt(squares / count), 0.02, 0.0005);
+
+    std::set<std::vector<float>> rows;
+    for (auto row = embed.begin(); row != embed.end(); row += 64) rows.insert({row, row + 64});
+    EXPECT_EQ(rows.size(), 2048u);
+    EXPECT_NE(fake(model->lm_head).values, embed);
+    EXPECT_NE(fake(model->layers[0].qkv).values, fake(model->layers[1].qkv).values);
+    for (const Tensor& norm : {model->norm, model->layers[0].input_norm, model->layers[1].q_norm,
+                               model->layers[1].post_attention_norm})
+      EXPECT_THAT(values(norm), ::testing::Each(1.0f));
+  }
+}
+
+TEST(LoadModel, RefusesDummyWeightsThatNoMemoryHolds) {
+  Json json = tiny_config();
+  json["vocab_size"] = json["hidden_size"] = json["intermediate_size"] = 1 << 22;
+  FakeBackend backend;
+  EXPECT_THAT(
+      user_error([&] { load_model("", parse(json), DType::kF32, /*dummy=*/true, backend, 16); }),
+      HasSubstr("not enough memory"));
+}
+
+TEST(RopeTables, FollowTheFormula) {
+  const RopeConfig rope{.theta = 1e6};
+  const RopeTables tables = rope_tables(rope, 128, 2000);
+  ASSERT_EQ(tables.cos.size(), 2000u * 64);
+  for (const size_t position : {0, 1, 7, 1999})
+    for (size_t i = 0; i < 64; ++i) {
+      const double angle =
+          static_cast<double>(position) * std::pow(1e6, -static_cast<double>(2 * i) / 128);
+      // Half a unit in the last place of a float angle of 2,000 is 6e-5.
+      EXPECT_NEAR(tables.cos[position * 64 + i], std::cos(angle), 3e-4);
+      EXPECT_NEAR(tables.sin[position * 64 + i], std::sin(angle), 3e-4);
+    }
+}
+
+TEST(RopeTables, StretchLongWavesAsLlama3Does) {
+  const RopeConfig rope{.theta = 500000,
+                        .scaling = RopeConfig::Scaling::kLlama3,
+                        .factor = 32,
+                        .low_freq_factor = 1,
+                        .high_freq_factor = 4,
+                        .original_max_position_embeddings = 8192};
+  const std::vector<float> frequencies = rope_frequencies(rope, 64);
+  ASSERT_EQ(frequencies.size(), 32u);
+  int kept = 0, mixed = 0, stretched = 0;
+  for (size_t i = 0; i < 32; ++i) {
+    const double plain = std::pow(500000.0, -static_cast<double>(2 * i) / 64);
+    const double turns = 8192 * plain / (2 * M_PI);  // in the original context
+    // Llama 3's rule: from 4 turns as they are, below 1 divided by 32, between in proportion to the
+    // turns.
+    const double share = std::clamp((turns - 1) / (4 - 1), 0.0, 1.0);
+    EXPECT_NEAR(frequencies[i] / (plain * (share + (1 - share) / 32)), 1, 2e-6) << i;
+    ++(turns > 4 ? kept : turns < 1 ? stretched : mixed);
+  }
+  EXPECT_GT(kept, 0);
+  EXPECT_GT(mixed, 0);
+  EXPECT_GT(stretched, 0);
+
+  const RopeConfig linear{.theta = 10000, .scaling = RopeConfig::Scaling::kLinear, .factor = 4};
+  EXPECT_FLOAT_EQ(rope_frequencies(linear, 8)[0], 0.25f);
+  EXPECT_FLOAT_EQ(rope_frequencies(linear, 8)[2], 0.0025f);
+}
+
+}  // namespace
+}  // namespace nanovllm
