@@ -38,4 +38,13 @@ struct RequestOutput : CompletionOutput {
   double finish_time = 0;
 };
 
+/// What one step added to an answer. Pieces of one answer come in order.
+struct RequestUpdate {
+  uint64_t request_id = 0;
+  int32_t choice = 0;
+  std::vector<int32_t> token_ids;  ///< new ones
+  std::string text;                ///< new; may be empty while a character is incomplete
+  std::optional<RequestOutput> finished;  ///< the whole request, once all its answers ended
+};
+
 }  // namespace nanovllm

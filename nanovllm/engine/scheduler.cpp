@@ -70,6 +70,11 @@ void Scheduler::finish(Sequence& seq, FinishReason reason) {
   if (seq.num_in_flight == 0) retire(seq);
 }
 
+Sequence* Scheduler::find(uint64_t id) const {
+  const auto at = sequences_.find(id);
+  return at == sequences_.end() ? nullptr : at->second.get();
+}
+
 void Scheduler::schedule(StepPlan& plan) {
   plan.clear();
   plan.step = ++step_;

@@ -70,6 +70,8 @@ class Scheduler {
   /// Ends a sequence now, wherever it is, and the choices that still wait for its prompt; what steps under way draw for it
   /// is dropped. Valid until the next postprocess().
   void finish(Sequence& seq, FinishReason reason);
+  /// The sequence, or null where it ended.
+  Sequence* find(uint64_t id) const;
   /// Decides the next step. The plan's sequences live until postprocess() of that plan.
   void schedule(StepPlan& plan);
   /// Takes in what a step drew; call in the order of the steps. The updates' sequences live until the next call.

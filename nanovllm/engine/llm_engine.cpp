@@ -1,0 +1,254 @@
+#include "nanovllm/engine/llm_engine.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <random>
+#include <utility>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/base/logging.h"
+#include "nanovllm/runtime/kv_size.h"
+#include "nanovllm/runtime/local_executor.h"
+#include "nanovllm/runtime/model_runner.h"
+
+namespace nanovllm {
+
+namespace {
+
+constexpr int64_t kCpuBatchedTokens = 2048;
+
+uint64_t random_seed() {
+  std::random_device device;
+  return (static_cast<uint64_t>(device()) << 32) | device();
+}
+
+}  // namespace
+
+struct LLMEngine::Parts {
+  EngineLimits limits;
+  std::unique_ptr<Executor> executor;
+  std::shared_ptr<const Tokenizer> tokenizer;
+};
+
+LLMEngine::Parts LLMEngine::load(const std::string& model, const EngineConfig& given) {
+  given.validate();
+  require(given.device != "cuda", "device is 'cuda'; this build has no CUDA half: use cpu or auto");
+  require(given.tensor_parallel_size == 1,
+          "tensor_parallel_size is {}; this build runs one rank: use 1", given.tensor_parallel_size);
+  EngineConfig config = given;
+  if (config.max_num_batched_tokens == 0) config.max_num_batched_tokens = kCpuBatchedTokens;
+  if (config.max_num_batched_tokens < config.max_num_seqs) {
+    log().info("max_num_seqs lowered from {} to max_num_batched_tokens, {}", config.max_num_seqs,
+               config.max_num_batched_tokens);
+    config.max_num_seqs = config.max_num_batched_tokens;
+  }
+
+  const ModelConfig model_config = ModelConfig::load(model);
+  const DType dtype = model_dtype(config, model_config);
+  Parts parts;
+  EngineLimits& limits = parts.limits;
+  limits.eos_token_ids = model_config.eos_token_ids;
+  if (std::filesystem::exists(std::filesystem::path(model) / "tokenizer.json")) {
+    parts.tokenizer = Tokenizer::load(model);
+    if (const auto eos = parts.tokenizer->eos_token_id(); limits.eos_token_ids.empty() && eos)
+      limits.eos_token_ids.push_back(*eos);
+  }
+  const size_t weights = static_cast<size_t>(model_config.num_parameters()) * dtype_size(dtype);
+  const size_t available = available_host_memory();
+  const KvSize kv =
+      size_kv_cache(config, model_config, dtype, available - std::min(available, weights));
+  // A step cannot hold more tokens than the cache, nor more sequences than blocks.
+  config.max_num_seqs = std::min(config.max_num_seqs, kv.num_blocks);
+  config.max_num_batched_tokens =
+      std::min(config.max_num_batched_tokens,
+               std::max(kv.num_blocks * config.block_size, config.max_num_seqs));
+  limits.scheduler = {config.max_num_seqs, config.max_num_batched_tokens, kv.max_model_len};
+  limits.block_size = config.block_size;
+  limits.num_blocks = kv.num_blocks;
+  limits.vocab_size = model_config.vocab_size;
+
+  auto runner = std::make_shared<ModelRunner>(model, config, model_config, kv,
+                                              make_cpu_backend(config.threads));
+  parts.executor = std::make_unique<LocalExecutor>(
+      [runner](const StepInput& input, StepOutput& output) { runner->run(input, output); });
+  return parts;
+}
+
+LLMEngine::LLMEngine(const std::string& model, const EngineConfig& config)
+    : LLMEngine(config, load(model, config)) {}
+
+LLMEngine::LLMEngine(const EngineConfig& config, Parts parts)
+    : LLMEngine(config, parts.limits, std::move(parts.executor), std::move(parts.tokenizer)) {}
+
+LLMEngine::LLMEngine(const EngineConfig& config, const EngineLimits& limits,
+                     std::unique_ptr<Executor> executor, std::shared_ptr<const Tokenizer> tokenizer)
+    : limits_(limits),
+      async_scheduling_(config.async_scheduling),
+      seed_(config.seed.value_or(random_seed())),
+      tokenizer_(std::move(tokenizer)),
+      executor_(std::move(executor)),
+      blocks_(limits.num_blocks, limits.block_size, config.enable_prefix_caching),
+      scheduler_(limits.scheduler, blocks_) {
+  check(limits.scheduler.max_model_len <= limits.num_blocks * limits.block_size,
+        "{} blocks of {} tokens cannot hold a sequence of {}", limits.num_blocks, limits.block_size,
+        limits.scheduler.max_model_len);
+  check(limits.scheduler.max_num_batched_tokens >= limits.scheduler.max_num_seqs,
+        "max_num_seqs {} is above max_num_batched_tokens {}", limits.scheduler.max_num_seqs,
+        limits.scheduler.max_num_batched_tokens);
+}
+
+LLMEngine::~LLMEngine() = default;
+
+void LLMEngine::check_prompt(std::span<const int32_t> ids) const {
+  require(!ids.empty(), "the prompt is empty; it needs at least one token");
+  const int64_t limit = limits_.scheduler.max_model_len;
+  require(static_cast<int64_t>(ids.size()) < limit,
+          "the prompt has {} tokens; with max_model_len {} it may have at most {}", ids.size(), limit,
+          limit - 1);
+  for (const int32_t id : ids)
+    require(id >= 0 && id < limits_.vocab_size,
+            "the prompt holds token id {}; the model's ids are 0 to {}", id, limits_.vocab_size - 1);
+}
+
+uint64_t LLMEngine::add_request(std::vector<int32_t> prompt, const SamplingParams& given,
+                                UpdateCallback on_update, const std::string& cache_salt) {
+  if (!dead_.empty()) throw EngineDead(dead_);
+  given.validate();
+  check_prompt(prompt);
+  auto params = std::make_shared<SamplingParams>(given);
+  if (params->logprobs) params->logprobs = std::min(*params->logprobs, limits_.vocab_size);
+  if (params->prompt_logprobs)
+    params->prompt_logprobs = std::min(*params->prompt_logprobs, limits_.vocab_size);
+  auto stop_ids = std::make_shared<std::vector<int32_t>>(params->stop_token_ids);
+  if (!params->ignore_eos)
+    stop_ids->insert(stop_ids->end(), limits_.eos_token_ids.begin(), limits_.eos_token_ids.end());
+  std::ranges::sort(*stop_ids);
+  std::erase_if(*stop_ids, [&](int32_t id) { return id < 0 || id >= limits_.vocab_size; });
+
+  const uint64_t id = next_request_++;
+  auto request = std::make_unique<Request>(id, prompt, params, tokenizer_.get(), std::move(on_update));
+  std::vector<std::unique_ptr<Sequence>> choices;
+  for (int64_t choice = 0; choice < params->n; ++choice) {
+    auto seq = std::make_unique<Sequence>();
+    seq->id = next_sequence_++;
+    seq->request_id = id;
+    seq->choice = static_cast<int32_t>(choice);
+    seq->params = params;
+    seq->stop_ids = stop_ids;
+    seq->seed = params->seed.value_or(XXH64(&id, sizeof id, seed_));
+    seq->cache_salt = cache_salt.empty() ? 0 : XXH64(cache_salt.data(), cache_salt.size(), 1);
+    seq->token_ids = prompt;
+    seq->num_prompt_tokens = static_cast<int64_t>(prompt.size());
+    request->add_sequence(seq->id);
+    choices.push_back(std::move(seq));
+  }
+  scheduler_.add(std::move(choices));
+  requests_.emplace(id, std::move(request));
+  return id;
+}
+
+uint64_t LLMEngine::add_request(const std::string& prompt, const SamplingParams& params,
+                                UpdateCallback on_update) {
+  require(tokenizer_ != nullptr, "the model has no tokenizer.json: give the prompt as token ids");
+  return add_request(tokenizer_->encode(prompt), params, std::move(on_update));
+}
+
+bool LLMEngine::abort(uint64_t request_id) {
+  const auto at = requests_.find(request_id);
+  if (at == requests_.end() || at->second->is_aborted()) return false;
+  for (const uint64_t id : at->second->sequence_ids())
+    if (Sequence* seq = scheduler_.find(id)) scheduler_.finish(*seq, FinishReason::kAbort);
+  at->second->set_aborted();
+  aborted_.push_back(request_id);
+  return true;
+}
+
+bool LLMEngine::is_finished() const {
+  return scheduler_.is_finished() && in_flight_.empty() && aborted_.empty();
+}
+
+std::span<const RequestUpdate> LLMEngine::step() {
+  if (!dead_.empty()) throw EngineDead(dead_);
+  num_updates_ = 0;
+  updated_.clear();
+  ended_.clear();
+  take_aborted();
+  try {
+    advance();
+  } catch (const std::exception& e) {
+    dead_ = fmt::format("the engine stopped: {}", e.what());
+    throw EngineDead(dead_);
+  }
+  // Only now, when the engine's state is whole again: a callback may add, abort or throw.
+  for (size_t i = 0; i < num_updates_; ++i)
+    if (updated_[i]->on_update()) updated_[i]->on_update()(updates_[i]);
+  return std::span(updates_).first(num_updates_);
+}
+
+void LLMEngine::take_aborted() {
+  for (const uint64_t id : std::exchange(aborted_, {})) {
+    auto request = requests_.extract(id);
+    updated_.push_back(request.mapped().get());
+    request.mapped()->abort(next_update());
+    ended_.push_back(std::move(request.mapped()));
+  }
+}
+
+void LLMEngine::advance() {
+  scheduler_.schedule(spare_);
+  const bool submitted = !spare_.empty();
+  if (submitted) {
+    executor_->submit(builder_.build(spare_));
+    in_flight_.push_back(std::exchange(spare_, {}));
+  }
+  const size_t may_stay = submitted && async_scheduling_ ? 1 : 0;
+  if (in_flight_.size() <= may_stay) {
+    check(submitted || scheduler_.is_finished(), "nothing can run, and {} requests wait",
+          scheduler_.num_waiting() + scheduler_.num_running());
+    return;
+  }
+  apply(in_flight_.front(), executor_->wait());
+  spare_ = std::move(in_flight_.front());
+  in_flight_.pop_front();
+}
+
+void LLMEngine::apply(const StepPlan& plan, const StepOutput& output) {
+  // First: a sequence may end in this step, and postprocess() only keeps it until the next one.
+  std::span<const LogprobEntry> entries = output.prompt_logprobs;
+  for (const PromptLogprobOutput& p : output.prompt) {
+    const auto count = static_cast<size_t>(p.num_logprobs);
+    const auto request = requests_.find(plan.rows[static_cast<size_t>(p.row)].seq->request_id);
+    if (request != requests_.end())
+      request->second->set_prompt_logprobs(p.position, entries.first(count));
+    entries = entries.subspan(count);
+  }
+  scheduler_.postprocess(plan, output, changes_);
+  for (const SequenceUpdate& change : changes_) {
+    const auto at = requests_.find(change.seq->request_id);
+    RequestUpdate& update = next_update();
+    at->second->apply(change, output, update);
+    updated_.push_back(at->second.get());
+    if (!update.finished) continue;
+    ended_.push_back(std::move(at->second));
+    requests_.erase(at);
+  }
+}
+
+RequestUpdate& LLMEngine::next_update() {
+  if (num_updates_ == updates_.size()) updates_.emplace_back();
+  return updates_[num_updates_++];
+}
+
+EngineStats LLMEngine::stats() const {
+  EngineStats stats{scheduler_.stats()};
+  stats.num_running = scheduler_.num_running();
+  stats.num_waiting = scheduler_.num_waiting();
+  stats.num_blocks = blocks_.num_blocks();
+  stats.num_free_blocks = blocks_.num_free();
+  return stats;
+}
+
+}  // namespace nanovllm

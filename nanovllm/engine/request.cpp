@@ -1,0 +1,119 @@
+#include "nanovllm/engine/request.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/text/tokenizer.h"
+
+namespace nanovllm {
+
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+const char* reason_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone: return "";
+    case FinishReason::kStop: return "stop";
+    case FinishReason::kLength: return "length";
+    case FinishReason::kAbort: return "abort";
+    case FinishReason::kError: return "error";
+  }
+  return "";
+}
+
+TokenLogprobs to_logprobs(std::span<const LogprobEntry> entries) {
+  TokenLogprobs logprobs;
+  logprobs.reserve(entries.size());
+  for (const LogprobEntry& e : entries) logprobs.push_back({e.id, e.logprob, e.rank});
+  return logprobs;
+}
+
+}  // namespace
+
+Request::Request(uint64_t id, std::vector<int32_t> prompt, std::shared_ptr<const SamplingParams> params,
+                 const Tokenizer* tokenizer, UpdateCallback on_update)
+    : params_(std::move(params)),
+      tokenizer_(tokenizer),
+      on_update_(std::move(on_update)),
+      choices_(static_cast<size_t>(params_->n)),
+      num_running_(choices_.size()) {
+  output_.request_id = id;
+  output_.prompt_token_ids = std::move(prompt);
+  output_.arrival_time = now();
+  if (params_->prompt_logprobs) output_.prompt_logprobs.resize(output_.prompt_token_ids.size());
+  if (tokenizer_ == nullptr) return;
+  for (Choice& choice : choices_) choice.detokenizer.emplace(*tokenizer_, params_->skip_special_tokens);
+}
+
+void Request::apply(const SequenceUpdate& change, const StepOutput& output, RequestUpdate& update) {
+  const Sequence& seq = *change.seq;
+  Choice& choice = choices_[static_cast<size_t>(seq.choice)];
+  update.request_id = id();
+  update.choice = seq.choice;
+  update.token_ids.clear();
+  update.text.clear();
+  update.finished.reset();
+  if (change.has_token) {
+    const int32_t token = seq.token_ids.back();
+    if (output_.first_token_time == 0) output_.first_token_time = now();
+    choice.output.token_ids.push_back(token);
+    update.token_ids.push_back(token);
+    if (params_->logprobs)
+      choice.output.logprobs.push_back(to_logprobs(
+          std::span(output.logprobs).subspan(change.first_logprob, change.num_logprobs)));
+    // A token that ends the answer is shown only if it is a special one and those are kept.
+    const bool shown = seq.finish_reason != FinishReason::kStop ||
+                       (tokenizer_ != nullptr && tokenizer_->is_special(token));
+    if (choice.detokenizer && shown) update.text = choice.detokenizer->push(token);
+    if (seq.finish_reason == FinishReason::kStop &&
+        std::ranges::count(params_->stop_token_ids, token) > 0)
+      choice.output.stop_reason = token;
+  } else {
+    choice.output.error = fmt::format("the model's logits are not finite at token {}", seq.num_known());
+  }
+  if (seq.choice == 0) output_.num_cached_tokens = seq.num_cached_tokens.value_or(0);
+  if (!seq.is_finished()) {
+    choice.output.text += update.text;
+    return;
+  }
+  end(choice, seq.finish_reason, update.text);
+  choice.output.text += update.text;
+  if (num_running_ == 0) finish_request(update);
+}
+
+void Request::set_prompt_logprobs(int64_t position, std::span<const LogprobEntry> entries) {
+  output_.prompt_logprobs.at(static_cast<size_t>(position)) = to_logprobs(entries);
+}
+
+void Request::abort(RequestUpdate& update) {
+  for (Choice& choice : choices_) {
+    if (!choice.output.finish_reason.empty()) continue;
+    std::string rest;
+    end(choice, FinishReason::kAbort, rest);
+    choice.output.text += rest;
+  }
+  update = {};
+  update.request_id = id();
+  finish_request(update);
+}
+
+void Request::end(Choice& choice, FinishReason reason, std::string& new_text) {
+  if (choice.detokenizer) new_text += choice.detokenizer->finish();
+  choice.output.finish_reason = reason_name(reason);
+  --num_running_;
+}
+
+void Request::finish_request(RequestUpdate& update) {
+  output_.finish_time = now();
+  if (choices_.size() > 1)
+    for (const Choice& choice : choices_) output_.outputs.push_back(choice.output);
+  static_cast<CompletionOutput&>(output_) = std::move(choices_.front().output);
+  update.finished = std::move(output_);
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,144 @@
+#include "nanovllm/llm.h"
+
+#include <unordered_map>
+#include <utility>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/base/progress.h"
+#include "nanovllm/engine/llm_engine.h"
+#include "nanovllm/text/chat_template.h"
+
+namespace nanovllm {
+
+struct LLMTokenizer::Parts {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::optional<ChatTemplate> chat_template;
+};
+
+LLMTokenizer::LLMTokenizer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+LLMTokenizer::LLMTokenizer(LLMTokenizer&&) noexcept = default;
+LLMTokenizer::~LLMTokenizer() = default;
+
+namespace {
+
+const Tokenizer& need_tokenizer(const Tokenizer* tokenizer) {
+  require(tokenizer != nullptr, "the model has no tokenizer.json: give prompts as token ids");
+  return *tokenizer;
+}
+
+}  // namespace
+
+std::vector<int32_t> LLMTokenizer::encode(const std::string& text, bool add_special_tokens) const {
+  return need_tokenizer(parts_->tokenizer.get()).encode(text, add_special_tokens);
+}
+
+std::string LLMTokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
+  return need_tokenizer(parts_->tokenizer.get()).decode(ids, skip_special_tokens);
+}
+
+std::string LLMTokenizer::apply_chat_template(const std::vector<Message>& messages,
+                                              bool add_generation_prompt,
+                                              std::optional<bool> enable_thinking) const {
+  require(parts_->chat_template.has_value(), "the model has no chat template");
+  Json context = {{"messages", Json::array()}, {"add_generation_prompt", add_generation_prompt}};
+  for (const Message& m : messages)
+    context["messages"].push_back({{"role", m.role}, {"content", m.content}});
+  if (enable_thinking) context["enable_thinking"] = *enable_thinking;
+  return parts_->chat_template->render(context);
+}
+
+LLM::LLM(const std::string& model, const EngineConfig& config)
+    : engine_(std::make_unique<LLMEngine>(model, config)),
+      tokenizer_(std::make_unique<LLMTokenizer::Parts>()) {
+  tokenizer_.parts_->tokenizer = engine_->tokenizer();
+  if (tokenizer_.parts_->tokenizer != nullptr) tokenizer_.parts_->chat_template = ChatTemplate::load(model);
+}
+
+LLM::LLM(LLM&&) noexcept = default;
+LLM::~LLM() = default;
+
+LLMEngine& LLM::engine() const {
+  if (engine_ == nullptr) throw EngineDead("the engine was ended by exit()");
+  return *engine_;
+}
+
+template <class Prompt>
+std::vector<RequestOutput> LLM::generate_all(const std::vector<Prompt>& prompts,
+                                             std::span<const SamplingParams> sampling_params,
+                                             std::optional<bool> use_tqdm) {
+  LLMEngine& e = engine();
+  require(sampling_params.size() == 1 || sampling_params.size() == prompts.size(),
+          "{} prompts and {} SamplingParams; give one, or one for each prompt", prompts.size(),
+          sampling_params.size());
+  std::unordered_map<uint64_t, size_t> index;
+  std::vector<RequestOutput> outputs(prompts.size());
+  try {
+    for (size_t i = 0; i < prompts.size(); ++i)
+      index[e.add_request(prompts[i], sampling_params[sampling_params.size() == 1 ? 0 : i])] = i;
+  } catch (...) {
+    for (const auto& [id, i] : index) e.abort(id);
+    throw;
+  }
+  const EngineStats before = e.stats();
+  ProgressBar bar("Generating", static_cast<int64_t>(prompts.size()),
+                  use_tqdm.value_or(stderr_is_terminal()));
+  for (size_t num_done = 0; num_done < prompts.size();) {
+    for (const RequestUpdate& update : e.step()) {
+      const auto at = index.find(update.request_id);
+      if (at == index.end() || !update.finished) continue;
+      outputs[at->second] = *update.finished;
+      ++num_done;
+    }
+    const EngineStats stats = e.stats();
+    bar.update(static_cast<int64_t>(num_done), stats.prefill_tokens - before.prefill_tokens,
+               stats.decode_tokens - before.decode_tokens);
+  }
+  return outputs;
+}
+
+std::vector<RequestOutput> LLM::generate(const std::vector<std::string>& prompts,
+                                         const SamplingParams& sampling_params,
+                                         std::optional<bool> use_tqdm) {
+  return generate_all(prompts, {&sampling_params, 1}, use_tqdm);
+}
+
+std::vector<RequestOutput> LLM::generate(const std::vector<std::string>& prompts,
+                                         const std::vector<SamplingParams>& sampling_params,
+                                         std::optional<bool> use_tqdm) {
+  return generate_all(prompts, sampling_params, use_tqdm);
+}
+
+std::vector<RequestOutput> LLM::generate(const std::vector<std::vector<int32_t>>& prompts,
+                                         const SamplingParams& sampling_params,
+                                         std::optional<bool> use_tqdm) {
+  return generate_all(prompts, {&sampling_params, 1}, use_tqdm);
+}
+
+std::vector<RequestOutput> LLM::generate(const std::vector<std::vector<int32_t>>& prompts,
+                                         const std::vector<SamplingParams>& sampling_params,
+                                         std::optional<bool> use_tqdm) {
+  return generate_all(prompts, sampling_params, use_tqdm);
+}
+
+uint64_t LLM::add_request(const std::string& prompt, const SamplingParams& sampling_params) {
+  return engine().add_request(prompt, sampling_params);
+}
+
+uint64_t LLM::add_request(std::vector<int32_t> prompt_token_ids, const SamplingParams& sampling_params) {
+  return engine().add_request(std::move(prompt_token_ids), sampling_params);
+}
+
+bool LLM::abort(uint64_t request_id) { return engine().abort(request_id); }
+
+std::vector<RequestUpdate> LLM::step() {
+  const std::span<const RequestUpdate> updates = engine().step();
+  return {updates.begin(), updates.end()};
+}
+
+bool LLM::is_finished() const { return engine().is_finished(); }
+const LLMTokenizer& LLM::tokenizer() const { return tokenizer_; }
+int64_t LLM::max_model_len() const { return engine().limits().scheduler.max_model_len; }
+int64_t LLM::vocab_size() const { return engine().limits().vocab_size; }
+void LLM::exit() { engine_.reset(); }
+
+}  // namespace nanovllm

@@ -1,0 +1,98 @@
+#include "nanovllm/runtime/kv_size.h"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <limits>
+#include <string>
+
+#include "nanovllm/base/check.h"
+
+namespace nanovllm {
+
+namespace {
+
+constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
+constexpr double kGiB = 1 << 30;
+
+// A file that holds one number; "max" and whatever else is no number mean no limit.
+size_t read_limit(const std::string& path) {
+  std::ifstream file(path);
+  std::string text;
+  size_t value = kUnlimited;
+  if (file >> text) std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+// Every cgroup (version 2) from this process's up to the root may set a limit.
+size_t cgroup_memory_left() {
+  std::ifstream file("/proc/self/cgroup");
+  std::string line, group;
+  while (std::getline(file, line))
+    if (line.starts_with("0::")) group = line.substr(3);
+  size_t left = kUnlimited;
+  for (;;) {
+    const std::string folder = "/sys/fs/cgroup" + (group == "/" ? "" : group);
+    const size_t limit = read_limit(folder + "/memory.max");
+    const size_t used = read_limit(folder + "/memory.current");
+    if (limit != kUnlimited && used != kUnlimited) left = std::min(left, limit - std::min(limit, used));
+    if (group.empty() || group == "/") return left;
+    group.resize(group.rfind('/'));
+  }
+}
+
+size_t machine_memory_available() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  size_t kib = 0;
+  while (file >> key >> kib) {
+    if (key == "MemAvailable:") return kib * 1024;
+    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+  }
+  return kUnlimited;
+}
+
+}  // namespace
+
+size_t available_host_memory() { return std::min(cgroup_memory_left(), machine_memory_available()); }
+
+KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType kv_dtype,
+                     size_t memory_left) {
+  const int64_t asked_len = config.max_model_len;
+  require(asked_len <= model.max_position_embeddings,
+          "--max-model-len is {}; the model's max_position_embeddings allow at most {}", asked_len,
+          model.max_position_embeddings);
+  require(asked_len == 0 || asked_len >= 2, "--max-model-len is {}; a prompt and an answer need 2",
+          asked_len);
+  const int64_t wanted_len = asked_len > 0 ? asked_len : model.max_position_embeddings;
+  const size_t block_bytes =
+      model.kv_bytes_per_token(kv_dtype) * static_cast<size_t>(config.block_size);
+  const int64_t blocks_for_one = (wanted_len + config.block_size - 1) / config.block_size;
+
+  size_t bytes = static_cast<size_t>(config.kv_cache_memory_bytes);
+  KvSize size;
+  if (config.num_gpu_blocks_override > 0) {
+    size.num_blocks = config.num_gpu_blocks_override;
+  } else if (bytes > 0) {
+    size.num_blocks = static_cast<int64_t>(bytes / block_bytes);
+  } else {
+    bytes = std::min<size_t>(size_t{4} << 30, memory_left / 2);
+    size.num_blocks = std::min(static_cast<int64_t>(bytes / block_bytes),
+                               config.max_num_seqs * blocks_for_one);
+  }
+  require(size.num_blocks >= 1,
+          "the KV cache gets {:.3f} GiB of the {:.3f} GiB left after the weights; one block of {} tokens "
+          "takes {:.3f} GiB: lower --block-size, or free memory",
+          static_cast<double>(bytes) / kGiB, static_cast<double>(memory_left) / kGiB, config.block_size,
+          static_cast<double>(block_bytes) / kGiB);
+  const int64_t capacity = size.num_blocks * config.block_size;
+  require(asked_len <= capacity,
+          "--max-model-len is {}; the KV cache holds {} tokens ({} blocks of {}): lower it to {}, or give "
+          "more with --kv-cache-memory-bytes {} or --num-gpu-blocks-override {}",
+          asked_len, capacity, size.num_blocks, config.block_size, capacity,
+          static_cast<size_t>(blocks_for_one) * block_bytes, blocks_for_one);
+  size.max_model_len = std::min(wanted_len, capacity);
+  return size;
+}
+
+}  // namespace nanovllm
