@@ -6,11 +6,11 @@
 namespace nanovllm {
 
 class Tokenizer;
-struct TokenTexts;
+class TokenTexts;
 
-/// Decodes one answer token by token. The pieces that push() and finish() return, joined, are Tokenizer::decode() of all
-/// ids, and each is valid UTF-8 by itself: bytes of a character that is not complete are kept back. The tokenizer must
-/// outlive it.
+/// Decodes one answer token by token. The pieces that push() and finish() return, joined, are
+/// Tokenizer::decode() of all ids, and each is valid UTF-8 by itself: bytes of a character that is
+/// not complete are kept back. The tokenizer must outlive it.
 class Detokenizer {
  public:
   Detokenizer(const Tokenizer& tokenizer, bool skip_special_tokens);
@@ -21,6 +21,11 @@ class Detokenizer {
   std::string finish();
 
  private:
+  // The byte tokens kept back, as text: U+FFFD for each where they are not well-formed.
+  std::string take_bytes();
+  // Cuts from the start of the whole what the decoder's Strip cuts.
+  std::string strip(std::string text);
+
   const TokenTexts& texts_;
   const bool skip_special_tokens_;
   bool at_start_ = true;

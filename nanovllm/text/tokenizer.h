@@ -10,27 +10,31 @@
 
 namespace nanovllm {
 
-struct TokenTexts;
+class TokenTexts;
 
-/// A Hugging Face tokenizer.json of the BPE kind: text to token ids and back, as the Python package `tokenizers` does it.
-/// Byte-level (GPT-2, Qwen, Llama 3) and SentencePiece-like (Llama 2, Mistral) files; docs/tokenizer.md lists the
-/// components. Immutable: every member may be called from several threads at once.
+/// A Hugging Face tokenizer.json of the BPE kind: text to token ids and back, as the Python package
+/// `tokenizers` does it. Byte-level (GPT-2, Qwen, Llama 3) and SentencePiece-like (Llama 2,
+/// Mistral) files; docs/tokenizer.md lists the components. Immutable: every member may be called
+/// from several threads at once.
 class Tokenizer {
  public:
-  /// From `folder`/tokenizer.json, and tokenizer_config.json if it is there: its added_tokens_decoder adds to or replaces
-  /// the added tokens, and it names the end token. Throws UserError that names the file and the component.
+  /// From `folder`/tokenizer.json, and tokenizer_config.json if it is there: its
+  /// added_tokens_decoder adds to or replaces the added tokens, and it names the end token. Throws
+  /// UserError that names the file and the component.
   static std::unique_ptr<const Tokenizer> load(const std::string& folder);
   /// From the text of a tokenizer.json; `where` begins the error messages.
   static std::unique_ptr<const Tokenizer> parse(std::string_view tokenizer_json,
                                                 const std::string& where);
   ~Tokenizer();
 
-  /// Added tokens written in the text are parsed as such. `add_special_tokens`: also what the post-processor adds (a
-  /// BOS). Bytes that are not UTF-8 become U+FFFD, one for each maximal subpart (Unicode 15, section 3.9; what Python's
-  /// errors="replace" does). Time is linear in the text but for a logarithm.
+  /// Added tokens written in the text are parsed as such. `add_special_tokens`: also what the
+  /// post-processor adds (a BOS). Bytes that are not UTF-8 become U+FFFD, one for each maximal
+  /// subpart (Unicode 15, section 3.9; what Python's errors="replace" does). Time is linear in the
+  /// text but for a logarithm.
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
 
-  /// Ids that no token has are left out, and so are special tokens if asked. Valid UTF-8 whatever the ids are.
+  /// Ids that no token has are left out, and so are special tokens if asked. Valid UTF-8 whatever
+  /// the ids are.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
 
   /// The token as tokenizer.json spells it ("<|im_end|>", "Ġthe").

@@ -1,0 +1,61 @@
+#include "nanovllm/text/normalizer.h"
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/text/tokenizer_json.h"
+#include "nanovllm/text/unicode.h"
+
+namespace nanovllm {
+
+Normalizer::Normalizer(const Json& json, const std::string& where) {
+  for (const Json* component : components(json, "normalizers", where)) {
+    const std::string type = string_field(*component, "type", where);
+    const std::string here = fmt::format("{}: {}", where, type);
+    if (type == "NFC") {
+      steps_.emplace_back(Nfc{});
+    } else if (type == "Prepend") {
+      steps_.emplace_back(Prepend{string_field(*component, "prepend", here)});
+    } else if (type == "Replace") {
+      const Replace replace{
+          string_field(field(*component, "pattern", here), "String", here + ": pattern"),
+          string_field(*component, "content", here)};
+      require(!replace.what.empty(), "{}: the pattern is empty", here);
+      steps_.emplace_back(replace);
+    } else {
+      fail("{}: '{}' is not supported; Sequence, NFC, Prepend and Replace are", where, type);
+    }
+  }
+}
+
+std::string_view Normalizer::normalize(std::string_view text, std::string& storage) const {
+  for (const auto& step : steps_) {
+    std::string changed;
+    if (std::holds_alternative<Nfc>(step)) {
+      if (is_nfc(text)) continue;
+      changed = to_nfc(text);
+    } else if (const auto* prepend = std::get_if<Prepend>(&step)) {
+      if (text.empty()) continue;
+      changed = prepend->text;
+      changed += text;
+    } else {
+      const auto& replace = std::get<Replace>(step);
+      changed = replace_all(text, replace.what, replace.with);
+    }
+    storage = std::move(changed);
+    text = storage;
+  }
+  return text;
+}
+
+std::string replace_all(std::string_view text, std::string_view what, std::string_view with) {
+  std::string out;
+  out.reserve(text.size());
+  size_t done = 0;
+  for (size_t at; (at = text.find(what, done)) != std::string_view::npos; done = at + what.size()) {
+    out.append(text, done, at - done);
+    out += with;
+  }
+  out.append(text, done);
+  return out;
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,194 @@
+#include "nanovllm/text/unicode.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/text/utf8.h"
+
+namespace nanovllm {
+
+namespace {
+
+struct Range {
+  char32_t first, last;
+};
+
+// Letters and numbers of Unicode 15.1 and 16.0, for a utf8proc that ends before them
+// (DerivedGeneralCategory.txt).
+constexpr Range kNewLetters[] = {
+    {0x1C89, 0x1C8A},   {0xA7CB, 0xA7CD},   {0xA7DA, 0xA7DC},   {0x105C0, 0x105F3},
+    {0x10D4A, 0x10D65}, {0x10D6F, 0x10D85}, {0x10EC2, 0x10EC4}, {0x11380, 0x11389},
+    {0x1138B, 0x1138B}, {0x1138E, 0x1138E}, {0x11390, 0x113B5}, {0x113B7, 0x113B7},
+    {0x113D1, 0x113D1}, {0x113D3, 0x113D3}, {0x11BC0, 0x11BE0}, {0x13460, 0x143FA},
+    {0x16100, 0x1611D}, {0x16D40, 0x16D6C}, {0x18CFF, 0x18CFF}, {0x1E5D0, 0x1E5ED},
+    {0x1E5F0, 0x1E5F0}, {0x2EBF0, 0x2EE5D}};
+constexpr Range kNewNumbers[] = {{0x10D40, 0x10D49}, {0x116D0, 0x116E3}, {0x11BF0, 0x11BF9},
+                                 {0x16130, 0x16139}, {0x16D70, 0x16D79}, {0x1CCF0, 0x1CCF9},
+                                 {0x1E5F1, 0x1E5FA}};
+
+uint8_t class_of(char32_t c) {
+  if ((c >= '\t' && c <= '\r') || c == 0x85)
+    return c == '\r' || c == '\n' ? kSpace | kNewline : kSpace;
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+      return kLetter;
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_NO:
+      return kNumber;
+    case UTF8PROC_CATEGORY_ZS:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+      return kSpace;
+    default:
+      return kOther;
+  }
+}
+
+// The canonical decomposition of `c`, all the way down.
+std::vector<utf8proc_int32_t> decomposition(char32_t c) {
+  std::vector<utf8proc_int32_t> out(8);
+  int boundary = 0;
+  const auto n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), out.data(),
+                                         static_cast<utf8proc_ssize_t>(out.size()),
+                                         UTF8PROC_DECOMPOSE, &boundary);
+  check(n >= 0 && n <= static_cast<utf8proc_ssize_t>(out.size()), "decomposition of U+{:04X}",
+        static_cast<uint32_t>(c));
+  out.resize(static_cast<size_t>(n));
+  return out;
+}
+
+// Characters in canonical order, composed.
+void compose(std::vector<utf8proc_int32_t>& chars) {
+  constexpr auto kOptions = static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+  const auto n =
+      utf8proc_normalize_utf32(chars.data(), static_cast<utf8proc_ssize_t>(chars.size()), kOptions);
+  check(n >= 0, "composition failed");
+  chars.resize(static_cast<size_t>(n));
+}
+
+int combining_class(char32_t c) {
+  return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class;
+}
+
+constexpr bool is_hangul_syllable(char32_t c) { return c >= 0xAC00 && c <= 0xD7A3; }
+
+}  // namespace
+
+CharTable::CharTable() {
+  for (char32_t c = 0; c < classes_.size(); ++c) classes_[c] = class_of(c);
+  const auto add = [&](const Range& range, CharClass cls) {
+    std::fill(&classes_[range.first], &classes_[range.last] + 1, static_cast<uint8_t>(cls));
+  };
+  for (const Range& range : kNewLetters) add(range, kLetter);
+  for (const Range& range : kNewNumbers) add(range, kNumber);
+
+  for (char32_t c = 0; c < classes_.size(); ++c) {
+    const utf8proc_property_t* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(c));
+    if (property->combining_class != 0) classes_[c] |= kMark;
+    if (property->decomp_seqindex == UINT16_MAX || property->decomp_type != 0 ||
+        is_hangul_syllable(c))
+      continue;
+    auto parts = decomposition(c);
+    for (size_t i = 1; i < parts.size(); ++i) classes_[parts[i]] |= kUnstable;
+    compose(parts);
+    if (parts.size() != 1 || parts[0] != static_cast<utf8proc_int32_t>(c)) classes_[c] |= kUnstable;
+  }
+  for (char32_t vowel = 0x1161; vowel <= 0x1175; ++vowel) classes_[vowel] |= kUnstable;
+  for (char32_t final = 0x11A8; final <= 0x11C2; ++final) classes_[final] |= kUnstable;
+}
+
+const CharTable& CharTable::get() {
+  static const CharTable table;
+  return table;
+}
+
+bool is_nfc(std::string_view text) {
+  const CharTable& table = CharTable::get();
+  int last_class = 0;
+  const char* const end = text.data() + text.size();
+  for (const char* p = text.data(); p < end;) {
+    if (static_cast<unsigned char>(*p) <
+        0xCC) {  // below U+0300 all is normal, and nothing is a mark
+      p += utf8_len(*p);
+      last_class = 0;
+      continue;
+    }
+    const char32_t c = next_code_point(p);
+    const uint8_t classes = table[c];
+    if (classes & kUnstable) return false;
+    const int this_class = classes & kMark ? combining_class(c) : 0;
+    if (this_class != 0 && this_class < last_class) return false;
+    last_class = this_class;
+  }
+  return true;
+}
+
+std::string to_nfc(std::string_view text) {
+  // utf8proc_map() would sort marks by swapping neighbours, which is quadratic in a long run of
+  // them; so decomposition and the canonical ordering (Unicode 15, section 3.11, D109) are done
+  // here and only the composition there.
+  std::vector<utf8proc_int32_t> chars;
+  chars.reserve(text.size());
+  std::vector<std::pair<int, utf8proc_int32_t>> marks;  // combining class and character
+  const auto flush_marks = [&] {
+    std::stable_sort(marks.begin(), marks.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (const auto& mark : marks) chars.push_back(mark.second);
+    marks.clear();
+  };
+  const char* const end = text.data() + text.size();
+  for (const char* p = text.data(); p < end;) {
+    utf8proc_int32_t parts[8];
+    int boundary = 0;
+    const auto c = static_cast<utf8proc_int32_t>(next_code_point(p));
+    const auto n = utf8proc_decompose_char(c, parts, 8, UTF8PROC_DECOMPOSE, &boundary);
+    for (utf8proc_ssize_t i = 0; i < n; ++i) {
+      const int mark_class = combining_class(static_cast<char32_t>(parts[i]));
+      if (mark_class != 0) {
+        marks.emplace_back(mark_class, parts[i]);
+        continue;
+      }
+      flush_marks();
+      chars.push_back(parts[i]);
+    }
+  }
+  flush_marks();
+  compose(chars);
+  std::string out;
+  out.reserve(text.size());
+  for (const utf8proc_int32_t c : chars) {
+    utf8proc_uint8_t utf8[4];
+    const auto len = utf8proc_encode_char(c, utf8);
+    out.append(reinterpret_cast<const char*>(utf8), static_cast<size_t>(len));
+  }
+  return out;
+}
+
+bool is_word_char(char32_t c) {
+  if (CharTable::get()[c] & kLetter) return true;
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+      return true;
+    default:  // join controls, then the symbols that are Alphabetic: circled and squared Latin
+              // letters
+      return c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||
+             (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
+             (c >= 0x1F170 && c <= 0x1F189);
+  }
+}
+
+}  // namespace nanovllm

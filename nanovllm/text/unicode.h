@@ -1,0 +1,46 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace nanovllm {
+
+/// What tokenization asks about a code point. The first four are disjoint and cover everything.
+enum CharClass : uint8_t {
+  kLetter = 1,    ///< \p{L}
+  kNumber = 2,    ///< \p{N}
+  kSpace = 4,     ///< White_Space, which is \s in Rust's regex and Oniguruma
+  kOther = 8,     ///< none of these
+  kNewline = 16,  ///< \r or \n; a kSpace too
+  kMark = 32,     ///< a canonical combining class other than 0
+  kUnstable =
+      64  ///< NFC may change it or join it to what comes before (NFC_Quick_Check is not Yes)
+};
+
+/// The classes of all code points, from utf8proc's tables and what Unicode 16 added to them.
+class CharTable {
+ public:
+  static const CharTable& get();
+  uint8_t operator[](char32_t c) const {
+    return c < classes_.size() ? classes_[c] : static_cast<uint8_t>(kOther);
+  }
+
+ private:
+  CharTable();
+  // Planes 4 to 16 hold no letter, number or space, and nothing that NFC touches.
+  std::array<uint8_t, 0x40000> classes_;
+};
+
+/// Whether well-formed `text` is known to be in Normalization Form C (UAX #15, section 9, with
+/// "maybe" as no).
+bool is_nfc(std::string_view text);
+/// Well-formed `text` in Normalization Form C.
+std::string to_nfc(std::string_view text);
+
+/// \w of Rust's regex: alphabetic, mark, decimal digit, connector punctuation, join control (UTS
+/// #18, Annex C).
+bool is_word_char(char32_t c);
+
+}  // namespace nanovllm

@@ -1,0 +1,72 @@
+#include "nanovllm/text/utf8.h"
+
+#include <cstdint>
+#include <cstring>
+
+namespace nanovllm {
+
+namespace {
+
+struct Sequence {
+  int len;        // bytes of the character, or of the maximal subpart
+  bool complete;  // a well-formed character
+  bool cut;       // well-formed as far as it goes, but the text ends
+};
+
+// What begins at bytes[at]: table 3-7 of the Unicode Standard. Only the second byte's range depends
+// on the first.
+Sequence sequence_at(std::string_view bytes, size_t at) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(bytes[at + i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return {1, true, false};
+  if (lead < 0xC2 || lead > 0xF4) return {1, false, false};
+  const int len = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  unsigned char low = 0x80, high = 0xBF;
+  if (lead == 0xE0) low = 0xA0;
+  if (lead == 0xED) high = 0x9F;
+  if (lead == 0xF0) low = 0x90;
+  if (lead == 0xF4) high = 0x8F;
+  for (int i = 1; i < len; ++i, low = 0x80, high = 0xBF) {
+    if (at + i == bytes.size()) return {i, false, true};
+    if (byte(i) < low || byte(i) > high) return {i, false, false};
+  }
+  return {len, true, false};
+}
+
+// The end of the run of well-formed characters that begins at `at`.
+size_t well_formed_until(std::string_view bytes, size_t at) {
+  while (at < bytes.size()) {
+    uint64_t eight;
+    if (at + sizeof eight <= bytes.size()) {
+      std::memcpy(&eight, bytes.data() + at, sizeof eight);
+      if ((eight & 0x8080808080808080) == 0) {
+        at += sizeof eight;
+        continue;
+      }
+    }
+    const Sequence s = sequence_at(bytes, at);
+    if (!s.complete) break;
+    at += s.len;
+  }
+  return at;
+}
+
+}  // namespace
+
+bool is_utf8(std::string_view bytes) { return well_formed_until(bytes, 0) == bytes.size(); }
+
+size_t append_utf8(std::string& out, std::string_view bytes, bool at_end) {
+  size_t at = 0;
+  for (;;) {
+    const size_t end = well_formed_until(bytes, at);
+    out.append(bytes, at, end - at);
+    at = end;
+    if (at == bytes.size()) return at;
+    const Sequence s = sequence_at(bytes, at);
+    if (s.cut && !at_end) return at;
+    out += kReplacementCharacter;
+    at += s.len;
+  }
+}
+
+}  // namespace nanovllm
