@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+
+namespace nanovllm::cpu {
+
+/// Keys are counted from position 0 in blocks of this many, whatever the cache's blocks are. Each
+/// makes one partial result (the largest score, the sum of the weights, the weighted sum of V) by
+/// itself, and partial results are joined in ascending order: so a query's bits depend on its keys
+/// alone, not on chunks, batch or threads. Source of the joining: Milakov and Gimelshein, "Online
+/// normalizer calculation for softmax", 2018; Dao, "FlashAttention-2", 2023.
+constexpr int kKeyBlock = 256;
+/// Keys that surely lie together: block_size is a multiple of it.
+constexpr int kKeyGroup = 16;
+
+/// One block of keys against a tile of query rows of one KV head. Rows are ordered by query token,
+/// then query head.
+struct KeyBlockArgs {
+  const void* queries;                        // [rows, head_dim] as load_queries left them
+  const void* keys[kKeyBlock / kKeyGroup];    // each [kKeyGroup, head_dim] of the cache's dtype
+  const void* values[kKeyBlock / kKeyGroup];  // the same
+  int first_visible;  // keys of this block that the first token's rows see, at least 1; one more
+                      // for each further token
+  int group;          // query heads of a token
+  int rows, head_dim;
+  float scale;    // of the scores, times log2(e): weights are powers of two
+  float* panel;   // scratch [head_dim, kPanelKeys]
+  float* scores;  // scratch [rows, kKeyBlock]
+};
+
+/// Partial results of a tile's rows: a row's weights are 2^(score - max).
+struct Partial {
+  float* max;  // [rows]
+  float* sum;  // [rows]
+  float* out;  // [rows, head_dim]
+};
+
+/// Bound of the panel's keys over all instruction sets.
+constexpr int kMaxPanelKeys = 64;
+
+/// Kernels of one instruction set for one dtype of queries and cache.
+struct AttentionKernels {
+  int head_dim_multiple;  // of which head_dim must be a multiple
+  int query_bytes;        // of an element that load_queries writes
+  /// One row [head_dim] of the model's dtype into the tile's form.
+  void (*load_queries)(void* to, const void* from, int head_dim);
+  /// The partial result of one key block.
+  void (*key_block)(const KeyBlockArgs& args, const Partial& partial);
+  /// total <- total joined with next; an empty total has max -infinity, sum and out 0.
+  void (*join)(const Partial& total, const Partial& next, int rows, int head_dim);
+  /// One row out / sum to the model's dtype.
+  void (*store_row)(void* to, const float* from, float sum, int head_dim);
+};
+
+// Indexed by float32, bfloat16, float16.
+extern const AttentionKernels kAttentionPlain[3], kAttentionAvx2[3], kAttentionAvx512[3];
+extern const AttentionKernels kAttentionAvx512Bf16;
+
+}  // namespace nanovllm::cpu

@@ -1,0 +1,316 @@
+#include "nanovllm/ops/cpu/attention.h"
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+namespace nanovllm::cpu {
+namespace {
+
+struct Sequence {
+  int32_t num_tokens;  // new ones
+  int32_t context;
+};
+
+struct Shape {
+  int64_t head_dim = 64;
+  int64_t num_kv_heads = 2;
+  int64_t group = 2;
+  int64_t block_size = 16;
+  DType dtype = DType::kF32;
+};
+
+std::vector<Isa> isas_here() {
+  std::vector<Isa> isas;
+  for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16})
+    if (isa <= best_isa()) isas.push_back(isa);
+  return isas;
+}
+
+float load(const void* data, DType dtype, int64_t i) {
+  if (dtype == DType::kF32) return static_cast<const float*>(data)[i];
+  const uint16_t x = static_cast<const uint16_t*>(data)[i];
+  return dtype == DType::kBF16 ? bf16_to_f32(x) : f16_to_f32(x);
+}
+
+void store(void* data, DType dtype, int64_t i, float x) {
+  if (dtype == DType::kF32) static_cast<float*>(data)[i] = x;
+  else static_cast<uint16_t*>(data)[i] = dtype == DType::kBF16 ? f32_to_bf16(x) : f32_to_f16(x);
+}
+
+/// A number of its own for each element of q, k and v of each sequence, whatever step or block it
+/// is in.
+float element(uint64_t kind, uint64_t seq, uint64_t position, uint64_t head, uint64_t d) {
+  uint64_t x = ((((kind * 1009 + seq) * 100003 + position) * 131 + head) * 1031 + d) + 1;
+  x ^= x >> 31;
+  x *= 0x9e3779b97f4a7c15;
+  x ^= x >> 29;
+  x *= 0xbf58476d1ce4e5b9;
+  x ^= x >> 32;
+  return static_cast<float>(x & 0xffffff) / 0x800000 - 1;
+}
+
+/// A batch over a cache whose unused slots, in used blocks too, hold NaN. Blocks are handed out in
+/// a shuffled order.
+class Problem {
+ public:
+  Problem(const Shape& shape, std::vector<Sequence> seqs, std::vector<int32_t> names = {})
+      : shape_(shape), seqs_(std::move(seqs)), names_(std::move(names)) {
+    const auto num_seqs = static_cast<int64_t>(seqs_.size());
+    if (names_.empty()) {
+      names_.resize(seqs_.size());
+      std::iota(names_.begin(), names_.end(), 0);
+    }
+    int64_t num_blocks = 1, max_blocks = 0;
+    starts_ = {0};
+    for (const Sequence& s : seqs_) {
+      const int64_t blocks = (s.context + shape.block_size - 1) / shape.block_size;
+      num_blocks += blocks;
+      max_blocks = std::max(max_blocks, blocks);
+      starts_.push_back(starts_.back() + s.num_tokens);
+      contexts_.push_back(s.context);
+    }
+    const size_t size = dtype_size(shape.dtype);
+    kv_ = {.data = nullptr,
+           .dtype = shape.dtype,
+           .num_layers = 2,
+           .num_blocks = num_blocks,
+           .block_size = shape.block_size,
+           .num_kv_heads = shape.num_kv_heads,
+           .head_dim = shape.head_dim};
+    cache_.resize(kv_.block_bytes() * static_cast<size_t>(num_blocks));
+    kv_.data = cache_.data();
+    for (size_t i = 0; i < cache_.size() / size; ++i)
+      store(cache_.data(), shape.dtype, static_cast<int64_t>(i),
+            std::numeric_limits<float>::quiet_NaN());
+
+    std::vector<int32_t> order(static_cast<size_t>(num_blocks));
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), std::mt19937(1));
+    tables_.assign(static_cast<size_t>(num_seqs * max_blocks), -1);
+    size_t next = 0;
+    for (int64_t s = 0; s < num_seqs; ++s) {
+      for (int64_t p = 0; p < seqs_[s].context; ++p) {
+        int32_t& block = tables_[s * max_blocks + p / shape.block_size];
+        if (block < 0) block = order[next++];
+        for (int64_t h = 0; h < shape.num_kv_heads; ++h)
+          for (int64_t value = 0; value < 2; ++value)
+            for (int64_t d = 0; d < shape.head_dim; ++d)
+              store(cache_.data(), shape.dtype,
+                    kv_offset(kv_, kLayer, block, value, h) +
+                        p % shape.block_size * shape.head_dim + d,
+                    element(1 + value, names_[s], p, h, d));
+      }
+    }
+    const int64_t heads = shape.num_kv_heads * shape.group;
+    const int64_t columns = (heads + 2 * shape.num_kv_heads) * shape.head_dim;
+    const int64_t num_tokens = starts_.back();
+    qkv_.assign(static_cast<size_t>(num_tokens * columns) * size, 0xff);  // NaN in k and v
+    out_.assign(static_cast<size_t>(num_tokens * heads * shape.head_dim) * size, 0xff);
+    for (int64_t s = 0; s < num_seqs; ++s)
+      for (int64_t i = 0; i < seqs_[s].num_tokens; ++i)
+        for (int64_t h = 0; h < heads; ++h)
+          for (int64_t d = 0; d < shape.head_dim; ++d)
+            store(qkv_.data(), shape.dtype, (starts_[s] + i) * columns + h * shape.head_dim + d,
+                  2 * element(0, names_[s], position(s, i), h, d));
+    args_ = {.out = Tensor(out_.data(), shape.dtype, num_tokens, heads * shape.head_dim),
+             .qkv = Tensor(qkv_.data(), shape.dtype, num_tokens, columns),
+             .num_heads = heads,
+             .scale = 2.0f / std::sqrt(static_cast<float>(shape.head_dim)),
+             .layer = kLayer};
+    slots_.assign(static_cast<size_t>(num_tokens), -1);
+    batch_.input_ids = Tensor(slots_.data(), DType::kI32, num_tokens);
+    batch_.slot_mapping = Tensor(slots_.data(), DType::kI32, num_tokens);
+    batch_.cu_seqlens_q = Tensor(starts_.data(), DType::kI32, num_seqs + 1);
+    batch_.context_lens = Tensor(contexts_.data(), DType::kI32, num_seqs);
+    batch_.block_tables = Tensor(tables_.data(), DType::kI32, num_seqs, max_blocks);
+  }
+
+  void run(Isa isa) { attention(args_, kv_, batch_, isa); }
+
+  /// The bytes of a new token's output.
+  std::string output(int64_t seq, int64_t token) const {
+    const size_t row = out_.size() / static_cast<size_t>(starts_.back());
+    const size_t at = static_cast<size_t>(starts_[seq] + token) * row;
+    return {reinterpret_cast<const char*>(out_.data()) + at, row};
+  }
+
+  /// Compares with softmax(q k^T scale) v in double precision, of the same rounded operands.
+  void expect_right() const {
+    const double precision = shape_.dtype == DType::kF32    ? 2e-6
+                             : shape_.dtype == DType::kBF16 ? 0.004
+                                                            : 0.0005;
+    for (size_t s = 0; s < seqs_.size(); ++s)
+      for (int64_t i = 0; i < seqs_[s].num_tokens; ++i)
+        for (int64_t h = 0; h < args_.num_heads; ++h) {
+          const std::vector<double> want = reference(static_cast<int64_t>(s), i, h);
+          for (int64_t d = 0; d < shape_.head_dim; ++d) {
+            const float got = load(out_.data(), shape_.dtype,
+                                   ((starts_[s] + i) * args_.num_heads + h) * shape_.head_dim + d);
+            ASSERT_NEAR(got, want[d], 2e-6 + precision * std::abs(want[d]))
+                << "sequence " << s << " token " << i << " head " << h << " dimension " << d;
+          }
+        }
+  }
+
+ private:
+  static constexpr int64_t kLayer = 1;
+
+  int64_t position(int64_t seq, int64_t token) const {
+    return seqs_[seq].context - seqs_[seq].num_tokens + token;
+  }
+  double rounded(float x) const {
+    uint32_t memory = 0;
+    nanovllm::cpu::store(&memory, shape_.dtype, 0, x);
+    return load(&memory, shape_.dtype, 0);
+  }
+  std::vector<double> reference(int64_t seq, int64_t token, int64_t head) const {
+    const int64_t keys = position(seq, token) + 1, kv_head = head / shape_.group;
+    const int32_t name = names_[seq];
+    std::vector<double> weights(keys);
+    for (int64_t j = 0; j < keys; ++j) {
+      double dot = 0;
+      for (int64_t d = 0; d < shape_.head_dim; ++d)
+        dot += rounded(2 * element(0, name, keys - 1, head, d)) *
+               rounded(element(1, name, j, kv_head, d));
+      weights[j] = dot * args_.scale;
+    }
+    const double top = *std::max_element(weights.begin(), weights.end());
+    double total = 0;
+    for (double& w : weights) total += w = std::exp(w - top);
+    std::vector<double> out(shape_.head_dim);
+    for (int64_t j = 0; j < keys; ++j)
+      for (int64_t d = 0; d < shape_.head_dim; ++d)
+        out[d] += weights[j] / total * rounded(element(2, name, j, kv_head, d));
+    return out;
+  }
+
+  Shape shape_;
+  std::vector<Sequence> seqs_;
+  std::vector<int32_t> names_;
+  KvCache kv_;
+  Batch batch_;
+  AttentionArgs args_;
+  std::vector<uint8_t> cache_, qkv_, out_;
+  std::vector<int32_t> starts_, contexts_, tables_, slots_;
+};
+
+class AttentionGrid : public testing::TestWithParam<std::tuple<DType, int64_t>> {};
+
+TEST_P(AttentionGrid, EqualsNaiveReferenceOnEveryInstructionSet) {
+  const auto [dtype, head_dim] = GetParam();
+  for (const Isa isa : isas_here())
+    for (const int64_t group : {1, 2, 3, 5, 7, 8, 16})
+      for (const int64_t block_size : {16, 64, 1024}) {
+        SCOPED_TRACE(testing::Message()
+                     << isa_name(isa) << " group " << group << " block size " << block_size);
+        Problem problem(
+            {.head_dim = head_dim,
+             .num_kv_heads = group == 1 ? 3 : 1,
+             .group = group,
+             .block_size = block_size,
+             .dtype = dtype},
+            {{1, 1}, {1, 17}, {1, 300}, {33, 33}, {19, 270}, {2, 64}, {1, 256}, {3, 258}});
+        problem.run(isa);
+        problem.expect_right();
+        if (HasFatalFailure()) return;
+      }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, AttentionGrid,
+                         testing::Combine(testing::Values(DType::kF32, DType::kBF16, DType::kF16),
+                                          testing::Values(8, 32, 64, 80, 96, 128, 256)),
+                         [](const auto& info) {
+                           return std::string(dtype_name(std::get<0>(info.param))) + "_head_dim_" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+TEST(Attention, LongContexts) {
+  for (const Isa isa : isas_here())
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      SCOPED_TRACE(testing::Message() << isa_name(isa) << " " << dtype_name(dtype));
+      Problem problem(
+          {.head_dim = 64, .num_kv_heads = 1, .group = 4, .block_size = 64, .dtype = dtype},
+          {{1, 3001}, {40, 2065}});
+      problem.run(isa);
+      problem.expect_right();
+      if (HasFatalFailure()) return;
+    }
+}
+
+TEST(Attention, MoreQueryHeadsThanATileHasRows) {
+  Problem problem({.head_dim = 16, .num_kv_heads = 1, .group = 71}, {{3, 40}, {1, 600}});
+  problem.run(best_isa());
+  problem.expect_right();
+}
+
+/// A token's bits depend on its query and its keys alone.
+class AttentionBits : public testing::TestWithParam<DType> {
+ protected:
+  static constexpr int32_t kContext = 1100;
+  Shape shape(int64_t block_size) const {
+    return {.head_dim = 64,
+            .num_kv_heads = 2,
+            .group = 3,
+            .block_size = block_size,
+            .dtype = GetParam()};
+  }
+  /// Output of every position of sequence 7 computed in one step on one thread.
+  std::vector<std::string> whole(Isa isa) const {
+    omp_set_num_threads(1);
+    Problem problem(shape(64), {{kContext, kContext}}, {7});
+    problem.run(isa);
+    std::vector<std::string> rows;
+    for (int32_t i = 0; i < kContext; ++i) rows.push_back(problem.output(0, i));
+    return rows;
+  }
+  void TearDown() override { omp_set_num_threads(threads_); }
+  const int threads_ = omp_get_max_threads();
+};
+
+TEST_P(AttentionBits, DoNotDependOnChunks) {
+  for (const Isa isa : isas_here()) {
+    const std::vector<std::string> want = whole(isa);
+    for (const int32_t chunk : {1, 2, 17, 256, 300})
+      for (int32_t end = kContext; end > 0; end -= std::max(chunk, 97)) {
+        Problem problem(shape(16), {{std::min(chunk, end), end}}, {7});
+        problem.run(isa);
+        for (int32_t i = 0; i < std::min(chunk, end); ++i)
+          ASSERT_EQ(problem.output(0, i), want[end - std::min(chunk, end) + i])
+              << isa_name(isa) << " chunk " << chunk << " ending at " << end << " token " << i;
+      }
+  }
+}
+
+TEST_P(AttentionBits, DoNotDependOnBatchBlockSizeOrThreads) {
+  for (const Isa isa : isas_here()) {
+    const std::vector<std::string> want = whole(isa);
+    for (const int64_t block_size : {16, 48, 256, 1024})
+      for (const int threads : {1, 2, 3, 16}) {
+        omp_set_num_threads(threads);
+        Problem alone(shape(block_size), {{1, kContext}}, {7});
+        alone.run(isa);
+        EXPECT_EQ(alone.output(0, 0), want[kContext - 1]);
+        Problem batch(shape(block_size), {{1, 5}, {200, 700}, {1, kContext}, {4, 4}, {1, 513}},
+                      {1, 7, 7, 3, 7});
+        batch.run(isa);
+        for (int32_t i = 0; i < 200; ++i) ASSERT_EQ(batch.output(1, i), want[500 + i]);
+        EXPECT_EQ(batch.output(2, 0), want[kContext - 1]);
+        EXPECT_EQ(batch.output(4, 0), want[512]);
+      }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, AttentionBits,
+                         testing::Values(DType::kF32, DType::kBF16, DType::kF16),
+                         [](const auto& info) { return std::string(dtype_name(info.param)); });
+
+}  // namespace
+}  // namespace nanovllm::cpu
