@@ -1,0 +1,105 @@
+// Matrix products of the CPU backend: GFLOP/s, GB/s of weights read and their share of the machine's limits, which are
+// measured in the same run.
+//
+//   gemm_bench [float32|bfloat16|float16] [threads] [isa 0..3]
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "nanovllm/ops/cpu/gemm.h"
+#include "nanovllm/ops/cpu/memory.h"
+
+using namespace nanovllm;
+using namespace nanovllm::cpu;
+
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Seconds that a tenth of the calls beat of a call; calls are repeated for about `budget` seconds.
+template <class Call>
+double best_time(Call call, double budget = 0.4) {
+  call();
+  std::vector<double> times;
+  for (const double start = now(); now() - start < budget || times.size() < 5;) {
+    const double t = now();
+    call();
+    times.push_back(now() - t);
+  }
+  std::nth_element(times.begin(), times.begin() + static_cast<long>(times.size() / 10), times.end());
+  return times[times.size() / 10];
+}
+
+Buffer random_elements(int64_t count, DType dtype) {
+  Buffer buffer = allocate(static_cast<size_t>(count) * dtype_size(dtype));
+  uint32_t state = 1;
+  for (int64_t i = 0; i < count; ++i) {
+    state = state * 1664525 + 1013904223;
+    const float f = static_cast<float>(state >> 8) / (1 << 24) - 0.5f;
+    if (dtype == DType::kF32) static_cast<float*>(buffer.get())[i] = f;
+    else if (dtype == DType::kBF16) static_cast<uint16_t*>(buffer.get())[i] = f32_to_bf16(f);
+    else static_cast<uint16_t*>(buffer.get())[i] = f32_to_f16(f);
+  }
+  return buffer;
+}
+
+/// Bytes a second of a sum over memory that no cache holds.
+double read_rate() {
+  constexpr int64_t kWords = int64_t{1} << 26;
+  const Buffer buffer = allocate(kWords * sizeof(uint64_t));
+  auto* words = static_cast<uint64_t*>(buffer.get());
+#pragma omp parallel for
+  for (int64_t i = 0; i < kWords; ++i) words[i] = static_cast<uint64_t>(i);
+  uint64_t total = 0;
+  const double seconds = best_time([&] {
+           uint64_t sum = 0;
+#pragma omp parallel for reduction(^ : sum)
+           for (int64_t i = 0; i < kWords; ++i) sum ^= words[i];
+           total += sum;
+         });
+  if (total == 1) std::puts("");  // the sums are wanted
+  return kWords * sizeof(uint64_t) / seconds;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const DType dtype = parse_float_dtype(argc > 1 ? argv[1] : "bfloat16");
+  const int threads = argc > 2 ? std::atoi(argv[2]) : omp_get_num_procs();
+  const Isa isa = argc > 3 ? static_cast<Isa>(std::atoi(argv[3])) : best_isa();
+  omp_set_num_threads(threads);
+  Gemm gemm(isa, threads);
+  const double memory = read_rate();
+  std::printf("%s, %s, %d threads, memory %.1f GB/s\n", dtype_name(dtype), isa_name(isa), threads,
+              memory / 1e9);
+  std::printf("%6s %6s %6s %10s %10s %8s %8s\n", "m", "n", "k", "us", "GFLOP/s", "GB/s", "of mem");
+
+  struct Shape {
+    int64_t n, k;
+  };
+  for (const Shape s : {Shape{256, 256}, {1024, 1024}, {4096, 1024}, {6144, 1024}, {1024, 3072}, {4096, 4096}, {151936, 1024}}) {
+    const Buffer raw = random_elements(s.n * s.k, dtype);
+    const Tensor part(raw.get(), dtype, s.n, s.k);
+    const double t = now();
+    auto w = gemm.pack({&part, 1}, dtype, kForMatmul);
+    std::printf("pack %ld x %ld: %.1f GB/s\n", s.n, s.k, static_cast<double>(part.bytes()) / (now() - t) / 1e9);
+    for (const int64_t m : {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048}) {
+      if (s.n > 100000 && m > 64) continue;
+      const Buffer x = random_elements(m * s.k, dtype), out = allocate(static_cast<size_t>(m * s.n) * 4);
+      const double seconds = best_time(
+          [&] { gemm.matmul(Tensor(out.get(), dtype, m, s.n), Tensor(x.get(), dtype, m, s.k), *w, {}); });
+      const double bytes = static_cast<double>(part.bytes());
+      std::printf("%6ld %6ld %6ld %10.1f %10.1f %8.1f %7.0f%%\n", m, s.n, s.k, seconds * 1e6,
+                  2e-9 * static_cast<double>(m * s.n * s.k) / seconds, bytes / seconds / 1e9,
+                  100 * bytes / seconds / memory);
+    }
+  }
+}

@@ -1,0 +1,43 @@
+#pragma once
+
+#include "nanovllm/ops/backend.h"
+#include "nanovllm/ops/cpu/gemm.h"
+#include "nanovllm/ops/cpu/isa.h"
+
+namespace nanovllm::cpu {
+
+/// Backend on x86-64. Every operation is finished when it returns.
+class CpuBackend : public Backend {
+ public:
+  /// `threads` 0: all cores that this process may use. `isa` is at most best_isa().
+  explicit CpuBackend(int64_t threads, Isa isa = best_isa());
+
+  std::string describe() const override;
+  Buffer allocate(size_t bytes) override;
+  void upload(void* device, const void* host, size_t bytes) override;
+  void download(void* host, const void* device, size_t bytes) override;
+  WeightPtr pack(std::span<const Tensor> parts, DType dtype, unsigned use) override;
+
+  void embed(Tensor out, const Weight& table, Tensor ids) override;
+  void add_rms_norm(Tensor out, Tensor residual, Tensor delta, Tensor weight, float eps) override;
+  void gather_rows(Tensor out, Tensor x, Tensor rows) override;
+  void matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) override;
+  void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) override;
+  void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) override;
+  void silu_mul(Tensor out, Tensor gate_up) override;
+  void copy_blocks(const KvCache& kv, std::span<const int32_t> from,
+                   std::span<const int32_t> to) override;
+
+  void sample(Tensor logits, std::span<const SampleRow> rows, std::span<int32_t> token_ids,
+              std::span<RowStatus> status) override;
+  void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
+                      std::span<int32_t> ids, std::span<float> logprobs,
+                      std::span<int32_t> target_ranks) override;
+
+ private:
+  Isa isa_;
+  int threads_;
+  Gemm gemm_;
+};
+
+}  // namespace nanovllm::cpu

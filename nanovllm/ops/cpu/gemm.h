@@ -1,0 +1,38 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "nanovllm/ops/backend.h"
+#include "nanovllm/ops/cpu/gemm_kernels.h"
+#include "nanovllm/ops/cpu/isa.h"
+
+namespace nanovllm::cpu {
+
+/// A weight [n, k] as matrix products read it, and as a table of rows.
+struct PackedWeight : Weight {
+  DType dtype = DType::kF32;  ///< the model's, and of the panels
+  int64_t n = 0, k = 0;
+  int64_t panel_bytes = 0;
+  Buffer panels;             ///< gemm_kernels.h has the layout; none without kForMatmul
+  std::vector<Tensor> rows;  ///< the caller's memory, kept for kForEmbedding alone
+};
+
+/// Matrix products of one backend. Calls are made from one thread at a time.
+class Gemm {
+ public:
+  Gemm(Isa isa, int threads);
+
+  /// Backend::pack, with its own threads.
+  std::shared_ptr<const PackedWeight> pack(std::span<const Tensor> parts, DType dtype,
+                                           unsigned use) const;
+  /// Backend::matmul, in a parallel region of the calling thread's OpenMP where it pays.
+  void matmul(Tensor out, Tensor x, const PackedWeight& w, Tensor bias);
+
+ private:
+  const GemmKernels& kernels_;
+  int threads_;
+  Buffer scratch_;  ///< [threads, kGemmScratchFloats]
+};
+
+}  // namespace nanovllm::cpu
