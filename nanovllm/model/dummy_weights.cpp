@@ -1,9 +1,10 @@
 #include "nanovllm/model/dummy_weights.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <new>
 
 #include "nanovllm/base/check.h"
 
@@ -52,21 +53,21 @@ HostTensor DummyWeights::operator()(const std::string& name,
   tensor.view =
       is_vector ? Tensor(nullptr, dtype_, shape[0]) : Tensor(nullptr, dtype_, shape[0], shape[1]);
   const size_t bytes = tensor.view.bytes(), size = dtype_size(dtype_);
-  std::shared_ptr<char[]> memory;
-  try {
-    memory.reset(new char[bytes]);
-  } catch (const std::bad_alloc&) {
-    fail("not enough memory for {} bytes of random weights, {}", bytes, name);
-  }
+  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  require(mapped != MAP_FAILED, "not enough memory for {} bytes of random weights, {}", bytes,
+          name);
+  madvise(mapped, bytes, MADV_HUGEPAGE);  // else most of the time goes to page faults
+  const std::shared_ptr<char> memory(static_cast<char*>(mapped),
+                                     [bytes](char* p) { munmap(p, bytes); });
   if (name.ends_with("norm.weight")) {
-    for (size_t at = 0; at < bytes; at += size) store(&memory[at], dtype_, 1);
+    for (size_t at = 0; at < bytes; at += size) store(memory.get() + at, dtype_, 1);
   } else {
     uint64_t seed = 0;
     for (const char c : name) seed = splitmix64(seed ^ static_cast<unsigned char>(c));
     size_t from = seed % kTableSize * size;
     for (size_t at = 0; at < bytes; from = 0) {
       const size_t count = std::min(bytes - at, table_.size() - from);
-      std::memcpy(&memory[at], &table_[from], count);
+      std::memcpy(memory.get() + at, &table_[from], count);
       at += count;
     }
   }
