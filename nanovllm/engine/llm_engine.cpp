@@ -9,16 +9,13 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/logging.h"
-#include "nanovllm/runtime/kv_size.h"
+#include "nanovllm/engine/setup.h"
 #include "nanovllm/runtime/local_executor.h"
 #include "nanovllm/runtime/model_runner.h"
 
 namespace nanovllm {
 
 namespace {
-
-constexpr int64_t kCpuBatchedTokens = 2048;
 
 uint64_t random_seed() {
   std::random_device device;
@@ -34,43 +31,21 @@ struct LLMEngine::Parts {
 };
 
 LLMEngine::Parts LLMEngine::load(const std::string& model, const EngineConfig& given) {
-  given.validate();
-  require(given.device != "cuda", "device is 'cuda'; this build has no CUDA half: use cpu or auto");
-  require(given.tensor_parallel_size == 1,
-          "tensor_parallel_size is {}; this build runs one rank: use 1", given.tensor_parallel_size);
-  EngineConfig config = given;
-  if (config.max_num_batched_tokens == 0) config.max_num_batched_tokens = kCpuBatchedTokens;
-  if (config.max_num_batched_tokens < config.max_num_seqs) {
-    log().info("max_num_seqs lowered from {} to max_num_batched_tokens, {}", config.max_num_seqs,
-               config.max_num_batched_tokens);
-    config.max_num_seqs = config.max_num_batched_tokens;
-  }
-
-  const ModelConfig model_config = ModelConfig::load(model);
-  const DType dtype = model_dtype(config, model_config);
+  const EngineSetup setup = resolve_setup(model, given);
+  const EngineConfig& config = setup.config;
   Parts parts;
   EngineLimits& limits = parts.limits;
-  limits.eos_token_ids = model_config.eos_token_ids;
+  limits.scheduler = {config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len};
+  limits.block_size = config.block_size;
+  limits.num_blocks = setup.kv.num_blocks;
+  limits.vocab_size = setup.model.vocab_size;
+  limits.eos_token_ids = setup.model.eos_token_ids;
   if (std::filesystem::exists(std::filesystem::path(model) / "tokenizer.json")) {
     parts.tokenizer = Tokenizer::load(model);
     if (const auto eos = parts.tokenizer->eos_token_id(); limits.eos_token_ids.empty() && eos)
       limits.eos_token_ids.push_back(*eos);
   }
-  const size_t weights = static_cast<size_t>(model_config.num_parameters()) * dtype_size(dtype);
-  const size_t available = available_host_memory();
-  const KvSize kv =
-      size_kv_cache(config, model_config, dtype, available - std::min(available, weights));
-  // A step cannot hold more tokens than the cache, nor more sequences than blocks.
-  config.max_num_seqs = std::min(config.max_num_seqs, kv.num_blocks);
-  config.max_num_batched_tokens =
-      std::min(config.max_num_batched_tokens,
-               std::max(kv.num_blocks * config.block_size, config.max_num_seqs));
-  limits.scheduler = {config.max_num_seqs, config.max_num_batched_tokens, kv.max_model_len};
-  limits.block_size = config.block_size;
-  limits.num_blocks = kv.num_blocks;
-  limits.vocab_size = model_config.vocab_size;
-
-  auto runner = std::make_shared<ModelRunner>(model, config, model_config, kv,
+  auto runner = std::make_shared<ModelRunner>(model, config, setup.model, setup.kv,
                                               make_cpu_backend(config.threads));
   parts.executor = std::make_unique<LocalExecutor>(
       [runner](const StepInput& input, StepOutput& output) { runner->run(input, output); });
