@@ -1,0 +1,47 @@
+# A thin front of the CMake presets; a preset builds in build/PRESET.
+PREFIX ?= /usr/local
+MODEL = models/tiny-tales
+
+help:  ## this list
+	@sed -nE 's/^([a-z -]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+demo: build  ## build, then two questions and some stories on the demo model
+	build/release/nanovllm generate $(MODEL) --prompts-file examples/demo.jsonl --temperature 0.6 --max-tokens 256
+
+test: release  ## build everything, run the test suite
+	ctest --preset release
+
+build: configure  ## the binary and the library, build/release/nanovllm and libnanovllm.so
+	cmake --build --preset release --target nanovllm nanovllm_shared
+
+release: configure
+	cmake --build --preset release
+
+configure: deps
+	cmake --preset release
+
+deps:
+	@scripts/install_deps.sh build
+
+bench: release  ## nano-vLLM's benchmark on the demo model, then each part alone
+	build/release/nanovllm bench throughput $(MODEL) --warmup
+	set -e; for bench in build/release/bench/*_bench; do $$bench; done
+
+asan tsan: deps  ## the test suite under address and undefined-behaviour sanitizers; under the thread sanitizer
+	cmake --preset $@
+	cmake --build --preset $@
+	ctest --preset $@
+
+lint: configure  ## layers, formatting, clang-tidy
+	@scripts/install_deps.sh lint
+	scripts/check_layers.sh
+	git ls-files '*.h' '*.cpp' '*.inc' | xargs clang-format-14 --dry-run -Werror
+	git ls-files 'nanovllm/*.cpp' 'apps/*.cpp' | xargs -P $$(nproc) -n 1 clang-tidy-16 --quiet -p build/release
+
+install: build  ## into PREFIX, /usr/local by default
+	cmake --install build/release --prefix $(PREFIX)
+
+clean:  ## remove build/
+	rm -rf build
+
+.PHONY: help demo test build release configure deps bench asan tsan lint install clean

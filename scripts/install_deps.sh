@@ -1,0 +1,43 @@
+#!/bin/sh
+# Installs the Debian or Ubuntu packages that are missing; prints nothing when none is.
+#   scripts/install_deps.sh [build|lint]
+# docs/dependencies.md says what each is for.
+set -eu
+
+build="g++ make cmake ninja-build ccache
+  libdnnl-dev nlohmann-json3-dev libxxhash-dev libutf8proc-dev libpcre2-dev libcli11-dev libfmt-dev libspdlog-dev
+  libgtest-dev libgmock-dev"
+# clang-tidy 14, Debian 12's default, has no std::source_location.
+lint="clang-format-14 clang-tidy-16"
+
+case "${1:-build}" in
+  build) needed=$build ;;
+  lint) needed="$build $lint" ;;
+  *) echo "usage: $0 [build|lint]" >&2; exit 2 ;;
+esac
+
+if ! command -v apt-get >/dev/null; then
+  # Not an error: the same libraries may be there under other names, and CMake says which is not.
+  echo "no apt-get here to install what is missing; needed, by Debian's names:" $needed >&2
+  exit 0
+fi
+
+missing=
+for package in $needed; do
+  [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] ||
+    missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+
+sudo=
+if [ "$(id -u)" != 0 ]; then
+  sudo=sudo
+  command -v sudo >/dev/null || {
+    echo "neither root nor sudo; run as root: apt-get install$missing" >&2
+    exit 1
+  }
+fi
+echo "Installing$missing"
+# A bare image has no package lists. Lists that cannot be renewed may still do.
+$sudo apt-get update -qq || true
+$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing

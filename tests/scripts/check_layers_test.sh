@@ -1,0 +1,47 @@
+#!/bin/sh
+# scripts/check_layers.sh accepts this tree and finds an include the wrong way, whichever it is.
+set -eu
+check=$1/scripts/check_layers.sh
+"$check" "$1"
+
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+mkdir -p "$tree/nanovllm/ops/cpu" "$tree/nanovllm/ops/cuda" "$tree/apps"
+(cd "$tree/nanovllm" && mkdir -p base text model runtime engine)
+
+plant() { printf '#pragma once\n\n#  include %s\n' "$2" >"$tree/$1"; }
+accepts() {
+  plant "$1" "$2"
+  "$check" "$tree" || { echo "refused in $1: $2"; exit 1; }
+  rm "$tree/$1"
+}
+refuses() {
+  plant "$1" "$2"
+  ! "$check" "$tree" >"$tree/out" || { echo "accepted in $1: $2"; exit 1; }
+  grep -q "^$1:3:" "$tree/out" || { echo "not named: $1: $2"; exit 1; }
+  rm "$tree/$1"
+}
+
+accepts nanovllm/engine/a.h '"nanovllm/model/b.h"'
+accepts nanovllm/engine/a.h '"nanovllm/text/b.h"'
+accepts nanovllm/ops/cpu/a.inc '"nanovllm/ops/b.h"'
+accepts nanovllm/ops/cuda/a.cu '<cuda_runtime.h>'
+accepts nanovllm/llm.cpp '"nanovllm/engine/b.h"'
+accepts apps/a.cpp '"nanovllm/llm.h"'
+accepts apps/a.cpp '"b.h"'
+
+refuses nanovllm/base/a.h '"nanovllm/text/b.h"'
+refuses nanovllm/text/a.h '"nanovllm/engine/b.h"'
+refuses nanovllm/model/a.cpp '"nanovllm/runtime/b.h"'
+refuses nanovllm/model/a.cpp '"nanovllm/ops/cpu/b.h"'
+refuses nanovllm/model/a.cpp '<nanovllm/ops/cpu/b.h>'
+refuses nanovllm/runtime/a.cpp '"nanovllm/text/b.h"'
+refuses nanovllm/engine/a.cpp '"nanovllm/llm.h"'
+refuses nanovllm/engine/a.cpp '"scheduler.h"'
+refuses nanovllm/engine/a.cpp '"../runtime/b.h"'
+refuses nanovllm/ops/cpu/a.inc '"nanovllm/ops/cuda/b.h"'
+refuses nanovllm/ops/cpu/a.cpp '<cublasLt.h>'
+refuses nanovllm/ops/a.h '"nanovllm/model/b.h"'
+refuses apps/a.cpp '"nanovllm/runtime/b.h"'
+refuses apps/a.cpp '"../nanovllm/runtime/b.h"'
+refuses apps/a.cpp '<nccl.h>'
