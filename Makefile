@@ -12,7 +12,7 @@ test: release  ## build everything, run the test suite
 	ctest --preset release
 
 build: configure  ## the binary and the library, build/release/nanovllm and libnanovllm.so
-	cmake --build --preset release --target nanovllm nanovllm_shared
+	cmake --build --preset release --target nanovllm_cli nanovllm_shared
 
 release: configure
 	cmake --build --preset release

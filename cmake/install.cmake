@@ -1,0 +1,12 @@
+# What `make install` puts below a prefix: bin/nanovllm, the shared library, the headers that llm.h needs, and the package
+# that find_package(nanovllm) reads.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/nanovllm)
+install(TARGETS nanovllm_cli RUNTIME)
+install(TARGETS nanovllm_shared EXPORT nanovllm LIBRARY FILE_SET HEADERS)
+install(EXPORT nanovllm FILE nanovllmConfig.cmake NAMESPACE nanovllm:: DESTINATION ${package_dir})
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/nanovllmConfigVersion.cmake
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/nanovllmConfigVersion.cmake DESTINATION ${package_dir})
