@@ -1,5 +1,5 @@
-// Matrix products of the CPU backend: GFLOP/s, GB/s of weights read and their share of the machine's limits, which are
-// measured in the same run.
+// Matrix products of the CPU backend: GFLOP/s, GB/s of weights read and their share of the
+// machine's limits, which are measured in the same run.
 //
 //   gemm_bench [float32|bfloat16|float16] [threads] [isa 0..3]
 #include <omp.h>
@@ -34,7 +34,8 @@ double best_time(Call call, double budget = 0.4) {
     call();
     times.push_back(now() - t);
   }
-  std::nth_element(times.begin(), times.begin() + static_cast<long>(times.size() / 10), times.end());
+  std::nth_element(times.begin(), times.begin() + static_cast<long>(times.size() / 10),
+                   times.end());
   return times[times.size() / 10];
 }
 
@@ -60,11 +61,11 @@ double read_rate() {
   for (int64_t i = 0; i < kWords; ++i) words[i] = static_cast<uint64_t>(i);
   uint64_t total = 0;
   const double seconds = best_time([&] {
-           uint64_t sum = 0;
+    uint64_t sum = 0;
 #pragma omp parallel for reduction(^ : sum)
-           for (int64_t i = 0; i < kWords; ++i) sum ^= words[i];
-           total += sum;
-         });
+    for (int64_t i = 0; i < kWords; ++i) sum ^= words[i];
+    total += sum;
+  });
   if (total == 1) std::puts("");  // the sums are wanted
   return kWords * sizeof(uint64_t) / seconds;
 }
@@ -85,17 +86,26 @@ int main(int argc, char** argv) {
   struct Shape {
     int64_t n, k;
   };
-  for (const Shape s : {Shape{256, 256}, {1024, 1024}, {4096, 1024}, {6144, 1024}, {1024, 3072}, {4096, 4096}, {151936, 1024}}) {
+  for (const Shape s : {Shape{256, 256},
+                        {1024, 1024},
+                        {4096, 1024},
+                        {6144, 1024},
+                        {1024, 3072},
+                        {4096, 4096},
+                        {151936, 1024}}) {
     const Buffer raw = random_elements(s.n * s.k, dtype);
     const Tensor part(raw.get(), dtype, s.n, s.k);
     const double t = now();
     auto w = gemm.pack({&part, 1}, dtype, kForMatmul);
-    std::printf("pack %ld x %ld: %.1f GB/s\n", s.n, s.k, static_cast<double>(part.bytes()) / (now() - t) / 1e9);
+    std::printf("pack %ld x %ld: %.1f GB/s\n", s.n, s.k,
+                static_cast<double>(part.bytes()) / (now() - t) / 1e9);
     for (const int64_t m : {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048}) {
       if (s.n > 100000 && m > 64) continue;
-      const Buffer x = random_elements(m * s.k, dtype), out = allocate(static_cast<size_t>(m * s.n) * 4);
-      const double seconds = best_time(
-          [&] { gemm.matmul(Tensor(out.get(), dtype, m, s.n), Tensor(x.get(), dtype, m, s.k), *w, {}); });
+      const Buffer x = random_elements(m * s.k, dtype),
+                   out = allocate(static_cast<size_t>(m * s.n) * 4);
+      const double seconds = best_time([&] {
+        gemm.matmul(Tensor(out.get(), dtype, m, s.n), Tensor(x.get(), dtype, m, s.k), *w, {});
+      });
       const double bytes = static_cast<double>(part.bytes());
       std::printf("%6ld %6ld %6ld %10.1f %10.1f %8.1f %7.0f%%\n", m, s.n, s.k, seconds * 1e6,
                   2e-9 * static_cast<double>(m * s.n * s.k) / seconds, bytes / seconds / 1e9,

@@ -48,8 +48,8 @@ WeightPtr CpuBackend::pack(std::span<const Tensor> parts, DType dtype, unsigned 
   return gemm_.pack(parts, dtype, use);
 }
 
-// OpenMP keeps the number of threads for each calling thread, and the one that runs the steps did not make this backend:
-// so each operation that may use threads sets it.
+// OpenMP keeps the number of threads for each calling thread, and the one that runs the steps did
+// not make this backend: so each operation that may use threads sets it.
 
 void CpuBackend::embed(Tensor out, const Weight& table, Tensor ids) {
   omp_set_num_threads(threads_);

@@ -12,21 +12,26 @@ namespace {
 
 const ElementwiseKernels& kernels_for(Isa isa) {
   switch (isa) {
-    case Isa::kPlain: return plain::kElementwiseKernels;
-    case Isa::kAvx2: return avx2::kElementwiseKernels;
+    case Isa::kPlain:
+      return plain::kElementwiseKernels;
+    case Isa::kAvx2:
+      return avx2::kElementwiseKernels;
     case Isa::kAvx512:
-    case Isa::kAvx512Bf16: return avx512::kElementwiseKernels;
+    case Isa::kAvx512Bf16:
+      return avx512::kElementwiseKernels;
   }
   return plain::kElementwiseKernels;
 }
 
 /// Position of a float dtype in the kernels' tables.
 size_t index_of(DType dtype) {
-  check(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16, "{} is no dtype of a model", dtype_name(dtype));
+  check(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16,
+        "{} is no dtype of a model", dtype_name(dtype));
   return static_cast<size_t>(dtype);
 }
 
-/// Runs row(i) for each of `count` rows of `elements` each. A parallel region costs about as much as 20,000 elements.
+/// Runs row(i) for each of `count` rows of `elements` each. A parallel region costs about as much
+/// as 20,000 elements.
 template <class Row>
 void for_each_row(int64_t count, int64_t elements, Row row) {
   if (count > 1 && count * elements >= 40'000) {
@@ -46,7 +51,8 @@ char* row_of(const Tensor& t, int64_t i) {
 void embed(Tensor out, const PackedWeight& table, Tensor ids, Isa isa) {
   const int32_t* id = ids.as<const int32_t>();
   check(!table.rows.empty(), "this weight was not packed for embedding");
-  check(out.rank == 2 && out.shape[0] == ids.shape[0] && out.shape[1] == table.k, "embed: wrong shapes");
+  check(out.rank == 2 && out.shape[0] == ids.shape[0] && out.shape[1] == table.k,
+        "embed: wrong shapes");
   for (int64_t i = 0; i < ids.shape[0]; ++i)
     check(id[i] >= 0 && id[i] < table.n, "token id {} of {}", id[i], table.n);
   const auto& convert = kernels_for(isa).convert[index_of(out.dtype)];
@@ -71,7 +77,8 @@ void add_rms_norm(Tensor out, Tensor residual, Tensor delta, Tensor weight, floa
 
 void gather_rows(Tensor out, Tensor x, Tensor rows) {
   const int32_t* row = rows.as<const int32_t>();
-  check(out.shape[0] == rows.shape[0] && out.shape[1] == x.shape[1] && out.dtype == x.dtype, "gather_rows: wrong shapes");
+  check(out.shape[0] == rows.shape[0] && out.shape[1] == x.shape[1] && out.dtype == x.dtype,
+        "gather_rows: wrong shapes");
   const size_t bytes = static_cast<size_t>(x.shape[1]) * dtype_size(x.dtype);
   for (int64_t i = 0; i < rows.shape[0]; ++i) {
     check(row[i] >= 0 && row[i] < x.shape[0], "row {} of {}", row[i], x.shape[0]);
@@ -82,7 +89,8 @@ void gather_rows(Tensor out, Tensor x, Tensor rows) {
 void silu_mul(Tensor out, Tensor gate_up, Isa isa) {
   const int64_t n = out.shape[1];
   const auto multiply = kernels_for(isa).silu_mul[index_of(out.dtype)];
-  check(gate_up.shape[0] == out.shape[0] && gate_up.shape[1] == 2 * n && gate_up.dtype == out.dtype, "silu_mul: wrong shapes");
+  check(gate_up.shape[0] == out.shape[0] && gate_up.shape[1] == 2 * n && gate_up.dtype == out.dtype,
+        "silu_mul: wrong shapes");
   for_each_row(out.shape[0], 2 * n, [&](int64_t i) {
     const char* gate = row_of(gate_up, i);
     multiply(row_of(out, i), gate, gate + static_cast<size_t>(n) * dtype_size(out.dtype), n);
@@ -92,7 +100,9 @@ void silu_mul(Tensor out, Tensor gate_up, Isa isa) {
 void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch, Isa isa) {
   const Tensor& qkv = args.qkv;
   const int64_t head_dim = kv.head_dim;
-  check(qkv.shape[0] == batch.num_tokens() && qkv.shape[1] == (args.num_heads + 2 * kv.num_kv_heads) * head_dim, "rope_and_store: wrong shapes");
+  check(qkv.shape[0] == batch.num_tokens() &&
+            qkv.shape[1] == (args.num_heads + 2 * kv.num_kv_heads) * head_dim,
+        "rope_and_store: wrong shapes");
   const auto rope = kernels_for(isa).rope_and_store[index_of(qkv.dtype)][index_of(kv.dtype)];
   const int32_t* positions = batch.positions.as<const int32_t>();
   const int32_t* slots = batch.slot_mapping.as<const int32_t>();

@@ -6,8 +6,8 @@
 
 namespace nanovllm::cpu {
 
-/// The backend's operations on single rows; backend.h is their contract. A large one is a parallel region of the calling
-/// thread's OpenMP.
+/// The backend's operations on single rows; backend.h is their contract. A large one is a parallel
+/// region of the calling thread's OpenMP.
 void embed(Tensor out, const PackedWeight& table, Tensor ids, Isa isa);
 void add_rms_norm(Tensor out, Tensor residual, Tensor delta, Tensor weight, float eps, Isa isa);
 void gather_rows(Tensor out, Tensor x, Tensor rows);

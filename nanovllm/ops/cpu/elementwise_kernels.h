@@ -6,11 +6,12 @@
 
 namespace nanovllm::cpu {
 
-/// One token's q, k and v heads. Elements are of the model's dtype but where a comment says float32.
+/// One token's q, k and v heads. Elements are of the model's dtype but where a comment says
+/// float32.
 struct RopeToken {
-  void* q = nullptr;        ///< [num_heads, head_dim], changed in place
-  const void* k = nullptr;  ///< [num_kv_heads, head_dim]
-  const void* v = nullptr;  ///< [num_kv_heads, head_dim]
+  void* q = nullptr;              ///< [num_heads, head_dim], changed in place
+  const void* k = nullptr;        ///< [num_kv_heads, head_dim]
+  const void* v = nullptr;        ///< [num_kv_heads, head_dim]
   const float* q_norm = nullptr;  ///< [head_dim] or none
   const float* k_norm = nullptr;
   const float* cos = nullptr;  ///< [head_dim / 2] at the token's position
@@ -32,8 +33,14 @@ struct ElementwiseKernels {
   void (*rope_and_store[3][3])(const RopeToken&);  ///< [of the model][of the cache]
 };
 
-namespace plain { extern const ElementwiseKernels kElementwiseKernels; }
-namespace avx2 { extern const ElementwiseKernels kElementwiseKernels; }
-namespace avx512 { extern const ElementwiseKernels kElementwiseKernels; }
+namespace plain {
+extern const ElementwiseKernels kElementwiseKernels;
+}
+namespace avx2 {
+extern const ElementwiseKernels kElementwiseKernels;
+}
+namespace avx512 {
+extern const ElementwiseKernels kElementwiseKernels;
+}
 
 }  // namespace nanovllm::cpu

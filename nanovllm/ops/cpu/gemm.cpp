@@ -15,10 +15,14 @@ namespace {
 
 const GemmKernels& kernels_for(Isa isa) {
   switch (isa) {
-    case Isa::kPlain: return plain::kGemmKernels;
-    case Isa::kAvx2: return avx2::kGemmKernels;
-    case Isa::kAvx512: return avx512::kGemmKernels;
-    case Isa::kAvx512Bf16: return avx512bf16::kGemmKernels;
+    case Isa::kPlain:
+      return plain::kGemmKernels;
+    case Isa::kAvx2:
+      return avx2::kGemmKernels;
+    case Isa::kAvx512:
+      return avx512::kGemmKernels;
+    case Isa::kAvx512Bf16:
+      return avx512bf16::kGemmKernels;
   }
   return plain::kGemmKernels;
 }
@@ -32,7 +36,8 @@ size_t index_of(DType dtype) {
   return static_cast<size_t>(dtype);
 }
 
-/// Below this a product takes less than a parallel region costs: bytes of weights read plus multiply-adds.
+/// Below this a product takes less than a parallel region costs: bytes of weights read plus
+/// multiply-adds.
 constexpr int64_t kParallelWork = 200'000;
 
 }  // namespace
@@ -70,10 +75,11 @@ std::shared_ptr<const PackedWeight> Gemm::pack(std::span<const Tensor> parts, DT
   std::atomic<int64_t> next = 0;
   const auto work = [&] {
     for (int64_t p; (p = next++) < panels;)
-      pack_panel(static_cast<char*>(w->panels.get()) + p * w->panel_bytes, &rows[static_cast<size_t>(p * columns)], w->k);
+      pack_panel(static_cast<char*>(w->panels.get()) + p * w->panel_bytes,
+                 &rows[static_cast<size_t>(p * columns)], w->k);
   };
-  // Not OpenMP's threads: a pool of the loading thread, beside the one of the thread that runs the steps, would make both
-  // give up spinning early (libgomp counts the threads of all pools).
+  // Not OpenMP's threads: a pool of the loading thread, beside the one of the thread that runs the
+  // steps, would make both give up spinning early (libgomp counts the threads of all pools).
   std::vector<std::jthread> helpers;
   for (int i = 1; i < threads_; ++i) helpers.emplace_back(work);
   work();
@@ -90,7 +96,8 @@ void Gemm::matmul(Tensor out, Tensor x, const PackedWeight& w, Tensor bias) {
             (out.dtype == w.dtype || out.dtype == DType::kF32),
         "matmul: out is {} [{}, {}], not [{}, {}]", dtype_name(out.dtype), out.shape[0],
         out.shape[1], m, w.n);
-  check(!bias || (bias.dtype == DType::kF32 && bias.size() == w.n), "matmul: bias has the wrong shape");
+  check(!bias || (bias.dtype == DType::kF32 && bias.size() == w.n),
+        "matmul: bias has the wrong shape");
 
   const GemmCall call{.x = x.data,
                       .x_stride = x.row_stride,
@@ -106,8 +113,8 @@ void Gemm::matmul(Tensor out, Tensor x, const PackedWeight& w, Tensor bias) {
   const int64_t tiles = div_up(m, kernels_.tile_rows);
   const int64_t row_parts = div_up(tiles, kGemmTaskRows / kernels_.tile_rows);
   const bool parallel = threads_ > 1 && w.n * w.k * (8 + m) > kParallelWork;
-  // One part of the rows: each thread a run of panels, the same ones every time. Else smaller tasks, taken as threads get
-  // free, the ones that share panels together.
+  // One part of the rows: each thread a run of panels, the same ones every time. Else smaller
+  // tasks, taken as threads get free, the ones that share panels together.
   int64_t column_parts = parallel ? threads_ : 1;
   if (row_parts > 1)
     column_parts = std::max(div_up(panels * kernels_.panel_columns, kGemmGroupColumns),
@@ -119,9 +126,9 @@ void Gemm::matmul(Tensor out, Tensor x, const PackedWeight& w, Tensor bias) {
     const auto row = [&](int64_t part) {
       return std::min(m, tiles * part / row_parts * kernels_.tile_rows);
     };
-    kernels_.task[index_of(w.dtype)](call, row(r), row(r + 1), panels * c / column_parts,
-                                     panels * (c + 1) / column_parts,
-                                     static_cast<float*>(scratch_.get()) + thread * kGemmScratchFloats);
+    kernels_.task[index_of(w.dtype)](
+        call, row(r), row(r + 1), panels * c / column_parts, panels * (c + 1) / column_parts,
+        static_cast<float*>(scratch_.get()) + thread * kGemmScratchFloats);
   };
   if (!parallel) {
     for (int64_t i = 0; i < tasks; ++i) run(i, 0);

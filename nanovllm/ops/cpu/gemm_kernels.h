@@ -6,14 +6,18 @@
 
 namespace nanovllm::cpu {
 
-constexpr int64_t kGemmBlockK = 256;        ///< products summed in one chain; the chains' sums are added in order
+constexpr int64_t kGemmBlockK =
+    256;  ///< products summed in one chain; the chains' sums are added in order
 constexpr int64_t kGemmGroupColumns = 512;  ///< columns of out that share a converted block of x
-constexpr int64_t kGemmTaskRows = 120;      ///< most rows of one task: its blocks of x and of out stay in a 1 MiB L2
-/// Of one thread: a block of x [kGemmTaskRows, kGemmBlockK] and of out [kGemmTaskRows, kGemmGroupColumns], float32.
+constexpr int64_t kGemmTaskRows =
+    120;  ///< most rows of one task: its blocks of x and of out stay in a 1 MiB L2
+/// Of one thread: a block of x [kGemmTaskRows, kGemmBlockK] and of out [kGemmTaskRows,
+/// kGemmGroupColumns], float32.
 constexpr int64_t kGemmScratchFloats = kGemmTaskRows * (kGemmBlockK + kGemmGroupColumns);
 
-/// out [m, n] = x [m, k] w^T + bias, w packed into panels of a few columns of out: [panels, k, columns] of its dtype, and
-/// for bfloat16 [panels, k / 2, columns, 2]. k is rounded up to a multiple of 32 in bfloat16; all padding is zero.
+/// out [m, n] = x [m, k] w^T + bias, w packed into panels of a few columns of out: [panels, k,
+/// columns] of its dtype, and for bfloat16 [panels, k / 2, columns, 2]. k is rounded up to a
+/// multiple of 32 in bfloat16; all padding is zero.
 struct GemmCall {
   const void* x = nullptr;  ///< [m, k] of the weight's dtype
   int64_t x_stride = 0;     ///< elements from row to row
@@ -45,9 +49,17 @@ struct GemmKernels {
   Pack pack[3];
 };
 
-namespace plain { extern const GemmKernels kGemmKernels; }
-namespace avx2 { extern const GemmKernels kGemmKernels; }
-namespace avx512 { extern const GemmKernels kGemmKernels; }
-namespace avx512bf16 { extern const GemmKernels kGemmKernels; }
+namespace plain {
+extern const GemmKernels kGemmKernels;
+}
+namespace avx2 {
+extern const GemmKernels kGemmKernels;
+}
+namespace avx512 {
+extern const GemmKernels kGemmKernels;
+}
+namespace avx512bf16 {
+extern const GemmKernels kGemmKernels;
+}
 
 }  // namespace nanovllm::cpu
