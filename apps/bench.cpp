@@ -1,0 +1,239 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+
+#include "commands.h"
+#include "nanovllm/base/check.h"
+#include "nanovllm/base/progress.h"
+#include "nanovllm/engine/llm_engine.h"
+#include "nanovllm/engine/setup.h"
+#include "nanovllm/text/chat_template.h"
+#include "options.h"
+#include "prompts.h"
+#include "terminal.h"
+
+namespace nanovllm {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+struct ThroughputOptions {
+  std::string model;
+  EngineConfig config;
+  std::string dataset;
+  int64_t num_prompts = 0;
+  bool warmup = false;
+  bool json = false;
+};
+
+// nano-vLLM's 256 sequences: beside an installed binary, or in the source tree of a built one.
+std::string default_dataset() {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
+  for (const char* place : {"../share/nanovllm/nanovllm_256.jsonl", "../../bench/nanovllm_256.jsonl"})
+    if (fs::exists(folder / place)) return (folder / place).string();
+  fail("nanovllm_256.jsonl is neither in {}/../share/nanovllm nor in {}/../../bench: give --dataset FILE",
+       folder.string(), folder.string());
+}
+
+std::vector<Prompt> read_dataset(const ThroughputOptions& options, const LLMEngine& engine) {
+  const bool own = options.dataset.empty();
+  const std::shared_ptr<const Tokenizer> tokenizer = engine.tokenizer();
+  std::optional<ChatTemplate> chat_template;
+  if (tokenizer != nullptr && !own) chat_template = ChatTemplate::load(options.model);
+  const PromptReader reader{.tokenizer = tokenizer.get(),
+                            .chat_template = chat_template,
+                            .defaults = {},
+                            .system = {},
+                            .enable_thinking = {}};
+  std::vector<Prompt> prompts = reader.from_file(own ? default_dataset() : options.dataset);
+  if (options.num_prompts > 0 && static_cast<size_t>(options.num_prompts) < prompts.size())
+    prompts.resize(static_cast<size_t>(options.num_prompts));
+  require(!prompts.empty(), "{}: holds no prompts", options.dataset);
+  for (Prompt& prompt : prompts) {
+    require(prompt.error.empty(), "{}", prompt.error);
+    if (!own) continue;
+    for (int32_t& id : prompt.token_ids) id = static_cast<int32_t>(id % engine.limits().vocab_size);
+  }
+  return prompts;
+}
+
+/// Runs all prompts to their end; the tokens drawn.
+int64_t run_all(LLMEngine& engine, const std::vector<Prompt>& prompts, bool show_progress) {
+  const EngineStats before = engine.stats();
+  for (const Prompt& prompt : prompts) engine.add_request(prompt.token_ids, prompt.params);
+  ProgressBar bar("Generating", static_cast<int64_t>(prompts.size()), show_progress && stderr_is_terminal());
+  int64_t num_done = 0, num_tokens = 0;
+  while (!engine.is_finished()) {
+    for (const RequestUpdate& update : engine.step()) {
+      num_tokens += static_cast<int64_t>(update.token_ids.size());
+      if (update.finished) ++num_done;
+    }
+    if (InterruptGuard::interrupted()) return -1;
+    const EngineStats stats = engine.stats();
+    bar.update(num_done, stats.prefill_tokens - before.prefill_tokens,
+               stats.decode_tokens - before.decode_tokens);
+  }
+  return num_tokens;
+}
+
+int throughput(const ThroughputOptions& options) {
+  LLMEngine engine(options.model, options.config);
+  const std::vector<Prompt> prompts = read_dataset(options, engine);
+  const InterruptGuard guard;
+  if (options.warmup) {
+    if (run_all(engine, prompts, true) < 0) return kExitInterrupted;
+    engine.reset_prefix_cache();
+  }
+  const EngineStats before = engine.stats();
+  const Clock::time_point start = Clock::now();
+  const int64_t output_tokens = run_all(engine, prompts, true);
+  if (output_tokens < 0) return kExitInterrupted;
+  const double elapsed = seconds_since(start);
+  const EngineStats after = engine.stats();
+  int64_t prompt_tokens = 0;
+  for (const Prompt& prompt : prompts) prompt_tokens += static_cast<int64_t>(prompt.token_ids.size());
+  if (!options.json) {
+    print_out(fmt::format("Total: {}tok, Time: {:.2f}s, Throughput: {:.2f}tok/s\n", output_tokens, elapsed,
+                          static_cast<double>(output_tokens) / elapsed));
+    return kExitOk;
+  }
+  const EngineSetup setup = resolve_setup(options.model, options.config);
+  const Json json = {
+      {"elapsed_time", elapsed},
+      {"num_requests", prompts.size()},
+      {"prompt_tokens", prompt_tokens},
+      {"output_tokens", output_tokens},
+      {"requests_per_second", static_cast<double>(prompts.size()) / elapsed},
+      {"output_tokens_per_second", static_cast<double>(output_tokens) / elapsed},
+      {"total_tokens_per_second", static_cast<double>(prompt_tokens + output_tokens) / elapsed},
+      {"num_preemptions", after.preemptions - before.preemptions},
+      {"prefix_cache_hit_tokens", after.prefix_hits - before.prefix_hits},
+      {"steps", after.steps - before.steps},
+      {"device", setup.config.device},
+      {"dtype", dtype_name(setup.dtype)}};
+  print_out(json.dump() + "\n");
+  return kExitOk;
+}
+
+struct LatencyOptions {
+  std::string model;
+  EngineConfig config;
+  int64_t batch_size = 1;
+  int64_t input_len = 128;
+  int64_t output_len = 128;
+  int64_t num_iters = 5;
+  bool json = false;
+};
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const size_t n = values.size();
+  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+int latency(const LatencyOptions& options) {
+  require(options.batch_size >= 1 && options.input_len >= 1 && options.output_len >= 1 &&
+              options.num_iters >= 1,
+          "--batch-size, --input-len, --output-len and --num-iters must be at least 1");
+  LLMEngine engine(options.model, options.config);
+  const int64_t longest = engine.limits().scheduler.max_model_len;
+  require(options.input_len + options.output_len <= longest,
+          "--input-len {} and --output-len {} together exceed max_model_len {}", options.input_len,
+          options.output_len, longest);
+  std::mt19937_64 random(0);
+  // The time for a batch of new random prompts, each drawing output_len tokens; below 0 after Ctrl-C.
+  const auto timed = [&](int64_t output_len) {
+    std::vector<Prompt> prompts(static_cast<size_t>(options.batch_size));
+    for (Prompt& prompt : prompts) {
+      prompt.params.temperature = 0.6;
+      prompt.params.ignore_eos = true;
+      prompt.params.max_tokens = output_len;
+      for (int64_t i = 0; i < options.input_len; ++i)
+        prompt.token_ids.push_back(
+            static_cast<int32_t>(random() % static_cast<uint64_t>(engine.limits().vocab_size)));
+    }
+    const Clock::time_point start = Clock::now();
+    return run_all(engine, prompts, false) < 0 ? -1.0 : seconds_since(start);
+  };
+  const InterruptGuard guard;
+  std::vector<double> first(static_cast<size_t>(options.num_iters)), all(first.size());
+  timed(std::min<int64_t>(options.output_len, 2));  // warm-up: buffers, primitives, clocks
+  for (size_t i = 0; i < first.size() && !InterruptGuard::interrupted(); ++i) {
+    first[i] = timed(1);
+    all[i] = timed(options.output_len);
+  }
+  if (InterruptGuard::interrupted()) return kExitInterrupted;
+  const double prefill = median(first), total = median(all);
+  const auto batch = static_cast<double>(options.batch_size);
+  const double steps = static_cast<double>(options.output_len - 1);
+  const double decode_ms = steps > 0 ? 1000 * (total - prefill) / steps : 0;
+  const double prefill_rate = batch * static_cast<double>(options.input_len) / prefill;
+  const double output_rate = batch * static_cast<double>(options.output_len) / total;
+  if (options.json) {
+    const Json json = {{"batch_size", options.batch_size},
+                       {"input_len", options.input_len},
+                       {"output_len", options.output_len},
+                       {"prefill_s", prefill},
+                       {"decode_ms_per_step", decode_ms},
+                       {"prefill_tokens_per_second", prefill_rate},
+                       {"output_tokens_per_second", output_rate},
+                       {"total_s", total}};
+    print_out(json.dump() + "\n");
+  } else {
+    print_out(fmt::format("Batch {}, {} tokens in, {} out: prefill {:.4f}s ({:.1f}tok/s), decode {:.3f}ms a "
+                          "step, total {:.3f}s ({:.1f}tok/s)\n",
+                          options.batch_size, options.input_len, options.output_len, prefill, prefill_rate,
+                          decode_ms, total, output_rate));
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Command& command) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure throughput or latency");
+  bench->require_subcommand(1);
+
+  CLI::App* sub = bench->add_subcommand("throughput", "A set of requests, all given at once");
+  auto t = std::make_shared<ThroughputOptions>();
+  add_model_argument(*sub, t->model);
+  sub->add_option("--dataset", t->dataset, "A prompts file; without it nano-vLLM's 256 sequences");
+  sub->add_option("--num-prompts", t->num_prompts, "Only the first so many; 0: all");
+  sub->add_flag("--warmup", t->warmup, "Run the set once before, unmeasured");
+  sub->add_flag("--json", t->json, "One JSON object");
+  add_engine_options(*sub, t->config);
+  sub->footer(
+      "Example:\n"
+      "  nanovllm bench throughput models/tiny-tales --num-prompts 64 --json");
+  sub->callback([&command, t] { command = [t] { return throughput(*t); }; });
+
+  sub = bench->add_subcommand("latency", "One batch of equal requests, medians over new random prompts");
+  auto l = std::make_shared<LatencyOptions>();
+  add_model_argument(*sub, l->model);
+  const auto add = [&](const char* name, int64_t& value, const char* text) {
+    sub->add_option(name, value, text)->capture_default_str();
+  };
+  add("--batch-size", l->batch_size, "Sequences");
+  add("--input-len", l->input_len, "Tokens of each prompt");
+  add("--output-len", l->output_len, "Tokens of each answer");
+  add("--num-iters", l->num_iters, "Measured runs");
+  sub->add_flag("--json", l->json, "One JSON object");
+  add_engine_options(*sub, l->config);
+  sub->footer(
+      "Example:\n"
+      "  nanovllm bench latency models/tiny-tales --batch-size 8 --input-len 128 --output-len 64");
+  sub->callback([&command, l] { command = [l] { return latency(*l); }; });
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+
+namespace nanovllm {
+
+/// Runs the command that was chosen; returns the exit status. Set by the subcommand's callback.
+using Command = std::function<int()>;
+
+void add_generate(CLI::App& app, Command& command);
+void add_info(CLI::App& app, Command& command);
+void add_bench(CLI::App& app, Command& command);
+
+enum ExitCode { kExitOk = 0, kExitFailure = 1, kExitUserError = 2, kExitInterrupted = 130 };
+
+}  // namespace nanovllm

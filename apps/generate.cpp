@@ -1,0 +1,163 @@
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "commands.h"
+#include "nanovllm/base/check.h"
+#include "nanovllm/base/progress.h"
+#include "nanovllm/engine/llm_engine.h"
+#include "nanovllm/text/chat_template.h"
+#include "options.h"
+#include "output_json.h"
+#include "prompts.h"
+#include "terminal.h"
+
+namespace nanovllm {
+
+namespace {
+
+struct GenerateOptions {
+  std::string model;
+  EngineConfig config;
+  SamplingParams params;
+  std::vector<std::string> prompts;
+  std::string prompts_file;
+  bool chat = false;
+  std::string system;
+  bool no_thinking = false;
+  bool json = false;
+};
+
+std::string to_text(const Prompt& prompt, const RequestOutput& output) {
+  std::string text = "\nPrompt: ";
+  if (prompt.text.empty() && !output.prompt_token_ids.empty())
+    text += fmt::format("[{}]\n", fmt::join(output.prompt_token_ids, ", "));
+  else
+    text += repr(prompt.text) + "\n";
+  std::span<const CompletionOutput> answers = output.outputs;
+  if (answers.empty()) answers = std::span<const CompletionOutput>(&output, 1);
+  for (const CompletionOutput& answer : answers) {
+    text += "Completion: " + repr(answer.text) + "\n";
+    if (!answer.error.empty()) text += "Error: " + answer.error + "\n";
+  }
+  return text;
+}
+
+/// Prints each prompt's result as soon as all before it are printed.
+class Results {
+ public:
+  Results(const std::vector<Prompt>& prompts, bool json, ProgressBar& bar)
+      : prompts_(prompts), json_(json), bar_(bar) {}
+
+  void add(size_t index, RequestOutput output) {
+    if (!output.error.empty() && output.finish_reason == "error") failed_ = true;
+    ready_.emplace(index, std::move(output));
+    for (; !ready_.empty() && ready_.begin()->first == next_; ++next_) {
+      print(ready_.begin()->second);
+      ready_.erase(ready_.begin());
+    }
+  }
+  size_t num_printed() const { return next_; }
+  bool failed() const { return failed_; }
+
+ private:
+  void print(const RequestOutput& output) {
+    bar_.hide();
+    const Prompt& prompt = prompts_[next_];
+    if (!json_)
+      print_out(to_text(prompt, output));
+    else if (!prompt.error.empty())
+      print_out(Json({{"index", next_}, {"error", prompt.error}}).dump() + "\n");
+    else
+      print_out(to_json(output, static_cast<int64_t>(next_)).dump() + "\n");
+  }
+
+  const std::vector<Prompt>& prompts_;
+  bool json_;
+  ProgressBar& bar_;
+  std::map<size_t, RequestOutput> ready_;
+  size_t next_ = 0;
+  bool failed_ = false;
+};
+
+RequestOutput failed_output(const Prompt& prompt, const std::string& error) {
+  RequestOutput output;
+  output.prompt_token_ids = prompt.token_ids;
+  output.finish_reason = "error";
+  output.error = error;
+  return output;
+}
+
+int generate(const GenerateOptions& options) {
+  require(options.prompts.empty() != options.prompts_file.empty(),
+          "generate needs --prompt TEXT or --prompts-file FILE, and not both");
+  options.params.validate();
+  LLMEngine engine(options.model, options.config);
+  const std::shared_ptr<const Tokenizer> tokenizer = engine.tokenizer();
+  std::optional<ChatTemplate> chat_template;
+  if (tokenizer != nullptr) chat_template = ChatTemplate::load(options.model);
+  PromptReader reader{.tokenizer = tokenizer.get(),
+                      .chat_template = chat_template,
+                      .defaults = options.params,
+                      .chat = options.chat,
+                      .system = options.system,
+                      .enable_thinking = {}};
+  if (options.no_thinking) reader.enable_thinking = false;
+  std::vector<Prompt> prompts;
+  if (!options.prompts_file.empty()) prompts = reader.from_file(options.prompts_file);
+  for (const std::string& text : options.prompts) prompts.push_back(reader.from_text(text));
+
+  const InterruptGuard guard;
+  ProgressBar bar("Generating", static_cast<int64_t>(prompts.size()), stderr_is_terminal());
+  Results results(prompts, options.json, bar);
+  std::map<uint64_t, size_t> index;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    try {
+      require(prompts[i].error.empty(), "{}", prompts[i].error);
+      index[engine.add_request(prompts[i].token_ids, prompts[i].params)] = i;
+    } catch (const UserError& e) {
+      results.add(i, failed_output(prompts[i], e.what()));
+    }
+  }
+  int64_t num_done = static_cast<int64_t>(prompts.size() - index.size());
+  bool refused = num_done > 0;
+  while (!engine.is_finished() && !InterruptGuard::interrupted()) {
+    for (const RequestUpdate& update : engine.step()) {
+      if (!update.finished) continue;
+      results.add(index.at(update.request_id), *update.finished);
+      ++num_done;
+    }
+    const EngineStats stats = engine.stats();
+    bar.update(num_done, stats.prefill_tokens, stats.decode_tokens);
+  }
+  if (InterruptGuard::interrupted()) return kExitInterrupted;
+  if (refused) return kExitUserError;
+  return results.failed() ? kExitFailure : kExitOk;
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, Command& command) {
+  CLI::App* sub = app.add_subcommand("generate", "Answer prompts, all of them in one batch");
+  auto options = std::make_shared<GenerateOptions>();
+  add_model_argument(*sub, options->model);
+  sub->add_option("--prompt", options->prompts, "A text to continue; repeatable")->allow_extra_args(false);
+  sub->add_option("--prompts-file", options->prompts_file,
+                  "JSON lines with prompt, prompt_token_ids or messages; - for stdin");
+  sub->add_flag("--chat", options->chat, "Each text is a user's message, through the chat template");
+  sub->add_option("--system", options->system, "The system message, with --chat");
+  sub->add_flag("--no-thinking", options->no_thinking, "Ask the chat template for an answer without thoughts");
+  sub->add_flag("--json", options->json, "A JSON line for each prompt");
+  add_sampling_options(*sub, options->params);
+  add_engine_options(*sub, options->config);
+  sub->footer(
+      "Examples:\n"
+      "  nanovllm generate models/tiny-tales --prompt \"Once upon a time\" --temperature 0\n"
+      "  nanovllm generate models/tiny-tales --chat --prompt \"introduce yourself\" --max-tokens 256\n"
+      "  echo '{\"prompt\": \"The king\", \"sampling_params\": {\"n\": 3}}' |\n"
+      "    nanovllm generate models/tiny-tales --prompts-file - --json\n"
+      "Exit status: 0 done; 2 a prompt or an option was refused; 130 after Ctrl-C; 1 anything else.");
+  sub->callback([&command, options] { command = [options] { return generate(*options); }; });
+}
+
+}  // namespace nanovllm

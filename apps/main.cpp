@@ -1,0 +1,75 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "commands.h"
+#include "nanovllm/base/error.h"
+#include "terminal.h"
+
+namespace {
+
+using namespace nanovllm;
+
+int report(const char* what, int status) {
+  std::fprintf(stderr, "error: %s\n", what);
+  return status;
+}
+
+// "-tp" is vLLM's spelling; the command-line library reads one-letter names only.
+std::vector<std::string> arguments(int argc, char** argv) {
+  std::vector<std::string> args;
+  for (int i = argc; i-- > 1;) {
+    const std::string arg = argv[i];
+    if (arg == "-tp") args.emplace_back("--tensor-parallel-size");
+    else if (arg.starts_with("-tp=")) args.push_back("--tensor-parallel-size" + arg.substr(3));
+    else args.push_back(arg);
+  }
+  return args;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("nanovllm: run language models from Hugging Face checkpoint folders", "nanovllm");
+  app.set_version_flag("--version", "nanovllm " NANOVLLM_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  nanovllm generate models/tiny-tales --prompt \"Once upon a time\"\n"
+      "  nanovllm info models/tiny-tales\n"
+      "'nanovllm COMMAND --help' tells more about each.");
+  Command command;
+  add_generate(app, command);
+  add_info(app, command);
+  add_bench(app, command);
+  try {
+    app.parse(arguments(argc, argv));
+  } catch (const CLI::Success& e) {  // --help, --version
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    const auto chosen = app.get_subcommands();
+    std::string help = "nanovllm";
+    for (const CLI::App* sub = &app; !sub->get_subcommands().empty();) {
+      sub = sub->get_subcommands().front();
+      help += " " + sub->get_name();
+    }
+    return report((std::string(e.what()) + " (see '" + help + " --help')").c_str(), kExitUserError);
+  }
+  return command();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  handle_signals();
+  try {
+    return run(argc, argv);
+  } catch (const OutputClosed&) {
+    return kExitFailure;
+  } catch (const UserError& e) {
+    return report(e.what(), kExitUserError);
+  } catch (const std::bad_alloc&) {
+    return report("out of memory", kExitFailure);
+  } catch (const std::exception& e) {
+    return report(e.what(), kExitFailure);
+  }
+}

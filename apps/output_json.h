@@ -1,0 +1,11 @@
+#pragma once
+
+#include "nanovllm/base/json.h"
+#include "nanovllm/base/output.h"
+
+namespace nanovllm {
+
+/// The JSON line of `generate --json`.
+Json to_json(const RequestOutput& output, int64_t index);
+
+}  // namespace nanovllm

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nanovllm/base/config.h"
+#include "nanovllm/base/json.h"
+#include "nanovllm/text/chat_template.h"
+#include "nanovllm/text/tokenizer.h"
+
+namespace nanovllm {
+
+/// One prompt of the command line or of a prompts file, ready for the engine; or why it is not.
+struct Prompt {
+  std::string text;  ///< as given or rendered; empty for token ids
+  std::vector<int32_t> token_ids;
+  SamplingParams params;
+  std::string error;
+};
+
+/// Turns texts and the lines of prompts files into prompts. `tokenizer` and `chat_template` may be missing.
+struct PromptReader {
+  const Tokenizer* tokenizer = nullptr;
+  const std::optional<ChatTemplate>& chat_template;
+  SamplingParams defaults;
+  bool chat = false;  ///< plain texts become a user's message
+  std::string system;
+  std::optional<bool> enable_thinking;
+
+  /// Never throws for what a line holds: the error is in the prompt.
+  Prompt from_text(const std::string& text) const;
+  Prompt from_line(const std::string& line, int64_t line_number) const;
+  /// A whole file, "-" for stdin; lines of white space are passed over. Throws UserError where it cannot be read.
+  std::vector<Prompt> from_file(const std::string& path) const;
+
+ private:
+  void render(const Json& messages, const Json& line, Prompt& prompt) const;
+  void encode(Prompt& prompt, bool add_special_tokens) const;
+};
+
+}  // namespace nanovllm
