@@ -1,0 +1,259 @@
+#include "nanovllm/model/forward.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nanovllm/base/json.h"
+
+namespace nanovllm {
+namespace {
+
+const std::string kRoot = NANOVLLM_SOURCE_DIR;
+
+constexpr int64_t kBlockSize = 16;
+constexpr int64_t kMaxLength = 2048;
+constexpr int64_t kMaxTokens = 4096;
+constexpr int64_t kMaxRows = 96;  // fewer than most prompts: logits come in several calls
+
+using Logits = std::vector<std::vector<float>>;  // one row for each token
+
+/// A row of tests/goldens: transformers' float32 answer. Its README.md tells the fields.
+struct Golden {
+  std::string id;
+  std::vector<int32_t> prompt, answer;
+  std::vector<double> prompt_logprobs;  // from the second token on
+  std::vector<std::pair<int32_t, double>> top5;
+  bool tie = false;
+
+  /// What one forward pass sees: every token whose successor is known.
+  std::vector<int32_t> fed() const {
+    std::vector<int32_t> ids = prompt;
+    ids.insert(ids.end(), answer.begin(), answer.end() - 1);
+    return ids;
+  }
+};
+
+std::vector<Golden> read_goldens(const std::string& name) {
+  std::ifstream file(kRoot + "/tests/goldens/" + name + ".jsonl");
+  std::vector<Golden> goldens;
+  for (std::string line; std::getline(file, line);) {
+    const Json row = parse_json(line, name);
+    Golden g;
+    g.id = row.at("id");
+    g.prompt = row.at("prompt_token_ids").get<std::vector<int32_t>>();
+    g.answer = row.at("greedy_token_ids").get<std::vector<int32_t>>();
+    for (size_t i = 1; i < row.at("prompt_logprobs").size(); ++i)
+      g.prompt_logprobs.push_back(row.at("prompt_logprobs")[i]);
+    for (const Json& pair : row.at("first_logprobs_top5")) g.top5.emplace_back(pair[0], pair[1]);
+    g.tie = row.value("tie", false);
+    goldens.push_back(std::move(g));
+  }
+  EXPECT_FALSE(goldens.empty()) << name;
+  return goldens;
+}
+
+/// Natural log-probability of `id`.
+double logprob(const std::vector<float>& logits, int32_t id) {
+  const double best = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float x : logits) sum += std::exp(x - best);
+  return logits[static_cast<size_t>(id)] - best - std::log(sum);
+}
+
+/// Part of a sequence that one batch computes.
+struct Chunk {
+  int64_t sequence;  // which share of the cache it has
+  std::vector<int32_t> ids;
+  int64_t first;  // position of ids[0]
+};
+
+/// A model on the CPU with a cache laid out by hand: sequence s holds every num_sequences-th block,
+/// from the last one down, so that no table is in order.
+class Runner {
+ public:
+  Runner(const std::string& folder, DType dtype, int64_t num_sequences)
+      : backend_(make_cpu_backend(2)), num_sequences_(num_sequences) {
+    const ModelConfig config = ModelConfig::load(folder);
+    const int64_t length = std::min(kMaxLength, config.max_position_embeddings);
+    model_ = load_model(folder, config, dtype, /*dummy=*/false, *backend_, length);
+    kv_ = {.dtype = dtype,
+           .num_layers = config.num_layers,
+           .num_blocks = num_sequences * kMaxLength / kBlockSize,
+           .block_size = kBlockSize,
+           .num_kv_heads = config.num_kv_heads,
+           .head_dim = config.head_dim};
+    cache_ = backend_->allocate(static_cast<size_t>(kv_.num_blocks) * kv_.block_bytes());
+    kv_.data = cache_.get();
+    activations_ = std::make_unique<Activations>(*backend_, config, dtype, kMaxTokens, kMaxRows);
+  }
+
+  /// Logits of every token of one batch.
+  Logits run(const std::vector<Chunk>& chunks) {
+    std::vector<int32_t> ids, positions, slots, starts = {0}, lengths, tables;
+    const int64_t max_blocks = kMaxLength / kBlockSize;
+    for (const Chunk& chunk : chunks) {
+      for (size_t i = 0; i < chunk.ids.size(); ++i) {
+        const int64_t position = chunk.first + static_cast<int64_t>(i);
+        ids.push_back(chunk.ids[i]);
+        positions.push_back(static_cast<int32_t>(position));
+        slots.push_back(static_cast<int32_t>(
+            block(chunk.sequence, position / kBlockSize) * kBlockSize + position % kBlockSize));
+      }
+      starts.push_back(static_cast<int32_t>(ids.size()));
+      lengths.push_back(positions.back() + 1);
+      for (int64_t i = 0; i < max_blocks; ++i)
+        tables.push_back(static_cast<int32_t>(block(chunk.sequence, i)));
+    }
+    Batch batch;
+    batch.input_ids = upload(ids);
+    batch.positions = upload(positions);
+    batch.slot_mapping = upload(slots);
+    batch.cu_seqlens_q = upload(starts);
+    batch.context_lens = upload(lengths);
+    batch.block_tables = upload(tables);
+    batch.block_tables = Tensor(batch.block_tables.data, DType::kI32,
+                                static_cast<int64_t>(chunks.size()), max_blocks);
+    forward(*backend_, *model_, kv_, batch, *activations_);
+
+    Logits logits;
+    for (int64_t first = 0; first < batch.num_tokens(); first += kMaxRows) {
+      std::vector<int32_t> rows;
+      for (int64_t i = first; i < std::min(first + kMaxRows, batch.num_tokens()); ++i)
+        rows.push_back(static_cast<int32_t>(i));
+      const Tensor out = compute_logits(*backend_, *model_, upload(rows), *activations_);
+      EXPECT_EQ(out.shape[0], static_cast<int64_t>(rows.size()));
+      for (int64_t i = 0; i < out.shape[0]; ++i) {
+        logits.emplace_back(static_cast<size_t>(out.shape[1]));
+        backend_->download(logits.back().data(), out.rows(i, 1).data, out.rows(i, 1).bytes());
+      }
+    }
+    uploaded_.clear();
+    return logits;
+  }
+
+ private:
+  int64_t block(int64_t sequence, int64_t index) const {
+    return kv_.num_blocks - 1 - (index * num_sequences_ + sequence);
+  }
+  Tensor upload(const std::vector<int32_t>& values) {
+    const size_t bytes = values.size() * sizeof(int32_t);
+    uploaded_.push_back(backend_->allocate(bytes));
+    backend_->upload(uploaded_.back().get(), values.data(), bytes);
+    return {uploaded_.back().get(), DType::kI32, static_cast<int64_t>(values.size())};
+  }
+
+  std::unique_ptr<Backend> backend_;
+  int64_t num_sequences_;
+  std::unique_ptr<Model> model_;
+  KvCache kv_;
+  Buffer cache_;
+  std::unique_ptr<Activations> activations_;
+  std::vector<Buffer> uploaded_;
+};
+
+struct Case {
+  const char* goldens;
+  const char* folder;
+  double tolerance;       // of each log-probability in float32
+  double bf16_tolerance;  // of their mean in bfloat16; float16 has three bits more
+};
+
+class Forward : public ::testing::TestWithParam<Case> {
+ protected:
+  std::string folder() const { return kRoot + "/" + GetParam().folder; }
+};
+
+constexpr Case kCases[] = {{"tiny-tales", "models/tiny-tales", 1e-4, 0.0165},
+                           {"qwen3-sharded", "tests/variants/qwen3-sharded", 5e-4, 0.04},
+                           {"qwen2", "tests/variants/qwen2", 5e-4, 0.04},
+                           {"llama", "tests/variants/llama", 5e-4, 0.04}};
+
+INSTANTIATE_TEST_SUITE_P(Goldens, Forward, ::testing::ValuesIn(kCases), [](const auto& test) {
+  std::string name = test.param.goldens;
+  std::erase(name, '-');  // a test's name holds none
+  return name;
+});
+
+void expect_golden(const Golden& g, const Logits& logits, double tolerance) {
+  SCOPED_TRACE(g.id);
+  ASSERT_EQ(logits.size(), g.fed().size());
+  for (size_t i = 0; i + 1 < g.prompt.size(); ++i)
+    EXPECT_NEAR(logprob(logits[i], g.prompt[i + 1]), g.prompt_logprobs[i], tolerance) << i;
+  for (const auto& [id, expected] : g.top5)
+    EXPECT_NEAR(logprob(logits[g.prompt.size() - 1], id), expected, tolerance) << id;
+  if (g.tie) return;
+  for (size_t i = 0; i < g.answer.size(); ++i) {
+    const std::vector<float>& row = logits[g.prompt.size() - 1 + i];
+    EXPECT_EQ(std::max_element(row.begin(), row.end()) - row.begin(), g.answer[i]) << i;
+  }
+}
+
+TEST_P(Forward, AgreesWithTransformersInFloat32) {
+  Runner runner(folder(), DType::kF32, 1);
+  for (const Golden& g : read_goldens(GetParam().goldens))
+    expect_golden(g, runner.run({{0, g.fed(), 0}}), GetParam().tolerance);
+}
+
+TEST_P(Forward, GivesTheSameBitsInChunksAndAlone) {
+  Runner runner(folder(), DType::kF32, 1);
+  for (const Golden& g : read_goldens(GetParam().goldens)) {
+    SCOPED_TRACE(g.id);
+    const std::vector<int32_t> ids = g.fed();
+    if (ids.size() > 400) continue;  // the others are enough
+    const Logits whole = runner.run({{0, ids, 0}});
+    for (const size_t split : {size_t{1}, ids.size() / 2, ids.size() - 1}) {
+      if (split == 0 || split >= ids.size()) continue;
+      const auto middle = ids.begin() + static_cast<std::ptrdiff_t>(split);
+      Logits chunked = runner.run({{0, {ids.begin(), middle}, 0}});
+      const Logits rest = runner.run({{0, {middle, ids.end()}, static_cast<int64_t>(split)}});
+      chunked.insert(chunked.end(), rest.begin(), rest.end());
+      EXPECT_TRUE(chunked == whole) << split;
+    }
+  }
+}
+
+TEST_P(Forward, GivesTheSameBitsInABatchAndAlone) {
+  const std::vector<Golden> goldens = read_goldens(GetParam().goldens);
+  Runner runner(folder(), DType::kF32, 3);
+  // Together: a decode, a later chunk and a whole prompt.
+  std::vector<Chunk> chunks;
+  Logits alone;
+  for (int64_t s = 0; s < 3; ++s) {
+    const std::vector<int32_t> ids = goldens[static_cast<size_t>(s)].fed();
+    const auto length = static_cast<int64_t>(ids.size());
+    const int64_t first = s == 0 ? length - 1 : s == 1 ? length / 3 : 0;
+    const Logits whole = runner.run({{s, ids, 0}});
+    alone.insert(alone.end(), whole.begin() + first, whole.end());
+    chunks.push_back({s, {ids.begin() + first, ids.end()}, first});
+  }
+  EXPECT_TRUE(runner.run(chunks) == alone);
+}
+
+TEST_P(Forward, StaysCloseInHalfPrecision) {
+  const std::vector<Golden> goldens = read_goldens(GetParam().goldens);
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    Runner runner(folder(), dtype, 1);
+    double error = 0;
+    size_t count = 0;
+    for (const Golden& g : goldens) {
+      if (g.prompt.size() > 400) continue;
+      const Logits logits = runner.run({{0, g.prompt, 0}});
+      for (size_t i = 0; i + 1 < g.prompt.size(); ++i, ++count)
+        error += std::abs(logprob(logits[i], g.prompt[i + 1]) - g.prompt_logprobs[i]);
+    }
+    // tiny-tales: transformers' own bfloat16 run differs by 0.0165. The variants have no such
+    // figure; a wrong rounding somewhere would still stand out.
+    const double tolerance = GetParam().bf16_tolerance / (dtype == DType::kF16 ? 4 : 1);
+    EXPECT_LT(error / static_cast<double>(count), tolerance) << dtype_name(dtype);
+  }
+}
+
+}  // namespace
+}  // namespace nanovllm
