@@ -54,7 +54,7 @@ struct SampleRow {
   uint64_t seed = 0;
   uint32_t position = 0;  ///< index of the drawn token in the whole sequence
   uint32_t choice = 0;
-  std::span<const int32_t> masked_ids;  ///< cannot be drawn
+  std::span<const int32_t> masked_ids = {};  ///< cannot be drawn
 };
 
 enum class RowStatus : int32_t { kOk = 0, kNotFinite = 1 };

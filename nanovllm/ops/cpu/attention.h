@@ -5,8 +5,9 @@
 
 namespace nanovllm::cpu {
 
-/// Where K of (layer, block, kv head) lies: [block_size, head_dim] elements in a row, V's the same further on. The pool is
-/// [layers, blocks, 2, kv_heads, block_size, head_dim], so that one head's keys of a block are contiguous.
+/// Where K of (layer, block, kv head) lies: [block_size, head_dim] elements in a row, V's the same
+/// further on. The pool is [layers, blocks, 2, kv_heads, block_size, head_dim], so that one head's
+/// keys of a block are contiguous.
 inline int64_t kv_offset(const KvCache& kv, int64_t layer, int64_t block, int64_t value_not_key,
                          int64_t kv_head) {
   return ((((layer * kv.num_blocks + block) * 2 + value_not_key) * kv.num_kv_heads) + kv_head) *
