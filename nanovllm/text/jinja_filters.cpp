@@ -1,0 +1,585 @@
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "nanovllm/text/jinja_builtins.h"
+#include "nanovllm/text/jinja_interpreter.h"
+#include "nanovllm/text/jinja_text.h"
+
+namespace nanovllm::jinja {
+
+namespace {
+
+Value iterator(Values items, Bound& a) {
+  return make_list(std::move(items), a.budget, Sequence::Kind::kIterator, "<generator object>");
+}
+
+std::string text(Bound& a, size_t i = 0) { return to_string(a[i], a.budget); }
+
+/// "a.0.b" as the keys to follow; a number alone is one key, none is the item itself.
+Values attribute_path(const Value& attribute) {
+  if (attribute.is_none()) return {};
+  if (!attribute.is_string()) return {attribute};
+  Values path;
+  for (const std::string_view part : split(attribute.string(), ".", -1)) {
+    const bool number =
+        !part.empty() && std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; });
+    const std::optional<Int> index = number ? parse_integer(part) : std::nullopt;
+    path.push_back(index ? Value(*index) : Value(part));
+  }
+  return path;
+}
+
+Value follow(Value item, const Values& path, Interpreter& interpreter) {
+  for (const Value& key : path) item = interpreter.item(item, key);
+  return item;
+}
+
+/// What sort, unique, min, max and groupby compare: the item or an attribute of it, without case
+/// unless asked for.
+struct Key {
+  Bound& a;
+  Values path;
+  bool case_sensitive;
+  Value otherwise = {};
+
+  Key(Bound& a, size_t attribute, size_t case_sensitive)
+      : a(a),
+        path(a.has(attribute) ? attribute_path(a[attribute]) : Values{}),
+        case_sensitive(a.flag(case_sensitive)) {}
+
+  Value exact(const Value& item) const {
+    Value v = follow(item, path, a.interpreter);
+    return v.is_undefined() && !otherwise.is_undefined() ? otherwise : v;
+  }
+  Value operator()(const Value& item) const {
+    Value v = exact(item);
+    if (case_sensitive || !v.is_string()) return v;
+    a.budget.build(v.string().size());
+    return to_lower(v.string());
+  }
+};
+
+/// Stable, by keys computed once.
+Values sort_by(Values items, const std::function<Value(const Value&)>& key, bool reverse,
+               Budget& budget) {
+  std::vector<std::pair<Value, size_t>> order;
+  for (size_t i = 0; i < items.size(); ++i) order.emplace_back(key(items[i]), i);
+  budget.build(order.size() * 2 * sizeof(Value));
+  std::stable_sort(order.begin(), order.end(), [&](const auto& x, const auto& y) {
+    const auto& [small, large] = reverse ? std::tie(y, x) : std::tie(x, y);
+    return compare(small.first, large.first, "<", budget) == -1;
+  });
+  Values sorted;
+  for (const auto& entry : order) sorted.push_back(items[entry.second]);
+  return sorted;
+}
+
+Value filter_sort(Bound& a) {  // value reverse case_sensitive attribute
+  std::vector<Key> keys;
+  if (a.has(3) && a[3].is_string()) {
+    for (const std::string_view part : split(a[3].string(), ",", -1)) {
+      keys.emplace_back(a, 3, 2);
+      keys.back().path = attribute_path(Value(part));
+    }
+  } else {
+    keys.emplace_back(a, 3, 2);
+  }
+  const auto key = [&](const Value& item) {
+    Values values;
+    for (const Key& k : keys) values.push_back(k(item));
+    return make_list(std::move(values), a.budget);
+  };
+  return make_list(sort_by(to_list(a[0], a.budget), key, a.flag(1), a.budget), a.budget);
+}
+
+Value filter_dictsort(Bound& a) {  // value case_sensitive by reverse
+  const Dict* dict = a[0].defined().dict();
+  if (dict == nullptr) raise("dictsort needs a mapping, not {}", a[0].type_name());
+  const std::string by = a.has(2) ? a.string(2) : "key";
+  if (by != "key" && by != "value") raise("dictsort sorts by either \"key\" or \"value\"");
+  Values pairs;
+  for (const auto& [key, value] : dict->items) pairs.push_back(make_tuple({key, value}, a.budget));
+  const auto key = [&](const Value& pair) {
+    const Value& v = pair.sequence()->items[by == "key" ? 0 : 1];
+    return a.flag(1) || !v.is_string() ? v : Value(to_lower(v.string()));
+  };
+  return make_list(sort_by(std::move(pairs), key, a.flag(3), a.budget), a.budget);
+}
+
+Value filter_groupby(Bound& a) {  // value attribute default case_sensitive
+  Key key(a, 1, 3);
+  if (a.has(2)) key.otherwise = a[2];
+  const Values sorted = sort_by(to_list(a[0], a.budget), std::cref(key), false, a.budget);
+  Values groups;
+  for (size_t i = 0; i < sorted.size();) {
+    Values group;
+    const Value first = key(sorted[i]);
+    const Value name = key.exact(sorted[i]);
+    for (; i < sorted.size() && equal(key(sorted[i]), first, a.budget); ++i)
+      group.push_back(sorted[i]);
+    groups.push_back(make_list({name, make_list(std::move(group), a.budget)}, a.budget,
+                               Sequence::Kind::kTuple, "group"));
+  }
+  return make_list(std::move(groups), a.budget);
+}
+
+Value filter_unique(Bound& a) {  // value case_sensitive attribute
+  const Key key(a, 2, 1);
+  Values seen, items;
+  for (const Value& item : to_list(a[0], a.budget)) {
+    Value k = key(item);
+    if (std::ranges::any_of(seen, [&](const Value& s) { return equal(s, k, a.budget); })) continue;
+    seen.push_back(std::move(k));
+    items.push_back(item);
+  }
+  return iterator(std::move(items), a);
+}
+
+Value extreme(Bound& a, int wanted) {  // value case_sensitive attribute
+  const Key key(a, 2, 1);
+  const Values items = to_list(a[0], a.budget);
+  if (items.empty()) return Value::undefined("No aggregated item, sequence was empty.");
+  size_t best = 0;
+  for (size_t i = 1; i < items.size(); ++i)
+    if (compare(key(items[i]), key(items[best]), wanted < 0 ? "<" : ">", a.budget) == wanted)
+      best = i;
+  return items[best];
+}
+Value filter_min(Bound& a) { return extreme(a, -1); }
+Value filter_max(Bound& a) { return extreme(a, 1); }
+
+Value filter_sum(Bound& a) {  // iterable attribute start
+  const Values path = a.has(1) ? attribute_path(a[1]) : Values{};
+  Value sum = a.has(2) ? a[2] : Value(0);
+  for (const Value& item : to_list(a[0], a.budget))
+    sum = binary("+", sum, follow(item, path, a.interpreter), a.interpreter);
+  return sum;
+}
+
+Value filter_map(Bound& a) {  // value *
+  if (!truthy(a[0])) return iterator({}, a);
+  Values items = to_list(a[0], a.budget);
+  Args& rest = a.rest;
+  if (rest.positional.empty()) {
+    Values path;
+    Value otherwise;
+    bool has_attribute = false;
+    for (const auto& [name, value] : rest.named) {
+      if (name == "attribute") {
+        path = attribute_path(value);
+        has_attribute = true;
+      } else if (name == "default") {
+        otherwise = value;
+      } else {
+        raise("map: unexpected keyword argument '{}'", name);
+      }
+    }
+    if (!has_attribute) raise("map requires a filter argument");
+    for (Value& item : items)
+      for (const Value& key : path) {
+        item = a.interpreter.item(item, key);
+        if (item.is_undefined() && !otherwise.is_undefined() && !otherwise.is_none())
+          item = otherwise;
+      }
+    return iterator(std::move(items), a);
+  }
+  const std::string name = to_string(rest.positional[0], a.budget);
+  const Builtin* filter = find_filter(name);
+  if (filter == nullptr) raise("no filter named {}", quote(name));
+  for (Value& item : items) {
+    Args args = rest;
+    args.positional[0] = std::move(item);
+    item = a.interpreter.call(*filter, std::move(args));
+  }
+  return iterator(std::move(items), a);
+}
+
+/// select, reject (by a test of the item) and selectattr, rejectattr (of an attribute); truth is
+/// the default test.
+Value filter_items(Bound& a, bool wanted, bool by_attribute) {  // value *
+  if (!truthy(a[0])) return iterator({}, a);
+  Args rest = a.rest;
+  Values path;
+  if (by_attribute) {
+    if (rest.positional.empty()) raise("missing parameter for attribute name");
+    path = attribute_path(rest.positional[0]);
+    rest.positional.erase(rest.positional.begin());
+  }
+  const Builtin* test = nullptr;
+  if (!rest.positional.empty()) {
+    const std::string name = to_string(rest.positional[0], a.budget);
+    test = find_test(name);
+    if (test == nullptr) raise("no test named {}", quote(name));
+  }
+  Values chosen;
+  for (Value& item : to_list(a[0], a.budget)) {
+    Value v = follow(item, path, a.interpreter);
+    if (test != nullptr) {
+      Args args = rest;
+      args.positional[0] = std::move(v);
+      v = a.interpreter.call(*test, std::move(args));
+    }
+    if (truthy(v) == wanted) chosen.push_back(std::move(item));
+  }
+  return iterator(std::move(chosen), a);
+}
+Value filter_select(Bound& a) { return filter_items(a, true, false); }
+Value filter_reject(Bound& a) { return filter_items(a, false, false); }
+Value filter_selectattr(Bound& a) { return filter_items(a, true, true); }
+Value filter_rejectattr(Bound& a) { return filter_items(a, false, true); }
+
+Value filter_first(Bound& a) {
+  const Sequence* list = a[0].sequence();
+  if (list != nullptr && list->kind == Sequence::Kind::kIterator) {
+    if (list->next < list->items.size()) return list->items[list->next++];
+  } else if (Values items = to_list(a[0], a.budget); !items.empty()) {
+    return items.front();
+  }
+  return Value::undefined("No first item, sequence was empty.");
+}
+
+Value filter_last(Bound& a) {
+  const Sequence* list = a[0].sequence();
+  if (list != nullptr && list->kind == Sequence::Kind::kIterator)
+    raise("'generator' object is not reversible");
+  const Values items = to_list(a[0].defined(), a.budget);
+  return items.empty() ? Value::undefined("No last item, sequence was empty.") : items.back();
+}
+
+Value filter_reverse(Bound& a) {
+  if (a[0].is_string()) return slice(a[0], None{}, None{}, -1, a.budget);
+  const bool is_iterator =
+      a[0].sequence() != nullptr && a[0].sequence()->kind == Sequence::Kind::kIterator;
+  Values items = to_list(a[0], a.budget);
+  std::ranges::reverse(items);
+  return is_iterator ? make_list(std::move(items), a.budget) : iterator(std::move(items), a);
+}
+
+Value filter_items_of(Bound& a) {
+  if (a[0].is_undefined()) return iterator({}, a);
+  if (a[0].dict() == nullptr) raise("items: can only get item pairs from a mapping");
+  Values pairs;
+  for (const auto& [key, value] : a[0].dict()->items)
+    pairs.push_back(make_tuple({key, value}, a.budget));
+  return iterator(std::move(pairs), a);
+}
+
+/// Rows of `count` items, the last one filled up.
+Value filter_batch(Bound& a) {  // value linecount fill_with
+  const int64_t count = a.integer(1);
+  Values rows, row;
+  for (Value& item : to_list(a[0], a.budget)) {
+    if (static_cast<int64_t>(row.size()) == count)
+      rows.push_back(make_list(std::exchange(row, {}), a.budget));
+    row.push_back(std::move(item));
+  }
+  if (!row.empty()) {
+    if (a.has(2) && !a[2].is_none() && static_cast<int64_t>(row.size()) < count) {
+      a.budget.build(static_cast<size_t>(count) * sizeof(Value));
+      row.resize(static_cast<size_t>(count), a[2]);
+    }
+    rows.push_back(make_list(std::move(row), a.budget));
+  }
+  return iterator(std::move(rows), a);
+}
+
+/// `count` columns of nearly the same length, the longer ones first.
+Value filter_slice(Bound& a) {  // value slices fill_with
+  const int64_t count = a.integer(1);
+  if (count < 1) raise("slice needs at least one column");
+  const Values items = to_list(a[0], a.budget);
+  const int64_t size = static_cast<int64_t>(items.size()) / count;
+  const int64_t longer = static_cast<int64_t>(items.size()) % count;
+  Values columns;
+  auto next = items.begin();
+  for (int64_t i = 0; i < count; ++i) {
+    a.budget.step();
+    const auto end = next + size + (i < longer ? 1 : 0);
+    Values column(next, end);
+    next = end;
+    if (a.has(2) && !a[2].is_none() && i >= longer) column.push_back(a[2]);
+    columns.push_back(make_list(std::move(column), a.budget));
+  }
+  return iterator(std::move(columns), a);
+}
+
+Value filter_join(Bound& a) {  // value d attribute
+  const Values path = a.has(2) ? attribute_path(a[2]) : Values{};
+  const std::string separator = a.has(1) ? text(a, 1) : "";
+  Writer out(a.budget);
+  bool first = true;
+  for (const Value& item : to_list(a[0], a.budget)) {
+    if (!std::exchange(first, false)) out.add(separator);
+    write(out, follow(item, path, a.interpreter));
+  }
+  return out.take();
+}
+
+Value filter_indent(Bound& a) {  // s width first blank
+  const std::string& s = a.string(0);
+  const std::string indent =
+      a.has(1) && a[1].is_string()
+          ? a[1].string()
+          : std::string(static_cast<size_t>(std::clamp<int64_t>(a.integer(1, 4), 0, 10000)), ' ');
+  Writer out(a.budget);
+  if (a.flag(2)) out.add(indent);
+  bool first = true;
+  for (const std::string_view line : split_lines(s + "\n")) {
+    if (!first) out.add("\n");
+    if (!first && (!line.empty() || a.flag(3))) out.add(indent);
+    out.add(line);
+    first = false;
+  }
+  return out.take();
+}
+
+Value filter_truncate(Bound& a) {  // s length killwords end leeway
+  const std::string& s = a.string(0);
+  const std::string end = a.has(3) ? a.string(3) : "...";
+  const int64_t length = a.integer(1, 255);
+  const auto end_length = static_cast<int64_t>(count_code_points(end));
+  if (length < end_length) raise("truncate: expected length >= {}, got {}", end_length, length);
+  if (static_cast<int64_t>(count_code_points(s)) <= length + a.integer(4, 5)) return a[0];
+  std::string_view kept =
+      std::string_view(s).substr(0, byte_offset(s, static_cast<size_t>(length - end_length)));
+  if (!a.flag(2)) kept = rsplit(kept, " ", 1)[0];
+  Writer out(a.budget);
+  out.add(kept);
+  out.add(end);
+  return out.take();
+}
+
+Value filter_title(Bound& a) {
+  // Not str.title(): words begin after whitespace, a hyphen and opening brackets only.
+  const std::string s = text(a);
+  std::string out;
+  bool begins = true;
+  for (size_t i = 0; i < s.size();) {
+    const size_t begin = i;
+    const int32_t c = next_code_point(s, i);
+    const std::string_view one = std::string_view(s).substr(begin, i - begin);
+    const bool separates =
+        is_space(c) || (c < 0x80 && std::string_view("-({[<").find(static_cast<char>(c)) !=
+                                        std::string_view::npos);
+    out += begins ? to_upper(one) : to_lower(one);
+    begins = separates;
+  }
+  return out;
+}
+
+Value filter_wordcount(Bound& a) {
+  const std::string s = text(a);
+  int64_t count = 0;
+  bool inside = false;
+  for (size_t i = 0; i < s.size();) {
+    const int32_t c = next_code_point(s, i);
+    const bool word = c == '_' || is_letter(c) || is_digit(c);
+    count += word && !inside ? 1 : 0;
+    inside = word;
+  }
+  return count;
+}
+
+Value filter_urlencode(Bound& a) {
+  const auto encode = [&](const std::string& s, std::string_view safe) {
+    std::string out;
+    for (const char c : s) {
+      const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+                         safe.find(c) != std::string_view::npos;
+      if (plain) out += c;
+      else out += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    }
+    return out;
+  };
+  if (a[0].dict() == nullptr) return encode(text(a), "_.-~/");
+  Writer out(a.budget);
+  for (const auto& [key, value] : a[0].dict()->items) {
+    if (&key != &a[0].dict()->items[0].first) out.add("&");
+    out.add(encode(to_string(key, a.budget), "_.-~") + "=" +
+            encode(to_string(value, a.budget), "_.-~"));
+  }
+  return out.take();
+}
+
+Value filter_int(Bound& a) {  // value default base
+  const Value& v = a[0].defined();
+  const Value otherwise = a.has(1) ? a[1] : Value(0);
+  double d = 0;
+  if (v.is_string()) {
+    if (const auto i = parse_integer(v.string(), static_cast<int>(a.integer(2, 10)))) return *i;
+    const std::optional<double> parsed = parse_float(v.string());
+    if (!parsed || std::isinf(*parsed)) return otherwise;
+    d = *parsed;
+  } else if (v.is_number()) {
+    if (v.is_integer()) return v.integer();
+    d = v.number();
+  } else {
+    return otherwise;
+  }
+  if (std::isnan(d)) return otherwise;
+  if (std::fabs(d) > 1e38) raise("cannot convert {} to an integer", float_repr(d));
+  return static_cast<Int>(d);
+}
+
+Value filter_float(Bound& a) {  // value default
+  const Value& v = a[0].defined();
+  if (v.is_number()) return v.number();
+  if (v.is_string())
+    if (const auto d = parse_float(v.string())) return *d;
+  return a.has(1) ? a[1] : Value(0.0);
+}
+
+Value filter_round(Bound& a) {  // value precision method
+  const Value& v = a[0].defined();
+  if (!v.is_number()) raise("type {} doesn't define __round__ method", v.type_name());
+  const std::string method = a.has(2) ? a.string(2) : "common";
+  const int64_t precision = std::clamp<int64_t>(a.integer(1), -400, 400);
+  if (method != "common" && method != "ceil" && method != "floor")
+    raise("method must be common, ceil or floor");
+  if (method != "common") {
+    const double scale = std::pow(10.0, static_cast<double>(precision));
+    const double scaled = v.number() * scale;
+    return (method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale;
+  }
+  if (v.is_integer() && precision >= 0) return v.integer();
+  const double d = v.number();
+  if (!std::isfinite(d)) return d;
+  if (precision >= 0) {
+    // The C library rounds the exact value, half to even, as Python does.
+    return *parse_float(fmt::format("{:.{}f}", d, precision));
+  }
+  const double scale = std::pow(10.0, static_cast<double>(-precision));
+  const double rounded = std::nearbyint(d / scale) * scale;
+  return v.is_integer() ? Value(static_cast<Int>(rounded)) : Value(rounded);
+}
+
+Value filter_abs(Bound& a) {
+  if (!a[0].defined().is_number()) raise("bad operand type for abs(): '{}'", a[0].type_name());
+  return a[0].is_float()      ? Value(std::fabs(a[0].number()))
+         : a[0].integer() < 0 ? negative(a[0])
+                              : Value(a[0].integer());
+}
+
+Value filter_replace(Bound& a) {  // s old new count
+  Args args;
+  for (size_t i = 0; i < 3; ++i) args.positional.emplace_back(text(a, i));
+  if (a.has(3) && !a[3].is_none()) args.positional.push_back(a[3]);
+  const Builtin& method = *find_method(args.positional[0], "replace");
+  return a.interpreter.call(method, std::move(args));
+}
+
+Value filter_tojson(Bound& a) {  // x ensure_ascii indent separators sort_keys
+  JsonStyle style;
+  style.ensure_ascii = a.flag(1);
+  style.sort_keys = a.flag(4);
+  if (a.has(2) && !a[2].is_none()) {
+    style.pretty = true;
+    style.item_separator = ",";
+    style.indent =
+        a[2].is_string()
+            ? a[2].string()
+            : std::string(static_cast<size_t>(std::clamp<int64_t>(a.integer(2), 0, 10000)), ' ');
+  }
+  if (a.has(3) && !a[3].is_none()) {
+    const Values pair = to_list(a[3], a.budget);
+    if (pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string())
+      raise("tojson: separators must be two texts");
+    style.item_separator = pair[0].string();
+    style.key_separator = pair[1].string();
+  }
+  return to_json(a[0], style, a.budget);
+}
+
+Value filter_trim(Bound& a) {  // value chars
+  const std::string s = text(a);
+  const bool chars = a.has(1) && !a[1].is_none();
+  return {std::string(strip(s, chars ? std::optional<std::string_view>(a.string(1)) : std::nullopt,
+                            true, true)),
+          a[0].is_markup()};
+}
+
+Value filter_escape(Bound& a) {
+  if (a[0].is_markup()) return a[0];
+  Writer out(a.budget);
+  out.add(escape_html(text(a)));
+  return {out.take(), true};
+}
+
+Value filter_default(Bound& a) {  // value default_value boolean
+  const bool keep = a.flag(2) ? truthy(a[0]) : !a[0].is_undefined();
+  return keep ? a[0] : a.has(1) ? a[1] : Value("");
+}
+
+Value filter_attr(Bound& a) { return a.interpreter.attribute(a[0], text(a, 1)); }
+Value filter_capitalize(Bound& a) { return capitalize(text(a)); }
+Value filter_format(Bound& a) { return format_percent(text(a), a.rest, a.budget); }
+Value filter_length(Bound& a) { return length(a[0], a.budget); }
+Value filter_list(Bound& a) { return make_list(to_list(a[0], a.budget), a.budget); }
+Value filter_lower(Bound& a) { return to_lower(text(a)); }
+Value filter_upper(Bound& a) { return to_upper(text(a)); }
+Value filter_safe(Bound& a) { return {text(a), true}; }
+Value filter_string(Bound& a) { return a[0].is_string() ? a[0] : Value(text(a)); }
+Value filter_center(Bound& a) {
+  Args args{{Value(text(a)), a.integer(1, 80)}, {}};
+  const Builtin& method = *find_method(args.positional[0], "center");
+  return a.interpreter.call(method, std::move(args));
+}
+
+constexpr Builtin kFilters[] = {
+    {"abs", "x", filter_abs},
+    {"attr", "obj name", filter_attr},
+    {"batch", "value linecount fill_with?", filter_batch},
+    {"capitalize", "s", filter_capitalize},
+    {"center", "value width?", filter_center},
+    {"count", "value", filter_length},
+    {"d", "value default_value? boolean?", filter_default},
+    {"default", "value default_value? boolean?", filter_default},
+    {"dictsort", "value case_sensitive? by? reverse?", filter_dictsort},
+    {"e", "value", filter_escape},
+    {"escape", "value", filter_escape},
+    {"first", "seq", filter_first},
+    {"float", "value default?", filter_float},
+    {"format", "value *", filter_format},
+    {"groupby", "value attribute default? case_sensitive?", filter_groupby},
+    {"indent", "s width? first? blank?", filter_indent},
+    {"int", "value default? base?", filter_int},
+    {"items", "value", filter_items_of},
+    {"join", "value d? attribute?", filter_join},
+    {"last", "seq", filter_last},
+    {"length", "value", filter_length},
+    {"list", "value", filter_list},
+    {"lower", "s", filter_lower},
+    {"map", "value *", filter_map},
+    {"max", "value case_sensitive? attribute?", filter_max},
+    {"min", "value case_sensitive? attribute?", filter_min},
+    {"reject", "value *", filter_reject},
+    {"rejectattr", "value *", filter_rejectattr},
+    {"replace", "s old new count?", filter_replace},
+    {"reverse", "value", filter_reverse},
+    {"round", "value precision? method?", filter_round},
+    {"safe", "value", filter_safe},
+    {"select", "value *", filter_select},
+    {"selectattr", "value *", filter_selectattr},
+    {"slice", "value slices fill_with?", filter_slice},
+    {"sort", "value reverse? case_sensitive? attribute?", filter_sort},
+    {"string", "value", filter_string},
+    {"sum", "iterable attribute? start?", filter_sum},
+    {"title", "s", filter_title},
+    {"tojson", "x ensure_ascii? indent? separators? sort_keys?", filter_tojson},
+    {"trim", "value chars?", filter_trim},
+    {"truncate", "s length? killwords? end? leeway?", filter_truncate},
+    {"unique", "value case_sensitive? attribute?", filter_unique},
+    {"upper", "s", filter_upper},
+    {"urlencode", "value", filter_urlencode},
+    {"wordcount", "s", filter_wordcount},
+};
+
+}  // namespace
+
+const Builtin* find_filter(std::string_view name) {
+  const auto* found = std::ranges::find(kFilters, name, &Builtin::name);
+  return found == std::end(kFilters) ? nullptr : found;
+}
+
+}  // namespace nanovllm::jinja

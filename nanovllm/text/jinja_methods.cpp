@@ -1,0 +1,398 @@
+#include <algorithm>
+
+#include "nanovllm/text/jinja_builtins.h"
+#include "nanovllm/text/jinja_interpreter.h"
+#include "nanovllm/text/jinja_text.h"
+
+// The methods of Python's str, list, tuple and dict, and of Jinja2's loop. A method's first
+// argument is its object.
+namespace nanovllm::jinja {
+
+namespace {
+
+using Chars = std::optional<std::string_view>;
+
+constexpr size_t kNone = std::string_view::npos;
+
+/// An argument that is a text, or absent where it is None or not given.
+Chars optional_text(Bound& a, size_t i) {
+  if (!a.has(i) || a[i].is_none()) return std::nullopt;
+  return a.string(i);
+}
+
+/// A copy of a part of the object.
+Value part(Bound& a, std::string_view s) {
+  a.budget.build(s.size());
+  return s;
+}
+
+Value list_of(Bound& a, const std::vector<std::string_view>& parts) {
+  Values items;
+  for (const std::string_view s : parts) items.push_back(part(a, s));
+  return make_list(std::move(items), a.budget);
+}
+
+/// Whatever maps characters writes at most about as much as it reads.
+template <std::string (*kMap)(std::string_view)>
+Value mapped(Bound& a) {
+  a.budget.build(a.string(0).size());
+  return kMap(a.string(0));
+}
+
+template <bool kLeft, bool kRight>
+Value stripped(Bound& a) {  // self chars
+  const Chars chars = optional_text(a, 1);
+  a.budget.read(a.string(0).size() * (chars ? chars->size() : 1));
+  return part(a, strip(a.string(0), chars, kLeft, kRight));
+}
+
+template <auto kSplit>
+Value split_by(Bound& a) {  // self sep maxsplit
+  const Chars separator = optional_text(a, 1);
+  if (separator && separator->empty()) raise("empty separator");
+  a.budget.build(a.string(0).size());
+  // Searching from the right looks at every place in turn.
+  if (separator && kSplit == rsplit)
+    a.budget.step(static_cast<int64_t>(a.string(0).size() / 1024 * separator->size()));
+  return list_of(a, kSplit(a.string(0), separator, a.integer(2, -1)));
+}
+
+Value str_splitlines(Bound& a) { return list_of(a, split_lines(a.string(0), a.flag(1))); }
+
+template <bool kLast>
+Value partitioned(Bound& a) {  // self sep
+  const std::string_view s = a.string(0), separator = a.string(1);
+  if (separator.empty()) raise("empty separator");
+  a.budget.step(static_cast<int64_t>(s.size() / 1024 * separator.size()));
+  const size_t at = kLast ? s.rfind(separator) : find(s, separator);
+  if (at == kNone)
+    return kLast ? make_tuple({Value(""), Value(""), part(a, s)}, a.budget)
+                 : make_tuple({part(a, s), Value(""), Value("")}, a.budget);
+  return make_tuple(
+      {part(a, s.substr(0, at)), part(a, separator), part(a, s.substr(at + separator.size()))},
+      a.budget);
+}
+
+/// The object between the optional positions `i` and `i + 1`, which count as in a slice, and where
+/// it begins.
+std::pair<std::string_view, size_t> window(Bound& a, size_t i) {
+  const std::string_view s = a.string(0);
+  if (!a.has(i)) return {s, 0};
+  const auto size = static_cast<int64_t>(length(a[0], a.budget));
+  const auto position = [&](size_t at, int64_t otherwise) {
+    if (!a.has(at) || a[at].is_none()) return otherwise;
+    const int64_t n = a.integer(at);
+    return n < 0 ? std::max<int64_t>(n + size, 0) : n;
+  };
+  const int64_t begin = position(i, 0), end = std::min(position(i + 1, size), size);
+  if (begin > end) return {std::string_view(), kNone};
+  const size_t first = byte_offset(s, static_cast<size_t>(begin));
+  return {s.substr(first, byte_offset(s.substr(first), static_cast<size_t>(end - begin))), first};
+}
+
+template <bool kEnd>
+Value has_affix(Bound& a) {  // self affix start end; a tuple's items are alternatives
+  const auto [s, begin] = window(a, 2);
+  if (begin == kNone) return false;
+  const auto fits = [&s = s](const Value& affix) {
+    if (!affix.defined().is_string())
+      raise("{} first arg must be str or a tuple of str, not {}", kEnd ? "endswith" : "startswith",
+            affix.type_name());
+    return kEnd ? s.ends_with(affix.string()) : s.starts_with(affix.string());
+  };
+  if (const Sequence* list = a[1].sequence();
+      list != nullptr && list->kind == Sequence::Kind::kTuple)
+    return std::ranges::any_of(list->items, fits);
+  return fits(a[1]);
+}
+
+template <bool kLast>
+int64_t position_of(Bound& a) {  // self sub start end
+  const auto [s, begin] = window(a, 2);
+  if (begin == kNone) return -1;
+  const std::string_view needle = a.string(1);
+  a.budget.read(s.size());
+  if (kLast) a.budget.step(static_cast<int64_t>(s.size() / 1024 * needle.size()));
+  const size_t at = kLast ? s.rfind(needle) : find(s, needle);
+  if (at == kNone) return -1;
+  return static_cast<int64_t>(
+      count_code_points(std::string_view(a.string(0)).substr(0, begin + at)));
+}
+template <bool kLast>
+Value str_find(Bound& a) {
+  return position_of<kLast>(a);
+}
+template <bool kLast>
+Value str_index(Bound& a) {
+  const int64_t at = position_of<kLast>(a);
+  if (at < 0) raise("substring not found");
+  return at;
+}
+
+Value str_count(Bound& a) {  // self sub start end
+  const auto [s, begin] = window(a, 2);
+  const std::string& needle = a.string(1);
+  if (begin == kNone) return 0;
+  a.budget.read(s.size());
+  if (needle.empty()) return count_code_points(s) + 1;
+  int64_t count = 0;
+  for (size_t at = find(s, needle); at != kNone; at = find(s, needle, at + needle.size())) ++count;
+  return count;
+}
+
+Value str_replace(Bound& a) {  // self old new count
+  const std::string_view s = a.string(0), old = a.string(1), with = a.string(2);
+  int64_t left = a.integer(3, -1);
+  Writer out(a.budget);
+  size_t from = 0;
+  for (; left != 0; --left) {
+    size_t at = find(s, old, from);
+    if (at == kNone) break;
+    if (old.empty()) {  // before each character, and at the end
+      out.add(with);
+      if (from == s.size()) break;
+      at = from;
+      next_code_point(s, from);
+      out.add(s.substr(at, from - at));
+      continue;
+    }
+    out.add(s.substr(from, at - from));
+    out.add(with);
+    from = at + old.size();
+  }
+  out.add(s.substr(from));
+  return out.take();
+}
+
+Value str_join(Bound& a) {
+  Writer out(a.budget);
+  size_t i = 0;
+  for (const Value& item : to_list(a[1], a.budget)) {
+    if (!item.defined().is_string())
+      raise("sequence item {}: expected str instance, {} found", i, item.type_name());
+    if (i++ > 0) out.add(a.string(0));
+    out.add(item.string());
+  }
+  return out.take();
+}
+
+/// Fills up to a width: -1 on the right, 1 on the left, 0 on both sides.
+template <int kSide>
+Value padded(Bound& a) {  // self width fillchar
+  const std::string fill = a.has(2) ? a.string(2) : " ";
+  if (count_code_points(fill) != 1) raise("the fill character must be exactly one character long");
+  const auto size = static_cast<int64_t>(length(a[0], a.budget));
+  const int64_t width = a.integer(1);
+  const size_t missing = width > size ? static_cast<size_t>(width - size) : 0;
+  // CPython gives an odd character of the margin to the left where the width is odd.
+  const size_t left = kSide > 0   ? missing
+                      : kSide < 0 ? 0
+                                  : missing / 2 + (missing & static_cast<size_t>(width) & 1);
+  Writer out(a.budget);
+  out.fill(left, fill);
+  out.add(a.string(0));
+  out.fill(missing - left, fill);
+  return out.take();
+}
+
+Value str_zfill(Bound& a) {  // self width
+  std::string_view s = a.string(0);
+  const auto size = static_cast<int64_t>(length(a[0], a.budget));
+  Writer out(a.budget);
+  if (s.starts_with('-') || s.starts_with('+')) {
+    out.add(s.substr(0, 1));
+    s.remove_prefix(1);
+  }
+  out.fill(static_cast<size_t>(std::max<int64_t>(a.integer(1) - size, 0)), "0");
+  out.add(s);
+  return out.take();
+}
+
+Value str_expandtabs(Bound& a) {  // self tabsize
+  const int64_t size = a.integer(1, 8);
+  const std::string& s = a.string(0);
+  Writer out(a.budget);
+  int64_t column = 0;
+  for (size_t i = 0; i < s.size();) {
+    const size_t begin = i;
+    const int32_t c = next_code_point(s, i);
+    if (c == '\t') {
+      const int64_t width = size > 0 ? size - column % size : 0;
+      out.fill(static_cast<size_t>(width));
+      column += width;
+      continue;
+    }
+    out.add(std::string_view(s).substr(begin, i - begin));
+    column = c == '\n' || c == '\r' ? 0 : column + 1;
+  }
+  return out.take();
+}
+
+Value str_removeprefix(Bound& a) {
+  const std::string_view s = a.string(0), affix = a.string(1);
+  return part(a, s.starts_with(affix) ? s.substr(affix.size()) : s);
+}
+Value str_removesuffix(Bound& a) {
+  const std::string_view s = a.string(0), affix = a.string(1);
+  return part(a, s.ends_with(affix) ? s.substr(0, s.size() - affix.size()) : s);
+}
+
+/// All characters are of a kind, and there is one.
+template <bool (*kIs)(int32_t)>
+Value all_are(Bound& a) {
+  const std::string& s = a.string(0);
+  a.budget.read(s.size());
+  for (size_t i = 0; i < s.size();)
+    if (!kIs(next_code_point(s, i))) return false;
+  return !s.empty();
+}
+bool is_alphanumeric(int32_t c) { return is_letter(c) || is_digit(c); }
+
+Value str_isascii(Bound& a) {
+  return std::ranges::all_of(a.string(0),
+                             [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+}
+Value str_islower(Bound& a) { return is_lower(a.string(0)); }
+Value str_isupper(Bound& a) { return is_upper(a.string(0)); }
+Value str_format(Bound& a) { return format_braces(a.string(0), a.rest, a.interpreter, a.budget); }
+
+constexpr Builtin kStrMethods[] = {
+    {"capitalize", "self", mapped<capitalize>},
+    {"casefold", "self", mapped<to_lower>},
+    {"center", "self width fillchar?", padded<0>},
+    {"count", "self sub start? end?", str_count},
+    {"endswith", "self suffix start? end?", has_affix<true>},
+    {"expandtabs", "self tabsize?", str_expandtabs},
+    {"find", "self sub start? end?", str_find<false>},
+    {"format", "self *", str_format},
+    {"index", "self sub start? end?", str_index<false>},
+    {"isalnum", "self", all_are<is_alphanumeric>},
+    {"isalpha", "self", all_are<is_letter>},
+    {"isascii", "self", str_isascii},
+    {"isdecimal", "self", all_are<is_digit>},
+    {"isdigit", "self", all_are<is_digit>},
+    {"islower", "self", str_islower},
+    {"isnumeric", "self", all_are<is_digit>},
+    {"isspace", "self", all_are<is_space>},
+    {"isupper", "self", str_isupper},
+    {"join", "self iterable", str_join},
+    {"ljust", "self width fillchar?", padded<-1>},
+    {"lower", "self", mapped<to_lower>},
+    {"lstrip", "self chars?", stripped<true, false>},
+    {"partition", "self sep", partitioned<false>},
+    {"removeprefix", "self prefix", str_removeprefix},
+    {"removesuffix", "self suffix", str_removesuffix},
+    {"replace", "self old new count?", str_replace},
+    {"rfind", "self sub start? end?", str_find<true>},
+    {"rindex", "self sub start? end?", str_index<true>},
+    {"rjust", "self width fillchar?", padded<1>},
+    {"rpartition", "self sep", partitioned<true>},
+    {"rsplit", "self sep? maxsplit?", split_by<rsplit>},
+    {"rstrip", "self chars?", stripped<false, true>},
+    {"split", "self sep? maxsplit?", split_by<split>},
+    {"splitlines", "self keepends?", str_splitlines},
+    {"startswith", "self prefix start? end?", has_affix<false>},
+    {"strip", "self chars?", stripped<true, true>},
+    {"swapcase", "self", mapped<swap_case>},
+    {"title", "self", mapped<title>},
+    {"upper", "self", mapped<to_upper>},
+    {"zfill", "self width", str_zfill},
+};
+
+Value list_index(Bound& a) {  // self value
+  const Values& items = a[0].sequence()->items;
+  for (size_t i = 0; i < items.size(); ++i)
+    if (equal(items[i], a[1], a.budget)) return i;
+  raise("{} is not in list", repr(a[1], a.budget));
+}
+Value list_count(Bound& a) {
+  return std::ranges::count_if(a[0].sequence()->items,
+                               [&](const Value& v) { return equal(v, a[1], a.budget); });
+}
+Value list_copy(Bound& a) { return a[0]; }  // nothing can change either of them
+
+constexpr Builtin kListMethods[] = {
+    {"copy", "self", list_copy},
+    {"count", "self value", list_count},
+    {"index", "self value", list_index},
+};
+
+Value view(Bound& a, std::string name, Value (*make)(const std::pair<Value, Value>&, Budget&)) {
+  Values items;
+  for (const auto& item : a[0].dict()->items) items.push_back(make(item, a.budget));
+  return make_list(std::move(items), a.budget, Sequence::Kind::kView, std::move(name));
+}
+
+using Item = std::pair<Value, Value>;
+
+Value dict_get(Bound& a) {  // self key default
+  const Value* found = a[0].dict()->find(a[1], a.budget);
+  return found != nullptr ? *found : a.has(2) ? a[2] : Value(None{});
+}
+Value dict_items(Bound& a) {
+  return view(a, "dict_items", [](const Item& i, Budget& b) {
+    return make_tuple({i.first, i.second}, b);
+  });
+}
+Value dict_keys(Bound& a) {
+  return view(a, "dict_keys", [](const Item& i, Budget&) { return i.first; });
+}
+Value dict_values(Bound& a) {
+  return view(a, "dict_values", [](const Item& i, Budget&) { return i.second; });
+}
+
+constexpr Builtin kDictMethods[] = {
+    {"copy", "self", list_copy},     {"get", "self key default?", dict_get},
+    {"items", "self", dict_items},   {"keys", "self", dict_keys},
+    {"values", "self", dict_values},
+};
+
+Value loop_cycle(Bound& a) {  // self *
+  if (a.rest.positional.empty()) raise("no items for cycling given");
+  return a.rest.positional[static_cast<size_t>(a[0].loop()->index) % a.rest.positional.size()];
+}
+
+Value loop_changed(Bound& a) {  // self *
+  Loop& loop = *a[0].loop();
+  const bool same =
+      loop.has_changed && loop.last_changed.size() == a.rest.positional.size() &&
+      std::ranges::equal(loop.last_changed, a.rest.positional,
+                         [&](const Value& x, const Value& y) { return equal(x, y, a.budget); });
+  loop.has_changed = true;
+  loop.last_changed = std::move(a.rest.positional);
+  return !same;
+}
+
+constexpr Builtin kLoopMethods[] = {
+    {"changed", "self *", loop_changed},
+    {"cycle", "self *", loop_cycle},
+};
+
+constexpr std::string_view kListMutators[] = {"append", "clear",  "extend",  "insert",
+                                              "pop",    "remove", "reverse", "sort"};
+constexpr std::string_view kDictMutators[] = {"clear", "pop", "popitem", "setdefault", "update"};
+
+template <size_t kSize>
+const Builtin* find_in(const Builtin (&table)[kSize], std::string_view name) {
+  const auto* found = std::ranges::find(table, name, &Builtin::name);
+  return found == std::end(table) ? nullptr : found;
+}
+
+}  // namespace
+
+const Builtin* find_method(const Value& v, std::string_view name) {
+  if (v.is_string()) return find_in(kStrMethods, name);
+  if (v.dict() != nullptr) return find_in(kDictMethods, name);
+  if (v.loop() != nullptr) return find_in(kLoopMethods, name);
+  if (const Sequence* list = v.sequence(); list != nullptr && list->indexable())
+    return find_in(kListMethods, name);
+  return nullptr;
+}
+
+bool is_mutator(const Value& v, std::string_view name) {
+  if (v.dict() != nullptr) return std::ranges::find(kDictMutators, name) != std::end(kDictMutators);
+  return v.sequence() != nullptr && v.sequence()->kind == Sequence::Kind::kList &&
+         std::ranges::find(kListMutators, name) != std::end(kListMutators);
+}
+
+}  // namespace nanovllm::jinja
