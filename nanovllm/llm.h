@@ -22,7 +22,7 @@ struct Message {
 };
 
 /// The text side of a checkpoint: tokenizer and chat template. Thread-safe.
-class [[gnu::visibility("default")]] LLMTokenizer {
+class __attribute__((visibility("default"))) LLMTokenizer {
  public:
   LLMTokenizer(LLMTokenizer&&) noexcept;
   ~LLMTokenizer();
@@ -45,7 +45,7 @@ class [[gnu::visibility("default")]] LLMTokenizer {
 
 /// A model ready to generate: `LLM llm("models/tiny-tales"); llm.generate({"Once upon a time"})[0].text`.
 /// One thread at a time uses it. Every member throws UserError for a caller's mistake and EngineDead when the engine broke.
-class [[gnu::visibility("default")]] LLM {
+class __attribute__((visibility("default"))) LLM {
  public:
   /// Loads a checkpoint folder in Hugging Face layout.
   explicit LLM(const std::string& model, const EngineConfig& config = {});

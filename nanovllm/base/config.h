@@ -8,7 +8,7 @@
 namespace nanovllm {
 
 /// How the engine is set up, with vLLM's names and meanings. Zero or empty means "chosen at start".
-struct [[gnu::visibility("default")]] EngineConfig {
+struct __attribute__((visibility("default"))) EngineConfig {
   std::string device = "auto";       ///< auto, cpu, cuda
   std::string dtype = "auto";        ///< auto (the checkpoint's, float32 becoming bfloat16), bfloat16, float16, float32
   std::string load_format = "auto";  ///< auto (safetensors), dummy (random weights from config.json alone)
@@ -33,7 +33,7 @@ struct [[gnu::visibility("default")]] EngineConfig {
 };
 
 /// How one request is sampled, with vLLM's names and meanings. Greedy is temperature 0 (below 1e-5).
-struct [[gnu::visibility("default")]] SamplingParams {
+struct __attribute__((visibility("default"))) SamplingParams {
   double temperature = 1.0;
   double top_p = 1.0;   ///< the smallest set of best tokens whose probability reaches it; 1: off
   int64_t top_k = 0;    ///< 0 or -1: off
