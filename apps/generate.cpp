@@ -34,12 +34,12 @@ std::string to_text(const Prompt& prompt, const RequestOutput& output) {
     text += fmt::format("[{}]\n", fmt::join(output.prompt_token_ids, ", "));
   else
     text += repr(prompt.text) + "\n";
-  std::span<const CompletionOutput> answers = output.outputs;
-  if (answers.empty()) answers = std::span<const CompletionOutput>(&output, 1);
-  for (const CompletionOutput& answer : answers) {
+  const auto add = [&](const CompletionOutput& answer) {
     text += "Completion: " + repr(answer.text) + "\n";
     if (!answer.error.empty()) text += "Error: " + answer.error + "\n";
-  }
+  };
+  if (output.outputs.empty()) add(output);
+  for (const CompletionOutput& answer : output.outputs) add(answer);
   return text;
 }
 
