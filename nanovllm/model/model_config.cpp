@@ -1,7 +1,6 @@
 #include "nanovllm/model/model_config.h"
 
 #include <array>
-#include <cmath>
 #include <filesystem>
 #include <initializer_list>
 #include <limits>
@@ -89,10 +88,8 @@ class Fields {
             shown(object_.at(key)));
     return {object_.at(key), fmt::format("{}{}.", prefix_, key)};
   }
-  template <class... Args>
-  [[noreturn]] void refuse(const char* key, fmt::format_string<Args...> why, Args&&... args) const {
-    fail("{}{} is {}, which is not supported: {}", prefix_, key, shown(object_.at(key)),
-         fmt::format(why, std::forward<Args>(args)...));
+  [[noreturn]] void refuse(const char* key, const char* why) const {
+    fail("{}{} is {}, which is not supported: {}", prefix_, key, shown(object_.at(key)), why);
   }
 
   const std::string& prefix() const { return prefix_; }
@@ -127,17 +124,17 @@ const Architecture& find_architecture(const Fields& config) {
 RopeConfig parse_rope(const Fields& config) {
   RopeConfig rope;
   rope.theta = config.positive("rope_theta", 10000);
-  if (config.find("partial_rotary_factor") != nullptr &&
-      config.positive("partial_rotary_factor") != 1)
-    config.refuse("partial_rotary_factor", "it must be 1");
+  const auto refuse_partial = [](const Fields& fields) {
+    if (fields.positive("partial_rotary_factor", 1) != 1)
+      fields.refuse("partial_rotary_factor", "it must be 1");
+  };
+  refuse_partial(config);
   const char* key = config.find("rope_scaling") != nullptr ? "rope_scaling" : "rope_parameters";
   if (config.find(key) == nullptr) return rope;
 
   const Fields scaling = config.object(key);
   rope.theta = scaling.positive("rope_theta", rope.theta);
-  if (scaling.find("partial_rotary_factor") != nullptr &&
-      scaling.positive("partial_rotary_factor") != 1)
-    scaling.refuse("partial_rotary_factor", "it must be 1");
+  refuse_partial(scaling);
   for (const char* layers : {"full_attention", "sliding_attention"})
     if (scaling.find(layers) != nullptr)
       scaling.refuse(layers, "one rotary embedding serves all layers");

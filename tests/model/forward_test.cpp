@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -234,6 +235,26 @@ TEST_P(Forward, GivesTheSameBitsInABatchAndAlone) {
     chunks.push_back({s, {ids.begin() + first, ids.end()}, first});
   }
   EXPECT_TRUE(runner.run(chunks) == alone);
+}
+
+// A trained Llama with float32 weights, heads of 8 and an intermediate size that is no multiple
+// of 8.
+TEST(ForwardStories, ContinuesAsTransformersDoes) {
+  const std::string folder = kRoot + "/../shared/data/stories260k";
+  std::ifstream file(folder + "/golden_greedy.json");
+  if (!file) GTEST_SKIP() << "no " << folder;
+  const Json golden = parse_json(std::string(std::istreambuf_iterator<char>(file), {}), folder);
+  auto ids = golden.at("prompt_ids").get<std::vector<int32_t>>();
+  const auto answer = golden.at("greedy_ids").get<std::vector<int32_t>>();
+  const size_t prompt = ids.size();
+  ids.insert(ids.end(), answer.begin(), answer.end());
+  ids.pop_back();
+  Runner runner(folder, DType::kF32, 1);
+  const Logits logits = runner.run({{0, ids, 0}});
+  for (size_t i = 0; i < answer.size(); ++i) {
+    const std::vector<float>& row = logits[prompt - 1 + i];
+    EXPECT_EQ(std::max_element(row.begin(), row.end()) - row.begin(), answer[i]) << i;
+  }
 }
 
 TEST_P(Forward, StaysCloseInHalfPrecision) {
