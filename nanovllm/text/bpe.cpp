@@ -19,6 +19,9 @@ namespace {
 // Above this many symbols the quadratic scan gives way to a heap.
 constexpr size_t kMaxScanned = 48;
 
+// What SentencePiece writes for a space.
+constexpr std::string_view kSpaceSymbol = "\u2581";
+
 // The alphabet's code points are below 0x144: printable Latin-1 characters stand for themselves,
 // the other bytes in their order for U+0100 and on.
 constexpr std::array<int16_t, 0x144> kByteOfChar = [] {
@@ -36,6 +39,28 @@ constexpr std::array<int16_t, 0x144> kByteOfChar = [] {
 // of a 64-bit hash.
 size_t table_size(size_t n) { return std::bit_ceil(std::max<size_t>(n + n / 2, 16)); }
 int table_shift(size_t size) { return 64 - std::countr_zero(size); }
+
+// Where a space symbol follows another character, behind the one at `from`.
+size_t inner_space(std::string_view text, size_t from) {
+  for (size_t at = from; (at = text.find(kSpaceSymbol, at + 1)) != std::string_view::npos;)
+    if (!text.substr(0, at).ends_with(kSpaceSymbol)) return at;
+  return std::string_view::npos;
+}
+
+// Fibonacci hashing (Knuth, volume 3, section 6.4).
+uint64_t hash_of(uint64_t pair) { return pair * 0x9E3779B97F4A7C15; }
+uint64_t hash_of(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
+// use(i) for each i, fetch(i) some turns before it: waiting for one cache miss after the other
+// would be most of loading.
+template <class Fetch, class Use>
+void for_each_fetched(size_t n, Fetch&& fetch, Use&& use) {
+  constexpr size_t kAhead = 16;
+  for (size_t i = 0; i < n + kAhead; ++i) {
+    if (i < n) fetch(i);
+    if (i >= kAhead) use(i - kAhead);
+  }
+}
 
 uint64_t pair_of(int32_t left, int32_t right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
@@ -57,40 +82,51 @@ bool append_spelled_bytes(std::string_view token, std::string& bytes) {
   return true;
 }
 
-TokenTable::TokenTable(size_t num_tokens)
-    : slots_(table_size(num_tokens)), shift_(table_shift(slots_.size())) {}
+TokenTable::TokenTable(std::string bytes, const std::vector<Span>& spans,
+                       const std::vector<int32_t>& ids)
+    : bytes_(std::move(bytes)),
+      slots_(table_size(spans.size())),
+      shift_(table_shift(slots_.size())) {
+  const auto text = [&](size_t i) {
+    return std::string_view(bytes_).substr(spans[i].begin, spans[i].len);
+  };
+  const auto fetch = [&](size_t i) { __builtin_prefetch(&slots_[hash_of(text(i)) >> shift_]); };
+  for_each_fetched(spans.size(), fetch, [&](size_t i) {
+    const uint64_t hash = hash_of(text(i));
+    Slot& slot = slots_[slot_of(text(i), hash)];
+    if (slot.id >= 0) return;
+    slot = {static_cast<uint32_t>(hash), ids[i], spans[i]};
+    max_len_ = std::max<size_t>(max_len_, spans[i].len);
+    ++size_;
+  });
+}
 
-bool TokenTable::insert(std::string_view bytes, int32_t id) {
-  const uint64_t hash = XXH3_64bits(bytes.data(), bytes.size());
-  size_t i = first_slot(hash);
+size_t TokenTable::slot_of(std::string_view bytes, uint64_t hash) const {
+  size_t i = hash >> shift_;
   for (; slots_[i].id >= 0; i = (i + 1) & (slots_.size() - 1)) {
     const Slot& slot = slots_[i];
-    if (slot.hash == static_cast<uint32_t>(hash) &&
-        std::string_view(bytes_).substr(slot.begin, slot.len) == bytes)
-      return false;
+    if (slot.hash == static_cast<uint32_t>(hash) && slot.span.len == bytes.size() &&
+        std::memcmp(bytes_.data() + slot.span.begin, bytes.data(), bytes.size()) == 0)
+      break;
   }
-  slots_[i] = {static_cast<uint32_t>(hash), id, static_cast<uint32_t>(bytes_.size()),
-               static_cast<uint32_t>(bytes.size())};
-  bytes_ += bytes;
-  max_len_ = std::max(max_len_, bytes.size());
-  return true;
+  return i;
 }
 
 int32_t TokenTable::find(std::string_view bytes) const {
-  if (bytes.size() > max_len_) return -1;
-  const uint64_t hash = XXH3_64bits(bytes.data(), bytes.size());
-  for (size_t i = first_slot(hash);; i = (i + 1) & (slots_.size() - 1)) {
-    const Slot& slot = slots_[i];
-    if (slot.id < 0) return -1;
-    if (slot.hash == static_cast<uint32_t>(hash) && slot.len == bytes.size() &&
-        std::memcmp(bytes_.data() + slot.begin, bytes.data(), bytes.size()) == 0)
-      return slot.id;
-  }
+  return bytes.size() > max_len_ ? -1 : slots_[slot_of(bytes, hash_of(bytes))].id;
+}
+
+std::vector<int32_t> TokenTable::find_all(std::string_view bytes,
+                                          const std::vector<Span>& spans) const {
+  std::vector<int32_t> ids(spans.size());
+  const auto text = [&](size_t i) { return bytes.substr(spans[i].begin, spans[i].len); };
+  const auto fetch = [&](size_t i) { __builtin_prefetch(&slots_[hash_of(text(i)) >> shift_]); };
+  for_each_fetched(spans.size(), fetch, [&](size_t i) { ids[i] = find(text(i)); });
+  return ids;
 }
 
 Bpe::Bpe(const TokenizerJson& json, bool byte_level, const std::string& where)
     : byte_level_(byte_level),
-      tokens_(json.vocab.size()),
       merges_(table_size(json.merges.size())),
       merge_shift_(table_shift(merges_.size())) {
   const Json& model = field(json.fields, "model", where);
@@ -110,6 +146,7 @@ Bpe::Bpe(const TokenizerJson& json, bool byte_level, const std::string& where)
   ignore_merges_ = bool_field(model, "ignore_merges", false, here);
 
   add_tokens(json, here);
+  splits_at_spaces_ = !byte_level && !ignore_merges_ && tokens_.find(kSpaceSymbol) >= 0;
   add_merges(json, here);
   if (const Json unk = model.value("unk_token", Json()); !unk.is_null()) {
     unk_ = token_to_id(string_field(model, "unk_token", here));
@@ -123,43 +160,63 @@ Bpe::Bpe(const TokenizerJson& json, bool byte_level, const std::string& where)
   }
 }
 
+bool Bpe::append_bytes(std::string_view token, std::string& bytes) const {
+  if (byte_level_) return append_spelled_bytes(token, bytes);
+  bytes += token;
+  return true;
+}
+
 void Bpe::add_tokens(const TokenizerJson& json, const std::string& where) {
   std::string bytes;
+  std::vector<TokenTable::Span> spans;
+  std::vector<int32_t> ids;
   int32_t max_id = 0;
   for (const auto& [token, id] : json.vocab) {
-    bytes.clear();
-    const bool spelled = !byte_level_ || append_spelled_bytes(token, bytes);
-    const bool is_new = spelled ? tokens_.insert(byte_level_ ? bytes : token, id)
-                                : unspelled_.try_emplace(std::string(token), id).second;
-    require(is_new, "{}: vocab holds '{}' twice", where, token);
+    const auto begin = static_cast<uint32_t>(bytes.size());
     max_id = std::max(max_id, id);
+    if (!append_bytes(token, bytes)) {
+      unspelled_.emplace(token, id);
+      continue;
+    }
+    spans.push_back({begin, static_cast<uint32_t>(bytes.size()) - begin});
+    ids.push_back(id);
   }
+  tokens_ = TokenTable(std::move(bytes), spans, ids);
+  require(tokens_.size() + unspelled_.size() == json.vocab.size(),
+          "{}: vocab holds {} tokens twice", where,
+          json.vocab.size() - tokens_.size() - unspelled_.size());
   direct_ = std::make_unique<std::atomic<uint8_t>[]>(static_cast<size_t>(max_id) + 1);
 }
 
 void Bpe::add_merges(const TokenizerJson& json, const std::string& where) {
   std::string bytes;
-  const auto append = [&](std::string_view token) {
-    if (byte_level_) return append_spelled_bytes(token, bytes);
-    bytes += token;
-    return true;
-  };
-  for (size_t rank = 0; rank < json.merges.size(); ++rank) {
-    const auto& [left, right] = json.merges[rank];
-    bytes.clear();
-    if (!append(left)) continue;  // no piece holds it
-    const size_t left_len = bytes.size();
-    if (!append(right)) continue;
-    const std::string_view whole = bytes;
-    const int32_t left_id = tokens_.find(whole.substr(0, left_len));
-    const int32_t right_id = tokens_.find(whole.substr(left_len));
-    const int32_t id = tokens_.find(whole);
-    require(left_id >= 0 && right_id >= 0 && id >= 0,
-            "{}: the merge of '{}' and '{}' names a token that is not in the vocab", where, left,
+  std::vector<TokenTable::Span> spans;  // for each merge the left token, the right one, and both
+  for (const auto& [left, right] : json.merges) {
+    const auto begin = static_cast<uint32_t>(bytes.size());
+    const bool spelled = append_bytes(left, bytes);
+    const auto middle = static_cast<uint32_t>(bytes.size());
+    require(spelled && append_bytes(right, bytes),
+            "{}: the merge of '{}' and '{}' is not spelled in the byte-level alphabet", where, left,
             right);
-    const uint64_t pair = pair_of(left_id, right_id);
-    merge_slot(pair) = {pair, uint64_t{rank} << 32 | static_cast<uint32_t>(id)};
+    const auto end = static_cast<uint32_t>(bytes.size());
+    for (const auto& [from, to] : {std::pair(begin, middle), {middle, end}, {begin, end}})
+      spans.push_back({from, to - from});
+    splits_at_spaces_ &=
+        inner_space(std::string_view(bytes).substr(begin), 0) == std::string_view::npos;
   }
+  const std::vector<int32_t> ids = tokens_.find_all(bytes, spans);
+  const auto pair = [&](size_t rank) { return pair_of(ids[3 * rank], ids[3 * rank + 1]); };
+  const auto fetch = [&](size_t rank) {
+    __builtin_prefetch(&merges_[hash_of(pair(rank)) >> merge_shift_]);
+  };
+  for_each_fetched(json.merges.size(), fetch, [&](size_t rank) {
+    const int32_t id = ids[3 * rank + 2];
+    require(ids[3 * rank] >= 0 && ids[3 * rank + 1] >= 0 && id >= 0,
+            "{}: the merge of '{}' and '{}' names a token that is not in the vocab", where,
+            json.merges[rank].first, json.merges[rank].second);
+    merges_[merge_slot(pair(rank))] = {pair(rank),
+                                       uint64_t{rank} << 32 | static_cast<uint32_t>(id)};
+  });
 }
 
 int32_t Bpe::token_to_id(std::string_view token) const {
@@ -170,22 +227,29 @@ int32_t Bpe::token_to_id(std::string_view token) const {
   return found == unspelled_.end() ? -1 : found->second;
 }
 
-Bpe::Merge& Bpe::merge_slot(uint64_t pair) {
-  // Fibonacci hashing (Knuth, volume 3, section 6.4).
-  size_t i = pair * 0x9E3779B97F4A7C15 >> merge_shift_;
+size_t Bpe::merge_slot(uint64_t pair) const {
+  size_t i = hash_of(pair) >> merge_shift_;
   while (merges_[i].pair != pair && merges_[i].pair != kNone) i = (i + 1) & (merges_.size() - 1);
-  return merges_[i];
+  return i;
 }
 
 uint64_t Bpe::merge_of(int32_t left, int32_t right) const {
-  return const_cast<Bpe*>(this)->merge_slot(pair_of(left, right)).value;
+  return merges_[merge_slot(pair_of(left, right))].value;
 }
 
 void Bpe::encode(std::string_view piece, std::vector<int32_t>& ids) const {
-  const int32_t id = tokens_.find(piece);
-  if (id >= 0 && (ignore_merges_ || is_direct(id, piece))) ids.push_back(id);
-  else if (piece.size() <= kMaxScanned) merge_short(piece, ids);
-  else merge_long(piece, ids);
+  size_t begin = 0;
+  if (splits_at_spaces_)
+    for (size_t at; (at = inner_space(piece, begin)) != std::string_view::npos; begin = at)
+      encode_word(piece.substr(begin, at - begin), ids);
+  encode_word(piece.substr(begin), ids);
+}
+
+void Bpe::encode_word(std::string_view word, std::vector<int32_t>& ids) const {
+  const int32_t id = tokens_.find(word);
+  if (id >= 0 && (ignore_merges_ || is_direct(id, word))) ids.push_back(id);
+  else if (word.size() <= kMaxScanned) merge_short(word, ids);
+  else merge_long(word, ids);
 }
 
 bool Bpe::is_direct(int32_t id, std::string_view piece) const {

@@ -17,27 +17,35 @@ namespace nanovllm {
 /// appended to `bytes`; false, and nothing appended, where a character is not of the alphabet.
 bool append_spelled_bytes(std::string_view token, std::string& bytes);
 
-/// Token ids by their bytes: open addressing, sized once.
+/// Token ids by their bytes: open addressing.
 class TokenTable {
  public:
-  explicit TokenTable(size_t num_tokens);
-  /// false: the bytes are there already.
-  bool insert(std::string_view bytes, int32_t id);
+  struct Span {
+    uint32_t begin, len;  // bytes
+  };
+  /// The bytes of the token ids[i] are spans[i] of `bytes`. Of equal tokens the first counts.
+  TokenTable(std::string bytes, const std::vector<Span>& spans, const std::vector<int32_t>& ids);
+  TokenTable() : TokenTable({}, {}, {}) {}
+
+  size_t size() const { return size_; }
   /// -1: no such token.
   int32_t find(std::string_view bytes) const;
+  /// find() of each span of `bytes`, several times as fast.
+  std::vector<int32_t> find_all(std::string_view bytes, const std::vector<Span>& spans) const;
 
  private:
   struct Slot {
     uint32_t hash;
-    int32_t id = -1;      // -1: free
-    uint32_t begin, len;  // in bytes_
+    int32_t id = -1;  // -1: free
+    Span span;        // of bytes_
   };
-  size_t first_slot(uint64_t hash) const { return hash >> shift_; }
+  // The slot of the token, or the free one where it would be.
+  size_t slot_of(std::string_view bytes, uint64_t hash) const;
 
-  std::vector<Slot> slots_;
-  int shift_;  // the hash's upper bits are the slot
   std::string bytes_;
-  size_t max_len_ = 0;
+  std::vector<Slot> slots_;
+  int shift_;  // a hash's upper bits are the first slot to look at
+  size_t size_ = 0, max_len_ = 0;
 };
 
 /// Byte-pair encoding (Sennrich et al., 2016): of all neighbours that may merge, the pair of the
@@ -64,9 +72,11 @@ class Bpe {
   enum Direct : uint8_t { kUnknown, kYes, kNo };
 
   void add_tokens(const TokenizerJson& json, const std::string& where);
+  bool append_bytes(std::string_view token, std::string& bytes) const;
   void add_merges(const TokenizerJson& json, const std::string& where);
-  Merge& merge_slot(uint64_t pair);
+  size_t merge_slot(uint64_t pair) const;
   uint64_t merge_of(int32_t left, int32_t right) const;
+  void encode_word(std::string_view word, std::vector<int32_t>& ids) const;
   bool is_direct(int32_t id, std::string_view piece) const;
   // The ids of the piece's characters, at most one for each byte, to `symbols`; returns how many.
   size_t first_symbols(std::string_view piece, int32_t* symbols) const;
@@ -74,6 +84,7 @@ class Bpe {
   void merge_long(std::string_view piece, std::vector<int32_t>& ids) const;
 
   bool byte_level_, byte_fallback_, fuse_unk_, ignore_merges_;
+  bool splits_at_spaces_ = false;  // no merge reaches from another character to a U+2581 behind it
   int32_t unk_ = -1;
   TokenTable tokens_;  // by the bytes that a piece has
   std::unordered_map<std::string, int32_t>

@@ -30,8 +30,8 @@ std::string_view Normalizer::normalize(std::string_view text, std::string& stora
   for (const auto& step : steps_) {
     std::string changed;
     if (std::holds_alternative<Nfc>(step)) {
-      if (is_nfc(text)) continue;
-      changed = to_nfc(text);
+      text = to_nfc(text, storage);
+      continue;
     } else if (const auto* prepend = std::get_if<Prepend>(&step)) {
       if (text.empty()) continue;
       changed = prepend->text;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/text/normalizer.h"
 #include "nanovllm/text/tokenizer_json.h"
 #include "nanovllm/text/words.h"
 
@@ -15,33 +16,25 @@ namespace {
 constexpr const char* kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-std::vector<Match> find_all(const std::string& literal, std::string_view text) {
-  std::vector<Match> parts;
-  size_t done = 0;
-  for (size_t at; (at = text.find(literal, done)) != std::string_view::npos;) {
-    if (done < at) parts.push_back({done, at, false});
-    done = at + literal.size();
-    parts.push_back({at, done, true});
-  }
-  if (done < text.size()) parts.push_back({done, text.size(), false});
-  return parts;
+using OnMatch = std::function<void(size_t, size_t)>;
+
+void find_all(const std::string& literal, std::string_view text, const OnMatch& on_match) {
+  for (size_t at = 0; (at = text.find(literal, at)) != std::string_view::npos; at += literal.size())
+    on_match(at, at + literal.size());
 }
 
-std::vector<Match> find_all(int max_digits, std::string_view text) {
-  std::vector<Match> parts;
-  parts.reserve(text.size() / 4);
-  const char* const end = text.data() + text.size();
-  for (const char* p = text.data(); p < end;) {
+void find_all(int max_digits, std::string_view text, const OnMatch& on_match) {
+  const char* const begin = text.data();
+  const char* const end = begin + text.size();
+  for (const char* p = begin; p < end;) {
     const char* const next = end_of_word(p, end, max_digits);
-    parts.push_back(
-        {static_cast<size_t>(p - text.data()), static_cast<size_t>(next - text.data()), true});
+    on_match(static_cast<size_t>(p - begin), static_cast<size_t>(next - begin));
     p = next;
   }
-  return parts;
 }
 
-std::vector<Match> find_all(const Regex& regex, std::string_view text) {
-  return regex.find_all(text);
+void find_all(const Regex& regex, std::string_view text, const OnMatch& on_match) {
+  regex.find_all(text, on_match);
 }
 
 }  // namespace
@@ -108,62 +101,48 @@ PreTokenizer::PreTokenizer(const Json& json, const std::string& where) {
   }
 }
 
-PreTokenizer::Pieces PreTokenizer::split(std::string_view text, bool at_start,
-                                         std::deque<std::string>& storage) const {
-  Pieces pieces = {text};
-  for (const Stage& stage : stages_) {
-    if (const auto* split = std::get_if<Split>(&stage)) pieces = run(*split, pieces);
-    else pieces = run(std::get<Metaspace>(stage), pieces, at_start, storage);
+void PreTokenizer::run(size_t stage, std::string_view text, bool at_start,
+                       const OnPiece& on_piece) const {
+  if (stage == stages_.size()) return on_piece(text);
+  if (const auto* split = std::get_if<Split>(&stages_[stage])) {
+    const OnPiece next = [&](std::string_view piece) {
+      run(stage + 1, piece, at_start && piece.data() == text.data(), on_piece);
+    };
+    return run(*split, text, stage + 1 == stages_.size() ? on_piece : next);
   }
-  return pieces;
+  const auto& [replacement, prepend] = std::get<Metaspace>(stages_[stage]);
+  const bool prefix = prepend == Metaspace::kAlways || (prepend == Metaspace::kFirst && at_start);
+  std::string changed = replace_all(text, " ", replacement);
+  if (prefix && !changed.starts_with(replacement)) changed.insert(0, replacement);
+  run(stage + 1, changed, at_start, on_piece);
 }
 
-PreTokenizer::Pieces PreTokenizer::run(const Split& split, const Pieces& pieces) {
-  Pieces out;
-  for (const std::string_view piece : pieces) {
-    const auto parts =
-        std::visit([&](const auto& pattern) { return find_all(pattern, piece); }, split.pattern);
-    if (pieces.size() == 1) out.reserve(parts.size());
-    const size_t first = out.size();
-    for (size_t i = 0; i < parts.size(); ++i) {
-      const bool matched = parts[i].matched != split.invert;
-      if (split.behavior == Split::kRemoved && matched) continue;
-      const bool previous = i > 0 && parts[i - 1].matched != split.invert;
-      // Whether this part goes on with the piece before it.
-      bool joins = false;
-      if (split.behavior == Split::kContiguous) joins = i > 0 && matched == previous;
-      if (split.behavior == Split::kMergedWithPrevious) joins = i > 0 && matched && !previous;
-      if (split.behavior == Split::kMergedWithNext) joins = !matched && previous;
-      if (joins && out.size() > first)
-        out.back() = {out.back().data(), out.back().size() + parts[i].end - parts[i].begin};
-      else out.push_back(piece.substr(parts[i].begin, parts[i].end - parts[i].begin));
-    }
-  }
-  return out;
-}
-
-PreTokenizer::Pieces PreTokenizer::run(const Metaspace& metaspace, const Pieces& pieces,
-                                       bool at_start, std::deque<std::string>& storage) {
-  std::string& text = storage.emplace_back();
-  std::vector<size_t> ends;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const std::string& replacement = metaspace.replacement;
-    const bool prefix = metaspace.prepend == Metaspace::kAlways ||
-                        (metaspace.prepend == Metaspace::kFirst && at_start && i == 0);
-    if (prefix && !pieces[i].starts_with(' ') && !pieces[i].starts_with(replacement))
-      text += replacement;
-    for (const char c : pieces[i]) {
-      if (c == ' ') text += replacement;
-      else text += c;
-    }
-    ends.push_back(text.size());
-  }
-  Pieces out;
-  for (size_t begin = 0; const size_t end : ends) {
-    out.push_back(std::string_view(text).substr(begin, end - begin));
-    begin = end;
-  }
-  return out;
+void PreTokenizer::run(const Split& split, std::string_view text, const OnPiece& on_piece) {
+  std::string_view held;  // the piece that may still grow
+  bool held_matched = false;
+  const auto add_part = [&](size_t begin, size_t end, bool found) {
+    if (begin == end) return;
+    const bool matched = found != split.invert;
+    const bool joins =
+        !held.empty() &&
+        ((split.behavior == Split::kContiguous && matched == held_matched) ||
+         (split.behavior == Split::kMergedWithPrevious && matched && !held_matched) ||
+         (split.behavior == Split::kMergedWithNext && !matched && held_matched));
+    const std::string_view part = text.substr(begin, end - begin);
+    if (!joins && !held.empty()) on_piece(held);
+    held = joins ? std::string_view(held.data(), held.size() + part.size()) : part;
+    held_matched = matched;
+    if (matched && split.behavior == Split::kRemoved) held = {};
+  };
+  size_t done = 0;
+  const OnMatch on_match = [&](size_t begin, size_t end) {
+    add_part(done, begin, false);
+    add_part(begin, end, true);
+    done = end;
+  };
+  std::visit([&](const auto& pattern) { find_all(pattern, text, on_match); }, split.pattern);
+  add_part(done, text.size(), false);
+  if (!held.empty()) on_piece(held);
 }
 
 }  // namespace nanovllm

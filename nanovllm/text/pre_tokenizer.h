@@ -1,6 +1,6 @@
 #pragma once
 
-#include <deque>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -22,10 +22,12 @@ class PreTokenizer {
   /// same.
   bool byte_level() const { return byte_level_; }
 
-  /// The pieces of well-formed `text`, none empty. They point into it, or into `storage` where it
-  /// had to be changed. `at_start`: it begins what the caller gave.
-  std::vector<std::string_view> split(std::string_view text, bool at_start,
-                                      std::deque<std::string>& storage) const;
+  using OnPiece = std::function<void(std::string_view)>;
+  /// Calls on_piece for each piece of well-formed `text` in turn; none is empty, and they last for
+  /// the call only. `at_start`: the text begins what the caller gave.
+  void split(std::string_view text, bool at_start, const OnPiece& on_piece) const {
+    run(0, text, at_start, on_piece);
+  }
 
  private:
   struct Split {
@@ -43,13 +45,12 @@ class PreTokenizer {
     enum Prepend { kAlways, kFirst, kNever } prepend;
   };
   using Stage = std::variant<Split, Metaspace>;
-  using Pieces = std::vector<std::string_view>;
 
   static Split make_split(const Json& json, const std::string& where);
   static Split make_regex_split(const std::string& regex, const std::string& where);
-  static Pieces run(const Split& split, const Pieces& pieces);
-  static Pieces run(const Metaspace& metaspace, const Pieces& pieces, bool at_start,
-                    std::deque<std::string>& storage);
+  // The stages from `stage` on, on one piece.
+  void run(size_t stage, std::string_view text, bool at_start, const OnPiece& on_piece) const;
+  static void run(const Split& split, std::string_view text, const OnPiece& on_piece);
 
   std::vector<Stage> stages_;
   bool byte_level_ = false;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/text/utf8.h"
 
 namespace nanovllm {
 
@@ -35,14 +36,20 @@ std::string to_pcre(std::string_view pattern, const std::string& where) {
     const std::string_view rest = pattern.substr(i);
     const char c = pattern[i];
     if (c == '\\' && rest.size() > 1) {
-      const char escaped = pattern[++i];
-      if (escaped == 's')
-        out += in_class ? std::string(kWhiteSpace) : fmt::format("[{}]", kWhiteSpace);
-      else if (escaped == 'S' && !in_class) out += fmt::format("[^{}]", kWhiteSpace);
-      else if (std::isalnum(static_cast<unsigned char>(escaped)) == 0 ||
-               std::string_view("rntfpPdDx").find(escaped) != std::string_view::npos)
-        out.append({'\\', escaped});
-      else refuse(i - 1, 2);
+      const auto is_one_of = [&](std::string_view letters) {
+        return letters.find(rest[1]) != std::string_view::npos;
+      };
+      // The braces of \p{..} are no quantifier.
+      const size_t len =
+          is_one_of("pPx") && rest.substr(2).starts_with('{') ? rest.find('}') + 1 : 2;
+      const bool is_letter = std::isalnum(static_cast<unsigned char>(rest[1])) != 0;
+      if ((is_letter && !is_one_of("sSdDpPxrntf")) || (rest[1] == 'S' && in_class) || len == 0)
+        refuse(i, 2);
+      if (rest[1] == 's' && in_class) out += kWhiteSpace;
+      else if (is_one_of("sS"))
+        out += fmt::format("[{}{}]", rest[1] == 's' ? "" : "^", kWhiteSpace);
+      else out += rest.substr(0, len);
+      i += len - 1;
       continue;
     }
     if (in_class) {
@@ -92,32 +99,25 @@ Regex::Regex(Regex&& other) noexcept : code_(std::exchange(other.code_, nullptr)
 
 Regex::~Regex() { pcre2_code_free(code_); }
 
-std::vector<Match> Regex::find_all(std::string_view text) const {
+void Regex::find_all(std::string_view text,
+                     const std::function<void(size_t, size_t)>& on_match) const {
   const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
       pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
-  const size_t* const found = pcre2_get_ovector_pointer(data.get());
-  const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-  std::vector<Match> parts;
-  size_t done = 0;
+  const auto match = [&](size_t from, uint32_t options) {
+    return pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                       options | PCRE2_NO_UTF_CHECK, data.get(), nullptr);
+  };
   for (size_t from = 0; from <= text.size();) {
-    const uint32_t options = PCRE2_NO_UTF_CHECK;
-    int rc = pcre2_match(code_, subject, text.size(), from, options, data.get(), nullptr);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-      rc = pcre2_match(code_, subject, text.size(), from, options | PCRE2_NO_JIT, data.get(),
-                       nullptr);
-    if (rc == PCRE2_ERROR_NOMATCH) break;
+    int rc = match(from, 0);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) rc = match(from, PCRE2_NO_JIT);
+    if (rc == PCRE2_ERROR_NOMATCH) return;
     require(rc >= 0, "the tokenizer's pattern gave up on this text: {}", pcre_message(rc));
-    if (done < found[0]) parts.push_back({done, found[0], false});
-    if (found[0] < found[1]) parts.push_back({found[0], found[1], true});
-    done = found[1];
-    from = found[1];
-    if (found[0] == found[1]) {  // an empty match: on with the next character
-      do ++from;
-      while (from < text.size() && (text[from] & 0xC0) == 0x80);
-    }
+    const size_t begin = pcre2_get_ovector_pointer(data.get())[0];
+    const size_t end = pcre2_get_ovector_pointer(data.get())[1];
+    on_match(begin, end);
+    // Behind an empty match it goes on with the next character.
+    from = end + (begin < end ? 0 : end < text.size() ? utf8_len(text[end]) : 1);
   }
-  if (done < text.size()) parts.push_back({done, text.size(), false});
-  return parts;
 }
 
 }  // namespace nanovllm

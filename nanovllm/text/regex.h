@@ -1,19 +1,13 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 struct pcre2_real_code_8;
 
 namespace nanovllm {
-
-/// A part of a text, in bytes: a match of a pattern, or what lies between two.
-struct Match {
-  size_t begin, end;
-  bool matched;
-};
 
 /// A pattern of a tokenizer.json, written for Oniguruma (Ruby's syntax) and run by PCRE2's JIT over
 /// well-formed UTF-8. \p{..} are of PCRE2's Unicode version. Immutable and thread-safe.
@@ -26,8 +20,8 @@ class Regex {
   Regex& operator=(Regex&&) = delete;
   ~Regex();
 
-  /// All of `text` in parts, none empty.
-  std::vector<Match> find_all(std::string_view text) const;
+  /// Calls on_match(begin, end), in bytes, for each match in turn; they do not overlap.
+  void find_all(std::string_view text, const std::function<void(size_t, size_t)>& on_match) const;
 
  private:
   pcre2_real_code_8* code_;

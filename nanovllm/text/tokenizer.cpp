@@ -1,7 +1,6 @@
 #include "nanovllm/text/tokenizer.h"
 
 #include <charconv>
-#include <deque>
 #include <filesystem>
 #include <unordered_map>
 #include <utility>
@@ -221,10 +220,8 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_t
       }
       const bool at_start =
           part.text.data() == text.data() && inner.text.data() == normalized.data();
-      std::deque<std::string> storage;
-      for (const std::string_view piece :
-           parts_->pre_tokenizer.split(inner.text, at_start, storage))
-        parts_->bpe.encode(piece, ids);
+      parts_->pre_tokenizer.split(inner.text, at_start,
+                                  [&](std::string_view piece) { parts_->bpe.encode(piece, ids); });
     }
   }
   if (add_special_tokens)

@@ -75,8 +75,36 @@ void compose(std::vector<utf8proc_int32_t>& chars) {
   chars.resize(static_cast<size_t>(n));
 }
 
-int combining_class(char32_t c) {
-  return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class;
+int combining_class(utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; }
+
+// utf8proc_map() would sort marks by swapping neighbours, which is quadratic in a long run of them;
+// so decomposition and the canonical ordering (Unicode 15, section 3.11, D109) are done here and
+// only the composition there.
+void append_nfc(std::string& out, std::string_view text) {
+  std::vector<utf8proc_int32_t> chars;
+  size_t first_mark = 0;  // of the marks at the end
+  const auto sort_marks = [&] {
+    const auto by_class = [](auto a, auto b) { return combining_class(a) < combining_class(b); };
+    std::stable_sort(chars.begin() + static_cast<std::ptrdiff_t>(first_mark), chars.end(),
+                     by_class);
+  };
+  const char* const end = text.data() + text.size();
+  for (const char* p = text.data(); p < end;) {
+    for (const utf8proc_int32_t part : decomposition(next_code_point(p))) {
+      if (combining_class(part) == 0) {
+        sort_marks();
+        first_mark = chars.size() + 1;
+      }
+      chars.push_back(part);
+    }
+  }
+  sort_marks();
+  compose(chars);
+  for (const utf8proc_int32_t c : chars) {
+    utf8proc_uint8_t utf8[4];
+    const auto len = utf8proc_encode_char(c, utf8);
+    out.append(reinterpret_cast<const char*>(utf8), static_cast<size_t>(len));
+  }
 }
 
 constexpr bool is_hangul_syllable(char32_t c) { return c >= 0xAC00 && c <= 0xD7A3; }
@@ -111,66 +139,46 @@ const CharTable& CharTable::get() {
   return table;
 }
 
-bool is_nfc(std::string_view text) {
+std::string_view to_nfc(std::string_view text, std::string& storage) {
   const CharTable& table = CharTable::get();
-  int last_class = 0;
   const char* const end = text.data() + text.size();
+  const char* done = text.data();  // what is before it is in `storage`
+  const char* start =
+      text.data();  // the last character that nothing behind it changes what is before
+  int last_class = 0;
+  std::string changed;
   for (const char* p = text.data(); p < end;) {
-    if (static_cast<unsigned char>(*p) <
-        0xCC) {  // below U+0300 all is normal, and nothing is a mark
+    const char* const at = p;
+    if (static_cast<unsigned char>(*p) < 0xCC) {  // below U+0300: no marks, and all is normal
       p += utf8_len(*p);
+      start = at;
       last_class = 0;
       continue;
     }
     const char32_t c = next_code_point(p);
     const uint8_t classes = table[c];
-    if (classes & kUnstable) return false;
-    const int this_class = classes & kMark ? combining_class(c) : 0;
-    if (this_class != 0 && this_class < last_class) return false;
+    const int this_class = classes & kMark ? combining_class(static_cast<utf8proc_int32_t>(c)) : 0;
+    const bool in_order = this_class == 0 || this_class >= last_class;
     last_class = this_class;
-  }
-  return true;
-}
-
-std::string to_nfc(std::string_view text) {
-  // utf8proc_map() would sort marks by swapping neighbours, which is quadratic in a long run of
-  // them; so decomposition and the canonical ordering (Unicode 15, section 3.11, D109) are done
-  // here and only the composition there.
-  std::vector<utf8proc_int32_t> chars;
-  chars.reserve(text.size());
-  std::vector<std::pair<int, utf8proc_int32_t>> marks;  // combining class and character
-  const auto flush_marks = [&] {
-    std::stable_sort(marks.begin(), marks.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-    for (const auto& mark : marks) chars.push_back(mark.second);
-    marks.clear();
-  };
-  const char* const end = text.data() + text.size();
-  for (const char* p = text.data(); p < end;) {
-    utf8proc_int32_t parts[8];
-    int boundary = 0;
-    const auto c = static_cast<utf8proc_int32_t>(next_code_point(p));
-    const auto n = utf8proc_decompose_char(c, parts, 8, UTF8PROC_DECOMPOSE, &boundary);
-    for (utf8proc_ssize_t i = 0; i < n; ++i) {
-      const int mark_class = combining_class(static_cast<char32_t>(parts[i]));
-      if (mark_class != 0) {
-        marks.emplace_back(mark_class, parts[i]);
-        continue;
+    if (!(classes & (kMark | kUnstable))) start = at;
+    if (in_order && !(classes & kUnstable)) continue;
+    // From `start` to the next such character is normalized by itself.
+    while (p < end) {
+      const char* const next = p;
+      if (!(table[next_code_point(p)] & (kMark | kUnstable))) {
+        p = next;
+        break;
       }
-      flush_marks();
-      chars.push_back(parts[i]);
     }
+    changed.append(done, start);
+    append_nfc(changed, {start, static_cast<size_t>(p - start)});
+    done = start = p;
+    last_class = 0;
   }
-  flush_marks();
-  compose(chars);
-  std::string out;
-  out.reserve(text.size());
-  for (const utf8proc_int32_t c : chars) {
-    utf8proc_uint8_t utf8[4];
-    const auto len = utf8proc_encode_char(c, utf8);
-    out.append(reinterpret_cast<const char*>(utf8), static_cast<size_t>(len));
-  }
-  return out;
+  if (done == text.data()) return text;
+  changed.append(done, end);
+  storage = std::move(changed);
+  return storage;
 }
 
 bool is_word_char(char32_t c) {

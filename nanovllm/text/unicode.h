@@ -33,11 +33,9 @@ class CharTable {
   std::array<uint8_t, 0x40000> classes_;
 };
 
-/// Whether well-formed `text` is known to be in Normalization Form C (UAX #15, section 9, with
-/// "maybe" as no).
-bool is_nfc(std::string_view text);
-/// Well-formed `text` in Normalization Form C.
-std::string to_nfc(std::string_view text);
+/// Well-formed `text` in Normalization Form C: itself where it is, else in `storage`. Costs a look
+/// at each character, and more only where a character may change (UAX #15, section 9).
+std::string_view to_nfc(std::string_view text, std::string& storage);
 
 /// \w of Rust's regex: alphabetic, mark, decimal digit, connector punctuation, join control (UTS
 /// #18, Annex C).

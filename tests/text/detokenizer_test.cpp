@@ -1,0 +1,119 @@
+#include "nanovllm/text/detokenizer.h"
+
+#include <gmock/gmock.h>
+
+#include "nanovllm/text/utf8.h"
+#include "tests/text/tokenizer_files.h"
+
+namespace nanovllm {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+// The pieces joined; each must be well-formed by itself.
+std::string streamed(const Tokenizer& tokenizer, const Ids& ids, bool skip_special_tokens) {
+  Detokenizer detokenizer(tokenizer, skip_special_tokens);
+  std::string text;
+  for (const int32_t id : ids) {
+    const std::string piece = detokenizer.push(id);
+    EXPECT_TRUE(is_utf8(piece));
+    text += piece;
+  }
+  return text + detokenizer.finish();
+}
+
+TEST(Detokenizer, PiecesJoinedAreTheGoldensTexts) {
+  const auto tokenizer = Tokenizer::load(kTinyTales);
+  for (const Json& row :
+       read_json_lines(std::string(NANOVLLM_SOURCE_DIR) + "/tests/goldens/tiny-tales.jsonl"))
+    EXPECT_EQ(streamed(*tokenizer, row["greedy_token_ids"].get<Ids>(), true),
+              row["text"].get<std::string>());
+}
+
+TEST(Detokenizer, NeverCutsACharacter) {
+  const auto tokenizer = Tokenizer::load(kTinyTales);
+  // A family of three, joined: 18 bytes that tiny-tales spells byte by byte.
+  const std::string text = "\U0001F468\u200D\U0001F469\u200D\U0001F467 \u00e9";
+  Detokenizer detokenizer(*tokenizer, true);
+  std::string so_far;
+  for (const int32_t id : tokenizer->encode(text)) {
+    so_far += detokenizer.push(id);
+    EXPECT_TRUE(text.starts_with(so_far)) << so_far;
+  }
+  EXPECT_EQ(so_far, text);
+  EXPECT_EQ(detokenizer.finish(), "");
+}
+
+TEST(Detokenizer, FinishReplacesWhatWasCutOff) {
+  const auto tokenizer = Tokenizer::load(kTinyTales);
+  Ids ids = tokenizer->encode("a\U0001F468");
+  ids.pop_back();
+  Detokenizer detokenizer(*tokenizer, true);
+  std::string so_far;
+  for (const int32_t id : ids) so_far += detokenizer.push(id);
+  EXPECT_EQ(so_far, "a");
+  EXPECT_EQ(detokenizer.finish(), kReplacementCharacter);
+}
+
+TEST(Detokenizer, LeavesOutSpecialAndUnknownIds) {
+  const auto tokenizer = Tokenizer::load(kTinyTales);
+  const Ids ids = {*tokenizer->token_to_id("<|im_start|>"), -1, 1 << 30, 0,
+                   *tokenizer->token_to_id("<|im_end|>")};
+  EXPECT_EQ(streamed(*tokenizer, ids, true), "!");
+  EXPECT_EQ(streamed(*tokenizer, ids, false), "<|im_start|>!<|im_end|>");
+}
+
+TEST(Detokenizer, StripsTheFirstSpaceOfSentencePieceOnce) {
+  const char* const json = R"({"decoder": {"type": "Sequence", "decoders": [
+      {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+      {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+      "model": {"vocab": {"▁": 0, "▁a": 1, "b": 2, "<0xC3>": 3, "<0xA9>": 4, "<0x20>": 5}, "merges": []}})";
+  const auto tokenizer = Tokenizer::parse(json, "t.json");
+  EXPECT_EQ(tokenizer->decode(Ids{1, 1}), "a a");
+  EXPECT_EQ(tokenizer->decode(Ids{0, 1}), " a");
+  EXPECT_EQ(tokenizer->decode(Ids{2, 1}), "b a");
+  EXPECT_EQ(tokenizer->decode(Ids{5, 2}), "b");
+  EXPECT_EQ(tokenizer->decode(Ids{2, 3, 4}), "bé");
+  // A run of byte tokens that is no text is replaced byte by byte, what was well-formed in it too.
+  EXPECT_EQ(tokenizer->decode(Ids{3, 4, 3, 2}), "\uFFFD\uFFFD\uFFFDb");
+  Detokenizer detokenizer(*tokenizer, true);
+  EXPECT_EQ(detokenizer.push(3), "");
+  EXPECT_EQ(detokenizer.push(4), "");
+  EXPECT_EQ(detokenizer.push(2), "éb");
+}
+
+TEST(Detokenizer, MetaspaceDropsTheFirstTokensSpaces) {
+  const char* const json =
+      R"({"decoder": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"},
+      "model": {"vocab": {"▁": 0, "▁a": 1, "b": 2}, "merges": []}})";
+  const auto tokenizer = Tokenizer::parse(json, "t.json");
+  EXPECT_EQ(tokenizer->decode(Ids{1, 1, 2}), "a ab");
+  EXPECT_EQ(tokenizer->decode(Ids{0, 1}), " a");
+}
+
+class DetokenizerOnRandomIds : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(DetokenizerOnRandomIds, PiecesJoinedAreTheWhole) {
+  const std::string name = GetParam();
+  const std::string folder = name == "tiny-tales" ? kTinyTales : kSharedData + "/" + name;
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no " << folder;
+  const auto tokenizer = Tokenizer::load(folder);
+  Random random(1);
+  for (int round = 0; round < 2000; ++round) {
+    Ids ids(random.below(12));
+    for (int32_t& id : ids)
+      id = static_cast<int32_t>(random.below(static_cast<size_t>(tokenizer->vocab_size()) + 2)) - 1;
+    // The bytes' tokens come first in every vocabulary: more cut characters.
+    if (round % 2 == 0)
+      for (int32_t& id : ids) id %= 260;
+    for (const bool skip : {true, false})
+      EXPECT_EQ(streamed(*tokenizer, ids, skip), tokenizer->decode(ids, skip));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tokenizers, DetokenizerOnRandomIds,
+                         ::testing::Values("tiny-tales", "qwen3", "llama3", "mistral",
+                                           "stories260k"));
+
+}  // namespace
+}  // namespace nanovllm

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "nanovllm/base/json.h"
+#include "nanovllm/text/tokenizer.h"
+
+namespace nanovllm {
+
+inline const std::string kTinyTales = std::string(NANOVLLM_SOURCE_DIR) + "/models/tiny-tales";
+inline const std::string kSharedData = std::string(NANOVLLM_SOURCE_DIR) + "/../shared/data";
+
+inline bool has_shared(const std::string& name) {
+  return std::filesystem::exists(kSharedData + "/" + name);
+}
+
+inline std::vector<Json> read_json_lines(const std::string& path) {
+  std::ifstream in(path);
+  std::vector<Json> rows;
+  for (std::string line; std::getline(in, line);) rows.push_back(parse_json(line, path));
+  return rows;
+}
+
+/// Repeatable numbers (Steele et al., SplitMix64), the same with every standard library.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  uint64_t next() {
+    uint64_t z = state_ += 0x9E3779B97F4A7C15;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
+    z = (z ^ z >> 27) * 0x94D049BB133111EB;
+    return z ^ z >> 31;
+  }
+  size_t below(size_t n) { return static_cast<size_t>(next() % n); }
+
+ private:
+  uint64_t state_;
+};
+
+}  // namespace nanovllm
