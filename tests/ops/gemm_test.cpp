@@ -50,7 +50,9 @@ TEST(Gemm, EqualsTheSumOfProductsForAllShapesAndDtypes) {
                               {13, 257, 300},
                               {26, 64, 8},
                               {121, 96, 264},
-                              {250, 40, 31}}) {
+                              {260, 40, 31},
+                              {257, 70, 100},
+                              {256, 96, 64}}) {
           SCOPED_TRACE(testing::Message()
                        << isa_name(isa) << ", " << threads << " threads, " << dtype_name(dtype)
                        << ", m " << s.m << ", n " << s.n << ", k " << s.k);

@@ -45,7 +45,9 @@ constexpr int64_t kParallelWork = 200'000;
 Gemm::Gemm(Isa isa, int threads)
     : kernels_(kernels_for(isa)),
       threads_(threads),
-      scratch_(allocate(static_cast<size_t>(threads * kGemmScratchFloats) * sizeof(float))) {}
+      scratch_(allocate(static_cast<size_t>(threads * kGemmScratchFloats) * sizeof(float))) {
+  if (isa == Isa::kAvx512Bf16) onednn_.emplace();
+}
 
 std::shared_ptr<const PackedWeight> Gemm::pack(std::span<const Tensor> parts, DType dtype,
                                                unsigned use) const {
@@ -109,6 +111,8 @@ void Gemm::matmul(Tensor out, Tensor x, const PackedWeight& w, Tensor bias) {
                       .out_f32 = out.dtype == DType::kF32,
                       .n = w.n,
                       .k = w.k};
+  if (onednn_ && w.dtype == DType::kBF16 && m >= onednn_->min_rows()) return onednn_->run(call, m);
+
   const int64_t panels = div_up(w.n, kernels_.panel_columns);
   const int64_t tiles = div_up(m, kernels_.tile_rows);
   const int64_t row_parts = div_up(tiles, kGemmTaskRows / kernels_.tile_rows);

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cpu/gemm_kernels.h"
 #include "nanovllm/ops/cpu/isa.h"
+#include "nanovllm/ops/cpu/onednn_matmul.h"
 
 namespace nanovllm::cpu {
 
@@ -32,7 +34,8 @@ class Gemm {
  private:
   const GemmKernels& kernels_;
   int threads_;
-  Buffer scratch_;  ///< [threads, kGemmScratchFloats]
+  Buffer scratch_;                      ///< [threads, kGemmScratchFloats]
+  std::optional<OnednnMatmul> onednn_;  ///< with AVX512-BF16 and up
 };
 
 }  // namespace nanovllm::cpu
