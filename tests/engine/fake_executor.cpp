@@ -1,5 +1,6 @@
 #include "fake_executor.h"
 
+#include <stdexcept>
 #include <utility>
 
 #include "nanovllm/base/check.h"
@@ -16,12 +17,14 @@ FakeExecutor::FakeExecutor(const FakeModel& model, int64_t max_num_seqs, int64_t
 void FakeExecutor::submit(const StepInput& input) {
   ++num_submitted_;
   check(num_submitted_ - num_waited_ <= 2, "more than two steps under way");
+  last_rows_.assign(input.rows().begin(), input.rows().end());
   outputs_.push_back(run(input));
 }
 
 const StepOutput& FakeExecutor::wait() {
   check(!outputs_.empty(), "wait without a step under way");
   ++num_waited_;
+  if (fail_at_ >= 0 && num_waited_ >= fail_at_) throw std::runtime_error("the device fell off");
   last_ = std::move(outputs_.front());
   outputs_.pop_front();
   return last_;

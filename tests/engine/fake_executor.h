@@ -44,6 +44,10 @@ class FakeExecutor : public Executor {
 
   int64_t num_submitted() const { return num_submitted_; }
   int64_t num_waited() const { return num_waited_; }
+  /// The rows of the step submitted last.
+  const std::vector<RowInput>& last_rows() const { return last_rows_; }
+  /// From step `number` (counted from 1) on, wait() throws.
+  void fail_at(int64_t number) { fail_at_ = number; }
 
  private:
   struct Entry {
@@ -60,7 +64,8 @@ class FakeExecutor : public Executor {
   std::vector<Entry> cache_;
   std::deque<StepOutput> outputs_;
   StepOutput last_;
-  int64_t num_submitted_ = 0, num_waited_ = 0;
+  std::vector<RowInput> last_rows_;
+  int64_t num_submitted_ = 0, num_waited_ = 0, fail_at_ = -1;
 };
 
 }  // namespace nanovllm::testing

@@ -1,0 +1,142 @@
+#include "nanovllm/engine/block_manager.h"
+
+#include <gtest/gtest.h>
+
+namespace nanovllm {
+namespace {
+
+uint64_t same_hash(uint64_t, std::span<const int32_t>) { return 42; }
+
+Sequence make(std::vector<int32_t> tokens, uint64_t salt = 0) {
+  Sequence seq;
+  seq.num_prompt_tokens = static_cast<int64_t>(tokens.size());
+  seq.token_ids = std::move(tokens);
+  seq.cache_salt = salt;
+  return seq;
+}
+
+// Allocates as the scheduler does; the number of cached blocks.
+int64_t admit(BlockManager& blocks, Sequence& seq) {
+  BlockManager::Prefix prefix;
+  blocks.match_prefix(seq, prefix);
+  const int64_t num_blocks = (seq.num_known() + blocks.block_size() - 1) / blocks.block_size();
+  if (!blocks.can_allocate(prefix, num_blocks)) return -1;
+  blocks.allocate(seq, prefix, num_blocks);
+  blocks.register_blocks(seq, seq.num_known());
+  return static_cast<int64_t>(prefix.blocks.size());
+}
+
+TEST(BlockManager, ReusedBlockLosesItsHash) {
+  BlockManager blocks(2, 2, true);
+  Sequence a = make({1, 2, 3, 4});
+  EXPECT_EQ(admit(blocks, a), 0);
+  blocks.deallocate(a);
+  Sequence b = make({5, 6});
+  EXPECT_EQ(admit(blocks, b), 0);  // takes the tail of a
+  Sequence again = make({1, 2, 3, 4});
+  BlockManager::Prefix prefix;
+  blocks.match_prefix(again, prefix);
+  EXPECT_EQ(prefix.blocks.size(), 1u);
+  Sequence c = make({7, 8});
+  EXPECT_EQ(admit(blocks, c), 0);
+  blocks.match_prefix(again, prefix);
+  EXPECT_TRUE(prefix.blocks.empty());
+}
+
+TEST(BlockManager, HitOnAFreeBlockCountsAgainstTheFreeOnes) {
+  BlockManager blocks(3, 2, true);
+  Sequence a = make({1, 2, 3, 4});
+  admit(blocks, a);
+  blocks.deallocate(a);
+  EXPECT_EQ(blocks.num_free(), 3);
+  Sequence held = make({9});
+  admit(blocks, held);  // one of the three
+  Sequence longer = make({1, 2, 5, 6, 7});
+  BlockManager::Prefix prefix;
+  blocks.match_prefix(longer, prefix);
+  EXPECT_EQ(prefix.num_free, 1);
+  EXPECT_FALSE(blocks.can_allocate(prefix, 3));  // one hit that is free, and two more: three of two
+  Sequence again = make({1, 2, 3, 4});
+  EXPECT_EQ(admit(blocks, again), 2);
+  EXPECT_EQ(blocks.num_free(), 0);
+}
+
+TEST(BlockManager, CollidingHashesAreNoHit) {
+  BlockManager blocks(8, 2, true, same_hash);
+  Sequence a = make({1, 2});
+  EXPECT_EQ(admit(blocks, a), 0);
+  Sequence other = make({3, 4});
+  EXPECT_EQ(admit(blocks, other), 0);  // other tokens
+  Sequence child = make({5, 6, 1, 2});
+  EXPECT_EQ(admit(blocks, child), 0);  // other first block
+  Sequence same = make({1, 2, 1, 2});
+  EXPECT_EQ(admit(blocks, same), 1);  // the second block has the tokens of the first, but a parent
+}
+
+TEST(BlockManager, ParentThatWasReusedIsNoParent) {
+  // Block 1 is registered behind block 0; then block 0 comes to hold other tokens. With equal hashes only the generation of
+  // the parent tells that block 1 belongs to what block 0 held before.
+  BlockManager blocks(2, 2, true, [](uint64_t, std::span<const int32_t> ids) -> uint64_t {
+    return ids[0] == 3 ? 1 : 2;
+  });
+  Sequence a = make({1, 2, 3, 4});
+  admit(blocks, a);
+  Sequence holder = make({1, 2, 3, 4});
+  EXPECT_EQ(admit(blocks, holder), 2);
+  const int32_t second = holder.block_table[1];
+  blocks.deallocate(a);
+  std::vector<int32_t> table = std::exchange(holder.block_table, {holder.block_table[0]});
+  blocks.deallocate(holder);  // the first block is free, the second one still held
+  Sequence b = make({7, 8});
+  EXPECT_EQ(admit(blocks, b), 0);
+  EXPECT_EQ(b.block_table[0], table[0]);
+  Sequence c = make({7, 8, 3, 4});
+  BlockManager::Prefix prefix;
+  blocks.match_prefix(c, prefix);
+  EXPECT_EQ(prefix.blocks, std::vector<int32_t>{table[0]}) << "block " << second << " is another prefix's";
+}
+
+TEST(BlockManager, LeastRecentlyUsedIsReusedFirstTailBeforeHead) {
+  BlockManager blocks(4, 2, true);
+  Sequence a = make({1, 2, 3, 4}), b = make({5, 6, 7, 8});
+  admit(blocks, a);
+  admit(blocks, b);
+  const std::vector<int32_t> first = a.block_table, second = b.block_table;
+  blocks.deallocate(a);
+  blocks.deallocate(b);
+  Sequence c = make({9, 9, 9, 8, 9, 7, 9, 6});
+  admit(blocks, c);
+  EXPECT_EQ(c.block_table, (std::vector<int32_t>{first[1], first[0], second[1], second[0]}));
+}
+
+TEST(BlockManager, FirstRegistrationOfAHashStays) {
+  BlockManager blocks(4, 2, true);
+  Sequence a = make({1, 2}), b = make({1, 2});
+  BlockManager::Prefix none;
+  blocks.allocate(a, none, 1);
+  blocks.allocate(b, none, 1);
+  blocks.register_blocks(a, 2);
+  blocks.register_blocks(b, 2);
+  blocks.deallocate(b);
+  Sequence filler = make({3});  // one of the free blocks; b's comes last
+  admit(blocks, filler);
+  Sequence again = make({1, 2});
+  BlockManager::Prefix prefix;
+  blocks.match_prefix(again, prefix);
+  ASSERT_EQ(prefix.blocks.size(), 1u);
+  EXPECT_EQ(prefix.blocks[0], a.block_table[0]);
+}
+
+TEST(BlockManager, ResetForgetsWhatIsCached) {
+  BlockManager blocks(4, 2, true);
+  Sequence a = make({1, 2, 3, 4});
+  admit(blocks, a);
+  blocks.reset_prefix_cache();
+  Sequence b = make({1, 2, 3, 4});
+  EXPECT_EQ(admit(blocks, b), 0);
+  const Sequence* holders[] = {&a, &b};
+  blocks.validate(holders);
+}
+
+}  // namespace
+}  // namespace nanovllm

@@ -1,0 +1,311 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "nanovllm/base/error.h"
+#include "test_engine.h"
+
+namespace nanovllm::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+// Every test runs with and without a step ahead.
+class Scheduling : public ::testing::TestWithParam<bool> {
+ protected:
+  TestEngine::Options options() const {
+    TestEngine::Options o;
+    o.async_scheduling = GetParam();
+    return o;
+  }
+};
+
+TEST_P(Scheduling, OneSequenceThatFillsTheCacheEndsByLength) {
+  TestEngine::Options o = options();
+  o.num_blocks = 4;
+  o.max_model_len = 16;
+  TestEngine t(o);
+  const auto prompt = made_prompt(10);
+  const uint64_t id = t.add(prompt, 1000);
+  t.run();
+  EXPECT_EQ(t.outputs[id].token_ids, t.alone(prompt, 6));
+  EXPECT_EQ(t.outputs[id].finish_reason, "length");
+  const uint64_t next = t.add(made_prompt(3), 2);
+  t.run();
+  EXPECT_EQ(t.outputs[next].token_ids, t.alone(made_prompt(3), 2));
+  EXPECT_EQ(t.num_free(), 4);
+}
+
+TEST_P(Scheduling, ResumedSequenceComputesWhatIsNotCachedNow) {
+  TestEngine::Options o = options();
+  o.num_blocks = 10;
+  TestEngine t(o);
+  std::map<uint64_t, std::vector<int32_t>> expected;
+  for (int32_t i = 0; i < 4; ++i) expected[t.add(made_prompt(7, i), 20)] = t.alone(made_prompt(7, i), 20);
+  t.run();
+  EXPECT_GT(t.engine->stats().preemptions, 0);
+  for (const auto& [id, tokens] : expected) EXPECT_EQ(t.outputs[id].token_ids, tokens) << id;
+  EXPECT_EQ(t.num_free(), 10);
+}
+
+TEST_P(Scheduling, SequenceThatWasNotScheduledHoldsNoBlocks) {
+  TestEngine::Options o = options();
+  o.max_num_batched_tokens = 8;
+  TestEngine t(o);
+  t.add(made_prompt(8, 1), 4);
+  t.add(made_prompt(8, 2), 4);
+  t.add(made_prompt(8, 3), 4);
+  t.step();
+  EXPECT_EQ(t.engine->stats().num_running, 1);
+  EXPECT_EQ(t.num_free(), 16 - 2);
+}
+
+TEST_P(Scheduling, PreemptedSequenceRecomputesItsWholePrefix) {
+  TestEngine::Options o = options();
+  o.num_blocks = 6;
+  o.max_model_len = 24;
+  o.enable_prefix_caching = false;
+  TestEngine t(o);
+  t.add(made_prompt(8, 1), 16);
+  const auto prompt = made_prompt(8, 2);
+  const uint64_t second = t.add(prompt, 16);
+  bool seen = false;
+  while (!t.engine->is_finished()) {
+    const int64_t running = t.engine->stats().num_running;
+    t.step();
+    if (t.engine->stats().preemptions == 0 || running != 0 || t.fake->last_rows().empty()) continue;
+    if (seen) continue;
+    // The first row after the preemption: prompt and what was drawn, from the start, in one chunk.
+    const RowInput& row = t.fake->last_rows().back();
+    if (row.num_tokens > 1) {
+      EXPECT_EQ(row.start, 0);
+      EXPECT_GT(row.num_tokens, 8);
+      seen = true;
+    }
+  }
+  EXPECT_GT(t.engine->stats().preemptions, 0);
+  EXPECT_TRUE(seen);
+  EXPECT_EQ(t.outputs[second].token_ids, t.alone(prompt, 16));
+}
+
+TEST_P(Scheduling, EveryStepAdvancesEveryAnswerWhilePromptsArrive) {
+  TestEngine::Options o = options();
+  o.num_blocks = 64;
+  o.max_num_batched_tokens = 6;
+  TestEngine t(o);
+  const uint64_t first = t.add(made_prompt(2), 30);
+  int64_t num_tokens = 0, steps = 0;
+  while (t.outputs.count(first) == 0) {
+    t.add(made_prompt(30, static_cast<int32_t>(100 + steps)), 1);  // a long prompt with each step
+    for (const RequestUpdate& update : t.engine->step()) {
+      if (update.request_id == first) num_tokens += static_cast<int64_t>(update.token_ids.size());
+      if (update.finished) t.outputs[update.request_id] = *update.finished;
+    }
+    ++steps;
+    ASSERT_GE(num_tokens, steps - (GetParam() ? 1 : 0));
+  }
+  EXPECT_EQ(num_tokens, 30);
+}
+
+TEST_P(Scheduling, LengthsAroundBlockEdges) {
+  for (const int64_t budget : {4, 5, 7, 64})
+    for (const int64_t length : {1, 3, 4, 5, 7, 8, 9, 15, 16, 17}) {
+      TestEngine::Options o = options();
+      o.max_num_batched_tokens = budget;
+      TestEngine t(o);
+      std::map<uint64_t, std::vector<int32_t>> expected;
+      for (const int64_t num_tokens : {1, 3, 4, 5, 9}) {
+        const auto prompt = made_prompt(length, static_cast<int32_t>(num_tokens % 2));
+        expected[t.add(prompt, num_tokens)] = t.alone(prompt, num_tokens);
+      }
+      t.run();
+      for (const auto& [id, tokens] : expected)
+        EXPECT_EQ(t.outputs[id].token_ids, tokens) << "prompt of " << length << ", budget " << budget;
+      EXPECT_EQ(t.num_free(), 16);
+    }
+}
+
+TEST_P(Scheduling, AbortInEveryState) {
+  TestEngine::Options o = options();
+  o.num_blocks = 10;
+  o.max_num_batched_tokens = 8;
+  // A request is aborted after so many steps: waiting, half prefilled, running, preempted, in flight.
+  for (int64_t after = 0; after < 40; ++after)
+    for (size_t which = 0; which < 4; ++which) {
+      TestEngine t(o);
+      std::vector<uint64_t> ids;
+      for (int32_t i = 0; i < 4; ++i) ids.push_back(t.add(made_prompt(9 + i, i), 12, i == 1 ? 3 : 1));
+      for (int64_t i = 0; i < after && !t.engine->is_finished(); ++i) t.step();
+      const bool was_running = t.outputs.count(ids[which]) == 0;
+      EXPECT_EQ(t.engine->abort(ids[which]), was_running);
+      EXPECT_FALSE(t.engine->abort(ids[which]));
+      t.run();
+      EXPECT_EQ(t.num_free(), 10);
+      for (size_t i = 0; i < 4; ++i) {
+        const RequestOutput& output = t.outputs[ids[i]];
+        const auto whole = t.alone(made_prompt(9 + static_cast<int64_t>(i), static_cast<int32_t>(i)), 12);
+        if (i == which && was_running) {
+          EXPECT_EQ(output.finish_reason == "abort" || output.outputs.size() == 3, true);
+          EXPECT_EQ(output.token_ids,
+                    std::vector<int32_t>(whole.begin(),
+                                         whole.begin() + static_cast<int64_t>(output.token_ids.size())));
+        } else {
+          EXPECT_EQ(output.token_ids, whole);
+          EXPECT_EQ(output.finish_reason, "length");
+        }
+      }
+    }
+}
+
+TEST_P(Scheduling, RequestAbortedByItsOwnCallbackOrAnothers) {
+  TestEngine t(options());
+  SamplingParams params;
+  params.max_tokens = 20;
+  uint64_t other = 0;
+  int64_t calls = 0;
+  const auto id = t.engine->add_request(made_prompt(4), params, [&](const RequestUpdate& update) {
+    if (++calls != 3) return;
+    EXPECT_TRUE(t.engine->abort(update.request_id));
+    EXPECT_TRUE(t.engine->abort(other));
+    t.add(made_prompt(5), 2);
+  });
+  other = t.add(made_prompt(6), 20);
+  t.run();
+  EXPECT_EQ(t.outputs[id].finish_reason, "abort");
+  EXPECT_EQ(t.outputs[other].finish_reason, "abort");
+  EXPECT_EQ(t.outputs.size(), 3u);
+  EXPECT_EQ(t.num_free(), 16);
+}
+
+TEST_P(Scheduling, LastChunkThatEndsExactlyAtTheBudget) {
+  TestEngine::Options o = options();
+  o.max_num_batched_tokens = 8;
+  TestEngine t(o);
+  const uint64_t one = t.add(made_prompt(16, 1), 3), two = t.add(made_prompt(8, 2), 3);
+  t.run();
+  EXPECT_EQ(t.outputs[one].token_ids, t.alone(made_prompt(16, 1), 3));
+  EXPECT_EQ(t.outputs[two].token_ids, t.alone(made_prompt(8, 2), 3));
+}
+
+TEST_P(Scheduling, OddNumbersOfSequences) {
+  for (const int64_t max_num_seqs : {1, 3, 7, 500}) {
+    TestEngine::Options o = options();
+    o.max_num_seqs = max_num_seqs;
+    o.max_num_batched_tokens = max_num_seqs + 3;
+    o.num_blocks = 3000;
+    TestEngine t(o);
+    std::map<uint64_t, std::vector<int32_t>> expected;
+    for (int32_t i = 0; i < max_num_seqs + 5; ++i)
+      expected[t.add(made_prompt(1 + i % 9, i), 6)] = t.alone(made_prompt(1 + i % 9, i), 6);
+    int64_t most = 0;
+    while (!t.engine->is_finished()) {
+      t.step();
+      most = std::max(most, t.engine->stats().num_running);
+    }
+    EXPECT_LE(most, max_num_seqs);
+    for (const auto& [id, tokens] : expected) ASSERT_EQ(t.outputs[id].token_ids, tokens);
+  }
+}
+
+TEST_P(Scheduling, PromptsThatCannotFitAreRefusedWithTheNumbers) {
+  TestEngine t(options());
+  EXPECT_THAT([&] { t.add(made_prompt(40), 1); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("40 tokens"), HasSubstr("at most 39"))));
+  EXPECT_THAT([&] { t.add({}, 1); }, ThrowsMessage<UserError>(HasSubstr("empty")));
+  EXPECT_THAT([&] { t.add({5, 1000}, 1); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("1000"), HasSubstr("0 to 999"))));
+  EXPECT_THAT([&] { t.add({-1}, 1); }, ThrowsMessage<UserError>(HasSubstr("-1")));
+  EXPECT_TRUE(t.engine->is_finished());
+
+  const uint64_t one = t.add(made_prompt(1), 1);
+  const uint64_t longest = t.add(made_prompt(39), 50);
+  const uint64_t past = t.add(made_prompt(20), 1000);
+  t.run();
+  EXPECT_EQ(t.outputs[one].token_ids, t.alone(made_prompt(1), 1));
+  EXPECT_EQ(t.outputs[longest].token_ids, t.alone(made_prompt(39), 1));
+  EXPECT_EQ(t.outputs[past].token_ids, t.alone(made_prompt(20), 20));
+  EXPECT_EQ(t.outputs[past].finish_reason, "length");
+}
+
+TEST_P(Scheduling, NearlyFullCacheMakesProgress) {
+  TestEngine::Options o = options();
+  o.num_blocks = 11;
+  o.max_num_batched_tokens = 6;  // prompts come in pieces
+  TestEngine t(o);
+  constexpr int64_t kRequests = 12, kPrompt = 17, kAnswer = 20;
+  for (int32_t i = 0; i < kRequests; ++i) t.add(made_prompt(kPrompt, i), kAnswer);
+  // Alone, one after another, each takes 3 steps for its prompt, 19 more for its answer, and one to be read.
+  EXPECT_LE(t.run(), kRequests * (3 + kAnswer + 1));
+  EXPECT_EQ(static_cast<int64_t>(t.outputs.size()), kRequests);
+}
+
+TEST_P(Scheduling, TheOldestIsNeverPreempted) {
+  TestEngine::Options o = options();
+  o.num_blocks = 10;
+  TestEngine t(o);
+  const uint64_t oldest = t.add(made_prompt(4, 0), 30);
+  for (int32_t i = 1; i < 4; ++i) t.add(made_prompt(12, i), 20);
+  int64_t steps = 0;
+  for (; t.outputs.count(oldest) == 0; ++steps) t.step();
+  EXPECT_GT(t.engine->stats().preemptions, 0);
+  EXPECT_LE(steps, 30 + 1);
+}
+
+TEST_P(Scheduling, StepsThatFailEndTheEngineWithAnException) {
+  TestEngine t(options());
+  t.fake->fail_at(3);
+  t.add(made_prompt(4), 10);
+  EXPECT_THAT([&] { t.run(); }, ThrowsMessage<EngineDead>(HasSubstr("the device fell off")));
+  EXPECT_THROW(t.engine->step(), EngineDead);
+  EXPECT_THROW(t.add(made_prompt(4), 10), EngineDead);
+}
+
+INSTANTIATE_TEST_SUITE_P(StepAhead, Scheduling, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "on" : "off"; });
+
+TEST(StepAhead, NextStepIsSubmittedBeforeTheTokensOfTheLastAreRead) {
+  for (const bool async : {true, false}) {
+    TestEngine::Options o;
+    o.async_scheduling = async;
+    TestEngine t(o);
+    t.add(made_prompt(4), 10);
+    for (int64_t k = 1; k <= 5; ++k) {
+      t.step();
+      EXPECT_EQ(t.fake->num_submitted(), k);
+      EXPECT_EQ(t.fake->num_waited(), async ? k - 1 : k);
+    }
+    t.run();
+    // Ends by length are foreseen: no step is submitted for nothing.
+    EXPECT_EQ(t.fake->num_submitted(), 10);
+    EXPECT_EQ(t.outputs.size(), 1u);
+  }
+}
+
+TEST(StepAhead, NothingDrawnAfterTheEndReachesTheAnswer) {
+  TestEngine::Options o;
+  o.model.vocab_size = 10;
+  o.eos_token_ids = {3};
+  std::vector<std::vector<int32_t>> answers[2];
+  for (const bool async : {true, false}) {
+    o.async_scheduling = async;
+    TestEngine t(o);
+    for (int32_t i = 0; i < 30; ++i) {
+      std::vector<int32_t> prompt = made_prompt(6, i);
+      for (int32_t& token : prompt) token %= 10;
+      t.add(prompt, 30);
+    }
+    t.run();
+    for (const auto& [id, output] : t.outputs) {
+      answers[async].push_back(output.token_ids);
+      const auto end = std::ranges::find(output.token_ids, 3);
+      EXPECT_EQ(end == output.token_ids.end(), output.finish_reason == "length");
+      EXPECT_TRUE(end == output.token_ids.end() || end + 1 == output.token_ids.end());
+    }
+    EXPECT_EQ(t.num_free(), 16);
+  }
+  EXPECT_EQ(answers[0], answers[1]);
+}
+
+}  // namespace
+}  // namespace nanovllm::testing
