@@ -1,5 +1,5 @@
 # What `make install` puts below a prefix: bin/nanovllm, the shared library, the headers that llm.h needs, and the package
-# that find_package(nanovllm) reads.
+# that find_package(nanovllm) reads, and what `nanovllm bench` reads.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -10,3 +10,4 @@ install(EXPORT nanovllm FILE nanovllmConfig.cmake NAMESPACE nanovllm:: DESTINATI
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/nanovllmConfigVersion.cmake
                                  COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/nanovllmConfigVersion.cmake DESTINATION ${package_dir})
+install(FILES bench/nanovllm_256.jsonl DESTINATION ${CMAKE_INSTALL_DATADIR}/nanovllm)

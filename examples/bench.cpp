@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <random>
 #include <string>
 #include <vector>
@@ -52,8 +51,8 @@ void run(const std::string& model, int64_t num_seqs) {
 int main(int argc, char** argv) {
   try {
     run(argc > 1 ? argv[1] : "models/tiny-tales", argc > 2 ? std::atoll(argv[2]) : 256);
-  } catch (const std::exception& e) {
+  } catch (const nanovllm::UserError& e) {
     std::fprintf(stderr, "%s\n", e.what());
-    return 1;
+    return 2;
   }
 }

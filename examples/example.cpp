@@ -3,7 +3,6 @@
 #include <nanovllm/llm.h>
 
 #include <cstdio>
-#include <exception>
 #include <string>
 #include <vector>
 
@@ -45,8 +44,8 @@ void run(const std::string& model) {
 int main(int argc, char** argv) {
   try {
     run(argc > 1 ? argv[1] : "models/tiny-tales");
-  } catch (const std::exception& e) {
+  } catch (const nanovllm::UserError& e) {
     std::fprintf(stderr, "%s\n", e.what());
-    return 1;
+    return 2;
   }
 }
