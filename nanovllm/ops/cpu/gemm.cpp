@@ -36,9 +36,9 @@ size_t index_of(DType dtype) {
   return static_cast<size_t>(dtype);
 }
 
-/// Below this a product takes less than a parallel region costs: bytes of weights read plus
-/// multiply-adds.
-constexpr int64_t kParallelWork = 200'000;
+/// Multiply-adds, and four for each byte of weights, up to which a parallel region costs more than
+/// it saves: about 2 microseconds of one thread.
+constexpr int64_t kParallelWork = 1'000'000;
 
 }  // namespace
 
@@ -116,7 +116,8 @@ void Gemm::matmul(Tensor out, Tensor x, const PackedWeight& w, Tensor bias) {
   const int64_t panels = div_up(w.n, kernels_.panel_columns);
   const int64_t tiles = div_up(m, kernels_.tile_rows);
   const int64_t row_parts = div_up(tiles, kGemmTaskRows / kernels_.tile_rows);
-  const bool parallel = threads_ > 1 && w.n * w.k * (8 + m) > kParallelWork;
+  const auto size = static_cast<int64_t>(dtype_size(w.dtype));
+  const bool parallel = threads_ > 1 && w.n * w.k * (4 * size + m) > kParallelWork;
   // One part of the rows: each thread a run of panels, the same ones every time. Else smaller
   // tasks, taken as threads get free, the ones that share panels together.
   int64_t column_parts = parallel ? threads_ : 1;
