@@ -1,11 +1,10 @@
 #include "nanovllm/model/model_config.h"
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
-#include <initializer_list>
 #include <limits>
 #include <optional>
-#include <regex>
 #include <utility>
 
 #include "nanovllm/base/check.h"
@@ -213,8 +212,12 @@ void require_folder(const std::string& folder) {
   if (std::filesystem::is_directory(folder, ignored)) return;
   require(!std::filesystem::exists(folder, ignored),
           "{} is a file; a checkpoint folder in Hugging Face layout is needed", folder);
-  static const std::regex hub_id("[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*");
-  const bool is_id = folder.size() < 200 && std::regex_match(folder, hub_id);
+  const bool is_id =  // OWNER/NAME, as the hub has it
+      std::count(folder.begin(), folder.end(), '/') == 1 && !folder.starts_with('/') &&
+      !folder.starts_with('.') && !folder.ends_with('/') &&
+      folder.find_first_not_of(
+          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+          "._-/") == std::string::npos;
   const std::string id = is_id ? folder : "Qwen/Qwen3-0.6B";
   fail(
       "{}: no such folder; to download {}: pip install huggingface_hub; hf download {} "

@@ -79,8 +79,8 @@ struct Chunk {
 /// from the last one down, so that no table is in order.
 class Runner {
  public:
-  Runner(const std::string& folder, DType dtype, int64_t num_sequences)
-      : backend_(make_cpu_backend(2)), num_sequences_(num_sequences) {
+  Runner(const std::string& folder, DType dtype, int64_t num_sequences, int64_t threads = 1)
+      : backend_(make_cpu_backend(threads)), num_sequences_(num_sequences) {
     const ModelConfig config = ModelConfig::load(folder);
     const int64_t length = std::min(kMaxLength, config.max_position_embeddings);
     model_ = load_model(folder, config, dtype, /*dummy=*/false, *backend_, length);
@@ -222,7 +222,7 @@ TEST_P(Forward, GivesTheSameBitsInChunksAndAlone) {
 
 TEST_P(Forward, GivesTheSameBitsInABatchAndAlone) {
   const std::vector<Golden> goldens = read_goldens(GetParam().goldens);
-  Runner runner(folder(), DType::kF32, 3);
+  Runner runner(folder(), DType::kF32, 3, /*threads=*/2);
   // Together: a decode, a later chunk and a whole prompt.
   std::vector<Chunk> chunks;
   Logits alone;
