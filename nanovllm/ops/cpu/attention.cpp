@@ -18,7 +18,7 @@ namespace {
 
 /// Query rows computed against one load of K and V: enough to hide the loads, few enough for scores
 /// and sums to stay in the second-level cache.
-constexpr int64_t kTileRows = 48;
+constexpr int64_t kTileRows = 96;
 /// Tasks for each thread that a split aims at.
 constexpr int64_t kTasksPerThread = 4;
 
