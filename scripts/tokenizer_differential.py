@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares the tokenizer with the Python package `tokenizers` on seeded random strings of many scripts.
 
-    tokenizer_differential.py MODEL [--command "build/release/nanovllm tokenize {model} --json"] [--count N] [--seed S]
+    tokenizer_differential.py MODEL [--binary build/release/nanovllm] [--count N] [--seed S]
 
 MODEL is a folder with a tokenizer.json. Encoding is compared with and without special tokens; decoding on the ids of the
 strings and on random ids, with and without special tokens. Needs `pip install tokenizers`. Ends with 1 on a difference.
@@ -15,6 +15,7 @@ import sys
 import unicodedata
 
 from tokenizers import Tokenizer
+from tokenizers.normalizers import NFC
 
 # What has gone wrong in tokenizers: case folding, white space that is and is not \s, marks, jamo, joiners, cut words.
 SNIPPETS = [
@@ -32,6 +33,12 @@ BLOCKS = [(0x20, 0x7F), (0x20, 0x7F), (0xA0, 0x250), (0x370, 0x530), (0x590, 0x7
           (0x1D400, 0x1D800), (0x1F300, 0x1FB00), (0, 0x110000)]
 
 
+def same_unicode(c):
+    """Whether `tokenizers` knows of the character what Python knows: its normalizers have older tables."""
+    return all(NFC().normalize_str(text) == unicodedata.normalize("NFC", text)
+               for text in ("q\u0345" + c, unicodedata.normalize("NFD", c)))
+
+
 def random_text(rng, added):
     parts = []
     for _ in range(rng.randrange(1, 12)):
@@ -44,8 +51,7 @@ def random_text(rng, added):
             low, high = rng.choice(BLOCKS)
             for _ in range(rng.randrange(1, 6)):
                 c = chr(rng.randrange(low, high))
-                # Code points that Python's tables lack may be read in two ways by two versions of Unicode.
-                if unicodedata.category(c) not in ("Cs", "Cn"):
+                if unicodedata.category(c) not in ("Cs", "Cn") and same_unicode(c):
                     parts.append(c)
     return "".join(parts)
 

@@ -114,6 +114,8 @@ struct Tokenizer::Parts {
   Parts(const TokenizerJson& json, const Json& config, const std::string& where);
 
   std::optional<int32_t> token_to_id(std::string_view token) const;
+  // How the text that is searched, and decoded text, has the token.
+  std::string spelling(const AddedToken& token) const;
   std::vector<AddedTokenFinder::Pattern> patterns(bool normalized) const;
 
   std::vector<AddedToken> added;
@@ -147,7 +149,7 @@ Tokenizer::Parts::Parts(const TokenizerJson& json, const Json& config, const std
     require(vocab_id == token.id || (vocab_id < 0 && !texts.contains(token.id)),
             "{}: added_tokens: the id {} of '{}' is not the one in the vocab, or another token's",
             where, token.id, token.content);
-    texts.set(token.id, token.content, token.special);
+    texts.set(token.id, spelling(token), token.special);
     added_ids.emplace(token.content, token.id);
   }
   // A string, or an added token written out.
@@ -162,15 +164,16 @@ std::optional<int32_t> Tokenizer::Parts::token_to_id(std::string_view token) con
   return id < 0 ? std::nullopt : std::optional(id);
 }
 
+std::string Tokenizer::Parts::spelling(const AddedToken& token) const {
+  std::string storage;
+  return token.normalized ? std::string(normalizer.normalize(token.content, storage))
+                          : token.content;
+}
+
 std::vector<AddedTokenFinder::Pattern> Tokenizer::Parts::patterns(bool normalized) const {
   std::vector<AddedTokenFinder::Pattern> out;
-  std::string storage;
-  for (const AddedToken& token : added) {
-    if (token.normalized != normalized) continue;
-    const std::string_view text =
-        normalized ? normalizer.normalize(token.content, storage) : token.content;
-    out.push_back({std::string(text), token});
-  }
+  for (const AddedToken& token : added)
+    if (token.normalized == normalized) out.push_back({spelling(token), token});
   return out;
 }
 

@@ -13,8 +13,16 @@ namespace nanovllm {
 class TokenTexts;
 
 /// A Hugging Face tokenizer.json of the BPE kind: text to token ids and back, as the Python package
-/// `tokenizers` does it. Byte-level (GPT-2, Qwen, Llama 3) and SentencePiece-like (Llama 2,
-/// Mistral) files; docs/tokenizer.md lists the components. Immutable: every member may be called
+/// `tokenizers` does it (compared with version 0.23.3 by scripts/tokenizer_differential.py).
+/// Supported are the components of byte-level (GPT-2, Qwen, Llama 3) and SentencePiece-like (Llama
+/// 2, Mistral) tokenizers:
+///   normalizer      Sequence, NFC, Prepend, Replace of a string
+///   pre_tokenizer   Sequence, Split, ByteLevel, Metaspace
+///   model           BPE with byte_fallback, fuse_unk, ignore_merges
+///   post_processor  Sequence, ByteLevel, TemplateProcessing
+///   decoder         Sequence, ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip
+/// Truncation and padding are not applied. NFC is Unicode's of today, while `tokenizers` orders
+/// marks that came after Unicode 10 as if they were none. Immutable: every member may be called
 /// from several threads at once.
 class Tokenizer {
  public:
