@@ -1,0 +1,256 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "nanovllm/base/json.h"
+#include "process.h"
+
+namespace nanovllm::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::string kSource = NANOVLLM_SOURCE_DIR;
+const std::string kTinyTales = kSource + "/models/tiny-tales";
+const std::string kLlama = kSource + "/tests/variants/llama";
+
+std::vector<Json> lines(const std::string& text) {
+  std::vector<Json> all;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) all.push_back(Json::parse(line));
+  return all;
+}
+
+std::vector<std::string> keys(const Json& json) {
+  std::vector<std::string> names;
+  for (const auto& [key, value] : json.items()) names.push_back(key);
+  return names;
+}
+
+// One clear line on stderr, nothing on stdout, exit status 2.
+void expect_refused(const std::vector<std::string>& args, const std::string& what) {
+  const Result r = run(args);
+  EXPECT_EQ(r.status, 2) << r.err;
+  EXPECT_EQ(r.num_error_lines(), 1) << r.err;
+  EXPECT_THAT(r.err, HasSubstr(what));
+  EXPECT_EQ(r.out, "");
+}
+
+TEST(Generate, PrintsPromptAndCompletion) {
+  const Result r = run({"generate", kTinyTales, "--prompt", "Once upon a time", "--prompt", "The king's",
+                        "--temperature", "0", "--max-tokens", "3"});
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(r.err, "");
+  EXPECT_THAT(r.out, HasSubstr("Prompt: 'Once upon a time'\nCompletion: ' there was a'\n"));
+  EXPECT_THAT(r.out, HasSubstr("Prompt: \"The king's\"\n"));
+}
+
+TEST(Generate, ChatRendersTheTemplate) {
+  const Result r = run({"generate", kTinyTales, "--chat", "--system", "Be short.", "--no-thinking", "--prompt",
+                        "introduce yourself", "--temperature", "0", "--max-tokens", "5", "--json"});
+  ASSERT_EQ(r.status, 0) << r.err;
+  const Result ids = run({"generate", kTinyTales, "--prompts-file", "-", "--temperature", "0", "--max-tokens",
+                          "5", "--json"},
+                         R"({"prompt": "<|im_start|>system\nBe short.<|im_end|>\n<|im_start|>user\nintroduce )"
+                         R"(yourself<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"})");
+  EXPECT_EQ(lines(r.out)[0]["prompt_token_ids"], lines(ids.out)[0]["prompt_token_ids"]);
+  EXPECT_EQ(lines(r.out)[0]["token_ids"], lines(ids.out)[0]["token_ids"]);
+}
+
+TEST(Generate, JsonLinesHoldTheDocumentedFieldsInTheOrderOfTheInput) {
+  const Result r = run({"generate", kTinyTales, "--prompts-file", "-", "--json", "--temperature", "0"},
+                       R"({"prompt": "The sky was", "sampling_params": {"max_tokens": 30}}
+
+{"prompt_token_ids": [327, 1874, 308], "sampling_params": {"max_tokens": 2, "logprobs": 2, "prompt_logprobs": 1}}
+{"messages": [{"role": "user", "content": "hello"}], "enable_thinking": false, "sampling_params": {"n": 2, "max_tokens": 3}}
+)");
+  ASSERT_EQ(r.status, 0) << r.err;
+  const std::vector<Json> out = lines(r.out);
+  ASSERT_EQ(out.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(out[i]["index"], i);
+  EXPECT_THAT(keys(out[0]),
+              ::testing::UnorderedElementsAre("index", "prompt_token_ids", "token_ids", "text",
+                                              "finish_reason", "stop_reason", "num_cached_tokens"));
+  EXPECT_EQ(out[0]["prompt_token_ids"], Json({327, 1874, 308}));
+  EXPECT_EQ(out[0]["finish_reason"], "length");
+  EXPECT_EQ(out[0]["stop_reason"], Json());
+  EXPECT_EQ(out[0]["token_ids"].size(), 30u);
+  ASSERT_EQ(out[1]["logprobs"].size(), 2u);
+  ASSERT_EQ(out[1]["logprobs"][0].size(), 3u);
+  EXPECT_THAT(keys(out[1]["logprobs"][0][0]), ::testing::ElementsAre("id", "logprob", "rank"));
+  EXPECT_EQ(out[1]["logprobs"][0][0]["id"], out[1]["token_ids"][0]);
+  ASSERT_EQ(out[1]["prompt_logprobs"].size(), 3u);
+  EXPECT_EQ(out[1]["prompt_logprobs"][0], Json());
+  EXPECT_EQ(out[1]["prompt_logprobs"][1][0]["id"], 1874);
+  EXPECT_THAT(keys(out[2]), ::testing::UnorderedElementsAre("index", "prompt_token_ids",
+                                                            "num_cached_tokens", "outputs"));
+  EXPECT_EQ(out[2]["outputs"].size(), 2u);
+  EXPECT_THAT(keys(out[2]["outputs"][0]),
+              ::testing::UnorderedElementsAre("token_ids", "text", "finish_reason", "stop_reason"));
+}
+
+TEST(Generate, BadLinesAreReportedAndTheOthersRun) {
+  std::string deep = "{\"prompt\": " + std::string(100'000, '[') + "}";
+  const Result r = run({"generate", kTinyTales, "--prompts-file", "-", "--json", "--max-tokens", "2"},
+                       "{\"prompt\": \"a\"}\nnot json\n{\"prompt\": 5}\n{}\n{\"promt\": \"a\"}\n" + deep +
+                           "\n{\"prompt\": \"a\", \"sampling_params\": {\"temperature\": -1}}\n"
+                           "{\"prompt\": \"a\", \"sampling_params\": {\"top_q\": 1}}\n"
+                           "{\"prompt\": \"a\", \"sampling_params\": {\"stop\": \"x\"}}\n"
+                           "{\"prompt\": \"a\", \"sampling_params\": {\"max_tokens\": 1e400}}\n"
+                           "{\"prompt\": \"b\"}\n");
+  EXPECT_EQ(r.status, 2);
+  const std::vector<Json> out = lines(r.out);
+  ASSERT_EQ(out.size(), 11u);
+  EXPECT_EQ(out[0]["token_ids"].size(), 2u);
+  EXPECT_EQ(out[10]["token_ids"].size(), 2u);
+  const char* expected[] = {"",   "line 2", "line 3: prompt", "line 4",        "line 5: 'promt'", "line 6",
+                            "-1", "top_q",  "stop",           "line 10"};
+  for (size_t i = 1; i < 10; ++i) {
+    EXPECT_THAT(keys(out[i]), ::testing::ElementsAre("index", "error")) << i;
+    EXPECT_THAT(out[i]["error"].get<std::string>(), HasSubstr(expected[i]));
+    EXPECT_EQ(out[i]["index"], i);
+  }
+}
+
+TEST(Generate, PromptThatIsTooLongIsALineWithTheNumbers) {
+  std::string prompt = "hello";
+  for (int i = 0; i < 3000; ++i) prompt += " hello";
+  const Result r = run({"generate", kTinyTales, "--prompts-file", "-", "--json", "--max-tokens", "2"},
+                       "{\"prompt\": \"" + prompt + "\"}\n{\"prompt\": \"a\"}\n");
+  EXPECT_EQ(r.status, 2);
+  const std::vector<Json> out = lines(r.out);
+  ASSERT_EQ(out.size(), 2u);
+  EXPECT_EQ(out[0]["finish_reason"], "error");
+  EXPECT_THAT(out[0]["error"].get<std::string>(), HasSubstr("at most 2047"));
+  EXPECT_EQ(out[1]["token_ids"].size(), 2u);
+}
+
+TEST(Generate, FolderWithoutTokenizerTakesIds) {
+  const Result r = run({"generate", kLlama, "--prompts-file", "-", "--json", "--max-tokens", "2"},
+                       "{\"prompt_token_ids\": [5, 6]}\n{\"prompt\": \"a\"}\n");
+  EXPECT_EQ(r.status, 2);
+  const std::vector<Json> out = lines(r.out);
+  ASSERT_EQ(out.size(), 2u);
+  EXPECT_EQ(out[0]["text"], "");
+  EXPECT_GE(out[0]["token_ids"].size(), 1u);
+  EXPECT_THAT(out[1]["error"].get<std::string>(), HasSubstr("tokenizer.json"));
+}
+
+TEST(Generate, RefusalsAreOneClearLine) {
+  expect_refused({"generate", kTinyTales}, "--prompt");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--temprature", "1"}, "--temprature");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--max-tokens", "many"}, "--max-tokens");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--max-tokens", "0"}, "max_tokens is 0");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--temperature", "nan"}, "temperature");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--top-p", "0"}, "top_p");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--stop", "x"}, "stop");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--presence-penalty", "1"}, "presence_penalty");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--block-size", "20"}, "multiple of 16");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--device", "tpu"}, "tpu");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--device", "cuda"}, "cuda");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "-tp", "2"}, "tensor_parallel_size");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--dtype", "int4"}, "dtype");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--max-model-len", "4096"}, "2048");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--num-gpu-blocks-override", "2", "--max-model-len",
+                  "512"},
+                 "--num-gpu-blocks-override 8");
+  expect_refused({"generate", kTinyTales, "--prompts-file", "/nowhere/prompts.jsonl"}, "/nowhere/prompts.jsonl");
+  expect_refused({"generate", "/nowhere/model", "--prompt", "a"}, "/nowhere/model");
+  expect_refused({"generate", "Qwen/Qwen3-0.6B", "--prompt", "a"}, "download");
+  expect_refused({"generate", kSource + "/docs", "--prompt", "a"}, "config.json");
+  expect_refused({"fly"}, "fly");
+  expect_refused({}, "subcommand");
+}
+
+TEST(Generate, HelpTeachesByExample) {
+  for (const std::vector<std::string>& args :
+       {std::vector<std::string>{"--help"}, {"generate", "--help"}, {"info", "--help"},
+        {"bench", "throughput", "--help"}, {"bench", "latency", "--help"}}) {
+    const Result r = run(args);
+    EXPECT_EQ(r.status, 0);
+    EXPECT_THAT(r.out, HasSubstr("Example"));
+  }
+  EXPECT_THAT(run({"--version"}).out, HasSubstr("nanovllm "));
+}
+
+TEST(Generate, InterruptKeepsWhatWasPrinted) {
+  std::string input;
+  for (int i = 0; i < 64; ++i)
+    input += "{\"prompt\": \"a\", \"sampling_params\": {\"max_tokens\": " + std::to_string(i == 0 ? 1 : 2000) +
+             ", \"ignore_eos\": true}}\n";
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const Result r = Process{.input = input, .signal_when = [&](const std::string& out) {
+                               return out.find('\n') != std::string::npos ? signal : 0;
+                             }}.run({"generate", kTinyTales, "--prompts-file", "-", "--json"});
+    EXPECT_EQ(r.status, 130);
+    EXPECT_EQ(r.err, "");
+    ASSERT_GE(lines(r.out).size(), 1u);
+    EXPECT_EQ(lines(r.out)[0]["index"], 0);
+    EXPECT_LT(lines(r.out).size(), 64u);
+  }
+}
+
+TEST(Generate, BrokenPipeIsSilentAndFullDiskOneLine) {
+  const std::vector<std::string> args = {"generate", kTinyTales, "--prompt", "a", "--max-tokens", "4"};
+  const Result broken = Process{.close_stdout_early = true}.run(args);
+  EXPECT_EQ(broken.status, 1);
+  EXPECT_EQ(broken.err, "");
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  const Result full = Process{.stdout_path = "/dev/full"}.run(args);
+  EXPECT_EQ(full.status, 1);
+  EXPECT_EQ(full.num_error_lines(), 1) << full.err;
+  EXPECT_THAT(full.err, HasSubstr("No space left"));
+}
+
+TEST(Info, TellsShapeMemoryAndKernels) {
+  const Result r = run({"info", kTinyTales, "--json"});
+  ASSERT_EQ(r.status, 0) << r.err;
+  const Json info = Json::parse(r.out);
+  EXPECT_EQ(info["architecture"], "Qwen3ForCausalLM");
+  EXPECT_EQ(info["max_model_len"], 2048);
+  EXPECT_EQ(info["kv_bytes_per_token"], 2 * 6 * 2 * 128 * 2);
+  EXPECT_EQ(info["device"], "cpu");
+  // The file holds each parameter once, in two bytes, behind its header.
+  const auto file_bytes = std::filesystem::file_size(kTinyTales + "/model.safetensors");
+  EXPECT_LE(info["weight_bytes"].get<size_t>(), file_bytes);
+  EXPECT_GE(info["weight_bytes"].get<size_t>(), file_bytes - 32768);
+  EXPECT_GT(info["kv_cache_tokens"], 2048);
+  EXPECT_EQ(run({"info", kTinyTales}).status, 0);
+}
+
+TEST(Bench, PrintsTheDocumentedKeys) {
+  const Result t = run({"bench", "throughput", kTinyTales, "--num-prompts", "4", "--json"});
+  ASSERT_EQ(t.status, 0) << t.err;
+  const Json throughput = Json::parse(t.out);
+  EXPECT_THAT(keys(throughput),
+              ::testing::UnorderedElementsAre("elapsed_time", "num_requests", "prompt_tokens", "output_tokens",
+                                              "requests_per_second", "output_tokens_per_second",
+                                              "total_tokens_per_second", "num_preemptions",
+                                              "prefix_cache_hit_tokens", "steps", "device", "dtype"));
+  std::ifstream file(kSource + "/bench/nanovllm_256.jsonl");
+  int64_t prompt_tokens = 0, output_tokens = 0;
+  for (int i = 0; i < 4; ++i) {
+    std::string line;
+    std::getline(file, line);
+    const Json row = Json::parse(line);
+    prompt_tokens += static_cast<int64_t>(row["prompt_token_ids"].size());
+    output_tokens += row["sampling_params"]["max_tokens"].get<int64_t>();
+  }
+  EXPECT_EQ(throughput["prompt_tokens"], prompt_tokens);
+  EXPECT_EQ(throughput["output_tokens"], output_tokens);
+
+  const Result l = run({"bench", "latency", kTinyTales, "--batch-size", "2", "--input-len", "8", "--output-len",
+                        "4", "--num-iters", "1", "--json"});
+  ASSERT_EQ(l.status, 0) << l.err;
+  EXPECT_THAT(keys(Json::parse(l.out)),
+              ::testing::UnorderedElementsAre("batch_size", "input_len", "output_len", "prefill_s",
+                                              "decode_ms_per_step", "prefill_tokens_per_second",
+                                              "output_tokens_per_second", "total_s"));
+  expect_refused({"bench", "latency", kTinyTales, "--input-len", "2000", "--output-len", "100"}, "2048");
+}
+
+}  // namespace
+}  // namespace nanovllm::testing

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <functional>
+#include <string>
+#include <vector>
+
+extern char** environ;
+
+namespace nanovllm::testing {
+
+struct Result {
+  int status = -1;  ///< exit status, or 1000 + the signal that ended it
+  std::string out, err;
+
+  int num_error_lines() const {
+    int n = 0;
+    for (const char c : err) n += c == '\n' ? 1 : 0;
+    return n;
+  }
+};
+
+/// A run of the nanovllm binary with pipes on its standard streams, or a file as its stdout.
+struct Process {
+  std::string input;
+  std::string stdout_path;  ///< instead of a pipe
+  bool close_stdout_early = false;  ///< the reader goes away at once
+  /// Called with what came so far; a result above 0 is a signal to send, once.
+  std::function<int(const std::string& out)> signal_when = nullptr;
+
+  Result run(std::vector<std::string> args) const {
+    std::array<int, 2> in{}, out{}, err{};
+    if (::pipe2(in.data(), O_CLOEXEC) != 0 || ::pipe2(out.data(), O_CLOEXEC) != 0 ||
+        ::pipe2(err.data(), O_CLOEXEC) != 0)
+      return {};
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, in[0], 0);
+    posix_spawn_file_actions_adddup2(&actions, err[1], 2);
+    if (stdout_path.empty())
+      posix_spawn_file_actions_adddup2(&actions, out[1], 1);
+    else
+      posix_spawn_file_actions_addopen(&actions, 1, stdout_path.c_str(), O_WRONLY, 0);
+    args.insert(args.begin(), NANOVLLM_BINARY);
+    std::vector<char*> argv;
+    for (std::string& arg : args) argv.push_back(arg.data());
+    argv.push_back(nullptr);
+    pid_t pid = -1;
+    if (::posix_spawn(&pid, NANOVLLM_BINARY, &actions, nullptr, argv.data(), environ) != 0) return {};
+    posix_spawn_file_actions_destroy(&actions);
+    for (const int fd : {in[0], out[1], err[1]}) ::close(fd);
+    if (close_stdout_early) ::close(out[0]);
+    // Inputs here are smaller than a pipe's buffer or read whole before any output.
+    for (size_t done = 0; done < input.size();) {
+      const ssize_t n = ::write(in[1], input.data() + done, input.size() - done);
+      if (n <= 0) break;
+      done += static_cast<size_t>(n);
+    }
+    ::close(in[1]);
+
+    Result result;
+    std::array<pollfd, 2> fds = {pollfd{close_stdout_early ? -1 : out[0], POLLIN, 0},
+                                 pollfd{err[0], POLLIN, 0}};
+    bool signalled = signal_when == nullptr;
+    while (fds[0].fd >= 0 || fds[1].fd >= 0) {
+      ::poll(fds.data(), fds.size(), -1);
+      for (size_t i = 0; i < fds.size(); ++i) {
+        if (fds[i].fd < 0 || fds[i].revents == 0) continue;
+        std::array<char, 4096> buffer;
+        const ssize_t n = ::read(fds[i].fd, buffer.data(), buffer.size());
+        if (n > 0) {
+          (i == 0 ? result.out : result.err).append(buffer.data(), static_cast<size_t>(n));
+        } else {
+          ::close(fds[i].fd);
+          fds[i].fd = -1;
+        }
+      }
+      if (!signalled) {
+        const int number = signal_when(result.out);
+        signalled = number > 0;
+        if (signalled) ::kill(pid, number);
+      }
+    }
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+    return result;
+  }
+};
+
+inline Result run(const std::vector<std::string>& args, const std::string& input = "") {
+  return Process{.input = input}.run(args);
+}
+
+}  // namespace nanovllm::testing

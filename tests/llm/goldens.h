@@ -1,0 +1,32 @@
+#pragma once
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "nanovllm/base/json.h"
+#include "nanovllm/llm.h"
+
+namespace nanovllm::testing {
+
+inline const std::string kSource = NANOVLLM_SOURCE_DIR;
+inline const std::string kTinyTales = kSource + "/models/tiny-tales";
+
+inline std::string model_folder(const std::string& name) {
+  return name == "tiny-tales" ? kTinyTales : kSource + "/tests/variants/" + name;
+}
+
+/// Reference answers of transformers in float32; tests/goldens/README.md tells of the fields.
+inline std::vector<Json> goldens(const std::string& name) {
+  std::ifstream file(kSource + "/tests/goldens/" + name + ".jsonl");
+  std::vector<Json> rows;
+  for (std::string line; std::getline(file, line);) rows.push_back(parse_json(line, name));
+  return rows;
+}
+
+inline RequestOutput generate_one(LLM& llm, const std::vector<int32_t>& prompt,
+                                  const SamplingParams& params) {
+  return llm.generate(std::vector<std::vector<int32_t>>{prompt}, params, false).at(0);
+}
+
+}  // namespace nanovllm::testing

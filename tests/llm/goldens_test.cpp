@@ -1,0 +1,195 @@
+#include "goldens.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+
+#include "nanovllm/engine/llm_engine.h"
+#include "nanovllm/llm.h"
+
+namespace nanovllm::testing {
+namespace {
+
+EngineConfig float32() {
+  EngineConfig config;
+  config.dtype = "float32";
+  config.kv_cache_memory_bytes = 64 << 20;
+  return config;
+}
+
+SamplingParams greedy() {
+  SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = 64;
+  return params;
+}
+
+struct Case {
+  std::string name;
+  std::string model;
+  EngineConfig config = float32();
+  bool alone = false;
+  int64_t preemptions = 0;  // at least so many
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const std::string model : {"tiny-tales", "llama", "qwen2", "qwen3-sharded"}) {
+    const auto add = [&](const std::string& what, const auto& change) {
+      std::string name = model + "_" + what;
+      std::ranges::replace(name, '-', '_');
+      all.push_back({name, model});
+      change(all.back());
+    };
+    add("batch", [](Case&) {});
+    add("alone", [](Case& c) { c.alone = true; });
+    for (const int64_t size : {16, 64, 256})
+      add("blocks_of_" + std::to_string(size), [&](Case& c) { c.config.block_size = size; });
+    add("preempted", [&](Case& c) {
+      c.config.block_size = 16;
+      c.config.num_gpu_blocks_override = model == "tiny-tales" ? 128 : 26;
+      c.config.enable_prefix_caching = false;
+      c.config.max_model_len = model == "tiny-tales" ? 2048 : 400;
+      c.preemptions = 1;
+    });
+    add("budget_of_16", [](Case& c) { c.config.max_num_batched_tokens = 16; });
+    add("prefix_cache_off", [](Case& c) { c.config.enable_prefix_caching = false; });
+    add("step_ahead_off", [](Case& c) { c.config.async_scheduling = false; });
+    add("one_thread", [](Case& c) { c.config.threads = 1; });
+  }
+  return all;
+}
+
+class Goldens : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Goldens, Float32GivesTheReferenceTokens) {
+  const Case& c = GetParam();
+  LLMEngine engine(model_folder(c.model), c.config);
+  std::map<uint64_t, Json> rows;
+  std::map<uint64_t, RequestOutput> outputs;
+  const auto run = [&] {
+    while (!engine.is_finished())
+      for (const RequestUpdate& update : engine.step())
+        if (update.finished) outputs[update.request_id] = *update.finished;
+  };
+  for (const Json& row : goldens(c.model)) {
+    rows[engine.add_request(row["prompt_token_ids"].get<std::vector<int32_t>>(), greedy())] = row;
+    if (c.alone) run();
+  }
+  run();
+  EXPECT_GE(engine.stats().preemptions, c.preemptions);
+  EXPECT_EQ(engine.stats().num_free_blocks, engine.stats().num_blocks);
+  int64_t num_compared = 0;
+  for (const auto& [id, row] : rows) {
+    if (row.value("tie", false)) continue;  // the reference's own best two are within 1e-3
+    const RequestOutput& output = outputs[id];
+    EXPECT_EQ(output.token_ids, row["greedy_token_ids"].get<std::vector<int32_t>>()) << row["id"];
+    EXPECT_EQ(output.finish_reason, row["finish_reason"]) << row["id"];
+    EXPECT_TRUE(!row.contains("text") || output.text == row["text"]) << row["id"] << output.text;
+    ++num_compared;
+  }
+  EXPECT_GE(num_compared, c.model == "tiny-tales" ? 39 : 6);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Goldens, ::testing::ValuesIn(cases()),
+                         [](const auto& info) { return info.param.name; });
+
+class Logprobs : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Logprobs, OfPromptAndFirstTokenAreTheReferences) {
+  const double tolerance = GetParam() == "tiny-tales" ? 1e-4 : 5e-4;
+  for (const int64_t budget : {2048, 24}) {
+    EngineConfig config = float32();
+    config.max_num_batched_tokens = budget;
+    config.max_num_seqs = 20;  // prompts need more rows of logits than that
+    LLM llm(model_folder(GetParam()), config);
+    std::vector<std::vector<int32_t>> prompts;
+    const std::vector<Json> rows = goldens(GetParam());
+    for (const Json& row : rows) prompts.push_back(row["prompt_token_ids"]);
+    SamplingParams params = greedy();
+    params.max_tokens = 1;
+    params.logprobs = 5;
+    params.prompt_logprobs = 1;
+    const std::vector<RequestOutput> outputs = llm.generate(prompts, params, false);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const Json& expected = rows[i]["prompt_logprobs"];
+      ASSERT_EQ(outputs[i].prompt_logprobs.size(), expected.size());
+      EXPECT_TRUE(outputs[i].prompt_logprobs[0].empty());
+      for (size_t p = 1; p < expected.size(); ++p) {
+        ASSERT_EQ(outputs[i].prompt_logprobs[p].size(), 2u);
+        EXPECT_EQ(outputs[i].prompt_logprobs[p][0].id, prompts[i][p]);
+        ASSERT_NEAR(outputs[i].prompt_logprobs[p][0].logprob, expected[p].get<double>(), tolerance)
+            << rows[i]["id"] << " at " << p;
+      }
+      const TokenLogprobs& first = outputs[i].logprobs.at(0);
+      ASSERT_EQ(first.size(), 6u);
+      for (size_t k = 0; k < 5; ++k)
+        EXPECT_NEAR(first[k + 1].logprob, rows[i]["first_logprobs_top5"][k][1].get<double>(), tolerance);
+      EXPECT_EQ(first[0].id, first[1].id);
+      EXPECT_EQ(first[0].rank, 1);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Logprobs,
+                         ::testing::Values("tiny-tales", "llama", "qwen2", "qwen3-sharded"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+// The rule for bfloat16: with the reference's tokens fed in, the mean difference of log-probabilities and the share of
+// agreeing best tokens are at least as good as transformers' own bfloat16 run.
+TEST(Bfloat16, IsAsCloseToFloat32AsTransformers) {
+  LLM llm(kTinyTales, {.dtype = "bfloat16", .kv_cache_memory_bytes = 64 << 20});
+  std::vector<Json> rows;
+  std::vector<std::vector<int32_t>> prompts;
+  for (const Json& row : goldens("tiny-tales")) {
+    std::vector<int32_t> ids = row["prompt_token_ids"];
+    if (ids.size() < 2) continue;
+    for (const Json& id : row["greedy_token_ids"]) ids.push_back(id);
+    prompts.push_back(ids);
+    rows.push_back(row);
+  }
+  SamplingParams params = greedy();
+  params.max_tokens = 1;
+  params.prompt_logprobs = 1;
+  const auto outputs = llm.generate(prompts, params, false);
+  double sum = 0;
+  int64_t num_tokens = 0, num_steps = 0, num_agree = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const size_t prompt_len = rows[i]["prompt_token_ids"].size();
+    for (size_t p = 1; p < prompts[i].size(); ++p) {
+      const Logprob& entry = outputs[i].prompt_logprobs[p][0];
+      const bool in_answer = p >= prompt_len;
+      const Json& want =
+          in_answer ? rows[i]["answer_logprobs"][p - prompt_len] : rows[i]["prompt_logprobs"][p];
+      sum += std::abs(entry.logprob - want.get<double>());
+      ++num_tokens;
+      if (!in_answer) continue;
+      ++num_steps;
+      num_agree += entry.rank == 1 ? 1 : 0;
+      const double gap = rows[i]["answer_gaps"][p - prompt_len];
+      EXPECT_TRUE(entry.rank == 1 || gap <= 0.3) << rows[i]["id"] << " at " << p;
+    }
+  }
+  EXPECT_LE(sum / static_cast<double>(num_tokens), 0.0165);
+  EXPECT_GE(static_cast<double>(num_agree), 0.988 * static_cast<double>(num_steps));
+}
+
+TEST(Stories260k, GivesTheReferenceIds) {
+  const std::string folder = kSource + "/../shared/data/stories260k";
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "third-party data is not there: " << folder;
+  std::ifstream file(folder + "/golden_greedy.json");
+  const Json golden = Json::parse(file);
+  LLM llm(folder, {.dtype = "float32"});
+  SamplingParams params = greedy();
+  const std::vector<int32_t> ids = golden["greedy_ids"];
+  params.max_tokens = static_cast<int64_t>(ids.size());
+  EXPECT_EQ(generate_one(llm, golden["prompt_ids"], params).token_ids, ids);
+}
+
+}  // namespace
+}  // namespace nanovllm::testing

@@ -1,0 +1,75 @@
+#include "nanovllm/runtime/kv_size.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "nanovllm/base/error.h"
+
+namespace nanovllm {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+constexpr size_t kGiB = size_t{1} << 30;
+
+ModelConfig model() {
+  ModelConfig m;
+  m.num_layers = 4;
+  m.num_kv_heads = 2;
+  m.head_dim = 64;
+  m.max_position_embeddings = 4096;
+  return m;
+}
+// 2 (K and V) x 4 layers x 2 heads x 64 x 2 bytes
+constexpr size_t kTokenBytes = 2048;
+
+TEST(KvSize, IsTheLeastOfFourGibHalfOfWhatIsLeftAndTheNeed) {
+  EngineConfig config;
+  const auto size = [&](size_t left) { return size_kv_cache(config, model(), DType::kBF16, left); };
+  EXPECT_EQ(size(100 * kGiB).num_blocks, static_cast<int64_t>(4 * kGiB / (kTokenBytes * 64)));
+  EXPECT_EQ(size(2 * kGiB).num_blocks, static_cast<int64_t>(kGiB / (kTokenBytes * 64)));
+  config.max_num_seqs = 3;
+  EXPECT_EQ(size(100 * kGiB).num_blocks, 3 * 4096 / 64);
+  EXPECT_EQ(size(100 * kGiB).max_model_len, 4096);
+}
+
+TEST(KvSize, ContextIsTheLargestThatFits) {
+  EngineConfig config;
+  const KvSize size = size_kv_cache(config, model(), DType::kBF16, 1000 * kTokenBytes * 2);
+  EXPECT_EQ(size.num_blocks, 1000 / 64);
+  EXPECT_EQ(size.max_model_len, 15 * 64);
+}
+
+TEST(KvSize, OptionsWin) {
+  EngineConfig config;
+  config.kv_cache_memory_bytes = static_cast<int64_t>(100 * 64 * kTokenBytes);
+  EXPECT_EQ(size_kv_cache(config, model(), DType::kBF16, kGiB).num_blocks, 100);
+  EXPECT_EQ(size_kv_cache(config, model(), DType::kF32, kGiB).num_blocks, 50);
+  config.num_gpu_blocks_override = 7;
+  EXPECT_EQ(size_kv_cache(config, model(), DType::kBF16, kGiB).num_blocks, 7);
+}
+
+TEST(KvSize, MemoryThatOthersTookIsNoNegativeSize) {
+  const EngineConfig config;
+  EXPECT_THAT([&] { size_kv_cache(config, model(), DType::kBF16, 0); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("0.000 GiB"), HasSubstr("--block-size"))));
+}
+
+TEST(KvSize, LengthThatDoesNotFitIsRefusedWithTheOneThatDoes) {
+  EngineConfig config;
+  config.max_model_len = 5000;
+  EXPECT_THAT([&] { size_kv_cache(config, model(), DType::kBF16, kGiB); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("5000"), HasSubstr("4096"))));
+  config.max_model_len = 2000;
+  config.num_gpu_blocks_override = 10;
+  EXPECT_THAT([&] { size_kv_cache(config, model(), DType::kBF16, kGiB); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("lower it to 640"),
+                                             HasSubstr("--num-gpu-blocks-override 32"))));
+}
+
+TEST(KvSize, AvailableMemoryIsSomething) { EXPECT_GT(available_host_memory(), size_t{1} << 20); }
+
+}  // namespace
+}  // namespace nanovllm

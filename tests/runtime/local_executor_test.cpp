@@ -1,0 +1,83 @@
+#include "nanovllm/runtime/local_executor.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <latch>
+#include <cstring>
+#include <stdexcept>
+
+namespace nanovllm {
+namespace {
+
+StepInput make_step(uint64_t number, std::vector<std::byte>& buffer) {
+  StepArrays arrays;
+  arrays.token_ids.assign(number, static_cast<int32_t>(number));
+  return arrays.write(number, buffer);
+}
+
+TEST(LocalExecutor, RunsStepsInOrderAndCopiesTheirInput) {
+  LocalExecutor executor([](const StepInput& input, StepOutput& output) {
+    output.step = input.header().step;
+    for (const int32_t id : input.token_ids()) output.samples.push_back({.sequence = static_cast<uint64_t>(id)});
+  });
+  std::vector<std::byte> buffer;
+  executor.submit(make_step(1, buffer));
+  for (uint64_t number = 2; number < 200; ++number) {
+    executor.submit(make_step(number, buffer));
+    const StepOutput& output = executor.wait();
+    EXPECT_EQ(output.step, number - 1);
+    ASSERT_EQ(output.samples.size(), number - 1);
+    EXPECT_EQ(output.samples[0].sequence, number - 1);
+  }
+}
+
+TEST(LocalExecutor, SubmitReturnsWhileTheStepRuns) {
+  std::latch released(1);
+  std::atomic<int> runs = 0;
+  LocalExecutor executor([&](const StepInput&, StepOutput&) {
+    released.wait();
+    ++runs;
+  });
+  std::vector<std::byte> buffer;
+  executor.submit(make_step(1, buffer));
+  executor.submit(make_step(2, buffer));
+  EXPECT_EQ(runs, 0);
+  released.count_down();
+  executor.wait();
+  executor.wait();
+  EXPECT_EQ(runs, 2);
+}
+
+TEST(LocalExecutor, ExceptionsReachWait) {
+  LocalExecutor executor([](const StepInput& input, StepOutput&) {
+    if (input.header().step == 2) throw std::runtime_error("step 2");
+  });
+  std::vector<std::byte> buffer;
+  executor.submit(make_step(1, buffer));
+  executor.submit(make_step(2, buffer));
+  executor.wait();
+  EXPECT_THROW(executor.wait(), std::runtime_error);
+  executor.submit(make_step(3, buffer));
+  EXPECT_NO_THROW(executor.wait());
+}
+
+TEST(StepInput, SizesThatDisagreeAreRefused) {
+  std::vector<std::byte> buffer;
+  StepArrays arrays;
+  arrays.rows.push_back({});
+  arrays.token_ids = {1, 2, 3};
+  arrays.samples.push_back({9, 1, 0});
+  const StepInput input = arrays.write(5, buffer);
+  EXPECT_EQ(input.rows().size(), 1u);
+  EXPECT_EQ(input.token_ids()[2], 3);
+  EXPECT_EQ(input.samples()[0].sequence, 9u);
+  EXPECT_THROW(StepInput(std::span(buffer).first(buffer.size() - 4)), std::logic_error);
+  StepInput::Header header = input.header();
+  header.num_rows = 1000;
+  std::memcpy(buffer.data(), &header, sizeof header);
+  EXPECT_THROW(StepInput{buffer}, std::logic_error);
+}
+
+}  // namespace
+}  // namespace nanovllm
