@@ -161,7 +161,7 @@ Bound::Bound(const Builtin& builtin, Interpreter& interpreter, Budget& budget, A
     : interpreter(interpreter), budget(budget), builtin_(builtin) {
   size_t next = 0;  // positional argument
   bool takes_rest = false;
-  for (std::string_view parameter : split(builtin.parameters, " ", -1)) {
+  for (std::string_view parameter : split(builtin.parameters, " ")) {
     if (parameter == "*") {
       takes_rest = true;
       break;
@@ -170,19 +170,18 @@ Bound::Bound(const Builtin& builtin, Interpreter& interpreter, Budget& budget, A
     if (optional) parameter.remove_suffix(1);
     const auto named =
         std::ranges::find(args.named, parameter, &std::pair<std::string, Value>::first);
+    Value value;
+    const bool given = next < args.positional.size() || named != args.named.end();
     if (next < args.positional.size()) {
-      values_.push_back(std::move(args.positional[next++]));
-      given_.push_back(true);
-    } else if (named != args.named.end()) {
-      values_.push_back(std::move(named->second));
-      given_.push_back(true);
+      value = std::move(args.positional[next++]);
+    } else if (given) {
+      value = std::move(named->second);
       args.named.erase(named);
-    } else if (optional) {
-      values_.emplace_back();
-      given_.push_back(false);
-    } else {
+    } else if (!optional) {
       raise("{}() is missing its argument '{}'", builtin.name, parameter);
     }
+    values_.push_back(std::move(value));
+    given_.push_back(given);
   }
   args.positional.erase(args.positional.begin(),
                         args.positional.begin() + static_cast<ptrdiff_t>(next));
@@ -210,52 +209,34 @@ const Builtin* find_test(std::string_view name) { return find_in(kTests, name); 
 const Builtin* find_global(std::string_view name) { return find_in(kGlobals, name); }
 
 std::optional<Int> parse_integer(std::string_view text, int base) {
-  text = strip(text, std::nullopt, true, true);
+  text = strip(text);
   const bool is_negative = text.starts_with('-');
   if (is_negative || text.starts_with('+')) text.remove_prefix(1);
-  const char letter = base == 16 ? 'x' : base == 8 ? 'o' : base == 2 ? 'b' : '\0';
-  if (letter != '\0' && text.size() > 2 && text[0] == '0' && (text[1] | 0x20) == letter)
-    text.remove_prefix(2);
+  if (base == 16 && (text.starts_with("0x") || text.starts_with("0X"))) text.remove_prefix(2);
   Int value = 0;
-  bool after_digit = false;
   for (const char c : text) {
-    if (c == '_' && after_digit) {
-      after_digit = false;
-      continue;
-    }
-    const char low = static_cast<char>(c | 0x20);
-    const int digit = c >= '0' && c <= '9'       ? c - '0'
-                      : low >= 'a' && low <= 'z' ? low - 'a' + 10
-                                                 : 99;
+    const auto u = static_cast<unsigned char>(c);
+    const int digit = std::isdigit(u) != 0   ? c - '0'
+                      : std::isalpha(u) != 0 ? (c | 0x20) - 'a' + 10
+                                             : base;
     if (digit >= base) return std::nullopt;
     if (__builtin_mul_overflow(value, base, &value) || __builtin_add_overflow(value, digit, &value))
       raise("an integer does not fit into 128 bits");
-    after_digit = true;
   }
-  if (!after_digit) return std::nullopt;
+  if (text.empty()) return std::nullopt;
   return is_negative ? -value : value;
 }
 
 std::optional<double> parse_float(std::string_view text) {
-  text = strip(text, std::nullopt, true, true);
-  const bool is_negative = text.starts_with('-');
-  if (is_negative || text.starts_with('+')) text.remove_prefix(1);
-  std::string digits;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto is_digit_at = [&](size_t at) {
-      return at < text.size() && text[at] >= '0' && text[at] <= '9';
-    };
-    if (text[i] != '_') digits += text[i];
-    else if (i == 0 || !is_digit_at(i - 1) || !is_digit_at(i + 1)) return std::nullopt;
-  }
-  if (digits.empty() || digits[0] == '-' || digits[0] == '+') return std::nullopt;
+  text = strip(text);
+  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
   double value = 0;
-  const char* end = digits.data() + digits.size();
-  const auto [last, error] = std::from_chars(digits.data(), end, value);
-  if (last != end || error == std::errc::invalid_argument || text.ends_with(')'))
+  const auto [last, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (last != text.data() + text.size() || error == std::errc::invalid_argument ||
+      text.ends_with(')'))
     return std::nullopt;
-  if (error == std::errc::result_out_of_range) value = std::strtod(digits.c_str(), nullptr);
-  return is_negative ? -value : value;
+  // Too large or too small: infinity or zero, as strtod has it.
+  return error == std::errc() ? value : std::strtod(std::string(text).c_str(), nullptr);
 }
 
 }  // namespace nanovllm::jinja

@@ -66,7 +66,6 @@ std::optional<double> parse_float(std::string_view text);
 
 /// fmt % args and fmt.format(args).
 std::string format_percent(std::string_view format, const Args& args, Budget& budget);
-std::string format_braces(std::string_view format, const Args& args, Interpreter& interpreter,
-                          Budget& budget);
+std::string format_braces(std::string_view format, const Args& args, Budget& budget);
 
 }  // namespace nanovllm::jinja

@@ -21,10 +21,8 @@ Values attribute_path(const Value& attribute) {
   if (attribute.is_none()) return {};
   if (!attribute.is_string()) return {attribute};
   Values path;
-  for (const std::string_view part : split(attribute.string(), ".", -1)) {
-    const bool number =
-        !part.empty() && std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; });
-    const std::optional<Int> index = number ? parse_integer(part) : std::nullopt;
+  for (const std::string_view part : split(attribute.string(), ".")) {
+    const std::optional<Int> index = parse_integer(part);
     path.push_back(index ? Value(*index) : Value(part));
   }
   return path;
@@ -35,25 +33,20 @@ Value follow(Value item, const Values& path, Interpreter& interpreter) {
   return item;
 }
 
-/// What sort, unique, min, max and groupby compare: the item or an attribute of it, without case
-/// unless asked for.
+/// What sort, unique, min and max compare: the item or an attribute of it, without case unless
+/// asked for.
 struct Key {
   Bound& a;
   Values path;
   bool case_sensitive;
-  Value otherwise = {};
 
   Key(Bound& a, size_t attribute, size_t case_sensitive)
       : a(a),
         path(a.has(attribute) ? attribute_path(a[attribute]) : Values{}),
         case_sensitive(a.flag(case_sensitive)) {}
 
-  Value exact(const Value& item) const {
-    Value v = follow(item, path, a.interpreter);
-    return v.is_undefined() && !otherwise.is_undefined() ? otherwise : v;
-  }
   Value operator()(const Value& item) const {
-    Value v = exact(item);
+    Value v = follow(item, path, a.interpreter);
     if (case_sensitive || !v.is_string()) return v;
     a.budget.build(v.string().size());
     return to_lower(v.string());
@@ -61,36 +54,33 @@ struct Key {
 };
 
 /// Stable, by keys computed once.
-Values sort_by(Values items, const std::function<Value(const Value&)>& key, bool reverse,
-               Budget& budget) {
-  std::vector<std::pair<Value, size_t>> order;
-  for (size_t i = 0; i < items.size(); ++i) order.emplace_back(key(items[i]), i);
-  budget.build(order.size() * 2 * sizeof(Value));
-  std::stable_sort(order.begin(), order.end(), [&](const auto& x, const auto& y) {
-    const auto& [small, large] = reverse ? std::tie(y, x) : std::tie(x, y);
-    return compare(small.first, large.first, "<", budget) == -1;
+Value sort_by(Values items, const std::function<Value(const Value&)>& key, bool reverse,
+              Budget& budget) {
+  std::vector<std::pair<Value, Value>> keyed;
+  budget.build(items.size() * 2 * sizeof(Value));
+  for (Value& item : items) keyed.emplace_back(key(item), std::move(item));
+  std::ranges::stable_sort(keyed, [&](const auto& x, const auto& y) {
+    return compare((reverse ? y : x).first, (reverse ? x : y).first, "<", budget) == -1;
   });
-  Values sorted;
-  for (const auto& entry : order) sorted.push_back(items[entry.second]);
-  return sorted;
+  for (size_t i = 0; i < items.size(); ++i) items[i] = std::move(keyed[i].second);
+  return make_list(std::move(items), budget);
 }
 
 Value filter_sort(Bound& a) {  // value reverse case_sensitive attribute
-  std::vector<Key> keys;
+  std::vector<Key> keys(1, Key(a, 3, 2));
   if (a.has(3) && a[3].is_string()) {
-    for (const std::string_view part : split(a[3].string(), ",", -1)) {
+    keys.clear();
+    for (const std::string_view part : split(a[3].string(), ",")) {
       keys.emplace_back(a, 3, 2);
-      keys.back().path = attribute_path(Value(part));
+      keys.back().path = attribute_path(part);
     }
-  } else {
-    keys.emplace_back(a, 3, 2);
   }
   const auto key = [&](const Value& item) {
     Values values;
     for (const Key& k : keys) values.push_back(k(item));
     return make_list(std::move(values), a.budget);
   };
-  return make_list(sort_by(to_list(a[0], a.budget), key, a.flag(1), a.budget), a.budget);
+  return sort_by(to_list(a[0], a.budget), key, a.flag(1), a.budget);
 }
 
 Value filter_dictsort(Bound& a) {  // value case_sensitive by reverse
@@ -104,24 +94,7 @@ Value filter_dictsort(Bound& a) {  // value case_sensitive by reverse
     const Value& v = pair.sequence()->items[by == "key" ? 0 : 1];
     return a.flag(1) || !v.is_string() ? v : Value(to_lower(v.string()));
   };
-  return make_list(sort_by(std::move(pairs), key, a.flag(3), a.budget), a.budget);
-}
-
-Value filter_groupby(Bound& a) {  // value attribute default case_sensitive
-  Key key(a, 1, 3);
-  if (a.has(2)) key.otherwise = a[2];
-  const Values sorted = sort_by(to_list(a[0], a.budget), std::cref(key), false, a.budget);
-  Values groups;
-  for (size_t i = 0; i < sorted.size();) {
-    Values group;
-    const Value first = key(sorted[i]);
-    const Value name = key.exact(sorted[i]);
-    for (; i < sorted.size() && equal(key(sorted[i]), first, a.budget); ++i)
-      group.push_back(sorted[i]);
-    groups.push_back(make_list({name, make_list(std::move(group), a.budget)}, a.budget,
-                               Sequence::Kind::kTuple, "group"));
-  }
-  return make_list(std::move(groups), a.budget);
+  return sort_by(std::move(pairs), key, a.flag(3), a.budget);
 }
 
 Value filter_unique(Bound& a) {  // value case_sensitive attribute
@@ -265,45 +238,6 @@ Value filter_items_of(Bound& a) {
   return iterator(std::move(pairs), a);
 }
 
-/// Rows of `count` items, the last one filled up.
-Value filter_batch(Bound& a) {  // value linecount fill_with
-  const int64_t count = a.integer(1);
-  Values rows, row;
-  for (Value& item : to_list(a[0], a.budget)) {
-    if (static_cast<int64_t>(row.size()) == count)
-      rows.push_back(make_list(std::exchange(row, {}), a.budget));
-    row.push_back(std::move(item));
-  }
-  if (!row.empty()) {
-    if (a.has(2) && !a[2].is_none() && static_cast<int64_t>(row.size()) < count) {
-      a.budget.build(static_cast<size_t>(count) * sizeof(Value));
-      row.resize(static_cast<size_t>(count), a[2]);
-    }
-    rows.push_back(make_list(std::move(row), a.budget));
-  }
-  return iterator(std::move(rows), a);
-}
-
-/// `count` columns of nearly the same length, the longer ones first.
-Value filter_slice(Bound& a) {  // value slices fill_with
-  const int64_t count = a.integer(1);
-  if (count < 1) raise("slice needs at least one column");
-  const Values items = to_list(a[0], a.budget);
-  const int64_t size = static_cast<int64_t>(items.size()) / count;
-  const int64_t longer = static_cast<int64_t>(items.size()) % count;
-  Values columns;
-  auto next = items.begin();
-  for (int64_t i = 0; i < count; ++i) {
-    a.budget.step();
-    const auto end = next + size + (i < longer ? 1 : 0);
-    Values column(next, end);
-    next = end;
-    if (a.has(2) && !a[2].is_none() && i >= longer) column.push_back(a[2]);
-    columns.push_back(make_list(std::move(column), a.budget));
-  }
-  return iterator(std::move(columns), a);
-}
-
 Value filter_join(Bound& a) {  // value d attribute
   const Values path = a.has(2) ? attribute_path(a[2]) : Values{};
   const std::string separator = a.has(1) ? text(a, 1) : "";
@@ -316,88 +250,24 @@ Value filter_join(Bound& a) {  // value d attribute
   return out.take();
 }
 
+/// So many spaces, or the text itself.
+std::string indentation(Bound& a, size_t i, int64_t otherwise) {
+  if (a.has(i) && a[i].is_string()) return a[i].string();
+  return std::string(static_cast<size_t>(std::clamp<int64_t>(a.integer(i, otherwise), 0, 1000)),
+                     ' ');
+}
+
 Value filter_indent(Bound& a) {  // s width first blank
-  const std::string& s = a.string(0);
-  const std::string indent =
-      a.has(1) && a[1].is_string()
-          ? a[1].string()
-          : std::string(static_cast<size_t>(std::clamp<int64_t>(a.integer(1, 4), 0, 10000)), ' ');
+  const std::string lines = a.string(0) + "\n";
+  const std::string indent = indentation(a, 1, 4);
   Writer out(a.budget);
   if (a.flag(2)) out.add(indent);
   bool first = true;
-  for (const std::string_view line : split_lines(s + "\n")) {
+  for (const std::string_view line : split_lines(lines)) {
     if (!first) out.add("\n");
     if (!first && (!line.empty() || a.flag(3))) out.add(indent);
     out.add(line);
     first = false;
-  }
-  return out.take();
-}
-
-Value filter_truncate(Bound& a) {  // s length killwords end leeway
-  const std::string& s = a.string(0);
-  const std::string end = a.has(3) ? a.string(3) : "...";
-  const int64_t length = a.integer(1, 255);
-  const auto end_length = static_cast<int64_t>(count_code_points(end));
-  if (length < end_length) raise("truncate: expected length >= {}, got {}", end_length, length);
-  if (static_cast<int64_t>(count_code_points(s)) <= length + a.integer(4, 5)) return a[0];
-  std::string_view kept =
-      std::string_view(s).substr(0, byte_offset(s, static_cast<size_t>(length - end_length)));
-  if (!a.flag(2)) kept = rsplit(kept, " ", 1)[0];
-  Writer out(a.budget);
-  out.add(kept);
-  out.add(end);
-  return out.take();
-}
-
-Value filter_title(Bound& a) {
-  // Not str.title(): words begin after whitespace, a hyphen and opening brackets only.
-  const std::string s = text(a);
-  std::string out;
-  bool begins = true;
-  for (size_t i = 0; i < s.size();) {
-    const size_t begin = i;
-    const int32_t c = next_code_point(s, i);
-    const std::string_view one = std::string_view(s).substr(begin, i - begin);
-    const bool separates =
-        is_space(c) || (c < 0x80 && std::string_view("-({[<").find(static_cast<char>(c)) !=
-                                        std::string_view::npos);
-    out += begins ? to_upper(one) : to_lower(one);
-    begins = separates;
-  }
-  return out;
-}
-
-Value filter_wordcount(Bound& a) {
-  const std::string s = text(a);
-  int64_t count = 0;
-  bool inside = false;
-  for (size_t i = 0; i < s.size();) {
-    const int32_t c = next_code_point(s, i);
-    const bool word = c == '_' || is_letter(c) || is_digit(c);
-    count += word && !inside ? 1 : 0;
-    inside = word;
-  }
-  return count;
-}
-
-Value filter_urlencode(Bound& a) {
-  const auto encode = [&](const std::string& s, std::string_view safe) {
-    std::string out;
-    for (const char c : s) {
-      const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0 ||
-                         safe.find(c) != std::string_view::npos;
-      if (plain) out += c;
-      else out += fmt::format("%{:02X}", static_cast<unsigned char>(c));
-    }
-    return out;
-  };
-  if (a[0].dict() == nullptr) return encode(text(a), "_.-~/");
-  Writer out(a.budget);
-  for (const auto& [key, value] : a[0].dict()->items) {
-    if (&key != &a[0].dict()->items[0].first) out.add("&");
-    out.add(encode(to_string(key, a.budget), "_.-~") + "=" +
-            encode(to_string(value, a.budget), "_.-~"));
   }
   return out.take();
 }
@@ -434,31 +304,21 @@ Value filter_round(Bound& a) {  // value precision method
   const Value& v = a[0].defined();
   if (!v.is_number()) raise("type {} doesn't define __round__ method", v.type_name());
   const std::string method = a.has(2) ? a.string(2) : "common";
-  const int64_t precision = std::clamp<int64_t>(a.integer(1), -400, 400);
-  if (method != "common" && method != "ceil" && method != "floor")
-    raise("method must be common, ceil or floor");
-  if (method != "common") {
-    const double scale = std::pow(10.0, static_cast<double>(precision));
-    const double scaled = v.number() * scale;
-    return (method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale;
-  }
+  const int64_t precision = std::clamp<int64_t>(a.integer(1), -300, 300);
+  const double scale = std::pow(10.0, static_cast<double>(precision));
+  if (method == "ceil") return std::ceil(v.number() * scale) / scale;
+  if (method == "floor") return std::floor(v.number() * scale) / scale;
+  if (method != "common") raise("method must be common, ceil or floor");
   if (v.is_integer() && precision >= 0) return v.integer();
-  const double d = v.number();
-  if (!std::isfinite(d)) return d;
-  if (precision >= 0) {
-    // The C library rounds the exact value, half to even, as Python does.
-    return *parse_float(fmt::format("{:.{}f}", d, precision));
-  }
-  const double scale = std::pow(10.0, static_cast<double>(-precision));
-  const double rounded = std::nearbyint(d / scale) * scale;
+  // Printing rounds the exact value, half to even, as Python does.
+  if (precision >= 0) return *parse_float(fmt::format("{:.{}f}", v.number(), precision));
+  const double rounded = std::nearbyint(v.number() * scale) / scale;
   return v.is_integer() ? Value(static_cast<Int>(rounded)) : Value(rounded);
 }
 
 Value filter_abs(Bound& a) {
-  if (!a[0].defined().is_number()) raise("bad operand type for abs(): '{}'", a[0].type_name());
-  return a[0].is_float()      ? Value(std::fabs(a[0].number()))
-         : a[0].integer() < 0 ? negative(a[0])
-                              : Value(a[0].integer());
+  const bool is_negative = a[0].defined().is_number() && a[0].number() < 0;
+  return is_negative ? negative(a[0]) : negative(negative(a[0]));
 }
 
 Value filter_replace(Bound& a) {  // s old new count
@@ -476,10 +336,7 @@ Value filter_tojson(Bound& a) {  // x ensure_ascii indent separators sort_keys
   if (a.has(2) && !a[2].is_none()) {
     style.pretty = true;
     style.item_separator = ",";
-    style.indent =
-        a[2].is_string()
-            ? a[2].string()
-            : std::string(static_cast<size_t>(std::clamp<int64_t>(a.integer(2), 0, 10000)), ' ');
+    style.indent = indentation(a, 2, 0);
   }
   if (a.has(3) && !a[3].is_none()) {
     const Values pair = to_list(a[3], a.budget);
@@ -493,10 +350,9 @@ Value filter_tojson(Bound& a) {  // x ensure_ascii indent separators sort_keys
 
 Value filter_trim(Bound& a) {  // value chars
   const std::string s = text(a);
-  const bool chars = a.has(1) && !a[1].is_none();
-  return {std::string(strip(s, chars ? std::optional<std::string_view>(a.string(1)) : std::nullopt,
-                            true, true)),
-          a[0].is_markup()};
+  const Chars chars = a.has(1) && !a[1].is_none() ? Chars(a.string(1)) : Chars();
+  a.budget.read(s.size() * (chars ? chars->size() : 1));
+  return {std::string(strip(s, chars)), a[0].is_markup()};
 }
 
 Value filter_escape(Bound& a) {
@@ -511,7 +367,6 @@ Value filter_default(Bound& a) {  // value default_value boolean
   return keep ? a[0] : a.has(1) ? a[1] : Value("");
 }
 
-Value filter_attr(Bound& a) { return a.interpreter.attribute(a[0], text(a, 1)); }
 Value filter_capitalize(Bound& a) { return capitalize(text(a)); }
 Value filter_format(Bound& a) { return format_percent(text(a), a.rest, a.budget); }
 Value filter_length(Bound& a) { return length(a[0], a.budget); }
@@ -520,18 +375,11 @@ Value filter_lower(Bound& a) { return to_lower(text(a)); }
 Value filter_upper(Bound& a) { return to_upper(text(a)); }
 Value filter_safe(Bound& a) { return {text(a), true}; }
 Value filter_string(Bound& a) { return a[0].is_string() ? a[0] : Value(text(a)); }
-Value filter_center(Bound& a) {
-  Args args{{Value(text(a)), a.integer(1, 80)}, {}};
-  const Builtin& method = *find_method(args.positional[0], "center");
-  return a.interpreter.call(method, std::move(args));
-}
+Value filter_title(Bound& a) { return title_words(text(a)); }
 
 constexpr Builtin kFilters[] = {
     {"abs", "x", filter_abs},
-    {"attr", "obj name", filter_attr},
-    {"batch", "value linecount fill_with?", filter_batch},
     {"capitalize", "s", filter_capitalize},
-    {"center", "value width?", filter_center},
     {"count", "value", filter_length},
     {"d", "value default_value? boolean?", filter_default},
     {"default", "value default_value? boolean?", filter_default},
@@ -541,7 +389,6 @@ constexpr Builtin kFilters[] = {
     {"first", "seq", filter_first},
     {"float", "value default?", filter_float},
     {"format", "value *", filter_format},
-    {"groupby", "value attribute default? case_sensitive?", filter_groupby},
     {"indent", "s width? first? blank?", filter_indent},
     {"int", "value default? base?", filter_int},
     {"items", "value", filter_items_of},
@@ -561,18 +408,14 @@ constexpr Builtin kFilters[] = {
     {"safe", "value", filter_safe},
     {"select", "value *", filter_select},
     {"selectattr", "value *", filter_selectattr},
-    {"slice", "value slices fill_with?", filter_slice},
     {"sort", "value reverse? case_sensitive? attribute?", filter_sort},
     {"string", "value", filter_string},
     {"sum", "iterable attribute? start?", filter_sum},
     {"title", "s", filter_title},
     {"tojson", "x ensure_ascii? indent? separators? sort_keys?", filter_tojson},
     {"trim", "value chars?", filter_trim},
-    {"truncate", "s length? killwords? end? leeway?", filter_truncate},
     {"unique", "value case_sensitive? attribute?", filter_unique},
     {"upper", "s", filter_upper},
-    {"urlencode", "value", filter_urlencode},
-    {"wordcount", "s", filter_wordcount},
 };
 
 }  // namespace

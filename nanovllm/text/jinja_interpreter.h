@@ -1,7 +1,6 @@
 #pragma once
 
 #include <ctime>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,7 +31,8 @@ struct Loop {
   Scope* outer;
   Values source;         // before the loop's condition is applied,
   size_t num_taken = 0;  // which happens no earlier than the next item is asked for
-  std::deque<Value> ahead;
+  Values ready;          // items that passed it; those from `next` on are still to come
+  size_t next = 0;
   int64_t index = -1;
   int depth;
   Value previous = {};
@@ -66,7 +66,14 @@ class Interpreter {
 
  private:
   enum class Flow { kNormal, kBreak, kContinue };
-  struct Level;
+  /// Of expressions, statements and macro calls within each other: about where CPython ends a
+  /// template's recursion, and a megabyte of stack.
+  static constexpr int kMaxDepth = 1000;
+  struct Level {
+    explicit Level(Interpreter& interpreter);
+    ~Level() { --depth; }
+    int& depth;
+  };
 
   Flow execute(const Body& body, Scope& scope);
   Flow execute(const Stmt& stmt, Scope& scope);

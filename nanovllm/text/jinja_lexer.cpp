@@ -12,8 +12,6 @@ namespace {
 
 using Type = Token::Type;
 
-constexpr size_t kNone = std::string_view::npos;
-
 // Longest first.
 constexpr std::array<std::string_view, 26> kOperators = {
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
@@ -28,7 +26,7 @@ class Lexer {
   std::vector<Token> run() {
     while (pos_ < source_.size()) {
       const size_t tag = next_tag();
-      if (tag == kNone) {
+      if (tag == kNotFound) {
         add(Type::kData, pos_, source_.substr(pos_));
         break;
       }
@@ -59,9 +57,9 @@ class Lexer {
   }
 
   size_t next_tag() const {
-    for (size_t i = source_.find('{', pos_); i != kNone; i = source_.find('{', i + 1))
+    for (size_t i = source_.find('{', pos_); i != kNotFound; i = source_.find('{', i + 1))
       if (const char c = at(i + 1); c == '%' || c == '{' || c == '#') return i;
-    return kNone;
+    return kNotFound;
   }
 
   void skip_space() {
@@ -104,7 +102,7 @@ class Lexer {
 
   void skip_comment(size_t tag) {
     const size_t end = source_.find("#}", pos_);
-    if (end == kNone) throw TemplateError("a comment without its end '#}'", tag);
+    if (end == kNotFound) throw TemplateError("a comment without its end '#}'", tag);
     const bool is_signed = end > pos_ && (at(end - 1) == '-' || at(end - 1) == '+');
     pos_ = end - (is_signed ? 1 : 0);
     skip_end("#}", true);
@@ -124,7 +122,8 @@ class Lexer {
     }
     skip_end("%}", false);
     const size_t text = pos_;
-    for (size_t end = source_.find("{%", pos_); end != kNone; end = source_.find("{%", end + 1)) {
+    for (size_t end = source_.find("{%", pos_); end != kNotFound;
+         end = source_.find("{%", end + 1)) {
       const char sign = at(end + 2) == '-' || at(end + 2) == '+' ? at(end + 2) : '\0';
       pos_ = end + (sign == '\0' ? 2 : 3);
       skip_space();
@@ -151,7 +150,7 @@ class Lexer {
         return;
       }
       size_t next = pos_;
-      const int32_t c = next_code_point(source_, next);
+      const char32_t c = next_code_point(source_, next);
       if (is_space(c)) pos_ = next;
       else if (c < 0x80 && is_decimal(static_cast<char>(c))) read_number();
       else if (c == '\'' || c == '"') read_string(static_cast<char>(c));
@@ -163,7 +162,7 @@ class Lexer {
   void read_name() {
     const size_t begin = pos_;
     for (size_t next = pos_; next < source_.size(); pos_ = next) {
-      const int32_t c = next_code_point(source_, next);
+      const char32_t c = next_code_point(source_, next);
       if (c != '_' && !is_letter(c) && !is_digit(c)) break;
     }
     add(Type::kName, begin, source_.substr(begin, pos_ - begin));
@@ -191,55 +190,34 @@ class Lexer {
     throw TemplateError(fmt::format("unexpected character {}", quote(c)), pos_);
   }
 
-  /// Digits that "_" may separate, appended to `out`.
-  void read_digits(std::string& out, bool hexadecimal = false) {
-    const auto is = [&](char c) {
-      return is_decimal(c) || (hexadecimal && std::isxdigit(static_cast<unsigned char>(c)) != 0);
-    };
-    while (is(at(pos_)) || (at(pos_) == '_' && is(at(pos_ + 1)))) {
-      if (at(pos_) != '_') out += at(pos_);
-      ++pos_;
-    }
-  }
-
+  /// Decimal digits alone: nobody writes the other notations of Python into a template.
   void read_number() {
     const size_t begin = pos_;
-    std::string digits;
-    int base = 10;
-    if (const char x = static_cast<char>(at(begin + 1) | 0x20);
-        at(begin) == '0' && (x == 'x' || x == 'o' || x == 'b')) {
-      base = x == 'x' ? 16 : x == 'o' ? 8 : 2;
-      pos_ += at(begin + 2) == '_' ? 3 : 2;
-      read_digits(digits, base == 16);
-    } else {
-      read_digits(digits);
-      const bool after_dot = begin > 0 && source_[begin - 1] == '.';  // a.0.5 are two subscripts
-      bool is_float = false;
-      if (!after_dot && at(pos_) == '.' && is_decimal(at(pos_ + 1))) {
-        is_float = true;
-        digits += at(pos_++);
-        read_digits(digits);
+    const auto skip_digits = [&] {
+      while (is_decimal(at(pos_))) ++pos_;
+    };
+    skip_digits();
+    Type type = Type::kInteger;
+    if (begin == 0 || source_[begin - 1] != '.') {  // a.0.5 are two subscripts
+      if (at(pos_) == '.' && is_decimal(at(pos_ + 1))) {
+        type = Type::kFloat;
+        ++pos_;
+        skip_digits();
       }
       const size_t sign = at(pos_ + 1) == '+' || at(pos_ + 1) == '-' ? 1 : 0;
-      if (!after_dot && (at(pos_) | 0x20) == 'e' && is_decimal(at(pos_ + 1 + sign))) {
-        is_float = true;
-        digits += source_.substr(pos_, 1 + sign);
+      if ((at(pos_) == 'e' || at(pos_) == 'E') && is_decimal(at(pos_ + 1 + sign))) {
+        type = Type::kFloat;
         pos_ += 1 + sign;
-        read_digits(digits);
+        skip_digits();
       }
-      if (is_float)
-        return add(Type::kFloat, begin, source_.substr(begin, pos_ - begin),
-                   Value(std::strtod(digits.c_str(), nullptr)));
-      if (digits.size() > 1 && digits[0] == '0' &&
-          digits.find_first_not_of('0') != std::string::npos)
-        throw TemplateError("a number begins with 0", begin);
     }
+    const std::string digits(source_.substr(begin, pos_ - begin));
+    if (type == Type::kFloat) return add(type, begin, digits, std::strtod(digits.c_str(), nullptr));
     uint64_t value = 0;
-    const auto [last, error] =
-        std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
-    if (error != std::errc() || last != digits.data() + digits.size())
-      throw TemplateError("not an integer of up to 64 bits", begin);
-    add(Type::kInteger, begin, source_.substr(begin, pos_ - begin), Value(static_cast<Int>(value)));
+    const char* end = digits.data() + digits.size();
+    if (std::from_chars(digits.data(), end, value).ec != std::errc())
+      throw TemplateError("an integer above 64 bits", begin);
+    add(type, begin, digits, static_cast<Int>(value));
   }
 
   void read_string(char mark) {
@@ -256,51 +234,15 @@ class Lexer {
 
   /// An escape of Python's string literals; an unknown one stands for itself.
   void read_escape(std::string& out) {
-    const size_t begin = pos_;
+    constexpr std::string_view kLetters = "\n\\'\"abfnrtv", kMeanings = "\\'\"\a\b\f\n\r\t\v";
     const char c = at(pos_ + 1);
     pos_ += 2;
-    switch (c) {
-      case '\n':
-        return;
-      case '\\':
-      case '\'':
-      case '"':
-        out += c;
-        return;
-      case 'a':
-        out += '\a';
-        return;
-      case 'b':
-        out += '\b';
-        return;
-      case 'f':
-        out += '\f';
-        return;
-      case 'n':
-        out += '\n';
-        return;
-      case 'r':
-        out += '\r';
-        return;
-      case 't':
-        out += '\t';
-        return;
-      case 'v':
-        out += '\v';
-        return;
-      default:
-        break;
+    if (const size_t known = kLetters.find(c); known != kNotFound) {
+      if (known > 0) out += kMeanings[known - 1];  // a line end vanishes
+      return;
     }
-    size_t count = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
-    int base = 16;
-    if (c >= '0' && c <= '7') {
-      base = 8;
-      --pos_;
-      count = 1;
-      while (count < 3 && at(pos_ + count) >= '0' && at(pos_ + count) <= '7') ++count;
-    }
+    const size_t count = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     if (count == 0) {
-      if (c == 'N') throw TemplateError("named characters (\\N) are not supported", begin);
       out += '\\';
       --pos_;
       return;
@@ -308,11 +250,11 @@ class Lexer {
     uint32_t code = 0;
     const std::string_view digits = source_.substr(pos_, count);
     const auto [last, error] =
-        std::from_chars(digits.data(), digits.data() + digits.size(), code, base);
-    if (digits.size() < count || error != std::errc() || last != digits.data() + count ||
-        code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
-      throw TemplateError("a bad character escape", begin);
-    append_code_point(out, static_cast<int32_t>(code));
+        std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
+    if (error != std::errc() || last != digits.data() + count || code > 0x10FFFF ||
+        (code >= 0xD800 && code < 0xE000))
+      throw TemplateError("a bad character escape", pos_ - 2);
+    out += encode(code);
     pos_ += count;
   }
 

@@ -27,6 +27,8 @@ struct Token {
   uint32_t offset;   // where it begins in the source
   std::string text;  // of a string: with its escapes replaced
   Value value = {};  // of a number
+
+  bool is(Type wanted, std::string_view written) const { return type == wanted && text == written; }
 };
 
 /// Line ends become "\n", and one at the very end is dropped, as Jinja2 does before all else.

@@ -10,10 +10,6 @@ namespace nanovllm::jinja {
 
 namespace {
 
-using Chars = std::optional<std::string_view>;
-
-constexpr size_t kNone = std::string_view::npos;
-
 /// An argument that is a text, or absent where it is None or not given.
 Chars optional_text(Bound& a, size_t i) {
   if (!a.has(i) || a[i].is_none()) return std::nullopt;
@@ -51,27 +47,10 @@ Value split_by(Bound& a) {  // self sep maxsplit
   const Chars separator = optional_text(a, 1);
   if (separator && separator->empty()) raise("empty separator");
   a.budget.build(a.string(0).size());
-  // Searching from the right looks at every place in turn.
-  if (separator && kSplit == rsplit)
-    a.budget.step(static_cast<int64_t>(a.string(0).size() / 1024 * separator->size()));
   return list_of(a, kSplit(a.string(0), separator, a.integer(2, -1)));
 }
 
 Value str_splitlines(Bound& a) { return list_of(a, split_lines(a.string(0), a.flag(1))); }
-
-template <bool kLast>
-Value partitioned(Bound& a) {  // self sep
-  const std::string_view s = a.string(0), separator = a.string(1);
-  if (separator.empty()) raise("empty separator");
-  a.budget.step(static_cast<int64_t>(s.size() / 1024 * separator.size()));
-  const size_t at = kLast ? s.rfind(separator) : find(s, separator);
-  if (at == kNone)
-    return kLast ? make_tuple({Value(""), Value(""), part(a, s)}, a.budget)
-                 : make_tuple({part(a, s), Value(""), Value("")}, a.budget);
-  return make_tuple(
-      {part(a, s.substr(0, at)), part(a, separator), part(a, s.substr(at + separator.size()))},
-      a.budget);
-}
 
 /// The object between the optional positions `i` and `i + 1`, which count as in a slice, and where
 /// it begins.
@@ -85,7 +64,7 @@ std::pair<std::string_view, size_t> window(Bound& a, size_t i) {
     return n < 0 ? std::max<int64_t>(n + size, 0) : n;
   };
   const int64_t begin = position(i, 0), end = std::min(position(i + 1, size), size);
-  if (begin > end) return {std::string_view(), kNone};
+  if (begin > end) return {std::string_view(), kNotFound};
   const size_t first = byte_offset(s, static_cast<size_t>(begin));
   return {s.substr(first, byte_offset(s.substr(first), static_cast<size_t>(end - begin))), first};
 }
@@ -93,7 +72,7 @@ std::pair<std::string_view, size_t> window(Bound& a, size_t i) {
 template <bool kEnd>
 Value has_affix(Bound& a) {  // self affix start end; a tuple's items are alternatives
   const auto [s, begin] = window(a, 2);
-  if (begin == kNone) return false;
+  if (begin == kNotFound) return false;
   const auto fits = [&s = s](const Value& affix) {
     if (!affix.defined().is_string())
       raise("{} first arg must be str or a tuple of str, not {}", kEnd ? "endswith" : "startswith",
@@ -109,12 +88,12 @@ Value has_affix(Bound& a) {  // self affix start end; a tuple's items are altern
 template <bool kLast>
 int64_t position_of(Bound& a) {  // self sub start end
   const auto [s, begin] = window(a, 2);
-  if (begin == kNone) return -1;
+  if (begin == kNotFound) return -1;
   const std::string_view needle = a.string(1);
   a.budget.read(s.size());
   if (kLast) a.budget.step(static_cast<int64_t>(s.size() / 1024 * needle.size()));
   const size_t at = kLast ? s.rfind(needle) : find(s, needle);
-  if (at == kNone) return -1;
+  if (at == kNotFound) return -1;
   return static_cast<int64_t>(
       count_code_points(std::string_view(a.string(0)).substr(0, begin + at)));
 }
@@ -132,11 +111,12 @@ Value str_index(Bound& a) {
 Value str_count(Bound& a) {  // self sub start end
   const auto [s, begin] = window(a, 2);
   const std::string& needle = a.string(1);
-  if (begin == kNone) return 0;
+  if (begin == kNotFound) return 0;
   a.budget.read(s.size());
   if (needle.empty()) return count_code_points(s) + 1;
   int64_t count = 0;
-  for (size_t at = find(s, needle); at != kNone; at = find(s, needle, at + needle.size())) ++count;
+  for (size_t at = find(s, needle); at != kNotFound; at = find(s, needle, at + needle.size()))
+    ++count;
   return count;
 }
 
@@ -147,7 +127,7 @@ Value str_replace(Bound& a) {  // self old new count
   size_t from = 0;
   for (; left != 0; --left) {
     size_t at = find(s, old, from);
-    if (at == kNone) break;
+    if (at == kNotFound) break;
     if (old.empty()) {  // before each character, and at the end
       out.add(with);
       if (from == s.size()) break;
@@ -176,58 +156,6 @@ Value str_join(Bound& a) {
   return out.take();
 }
 
-/// Fills up to a width: -1 on the right, 1 on the left, 0 on both sides.
-template <int kSide>
-Value padded(Bound& a) {  // self width fillchar
-  const std::string fill = a.has(2) ? a.string(2) : " ";
-  if (count_code_points(fill) != 1) raise("the fill character must be exactly one character long");
-  const auto size = static_cast<int64_t>(length(a[0], a.budget));
-  const int64_t width = a.integer(1);
-  const size_t missing = width > size ? static_cast<size_t>(width - size) : 0;
-  // CPython gives an odd character of the margin to the left where the width is odd.
-  const size_t left = kSide > 0   ? missing
-                      : kSide < 0 ? 0
-                                  : missing / 2 + (missing & static_cast<size_t>(width) & 1);
-  Writer out(a.budget);
-  out.fill(left, fill);
-  out.add(a.string(0));
-  out.fill(missing - left, fill);
-  return out.take();
-}
-
-Value str_zfill(Bound& a) {  // self width
-  std::string_view s = a.string(0);
-  const auto size = static_cast<int64_t>(length(a[0], a.budget));
-  Writer out(a.budget);
-  if (s.starts_with('-') || s.starts_with('+')) {
-    out.add(s.substr(0, 1));
-    s.remove_prefix(1);
-  }
-  out.fill(static_cast<size_t>(std::max<int64_t>(a.integer(1) - size, 0)), "0");
-  out.add(s);
-  return out.take();
-}
-
-Value str_expandtabs(Bound& a) {  // self tabsize
-  const int64_t size = a.integer(1, 8);
-  const std::string& s = a.string(0);
-  Writer out(a.budget);
-  int64_t column = 0;
-  for (size_t i = 0; i < s.size();) {
-    const size_t begin = i;
-    const int32_t c = next_code_point(s, i);
-    if (c == '\t') {
-      const int64_t width = size > 0 ? size - column % size : 0;
-      out.fill(static_cast<size_t>(width));
-      column += width;
-      continue;
-    }
-    out.add(std::string_view(s).substr(begin, i - begin));
-    column = c == '\n' || c == '\r' ? 0 : column + 1;
-  }
-  return out.take();
-}
-
 Value str_removeprefix(Bound& a) {
   const std::string_view s = a.string(0), affix = a.string(1);
   return part(a, s.starts_with(affix) ? s.substr(affix.size()) : s);
@@ -238,7 +166,7 @@ Value str_removesuffix(Bound& a) {
 }
 
 /// All characters are of a kind, and there is one.
-template <bool (*kIs)(int32_t)>
+template <bool (*kIs)(char32_t)>
 Value all_are(Bound& a) {
   const std::string& s = a.string(0);
   a.budget.read(s.size());
@@ -246,57 +174,41 @@ Value all_are(Bound& a) {
     if (!kIs(next_code_point(s, i))) return false;
   return !s.empty();
 }
-bool is_alphanumeric(int32_t c) { return is_letter(c) || is_digit(c); }
+bool is_alphanumeric(char32_t c) { return is_letter(c) || is_digit(c); }
 
-Value str_isascii(Bound& a) {
-  return std::ranges::all_of(a.string(0),
-                             [](char c) { return static_cast<unsigned char>(c) < 0x80; });
-}
 Value str_islower(Bound& a) { return is_lower(a.string(0)); }
 Value str_isupper(Bound& a) { return is_upper(a.string(0)); }
-Value str_format(Bound& a) { return format_braces(a.string(0), a.rest, a.interpreter, a.budget); }
+Value str_format(Bound& a) { return format_braces(a.string(0), a.rest, a.budget); }
 
 constexpr Builtin kStrMethods[] = {
     {"capitalize", "self", mapped<capitalize>},
-    {"casefold", "self", mapped<to_lower>},
-    {"center", "self width fillchar?", padded<0>},
     {"count", "self sub start? end?", str_count},
     {"endswith", "self suffix start? end?", has_affix<true>},
-    {"expandtabs", "self tabsize?", str_expandtabs},
     {"find", "self sub start? end?", str_find<false>},
     {"format", "self *", str_format},
     {"index", "self sub start? end?", str_index<false>},
     {"isalnum", "self", all_are<is_alphanumeric>},
     {"isalpha", "self", all_are<is_letter>},
-    {"isascii", "self", str_isascii},
-    {"isdecimal", "self", all_are<is_digit>},
     {"isdigit", "self", all_are<is_digit>},
     {"islower", "self", str_islower},
-    {"isnumeric", "self", all_are<is_digit>},
     {"isspace", "self", all_are<is_space>},
     {"isupper", "self", str_isupper},
     {"join", "self iterable", str_join},
-    {"ljust", "self width fillchar?", padded<-1>},
     {"lower", "self", mapped<to_lower>},
     {"lstrip", "self chars?", stripped<true, false>},
-    {"partition", "self sep", partitioned<false>},
     {"removeprefix", "self prefix", str_removeprefix},
     {"removesuffix", "self suffix", str_removesuffix},
     {"replace", "self old new count?", str_replace},
     {"rfind", "self sub start? end?", str_find<true>},
     {"rindex", "self sub start? end?", str_index<true>},
-    {"rjust", "self width fillchar?", padded<1>},
-    {"rpartition", "self sep", partitioned<true>},
     {"rsplit", "self sep? maxsplit?", split_by<rsplit>},
     {"rstrip", "self chars?", stripped<false, true>},
     {"split", "self sep? maxsplit?", split_by<split>},
     {"splitlines", "self keepends?", str_splitlines},
     {"startswith", "self prefix start? end?", has_affix<false>},
     {"strip", "self chars?", stripped<true, true>},
-    {"swapcase", "self", mapped<swap_case>},
     {"title", "self", mapped<title>},
     {"upper", "self", mapped<to_upper>},
-    {"zfill", "self width", str_zfill},
 };
 
 Value list_index(Bound& a) {  // self value

@@ -101,8 +101,7 @@ Value repeat(const Value& v, Int count, Budget& budget) {
 }
 
 bool is_list_or_tuple(const Value& v) {
-  return v.sequence() != nullptr && (v.sequence()->kind == Sequence::Kind::kList ||
-                                     v.sequence()->kind == Sequence::Kind::kTuple);
+  return v.sequence() != nullptr && v.sequence()->is_plain();
 }
 
 }  // namespace

@@ -40,9 +40,8 @@ struct Expr {
     kCall,         // operands[0] ( args )
     kFilter,       // operands[0] | value ( args ); operands[0] is null in a filter block
     kTest,         // operands[0] is value ( args )
-    kNot,          // operands[0]
-    kNegative,     // operands[0]
-    kPositive,     // operands[0]
+    kNot,          // not operands[0]
+    kNegative,     // - operands[0]
     kBinary,       // operands[0] ops[0] operands[1]
     kCompare,      // operands[0] ops[0] operands[1] ops[1] operands[2] ...
     kAnd,          // operands[0], operands[1]
@@ -62,11 +61,16 @@ struct Expr {
   const Builtin* builtin = nullptr;  // the filter or test; null for one that does not exist
 };
 
-/// The parameters and the body of a macro or a call block.
+struct Parameter {
+  std::string name;
+  Symbol symbol = -1;
+  ExprPtr otherwise = {};  // null where it has no default
+};
+
+/// A macro, or the body of a call block.
 struct Macro {
   std::string name;
-  std::vector<std::pair<Symbol, ExprPtr>> parameters;  // with their defaults, null where absent
-  std::vector<std::string> parameter_names;
+  std::vector<Parameter> parameters;
   Body body;
   Symbol caller = -1;  // these three: -1 where the body does not mention them
   Symbol varargs = -1;

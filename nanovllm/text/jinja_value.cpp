@@ -1,8 +1,6 @@
 #include "nanovllm/text/jinja_value.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 
 #include "nanovllm/text/jinja_text.h"
 
@@ -19,167 +17,9 @@ int checked_depth(int inner) {
   return inner + 1;
 }
 
-void write_repr(Writer& out, const Value& v);
-
-void write_items(Writer& out, const Values& items) {
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (i > 0) out.add(", ");
-    write_repr(out, items[i]);
-  }
-}
-
-void write_repr(Writer& out, const Value& v) {
-  out.budget().step();
-  if (v.is_string()) {
-    out.add(v.is_markup() ? fmt::format("Markup({})", quote(v.string())) : quote(v.string()));
-  } else if (const Sequence* list = v.sequence()) {
-    switch (list->kind) {
-      case Sequence::Kind::kList:
-        out.add("[");
-        write_items(out, list->items);
-        out.add("]");
-        break;
-      case Sequence::Kind::kTuple:
-        out.add("(");
-        write_items(out, list->items);
-        out.add(list->items.size() == 1 ? ",)" : ")");
-        break;
-      case Sequence::Kind::kView:
-        out.add(list->name + "([");
-        write_items(out, list->items);
-        out.add("])");
-        break;
-      default:
-        out.add(list->name);
-    }
-  } else if (const Dict* dict = v.dict()) {
-    out.add("{");
-    for (size_t i = 0; i < dict->items.size(); ++i) {
-      if (i > 0) out.add(", ");
-      write_repr(out, dict->items[i].first);
-      out.add(": ");
-      write_repr(out, dict->items[i].second);
-    }
-    out.add("}");
-  } else if (v.is_undefined()) {
-    out.add("Undefined");
-  } else if (v.is_none()) {
-    out.add("None");
-  } else if (v.is_bool()) {
-    out.add(v.integer() != 0 ? "True" : "False");
-  } else if (v.is_integer()) {
-    out.add(fmt::format("{}", v.integer()));
-  } else if (v.is_float()) {
-    out.add(float_repr(v.number()));
-  } else {
-    out.add(fmt::format("<{}>", v.type_name()));
-  }
-}
-
-void write_json_string(Writer& out, std::string_view s, bool ensure_ascii) {
-  out.add("\"");
-  size_t plain = 0;  // where the bytes not yet written begin
-  for (size_t i = 0; i < s.size();) {
-    const size_t begin = i;
-    const int32_t c = next_code_point(s, i);
-    if (c >= 0x20 && c != '"' && c != '\\' && (c < 0x80 || !ensure_ascii)) continue;
-    out.add(s.substr(plain, begin - plain));
-    plain = i;
-    switch (c) {
-      case '"':
-        out.add("\\\"");
-        break;
-      case '\\':
-        out.add("\\\\");
-        break;
-      case '\n':
-        out.add("\\n");
-        break;
-      case '\r':
-        out.add("\\r");
-        break;
-      case '\t':
-        out.add("\\t");
-        break;
-      case '\b':
-        out.add("\\b");
-        break;
-      case '\f':
-        out.add("\\f");
-        break;
-      default:
-        if (c < 0x10000) out.add(fmt::format("\\u{:04x}", c));
-        else  // a pair of surrogates
-          out.add(fmt::format("\\u{:04x}\\u{:04x}", 0xD7C0 + (c >> 10), 0xDC00 + (c & 0x3FF)));
-    }
-  }
-  out.add(s.substr(plain));
-  out.add("\"");
-}
-
-std::string json_scalar(const Value& v) {
-  if (v.is_none()) return "null";
-  if (v.is_bool()) return v.integer() != 0 ? "true" : "false";
-  if (v.is_integer()) return fmt::format("{}", v.integer());
-  const double d = v.number();
-  if (std::isnan(d)) return "NaN";
-  if (std::isinf(d)) return d > 0 ? "Infinity" : "-Infinity";
-  return float_repr(d);
-}
-
-void write_json(Writer& out, const Value& v, const JsonStyle& style, size_t level) {
-  out.budget().step();
-  const auto new_line = [&](size_t at_level) {
-    if (!style.pretty) return;
-    out.add("\n");
-    out.fill(at_level, style.indent);
-  };
-  const Sequence* list = v.sequence();
-  if (v.is_string()) {
-    write_json_string(out, v.string(), style.ensure_ascii);
-  } else if (v.is_none() || v.is_number()) {
-    out.add(json_scalar(v));
-  } else if (list != nullptr &&
-             (list->kind == Sequence::Kind::kList || list->kind == Sequence::Kind::kTuple)) {
-    if (list->items.empty()) return out.add("[]");
-    out.add("[");
-    for (size_t i = 0; i < list->items.size(); ++i) {
-      if (i > 0) out.add(style.item_separator);
-      new_line(level + 1);
-      write_json(out, list->items[i], style, level + 1);
-    }
-    new_line(level);
-    out.add("]");
-  } else if (v.dict() != nullptr) {
-    auto items = v.dict()->items;
-    if (items.empty()) return out.add("{}");
-    if (style.sort_keys)
-      std::stable_sort(items.begin(), items.end(), [&](const auto& a, const auto& b) {
-        return compare(a.first, b.first, "<", out.budget()) == -1;
-      });
-    out.add("{");
-    for (size_t i = 0; i < items.size(); ++i) {
-      if (i > 0) out.add(style.item_separator);
-      new_line(level + 1);
-      const Value& key = items[i].first;
-      if (!key.is_string() && !key.is_number() && !key.is_none())
-        raise("keys must be str, int, float, bool or None, not {}", key.type_name());
-      write_json_string(out, key.is_string() ? key.string() : json_scalar(key), style.ensure_ascii);
-      out.add(style.key_separator);
-      write_json(out, items[i].second, style, level + 1);
-    }
-    new_line(level);
-    out.add("}");
-  } else {
-    raise("Object of type {} is not JSON serializable", v.type_name());
-  }
-}
-
-bool equal_lists(const Values& a, const Values& b, Budget& budget) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i < a.size(); ++i)
-    if (!equal(a[i], b[i], budget)) return false;
-  return true;
+// Everything that reads a text relies on it.
+void require_utf8(std::string_view s) {
+  if (!is_utf8(s)) raise("a variable holds a text that is not UTF-8");
 }
 
 int order(auto a, auto b) { return a < b ? -1 : a > b ? 1 : a == b ? 0 : 2; }
@@ -205,19 +45,9 @@ const char* Value::type_name() const {
   if (space() != nullptr) return "Namespace";
   if (loop() != nullptr) return "LoopContext";
   if (function() != nullptr) return function()->macro != nullptr ? "Macro" : "function";
-  switch (sequence()->kind) {
-    case Sequence::Kind::kList:
-      return "list";
-    case Sequence::Kind::kTuple:
-      return "tuple";
-    case Sequence::Kind::kRange:
-      return "range";
-    case Sequence::Kind::kView:
-      return sequence()->name.c_str();
-    case Sequence::Kind::kIterator:
-      return "generator";
-  }
-  return "";
+  if (sequence()->kind == Sequence::Kind::kView) return sequence()->name.c_str();
+  constexpr const char* kNames[] = {"list", "tuple", "range", "view", "generator"};
+  return kNames[static_cast<size_t>(sequence()->kind)];
 }
 
 const Value& Value::defined() const {
@@ -296,6 +126,7 @@ Value from_json(const Json& json, Budget& budget) {
       return json.get<double>();
     case Json::value_t::string: {
       const auto& s = json.get_ref<const std::string&>();
+      require_utf8(s);
       budget.build(s.size());
       return s;
     }
@@ -311,6 +142,7 @@ Value from_json(const Json& json, Budget& budget) {
       dict.items.reserve(json.size());
       for (const auto& [key, item] : json.items()) {
         Value value = from_json(item, budget);
+        require_utf8(key);
         budget.build(key.size() + 2 * sizeof(Value));
         dict.depth = std::max(dict.depth, checked_depth(value.depth()));
         dict.items.emplace_back(key, std::move(value));
@@ -330,44 +162,6 @@ bool truthy(const Value& v) {
   if (const Sequence* list = v.sequence())
     return list->kind == Sequence::Kind::kIterator || !list->items.empty();
   return v.dict() == nullptr || !v.dict()->items.empty();
-}
-
-void write(Writer& out, const Value& v) {
-  if (v.is_string()) out.add(v.string());
-  else if (!v.is_undefined()) write_repr(out, v);
-}
-
-std::string to_string(const Value& v, Budget& budget) {
-  Writer out(budget);
-  write(out, v);
-  return out.take();
-}
-
-std::string repr(const Value& v, Budget& budget) {
-  Writer out(budget);
-  write_repr(out, v);
-  return out.take();
-}
-
-std::string to_json(const Value& v, const JsonStyle& style, Budget& budget) {
-  Writer out(budget);
-  write_json(out, v, style, 0);
-  return out.take();
-}
-
-std::string float_repr(double d) {
-  if (std::isnan(d)) return "nan";
-  if (std::isinf(d)) return d > 0 ? "inf" : "-inf";
-  // The shortest digits that read back as d; plain notation from 1e-4 up to 1e16, as CPython's
-  // repr.
-  char buffer[64];
-  const double size = std::fabs(d);
-  const bool plain = d == 0 || (size >= 1e-4 && size < 1e16);
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, d,
-                                 plain ? std::chars_format::fixed : std::chars_format::scientific);
-  std::string text(buffer, end.ptr);
-  if (plain && text.find('.') == std::string::npos) text += ".0";
-  return text;
 }
 
 size_t length(const Value& v, Budget& budget) {
@@ -423,19 +217,17 @@ bool equal(const Value& a, const Value& b, Budget& budget) {
     return a.string() == b.string();
   }
   if (a.data().index() != b.data().index()) return false;
+  const auto same = [&](const Value& v, const Value& w) { return equal(v, w, budget); };
   if (a.is_undefined() || a.is_none()) return true;
-  if (const Sequence* x = a.sequence(), *y = b.sequence(); x != nullptr) {
-    if (x == y) return true;
-    return x->kind == y->kind && x->indexable() && equal_lists(x->items, y->items, budget);
-  }
+  if (const Sequence* x = a.sequence(), *y = b.sequence(); x != nullptr)
+    return x == y ||
+           (x->kind == y->kind && x->indexable() && std::ranges::equal(x->items, y->items, same));
   if (const Dict* x = a.dict(), *y = b.dict(); x != nullptr) {
-    if (x == y) return true;
-    if (x->items.size() != y->items.size()) return false;
-    for (const auto& [key, value] : x->items) {
-      const Value* other = y->find(key, budget);
-      if (other == nullptr || !equal(value, *other, budget)) return false;
-    }
-    return true;
+    return x == y || (x->items.size() == y->items.size() &&
+                      std::ranges::all_of(x->items, [&](const auto& item) {
+                        const Value* other = y->find(item.first, budget);
+                        return other != nullptr && same(item.second, *other);
+                      }));
   }
   return a.function() == b.function() && a.space() == b.space() && a.loop() == b.loop();
 }
@@ -450,8 +242,7 @@ int compare(const Value& a, const Value& b, std::string_view op, Budget& budget)
     return order(a.string().compare(b.string()), 0);  // UTF-8 orders as code points do
   }
   const Sequence *x = a.sequence(), *y = b.sequence();
-  if (x != nullptr && y != nullptr && x->kind == y->kind &&
-      (x->kind == Sequence::Kind::kList || x->kind == Sequence::Kind::kTuple)) {
+  if (x != nullptr && y != nullptr && x->kind == y->kind && x->is_plain()) {
     for (size_t i = 0; i < std::min(x->items.size(), y->items.size()); ++i)
       if (!equal(x->items[i], y->items[i], budget))
         return compare(x->items[i], y->items[i], op, budget);
@@ -467,14 +258,11 @@ bool contains(const Value& container, const Value& item, Budget& budget) {
     if (!item.is_string())
       raise("'in <string>' requires string as left operand, not {}", item.type_name());
     budget.read(container.string().size());
-    return find(container.string(), item.string()) != std::string::npos;
+    return find(container.string(), item.string()) != kNotFound;
   }
   if (const Dict* dict = container.dict()) return dict->find(item, budget) != nullptr;
   if (const Sequence* list = container.sequence()) {
-    for (size_t i = list->kind == Sequence::Kind::kIterator ? list->next : 0;
-         i < list->items.size(); ++i)
-      if (equal(list->items[i], item, budget)) return true;
-    return false;
+    return std::ranges::any_of(list->items, [&](const Value& v) { return equal(v, item, budget); });
   }
   if (container.is_undefined()) return false;
   raise("argument of type '{}' is not iterable", container.type_name());

@@ -194,6 +194,7 @@ struct Sequence {
   int depth;
   mutable size_t next = 0;  // the first item that an iterator has not yielded
 
+  bool is_plain() const { return kind == Kind::kList || kind == Kind::kTuple; }
   bool indexable() const { return kind != Kind::kView && kind != Kind::kIterator; }
 };
 

@@ -1,0 +1,172 @@
+#include "nanovllm/text/jinja_value.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "nanovllm/text/jinja_text.h"
+
+// How values become text: str(), repr() and json.dumps().
+namespace nanovllm::jinja {
+
+namespace {
+
+void write_repr(Writer& out, const Value& v) {
+  out.budget().step();
+  if (v.is_string()) {
+    out.add(v.is_markup() ? fmt::format("Markup({})", quote(v.string())) : quote(v.string()));
+  } else if (const Sequence* list = v.sequence()) {
+    const bool is_list = list->kind == Sequence::Kind::kList;
+    if (!list->is_plain()) out.add(list->name);
+    if (list->kind == Sequence::Kind::kRange || list->kind == Sequence::Kind::kIterator) return;
+    out.add(is_list ? "[" : list->is_plain() ? "(" : "([");
+    for (size_t i = 0; i < list->items.size(); ++i) {
+      if (i > 0) out.add(", ");
+      write_repr(out, list->items[i]);
+    }
+    if (!is_list && list->is_plain() && list->items.size() == 1) out.add(",");
+    out.add(is_list ? "]" : list->is_plain() ? ")" : "])");
+  } else if (const Dict* dict = v.dict()) {
+    out.add("{");
+    for (size_t i = 0; i < dict->items.size(); ++i) {
+      if (i > 0) out.add(", ");
+      write_repr(out, dict->items[i].first);
+      out.add(": ");
+      write_repr(out, dict->items[i].second);
+    }
+    out.add("}");
+  } else if (v.is_undefined()) {
+    out.add("Undefined");
+  } else if (v.is_none()) {
+    out.add("None");
+  } else if (v.is_bool()) {
+    out.add(v.integer() != 0 ? "True" : "False");
+  } else if (v.is_integer()) {
+    out.add(fmt::format("{}", v.integer()));
+  } else if (v.is_float()) {
+    out.add(float_repr(v.number()));
+  } else {
+    out.add(fmt::format("<{}>", v.type_name()));
+  }
+}
+
+void write_json_string(Writer& out, std::string_view s, bool ensure_ascii) {
+  out.add("\"");
+  constexpr std::string_view kSpecial = "\"\\\n\r\t\b\f", kLetters = "\"\\nrtbf";
+  const auto code = [](char32_t c) { return static_cast<uint32_t>(c); };
+  size_t plain = 0;  // where the bytes not yet written begin
+  for (size_t i = 0; i < s.size();) {
+    const size_t begin = i;
+    const char32_t c = next_code_point(s, i);
+    if (c >= 0x20 && c != '"' && c != '\\' && (c < 0x80 || !ensure_ascii)) continue;
+    out.add(s.substr(plain, begin - plain));
+    plain = i;
+    if (const size_t at = c < 0x80 ? kSpecial.find(static_cast<char>(c)) : kNotFound;
+        at != kNotFound)
+      out.add(std::string{'\\', kLetters[at]});
+    else if (c < 0x10000) out.add(fmt::format("\\u{:04x}", code(c)));
+    else  // a pair of surrogates
+      out.add(fmt::format("\\u{:04x}\\u{:04x}", 0xD7C0 + code(c >> 10), 0xDC00 + code(c & 0x3FF)));
+  }
+  out.add(s.substr(plain));
+  out.add("\"");
+}
+
+std::string json_scalar(const Value& v) {
+  if (v.is_none()) return "null";
+  if (v.is_bool()) return v.integer() != 0 ? "true" : "false";
+  if (v.is_integer()) return fmt::format("{}", v.integer());
+  const double d = v.number();
+  if (std::isnan(d)) return "NaN";
+  if (std::isinf(d)) return d > 0 ? "Infinity" : "-Infinity";
+  return float_repr(d);
+}
+
+void write_json(Writer& out, const Value& v, const JsonStyle& style, size_t level) {
+  out.budget().step();
+  const auto new_line = [&](size_t at_level) {
+    if (!style.pretty) return;
+    out.add("\n");
+    out.fill(at_level, style.indent);
+  };
+  const Sequence* list = v.sequence();
+  if (v.is_string()) {
+    write_json_string(out, v.string(), style.ensure_ascii);
+  } else if (v.is_none() || v.is_number()) {
+    out.add(json_scalar(v));
+  } else if (list != nullptr && list->is_plain()) {
+    if (list->items.empty()) return out.add("[]");
+    out.add("[");
+    for (size_t i = 0; i < list->items.size(); ++i) {
+      if (i > 0) out.add(style.item_separator);
+      new_line(level + 1);
+      write_json(out, list->items[i], style, level + 1);
+    }
+    new_line(level);
+    out.add("]");
+  } else if (v.dict() != nullptr) {
+    auto items = v.dict()->items;
+    if (items.empty()) return out.add("{}");
+    if (style.sort_keys)
+      std::stable_sort(items.begin(), items.end(), [&](const auto& a, const auto& b) {
+        return compare(a.first, b.first, "<", out.budget()) == -1;
+      });
+    out.add("{");
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (i > 0) out.add(style.item_separator);
+      new_line(level + 1);
+      const Value& key = items[i].first;
+      if (!key.is_string() && !key.is_number() && !key.is_none())
+        raise("keys must be str, int, float, bool or None, not {}", key.type_name());
+      write_json_string(out, key.is_string() ? key.string() : json_scalar(key), style.ensure_ascii);
+      out.add(style.key_separator);
+      write_json(out, items[i].second, style, level + 1);
+    }
+    new_line(level);
+    out.add("}");
+  } else {
+    raise("Object of type {} is not JSON serializable", v.type_name());
+  }
+}
+
+}  // namespace
+
+void write(Writer& out, const Value& v) {
+  if (v.is_string()) out.add(v.string());
+  else if (!v.is_undefined()) write_repr(out, v);
+}
+
+std::string to_string(const Value& v, Budget& budget) {
+  Writer out(budget);
+  write(out, v);
+  return out.take();
+}
+
+std::string repr(const Value& v, Budget& budget) {
+  Writer out(budget);
+  write_repr(out, v);
+  return out.take();
+}
+
+std::string to_json(const Value& v, const JsonStyle& style, Budget& budget) {
+  Writer out(budget);
+  write_json(out, v, style, 0);
+  return out.take();
+}
+
+std::string float_repr(double d) {
+  if (std::isnan(d)) return "nan";
+  if (std::isinf(d)) return d > 0 ? "inf" : "-inf";
+  // The shortest digits that read back as d; plain notation from 1e-4 up to 1e16, as CPython's
+  // repr.
+  char buffer[64];
+  const double size = std::fabs(d);
+  const bool plain = d == 0 || (size >= 1e-4 && size < 1e16);
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, d,
+                                 plain ? std::chars_format::fixed : std::chars_format::scientific);
+  std::string text(buffer, end.ptr);
+  if (plain && text.find('.') == std::string::npos) text += ".0";
+  return text;
+}
+
+}  // namespace nanovllm::jinja
