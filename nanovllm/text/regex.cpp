@@ -91,7 +91,7 @@ Regex::Regex(std::string_view pattern, const std::string& where) {
   code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                         PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
                         &error_at, context.get());
-  require(code_ != nullptr, "{}: bad pattern '{}': {}", where, pattern, pcre_message(error));
+  if (code_ == nullptr) fail("{}: bad pattern '{}': {}", where, pattern, pcre_message(error));
   pcre2_jit_compile(code_, PCRE2_JIT_COMPLETE);  // where it cannot, the interpreter does the work
 }
 
@@ -111,7 +111,7 @@ void Regex::find_all(std::string_view text,
     int rc = match(from, 0);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) rc = match(from, PCRE2_NO_JIT);
     if (rc == PCRE2_ERROR_NOMATCH) return;
-    require(rc >= 0, "the tokenizer's pattern gave up on this text: {}", pcre_message(rc));
+    if (rc < 0) fail("the tokenizer's pattern gave up on this text: {}", pcre_message(rc));
     const size_t begin = pcre2_get_ovector_pointer(data.get())[0];
     const size_t end = pcre2_get_ovector_pointer(data.get())[1];
     on_match(begin, end);
