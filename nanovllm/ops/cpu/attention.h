@@ -14,6 +14,10 @@ inline int64_t kv_offset(const KvCache& kv, int64_t layer, int64_t block, int64_
          kv.block_size * kv.head_dim;
 }
 
+/// Backend::attention. The cache is read in place; no slot beyond a sequence's context is looked
+/// at. Any head_dim that is a multiple of 8 and any block_size that is a multiple of 16. A token's
+/// bits follow from its query and its keys alone (attention_kernels.h tells how), for every dtype.
+/// Tasks are spread over OpenMP's threads.
 void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch, Isa isa);
 
 }  // namespace nanovllm::cpu
