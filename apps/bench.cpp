@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -39,11 +37,11 @@ struct ThroughputOptions {
 // nano-vLLM's 256 sequences: beside an installed binary, or in the source tree of a built one.
 std::string default_dataset() {
   namespace fs = std::filesystem;
-  const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
-  for (const char* place : {"../share/nanovllm/nanovllm_256.jsonl", "../../bench/nanovllm_256.jsonl"})
-    if (fs::exists(folder / place)) return (folder / place).string();
-  fail("nanovllm_256.jsonl is neither in {}/../share/nanovllm nor in {}/../../bench: give --dataset FILE",
-       folder.string(), folder.string());
+  const fs::path installed =
+      fs::read_symlink("/proc/self/exe").parent_path() / "../share/nanovllm/nanovllm_256.jsonl";
+  for (const fs::path& place : {installed, fs::path(NANOVLLM_DATASET)})
+    if (fs::exists(place)) return place.string();
+  fail("nanovllm_256.jsonl is neither {} nor {}: give --dataset FILE", installed.string(), NANOVLLM_DATASET);
 }
 
 std::vector<Prompt> read_dataset(const ThroughputOptions& options, const LLMEngine& engine) {

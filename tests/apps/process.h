@@ -29,8 +29,8 @@ struct Result {
 
 /// A run of the nanovllm binary with pipes on its standard streams, or a file as its stdout.
 struct Process {
-  std::string input;
-  std::string stdout_path;  ///< instead of a pipe
+  std::string input = {};
+  std::string stdout_path = {};  ///< instead of a pipe
   bool close_stdout_early = false;  ///< the reader goes away at once
   /// Called with what came so far; a result above 0 is a signal to send, once.
   std::function<int(const std::string& out)> signal_when = nullptr;
