@@ -5,7 +5,6 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/json.h"
 #include "nanovllm/engine/setup.h"
-#include "nanovllm/ops/backend.h"
 #include "options.h"
 #include "terminal.h"
 
@@ -24,7 +23,7 @@ int info(const InfoOptions& options) {
   const ModelConfig& m = setup.model;
   const size_t kv_bytes = m.kv_bytes_per_token(setup.dtype);
   const int64_t cache_tokens = setup.kv.num_blocks * setup.config.block_size;
-  const std::string kernels = make_cpu_backend(options.config.threads)->describe();
+  const std::string kernels = describe_backend(options.config);
   if (options.json) {
     const Json json = {{"architecture", m.architecture},
                        {"num_parameters", m.num_parameters()},

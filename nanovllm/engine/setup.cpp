@@ -43,4 +43,8 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given) {
   return setup;
 }
 
+std::string describe_backend(const EngineConfig& config) {
+  return make_cpu_backend(config.threads)->describe();
+}
+
 }  // namespace nanovllm

@@ -21,4 +21,7 @@ struct EngineSetup {
 /// fit this machine.
 EngineSetup resolve_setup(const std::string& model, const EngineConfig& config);
 
+/// The device, instruction set and threads that the engine would use, in one line.
+std::string describe_backend(const EngineConfig& config);
+
 }  // namespace nanovllm
