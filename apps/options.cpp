@@ -2,6 +2,15 @@
 
 namespace nanovllm {
 
+namespace {
+
+void add_off_switch(CLI::App& app, const char* name, bool& value, const char* text,
+                    const std::string& group) {
+  app.add_flag_callback(name, [&value] { value = false; }, text)->group(group);
+}
+
+}  // namespace
+
 void add_model_argument(CLI::App& app, std::string& model) {
   app.add_option("MODEL", model, "Checkpoint folder in Hugging Face layout")->required();
 }
@@ -23,12 +32,11 @@ void add_engine_options(CLI::App& app, EngineConfig& c) {
   add("--block-size", c.block_size, "Tokens in a block of the KV cache, a multiple of 16");
   add("--num-gpu-blocks-override", c.num_gpu_blocks_override, "Blocks of the KV cache, on the CPU too");
   app.add_flag("--enforce-eager", c.enforce_eager, "No CUDA graphs")->group(group);
-  app.add_flag("!--no-enable-prefix-caching", c.enable_prefix_caching,
-               "Compute every prompt from its start")
-      ->group(group);
-  app.add_flag("!--no-async-scheduling", c.async_scheduling, "Schedule a step when the last one is done")
-      ->group(group);
-  add("-t,--tensor-parallel-size", c.tensor_parallel_size, "Ranks, one process for each (also -tp N)");
+  add_off_switch(app, "--no-enable-prefix-caching", c.enable_prefix_caching,
+                 "Compute every prompt from its start", group);
+  add_off_switch(app, "--no-async-scheduling", c.async_scheduling,
+                 "Schedule a step when the last one is done", group);
+  add("--tensor-parallel-size", c.tensor_parallel_size, "Ranks, one process for each; also -tp N");
   add("--step-timeout", c.step_timeout, "Seconds without progress after which a step counts as hung");
   add("--threads", c.threads, "Threads of the CPU backend; 0: all cores");
   app.add_option("--seed", c.seed, "Seed of requests that bring none; random unless given")->group(group);
@@ -59,8 +67,8 @@ void add_sampling_options(CLI::App& app, SamplingParams& p) {
   app.add_option("--prompt-logprobs", p.prompt_logprobs, "The same for the prompt")->group(group);
   add("--n", p.n, "Answers to each prompt");
   app.add_option("--sample-seed", p.seed, "The same seed gives the same answer")->group(group);
-  app.add_flag("!--keep-special-tokens", p.skip_special_tokens, "Show special tokens in the text")
-      ->group(group);
+  add_off_switch(app, "--keep-special-tokens", p.skip_special_tokens,
+                 "Show special tokens in the text", group);
 }
 
 }  // namespace nanovllm
