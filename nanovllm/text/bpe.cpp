@@ -1,11 +1,6 @@
 #include "nanovllm/text/bpe.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
-#include <bit>
-#include <cstring>
 #include <functional>
 #include <queue>
 
@@ -35,11 +30,6 @@ constexpr std::array<int16_t, 0x144> kByteOfChar = [] {
   return bytes;
 }();
 
-// A power of two with at least a third of the slots free, and the shift that leaves a slot's bits
-// of a 64-bit hash.
-size_t table_size(size_t n) { return std::bit_ceil(std::max<size_t>(n + n / 2, 16)); }
-int table_shift(size_t size) { return 64 - std::countr_zero(size); }
-
 // Where a space symbol follows another character, behind the one at `from`.
 size_t inner_space(std::string_view text, size_t from) {
   for (size_t at = from; (at = text.find(kSpaceSymbol, at + 1)) != std::string_view::npos;)
@@ -49,18 +39,6 @@ size_t inner_space(std::string_view text, size_t from) {
 
 // Fibonacci hashing (Knuth, volume 3, section 6.4).
 uint64_t hash_of(uint64_t pair) { return pair * 0x9E3779B97F4A7C15; }
-uint64_t hash_of(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
-
-// use(i) for each i, fetch(i) some turns before it: waiting for one cache miss after the other
-// would be most of loading.
-template <class Fetch, class Use>
-void for_each_fetched(size_t n, Fetch&& fetch, Use&& use) {
-  constexpr size_t kAhead = 16;
-  for (size_t i = 0; i < n + kAhead; ++i) {
-    if (i < n) fetch(i);
-    if (i >= kAhead) use(i - kAhead);
-  }
-}
 
 uint64_t pair_of(int32_t left, int32_t right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
@@ -80,49 +58,6 @@ bool append_spelled_bytes(std::string_view token, std::string& bytes) {
     bytes += static_cast<char>(kByteOfChar[c]);
   }
   return true;
-}
-
-TokenTable::TokenTable(std::string bytes, const std::vector<Span>& spans,
-                       const std::vector<int32_t>& ids)
-    : bytes_(std::move(bytes)),
-      slots_(table_size(spans.size())),
-      shift_(table_shift(slots_.size())) {
-  const auto text = [&](size_t i) {
-    return std::string_view(bytes_).substr(spans[i].begin, spans[i].len);
-  };
-  const auto fetch = [&](size_t i) { __builtin_prefetch(&slots_[hash_of(text(i)) >> shift_]); };
-  for_each_fetched(spans.size(), fetch, [&](size_t i) {
-    const uint64_t hash = hash_of(text(i));
-    Slot& slot = slots_[slot_of(text(i), hash)];
-    if (slot.id >= 0) return;
-    slot = {static_cast<uint32_t>(hash), ids[i], spans[i]};
-    max_len_ = std::max<size_t>(max_len_, spans[i].len);
-    ++size_;
-  });
-}
-
-size_t TokenTable::slot_of(std::string_view bytes, uint64_t hash) const {
-  size_t i = hash >> shift_;
-  for (; slots_[i].id >= 0; i = (i + 1) & (slots_.size() - 1)) {
-    const Slot& slot = slots_[i];
-    if (slot.hash == static_cast<uint32_t>(hash) && slot.span.len == bytes.size() &&
-        std::memcmp(bytes_.data() + slot.span.begin, bytes.data(), bytes.size()) == 0)
-      break;
-  }
-  return i;
-}
-
-int32_t TokenTable::find(std::string_view bytes) const {
-  return bytes.size() > max_len_ ? -1 : slots_[slot_of(bytes, hash_of(bytes))].id;
-}
-
-std::vector<int32_t> TokenTable::find_all(std::string_view bytes,
-                                          const std::vector<Span>& spans) const {
-  std::vector<int32_t> ids(spans.size());
-  const auto text = [&](size_t i) { return bytes.substr(spans[i].begin, spans[i].len); };
-  const auto fetch = [&](size_t i) { __builtin_prefetch(&slots_[hash_of(text(i)) >> shift_]); };
-  for_each_fetched(spans.size(), fetch, [&](size_t i) { ids[i] = find(text(i)); });
-  return ids;
 }
 
 Bpe::Bpe(const TokenizerJson& json, bool byte_level, const std::string& where)

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "nanovllm/text/token_table.h"
 #include "nanovllm/text/tokenizer_json.h"
 
 namespace nanovllm {
@@ -16,37 +17,6 @@ namespace nanovllm {
 /// The byte-level alphabet (GPT-2): each byte as a printable character. What `token` spells in it,
 /// appended to `bytes`; false, and nothing appended, where a character is not of the alphabet.
 bool append_spelled_bytes(std::string_view token, std::string& bytes);
-
-/// Token ids by their bytes: open addressing.
-class TokenTable {
- public:
-  struct Span {
-    uint32_t begin, len;  // bytes
-  };
-  /// The bytes of the token ids[i] are spans[i] of `bytes`. Of equal tokens the first counts.
-  TokenTable(std::string bytes, const std::vector<Span>& spans, const std::vector<int32_t>& ids);
-  TokenTable() : TokenTable({}, {}, {}) {}
-
-  size_t size() const { return size_; }
-  /// -1: no such token.
-  int32_t find(std::string_view bytes) const;
-  /// find() of each span of `bytes`, several times as fast.
-  std::vector<int32_t> find_all(std::string_view bytes, const std::vector<Span>& spans) const;
-
- private:
-  struct Slot {
-    uint32_t hash;
-    int32_t id = -1;  // -1: free
-    Span span;        // of bytes_
-  };
-  // The slot of the token, or the free one where it would be.
-  size_t slot_of(std::string_view bytes, uint64_t hash) const;
-
-  std::string bytes_;
-  std::vector<Slot> slots_;
-  int shift_;  // a hash's upper bits are the first slot to look at
-  size_t size_ = 0, max_len_ = 0;
-};
 
 /// Byte-pair encoding (Sennrich et al., 2016): of all neighbours that may merge, the pair of the
 /// lowest rank does, the leftmost of equals first, until none may.
