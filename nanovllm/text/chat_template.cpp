@@ -37,8 +37,11 @@ size_t size_of(const Json& json) {
 }  // namespace
 
 ChatTemplate::ChatTemplate(std::string source, Json special_tokens, std::string where)
-    : template_(std::make_shared<const jinja::Template>(source, std::move(where))),
-      special_tokens_(std::move(special_tokens)) {}
+    : ChatTemplate(std::make_shared<const jinja::Template>(source, std::move(where)),
+                   std::move(special_tokens)) {}
+
+ChatTemplate::ChatTemplate(std::shared_ptr<const jinja::Template> parsed, Json special_tokens)
+    : template_(std::move(parsed)), special_tokens_(std::move(special_tokens)) {}
 
 std::optional<ChatTemplate> ChatTemplate::load(const std::string& folder) {
   const fs::path root(folder);
@@ -47,32 +50,40 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::string& folder) {
   if (fs::exists(config_path)) config = parse_json(read_file(config_path), config_path);
   require(config.is_object(), "{}: not a JSON object", config_path);
   const Json tokens = special_tokens_of(config);
+  const auto parse = [&](std::string_view source, const std::string& where) {
+    try {
+      return std::make_shared<const jinja::Template>(source, where);
+    } catch (const UserError& error) {
+      // The folder is for whoever starts the program: an error in a rendering may go to a client.
+      fail("{}: {}", folder, error.what());
+    }
+  };
 
   if (const std::string path = root / "chat_template.jinja"; fs::exists(path)) {
-    ChatTemplate loaded(read_file(path), tokens, path);
-    if (const std::string more = root / "additional_chat_templates" / "tool_use.jinja";
-        fs::exists(more))
-      loaded.tool_template_ = std::make_shared<const jinja::Template>(read_file(more), more);
+    ChatTemplate loaded(parse(read_file(path), "chat_template.jinja"), tokens);
+    const std::string more = root / "additional_chat_templates" / "tool_use.jinja";
+    if (fs::exists(more)) loaded.tool_template_ = parse(read_file(more), "tool_use.jinja");
     return loaded;
   }
   const auto found = config.find("chat_template");
   if (found == config.end() || found->is_null()) return std::nullopt;
-  const std::string where = config_path + "'s chat_template";
-  if (found->is_string()) return ChatTemplate(found->get<std::string>(), tokens, where);
+  const std::string where = "tokenizer_config.json's chat_template";
+  if (found->is_string())
+    return ChatTemplate(parse(found->get_ref<const std::string&>(), where), tokens);
 
-  const auto named = [&](const char* name) -> std::shared_ptr<const jinja::Template> {
-    for (const Json& entry : *found)
-      if (entry.is_object() && entry.value("name", Json()) == name && entry.contains("template") &&
-          entry["template"].is_string())
-        return std::make_shared<const jinja::Template>(
-            entry["template"].get_ref<const std::string&>(), fmt::format("{} '{}'", where, name));
-    return nullptr;
-  };
-  require(found->is_array() && named("default") != nullptr,
-          "{}: neither a text nor a list of {{name, template}} with one named 'default'", where);
-  ChatTemplate loaded("", tokens, where);
-  loaded.template_ = named("default");
-  loaded.tool_template_ = named("tool_use");
+  ChatTemplate loaded(nullptr, tokens);
+  for (const Json& entry : found->is_array() ? *found : Json::array()) {
+    require(entry.is_object() && entry.contains("template") && entry["template"].is_string(),
+            "{}: {} holds an entry without a text 'template'", folder, where);
+    const Json name = entry.value("name", Json());
+    if (name != "default" && name != "tool_use") continue;
+    auto& slot = name == "default" ? loaded.template_ : loaded.tool_template_;
+    slot = parse(entry["template"].get_ref<const std::string&>(),
+                 fmt::format("{} {}", where, name.dump()));
+  }
+  require(loaded.template_ != nullptr,
+          "{}: {} is neither a text nor a list of {{name, template}} with one named 'default'",
+          folder, where);
   return loaded;
 }
 

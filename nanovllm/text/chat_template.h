@@ -12,27 +12,34 @@ namespace jinja {
 class Template;
 }
 
-/// Turns a conversation into the text of a prompt, as transformers' apply_chat_template does: a Jinja2 template that the
-/// checkpoint brings, in a sandbox without files, imports or changes to its input. Rendering is thread-safe.
+/// Turns a conversation into the text of a prompt, as transformers' apply_chat_template does: a
+/// Jinja2 template that the checkpoint brings, in a sandbox without files, imports or changes to
+/// its input. Rendering is thread-safe.
 class ChatTemplate {
  public:
-  /// FOLDER/chat_template.jinja, else the chat_template of FOLDER/tokenizer_config.json (a text, or a list of {name,
-  /// template}: "tool_use" is taken where tools are given, else "default"), with the special tokens of
-  /// tokenizer_config.json. Empty where the folder has none. Throws UserError for one that does not parse.
+  /// FOLDER/chat_template.jinja, else the chat_template of FOLDER/tokenizer_config.json (a text, or
+  /// a list of {name, template}: "tool_use" is taken where tools are given, else "default"), with
+  /// the special tokens of tokenizer_config.json. Empty where the folder has none. Throws UserError
+  /// for one that does not parse.
   static std::optional<ChatTemplate> load(const std::string& folder);
 
-  /// `special_tokens`: {"bos_token": "<s>", ...}, variables of every rendering. `where` names the template in errors.
-  /// Throws UserError "<where>, line L, column C: <what>" for a template that does not parse.
+  /// `special_tokens`: {"bos_token": "<s>", ...}, variables of every rendering. `where` names the
+  /// template in errors. Throws UserError "<where>, line L, column C: <what>" for a template that
+  /// does not parse.
   ChatTemplate(std::string source, Json special_tokens, std::string where);
 
-  /// `context`: {"messages": [...], "tools"?: [...], "add_generation_prompt"?: bool, ...variables}, messages and tools in
-  /// OpenAI's form. Throws UserError with line and column for a template's error, raise_exception() included, and for one
-  /// that exceeds the limits of steps, depth or bytes.
+  /// `context`: {"messages": [...], "tools"?: [...], "add_generation_prompt"?: bool, ...variables},
+  /// messages and tools in OpenAI's form. Throws UserError with line and column for a template's
+  /// error, raise_exception() included, and for one that exceeds the limits of steps, depth or
+  /// bytes.
   std::string render(const Json& context) const;
 
  private:
+  ChatTemplate(std::shared_ptr<const jinja::Template> parsed, Json special_tokens);
+
   std::shared_ptr<const jinja::Template> template_;
-  std::shared_ptr<const jinja::Template> tool_template_;  // null unless tools have a template of their own
+  std::shared_ptr<const jinja::Template>
+      tool_template_;  // null unless tools have a template of their own
   Json special_tokens_;
 };
 

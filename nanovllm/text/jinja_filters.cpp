@@ -14,7 +14,11 @@ Value iterator(Values items, Bound& a) {
   return make_list(std::move(items), a.budget, Sequence::Kind::kIterator, "<generator object>");
 }
 
-std::string text(Bound& a, size_t i = 0) { return to_string(a[i], a.budget); }
+std::string text(Bound& a, size_t i = 0) {
+  std::string s = to_string(a[i], a.budget);
+  a.budget.read(s.size());
+  return s;
+}
 
 /// "a.0.b" as the keys to follow; a number alone is one key, none is the item itself.
 Values attribute_path(const Value& attribute) {
@@ -216,7 +220,7 @@ Value filter_last(Bound& a) {
   const Sequence* list = a[0].sequence();
   if (list != nullptr && list->kind == Sequence::Kind::kIterator)
     raise("'generator' object is not reversible");
-  const Values items = to_list(a[0].defined(), a.budget);
+  const Values items = to_list(a[0], a.budget);
   return items.empty() ? Value::undefined("No last item, sequence was empty.") : items.back();
 }
 
@@ -335,7 +339,7 @@ Value filter_tojson(Bound& a) {  // x ensure_ascii indent separators sort_keys
   style.sort_keys = a.flag(4);
   if (a.has(2) && !a[2].is_none()) {
     style.pretty = true;
-    style.item_separator = ",";
+    style.item_separator.pop_back();
     style.indent = indentation(a, 2, 0);
   }
   if (a.has(3) && !a[3].is_none()) {

@@ -221,7 +221,7 @@ Value Interpreter::make_macro(const Macro& macro, Scope& scope) {
 
 void Interpreter::keep(Scope& scope) {
   for (Scope* s = &scope; s != nullptr && !s->kept; s = s->parent) {
-    budget_.build(sizeof(Scope));
+    budget_.build(4 * sizeof(Scope));  // with its variables' and owners' memory
     kept_.push_back(s->shared_from_this());
     s->kept = true;
   }

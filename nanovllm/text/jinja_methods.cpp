@@ -31,6 +31,7 @@ Value list_of(Bound& a, const std::vector<std::string_view>& parts) {
 /// Whatever maps characters writes at most about as much as it reads.
 template <std::string (*kMap)(std::string_view)>
 Value mapped(Bound& a) {
+  a.budget.read(a.string(0).size());
   a.budget.build(a.string(0).size());
   return kMap(a.string(0));
 }

@@ -131,11 +131,11 @@ std::vector<std::string_view> split(std::string_view s, Chars separator, int64_t
 }
 
 std::vector<std::string_view> rsplit(std::string_view s, Chars separator, int64_t limit) {
-  // The same places but for separators that overlap themselves; what is too much stays in one
-  // piece.
+  // The same places but for separators that overlap themselves; what is left of the last cut stays
+  // in one piece.
   std::vector<std::string_view> parts = split(s, separator);
-  if (limit < 0 || parts.size() <= static_cast<size_t>(limit) + 1) return parts;
-  const size_t surplus = parts.size() - static_cast<size_t>(limit);  // at least 2
+  if (limit < 0 || parts.size() <= static_cast<size_t>(limit)) return parts;
+  const size_t surplus = parts.size() - static_cast<size_t>(limit);
   const char* end = parts[surplus - 1].data() + parts[surplus - 1].size();
   parts.erase(parts.begin(), parts.begin() + static_cast<ptrdiff_t>(surplus - 1));
   parts[0] = s.substr(0, static_cast<size_t>(end - s.data()));

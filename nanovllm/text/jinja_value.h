@@ -36,35 +36,34 @@ template <class... Args>
 }
 
 /// What one rendering may use. Bytes count what was ever built, not what is held: so they bound
-/// time as well as memory.
+/// time as well as memory. Both limits grow with what the caller passed in, to which the work of an
+/// honest template is proportional; a long conversation needs a few percent of them.
 class Budget {
  public:
-  /// Ample for long conversations (a megabyte of messages needs a few percent), and less than a
-  /// second of work.
   static constexpr int64_t kSteps = 10'000'000;
-  static constexpr int64_t kBytes = int64_t{128} << 20;
+  static constexpr int64_t kBytes = int64_t{64} << 20;
 
-  /// `input_bytes`: the size of what the caller passed in, to which the work of an honest template
-  /// is proportional.
   explicit Budget(size_t input_bytes)
-      : bytes_(kBytes + 64 * static_cast<int64_t>(input_bytes)), byte_limit_(bytes_) {}
+      : max_steps_(kSteps + 4 * static_cast<int64_t>(input_bytes)),
+        max_bytes_(kBytes + 64 * static_cast<int64_t>(input_bytes)) {}
 
   void step(int64_t count = 1) {
-    if ((steps_ -= count) < 0) raise("the template takes more than {} steps", kSteps);
+    if ((steps_ += count) > max_steps_) raise("the template takes more than {} steps", max_steps_);
   }
   /// Reading is cheap, but a loop may read a long text again and again.
-  void read(size_t bytes) { step(static_cast<int64_t>(bytes / 64)); }
+  void read(size_t bytes) { step(static_cast<int64_t>(bytes / 16)); }
   /// To be called before the bytes are allocated.
   void build(size_t bytes) {
-    if (bytes > static_cast<size_t>(bytes_))
-      raise("the template builds more than {} bytes", byte_limit_);
-    bytes_ -= static_cast<int64_t>(bytes);
+    if (bytes > static_cast<size_t>(max_bytes_ - bytes_))
+      raise("the template builds more than {} bytes", max_bytes_);
+    bytes_ += static_cast<int64_t>(bytes);
   }
 
  private:
-  int64_t steps_ = kSteps;
-  int64_t bytes_;
-  int64_t byte_limit_;
+  int64_t steps_ = 0;
+  int64_t bytes_ = 0;
+  int64_t max_steps_;
+  int64_t max_bytes_;
 };
 
 /// A text that grows within the budget.

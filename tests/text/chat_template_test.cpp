@@ -1,0 +1,213 @@
+#include "nanovllm/text/chat_template.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <ctime>
+#include <thread>
+
+#include "nanovllm/base/error.h"
+#include "nanovllm/base/mapped_file.h"
+#include "nanovllm/text/jinja_interpreter.h"
+#include "tests/text/tokenizer_files.h"
+
+namespace nanovllm {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+/// A checkpoint folder that vanishes with the test.
+class Folder {
+ public:
+  Folder() {
+    std::string path = (fs::temp_directory_path() / "chat_template_XXXXXX").string();
+    path_ = mkdtemp(path.data());
+  }
+  ~Folder() { fs::remove_all(path_); }
+  void write(const std::string& name, const std::string& text) const {
+    fs::create_directories((path_ / name).parent_path());
+    std::ofstream(path_ / name) << text;
+  }
+  std::string path() const { return path_.string(); }
+
+ private:
+  fs::path path_;
+};
+
+TEST(ChatTemplate, RendersTheGoldensAsTransformers) {
+  const auto chat = ChatTemplate::load(kTinyTales);
+  ASSERT_TRUE(chat.has_value());
+  const auto tokenizer = Tokenizer::load(kTinyTales);
+  int count = 0;
+  for (const Json& row :
+       read_json_lines(std::string(NANOVLLM_SOURCE_DIR) + "/tests/goldens/tiny-tales.jsonl")) {
+    if (!row.contains("messages")) continue;
+    ++count;
+    const std::string prompt = chat->render({{"messages", row["messages"]},
+                                             {"add_generation_prompt", true},
+                                             {"enable_thinking", row["enable_thinking"]}});
+    EXPECT_EQ(tokenizer->encode(prompt, false), row["prompt_token_ids"].get<std::vector<int32_t>>())
+        << prompt;
+  }
+  EXPECT_GT(count, 5);
+}
+
+TEST(ChatTemplate, RendersTinyTalesByHand) {
+  const auto chat = ChatTemplate::load(kTinyTales);
+  const Json messages = {{{"role", "system"}, {"content", "Be brief."}},
+                         {{"role", "user"}, {"content", "Hi"}},
+                         {{"role", "assistant"}, {"content", "<think>\nHm\n</think>\n\nHello."}},
+                         {{"role", "user"}, {"content", "Bye"}}};
+  EXPECT_EQ(
+      chat->render(
+          {{"messages", messages}, {"add_generation_prompt", true}, {"enable_thinking", false}}),
+      "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+      "<|im_start|>assistant\nHello.<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n"
+      "<|im_start|>assistant\n<think>\n\n</think>\n\n");
+  try {
+    chat->render({{"messages", {{{"role", "tool"}, {"content", ""}}}}});
+    FAIL() << "a role that the template refuses";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("Tiny Tales knows the roles system, user and assistant, not tool"));
+    EXPECT_THAT(error.what(), HasSubstr("chat_template, line 11, column 24: Tiny Tales"));
+  }
+}
+
+std::time_t parse_time(const std::string& text) {
+  std::tm tm{};
+  strptime(text.c_str(), "%Y-%m-%dT%H:%M:%SZ", &tm);
+  return timegm(&tm);
+}
+
+TEST(ChatTemplate, RendersThirdPartyConversations) {
+  const std::string path = kSharedData + "/conformance/chat_renderings.jsonl";
+  if (!fs::exists(path)) GTEST_SKIP() << path << " is not here";
+  int right = 0, total = 0;
+  for (const Json& row : read_json_lines(path)) {
+    const jinja::Template parsed(row["template"].get<std::string>(), "template");
+    const std::time_t now = row["now"].is_null() ? 0 : parse_time(row["now"]);
+    jinja::Budget budget(row["context"].dump().size());
+    const std::string prompt =
+        jinja::Interpreter(parsed, budget, now).render(row["context"], Json::object());
+    EXPECT_EQ(prompt, row["expected"].get<std::string>()) << row["model"] << " " << row["case"];
+    ++total;
+    right += prompt == row["expected"].get<std::string>() ? 1 : 0;
+  }
+  EXPECT_EQ(right, total);
+  EXPECT_EQ(total, 446);
+}
+
+TEST(ChatTemplate, ParsesEveryThirdPartyTemplate) {
+  if (!has_shared("templates")) GTEST_SKIP() << kSharedData << "/templates is not here";
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator(kSharedData + "/templates")) {
+    if (entry.path().extension() != ".jinja") continue;
+    ++count;
+    EXPECT_NO_THROW(ChatTemplate(read_file(entry.path()), Json::object(), entry.path()))
+        << entry.path();
+  }
+  EXPECT_EQ(count, 170);
+}
+
+TEST(ChatTemplate, RendersQwen3) {
+  if (!has_shared("qwen3")) GTEST_SKIP() << kSharedData << "/qwen3 is not here";
+  const auto chat = ChatTemplate::load(kSharedData + "/qwen3");
+  ASSERT_TRUE(chat.has_value());
+  const Json messages = {{{"role", "user"}, {"content", "Hi"}}};
+  const std::string user = "<|im_start|>user\nHi<|im_end|>\n";
+  EXPECT_EQ(chat->render({{"messages", messages}}), user);
+  EXPECT_EQ(chat->render({{"messages", messages}, {"add_generation_prompt", true}}),
+            user + "<|im_start|>assistant\n");
+  EXPECT_EQ(
+      chat->render(
+          {{"messages", messages}, {"add_generation_prompt", true}, {"enable_thinking", false}}),
+      user + "<|im_start|>assistant\n<think>\n\n</think>\n\n");
+}
+
+TEST(ChatTemplate, FolderWithoutATemplate) {
+  const Folder folder;
+  EXPECT_FALSE(ChatTemplate::load(folder.path()).has_value());
+  folder.write("tokenizer_config.json", R"({"chat_template": null})");
+  EXPECT_FALSE(ChatTemplate::load(folder.path()).has_value());
+}
+
+TEST(ChatTemplate, TheFileWinsOverTheConfiguration) {
+  const Folder folder;
+  folder.write(
+      "tokenizer_config.json",
+      R"({"chat_template": "config", "bos_token": "<s>", "eos_token": {"content": "</s>"}, "unk_token": null})");
+  EXPECT_EQ(ChatTemplate::load(folder.path())->render(Json::object()), "config");
+  folder.write("chat_template.jinja", "{{ bos_token }}{{ eos_token }}{{ unk_token is defined }}\n");
+  EXPECT_EQ(ChatTemplate::load(folder.path())->render(Json::object()), "<s></s>False");
+  EXPECT_EQ(ChatTemplate::load(folder.path())->render({{"bos_token", "[B]"}}), "[B]</s>False");
+}
+
+TEST(ChatTemplate, ToolsPickTheirOwnTemplate) {
+  const Folder folder;
+  folder.write(
+      "tokenizer_config.json",
+      R"({"chat_template": [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]})");
+  const auto chat = ChatTemplate::load(folder.path());
+  EXPECT_EQ(chat->render({{"messages", Json::array()}}), "plain");
+  EXPECT_EQ(chat->render({{"tools", nullptr}}), "plain");
+  EXPECT_EQ(chat->render({{"tools", {{{"type", "function"}}}}}), "tools");
+  folder.write("chat_template.jinja", "file");
+  folder.write("additional_chat_templates/tool_use.jinja", "file for tools");
+  EXPECT_EQ(ChatTemplate::load(folder.path())->render({{"tools", Json::array()}}),
+            "file for tools");
+}
+
+TEST(ChatTemplate, BadFilesAreNamed) {
+  const Folder folder;
+  const auto error = [&] {
+    try {
+      ChatTemplate::load(folder.path());
+      return std::string();
+    } catch (const UserError& e) {
+      return std::string(e.what());
+    }
+  };
+  folder.write("tokenizer_config.json", R"({"chat_template": "a\n{% if %}"})");
+  EXPECT_EQ(error(), folder.path() +
+                         "/tokenizer_config.json's chat_template, line 2, column 7: expected an "
+                         "expression, got '%}'");
+  folder.write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "x"}]})");
+  EXPECT_THAT(error(), HasSubstr("one named 'default'"));
+  folder.write("tokenizer_config.json", R"({"chat_template": 5})");
+  EXPECT_THAT(error(), HasSubstr("neither a text nor a list"));
+  folder.write("tokenizer_config.json", "[");
+  EXPECT_THAT(error(), HasSubstr("tokenizer_config.json"));
+  folder.write("chat_template.jinja", "{{ 'x }}");
+  folder.write("tokenizer_config.json", "{}");
+  EXPECT_THAT(error(),
+              HasSubstr("chat_template.jinja, line 1, column 4: a text without its closing quote"));
+}
+
+TEST(ChatTemplate, RendersInSeveralThreads) {
+  const auto chat = ChatTemplate::load(kTinyTales);
+  std::vector<std::thread> threads;
+  std::vector<std::string> prompts(4);
+  for (size_t t = 0; t < prompts.size(); ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 200; ++i)
+        prompts[t] = chat->render({{"messages", {{{"role", "user"}, {"content", "Hi"}}}}});
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& prompt : prompts) EXPECT_EQ(prompt, "<|im_start|>user\nHi<|im_end|>\n");
+}
+
+TEST(ChatTemplate, ALongConversationStaysWithinTheLimits) {
+  const auto chat = ChatTemplate::load(kTinyTales);
+  Json messages = Json::array();
+  for (int i = 0; i < 4000; ++i)
+    messages.push_back(
+        {{"role", i % 2 == 0 ? "user" : "assistant"}, {"content", std::string(1000, 'a')}});
+  messages.push_back({{"role", "user"}, {"content", std::string(4 << 20, 'b')}});
+  EXPECT_GT(chat->render({{"messages", messages}}).size(), 8'000'000);
+}
+
+}  // namespace
+}  // namespace nanovllm

@@ -1,0 +1,204 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "nanovllm/base/error.h"
+#include "nanovllm/text/chat_template.h"
+#include "nanovllm/text/jinja_text.h"
+#include "tests/text/tokenizer_files.h"
+
+// The template language. What templates must render is in jinja_cases.jsonl: our own templates with
+// what Jinja2 3.1.6 renders, set up as in scripts/templates_differential.py, or null where it
+// raises.
+namespace nanovllm {
+namespace {
+
+using testing::HasSubstr;
+
+std::string render(const std::string& source, const Json& context = Json::object()) {
+  return ChatTemplate(source, Json::object(), "template").render(context);
+}
+
+std::string error_of(const std::string& source, const Json& context = Json::object()) {
+  try {
+    return "rendered " + render(source, context);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+}
+
+TEST(Jinja, RendersWhatJinja2Renders) {
+  const auto rows =
+      read_json_lines(std::string(NANOVLLM_SOURCE_DIR) + "/tests/text/jinja_cases.jsonl");
+  ASSERT_GT(rows.size(), 200);
+  for (const Json& row : rows) {
+    const std::string source = row["template"];
+    if (row["expected"].is_null()) {
+      EXPECT_THROW(render(source, row["context"]), UserError) << source;
+    } else {
+      EXPECT_EQ(render(source, row["context"]), row["expected"].get<std::string>()) << source;
+    }
+  }
+}
+
+TEST(Jinja, RendersThirdPartyCases) {
+  const std::string path = kSharedData + "/conformance/jinja_small.jsonl";
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is not here";
+  for (const Json& row : read_json_lines(path))
+    EXPECT_EQ(render(row["template"], row["context"]), row["expected"].get<std::string>())
+        << row["name"];
+}
+
+TEST(Jinja, ErrorsNameLineAndColumn) {
+  EXPECT_EQ(error_of("{{ 1 +* 2 }}"),
+            "template, line 1, column 7: expected an expression, got '*'");
+  EXPECT_EQ(error_of("a\n{% if x %}\nb"),
+            "template, line 3, column 2: expected {% elif %} or {% else %} or {% endif %}, got the "
+            "end of the template");
+  EXPECT_EQ(error_of("ä\nö {{ x.y }}"), "template, line 2, column 8: 'x' is undefined");
+  EXPECT_EQ(error_of("{% for m in messages %}\n  {{ m.a.b }}\n{% endfor %}",
+                     {{"messages", {{{"a", nullptr}}, Json::object()}}}),
+            "template, line 2, column 10: 'dict object' has no attribute 'a'");
+  EXPECT_EQ(error_of("\n\n   {{ raise_exception('no ' ~ role) }}", {{"role", "tool"}}),
+            "template, line 3, column 22: no tool");
+  EXPECT_EQ(error_of("{% macro f(x) %}\n{{ x + 1 }}{% endmacro %}\n{{ f('a') }}"),
+            "template, line 2, column 6: can only concatenate str (not \"int\") to str");
+  EXPECT_EQ(error_of("{{ 'a'|nope }}"), "template, line 1, column 8: no filter named 'nope'");
+  EXPECT_EQ(error_of("{% include 'x' %}"),
+            "template, line 1, column 4: 'include' is not supported: a chat template is one file");
+  EXPECT_EQ(error_of("{% do x %}"), "template, line 1, column 4: unknown tag 'do'");
+  EXPECT_EQ(error_of("\xFF"), "template: not UTF-8");
+}
+
+struct Hostile {
+  const char* source;
+  const char* error;
+};
+
+TEST(Jinja, HostileTemplatesEndInAnError) {
+  const Hostile cases[] = {
+      // endless work
+      {"{% for a in range(99999) %}{% for b in range(99999) %}{{ a }}{% endfor %}{% endfor %}",
+       "more than"},
+      {"{% set t = 'a' * 1000000 %}{% for i in range(99999) %}{{ 'ab' in t }}{% endfor %}",
+       "steps"},
+      {"{% set t = 'a' * 1000000 %}{% for i in range(99) %}{{ t.rfind('b' ~ 'a' * 500000) }}{% "
+       "endfor %}",
+       "steps"},
+      {"{{ range(99999)|unique|list|length }}", "steps"},
+      {"{% set n = namespace(x=[]) %}{% for i in range(99) %}{% set n.x = [n.x, n.x] %}{% endfor "
+       "%}{{ n.x }}",
+       "steps"},
+      {"{% set n = namespace(x=[]) %}{% for i in range(99) %}{% set n.x = [n.x, n.x] %}{% endfor "
+       "%}{{ n.x|tojson }}",
+       "steps"},
+      // recursion
+      {"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recurses deeper"},
+      {"{% macro f(x=f()) %}{% endmacro %}{{ f() }}", "recurses deeper"},
+      {"{% macro f() %}{% call g() %}{{ f() }}{% endcall %}{% endmacro %}{% macro g() %}{{ "
+       "caller() }}{% endmacro %}{{ f() }}",
+       "recurses deeper"},
+      {"{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", "recurses deeper"},
+      {"{% set n = namespace(x=1) %}{% for i in range(99999) %}{% set n.x = [n.x] %}{% endfor %}",
+       "nested deeper"},
+      {"{% set n = namespace(x=1) %}{% for i in range(99999) %}{% set n.x = {'a': n.x} %}{% endfor "
+       "%}",
+       "nested deeper"},
+      // memory
+      {"{{ 'a' * 10000000000 }}", "bytes"},
+      {"{{ ('a' * 1000000) * 1000000 }}", "bytes"},
+      {"{{ [1] * 100000000000 }}", "bytes"},
+      {"{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor "
+       "%}",
+       "bytes"},
+      {"{% set t = 'a' * 1000000 %}{{ t.replace('a', t) }}", "bytes"},
+      {"{% set t = 'a' * 1000000 %}{{ ([t] * 1000)|join(t) }}", "bytes"},
+      {"{% set t = 'a' * 1000000 %}{% for i in range(99999) %}{{ t }}{% endfor %}", "bytes"},
+      {"{% for i in range(99999) %}{% for j in range(99) %}{% macro m() %}{% endmacro %}{% endfor "
+       "%}{% endfor %}",
+       "bytes"},
+      {"{% for i in range(99999) %}{% for j in range(999) %}{% set x = namespace() %}{% endfor "
+       "%}{% endfor %}",
+       "bytes"},
+      {"{{ range(1000000000000) }}", "range too big"},
+      {"{{ '%999999999d' % 1 }}", "wider than"},
+      {"{{ '{:999999999}'.format(1) }}", "wider than"},
+      {"{{ 10 ** 1000000000 }}", "128 bits"},
+      {"{{ 170141183460469231731 * 170141183460469231731 }}", "64 bits"},
+      // ways out of the sandbox
+      {"{{ ''.__class__ }}", "unsafe"},
+      {"{{ ''['__class__'].__mro__[1].__subclasses__() }}", "unsafe"},
+      {"{{ range.__globals__ }}", "unsafe"},
+      {"{{ '{0.__class__}'.format('') }}", "format"},
+      {"{{ [1].append(2) }}", "unsafe"},
+      {"{{ messages.clear() }}", "unsafe"},
+  };
+  for (const Hostile& hostile : cases)
+    EXPECT_THAT(error_of(hostile.source, {{"messages", Json::array()}}), HasSubstr(hostile.error))
+        << hostile.source;
+}
+
+std::string repeat(const std::string& text, int count) {
+  std::string out;
+  for (int i = 0; i < count; ++i) out += text;
+  return out;
+}
+
+TEST(Jinja, DeeplyNestedSourcesEndInAnError) {
+  const std::string sources[] = {"{{ " + repeat("(", 100000) + " }}",
+                                 "{{ 1" + repeat("+1", 100000) + " }}",
+                                 "{{ 1" + repeat("|abs", 100000) + " }}",
+                                 "{{ a" + repeat(".b", 100000) + " }}",
+                                 "{{ " + repeat("not ", 100000) + "1 }}",
+                                 "{{ " + repeat("-", 100000) + "1 }}",
+                                 repeat("{% if 1 %}", 100000),
+                                 "{{ " + repeat("1 if 0 else ", 100000) + "1 }}",
+                                 "{{ a" + repeat("()", 100000) + " }}",
+                                 "{{ 1" + repeat(" and 1", 100000) + " }}",
+                                 "{{ 1 is a" + repeat(" [0", 100000) + "]",
+                                 "{% set " + repeat("(", 100000) + "a = 1 %}"};
+  for (const std::string& source : sources)
+    EXPECT_THAT(error_of(source), HasSubstr("line 1, column ")) << source.substr(0, 20);
+  std::string names;
+  for (int i = 0; i < 2000; ++i) names += "{{ v" + std::to_string(i) + " }}";
+  EXPECT_THAT(error_of(names), HasSubstr("more than 1000 different variables"));
+}
+
+TEST(Jinja, WhatOutlivesItsBlockStaysValid) {
+  EXPECT_EQ(render("{% set n = namespace() %}{% for i in [1, 2] %}{% macro m() %}{{ i }}{% "
+                   "endmacro %}{% set n.m = m %}"
+                   "{% endfor %}{{ n.m() }}"),
+            "2");
+  EXPECT_EQ(render("{% set n = namespace() %}{% macro m() %}{% set n.c = caller %}{% endmacro %}{% "
+                   "for i in [1, 2] %}"
+                   "{% set k = i %}{% call m() %}<{{ k }}>{% endcall %}{% endfor %}{{ n.c() }}"),
+            "<2>");
+  EXPECT_EQ(render("{% set n = namespace() %}{% for j in [1] %}{% for i in [1, 2] recursive %}{{ i "
+                   "}}{% set n.l = loop %}"
+                   "{% endfor %}{% endfor %}{{ n.l([7, 8]) }}"),
+            "1278");
+  EXPECT_EQ(render("{% set n = namespace() %}{% set n.me = n %}{{ n.me.me == n }}{{ [n]|length }}"),
+            "True1");
+}
+
+TEST(Jinja, IntegersOfJsonStayExact) {
+  const Json context = {{"x", uint64_t{18446744073709551615u}},
+                        {"y", int64_t{-9223372036854775807} - 1}};
+  EXPECT_EQ(render("{{ x }} {{ x + 1 }} {{ y - 1 }} {{ [x, y]|tojson }}", context),
+            "18446744073709551615 18446744073709551616 -9223372036854775809 "
+            "[18446744073709551615, -9223372036854775808]");
+}
+
+TEST(Jinja, RefusesTextsThatAreNotUtf8) {
+  EXPECT_THAT(error_of("{{ x }}", {{"x", "a\xFF"}}), HasSubstr("not UTF-8"));
+}
+
+TEST(JinjaText, PythonsWhitespaceAndLineEnds) {
+  EXPECT_EQ(jinja::strip("\u2003\u00a0 a\u3000b \x1c\n"), "a\u3000b");
+  EXPECT_EQ(jinja::strip("xéxaxé", "éx"), "a");
+  EXPECT_EQ(jinja::split("\u00a0a\u2003b  c ", {}).size(), 3);
+  EXPECT_EQ(jinja::split_lines("a\r\nb\u2028c\x0b\n").size(), 4);
+  EXPECT_EQ(jinja::quote("it's\u200b\x01\xF0\x9F\x99\x82"), "\"it's\\u200b\\x01\xF0\x9F\x99\x82\"");
+}
+
+}  // namespace
+}  // namespace nanovllm
