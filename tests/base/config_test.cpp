@@ -1,0 +1,127 @@
+#include "nanovllm/base/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "nanovllm/base/dtype.h"
+#include "nanovllm/base/error.h"
+#include "nanovllm/base/sampling_json.h"
+
+namespace nanovllm {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+TEST(SamplingParams, EveryFieldOutOfRangeIsNamed) {
+  EXPECT_NO_THROW(SamplingParams().validate());
+  const std::pair<const char*, std::function<void(SamplingParams&)>> bad[] = {
+      {"temperature", [](auto& p) { p.temperature = -0.1; }},
+      {"temperature", [](auto& p) { p.temperature = std::nan(""); }},
+      {"temperature", [](auto& p) { p.temperature = INFINITY; }},
+      {"top_p", [](auto& p) { p.top_p = 0; }},
+      {"top_p", [](auto& p) { p.top_p = 1.1; }},
+      {"top_k", [](auto& p) { p.top_k = -2; }},
+      {"min_p", [](auto& p) { p.min_p = std::nan(""); }},
+      {"max_tokens", [](auto& p) { p.max_tokens = 0; }},
+      {"min_tokens", [](auto& p) { p.min_tokens = 65; }},
+      {"logprobs", [](auto& p) { p.logprobs = 21; }},
+      {"prompt_logprobs", [](auto& p) { p.prompt_logprobs = -1; }},
+      {"n is 0", [](auto& p) { p.n = 0; }},
+      {"stop_token_ids", [](auto& p) { p.stop_token_ids = {-5}; }},
+      {"stop strings", [](auto& p) { p.stop = {"x"}; }},
+      {"presence_penalty", [](auto& p) { p.presence_penalty = 1; }},
+      {"frequency_penalty", [](auto& p) { p.frequency_penalty = 1; }},
+      {"repetition_penalty", [](auto& p) { p.repetition_penalty = 1.5; }},
+  };
+  for (const auto& [name, change] : bad) {
+    SamplingParams params;
+    change(params);
+    EXPECT_THAT([&] { params.validate(); }, ThrowsMessage<UserError>(HasSubstr(name)));
+  }
+}
+
+TEST(SamplingParams, JsonFieldsHaveVllmsNames) {
+  const SamplingParams p = sampling_params_from_json(
+      Json::parse(R"({"temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "max_tokens": 7, "min_tokens": 2,
+                      "ignore_eos": true, "stop_token_ids": [3, 4], "logprobs": 2, "prompt_logprobs": null,
+                      "n": 3, "seed": 9, "skip_special_tokens": false})"),
+      {}, "here");
+  SamplingParams expected;
+  expected.temperature = 0.5;
+  expected.top_p = 0.9;
+  expected.top_k = 5;
+  expected.min_p = 0.1;
+  expected.max_tokens = 7;
+  expected.min_tokens = 2;
+  expected.ignore_eos = true;
+  expected.stop_token_ids = {3, 4};
+  expected.logprobs = 2;
+  expected.n = 3;
+  expected.seed = 9;
+  expected.skip_special_tokens = false;
+  EXPECT_EQ(p, expected);
+}
+
+TEST(SamplingParams, JsonOfAnotherTypeIsRefusedWithPlaceAndName) {
+  const std::pair<const char*, const char*> bad[] = {
+      {R"({"temperature": "1"})", "temperature"}, {R"({"max_tokens": 1.5})", "max_tokens"},
+      {R"({"n": 99999999999999999999})", "n "},   {R"({"n": 18446744073709551615})", "n "},
+      {R"({"stop_token_ids": [1e3]})", "stop_token_ids"},
+      {R"({"ignore_eos": 1})", "ignore_eos"},     {R"({"top_q": 1})", "top_q"},
+      {R"([])", "object"},
+  };
+  for (const auto& [text, name] : bad)
+    EXPECT_THAT([&] { sampling_params_from_json(Json::parse(text), {}, "here"); },
+                ThrowsMessage<UserError>(AllOf(HasSubstr("here"), HasSubstr(name))))
+        << text;
+}
+
+TEST(EngineConfig, EveryFieldOutOfRangeIsNamed) {
+  EXPECT_NO_THROW(EngineConfig().validate());
+  const std::pair<const char*, std::function<void(EngineConfig&)>> bad[] = {
+      {"device", [](auto& c) { c.device = "tpu"; }},
+      {"dtype", [](auto& c) { c.dtype = "int8"; }},
+      {"load_format", [](auto& c) { c.load_format = "gguf"; }},
+      {"max_model_len", [](auto& c) { c.max_model_len = -1; }},
+      {"max_num_seqs", [](auto& c) { c.max_num_seqs = 0; }},
+      {"gpu_memory_utilization", [](auto& c) { c.gpu_memory_utilization = 1.5; }},
+      {"block_size", [](auto& c) { c.block_size = 24; }},
+      {"tensor_parallel_size", [](auto& c) { c.tensor_parallel_size = 0; }},
+      {"step_timeout", [](auto& c) { c.step_timeout = std::nan(""); }},
+      {"threads", [](auto& c) { c.threads = -1; }},
+  };
+  for (const auto& [name, change] : bad) {
+    EngineConfig config;
+    change(config);
+    EXPECT_THAT([&] { config.validate(); }, ThrowsMessage<UserError>(HasSubstr(name)));
+  }
+}
+
+TEST(DType, HalfPrecisionIsExactBothWays) {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    const float f = f16_to_f32(half);
+    if (std::isnan(f)) {
+      EXPECT_TRUE(std::isnan(f16_to_f32(f32_to_f16(f))));
+      continue;
+    }
+    ASSERT_EQ(f32_to_f16(f), half);
+    const float b = bf16_to_f32(half);
+    ASSERT_TRUE(std::isnan(b) || f32_to_bf16(b) == half);
+  }
+  EXPECT_EQ(f32_to_f16(65519.0f), 0x7bff);
+  EXPECT_EQ(f32_to_f16(65520.0f), 0x7c00);
+  EXPECT_EQ(f16_to_f32(1), 0x1p-24f);
+  EXPECT_EQ(f32_to_f16(0x1p-25f), 0);         // halfway, to even
+  EXPECT_EQ(f32_to_f16(0x1.8p-24f), 2);       // halfway, to even
+  EXPECT_EQ(f32_to_bf16(1.00390625f), 0x3f80);  // halfway between 1 and the next
+  EXPECT_EQ(f32_to_bf16(1.01171875f), 0x3f82);
+}
+
+}  // namespace
+}  // namespace nanovllm

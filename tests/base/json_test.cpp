@@ -1,0 +1,45 @@
+#include "nanovllm/base/json.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "nanovllm/base/error.h"
+
+namespace nanovllm {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+void expect_refused(const std::string& text, const std::string& what) {
+  EXPECT_THAT([&] { parse_json(text, "here"); }, ThrowsMessage<UserError>(HasSubstr(what))) << text;
+}
+
+TEST(Json, KeepsTheOrderOfKeysAndTheLastOfEqualOnes) {
+  const Json json = parse_json(R"({"b": 1, "a": [2, "x:{[\"]}"], "b": 3})", "here");
+  EXPECT_EQ(json.dump(), R"({"b":3,"a":[2,"x:{[\"]}"]})");
+}
+
+TEST(Json, WhatIsNoJsonIsRefusedWithItsPlace) {
+  for (const char* text : {"", "{", "[1,]", "{\"a\" 1}", "nul", "\"\\ud800\"", "\"\x80\"", "1 2", "]"})
+    expect_refused(text, "here: not valid JSON");
+  expect_refused("[1e400]", "too large for a double");
+}
+
+TEST(Json, DepthAndKeysAreBounded) {
+  const auto nested = [](size_t n) { return std::string(n, '[') + std::string(n, ']'); };
+  EXPECT_NO_THROW(parse_json(nested(200), "here"));
+  expect_refused(nested(201), "deeper than 200");
+  expect_refused(std::string(100'000, '['), "deeper than 200");
+  std::string wide = "{";
+  for (int i = 0; i < 20'001; ++i) wide += "\"" + std::to_string(i) + "\":0,";
+  wide.back() = '}';
+  expect_refused(wide, "more than 20000 keys");
+  std::string list = "[";
+  for (int i = 0; i < 40'000; ++i) list += "{\"a\":0},";
+  list.back() = ']';
+  EXPECT_EQ(parse_json(list, "here").size(), 40'000u);
+}
+
+}  // namespace
+}  // namespace nanovllm
