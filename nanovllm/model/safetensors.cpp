@@ -134,6 +134,7 @@ std::map<std::string, SafetensorsEntry> parse_safetensors(std::string_view file,
 
   using Item = std::pair<const std::string, SafetensorsEntry>;
   std::vector<Item*> order;
+  order.reserve(entries.size());
   for (Item& item : entries) order.push_back(&item);
   std::sort(order.begin(), order.end(), [](const Item* a, const Item* b) {
     return std::pair(a->second.offset, a->second.bytes) <
