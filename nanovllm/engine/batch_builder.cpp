@@ -48,21 +48,13 @@ StepInput BatchBuilder::build(const StepPlan& plan) {
     for (int64_t i = row.start; i < end; ++i)
       arrays_.token_ids.push_back(i < seq.num_known() ? seq.token_ids[static_cast<size_t>(i)]
                                                       : kTokenInFlight);
-    add_blocks(seq);
+    for (int64_t& i = seq.num_blocks_sent; i < static_cast<int64_t>(seq.block_table.size()); ++i)
+      arrays_.block_updates.push_back({seq.slot, static_cast<int32_t>(i), seq.block_table[static_cast<size_t>(i)]});
   }
-  for (const ScheduledSample& sample : plan.samples) {
+  for (const ScheduledSample& sample : plan.samples)
     arrays_.samples.push_back({sample.seq->id, sample.seq->slot, static_cast<int32_t>(sample.row)});
-    if (sample.forked) add_blocks(*sample.seq);
-  }
   arrays_.copies = plan.copies;
   return arrays_.write(plan.step, buffer_);
-}
-
-void BatchBuilder::add_blocks(Sequence& seq) {
-  for (; seq.num_blocks_sent < static_cast<int64_t>(seq.block_table.size()); ++seq.num_blocks_sent)
-    arrays_.block_updates.push_back(
-        {seq.slot, static_cast<int32_t>(seq.num_blocks_sent),
-         seq.block_table[static_cast<size_t>(seq.num_blocks_sent)]});
 }
 
 }  // namespace nanovllm

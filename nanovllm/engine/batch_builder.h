@@ -16,8 +16,6 @@ class BatchBuilder {
   StepInput build(const StepPlan& plan);
 
  private:
-  void add_blocks(Sequence& seq);
-
   StepArrays arrays_;
   std::vector<std::byte> buffer_;
 };

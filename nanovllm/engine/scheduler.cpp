@@ -117,11 +117,10 @@ void Scheduler::schedule_row(StepPlan& plan, Sequence& seq, int64_t num_tokens, 
 bool Scheduler::ensure_block(Sequence& seq) {
   if (seq.num_computed < static_cast<int64_t>(seq.block_table.size()) * blocks_.block_size()) return true;
   while (!blocks_.can_append(1)) {
-    const auto victim = std::find_if(running_.rbegin(), running_.rend(),
-                                     [&](const Sequence* s) { return s->last_step != step_; });
-    const bool itself = *victim == &seq;
-    preempt(**victim);
-    if (itself) return false;
+    Sequence& newest = *running_.back();
+    check(newest.last_step != step_, "sequence {} is in the step that preempts it", newest.id);
+    preempt(newest);
+    if (&newest == &seq) return false;
   }
   blocks_.append(seq);
   return true;

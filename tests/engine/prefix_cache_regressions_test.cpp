@@ -171,6 +171,7 @@ TEST_P(PrefixCache, RowsWithoutFiniteLogitsEndAloneAndAreNotCached) {
   o.num_blocks = 400;
   TestEngine t(o);
   int64_t num_errors = 0, num_whole = 0;
+  std::vector<std::vector<int32_t>> failed;  // at their first token
   for (int32_t i = 0; i < 40; ++i) t.add(made_prompt(5, i), 6);
   t.run();
   for (const auto& [id, output] : t.outputs) {
@@ -178,6 +179,7 @@ TEST_P(PrefixCache, RowsWithoutFiniteLogitsEndAloneAndAreNotCached) {
     EXPECT_EQ(output.token_ids, whole);
     if (output.finish_reason == "error") {
       ++num_errors;
+      if (output.token_ids.empty()) failed.push_back(output.prompt_token_ids);
       EXPECT_NE(output.error.find("not finite"), std::string::npos);
     } else {
       ++num_whole;
@@ -187,6 +189,12 @@ TEST_P(PrefixCache, RowsWithoutFiniteLogitsEndAloneAndAreNotCached) {
   EXPECT_GT(num_errors, 5);
   EXPECT_GT(num_whole, 5);
   EXPECT_EQ(t.num_free(), 400);
+  ASSERT_FALSE(failed.empty());
+  for (const auto& prompt : failed) {
+    const uint64_t again = t.add(prompt, 1);
+    t.run();
+    EXPECT_EQ(t.outputs[again].num_cached_tokens, 0);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(StepAhead, PrefixCache, ::testing::Bool(),

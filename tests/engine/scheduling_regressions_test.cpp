@@ -287,6 +287,7 @@ TEST(StepAhead, NothingDrawnAfterTheEndReachesTheAnswer) {
   o.model.vocab_size = 10;
   o.eos_token_ids = {3};
   std::vector<std::vector<int32_t>> answers[2];
+  std::vector<int64_t> cached[2];
   for (const bool async : {true, false}) {
     o.async_scheduling = async;
     TestEngine t(o);
@@ -303,8 +304,23 @@ TEST(StepAhead, NothingDrawnAfterTheEndReachesTheAnswer) {
       EXPECT_TRUE(end == output.token_ids.end() || end + 1 == output.token_ids.end());
     }
     EXPECT_EQ(t.num_free(), 16);
+    // Nor does the step ahead leave more in the prefix cache: a second turn finds the same.
+    for (const auto& [id, output] : std::map(t.outputs)) {
+      TestEngine fresh(o);
+      fresh.add(output.prompt_token_ids, 30);
+      fresh.run();
+      std::vector<int32_t> second = output.prompt_token_ids;
+      second.insert(second.end(), output.token_ids.begin(), output.token_ids.end());
+      if (second.size() >= 39) continue;
+      second.push_back(1);
+      const uint64_t turn = fresh.add(second, 1);
+      fresh.run();
+      cached[async].push_back(fresh.outputs[turn].num_cached_tokens);
+      EXPECT_EQ(cached[async].back(), (second.size() - 2) / 4 * 4);
+    }
   }
   EXPECT_EQ(answers[0], answers[1]);
+  EXPECT_EQ(cached[0], cached[1]);
 }
 
 }  // namespace
