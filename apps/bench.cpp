@@ -41,7 +41,8 @@ std::string default_dataset() {
       fs::read_symlink("/proc/self/exe").parent_path() / "../share/nanovllm/nanovllm_256.jsonl";
   for (const fs::path& place : {installed, fs::path(NANOVLLM_DATASET)})
     if (fs::exists(place)) return place.string();
-  fail("nanovllm_256.jsonl is neither {} nor {}: give --dataset FILE", installed.string(), NANOVLLM_DATASET);
+  fail("nanovllm_256.jsonl is neither {} nor {}: give --dataset FILE", installed.string(),
+       NANOVLLM_DATASET);
 }
 
 std::vector<Prompt> read_dataset(const ThroughputOptions& options, const LLMEngine& engine) {
@@ -70,7 +71,8 @@ std::vector<Prompt> read_dataset(const ThroughputOptions& options, const LLMEngi
 int64_t run_all(LLMEngine& engine, const std::vector<Prompt>& prompts, bool show_progress) {
   const EngineStats before = engine.stats();
   for (const Prompt& prompt : prompts) engine.add_request(prompt.token_ids, prompt.params);
-  ProgressBar bar("Generating", static_cast<int64_t>(prompts.size()), show_progress && stderr_is_terminal());
+  ProgressBar bar("Generating", static_cast<int64_t>(prompts.size()),
+                  show_progress && stderr_is_terminal());
   int64_t num_done = 0, num_tokens = 0;
   while (!engine.is_finished()) {
     for (const RequestUpdate& update : engine.step()) {
@@ -100,10 +102,11 @@ int throughput(const ThroughputOptions& options) {
   const double elapsed = seconds_since(start);
   const EngineStats after = engine.stats();
   int64_t prompt_tokens = 0;
-  for (const Prompt& prompt : prompts) prompt_tokens += static_cast<int64_t>(prompt.token_ids.size());
+  for (const Prompt& prompt : prompts)
+    prompt_tokens += static_cast<int64_t>(prompt.token_ids.size());
   if (!options.json) {
-    print_out(fmt::format("Total: {}tok, Time: {:.2f}s, Throughput: {:.2f}tok/s\n", output_tokens, elapsed,
-                          static_cast<double>(output_tokens) / elapsed));
+    print_out(fmt::format("Total: {}tok, Time: {:.2f}s, Throughput: {:.2f}tok/s\n", output_tokens,
+                          elapsed, static_cast<double>(output_tokens) / elapsed));
     return kExitOk;
   }
   const EngineSetup setup = resolve_setup(options.model, options.config);
@@ -150,7 +153,8 @@ int latency(const LatencyOptions& options) {
           "--input-len {} and --output-len {} together exceed max_model_len {}", options.input_len,
           options.output_len, longest);
   std::mt19937_64 random(0);
-  // The time for a batch of new random prompts, each drawing output_len tokens; below 0 after Ctrl-C.
+  // The time for a batch of new random prompts, each drawing output_len tokens; below 0 after
+  // Ctrl-C.
   const auto timed = [&](int64_t output_len) {
     std::vector<Prompt> prompts(static_cast<size_t>(options.batch_size));
     for (Prompt& prompt : prompts) {
@@ -179,20 +183,18 @@ int latency(const LatencyOptions& options) {
   const double prefill_rate = batch * static_cast<double>(options.input_len) / prefill;
   const double output_rate = batch * static_cast<double>(options.output_len) / total;
   if (options.json) {
-    const Json json = {{"batch_size", options.batch_size},
-                       {"input_len", options.input_len},
-                       {"output_len", options.output_len},
-                       {"prefill_s", prefill},
-                       {"decode_ms_per_step", decode_ms},
-                       {"prefill_tokens_per_second", prefill_rate},
-                       {"output_tokens_per_second", output_rate},
-                       {"total_s", total}};
+    const Json json = {
+        {"batch_size", options.batch_size},        {"input_len", options.input_len},
+        {"output_len", options.output_len},        {"prefill_s", prefill},
+        {"decode_ms_per_step", decode_ms},         {"prefill_tokens_per_second", prefill_rate},
+        {"output_tokens_per_second", output_rate}, {"total_s", total}};
     print_out(json.dump() + "\n");
   } else {
-    print_out(fmt::format("Batch {}, {} tokens in, {} out: prefill {:.4f}s ({:.1f}tok/s), decode {:.3f}ms a "
-                          "step, total {:.3f}s ({:.1f}tok/s)\n",
-                          options.batch_size, options.input_len, options.output_len, prefill, prefill_rate,
-                          decode_ms, total, output_rate));
+    print_out(fmt::format(
+        "Batch {}, {} tokens in, {} out: prefill {:.4f}s ({:.1f}tok/s), decode {:.3f}ms a "
+        "step, total {:.3f}s ({:.1f}tok/s)\n",
+        options.batch_size, options.input_len, options.output_len, prefill, prefill_rate, decode_ms,
+        total, output_rate));
   }
   return kExitOk;
 }
@@ -216,7 +218,8 @@ void add_bench(CLI::App& app, Command& command) {
       "  nanovllm bench throughput models/tiny-tales --num-prompts 64 --json");
   sub->callback([&command, t] { command = [t] { return throughput(*t); }; });
 
-  sub = bench->add_subcommand("latency", "One batch of equal requests, medians over new random prompts");
+  sub = bench->add_subcommand("latency",
+                              "One batch of equal requests, medians over new random prompts");
   auto l = std::make_shared<LatencyOptions>();
   add_model_argument(*sub, l->model);
   const auto add = [&](const char* name, int64_t& value, const char* text) {

@@ -32,8 +32,7 @@ std::string to_text(const Prompt& prompt, const RequestOutput& output) {
   std::string text = "\nPrompt: ";
   if (prompt.text.empty() && !output.prompt_token_ids.empty())
     text += fmt::format("[{}]\n", fmt::join(output.prompt_token_ids, ", "));
-  else
-    text += repr(prompt.text) + "\n";
+  else text += repr(prompt.text) + "\n";
   const auto add = [&](const CompletionOutput& answer) {
     text += "Completion: " + repr(answer.text) + "\n";
     if (!answer.error.empty()) text += "Error: " + answer.error + "\n";
@@ -64,12 +63,10 @@ class Results {
   void print(const RequestOutput& output) {
     bar_.hide();
     const Prompt& prompt = prompts_[next_];
-    if (!json_)
-      print_out(to_text(prompt, output));
+    if (!json_) print_out(to_text(prompt, output));
     else if (!prompt.error.empty())
       print_out(Json({{"index", next_}, {"error", prompt.error}}).dump() + "\n");
-    else
-      print_out(to_json(output, static_cast<int64_t>(next_)).dump() + "\n");
+    else print_out(to_json(output, static_cast<int64_t>(next_)).dump() + "\n");
   }
 
   const std::vector<Prompt>& prompts_;
@@ -141,22 +138,27 @@ void add_generate(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("generate", "Answer prompts, all of them in one batch");
   auto options = std::make_shared<GenerateOptions>();
   add_model_argument(*sub, options->model);
-  sub->add_option("--prompt", options->prompts, "A text to continue; repeatable")->allow_extra_args(false);
+  sub->add_option("--prompt", options->prompts, "A text to continue; repeatable")
+      ->allow_extra_args(false);
   sub->add_option("--prompts-file", options->prompts_file,
                   "JSON lines with prompt, prompt_token_ids or messages; - for stdin");
-  sub->add_flag("--chat", options->chat, "Each text is a user's message, through the chat template");
+  sub->add_flag("--chat", options->chat,
+                "Each text is a user's message, through the chat template");
   sub->add_option("--system", options->system, "The system message, with --chat");
-  sub->add_flag("--no-thinking", options->no_thinking, "Ask the chat template for an answer without thoughts");
+  sub->add_flag("--no-thinking", options->no_thinking,
+                "Ask the chat template for an answer without thoughts");
   sub->add_flag("--json", options->json, "A JSON line for each prompt");
   add_sampling_options(*sub, options->params);
   add_engine_options(*sub, options->config);
   sub->footer(
       "Examples:\n"
       "  nanovllm generate models/tiny-tales --prompt \"Once upon a time\" --temperature 0\n"
-      "  nanovllm generate models/tiny-tales --chat --prompt \"introduce yourself\" --max-tokens 256\n"
+      "  nanovllm generate models/tiny-tales --chat --prompt \"introduce yourself\" --max-tokens "
+      "256\n"
       "  echo '{\"prompt\": \"The king\", \"sampling_params\": {\"n\": 3}}' |\n"
       "    nanovllm generate models/tiny-tales --prompts-file - --json\n"
-      "Exit status: 0 done; 2 a prompt or an option was refused; 130 after Ctrl-C; 1 anything else.");
+      "Exit status: 0 done; 2 a prompt or an option was refused; 130 after Ctrl-C; 1 anything "
+      "else.");
   sub->callback([&command, options] { command = [options] { return generate(*options); }; });
 }
 

@@ -59,11 +59,13 @@ int info(const InfoOptions& options) {
       "a step         at most {} tokens of {} sequences\n"
       "device         {}: {}\n",
       m.architecture, static_cast<double>(m.num_parameters()) / 1e6,
-      static_cast<double>(setup.weight_bytes) / kMiB, dtype_name(setup.dtype), m.num_layers, m.hidden_size,
-      m.num_heads, m.num_kv_heads, m.head_dim, m.vocab_size, setup.kv.max_model_len,
-      m.max_position_embeddings, kv_bytes, cache_tokens, setup.kv.num_blocks, setup.config.block_size,
+      static_cast<double>(setup.weight_bytes) / kMiB, dtype_name(setup.dtype), m.num_layers,
+      m.hidden_size, m.num_heads, m.num_kv_heads, m.head_dim, m.vocab_size, setup.kv.max_model_len,
+      m.max_position_embeddings, kv_bytes, cache_tokens, setup.kv.num_blocks,
+      setup.config.block_size,
       static_cast<double>(kv_bytes) * static_cast<double>(cache_tokens) / kMiB,
-      setup.config.max_num_batched_tokens, setup.config.max_num_seqs, setup.config.device, kernels));
+      setup.config.max_num_batched_tokens, setup.config.max_num_seqs, setup.config.device,
+      kernels));
   return kExitOk;
 }
 

@@ -50,7 +50,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     const auto chosen = app.get_subcommands();
     if (chosen.empty() && argc > 1 && argv[1][0] != '-')
-      return report(fmt::format("'{}' is not a command (see 'nanovllm --help')", argv[1]).c_str(), kExitUserError);
+      return report(fmt::format("'{}' is not a command (see 'nanovllm --help')", argv[1]).c_str(),
+                    kExitUserError);
     std::string help = "nanovllm";
     for (const CLI::App* sub = &app; !sub->get_subcommands().empty();) {
       sub = sub->get_subcommands().front();

@@ -15,7 +15,8 @@ namespace {
 
 std::string read_all(const std::string& path) {
   using File = std::unique_ptr<FILE, int (*)(FILE*)>;
-  const File file = path == "-" ? File(stdin, [](FILE*) { return 0; }) : File(std::fopen(path.c_str(), "rb"), std::fclose);
+  const File file = path == "-" ? File(stdin, [](FILE*) { return 0; })
+                                : File(std::fopen(path.c_str(), "rb"), std::fclose);
   require(file != nullptr, "{}: {}", path, std::strerror(errno));
   std::string text;
   std::array<char, 65536> buffer;
@@ -33,13 +34,17 @@ void PromptReader::encode(Prompt& prompt, bool add_special_tokens) const {
 }
 
 void PromptReader::render(const Json& messages, const Json& line, Prompt& prompt) const {
-  require(messages.is_array() && !messages.empty(), "messages must be a list of at least one message");
+  require(messages.is_array() && !messages.empty(),
+          "messages must be a list of at least one message");
   for (const Json& message : messages)
-    require(message.is_object() && message.contains("role"), "each message must be an object with a role");
+    require(message.is_object() && message.contains("role"),
+            "each message must be an object with a role");
   require(chat_template.has_value(), "the model has no chat template");
-  Json context = line.contains("chat_template_kwargs") ? line["chat_template_kwargs"] : Json::object();
+  Json context =
+      line.contains("chat_template_kwargs") ? line["chat_template_kwargs"] : Json::object();
   require(context.is_object(), "chat_template_kwargs must be an object");
-  if (enable_thinking && !context.contains("enable_thinking")) context["enable_thinking"] = *enable_thinking;
+  if (enable_thinking && !context.contains("enable_thinking"))
+    context["enable_thinking"] = *enable_thinking;
   if (line.contains("enable_thinking")) {
     require(line["enable_thinking"].is_boolean(), "enable_thinking must be true or false");
     context["enable_thinking"] = line["enable_thinking"];
@@ -77,8 +82,9 @@ Prompt PromptReader::from_line(const std::string& line, int64_t line_number) con
     const Json json = parse_json(line, where);
     require(json.is_object(), "{}: must be a JSON object", where);
     for (const auto& [key, value] : json.items()) {
-      static constexpr std::array kKeys = {"prompt", "prompt_token_ids", "messages", "tools",
-                                           "chat_template_kwargs", "enable_thinking", "sampling_params"};
+      static constexpr std::array kKeys = {
+          "prompt",          "prompt_token_ids", "messages", "tools", "chat_template_kwargs",
+          "enable_thinking", "sampling_params"};
       bool known = false;
       for (const char* k : kKeys) known = known || key == k;
       require(known, "{}: '{}' is not one of {}", where, key, fmt::join(kKeys, ", "));
@@ -86,13 +92,15 @@ Prompt PromptReader::from_line(const std::string& line, int64_t line_number) con
     const int num_prompts = static_cast<int>(json.contains("prompt")) +
                             static_cast<int>(json.contains("prompt_token_ids")) +
                             static_cast<int>(json.contains("messages"));
-    require(num_prompts == 1, "{}: needs one of prompt, prompt_token_ids and messages, has {}", where,
-            num_prompts);
+    require(num_prompts == 1, "{}: needs one of prompt, prompt_token_ids and messages, has {}",
+            where, num_prompts);
     SamplingParams params = defaults;
     if (json.contains("sampling_params"))
-      params = sampling_params_from_json(json["sampling_params"], defaults, where + ": sampling_params");
+      params =
+          sampling_params_from_json(json["sampling_params"], defaults, where + ": sampling_params");
     if (json.contains("prompt_token_ids")) {
-      prompt.token_ids = token_ids_from_json(json["prompt_token_ids"], where + ": prompt_token_ids");
+      prompt.token_ids =
+          token_ids_from_json(json["prompt_token_ids"], where + ": prompt_token_ids");
     } else if (json.contains("prompt")) {
       require(json["prompt"].is_string(), "{}: prompt must be a text", where);
       prompt = from_text(json["prompt"].get<std::string>());
@@ -120,7 +128,8 @@ std::vector<Prompt> PromptReader::from_file(const std::string& path) const {
     const std::string line = text.substr(begin, end - begin);
     begin = end + 1;
     ++line_number;
-    if (line.find_first_not_of(" \t\r") != std::string::npos) prompts.push_back(from_line(line, line_number));
+    if (line.find_first_not_of(" \t\r") != std::string::npos)
+      prompts.push_back(from_line(line, line_number));
   }
   return prompts;
 }

@@ -20,7 +20,8 @@ struct Prompt {
   std::string error;
 };
 
-/// Turns texts and the lines of prompts files into prompts. `tokenizer` and `chat_template` may be missing.
+/// Turns texts and the lines of prompts files into prompts. `tokenizer` and `chat_template` may be
+/// missing.
 struct PromptReader {
   const Tokenizer* tokenizer = nullptr;
   const std::optional<ChatTemplate>& chat_template;
@@ -32,7 +33,8 @@ struct PromptReader {
   /// Never throws for what a line holds: the error is in the prompt.
   Prompt from_text(const std::string& text) const;
   Prompt from_line(const std::string& line, int64_t line_number) const;
-  /// A whole file, "-" for stdin; lines of white space are passed over. Throws UserError where it cannot be read.
+  /// A whole file, "-" for stdin; lines of white space are passed over. Throws UserError where it
+  /// cannot be read.
   std::vector<Prompt> from_file(const std::string& path) const;
 
  private:

@@ -38,13 +38,15 @@ InterruptGuard::~InterruptGuard() { guarded = 0; }
 bool InterruptGuard::interrupted() { return num_interrupts > 0; }
 
 void print_out(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0)
+    return;
   if (errno == EPIPE) throw OutputClosed();
   throw std::runtime_error(fmt::format("cannot write to stdout: {}", std::strerror(errno)));
 }
 
 std::string repr(std::string_view text) {
-  const bool single = text.find('\'') == std::string_view::npos || text.find('"') != std::string_view::npos;
+  const bool single =
+      text.find('\'') == std::string_view::npos || text.find('"') != std::string_view::npos;
   const char quote = single ? '\'' : '"';
   std::string out(1, quote);
   for (const char c : text) {

@@ -12,10 +12,12 @@ class OutputClosed : public std::runtime_error {
   OutputClosed() : std::runtime_error("stdout was closed") {}
 };
 
-/// Writes and flushes. Throws OutputClosed on a broken pipe, std::runtime_error with the reason otherwise (a full disk).
+/// Writes and flushes. Throws OutputClosed on a broken pipe, std::runtime_error with the reason
+/// otherwise (a full disk).
 void print_out(std::string_view text);
 
-/// While one lives, Ctrl-C and SIGTERM only set a flag; the second one, or one at any other time, ends the process with 130.
+/// While one lives, Ctrl-C and SIGTERM only set a flag; the second one, or one at any other time,
+/// ends the process with 130.
 class InterruptGuard {
  public:
   InterruptGuard();

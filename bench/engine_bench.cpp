@@ -1,4 +1,5 @@
-// The host's work for one step of many decoding sequences, without a device: schedule, batch build, postprocess.
+// The host's work for one step of many decoding sequences, without a device: schedule, batch build,
+// postprocess.
 //   engine_bench [sequences, 512] [steps, 2000]
 #include <algorithm>
 #include <chrono>
@@ -31,7 +32,8 @@ int main(int argc, char** argv) {
     seq.id = static_cast<uint64_t>(i);
     seq.params = params;
     seq.stop_ids = stop_ids;
-    for (int64_t t = 0; t < kPromptLen; ++t) seq.token_ids.push_back(static_cast<int32_t>(i * 7919 + t));
+    for (int64_t t = 0; t < kPromptLen; ++t)
+      seq.token_ids.push_back(static_cast<int32_t>(i * 7919 + t));
     seq.num_prompt_tokens = kPromptLen;
     scheduler.add(std::move(choices));
   }
@@ -56,10 +58,13 @@ int main(int argc, char** argv) {
       next.output.samples.push_back({.sequence = sample.sequence, .num_tokens = 1, .token_id = 5});
     const auto resumed = Clock::now();
     if (k > 0) scheduler.postprocess(steps[(k + 1) % 2].plan, steps[(k + 1) % 2].output, updates);
-    const std::chrono::duration<double, std::micro> spent = (built - start) + (Clock::now() - resumed);
+    const std::chrono::duration<double, std::micro> spent =
+        (built - start) + (Clock::now() - resumed);
     if (k >= 10) micros.push_back(spent.count());
   }
   std::ranges::sort(micros);
-  std::printf("%ld sequences decoding, %zu steps: median %.1f us a step, 99%% %.1f us; largest input %zu bytes\n",
-              num_seqs, micros.size(), micros[micros.size() / 2], micros[micros.size() * 99 / 100], bytes);
+  std::printf(
+      "%ld sequences decoding, %zu steps: median %.1f us a step, 99%% %.1f us; largest input %zu "
+      "bytes\n",
+      num_seqs, micros.size(), micros[micros.size() / 2], micros[micros.size() * 99 / 100], bytes);
 }

@@ -51,7 +51,8 @@ LLM::LLM(const std::string& model, const EngineConfig& config)
     : engine_(std::make_unique<LLMEngine>(model, config)),
       tokenizer_(std::make_unique<LLMTokenizer::Parts>()) {
   tokenizer_.parts_->tokenizer = engine_->tokenizer();
-  if (tokenizer_.parts_->tokenizer != nullptr) tokenizer_.parts_->chat_template = ChatTemplate::load(model);
+  if (tokenizer_.parts_->tokenizer != nullptr)
+    tokenizer_.parts_->chat_template = ChatTemplate::load(model);
 }
 
 LLM::LLM(LLM&&) noexcept = default;
@@ -124,7 +125,8 @@ uint64_t LLM::add_request(const std::string& prompt, const SamplingParams& sampl
   return engine().add_request(prompt, sampling_params);
 }
 
-uint64_t LLM::add_request(std::vector<int32_t> prompt_token_ids, const SamplingParams& sampling_params) {
+uint64_t LLM::add_request(std::vector<int32_t> prompt_token_ids,
+                          const SamplingParams& sampling_params) {
   return engine().add_request(std::move(prompt_token_ids), sampling_params);
 }
 

@@ -27,13 +27,16 @@ class __attribute__((visibility("default"))) LLMTokenizer {
   LLMTokenizer(LLMTokenizer&&) noexcept;
   ~LLMTokenizer();
 
-  /// Throws UserError where the checkpoint has no tokenizer.json. Special tokens in the text are parsed as such; the
-  /// tokenizer's post-processor adds its own unless `add_special_tokens` is false.
+  /// Throws UserError where the checkpoint has no tokenizer.json. Special tokens in the text are
+  /// parsed as such; the tokenizer's post-processor adds its own unless `add_special_tokens` is
+  /// false.
   std::vector<int32_t> encode(const std::string& text, bool add_special_tokens = true) const;
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
-  /// The prompt for a conversation; encode it without special tokens, which it holds already. `enable_thinking` reaches the
-  /// template where given. Throws UserError where the checkpoint has no template, or with the template's own error.
-  std::string apply_chat_template(const std::vector<Message>& messages, bool add_generation_prompt = true,
+  /// The prompt for a conversation; encode it without special tokens, which it holds already.
+  /// `enable_thinking` reaches the template where given. Throws UserError where the checkpoint has
+  /// no template, or with the template's own error.
+  std::string apply_chat_template(const std::vector<Message>& messages,
+                                  bool add_generation_prompt = true,
                                   std::optional<bool> enable_thinking = std::nullopt) const;
 
  private:
@@ -43,8 +46,9 @@ class __attribute__((visibility("default"))) LLMTokenizer {
   std::unique_ptr<Parts> parts_;
 };
 
-/// A model ready to generate: `LLM llm("models/tiny-tales"); llm.generate({"Once upon a time"})[0].text`.
-/// One thread at a time uses it. Every member throws UserError for a caller's mistake and EngineDead when the engine broke.
+/// A model ready to generate: `LLM llm("models/tiny-tales"); llm.generate({"Once upon a
+/// time"})[0].text`. One thread at a time uses it. Every member throws UserError for a caller's
+/// mistake and EngineDead when the engine broke.
 class __attribute__((visibility("default"))) LLM {
  public:
   /// Loads a checkpoint folder in Hugging Face layout.
@@ -52,9 +56,10 @@ class __attribute__((visibility("default"))) LLM {
   LLM(LLM&&) noexcept;
   ~LLM();
 
-  /// Runs all prompts to their end and returns their outputs in order. `use_tqdm`: a progress bar on stderr; by default
-  /// where that is a terminal. With a list of SamplingParams, one for each prompt. Nothing runs if a prompt or a parameter
-  /// is refused. Requests that were added before go on meanwhile; their updates are dropped.
+  /// Runs all prompts to their end and returns their outputs in order. `use_tqdm`: a progress bar
+  /// on stderr; by default where that is a terminal. With a list of SamplingParams, one for each
+  /// prompt. Nothing runs if a prompt or a parameter is refused. Requests that were added before go
+  /// on meanwhile; their updates are dropped.
   std::vector<RequestOutput> generate(const std::vector<std::string>& prompts,
                                       const SamplingParams& sampling_params = {},
                                       std::optional<bool> use_tqdm = std::nullopt);
@@ -71,7 +76,8 @@ class __attribute__((visibility("default"))) LLM {
 
   /// For callers that drive the engine themselves: add requests, then step() until is_finished().
   uint64_t add_request(const std::string& prompt, const SamplingParams& sampling_params);
-  uint64_t add_request(std::vector<int32_t> prompt_token_ids, const SamplingParams& sampling_params);
+  uint64_t add_request(std::vector<int32_t> prompt_token_ids,
+                       const SamplingParams& sampling_params);
   /// Ends a request; the next step() returns it with what it has. False if it is not running.
   bool abort(uint64_t request_id);
   /// Moves every request on; returns what grew or ended.

@@ -11,7 +11,8 @@ namespace nanovllm {
 
 namespace {
 
-void one_of(const char* field, const std::string& value, std::initializer_list<std::string_view> choices) {
+void one_of(const char* field, const std::string& value,
+            std::initializer_list<std::string_view> choices) {
   for (const std::string_view choice : choices)
     if (value == choice) return;
   fail("{} is '{}'; it must be one of {}", field, value, fmt::join(choices, ", "));
@@ -21,14 +22,14 @@ void in_range(const char* field, int64_t value, int64_t least, int64_t most) {
   if (most == std::numeric_limits<int64_t>::max())
     require(value >= least, "{} is {}; it must be at least {}", field, value, least);
   else
-    require(value >= least && value <= most, "{} is {}; it must be from {} to {}", field, value, least,
-            most);
+    require(value >= least && value <= most, "{} is {}; it must be from {} to {}", field, value,
+            least, most);
 }
 
 // Written so that NaN fails every test.
 void in_range(const char* field, double value, double least, double most) {
-  require(value >= least && value <= most, "{} is {}; it must be from {} to {}", field, value, least,
-          most);
+  require(value >= least && value <= most, "{} is {}; it must be from {} to {}", field, value,
+          least, most);
 }
 
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
@@ -56,15 +57,15 @@ void EngineConfig::validate() const {
 }
 
 void SamplingParams::validate() const {
-  require(temperature >= 0 && std::isfinite(temperature), "temperature is {}; it must be at least 0",
-          temperature);
+  require(temperature >= 0 && std::isfinite(temperature),
+          "temperature is {}; it must be at least 0", temperature);
   require(top_p > 0 && top_p <= 1, "top_p is {}; it must be above 0 and at most 1", top_p);
   in_range("top_k", top_k, -1, kMaxInt);
   in_range("min_p", min_p, 0.0, 1.0);
   in_range("max_tokens", max_tokens, 1, kMaxInt);
   in_range("min_tokens", min_tokens, 0, kMaxInt);
-  require(min_tokens <= max_tokens, "min_tokens is {}; it must be at most max_tokens, {}", min_tokens,
-          max_tokens);
+  require(min_tokens <= max_tokens, "min_tokens is {}; it must be at most max_tokens, {}",
+          min_tokens, max_tokens);
   if (logprobs) in_range("logprobs", *logprobs, 0, 20);
   if (prompt_logprobs) in_range("prompt_logprobs", *prompt_logprobs, 0, 20);
   in_range("n", n, 1, 128);

@@ -9,11 +9,13 @@ namespace nanovllm {
 
 /// How the engine is set up, with vLLM's names and meanings. Zero or empty means "chosen at start".
 struct __attribute__((visibility("default"))) EngineConfig {
-  std::string device = "auto";       ///< auto, cpu, cuda
-  std::string dtype = "auto";        ///< auto (the checkpoint's, float32 becoming bfloat16), bfloat16, float16, float32
-  std::string load_format = "auto";  ///< auto (safetensors), dummy (random weights from config.json alone)
-  int64_t max_model_len = 0;         ///< tokens of prompt and answer together
-  int64_t max_num_seqs = 512;        ///< sequences that run at the same time
+  std::string device = "auto";  ///< auto, cpu, cuda
+  std::string dtype =
+      "auto";  ///< auto (the checkpoint's, float32 becoming bfloat16), bfloat16, float16, float32
+  std::string load_format =
+      "auto";                 ///< auto (safetensors), dummy (random weights from config.json alone)
+  int64_t max_model_len = 0;  ///< tokens of prompt and answer together
+  int64_t max_num_seqs = 512;          ///< sequences that run at the same time
   int64_t max_num_batched_tokens = 0;  ///< tokens computed in one step
   double gpu_memory_utilization = 0.9;
   int64_t kv_cache_memory_bytes = 0;
@@ -25,19 +27,21 @@ struct __attribute__((visibility("default"))) EngineConfig {
   int64_t tensor_parallel_size = 1;
   double step_timeout = 60;  ///< seconds without progress after which a step counts as hung
   int64_t threads = 0;       ///< of the CPU backend; 0: all cores that this process may use
-  std::optional<uint64_t> seed = std::nullopt;  ///< of requests that bring none; random unless given
-  std::string worker_path = {};                 ///< the nanovllm binary that worker ranks run
+  std::optional<uint64_t> seed =
+      std::nullopt;              ///< of requests that bring none; random unless given
+  std::string worker_path = {};  ///< the nanovllm binary that worker ranks run
 
   /// Throws UserError that names the field, its value and what would be right.
   void validate() const;
 };
 
-/// How one request is sampled, with vLLM's names and meanings. Greedy is temperature 0 (below 1e-5).
+/// How one request is sampled, with vLLM's names and meanings. Greedy is temperature 0 (below
+/// 1e-5).
 struct __attribute__((visibility("default"))) SamplingParams {
   double temperature = 1.0;
-  double top_p = 1.0;   ///< the smallest set of best tokens whose probability reaches it; 1: off
-  int64_t top_k = 0;    ///< 0 or -1: off
-  double min_p = 0.0;   ///< least probability, as a share of the best token's
+  double top_p = 1.0;  ///< the smallest set of best tokens whose probability reaches it; 1: off
+  int64_t top_k = 0;   ///< 0 or -1: off
+  double min_p = 0.0;  ///< least probability, as a share of the best token's
   int64_t max_tokens = 64;
   int64_t min_tokens = 0;  ///< end tokens and stop_token_ids cannot be drawn before
   bool ignore_eos = false;
@@ -46,7 +50,7 @@ struct __attribute__((visibility("default"))) SamplingParams {
   double presence_penalty = 0.0;
   double frequency_penalty = 0.0;
   double repetition_penalty = 1.0;
-  std::optional<int64_t> logprobs = std::nullopt;         ///< best alternatives for each token, 0 to 20
+  std::optional<int64_t> logprobs = std::nullopt;  ///< best alternatives for each token, 0 to 20
   std::optional<int64_t> prompt_logprobs = std::nullopt;  ///< the same for each prompt token
   int64_t n = 1;                                          ///< answers to the same prompt, 1 to 128
   std::optional<uint64_t> seed = std::nullopt;

@@ -8,13 +8,20 @@ namespace nanovllm {
 
 const char* dtype_name(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return "float32";
-    case DType::kBF16: return "bfloat16";
-    case DType::kF16: return "float16";
-    case DType::kF64: return "float64";
-    case DType::kI64: return "int64";
-    case DType::kI32: return "int32";
-    case DType::kU8: return "uint8";
+    case DType::kF32:
+      return "float32";
+    case DType::kBF16:
+      return "bfloat16";
+    case DType::kF16:
+      return "float16";
+    case DType::kF64:
+      return "float64";
+    case DType::kI64:
+      return "int64";
+    case DType::kI32:
+      return "int32";
+    case DType::kU8:
+      return "uint8";
   }
   return "unknown";
 }
@@ -32,7 +39,8 @@ float f16_to_f32(uint16_t x) {
   const uint32_t exponent = (x >> 10) & 31;
   const uint32_t mantissa = x & 0x3ff;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000 | (mantissa << 13));
-  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
+  if (exponent != 0)
+    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
   const float subnormal = static_cast<float>(mantissa) * 0x1p-24f;
   return sign != 0 ? -subnormal : subnormal;
 }

@@ -13,12 +13,16 @@ enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI64, kI32, kU8 };
 constexpr size_t dtype_size(DType dtype) {
   switch (dtype) {
     case DType::kF64:
-    case DType::kI64: return 8;
+    case DType::kI64:
+      return 8;
     case DType::kF32:
-    case DType::kI32: return 4;
+    case DType::kI32:
+      return 4;
     case DType::kBF16:
-    case DType::kF16: return 2;
-    case DType::kU8: return 1;
+    case DType::kF16:
+      return 2;
+    case DType::kU8:
+      return 1;
   }
   return 0;
 }
@@ -26,7 +30,8 @@ constexpr size_t dtype_size(DType dtype) {
 /// "float32", "bfloat16", "float16", ... as PyTorch names them.
 const char* dtype_name(DType dtype);
 
-/// The float dtype that PyTorch calls `name` (an optional "torch." before it). Throws UserError for any other.
+/// The float dtype that PyTorch calls `name` (an optional "torch." before it). Throws UserError for
+/// any other.
 DType parse_float_dtype(const std::string& name);
 
 inline float bf16_to_f32(uint16_t x) {

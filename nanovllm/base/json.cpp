@@ -8,8 +8,9 @@ namespace nanovllm {
 
 namespace {
 
-// A line of JSON from outside may nest 100,000 deep, and everything that walks a value here recurses; an object may have a
-// million keys, and ordered_json looks each up among all before it (20,000 take 0.2 s).
+// A line of JSON from outside may nest 100,000 deep, and everything that walks a value here
+// recurses; an object may have a million keys, and ordered_json looks each up among all before it
+// (20,000 take 0.2 s).
 constexpr size_t kMaxDepth = 200;
 constexpr int kMaxKeys = 20'000;
 
@@ -26,11 +27,13 @@ void check_limits(std::string_view text, const std::string& where) {
       in_string = true;
     } else if (c == '{' || c == '[') {
       num_keys.push_back(0);
-      require(num_keys.size() <= kMaxDepth, "{}: JSON nested deeper than {} levels", where, kMaxDepth);
+      require(num_keys.size() <= kMaxDepth, "{}: JSON nested deeper than {} levels", where,
+              kMaxDepth);
     } else if (c == '}' || c == ']') {
       if (!num_keys.empty()) num_keys.pop_back();
     } else if (c == ':' && !num_keys.empty()) {
-      require(++num_keys.back() <= kMaxKeys, "{}: a JSON object with more than {} keys", where, kMaxKeys);
+      require(++num_keys.back() <= kMaxKeys, "{}: a JSON object with more than {} keys", where,
+              kMaxKeys);
     }
   }
 }

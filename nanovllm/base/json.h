@@ -9,8 +9,8 @@ namespace nanovllm {
 /// JSON objects keep their keys' order, as Python's dictionaries do (templates print them).
 using Json = nlohmann::ordered_json;
 
-/// Parses `text`. Throws UserError "<where>: not valid JSON: <what and where>"; more than 200 levels or 20,000 keys of one
-/// object are refused. The last of equal keys wins, as in Python.
+/// Parses `text`. Throws UserError "<where>: not valid JSON: <what and where>"; more than 200
+/// levels or 20,000 keys of one object are refused. The last of equal keys wins, as in Python.
 Json parse_json(std::string_view text, const std::string& where);
 
 }  // namespace nanovllm

@@ -7,7 +7,8 @@
 
 namespace nanovllm {
 
-/// One token's natural log-probability under the raw logits, and its rank among all tokens (1: the best).
+/// One token's natural log-probability under the raw logits, and its rank among all tokens (1: the
+/// best).
 struct Logprob {
   int32_t id = 0;
   float logprob = 0;
@@ -42,8 +43,8 @@ struct RequestOutput : CompletionOutput {
 struct RequestUpdate {
   uint64_t request_id = 0;
   int32_t choice = 0;
-  std::vector<int32_t> token_ids;  ///< new ones
-  std::string text;                ///< new; may be empty while a character is incomplete
+  std::vector<int32_t> token_ids;         ///< new ones
+  std::string text;                       ///< new; may be empty while a character is incomplete
   std::optional<RequestOutput> finished;  ///< the whole request, once all its answers ended
 };
 

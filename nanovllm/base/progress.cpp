@@ -35,7 +35,11 @@ std::string bar(double share) {
 bool stderr_is_terminal() { return ::isatty(STDERR_FILENO) == 1; }
 
 ProgressBar::ProgressBar(std::string title, int64_t total, bool enabled)
-    : title_(std::move(title)), total_(total), enabled_(enabled), start_(Clock::now()), last_draw_(start_) {
+    : title_(std::move(title)),
+      total_(total),
+      enabled_(enabled),
+      start_(Clock::now()),
+      last_draw_(start_) {
   if (enabled_) draw(start_);
 }
 
@@ -78,9 +82,10 @@ void ProgressBar::draw(Clock::time_point now) {
   const std::string rest = rate > 0 ? duration(static_cast<double>(total_ - done_) / rate) : "?";
   const std::string speed = rate >= 1 || rate == 0 ? fmt::format("{:.2f}it/s", rate)
                                                    : fmt::format("{:.2f}s/it", 1 / rate);
-  fmt::print(stderr, "\r{}: {:3.0f}%|{}| {}/{} [{}<{}, {}, Prefill={:.0f}tok/s, Decode={:.0f}tok/s]\x1b[K",
-             title_, 100 * share, bar(share), done_, total_, duration(elapsed), rest, speed, prefill_rate_,
-             decode_rate_);
+  fmt::print(stderr,
+             "\r{}: {:3.0f}%|{}| {}/{} [{}<{}, {}, Prefill={:.0f}tok/s, Decode={:.0f}tok/s]\x1b[K",
+             title_, 100 * share, bar(share), done_, total_, duration(elapsed), rest, speed,
+             prefill_rate_, decode_rate_);
   std::fflush(stderr);
   visible_ = true;
 }

@@ -7,7 +7,8 @@
 namespace nanovllm {
 
 /// A bar on stderr in the form of tqdm's, redrawn in place at most ten times a second:
-/// "Generating:  45%|████▌     | 115/256 [00:12<00:15, 9.20it/s, Prefill=1234tok/s, Decode=567tok/s]". One thread at a time.
+/// "Generating:  45%|████▌     | 115/256 [00:12<00:15, 9.20it/s, Prefill=1234tok/s,
+/// Decode=567tok/s]". One thread at a time.
 class ProgressBar {
  public:
   ProgressBar(std::string title, int64_t total, bool enabled);
@@ -18,7 +19,8 @@ class ProgressBar {
 
   /// `prefill_tokens` and `decode_tokens`: computed so far in all.
   void update(int64_t done, int64_t prefill_tokens, int64_t decode_tokens);
-  /// Takes the bar off the terminal, so that other lines can be printed; the next update draws it again.
+  /// Takes the bar off the terminal, so that other lines can be printed; the next update draws it
+  /// again.
   void hide();
 
  private:
@@ -31,7 +33,8 @@ class ProgressBar {
   bool visible_ = false;
   int64_t done_ = 0;
   Clock::time_point start_, last_draw_;
-  // Rates over the time since the last drawing; a kind of token that did not come keeps its last rate.
+  // Rates over the time since the last drawing; a kind of token that did not come keeps its last
+  // rate.
   int64_t prefill_tokens_ = 0, decode_tokens_ = 0, drawn_prefill_ = 0, drawn_decode_ = 0;
   double prefill_rate_ = 0, decode_rate_ = 0;
 };

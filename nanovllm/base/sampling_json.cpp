@@ -31,13 +31,15 @@ void read(const Json& json, int64_t& value) {
 void read(const Json& json, int32_t& value) {
   int64_t wide = 0;
   read(json, wide);
-  require(wide >= 0 && wide <= std::numeric_limits<int32_t>::max(), "must be a token id, not {}", wide);
+  require(wide >= 0 && wide <= std::numeric_limits<int32_t>::max(), "must be a token id, not {}",
+          wide);
   value = static_cast<int32_t>(wide);
 }
 
 void read(const Json& json, uint64_t& value) {
   require(json.is_number_integer(), "must be a whole number");
-  value = json.is_number_unsigned() ? json.get<uint64_t>() : static_cast<uint64_t>(json.get<int64_t>());
+  value =
+      json.is_number_unsigned() ? json.get<uint64_t>() : static_cast<uint64_t>(json.get<int64_t>());
 }
 
 void read(const Json& json, std::string& value) {
@@ -86,10 +88,8 @@ const std::map<std::string, Reader>& fields() {
       {"skip_special_tokens", field(&P::skip_special_tokens)},
       {"stop",
        [](const Json& json, P& params) {
-         if (json.is_string())
-           params.stop = {json.get<std::string>()};
-         else
-           read(json, params.stop);
+         if (json.is_string()) params.stop = {json.get<std::string>()};
+         else read(json, params.stop);
        }},
   };
   return all;
@@ -102,7 +102,8 @@ SamplingParams sampling_params_from_json(const Json& json, SamplingParams params
   require(json.is_object(), "{}: must be an object", where);
   for (const auto& [name, value] : json.items()) {
     const auto reader = fields().find(name);
-    require(reader != fields().end(), "{}: '{}' is not a sampling parameter of this build", where, name);
+    require(reader != fields().end(), "{}: '{}' is not a sampling parameter of this build", where,
+            name);
     try {
       reader->second(value, params);
     } catch (const UserError& e) {

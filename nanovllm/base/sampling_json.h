@@ -7,9 +7,10 @@
 
 namespace nanovllm {
 
-/// `params` with the fields of a JSON object (vLLM's names) over it, validated. Throws UserError, beginning with `where`, for
-/// an unknown field, a wrong type or a value out of range.
-SamplingParams sampling_params_from_json(const Json& json, SamplingParams params, const std::string& where);
+/// `params` with the fields of a JSON object (vLLM's names) over it, validated. Throws UserError,
+/// beginning with `where`, for an unknown field, a wrong type or a value out of range.
+SamplingParams sampling_params_from_json(const Json& json, SamplingParams params,
+                                         const std::string& where);
 
 /// A JSON list of token ids. Throws UserError, beginning with `where`.
 std::vector<int32_t> token_ids_from_json(const Json& json, const std::string& where);

@@ -7,8 +7,9 @@
 
 namespace nanovllm {
 
-/// A typed view of memory that somebody else owns, row-major and dense but for the distance of its outermost rows. At most
-/// three dimensions; the memory may be a device's, which only its backend may touch.
+/// A typed view of memory that somebody else owns, row-major and dense but for the distance of its
+/// outermost rows. At most three dimensions; the memory may be a device's, which only its backend
+/// may touch.
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::kF32;
@@ -33,7 +34,8 @@ struct Tensor {
   /// Rows [first, first + count) of the outermost dimension.
   Tensor rows(int64_t first, int64_t count) const {
     Tensor t = *this;
-    t.data = static_cast<char*>(data) + first * row_stride * static_cast<int64_t>(dtype_size(dtype));
+    t.data =
+        static_cast<char*>(data) + first * row_stride * static_cast<int64_t>(dtype_size(dtype));
     t.shape[0] = count;
     return t;
   }

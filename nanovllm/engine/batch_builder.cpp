@@ -30,7 +30,8 @@ StepInput BatchBuilder::build(const StepPlan& plan) {
   for (const Sequence* seq : plan.setups) {
     arrays_.setups.push_back(setup_of(*seq));
     if (arrays_.setups.back().num_masked_ids > 0)
-      arrays_.masked_ids.insert(arrays_.masked_ids.end(), seq->stop_ids->begin(), seq->stop_ids->end());
+      arrays_.masked_ids.insert(arrays_.masked_ids.end(), seq->stop_ids->begin(),
+                                seq->stop_ids->end());
   }
   for (const ScheduledRow& row : plan.rows) {
     Sequence& seq = *row.seq;
@@ -49,7 +50,8 @@ StepInput BatchBuilder::build(const StepPlan& plan) {
       arrays_.token_ids.push_back(i < seq.num_known() ? seq.token_ids[static_cast<size_t>(i)]
                                                       : kTokenInFlight);
     for (int64_t& i = seq.num_blocks_sent; i < static_cast<int64_t>(seq.block_table.size()); ++i)
-      arrays_.block_updates.push_back({seq.slot, static_cast<int32_t>(i), seq.block_table[static_cast<size_t>(i)]});
+      arrays_.block_updates.push_back(
+          {seq.slot, static_cast<int32_t>(i), seq.block_table[static_cast<size_t>(i)]});
   }
   for (const ScheduledSample& sample : plan.samples)
     arrays_.samples.push_back({sample.seq->id, sample.seq->slot, static_cast<int32_t>(sample.row)});

@@ -8,8 +8,8 @@
 
 namespace nanovllm {
 
-/// Writes a plan as the flat input of its step, with what changed since the last one. Call once for each plan, in order and
-/// before its sequences change.
+/// Writes a plan as the flat input of its step, with what changed since the last one. Call once for
+/// each plan, in order and before its sequences change.
 class BatchBuilder {
  public:
   /// The view is valid until the next call.

@@ -39,7 +39,8 @@ void BlockManager::match_prefix(const Sequence& seq, Prefix& prefix) const {
   uint64_t previous = seq.cache_salt;
   BlockRef parent;
   for (int64_t end = block_size_; end <= seq.num_known(); end += block_size_) {
-    const auto ids = tokens.subspan(static_cast<size_t>(end - block_size_), static_cast<size_t>(block_size_));
+    const auto ids =
+        tokens.subspan(static_cast<size_t>(end - block_size_), static_cast<size_t>(block_size_));
     const uint64_t h = hash_(previous, ids);
     const auto hit = cached_.find(h);
     if (hit == cached_.end() || !holds(block(hit->second), parent, seq.cache_salt, ids)) return;
@@ -79,7 +80,8 @@ void BlockManager::deallocate(Sequence& seq) {
   seq.last_block = {};
 }
 
-std::optional<std::pair<int32_t, int32_t>> BlockManager::fork(const Sequence& parent, Sequence& child) {
+std::optional<std::pair<int32_t, int32_t>> BlockManager::fork(const Sequence& parent,
+                                                              Sequence& child) {
   check(child.block_table.empty(), "sequence {} holds blocks already", child.id);
   const auto num_full = static_cast<size_t>(parent.num_prompt_tokens / block_size_);
   for (size_t i = 0; i < num_full; ++i) {
@@ -138,7 +140,8 @@ void BlockManager::forget(const Sequence& seq) {
 void BlockManager::reset_prefix_cache() {
   for (auto [hash, id] : cached_) {
     block(id).hash.reset();
-    ++block(id).generation;  // running sequences must not go on with a chain that nobody can look up
+    ++block(id)
+          .generation;  // running sequences must not go on with a chain that nobody can look up
   }
   cached_.clear();
 }
@@ -191,15 +194,16 @@ void BlockManager::validate(std::span<const Sequence* const> holders) const {
     for (const int32_t id : seq->block_table) ++references[static_cast<size_t>(id)];
   int64_t num_used = 0;
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    check(references[i] == blocks_[i].ref_count, "block {}: {} references, counted {}", i, references[i],
-          blocks_[i].ref_count);
+    check(references[i] == blocks_[i].ref_count, "block {}: {} references, counted {}", i,
+          references[i], blocks_[i].ref_count);
     num_used += references[i] > 0 ? 1 : 0;
   }
   int64_t num_listed = 0;
   for (int32_t id = first_free_; id >= 0; id = block(id).next, ++num_listed)
-    check(block(id).ref_count == 0 && num_listed < num_blocks(), "free list is broken at block {}", id);
-  check(num_listed == num_free_ && num_free_ + num_used == num_blocks(), "{} listed, {} free, {} used",
-        num_listed, num_free_, num_used);
+    check(block(id).ref_count == 0 && num_listed < num_blocks(), "free list is broken at block {}",
+          id);
+  check(num_listed == num_free_ && num_free_ + num_used == num_blocks(),
+        "{} listed, {} free, {} used", num_listed, num_free_, num_used);
   for (auto [hash, id] : cached_)
     check(block(id).hash == hash, "the cache names block {} for a hash that it does not hold", id);
 }

@@ -10,13 +10,15 @@
 
 namespace nanovllm {
 
-/// Hash of a full block: of the previous block's hash (for the first block the cache salt) and the block's token ids.
+/// Hash of a full block: of the previous block's hash (for the first block the cache salt) and the
+/// block's token ids.
 using BlockHashFunction = uint64_t (*)(uint64_t previous, std::span<const int32_t> token_ids);
 uint64_t block_hash(uint64_t previous, std::span<const int32_t> token_ids);
 
-/// The pool of KV blocks: reference counts, the prefix cache, and a free list in the order of last use. A free block keeps
-/// its hash and tokens until it is reused, and is taken out of the list again on a hit. Hits compare hash, token ids and
-/// parent block, so a collision of hashes is never a hit.
+/// The pool of KV blocks: reference counts, the prefix cache, and a free list in the order of last
+/// use. A free block keeps its hash and tokens until it is reused, and is taken out of the list
+/// again on a hit. Hits compare hash, token ids and parent block, so a collision of hashes is never
+/// a hit.
 class BlockManager {
  public:
   BlockManager(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching,
@@ -40,12 +42,13 @@ class BlockManager {
   void append(Sequence& seq);
   /// Gives all blocks back, the last one first to be reused.
   void deallocate(Sequence& seq);
-  /// The child's empty table becomes the parent's blocks for the prompt: full ones shared, a half-full last one replaced by
-  /// a new block. Returns the copy to make, if any.
+  /// The child's empty table becomes the parent's blocks for the prompt: full ones shared, a
+  /// half-full last one replaced by a new block. Returns the copy to make, if any.
   std::optional<std::pair<int32_t, int32_t>> fork(const Sequence& parent, Sequence& child);
   /// Registers the hashes of blocks that lie wholly below token `limit`, all known and computed.
   void register_blocks(Sequence& seq, int64_t limit);
-  /// Takes the hashes of the sequence's blocks out of the cache: what they hold is not to be trusted.
+  /// Takes the hashes of the sequence's blocks out of the cache: what they hold is not to be
+  /// trusted.
   void forget(const Sequence& seq);
   /// Empties the prefix cache; blocks in use stay with their sequences.
   void reset_prefix_cache();
@@ -54,7 +57,8 @@ class BlockManager {
   int64_t num_free() const { return num_free_; }
   int64_t block_size() const { return block_size_; }
   int64_t ref_count(int32_t block) const { return blocks_[static_cast<size_t>(block)].ref_count; }
-  /// Throws std::logic_error unless each block is counted once and the free list is whole. For tests.
+  /// Throws std::logic_error unless each block is counted once and the free list is whole. For
+  /// tests.
   void validate(std::span<const Sequence* const> holders) const;
 
  private:
@@ -71,7 +75,8 @@ class BlockManager {
   Block& block(int32_t id) { return blocks_[static_cast<size_t>(id)]; }
   const Block& block(int32_t id) const { return blocks_[static_cast<size_t>(id)]; }
   BlockRef ref(int32_t id) const { return {id, block(id).generation}; }
-  bool holds(const Block& b, const BlockRef& parent, uint64_t salt, std::span<const int32_t> ids) const;
+  bool holds(const Block& b, const BlockRef& parent, uint64_t salt,
+             std::span<const int32_t> ids) const;
   int32_t take_free();
   void share(int32_t id);
   void release(int32_t id);

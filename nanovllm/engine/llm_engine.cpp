@@ -81,11 +81,12 @@ void LLMEngine::check_prompt(std::span<const int32_t> ids) const {
   require(!ids.empty(), "the prompt is empty; it needs at least one token");
   const int64_t limit = limits_.scheduler.max_model_len;
   require(static_cast<int64_t>(ids.size()) < limit,
-          "the prompt has {} tokens; with max_model_len {} it may have at most {}", ids.size(), limit,
-          limit - 1);
+          "the prompt has {} tokens; with max_model_len {} it may have at most {}", ids.size(),
+          limit, limit - 1);
   for (const int32_t id : ids)
     require(id >= 0 && id < limits_.vocab_size,
-            "the prompt holds token id {}; the model's ids are 0 to {}", id, limits_.vocab_size - 1);
+            "the prompt holds token id {}; the model's ids are 0 to {}", id,
+            limits_.vocab_size - 1);
 }
 
 uint64_t LLMEngine::add_request(std::vector<int32_t> prompt, const SamplingParams& given,
@@ -104,7 +105,8 @@ uint64_t LLMEngine::add_request(std::vector<int32_t> prompt, const SamplingParam
   std::erase_if(*stop_ids, [&](int32_t id) { return id < 0 || id >= limits_.vocab_size; });
 
   const uint64_t id = next_request_++;
-  auto request = std::make_unique<Request>(id, prompt, params, tokenizer_.get(), std::move(on_update));
+  auto request =
+      std::make_unique<Request>(id, prompt, params, tokenizer_.get(), std::move(on_update));
   std::vector<std::unique_ptr<Sequence>> choices;
   for (int64_t choice = 0; choice < params->n; ++choice) {
     auto seq = std::make_unique<Sequence>();

@@ -39,25 +39,27 @@ class LLMEngine {
  public:
   /// Loads a checkpoint folder. Throws UserError.
   LLMEngine(const std::string& model, const EngineConfig& config);
-  /// Over any executor; `tokenizer` may be null (ids in, ids out). Only async_scheduling, enable_prefix_caching and seed are
-  /// read from `config`.
-  LLMEngine(const EngineConfig& config, const EngineLimits& limits, std::unique_ptr<Executor> executor,
-            std::shared_ptr<const Tokenizer> tokenizer);
+  /// Over any executor; `tokenizer` may be null (ids in, ids out). Only async_scheduling,
+  /// enable_prefix_caching and seed are read from `config`.
+  LLMEngine(const EngineConfig& config, const EngineLimits& limits,
+            std::unique_ptr<Executor> executor, std::shared_ptr<const Tokenizer> tokenizer);
   ~LLMEngine();
 
-  /// Takes a prompt; returns its number, counted from 0. Throws UserError for ids outside the vocabulary, for a prompt that
-  /// is empty or can never fit, and for parameters out of range; nothing has changed then. Prompts share cached blocks only
-  /// with those of the same `cache_salt`.
+  /// Takes a prompt; returns its number, counted from 0. Throws UserError for ids outside the
+  /// vocabulary, for a prompt that is empty or can never fit, and for parameters out of range;
+  /// nothing has changed then. Prompts share cached blocks only with those of the same
+  /// `cache_salt`.
   uint64_t add_request(std::vector<int32_t> prompt_token_ids, const SamplingParams& params,
                        UpdateCallback on_update = {}, const std::string& cache_salt = "");
   /// The same for a text, encoded with the special tokens that the tokenizer's post-processor adds.
   uint64_t add_request(const std::string& prompt, const SamplingParams& params,
                        UpdateCallback on_update = {});
-  /// Ends a request; the next step() returns it with finish_reason "abort" and what it has. False if there is none.
+  /// Ends a request; the next step() returns it with finish_reason "abort" and what it has. False
+  /// if there is none.
   bool abort(uint64_t request_id);
-  /// Moves every request on by one step: submits the next one (a step ahead of the device where async_scheduling is on) and
-  /// takes in the oldest under way. Returns what grew or ended, valid until the next call. Throws EngineDead, then and ever
-  /// after, when a step failed.
+  /// Moves every request on by one step: submits the next one (a step ahead of the device where
+  /// async_scheduling is on) and takes in the oldest under way. Returns what grew or ended, valid
+  /// until the next call. Throws EngineDead, then and ever after, when a step failed.
   std::span<const RequestUpdate> step();
   /// Whether nothing is left to do.
   bool is_finished() const;
@@ -93,7 +95,7 @@ class LLMEngine {
   std::vector<uint64_t> aborted_;
   std::vector<std::unique_ptr<Request>> ended_;  // in the last step
   std::vector<SequenceUpdate> changes_;
-  std::vector<RequestUpdate> updates_;  // the first num_updates_ count; the rest keep their memory
+  std::vector<RequestUpdate> updates_;   // the first num_updates_ count; the rest keep their memory
   std::vector<const Request*> updated_;  // whose they are
   size_t num_updates_ = 0;
   uint64_t next_request_ = 0, next_sequence_ = 0;

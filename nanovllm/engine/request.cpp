@@ -17,11 +17,16 @@ double now() {
 
 const char* reason_name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kNone: return "";
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kAbort: return "abort";
-    case FinishReason::kError: return "error";
+    case FinishReason::kNone:
+      return "";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kAbort:
+      return "abort";
+    case FinishReason::kError:
+      return "error";
   }
   return "";
 }
@@ -35,8 +40,9 @@ TokenLogprobs to_logprobs(std::span<const LogprobEntry> entries) {
 
 }  // namespace
 
-Request::Request(uint64_t id, std::vector<int32_t> prompt, std::shared_ptr<const SamplingParams> params,
-                 const Tokenizer* tokenizer, UpdateCallback on_update)
+Request::Request(uint64_t id, std::vector<int32_t> prompt,
+                 std::shared_ptr<const SamplingParams> params, const Tokenizer* tokenizer,
+                 UpdateCallback on_update)
     : params_(std::move(params)),
       tokenizer_(tokenizer),
       on_update_(std::move(on_update)),
@@ -47,7 +53,8 @@ Request::Request(uint64_t id, std::vector<int32_t> prompt, std::shared_ptr<const
   output_.arrival_time = now();
   if (params_->prompt_logprobs) output_.prompt_logprobs.resize(output_.prompt_token_ids.size());
   if (tokenizer_ == nullptr) return;
-  for (Choice& choice : choices_) choice.detokenizer.emplace(*tokenizer_, params_->skip_special_tokens);
+  for (Choice& choice : choices_)
+    choice.detokenizer.emplace(*tokenizer_, params_->skip_special_tokens);
 }
 
 void Request::apply(const SequenceUpdate& change, const StepOutput& output, RequestUpdate& update) {
@@ -74,7 +81,8 @@ void Request::apply(const SequenceUpdate& change, const StepOutput& output, Requ
         std::ranges::count(params_->stop_token_ids, token) > 0)
       choice.output.stop_reason = token;
   } else {
-    choice.output.error = fmt::format("the model's logits are not finite at token {}", seq.num_known());
+    choice.output.error =
+        fmt::format("the model's logits are not finite at token {}", seq.num_known());
   }
   if (seq.choice == 0) output_.num_cached_tokens = seq.num_cached_tokens.value_or(0);
   if (!seq.is_finished()) {

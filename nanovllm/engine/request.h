@@ -14,10 +14,12 @@
 
 namespace nanovllm {
 
-/// Called in LLMEngine::step() for each new piece of an answer. It may add and abort requests; an exception leaves step().
+/// Called in LLMEngine::step() for each new piece of an answer. It may add and abort requests; an
+/// exception leaves step().
 using UpdateCallback = std::function<void(const RequestUpdate&)>;
 
-/// A request while its answers grow: turns tokens into text and log-probabilities, and both into a RequestOutput.
+/// A request while its answers grow: turns tokens into text and log-probabilities, and both into a
+/// RequestOutput.
 class Request {
  public:
   /// `tokenizer` may be null: texts stay empty.

@@ -61,10 +61,8 @@ void Scheduler::finish(Sequence& seq, FinishReason reason) {
     retire(*choice);
   }
   seq.choices.clear();
-  if (seq.status == SequenceStatus::kRunning)
-    stop_running(seq);
-  else
-    erase_by_age(waiting_, &seq);
+  if (seq.status == SequenceStatus::kRunning) stop_running(seq);
+  else erase_by_age(waiting_, &seq);
   seq.status = SequenceStatus::kFinished;
   seq.finish_reason = reason;
   if (seq.num_in_flight == 0) retire(seq);
@@ -79,17 +77,20 @@ void Scheduler::schedule(StepPlan& plan) {
   plan.clear();
   plan.step = ++step_;
   preempted_ = false;
-  // Preemption takes from the end of running_, never from before the sequence that asks; forks insert behind it.
+  // Preemption takes from the end of running_, never from before the sequence that asks; forks
+  // insert behind it.
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence& seq = *running_[i];
-    if (seq.last_step == step_ || seq.num_pending() != 1 || seq.num_tokens() >= final_len(seq)) continue;
+    if (seq.last_step == step_ || seq.num_pending() != 1 || seq.num_tokens() >= final_len(seq))
+      continue;
     if (ensure_block(seq)) schedule_row(plan, seq, 1, true);
   }
   for (size_t i = 0; i < running_.size() && plan.num_tokens < config_.max_num_batched_tokens; ++i) {
     Sequence& seq = *running_[i];
     if (seq.last_step == step_ || seq.num_pending() <= 1) continue;
     schedule_row(plan, seq,
-                 std::min(seq.num_pending(), config_.max_num_batched_tokens - plan.num_tokens), true);
+                 std::min(seq.num_pending(), config_.max_num_batched_tokens - plan.num_tokens),
+                 true);
   }
   // No admission beside a preemption: the blocks just won belong to who runs.
   while (!preempted_ && !waiting_.empty() && !free_slots_.empty() &&
@@ -115,7 +116,8 @@ void Scheduler::schedule_row(StepPlan& plan, Sequence& seq, int64_t num_tokens, 
 }
 
 bool Scheduler::ensure_block(Sequence& seq) {
-  if (seq.num_computed < static_cast<int64_t>(seq.block_table.size()) * blocks_.block_size()) return true;
+  if (seq.num_computed < static_cast<int64_t>(seq.block_table.size()) * blocks_.block_size())
+    return true;
   while (!blocks_.can_append(1)) {
     Sequence& newest = *running_.back();
     check(newest.last_step != step_, "sequence {} is in the step that preempts it", newest.id);
@@ -137,7 +139,8 @@ bool Scheduler::admit(StepPlan& plan, Sequence& seq) {
   waiting_.pop_front();
   blocks_.allocate(seq, prefix_, num_blocks);
   const int64_t num_hit = static_cast<int64_t>(prefix_.blocks.size()) * blocks_.block_size();
-  // Of a sequence that is wholly cached the last token is computed for its logits, and not stored again.
+  // Of a sequence that is wholly cached the last token is computed for its logits, and not stored
+  // again.
   seq.num_computed = std::min(num_hit, num_known - 1);
   if (!seq.num_cached_tokens) seq.num_cached_tokens = seq.num_computed;
   stats_.prefix_queries += num_known;
@@ -198,8 +201,8 @@ void Scheduler::preempt(Sequence& seq) {
 
 void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
                             std::vector<SequenceUpdate>& updates) {
-  check(output.samples.size() == plan.samples.size(), "step {}: {} rows drawn, {} expected", plan.step,
-        output.samples.size(), plan.samples.size());
+  check(output.samples.size() == plan.samples.size(), "step {}: {} rows drawn, {} expected",
+        plan.step, output.samples.size(), plan.samples.size());
   retired_.clear();
   updates.clear();
   for (const PromptLogprobOutput& p : output.prompt) {
@@ -236,8 +239,8 @@ void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
     if (sample.forked) landed(*sample.seq);
 }
 
-// A generated token's block is registered when the token after it is known: whether a step ahead computed the last one or
-// not, the cache then holds the same.
+// A generated token's block is registered when the token after it is known: whether a step ahead
+// computed the last one or not, the cache then holds the same.
 void Scheduler::register_blocks(Sequence& seq) {
   blocks_.register_blocks(
       seq, std::min(seq.num_computed, std::max(seq.num_prompt_tokens, seq.num_known() - 1)));

@@ -50,8 +50,8 @@ struct SchedulerStats {
   int64_t prefix_queries = 0, prefix_hits = 0;  ///< tokens looked up at admissions, tokens found
 };
 
-/// Something that a step changed in a sequence: a new last token, its end, or both. The log-probabilities are the output's
-/// entries [first_logprob, first_logprob + num_logprobs).
+/// Something that a step changed in a sequence: a new last token, its end, or both. The
+/// log-probabilities are the output's entries [first_logprob, first_logprob + num_logprobs).
 struct SequenceUpdate {
   Sequence* seq = nullptr;
   bool has_token = false;
@@ -59,25 +59,31 @@ struct SequenceUpdate {
   size_t num_logprobs = 0;
 };
 
-/// Picks the rows of each step: first come, first served; running sequences' decodes first, then unfinished prefills, then
-/// new admissions. Owns the sequences. Every call of schedule() may be one step ahead of postprocess().
+/// Picks the rows of each step: first come, first served; running sequences' decodes first, then
+/// unfinished prefills, then new admissions. Owns the sequences. Every call of schedule() may be
+/// one step ahead of postprocess().
 class Scheduler {
  public:
   Scheduler(const SchedulerConfig& config, BlockManager& blocks);
 
-  /// Takes a request's choices, the first one computing the prompt for all. The prompt must fit (the caller checks).
+  /// Takes a request's choices, the first one computing the prompt for all. The prompt must fit
+  /// (the caller checks).
   void add(std::vector<std::unique_ptr<Sequence>> choices);
-  /// Ends a sequence now, wherever it is, and the choices that still wait for its prompt; what steps under way draw for it
-  /// is dropped. Valid until the next postprocess().
+  /// Ends a sequence now, wherever it is, and the choices that still wait for its prompt; what
+  /// steps under way draw for it is dropped. Valid until the next postprocess().
   void finish(Sequence& seq, FinishReason reason);
   /// The sequence, or null where it ended.
   Sequence* find(uint64_t id) const;
   /// Decides the next step. The plan's sequences live until postprocess() of that plan.
   void schedule(StepPlan& plan);
-  /// Takes in what a step drew; call in the order of the steps. The updates' sequences live until the next call.
-  void postprocess(const StepPlan& plan, const StepOutput& output, std::vector<SequenceUpdate>& updates);
+  /// Takes in what a step drew; call in the order of the steps. The updates' sequences live until
+  /// the next call.
+  void postprocess(const StepPlan& plan, const StepOutput& output,
+                   std::vector<SequenceUpdate>& updates);
 
-  bool is_finished() const { return waiting_.empty() && running_.empty() && num_held_choices_ == 0; }
+  bool is_finished() const {
+    return waiting_.empty() && running_.empty() && num_held_choices_ == 0;
+  }
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()) + num_held_choices_; }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   const SchedulerStats& stats() const { return stats_; }

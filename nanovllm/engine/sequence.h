@@ -19,8 +19,8 @@ struct BlockRef {
   bool operator==(const BlockRef&) const = default;
 };
 
-/// One answer being generated: the prompt and what was drawn so far, and where its K and V lie. A request with n choices is
-/// n sequences. Changed by the scheduler and the block manager only.
+/// One answer being generated: the prompt and what was drawn so far, and where its K and V lie. A
+/// request with n choices is n sequences. Changed by the scheduler and the block manager only.
 struct Sequence {
   uint64_t id = 0;  ///< unique; ascending in the order of arrival, choices of one request in theirs
   uint64_t request_id = 0;
@@ -35,18 +35,20 @@ struct Sequence {
 
   std::vector<int32_t> token_ids;  ///< prompt, then what was drawn and read
   int64_t num_prompt_tokens = 0;
-  int64_t num_unread = 0;    ///< drawn by a submitted step that was not read yet
-  int64_t num_computed = 0;  ///< tokens whose K and V are in the cache or written by a submitted step
+  int64_t num_unread = 0;  ///< drawn by a submitted step that was not read yet
+  int64_t num_computed =
+      0;  ///< tokens whose K and V are in the cache or written by a submitted step
   int64_t num_in_flight = 0;  ///< submitted steps not read yet that hold a row of this sequence
   uint64_t last_step = 0;     ///< the step that last held a row of it
   std::optional<int64_t> num_cached_tokens;  ///< at the first admission
-  int64_t num_prompt_logprobs_read = 0;      ///< prompt positions whose log-probabilities the host has
+  int64_t num_prompt_logprobs_read = 0;  ///< prompt positions whose log-probabilities the host has
 
   int32_t slot = -1;
   int64_t num_blocks_sent = 0;       ///< entries of block_table that the ranks know
   std::vector<int32_t> block_table;  ///< blocks of the cache, in order
 
-  // Chain of block hashes, kept by the block manager: blocks [0, num_hashed) of block_table went through it.
+  // Chain of block hashes, kept by the block manager: blocks [0, num_hashed) of block_table went
+  // through it.
   int64_t num_hashed = 0;
   std::optional<uint64_t> last_hash;
   BlockRef last_block;  ///< the registered block with the content of block num_hashed - 1
@@ -62,7 +64,8 @@ struct Sequence {
   int64_t num_pending() const { return num_tokens() - num_computed; }
   bool is_finished() const { return status == SequenceStatus::kFinished; }
   bool wants_prompt_logprobs() const {
-    return choice == 0 && params->prompt_logprobs && num_prompt_logprobs_read < num_prompt_tokens - 1;
+    return choice == 0 && params->prompt_logprobs &&
+           num_prompt_logprobs_read < num_prompt_tokens - 1;
   }
 };
 

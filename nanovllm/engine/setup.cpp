@@ -19,7 +19,8 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given) {
   given.validate();
   require(given.device != "cuda", "device is 'cuda'; this build has no CUDA half: use cpu or auto");
   require(given.tensor_parallel_size == 1,
-          "tensor_parallel_size is {}; this build runs one rank: use 1", given.tensor_parallel_size);
+          "tensor_parallel_size is {}; this build runs one rank: use 1",
+          given.tensor_parallel_size);
   EngineSetup setup;
   EngineConfig& config = setup.config = given;
   config.device = "cpu";

@@ -17,8 +17,8 @@ struct EngineSetup {
   size_t weight_bytes = 0;
 };
 
-/// Throws UserError for options out of range, for a folder that is no supported checkpoint, and where the model does not
-/// fit this machine.
+/// Throws UserError for options out of range, for a folder that is no supported checkpoint, and
+/// where the model does not fit this machine.
 EngineSetup resolve_setup(const std::string& model, const EngineConfig& config);
 
 /// The device, instruction set and threads that the engine would use, in one line.

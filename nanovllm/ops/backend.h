@@ -24,9 +24,11 @@ enum WeightUse : unsigned { kForMatmul = 1, kForEmbedding = 2 };
 /// Memory of the device, freed at its end.
 using Buffer = std::unique_ptr<void, std::function<void(void*)>>;
 
-/// Per-head RMSNorm of q and k (Qwen3), rotary embedding of both, and the store of k and v into the cache.
+/// Per-head RMSNorm of q and k (Qwen3), rotary embedding of both, and the store of k and v into the
+/// cache.
 struct RopeStoreArgs {
-  Tensor qkv;             ///< [T, (q_heads + 2 * kv_heads) * head_dim] model dtype; q is changed in place, k and v may be
+  Tensor qkv;  ///< [T, (q_heads + 2 * kv_heads) * head_dim] model dtype; q is changed in place, k
+               ///< and v may be
   Tensor q_norm, k_norm;  ///< [head_dim] float32, or none
   Tensor cos, sin;        ///< [positions, head_dim / 2] float32; pairs are (i, i + head_dim / 2)
   int64_t num_heads = 0;
@@ -34,8 +36,9 @@ struct RopeStoreArgs {
   int64_t layer = 0;
 };
 
-/// softmax(q k^T * scale) v over the paged cache, causal: new token i of a sequence with n new ones and context c sees the
-/// first c - n + i + 1 keys. Query head h reads KV head h / (num_heads / kv_heads).
+/// softmax(q k^T * scale) v over the paged cache, causal: new token i of a sequence with n new ones
+/// and context c sees the first c - n + i + 1 keys. Query head h reads KV head h / (num_heads /
+/// kv_heads).
 struct AttentionArgs {
   Tensor out;  ///< [T, q_heads * head_dim] model dtype
   Tensor qkv;  ///< [T, (q_heads + 2 * kv_heads) * head_dim] after rope_and_store; only q is read
@@ -44,8 +47,9 @@ struct AttentionArgs {
   int64_t layer = 0;
 };
 
-/// How one row is drawn. Order: masks, temperature, min_p, top_k, top_p, then Gumbel-max with noise from Philox4x32-10:
-/// key = seed, counter = (token id / 4, position, choice, 0), output word token id % 4.
+/// How one row is drawn. Order: masks, temperature, min_p, top_k, top_p, then Gumbel-max with noise
+/// from Philox4x32-10: key = seed, counter = (token id / 4, position, choice, 0), output word token
+/// id % 4.
 struct SampleRow {
   float temperature = 1;  ///< below 1e-5: greedy
   float top_p = 1;
@@ -59,9 +63,10 @@ struct SampleRow {
 
 enum class RowStatus : int32_t { kOk = 0, kNotFinite = 1 };
 
-/// Every operation of the forward pass and the sampler, for one rank. Tensors are the backend's memory, T and R at least 1,
-/// float operands of the model's dtype unless a comment says float32; sums, norms, softmax and logits are float32.
-/// Calls are made from one thread at a time and take effect in order. A failure throws.
+/// Every operation of the forward pass and the sampler, for one rank. Tensors are the backend's
+/// memory, T and R at least 1, float operands of the model's dtype unless a comment says float32;
+/// sums, norms, softmax and logits are float32. Calls are made from one thread at a time and take
+/// effect in order. A failure throws.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -70,22 +75,26 @@ class Backend {
   virtual std::string describe() const = 0;
 
   // -- memory
-  /// Zeroed memory, aligned to 64 bytes; pages nobody touches may cost nothing. Throws UserError with the size.
+  /// Zeroed memory, aligned to 64 bytes; pages nobody touches may cost nothing. Throws UserError
+  /// with the size.
   virtual Buffer allocate(size_t bytes) = 0;
   virtual void upload(void* device, const void* host, size_t bytes) = 0;
   virtual void download(void* host, const void* device, size_t bytes) = 0;
 
   // -- weights
-  /// One weight [sum of n, k] out of parts [n_i, k] of any float dtype in host memory, stacked in order; a part's rows may
-  /// be strided. `dtype` is the model's. The parts' memory must outlive the weight where use holds kForEmbedding.
+  /// One weight [sum of n, k] out of parts [n_i, k] of any float dtype in host memory, stacked in
+  /// order; a part's rows may be strided. `dtype` is the model's. The parts' memory must outlive
+  /// the weight where use holds kForEmbedding.
   virtual WeightPtr pack(std::span<const Tensor> parts, DType dtype, unsigned use) = 0;
 
   // -- forward pass
   /// out [T, hidden] = table[ids [T]]
   virtual void embed(Tensor out, const Weight& table, Tensor ids) = 0;
-  /// residual [T, hidden] += delta [T, hidden] (if any); out [T, hidden] = residual / rms(residual) * weight [hidden]
-  /// float32. Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
-  virtual void add_rms_norm(Tensor out, Tensor residual, Tensor delta, Tensor weight, float eps) = 0;
+  /// residual [T, hidden] += delta [T, hidden] (if any); out [T, hidden] = residual / rms(residual)
+  /// * weight [hidden] float32. Source: Zhang and Sennrich, "Root Mean Square Layer Normalization",
+  /// 2019.
+  virtual void add_rms_norm(Tensor out, Tensor residual, Tensor delta, Tensor weight,
+                            float eps) = 0;
   /// out [R, hidden] = x[rows [R]]
   virtual void gather_rows(Tensor out, Tensor x, Tensor rows) = 0;
   /// out [T, n] = x [T, k] w^T + bias [n] float32 (if any); out is of the model's dtype or float32.
@@ -101,12 +110,13 @@ class Backend {
                            std::span<const int32_t> to) = 0;
 
   // -- sampler; results come back to the host
-  /// One token for each row of logits [R, vocab] float32, which stay as they are. A row that holds NaN or +infinity, or
-  /// nothing but -infinity, gets kNotFinite and token 0.
+  /// One token for each row of logits [R, vocab] float32, which stay as they are. A row that holds
+  /// NaN or +infinity, or nothing but -infinity, gets kNotFinite and token 0.
   virtual void sample(Tensor logits, std::span<const SampleRow> rows, std::span<int32_t> token_ids,
                       std::span<RowStatus> status) = 0;
-  /// Natural log-probabilities of logits [R, vocab]: for row r entry 0 is targets[r], entries 1..k the best k, better
-  /// first. ids and logprobs are [R, k + 1]; target_ranks [R] counts from 1. Ties: the lower id is better.
+  /// Natural log-probabilities of logits [R, vocab]: for row r entry 0 is targets[r], entries 1..k
+  /// the best k, better first. ids and logprobs are [R, k + 1]; target_ranks [R] counts from 1.
+  /// Ties: the lower id is better.
   virtual void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
                               std::span<int32_t> ids, std::span<float> logprobs,
                               std::span<int32_t> target_ranks) = 0;

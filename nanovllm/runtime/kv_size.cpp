@@ -35,7 +35,8 @@ size_t cgroup_memory_left() {
     const std::string folder = "/sys/fs/cgroup" + (group == "/" ? "" : group);
     const size_t limit = read_limit(folder + "/memory.max");
     const size_t used = read_limit(folder + "/memory.current");
-    if (limit != kUnlimited && used != kUnlimited) left = std::min(left, limit - std::min(limit, used));
+    if (limit != kUnlimited && used != kUnlimited)
+      left = std::min(left, limit - std::min(limit, used));
     if (group.empty() || group == "/") return left;
     group.resize(group.rfind('/'));
   }
@@ -54,7 +55,9 @@ size_t machine_memory_available() {
 
 }  // namespace
 
-size_t available_host_memory() { return std::min(cgroup_memory_left(), machine_memory_available()); }
+size_t available_host_memory() {
+  return std::min(cgroup_memory_left(), machine_memory_available());
+}
 
 KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType kv_dtype,
                      size_t memory_left) {
@@ -77,17 +80,19 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
     size.num_blocks = static_cast<int64_t>(bytes / block_bytes);
   } else {
     bytes = std::min<size_t>(size_t{4} << 30, memory_left / 2);
-    size.num_blocks = std::min(static_cast<int64_t>(bytes / block_bytes),
-                               config.max_num_seqs * blocks_for_one);
+    size.num_blocks =
+        std::min(static_cast<int64_t>(bytes / block_bytes), config.max_num_seqs * blocks_for_one);
   }
   require(size.num_blocks >= 1,
-          "the KV cache gets {:.3f} GiB of the {:.3f} GiB left after the weights; one block of {} tokens "
+          "the KV cache gets {:.3f} GiB of the {:.3f} GiB left after the weights; one block of {} "
+          "tokens "
           "takes {:.3f} GiB: lower --block-size, or free memory",
-          static_cast<double>(bytes) / kGiB, static_cast<double>(memory_left) / kGiB, config.block_size,
-          static_cast<double>(block_bytes) / kGiB);
+          static_cast<double>(bytes) / kGiB, static_cast<double>(memory_left) / kGiB,
+          config.block_size, static_cast<double>(block_bytes) / kGiB);
   const int64_t capacity = size.num_blocks * config.block_size;
   require(asked_len <= capacity,
-          "--max-model-len is {}; the KV cache holds {} tokens ({} blocks of {}): lower it to {}, or give "
+          "--max-model-len is {}; the KV cache holds {} tokens ({} blocks of {}): lower it to {}, "
+          "or give "
           "more with --kv-cache-memory-bytes {} or --num-gpu-blocks-override {}",
           asked_len, capacity, size.num_blocks, config.block_size, capacity,
           static_cast<size_t>(blocks_for_one) * block_bytes, blocks_for_one);

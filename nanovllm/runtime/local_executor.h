@@ -13,7 +13,8 @@
 
 namespace nanovllm {
 
-/// One rank in this process: steps run on a thread of their own, so that the caller schedules the next one meanwhile.
+/// One rank in this process: steps run on a thread of their own, so that the caller schedules the
+/// next one meanwhile.
 class LocalExecutor : public Executor {
  public:
   using Run = std::function<void(const StepInput&, StepOutput&)>;

@@ -12,12 +12,14 @@ DType model_dtype(const EngineConfig& config, const ModelConfig& model) {
   return model.dtype == DType::kF32 ? DType::kBF16 : model.dtype;
 }
 
-ModelRunner::ModelRunner(const std::string& folder, const EngineConfig& config, const ModelConfig& model,
-                         const KvSize& kv, std::unique_ptr<Backend> backend)
+ModelRunner::ModelRunner(const std::string& folder, const EngineConfig& config,
+                         const ModelConfig& model, const KvSize& kv,
+                         std::unique_ptr<Backend> backend)
     : backend_(std::move(backend)),
       model_(load_model(folder, model, model_dtype(config, model), config.load_format == "dummy",
                         *backend_, kv.max_model_len)),
-      activations_(*backend_, model, model_->dtype, config.max_num_batched_tokens, config.max_num_seqs),
+      activations_(*backend_, model, model_->dtype, config.max_num_batched_tokens,
+                   config.max_num_seqs),
       state_(config.max_num_seqs, (kv.max_model_len + config.block_size - 1) / config.block_size,
              config.block_size),
       max_rows_(config.max_num_seqs) {
@@ -60,12 +62,13 @@ void ModelRunner::prompt_logprobs(const StepInput& input, StepOutput& output) {
       targets_.clear();
       for (int32_t i = done; i < done + count; ++i) {
         row_indices_.push_back(first + i);
-        targets_.push_back(i + 1 < row.num_tokens ? batch_.input_ids[static_cast<size_t>(first + i + 1)]
-                                                  : row.next_token);
+        targets_.push_back(i + 1 < row.num_tokens
+                               ? batch_.input_ids[static_cast<size_t>(first + i + 1)]
+                               : row.next_token);
         output.prompt.push_back({static_cast<int32_t>(r), row.start + i + 1, k + 1});
       }
-      const Tensor logits = compute_logits(
-          *backend_, *model_, {row_indices_.data(), DType::kI32, count}, activations_);
+      const Tensor logits = compute_logits(*backend_, *model_,
+                                           {row_indices_.data(), DType::kI32, count}, activations_);
       add_logprobs(logits, targets_, k, output.prompt_logprobs);
       done += count;
     }

@@ -15,14 +15,16 @@
 
 namespace nanovllm {
 
-/// The dtype of weights and activations: the option's, or with "auto" the checkpoint's, float32 becoming bfloat16.
+/// The dtype of weights and activations: the option's, or with "auto" the checkpoint's, float32
+/// becoming bfloat16.
 DType model_dtype(const EngineConfig& config, const ModelConfig& model);
 
-/// One rank: weights, KV cache, buffers and slots, sized once; each step is a forward pass and its sampling.
+/// One rank: weights, KV cache, buffers and slots, sized once; each step is a forward pass and its
+/// sampling.
 class ModelRunner {
  public:
-  /// Loads `folder` onto `backend`. `config` has its defaults resolved (max_num_batched_tokens, max_num_seqs); `kv` is
-  /// size_kv_cache()'s.
+  /// Loads `folder` onto `backend`. `config` has its defaults resolved (max_num_batched_tokens,
+  /// max_num_seqs); `kv` is size_kv_cache()'s.
   ModelRunner(const std::string& folder, const EngineConfig& config, const ModelConfig& model,
               const KvSize& kv, std::unique_ptr<Backend> backend);
 

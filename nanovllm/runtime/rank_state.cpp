@@ -38,12 +38,14 @@ void RankState::apply(const StepInput& input, HostBatch& batch) {
   for (const SlotSetup& setup : input.setups()) {
     Slot& s = slot(setup.slot);
     s.setup = setup;
-    const auto masked = input.masked_ids().subspan(next_masked, static_cast<size_t>(setup.num_masked_ids));
+    const auto masked =
+        input.masked_ids().subspan(next_masked, static_cast<size_t>(setup.num_masked_ids));
     s.masked_ids.assign(masked.begin(), masked.end());
     next_masked += masked.size();
   }
   for (const BlockUpdate& update : input.block_updates())
-    block_tables_[static_cast<size_t>(update.slot * max_blocks_per_seq_ + update.index)] = update.block;
+    block_tables_[static_cast<size_t>(update.slot * max_blocks_per_seq_ + update.index)] =
+        update.block;
 
   const size_t num_tokens = input.token_ids().size();
   batch.input_ids.resize(num_tokens);

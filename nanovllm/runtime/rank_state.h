@@ -24,7 +24,8 @@ struct Slot {
   int32_t last_token = 0;
 };
 
-/// The slots of one rank and their block tables: takes in what a step changed and spells the step out as a batch.
+/// The slots of one rank and their block tables: takes in what a step changed and spells the step
+/// out as a batch.
 class RankState {
  public:
   RankState(int64_t max_num_seqs, int64_t max_blocks_per_seq, int64_t block_size);

@@ -9,7 +9,8 @@ namespace nanovllm {
 
 namespace {
 
-// The arrays follow each other from the largest alignment to the smallest, so that none needs padding.
+// The arrays follow each other from the largest alignment to the smallest, so that none needs
+// padding.
 static_assert(sizeof(StepInput::Header) % alignof(SampleInput) == 0);
 static_assert(sizeof(SampleInput) % alignof(SlotSetup) == 0);
 static_assert(sizeof(SlotSetup) % alignof(RowInput) == 0);

@@ -10,25 +10,27 @@ namespace nanovllm {
 /// Stands for an input token that the host has not seen: the one that the slot drew last.
 inline constexpr int32_t kTokenInFlight = -1;
 
-/// A sequence that computes new tokens in this step. Its ids are the next num_tokens entries of StepInput::token_ids.
+/// A sequence that computes new tokens in this step. Its ids are the next num_tokens entries of
+/// StepInput::token_ids.
 struct RowInput {
   int32_t slot = 0;
   int32_t start = 0;  ///< index of the first new token in the sequence
   int32_t num_tokens = 0;
   int32_t store = 1;          ///< 0: K and V are in the cache already and shared; not written again
   int32_t want_logprobs = 0;  ///< 1: log-probabilities of the tokens that follow each of these
-  int32_t next_token = -1;    ///< with want_logprobs: the known token after the last of these, or -1
+  int32_t next_token = -1;  ///< with want_logprobs: the known token after the last of these, or -1
 };
 
-/// A row that draws a token, from the logits of the last token of rows[row]. Choices of one prompt share a row.
+/// A row that draws a token, from the logits of the last token of rows[row]. Choices of one prompt
+/// share a row.
 struct SampleInput {
   uint64_t sequence = 0;  ///< names the row in the output
   int32_t slot = 0;
   int32_t row = 0;
 };
 
-/// What a slot holds from now on; sent when a sequence gets it. Its masked ids are the next num_masked_ids entries of
-/// StepInput::masked_ids.
+/// What a slot holds from now on; sent when a sequence gets it. Its masked ids are the next
+/// num_masked_ids entries of StepInput::masked_ids.
 struct SlotSetup {
   uint64_t seed = 0;
   int32_t slot = 0;
@@ -37,7 +39,7 @@ struct SlotSetup {
   float min_p = 0;
   int32_t top_k = 0;
   int32_t choice = 0;
-  int32_t num_logprobs = -1;         ///< best alternatives for each drawn token; -1: none are wanted
+  int32_t num_logprobs = -1;  ///< best alternatives for each drawn token; -1: none are wanted
   int32_t num_prompt_logprobs = -1;  ///< the same for prompt tokens
   int32_t masked_before = 0;         ///< masked ids cannot be drawn for an index below this
   int32_t num_masked_ids = 0;
@@ -53,8 +55,9 @@ struct BlockCopy {
   int32_t from = 0, to = 0;
 };
 
-/// The input of a step as one flat buffer without pointers: a header, then the arrays in the order of the accessors. What
-/// lasts (block tables, sampling parameters, last tokens) is kept by the ranks; this holds what changed.
+/// The input of a step as one flat buffer without pointers: a header, then the arrays in the order
+/// of the accessors. What lasts (block tables, sampling parameters, last tokens) is kept by the
+/// ranks; this holds what changed.
 class StepInput {
  public:
   struct Header {
@@ -109,7 +112,8 @@ struct LogprobEntry {
   int32_t rank = 0;
 };
 
-/// What a sampled row gave. Its log-probabilities are the next num_logprobs entries of StepOutput::logprobs.
+/// What a sampled row gave. Its log-probabilities are the next num_logprobs entries of
+/// StepOutput::logprobs.
 struct SampleOutput {
   uint64_t sequence = 0;
   int32_t num_tokens = 0;  ///< 0 (nothing drawn) or 1
@@ -118,14 +122,16 @@ struct SampleOutput {
   int32_t num_logprobs = 0;
 };
 
-/// Log-probabilities of the token at `position` of the sequence of rows[row]; entries as in SampleOutput.
+/// Log-probabilities of the token at `position` of the sequence of rows[row]; entries as in
+/// SampleOutput.
 struct PromptLogprobOutput {
   int32_t row = 0;
   int32_t position = 0;
   int32_t num_logprobs = 0;
 };
 
-/// What a step brings back: a SampleOutput for each SampleInput in its order, prompt log-probabilities where asked.
+/// What a step brings back: a SampleOutput for each SampleInput in its order, prompt
+/// log-probabilities where asked.
 struct StepOutput {
   uint64_t step = 0;
   std::vector<SampleOutput> samples;

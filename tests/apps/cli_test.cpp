@@ -40,8 +40,8 @@ void expect_refused(const std::vector<std::string>& args, const std::string& wha
 }
 
 TEST(Generate, PrintsPromptAndCompletion) {
-  const Result r = run({"generate", kTinyTales, "--prompt", "Once upon a time", "--prompt", "The king's",
-                        "--temperature", "0", "--max-tokens", "3"});
+  const Result r = run({"generate", kTinyTales, "--prompt", "Once upon a time", "--prompt",
+                        "The king's", "--temperature", "0", "--max-tokens", "3"});
   EXPECT_EQ(r.status, 0) << r.err;
   EXPECT_EQ(r.err, "");
   EXPECT_THAT(r.out, HasSubstr("Prompt: 'Once upon a time'\nCompletion: ' there was a'\n"));
@@ -49,20 +49,23 @@ TEST(Generate, PrintsPromptAndCompletion) {
 }
 
 TEST(Generate, ChatRendersTheTemplate) {
-  const Result r = run({"generate", kTinyTales, "--chat", "--system", "Be short.", "--no-thinking", "--prompt",
-                        "introduce yourself", "--temperature", "0", "--max-tokens", "5", "--json"});
+  const Result r =
+      run({"generate", kTinyTales, "--chat", "--system", "Be short.", "--no-thinking", "--prompt",
+           "introduce yourself", "--temperature", "0", "--max-tokens", "5", "--json"});
   ASSERT_EQ(r.status, 0) << r.err;
-  const Result ids = run({"generate", kTinyTales, "--prompts-file", "-", "--temperature", "0", "--max-tokens",
-                          "5", "--json"},
-                         R"({"prompt": "<|im_start|>system\nBe short.<|im_end|>\n<|im_start|>user\nintroduce )"
-                         R"(yourself<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"})");
+  const Result ids =
+      run({"generate", kTinyTales, "--prompts-file", "-", "--temperature", "0", "--max-tokens", "5",
+           "--json"},
+          R"({"prompt": "<|im_start|>system\nBe short.<|im_end|>\n<|im_start|>user\nintroduce )"
+          R"(yourself<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"})");
   EXPECT_EQ(lines(r.out)[0]["prompt_token_ids"], lines(ids.out)[0]["prompt_token_ids"]);
   EXPECT_EQ(lines(r.out)[0]["token_ids"], lines(ids.out)[0]["token_ids"]);
 }
 
 TEST(Generate, JsonLinesHoldTheDocumentedFieldsInTheOrderOfTheInput) {
-  const Result r = run({"generate", kTinyTales, "--prompts-file", "-", "--json", "--temperature", "0"},
-                       R"({"prompt": "The sky was", "sampling_params": {"max_tokens": 30}}
+  const Result r =
+      run({"generate", kTinyTales, "--prompts-file", "-", "--json", "--temperature", "0"},
+          R"({"prompt": "The sky was", "sampling_params": {"max_tokens": 30}}
 
 {"prompt_token_ids": [327, 1874, 308], "sampling_params": {"max_tokens": 2, "logprobs": 2, "prompt_logprobs": 1}}
 {"messages": [{"role": "user", "content": "hello"}], "enable_thinking": false, "sampling_params": {"n": 2, "max_tokens": 3}}
@@ -94,20 +97,21 @@ TEST(Generate, JsonLinesHoldTheDocumentedFieldsInTheOrderOfTheInput) {
 
 TEST(Generate, BadLinesAreReportedAndTheOthersRun) {
   std::string deep = "{\"prompt\": " + std::string(100'000, '[') + "}";
-  const Result r = run({"generate", kTinyTales, "--prompts-file", "-", "--json", "--max-tokens", "2"},
-                       "{\"prompt\": \"a\"}\nnot json\n{\"prompt\": 5}\n{}\n{\"promt\": \"a\"}\n" + deep +
-                           "\n{\"prompt\": \"a\", \"sampling_params\": {\"temperature\": -1}}\n"
-                           "{\"prompt\": \"a\", \"sampling_params\": {\"top_q\": 1}}\n"
-                           "{\"prompt\": \"a\", \"sampling_params\": {\"stop\": \"x\"}}\n"
-                           "{\"prompt\": \"a\", \"sampling_params\": {\"max_tokens\": 1e400}}\n"
-                           "{\"prompt\": \"b\"}\n");
+  const Result r =
+      run({"generate", kTinyTales, "--prompts-file", "-", "--json", "--max-tokens", "2"},
+          "{\"prompt\": \"a\"}\nnot json\n{\"prompt\": 5}\n{}\n{\"promt\": \"a\"}\n" + deep +
+              "\n{\"prompt\": \"a\", \"sampling_params\": {\"temperature\": -1}}\n"
+              "{\"prompt\": \"a\", \"sampling_params\": {\"top_q\": 1}}\n"
+              "{\"prompt\": \"a\", \"sampling_params\": {\"stop\": \"x\"}}\n"
+              "{\"prompt\": \"a\", \"sampling_params\": {\"max_tokens\": 1e400}}\n"
+              "{\"prompt\": \"b\"}\n");
   EXPECT_EQ(r.status, 2);
   const std::vector<Json> out = lines(r.out);
   ASSERT_EQ(out.size(), 11u);
   EXPECT_EQ(out[0]["token_ids"].size(), 2u);
   EXPECT_EQ(out[10]["token_ids"].size(), 2u);
-  const char* expected[] = {"",   "line 2", "line 3: prompt", "line 4",        "line 5: 'promt'", "line 6",
-                            "-1", "top_q",  "stop",           "line 10"};
+  const char* expected[] = {"",       "line 2", "line 3: prompt", "line 4", "line 5: 'promt'",
+                            "line 6", "-1",     "top_q",          "stop",   "line 10"};
   for (size_t i = 1; i < 10; ++i) {
     EXPECT_THAT(keys(out[i]), ::testing::ElementsAre("index", "error")) << i;
     EXPECT_THAT(out[i]["error"].get<std::string>(), HasSubstr(expected[i]));
@@ -118,8 +122,9 @@ TEST(Generate, BadLinesAreReportedAndTheOthersRun) {
 TEST(Generate, PromptThatIsTooLongIsALineWithTheNumbers) {
   std::string prompt = "hello";
   for (int i = 0; i < 3000; ++i) prompt += " hello";
-  const Result r = run({"generate", kTinyTales, "--prompts-file", "-", "--json", "--max-tokens", "2"},
-                       "{\"prompt\": \"" + prompt + "\"}\n{\"prompt\": \"a\"}\n");
+  const Result r =
+      run({"generate", kTinyTales, "--prompts-file", "-", "--json", "--max-tokens", "2"},
+          "{\"prompt\": \"" + prompt + "\"}\n{\"prompt\": \"a\"}\n");
   EXPECT_EQ(r.status, 2);
   const std::vector<Json> out = lines(r.out);
   ASSERT_EQ(out.size(), 2u);
@@ -147,17 +152,19 @@ TEST(Generate, RefusalsAreOneClearLine) {
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--temperature", "nan"}, "temperature");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--top-p", "0"}, "top_p");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--stop", "x"}, "stop");
-  expect_refused({"generate", kTinyTales, "--prompt", "a", "--presence-penalty", "1"}, "presence_penalty");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--presence-penalty", "1"},
+                 "presence_penalty");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--block-size", "20"}, "multiple of 16");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--device", "tpu"}, "tpu");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--device", "cuda"}, "cuda");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "-tp", "2"}, "tensor_parallel_size");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--dtype", "int4"}, "dtype");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--max-model-len", "4096"}, "2048");
-  expect_refused({"generate", kTinyTales, "--prompt", "a", "--num-gpu-blocks-override", "2", "--max-model-len",
-                  "512"},
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--num-gpu-blocks-override", "2",
+                  "--max-model-len", "512"},
                  "--num-gpu-blocks-override 8");
-  expect_refused({"generate", kTinyTales, "--prompts-file", "/nowhere/prompts.jsonl"}, "/nowhere/prompts.jsonl");
+  expect_refused({"generate", kTinyTales, "--prompts-file", "/nowhere/prompts.jsonl"},
+                 "/nowhere/prompts.jsonl");
   expect_refused({"generate", "/nowhere/model", "--prompt", "a"}, "/nowhere/model");
   expect_refused({"generate", "Qwen/Qwen3-0.6B", "--prompt", "a"}, "download");
   expect_refused({"generate", kSource + "/docs", "--prompt", "a"}, "config.json");
@@ -166,9 +173,11 @@ TEST(Generate, RefusalsAreOneClearLine) {
 }
 
 TEST(Generate, HelpTeachesByExample) {
-  for (const std::vector<std::string>& args :
-       {std::vector<std::string>{"--help"}, {"generate", "--help"}, {"info", "--help"},
-        {"bench", "throughput", "--help"}, {"bench", "latency", "--help"}}) {
+  for (const std::vector<std::string>& args : {std::vector<std::string>{"--help"},
+                                               {"generate", "--help"},
+                                               {"info", "--help"},
+                                               {"bench", "throughput", "--help"},
+                                               {"bench", "latency", "--help"}}) {
     const Result r = run(args);
     EXPECT_EQ(r.status, 0);
     EXPECT_THAT(r.out, HasSubstr("Example"));
@@ -179,12 +188,13 @@ TEST(Generate, HelpTeachesByExample) {
 TEST(Generate, InterruptKeepsWhatWasPrinted) {
   std::string input;
   for (int i = 0; i < 64; ++i)
-    input += "{\"prompt\": \"a\", \"sampling_params\": {\"max_tokens\": " + std::to_string(i == 0 ? 1 : 2000) +
-             ", \"ignore_eos\": true}}\n";
+    input += "{\"prompt\": \"a\", \"sampling_params\": {\"max_tokens\": " +
+             std::to_string(i == 0 ? 1 : 2000) + ", \"ignore_eos\": true}}\n";
   for (const int signal : {SIGINT, SIGTERM}) {
-    const Result r = Process{.input = input, .signal_when = [&](const std::string& out) {
-                               return out.find('\n') != std::string::npos ? signal : 0;
-                             }}.run({"generate", kTinyTales, "--prompts-file", "-", "--json"});
+    const Result r = Process{
+        .input = input, .signal_when = [&](const std::string& out) {
+          return out.find('\n') != std::string::npos ? signal : 0;
+        }}.run({"generate", kTinyTales, "--prompts-file", "-", "--json"});
     EXPECT_EQ(r.status, 130);
     EXPECT_EQ(r.err, "");
     ASSERT_GE(lines(r.out).size(), 1u);
@@ -194,7 +204,8 @@ TEST(Generate, InterruptKeepsWhatWasPrinted) {
 }
 
 TEST(Generate, BrokenPipeIsSilentAndFullDiskOneLine) {
-  const std::vector<std::string> args = {"generate", kTinyTales, "--prompt", "a", "--max-tokens", "4"};
+  const std::vector<std::string> args = {"generate", kTinyTales,     "--prompt",
+                                         "a",        "--max-tokens", "4"};
   const Result broken = Process{.close_stdout_early = true}.run(args);
   EXPECT_EQ(broken.status, 1);
   EXPECT_EQ(broken.err, "");
@@ -226,10 +237,10 @@ TEST(Bench, PrintsTheDocumentedKeys) {
   ASSERT_EQ(t.status, 0) << t.err;
   const Json throughput = Json::parse(t.out);
   EXPECT_THAT(keys(throughput),
-              ::testing::UnorderedElementsAre("elapsed_time", "num_requests", "prompt_tokens", "output_tokens",
-                                              "requests_per_second", "output_tokens_per_second",
-                                              "total_tokens_per_second", "num_preemptions",
-                                              "prefix_cache_hit_tokens", "steps", "device", "dtype"));
+              ::testing::UnorderedElementsAre(
+                  "elapsed_time", "num_requests", "prompt_tokens", "output_tokens",
+                  "requests_per_second", "output_tokens_per_second", "total_tokens_per_second",
+                  "num_preemptions", "prefix_cache_hit_tokens", "steps", "device", "dtype"));
   std::ifstream file(kSource + "/bench/nanovllm_256.jsonl");
   int64_t prompt_tokens = 0, output_tokens = 0;
   for (int i = 0; i < 4; ++i) {
@@ -242,14 +253,15 @@ TEST(Bench, PrintsTheDocumentedKeys) {
   EXPECT_EQ(throughput["prompt_tokens"], prompt_tokens);
   EXPECT_EQ(throughput["output_tokens"], output_tokens);
 
-  const Result l = run({"bench", "latency", kTinyTales, "--batch-size", "2", "--input-len", "8", "--output-len",
-                        "4", "--num-iters", "1", "--json"});
+  const Result l = run({"bench", "latency", kTinyTales, "--batch-size", "2", "--input-len", "8",
+                        "--output-len", "4", "--num-iters", "1", "--json"});
   ASSERT_EQ(l.status, 0) << l.err;
   EXPECT_THAT(keys(Json::parse(l.out)),
               ::testing::UnorderedElementsAre("batch_size", "input_len", "output_len", "prefill_s",
                                               "decode_ms_per_step", "prefill_tokens_per_second",
                                               "output_tokens_per_second", "total_s"));
-  expect_refused({"bench", "latency", kTinyTales, "--input-len", "2000", "--output-len", "100"}, "2048");
+  expect_refused({"bench", "latency", kTinyTales, "--input-len", "2000", "--output-len", "100"},
+                 "2048");
 }
 
 }  // namespace

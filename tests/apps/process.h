@@ -30,7 +30,7 @@ struct Result {
 /// A run of the nanovllm binary with pipes on its standard streams, or a file as its stdout.
 struct Process {
   std::string input = {};
-  std::string stdout_path = {};  ///< instead of a pipe
+  std::string stdout_path = {};     ///< instead of a pipe
   bool close_stdout_early = false;  ///< the reader goes away at once
   /// Called with what came so far; a result above 0 is a signal to send, once.
   std::function<int(const std::string& out)> signal_when = nullptr;
@@ -44,16 +44,15 @@ struct Process {
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, in[0], 0);
     posix_spawn_file_actions_adddup2(&actions, err[1], 2);
-    if (stdout_path.empty())
-      posix_spawn_file_actions_adddup2(&actions, out[1], 1);
-    else
-      posix_spawn_file_actions_addopen(&actions, 1, stdout_path.c_str(), O_WRONLY, 0);
+    if (stdout_path.empty()) posix_spawn_file_actions_adddup2(&actions, out[1], 1);
+    else posix_spawn_file_actions_addopen(&actions, 1, stdout_path.c_str(), O_WRONLY, 0);
     args.insert(args.begin(), NANOVLLM_BINARY);
     std::vector<char*> argv;
     for (std::string& arg : args) argv.push_back(arg.data());
     argv.push_back(nullptr);
     pid_t pid = -1;
-    if (::posix_spawn(&pid, NANOVLLM_BINARY, &actions, nullptr, argv.data(), environ) != 0) return {};
+    if (::posix_spawn(&pid, NANOVLLM_BINARY, &actions, nullptr, argv.data(), environ) != 0)
+      return {};
     posix_spawn_file_actions_destroy(&actions);
     for (const int fd : {in[0], out[1], err[1]}) ::close(fd);
     if (close_stdout_early) ::close(out[0]);

@@ -47,7 +47,8 @@ TEST(SamplingParams, EveryFieldOutOfRangeIsNamed) {
 
 TEST(SamplingParams, JsonFieldsHaveVllmsNames) {
   const SamplingParams p = sampling_params_from_json(
-      Json::parse(R"({"temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "max_tokens": 7, "min_tokens": 2,
+      Json::parse(
+          R"({"temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "max_tokens": 7, "min_tokens": 2,
                       "ignore_eos": true, "stop_token_ids": [3, 4], "logprobs": 2, "prompt_logprobs": null,
                       "n": 3, "seed": 9, "skip_special_tokens": false})"),
       {}, "here");
@@ -69,10 +70,13 @@ TEST(SamplingParams, JsonFieldsHaveVllmsNames) {
 
 TEST(SamplingParams, JsonOfAnotherTypeIsRefusedWithPlaceAndName) {
   const std::pair<const char*, const char*> bad[] = {
-      {R"({"temperature": "1"})", "temperature"}, {R"({"max_tokens": 1.5})", "max_tokens"},
-      {R"({"n": 99999999999999999999})", "n "},   {R"({"n": 18446744073709551615})", "n "},
+      {R"({"temperature": "1"})", "temperature"},
+      {R"({"max_tokens": 1.5})", "max_tokens"},
+      {R"({"n": 99999999999999999999})", "n "},
+      {R"({"n": 18446744073709551615})", "n "},
       {R"({"stop_token_ids": [1e3]})", "stop_token_ids"},
-      {R"({"ignore_eos": 1})", "ignore_eos"},     {R"({"top_q": 1})", "top_q"},
+      {R"({"ignore_eos": 1})", "ignore_eos"},
+      {R"({"top_q": 1})", "top_q"},
       {R"([])", "object"},
   };
   for (const auto& [text, name] : bad)
@@ -117,8 +121,8 @@ TEST(DType, HalfPrecisionIsExactBothWays) {
   EXPECT_EQ(f32_to_f16(65519.0f), 0x7bff);
   EXPECT_EQ(f32_to_f16(65520.0f), 0x7c00);
   EXPECT_EQ(f16_to_f32(1), 0x1p-24f);
-  EXPECT_EQ(f32_to_f16(0x1p-25f), 0);         // halfway, to even
-  EXPECT_EQ(f32_to_f16(0x1.8p-24f), 2);       // halfway, to even
+  EXPECT_EQ(f32_to_f16(0x1p-25f), 0);           // halfway, to even
+  EXPECT_EQ(f32_to_f16(0x1.8p-24f), 2);         // halfway, to even
   EXPECT_EQ(f32_to_bf16(1.00390625f), 0x3f80);  // halfway between 1 and the next
   EXPECT_EQ(f32_to_bf16(1.01171875f), 0x3f82);
 }

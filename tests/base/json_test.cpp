@@ -21,7 +21,8 @@ TEST(Json, KeepsTheOrderOfKeysAndTheLastOfEqualOnes) {
 }
 
 TEST(Json, WhatIsNoJsonIsRefusedWithItsPlace) {
-  for (const char* text : {"", "{", "[1,]", "{\"a\" 1}", "nul", "\"\\ud800\"", "\"\x80\"", "1 2", "]"})
+  for (const char* text :
+       {"", "{", "[1,]", "{\"a\" 1}", "nul", "\"\\ud800\"", "\"\x80\"", "1 2", "]"})
     expect_refused(text, "here: not valid JSON");
   expect_refused("[1e400]", "too large for a double");
 }

@@ -74,8 +74,9 @@ TEST(BlockManager, CollidingHashesAreNoHit) {
 }
 
 TEST(BlockManager, ParentThatWasReusedIsNoParent) {
-  // Block 1 is registered behind block 0; then block 0 comes to hold other tokens. With equal hashes only the generation of
-  // the parent tells that block 1 belongs to what block 0 held before.
+  // Block 1 is registered behind block 0; then block 0 comes to hold other tokens. With equal
+  // hashes only the generation of the parent tells that block 1 belongs to what block 0 held
+  // before.
   BlockManager blocks(2, 2, true, [](uint64_t, std::span<const int32_t> ids) -> uint64_t {
     return ids[0] == 3 ? 1 : 2;
   });
@@ -93,7 +94,8 @@ TEST(BlockManager, ParentThatWasReusedIsNoParent) {
   Sequence c = make({7, 8, 3, 4});
   BlockManager::Prefix prefix;
   blocks.match_prefix(c, prefix);
-  EXPECT_EQ(prefix.blocks, std::vector<int32_t>{table[0]}) << "block " << second << " is another prefix's";
+  EXPECT_EQ(prefix.blocks, std::vector<int32_t>{table[0]})
+      << "block " << second << " is another prefix's";
 }
 
 TEST(BlockManager, LeastRecentlyUsedIsReusedFirstTailBeforeHead) {

@@ -32,7 +32,8 @@ const StepOutput& FakeExecutor::wait() {
 
 StepOutput FakeExecutor::run(const StepInput& input) {
   state_.apply(input, batch_);
-  // As on a device, all rows of the step store K and V before any reads them: two passes, the second one checks.
+  // As on a device, all rows of the step store K and V before any reads them: two passes, the
+  // second one checks.
   std::vector<uint64_t> chains(batch_.input_ids.size());
   for (size_t r = 0; r < input.rows().size(); ++r) {
     const RowInput& row = input.rows()[r];
@@ -59,7 +60,8 @@ StepOutput FakeExecutor::run(const StepInput& input) {
       chain = FakeModel::extend(chain, entry.token);
       check(entry.position == p && entry.chain == chain,
             "step {}, row {}: position {} of {} in block {} holds position {} of another prefix",
-            input.header().step, r, p, batch_.context_lens[r], table[p / block_size_], entry.position);
+            input.header().step, r, p, batch_.context_lens[r], table[p / block_size_],
+            entry.position);
     }
     check(chain == chains[static_cast<size_t>(batch_.cu_seqlens_q[r + 1] - 1)],
           "step {}, row {}: the cache holds another prefix than the row", input.header().step, r);

@@ -21,7 +21,9 @@ struct FakeModel {
   int32_t vocab_size = 8;
   uint64_t not_finite_every = 0;  ///< one prefix in so many has logits that are not finite; 0: none
 
-  static uint64_t extend(uint64_t chain, int32_t token) { return mix(chain, static_cast<uint64_t>(token)); }
+  static uint64_t extend(uint64_t chain, int32_t token) {
+    return mix(chain, static_cast<uint64_t>(token));
+  }
   bool is_finite(uint64_t chain) const {
     return not_finite_every == 0 || mix(chain, 77) % not_finite_every != 0;
   }
@@ -31,9 +33,10 @@ struct FakeModel {
   }
 };
 
-/// A rank without a model. Its cache holds for each position the token and a hash of the whole prefix, as real K and V depend
-/// on all tokens before them; every step walks the whole context of every row through the block table and throws where the
-/// cache holds anything else. So a block that is reused, shared or overwritten at the wrong time is seen at once.
+/// A rank without a model. Its cache holds for each position the token and a hash of the whole
+/// prefix, as real K and V depend on all tokens before them; every step walks the whole context of
+/// every row through the block table and throws where the cache holds anything else. So a block
+/// that is reused, shared or overwritten at the wrong time is seen at once.
 class FakeExecutor : public Executor {
  public:
   FakeExecutor(const FakeModel& model, int64_t max_num_seqs, int64_t num_blocks, int64_t block_size,

@@ -37,7 +37,8 @@ TEST_P(PrefixCache, IdenticalPromptsInOneStepAreComputedOnce) {
   t.step();
   ASSERT_EQ(t.fake->last_rows().size(), 3u);
   EXPECT_EQ(t.fake->last_rows()[0].num_tokens, 10);
-  EXPECT_EQ(t.fake->last_rows()[1].num_tokens, 2);  // 8 of 10 tokens are full blocks of this very step
+  EXPECT_EQ(t.fake->last_rows()[1].num_tokens,
+            2);  // 8 of 10 tokens are full blocks of this very step
   EXPECT_EQ(t.num_free(), 16 - (3 + 1 + 1));
   t.engine->abort(one);
   t.run();
@@ -110,7 +111,8 @@ TEST_P(PrefixCache, ChoicesComputeThePromptOnce) {
       EXPECT_EQ(t.engine->stats().prefill_tokens, length);
       ASSERT_EQ(t.outputs[id].outputs.size(), 4u);
       for (int32_t choice = 0; choice < 4; ++choice)
-        EXPECT_EQ(t.outputs[id].outputs[static_cast<size_t>(choice)].token_ids, t.alone(prompt, 6, choice));
+        EXPECT_EQ(t.outputs[id].outputs[static_cast<size_t>(choice)].token_ids,
+                  t.alone(prompt, 6, choice));
       EXPECT_EQ(t.num_free(), 16);
     }
 }
@@ -128,7 +130,8 @@ TEST_P(PrefixCache, ChoicesWithoutASlotOrABlockWait) {
     t.run();
     ASSERT_EQ(t.outputs[id].outputs.size(), 5u);
     for (int32_t choice = 0; choice < 5; ++choice)
-      EXPECT_EQ(t.outputs[id].outputs[static_cast<size_t>(choice)].token_ids, t.alone(prompt, 6, choice));
+      EXPECT_EQ(t.outputs[id].outputs[static_cast<size_t>(choice)].token_ids,
+                t.alone(prompt, 6, choice));
     EXPECT_EQ(t.outputs[other].token_ids, t.alone(made_prompt(10, 2), 6));
     EXPECT_EQ(t.num_free(), 6);
   }
@@ -175,7 +178,8 @@ TEST_P(PrefixCache, RowsWithoutFiniteLogitsEndAloneAndAreNotCached) {
   for (int32_t i = 0; i < 40; ++i) t.add(made_prompt(5, i), 6);
   t.run();
   for (const auto& [id, output] : t.outputs) {
-    const auto whole = t.alone(output.prompt_token_ids, static_cast<int64_t>(output.token_ids.size()));
+    const auto whole =
+        t.alone(output.prompt_token_ids, static_cast<int64_t>(output.token_ids.size()));
     EXPECT_EQ(output.token_ids, whole);
     if (output.finish_reason == "error") {
       ++num_errors;

@@ -21,15 +21,17 @@ constexpr int64_t kSteps = 4'000'000;
 #endif
 
 uint64_t no_hash(uint64_t, std::span<const int32_t>) { return 7; }
-uint64_t poor_hash(uint64_t previous, std::span<const int32_t> ids) { return block_hash(previous, ids) % 5; }
+uint64_t poor_hash(uint64_t previous, std::span<const int32_t> ids) {
+  return block_hash(previous, ids) % 5;
+}
 
 struct Expected {
   std::vector<int32_t> token_ids;
   FinishReason reason = FinishReason::kNone;
 };
 
-/// One engine of random sizes, driven with random requests and aborts, each answer compared with what the made-up model gives
-/// when it is asked alone.
+/// One engine of random sizes, driven with random requests and aborts, each answer compared with
+/// what the made-up model gives when it is asked alone.
 class Episode {
  public:
   Episode(uint64_t seed, bool step_ahead) : random_(seed), step_ahead_(step_ahead) {
@@ -43,10 +45,11 @@ class Episode {
     model_.vocab_size = 2 + static_cast<int32_t>(below(12));
     model_.not_finite_every = below(4) == 0 ? 50 : 0;
     const BlockHashFunction hashes[] = {block_hash, block_hash, no_hash, poor_hash};
-    blocks_ = std::make_unique<BlockManager>(num_blocks_, block_size_, below(5) != 0, hashes[below(4)]);
+    blocks_ =
+        std::make_unique<BlockManager>(num_blocks_, block_size_, below(5) != 0, hashes[below(4)]);
     scheduler_ = std::make_unique<Scheduler>(config_, *blocks_);
-    executor_ = std::make_unique<FakeExecutor>(model_, config_.max_num_seqs, num_blocks_, block_size_,
-                                               config_.max_model_len);
+    executor_ = std::make_unique<FakeExecutor>(model_, config_.max_num_seqs, num_blocks_,
+                                               block_size_, config_.max_model_len);
   }
 
   int64_t run() {
@@ -61,8 +64,10 @@ class Episode {
       if (below(20) == 0) abort_one();
       step();
       ++steps;
-      // Each step computes at least one token of the oldest sequence, or waits for a step under way.
-      check(steps < 1000 + 10 * num_requests * 4 * config_.max_model_len, "no end after {} steps", steps);
+      // Each step computes at least one token of the oldest sequence, or waits for a step under
+      // way.
+      check(steps < 1000 + 10 * num_requests * 4 * config_.max_model_len, "no end after {} steps",
+            steps);
     }
     check(live_.empty(), "{} sequences never ended", live_.size());
     check(blocks_->num_free() == num_blocks_, "{} of {} blocks are free at the end",
@@ -125,8 +130,7 @@ class Episode {
       e.token_ids.push_back(token);
       chain = FakeModel::extend(chain, token);
       const auto length = static_cast<int64_t>(e.token_ids.size());
-      if (std::ranges::count(*seq.stop_ids, token) > 0)
-        e.reason = FinishReason::kStop;
+      if (std::ranges::count(*seq.stop_ids, token) > 0) e.reason = FinishReason::kStop;
       else if (length - seq.num_prompt_tokens == seq.params->max_tokens ||
                length == config_.max_model_len)
         e.reason = FinishReason::kLength;
@@ -136,7 +140,8 @@ class Episode {
 
   void abort_one() {
     if (requests_.empty()) return;
-    for (const uint64_t id : requests_[static_cast<size_t>(below(static_cast<int64_t>(requests_.size())))]) {
+    for (const uint64_t id :
+         requests_[static_cast<size_t>(below(static_cast<int64_t>(requests_.size())))]) {
       const auto at = live_.find(id);
       if (at == live_.end()) continue;
       scheduler_->finish(*at->second, FinishReason::kAbort);
@@ -149,7 +154,8 @@ class Episode {
     StepPlan plan;
     scheduler_->schedule(plan);
     check_blocks();
-    check(plan.num_tokens <= config_.max_num_batched_tokens, "{} tokens in a step", plan.num_tokens);
+    check(plan.num_tokens <= config_.max_num_batched_tokens, "{} tokens in a step",
+          plan.num_tokens);
     const bool submitted = !plan.empty();
     if (submitted) {
       check_writes(plan);
@@ -186,23 +192,26 @@ class Episode {
     check(static_cast<int64_t>(holders.size()) <= config_.max_num_seqs, "{} run", holders.size());
   }
 
-  // A block that a row writes belongs to nobody else, but for those who were admitted in this step to share it and start
-  // behind it.
+  // A block that a row writes belongs to nobody else, but for those who were admitted in this step
+  // to share it and start behind it.
   void check_writes(const StepPlan& plan) {
     std::map<int32_t, std::vector<const Sequence*>> holders;
     for (const Sequence* seq : scheduler_->running())
       for (const int32_t id : seq->block_table) holders[id].push_back(seq);
     for (const ScheduledRow& row : plan.rows) {
       if (!row.store) continue;
-      for (int64_t i = row.start / block_size_; i <= (row.start + row.num_tokens - 1) / block_size_; ++i)
+      for (int64_t i = row.start / block_size_; i <= (row.start + row.num_tokens - 1) / block_size_;
+           ++i)
         for (const Sequence* other : holders[row.seq->block_table[static_cast<size_t>(i)]]) {
           if (other == row.seq) continue;
           const auto at = std::ranges::find(plan.rows, other, &ScheduledRow::seq);
           const bool forked = std::ranges::any_of(
               plan.samples, [&](const ScheduledSample& s) { return s.seq == other && s.forked; });
-          const bool behind = at != plan.rows.end() && (at->start >= (i + 1) * block_size_ || !at->store);
+          const bool behind =
+              at != plan.rows.end() && (at->start >= (i + 1) * block_size_ || !at->store);
           check(std::ranges::count(plan.setups, other) == 1 && (forked || behind),
-                "step {}: sequence {} writes a block that {} holds", plan.step, row.seq->id, other->id);
+                "step {}: sequence {} writes a block that {} holds", plan.step, row.seq->id,
+                other->id);
         }
     }
   }

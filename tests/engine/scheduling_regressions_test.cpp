@@ -42,7 +42,8 @@ TEST_P(Scheduling, ResumedSequenceComputesWhatIsNotCachedNow) {
   o.num_blocks = 10;
   TestEngine t(o);
   std::map<uint64_t, std::vector<int32_t>> expected;
-  for (int32_t i = 0; i < 4; ++i) expected[t.add(made_prompt(7, i), 20)] = t.alone(made_prompt(7, i), 20);
+  for (int32_t i = 0; i < 4; ++i)
+    expected[t.add(made_prompt(7, i), 20)] = t.alone(made_prompt(7, i), 20);
   t.run();
   EXPECT_GT(t.engine->stats().preemptions, 0);
   for (const auto& [id, tokens] : expected) EXPECT_EQ(t.outputs[id].token_ids, tokens) << id;
@@ -121,7 +122,8 @@ TEST_P(Scheduling, LengthsAroundBlockEdges) {
       }
       t.run();
       for (const auto& [id, tokens] : expected)
-        EXPECT_EQ(t.outputs[id].token_ids, tokens) << "prompt of " << length << ", budget " << budget;
+        EXPECT_EQ(t.outputs[id].token_ids, tokens)
+            << "prompt of " << length << ", budget " << budget;
       EXPECT_EQ(t.num_free(), 16);
     }
 }
@@ -130,12 +132,14 @@ TEST_P(Scheduling, AbortInEveryState) {
   TestEngine::Options o = options();
   o.num_blocks = 10;
   o.max_num_batched_tokens = 8;
-  // A request is aborted after so many steps: waiting, half prefilled, running, preempted, in flight.
+  // A request is aborted after so many steps: waiting, half prefilled, running, preempted, in
+  // flight.
   for (int64_t after = 0; after < 40; ++after)
     for (size_t which = 0; which < 4; ++which) {
       TestEngine t(o);
       std::vector<uint64_t> ids;
-      for (int32_t i = 0; i < 4; ++i) ids.push_back(t.add(made_prompt(9 + i, i), 12, i == 1 ? 3 : 1));
+      for (int32_t i = 0; i < 4; ++i)
+        ids.push_back(t.add(made_prompt(9 + i, i), 12, i == 1 ? 3 : 1));
       for (int64_t i = 0; i < after && !t.engine->is_finished(); ++i) t.step();
       const bool was_running = t.outputs.count(ids[which]) == 0;
       EXPECT_EQ(t.engine->abort(ids[which]), was_running);
@@ -144,12 +148,14 @@ TEST_P(Scheduling, AbortInEveryState) {
       EXPECT_EQ(t.num_free(), 10);
       for (size_t i = 0; i < 4; ++i) {
         const RequestOutput& output = t.outputs[ids[i]];
-        const auto whole = t.alone(made_prompt(9 + static_cast<int64_t>(i), static_cast<int32_t>(i)), 12);
+        const auto whole =
+            t.alone(made_prompt(9 + static_cast<int64_t>(i), static_cast<int32_t>(i)), 12);
         if (i == which && was_running) {
           EXPECT_EQ(output.finish_reason == "abort" || output.outputs.size() == 3, true);
-          EXPECT_EQ(output.token_ids,
-                    std::vector<int32_t>(whole.begin(),
-                                         whole.begin() + static_cast<int64_t>(output.token_ids.size())));
+          EXPECT_EQ(
+              output.token_ids,
+              std::vector<int32_t>(whole.begin(),
+                                   whole.begin() + static_cast<int64_t>(output.token_ids.size())));
         } else {
           EXPECT_EQ(output.token_ids, whole);
           EXPECT_EQ(output.finish_reason, "length");
@@ -213,8 +219,11 @@ TEST_P(Scheduling, PromptsThatCannotFitAreRefusedWithTheNumbers) {
   EXPECT_THAT([&] { t.add(made_prompt(40), 1); },
               ThrowsMessage<UserError>(AllOf(HasSubstr("40 tokens"), HasSubstr("at most 39"))));
   EXPECT_THAT([&] { t.add({}, 1); }, ThrowsMessage<UserError>(HasSubstr("empty")));
-  EXPECT_THAT([&] { t.add({5, 1000}, 1); },
-              ThrowsMessage<UserError>(AllOf(HasSubstr("1000"), HasSubstr("0 to 999"))));
+  EXPECT_THAT(
+      [&] {
+        t.add({5, 1000}, 1);
+      },
+      ThrowsMessage<UserError>(AllOf(HasSubstr("1000"), HasSubstr("0 to 999"))));
   EXPECT_THAT([&] { t.add({-1}, 1); }, ThrowsMessage<UserError>(HasSubstr("-1")));
   EXPECT_TRUE(t.engine->is_finished());
 
@@ -235,7 +244,8 @@ TEST_P(Scheduling, NearlyFullCacheMakesProgress) {
   TestEngine t(o);
   constexpr int64_t kRequests = 12, kPrompt = 17, kAnswer = 20;
   for (int32_t i = 0; i < kRequests; ++i) t.add(made_prompt(kPrompt, i), kAnswer);
-  // Alone, one after another, each takes 3 steps for its prompt, 19 more for its answer, and one to be read.
+  // Alone, one after another, each takes 3 steps for its prompt, 19 more for its answer, and one to
+  // be read.
   EXPECT_LE(t.run(), kRequests * (3 + kAnswer + 1));
   EXPECT_EQ(static_cast<int64_t>(t.outputs.size()), kRequests);
 }

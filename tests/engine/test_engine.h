@@ -31,8 +31,8 @@ struct TestEngine {
     limits.num_blocks = o.num_blocks;
     limits.vocab_size = o.model.vocab_size;
     limits.eos_token_ids = o.eos_token_ids;
-    auto executor = std::make_unique<FakeExecutor>(o.model, o.max_num_seqs, o.num_blocks, o.block_size,
-                                                   o.max_model_len);
+    auto executor = std::make_unique<FakeExecutor>(o.model, o.max_num_seqs, o.num_blocks,
+                                                   o.block_size, o.max_model_len);
     fake = executor.get();
     engine = std::make_unique<LLMEngine>(config, limits, std::move(executor), nullptr);
   }
@@ -81,7 +81,8 @@ struct TestEngine {
 inline std::vector<int32_t> made_prompt(int64_t length, int32_t family = 1) {
   std::vector<int32_t> ids;
   for (int64_t i = 0; i < length; ++i)
-    ids.push_back(static_cast<int32_t>(mix(static_cast<uint64_t>(family), static_cast<uint64_t>(i)) % 900));
+    ids.push_back(
+        static_cast<int32_t>(mix(static_cast<uint64_t>(family), static_cast<uint64_t>(i)) % 900));
   return ids;
 }
 

@@ -130,7 +130,8 @@ TEST_P(Logprobs, OfPromptAndFirstTokenAreTheReferences) {
       const TokenLogprobs& first = outputs[i].logprobs.at(0);
       ASSERT_EQ(first.size(), 6u);
       for (size_t k = 0; k < 5; ++k)
-        EXPECT_NEAR(first[k + 1].logprob, rows[i]["first_logprobs_top5"][k][1].get<double>(), tolerance);
+        EXPECT_NEAR(first[k + 1].logprob, rows[i]["first_logprobs_top5"][k][1].get<double>(),
+                    tolerance);
       EXPECT_EQ(first[0].id, first[1].id);
       EXPECT_EQ(first[0].rank, 1);
     }
@@ -145,8 +146,9 @@ INSTANTIATE_TEST_SUITE_P(Models, Logprobs,
                            return name;
                          });
 
-// The rule for bfloat16: with the reference's tokens fed in, the mean difference of log-probabilities and the share of
-// agreeing best tokens are at least as good as transformers' own bfloat16 run.
+// The rule for bfloat16: with the reference's tokens fed in, the mean difference of
+// log-probabilities and the share of agreeing best tokens are at least as good as transformers' own
+// bfloat16 run.
 TEST(Bfloat16, IsAsCloseToFloat32AsTransformers) {
   LLM llm(kTinyTales, {.dtype = "bfloat16", .kv_cache_memory_bytes = 64 << 20});
   std::vector<Json> rows;

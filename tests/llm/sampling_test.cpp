@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kCache = 64 << 20;
 
-// Probability that a chi-square variable of `degrees` exceeds `x`: Wilson and Hilferty's cube-root normal, good to some
-// 1e-4 from 10 degrees on; the tests ask for 1e-5 and more.
+// Probability that a chi-square variable of `degrees` exceeds `x`: Wilson and Hilferty's cube-root
+// normal, good to some 1e-4 from 10 degrees on; the tests ask for 1e-5 and more.
 double chi_square_tail(double x, double degrees) {
   const double variance = 2.0 / (9.0 * degrees);
   const double z = (std::cbrt(x / degrees) - (1.0 - variance)) / std::sqrt(variance);
@@ -56,8 +56,7 @@ TEST(Sampling, DistributionIsTheReferences) {
     }
     if (rest_expected >= 5)
       chi_square += (rest_drawn - rest_expected) * (rest_drawn - rest_expected) / rest_expected;
-    else
-      --bins;
+    else --bins;
     EXPECT_GT(chi_square_tail(chi_square, static_cast<double>(bins - 1)), 1e-4)
         << "chi-square " << chi_square << " in " << bins << " bins";
   }
@@ -150,7 +149,8 @@ TEST(Sampling, MinTokensHoldsBackEveryEnd) {
   params.min_tokens = length;
   const auto longer = generate_one(llm, prompt, params);
   EXPECT_GT(static_cast<int64_t>(longer.token_ids.size()), length);
-  EXPECT_TRUE(std::equal(plain.token_ids.begin(), plain.token_ids.end() - 1, longer.token_ids.begin()));
+  EXPECT_TRUE(
+      std::equal(plain.token_ids.begin(), plain.token_ids.end() - 1, longer.token_ids.begin()));
   EXPECT_NE(longer.token_ids[static_cast<size_t>(length) - 1], plain.token_ids.back());
 
   params.min_tokens = 0;
@@ -178,7 +178,8 @@ TEST(Sampling, StopTokenIdsEndTheAnswerAndAreNamed) {
 }
 
 TEST(Sampling, BlockOfTheCacheDoesNotMatterForTheAnswer) {
-  // Prompts that share 0, 1, block_size - 1, block_size, block_size + 1 and all tokens; cache on and off, cold and warm.
+  // Prompts that share 0, 1, block_size - 1, block_size, block_size + 1 and all tokens; cache on
+  // and off, cold and warm.
   const std::vector<int32_t> text = goldens("tiny-tales").at(33)["prompt_token_ids"];
   ASSERT_GE(text.size(), 200u);
   std::vector<std::vector<int32_t>> prompts;

@@ -65,8 +65,8 @@ TEST(KvSize, LengthThatDoesNotFitIsRefusedWithTheOneThatDoes) {
   config.max_model_len = 2000;
   config.num_gpu_blocks_override = 10;
   EXPECT_THAT([&] { size_kv_cache(config, model(), DType::kBF16, kGiB); },
-              ThrowsMessage<UserError>(AllOf(HasSubstr("lower it to 640"),
-                                             HasSubstr("--num-gpu-blocks-override 32"))));
+              ThrowsMessage<UserError>(
+                  AllOf(HasSubstr("lower it to 640"), HasSubstr("--num-gpu-blocks-override 32"))));
 }
 
 TEST(KvSize, AvailableMemoryIsSomething) { EXPECT_GT(available_host_memory(), size_t{1} << 20); }

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <latch>
 #include <cstring>
+#include <latch>
 #include <stdexcept>
 
 namespace nanovllm {
@@ -19,7 +19,8 @@ StepInput make_step(uint64_t number, std::vector<std::byte>& buffer) {
 TEST(LocalExecutor, RunsStepsInOrderAndCopiesTheirInput) {
   LocalExecutor executor([](const StepInput& input, StepOutput& output) {
     output.step = input.header().step;
-    for (const int32_t id : input.token_ids()) output.samples.push_back({.sequence = static_cast<uint64_t>(id)});
+    for (const int32_t id : input.token_ids())
+      output.samples.push_back({.sequence = static_cast<uint64_t>(id)});
   });
   std::vector<std::byte> buffer;
   executor.submit(make_step(1, buffer));
