@@ -82,9 +82,11 @@ std::shared_ptr<const PackedWeight> Gemm::pack(std::span<const Tensor> parts, DT
   };
   // Not OpenMP's threads: a pool of the loading thread, beside the one of the thread that runs the
   // steps, would make both give up spinning early (libgomp counts the threads of all pools).
-  std::vector<std::jthread> helpers;
-  for (int i = 1; i < threads_; ++i) helpers.emplace_back(work);
-  work();
+  {
+    std::vector<std::jthread> helpers;
+    for (int i = 1; i < threads_; ++i) helpers.emplace_back(work);
+    work();
+  }  // joined before `w` moves out of the frame that they read
   return w;
 }
 
