@@ -36,7 +36,7 @@ size_t size_of(const Json& json) {
 
 }  // namespace
 
-ChatTemplate::ChatTemplate(std::string source, Json special_tokens, std::string where)
+ChatTemplate::ChatTemplate(const std::string& source, Json special_tokens, std::string where)
     : ChatTemplate(std::make_shared<const jinja::Template>(source, std::move(where)),
                    std::move(special_tokens)) {}
 

@@ -26,7 +26,7 @@ class ChatTemplate {
   /// `special_tokens`: {"bos_token": "<s>", ...}, variables of every rendering. `where` names the
   /// template in errors. Throws UserError "<where>, line L, column C: <what>" for a template that
   /// does not parse.
-  ChatTemplate(std::string source, Json special_tokens, std::string where);
+  ChatTemplate(const std::string& source, Json special_tokens, std::string where);
 
   /// `context`: {"messages": [...], "tools"?: [...], "add_generation_prompt"?: bool, ...variables},
   /// messages and tools in OpenAI's form. Throws UserError with line and column for a template's

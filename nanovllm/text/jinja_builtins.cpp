@@ -1,8 +1,6 @@
 #include "nanovllm/text/jinja_builtins.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <ctime>
 
 #include "nanovllm/text/jinja_interpreter.h"
@@ -207,36 +205,5 @@ const std::string& Bound::string(size_t i) const {
 
 const Builtin* find_test(std::string_view name) { return find_in(kTests, name); }
 const Builtin* find_global(std::string_view name) { return find_in(kGlobals, name); }
-
-std::optional<Int> parse_integer(std::string_view text, int base) {
-  text = strip(text);
-  const bool is_negative = text.starts_with('-');
-  if (is_negative || text.starts_with('+')) text.remove_prefix(1);
-  if (base == 16 && (text.starts_with("0x") || text.starts_with("0X"))) text.remove_prefix(2);
-  Int value = 0;
-  for (const char c : text) {
-    const auto u = static_cast<unsigned char>(c);
-    const int digit = std::isdigit(u) != 0   ? c - '0'
-                      : std::isalpha(u) != 0 ? (c | 0x20) - 'a' + 10
-                                             : base;
-    if (digit >= base) return std::nullopt;
-    if (__builtin_mul_overflow(value, base, &value) || __builtin_add_overflow(value, digit, &value))
-      raise("an integer does not fit into 128 bits");
-  }
-  if (text.empty()) return std::nullopt;
-  return is_negative ? -value : value;
-}
-
-std::optional<double> parse_float(std::string_view text) {
-  text = strip(text);
-  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
-  double value = 0;
-  const auto [last, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (last != text.data() + text.size() || error == std::errc::invalid_argument ||
-      text.ends_with(')'))
-    return std::nullopt;
-  // Too large or too small: infinity or zero, as strtod has it.
-  return error == std::errc() ? value : std::strtod(std::string(text).c_str(), nullptr);
-}
 
 }  // namespace nanovllm::jinja

@@ -63,6 +63,11 @@ bool is_mutator(const Value& v, std::string_view name);
 /// one.
 std::optional<Int> parse_integer(std::string_view text, int base = 10);
 std::optional<double> parse_float(std::string_view text);
+/// The filters int, float, round and abs.
+Value filter_int(Bound& args);
+Value filter_float(Bound& args);
+Value filter_round(Bound& args);
+Value filter_abs(Bound& args);
 
 /// fmt % args and fmt.format(args).
 std::string format_percent(std::string_view format, const Args& args, Budget& budget);

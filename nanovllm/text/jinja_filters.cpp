@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <functional>
 
 #include "nanovllm/text/jinja_builtins.h"
@@ -134,40 +133,36 @@ Value filter_sum(Bound& a) {  // iterable attribute start
   return sum;
 }
 
+const Builtin& require_known(const Builtin* (*find)(std::string_view), const char* what,
+                             const Value& name, Bound& a) {
+  const Builtin* found = find(to_string(name, a.budget));
+  if (found == nullptr) raise("no {} named {}", what, repr(name, a.budget));
+  return *found;
+}
+
 Value filter_map(Bound& a) {  // value *
   if (!truthy(a[0])) return iterator({}, a);
   Values items = to_list(a[0], a.budget);
-  Args& rest = a.rest;
-  if (rest.positional.empty()) {
-    Values path;
-    Value otherwise;
-    bool has_attribute = false;
-    for (const auto& [name, value] : rest.named) {
-      if (name == "attribute") {
-        path = attribute_path(value);
-        has_attribute = true;
-      } else if (name == "default") {
-        otherwise = value;
-      } else {
-        raise("map: unexpected keyword argument '{}'", name);
-      }
-    }
-    if (!has_attribute) raise("map requires a filter argument");
-    for (Value& item : items)
-      for (const Value& key : path) {
+  const Args& rest = a.rest;
+  if (rest.positional.empty()) {  // attribute default
+    const auto named = [&](std::string_view name) {
+      const auto it = std::ranges::find(rest.named, name, &std::pair<std::string, Value>::first);
+      return it == rest.named.end() ? Value(None{}) : it->second;
+    };
+    const Value otherwise = named("default");
+    if (named("attribute").is_none()) raise("map needs the name of a filter, or an attribute");
+    for (const Value& key : attribute_path(named("attribute")))
+      for (Value& item : items) {
         item = a.interpreter.item(item, key);
-        if (item.is_undefined() && !otherwise.is_undefined() && !otherwise.is_none())
-          item = otherwise;
+        if (item.is_undefined() && !otherwise.is_none()) item = otherwise;
       }
     return iterator(std::move(items), a);
   }
-  const std::string name = to_string(rest.positional[0], a.budget);
-  const Builtin* filter = find_filter(name);
-  if (filter == nullptr) raise("no filter named {}", quote(name));
+  const Builtin& filter = require_known(find_filter, "filter", rest.positional[0], a);
   for (Value& item : items) {
     Args args = rest;
     args.positional[0] = std::move(item);
-    item = a.interpreter.call(*filter, std::move(args));
+    item = a.interpreter.call(filter, std::move(args));
   }
   return iterator(std::move(items), a);
 }
@@ -184,11 +179,7 @@ Value filter_items(Bound& a, bool wanted, bool by_attribute) {  // value *
     rest.positional.erase(rest.positional.begin());
   }
   const Builtin* test = nullptr;
-  if (!rest.positional.empty()) {
-    const std::string name = to_string(rest.positional[0], a.budget);
-    test = find_test(name);
-    if (test == nullptr) raise("no test named {}", quote(name));
-  }
+  if (!rest.positional.empty()) test = &require_known(find_test, "test", rest.positional[0], a);
   Values chosen;
   for (Value& item : to_list(a[0], a.budget)) {
     Value v = follow(item, path, a.interpreter);
@@ -274,55 +265,6 @@ Value filter_indent(Bound& a) {  // s width first blank
     first = false;
   }
   return out.take();
-}
-
-Value filter_int(Bound& a) {  // value default base
-  const Value& v = a[0].defined();
-  const Value otherwise = a.has(1) ? a[1] : Value(0);
-  double d = 0;
-  if (v.is_string()) {
-    if (const auto i = parse_integer(v.string(), static_cast<int>(a.integer(2, 10)))) return *i;
-    const std::optional<double> parsed = parse_float(v.string());
-    if (!parsed || std::isinf(*parsed)) return otherwise;
-    d = *parsed;
-  } else if (v.is_number()) {
-    if (v.is_integer()) return v.integer();
-    d = v.number();
-  } else {
-    return otherwise;
-  }
-  if (std::isnan(d)) return otherwise;
-  if (std::fabs(d) > 1e38) raise("cannot convert {} to an integer", float_repr(d));
-  return static_cast<Int>(d);
-}
-
-Value filter_float(Bound& a) {  // value default
-  const Value& v = a[0].defined();
-  if (v.is_number()) return v.number();
-  if (v.is_string())
-    if (const auto d = parse_float(v.string())) return *d;
-  return a.has(1) ? a[1] : Value(0.0);
-}
-
-Value filter_round(Bound& a) {  // value precision method
-  const Value& v = a[0].defined();
-  if (!v.is_number()) raise("type {} doesn't define __round__ method", v.type_name());
-  const std::string method = a.has(2) ? a.string(2) : "common";
-  const int64_t precision = std::clamp<int64_t>(a.integer(1), -300, 300);
-  const double scale = std::pow(10.0, static_cast<double>(precision));
-  if (method == "ceil") return std::ceil(v.number() * scale) / scale;
-  if (method == "floor") return std::floor(v.number() * scale) / scale;
-  if (method != "common") raise("method must be common, ceil or floor");
-  if (v.is_integer() && precision >= 0) return v.integer();
-  // Printing rounds the exact value, half to even, as Python does.
-  if (precision >= 0) return *parse_float(fmt::format("{:.{}f}", v.number(), precision));
-  const double rounded = std::nearbyint(v.number() * scale) / scale;
-  return v.is_integer() ? Value(static_cast<Int>(rounded)) : Value(rounded);
-}
-
-Value filter_abs(Bound& a) {
-  const bool is_negative = a[0].defined().is_number() && a[0].number() < 0;
-  return is_negative ? negative(a[0]) : negative(negative(a[0]));
 }
 
 Value filter_replace(Bound& a) {  // s old new count

@@ -53,71 +53,36 @@ Value split_by(Bound& a) {  // self sep maxsplit
 
 Value str_splitlines(Bound& a) { return list_of(a, split_lines(a.string(0), a.flag(1))); }
 
-/// The object between the optional positions `i` and `i + 1`, which count as in a slice, and where
-/// it begins.
-std::pair<std::string_view, size_t> window(Bound& a, size_t i) {
-  const std::string_view s = a.string(0);
-  if (!a.has(i)) return {s, 0};
-  const auto size = static_cast<int64_t>(length(a[0], a.budget));
-  const auto position = [&](size_t at, int64_t otherwise) {
-    if (!a.has(at) || a[at].is_none()) return otherwise;
-    const int64_t n = a.integer(at);
-    return n < 0 ? std::max<int64_t>(n + size, 0) : n;
-  };
-  const int64_t begin = position(i, 0), end = std::min(position(i + 1, size), size);
-  if (begin > end) return {std::string_view(), kNotFound};
-  const size_t first = byte_offset(s, static_cast<size_t>(begin));
-  return {s.substr(first, byte_offset(s.substr(first), static_cast<size_t>(end - begin))), first};
-}
-
 template <bool kEnd>
-Value has_affix(Bound& a) {  // self affix start end; a tuple's items are alternatives
-  const auto [s, begin] = window(a, 2);
-  if (begin == kNotFound) return false;
-  const auto fits = [&s = s](const Value& affix) {
+Value has_affix(Bound& a) {  // self affix; a tuple's items are alternatives
+  const std::string& s = a.string(0);
+  const auto fits = [&](const Value& affix) {
     if (!affix.defined().is_string())
       raise("{} first arg must be str or a tuple of str, not {}", kEnd ? "endswith" : "startswith",
             affix.type_name());
     return kEnd ? s.ends_with(affix.string()) : s.starts_with(affix.string());
   };
-  if (const Sequence* list = a[1].sequence();
-      list != nullptr && list->kind == Sequence::Kind::kTuple)
-    return std::ranges::any_of(list->items, fits);
-  return fits(a[1]);
+  const Sequence* list = a[1].sequence();
+  const bool is_tuple = list != nullptr && list->kind == Sequence::Kind::kTuple;
+  return is_tuple ? std::ranges::any_of(list->items, fits) : fits(a[1]);
 }
 
 template <bool kLast>
-int64_t position_of(Bound& a) {  // self sub start end
-  const auto [s, begin] = window(a, 2);
-  if (begin == kNotFound) return -1;
-  const std::string_view needle = a.string(1);
+Value str_find(Bound& a) {  // self sub
+  const std::string_view s = a.string(0), needle = a.string(1);
   a.budget.read(s.size());
+  // From the right every place is looked at in turn.
   if (kLast) a.budget.step(static_cast<int64_t>(s.size() / 1024 * needle.size()));
   const size_t at = kLast ? s.rfind(needle) : find(s, needle);
-  if (at == kNotFound) return -1;
-  return static_cast<int64_t>(
-      count_code_points(std::string_view(a.string(0)).substr(0, begin + at)));
-}
-template <bool kLast>
-Value str_find(Bound& a) {
-  return position_of<kLast>(a);
-}
-template <bool kLast>
-Value str_index(Bound& a) {
-  const int64_t at = position_of<kLast>(a);
-  if (at < 0) raise("substring not found");
-  return at;
+  return at == kNotFound ? Value(-1) : Value(count_code_points(s.substr(0, at)));
 }
 
-Value str_count(Bound& a) {  // self sub start end
-  const auto [s, begin] = window(a, 2);
-  const std::string& needle = a.string(1);
-  if (begin == kNotFound) return 0;
+Value str_count(Bound& a) {  // self sub
+  const std::string_view s = a.string(0), needle = a.string(1);
   a.budget.read(s.size());
   if (needle.empty()) return count_code_points(s) + 1;
   int64_t count = 0;
-  for (size_t at = find(s, needle); at != kNotFound; at = find(s, needle, at + needle.size()))
-    ++count;
+  for (size_t i = find(s, needle); i != kNotFound; i = find(s, needle, i + needle.size())) ++count;
   return count;
 }
 
@@ -183,11 +148,10 @@ Value str_format(Bound& a) { return format_braces(a.string(0), a.rest, a.budget)
 
 constexpr Builtin kStrMethods[] = {
     {"capitalize", "self", mapped<capitalize>},
-    {"count", "self sub start? end?", str_count},
-    {"endswith", "self suffix start? end?", has_affix<true>},
-    {"find", "self sub start? end?", str_find<false>},
+    {"count", "self sub", str_count},
+    {"endswith", "self suffix", has_affix<true>},
+    {"find", "self sub", str_find<false>},
     {"format", "self *", str_format},
-    {"index", "self sub start? end?", str_index<false>},
     {"isalnum", "self", all_are<is_alphanumeric>},
     {"isalpha", "self", all_are<is_letter>},
     {"isdigit", "self", all_are<is_digit>},
@@ -200,13 +164,12 @@ constexpr Builtin kStrMethods[] = {
     {"removeprefix", "self prefix", str_removeprefix},
     {"removesuffix", "self suffix", str_removesuffix},
     {"replace", "self old new count?", str_replace},
-    {"rfind", "self sub start? end?", str_find<true>},
-    {"rindex", "self sub start? end?", str_index<true>},
+    {"rfind", "self sub", str_find<true>},
     {"rsplit", "self sep? maxsplit?", split_by<rsplit>},
     {"rstrip", "self chars?", stripped<false, true>},
     {"split", "self sep? maxsplit?", split_by<split>},
     {"splitlines", "self keepends?", str_splitlines},
-    {"startswith", "self prefix start? end?", has_affix<false>},
+    {"startswith", "self prefix", has_affix<false>},
     {"strip", "self chars?", stripped<true, true>},
     {"title", "self", mapped<title>},
     {"upper", "self", mapped<to_upper>},

@@ -1,11 +1,12 @@
 #include "nanovllm/text/jinja_text.h"
 
-#include <fmt/format.h>
 #include <string.h>  // memmem
 #include <utf8proc.h>
 
 #include <algorithm>
 #include <utility>
+
+#include "nanovllm/text/jinja_error.h"
 
 namespace nanovllm::jinja {
 
@@ -42,6 +43,14 @@ std::string upper(char32_t c) {
 std::string titled(char32_t c) {
   if (c == 0xDF) return "Ss";
   return encode(static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c))));
+}
+
+// So that pieces never take much more memory than the text.
+constexpr size_t kMaxParts = 1'000'000;
+
+void add_part(std::vector<std::string_view>& parts, std::string_view part) {
+  if (parts.size() == kMaxParts) raise("a text splits into more than {} parts", kMaxParts);
+  parts.push_back(part);
 }
 
 template <class Map>
@@ -123,10 +132,10 @@ std::vector<std::string_view> split(std::string_view s, Chars separator, int64_t
       for (size_t i = 0; at < s.size() && !is_space(next_code_point(s, i)); at = i) {
       }
     }
-    parts.push_back(s.substr(0, at));
+    add_part(parts, s.substr(0, at));
     s.remove_prefix(at + (separator ? separator->size() : 0));
   }
-  parts.push_back(s);
+  add_part(parts, s);
   return parts;
 }
 
@@ -150,10 +159,10 @@ std::vector<std::string_view> split_lines(std::string_view s, bool keep_ends) {
     const char32_t c = next_code_point(s, i);
     if (!is_line_end(c)) continue;
     if (c == '\r' && i < s.size() && s[i] == '\n') ++i;
-    lines.push_back(s.substr(begin, (keep_ends ? i : end) - begin));
+    add_part(lines, s.substr(begin, (keep_ends ? i : end) - begin));
     begin = i;
   }
-  if (begin < s.size()) lines.push_back(s.substr(begin));
+  if (begin < s.size()) add_part(lines, s.substr(begin));
   return lines;
 }
 

@@ -1,10 +1,7 @@
 #pragma once
 
-#include <fmt/format.h>
-
 #include <cstdint>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,6 +9,7 @@
 #include <vector>
 
 #include "nanovllm/base/json.h"
+#include "nanovllm/text/jinja_error.h"
 
 /// Jinja2 templates. Values and their operations are Python's, since that is what templates are
 /// written against.
@@ -19,21 +17,6 @@ namespace nanovllm::jinja {
 
 /// Wide enough for every integer of JSON; a result that does not fit is an error.
 using Int = __int128;
-
-/// What went wrong in a template, and where: a byte offset in its source, filled in while it is
-/// known.
-class TemplateError : public std::runtime_error {
- public:
-  static constexpr size_t kUnknown = static_cast<size_t>(-1);
-  explicit TemplateError(const std::string& what, size_t offset = kUnknown)
-      : std::runtime_error(what), offset(offset) {}
-  size_t offset;
-};
-
-template <class... Args>
-[[noreturn]] void raise(fmt::format_string<Args...> format, Args&&... args) {
-  throw TemplateError(fmt::format(format, std::forward<Args>(args)...));
-}
 
 /// What one rendering may use. Bytes count what was ever built, not what is held: so they bound
 /// time as well as memory. Both limits grow with what the caller passed in, to which the work of an
@@ -75,7 +58,7 @@ class Writer {
     text_ += s;
   }
   void fill(size_t count, std::string_view s = " ") {
-    if (s.size() != 0 && count > SIZE_MAX / s.size()) count = SIZE_MAX / s.size();
+    if (!s.empty() && count > SIZE_MAX / s.size()) count = SIZE_MAX / s.size();
     budget_.build(count * s.size());
     for (size_t i = 0; i < count && !s.empty(); ++i) text_ += s;
   }

@@ -172,7 +172,7 @@ TEST(ChatTemplate, BadFilesAreNamed) {
   };
   folder.write("tokenizer_config.json", R"({"chat_template": "a\n{% if %}"})");
   EXPECT_EQ(error(), folder.path() +
-                         "/tokenizer_config.json's chat_template, line 2, column 7: expected an "
+                         ": tokenizer_config.json's chat_template, line 2, column 7: expected an "
                          "expression, got '%}'");
   folder.write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "x"}]})");
   EXPECT_THAT(error(), HasSubstr("one named 'default'"));
