@@ -33,8 +33,10 @@ struct Reader {
   }
   int64_t number() {
     int64_t n = 0;
-    while (const char c = skip_one_of("0123456789"))
-      if ((n = n * 10 + (c - '0')) > kMaxWidth) raise("a format is wider than {}", kMaxWidth);
+    while (const char c = skip_one_of("0123456789")) {
+      n = n * 10 + (c - '0');
+      if (n > kMaxWidth) raise("a format is wider than {}", kMaxWidth);
+    }
     return n;
   }
   /// [width][.precision]type, which both ways end with.

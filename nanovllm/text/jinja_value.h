@@ -31,7 +31,8 @@ class Budget {
         max_bytes_(kBytes + 64 * static_cast<int64_t>(input_bytes)) {}
 
   void step(int64_t count = 1) {
-    if ((steps_ += count) > max_steps_) raise("the template takes more than {} steps", max_steps_);
+    steps_ += count;
+    if (steps_ > max_steps_) raise("the template takes more than {} steps", max_steps_);
   }
   /// Reading is cheap, but a loop may read a long text again and again.
   void read(size_t bytes) { step(static_cast<int64_t>(bytes / 16)); }
