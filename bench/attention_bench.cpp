@@ -13,6 +13,7 @@
 
 #include "nanovllm/ops/cpu/attention.h"
 #include "nanovllm/ops/cpu/memory.h"
+#include "nanovllm/ops/cpu/parallel.h"
 
 using namespace nanovllm;
 
@@ -80,10 +81,9 @@ double seconds(DType dtype, cpu::Isa isa, int64_t num_seqs, int64_t num_tokens, 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1) omp_set_num_threads(std::atoi(argv[1]));
-  fmt::print("{} threads\n{:<10} {:<12} {:>5} {:>7} {:>8} {:>10} {:>8} {:>9}\n",
-             omp_get_max_threads(), "dtype", "isa", "seqs", "tokens", "context", "ms", "GB/s",
-             "GFLOP/s");
+  if (argc > 1) cpu::set_num_threads(std::atoi(argv[1]));
+  fmt::print("{} threads\n{:<10} {:<12} {:>5} {:>7} {:>8} {:>10} {:>8} {:>9}\n", cpu::num_threads(),
+             "dtype", "isa", "seqs", "tokens", "context", "ms", "GB/s", "GFLOP/s");
   struct Work {
     int64_t num_seqs, num_tokens, context;
   };

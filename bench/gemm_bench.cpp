@@ -14,6 +14,7 @@
 
 #include "nanovllm/ops/cpu/gemm.h"
 #include "nanovllm/ops/cpu/memory.h"
+#include "nanovllm/ops/cpu/parallel.h"
 
 using namespace nanovllm;
 using namespace nanovllm::cpu;
@@ -76,7 +77,7 @@ int main(int argc, char** argv) {
   const DType dtype = parse_float_dtype(argc > 1 ? argv[1] : "bfloat16");
   const int threads = argc > 2 ? std::atoi(argv[2]) : omp_get_num_procs();
   const Isa isa = argc > 3 ? static_cast<Isa>(std::atoi(argv[3])) : best_isa();
-  omp_set_num_threads(threads);
+  cpu::set_num_threads(threads);
   Gemm gemm(isa, threads);
   const double memory = read_rate();
   std::printf("%s, %s, %d threads, memory %.1f GB/s\n", dtype_name(dtype), isa_name(isa), threads,

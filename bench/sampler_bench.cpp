@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/ops/cpu/parallel.h"
 #include "nanovllm/ops/cpu/sampler.h"
 
 using namespace nanovllm;
@@ -44,7 +45,7 @@ double least_seconds(F&& f) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1) omp_set_num_threads(std::atoi(argv[1]));
+  if (argc > 1) cpu::set_num_threads(std::atoi(argv[1]));
   const int64_t rows = argc > 2 ? std::atoll(argv[2]) : 64;
   const int64_t vocab = argc > 3 ? std::atoll(argv[3]) : 151936;
   const std::vector<std::pair<std::string, SampleRow>> settings = {
@@ -56,7 +57,7 @@ int main(int argc, char** argv) {
       {"min_p 0.05", {.temperature = 0.6f, .min_p = 0.05f}},
       {"top_k 20 top_p 0.95", {.temperature = 0.6f, .top_p = 0.95f, .top_k = 20}},
   };
-  fmt::print("{} threads, {} rows of {}\n", omp_get_max_threads(), rows, vocab);
+  fmt::print("{} threads, {} rows of {}\n", cpu::num_threads(), rows, vocab);
   for (const auto& [kind, spread, peak] :
        {std::tuple{"model-like", 3.0f, 15.0f}, std::tuple{"flat", 1.0f, 0.0f}}) {
     std::vector<float> data = make_logits(rows, vocab, spread, peak);

@@ -1,8 +1,7 @@
 #include "nanovllm/ops/cpu/attention.h"
+#include "nanovllm/ops/cpu/parallel.h"
 
 #include <gtest/gtest.h>
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -291,15 +290,15 @@ class AttentionBits : public testing::TestWithParam<DType> {
   }
   /// Output of every position of sequence 7 computed in one step on one thread.
   std::vector<std::string> whole(Isa isa) const {
-    omp_set_num_threads(1);
+    cpu::set_num_threads(1);
     Problem problem(shape(64), {{kContext, kContext}}, {7});
     problem.run(isa);
     std::vector<std::string> rows;
     for (int32_t i = 0; i < kContext; ++i) rows.push_back(problem.output(0, i));
     return rows;
   }
-  void TearDown() override { omp_set_num_threads(threads_); }
-  const int threads_ = omp_get_max_threads();
+  void TearDown() override { cpu::set_num_threads(threads_); }
+  const int threads_ = cpu::num_threads();
 };
 
 TEST_P(AttentionBits, DoNotDependOnChunks) {
@@ -321,7 +320,7 @@ TEST_P(AttentionBits, DoNotDependOnBatchBlockSizeOrThreads) {
     const std::vector<std::string> want = whole(isa);
     for (const int64_t block_size : {16, 48, 256, 1024})
       for (const int threads : {1, 2, 3, 16}) {
-        omp_set_num_threads(threads);
+        cpu::set_num_threads(threads);
         Problem alone(shape(block_size), {{1, kContext}}, {7});
         alone.run(isa);
         EXPECT_EQ(alone.output(0, 0), want[kContext - 1]);

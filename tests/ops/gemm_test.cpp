@@ -1,8 +1,7 @@
 #include "nanovllm/ops/cpu/gemm.h"
+#include "nanovllm/ops/cpu/parallel.h"
 
 #include <gtest/gtest.h>
-#include <omp.h>
-
 #include <cmath>
 #include <cstring>
 
@@ -56,7 +55,7 @@ TEST(Gemm, EqualsTheSumOfProductsForAllShapesAndDtypes) {
           SCOPED_TRACE(testing::Message()
                        << isa_name(isa) << ", " << threads << " threads, " << dtype_name(dtype)
                        << ", m " << s.m << ", n " << s.n << ", k " << s.k);
-          omp_set_num_threads(threads);
+          cpu::set_num_threads(threads);
           Gemm gemm(isa, threads);
           const Matrix w = random_matrix(dtype, s.n, s.k, 1);
           const Matrix x = random_matrix(dtype, s.m, s.k, 2, s.k + 3);
@@ -94,7 +93,7 @@ TEST(Gemm, Float32BitsOfARowDependOnNeitherItsBatchNorTheThreads) {
     const auto packed = one.pack({&w.tensor, 1}, DType::kF32, kForMatmul);
     one.matmul(all.tensor, x.tensor, *packed, {});
     for (int threads : {1, 2, 3}) {
-      omp_set_num_threads(threads);
+      cpu::set_num_threads(threads);
       Gemm gemm(isa, threads);
       for (int64_t m : {1, 2, 7, 64, 513})
         for (int64_t first : {int64_t{0}, (most - m) / 2, most - m}) {

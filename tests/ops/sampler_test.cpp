@@ -2,8 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "nanovllm/base/json.h"
+#include "nanovllm/ops/cpu/parallel.h"
 #include "nanovllm/ops/cpu/philox.h"
 
 namespace nanovllm::cpu {
@@ -212,14 +211,14 @@ TEST(Sampler, RowsDoNotDependOnOthersOrThreads) {
                     .seed = static_cast<uint64_t>(r),
                     .position = 17});
   }
-  const int threads = omp_get_max_threads();
-  omp_set_num_threads(1);
+  const int threads = cpu::num_threads();
+  cpu::set_num_threads(1);
   const Drawn want = draw(logits, rows);
   for (const int n : {2, 3, 8}) {
-    omp_set_num_threads(n);
+    cpu::set_num_threads(n);
     EXPECT_EQ(draw(logits, rows).tokens, want.tokens);
   }
-  omp_set_num_threads(threads);
+  cpu::set_num_threads(threads);
   for (int r = 0; r < kRows; ++r)
     EXPECT_EQ(
         draw({logits.begin() + r * kVocab, logits.begin() + (r + 1) * kVocab}, {rows[r]}).tokens[0],

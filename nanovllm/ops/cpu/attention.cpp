@@ -1,7 +1,5 @@
 #include "nanovllm/ops/cpu/attention.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +10,7 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/ops/cpu/attention_kernels.h"
 #include "nanovllm/ops/cpu/memory.h"
+#include "nanovllm/ops/cpu/parallel.h"
 
 namespace nanovllm::cpu {
 namespace {
@@ -86,22 +85,22 @@ class Attention {
         cache_(choose_kernels(kv.dtype, args.qkv.dtype, head_dim_, isa)) {}
 
   void run(Scratch& scratch) {
-    const int num_threads = omp_get_max_threads();
-    plan(num_threads, scratch);
+    plan(num_threads(), scratch);
     const int64_t num_slots = num_slots_;
     float* const memory = scratch.reserve(
-        static_cast<size_t>(num_threads * workspace_floats() + num_slots * partial_floats()));
-    slots_ = memory + num_threads * workspace_floats();
-    const auto workspace = [&] { return memory + omp_get_thread_num() * workspace_floats(); };
+        static_cast<size_t>(num_threads() * workspace_floats() + num_slots * partial_floats()));
+    slots_ = memory + num_threads() * workspace_floats();
+    const auto workspace = [&](int thread) { return memory + thread * workspace_floats(); };
 
     const auto& tasks = scratch.tasks;
-#pragma omp parallel for schedule(dynamic)
-    for (size_t i = 0; i < tasks.size(); ++i) compute(tasks[i], workspace());
+    parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i, int thread) {
+      compute(tasks[static_cast<size_t>(i)], workspace(thread));
+    });
 
     const auto& shared = scratch.shared;
-    if (shared.empty()) return;
-#pragma omp parallel for schedule(dynamic)
-    for (size_t i = 0; i < shared.size(); ++i) finish_shared(shared[i], workspace());
+    parallel_for(static_cast<int64_t>(shared.size()), [&](int64_t i, int thread) {
+      finish_shared(shared[static_cast<size_t>(i)], workspace(thread));
+    });
   }
 
  private:

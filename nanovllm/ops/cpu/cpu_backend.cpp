@@ -10,6 +10,7 @@
 #include "nanovllm/ops/cpu/attention.h"
 #include "nanovllm/ops/cpu/elementwise.h"
 #include "nanovllm/ops/cpu/memory.h"
+#include "nanovllm/ops/cpu/parallel.h"
 #include "nanovllm/ops/cpu/sampler.h"
 
 namespace nanovllm::cpu {
@@ -18,7 +19,7 @@ namespace {
 
 int choose_threads(int64_t asked) {
 #if defined(__SANITIZE_THREAD__)
-  return 1;  // ThreadSanitizer does not see libgomp's barriers
+  return 1;  // oneDNN's OpenMP is unknown to ThreadSanitizer
 #endif
   return asked > 0 ? static_cast<int>(std::min<int64_t>(asked, 4096)) : omp_get_num_procs();
 }
@@ -48,38 +49,38 @@ WeightPtr CpuBackend::pack(std::span<const Tensor> parts, DType dtype, unsigned 
   return gemm_.pack(parts, dtype, use);
 }
 
-// OpenMP keeps the number of threads for each calling thread, and the one that runs the steps did
-// not make this backend: so each operation that may use threads sets it.
+// Helpers belong to the calling thread, and the one that runs the steps did not make this backend:
+// so each operation that may use threads sets their number.
 
 void CpuBackend::embed(Tensor out, const Weight& table, Tensor ids) {
-  omp_set_num_threads(threads_);
+  set_num_threads(threads_);
   cpu::embed(out, packed(table), ids, isa_);
 }
 
 void CpuBackend::add_rms_norm(Tensor out, Tensor residual, Tensor delta, Tensor weight, float eps) {
-  omp_set_num_threads(threads_);
+  set_num_threads(threads_);
   cpu::add_rms_norm(out, residual, delta, weight, eps, isa_);
 }
 
 void CpuBackend::gather_rows(Tensor out, Tensor x, Tensor rows) { cpu::gather_rows(out, x, rows); }
 
 void CpuBackend::matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) {
-  omp_set_num_threads(threads_);
+  set_num_threads(threads_);
   gemm_.matmul(out, x, packed(w), bias);
 }
 
 void CpuBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) {
-  omp_set_num_threads(threads_);
+  set_num_threads(threads_);
   cpu::rope_and_store(args, kv, batch, isa_);
 }
 
 void CpuBackend::attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
-  omp_set_num_threads(threads_);
+  set_num_threads(threads_);
   cpu::attention(args, kv, batch, isa_);
 }
 
 void CpuBackend::silu_mul(Tensor out, Tensor gate_up) {
-  omp_set_num_threads(threads_);
+  set_num_threads(threads_);
   cpu::silu_mul(out, gate_up, isa_);
 }
 
@@ -90,14 +91,14 @@ void CpuBackend::copy_blocks(const KvCache& kv, std::span<const int32_t> from,
 
 void CpuBackend::sample(Tensor logits, std::span<const SampleRow> rows,
                         std::span<int32_t> token_ids, std::span<RowStatus> status) {
-  omp_set_num_threads(threads_);
+  set_num_threads(threads_);
   cpu::sample(logits, rows, token_ids, status, isa_);
 }
 
 void CpuBackend::token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
                                 std::span<int32_t> ids, std::span<float> logprobs,
                                 std::span<int32_t> target_ranks) {
-  omp_set_num_threads(threads_);
+  set_num_threads(threads_);
   cpu::token_logprobs(logits, targets, k, ids, logprobs, target_ranks, isa_);
 }
 

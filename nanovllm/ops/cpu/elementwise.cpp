@@ -5,6 +5,7 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/ops/cpu/attention.h"
 #include "nanovllm/ops/cpu/elementwise_kernels.h"
+#include "nanovllm/ops/cpu/parallel.h"
 
 namespace nanovllm::cpu {
 
@@ -34,12 +35,14 @@ size_t index_of(DType dtype) {
 /// as 20,000 elements.
 template <class Row>
 void for_each_row(int64_t count, int64_t elements, Row row) {
-  if (count > 1 && count * elements >= 40'000) {
-#pragma omp parallel for schedule(static)
+  if (count * elements < 40'000) {
     for (int64_t i = 0; i < count; ++i) row(i);
-  } else {
-    for (int64_t i = 0; i < count; ++i) row(i);
+    return;
   }
+  const int64_t parts = std::min<int64_t>(count, 4 * num_threads());
+  parallel_for(parts, [&](int64_t part, int) {
+    for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) row(i);
+  });
 }
 
 char* row_of(const Tensor& t, int64_t i) {

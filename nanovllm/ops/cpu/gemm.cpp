@@ -1,13 +1,12 @@
 #include "nanovllm/ops/cpu/gemm.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <atomic>
 #include <thread>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/ops/cpu/memory.h"
+#include "nanovllm/ops/cpu/parallel.h"
 
 namespace nanovllm::cpu {
 
@@ -80,8 +79,7 @@ std::shared_ptr<const PackedWeight> Gemm::pack(std::span<const Tensor> parts, DT
       pack_panel(static_cast<char*>(w->panels.get()) + p * w->panel_bytes,
                  &rows[static_cast<size_t>(p * columns)], w->k);
   };
-  // Not OpenMP's threads: a pool of the loading thread, beside the one of the thread that runs the
-  // steps, would make both give up spinning early (libgomp counts the threads of all pools).
+  // Threads of its own: the thread that loads is not the one that runs the steps and keeps helpers.
   {
     std::vector<std::jthread> helpers;
     for (int i = 1; i < threads_; ++i) helpers.emplace_back(work);
@@ -120,12 +118,12 @@ void Gemm::matmul(Tensor out, Tensor x, const PackedWeight& w, Tensor bias) {
   const int64_t row_parts = div_up(tiles, kGemmTaskRows / kernels_.tile_rows);
   const auto size = static_cast<int64_t>(dtype_size(w.dtype));
   const bool parallel = threads_ > 1 && w.n * w.k * (4 * size + m) > kParallelWork;
-  // One part of the rows: each thread a run of panels, the same ones every time. Else smaller
-  // tasks, taken as threads get free, the ones that share panels together.
-  int64_t column_parts = parallel ? threads_ : 1;
+  // One part of the rows: two runs of panels for each thread. Else smaller tasks, the ones that
+  // share panels together.
+  int64_t column_parts = parallel ? 2 * threads_ : 1;
   if (row_parts > 1)
     column_parts = std::max(div_up(panels * kernels_.panel_columns, kGemmGroupColumns),
-                            div_up(2 * column_parts, row_parts));
+                            div_up(column_parts, row_parts));
   column_parts = std::min(column_parts, panels);
   const int64_t tasks = row_parts * column_parts;
   const auto run = [&](int64_t task, int thread) {
@@ -137,15 +135,9 @@ void Gemm::matmul(Tensor out, Tensor x, const PackedWeight& w, Tensor bias) {
         call, row(r), row(r + 1), panels * c / column_parts, panels * (c + 1) / column_parts,
         static_cast<float*>(scratch_.get()) + thread * kGemmScratchFloats);
   };
-  if (!parallel) {
+  if (parallel) parallel_for(tasks, run);
+  else
     for (int64_t i = 0; i < tasks; ++i) run(i, 0);
-  } else if (row_parts == 1) {
-#pragma omp parallel for schedule(static, 1) num_threads(threads_)
-    for (int64_t i = 0; i < tasks; ++i) run(i, omp_get_thread_num());
-  } else {
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads_)
-    for (int64_t i = 0; i < tasks; ++i) run(i, omp_get_thread_num());
-  }
 }
 
 }  // namespace nanovllm::cpu

@@ -1,7 +1,5 @@
 #include "nanovllm/ops/cpu/sampler.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -12,6 +10,7 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/ops/cpu/memory.h"
+#include "nanovllm/ops/cpu/parallel.h"
 #include "nanovllm/ops/cpu/sampler_kernels.h"
 
 namespace nanovllm::cpu {
@@ -59,11 +58,11 @@ class RowScratch {
   int64_t vocab_ = 0;
 };
 
-/// A scratch for each of OpenMP's threads.
+/// A scratch for each thread.
 RowScratch* reserve_scratch(int64_t vocab) {
   static thread_local std::vector<RowScratch> scratch;
-  const auto num_threads = static_cast<size_t>(omp_get_max_threads());
-  if (scratch.size() < num_threads) scratch.resize(num_threads);
+  const auto count = static_cast<size_t>(num_threads());
+  if (scratch.size() < count) scratch.resize(count);
   for (RowScratch& s : scratch) s.reserve(vocab);
   return scratch.data();
 }
@@ -249,12 +248,11 @@ void sample(Tensor logits, std::span<const SampleRow> rows, std::span<int32_t> t
   const int64_t vocab = logits.shape[1];
   const SamplerKernels& kernels = choose_kernels(isa);
   RowScratch* const scratch = reserve_scratch(vocab);
-#pragma omp parallel for schedule(dynamic)
-  for (size_t r = 0; r < rows.size(); ++r) {
+  parallel_for(static_cast<int64_t>(rows.size()), [&](int64_t i, int thread) {
+    const auto r = static_cast<size_t>(i);
     const float* row = logits.as<float>() + static_cast<int64_t>(r) * logits.row_stride;
-    status[r] = RowSampler(row, vocab, kernels, scratch[omp_get_thread_num()])
-                    .sample(rows[r], token_ids[r]);
-  }
+    status[r] = RowSampler(row, vocab, kernels, scratch[thread]).sample(rows[r], token_ids[r]);
+  });
 }
 
 void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
@@ -271,12 +269,12 @@ void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
     check(0 <= id && id < vocab, "target {} is not in the vocabulary of {}", id, vocab);
   const SamplerKernels& kernels = choose_kernels(isa);
   RowScratch* const scratch = reserve_scratch(vocab);
-#pragma omp parallel for schedule(dynamic)
-  for (size_t r = 0; r < targets.size(); ++r) {
+  parallel_for(static_cast<int64_t>(targets.size()), [&](int64_t i, int thread) {
+    const auto r = static_cast<size_t>(i);
     const float* row = logits.as<float>() + static_cast<int64_t>(r) * logits.row_stride;
-    RowSampler(row, vocab, kernels, scratch[omp_get_thread_num()])
+    RowSampler(row, vocab, kernels, scratch[thread])
         .logprobs(targets[r], k, &ids[r * columns], &logprobs[r * columns], target_ranks[r]);
-  }
+  });
 }
 
 }  // namespace nanovllm::cpu

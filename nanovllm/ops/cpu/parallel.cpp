@@ -1,0 +1,138 @@
+#include "nanovllm/ops/cpu/parallel.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace nanovllm::cpu {
+
+namespace {
+
+// A helper looks for work this often before it sleeps: some 50 us, longer than the pauses within a
+// step.
+constexpr int kLooksBeforeSleep = 2000;
+// The caller looks this often for the last tasks to end before it lets others run.
+constexpr int kLooksBeforeYield = 2000;
+
+/// The helpers of one calling thread. A ticket counts the tasks taken: the job's number in its high
+/// half, the next task in its low half. While the caller prepares a job the low half is beyond any
+/// number of tasks, so nobody who read the fields of one job can take a task of another.
+class Pool {
+ public:
+  explicit Pool(int num_threads) {
+    for (int thread = 1; thread < num_threads; ++thread)
+      helpers_.emplace_back([this, thread] { help(thread); });
+  }
+  ~Pool() {
+    stop_ = true;
+    wake();
+  }
+
+  int num_threads() const { return static_cast<int>(helpers_.size()) + 1; }
+
+  void run(int64_t num_tasks, detail::Task task, void* function) {
+    const uint64_t job = (ticket_.load() >> 32) + 1;
+    ticket_ = (job << 32) | kClosed;
+    num_tasks_ = num_tasks;
+    task_ = task;
+    function_ = function;
+    num_done_ = 0;
+    ticket_ = job << 32;
+    wake();
+    work(0);
+    for (int looks = 0; num_done_.load() < num_tasks; ++looks) {
+      if (looks < kLooksBeforeYield) __builtin_ia32_pause();
+      else std::this_thread::yield();
+    }
+    if (failed_.load()) {
+      failed_ = false;
+      std::rethrow_exception(std::exchange(error_, nullptr));
+    }
+  }
+
+ private:
+  static constexpr uint64_t kClosed = 0xffffffff;
+
+  void wake() {
+    ++wake_ups_;
+    wake_ups_.notify_all();
+  }
+
+  void help(int thread) {
+    uint32_t seen = 0;
+    for (int looks = 0;;) {
+      const uint32_t now = wake_ups_.load();
+      if (stop_.load()) return;
+      if (now != seen) {
+        seen = now;
+        work(thread);
+        looks = 0;
+      } else if (++looks < kLooksBeforeSleep) {
+        __builtin_ia32_pause();
+      } else {
+        wake_ups_.wait(seen);
+        looks = 0;
+      }
+    }
+  }
+
+  void work(int thread) {
+    uint64_t ticket = ticket_.load();
+    for (;;) {
+      const int64_t num_tasks = num_tasks_.load();
+      const detail::Task task = task_.load();
+      void* const function = function_.load();
+      const auto next = static_cast<int64_t>(ticket & kClosed);
+      if (next >= num_tasks) return;
+      if (!ticket_.compare_exchange_weak(ticket, ticket + 1)) continue;
+      try {
+        task(function, next, thread);
+      } catch (...) {
+        const std::lock_guard lock(error_mutex_);
+        if (!failed_.load()) error_ = std::current_exception();
+        failed_ = true;
+      }
+      ++num_done_;
+      ticket = ticket_.load();
+    }
+  }
+
+  alignas(64) std::atomic<uint64_t> ticket_ = kClosed;
+  std::atomic<int64_t> num_tasks_ = 0;
+  std::atomic<detail::Task> task_ = nullptr;
+  std::atomic<void*> function_ = nullptr;
+  alignas(64) std::atomic<int64_t> num_done_ = 0;
+  alignas(64) std::atomic<uint32_t> wake_ups_ = 0;
+  std::atomic<bool> stop_ = false;
+  std::atomic<bool> failed_ = false;
+  std::mutex error_mutex_;
+  std::exception_ptr error_;
+  std::vector<std::jthread> helpers_;  // last: they use all of the above
+};
+
+thread_local std::unique_ptr<Pool> pool;
+
+}  // namespace
+
+void set_num_threads(int num_threads) {
+  num_threads = std::max(num_threads, 1);
+  if (cpu::num_threads() == num_threads) return;
+  pool = num_threads == 1 ? nullptr : std::make_unique<Pool>(num_threads);
+  omp_set_num_threads(num_threads);
+}
+
+int num_threads() { return pool ? pool->num_threads() : 1; }
+
+void detail::run(int64_t num_tasks, Task task, void* function) {
+  if (pool && num_tasks > 1) return pool->run(num_tasks, task, function);
+  for (int64_t i = 0; i < num_tasks; ++i) task(function, i, 0);
+}
+
+}  // namespace nanovllm::cpu

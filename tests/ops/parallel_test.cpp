@@ -1,0 +1,60 @@
+#include "nanovllm/ops/cpu/parallel.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+namespace nanovllm::cpu {
+namespace {
+
+TEST(ParallelFor, RunsEveryTaskOnce) {
+  for (const int threads : {1, 2, 3, 8}) {
+    set_num_threads(threads);
+    for (int64_t job = 0; job < 3000; ++job) {
+      const int64_t num_tasks = job % 17;
+      std::vector<int> runs(static_cast<size_t>(num_tasks));  // plain: a task is nobody else's
+      std::atomic<bool> thread_in_range = true;
+      parallel_for(num_tasks, [&](int64_t task, int thread) {
+        ++runs[static_cast<size_t>(task)];
+        if (thread < 0 || thread >= threads) thread_in_range = false;
+      });
+      for (const int n : runs) ASSERT_EQ(n, 1);
+      ASSERT_TRUE(thread_in_range);
+      if (job % 500 == 0)
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));  // helpers sleep
+    }
+  }
+  set_num_threads(1);
+}
+
+TEST(ParallelFor, CallersDoNotShareHelpers) {
+  std::vector<std::jthread> callers;
+  std::atomic<int64_t> sum = 0;
+  for (int i = 0; i < 3; ++i)
+    callers.emplace_back([&] {
+      set_num_threads(2);
+      for (int job = 0; job < 500; ++job) parallel_for(8, [&](int64_t task, int) { sum += task; });
+    });
+  callers.clear();
+  EXPECT_EQ(sum, 3 * 500 * 28);
+}
+
+TEST(ParallelFor, ExceptionsReachTheCaller) {
+  set_num_threads(3);
+  for (int job = 0; job < 100; ++job)
+    EXPECT_THROW(parallel_for(9,
+                              [](int64_t task, int) {
+                                if (task == 4) throw std::runtime_error("4");
+                              }),
+                 std::runtime_error);
+  int64_t done = 0;
+  parallel_for(1, [&](int64_t, int) { ++done; });
+  EXPECT_EQ(done, 1);
+  set_num_threads(1);
+}
+
+}  // namespace
+}  // namespace nanovllm::cpu
