@@ -27,7 +27,8 @@ deps:
 
 bench: release  ## nano-vLLM's benchmark on the demo model, then each part alone
 	build/release/nanovllm bench throughput $(MODEL) --warmup
-	set -e; for bench in build/release/bench/*_bench; do $$bench; done
+	set -e; for part in engine gemm attention sampler; do build/release/bench/$${part}_bench; done
+	build/release/bench/tokenizer_bench $(MODEL) LICENSE
 
 asan tsan: deps  ## the test suite under address and undefined-behaviour sanitizers; under the thread sanitizer
 	cmake --preset $@
