@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -66,6 +67,13 @@ class __attribute__((visibility("default"))) LLM {
   std::vector<RequestOutput> generate(const std::vector<std::string>& prompts,
                                       const std::vector<SamplingParams>& sampling_params,
                                       std::optional<bool> use_tqdm = std::nullopt);
+  /// The same for prompts written out in the call, generate({"a", "b"}).
+  std::vector<RequestOutput> generate(std::initializer_list<const char*> prompts,
+                                      const SamplingParams& sampling_params = {},
+                                      std::optional<bool> use_tqdm = std::nullopt) {
+    return generate(std::vector<std::string>(prompts.begin(), prompts.end()), sampling_params,
+                    use_tqdm);
+  }
   /// The same for prompts that are token ids.
   std::vector<RequestOutput> generate(const std::vector<std::vector<int32_t>>& prompts,
                                       const SamplingParams& sampling_params = {},
