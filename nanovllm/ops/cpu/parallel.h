@@ -18,8 +18,8 @@ void run(int64_t num_tasks, Task task, void* function);
 /// function(task, thread) for each task in [0, num_tasks), thread in [0, num_threads()). Tasks are
 /// taken in ascending order by whoever is free, and the caller is one of them: a helper that
 /// sleeps, or that other programs keep from running, is not waited for. That is why this is not
-/// OpenMP, whose barriers wait for every thread: beside one other busy program a product of 4 us
-/// took up to 28 ms. The first exception of a task is thrown again here. Not to be nested.
+/// OpenMP, whose barriers wait for every thread: beside other busy programs a product of 4 us
+/// took 12 to 28 ms. The first exception of a task is thrown again here. Not to be nested.
 template <class Function>
 void parallel_for(int64_t num_tasks, Function&& function) {
   detail::run(
