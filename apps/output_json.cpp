@@ -19,7 +19,9 @@ void add_answer(Json& json, const CompletionOutput& answer) {
   json["token_ids"] = answer.token_ids;
   json["text"] = answer.text;
   json["finish_reason"] = answer.finish_reason;
-  json["stop_reason"] = answer.stop_reason ? Json(*answer.stop_reason) : Json();
+  json["stop_reason"] = Json();
+  if (answer.stop_reason)
+    std::visit([&](const auto& reason) { json["stop_reason"] = reason; }, *answer.stop_reason);
   if (!answer.logprobs.empty()) json["logprobs"] = to_json(answer.logprobs);
   if (!answer.error.empty()) json["error"] = answer.error;
 }

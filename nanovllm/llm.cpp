@@ -40,7 +40,8 @@ std::string LLMTokenizer::apply_chat_template(const std::vector<Message>& messag
                                               bool add_generation_prompt,
                                               std::optional<bool> enable_thinking) const {
   require(parts_->chat_template.has_value(), "the model has no chat template");
-  Json context = {{"messages", Json::array()}, {"add_generation_prompt", add_generation_prompt}};
+  Json context = {{"messages", Json::array()},
+                  {"add_generation_prompt", add_generation_prompt}};
   for (const Message& m : messages)
     context["messages"].push_back({{"role", m.role}, {"content", m.content}});
   if (enable_thinking) context["enable_thinking"] = *enable_thinking;
@@ -64,18 +65,17 @@ LLMEngine& LLM::engine() const {
 }
 
 template <class Prompt>
-std::vector<RequestOutput> LLM::generate_all(const std::vector<Prompt>& prompts,
-                                             std::span<const SamplingParams> sampling_params,
-                                             std::optional<bool> use_tqdm) {
+std::vector<RequestOutput> LLM::run_all(std::span<const Prompt> prompts, Params params,
+                                        std::optional<bool> use_tqdm) {
   LLMEngine& e = engine();
-  require(sampling_params.size() == 1 || sampling_params.size() == prompts.size(),
+  require(params.size() == 1 || params.size() == prompts.size(),
           "{} prompts and {} SamplingParams; give one, or one for each prompt", prompts.size(),
-          sampling_params.size());
+          params.size());
   std::unordered_map<uint64_t, size_t> index;
   std::vector<RequestOutput> outputs(prompts.size());
   try {
     for (size_t i = 0; i < prompts.size(); ++i)
-      index[e.add_request(prompts[i], sampling_params[sampling_params.size() == 1 ? 0 : i])] = i;
+      index[e.add_request(prompts[i], params[params.size() == 1 ? 0 : i])] = i;
   } catch (...) {
     for (const auto& [id, i] : index) e.abort(id);
     throw;
@@ -97,28 +97,26 @@ std::vector<RequestOutput> LLM::generate_all(const std::vector<Prompt>& prompts,
   return outputs;
 }
 
+std::vector<RequestOutput> LLM::generate_all(std::span<const std::string> prompts, Params params,
+                                             std::optional<bool> use_tqdm) {
+  return run_all(prompts, params, use_tqdm);
+}
+
+std::vector<RequestOutput> LLM::generate_all(std::span<const std::vector<int32_t>> prompts,
+                                             Params params, std::optional<bool> use_tqdm) {
+  return run_all(prompts, params, use_tqdm);
+}
+
 std::vector<RequestOutput> LLM::generate(const std::vector<std::string>& prompts,
                                          const SamplingParams& sampling_params,
                                          std::optional<bool> use_tqdm) {
   return generate_all(prompts, {&sampling_params, 1}, use_tqdm);
 }
 
-std::vector<RequestOutput> LLM::generate(const std::vector<std::string>& prompts,
-                                         const std::vector<SamplingParams>& sampling_params,
-                                         std::optional<bool> use_tqdm) {
-  return generate_all(prompts, sampling_params, use_tqdm);
-}
-
 std::vector<RequestOutput> LLM::generate(const std::vector<std::vector<int32_t>>& prompts,
                                          const SamplingParams& sampling_params,
                                          std::optional<bool> use_tqdm) {
   return generate_all(prompts, {&sampling_params, 1}, use_tqdm);
-}
-
-std::vector<RequestOutput> LLM::generate(const std::vector<std::vector<int32_t>>& prompts,
-                                         const std::vector<SamplingParams>& sampling_params,
-                                         std::optional<bool> use_tqdm) {
-  return generate_all(prompts, sampling_params, use_tqdm);
 }
 
 uint64_t LLM::add_request(const std::string& prompt, const SamplingParams& sampling_params) {

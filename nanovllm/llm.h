@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
@@ -58,29 +59,36 @@ class __attribute__((visibility("default"))) LLM {
   ~LLM();
 
   /// Runs all prompts to their end and returns their outputs in order. `use_tqdm`: a progress bar
-  /// on stderr; by default where that is a terminal. With a list of SamplingParams, one for each
-  /// prompt. Nothing runs if a prompt or a parameter is refused. Requests that were added before go
-  /// on meanwhile; their updates are dropped.
+  /// on stderr; by default where that is a terminal. Nothing runs if a prompt or a parameter is
+  /// refused. Requests that were added before go on meanwhile; their updates are dropped.
   std::vector<RequestOutput> generate(const std::vector<std::string>& prompts,
                                       const SamplingParams& sampling_params = {},
                                       std::optional<bool> use_tqdm = std::nullopt);
-  std::vector<RequestOutput> generate(const std::vector<std::string>& prompts,
-                                      const std::vector<SamplingParams>& sampling_params,
+  /// The same for prompts that are token ids.
+  std::vector<RequestOutput> generate(const std::vector<std::vector<int32_t>>& prompts,
+                                      const SamplingParams& sampling_params = {},
                                       std::optional<bool> use_tqdm = std::nullopt);
-  /// The same for prompts written out in the call, generate({"a", "b"}).
+  /// The same with SamplingParams for each prompt. (A template, so that the braces in
+  /// generate(prompts, {.max_tokens = 2}) can only be one SamplingParams.)
+  template <class Prompt, std::same_as<SamplingParams> Params>
+  std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,
+                                      const std::vector<Params>& sampling_params,
+                                      std::optional<bool> use_tqdm = std::nullopt) {
+    return generate_all(prompts, sampling_params, use_tqdm);
+  }
+  /// The same for prompts written out in the call, generate({"a", "b"}) and generate({{1, 2}, {3}}).
   std::vector<RequestOutput> generate(std::initializer_list<const char*> prompts,
                                       const SamplingParams& sampling_params = {},
                                       std::optional<bool> use_tqdm = std::nullopt) {
     return generate(std::vector<std::string>(prompts.begin(), prompts.end()), sampling_params,
                     use_tqdm);
   }
-  /// The same for prompts that are token ids.
-  std::vector<RequestOutput> generate(const std::vector<std::vector<int32_t>>& prompts,
+  std::vector<RequestOutput> generate(std::initializer_list<std::initializer_list<int32_t>> prompts,
                                       const SamplingParams& sampling_params = {},
-                                      std::optional<bool> use_tqdm = std::nullopt);
-  std::vector<RequestOutput> generate(const std::vector<std::vector<int32_t>>& prompts,
-                                      const std::vector<SamplingParams>& sampling_params,
-                                      std::optional<bool> use_tqdm = std::nullopt);
+                                      std::optional<bool> use_tqdm = std::nullopt) {
+    return generate(std::vector<std::vector<int32_t>>(prompts.begin(), prompts.end()),
+                    sampling_params, use_tqdm);
+  }
 
   /// For callers that drive the engine themselves: add requests, then step() until is_finished().
   uint64_t add_request(const std::string& prompt, const SamplingParams& sampling_params);
@@ -100,10 +108,14 @@ class __attribute__((visibility("default"))) LLM {
 
  private:
   LLMEngine& engine() const;
-  template <class Prompt>
-  std::vector<RequestOutput> generate_all(const std::vector<Prompt>& prompts,
-                                          std::span<const SamplingParams> sampling_params,
+  using Params = std::span<const SamplingParams>;  // one, or one for each prompt
+  std::vector<RequestOutput> generate_all(std::span<const std::string> prompts, Params params,
                                           std::optional<bool> use_tqdm);
+  std::vector<RequestOutput> generate_all(std::span<const std::vector<int32_t>> prompts,
+                                          Params params, std::optional<bool> use_tqdm);
+  template <class Prompt>
+  std::vector<RequestOutput> run_all(std::span<const Prompt> prompts, Params params,
+                                     std::optional<bool> use_tqdm);
 
   std::unique_ptr<LLMEngine> engine_;
   LLMTokenizer tokenizer_;

@@ -71,10 +71,18 @@ void SamplingParams::validate() const {
   in_range("n", n, 1, 128);
   for (const int32_t id : stop_token_ids)
     require(id >= 0, "stop_token_ids holds {}; an id is at least 0", id);
-  require(stop.empty(), "stop strings are not supported by this build");
-  require(presence_penalty == 0, "presence_penalty is not supported by this build");
-  require(frequency_penalty == 0, "frequency_penalty is not supported by this build");
-  require(repetition_penalty == 1, "repetition_penalty is not supported by this build");
+  for (const std::string& text : stop) require(!text.empty(), "stop holds an empty text");
+  in_range("presence_penalty", presence_penalty, -2.0, 2.0);
+  in_range("frequency_penalty", frequency_penalty, -2.0, 2.0);
+  require(repetition_penalty > 0 && repetition_penalty <= 1e6,
+          "repetition_penalty is {}; it must be above 0", repetition_penalty);
+  for (const auto& [id, bias] : logit_bias) {
+    require(id >= 0, "logit_bias holds {}; an id is at least 0", id);
+    in_range("logit_bias", bias, -100.0, 100.0);
+  }
+  require(!allowed_token_ids || !allowed_token_ids->empty(),
+          "allowed_token_ids is empty; it must hold at least one id");
+  for (const std::string& word : bad_words) require(!word.empty(), "bad_words holds an empty text");
 }
 
 }  // namespace nanovllm

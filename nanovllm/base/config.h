@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -45,11 +46,15 @@ struct __attribute__((visibility("default"))) SamplingParams {
   int64_t max_tokens = 64;
   int64_t min_tokens = 0;  ///< end tokens and stop_token_ids cannot be drawn before
   bool ignore_eos = false;
-  std::vector<std::string> stop = {};
+  std::vector<std::string> stop = {};  ///< texts that end the answer and are not part of it
   std::vector<int32_t> stop_token_ids = {};
-  double presence_penalty = 0.0;
-  double frequency_penalty = 0.0;
-  double repetition_penalty = 1.0;
+  double presence_penalty = 0.0;    ///< taken from the logits of tokens that the answer holds
+  double frequency_penalty = 0.0;   ///< the same for each time that it holds them
+  double repetition_penalty = 1.0;  ///< divides positive logits of tokens in prompt and answer,
+                                    ///< multiplies negative ones
+  std::map<int32_t, double> logit_bias = {};  ///< token id to what its logit gets, -100 to 100
+  std::optional<std::vector<int32_t>> allowed_token_ids = std::nullopt;  ///< no others are drawn
+  std::vector<std::string> bad_words = {};  ///< texts whose last token is not drawn after the rest
   std::optional<int64_t> logprobs = std::nullopt;  ///< best alternatives for each token, 0 to 20
   std::optional<int64_t> prompt_logprobs = std::nullopt;  ///< the same for each prompt token
   int64_t n = 1;                                          ///< answers to the same prompt, 1 to 128

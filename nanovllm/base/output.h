@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace nanovllm {
@@ -17,12 +18,15 @@ struct Logprob {
 /// The sampled (or prompt) token first, then the best K. Empty for a prompt's first token.
 using TokenLogprobs = std::vector<Logprob>;
 
+/// What ended an answer: the id in stop_token_ids or the text in stop.
+using StopReason = std::variant<int32_t, std::string>;
+
 /// One answer.
 struct CompletionOutput {
   std::vector<int32_t> token_ids;  ///< the end token included when one was sampled
   std::string text;
-  std::string finish_reason;           ///< stop, length, abort, error; empty while it runs
-  std::optional<int32_t> stop_reason;  ///< the id in stop_token_ids that ended it
+  std::string finish_reason;  ///< stop, length, abort, error; empty while it runs
+  std::optional<StopReason> stop_reason;
   std::vector<TokenLogprobs> logprobs;
   std::string error;
 };

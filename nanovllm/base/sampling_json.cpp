@@ -1,5 +1,6 @@
 #include "nanovllm/base/sampling_json.h"
 
+#include <charconv>
 #include <functional>
 #include <limits>
 #include <map>
@@ -54,6 +55,18 @@ void read(const Json& json, std::vector<T>& values) {
   for (const Json& item : json) read(item, values.emplace_back());
 }
 
+void read(const Json& json, std::map<int32_t, double>& values) {
+  require(json.is_object(), "must be an object of token ids and biases");
+  values.clear();
+  for (const auto& [key, bias] : json.items()) {
+    int32_t id = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    require(error == std::errc() && end == key.data() + key.size() && id >= 0,
+            "must have token ids as keys, not '{}'", key);
+    read(bias, values[id]);
+  }
+}
+
 template <class T>
 void read(const Json& json, std::optional<T>& value) {
   value.reset();
@@ -62,9 +75,13 @@ void read(const Json& json, std::optional<T>& value) {
 
 using Reader = std::function<void(const Json&, SamplingParams&)>;
 
+/// A field that has no "none" of its own keeps its value where the JSON says null.
 template <class T>
 Reader field(T SamplingParams::*member) {
-  return [member](const Json& json, SamplingParams& params) { read(json, params.*member); };
+  return [member](const Json& json, SamplingParams& params) {
+    constexpr bool kHasNone = requires(T t) { t.reset(); };
+    if (kHasNone || !json.is_null()) read(json, params.*member);
+  };
 }
 
 const std::map<std::string, Reader>& fields() {
@@ -83,13 +100,16 @@ const std::map<std::string, Reader>& fields() {
       {"repetition_penalty", field(&P::repetition_penalty)},
       {"logprobs", field(&P::logprobs)},
       {"prompt_logprobs", field(&P::prompt_logprobs)},
+      {"logit_bias", field(&P::logit_bias)},
+      {"allowed_token_ids", field(&P::allowed_token_ids)},
+      {"bad_words", field(&P::bad_words)},
       {"n", field(&P::n)},
       {"seed", field(&P::seed)},
       {"skip_special_tokens", field(&P::skip_special_tokens)},
       {"stop",
        [](const Json& json, P& params) {
          if (json.is_string()) params.stop = {json.get<std::string>()};
-         else read(json, params.stop);
+         else if (!json.is_null()) read(json, params.stop);
        }},
   };
   return all;

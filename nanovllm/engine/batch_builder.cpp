@@ -16,23 +16,44 @@ SlotSetup setup_of(const Sequence& seq) {
   setup.choice = seq.choice;
   setup.num_logprobs = static_cast<int32_t>(p.logprobs.value_or(-1));
   setup.num_prompt_logprobs = static_cast<int32_t>(p.prompt_logprobs.value_or(-1));
+  setup.presence_penalty = static_cast<float>(p.presence_penalty);
+  setup.frequency_penalty = static_cast<float>(p.frequency_penalty);
+  setup.repetition_penalty = static_cast<float>(p.repetition_penalty);
+  return setup;
+}
+
+/// Appends `list` and counts it.
+template <class To, class From>
+void add_list(std::vector<To>& to, int32_t& count, const From& list) {
+  to.insert(to.end(), list.begin(), list.end());
+  count = static_cast<int32_t>(list.size());
+}
+
+void add_setup(StepArrays& arrays, const Sequence& seq) {
+  const SamplingParams& p = *seq.params;
+  SlotSetup setup = setup_of(seq);
   if (p.min_tokens > 0) {
     setup.masked_before = static_cast<int32_t>(seq.num_prompt_tokens + p.min_tokens);
-    setup.num_masked_ids = static_cast<int32_t>(seq.stop_ids->size());
+    add_list(arrays.setup_ids, setup.num_masked_ids, *seq.stop_ids);
   }
-  return setup;
+  if (p.allowed_token_ids)
+    add_list(arrays.setup_ids, setup.num_allowed_ids, *p.allowed_token_ids);
+  if (seq.bad_words) add_list(arrays.setup_ids, setup.num_bad_word_ids, *seq.bad_words);
+  if (setup.has_penalties() || setup.num_bad_word_ids > 0) {
+    add_list(arrays.setup_ids, setup.num_tokens, seq.token_ids);
+    setup.num_prompt_tokens = static_cast<int32_t>(seq.num_prompt_tokens);
+  }
+  for (const auto& [id, bias] : p.logit_bias)
+    arrays.biases.push_back({id, static_cast<float>(bias)});
+  setup.num_biases = static_cast<int32_t>(p.logit_bias.size());
+  arrays.setups.push_back(setup);
 }
 
 }  // namespace
 
 StepInput BatchBuilder::build(const StepPlan& plan) {
   arrays_.clear();
-  for (const Sequence* seq : plan.setups) {
-    arrays_.setups.push_back(setup_of(*seq));
-    if (arrays_.setups.back().num_masked_ids > 0)
-      arrays_.masked_ids.insert(arrays_.masked_ids.end(), seq->stop_ids->begin(),
-                                seq->stop_ids->end());
-  }
+  for (const Sequence* seq : plan.setups) add_setup(arrays_, *seq);
   for (const ScheduledRow& row : plan.rows) {
     Sequence& seq = *row.seq;
     RowInput input;

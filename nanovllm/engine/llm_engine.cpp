@@ -12,6 +12,7 @@
 #include "nanovllm/engine/setup.h"
 #include "nanovllm/runtime/local_executor.h"
 #include "nanovllm/runtime/model_runner.h"
+#include "nanovllm/text/utf8.h"
 
 namespace nanovllm {
 
@@ -89,11 +90,46 @@ void LLMEngine::check_prompt(std::span<const int32_t> ids) const {
             limits_.vocab_size - 1);
 }
 
+void LLMEngine::check_sampling(const SamplingParams& params) const {
+  params.validate();
+  require(tokenizer_ != nullptr || (params.stop.empty() && params.bad_words.empty()),
+          "stop and bad_words need a tokenizer; the model has no tokenizer.json");
+  for (const std::vector<std::string>* texts : {&params.stop, &params.bad_words})
+    for (const std::string& text : *texts)
+      require(is_utf8(text), "a text in stop or bad_words is not UTF-8");
+  const auto in_vocabulary = [&](const char* field, int32_t id) {
+    require(id >= 0 && id < limits_.vocab_size, "{} holds token id {}; the model's ids are 0 to {}",
+            field, id, limits_.vocab_size - 1);
+  };
+  for (const auto& [id, bias] : params.logit_bias) in_vocabulary("logit_bias", id);
+  if (params.allowed_token_ids)
+    for (const int32_t id : *params.allowed_token_ids) in_vocabulary("allowed_token_ids", id);
+}
+
+// A word is forbidden at the start of the answer and after a space, which are other tokens: as in
+// vLLM, the second spelling counts where it is as many tokens and begins with another one.
+std::vector<int32_t> LLMEngine::encode_bad_words(const SamplingParams& params) const {
+  std::vector<int32_t> words;
+  const auto add = [&](const std::vector<int32_t>& ids) {
+    words.push_back(static_cast<int32_t>(ids.size()));
+    words.insert(words.end(), ids.begin(), ids.end());
+  };
+  for (const std::string& word : params.bad_words) {
+    const std::string bare = word.substr(std::min(word.find_first_not_of(' '), word.size() - 1));
+    const std::vector<int32_t> ids = tokenizer_->encode(bare, /*add_special_tokens=*/false);
+    if (ids.empty()) continue;
+    add(ids);
+    const std::vector<int32_t> spaced = tokenizer_->encode(" " + bare, false);
+    if (spaced.size() == ids.size() && spaced[0] != ids[0]) add(spaced);
+  }
+  return words;
+}
+
 uint64_t LLMEngine::add_request(std::vector<int32_t> prompt, const SamplingParams& given,
                                 UpdateCallback on_update, const std::string& cache_salt) {
   if (!dead_.empty()) throw EngineDead(dead_);
-  given.validate();
   check_prompt(prompt);
+  check_sampling(given);
   auto params = std::make_shared<SamplingParams>(given);
   if (params->logprobs) params->logprobs = std::min(*params->logprobs, limits_.vocab_size);
   if (params->prompt_logprobs)
@@ -103,6 +139,8 @@ uint64_t LLMEngine::add_request(std::vector<int32_t> prompt, const SamplingParam
     stop_ids->insert(stop_ids->end(), limits_.eos_token_ids.begin(), limits_.eos_token_ids.end());
   std::ranges::sort(*stop_ids);
   std::erase_if(*stop_ids, [&](int32_t id) { return id < 0 || id >= limits_.vocab_size; });
+
+  const auto bad_words = std::make_shared<const std::vector<int32_t>>(encode_bad_words(given));
 
   const uint64_t id = next_request_++;
   auto request =
@@ -115,6 +153,7 @@ uint64_t LLMEngine::add_request(std::vector<int32_t> prompt, const SamplingParam
     seq->choice = static_cast<int32_t>(choice);
     seq->params = params;
     seq->stop_ids = stop_ids;
+    seq->bad_words = bad_words;
     seq->seed = params->seed.value_or(XXH64(&id, sizeof id, seed_));
     seq->cache_salt = cache_salt.empty() ? 0 : XXH64(cache_salt.data(), cache_salt.size(), 1);
     seq->token_ids = prompt;
@@ -206,7 +245,8 @@ void LLMEngine::apply(const StepPlan& plan, const StepOutput& output) {
   for (const SequenceUpdate& change : changes_) {
     const auto at = requests_.find(change.seq->request_id);
     RequestUpdate& update = next_update();
-    at->second->apply(change, output, update);
+    if (at->second->apply(change, output, update))
+      scheduler_.finish(*change.seq, FinishReason::kStop);
     updated_.push_back(at->second.get());
     if (!update.finished) continue;
     ended_.push_back(std::move(at->second));

@@ -76,6 +76,8 @@ class LLMEngine {
   LLMEngine(const EngineConfig& config, Parts parts);
   static Parts load(const std::string& model, const EngineConfig& config);
   void check_prompt(std::span<const int32_t> ids) const;
+  void check_sampling(const SamplingParams& params) const;
+  std::vector<int32_t> encode_bad_words(const SamplingParams& params) const;
   void take_aborted();
   void advance();
   void apply(const StepPlan& plan, const StepOutput& output);

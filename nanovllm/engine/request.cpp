@@ -53,11 +53,13 @@ Request::Request(uint64_t id, std::vector<int32_t> prompt,
   output_.arrival_time = now();
   if (params_->prompt_logprobs) output_.prompt_logprobs.resize(output_.prompt_token_ids.size());
   if (tokenizer_ == nullptr) return;
-  for (Choice& choice : choices_)
+  for (Choice& choice : choices_) {
     choice.detokenizer.emplace(*tokenizer_, params_->skip_special_tokens);
+    if (!params_->stop.empty()) choice.stop_strings.emplace(params_->stop);
+  }
 }
 
-void Request::apply(const SequenceUpdate& change, const StepOutput& output, RequestUpdate& update) {
+bool Request::apply(const SequenceUpdate& change, const StepOutput& output, RequestUpdate& update) {
   const Sequence& seq = *change.seq;
   Choice& choice = choices_[static_cast<size_t>(seq.choice)];
   update.request_id = id();
@@ -76,22 +78,31 @@ void Request::apply(const SequenceUpdate& change, const StepOutput& output, Requ
     // A token that ends the answer is shown only if it is a special one and those are kept.
     const bool shown = seq.finish_reason != FinishReason::kStop ||
                        (tokenizer_ != nullptr && tokenizer_->is_special(token));
-    if (choice.detokenizer && shown) update.text = choice.detokenizer->push(token);
+    if (choice.detokenizer && shown)
+      add_text(choice, choice.detokenizer->push(token), update.text);
     if (seq.finish_reason == FinishReason::kStop &&
         std::ranges::count(params_->stop_token_ids, token) > 0)
       choice.output.stop_reason = token;
   } else {
     choice.output.error =
-        fmt::format("the model's logits are not finite at token {}", seq.num_known());
+        fmt::format("nothing can be drawn at token {}: the logits are not finite, or none is allowed",
+                    seq.num_known());
   }
   if (seq.choice == 0) output_.num_cached_tokens = seq.num_cached_tokens.value_or(0);
-  if (!seq.is_finished()) {
-    choice.output.text += update.text;
-    return;
-  }
-  end(choice, seq.finish_reason, update.text);
+  const bool stopped = choice.stop_strings && choice.stop_strings->matched();
+  if (stopped || seq.is_finished()) end(choice, seq.finish_reason, update.text);
   choice.output.text += update.text;
   if (num_running_ == 0) finish_request(update);
+  return stopped;
+}
+
+void Request::add_text(Choice& choice, std::string piece, std::string& new_text) {
+  if (!choice.stop_strings) {
+    new_text += piece;
+    return;
+  }
+  const auto num_tokens = static_cast<int64_t>(choice.output.token_ids.size());
+  new_text += choice.stop_strings->push(piece, /*ignore=*/num_tokens <= params_->min_tokens);
 }
 
 void Request::set_prompt_logprobs(int64_t position, std::span<const LogprobEntry> entries) {
@@ -111,7 +122,15 @@ void Request::abort(RequestUpdate& update) {
 }
 
 void Request::end(Choice& choice, FinishReason reason, std::string& new_text) {
-  if (choice.detokenizer) new_text += choice.detokenizer->finish();
+  const auto stop_found = [&] { return choice.stop_strings && choice.stop_strings->matched(); };
+  if (choice.detokenizer && !stop_found())
+    add_text(choice, choice.detokenizer->finish(), new_text);
+  if (stop_found()) {
+    reason = FinishReason::kStop;
+    choice.output.stop_reason = *choice.stop_strings->matched();
+  } else if (choice.stop_strings) {
+    new_text += choice.stop_strings->finish();
+  }
   choice.output.finish_reason = reason_name(reason);
   --num_running_;
 }

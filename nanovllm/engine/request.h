@@ -10,6 +10,7 @@
 #include "nanovllm/base/config.h"
 #include "nanovllm/base/output.h"
 #include "nanovllm/engine/scheduler.h"
+#include "nanovllm/engine/stop_strings.h"
 #include "nanovllm/text/detokenizer.h"
 
 namespace nanovllm {
@@ -26,8 +27,9 @@ class Request {
   Request(uint64_t id, std::vector<int32_t> prompt, std::shared_ptr<const SamplingParams> params,
           const Tokenizer* tokenizer, UpdateCallback on_update);
 
-  /// Takes in what a step did to one of the sequences; fills `update`. `output` is the step's.
-  void apply(const SequenceUpdate& change, const StepOutput& output, RequestUpdate& update);
+  /// Takes in what a step did to one of the sequences; fills `update`. `output` is the step's. True
+  /// where a stop string ended the answer: the sequence is to be finished.
+  bool apply(const SequenceUpdate& change, const StepOutput& output, RequestUpdate& update);
   /// Log-probabilities of the prompt token at `position`.
   void set_prompt_logprobs(int64_t position, std::span<const LogprobEntry> entries);
   /// Ends all answers that still run. Their sequences must be finished.
@@ -44,7 +46,9 @@ class Request {
   struct Choice {
     CompletionOutput output;
     std::optional<Detokenizer> detokenizer;
+    std::optional<StopStrings> stop_strings;
   };
+  void add_text(Choice& choice, std::string piece, std::string& new_text);
   void end(Choice& choice, FinishReason reason, std::string& new_text);
   void finish_request(RequestUpdate& update);
 

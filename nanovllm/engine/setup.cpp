@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/machine.h"
 #include "nanovllm/base/logging.h"
 #include "nanovllm/runtime/model_runner.h"
 

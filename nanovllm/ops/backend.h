@@ -47,9 +47,19 @@ struct AttentionArgs {
   int64_t layer = 0;
 };
 
-/// How one row is drawn. Order: masks, temperature, min_p, top_k, top_p, then Gumbel-max with noise
-/// from Philox4x32-10: key = seed, counter = (token id / 4, position, choice, 0), output word token
-/// id % 4.
+struct TokenBias {
+  int32_t id = 0;
+  float bias = 0;
+};
+/// A token of a sequence, and how often it stands in the answer (0: in the prompt alone).
+struct TokenCount {
+  int32_t id = 0;
+  int32_t in_answer = 0;
+};
+
+/// How one row is drawn. Order: penalties, biases, masks, temperature, min_p, top_k, top_p, then
+/// Gumbel-max with noise from Philox4x32-10: key = seed, counter = (token id / 4, position, choice,
+/// 0), output word token id % 4.
 struct SampleRow {
   float temperature = 1;  ///< below 1e-5: greedy
   float top_p = 1;
@@ -58,7 +68,13 @@ struct SampleRow {
   uint64_t seed = 0;
   uint32_t position = 0;  ///< index of the drawn token in the whole sequence
   uint32_t choice = 0;
-  std::span<const int32_t> masked_ids = {};  ///< cannot be drawn
+  // The logit l of a token in `counts` becomes (l > 0 ? l / repetition : l * repetition) - frequency
+  // * in_answer - (presence if in_answer > 0); then its bias is added. Each id stands once in a list.
+  std::span<const TokenCount> counts = {};
+  float presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
+  std::span<const TokenBias> biases = {};
+  std::span<const int32_t> masked_ids = {};   ///< cannot be drawn
+  std::span<const int32_t> allowed_ids = {};  ///< nothing else can be drawn; empty: all
 };
 
 enum class RowStatus : int32_t { kOk = 0, kNotFinite = 1 };
@@ -111,7 +127,7 @@ class Backend {
 
   // -- sampler; results come back to the host
   /// One token for each row of logits [R, vocab] float32, which stay as they are. A row that holds
-  /// NaN or +infinity, or nothing but -infinity, gets kNotFinite and token 0.
+  /// NaN or +infinity, or nothing but -infinity after the masks, gets kNotFinite and token 0.
   virtual void sample(Tensor logits, std::span<const SampleRow> rows, std::span<int32_t> token_ids,
                       std::span<RowStatus> status) = 0;
   /// Natural log-probabilities of logits [R, vocab]: for row r entry 0 is targets[r], entries 1..k

@@ -1,10 +1,6 @@
 #include "nanovllm/runtime/kv_size.h"
 
 #include <algorithm>
-#include <charconv>
-#include <fstream>
-#include <limits>
-#include <string>
 
 #include "nanovllm/base/check.h"
 
@@ -12,52 +8,9 @@ namespace nanovllm {
 
 namespace {
 
-constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
 constexpr double kGiB = 1 << 30;
 
-// A file that holds one number; "max" and whatever else is no number mean no limit.
-size_t read_limit(const std::string& path) {
-  std::ifstream file(path);
-  std::string text;
-  size_t value = kUnlimited;
-  if (file >> text) std::from_chars(text.data(), text.data() + text.size(), value);
-  return value;
-}
-
-// Every cgroup (version 2) from this process's up to the root may set a limit.
-size_t cgroup_memory_left() {
-  std::ifstream file("/proc/self/cgroup");
-  std::string line, group;
-  while (std::getline(file, line))
-    if (line.starts_with("0::")) group = line.substr(3);
-  size_t left = kUnlimited;
-  for (;;) {
-    const std::string folder = "/sys/fs/cgroup" + (group == "/" ? "" : group);
-    const size_t limit = read_limit(folder + "/memory.max");
-    const size_t used = read_limit(folder + "/memory.current");
-    if (limit != kUnlimited && used != kUnlimited)
-      left = std::min(left, limit - std::min(limit, used));
-    if (group.empty() || group == "/") return left;
-    group.resize(group.rfind('/'));
-  }
-}
-
-size_t machine_memory_available() {
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  size_t kib = 0;
-  while (file >> key >> kib) {
-    if (key == "MemAvailable:") return kib * 1024;
-    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
-  }
-  return kUnlimited;
-}
-
 }  // namespace
-
-size_t available_host_memory() {
-  return std::min(cgroup_memory_left(), machine_memory_available());
-}
 
 KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType kv_dtype,
                      size_t memory_left) {

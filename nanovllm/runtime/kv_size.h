@@ -14,10 +14,6 @@ struct KvSize {
   int64_t max_model_len = 0;
 };
 
-/// Memory in bytes that this process may still take: what its cgroup leaves, at most what the
-/// machine has available.
-size_t available_host_memory();
-
 /// Sizes a cache of `kv_dtype`: the options' blocks or bytes where given, else on the CPU the least
 /// of 4 GiB, half of `memory_left`, and what max_num_seqs sequences of max_model_len tokens need.
 /// `memory_left`: bytes after the weights. Throws UserError with the numbers and the option to

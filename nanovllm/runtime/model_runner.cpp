@@ -53,7 +53,7 @@ void ModelRunner::prompt_logprobs(const StepInput& input, StepOutput& output) {
   for (size_t r = 0; r < input.rows().size(); ++r) {
     const RowInput& row = input.rows()[r];
     if (row.want_logprobs == 0) continue;
-    const int32_t k = state_.slot(row.slot).setup.num_prompt_logprobs;
+    const int32_t k = state_.slot(row.slot).setup().num_prompt_logprobs;
     const int32_t first = batch_.cu_seqlens_q[r];
     const int32_t num_targets = row.next_token >= 0 ? row.num_tokens : row.num_tokens - 1;
     for (int32_t done = 0; done < num_targets;) {
@@ -79,18 +79,8 @@ void ModelRunner::sample(const StepInput& input, StepOutput& output) {
   const size_t num_rows = input.samples().size();
   rows_.clear();
   for (const SampleInput& sample : input.samples()) {
-    const Slot& slot = state_.slot(sample.slot);
     const RowInput& row = input.rows()[static_cast<size_t>(sample.row)];
-    SampleRow r;
-    r.temperature = slot.setup.temperature;
-    r.top_p = slot.setup.top_p;
-    r.min_p = slot.setup.min_p;
-    r.top_k = slot.setup.top_k;
-    r.seed = slot.setup.seed;
-    r.choice = static_cast<uint32_t>(slot.setup.choice);
-    r.position = static_cast<uint32_t>(row.start + row.num_tokens);
-    if (row.start + row.num_tokens < slot.setup.masked_before) r.masked_ids = slot.masked_ids;
-    rows_.push_back(r);
+    rows_.push_back(state_.slot(sample.slot).sample_row(row.start + row.num_tokens));
   }
   token_ids_.resize(num_rows);
   status_.resize(num_rows);
@@ -103,10 +93,11 @@ void ModelRunner::sample(const StepInput& input, StepOutput& output) {
     Slot& slot = state_.slot(sample.slot);
     SampleOutput drawn;
     drawn.sequence = sample.sequence;
-    drawn.token_id = slot.last_token = token_ids_[i];
+    drawn.token_id = token_ids_[i];
+    slot.push(token_ids_[i]);
     if (status_[i] == RowStatus::kOk) {
       drawn.num_tokens = 1;
-      drawn.num_logprobs = slot.setup.num_logprobs + 1;
+      drawn.num_logprobs = slot.setup().num_logprobs + 1;
     } else {
       drawn.status = SampleStatus::kNotFinite;
     }

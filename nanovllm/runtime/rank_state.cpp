@@ -14,6 +14,69 @@ Tensor ids(std::vector<int32_t>& v) {
 
 }  // namespace
 
+void Slot::start(const SlotSetup& setup, std::span<const int32_t>& ids,
+                 std::span<const TokenBias>& biases) {
+  setup_ = setup;
+  const auto take = [](auto& list, auto& from, int32_t count) {
+    list.assign(from.begin(), from.begin() + count);
+    from = from.subspan(static_cast<size_t>(count));
+  };
+  take(masked_ids_, ids, setup.num_masked_ids);
+  take(allowed_ids_, ids, setup.num_allowed_ids);
+  take(bad_words_, ids, setup.num_bad_word_ids);
+  take(biases_, biases, setup.num_biases);
+  answer_.clear();
+  counts_.clear();
+  count_of_.clear();
+  for (int32_t i = 0; i < setup.num_tokens; ++i) {
+    const int32_t id = ids[static_cast<size_t>(i)];
+    if (i >= setup.num_prompt_tokens) push(id);
+    else if (setup.has_penalties()) count(id, 0);
+  }
+  ids = ids.subspan(static_cast<size_t>(setup.num_tokens));
+}
+
+void Slot::push(int32_t token) {
+  last_token_ = token;
+  if (!bad_words_.empty()) answer_.push_back(token);
+  if (setup_.has_penalties()) count(token, 1);
+}
+
+void Slot::count(int32_t token, int32_t in_answer) {
+  const auto [at, is_new] = count_of_.try_emplace(token, counts_.size());
+  if (is_new) counts_.push_back({token, 0});
+  counts_[at->second].in_answer += in_answer;
+}
+
+SampleRow Slot::sample_row(int32_t position) {
+  SampleRow row;
+  row.temperature = setup_.temperature;
+  row.top_p = setup_.top_p;
+  row.min_p = setup_.min_p;
+  row.top_k = setup_.top_k;
+  row.seed = setup_.seed;
+  row.position = static_cast<uint32_t>(position);
+  row.choice = static_cast<uint32_t>(setup_.choice);
+  row.counts = counts_;
+  row.presence_penalty = setup_.presence_penalty;
+  row.frequency_penalty = setup_.frequency_penalty;
+  row.repetition_penalty = setup_.repetition_penalty;
+  row.biases = biases_;
+  row.allowed_ids = allowed_ids_;
+  if (position < setup_.masked_before) row.masked_ids = masked_ids_;
+  if (bad_words_.empty()) return row;
+  masked_now_.assign(row.masked_ids.begin(), row.masked_ids.end());
+  for (auto word = bad_words_.begin(); word != bad_words_.end();) {
+    const auto first = word + 1, last = word + *word;
+    if (last - first <= static_cast<ptrdiff_t>(answer_.size()) &&
+        std::equal(first, last, answer_.end() - (last - first)))
+      masked_now_.push_back(*last);
+    word = last + 1;
+  }
+  row.masked_ids = masked_now_;
+  return row;
+}
+
 Batch HostBatch::view() {
   Batch batch;
   batch.input_ids = ids(input_ids);
@@ -34,15 +97,9 @@ RankState::RankState(int64_t max_num_seqs, int64_t max_blocks_per_seq, int64_t b
       block_size_(block_size) {}
 
 void RankState::apply(const StepInput& input, HostBatch& batch) {
-  size_t next_masked = 0;
-  for (const SlotSetup& setup : input.setups()) {
-    Slot& s = slot(setup.slot);
-    s.setup = setup;
-    const auto masked =
-        input.masked_ids().subspan(next_masked, static_cast<size_t>(setup.num_masked_ids));
-    s.masked_ids.assign(masked.begin(), masked.end());
-    next_masked += masked.size();
-  }
+  std::span<const int32_t> setup_ids = input.setup_ids();
+  std::span<const TokenBias> biases = input.biases();
+  for (const SlotSetup& setup : input.setups()) slot(setup.slot).start(setup, setup_ids, biases);
   for (const BlockUpdate& update : input.block_updates())
     block_tables_[static_cast<size_t>(update.slot * max_blocks_per_seq_ + update.index)] =
         update.block;
@@ -67,7 +124,7 @@ void RankState::apply(const StepInput& input, HostBatch& batch) {
     const int64_t num_blocks = (end + block_size_ - 1) / block_size_;
     for (int32_t position = row.start; position < end; ++position, ++t) {
       const int32_t id = input.token_ids()[t];
-      batch.input_ids[t] = id == kTokenInFlight ? slot(row.slot).last_token : id;
+      batch.input_ids[t] = id == kTokenInFlight ? slot(row.slot).last_token() : id;
       batch.positions[t] = position;
       batch.slot_mapping[t] =
           row.store == 0 ? -1

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "nanovllm/ops/batch.h"
@@ -17,11 +19,31 @@ struct HostBatch {
   Batch view();
 };
 
-/// What a rank keeps for each slot from step to step.
-struct Slot {
-  SlotSetup setup;
-  std::vector<int32_t> masked_ids;
-  int32_t last_token = 0;
+/// What a rank keeps of a running sequence from step to step.
+class Slot {
+ public:
+  /// A sequence gets the slot. Takes the setup's lists from the front of both spans.
+  void start(const SlotSetup& setup, std::span<const int32_t>& ids,
+             std::span<const TokenBias>& biases);
+  /// How token number `position` is drawn; valid until the next call.
+  SampleRow sample_row(int32_t position);
+  /// Takes in the token that was drawn.
+  void push(int32_t token);
+
+  const SlotSetup& setup() const { return setup_; }
+  int32_t last_token() const { return last_token_; }
+
+ private:
+  void count(int32_t token, int32_t in_answer);
+
+  SlotSetup setup_;
+  int32_t last_token_ = 0;
+  std::vector<int32_t> masked_ids_, allowed_ids_, bad_words_;
+  std::vector<TokenBias> biases_;
+  std::vector<int32_t> answer_;     // kept where there are bad words
+  std::vector<TokenCount> counts_;  // kept where there are penalties
+  std::unordered_map<int32_t, size_t> count_of_;
+  std::vector<int32_t> masked_now_;
 };
 
 /// The slots of one rank and their block tables: takes in what a step changed and spells the step

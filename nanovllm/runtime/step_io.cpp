@@ -45,7 +45,8 @@ StepInput::StepInput(std::span<const std::byte> buffer) : buffer_(buffer) {
   block_updates_ = take<BlockUpdate>(rest, h.num_block_updates);
   copies_ = take<BlockCopy>(rest, h.num_copies);
   token_ids_ = take<int32_t>(rest, h.num_tokens);
-  masked_ids_ = take<int32_t>(rest, h.num_masked_ids);
+  setup_ids_ = take<int32_t>(rest, h.num_setup_ids);
+  biases_ = take<TokenBias>(rest, h.num_biases);
   check(rest.empty(), "step input: {} bytes too many", rest.size());
 }
 
@@ -56,7 +57,8 @@ void StepArrays::clear() {
   block_updates.clear();
   copies.clear();
   token_ids.clear();
-  masked_ids.clear();
+  setup_ids.clear();
+  biases.clear();
 }
 
 StepInput StepArrays::write(uint64_t step, std::vector<std::byte>& buffer) const {
@@ -68,11 +70,13 @@ StepInput StepArrays::write(uint64_t step, std::vector<std::byte>& buffer) const
   h.num_block_updates = static_cast<uint32_t>(block_updates.size());
   h.num_copies = static_cast<uint32_t>(copies.size());
   h.num_tokens = static_cast<uint32_t>(token_ids.size());
-  h.num_masked_ids = static_cast<uint32_t>(masked_ids.size());
+  h.num_setup_ids = static_cast<uint32_t>(setup_ids.size());
+  h.num_biases = static_cast<uint32_t>(biases.size());
   h.bytes = sizeof h + samples.size() * sizeof(SampleInput) + setups.size() * sizeof(SlotSetup) +
             rows.size() * sizeof(RowInput) + block_updates.size() * sizeof(BlockUpdate) +
             copies.size() * sizeof(BlockCopy) +
-            (token_ids.size() + masked_ids.size()) * sizeof(int32_t);
+            (token_ids.size() + setup_ids.size()) * sizeof(int32_t) +
+            biases.size() * sizeof(TokenBias);
   buffer.resize(h.bytes);
   std::memcpy(buffer.data(), &h, sizeof h);
   std::byte* at = buffer.data() + sizeof h;
@@ -82,7 +86,8 @@ StepInput StepArrays::write(uint64_t step, std::vector<std::byte>& buffer) const
   at = put(at, block_updates);
   at = put(at, copies);
   at = put(at, token_ids);
-  put(at, masked_ids);
+  at = put(at, setup_ids);
+  put(at, biases);
   return StepInput(buffer);
 }
 

@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "nanovllm/ops/backend.h"
+
 namespace nanovllm {
 
 /// Stands for an input token that the host has not seen: the one that the slot drew last.
@@ -29,20 +31,30 @@ struct SampleInput {
   int32_t row = 0;
 };
 
-/// What a slot holds from now on; sent when a sequence gets it. Its masked ids are the next
-/// num_masked_ids entries of StepInput::masked_ids.
+/// What a slot holds from now on; sent when a sequence gets it. Its lists are the next entries of
+/// StepInput::setup_ids, in the order of their counts here, and of StepInput::biases.
 struct SlotSetup {
   uint64_t seed = 0;
   int32_t slot = 0;
   float temperature = 1;
   float top_p = 1;
   float min_p = 0;
+  float presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
   int32_t top_k = 0;
   int32_t choice = 0;
   int32_t num_logprobs = -1;  ///< best alternatives for each drawn token; -1: none are wanted
   int32_t num_prompt_logprobs = -1;  ///< the same for prompt tokens
   int32_t masked_before = 0;         ///< masked ids cannot be drawn for an index below this
   int32_t num_masked_ids = 0;
+  int32_t num_allowed_ids = 0;   ///< 0: all tokens may be drawn
+  int32_t num_bad_word_ids = 0;  ///< each word is the number of its tokens and their ids
+  int32_t num_tokens = 0;  ///< of the sequence, where penalties or bad words need them, else 0
+  int32_t num_prompt_tokens = 0;  ///< of those
+  int32_t num_biases = 0;
+
+  bool has_penalties() const {
+    return presence_penalty != 0 || frequency_penalty != 0 || repetition_penalty != 1;
+  }
 };
 
 /// Entry `index` of the slot's block table becomes `block`.
@@ -64,7 +76,7 @@ class StepInput {
     uint64_t bytes = 0;
     uint64_t step = 0;
     uint32_t num_samples = 0, num_setups = 0, num_rows = 0, num_block_updates = 0, num_copies = 0,
-             num_tokens = 0, num_masked_ids = 0, reserved = 0;
+             num_tokens = 0, num_setup_ids = 0, num_biases = 0;
   };
 
   /// A view of `buffer`, which must outlive it. Throws std::logic_error if the sizes disagree.
@@ -78,7 +90,8 @@ class StepInput {
   std::span<const BlockUpdate> block_updates() const { return block_updates_; }
   std::span<const BlockCopy> copies() const { return copies_; }
   std::span<const int32_t> token_ids() const { return token_ids_; }
-  std::span<const int32_t> masked_ids() const { return masked_ids_; }
+  std::span<const int32_t> setup_ids() const { return setup_ids_; }
+  std::span<const TokenBias> biases() const { return biases_; }
 
  private:
   std::span<const std::byte> buffer_;
@@ -87,7 +100,8 @@ class StepInput {
   std::span<const RowInput> rows_;
   std::span<const BlockUpdate> block_updates_;
   std::span<const BlockCopy> copies_;
-  std::span<const int32_t> token_ids_, masked_ids_;
+  std::span<const int32_t> token_ids_, setup_ids_;
+  std::span<const TokenBias> biases_;
 };
 
 /// The arrays of a StepInput while it is put together; reused from step to step.
@@ -97,7 +111,8 @@ struct StepArrays {
   std::vector<RowInput> rows;
   std::vector<BlockUpdate> block_updates;
   std::vector<BlockCopy> copies;
-  std::vector<int32_t> token_ids, masked_ids;
+  std::vector<int32_t> token_ids, setup_ids;
+  std::vector<TokenBias> biases;
 
   void clear();
   /// Writes header and arrays into `buffer` and returns the view of it.

@@ -102,7 +102,7 @@ TEST(Generate, BadLinesAreReportedAndTheOthersRun) {
           "{\"prompt\": \"a\"}\nnot json\n{\"prompt\": 5}\n{}\n{\"promt\": \"a\"}\n" + deep +
               "\n{\"prompt\": \"a\", \"sampling_params\": {\"temperature\": -1}}\n"
               "{\"prompt\": \"a\", \"sampling_params\": {\"top_q\": 1}}\n"
-              "{\"prompt\": \"a\", \"sampling_params\": {\"stop\": \"x\"}}\n"
+              "{\"prompt\": \"a\", \"sampling_params\": {\"stop\": \"\"}}\n"
               "{\"prompt\": \"a\", \"sampling_params\": {\"max_tokens\": 1e400}}\n"
               "{\"prompt\": \"b\"}\n");
   EXPECT_EQ(r.status, 2);
@@ -151,8 +151,8 @@ TEST(Generate, RefusalsAreOneClearLine) {
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--max-tokens", "0"}, "max_tokens is 0");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--temperature", "nan"}, "temperature");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--top-p", "0"}, "top_p");
-  expect_refused({"generate", kTinyTales, "--prompt", "a", "--stop", "x"}, "stop");
-  expect_refused({"generate", kTinyTales, "--prompt", "a", "--presence-penalty", "1"},
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--stop", ""}, "stop");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--presence-penalty", "3"},
                  "presence_penalty");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--block-size", "20"}, "multiple of 16");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--device", "tpu"}, "tpu");

@@ -33,10 +33,14 @@ TEST(SamplingParams, EveryFieldOutOfRangeIsNamed) {
       {"prompt_logprobs", [](auto& p) { p.prompt_logprobs = -1; }},
       {"n is 0", [](auto& p) { p.n = 0; }},
       {"stop_token_ids", [](auto& p) { p.stop_token_ids = {-5}; }},
-      {"stop strings", [](auto& p) { p.stop = {"x"}; }},
-      {"presence_penalty", [](auto& p) { p.presence_penalty = 1; }},
-      {"frequency_penalty", [](auto& p) { p.frequency_penalty = 1; }},
-      {"repetition_penalty", [](auto& p) { p.repetition_penalty = 1.5; }},
+      {"stop", [](auto& p) { p.stop = {"x", ""}; }},
+      {"presence_penalty", [](auto& p) { p.presence_penalty = 2.5; }},
+      {"frequency_penalty", [](auto& p) { p.frequency_penalty = std::nan(""); }},
+      {"repetition_penalty", [](auto& p) { p.repetition_penalty = 0; }},
+      {"logit_bias", [](auto& p) { p.logit_bias = {{-1, 1.0}}; }},
+      {"logit_bias", [](auto& p) { p.logit_bias = {{5, 101.0}}; }},
+      {"allowed_token_ids", [](auto& p) { p.allowed_token_ids.emplace(); }},
+      {"bad_words", [](auto& p) { p.bad_words = {""}; }},
   };
   for (const auto& [name, change] : bad) {
     SamplingParams params;
@@ -50,7 +54,9 @@ TEST(SamplingParams, JsonFieldsHaveVllmsNames) {
       Json::parse(
           R"({"temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "max_tokens": 7, "min_tokens": 2,
                       "ignore_eos": true, "stop_token_ids": [3, 4], "logprobs": 2, "prompt_logprobs": null,
-                      "n": 3, "seed": 9, "skip_special_tokens": false})"),
+                      "n": 3, "seed": 9, "skip_special_tokens": false, "stop": "end",
+                      "presence_penalty": 0.5, "frequency_penalty": -0.5, "repetition_penalty": 1.25,
+                      "logit_bias": {"12": -1.5}, "allowed_token_ids": [12, 13], "bad_words": ["no"]})"),
       {}, "here");
   SamplingParams expected;
   expected.temperature = 0.5;
@@ -65,7 +71,21 @@ TEST(SamplingParams, JsonFieldsHaveVllmsNames) {
   expected.n = 3;
   expected.seed = 9;
   expected.skip_special_tokens = false;
+  expected.stop = {"end"};
+  expected.presence_penalty = 0.5;
+  expected.frequency_penalty = -0.5;
+  expected.repetition_penalty = 1.25;
+  expected.logit_bias = {{12, -1.5}};
+  expected.allowed_token_ids = {{12, 13}};
+  expected.bad_words = {"no"};
   EXPECT_EQ(p, expected);
+}
+
+TEST(SamplingParams, JsonNullKeepsTheDefault) {
+  SamplingParams defaults;
+  defaults.top_k = 5;
+  EXPECT_EQ(sampling_params_from_json(Json::parse(R"({"top_k": null, "stop": null})"), defaults, ""),
+            defaults);
 }
 
 TEST(SamplingParams, JsonOfAnotherTypeIsRefusedWithPlaceAndName) {
@@ -77,6 +97,11 @@ TEST(SamplingParams, JsonOfAnotherTypeIsRefusedWithPlaceAndName) {
       {R"({"stop_token_ids": [1e3]})", "stop_token_ids"},
       {R"({"ignore_eos": 1})", "ignore_eos"},
       {R"({"top_q": 1})", "top_q"},
+      {R"({"stop": [1]})", "stop"},
+      {R"({"logit_bias": {"-3": 1}})", "logit_bias"},
+      {R"({"logit_bias": {"3x": 1}})", "logit_bias"},
+      {R"({"logit_bias": [[3, 1]]})", "logit_bias"},
+      {R"({"allowed_token_ids": []})", "allowed_token_ids"},
       {R"([])", "object"},
   };
   for (const auto& [text, name] : bad)

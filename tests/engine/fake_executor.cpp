@@ -76,11 +76,11 @@ StepOutput FakeExecutor::run(const StepInput& input) {
     drawn.sequence = sample.sequence;
     if (model_.is_finite(chain)) {
       drawn.num_tokens = 1;
-      drawn.token_id = slot.last_token = model_.draw(chain, slot.setup.seed, slot.setup.choice);
+      drawn.token_id = model_.draw(chain, slot.setup().seed, slot.setup().choice);
     } else {
       drawn.status = SampleStatus::kNotFinite;
-      slot.last_token = 0;
     }
+    slot.push(drawn.token_id);
     output.samples.push_back(drawn);
   }
   for (const BlockCopy& copy : input.copies())

@@ -171,7 +171,7 @@ TEST(Sampling, StopTokenIdsEndTheAnswerAndAreNamed) {
   EXPECT_EQ(stopped.token_ids,
             std::vector<int32_t>(plain.token_ids.begin(), plain.token_ids.begin() + first + 1));
   EXPECT_EQ(stopped.finish_reason, "stop");
-  EXPECT_EQ(stopped.stop_reason, stop);
+  EXPECT_EQ(stopped.stop_reason, StopReason(stop));
   EXPECT_EQ(plain.text.find(stopped.text), 0u);
   EXPECT_EQ(stopped.text,
             llm.tokenizer().decode(std::span(plain.token_ids).first(static_cast<size_t>(first))));

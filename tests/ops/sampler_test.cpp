@@ -80,7 +80,17 @@ struct Reference {
 };
 
 Reference reference(std::vector<float> logits, const SampleRow& row) {
+  for (const TokenCount& token : row.counts) {
+    float& l = logits[token.id];
+    l = l > 0 ? l / row.repetition_penalty : l * row.repetition_penalty;
+    l -= row.frequency_penalty * static_cast<float>(token.in_answer);
+    if (token.in_answer > 0) l -= row.presence_penalty;
+  }
+  for (const TokenBias& b : row.biases) logits[b.id] += b.bias;
   for (const int32_t id : row.masked_ids) logits[id] = -kInfinity;
+  if (!row.allowed_ids.empty())
+    for (size_t i = 0; i < logits.size(); ++i)
+      if (!std::ranges::count(row.allowed_ids, static_cast<int32_t>(i))) logits[i] = -kInfinity;
   std::vector<float> value(logits.size());
   const bool greedy = row.temperature < 1e-5f;
   for (size_t i = 0; i < logits.size(); ++i)
@@ -159,6 +169,16 @@ TEST_P(SamplerGrid, DrawsTheDefinitionsTokenOnEveryInstructionSet) {
           std::vector<int32_t> masked;
           if (number % 2 == 1)
             for (int32_t id = 1; id < vocab; id += 7) masked.push_back(id);
+          std::vector<TokenCount> counts;
+          std::vector<TokenBias> biases;
+          std::vector<int32_t> allowed;
+          if (number % 4 >= 2)
+            for (int32_t id = 0; id < vocab; id += 3) {
+              counts.push_back({id, id % 4});
+              biases.push_back({static_cast<int32_t>(vocab) - 1 - id, static_cast<float>(id % 5) - 2.5f});
+            }
+          if (number % 8 == 5)
+            for (int32_t id = 0; id < vocab; id += 2) allowed.push_back(id);
           const SampleRow row = {.temperature = temperature,
                                  .top_p = top_p,
                                  .min_p = min_p,
@@ -166,7 +186,13 @@ TEST_P(SamplerGrid, DrawsTheDefinitionsTokenOnEveryInstructionSet) {
                                  .seed = uint64_t{0x123456789abcdef0} * (number + 1),
                                  .position = number * 7919,
                                  .choice = number % 5,
-                                 .masked_ids = masked};
+                                 .counts = counts,
+                                 .presence_penalty = 0.25f,
+                                 .frequency_penalty = 0.3f,
+                                 .repetition_penalty = number % 3 == 0 ? 1.0f : 1.4f,
+                                 .biases = biases,
+                                 .masked_ids = masked,
+                                 .allowed_ids = allowed};
           ++number;
           const Reference want = reference(logits, row);
           if (want.top_p_margin < 1e-6) {  // the sum's rounding decides

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "nanovllm/base/error.h"
+#include "nanovllm/base/machine.h"
 
 namespace nanovllm {
 namespace {

@@ -1,12 +1,12 @@
 #include "nanovllm/ops/cpu/cpu_backend.h"
 
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/machine.h"
 #include "nanovllm/ops/cpu/attention.h"
 #include "nanovllm/ops/cpu/elementwise.h"
 #include "nanovllm/ops/cpu/memory.h"
@@ -21,7 +21,7 @@ int choose_threads(int64_t asked) {
 #if defined(__SANITIZE_THREAD__)
   return 1;  // oneDNN's OpenMP is unknown to ThreadSanitizer
 #endif
-  return asked > 0 ? static_cast<int>(std::min<int64_t>(asked, 4096)) : omp_get_num_procs();
+  return asked > 0 ? static_cast<int>(std::min<int64_t>(asked, 4096)) : num_usable_cpus();
 }
 
 const PackedWeight& packed(const Weight& w) { return static_cast<const PackedWeight&>(w); }

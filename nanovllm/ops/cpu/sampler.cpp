@@ -79,7 +79,8 @@ class RowSampler {
  private:
   /// False where there is no distribution. best_logit_ and first_chunk_ are known afterwards.
   bool scan();
-  void mask(std::span<const int32_t> ids);
+  /// Penalties, biases and masks, on a copy of the logits; false where there are none.
+  bool adjust(const SampleRow& params);
   int32_t greedy() const;
   /// The worst token that can be drawn.
   Candidate worst_of_top_k(float at_least, int64_t k, float top_p);
@@ -105,12 +106,33 @@ bool RowSampler::scan() {
   return best_logit_ > -kInfinity;
 }
 
-void RowSampler::mask(std::span<const int32_t> ids) {
+bool RowSampler::adjust(const SampleRow& params) {
+  if (params.counts.empty() && params.biases.empty() && params.masked_ids.empty() &&
+      params.allowed_ids.empty())
+    return false;
+  const float* const raw = row_.logits;
   float* const copy = scratch_.logits();
-  std::memcpy(copy, row_.logits, static_cast<size_t>(row_.vocab) * sizeof(float));
-  for (const int32_t id : ids)
-    if (id >= 0 && id < row_.vocab) copy[id] = -kInfinity;
+  const auto in_vocabulary = [&](int32_t id) { return 0 <= id && id < row_.vocab; };
+  if (params.allowed_ids.empty()) {
+    std::memcpy(copy, raw, static_cast<size_t>(row_.vocab) * sizeof(float));
+  } else {
+    std::fill_n(copy, row_.vocab, -kInfinity);
+    for (const int32_t id : params.allowed_ids)
+      if (in_vocabulary(id)) copy[id] = raw[id];
+  }
+  for (const TokenCount& token : params.counts) {
+    if (!in_vocabulary(token.id)) continue;
+    float& logit = copy[token.id];
+    logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
+    logit -= params.frequency_penalty * static_cast<float>(token.in_answer);
+    if (token.in_answer > 0) logit -= params.presence_penalty;
+  }
+  for (const TokenBias& b : params.biases)
+    if (in_vocabulary(b.id)) copy[b.id] += b.bias;
+  for (const int32_t id : params.masked_ids)
+    if (in_vocabulary(id)) copy[id] = -kInfinity;
   row_.logits = copy;
+  return true;
 }
 
 int32_t RowSampler::greedy() const {
@@ -122,10 +144,7 @@ int32_t RowSampler::greedy() const {
 RowStatus RowSampler::sample(const SampleRow& params, int32_t& token) {
   token = 0;
   if (!scan()) return RowStatus::kNotFinite;
-  if (!params.masked_ids.empty()) {
-    mask(params.masked_ids);
-    if (!scan()) return RowStatus::kNotFinite;
-  }
+  if (adjust(params) && !scan()) return RowStatus::kNotFinite;
   row_.scale = 1 / params.temperature;
   best_ = best_logit_ * row_.scale;
   if (params.temperature < kGreedyTemperature || std::isinf(best_)) {

@@ -1,0 +1,83 @@
+#include "nanovllm/base/machine.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace nanovllm {
+
+namespace {
+
+constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
+
+// The next word as a number; "max" and whatever else is no number mean no limit.
+size_t read_number(std::istream& file) {
+  std::string text;
+  size_t value = kUnlimited;
+  if (file >> text) std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+size_t read_number(const std::string& path) {
+  std::ifstream file(path);
+  return read_number(file);
+}
+
+// Folders of this process's cgroup and of those around it.
+std::vector<std::string> cgroup_folders() {
+  std::ifstream file("/proc/self/cgroup");
+  std::string line, group;
+  while (std::getline(file, line))
+    if (line.starts_with("0::/")) group = line.substr(3);
+  if (group == "/") group.clear();
+  std::vector<std::string> folders;
+  for (;; group.resize(group.rfind('/'))) {
+    folders.push_back("/sys/fs/cgroup" + group);
+    if (group.empty()) return folders;
+  }
+}
+
+size_t machine_memory_available() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  size_t kib = 0;
+  while (file >> key >> kib) {
+    if (key == "MemAvailable:") return kib * 1024;
+    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+  }
+  return kUnlimited;
+}
+
+}  // namespace
+
+size_t available_host_memory() {
+  size_t left = machine_memory_available();
+  for (const std::string& folder : cgroup_folders()) {
+    const size_t limit = read_number(folder + "/memory.max");
+    const size_t used = read_number(folder + "/memory.current");
+    if (limit != kUnlimited && used != kUnlimited)
+      left = std::min(left, limit - std::min(limit, used));
+  }
+  return left;
+}
+
+int num_usable_cpus() {
+  cpu_set_t set;
+  size_t cpus = std::max(1U, std::thread::hardware_concurrency());
+  if (::sched_getaffinity(0, sizeof set, &set) == 0) cpus = static_cast<size_t>(CPU_COUNT(&set));
+  for (const std::string& folder : cgroup_folders()) {
+    std::ifstream file(folder + "/cpu.max");  // microseconds in each period of so many
+    const size_t quota = read_number(file), period = read_number(file);
+    if (quota != kUnlimited && period != kUnlimited && period > 0)
+      cpus = std::min(cpus, std::max<size_t>(1, (quota + period - 1) / period));
+  }
+  return static_cast<int>(cpus);
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,234 @@
+// Stop strings, penalties, biases and word lists on a real model.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+
+#include "goldens.h"
+#include "nanovllm/llm.h"
+
+namespace nanovllm::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+class Steering : public ::testing::Test {
+ protected:
+  static EngineConfig config() { return {.dtype = "float32", .kv_cache_memory_bytes = 64 << 20}; }
+  RequestOutput answer(const SamplingParams& params) { return generate_one(llm, prompt, params); }
+  /// Greedy, 40 tokens past every end token.
+  static SamplingParams greedy() {
+    SamplingParams params;
+    params.temperature = 0;
+    params.max_tokens = 40;
+    params.ignore_eos = true;
+    return params;
+  }
+
+  LLM llm{kTinyTales, config()};
+  std::vector<int32_t> prompt = llm.tokenizer().encode("Once upon a time");
+};
+
+TEST_F(Steering, StopStringCutsTheTextWhereverItLiesAndNothingOfItIsSent) {
+  const std::string whole = answer(greedy()).text;
+  ASSERT_GT(whole.size(), 60u);
+  // Across tokens, inside one, at the start and the end of the text, of every small length.
+  for (size_t at = 0; at + 9 < whole.size(); at += 7) {
+    for (const size_t length : {1u, 2u, 5u, 9u}) {
+      SamplingParams params = greedy();
+      params.stop = {"never in the text", whole.substr(at, length)};
+      const uint64_t id = llm.add_request(prompt, params);
+      std::string sent;
+      RequestOutput output;
+      while (!llm.is_finished()) {
+        for (const RequestUpdate& update : llm.step()) {
+          ASSERT_EQ(update.request_id, id);
+          sent += update.text;
+          if (update.finished) output = *update.finished;
+        }
+      }
+      EXPECT_EQ(output.text, whole.substr(0, whole.find(params.stop[1])));
+      EXPECT_EQ(sent, output.text);
+      EXPECT_EQ(output.finish_reason, "stop");
+      EXPECT_EQ(output.stop_reason, StopReason(params.stop[1]));
+      // What was sampled stays in token_ids, and no more than that.
+      const std::string sampled = llm.tokenizer().decode(output.token_ids);
+      EXPECT_NE(sampled.find(params.stop[1]), std::string::npos);
+      const std::string before =
+          llm.tokenizer().decode(std::span(output.token_ids).first(output.token_ids.size() - 1));
+      EXPECT_EQ(before.find(params.stop[1]), std::string::npos);
+    }
+  }
+}
+
+TEST_F(Steering, StopStringThatDoesNotComeKeepsNothingBack) {
+  const RequestOutput plain = answer(greedy());
+  SamplingParams params = greedy();
+  params.stop = {plain.text.substr(plain.text.size() - 5) + "and more"};
+  const RequestOutput output = answer(params);
+  EXPECT_EQ(output.text, plain.text);
+  EXPECT_EQ(output.finish_reason, "length");
+  EXPECT_EQ(output.stop_reason, std::nullopt);
+}
+
+TEST_F(Steering, StopStringsWaitForMinTokens) {
+  const RequestOutput plain = answer(greedy());
+  SamplingParams params = greedy();
+  params.stop = {"a"};
+  params.min_tokens = 20;
+  const RequestOutput output = answer(params);
+  EXPECT_GT(output.token_ids.size(), 20u);
+  EXPECT_LT(output.token_ids.size(), 40u);
+  EXPECT_TRUE(plain.text.starts_with(output.text));
+}
+
+TEST_F(Steering, StopStringsEndEachChoiceAlone) {
+  SamplingParams params;
+  params.n = 8;
+  params.seed = 3;
+  params.max_tokens = 40;
+  params.ignore_eos = true;
+  const RequestOutput plain = answer(params);
+  params.stop = {"the"};
+  const RequestOutput stopped = answer(params);
+  for (size_t i = 0; i < 8; ++i) {
+    const std::string& whole = plain.outputs[i].text;
+    const size_t at = whole.find("the");
+    EXPECT_EQ(stopped.outputs[i].text, whole.substr(0, at)) << i;
+    EXPECT_EQ(stopped.outputs[i].finish_reason, at == std::string::npos ? "length" : "stop") << i;
+  }
+}
+
+TEST_F(Steering, AfterAStopStringTheCacheGivesTheSameAnswers) {
+  const RequestOutput plain = answer(greedy());
+  SamplingParams params = greedy();
+  params.stop = {plain.text.substr(70, 6)};
+  const RequestOutput stopped = answer(params);
+  ASSERT_EQ(stopped.finish_reason, "stop");
+  std::vector<int32_t> longer = prompt;
+  longer.insert(longer.end(), stopped.token_ids.begin(), stopped.token_ids.end());
+  EngineConfig off = config();
+  off.enable_prefix_caching = false;
+  LLM fresh(kTinyTales, off);
+  EXPECT_EQ(generate_one(llm, longer, greedy()).token_ids,
+            generate_one(fresh, longer, greedy()).token_ids);
+}
+
+// The chosen token must be the best after the penalties, which shift log-probabilities as they
+// shift logits.
+TEST_F(Steering, PresenceAndFrequencyPenaltiesArePaidForTheAnswerAlone) {
+  SamplingParams params = greedy();
+  params.logprobs = 20;
+  params.presence_penalty = 0.7;
+  params.frequency_penalty = 0.4;
+  const RequestOutput output = answer(params);
+  EXPECT_NE(output.token_ids, answer(greedy()).token_ids);
+  std::map<int32_t, int> count;
+  for (size_t i = 0; i < output.token_ids.size(); ++i) {
+    const auto value = [&](const Logprob& e) {
+      const int n = count.contains(e.id) ? count[e.id] : 0;
+      return e.logprob - 0.4 * n - (n > 0 ? 0.7 : 0);
+    };
+    const double chosen = value(output.logprobs[i][0]);
+    for (const Logprob& other : output.logprobs[i]) EXPECT_GE(chosen, value(other) - 1e-5) << i;
+    ++count[output.token_ids[i]];
+  }
+}
+
+TEST_F(Steering, RepetitionPenaltyCoversThePrompt) {
+  SamplingParams params = greedy();
+  params.repetition_penalty = 1e6;  // a token of prompt or answer is as good as none
+  const RequestOutput output = answer(params);
+  std::set<int32_t> seen(prompt.begin(), prompt.end());
+  for (const int32_t token : output.token_ids) EXPECT_TRUE(seen.insert(token).second) << token;
+}
+
+TEST_F(Steering, PenaltiesAreTheSameAloneAheadAndPreempted) {
+  SamplingParams params = greedy();
+  params.temperature = 0.9;
+  params.seed = 11;
+  params.presence_penalty = 0.5;
+  params.repetition_penalty = 1.3;
+  params.bad_words = {" the"};
+  params.logit_bias = {{258, -2.0}};
+  const std::vector<int32_t> alone = answer(params).token_ids;
+  EngineConfig config = Steering::config();
+  config.async_scheduling = false;
+  LLM behind(kTinyTales, config);
+  EXPECT_EQ(generate_one(behind, prompt, params).token_ids, alone);
+
+  config = Steering::config();
+  config.block_size = 16;
+  config.max_model_len = 128;
+  config.num_gpu_blocks_override = 9;
+  LLM small(kTinyTales, config);
+  const std::vector<std::vector<int32_t>> crowd(12, prompt);
+  for (const RequestOutput& output : small.generate(crowd, params, false))
+    EXPECT_EQ(output.token_ids, alone);
+}
+
+TEST_F(Steering, BiasesAndAllowedTokensDecideWhatIsDrawn) {
+  SamplingParams params = greedy();
+  params.temperature = 1;
+  params.logit_bias = {{500, 100.0}};
+  for (const int32_t token : answer(params).token_ids) EXPECT_EQ(token, 500);
+
+  params = greedy();
+  params.temperature = 100;
+  params.allowed_token_ids = {{300, 7, 4000}};
+  std::set<int32_t> drawn;
+  for (const int32_t token : answer(params).token_ids) drawn.insert(token);
+  EXPECT_EQ(drawn, (std::set<int32_t>{7, 300, 4000}));
+
+  params.temperature = 1;
+  params.logit_bias = {{300, -100.0}, {7, -100.0}};
+  for (const int32_t token : answer(params).token_ids) EXPECT_EQ(token, 4000);
+}
+
+TEST_F(Steering, BadWordsAreNotWrittenAndTheirBeginningsAre) {
+  const RequestOutput plain = answer(greedy());
+  // The last token of a word of several tokens is forbidden only after the others.
+  const std::string word = llm.tokenizer().decode(std::span(plain.token_ids).subspan(5, 3));
+  SamplingParams params = greedy();
+  params.bad_words = {word};
+  const RequestOutput output = answer(params);
+  EXPECT_EQ(output.text.find(word), std::string::npos) << word;
+  EXPECT_TRUE(std::equal(output.token_ids.begin(), output.token_ids.begin() + 7,
+                         plain.token_ids.begin()));
+  EXPECT_NE(output.token_ids[7], plain.token_ids[7]);
+}
+
+TEST_F(Steering, IdsOutsideTheVocabularyAndEmptyListsAreRefusedByName) {
+  const std::pair<const char*, std::function<void(SamplingParams&)>> bad[] = {
+      {"logit_bias", [](auto& p) { p.logit_bias = {{1 << 20, 1.0}}; }},
+      {"allowed_token_ids", [](auto& p) { p.allowed_token_ids = {{5, 1 << 20}}; }},
+      {"allowed_token_ids", [](auto& p) { p.allowed_token_ids.emplace(); }},
+      {"UTF-8", [](auto& p) { p.stop = {"\xff"}; }},
+  };
+  for (const auto& [name, change] : bad) {
+    SamplingParams params;
+    change(params);
+    EXPECT_THAT([&] { llm.add_request(prompt, params); }, ThrowsMessage<UserError>(HasSubstr(name)));
+  }
+  LLM no_text(model_folder("llama"), {.dtype = "float32"});
+  SamplingParams params;
+  params.stop = {"x"};
+  EXPECT_THAT([&] { no_text.add_request(std::vector<int32_t>{5, 6}, params); },
+              ThrowsMessage<UserError>(HasSubstr("tokenizer")));
+}
+
+TEST_F(Steering, PromptsAndParametersCanBeWrittenInTheCall) {
+  const std::vector<std::vector<int32_t>> ids = {prompt};
+  EXPECT_EQ(llm.generate(ids, {.max_tokens = 2}, false).at(0).token_ids.size(), 2u);
+  EXPECT_EQ(llm.generate({{5, 6, 7}, {8}}, {.max_tokens = 2}, false).size(), 2u);
+  EXPECT_EQ(llm.generate({"a", "b"}, {.max_tokens = 2}, false).size(), 2u);
+  const std::vector<SamplingParams> each(1, {.max_tokens = 3});
+  EXPECT_EQ(llm.generate(ids, each, false).at(0).token_ids.size(), 3u);
+}
+
+}  // namespace
+}  // namespace nanovllm::testing
