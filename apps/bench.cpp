@@ -123,7 +123,7 @@ int throughput(const ThroughputOptions& options) {
       {"steps", after.steps - before.steps},
       {"device", setup.config.device},
       {"dtype", dtype_name(setup.dtype)}};
-  print_out(json.dump() + "\n");
+  print_out(dump_json(json) + "\n");
   return kExitOk;
 }
 
@@ -188,7 +188,7 @@ int latency(const LatencyOptions& options) {
         {"output_len", options.output_len},        {"prefill_s", prefill},
         {"decode_ms_per_step", decode_ms},         {"prefill_tokens_per_second", prefill_rate},
         {"output_tokens_per_second", output_rate}, {"total_s", total}};
-    print_out(json.dump() + "\n");
+    print_out(dump_json(json) + "\n");
   } else {
     print_out(fmt::format(
         "Batch {}, {} tokens in, {} out: prefill {:.4f}s ({:.1f}tok/s), decode {:.3f}ms a "

@@ -10,6 +10,9 @@ namespace nanovllm {
 using Command = std::function<int()>;
 
 void add_generate(CLI::App& app, Command& command);
+void add_chat(CLI::App& app, Command& command);
+/// tokenize, detokenize and render.
+void add_text_commands(CLI::App& app, Command& command);
 void add_info(CLI::App& app, Command& command);
 void add_bench(CLI::App& app, Command& command);
 

@@ -65,8 +65,8 @@ class Results {
     const Prompt& prompt = prompts_[next_];
     if (!json_) print_out(to_text(prompt, output));
     else if (!prompt.error.empty())
-      print_out(Json({{"index", next_}, {"error", prompt.error}}).dump() + "\n");
-    else print_out(to_json(output, static_cast<int64_t>(next_)).dump() + "\n");
+      print_out(dump_json({{"index", next_}, {"error", prompt.error}}) + "\n");
+    else print_out(dump_json(to_json(output, static_cast<int64_t>(next_))) + "\n");
   }
 
   const std::vector<Prompt>& prompts_;

@@ -46,7 +46,7 @@ int info(const InfoOptions& options) {
                        {"max_num_batched_tokens", setup.config.max_num_batched_tokens},
                        {"device", setup.config.device},
                        {"kernels", kernels}};
-    print_out(json.dump() + "\n");
+    print_out(dump_json(json) + "\n");
     return kExitOk;
   }
   constexpr double kMiB = 1 << 20;

@@ -37,10 +37,13 @@ int run(int argc, char** argv) {
   app.footer(
       "Examples:\n"
       "  nanovllm generate models/tiny-tales --prompt \"Once upon a time\"\n"
+      "  nanovllm chat models/tiny-tales\n"
       "  nanovllm info models/tiny-tales\n"
       "'nanovllm COMMAND --help' tells more about each.");
   Command command;
   add_generate(app, command);
+  add_chat(app, command);
+  add_text_commands(app, command);
   add_info(app, command);
   add_bench(app, command);
   try {

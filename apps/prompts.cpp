@@ -57,18 +57,28 @@ void PromptReader::render(const Json& messages, const Json& line, Prompt& prompt
 }
 
 Prompt PromptReader::from_text(const std::string& text) const {
+  if (chat) {
+    Json messages = Json::array();
+    if (!system.empty()) messages.push_back({{"role", "system"}, {"content", system}});
+    messages.push_back({{"role", "user"}, {"content", text}});
+    return from_messages(messages);
+  }
   Prompt prompt;
   prompt.params = defaults;
   prompt.text = text;
   try {
-    if (chat) {
-      Json messages = Json::array();
-      if (!system.empty()) messages.push_back({{"role", "system"}, {"content", system}});
-      messages.push_back({{"role", "user"}, {"content", text}});
-      render(messages, Json::object(), prompt);
-    } else {
-      encode(prompt, true);
-    }
+    encode(prompt, true);
+  } catch (const UserError& e) {
+    prompt.error = e.what();
+  }
+  return prompt;
+}
+
+Prompt PromptReader::from_messages(const Json& messages) const {
+  Prompt prompt;
+  prompt.params = defaults;
+  try {
+    render(messages, Json::object(), prompt);
   } catch (const UserError& e) {
     prompt.error = e.what();
   }

@@ -32,6 +32,7 @@ struct PromptReader {
 
   /// Never throws for what a line holds: the error is in the prompt.
   Prompt from_text(const std::string& text) const;
+  Prompt from_messages(const Json& messages) const;
   Prompt from_line(const std::string& line, int64_t line_number) const;
   /// A whole file, "-" for stdin; lines of white space are passed over. Throws UserError where it
   /// cannot be read.

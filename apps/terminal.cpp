@@ -33,7 +33,10 @@ void handle_signals() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-InterruptGuard::InterruptGuard() { guarded = 1; }
+InterruptGuard::InterruptGuard() {
+  num_interrupts = 0;
+  guarded = 1;
+}
 InterruptGuard::~InterruptGuard() { guarded = 0; }
 bool InterruptGuard::interrupted() { return num_interrupts > 0; }
 

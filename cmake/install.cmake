@@ -1,5 +1,6 @@
 # What `make install` puts below a prefix: bin/nanovllm, the shared library, the headers that llm.h needs, and the package
-# that find_package(nanovllm) reads, and what `nanovllm bench` reads.
+# that find_package(nanovllm) reads, what `nanovllm bench` reads,
+# and completion for bash.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -11,3 +12,4 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/nanovllmConfigVersion.cmake
                                  COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/nanovllmConfigVersion.cmake DESTINATION ${package_dir})
 install(FILES bench/nanovllm_256.jsonl DESTINATION ${CMAKE_INSTALL_DATADIR}/nanovllm)
+install(FILES apps/completion.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME nanovllm)

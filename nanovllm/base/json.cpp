@@ -55,4 +55,8 @@ Json parse_json(std::string_view text, const std::string& where) {
   }
 }
 
+std::string dump_json(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 }  // namespace nanovllm

@@ -13,4 +13,7 @@ using Json = nlohmann::ordered_json;
 /// levels or 20,000 keys of one object are refused. The last of equal keys wins, as in Python.
 Json parse_json(std::string_view text, const std::string& where);
 
+/// One line without its end. Bytes that are not UTF-8 become U+FFFD.
+std::string dump_json(const Json& json);
+
 }  // namespace nanovllm

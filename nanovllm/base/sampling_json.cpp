@@ -1,11 +1,13 @@
 #include "nanovllm/base/sampling_json.h"
 
 #include <charconv>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <map>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/mapped_file.h"
 
 namespace nanovllm {
 
@@ -136,6 +138,24 @@ SamplingParams sampling_params_from_json(const Json& json, SamplingParams params
     fail("{}: {}", where, e.what());
   }
   return params;
+}
+
+Json sampling_defaults(const std::string& folder) {
+  const std::string path = folder + "/generation_config.json";
+  Json defaults = Json::object();
+  if (!std::filesystem::exists(path)) return defaults;
+  const Json config = parse_json(read_file(path), path);
+  require(config.is_object(), "{}: not a JSON object", path);
+  const std::pair<const char*, const char*> names[] = {{"temperature", "temperature"},
+                                                       {"top_p", "top_p"},
+                                                       {"top_k", "top_k"},
+                                                       {"min_p", "min_p"},
+                                                       {"repetition_penalty", "repetition_penalty"},
+                                                       {"max_new_tokens", "max_tokens"}};
+  for (const auto& [theirs, ours] : names)
+    if (const auto at = config.find(theirs); at != config.end() && !at->is_null())
+      defaults[ours] = *at;
+  return defaults;
 }
 
 std::vector<int32_t> token_ids_from_json(const Json& json, const std::string& where) {

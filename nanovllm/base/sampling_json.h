@@ -12,6 +12,10 @@ namespace nanovllm {
 SamplingParams sampling_params_from_json(const Json& json, SamplingParams params,
                                          const std::string& where);
 
+/// The sampling values of FOLDER/generation_config.json under the names of SamplingParams
+/// (max_new_tokens as max_tokens), empty where there is no such file. Throws UserError.
+Json sampling_defaults(const std::string& folder);
+
 /// A JSON list of token ids. Throws UserError, beginning with `where`.
 std::vector<int32_t> token_ids_from_json(const Json& json, const std::string& where);
 

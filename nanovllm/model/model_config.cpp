@@ -10,6 +10,7 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/error.h"
 #include "nanovllm/base/mapped_file.h"
+#include "nanovllm/base/model_folder.h"
 
 namespace nanovllm {
 
@@ -207,24 +208,6 @@ DType parse_dtype(const Fields& config) {
   }
 }
 
-void require_folder(const std::string& folder) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(folder, ignored)) return;
-  require(!std::filesystem::exists(folder, ignored),
-          "{} is a file; a checkpoint folder in Hugging Face layout is needed", folder);
-  const bool is_id =  // OWNER/NAME, as the hub has it
-      std::count(folder.begin(), folder.end(), '/') == 1 && !folder.starts_with('/') &&
-      !folder.starts_with('.') && !folder.ends_with('/') &&
-      folder.find_first_not_of(
-          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-          "._-/") == std::string::npos;
-  const std::string id = is_id ? folder : "Qwen/Qwen3-0.6B";
-  fail(
-      "{}: no such folder; to download {}: pip install huggingface_hub; hf download {} "
-      "--local-dir {}",
-      folder, is_id ? "this model" : "a model", id, id.substr(id.find('/') + 1));
-}
-
 Json read_config(const std::string& path) {
   const MappedFile file(path);
   require(file.size() <= kMaxConfigBytes, "{}: {} bytes; at most {} are read", path, file.size(),
@@ -235,7 +218,7 @@ Json read_config(const std::string& path) {
 }  // namespace
 
 ModelConfig ModelConfig::load(const std::string& folder) {
-  require_folder(folder);
+  require_model_folder(folder);
   const std::string config = folder + "/config.json";
   const std::string generation_config = folder + "/generation_config.json";
   require(std::filesystem::exists(config),

@@ -90,7 +90,8 @@ Reference reference(std::vector<float> logits, const SampleRow& row) {
   for (const int32_t id : row.masked_ids) logits[id] = -kInfinity;
   if (!row.allowed_ids.empty())
     for (size_t i = 0; i < logits.size(); ++i)
-      if (!std::ranges::count(row.allowed_ids, static_cast<int32_t>(i))) logits[i] = -kInfinity;
+      if (!std::ranges::binary_search(row.allowed_ids, static_cast<int32_t>(i)))
+        logits[i] = -kInfinity;
   std::vector<float> value(logits.size());
   const bool greedy = row.temperature < 1e-5f;
   for (size_t i = 0; i < logits.size(); ++i)
@@ -175,7 +176,8 @@ TEST_P(SamplerGrid, DrawsTheDefinitionsTokenOnEveryInstructionSet) {
           if (number % 4 >= 2)
             for (int32_t id = 0; id < vocab; id += 3) {
               counts.push_back({id, id % 4});
-              biases.push_back({static_cast<int32_t>(vocab) - 1 - id, static_cast<float>(id % 5) - 2.5f});
+              biases.push_back(
+                  {static_cast<int32_t>(vocab) - 1 - id, static_cast<float>(id % 5) - 2.5f});
             }
           if (number % 8 == 5)
             for (int32_t id = 0; id < vocab; id += 2) allowed.push_back(id);

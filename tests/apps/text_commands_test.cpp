@@ -1,0 +1,135 @@
+// tokenize, detokenize, render and chat, run as the binary.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "nanovllm/base/json.h"
+#include "process.h"
+
+namespace nanovllm::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::string kTinyTales = std::string(NANOVLLM_SOURCE_DIR) + "/models/tiny-tales";
+
+std::string write_file(const std::string& name, const std::string& text) {
+  const std::string path = ::testing::TempDir() + "/nanovllm_" + name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+TEST(TokenizeCommand, LinesAndJsonGoThereAndBack) {
+  const Result ids = run({"tokenize", kTinyTales}, "Once upon a time\n\nHéllo, 世界!");
+  EXPECT_EQ(ids.status, 0) << ids.err;
+  const Result text = run({"detokenize", kTinyTales}, ids.out);
+  EXPECT_EQ(text.out, "Once upon a time\n\nHéllo, 世界!\n");
+
+  const Result json =
+      run({"tokenize", kTinyTales, "--json"}, "{\"text\": \"two\\nlines<|im_end|>\"}\n");
+  const Json row = Json::parse(json.out);
+  EXPECT_EQ(row["ids"].back(), 8168);
+  const std::string back = "{\"ids\": " + row["ids"].dump() + "}\n";
+  EXPECT_EQ(run({"detokenize", kTinyTales, "--json"}, back).out, "{\"text\":\"two\\nlines\"}\n");
+  EXPECT_EQ(run({"detokenize", kTinyTales, "--json", "--keep-special-tokens"}, back).out,
+            "{\"text\":\"two\\nlines<|im_end|>\"}\n");
+}
+
+TEST(TokenizeCommand, BadLinesAreToldAndTheOthersRun) {
+  const Result r = run({"tokenize", kTinyTales, "--json"}, "{}\nnot json\n{\"text\": \"a\"}\n");
+  EXPECT_EQ(r.status, 2);
+  EXPECT_THAT(r.out, HasSubstr("'text'"));
+  EXPECT_THAT(r.out, HasSubstr("not valid JSON"));
+  EXPECT_THAT(r.out, HasSubstr("{\"ids\":[64]}"));
+  const Result d = run({"detokenize", kTinyTales}, "64\n1 x 2\n");
+  EXPECT_EQ(d.status, 2);
+  EXPECT_EQ(d.out, "a\n");
+  EXPECT_EQ(d.err, "error: line 2: 'x' is not a token id\n");
+  EXPECT_THAT(run({"tokenize", "Qwen/Qwen3-0.6B"}).err, HasSubstr("hf download Qwen/Qwen3-0.6B"));
+}
+
+TEST(RenderCommand, RendersAFolderOrAFileAndItsErrorsAreAnswers) {
+  const std::string line =
+      R"({"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": true})"
+      "\n";
+  EXPECT_EQ(run({"render", kTinyTales}, line).out,
+            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n\n");
+
+  const std::string path = write_file(
+      "template.jinja", "{{ messages[0].content }}{{ tools is none }}{{ x.y.z if deep }}");
+  const Result r =
+      run({"render", path, "--json"}, line + "{\"messages\": [{}], \"deep\": true}\n" + "[]\n");
+  EXPECT_EQ(r.status, 0);
+  EXPECT_THAT(r.out, ::testing::StartsWith("{\"prompt\":\"HiTrue\"}\n{\"error\":"));
+  EXPECT_THAT(r.out, HasSubstr("line 1, column"));
+
+  const std::string broken = write_file("broken.jinja", "{% if %}");
+  const Result b = run({"render", broken, "--json"}, line);
+  EXPECT_EQ(b.status, 0);
+  EXPECT_THAT(b.out, ::testing::StartsWith("{\"error\":"));
+  EXPECT_EQ(run({"render", "/nowhere.jinja"}).status, 2);
+}
+
+TEST(ChatCommand, KeepsTheConversationUntilReset) {
+  const std::vector<std::string> chat = {"chat",         kTinyTales, "--sample-seed", "1",
+                                         "--max-tokens", "30",       "--no-thinking"};
+  const Result twice = run(chat, "introduce yourself\nAnd then?\n");
+  EXPECT_EQ(twice.status, 0) << twice.err;
+  const Result reset = run(chat, "introduce yourself\n/reset\nAnd then?\n");
+  EXPECT_EQ(reset.status, 0) << reset.err;
+  const Result alone = run(chat, "And then?\n");
+  // After /reset the question stands alone; in one conversation it does not.
+  EXPECT_TRUE(reset.out.ends_with(alone.out));
+  EXPECT_FALSE(twice.out.ends_with(alone.out));
+  EXPECT_EQ(twice.out.substr(0, twice.out.find('\n')), reset.out.substr(0, reset.out.find('\n')));
+}
+
+TEST(ChatCommand, SamplingValuesOfTheCheckpointHoldUnlessAnOptionSetsThem) {
+  // The same folder with a generation_config.json of its own.
+  const std::string folder = ::testing::TempDir() + "/nanovllm_chat_model";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directory(folder);
+  for (const auto& entry : std::filesystem::directory_iterator(kTinyTales))
+    if (entry.path().filename() != "generation_config.json")
+      std::filesystem::create_symlink(entry.path(),
+                                      std::filesystem::path(folder) / entry.path().filename());
+  std::ofstream(folder + "/generation_config.json")
+      << R"({"eos_token_id": [8168, 8166], "temperature": 1.5, "top_k": 1, "max_new_tokens": 5})";
+  const auto chat = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {"chat", folder, "--sample-seed", "4"});
+    const Result r = run(options, "introduce yourself\n");
+    EXPECT_EQ(r.status, 0) << r.err;
+    return r.out;
+  };
+  // top_k 1 is greedy.
+  const std::string greedy = chat({"--temperature", "0"});
+  EXPECT_EQ(chat({}), greedy);
+  EXPECT_NE(chat({"--generation-config", "vllm", "--temperature", "1.5"}), greedy);
+  EXPECT_NE(chat({"--top-k", "0"}), greedy);
+  EXPECT_GT(chat({"--temperature", "0", "--max-tokens", "30"}).size(), greedy.size());
+}
+
+TEST(ChatCommand, WhatItCannotDoIsOneLineAndTheConversationGoesOn) {
+  const Result r = run({"chat", kTinyTales, "--max-model-len", "64", "--max-tokens", "5"},
+                       "/foo\n" + std::string(4'000, 'x') + "\nhello\n");
+  EXPECT_EQ(r.status, 2);
+  EXPECT_EQ(r.num_error_lines(), 2) << r.err;
+  EXPECT_THAT(r.err, HasSubstr("'/foo' is not a command"));
+  EXPECT_THAT(r.err, HasSubstr("/reset"));
+  EXPECT_NE(r.out, "");
+}
+
+TEST(ChatCommand, InterruptEndsTheAnswerAndKeepsWhatWasPrinted) {
+  const Result r = Process{
+      .input = "tell me a story\n", .signal_when = [](const std::string& out) {
+        return out.empty() ? 0 : SIGINT;
+      }}.run({"chat", kTinyTales, "--ignore-eos"});
+  EXPECT_EQ(r.status, 130);
+  EXPECT_EQ(r.err, "");
+  EXPECT_TRUE(r.out.ends_with("\n"));
+}
+
+}  // namespace
+}  // namespace nanovllm::testing
