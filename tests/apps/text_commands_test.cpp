@@ -75,11 +75,11 @@ TEST(RenderCommand, RendersAFolderOrAFileAndItsErrorsAreAnswers) {
 TEST(ChatCommand, KeepsTheConversationUntilReset) {
   const std::vector<std::string> chat = {"chat",         kTinyTales, "--sample-seed", "1",
                                          "--max-tokens", "30",       "--no-thinking"};
-  const Result twice = run(chat, "introduce yourself\nAnd then?\n");
+  const Result twice = run(chat, "introduce yourself\nWhat did you say?\n");
   EXPECT_EQ(twice.status, 0) << twice.err;
-  const Result reset = run(chat, "introduce yourself\n/reset\nAnd then?\n");
+  const Result reset = run(chat, "introduce yourself\n/reset\nWhat did you say?\n");
   EXPECT_EQ(reset.status, 0) << reset.err;
-  const Result alone = run(chat, "And then?\n");
+  const Result alone = run(chat, "What did you say?\n");
   // After /reset the question stands alone; in one conversation it does not.
   EXPECT_TRUE(reset.out.ends_with(alone.out));
   EXPECT_FALSE(twice.out.ends_with(alone.out));
