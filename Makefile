@@ -35,6 +35,13 @@ asan tsan: deps  ## the test suite under address and undefined-behaviour sanitiz
 	cmake --build --preset $@
 	ctest --preset $@
 
+# Clang's, and only what the targets need: the kernels are written in GCC's own vectors.
+fuzz:  ## each parser on inputs that break it, FUZZ_SECONDS=60 each, under the sanitizers
+	@scripts/install_deps.sh fuzz
+	cmake --preset fuzz
+	cmake --build --preset fuzz
+	tests/fuzz/run.sh build/fuzz
+
 lint: configure  ## layers, formatting, clang-tidy
 	@scripts/install_deps.sh lint
 	scripts/check_layers.sh
@@ -48,4 +55,4 @@ install: build  ## into PREFIX, /usr/local by default
 clean:  ## remove build/
 	rm -rf build
 
-.PHONY: help demo test build release configure deps bench asan tsan lint install clean
+.PHONY: help demo test build release configure deps bench asan tsan fuzz lint install clean

@@ -66,6 +66,7 @@ Bpe::Bpe(const TokenizerJson& json, bool byte_level, const std::string& where)
       merge_shift_(table_shift(merges_.size())) {
   const Json& model = field(json.fields, "model", where);
   const std::string here = where + ": model";
+  require(model.is_object(), "{}: must be an object", here);
   // Files from before the type was written hold BPE.
   const std::string type = model.contains("type") ? string_field(model, "type", here) : "BPE";
   require(type == "BPE", "{}: '{}' is not supported; BPE is", here, type);

@@ -6,6 +6,14 @@
 
 namespace nanovllm {
 
+namespace {
+
+void require_grown_at_most(size_t max_bytes, size_t bytes) {
+  require(bytes <= max_bytes, "the tokenizer's steps make a text longer than {} bytes", max_bytes);
+}
+
+}  // namespace
+
 Normalizer::Normalizer(const Json& json, const std::string& where) {
   for (const Json* component : components(json, "normalizers", where)) {
     const std::string type = string_field(*component, "type", where);
@@ -27,6 +35,7 @@ Normalizer::Normalizer(const Json& json, const std::string& where) {
 }
 
 std::string_view Normalizer::normalize(std::string_view text, std::string& storage) const {
+  const size_t max_bytes = max_grown(text.size());
   for (const auto& step : steps_) {
     std::string changed;
     if (std::holds_alternative<Nfc>(step)) {
@@ -34,11 +43,12 @@ std::string_view Normalizer::normalize(std::string_view text, std::string& stora
       continue;
     } else if (const auto* prepend = std::get_if<Prepend>(&step)) {
       if (text.empty()) continue;
+      require_grown_at_most(max_bytes, text.size() + prepend->text.size());
       changed = prepend->text;
       changed += text;
     } else {
       const auto& replace = std::get<Replace>(step);
-      changed = replace_all(text, replace.what, replace.with);
+      changed = replace_all(text, replace.what, replace.with, max_bytes);
     }
     storage = std::move(changed);
     text = storage;
@@ -46,14 +56,17 @@ std::string_view Normalizer::normalize(std::string_view text, std::string& stora
   return text;
 }
 
-std::string replace_all(std::string_view text, std::string_view what, std::string_view with) {
+std::string replace_all(std::string_view text, std::string_view what, std::string_view with,
+                        size_t max_bytes) {
   std::string out;
   out.reserve(text.size());
   size_t done = 0;
   for (size_t at; (at = text.find(what, done)) != std::string_view::npos; done = at + what.size()) {
+    require_grown_at_most(max_bytes, out.size() + (at - done) + with.size());
     out.append(text, done, at - done);
     out += with;
   }
+  require_grown_at_most(max_bytes, out.size() + (text.size() - done));
   out.append(text, done);
   return out;
 }

@@ -6,6 +6,7 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/text/normalizer.h"
 #include "nanovllm/text/tokenizer_json.h"
+#include "nanovllm/text/utf8.h"
 #include "nanovllm/text/words.h"
 
 namespace nanovllm {
@@ -66,6 +67,7 @@ PreTokenizer::Split PreTokenizer::make_split(const Json& json, const std::string
 }
 
 PreTokenizer::PreTokenizer(const Json& json, const std::string& where) {
+  bool has_metaspace = false;
   for (const Json* component : components(json, "pretokenizers", where)) {
     const std::string type = string_field(*component, "type", where);
     const std::string here = fmt::format("{}: {}", where, type);
@@ -80,7 +82,11 @@ PreTokenizer::PreTokenizer(const Json& json, const std::string& where) {
         stages_.emplace_back(make_regex_split(kGpt2Pattern, here));
     } else if (type == "Metaspace") {
       const std::string replacement = string_field(*component, "replacement", here);
-      require(!replacement.empty(), "{}: the replacement is empty", here);
+      require(!replacement.empty() &&
+                  static_cast<size_t>(utf8_len(replacement[0])) == replacement.size(),
+              "{}: the replacement must be one character", here);
+      // Each puts one in front of every piece, so that cutting and joining by turns would double.
+      require(!std::exchange(has_metaspace, true), "{}: only one is supported", here);
       // Files before tokenizers 0.15 say add_prefix_space instead of prepend_scheme, and always
       // split.
       const bool old_prepend = bool_field(*component, "add_prefix_space", true, here);

@@ -10,6 +10,11 @@ namespace nanovllm {
 
 namespace {
 
+// What is beside the vocabulary and the merges is small; ordered_json looks each key up among all
+// before it, and each component of a pipeline is a call within the one before it.
+constexpr size_t kMaxFields = 1000;
+constexpr size_t kMaxComponents = 100;
+
 // Reads JSON text from left to right. It is exact for objects, arrays of strings, strings and
 // integers; other values are cut out whole and left to parse_json().
 class Scanner {
@@ -73,7 +78,8 @@ class Scanner {
     int64_t id = -1;
     const auto [after, error] = std::from_chars(p_, end_, id);
     const bool fraction = after < end_ && (*after == '.' || *after == 'e' || *after == 'E');
-    require(error == std::errc() && !fraction && id >= 0 && id < kMaxTokens,
+    const bool padded = after - p_ > 1 && *p_ == '0';
+    require(error == std::errc() && !fraction && !padded && *p_ != '-' && id < kMaxTokens,
             "{}: model.vocab: the id of '{}', at byte {}, must be an integer of 0 to {}", where_,
             token, p_ - begin_, kMaxTokens - 1);
     p_ = after;
@@ -127,6 +133,7 @@ TokenizerJson read_tokenizer_json(std::string_view text, const std::string& wher
   TokenizerJson out;
   Scanner scanner(text, where, out.unescaped);
   const auto keep = [&](Json& object, std::string_view key) {
+    require(object.size() < kMaxFields, "{}: an object with more than {} keys", where, kMaxFields);
     object[std::string(key)] = parse_json(scanner.value(), fmt::format("{}: {}", where, key));
   };
   const auto read_merge = [&] {
@@ -195,6 +202,7 @@ std::vector<const Json*> components(const Json& json, const char* list_key,
   require(list.is_array(), "{}: '{}' must be a list", where, list_key);
   for (const Json& member : list)
     for (const Json* component : components(member, list_key, where)) out.push_back(component);
+  require(out.size() <= kMaxComponents, "{}: more than {} components", where, kMaxComponents);
   return out;
 }
 

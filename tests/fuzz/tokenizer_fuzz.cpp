@@ -1,0 +1,47 @@
+// tokenizer.json; behind lines of dashes a text to encode and a tokenizer_config.json.
+
+#include "nanovllm/text/tokenizer.h"
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/base/json.h"
+#include "nanovllm/text/chat_template.h"
+#include "nanovllm/text/utf8.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace nanovllm {
+namespace {
+
+void encode_and_decode(const Tokenizer& tokenizer, std::string_view text) {
+  std::vector<int32_t> ids;
+  expect_user_errors_only([&] { ids = tokenizer.encode(text); });
+  for (const bool skip : {true, false})
+    check(is_utf8(tokenizer.decode(ids, skip)), "decoded text is not UTF-8");
+  for (const int32_t id : ids) check(id >= 0, "encoded to the id {}", id);
+}
+
+}  // namespace
+}  // namespace nanovllm
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace nanovllm;
+  static const InputFolder folder;
+  std::string_view rest = text_of(data, size);
+  const std::string_view tokenizer_json = take_part(rest), text = take_part(rest), config = rest;
+
+  expect_user_errors_only([&] {
+    const auto tokenizer = Tokenizer::parse(tokenizer_json, "tokenizer.json");
+    // It is read by a scanner of its own, which must not take what is no JSON.
+    check(Json::accept(tokenizer_json), "a tokenizer out of a text that is no JSON");
+    encode_and_decode(*tokenizer, text);
+    encode_and_decode(*tokenizer, tokenizer_json.substr(0, 2000));
+  });
+  if (config.empty()) return 0;
+  folder.write("tokenizer.json", tokenizer_json);
+  folder.write("tokenizer_config.json", config);
+  expect_user_errors_only([&] {
+    const auto tokenizer = Tokenizer::load(folder.path());
+    encode_and_decode(*tokenizer, text);
+  });
+  expect_user_errors_only([&] { ChatTemplate::load(folder.path()); });
+  return 0;
+}
