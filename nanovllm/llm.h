@@ -76,7 +76,8 @@ class __attribute__((visibility("default"))) LLM {
                                       std::optional<bool> use_tqdm = std::nullopt) {
     return generate_all(prompts, sampling_params, use_tqdm);
   }
-  /// The same for prompts written out in the call, generate({"a", "b"}) and generate({{1, 2}, {3}}).
+  /// The same for prompts written out in the call, generate({"a", "b"}) and generate({{1, 2},
+  /// {3}}).
   std::vector<RequestOutput> generate(std::initializer_list<const char*> prompts,
                                       const SamplingParams& sampling_params = {},
                                       std::optional<bool> use_tqdm = std::nullopt) {

@@ -36,8 +36,7 @@ void add_setup(StepArrays& arrays, const Sequence& seq) {
     setup.masked_before = static_cast<int32_t>(seq.num_prompt_tokens + p.min_tokens);
     add_list(arrays.setup_ids, setup.num_masked_ids, *seq.stop_ids);
   }
-  if (p.allowed_token_ids)
-    add_list(arrays.setup_ids, setup.num_allowed_ids, *p.allowed_token_ids);
+  if (p.allowed_token_ids) add_list(arrays.setup_ids, setup.num_allowed_ids, *p.allowed_token_ids);
   if (seq.bad_words) add_list(arrays.setup_ids, setup.num_bad_word_ids, *seq.bad_words);
   if (setup.has_penalties() || setup.num_bad_word_ids > 0) {
     add_list(arrays.setup_ids, setup.num_tokens, seq.token_ids);

@@ -78,15 +78,14 @@ bool Request::apply(const SequenceUpdate& change, const StepOutput& output, Requ
     // A token that ends the answer is shown only if it is a special one and those are kept.
     const bool shown = seq.finish_reason != FinishReason::kStop ||
                        (tokenizer_ != nullptr && tokenizer_->is_special(token));
-    if (choice.detokenizer && shown)
-      add_text(choice, choice.detokenizer->push(token), update.text);
+    if (choice.detokenizer && shown) add_text(choice, choice.detokenizer->push(token), update.text);
     if (seq.finish_reason == FinishReason::kStop &&
         std::ranges::count(params_->stop_token_ids, token) > 0)
       choice.output.stop_reason = token;
   } else {
-    choice.output.error =
-        fmt::format("nothing can be drawn at token {}: the logits are not finite, or none is allowed",
-                    seq.num_known());
+    choice.output.error = fmt::format(
+        "nothing can be drawn at token {}: the logits are not finite, or none is allowed",
+        seq.num_known());
   }
   if (seq.choice == 0) output_.num_cached_tokens = seq.num_cached_tokens.value_or(0);
   const bool stopped = choice.stop_strings && choice.stop_strings->matched();
@@ -123,8 +122,7 @@ void Request::abort(RequestUpdate& update) {
 
 void Request::end(Choice& choice, FinishReason reason, std::string& new_text) {
   const auto stop_found = [&] { return choice.stop_strings && choice.stop_strings->matched(); };
-  if (choice.detokenizer && !stop_found())
-    add_text(choice, choice.detokenizer->finish(), new_text);
+  if (choice.detokenizer && !stop_found()) add_text(choice, choice.detokenizer->finish(), new_text);
   if (stop_found()) {
     reason = FinishReason::kStop;
     choice.output.stop_reason = *choice.stop_strings->matched();

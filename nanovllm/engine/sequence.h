@@ -26,7 +26,7 @@ struct Sequence {
   uint64_t request_id = 0;
   int32_t choice = 0;
   std::shared_ptr<const SamplingParams> params;
-  std::shared_ptr<const std::vector<int32_t>> stop_ids;  ///< end tokens and stop_token_ids, sorted
+  std::shared_ptr<const std::vector<int32_t>> stop_ids;   ///< end tokens and stop_token_ids, sorted
   std::shared_ptr<const std::vector<int32_t>> bad_words;  ///< as StepInput's slots have them
   uint64_t seed = 0;
   uint64_t cache_salt = 0;  ///< prompts of different salts share no blocks

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/machine.h"
 #include "nanovllm/base/logging.h"
+#include "nanovllm/base/machine.h"
 #include "nanovllm/runtime/model_runner.h"
 
 namespace nanovllm {

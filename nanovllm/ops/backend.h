@@ -68,8 +68,10 @@ struct SampleRow {
   uint64_t seed = 0;
   uint32_t position = 0;  ///< index of the drawn token in the whole sequence
   uint32_t choice = 0;
-  // The logit l of a token in `counts` becomes (l > 0 ? l / repetition : l * repetition) - frequency
-  // * in_answer - (presence if in_answer > 0); then its bias is added. Each id stands once in a list.
+  // The logit l of a token in `counts` becomes (l > 0 ? l / repetition : l * repetition) -
+  // frequency
+  // * in_answer - (presence if in_answer > 0); then its bias is added. Each id stands once in a
+  // list.
   std::span<const TokenCount> counts = {};
   float presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
   std::span<const TokenBias> biases = {};

@@ -33,12 +33,21 @@ TEST(SamplingParams, EveryFieldOutOfRangeIsNamed) {
       {"prompt_logprobs", [](auto& p) { p.prompt_logprobs = -1; }},
       {"n is 0", [](auto& p) { p.n = 0; }},
       {"stop_token_ids", [](auto& p) { p.stop_token_ids = {-5}; }},
-      {"stop", [](auto& p) { p.stop = {"x", ""}; }},
+      {"stop",
+       [](auto& p) {
+         p.stop = {"x", ""};
+       }},
       {"presence_penalty", [](auto& p) { p.presence_penalty = 2.5; }},
       {"frequency_penalty", [](auto& p) { p.frequency_penalty = std::nan(""); }},
       {"repetition_penalty", [](auto& p) { p.repetition_penalty = 0; }},
-      {"logit_bias", [](auto& p) { p.logit_bias = {{-1, 1.0}}; }},
-      {"logit_bias", [](auto& p) { p.logit_bias = {{5, 101.0}}; }},
+      {"logit_bias",
+       [](auto& p) {
+         p.logit_bias = {{-1, 1.0}};
+       }},
+      {"logit_bias",
+       [](auto& p) {
+         p.logit_bias = {{5, 101.0}};
+       }},
       {"allowed_token_ids", [](auto& p) { p.allowed_token_ids.emplace(); }},
       {"bad_words", [](auto& p) { p.bad_words = {""}; }},
   };
@@ -84,8 +93,9 @@ TEST(SamplingParams, JsonFieldsHaveVllmsNames) {
 TEST(SamplingParams, JsonNullKeepsTheDefault) {
   SamplingParams defaults;
   defaults.top_k = 5;
-  EXPECT_EQ(sampling_params_from_json(Json::parse(R"({"top_k": null, "stop": null})"), defaults, ""),
-            defaults);
+  EXPECT_EQ(
+      sampling_params_from_json(Json::parse(R"({"top_k": null, "stop": null})"), defaults, ""),
+      defaults);
 }
 
 TEST(SamplingParams, JsonOfAnotherTypeIsRefusedWithPlaceAndName) {

@@ -197,28 +197,38 @@ TEST_F(Steering, BadWordsAreNotWrittenAndTheirBeginningsAre) {
   params.bad_words = {word};
   const RequestOutput output = answer(params);
   EXPECT_EQ(output.text.find(word), std::string::npos) << word;
-  EXPECT_TRUE(std::equal(output.token_ids.begin(), output.token_ids.begin() + 7,
-                         plain.token_ids.begin()));
+  EXPECT_TRUE(
+      std::equal(output.token_ids.begin(), output.token_ids.begin() + 7, plain.token_ids.begin()));
   EXPECT_NE(output.token_ids[7], plain.token_ids[7]);
 }
 
 TEST_F(Steering, IdsOutsideTheVocabularyAndEmptyListsAreRefusedByName) {
   const std::pair<const char*, std::function<void(SamplingParams&)>> bad[] = {
-      {"logit_bias", [](auto& p) { p.logit_bias = {{1 << 20, 1.0}}; }},
-      {"allowed_token_ids", [](auto& p) { p.allowed_token_ids = {{5, 1 << 20}}; }},
+      {"logit_bias",
+       [](auto& p) {
+         p.logit_bias = {{1 << 20, 1.0}};
+       }},
+      {"allowed_token_ids",
+       [](auto& p) {
+         p.allowed_token_ids = {{5, 1 << 20}};
+       }},
       {"allowed_token_ids", [](auto& p) { p.allowed_token_ids.emplace(); }},
       {"UTF-8", [](auto& p) { p.stop = {"\xff"}; }},
   };
   for (const auto& [name, change] : bad) {
     SamplingParams params;
     change(params);
-    EXPECT_THAT([&] { llm.add_request(prompt, params); }, ThrowsMessage<UserError>(HasSubstr(name)));
+    EXPECT_THAT([&] { llm.add_request(prompt, params); },
+                ThrowsMessage<UserError>(HasSubstr(name)));
   }
   LLM no_text(model_folder("llama"), {.dtype = "float32"});
   SamplingParams params;
   params.stop = {"x"};
-  EXPECT_THAT([&] { no_text.add_request(std::vector<int32_t>{5, 6}, params); },
-              ThrowsMessage<UserError>(HasSubstr("tokenizer")));
+  EXPECT_THAT(
+      [&] {
+        no_text.add_request(std::vector<int32_t>{5, 6}, params);
+      },
+      ThrowsMessage<UserError>(HasSubstr("tokenizer")));
 }
 
 TEST_F(Steering, PromptsAndParametersCanBeWrittenInTheCall) {
