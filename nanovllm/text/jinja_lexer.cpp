@@ -197,27 +197,29 @@ class Lexer {
       while (is_decimal(at(pos_))) ++pos_;
     };
     skip_digits();
-    Type type = Type::kInteger;
+    bool is_float = false;
     if (begin == 0 || source_[begin - 1] != '.') {  // a.0.5 are two subscripts
       if (at(pos_) == '.' && is_decimal(at(pos_ + 1))) {
-        type = Type::kFloat;
+        is_float = true;
         ++pos_;
         skip_digits();
       }
       const size_t sign = at(pos_ + 1) == '+' || at(pos_ + 1) == '-' ? 1 : 0;
       if ((at(pos_) == 'e' || at(pos_) == 'E') && is_decimal(at(pos_ + 1 + sign))) {
-        type = Type::kFloat;
+        is_float = true;
         pos_ += 1 + sign;
         skip_digits();
       }
     }
     const std::string digits(source_.substr(begin, pos_ - begin));
-    if (type == Type::kFloat) return add(type, begin, digits, std::strtod(digits.c_str(), nullptr));
-    uint64_t value = 0;
-    const char* end = digits.data() + digits.size();
-    if (std::from_chars(digits.data(), end, value).ec != std::errc())
-      throw TemplateError("an integer above 64 bits", begin);
-    add(type, begin, digits, static_cast<Int>(value));
+    Value value = std::strtod(digits.c_str(), nullptr);
+    if (!is_float) {
+      const std::optional<Int> integer = parse_integer(digits);
+      if (!integer || *integer > Int{UINT64_MAX})
+        throw TemplateError("an integer above 64 bits", begin);
+      value = *integer;
+    }
+    add(Type::kNumber, begin, digits, std::move(value));
   }
 
   void read_string(char mark) {

@@ -18,8 +18,7 @@ struct Token {
     kBlockEnd,
     kName,
     kString,
-    kInteger,
-    kFloat,
+    kNumber,
     kOperator,
     kEnd
   };

@@ -12,28 +12,30 @@ namespace nanovllm::jinja {
 namespace {
 
 void write_repr(Writer& out, const Value& v) {
-  out.budget().step();
+  out.budget.step();
+  const auto between = [&](std::string_view open, const auto& items, auto write_item) {
+    for (bool first = true; const auto& item : items) {
+      out.add(std::exchange(first, false) ? open : ", ");
+      write_item(item);
+    }
+    if (items.empty()) out.add(open);
+  };
+  const auto write_value = [&](const Value& item) { write_repr(out, item); };
+  const Sequence* list = v.sequence();
   if (v.is_string()) {
     out.add(v.is_markup() ? fmt::format("Markup({})", quote(v.string())) : quote(v.string()));
-  } else if (const Sequence* list = v.sequence()) {
-    const bool is_list = list->kind == Sequence::Kind::kList;
-    if (!list->is_plain()) out.add(list->name);
-    if (list->kind == Sequence::Kind::kRange || list->kind == Sequence::Kind::kIterator) return;
-    out.add(is_list ? "[" : list->is_plain() ? "(" : "([");
-    for (size_t i = 0; i < list->items.size(); ++i) {
-      if (i > 0) out.add(", ");
-      write_repr(out, list->items[i]);
-    }
-    if (!is_list && list->is_plain() && list->items.size() == 1) out.add(",");
-    out.add(is_list ? "]" : list->is_plain() ? ")" : "])");
+  } else if (list != nullptr && list->kind == Sequence::Kind::kList) {
+    between("[", list->items, write_value);
+    out.add("]");
+  } else if (list != nullptr && list->kind == Sequence::Kind::kTuple) {
+    between("(", list->items, write_value);
+    out.add(list->items.size() == 1 ? ",)" : ")");
   } else if (const Dict* dict = v.dict()) {
-    out.add("{");
-    for (size_t i = 0; i < dict->items.size(); ++i) {
-      if (i > 0) out.add(", ");
-      write_repr(out, dict->items[i].first);
+    between("{", dict->items, [&](const auto& item) {
+      write_value(item.first);
       out.add(": ");
-      write_repr(out, dict->items[i].second);
-    }
+      write_value(item.second);
+    });
     out.add("}");
   } else if (v.is_undefined()) {
     out.add("Undefined");
@@ -46,7 +48,7 @@ void write_repr(Writer& out, const Value& v) {
   } else if (v.is_float()) {
     out.add(float_repr(v.number()));
   } else {
-    out.add(fmt::format("<{}>", v.type_name()));
+    raise("a {} cannot be printed{}", v.type_name(), list == nullptr ? "" : ": use |list");
   }
 }
 
@@ -83,11 +85,11 @@ std::string json_scalar(const Value& v) {
 }
 
 void write_json(Writer& out, const Value& v, const JsonStyle& style, size_t level) {
-  out.budget().step();
+  out.budget.step();
   const auto new_line = [&](size_t at_level) {
     if (!style.pretty) return;
     out.add("\n");
-    out.fill(at_level, style.indent);
+    for (size_t i = 0; i < at_level; ++i) out.add(style.indent);
   };
   const Sequence* list = v.sequence();
   if (v.is_string()) {
@@ -108,9 +110,8 @@ void write_json(Writer& out, const Value& v, const JsonStyle& style, size_t leve
     auto items = v.dict()->items;
     if (items.empty()) return out.add("{}");
     if (style.sort_keys)
-      std::stable_sort(items.begin(), items.end(), [&](const auto& a, const auto& b) {
-        return compare(a.first, b.first, "<", out.budget()) == -1;
-      });
+      std::ranges::stable_sort(
+          items, [&](const auto& a, const auto& b) { return less(a.first, b.first, out.budget); });
     out.add("{");
     for (size_t i = 0; i < items.size(); ++i) {
       if (i > 0) out.add(style.item_separator);
