@@ -275,11 +275,16 @@ Body Parser::parse_call_block() {
   };
 }
 
-Template::Template(std::string_view source, std::string where)
-    : source_(normalize_source(source)), where_(std::move(where)) {
+Template::Template(std::string_view source, std::string where) : where_(std::move(where)) {
   require(is_utf8(source), "{}: not UTF-8", where_);
+  // As Jinja2 does before all else: line ends become "\n", and one at the very end is dropped.
+  for (char previous = '\0'; const char c : source) {
+    if (c != '\n' || previous != '\r') source_ += c == '\r' ? '\n' : c;
+    previous = c;
+  }
+  if (source_.ends_with('\n')) source_.pop_back();
   try {
-    body_ = Parser(source_, names_).parse_body({});
+    body_ = Parser(source_, names_).parse();
   } catch (const TemplateError& error) {
     report(error);
   }

@@ -8,9 +8,33 @@
 #include <vector>
 
 #include "nanovllm/text/jinja_interpreter.h"
-#include "nanovllm/text/jinja_lexer.h"
 
 namespace nanovllm::jinja {
+
+struct Token {
+  enum class Type {
+    kData,
+    kVariableBegin,
+    kVariableEnd,
+    kBlockBegin,
+    kBlockEnd,
+    kName,
+    kString,
+    kNumber,
+    kOperator,
+    kEnd
+  };
+  Type type;
+  size_t offset;     // where it begins in the source
+  std::string text;  // of a string: with its escapes replaced
+  Value value;       // of a number
+
+  bool is(Type wanted, std::string_view written) const { return type == wanted && text == written; }
+};
+
+/// The tokens of a template, with the whitespace rules of trim_blocks and lstrip_blocks applied.
+/// The last one is kEnd. Throws TemplateError.
+std::vector<Token> tokenize(std::string_view source);
 
 /// What the arguments of calls, filters and tests are written as: f(a, k=b, *c, **d).
 struct CallArgs {
@@ -32,12 +56,14 @@ class Parser {
   Parser(std::string_view source, std::vector<std::string>& names)
       : tokens_(tokenize(source)), names_(names) {}
 
-  /// Up to a tag named in `ends`, whose name is the next token; with none, up to the end of the
-  /// template.
-  Body parse_body(Names ends);
+  Body parse() { return parse_body({}); }
 
  private:
   using Type = Token::Type;
+
+  /// Up to a tag named in `ends`, whose name is the next token; with none, up to the end of the
+  /// template.
+  Body parse_body(Names ends);
 
   const Token& now() const { return tokens_[pos_]; }
   const Token& take();

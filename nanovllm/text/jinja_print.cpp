@@ -1,12 +1,12 @@
-#include "nanovllm/text/jinja_value.h"
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 
+#include "nanovllm/text/jinja_builtins.h"
 #include "nanovllm/text/jinja_text.h"
 
-// How values become text: str(), repr() and json.dumps().
+// How values become text: str(), repr(), json.dumps() and what formats.
 namespace nanovllm::jinja {
 
 namespace {
@@ -168,6 +168,92 @@ std::string float_repr(double d) {
   std::string text(buffer, end.ptr);
   if (plain && text.find('.') == std::string::npos) text += ".0";
   return text;
+}
+
+namespace {
+
+/// No template uses widths and the like: they are errors.
+void add_formatted(Writer& out, const Value& v, std::string_view type) {
+  if (type == "s" && v.is_string()) return out.add(v.string());
+  if (type != "d" || !v.is_integer())
+    raise("the format {} is unknown or does not fit a value of type '{}'", quote(type),
+          v.type_name());
+  out.add(fmt::format("{}", v.integer()));
+}
+
+const Value& pick(const Args& args, size_t i) {
+  if (i >= args.positional.size()) raise("not enough arguments for the format");
+  return args.positional[i];
+}
+
+const Value& pick(const Args& args, std::string_view name) {
+  const auto found = std::ranges::find(args.named, name, &std::pair<std::string, Value>::first);
+  if (found == args.named.end()) raise("nothing is given for {} in the format", quote(name));
+  return found->second;
+}
+
+}  // namespace
+
+/// %s, %r, %d and %i, and %(name)s.
+std::string format_percent(std::string_view format, const Args& args, Budget& budget) {
+  Writer out(budget);
+  size_t next = 0;  // argument
+  for (size_t i = 0; i < format.size(); ++i) {
+    const size_t percent = std::min(format.find('%', i), format.size());
+    out.add(format.substr(i, percent - i));
+    i = percent + 1;
+    if (percent == format.size()) break;
+    if (format.substr(i).starts_with('%')) {
+      out.add("%");
+      continue;
+    }
+    const Value* named = nullptr;
+    if (format.substr(i).starts_with('(')) {
+      const size_t end = std::min(format.find(')', i), format.size() - 1);
+      named = &pick(args, format.substr(i + 1, end - i - 1));
+      i = end + 1;
+    }
+    const Value& v = named != nullptr ? *named : pick(args, next++);
+    std::string_view type = format.substr(std::min(i, format.size()), 1);
+    if (type == "i") type = "d";
+    if (type == "s") write(out, v);
+    else if (type == "r") write_repr(out, v);
+    else if (v.is_float() && std::fabs(v.number()) < 1e38)
+      add_formatted(out, static_cast<Int>(v.number()), type);
+    else add_formatted(out, v, type);
+  }
+  if (args.named.empty() && next < args.positional.size())
+    raise("not all arguments converted during string formatting");
+  return out.take();
+}
+
+/// {}, {0} and {name}, and {:d} and {:s}.
+std::string format_braces(std::string_view format, const Args& args, Budget& budget) {
+  Writer out(budget);
+  size_t next = 0;  // argument
+  for (size_t i = 0; i < format.size(); ++i) {
+    const size_t brace = std::min(format.find_first_of("{}", i), format.size());
+    out.add(format.substr(i, brace - i));
+    i = brace + 1;
+    if (brace == format.size()) break;
+    if (i < format.size() && format[i] == format[brace]) {
+      out.add(format.substr(i, 1));
+      continue;
+    }
+    const size_t end = format.find('}', i);
+    if (format[brace] == '}' || end == kNotFound)
+      raise("a brace without its partner in the format");
+    const std::string_view field = format.substr(i, end - i);
+    const std::string_view name = field.substr(0, field.find(':'));
+    i = end;
+    const std::optional<Int> index = parse_integer(name);
+    const Value& v = name.empty() ? pick(args, next++)
+                     : index      ? pick(args, static_cast<size_t>(*index))
+                                  : pick(args, name);
+    if (name.size() + 1 >= field.size()) write(out, v);
+    else add_formatted(out, v, field.substr(name.size() + 1));
+  }
+  return out.take();
 }
 
 }  // namespace nanovllm::jinja
