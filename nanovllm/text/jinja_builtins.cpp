@@ -14,16 +14,10 @@ namespace {
 // As the sandbox has it.
 constexpr Int kMaxRange = 100'000;
 
-/// The tests that are comparisons, by all their names.
+/// The tests that are comparisons; the operator is the last of their names.
 Value test_comparison(Bound& a) {
-  constexpr std::pair<std::string_view, std::string_view> kOperators[] = {
-      {"eq", "=="}, {"equalto", "=="}, {"ne", "!="}, {"gt", ">"},       {"greaterthan", ">"},
-      {"ge", ">="}, {"lt", "<"},       {"le", "<="}, {"lessthan", "<"},
-  };
-  std::string_view op = a.builtin.name.substr(3);
-  for (const auto& [name, written] : kOperators)
-    if (op == name) op = written;
-  return compare(op, a[0], a[1], a.budget);
+  const std::string_view names = a.builtin.names;
+  return compare(names.substr(names.rfind(' ') + 1), a[0], a[1], a.budget);
 }
 
 bool is_multiple(Bound& a, const Value& divisor, int rest) {
@@ -90,55 +84,48 @@ Value new_namespace(Bound& a) {
 }
 
 constexpr Builtin kTestsAndGlobals[] = {
-    {"is boolean", "x", [](Bound& a) -> Value { return a[0].is_bool(); }},
-    {"is callable", "x", [](Bound& a) -> Value { return a[0].function() || a[0].loop(); }},
-    {"is defined", "x", [](Bound& a) -> Value { return !a[0].is_undefined(); }},
-    {"is divisibleby", "x num", [](Bound& a) -> Value { return is_multiple(a, a[1], 0); }},
-    {"is eq", "x y", test_comparison},
-    {"is equalto", "x y", test_comparison},
-    {"is ==", "x y", test_comparison},
-    {"is escaped", "x", [](Bound& a) -> Value { return a[0].is_markup(); }},
-    {"is even", "x", [](Bound& a) -> Value { return is_multiple(a, 2, 0); }},
-    {"is false", "x", [](Bound& a) -> Value { return a[0].is_bool() && !truthy(a[0]); }},
-    {"is filter", "x", [](Bound& a) -> Value { return find_builtin("|", a.string(0)) != nullptr; }},
-    {"is float", "x", [](Bound& a) -> Value { return a[0].is_float(); }},
-    {"is ge", "x y", test_comparison},
-    {"is >=", "x y", test_comparison},
-    {"is greaterthan", "x y", test_comparison},
-    {"is gt", "x y", test_comparison},
-    {"is >", "x y", test_comparison},
-    {"is in", "x seq", test_comparison},
-    {"is integer", "x", [](Bound& a) -> Value { return a[0].is_integer() && !a[0].is_bool(); }},
-    {"is iterable", "x", [](Bound& a) -> Value { return a[0].is_iterable() || a[0].loop(); }},
-    {"is le", "x y", test_comparison},
-    {"is <=", "x y", test_comparison},
-    {"is lessthan", "x y", test_comparison},
-    {"is lower", "x", [](Bound& a) -> Value { return is_lower(a.text()); }},
-    {"is lt", "x y", test_comparison},
-    {"is <", "x y", test_comparison},
-    {"is mapping", "x", [](Bound& a) -> Value { return a[0].dict() != nullptr; }},
-    {"is ne", "x y", test_comparison},
-    {"is !=", "x y", test_comparison},
-    {"is none", "x", [](Bound& a) -> Value { return a[0].is_none(); }},
-    {"is number", "x", [](Bound& a) -> Value { return a[0].is_number(); }},
-    {"is odd", "x", [](Bound& a) -> Value { return is_multiple(a, 2, 1); }},
-    {"is sameas", "x y", test_sameas},
-    {"is sequence", "x",
+    {"is ", "boolean", "x", [](Bound& a) -> Value { return a[0].is_bool(); }},
+    {"is ", "callable", "x", [](Bound& a) -> Value { return a[0].function() || a[0].loop(); }},
+    {"is ", "defined", "x", [](Bound& a) -> Value { return !a[0].is_undefined(); }},
+    {"is ", "divisibleby", "x num", [](Bound& a) -> Value { return is_multiple(a, a[1], 0); }},
+    {"is ", "eq equalto ==", "x y", test_comparison},
+    {"is ", "escaped", "x", [](Bound& a) -> Value { return a[0].is_markup(); }},
+    {"is ", "even", "x", [](Bound& a) -> Value { return is_multiple(a, 2, 0); }},
+    {"is ", "false", "x", [](Bound& a) -> Value { return a[0].is_bool() && !truthy(a[0]); }},
+    {"is ", "filter", "x",
+     [](Bound& a) -> Value { return find_builtin("|", a.string(0)) != nullptr; }},
+    {"is ", "float", "x", [](Bound& a) -> Value { return a[0].is_float(); }},
+    {"is ", "ge >=", "x y", test_comparison},
+    {"is ", "gt greaterthan >", "x y", test_comparison},
+    {"is ", "in", "x seq", test_comparison},
+    {"is ", "integer", "x", [](Bound& a) -> Value { return a[0].is_integer() && !a[0].is_bool(); }},
+    {"is ", "iterable", "x", [](Bound& a) -> Value { return a[0].is_iterable() || a[0].loop(); }},
+    {"is ", "le <=", "x y", test_comparison},
+    {"is ", "lower", "x", [](Bound& a) -> Value { return is_lower(a.text()); }},
+    {"is ", "lt lessthan <", "x y", test_comparison},
+    {"is ", "mapping", "x", [](Bound& a) -> Value { return a[0].dict() != nullptr; }},
+    {"is ", "ne !=", "x y", test_comparison},
+    {"is ", "none", "x", [](Bound& a) -> Value { return a[0].is_none(); }},
+    {"is ", "number", "x", [](Bound& a) -> Value { return a[0].is_number(); }},
+    {"is ", "odd", "x", [](Bound& a) -> Value { return is_multiple(a, 2, 1); }},
+    {"is ", "sameas", "x y", test_sameas},
+    {"is ", "sequence", "x",
      [](Bound& a) -> Value {
        const Sequence* list = a[0].sequence();
        return a[0].is_string() || a[0].dict() || (list && list->is_indexable());
      }},
-    {"is string", "x", [](Bound& a) -> Value { return a[0].is_string(); }},
-    {"is test", "x", [](Bound& a) -> Value { return find_builtin("is ", a.string(0)) != nullptr; }},
-    {"is true", "x", [](Bound& a) -> Value { return a[0].is_bool() && truthy(a[0]); }},
-    {"is undefined", "x", [](Bound& a) -> Value { return a[0].is_undefined(); }},
-    {"is upper", "x", [](Bound& a) -> Value { return is_upper(a.text()); }},
+    {"is ", "string", "x", [](Bound& a) -> Value { return a[0].is_string(); }},
+    {"is ", "test", "x",
+     [](Bound& a) -> Value { return find_builtin("is ", a.string(0)) != nullptr; }},
+    {"is ", "true", "x", [](Bound& a) -> Value { return a[0].is_bool() && truthy(a[0]); }},
+    {"is ", "undefined", "x", [](Bound& a) -> Value { return a[0].is_undefined(); }},
+    {"is ", "upper", "x", [](Bound& a) -> Value { return is_upper(a.text()); }},
 
-    {"()dict", "*", [](Bound& a) { return make_dict(dict_of(a), a.budget); }},
-    {"()namespace", "*", new_namespace},
-    {"()raise_exception", "message", raise_exception},
-    {"()range", "start stop? step?", range},
-    {"()strftime_now", "format", strftime_now},
+    {"()", "dict", "*", [](Bound& a) { return make_dict(dict_of(a), a.budget); }},
+    {"()", "namespace", "*", new_namespace},
+    {"()", "raise_exception", "message", raise_exception},
+    {"()", "range", "start stop? step?", range},
+    {"()", "strftime_now", "format", strftime_now},
 };
 
 }  // namespace
@@ -147,9 +134,11 @@ std::span<const Builtin> tests_and_globals() { return kTestsAndGlobals; }
 
 const Builtin* find_builtin(std::string_view kind, std::string_view name) {
   static const auto table = [] {
-    std::unordered_map<std::string_view, const Builtin*> all;
+    std::unordered_map<std::string, const Builtin*> all;
     for (const auto& part : {filters(), tests_and_globals(), methods()})
-      for (const Builtin& builtin : part) all.emplace(builtin.name, &builtin);
+      for (const Builtin& builtin : part)
+        for (const std::string_view name : split(builtin.names, " "))
+          all.emplace(std::string(builtin.kind).append(name), &builtin);
     return all;
   }();
   const auto found = table.find(std::string(kind).append(name));
@@ -187,28 +176,28 @@ Bound::Bound(const Builtin& builtin, Interpreter& interpreter, Args args)
     } else if (optional) {
       values_.emplace_back();
     } else {
-      raise("{}: the argument '{}' is missing", builtin.name, parameter);
+      raise("{}: the argument '{}' is missing", builtin.names, parameter);
     }
   }
   args.positional.erase(args.positional.begin(),
                         args.positional.begin() + static_cast<ptrdiff_t>(next));
   if (!takes_rest && !args.positional.empty())
-    raise("{}: at most {} arguments", builtin.name, values_.size());
+    raise("{}: at most {} arguments", builtin.names, values_.size());
   if (!takes_rest && !args.named.empty())
-    raise("{}: an unexpected argument '{}'", builtin.name, args.named[0].first);
+    raise("{}: an unexpected argument '{}'", builtin.names, args.named[0].first);
   rest = std::move(args);
 }
 
 int64_t Bound::integer(size_t i, int64_t otherwise) const {
   if (!given_[i]) return otherwise;
   const Value& v = values_[i].defined();
-  if (!v.is_integer()) raise("{} needs an integer, not {}", builtin.name, v.type_name());
+  if (!v.is_integer()) raise("{} needs an integer, not {}", builtin.names, v.type_name());
   return static_cast<int64_t>(std::clamp<Int>(v.integer(), INT64_MIN, INT64_MAX));
 }
 
 const std::string& Bound::string(size_t i) const {
   const Value& v = values_[i].defined();
-  if (!v.is_string()) raise("{} needs a text, not {}", builtin.name, v.type_name());
+  if (!v.is_string()) raise("{} needs a text, not {}", builtin.names, v.type_name());
   return v.string();
 }
 

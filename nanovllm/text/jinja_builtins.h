@@ -11,12 +11,13 @@ namespace nanovllm::jinja {
 
 class Bound;
 
-/// A function that the language brings. Its name tells what it is: "|upper" is a filter, "is odd" a
-/// test, "()range" a global, "str.strip" a method, whose first parameter is its object. Parameters
-/// are names with a space between; "?" marks an optional one and "*", at the end, takes all that is
-/// left.
+/// A function that the language brings: a filter ("|"), a test ("is "), a global ("()") or a method
+/// ("str.", "list.", "dict.", "loop."), whose first parameter is its object. Names and parameters
+/// stand with a space between; "?" marks an optional parameter and "*", at the end, takes all that
+/// is left.
 struct Builtin {
-  std::string_view name;
+  std::string_view kind;
+  std::string_view names;
   std::string_view parameters;
   Value (*call)(Bound& args);
 };

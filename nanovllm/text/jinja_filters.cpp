@@ -135,7 +135,7 @@ Value map(Bound& a) {  // value *
   if (!truthy(a[0])) return generator({}, a);
   Values items = a.list();
   if (a.rest.positional.empty()) {
-    const Builtin by_name = {"map", "attribute default?", nullptr};
+    const Builtin by_name = {"|", "map", "attribute default?", nullptr};
     const Bound named(by_name, a.interpreter, a.rest);
     const Key key(a, named[0]);
     for (Value& item : items) item = key(item, named.has(1) ? named[1] : Value(None{}));
@@ -323,48 +323,45 @@ Value absolute(Bound& a) {
 Value to_text(Bound& a) { return a[0].is_string() ? a[0] : Value(a.text()); }
 
 constexpr Builtin kFilters[] = {
-    {"|abs", "x", absolute},
-    {"|capitalize", "s", [](Bound& a) -> Value { return capitalize(a.text()); }},
-    {"|count", "value", [](Bound& a) -> Value { return length(a[0], a.budget); }},
-    {"|d", "value default_value? boolean?", use_default},
-    {"|default", "value default_value? boolean?", use_default},
-    {"|dictsort", "value case_sensitive? by? reverse?", dictsort},
-    {"|e", "value", escape},
-    {"|escape", "value", escape},
-    {"|first", "seq", first},
-    {"|float", "value default?", to_float},
-    {"|format", "value *",
+    {"|", "abs", "x", absolute},
+    {"|", "capitalize", "s", [](Bound& a) -> Value { return capitalize(a.text()); }},
+    {"|", "d default", "value default_value? boolean?", use_default},
+    {"|", "dictsort", "value case_sensitive? by? reverse?", dictsort},
+    {"|", "e escape", "value", escape},
+    {"|", "first", "seq", first},
+    {"|", "float", "value default?", to_float},
+    {"|", "format", "value *",
      [](Bound& a) -> Value { return format_percent(a.text(), a.rest, a.budget); }},
-    {"|indent", "s width? first? blank?", indent},
-    {"|int", "value default? base?", to_int},
-    {"|items", "value", items},
-    {"|join", "value d? attribute?", join},
-    {"|last", "seq", last},
-    {"|length", "value", [](Bound& a) -> Value { return length(a[0], a.budget); }},
-    {"|list", "value", [](Bound& a) { return make_list(a.list(), a.budget); }},
-    {"|lower", "s", [](Bound& a) -> Value { return to_lower(a.text()); }},
-    {"|map", "value *", map},
-    {"|max", "value case_sensitive? attribute?", extreme<true>},
-    {"|min", "value case_sensitive? attribute?", extreme<false>},
-    {"|reject", "value *", choose<false, false>},
-    {"|rejectattr", "value *", choose<false, true>},
-    {"|replace", "s old new count?", replace},
-    {"|reverse", "value", reverse},
-    {"|round", "value precision? method?", round},
-    {"|safe", "value",
+    {"|", "indent", "s width? first? blank?", indent},
+    {"|", "int", "value default? base?", to_int},
+    {"|", "items", "value", items},
+    {"|", "join", "value d? attribute?", join},
+    {"|", "last", "seq", last},
+    {"|", "count length", "value", [](Bound& a) -> Value { return length(a[0], a.budget); }},
+    {"|", "list", "value", [](Bound& a) { return make_list(a.list(), a.budget); }},
+    {"|", "lower", "s", [](Bound& a) -> Value { return to_lower(a.text()); }},
+    {"|", "map", "value *", map},
+    {"|", "max", "value case_sensitive? attribute?", extreme<true>},
+    {"|", "min", "value case_sensitive? attribute?", extreme<false>},
+    {"|", "reject", "value *", choose<false, false>},
+    {"|", "rejectattr", "value *", choose<false, true>},
+    {"|", "replace", "s old new count?", replace},
+    {"|", "reverse", "value", reverse},
+    {"|", "round", "value precision? method?", round},
+    {"|", "safe", "value",
      [](Bound& a) -> Value {
        return {a.text(), /*markup=*/true};
      }},
-    {"|select", "value *", choose<true, false>},
-    {"|selectattr", "value *", choose<true, true>},
-    {"|sort", "value reverse? case_sensitive? attribute?", sort},
-    {"|string", "value", to_text},
-    {"|sum", "iterable attribute? start?", sum},
-    {"|title", "s", [](Bound& a) -> Value { return title_words(a.text()); }},
-    {"|tojson", "x ensure_ascii? indent? separators? sort_keys?", tojson},
-    {"|trim", "value chars?", trim},
-    {"|unique", "value case_sensitive? attribute?", unique},
-    {"|upper", "s", [](Bound& a) -> Value { return to_upper(a.text()); }},
+    {"|", "select", "value *", choose<true, false>},
+    {"|", "selectattr", "value *", choose<true, true>},
+    {"|", "sort", "value reverse? case_sensitive? attribute?", sort},
+    {"|", "string", "value", to_text},
+    {"|", "sum", "iterable attribute? start?", sum},
+    {"|", "title", "s", [](Bound& a) -> Value { return title_words(a.text()); }},
+    {"|", "tojson", "x ensure_ascii? indent? separators? sort_keys?", tojson},
+    {"|", "trim", "value chars?", trim},
+    {"|", "unique", "value case_sensitive? attribute?", unique},
+    {"|", "upper", "s", [](Bound& a) -> Value { return to_upper(a.text()); }},
 };
 
 }  // namespace

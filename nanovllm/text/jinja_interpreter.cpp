@@ -51,18 +51,18 @@ std::string Interpreter::capture(const Body& body, Scope& scope, Flow* flow) {
 
 Scope& Interpreter::new_scope(Scope* parent) {
   budget.build(sizeof(Scope) + 2 * sizeof(Value));
-  return scopes_.emplace_back(Scope{*this, parent});
+  return scopes_.emplace_front(Scope{*this, parent});
 }
 
 Namespace& Interpreter::new_namespace() {
   budget.build(sizeof(Namespace));
-  return namespaces_.emplace_back();
+  return namespaces_.emplace_front();
 }
 
 Flow Interpreter::run(const ForLoop& written, Scope& outer, Values items, int depth) {
   budget.build(sizeof(Loop));
   const size_t num_ready = written.test ? 0 : items.size();
-  Loop& loop = loops_.emplace_back(
+  Loop& loop = loops_.emplace_front(
       Loop{written, outer, std::move(items), num_ready, num_ready, /*index=*/-1, depth});
   // Jinja2 takes the else where no turn came to its end: also after a break or continue in each.
   bool completed = false;

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <ctime>
-#include <deque>
+#include <forward_list>
 #include <functional>
 #include <string>
 #include <utility>
@@ -150,9 +150,9 @@ class Interpreter {
 
   const Template& template_;
   int depth_ = 0;
-  std::deque<Scope> scopes_;
-  std::deque<Namespace> namespaces_;
-  std::deque<Loop> loops_;
+  std::forward_list<Scope> scopes_;
+  std::forward_list<Namespace> namespaces_;
+  std::forward_list<Loop> loops_;
 };
 
 }  // namespace nanovllm::jinja

@@ -11,42 +11,42 @@ namespace nanovllm::jinja {
 
 namespace {
 
+/// open a, b, c close; `new_line` goes before each item and the end.
+void write_items(Writer& out, std::string_view open, std::string_view close, const auto& items,
+                 std::string_view separator, auto new_line, auto write_item) {
+  out.add(open);
+  for (bool first = true; const auto& item : items) {
+    if (!std::exchange(first, false)) out.add(separator);
+    new_line(1);
+    write_item(item);
+  }
+  if (!items.empty()) new_line(0);
+  out.add(close);
+}
+
 void write_repr(Writer& out, const Value& v) {
   out.budget.step();
-  const auto between = [&](std::string_view open, const auto& items, auto write_item) {
-    for (bool first = true; const auto& item : items) {
-      out.add(std::exchange(first, false) ? open : ", ");
-      write_item(item);
-    }
-    if (items.empty()) out.add(open);
-  };
+  const auto no_line = [](size_t) {};
   const auto write_value = [&](const Value& item) { write_repr(out, item); };
   const Sequence* list = v.sequence();
   if (v.is_string()) {
     out.add(v.is_markup() ? fmt::format("Markup({})", quote(v.string())) : quote(v.string()));
-  } else if (list != nullptr && list->kind == Sequence::Kind::kList) {
-    between("[", list->items, write_value);
-    out.add("]");
-  } else if (list != nullptr && list->kind == Sequence::Kind::kTuple) {
-    between("(", list->items, write_value);
-    out.add(list->items.size() == 1 ? ",)" : ")");
+  } else if (list != nullptr && list->is_plain()) {
+    const bool is_list = list->kind == Sequence::Kind::kList;
+    const std::string_view close = is_list ? "]" : list->items.size() == 1 ? ",)" : ")";
+    write_items(out, is_list ? "[" : "(", close, list->items, ", ", no_line, write_value);
   } else if (const Dict* dict = v.dict()) {
-    between("{", dict->items, [&](const auto& item) {
+    write_items(out, "{", "}", dict->items, ", ", no_line, [&](const auto& item) {
       write_value(item.first);
       out.add(": ");
       write_value(item.second);
     });
-    out.add("}");
-  } else if (v.is_undefined()) {
-    out.add("Undefined");
-  } else if (v.is_none()) {
-    out.add("None");
+  } else if (v.is_undefined() || v.is_none()) {
+    out.add(v.is_none() ? "None" : "Undefined");
   } else if (v.is_bool()) {
     out.add(v.integer() != 0 ? "True" : "False");
-  } else if (v.is_integer()) {
-    out.add(fmt::format("{}", v.integer()));
-  } else if (v.is_float()) {
-    out.add(float_repr(v.number()));
+  } else if (v.is_number()) {
+    out.add(v.is_float() ? float_repr(v.number()) : fmt::format("{}", v.integer()));
   } else {
     raise("a {} cannot be printed{}", v.type_name(), list == nullptr ? "" : ": use |list");
   }
@@ -86,45 +86,32 @@ std::string json_scalar(const Value& v) {
 
 void write_json(Writer& out, const Value& v, const JsonStyle& style, size_t level) {
   out.budget.step();
-  const auto new_line = [&](size_t at_level) {
+  const auto new_line = [&](size_t deeper) {
     if (!style.pretty) return;
     out.add("\n");
-    for (size_t i = 0; i < at_level; ++i) out.add(style.indent);
+    for (size_t i = 0; i < level + deeper; ++i) out.add(style.indent);
   };
+  const auto write_value = [&](const Value& item) { write_json(out, item, style, level + 1); };
   const Sequence* list = v.sequence();
   if (v.is_string()) {
     write_json_string(out, v.string(), style.ensure_ascii);
   } else if (v.is_none() || v.is_number()) {
     out.add(json_scalar(v));
   } else if (list != nullptr && list->is_plain()) {
-    if (list->items.empty()) return out.add("[]");
-    out.add("[");
-    for (size_t i = 0; i < list->items.size(); ++i) {
-      if (i > 0) out.add(style.item_separator);
-      new_line(level + 1);
-      write_json(out, list->items[i], style, level + 1);
-    }
-    new_line(level);
-    out.add("]");
+    write_items(out, "[", "]", list->items, style.item_separator, new_line, write_value);
   } else if (v.dict() != nullptr) {
     auto items = v.dict()->items;
-    if (items.empty()) return out.add("{}");
     if (style.sort_keys)
       std::ranges::stable_sort(
           items, [&](const auto& a, const auto& b) { return less(a.first, b.first, out.budget); });
-    out.add("{");
-    for (size_t i = 0; i < items.size(); ++i) {
-      if (i > 0) out.add(style.item_separator);
-      new_line(level + 1);
-      const Value& key = items[i].first;
+    write_items(out, "{", "}", items, style.item_separator, new_line, [&](const auto& item) {
+      const Value& key = item.first;
       if (!key.is_string() && !key.is_number() && !key.is_none())
         raise("keys must be str, int, float, bool or None, not {}", key.type_name());
       write_json_string(out, key.is_string() ? key.string() : json_scalar(key), style.ensure_ascii);
       out.add(style.key_separator);
-      write_json(out, items[i].second, style, level + 1);
-    }
-    new_line(level);
-    out.add("}");
+      write_value(item.second);
+    });
   } else {
     raise("Object of type {} is not JSON serializable", v.type_name());
   }
