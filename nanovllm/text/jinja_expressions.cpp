@@ -1,21 +1,13 @@
-#include "nanovllm/text/jinja_expressions.h"
-
 #include <algorithm>
 #include <array>
 
 #include "nanovllm/text/jinja_builtins.h"
+#include "nanovllm/text/jinja_parser.h"
 #include "nanovllm/text/jinja_text.h"
 
 namespace nanovllm::jinja {
 
 namespace {
-
-// Variables are looked up one after another.
-constexpr size_t kMaxNames = 1000;
-
-std::string describe(const Token& token) {
-  return token.type == Token::Type::kEnd ? "the end of the template" : quote(token.text);
-}
 
 const std::map<std::string_view, Value>& constants() {
   static const std::map<std::string_view, Value> table = {{"true", true},   {"True", true},
@@ -24,132 +16,82 @@ const std::map<std::string_view, Value>& constants() {
   return table;
 }
 
+Expr constant(Value value) {
+  return [value = std::move(value)](Scope&) { return value; };
+}
+
+Values eval_all(const std::vector<Expr>& parts, Scope& scope) {
+  Values values;
+  values.reserve(parts.size());
+  for (const Expr& part : parts) values.push_back(part(scope));
+  return values;
+}
+
 }  // namespace
 
-const Token& ExpressionParser::take() {
-  const Token& token = tokens_[pos_];
-  if (pos_ + 1 < tokens_.size()) ++pos_;
-  return token;
-}
-
-bool ExpressionParser::is_name(Names names) const {
-  return std::ranges::any_of(names, [&](std::string_view name) { return is_name(name); });
-}
-
-bool ExpressionParser::skip_op(std::string_view op) {
-  if (!is_op(op)) return false;
-  take();
-  return true;
-}
-
-bool ExpressionParser::skip_name(std::string_view name) {
-  if (!is_name(name)) return false;
-  take();
-  return true;
-}
-
-void ExpressionParser::expect_op(std::string_view op) {
-  if (!skip_op(op)) unexpected(fmt::format("'{}'", op));
-}
-
-void ExpressionParser::expect(Type type, std::string_view what) {
-  if (now().type != type) unexpected(what);
-  take();
-}
-
-std::string ExpressionParser::expect_name() {
-  if (now().type != Type::kName) unexpected("a name");
-  return take().text;
-}
-
-void ExpressionParser::error(const std::string& what, uint32_t offset) const {
-  throw TemplateError(what, offset);
-}
-
-void ExpressionParser::unexpected(std::string_view wanted) const {
-  error(fmt::format("expected {}, got {}", wanted, describe(now())), now().offset);
-}
-
-Symbol ExpressionParser::symbol(const std::string& name) {
-  const auto [it, is_new] = symbols_.try_emplace(name, static_cast<Symbol>(names_.size()));
-  if (is_new) names_.push_back(name);
-  if (names_.size() > kMaxNames)
-    error(fmt::format("more than {} different variables", kMaxNames), now().offset);
-  return it->second;
-}
-
-ExpressionParser::Level::Level(ExpressionParser& parser) : depth(parser.depth_) {
-  if (depth >= kMaxDepth)
-    parser.error(fmt::format("nested deeper than {} levels", kMaxDepth), parser.now().offset);
-  ++depth;
-}
-
-void ExpressionParser::add_operand(Expr& node, ExprPtr operand) {
-  deepen(node, operand);
-  node.operands.push_back(std::move(operand));
-}
-
-void ExpressionParser::deepen(Expr& node, const ExprPtr& part) const {
-  if (part == nullptr) return;
-  node.depth = std::max(node.depth, part->depth + 1);
-  if (node.depth > kMaxDepth)
-    error(fmt::format("an expression is nested deeper than {} levels", kMaxDepth), node.offset);
-}
-
-ExprPtr ExpressionParser::make_constant(uint32_t offset, Value value) {
-  ExprPtr node = make(Kind::kConstant, offset);
-  node->value = std::move(value);
-  return node;
-}
-
-ExprPtr ExpressionParser::make_name(uint32_t offset, const std::string& name) {
-  ExprPtr node = make(Kind::kName, offset);
-  node->symbol = symbol(name);
-  for (Macro* macro : macros_) {  // the ones around a nested macro or call block too
-    if (name == "caller") macro->caller = node->symbol;
-    if (name == "varargs") macro->varargs = node->symbol;
-    if (name == "kwargs") macro->kwargs = node->symbol;
+Args CallArgs::eval(Scope& scope, Values first) const {
+  Budget& budget = scope.interpreter.budget;
+  Args args{std::move(first), {}};
+  for (const Expr& e : positional) args.positional.push_back(e(scope));
+  for (const auto& [name, e] : named) args.named.emplace_back(name, e(scope));
+  if (star)
+    for (Value& v : to_list(star(scope), budget)) args.positional.push_back(std::move(v));
+  if (star_star) {
+    const Value v = star_star(scope);
+    if (v.dict() == nullptr) raise("argument after ** must be a mapping, not {}", v.type_name());
+    for (const auto& [key, value] : v.dict()->items) {
+      if (!key.is_string()) raise("keywords must be strings");
+      args.named.emplace_back(key.string(), value);
+    }
   }
-  return node;
+  return args;
 }
 
-ExprPtr ExpressionParser::parse_expression(bool with_condition) {
+Expr Parser::parse_expression(bool with_condition) {
   const Level level(*this);
   return with_condition ? parse_conditional() : parse_logic(/*is_or=*/true);
 }
 
-ExprPtr ExpressionParser::parse_conditional() {
-  ExprPtr node = parse_logic(/*is_or=*/true);
+Expr Parser::parse_conditional() {
+  Expr node = parse_logic(/*is_or=*/true);
   while (is_name("if")) {
-    const uint32_t offset = take().offset;
-    ExprPtr condition = parse_logic(/*is_or=*/true);
-    ExprPtr otherwise = skip_name("else") ? parse_expression() : nullptr;
-    node = make(Kind::kConditional, offset, std::move(condition), std::move(node),
-                std::move(otherwise));
+    const size_t offset = take().offset;
+    Expr condition = parse_logic(/*is_or=*/true);
+    Expr otherwise = skip_name("else") ? parse_expression() : nullptr;
+    node = at(offset, [condition = std::move(condition), then = std::move(node),
+                       otherwise = std::move(otherwise)](Scope& s) {
+      if (truthy(condition(s))) return then(s);
+      if (otherwise) return otherwise(s);
+      return Value::undefined(
+          "the inline if-expression evaluated to false and no else section was defined");
+    });
   }
   return node;
 }
 
 /// `or` above `and`.
-ExprPtr ExpressionParser::parse_logic(bool is_or) {
+Expr Parser::parse_logic(bool is_or) {
   const auto next = [&] { return is_or ? parse_logic(false) : parse_not(); };
-  ExprPtr left = next();
+  Expr node = next();
   while (is_name(is_or ? "or" : "and")) {
-    const uint32_t offset = take().offset;
-    left = make(is_or ? Kind::kOr : Kind::kAnd, offset, std::move(left), next());
+    const size_t offset = take().offset;
+    node = at(offset, [is_or, left = std::move(node), right = next()](Scope& s) {
+      Value value = left(s);
+      return truthy(value) == is_or ? value : right(s);
+    });
   }
-  return left;
+  return node;
 }
 
-ExprPtr ExpressionParser::parse_not() {
+Expr Parser::parse_not() {
   if (!is_name("not")) return parse_compare();
   const Level level(*this);
-  const uint32_t offset = take().offset;
-  return make(Kind::kNot, offset, parse_not());
+  const size_t offset = take().offset;
+  return at(offset, [operand = parse_not()](Scope& s) -> Value { return !truthy(operand(s)); });
 }
 
 /// The operator of a comparison, or nothing.
-std::string ExpressionParser::take_comparison() {
+std::string Parser::take_comparison() {
   for (const std::string_view op : {"==", "!=", "<", "<=", ">", ">="})
     if (skip_op(op)) return std::string(op);
   if (skip_name("in")) return "in";
@@ -159,164 +101,206 @@ std::string ExpressionParser::take_comparison() {
   return "not in";
 }
 
-ExprPtr ExpressionParser::parse_compare() {
-  ExprPtr left = parse_arithmetic(0);
-  const uint32_t offset = now().offset;
-  std::string op = take_comparison();
-  if (op.empty()) return left;
-  ExprPtr node = make(Kind::kCompare, offset, std::move(left));
-  for (; !op.empty(); op = take_comparison()) {
-    node->ops.push_back(op);
-    add_operand(*node, parse_arithmetic(0));
+/// a < b < c is a < b and b < c.
+Expr Parser::parse_compare() {
+  Expr first = parse_arithmetic(0);
+  const size_t offset = now().offset;
+  std::vector<std::pair<std::string, Expr>> rest;
+  for (std::string op = take_comparison(); !op.empty(); op = take_comparison())
+    rest.emplace_back(op, parse_arithmetic(0));
+  if (rest.empty()) return first;
+  return at(offset, [first = std::move(first), rest = std::move(rest)](Scope& s) -> Value {
+    Value left = first(s);
+    for (const auto& [op, operand] : rest) {
+      Value right = operand(s);
+      if (!compare(op, left, right, s.interpreter.budget)) return false;
+      left = std::move(right);
+    }
+    return true;
+  });
+}
+
+/// Sums, then ~, then products, then powers; all of them from left to right.
+Expr Parser::parse_arithmetic(size_t level) {
+  static const std::array<std::vector<std::string_view>, 4> levels = {
+      {{"+", "-"}, {"~"}, {"*", "/", "//", "%"}, {"**"}}};
+  if (level == levels.size()) return parse_unary(/*with_filter=*/true);
+  Expr node = parse_arithmetic(level + 1);
+  while (now().type == Type::kOperator &&
+         std::ranges::find(levels[level], now().text) != levels[level].end()) {
+    const Token& op = take();
+    Expr right = parse_arithmetic(level + 1);
+    node = at(op.offset,
+              [op = op.text, left = std::move(node), right = std::move(right)](Scope& s) -> Value {
+                const Value a = left(s);
+                const Value b = right(s);
+                if (op != "~") return binary(op, a, b, s.interpreter.budget);
+                Writer out(s.interpreter.budget);
+                write(out, a);
+                write(out, b);
+                return out.take();
+              });
   }
   return node;
 }
 
-/// Sums, then ~, then products, then powers; all of them from left to right.
-ExprPtr ExpressionParser::parse_arithmetic(size_t level) {
-  static const std::array<std::vector<std::string_view>, 4> levels = {
-      {{"+", "-"}, {"~"}, {"*", "/", "//", "%"}, {"**"}}};
-  if (level == levels.size()) return parse_unary(/*with_filter=*/true);
-  ExprPtr left = parse_arithmetic(level + 1);
-  while (now().type == Type::kOperator &&
-         std::ranges::find(levels[level], now().text) != levels[level].end()) {
-    const Token& op = take();
-    if (op.text == "~" && left->kind == Kind::kConcat) {
-      add_operand(*left, parse_arithmetic(level + 1));
-      continue;
-    }
-    left = make(op.text == "~" ? Kind::kConcat : Kind::kBinary, op.offset, std::move(left),
-                parse_arithmetic(level + 1));
-    left->ops.push_back(op.text);
-  }
-  return left;
-}
-
-ExprPtr ExpressionParser::parse_unary(bool with_filter) {
-  ExprPtr node;
+Expr Parser::parse_unary(bool with_filter) {
+  const size_t begin = pos_;
+  Expr node;
   if (is_op("-") || is_op("+")) {
     const Level level(*this);
     const Token& op = take();
-    node = make(Kind::kNegative, op.offset, parse_unary(false));
-    if (op.text == "+") node = make(Kind::kNegative, op.offset, std::move(node));
+    node = at(op.offset, [minus = op.text == "-", operand = parse_unary(false)](Scope& s) {
+      const Value opposite = negative(operand(s));
+      return minus ? opposite : negative(opposite);
+    });
   } else {
     node = parse_primary();
   }
-  node = parse_postfix(std::move(node));
+  node = parse_postfix(std::move(node), begin);
   while (with_filter) {
     if (is_op("|")) node = parse_filters(std::move(node));
     else if (is_name("is")) node = parse_test(std::move(node));
-    else if (is_op("(")) node = parse_postfix(std::move(node));
+    else if (is_op("(")) node = parse_postfix(std::move(node), begin);
     else break;
   }
   return node;
 }
 
-ExprPtr ExpressionParser::parse_primary() {
-  const Token& token = now();
-  const uint32_t offset = token.offset;
-  if (token.type == Type::kName) {
-    const auto constant = constants().find(take().text);
-    return constant != constants().end() ? make_constant(offset, constant->second)
-                                         : make_name(offset, token.text);
-  }
-  if (token.type == Type::kInteger || token.type == Type::kFloat)
-    return make_constant(offset, take().value);
-  if (token.type == Type::kString) {
+Expr Parser::parse_primary() {
+  if (now().type == Type::kName) return parse_name();
+  if (now().type == Type::kNumber) return constant(take().value);
+  if (now().type == Type::kString) {
     std::string text;
     while (now().type == Type::kString) text += take().text;
-    return make_constant(offset, std::move(text));
+    return constant(std::move(text));
   }
   if (skip_op("(")) {
-    ExprPtr node = parse_tuple(true, {}, /*in_parentheses=*/true);
+    Expr node = parse_tuple(true, {}, /*in_parentheses=*/true);
     expect_op(")");
     return node;
   }
+  return parse_list_or_dict();
+}
+
+Expr Parser::parse_name() {
+  const std::string& name = take().text;
+  if (const auto it = constants().find(name); it != constants().end()) return constant(it->second);
+  const Symbol symbol = this->symbol(name);
+  for (Macro* macro : macros_) {  // the ones around a nested macro or call block too
+    if (name == "caller") macro->caller = symbol;
+    if (name == "varargs") macro->varargs = symbol;
+    if (name == "kwargs") macro->kwargs = symbol;
+  }
+  return [symbol](Scope& s) {
+    const Value* found = s.find(symbol);
+    if (found != nullptr) return *found;
+    return Value::undefined(fmt::format("'{}' is undefined", s.interpreter.name(symbol)));
+  };
+}
+
+Expr Parser::parse_list_or_dict() {
   const bool is_dict = is_op("{");
   if (!is_dict && !is_op("[")) unexpected("an expression");
   const std::string_view end = is_dict ? "}" : "]";
-  take();
-  ExprPtr node = make(is_dict ? Kind::kDict : Kind::kList, offset);
+  const size_t offset = take().offset;
+  std::vector<Expr> parts;  // of a dictionary: key, value, key, value ...
   while (!is_op(end)) {
-    add_operand(*node, parse_expression());
+    parts.push_back(parse_expression());
     if (is_dict) {
       expect_op(":");
-      add_operand(*node, parse_expression());
+      parts.push_back(parse_expression());
     }
     if (!is_op(end)) expect_op(",");
   }
   take();
-  return node;
+  return at(offset, [is_dict, parts = std::move(parts)](Scope& s) {
+    Budget& budget = s.interpreter.budget;
+    Values values = eval_all(parts, s);
+    if (!is_dict) return make_list(std::move(values), budget);
+    Dict dict;
+    for (size_t i = 0; i < values.size(); i += 2)
+      dict.set(std::move(values[i]), std::move(values[i + 1]), budget);
+    return make_dict(std::move(dict), budget);
+  });
 }
 
-bool ExpressionParser::ends_tuple(Names end_names) const {
+bool Parser::ends_tuple(Names end_names) const {
   return now().type == Type::kVariableEnd || now().type == Type::kBlockEnd || is_op(")") ||
          is_op("=") || is_name(end_names);
 }
 
-ExprPtr ExpressionParser::parse_tuple(bool with_condition, Names end_names, bool in_parentheses) {
-  ExprPtr tuple = make(Kind::kTuple, now().offset);
+Expr Parser::parse_tuple(bool with_condition, Names end_names, bool in_parentheses) {
+  const size_t offset = now().offset;
+  std::vector<Expr> parts;
   bool has_comma = false;
   while (!ends_tuple(end_names)) {
-    add_operand(*tuple, parse_expression(with_condition));
+    parts.push_back(parse_expression(with_condition));
     if (!skip_op(",")) break;
     has_comma = true;
   }
-  if (!has_comma && !tuple->operands.empty()) return std::move(tuple->operands[0]);
+  if (!has_comma && !parts.empty()) return std::move(parts[0]);
   if (!has_comma && !in_parentheses) unexpected("an expression");
-  return tuple;
+  return at(offset, [parts = std::move(parts)](Scope& s) {
+    return make_tuple(eval_all(parts, s), s.interpreter.budget);
+  });
 }
 
-ExprPtr ExpressionParser::parse_postfix(ExprPtr node) {
+/// What may follow an expression that begins at token number `begin`: .name, [key] and (args).
+Expr Parser::parse_postfix(Expr node, size_t begin) {
   for (;;) {
-    const uint32_t offset = now().offset;
+    const size_t offset = now().offset;
     if (skip_op(".")) {
-      const Token& token = now();
-      if (token.type == Type::kInteger) {
-        node = make(Kind::kItem, offset, std::move(node), make_constant(offset, take().value));
-      } else {
-        node = make(Kind::kAttribute, token.offset, std::move(node));
-        node->value = expect_name();
-      }
+      const bool is_index = now().type == Type::kNumber;
+      const size_t at_name = now().offset;
+      Value key = is_index ? take().value : Value(expect_name());
+      node = at(is_index ? offset : at_name,
+                [object = std::move(node), key = std::move(key)](Scope& s) {
+                  return key.is_string() ? s.interpreter.attribute(object(s), key.string())
+                                         : s.interpreter.item(object(s), key);
+                });
     } else if (is_op("[")) {
       node = parse_subscript(std::move(node));
     } else if (is_op("(")) {
-      node = make(Kind::kCall, offset, std::move(node));
-      parse_args(*node);
+      const auto args = std::make_shared<CallArgs>(parse_args());
+      last_call_ = {begin, pos_, args};
+      node = at(offset, [callee = std::move(node), args](Scope& s) {
+        const Value function = callee(s);
+        return s.interpreter.call(function, args->eval(s));
+      });
     } else {
       return node;
     }
   }
 }
 
-ExprPtr ExpressionParser::parse_subscript(ExprPtr node) {
-  const uint32_t offset = take().offset;
-  const auto part = [&]() -> ExprPtr {
-    return is_op(":") || is_op("]") ? nullptr : parse_expression();
-  };
-  ExprPtr first = part();
-  if (skip_op(":")) {
-    ExprPtr stop = part();
-    ExprPtr step = skip_op(":") ? part() : nullptr;
-    node = make(Kind::kSlice, offset, std::move(node), std::move(first), std::move(stop),
-                std::move(step));
-  } else {
-    if (first == nullptr) unexpected("an expression");
-    node = make(Kind::kItem, offset, std::move(node), std::move(first));
-  }
+Expr Parser::parse_subscript(Expr node) {
+  const size_t offset = take().offset;
+  std::vector<Expr> parts;  // of a slice: start, stop, step
+  do {
+    const bool absent = is_op(":") || is_op("]");
+    parts.push_back(absent ? constant(None{}) : parse_expression());
+    if (absent && parts.size() == 1 && !is_op(":")) unexpected("an expression");
+  } while (parts.size() < 3 && skip_op(":"));
   expect_op("]");
-  return node;
+  return at(offset, [object = std::move(node), parts = std::move(parts)](Scope& s) {
+    const Value from = object(s);
+    Values keys = eval_all(parts, s);
+    if (keys.size() == 1) return s.interpreter.item(from, keys[0]);
+    keys.resize(3, None{});
+    return slice(from, keys[0], keys[1], keys[2], s.interpreter.budget);
+  });
 }
 
-void ExpressionParser::parse_args(Expr& node) {
-  CallArgs& args = node.args;
-  const uint32_t offset = now().offset;
+CallArgs Parser::parse_args() {
+  CallArgs args;
+  const size_t offset = now().offset;
   expect_op("(");
   while (!is_op(")")) {
-    ExprPtr* slot;
-    bool in_order = args.star_star == nullptr;
+    Expr* slot;
+    bool in_order = !args.star_star;
     if (skip_op("*")) {
-      in_order = in_order && args.star == nullptr;
+      in_order = in_order && !args.star;
       slot = &args.star;
     } else if (skip_op("**")) {
       slot = &args.star_star;
@@ -324,76 +308,93 @@ void ExpressionParser::parse_args(Expr& node) {
       slot = &args.named.emplace_back(take().text, nullptr).second;
       take();
     } else {
-      in_order = in_order && args.star == nullptr && args.named.empty();
+      in_order = in_order && !args.star && args.named.empty();
       slot = &args.positional.emplace_back();
     }
-    if (!in_order) error("arguments out of order: positional, named, *list, **dictionary", offset);
+    if (!in_order)
+      throw TemplateError("arguments out of order: positional, named, *list, **dictionary", offset);
     *slot = parse_expression();
-    deepen(node, *slot);
     if (!is_op(")")) expect_op(",");
   }
   take();
+  return args;
 }
 
-std::string ExpressionParser::parse_dotted_name() {
-  std::string name = expect_name();
-  while (skip_op(".")) name += "." + expect_name();
-  return name;
-}
-
-ExprPtr ExpressionParser::parse_filters(ExprPtr node, bool inline_first) {
-  while (std::exchange(inline_first, false) || skip_op("|")) {
-    node = make(Kind::kFilter, now().offset, std::move(node));
-    const std::string name = parse_dotted_name();
-    node->value = name;
-    node->builtin = find_filter(name);
-    if (is_op("(")) parse_args(*node);
-  }
+Expr Parser::parse_filters(Expr node, bool inline_first) {
+  while (std::exchange(inline_first, false) || skip_op("|"))
+    node = parse_builtin(std::move(node), "|");
   return node;
 }
 
-ExprPtr ExpressionParser::parse_test(ExprPtr operand) {
-  const uint32_t offset = take().offset;
-  const bool negated = skip_name("not");
-  ExprPtr node = make(Kind::kTest, now().offset, std::move(operand));
-  const std::string name = parse_dotted_name();
-  node->value = name;
-  node->builtin = find_test(name);
+/// A filter ("|") or test ("is "), from its name on. That there is none of that name is an error
+/// of the rendering, as in Jinja2: it may never come there.
+Expr Parser::parse_builtin(Expr operand, std::string_view kind) {
+  const size_t offset = now().offset;
+  std::string name = expect_name();
+  while (skip_op(".")) name += "." + expect_name();
+  const Builtin* builtin = find_builtin(kind, name);
+  CallArgs args;
   const Type next = now().type;
   if (is_op("(")) {
-    parse_args(*node);
-  } else if (is_name("is")) {
-    error("tests with 'is' cannot be chained", now().offset);
-  } else if ((next == Type::kName && !is_name({"else", "or", "and"})) || next == Type::kString ||
-             next == Type::kInteger || next == Type::kFloat || is_op("[") || is_op("{")) {
+    args = parse_args();
+  } else if (kind == "is " &&
+             ((next == Type::kName && !is_name({"else", "or", "and", "is"})) ||
+              next == Type::kString || next == Type::kNumber || is_op("[") || is_op("{"))) {
     // One argument may stand without parentheses.
-    node->args.positional.push_back(parse_postfix(parse_primary()));
-    deepen(*node, node->args.positional.back());
+    const size_t begin = pos_;
+    args.positional.push_back(parse_postfix(parse_primary(), begin));
   }
-  return negated ? make(Kind::kNot, offset, std::move(node)) : std::move(node);
+  return at(offset, [=, operand = std::move(operand), args = std::move(args)](Scope& s) {
+    if (builtin == nullptr) raise("no {} named '{}'", kind == "|" ? "filter" : "test", name);
+    return s.interpreter.call(*builtin, args.eval(s, {operand(s)}));
+  });
 }
 
-ExprPtr ExpressionParser::parse_target(bool with_namespace, Names end_names) {
+Expr Parser::parse_test(Expr operand) {
+  const size_t offset = take().offset;
+  const bool negated = skip_name("not");
+  Expr node = parse_builtin(std::move(operand), "is ");
+  if (is_name("is")) throw TemplateError("tests with 'is' cannot be chained", now().offset);
+  if (!negated) return node;
+  return at(offset, [node = std::move(node)](Scope& s) -> Value { return !truthy(node(s)); });
+}
+
+Target Parser::parse_target(bool with_namespace, Names end_names) {
   const Level level(*this);
-  ExprPtr tuple = make(Kind::kTuple, now().offset);
+  std::vector<Target> parts;
   bool has_comma = false;
   do {
-    const uint32_t offset = now().offset;
+    const size_t offset = now().offset;
     if (has_comma && ends_tuple(end_names)) break;
     if (skip_op("(")) {
-      add_operand(*tuple, parse_target(with_namespace));
+      parts.push_back(parse_target(with_namespace));
       expect_op(")");
       continue;
     }
     const std::string name = expect_name();
     const bool is_attribute = with_namespace && skip_op(".");
     if (constants().contains(name) || (name == "loop" && loops_ > 0 && !is_attribute))
-      error(fmt::format("cannot assign to {}", name), offset);
-    add_operand(*tuple, make(is_attribute ? Kind::kNamespaceRef : Kind::kName, offset));
-    tuple->operands.back()->symbol = symbol(name);
-    if (is_attribute) tuple->operands.back()->value = expect_name();
+      throw TemplateError(fmt::format("cannot assign to {}", name), offset);
+    const Symbol symbol = this->symbol(name);
+    if (!is_attribute) {
+      parts.push_back([symbol](Scope& s, Value value) { s.set(symbol, std::move(value)); });
+      continue;
+    }
+    parts.push_back([symbol, attribute = expect_name()](Scope& s, Value value) {
+      const Value* object = s.find(symbol);
+      if (object == nullptr || object->space() == nullptr)
+        raise("cannot assign attribute on non-namespace object");
+      s.interpreter.budget.build(attribute.size());
+      object->space()->set(attribute, std::move(value), s.interpreter.budget);
+    });
   } while (skip_op(",") && (has_comma = true));
-  return has_comma ? std::move(tuple) : std::move(tuple->operands[0]);
+  if (!has_comma) return std::move(parts[0]);
+  return [parts = std::move(parts)](Scope& s, const Value& value) {
+    Values items = to_list(value, s.interpreter.budget);
+    if (items.size() != parts.size())
+      raise("{} values to unpack, expected {}", items.size(), parts.size());
+    for (size_t i = 0; i < parts.size(); ++i) parts[i](s, std::move(items[i]));
+  };
 }
 
 }  // namespace nanovllm::jinja

@@ -1,246 +1,213 @@
 #include <algorithm>
-#include <functional>
+#include <cmath>
 
 #include "nanovllm/text/jinja_builtins.h"
-#include "nanovllm/text/jinja_interpreter.h"
 #include "nanovllm/text/jinja_text.h"
 
 namespace nanovllm::jinja {
 
 namespace {
 
-Value iterator(Values items, Bound& a) {
-  return make_list(std::move(items), a.budget, Sequence::Kind::kIterator, "<generator object>");
+Value generator(Values items, Bound& a) {
+  return make_list(std::move(items), a.budget, Sequence::Kind::kGenerator);
 }
 
-std::string text(Bound& a, size_t i = 0) {
-  std::string s = to_string(a[i], a.budget);
-  a.budget.read(s.size());
-  return s;
+bool is_generator(const Value& v) {
+  return v.sequence() != nullptr && v.sequence()->kind == Sequence::Kind::kGenerator;
 }
 
-/// "a.0.b" as the keys to follow; a number alone is one key, none is the item itself.
-Values attribute_path(const Value& attribute) {
-  if (attribute.is_none()) return {};
-  if (!attribute.is_string()) return {attribute};
-  Values path;
-  for (const std::string_view part : split(attribute.string(), ".")) {
-    const std::optional<Int> index = parse_integer(part);
-    path.push_back(index ? Value(*index) : Value(part));
+/// An item, or what "a.0.b" names in it; a number alone is one key. Without case where texts are to
+/// be compared so.
+class Key {
+ public:
+  Key(Bound& a, const Value& attribute, bool lower = false)
+      : interpreter_(a.interpreter), lower_(lower) {
+    if (!attribute.is_string() && !attribute.is_none()) path_.push_back(attribute);
+    if (!attribute.is_string()) return;
+    for (const std::string_view part : split(attribute.string(), ".")) {
+      const std::optional<Int> index = parse_integer(part);
+      path_.push_back(index ? Value(*index) : Value(part));
+    }
   }
-  return path;
-}
+  /// What the filter's argument number `i` names.
+  Key(Bound& a, size_t i, bool lower = false) : Key(a, a.has(i) ? a[i] : Value(None{}), lower) {}
 
-Value follow(Value item, const Values& path, Interpreter& interpreter) {
-  for (const Value& key : path) item = interpreter.item(item, key);
-  return item;
-}
-
-/// What sort, unique, min and max compare: the item or an attribute of it, without case unless
-/// asked for.
-struct Key {
-  Bound& a;
-  Values path;
-  bool case_sensitive;
-
-  Key(Bound& a, size_t attribute, size_t case_sensitive)
-      : a(a),
-        path(a.has(attribute) ? attribute_path(a[attribute]) : Values{}),
-        case_sensitive(a.flag(case_sensitive)) {}
-
-  Value operator()(const Value& item) const {
-    Value v = follow(item, path, a.interpreter);
-    if (case_sensitive || !v.is_string()) return v;
-    a.budget.build(v.string().size());
-    return to_lower(v.string());
+  Value operator()(Value item, const Value& otherwise = None{}) const {
+    for (const Value& key : path_) {
+      item = interpreter_.item(item, key);
+      if (item.is_undefined() && !otherwise.is_none()) item = otherwise;
+    }
+    if (!lower_ || !item.is_string()) return item;
+    interpreter_.budget.build(item.string().size());
+    return to_lower(item.string());
   }
+
+ private:
+  Interpreter& interpreter_;
+  Values path_;
+  bool lower_;
 };
 
-/// Stable, by keys computed once.
-Value sort_by(Values items, const std::function<Value(const Value&)>& key, bool reverse,
-              Budget& budget) {
+/// Stable, by lists of keys computed once.
+Value sort_by(Values items, const std::vector<Key>& keys, bool reverse, Budget& budget) {
   std::vector<std::pair<Value, Value>> keyed;
   budget.build(items.size() * 2 * sizeof(Value));
-  for (Value& item : items) keyed.emplace_back(key(item), std::move(item));
+  for (Value& item : items) {
+    Values values;
+    for (const Key& key : keys) values.push_back(key(item));
+    keyed.emplace_back(make_list(std::move(values), budget), std::move(item));
+  }
   std::ranges::stable_sort(keyed, [&](const auto& x, const auto& y) {
-    return compare((reverse ? y : x).first, (reverse ? x : y).first, "<", budget) == -1;
+    return less((reverse ? y : x).first, (reverse ? x : y).first, budget);
   });
   for (size_t i = 0; i < items.size(); ++i) items[i] = std::move(keyed[i].second);
   return make_list(std::move(items), budget);
 }
 
-Value filter_sort(Bound& a) {  // value reverse case_sensitive attribute
-  std::vector<Key> keys(1, Key(a, 3, 2));
-  if (a.has(3) && a[3].is_string()) {
-    keys.clear();
-    for (const std::string_view part : split(a[3].string(), ",")) {
-      keys.emplace_back(a, 3, 2);
-      keys.back().path = attribute_path(part);
-    }
-  }
-  const auto key = [&](const Value& item) {
-    Values values;
-    for (const Key& k : keys) values.push_back(k(item));
-    return make_list(std::move(values), a.budget);
-  };
-  return sort_by(to_list(a[0], a.budget), key, a.flag(1), a.budget);
+Value sort(Bound& a) {  // value reverse case_sensitive attribute
+  std::vector<Key> keys;
+  if (a.has(3) && a[3].is_string())
+    for (const std::string_view part : split(a[3].string(), ","))
+      keys.emplace_back(a, Value(part), !a.flag(2));
+  else keys.emplace_back(a, 3, !a.flag(2));
+  return sort_by(a.list(), keys, a.flag(1), a.budget);
 }
 
-Value filter_dictsort(Bound& a) {  // value case_sensitive by reverse
+Values pairs_of(const Dict& dict, Budget& budget) {
+  Values pairs;
+  for (const auto& [key, value] : dict.items) pairs.push_back(make_tuple({key, value}, budget));
+  return pairs;
+}
+
+Value dictsort(Bound& a) {  // value case_sensitive by reverse
   const Dict* dict = a[0].defined().dict();
   if (dict == nullptr) raise("dictsort needs a mapping, not {}", a[0].type_name());
   const std::string by = a.has(2) ? a.string(2) : "key";
   if (by != "key" && by != "value") raise("dictsort sorts by either \"key\" or \"value\"");
-  Values pairs;
-  for (const auto& [key, value] : dict->items) pairs.push_back(make_tuple({key, value}, a.budget));
-  const auto key = [&](const Value& pair) {
-    const Value& v = pair.sequence()->items[by == "key" ? 0 : 1];
-    return a.flag(1) || !v.is_string() ? v : Value(to_lower(v.string()));
-  };
-  return sort_by(std::move(pairs), key, a.flag(3), a.budget);
+  const Key key(a, Value(by == "key" ? 0 : 1), !a.flag(1));
+  return sort_by(pairs_of(*dict, a.budget), {key}, a.flag(3), a.budget);
 }
 
-Value filter_unique(Bound& a) {  // value case_sensitive attribute
-  const Key key(a, 2, 1);
+Value unique(Bound& a) {  // value case_sensitive attribute
+  const Key key(a, 2, !a.flag(1));
   Values seen, items;
-  for (const Value& item : to_list(a[0], a.budget)) {
+  for (const Value& item : a.list()) {
     Value k = key(item);
     if (std::ranges::any_of(seen, [&](const Value& s) { return equal(s, k, a.budget); })) continue;
     seen.push_back(std::move(k));
     items.push_back(item);
   }
-  return iterator(std::move(items), a);
+  return generator(std::move(items), a);
 }
 
-Value extreme(Bound& a, int wanted) {  // value case_sensitive attribute
-  const Key key(a, 2, 1);
-  const Values items = to_list(a[0], a.budget);
+template <bool kMax>
+Value extreme(Bound& a) {  // value case_sensitive attribute
+  const Key key(a, 2, !a.flag(1));
+  const Values items = a.list();
   if (items.empty()) return Value::undefined("No aggregated item, sequence was empty.");
-  size_t best = 0;
-  for (size_t i = 1; i < items.size(); ++i)
-    if (compare(key(items[i]), key(items[best]), wanted < 0 ? "<" : ">", a.budget) == wanted)
-      best = i;
-  return items[best];
-}
-Value filter_min(Bound& a) { return extreme(a, -1); }
-Value filter_max(Bound& a) { return extreme(a, 1); }
-
-Value filter_sum(Bound& a) {  // iterable attribute start
-  const Values path = a.has(1) ? attribute_path(a[1]) : Values{};
-  Value sum = a.has(2) ? a[2] : Value(0);
-  for (const Value& item : to_list(a[0], a.budget))
-    sum = binary("+", sum, follow(item, path, a.interpreter), a.interpreter);
-  return sum;
+  const Value* best = &items[0];
+  for (const Value& item : items)
+    if (less(key(kMax ? *best : item), key(kMax ? item : *best), a.budget)) best = &item;
+  return *best;
 }
 
-const Builtin& require_known(const Builtin* (*find)(std::string_view), const char* what,
-                             const Value& name, Bound& a) {
-  const Builtin* found = find(to_string(name, a.budget));
-  if (found == nullptr) raise("no {} named {}", what, repr(name, a.budget));
+Value sum(Bound& a) {  // iterable attribute start
+  const Key key(a, 1);
+  Value total = a.has(2) ? a[2] : Value(0);
+  for (const Value& item : a.list()) total = binary("+", total, key(item), a.budget);
+  return total;
+}
+
+const Builtin& require_known(std::string_view kind, const Value& name, Bound& a) {
+  const Builtin* found = find_builtin(kind, to_string(name, a.budget));
+  if (found == nullptr)
+    raise("no {} named {}", kind == "|" ? "filter" : "test", repr(name, a.budget));
   return *found;
 }
 
-Value filter_map(Bound& a) {  // value *
-  if (!truthy(a[0])) return iterator({}, a);
-  Values items = to_list(a[0], a.budget);
-  const Args& rest = a.rest;
-  if (rest.positional.empty()) {  // attribute default
-    const auto named = [&](std::string_view name) {
-      const auto it = std::ranges::find(rest.named, name, &std::pair<std::string, Value>::first);
-      return it == rest.named.end() ? Value(None{}) : it->second;
-    };
-    const Value otherwise = named("default");
-    if (named("attribute").is_none()) raise("map needs the name of a filter, or an attribute");
-    for (const Value& key : attribute_path(named("attribute")))
-      for (Value& item : items) {
-        item = a.interpreter.item(item, key);
-        if (item.is_undefined() && !otherwise.is_none()) item = otherwise;
-      }
-    return iterator(std::move(items), a);
+/// The filter or test on an item, with the arguments that follow its name in `rest`.
+Value apply(const Builtin& builtin, Value item, Args rest, Bound& a) {
+  rest.positional[0] = std::move(item);
+  return a.interpreter.call(builtin, std::move(rest));
+}
+
+Value map(Bound& a) {  // value *
+  if (!truthy(a[0])) return generator({}, a);
+  Values items = a.list();
+  if (a.rest.positional.empty()) {
+    const Builtin by_name = {"|", "map", "attribute default?", nullptr};
+    const Bound named(by_name, a.interpreter, a.rest);
+    const Key key(a, named[0]);
+    for (Value& item : items) item = key(item, named.has(1) ? named[1] : Value(None{}));
+  } else {
+    const Builtin& filter = require_known("|", a.rest.positional[0], a);
+    for (Value& item : items) item = apply(filter, std::move(item), a.rest, a);
   }
-  const Builtin& filter = require_known(find_filter, "filter", rest.positional[0], a);
-  for (Value& item : items) {
-    Args args = rest;
-    args.positional[0] = std::move(item);
-    item = a.interpreter.call(filter, std::move(args));
-  }
-  return iterator(std::move(items), a);
+  return generator(std::move(items), a);
 }
 
 /// select, reject (by a test of the item) and selectattr, rejectattr (of an attribute); truth is
 /// the default test.
-Value filter_items(Bound& a, bool wanted, bool by_attribute) {  // value *
-  if (!truthy(a[0])) return iterator({}, a);
+template <bool kWanted, bool kByAttribute>
+Value choose(Bound& a) {  // value *
+  if (!truthy(a[0])) return generator({}, a);
   Args rest = a.rest;
-  Values path;
-  if (by_attribute) {
+  Value attribute = None{};
+  if (kByAttribute) {
     if (rest.positional.empty()) raise("missing parameter for attribute name");
-    path = attribute_path(rest.positional[0]);
+    attribute = rest.positional[0];
     rest.positional.erase(rest.positional.begin());
   }
-  const Builtin* test = nullptr;
-  if (!rest.positional.empty()) test = &require_known(find_test, "test", rest.positional[0], a);
+  const Key key(a, attribute);
+  const Builtin* test =
+      rest.positional.empty() ? nullptr : &require_known("is ", rest.positional[0], a);
   Values chosen;
-  for (Value& item : to_list(a[0], a.budget)) {
-    Value v = follow(item, path, a.interpreter);
-    if (test != nullptr) {
-      Args args = rest;
-      args.positional[0] = std::move(v);
-      v = a.interpreter.call(*test, std::move(args));
-    }
-    if (truthy(v) == wanted) chosen.push_back(std::move(item));
+  for (Value& item : a.list()) {
+    Value v = key(item);
+    if (test != nullptr) v = apply(*test, std::move(v), rest, a);
+    if (truthy(v) == kWanted) chosen.push_back(std::move(item));
   }
-  return iterator(std::move(chosen), a);
-}
-Value filter_select(Bound& a) { return filter_items(a, true, false); }
-Value filter_reject(Bound& a) { return filter_items(a, false, false); }
-Value filter_selectattr(Bound& a) { return filter_items(a, true, true); }
-Value filter_rejectattr(Bound& a) { return filter_items(a, false, true); }
-
-Value filter_first(Bound& a) {
-  const Sequence* list = a[0].sequence();
-  if (list != nullptr && list->kind == Sequence::Kind::kIterator) {
-    if (list->next < list->items.size()) return list->items[list->next++];
-  } else if (Values items = to_list(a[0], a.budget); !items.empty()) {
-    return items.front();
-  }
-  return Value::undefined("No first item, sequence was empty.");
+  return generator(std::move(chosen), a);
 }
 
-Value filter_last(Bound& a) {
+Value first(Bound& a) {
   const Sequence* list = a[0].sequence();
-  if (list != nullptr && list->kind == Sequence::Kind::kIterator)
-    raise("'generator' object is not reversible");
-  const Values items = to_list(a[0], a.budget);
+  if (list != nullptr && list->next < list->items.size()) {
+    const Value& item = list->items[list->next];
+    if (is_generator(a[0])) ++list->next;
+    return item;
+  }
+  const Values items = a.list();
+  return items.empty() ? Value::undefined("No first item, sequence was empty.") : items.front();
+}
+
+Value last(Bound& a) {
+  if (is_generator(a[0])) raise("'generator' object is not reversible");
+  const Values items = a.list();
   return items.empty() ? Value::undefined("No last item, sequence was empty.") : items.back();
 }
 
-Value filter_reverse(Bound& a) {
+Value reverse(Bound& a) {
   if (a[0].is_string()) return slice(a[0], None{}, None{}, -1, a.budget);
-  const bool is_iterator =
-      a[0].sequence() != nullptr && a[0].sequence()->kind == Sequence::Kind::kIterator;
-  Values items = to_list(a[0], a.budget);
+  Values items = a.list();
   std::ranges::reverse(items);
-  return is_iterator ? make_list(std::move(items), a.budget) : iterator(std::move(items), a);
+  return is_generator(a[0]) ? make_list(std::move(items), a.budget)
+                            : generator(std::move(items), a);
 }
 
-Value filter_items_of(Bound& a) {
-  if (a[0].is_undefined()) return iterator({}, a);
+Value items(Bound& a) {
+  if (a[0].is_undefined()) return generator({}, a);
   if (a[0].dict() == nullptr) raise("items: can only get item pairs from a mapping");
-  Values pairs;
-  for (const auto& [key, value] : a[0].dict()->items)
-    pairs.push_back(make_tuple({key, value}, a.budget));
-  return iterator(std::move(pairs), a);
+  return generator(pairs_of(*a[0].dict(), a.budget), a);
 }
 
-Value filter_join(Bound& a) {  // value d attribute
-  const Values path = a.has(2) ? attribute_path(a[2]) : Values{};
-  const std::string separator = a.has(1) ? text(a, 1) : "";
+Value join(Bound& a) {  // value d attribute
+  const Key key(a, 2);
+  const std::string separator = a.has(1) ? a.text(1) : "";
   Writer out(a.budget);
-  bool first = true;
-  for (const Value& item : to_list(a[0], a.budget)) {
+  for (bool first = true; const Value& item : a.list()) {
     if (!std::exchange(first, false)) out.add(separator);
-    write(out, follow(item, path, a.interpreter));
+    write(out, key(item));
   }
   return out.take();
 }
@@ -252,40 +219,37 @@ std::string indentation(Bound& a, size_t i, int64_t otherwise) {
                      ' ');
 }
 
-Value filter_indent(Bound& a) {  // s width first blank
+Value indent(Bound& a) {  // s width first blank
   const std::string lines = a.string(0) + "\n";
-  const std::string indent = indentation(a, 1, 4);
+  const std::string spaces = indentation(a, 1, 4);
   Writer out(a.budget);
-  if (a.flag(2)) out.add(indent);
-  bool first = true;
-  for (const std::string_view line : split_lines(lines)) {
+  if (a.flag(2)) out.add(spaces);
+  for (bool first = true; const std::string_view line : split_lines(lines)) {
     if (!first) out.add("\n");
-    if (!first && (!line.empty() || a.flag(3))) out.add(indent);
+    if (!first && (!line.empty() || a.flag(3))) out.add(spaces);
     out.add(line);
     first = false;
   }
   return out.take();
 }
 
-Value filter_replace(Bound& a) {  // s old new count
-  Args args;
-  for (size_t i = 0; i < 3; ++i) args.positional.emplace_back(text(a, i));
-  if (a.has(3) && !a[3].is_none()) args.positional.push_back(a[3]);
-  const Builtin& method = *find_method(args.positional[0], "replace");
-  return a.interpreter.call(method, std::move(args));
+Value replace(Bound& a) {  // s old new count
+  Args args{{a.text(0), a.text(1), a.text(2)}, {}};
+  if (a.has(3)) args.positional.push_back(a[3]);
+  return a.interpreter.call(*find_builtin("str.", "replace"), std::move(args));
 }
 
-Value filter_tojson(Bound& a) {  // x ensure_ascii indent separators sort_keys
+Value tojson(Bound& a) {  // x ensure_ascii indent separators sort_keys
   JsonStyle style;
   style.ensure_ascii = a.flag(1);
   style.sort_keys = a.flag(4);
-  if (a.has(2) && !a[2].is_none()) {
+  if (a.has(2)) {
     style.pretty = true;
     style.item_separator.pop_back();
     style.indent = indentation(a, 2, 0);
   }
-  if (a.has(3) && !a[3].is_none()) {
-    const Values pair = to_list(a[3], a.budget);
+  if (a.has(3)) {
+    const Values pair = a.list(3);
     if (pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string())
       raise("tojson: separators must be two texts");
     style.item_separator = pair[0].string();
@@ -294,81 +258,114 @@ Value filter_tojson(Bound& a) {  // x ensure_ascii indent separators sort_keys
   return to_json(a[0], style, a.budget);
 }
 
-Value filter_trim(Bound& a) {  // value chars
-  const std::string s = text(a);
-  const Chars chars = a.has(1) && !a[1].is_none() ? Chars(a.string(1)) : Chars();
+Value trim(Bound& a) {  // value chars
+  const std::string s = a.text();
+  const Chars chars = a.has(1) ? Chars(a.string(1)) : Chars();
   a.budget.read(s.size() * (chars ? chars->size() : 1));
   return {std::string(strip(s, chars)), a[0].is_markup()};
 }
 
-Value filter_escape(Bound& a) {
+Value escape(Bound& a) {
   if (a[0].is_markup()) return a[0];
   Writer out(a.budget);
-  out.add(escape_html(text(a)));
+  out.add(escape_html(a.text()));
   return {out.take(), true};
 }
 
-Value filter_default(Bound& a) {  // value default_value boolean
+Value use_default(Bound& a) {  // value default_value boolean
   const bool keep = a.flag(2) ? truthy(a[0]) : !a[0].is_undefined();
-  return keep ? a[0] : a.has(1) ? a[1] : Value("");
+  return keep ? a[0] : a[1].is_undefined() ? Value("") : a[1];
 }
 
-Value filter_capitalize(Bound& a) { return capitalize(text(a)); }
-Value filter_format(Bound& a) { return format_percent(text(a), a.rest, a.budget); }
-Value filter_length(Bound& a) { return length(a[0], a.budget); }
-Value filter_list(Bound& a) { return make_list(to_list(a[0], a.budget), a.budget); }
-Value filter_lower(Bound& a) { return to_lower(text(a)); }
-Value filter_upper(Bound& a) { return to_upper(text(a)); }
-Value filter_safe(Bound& a) { return {text(a), true}; }
-Value filter_string(Bound& a) { return a[0].is_string() ? a[0] : Value(text(a)); }
-Value filter_title(Bound& a) { return title_words(text(a)); }
+Value to_int(Bound& a) {  // value default base
+  const Value& v = a[0].defined();
+  Value otherwise = a.has(1) ? a[1] : Value(0);
+  if (v.is_integer()) return v.integer();
+  if (v.is_string())
+    if (const auto i = parse_integer(v.string(), static_cast<int>(a.integer(2, 10)))) return *i;
+  std::optional<double> d;
+  if (v.is_string()) d = parse_float(v.string());
+  if (v.is_float()) d = v.number();
+  if (!d || std::isnan(*d) || (v.is_string() && std::isinf(*d))) return otherwise;
+  if (std::fabs(*d) > 1e38) raise("cannot convert {} to an integer", float_repr(*d));
+  return static_cast<Int>(*d);
+}
+
+Value to_float(Bound& a) {  // value default
+  const Value& v = a[0].defined();
+  if (v.is_number()) return v.number();
+  if (v.is_string())
+    if (const auto d = parse_float(v.string())) return *d;
+  return a.has(1) ? a[1] : Value(0.0);
+}
+
+Value round(Bound& a) {  // value precision method
+  const Value& v = a[0].defined();
+  if (!v.is_number()) raise("type {} doesn't define __round__ method", v.type_name());
+  const std::string method = a.has(2) ? a.string(2) : "common";
+  const int64_t precision = std::clamp<int64_t>(a.integer(1), -300, 300);
+  const double scale = std::pow(10.0, static_cast<double>(precision));
+  if (method == "ceil") return std::ceil(v.number() * scale) / scale;
+  if (method == "floor") return std::floor(v.number() * scale) / scale;
+  if (method != "common") raise("method must be common, ceil or floor");
+  if (v.is_integer() && precision >= 0) return v.integer();
+  // Printing rounds the exact value, half to even, as Python does.
+  if (precision >= 0) return *parse_float(fmt::format("{:.{}f}", v.number(), precision));
+  const double rounded = std::nearbyint(v.number() * scale) / scale;
+  return v.is_integer() ? Value(static_cast<Int>(rounded)) : Value(rounded);
+}
+
+Value absolute(Bound& a) {
+  const Value opposite = negative(a[0]);
+  return opposite.number() > 0 ? opposite : negative(opposite);
+}
+
+Value to_text(Bound& a) { return a[0].is_string() ? a[0] : Value(a.text()); }
 
 constexpr Builtin kFilters[] = {
-    {"abs", "x", filter_abs},
-    {"capitalize", "s", filter_capitalize},
-    {"count", "value", filter_length},
-    {"d", "value default_value? boolean?", filter_default},
-    {"default", "value default_value? boolean?", filter_default},
-    {"dictsort", "value case_sensitive? by? reverse?", filter_dictsort},
-    {"e", "value", filter_escape},
-    {"escape", "value", filter_escape},
-    {"first", "seq", filter_first},
-    {"float", "value default?", filter_float},
-    {"format", "value *", filter_format},
-    {"indent", "s width? first? blank?", filter_indent},
-    {"int", "value default? base?", filter_int},
-    {"items", "value", filter_items_of},
-    {"join", "value d? attribute?", filter_join},
-    {"last", "seq", filter_last},
-    {"length", "value", filter_length},
-    {"list", "value", filter_list},
-    {"lower", "s", filter_lower},
-    {"map", "value *", filter_map},
-    {"max", "value case_sensitive? attribute?", filter_max},
-    {"min", "value case_sensitive? attribute?", filter_min},
-    {"reject", "value *", filter_reject},
-    {"rejectattr", "value *", filter_rejectattr},
-    {"replace", "s old new count?", filter_replace},
-    {"reverse", "value", filter_reverse},
-    {"round", "value precision? method?", filter_round},
-    {"safe", "value", filter_safe},
-    {"select", "value *", filter_select},
-    {"selectattr", "value *", filter_selectattr},
-    {"sort", "value reverse? case_sensitive? attribute?", filter_sort},
-    {"string", "value", filter_string},
-    {"sum", "iterable attribute? start?", filter_sum},
-    {"title", "s", filter_title},
-    {"tojson", "x ensure_ascii? indent? separators? sort_keys?", filter_tojson},
-    {"trim", "value chars?", filter_trim},
-    {"unique", "value case_sensitive? attribute?", filter_unique},
-    {"upper", "s", filter_upper},
+    {"|", "abs", "x", absolute},
+    {"|", "capitalize", "s", [](Bound& a) -> Value { return capitalize(a.text()); }},
+    {"|", "d default", "value default_value? boolean?", use_default},
+    {"|", "dictsort", "value case_sensitive? by? reverse?", dictsort},
+    {"|", "e escape", "value", escape},
+    {"|", "first", "seq", first},
+    {"|", "float", "value default?", to_float},
+    {"|", "format", "value *",
+     [](Bound& a) -> Value { return format_percent(a.text(), a.rest, a.budget); }},
+    {"|", "indent", "s width? first? blank?", indent},
+    {"|", "int", "value default? base?", to_int},
+    {"|", "items", "value", items},
+    {"|", "join", "value d? attribute?", join},
+    {"|", "last", "seq", last},
+    {"|", "count length", "value", [](Bound& a) -> Value { return length(a[0], a.budget); }},
+    {"|", "list", "value", [](Bound& a) { return make_list(a.list(), a.budget); }},
+    {"|", "lower", "s", [](Bound& a) -> Value { return to_lower(a.text()); }},
+    {"|", "map", "value *", map},
+    {"|", "max", "value case_sensitive? attribute?", extreme<true>},
+    {"|", "min", "value case_sensitive? attribute?", extreme<false>},
+    {"|", "reject", "value *", choose<false, false>},
+    {"|", "rejectattr", "value *", choose<false, true>},
+    {"|", "replace", "s old new count?", replace},
+    {"|", "reverse", "value", reverse},
+    {"|", "round", "value precision? method?", round},
+    {"|", "safe", "value",
+     [](Bound& a) -> Value {
+       return {a.text(), /*markup=*/true};
+     }},
+    {"|", "select", "value *", choose<true, false>},
+    {"|", "selectattr", "value *", choose<true, true>},
+    {"|", "sort", "value reverse? case_sensitive? attribute?", sort},
+    {"|", "string", "value", to_text},
+    {"|", "sum", "iterable attribute? start?", sum},
+    {"|", "title", "s", [](Bound& a) -> Value { return title_words(a.text()); }},
+    {"|", "tojson", "x ensure_ascii? indent? separators? sort_keys?", tojson},
+    {"|", "trim", "value chars?", trim},
+    {"|", "unique", "value case_sensitive? attribute?", unique},
+    {"|", "upper", "s", [](Bound& a) -> Value { return to_upper(a.text()); }},
 };
 
 }  // namespace
 
-const Builtin* find_filter(std::string_view name) {
-  const auto* found = std::ranges::find(kFilters, name, &Builtin::name);
-  return found == std::end(kFilters) ? nullptr : found;
-}
+std::span<const Builtin> filters() { return kFilters; }
 
 }  // namespace nanovllm::jinja

@@ -1,15 +1,12 @@
 #include "nanovllm/text/jinja_interpreter.h"
 
 #include <algorithm>
+#include <optional>
 
+#include "nanovllm/text/jinja_builtins.h"
 #include "nanovllm/text/jinja_text.h"
 
 namespace nanovllm::jinja {
-
-Interpreter::Level::Level(Interpreter& interpreter) : depth(interpreter.depth_) {
-  if (depth >= kMaxDepth) raise("the template recurses deeper than {} levels", kMaxDepth);
-  ++depth;
-}
 
 const Value* Scope::find(Symbol symbol) const {
   for (const Scope* scope = this; scope != nullptr; scope = scope->parent)
@@ -19,217 +16,209 @@ const Value* Scope::find(Symbol symbol) const {
 }
 
 void Scope::set(Symbol symbol, Value value) {
-  for (auto& variable : variables) {
-    if (variable.first != symbol) continue;
-    variable.second = std::move(value);
-    return;
-  }
-  variables.emplace_back(symbol, std::move(value));
+  const auto old = std::ranges::find(variables, symbol, &std::pair<Symbol, Value>::first);
+  if (old != variables.end()) old->second = std::move(value);
+  else variables.emplace_back(symbol, std::move(value));
 }
 
 std::string Interpreter::render(const Json& context, const Json& defaults) {
   try {
-    const auto root = std::make_shared<Scope>(nullptr);
+    Scope& root = new_scope(nullptr);
     for (size_t i = 0; i < template_.names().size(); ++i) {
       const std::string& name = template_.names()[i];
       const auto symbol = static_cast<Symbol>(i);
-      if (name == "loop") loop_symbol_ = symbol;
       if (const auto it = context.find(name); it != context.end())
-        root->set(symbol, from_json(*it, budget_));
+        root.set(symbol, from_json(*it, budget));
       else if (const auto other = defaults.find(name); other != defaults.end())
-        root->set(symbol, from_json(*other, budget_));
-      else if (const Builtin* global = find_global(name))
-        root->set(symbol, std::make_shared<const Function>(Function{.builtin = global}));
+        root.set(symbol, from_json(*other, budget));
+      else if (const Builtin* global = find_builtin("()", name))
+        root.set(symbol, std::make_shared<const Function>(Function{.builtin = global}));
     }
-    Writer out(budget_);
-    out_ = &out;
-    execute(template_.body(), *root);
-    return out.take();
+    return capture(template_.body(), root, nullptr);
   } catch (const TemplateError& error) {
-    template_.report(error.offset == TemplateError::kUnknown ? TemplateError(error.what(), at_)
-                                                             : error);
+    template_.report(error);
   }
 }
 
-Interpreter::Flow Interpreter::execute(const Body& body, Scope& scope) {
-  for (const Stmt& stmt : body)
-    if (const Flow flow = execute(stmt, scope); flow != Flow::kNormal) return flow;
-  return Flow::kNormal;
+std::string Interpreter::capture(const Body& body, Scope& scope, Flow* flow) {
+  Writer own(budget);
+  Writer* outer = std::exchange(out, &own);
+  const Flow ended = body(scope);
+  if (flow != nullptr) *flow = ended;
+  out = outer;
+  return own.take();
 }
 
-Interpreter::Flow Interpreter::execute_in_own_scope(const Body& body, Scope& scope) {
-  const auto own = std::make_shared<Scope>(&scope);
-  return execute(body, *own);
+Scope& Interpreter::new_scope(Scope* parent) {
+  budget.build(sizeof(Scope) + 2 * sizeof(Value));
+  return scopes_.emplace_front(Scope{*this, parent});
 }
 
-Interpreter::Flow Interpreter::execute(const Stmt& stmt, Scope& scope) {
-  using enum Stmt::Kind;
-  const Level level(*this);
-  budget_.step();
-  at_ = stmt.offset;
-  switch (stmt.kind) {
-    case kText:
-      out_->add(stmt.text);
-      break;
-    case kOutput:
-      write(*out_, eval(*stmt.expr, scope));
-      break;
-    case kIf:
-      for (const auto& [condition, body] : stmt.branches)
-        if (condition == nullptr || truthy(eval(*condition, scope))) return execute(body, scope);
-      break;
-    case kFor: {
-      Values items = to_list(eval(*stmt.expr, scope), budget_);
-      if (stmt.recursive) keep(scope);
-      return run_loop(stmt, scope, std::move(items), 0);
-    }
-    case kSet:
-      assign(*stmt.target, eval(*stmt.expr, scope), scope);
-      break;
-    case kSetBlock:
-    case kFilter: {
-      Flow flow;
-      const auto own = std::make_shared<Scope>(&scope);
-      Value text = capture(stmt.body, *own, flow);
-      if (flow != Flow::kNormal) return flow;
-      if (stmt.expr != nullptr) {
-        const Value* outer = std::exchange(block_input_, &text);
-        Value filtered = eval(*stmt.expr, scope);
-        block_input_ = outer;
-        text = std::move(filtered);
-      }
-      if (stmt.kind == kSetBlock) assign(*stmt.target, std::move(text), scope);
-      else write(*out_, text);
-      break;
-    }
-    case kMacro:
-      scope.set(stmt.symbol, make_macro(*stmt.macro, scope));
-      break;
-    case kCall:
-      call_block(stmt, scope);
-      break;
-    case kWith: {
-      const auto own = std::make_shared<Scope>(&scope);
-      for (const auto& [target, value] : stmt.assignments)
-        assign(*target, eval(*value, scope), *own);
-      return execute(stmt.body, *own);
-    }
-    case kScope:
-      return execute_in_own_scope(stmt.body, scope);
-    case kBreak:
-      return Flow::kBreak;
-    case kContinue:
-      return Flow::kContinue;
-  }
-  return Flow::kNormal;
+Namespace& Interpreter::new_namespace() {
+  budget.build(sizeof(Namespace));
+  return namespaces_.emplace_front();
 }
 
-std::string Interpreter::capture(const Body& body, Scope& scope, Flow& flow) {
-  Writer out(budget_);
-  Writer* outer = std::exchange(out_, &out);
-  flow = execute(body, scope);
-  out_ = outer;
-  return out.take();
-}
-
-Interpreter::Flow Interpreter::run_loop(const Stmt& stmt, Scope& outer, Values items, int depth) {
-  budget_.build(sizeof(Loop));
-  Loop& loop = *loops_.emplace_back(new Loop{
-      .stmt = &stmt, .outer = &outer, .source = std::move(items), .ready = {}, .depth = depth});
+Flow Interpreter::run(const ForLoop& written, Scope& outer, Values items, int depth) {
+  budget.build(sizeof(Loop));
+  const size_t num_ready = written.test ? 0 : items.size();
+  Loop& loop = loops_.emplace_front(
+      Loop{written, outer, std::move(items), num_ready, num_ready, /*index=*/-1, depth});
   // Jinja2 takes the else where no turn came to its end: also after a break or continue in each.
   bool completed = false;
   while (num_ahead(loop, false) > 0) {
-    budget_.step();
+    budget.step();
     ++loop.index;
-    loop.previous = std::exchange(loop.current, std::move(loop.ready[loop.next++]));
-    const auto scope = std::make_shared<Scope>(&outer);
-    if (loop_symbol_ >= 0) scope->set(loop_symbol_, &loop);
-    assign(*stmt.target, loop.current, *scope);
-    const Flow flow = execute(stmt.body, *scope);
+    Scope& scope = new_scope(&outer);
+    scope.set(written.loop, &loop);
+    written.target(scope, loop.items[static_cast<size_t>(loop.index)]);
+    const Flow flow = written.body(scope);
     if (flow == Flow::kBreak) break;
     completed = completed || flow == Flow::kNormal;
   }
   // The template may keep the loop, but it has nothing more to say about its items.
-  loop.source = loop.ready = {};
-  loop.num_taken = loop.next = 0;
-  return completed ? Flow::kNormal : execute_in_own_scope(stmt.otherwise, outer);
-}
-
-bool Interpreter::fetch(Loop& loop) {
-  while (loop.num_taken < loop.source.size()) {
-    Value& next = loop.source[loop.num_taken++];
-    if (loop.stmt->test != nullptr) {
-      const auto scope = std::make_shared<Scope>(loop.outer);
-      assign(*loop.stmt->target, next, *scope);
-      if (!truthy(eval(*loop.stmt->test, *scope))) continue;
-    }
-    loop.ready.push_back(std::move(next));
-    return true;
-  }
-  return false;
+  loop.items.clear();
+  loop.num_ready = loop.num_taken = 0;
+  if (!completed && written.otherwise) return written.otherwise(new_scope(&outer));
+  return Flow::kNormal;
 }
 
 size_t Interpreter::num_ahead(Loop& loop, bool all) {
-  if (loop.next == loop.ready.size()) fetch(loop);
-  while (all && fetch(loop)) {
+  const auto next = static_cast<size_t>(loop.index + 1);
+  while (loop.num_taken < loop.items.size() && (all || loop.num_ready <= next)) {
+    Value& item = loop.items[loop.num_taken++];
+    Scope& scope = new_scope(&loop.outer);
+    loop.written.target(scope, item);
+    if (!truthy(loop.written.test(scope))) continue;
+    if (&loop.items[loop.num_ready] != &item) loop.items[loop.num_ready] = std::move(item);
+    ++loop.num_ready;
   }
-  return loop.ready.size() - loop.next;
+  return std::max(loop.num_ready, next) - next;
 }
 
-void Interpreter::call_block(const Stmt& stmt, Scope& scope) {
-  const Expr& expr = *stmt.expr;
-  const Value callee = eval(*expr.operands[0], scope);
-  Args args = eval_args(expr.args, scope);
-  args.named.emplace_back("caller", make_macro(*stmt.macro, scope));
-  at_ = expr.offset;
-  write(*out_, call(callee, std::move(args)));
+Value Interpreter::call(const Builtin& builtin, Args args) {
+  budget.step(4 + args.named.size());
+  Bound bound(builtin, *this, std::move(args));
+  return builtin.call(bound);
 }
 
-void Interpreter::assign(const Expr& target, Value value, Scope& scope) {
-  switch (target.kind) {
-    case Expr::Kind::kTuple: {
-      Values items = to_list(value, budget_);
-      const size_t count = target.operands.size();
-      if (items.size() > count) raise("too many values to unpack (expected {})", count);
-      if (items.size() < count)
-        raise("not enough values to unpack (expected {}, got {})", count, items.size());
-      for (size_t i = 0; i < count; ++i) assign(*target.operands[i], std::move(items[i]), scope);
-      return;
+Value Interpreter::call(const Value& callee, Args args) {
+  if (Loop* loop = callee.loop()) {
+    if (!loop->written.recursive)
+      raise("the loop must have the 'recursive' marker to be called recursively");
+    if (args.positional.size() != 1 || !args.named.empty()) raise("loop() takes one argument");
+    const auto body = [&](Scope& scope) {
+      return run(loop->written, scope, to_list(args.positional[0], budget), loop->depth + 1);
+    };
+    return capture(body, loop->outer, nullptr);
+  }
+  const Function* function = callee.defined().function();
+  if (function == nullptr) raise("'{}' object is not callable", callee.type_name());
+  if (function->macro != nullptr)
+    return call_macro(*function->macro, *function->scope, std::move(args));
+  if (!function->self.is_undefined())
+    args.positional.insert(args.positional.begin(), function->self);
+  return call(*function->builtin, std::move(args));
+}
+
+Value Interpreter::call_macro(const Macro& macro, Scope& defined_in, Args args) {
+  Scope& scope = new_scope(&defined_in);
+  const auto take_named = [&](std::string_view name) -> std::optional<Value> {
+    const auto it = std::ranges::find(args.named, name, &std::pair<std::string, Value>::first);
+    if (it == args.named.end()) return std::nullopt;
+    Value value = std::move(it->second);
+    args.named.erase(it);
+    return value;
+  };
+  Values& given = args.positional;
+  const size_t num_parameters = macro.parameters.size();
+  budget.step(num_parameters * args.named.size() / 16);
+  for (size_t i = 0; i < num_parameters; ++i) {
+    const auto& [name, symbol, otherwise] = macro.parameters[i];
+    std::optional<Value> value = i < given.size() ? given[i] : take_named(name);
+    if (!value && otherwise) value = otherwise(scope);
+    if (!value) value = Value::undefined(fmt::format("parameter '{}' was not provided", name));
+    scope.set(symbol, *std::move(value));
+  }
+  if (macro.caller >= 0)
+    scope.set(macro.caller, take_named("caller").value_or(Value::undefined("No caller defined")));
+  if (macro.kwargs < 0 && !args.named.empty())
+    raise("macro '{}' takes no keyword argument '{}'", macro.name, args.named[0].first);
+  if (macro.varargs < 0 && given.size() > num_parameters)
+    raise("macro '{}' takes not more than {} argument(s)", macro.name, num_parameters);
+  if (macro.kwargs >= 0) {
+    Dict rest;
+    for (auto& [name, value] : args.named) rest.set(name, std::move(value), budget);
+    scope.set(macro.kwargs, make_dict(std::move(rest), budget));
+  }
+  if (macro.varargs >= 0) {
+    const auto num_taken = static_cast<ptrdiff_t>(std::min(num_parameters, given.size()));
+    scope.set(macro.varargs, make_tuple({given.begin() + num_taken, given.end()}, budget));
+  }
+  const Level level(*this);
+  return capture(macro.body, scope, nullptr);
+}
+
+Value Interpreter::attribute(const Value& object, std::string_view name) {
+  const std::string_view type = object.defined().type_name();
+  if (const Namespace* space = object.space())
+    if (const Value* value = space->find(name, budget)) return *value;
+  if (Loop* loop = object.loop())
+    if (Value value = loop_attribute(*loop, name); !value.is_none()) return value;
+  const Builtin* method = find_method(object, name);
+  if (method != nullptr && method->call == is_unsafe)
+    return Value::undefined(
+        fmt::format("access to attribute '{}' of '{}' object is unsafe", name, type));
+  if (method != nullptr)
+    return std::make_shared<const Function>(Function{.builtin = method, .self = object});
+  if (const Dict* dict = object.dict())
+    if (const Value* value = dict->find(name, budget)) return *value;
+  // What Python keeps under such names leads out of the sandbox.
+  if (name.starts_with("__"))
+    raise("access to attribute '{}' of '{}' object is unsafe", name, type);
+  if (object.is_none()) return Value::undefined(fmt::format("'None' has no attribute '{}'", name));
+  return Value::undefined(fmt::format("'{} object' has no attribute '{}'", type, name));
+}
+
+Value Interpreter::item(const Value& object, const Value& key) {
+  const Sequence* list = object.defined().sequence();
+  if (const Dict* dict = object.dict()) {
+    if (const Value* value = dict->find(key, budget)) return *value;
+  } else if (key.is_integer() && (object.is_string() || (list && list->is_indexable()))) {
+    const auto size = static_cast<Int>(length(object, budget));
+    const Int i = key.integer() < 0 ? key.integer() + size : key.integer();
+    if (i >= 0 && i < size) {
+      const auto at = static_cast<size_t>(i);
+      if (list != nullptr) return list->items[at];
+      const std::string_view rest =
+          std::string_view(object.string()).substr(byte_offset(object.string(), at));
+      return rest.substr(0, byte_offset(rest, 1));
     }
-    case Expr::Kind::kNamespaceRef: {
-      const Value* object = scope.find(target.symbol);
-      if (object == nullptr || object->space() == nullptr)
-        raise("cannot assign attribute on non-namespace object");
-      const std::string& name = target.value.string();
-      if (Value* old = object->space()->find(name)) {
-        *old = std::move(value);
-      } else {
-        budget_.build(name.size() + 2 * sizeof(Value));
-        object->space()->attributes.emplace_back(name, std::move(value));
-      }
-      return;
-    }
-    default:
-      scope.set(target.symbol, std::move(value));
   }
+  if (key.is_string()) return attribute(object, key.string());
+  return Value::undefined(
+      fmt::format("{} object has no element {}", object.type_name(), repr(key, budget)));
 }
 
-Value Interpreter::make_macro(const Macro& macro, Scope& scope) {
-  keep(scope);
-  return std::make_shared<const Function>(Function{.macro = &macro, .scope = &scope});
-}
-
-void Interpreter::keep(Scope& scope) {
-  for (Scope* s = &scope; s != nullptr && !s->kept; s = s->parent) {
-    budget_.build(4 * sizeof(Scope));  // with its variables' and owners' memory
-    kept_.push_back(s->shared_from_this());
-    s->kept = true;
-  }
-}
-
-Namespace* Interpreter::make_namespace() {
-  budget_.build(sizeof(Namespace));
-  return namespaces_.emplace_back(std::make_unique<Namespace>()).get();
+/// None where there is no such attribute.
+Value Interpreter::loop_attribute(Loop& loop, std::string_view name) {
+  const int64_t index = loop.index;
+  const auto at = [&](int64_t i) { return loop.items[static_cast<size_t>(i)]; };
+  if (name == "index") return index + 1;
+  if (name == "index0") return index;
+  if (name == "first") return index == 0;
+  if (name == "last") return num_ahead(loop, false) == 0;
+  if (name == "length") return index + 1 + static_cast<int64_t>(num_ahead(loop, true));
+  if (name == "revindex") return num_ahead(loop, true) + 1;
+  if (name == "revindex0") return num_ahead(loop, true);
+  if (name == "depth") return loop.depth + 1;
+  if (name == "depth0") return loop.depth;
+  if (name == "previtem")
+    return index == 0 || loop.items.empty() ? Value::undefined("there is no previous item")
+                                            : at(index - 1);
+  if (name == "nextitem")
+    return num_ahead(loop, false) == 0 ? Value::undefined("there is no next item") : at(index + 1);
+  return None{};
 }
 
 }  // namespace nanovllm::jinja

@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "nanovllm/text/jinja_builtins.h"
-#include "nanovllm/text/jinja_interpreter.h"
 #include "nanovllm/text/jinja_text.h"
 
 // The methods of Python's str, list, tuple and dict, and of Jinja2's loop. A method's first
@@ -10,11 +9,8 @@ namespace nanovllm::jinja {
 
 namespace {
 
-/// An argument that is a text, or absent where it is None or not given.
-Chars optional_text(Bound& a, size_t i) {
-  if (!a.has(i) || a[i].is_none()) return std::nullopt;
-  return a.string(i);
-}
+/// An argument that is a text, or absent.
+Chars optional_text(Bound& a, size_t i) { return a.has(i) ? Chars(a.string(i)) : Chars(); }
 
 /// A copy of a part of the object.
 Value part(Bound& a, std::string_view s) {
@@ -51,8 +47,6 @@ Value split_by(Bound& a) {  // self sep maxsplit
   return list_of(a, kSplit(a.string(0), separator, a.integer(2, -1)));
 }
 
-Value str_splitlines(Bound& a) { return list_of(a, split_lines(a.string(0), a.flag(1))); }
-
 template <bool kEnd>
 Value has_affix(Bound& a) {  // self affix; a tuple's items are alternatives
   const std::string& s = a.string(0);
@@ -72,7 +66,7 @@ Value str_find(Bound& a) {  // self sub
   const std::string_view s = a.string(0), needle = a.string(1);
   a.budget.read(s.size());
   // From the right every place is looked at in turn.
-  if (kLast) a.budget.step(static_cast<int64_t>(s.size() / 1024 * needle.size()));
+  if (kLast) a.budget.step(s.size() / 1024 * needle.size());
   const size_t at = kLast ? s.rfind(needle) : find(s, needle);
   return at == kNotFound ? Value(-1) : Value(count_code_points(s.substr(0, at)));
 }
@@ -122,13 +116,11 @@ Value str_join(Bound& a) {
   return out.take();
 }
 
-Value str_removeprefix(Bound& a) {
+template <bool kEnd>
+Value remove_affix(Bound& a) {  // self affix
   const std::string_view s = a.string(0), affix = a.string(1);
+  if (kEnd) return part(a, s.ends_with(affix) ? s.substr(0, s.size() - affix.size()) : s);
   return part(a, s.starts_with(affix) ? s.substr(affix.size()) : s);
-}
-Value str_removesuffix(Bound& a) {
-  const std::string_view s = a.string(0), affix = a.string(1);
-  return part(a, s.ends_with(affix) ? s.substr(0, s.size() - affix.size()) : s);
 }
 
 /// All characters are of a kind, and there is one.
@@ -140,40 +132,6 @@ Value all_are(Bound& a) {
     if (!kIs(next_code_point(s, i))) return false;
   return !s.empty();
 }
-bool is_alphanumeric(char32_t c) { return is_letter(c) || is_digit(c); }
-
-Value str_islower(Bound& a) { return is_lower(a.string(0)); }
-Value str_isupper(Bound& a) { return is_upper(a.string(0)); }
-Value str_format(Bound& a) { return format_braces(a.string(0), a.rest, a.budget); }
-
-constexpr Builtin kStrMethods[] = {
-    {"capitalize", "self", mapped<capitalize>},
-    {"count", "self sub", str_count},
-    {"endswith", "self suffix", has_affix<true>},
-    {"find", "self sub", str_find<false>},
-    {"format", "self *", str_format},
-    {"isalnum", "self", all_are<is_alphanumeric>},
-    {"isalpha", "self", all_are<is_letter>},
-    {"isdigit", "self", all_are<is_digit>},
-    {"islower", "self", str_islower},
-    {"isspace", "self", all_are<is_space>},
-    {"isupper", "self", str_isupper},
-    {"join", "self iterable", str_join},
-    {"lower", "self", mapped<to_lower>},
-    {"lstrip", "self chars?", stripped<true, false>},
-    {"removeprefix", "self prefix", str_removeprefix},
-    {"removesuffix", "self suffix", str_removesuffix},
-    {"replace", "self old new count?", str_replace},
-    {"rfind", "self sub", str_find<true>},
-    {"rsplit", "self sep? maxsplit?", split_by<rsplit>},
-    {"rstrip", "self chars?", stripped<false, true>},
-    {"split", "self sep? maxsplit?", split_by<split>},
-    {"splitlines", "self keepends?", str_splitlines},
-    {"startswith", "self prefix", has_affix<false>},
-    {"strip", "self chars?", stripped<true, true>},
-    {"title", "self", mapped<title>},
-    {"upper", "self", mapped<to_upper>},
-};
 
 Value list_index(Bound& a) {  // self value
   const Values& items = a[0].sequence()->items;
@@ -185,43 +143,24 @@ Value list_count(Bound& a) {
   return std::ranges::count_if(a[0].sequence()->items,
                                [&](const Value& v) { return equal(v, a[1], a.budget); });
 }
-Value list_copy(Bound& a) { return a[0]; }  // nothing can change either of them
 
-constexpr Builtin kListMethods[] = {
-    {"copy", "self", list_copy},
-    {"count", "self value", list_count},
-    {"index", "self value", list_index},
-};
+Value copy(Bound& a) { return a[0]; }  // nothing can change either of them
 
-Value view(Bound& a, std::string name, Value (*make)(const std::pair<Value, Value>&, Budget&)) {
+/// A dictionary's keys, values or pairs.
+template <Sequence::Kind kKind>
+Value view(Bound& a) {
   Values items;
-  for (const auto& item : a[0].dict()->items) items.push_back(make(item, a.budget));
-  return make_list(std::move(items), a.budget, Sequence::Kind::kView, std::move(name));
+  for (const auto& [key, value] : a[0].dict()->items)
+    items.push_back(kKind == Sequence::Kind::kKeys     ? key
+                    : kKind == Sequence::Kind::kValues ? value
+                                                       : make_tuple({key, value}, a.budget));
+  return make_list(std::move(items), a.budget, kKind);
 }
-
-using Item = std::pair<Value, Value>;
 
 Value dict_get(Bound& a) {  // self key default
   const Value* found = a[0].dict()->find(a[1], a.budget);
   return found != nullptr ? *found : a.has(2) ? a[2] : Value(None{});
 }
-Value dict_items(Bound& a) {
-  return view(a, "dict_items", [](const Item& i, Budget& b) {
-    return make_tuple({i.first, i.second}, b);
-  });
-}
-Value dict_keys(Bound& a) {
-  return view(a, "dict_keys", [](const Item& i, Budget&) { return i.first; });
-}
-Value dict_values(Bound& a) {
-  return view(a, "dict_values", [](const Item& i, Budget&) { return i.second; });
-}
-
-constexpr Builtin kDictMethods[] = {
-    {"copy", "self", list_copy},     {"get", "self key default?", dict_get},
-    {"items", "self", dict_items},   {"keys", "self", dict_keys},
-    {"values", "self", dict_values},
-};
 
 Value loop_cycle(Bound& a) {  // self *
   if (a.rest.positional.empty()) raise("no items for cycling given");
@@ -230,45 +169,64 @@ Value loop_cycle(Bound& a) {  // self *
 
 Value loop_changed(Bound& a) {  // self *
   Loop& loop = *a[0].loop();
-  const bool same =
-      loop.has_changed && loop.last_changed.size() == a.rest.positional.size() &&
-      std::ranges::equal(loop.last_changed, a.rest.positional,
-                         [&](const Value& x, const Value& y) { return equal(x, y, a.budget); });
+  Values& now = a.rest.positional;
+  const auto same = [&](const Value& x, const Value& y) { return equal(x, y, a.budget); };
+  const bool changed = !loop.has_changed || !std::ranges::equal(loop.last_changed, now, same);
   loop.has_changed = true;
-  loop.last_changed = std::move(a.rest.positional);
-  return !same;
+  loop.last_changed = std::move(now);
+  return changed;
 }
 
-constexpr Builtin kLoopMethods[] = {
-    {"changed", "self *", loop_changed},
-    {"cycle", "self *", loop_cycle},
+constexpr Builtin kMethods[] = {
+    {"str.", "capitalize", "self", mapped<capitalize>},
+    {"str.", "count", "self sub", str_count},
+    {"str.", "endswith", "self suffix", has_affix<true>},
+    {"str.", "find", "self sub", str_find<false>},
+    {"str.", "format", "self *",
+     [](Bound& a) -> Value { return format_braces(a.string(0), a.rest, a.budget); }},
+    {"str.", "isalnum", "self", all_are<is_alphanumeric>},
+    {"str.", "isalpha", "self", all_are<is_letter>},
+    {"str.", "isdigit", "self", all_are<is_digit>},
+    {"str.", "islower", "self", [](Bound& a) -> Value { return is_lower(a.string(0)); }},
+    {"str.", "isspace", "self", all_are<is_space>},
+    {"str.", "isupper", "self", [](Bound& a) -> Value { return is_upper(a.string(0)); }},
+    {"str.", "join", "self iterable", str_join},
+    {"str.", "lower", "self", mapped<to_lower>},
+    {"str.", "lstrip", "self chars?", stripped<true, false>},
+    {"str.", "removeprefix", "self prefix", remove_affix<false>},
+    {"str.", "removesuffix", "self suffix", remove_affix<true>},
+    {"str.", "replace", "self old new count?", str_replace},
+    {"str.", "rfind", "self sub", str_find<true>},
+    {"str.", "rsplit", "self sep? maxsplit?", split_by<rsplit>},
+    {"str.", "rstrip", "self chars?", stripped<false, true>},
+    {"str.", "split", "self sep? maxsplit?", split_by<split>},
+    {"str.", "splitlines", "self keepends?",
+     [](Bound& a) { return list_of(a, split_lines(a.string(0), a.flag(1))); }},
+    {"str.", "startswith", "self prefix", has_affix<false>},
+    {"str.", "strip", "self chars?", stripped<true, true>},
+    {"str.", "title", "self", mapped<title>},
+    {"str.", "upper", "self", mapped<to_upper>},
+
+    {"list.", "append clear extend insert pop remove reverse sort", "*", is_unsafe},
+    {"list.", "copy", "self", copy},
+    {"list.", "count", "self value", list_count},
+    {"list.", "index", "self value", list_index},
+
+    {"dict.", "clear pop popitem setdefault update", "*", is_unsafe},
+    {"dict.", "copy", "self", copy},
+    {"dict.", "get", "self key default?", dict_get},
+    {"dict.", "items", "self", view<Sequence::Kind::kItems>},
+    {"dict.", "keys", "self", view<Sequence::Kind::kKeys>},
+    {"dict.", "values", "self", view<Sequence::Kind::kValues>},
+
+    {"loop.", "changed", "self *", loop_changed},
+    {"loop.", "cycle", "self *", loop_cycle},
 };
-
-constexpr std::string_view kListMutators[] = {"append", "clear",  "extend",  "insert",
-                                              "pop",    "remove", "reverse", "sort"};
-constexpr std::string_view kDictMutators[] = {"clear", "pop", "popitem", "setdefault", "update"};
-
-template <size_t kSize>
-const Builtin* find_in(const Builtin (&table)[kSize], std::string_view name) {
-  const auto* found = std::ranges::find(table, name, &Builtin::name);
-  return found == std::end(table) ? nullptr : found;
-}
 
 }  // namespace
 
-const Builtin* find_method(const Value& v, std::string_view name) {
-  if (v.is_string()) return find_in(kStrMethods, name);
-  if (v.dict() != nullptr) return find_in(kDictMethods, name);
-  if (v.loop() != nullptr) return find_in(kLoopMethods, name);
-  if (const Sequence* list = v.sequence(); list != nullptr && list->indexable())
-    return find_in(kListMethods, name);
-  return nullptr;
-}
+std::span<const Builtin> methods() { return kMethods; }
 
-bool is_mutator(const Value& v, std::string_view name) {
-  if (v.dict() != nullptr) return std::ranges::find(kDictMutators, name) != std::end(kDictMutators);
-  return v.sequence() != nullptr && v.sequence()->kind == Sequence::Kind::kList &&
-         std::ranges::find(kListMutators, name) != std::end(kListMutators);
-}
+Value is_unsafe(Bound& a) { raise("one of {} is unsafe", a.builtin.names); }
 
 }  // namespace nanovllm::jinja

@@ -1,198 +1,290 @@
-#include "nanovllm/text/jinja_parser.h"
-
 #include <algorithm>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/text/jinja_expressions.h"
+#include "nanovllm/text/jinja_parser.h"
 #include "nanovllm/text/jinja_text.h"
 
 namespace nanovllm::jinja {
 
 namespace {
 
-/// Statements.
-class Parser : private ExpressionParser {
- public:
-  Parser(std::string_view source, std::vector<std::string>& names)
-      : ExpressionParser(source, names) {}
+// Variables are looked up one after another.
+constexpr size_t kMaxNames = 1000;
 
-  /// Up to a tag named in `ends`, whose name is the next token; with none, up to the end of the
-  /// template.
-  Body parse_body(Names ends) {
-    const Level level(*this);
-    Body body;
-    for (;;) {
-      const Token& token = take();
-      if (token.type == Type::kData) {
-        body.push_back({.kind = Stmt::Kind::kText, .offset = token.offset, .text = token.text});
-      } else if (token.type == Type::kVariableBegin) {
-        body.push_back({.kind = Stmt::Kind::kOutput, .offset = now().offset});
-        body.back().expr = parse_tuple();
-        expect(Type::kVariableEnd, "'}}'");
-      } else if (token.type == Type::kBlockBegin) {
-        if (is_name(ends)) return body;
-        body.push_back(parse_statement());
-        expect(Type::kBlockEnd, "'%}'");
-      } else {
-        if (ends.size() == 0) return body;
-        error(fmt::format("expected {{% {} %}}, got the end of the template",
-                          fmt::join(ends, " %} or {% ")),
-              token.offset);
-      }
-    }
-  }
+/// The body with variables of its own.
+Body scoped(Body body) {
+  return [body = std::move(body)](Scope& s) { return body(s.interpreter.new_scope(&s)); };
+}
 
- private:
-  /// Behind what opens a block: its body.
-  Body parse_block(Names ends) {
-    skip_op(":");
-    expect(Type::kBlockEnd, "'%}'");
-    return parse_body(ends);
-  }
-  Body parse_whole_block(std::string_view end) {
-    Body body = parse_block({end});
-    take();
-    return body;
-  }
-
-  Stmt parse_statement() {
-    const uint32_t offset = now().offset;
-    const std::string tag = expect_name();
-    Stmt stmt{.kind = Stmt::Kind::kScope, .offset = offset};
-    if (tag == "if") {
-      parse_if(stmt);
-    } else if (tag == "for") {
-      parse_for(stmt);
-    } else if (tag == "set") {
-      parse_set(stmt);
-    } else if (tag == "macro") {
-      parse_macro(stmt);
-    } else if (tag == "call") {
-      parse_call_block(stmt);
-    } else if (tag == "filter") {
-      stmt.kind = Stmt::Kind::kFilter;
-      stmt.expr = parse_filters(nullptr, /*inline_first=*/true);
-      stmt.body = parse_whole_block("endfilter");
-    } else if (tag == "with") {
-      parse_with(stmt);
-    } else if (tag == "generation") {
-      // transformers' mark for what the assistant wrote; as a call block it has its own variables.
-      const int loops = std::exchange(loops_, 0);
-      stmt.body = parse_whole_block("endgeneration");
-      loops_ = loops;
-    } else if (tag == "break" || tag == "continue") {
-      if (loops_ == 0) error(fmt::format("'{}' outside of a loop", tag), offset);
-      stmt.kind = tag == "break" ? Stmt::Kind::kBreak : Stmt::Kind::kContinue;
-    } else {
-      const Names refused = {"include", "import", "from", "extends", "block"};
-      const bool known = std::ranges::find(refused, tag) != refused.end();
-      error(known ? fmt::format("'{}' is not supported: a chat template is one file", tag)
-                  : fmt::format("unknown tag {}", quote(tag)),
-            offset);
-    }
-    return stmt;
-  }
-
-  void parse_if(Stmt& stmt) {
-    stmt.kind = Stmt::Kind::kIf;
-    std::string tag = "if";
-    while (tag != "endif") {
-      ExprPtr condition = tag == "else" ? nullptr : parse_tuple(/*with_condition=*/false);
-      Body body = tag == "else" ? parse_block({"endif"}) : parse_block({"elif", "else", "endif"});
-      stmt.branches.emplace_back(std::move(condition), std::move(body));
-      tag = take().text;
-    }
-  }
-
-  void parse_for(Stmt& stmt) {
-    stmt.kind = Stmt::Kind::kFor;
-    ++loops_;
-    stmt.target = parse_target(false, {"in"});
-    if (!skip_name("in")) unexpected("'in'");
-    stmt.expr = parse_tuple(/*with_condition=*/false, {"recursive"});
-    if (skip_name("if")) stmt.test = parse_expression();
-    stmt.recursive = skip_name("recursive");
-    stmt.body = parse_block({"else", "endfor"});
-    --loops_;
-    if (take().text == "else") stmt.otherwise = parse_whole_block("endfor");
-  }
-
-  void parse_set(Stmt& stmt) {
-    stmt.target = parse_target(/*with_namespace=*/true);
-    if (skip_op("=")) {
-      stmt.kind = Stmt::Kind::kSet;
-      stmt.expr = parse_tuple();
-    } else {
-      stmt.kind = Stmt::Kind::kSetBlock;
-      stmt.expr = parse_filters(nullptr);
-      stmt.body = parse_whole_block("endset");
-    }
-  }
-
-  void parse_with(Stmt& stmt) {
-    stmt.kind = Stmt::Kind::kWith;
-    while (now().type != Type::kBlockEnd) {
-      ExprPtr target = parse_target();
-      expect_op("=");
-      stmt.assignments.emplace_back(std::move(target), parse_expression());
-      if (now().type != Type::kBlockEnd) expect_op(",");
-    }
-    stmt.body = parse_whole_block("endwith");
-  }
-
-  void parse_parameters(Macro& macro) {
-    expect_op("(");
-    while (!is_op(")")) {
-      const uint32_t offset = now().offset;
-      Parameter parameter{expect_name()};
-      parameter.symbol = symbol(parameter.name);
-      if (skip_op("=")) parameter.otherwise = parse_expression();
-      else if (!macro.parameters.empty() && macro.parameters.back().otherwise != nullptr)
-        error("a parameter without a default follows one that has it", offset);
-      macro.parameters.push_back(std::move(parameter));
-      if (!is_op(")")) expect_op(",");
-    }
-    take();
-  }
-
-  void parse_macro_body(Macro& macro, std::string_view end) {
-    const int loops = std::exchange(loops_, 0);
-    macros_.push_back(&macro);
-    macro.body = parse_whole_block(end);
-    macros_.pop_back();
-    loops_ = loops;
-    for (const Parameter& parameter : macro.parameters)
-      for (Symbol* special : {&macro.caller, &macro.varargs, &macro.kwargs})
-        if (parameter.symbol == *special) *special = -1;
-  }
-
-  void parse_macro(Stmt& stmt) {
-    stmt.kind = Stmt::Kind::kMacro;
-    stmt.macro = std::make_unique<Macro>();
-    stmt.macro->name = expect_name();
-    stmt.symbol = symbol(stmt.macro->name);
-    parse_parameters(*stmt.macro);
-    parse_macro_body(*stmt.macro, "endmacro");
-  }
-
-  void parse_call_block(Stmt& stmt) {
-    stmt.kind = Stmt::Kind::kCall;
-    stmt.macro = std::make_unique<Macro>();
-    stmt.macro->name = "caller";
-    if (is_op("(")) parse_parameters(*stmt.macro);
-    stmt.expr = parse_expression();
-    if (stmt.expr->kind != Expr::Kind::kCall) error("expected a call", stmt.offset);
-    parse_macro_body(*stmt.macro, "endcall");
-  }
-};
+Value make_macro(const Macro& macro, Scope& scope) {
+  return std::make_shared<const Function>(Function{.macro = &macro, .scope = &scope});
+}
 
 }  // namespace
 
-Template::Template(std::string_view source, std::string where)
-    : source_(normalize_source(source)), where_(std::move(where)) {
+const Token& Parser::take() {
+  const Token& token = tokens_[pos_];
+  if (pos_ + 1 < tokens_.size()) ++pos_;
+  return token;
+}
+
+bool Parser::is_name(Names names) const {
+  return std::ranges::any_of(names, [&](std::string_view name) { return is_name(name); });
+}
+
+void Parser::expect_op(std::string_view op) {
+  if (!skip_op(op)) unexpected(fmt::format("'{}'", op));
+}
+
+void Parser::expect(Type type, std::string_view what) {
+  if (now().type != type) unexpected(what);
+  take();
+}
+
+std::string Parser::expect_name() {
+  if (now().type != Type::kName) unexpected("a name");
+  return take().text;
+}
+
+void Parser::unexpected(std::string_view wanted) const {
+  const bool at_end = now().type == Type::kEnd;
+  const std::string got = at_end ? "the end of the template" : quote(now().text);
+  throw TemplateError(fmt::format("expected {}, got {}", wanted, got), now().offset);
+}
+
+Symbol Parser::symbol(const std::string& name) {
+  const auto [it, is_new] = symbols_.try_emplace(name, static_cast<Symbol>(names_.size()));
+  if (is_new) names_.push_back(name);
+  if (names_.size() > kMaxNames)
+    throw TemplateError(fmt::format("more than {} different variables", kMaxNames), now().offset);
+  return it->second;
+}
+
+Parser::Level::Level(Parser& parser) : depth(parser.depth_) {
+  if (depth >= kMaxDepth)
+    throw TemplateError(fmt::format("nested deeper than {} levels", kMaxDepth),
+                        parser.now().offset);
+  ++depth;
+}
+
+Body Parser::parse_body(Names ends) {
+  const Level level(*this);
+  std::vector<Body> parts;
+  for (;;) {
+    const Token& token = take();
+    num_nodes_ = 0;
+    if (token.type == Type::kData) {
+      parts.push_back(at(token.offset, [text = token.text](Scope& s) {
+        s.interpreter.out->add(text);
+        return Flow::kNormal;
+      }));
+    } else if (token.type == Type::kVariableBegin) {
+      const size_t offset = now().offset;
+      parts.push_back(at(offset, [expr = parse_tuple()](Scope& s) {
+        write(*s.interpreter.out, expr(s));
+        return Flow::kNormal;
+      }));
+      expect(Type::kVariableEnd, "'}}'");
+    } else if (token.type == Type::kBlockBegin && !is_name(ends)) {
+      parts.push_back(parse_statement());
+      expect(Type::kBlockEnd, "'%}'");
+    } else if (token.type == Type::kBlockBegin || ends.size() == 0) {
+      break;
+    } else {
+      throw TemplateError(fmt::format("expected {{% {} %}}, got the end of the template",
+                                      fmt::join(ends, " %} or {% ")),
+                          token.offset);
+    }
+  }
+  return [parts = std::move(parts)](Scope& s) {
+    for (const Body& part : parts)
+      if (const Flow flow = part(s); flow != Flow::kNormal) return flow;
+    return Flow::kNormal;
+  };
+}
+
+/// Behind what opens a block: its body.
+Body Parser::parse_block(Names ends) {
+  skip_op(":");
+  expect(Type::kBlockEnd, "'%}'");
+  return parse_body(ends);
+}
+
+Body Parser::parse_whole_block(std::string_view end) {
+  Body body = parse_block({end});
+  take();
+  return body;
+}
+
+Body Parser::parse_statement() {
+  const size_t offset = now().offset;
+  const std::string tag = expect_name();
+  if (tag == "if") return at(offset, parse_if());
+  if (tag == "for") return at(offset, parse_for());
+  if (tag == "set") return at(offset, parse_set());
+  if (tag == "macro") return at(offset, parse_macro());
+  if (tag == "call") return at(offset, parse_call_block());
+  if (tag == "filter") {
+    const Target output = [](Scope& s, const Value& text) { write(*s.interpreter.out, text); };
+    return at(offset, parse_filtered_block(output, "endfilter"));
+  }
+  if (tag == "with") return at(offset, parse_with());
+  if (tag == "generation") {
+    // transformers' mark for what the assistant wrote; as a call block it has its own variables.
+    const int loops = std::exchange(loops_, 0);
+    Body body = parse_whole_block("endgeneration");
+    loops_ = loops;
+    return at(offset, scoped(std::move(body)));
+  }
+  if (tag == "break" || tag == "continue") {
+    if (loops_ == 0) throw TemplateError(fmt::format("'{}' outside of a loop", tag), offset);
+    const Flow flow = tag == "break" ? Flow::kBreak : Flow::kContinue;
+    return [flow](Scope&) { return flow; };
+  }
+  const Names refused = {"include", "import", "from", "extends", "block"};
+  const bool is_known = std::ranges::find(refused, tag) != refused.end();
+  throw TemplateError(is_known
+                          ? fmt::format("'{}' is not supported: a chat template is one file", tag)
+                          : fmt::format("unknown tag {}", quote(tag)),
+                      offset);
+}
+
+Body Parser::parse_if() {
+  std::vector<std::pair<Expr, Body>> branches;  // the else has no condition
+  for (std::string tag = "if"; tag != "endif"; tag = take().text) {
+    Expr condition = tag == "else" ? nullptr : parse_tuple(/*with_condition=*/false);
+    Body body = tag == "else" ? parse_block({"endif"}) : parse_block({"elif", "else", "endif"});
+    branches.emplace_back(std::move(condition), std::move(body));
+  }
+  return [branches = std::move(branches)](Scope& s) {
+    for (const auto& [condition, body] : branches)
+      if (!condition || truthy(condition(s))) return body(s);
+    return Flow::kNormal;
+  };
+}
+
+Body Parser::parse_for() {
+  const auto loop = std::make_shared<ForLoop>();
+  loop->loop = symbol("loop");
+  ++loops_;
+  loop->target = parse_target(false, {"in"});
+  if (!skip_name("in")) unexpected("'in'");
+  loop->items = parse_tuple(/*with_condition=*/false, {"recursive"});
+  if (skip_name("if")) loop->test = parse_expression();
+  loop->recursive = skip_name("recursive");
+  loop->body = parse_block({"else", "endfor"});
+  --loops_;
+  if (take().text == "else") loop->otherwise = parse_whole_block("endfor");
+  return [loop](Scope& s) {
+    Values items = to_list(loop->items(s), s.interpreter.budget);
+    return s.interpreter.run(*loop, s, std::move(items), /*depth=*/0);
+  };
+}
+
+/// {% set target = value %}, or {% set target | filters %} text {% endset %}.
+Body Parser::parse_set() {
+  Target target = parse_target(/*with_namespace=*/true);
+  if (!skip_op("=")) return parse_filtered_block(target, "endset");
+  return [target = std::move(target), expr = parse_tuple()](Scope& s) {
+    target(s, expr(s));
+    return Flow::kNormal;
+  };
+}
+
+/// A block whose text goes through filters, which stand at the current token, to the target.
+Body Parser::parse_filtered_block(Target target, std::string_view end) {
+  const Symbol input = symbol("<block>");  // no template can write such a name
+  const Expr read_input = [input](Scope& s) { return *s.find(input); };
+  Expr filtered = parse_filters(read_input, /*inline_first=*/end == "endfilter");
+  Body body = parse_whole_block(end);
+  return [=](Scope& s) {
+    Flow flow;
+    Value text = s.interpreter.capture(body, s.interpreter.new_scope(&s), &flow);
+    if (flow != Flow::kNormal) return flow;
+    Scope& own = s.interpreter.new_scope(&s);
+    own.set(input, std::move(text));
+    target(s, filtered(own));
+    return Flow::kNormal;
+  };
+}
+
+Body Parser::parse_with() {
+  std::vector<std::pair<Target, Expr>> assignments;
+  while (now().type != Type::kBlockEnd) {
+    Target target = parse_target();
+    expect_op("=");
+    assignments.emplace_back(std::move(target), parse_expression());
+    if (now().type != Type::kBlockEnd) expect_op(",");
+  }
+  return [assignments = std::move(assignments), body = parse_whole_block("endwith")](Scope& s) {
+    Scope& own = s.interpreter.new_scope(&s);
+    for (const auto& [target, value] : assignments) target(own, value(s));
+    return body(own);
+  };
+}
+
+void Parser::parse_parameters(Macro& macro) {
+  expect_op("(");
+  while (!is_op(")")) {
+    const size_t offset = now().offset;
+    const std::string name = expect_name();
+    Expr otherwise = skip_op("=") ? parse_expression() : nullptr;
+    if (!otherwise && !macro.parameters.empty() && macro.parameters.back().otherwise)
+      throw TemplateError("a parameter without a default follows one that has it", offset);
+    macro.parameters.push_back({name, symbol(name), std::move(otherwise)});
+    if (!is_op(")")) expect_op(",");
+  }
+  take();
+}
+
+void Parser::parse_macro_body(Macro& macro, std::string_view end) {
+  const int loops = std::exchange(loops_, 0);
+  macros_.push_back(&macro);
+  macro.body = parse_whole_block(end);
+  macros_.pop_back();
+  loops_ = loops;
+  for (const Parameter& parameter : macro.parameters)
+    for (Symbol* special : {&macro.caller, &macro.varargs, &macro.kwargs})
+      if (parameter.symbol == *special) *special = -1;
+}
+
+Body Parser::parse_macro() {
+  const auto macro = std::make_shared<Macro>(Macro{expect_name()});
+  parse_parameters(*macro);
+  parse_macro_body(*macro, "endmacro");
+  return [macro, name = symbol(macro->name)](Scope& s) {
+    s.set(name, make_macro(*macro, s));
+    return Flow::kNormal;
+  };
+}
+
+/// {% call(parameters) f(args) %} body {% endcall %}: a call with one more argument, `caller`.
+Body Parser::parse_call_block() {
+  const auto macro = std::make_shared<Macro>(Macro{"caller"});
+  if (is_op("(")) parse_parameters(*macro);
+  const size_t begin = pos_;
+  Expr call = parse_expression();
+  if (last_call_.args == nullptr || last_call_.begin != begin || last_call_.end != pos_)
+    throw TemplateError("expected a call", tokens_[begin].offset);
+  last_call_.args->named.emplace_back("caller",
+                                      [macro](Scope& s) { return make_macro(*macro, s); });
+  parse_macro_body(*macro, "endcall");
+  return [call = std::move(call)](Scope& s) {
+    write(*s.interpreter.out, call(s));
+    return Flow::kNormal;
+  };
+}
+
+Template::Template(std::string_view source, std::string where) : where_(std::move(where)) {
   require(is_utf8(source), "{}: not UTF-8", where_);
+  // As Jinja2 does before all else: line ends become "\n", and one at the very end is dropped.
+  for (char previous = '\0'; const char c : source) {
+    if (c != '\n' || previous != '\r') source_ += c == '\r' ? '\n' : c;
+    previous = c;
+  }
+  if (source_.ends_with('\n')) source_.pop_back();
   try {
-    body_ = Parser(source_, names_).parse_body({});
+    body_ = Parser(source_, names_).parse();
   } catch (const TemplateError& error) {
     report(error);
   }

@@ -1,130 +1,162 @@
 #pragma once
 
-#include <cstdint>
+#include <initializer_list>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "nanovllm/text/jinja_value.h"
+#include "nanovllm/text/jinja_interpreter.h"
 
 namespace nanovllm::jinja {
 
-struct Expr;
-struct Stmt;
-using ExprPtr = std::unique_ptr<Expr>;
-using Body = std::vector<Stmt>;
+struct Token {
+  enum class Type {
+    kData,
+    kVariableBegin,
+    kVariableEnd,
+    kBlockBegin,
+    kBlockEnd,
+    kName,
+    kString,
+    kNumber,
+    kOperator,
+    kEnd
+  };
+  Type type;
+  size_t offset;     // where it begins in the source
+  std::string text;  // of a string: with its escapes replaced
+  Value value;       // of a number
 
-/// A variable's name as a number: its place in Template::names.
-using Symbol = int;
+  bool is(Type wanted, std::string_view written) const { return type == wanted && text == written; }
+};
+
+/// The tokens of a template, with the whitespace rules of trim_blocks and lstrip_blocks applied.
+/// The last one is kEnd. Throws TemplateError.
+std::vector<Token> tokenize(std::string_view source);
 
 /// What the arguments of calls, filters and tests are written as: f(a, k=b, *c, **d).
 struct CallArgs {
-  std::vector<ExprPtr> positional;
-  std::vector<std::pair<std::string, ExprPtr>> named;
-  ExprPtr star;       // null where absent
-  ExprPtr star_star;  // null where absent
+  std::vector<Expr> positional = {};
+  std::vector<std::pair<std::string, Expr>> named = {};
+  Expr star = {};       // empty where absent
+  Expr star_star = {};  // empty where absent
+
+  /// `first`: arguments before those that are written.
+  Args eval(Scope& scope, Values first = {}) const;
 };
 
-struct Expr {
-  enum class Kind {
-    kConstant,     // value
-    kName,         // symbol
-    kTuple,        // operands
-    kList,         // operands
-    kDict,         // operands: key, value, key, value ...
-    kAttribute,    // operands[0] . value
-    kItem,         // operands[0] [ operands[1] ]
-    kSlice,        // operands[0] [ operands[1] : operands[2] : operands[3] ], null where absent
-    kCall,         // operands[0] ( args )
-    kFilter,       // operands[0] | value ( args ); operands[0] is null in a filter block
-    kTest,         // operands[0] is value ( args )
-    kNot,          // not operands[0]
-    kNegative,     // - operands[0]
-    kBinary,       // operands[0] ops[0] operands[1]
-    kCompare,      // operands[0] ops[0] operands[1] ops[1] operands[2] ...
-    kAnd,          // operands[0], operands[1]
-    kOr,           // operands[0], operands[1]
-    kConcat,       // operands joined by ~
-    kConditional,  // operands[1] if operands[0] else operands[2], null where absent
-    kNamespaceRef  // as a target only: symbol . value
-  };
-  Kind kind;
-  uint32_t offset;  // in the source
-  int depth = 1;    // of the tree below, bounded since walking it recurses
-  Value value = {};
-  Symbol symbol = -1;
-  std::vector<ExprPtr> operands = {};
-  std::vector<std::string> ops = {};
-  CallArgs args = {};
-  const Builtin* builtin = nullptr;  // the filter or test; null for one that does not exist
-};
-
-struct Parameter {
-  std::string name;
-  Symbol symbol = -1;
-  ExprPtr otherwise = {};  // null where it has no default
-};
-
-/// A macro, or the body of a call block.
-struct Macro {
-  std::string name;
-  std::vector<Parameter> parameters;
-  Body body;
-  Symbol caller = -1;  // these three: -1 where the body does not mention them
-  Symbol varargs = -1;
-  Symbol kwargs = -1;
-};
-
-struct Stmt {
-  enum class Kind {
-    kText,      // text
-    kOutput,    // expr
-    kIf,        // branches; a null condition is the else
-    kFor,       // target in expr if test, body, otherwise
-    kSet,       // target = expr
-    kSetBlock,  // target = body, through the filters of expr where there are any
-    kMacro,     // macro, kept in the variable `symbol`
-    kCall,      // expr is the call, macro the caller's body
-    kFilter,    // body through the filters of expr
-    kWith,      // assignments, body
-    kScope,     // body with variables of its own
-    kBreak,
-    kContinue
-  };
-  Kind kind;
-  uint32_t offset;
-  std::string text = {};
-  ExprPtr target = {};
-  ExprPtr expr = {};
-  ExprPtr test = {};
-  Symbol symbol = -1;
-  bool recursive = false;
-  Body body = {};
-  Body otherwise = {};
-  std::vector<std::pair<ExprPtr, Body>> branches = {};
-  std::vector<std::pair<ExprPtr, ExprPtr>> assignments = {};
-  std::unique_ptr<Macro> macro = {};
-};
-
-/// A parsed template. Immutable, so that any number of threads may render it.
-class Template {
+/// Recursive descent with the precedence of Jinja2's grammar; jinja_expressions.cpp holds the
+/// expressions, jinja_parser.cpp the rest. Throws TemplateError.
+class Parser {
  public:
-  /// Throws UserError "<where>, line L, column C: <what>".
-  Template(std::string_view source, std::string where);
+  using Names = std::initializer_list<std::string_view>;
 
-  const Body& body() const { return body_; }
-  const std::vector<std::string>& names() const { return names_; }
-  /// Throws `error` as a UserError with its line and column, both from 1; columns count code
-  /// points.
-  [[noreturn]] void report(const TemplateError& error) const;
+  Parser(std::string_view source, std::vector<std::string>& names)
+      : tokens_(tokenize(source)), names_(names) {}
+
+  Body parse() { return parse_body({}); }
 
  private:
-  std::string source_;
-  std::string where_;
-  std::vector<std::string> names_;
-  Body body_;
+  using Type = Token::Type;
+
+  /// Up to a tag named in `ends`, whose name is the next token; with none, up to the end of the
+  /// template.
+  Body parse_body(Names ends);
+
+  const Token& now() const { return tokens_[pos_]; }
+  const Token& take();
+  bool is_op(std::string_view op) const { return now().is(Type::kOperator, op); }
+  bool is_name(std::string_view name) const { return now().is(Type::kName, name); }
+  bool is_name(Names names) const;
+  bool skip_op(std::string_view op) { return is_op(op) && (take(), true); }
+  bool skip_name(std::string_view name) { return is_name(name) && (take(), true); }
+  void expect_op(std::string_view op);
+  void expect(Type type, std::string_view what);
+  std::string expect_name();
+  [[noreturn]] void unexpected(std::string_view wanted) const;
+  Symbol symbol(const std::string& name);
+
+  /// `eval` as an expression or statement at a place: it counts against the limits, and errors get
+  /// the place.
+  template <class Eval>
+  auto at(size_t offset, Eval eval);
+
+  Expr parse_expression(bool with_condition = true);
+  /// One expression, or a tuple where commas follow.
+  Expr parse_tuple(bool with_condition = true, Names end_names = {}, bool in_parentheses = false);
+  /// `| name(args) | ...` behind `node`; in a filter block the first one stands without its "|".
+  Expr parse_filters(Expr node, bool inline_first = false);
+  /// What is assigned to: names and tuples of them, and attributes of a namespace where allowed.
+  Target parse_target(bool with_namespace = false, Names end_names = {});
+  Expr parse_conditional();
+  Expr parse_logic(bool is_or);
+  Expr parse_not();
+  Expr parse_compare();
+  std::string take_comparison();
+  Expr parse_arithmetic(size_t level);
+  Expr parse_unary(bool with_filter);
+  Expr parse_primary();
+  Expr parse_name();
+  Expr parse_list_or_dict();
+  Expr parse_postfix(Expr node, size_t begin);
+  Expr parse_subscript(Expr node);
+  Expr parse_test(Expr operand);
+  Expr parse_builtin(Expr operand, std::string_view kind);
+  CallArgs parse_args();
+  bool ends_tuple(Names end_names) const;
+
+  Body parse_block(Names ends);
+  Body parse_whole_block(std::string_view end);
+  Body parse_statement();
+  Body parse_if();
+  Body parse_for();
+  Body parse_set();
+  Body parse_with();
+  Body parse_filtered_block(Target target, std::string_view end);
+  Body parse_macro();
+  Body parse_call_block();
+  void parse_parameters(Macro& macro);
+  void parse_macro_body(Macro& macro, std::string_view end);
+
+  /// Brackets within brackets, blocks within blocks: all of them become recursion.
+  static constexpr int kMaxDepth = 200;
+  struct Level {
+    explicit Level(Parser& parser);
+    ~Level() { --depth; }
+    int& depth;
+  };
+  /// Of one tag: each holds others, and freeing the outermost recurses as well.
+  static constexpr int kMaxNodes = 4000;
+
+  std::vector<Token> tokens_;
+  size_t pos_ = 0;
+  std::vector<std::string>& names_;
+  std::map<std::string, Symbol> symbols_ = {};
+  int depth_ = 0;
+  int num_nodes_ = 0;
+  std::vector<Macro*> macros_ = {};  // around the current token
+  int loops_ = 0;                    // around the current token, within its macro
+  struct {
+    size_t begin, end;  // tokens
+    std::shared_ptr<CallArgs> args;
+  } last_call_ = {};
 };
+
+template <class Eval>
+auto Parser::at(size_t offset, Eval eval) {
+  if (++num_nodes_ > kMaxNodes)
+    throw TemplateError(fmt::format("a tag of more than {} operations", kMaxNodes), offset);
+  return [offset, eval = std::move(eval)](Scope& scope) {
+    try {
+      const Interpreter::Level level(scope.interpreter);
+      return eval(scope);
+    } catch (TemplateError& error) {
+      if (error.offset == TemplateError::kUnknown) error.offset = offset;
+      throw;
+    }
+  };
+}
 
 }  // namespace nanovllm::jinja

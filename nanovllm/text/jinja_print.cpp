@@ -1,52 +1,54 @@
-#include "nanovllm/text/jinja_value.h"
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 
+#include "nanovllm/text/jinja_builtins.h"
 #include "nanovllm/text/jinja_text.h"
 
-// How values become text: str(), repr() and json.dumps().
+// How values become text: str(), repr(), json.dumps() and what formats.
 namespace nanovllm::jinja {
 
 namespace {
 
+/// open a, b, c close; `new_line` goes before each item and the end.
+void write_items(Writer& out, std::string_view open, std::string_view close, const auto& items,
+                 std::string_view separator, auto new_line, auto write_item) {
+  out.add(open);
+  for (bool first = true; const auto& item : items) {
+    if (!std::exchange(first, false)) out.add(separator);
+    new_line(1);
+    write_item(item);
+  }
+  if (!items.empty()) new_line(0);
+  out.add(close);
+}
+
 void write_repr(Writer& out, const Value& v) {
-  out.budget().step();
+  out.budget.step();
+  const auto no_line = [](size_t) {};
+  const auto write_value = [&](const Value& item) { write_repr(out, item); };
+  const Sequence* list = v.sequence();
   if (v.is_string()) {
     out.add(v.is_markup() ? fmt::format("Markup({})", quote(v.string())) : quote(v.string()));
-  } else if (const Sequence* list = v.sequence()) {
+  } else if (list != nullptr && list->is_plain()) {
     const bool is_list = list->kind == Sequence::Kind::kList;
-    if (!list->is_plain()) out.add(list->name);
-    if (list->kind == Sequence::Kind::kRange || list->kind == Sequence::Kind::kIterator) return;
-    out.add(is_list ? "[" : list->is_plain() ? "(" : "([");
-    for (size_t i = 0; i < list->items.size(); ++i) {
-      if (i > 0) out.add(", ");
-      write_repr(out, list->items[i]);
-    }
-    if (!is_list && list->is_plain() && list->items.size() == 1) out.add(",");
-    out.add(is_list ? "]" : list->is_plain() ? ")" : "])");
+    const std::string_view close = is_list ? "]" : list->items.size() == 1 ? ",)" : ")";
+    write_items(out, is_list ? "[" : "(", close, list->items, ", ", no_line, write_value);
   } else if (const Dict* dict = v.dict()) {
-    out.add("{");
-    for (size_t i = 0; i < dict->items.size(); ++i) {
-      if (i > 0) out.add(", ");
-      write_repr(out, dict->items[i].first);
+    write_items(out, "{", "}", dict->items, ", ", no_line, [&](const auto& item) {
+      write_value(item.first);
       out.add(": ");
-      write_repr(out, dict->items[i].second);
-    }
-    out.add("}");
-  } else if (v.is_undefined()) {
-    out.add("Undefined");
-  } else if (v.is_none()) {
-    out.add("None");
+      write_value(item.second);
+    });
+  } else if (v.is_undefined() || v.is_none()) {
+    out.add(v.is_none() ? "None" : "Undefined");
   } else if (v.is_bool()) {
     out.add(v.integer() != 0 ? "True" : "False");
-  } else if (v.is_integer()) {
-    out.add(fmt::format("{}", v.integer()));
-  } else if (v.is_float()) {
-    out.add(float_repr(v.number()));
+  } else if (v.is_number()) {
+    out.add(v.is_float() ? float_repr(v.number()) : fmt::format("{}", v.integer()));
   } else {
-    out.add(fmt::format("<{}>", v.type_name()));
+    raise("a {} cannot be printed{}", v.type_name(), list == nullptr ? "" : ": use |list");
   }
 }
 
@@ -83,47 +85,33 @@ std::string json_scalar(const Value& v) {
 }
 
 void write_json(Writer& out, const Value& v, const JsonStyle& style, size_t level) {
-  out.budget().step();
-  const auto new_line = [&](size_t at_level) {
+  out.budget.step();
+  const auto new_line = [&](size_t deeper) {
     if (!style.pretty) return;
     out.add("\n");
-    out.fill(at_level, style.indent);
+    for (size_t i = 0; i < level + deeper; ++i) out.add(style.indent);
   };
+  const auto write_value = [&](const Value& item) { write_json(out, item, style, level + 1); };
   const Sequence* list = v.sequence();
   if (v.is_string()) {
     write_json_string(out, v.string(), style.ensure_ascii);
   } else if (v.is_none() || v.is_number()) {
     out.add(json_scalar(v));
   } else if (list != nullptr && list->is_plain()) {
-    if (list->items.empty()) return out.add("[]");
-    out.add("[");
-    for (size_t i = 0; i < list->items.size(); ++i) {
-      if (i > 0) out.add(style.item_separator);
-      new_line(level + 1);
-      write_json(out, list->items[i], style, level + 1);
-    }
-    new_line(level);
-    out.add("]");
+    write_items(out, "[", "]", list->items, style.item_separator, new_line, write_value);
   } else if (v.dict() != nullptr) {
     auto items = v.dict()->items;
-    if (items.empty()) return out.add("{}");
     if (style.sort_keys)
-      std::stable_sort(items.begin(), items.end(), [&](const auto& a, const auto& b) {
-        return compare(a.first, b.first, "<", out.budget()) == -1;
-      });
-    out.add("{");
-    for (size_t i = 0; i < items.size(); ++i) {
-      if (i > 0) out.add(style.item_separator);
-      new_line(level + 1);
-      const Value& key = items[i].first;
+      std::ranges::stable_sort(
+          items, [&](const auto& a, const auto& b) { return less(a.first, b.first, out.budget); });
+    write_items(out, "{", "}", items, style.item_separator, new_line, [&](const auto& item) {
+      const Value& key = item.first;
       if (!key.is_string() && !key.is_number() && !key.is_none())
         raise("keys must be str, int, float, bool or None, not {}", key.type_name());
       write_json_string(out, key.is_string() ? key.string() : json_scalar(key), style.ensure_ascii);
       out.add(style.key_separator);
-      write_json(out, items[i].second, style, level + 1);
-    }
-    new_line(level);
-    out.add("}");
+      write_value(item.second);
+    });
   } else {
     raise("Object of type {} is not JSON serializable", v.type_name());
   }
@@ -167,6 +155,92 @@ std::string float_repr(double d) {
   std::string text(buffer, end.ptr);
   if (plain && text.find('.') == std::string::npos) text += ".0";
   return text;
+}
+
+namespace {
+
+/// No template uses widths and the like: they are errors.
+void add_formatted(Writer& out, const Value& v, std::string_view type) {
+  if (type == "s" && v.is_string()) return out.add(v.string());
+  if (type != "d" || !v.is_integer())
+    raise("the format {} is unknown or does not fit a value of type '{}'", quote(type),
+          v.type_name());
+  out.add(fmt::format("{}", v.integer()));
+}
+
+const Value& pick(const Args& args, size_t i) {
+  if (i >= args.positional.size()) raise("not enough arguments for the format");
+  return args.positional[i];
+}
+
+const Value& pick(const Args& args, std::string_view name) {
+  const auto found = std::ranges::find(args.named, name, &std::pair<std::string, Value>::first);
+  if (found == args.named.end()) raise("nothing is given for {} in the format", quote(name));
+  return found->second;
+}
+
+}  // namespace
+
+/// %s, %r, %d and %i, and %(name)s.
+std::string format_percent(std::string_view format, const Args& args, Budget& budget) {
+  Writer out(budget);
+  size_t next = 0;  // argument
+  for (size_t i = 0; i < format.size(); ++i) {
+    const size_t percent = std::min(format.find('%', i), format.size());
+    out.add(format.substr(i, percent - i));
+    i = percent + 1;
+    if (percent == format.size()) break;
+    if (format.substr(i).starts_with('%')) {
+      out.add("%");
+      continue;
+    }
+    const Value* named = nullptr;
+    if (format.substr(i).starts_with('(')) {
+      const size_t end = std::min(format.find(')', i), format.size() - 1);
+      named = &pick(args, format.substr(i + 1, end - i - 1));
+      i = end + 1;
+    }
+    const Value& v = named != nullptr ? *named : pick(args, next++);
+    std::string_view type = format.substr(std::min(i, format.size()), 1);
+    if (type == "i") type = "d";
+    if (type == "s") write(out, v);
+    else if (type == "r") write_repr(out, v);
+    else if (v.is_float() && std::fabs(v.number()) < 1e38)
+      add_formatted(out, static_cast<Int>(v.number()), type);
+    else add_formatted(out, v, type);
+  }
+  if (args.named.empty() && next < args.positional.size())
+    raise("not all arguments converted during string formatting");
+  return out.take();
+}
+
+/// {}, {0} and {name}, and {:d} and {:s}.
+std::string format_braces(std::string_view format, const Args& args, Budget& budget) {
+  Writer out(budget);
+  size_t next = 0;  // argument
+  for (size_t i = 0; i < format.size(); ++i) {
+    const size_t brace = std::min(format.find_first_of("{}", i), format.size());
+    out.add(format.substr(i, brace - i));
+    i = brace + 1;
+    if (brace == format.size()) break;
+    if (i < format.size() && format[i] == format[brace]) {
+      out.add(format.substr(i, 1));
+      continue;
+    }
+    const size_t end = format.find('}', i);
+    if (format[brace] == '}' || end == kNotFound)
+      raise("a brace without its partner in the format");
+    const std::string_view field = format.substr(i, end - i);
+    const std::string_view name = field.substr(0, field.find(':'));
+    i = end;
+    const std::optional<Int> index = parse_integer(name);
+    const Value& v = name.empty() ? pick(args, next++)
+                     : index      ? pick(args, static_cast<size_t>(*index))
+                                  : pick(args, name);
+    if (name.size() + 1 >= field.size()) write(out, v);
+    else add_formatted(out, v, field.substr(name.size() + 1));
+  }
+  return out.take();
 }
 
 }  // namespace nanovllm::jinja

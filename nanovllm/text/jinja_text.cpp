@@ -4,9 +4,11 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <utility>
 
-#include "nanovllm/text/jinja_error.h"
+#include "nanovllm/text/jinja_value.h"
 
 namespace nanovllm::jinja {
 
@@ -90,6 +92,7 @@ bool is_letter(char32_t c) {
 }
 
 bool is_digit(char32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
+bool is_alphanumeric(char32_t c) { return is_letter(c) || is_digit(c); }
 
 size_t count_code_points(std::string_view s) {
   return static_cast<size_t>(std::ranges::count_if(
@@ -218,23 +221,44 @@ std::string quote(std::string_view s) {
          mark;
 }
 
+std::optional<Int> parse_integer(std::string_view text, int base) {
+  text = strip(text);
+  const bool is_negative = text.starts_with('-');
+  if (is_negative || text.starts_with('+')) text.remove_prefix(1);
+  if (base == 16 && (text.starts_with("0x") || text.starts_with("0X"))) text.remove_prefix(2);
+  Int value = 0;
+  for (const char c : text) {
+    int digit = -1;
+    std::from_chars(&c, &c + 1, digit, 36);
+    if (digit < 0 || digit >= base) return std::nullopt;
+    if (__builtin_mul_overflow(value, base, &value) || __builtin_add_overflow(value, digit, &value))
+      raise("an integer does not fit into 128 bits");
+  }
+  if (text.empty()) return std::nullopt;
+  return is_negative ? -value : value;
+}
+
+std::optional<double> parse_float(std::string_view text) {
+  text = strip(text);
+  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
+  double value = 0;
+  const auto [last, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (last != text.data() + text.size() || error == std::errc::invalid_argument ||
+      text.ends_with(')'))
+    return std::nullopt;
+  // Too large or too small: infinity or zero, as strtod has it.
+  return error == std::errc() ? value : std::strtod(std::string(text).c_str(), nullptr);
+}
+
 std::string escape_html(std::string_view s) {
-  return map_characters(s, [](char32_t c) -> std::string {
-    switch (c) {
-      case '&':
-        return "&amp;";
-      case '<':
-        return "&lt;";
-      case '>':
-        return "&gt;";
-      case '\'':
-        return "&#39;";
-      case '"':
-        return "&#34;";
-      default:
-        return encode(c);
-    }
-  });
+  constexpr std::string_view kSpecial = "&<>'\"";
+  constexpr std::string_view kEntities[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+  std::string out;
+  for (const char c : s) {
+    if (const size_t i = kSpecial.find(c); i != kNotFound) out += kEntities[i];
+    else out += c;
+  }
+  return out;
 }
 
 }  // namespace nanovllm::jinja

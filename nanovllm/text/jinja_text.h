@@ -24,6 +24,7 @@ std::string encode(char32_t code_point);
 bool is_space(char32_t c);
 bool is_letter(char32_t c);
 bool is_digit(char32_t c);
+bool is_alphanumeric(char32_t c);
 
 size_t count_code_points(std::string_view s);
 /// The byte at which code point number `n` begins, or the size.
@@ -55,6 +56,11 @@ size_t find(std::string_view s, std::string_view needle, size_t from = 0);
 
 /// Python's literal for the text, in the quotes that repr() chooses.
 std::string quote(std::string_view s);
+/// Python's int() of a text: an optional sign and prefix, and float(). Empty where it is not one;
+/// raises where it does not fit.
+std::optional<__int128> parse_integer(std::string_view text, int base = 10);
+std::optional<double> parse_float(std::string_view text);
+
 /// &, <, >, ' and " as HTML entities, as markupsafe writes them.
 std::string escape_html(std::string_view s);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nanovllm/text/jinja_interpreter.h"
 #include "nanovllm/text/jinja_text.h"
 
 namespace nanovllm::jinja {
@@ -22,8 +23,6 @@ void require_utf8(std::string_view s) {
   if (!is_utf8(s)) raise("a variable holds a text that is not UTF-8");
 }
 
-int order(auto a, auto b) { return a < b ? -1 : a > b ? 1 : a == b ? 0 : 2; }
-
 }  // namespace
 
 Value Value::undefined(std::string why) {
@@ -32,22 +31,16 @@ Value Value::undefined(std::string why) {
   return v;
 }
 
-bool Value::is_callable() const { return function() != nullptr || loop() != nullptr; }
-
-const char* Value::type_name() const {
-  if (is_undefined()) return "Undefined";
-  if (is_none()) return "NoneType";
-  if (is_bool()) return "bool";
-  if (is_integer()) return "int";
-  if (is_float()) return "float";
-  if (is_string()) return is_markup() ? "Markup" : "str";
-  if (dict() != nullptr) return "dict";
-  if (space() != nullptr) return "Namespace";
-  if (loop() != nullptr) return "LoopContext";
-  if (function() != nullptr) return function()->macro != nullptr ? "Macro" : "function";
-  if (sequence()->kind == Sequence::Kind::kView) return sequence()->name.c_str();
-  constexpr const char* kNames[] = {"list", "tuple", "range", "view", "generator"};
-  return kNames[static_cast<size_t>(sequence()->kind)];
+std::string_view Value::type_name() const {
+  if (const Sequence* list = sequence()) {
+    constexpr std::string_view kNames[] = {"list",        "tuple",      "range",    "dict_keys",
+                                           "dict_values", "dict_items", "generator"};
+    return kNames[static_cast<size_t>(list->kind)];
+  }
+  constexpr std::string_view kNames[] = {"Undefined", "NoneType",  "bool",       "int",
+                                         "float",     "str",       "",           "dict",
+                                         "function",  "Namespace", "LoopContext"};
+  return kNames[data_.index()];
 }
 
 const Value& Value::defined() const {
@@ -64,13 +57,15 @@ int Value::depth() const {
 }
 
 const Value* Dict::find(const Value& key, Budget& budget) const {
-  budget.step(static_cast<int64_t>(items.size() / 16));
+  if (key.is_string()) return find(std::string_view(key.string()), budget);
+  budget.step(items.size() / 16);
   for (const auto& item : items)
     if (equal(item.first, key, budget)) return &item.second;
   return nullptr;
 }
 
-const Value* Dict::find(std::string_view key) const {
+const Value* Dict::find(std::string_view key, Budget& budget) const {
+  budget.step(items.size() / 16 + key.size() / 256);
   for (const auto& item : items)
     if (item.first.is_string() && item.first.string() == key) return &item.second;
   return nullptr;
@@ -89,18 +84,11 @@ void Dict::set(Value key, Value value, Budget& budget) {
   items.emplace_back(std::move(key), std::move(value));
 }
 
-Value* Namespace::find(std::string_view name) {
-  for (auto& attribute : attributes)
-    if (attribute.first == name) return &attribute.second;
-  return nullptr;
-}
-
-Value make_list(Values items, Budget& budget, Sequence::Kind kind, std::string name) {
+Value make_list(Values items, Budget& budget, Sequence::Kind kind) {
   budget.build(sizeof(Sequence) + items.size() * sizeof(Value));
   int depth = 0;
   for (const Value& v : items) depth = std::max(depth, v.depth());
-  return std::make_shared<const Sequence>(
-      Sequence{kind, std::move(items), std::move(name), checked_depth(depth)});
+  return std::make_shared<const Sequence>(Sequence{kind, std::move(items), checked_depth(depth)});
 }
 
 Value make_tuple(Values items, Budget& budget) {
@@ -156,11 +144,10 @@ Value from_json(const Json& json, Budget& budget) {
 
 bool truthy(const Value& v) {
   if (v.is_undefined() || v.is_none()) return false;
-  if (v.is_float()) return v.number() != 0;
-  if (v.is_integer()) return v.integer() != 0;
+  if (v.is_number()) return v.number() != 0;
   if (v.is_string()) return !v.string().empty();
   if (const Sequence* list = v.sequence())
-    return list->kind == Sequence::Kind::kIterator || !list->items.empty();
+    return list->kind == Sequence::Kind::kGenerator || !list->items.empty();
   return v.dict() == nullptr || !v.dict()->items.empty();
 }
 
@@ -171,24 +158,17 @@ size_t length(const Value& v, Budget& budget) {
     return count_code_points(v.string());
   }
   if (const Dict* dict = v.dict()) return dict->items.size();
-  if (const Sequence* list = v.sequence();
-      list != nullptr && list->kind != Sequence::Kind::kIterator)
+  if (const Sequence* list = v.sequence(); list && list->kind != Sequence::Kind::kGenerator)
     return list->items.size();
   raise("object of type '{}' has no len()", v.type_name());
-}
-
-bool is_iterable(const Value& v) {
-  return v.is_undefined() || v.is_string() || v.sequence() != nullptr || v.dict() != nullptr ||
-         v.loop() != nullptr;
 }
 
 Values to_list(const Value& v, Budget& budget) {
   Values items;
   if (const Sequence* list = v.sequence()) {
-    const size_t first = list->kind == Sequence::Kind::kIterator ? list->next : 0;
-    budget.build((list->items.size() - first) * sizeof(Value));
-    items.assign(list->items.begin() + static_cast<ptrdiff_t>(first), list->items.end());
-    list->next = list->items.size();
+    budget.build((list->items.size() - list->next) * sizeof(Value));
+    items.assign(list->items.begin() + static_cast<ptrdiff_t>(list->next), list->items.end());
+    if (list->kind == Sequence::Kind::kGenerator) list->next = list->items.size();
   } else if (const Dict* dict = v.dict()) {
     budget.build(dict->items.size() * sizeof(Value));
     for (const auto& item : dict->items) items.push_back(item.first);
@@ -203,69 +183,8 @@ Values to_list(const Value& v, Budget& budget) {
   } else if (!v.is_undefined()) {
     raise("'{}' object is not iterable", v.type_name());
   }
-  budget.step(static_cast<int64_t>(items.size()) / 4);
+  budget.step(items.size() / 4);
   return items;
-}
-
-bool equal(const Value& a, const Value& b, Budget& budget) {
-  budget.step();
-  if (a.is_number() && b.is_number())
-    return a.is_float() || b.is_float() ? a.number() == b.number() : a.integer() == b.integer();
-  if (a.is_string() && b.is_string()) {
-    if (a.string().size() != b.string().size()) return false;
-    budget.read(a.string().size());
-    return a.string() == b.string();
-  }
-  if (a.data().index() != b.data().index()) return false;
-  const auto same = [&](const Value& v, const Value& w) { return equal(v, w, budget); };
-  if (a.is_undefined() || a.is_none()) return true;
-  if (const Sequence* x = a.sequence(), *y = b.sequence(); x != nullptr)
-    return x == y ||
-           (x->kind == y->kind && x->indexable() && std::ranges::equal(x->items, y->items, same));
-  if (const Dict* x = a.dict(), *y = b.dict(); x != nullptr) {
-    return x == y || (x->items.size() == y->items.size() &&
-                      std::ranges::all_of(x->items, [&](const auto& item) {
-                        const Value* other = y->find(item.first, budget);
-                        return other != nullptr && same(item.second, *other);
-                      }));
-  }
-  return a.function() == b.function() && a.space() == b.space() && a.loop() == b.loop();
-}
-
-int compare(const Value& a, const Value& b, std::string_view op, Budget& budget) {
-  budget.step();
-  if (a.is_number() && b.is_number())
-    return a.is_float() || b.is_float() ? order(a.number(), b.number())
-                                        : order(a.integer(), b.integer());
-  if (a.is_string() && b.is_string()) {
-    budget.read(std::min(a.string().size(), b.string().size()));
-    return order(a.string().compare(b.string()), 0);  // UTF-8 orders as code points do
-  }
-  const Sequence *x = a.sequence(), *y = b.sequence();
-  if (x != nullptr && y != nullptr && x->kind == y->kind && x->is_plain()) {
-    for (size_t i = 0; i < std::min(x->items.size(), y->items.size()); ++i)
-      if (!equal(x->items[i], y->items[i], budget))
-        return compare(x->items[i], y->items[i], op, budget);
-    return order(x->items.size(), y->items.size());
-  }
-  a.defined();
-  b.defined();
-  raise("'{}' not supported between instances of '{}' and '{}'", op, a.type_name(), b.type_name());
-}
-
-bool contains(const Value& container, const Value& item, Budget& budget) {
-  if (container.is_string()) {
-    if (!item.is_string())
-      raise("'in <string>' requires string as left operand, not {}", item.type_name());
-    budget.read(container.string().size());
-    return find(container.string(), item.string()) != kNotFound;
-  }
-  if (const Dict* dict = container.dict()) return dict->find(item, budget) != nullptr;
-  if (const Sequence* list = container.sequence()) {
-    return std::ranges::any_of(list->items, [&](const Value& v) { return equal(v, item, budget); });
-  }
-  if (container.is_undefined()) return false;
-  raise("argument of type '{}' is not iterable", container.type_name());
 }
 
 }  // namespace nanovllm::jinja

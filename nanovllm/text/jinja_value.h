@@ -1,7 +1,10 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -9,11 +12,25 @@
 #include <vector>
 
 #include "nanovllm/base/json.h"
-#include "nanovllm/text/jinja_error.h"
 
 /// Jinja2 templates. Values and their operations are Python's, since that is what templates are
 /// written against.
 namespace nanovllm::jinja {
+
+/// What went wrong in a template, and where: a byte offset in its source, set by the innermost
+/// expression that the error passes on its way out.
+class TemplateError : public std::runtime_error {
+ public:
+  static constexpr size_t kUnknown = static_cast<size_t>(-1);
+  explicit TemplateError(const std::string& what, size_t offset = kUnknown)
+      : std::runtime_error(what), offset(offset) {}
+  size_t offset;
+};
+
+template <class... Args>
+[[noreturn]] void raise(fmt::format_string<Args...> format, Args&&... args) {
+  throw TemplateError(fmt::format(format, std::forward<Args>(args)...));
+}
 
 /// Wide enough for every integer of JSON; a result that does not fit is an error.
 using Int = __int128;
@@ -30,12 +47,12 @@ class Budget {
       : max_steps_(kSteps + 4 * static_cast<int64_t>(input_bytes)),
         max_bytes_(kBytes + 64 * static_cast<int64_t>(input_bytes)) {}
 
-  void step(int64_t count = 1) {
-    steps_ += count;
+  void step(size_t count = 1) {
+    steps_ += static_cast<int64_t>(count);
     if (steps_ > max_steps_) raise("the template takes more than {} steps", max_steps_);
   }
   /// Reading is cheap, but a loop may read a long text again and again.
-  void read(size_t bytes) { step(static_cast<int64_t>(bytes / 16)); }
+  void read(size_t bytes) { step(bytes / 16); }
   /// To be called before the bytes are allocated.
   void build(size_t bytes) {
     if (bytes > static_cast<size_t>(max_bytes_ - bytes_))
@@ -53,33 +70,28 @@ class Budget {
 /// A text that grows within the budget.
 class Writer {
  public:
-  explicit Writer(Budget& budget) : budget_(budget) {}
+  explicit Writer(Budget& budget) : budget(budget) {}
   void add(std::string_view s) {
-    budget_.build(s.size());
+    budget.build(s.size());
     text_ += s;
   }
-  void fill(size_t count, std::string_view s = " ") {
-    if (!s.empty() && count > SIZE_MAX / s.size()) count = SIZE_MAX / s.size();
-    budget_.build(count * s.size());
-    for (size_t i = 0; i < count && !s.empty(); ++i) text_ += s;
-  }
-  Budget& budget() { return budget_; }
   std::string take() { return std::move(text_); }
 
+  Budget& budget;
+
  private:
-  Budget& budget_;
   std::string text_;
 };
 
 class Value;
+using Values = std::vector<Value>;
 struct Builtin;
-struct Loop;
-struct Macro;
-struct Namespace;
-struct Scope;
-struct Sequence;
 struct Dict;
 struct Function;
+struct Loop;
+struct Macro;
+struct Scope;
+struct Sequence;
 
 struct None {};
 /// Jinja2's default Undefined: prints as nothing, is false and empty; any other use raises `why`.
@@ -90,10 +102,11 @@ struct Text {
   std::string s;        // UTF-8
   bool markup = false;  // came from |safe or |escape: adding to it escapes the other side
 };
+/// A dictionary that {% set x.y = z %} can change: the one thing that a template can.
+struct Namespace;
 
-/// Values are immutable but for namespaces, loops and how far an iterator was read, as in the
-/// immutable sandbox. So only namespaces, loops and scopes can close a cycle; the interpreter owns
-/// those.
+/// Values are immutable but for namespaces, loops and how far a generator was read, as in the
+/// immutable sandbox. So only those and scopes could close a cycle; the interpreter owns them.
 class Value {
  public:
   using Data = std::variant<Undefined, None, bool, Int, double, std::shared_ptr<const Text>,
@@ -128,7 +141,7 @@ class Value {
   bool is_number() const { return is_integer() || is_float(); }
   bool is_string() const { return std::holds_alternative<std::shared_ptr<const Text>>(data_); }
   bool is_markup() const { return is_string() && text().markup; }
-  bool is_callable() const;
+  bool is_iterable() const { return is_undefined() || is_string() || sequence() || dict(); }
 
   /// The following require the kind.
   const Text& text() const { return *std::get<std::shared_ptr<const Text>>(data_); }
@@ -137,14 +150,15 @@ class Value {
   double number() const {
     return is_float() ? std::get<double>(data_) : static_cast<double>(integer());
   }
-  const Sequence* sequence() const { return pointer<Sequence>(); }  ///< null for other kinds
-  const Dict* dict() const { return pointer<Dict>(); }              ///< null for other kinds
-  const Function* function() const { return pointer<Function>(); }  ///< null for other kinds
-  Namespace* space() const { return raw_pointer<Namespace>(); }     ///< null for other kinds
-  Loop* loop() const { return raw_pointer<Loop>(); }                ///< null for other kinds
+  /// The following are null for other kinds.
+  const Sequence* sequence() const { return pointer<std::shared_ptr<const Sequence>>(); }
+  const Dict* dict() const { return pointer<std::shared_ptr<const Dict>>(); }
+  const Function* function() const { return pointer<std::shared_ptr<const Function>>(); }
+  Namespace* space() const { return pointer<Namespace*>(); }
+  Loop* loop() const { return pointer<Loop*>(); }
 
   /// The name of the Python type.
-  const char* type_name() const;
+  std::string_view type_name() const;
   /// Raises the reason where the value is undefined.
   const Value& defined() const;
   /// Levels of lists and dictionaries within, 0 for a plain value.
@@ -152,33 +166,26 @@ class Value {
   const Data& data() const { return data_; }
 
  private:
-  template <class T>
-  const T* pointer() const {
-    const auto* p = std::get_if<std::shared_ptr<const T>>(&data_);
-    return p == nullptr ? nullptr : p->get();
-  }
-  template <class T>
-  T* raw_pointer() const {
-    T* const* p = std::get_if<T*>(&data_);
-    return p == nullptr ? nullptr : *p;
+  template <class Pointer>
+  auto pointer() const -> decltype(&*std::declval<Pointer>()) {
+    const auto* p = std::get_if<Pointer>(&data_);
+    return p == nullptr ? nullptr : &**p;
   }
 
   Data data_;
 };
 
-using Values = std::vector<Value>;
-
-/// A list or something that is read like one.
+/// A list, or something that is read like one: what range(), dict.items() and the filters that are
+/// generators in Python give.
 struct Sequence {
-  enum class Kind { kList, kTuple, kRange, kView, kIterator };
+  enum class Kind { kList, kTuple, kRange, kKeys, kValues, kItems, kGenerator };
   Kind kind;
   Values items;
-  std::string name;  // how a range, view or iterator prints
   int depth;
-  mutable size_t next = 0;  // the first item that an iterator has not yielded
+  mutable size_t next = 0;  // the first item that a generator has not yielded
 
   bool is_plain() const { return kind == Kind::kList || kind == Kind::kTuple; }
-  bool indexable() const { return kind != Kind::kView && kind != Kind::kIterator; }
+  bool is_indexable() const { return is_plain() || kind == Kind::kRange; }
 };
 
 /// Keys in the order of insertion. Looked up one after another: the dictionaries of templates are
@@ -188,9 +195,10 @@ struct Dict {
   int depth = 1;
 
   const Value* find(const Value& key, Budget& budget) const;
-  const Value* find(std::string_view key) const;
+  const Value* find(std::string_view key, Budget& budget) const;
   void set(Value key, Value value, Budget& budget);
 };
+struct Namespace : Dict {};
 
 /// A builtin (with the object whose method it is) or a macro with the scope it was defined in.
 struct Function {
@@ -200,14 +208,7 @@ struct Function {
   Scope* scope = nullptr;
 };
 
-/// The one thing that a template can change.
-struct Namespace {
-  std::vector<std::pair<std::string, Value>> attributes;
-  Value* find(std::string_view name);
-};
-
-Value make_list(Values items, Budget& budget, Sequence::Kind kind = Sequence::Kind::kList,
-                std::string name = "");
+Value make_list(Values items, Budget& budget, Sequence::Kind kind = Sequence::Kind::kList);
 Value make_tuple(Values items, Budget& budget);
 Value make_dict(Dict dict, Budget& budget);
 Value from_json(const Json& json, Budget& budget);
@@ -218,7 +219,6 @@ std::string to_string(const Value& v, Budget& budget);
 std::string repr(const Value& v, Budget& budget);
 size_t length(const Value& v, Budget& budget);
 Values to_list(const Value& v, Budget& budget);
-bool is_iterable(const Value& v);
 /// Appends what to_string() gives.
 void write(Writer& out, const Value& v);
 std::string float_repr(double d);
@@ -234,11 +234,15 @@ struct JsonStyle {
 };
 std::string to_json(const Value& v, const JsonStyle& style, Budget& budget);
 
+/// a op b, -a and a[start:stop:step], as Python has them.
+Value binary(std::string_view op, const Value& a, const Value& b, Budget& budget);
+Value negative(const Value& a);
+Value slice(const Value& v, const Value& start, const Value& stop, const Value& step,
+            Budget& budget);
 bool equal(const Value& a, const Value& b, Budget& budget);
-/// Below, at or above 0. Raises TypeError's text for kinds without an order; NaN compares as none
-/// of the three: 2.
-int compare(const Value& a, const Value& b, std::string_view op, Budget& budget);
-/// `item in container`
-bool contains(const Value& container, const Value& item, Budget& budget);
+/// Whether a comes before b in a sorted list.
+bool less(const Value& a, const Value& b, Budget& budget);
+/// Any of == != < <= > >= in "not in".
+bool compare(std::string_view op, const Value& a, const Value& b, Budget& budget);
 
 }  // namespace nanovllm::jinja
