@@ -49,7 +49,8 @@ void PromptReader::render(const Json& messages, const Json& line, Prompt& prompt
     require(line["enable_thinking"].is_boolean(), "enable_thinking must be true or false");
     context["enable_thinking"] = line["enable_thinking"];
   }
-  if (line.contains("tools")) context["tools"] = line["tools"];
+  context["tools"] = line.contains("tools") ? line["tools"] : Json();  // null, as in transformers
+  context.emplace("documents", nullptr);
   context["messages"] = messages;
   context["add_generation_prompt"] = true;
   prompt.text = chat_template->render(context);

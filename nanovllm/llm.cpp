@@ -40,7 +40,10 @@ std::string LLMTokenizer::apply_chat_template(const std::vector<Message>& messag
                                               bool add_generation_prompt,
                                               std::optional<bool> enable_thinking) const {
   require(parts_->chat_template.has_value(), "the model has no chat template");
-  Json context = {{"messages", Json::array()}, {"add_generation_prompt", add_generation_prompt}};
+  Json context = {{"messages", Json::array()},
+                  {"add_generation_prompt", add_generation_prompt},
+                  {"tools", nullptr},  // as transformers passes them
+                  {"documents", nullptr}};
   for (const Message& m : messages)
     context["messages"].push_back({{"role", m.role}, {"content", m.content}});
   if (enable_thinking) context["enable_thinking"] = *enable_thinking;

@@ -3,7 +3,7 @@
 render`, and compares: the same text, or both raise.
 
   python3 -m venv venv && venv/bin/pip install jinja2
-  venv/bin/python scripts/templates_differential.py --render "build/release/nanovllm render" TEMPLATE.jinja ...
+  venv/bin/python scripts/templates_differential.py --render "build/release/nanovllm render --json" TEMPLATE.jinja ...
 """
 
 import argparse

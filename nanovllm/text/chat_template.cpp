@@ -41,10 +41,7 @@ ChatTemplate::ChatTemplate(const std::string& source, Json special_tokens, std::
                    std::move(special_tokens)) {}
 
 ChatTemplate::ChatTemplate(std::shared_ptr<const jinja::Template> parsed, Json special_tokens)
-    : template_(std::move(parsed)), defaults_(std::move(special_tokens)) {
-  for (const char* name : {"tools", "documents"}) defaults_.emplace(name, nullptr);
-  defaults_.emplace("add_generation_prompt", false);
-}
+    : template_(std::move(parsed)), special_tokens_(std::move(special_tokens)) {}
 
 std::optional<ChatTemplate> ChatTemplate::load(const std::string& folder) {
   const fs::path root(folder);
@@ -97,7 +94,7 @@ std::string ChatTemplate::render(const Json& context) const {
   const jinja::Template& chosen =
       has_tools && tool_template_ != nullptr ? *tool_template_ : *template_;
   jinja::Budget budget(size_of(context));
-  return jinja::Interpreter(chosen, budget).render(context, defaults_);
+  return jinja::Interpreter(chosen, budget).render(context, special_tokens_);
 }
 
 }  // namespace nanovllm

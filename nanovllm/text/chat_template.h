@@ -40,7 +40,7 @@ class ChatTemplate {
   std::shared_ptr<const jinja::Template> template_;
   std::shared_ptr<const jinja::Template>
       tool_template_;  // null unless tools have a template of their own
-  Json defaults_;      // what transformers passes where the caller does not
+  Json special_tokens_;
 };
 
 }  // namespace nanovllm

@@ -83,6 +83,7 @@ Value str_count(Bound& a) {  // self sub
 Value str_replace(Bound& a) {  // self old new count
   const std::string_view s = a.string(0), old = a.string(1), with = a.string(2);
   int64_t left = a.integer(3, -1);
+  if (left < 0) left = INT64_MAX;
   Writer out(a.budget);
   size_t from = 0;
   for (; left != 0; --left) {

@@ -123,6 +123,7 @@ std::string_view strip(std::string_view s, Chars chars, bool left, bool right) {
 
 std::vector<std::string_view> split(std::string_view s, Chars separator, int64_t limit) {
   std::vector<std::string_view> parts;
+  if (limit < 0) limit = INT64_MAX;
   for (;; --limit) {
     if (!separator) s = strip(s, {}, true, false);
     if (!separator && s.empty()) return parts;

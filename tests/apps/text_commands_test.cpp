@@ -58,11 +58,11 @@ TEST(RenderCommand, RendersAFolderOrAFileAndItsErrorsAreAnswers) {
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n\n");
 
   const std::string path = write_file(
-      "template.jinja", "{{ messages[0].content }}{{ tools is none }}{{ x.y.z if deep }}");
+      "template.jinja", "{{ messages[0].content }}{{ tools is defined }}{{ x.y.z if deep }}");
   const Result r =
       run({"render", path, "--json"}, line + "{\"messages\": [{}], \"deep\": true}\n" + "[]\n");
   EXPECT_EQ(r.status, 0);
-  EXPECT_THAT(r.out, ::testing::StartsWith("{\"prompt\":\"HiTrue\"}\n{\"error\":"));
+  EXPECT_THAT(r.out, ::testing::StartsWith("{\"prompt\":\"HiFalse\"}\n{\"error\":"));
   EXPECT_THAT(r.out, HasSubstr("line 1, column"));
 
   const std::string broken = write_file("broken.jinja", "{% if %}");
