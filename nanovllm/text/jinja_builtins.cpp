@@ -133,15 +133,17 @@ constexpr Builtin kTestsAndGlobals[] = {
 std::span<const Builtin> tests_and_globals() { return kTestsAndGlobals; }
 
 const Builtin* find_builtin(std::string_view kind, std::string_view name) {
-  static const auto table = [] {
-    std::unordered_map<std::string, const Builtin*> all;
+  using Table = std::unordered_map<std::string_view, const Builtin*>;
+  static const auto tables = [] {
+    std::unordered_map<std::string_view, Table> all;  // by kind
     for (const auto& part : {filters(), tests_and_globals(), methods()})
       for (const Builtin& builtin : part)
-        for (const std::string_view name : split(builtin.names, " "))
-          all.emplace(std::string(builtin.kind).append(name), &builtin);
+        for (const std::string_view each : split(builtin.names, " "))
+          all[builtin.kind].emplace(each, &builtin);
     return all;
   }();
-  const auto found = table.find(std::string(kind).append(name));
+  const Table& table = tables.at(kind);
+  const auto found = table.find(name);
   return found == table.end() ? nullptr : found->second;
 }
 

@@ -29,24 +29,6 @@ Values eval_all(const std::vector<Expr>& parts, Scope& scope) {
 
 }  // namespace
 
-Args CallArgs::eval(Scope& scope, Values first) const {
-  Budget& budget = scope.interpreter.budget;
-  Args args{std::move(first), {}};
-  for (const Expr& e : positional) args.positional.push_back(e(scope));
-  for (const auto& [name, e] : named) args.named.emplace_back(name, e(scope));
-  if (star)
-    for (Value& v : to_list(star(scope), budget)) args.positional.push_back(std::move(v));
-  if (star_star) {
-    const Value v = star_star(scope);
-    if (v.dict() == nullptr) raise("argument after ** must be a mapping, not {}", v.type_name());
-    for (const auto& [key, value] : v.dict()->items) {
-      if (!key.is_string()) raise("keywords must be strings");
-      args.named.emplace_back(key.string(), value);
-    }
-  }
-  return args;
-}
-
 Expr Parser::parse_expression(bool with_condition) {
   const Level level(*this);
   return with_condition ? parse_conditional() : parse_logic(/*is_or=*/true);
@@ -83,22 +65,25 @@ Expr Parser::parse_logic(bool is_or) {
   return node;
 }
 
+Expr Parser::negation(size_t offset, Expr operand) {
+  return at(offset,
+            [operand = std::move(operand)](Scope& s) -> Value { return !truthy(operand(s)); });
+}
+
 Expr Parser::parse_not() {
   if (!is_name("not")) return parse_compare();
   const Level level(*this);
   const size_t offset = take().offset;
-  return at(offset, [operand = parse_not()](Scope& s) -> Value { return !truthy(operand(s)); });
+  return negation(offset, parse_not());  // NOLINT(*NewDeleteLeaks): none is there
 }
 
 /// The operator of a comparison, or nothing.
 std::string Parser::take_comparison() {
   for (const std::string_view op : {"==", "!=", "<", "<=", ">", ">="})
     if (skip_op(op)) return std::string(op);
-  if (skip_name("in")) return "in";
-  if (!is_name("not") || !tokens_[pos_ + 1].is(Type::kName, "in")) return "";
-  take();
-  take();
-  return "not in";
+  const bool negated = is_name("not") && tokens_[pos_ + 1].is(Type::kName, "in");
+  if (negated) take();
+  return !skip_name("in") ? "" : negated ? "not in" : "in";
 }
 
 /// a < b < c is a < b and b < c.
@@ -150,7 +135,8 @@ Expr Parser::parse_unary(bool with_filter) {
   if (is_op("-") || is_op("+")) {
     const Level level(*this);
     const Token& op = take();
-    node = at(op.offset, [minus = op.text == "-", operand = parse_unary(false)](Scope& s) {
+    Expr operand = parse_unary(false);
+    node = at(op.offset, [minus = op.text == "-", operand = std::move(operand)](Scope& s) {
       const Value opposite = negative(operand(s));
       return minus ? opposite : negative(opposite);
     });
@@ -355,8 +341,7 @@ Expr Parser::parse_test(Expr operand) {
   const bool negated = skip_name("not");
   Expr node = parse_builtin(std::move(operand), "is ");
   if (is_name("is")) throw TemplateError("tests with 'is' cannot be chained", now().offset);
-  if (!negated) return node;
-  return at(offset, [node = std::move(node)](Scope& s) -> Value { return !truthy(node(s)); });
+  return negated ? negation(offset, std::move(node)) : node;
 }
 
 Target Parser::parse_target(bool with_namespace, Names end_names) {

@@ -43,7 +43,8 @@ class Lexer {
   char take_sign() { return is_sign(at(pos_)) ? at(pos_++) : '\0'; }
 
   void add(Type type, size_t begin, Value value = {}) {
-    tokens_.push_back({type, begin, std::string(source_.substr(begin, pos_ - begin)), value});
+    tokens_.push_back(
+        {type, begin, std::string(source_.substr(begin, pos_ - begin)), std::move(value)});
   }
 
   size_t find_tag() const {

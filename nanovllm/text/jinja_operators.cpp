@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <compare>
 #include <limits>
 
 #include "nanovllm/text/jinja_builtins.h"
@@ -191,7 +192,7 @@ Value slice(const Value& v, const Value& start, const Value& stop, const Value& 
     return s.substr(first, bytes);
   }
   const Values all = v.is_string() ? to_list(v, budget) : Values();
-  const Values& from = v.is_string() ? all : list->items;
+  const Values& from = list == nullptr ? all : list->items;
   budget.build(from.size() * sizeof(Value));
   Values items;
   for (Int i = begin; by > 0 ? i < end : i > end; i += by)
@@ -225,7 +226,9 @@ bool equal(const Value& a, const Value& b, Budget& budget) {
   return a.function() == b.function() && a.space() == b.space() && a.loop() == b.loop();
 }
 
-bool less(const Value& a, const Value& b, Budget& budget) { return order(a, b, budget) < 0; }
+bool less(const Value& a, const Value& b, Budget& budget) {
+  return std::is_lt(order(a, b, budget));
+}
 
 bool compare(std::string_view op, const Value& a, const Value& b, Budget& budget) {
   if (op == "==") return equal(a, b, budget);
@@ -233,8 +236,8 @@ bool compare(std::string_view op, const Value& a, const Value& b, Budget& budget
   if (op == "in") return contains(b, a, budget);
   if (op == "not in") return !contains(b, a, budget);
   const std::partial_ordering found = order(a, b, budget);
-  if (found == 0) return op.size() == 2;
-  return op[0] == '<' ? found < 0 : found > 0;
+  if (std::is_eq(found)) return op.size() == 2;
+  return op[0] == '<' ? std::is_lt(found) : std::is_gt(found);
 }
 
 }  // namespace nanovllm::jinja

@@ -22,6 +22,24 @@ Value make_macro(const Macro& macro, Scope& scope) {
 
 }  // namespace
 
+Args CallArgs::eval(Scope& scope, Values first) const {
+  Budget& budget = scope.interpreter.budget;
+  Args args{std::move(first), {}};
+  for (const Expr& e : positional) args.positional.push_back(e(scope));
+  for (const auto& [name, e] : named) args.named.emplace_back(name, e(scope));
+  if (star)
+    for (Value& v : to_list(star(scope), budget)) args.positional.push_back(std::move(v));
+  if (star_star) {
+    const Value v = star_star(scope);
+    if (v.dict() == nullptr) raise("argument after ** must be a mapping, not {}", v.type_name());
+    for (const auto& [key, value] : v.dict()->items) {
+      if (!key.is_string()) raise("keywords must be strings");
+      args.named.emplace_back(key.string(), value);
+    }
+  }
+  return args;
+}
+
 const Token& Parser::take() {
   const Token& token = tokens_[pos_];
   if (pos_ + 1 < tokens_.size()) ++pos_;
@@ -192,7 +210,7 @@ Body Parser::parse_set() {
 }
 
 /// A block whose text goes through filters, which stand at the current token, to the target.
-Body Parser::parse_filtered_block(Target target, std::string_view end) {
+Body Parser::parse_filtered_block(const Target& target, std::string_view end) {
   const Symbol input = symbol("<block>");  // no template can write such a name
   const Expr read_input = [input](Scope& s) { return *s.find(input); };
   Expr filtered = parse_filters(read_input, /*inline_first=*/end == "endfilter");

@@ -81,7 +81,7 @@ class Parser {
   /// `eval` as an expression or statement at a place: it counts against the limits, and errors get
   /// the place.
   template <class Eval>
-  auto at(size_t offset, Eval eval);
+  std::function<std::invoke_result_t<Eval, Scope&>(Scope&)> at(size_t offset, Eval eval);
 
   Expr parse_expression(bool with_condition = true);
   /// One expression, or a tuple where commas follow.
@@ -93,6 +93,7 @@ class Parser {
   Expr parse_conditional();
   Expr parse_logic(bool is_or);
   Expr parse_not();
+  Expr negation(size_t offset, Expr operand);
   Expr parse_compare();
   std::string take_comparison();
   Expr parse_arithmetic(size_t level);
@@ -114,7 +115,7 @@ class Parser {
   Body parse_for();
   Body parse_set();
   Body parse_with();
-  Body parse_filtered_block(Target target, std::string_view end);
+  Body parse_filtered_block(const Target& target, std::string_view end);
   Body parse_macro();
   Body parse_call_block();
   void parse_parameters(Macro& macro);
@@ -145,7 +146,7 @@ class Parser {
 };
 
 template <class Eval>
-auto Parser::at(size_t offset, Eval eval) {
+std::function<std::invoke_result_t<Eval, Scope&>(Scope&)> Parser::at(size_t offset, Eval eval) {
   if (++num_nodes_ > kMaxNodes)
     throw TemplateError(fmt::format("a tag of more than {} operations", kMaxNodes), offset);
   return [offset, eval = std::move(eval)](Scope& scope) {

@@ -194,13 +194,10 @@ std::string format_percent(std::string_view format, const Args& args, Budget& bu
       out.add("%");
       continue;
     }
-    const Value* named = nullptr;
-    if (format.substr(i).starts_with('(')) {
-      const size_t end = std::min(format.find(')', i), format.size() - 1);
-      named = &pick(args, format.substr(i + 1, end - i - 1));
-      i = end + 1;
-    }
-    const Value& v = named != nullptr ? *named : pick(args, next++);
+    const bool is_named = format.substr(i).starts_with('(');
+    const size_t end = is_named ? std::min(format.find(')', i), format.size() - 1) : i;
+    const Value& v = is_named ? pick(args, format.substr(i + 1, end - i - 1)) : pick(args, next++);
+    if (is_named) i = end + 1;
     std::string_view type = format.substr(std::min(i, format.size()), 1);
     if (type == "i") type = "d";
     if (type == "s") write(out, v);

@@ -204,22 +204,21 @@ size_t find(std::string_view s, std::string_view needle, size_t from) {
 }
 
 std::string quote(std::string_view s) {
-  const char mark = s.find('\'') != kNotFound && s.find('"') == kNotFound ? '"' : '\'';
-  return mark +
-         map_characters(s,
-                        [&](char32_t c) -> std::string {
-                          if (c == static_cast<char32_t>(mark) || c == '\\')
-                            return {'\\', static_cast<char>(c)};
-                          if (c == '\n') return "\\n";
-                          if (c == '\r') return "\\r";
-                          if (c == '\t') return "\\t";
-                          if (is_printable(c)) return encode(c);
-                          const auto code = static_cast<uint32_t>(c);
-                          return code < 0x100     ? fmt::format("\\x{:02x}", code)
-                                 : code < 0x10000 ? fmt::format("\\u{:04x}", code)
-                                                  : fmt::format("\\U{:08x}", code);
-                        }) +
-         mark;
+  const bool has_single = s.find('\'') != kNotFound, has_double = s.find('"') != kNotFound;
+  const char32_t mark = has_single && !has_double ? '"' : '\'';
+  const auto literal = [&](char32_t c) -> std::string {
+    if (c == mark || c == '\\') return {'\\', static_cast<char>(c)};
+    if (c == '\n') return "\\n";
+    if (c == '\r') return "\\r";
+    if (c == '\t') return "\\t";
+    if (is_printable(c)) return encode(c);
+    const auto code = static_cast<uint32_t>(c);
+    return fmt::format(fmt::runtime(code < 0x100     ? "\\x{:02x}"
+                                    : code < 0x10000 ? "\\u{:04x}"
+                                                     : "\\U{:08x}"),
+                       code);
+  };
+  return encode(mark) + map_characters(s, literal) + encode(mark);
 }
 
 std::optional<Int> parse_integer(std::string_view text, int base) {

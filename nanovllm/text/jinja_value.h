@@ -114,17 +114,17 @@ class Value {
                             std::shared_ptr<const Function>, Namespace*, Loop*>;
 
   Value() = default;
-  Value(None) : data_(None{}) {}
-  Value(bool b) : data_(b) {}
-  Value(Int i) : data_(i) {}
-  Value(int64_t i) : data_(static_cast<Int>(i)) {}
-  Value(int i) : data_(static_cast<Int>(i)) {}
+  Value(int i) : data_(Int{i}) {}
+  Value(int64_t i) : data_(Int{i}) {}
   Value(size_t i) : data_(static_cast<Int>(i)) {}
-  Value(double d) : data_(d) {}
+  Value(bool b) : data_(b) {}
   Value(std::string s, bool markup = false)
       : data_(std::make_shared<const Text>(Text{std::move(s), markup})) {}
   Value(std::string_view s) : Value(std::string(s)) {}
   Value(const char* s) : Value(std::string(s)) {}
+  Value(None) : data_(None{}) {}
+  Value(Int i) : data_(i) {}
+  Value(double d) : data_(d) {}
   Value(std::shared_ptr<const Sequence> list) : data_(std::move(list)) {}
   Value(std::shared_ptr<const Dict> dict) : data_(std::move(dict)) {}
   Value(std::shared_ptr<const Function> function) : data_(std::move(function)) {}
