@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -60,6 +61,9 @@ double seconds(DType dtype, cpu::Isa isa, int64_t num_seqs, int64_t num_tokens, 
   Batch batch;
   batch.cu_seqlens_q = Tensor(starts.data(), DType::kI32, num_seqs + 1);
   batch.context_lens = Tensor(contexts.data(), DType::kI32, num_seqs);
+  std::vector<int32_t> slots(static_cast<size_t>(num_seqs));
+  std::iota(slots.begin(), slots.end(), 0);
+  batch.seq_slots = Tensor(slots.data(), DType::kI32, num_seqs);
   batch.block_tables = Tensor(tables.data(), DType::kI32, num_seqs, seq_blocks);
   const AttentionArgs args = {.out = Tensor(out.data(), dtype, tokens, kHeads * kHeadDim),
                               .qkv = Tensor(qkv.data(), dtype, tokens, columns),

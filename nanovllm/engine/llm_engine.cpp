@@ -49,7 +49,10 @@ LLMEngine::Parts LLMEngine::load(const std::string& model, const EngineConfig& g
   auto runner = std::make_shared<ModelRunner>(model, config, setup.model, setup.kv,
                                               make_cpu_backend(config.threads));
   parts.executor = std::make_unique<LocalExecutor>(
-      [runner](const StepInput& input, StepOutput& output) { runner->run(input, output); });
+      [runner](const StepInput& input, StepOutput& output) {
+        runner->launch(input);
+        runner->collect(output);
+      });
   return parts;
 }
 

@@ -47,40 +47,6 @@ struct AttentionArgs {
   int64_t layer = 0;
 };
 
-struct TokenBias {
-  int32_t id = 0;
-  float bias = 0;
-};
-/// A token of a sequence, and how often it stands in the answer (0: in the prompt alone).
-struct TokenCount {
-  int32_t id = 0;
-  int32_t in_answer = 0;
-};
-
-/// How one row is drawn. Order: penalties, biases, masks, temperature, min_p, top_k, top_p, then
-/// Gumbel-max with noise from Philox4x32-10: key = seed, counter = (token id / 4, position, choice,
-/// 0), output word token id % 4.
-struct SampleRow {
-  float temperature = 1;  ///< below 1e-5: greedy
-  float top_p = 1;
-  float min_p = 0;
-  int32_t top_k = 0;  ///< 0: off
-  uint64_t seed = 0;
-  uint32_t position = 0;  ///< index of the drawn token in the whole sequence
-  uint32_t choice = 0;
-  // The logit l of a token in `counts` becomes (l > 0 ? l / repetition : l * repetition) -
-  // frequency
-  // * in_answer - (presence if in_answer > 0); then its bias is added. Each id stands once in a
-  // list.
-  std::span<const TokenCount> counts = {};
-  float presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
-  std::span<const TokenBias> biases = {};
-  std::span<const int32_t> masked_ids = {};   ///< cannot be drawn
-  std::span<const int32_t> allowed_ids = {};  ///< nothing else can be drawn; empty: all
-};
-
-enum class RowStatus : int32_t { kOk = 0, kNotFinite = 1 };
-
 /// Every operation of the forward pass and the sampler, for one rank. Tensors are the backend's
 /// memory, T and R at least 1, float operands of the model's dtype unless a comment says float32;
 /// sums, norms, softmax and logits are float32. Calls are made from one thread at a time and take
@@ -98,6 +64,17 @@ class Backend {
   virtual Buffer allocate(size_t bytes) = 0;
   virtual void upload(void* device, const void* host, size_t bytes) = 0;
   virtual void download(void* host, const void* device, size_t bytes) = 0;
+
+  // -- steps
+  /// Takes over a step: brings its arrays to where the backend computes, in one upload; updates the
+  /// block tables; an id that is kTokenInFlight becomes its slot's last token. `host` stays as it is
+  /// and in place until the step's end, `slots` outlive it; the Batch holds until the next call.
+  virtual Batch begin_step(HostBatch& host, const SlotTables& slots) = 0;
+  /// Whether replay() pays: steps of one shape are then padded to a few sizes.
+  virtual bool replays() const { return false; }
+  /// Does what `enqueue` enqueues. It may be called once for a `size` and its work repeated from
+  /// then on: with the same `size` it always enqueues the same, of batches of that many rows.
+  virtual void replay(int64_t /*size*/, const std::function<void()>& enqueue) { enqueue(); }
 
   // -- weights
   /// One weight [sum of n, k] out of parts [n_i, k] of any float dtype in host memory, stacked in
@@ -127,11 +104,17 @@ class Backend {
   virtual void copy_blocks(const KvCache& kv, std::span<const int32_t> from,
                            std::span<const int32_t> to) = 0;
 
-  // -- sampler; results come back to the host
-  /// One token for each row of logits [R, vocab] float32, which stay as they are. A row that holds
-  /// NaN or +infinity, or nothing but -infinity after the masks, gets kNotFinite and token 0.
-  virtual void sample(Tensor logits, std::span<const SampleRow> rows, std::span<int32_t> token_ids,
-                      std::span<RowStatus> status) = 0;
+  // -- sampler
+  /// One token for each row of logits [R, vocab] float32, which stay as they are, as
+  /// batch.samples [R] say; it becomes the last token of the row's slot. A row that holds NaN or
+  /// +infinity, or nothing but -infinity after the masks, gets kNotFinite and token 0. Inside
+  /// replay() only rows without filters and lists are drawn, the rest by finish_sample().
+  virtual void sample(Tensor logits, const Batch& batch) = 0;
+  /// Ends the step's sampling: draws the rows that sample() left and sends the results to the host.
+  virtual void finish_sample(Tensor /*logits*/, const Batch& /*batch*/) {}
+  /// The results of the oldest finish_sample() not yet fetched, [R]; waits for them.
+  virtual void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) = 0;
+  // The next one waits for its results.
   /// Natural log-probabilities of logits [R, vocab]: for row r entry 0 is targets[r], entries 1..k
   /// the best k, better first. ids and logprobs are [R, k + 1]; target_ranks [R] counts from 1.
   /// Ties: the lower id is better.

@@ -1,11 +1,20 @@
 #include "nanovllm/runtime/model_runner.h"
 
 #include <algorithm>
+#include <bit>
+#include <numeric>
 #include <utility>
 
 #include "nanovllm/base/check.h"
 
 namespace nanovllm {
+
+namespace {
+
+// Larger decode batches are rare, and long enough to hide their launches.
+constexpr int64_t kMaxReplayRows = 512;
+
+}  // namespace
 
 DType model_dtype(const EngineConfig& config, const ModelConfig& model) {
   if (config.dtype != "auto") return parse_float_dtype(config.dtype);
@@ -22,23 +31,96 @@ ModelRunner::ModelRunner(const std::string& folder, const EngineConfig& config,
                    config.max_num_seqs),
       state_(config.max_num_seqs, (kv.max_model_len + config.block_size - 1) / config.block_size,
              config.block_size),
-      max_rows_(config.max_num_seqs) {
+      max_rows_(config.max_num_seqs),
+      replays_(!config.enforce_eager && backend_->replays()) {
   kv_.dtype = model_->dtype;
   kv_.num_layers = model.num_layers;
   kv_.num_blocks = kv.num_blocks;
   kv_.block_size = config.block_size;
   kv_.num_kv_heads = model.num_kv_heads;
   kv_.head_dim = model.head_dim;
-  kv_buffer_ = backend_->allocate(kv_.block_bytes() * static_cast<size_t>(kv.num_blocks));
-  kv_.data = kv_buffer_.get();
+  buffers_.push_back(
+      backend_->allocate(kv_.block_bytes() * static_cast<size_t>(kv.num_blocks)));
+  kv_.data = buffers_.back().get();
+  const int64_t max_blocks = (kv.max_model_len + config.block_size - 1) / config.block_size;
+  tables_.block_tables = allocate_ints(config.max_num_seqs * max_blocks);
+  tables_.block_tables = {tables_.block_tables.data, DType::kI32, config.max_num_seqs, max_blocks};
+  tables_.last_tokens = allocate_ints(config.max_num_seqs);
+  all_rows_ = allocate_ints(config.max_num_batched_tokens);
+  std::vector<int32_t> rows(static_cast<size_t>(config.max_num_batched_tokens));
+  std::iota(rows.begin(), rows.end(), 0);
+  backend_->upload(all_rows_.data, rows.data(), all_rows_.bytes());
 }
 
-void ModelRunner::run(const StepInput& input, StepOutput& output) {
-  output.step = input.header().step;
-  state_.apply(input, batch_);
-  forward(*backend_, *model_, kv_, batch_.view(), activations_);
-  prompt_logprobs(input, output);
-  if (!input.samples().empty()) sample(input, output);
+Tensor ModelRunner::allocate_ints(int64_t count) {
+  buffers_.push_back(backend_->allocate(static_cast<size_t>(count) * sizeof(int32_t)));
+  return {buffers_.back().get(), DType::kI32, count};
+}
+
+int64_t ModelRunner::replay_size(const StepInput& input) const {
+  const auto num_rows = static_cast<int64_t>(input.rows().size());
+  if (!replays_ || num_rows > kMaxReplayRows || input.token_ids().size() != input.rows().size() ||
+      input.samples().size() != input.rows().size())
+    return 0;
+  for (size_t i = 0; i < input.rows().size(); ++i)
+    if (input.samples()[i].row != static_cast<int32_t>(i) || input.rows()[i].want_logprobs != 0)
+      return 0;
+  if (num_rows <= 8) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_rows)));
+  return std::min((num_rows + 15) / 16 * 16, std::min(max_rows_, kMaxReplayRows));
+}
+
+void ModelRunner::pad(int64_t size) {
+  const auto n = static_cast<size_t>(size);
+  host_.input_ids.resize(n, 0);
+  host_.positions.resize(n, 0);
+  host_.slot_mapping.resize(n, -1);
+  while (host_.cu_seqlens_q.size() <= n) host_.cu_seqlens_q.push_back(host_.cu_seqlens_q.back() + 1);
+  host_.context_lens.resize(n, 0);
+  host_.seq_slots.resize(n, 0);
+  while (host_.sample_rows.size() < n)
+    host_.sample_rows.push_back(static_cast<int32_t>(host_.sample_rows.size()));
+  host_.sample_slots.resize(n, -1);
+  host_.samples.resize(n, SampleRow{.temperature = 0});
+}
+
+void ModelRunner::launch(const StepInput& input) {
+  check(num_launched_ - num_collected_ < flights_.size(), "more than two steps under way");
+  Flight& before = flight(num_launched_ + 1);
+  Flight& now = flight(num_launched_);
+  now.output.clear();
+  now.output.step = input.header().step;
+  state_.apply(input);
+  for (const SampleInput& sample : input.samples())
+    if (!before.settled && state_.slot(sample.slot).needs_last_token()) settle(before);
+  state_.fill(input, host_);
+  start_samples(input, now);
+
+  const int64_t size = replay_size(input);
+  if (size > 0) pad(size);
+  const Batch batch = backend_->begin_step(host_, tables_);
+  Tensor logits;
+  const auto pass = [&] {
+    forward(*backend_, *model_, kv_, batch, activations_);
+    if (size == 0) prompt_logprobs(input, now.output);
+    if (batch.samples.empty()) return;
+    logits = compute_logits(*backend_, *model_, batch.sample_rows, activations_);
+    backend_->sample(logits, batch);
+  };
+  if (size > 0) backend_->replay(size, pass);
+  else pass();
+  if (!batch.samples.empty()) {
+    logits = activations_.logits.rows(0, batch.sample_rows.shape[0]);
+    backend_->finish_sample(logits, batch);
+  }
+  // Counted here: settle() may run below.
+  now.settled = input.samples().empty();
+  ++num_launched_;
+  const auto wants = [](const SampleOutput& sample) { return sample.num_logprobs > 0; };
+  if (std::ranges::any_of(now.output.samples, wants)) {
+    if (!before.settled) settle(before);
+    settle(now);
+    sample_logprobs(logits, now.output);
+  }
   if (input.copies().empty()) return;
   copy_from_.clear();
   copy_to_.clear();
@@ -49,68 +131,81 @@ void ModelRunner::run(const StepInput& input, StepOutput& output) {
   backend_->copy_blocks(kv_, copy_from_, copy_to_);
 }
 
+void ModelRunner::collect(StepOutput& output) {
+  check(num_collected_ < num_launched_, "collect without a step under way");
+  Flight& oldest = flight(num_collected_);
+  if (!oldest.settled) settle(oldest);
+  ++num_collected_;
+  std::swap(output, oldest.output);
+}
+
+void ModelRunner::start_samples(const StepInput& input, Flight& flight) {
+  flight.slots.clear();
+  for (const SampleInput& sample : input.samples()) {
+    const Slot& slot = state_.slot(sample.slot);
+    SampleOutput drawn;
+    drawn.sequence = sample.sequence;
+    drawn.num_logprobs = slot.setup().num_logprobs + 1;
+    flight.output.samples.push_back(drawn);
+    flight.slots.emplace_back(sample.slot, slot.num_starts());
+  }
+}
+
+void ModelRunner::settle(Flight& flight) {
+  const size_t num_rows = flight.output.samples.size();
+  token_ids_.resize(num_rows);
+  status_.resize(num_rows);
+  backend_->fetch_samples(token_ids_, status_);
+  flight.settled = true;
+  for (size_t i = 0; i < num_rows; ++i) {
+    SampleOutput& drawn = flight.output.samples[i];
+    drawn.token_id = token_ids_[i];
+    drawn.num_tokens = status_[i] == RowStatus::kOk ? 1 : 0;
+    if (drawn.num_tokens == 0) {
+      drawn.status = SampleStatus::kNotFinite;
+      drawn.num_logprobs = 0;
+    }
+    Slot& slot = state_.slot(flight.slots[i].first);
+    if (slot.num_starts() == flight.slots[i].second) slot.push(token_ids_[i]);
+  }
+}
+
 void ModelRunner::prompt_logprobs(const StepInput& input, StepOutput& output) {
   for (size_t r = 0; r < input.rows().size(); ++r) {
     const RowInput& row = input.rows()[r];
     if (row.want_logprobs == 0) continue;
     const int32_t k = state_.slot(row.slot).setup().num_prompt_logprobs;
-    const int32_t first = batch_.cu_seqlens_q[r];
+    const int32_t first = host_.cu_seqlens_q[r];
     const int32_t num_targets = row.next_token >= 0 ? row.num_tokens : row.num_tokens - 1;
     for (int32_t done = 0; done < num_targets;) {
       const auto count = static_cast<int32_t>(std::min<int64_t>(num_targets - done, max_rows_));
-      row_indices_.clear();
       targets_.clear();
       for (int32_t i = done; i < done + count; ++i) {
-        row_indices_.push_back(first + i);
         targets_.push_back(i + 1 < row.num_tokens
-                               ? batch_.input_ids[static_cast<size_t>(first + i + 1)]
+                               ? host_.input_ids[static_cast<size_t>(first + i + 1)]
                                : row.next_token);
         output.prompt.push_back({static_cast<int32_t>(r), row.start + i + 1, k + 1});
       }
-      const Tensor logits = compute_logits(*backend_, *model_,
-                                           {row_indices_.data(), DType::kI32, count}, activations_);
+      const Tensor logits =
+          compute_logits(*backend_, *model_, all_rows_.rows(first + done, count), activations_);
       add_logprobs(logits, targets_, k, output.prompt_logprobs);
       done += count;
     }
   }
 }
 
-void ModelRunner::sample(const StepInput& input, StepOutput& output) {
-  const size_t num_rows = input.samples().size();
-  rows_.clear();
-  for (const SampleInput& sample : input.samples()) {
-    const RowInput& row = input.rows()[static_cast<size_t>(sample.row)];
-    rows_.push_back(state_.slot(sample.slot).sample_row(row.start + row.num_tokens));
-  }
-  token_ids_.resize(num_rows);
-  status_.resize(num_rows);
-  Tensor indices = batch_.view().sample_rows;
-  const Tensor logits = compute_logits(*backend_, *model_, indices, activations_);
-  backend_->sample(logits, rows_, token_ids_, status_);
-
-  for (size_t i = 0; i < num_rows; ++i) {
-    const SampleInput& sample = input.samples()[i];
-    Slot& slot = state_.slot(sample.slot);
-    SampleOutput drawn;
-    drawn.sequence = sample.sequence;
-    drawn.token_id = token_ids_[i];
-    slot.push(token_ids_[i]);
-    if (status_[i] == RowStatus::kOk) {
-      drawn.num_tokens = 1;
-      drawn.num_logprobs = slot.setup().num_logprobs + 1;
-    } else {
-      drawn.status = SampleStatus::kNotFinite;
-    }
-    output.samples.push_back(drawn);
-  }
+void ModelRunner::sample_logprobs(Tensor logits, StepOutput& output) {
   // Neighbours that want as many alternatives go together.
+  const size_t num_rows = output.samples.size();
   for (size_t i = 0; i < num_rows;) {
     const int32_t wanted = output.samples[i].num_logprobs;
-    size_t end = i + 1;
-    while (end < num_rows && output.samples[end].num_logprobs == wanted) ++end;
+    targets_.clear();
+    size_t end = i;
+    for (; end < num_rows && output.samples[end].num_logprobs == wanted; ++end)
+      targets_.push_back(output.samples[end].token_id);
     if (wanted > 0)
-      add_logprobs(logits.rows(static_cast<int64_t>(i), static_cast<int64_t>(end - i)),
-                   std::span(token_ids_).subspan(i, end - i), wanted - 1, output.logprobs);
+      add_logprobs(logits.rows(static_cast<int64_t>(i), static_cast<int64_t>(end - i)), targets_,
+                   wanted - 1, output.logprobs);
     i = end;
   }
 }

@@ -6,17 +6,10 @@
 
 namespace nanovllm {
 
-namespace {
-
-Tensor ids(std::vector<int32_t>& v) {
-  return {v.data(), DType::kI32, static_cast<int64_t>(v.size())};
-}
-
-}  // namespace
-
 void Slot::start(const SlotSetup& setup, std::span<const int32_t>& ids,
                  std::span<const TokenBias>& biases) {
   setup_ = setup;
+  ++num_starts_;
   const auto take = [](auto& list, auto& from, int32_t count) {
     list.assign(from.begin(), from.begin() + count);
     from = from.subspan(static_cast<size_t>(count));
@@ -37,7 +30,6 @@ void Slot::start(const SlotSetup& setup, std::span<const int32_t>& ids,
 }
 
 void Slot::push(int32_t token) {
-  last_token_ = token;
   if (!bad_words_.empty()) answer_.push_back(token);
   if (setup_.has_penalties()) count(token, 1);
 }
@@ -77,54 +69,35 @@ SampleRow Slot::sample_row(int32_t position) {
   return row;
 }
 
-Batch HostBatch::view() {
-  Batch batch;
-  batch.input_ids = ids(input_ids);
-  batch.positions = ids(positions);
-  batch.slot_mapping = ids(slot_mapping);
-  batch.cu_seqlens_q = ids(cu_seqlens_q);
-  batch.context_lens = ids(context_lens);
-  batch.block_tables = {block_tables.data(), DType::kI32, static_cast<int64_t>(context_lens.size()),
-                        max_blocks};
-  batch.sample_rows = ids(sample_rows);
-  return batch;
-}
-
 RankState::RankState(int64_t max_num_seqs, int64_t max_blocks_per_seq, int64_t block_size)
     : slots_(static_cast<size_t>(max_num_seqs)),
       block_tables_(static_cast<size_t>(max_num_seqs * max_blocks_per_seq)),
       max_blocks_per_seq_(max_blocks_per_seq),
       block_size_(block_size) {}
 
-void RankState::apply(const StepInput& input, HostBatch& batch) {
+void RankState::apply(const StepInput& input) {
   std::span<const int32_t> setup_ids = input.setup_ids();
   std::span<const TokenBias> biases = input.biases();
   for (const SlotSetup& setup : input.setups()) slot(setup.slot).start(setup, setup_ids, biases);
   for (const BlockUpdate& update : input.block_updates())
     block_tables_[static_cast<size_t>(update.slot * max_blocks_per_seq_ + update.index)] =
         update.block;
+}
 
+void RankState::fill(const StepInput& input, HostBatch& batch) {
   const size_t num_tokens = input.token_ids().size();
-  batch.input_ids.resize(num_tokens);
+  batch.input_ids.assign(input.token_ids().begin(), input.token_ids().end());
+  batch.block_updates.assign(input.block_updates().begin(), input.block_updates().end());
   batch.positions.resize(num_tokens);
   batch.slot_mapping.resize(num_tokens);
   batch.cu_seqlens_q.assign(1, 0);
   batch.context_lens.clear();
-  batch.max_blocks = 1;
-  for (const RowInput& row : input.rows())
-    batch.max_blocks =
-        std::max(batch.max_blocks, (row.start + row.num_tokens + block_size_ - 1) / block_size_);
-  batch.block_tables.resize(input.rows().size() * static_cast<size_t>(batch.max_blocks));
-
+  batch.seq_slots.clear();
   size_t t = 0;
-  int32_t* table_out = batch.block_tables.data();
   for (const RowInput& row : input.rows()) {
     const int32_t* table = block_tables_.data() + row.slot * max_blocks_per_seq_;
     const int32_t end = row.start + row.num_tokens;
-    const int64_t num_blocks = (end + block_size_ - 1) / block_size_;
     for (int32_t position = row.start; position < end; ++position, ++t) {
-      const int32_t id = input.token_ids()[t];
-      batch.input_ids[t] = id == kTokenInFlight ? slot(row.slot).last_token() : id;
       batch.positions[t] = position;
       batch.slot_mapping[t] =
           row.store == 0 ? -1
@@ -133,14 +106,18 @@ void RankState::apply(const StepInput& input, HostBatch& batch) {
     }
     batch.cu_seqlens_q.push_back(static_cast<int32_t>(t));
     batch.context_lens.push_back(end);
-    std::copy_n(table, num_blocks, table_out);
-    std::fill_n(table_out + num_blocks, batch.max_blocks - num_blocks, 0);
-    table_out += batch.max_blocks;
+    batch.seq_slots.push_back(row.slot);
   }
   check(t == num_tokens, "step {}: {} tokens in rows, {} ids", input.header().step, t, num_tokens);
   batch.sample_rows.clear();
-  for (const SampleInput& sample : input.samples())
+  batch.sample_slots.clear();
+  batch.samples.clear();
+  for (const SampleInput& sample : input.samples()) {
+    const RowInput& row = input.rows()[static_cast<size_t>(sample.row)];
     batch.sample_rows.push_back(batch.cu_seqlens_q[static_cast<size_t>(sample.row) + 1] - 1);
+    batch.sample_slots.push_back(sample.slot);
+    batch.samples.push_back(slot(sample.slot).sample_row(row.start + row.num_tokens));
+  }
 }
 
 }  // namespace nanovllm

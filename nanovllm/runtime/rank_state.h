@@ -10,15 +10,6 @@
 
 namespace nanovllm {
 
-/// The arrays of a Batch on the host, reused from step to step.
-struct HostBatch {
-  std::vector<int32_t> input_ids, positions, slot_mapping, cu_seqlens_q, context_lens, block_tables,
-      sample_rows;
-  int64_t max_blocks = 1;  ///< row length of block_tables
-
-  Batch view();
-};
-
 /// What a rank keeps of a running sequence from step to step.
 class Slot {
  public:
@@ -31,13 +22,17 @@ class Slot {
   void push(int32_t token);
 
   const SlotSetup& setup() const { return setup_; }
-  int32_t last_token() const { return last_token_; }
+  /// How often it was started: a token that was drawn before is not for the sequence that has it
+  /// now.
+  uint64_t num_starts() const { return num_starts_; }
+  /// Whether sample_row() depends on the last token.
+  bool needs_last_token() const { return setup_.has_penalties() || !bad_words_.empty(); }
 
  private:
   void count(int32_t token, int32_t in_answer);
 
   SlotSetup setup_;
-  int32_t last_token_ = 0;
+  uint64_t num_starts_ = 0;
   std::vector<int32_t> masked_ids_, allowed_ids_, bad_words_;
   std::vector<TokenBias> biases_;
   std::vector<int32_t> answer_;     // kept where there are bad words
@@ -52,7 +47,10 @@ class RankState {
  public:
   RankState(int64_t max_num_seqs, int64_t max_blocks_per_seq, int64_t block_size);
 
-  void apply(const StepInput& input, HostBatch& batch);
+  /// Takes in the step's setups and block updates.
+  void apply(const StepInput& input);
+  /// The step's arrays; its SampleRows hold until the slots change.
+  void fill(const StepInput& input, HostBatch& batch);
   Slot& slot(int32_t i) { return slots_[static_cast<size_t>(i)]; }
 
  private:

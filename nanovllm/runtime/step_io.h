@@ -5,12 +5,10 @@
 #include <span>
 #include <vector>
 
-#include "nanovllm/ops/backend.h"
+#include "nanovllm/ops/batch.h"
+#include "nanovllm/ops/sample_row.h"
 
 namespace nanovllm {
-
-/// Stands for an input token that the host has not seen: the one that the slot drew last.
-inline constexpr int32_t kTokenInFlight = -1;
 
 /// A sequence that computes new tokens in this step. Its ids are the next num_tokens entries of
 /// StepInput::token_ids.
@@ -55,11 +53,6 @@ struct SlotSetup {
   bool has_penalties() const {
     return presence_penalty != 0 || frequency_penalty != 0 || repetition_penalty != 1;
   }
-};
-
-/// Entry `index` of the slot's block table becomes `block`.
-struct BlockUpdate {
-  int32_t slot = 0, index = 0, block = 0;
 };
 
 /// Block `from` is copied onto `to` when the step's forward pass is done.

@@ -12,6 +12,9 @@ FakeExecutor::FakeExecutor(const FakeModel& model, int64_t max_num_seqs, int64_t
     : model_(model),
       state_(max_num_seqs, (max_model_len + block_size - 1) / block_size, block_size),
       block_size_(block_size),
+      max_blocks_((max_model_len + block_size - 1) / block_size),
+      tables_(static_cast<size_t>(max_num_seqs * max_blocks_)),
+      last_tokens_(static_cast<size_t>(max_num_seqs)),
       cache_(static_cast<size_t>(num_blocks * block_size)) {}
 
 void FakeExecutor::submit(const StepInput& input) {
@@ -31,13 +34,20 @@ const StepOutput& FakeExecutor::wait() {
 }
 
 StepOutput FakeExecutor::run(const StepInput& input) {
-  state_.apply(input, batch_);
+  state_.apply(input);
+  state_.fill(input, batch_);
+  for (const BlockUpdate& update : batch_.block_updates)
+    tables_.at(static_cast<size_t>(update.slot * max_blocks_ + update.index)) = update.block;
+  for (size_t r = 0; r < input.rows().size(); ++r)
+    for (int32_t t = batch_.cu_seqlens_q[r]; t < batch_.cu_seqlens_q[r + 1]; ++t)
+      if (int32_t& id = batch_.input_ids[static_cast<size_t>(t)]; id == kTokenInFlight)
+        id = last_tokens_[static_cast<size_t>(input.rows()[r].slot)];
   // As on a device, all rows of the step store K and V before any reads them: two passes, the
   // second one checks.
   std::vector<uint64_t> chains(batch_.input_ids.size());
   for (size_t r = 0; r < input.rows().size(); ++r) {
     const RowInput& row = input.rows()[r];
-    const int32_t* table = batch_.block_tables.data() + static_cast<int64_t>(r) * batch_.max_blocks;
+    const int32_t* table = tables_.data() + batch_.seq_slots[r] * max_blocks_;
     const auto at = [&](int64_t position) -> Entry& {
       const int64_t block = table[position / block_size_];
       return cache_.at(static_cast<size_t>(block * block_size_ + position % block_size_));
@@ -52,7 +62,7 @@ StepOutput FakeExecutor::run(const StepInput& input) {
     }
   }
   for (size_t r = 0; r < input.rows().size(); ++r) {
-    const int32_t* table = batch_.block_tables.data() + static_cast<int64_t>(r) * batch_.max_blocks;
+    const int32_t* table = tables_.data() + batch_.seq_slots[r] * max_blocks_;
     uint64_t chain = 0;
     for (int32_t p = 0; p < batch_.context_lens[r]; ++p) {
       const Entry& entry =
@@ -81,6 +91,7 @@ StepOutput FakeExecutor::run(const StepInput& input) {
       drawn.status = SampleStatus::kNotFinite;
     }
     slot.push(drawn.token_id);
+    last_tokens_[static_cast<size_t>(sample.slot)] = drawn.token_id;
     output.samples.push_back(drawn);
   }
   for (const BlockCopy& copy : input.copies())

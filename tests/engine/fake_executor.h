@@ -63,7 +63,9 @@ class FakeExecutor : public Executor {
   FakeModel model_;
   RankState state_;
   HostBatch batch_;
-  int64_t block_size_;
+  int64_t block_size_, max_blocks_;
+  std::vector<int32_t> tables_;  // [max_num_seqs, max_blocks]
+  std::vector<int32_t> last_tokens_;
   std::vector<Entry> cache_;
   std::deque<StepOutput> outputs_;
   StepOutput last_;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -118,6 +120,9 @@ class Runner {
     batch.slot_mapping = upload(slots);
     batch.cu_seqlens_q = upload(starts);
     batch.context_lens = upload(lengths);
+    std::vector<int32_t> rows(chunks.size());
+    std::iota(rows.begin(), rows.end(), 0);
+    batch.seq_slots = upload(rows);
     batch.block_tables = upload(tables);
     batch.block_tables = Tensor(batch.block_tables.data, DType::kI32,
                                 static_cast<int64_t>(chunks.size()), max_blocks);
@@ -125,11 +130,11 @@ class Runner {
 
     Logits logits;
     for (int64_t first = 0; first < batch.num_tokens(); first += kMaxRows) {
-      std::vector<int32_t> rows;
+      std::vector<int32_t> wanted;
       for (int64_t i = first; i < std::min(first + kMaxRows, batch.num_tokens()); ++i)
-        rows.push_back(static_cast<int32_t>(i));
-      const Tensor out = compute_logits(*backend_, *model_, upload(rows), *activations_);
-      EXPECT_EQ(out.shape[0], static_cast<int64_t>(rows.size()));
+        wanted.push_back(static_cast<int32_t>(i));
+      const Tensor out = compute_logits(*backend_, *model_, upload(wanted), *activations_);
+      EXPECT_EQ(out.shape[0], static_cast<int64_t>(wanted.size()));
       for (int64_t i = 0; i < out.shape[0]; ++i) {
         logits.emplace_back(static_cast<size_t>(out.shape[1]));
         backend_->download(logits.back().data(), out.rows(i, 1).data, out.rows(i, 1).bytes());

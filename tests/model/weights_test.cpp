@@ -60,6 +60,10 @@ class FakeBackend : public Backend {
   void download(void* host, const void* device, size_t bytes) override {
     std::memcpy(host, device, bytes);
   }
+  Batch begin_step(HostBatch&, const SlotTables&) override {
+    unused();
+    return {};
+  }
   WeightPtr pack(std::span<const Tensor> parts, DType dtype, unsigned use) override {
     auto weight = std::make_shared<FakeWeight>();
     weight->k = parts.front().shape[1];
@@ -84,10 +88,8 @@ class FakeBackend : public Backend {
   void copy_blocks(const KvCache&, std::span<const int32_t>, std::span<const int32_t>) override {
     unused();
   }
-  void sample(Tensor, std::span<const SampleRow>, std::span<int32_t>,
-              std::span<RowStatus>) override {
-    unused();
-  }
+  void sample(Tensor, const Batch&) override { unused(); }
+  void fetch_samples(std::span<int32_t>, std::span<RowStatus>) override { unused(); }
   void token_logprobs(Tensor, std::span<const int32_t>, int64_t, std::span<int32_t>,
                       std::span<float>, std::span<int32_t>) override {
     unused();

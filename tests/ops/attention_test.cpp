@@ -129,6 +129,9 @@ class Problem {
     batch_.slot_mapping = Tensor(slots_.data(), DType::kI32, num_tokens);
     batch_.cu_seqlens_q = Tensor(starts_.data(), DType::kI32, num_seqs + 1);
     batch_.context_lens = Tensor(contexts_.data(), DType::kI32, num_seqs);
+    rows_.resize(static_cast<size_t>(num_seqs));
+    std::iota(rows_.begin(), rows_.end(), 0);
+    batch_.seq_slots = Tensor(rows_.data(), DType::kI32, num_seqs);
     batch_.block_tables = Tensor(tables_.data(), DType::kI32, num_seqs, max_blocks);
   }
 
@@ -218,7 +221,7 @@ class Problem {
   Batch batch_;
   AttentionArgs args_;
   std::vector<uint8_t> cache_, qkv_, out_;
-  std::vector<int32_t> starts_, contexts_, tables_, slots_;
+  std::vector<int32_t> starts_, contexts_, tables_, slots_, rows_;
 };
 
 class AttentionGrid : public testing::TestWithParam<std::tuple<DType, int64_t>> {};

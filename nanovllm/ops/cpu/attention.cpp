@@ -208,7 +208,8 @@ class Attention {
         .scores = scores,
     };
     const int32_t* blocks =
-        batch_.block_tables.as<int32_t>() + tile.seq * batch_.block_tables.row_stride;
+        batch_.block_tables.as<int32_t>() +
+        batch_.seq_slots.as<int32_t>()[tile.seq] * batch_.block_tables.row_stride;
     const auto group_of = [&](int64_t key, int64_t value_not_key) {
       const int64_t offset =
           kv_offset(kv_, args_.layer, blocks[key / kv_.block_size], value_not_key, tile.kv_head) +

@@ -45,6 +45,31 @@ void CpuBackend::download(void* host, const void* device, size_t bytes) {
   if (bytes > 0) std::memcpy(host, device, bytes);
 }
 
+Batch CpuBackend::begin_step(HostBatch& host, const SlotTables& slots) {
+  auto* const last_tokens = slots.last_tokens.as<int32_t>();
+  for (const BlockUpdate& update : host.block_updates)
+    slots.block_tables.rows(update.slot, 1).as<int32_t>()[update.index] = update.block;
+  // Only the newest token of a sequence can be in flight.
+  for (size_t s = 0; s < host.seq_slots.size(); ++s) {
+    int32_t& last = host.input_ids[static_cast<size_t>(host.cu_seqlens_q[s + 1]) - 1];
+    if (last == kTokenInFlight) last = last_tokens[host.seq_slots[s]];
+  }
+  const auto view = [](std::vector<int32_t>& v) {
+    return Tensor(v.data(), DType::kI32, static_cast<int64_t>(v.size()));
+  };
+  return {.input_ids = view(host.input_ids),
+          .positions = view(host.positions),
+          .slot_mapping = view(host.slot_mapping),
+          .cu_seqlens_q = view(host.cu_seqlens_q),
+          .context_lens = view(host.context_lens),
+          .seq_slots = view(host.seq_slots),
+          .block_tables = slots.block_tables,
+          .last_tokens = slots.last_tokens,
+          .sample_rows = view(host.sample_rows),
+          .sample_slots = view(host.sample_slots),
+          .samples = host.samples};
+}
+
 WeightPtr CpuBackend::pack(std::span<const Tensor> parts, DType dtype, unsigned use) {
   return gemm_.pack(parts, dtype, use);
 }
@@ -89,10 +114,21 @@ void CpuBackend::copy_blocks(const KvCache& kv, std::span<const int32_t> from,
   cpu::copy_blocks(kv, from, to);
 }
 
-void CpuBackend::sample(Tensor logits, std::span<const SampleRow> rows,
-                        std::span<int32_t> token_ids, std::span<RowStatus> status) {
+void CpuBackend::sample(Tensor logits, const Batch& batch) {
   set_num_threads(threads_);
-  cpu::sample(logits, rows, token_ids, status, isa_);
+  token_ids_.resize(batch.samples.size());
+  status_.resize(batch.samples.size());
+  cpu::sample(logits, batch.samples, token_ids_, status_, isa_);
+  for (size_t i = 0; i < token_ids_.size(); ++i)
+    batch.last_tokens.as<int32_t>()[batch.sample_slots.as<int32_t>()[i]] = token_ids_[i];
+}
+
+void CpuBackend::fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) {
+  check(token_ids.size() == token_ids_.size() && status.size() == status_.size(),
+        "{} token ids and {} states fetched of {} rows", token_ids.size(), status.size(),
+        token_ids_.size());
+  std::ranges::copy(token_ids_, token_ids.begin());
+  std::ranges::copy(status_, status.begin());
 }
 
 void CpuBackend::token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <vector>
+
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cpu/gemm.h"
 #include "nanovllm/ops/cpu/isa.h"
@@ -16,6 +18,7 @@ class CpuBackend : public Backend {
   Buffer allocate(size_t bytes) override;
   void upload(void* device, const void* host, size_t bytes) override;
   void download(void* host, const void* device, size_t bytes) override;
+  Batch begin_step(HostBatch& host, const SlotTables& slots) override;
   WeightPtr pack(std::span<const Tensor> parts, DType dtype, unsigned use) override;
 
   void embed(Tensor out, const Weight& table, Tensor ids) override;
@@ -28,8 +31,8 @@ class CpuBackend : public Backend {
   void copy_blocks(const KvCache& kv, std::span<const int32_t> from,
                    std::span<const int32_t> to) override;
 
-  void sample(Tensor logits, std::span<const SampleRow> rows, std::span<int32_t> token_ids,
-              std::span<RowStatus> status) override;
+  void sample(Tensor logits, const Batch& batch) override;
+  void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) override;
   void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
                       std::span<int32_t> ids, std::span<float> logprobs,
                       std::span<int32_t> target_ranks) override;
@@ -38,6 +41,8 @@ class CpuBackend : public Backend {
   Isa isa_;
   int threads_;
   Gemm gemm_;
+  std::vector<int32_t> token_ids_;  // of the last sample()
+  std::vector<RowStatus> status_;
 };
 
 }  // namespace nanovllm::cpu

@@ -107,9 +107,7 @@ bool RowSampler::scan() {
 }
 
 bool RowSampler::adjust(const SampleRow& params) {
-  if (params.counts.empty() && params.biases.empty() && params.masked_ids.empty() &&
-      params.allowed_ids.empty())
-    return false;
+  if (!params.has_lists()) return false;
   const float* const raw = row_.logits;
   float* const copy = scratch_.logits();
   const auto in_vocabulary = [&](int32_t id) { return 0 <= id && id < row_.vocab; };
