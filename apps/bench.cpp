@@ -109,7 +109,7 @@ int throughput(const ThroughputOptions& options) {
                           elapsed, static_cast<double>(output_tokens) / elapsed));
     return kExitOk;
   }
-  const EngineSetup setup = resolve_setup(options.model, options.config);
+  const EngineSetup& setup = *engine.setup();
   const Json json = {
       {"elapsed_time", elapsed},
       {"num_requests", prompts.size()},

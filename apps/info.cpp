@@ -19,11 +19,13 @@ struct InfoOptions {
 };
 
 int info(const InfoOptions& options) {
-  const EngineSetup setup = resolve_setup(options.model, options.config);
+  EngineConfig config = options.config;
+  const std::unique_ptr<Backend> backend = make_backend(config);
+  const EngineSetup setup = resolve_setup(options.model, config, *backend);
   const ModelConfig& m = setup.model;
   const size_t kv_bytes = m.kv_bytes_per_token(setup.dtype);
   const int64_t cache_tokens = setup.kv.num_blocks * setup.config.block_size;
-  const std::string kernels = describe_backend(options.config);
+  const std::string kernels = backend->describe();
   if (options.json) {
     const Json json = {{"architecture", m.architecture},
                        {"num_parameters", m.num_parameters()},

@@ -10,6 +10,7 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/engine/setup.h"
+#include "nanovllm/runtime/device_executor.h"
 #include "nanovllm/runtime/local_executor.h"
 #include "nanovllm/runtime/model_runner.h"
 #include "nanovllm/text/utf8.h"
@@ -29,12 +30,16 @@ struct LLMEngine::Parts {
   EngineLimits limits;
   std::unique_ptr<Executor> executor;
   std::shared_ptr<const Tokenizer> tokenizer;
+  std::shared_ptr<const EngineSetup> setup;
 };
 
 LLMEngine::Parts LLMEngine::load(const std::string& model, const EngineConfig& given) {
-  const EngineSetup setup = resolve_setup(model, given);
-  const EngineConfig& config = setup.config;
+  EngineConfig with_device = given;
+  std::unique_ptr<Backend> backend = make_backend(with_device);
   Parts parts;
+  parts.setup = std::make_shared<EngineSetup>(resolve_setup(model, with_device, *backend));
+  const EngineSetup& setup = *parts.setup;
+  const EngineConfig& config = setup.config;
   EngineLimits& limits = parts.limits;
   limits.scheduler = {config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len};
   limits.block_size = config.block_size;
@@ -46,13 +51,16 @@ LLMEngine::Parts LLMEngine::load(const std::string& model, const EngineConfig& g
     if (const auto eos = parts.tokenizer->eos_token_id(); limits.eos_token_ids.empty() && eos)
       limits.eos_token_ids.push_back(*eos);
   }
-  auto runner = std::make_shared<ModelRunner>(model, config, setup.model, setup.kv,
-                                              make_cpu_backend(config.threads));
-  parts.executor = std::make_unique<LocalExecutor>(
-      [runner](const StepInput& input, StepOutput& output) {
-        runner->launch(input);
-        runner->collect(output);
-      });
+  auto runner =
+      std::make_unique<ModelRunner>(model, config, setup.model, setup.kv, std::move(backend));
+  if (config.device == "cuda")
+    parts.executor = std::make_unique<DeviceExecutor>(std::move(runner));
+  else
+    parts.executor = std::make_unique<LocalExecutor>(
+        [runner = std::shared_ptr(std::move(runner))](const StepInput& input, StepOutput& output) {
+          runner->launch(input);
+          runner->collect(output);
+        });
   return parts;
 }
 
@@ -60,7 +68,9 @@ LLMEngine::LLMEngine(const std::string& model, const EngineConfig& config)
     : LLMEngine(config, load(model, config)) {}
 
 LLMEngine::LLMEngine(const EngineConfig& config, Parts parts)
-    : LLMEngine(config, parts.limits, std::move(parts.executor), std::move(parts.tokenizer)) {}
+    : LLMEngine(config, parts.limits, std::move(parts.executor), std::move(parts.tokenizer)) {
+  setup_ = std::move(parts.setup);
+}
 
 LLMEngine::LLMEngine(const EngineConfig& config, const EngineLimits& limits,
                      std::unique_ptr<Executor> executor, std::shared_ptr<const Tokenizer> tokenizer)

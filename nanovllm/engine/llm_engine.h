@@ -14,6 +14,7 @@
 #include "nanovllm/engine/batch_builder.h"
 #include "nanovllm/engine/request.h"
 #include "nanovllm/engine/scheduler.h"
+#include "nanovllm/engine/setup.h"
 #include "nanovllm/runtime/executor.h"
 #include "nanovllm/text/tokenizer.h"
 
@@ -70,6 +71,8 @@ class LLMEngine {
   /// Null where the model has none.
   std::shared_ptr<const Tokenizer> tokenizer() const { return tokenizer_; }
   const EngineLimits& limits() const { return limits_; }
+  /// Null where it did not load the model itself.
+  const EngineSetup* setup() const { return setup_.get(); }
 
  private:
   struct Parts;
@@ -87,6 +90,7 @@ class LLMEngine {
   bool async_scheduling_;
   uint64_t seed_;
   std::shared_ptr<const Tokenizer> tokenizer_;
+  std::shared_ptr<const EngineSetup> setup_;
   std::unique_ptr<Executor> executor_;
   BlockManager blocks_;
   Scheduler scheduler_;

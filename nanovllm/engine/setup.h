@@ -1,9 +1,11 @@
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "nanovllm/base/config.h"
 #include "nanovllm/model/model_config.h"
+#include "nanovllm/ops/backend.h"
 #include "nanovllm/runtime/kv_size.h"
 
 namespace nanovllm {
@@ -17,11 +19,13 @@ struct EngineSetup {
   size_t weight_bytes = 0;
 };
 
-/// Throws UserError for options out of range, for a folder that is no supported checkpoint, and
-/// where the model does not fit this machine.
-EngineSetup resolve_setup(const std::string& model, const EngineConfig& config);
+/// The backend of config.device, which becomes "cpu" or "cuda" where it is "auto": a GPU if there is
+/// one and all that it needs, with a warning where only some of that is missing. Throws UserError.
+std::unique_ptr<Backend> make_backend(EngineConfig& config);
 
-/// The device, instruction set and threads that the engine would use, in one line.
-std::string describe_backend(const EngineConfig& config);
+/// `config` is make_backend()'s. Throws UserError for options out of range, for a folder that is no
+/// supported checkpoint, and where the model does not fit the backend's memory.
+EngineSetup resolve_setup(const std::string& model, const EngineConfig& config,
+                          const Backend& backend);
 
 }  // namespace nanovllm

@@ -34,6 +34,15 @@ Activations::Activations(Backend& backend, const ModelConfig& config, DType dtyp
   logits = allocate(max_rows, config.vocab_size, DType::kF32);
 }
 
+size_t Activations::bytes(const ModelConfig& c, DType dtype, int64_t max_tokens,
+                          int64_t max_rows) {
+  const int64_t per_token = 3 * c.hidden_size + std::max(c.qkv_size(), 2 * c.intermediate_size) +
+                            std::max(c.q_size(), c.intermediate_size);
+  return static_cast<size_t>(max_tokens * per_token + max_rows * 3 * c.hidden_size) *
+             dtype_size(dtype) +
+         static_cast<size_t>(max_rows * c.vocab_size) * sizeof(float);
+}
+
 void forward(Backend& backend, const Model& model, const KvCache& kv, const Batch& batch,
              Activations& activations) {
   const ModelConfig& config = model.config;

@@ -14,6 +14,8 @@ namespace nanovllm {
 struct Activations {
   Activations(Backend& backend, const ModelConfig& config, DType dtype, int64_t max_tokens,
               int64_t max_rows);
+  /// What they take.
+  static size_t bytes(const ModelConfig& config, DType dtype, int64_t max_tokens, int64_t max_rows);
 
   // [max_tokens, ...] in the model's dtype.
   Tensor residual;  ///< [max_tokens, hidden_size] the sum so far

@@ -47,6 +47,11 @@ struct AttentionArgs {
   int64_t layer = 0;
 };
 
+/// Bytes of the memory that a backend computes in, and what nobody uses of it now.
+struct Memory {
+  size_t total = 0, free = 0;
+};
+
 /// Every operation of the forward pass and the sampler, for one rank. Tensors are the backend's
 /// memory, T and R at least 1, float operands of the model's dtype unless a comment says float32;
 /// sums, norms, softmax and logits are float32. Calls are made from one thread at a time and take
@@ -59,6 +64,7 @@ class Backend {
   virtual std::string describe() const = 0;
 
   // -- memory
+  virtual Memory memory() const = 0;
   /// Zeroed memory, aligned to 64 bytes; pages nobody touches may cost nothing. Throws UserError
   /// with the size.
   virtual Buffer allocate(size_t bytes) = 0;
@@ -69,7 +75,7 @@ class Backend {
   /// Takes over a step: brings its arrays to where the backend computes, in one upload; updates the
   /// block tables; an id that is kTokenInFlight becomes its slot's last token. `host` stays as it is
   /// and in place until the step's end, `slots` outlive it; the Batch holds until the next call.
-  virtual Batch begin_step(HostBatch& host, const SlotTables& slots) = 0;
+  virtual Batch begin_step(HostBatch& host, const SlotTables& slots, const KvCache& kv) = 0;
   /// Whether replay() pays: steps of one shape are then padded to a few sizes.
   virtual bool replays() const { return false; }
   /// Does what `enqueue` enqueues. It may be called once for a `size` and its work repeated from

@@ -12,8 +12,7 @@ constexpr double kGiB = 1 << 30;
 
 }  // namespace
 
-KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType kv_dtype,
-                     size_t memory_left) {
+KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType kv_dtype, size_t bytes) {
   const int64_t asked_len = config.max_model_len;
   require(asked_len <= model.max_position_embeddings,
           "--max-model-len is {}; the model's max_position_embeddings allow at most {}", asked_len,
@@ -25,23 +24,20 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
       model.kv_bytes_per_token(kv_dtype) * static_cast<size_t>(config.block_size);
   const int64_t blocks_for_one = (wanted_len + config.block_size - 1) / config.block_size;
 
-  size_t bytes = static_cast<size_t>(config.kv_cache_memory_bytes);
+  if (config.kv_cache_memory_bytes > 0) bytes = static_cast<size_t>(config.kv_cache_memory_bytes);
   KvSize size;
   if (config.num_gpu_blocks_override > 0) {
     size.num_blocks = config.num_gpu_blocks_override;
-  } else if (bytes > 0) {
-    size.num_blocks = static_cast<int64_t>(bytes / block_bytes);
   } else {
-    bytes = std::min<size_t>(size_t{4} << 30, memory_left / 2);
-    size.num_blocks =
-        std::min(static_cast<int64_t>(bytes / block_bytes), config.max_num_seqs * blocks_for_one);
+    size.num_blocks = static_cast<int64_t>(bytes / block_bytes);
+    if (config.kv_cache_memory_bytes == 0)
+      size.num_blocks = std::min(size.num_blocks, config.max_num_seqs * blocks_for_one);
   }
   require(size.num_blocks >= 1,
-          "the KV cache gets {:.3f} GiB of the {:.3f} GiB left after the weights; one block of {} "
-          "tokens "
-          "takes {:.3f} GiB: lower --block-size, or free memory",
-          static_cast<double>(bytes) / kGiB, static_cast<double>(memory_left) / kGiB,
-          config.block_size, static_cast<double>(block_bytes) / kGiB);
+          "the KV cache gets {:.3f} GiB of what the weights leave; one block of {} tokens takes "
+          "{:.3f} GiB: lower --block-size, raise --gpu-memory-utilization or free memory",
+          static_cast<double>(bytes) / kGiB, config.block_size,
+          static_cast<double>(block_bytes) / kGiB);
   const int64_t capacity = size.num_blocks * config.block_size;
   require(asked_len <= capacity,
           "--max-model-len is {}; the KV cache holds {} tokens ({} blocks of {}): lower it to {}, "
@@ -51,6 +47,14 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
           static_cast<size_t>(blocks_for_one) * block_bytes, blocks_for_one);
   size.max_model_len = std::min(wanted_len, capacity);
   return size;
+}
+
+size_t cpu_kv_bytes(size_t left) { return std::min<size_t>(size_t{4} << 30, left / 2); }
+
+size_t gpu_kv_bytes(const Memory& now, double utilization, size_t to_come) {
+  const auto ours = static_cast<size_t>(utilization * static_cast<double>(now.total));
+  const size_t taken = now.total - now.free + to_come;
+  return ours > taken ? ours - taken : 0;
 }
 
 }  // namespace nanovllm

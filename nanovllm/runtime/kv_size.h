@@ -5,6 +5,7 @@
 
 #include "nanovllm/base/config.h"
 #include "nanovllm/model/model_config.h"
+#include "nanovllm/ops/backend.h"
 
 namespace nanovllm {
 
@@ -14,11 +15,18 @@ struct KvSize {
   int64_t max_model_len = 0;
 };
 
-/// Sizes a cache of `kv_dtype`: the options' blocks or bytes where given, else on the CPU the least
-/// of 4 GiB, half of `memory_left`, and what max_num_seqs sequences of max_model_len tokens need.
-/// `memory_left`: bytes after the weights. Throws UserError with the numbers and the option to
-/// change where max_model_len is more than the model's or the cache's.
+/// Sizes a cache of `kv_dtype`: the options' blocks or bytes where given, else the lesser of
+/// `bytes` and what max_num_seqs sequences of max_model_len tokens need. Throws UserError with the
+/// numbers and the option to change where max_model_len is more than the model's or the cache's.
 KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType kv_dtype,
-                     size_t memory_left);
+                     size_t bytes);
+
+/// What a cache may take by default of memory of which `left` bytes are free after the weights, on
+/// the CPU: 4 GiB, but at most half.
+size_t cpu_kv_bytes(size_t left);
+
+/// The same on a GPU: gpu_memory_utilization of it, less what others use now and what is still to
+/// come, `to_come` bytes; 0 where that is nothing.
+size_t gpu_kv_bytes(const Memory& now, double utilization, size_t to_come);
 
 }  // namespace nanovllm

@@ -65,8 +65,10 @@ int64_t ModelRunner::replay_size(const StepInput& input) const {
   for (size_t i = 0; i < input.rows().size(); ++i)
     if (input.samples()[i].row != static_cast<int32_t>(i) || input.rows()[i].want_logprobs != 0)
       return 0;
-  if (num_rows <= 8) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_rows)));
-  return std::min((num_rows + 15) / 16 * 16, std::min(max_rows_, kMaxReplayRows));
+  const int64_t size = num_rows <= 8
+                           ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_rows)))
+                           : (num_rows + 15) / 16 * 16;
+  return std::min({size, max_rows_, kMaxReplayRows});
 }
 
 void ModelRunner::pad(int64_t size) {
@@ -97,7 +99,7 @@ void ModelRunner::launch(const StepInput& input) {
 
   const int64_t size = replay_size(input);
   if (size > 0) pad(size);
-  const Batch batch = backend_->begin_step(host_, tables_);
+  const Batch batch = backend_->begin_step(host_, tables_, kv_);
   Tensor logits;
   const auto pass = [&] {
     forward(*backend_, *model_, kv_, batch, activations_);

@@ -60,7 +60,8 @@ class FakeBackend : public Backend {
   void download(void* host, const void* device, size_t bytes) override {
     std::memcpy(host, device, bytes);
   }
-  Batch begin_step(HostBatch&, const SlotTables&) override {
+  Memory memory() const override { return {}; }
+  Batch begin_step(HostBatch&, const SlotTables&, const KvCache&) override {
     unused();
     return {};
   }

@@ -26,9 +26,11 @@ ModelConfig model() {
 // 2 (K and V) x 4 layers x 2 heads x 64 x 2 bytes
 constexpr size_t kTokenBytes = 2048;
 
-TEST(KvSize, IsTheLeastOfFourGibHalfOfWhatIsLeftAndTheNeed) {
+TEST(KvSize, OnTheCpuItIsTheLeastOfFourGibHalfOfWhatIsLeftAndTheNeed) {
   EngineConfig config;
-  const auto size = [&](size_t left) { return size_kv_cache(config, model(), DType::kBF16, left); };
+  const auto size = [&](size_t left) {
+    return size_kv_cache(config, model(), DType::kBF16, cpu_kv_bytes(left));
+  };
   EXPECT_EQ(size(100 * kGiB).num_blocks, static_cast<int64_t>(4 * kGiB / (kTokenBytes * 64)));
   EXPECT_EQ(size(2 * kGiB).num_blocks, static_cast<int64_t>(kGiB / (kTokenBytes * 64)));
   config.max_num_seqs = 3;
@@ -38,7 +40,7 @@ TEST(KvSize, IsTheLeastOfFourGibHalfOfWhatIsLeftAndTheNeed) {
 
 TEST(KvSize, ContextIsTheLargestThatFits) {
   EngineConfig config;
-  const KvSize size = size_kv_cache(config, model(), DType::kBF16, 1000 * kTokenBytes * 2);
+  const KvSize size = size_kv_cache(config, model(), DType::kBF16, 1000 * kTokenBytes);
   EXPECT_EQ(size.num_blocks, 1000 / 64);
   EXPECT_EQ(size.max_model_len, 15 * 64);
 }
@@ -50,6 +52,12 @@ TEST(KvSize, OptionsWin) {
   EXPECT_EQ(size_kv_cache(config, model(), DType::kF32, kGiB).num_blocks, 50);
   config.num_gpu_blocks_override = 7;
   EXPECT_EQ(size_kv_cache(config, model(), DType::kBF16, kGiB).num_blocks, 7);
+}
+
+TEST(KvSize, OnAGpuItIsTheShareLessWhatIsTakenAndToCome) {
+  EXPECT_EQ(gpu_kv_bytes({.total = 100 * kGiB, .free = 100 * kGiB}, 0.9, 20 * kGiB), 70 * kGiB);
+  EXPECT_EQ(gpu_kv_bytes({.total = 100 * kGiB, .free = 60 * kGiB}, 0.9, 20 * kGiB), 30 * kGiB);
+  EXPECT_EQ(gpu_kv_bytes({.total = 100 * kGiB, .free = 20 * kGiB}, 0.9, 20 * kGiB), 0u);
 }
 
 TEST(KvSize, MemoryThatOthersTookIsNoNegativeSize) {

@@ -35,6 +35,11 @@ std::string CpuBackend::describe() const {
   return fmt::format("CPU, {}, {} thread{}", isa_name(isa_), threads_, threads_ == 1 ? "" : "s");
 }
 
+Memory CpuBackend::memory() const {
+  const size_t available = available_host_memory();
+  return {available, available};
+}
+
 Buffer CpuBackend::allocate(size_t bytes) { return cpu::allocate(bytes); }
 
 void CpuBackend::upload(void* device, const void* host, size_t bytes) {
@@ -45,7 +50,7 @@ void CpuBackend::download(void* host, const void* device, size_t bytes) {
   if (bytes > 0) std::memcpy(host, device, bytes);
 }
 
-Batch CpuBackend::begin_step(HostBatch& host, const SlotTables& slots) {
+Batch CpuBackend::begin_step(HostBatch& host, const SlotTables& slots, const KvCache&) {
   auto* const last_tokens = slots.last_tokens.as<int32_t>();
   for (const BlockUpdate& update : host.block_updates)
     slots.block_tables.rows(update.slot, 1).as<int32_t>()[update.index] = update.block;

@@ -15,10 +15,11 @@ class CpuBackend : public Backend {
   explicit CpuBackend(int64_t threads, Isa isa = best_isa());
 
   std::string describe() const override;
+  Memory memory() const override;
   Buffer allocate(size_t bytes) override;
   void upload(void* device, const void* host, size_t bytes) override;
   void download(void* host, const void* device, size_t bytes) override;
-  Batch begin_step(HostBatch& host, const SlotTables& slots) override;
+  Batch begin_step(HostBatch& host, const SlotTables& slots, const KvCache& kv) override;
   WeightPtr pack(std::span<const Tensor> parts, DType dtype, unsigned use) override;
 
   void embed(Tensor out, const Weight& table, Tensor ids) override;

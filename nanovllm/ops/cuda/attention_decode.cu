@@ -1,0 +1,380 @@
+#include <algorithm>
+
+#include "nanovllm/ops/cuda/attention.h"
+#include "nanovllm/ops/cuda/mma.cuh"
+
+// Decode attention: one query token a sequence against its paged keys, which must stream through
+// once. Each block takes an equal piece of the step's tiles (DecodePlan), each of its warps 16 keys
+// of every tile, with a ring of copies in flight and an online softmax of its own; the query heads
+// that share a KV head are the rows of the tensor cores' products. A head's pieces are merged over
+// the warps, then over the blocks by the one that ends last, always in the order of the keys.
+// Source of the split over keys: Dao et al., "Flash-Decoding for long-context inference", 2023; of
+// equal pieces: Osama et al., "Stream-K", 2023.
+namespace nanovllm::cuda {
+namespace {
+
+// -- kernel
+
+constexpr int kWarps = 4, kKeys = 16;  // keys of a tile for each warp
+static_assert(kWarps * kKeys == kDecodeTile);
+
+template <int kHeadDim>
+constexpr int kStageBytes = 2 * kKeys * kHeadDim * 2;  // K, then V
+template <int kHeadDim>
+constexpr int kNumStages = std::max(2, 24576 / kStageBytes<kHeadDim>);
+
+/// A place in the row of tiles.
+struct Cursor {
+  int seq, head, tile;
+  int num_tiles;  // of each head of the sequence
+  int context;
+
+  __device__ void enter(const AttentionParams& p, const int32_t* first_tile) {
+    while (first_tile[seq + 1] == first_tile[seq]) ++seq;
+    context = p.context_lens[seq];
+    num_tiles = (context + kDecodeTile - 1) / kDecodeTile;
+  }
+  __device__ void start(const AttentionParams& p, const DecodePlan& plan, int at) {
+    seq = plan.first_seq[blockIdx.x];
+    enter(p, plan.first_tile);
+    const int offset = at - plan.first_tile[seq];
+    head = offset / num_tiles;
+    tile = offset % num_tiles;
+  }
+  /// To the next tile, which there is.
+  __device__ void advance(const AttentionParams& p, const DecodePlan& plan) {
+    if (++tile < num_tiles) return;
+    tile = 0;
+    if (++head < p.layout.num_kv_heads) return;
+    head = 0;
+    ++seq;
+    enter(p, plan.first_tile);
+  }
+};
+
+/// One warp's copies: runs ahead of the computation by the ring's stages.
+template <class T, int kHeadDim, bool kBulk>
+struct Loader {
+  Cursor at;
+  int remaining;     // tiles of the block from `at` on
+  int num_issued = 0;
+  int block = 0;     // of the cache, that holds the tile at `at`
+  uint32_t ring, barriers;
+
+  __device__ bool mine() const {
+    return at.tile * kDecodeTile + static_cast<int>(threadIdx.x) / 32 * kKeys < at.context;
+  }
+  __device__ int first_key() const {
+    return at.tile * kDecodeTile + static_cast<int>(threadIdx.x) / 32 * kKeys;
+  }
+  /// Finds the next tile with keys for this warp, and its block ahead of the need.
+  __device__ void seek(const AttentionParams& p, const DecodePlan& plan) {
+    while (remaining > 0 && !mine()) step(p, plan);
+    if (remaining > 0)
+      block = p.block_tables[int64_t{p.seq_slots[at.seq]} * p.max_blocks +
+                             first_key() / p.layout.block_size];
+  }
+  __device__ void step(const AttentionParams& p, const DecodePlan& plan) {
+    if (--remaining > 0) at.advance(p, plan);
+  }
+  __device__ void issue(const AttentionParams& p, const DecodePlan& plan) {
+    constexpr int kStages = kNumStages<kHeadDim>, kHalf = kStageBytes<kHeadDim> / 2;
+    if (remaining > 0) {
+      const int stage = num_issued % kStages, lane = threadIdx.x % 32;
+      const uint32_t to = ring + stage * kStageBytes<kHeadDim>;
+      const int64_t from = p.layout.entry(block, at.head) +
+                           first_key() % p.layout.block_size * kHeadDim;
+      const T* k = static_cast<const T*>(p.k) + from;
+      const T* v = static_cast<const T*>(p.v) + from;
+      if constexpr (kBulk) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        if (lane == 0) {
+          const uint32_t barrier = barriers + stage * 8;
+          barrier_expect(barrier, 2 * kHalf);
+          copy_bulk(to, k, kHalf, barrier);
+          copy_bulk(to + kHalf, v, kHalf, barrier);
+        }
+#endif
+      } else {
+#pragma unroll
+        for (int i = 0; i < kHalf / 512; ++i) {
+          copy_async_16(to + i * 512 + lane * 16, k + i * 256 + lane * 8);
+          copy_async_16(to + kHalf + i * 512 + lane * 16, v + i * 256 + lane * 8);
+        }
+      }
+      ++num_issued;
+      step(p, plan);
+      seek(p, plan);
+    }
+    if constexpr (!kBulk) commit_copies();
+  }
+};
+
+template <class T, int kHeadDim, bool kBulk>
+__global__ void __launch_bounds__(kWarps * 32)
+    decode_kernel(const AttentionParams p, const DecodePlan plan, const DecodeScratch scratch) {
+  constexpr int kStages = kNumStages<kHeadDim>, kHalf = kStageBytes<kHeadDim> / 2;
+  constexpr int kWidth = kHeadDim + 2;  // sums, maximum, sum of weights
+  extern __shared__ __align__(1024) unsigned char shared[];
+  __shared__ uint64_t barriers[kWarps][kStages];
+  __shared__ bool is_last;
+  float* const merged = reinterpret_cast<float*>(shared + kWarps * kStages * kStageBytes<kHeadDim>);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group_row = lane / 4, pair = lane % 4;
+  const int num_kv_heads = p.layout.num_kv_heads, group = p.num_heads / num_kv_heads;
+  const uint32_t ring = shared_address(shared) + warp * kStages * kStageBytes<kHeadDim>;
+  if constexpr (kBulk) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (lane < kStages) barrier_init(shared_address(&barriers[warp][lane]), 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    __syncwarp();
+#endif
+  }
+  begin_kernel();
+
+  const int num_all = plan.first_tile[p.num_seqs];
+  const int piece = (num_all + gridDim.x - 1) / gridDim.x;
+  const int begin = blockIdx.x * piece, end = min(begin + piece, num_all);
+  if (begin >= end) return;
+  Cursor at;
+  at.start(p, plan, begin);
+  Loader<T, kHeadDim, kBulk> loader;
+  loader.at = at;
+  loader.remaining = end - begin;
+  loader.ring = ring;
+  loader.barriers = shared_address(&barriers[warp][0]);
+  loader.seek(p, plan);
+  for (int i = 0; i < kStages; ++i) loader.issue(p, plan);
+
+  const float scale = p.scale * 1.44269504f;  // powers of two
+  int num_used = 0;
+  // ldmatrix: lane l addresses row l % 8 of matrix l / 8. For K two matrices are neighbours in d,
+  // for V in keys.
+  const int matrix = lane / 8, matrix_row = lane % 8;
+  const uint32_t k_lane = matrix / 2 * (8 * kHeadDim * 2) + matrix_row * 128;
+  const uint32_t v_lane = matrix % 2 * (8 * kHeadDim * 2) + matrix_row * 128;
+  const auto chunk_at = [&](int chunk) {
+    return static_cast<uint32_t>(chunk / 8 * 1024 + ((chunk % 8) ^ matrix_row) * 16);
+  };
+
+  for (int position = begin; position < end;) {
+    const int first_tile = at.tile, seq = at.seq, head = at.head, context = at.context;
+    const int num_tiles = min(at.num_tiles - at.tile, end - position);
+    const int64_t token = p.cu_seqlens_q[seq];
+    // Query rows beyond the group are zero.
+    uint32_t q[kHeadDim / 16][4];
+    {
+      const T* row = static_cast<const T*>(p.qkv) +
+                     token * (p.num_heads + 2 * num_kv_heads) * kHeadDim +
+                     (head * group + group_row) * kHeadDim + 2 * pair;
+      const bool low = group_row < group, high = group_row + 8 < group;
+#pragma unroll
+      for (int i = 0; i < kHeadDim / 16; ++i) {
+        const auto word = [&](bool there, int offset) {
+          return there ? *reinterpret_cast<const uint32_t*>(row + offset) : 0u;
+        };
+        q[i][0] = word(low, i * 16);
+        q[i][1] = word(high, i * 16 + 8 * kHeadDim);
+        q[i][2] = word(low, i * 16 + 8);
+        q[i][3] = word(high, i * 16 + 8 + 8 * kHeadDim);
+      }
+    }
+    float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+    float acc[kHeadDim / 8][4] = {};
+    for (int tile = first_tile; tile < first_tile + num_tiles; ++tile) {
+      const int num_keys = context - tile * kDecodeTile - warp * kKeys;
+      if (num_keys <= 0) continue;
+      const int stage = num_used % kStages;
+      const uint32_t k = ring + stage * kStageBytes<kHeadDim>, v = k + kHalf;
+      if constexpr (kBulk) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        barrier_wait(loader.barriers + stage * 8, num_used / kStages % 2);
+#endif
+      } else {
+        wait_copies<kStages - 1>();
+        __syncwarp();
+      }
+      float s[2][4] = {};
+#pragma unroll
+      for (int i = 0; i < kHeadDim / 16; ++i) {
+        uint32_t b[4];
+        ldmatrix_x4(b, k + k_lane + chunk_at(2 * i + matrix % 2));
+        mma_16x8x16<T>(s[0], q[i], b[0], b[1]);
+        mma_16x8x16<T>(s[1], q[i], b[2], b[3]);
+      }
+      if (num_keys < kKeys) {
+#pragma unroll
+        for (int n = 0; n < 2; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            if (n * 8 + 2 * pair + i % 2 >= num_keys) s[n][i] = -INFINITY;
+      }
+      uint32_t weights[4];
+      float shrink[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float m = fmaxf(fmaxf(s[0][2 * half], s[0][2 * half + 1]),
+                        fmaxf(s[1][2 * half], s[1][2 * half + 1]));
+        m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 1));
+        m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 2)) * scale;
+        m = fmaxf(m, max[half]);
+        shrink[half] = exp2f(max[half] - m);
+        max[half] = m;
+        float w[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) w[i] = exp2f(s[i / 2][2 * half + i % 2] * scale - m);
+        sum[half] = sum[half] * shrink[half] + ((w[0] + w[1]) + (w[2] + w[3]));
+        weights[half] = pack_pair<T>(w[0], w[1]);
+        weights[2 + half] = pack_pair<T>(w[2], w[3]);
+      }
+      if (__any_sync(0xffffffff, shrink[0] != 1 || shrink[1] != 1)) {
+#pragma unroll
+        for (int n = 0; n < kHeadDim / 8; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) acc[n][i] *= shrink[i / 2];
+      }
+#pragma unroll
+      for (int j = 0; j < kHeadDim / 16; ++j) {
+        uint32_t b[4];
+        ldmatrix_x4_trans(b, v + v_lane + chunk_at(2 * j + matrix / 2));
+        if (num_keys < kKeys) {  // weight 0 times what a stale value may be is not 0
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int key = i % 2 * 8 + 2 * pair;
+            if (key >= num_keys) b[i] = 0;
+            else if (key + 1 >= num_keys) b[i] &= 0xffff;
+          }
+        }
+        mma_16x8x16<T>(acc[2 * j], weights, b[0], b[1]);
+        mma_16x8x16<T>(acc[2 * j + 1], weights, b[2], b[3]);
+      }
+      __syncwarp();
+      ++num_used;
+      loader.issue(p, plan);
+    }
+
+    // Over the warps.
+    float* const mine = merged + warp * group * kWidth;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      sum[half] += __shfl_xor_sync(0xffffffff, sum[half], 1);
+      sum[half] += __shfl_xor_sync(0xffffffff, sum[half], 2);
+      const int row = group_row + half * 8;
+      if (row >= group) continue;
+#pragma unroll
+      for (int n = 0; n < kHeadDim / 8; ++n)
+        *reinterpret_cast<float2*>(mine + row * kWidth + n * 8 + 2 * pair) =
+            make_float2(acc[n][2 * half], acc[n][2 * half + 1]);
+      if (pair == 0)
+        *reinterpret_cast<float2*>(mine + row * kWidth + kHeadDim) =
+            make_float2(max[half], sum[half]);
+    }
+    __syncthreads();
+    const bool whole = num_tiles == at.num_tiles;
+    T* const out = static_cast<T*>(p.out) + (token * p.num_heads + head * group) * kHeadDim;
+    const int slot = 2 * blockIdx.x + (position > begin ? 1 : 0);
+    float* const partial = scratch.partial + int64_t{slot} * 16 * kWidth;
+    for (int i = threadIdx.x; i < group * kHeadDim; i += kWarps * 32) {
+      const int row = i / kHeadDim, d = i % kHeadDim;
+      float m = -INFINITY, total = 0, value = 0;
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w)
+        m = fmaxf(m, merged[(w * group + row) * kWidth + kHeadDim]);
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) {
+        const float* from = merged + (w * group + row) * kWidth;
+        const float share = exp2f(from[kHeadDim] - m);
+        total += from[kHeadDim + 1] * share;
+        value += from[d] * share;
+      }
+      if (whole) {
+        out[row * kHeadDim + d] = from_float<T>(value / total);
+      } else {
+        partial[row * kWidth + d] = value;
+        if (d == 0) {
+          partial[row * kWidth + kHeadDim] = m;
+          partial[row * kWidth + kHeadDim + 1] = total;
+        }
+      }
+    }
+    // Over the blocks: whoever comes last has all the parts.
+    if (!whole) {
+      const int item = position - first_tile;  // the head's first tile in the row
+      const int first_block = item / piece, last_block = (item + at.num_tiles - 1) / piece;
+      __threadfence();
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        int32_t* counter = scratch.counters + seq * num_kv_heads + head;
+        is_last = atomicAdd(counter, 1) == last_block - first_block;
+        if (is_last) *counter = 0;
+      }
+      __syncthreads();
+      if (is_last) {
+        __threadfence();
+        const auto part = [&](int block, int row) {
+          const int from = 2 * block + (block == first_block && item > block * piece ? 1 : 0);
+          return scratch.partial + (int64_t{from} * 16 + row) * kWidth;
+        };
+        for (int i = threadIdx.x; i < group * kHeadDim; i += kWarps * 32) {
+          const int row = i / kHeadDim, d = i % kHeadDim;
+          float m = -INFINITY, total = 0, value = 0;
+          for (int b = first_block; b <= last_block; ++b)
+            m = fmaxf(m, __ldcg(part(b, row) + kHeadDim));
+          for (int b = first_block; b <= last_block; ++b) {
+            const float* from = part(b, row);
+            const float share = exp2f(__ldcg(from + kHeadDim) - m);
+            total += __ldcg(from + kHeadDim + 1) * share;
+            value += __ldcg(from + d) * share;
+          }
+          out[row * kHeadDim + d] = from_float<T>(value / total);
+        }
+      }
+    }
+    __syncthreads();
+    position += num_tiles;
+    if (position < end) {
+      at.tile += num_tiles - 1;
+      at.advance(p, plan);
+    }
+  }
+}
+
+// -- launcher
+
+template <class T, int kHeadDim, bool kBulk>
+void run(Launch where, const AttentionParams& params, const DecodePlan& plan,
+         const DecodeScratch& scratch) {
+  const int group = params.num_heads / params.layout.num_kv_heads;
+  const size_t bytes = kWarps * (kNumStages<kHeadDim> * kStageBytes<kHeadDim> +
+                                 group * (kHeadDim + 2) * sizeof(float));
+  const auto kernel = decode_kernel<T, kHeadDim, kBulk>;
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(bytes)),
+             "decode attention");
+  launch(where, kernel, dim3(static_cast<unsigned>(plan.num_blocks)), kWarps * 32, bytes, params,
+         plan, scratch);
+}
+
+}  // namespace
+
+int64_t decode_partial_size(int num_blocks, int head_dim) {
+  return int64_t{2} * num_blocks * 16 * (head_dim + 2);
+}
+
+void decode_attention(Launch where, const AttentionParams& params, const DecodePlan& plan,
+                      const DecodeScratch& scratch, DType dtype, bool portable) {
+  check_args(params.layout.tiled && params.num_heads <= 16 * params.layout.num_kv_heads,
+             "decode attention: a layout or a group of heads that it does not serve");
+  const auto with = [&]<class T, int kHeadDim>() {
+    if (portable) run<T, kHeadDim, false>(where, params, plan, scratch);
+    else run<T, kHeadDim, true>(where, params, plan, scratch);
+  };
+  const auto with_type = [&]<class T>() {
+    if (params.layout.head_dim == 64) with.template operator()<T, 64>();
+    else if (params.layout.head_dim == 128) with.template operator()<T, 128>();
+    else with.template operator()<T, 256>();
+  };
+  if (dtype == DType::kBF16) with_type.template operator()<Bf16>();
+  else with_type.template operator()<F16>();
+}
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "nanovllm/ops/backend.h"
+#include "nanovllm/ops/cuda/attention.h"
+#include "nanovllm/ops/cuda/matmul.h"
+#include "nanovllm/ops/cuda/runtime.h"
+#include "nanovllm/ops/cuda/sampler.h"
+#include "nanovllm/ops/cuda/weight_upload.h"
+
+namespace nanovllm::cuda {
+
+/// Backend on one NVIDIA GPU. Everything is enqueued on one stream; only fetch_samples,
+/// token_logprobs, pack, upload and download wait for it.
+class CudaBackend : public Backend {
+ public:
+  /// `portable` keeps to kernels that every GPU from compute capability 8.0 on runs.
+  explicit CudaBackend(bool portable = false);
+  ~CudaBackend() override;
+
+  std::string describe() const override;
+  Memory memory() const override;
+  Buffer allocate(size_t bytes) override;
+  void upload(void* device, const void* host, size_t bytes) override;
+  void download(void* host, const void* device, size_t bytes) override;
+
+  Batch begin_step(HostBatch& host, const SlotTables& slots, const KvCache& kv) override;
+  bool replays() const override { return true; }
+  void replay(int64_t size, const std::function<void()>& enqueue) override;
+
+  WeightPtr pack(std::span<const Tensor> parts, DType dtype, unsigned use) override;
+  void embed(Tensor out, const Weight& table, Tensor ids) override;
+  void add_rms_norm(Tensor out, Tensor residual, Tensor delta, Tensor weight, float eps) override;
+  void gather_rows(Tensor out, Tensor x, Tensor rows) override;
+  void matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) override;
+  void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) override;
+  void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) override;
+  void silu_mul(Tensor out, Tensor gate_up) override;
+  void copy_blocks(const KvCache& kv, std::span<const int32_t> from,
+                   std::span<const int32_t> to) override;
+
+  void sample(Tensor logits, const Batch& batch) override;
+  void finish_sample(Tensor logits, const Batch& batch) override;
+  void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) override;
+  void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
+                      std::span<int32_t> ids, std::span<float> logprobs,
+                      std::span<int32_t> target_ranks) override;
+
+ private:
+  /// Steps under way, and one more whose input the host writes.
+  static constexpr size_t kNumSlots = 3;
+  /// Memory that grows; what it held is lost then.
+  struct Growing {
+    Buffer memory;
+    size_t bytes = 0;
+    template <class T>
+    T* as() const {
+      return static_cast<T*>(memory.get());
+    }
+  };
+  Buffer allocate_pinned(size_t bytes);
+  /// At least `bytes`; a graph that knew the old place is forgotten.
+  void grow(Growing& buffer, size_t bytes, bool pinned = false);
+  void forget_graphs();
+  RowParams row_params(const SampleRow& row, int32_t slot);
+  SampleParams sample_params(const Tensor& logits) const;
+
+  Launch where_;
+  cudaDeviceProp device_ = {};
+  bool portable_, capturing_ = false;
+  std::optional<Matmul> matmul_;
+  std::optional<WeightUpload> weight_upload_;
+
+  std::array<Growing, kNumSlots> pinned_input_, pinned_drawn_;
+  std::array<cudaEvent_t, kNumSlots> input_sent_ = {}, drawn_there_ = {};
+  uint64_t num_begun_ = 0, num_finished_ = 0, num_fetched_ = 0;
+
+  // Of the step that begin_step() began.
+  Growing input_, plan_memory_, partial_, counters_;
+  bool has_prefill_ = false, has_decode_ = false;
+  DecodePlan plan_ = {};
+  DecodeScratch decode_scratch_ = {};
+  const RowParams* rows_ = nullptr;
+  int32_t* last_tokens_ = nullptr;
+  std::vector<RowParams> row_params_;
+  std::vector<int32_t> special_, words_;  // rows that are not plain, and their lists
+
+  Growing copies_, drawn_, progress_, special_memory_, special_scratch_, logprobs_memory_;
+  std::map<int64_t, cudaGraphExec_t> graphs_;  // null: has run once, to be captured next
+};
+
+}  // namespace nanovllm::cuda

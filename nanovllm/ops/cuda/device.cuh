@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "nanovllm/base/dtype.h"
+#include "nanovllm/ops/cuda/runtime.h"
+
+// What every kernel needs: conversions, sums over a warp or a block, and programmatic dependent
+// launch.
+namespace nanovllm::cuda {
+
+using Bf16 = __nv_bfloat16;
+using F16 = __half;
+
+__device__ inline float to_float(float x) { return x; }
+__device__ inline float to_float(Bf16 x) { return __bfloat162float(x); }
+__device__ inline float to_float(F16 x) { return __half2float(x); }
+template <class T>
+__device__ inline T from_float(float x) {
+  if constexpr (std::is_same_v<T, Bf16>) return __float2bfloat16_rn(x);
+  else if constexpr (std::is_same_v<T, F16>) return __float2half_rn(x);
+  else return x;
+}
+
+/// N elements that one instruction loads or stores; N * sizeof(T) is at most 16.
+template <class T, int N>
+struct alignas(N * sizeof(T)) Vec {
+  T x[N];
+};
+template <int N, class T>
+__device__ inline Vec<T, N> load(const T* p) {
+  return *reinterpret_cast<const Vec<T, N>*>(p);
+}
+template <int N, class T>
+__device__ inline void store(T* p, const Vec<T, N>& v) {
+  *reinterpret_cast<Vec<T, N>*>(p) = v;
+}
+
+__device__ inline float warp_sum(float x) {
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) x += __shfl_xor_sync(0xffffffff, x, lane);
+  return x;
+}
+
+/// The sum over a block of whole warps, in every thread; `shared` holds a float for each warp.
+__device__ inline float block_sum(float x, float* shared) {
+  const int warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
+  x = warp_sum(x);
+  if (threadIdx.x % 32 == 0) shared[warp] = x;
+  __syncthreads();
+  x = threadIdx.x % 32 < num_warps ? shared[threadIdx.x % 32] : 0;
+  return warp_sum(x);
+}
+
+/// Waits until the kernel before has ended and its writes are seen, and lets the next one start as
+/// far as its own wait. So what is read before this call must be older than the kernel before.
+__device__ inline void begin_kernel() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+/// Calls body(T()) with the C++ type of a model's dtype.
+template <class Body>
+void with_float_type(DType dtype, Body body) {
+  switch (dtype) {
+    case DType::kF32:
+      return body(float());
+    case DType::kBF16:
+      return body(Bf16());
+    case DType::kF16:
+      return body(F16());
+    default:
+      check_args(false, "no dtype of a model");
+  }
+}
+
+/// Launches a kernel that calls begin_kernel(): on Hopper it starts while the one before ends.
+template <class... Params, class... Args>
+void launch(Launch where, void (*kernel)(Params...), dim3 grid, int threads, size_t shared_bytes,
+            Args&&... args) {
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = where.stream;
+  config.attrs = &attribute;
+  config.numAttrs = where.overlaps ? 1 : 0;
+  cuda_check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), "kernel launch");
+}
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,301 @@
+#include "nanovllm/ops/cuda/elementwise.h"
+
+#include <algorithm>
+
+#include "nanovllm/ops/cuda/device.cuh"
+#include "nanovllm/ops/cuda/kv_layout.cuh"
+
+namespace nanovllm::cuda {
+namespace {
+
+// -- kernels
+
+/// One block a row; a unit is 16 bytes, or 2 where rows are no multiple of 16 bytes.
+template <class Unit>
+__global__ void gather_kernel(Unit* out, const Unit* table, const int32_t* rows, int64_t width) {
+  begin_kernel();
+  const int64_t row = rows[blockIdx.x];
+  for (int64_t i = threadIdx.x; i < width; i += blockDim.x)
+    out[blockIdx.x * width + i] = table[row * width + i];
+}
+
+/// One block a row. A thread keeps its elements in registers between the passes: kPer vectors of N.
+template <class T, int N, int kPer>
+__global__ void add_rms_norm_kernel(T* out, T* residual, const T* delta, const float* weight,
+                                    int width, float eps) {
+  __shared__ float sums[32];
+  begin_kernel();
+  const int64_t row = int64_t{blockIdx.x} * width;
+  float x[kPer][N];
+  float squares = 0;
+#pragma unroll
+  for (int j = 0; j < kPer; ++j) {
+    const int at = (j * blockDim.x + threadIdx.x) * N;
+    if (at >= width) continue;
+    Vec<T, N> r = load<N>(residual + row + at);
+    if (delta != nullptr) {
+      const Vec<T, N> d = load<N>(delta + row + at);
+#pragma unroll
+      for (int i = 0; i < N; ++i) r.x[i] = from_float<T>(to_float(r.x[i]) + to_float(d.x[i]));
+      store<N>(residual + row + at, r);
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      x[j][i] = to_float(r.x[i]);
+      squares += x[j][i] * x[j][i];
+    }
+  }
+  const float scale = rsqrtf(block_sum(squares, sums) / static_cast<float>(width) + eps);
+#pragma unroll
+  for (int j = 0; j < kPer; ++j) {
+    const int at = (j * blockDim.x + threadIdx.x) * N;
+    if (at >= width) continue;
+    Vec<T, N> y;
+#pragma unroll
+    for (int i = 0; i < N; ++i) y.x[i] = from_float<T>(x[j][i] * scale * weight[at + i]);
+    store<N>(out + row + at, y);
+  }
+}
+
+/// One block a row.
+template <class T>
+__global__ void add_bias_kernel(T* x, const float* bias, int width) {
+  begin_kernel();
+  T* const row = x + int64_t{blockIdx.x} * width;
+  for (int i = threadIdx.x; i < width; i += blockDim.x)
+    row[i] = from_float<T>(to_float(row[i]) + bias[i]);
+}
+
+template <class To, class From>
+__global__ void convert_kernel(To* out, const From* x, int64_t count) {
+  begin_kernel();
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step)
+    out[i] = from_float<To>(to_float(x[i]));
+}
+
+template <class T, int N>
+__global__ void silu_mul_kernel(T* out, const T* gate_up, int width, int64_t count) {
+  begin_kernel();
+  const int64_t first = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * N;
+  for (int64_t at = first; at < count; at += int64_t{gridDim.x} * blockDim.x * N) {
+    const int64_t row = at / width;
+    const T* gate = gate_up + at + row * width;
+    const Vec<T, N> g = load<N>(gate), u = load<N>(gate + width);
+    Vec<T, N> y;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float x = to_float(g.x[i]);
+      y.x[i] = from_float<T>(x / (__expf(-x) + 1) * to_float(u.x[i]));
+    }
+    store<N>(out + at, y);
+  }
+}
+
+struct RopeParams {
+  void* qkv;                     // [T, (num_heads + 2 num_kv_heads) * head_dim]
+  const float *q_norm, *k_norm;  // [head_dim] or null
+  const float *cos, *sin;        // [positions, head_dim / 2]
+  const int32_t *positions, *slot_mapping;  // [T]
+  void* k;                       // the layer's K; its V lies layout.layer_stride further on
+  KvLayout layout;
+  int num_heads;
+  float eps;
+};
+
+/// One block a token, one warp a head. N neighbours of each half a lane: 1 or 2.
+template <class T, int N>
+__global__ void rope_kernel(const RopeParams p) {
+  constexpr int kMaxPer = 256 / 2 / 32 / N;  // vectors a lane, head_dim at most 256
+  begin_kernel();
+  const int lane = threadIdx.x % 32, head_dim = p.layout.head_dim, half = head_dim / 2;
+  const int num_kv_heads = p.layout.num_kv_heads, num_rows = p.num_heads + 2 * num_kv_heads;
+  T* const token = static_cast<T*>(p.qkv) + int64_t{blockIdx.x} * num_rows * head_dim;
+  const int64_t position = p.positions[blockIdx.x];
+  const int slot = p.slot_mapping[blockIdx.x];
+  const int last = slot < 0 ? p.num_heads : num_rows;  // a token that is not stored has its q alone
+  for (int row = threadIdx.x / 32; row < last; row += blockDim.x / 32) {
+    T* const x = token + row * head_dim;
+    const bool is_q = row < p.num_heads, is_v = row >= p.num_heads + num_kv_heads;
+    const float* norm = is_q ? p.q_norm : is_v ? nullptr : p.k_norm;
+    Vec<T, N> a[kMaxPer], b[kMaxPer];
+    float squares = 0;
+#pragma unroll
+    for (int j = 0; j < kMaxPer; ++j) {
+      const int at = (j * 32 + lane) * N;
+      if (at >= half) continue;
+      a[j] = load<N>(x + at);
+      b[j] = load<N>(x + half + at);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const float u = to_float(a[j].x[i]), v = to_float(b[j].x[i]);
+        squares += u * u + v * v;
+      }
+    }
+    const float scale =
+        norm ? rsqrtf(warp_sum(squares) / static_cast<float>(head_dim) + p.eps) : 1.0f;
+    T* out = x;
+    const int key = slot % p.layout.block_size;
+    if (!is_q)
+      out = static_cast<T*>(p.k) + (is_v ? p.layout.layer_stride : 0) +
+            p.layout.entry(slot / p.layout.block_size, (row - p.num_heads) % num_kv_heads);
+#pragma unroll
+    for (int j = 0; j < kMaxPer; ++j) {
+      const int at = (j * 32 + lane) * N;
+      if (at >= half) continue;
+      if (!is_v) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          float u = to_float(a[j].x[i]), v = to_float(b[j].x[i]);
+          if (norm) {
+            u *= scale * norm[at + i];
+            v *= scale * norm[half + at + i];
+          }
+          const float cos = p.cos[position * half + at + i], sin = p.sin[position * half + at + i];
+          a[j].x[i] = from_float<T>(u * cos - v * sin);
+          b[j].x[i] = from_float<T>(v * cos + u * sin);
+        }
+      }
+      store<N>(out + (is_q ? at : p.layout.at(key, at)), a[j]);
+      store<N>(out + (is_q ? half + at : p.layout.at(key, half + at)), b[j]);
+    }
+  }
+}
+
+/// Grid: pairs, 2 * layers; a unit is 16 bytes.
+__global__ void copy_blocks_kernel(uint4* pool, const int2* pairs, int64_t pool_stride,
+                                   int64_t width) {
+  begin_kernel();
+  const int2 pair = pairs[blockIdx.x];
+  uint4* const layer = pool + blockIdx.y * pool_stride;
+  for (int64_t i = threadIdx.x; i < width; i += blockDim.x)
+    layer[pair.y * width + i] = layer[pair.x * width + i];
+}
+
+// -- launchers
+
+int64_t row_bytes(const Tensor& t) {
+  return t.shape[1] * static_cast<int64_t>(dtype_size(t.dtype));
+}
+
+unsigned blocks(int64_t n) { return static_cast<unsigned>(n); }
+
+}  // namespace
+
+void gather_rows(Launch where, Tensor out, Tensor table, Tensor rows) {
+  check_args(out.shape[0] == rows.shape[0] && out.shape[1] == table.shape[1] &&
+            out.dtype == table.dtype,
+        "gather_rows: wrong shapes");
+  const int64_t bytes = row_bytes(out);
+  const auto run = [&](auto unit) {
+    using Unit = decltype(unit);
+    const int64_t width = bytes / static_cast<int64_t>(sizeof(Unit));
+    launch(where, gather_kernel<Unit>, blocks(rows.shape[0]),
+           static_cast<int>(std::clamp<int64_t>((width + 31) / 32 * 32, 32, 256)), 0,
+           out.as<Unit>(), table.as<const Unit>(), rows.as<const int32_t>(), width);
+  };
+  if (bytes % 16 == 0) run(uint4());
+  else run(uint16_t());
+}
+
+void add_rms_norm(Launch where, Tensor out, Tensor residual, Tensor delta, Tensor weight,
+                  float eps) {
+  check_args(out.shape == residual.shape && (!delta || delta.shape == residual.shape) &&
+            weight.size() == residual.shape[1] && weight.dtype == DType::kF32,
+        "add_rms_norm: wrong shapes");
+  const auto width = static_cast<int>(residual.shape[1]);
+  with_float_type(residual.dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto run = [&](auto kernel, int per_thread) {
+      const int threads = std::clamp((width / per_thread + 31) / 32 * 32, 32, 1024);
+      launch(where, kernel, blocks(residual.shape[0]), threads, 0, out.as<T>(), residual.as<T>(),
+             delta.as<const T>(), weight.as<const float>(), width, eps);
+    };
+    constexpr int kWide = 16 / sizeof(T);
+    if (width % kWide == 0 && width <= 1024 * kWide)
+      run(add_rms_norm_kernel<T, kWide, 1>, kWide);
+    else if (width % kWide == 0 && width <= 4 * 1024 * kWide)
+      run(add_rms_norm_kernel<T, kWide, 4>, 4 * kWide);
+    else {
+      check_args(width <= 32 * 1024, "a norm of more than 32768 elements");
+      run(add_rms_norm_kernel<T, 1, 32>, 1);
+    }
+  });
+}
+
+void add_bias(Launch where, Tensor x, Tensor bias) {
+  check_args(bias.dtype == DType::kF32 && bias.size() == x.shape[1], "add_bias: wrong shapes");
+  with_float_type(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    launch(where, add_bias_kernel<T>, blocks(x.shape[0]), 256, 0, x.as<T>(),
+           bias.as<const float>(), static_cast<int>(x.shape[1]));
+  });
+}
+
+void convert(Launch where, Tensor out, Tensor x) {
+  check_args(out.size() == x.size(), "convert: wrong shapes");
+  with_float_type(out.dtype, [&](auto to) {
+    with_float_type(x.dtype, [&](auto from) {
+      using To = decltype(to);
+      using From = decltype(from);
+      launch(where, convert_kernel<To, From>, blocks(where.num_sms * 8), 256, 0, out.as<To>(),
+             x.as<const From>(), x.size());
+    });
+  });
+}
+
+void silu_mul(Launch where, Tensor out, Tensor gate_up) {
+  const int64_t count = out.size();
+  check_args(gate_up.shape[0] == out.shape[0] && gate_up.shape[1] == 2 * out.shape[1] &&
+            gate_up.dtype == out.dtype,
+        "silu_mul: wrong shapes");
+  with_float_type(out.dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto run = [&](auto kernel, int64_t per_thread) {
+      const int64_t grid = std::min<int64_t>((count / per_thread + 255) / 256, where.num_sms * 32);
+      launch(where, kernel, blocks(std::max<int64_t>(grid, 1)), 256, 0, out.as<T>(),
+             gate_up.as<const T>(), static_cast<int>(out.shape[1]), count);
+    };
+    constexpr int kWide = 16 / sizeof(T);
+    if (out.shape[1] % kWide == 0) run(silu_mul_kernel<T, kWide>, kWide);
+    else run(silu_mul_kernel<T, 1>, 1);
+  });
+}
+
+void rope_and_store(Launch where, const RopeStoreArgs& args, const KvCache& kv,
+                    const Batch& batch) {
+  const Tensor& qkv = args.qkv;
+  const int64_t num_rows = args.num_heads + 2 * kv.num_kv_heads;
+  check_args(qkv.shape[0] == batch.num_tokens() && qkv.shape[1] == num_rows * kv.head_dim &&
+            kv.dtype == qkv.dtype && kv.head_dim <= 256 && args.cos.shape[1] == kv.head_dim / 2,
+        "rope_and_store: wrong shapes");
+  const KvLayout layout(kv);
+  with_float_type(qkv.dtype, [&](auto type) {
+    using T = decltype(type);
+    const RopeParams params = {
+        .qkv = qkv.data,
+        .q_norm = args.q_norm.as<const float>(),
+        .k_norm = args.k_norm.as<const float>(),
+        .cos = args.cos.as<const float>(),
+        .sin = args.sin.as<const float>(),
+        .positions = batch.positions.as<const int32_t>(),
+        .slot_mapping = batch.slot_mapping.as<const int32_t>(),
+        .k = static_cast<T*>(kv.data) + 2 * layout.layer_stride * args.layer,
+        .layout = layout,
+        .num_heads = static_cast<int>(args.num_heads),
+        .eps = args.eps};
+    const int threads = 32 * static_cast<int>(std::min<int64_t>(num_rows, 32));
+    const auto kernel = kv.head_dim % 4 == 0 ? rope_kernel<T, 2> : rope_kernel<T, 1>;
+    launch(where, kernel, blocks(qkv.shape[0]), threads, 0, params);
+  });
+}
+
+void copy_blocks(Launch where, const KvCache& kv, Tensor pairs) {
+  const int64_t bytes = kv.block_elements() * static_cast<int64_t>(dtype_size(kv.dtype));
+  check_args(bytes % 16 == 0, "blocks are no multiple of 16 bytes");
+  launch(where, copy_blocks_kernel, dim3(blocks(pairs.shape[0]), blocks(2 * kv.num_layers)), 256, 0,
+         static_cast<uint4*>(kv.data), pairs.as<const int2>(), kv.num_blocks * bytes / 16,
+         bytes / 16);
+}
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,23 @@
+#pragma once
+
+#include "nanovllm/ops/backend.h"
+#include "nanovllm/ops/cuda/runtime.h"
+
+// The operations of backend.h that are neither products nor attention. All compute in float32 and
+// round once, at the store.
+namespace nanovllm::cuda {
+
+/// out [n, width] = table[rows [n]], rows of any dtype.
+void gather_rows(Launch where, Tensor out, Tensor table, Tensor rows);
+void add_rms_norm(Launch where, Tensor out, Tensor residual, Tensor delta, Tensor weight,
+                  float eps);
+/// x [T, n] += bias [n] float32
+void add_bias(Launch where, Tensor x, Tensor bias);
+/// out = x, of another float dtype; both without gaps.
+void convert(Launch where, Tensor out, Tensor x);
+void silu_mul(Launch where, Tensor out, Tensor gate_up);
+void rope_and_store(Launch where, const RopeStoreArgs& args, const KvCache& kv, const Batch& batch);
+/// pairs [n, 2] int32 in the device's memory: block pairs[i][0] onto pairs[i][1], all layers.
+void copy_blocks(Launch where, const KvCache& kv, Tensor pairs);
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+
+#include "nanovllm/ops/batch.h"
+
+namespace nanovllm::cuda {
+
+/// Where keys and values lie. The pool is [layers, 2, blocks, kv_heads], K's before V's, each entry
+/// a head's block of block_size * head_dim elements. Inside an entry:
+///
+/// - tiled (16-bit elements, head_dim 64, 128 or 256): [block_size / 8][head_dim / 64][8 keys][64
+///   dims], where chunk c (16 bytes) of key row r lies at chunk c ^ r. Every 8 x 64 piece is an atom
+///   of the tensor cores' 128-byte swizzle, so a straight copy of any 8 n keys into shared memory is
+///   ready for wgmma, and ldmatrix meets no bank conflict.
+/// - else [block_size][head_dim].
+struct KvLayout {
+  int64_t layer_stride;  ///< elements from K of a layer to its V: half of a layer
+  int num_kv_heads, block_size, head_dim;
+  bool tiled;
+
+  explicit KvLayout(const KvCache& kv)
+      : layer_stride(kv.num_blocks * kv.block_elements()),
+        num_kv_heads(static_cast<int>(kv.num_kv_heads)),
+        block_size(static_cast<int>(kv.block_size)),
+        head_dim(static_cast<int>(kv.head_dim)),
+        tiled(dtype_size(kv.dtype) == 2 &&
+              (kv.head_dim == 64 || kv.head_dim == 128 || kv.head_dim == 256)) {}
+
+#if defined(__CUDACC__)
+  __host__ __device__
+#endif
+  int64_t entry(int64_t block, int head) const {
+    return (block * num_kv_heads + head) * block_size * head_dim;
+  }
+  /// Element d of key `row` inside its entry.
+#if defined(__CUDACC__)
+  __host__ __device__
+#endif
+  int at(int row, int d) const {
+    if (!tiled) return row * head_dim + d;
+    return row / 8 * 8 * head_dim + d / 64 * 512 + row % 8 * 64 + ((d % 64 / 8) ^ (row % 8)) * 8 +
+           d % 8;
+  }
+};
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,176 @@
+#include "nanovllm/ops/cuda/matmul.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <vector>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/ops/cuda/libraries.h"
+
+namespace nanovllm::cuda {
+
+namespace {
+
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+/// Algorithms measured for a shape.
+constexpr int kMaxCandidates = 8;
+
+cudaDataType_t data_type(DType dtype) {
+  return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+/// The T that stands for its neighbours: exact where graphs have it, then a few to each doubling.
+int64_t representative(int64_t num_tokens) {
+  if (num_tokens <= 8) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_tokens)));
+  if (num_tokens <= 512) return (num_tokens + 15) / 16 * 16;
+  const auto step =
+      static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(num_tokens - 1))) / 4;
+  return (num_tokens + step - 1) / step * step;
+}
+
+}  // namespace
+
+struct CublasLt {
+  SharedLibrary library{"libcublasLt.so.13", "nvidia/cu13/lib", "nvidia-cublas"};
+#define NANOVLLM_FUNCTION(name) decltype(&::name) name = library.function<decltype(&::name)>(#name)
+  NANOVLLM_FUNCTION(cublasLtCreate);
+  NANOVLLM_FUNCTION(cublasLtDestroy);
+  NANOVLLM_FUNCTION(cublasLtMatmul);
+  NANOVLLM_FUNCTION(cublasLtMatmulDescCreate);
+  NANOVLLM_FUNCTION(cublasLtMatmulDescDestroy);
+  NANOVLLM_FUNCTION(cublasLtMatmulDescSetAttribute);
+  NANOVLLM_FUNCTION(cublasLtMatrixLayoutCreate);
+  NANOVLLM_FUNCTION(cublasLtMatrixLayoutDestroy);
+  NANOVLLM_FUNCTION(cublasLtMatmulPreferenceCreate);
+  NANOVLLM_FUNCTION(cublasLtMatmulPreferenceDestroy);
+  NANOVLLM_FUNCTION(cublasLtMatmulPreferenceSetAttribute);
+  NANOVLLM_FUNCTION(cublasLtMatmulAlgoGetHeuristic);
+#undef NANOVLLM_FUNCTION
+};
+
+namespace {
+
+void lt_check(cublasStatus_t status, const char* what) {
+  check(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: {} failed with status {}", what,
+        static_cast<int>(status));
+}
+
+}  // namespace
+
+struct Matmul::Plan {
+  cublasLtMatmulAlgo_t algo;
+  bool measured = false;
+};
+
+/// One product in cuBLASLt's terms: column-major, out^T [n, T] = w^T x^T.
+struct Matmul::Problem {
+  Problem(const CublasLt& l, const Tensor& out_, const Tensor& x_, const DeviceWeight& w_)
+      : lib(l), out(out_), x(x_), w(w_.matrix) {
+    lt_check(lib.cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "description");
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    lt_check(lib.cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                                                sizeof transposed),
+             "attribute");
+    const auto layout = [&](const Tensor& t) {
+      cublasLtMatrixLayout_t made = nullptr;
+      lt_check(lib.cublasLtMatrixLayoutCreate(&made, data_type(t.dtype),
+                                              static_cast<uint64_t>(t.shape[1]),
+                                              static_cast<uint64_t>(t.shape[0]), t.row_stride),
+               "layout");
+      return made;
+    };
+    layouts = {layout(w), layout(x), layout(out)};
+  }
+  ~Problem() {
+    for (cublasLtMatrixLayout_t layout : layouts) lib.cublasLtMatrixLayoutDestroy(layout);
+    lib.cublasLtMatmulDescDestroy(desc);
+  }
+  Problem(const Problem&) = delete;
+
+  cublasStatus_t run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algo, void* workspace,
+                     cudaStream_t stream) const {
+    const float one = 1, zero = 0;
+    return lib.cublasLtMatmul(handle, desc, &one, w.data, layouts[0], x.data, layouts[1], &zero,
+                              out.data, layouts[2], out.data, layouts[2], &algo, workspace,
+                              kWorkspaceBytes, stream);
+  }
+
+  const CublasLt& lib;
+  Tensor out, x, w;
+  cublasLtMatmulDesc_t desc = nullptr;
+  std::array<cublasLtMatrixLayout_t, 3> layouts = {};
+};
+
+Matmul::Matmul(Launch where) : where_(where), lib_(std::make_unique<CublasLt>()) {
+  lt_check(lib_->cublasLtCreate(&handle_), "start");
+  cuda_check(cudaMalloc(&workspace_, kWorkspaceBytes), "workspace");
+}
+
+Matmul::~Matmul() {
+  cudaFree(workspace_);
+  lib_->cublasLtDestroy(handle_);
+}
+
+Matmul::Plan Matmul::choose(const Problem& problem, bool measure) {
+  cublasLtMatmulPreference_t preference = nullptr;
+  lt_check(lib_->cublasLtMatmulPreferenceCreate(&preference), "preference");
+  lt_check(lib_->cublasLtMatmulPreferenceSetAttribute(preference,
+                                                      CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                      &kWorkspaceBytes, sizeof kWorkspaceBytes),
+           "preference");
+  std::array<cublasLtMatmulHeuristicResult_t, kMaxCandidates> found{};
+  int count = 0;
+  const cublasStatus_t status = lib_->cublasLtMatmulAlgoGetHeuristic(
+      handle_, problem.desc, problem.layouts[0], problem.layouts[1], problem.layouts[2],
+      problem.layouts[2], preference, measure ? kMaxCandidates : 1, found.data(), &count);
+  lib_->cublasLtMatmulPreferenceDestroy(preference);
+  lt_check(status, "choice of an algorithm");
+  check(count > 0, "cuBLASLt has no algorithm for [{}, {}] x [{}, {}]", problem.x.shape[0],
+        problem.x.shape[1], problem.w.shape[0], problem.w.shape[1]);
+  Plan plan = {found[0].algo, measure};
+  if (!measure || count == 1) return plan;
+
+  std::array<cudaEvent_t, 2> events{};
+  for (cudaEvent_t& event : events) cuda_check(cudaEventCreate(&event), "event");
+  float best = 0;
+  const int num_runs = problem.x.shape[0] > 2048 ? 1 : 5;
+  for (int i = 0; i < count; ++i) {
+    const auto& algo = found[static_cast<size_t>(i)].algo;
+    if (problem.run(handle_, algo, workspace_, where_.stream) != CUBLAS_STATUS_SUCCESS) continue;
+    cuda_check(cudaEventRecord(events[0], where_.stream), "event");
+    for (int run = 0; run < num_runs; ++run)
+      problem.run(handle_, algo, workspace_, where_.stream);
+    cuda_check(cudaEventRecord(events[1], where_.stream), "event");
+    cuda_check(cudaEventSynchronize(events[1]), "measuring a matrix product");
+    float time = 0;
+    cuda_check(cudaEventElapsedTime(&time, events[0], events[1]), "event");
+    if (best == 0 || time < best) {
+      best = time;
+      plan.algo = algo;
+    }
+  }
+  for (cudaEvent_t event : events) cudaEventDestroy(event);
+  return plan;
+}
+
+void Matmul::run(Tensor out, Tensor x, const DeviceWeight& w, bool capturing) {
+  check(out.shape[0] == x.shape[0] && x.shape[1] == w.matrix.shape[1] &&
+            out.shape[1] == w.matrix.shape[0] && x.dtype == w.matrix.dtype,
+        "matmul: [{}, {}] = [{}, {}] x [{}, {}]", out.shape[0], out.shape[1], x.shape[0],
+        x.shape[1], w.matrix.shape[0], w.matrix.shape[1]);
+  const Problem problem(*lib_, out, x, w);
+  const Key key = {representative(x.shape[0]), w.matrix.shape[0], w.matrix.shape[1], x.dtype,
+                   out.dtype};
+  auto at = plans_.find(key);
+  if (at == plans_.end() || (!at->second.measured && !capturing))
+    at = plans_.insert_or_assign(key, choose(problem, !capturing)).first;
+  if (problem.run(handle_, at->second.algo, workspace_, where_.stream) == CUBLAS_STATUS_SUCCESS)
+    return;
+  // An algorithm that serves the neighbours but not this T.
+  lt_check(problem.run(handle_, choose(problem, false).algo, workspace_, where_.stream), "product");
+}
+
+}  // namespace nanovllm::cuda

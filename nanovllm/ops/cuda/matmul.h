@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cublasLt.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "nanovllm/base/tensor.h"
+#include "nanovllm/ops/backend.h"
+#include "nanovllm/ops/cuda/runtime.h"
+
+namespace nanovllm::cuda {
+
+/// A weight in the device's memory: rows in a row, the model's dtype.
+struct DeviceWeight : Weight {
+  Buffer memory;
+  Tensor matrix;  ///< [n, k]
+};
+
+/// cuBLASLt's functions, opened at run time: the library may be missing where no GPU is used.
+struct CublasLt;
+
+/// Products out [T, n] = x [T, k] w [n, k]^T through cuBLASLt. Its algorithm for a shape is chosen
+/// by measurement, when the shape first comes outside a capture, and kept; nearby T share one.
+class Matmul {
+ public:
+  /// Throws UserError that names the package where the library is missing.
+  explicit Matmul(Launch where);
+  ~Matmul();
+
+  void run(Tensor out, Tensor x, const DeviceWeight& w, bool capturing);
+
+ private:
+  struct Plan;
+  struct Problem;
+  using Key = std::tuple<int64_t, int64_t, int64_t, DType, DType>;
+  Plan choose(const Problem& problem, bool measure);
+
+  Launch where_;
+  std::unique_ptr<CublasLt> lib_;
+  cublasLtHandle_t handle_ = nullptr;
+  void* workspace_ = nullptr;
+  std::map<Key, Plan> plans_;
+};
+
+}  // namespace nanovllm::cuda

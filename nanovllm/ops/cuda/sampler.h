@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+
+#include "nanovllm/base/tensor.h"
+#include "nanovllm/ops/cuda/runtime.h"
+
+// The sampler of ops/cpu/sampler.h on the device, the same tokens from the same logits.
+namespace nanovllm::cuda {
+
+/// A SampleRow in the device's memory. Its lists stand in an array of 32-bit words: counts as (id,
+/// in_answer), biases as (id, float), masked ids, allowed ids.
+struct RowParams {
+  float temperature = 0, top_p = 1, min_p = 0;
+  int32_t top_k = 0;
+  uint32_t key[2] = {}, position = 0, choice = 0;
+  float presence = 0, frequency = 0, repetition = 1;
+  int32_t first_word = 0, num_counts = 0, num_biases = 0, num_masked = 0, num_allowed = 0;
+  int32_t slot = -1;     ///< that gets the token; -1: nobody's
+  int32_t is_plain = 1;  ///< 0: lists or filters, drawn by sample_special()
+};
+
+/// What a drawn row gives.
+struct DrawnRow {
+  int32_t token = 0;
+  int32_t status = 0;  ///< RowStatus
+};
+
+/// What the blocks of a row share while they draw it; zero between launches.
+struct RowProgress {
+  unsigned long long best = 0;  ///< score and id as one ordered number
+  int32_t flags = 0, num_done = 0;
+};
+
+struct SampleParams {
+  const float* logits;    // [R, vocab]
+  const RowParams* rows;  // [R]
+  DrawnRow* drawn;        // [R]
+  int32_t* last_tokens;   // [max_num_seqs]
+  int num_rows, vocab;
+};
+
+/// Draws the plain rows: greedy, or with a temperature alone.
+void sample_plain(Launch where, const SampleParams& params, RowProgress* progress);
+/// Draws rows `special` [count] (device memory). `scratch` [count, vocab] holds adjusted logits,
+/// `words` the rows' lists.
+void sample_special(Launch where, const SampleParams& params, const int32_t* special, int count,
+                    const int32_t* words, float* scratch);
+
+struct LogprobParams {
+  const float* logits;     // [R, vocab]
+  const int32_t* targets;  // [R]
+  int32_t* ids;            // [R, k + 1]
+  float* logprobs;         // [R, k + 1]
+  int32_t* ranks;          // [R]
+  int num_rows, vocab, k;
+};
+/// Backend::token_logprobs, in the device's memory.
+void token_logprobs(Launch where, const LogprobParams& params);
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,78 @@
+#include "nanovllm/ops/cuda/step.h"
+
+#include "nanovllm/ops/cuda/device.cuh"
+
+namespace nanovllm::cuda {
+namespace {
+
+// -- kernel
+
+constexpr int kThreads = 1024;
+
+/// The sum of all threads' x before this one's, plus `carry`, which becomes the whole sum.
+__device__ int running_sum(int x, int& carry, int* shared) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  int sum = x;
+#pragma unroll
+  for (int i = 1; i < 32; i *= 2) {
+    const int other = __shfl_up_sync(0xffffffff, sum, i);
+    if (lane >= i) sum += other;
+  }
+  __syncthreads();
+  if (lane == 31) shared[warp] = sum;
+  __syncthreads();
+  int warps = lane < warp ? shared[lane] : 0, all = shared[lane];
+#pragma unroll
+  for (int i = 16; i > 0; i /= 2) {
+    warps += __shfl_xor_sync(0xffffffff, warps, i);
+    all += __shfl_xor_sync(0xffffffff, all, i);
+  }
+  const int before = carry + warps + sum - x;
+  carry += all;
+  return before;
+}
+
+/// One block.
+__global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepParams p) {
+  __shared__ int shared[32];
+  begin_kernel();
+  for (int i = threadIdx.x; i < p.num_updates; i += kThreads) {
+    const BlockUpdate update = p.updates[i];
+    p.block_tables[int64_t{update.slot} * p.max_blocks + update.index] = update.block;
+  }
+  int num_tiles = 0;
+  for (int base = 0; base < p.num_seqs; base += kThreads) {
+    const int s = base + static_cast<int>(threadIdx.x);
+    int tiles = 0;
+    if (s < p.num_seqs) {
+      const int first = p.cu_seqlens_q[s], last = p.cu_seqlens_q[s + 1] - 1;
+      if (p.input_ids[last] == kTokenInFlight) p.input_ids[last] = p.last_tokens[p.seq_slots[s]];
+      if (first == last)
+        tiles = (p.context_lens[s] + kDecodeTile - 1) / kDecodeTile * p.num_kv_heads;
+    }
+    const int before = running_sum(tiles, num_tiles, shared);
+    if (s < p.num_seqs) p.plan.first_tile[s] = before;
+  }
+  if (threadIdx.x == 0) p.plan.first_tile[p.num_seqs] = num_tiles;
+  __syncthreads();
+  const int piece = (num_tiles + p.plan.num_blocks - 1) / p.plan.num_blocks;
+  for (int b = threadIdx.x; b < p.plan.num_blocks; b += kThreads) {
+    // The last sequence that begins at or before the block's first tile.
+    int low = 0, high = p.num_seqs;
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (p.plan.first_tile[middle] <= b * piece ? low : high) = middle;
+    }
+    p.plan.first_seq[b] = low;
+  }
+}
+
+}  // namespace
+
+// -- launcher
+
+void begin_step(Launch where, const BeginStepParams& params) {
+  launch(where, begin_step_kernel, 1, kThreads, 0, params);
+}
+
+}  // namespace nanovllm::cuda

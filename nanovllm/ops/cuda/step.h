@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+
+#include "nanovllm/ops/batch.h"
+#include "nanovllm/ops/cuda/attention.h"
+#include "nanovllm/ops/cuda/runtime.h"
+
+namespace nanovllm::cuda {
+
+/// What begins a step on the device, when its arrays are there.
+struct BeginStepParams {
+  const BlockUpdate* updates;  // [num_updates]
+  int32_t* block_tables;       // [max_num_seqs, max_blocks]
+  const int32_t* last_tokens;  // [max_num_seqs]
+  int32_t* input_ids;          // [T]
+  const int32_t *cu_seqlens_q, *context_lens, *seq_slots;  // [S + 1], [S], [S]
+  DecodePlan plan;
+  int num_updates, max_blocks, num_seqs, num_kv_heads;
+};
+/// Applies the block updates, puts the tokens in flight in their places, plans decode attention.
+void begin_step(Launch where, const BeginStepParams& params);
+
+}  // namespace nanovllm::cuda
