@@ -17,7 +17,6 @@ Activations::Activations(Backend& backend, const ModelConfig& config, DType dtyp
   };
   const int64_t hidden_size = config.hidden_size;
   residual = allocate(max_tokens, hidden_size, dtype);
-  delta = allocate(max_tokens, hidden_size, dtype);
   hidden = allocate(max_tokens, hidden_size, dtype);
   // The attention's buffers are free when the MLP's fill, so each pair is one.
   const int64_t gate_up_size = 2 * config.intermediate_size;
@@ -29,16 +28,15 @@ Activations::Activations(Backend& backend, const ModelConfig& config, DType dtyp
   attn = Tensor(narrow, dtype, max_tokens, config.q_size());
   act = Tensor(narrow, dtype, max_tokens, config.intermediate_size);
   row_residual = allocate(max_rows, hidden_size, dtype);
-  row_delta = allocate(max_rows, hidden_size, dtype);
   row_hidden = allocate(max_rows, hidden_size, dtype);
   logits = allocate(max_rows, config.vocab_size, DType::kF32);
 }
 
 size_t Activations::bytes(const ModelConfig& c, DType dtype, int64_t max_tokens,
                           int64_t max_rows) {
-  const int64_t per_token = 3 * c.hidden_size + std::max(c.qkv_size(), 2 * c.intermediate_size) +
+  const int64_t per_token = 2 * c.hidden_size + std::max(c.qkv_size(), 2 * c.intermediate_size) +
                             std::max(c.q_size(), c.intermediate_size);
-  return static_cast<size_t>(max_tokens * per_token + max_rows * 3 * c.hidden_size) *
+  return static_cast<size_t>(max_tokens * per_token + max_rows * 2 * c.hidden_size) *
              dtype_size(dtype) +
          static_cast<size_t>(max_rows * c.vocab_size) * sizeof(float);
 }
@@ -50,37 +48,32 @@ void forward(Backend& backend, const Model& model, const KvCache& kv, const Batc
   check(num_tokens <= activations.residual.shape[0], "a batch of {} tokens in activations for {}",
         num_tokens, activations.residual.shape[0]);
   const auto used = [&](const Tensor& t) { return t.rows(0, num_tokens); };
-  const Tensor residual = used(activations.residual), delta = used(activations.delta),
-               hidden = used(activations.hidden), qkv = used(activations.qkv),
+  const Tensor residual = used(activations.residual), hidden = used(activations.hidden), qkv = used(activations.qkv),
                attn = used(activations.attn), gate_up = used(activations.gate_up),
                act = used(activations.act);
   const float scale = 1 / std::sqrt(static_cast<float>(config.head_dim));
 
+  const float eps = config.rms_norm_eps;
   backend.embed(residual, *model.embed, batch.input_ids);
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const Layer& layer = model.layers[static_cast<size_t>(i)];
-    backend.add_rms_norm(hidden, residual, i == 0 ? Tensor() : delta, layer.input_norm,
-                         config.rms_norm_eps);
-    backend.matmul(qkv, hidden, *layer.qkv, layer.qkv_bias);
+    backend.norm_matmul(qkv, residual, {layer.input_norm, eps}, *layer.qkv, layer.qkv_bias, hidden);
     backend.rope_and_store({.qkv = qkv,
                             .q_norm = layer.q_norm,
                             .k_norm = layer.k_norm,
                             .cos = model.rope_cos,
                             .sin = model.rope_sin,
                             .num_heads = config.num_heads,
-                            .eps = config.rms_norm_eps,
+                            .eps = eps,
                             .layer = i},
                            kv, batch);
     backend.attention(
         {.out = attn, .qkv = qkv, .num_heads = config.num_heads, .scale = scale, .layer = i}, kv,
         batch);
-    backend.matmul(delta, attn, *layer.o);
-    backend.all_reduce(delta);
-    backend.add_rms_norm(hidden, residual, delta, layer.post_attention_norm, config.rms_norm_eps);
-    backend.matmul(gate_up, hidden, *layer.gate_up);
-    backend.silu_mul(act, gate_up);
-    backend.matmul(delta, act, *layer.down);
-    backend.all_reduce(delta);
+    backend.add_matmul(residual, attn, *layer.o, hidden);
+    backend.norm_swiglu(act, residual, {layer.post_attention_norm, eps}, *layer.gate_up, hidden,
+                        gate_up);
+    backend.add_matmul(residual, act, *layer.down, hidden);
   }
 }
 
@@ -88,16 +81,11 @@ Tensor compute_logits(Backend& backend, const Model& model, Tensor rows, Activat
   const int64_t num_rows = rows.shape[0];
   check(num_rows <= activations.logits.shape[0], "{} rows of logits in activations for {}",
         num_rows, activations.logits.shape[0]);
-  // The norm adds delta to its residual in place: on copies, so that the forward's output stays as
-  // it is.
   const Tensor residual = activations.row_residual.rows(0, num_rows);
-  const Tensor delta = activations.row_delta.rows(0, num_rows);
-  const Tensor hidden = activations.row_hidden.rows(0, num_rows);
   const Tensor logits = activations.logits.rows(0, num_rows);
   backend.gather_rows(residual, activations.residual, rows);
-  backend.gather_rows(delta, activations.delta, rows);
-  backend.add_rms_norm(hidden, residual, delta, model.norm, model.config.rms_norm_eps);
-  backend.matmul(logits, hidden, *model.lm_head);
+  backend.norm_matmul(logits, residual, {model.norm, model.config.rms_norm_eps}, *model.lm_head, {},
+                      activations.row_hidden.rows(0, num_rows));
   return logits;
 }
 

@@ -19,22 +19,21 @@ struct Activations {
 
   // [max_tokens, ...] in the model's dtype.
   Tensor residual;  ///< [max_tokens, hidden_size] the sum so far
-  Tensor delta;     ///< [max_tokens, hidden_size] what the last block adds to it
-  Tensor hidden;    ///< [max_tokens, hidden_size] after a norm
+  Tensor hidden;    ///< [max_tokens, hidden_size] after a norm, or what is to be added
   Tensor qkv;       ///< [max_tokens, q_size + 2 * kv_size]; shares its memory with gate_up
   Tensor gate_up;   ///< [max_tokens, 2 * intermediate_size]
   Tensor attn;      ///< [max_tokens, q_size]; shares its memory with act
   Tensor act;       ///< [max_tokens, intermediate_size]
 
   // The rows whose logits are wanted.
-  Tensor row_residual, row_delta, row_hidden;  ///< [max_rows, hidden_size] model dtype
+  Tensor row_residual, row_hidden;  ///< [max_rows, hidden_size] model dtype
   Tensor logits;                               ///< [max_rows, vocab_size] float32
 
   std::vector<Buffer> buffers;
 };
 
 /// One step through all layers: stores the new tokens' keys and values in `kv` and leaves the last
-/// layer's output as activations.residual + activations.delta. Needs batch.num_tokens() at most
+/// layer's output as activations.residual. Needs batch.num_tokens() at most
 /// max_tokens.
 void forward(Backend& backend, const Model& model, const KvCache& kv, const Batch& batch,
              Activations& activations);

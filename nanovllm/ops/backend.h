@@ -24,6 +24,12 @@ enum WeightUse : unsigned { kForMatmul = 1, kForEmbedding = 2 };
 /// Memory of the device, freed at its end.
 using Buffer = std::unique_ptr<void, std::function<void(void*)>>;
 
+/// RMSNorm's weight [hidden] float32 and what is added to the mean of squares.
+struct Norm {
+  Tensor weight;
+  float eps = 0;
+};
+
 /// Per-head RMSNorm of q and k (Qwen3), rotary embedding of both, and the store of k and v into the
 /// cache.
 struct RopeStoreArgs {
@@ -91,21 +97,32 @@ class Backend {
   // -- forward pass
   /// out [T, hidden] = table[ids [T]]
   virtual void embed(Tensor out, const Weight& table, Tensor ids) = 0;
-  /// residual [T, hidden] += delta [T, hidden] (if any); out [T, hidden] = residual / rms(residual)
-  /// * weight [hidden] float32. Source: Zhang and Sennrich, "Root Mean Square Layer Normalization",
-  /// 2019.
-  virtual void add_rms_norm(Tensor out, Tensor residual, Tensor delta, Tensor weight,
-                            float eps) = 0;
+  /// out [T, hidden] = x / rms(x) * weight [hidden] float32. Source: Zhang and Sennrich, "Root Mean
+  /// Square Layer Normalization", 2019.
+  virtual void rms_norm(Tensor out, Tensor x, const Norm& norm) = 0;
   /// out [R, hidden] = x[rows [R]]
   virtual void gather_rows(Tensor out, Tensor x, Tensor rows) = 0;
   /// out [T, n] = x [T, k] w^T + bias [n] float32 (if any); out is of the model's dtype or float32.
   virtual void matmul(Tensor out, Tensor x, const Weight& w, Tensor bias = {}) = 0;
+  /// residual [T, n] += x [T, k] w^T, summed over the ranks; delta [T, n] is scratch.
+  virtual void add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta) = 0;
   virtual void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) = 0;
   virtual void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) = 0;
   /// out [T, n] = silu(gate_up [T, :n]) * gate_up [T, n:]
   virtual void silu_mul(Tensor out, Tensor gate_up) = 0;
-  /// Sum over the ranks, in a fixed order of ranks; nothing to do for one rank.
-  virtual void all_reduce(Tensor /*x*/) {}
+  // What a backend may do in one pass.
+  /// out = rms_norm(x) w^T + bias; hidden [T, k] is scratch.
+  virtual void norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor bias,
+                           Tensor hidden) {
+    rms_norm(hidden, x, norm);
+    matmul(out, hidden, w, bias);
+  }
+  /// out [T, n] = silu_mul(rms_norm(x) w^T); hidden [T, k] and gate_up [T, 2 n] are scratch.
+  virtual void norm_swiglu(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor hidden,
+                           Tensor gate_up) {
+    norm_matmul(gate_up, x, norm, w, {}, hidden);
+    silu_mul(out, gate_up);
+  }
   /// Blocks of the cache, all layers: from[i] onto to[i]; no block stands on both sides.
   virtual void copy_blocks(const KvCache& kv, std::span<const int32_t> from,
                            std::span<const int32_t> to) = 0;

@@ -29,46 +29,43 @@ Tensor ints(std::vector<int32_t>& values) {
   return {values.data(), DType::kI32, static_cast<int64_t>(values.size())};
 }
 
-TEST(Elementwise, AddRmsNormRoundsTheSumAndScalesIt) {
+TEST(Elementwise, AddRoundsTheSum) {
   for (Isa isa : isas())
     for (DType dtype : kDTypes)
       for (int64_t n : {1, 8, 40, 172, 1024})
         for (int64_t rows : {1, 3, 130}) {
           SCOPED_TRACE(name(isa, dtype) + " " + std::to_string(n));
-          Matrix residual = random_matrix(dtype, rows, n, 1),
-                 delta = random_matrix(dtype, rows, n, 2);
+          Matrix a = random_matrix(dtype, rows, n, 1), b = random_matrix(dtype, rows, n, 2);
+          Matrix sum(dtype, rows, n);
+          for (int64_t r = 0; r < rows; ++r)
+            for (int64_t c = 0; c < n; ++c) sum.set(r, c, a.at(r, c) + b.at(r, c));
+          add(a.tensor, b.tensor, isa);
+          EXPECT_EQ(a.bytes, sum.bytes);
+        }
+}
+
+TEST(Elementwise, RmsNormScalesAndLeavesItsInputAsItIs) {
+  for (Isa isa : isas())
+    for (DType dtype : kDTypes)
+      for (int64_t n : {1, 8, 40, 172, 1024})
+        for (int64_t rows : {1, 3, 130}) {
+          SCOPED_TRACE(name(isa, dtype) + " " + std::to_string(n));
+          Matrix x = random_matrix(dtype, rows, n, 1), out(dtype, rows, n);
           const Matrix before = random_matrix(dtype, rows, n, 1);
           const Matrix weight = random_matrix(DType::kF32, 1, n, 3);
-          Matrix out(dtype, rows, n), sum(dtype, rows, n);
-          for (int64_t r = 0; r < rows; ++r)
-            for (int64_t c = 0; c < n; ++c) sum.set(r, c, before.at(r, c) + delta.at(r, c));
-          add_rms_norm(out.tensor, residual.tensor, delta.tensor,
-                       Tensor(weight.tensor.data, DType::kF32, n), 1e-5f, isa);
-          EXPECT_EQ(residual.bytes, sum.bytes);
+          rms_norm(out.tensor, x.tensor, {Tensor(weight.tensor.data, DType::kF32, n), 1e-5f}, isa);
+          EXPECT_EQ(x.bytes, before.bytes);
           for (int64_t r = 0; r < rows; ++r) {
             double squares = 0;
-            for (int64_t c = 0; c < n; ++c) squares += double{sum.at(r, c)} * double{sum.at(r, c)};
+            for (int64_t c = 0; c < n; ++c) squares += double{x.at(r, c)} * double{x.at(r, c)};
             for (int64_t c = 0; c < n; ++c) {
-              const double expected = sum.at(r, c) /
+              const double expected = x.at(r, c) /
                                       std::sqrt(squares / static_cast<double>(n) + 1e-5) *
                                       weight.at(0, c);
               ASSERT_NEAR(out.at(r, c), expected, tolerance(dtype, expected));
             }
           }
         }
-}
-
-TEST(Elementwise, RmsNormLeavesTheResidualAsItIs) {
-  for (Isa isa : isas())
-    for (DType dtype : kDTypes) {
-      Matrix residual = random_matrix(dtype, 4, 72, 1);
-      const Matrix before = random_matrix(dtype, 4, 72, 1);
-      const Matrix weight = random_matrix(DType::kF32, 1, 72, 3);
-      Matrix out(dtype, 4, 72);
-      add_rms_norm(out.tensor, residual.tensor, {}, Tensor(weight.tensor.data, DType::kF32, 72),
-                   1e-6f, isa);
-      EXPECT_EQ(residual.bytes, before.bytes) << name(isa, dtype);
-    }
 }
 
 TEST(Elementwise, SiluMul) {
@@ -278,10 +275,10 @@ TEST(Elementwise, Float32BitsOfARowDoNotDependOnItsBatch) {
   const Tensor w(weight.tensor.data, DType::kF32, 500);
   for (Isa isa : isas()) {
     Matrix residual = random_matrix(DType::kF32, 300, 500, 1), out(DType::kF32, 300, 500);
-    add_rms_norm(out.tensor, residual.tensor, {}, w, 1e-6f, isa);
+    rms_norm(out.tensor, residual.tensor, {w, 1e-6f}, isa);
     Matrix one(DType::kF32, 1, 500);
     for (int64_t r : {0, 131, 299}) {
-      add_rms_norm(one.tensor, residual.tensor.rows(r, 1), {}, w, 1e-6f, isa);
+      rms_norm(one.tensor, residual.tensor.rows(r, 1), {w, 1e-6f}, isa);
       EXPECT_EQ(std::memcmp(one.bytes.data(), out.tensor.rows(r, 1).data, one.bytes.size()), 0)
           << isa_name(isa);
     }

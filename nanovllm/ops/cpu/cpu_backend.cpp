@@ -87,9 +87,9 @@ void CpuBackend::embed(Tensor out, const Weight& table, Tensor ids) {
   cpu::embed(out, packed(table), ids, isa_);
 }
 
-void CpuBackend::add_rms_norm(Tensor out, Tensor residual, Tensor delta, Tensor weight, float eps) {
+void CpuBackend::rms_norm(Tensor out, Tensor x, const Norm& norm) {
   set_num_threads(threads_);
-  cpu::add_rms_norm(out, residual, delta, weight, eps, isa_);
+  cpu::rms_norm(out, x, norm, isa_);
 }
 
 void CpuBackend::gather_rows(Tensor out, Tensor x, Tensor rows) { cpu::gather_rows(out, x, rows); }
@@ -97,6 +97,11 @@ void CpuBackend::gather_rows(Tensor out, Tensor x, Tensor rows) { cpu::gather_ro
 void CpuBackend::matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) {
   set_num_threads(threads_);
   gemm_.matmul(out, x, packed(w), bias);
+}
+
+void CpuBackend::add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta) {
+  matmul(delta, x, w, {});
+  cpu::add(residual, delta, isa_);
 }
 
 void CpuBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) {

@@ -23,9 +23,10 @@ class CpuBackend : public Backend {
   WeightPtr pack(std::span<const Tensor> parts, DType dtype, unsigned use) override;
 
   void embed(Tensor out, const Weight& table, Tensor ids) override;
-  void add_rms_norm(Tensor out, Tensor residual, Tensor delta, Tensor weight, float eps) override;
+  void rms_norm(Tensor out, Tensor x, const Norm& norm) override;
   void gather_rows(Tensor out, Tensor x, Tensor rows) override;
   void matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) override;
+  void add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta) override;
   void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) override;
   void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) override;
   void silu_mul(Tensor out, Tensor gate_up) override;

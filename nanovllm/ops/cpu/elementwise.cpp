@@ -67,14 +67,20 @@ void embed(Tensor out, const PackedWeight& table, Tensor ids, Isa isa) {
   });
 }
 
-void add_rms_norm(Tensor out, Tensor residual, Tensor delta, Tensor weight, float eps, Isa isa) {
-  const auto norm = kernels_for(isa).add_rms_norm[index_of(residual.dtype)];
-  check(out.shape == residual.shape && (!delta || delta.shape == residual.shape) &&
-            weight.size() == residual.shape[1] && weight.dtype == DType::kF32,
-        "add_rms_norm: wrong shapes");
-  for_each_row(residual.shape[0], residual.shape[1], [&](int64_t i) {
-    norm(row_of(out, i), row_of(residual, i), delta ? row_of(delta, i) : nullptr,
-         weight.as<const float>(), residual.shape[1], eps);
+void add(Tensor sum, Tensor x, Isa isa) {
+  const auto add_row = kernels_for(isa).add[index_of(sum.dtype)];
+  check(sum.shape == x.shape && sum.dtype == x.dtype, "add: wrong shapes");
+  for_each_row(sum.shape[0], sum.shape[1],
+               [&](int64_t i) { add_row(row_of(sum, i), row_of(x, i), sum.shape[1]); });
+}
+
+void rms_norm(Tensor out, Tensor x, const Norm& norm, Isa isa) {
+  const auto norm_row = kernels_for(isa).rms_norm[index_of(x.dtype)];
+  check(out.shape == x.shape && norm.weight.size() == x.shape[1] &&
+            norm.weight.dtype == DType::kF32,
+        "rms_norm: wrong shapes");
+  for_each_row(x.shape[0], x.shape[1], [&](int64_t i) {
+    norm_row(row_of(out, i), row_of(x, i), norm.weight.as<const float>(), x.shape[1], norm.eps);
   });
 }
 

@@ -9,7 +9,9 @@ namespace nanovllm::cpu {
 /// The backend's operations on single rows; backend.h is their contract. A large one is a parallel
 /// region of the calling thread's OpenMP.
 void embed(Tensor out, const PackedWeight& table, Tensor ids, Isa isa);
-void add_rms_norm(Tensor out, Tensor residual, Tensor delta, Tensor weight, float eps, Isa isa);
+/// sum [T, n] += x [T, n]
+void add(Tensor sum, Tensor x, Isa isa);
+void rms_norm(Tensor out, Tensor x, const Norm& norm, Isa isa);
 void gather_rows(Tensor out, Tensor x, Tensor rows);
 void silu_mul(Tensor out, Tensor gate_up, Isa isa);
 void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch, Isa isa);

@@ -321,18 +321,55 @@ void CudaBackend::embed(Tensor out, const Weight& table, Tensor ids) {
   cuda::gather_rows(where_, out, device_weight(table).matrix, ids);
 }
 
-void CudaBackend::add_rms_norm(Tensor out, Tensor residual, Tensor delta, Tensor weight,
-                               float eps) {
-  cuda::add_rms_norm(where_, out, residual, delta, weight, eps);
+void CudaBackend::rms_norm(Tensor out, Tensor x, const Norm& norm) {
+  cuda::rms_norm(where_, out, x, norm);
 }
 
 void CudaBackend::gather_rows(Tensor out, Tensor x, Tensor rows) {
   cuda::gather_rows(where_, out, x, rows);
 }
 
+/// Whether the product went to the kernel for a few tokens.
+bool CudaBackend::small(Tensor out, Tensor x, const Weight& w, SmallMatmul::End end,
+                        const Norm& norm, Tensor bias) {
+  if (!is_small_matmul(x.shape[0], out.shape[1], x.shape[1], x.dtype) || out.dtype != x.dtype)
+    return false;
+  small_matmul(where_,
+               {.out = out.data,
+                .x = x.data,
+                .w = device_weight(w).matrix.data,
+                .norm = norm.weight.as<const float>(),
+                .bias = bias.as<const float>(),
+                .eps = norm.eps,
+                .num_tokens = static_cast<int>(x.shape[0]),
+                .n = static_cast<int>(out.shape[1]),
+                .k = static_cast<int>(x.shape[1]),
+                .end = end},
+               x.dtype);
+  return true;
+}
+
 void CudaBackend::matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) {
+  if (small(out, x, w, SmallMatmul::End::kStore, {}, bias)) return;
   matmul_->run(out, x, device_weight(w), capturing_);
   if (bias) add_bias(where_, out, bias);
+}
+
+void CudaBackend::add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta) {
+  if (!small(residual, x, w, SmallMatmul::End::kAdd))
+    matmul_->run(residual, x, device_weight(w), capturing_, delta);
+}
+
+void CudaBackend::norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor bias,
+                              Tensor hidden) {
+  if (!small(out, x, w, SmallMatmul::End::kStore, norm, bias))
+    Backend::norm_matmul(out, x, norm, w, bias, hidden);
+}
+
+void CudaBackend::norm_swiglu(Tensor out, Tensor x, const Norm& norm, const Weight& w,
+                              Tensor hidden, Tensor gate_up) {
+  if (!small(out, x, w, SmallMatmul::End::kSwiglu, norm))
+    Backend::norm_swiglu(out, x, norm, w, hidden, gate_up);
 }
 
 void CudaBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv,

@@ -13,6 +13,7 @@
 #include "nanovllm/ops/cuda/matmul.h"
 #include "nanovllm/ops/cuda/runtime.h"
 #include "nanovllm/ops/cuda/sampler.h"
+#include "nanovllm/ops/cuda/small_matmul.h"
 #include "nanovllm/ops/cuda/weight_upload.h"
 
 namespace nanovllm::cuda {
@@ -37,12 +38,17 @@ class CudaBackend : public Backend {
 
   WeightPtr pack(std::span<const Tensor> parts, DType dtype, unsigned use) override;
   void embed(Tensor out, const Weight& table, Tensor ids) override;
-  void add_rms_norm(Tensor out, Tensor residual, Tensor delta, Tensor weight, float eps) override;
+  void rms_norm(Tensor out, Tensor x, const Norm& norm) override;
   void gather_rows(Tensor out, Tensor x, Tensor rows) override;
   void matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) override;
+  void add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta) override;
   void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) override;
   void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) override;
   void silu_mul(Tensor out, Tensor gate_up) override;
+  void norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor bias,
+                   Tensor hidden) override;
+  void norm_swiglu(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor hidden,
+                   Tensor gate_up) override;
   void copy_blocks(const KvCache& kv, std::span<const int32_t> from,
                    std::span<const int32_t> to) override;
 
@@ -70,6 +76,8 @@ class CudaBackend : public Backend {
   void grow(Growing& buffer, size_t bytes, bool pinned = false);
   void forget_graphs();
   RowParams row_params(const SampleRow& row, int32_t slot);
+  bool small(Tensor out, Tensor x, const Weight& w, SmallMatmul::End end, const Norm& norm = {},
+             Tensor bias = {});
   SampleParams sample_params(const Tensor& logits) const;
 
   Launch where_;

@@ -21,8 +21,7 @@ __global__ void gather_kernel(Unit* out, const Unit* table, const int32_t* rows,
 
 /// One block a row. A thread keeps its elements in registers between the passes: kPer vectors of N.
 template <class T, int N, int kPer>
-__global__ void add_rms_norm_kernel(T* out, T* residual, const T* delta, const float* weight,
-                                    int width, float eps) {
+__global__ void rms_norm_kernel(T* out, const T* in, const float* weight, int width, float eps) {
   __shared__ float sums[32];
   begin_kernel();
   const int64_t row = int64_t{blockIdx.x} * width;
@@ -32,16 +31,10 @@ __global__ void add_rms_norm_kernel(T* out, T* residual, const T* delta, const f
   for (int j = 0; j < kPer; ++j) {
     const int at = (j * blockDim.x + threadIdx.x) * N;
     if (at >= width) continue;
-    Vec<T, N> r = load<N>(residual + row + at);
-    if (delta != nullptr) {
-      const Vec<T, N> d = load<N>(delta + row + at);
-#pragma unroll
-      for (int i = 0; i < N; ++i) r.x[i] = from_float<T>(to_float(r.x[i]) + to_float(d.x[i]));
-      store<N>(residual + row + at, r);
-    }
+    const Vec<T, N> v = load<N>(in + row + at);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      x[j][i] = to_float(r.x[i]);
+      x[j][i] = to_float(v.x[i]);
       squares += x[j][i] * x[j][i];
     }
   }
@@ -198,27 +191,26 @@ void gather_rows(Launch where, Tensor out, Tensor table, Tensor rows) {
   else run(uint16_t());
 }
 
-void add_rms_norm(Launch where, Tensor out, Tensor residual, Tensor delta, Tensor weight,
-                  float eps) {
-  check_args(out.shape == residual.shape && (!delta || delta.shape == residual.shape) &&
-            weight.size() == residual.shape[1] && weight.dtype == DType::kF32,
-        "add_rms_norm: wrong shapes");
-  const auto width = static_cast<int>(residual.shape[1]);
-  with_float_type(residual.dtype, [&](auto type) {
+void rms_norm(Launch where, Tensor out, Tensor x, const Norm& norm) {
+  check_args(out.shape == x.shape && norm.weight.size() == x.shape[1] &&
+                 norm.weight.dtype == DType::kF32,
+             "rms_norm: wrong shapes");
+  const auto width = static_cast<int>(x.shape[1]);
+  with_float_type(x.dtype, [&](auto type) {
     using T = decltype(type);
     const auto run = [&](auto kernel, int per_thread) {
       const int threads = std::clamp((width / per_thread + 31) / 32 * 32, 32, 1024);
-      launch(where, kernel, blocks(residual.shape[0]), threads, 0, out.as<T>(), residual.as<T>(),
-             delta.as<const T>(), weight.as<const float>(), width, eps);
+      launch(where, kernel, blocks(x.shape[0]), threads, 0, out.as<T>(), x.as<const T>(),
+             norm.weight.as<const float>(), width, norm.eps);
     };
     constexpr int kWide = 16 / sizeof(T);
-    if (width % kWide == 0 && width <= 1024 * kWide)
-      run(add_rms_norm_kernel<T, kWide, 1>, kWide);
-    else if (width % kWide == 0 && width <= 4 * 1024 * kWide)
-      run(add_rms_norm_kernel<T, kWide, 4>, 4 * kWide);
-    else {
+    if (width % kWide == 0 && width <= 1024 * kWide) {
+      run(rms_norm_kernel<T, kWide, 1>, kWide);
+    } else if (width % kWide == 0 && width <= 4 * 1024 * kWide) {
+      run(rms_norm_kernel<T, kWide, 4>, 4 * kWide);
+    } else {
       check_args(width <= 32 * 1024, "a norm of more than 32768 elements");
-      run(add_rms_norm_kernel<T, 1, 32>, 1);
+      run(rms_norm_kernel<T, 1, 32>, 1);
     }
   });
 }

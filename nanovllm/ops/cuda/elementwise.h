@@ -9,8 +9,7 @@ namespace nanovllm::cuda {
 
 /// out [n, width] = table[rows [n]], rows of any dtype.
 void gather_rows(Launch where, Tensor out, Tensor table, Tensor rows);
-void add_rms_norm(Launch where, Tensor out, Tensor residual, Tensor delta, Tensor weight,
-                  float eps);
+void rms_norm(Launch where, Tensor out, Tensor x, const Norm& norm);
 /// x [T, n] += bias [n] float32
 void add_bias(Launch where, Tensor x, Tensor bias);
 /// out = x, of another float dtype; both without gaps.

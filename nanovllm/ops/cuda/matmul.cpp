@@ -91,11 +91,11 @@ struct Matmul::Problem {
   Problem(const Problem&) = delete;
 
   cublasStatus_t run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algo, void* workspace,
-                     cudaStream_t stream) const {
-    const float one = 1, zero = 0;
-    return lib.cublasLtMatmul(handle, desc, &one, w.data, layouts[0], x.data, layouts[1], &zero,
-                              out.data, layouts[2], out.data, layouts[2], &algo, workspace,
-                              kWorkspaceBytes, stream);
+                     cudaStream_t stream, void* to, float keep = 0) const {
+    const float one = 1;
+    return lib.cublasLtMatmul(handle, desc, &one, w.data, layouts[0], x.data, layouts[1], &keep, to,
+                              layouts[2], to, layouts[2], &algo, workspace, kWorkspaceBytes,
+                              stream);
   }
 
   const CublasLt& lib;
@@ -114,7 +114,7 @@ Matmul::~Matmul() {
   lib_->cublasLtDestroy(handle_);
 }
 
-Matmul::Plan Matmul::choose(const Problem& problem, bool measure) {
+Matmul::Plan Matmul::choose(const Problem& problem, bool measure, void* to) {
   cublasLtMatmulPreference_t preference = nullptr;
   lt_check(lib_->cublasLtMatmulPreferenceCreate(&preference), "preference");
   lt_check(lib_->cublasLtMatmulPreferenceSetAttribute(preference,
@@ -139,10 +139,11 @@ Matmul::Plan Matmul::choose(const Problem& problem, bool measure) {
   const int num_runs = problem.x.shape[0] > 2048 ? 1 : 5;
   for (int i = 0; i < count; ++i) {
     const auto& algo = found[static_cast<size_t>(i)].algo;
-    if (problem.run(handle_, algo, workspace_, where_.stream) != CUBLAS_STATUS_SUCCESS) continue;
+    if (problem.run(handle_, algo, workspace_, where_.stream, to) != CUBLAS_STATUS_SUCCESS)
+      continue;
     cuda_check(cudaEventRecord(events[0], where_.stream), "event");
     for (int run = 0; run < num_runs; ++run)
-      problem.run(handle_, algo, workspace_, where_.stream);
+      problem.run(handle_, algo, workspace_, where_.stream, to);
     cuda_check(cudaEventRecord(events[1], where_.stream), "event");
     cuda_check(cudaEventSynchronize(events[1]), "measuring a matrix product");
     float time = 0;
@@ -156,7 +157,7 @@ Matmul::Plan Matmul::choose(const Problem& problem, bool measure) {
   return plan;
 }
 
-void Matmul::run(Tensor out, Tensor x, const DeviceWeight& w, bool capturing) {
+void Matmul::run(Tensor out, Tensor x, const DeviceWeight& w, bool capturing, Tensor scratch) {
   check(out.shape[0] == x.shape[0] && x.shape[1] == w.matrix.shape[1] &&
             out.shape[1] == w.matrix.shape[0] && x.dtype == w.matrix.dtype,
         "matmul: [{}, {}] = [{}, {}] x [{}, {}]", out.shape[0], out.shape[1], x.shape[0],
@@ -164,13 +165,17 @@ void Matmul::run(Tensor out, Tensor x, const DeviceWeight& w, bool capturing) {
   const Problem problem(*lib_, out, x, w);
   const Key key = {representative(x.shape[0]), w.matrix.shape[0], w.matrix.shape[1], x.dtype,
                    out.dtype};
+  void* const measured = scratch ? scratch.data : out.data;
+  const float keep = scratch ? 1 : 0;
   auto at = plans_.find(key);
   if (at == plans_.end() || (!at->second.measured && !capturing))
-    at = plans_.insert_or_assign(key, choose(problem, !capturing)).first;
-  if (problem.run(handle_, at->second.algo, workspace_, where_.stream) == CUBLAS_STATUS_SUCCESS)
-    return;
+    at = plans_.insert_or_assign(key, choose(problem, !capturing, measured)).first;
+  const auto run = [&](const Plan& plan) {
+    return problem.run(handle_, plan.algo, workspace_, where_.stream, out.data, keep);
+  };
+  if (run(at->second) == CUBLAS_STATUS_SUCCESS) return;
   // An algorithm that serves the neighbours but not this T.
-  lt_check(problem.run(handle_, choose(problem, false).algo, workspace_, where_.stream), "product");
+  lt_check(run(choose(problem, false, measured)), "product");
 }
 
 }  // namespace nanovllm::cuda

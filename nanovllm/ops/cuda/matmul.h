@@ -31,13 +31,15 @@ class Matmul {
   explicit Matmul(Launch where);
   ~Matmul();
 
-  void run(Tensor out, Tensor x, const DeviceWeight& w, bool capturing);
+  /// With `scratch`, of out's shape, the product is added to out.
+  void run(Tensor out, Tensor x, const DeviceWeight& w, bool capturing, Tensor scratch = {});
 
  private:
   struct Plan;
   struct Problem;
   using Key = std::tuple<int64_t, int64_t, int64_t, DType, DType>;
-  Plan choose(const Problem& problem, bool measure);
+  /// `to`: where measured products go.
+  Plan choose(const Problem& problem, bool measure, void* to);
 
   Launch where_;
   std::unique_ptr<CublasLt> lib_;
