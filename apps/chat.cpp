@@ -90,29 +90,28 @@ class Thoughts {
 /// The options' sampling parameters over those of generation_config.json; with neither, an answer
 /// has no limit of its own.
 SamplingParams sampling_of(const ChatOptions& options) {
-  Json defaults = Json::object();
-  if (options.generation_config == "auto") defaults = sampling_defaults(options.model);
-  else
-    require(options.generation_config == "vllm",
-            "--generation-config is '{}'; it must be auto or vllm", options.generation_config);
-  if (!defaults.contains("max_tokens"))
-    defaults["max_tokens"] = std::numeric_limits<int32_t>::max();
+  SamplingParams params = options.params;
+  if (std::ranges::find(options.given, "max_tokens") == options.given.end())
+    params.max_tokens = std::numeric_limits<int32_t>::max();
+  params.validate();  // alone, so that an option's error does not name the checkpoint's file
+  if (options.generation_config == "vllm") return params;
+  require(options.generation_config == "auto",
+          "--generation-config is '{}'; it must be auto or vllm", options.generation_config);
+  Json defaults = sampling_defaults(options.model);
   for (const std::string& name : options.given) defaults.erase(name);
-  return sampling_params_from_json(defaults, options.params,
-                                   options.model + "/generation_config.json");
+  return sampling_params_from_json(defaults, params, options.model + "/generation_config.json");
 }
 
 class Chat {
  public:
-  explicit Chat(const ChatOptions& options)
+  Chat(const ChatOptions& options, const SamplingParams& params)
       : terminal_(::isatty(STDOUT_FILENO) != 0),
-        params_(sampling_of(options)),
         engine_(options.model, options.config),
         tokenizer_(engine_.tokenizer()),
         template_(ChatTemplate::load(options.model)),
         reader_{.tokenizer = tokenizer_.get(),
                 .chat_template = template_,
-                .defaults = params_,
+                .defaults = params,
                 .chat = true,
                 .system = {},
                 .enable_thinking = {}} {
@@ -206,7 +205,6 @@ class Chat {
   }
 
   bool terminal_;
-  SamplingParams params_;
   LLMEngine engine_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::optional<ChatTemplate> template_;
@@ -243,7 +241,7 @@ void add_chat(CLI::App& app, Command& command) {
       std::ranges::replace(name, '-', '_');
       if (option->count() > 0) options->given.push_back(name);
     }
-    command = [options] { return Chat(*options).run(); };
+    command = [options] { return Chat(*options, sampling_of(*options)).run(); };
   });
 }
 
