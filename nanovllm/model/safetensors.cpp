@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/json.h"
 
 namespace nanovllm {
 
@@ -154,6 +155,7 @@ std::map<std::string, SafetensorsEntry> parse_safetensors(std::string_view file,
 }
 
 nlohmann::json parse_sorted_json(std::string_view text, const std::string& where) {
+  refuse_nul(text, where);
   NameCheck names(where);
   nlohmann::json::sax_parse(text.begin(), text.end(), &names);
   return nlohmann::json::parse(text.begin(), text.end());
