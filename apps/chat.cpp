@@ -219,21 +219,32 @@ void add_chat(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("chat", "Talk to a model in the terminal");
   auto options = std::make_shared<ChatOptions>();
   add_model_argument(*sub, options->model);
-  sub->add_option("--system", options->system, "The system message");
+  sub->add_option("--system", options->system, "The system message")->type_name("TEXT");
   sub->add_flag("--no-thinking", options->no_thinking,
                 "Ask the chat template for answers without thoughts");
   sub->add_option("--generation-config", options->generation_config,
                   "auto: the checkpoint's sampling values where no option sets them; vllm: without")
+      ->type_name("WHICH")
       ->capture_default_str();
   add_sampling_options(*sub, options->params);
+  // A conversation has one answer, shown as text.
+  for (const char* name : {"--n", "--logprobs", "--prompt-logprobs"})
+    sub->remove_option(sub->get_option(name));
+  // Their values are the checkpoint's.
+  for (const char* name :
+       {"--temperature", "--top-p", "--top-k", "--min-p", "--repetition-penalty", "--max-tokens"})
+    sub->get_option(name)->default_str("");
   add_engine_options(*sub, options->config);
-  sub->footer(std::string("Examples:\n"
-                          "  nanovllm chat models/tiny-tales\n"
-                          "  nanovllm chat Qwen3-0.6B --no-thinking --temperature 0.7\n"
-                          "  printf 'Hello\\nTell me more\\n' | nanovllm chat models/tiny-tales\n"
-                          "An answer may be as long as the context allows unless --max-tokens is "
-                          "given. In the conversation:\n") +
-              kHelp);
+  sub->footer(
+      std::string("Examples:\n"
+                  "  nanovllm chat models/tiny-tales\n"
+                  "  nanovllm chat Qwen3-0.6B --no-thinking --temperature 0.7\n"
+                  "  printf 'Hello\\nTell me more\\n' | nanovllm chat models/tiny-tales\n"
+                  "Sampling values that no option gives are those of the checkpoint's "
+                  "generation_config.json;\n"
+                  "an answer may be as long as the context allows. Thoughts are dimmed on a "
+                  "terminal. In the conversation:\n") +
+      kHelp + kExitStatusHelp);
   sub->callback([&command, options, sub] {
     // An option's name is its field's with hyphens.
     for (const CLI::Option* option : sub->get_options()) {
