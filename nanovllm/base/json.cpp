@@ -40,13 +40,9 @@ void check_limits(std::string_view text, const std::string& where) {
 
 }  // namespace
 
-void refuse_nul(std::string_view text, const std::string& where) {
-  const size_t at = text.find('\0');
-  require(at == std::string_view::npos, "{}: not valid JSON: a NUL at byte {}", where, at);
-}
-
 Json parse_json(std::string_view text, const std::string& where) {
-  refuse_nul(text, where);
+  const size_t nul = text.find('\0');  // nlohmann's parser takes one for the end of the text
+  require(nul == std::string_view::npos, "{}: not valid JSON: a NUL at byte {}", where, nul);
   check_limits(text, where);
   try {
     return Json::parse(text.begin(), text.end());

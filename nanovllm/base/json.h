@@ -13,10 +13,6 @@ using Json = nlohmann::ordered_json;
 /// levels or 20,000 keys of one object are refused. The last of equal keys wins, as in Python.
 Json parse_json(std::string_view text, const std::string& where);
 
-/// JSON holds no NUL, but nlohmann's parser takes one for the end of the text and is content.
-/// Throws UserError "<where>: not valid JSON: <where it stands>".
-void refuse_nul(std::string_view text, const std::string& where);
-
 /// One line without its end. Bytes that are not UTF-8 become U+FFFD.
 std::string dump_json(const Json& json);
 
