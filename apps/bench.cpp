@@ -208,32 +208,50 @@ void add_bench(CLI::App& app, Command& command) {
   CLI::App* sub = bench->add_subcommand("throughput", "A set of requests, all given at once");
   auto t = std::make_shared<ThroughputOptions>();
   add_model_argument(*sub, t->model);
-  sub->add_option("--dataset", t->dataset, "A prompts file; without it nano-vLLM's 256 sequences");
-  sub->add_option("--num-prompts", t->num_prompts, "Only the first so many; 0: all");
+  sub->add_option("--dataset", t->dataset,
+                  "A prompts file (see generate --help); without it nano-vLLM's 256 sequences")
+      ->type_name("FILE");
+  sub->add_option("--num-prompts", t->num_prompts, "Only the first so many; 0: all")
+      ->type_name("N")
+      ->capture_default_str();
   sub->add_flag("--warmup", t->warmup, "Run the set once before, unmeasured");
   sub->add_flag("--json", t->json, "One JSON object");
   add_engine_options(*sub, t->config);
   sub->footer(
-      "Example:\n"
-      "  nanovllm bench throughput models/tiny-tales --num-prompts 64 --json");
+      std::string("Examples:\n"
+                  "  nanovllm bench throughput models/tiny-tales --warmup\n"
+                  "  nanovllm bench throughput models/tiny-tales --num-prompts 64 --json\n"
+                  "  nanovllm bench throughput models/tiny-tales --dataset prompts.jsonl\n"
+                  "The throughput is that of drawn tokens, a second of the whole run. With --json "
+                  "also prompts and all\n"
+                  "tokens a second, steps, preemptions and what the prefix cache held.\n") +
+      kExitStatusHelp);
   sub->callback([&command, t] { command = [t] { return throughput(*t); }; });
 
   sub = bench->add_subcommand("latency",
                               "One batch of equal requests, medians over new random prompts");
   auto l = std::make_shared<LatencyOptions>();
   add_model_argument(*sub, l->model);
-  const auto add = [&](const char* name, int64_t& value, const char* text) {
-    sub->add_option(name, value, text)->capture_default_str();
+  const auto add = [&](const char* name, int64_t& value, const char* type, const char* text) {
+    sub->add_option(name, value, text)->type_name(type)->capture_default_str();
   };
-  add("--batch-size", l->batch_size, "Sequences");
-  add("--input-len", l->input_len, "Tokens of each prompt");
-  add("--output-len", l->output_len, "Tokens of each answer");
-  add("--num-iters", l->num_iters, "Measured runs");
+  add("--batch-size", l->batch_size, "N", "Sequences");
+  add("--input-len", l->input_len, "TOKENS", "Of each prompt");
+  add("--output-len", l->output_len, "TOKENS", "Of each answer");
+  add("--num-iters", l->num_iters, "N", "Measured runs, after one that is not");
   sub->add_flag("--json", l->json, "One JSON object");
   add_engine_options(*sub, l->config);
   sub->footer(
-      "Example:\n"
-      "  nanovllm bench latency models/tiny-tales --batch-size 8 --input-len 128 --output-len 64");
+      std::string(
+          "Examples:\n"
+          "  nanovllm bench latency models/tiny-tales\n"
+          "  nanovllm bench latency models/tiny-tales --batch-size 8 --output-len 64 --json\n"
+          "  nanovllm bench latency FOLDER --load-format dummy   (a config.json is enough)\n"
+          "prefill is the time in seconds to the last sequence's first token, decode the "
+          "milliseconds of each\n"
+          "step after it. Temperature 0.6, end tokens ignored, nothing comes from the prefix "
+          "cache.\n") +
+      kExitStatusHelp);
   sub->callback([&command, l] { command = [l] { return latency(*l); }; });
 }
 

@@ -90,29 +90,28 @@ class Thoughts {
 /// The options' sampling parameters over those of generation_config.json; with neither, an answer
 /// has no limit of its own.
 SamplingParams sampling_of(const ChatOptions& options) {
-  Json defaults = Json::object();
-  if (options.generation_config == "auto") defaults = sampling_defaults(options.model);
-  else
-    require(options.generation_config == "vllm",
-            "--generation-config is '{}'; it must be auto or vllm", options.generation_config);
-  if (!defaults.contains("max_tokens"))
-    defaults["max_tokens"] = std::numeric_limits<int32_t>::max();
+  SamplingParams params = options.params;
+  if (std::ranges::find(options.given, "max_tokens") == options.given.end())
+    params.max_tokens = std::numeric_limits<int32_t>::max();
+  params.validate();  // alone, so that an option's error does not name the checkpoint's file
+  if (options.generation_config == "vllm") return params;
+  require(options.generation_config == "auto",
+          "--generation-config is '{}'; it must be auto or vllm", options.generation_config);
+  Json defaults = sampling_defaults(options.model);
   for (const std::string& name : options.given) defaults.erase(name);
-  return sampling_params_from_json(defaults, options.params,
-                                   options.model + "/generation_config.json");
+  return sampling_params_from_json(defaults, params, options.model + "/generation_config.json");
 }
 
 class Chat {
  public:
-  explicit Chat(const ChatOptions& options)
+  Chat(const ChatOptions& options, const SamplingParams& params)
       : terminal_(::isatty(STDOUT_FILENO) != 0),
-        params_(sampling_of(options)),
         engine_(options.model, options.config),
         tokenizer_(engine_.tokenizer()),
         template_(ChatTemplate::load(options.model)),
         reader_{.tokenizer = tokenizer_.get(),
                 .chat_template = template_,
-                .defaults = params_,
+                .defaults = params,
                 .chat = true,
                 .system = {},
                 .enable_thinking = {}} {
@@ -206,7 +205,6 @@ class Chat {
   }
 
   bool terminal_;
-  SamplingParams params_;
   LLMEngine engine_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::optional<ChatTemplate> template_;
@@ -221,21 +219,32 @@ void add_chat(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("chat", "Talk to a model in the terminal");
   auto options = std::make_shared<ChatOptions>();
   add_model_argument(*sub, options->model);
-  sub->add_option("--system", options->system, "The system message");
+  sub->add_option("--system", options->system, "The system message")->type_name("TEXT");
   sub->add_flag("--no-thinking", options->no_thinking,
                 "Ask the chat template for answers without thoughts");
   sub->add_option("--generation-config", options->generation_config,
                   "auto: the checkpoint's sampling values where no option sets them; vllm: without")
+      ->type_name("WHICH")
       ->capture_default_str();
   add_sampling_options(*sub, options->params);
+  // A conversation has one answer, shown as text.
+  for (const char* name : {"--n", "--logprobs", "--prompt-logprobs"})
+    sub->remove_option(sub->get_option(name));
+  // Their values are the checkpoint's.
+  for (const char* name :
+       {"--temperature", "--top-p", "--top-k", "--min-p", "--repetition-penalty", "--max-tokens"})
+    sub->get_option(name)->default_str("");
   add_engine_options(*sub, options->config);
-  sub->footer(std::string("Examples:\n"
-                          "  nanovllm chat models/tiny-tales\n"
-                          "  nanovllm chat Qwen3-0.6B --no-thinking --temperature 0.7\n"
-                          "  printf 'Hello\\nTell me more\\n' | nanovllm chat models/tiny-tales\n"
-                          "An answer may be as long as the context allows unless --max-tokens is "
-                          "given. In the conversation:\n") +
-              kHelp);
+  sub->footer(
+      std::string("Examples:\n"
+                  "  nanovllm chat models/tiny-tales\n"
+                  "  nanovllm chat Qwen3-0.6B --no-thinking --temperature 0.7\n"
+                  "  printf 'Hello\\nTell me more\\n' | nanovllm chat models/tiny-tales\n"
+                  "Sampling values that no option gives are those of the checkpoint's "
+                  "generation_config.json;\n"
+                  "an answer may be as long as the context allows. Thoughts are dimmed on a "
+                  "terminal. In the conversation:\n") +
+      kHelp + kExitStatusHelp);
   sub->callback([&command, options, sub] {
     // An option's name is its field's with hyphens.
     for (const CLI::Option* option : sub->get_options()) {
@@ -243,7 +252,7 @@ void add_chat(CLI::App& app, Command& command) {
       std::ranges::replace(name, '-', '_');
       if (option->count() > 0) options->given.push_back(name);
     }
-    command = [options] { return Chat(*options).run(); };
+    command = [options] { return Chat(*options, sampling_of(*options)).run(); };
   });
 }
 

@@ -17,5 +17,9 @@ void add_info(CLI::App& app, Command& command);
 void add_bench(CLI::App& app, Command& command);
 
 enum ExitCode { kExitOk = 0, kExitFailure = 1, kExitUserError = 2, kExitInterrupted = 130 };
+/// For the end of a command's help.
+constexpr const char* kExitStatusHelp =
+    "Exit status: 0 done; 2 an option, a file or a prompt was refused, in one line on stderr;\n"
+    "130 after Ctrl-C; 1 anything else.";
 
 }  // namespace nanovllm

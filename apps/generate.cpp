@@ -139,26 +139,45 @@ void add_generate(CLI::App& app, Command& command) {
   auto options = std::make_shared<GenerateOptions>();
   add_model_argument(*sub, options->model);
   sub->add_option("--prompt", options->prompts, "A text to continue; repeatable")
+      ->type_name("TEXT")
       ->allow_extra_args(false);
-  sub->add_option("--prompts-file", options->prompts_file,
-                  "JSON lines with prompt, prompt_token_ids or messages; - for stdin");
+  sub->add_option("--prompts-file", options->prompts_file, "JSON lines, see below; - for stdin")
+      ->type_name("FILE");
   sub->add_flag("--chat", options->chat,
                 "Each text is a user's message, through the chat template");
-  sub->add_option("--system", options->system, "The system message, with --chat");
+  sub->add_option("--system", options->system, "The system message, with --chat")
+      ->type_name("TEXT");
   sub->add_flag("--no-thinking", options->no_thinking,
                 "Ask the chat template for an answer without thoughts");
   sub->add_flag("--json", options->json, "A JSON line for each prompt");
   add_sampling_options(*sub, options->params);
   add_engine_options(*sub, options->config);
   sub->footer(
-      "Examples:\n"
-      "  nanovllm generate models/tiny-tales --prompt \"Once upon a time\" --temperature 0\n"
-      "  nanovllm generate models/tiny-tales --chat --prompt \"introduce yourself\" --max-tokens "
-      "256\n"
-      "  echo '{\"prompt\": \"The king\", \"sampling_params\": {\"n\": 3}}' |\n"
-      "    nanovllm generate models/tiny-tales --prompts-file - --json\n"
-      "Exit status: 0 done; 2 a prompt or an option was refused; 130 after Ctrl-C; 1 anything "
-      "else.");
+      std::string(
+          "Examples:\n"
+          "  nanovllm generate models/tiny-tales --prompt \"Once upon a time\" --temperature 0\n"
+          "  nanovllm generate models/tiny-tales --chat --prompt \"introduce yourself\" "
+          "--max-tokens "
+          "256\n"
+          "  echo '{\"prompt\": \"The king\", \"sampling_params\": {\"n\": 3}}' |\n"
+          "    nanovllm generate models/tiny-tales --prompts-file - --json\n"
+          "A line of a prompts file is an object with one of\n"
+          "  prompt             a text to continue\n"
+          "  prompt_token_ids   [1, 2, ...], taken as they are\n"
+          "  messages           [{\"role\": \"user\", \"content\": ...}, ...], through the chat "
+          "template;\n"
+          "                     with tools, enable_thinking and chat_template_kwargs where wanted\n"
+          "and may have sampling_params: {...} with the names of the sampling options (max_tokens, "
+          "stop,\n"
+          "stop_token_ids, seed), ignore_eos, skip_special_tokens, logit_bias, allowed_token_ids "
+          "or\n"
+          "bad_words, which win over the options.\n"
+          "With --json each prompt becomes a line {\"index\", \"prompt_token_ids\", \"token_ids\", "
+          "\"text\",\n"
+          "\"finish_reason\", \"stop_reason\", \"num_cached_tokens\"}, in order, or {\"index\", "
+          "\"error\"}; with\n"
+          "--n above 1 the answers are in \"outputs\".\n") +
+      kExitStatusHelp);
   sub->callback([&command, options] { command = [options] { return generate(*options); }; });
 }
 

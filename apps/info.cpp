@@ -79,10 +79,12 @@ void add_info(CLI::App& app, Command& command) {
   add_model_argument(*sub, options->model);
   sub->add_flag("--json", options->json, "One JSON object");
   add_engine_options(*sub, options->config);
-  sub->footer(
-      "Examples:\n"
-      "  nanovllm info models/tiny-tales\n"
-      "  nanovllm info models/tiny-tales --block-size 16 --json");
+  sub->footer(std::string("Examples:\n"
+                          "  nanovllm info models/tiny-tales\n"
+                          "  nanovllm info models/tiny-tales --block-size 16 --json\n"
+                          "It reads config.json and the checkpoint's headers; the engine options "
+                          "change what it tells as they change a run.\n") +
+              kExitStatusHelp);
   sub->callback([&command, options] { command = [options] { return info(*options); }; });
 }
 

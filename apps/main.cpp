@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string>
 
 #include "commands.h"
 #include "nanovllm/base/error.h"
@@ -34,12 +35,14 @@ int run(int argc, char** argv) {
   CLI::App app("nanovllm: run language models from Hugging Face checkpoint folders", "nanovllm");
   app.set_version_flag("--version", "nanovllm " NANOVLLM_VERSION);
   app.require_subcommand(1);
-  app.footer(
-      "Examples:\n"
-      "  nanovllm generate models/tiny-tales --prompt \"Once upon a time\"\n"
-      "  nanovllm chat models/tiny-tales\n"
-      "  nanovllm info models/tiny-tales\n"
-      "'nanovllm COMMAND --help' tells more about each.");
+  app.get_formatter()->column_width(38);  // the longest option and its value
+  app.footer(std::string("Examples:\n"
+                         "  nanovllm generate models/tiny-tales --prompt \"Once upon a time\"\n"
+                         "  nanovllm chat models/tiny-tales\n"
+                         "  nanovllm info models/tiny-tales\n"
+                         "  nanovllm bench throughput models/tiny-tales --json\n"
+                         "'nanovllm COMMAND --help' tells more about each, with examples.\n") +
+             kExitStatusHelp);
   Command command;
   add_generate(app, command);
   add_chat(app, command);

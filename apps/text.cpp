@@ -174,7 +174,8 @@ void add_text_commands(CLI::App& app, Command& command) {
       "\"add_generation_prompt\": "
       "true}' |\n"
       "    nanovllm render models/tiny-tales\n"
-      "  nanovllm render chat_template.jinja --json < conversations.jsonl");
+      "  nanovllm render chat_template.jinja --json < conversations.jsonl\n"
+      "Exit status: 0 done; 2 where MODEL could not be read.");
 }
 
 }  // namespace nanovllm

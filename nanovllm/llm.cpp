@@ -66,9 +66,10 @@ LLMEngine& LLM::engine() const {
   return *engine_;
 }
 
-template <class Prompt>
-std::vector<RequestOutput> LLM::run_all(std::span<const Prompt> prompts, Params params,
-                                        std::optional<bool> use_tqdm) {
+template <TextOrTokens Prompt>
+std::vector<RequestOutput> LLM::generate_all(const std::vector<Prompt>& prompts,
+                                             std::span<const SamplingParams> params,
+                                             std::optional<bool> use_tqdm) {
   LLMEngine& e = engine();
   require(params.size() == 1 || params.size() == prompts.size(),
           "{} prompts and {} SamplingParams; give one, or one for each prompt", prompts.size(),
@@ -99,15 +100,12 @@ std::vector<RequestOutput> LLM::run_all(std::span<const Prompt> prompts, Params 
   return outputs;
 }
 
-std::vector<RequestOutput> LLM::generate_all(std::span<const std::string> prompts, Params params,
-                                             std::optional<bool> use_tqdm) {
-  return run_all(prompts, params, use_tqdm);
-}
-
-std::vector<RequestOutput> LLM::generate_all(std::span<const std::vector<int32_t>> prompts,
-                                             Params params, std::optional<bool> use_tqdm) {
-  return run_all(prompts, params, use_tqdm);
-}
+template std::vector<RequestOutput> LLM::generate_all(const std::vector<std::string>& prompts,
+                                                      std::span<const SamplingParams> params,
+                                                      std::optional<bool> use_tqdm);
+template std::vector<RequestOutput> LLM::generate_all(
+    const std::vector<std::vector<int32_t>>& prompts, std::span<const SamplingParams> params,
+    std::optional<bool> use_tqdm);
 
 std::vector<RequestOutput> LLM::generate(const std::vector<std::string>& prompts,
                                          const SamplingParams& sampling_params,

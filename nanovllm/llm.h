@@ -48,6 +48,10 @@ class __attribute__((visibility("default"))) LLMTokenizer {
   std::unique_ptr<Parts> parts_;
 };
 
+/// What a prompt can be.
+template <class T>
+concept TextOrTokens = std::same_as<T, std::string> || std::same_as<T, std::vector<int32_t>>;
+
 /// A model ready to generate: `LLM llm("models/tiny-tales"); llm.generate({"Once upon a
 /// time"})[0].text`. One thread at a time uses it. Every member throws UserError for a caller's
 /// mistake and EngineDead when the engine broke.
@@ -70,7 +74,7 @@ class __attribute__((visibility("default"))) LLM {
                                       std::optional<bool> use_tqdm = std::nullopt);
   /// The same with SamplingParams for each prompt. (A template, so that the braces in
   /// generate(prompts, {.max_tokens = 2}) can only be one SamplingParams.)
-  template <class Prompt, std::same_as<SamplingParams> Params>
+  template <TextOrTokens Prompt, std::same_as<SamplingParams> Params>
   std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,
                                       const std::vector<Params>& sampling_params,
                                       std::optional<bool> use_tqdm = std::nullopt) {
@@ -109,14 +113,11 @@ class __attribute__((visibility("default"))) LLM {
 
  private:
   LLMEngine& engine() const;
-  using Params = std::span<const SamplingParams>;  // one, or one for each prompt
-  std::vector<RequestOutput> generate_all(std::span<const std::string> prompts, Params params,
+  /// `sampling_params`: one, or one for each prompt. The library holds it for both kinds.
+  template <TextOrTokens Prompt>
+  std::vector<RequestOutput> generate_all(const std::vector<Prompt>& prompts,
+                                          std::span<const SamplingParams> sampling_params,
                                           std::optional<bool> use_tqdm);
-  std::vector<RequestOutput> generate_all(std::span<const std::vector<int32_t>> prompts,
-                                          Params params, std::optional<bool> use_tqdm);
-  template <class Prompt>
-  std::vector<RequestOutput> run_all(std::span<const Prompt> prompts, Params params,
-                                     std::optional<bool> use_tqdm);
 
   std::unique_ptr<LLMEngine> engine_;
   LLMTokenizer tokenizer_;

@@ -41,6 +41,8 @@ void check_limits(std::string_view text, const std::string& where) {
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& where) {
+  const size_t nul = text.find('\0');  // nlohmann's parser takes one for the end of the text
+  require(nul == std::string_view::npos, "{}: not valid JSON: a NUL at byte {}", where, nul);
   check_limits(text, where);
   try {
     return Json::parse(text.begin(), text.end());

@@ -154,6 +154,8 @@ std::map<std::string, SafetensorsEntry> parse_safetensors(std::string_view file,
 }
 
 nlohmann::json parse_sorted_json(std::string_view text, const std::string& where) {
+  const size_t nul = text.find('\0');  // the parser takes one for the end of the text
+  require(nul == std::string_view::npos, "{}: not valid JSON: a NUL at byte {}", where, nul);
   NameCheck names(where);
   nlohmann::json::sax_parse(text.begin(), text.end(), &names);
   return nlohmann::json::parse(text.begin(), text.end());

@@ -1,7 +1,8 @@
+#include "nanovllm/text/jinja_parser.h"
+
 #include <algorithm>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/text/jinja_parser.h"
 #include "nanovllm/text/jinja_text.h"
 
 namespace nanovllm::jinja {

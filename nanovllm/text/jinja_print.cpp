@@ -1,7 +1,7 @@
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "nanovllm/text/jinja_builtins.h"
 #include "nanovllm/text/jinja_text.h"

@@ -35,6 +35,10 @@ class Scanner {
     while (p_ < end_ && (*p_ == ' ' || *p_ == '\n' || *p_ == '\r' || *p_ == '\t')) ++p_;
     return p_ < end_ ? *p_ : '\0';
   }
+  bool at_end() {
+    peek();  // also 0 for a NUL in the text
+    return p_ == end_;
+  }
   bool take_if(char c) {
     if (peek() != c) return false;
     ++p_;
@@ -172,7 +176,7 @@ TokenizerJson read_tokenizer_json(std::string_view text, const std::string& wher
     Json& model = out.fields["model"] = Json::object();
     scanner.object([&](std::string_view model_key) { read_model(model, model_key); });
   });
-  if (scanner.peek() != '\0') scanner.fail_here("the end of the text");
+  if (!scanner.at_end()) scanner.fail_here("the end of the text");
   return out;
 }
 

@@ -12,6 +12,7 @@ namespace nanovllm::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const std::string kSource = NANOVLLM_SOURCE_DIR;
 const std::string kTinyTales = kSource + "/models/tiny-tales";
@@ -172,17 +173,38 @@ TEST(Generate, RefusalsAreOneClearLine) {
   expect_refused({}, "subcommand");
 }
 
-TEST(Generate, HelpTeachesByExample) {
-  for (const std::vector<std::string>& args : {std::vector<std::string>{"--help"},
-                                               {"generate", "--help"},
-                                               {"info", "--help"},
-                                               {"bench", "throughput", "--help"},
-                                               {"bench", "latency", "--help"}}) {
+TEST(Help, TeachesByExampleAndTellsTheExitStatus) {
+  for (const std::vector<std::string>& command : {std::vector<std::string>{},
+                                                  {"generate"},
+                                                  {"chat"},
+                                                  {"tokenize"},
+                                                  {"detokenize"},
+                                                  {"render"},
+                                                  {"info"},
+                                                  {"bench", "throughput"},
+                                                  {"bench", "latency"}}) {
+    std::vector<std::string> args = command;
+    args.emplace_back("--help");
     const Result r = run(args);
     EXPECT_EQ(r.status, 0);
-    EXPECT_THAT(r.out, HasSubstr("Example"));
+    EXPECT_THAT(r.out, HasSubstr("Examples:\n  "));
+    EXPECT_THAT(r.out, HasSubstr("Exit status: 0 "));
+    // Values are called by what they are.
+    EXPECT_THAT(r.out, Not(HasSubstr(" INT")));
+    EXPECT_THAT(r.out, Not(HasSubstr(" FLOAT")));
   }
   EXPECT_THAT(run({"--version"}).out, HasSubstr("nanovllm "));
+}
+
+TEST(Help, ChatOffersWhatAConversationCanUse) {
+  const std::string generate = run({"generate", "--help"}).out, chat = run({"chat", "--help"}).out;
+  EXPECT_THAT(generate, HasSubstr("--max-tokens TOKENS=64"));
+  EXPECT_THAT(chat, HasSubstr("--max-tokens TOKENS "));
+  for (const char* option : {"  --n ", "  --logprobs ", "  --prompt-logprobs "}) {
+    EXPECT_THAT(generate, HasSubstr(option));
+    EXPECT_THAT(chat, Not(HasSubstr(option)));
+  }
+  expect_refused({"chat", kTinyTales, "--n", "2"}, "--n");
 }
 
 TEST(Generate, InterruptKeepsWhatWasPrinted) {

@@ -111,6 +111,29 @@ TEST(ChatCommand, SamplingValuesOfTheCheckpointHoldUnlessAnOptionSetsThem) {
   EXPECT_GT(chat({"--temperature", "0", "--max-tokens", "30"}).size(), greedy.size());
 }
 
+TEST(ChatCommand, RefusalsOfOptionsDoNotNameTheCheckpointsFile) {
+  const auto chat = [](std::vector<std::string> options) {
+    options.insert(options.begin(), {"chat", kTinyTales, "--sample-seed", "4"});
+    return run(options, "introduce yourself\n");
+  };
+  const auto expect_refused = [&](const std::vector<std::string>& options,
+                                  const std::string& error) {
+    const Result r = chat(options);
+    EXPECT_EQ(r.status, 2);
+    EXPECT_EQ(r.err, "error: " + error + "\n");
+    EXPECT_EQ(r.out, "");
+  };
+  expect_refused({"--temperature", "-1"}, "temperature is -1; it must be at least 0");
+  expect_refused({"--min-tokens", "10", "--max-tokens", "9"},
+                 "min_tokens is 10; it must be at most max_tokens, 9");
+  expect_refused({"--generation-config", "none"},
+                 "--generation-config is 'none'; it must be auto or vllm");
+  // An answer has no limit of its own, so that its least length has none either.
+  const Result r = chat({"--min-tokens", "100"});
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_GT(r.out.size(), 200u);
+}
+
 TEST(ChatCommand, WhatItCannotDoIsOneLineAndTheConversationGoesOn) {
   const Result r = run({"chat", kTinyTales, "--max-model-len", "64", "--max-tokens", "5"},
                        "/foo\n" + std::string(4'000, 'x') + "\nhello\n");

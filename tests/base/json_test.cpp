@@ -1,5 +1,6 @@
 #include "nanovllm/base/json.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,6 +26,17 @@ TEST(Json, WhatIsNoJsonIsRefusedWithItsPlace) {
        {"", "{", "[1,]", "{\"a\" 1}", "nul", "\"\\ud800\"", "\"\x80\"", "1 2", "]"})
     expect_refused(text, "here: not valid JSON");
   expect_refused("[1e400]", "too large for a double");
+}
+
+TEST(Json, EndsWithItsTextAndNotAtANul) {
+  EXPECT_EQ(parse_json("[1] \t\r\n", "here"), Json({1}));
+  const std::string nul(1, '\0');
+  for (const std::string& text : {"[1]" + nul, "[1]" + nul + "]", "[1" + nul + "]", nul,
+                                  "\"a" + nul + "b\"", "1" + nul + "2"})
+    expect_refused(text, fmt::format("here: not valid JSON: a NUL at byte {}", text.find('\0')));
+  for (const char* text : {"[1]]", "[1] x", "[1],", "{}{}"})
+    expect_refused(text, "here: not valid JSON: parse error");
+  EXPECT_EQ(parse_json(R"("a\u0000b")", "here").get<std::string>(), "a" + nul + "b");
 }
 
 TEST(Json, DepthAndKeysAreBounded) {

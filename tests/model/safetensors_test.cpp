@@ -52,6 +52,11 @@ TEST(Safetensors, ReadsAHeader) {
   EXPECT_TRUE(parse_safetensors(safetensors_file("{}", ""), "x").empty());
 }
 
+TEST(Safetensors, RefusesWhatFollowsTheHeadersJson) {
+  EXPECT_THAT(header_error(std::string_view("{}\0", 3), 0), HasSubstr("a NUL at byte 2"));
+  EXPECT_THAT(header_error("{} x", 0), HasSubstr("not valid JSON at byte 4"));
+}
+
 // Regression 33: what a header can claim.
 TEST(Safetensors, RefusesAHeaderLengthThatTheFileDoesNotHave) {
   for (const uint64_t length : {UINT64_MAX, UINT64_MAX - 7, UINT64_MAX - 8, uint64_t{1} << 63,

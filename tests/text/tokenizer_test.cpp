@@ -335,6 +335,49 @@ TEST(TokenizerJson, NamesWhatIsNotSupported) {
           "ByteFallback");
 }
 
+TEST(TokenizerJson, FieldsOfAnObjectAreBounded) {
+  // Fields::json() has 5 beside the model, and the model 1 beside its vocabulary and merges.
+  const auto file = [](int num_fields, int num_model_fields) {
+    Fields fields;
+    for (int i = 1; i < num_model_fields; ++i)
+      fields.model += ", \"x" + std::to_string(i) + "\": 0";
+    std::string json = fields.json();
+    for (int i = 5; i < num_fields; ++i) json.insert(1, "\"x" + std::to_string(i) + "\": 0, ");
+    return json;
+  };
+  EXPECT_EQ(error_of(file(1000, 1000)), "no error");
+  EXPECT_THAT(error_of(file(1001, 1)), HasSubstr("an object with more than 1000 keys"));
+  EXPECT_THAT(error_of(file(6, 1001)), HasSubstr("an object with more than 1000 keys"));
+}
+
+TEST(TokenizerJson, ComponentsAreBoundedAlsoInNestedSequences) {
+  const std::string nfc = R"({"type": "NFC"})";
+  const std::string bytes =
+      R"({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false})";
+  const auto flat = [](const std::string& component, const std::string& list_key, int count) {
+    std::string list = component;
+    for (int n = 1; n < count; ++n) list += ", " + component;
+    return R"({"type": "Sequence", ")" + list_key + "\": [" + list + "]}";
+  };
+  EXPECT_EQ(error_of(Fields{.normalizer = flat(nfc, "normalizers", 100)}.json()), "no error");
+  for (const std::string& json :
+       {Fields{.normalizer = flat(nfc, "normalizers", 101)}.json(),
+        Fields{.normalizer = R"({"type": "Sequence", "normalizers": [)" +
+                             flat(nfc, "normalizers", 60) + ", " + flat(nfc, "normalizers", 41) +
+                             "]}"}
+            .json(),
+        Fields{.pre_tokenizer = flat(bytes, "pretokenizers", 101)}.json(),
+        Fields{.post_processor = flat(bytes, "processors", 101)}.json(),
+        Fields{.decoder = flat(R"({"type": "Fuse"})", "decoders", 101)}.json()})
+    EXPECT_THAT(error_of(json), HasSubstr("more than 100 components"));
+}
+
+TEST(TokenizerJson, NothingMayFollowTheObject) {
+  EXPECT_EQ(error_of(Fields{}.json() + " \n"), "no error");
+  for (const std::string& rest : {std::string("x"), std::string(1, '\0'), std::string("{}")})
+    EXPECT_THAT(error_of(Fields{}.json() + rest), HasSubstr("not valid JSON: the end of the text"));
+}
+
 TEST(TokenizerConfig, AddsAndReplacesAddedTokens) {
   const auto folder = std::filesystem::path(::testing::TempDir()) / "tokenizer_config";
   std::filesystem::create_directories(folder);
