@@ -1,0 +1,170 @@
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "two_backends.h"
+
+namespace nanovllm {
+namespace {
+
+struct Seq {
+  int32_t num_new, context;
+};
+struct Shape {
+  int64_t head_dim, group, num_kv_heads, block_size;
+  DType dtype;
+};
+
+/// Fills a cache through rope_and_store, then computes new tokens over it, on both backends.
+class GpuAttention : public TwoBackends {
+ protected:
+  void check(const Shape& shape, const std::vector<Seq>& seqs) {
+    const std::string what =
+        fmt::format("head_dim {}, group {}, block {}, {}, {} sequences, first {} of {}",
+                    shape.head_dim, shape.group, shape.block_size, dtype_name(shape.dtype),
+                    seqs.size(), seqs[0].num_new, seqs[0].context);
+    const auto num_seqs = static_cast<int64_t>(seqs.size());
+    int64_t num_blocks = 1, max_blocks = 1, longest = 0;
+    for (const Seq& seq : seqs) {
+      const int64_t blocks = (seq.context + shape.block_size - 1) / shape.block_size;
+      num_blocks += blocks;
+      max_blocks = std::max(max_blocks, blocks);
+      longest = std::max<int64_t>(longest, seq.context);
+    }
+    KvCache kv[2];
+    Buffer memory[2], tables[2];
+    SlotTables slots[2];
+    Backend* const backends[2] = {cpu.get(), gpu.get()};
+    for (int b = 0; b < 2; ++b) {
+      kv[b] = {.dtype = shape.dtype,
+               .num_layers = 2,
+               .num_blocks = num_blocks,
+               .block_size = shape.block_size,
+               .num_kv_heads = shape.num_kv_heads,
+               .head_dim = shape.head_dim};
+      const size_t bytes = kv[b].block_bytes() * static_cast<size_t>(num_blocks);
+      memory[b] = backends[b]->allocate(bytes);
+      const std::vector<char> poison(bytes, static_cast<char>(0xff));  // NaN
+      backends[b]->upload(memory[b].get(), poison.data(), bytes);
+      kv[b].data = memory[b].get();
+      tables[b] = backends[b]->allocate(static_cast<size_t>(num_seqs * (max_blocks + 1)) * 4);
+      auto* const ints = static_cast<int32_t*>(tables[b].get());
+      slots[b].block_tables = {ints, DType::kI32, num_seqs, max_blocks};
+      slots[b].last_tokens = {ints + num_seqs * max_blocks, DType::kI32, num_seqs};
+    }
+    std::vector<int32_t> order(static_cast<size_t>(num_blocks)), table;
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random);
+    const Twin cos = make({nullptr, DType::kF32, longest, shape.head_dim / 2});
+    const Twin sin = make({nullptr, DType::kF32, longest, shape.head_dim / 2});
+    const Twin norm = make({nullptr, DType::kF32, shape.head_dim});
+    const int64_t num_heads = shape.group * shape.num_kv_heads;
+    const int64_t columns = (num_heads + 2 * shape.num_kv_heads) * shape.head_dim;
+
+    for (const bool prompt : {true, false}) {
+      HostBatch host;
+      host.cu_seqlens_q = {0};
+      size_t next = 0;
+      for (int32_t s = 0; s < num_seqs; ++s) {
+        const Seq& seq = seqs[static_cast<size_t>(s)];
+        // A slot is not the sequence's place in the batch.
+        const auto slot = static_cast<int32_t>(num_seqs - 1 - s);
+        const int32_t first = prompt ? 0 : seq.context - seq.num_new;
+        const int32_t last = prompt ? seq.context - seq.num_new : seq.context;
+        const size_t first_block = next;
+        for (int64_t i = 0; i * shape.block_size < seq.context; ++i, ++next)
+          if (prompt)
+            host.block_updates.push_back({slot, static_cast<int32_t>(i), order[next]});
+        if (first == last) continue;
+        for (int32_t p = first; p < last; ++p) {
+          host.input_ids.push_back(0);
+          host.positions.push_back(p);
+          host.slot_mapping.push_back(static_cast<int32_t>(
+              order[first_block + static_cast<size_t>(p / shape.block_size)] * shape.block_size +
+              p % shape.block_size));
+        }
+        host.cu_seqlens_q.push_back(static_cast<int32_t>(host.input_ids.size()));
+        host.context_lens.push_back(last);
+        host.seq_slots.push_back(slot);
+      }
+      const auto num_tokens = static_cast<int64_t>(host.input_ids.size());
+      if (num_tokens == 0) {
+        // The tables are still to be filled.
+        host.input_ids = {0};
+        host.positions = {0};
+        host.slot_mapping = {-1};
+        host.cu_seqlens_q = {0, 1};
+        host.context_lens = {1};
+        host.seq_slots = {0};
+      }
+      const Twin qkv = make({nullptr, shape.dtype, std::max<int64_t>(num_tokens, 1), columns});
+      const Twin out = make(
+          {nullptr, shape.dtype, std::max<int64_t>(num_tokens, 1), num_heads * shape.head_dim}, 0);
+      for (int b = 0; b < 2; ++b) {
+        HostBatch mine = host;
+        const Batch batch = backends[b]->begin_step(mine, slots[b], kv[b]);
+        if (num_tokens == 0) continue;
+        const auto on = [&](const Twin& t) { return b == 0 ? t.on_cpu : t.on_gpu; };
+        backends[b]->rope_and_store({.qkv = on(qkv),
+                                     .q_norm = on(norm),
+                                     .k_norm = on(norm),
+                                     .cos = on(cos),
+                                     .sin = on(sin),
+                                     .num_heads = num_heads,
+                                     .eps = 1e-6f,
+                                     .layer = 1},
+                                    kv[b], batch);
+        if (prompt) continue;
+        backends[b]->attention(
+            {.out = on(out),
+             .qkv = on(qkv),
+             .num_heads = num_heads,
+             .scale = 1 / std::sqrt(static_cast<float>(shape.head_dim)),
+             .layer = 1},
+            kv[b], batch);
+      }
+      if (!prompt) expect_equal(out, what, shape.dtype == DType::kF32 ? 5e-5 : 1.5e-2);
+    }
+  }
+};
+
+constexpr DType kDTypes[] = {DType::kBF16, DType::kF16, DType::kF32};
+
+TEST_P(GpuAttention, HeadDimsAndGroups) {
+  for (const DType dtype : kDTypes)
+    for (const int64_t head_dim : {8, 32, 64, 80, 96, 128, 256})
+      for (const int64_t group : {1, 2, 3, 4, 7, 8, 16})
+        check({head_dim, group, 2, 64, dtype}, {{1, 1}, {1, 130}, {5, 70}, {64, 64}, {1, 64}});
+}
+
+TEST_P(GpuAttention, BlockSizesAndLengthsAtTheirEdges) {
+  for (const int64_t block_size : {16, 64, 256, 1024})
+    for (const int32_t length : {15, 16, 17, 63, 64, 65, 255, 256, 257, 1023, 1024, 1025})
+      check({128, 2, 2, block_size, DType::kBF16},
+            {{1, length}, {2, length}, {length, length}, {length / 2, length}, {1, 1}});
+}
+
+TEST_P(GpuAttention, LongContexts) {
+  check({128, 2, 1, 64, DType::kBF16}, {{1, 40000}, {1, 3}, {1, 8192}, {1, 20001}});
+  check({128, 4, 2, 64, DType::kBF16}, {{1, 40000}});
+  check({64, 8, 1, 16, DType::kF16}, {{130, 10000}, {1, 9999}});
+  check({128, 2, 1, 256, DType::kF32}, {{1, 12345}});
+}
+
+TEST_P(GpuAttention, RaggedBatches) {
+  for (const int64_t num_seqs : {7, 64, 300, 512}) {
+    std::vector<Seq> decodes, mixed;
+    for (int64_t s = 0; s < num_seqs; ++s) {
+      const auto context = static_cast<int32_t>(1 + random() % 700);
+      decodes.push_back({1, context});
+      mixed.push_back({s % 3 == 0 ? 1 + static_cast<int32_t>(random() % context) : 1, context});
+    }
+    check({128, 2, 2, 64, DType::kBF16}, decodes);
+    check({128, 4, 1, 16, DType::kBF16}, mixed);
+  }
+}
+
+NANOVLLM_BOTH_KERNELS(GpuAttention);
+
+}  // namespace
+}  // namespace nanovllm

@@ -1,0 +1,118 @@
+#include <fmt/format.h>
+
+#include "two_backends.h"
+
+namespace nanovllm {
+namespace {
+
+constexpr DType kDTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
+
+using GpuRows = TwoBackends;
+
+TEST_P(GpuRows, RmsNorm) {
+  for (const DType dtype : kDTypes)
+    for (const int64_t width : {8, 72, 172, 1024, 5120, 12288})
+      for (const int64_t rows : {1, 3, 300}) {
+        const Twin x = make({nullptr, dtype, rows, width}), out = make({nullptr, dtype, rows, width}, 0);
+        const Twin weight = make({nullptr, DType::kF32, width});
+        gpu->rms_norm(out.on_gpu, x.on_gpu, {weight.on_gpu, 1e-6f});
+        cpu->rms_norm(out.on_cpu, x.on_cpu, {weight.on_cpu, 1e-6f});
+        expect_equal(out, fmt::format("{} [{}, {}]", dtype_name(dtype), rows, width));
+        EXPECT_EQ(from_gpu(x.on_gpu), x.host) << "the residual needs its input";
+      }
+}
+
+TEST_P(GpuRows, SiluMul) {
+  for (const DType dtype : kDTypes)
+    for (const int64_t width : {1, 12, 172, 3072})
+      for (const int64_t rows : {1, 3, 600}) {
+        const Twin x = make({nullptr, dtype, rows, 2 * width}, 4);
+        const Twin out = make({nullptr, dtype, rows, width}, 0);
+        gpu->silu_mul(out.on_gpu, x.on_gpu);
+        cpu->silu_mul(out.on_cpu, x.on_cpu);
+        expect_equal(out, fmt::format("{} [{}, {}]", dtype_name(dtype), rows, width));
+      }
+}
+
+TEST_P(GpuRows, GatherAndEmbed) {
+  for (const DType dtype : kDTypes)
+    for (const int64_t width : {8, 12, 1024}) {
+      const Twin table = make({nullptr, dtype, 50, width}), out = make({nullptr, dtype, 5, width}, 0);
+      const Twin ids = make(std::vector<int32_t>{49, 0, 7, 7, 31});
+      gpu->gather_rows(out.on_gpu, table.on_gpu, ids.on_gpu);
+      cpu->gather_rows(out.on_cpu, table.on_cpu, ids.on_cpu);
+      EXPECT_EQ(from_gpu(out.on_gpu), out.host);
+      const WeightPtr weight = gpu->pack(std::span(&table.on_cpu, 1), dtype, kForEmbedding);
+      gpu->embed(out.on_gpu, *weight, ids.on_gpu);
+      EXPECT_EQ(from_gpu(out.on_gpu), out.host);
+    }
+}
+
+/// n, k of products in published models and odd ones.
+constexpr std::pair<int64_t, int64_t> kShapes[] = {{1024, 2048}, {4096, 1024}, {192, 64},
+                                                   {256, 12288}, {80, 72},     {24, 40}};
+constexpr int64_t kTokens[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64, 100, 257};
+
+TEST_P(GpuRows, Matmul) {
+  for (const DType dtype : kDTypes)
+    for (const auto& [n, k] : kShapes) {
+      const Twin w = make({nullptr, dtype, n, k}, 0.05f);
+      const Twin bias = make({nullptr, DType::kF32, n});
+      const Tensor parts[] = {w.on_cpu.rows(0, n / 4), w.on_cpu.rows(n / 4, n - n / 4)};
+      const WeightPtr on_gpu = gpu->pack(parts, dtype, kForMatmul);
+      const WeightPtr on_cpu = cpu->pack(parts, dtype, kForMatmul);
+      const Twin weight = make({nullptr, DType::kF32, k});
+      for (const int64_t tokens : kTokens) {
+        const std::string what = fmt::format("{} [{}, {}, {}]", dtype_name(dtype), tokens, n, k);
+        const Twin x = make({nullptr, dtype, tokens, k});
+        const Twin out = make({nullptr, dtype, tokens, n}, 0);
+        for (const bool biased : {false, true}) {
+          gpu->matmul(out.on_gpu, x.on_gpu, *on_gpu, biased ? bias.on_gpu : Tensor());
+          cpu->matmul(out.on_cpu, x.on_cpu, *on_cpu, biased ? bias.on_cpu : Tensor());
+          expect_equal(out, what);
+        }
+        const Twin hidden = make({nullptr, dtype, tokens, k}, 0);
+        gpu->norm_matmul(out.on_gpu, x.on_gpu, {weight.on_gpu, 1e-6f}, *on_gpu, bias.on_gpu,
+                         hidden.on_gpu);
+        cpu->norm_matmul(out.on_cpu, x.on_cpu, {weight.on_cpu, 1e-6f}, *on_cpu, bias.on_cpu,
+                         hidden.on_cpu);
+        expect_equal(out, "norm, " + what);
+        const Twin residual = make({nullptr, dtype, tokens, n});
+        const Twin delta = make({nullptr, dtype, tokens, n}, 0);
+        gpu->add_matmul(residual.on_gpu, x.on_gpu, *on_gpu, delta.on_gpu);
+        cpu->add_matmul(residual.on_cpu, x.on_cpu, *on_cpu, delta.on_cpu);
+        expect_equal(residual, "add, " + what);
+        const Twin half = make({nullptr, dtype, tokens, n / 2}, 0);
+        gpu->norm_swiglu(half.on_gpu, x.on_gpu, {weight.on_gpu, 1e-6f}, *on_gpu, hidden.on_gpu,
+                         out.on_gpu);
+        cpu->norm_swiglu(half.on_cpu, x.on_cpu, {weight.on_cpu, 1e-6f}, *on_cpu, hidden.on_cpu,
+                         out.on_cpu);
+        expect_equal(half, "swiglu, " + what, dtype == DType::kBF16 ? 2e-2 : 0);
+        const Twin logits = make({nullptr, DType::kF32, tokens, n}, 0);
+        gpu->matmul(logits.on_gpu, x.on_gpu, *on_gpu);
+        cpu->matmul(logits.on_cpu, x.on_cpu, *on_cpu);
+        expect_equal(logits, "float32 logits, " + what, 1e-4);
+      }
+    }
+}
+
+TEST_P(GpuRows, WeightsOfAnyDtypeAndStride) {
+  for (const DType from : kDTypes)
+    for (const DType to : kDTypes) {
+      Twin w = make({nullptr, from, 64, 128});
+      Tensor part = w.on_cpu;
+      part.shape[1] = 96;  // strided: 96 of 128 columns
+      const WeightPtr on_gpu = gpu->pack(std::span(&part, 1), to, kForMatmul | kForEmbedding);
+      const WeightPtr on_cpu = cpu->pack(std::span(&part, 1), to, kForMatmul | kForEmbedding);
+      const Twin ids = make(std::vector<int32_t>{0, 63, 5});
+      const Twin out = make({nullptr, to, 3, 96}, 0);
+      gpu->embed(out.on_gpu, *on_gpu, ids.on_gpu);
+      cpu->embed(out.on_cpu, *on_cpu, ids.on_cpu);
+      expect_equal(out, fmt::format("{} to {}", dtype_name(from), dtype_name(to)), 1e-9);
+    }
+}
+
+NANOVLLM_BOTH_KERNELS(GpuRows);
+
+}  // namespace
+}  // namespace nanovllm

@@ -1,0 +1,161 @@
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "../ops/sampler_reference.h"
+#include "two_backends.h"
+
+namespace nanovllm {
+namespace {
+
+class GpuSampler : public TwoBackends {
+ protected:
+  /// Draws on both backends; the tokens by row. A step of as many sequences as rows.
+  std::vector<int32_t> draw(Backend& backend, Tensor logits, const std::vector<SampleRow>& rows,
+                            std::vector<RowStatus>& status) {
+    const auto num_rows = static_cast<int64_t>(rows.size());
+    const Buffer memory = backend.allocate(static_cast<size_t>(2 * num_rows) * sizeof(int32_t));
+    auto* const ints = static_cast<int32_t*>(memory.get());
+    const SlotTables slots = {{ints, DType::kI32, num_rows, 1},
+                              {ints + num_rows, DType::kI32, num_rows}};
+    const KvCache kv = {.dtype = DType::kF32,
+                        .num_layers = 1,
+                        .num_blocks = 1,
+                        .block_size = 16,
+                        .num_kv_heads = 1,
+                        .head_dim = 8};
+    HostBatch host;
+    std::vector<int32_t> all(rows.size());
+    std::iota(all.begin(), all.end(), 0);
+    host.input_ids.assign(rows.size(), 0);
+    host.positions = host.input_ids;
+    host.slot_mapping.assign(rows.size(), -1);
+    host.context_lens.assign(rows.size(), 1);
+    host.cu_seqlens_q = all;
+    host.cu_seqlens_q.push_back(static_cast<int32_t>(rows.size()));
+    host.seq_slots = host.sample_rows = host.sample_slots = all;
+    host.samples = rows;
+    const Batch batch = backend.begin_step(host, slots, kv);
+    backend.sample(logits, batch);
+    backend.finish_sample(logits, batch);
+    std::vector<int32_t> tokens(rows.size()), last(rows.size());
+    status.resize(rows.size());
+    backend.fetch_samples(tokens, status);
+    backend.download(last.data(), slots.last_tokens.data, last.size() * sizeof(int32_t));
+    EXPECT_EQ(last, tokens) << "the slots' last tokens";
+    return tokens;
+  }
+};
+
+TEST_P(GpuSampler, DrawsWhatTheCpuDraws) {
+  std::vector<TokenCount> counts = {{3, 2}, {5, 0}, {40, 1}};
+  std::vector<TokenBias> biases = {{7, 2.5f}, {3, -1}};
+  std::vector<int32_t> masked = {0, 9, 30}, allowed = {2, 3, 5, 7, 11, 13, 40};
+  for (const int64_t vocab : {41, 512, 8192, 151936}) {
+    std::vector<SampleRow> rows;
+    for (const float temperature : {0.0f, 0.3f, 1.0f, 2.0f})
+      for (const int32_t top_k : {0, 1, 5, 50})
+        for (const float top_p : {1.0f, 0.9f, 0.2f})
+          for (const float min_p : {0.0f, 0.05f}) {
+            SampleRow row = {.temperature = temperature,
+                             .top_p = top_p,
+                             .min_p = min_p,
+                             .top_k = top_k,
+                             .seed = random() * 0x9e3779b97f4a7c15u,
+                             .position = static_cast<uint32_t>(random() % 1000),
+                             .choice = static_cast<uint32_t>(random() % 3)};
+            if (rows.size() % 3 == 0) {
+              row.counts = counts;
+              row.presence_penalty = 0.5f;
+              row.frequency_penalty = 0.25f;
+              row.repetition_penalty = 1.3f;
+            }
+            if (rows.size() % 4 == 0) row.biases = biases;
+            if (rows.size() % 5 == 0) row.masked_ids = masked;
+            if (rows.size() % 7 == 0) row.allowed_ids = allowed;
+            rows.push_back(row);
+          }
+    const Twin logits = make({nullptr, DType::kF32, static_cast<int64_t>(rows.size()), vocab}, 3);
+    std::vector<RowStatus> on_gpu, on_cpu;
+    EXPECT_EQ(draw(*gpu, logits.on_gpu, rows, on_gpu), draw(*cpu, logits.on_cpu, rows, on_cpu))
+        << vocab;
+    EXPECT_EQ(on_gpu, on_cpu);
+    EXPECT_EQ(from_gpu(logits.on_gpu), logits.host) << "the logits stay as they are";
+  }
+}
+
+TEST_P(GpuSampler, ManyPlainRowsAgree) {
+  for (const int64_t num_rows : {1, 2, 17, 256}) {
+    std::vector<SampleRow> rows(static_cast<size_t>(num_rows));
+    for (SampleRow& row : rows)
+      row = {.temperature = 0.6f, .seed = random(), .position = static_cast<uint32_t>(random())};
+    const Twin logits = make({nullptr, DType::kF32, num_rows, 32000}, 2);
+    std::vector<RowStatus> status;
+    EXPECT_EQ(draw(*gpu, logits.on_gpu, rows, status), draw(*cpu, logits.on_cpu, rows, status));
+  }
+}
+
+TEST_P(GpuSampler, TiesGoToTheLowerId) {
+  Twin logits = make({nullptr, DType::kF32, 4, 1000}, 1);
+  for (int64_t i = 0; i < 4000; ++i) set(logits.host.data(), DType::kF32, i, i % 7 == 0 ? 2 : 1);
+  gpu->upload(logits.on_gpu.data, logits.host.data(), logits.host.size());
+  const std::vector<SampleRow> rows = {{.temperature = 0},
+                                       {.top_k = 3, .seed = 5},
+                                       {.top_p = 0.1f, .seed = 6},
+                                       {.top_p = 0.5f, .top_k = 500, .seed = 7}};
+  std::vector<RowStatus> status;
+  const std::vector<int32_t> tokens = draw(*gpu, logits.on_gpu, rows, status);
+  EXPECT_EQ(tokens, draw(*cpu, logits.on_cpu, rows, status));
+  EXPECT_EQ(tokens[0], 0);
+  EXPECT_LE(tokens[1], 14);
+}
+
+TEST_P(GpuSampler, RowsThatAreNotFiniteEndAlone) {
+  const int64_t vocab = 5000;
+  Twin logits = make({nullptr, DType::kF32, 8, vocab}, 1);
+  const auto put = [&](int64_t row, int64_t id, float x) {
+    set(logits.host.data(), DType::kF32, row * vocab + id, x);
+  };
+  put(1, 4999, std::nanf(""));
+  put(3, 0, INFINITY);
+  for (int64_t id = 0; id < vocab; ++id) put(5, id, -INFINITY);
+  put(6, 17, -INFINITY);
+  gpu->upload(logits.on_gpu.data, logits.host.data(), logits.host.size());
+  std::vector<SampleRow> rows(8);
+  for (size_t i = 0; i < rows.size(); ++i)
+    rows[i] = {.temperature = i % 2 == 0 ? 1.0f : 0.0f, .top_k = i == 1 ? 4 : 0, .seed = i};
+  std::vector<RowStatus> on_gpu, on_cpu;
+  EXPECT_EQ(draw(*gpu, logits.on_gpu, rows, on_gpu), draw(*cpu, logits.on_cpu, rows, on_cpu));
+  EXPECT_EQ(on_gpu, on_cpu);
+  EXPECT_EQ(on_gpu[1], RowStatus::kNotFinite);
+  EXPECT_EQ(on_gpu[0], RowStatus::kOk);
+}
+
+TEST_P(GpuSampler, LogprobsAreTheCpus) {
+  for (const int64_t vocab : {300, 151936}) {
+    const Twin logits = make({nullptr, DType::kF32, 9, vocab}, 3);
+    std::vector<int32_t> targets(9);
+    for (int32_t& id : targets) id = static_cast<int32_t>(random() % static_cast<uint64_t>(vocab));
+    for (const int64_t k : {0, 1, 20}) {
+      const size_t size = targets.size() * static_cast<size_t>(k + 1);
+      std::vector<int32_t> ids[2], ranks[2];
+      std::vector<float> logprobs[2];
+      for (int b = 0; b < 2; ++b) {
+        ids[b].resize(size);
+        logprobs[b].resize(size);
+        ranks[b].resize(targets.size());
+        (b == 0 ? *cpu : *gpu)
+            .token_logprobs(b == 0 ? logits.on_cpu : logits.on_gpu, targets, k, ids[b],
+                            logprobs[b], ranks[b]);
+      }
+      EXPECT_EQ(ids[0], ids[1]);
+      EXPECT_EQ(ranks[0], ranks[1]);
+      for (size_t i = 0; i < size; ++i) EXPECT_NEAR(logprobs[0][i], logprobs[1][i], 1e-5);
+    }
+  }
+}
+
+NANOVLLM_BOTH_KERNELS(GpuSampler);
+
+}  // namespace
+}  // namespace nanovllm
