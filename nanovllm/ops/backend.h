@@ -84,8 +84,9 @@ class Backend {
   virtual Batch begin_step(HostBatch& host, const SlotTables& slots, const KvCache& kv) = 0;
   /// Whether replay() pays: steps of one shape are then padded to a few sizes.
   virtual bool replays() const { return false; }
-  /// Does what `enqueue` enqueues. It may be called once for a `size` and its work repeated from
-  /// then on: with the same `size` it always enqueues the same, of batches of that many rows.
+  /// Does what `enqueue` enqueues: a step of `size` sequences with one new token each, all of whose
+  /// other keys are from steps before. It may be called once for a `size` and its work repeated from
+  /// then on.
   virtual void replay(int64_t /*size*/, const std::function<void()>& enqueue) { enqueue(); }
 
   // -- weights

@@ -59,8 +59,9 @@ Tensor ModelRunner::allocate_ints(int64_t count) {
 
 int64_t ModelRunner::replay_size(const StepInput& input) const {
   const auto num_rows = static_cast<int64_t>(input.rows().size());
-  if (!replays_ || num_rows > kMaxReplayRows || input.token_ids().size() != input.rows().size() ||
-      input.samples().size() != input.rows().size())
+  // A sequence that begins may share blocks that this very step fills.
+  if (!replays_ || num_rows > kMaxReplayRows || !input.setups().empty() ||
+      input.token_ids().size() != input.rows().size() || input.samples().size() != input.rows().size())
     return 0;
   for (size_t i = 0; i < input.rows().size(); ++i)
     if (input.samples()[i].row != static_cast<int32_t>(i) || input.rows()[i].want_logprobs != 0)

@@ -20,13 +20,20 @@ struct AttentionParams {
   float scale;
 };
 
+/// Where a block of decode attention begins.
+struct alignas(16) DecodeStart {
+  int32_t seq, head, tile;  // of the head's keys
+  int32_t context, slot, token;  // of the sequence: its keys, its row of block_tables, of T
+  int32_t unused[2];
+};
+
 /// How a step's decode attention is spread over the multiprocessors, made once a step and used by
 /// every layer. The keys of a sequence are cut into tiles of kDecodeTile; all tiles of all KV heads
 /// of all sequences with one new token stand in a row, and each block takes an equal piece of it.
 inline constexpr int kDecodeTile = 64;
 struct DecodePlan {
+  DecodeStart* starts;  // [num_blocks]
   int32_t* first_tile;  // [S + 1] where a sequence's tiles begin; the last entry is their number
-  int32_t* first_seq;   // [num_blocks] sequence of a block's first tile
   int num_blocks;       // of the grid
 };
 
@@ -38,12 +45,21 @@ struct DecodeScratch {
 /// Floats of DecodeScratch::partial.
 int64_t decode_partial_size(int num_blocks, int head_dim);
 
-/// Sequences with one new token, tiled layout, up to 16 query heads for a KV head. `portable` keeps
-/// to instructions that 8.0 has.
+struct DecodeOptions {
+  bool portable = false;  ///< keeps to instructions that 8.0 has
+  /// No key but each sequence's last is written in this step: the others may be read before the
+  /// kernel ahead ends.
+  bool old_keys = false;
+};
+/// Sequences with one new token, tiled layout, up to 16 query heads for a KV head.
 void decode_attention(Launch where, const AttentionParams& params, const DecodePlan& plan,
-                      const DecodeScratch& scratch, DType dtype, bool portable);
-/// Sequences with more than one new token, tiled layout.
+                      const DecodeScratch& scratch, DType dtype, DecodeOptions options);
+/// Sequences with more than one new token, tiled layout; on any GPU.
 void prefill_attention(Launch where, const AttentionParams& params, DType dtype);
+/// The same on Hopper. `counters` [kPrefillCounters] are zero between launches.
+void prefill_attention_sm90(Launch where, const AttentionParams& params, int32_t* counters,
+                            DType dtype);
+inline constexpr int kPrefillCounters = 2;
 /// All sequences, any layout and dtype; slow.
 void general_attention(Launch where, const AttentionParams& params, DType dtype);
 

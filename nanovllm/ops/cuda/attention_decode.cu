@@ -26,20 +26,13 @@ constexpr int kNumStages = std::max(2, 24576 / kStageBytes<kHeadDim>);
 /// A place in the row of tiles.
 struct Cursor {
   int seq, head, tile;
+  int context, slot, token;
   int num_tiles;  // of each head of the sequence
-  int context;
 
-  __device__ void enter(const AttentionParams& p, const int32_t* first_tile) {
-    while (first_tile[seq + 1] == first_tile[seq]) ++seq;
-    context = p.context_lens[seq];
+  __device__ explicit Cursor(const DecodeStart& start)
+      : seq(start.seq), head(start.head), tile(start.tile), context(start.context),
+        slot(start.slot), token(start.token) {
     num_tiles = (context + kDecodeTile - 1) / kDecodeTile;
-  }
-  __device__ void start(const AttentionParams& p, const DecodePlan& plan, int at) {
-    seq = plan.first_seq[blockIdx.x];
-    enter(p, plan.first_tile);
-    const int offset = at - plan.first_tile[seq];
-    head = offset / num_tiles;
-    tile = offset % num_tiles;
   }
   /// To the next tile, which there is.
   __device__ void advance(const AttentionParams& p, const DecodePlan& plan) {
@@ -47,8 +40,12 @@ struct Cursor {
     tile = 0;
     if (++head < p.layout.num_kv_heads) return;
     head = 0;
-    ++seq;
-    enter(p, plan.first_tile);
+    do ++seq;
+    while (plan.first_tile[seq + 1] == plan.first_tile[seq]);
+    context = p.context_lens[seq];
+    slot = p.seq_slots[seq];
+    token = p.cu_seqlens_q[seq];
+    num_tiles = (context + kDecodeTile - 1) / kDecodeTile;
   }
 };
 
@@ -56,22 +53,24 @@ struct Cursor {
 template <class T, int kHeadDim, bool kBulk>
 struct Loader {
   Cursor at;
-  int remaining;     // tiles of the block from `at` on
-  int num_issued = 0;
-  int block = 0;     // of the cache, that holds the tile at `at`
+  int remaining;  // tiles of the block from `at` on
   uint32_t ring, barriers;
+  int num_issued = 0;
+  int block = 0;  // of the cache, that holds the tile at `at`
 
-  __device__ bool mine() const {
-    return at.tile * kDecodeTile + static_cast<int>(threadIdx.x) / 32 * kKeys < at.context;
-  }
   __device__ int first_key() const {
     return at.tile * kDecodeTile + static_cast<int>(threadIdx.x) / 32 * kKeys;
+  }
+  __device__ bool mine() const { return first_key() < at.context; }
+  /// Whether the next copy brings the sequence's newest key.
+  __device__ bool brings_newest() const {
+    return remaining > 0 && first_key() + kKeys >= at.context;
   }
   /// Finds the next tile with keys for this warp, and its block ahead of the need.
   __device__ void seek(const AttentionParams& p, const DecodePlan& plan) {
     while (remaining > 0 && !mine()) step(p, plan);
     if (remaining > 0)
-      block = p.block_tables[int64_t{p.seq_slots[at.seq]} * p.max_blocks +
+      block = p.block_tables[int64_t{at.slot} * p.max_blocks +
                              first_key() / p.layout.block_size];
   }
   __device__ void step(const AttentionParams& p, const DecodePlan& plan) {
@@ -90,16 +89,16 @@ struct Loader {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
         if (lane == 0) {
           const uint32_t barrier = barriers + stage * 8;
-          barrier_expect(barrier, 2 * kHalf);
-          copy_bulk(to, k, kHalf, barrier);
-          copy_bulk(to + kHalf, v, kHalf, barrier);
+          hopper::barrier_arrive_expect(barrier, 2 * kHalf);
+          hopper::bulk_copy(to, k, kHalf, barrier);
+          hopper::bulk_copy(to + kHalf, v, kHalf, barrier);
         }
 #endif
       } else {
 #pragma unroll
         for (int i = 0; i < kHalf / 512; ++i) {
-          copy_async_16(to + i * 512 + lane * 16, k + i * 256 + lane * 8);
-          copy_async_16(to + kHalf + i * 512 + lane * 16, v + i * 256 + lane * 8);
+          hopper::async_copy16(to + i * 512 + lane * 16, k + i * 256 + lane * 8);
+          hopper::async_copy16(to + kHalf + i * 512 + lane * 16, v + i * 256 + lane * 8);
         }
       }
       ++num_issued;
@@ -112,7 +111,8 @@ struct Loader {
 
 template <class T, int kHeadDim, bool kBulk>
 __global__ void __launch_bounds__(kWarps * 32)
-    decode_kernel(const AttentionParams p, const DecodePlan plan, const DecodeScratch scratch) {
+    decode_kernel(const AttentionParams p, const DecodePlan plan, const DecodeScratch scratch,
+                  bool old_keys) {
   constexpr int kStages = kNumStages<kHeadDim>, kHalf = kStageBytes<kHeadDim> / 2;
   constexpr int kWidth = kHeadDim + 2;  // sums, maximum, sum of weights
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -124,26 +124,34 @@ __global__ void __launch_bounds__(kWarps * 32)
   const uint32_t ring = shared_address(shared) + warp * kStages * kStageBytes<kHeadDim>;
   if constexpr (kBulk) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (lane < kStages) barrier_init(shared_address(&barriers[warp][lane]), 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    if (lane < kStages) hopper::barrier_init(shared_address(&barriers[warp][lane]), 1);
+    hopper::fence_barrier_init();
     __syncwarp();
 #endif
   }
-  begin_kernel();
+  if (!old_keys) begin_kernel();
 
+  // The plan is older than the kernel before.
+  const DecodeStart start = plan.starts[blockIdx.x];
   const int num_all = plan.first_tile[p.num_seqs];
   const int piece = (num_all + gridDim.x - 1) / gridDim.x;
   const int begin = blockIdx.x * piece, end = min(begin + piece, num_all);
   if (begin >= end) return;
-  Cursor at;
-  at.start(p, plan, begin);
-  Loader<T, kHeadDim, kBulk> loader;
-  loader.at = at;
-  loader.remaining = end - begin;
-  loader.ring = ring;
-  loader.barriers = shared_address(&barriers[warp][0]);
+  Cursor at(start);
+  Loader<T, kHeadDim, kBulk> loader{.at = at,
+                                    .remaining = end - begin,
+                                    .ring = ring,
+                                    .barriers = shared_address(&barriers[warp][0])};
   loader.seek(p, plan);
-  for (int i = 0; i < kStages; ++i) loader.issue(p, plan);
+  bool waited = !old_keys;
+  for (int i = 0; i < kStages; ++i) {
+    if (!waited && loader.brings_newest()) {
+      begin_kernel();
+      waited = true;
+    }
+    loader.issue(p, plan);
+  }
+  if (!waited) begin_kernel();
 
   const float scale = p.scale * 1.44269504f;  // powers of two
   int num_used = 0;
@@ -159,7 +167,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   for (int position = begin; position < end;) {
     const int first_tile = at.tile, seq = at.seq, head = at.head, context = at.context;
     const int num_tiles = min(at.num_tiles - at.tile, end - position);
-    const int64_t token = p.cu_seqlens_q[seq];
+    const int64_t token = at.token;
     // Query rows beyond the group are zero.
     uint32_t q[kHeadDim / 16][4];
     {
@@ -187,7 +195,7 @@ __global__ void __launch_bounds__(kWarps * 32)
       const uint32_t k = ring + stage * kStageBytes<kHeadDim>, v = k + kHalf;
       if constexpr (kBulk) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-        barrier_wait(loader.barriers + stage * 8, num_used / kStages % 2);
+        hopper::barrier_wait(loader.barriers + stage * 8, num_used / kStages % 2);
 #endif
       } else {
         wait_copies<kStages - 1>();
@@ -223,8 +231,8 @@ __global__ void __launch_bounds__(kWarps * 32)
 #pragma unroll
         for (int i = 0; i < 4; ++i) w[i] = exp2f(s[i / 2][2 * half + i % 2] * scale - m);
         sum[half] = sum[half] * shrink[half] + ((w[0] + w[1]) + (w[2] + w[3]));
-        weights[half] = pack_pair<T>(w[0], w[1]);
-        weights[2 + half] = pack_pair<T>(w[2], w[3]);
+        weights[half] = hopper::pack<T>(w[0], w[1]);
+        weights[2 + half] = hopper::pack<T>(w[2], w[3]);
       }
       if (__any_sync(0xffffffff, shrink[0] != 1 || shrink[1] != 1)) {
 #pragma unroll
@@ -342,7 +350,7 @@ __global__ void __launch_bounds__(kWarps * 32)
 
 template <class T, int kHeadDim, bool kBulk>
 void run(Launch where, const AttentionParams& params, const DecodePlan& plan,
-         const DecodeScratch& scratch) {
+         const DecodeScratch& scratch, bool old_keys) {
   const int group = params.num_heads / params.layout.num_kv_heads;
   const size_t bytes = kWarps * (kNumStages<kHeadDim> * kStageBytes<kHeadDim> +
                                  group * (kHeadDim + 2) * sizeof(float));
@@ -351,7 +359,7 @@ void run(Launch where, const AttentionParams& params, const DecodePlan& plan,
                                   static_cast<int>(bytes)),
              "decode attention");
   launch(where, kernel, dim3(static_cast<unsigned>(plan.num_blocks)), kWarps * 32, bytes, params,
-         plan, scratch);
+         plan, scratch, old_keys && where.overlaps);
 }
 
 }  // namespace
@@ -361,12 +369,12 @@ int64_t decode_partial_size(int num_blocks, int head_dim) {
 }
 
 void decode_attention(Launch where, const AttentionParams& params, const DecodePlan& plan,
-                      const DecodeScratch& scratch, DType dtype, bool portable) {
+                      const DecodeScratch& scratch, DType dtype, DecodeOptions options) {
   check_args(params.layout.tiled && params.num_heads <= 16 * params.layout.num_kv_heads,
              "decode attention: a layout or a group of heads that it does not serve");
   const auto with = [&]<class T, int kHeadDim>() {
-    if (portable) run<T, kHeadDim, false>(where, params, plan, scratch);
-    else run<T, kHeadDim, true>(where, params, plan, scratch);
+    if (options.portable) run<T, kHeadDim, false>(where, params, plan, scratch, options.old_keys);
+    else run<T, kHeadDim, true>(where, params, plan, scratch, options.old_keys);
   };
   const auto with_type = [&]<class T>() {
     if (params.layout.head_dim == 64) with.template operator()<T, 64>();

@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams
         const float a = exp2f(s[n][2 * half] * scale - m);
         const float b = exp2f(s[n][2 * half + 1] * scale - m);
         total += a + b;
-        weights[n / 2][n % 2 * 2 + half] = pack_pair<T>(a, b);
+        weights[n / 2][n % 2 * 2 + half] = hopper::pack<T>(a, b);
       }
       sum[half] = sum[half] * shrink[half] + total;
     }
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams
 #pragma unroll
     for (int n = 0; n < kHeadDim / 8; ++n)
       *reinterpret_cast<uint32_t*>(out + n * 8 + 2 * pair) =
-          pack_pair<T>(acc[n][2 * half] * scale_out, acc[n][2 * half + 1] * scale_out);
+          hopper::pack<T>(acc[n][2 * half] * scale_out, acc[n][2 * half + 1] * scale_out);
   }
 }
 

@@ -213,14 +213,15 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
   const auto head_dim = static_cast<int>(kv.head_dim);
   plan_.num_blocks = where_.num_sms * (head_dim <= 128 ? 2 : 1);
   const auto num_blocks = static_cast<size_t>(plan_.num_blocks);
-  grow(plan_memory_, (max_seqs + 1 + num_blocks) * sizeof(int32_t));
+  grow(plan_memory_, num_blocks * sizeof(DecodeStart) + (max_seqs + 1) * sizeof(int32_t));
+  grow(prefill_counters_, kPrefillCounters * sizeof(int32_t));
   grow(partial_, static_cast<size_t>(decode_partial_size(plan_.num_blocks, head_dim)) * 4);
   grow(counters_, max_seqs * num_kv_heads * sizeof(int32_t));
   grow(progress_, max_seqs * sizeof(RowProgress));
   grow(drawn_, max_seqs * sizeof(DrawnRow));
   for (Growing& buffer : pinned_drawn_) grow(buffer, max_seqs * sizeof(DrawnRow), /*pinned=*/true);
-  plan_.first_tile = plan_memory_.as<int32_t>();
-  plan_.first_seq = plan_.first_tile + max_seqs + 1;
+  plan_.starts = plan_memory_.as<DecodeStart>();
+  plan_.first_tile = reinterpret_cast<int32_t*>(plan_.starts + num_blocks);
   decode_scratch_ = {partial_.as<float>(), counters_.as<int32_t>()};
   last_tokens_ = slots.last_tokens.as<int32_t>();
 
@@ -401,8 +402,11 @@ void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const 
   if (!layout.tiled || args.num_heads > 16 * kv.num_kv_heads)
     return general_attention(where_, params, dtype);
   if (has_decode_)
-    decode_attention(where_, params, plan_, decode_scratch_, dtype, portable_);
-  if (has_prefill_) prefill_attention(where_, params, dtype);
+    decode_attention(where_, params, plan_, decode_scratch_, dtype,
+                     {.portable = portable_, .old_keys = capturing_});
+  if (has_prefill_ && portable_) prefill_attention(where_, params, dtype);
+  else if (has_prefill_)
+    prefill_attention_sm90(where_, params, prefill_counters_.as<int32_t>(), dtype);
 }
 
 void CudaBackend::silu_mul(Tensor out, Tensor gate_up) { cuda::silu_mul(where_, out, gate_up); }

@@ -91,7 +91,7 @@ class CudaBackend : public Backend {
   uint64_t num_begun_ = 0, num_finished_ = 0, num_fetched_ = 0;
 
   // Of the step that begin_step() began.
-  Growing input_, plan_memory_, partial_, counters_;
+  Growing input_, plan_memory_, partial_, counters_, prefill_counters_;
   bool has_prefill_ = false, has_decode_ = false;
   DecodePlan plan_ = {};
   DecodeScratch decode_scratch_ = {};

@@ -27,7 +27,7 @@ __device__ inline T from_float(float x) {
   else return x;
 }
 
-/// N elements that one instruction loads or stores; N * sizeof(T) is at most 16.
+/// N elements that one or two instructions load or store.
 template <class T, int N>
 struct alignas(N * sizeof(T)) Vec {
   T x[N];

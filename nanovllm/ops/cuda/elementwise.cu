@@ -1,6 +1,7 @@
 #include "nanovllm/ops/cuda/elementwise.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "nanovllm/ops/cuda/device.cuh"
 #include "nanovllm/ops/cuda/kv_layout.cuh"
@@ -96,7 +97,7 @@ struct RopeParams {
   float eps;
 };
 
-/// One block a token, one warp a head. N neighbours of each half a lane: 1 or 2.
+/// Any head_dim: one block a token, one warp a head. N neighbours of each half a lane: 1 or 2.
 template <class T, int N>
 __global__ void rope_kernel(const RopeParams p) {
   constexpr int kMaxPer = 256 / 2 / 32 / N;  // vectors a lane, head_dim at most 256
@@ -153,6 +154,61 @@ __global__ void rope_kernel(const RopeParams p) {
       store<N>(out + (is_q ? half + at : p.layout.at(key, half + at)), b[j]);
     }
   }
+}
+
+/// The usual head_dims, 16 to 256 by powers of two: a thread has eight neighbours of each half of a
+/// head, so a warp some heads.
+template <class T>
+__global__ void rope_wide_kernel(const RopeParams p, int64_t num_items) {
+  const int head_dim = p.layout.head_dim, half = head_dim / 2, parts = half / 8;
+  const int num_kv_heads = p.layout.num_kv_heads, num_rows = p.num_heads + 2 * num_kv_heads;
+  const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const bool there = thread < num_items;
+  const int64_t item = there ? thread : num_items - 1;
+  const int at = static_cast<int>(item % parts) * 8;
+  const int64_t head = item / parts, token = head / num_rows;
+  const auto row = static_cast<int>(head % num_rows);
+  const bool is_q = row < p.num_heads, is_v = row >= p.num_heads + num_kv_heads;
+  // All of these are older than the kernel before.
+  const int slot = p.slot_mapping[token];
+  const int64_t angle = p.positions[token] * int64_t{half} + at;
+  const Vec<float, 8> cos = load<8>(p.cos + angle), sin = load<8>(p.sin + angle);
+  const float* norm = is_q ? p.q_norm : is_v ? nullptr : p.k_norm;
+  begin_kernel();
+  T* const x = static_cast<T*>(p.qkv) + head * head_dim;
+  Vec<T, 8> a = load<8>(x + at), b = load<8>(x + half + at);
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float u = to_float(a.x[i]), v = to_float(b.x[i]);
+    squares += u * u + v * v;
+  }
+  for (int lane = parts / 2; lane > 0; lane /= 2)
+    squares += __shfl_xor_sync(0xffffffff, squares, lane);
+  const float scale = norm ? rsqrtf(squares / static_cast<float>(head_dim) + p.eps) : 1.0f;
+  if (!there || (!is_q && slot < 0)) return;
+  if (!is_v) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      float u = to_float(a.x[i]), v = to_float(b.x[i]);
+      if (norm) {
+        u *= scale * norm[at + i];
+        v *= scale * norm[half + at + i];
+      }
+      a.x[i] = from_float<T>(u * cos.x[i] - v * sin.x[i]);
+      b.x[i] = from_float<T>(v * cos.x[i] + u * sin.x[i]);
+    }
+  }
+  if (is_q) {
+    store<8>(x + at, a);
+    store<8>(x + half + at, b);
+    return;
+  }
+  const int key = slot % p.layout.block_size;
+  T* const out = static_cast<T*>(p.k) + (is_v ? p.layout.layer_stride : 0) +
+                 p.layout.entry(slot / p.layout.block_size, (row - p.num_heads) % num_kv_heads);
+  store<8>(out + p.layout.at(key, at), a);
+  store<8>(out + p.layout.at(key, half + at), b);
 }
 
 /// Grid: pairs, 2 * layers; a unit is 16 bytes.
@@ -276,6 +332,11 @@ void rope_and_store(Launch where, const RopeStoreArgs& args, const KvCache& kv,
         .layout = layout,
         .num_heads = static_cast<int>(args.num_heads),
         .eps = args.eps};
+    if (kv.head_dim >= 16 && std::has_single_bit(static_cast<uint64_t>(kv.head_dim))) {
+      const int64_t items = qkv.shape[0] * num_rows * kv.head_dim / 16;
+      launch(where, rope_wide_kernel<T>, blocks((items + 255) / 256), 256, 0, params, items);
+      return;
+    }
     const int threads = 32 * static_cast<int>(std::min<int64_t>(num_rows, 32));
     const auto kernel = kv.head_dim % 4 == 0 ? rope_kernel<T, 2> : rope_kernel<T, 1>;
     launch(where, kernel, blocks(qkv.shape[0]), threads, 0, params);

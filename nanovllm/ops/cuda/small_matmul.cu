@@ -31,8 +31,8 @@ __device__ inline uint4 normed(const uint4& x, float scale, const float* norm) {
   const float4 b = *reinterpret_cast<const float4*>(norm + 4);
   const Vec<T, 8> v = *reinterpret_cast<const Vec<T, 8>*>(&x);
   const auto at = [&](int i) { return to_float(v.x[i]) * scale; };
-  return make_uint4(pack_pair<T>(at(0) * a.x, at(1) * a.y), pack_pair<T>(at(2) * a.z, at(3) * a.w),
-                    pack_pair<T>(at(4) * b.x, at(5) * b.y), pack_pair<T>(at(6) * b.z, at(7) * b.w));
+  return make_uint4(hopper::pack<T>(at(0) * a.x, at(1) * a.y), hopper::pack<T>(at(2) * a.z, at(3) * a.w),
+                    hopper::pack<T>(at(4) * b.x, at(5) * b.y), hopper::pack<T>(at(6) * b.z, at(7) * b.w));
 }
 
 /// kTokenTiles: of 8 tokens. kRowTiles: 2 for a gate and its up. kDepth: chunks on their way.

@@ -63,7 +63,18 @@ __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepPar
       const int middle = (low + high) / 2;
       (p.plan.first_tile[middle] <= b * piece ? low : high) = middle;
     }
-    p.plan.first_seq[b] = low;
+    DecodeStart start = {};
+    if (b * piece < num_tiles) {
+      const int tiles = (p.context_lens[low] + kDecodeTile - 1) / kDecodeTile;
+      const int offset = b * piece - p.plan.first_tile[low];
+      start = {.seq = low,
+               .head = offset / tiles,
+               .tile = offset % tiles,
+               .context = p.context_lens[low],
+               .slot = p.seq_slots[low],
+               .token = p.cu_seqlens_q[low]};
+    }
+    p.plan.starts[b] = start;
   }
 }
 

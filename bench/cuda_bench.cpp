@@ -1,0 +1,264 @@
+// Kernels of the CUDA backend alone, beside what the GPU can do: us, TB/s or TFLOP/s and the share
+// of the measured peak.
+//   cuda_bench [decode | prefill | rows | sampler]
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cuda_peaks.h"
+#include "nanovllm/ops/backend.h"
+#include "nanovllm/ops/cuda_library.h"
+
+namespace {
+
+using namespace nanovllm;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+class Bench {
+ public:
+  Bench() : gpu_(make_cuda_backend()), sync_word_(gpu_->allocate(4)) {}
+
+  void peaks() {
+    const MemoryPeaks memory = measure_memory();
+    copy_ = memory.copy;
+    read_ = memory.read;
+    const int64_t n = 8192;
+    const Tensor x = random(n, n), out = random(n, n);
+    const std::vector<uint16_t> host = random_values(n * n);
+    const Tensor part(const_cast<uint16_t*>(host.data()), DType::kBF16, n, n);
+    const WeightPtr w = gpu_->pack(std::span(&part, 1), DType::kBF16, kForMatmul);
+    flops_ = 2.0 * n * n * n / timed(20, [&] { gpu_->matmul(out, x, *w); });
+    fmt::print("{}\ncopy {:.2f} TB/s, read {:.2f} TB/s, bf16 matrix product {:.0f} TFLOP/s\n",
+               gpu_->describe(), copy_ / 1e12, read_ / 1e12, flops_ / 1e12);
+  }
+
+  /// One new token for each of `num_seqs` sequences of `context` keys.
+  void decode(int64_t num_seqs, int64_t context, int64_t heads, int64_t kv_heads) {
+    buffers_.clear();
+    const double bytes =
+        static_cast<double>(num_seqs * context * 2 * kv_heads * kHeadDim * 2);
+    // Layers in turn, so that the L2 holds none of what is read next.
+    const auto layers = static_cast<int64_t>(std::ceil(1e9 / bytes));
+    const KvCache kv = cache(num_seqs, context, layers, kv_heads);
+    begin(num_seqs, 1, context, kv);
+    const Tensor qkv = random(num_seqs, (heads + 2 * kv_heads) * kHeadDim);
+    const Tensor out = random(num_seqs, heads * kHeadDim);
+    const int64_t calls = std::max<int64_t>(layers, 20);
+    const auto enqueue = [&] {
+      for (int64_t i = 0; i < calls; ++i)
+        gpu_->attention({.out = out, .qkv = qkv, .num_heads = heads, .scale = 0.09f,
+                         .layer = i % layers},
+                        kv, batch_);
+    };
+    const int64_t key = ++num_graphs_;
+    gpu_->replay(key, enqueue);
+    gpu_->replay(key, enqueue);
+    const double time = timed(10, [&] { gpu_->replay(key, enqueue); }) / static_cast<double>(calls);
+    fmt::print("decode attention B{} L{}, {}/{} heads: {:.1f} us, {:.2f} TB/s, {:.0f}% of read\n",
+               num_seqs, context, heads, kv_heads, time * 1e6, bytes / time / 1e12,
+               100 * bytes / time / read_);
+  }
+
+  /// Prompts of `length` tokens, nothing before them.
+  void prefill(int64_t num_seqs, int64_t length, int64_t heads, int64_t kv_heads) {
+    buffers_.clear();
+    const KvCache kv = cache(num_seqs, length, 3, kv_heads);
+    begin(num_seqs, length, length, kv);
+    const Tensor qkv = random(num_seqs * length, (heads + 2 * kv_heads) * kHeadDim);
+    const Tensor out = random(num_seqs * length, heads * kHeadDim);
+    int64_t layer = 0;
+    const double time = timed(30, [&] {
+      gpu_->attention({.out = out, .qkv = qkv, .num_heads = heads, .scale = 0.09f,
+                       .layer = layer++ % 3},
+                      kv, batch_);
+    });
+    const double flops = 2.0 * static_cast<double>(num_seqs * length * length * heads * kHeadDim);
+    fmt::print("prefill attention {}x{}, {}/{} heads: {:.1f} us, {:.0f} TFLOP/s, {:.0f}% of the "
+               "matrix rate\n",
+               num_seqs, length, heads, kv_heads, time * 1e6, flops / time / 1e12,
+               100 * flops / time / flops_);
+  }
+
+  void rows(int64_t num_tokens) {
+    buffers_.clear();
+    const int64_t hidden = 1024, wide = 3072, heads = 16, kv_heads = 8;
+    const Tensor x = random(num_tokens, hidden), y = random(num_tokens, hidden);
+    const Tensor gate_up = random(num_tokens, 2 * wide), act = random(num_tokens, wide);
+    const Tensor norm = random(1, 2 * hidden);
+    const Tensor weight(norm.data, DType::kF32, hidden);
+    print("rms_norm", num_tokens, 2 * 2 * num_tokens * hidden,
+          timed(50, [&] { gpu_->rms_norm(y, x, {weight, 1e-6f}); }));
+    print("silu_mul", num_tokens, 2 * 3 * num_tokens * wide,
+          timed(50, [&] { gpu_->silu_mul(act, gate_up); }));
+    const KvCache kv = cache(std::max<int64_t>(num_tokens / 1024, 1),
+                             std::min<int64_t>(num_tokens, 1024), 1, kv_heads);
+    begin(std::max<int64_t>(num_tokens / 1024, 1), std::min<int64_t>(num_tokens, 1024),
+          std::min<int64_t>(num_tokens, 1024), kv);
+    const Tensor qkv = random(num_tokens, (heads + 2 * kv_heads) * kHeadDim);
+    const Tensor angles = random(1024, kHeadDim);
+    const Tensor cos(angles.data, DType::kF32, 1024, kHeadDim / 2);
+    print("rope_and_store", num_tokens, 2 * 2 * qkv.size(), timed(50, [&] {
+            gpu_->rope_and_store({.qkv = qkv, .q_norm = {angles.data, DType::kF32, kHeadDim},
+                                  .k_norm = {angles.data, DType::kF32, kHeadDim}, .cos = cos,
+                                  .sin = cos, .num_heads = heads, .eps = 1e-6f, .layer = 0},
+                                 kv, batch_);
+          }));
+  }
+
+  void sampler(int64_t num_rows, const SampleRow& row, const std::string& name) {
+    buffers_.clear();
+    const int64_t vocab = 151936;
+    const Tensor bf16 = random(num_rows, 2 * vocab);
+    const Tensor logits(bf16.data, DType::kF32, num_rows, vocab);
+    const KvCache kv = cache(num_rows, 64, 1, 1);
+    samples_.assign(static_cast<size_t>(num_rows), row);
+    begin(num_rows, 1, 64, kv);
+    std::vector<int32_t> ids(static_cast<size_t>(num_rows));
+    std::vector<RowStatus> status(ids.size());
+    const double time = timed(20, [&] {
+      gpu_->sample(logits, batch_);
+      gpu_->finish_sample(logits, batch_);
+      gpu_->fetch_samples(ids, status);
+    });
+    samples_.clear();
+    print("sampler, " + name, num_rows, 4 * num_rows * vocab, time);
+  }
+
+ private:
+  static constexpr int64_t kHeadDim = 128, kBlockSize = 64;
+
+  void print(const std::string& name, int64_t rows, int64_t bytes, double time) const {
+    fmt::print("{}, {} rows: {:.1f} us, {:.2f} TB/s, {:.0f}% of copy\n", name, rows, time * 1e6,
+               static_cast<double>(bytes) / time / 1e12,
+               100 * static_cast<double>(bytes) / time / copy_);
+  }
+  /// Seconds of one call, the median of five rounds.
+  double timed(int calls, const std::function<void()>& call) {
+    call();
+    std::vector<double> times;
+    for (int round = 0; round < 5; ++round) {
+      sync();
+      const double start = now();
+      for (int i = 0; i < calls; ++i) call();
+      sync();
+      times.push_back((now() - start) / calls);
+    }
+    std::ranges::sort(times);
+    return times[2];
+  }
+  void sync() {
+    int32_t word = 0;
+    gpu_->download(&word, sync_word_.get(), sizeof word);
+  }
+  static std::vector<uint16_t> random_values(int64_t count) {
+    static std::vector<uint16_t> table;
+    if (table.empty()) {
+      std::mt19937 generator(1);
+      std::normal_distribution<float> normal;
+      table.resize((1 << 20) + 7);
+      for (uint16_t& x : table) x = f32_to_bf16(normal(generator));
+    }
+    std::vector<uint16_t> values(static_cast<size_t>(count));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = table[i % table.size()];
+    return values;
+  }
+  Tensor random(int64_t n, int64_t k) {
+    buffers_.push_back(gpu_->allocate(static_cast<size_t>(n * k) * 2));
+    const std::vector<uint16_t> host = random_values(n * k);
+    gpu_->upload(buffers_.back().get(), host.data(), host.size() * 2);
+    return {buffers_.back().get(), DType::kBF16, n, k};
+  }
+  KvCache cache(int64_t num_seqs, int64_t context, int64_t layers, int64_t kv_heads) {
+    const int64_t blocks = num_seqs * ((context + kBlockSize - 1) / kBlockSize);
+    KvCache kv = {.dtype = DType::kBF16, .num_layers = layers, .num_blocks = blocks,
+                  .block_size = kBlockSize, .num_kv_heads = kv_heads, .head_dim = kHeadDim};
+    const auto bytes = static_cast<int64_t>(kv.block_bytes()) * blocks;
+    kv.data = random(1, bytes / 2).data;
+    return kv;
+  }
+  /// Sequences with scattered blocks.
+  void begin(int64_t num_seqs, int64_t num_new, int64_t context, const KvCache& kv) {
+    const int64_t seq_blocks = (context + kBlockSize - 1) / kBlockSize;
+    tables_ = gpu_->allocate(static_cast<size_t>(num_seqs * (seq_blocks + 1)) * 4);
+    auto* const ints = static_cast<int32_t*>(tables_.get());
+    std::vector<int32_t> order(static_cast<size_t>(kv.num_blocks));
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), std::mt19937(3));
+    host_ = {};
+    host_.cu_seqlens_q = {0};
+    for (int64_t s = 0; s < num_seqs; ++s) {
+      for (int64_t i = 0; i < seq_blocks; ++i)
+        host_.block_updates.push_back({static_cast<int32_t>(s), static_cast<int32_t>(i),
+                                       order[static_cast<size_t>(s * seq_blocks + i)]});
+      for (int64_t p = context - num_new; p < context; ++p) {
+        host_.input_ids.push_back(0);
+        host_.positions.push_back(static_cast<int32_t>(p));
+        host_.slot_mapping.push_back(static_cast<int32_t>(
+            order[static_cast<size_t>(s * seq_blocks + p / kBlockSize)] * kBlockSize +
+            p % kBlockSize));
+      }
+      host_.cu_seqlens_q.push_back(static_cast<int32_t>(host_.input_ids.size()));
+      host_.context_lens.push_back(static_cast<int32_t>(context));
+      host_.seq_slots.push_back(static_cast<int32_t>(s));
+    }
+    host_.samples = samples_;
+    host_.sample_slots.resize(samples_.size());
+    std::iota(host_.sample_slots.begin(), host_.sample_slots.end(), 0);
+    host_.sample_rows = host_.sample_slots;
+    batch_ = gpu_->begin_step(host_,
+                              {{ints, DType::kI32, num_seqs, seq_blocks},
+                               {ints + num_seqs * seq_blocks, DType::kI32, num_seqs}},
+                              kv);
+  }
+
+  std::unique_ptr<Backend> gpu_;
+  Buffer sync_word_;
+  double copy_ = 1, read_ = 1, flops_ = 1;
+  std::vector<Buffer> buffers_;
+  Buffer tables_;
+  HostBatch host_;
+  std::vector<SampleRow> samples_;
+  Batch batch_;
+  int64_t num_graphs_ = 0;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  const std::string what = argc > 1 ? argv[1] : "";
+  Bench bench;
+  bench.peaks();
+  if (what.empty() || what == "decode") {
+    for (const auto& [num_seqs, context] :
+         {std::pair{256, 800}, {64, 2048}, {8, 8192}, {1, 8192}, {256, 2048}, {1, 640}, {8, 640},
+          {64, 640}, {256, 640}})
+      bench.decode(num_seqs, context, 16, 8);
+    bench.decode(256, 640, 32, 8);
+  }
+  if (what.empty() || what == "prefill")
+    for (const auto& [num_seqs, length] : {std::pair{16, 1024}, {4, 4096}, {1, 16384}})
+      bench.prefill(num_seqs, length, 16, 8);
+  if (what.empty() || what == "rows")
+    for (const int64_t tokens : {1, 64, 256, 16384}) bench.rows(tokens);
+  if (what.empty() || what == "sampler")
+    for (const int64_t rows : {1, 64, 256}) {
+      bench.sampler(rows, {.temperature = 0}, "greedy");
+      bench.sampler(rows, {.temperature = 0.6f, .seed = 1}, "temperature");
+      bench.sampler(rows, {.temperature = 0.6f, .top_p = 0.95f, .top_k = 20, .seed = 1},
+                    "top_k 20, top_p 0.95");
+    }
+}
