@@ -10,7 +10,9 @@
 namespace nanovllm {
 
 uint64_t block_hash(uint64_t previous, std::span<const int32_t> token_ids) {
-  return XXH64(token_ids.data(), token_ids.size_bytes(), previous);
+  const int32_t* const ids = token_ids.data();
+  check(ids != nullptr, "a block without tokens has no hash");
+  return XXH64(ids, token_ids.size_bytes(), previous);
 }
 
 BlockManager::BlockManager(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching,

@@ -95,7 +95,7 @@ bool Request::apply(const SequenceUpdate& change, const StepOutput& output, Requ
   return stopped;
 }
 
-void Request::add_text(Choice& choice, std::string piece, std::string& new_text) {
+void Request::add_text(Choice& choice, const std::string& piece, std::string& new_text) {
   if (!choice.stop_strings) {
     new_text += piece;
     return;

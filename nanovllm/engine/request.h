@@ -48,7 +48,7 @@ class Request {
     std::optional<Detokenizer> detokenizer;
     std::optional<StopStrings> stop_strings;
   };
-  void add_text(Choice& choice, std::string piece, std::string& new_text);
+  void add_text(Choice& choice, const std::string& piece, std::string& new_text);
   void end(Choice& choice, FinishReason reason, std::string& new_text);
   void finish_request(RequestUpdate& update);
 

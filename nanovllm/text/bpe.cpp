@@ -73,8 +73,9 @@ Bpe::Bpe(const TokenizerJson& json, bool byte_level, const std::string& where)
   require(!json.vocab.empty(), "{}: no vocab", here);
   for (const char* unsupported : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
     const Json value = model.value(unsupported, Json());
-    require(value.is_null() || value == "" || value == 0.0, "{}: {} is not supported", here,
-            unsupported);
+    const bool is_off =
+        value.is_null() || value == 0.0 || (value.is_string() && value.get<std::string>().empty());
+    require(is_off, "{}: {} is not supported", here, unsupported);
   }
   // In the byte-level alphabet nothing is left to fall back from.
   byte_fallback_ = bool_field(model, "byte_fallback", false, here) && !byte_level;

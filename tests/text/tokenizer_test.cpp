@@ -325,6 +325,11 @@ TEST(TokenizerJson, NamesWhatIsNotSupported) {
   refuses(&Fields::model, R"("type": "Unigram")", "'Unigram'");
   refuses(&Fields::model, R"("dropout": 0.1)", "dropout");
   refuses(&Fields::model, R"("end_of_word_suffix": "</w>")", "end_of_word_suffix");
+  refuses(&Fields::model, R"("continuing_subword_prefix": 1)", "continuing_subword_prefix");
+  // As files write that they have none.
+  Fields off;
+  off.model = R"("dropout": 0.0, "continuing_subword_prefix": "", "end_of_word_suffix": null)";
+  EXPECT_EQ(error_of(off.json()), "no error");
   refuses(&Fields::normalizer, R"({"type": "Lowercase"})", "normalizer: 'Lowercase'");
   refuses(&Fields::pre_tokenizer, R"({"type": "Digits"})", "pre_tokenizer: 'Digits'");
   refuses(&Fields::post_processor, R"({"type": "BertProcessing"})",
