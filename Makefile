@@ -1,32 +1,40 @@
 # A thin front of the CMake presets; a preset builds in build/PRESET.
 PREFIX ?= /usr/local
 MODEL = models/tiny-tales
+# The CUDA half is built where nvcc is; CUDA=0 leaves it out. It needs no GPU to be compiled.
+NVCC := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
+CUDA ?= $(if $(NVCC),1,0)
 # Written in what GCC alone has of vectors and processor names; clang-tidy cannot read it.
 GCC_ONLY = (_plain|_avx2|_avx512|_avx512bf16|/isa)\.cpp$$
 
 help:  ## this list
 	@sed -nE 's/^([a-z -]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
+demo: CUDA := $(if $(wildcard /proc/driver/nvidia/version),$(CUDA),0)
 demo: build  ## build, then two questions and some stories on the demo model
 	build/release/nanovllm generate $(MODEL) --prompts-file examples/demo.jsonl --temperature 0.6 --max-tokens 256
 
 test: release  ## build everything, run the test suite
 	ctest --preset release
 
+gpu-test: release  ## the tests of the CUDA half, and the engine's on the GPU
+	ctest --preset release -R '^(gpu|llm)\.'
+
 build: configure  ## the binary and the library, build/release/nanovllm and libnanovllm.so
-	cmake --build --preset release --target nanovllm_cli nanovllm_shared
+	cmake --build --preset release --target nanovllm_cli nanovllm_shared $(if $(filter 1,$(CUDA)),nanovllm_cuda)
 
 release: configure
 	cmake --build --preset release
 
 configure: deps
-	cmake --preset release
+	$(if $(NVCC),CUDACXX=$(NVCC)) cmake --preset release -DNANOVLLM_CUDA=$(CUDA)
 
 deps:
 	@scripts/install_deps.sh build
 
 bench: release  ## nano-vLLM's benchmark on the demo model, then each part alone
 	build/release/nanovllm bench throughput $(MODEL) --warmup
+	[ $(CUDA) = 0 ] || [ ! -e /proc/driver/nvidia/version ] || build/release/bench/cuda_bench
 	set -e; for part in engine gemm attention sampler; do build/release/bench/$${part}_bench; done
 	build/release/bench/tokenizer_bench $(MODEL) LICENSE
 
@@ -55,4 +63,4 @@ install: build  ## into PREFIX, /usr/local by default
 clean:  ## remove build/
 	rm -rf build
 
-.PHONY: help demo test build release configure deps bench asan tsan fuzz lint install clean
+.PHONY: help demo test gpu-test build release configure deps bench asan tsan fuzz lint install clean

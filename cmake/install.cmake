@@ -6,6 +6,9 @@ include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/nanovllm)
 install(TARGETS nanovllm_cli RUNTIME)
+if(NANOVLLM_CUDA)
+  install(TARGETS nanovllm_cuda LIBRARY)
+endif()
 install(TARGETS nanovllm_shared EXPORT nanovllm LIBRARY FILE_SET HEADERS)
 install(EXPORT nanovllm FILE nanovllmConfig.cmake NAMESPACE nanovllm:: DESTINATION ${package_dir})
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/nanovllmConfigVersion.cmake

@@ -20,7 +20,8 @@ void* open_library() {
   std::error_code error;
   if (dladdr(reinterpret_cast<const void*>(&open_library), &here) != 0) {
     const auto folder = std::filesystem::canonical(here.dli_fname, error).parent_path();
-    for (const auto& path : {folder / kLibrary, folder.parent_path() / "lib" / kLibrary}) {
+    const auto above = folder.parent_path();  // of the build's tests, of bin
+    for (const auto& path : {folder / kLibrary, above / kLibrary, above / "lib" / kLibrary}) {
       if (!std::filesystem::exists(path, error)) continue;
       if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
       why = dlerror();

@@ -10,7 +10,7 @@ namespace nanovllm {
 bool has_cuda_driver();
 
 /// The backend on the first visible GPU, from libnanovllm_cuda.so: beside this program or library,
-/// in ../lib, or by the loader's path. Throws UserError that names what is missing. `portable` keeps
+/// above it, in ../lib, or by the loader's path. Throws UserError that names what is missing. `portable` keeps
 /// to kernels that every supported GPU runs; it is for tests.
 std::unique_ptr<Backend> make_cuda_backend(bool portable = false);
 

@@ -16,7 +16,10 @@ namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 /// Algorithms measured for a shape.
-constexpr int kMaxCandidates = 8;
+constexpr int kMaxCandidates = 12;
+/// Larger than the L2: written between measured products, so that each reads its weights from the
+/// memory, as in a step.
+constexpr size_t kFlushBytes = size_t{64} << 20;
 
 cudaDataType_t data_type(DType dtype) {
   return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
@@ -107,10 +110,12 @@ struct Matmul::Problem {
 Matmul::Matmul(Launch where) : where_(where), lib_(std::make_unique<CublasLt>()) {
   lt_check(lib_->cublasLtCreate(&handle_), "start");
   cuda_check(cudaMalloc(&workspace_, kWorkspaceBytes), "workspace");
+  cuda_check(cudaMalloc(&flush_, kFlushBytes), "workspace");
 }
 
 Matmul::~Matmul() {
   cudaFree(workspace_);
+  cudaFree(flush_);
   lib_->cublasLtDestroy(handle_);
 }
 
@@ -135,21 +140,26 @@ Matmul::Plan Matmul::choose(const Problem& problem, bool measure, void* to) {
 
   std::array<cudaEvent_t, 2> events{};
   for (cudaEvent_t& event : events) cuda_check(cudaEventCreate(&event), "event");
+  const int num_runs = problem.x.shape[0] > 1024 ? 1 : 4;
   float best = 0;
-  const int num_runs = problem.x.shape[0] > 2048 ? 1 : 5;
   for (int i = 0; i < count; ++i) {
     const auto& algo = found[static_cast<size_t>(i)].algo;
+    // Once unmeasured: its code is loaded then.
     if (problem.run(handle_, algo, workspace_, where_.stream, to) != CUBLAS_STATUS_SUCCESS)
       continue;
-    cuda_check(cudaEventRecord(events[0], where_.stream), "event");
-    for (int run = 0; run < num_runs; ++run)
+    float sum = 0;
+    for (int run = 0; run < num_runs; ++run) {
+      cuda_check(cudaMemsetAsync(flush_, run, kFlushBytes, where_.stream), "flush");
+      cuda_check(cudaEventRecord(events[0], where_.stream), "event");
       problem.run(handle_, algo, workspace_, where_.stream, to);
-    cuda_check(cudaEventRecord(events[1], where_.stream), "event");
-    cuda_check(cudaEventSynchronize(events[1]), "measuring a matrix product");
-    float time = 0;
-    cuda_check(cudaEventElapsedTime(&time, events[0], events[1]), "event");
-    if (best == 0 || time < best) {
-      best = time;
+      cuda_check(cudaEventRecord(events[1], where_.stream), "event");
+      cuda_check(cudaEventSynchronize(events[1]), "measuring a matrix product");
+      float time = 0;
+      cuda_check(cudaEventElapsedTime(&time, events[0], events[1]), "event");
+      sum += time;
+    }
+    if (best == 0 || sum < best) {
+      best = sum;
       plan.algo = algo;
     }
   }

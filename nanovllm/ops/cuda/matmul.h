@@ -44,7 +44,7 @@ class Matmul {
   Launch where_;
   std::unique_ptr<CublasLt> lib_;
   cublasLtHandle_t handle_ = nullptr;
-  void* workspace_ = nullptr;
+  void *workspace_ = nullptr, *flush_ = nullptr;
   std::map<Key, Plan> plans_;
 };
 
