@@ -7,6 +7,7 @@
 
 #include "nanovllm/engine/llm_engine.h"
 #include "nanovllm/llm.h"
+#include "nanovllm/ops/cuda_library.h"
 
 namespace nanovllm::testing {
 namespace {
@@ -61,6 +62,16 @@ std::vector<Case> cases() {
     add("prefix_cache_off", [](Case& c) { c.config.enable_prefix_caching = false; });
     add("step_ahead_off", [](Case& c) { c.config.async_scheduling = false; });
     add("one_thread", [](Case& c) { c.config.threads = 1; });
+    for (const int64_t rows : {1, 3})
+      add("at_most_" + std::to_string(rows), [&](Case& c) { c.config.max_num_seqs = rows; });
+    if (!has_cuda_driver()) continue;  // the rest is the same on a CPU
+    add("eager", [](Case& c) { c.config.enforce_eager = true; });
+    // A batch above the largest graph's 512 rows.
+    add("crowd", [&](Case& c) {
+      c.config.max_num_seqs = 700;
+      c.config.kv_cache_memory_bytes = int64_t{2} << 30;
+      c.rounds = model == "tiny-tales" ? 16 : 110;
+    });
   }
   return all;
 }

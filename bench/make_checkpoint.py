@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Writes a checkpoint of random bfloat16 weights for a config.json, to measure start-up with a real file.
+make_checkpoint.py CONFIG_FOLDER OUT_FOLDER"""
+import json
+import os
+import shutil
+import sys
+
+import numpy
+
+
+def tensors(c):
+    """Name and shape of every weight of a Qwen3 model."""
+    hidden, inner, head = c["hidden_size"], c["intermediate_size"], c["head_dim"]
+    q, kv = c["num_attention_heads"] * head, c["num_key_value_heads"] * head
+    yield "model.embed_tokens.weight", (c["vocab_size"], hidden)
+    for i in range(c["num_hidden_layers"]):
+        at = f"model.layers.{i}."
+        yield at + "input_layernorm.weight", (hidden,)
+        yield at + "post_attention_layernorm.weight", (hidden,)
+        yield at + "self_attn.q_norm.weight", (head,)
+        yield at + "self_attn.k_norm.weight", (head,)
+        for name, shape in (("q", (q, hidden)), ("k", (kv, hidden)), ("v", (kv, hidden)), ("o", (hidden, q))):
+            yield at + f"self_attn.{name}_proj.weight", shape
+        for name, shape in (("gate", (inner, hidden)), ("up", (inner, hidden)), ("down", (hidden, inner))):
+            yield at + f"mlp.{name}_proj.weight", shape
+    yield "model.norm.weight", (hidden,)
+    if not c.get("tie_word_embeddings"):
+        yield "lm_head.weight", (c["vocab_size"], hidden)
+
+
+def main():
+    source, out = sys.argv[1:]
+    os.makedirs(out, exist_ok=True)
+    with open(os.path.join(source, "config.json"), encoding="utf8") as file:
+        config = json.load(file)
+    shutil.copy(os.path.join(source, "config.json"), out)
+    values = (numpy.random.default_rng(1).standard_normal(2**20 + 7, numpy.float32) * 0.02).view(numpy.uint32)
+    values = (values >> 16).astype(numpy.uint16)
+    one = numpy.uint16(0x3F80)
+    header, at = {}, 0
+    for name, shape in tensors(config):
+        size = 2 * int(numpy.prod(shape))
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(os.path.join(out, "model.safetensors"), "wb") as file:
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        for name, entry in header.items():
+            count = int(numpy.prod(entry["shape"]))
+            if name.endswith("norm.weight"):
+                file.write(numpy.full(count, one).tobytes())
+            while count > 0 and not name.endswith("norm.weight"):
+                part = values[:count]
+                file.write(part.tobytes())
+                count -= len(part)
+
+
+if __name__ == "__main__":
+    main()
