@@ -112,13 +112,9 @@ TEST(ChatCommand, SamplingValuesOfTheCheckpointHoldUnlessAnOptionSetsThem) {
 }
 
 TEST(ChatCommand, RefusalsOfOptionsDoNotNameTheCheckpointsFile) {
-  const auto chat = [](std::vector<std::string> options) {
-    options.insert(options.begin(), {"chat", kTinyTales, "--sample-seed", "4"});
-    return run(options, "introduce yourself\n");
-  };
-  const auto expect_refused = [&](const std::vector<std::string>& options,
-                                  const std::string& error) {
-    const Result r = chat(options);
+  const auto expect_refused = [](std::vector<std::string> options, const std::string& error) {
+    options.insert(options.begin(), {"chat", kTinyTales});
+    const Result r = run(options);
     EXPECT_EQ(r.status, 2);
     EXPECT_EQ(r.err, "error: " + error + "\n");
     EXPECT_EQ(r.out, "");
@@ -129,7 +125,8 @@ TEST(ChatCommand, RefusalsOfOptionsDoNotNameTheCheckpointsFile) {
   expect_refused({"--generation-config", "none"},
                  "--generation-config is 'none'; it must be auto or vllm");
   // An answer has no limit of its own, so that its least length has none either.
-  const Result r = chat({"--min-tokens", "100"});
+  const Result r = run({"chat", kTinyTales, "--sample-seed", "4", "--min-tokens", "100"},
+                       "introduce yourself\n");
   EXPECT_EQ(r.status, 0) << r.err;
   EXPECT_GT(r.out.size(), 200u);
 }
