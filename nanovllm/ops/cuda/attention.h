@@ -37,6 +37,15 @@ struct DecodePlan {
   int num_blocks;       // of the grid
 };
 
+/// Tiles of a block's piece: at least two, since merging the parts costs more than a tile.
+#if defined(__CUDACC__)
+__host__ __device__
+#endif
+inline int decode_piece(int num_tiles, int num_blocks) {
+  const int piece = (num_tiles + num_blocks - 1) / num_blocks;
+  return piece < 2 ? 2 : piece;
+}
+
 /// Memory that decode attention keeps between its blocks; counters are zero between launches.
 struct DecodeScratch {
   float* partial;     // [2 num_blocks, 16, head_dim + 2] sums, then maximum and sum of weights

@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   // The plan is older than the kernel before.
   const DecodeStart start = plan.starts[blockIdx.x];
   const int num_all = plan.first_tile[p.num_seqs];
-  const int piece = (num_all + gridDim.x - 1) / gridDim.x;
+  const int piece = decode_piece(num_all, static_cast<int>(gridDim.x));
   const int begin = blockIdx.x * piece, end = min(begin + piece, num_all);
   if (begin >= end) return;
   Cursor at(start);
@@ -322,18 +322,30 @@ __global__ void __launch_bounds__(kWarps * 32)
           const int from = 2 * block + (block == first_block && item > block * piece ? 1 : 0);
           return scratch.partial + (int64_t{from} * 16 + row) * kWidth;
         };
+        const int num_parts = last_block - first_block + 1;
+        float* const shares = merged;  // [group, num_parts]
+        for (int row = warp; row < group; row += kWarps) {
+          float m = -INFINITY, total = 0;
+          for (int i = lane; i < num_parts; i += 32)
+            m = fmaxf(m, __ldcg(part(first_block + i, row) + kHeadDim));
+          m = warp_max(m);
+          for (int i = lane; i < num_parts; i += 32) {
+            const float* from = part(first_block + i, row) + kHeadDim;
+            const float share = exp2f(__ldcg(from) - m);
+            total += __ldcg(from + 1) * share;
+            shares[row * num_parts + i] = share;
+          }
+          total = warp_sum(total);
+          for (int i = lane; i < num_parts; i += 32) shares[row * num_parts + i] /= total;
+        }
+        __syncthreads();
         for (int i = threadIdx.x; i < group * kHeadDim; i += kWarps * 32) {
           const int row = i / kHeadDim, d = i % kHeadDim;
-          float m = -INFINITY, total = 0, value = 0;
-          for (int b = first_block; b <= last_block; ++b)
-            m = fmaxf(m, __ldcg(part(b, row) + kHeadDim));
-          for (int b = first_block; b <= last_block; ++b) {
-            const float* from = part(b, row);
-            const float share = exp2f(__ldcg(from + kHeadDim) - m);
-            total += __ldcg(from + kHeadDim + 1) * share;
-            value += __ldcg(from + d) * share;
-          }
-          out[row * kHeadDim + d] = from_float<T>(value / total);
+          float value = 0;
+#pragma unroll 8
+          for (int b = 0; b < num_parts; ++b)
+            value += shares[row * num_parts + b] * __ldcg(part(first_block + b, row) + d);
+          out[row * kHeadDim + d] = from_float<T>(value);
         }
       }
     }
@@ -352,8 +364,10 @@ template <class T, int kHeadDim, bool kBulk>
 void run(Launch where, const AttentionParams& params, const DecodePlan& plan,
          const DecodeScratch& scratch, bool old_keys) {
   const int group = params.num_heads / params.layout.num_kv_heads;
-  const size_t bytes = kWarps * (kNumStages<kHeadDim> * kStageBytes<kHeadDim> +
-                                 group * (kHeadDim + 2) * sizeof(float));
+  // The warps' sums, and afterwards the shares of up to num_blocks parts.
+  const int width = std::max(kWarps * (kHeadDim + 2), plan.num_blocks);
+  const size_t bytes = kWarps * kNumStages<kHeadDim> * kStageBytes<kHeadDim> +
+                       static_cast<size_t>(group * width) * sizeof(float);
   const auto kernel = decode_kernel<T, kHeadDim, kBulk>;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(bytes)),

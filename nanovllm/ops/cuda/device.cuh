@@ -47,6 +47,12 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
+__device__ inline float warp_max(float x) {
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, lane));
+  return x;
+}
+
 /// The sum over a block of whole warps, in every thread; `shared` holds a float for each warp.
 __device__ inline float block_sum(float x, float* shared) {
   const int warp = threadIdx.x / 32, num_warps = blockDim.x / 32;

@@ -20,6 +20,39 @@ __global__ void gather_kernel(Unit* out, const Unit* table, const int32_t* rows,
     out[blockIdx.x * width + i] = table[row * width + i];
 }
 
+/// One warp a row of up to 32 * kPer vectors of N, which stay in registers between the passes.
+template <class T, int N, int kPer>
+__global__ void rms_norm_warp_kernel(T* out, const T* in, const float* weight, int width, float eps,
+                                     int num_rows) {
+  begin_kernel();
+  const int row = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / 32);
+  const int lane = threadIdx.x % 32;
+  if (row >= num_rows) return;
+  const T* const x = in + int64_t{row} * width;
+  Vec<T, N> v[kPer];
+  float squares = 0;
+#pragma unroll
+  for (int j = 0; j < kPer; ++j)
+    if (const int at = (j * 32 + lane) * N; at < width) v[j] = load<N>(x + at);
+#pragma unroll
+  for (int j = 0; j < kPer; ++j) {
+    if ((j * 32 + lane) * N >= width) continue;
+#pragma unroll
+    for (int i = 0; i < N; ++i) squares += to_float(v[j].x[i]) * to_float(v[j].x[i]);
+  }
+  const float scale = rsqrtf(warp_sum(squares) / static_cast<float>(width) + eps);
+#pragma unroll
+  for (int j = 0; j < kPer; ++j) {
+    const int at = (j * 32 + lane) * N;
+    if (at >= width) continue;
+    Vec<T, N> y;
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      y.x[i] = from_float<T>(to_float(v[j].x[i]) * scale * weight[at + i]);
+    store<N>(out + int64_t{row} * width + at, y);
+  }
+}
+
 /// One block a row. A thread keeps its elements in registers between the passes: kPer vectors of N.
 template <class T, int N, int kPer>
 __global__ void rms_norm_kernel(T* out, const T* in, const float* weight, int width, float eps) {
@@ -260,7 +293,11 @@ void rms_norm(Launch where, Tensor out, Tensor x, const Norm& norm) {
              norm.weight.as<const float>(), width, norm.eps);
     };
     constexpr int kWide = 16 / sizeof(T);
-    if (width % kWide == 0 && width <= 1024 * kWide) {
+    if (width % kWide == 0 && width <= 128 * kWide) {
+      launch(where, rms_norm_warp_kernel<T, kWide, 4>, blocks((x.shape[0] + 7) / 8), 256, 0,
+             out.as<T>(), x.as<const T>(), norm.weight.as<const float>(), width, norm.eps,
+             static_cast<int>(x.shape[0]));
+    } else if (width % kWide == 0 && width <= 1024 * kWide) {
       run(rms_norm_kernel<T, kWide, 1>, kWide);
     } else if (width % kWide == 0 && width <= 4 * 1024 * kWide) {
       run(rms_norm_kernel<T, kWide, 4>, 4 * kWide);

@@ -36,6 +36,11 @@ __device__ inline float near_noise(uint32_t x) {
   return -__logf(e);
 }
 
+/// Above the noise of x by little where x is small, where noise is large: -log1p(-u) is more than u.
+__device__ inline float noise_bound(uint32_t x) {
+  return 32 * 0.693147181f - __logf(static_cast<float>(x) + 0.5f);
+}
+
 /// Orders floats as unsigned numbers.
 __device__ inline uint32_t ordered(float x) {
   const uint32_t bits = __float_as_uint(x + 0.0f);  // -0 becomes 0
@@ -57,6 +62,7 @@ __device__ inline int32_t id_of(unsigned long long rank) {
 class BestToken {
  public:
   __device__ void add(float value, uint32_t word, int32_t id) {
+    if (value + noise_bound(word) < near_ - 2 * kNoiseError) return;
     const float score = value + near_noise(word);
     if (score < near_ - 2 * kNoiseError) return;
     if (score <= near_ + 2 * kNoiseError) {

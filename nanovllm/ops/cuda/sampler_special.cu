@@ -1,8 +1,10 @@
 #include "nanovllm/ops/cuda/sampler.cuh"
 
 // Rows with penalties, biases, masks or filters, and log-probabilities: one block a row, passes over
-// its logits. The worst token that top_k or top_p leave is found digit by digit, from the highest of
-// a value's 32 bits: how many tokens, or how much weight, stand at each digit decides the next.
+// its logits. The worst token that top_k or top_p leave is found through a histogram of how far
+// values lie below the best: how many tokens, and how much weight, are in each bin says in which bin
+// it is, and the few tokens of that one are sorted. Where they are not few (many equal values), it is
+// found digit by digit, from the highest of a value's 32 bits.
 namespace nanovllm::cuda {
 namespace {
 
@@ -17,11 +19,36 @@ struct Worst {
   __device__ bool keeps(uint32_t v, int32_t i) const { return v > value || (v == value && i <= id); }
 };
 
+constexpr int kBins = 512, kBinsPerUnit = 16;  // a unit: a factor e of weight
+constexpr int kMaxSorted = 2048;
+
+/// Sums of 42-bit weights as three sums of 14 bits: additions of 32 bits are the fast ones.
+struct Histogram {
+  uint32_t count[kBins], low[kBins], middle[kBins], high[kBins];
+
+  __device__ void add(int bin, unsigned long long weight) {
+    atomicAdd(&count[bin], 1u);
+    if (weight == 0) return;
+    atomicAdd(&low[bin], static_cast<uint32_t>(weight & 0x3fff));
+    atomicAdd(&middle[bin], static_cast<uint32_t>(weight >> 14 & 0x3fff));
+    atomicAdd(&high[bin], static_cast<uint32_t>(weight >> 28));
+  }
+  __device__ unsigned long long weight(int bin) const {
+    return low[bin] + (static_cast<unsigned long long>(middle[bin]) << 14) +
+           (static_cast<unsigned long long>(high[bin]) << 28);
+  }
+};
+
 struct Shared {
-  unsigned long long histogram[256];
+  union {
+    unsigned long long digits[256];
+    unsigned long long sorted[kMaxSorted];  // value and id, as rank_of()
+  };
+  Histogram histogram;
   unsigned long long sums[32];
   unsigned long long rest;
   uint32_t digit;
+  int num_sorted;
 };
 
 /// A row and one block's passes over it.
@@ -55,20 +82,20 @@ class Row {
     uint32_t prefix = 0;
     for (int shift = 24; shift >= 0; shift -= 8) {
       __syncthreads();
-      if (threadIdx.x < 256) shared_.histogram[threadIdx.x] = 0;
+      if (threadIdx.x < 256) shared_.digits[threadIdx.x] = 0;
       __syncthreads();
       for_each([&](int id, float x) {
         if (!taken(id, x)) return;
         const uint32_t k = key(id, x);
         if (shift == 24 || k >> (shift + 8) == prefix >> (shift + 8))
-          atomicAdd(&shared_.histogram[k >> shift & 255], amount(id, x));
+          atomicAdd(&shared_.digits[k >> shift & 255], amount(id, x));
       });
       __syncthreads();
       if (threadIdx.x == 0) {
         unsigned long long above = 0;
         int digit = 255;
-        while (digit > 0 && above + shared_.histogram[digit] < target)
-          above += shared_.histogram[digit--];
+        while (digit > 0 && above + shared_.digits[digit] < target)
+          above += shared_.digits[digit--];
         shared_.digit = static_cast<uint32_t>(digit);
         shared_.rest = target > above ? target - above : 0;
       }
@@ -97,6 +124,126 @@ class Row {
   const float* logits_;
   int vocab_;
   Shared& shared_;
+};
+
+/// How top_k and top_p cut the row. Every thread has the same.
+class Cut {
+ public:
+  __device__ Cut(Row& row, Shared& shared, float scale, float best, float at_least)
+      : row_(row), shared_(shared), scale_(scale), best_(best) {
+    worst_.value = ordered(at_least);
+  }
+  __device__ bool kept(int id, float x) const {
+    return x > -INFINITY && worst_.keeps(ordered(value(x)), id);
+  }
+  __device__ float value(float x) const { return __fmul_rn(x, scale_); }
+
+  __device__ void fill_histogram() {
+    for (int i = threadIdx.x; i < kBins * 4; i += kThreads) (&shared_.histogram.count[0])[i] = 0;
+    __syncthreads();
+    row_.for_each([&](int id, float x) {
+      if (kept(id, x)) shared_.histogram.add(bin(x), weight(x));
+    });
+    __syncthreads();
+  }
+  /// The best `count`; fewer where there are no more.
+  __device__ void keep_count(unsigned long long count) {
+    cut(count, [&](int bin) { return static_cast<unsigned long long>(histogram().count[bin]); },
+        [](float) { return 1ull; });
+  }
+  /// The best whose weight reaches that share of all.
+  __device__ void keep_share(float share) {
+    unsigned long long all = 0;
+    row_.for_each([&](int id, float x) { all += kept(id, x) ? weight(x) : 0; });
+    const auto target = static_cast<unsigned long long>(
+        ceil(static_cast<double>(share) * static_cast<double>(row_.total(all))));
+    cut(target, [&](int bin) { return histogram().weight(bin); },
+        [&](float v) { return weight_of(__fadd_rn(v, -best_)); });
+  }
+
+ private:
+  __device__ const Histogram& histogram() const { return shared_.histogram; }
+  __device__ unsigned long long weight(float x) const {
+    return weight_of(__fadd_rn(value(x), -best_));
+  }
+  __device__ int bin(float x) const {
+    return static_cast<int>(fminf((best_ - value(x)) * kBinsPerUnit, kBins - 1.0f));
+  }
+
+  /// Leaves the shortest beginning of the tokens, best first, whose amount reaches `target`.
+  template <class OfBin, class OfValue>
+  __device__ void cut(unsigned long long target, OfBin of_bin, OfValue of_value) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      unsigned long long above = 0;
+      int at = 0;
+      while (at < kBins - 1 && above + of_bin(at) < target) above += of_bin(at++);
+      shared_.digit = static_cast<uint32_t>(at);
+      shared_.rest = target > above ? target - above : 0;
+      shared_.num_sorted = 0;
+    }
+    __syncthreads();
+    const int at = static_cast<int>(shared_.digit);
+    unsigned long long rest = shared_.rest;
+    if (histogram().count[at] > kMaxSorted) return cut_digits(target, of_value);
+    row_.for_each([&](int id, float x) {
+      if (kept(id, x) && bin(x) == at)
+        shared_.sorted[atomicAdd(&shared_.num_sorted, 1)] = rank_of(value(x), id);
+    });
+    __syncthreads();
+    const int count = shared_.num_sorted;
+    sort(count);
+    if (threadIdx.x == 0) {
+      int last = 0;
+      while (last + 1 < count) {
+        const unsigned long long amount =
+            of_value(from_ordered(static_cast<uint32_t>(shared_.sorted[last] >> 32)));
+        if (amount >= rest) break;
+        rest -= amount;
+        ++last;
+      }
+      shared_.rest = count > 0 ? shared_.sorted[last] : 0;
+    }
+    __syncthreads();
+    // Nothing in the bin: all that is kept amounts to less than the target.
+    if (count > 0) worst_ = {static_cast<uint32_t>(shared_.rest >> 32), id_of(shared_.rest)};
+  }
+  /// The bin's tokens, best first: bitonic, over the next power of two.
+  __device__ void sort(int count) {
+    int size = 1;
+    while (size < count) size *= 2;
+    for (int i = count + static_cast<int>(threadIdx.x); i < size; i += kThreads)
+      shared_.sorted[i] = 0;
+    for (int run = 2; run <= size; run *= 2)
+      for (int step = run / 2; step > 0; step /= 2) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < size / 2; i += kThreads) {
+          const int low = i / step * 2 * step + i % step, high = low + step;
+          const unsigned long long a = shared_.sorted[low], b = shared_.sorted[high];
+          if ((a < b) == ((low & run) == 0)) {
+            shared_.sorted[low] = b;
+            shared_.sorted[high] = a;
+          }
+        }
+      }
+    __syncthreads();
+  }
+  template <class OfValue>
+  __device__ void cut_digits(unsigned long long target, OfValue of_value) {
+    const auto keeps = [&](int id, float x) { return kept(id, x); };
+    const uint32_t at = row_.select(
+        target, keeps, [&](int, float x) { return ordered(value(x)); },
+        [&](int, float x) { return of_value(value(x)); });
+    const unsigned long long each = of_value(from_ordered(at));
+    const unsigned long long count = each == 0 ? 1 : max(1ull, (target + each - 1) / each);
+    worst_ = row_.cut_ties(
+        at, count, [&](int id, float x) { return kept(id, x) && ordered(value(x)) == at; });
+  }
+
+  Row& row_;
+  Shared& shared_;
+  float scale_, best_;
+  Worst worst_;
 };
 
 /// Penalties, biases and masks, on a copy of the row. Each id stands once in each list.
@@ -158,39 +305,15 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
 
-  const auto value = [&](float x) { return __fmul_rn(x, scale); };
   constexpr float kLowest = -3.402823466e38f;
   float at_least = kLowest;
   if (params.min_p > 0)
     at_least = fminf(fmaxf(static_cast<float>(best + log(double{params.min_p})), kLowest), best);
-  Worst worst = {ordered(at_least), 0x7fffffff};
-  const auto kept = [&](int id, float x) {
-    return x > -INFINITY && worst.keeps(ordered(value(x)), id);
-  };
-  const auto value_key = [&](int, float x) { return ordered(value(x)); };
-  if (params.top_k > 0 && params.top_k < p.vocab) {
-    unsigned long long count = static_cast<unsigned long long>(params.top_k);
-    unsigned long long num_kept = 0;
-    row.for_each([&](int id, float x) { num_kept += kept(id, x) ? 1 : 0; });
-    if (row.total(num_kept) > count) {
-      const uint32_t at = row.select(count, kept, value_key, [](int, float) { return 1ull; });
-      worst = row.cut_ties(at, count, [&](int id, float x) {
-        return x > -INFINITY && ordered(value(x)) == at;
-      });
-    }
-  }
-  if (params.top_p < 1) {
-    const auto weight = [&](int, float x) { return weight_of(__fadd_rn(value(x), -best)); };
-    unsigned long long sum = 0;
-    row.for_each([&](int id, float x) { sum += kept(id, x) ? weight(id, x) : 0; });
-    auto target = static_cast<unsigned long long>(
-        ceil(static_cast<double>(params.top_p) * static_cast<double>(row.total(sum))));
-    const uint32_t at = row.select(target, kept, value_key, weight);
-    const unsigned long long each = weight_of(__fadd_rn(from_ordered(at), -best));
-    const unsigned long long count = each == 0 ? 1 : max(1ull, (target + each - 1) / each);
-    worst = row.cut_ties(at, count,
-                         [&](int id, float x) { return kept(id, x) && ordered(value(x)) == at; });
-  }
+  Cut cut(row, shared, scale, best, at_least);
+  const bool has_top_k = params.top_k > 0 && params.top_k < p.vocab;
+  if (has_top_k || params.top_p < 1) cut.fill_histogram();
+  if (has_top_k) cut.keep_count(static_cast<unsigned long long>(params.top_k));
+  if (params.top_p < 1) cut.keep_share(params.top_p);
   BestToken token;
   for (int group = threadIdx.x * 4; group < p.vocab; group += kThreads * 4) {
     const uint4 words4 = philox4x32_10(
@@ -199,8 +322,8 @@ __global__ void __launch_bounds__(kThreads)
     const uint32_t word[4] = {words4.x, words4.y, words4.z, words4.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      if (const int id = group + i; id < p.vocab && kept(id, logits[id]))
-        token.add(value(logits[id]), word[i], id);
+      if (const int id = group + i; id < p.vocab && cut.kept(id, logits[id]))
+        token.add(cut.value(logits[id]), word[i], id);
   }
   const unsigned long long drawn = row.largest(token.rank());
   if (threadIdx.x == 0) finish_row(p, row_index, drawn, flags);

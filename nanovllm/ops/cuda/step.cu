@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepPar
   }
   if (threadIdx.x == 0) p.plan.first_tile[p.num_seqs] = num_tiles;
   __syncthreads();
-  const int piece = (num_tiles + p.plan.num_blocks - 1) / p.plan.num_blocks;
+  const int piece = decode_piece(num_tiles, p.plan.num_blocks);
   for (int b = threadIdx.x; b < p.plan.num_blocks; b += kThreads) {
     // The last sequence that begins at or before the block's first tile.
     int low = 0, high = p.num_seqs;
