@@ -209,5 +209,28 @@ TEST(Stories260k, GivesTheReferenceIds) {
   EXPECT_EQ(generate_one(llm, golden["prompt_ids"], params).token_ids, ids);
 }
 
+// The block table has a column for the last token that max_model_len allows.
+TEST(Limits, LongestSequencesDecodeTheirLastToken) {
+  std::vector<int32_t> text = goldens("tiny-tales")[0]["prompt_token_ids"];
+  while (text.size() < 256) text.insert(text.end(), text.begin(), text.end());
+  for (const int64_t longest : {128, 129, 192}) {
+    EngineConfig config = float32();
+    LLM roomy(kTinyTales, config);
+    config.max_model_len = longest;
+    LLM tight(kTinyTales, config);
+    for (const int64_t answer : {1, 2, 3}) {
+      const std::vector<int32_t> prompt(text.begin(), text.begin() + longest - answer);
+      SamplingParams params = greedy();
+      params.ignore_eos = true;
+      params.max_tokens = answer;
+      const RequestOutput expected = generate_one(roomy, prompt, params);
+      params.max_tokens = 100;
+      const RequestOutput output = generate_one(tight, prompt, params);
+      EXPECT_EQ(output.token_ids, expected.token_ids) << longest << " " << answer;
+      EXPECT_EQ(output.finish_reason, "length");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace nanovllm::testing

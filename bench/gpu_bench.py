@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Measures whole steps of the published shapes on a GPU, random weights, bfloat16, and prints a table beside the peers'.
+gpu_bench.py [--binary build/release/nanovllm] [--shapes Qwen3-0.6B,Qwen3-8B] [--out FILE.json] [--start]
+
+decode N: ms a step of N sequences, 512 tokens in, 257 out against 1. prefill NxL: N prompts of L tokens, one token out.
+bench_256: nano-vLLM's 256 sequences, the second of two runs with other prompts' blocks forgotten. start: seconds from the
+process's start to its first token, the weights in the page cache (--start; writes the checkpoint below /tmp)."""
+import argparse
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def call(args):
+    done = subprocess.run(args, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        sys.exit(f"{' '.join(args)}: exit {done.returncode}: {done.stderr.strip()[-300:]}")
+    return done.stdout
+
+
+def start_to_first_token(binary, folder):
+    """The median of three processes that generate one token."""
+    checkpoint = "/tmp/" + os.path.basename(folder)
+    call([sys.executable, os.path.join(HERE, "make_checkpoint.py"), folder, checkpoint])
+    prompts = checkpoint + ".jsonl"
+    with open(prompts, "w", encoding="utf8") as file:
+        file.write('{"prompt_token_ids": [1, 2, 3, 4, 5]}\n')
+    times = []
+    for _ in range(3):
+        begin = time.monotonic()
+        call([binary, "generate", checkpoint, "--device", "cuda", "--prompts-file", prompts, "--max-tokens", "1",
+              "--json"])
+        times.append(time.monotonic() - begin)
+    return round(statistics.median(times), 2)
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    a.add_argument("--binary", default=os.path.join(HERE, "../build/release/nanovllm"))
+    a.add_argument("--shapes", default="Qwen3-0.6B,Qwen3-8B")
+    a.add_argument("--out")
+    a.add_argument("--start", action="store_true")
+    o = a.parse_args()
+    gpu = call(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]).strip()
+    result = {"gpu": gpu, "date": datetime.date.today().isoformat(), "shapes": {}}
+    print(gpu)
+    for shape in o.shapes.split(","):
+        folder = os.path.join(HERE, "shapes", shape)
+        common = ["--load-format", "dummy", "--device", "cuda", "--json"]
+        row = result["shapes"][shape] = {}
+
+        def latency(batch, length, out, iterations):
+            return json.loads(call([o.binary, "bench", "latency", folder, *common, "--batch-size", str(batch),
+                                    "--input-len", str(length), "--output-len", str(out), "--num-iters",
+                                    str(iterations)]))
+
+        def note(name, value):
+            row[name] = value
+            print(f"{shape} {name}: {value}", flush=True)
+
+        for batch in (1, 8, 64, 256):
+            note(f"decode_bs{batch}_ms", round(latency(batch, 512, 257, 3)["decode_ms_per_step"], 3))
+        for batch, length in ((16, 1024), (8, 4000)):
+            note(f"prefill_{batch}x{length}_tok_s", round(latency(batch, length, 1, 5)["prefill_tokens_per_second"]))
+        run = json.loads(call([o.binary, "bench", "throughput", folder, "--warmup", *common]))
+        note("bench_256_tok_s", round(run["output_tokens_per_second"]))
+        if o.start:
+            note("process_start_to_first_token_s", start_to_first_token(o.binary, folder))
+    if o.out:
+        with open(o.out, "w", encoding="utf8") as file:
+            json.dump(result, file, indent=1)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()
