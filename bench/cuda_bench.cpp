@@ -48,8 +48,7 @@ class Bench {
   /// One new token for each of `num_seqs` sequences of `context` keys.
   void decode(int64_t num_seqs, int64_t context, int64_t heads, int64_t kv_heads) {
     buffers_.clear();
-    const double bytes =
-        static_cast<double>(num_seqs * context * 2 * kv_heads * kHeadDim * 2);
+    const double bytes = static_cast<double>(num_seqs * context * 2 * kv_heads * kHeadDim * 2);
     // Layers in turn, so that the L2 holds none of what is read next.
     const auto layers = static_cast<int64_t>(std::ceil(1e9 / bytes));
     const KvCache kv = cache(num_seqs, context, layers, kv_heads);
@@ -59,9 +58,9 @@ class Bench {
     const int64_t calls = std::max<int64_t>(layers, 20);
     const auto enqueue = [&] {
       for (int64_t i = 0; i < calls; ++i)
-        gpu_->attention({.out = out, .qkv = qkv, .num_heads = heads, .scale = 0.09f,
-                         .layer = i % layers},
-                        kv, batch_);
+        gpu_->attention(
+            {.out = out, .qkv = qkv, .num_heads = heads, .scale = 0.09f, .layer = i % layers}, kv,
+            batch_);
     };
     const int64_t key = ++num_graphs_;
     gpu_->replay(key, enqueue);
@@ -81,15 +80,16 @@ class Bench {
     const Tensor out = random(num_seqs * length, heads * kHeadDim);
     int64_t layer = 0;
     const double time = timed(30, [&] {
-      gpu_->attention({.out = out, .qkv = qkv, .num_heads = heads, .scale = 0.09f,
-                       .layer = layer++ % 3},
-                      kv, batch_);
+      gpu_->attention(
+          {.out = out, .qkv = qkv, .num_heads = heads, .scale = 0.09f, .layer = layer++ % 3}, kv,
+          batch_);
     });
     const double flops = 2.0 * static_cast<double>(num_seqs * length * length * heads * kHeadDim);
-    fmt::print("prefill attention {}x{}, {}/{} heads: {:.1f} us, {:.0f} TFLOP/s, {:.0f}% of the "
-               "matrix rate\n",
-               num_seqs, length, heads, kv_heads, time * 1e6, flops / time / 1e12,
-               100 * flops / time / flops_);
+    fmt::print(
+        "prefill attention {}x{}, {}/{} heads: {:.1f} us, {:.0f} TFLOP/s, {:.0f}% of the "
+        "matrix rate\n",
+        num_seqs, length, heads, kv_heads, time * 1e6, flops / time / 1e12,
+        100 * flops / time / flops_);
   }
 
   void rows(int64_t num_tokens) {
@@ -99,8 +99,9 @@ class Bench {
     const Tensor gate_up = random(num_tokens, 2 * wide), act = random(num_tokens, wide);
     const Tensor norm = random(1, 2 * hidden);
     const Tensor weight(norm.data, DType::kF32, hidden);
-    print("rms_norm", num_tokens, 2 * 2 * num_tokens * hidden,
-          timed(50, [&] { gpu_->rms_norm(y, x, {weight, 1e-6f}); }));
+    print("rms_norm", num_tokens, 2 * 2 * num_tokens * hidden, timed(50, [&] {
+            gpu_->rms_norm(y, x, {weight, 1e-6f});
+          }));
     print("silu_mul", num_tokens, 2 * 3 * num_tokens * wide,
           timed(50, [&] { gpu_->silu_mul(act, gate_up); }));
     const KvCache kv = cache(std::max<int64_t>(num_tokens / 1024, 1),
@@ -111,9 +112,14 @@ class Bench {
     const Tensor angles = random(1024, kHeadDim);
     const Tensor cos(angles.data, DType::kF32, 1024, kHeadDim / 2);
     print("rope_and_store", num_tokens, 2 * 2 * qkv.size(), timed(50, [&] {
-            gpu_->rope_and_store({.qkv = qkv, .q_norm = {angles.data, DType::kF32, kHeadDim},
-                                  .k_norm = {angles.data, DType::kF32, kHeadDim}, .cos = cos,
-                                  .sin = cos, .num_heads = heads, .eps = 1e-6f, .layer = 0},
+            gpu_->rope_and_store({.qkv = qkv,
+                                  .q_norm = {angles.data, DType::kF32, kHeadDim},
+                                  .k_norm = {angles.data, DType::kF32, kHeadDim},
+                                  .cos = cos,
+                                  .sin = cos,
+                                  .num_heads = heads,
+                                  .eps = 1e-6f,
+                                  .layer = 0},
                                  kv, batch_);
           }));
   }
@@ -183,8 +189,12 @@ class Bench {
   }
   KvCache cache(int64_t num_seqs, int64_t context, int64_t layers, int64_t kv_heads) {
     const int64_t blocks = num_seqs * ((context + kBlockSize - 1) / kBlockSize);
-    KvCache kv = {.dtype = DType::kBF16, .num_layers = layers, .num_blocks = blocks,
-                  .block_size = kBlockSize, .num_kv_heads = kv_heads, .head_dim = kHeadDim};
+    KvCache kv = {.dtype = DType::kBF16,
+                  .num_layers = layers,
+                  .num_blocks = blocks,
+                  .block_size = kBlockSize,
+                  .num_kv_heads = kv_heads,
+                  .head_dim = kHeadDim};
     const auto bytes = static_cast<int64_t>(kv.block_bytes()) * blocks;
     kv.data = random(1, bytes / 2).data;
     return kv;
@@ -243,9 +253,15 @@ int main(int argc, char** argv) {
   Bench bench;
   bench.peaks();
   if (what.empty() || what == "decode") {
-    for (const auto& [num_seqs, context] :
-         {std::pair{256, 800}, {64, 2048}, {8, 8192}, {1, 8192}, {256, 2048}, {1, 640}, {8, 640},
-          {64, 640}, {256, 640}})
+    for (const auto& [num_seqs, context] : {std::pair{256, 800},
+                                            {64, 2048},
+                                            {8, 8192},
+                                            {1, 8192},
+                                            {256, 2048},
+                                            {1, 640},
+                                            {8, 640},
+                                            {64, 640},
+                                            {256, 640}})
       bench.decode(num_seqs, context, 16, 8);
     bench.decode(256, 640, 32, 8);
   }

@@ -50,13 +50,12 @@ MemoryPeaks measure_memory() {
   int num_sms = 1;
   cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, 0);
   MemoryPeaks peaks;
-  peaks.copy = 2.0 * kBytes / median_seconds([&] {
-    cudaMemcpyAsync(to, from, kBytes, cudaMemcpyDeviceToDevice);
-  });
+  peaks.copy = 2.0 * kBytes /
+               median_seconds([&] { cudaMemcpyAsync(to, from, kBytes, cudaMemcpyDeviceToDevice); });
   peaks.read = kBytes / median_seconds([&] {
-    read_kernel<<<num_sms * 16, 512>>>(reinterpret_cast<const uint4*>(from), kBytes / 16,
-                                       reinterpret_cast<uint32_t*>(to));
-  });
+                 read_kernel<<<num_sms * 16, 512>>>(reinterpret_cast<const uint4*>(from),
+                                                    kBytes / 16, reinterpret_cast<uint32_t*>(to));
+               });
   cudaFree(from);
   cudaFree(to);
   return peaks;

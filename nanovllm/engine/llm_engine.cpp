@@ -53,8 +53,7 @@ LLMEngine::Parts LLMEngine::load(const std::string& model, const EngineConfig& g
   }
   auto runner =
       std::make_unique<ModelRunner>(model, config, setup.model, setup.kv, std::move(backend));
-  if (config.device == "cuda")
-    parts.executor = std::make_unique<DeviceExecutor>(std::move(runner));
+  if (config.device == "cuda") parts.executor = std::make_unique<DeviceExecutor>(std::move(runner));
   else
     parts.executor = std::make_unique<LocalExecutor>(
         [runner = std::shared_ptr(std::move(runner))](const StepInput& input, StepOutput& output) {

@@ -19,8 +19,9 @@ struct EngineSetup {
   size_t weight_bytes = 0;
 };
 
-/// The backend of config.device, which becomes "cpu" or "cuda" where it is "auto": a GPU if there is
-/// one and all that it needs, with a warning where only some of that is missing. Throws UserError.
+/// The backend of config.device, which becomes "cpu" or "cuda" where it is "auto": a GPU if there
+/// is one and all that it needs, with a warning where only some of that is missing. Throws
+/// UserError.
 std::unique_ptr<Backend> make_backend(EngineConfig& config);
 
 /// `config` is make_backend()'s. Throws UserError for options out of range, for a folder that is no

@@ -32,8 +32,7 @@ Activations::Activations(Backend& backend, const ModelConfig& config, DType dtyp
   logits = allocate(max_rows, config.vocab_size, DType::kF32);
 }
 
-size_t Activations::bytes(const ModelConfig& c, DType dtype, int64_t max_tokens,
-                          int64_t max_rows) {
+size_t Activations::bytes(const ModelConfig& c, DType dtype, int64_t max_tokens, int64_t max_rows) {
   const int64_t per_token = 2 * c.hidden_size + std::max(c.qkv_size(), 2 * c.intermediate_size) +
                             std::max(c.q_size(), c.intermediate_size);
   return static_cast<size_t>(max_tokens * per_token + max_rows * 2 * c.hidden_size) *
@@ -48,9 +47,9 @@ void forward(Backend& backend, const Model& model, const KvCache& kv, const Batc
   check(num_tokens <= activations.residual.shape[0], "a batch of {} tokens in activations for {}",
         num_tokens, activations.residual.shape[0]);
   const auto used = [&](const Tensor& t) { return t.rows(0, num_tokens); };
-  const Tensor residual = used(activations.residual), hidden = used(activations.hidden), qkv = used(activations.qkv),
-               attn = used(activations.attn), gate_up = used(activations.gate_up),
-               act = used(activations.act);
+  const Tensor residual = used(activations.residual), hidden = used(activations.hidden),
+               qkv = used(activations.qkv), attn = used(activations.attn),
+               gate_up = used(activations.gate_up), act = used(activations.act);
   const float scale = 1 / std::sqrt(static_cast<float>(config.head_dim));
 
   const float eps = config.rms_norm_eps;
@@ -58,16 +57,15 @@ void forward(Backend& backend, const Model& model, const KvCache& kv, const Batc
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const Layer& layer = model.layers[static_cast<size_t>(i)];
     backend.norm_matmul(qkv, residual, {layer.input_norm, eps}, *layer.qkv, layer.qkv_bias, hidden);
-    backend.rope_and_store({.qkv = qkv,
-                            .q_norm = layer.q_norm,
-                            .k_norm = layer.k_norm,
-                            .cos = model.rope_cos,
-                            .sin = model.rope_sin,
-                            .num_heads = config.num_heads,
-                            .eps = eps,
-                            .layer = i},
-                           kv, batch);
-    backend.attention(
+    backend.rope_attention(
+        {.qkv = qkv,
+         .q_norm = layer.q_norm,
+         .k_norm = layer.k_norm,
+         .cos = model.rope_cos,
+         .sin = model.rope_sin,
+         .num_heads = config.num_heads,
+         .eps = eps,
+         .layer = i},
         {.out = attn, .qkv = qkv, .num_heads = config.num_heads, .scale = scale, .layer = i}, kv,
         batch);
     backend.add_matmul(residual, attn, *layer.o, hidden);

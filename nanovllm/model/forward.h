@@ -27,7 +27,7 @@ struct Activations {
 
   // The rows whose logits are wanted.
   Tensor row_residual, row_hidden;  ///< [max_rows, hidden_size] model dtype
-  Tensor logits;                               ///< [max_rows, vocab_size] float32
+  Tensor logits;                    ///< [max_rows, vocab_size] float32
 
   std::vector<Buffer> buffers;
 };

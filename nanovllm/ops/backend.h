@@ -79,14 +79,14 @@ class Backend {
 
   // -- steps
   /// Takes over a step: brings its arrays to where the backend computes, in one upload; updates the
-  /// block tables; an id that is kTokenInFlight becomes its slot's last token. `host` stays as it is
-  /// and in place until the step's end, `slots` outlive it; the Batch holds until the next call.
+  /// block tables; an id that is kTokenInFlight becomes its slot's last token. `host` stays as it
+  /// is and in place until the step's end, `slots` outlive it; the Batch holds until the next call.
   virtual Batch begin_step(HostBatch& host, const SlotTables& slots, const KvCache& kv) = 0;
   /// Whether replay() pays: steps of one shape are then padded to a few sizes.
   virtual bool replays() const { return false; }
   /// Does what `enqueue` enqueues: a step of `size` sequences with one new token each, all of whose
-  /// other keys are from steps before. It may be called once for a `size` and its work repeated from
-  /// then on.
+  /// other keys are from steps before. It may be called once for a `size` and its work repeated
+  /// from then on.
   virtual void replay(int64_t /*size*/, const std::function<void()>& enqueue) { enqueue(); }
 
   // -- weights
@@ -112,6 +112,12 @@ class Backend {
   /// out [T, n] = silu(gate_up [T, :n]) * gate_up [T, n:]
   virtual void silu_mul(Tensor out, Tensor gate_up) = 0;
   // What a backend may do in one pass.
+  /// rope_and_store(), then attention(); whether qkv is changed is the backend's.
+  virtual void rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args,
+                              const KvCache& kv, const Batch& batch) {
+    rope_and_store(rope, kv, batch);
+    attention(args, kv, batch);
+  }
   /// out = rms_norm(x) w^T + bias; hidden [T, k] is scratch.
   virtual void norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor bias,
                            Tensor hidden) {

@@ -10,8 +10,8 @@ namespace nanovllm {
 bool has_cuda_driver();
 
 /// The backend on the first visible GPU, from libnanovllm_cuda.so: beside this program or library,
-/// above it, in ../lib, or by the loader's path. Throws UserError that names what is missing. `portable` keeps
-/// to kernels that every supported GPU runs; it is for tests.
+/// above it, in ../lib, or by the loader's path. Throws UserError that names what is missing.
+/// `portable` keeps to kernels that every supported GPU runs; it is for tests.
 std::unique_ptr<Backend> make_cuda_backend(bool portable = false);
 
 }  // namespace nanovllm

@@ -12,7 +12,8 @@ constexpr double kGiB = 1 << 30;
 
 }  // namespace
 
-KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType kv_dtype, size_t bytes) {
+KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType kv_dtype,
+                     size_t bytes) {
   const int64_t asked_len = config.max_model_len;
   require(asked_len <= model.max_position_embeddings,
           "--max-model-len is {}; the model's max_position_embeddings allow at most {}", asked_len,

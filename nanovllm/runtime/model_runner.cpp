@@ -39,8 +39,7 @@ ModelRunner::ModelRunner(const std::string& folder, const EngineConfig& config,
   kv_.block_size = config.block_size;
   kv_.num_kv_heads = model.num_kv_heads;
   kv_.head_dim = model.head_dim;
-  buffers_.push_back(
-      backend_->allocate(kv_.block_bytes() * static_cast<size_t>(kv.num_blocks)));
+  buffers_.push_back(backend_->allocate(kv_.block_bytes() * static_cast<size_t>(kv.num_blocks)));
   kv_.data = buffers_.back().get();
   const int64_t max_blocks = (kv.max_model_len + config.block_size - 1) / config.block_size;
   tables_.block_tables = allocate_ints(config.max_num_seqs * max_blocks);
@@ -61,7 +60,8 @@ int64_t ModelRunner::replay_size(const StepInput& input) const {
   const auto num_rows = static_cast<int64_t>(input.rows().size());
   // A sequence that begins may share blocks that this very step fills.
   if (!replays_ || num_rows > kMaxReplayRows || !input.setups().empty() ||
-      input.token_ids().size() != input.rows().size() || input.samples().size() != input.rows().size())
+      input.token_ids().size() != input.rows().size() ||
+      input.samples().size() != input.rows().size())
     return 0;
   for (size_t i = 0; i < input.rows().size(); ++i)
     if (input.samples()[i].row != static_cast<int32_t>(i) || input.rows()[i].want_logprobs != 0)
@@ -77,7 +77,8 @@ void ModelRunner::pad(int64_t size) {
   host_.input_ids.resize(n, 0);
   host_.positions.resize(n, 0);
   host_.slot_mapping.resize(n, -1);
-  while (host_.cu_seqlens_q.size() <= n) host_.cu_seqlens_q.push_back(host_.cu_seqlens_q.back() + 1);
+  while (host_.cu_seqlens_q.size() <= n)
+    host_.cu_seqlens_q.push_back(host_.cu_seqlens_q.back() + 1);
   host_.context_lens.resize(n, 0);
   host_.seq_slots.resize(n, 0);
   while (host_.sample_rows.size() < n)

@@ -44,7 +44,7 @@ class ModelRunner {
   struct Flight {
     StepOutput output;
     std::vector<std::pair<int32_t, uint64_t>> slots;  ///< of its samples: slot, its num_starts()
-    bool settled = true;  ///< the host has its tokens
+    bool settled = true;                              ///< the host has its tokens
   };
   Flight& flight(uint64_t number) { return flights_[number % flights_.size()]; }
   Tensor allocate_ints(int64_t count);

@@ -73,8 +73,7 @@ class GpuAttention : public TwoBackends {
         const int32_t last = prompt ? seq.context - seq.num_new : seq.context;
         const size_t first_block = next;
         for (int64_t i = 0; i * shape.block_size < seq.context; ++i, ++next)
-          if (prompt)
-            host.block_updates.push_back({slot, static_cast<int32_t>(i), order[next]});
+          if (prompt) host.block_updates.push_back({slot, static_cast<int32_t>(i), order[next]});
         if (first == last) continue;
         for (int32_t p = first; p < last; ++p) {
           host.input_ids.push_back(0);
@@ -100,32 +99,48 @@ class GpuAttention : public TwoBackends {
       const Twin qkv = make({nullptr, shape.dtype, std::max<int64_t>(num_tokens, 1), columns});
       const Twin out = make(
           {nullptr, shape.dtype, std::max<int64_t>(num_tokens, 1), num_heads * shape.head_dim}, 0);
+      const std::vector<char> original = qkv.host;
       for (int b = 0; b < 2; ++b) {
         HostBatch mine = host;
         const Batch batch = backends[b]->begin_step(mine, slots[b], kv[b]);
         if (num_tokens == 0) continue;
         const auto on = [&](const Twin& t) { return b == 0 ? t.on_cpu : t.on_gpu; };
-        backends[b]->rope_and_store({.qkv = on(qkv),
-                                     .q_norm = on(norm),
-                                     .k_norm = on(norm),
-                                     .cos = on(cos),
-                                     .sin = on(sin),
-                                     .num_heads = num_heads,
-                                     .eps = 1e-6f,
-                                     .layer = 1},
-                                    kv[b], batch);
-        if (prompt) continue;
-        backends[b]->attention(
-            {.out = on(out),
-             .qkv = on(qkv),
-             .num_heads = num_heads,
-             .scale = 1 / std::sqrt(static_cast<float>(shape.head_dim)),
-             .layer = 1},
-            kv[b], batch);
+        const RopeStoreArgs rope = {.qkv = on(qkv),
+                                    .q_norm = on(norm),
+                                    .k_norm = on(norm),
+                                    .cos = on(cos),
+                                    .sin = on(sin),
+                                    .num_heads = num_heads,
+                                    .eps = 1e-6f,
+                                    .layer = 1};
+        const AttentionArgs args = {.out = on(out),
+                                    .qkv = on(qkv),
+                                    .num_heads = num_heads,
+                                    .scale = 1 / std::sqrt(static_cast<float>(shape.head_dim)),
+                                    .layer = 1};
+        if (prompt) {
+          backends[b]->rope_and_store(rope, kv[b], batch);
+          continue;
+        }
+        const auto enqueue = [&] { backends[b]->rope_attention(rope, args, kv[b], batch); };
+        if (b == 0 || num_tokens != batch.num_seqs()) {
+          enqueue();
+          continue;
+        }
+        // As a graph: it runs as it is, then it is captured. The CPU has changed qkv by now.
+        gpu->replay(++num_graphs_, enqueue);
+        expect_equal(out, "eager, " + what, shape.dtype == DType::kF32 ? 5e-5 : 1.5e-2);
+        gpu->upload(qkv.on_gpu.data, original.data(), original.size());
+        const std::vector<char> nothing(out.host.size(), static_cast<char>(0xff));
+        gpu->upload(out.on_gpu.data, nothing.data(), nothing.size());
+        gpu->replay(num_graphs_, enqueue);
       }
       if (!prompt) expect_equal(out, what, shape.dtype == DType::kF32 ? 5e-5 : 1.5e-2);
     }
   }
+
+ private:
+  int64_t num_graphs_ = 0;
 };
 
 constexpr DType kDTypes[] = {DType::kBF16, DType::kF16, DType::kF32};
@@ -133,15 +148,19 @@ constexpr DType kDTypes[] = {DType::kBF16, DType::kF16, DType::kF32};
 TEST_P(GpuAttention, HeadDimsAndGroups) {
   for (const DType dtype : kDTypes)
     for (const int64_t head_dim : {8, 32, 64, 80, 96, 128, 256})
-      for (const int64_t group : {1, 2, 3, 4, 7, 8, 16})
+      for (const int64_t group : {1, 2, 3, 4, 7, 8, 16}) {
         check({head_dim, group, 2, 64, dtype}, {{1, 1}, {1, 130}, {5, 70}, {64, 64}, {1, 64}});
+        check({head_dim, group, 2, 64, dtype}, {{1, 2}, {1, 130}, {1, 17}, {1, 700}, {1, 64}});
+      }
 }
 
 TEST_P(GpuAttention, BlockSizesAndLengthsAtTheirEdges) {
   for (const int64_t block_size : {16, 64, 256, 1024})
-    for (const int32_t length : {15, 16, 17, 63, 64, 65, 255, 256, 257, 1023, 1024, 1025})
-      check({128, 2, 2, block_size, DType::kBF16},
-            {{1, length}, {2, length}, {length, length}, {length / 2, length}, {1, 1}});
+    for (const int32_t length : {15, 16, 17, 63, 64, 65, 255, 256, 257, 1023, 1024, 1025}) {
+      const Shape shape = {128, 2, 2, block_size, DType::kBF16};
+      check(shape, {{1, length}, {2, length}, {length, length}, {length / 2, length}, {1, 1}});
+      check(shape, {{1, length}, {1, 1}, {1, length}});
+    }
 }
 
 TEST_P(GpuAttention, LongContexts) {

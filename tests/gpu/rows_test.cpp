@@ -13,7 +13,8 @@ TEST_P(GpuRows, RmsNorm) {
   for (const DType dtype : kDTypes)
     for (const int64_t width : {8, 72, 172, 1024, 5120, 12288})
       for (const int64_t rows : {1, 3, 300}) {
-        const Twin x = make({nullptr, dtype, rows, width}), out = make({nullptr, dtype, rows, width}, 0);
+        const Twin x = make({nullptr, dtype, rows, width}),
+                   out = make({nullptr, dtype, rows, width}, 0);
         const Twin weight = make({nullptr, DType::kF32, width});
         gpu->rms_norm(out.on_gpu, x.on_gpu, {weight.on_gpu, 1e-6f});
         cpu->rms_norm(out.on_cpu, x.on_cpu, {weight.on_cpu, 1e-6f});
@@ -37,7 +38,8 @@ TEST_P(GpuRows, SiluMul) {
 TEST_P(GpuRows, GatherAndEmbed) {
   for (const DType dtype : kDTypes)
     for (const int64_t width : {8, 12, 1024}) {
-      const Twin table = make({nullptr, dtype, 50, width}), out = make({nullptr, dtype, 5, width}, 0);
+      const Twin table = make({nullptr, dtype, 50, width}),
+                 out = make({nullptr, dtype, 5, width}, 0);
       const Twin ids = make(std::vector<int32_t>{49, 0, 7, 7, 31});
       gpu->gather_rows(out.on_gpu, table.on_gpu, ids.on_gpu);
       cpu->gather_rows(out.on_cpu, table.on_cpu, ids.on_cpu);

@@ -145,8 +145,8 @@ TEST_P(GpuSampler, LogprobsAreTheCpus) {
         logprobs[b].resize(size);
         ranks[b].resize(targets.size());
         (b == 0 ? *cpu : *gpu)
-            .token_logprobs(b == 0 ? logits.on_cpu : logits.on_gpu, targets, k, ids[b],
-                            logprobs[b], ranks[b]);
+            .token_logprobs(b == 0 ? logits.on_cpu : logits.on_gpu, targets, k, ids[b], logprobs[b],
+                            ranks[b]);
       }
       EXPECT_EQ(ids[0], ids[1]);
       EXPECT_EQ(ranks[0], ranks[1]);

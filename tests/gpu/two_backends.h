@@ -86,8 +86,7 @@ class TwoBackends : public ::testing::TestWithParam<Kernels> {
   }
   static void set(char* p, DType dtype, int64_t i, float x) {
     if (dtype == DType::kF32) reinterpret_cast<float*>(p)[i] = x;
-    else
-      reinterpret_cast<uint16_t*>(p)[i] = dtype == DType::kBF16 ? f32_to_bf16(x) : f32_to_f16(x);
+    else reinterpret_cast<uint16_t*>(p)[i] = dtype == DType::kBF16 ? f32_to_bf16(x) : f32_to_f16(x);
   }
 
   std::unique_ptr<Backend> gpu, cpu;
@@ -107,7 +106,7 @@ class TwoBackends : public ::testing::TestWithParam<Kernels> {
 inline std::string kernels_name(const ::testing::TestParamInfo<Kernels>& info) {
   return info.param == Kernels::kNative ? "Native" : "Portable";
 }
-#define NANOVLLM_BOTH_KERNELS(suite)                                                         \
+#define NANOVLLM_BOTH_KERNELS(suite)                                                            \
   INSTANTIATE_TEST_SUITE_P(Gpu, suite, ::testing::Values(Kernels::kNative, Kernels::kPortable), \
                            kernels_name)
 

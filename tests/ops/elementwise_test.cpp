@@ -59,9 +59,8 @@ TEST(Elementwise, RmsNormScalesAndLeavesItsInputAsItIs) {
             double squares = 0;
             for (int64_t c = 0; c < n; ++c) squares += double{x.at(r, c)} * double{x.at(r, c)};
             for (int64_t c = 0; c < n; ++c) {
-              const double expected = x.at(r, c) /
-                                      std::sqrt(squares / static_cast<double>(n) + 1e-5) *
-                                      weight.at(0, c);
+              const double expected =
+                  x.at(r, c) / std::sqrt(squares / static_cast<double>(n) + 1e-5) * weight.at(0, c);
               ASSERT_NEAR(out.at(r, c), expected, tolerance(dtype, expected));
             }
           }

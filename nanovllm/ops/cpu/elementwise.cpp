@@ -76,9 +76,9 @@ void add(Tensor sum, Tensor x, Isa isa) {
 
 void rms_norm(Tensor out, Tensor x, const Norm& norm, Isa isa) {
   const auto norm_row = kernels_for(isa).rms_norm[index_of(x.dtype)];
-  check(out.shape == x.shape && norm.weight.size() == x.shape[1] &&
-            norm.weight.dtype == DType::kF32,
-        "rms_norm: wrong shapes");
+  check(
+      out.shape == x.shape && norm.weight.size() == x.shape[1] && norm.weight.dtype == DType::kF32,
+      "rms_norm: wrong shapes");
   for_each_row(x.shape[0], x.shape[1], [&](int64_t i) {
     norm_row(row_of(out, i), row_of(x, i), norm.weight.as<const float>(), x.shape[1], norm.eps);
   });

@@ -26,7 +26,7 @@ struct RopeToken {
 /// Each works on one row of n elements. Tables are indexed by dtype: float32, bfloat16, float16.
 struct ElementwiseKernels {
   void (*convert[3][3])(void* to, const void* from, int64_t n);  ///< [to][from]
-  void (*add[3])(void* sum, const void* x, int64_t n);  ///< sum += x
+  void (*add[3])(void* sum, const void* x, int64_t n);           ///< sum += x
   /// out = x / rms(x) * weight
   void (*rms_norm[3])(void* out, const void* x, const float* weight, int64_t n, float eps);
   void (*silu_mul[3])(void* out, const void* gate, const void* up, int64_t n);

@@ -10,10 +10,10 @@ namespace nanovllm::cuda {
 
 /// backend.h's attention as the kernels see it.
 struct AttentionParams {
-  void* out;            // [T, num_heads * head_dim]
-  const void* qkv;      // [T, (num_heads + 2 num_kv_heads) * head_dim], q first
-  const void *k, *v;    // the layer's entries, as KvLayout has them
-  const int32_t* block_tables;                              // [max_num_seqs, max_blocks]
+  void* out;                    // [T, num_heads * head_dim]
+  const void* qkv;              // [T, (num_heads + 2 num_kv_heads) * head_dim], q first
+  const void *k, *v;            // the layer's entries, as KvLayout has them
+  const int32_t* block_tables;  // [max_num_seqs, max_blocks]
   const int32_t *seq_slots, *cu_seqlens_q, *context_lens;  // [S], [S + 1], [S]
   KvLayout layout;
   int num_seqs, num_tokens, num_heads, max_blocks;
@@ -22,7 +22,7 @@ struct AttentionParams {
 
 /// Where a block of decode attention begins.
 struct alignas(16) DecodeStart {
-  int32_t seq, head, tile;  // of the head's keys
+  int32_t seq, head, tile;       // of the head's keys
   int32_t context, slot, token;  // of the sequence: its keys, its row of block_tables, of T
   int32_t unused[2];
 };
@@ -41,7 +41,8 @@ struct DecodePlan {
 #if defined(__CUDACC__)
 __host__ __device__
 #endif
-inline int decode_piece(int num_tiles, int num_blocks) {
+    inline int
+    decode_piece(int num_tiles, int num_blocks) {
   const int piece = (num_tiles + num_blocks - 1) / num_blocks;
   return piece < 2 ? 2 : piece;
 }
@@ -54,6 +55,16 @@ struct DecodeScratch {
 /// Floats of DecodeScratch::partial.
 int64_t decode_partial_size(int num_blocks, int head_dim);
 
+/// backend.h's rope_and_store, when decode attention does it on the way: each sequence's newest
+/// token stands at position context - 1.
+struct DecodeRope {
+  const float *q_norm, *k_norm;  // [head_dim] or null
+  const float *cos, *sin;        // [positions, head_dim / 2]; null: it has been done
+  const int32_t* slot_mapping;   // [T]
+  void *k, *v;                   // the layer's entries
+  float eps;
+};
+
 struct DecodeOptions {
   bool portable = false;  ///< keeps to instructions that 8.0 has
   /// No key but each sequence's last is written in this step: the others may be read before the
@@ -62,7 +73,8 @@ struct DecodeOptions {
 };
 /// Sequences with one new token, tiled layout, up to 16 query heads for a KV head.
 void decode_attention(Launch where, const AttentionParams& params, const DecodePlan& plan,
-                      const DecodeScratch& scratch, DType dtype, DecodeOptions options);
+                      const DecodeScratch& scratch, const DecodeRope& rope, DType dtype,
+                      DecodeOptions options);
 /// Sequences with more than one new token, tiled layout; on any GPU.
 void prefill_attention(Launch where, const AttentionParams& params, DType dtype);
 /// The same on Hopper. `counters` [kPrefillCounters] are zero between launches.

@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams
   const int row0 = first_row + warp * 16 + quad;  // this lane's rows: row0 and row0 + 8
   {
     const int64_t width = int64_t{p.num_heads + 2 * p.layout.num_kv_heads} * kHeadDim;
-    const T* from = static_cast<const T*>(p.qkv) + (first_token + row0) * width + head * kHeadDim +
-                    2 * pair;
+    const T* from =
+        static_cast<const T*>(p.qkv) + (first_token + row0) * width + head * kHeadDim + 2 * pair;
     const auto word = [&](int row, int d) {
       return row0 + row < num_rows ? *reinterpret_cast<const uint32_t*>(from + row * width + d)
                                    : 0u;
@@ -141,8 +141,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams
     for (int half = 0; half < 2; ++half) {
       float m = -INFINITY;
 #pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n)
-        m = fmaxf(m, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+      for (int n = 0; n < kKeys / 8; ++n) m = fmaxf(m, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
       m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 1));
       m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 2)) * scale;
       m = fmaxf(m, max[half]);
@@ -196,9 +195,8 @@ template <class T, int kHeadDim>
 void run(Launch where, const AttentionParams& params) {
   constexpr size_t kBytes = 2 * 2 * kKeys * kHeadDim * 2;
   const auto kernel = prefill_kernel<T, kHeadDim>;
-  cuda_check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int{kBytes}),
-      "prefill attention");
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int{kBytes}),
+             "prefill attention");
   const int tiles = params.num_tokens / kRows + params.num_seqs;
   launch(where, kernel, dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(params.num_heads)),
          kThreads, kBytes, params);

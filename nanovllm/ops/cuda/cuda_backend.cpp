@@ -29,6 +29,10 @@ void append(std::vector<int32_t>& words, std::span<const T> list) {
   if (!list.empty()) std::memcpy(words.data() + at, list.data(), list.size_bytes());
 }
 
+bool is_tiled(const AttentionParams& params) {
+  return params.layout.tiled && params.num_heads <= 16 * params.layout.num_kv_heads;
+}
+
 /// Arrays in one buffer, each at a multiple of 16 bytes, on the host and on the device alike.
 class Packer {
  public:
@@ -101,10 +105,11 @@ Buffer CudaBackend::allocate(size_t bytes) {
   if (cudaMalloc(&p, std::max<size_t>(bytes, 1)) != cudaSuccess) {
     cudaGetLastError();
     const Memory now = memory();
-    fail("the GPU has no {:.3f} GiB left: {:.3f} of its {:.3f} GiB are free; lower "
-         "--gpu-memory-utilization, --max-num-batched-tokens or --max-num-seqs",
-         static_cast<double>(bytes) / kGiB, static_cast<double>(now.free) / kGiB,
-         static_cast<double>(now.total) / kGiB);
+    fail(
+        "the GPU has no {:.3f} GiB left: {:.3f} of its {:.3f} GiB are free; lower "
+        "--gpu-memory-utilization, --max-num-batched-tokens or --max-num-seqs",
+        static_cast<double>(bytes) / kGiB, static_cast<double>(now.free) / kGiB,
+        static_cast<double>(now.total) / kGiB);
   }
   Buffer buffer(p, [](void* memory) { cudaFree(memory); });
   cuda_check(cudaMemsetAsync(p, 0, bytes, where_.stream), "memory");
@@ -251,19 +256,18 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
   has_decode_ = has_prefill_ = false;
   for (size_t s = 0; s < num_seqs; ++s)
     (host.cu_seqlens_q[s + 1] - host.cu_seqlens_q[s] == 1 ? has_decode_ : has_prefill_) = true;
-  cuda::begin_step(
-      where_, {.updates = reinterpret_cast<const BlockUpdate*>(device + at.updates),
-               .block_tables = slots.block_tables.as<int32_t>(),
-               .last_tokens = last_tokens_,
-               .input_ids = batch.input_ids.as<int32_t>(),
-               .cu_seqlens_q = batch.cu_seqlens_q.as<const int32_t>(),
-               .context_lens = batch.context_lens.as<const int32_t>(),
-               .seq_slots = batch.seq_slots.as<const int32_t>(),
-               .plan = plan_,
-               .num_updates = static_cast<int>(host.block_updates.size()),
-               .max_blocks = static_cast<int>(slots.block_tables.shape[1]),
-               .num_seqs = static_cast<int>(num_seqs),
-               .num_kv_heads = static_cast<int>(num_kv_heads)});
+  cuda::begin_step(where_, {.updates = reinterpret_cast<const BlockUpdate*>(device + at.updates),
+                            .block_tables = slots.block_tables.as<int32_t>(),
+                            .last_tokens = last_tokens_,
+                            .input_ids = batch.input_ids.as<int32_t>(),
+                            .cu_seqlens_q = batch.cu_seqlens_q.as<const int32_t>(),
+                            .context_lens = batch.context_lens.as<const int32_t>(),
+                            .seq_slots = batch.seq_slots.as<const int32_t>(),
+                            .plan = plan_,
+                            .num_updates = static_cast<int>(host.block_updates.size()),
+                            .max_blocks = static_cast<int>(slots.block_tables.shape[1]),
+                            .num_seqs = static_cast<int>(num_seqs),
+                            .num_kv_heads = static_cast<int>(num_kv_heads)});
   return batch;
 }
 
@@ -376,40 +380,57 @@ void CudaBackend::norm_swiglu(Tensor out, Tensor x, const Norm& norm, const Weig
     Backend::norm_swiglu(out, x, norm, w, hidden, gate_up);
 }
 
-void CudaBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv,
-                                 const Batch& batch) {
+void CudaBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) {
   cuda::rope_and_store(where_, args, kv, batch);
 }
 
-void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
+AttentionParams CudaBackend::attention_params(const AttentionArgs& args, const KvCache& kv,
+                                              const Batch& batch) const {
   const KvLayout layout(kv);
+  const size_t half = static_cast<size_t>(layout.layer_stride) * dtype_size(kv.dtype);
+  char* const k = static_cast<char*>(kv.data) + 2 * half * static_cast<size_t>(args.layer);
+  return {.out = args.out.data,
+          .qkv = args.qkv.data,
+          .k = k,
+          .v = k + half,
+          .block_tables = batch.block_tables.as<const int32_t>(),
+          .seq_slots = batch.seq_slots.as<const int32_t>(),
+          .cu_seqlens_q = batch.cu_seqlens_q.as<const int32_t>(),
+          .context_lens = batch.context_lens.as<const int32_t>(),
+          .layout = layout,
+          .num_seqs = static_cast<int>(batch.num_seqs()),
+          .num_tokens = static_cast<int>(args.qkv.shape[0]),
+          .num_heads = static_cast<int>(args.num_heads),
+          .max_blocks = static_cast<int>(batch.block_tables.shape[1]),
+          .scale = args.scale};
+}
+
+void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
+  const AttentionParams params = attention_params(args, kv, batch);
   const DType dtype = args.qkv.dtype;
-  const size_t layer = static_cast<size_t>(2 * layout.layer_stride * args.layer) *
-                       dtype_size(kv.dtype);
-  const char* const k = static_cast<const char*>(kv.data) + layer;
-  const AttentionParams params = {
-      .out = args.out.data,
-      .qkv = args.qkv.data,
-      .k = k,
-      .v = k + static_cast<size_t>(layout.layer_stride) * dtype_size(kv.dtype),
-      .block_tables = batch.block_tables.as<const int32_t>(),
-      .seq_slots = batch.seq_slots.as<const int32_t>(),
-      .cu_seqlens_q = batch.cu_seqlens_q.as<const int32_t>(),
-      .context_lens = batch.context_lens.as<const int32_t>(),
-      .layout = layout,
-      .num_seqs = static_cast<int>(batch.num_seqs()),
-      .num_tokens = static_cast<int>(args.qkv.shape[0]),
-      .num_heads = static_cast<int>(args.num_heads),
-      .max_blocks = static_cast<int>(batch.block_tables.shape[1]),
-      .scale = args.scale};
-  if (!layout.tiled || args.num_heads > 16 * kv.num_kv_heads)
-    return general_attention(where_, params, dtype);
+  if (!is_tiled(params)) return general_attention(where_, params, dtype);
   if (has_decode_)
-    decode_attention(where_, params, plan_, decode_scratch_, dtype,
+    decode_attention(where_, params, plan_, decode_scratch_, {}, dtype,
                      {.portable = portable_, .old_keys = capturing_});
   if (has_prefill_ && portable_) prefill_attention(where_, params, dtype);
   else if (has_prefill_)
     prefill_attention_sm90(where_, params, prefill_counters_.as<int32_t>(), dtype);
+}
+
+void CudaBackend::rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args,
+                                 const KvCache& kv, const Batch& batch) {
+  const AttentionParams params = attention_params(args, kv, batch);
+  if (!capturing_ || !is_tiled(params)) return Backend::rope_attention(rope, args, kv, batch);
+  decode_attention(where_, params, plan_, decode_scratch_,
+                   {.q_norm = rope.q_norm.as<const float>(),
+                    .k_norm = rope.k_norm.as<const float>(),
+                    .cos = rope.cos.as<const float>(),
+                    .sin = rope.sin.as<const float>(),
+                    .slot_mapping = batch.slot_mapping.as<const int32_t>(),
+                    .k = const_cast<void*>(params.k),
+                    .v = const_cast<void*>(params.v),
+                    .eps = rope.eps},
+                   args.qkv.dtype, {.portable = portable_, .old_keys = true});
 }
 
 void CudaBackend::silu_mul(Tensor out, Tensor gate_up) { cuda::silu_mul(where_, out, gate_up); }
@@ -450,10 +471,10 @@ void CudaBackend::finish_sample(Tensor logits, const Batch& batch) {
     grow(special_memory_, words_.size() * sizeof(int32_t));
     grow(special_scratch_, static_cast<size_t>(std::min(count, kSpecialRows)) *
                                static_cast<size_t>(logits.shape[1]) * sizeof(float));
-    cuda_check(cudaMemcpyAsync(special_memory_.memory.get(), words_.data(),
-                               words_.size() * sizeof(int32_t), cudaMemcpyHostToDevice,
-                               where_.stream),
-               "sampler");
+    cuda_check(
+        cudaMemcpyAsync(special_memory_.memory.get(), words_.data(),
+                        words_.size() * sizeof(int32_t), cudaMemcpyHostToDevice, where_.stream),
+        "sampler");
     for (int first = 0; first < count; first += kSpecialRows)
       sample_special(where_, sample_params(logits), special_memory_.as<int32_t>() + first,
                      std::min(count - first, kSpecialRows),

@@ -120,11 +120,11 @@ __global__ void silu_mul_kernel(T* out, const T* gate_up, int width, int64_t cou
 }
 
 struct RopeParams {
-  void* qkv;                     // [T, (num_heads + 2 num_kv_heads) * head_dim]
-  const float *q_norm, *k_norm;  // [head_dim] or null
-  const float *cos, *sin;        // [positions, head_dim / 2]
+  void* qkv;                                // [T, (num_heads + 2 num_kv_heads) * head_dim]
+  const float *q_norm, *k_norm;             // [head_dim] or null
+  const float *cos, *sin;                   // [positions, head_dim / 2]
   const int32_t *positions, *slot_mapping;  // [T]
-  void* k;                       // the layer's K; its V lies layout.layer_stride further on
+  void* k;  // the layer's K; its V lies layout.layer_stride further on
   KvLayout layout;
   int num_heads;
   float eps;
@@ -265,9 +265,9 @@ unsigned blocks(int64_t n) { return static_cast<unsigned>(n); }
 }  // namespace
 
 void gather_rows(Launch where, Tensor out, Tensor table, Tensor rows) {
-  check_args(out.shape[0] == rows.shape[0] && out.shape[1] == table.shape[1] &&
-            out.dtype == table.dtype,
-        "gather_rows: wrong shapes");
+  check_args(
+      out.shape[0] == rows.shape[0] && out.shape[1] == table.shape[1] && out.dtype == table.dtype,
+      "gather_rows: wrong shapes");
   const int64_t bytes = row_bytes(out);
   const auto run = [&](auto unit) {
     using Unit = decltype(unit);
@@ -281,9 +281,9 @@ void gather_rows(Launch where, Tensor out, Tensor table, Tensor rows) {
 }
 
 void rms_norm(Launch where, Tensor out, Tensor x, const Norm& norm) {
-  check_args(out.shape == x.shape && norm.weight.size() == x.shape[1] &&
-                 norm.weight.dtype == DType::kF32,
-             "rms_norm: wrong shapes");
+  check_args(
+      out.shape == x.shape && norm.weight.size() == x.shape[1] && norm.weight.dtype == DType::kF32,
+      "rms_norm: wrong shapes");
   const auto width = static_cast<int>(x.shape[1]);
   with_float_type(x.dtype, [&](auto type) {
     using T = decltype(type);
@@ -312,8 +312,8 @@ void add_bias(Launch where, Tensor x, Tensor bias) {
   check_args(bias.dtype == DType::kF32 && bias.size() == x.shape[1], "add_bias: wrong shapes");
   with_float_type(x.dtype, [&](auto type) {
     using T = decltype(type);
-    launch(where, add_bias_kernel<T>, blocks(x.shape[0]), 256, 0, x.as<T>(),
-           bias.as<const float>(), static_cast<int>(x.shape[1]));
+    launch(where, add_bias_kernel<T>, blocks(x.shape[0]), 256, 0, x.as<T>(), bias.as<const float>(),
+           static_cast<int>(x.shape[1]));
   });
 }
 
@@ -332,8 +332,8 @@ void convert(Launch where, Tensor out, Tensor x) {
 void silu_mul(Launch where, Tensor out, Tensor gate_up) {
   const int64_t count = out.size();
   check_args(gate_up.shape[0] == out.shape[0] && gate_up.shape[1] == 2 * out.shape[1] &&
-            gate_up.dtype == out.dtype,
-        "silu_mul: wrong shapes");
+                 gate_up.dtype == out.dtype,
+             "silu_mul: wrong shapes");
   with_float_type(out.dtype, [&](auto type) {
     using T = decltype(type);
     const auto run = [&](auto kernel, int64_t per_thread) {
@@ -352,23 +352,23 @@ void rope_and_store(Launch where, const RopeStoreArgs& args, const KvCache& kv,
   const Tensor& qkv = args.qkv;
   const int64_t num_rows = args.num_heads + 2 * kv.num_kv_heads;
   check_args(qkv.shape[0] == batch.num_tokens() && qkv.shape[1] == num_rows * kv.head_dim &&
-            kv.dtype == qkv.dtype && kv.head_dim <= 256 && args.cos.shape[1] == kv.head_dim / 2,
-        "rope_and_store: wrong shapes");
+                 kv.dtype == qkv.dtype && kv.head_dim <= 256 &&
+                 args.cos.shape[1] == kv.head_dim / 2,
+             "rope_and_store: wrong shapes");
   const KvLayout layout(kv);
   with_float_type(qkv.dtype, [&](auto type) {
     using T = decltype(type);
-    const RopeParams params = {
-        .qkv = qkv.data,
-        .q_norm = args.q_norm.as<const float>(),
-        .k_norm = args.k_norm.as<const float>(),
-        .cos = args.cos.as<const float>(),
-        .sin = args.sin.as<const float>(),
-        .positions = batch.positions.as<const int32_t>(),
-        .slot_mapping = batch.slot_mapping.as<const int32_t>(),
-        .k = static_cast<T*>(kv.data) + 2 * layout.layer_stride * args.layer,
-        .layout = layout,
-        .num_heads = static_cast<int>(args.num_heads),
-        .eps = args.eps};
+    const RopeParams params = {.qkv = qkv.data,
+                               .q_norm = args.q_norm.as<const float>(),
+                               .k_norm = args.k_norm.as<const float>(),
+                               .cos = args.cos.as<const float>(),
+                               .sin = args.sin.as<const float>(),
+                               .positions = batch.positions.as<const int32_t>(),
+                               .slot_mapping = batch.slot_mapping.as<const int32_t>(),
+                               .k = static_cast<T*>(kv.data) + 2 * layout.layer_stride * args.layer,
+                               .layout = layout,
+                               .num_heads = static_cast<int>(args.num_heads),
+                               .eps = args.eps};
     if (kv.head_dim >= 16 && std::has_single_bit(static_cast<uint64_t>(kv.head_dim))) {
       const int64_t items = qkv.shape[0] * num_rows * kv.head_dim / 16;
       launch(where, rope_wide_kernel<T>, blocks((items + 255) / 256), 256, 0, params, items);

@@ -10,9 +10,9 @@ namespace nanovllm::cuda {
 /// a head's block of block_size * head_dim elements. Inside an entry:
 ///
 /// - tiled (16-bit elements, head_dim 64, 128 or 256): [block_size / 8][head_dim / 64][8 keys][64
-///   dims], where chunk c (16 bytes) of key row r lies at chunk c ^ r. Every 8 x 64 piece is an atom
-///   of the tensor cores' 128-byte swizzle, so a straight copy of any 8 n keys into shared memory is
-///   ready for wgmma, and ldmatrix meets no bank conflict.
+///   dims], where chunk c (16 bytes) of key row r lies at chunk c ^ r. Every 8 x 64 piece is an
+///   atom of the tensor cores' 128-byte swizzle, so a straight copy of any 8 n keys into shared
+///   memory is ready for wgmma, and ldmatrix meets no bank conflict.
 /// - else [block_size][head_dim].
 struct KvLayout {
   int64_t layer_stride;  ///< elements from K of a layer to its V: half of a layer
@@ -30,14 +30,16 @@ struct KvLayout {
 #if defined(__CUDACC__)
   __host__ __device__
 #endif
-  int64_t entry(int64_t block, int head) const {
+      int64_t
+      entry(int64_t block, int head) const {
     return (block * num_kv_heads + head) * block_size * head_dim;
   }
   /// Element d of key `row` inside its entry.
 #if defined(__CUDACC__)
   __host__ __device__
 #endif
-  int at(int row, int d) const {
+      int
+      at(int row, int d) const {
     if (!tiled) return row * head_dim + d;
     return row / 8 * 8 * head_dim + d / 64 * 512 + row % 8 * 64 + ((d % 64 / 8) ^ (row % 8)) * 8 +
            d % 8;

@@ -4,8 +4,8 @@
 
 namespace nanovllm::cuda {
 
-/// One of NVIDIA's libraries, opened at run time: by the loader's path, in the toolkit, among PyPI's
-/// packages. Stays open.
+/// One of NVIDIA's libraries, opened at run time: by the loader's path, in the toolkit, among
+/// PyPI's packages. Stays open.
 class SharedLibrary {
  public:
   /// `wheel_folder` is the library's below site-packages. Throws UserError that names `package`.

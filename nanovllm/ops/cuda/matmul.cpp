@@ -27,10 +27,10 @@ cudaDataType_t data_type(DType dtype) {
 
 /// The T that stands for its neighbours: exact where graphs have it, then a few to each doubling.
 int64_t representative(int64_t num_tokens) {
-  if (num_tokens <= 8) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_tokens)));
+  if (num_tokens <= 8)
+    return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_tokens)));
   if (num_tokens <= 512) return (num_tokens + 15) / 16 * 16;
-  const auto step =
-      static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(num_tokens - 1))) / 4;
+  const auto step = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(num_tokens - 1))) / 4;
   return (num_tokens + step - 1) / step * step;
 }
 

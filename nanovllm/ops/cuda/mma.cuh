@@ -4,8 +4,8 @@
 #include "nanovllm/ops/cuda/hopper.cuh"
 
 // The warp-wide matrix instructions that Ampere and everything after it has, and asynchronous
-// copies into shared memory. Fragments are PTX's: lane l holds rows l / 4 (and + 8) and columns 2 (l
-// % 4), 2 (l % 4) + 1 (and + 8).
+// copies into shared memory. Fragments are PTX's: lane l holds rows l / 4 (and + 8) and columns 2
+// (l % 4), 2 (l % 4) + 1 (and + 8).
 namespace nanovllm::cuda {
 
 using hopper::shared_address;

@@ -92,7 +92,8 @@ __device__ void copy_block(const PrefillParams& params, const void* pool, uint32
   const int count = min(params.copy_keys, num_keys - own);
   if (own < S::kBlockKeys && count > 0) {
     const int block_size = params.args.layout.block_size;
-    const int64_t head = static_cast<int64_t>(block.id) * params.args.layout.num_kv_heads + block.kv_head;
+    const int64_t head =
+        static_cast<int64_t>(block.id) * params.args.layout.num_kv_heads + block.kv_head;
     const uint8_t* from = static_cast<const uint8_t*>(pool) +
                           (head * block_size + (block.first_key + own) % block_size) * S::kKeyBytes;
     to += own * S::kKeyBytes;

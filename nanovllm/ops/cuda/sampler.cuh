@@ -36,7 +36,8 @@ __device__ inline float near_noise(uint32_t x) {
   return -__logf(e);
 }
 
-/// Above the noise of x by little where x is small, where noise is large: -log1p(-u) is more than u.
+/// Above the noise of x by little where x is small, where noise is large: -log1p(-u) is more than
+/// u.
 __device__ inline float noise_bound(uint32_t x) {
   return 32 * 0.693147181f - __logf(static_cast<float>(x) + 0.5f);
 }

@@ -1,10 +1,10 @@
 #include "nanovllm/ops/cuda/sampler.cuh"
 
-// Rows with penalties, biases, masks or filters, and log-probabilities: one block a row, passes over
-// its logits. The worst token that top_k or top_p leave is found through a histogram of how far
-// values lie below the best: how many tokens, and how much weight, are in each bin says in which bin
-// it is, and the few tokens of that one are sorted. Where they are not few (many equal values), it is
-// found digit by digit, from the highest of a value's 32 bits.
+// Rows with penalties, biases, masks or filters, and log-probabilities: one block a row, passes
+// over its logits. The worst token that top_k or top_p leave is found through a histogram of how
+// far values lie below the best: how many tokens, and how much weight, are in each bin says in
+// which bin it is, and the few tokens of that one are sorted. Where they are not few (many equal
+// values), it is found digit by digit, from the highest of a value's 32 bits.
 namespace nanovllm::cuda {
 namespace {
 
@@ -16,7 +16,9 @@ constexpr int kThreads = 1024;
 struct Worst {
   uint32_t value = 0;
   int32_t id = 0x7fffffff;
-  __device__ bool keeps(uint32_t v, int32_t i) const { return v > value || (v == value && i <= id); }
+  __device__ bool keeps(uint32_t v, int32_t i) const {
+    return v > value || (v == value && i <= id);
+  }
 };
 
 constexpr int kBins = 512, kBinsPerUnit = 16;  // a unit: a factor e of weight
@@ -148,7 +150,8 @@ class Cut {
   }
   /// The best `count`; fewer where there are no more.
   __device__ void keep_count(unsigned long long count) {
-    cut(count, [&](int bin) { return static_cast<unsigned long long>(histogram().count[bin]); },
+    cut(
+        count, [&](int bin) { return static_cast<unsigned long long>(histogram().count[bin]); },
         [](float) { return 1ull; });
   }
   /// The best whose weight reaches that share of all.
@@ -157,7 +160,8 @@ class Cut {
     row_.for_each([&](int id, float x) { all += kept(id, x) ? weight(x) : 0; });
     const auto target = static_cast<unsigned long long>(
         ceil(static_cast<double>(share) * static_cast<double>(row_.total(all))));
-    cut(target, [&](int bin) { return histogram().weight(bin); },
+    cut(
+        target, [&](int bin) { return histogram().weight(bin); },
         [&](float v) { return weight_of(__fadd_rn(v, -best_)); });
   }
 
@@ -236,8 +240,8 @@ class Cut {
         [&](int, float x) { return of_value(value(x)); });
     const unsigned long long each = of_value(from_ordered(at));
     const unsigned long long count = each == 0 ? 1 : max(1ull, (target + each - 1) / each);
-    worst_ = row_.cut_ties(
-        at, count, [&](int id, float x) { return kept(id, x) && ordered(value(x)) == at; });
+    worst_ = row_.cut_ties(at, count,
+                           [&](int id, float x) { return kept(id, x) && ordered(value(x)) == at; });
   }
 
   Row& row_;

@@ -4,7 +4,8 @@
 // Products of a few tokens, bound by the time to read the weights once. A block computes 16 rows of
 // w for all tokens; its warps share out k and each reads its weights straight into the registers of
 // the tensor cores' first operand: k's order inside a product is free, so a lane takes 16 bytes of
-// a row at a time. The first weights are on their way before the kernel waits for the one before it.
+// a row at a time. The first weights are on their way before the kernel waits for the one before
+// it.
 namespace nanovllm::cuda {
 namespace {
 
@@ -31,8 +32,9 @@ __device__ inline uint4 normed(const uint4& x, float scale, const float* norm) {
   const float4 b = *reinterpret_cast<const float4*>(norm + 4);
   const Vec<T, 8> v = *reinterpret_cast<const Vec<T, 8>*>(&x);
   const auto at = [&](int i) { return to_float(v.x[i]) * scale; };
-  return make_uint4(hopper::pack<T>(at(0) * a.x, at(1) * a.y), hopper::pack<T>(at(2) * a.z, at(3) * a.w),
-                    hopper::pack<T>(at(4) * b.x, at(5) * b.y), hopper::pack<T>(at(6) * b.z, at(7) * b.w));
+  return make_uint4(
+      hopper::pack<T>(at(0) * a.x, at(1) * a.y), hopper::pack<T>(at(2) * a.z, at(3) * a.w),
+      hopper::pack<T>(at(4) * b.x, at(5) * b.y), hopper::pack<T>(at(6) * b.z, at(7) * b.w));
 }
 
 /// kTokenTiles: of 8 tokens. kRowTiles: 2 for a gate and its up. kDepth: chunks on their way.
@@ -43,17 +45,17 @@ __global__ void __launch_bounds__(kWarps * 32) small_matmul_kernel(const SmallMa
   __shared__ float scales[kTokens];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane / 4, pair = lane % 4;
   const int num_chunks = p.k / kChunk;
-  const T* const rows = static_cast<const T*>(p.w) +
-                        (int64_t{blockIdx.x} * 16 + quad) * p.k + pair * 8;
+  const T* const rows =
+      static_cast<const T*>(p.w) + (int64_t{blockIdx.x} * 16 + quad) * p.k + pair * 8;
   uint4 a[kDepth][kRowTiles][4];  // rows quad and quad + 8, both halves of the chunk
-  const auto fetch = [&](uint4 (&to)[kRowTiles][4], int chunk) {
+  const auto fetch = [&](uint4(&to)[kRowTiles][4], int chunk) {
     if (chunk >= num_chunks) return;
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        to[r][i] = load_weights(rows + (int64_t{r} * p.n + i / 2 * 8) * p.k + chunk * kChunk +
-                                i % 2 * 32);
+        to[r][i] =
+            load_weights(rows + (int64_t{r} * p.n + i / 2 * 8) * p.k + chunk * kChunk + i % 2 * 32);
   };
 #pragma unroll
   for (int i = 0; i < kDepth; ++i) fetch(a[i], warp + i * kWarps);

@@ -10,10 +10,10 @@ namespace nanovllm::cuda {
 
 /// What begins a step on the device, when its arrays are there.
 struct BeginStepParams {
-  const BlockUpdate* updates;  // [num_updates]
-  int32_t* block_tables;       // [max_num_seqs, max_blocks]
-  const int32_t* last_tokens;  // [max_num_seqs]
-  int32_t* input_ids;          // [T]
+  const BlockUpdate* updates;                              // [num_updates]
+  int32_t* block_tables;                                   // [max_num_seqs, max_blocks]
+  const int32_t* last_tokens;                              // [max_num_seqs]
+  int32_t* input_ids;                                      // [T]
   const int32_t *cu_seqlens_q, *context_lens, *seq_slots;  // [S + 1], [S], [S]
   DecodePlan plan;
   int num_updates, max_blocks, num_seqs, num_kv_heads;

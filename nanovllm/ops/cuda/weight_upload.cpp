@@ -64,10 +64,10 @@ void WeightUpload::copy(void* to, const Tensor& from) {
             std::memcpy(lane.pieces[turn] + r * width, source + r * stride,
                         static_cast<size_t>(width));
         }
-        cuda_check(cudaMemcpyAsync(static_cast<char*>(to) + first * row_bytes + at,
-                                   lane.pieces[turn], static_cast<size_t>(rows * width),
-                                   cudaMemcpyHostToDevice, lane.stream),
-                   "weights");
+        cuda_check(
+            cudaMemcpyAsync(static_cast<char*>(to) + first * row_bytes + at, lane.pieces[turn],
+                            static_cast<size_t>(rows * width), cudaMemcpyHostToDevice, lane.stream),
+            "weights");
       }
       cuda_check(cudaEventRecord(lane.sent[turn], lane.stream), "weights");
     }
