@@ -55,16 +55,6 @@ struct DecodeScratch {
 /// Floats of DecodeScratch::partial.
 int64_t decode_partial_size(int num_blocks, int head_dim);
 
-/// backend.h's rope_and_store, when decode attention does it on the way: each sequence's newest
-/// token stands at position context - 1.
-struct DecodeRope {
-  const float *q_norm, *k_norm;  // [head_dim] or null
-  const float *cos, *sin;        // [positions, head_dim / 2]; null: it has been done
-  const int32_t* slot_mapping;   // [T]
-  void *k, *v;                   // the layer's entries
-  float eps;
-};
-
 struct DecodeOptions {
   bool portable = false;  ///< keeps to instructions that 8.0 has
   /// No key but each sequence's last is written in this step: the others may be read before the
@@ -73,8 +63,7 @@ struct DecodeOptions {
 };
 /// Sequences with one new token, tiled layout, up to 16 query heads for a KV head.
 void decode_attention(Launch where, const AttentionParams& params, const DecodePlan& plan,
-                      const DecodeScratch& scratch, const DecodeRope& rope, DType dtype,
-                      DecodeOptions options);
+                      const DecodeScratch& scratch, DType dtype, DecodeOptions options);
 /// Sequences with more than one new token, tiled layout; on any GPU.
 void prefill_attention(Launch where, const AttentionParams& params, DType dtype);
 /// The same on Hopper. `counters` [kPrefillCounters] are zero between launches.

@@ -112,105 +112,10 @@ struct Loader {
   }
 };
 
-template <class T>
-__device__ float2 unpack(uint32_t word) {
-  const Vec<T, 2> v = *reinterpret_cast<const Vec<T, 2>*>(&word);
-  return make_float2(to_float(v.x[0]), to_float(v.x[1]));
-}
-
-/// Dimensions d, d + 1 and their partners half a head on, normed and turned.
-__device__ inline void norm_and_turn(float2& a, float2& b, const float* norm, float scale,
-                                     const float* cos, const float* sin, int d, int half) {
-  if (norm != nullptr) {
-    const float2 u = *reinterpret_cast<const float2*>(norm + d);
-    const float2 v = *reinterpret_cast<const float2*>(norm + half + d);
-    a = make_float2(a.x * scale * u.x, a.y * scale * u.y);
-    b = make_float2(b.x * scale * v.x, b.y * scale * v.y);
-  }
-  const float2 c = *reinterpret_cast<const float2*>(cos + d);
-  const float2 s = *reinterpret_cast<const float2*>(sin + d);
-  const float2 turned = make_float2(a.x * c.x - b.x * s.x, a.y * c.y - b.y * s.y);
-  b = make_float2(b.x * c.x + a.x * s.x, b.y * c.y + a.y * s.y);
-  a = turned;
-}
-
-/// The query fragments' rows; four lanes hold a row, each of them a dimension and its partner.
-template <class T, int kHeadDim>
-__device__ void turn_queries(uint32_t (&q)[kHeadDim / 16][4], const DecodeRope& rope,
-                             int64_t position) {
-  constexpr int kHalf = kHeadDim / 2, kPartner = kHeadDim / 32;
-  const int pair = threadIdx.x % 4;
-#pragma unroll
-  for (int row = 0; row < 2; ++row) {
-    float squares = 0;
-#pragma unroll
-    for (int i = 0; i < kHeadDim / 16; ++i)
-#pragma unroll
-      for (int w = row; w < 4; w += 2) {
-        const float2 x = unpack<T>(q[i][w]);
-        squares += x.x * x.x + x.y * x.y;
-      }
-    squares += __shfl_xor_sync(0xffffffff, squares, 1);
-    squares += __shfl_xor_sync(0xffffffff, squares, 2);
-    const float scale = rsqrtf(squares / kHeadDim + rope.eps);
-#pragma unroll
-    for (int i = 0; i < kPartner; ++i)
-#pragma unroll
-      for (int w = row; w < 4; w += 2) {
-        float2 a = unpack<T>(q[i][w]), b = unpack<T>(q[i + kPartner][w]);
-        norm_and_turn(a, b, rope.q_norm, scale, rope.cos + position * kHalf,
-                      rope.sin + position * kHalf, i * 16 + w / 2 * 8 + 2 * pair, kHalf);
-        q[i][w] = hopper::pack<T>(a.x, a.y);
-        q[i + kPartner][w] = hopper::pack<T>(b.x, b.y);
-      }
-  }
-}
-
-/// The newest key and value of a KV head: from qkv, normed and turned, into the cache and into this
-/// warp's tile, where the copy has brought what the cache held before. Called by a whole warp.
-template <class T, int kHeadDim>
-__device__ void store_newest(const AttentionParams& p, const DecodeRope& rope, int64_t token,
-                             int kv_head, int context, unsigned char* tile, int tile_row) {
-  constexpr int kHalf = kHeadDim / 2;
-  const int slot = rope.slot_mapping[token], lane = threadIdx.x % 32;
-  if (slot < 0) return;  // it is in the cache, and shared
-  const int num_kv_heads = p.layout.num_kv_heads, block_size = p.layout.block_size;
-  const T* k = static_cast<const T*>(p.qkv) +
-               (token * (p.num_heads + 2 * num_kv_heads) + p.num_heads + kv_head) * kHeadDim;
-  const T* v = k + num_kv_heads * kHeadDim;
-  const int64_t entry = p.layout.entry(slot / block_size, kv_head);
-  const auto word = [](const T* from, int d) {
-    return *reinterpret_cast<const uint32_t*>(from + d);
-  };
-  const auto put = [&](void* pool, unsigned char* shared, int d, uint32_t x) {
-    *reinterpret_cast<uint32_t*>(static_cast<T*>(pool) + entry +
-                                 p.layout.at(slot % block_size, d)) = x;
-    *reinterpret_cast<uint32_t*>(shared + p.layout.at(tile_row, d) * sizeof(T)) = x;
-  };
-  float squares = 0;
-#pragma unroll
-  for (int d = 2 * lane; d < kHeadDim; d += 64) {
-    const float2 x = unpack<T>(word(k, d));
-    squares += x.x * x.x + x.y * x.y;
-  }
-  const float scale = rsqrtf(warp_sum(squares) / kHeadDim + rope.eps);
-  const int64_t angle = int64_t{context - 1} * kHalf;
-#pragma unroll
-  for (int d = 2 * lane; d < kHalf; d += 64) {
-    float2 a = unpack<T>(word(k, d)), b = unpack<T>(word(k, kHalf + d));
-    norm_and_turn(a, b, rope.k_norm, scale, rope.cos + angle, rope.sin + angle, d, kHalf);
-    put(rope.k, tile, d, hopper::pack<T>(a.x, a.y));
-    put(rope.k, tile, kHalf + d, hopper::pack<T>(b.x, b.y));
-  }
-  unsigned char* const values = tile + kStageBytes<kHeadDim> / 2;
-#pragma unroll
-  for (int d = 2 * lane; d < kHeadDim; d += 64) put(rope.v, values, d, word(v, d));
-}
-
 template <class T, int kHeadDim, bool kBulk>
 __global__ void __launch_bounds__(kWarps * 32)
     decode_kernel(const AttentionParams p, const DecodePlan plan, const DecodeScratch scratch,
-                  const DecodeRope rope, bool old_keys) {
+                  bool old_keys) {
   constexpr int kStages = kNumStages<kHeadDim>, kHalf = kStageBytes<kHeadDim> / 2;
   constexpr int kWidth = kHeadDim + 2;  // sums, maximum, sum of weights
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -243,7 +148,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   loader.seek(p, plan);
   bool waited = !old_keys;
   for (int i = 0; i < kStages; ++i) {
-    if (!waited && rope.cos == nullptr && loader.brings_newest()) {
+    if (!waited && loader.brings_newest()) {
       begin_kernel();
       waited = true;
     }
@@ -284,7 +189,6 @@ __global__ void __launch_bounds__(kWarps * 32)
         q[i][3] = word(high, i * 16 + 8 + 8 * kHeadDim);
       }
     }
-    if (rope.cos != nullptr) turn_queries<T, kHeadDim>(q, rope, context - 1);
     float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
     float acc[kHeadDim / 8][4] = {};
     for (int tile = first_tile; tile < first_tile + num_tiles; ++tile) {
@@ -298,16 +202,6 @@ __global__ void __launch_bounds__(kWarps * 32)
 #endif
       } else {
         wait_copies<kStages - 1>();
-        __syncwarp();
-      }
-      if (rope.cos != nullptr && num_keys <= kKeys) {
-        store_newest<T, kHeadDim>(p, rope, token, head, context,
-                                  shared + (k - shared_address(shared)), num_keys - 1);
-        if constexpr (kBulk) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-          hopper::fence_async_proxy();  // the next copy overwrites what was just written
-#endif
-        }
         __syncwarp();
       }
       float s[2][4] = {};
@@ -470,7 +364,7 @@ __global__ void __launch_bounds__(kWarps * 32)
 
 template <class T, int kHeadDim, bool kBulk>
 void run(Launch where, const AttentionParams& params, const DecodePlan& plan,
-         const DecodeScratch& scratch, const DecodeRope& rope, bool old_keys) {
+         const DecodeScratch& scratch, bool old_keys) {
   const int group = params.num_heads / params.layout.num_kv_heads;
   // The warps' sums, and afterwards the shares of up to num_blocks parts.
   const int width = std::max(kWarps * (kHeadDim + 2), plan.num_blocks);
@@ -481,7 +375,7 @@ void run(Launch where, const AttentionParams& params, const DecodePlan& plan,
                                   static_cast<int>(bytes)),
              "decode attention");
   launch(where, kernel, dim3(static_cast<unsigned>(plan.num_blocks)), kWarps * 32, bytes, params,
-         plan, scratch, rope, old_keys && where.overlaps);
+         plan, scratch, old_keys && where.overlaps);
 }
 
 }  // namespace
@@ -491,14 +385,12 @@ int64_t decode_partial_size(int num_blocks, int head_dim) {
 }
 
 void decode_attention(Launch where, const AttentionParams& params, const DecodePlan& plan,
-                      const DecodeScratch& scratch, const DecodeRope& rope, DType dtype,
-                      DecodeOptions options) {
+                      const DecodeScratch& scratch, DType dtype, DecodeOptions options) {
   check_args(params.layout.tiled && params.num_heads <= 16 * params.layout.num_kv_heads,
              "decode attention: a layout or a group of heads that it does not serve");
   const auto with = [&]<class T, int kHeadDim>() {
-    if (options.portable)
-      run<T, kHeadDim, false>(where, params, plan, scratch, rope, options.old_keys);
-    else run<T, kHeadDim, true>(where, params, plan, scratch, rope, options.old_keys);
+    if (options.portable) run<T, kHeadDim, false>(where, params, plan, scratch, options.old_keys);
+    else run<T, kHeadDim, true>(where, params, plan, scratch, options.old_keys);
   };
   const auto with_type = [&]<class T>() {
     if (params.layout.head_dim == 64) with.template operator()<T, 64>();

@@ -29,10 +29,6 @@ void append(std::vector<int32_t>& words, std::span<const T> list) {
   if (!list.empty()) std::memcpy(words.data() + at, list.data(), list.size_bytes());
 }
 
-bool is_tiled(const AttentionParams& params) {
-  return params.layout.tiled && params.num_heads <= 16 * params.layout.num_kv_heads;
-}
-
 /// Arrays in one buffer, each at a multiple of 16 bytes, on the host and on the device alike.
 class Packer {
  public:
@@ -340,7 +336,7 @@ void CudaBackend::gather_rows(Tensor out, Tensor x, Tensor rows) {
 /// Whether the product went to the kernel for a few tokens.
 bool CudaBackend::small(Tensor out, Tensor x, const Weight& w, SmallMatmul::End end,
                         const Norm& norm, Tensor bias) {
-  if (!is_small_matmul(x.shape[0], out.shape[1], x.shape[1], x.dtype) || out.dtype != x.dtype)
+  if (!is_small_matmul(x.shape[0], out.shape[1], x.shape[1], end, x.dtype) || out.dtype != x.dtype)
     return false;
   small_matmul(where_,
                {.out = out.data,
@@ -384,53 +380,34 @@ void CudaBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv, c
   cuda::rope_and_store(where_, args, kv, batch);
 }
 
-AttentionParams CudaBackend::attention_params(const AttentionArgs& args, const KvCache& kv,
-                                              const Batch& batch) const {
+void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
   const KvLayout layout(kv);
   const size_t half = static_cast<size_t>(layout.layer_stride) * dtype_size(kv.dtype);
-  char* const k = static_cast<char*>(kv.data) + 2 * half * static_cast<size_t>(args.layer);
-  return {.out = args.out.data,
-          .qkv = args.qkv.data,
-          .k = k,
-          .v = k + half,
-          .block_tables = batch.block_tables.as<const int32_t>(),
-          .seq_slots = batch.seq_slots.as<const int32_t>(),
-          .cu_seqlens_q = batch.cu_seqlens_q.as<const int32_t>(),
-          .context_lens = batch.context_lens.as<const int32_t>(),
-          .layout = layout,
-          .num_seqs = static_cast<int>(batch.num_seqs()),
-          .num_tokens = static_cast<int>(args.qkv.shape[0]),
-          .num_heads = static_cast<int>(args.num_heads),
-          .max_blocks = static_cast<int>(batch.block_tables.shape[1]),
-          .scale = args.scale};
-}
-
-void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
-  const AttentionParams params = attention_params(args, kv, batch);
+  const char* const k =
+      static_cast<const char*>(kv.data) + 2 * half * static_cast<size_t>(args.layer);
+  const AttentionParams params = {.out = args.out.data,
+                                  .qkv = args.qkv.data,
+                                  .k = k,
+                                  .v = k + half,
+                                  .block_tables = batch.block_tables.as<const int32_t>(),
+                                  .seq_slots = batch.seq_slots.as<const int32_t>(),
+                                  .cu_seqlens_q = batch.cu_seqlens_q.as<const int32_t>(),
+                                  .context_lens = batch.context_lens.as<const int32_t>(),
+                                  .layout = layout,
+                                  .num_seqs = static_cast<int>(batch.num_seqs()),
+                                  .num_tokens = static_cast<int>(args.qkv.shape[0]),
+                                  .num_heads = static_cast<int>(args.num_heads),
+                                  .max_blocks = static_cast<int>(batch.block_tables.shape[1]),
+                                  .scale = args.scale};
   const DType dtype = args.qkv.dtype;
-  if (!is_tiled(params)) return general_attention(where_, params, dtype);
+  if (!layout.tiled || args.num_heads > 16 * kv.num_kv_heads)
+    return general_attention(where_, params, dtype);
   if (has_decode_)
-    decode_attention(where_, params, plan_, decode_scratch_, {}, dtype,
+    decode_attention(where_, params, plan_, decode_scratch_, dtype,
                      {.portable = portable_, .old_keys = capturing_});
   if (has_prefill_ && portable_) prefill_attention(where_, params, dtype);
   else if (has_prefill_)
     prefill_attention_sm90(where_, params, prefill_counters_.as<int32_t>(), dtype);
-}
-
-void CudaBackend::rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args,
-                                 const KvCache& kv, const Batch& batch) {
-  const AttentionParams params = attention_params(args, kv, batch);
-  if (!capturing_ || !is_tiled(params)) return Backend::rope_attention(rope, args, kv, batch);
-  decode_attention(where_, params, plan_, decode_scratch_,
-                   {.q_norm = rope.q_norm.as<const float>(),
-                    .k_norm = rope.k_norm.as<const float>(),
-                    .cos = rope.cos.as<const float>(),
-                    .sin = rope.sin.as<const float>(),
-                    .slot_mapping = batch.slot_mapping.as<const int32_t>(),
-                    .k = const_cast<void*>(params.k),
-                    .v = const_cast<void*>(params.v),
-                    .eps = rope.eps},
-                   args.qkv.dtype, {.portable = portable_, .old_keys = true});
 }
 
 void CudaBackend::silu_mul(Tensor out, Tensor gate_up) { cuda::silu_mul(where_, out, gate_up); }

@@ -44,8 +44,6 @@ class CudaBackend : public Backend {
   void add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta) override;
   void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) override;
   void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) override;
-  void rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args, const KvCache& kv,
-                      const Batch& batch) override;
   void silu_mul(Tensor out, Tensor gate_up) override;
   void norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor bias,
                    Tensor hidden) override;
@@ -80,8 +78,6 @@ class CudaBackend : public Backend {
   RowParams row_params(const SampleRow& row, int32_t slot);
   bool small(Tensor out, Tensor x, const Weight& w, SmallMatmul::End end, const Norm& norm = {},
              Tensor bias = {});
-  AttentionParams attention_params(const AttentionArgs& args, const KvCache& kv,
-                                   const Batch& batch) const;
   SampleParams sample_params(const Tensor& logits) const;
 
   Launch where_;

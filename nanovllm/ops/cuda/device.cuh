@@ -64,7 +64,9 @@ __device__ inline float block_sum(float x, float* shared) {
 }
 
 /// Waits until the kernel before has ended and its writes are seen, and lets the next one start as
-/// far as its own wait. So what is read before this call must be older than the kernel before.
+/// far as its own wait. So what is read before this call must be older than the kernel before; and
+/// older than all products of few tokens just before that, since those let the next one start ahead
+/// of their own wait.
 __device__ inline void begin_kernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -24,8 +24,8 @@ struct SmallMatmul {
   End end;
 };
 
-/// Whether small_matmul() has a kernel that wins against cuBLASLt there.
-bool is_small_matmul(int64_t num_tokens, int64_t n, int64_t k, DType dtype);
+/// Whether small_matmul() has a kernel that wins against cuBLASLt and separate row operations.
+bool is_small_matmul(int64_t num_tokens, int64_t n, int64_t k, SmallMatmul::End end, DType dtype);
 void small_matmul(Launch where, const SmallMatmul& args, DType dtype);
 
 }  // namespace nanovllm::cuda
