@@ -53,8 +53,8 @@ fuzz:  ## each parser on inputs that break it, FUZZ_SECONDS=60 each, under the s
 lint: configure  ## layers, formatting, clang-tidy
 	@scripts/install_deps.sh lint
 	scripts/check_layers.sh
-	git ls-files '*.h' '*.cpp' '*.inc' | xargs clang-format-14 --dry-run -Werror
-	git ls-files 'nanovllm/*.cpp' 'apps/*.cpp' | grep -vE '$(GCC_ONLY)' | \
+	git ls-files '*.h' '*.cpp' '*.inc' '*.cu' '*.cuh' | xargs clang-format-14 --dry-run -Werror
+	git ls-files 'nanovllm/*.cpp' 'apps/*.cpp' | grep -vE '$(GCC_ONLY)$(if $(filter 1,$(CUDA)),,|ops/cuda/)' | \
 	  xargs -P $$(nproc) -n 1 clang-tidy-16 --quiet -p build/release
 
 install: build  ## into PREFIX, /usr/local by default

@@ -45,10 +45,10 @@ SharedLibrary::SharedLibrary(const char* name, const char* wheel_folder, const c
           name, package);
 }
 
-void* SharedLibrary::find(const char* name) const {
+SharedLibrary::Symbol SharedLibrary::find(const char* name) const {
   void* function = dlsym(handle_, name);
   require(function != nullptr, "{} has no function {}; it is too old", name_, name);
-  return function;
+  return {function};
 }
 
 }  // namespace nanovllm::cuda

@@ -11,13 +11,17 @@ class SharedLibrary {
   /// `wheel_folder` is the library's below site-packages. Throws UserError that names `package`.
   SharedLibrary(const char* name, const char* wheel_folder, const char* package);
 
-  template <class Function>
-  Function function(const char* name) const {
-    return reinterpret_cast<Function>(find(name));
-  }
+  /// A function, of the type that it is assigned to.
+  struct Symbol {
+    void* address;
+    template <class Function>
+    operator Function*() const {  // NOLINT(google-explicit-constructor): that is its use
+      return reinterpret_cast<Function*>(address);
+    }
+  };
+  Symbol find(const char* name) const;
 
  private:
-  void* find(const char* name) const;
   void* handle_ = nullptr;
   std::string name_;
 };

@@ -38,20 +38,26 @@ int64_t representative(int64_t num_tokens) {
 
 struct CublasLt {
   SharedLibrary library{"libcublasLt.so.13", "nvidia/cu13/lib", "nvidia-cublas"};
-#define NANOVLLM_FUNCTION(name) decltype(&::name) name = library.function<decltype(&::name)>(#name)
-  NANOVLLM_FUNCTION(cublasLtCreate);
-  NANOVLLM_FUNCTION(cublasLtDestroy);
-  NANOVLLM_FUNCTION(cublasLtMatmul);
-  NANOVLLM_FUNCTION(cublasLtMatmulDescCreate);
-  NANOVLLM_FUNCTION(cublasLtMatmulDescDestroy);
-  NANOVLLM_FUNCTION(cublasLtMatmulDescSetAttribute);
-  NANOVLLM_FUNCTION(cublasLtMatrixLayoutCreate);
-  NANOVLLM_FUNCTION(cublasLtMatrixLayoutDestroy);
-  NANOVLLM_FUNCTION(cublasLtMatmulPreferenceCreate);
-  NANOVLLM_FUNCTION(cublasLtMatmulPreferenceDestroy);
-  NANOVLLM_FUNCTION(cublasLtMatmulPreferenceSetAttribute);
-  NANOVLLM_FUNCTION(cublasLtMatmulAlgoGetHeuristic);
-#undef NANOVLLM_FUNCTION
+  decltype(&cublasLtCreate) create = library.find("cublasLtCreate");
+  decltype(&cublasLtDestroy) destroy = library.find("cublasLtDestroy");
+  decltype(&cublasLtMatmul) matmul = library.find("cublasLtMatmul");
+  decltype(&cublasLtMatmulDescCreate) matmulDescCreate = library.find("cublasLtMatmulDescCreate");
+  decltype(&cublasLtMatmulDescDestroy) matmulDescDestroy =
+      library.find("cublasLtMatmulDescDestroy");
+  decltype(&cublasLtMatmulDescSetAttribute) matmulDescSetAttribute =
+      library.find("cublasLtMatmulDescSetAttribute");
+  decltype(&cublasLtMatrixLayoutCreate) matrixLayoutCreate =
+      library.find("cublasLtMatrixLayoutCreate");
+  decltype(&cublasLtMatrixLayoutDestroy) matrixLayoutDestroy =
+      library.find("cublasLtMatrixLayoutDestroy");
+  decltype(&cublasLtMatmulPreferenceCreate) matmulPreferenceCreate =
+      library.find("cublasLtMatmulPreferenceCreate");
+  decltype(&cublasLtMatmulPreferenceDestroy) matmulPreferenceDestroy =
+      library.find("cublasLtMatmulPreferenceDestroy");
+  decltype(&cublasLtMatmulPreferenceSetAttribute) matmulPreferenceSetAttribute =
+      library.find("cublasLtMatmulPreferenceSetAttribute");
+  decltype(&cublasLtMatmulAlgoGetHeuristic) matmulAlgoGetHeuristic =
+      library.find("cublasLtMatmulAlgoGetHeuristic");
 };
 
 namespace {
@@ -72,33 +78,31 @@ struct Matmul::Plan {
 struct Matmul::Problem {
   Problem(const CublasLt& l, const Tensor& out_, const Tensor& x_, const DeviceWeight& w_)
       : lib(l), out(out_), x(x_), w(w_.matrix) {
-    lt_check(lib.cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "description");
+    lt_check(lib.matmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "description");
     const cublasOperation_t transposed = CUBLAS_OP_T;
-    lt_check(lib.cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                                                sizeof transposed),
+    lt_check(lib.matmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                                        sizeof transposed),
              "attribute");
     const auto layout = [&](const Tensor& t) {
       cublasLtMatrixLayout_t made = nullptr;
-      lt_check(lib.cublasLtMatrixLayoutCreate(&made, data_type(t.dtype),
-                                              static_cast<uint64_t>(t.shape[1]),
-                                              static_cast<uint64_t>(t.shape[0]), t.row_stride),
+      lt_check(lib.matrixLayoutCreate(&made, data_type(t.dtype), static_cast<uint64_t>(t.shape[1]),
+                                      static_cast<uint64_t>(t.shape[0]), t.row_stride),
                "layout");
       return made;
     };
     layouts = {layout(w), layout(x), layout(out)};
   }
   ~Problem() {
-    for (cublasLtMatrixLayout_t layout : layouts) lib.cublasLtMatrixLayoutDestroy(layout);
-    lib.cublasLtMatmulDescDestroy(desc);
+    for (cublasLtMatrixLayout_t layout : layouts) lib.matrixLayoutDestroy(layout);
+    lib.matmulDescDestroy(desc);
   }
   Problem(const Problem&) = delete;
 
   cublasStatus_t run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algo, void* workspace,
                      cudaStream_t stream, void* to, float keep = 0) const {
     const float one = 1;
-    return lib.cublasLtMatmul(handle, desc, &one, w.data, layouts[0], x.data, layouts[1], &keep, to,
-                              layouts[2], to, layouts[2], &algo, workspace, kWorkspaceBytes,
-                              stream);
+    return lib.matmul(handle, desc, &one, w.data, layouts[0], x.data, layouts[1], &keep, to,
+                      layouts[2], to, layouts[2], &algo, workspace, kWorkspaceBytes, stream);
   }
 
   const CublasLt& lib;
@@ -108,7 +112,7 @@ struct Matmul::Problem {
 };
 
 Matmul::Matmul(Launch where) : where_(where), lib_(std::make_unique<CublasLt>()) {
-  lt_check(lib_->cublasLtCreate(&handle_), "start");
+  lt_check(lib_->create(&handle_), "start");
   cuda_check(cudaMalloc(&workspace_, kWorkspaceBytes), "workspace");
   cuda_check(cudaMalloc(&flush_, kFlushBytes), "workspace");
 }
@@ -116,22 +120,21 @@ Matmul::Matmul(Launch where) : where_(where), lib_(std::make_unique<CublasLt>())
 Matmul::~Matmul() {
   cudaFree(workspace_);
   cudaFree(flush_);
-  lib_->cublasLtDestroy(handle_);
+  lib_->destroy(handle_);
 }
 
 Matmul::Plan Matmul::choose(const Problem& problem, bool measure, void* to) {
   cublasLtMatmulPreference_t preference = nullptr;
-  lt_check(lib_->cublasLtMatmulPreferenceCreate(&preference), "preference");
-  lt_check(lib_->cublasLtMatmulPreferenceSetAttribute(preference,
-                                                      CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                      &kWorkspaceBytes, sizeof kWorkspaceBytes),
+  lt_check(lib_->matmulPreferenceCreate(&preference), "preference");
+  lt_check(lib_->matmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                              &kWorkspaceBytes, sizeof kWorkspaceBytes),
            "preference");
   std::array<cublasLtMatmulHeuristicResult_t, kMaxCandidates> found{};
   int count = 0;
-  const cublasStatus_t status = lib_->cublasLtMatmulAlgoGetHeuristic(
+  const cublasStatus_t status = lib_->matmulAlgoGetHeuristic(
       handle_, problem.desc, problem.layouts[0], problem.layouts[1], problem.layouts[2],
       problem.layouts[2], preference, measure ? kMaxCandidates : 1, found.data(), &count);
-  lib_->cublasLtMatmulPreferenceDestroy(preference);
+  lib_->matmulPreferenceDestroy(preference);
   lt_check(status, "choice of an algorithm");
   check(count > 0, "cuBLASLt has no algorithm for [{}, {}] x [{}, {}]", problem.x.shape[0],
         problem.x.shape[1], problem.w.shape[0], problem.w.shape[1]);

@@ -38,8 +38,9 @@ WeightUpload::~WeightUpload() {
 }
 
 void WeightUpload::copy(void* to, const Tensor& from) {
+  if (from.size() == 0) return;
   const auto size = static_cast<int64_t>(dtype_size(from.dtype));
-  const int64_t row_bytes = from.size() / from.shape[0] * size;
+  const int64_t row_bytes = (from.rank == 1 ? 1 : from.shape[1]) * size;
   const int64_t stride = from.row_stride * size;
   const int64_t piece_rows = std::max<int64_t>(kPieceBytes / row_bytes, 1);
   const int64_t num_pieces = (from.shape[0] + piece_rows - 1) / piece_rows;
@@ -76,6 +77,7 @@ void WeightUpload::copy(void* to, const Tensor& from) {
   if (num_lanes == 1) return work(0);
   std::vector<std::exception_ptr> errors(static_cast<size_t>(num_lanes));
   std::vector<std::thread> threads;
+  threads.reserve(errors.size());
   for (int i = 0; i < num_lanes; ++i)
     threads.emplace_back([&, i] {
       try {
