@@ -30,8 +30,9 @@ int64_t representative(int64_t num_tokens) {
   if (num_tokens <= 8)
     return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_tokens)));
   if (num_tokens <= 512) return (num_tokens + 15) / 16 * 16;
-  const auto step = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(num_tokens - 1))) / 4;
-  return (num_tokens + step - 1) / step * step;
+  // Multiples of a quarter of the power of two below.
+  const int shift = std::bit_width(static_cast<uint64_t>(num_tokens - 1)) - 3;
+  return (((num_tokens - 1) >> shift) + 1) << shift;
 }
 
 }  // namespace
