@@ -239,7 +239,7 @@ TEST(Generate, BrokenPipeIsSilentAndFullDiskOneLine) {
 }
 
 TEST(Info, TellsShapeMemoryAndKernels) {
-  const Result r = run({"info", kTinyTales, "--json"});
+  const Result r = run({"info", kTinyTales, "--device", "cpu", "--json"});
   ASSERT_EQ(r.status, 0) << r.err;
   const Json info = Json::parse(r.out);
   EXPECT_EQ(info["architecture"], "Qwen3ForCausalLM");

@@ -64,6 +64,8 @@ CudaBackend::CudaBackend(bool portable) : portable_(portable) {
   where_.overlaps = device_.major >= 9;
   cuda_check(cudaStreamCreateWithFlags(&where_.stream, cudaStreamNonBlocking), "stream");
   matmul_.emplace(where_);
+  for (Growing& buffer : pinned_input_) buffer.pinned = true;
+  for (Growing& buffer : pinned_drawn_) buffer.pinned = true;
   for (cudaEvent_t& event : drawn_there_)
     cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
   for (cudaEvent_t& event : input_sent_)
@@ -130,13 +132,13 @@ void CudaBackend::download(void* host, const void* device, size_t bytes) {
   cuda_check(cudaStreamSynchronize(where_.stream), "download");
 }
 
-void CudaBackend::grow(Growing& buffer, size_t bytes, bool pinned) {
+void CudaBackend::grow(Growing& buffer, size_t bytes) {
   if (bytes <= buffer.bytes) return;
   cuda_check(cudaStreamSynchronize(where_.stream), "memory");
-  forget_graphs();
+  if (buffer.in_graphs) forget_graphs();
   buffer.memory.reset();
   buffer.bytes = std::bit_ceil(std::max<size_t>(bytes, 4096));
-  buffer.memory = pinned ? allocate_pinned(buffer.bytes) : allocate(buffer.bytes);
+  buffer.memory = buffer.pinned ? allocate_pinned(buffer.bytes) : allocate(buffer.bytes);
 }
 
 // -- steps
@@ -177,6 +179,7 @@ RowParams CudaBackend::row_params(const SampleRow& row, int32_t slot) {
 }
 
 Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const KvCache& kv) {
+  weight_upload_.reset();  // all weights are there
   const size_t num_seqs = host.context_lens.size(), num_rows = host.samples.size();
   words_.clear();
   special_.clear();
@@ -209,7 +212,7 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
   const size_t turn = num_begun_++ % kNumSlots;
   cuda_check(cudaEventSynchronize(input_sent_[turn]), "step");
   grow(input_, std::max(bytes, kInputBytes));
-  grow(pinned_input_[turn], std::max(bytes, kInputBytes), /*pinned=*/true);
+  grow(pinned_input_[turn], std::max(bytes, kInputBytes));
   pack_all(pinned_input_[turn].as<char>());
 
   const auto max_seqs = static_cast<size_t>(slots.last_tokens.shape[0]);
@@ -223,7 +226,7 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
   grow(counters_, max_seqs * num_kv_heads * sizeof(int32_t));
   grow(progress_, max_seqs * sizeof(RowProgress));
   grow(drawn_, max_seqs * sizeof(DrawnRow));
-  for (Growing& buffer : pinned_drawn_) grow(buffer, max_seqs * sizeof(DrawnRow), /*pinned=*/true);
+  for (Growing& buffer : pinned_drawn_) grow(buffer, max_seqs * sizeof(DrawnRow));
   plan_.starts = plan_memory_.as<DecodeStart>();
   plan_.first_tile = reinterpret_cast<int32_t*>(plan_.starts + num_blocks);
   decode_scratch_ = {partial_.as<float>(), counters_.as<int32_t>()};

@@ -62,18 +62,19 @@ class CudaBackend : public Backend {
  private:
   /// Steps under way, and one more whose input the host writes.
   static constexpr size_t kNumSlots = 3;
-  /// Memory that grows; what it held is lost then.
+  /// Memory that grows; what it held is lost then, and graphs that knew the old place with it.
   struct Growing {
-    Buffer memory;
+    bool in_graphs = false;
+    bool pinned = false;  ///< the host's
     size_t bytes = 0;
+    Buffer memory = {};
     template <class T>
     T* as() const {
       return static_cast<T*>(memory.get());
     }
   };
   Buffer allocate_pinned(size_t bytes);
-  /// At least `bytes`; a graph that knew the old place is forgotten.
-  void grow(Growing& buffer, size_t bytes, bool pinned = false);
+  void grow(Growing& buffer, size_t bytes);
   void forget_graphs();
   RowParams row_params(const SampleRow& row, int32_t slot);
   bool small(Tensor out, Tensor x, const Weight& w, SmallMatmul::End end, const Norm& norm = {},
@@ -91,7 +92,8 @@ class CudaBackend : public Backend {
   uint64_t num_begun_ = 0, num_finished_ = 0, num_fetched_ = 0;
 
   // Of the step that begin_step() began.
-  Growing input_, plan_memory_, partial_, counters_, prefill_counters_;
+  Growing input_{.in_graphs = true}, plan_memory_{.in_graphs = true}, partial_{.in_graphs = true},
+      counters_{.in_graphs = true}, prefill_counters_;
   bool has_prefill_ = false, has_decode_ = false;
   DecodePlan plan_ = {};
   DecodeScratch decode_scratch_ = {};
@@ -100,7 +102,8 @@ class CudaBackend : public Backend {
   std::vector<RowParams> row_params_;
   std::vector<int32_t> special_, words_;  // rows that are not plain, and their lists
 
-  Growing copies_, drawn_, progress_, special_memory_, special_scratch_, logprobs_memory_;
+  Growing drawn_{.in_graphs = true}, progress_{.in_graphs = true}, copies_, special_memory_,
+      special_scratch_, logprobs_memory_;
   std::map<int64_t, cudaGraphExec_t> graphs_;  // null: has run once, to be captured next
 };
 
