@@ -61,7 +61,7 @@ CudaBackend::CudaBackend(bool portable) : portable_(portable) {
           device_.major, device_.minor);
   portable_ = portable || device_.major != 9;
   where_.num_sms = device_.multiProcessorCount;
-  where_.overlaps = device_.major >= 9;
+  where_.overlaps = has_dependent_launch();
   cuda_check(cudaStreamCreateWithFlags(&where_.stream, cudaStreamNonBlocking), "stream");
   matmul_.emplace(where_);
   for (Growing& buffer : pinned_input_) buffer.pinned = true;

@@ -86,4 +86,10 @@ void begin_step(Launch where, const BeginStepParams& params) {
   launch(where, begin_step_kernel, 1, kThreads, 0, params);
 }
 
+bool has_dependent_launch() {
+  cudaFuncAttributes attributes = {};
+  cuda_check(cudaFuncGetAttributes(&attributes, begin_step_kernel), "kernels");
+  return attributes.ptxVersion >= 90;
+}
+
 }  // namespace nanovllm::cuda

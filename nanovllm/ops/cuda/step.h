@@ -21,4 +21,8 @@ struct BeginStepParams {
 /// Applies the block updates, puts the tokens in flight in their places, plans decode attention.
 void begin_step(Launch where, const BeginStepParams& params);
 
+/// Whether the kernels were compiled for 9.0 or later, so that begin_kernel() waits. Newer GPUs may
+/// run the driver's translation of 8.0's.
+bool has_dependent_launch();
+
 }  // namespace nanovllm::cuda
