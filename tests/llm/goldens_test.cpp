@@ -73,6 +73,13 @@ std::vector<Case> cases() {
       c.rounds = model == "tiny-tales" ? 16 : 110;
     });
   }
+#if defined(__SANITIZE_THREAD__)
+  // A hundred times slower there, and threads meet in the same way whatever the sizes.
+  std::erase_if(all, [](const Case& c) {
+    return c.model == "tiny-tales" && !c.name.ends_with("_batch") &&
+           !c.name.ends_with("_step_ahead_off");
+  });
+#endif
   return all;
 }
 
