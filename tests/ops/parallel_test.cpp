@@ -1,6 +1,7 @@
 #include "nanovllm/ops/cpu/parallel.h"
 
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <atomic>
 #include <stdexcept>
@@ -9,6 +10,16 @@
 
 namespace nanovllm::cpu {
 namespace {
+
+// oneDNN's threads are OpenMP's: one must be one there too.
+TEST(Parallel, OneThreadIsOneForOpenMp) {
+  std::thread([] {
+    set_num_threads(1);
+    EXPECT_EQ(omp_get_max_threads(), 1);
+    set_num_threads(2);
+    EXPECT_EQ(omp_get_max_threads(), std::min(2, omp_get_thread_limit()));
+  }).join();
+}
 
 TEST(ParallelFor, RunsEveryTaskOnce) {
   for (const int threads : {1, 2, 3, 8}) {

@@ -119,14 +119,18 @@ class Pool {  // NOLINT(clang-analyzer-optin.performance.Padding)
 };
 
 thread_local std::unique_ptr<Pool> pool;
+thread_local int num_asked = 0;  // none yet: OpenMP has its own number until then
 
 }  // namespace
 
 void set_num_threads(int num_threads) {
   num_threads = std::max(num_threads, 1);
-  if (cpu::num_threads() == num_threads) return;
+  if (num_asked == num_threads) return;
+  num_asked = num_threads;
   pool = num_threads == 1 ? nullptr : std::make_unique<Pool>(num_threads);
-  omp_set_num_threads(num_threads);
+  // oneDNN shares its work out over as many threads as it was told, and skips what a thread that
+  // OMP_THREAD_LIMIT forbids would have done.
+  omp_set_num_threads(std::min(num_threads, omp_get_thread_limit()));
 }
 
 int num_threads() { return pool ? pool->num_threads() : 1; }
