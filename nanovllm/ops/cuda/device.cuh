@@ -63,15 +63,24 @@ __device__ inline float block_sum(float x, float* shared) {
   return warp_sum(x);
 }
 
-/// Waits until the kernel before has ended and its writes are seen, and lets the next one start as
-/// far as its own wait. So what is read before this call must be older than the kernel before; and
-/// older than all products of few tokens just before that, since those let the next one start ahead
-/// of their own wait.
-__device__ inline void begin_kernel() {
+/// Waits until the kernel before has ended and its writes are seen.
+__device__ inline void wait_before() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/// Lets the next kernel's blocks start, as far as their own wait, once all of this one's are there.
+__device__ inline void launch_next() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
+}
+/// Both. So what is read before this call must be older than the kernel before; and older than all
+/// products of few tokens just before that, since those let the next one start ahead of their own
+/// wait.
+__device__ inline void begin_kernel() {
+  wait_before();
+  launch_next();
 }
 
 /// Calls body(T()) with the C++ type of a model's dtype.

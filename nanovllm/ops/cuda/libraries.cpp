@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <vector>
 
@@ -12,21 +11,21 @@ namespace nanovllm::cuda {
 
 namespace {
 
-/// Folders to look in besides the loader's own.
+/// Where to look besides the loader's own folders: the toolkit's, and among the Python packages
+/// that this library is one of, or the system's.
 std::vector<std::string> folders(const char* wheel_folder) {
   std::vector<std::string> out = {"/usr/local/cuda/lib64/"};
-  for (const char* name : {"CUDA_HOME", "CUDA_PATH"})
-    if (const char* home = std::getenv(name)) out.push_back(std::string(home) + "/lib64/");
-  std::vector<std::string> roots;
-  if (const char* environment = std::getenv("VIRTUAL_ENV")) roots.emplace_back(environment);
-  roots.insert(roots.end(), {"/usr/local", "/usr"});
-  for (const std::string& root : roots) {
-    std::error_code error;
-    for (const auto& python : std::filesystem::directory_iterator(root + "/lib", error))
+  std::error_code error;
+  Dl_info here;
+  if (dladdr(reinterpret_cast<const void*>(&folders), &here) != 0)
+    for (auto above = std::filesystem::canonical(here.dli_fname, error).parent_path();
+         above.has_relative_path(); above = above.parent_path())
+      if (above.filename() == "site-packages") out.push_back((above / wheel_folder).string() + "/");
+  for (const char* root : {"/usr/local/lib", "/usr/lib"})
+    for (const auto& python : std::filesystem::directory_iterator(root, error))
       if (python.path().filename().string().starts_with("python3"))
-        for (const char* packages : {"/site-packages/", "/dist-packages/"})
-          out.push_back(python.path().string() + packages + wheel_folder + "/");
-  }
+        for (const char* packages : {"site-packages", "dist-packages"})
+          out.push_back((python.path() / packages / wheel_folder).string() + "/");
   return out;
 }
 
@@ -40,8 +39,8 @@ SharedLibrary::SharedLibrary(const char* name, const char* wheel_folder, const c
       if (handle_ = dlopen((folder + name).c_str(), RTLD_NOW | RTLD_LOCAL); handle_ != nullptr)
         break;
   require(handle_ != nullptr,
-          "{} is missing: install the CUDA toolkit's, or PyPI's package {} into the virtual "
-          "environment in use",
+          "{} is missing: install the CUDA toolkit's, or PyPI's package {}, or put its folder into "
+          "LD_LIBRARY_PATH",
           name, package);
 }
 

@@ -9,9 +9,8 @@
 // of row q of 8, and the same of token q.
 namespace nanovllm::cuda {
 
-constexpr int kChunk = 64;                   // of k
-constexpr int kPieceBytes = 32 * 16;         // of a warp, one for each lane
-constexpr int kUnitBytes = 2 * kPieceBytes;  // 8 rows of a chunk
+constexpr int kChunk = 64;            // of k
+constexpr int kPieceBytes = 32 * 16;  // of a warp, one for each lane
 
 /// 16 bytes of weights into shared memory; the rest of the 128 follows, so L2 may fetch it.
 __device__ inline void copy_weights(uint32_t to, const void* from) {
@@ -28,19 +27,6 @@ __device__ inline uint4 load_shared(uint32_t from) {
 }
 __device__ inline uint32_t word(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-
-/// Lets the next kernel's blocks start as soon as this one's are all there: they bring their own
-/// weights meanwhile. They see what this kernel writes only after their wait.
-__device__ inline void launch_next() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-__device__ inline void wait_before() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
 }
 
 template <class T>
