@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/machine.h"
@@ -126,19 +127,24 @@ void CpuBackend::copy_blocks(const KvCache& kv, std::span<const int32_t> from,
 
 void CpuBackend::sample(Tensor logits, const Batch& batch) {
   set_num_threads(threads_);
-  token_ids_.resize(batch.samples.size());
-  status_.resize(batch.samples.size());
-  cpu::sample(logits, batch.samples, token_ids_, status_, isa_);
-  for (size_t i = 0; i < token_ids_.size(); ++i)
-    batch.last_tokens.as<int32_t>()[batch.sample_slots.as<int32_t>()[i]] = token_ids_[i];
+  const size_t num_rows = batch.samples.size();
+  Drawn& drawn = drawn_.emplace_back();
+  drawn.token_ids.resize(num_rows);
+  drawn.status.resize(num_rows);
+  cpu::sample(logits, batch.samples, drawn.token_ids, drawn.status, isa_);
+  for (size_t i = 0; i < num_rows; ++i)
+    batch.last_tokens.as<int32_t>()[batch.sample_slots.as<int32_t>()[i]] = drawn.token_ids[i];
 }
 
 void CpuBackend::fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) {
-  check(token_ids.size() == token_ids_.size() && status.size() == status_.size(),
+  check(!drawn_.empty(), "no step whose tokens are not fetched");
+  const Drawn drawn = std::move(drawn_.front());
+  drawn_.pop_front();
+  check(token_ids.size() == drawn.token_ids.size() && status.size() == drawn.status.size(),
         "{} token ids and {} states fetched of {} rows", token_ids.size(), status.size(),
-        token_ids_.size());
-  std::ranges::copy(token_ids_, token_ids.begin());
-  std::ranges::copy(status_, status.begin());
+        drawn.token_ids.size());
+  std::ranges::copy(drawn.token_ids, token_ids.begin());
+  std::ranges::copy(drawn.status, status.begin());
 }
 
 void CpuBackend::token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <vector>
 
 #include "nanovllm/ops/backend.h"
@@ -43,8 +44,11 @@ class CpuBackend : public Backend {
   Isa isa_;
   int threads_;
   Gemm gemm_;
-  std::vector<int32_t> token_ids_;  // of the last sample()
-  std::vector<RowStatus> status_;
+  struct Drawn {
+    std::vector<int32_t> token_ids;
+    std::vector<RowStatus> status;
+  };
+  std::deque<Drawn> drawn_;  // not fetched yet, oldest first
 };
 
 }  // namespace nanovllm::cpu
