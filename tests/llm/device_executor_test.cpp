@@ -12,13 +12,17 @@ namespace {
 
 std::map<uint64_t, RequestOutput> run(LLMEngine& engine) {
   const std::vector<Json> rows = goldens("llama");
-  for (size_t i = 0; i < 18; ++i) {
+  for (size_t i = 0; i < 120; ++i) {
     SamplingParams params;
-    params.max_tokens = 5 + static_cast<int64_t>(i);
+    params.max_tokens = 30;
     params.ignore_eos = true;
-    params.temperature = i % 2 == 0 ? 0 : 0.8;
+    // Ends that nobody sees coming: a row is in flight when its slot passes on.
+    params.stop_token_ids = {12};
+    params.allowed_token_ids = {10, 11, 12, 13, 14, 15};  // so tokens come again at once
+    params.temperature = i % 2 == 0 ? 0 : 1.5;
     params.seed = i;
-    if (i % 3 == 0) params.presence_penalty = 0.7;  // waits for the token in flight
+    params.presence_penalty = i % 3 == 0 ? 0 : 1.5;  // waits for the token in flight
+    if (i % 3 == 1) params.repetition_penalty = 1.8;
     if (i % 4 == 0) params.logprobs = 2;
     if (i % 5 == 0) params.n = 2;
     engine.add_request(rows[i % rows.size()]["prompt_token_ids"].get<std::vector<int32_t>>(),
