@@ -45,8 +45,9 @@ class Bench {
                gpu_->describe(), copy_ / 1e12, read_ / 1e12, flops_ / 1e12);
   }
 
-  /// One new token for each of `num_seqs` sequences of `context` keys.
-  void decode(int64_t num_seqs, int64_t context, int64_t heads, int64_t kv_heads) {
+  /// One new token for each of `num_seqs` sequences of `context` keys; `roped`: with norm, rotation
+  /// and store of the newest key.
+  void decode(int64_t num_seqs, int64_t context, int64_t heads, int64_t kv_heads, bool roped) {
     buffers_.clear();
     const double bytes = static_cast<double>(num_seqs * context * 2 * kv_heads * kHeadDim * 2);
     // Layers in turn, so that the L2 holds none of what is read next.
@@ -55,20 +56,34 @@ class Bench {
     begin(num_seqs, 1, context, kv);
     const Tensor qkv = random(num_seqs, (heads + 2 * kv_heads) * kHeadDim);
     const Tensor out = random(num_seqs, heads * kHeadDim);
+    const Tensor angles = random(context, kHeadDim);
+    const Tensor cos(angles.data, DType::kF32, context, kHeadDim / 2);
+    const Tensor norm = random(1, 2 * kHeadDim);
     const int64_t calls = std::max<int64_t>(layers, 20);
     const auto enqueue = [&] {
-      for (int64_t i = 0; i < calls; ++i)
-        gpu_->attention(
-            {.out = out, .qkv = qkv, .num_heads = heads, .scale = 0.09f, .layer = i % layers}, kv,
-            batch_);
+      for (int64_t i = 0; i < calls; ++i) {
+        const AttentionArgs args = {
+            .out = out, .qkv = qkv, .num_heads = heads, .scale = 0.09f, .layer = i % layers};
+        if (roped)
+          gpu_->rope_attention({.qkv = qkv,
+                                .q_norm = {norm.data, DType::kF32, kHeadDim},
+                                .k_norm = {norm.data, DType::kF32, kHeadDim},
+                                .cos = cos,
+                                .sin = cos,
+                                .num_heads = heads,
+                                .eps = 1e-6f,
+                                .layer = i % layers},
+                               args, kv, batch_);
+        else gpu_->attention(args, kv, batch_);
+      }
     };
     const int64_t key = ++num_graphs_;
     gpu_->replay(key, enqueue);
     gpu_->replay(key, enqueue);
     const double time = timed(10, [&] { gpu_->replay(key, enqueue); }) / static_cast<double>(calls);
-    fmt::print("decode attention B{} L{}, {}/{} heads: {:.1f} us, {:.2f} TB/s, {:.0f}% of read\n",
-               num_seqs, context, heads, kv_heads, time * 1e6, bytes / time / 1e12,
-               100 * bytes / time / read_);
+    fmt::print("{} attention B{} L{}, {}/{} heads: {:.1f} us, {:.2f} TB/s, {:.0f}% of read\n",
+               roped ? "rope and decode" : "decode", num_seqs, context, heads, kv_heads, time * 1e6,
+               bytes / time / 1e12, 100 * bytes / time / read_);
   }
 
   /// Prompts of `length` tokens, nothing before them.
@@ -262,8 +277,8 @@ int main(int argc, char** argv) {
                                             {8, 640},
                                             {64, 640},
                                             {256, 640}})
-      bench.decode(num_seqs, context, 16, 8);
-    bench.decode(256, 640, 32, 8);
+      for (const bool roped : {false, true}) bench.decode(num_seqs, context, 16, 8, roped);
+    bench.decode(256, 640, 32, 8, false);
   }
   if (what.empty() || what == "prefill")
     for (const auto& [num_seqs, length] : {std::pair{16, 1024}, {4, 4096}, {1, 16384}})

@@ -57,16 +57,15 @@ void forward(Backend& backend, const Model& model, const KvCache& kv, const Batc
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const Layer& layer = model.layers[static_cast<size_t>(i)];
     backend.norm_matmul(qkv, residual, {layer.input_norm, eps}, *layer.qkv, layer.qkv_bias, hidden);
-    backend.rope_and_store({.qkv = qkv,
-                            .q_norm = layer.q_norm,
-                            .k_norm = layer.k_norm,
-                            .cos = model.rope_cos,
-                            .sin = model.rope_sin,
-                            .num_heads = config.num_heads,
-                            .eps = eps,
-                            .layer = i},
-                           kv, batch);
-    backend.attention(
+    backend.rope_attention(
+        {.qkv = qkv,
+         .q_norm = layer.q_norm,
+         .k_norm = layer.k_norm,
+         .cos = model.rope_cos,
+         .sin = model.rope_sin,
+         .num_heads = config.num_heads,
+         .eps = eps,
+         .layer = i},
         {.out = attn, .qkv = qkv, .num_heads = config.num_heads, .scale = scale, .layer = i}, kv,
         batch);
     backend.add_matmul(residual, attn, *layer.o, hidden);

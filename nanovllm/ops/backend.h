@@ -112,6 +112,12 @@ class Backend {
   /// out [T, n] = silu(gate_up [T, :n]) * gate_up [T, n:]
   virtual void silu_mul(Tensor out, Tensor gate_up) = 0;
   // What a backend may do in one pass.
+  /// rope_and_store, then attention; what becomes of qkv is open.
+  virtual void rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args,
+                              const KvCache& kv, const Batch& batch) {
+    rope_and_store(rope, kv, batch);
+    attention(args, kv, batch);
+  }
   /// out = rms_norm(x) w^T + bias; hidden [T, k] is scratch.
   virtual void norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor bias,
                            Tensor hidden) {

@@ -122,10 +122,7 @@ class GpuAttention : public TwoBackends {
           backends[b]->rope_and_store(rope, kv[b], batch);
           continue;
         }
-        const auto enqueue = [&] {
-          backends[b]->rope_and_store(rope, kv[b], batch);
-          backends[b]->attention(args, kv[b], batch);
-        };
+        const auto enqueue = [&] { backends[b]->rope_attention(rope, args, kv[b], batch); };
         if (b == 0 || num_tokens != batch.num_seqs()) {
           enqueue();
           continue;

@@ -12,7 +12,7 @@ namespace nanovllm::cuda {
 struct AttentionParams {
   void* out;                    // [T, num_heads * head_dim]
   const void* qkv;              // [T, (num_heads + 2 num_kv_heads) * head_dim], q first
-  const void *k, *v;            // the layer's entries, as KvLayout has them
+  void *k, *v;                  // the layer's entries, as KvLayout has them
   const int32_t* block_tables;  // [max_num_seqs, max_blocks]
   const int32_t *seq_slots, *cu_seqlens_q, *context_lens;  // [S], [S + 1], [S]
   KvLayout layout;
@@ -64,6 +64,23 @@ struct DecodeOptions {
 /// Sequences with one new token, tiled layout, up to 16 query heads for a KV head.
 void decode_attention(Launch where, const AttentionParams& params, const DecodePlan& plan,
                       const DecodeScratch& scratch, DType dtype, DecodeOptions options);
+
+/// Decode attention that takes qkv as the product left it, and stores k and v.
+struct RopedDecodeParams {
+  AttentionParams attention;
+  const float *q_norm, *k_norm;  // [head_dim] or null
+  const float *cos, *sin;        // [positions, head_dim / 2]
+  const int32_t* slot_mapping;   // [T]
+  float eps;
+  bool old_keys;  // as in DecodeOptions
+};
+/// The blocks that share a KV head's keys in roped_decode_attention; 0: decode_attention is the
+/// better one. It takes up to 8 query heads for a KV head. Each of the sequences has one new token;
+/// `num_keys` of all, `longest` of one.
+int decode_cluster_size(Launch where, const KvLayout& layout, int num_seqs, int64_t num_keys,
+                        int64_t longest);
+/// On Hopper. Norm, rotation and store of the newest key, and attention, for few sequences.
+void roped_decode_attention(Launch where, RopedDecodeParams params, DType dtype, int num_parts);
 /// Sequences with more than one new token, tiled layout; on any GPU.
 void prefill_attention(Launch where, const AttentionParams& params, DType dtype);
 /// The same on Hopper. `counters` [kPrefillCounters] are zero between launches.

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "nanovllm/ops/cuda/attention.h"
-#include "nanovllm/ops/cuda/mma.cuh"
+#include "nanovllm/ops/cuda/decode_rows.cuh"
 
 // Decode attention: one query token a sequence against its paged keys, which must stream through
 // once. Each block takes an equal piece of the step's tiles (DecodePlan), each of its warps 16 keys
@@ -15,13 +15,8 @@ namespace {
 
 // -- kernel
 
-constexpr int kWarps = 4, kKeys = 16;  // keys of a tile for each warp
-static_assert(kWarps * kKeys == kDecodeTile);
-
-template <int kHeadDim>
-constexpr int kStageBytes = 2 * kKeys* kHeadDim * 2;  // K, then V
-template <int kHeadDim>
-constexpr int kNumStages = std::max(2, 24576 / kStageBytes<kHeadDim>);
+constexpr int kWarps = 4;
+static_assert(kWarps * kDecodeKeys == kDecodeTile);
 
 /// A place in the row of tiles.
 struct Cursor {
@@ -63,12 +58,12 @@ struct Loader {
   int block = 0;  // of the cache, that holds the tile at `at`
 
   __device__ int first_key() const {
-    return at.tile * kDecodeTile + static_cast<int>(threadIdx.x) / 32 * kKeys;
+    return at.tile * kDecodeTile + static_cast<int>(threadIdx.x) / 32 * kDecodeKeys;
   }
   __device__ bool mine() const { return first_key() < at.context; }
   /// Whether the next copy brings the sequence's newest key.
   __device__ bool brings_newest() const {
-    return remaining > 0 && first_key() + kKeys >= at.context;
+    return remaining > 0 && first_key() + kDecodeKeys >= at.context;
   }
   /// Finds the next tile with keys for this warp, and its block ahead of the need.
   __device__ void seek(const AttentionParams& p, const DecodePlan& plan) {
@@ -80,10 +75,10 @@ struct Loader {
     if (--remaining > 0) at.advance(p, plan);
   }
   __device__ void issue(const AttentionParams& p, const DecodePlan& plan) {
-    constexpr int kStages = kNumStages<kHeadDim>, kHalf = kStageBytes<kHeadDim> / 2;
+    constexpr int kStages = kDecodeStages<kHeadDim>, kHalf = kDecodeStageBytes<kHeadDim> / 2;
     if (remaining > 0) {
       const int stage = num_issued % kStages, lane = threadIdx.x % 32;
-      const uint32_t to = ring + stage * kStageBytes<kHeadDim>;
+      const uint32_t to = ring + stage * kDecodeStageBytes<kHeadDim>;
       const int64_t from =
           p.layout.entry(block, at.head) + first_key() % p.layout.block_size * kHeadDim;
       const T* k = static_cast<const T*>(p.k) + from;
@@ -116,15 +111,16 @@ template <class T, int kHeadDim, bool kBulk>
 __global__ void __launch_bounds__(kWarps * 32)
     decode_kernel(const AttentionParams p, const DecodePlan plan, const DecodeScratch scratch,
                   bool old_keys) {
-  constexpr int kStages = kNumStages<kHeadDim>, kHalf = kStageBytes<kHeadDim> / 2;
-  constexpr int kWidth = kHeadDim + 2;  // sums, maximum, sum of weights
+  constexpr int kStages = kDecodeStages<kHeadDim>, kHalf = kDecodeStageBytes<kHeadDim> / 2;
+  constexpr int kWidth = DecodeRows<T, kHeadDim>::kWidth;
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ uint64_t barriers[kWarps][kStages];
   __shared__ bool is_last;
-  float* const merged = reinterpret_cast<float*>(shared + kWarps * kStages * kStageBytes<kHeadDim>);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group_row = lane / 4, pair = lane % 4;
+  float* const merged =
+      reinterpret_cast<float*>(shared + kWarps * kStages * kDecodeStageBytes<kHeadDim>);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int num_kv_heads = p.layout.num_kv_heads, group = p.num_heads / num_kv_heads;
-  const uint32_t ring = shared_address(shared) + warp * kStages * kStageBytes<kHeadDim>;
+  const uint32_t ring = shared_address(shared) + warp * kStages * kDecodeStageBytes<kHeadDim>;
   if constexpr (kBulk) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (lane < kStages) hopper::barrier_init(shared_address(&barriers[warp][lane]), 1);
@@ -158,44 +154,32 @@ __global__ void __launch_bounds__(kWarps * 32)
 
   const float scale = p.scale * 1.44269504f;  // powers of two
   int num_used = 0;
-  // ldmatrix: lane l addresses row l % 8 of matrix l / 8. For K two matrices are neighbours in d,
-  // for V in keys.
-  const int matrix = lane / 8, matrix_row = lane % 8;
-  const uint32_t k_lane = matrix / 2 * (8 * kHeadDim * 2) + matrix_row * 128;
-  const uint32_t v_lane = matrix % 2 * (8 * kHeadDim * 2) + matrix_row * 128;
-  const auto chunk_at = [&](int chunk) {
-    return static_cast<uint32_t>(chunk / 8 * 1024 + ((chunk % 8) ^ matrix_row) * 16);
-  };
-
   for (int position = begin; position < end;) {
     const int first_tile = at.tile, seq = at.seq, head = at.head, context = at.context;
     const int num_tiles = min(at.num_tiles - at.tile, end - position);
     const int64_t token = at.token;
-    // Query rows beyond the group are zero.
-    uint32_t q[kHeadDim / 16][4];
+    DecodeRows<T, kHeadDim> rows;
     {
       const T* row = static_cast<const T*>(p.qkv) +
                      token * (p.num_heads + 2 * num_kv_heads) * kHeadDim +
-                     (head * group + group_row) * kHeadDim + 2 * pair;
-      const bool low = group_row < group, high = group_row + 8 < group;
+                     (head * group + lane / 4) * kHeadDim + 2 * (lane % 4);
+      const bool low = lane / 4 < group, high = lane / 4 + 8 < group;
 #pragma unroll
       for (int i = 0; i < kHeadDim / 16; ++i) {
         const auto word = [&](bool there, int offset) {
           return there ? *reinterpret_cast<const uint32_t*>(row + offset) : 0u;
         };
-        q[i][0] = word(low, i * 16);
-        q[i][1] = word(high, i * 16 + 8 * kHeadDim);
-        q[i][2] = word(low, i * 16 + 8);
-        q[i][3] = word(high, i * 16 + 8 + 8 * kHeadDim);
+        rows.q[i][0] = word(low, i * 16);
+        rows.q[i][1] = word(high, i * 16 + 8 * kHeadDim);
+        rows.q[i][2] = word(low, i * 16 + 8);
+        rows.q[i][3] = word(high, i * 16 + 8 + 8 * kHeadDim);
       }
     }
-    float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
-    float acc[kHeadDim / 8][4] = {};
     for (int tile = first_tile; tile < first_tile + num_tiles; ++tile) {
-      const int num_keys = context - tile * kDecodeTile - warp * kKeys;
+      const int num_keys = context - tile * kDecodeTile - warp * kDecodeKeys;
       if (num_keys <= 0) continue;
       const int stage = num_used % kStages;
-      const uint32_t k = ring + stage * kStageBytes<kHeadDim>, v = k + kHalf;
+      const uint32_t k = ring + stage * kDecodeStageBytes<kHeadDim>, v = k + kHalf;
       if constexpr (kBulk) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
         hopper::barrier_wait(loader.barriers + stage * 8, num_used / kStages % 2);
@@ -204,81 +188,14 @@ __global__ void __launch_bounds__(kWarps * 32)
         wait_copies<kStages - 1>();
         __syncwarp();
       }
-      float s[2][4] = {};
-#pragma unroll
-      for (int i = 0; i < kHeadDim / 16; ++i) {
-        uint32_t b[4];
-        ldmatrix_x4(b, k + k_lane + chunk_at(2 * i + matrix % 2));
-        mma_16x8x16<T>(s[0], q[i], b[0], b[1]);
-        mma_16x8x16<T>(s[1], q[i], b[2], b[3]);
-      }
-      if (num_keys < kKeys) {
-#pragma unroll
-        for (int n = 0; n < 2; ++n)
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-            if (n * 8 + 2 * pair + i % 2 >= num_keys) s[n][i] = -INFINITY;
-      }
-      uint32_t weights[4];
-      float shrink[2];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float m = fmaxf(fmaxf(s[0][2 * half], s[0][2 * half + 1]),
-                        fmaxf(s[1][2 * half], s[1][2 * half + 1]));
-        m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 1));
-        m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 2)) * scale;
-        m = fmaxf(m, max[half]);
-        shrink[half] = exp2f(max[half] - m);
-        max[half] = m;
-        float w[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) w[i] = exp2f(s[i / 2][2 * half + i % 2] * scale - m);
-        sum[half] = sum[half] * shrink[half] + ((w[0] + w[1]) + (w[2] + w[3]));
-        weights[half] = hopper::pack<T>(w[0], w[1]);
-        weights[2 + half] = hopper::pack<T>(w[2], w[3]);
-      }
-      if (__any_sync(0xffffffff, shrink[0] != 1 || shrink[1] != 1)) {
-#pragma unroll
-        for (int n = 0; n < kHeadDim / 8; ++n)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) acc[n][i] *= shrink[i / 2];
-      }
-#pragma unroll
-      for (int j = 0; j < kHeadDim / 16; ++j) {
-        uint32_t b[4];
-        ldmatrix_x4_trans(b, v + v_lane + chunk_at(2 * j + matrix / 2));
-        if (num_keys < kKeys) {  // weight 0 times what a stale value may be is not 0
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const int key = i % 2 * 8 + 2 * pair;
-            if (key >= num_keys) b[i] = 0;
-            else if (key + 1 >= num_keys) b[i] &= 0xffff;
-          }
-        }
-        mma_16x8x16<T>(acc[2 * j], weights, b[0], b[1]);
-        mma_16x8x16<T>(acc[2 * j + 1], weights, b[2], b[3]);
-      }
+      rows.add(k, v, num_keys, scale);
       __syncwarp();
       ++num_used;
       loader.issue(p, plan);
     }
 
     // Over the warps.
-    float* const mine = merged + warp * group * kWidth;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      sum[half] += __shfl_xor_sync(0xffffffff, sum[half], 1);
-      sum[half] += __shfl_xor_sync(0xffffffff, sum[half], 2);
-      const int row = group_row + half * 8;
-      if (row >= group) continue;
-#pragma unroll
-      for (int n = 0; n < kHeadDim / 8; ++n)
-        *reinterpret_cast<float2*>(mine + row * kWidth + n * 8 + 2 * pair) =
-            make_float2(acc[n][2 * half], acc[n][2 * half + 1]);
-      if (pair == 0)
-        *reinterpret_cast<float2*>(mine + row * kWidth + kHeadDim) =
-            make_float2(max[half], sum[half]);
-    }
+    rows.save(merged + warp * group * kWidth, group);
     __syncthreads();
     const bool whole = num_tiles == at.num_tiles;
     T* const out = static_cast<T*>(p.out) + (token * p.num_heads + head * group) * kHeadDim;
@@ -286,23 +203,15 @@ __global__ void __launch_bounds__(kWarps * 32)
     float* const partial = scratch.partial + int64_t{slot} * 16 * kWidth;
     for (int i = threadIdx.x; i < group * kHeadDim; i += kWarps * 32) {
       const int row = i / kHeadDim, d = i % kHeadDim;
-      float m = -INFINITY, total = 0, value = 0;
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) m = fmaxf(m, merged[(w * group + row) * kWidth + kHeadDim]);
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) {
-        const float* from = merged + (w * group + row) * kWidth;
-        const float share = exp2f(from[kHeadDim] - m);
-        total += from[kHeadDim + 1] * share;
-        value += from[d] * share;
-      }
+      const DecodePart all =
+          merge_parts<kWarps>(merged + row * kWidth, group * kWidth, d, kHeadDim);
       if (whole) {
-        out[row * kHeadDim + d] = from_float<T>(value / total);
+        out[row * kHeadDim + d] = from_float<T>(all.value / all.total);
       } else {
-        partial[row * kWidth + d] = value;
+        partial[row * kWidth + d] = all.value;
         if (d == 0) {
-          partial[row * kWidth + kHeadDim] = m;
-          partial[row * kWidth + kHeadDim + 1] = total;
+          partial[row * kWidth + kHeadDim] = all.max;
+          partial[row * kWidth + kHeadDim + 1] = all.total;
         }
       }
     }
@@ -368,7 +277,7 @@ void run(Launch where, const AttentionParams& params, const DecodePlan& plan,
   const int group = params.num_heads / params.layout.num_kv_heads;
   // The warps' sums, and afterwards the shares of up to num_blocks parts.
   const int width = std::max(kWarps * (kHeadDim + 2), plan.num_blocks);
-  const size_t bytes = kWarps * kNumStages<kHeadDim> * kStageBytes<kHeadDim> +
+  const size_t bytes = kWarps * kDecodeStages<kHeadDim> * kDecodeStageBytes<kHeadDim> +
                        static_cast<size_t>(group * width) * sizeof(float);
   const auto kernel = decode_kernel<T, kHeadDim, kBulk>;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -197,27 +197,31 @@ void CudaBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv, c
   cuda::rope_and_store(where_, args, kv, batch);
 }
 
-void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
+AttentionParams CudaBackend::attention_params(const AttentionArgs& args, const KvCache& kv,
+                                              const Batch& batch) {
   const KvLayout layout(kv);
   const size_t half = static_cast<size_t>(layout.layer_stride) * dtype_size(kv.dtype);
-  const char* const k =
-      static_cast<const char*>(kv.data) + 2 * half * static_cast<size_t>(args.layer);
-  const AttentionParams params = {.out = args.out.data,
-                                  .qkv = args.qkv.data,
-                                  .k = k,
-                                  .v = k + half,
-                                  .block_tables = batch.block_tables.as<const int32_t>(),
-                                  .seq_slots = batch.seq_slots.as<const int32_t>(),
-                                  .cu_seqlens_q = batch.cu_seqlens_q.as<const int32_t>(),
-                                  .context_lens = batch.context_lens.as<const int32_t>(),
-                                  .layout = layout,
-                                  .num_seqs = static_cast<int>(batch.num_seqs()),
-                                  .num_tokens = static_cast<int>(args.qkv.shape[0]),
-                                  .num_heads = static_cast<int>(args.num_heads),
-                                  .max_blocks = static_cast<int>(batch.block_tables.shape[1]),
-                                  .scale = args.scale};
+  char* const k = static_cast<char*>(kv.data) + 2 * half * static_cast<size_t>(args.layer);
+  return {.out = args.out.data,
+          .qkv = args.qkv.data,
+          .k = k,
+          .v = k + half,
+          .block_tables = batch.block_tables.as<const int32_t>(),
+          .seq_slots = batch.seq_slots.as<const int32_t>(),
+          .cu_seqlens_q = batch.cu_seqlens_q.as<const int32_t>(),
+          .context_lens = batch.context_lens.as<const int32_t>(),
+          .layout = layout,
+          .num_seqs = static_cast<int>(batch.num_seqs()),
+          .num_tokens = static_cast<int>(args.qkv.shape[0]),
+          .num_heads = static_cast<int>(args.num_heads),
+          .max_blocks = static_cast<int>(batch.block_tables.shape[1]),
+          .scale = args.scale};
+}
+
+void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
+  const AttentionParams params = attention_params(args, kv, batch);
   const DType dtype = args.qkv.dtype;
-  if (!layout.tiled || args.num_heads > 16 * kv.num_kv_heads)
+  if (!params.layout.tiled || args.num_heads > 16 * kv.num_kv_heads)
     return general_attention(where_, params, dtype);
   if (has_decode_)
     decode_attention(where_, params, plan_, decode_scratch_, dtype,
@@ -225,6 +229,22 @@ void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const 
   if (has_prefill_ && portable_) prefill_attention(where_, params, dtype);
   else if (has_prefill_)
     prefill_attention_sm90(where_, params, prefill_counters_.as<int32_t>(), dtype);
+}
+
+void CudaBackend::rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args,
+                                 const KvCache& kv, const Batch& batch) {
+  if (decode_cluster_ == 0 || args.num_heads > 8 * kv.num_kv_heads)
+    return Backend::rope_attention(rope, args, kv, batch);
+  roped_decode_attention(where_,
+                         {.attention = attention_params(args, kv, batch),
+                          .q_norm = rope.q_norm.as<const float>(),
+                          .k_norm = rope.k_norm.as<const float>(),
+                          .cos = rope.cos.as<const float>(),
+                          .sin = rope.sin.as<const float>(),
+                          .slot_mapping = batch.slot_mapping.as<const int32_t>(),
+                          .eps = rope.eps,
+                          .old_keys = capturing_},
+                         args.qkv.dtype, decode_cluster_);
 }
 
 void CudaBackend::silu_mul(Tensor out, Tensor gate_up) { cuda::silu_mul(where_, out, gate_up); }

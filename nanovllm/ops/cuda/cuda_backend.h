@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/ops/backend.h"
@@ -44,6 +45,8 @@ class CudaBackend : public Backend {
   void add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta) override;
   void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) override;
   void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) override;
+  void rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args, const KvCache& kv,
+                      const Batch& batch) override;
   void silu_mul(Tensor out, Tensor gate_up) override;
   void norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor bias,
                    Tensor hidden) override;
@@ -79,6 +82,8 @@ class CudaBackend : public Backend {
   RowParams row_params(const SampleRow& row, int32_t slot);
   bool small(Tensor out, Tensor x, const Weight& w, SmallMatmul::End end, const Norm& norm = {},
              Tensor bias = {});
+  static AttentionParams attention_params(const AttentionArgs& args, const KvCache& kv,
+                                          const Batch& batch);
   SampleParams sample_params(const Tensor& logits) const;
 
   Launch where_;
@@ -96,6 +101,7 @@ class CudaBackend : public Backend {
       counters_{.in_graphs = true}, prefill_counters_;
   bool has_prefill_ = false, has_decode_ = false;
   DecodePlan plan_ = {};
+  int decode_cluster_ = 0;  // blocks of a cluster in roped_decode_attention; 0: it has no use
   DecodeScratch decode_scratch_ = {};
   const RowParams* rows_ = nullptr;
   int32_t* last_tokens_ = nullptr;
@@ -104,7 +110,8 @@ class CudaBackend : public Backend {
 
   Growing drawn_{.in_graphs = true}, progress_{.in_graphs = true}, copies_, special_memory_,
       special_scratch_, logprobs_memory_;
-  std::map<int64_t, cudaGraphExec_t> graphs_;  // null: has run once, to be captured next
+  // By size and decode_cluster_. Null: has run once, to be captured next.
+  std::map<std::pair<int64_t, int>, cudaGraphExec_t> graphs_;
 };
 
 }  // namespace nanovllm::cuda

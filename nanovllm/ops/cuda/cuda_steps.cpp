@@ -47,7 +47,7 @@ class Packer {
 // -- steps
 
 void CudaBackend::forget_graphs() {
-  for (auto& [size, graph] : graphs_)
+  for (auto& [key, graph] : graphs_)
     if (graph != nullptr) cudaGraphExecDestroy(graph);
   graphs_.clear();
 }
@@ -156,8 +156,16 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
                  .samples = host.samples};
   rows_ = reinterpret_cast<const RowParams*>(device + at.rows);
   has_decode_ = has_prefill_ = false;
-  for (size_t s = 0; s < num_seqs; ++s)
+  int64_t num_keys = 0, longest = 0;
+  for (size_t s = 0; s < num_seqs; ++s) {
     (host.cu_seqlens_q[s + 1] - host.cu_seqlens_q[s] == 1 ? has_decode_ : has_prefill_) = true;
+    num_keys += host.context_lens[s];
+    longest = std::max<int64_t>(longest, host.context_lens[s]);
+  }
+  decode_cluster_ = 0;
+  if (!has_prefill_ && !portable_)
+    decode_cluster_ =
+        decode_cluster_size(where_, KvLayout(kv), static_cast<int>(num_seqs), num_keys, longest);
   cuda::begin_step(where_, {.updates = reinterpret_cast<const BlockUpdate*>(device + at.updates),
                             .block_tables = slots.block_tables.as<int32_t>(),
                             .last_tokens = last_tokens_,
@@ -175,7 +183,7 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
 
 void CudaBackend::replay(int64_t size, const std::function<void()>& enqueue) {
   // The first time it runs as it is, which measures its products; the second time it is captured.
-  const auto [at, is_new] = graphs_.try_emplace(size, nullptr);
+  const auto [at, is_new] = graphs_.try_emplace({size, decode_cluster_}, nullptr);
   if (is_new) return enqueue();
   if (at->second == nullptr) {
     cuda_check(cudaStreamBeginCapture(where_.stream, cudaStreamCaptureModeThreadLocal), "graph");

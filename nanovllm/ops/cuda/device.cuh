@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "nanovllm/base/dtype.h"
 #include "nanovllm/ops/cuda/runtime.h"
@@ -98,21 +99,35 @@ void with_float_type(DType dtype, Body body) {
   }
 }
 
+/// Where a kernel runs, and how many of its blocks are a cluster.
+struct ClusterLaunch {
+  Launch where;
+  int cluster = 1;
+};
+
 /// Launches a kernel that calls begin_kernel(): on Hopper it starts while the one before ends.
 template <class... Params, class... Args>
-void launch(Launch where, void (*kernel)(Params...), dim3 grid, int threads, size_t shared_bytes,
-            Args&&... args) {
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+void launch(ClusterLaunch how, void (*kernel)(Params...), dim3 grid, int threads,
+            size_t shared_bytes, Args&&... args) {
+  const Launch& where = how.where;
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = where.overlaps ? 1 : 0;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(how.cluster), 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = where.stream;
-  config.attrs = &attribute;
-  config.numAttrs = where.overlaps ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = how.cluster > 1 ? 2 : where.overlaps ? 1 : 0;
   cuda_check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), "kernel launch");
+}
+template <class... Params, class... Args>
+void launch(Launch where, void (*kernel)(Params...), dim3 grid, int threads, size_t shared_bytes,
+            Args&&... args) {
+  launch(ClusterLaunch{where}, kernel, grid, threads, shared_bytes, std::forward<Args>(args)...);
 }
 
 }  // namespace nanovllm::cuda

@@ -24,9 +24,13 @@ __global__ void gather_kernel(Unit* out, const Unit* table, const int32_t* rows,
 template <class T, int N, int kPer>
 __global__ void rms_norm_warp_kernel(T* out, const T* in, const float* weight, int width, float eps,
                                      int num_rows) {
-  begin_kernel();
   const int row = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / 32);
   const int lane = threadIdx.x % 32;
+  Vec<float, N> w[kPer];
+#pragma unroll
+  for (int j = 0; j < kPer; ++j)
+    if (const int at = (j * 32 + lane) * N; at < width) w[j] = load<N>(weight + at);
+  begin_kernel();
   if (row >= num_rows) return;
   const T* const x = in + int64_t{row} * width;
   Vec<T, N> v[kPer];
@@ -47,8 +51,7 @@ __global__ void rms_norm_warp_kernel(T* out, const T* in, const float* weight, i
     if (at >= width) continue;
     Vec<T, N> y;
 #pragma unroll
-    for (int i = 0; i < N; ++i)
-      y.x[i] = from_float<T>(to_float(v[j].x[i]) * scale * weight[at + i]);
+    for (int i = 0; i < N; ++i) y.x[i] = from_float<T>(to_float(v[j].x[i]) * scale * w[j].x[i]);
     store<N>(out + int64_t{row} * width + at, y);
   }
 }
@@ -57,6 +60,12 @@ __global__ void rms_norm_warp_kernel(T* out, const T* in, const float* weight, i
 template <class T, int N, int kPer>
 __global__ void rms_norm_kernel(T* out, const T* in, const float* weight, int width, float eps) {
   __shared__ float sums[32];
+  float w[kPer][N];
+#pragma unroll
+  for (int j = 0; j < kPer; ++j)
+    if (const int at = (j * blockDim.x + threadIdx.x) * N; at < width)
+#pragma unroll
+      for (int i = 0; i < N; ++i) w[j][i] = weight[at + i];
   begin_kernel();
   const int64_t row = int64_t{blockIdx.x} * width;
   float x[kPer][N];
@@ -79,7 +88,7 @@ __global__ void rms_norm_kernel(T* out, const T* in, const float* weight, int wi
     if (at >= width) continue;
     Vec<T, N> y;
 #pragma unroll
-    for (int i = 0; i < N; ++i) y.x[i] = from_float<T>(x[j][i] * scale * weight[at + i]);
+    for (int i = 0; i < N; ++i) y.x[i] = from_float<T>(x[j][i] * scale * w[j][i]);
     store<N>(out + row + at, y);
   }
 }
@@ -101,21 +110,22 @@ __global__ void convert_kernel(To* out, const From* x, int64_t count) {
     out[i] = from_float<To>(to_float(x[i]));
 }
 
+/// Grid: parts of a row, rows.
 template <class T, int N>
-__global__ void silu_mul_kernel(T* out, const T* gate_up, int width, int64_t count) {
+__global__ void silu_mul_kernel(T* out, const T* gate_up, int width, int num_rows) {
   begin_kernel();
-  const int64_t first = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * N;
-  for (int64_t at = first; at < count; at += int64_t{gridDim.x} * blockDim.x * N) {
-    const int64_t row = at / width;
-    const T* gate = gate_up + at + row * width;
+  const int at = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * N;
+  if (at >= width) return;
+  for (int64_t row = blockIdx.y; row < num_rows; row += gridDim.y) {
+    const T* const gate = gate_up + row * 2 * width + at;
     const Vec<T, N> g = load<N>(gate), u = load<N>(gate + width);
     Vec<T, N> y;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const float x = to_float(g.x[i]);
-      y.x[i] = from_float<T>(x / (__expf(-x) + 1) * to_float(u.x[i]));
+      y.x[i] = from_float<T>(__fdividef(x, __expf(-x) + 1) * to_float(u.x[i]));
     }
-    store<N>(out + at, y);
+    store<N>(out + row * width + at, y);
   }
 }
 
@@ -192,24 +202,39 @@ __global__ void rope_kernel(const RopeParams p) {
 /// The usual head_dims, 16 to 256 by powers of two: a thread has eight neighbours of each half of a
 /// head, so a warp some heads.
 template <class T>
-__global__ void rope_wide_kernel(const RopeParams p, int64_t num_items) {
+__global__ void __launch_bounds__(256, 4)
+    rope_wide_kernel(const RopeParams p, int num_items, bool is_short) {
   const int head_dim = p.layout.head_dim, half = head_dim / 2, parts = half / 8;
   const int num_kv_heads = p.layout.num_kv_heads, num_rows = p.num_heads + 2 * num_kv_heads;
-  const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int thread = blockIdx.x * blockDim.x + threadIdx.x;
   const bool there = thread < num_items;
-  const int64_t item = there ? thread : num_items - 1;
-  const int at = static_cast<int>(item % parts) * 8;
-  const int64_t head = item / parts, token = head / num_rows;
-  const auto row = static_cast<int>(head % num_rows);
+  const int item = there ? thread : num_items - 1;
+  const int head = item / parts, at = item % parts * 8;  // heads counted over all tokens
+  const int token = head / num_rows, row = head % num_rows;
   const bool is_q = row < p.num_heads, is_v = row >= p.num_heads + num_kv_heads;
-  // All of these are older than the kernel before.
+  T* const x = static_cast<T*>(p.qkv) + int64_t{head} * head_dim;
+  Vec<T, 8> a, b;
+  const auto read = [&] {
+    begin_kernel();
+    a = load<8>(x + at);
+    b = load<8>(x + half + at);
+  };
+  // All but these are older than the kernel before. Few tokens wait for it with the rest at hand;
+  // of many, what counts is how much is on its way at once.
+  if (!is_short) read();
   const int slot = p.slot_mapping[token];
-  const int64_t angle = p.positions[token] * int64_t{half} + at;
-  const Vec<float, 8> cos = load<8>(p.cos + angle), sin = load<8>(p.sin + angle);
   const float* norm = is_q ? p.q_norm : is_v ? nullptr : p.k_norm;
-  begin_kernel();
-  T* const x = static_cast<T*>(p.qkv) + head * head_dim;
-  Vec<T, 8> a = load<8>(x + at), b = load<8>(x + half + at);
+  Vec<float, 8> cos = {}, sin = {}, norm_a = {}, norm_b = {};
+  if (!is_v) {
+    const int64_t angle = p.positions[token] * int64_t{half} + at;
+    cos = load<8>(p.cos + angle);
+    sin = load<8>(p.sin + angle);
+  }
+  if (norm) {
+    norm_a = load<8>(norm + at);
+    norm_b = load<8>(norm + half + at);
+  }
+  if (is_short) read();
   float squares = 0;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
@@ -225,8 +250,8 @@ __global__ void rope_wide_kernel(const RopeParams p, int64_t num_items) {
     for (int i = 0; i < 8; ++i) {
       float u = to_float(a.x[i]), v = to_float(b.x[i]);
       if (norm) {
-        u *= scale * norm[at + i];
-        v *= scale * norm[half + at + i];
+        u *= scale * norm_a.x[i];
+        v *= scale * norm_b.x[i];
       }
       a.x[i] = from_float<T>(u * cos.x[i] - v * sin.x[i]);
       b.x[i] = from_float<T>(v * cos.x[i] + u * sin.x[i]);
@@ -297,8 +322,8 @@ void rms_norm(Launch where, Tensor out, Tensor x, const Norm& norm) {
       launch(where, rms_norm_warp_kernel<T, kWide, 4>, blocks((x.shape[0] + 7) / 8), 256, 0,
              out.as<T>(), x.as<const T>(), norm.weight.as<const float>(), width, norm.eps,
              static_cast<int>(x.shape[0]));
-    } else if (width % kWide == 0 && width <= 1024 * kWide) {
-      run(rms_norm_kernel<T, kWide, 1>, kWide);
+    } else if (width % kWide == 0 && width <= 1024 * kWide && x.shape[0] <= 1024) {
+      run(rms_norm_kernel<T, kWide, 1>, kWide);  // the shortest wait; below, the most in flight
     } else if (width % kWide == 0 && width <= 4 * 1024 * kWide) {
       run(rms_norm_kernel<T, kWide, 4>, 4 * kWide);
     } else {
@@ -330,16 +355,17 @@ void convert(Launch where, Tensor out, Tensor x) {
 }
 
 void silu_mul(Launch where, Tensor out, Tensor gate_up) {
-  const int64_t count = out.size();
   check_args(gate_up.shape[0] == out.shape[0] && gate_up.shape[1] == 2 * out.shape[1] &&
                  gate_up.dtype == out.dtype,
              "silu_mul: wrong shapes");
   with_float_type(out.dtype, [&](auto type) {
     using T = decltype(type);
     const auto run = [&](auto kernel, int64_t per_thread) {
-      const int64_t grid = std::min<int64_t>((count / per_thread + 255) / 256, where.num_sms * 32);
-      launch(where, kernel, blocks(std::max<int64_t>(grid, 1)), 256, 0, out.as<T>(),
-             gate_up.as<const T>(), static_cast<int>(out.shape[1]), count);
+      constexpr int kThreads = 128;
+      const int64_t parts = (out.shape[1] / per_thread + kThreads - 1) / kThreads;
+      launch(where, kernel, dim3(blocks(parts), blocks(std::min<int64_t>(out.shape[0], 65535))),
+             kThreads, 0, out.as<T>(), gate_up.as<const T>(), static_cast<int>(out.shape[1]),
+             static_cast<int>(out.shape[0]));
     };
     constexpr int kWide = 16 / sizeof(T);
     if (out.shape[1] % kWide == 0) run(silu_mul_kernel<T, kWide>, kWide);
@@ -371,7 +397,9 @@ void rope_and_store(Launch where, const RopeStoreArgs& args, const KvCache& kv,
                                .eps = args.eps};
     if (kv.head_dim >= 16 && std::has_single_bit(static_cast<uint64_t>(kv.head_dim))) {
       const int64_t items = qkv.shape[0] * num_rows * kv.head_dim / 16;
-      launch(where, rope_wide_kernel<T>, blocks((items + 255) / 256), 256, 0, params, items);
+      check_args(items < INT32_MAX, "rope_and_store: too many tokens");
+      launch(where, rope_wide_kernel<T>, blocks((items + 255) / 256), 256, 0, params,
+             static_cast<int>(items), items < int64_t{256} * 8 * where.num_sms);
       return;
     }
     const int threads = 32 * static_cast<int>(std::min<int64_t>(num_rows, 32));

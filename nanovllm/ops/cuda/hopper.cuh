@@ -116,6 +116,41 @@ __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
+// -- clusters
+
+__device__ __forceinline__ int cluster_rank() {
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+__device__ __forceinline__ int cluster_size() {
+  int size;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+  return size;
+}
+
+/// Every thread of the cluster arrives; what it wrote before is seen by all behind their wait.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/// Writes where block `rank` of the cluster has its own `at`, which lies in shared memory.
+__device__ __forceinline__ void remote_store(float* at, int rank, float value) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "st.shared::cluster.f32 [remote], %2;\n"
+      "}\n" ::"r"(shared_address(at)),
+      "r"(rank), "f"(value)
+      : "memory");
+}
+
 // -- arithmetic
 
 __device__ __forceinline__ float exp2_approx(float x) {

@@ -17,6 +17,8 @@ namespace {
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 /// Algorithms measured for a shape.
 constexpr int kMaxCandidates = 12;
+/// Tokens of a piece, where many do better in pieces.
+constexpr int64_t kPieceTokens = 2048;
 /// Larger than the L2: written between measured products, so that each reads its weights from the
 /// memory, as in a step.
 constexpr size_t kFlushBytes = size_t{64} << 20;
@@ -116,11 +118,13 @@ Matmul::Matmul(Launch where) : where_(where), lib_(std::make_unique<CublasLt>())
   lt_check(lib_->create(&handle_), "start");
   cuda_check(cudaMalloc(&workspace_, kWorkspaceBytes), "workspace");
   cuda_check(cudaMalloc(&flush_, kFlushBytes), "workspace");
+  for (cudaEvent_t& event : events_) cuda_check(cudaEventCreate(&event), "event");
 }
 
 Matmul::~Matmul() {
   cudaFree(workspace_);
   cudaFree(flush_);
+  for (cudaEvent_t event : events_) cudaEventDestroy(event);
   lib_->destroy(handle_);
 }
 
@@ -142,33 +146,35 @@ Matmul::Plan Matmul::choose(const Problem& problem, bool measure, void* to) {
   Plan plan = {found[0].algo, measure};
   if (!measure || count == 1) return plan;
 
-  std::array<cudaEvent_t, 2> events{};
-  for (cudaEvent_t& event : events) cuda_check(cudaEventCreate(&event), "event");
-  const int num_runs = problem.x.shape[0] > 1024 ? 1 : 4;
-  float best = 0;
+  const int num_runs = problem.x.shape[0] > 1024 ? 1 : 6;
+  double best = 0;
   for (int i = 0; i < count; ++i) {
     const auto& algo = found[static_cast<size_t>(i)].algo;
+    const auto run = [&] { return problem.run(handle_, algo, workspace_, where_.stream, to); };
     // Once unmeasured: its code is loaded then.
-    if (problem.run(handle_, algo, workspace_, where_.stream, to) != CUBLAS_STATUS_SUCCESS)
-      continue;
-    float sum = 0;
-    for (int run = 0; run < num_runs; ++run) {
-      cuda_check(cudaMemsetAsync(flush_, run, kFlushBytes, where_.stream), "flush");
-      cuda_check(cudaEventRecord(events[0], where_.stream), "event");
-      problem.run(handle_, algo, workspace_, where_.stream, to);
-      cuda_check(cudaEventRecord(events[1], where_.stream), "event");
-      cuda_check(cudaEventSynchronize(events[1]), "measuring a matrix product");
-      float time = 0;
-      cuda_check(cudaEventElapsedTime(&time, events[0], events[1]), "event");
-      sum += time;
-    }
-    if (best == 0 || sum < best) {
-      best = sum;
+    if (run() != CUBLAS_STATUS_SUCCESS) continue;
+    const double time = timed(num_runs, run);
+    if (best == 0 || time < best) {
+      best = time;
       plan.algo = algo;
     }
   }
-  for (cudaEvent_t event : events) cudaEventDestroy(event);
   return plan;
+}
+
+double Matmul::timed(int num_runs, const std::function<void()>& enqueue) {
+  double sum = 0;
+  for (int run = 0; run < num_runs; ++run) {
+    cuda_check(cudaMemsetAsync(flush_, run, kFlushBytes, where_.stream), "flush");
+    cuda_check(cudaEventRecord(events_[0], where_.stream), "event");
+    enqueue();
+    cuda_check(cudaEventRecord(events_[1], where_.stream), "event");
+    cuda_check(cudaEventSynchronize(events_[1]), "measuring a matrix product");
+    float time = 0;
+    cuda_check(cudaEventElapsedTime(&time, events_[0], events_[1]), "event");
+    sum += time;
+  }
+  return sum;
 }
 
 void Matmul::run(Tensor out, Tensor x, const DeviceWeight& w, bool capturing, Tensor scratch) {
@@ -176,6 +182,30 @@ void Matmul::run(Tensor out, Tensor x, const DeviceWeight& w, bool capturing, Te
             out.shape[1] == w.matrix.shape[0] && x.dtype == w.matrix.dtype,
         "matmul: [{}, {}] = [{}, {}] x [{}, {}]", out.shape[0], out.shape[1], x.shape[0],
         x.shape[1], w.matrix.shape[0], w.matrix.shape[1]);
+  const int64_t num_tokens = x.shape[0];
+  if (num_tokens < 2 * kPieceTokens) return run_whole(out, x, w, capturing, scratch);
+  const auto in_pieces = [&](Tensor to) {
+    for (int64_t first = 0; first < num_tokens; first += kPieceTokens) {
+      const int64_t count = std::min(kPieceTokens, num_tokens - first);
+      run_whole(to.rows(first, count), x.rows(first, count), w, capturing,
+                scratch ? scratch.rows(first, count) : scratch);
+    }
+  };
+  const Key key = {representative(num_tokens), w.matrix.shape[0], w.matrix.shape[1], x.dtype,
+                   out.dtype};
+  auto at = pieces_pay_.find(key);
+  if (at == pieces_pay_.end()) {
+    const Tensor to = scratch ? scratch : out;
+    run_whole(to, x, w, capturing, {});  // chooses the algorithms
+    in_pieces(to);
+    const double whole = timed(1, [&] { run_whole(to, x, w, capturing, {}); });
+    at = pieces_pay_.emplace(key, timed(1, [&] { in_pieces(to); }) < whole).first;
+  }
+  if (at->second) in_pieces(out);
+  else run_whole(out, x, w, capturing, scratch);
+}
+void Matmul::run_whole(Tensor out, Tensor x, const DeviceWeight& w, bool capturing,
+                       Tensor scratch) {
   const Problem problem(*lib_, out, x, w);
   const Key key = {representative(x.shape[0]), w.matrix.shape[0], w.matrix.shape[1], x.dtype,
                    out.dtype};

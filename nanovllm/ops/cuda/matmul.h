@@ -2,7 +2,9 @@
 
 #include <cublasLt.h>
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,7 +26,8 @@ struct DeviceWeight : Weight {
 struct CublasLt;
 
 /// Products out [T, n] = x [T, k] w [n, k]^T through cuBLASLt. Its algorithm for a shape is chosen
-/// by measurement, when the shape first comes outside a capture, and kept; nearby T share one.
+/// by measurement, when the shape first comes outside a capture, and kept; nearby T share one. Many
+/// tokens are computed in pieces where that measures faster.
 class Matmul {
  public:
   /// Throws UserError that names the package where the library is missing.
@@ -40,12 +43,17 @@ class Matmul {
   using Key = std::tuple<int64_t, int64_t, int64_t, DType, DType>;
   /// `to`: where measured products go.
   Plan choose(const Problem& problem, bool measure, void* to);
+  /// Milliseconds that `num_runs` runs take, each with cold weights.
+  double timed(int num_runs, const std::function<void()>& enqueue);
+  void run_whole(Tensor out, Tensor x, const DeviceWeight& w, bool capturing, Tensor scratch);
 
   Launch where_;
   std::unique_ptr<CublasLt> lib_;
   cublasLtHandle_t handle_ = nullptr;
   void *workspace_ = nullptr, *flush_ = nullptr;
+  std::array<cudaEvent_t, 2> events_ = {};
   std::map<Key, Plan> plans_;
+  std::map<Key, bool> pieces_pay_;  // for many tokens
 };
 
 }  // namespace nanovllm::cuda

@@ -62,8 +62,16 @@ __device__ inline int32_t id_of(unsigned long long rank) {
 /// double precision; only tokens that the fast one cannot tell apart get it.
 class BestToken {
  public:
+  /// Whether a token of this near score can be the best where another has `floor`.
+  __device__ static bool may_win(float floor, float near) {
+    return near >= floor - 2 * kNoiseError;
+  }
+  /// The same of a token whose score is not known yet.
+  __device__ static bool may_beat(float floor, float value, uint32_t word) {
+    return may_win(floor, value + noise_bound(word));
+  }
   __device__ void add(float value, uint32_t word, int32_t id) {
-    if (value + noise_bound(word) < near_ - 2 * kNoiseError) return;
+    if (!may_beat(near_, value, word)) return;
     const float score = value + near_noise(word);
     if (score < near_ - 2 * kNoiseError) return;
     if (score <= near_ + 2 * kNoiseError) {
@@ -75,6 +83,7 @@ class BestToken {
     word_ = word;
     id_ = id;
   }
+  __device__ float near() const { return near_; }
   /// Of the exact score; 0 where there was no token.
   __device__ unsigned long long rank() const { return id_ < 0 ? 0 : exact(value_, word_, id_); }
 

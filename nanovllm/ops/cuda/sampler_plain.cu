@@ -16,49 +16,90 @@ template <int N>
 __global__ void __launch_bounds__(kThreads)
     plain_kernel(const SampleParams p, RowProgress* progress, int part) {
   __shared__ unsigned long long shared[32];
+  __shared__ uint32_t highest;  // of the block's near scores, ordered
   begin_kernel();
   const int row = blockIdx.y;
   const RowParams params = p.rows[row];
   if (params.is_plain == 0) return;
+  if (threadIdx.x == 0) highest = ordered(-INFINITY);
+  __syncthreads();
   const float* logits = p.logits + int64_t{row} * p.vocab;
   const bool greedy = params.temperature < kGreedyTemperature;
   const float scale = __fdiv_rn(1.0f, params.temperature);
   const int first = blockIdx.x * part, last = min(first + part, p.vocab);
-  int flags = 0;
+  bool is_bad = false;
   BestToken best;
-  unsigned long long greedy_best = 0;
-  for (int group = first + threadIdx.x * 4; group < last; group += kThreads * 4) {
-    float x[4];
+  float greedy_best = -INFINITY;
+  int greedy_id = -1;
+  const auto fetch = [&](int group) {
+    Vec<float, 4> v;
     if constexpr (N == 4) {
-      const float4 v = __ldcs(reinterpret_cast<const float4*>(logits + group));
-      x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+      if (group < last) v = load<4>(logits + group);
     } else {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] = group + i < last ? logits[group + i] : -INFINITY;
+      for (int i = 0; i < 4; ++i)
+        if (group + i < last) v.x[i] = logits[group + i];
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) flags |= flags_of(x[i]);
+    for (int i = 0; i < 4; ++i)
+      if (group + i >= last) v.x[i] = -INFINITY;
+    return v;
+  };
+  constexpr int kAhead = 3;  // groups on their way
+  Vec<float, 4> ahead[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) ahead[i] = fetch(first + (i * kThreads + threadIdx.x) * 4);
+  for (int base = first; base < last; base += kThreads * 4) {
+    const int group = base + static_cast<int>(threadIdx.x) * 4;
+    Vec<float, 4> now = ahead[0];
+#pragma unroll
+    for (int i = 1; i < kAhead; ++i) ahead[i - 1] = ahead[i];
+    ahead[kAhead - 1] = fetch(group + kAhead * kThreads * 4);
+    float(&x)[4] = now.x;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) is_bad |= !(x[i] < INFINITY);
     if (greedy) {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        if (x[i] > -INFINITY) greedy_best = max(greedy_best, rank_of(x[i], group + i));
+        if (x[i] > greedy_best) {
+          greedy_best = x[i];
+          greedy_id = group + i;
+        }
       continue;
     }
     const uint4 words = philox4x32_10(
         make_uint4(static_cast<uint32_t>(group) / 4, params.position, params.choice, 0),
         params.key[0], params.key[1]);
     const uint32_t word[4] = {words.x, words.y, words.z, words.w};
+    // Nearly every token falls below what some thread of the block has seen, by far.
+    const float floor = from_ordered(*static_cast<volatile uint32_t*>(&highest));
+    bool may_win = false;
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (x[i] > -INFINITY) best.add(__fmul_rn(x[i], scale), word[i], group + i);
+    for (int i = 0; i < 4; ++i) {
+      x[i] = __fmul_rn(x[i], scale);
+      may_win |= BestToken::may_beat(floor, x[i], word[i]);
+    }
+    if (may_win) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (x[i] > -INFINITY && BestToken::may_beat(floor, x[i], word[i]))
+          best.add(x[i], word[i], group + i);
+    }
+    const float mine = best.near();
+    if (__any_sync(0xffffffff, mine > floor)) {
+      const uint32_t top = __reduce_max_sync(0xffffffff, ordered(mine));
+      if (threadIdx.x % 32 == 0) atomicMax(&highest, top);
+    }
   }
-  const int bad = __syncthreads_or(flags & kRowBad);
-  const int finite = __syncthreads_or(flags & kRowHasFinite);
-  const unsigned long long top = block_max(greedy ? greedy_best : best.rank(), shared);
+  const int bad = __syncthreads_or(is_bad);
+  unsigned long long rank = 0;
+  if (greedy) rank = greedy_id < 0 ? 0 : rank_of(greedy_best, greedy_id);
+  else if (BestToken::may_win(from_ordered(highest), best.near())) rank = best.rank();
+  const unsigned long long top = block_max(rank, shared);
   if (threadIdx.x != 0) return;
   RowProgress* const mine = progress + row;
   atomicMax(&mine->best, top);
-  atomicOr(&mine->flags, (bad ? kRowBad : 0) | (finite ? kRowHasFinite : 0));
+  atomicOr(&mine->flags, (bad ? kRowBad : 0) | (top != 0 ? kRowHasFinite : 0));
   __threadfence();
   if (atomicAdd(&mine->num_done, 1) != static_cast<int>(gridDim.x) - 1) return;
   __threadfence();
