@@ -83,9 +83,6 @@ class Backend {
   }
   /// x, dense, becomes its sum over the ranks; the same bits on each.
   virtual void all_reduce(Tensor /*x*/) {}
-  /// Called from another thread when Communicator::abort() was: ends collectives that wait
-  /// elsewhere than in the Communicator.
-  virtual void abort_collectives() {}
 
   // -- memory
   virtual Memory memory() const = 0;
