@@ -15,6 +15,7 @@ void add_chat(CLI::App& app, Command& command);
 void add_text_commands(CLI::App& app, Command& command);
 void add_info(CLI::App& app, Command& command);
 void add_bench(CLI::App& app, Command& command);
+void add_worker(CLI::App& app, Command& command);
 
 enum ExitCode { kExitOk = 0, kExitFailure = 1, kExitUserError = 2, kExitInterrupted = 130 };
 /// For the end of a command's help.

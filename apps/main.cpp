@@ -49,6 +49,7 @@ int run(int argc, char** argv) {
   add_text_commands(app, command);
   add_info(app, command);
   add_bench(app, command);
+  add_worker(app, command);
   try {
     app.parse(arguments(argc, argv));
   } catch (const CLI::Success& e) {  // --help, --version

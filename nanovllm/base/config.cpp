@@ -50,7 +50,7 @@ void EngineConfig::validate() const {
   require(block_size >= 16 && block_size <= 65536 && block_size % 16 == 0,
           "block_size is {}; it must be a multiple of 16, from 16 to 65536", block_size);
   in_range("num_gpu_blocks_override", num_gpu_blocks_override, 0, kMaxInt);
-  in_range("tensor_parallel_size", tensor_parallel_size, 1, 1024);
+  in_range("tensor_parallel_size", tensor_parallel_size, 1, 64);
   require(step_timeout > 0 && std::isfinite(step_timeout),
           "step_timeout is {}; it must be above 0 seconds", step_timeout);
   in_range("threads", threads, 0, 4096);

@@ -27,10 +27,12 @@ struct __attribute__((visibility("default"))) EngineConfig {
   bool async_scheduling = true;  ///< schedule one step ahead of the device
   int64_t tensor_parallel_size = 1;
   double step_timeout = 60;  ///< seconds without progress after which a step counts as hung
-  int64_t threads = 0;       ///< of the CPU backend; 0: all cores that this process may use
+  int64_t threads = 0;  ///< of the CPU backend, all ranks together; 0: all cores that this process
+                        ///< may use
   std::optional<uint64_t> seed =
       std::nullopt;              ///< of requests that bring none; random unless given
-  std::string worker_path = {};  ///< the nanovllm binary that worker ranks run
+  std::string worker_path = {};  ///< the nanovllm binary that worker ranks run; by default this
+                                 ///< program if it is that, else the one beside the library
 
   /// Throws UserError that names the field, its value and what would be right.
   void validate() const;

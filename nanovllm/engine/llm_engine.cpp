@@ -9,10 +9,12 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/engine/ranks.h"
 #include "nanovllm/engine/setup.h"
 #include "nanovllm/runtime/device_executor.h"
 #include "nanovllm/runtime/local_executor.h"
 #include "nanovllm/runtime/model_runner.h"
+#include "nanovllm/runtime/rank_executor.h"
 #include "nanovllm/text/utf8.h"
 
 namespace nanovllm {
@@ -35,9 +37,12 @@ struct LLMEngine::Parts {
 
 LLMEngine::Parts LLMEngine::load(const std::string& model, const EngineConfig& given) {
   EngineConfig with_device = given;
+  std::unique_ptr<WorkerProcesses> workers;  // outlives the backend, which may know its memory
   std::unique_ptr<Backend> backend = make_backend(with_device);
+  workers = start_workers(model, with_device);
+  Communicator* const ranks = workers ? &workers->ranks() : nullptr;
   Parts parts;
-  parts.setup = std::make_shared<EngineSetup>(resolve_setup(model, with_device, *backend));
+  parts.setup = std::make_shared<EngineSetup>(resolve_setup(model, with_device, *backend, ranks));
   const EngineSetup& setup = *parts.setup;
   const EngineConfig& config = setup.config;
   EngineLimits& limits = parts.limits;
@@ -51,8 +56,8 @@ LLMEngine::Parts LLMEngine::load(const std::string& model, const EngineConfig& g
     if (const auto eos = parts.tokenizer->eos_token_id(); limits.eos_token_ids.empty() && eos)
       limits.eos_token_ids.push_back(*eos);
   }
-  auto runner =
-      std::make_unique<ModelRunner>(model, config, setup.model, setup.kv, std::move(backend));
+  auto runner = std::make_unique<ModelRunner>(model, config, setup.model, setup.kv,
+                                              std::move(backend), ranks ? ranks->rank() : Rank{});
   if (config.device == "cuda") parts.executor = std::make_unique<DeviceExecutor>(std::move(runner));
   else
     parts.executor = std::make_unique<LocalExecutor>(
@@ -60,6 +65,8 @@ LLMEngine::Parts LLMEngine::load(const std::string& model, const EngineConfig& g
           runner->launch(input);
           runner->collect(output);
         });
+  if (workers)
+    parts.executor = std::make_unique<RankExecutor>(std::move(workers), std::move(parts.executor));
   return parts;
 }
 

@@ -4,6 +4,8 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/logging.h"
+#include "nanovllm/base/machine.h"
+#include "nanovllm/model/shard.h"
 #include "nanovllm/ops/cuda_library.h"
 #include "nanovllm/runtime/model_runner.h"
 
@@ -20,12 +22,13 @@ constexpr size_t kCudaReserve = size_t{512} << 20;
 
 }  // namespace
 
-std::unique_ptr<Backend> make_backend(EngineConfig& config) {
+std::unique_ptr<Backend> make_backend(EngineConfig& config, int rank) {
   config.validate();
-  if (config.device == "cuda") return make_cuda_backend();
+  const Rank which = {rank, static_cast<int>(config.tensor_parallel_size)};
+  if (config.device == "cuda") return make_cuda_backend(/*portable=*/false, which);
   if (config.device == "auto" && has_cuda_driver()) {
     try {
-      std::unique_ptr<Backend> backend = make_cuda_backend();
+      std::unique_ptr<Backend> backend = make_cuda_backend(/*portable=*/false, which);
       config.device = "cuda";
       return backend;
     } catch (const UserError& error) {
@@ -33,15 +36,14 @@ std::unique_ptr<Backend> make_backend(EngineConfig& config) {
     }
   }
   config.device = "cpu";
-  return make_cpu_backend(config.threads);
+  if (which.world == 1) return make_cpu_backend(config.threads);
+  const int64_t threads = config.threads > 0 ? config.threads : num_usable_cpus();
+  return make_cpu_backend(std::max<int64_t>(1, threads / which.world));
 }
 
-EngineSetup resolve_setup(const std::string& model, const EngineConfig& given,
-                          const Backend& backend) {
+EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, Backend& backend,
+                          Communicator* ranks) {
   given.validate();
-  require(given.tensor_parallel_size == 1,
-          "tensor_parallel_size is {}; this build runs one rank: use 1",
-          given.tensor_parallel_size);
   EngineSetup setup;
   EngineConfig& config = setup.config = given;
   const bool cuda = config.device == "cuda";
@@ -55,12 +57,16 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given,
   setup.model = ModelConfig::load(model);
   setup.dtype = model_dtype(config, setup.model);
   setup.weight_bytes = static_cast<size_t>(setup.model.num_parameters()) * dtype_size(setup.dtype);
+  const auto world = static_cast<int>(config.tensor_parallel_size);
+  const ModelConfig own =
+      make_shard(setup.model, ranks != nullptr ? ranks->rank() : Rank{0, world}).config;
+  if (ranks != nullptr) backend.connect(*ranks, setup.model.vocab_size);
   const Memory memory = backend.memory();
   size_t bytes = 0;
   if (cuda) {
-    const size_t to_come = setup.weight_bytes + kCudaReserve +
-                           Activations::bytes(setup.model, setup.dtype,
-                                              config.max_num_batched_tokens, config.max_num_seqs);
+    const size_t to_come =
+        static_cast<size_t>(own.num_parameters()) * dtype_size(setup.dtype) + kCudaReserve +
+        Activations::bytes(own, setup.dtype, config.max_num_batched_tokens, config.max_num_seqs);
     bytes = gpu_kv_bytes(memory, config.gpu_memory_utilization, to_come);
     require(bytes > 0 || config.kv_cache_memory_bytes > 0 || config.num_gpu_blocks_override > 0,
             "no memory is left for the KV cache: of {:.2f} GiB, {:.2f} are free and "
@@ -74,9 +80,11 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given,
             gib(to_come) + gib(memory.total - memory.free) -
                 config.gpu_memory_utilization * gib(memory.total));
   } else {
-    bytes = cpu_kv_bytes(memory.free - std::min(memory.free, setup.weight_bytes));
+    // All ranks share the host's memory.
+    bytes = cpu_kv_bytes(memory.free - std::min(memory.free, setup.weight_bytes)) /
+            static_cast<size_t>(world);
   }
-  setup.kv = size_kv_cache(config, setup.model, setup.dtype, bytes);
+  setup.kv = size_kv_cache(config, own, setup.dtype, bytes, ranks);
   config.max_model_len = setup.kv.max_model_len;
   // No step holds more sequences than there are blocks, nor more tokens than they take.
   config.max_num_seqs = std::min(config.max_num_seqs, setup.kv.num_blocks);

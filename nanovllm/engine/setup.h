@@ -16,17 +16,18 @@ struct EngineSetup {
   ModelConfig model;
   DType dtype = DType::kF32;
   KvSize kv;
-  size_t weight_bytes = 0;
+  size_t weight_bytes = 0;  ///< of all ranks together
 };
 
 /// The backend of config.device, which becomes "cpu" or "cuda" where it is "auto": a GPU if there
-/// is one and all that it needs, with a warning where only some of that is missing. Throws
-/// UserError.
-std::unique_ptr<Backend> make_backend(EngineConfig& config);
+/// is one and all that it needs, with a warning where only some of that is missing. Of several
+/// ranks it is number `rank`'s. Throws UserError.
+std::unique_ptr<Backend> make_backend(EngineConfig& config, int rank = 0);
 
 /// `config` is make_backend()'s. Throws UserError for options out of range, for a folder that is no
-/// supported checkpoint, and where the model does not fit the backend's memory.
-EngineSetup resolve_setup(const std::string& model, const EngineConfig& config,
-                          const Backend& backend);
+/// supported checkpoint, and where the model does not fit the backend's memory. With `ranks` it
+/// connects the backend to the others, all of which call this.
+EngineSetup resolve_setup(const std::string& model, const EngineConfig& config, Backend& backend,
+                          Communicator* ranks = nullptr);
 
 }  // namespace nanovllm

@@ -16,12 +16,24 @@ namespace {
 /// Where tensors come from: name and shape in, the tensor out.
 using Source = std::function<HostTensor(const std::string&, const std::vector<int64_t>&)>;
 
-/// Tensors stacked into one slot: each one's name and rows.
+/// Tensors stacked into one slot: each one's name and rows, and which of those the rank takes.
 struct Part {
   std::string name;
   int64_t rows;
+  std::vector<Range> taken;
 };
 using Parts = std::initializer_list<Part>;
+
+/// The rows of `count` elements each that belong to these heads; neighbours are one range.
+std::vector<Range> rows_of(const std::vector<int64_t>& heads, int64_t count) {
+  std::vector<Range> rows;
+  for (const int64_t head : heads) {
+    const int64_t first = head * count;
+    if (!rows.empty() && rows.back().first + rows.back().count == first) rows.back().count += count;
+    else rows.push_back({first, count});
+  }
+  return rows;
+}
 
 void append_as_float(std::vector<float>& out, const Tensor& t) {
   for (int64_t i = 0; i < t.size(); ++i) {
@@ -44,13 +56,19 @@ class Loader {
   Loader(Model& model, Backend& backend, Source source)
       : model_(model), backend_(backend), source_(std::move(source)) {}
 
-  WeightPtr matrix(Parts parts, int64_t columns, unsigned use = kForMatmul) {
+  /// Of tensors with `columns` columns the rank takes `taken`.
+  WeightPtr matrix(Parts parts, int64_t columns, Range taken, unsigned use = kForMatmul) {
     std::vector<Tensor> views;
     std::vector<std::shared_ptr<const void>> memory;
     for (const Part& part : parts) {
       const HostTensor tensor = source_(part.name, {part.rows, columns});
-      views.push_back(tensor.view);
       memory.push_back(tensor.memory);
+      for (const Range& rows : part.taken) {
+        Tensor view = tensor.view.rows(rows.first, rows.count);
+        view.data = view.as<char>() + static_cast<size_t>(taken.first) * dtype_size(view.dtype);
+        view.shape[1] = taken.count;
+        views.push_back(view);
+      }
     }
     if ((use & kForEmbedding) != 0) model_.embed_memory = memory.front();
     return backend_.pack(views, model_.dtype, use);
@@ -58,7 +76,11 @@ class Loader {
 
   Tensor vector(Parts parts) {
     std::vector<float> values;
-    for (const Part& part : parts) append_as_float(values, source_(part.name, {part.rows}).view);
+    for (const Part& part : parts) {
+      const HostTensor tensor = source_(part.name, {part.rows});
+      for (const Range& rows : part.taken)
+        append_as_float(values, tensor.view.rows(rows.first, rows.count));
+    }
     return upload(values, static_cast<int64_t>(values.size()), 1);
   }
 
@@ -77,35 +99,45 @@ class Loader {
   Source source_;
 };
 
-Layer load_layer(Loader& load, const ModelConfig& c, int64_t index) {
+/// `c` is the whole model's.
+Layer load_layer(Loader& load, const ModelConfig& c, const Shard& shard, int64_t index) {
   const std::string layer = fmt::format("model.layers.{}.", index);
   const std::string attn = layer + "self_attn.", mlp = layer + "mlp.";
-  const int64_t q = c.q_size(), kv = c.kv_size(), hidden = c.hidden_size;
+  const Range hidden = {0, c.hidden_size};
+  const Range q = {shard.heads.first * c.head_dim, shard.heads.count * c.head_dim};
+  const std::vector<Range> kv = rows_of(shard.kv_heads, c.head_dim);
+  const auto whole = [](const std::string& name, int64_t rows) {
+    return Part{name, rows, {{0, rows}}};
+  };
   Layer out;
-  out.input_norm = load.vector({{layer + "input_layernorm.weight", hidden}});
-  out.qkv = load.matrix(
-      {{attn + "q_proj.weight", q}, {attn + "k_proj.weight", kv}, {attn + "v_proj.weight", kv}},
-      hidden);
+  out.input_norm = load.vector({whole(layer + "input_layernorm.weight", hidden.count)});
+  out.qkv = load.matrix({{attn + "q_proj.weight", c.q_size(), {q}},
+                         {attn + "k_proj.weight", c.kv_size(), kv},
+                         {attn + "v_proj.weight", c.kv_size(), kv}},
+                        hidden.count, hidden);
   if (c.qkv_bias)
-    out.qkv_bias = load.vector(
-        {{attn + "q_proj.bias", q}, {attn + "k_proj.bias", kv}, {attn + "v_proj.bias", kv}});
+    out.qkv_bias = load.vector({{attn + "q_proj.bias", c.q_size(), {q}},
+                                {attn + "k_proj.bias", c.kv_size(), kv},
+                                {attn + "v_proj.bias", c.kv_size(), kv}});
   if (c.qk_norm) {
-    out.q_norm = load.vector({{attn + "q_norm.weight", c.head_dim}});
-    out.k_norm = load.vector({{attn + "k_norm.weight", c.head_dim}});
+    out.q_norm = load.vector({whole(attn + "q_norm.weight", c.head_dim)});
+    out.k_norm = load.vector({whole(attn + "k_norm.weight", c.head_dim)});
   }
-  out.o = load.matrix({{attn + "o_proj.weight", hidden}}, q);
-  out.post_attention_norm = load.vector({{layer + "post_attention_layernorm.weight", hidden}});
-  out.gate_up = load.matrix({{mlp + "gate_proj.weight", c.intermediate_size},
-                             {mlp + "up_proj.weight", c.intermediate_size}},
-                            hidden);
-  out.down = load.matrix({{mlp + "down_proj.weight", hidden}}, c.intermediate_size);
+  out.o = load.matrix({whole(attn + "o_proj.weight", hidden.count)}, c.q_size(), q);
+  out.post_attention_norm =
+      load.vector({whole(layer + "post_attention_layernorm.weight", hidden.count)});
+  out.gate_up = load.matrix({{mlp + "gate_proj.weight", c.intermediate_size, {shard.columns}},
+                             {mlp + "up_proj.weight", c.intermediate_size, {shard.columns}}},
+                            hidden.count, hidden);
+  out.down = load.matrix({whole(mlp + "down_proj.weight", hidden.count)}, c.intermediate_size,
+                         shard.columns);
   return out;
 }
 
 }  // namespace
 
 std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& config, DType dtype,
-                                  bool dummy, Backend& backend, int64_t max_model_len) {
+                                  bool dummy, Backend& backend, int64_t max_model_len, Rank rank) {
   std::optional<Checkpoint> checkpoint;
   Source source;
   if (dummy) {
@@ -118,18 +150,22 @@ std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& 
   }
 
   auto model = std::make_unique<Model>();
-  model->config = config;
+  const Shard shard = make_shard(config, rank);
+  model->config = shard.config;
   model->dtype = dtype;
-  model->weight_bytes = static_cast<size_t>(config.num_parameters()) * dtype_size(dtype);
+  model->weight_bytes = static_cast<size_t>(shard.config.num_parameters()) * dtype_size(dtype);
   Loader load(*model, backend, std::move(source));
   const bool tied = config.tie_word_embeddings;
-  model->embed = load.matrix({{"model.embed_tokens.weight", config.vocab_size}}, config.hidden_size,
-                             tied ? kForEmbedding | kForMatmul : kForEmbedding);
+  const Range hidden = {0, config.hidden_size};
+  model->embed =
+      load.matrix({{"model.embed_tokens.weight", config.vocab_size, {shard.vocab}}}, hidden.count,
+                  hidden, tied ? kForEmbedding | kForMatmul : kForEmbedding);
   for (int64_t i = 0; i < config.num_layers; ++i)
-    model->layers.push_back(load_layer(load, config, i));
-  model->norm = load.vector({{"model.norm.weight", config.hidden_size}});
+    model->layers.push_back(load_layer(load, config, shard, i));
+  model->norm = load.vector({{"model.norm.weight", hidden.count, {hidden}}});
   model->lm_head = tied ? model->embed
-                        : load.matrix({{"lm_head.weight", config.vocab_size}}, config.hidden_size);
+                        : load.matrix({{"lm_head.weight", config.vocab_size, {shard.vocab}}},
+                                      hidden.count, hidden);
   const RopeTables tables = rope_tables(config.rope, config.head_dim, max_model_len);
   model->rope_cos = load.upload(tables.cos, max_model_len, config.head_dim / 2);
   model->rope_sin = load.upload(tables.sin, max_model_len, config.head_dim / 2);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/model/model_config.h"
+#include "nanovllm/model/shard.h"
 #include "nanovllm/ops/backend.h"
 
 namespace nanovllm {
@@ -22,11 +22,11 @@ struct Layer {
   Tensor q_norm, k_norm;                   ///< [head_dim], or none
 };
 
-/// A loaded model. Its backend must outlive it.
+/// A loaded model, or a rank's part of one. Its backend must outlive it.
 struct Model {
-  ModelConfig config;
+  ModelConfig config;         ///< with the rank's own sizes
   DType dtype = DType::kF32;  ///< of weights and activations
-  size_t weight_bytes = 0;    ///< all parameters in `dtype`
+  size_t weight_bytes = 0;    ///< of the rank's parameters in `dtype`
   std::shared_ptr<const void>
       embed_memory;             ///< what `embed` may still read: a mapped file or random weights
   std::vector<Buffer> buffers;  ///< memory of the tensors below
@@ -36,11 +36,12 @@ struct Model {
   std::vector<Layer> layers;
 };
 
-/// Loads the safetensors of `folder`, or with `dummy` makes random weights from the config alone
-/// (the same each time; no file is read). `max_model_len` is the number of positions in the rotary
-/// tables. Weights are read, packed and let go one at a time. Throws UserError that names file and
-/// tensor.
+/// Loads a rank's part of the safetensors of `folder`, reading nothing else of them; with `dummy`
+/// makes random weights from the config alone (the same each time; no file is read).
+/// `max_model_len` is the number of positions in the rotary tables. Weights are read, packed and
+/// let go one at a time. Throws UserError that names file and tensor.
 std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& config, DType dtype,
-                                  bool dummy, Backend& backend, int64_t max_model_len);
+                                  bool dummy, Backend& backend, int64_t max_model_len,
+                                  Rank rank = {});
 
 }  // namespace nanovllm

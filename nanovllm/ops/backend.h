@@ -6,8 +6,10 @@
 #include <span>
 #include <string>
 
+#include "nanovllm/base/error.h"
 #include "nanovllm/base/tensor.h"
 #include "nanovllm/ops/batch.h"
+#include "nanovllm/ops/communicator.h"
 
 namespace nanovllm {
 
@@ -69,6 +71,19 @@ class Backend {
   /// One line for people: device, instruction set or GPU, threads.
   virtual std::string describe() const = 0;
 
+  // -- ranks
+  /// Makes this backend one of several ranks, all of which call it at once, before any weight is
+  /// packed. `ranks` outlives it. From then on the weights of embed and of the logits hold the
+  /// rank's share(vocab_size, kShareUnit, ranks.rank()) of their rows; embed, add_matmul, the
+  /// sampler and token_logprobs are collectives, which all ranks call alike. Throws UserError where
+  /// the device cannot.
+  virtual void connect(Communicator& /*ranks*/, int64_t /*vocab_size*/) {
+    throw UserError(
+        "tensor parallelism is not available on this device; use tensor_parallel_size 1");
+  }
+  /// x, dense, becomes its sum over the ranks; the same bits on each.
+  virtual void all_reduce(Tensor /*x*/) {}
+
   // -- memory
   virtual Memory memory() const = 0;
   /// Zeroed memory, aligned to 64 bytes; pages nobody touches may cost nothing. Throws UserError
@@ -96,7 +111,7 @@ class Backend {
   virtual WeightPtr pack(std::span<const Tensor> parts, DType dtype, unsigned use) = 0;
 
   // -- forward pass
-  /// out [T, hidden] = table[ids [T]]
+  /// out [T, hidden] = table[ids [T]]; ids are the whole vocabulary's on every rank.
   virtual void embed(Tensor out, const Weight& table, Tensor ids) = 0;
   /// out [T, hidden] = x / rms(x) * weight [hidden] float32. Source: Zhang and Sennrich, "Root Mean
   /// Square Layer Normalization", 2019.
@@ -105,7 +120,9 @@ class Backend {
   virtual void gather_rows(Tensor out, Tensor x, Tensor rows) = 0;
   /// out [T, n] = x [T, k] w^T + bias [n] float32 (if any); out is of the model's dtype or float32.
   virtual void matmul(Tensor out, Tensor x, const Weight& w, Tensor bias = {}) = 0;
-  /// residual [T, n] += x [T, k] w^T, summed over the ranks; delta [T, n] is scratch.
+  /// residual [T, n] += x [T, k] w^T, summed over the ranks, whose x and w are parts of k and whose
+  /// residuals are the same before and after; delta [T, n] is scratch. A norm of it comes next, so
+  /// that both can be one pass.
   virtual void add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta) = 0;
   virtual void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) = 0;
   virtual void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) = 0;
@@ -135,8 +152,9 @@ class Backend {
                            std::span<const int32_t> to) = 0;
 
   // -- sampler
-  /// One token for each row of logits [R, vocab] float32, which stay as they are, as
-  /// batch.samples [R] say; it becomes the last token of the row's slot. A row that holds NaN or
+  /// One token for each row of logits [R, vocab] float32 (the rank's columns of them), which stay
+  /// as they are, as batch.samples [R] say; it becomes the last token of the row's slot, the same
+  /// one on every rank. A row that holds NaN or
   /// +infinity, or nothing but -infinity after the masks, gets kNotFinite and token 0. Inside
   /// replay() only rows without filters and lists are drawn, the rest by finish_sample().
   virtual void sample(Tensor logits, const Batch& batch) = 0;
@@ -147,6 +165,7 @@ class Backend {
   // The next one waits for its results.
   /// Natural log-probabilities of logits [R, vocab]: for row r entry 0 is targets[r], entries 1..k
   /// the best k, better first. ids and logprobs are [R, k + 1]; target_ranks [R] counts from 1.
+  /// Of several ranks' results only rank 0's are used.
   /// Ties: the lower id is better.
   virtual void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
                               std::span<int32_t> ids, std::span<float> logprobs,

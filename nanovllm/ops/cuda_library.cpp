@@ -39,13 +39,13 @@ bool has_cuda_driver() {
   return driver != nullptr;
 }
 
-std::unique_ptr<Backend> make_cuda_backend(bool portable) {
+std::unique_ptr<Backend> make_cuda_backend(bool portable, Rank rank) {
   require(has_cuda_driver(), "no NVIDIA driver on this machine (libcuda.so.1 is missing)");
   static void* const library = open_library();
-  using Make = Backend* (*)(bool);
+  using Make = Backend* (*)(bool, Rank);
   const auto make = reinterpret_cast<Make>(dlsym(library, "nanovllm_make_cuda_backend"));
   require(make != nullptr, "{} is of another version", kLibrary);
-  return std::unique_ptr<Backend>(make(portable));
+  return std::unique_ptr<Backend>(make(portable, rank));
 }
 
 }  // namespace nanovllm

@@ -13,7 +13,7 @@ constexpr double kGiB = 1 << 30;
 }  // namespace
 
 KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType kv_dtype,
-                     size_t bytes) {
+                     size_t bytes, Communicator* ranks) {
   const int64_t asked_len = config.max_model_len;
   require(asked_len <= model.max_position_embeddings,
           "--max-model-len is {}; the model's max_position_embeddings allow at most {}", asked_len,
@@ -34,6 +34,7 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
     if (config.kv_cache_memory_bytes == 0)
       size.num_blocks = std::min(size.num_blocks, config.max_num_seqs * blocks_for_one);
   }
+  if (ranks != nullptr) size.num_blocks = ranks->smallest(size.num_blocks);
   require(size.num_blocks >= 1,
           "the KV cache gets {:.3f} GiB of what the weights leave; one block of {} tokens takes "
           "{:.3f} GiB: lower --block-size, raise --gpu-memory-utilization or free memory",

@@ -6,6 +6,7 @@
 #include "nanovllm/base/config.h"
 #include "nanovllm/model/model_config.h"
 #include "nanovllm/ops/backend.h"
+#include "nanovllm/ops/communicator.h"
 
 namespace nanovllm {
 
@@ -18,8 +19,10 @@ struct KvSize {
 /// Sizes a cache of `kv_dtype`: the options' blocks or bytes where given, else the lesser of
 /// `bytes` and what max_num_seqs sequences of max_model_len tokens need. Throws UserError with the
 /// numbers and the option to change where max_model_len is more than the model's or the cache's.
+/// Of several ranks all call it, each with its own part of the model and its own bytes: the one
+/// that holds the fewest blocks decides.
 KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType kv_dtype,
-                     size_t bytes);
+                     size_t bytes, Communicator* ranks = nullptr);
 
 /// What a cache may take by default of memory of which `left` bytes are free after the weights, on
 /// the CPU: 4 GiB, but at most half.

@@ -23,22 +23,22 @@ DType model_dtype(const EngineConfig& config, const ModelConfig& model) {
 
 ModelRunner::ModelRunner(const std::string& folder, const EngineConfig& config,
                          const ModelConfig& model, const KvSize& kv,
-                         std::unique_ptr<Backend> backend)
+                         std::unique_ptr<Backend> backend, Rank rank)
     : backend_(std::move(backend)),
       model_(load_model(folder, model, model_dtype(config, model), config.load_format == "dummy",
-                        *backend_, kv.max_model_len)),
-      activations_(*backend_, model, model_->dtype, config.max_num_batched_tokens,
+                        *backend_, kv.max_model_len, rank)),
+      activations_(*backend_, model_->config, model_->dtype, config.max_num_batched_tokens,
                    config.max_num_seqs),
       state_(config.max_num_seqs, (kv.max_model_len + config.block_size - 1) / config.block_size,
              config.block_size),
       max_rows_(config.max_num_seqs),
       replays_(!config.enforce_eager && backend_->replays()) {
   kv_.dtype = model_->dtype;
-  kv_.num_layers = model.num_layers;
+  kv_.num_layers = model_->config.num_layers;
   kv_.num_blocks = kv.num_blocks;
   kv_.block_size = config.block_size;
-  kv_.num_kv_heads = model.num_kv_heads;
-  kv_.head_dim = model.head_dim;
+  kv_.num_kv_heads = model_->config.num_kv_heads;
+  kv_.head_dim = model_->config.head_dim;
   buffers_.push_back(backend_->allocate(kv_.block_bytes() * static_cast<size_t>(kv.num_blocks)));
   kv_.data = buffers_.back().get();
   const int64_t max_blocks = (kv.max_model_len + config.block_size - 1) / config.block_size;

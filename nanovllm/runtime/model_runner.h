@@ -27,9 +27,10 @@ DType model_dtype(const EngineConfig& config, const ModelConfig& model);
 class ModelRunner {
  public:
   /// Loads `folder` onto `backend`. `config` has its defaults resolved (max_num_batched_tokens,
-  /// max_num_seqs); `kv` is size_kv_cache()'s.
+  /// max_num_seqs); `kv` is size_kv_cache()'s. Of several ranks `backend` is connected to the
+  /// others.
   ModelRunner(const std::string& folder, const EngineConfig& config, const ModelConfig& model,
-              const KvSize& kv, std::unique_ptr<Backend> backend);
+              const KvSize& kv, std::unique_ptr<Backend> backend, Rank rank = {});
 
   // Any one thread at a time. What the backend throws passes through.
   /// Enqueues a step; at most two are under way.

@@ -36,6 +36,34 @@ std::string CpuBackend::describe() const {
   return fmt::format("CPU, {}, {} thread{}", isa_name(isa_), threads_, threads_ == 1 ? "" : "s");
 }
 
+// -- ranks
+
+void CpuBackend::connect(Communicator& ranks, int64_t vocab_size) {
+  ranks_ = &ranks;
+  vocab_size_ = vocab_size;
+  vocab_ = share(vocab_size, kShareUnit, ranks.rank());
+}
+
+void CpuBackend::all_reduce(Tensor x) {
+  if (ranks_ != nullptr) ranks_->all_reduce(x);
+}
+
+template <class Draw>
+void CpuBackend::for_own_rows(Tensor logits, Draw draw) {
+  const int64_t num_rows = logits.shape[0];
+  if (ranks_ == nullptr) return draw(logits, 0);
+  const int64_t most = Communicator::max_rows(vocab_size_);
+  for (int64_t first = 0; first < num_rows; first += most) {
+    const Tensor part = logits.rows(first, std::min(most, num_rows - first));
+    const Tensor whole = ranks_->join_columns(part, vocab_.first, vocab_size_);
+    const Range own = share(part.shape[0], 1, ranks_->rank());
+    if (own.count > 0)
+      draw(whole.rows(own.first, own.count), static_cast<size_t>(first + own.first));
+  }
+}
+
+// -- memory
+
 Memory CpuBackend::memory() const {
   const size_t available = available_host_memory();
   return {available, available};
@@ -80,12 +108,26 @@ WeightPtr CpuBackend::pack(std::span<const Tensor> parts, DType dtype, unsigned 
   return gemm_.pack(parts, dtype, use);
 }
 
+template <class T>
+void CpuBackend::sum_over_ranks(std::span<T> values) {
+  const DType dtype = std::is_same_v<T, float> ? DType::kF32 : DType::kI32;
+  all_reduce({values.data(), dtype, static_cast<int64_t>(values.size())});
+}
+
 // Helpers belong to the calling thread, and the one that runs the steps did not make this backend:
 // so each operation that may use threads sets their number.
 
 void CpuBackend::embed(Tensor out, const Weight& table, Tensor ids) {
   set_num_threads(threads_);
-  cpu::embed(out, packed(table), ids, isa_);
+  if (ranks_ == nullptr) return cpu::embed(out, packed(table), ids, isa_);
+  // Rows of other ranks are zero here.
+  own_ids_.clear();
+  for (int64_t i = 0; i < ids.shape[0]; ++i) {
+    const int64_t id = ids.as<const int32_t>()[i] - vocab_.first;
+    own_ids_.push_back(0 <= id && id < vocab_.count ? static_cast<int32_t>(id) : kElsewhere);
+  }
+  cpu::embed(out, packed(table), {own_ids_.data(), DType::kI32, ids.shape[0]}, isa_);
+  all_reduce(out);
 }
 
 void CpuBackend::rms_norm(Tensor out, Tensor x, const Norm& norm) {
@@ -101,8 +143,13 @@ void CpuBackend::matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) {
 }
 
 void CpuBackend::add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta) {
-  matmul(delta, x, w, {});
-  cpu::add(residual, delta, isa_);
+  if (ranks_ != nullptr && ranks_->rank().index != 0) {
+    matmul(residual, x, w, {});  // rank 0 adds the old one
+  } else {
+    matmul(delta, x, w, {});
+    cpu::add(residual, delta, isa_);
+  }
+  all_reduce(residual);
 }
 
 void CpuBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) {
@@ -131,7 +178,14 @@ void CpuBackend::sample(Tensor logits, const Batch& batch) {
   Drawn& drawn = drawn_.emplace_back();
   drawn.token_ids.resize(num_rows);
   drawn.status.resize(num_rows);
-  cpu::sample(logits, batch.samples, drawn.token_ids, drawn.status, isa_);
+  for_own_rows(logits, [&](Tensor rows, size_t first) {
+    const auto count = static_cast<size_t>(rows.shape[0]);
+    cpu::sample(rows, batch.samples.subspan(first, count),
+                std::span(drawn.token_ids).subspan(first, count),
+                std::span(drawn.status).subspan(first, count), isa_);
+  });
+  sum_over_ranks(std::span(drawn.token_ids));  // other ranks' rows are zero here
+  sum_over_ranks(std::span(drawn.status));
   for (size_t i = 0; i < num_rows; ++i)
     batch.last_tokens.as<int32_t>()[batch.sample_slots.as<int32_t>()[i]] = drawn.token_ids[i];
 }
@@ -151,7 +205,18 @@ void CpuBackend::token_logprobs(Tensor logits, std::span<const int32_t> targets,
                                 std::span<int32_t> ids, std::span<float> logprobs,
                                 std::span<int32_t> target_ranks) {
   set_num_threads(threads_);
-  cpu::token_logprobs(logits, targets, k, ids, logprobs, target_ranks, isa_);
+  std::ranges::fill(ids, 0);
+  std::ranges::fill(logprobs, 0);
+  std::ranges::fill(target_ranks, 0);
+  for_own_rows(logits, [&](Tensor rows, size_t first) {
+    const auto count = static_cast<size_t>(rows.shape[0]), width = static_cast<size_t>(k) + 1;
+    cpu::token_logprobs(
+        rows, targets.subspan(first, count), k, ids.subspan(first * width, count * width),
+        logprobs.subspan(first * width, count * width), target_ranks.subspan(first, count), isa_);
+  });
+  sum_over_ranks(ids);
+  sum_over_ranks(logprobs);
+  sum_over_ranks(target_ranks);
 }
 
 }  // namespace nanovllm::cpu

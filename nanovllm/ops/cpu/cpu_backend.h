@@ -16,6 +16,8 @@ class CpuBackend : public Backend {
   explicit CpuBackend(int64_t threads, Isa isa = best_isa());
 
   std::string describe() const override;
+  void connect(Communicator& ranks, int64_t vocab_size) override;
+  void all_reduce(Tensor x) override;
   Memory memory() const override;
   Buffer allocate(size_t bytes) override;
   void upload(void* device, const void* host, size_t bytes) override;
@@ -41,8 +43,19 @@ class CpuBackend : public Backend {
                       std::span<int32_t> target_ranks) override;
 
  private:
+  /// Calls draw(whole rows, first) for this rank's part of rows of logits, of which each rank has
+  /// some columns.
+  template <class Draw>
+  void for_own_rows(Tensor logits, Draw draw);
+  template <class T>
+  void sum_over_ranks(std::span<T> values);
+
   Isa isa_;
   int threads_;
+  Communicator* ranks_ = nullptr;  // none: the only rank
+  int64_t vocab_size_ = 0;         // of all ranks
+  Range vocab_;                    // the rank's part
+  std::vector<int32_t> own_ids_;   // of embed(), kept to be reused
   Gemm gemm_;
   struct Drawn {
     std::vector<int32_t> token_ids;

@@ -57,10 +57,15 @@ void embed(Tensor out, const PackedWeight& table, Tensor ids, Isa isa) {
   check(out.rank == 2 && out.shape[0] == ids.shape[0] && out.shape[1] == table.k,
         "embed: wrong shapes");
   for (int64_t i = 0; i < ids.shape[0]; ++i)
-    check(id[i] >= 0 && id[i] < table.n, "token id {} of {}", id[i], table.n);
+    check((id[i] >= 0 && id[i] < table.n) || id[i] == kElsewhere, "token id {} of {}", id[i],
+          table.n);
   const auto& convert = kernels_for(isa).convert[index_of(out.dtype)];
   for_each_row(ids.shape[0], table.k, [&](int64_t i) {
     int64_t row = id[i];
+    if (row == kElsewhere) {
+      std::memset(row_of(out, i), 0, static_cast<size_t>(table.k) * dtype_size(out.dtype));
+      return;
+    }
     const Tensor* part = table.rows.data();
     for (; row >= part->shape[0]; ++part) row -= part->shape[0];
     convert[static_cast<size_t>(part->dtype)](row_of(out, i), row_of(*part, row), table.k);

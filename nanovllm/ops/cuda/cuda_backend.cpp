@@ -18,13 +18,15 @@ const DeviceWeight& device_weight(const Weight& w) { return static_cast<const De
 
 }  // namespace
 
-CudaBackend::CudaBackend(bool portable) : portable_(portable) {
+CudaBackend::CudaBackend(bool portable, Rank rank) : portable_(portable) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   require(error == cudaSuccess && count > 0, "no CUDA device: {}",
           error == cudaSuccess ? "the driver shows none" : cudaGetErrorString(error));
-  cuda_check(cudaSetDevice(0), "device");
-  cuda_check(cudaGetDeviceProperties(&device_, 0), "device");
+  require(rank.world <= count, "tensor_parallel_size is {}; {} GPU{} visible", rank.world, count,
+          count == 1 ? " is" : "s are");
+  cuda_check(cudaSetDevice(rank.index), "device");
+  cuda_check(cudaGetDeviceProperties(&device_, rank.index), "device");
   require(device_.major >= 8, "{} has compute capability {}.{}; 8.0 is the least", device_.name,
           device_.major, device_.minor);
   portable_ = portable || device_.major != 9;
@@ -265,6 +267,6 @@ void CudaBackend::copy_blocks(const KvCache& kv, std::span<const int32_t> from,
 
 /// What ops/cuda_library.cpp looks up.
 extern "C" __attribute__((visibility("default"))) nanovllm::Backend* nanovllm_make_cuda_backend(
-    bool portable) {
-  return new nanovllm::cuda::CudaBackend(portable);
+    bool portable, nanovllm::Rank rank) {
+  return new nanovllm::cuda::CudaBackend(portable, rank);
 }

@@ -24,7 +24,7 @@ namespace nanovllm::cuda {
 class CudaBackend : public Backend {
  public:
   /// `portable` keeps to kernels that every GPU from compute capability 8.0 on runs.
-  explicit CudaBackend(bool portable = false);
+  explicit CudaBackend(bool portable = false, Rank rank = {});
   ~CudaBackend() override;
 
   std::string describe() const override;

@@ -1,0 +1,33 @@
+#include <memory>
+
+#include "commands.h"
+#include "nanovllm/engine/ranks.h"
+#include "options.h"
+
+namespace nanovllm {
+
+namespace {
+
+struct WorkerOptions {
+  std::string model;
+  EngineConfig config;
+  int rank = 0, memory = -1, parent = -1;
+};
+
+}  // namespace
+
+// What rank 0 starts for each other rank; nobody types it.
+void add_worker(CLI::App& app, Command& command) {
+  CLI::App* sub = app.add_subcommand("worker", "A rank of another process")->group("");
+  auto o = std::make_shared<WorkerOptions>();
+  add_model_argument(*sub, o->model);
+  sub->add_option("--rank", o->rank)->required();
+  sub->add_option("--memory", o->memory, "Descriptor of the ranks' memory")->required();
+  sub->add_option("--parent", o->parent, "Descriptor that ends with rank 0")->required();
+  add_engine_options(*sub, o->config);
+  sub->callback([&command, o] {
+    command = [o] { return run_worker(o->model, o->config, o->rank, o->memory, o->parent); };
+  });
+}
+
+}  // namespace nanovllm

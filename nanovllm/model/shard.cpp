@@ -1,0 +1,36 @@
+#include "nanovllm/model/shard.h"
+
+#include <numeric>
+
+#include "nanovllm/base/check.h"
+
+namespace nanovllm {
+
+Shard make_shard(const ModelConfig& model, Rank rank) {
+  const auto deal = [&](const char* name, int64_t total, int64_t unit) {
+    const int64_t most = (total + unit - 1) / unit;
+    require(rank.world <= most,
+            "tensor_parallel_size is {}; with a {} of {} this model allows at most {}", rank.world,
+            name, total, most);
+    return share(total, unit, rank);
+  };
+  Shard shard{.config = model, .heads = {}, .columns = {}, .vocab = {}, .kv_heads = {}};
+  // Query heads stay with their KV head where there are enough of those.
+  const int64_t group = model.num_heads / model.num_kv_heads;
+  shard.heads =
+      deal("num_attention_heads", model.num_heads, model.num_kv_heads >= rank.world ? group : 1);
+  shard.columns = deal("intermediate_size", model.intermediate_size, kShareUnit);
+  shard.vocab = deal("vocab_size", model.vocab_size, kShareUnit);
+  // As many query heads in a row as share a KV head wherever in the rank's they begin: each of its
+  // KV heads serves the same number.
+  const int64_t served = std::gcd(std::gcd(shard.heads.first, shard.heads.count), group);
+  for (int64_t i = 0; i < shard.heads.count; i += served)
+    shard.kv_heads.push_back((shard.heads.first + i) / group);
+  shard.config.num_heads = shard.heads.count;
+  shard.config.num_kv_heads = static_cast<int64_t>(shard.kv_heads.size());
+  shard.config.intermediate_size = shard.columns.count;
+  shard.config.vocab_size = shard.vocab.count;
+  return shard;
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "nanovllm/ops/communicator.h"
+#include "nanovllm/runtime/step_io.h"
+
+namespace nanovllm {
+
+/// Of the sources that this program was built from.
+extern const uint64_t kBuildChecksum;
+
+constexpr int kMaxRanks = 64;
+
+/// How steps go from rank 0 to the other ranks: a ring of slots in memory that all of them map. A
+/// step takes as many slots as it needs; each rank copies what it reads, so that a step may be
+/// larger than the ring, and frees its slots before it is computed. Nobody is waited for but a rank
+/// that is a whole ring behind.
+class StepChannel {
+ public:
+  static size_t bytes();
+  /// Over `memory`, zero at first, that all ranks share.
+  StepChannel(void* memory, Communicator& ranks);
+
+  // -- rank 0, one thread
+  /// Marks the memory as this build's.
+  void open();
+  /// Throws as the Communicator does when it was aborted.
+  void send(const StepInput& step);
+  /// Ends the ranks' receive().
+  void stop();
+
+  // -- the other ranks, one thread each
+  /// Whether rank 0 is of the same build; else nothing else may be called.
+  bool is_same_build() const;
+  enum class Received { kStep, kNothing, kStop };
+  /// Waits for the next step: at most `milliseconds` if they are 0 or more.
+  Received receive(int milliseconds);
+  /// The step that was received, until the next receive().
+  StepInput step() const { return StepInput(step_); }
+  /// Tells that the oldest step received and not done yet is.
+  void done();
+
+  // -- any thread
+  /// Whether some rank has not done what was sent.
+  bool is_busy() const;
+
+ private:
+  static constexpr size_t kSlotBytes = size_t{64} << 10;
+  static constexpr uint32_t kNumSlots = 32;
+  struct alignas(64) Counter {
+    std::atomic<uint32_t> value;
+  };
+  struct Shared {
+    uint64_t version, checksum;
+    std::atomic<uint32_t> stopped;
+    Counter num_slots_sent, num_steps_sent;
+    std::array<Counter, kMaxRanks> num_slots_read, num_steps_done;
+    alignas(64) std::array<std::array<std::byte, kSlotBytes>, kNumSlots> slots;
+  };
+  /// False where none came in time, or never will.
+  bool wait_for_slot(int milliseconds);
+
+  Shared& shared_;
+  Communicator& ranks_;
+  std::vector<std::byte> step_;
+};
+
+}  // namespace nanovllm

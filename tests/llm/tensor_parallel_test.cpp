@@ -1,0 +1,193 @@
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "goldens.h"
+#include "nanovllm/engine/llm_engine.h"
+#include "tests/model/model_test_util.h"
+#include "thread_ranks.h"
+
+namespace nanovllm::testing {
+namespace {
+
+EngineConfig float32() {
+  EngineConfig config;
+  config.device = "cpu";
+  config.dtype = "float32";
+  config.threads = 1;
+  config.block_size = 16;
+  config.kv_cache_memory_bytes = 64 << 20;
+  return config;
+}
+
+/// An engine over `world` ranks on threads.
+std::unique_ptr<LLMEngine> engine_of(const std::string& folder, EngineConfig config, int world) {
+  const std::unique_ptr<Backend> probe = make_backend(config);
+  const EngineSetup setup = resolve_setup(folder, config, *probe);
+  const EngineConfig& c = setup.config;
+  EngineLimits limits;
+  limits.scheduler = {c.max_num_seqs, c.max_num_batched_tokens, c.max_model_len};
+  limits.block_size = c.block_size;
+  limits.num_blocks = setup.kv.num_blocks;
+  limits.vocab_size = setup.model.vocab_size;
+  limits.eos_token_ids = setup.model.eos_token_ids;
+  return std::make_unique<LLMEngine>(c, limits, std::make_unique<ThreadRanks>(folder, setup, world),
+                                     nullptr);
+}
+
+std::map<uint64_t, RequestOutput> run(LLMEngine& engine) {
+  std::map<uint64_t, RequestOutput> outputs;
+  while (!engine.is_finished())
+    for (const RequestUpdate& update : engine.step())
+      if (update.finished) outputs[update.request_id] = *update.finished;
+  return outputs;
+}
+
+/// Prompts of a model with every way to draw among them.
+void add_requests(LLMEngine& engine, const std::vector<std::vector<int32_t>>& prompts) {
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    SamplingParams params;
+    params.max_tokens = 24;
+    params.ignore_eos = true;
+    params.temperature = i % 4 == 0 ? 0 : 0.9;
+    params.seed = i;
+    if (i % 3 == 1) params.top_p = 0.9;
+    if (i % 5 == 1) params.top_k = 20;
+    if (i % 5 == 2) params.min_p = 0.05;
+    if (i % 4 == 3) params.repetition_penalty = 1.3;
+    if (i % 6 == 5) params.logit_bias = {{3, 5.0}, {90, -5.0}};
+    if (i % 3 == 0) params.logprobs = 3;
+    if (i % 7 == 2) params.prompt_logprobs = 2;
+    if (i % 8 == 4) params.n = 2;
+    engine.add_request(prompts[i], params);
+  }
+}
+
+void expect_same(const std::map<uint64_t, RequestOutput>& got,
+                 const std::map<uint64_t, RequestOutput>& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  const auto expect_close = [](const auto& a, const auto& b) {
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t t = 0; t < a.size(); ++t) {
+      ASSERT_EQ(a[t].size(), b[t].size());
+      for (size_t k = 0; k < a[t].size(); ++k) {
+        EXPECT_EQ(a[t][k].id, b[t][k].id);
+        EXPECT_EQ(a[t][k].rank, b[t][k].rank);
+        EXPECT_NEAR(a[t][k].logprob, b[t][k].logprob, 1e-4);
+      }
+    }
+  };
+  for (const auto& [id, request] : expected) {
+    const RequestOutput& other = got.at(id);
+    EXPECT_EQ(other.token_ids, request.token_ids) << id;
+    ASSERT_EQ(other.outputs.size(), request.outputs.size()) << id;
+    for (size_t i = 0; i < request.outputs.size(); ++i)
+      EXPECT_EQ(other.outputs[i].token_ids, request.outputs[i].token_ids) << id;
+    expect_close(other.logprobs, request.logprobs);
+    expect_close(other.prompt_logprobs, request.prompt_logprobs);
+  }
+}
+
+struct Case {
+  friend void PrintTo(const Case& c, std::ostream* out) { *out << c.model << " " << c.world; }
+  std::string model;
+  int world;
+};
+
+class TensorParallel : public ::testing::TestWithParam<Case> {};
+
+// 3 divides none of these models' sizes; 4 ranks share their one or two KV heads.
+TEST_P(TensorParallel, Float32GivesTheReferenceTokens) {
+  const auto& [model, world] = GetParam();
+  const auto engine = engine_of(model_folder(model), float32(), world);
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  greedy.max_tokens = 64;
+  std::map<uint64_t, Json> rows;
+  for (const Json& row : goldens(model))
+    rows[engine->add_request(row["prompt_token_ids"].get<std::vector<int32_t>>(), greedy)] = row;
+  auto outputs = run(*engine);
+  for (const auto& [id, row] : rows) {
+    if (row.value("tie", false)) continue;  // the reference's own best two are within 1e-3
+    EXPECT_EQ(outputs[id].token_ids, row["greedy_token_ids"].get<std::vector<int32_t>>())
+        << row["id"];
+  }
+}
+
+TEST_P(TensorParallel, SeededSamplingAndLogprobsAreThoseOfOneRank) {
+  const auto& [model, world] = GetParam();
+  std::vector<std::vector<int32_t>> prompts;
+  for (const Json& row : goldens(model))
+    if (row["prompt_token_ids"].size() < 100) prompts.push_back(row["prompt_token_ids"]);
+  const auto ranks = engine_of(model_folder(model), float32(), world);
+  LLMEngine alone(model_folder(model), float32());
+  add_requests(*ranks, prompts);
+  add_requests(alone, prompts);
+  expect_same(run(*ranks), run(alone));
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const char* model : {"tiny-tales", "llama", "qwen2", "qwen3-sharded"})
+    for (const int world : {2, 3, 4}) all.push_back({model, world});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, TensorParallel, ::testing::ValuesIn(cases()),
+                         [](const auto& info) {
+                           std::string name = info.param.model + std::to_string(info.param.world);
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+// Sizes that leave the last rank less than a whole run of columns and of tokens.
+TEST(TensorParallel, OddSizesOverThreeRanks) {
+  Json config = tiny_config();
+  config["num_attention_heads"] = 6;
+  config["num_key_value_heads"] = 2;
+  config["intermediate_size"] = 40;
+  config["vocab_size"] = 100;
+  for (const char* architecture : {"Qwen3ForCausalLM", "Qwen2ForCausalLM"}) {
+    for (const bool tied : {true, false}) {
+      config["architectures"] = {architecture};
+      config["tie_word_embeddings"] = tied;
+      const TempFolder folder;
+      folder.write("config.json", config.dump());
+      folder.write("model.safetensors", safetensors_file(test_checkpoint(config, "F32")));
+      std::vector<std::vector<int32_t>> prompts;
+      for (int32_t i = 0; i < 20; ++i) prompts.push_back({i, 99 - i, 50, 3 * i, 7});
+      for (const int world : {2, 3}) {
+        const auto ranks = engine_of(folder.path(), float32(), world);
+        LLMEngine alone(folder.path(), float32());
+        add_requests(*ranks, prompts);
+        add_requests(alone, prompts);
+        expect_same(run(*ranks), run(alone));
+      }
+    }
+  }
+}
+
+// Every rank recomputes the prefix of a sequence that lost its blocks, not its last token alone.
+TEST(TensorParallel, PreemptedSequencesGiveTheReferenceTokens) {
+  EngineConfig config = float32();
+  config.num_gpu_blocks_override = 26;
+  config.max_model_len = 400;
+  config.enable_prefix_caching = false;
+  const auto engine = engine_of(model_folder("llama"), config, 2);
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  greedy.max_tokens = 64;
+  std::map<uint64_t, Json> rows;
+  for (int round = 0; round < 2; ++round)
+    for (const Json& row : goldens("llama"))
+      rows[engine->add_request(row["prompt_token_ids"].get<std::vector<int32_t>>(), greedy)] = row;
+  auto outputs = run(*engine);
+  EXPECT_GE(engine->stats().preemptions, 1);
+  for (const auto& [id, row] : rows)
+    if (!row.value("tie", false)) {
+      EXPECT_EQ(outputs[id].token_ids, row["greedy_token_ids"].get<std::vector<int32_t>>());
+    }
+}
+
+}  // namespace
+}  // namespace nanovllm::testing

@@ -1,0 +1,79 @@
+#include "nanovllm/model/shard.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/model/model_test_util.h"
+
+namespace nanovllm {
+namespace {
+
+ModelConfig model(int64_t heads, int64_t kv_heads, int64_t intermediate, int64_t vocab) {
+  Json config = tiny_config();
+  config["num_attention_heads"] = heads;
+  config["num_key_value_heads"] = kv_heads;
+  config["intermediate_size"] = intermediate;
+  config["vocab_size"] = vocab;
+  return ModelConfig::parse(config, {}, "tiny");
+}
+
+// Attention reads KV head h / (num_heads / num_kv_heads) of the rank: it must be the model's own.
+TEST(Shard, EveryQueryHeadKeepsItsKvHead) {
+  for (const int64_t kv_heads : {1, 2, 3, 4, 8})
+    for (const int64_t group : {1, 2, 3, 4, 8})
+      for (int world = 1; world <= 8 && world <= kv_heads * group; ++world) {
+        const ModelConfig whole = model(kv_heads * group, kv_heads, 128, 128);
+        int64_t next = 0;
+        for (int r = 0; r < world; ++r) {
+          const Shard shard = make_shard(whole, {r, world});
+          const ModelConfig& own = shard.config;
+          EXPECT_EQ(shard.heads.first, next);
+          next += shard.heads.count;
+          ASSERT_EQ(own.num_heads, shard.heads.count);
+          ASSERT_EQ(own.num_heads % own.num_kv_heads, 0);
+          for (int64_t h = 0; h < own.num_heads; ++h)
+            EXPECT_EQ(
+                shard.kv_heads.at(static_cast<size_t>(h / (own.num_heads / own.num_kv_heads))),
+                (shard.heads.first + h) / group)
+                << kv_heads << " KV heads of " << group << ", rank " << r << " of " << world;
+          const bool splits_heads = world % kv_heads == 0 && group * kv_heads % world == 0;
+          if (kv_heads % world == 0 || splits_heads) {
+            EXPECT_EQ(own.num_kv_heads, std::max<int64_t>(kv_heads / world, 1));
+          }
+        }
+        EXPECT_EQ(next, whole.num_heads);
+      }
+}
+
+TEST(Shard, OneRankHasTheWholeModel) {
+  const ModelConfig whole = model(6, 2, 40, 100);
+  const Shard shard = make_shard(whole, {});
+  EXPECT_EQ(shard.config.num_parameters(), whole.num_parameters());
+  EXPECT_EQ(shard.vocab.count, 100);
+  EXPECT_EQ(shard.kv_heads, (std::vector<int64_t>{0, 1}));
+}
+
+TEST(Shard, SizesThatTheRanksDoNotDivideGiveUnequalParts) {
+  const ModelConfig whole = model(6, 2, 40, 100);
+  const auto columns = [&](int r) { return make_shard(whole, {r, 3}).columns; };
+  const auto vocab = [&](int r) { return make_shard(whole, {r, 3}).vocab; };
+  EXPECT_EQ(columns(0).count, 16);
+  EXPECT_EQ(columns(2).first, 32);
+  EXPECT_EQ(columns(2).count, 8);
+  EXPECT_EQ(vocab(0).count, 32);
+  EXPECT_EQ(vocab(2).first, 64);
+  EXPECT_EQ(vocab(2).count, 36);
+}
+
+TEST(Shard, RefusesByNameWhatCannotBeDealtOut) {
+  const auto refused = [](const ModelConfig& m, int world) {
+    return user_error([&] { make_shard(m, {0, world}); });
+  };
+  EXPECT_EQ(refused(model(2, 1, 128, 128), 4),
+            "tensor_parallel_size is 4; with a num_attention_heads of 2 this model allows at most "
+            "2");
+  EXPECT_NE(refused(model(8, 2, 32, 128), 4).find("intermediate_size of 32"), std::string::npos);
+  EXPECT_NE(refused(model(8, 2, 128, 24), 4).find("vocab_size of 24"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace nanovllm
