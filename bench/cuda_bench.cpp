@@ -1,14 +1,20 @@
 // Kernels of the CUDA backend alone, beside what the GPU can do: us, TB/s or TFLOP/s and the share
 // of the measured peak.
 //   cuda_bench [decode | prefill | rows | sampler]
+//   cuda_bench all_reduce N   sums over N GPUs, checked and timed inside a graph, a process each;
+//                             exit 77 where there are fewer
 
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <functional>
 #include <numeric>
 #include <random>
@@ -16,7 +22,9 @@
 #include <vector>
 
 #include "cuda_peaks.h"
+#include "nanovllm/base/error.h"
 #include "nanovllm/ops/backend.h"
+#include "nanovllm/ops/communicator.h"
 #include "nanovllm/ops/cuda_library.h"
 
 namespace {
@@ -260,11 +268,91 @@ class Bench {
   int64_t num_graphs_ = 0;
 };
 
+/// What one rank adds in element i: sums of few of them are exact in bfloat16.
+float addend(int rank, int64_t i) { return static_cast<float>((i * 7 + rank * 3) % 11 - 5); }
+
+/// Rank `rank` of `world`; 0 where all sums are right.
+int all_reduce_rank(void* memory, int rank, int world) {
+  const auto gpu = make_cuda_backend(false, {rank, world});
+  Communicator ranks(memory, {rank, world});
+  gpu->connect(ranks, 16 * world);
+  bool right = true;
+  for (int64_t bytes = 1024; bytes <= 256 << 20; bytes *= bytes < 1 << 20 ? 2 : 4) {
+    const int64_t count = bytes / 2, calls = bytes <= 1 << 20 ? 100 : 10;
+    const Buffer buffer = gpu->allocate(static_cast<size_t>(bytes));
+    const Tensor x(buffer.get(), DType::kBF16, count);
+    std::vector<uint16_t> host(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) host[static_cast<size_t>(i)] = f32_to_bf16(addend(rank, i));
+    gpu->upload(x.data, host.data(), host.size() * 2);
+    gpu->all_reduce(x);
+    gpu->download(host.data(), x.data, host.size() * 2);
+    for (int64_t i = 0; i < count; ++i) {
+      float sum = 0;
+      for (int r = 0; r < world; ++r) sum += addend(r, i);
+      right = right && bf16_to_f32(host[static_cast<size_t>(i)]) == sum;
+    }
+    std::ranges::fill(host, 0);
+    gpu->upload(x.data, host.data(), host.size() * 2);
+    const auto enqueue = [&] {
+      for (int64_t i = 0; i < calls; ++i) gpu->all_reduce(x);
+    };
+    for (int i = 0; i < 3; ++i) gpu->replay(bytes, enqueue);
+    std::vector<double> times;
+    for (int round = 0; round < 5; ++round) {
+      uint16_t word = 0;
+      gpu->download(&word, x.data, 2);
+      ranks.barrier();
+      const double start = now();
+      gpu->replay(bytes, enqueue);
+      gpu->download(&word, x.data, 2);
+      times.push_back((now() - start) / static_cast<double>(calls));
+    }
+    std::ranges::sort(times);
+    if (rank == 0)
+      fmt::print("all_reduce of {} KiB over {} GPUs: {:.1f} us{}\n", bytes / 1024, world,
+                 times[2] * 1e6, right ? "" : ", WRONG");
+  }
+  ranks.barrier();
+  return right ? 0 : 1;
+}
+
+/// CUDA does not survive a fork, so nothing of it is called here.
+int all_reduce(int world) {
+  void* const memory = mmap(nullptr, Communicator::bytes(), PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < world; ++rank) {
+    const pid_t child = fork();
+    if (child != 0) {
+      children.push_back(child);
+      continue;
+    }
+    int status = 1;
+    try {
+      status = all_reduce_rank(memory, rank, world);
+    } catch (const UserError& e) {
+      if (rank == 0) fmt::print("{}\n", e.what());
+      status = 77;
+    } catch (const std::exception& e) {
+      fmt::print("rank {}: {}\n", rank, e.what());
+    }
+    _exit(status);
+  }
+  int worst = 0;
+  for (const pid_t child : children) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    worst = std::max(worst, WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+  }
+  return worst;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const std::string what = argc > 1 ? argv[1] : "";
+  if (what == "all_reduce") return all_reduce(argc > 2 ? std::stoi(argv[2]) : 2);
   Bench bench;
   bench.peaks();
   if (what.empty() || what == "decode") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <thread>
 #include <utility>
 
 #include "nanovllm/base/check.h"
@@ -40,11 +41,15 @@ CudaBackend::CudaBackend(bool portable, Rank rank) : portable_(portable) {
     cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
   for (cudaEvent_t& event : input_sent_)
     cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
+  cuda_check(cudaEventCreateWithFlags(&stream_end_, cudaEventDisableTiming), "event");
 }
 
 CudaBackend::~CudaBackend() {
+  if (collectives_ && collectives_->ranks().aborted()) collectives_->abort();
   cudaStreamSynchronize(where_.stream);
   forget_graphs();
+  collectives_.reset();
+  cudaEventDestroy(stream_end_);
   for (cudaEvent_t event : drawn_there_) cudaEventDestroy(event);
   for (cudaEvent_t event : input_sent_) cudaEventDestroy(event);
   matmul_.reset();
@@ -58,6 +63,39 @@ std::string CudaBackend::describe() const {
       device_.name, device_.major, device_.minor, device_.multiProcessorCount,
       static_cast<double>(device_.totalGlobalMem) / kGiB,
       portable_ ? "mma and asynchronous copies" : "wgmma and bulk copies");
+}
+
+// -- ranks
+
+void CudaBackend::connect(Communicator& ranks, int64_t vocab_size) {
+  collectives_.emplace(where_, ranks);
+  vocab_size_ = vocab_size;
+  vocab_ = share(vocab_size, kShareUnit, ranks.rank());
+}
+
+void CudaBackend::all_reduce(Tensor x) {
+  if (collectives_) collectives_->all_reduce(x);
+}
+
+void CudaBackend::wait(cudaEvent_t event) {
+  if (!collectives_) return cuda_check(cudaEventSynchronize(event), "step");
+  Communicator& ranks = collectives_->ranks();
+  for (;;) {
+    const cudaError_t state = cudaEventQuery(event);
+    if (ranks.aborted()) {
+      collectives_->abort();
+      ranks.throw_aborted();
+    }
+    if (state == cudaSuccess) break;
+    if (state != cudaErrorNotReady) cuda_check(state, "step");
+    std::this_thread::yield();
+  }
+  ranks.progress().fetch_add(1, std::memory_order_relaxed);
+}
+
+void CudaBackend::wait_for_stream() {
+  cuda_check(cudaEventRecord(stream_end_, where_.stream), "step");
+  wait(stream_end_);
 }
 
 // -- memory
@@ -93,18 +131,18 @@ Buffer CudaBackend::allocate_pinned(size_t bytes) {
 
 void CudaBackend::upload(void* device, const void* host, size_t bytes) {
   cuda_check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, where_.stream), "upload");
-  cuda_check(cudaStreamSynchronize(where_.stream), "upload");
+  wait_for_stream();
 }
 
 void CudaBackend::download(void* host, const void* device, size_t bytes) {
   cuda_check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, where_.stream),
              "download");
-  cuda_check(cudaStreamSynchronize(where_.stream), "download");
+  wait_for_stream();
 }
 
 void CudaBackend::grow(Growing& buffer, size_t bytes) {
   if (bytes <= buffer.bytes) return;
-  cuda_check(cudaStreamSynchronize(where_.stream), "memory");
+  wait_for_stream();
   if (buffer.in_graphs) forget_graphs();
   buffer.memory.reset();
   buffer.bytes = std::bit_ceil(std::max<size_t>(bytes, 4096));
@@ -141,7 +179,8 @@ WeightPtr CudaBackend::pack(std::span<const Tensor> parts, DType dtype, unsigned
 }
 
 void CudaBackend::embed(Tensor out, const Weight& table, Tensor ids) {
-  cuda::gather_rows(where_, out, device_weight(table).matrix, ids);
+  cuda::gather_rows(where_, out, device_weight(table).matrix, ids, vocab_.first);
+  all_reduce(out);  // other ranks' rows are zero here
 }
 
 void CudaBackend::rms_norm(Tensor out, Tensor x, const Norm& norm) {
@@ -179,8 +218,11 @@ void CudaBackend::matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) {
 }
 
 void CudaBackend::add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta) {
-  if (!small(residual, x, w, SmallMatmul::End::kAdd))
+  if (collectives_ && collectives_->ranks().rank().index != 0)
+    matmul(residual, x, w, {});  // rank 0 adds the old one
+  else if (!small(residual, x, w, SmallMatmul::End::kAdd))
     matmul_->run(residual, x, device_weight(w), capturing_, delta);
+  all_reduce(residual);
 }
 
 void CudaBackend::norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor bias,

@@ -11,6 +11,7 @@
 
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cuda/attention.h"
+#include "nanovllm/ops/cuda/collectives.h"
 #include "nanovllm/ops/cuda/matmul.h"
 #include "nanovllm/ops/cuda/runtime.h"
 #include "nanovllm/ops/cuda/sampler.h"
@@ -28,6 +29,8 @@ class CudaBackend : public Backend {
   ~CudaBackend() override;
 
   std::string describe() const override;
+  void connect(Communicator& ranks, int64_t vocab_size) override;
+  void all_reduce(Tensor x) override;
   Memory memory() const override;
   Buffer allocate(size_t bytes) override;
   void upload(void* device, const void* host, size_t bytes) override;
@@ -76,6 +79,9 @@ class CudaBackend : public Backend {
       return static_cast<T*>(memory.get());
     }
   };
+  /// Waits for an event, of several ranks until one of them is dead, which throws EngineDead.
+  void wait(cudaEvent_t event);
+  void wait_for_stream();
   Buffer allocate_pinned(size_t bytes);
   void grow(Growing& buffer, size_t bytes);
   void forget_graphs();
@@ -85,12 +91,19 @@ class CudaBackend : public Backend {
   static AttentionParams attention_params(const AttentionArgs& args, const KvCache& kv,
                                           const Batch& batch);
   SampleParams sample_params(const Tensor& logits) const;
+  /// Rows of logits with the vocabulary of all ranks; those that `rows` [count] (device memory)
+  /// names, or the first `count`.
+  const float* whole_rows(Tensor logits, const int32_t* rows, int64_t count);
 
   Launch where_;
   cudaDeviceProp device_ = {};
   bool portable_, capturing_ = false;
   std::optional<Matmul> matmul_;
   std::optional<WeightUpload> weight_upload_;
+  std::optional<Collectives> collectives_;  // of several ranks
+  int64_t vocab_size_ = 0;                  // of all of them
+  Range vocab_;                             // the rank's part
+  cudaEvent_t stream_end_ = nullptr;
 
   std::array<Growing, kNumSlots> pinned_input_, pinned_drawn_;
   std::array<cudaEvent_t, kNumSlots> input_sent_ = {}, drawn_there_ = {};
@@ -108,8 +121,8 @@ class CudaBackend : public Backend {
   std::vector<RowParams> row_params_;
   std::vector<int32_t> special_, words_;  // rows that are not plain, and their lists
 
-  Growing drawn_{.in_graphs = true}, progress_{.in_graphs = true}, copies_, special_memory_,
-      special_scratch_, logprobs_memory_;
+  Growing drawn_{.in_graphs = true}, progress_{.in_graphs = true}, found_{.in_graphs = true},
+      copies_, special_memory_, special_scratch_, logprobs_memory_, joined_, join_scratch_;
   // By size and decode_cluster_. Null: has run once, to be captured next.
   std::map<std::pair<int64_t, int>, cudaGraphExec_t> graphs_;
 };

@@ -113,7 +113,7 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
   };
   const size_t bytes = pack_all(nullptr);
   const size_t turn = num_begun_++ % kNumSlots;
-  cuda_check(cudaEventSynchronize(input_sent_[turn]), "step");
+  wait(input_sent_[turn]);
   grow(input_, std::max(bytes, kInputBytes));
   grow(pinned_input_[turn], std::max(bytes, kInputBytes));
   pack_all(pinned_input_[turn].as<char>());
@@ -129,6 +129,9 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
   grow(counters_, max_seqs * num_kv_heads * sizeof(int32_t));
   grow(progress_, max_seqs * sizeof(RowProgress));
   grow(drawn_, max_seqs * sizeof(DrawnRow));
+  if (collectives_)
+    grow(found_, (1 + static_cast<size_t>(collectives_->ranks().rank().world)) * max_seqs *
+                     sizeof(FoundRow));
   for (Growing& buffer : pinned_drawn_) grow(buffer, max_seqs * sizeof(DrawnRow));
   plan_.starts = plan_memory_.as<DecodeStart>();
   plan_.first_tile = reinterpret_cast<int32_t*>(plan_.starts + num_blocks);
@@ -209,7 +212,14 @@ void CudaBackend::replay(int64_t size, const std::function<void()>& enqueue) {
 // -- sampler
 
 void CudaBackend::sample(Tensor logits, const Batch& /*batch*/) {
-  sample_plain(where_, sample_params(logits), progress_.as<RowProgress>());
+  SampleParams params = sample_params(logits);
+  if (!collectives_) return sample_plain(where_, params, progress_.as<RowProgress>());
+  params.found = found_.as<FoundRow>();
+  sample_plain(where_, params, progress_.as<RowProgress>());
+  const auto num_rows = static_cast<size_t>(params.num_rows);
+  FoundRow* const all = params.found + num_rows;
+  collectives_->all_gather(all, params.found, num_rows * sizeof(FoundRow));
+  draw_found(where_, params, all, collectives_->ranks().rank().world);
 }
 
 SampleParams CudaBackend::sample_params(const Tensor& logits) const {
@@ -218,26 +228,44 @@ SampleParams CudaBackend::sample_params(const Tensor& logits) const {
           .drawn = drawn_.as<DrawnRow>(),
           .last_tokens = last_tokens_,
           .num_rows = static_cast<int>(logits.shape[0]),
-          .vocab = static_cast<int>(logits.shape[1])};
+          .vocab = static_cast<int>(logits.shape[1]),
+          .first_id = static_cast<int>(vocab_.first)};
+}
+
+const float* CudaBackend::whole_rows(Tensor logits, const int32_t* rows, int64_t count) {
+  grow(joined_, static_cast<size_t>(count * vocab_size_) * sizeof(float));
+  grow(join_scratch_, static_cast<size_t>(collectives_->join_scratch(count, vocab_size_)) * 4);
+  collectives_->join_rows(joined_.as<float>(), logits, rows, count, vocab_size_,
+                          join_scratch_.as<float>());
+  return joined_.as<float>();
 }
 
 void CudaBackend::finish_sample(Tensor logits, const Batch& batch) {
   if (!special_.empty()) {
     const auto count = static_cast<int>(special_.size());
+    const int64_t vocab = collectives_ ? vocab_size_ : logits.shape[1];
     const size_t words_at = (special_.size() + 3) / 4 * 4;
     words_.insert(words_.begin(), words_at, 0);
     std::copy(special_.begin(), special_.end(), words_.begin());
     grow(special_memory_, words_.size() * sizeof(int32_t));
     grow(special_scratch_, static_cast<size_t>(std::min(count, kSpecialRows)) *
-                               static_cast<size_t>(logits.shape[1]) * sizeof(float));
+                               static_cast<size_t>(vocab) * sizeof(float));
     cuda_check(
         cudaMemcpyAsync(special_memory_.memory.get(), words_.data(),
                         words_.size() * sizeof(int32_t), cudaMemcpyHostToDevice, where_.stream),
         "sampler");
-    for (int first = 0; first < count; first += kSpecialRows)
-      sample_special(where_, sample_params(logits), special_memory_.as<int32_t>() + first,
-                     std::min(count - first, kSpecialRows),
-                     special_memory_.as<int32_t>() + words_at, special_scratch_.as<float>());
+    SampleParams params = sample_params(logits);
+    for (int first = 0; first < count; first += kSpecialRows) {
+      const int32_t* const rows = special_memory_.as<int32_t>() + first;
+      const int num_rows = std::min(count - first, kSpecialRows);
+      if (collectives_) {
+        params.logits = whole_rows(logits, rows, num_rows);
+        params.vocab = static_cast<int>(vocab);
+        params.gathered = true;
+      }
+      sample_special(where_, params, rows, num_rows, special_memory_.as<int32_t>() + words_at,
+                     special_scratch_.as<float>());
+    }
   }
   const size_t turn = num_finished_++ % kNumSlots;
   cuda_check(cudaMemcpyAsync(pinned_drawn_[turn].memory.get(), drawn_.memory.get(),
@@ -250,7 +278,7 @@ void CudaBackend::finish_sample(Tensor logits, const Batch& batch) {
 void CudaBackend::fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) {
   check(num_fetched_ < num_finished_, "no step whose tokens are not fetched");
   const size_t turn = num_fetched_++ % kNumSlots;
-  cuda_check(cudaEventSynchronize(drawn_there_[turn]), "step");
+  wait(drawn_there_[turn]);
   const auto* const drawn = pinned_drawn_[turn].as<const DrawnRow>();
   for (size_t i = 0; i < token_ids.size(); ++i) {
     token_ids[i] = drawn[i].token;
@@ -261,23 +289,30 @@ void CudaBackend::fetch_samples(std::span<int32_t> token_ids, std::span<RowStatu
 void CudaBackend::token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
                                  std::span<int32_t> ids, std::span<float> logprobs,
                                  std::span<int32_t> target_ranks) {
+  const int64_t vocab = collectives_ ? vocab_size_ : logits.shape[1];
   for (const int32_t id : targets)
-    check(0 <= id && id < logits.shape[1], "target {} is not in the vocabulary of {}", id,
-          logits.shape[1]);
+    check(0 <= id && id < vocab, "target {} is not in the vocabulary of {}", id, vocab);
   grow(logprobs_memory_, (2 * targets.size() + 2 * ids.size()) * sizeof(int32_t));
   auto* const device = logprobs_memory_.as<int32_t>();
   int32_t* const device_ids = device + targets.size();
   auto* const device_logprobs = reinterpret_cast<float*>(device_ids + ids.size());
   auto* const device_ranks = device_ids + 2 * ids.size();
   upload(device, targets.data(), targets.size_bytes());
-  cuda::token_logprobs(where_, {.logits = logits.as<const float>(),
-                                .targets = device,
-                                .ids = device_ids,
-                                .logprobs = device_logprobs,
-                                .ranks = device_ranks,
-                                .num_rows = static_cast<int>(targets.size()),
-                                .vocab = static_cast<int>(logits.shape[1]),
-                                .k = static_cast<int>(k)});
+  const auto num_rows = static_cast<int64_t>(targets.size());
+  const int64_t most = collectives_ ? kSpecialRows : num_rows;
+  for (int64_t first = 0; first < num_rows; first += most) {
+    const int64_t count = std::min(most, num_rows - first);
+    const Tensor rows = logits.rows(first, count);
+    cuda::token_logprobs(
+        where_, {.logits = collectives_ ? whole_rows(rows, nullptr, count) : rows.as<const float>(),
+                 .targets = device + first,
+                 .ids = device_ids + first * (k + 1),
+                 .logprobs = device_logprobs + first * (k + 1),
+                 .ranks = device_ranks + first,
+                 .num_rows = static_cast<int>(count),
+                 .vocab = static_cast<int>(vocab),
+                 .k = static_cast<int>(k)});
+  }
   download(ids.data(), device_ids, ids.size_bytes());
   download(logprobs.data(), device_logprobs, logprobs.size_bytes());
   download(target_ranks.data(), device_ranks, target_ranks.size_bytes());

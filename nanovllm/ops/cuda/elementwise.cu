@@ -13,11 +13,13 @@ namespace {
 
 /// One block a row; a unit is 16 bytes, or 2 where rows are no multiple of 16 bytes.
 template <class Unit>
-__global__ void gather_kernel(Unit* out, const Unit* table, const int32_t* rows, int64_t width) {
+__global__ void gather_kernel(Unit* out, const Unit* table, const int32_t* rows, int64_t width,
+                              int64_t first, int64_t num_rows) {
   begin_kernel();
-  const int64_t row = rows[blockIdx.x];
+  const int64_t row = rows[blockIdx.x] - first;
+  const bool there = 0 <= row && row < num_rows;
   for (int64_t i = threadIdx.x; i < width; i += blockDim.x)
-    out[blockIdx.x * width + i] = table[row * width + i];
+    out[blockIdx.x * width + i] = there ? table[row * width + i] : Unit{};
 }
 
 /// One warp a row of up to 32 * kPer vectors of N, which stay in registers between the passes.
@@ -289,7 +291,7 @@ unsigned blocks(int64_t n) { return static_cast<unsigned>(n); }
 
 }  // namespace
 
-void gather_rows(Launch where, Tensor out, Tensor table, Tensor rows) {
+void gather_rows(Launch where, Tensor out, Tensor table, Tensor rows, int64_t first) {
   check_args(
       out.shape[0] == rows.shape[0] && out.shape[1] == table.shape[1] && out.dtype == table.dtype,
       "gather_rows: wrong shapes");
@@ -299,7 +301,8 @@ void gather_rows(Launch where, Tensor out, Tensor table, Tensor rows) {
     const int64_t width = bytes / static_cast<int64_t>(sizeof(Unit));
     launch(where, gather_kernel<Unit>, blocks(rows.shape[0]),
            static_cast<int>(std::clamp<int64_t>((width + 31) / 32 * 32, 32, 256)), 0,
-           out.as<Unit>(), table.as<const Unit>(), rows.as<const int32_t>(), width);
+           out.as<Unit>(), table.as<const Unit>(), rows.as<const int32_t>(), width, first,
+           table.shape[0]);
   };
   if (bytes % 16 == 0) run(uint4());
   else run(uint16_t());

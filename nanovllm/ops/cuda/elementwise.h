@@ -7,8 +7,9 @@
 // round once, at the store.
 namespace nanovllm::cuda {
 
-/// out [n, width] = table[rows [n]], rows of any dtype.
-void gather_rows(Launch where, Tensor out, Tensor table, Tensor rows);
+/// out [n, width] = table[rows [n] - first], rows of any dtype; zeros where the table has no such
+/// row.
+void gather_rows(Launch where, Tensor out, Tensor table, Tensor rows, int64_t first = 0);
 void rms_norm(Launch where, Tensor out, Tensor x, const Norm& norm);
 /// x [T, n] += bias [n] float32
 void add_bias(Launch where, Tensor x, Tensor bias);

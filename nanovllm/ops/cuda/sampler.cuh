@@ -150,6 +150,17 @@ __device__ inline int flags_of(float logit) {
   return logit < INFINITY ? (logit > -INFINITY ? kRowHasFinite : 0) : kRowBad;
 }
 
+// A FoundRow keeps the flags where an id has none of its bits.
+constexpr unsigned long long kIdBits = 0x3fffffff;
+__device__ inline FoundRow found_row(unsigned long long best, int flags) {
+  return (best & ~(3ull << 30)) | static_cast<unsigned long long>(flags) << 30;
+}
+__device__ inline int flags_of_found(FoundRow found) { return static_cast<int>(found >> 30 & 3); }
+/// 0 where there is no token: ids are below 2^30 - 1.
+__device__ inline unsigned long long rank_of_found(FoundRow found) {
+  return (found & kIdBits) == 0 ? 0 : found | 3ull << 30;
+}
+
 __device__ inline void finish_row(const SampleParams& p, int row, unsigned long long best,
                                   int flags) {
   const bool ok = flags == kRowHasFinite && best != 0;

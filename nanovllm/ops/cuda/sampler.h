@@ -32,16 +32,26 @@ struct RowProgress {
   int32_t flags = 0, num_done = 0;
 };
 
+/// A row's best token so far, as an ordered number, with what is wrong with it.
+using FoundRow = unsigned long long;
+
 struct SampleParams {
   const float* logits;    // [R, vocab]
   const RowParams* rows;  // [R]
   DrawnRow* drawn;        // [R]
   int32_t* last_tokens;   // [max_num_seqs]
   int num_rows, vocab;
+  // Of several ranks: the vocabulary's token at this rank's first column, a multiple of 4, and
+  // where sample_plain leaves its own best instead of drawing.
+  int first_id = 0;
+  FoundRow* found = nullptr;  // [R]
+  bool gathered = false;      ///< sample_special's logits are [count, vocab], its rows alone
 };
 
 /// Draws the plain rows: greedy, or with a temperature alone.
 void sample_plain(Launch where, const SampleParams& params, RowProgress* progress);
+/// Ends what sample_plain() began, from what all ranks found [world, R].
+void draw_found(Launch where, const SampleParams& params, const FoundRow* found, int world);
 /// Draws rows `special` [count] (device memory). `scratch` [count, vocab] holds adjusted logits,
 /// `words` the rows' lists.
 void sample_special(Launch where, const SampleParams& params, const int32_t* special, int count,

@@ -63,13 +63,13 @@ __global__ void __launch_bounds__(kThreads)
       for (int i = 0; i < 4; ++i)
         if (x[i] > greedy_best) {
           greedy_best = x[i];
-          greedy_id = group + i;
+          greedy_id = p.first_id + group + i;
         }
       continue;
     }
-    const uint4 words = philox4x32_10(
-        make_uint4(static_cast<uint32_t>(group) / 4, params.position, params.choice, 0),
-        params.key[0], params.key[1]);
+    const uint4 words = philox4x32_10(make_uint4(static_cast<uint32_t>(p.first_id + group) / 4,
+                                                 params.position, params.choice, 0),
+                                      params.key[0], params.key[1]);
     const uint32_t word[4] = {words.x, words.y, words.z, words.w};
     // Nearly every token falls below what some thread of the block has seen, by far.
     const float floor = from_ordered(*static_cast<volatile uint32_t*>(&highest));
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         if (x[i] > -INFINITY && BestToken::may_beat(floor, x[i], word[i]))
-          best.add(x[i], word[i], group + i);
+          best.add(x[i], word[i], p.first_id + group + i);
     }
     const float mine = best.near();
     if (__any_sync(0xffffffff, mine > floor)) {
@@ -103,8 +103,26 @@ __global__ void __launch_bounds__(kThreads)
   __threadfence();
   if (atomicAdd(&mine->num_done, 1) != static_cast<int>(gridDim.x) - 1) return;
   __threadfence();
-  finish_row(p, row, atomicExch(&mine->best, 0ull), atomicExch(&mine->flags, 0));
+  const unsigned long long all = atomicExch(&mine->best, 0ull);
+  const int flags = atomicExch(&mine->flags, 0);
+  if (p.found != nullptr) p.found[row] = found_row(all, flags);
+  else finish_row(p, row, all, flags);
   mine->num_done = 0;
+}
+
+/// A thread for each row.
+__global__ void draw_found_kernel(const SampleParams p, const FoundRow* found, int world) {
+  begin_kernel();
+  const int row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (row >= p.num_rows || p.rows[row].is_plain == 0) return;
+  unsigned long long best = 0;
+  int flags = 0;
+  for (int r = 0; r < world; ++r) {
+    const FoundRow part = found[int64_t{r} * p.num_rows + row];
+    best = max(best, rank_of_found(part));
+    flags |= flags_of_found(part);
+  }
+  finish_row(p, row, best, (flags & kRowBad) != 0 ? kRowBad : flags);
 }
 
 }  // namespace
@@ -121,6 +139,11 @@ void sample_plain(Launch where, const SampleParams& params, RowProgress* progres
                   static_cast<unsigned>(params.num_rows));
   launch(where, params.vocab % 4 == 0 ? plain_kernel<4> : plain_kernel<1>, grid, kThreads, 0,
          params, progress, part);
+}
+
+void draw_found(Launch where, const SampleParams& params, const FoundRow* found, int world) {
+  launch(where, draw_found_kernel, dim3(static_cast<unsigned>((params.num_rows + 127) / 128)), 128,
+         0, params, found, world);
 }
 
 }  // namespace nanovllm::cuda

@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(kThreads)
   begin_kernel();
   const int row_index = special[blockIdx.x];
   const RowParams params = p.rows[row_index];
-  const float* logits = p.logits + int64_t{row_index} * p.vocab;
+  const float* logits = p.logits + int64_t{p.gathered ? int(blockIdx.x) : row_index} * p.vocab;
   unsigned long long best_logit;
   int flags = Row(logits, p.vocab, shared).scan(best_logit);
   const bool has_lists =

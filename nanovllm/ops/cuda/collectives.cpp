@@ -1,0 +1,230 @@
+#include "nanovllm/ops/cuda/collectives.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/ops/cuda/libraries.h"
+
+namespace nanovllm::cuda {
+
+// -- NCCL
+
+namespace {
+
+// What is used of nccl.h, so that a build needs no NCCL. Types and numbers: NCCL's API, 2.14 and
+// later.
+using NcclComm = void*;
+struct NcclId {
+  char bytes[128];
+};
+struct NcclConfig {
+  size_t size = sizeof(NcclConfig);
+  unsigned magic = 0xcafebeef, version = 21400;
+  int blocking = 0;
+};
+enum NcclResult : int { kNcclSuccess = 0, kNcclInProgress = 7 };
+
+int nccl_type(DType dtype) {
+  return dtype == DType::kF16 ? 6 : dtype == DType::kF32 ? 7 : dtype == DType::kBF16 ? 9 : 0;
+}
+
+}  // namespace
+
+struct Nccl {
+  SharedLibrary library{"libnccl.so.2", "nvidia/nccl/lib", "nvidia-nccl-cu13"};
+  int (*get_id)(NcclId*) = library.find("ncclGetUniqueId");
+  int (*init)(NcclComm*, int, NcclId, int, NcclConfig*) = library.find("ncclCommInitRankConfig");
+  int (*reduce)(const void*, void*, size_t, int, int, NcclComm,
+                cudaStream_t) = library.find("ncclAllReduce");
+  int (*gather)(const void*, void*, size_t, int, NcclComm,
+                cudaStream_t) = library.find("ncclAllGather");
+  int (*status)(NcclComm, int*) = library.find("ncclCommGetAsyncError");
+  int (*abort)(NcclComm) = library.find("ncclCommAbort");
+  const char* (*words)(int) = library.find("ncclGetErrorString");
+
+  NcclComm comm = nullptr;
+  Communicator& ranks;
+
+  /// All ranks at once.
+  explicit Nccl(Communicator& all) : ranks(all) {
+    // Multicast over NVLink is the one use of the GPUs' links that can outlive a process.
+    setenv("NCCL_NVLS_ENABLE", "0", 1);
+    const Rank rank = ranks.rank();
+    std::vector<NcclId> ids(static_cast<size_t>(rank.world));
+    NcclId mine = {};
+    if (rank.index == 0) wait(get_id(&mine), false);
+    ranks.all_gather(&mine, sizeof mine, ids.data());
+    NcclConfig config;
+    wait(init(&comm, rank.world, ids[0], rank.index, &config));
+  }
+  ~Nccl() {
+    if (comm != nullptr) abort(comm);
+  }
+  /// Nothing blocks inside NCCL: a call under way is looked at again, until it is done or some rank
+  /// is dead.
+  void wait(int result, bool has_comm = true) {
+    while (result == kNcclInProgress && has_comm) {
+      if (ranks.aborted()) ranks.throw_aborted();
+      std::this_thread::yield();
+      if (status(comm, &result) != kNcclSuccess) break;
+    }
+    check(result == kNcclSuccess, "NCCL: {}", words(result));
+  }
+};
+
+// -- setting up
+
+Collectives::Collectives(Launch where, Communicator& ranks) : where_(where), ranks_(ranks) {
+  const Rank rank = ranks.rank();
+  require(rank.world <= kMaxRanks, "tensor_parallel_size is {}; {} is the most on GPUs", rank.world,
+          kMaxRanks);
+  peers_.rank = rank.index;
+  peers_.world = rank.world;
+  nccl_ = std::make_unique<Nccl>(ranks);
+  connect_peers();
+  if (has_peers_) measure();
+}
+
+Collectives::~Collectives() {
+  cudaStreamSynchronize(where_.stream);
+  for (int r = 0; r < peers_.world; ++r)
+    if (has_peers_ && r != peers_.rank)
+      cudaIpcCloseMemHandle(peers_.buffers[static_cast<size_t>(r)]);
+  if (peers_.aborted != nullptr)
+    cudaHostUnregister(const_cast<std::atomic<uint32_t>*>(&ranks_.abort_flag()));
+}
+
+void Collectives::connect_peers() {
+  const auto own = static_cast<size_t>(peers_.rank);
+  const auto allocate = [&](size_t bytes) {
+    void* p = nullptr;
+    cuda_check(cudaMalloc(&p, bytes), "exchange buffer");
+    cuda_check(cudaMemsetAsync(p, 0, bytes, where_.stream), "exchange buffer");
+    cuda_check(cudaStreamSynchronize(where_.stream), "exchange buffer");
+    return Buffer(p, [](void* memory) { cudaFree(memory); });
+  };
+  memory_ = {allocate(exchange_buffer_bytes(peers_.world)), allocate(2 * sizeof(uint32_t))};
+  peers_.epoch = static_cast<uint32_t*>(memory_[1].get());
+  peers_.buffers[own] = static_cast<char*>(memory_[0].get());
+
+  auto* const flag = const_cast<std::atomic<uint32_t>*>(&ranks_.abort_flag());
+  void* aborted = nullptr;
+  bool ok = cudaHostRegister(flag, sizeof *flag, cudaHostRegisterMapped) == cudaSuccess &&
+            cudaHostGetDevicePointer(&aborted, flag, 0) == cudaSuccess;
+  peers_.aborted = static_cast<const uint32_t*>(aborted);
+  cudaIpcMemHandle_t mine = {};
+  ok = ok && cudaIpcGetMemHandle(&mine, memory_[0].get()) == cudaSuccess;
+  std::vector<cudaIpcMemHandle_t> handles(static_cast<size_t>(peers_.world));
+  ranks_.all_gather(&mine, sizeof mine, handles.data());
+  for (size_t r = 0; ok && r < handles.size(); ++r) {
+    if (r == own) continue;
+    void* p = nullptr;
+    ok = cudaIpcOpenMemHandle(&p, handles[r], cudaIpcMemLazyEnablePeerAccess) == cudaSuccess;
+    peers_.buffers[r] = static_cast<char*>(p);
+  }
+  cudaGetLastError();
+  // Every rank or none: the others' kernels would wait. Whoever is here has zeroed its buffer.
+  has_peers_ = ranks_.smallest(ok ? 1 : 0) == 1;
+}
+
+// -- measuring
+
+namespace {
+
+template <class Enqueue>
+double milliseconds(cudaStream_t stream, Enqueue enqueue) {
+  constexpr int kRuns = 10;
+  cudaEvent_t events[2] = {};
+  for (cudaEvent_t& event : events) cuda_check(cudaEventCreate(&event), "event");
+  enqueue();
+  cuda_check(cudaEventRecord(events[0], stream), "event");
+  for (int i = 0; i < kRuns; ++i) enqueue();
+  cuda_check(cudaEventRecord(events[1], stream), "event");
+  cuda_check(cudaEventSynchronize(events[1]), "measuring a sum over ranks");
+  float time = 0;
+  cuda_check(cudaEventElapsedTime(&time, events[0], events[1]), "event");
+  for (cudaEvent_t event : events) cudaEventDestroy(event);
+  return time / kRuns;
+}
+
+}  // namespace
+
+double Collectives::time_of(void (*reduce)(Launch, const Peers&, Tensor), Tensor x) {
+  return milliseconds(where_.stream, [&] { reduce(where_, peers_, x); });
+}
+double Collectives::time_of_nccl(Tensor x) {
+  return milliseconds(where_.stream, [&] {
+    nccl_->wait(nccl_->reduce(x.data, x.data, static_cast<size_t>(x.size()), nccl_type(x.dtype), 0,
+                              nccl_->comm, where_.stream));
+  });
+}
+
+void Collectives::measure() {
+  void* p = nullptr;
+  cuda_check(cudaMalloc(&p, kSlicedBytes), "measuring");
+  const Buffer memory(p, [](void* x) { cudaFree(x); });
+  cuda_check(cudaMemsetAsync(p, 0, kSlicedBytes, where_.stream), "measuring");
+  const auto message = [&](size_t bytes) {
+    return Tensor(p, DType::kBF16, static_cast<int64_t>(bytes / 2));
+  };
+  // What wins on every rank.
+  const auto agreed = [&](bool wins) { return ranks_.smallest(wins ? 1 : 0) == 1; };
+  for (size_t bytes = 64 << 10; bytes <= kLineBytes; bytes *= 2) {
+    const Tensor x = message(bytes);
+    const double slices = time_of(all_reduce_slices, x);
+    if (!agreed(time_of(all_reduce_lines, x) < slices)) break;
+    most_in_lines_ = bytes;
+  }
+  most_in_slices_ = most_in_lines_;
+  for (size_t bytes = 512 << 10; bytes <= kSlicedBytes; bytes *= 2) {
+    const Tensor x = message(bytes);
+    const double nccl = time_of_nccl(x);
+    if (!agreed(time_of(all_reduce_slices, x) < nccl)) break;
+    most_in_slices_ = bytes;
+  }
+}
+
+// -- collectives
+
+void Collectives::all_reduce(Tensor x) {
+  const size_t bytes = x.bytes();
+  if (bytes % 16 == 0 && bytes <= most_in_lines_) return all_reduce_lines(where_, peers_, x);
+  if (bytes % 16 == 0 && bytes <= most_in_slices_) return all_reduce_slices(where_, peers_, x);
+  nccl_->wait(nccl_->reduce(x.data, x.data, static_cast<size_t>(x.size()), nccl_type(x.dtype), 0,
+                            nccl_->comm, where_.stream));
+}
+
+void Collectives::all_gather(void* all, const void* mine, size_t bytes) {
+  if (has_peers_ && bytes <= kLineBytes) return all_gather_lines(where_, peers_, all, mine, bytes);
+  nccl_->wait(nccl_->gather(mine, all, bytes, 0, nccl_->comm, where_.stream));
+}
+
+int64_t Collectives::join_scratch(int64_t num_rows, int64_t vocab_size) const {
+  const int64_t most = (vocab_size / peers_.world / kShareUnit + 2) * kShareUnit;
+  return (peers_.world + 1) * num_rows * most;
+}
+
+void Collectives::join_rows(float* joined, Tensor logits, const int32_t* rows, int64_t num_rows,
+                            int64_t vocab_size, float* scratch) {
+  // Parts of one width travel.
+  const int64_t width = join_scratch(1, vocab_size) / (peers_.world + 1);
+  float* const mine = scratch + peers_.world * num_rows * width;
+  copy_columns(where_, mine, width, logits.as<const float>(), logits.shape[1], rows, num_rows,
+               logits.shape[1]);
+  all_gather(scratch, mine, static_cast<size_t>(num_rows * width) * sizeof(float));
+  for (int r = 0; r < peers_.world; ++r) {
+    const Range part = share(vocab_size, kShareUnit, {r, peers_.world});
+    copy_columns(where_, joined + part.first, vocab_size, scratch + r * num_rows * width, width,
+                 nullptr, num_rows, part.count);
+  }
+}
+
+void Collectives::abort() {
+  if (nccl_->comm != nullptr) nccl_->abort(std::exchange(nccl_->comm, nullptr));
+}
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,243 @@
+#include "nanovllm/ops/cuda/collectives.h"
+
+#include "nanovllm/ops/cuda/device.cuh"
+
+// Exchanges through memory of other GPUs. In lines: 8 bytes of data travel as two pairs of data and
+// epoch, each written at once, so that whoever polls the last word of a pair has its first; no
+// fence is needed. In slices: plain writes, a fence, and a flag for each block, which meets the
+// same block of the other ranks. Sums are added in the order of the ranks. Source of the lines: the
+// LL protocol of NCCL, as Hu et al. describe it in "Demystifying NCCL", 2025.
+namespace nanovllm::cuda {
+namespace {
+
+// -- the exchange buffer
+
+constexpr size_t kFlagBytes = size_t{2} * kSlicedBlocks * kMaxRanks * sizeof(uint32_t);
+
+__host__ __device__ constexpr size_t slice_bytes(int world) {
+  return (kSlicedBytes / world + 15) / 16 * 16;
+}
+/// Lines of rank `from` in a buffer, twice as long as their data.
+__device__ uint4* lines_of(const Peers& peers, int buffer, uint32_t epoch, int from) {
+  return reinterpret_cast<uint4*>(peers.buffers[buffer] + kFlagBytes +
+                                  2 * kLineBytes * (epoch % 2 * peers.world + from));
+}
+/// Slices that rank `from` wrote: `hop` 0, to be summed; 1, sums.
+__device__ uint4* slice_of(const Peers& peers, int buffer, uint32_t epoch, int hop, int from) {
+  const size_t lines = size_t{4} * kLineBytes * peers.world;
+  return reinterpret_cast<uint4*>(peers.buffers[buffer] + kFlagBytes + lines +
+                                  slice_bytes(peers.world) *
+                                      ((epoch % 2 * 2 + hop) * peers.world + from));
+}
+__device__ uint32_t* flag_of(const Peers& peers, int buffer, int hop, int from) {
+  return reinterpret_cast<uint32_t*>(peers.buffers[buffer]) +
+         (hop * kSlicedBlocks + blockIdx.x) * kMaxRanks + from;
+}
+
+// -- waiting
+
+/// Polls until done() or the engine is dead.
+template <class Done>
+__device__ void poll(const Peers& peers, Done done) {
+  for (uint32_t looks = 1; !done(); ++looks)
+    if (looks % 1024 == 0 && *static_cast<const volatile uint32_t*>(peers.aborted) != 0) return;
+}
+__device__ uint32_t current_epoch(const Peers& peers) {
+  return *static_cast<volatile uint32_t*>(peers.epoch) + 1;
+}
+/// The block that ends last ends the exchange.
+__device__ void end_epoch(const Peers& peers, uint32_t epoch) {
+  __syncthreads();
+  if (threadIdx.x != 0 || atomicAdd(&peers.epoch[1], 1u) != gridDim.x - 1) return;
+  peers.epoch[1] = 0;
+  peers.epoch[0] = epoch;
+}
+
+__device__ void write_line(uint4* to, uint2 data, uint32_t epoch) {
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(to), "r"(data.x),
+               "r"(epoch), "r"(data.y)
+               : "memory");
+}
+__device__ uint2 read_line(const Peers& peers, const uint4* from, uint32_t epoch) {
+  uint4 line;
+  poll(peers, [&] {
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(line.x), "=r"(line.y), "=r"(line.z), "=r"(line.w)
+                 : "l"(from)
+                 : "memory");
+    return line.y == epoch && line.w == epoch;
+  });
+  return make_uint2(line.x, line.z);
+}
+/// All blocks of this number, one a rank, have written what came before.
+__device__ void meet(const Peers& peers, int hop, uint32_t epoch) {
+  __syncthreads();
+  const int r = threadIdx.x;
+  if (r < peers.world && r != peers.rank) {
+    __threadfence_system();
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag_of(peers, r, hop, peers.rank)),
+                 "r"(epoch)
+                 : "memory");
+    const uint32_t* const mine = flag_of(peers, peers.rank, hop, r);
+    poll(peers, [&] {
+      uint32_t flag;
+      asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(flag) : "l"(mine) : "memory");
+      return static_cast<int32_t>(flag - epoch) >= 0;
+    });
+  }
+  __syncthreads();
+}
+
+// -- kernels
+
+constexpr int kLineThreads = 256, kSliceThreads = 512;
+
+/// Elements that fit an unsigned vector.
+template <class T, class Unit>
+using Elements = Vec<T, sizeof(Unit) / sizeof(T)>;
+template <class T, class Unit>
+__device__ Elements<T, Unit> elements(const Unit& unit) {
+  return *reinterpret_cast<const Elements<T, Unit>*>(&unit);
+}
+
+/// Their sum, which `unit_of(rank)` gives the parts of.
+template <class T, class Unit, class UnitOf>
+__device__ Unit sum_of_ranks(int world, UnitOf unit_of) {
+  constexpr int kCount = sizeof(Unit) / sizeof(T);
+  float sum[kCount] = {};
+  for (int r = 0; r < world; ++r) {
+    const auto part = elements<T>(unit_of(r));
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) sum[i] += to_float(part.x[i]);
+  }
+  Elements<T, Unit> out;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) out.x[i] = from_float<T>(sum[i]);
+  return *reinterpret_cast<Unit*>(&out);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kLineThreads)
+    all_reduce_lines_kernel(const Peers peers, uint2* x, int count) {
+  begin_kernel();
+  const uint32_t epoch = current_epoch(peers);
+  const int i = blockIdx.x * kLineThreads + threadIdx.x;
+  if (i < count) {
+    const uint2 mine = x[i];
+    for (int r = 0; r < peers.world; ++r)
+      if (r != peers.rank) write_line(lines_of(peers, r, epoch, peers.rank) + i, mine, epoch);
+    x[i] = sum_of_ranks<T, uint2>(peers.world, [&](int r) {
+      return r == peers.rank ? mine
+                             : read_line(peers, lines_of(peers, peers.rank, epoch, r) + i, epoch);
+    });
+  }
+  end_epoch(peers, epoch);
+}
+
+__global__ void __launch_bounds__(kLineThreads)
+    all_gather_lines_kernel(const Peers peers, uint2* all, const uint2* mine, int count) {
+  begin_kernel();
+  const uint32_t epoch = current_epoch(peers);
+  const int i = blockIdx.x * kLineThreads + threadIdx.x;
+  if (i < count) {
+    const uint2 unit = mine[i];
+    for (int r = 0; r < peers.world; ++r)
+      if (r != peers.rank) write_line(lines_of(peers, r, epoch, peers.rank) + i, unit, epoch);
+    for (int r = 0; r < peers.world; ++r)
+      all[int64_t{r} * count + i] =
+          r == peers.rank ? unit
+                          : read_line(peers, lines_of(peers, peers.rank, epoch, r) + i, epoch);
+  }
+  end_epoch(peers, epoch);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kSliceThreads)
+    all_reduce_slices_kernel(const Peers peers, uint4* x, int count) {
+  begin_kernel();
+  const uint32_t epoch = current_epoch(peers);
+  const int slice = (count + peers.world - 1) / peers.world;
+  const auto for_slice = [&](int owner, auto body) {
+    const int size = min(slice, count - owner * slice);
+    for (int i = blockIdx.x * kSliceThreads + threadIdx.x; i < size;
+         i += kSlicedBlocks * kSliceThreads)
+      body(i);
+  };
+  // Each begins with another peer.
+  for (int j = 1; j < peers.world; ++j) {
+    const int r = (peers.rank + j) % peers.world;
+    uint4* const to = slice_of(peers, r, epoch, 0, peers.rank);
+    for_slice(r, [&](int i) { to[i] = x[r * slice + i]; });
+  }
+  meet(peers, 0, epoch);
+  for_slice(peers.rank, [&](int i) {
+    uint4* const mine = x + peers.rank * slice + i;
+    const uint4 sum = sum_of_ranks<T, uint4>(peers.world, [&](int r) {
+      return r == peers.rank ? *mine : __ldcg(slice_of(peers, peers.rank, epoch, 0, r) + i);
+    });
+    *mine = sum;
+    for (int j = 1; j < peers.world; ++j)
+      slice_of(peers, (peers.rank + j) % peers.world, epoch, 1, peers.rank)[i] = sum;
+  });
+  meet(peers, 1, epoch);
+  for (int j = 1; j < peers.world; ++j) {
+    const int r = (peers.rank + j) % peers.world;
+    const uint4* const from = slice_of(peers, peers.rank, epoch, 1, r);
+    for_slice(r, [&](int i) { x[r * slice + i] = __ldcg(from + i); });
+  }
+  end_epoch(peers, epoch);
+}
+
+/// Grid: parts of a row, rows.
+__global__ void copy_columns_kernel(float* out, int64_t out_stride, const float* in,
+                                    int64_t in_stride, const int32_t* rows, int64_t width) {
+  begin_kernel();
+  const float* const from = in + (rows ? rows[blockIdx.y] : blockIdx.y) * in_stride;
+  for (int64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < width; i += gridDim.x * blockDim.x)
+    out[blockIdx.y * out_stride + i] = from[i];
+}
+
+unsigned blocks_for(size_t count, int threads) {
+  return static_cast<unsigned>((count + threads - 1) / threads);
+}
+
+}  // namespace
+
+// -- launchers
+
+size_t exchange_buffer_bytes(int world) {
+  return kFlagBytes + size_t{4} * world * (kLineBytes + slice_bytes(world));
+}
+
+void all_reduce_lines(Launch where, const Peers& peers, Tensor x) {
+  check_args(x.bytes() <= kLineBytes && x.bytes() % 16 == 0, "all_reduce: wrong size");
+  const size_t count = x.bytes() / sizeof(uint2);
+  with_float_type(x.dtype, [&](auto type) {
+    launch(where, all_reduce_lines_kernel<decltype(type)>, blocks_for(count, kLineThreads),
+           kLineThreads, 0, peers, x.as<uint2>(), static_cast<int>(count));
+  });
+}
+
+void all_reduce_slices(Launch where, const Peers& peers, Tensor x) {
+  check_args(x.bytes() <= kSlicedBytes && x.bytes() % 16 == 0, "all_reduce: wrong size");
+  with_float_type(x.dtype, [&](auto type) {
+    launch(where, all_reduce_slices_kernel<decltype(type)>, kSlicedBlocks, kSliceThreads, 0, peers,
+           x.as<uint4>(), static_cast<int>(x.bytes() / sizeof(uint4)));
+  });
+}
+
+void all_gather_lines(Launch where, const Peers& peers, void* all, const void* mine, size_t bytes) {
+  check_args(bytes <= kLineBytes && bytes % sizeof(uint2) == 0, "all_gather: wrong size");
+  const size_t count = bytes / sizeof(uint2);
+  launch(where, all_gather_lines_kernel, blocks_for(count, kLineThreads), kLineThreads, 0, peers,
+         static_cast<uint2*>(all), static_cast<const uint2*>(mine), static_cast<int>(count));
+}
+
+void copy_columns(Launch where, float* out, int64_t out_stride, const float* in, int64_t in_stride,
+                  const int32_t* rows, int64_t num_rows, int64_t width) {
+  if (num_rows == 0 || width == 0) return;
+  launch(where, copy_columns_kernel, dim3(8, static_cast<unsigned>(num_rows)), 256, 0, out,
+         out_stride, in, in_stride, rows, width);
+}
+
+}  // namespace nanovllm::cuda

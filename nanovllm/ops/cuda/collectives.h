@@ -1,0 +1,88 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "nanovllm/ops/backend.h"
+#include "nanovllm/ops/cuda/runtime.h"
+
+// Sums and exchanges over the GPUs of an engine's ranks, a process each. Short messages are written
+// straight into the peers' memory (CUDA IPC), long ones go through NCCL.
+namespace nanovllm::cuda {
+
+inline constexpr int kMaxRanks = 8;
+
+/// How kernels see the ranks: each one's exchange buffer, mapped here.
+struct Peers {
+  std::array<char*, kMaxRanks> buffers = {};
+  int rank = 0, world = 1;
+  const uint32_t* aborted = nullptr;  ///< in host memory; not 0: waiting has no use any more
+  /// [0] counts this rank's exchanges, which are the same on all; [1]: blocks that are done.
+  uint32_t* epoch = nullptr;
+};
+
+/// Sizes of the exchange buffer's parts. Each part is there twice, for the exchange under way and
+/// the next: whoever is two ahead has heard from everybody about the one between.
+inline constexpr size_t kLineBytes = size_t{512} << 10;   ///< most that goes in one hop
+inline constexpr size_t kSlicedBytes = size_t{16} << 20;  ///< most that goes in two
+inline constexpr int kSlicedBlocks = 64;
+size_t exchange_buffer_bytes(int world);
+
+// -- kernels: x dense, its bytes a multiple of 16
+
+/// Every rank writes its x to all others: one hop. Up to kLineBytes.
+void all_reduce_lines(Launch where, const Peers& peers, Tensor x);
+/// Each rank sums a slice and hands the sum out: two hops, fewer bytes. Up to kSlicedBytes.
+void all_reduce_slices(Launch where, const Peers& peers, Tensor x);
+/// all [world, bytes] = each rank's mine [bytes], a multiple of 8 up to kLineBytes.
+void all_gather_lines(Launch where, const Peers& peers, void* all, const void* mine, size_t bytes);
+/// out [rows, ...] = in's first `width` columns of these rows (all of them in order where `rows` is
+/// null), float32.
+void copy_columns(Launch where, float* out, int64_t out_stride, const float* in, int64_t in_stride,
+                  const int32_t* rows, int64_t num_rows, int64_t width);
+
+// -- the ranks
+
+struct Nccl;
+
+/// All ranks enqueue the same calls in the same order.
+class Collectives {
+ public:
+  /// A collective itself. Throws UserError where the GPUs reach each other in no way.
+  Collectives(Launch where, Communicator& ranks);
+  ~Collectives();
+
+  /// x, dense, becomes its sum over the ranks, added in their order or NCCL's.
+  void all_reduce(Tensor x);
+  /// all [world, bytes] = each rank's mine [bytes], a multiple of 8.
+  void all_gather(void* all, const void* mine, size_t bytes);
+  /// Whole rows [num_rows, vocab_size] float32 into `joined`, out of each rank's columns of logits
+  /// [R, n]. `rows`: which of them, in device memory; null: all from the first on. `scratch` holds
+  /// join_scratch() floats.
+  void join_rows(float* joined, Tensor logits, const int32_t* rows, int64_t num_rows,
+                 int64_t vocab_size, float* scratch);
+  int64_t join_scratch(int64_t num_rows, int64_t vocab_size) const;
+
+  /// From another thread, after Communicator::abort().
+  void abort();
+  Communicator& ranks() const { return ranks_; }
+
+ private:
+  void connect_peers();
+  void measure();
+  double time_of(void (*reduce)(Launch, const Peers&, Tensor), Tensor x);
+  double time_of_nccl(Tensor x);
+
+  Launch where_;
+  Communicator& ranks_;
+  std::unique_ptr<Nccl> nccl_;
+  Peers peers_;
+  bool has_peers_ = false;
+  std::array<Buffer, 2> memory_;  // the exchange buffer, the epoch
+  /// Messages up to so many bytes go in lines, then up to so many in slices.
+  size_t most_in_lines_ = 0, most_in_slices_ = 0;
+};
+
+}  // namespace nanovllm::cuda
