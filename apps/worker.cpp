@@ -1,3 +1,4 @@
+#include <csignal>
 #include <memory>
 
 #include "commands.h"
@@ -26,7 +27,10 @@ void add_worker(CLI::App& app, Command& command) {
   sub->add_option("--parent", o->parent, "Descriptor that ends with rank 0")->required();
   add_engine_options(*sub, o->config);
   sub->callback([&command, o] {
-    command = [o] { return run_worker(o->model, o->config, o->rank, o->memory, o->parent); };
+    command = [o] {
+      std::signal(SIGTERM, SIG_DFL);  // an end that rank 0 can name
+      return run_worker(o->model, o->config, o->rank, o->memory, o->parent);
+    };
   });
 }
 

@@ -158,7 +158,7 @@ TEST(Generate, RefusalsAreOneClearLine) {
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--block-size", "20"}, "multiple of 16");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--device", "tpu"}, "tpu");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--device", "cuda"}, "cuda");
-  expect_refused({"generate", kTinyTales, "--prompt", "a", "-tp", "2"}, "tensor_parallel_size");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "-tp", "5"}, "num_attention_heads of 4");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--dtype", "int4"}, "dtype");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--max-model-len", "4096"}, "2048");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--num-gpu-blocks-override", "2",

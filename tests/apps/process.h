@@ -34,6 +34,7 @@ struct Process {
   bool close_stdout_early = false;  ///< the reader goes away at once
   /// Called with what came so far; a result above 0 is a signal to send, once.
   std::function<int(const std::string& out)> signal_when = nullptr;
+  std::function<void(pid_t)> when_started = nullptr;  ///< nothing is read while it runs
 
   Result run(std::vector<std::string> args) const {
     std::array<int, 2> in{}, out{}, err{};
@@ -64,6 +65,7 @@ struct Process {
     }
     ::close(in[1]);
 
+    if (when_started) when_started(pid);
     Result result;
     std::array<pollfd, 2> fds = {pollfd{close_stdout_early ? -1 : out[0], POLLIN, 0},
                                  pollfd{err[0], POLLIN, 0}};

@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <thread>
+
 #include "nanovllm/base/error.h"
+#include "nanovllm/ops/cpu/memory.h"
 
 namespace nanovllm {
 namespace {
@@ -57,6 +61,28 @@ TEST(KvSize, OnAGpuItIsTheShareLessWhatIsTakenAndToCome) {
   EXPECT_EQ(gpu_kv_bytes({.total = 100 * kGiB, .free = 100 * kGiB}, 0.9, 20 * kGiB), 70 * kGiB);
   EXPECT_EQ(gpu_kv_bytes({.total = 100 * kGiB, .free = 60 * kGiB}, 0.9, 20 * kGiB), 30 * kGiB);
   EXPECT_EQ(gpu_kv_bytes({.total = 100 * kGiB, .free = 20 * kGiB}, 0.9, 20 * kGiB), 0u);
+}
+
+// Ranks have unequal memory, and unequal parts of the heads: all take the fewest blocks of any.
+TEST(KvSize, TheSmallestOfTheRanksCounts) {
+  const Buffer memory = cpu::allocate(Communicator::bytes());
+  std::array<KvSize, 3> sizes;
+  {
+    std::vector<std::jthread> threads;
+    for (int r = 0; r < 3; ++r)
+      threads.emplace_back([&, r] {
+        Communicator ranks(memory.get(), {r, 3});
+        ModelConfig part = model();
+        part.num_kv_heads = r == 1 ? 4 : 2;
+        const size_t blocks = r == 2 ? 30 : 40;
+        sizes[static_cast<size_t>(r)] =
+            size_kv_cache({}, part, DType::kBF16, blocks * 64 * kTokenBytes, &ranks);
+      });
+  }
+  for (const KvSize& size : sizes) {
+    EXPECT_EQ(size.num_blocks, 20);
+    EXPECT_EQ(size.max_model_len, 20 * 64);
+  }
 }
 
 TEST(KvSize, MemoryThatOthersTookIsNoNegativeSize) {

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace nanovllm::testing {
+
+/// /proc/PID/stat from the state on: state, parent, ...; empty where there is no such process.
+inline std::vector<std::string> process_stat(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  std::vector<std::string> fields;
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return fields;
+  std::istringstream rest(line.substr(name_end + 1));
+  for (std::string field; rest >> field;) fields.push_back(field);
+  return fields;
+}
+
+inline bool is_running(pid_t pid) {
+  const auto stat = process_stat(pid);
+  return !stat.empty() && stat[0] != "Z" && stat[0] != "X";
+}
+
+inline std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> children;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const auto pid = static_cast<pid_t>(std::stol(name));
+    const auto stat = process_stat(pid);
+    if (stat.size() > 1 && stat[1] == std::to_string(parent) && stat[0] != "Z")
+      children.push_back(pid);
+  }
+  return children;
+}
+
+/// Looks until `condition` holds or `seconds` have passed; whether it holds.
+template <class Condition>
+bool holds_within(double seconds, Condition condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+/// Workers that `parent` has started, once there are `count`.
+inline std::vector<pid_t> wait_for_children(pid_t parent, size_t count) {
+  std::vector<pid_t> children;
+  EXPECT_TRUE(holds_within(10, [&] { return (children = children_of(parent)).size() == count; }))
+      << children.size() << " of " << count << " workers";
+  return children;
+}
+
+/// Nothing outlives its parent; ends what does.
+inline void expect_gone(const std::vector<pid_t>& pids) {
+  for (const pid_t pid : pids) {
+    const bool gone = holds_within(5, [&] { return !is_running(pid); });
+    EXPECT_TRUE(gone) << "process " << pid;
+    if (!gone) kill(pid, SIGKILL);
+  }
+}
+
+}  // namespace nanovllm::testing

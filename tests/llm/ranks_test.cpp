@@ -1,0 +1,182 @@
+// Rank 0 in this process, the library's caller, the others in processes of the nanovllm binary.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <fstream>
+
+#include "goldens.h"
+#include "nanovllm/llm.h"
+#include "tests/children.h"
+#include "tests/model/model_test_util.h"
+
+namespace nanovllm::testing {
+namespace {
+
+EngineConfig config_of(int world) {
+  EngineConfig config;
+  config.device = "cpu";
+  config.dtype = "float32";
+  config.kv_cache_memory_bytes = 64 << 20;
+  config.tensor_parallel_size = world;
+  config.worker_path = NANOVLLM_BINARY;
+  config.step_timeout = 2;
+  return config;
+}
+
+SamplingParams greedy() {
+  SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = 64;
+  return params;
+}
+
+SamplingParams endless() {
+  SamplingParams params;
+  params.max_tokens = 450;
+  params.ignore_eos = true;
+  return params;
+}
+
+void expect_goldens(LLM& llm) {
+  for (const Json& row : goldens("llama"))
+    if (!row.value("tie", false)) {
+      EXPECT_EQ(generate_one(llm, row["prompt_token_ids"], greedy()).token_ids,
+                row["greedy_token_ids"].get<std::vector<int32_t>>());
+    }
+}
+
+const std::string kLlama = model_folder("llama");
+const std::vector<int32_t> kPrompt = {1, 2, 3};
+
+TEST(LibraryRanks, GiveTheReferenceTokensWithAndWithoutAStepAhead) {
+  for (const bool ahead : {true, false}) {
+    EngineConfig config = config_of(2);
+    config.async_scheduling = ahead;
+    LLM llm(kLlama, config);
+    const std::vector<pid_t> workers = wait_for_children(getpid(), 1);
+    expect_goldens(llm);
+    llm.exit();  // joins its workers
+    EXPECT_TRUE(children_of(getpid()).empty());
+    expect_gone(workers);
+  }
+}
+
+TEST(LibraryRanks, TwoEnginesInOneProcess) {
+  LLM first(kLlama, config_of(2)), second(model_folder("qwen2"), config_of(3));
+  expect_goldens(first);
+  EXPECT_EQ(children_of(getpid()).size(), 3u);
+}
+
+// The caller gets an exception, lives on, and may start again.
+TEST(LibraryRanks, DeathAtWorkOrAtRestIsAnException) {
+  for (const bool at_work : {true, false})
+    for (const int signal : {SIGKILL, SIGTERM, SIGSEGV}) {
+      LLM llm(kLlama, config_of(3));
+      const std::vector<pid_t> workers = wait_for_children(getpid(), 2);
+      ASSERT_EQ(workers.size(), 2u);
+      if (at_work) {
+        llm.add_request(kPrompt, endless());
+        for (int i = 0; i < 5; ++i) llm.step();
+      }
+      kill(workers[1], signal);
+      if (!at_work) expect_gone(workers);
+      try {
+        for (int i = 0; i < 100'000; ++i) {
+          if (llm.is_finished()) llm.add_request(kPrompt, endless());
+          llm.step();
+        }
+        ADD_FAILURE() << "no exception";
+      } catch (const EngineDead& e) {
+        EXPECT_NE(std::string(e.what()).find("signal " + std::to_string(signal)), std::string::npos)
+            << e.what();
+      }
+      EXPECT_THROW(llm.step(), EngineDead);
+      EXPECT_THROW(llm.add_request(kPrompt, greedy()), EngineDead);
+      expect_gone(workers);
+    }
+  LLM again(kLlama, config_of(2));
+  expect_goldens(again);
+}
+
+TEST(LibraryRanks, RankThatHangsInACollectiveIsAnException) {
+  LLM llm(kLlama, config_of(2));
+  const std::vector<pid_t> workers = wait_for_children(getpid(), 1);
+  llm.add_request(kPrompt, endless());
+  llm.step();
+  kill(workers.at(0), SIGSTOP);
+  try {
+    while (!llm.is_finished()) llm.step();
+    ADD_FAILURE() << "no exception";
+  } catch (const EngineDead& e) {
+    EXPECT_NE(std::string(e.what()).find("--step-timeout"), std::string::npos) << e.what();
+  }
+  expect_gone(workers);
+}
+
+/// A worker binary that runs `script` with the arguments of a worker.
+std::string worker_script(const TempFolder& folder, const std::string& script) {
+  folder.write("worker.sh", "#!/bin/bash\n" + script + "\n");
+  const std::string path = folder.path("worker.sh");
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  return path;
+}
+
+// A rank that was told of smaller steps than rank 0 cannot run the prompt's.
+TEST(LibraryRanks, ExceptionInOneRankReachesTheCallerWithItsText) {
+  const TempFolder folder;
+  EngineConfig config = config_of(2);
+  config.max_num_batched_tokens = 1111;
+  config.worker_path = worker_script(folder, "exec " NANOVLLM_BINARY " \"${@/#1111/16}\"");
+  LLM llm(kLlama, config);
+  const std::vector<pid_t> workers = wait_for_children(getpid(), 1);
+  try {
+    generate_one(llm, std::vector<int32_t>(30, 5), greedy());
+    ADD_FAILURE() << "no exception";
+  } catch (const EngineDead& e) {
+    EXPECT_NE(std::string(e.what()).find("rank 1: "), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("30"), std::string::npos) << e.what();
+  }
+  expect_gone(workers);
+}
+
+TEST(LibraryRanks, WorkerThatCannotStartIsTheCallersMistake) {
+  const TempFolder folder;
+  EngineConfig config = config_of(2);
+  const auto error = [&] { return user_error([&] { LLM llm(kLlama, config); }); };
+  config.worker_path = "/nowhere/nanovllm";
+  EXPECT_NE(error().find("/nowhere/nanovllm: cannot be started"), std::string::npos);
+  config.worker_path = worker_script(folder, "exit 3");
+  EXPECT_NE(error().find("another build"), std::string::npos);
+  config.worker_path = "";  // this test is no nanovllm, and none is beside it
+  EXPECT_NE(error().find("worker_path"), std::string::npos);
+  EXPECT_TRUE(children_of(getpid()).empty());
+}
+
+TEST(LibraryRanks, RankThatEndsAtTheStartIsAnException) {
+  const TempFolder folder;
+  EngineConfig config = config_of(3);
+  config.worker_path = worker_script(folder, "sleep 0.1; exit 7");
+  EXPECT_THROW(LLM(kLlama, config), EngineDead);
+  EXPECT_TRUE(children_of(getpid()).empty());
+}
+
+/// Processor time of all threads so far, in ticks of 10 ms.
+int64_t ticks_used(pid_t pid) {
+  const auto stat = process_stat(pid);
+  return std::stol(stat.at(11)) + std::stol(stat.at(12));
+}
+
+TEST(LibraryRanks, IdleEngineUsesNoProcessorTime) {
+  LLM llm(kLlama, config_of(3));
+  generate_one(llm, kPrompt, greedy());
+  std::vector<pid_t> processes = wait_for_children(getpid(), 2);
+  processes.push_back(getpid());
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  std::vector<int64_t> before;
+  for (const pid_t pid : processes) before.push_back(ticks_used(pid));
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  for (size_t i = 0; i < processes.size(); ++i) EXPECT_LE(ticks_used(processes[i]) - before[i], 1);
+}
+
+}  // namespace
+}  // namespace nanovllm::testing
