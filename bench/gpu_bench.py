@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Measures whole steps of the published shapes on a GPU, random weights, bfloat16, and prints a table beside the peers'.
-gpu_bench.py [--binary build/release/nanovllm] [--shapes Qwen3-0.6B,Qwen3-8B] [--out FILE.json] [--start]
+gpu_bench.py [--binary build/release/nanovllm] [--shapes Qwen3-0.6B,Qwen3-8B] [--tp N] [--out FILE.json] [--start]
 
 decode N: ms a step of N sequences, 512 tokens in, 257 out against 1. prefill NxL: N prompts of L tokens, one token out.
 bench_256: nano-vLLM's 256 sequences, the second of two runs with other prompts' blocks forgotten. start: seconds from the
@@ -24,7 +24,7 @@ def call(args):
     return done.stdout
 
 
-def start_to_first_token(binary, folder):
+def start_to_first_token(binary, folder, options):
     """The median of three processes that generate one token."""
     checkpoint = "/tmp/" + os.path.basename(folder)
     call([sys.executable, os.path.join(HERE, "make_checkpoint.py"), folder, checkpoint])
@@ -34,8 +34,7 @@ def start_to_first_token(binary, folder):
     times = []
     for _ in range(3):
         begin = time.monotonic()
-        call([binary, "generate", checkpoint, "--device", "cuda", "--prompts-file", prompts, "--max-tokens", "1",
-              "--json"])
+        call([binary, "generate", checkpoint, *options, "--prompts-file", prompts, "--max-tokens", "1", "--json"])
         times.append(time.monotonic() - begin)
     return round(statistics.median(times), 2)
 
@@ -44,15 +43,19 @@ def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("--binary", default=os.path.join(HERE, "../build/release/nanovllm"))
     a.add_argument("--shapes", default="Qwen3-0.6B,Qwen3-8B")
+    a.add_argument("--tp", default="1", help="GPUs that share the model")
     a.add_argument("--out")
     a.add_argument("--start", action="store_true")
+    a.add_argument("--decode", default="1,8,64,256", help="batch sizes")
+    a.add_argument("--prefill", default="16x1024,8x4000")
     o = a.parse_args()
-    gpu = call(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]).strip()
-    result = {"gpu": gpu, "date": datetime.date.today().isoformat(), "shapes": {}}
+    gpu = call(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]).split("\n")[0]
+    result = {"gpu": gpu, "tensor_parallel_size": int(o.tp), "date": datetime.date.today().isoformat(), "shapes": {}}
     print(gpu)
     for shape in o.shapes.split(","):
         folder = os.path.join(HERE, "shapes", shape)
-        common = ["--load-format", "dummy", "--device", "cuda", "--json"]
+        device = ["--device", "cuda", "--tensor-parallel-size", o.tp]
+        common = ["--load-format", "dummy", *device, "--json"]
         row = result["shapes"][shape] = {}
 
         def latency(batch, length, out, iterations):
@@ -64,14 +67,14 @@ def main():
             row[name] = value
             print(f"{shape} {name}: {value}", flush=True)
 
-        for batch in (1, 8, 64, 256):
+        for batch in map(int, o.decode.split(",")):
             note(f"decode_bs{batch}_ms", round(latency(batch, 512, 257, 3)["decode_ms_per_step"], 3))
-        for batch, length in ((16, 1024), (8, 4000)):
+        for batch, length in (map(int, x.split("x")) for x in o.prefill.split(",")):
             note(f"prefill_{batch}x{length}_tok_s", round(latency(batch, length, 1, 5)["prefill_tokens_per_second"]))
         run = json.loads(call([o.binary, "bench", "throughput", folder, "--warmup", *common]))
         note("bench_256_tok_s", round(run["output_tokens_per_second"]))
         if o.start:
-            note("process_start_to_first_token_s", start_to_first_token(o.binary, folder))
+            note("process_start_to_first_token_s", start_to_first_token(o.binary, folder, device))
     if o.out:
         with open(o.out, "w", encoding="utf8") as file:
             json.dump(result, file, indent=1)

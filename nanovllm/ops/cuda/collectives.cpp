@@ -1,6 +1,7 @@
 #include "nanovllm/ops/cuda/collectives.h"
 
 #include <algorithm>
+#include <climits>
 #include <cstdlib>
 #include <thread>
 #include <utility>
@@ -15,16 +16,20 @@ namespace nanovllm::cuda {
 
 namespace {
 
-// What is used of nccl.h, so that a build needs no NCCL. Types and numbers: NCCL's API, 2.14 and
+// What is used of nccl.h, so that a build needs no NCCL. Types and numbers: NCCL's API, 2.17 and
 // later.
 using NcclComm = void*;
 struct NcclId {
   char bytes[128];
 };
+constexpr int kUndefined = INT_MIN;
 struct NcclConfig {
   size_t size = sizeof(NcclConfig);
-  unsigned magic = 0xcafebeef, version = 21400;
-  int blocking = 0;
+  unsigned magic = 0xcafebeef, version = 21700;
+  int blocking = 0, cluster_size = kUndefined, min_blocks = kUndefined;
+  int max_blocks = Collectives::kSumBlocks;
+  const char* net = nullptr;
+  int split_share = kUndefined;
 };
 enum NcclResult : int { kNcclSuccess = 0, kNcclInProgress = 7 };
 
@@ -84,6 +89,10 @@ Collectives::Collectives(Launch where, Communicator& ranks) : where_(where), ran
           kMaxRanks);
   peers_.rank = rank.index;
   peers_.world = rank.world;
+  beside_ = where;
+  cuda_check(cudaStreamCreateWithFlags(&beside_.stream, cudaStreamNonBlocking), "stream");
+  for (cudaEvent_t& event : turns_)
+    cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
   nccl_ = std::make_unique<Nccl>(ranks);
   connect_peers();
   if (has_peers_) measure();
@@ -91,6 +100,8 @@ Collectives::Collectives(Launch where, Communicator& ranks) : where_(where), ran
 
 Collectives::~Collectives() {
   cudaStreamSynchronize(where_.stream);
+  for (cudaEvent_t event : turns_) cudaEventDestroy(event);
+  cudaStreamDestroy(beside_.stream);
   for (int r = 0; r < peers_.world; ++r)
     if (has_peers_ && r != peers_.rank)
       cudaIpcCloseMemHandle(peers_.buffers[static_cast<size_t>(r)]);
@@ -153,16 +164,6 @@ double milliseconds(cudaStream_t stream, Enqueue enqueue) {
 
 }  // namespace
 
-double Collectives::time_of(void (*reduce)(Launch, const Peers&, Tensor), Tensor x) {
-  return milliseconds(where_.stream, [&] { reduce(where_, peers_, x); });
-}
-double Collectives::time_of_nccl(Tensor x) {
-  return milliseconds(where_.stream, [&] {
-    nccl_->wait(nccl_->reduce(x.data, x.data, static_cast<size_t>(x.size()), nccl_type(x.dtype), 0,
-                              nccl_->comm, where_.stream));
-  });
-}
-
 void Collectives::measure() {
   void* p = nullptr;
   cuda_check(cudaMalloc(&p, kSlicedBytes), "measuring");
@@ -171,31 +172,52 @@ void Collectives::measure() {
   const auto message = [&](size_t bytes) {
     return Tensor(p, DType::kBF16, static_cast<int64_t>(bytes / 2));
   };
+  const auto lines = [&](Tensor x) { all_reduce_lines(where_, peers_, x); };
+  const auto slices = [&](Tensor x) { all_reduce_slices(where_, peers_, x); };
+  const auto nccl = [&](Tensor x) { reduce_by_nccl(where_, x); };
+  const auto time = [&](const auto& way, Tensor x) {
+    return milliseconds(where_.stream, [&] { way(x); });
+  };
   // What wins on every rank.
   const auto agreed = [&](bool wins) { return ranks_.smallest(wins ? 1 : 0) == 1; };
   for (size_t bytes = 64 << 10; bytes <= kLineBytes; bytes *= 2) {
     const Tensor x = message(bytes);
-    const double slices = time_of(all_reduce_slices, x);
-    if (!agreed(time_of(all_reduce_lines, x) < slices)) break;
+    const double other = time(slices, x);
+    if (!agreed(time(lines, x) < other)) break;
     most_in_lines_ = bytes;
   }
   most_in_slices_ = most_in_lines_;
   for (size_t bytes = 512 << 10; bytes <= kSlicedBytes; bytes *= 2) {
     const Tensor x = message(bytes);
-    const double nccl = time_of_nccl(x);
-    if (!agreed(time_of(all_reduce_slices, x) < nccl)) break;
+    const double other = time(nccl, x);
+    if (!agreed(time(slices, x) < other)) break;
     most_in_slices_ = bytes;
   }
 }
 
 // -- collectives
 
-void Collectives::all_reduce(Tensor x) {
+void Collectives::reduce(Launch where, Tensor x) {
   const size_t bytes = x.bytes();
-  if (bytes % 16 == 0 && bytes <= most_in_lines_) return all_reduce_lines(where_, peers_, x);
-  if (bytes % 16 == 0 && bytes <= most_in_slices_) return all_reduce_slices(where_, peers_, x);
+  if (bytes % 16 == 0 && bytes <= most_in_lines_) all_reduce_lines(where, peers_, x);
+  else if (bytes % 16 == 0 && bytes <= most_in_slices_) all_reduce_slices(where, peers_, x);
+  else reduce_by_nccl(where, x);
+}
+
+void Collectives::reduce_by_nccl(Launch where, Tensor x) {
   nccl_->wait(nccl_->reduce(x.data, x.data, static_cast<size_t>(x.size()), nccl_type(x.dtype), 0,
-                            nccl_->comm, where_.stream));
+                            nccl_->comm, where.stream));
+}
+
+void Collectives::all_reduce_beside(Tensor x) {
+  cuda_check(cudaEventRecord(turns_[0], where_.stream), "sum beside");
+  cuda_check(cudaStreamWaitEvent(beside_.stream, turns_[0]), "sum beside");
+  reduce_by_nccl(beside_, x);
+}
+
+void Collectives::end_beside() {
+  cuda_check(cudaEventRecord(turns_[1], beside_.stream), "sum beside");
+  cuda_check(cudaStreamWaitEvent(where_.stream, turns_[1]), "sum beside");
 }
 
 void Collectives::all_gather(void* all, const void* mine, size_t bytes) {

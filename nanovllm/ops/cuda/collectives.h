@@ -55,7 +55,12 @@ class Collectives {
   ~Collectives();
 
   /// x, dense, becomes its sum over the ranks, added in their order or NCCL's.
-  void all_reduce(Tensor x);
+  void all_reduce(Tensor x) { reduce(where_, x); }
+  /// The same beside what the stream runs next, on up to kSumBlocks multiprocessors; everything
+  /// behind end_beside() sees the sums.
+  void all_reduce_beside(Tensor x);
+  void end_beside();
+  static constexpr int kSumBlocks = 16;
   /// all [world, bytes] = each rank's mine [bytes], a multiple of 8.
   void all_gather(void* all, const void* mine, size_t bytes);
   /// Whole rows [num_rows, vocab_size] float32 into `joined`, out of each rank's columns of logits
@@ -70,17 +75,19 @@ class Collectives {
   Communicator& ranks() const { return ranks_; }
 
  private:
+  void reduce(Launch where, Tensor x);
   void connect_peers();
   void measure();
-  double time_of(void (*reduce)(Launch, const Peers&, Tensor), Tensor x);
-  double time_of_nccl(Tensor x);
+  void reduce_by_nccl(Launch where, Tensor x);
 
   Launch where_;
   Communicator& ranks_;
   std::unique_ptr<Nccl> nccl_;
   Peers peers_;
   bool has_peers_ = false;
-  std::array<Buffer, 2> memory_;  // the exchange buffer, the epoch
+  Launch beside_;
+  std::array<cudaEvent_t, 2> turns_ = {};  // the stream's, what runs beside it
+  std::array<Buffer, 2> memory_;           // the exchange buffer, the epoch
   /// Messages up to so many bytes go in lines, then up to so many in slices.
   size_t most_in_lines_ = 0, most_in_slices_ = 0;
 };
