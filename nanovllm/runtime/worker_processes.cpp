@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -212,9 +213,11 @@ void end_with_parent(FileDescriptor socket, int memory) {
     next = std::max(next, fd + 1);
   }
   ::close_range(next, ~0U, 0);
-  std::thread([socket = std::move(socket)] {
-    char byte;
-    while (::read(socket.get(), &byte, 1) < 0 && errno == EINTR) {
+  // A copy of rank 0's end may live on in a process that it forked: its own end counts as well.
+  FileDescriptor parent(static_cast<int>(syscall(SYS_pidfd_open, getppid(), 0)));
+  std::thread([socket = std::move(socket), parent = std::move(parent)] {
+    std::array<pollfd, 2> ends = {pollfd{socket.get(), POLLIN, 0}, {parent.get(), POLLIN, 0}};
+    while (::poll(ends.data(), ends.size(), -1) < 0 && errno == EINTR) {
     }
     ::_exit(1);
   }).detach();
