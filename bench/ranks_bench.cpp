@@ -1,5 +1,6 @@
 // What several ranks cost on the CPU: the hand-over of a step (from the call until every other rank
-// holds its own copy and rank 0 has seen that) and the all-reduce, each rank a process.
+// holds its own copy and rank 0 has seen that) and the all-reduce. Each rank is a process on a
+// processor of its own, as on a socket of its own.
 //   ranks_bench [ranks, 2] [bytes of a step, 29000] [steps, 5000]
 #include <algorithm>
 #include <chrono>
@@ -10,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "nanovllm/base/machine.h"
 #include "nanovllm/runtime/worker_processes.h"
 
 namespace {
@@ -27,6 +29,13 @@ double micros_since(Clock::time_point start) {
 double part(std::vector<double>& values, double share) {
   std::ranges::sort(values);
   return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
+}
+
+void keep_to_processor(int rank) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<size_t>(rank % num_usable_cpus()), &set);
+  ::sched_setaffinity(0, sizeof set, &set);
 }
 
 /// Every rank alike; rank 0 prints.
@@ -47,6 +56,7 @@ void sum_all(Communicator& ranks) {
 int work(int rank, int world, int memory_fd, int parent_fd) {
   end_with_parent(FileDescriptor(parent_fd), memory_fd);
   RankMemory memory(FileDescriptor(memory_fd), {rank, world});
+  keep_to_processor(rank);
   sum_all(memory.ranks());
   while (memory.channel().receive(-1) == StepChannel::Received::kStep) memory.channel().done();
   return 0;
@@ -62,6 +72,7 @@ int main(int argc, char** argv) {
   const int64_t num_steps = argc > 3 ? std::atoll(argv[3]) : 5000;
   WorkerProcesses workers(std::filesystem::read_symlink("/proc/self/exe").string(),
                           {"worker", std::to_string(world)}, world, /*step_timeout=*/60);
+  keep_to_processor(0);
   sum_all(workers.ranks());
   workers.set_ready();
   StepArrays arrays;
@@ -78,7 +89,7 @@ int main(int argc, char** argv) {
       const auto start = Clock::now();
       workers.channel().send(step);
       sent.push_back(micros_since(start));
-      while (workers.channel().is_busy()) std::this_thread::yield();
+      while (workers.channel().is_busy()) __builtin_ia32_pause();
       held.push_back(micros_since(start));
     }
     std::printf(
