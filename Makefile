@@ -35,7 +35,7 @@ deps:
 bench: release  ## nano-vLLM's benchmark on the demo model, then each part alone
 	build/release/nanovllm bench throughput $(MODEL) --warmup
 	[ $(CUDA) = 0 ] || [ ! -e /proc/driver/nvidia/version ] || build/release/bench/cuda_bench
-	set -e; for part in engine gemm attention sampler; do build/release/bench/$${part}_bench; done
+	set -e; for part in engine ranks gemm attention sampler; do build/release/bench/$${part}_bench; done
 	build/release/bench/tokenizer_bench $(MODEL) LICENSE
 
 asan tsan: deps  ## the test suite under address and undefined-behaviour sanitizers; under the thread sanitizer

@@ -1,11 +1,10 @@
 #include "nanovllm/base/machine.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <charconv>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -79,5 +78,26 @@ int num_usable_cpus() {
   }
   return static_cast<int>(cpus);
 }
+
+cpu_set_t cpus_of_socket(const cpu_set_t& allowed, int index, const std::string& folder) {
+  std::map<size_t, cpu_set_t> sockets;
+  for (size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed)) continue;
+    const size_t socket =
+        read_number(folder + "/cpu" + std::to_string(cpu) + "/topology/physical_package_id");
+    CPU_SET(cpu, &sockets[socket]);
+  }
+  if (sockets.empty()) return allowed;
+  return std::next(sockets.begin(), index % std::ssize(sockets))->second;
+}
+
+SocketBinding::SocketBinding(int index) {
+  CPU_ZERO(&before_);
+  if (::sched_getaffinity(0, sizeof before_, &before_) != 0) return;
+  const cpu_set_t socket = cpus_of_socket(before_, index);
+  ::sched_setaffinity(0, sizeof socket, &socket);
+}
+
+SocketBinding::~SocketBinding() { ::sched_setaffinity(0, sizeof before_, &before_); }
 
 }  // namespace nanovllm

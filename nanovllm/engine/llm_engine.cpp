@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/machine.h"
 #include "nanovllm/engine/ranks.h"
 #include "nanovllm/engine/setup.h"
 #include "nanovllm/runtime/device_executor.h"
@@ -56,6 +57,8 @@ LLMEngine::Parts LLMEngine::load(const std::string& model, const EngineConfig& g
     if (const auto eos = parts.tokenizer->eos_token_id(); limits.eos_token_ids.empty() && eos)
       limits.eos_token_ids.push_back(*eos);
   }
+  std::optional<SocketBinding> socket;  // of rank 0's memory and thread
+  if (workers && config.device == "cpu") socket.emplace(0);
   auto runner = std::make_unique<ModelRunner>(model, config, setup.model, setup.kv,
                                               std::move(backend), ranks ? ranks->rank() : Rank{});
   if (config.device == "cuda") parts.executor = std::make_unique<DeviceExecutor>(std::move(runner));

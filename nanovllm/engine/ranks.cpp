@@ -3,11 +3,13 @@
 #include <dlfcn.h>
 
 #include <filesystem>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/logging.h"
+#include "nanovllm/base/machine.h"
 #include "nanovllm/engine/setup.h"
 #include "nanovllm/model/shard.h"
 #include "nanovllm/runtime/model_runner.h"
@@ -78,6 +80,8 @@ int run_worker(const std::string& model, EngineConfig config, int rank, int memo
   Communicator& ranks = memory.ranks();
   try {
     std::unique_ptr<Backend> backend = make_backend(config, rank);
+    std::optional<SocketBinding> socket;
+    if (config.device == "cpu") socket.emplace(rank);
     const EngineSetup setup = resolve_setup(model, config, *backend, &ranks);
     ModelRunner runner(model, setup.config, setup.model, setup.kv, std::move(backend),
                        ranks.rank());

@@ -32,6 +32,7 @@ std::unique_ptr<Backend> make_backend(EngineConfig& config, int rank) {
       config.device = "cuda";
       return backend;
     } catch (const UserError& error) {
+      require(which.world == 1, "{}; with --device cpu the CPU computes", error.what());
       log().warn("the CPU computes: {}", error.what());
     }
   }

@@ -39,6 +39,9 @@ class Communicator {
   Communicator(void* memory, Rank rank);
 
   Rank rank() const { return rank_; }
+  /// How often a rank looks for another one before it sleeps: for about as long as it takes to be
+  /// woken. Not at all where there are more ranks than processors: the other one needs this one's.
+  int looks_before_sleep() const { return looks_before_sleep_; }
 
   // -- collectives
   void barrier();
@@ -80,6 +83,7 @@ class Communicator {
 
   Shared& shared_;
   Rank rank_;
+  int looks_before_sleep_;
   uint64_t num_windows_ = 0;  // used so far
 };
 

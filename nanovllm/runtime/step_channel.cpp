@@ -12,8 +12,6 @@ namespace nanovllm {
 namespace {
 
 constexpr uint64_t kVersion = 1;
-// A rank looks this often for the next step, some 20 us, before it sleeps.
-constexpr int kLooksBeforeSleep = 1000;
 
 }  // namespace
 
@@ -61,7 +59,8 @@ void StepChannel::stop() {
 bool StepChannel::wait_for_slot(int milliseconds) {
   const uint32_t read = shared_.num_slots_read[static_cast<size_t>(ranks_.rank().index)].value;
   const std::atomic<uint32_t>& sent = shared_.num_slots_sent.value;
-  for (int looks = 0; sent == read && looks < kLooksBeforeSleep; ++looks) __builtin_ia32_pause();
+  for (int looks = 0; sent == read && looks < ranks_.looks_before_sleep(); ++looks)
+    __builtin_ia32_pause();
   while (sent == read) {
     futex_wait(sent, read, milliseconds < 0 ? INT_MAX : milliseconds);
     if (milliseconds >= 0) break;

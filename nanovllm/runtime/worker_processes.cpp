@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -205,15 +206,18 @@ void WorkerProcesses::report_end(size_t i, int status) {
 }
 
 void end_with_parent(FileDescriptor socket, int memory) {
-  const auto [low, high] =
-      std::minmax({static_cast<unsigned>(socket.get()), static_cast<unsigned>(memory)});
-  constexpr unsigned kFirst = 3;
-  if (low > kFirst) ::close_range(kFirst, low - 1, 0);
-  if (high > low + 1) ::close_range(low + 1, high - 1, 0);
-  ::close_range(high + 1, ~0U, 0);
-  std::thread([socket = std::move(socket)] {
-    char byte;
-    while (::read(socket.get(), &byte, 1) < 0 && errno == EINTR) {
+  unsigned next = 3;
+  for (const int kept : {std::min(socket.get(), memory), std::max(socket.get(), memory)}) {
+    const auto fd = static_cast<unsigned>(kept);
+    if (fd > next) ::close_range(next, fd - 1, 0);
+    next = std::max(next, fd + 1);
+  }
+  ::close_range(next, ~0U, 0);
+  // A copy of rank 0's end may live on in a process that it forked: its own end counts as well.
+  FileDescriptor parent(static_cast<int>(syscall(SYS_pidfd_open, getppid(), 0)));
+  std::thread([socket = std::move(socket), parent = std::move(parent)] {
+    std::array<pollfd, 2> ends = {pollfd{socket.get(), POLLIN, 0}, {parent.get(), POLLIN, 0}};
+    while (::poll(ends.data(), ends.size(), -1) < 0 && errno == EINTR) {
     }
     ::_exit(1);
   }).detach();

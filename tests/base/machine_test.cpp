@@ -4,6 +4,9 @@
 #include <sched.h>
 #include <sys/sysinfo.h>
 
+#include <filesystem>
+#include <fstream>
+
 namespace nanovllm {
 namespace {
 
@@ -29,6 +32,41 @@ TEST(Machine, UsableCpusAreAtMostThoseThatTheProcessMayRunOn) {
   EXPECT_EQ(num_usable_cpus(), 1);
   ASSERT_EQ(::sched_setaffinity(0, sizeof all, &all), 0);
   EXPECT_EQ(num_usable_cpus(), usable);
+}
+
+std::vector<int> listed(const cpu_set_t& set) {
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  return cpus;
+}
+
+// As two sockets with two cores of two threads each are numbered: cores first, then their twins.
+TEST(Machine, CpusOfASocketAreTogetherHoweverTheyAreNumbered) {
+  const std::filesystem::path folder = ::testing::TempDir() + "machine_test_cpus";
+  const int socket_of[8] = {0, 0, 1, 1, 0, 0, 1, 1};
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  for (int cpu = 0; cpu < 8; ++cpu) {
+    const auto topology = folder / ("cpu" + std::to_string(cpu)) / "topology";
+    std::filesystem::create_directories(topology);
+    std::ofstream(topology / "physical_package_id") << socket_of[cpu] << "\n";
+    if (cpu != 5) CPU_SET(cpu, &allowed);
+  }
+  const auto cpus = [&](int index) { return listed(cpus_of_socket(allowed, index, folder)); };
+  EXPECT_EQ(cpus(0), (std::vector<int>{0, 1, 4}));
+  EXPECT_EQ(cpus(1), (std::vector<int>{2, 3, 6, 7}));
+  EXPECT_EQ(cpus(2), cpus(0));
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(cpus(1), listed(allowed));  // nothing is known: one socket
+}
+
+TEST(Machine, SocketBindingEndsWithItsScope) {
+  cpu_set_t before, after;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
+  { const SocketBinding binding(0); }
+  ASSERT_EQ(::sched_getaffinity(0, sizeof after, &after), 0);
+  EXPECT_TRUE(CPU_EQUAL(&before, &after));
 }
 
 }  // namespace

@@ -105,6 +105,7 @@ Batch CpuBackend::begin_step(HostBatch& host, const SlotTables& slots, const KvC
 }
 
 WeightPtr CpuBackend::pack(std::span<const Tensor> parts, DType dtype, unsigned use) {
+  if (ranks_ != nullptr) ++ranks_->progress();
   return gemm_.pack(parts, dtype, use);
 }
 
