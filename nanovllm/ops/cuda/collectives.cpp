@@ -1,7 +1,9 @@
 #include "nanovllm/ops/cuda/collectives.h"
 
 #include <algorithm>
-#include <climits>
+#include <array>
+#include <bit>
+#include <cmath>
 #include <cstdlib>
 #include <thread>
 #include <utility>
@@ -16,20 +18,16 @@ namespace nanovllm::cuda {
 
 namespace {
 
-// What is used of nccl.h, so that a build needs no NCCL. Types and numbers: NCCL's API, 2.17 and
+// What is used of nccl.h, so that a build needs no NCCL. Types and numbers: NCCL's API, 2.14 and
 // later.
 using NcclComm = void*;
 struct NcclId {
   char bytes[128];
 };
-constexpr int kUndefined = INT_MIN;
 struct NcclConfig {
   size_t size = sizeof(NcclConfig);
-  unsigned magic = 0xcafebeef, version = 21700;
-  int blocking = 0, cluster_size = kUndefined, min_blocks = kUndefined;
-  int max_blocks = Collectives::kSumBlocks;
-  const char* net = nullptr;
-  int split_share = kUndefined;
+  unsigned magic = 0xcafebeef, version = 21400;
+  int blocking = 0;
 };
 enum NcclResult : int { kNcclSuccess = 0, kNcclInProgress = 7 };
 
@@ -89,10 +87,6 @@ Collectives::Collectives(Launch where, Communicator& ranks) : where_(where), ran
           kMaxRanks);
   peers_.rank = rank.index;
   peers_.world = rank.world;
-  beside_ = where;
-  cuda_check(cudaStreamCreateWithFlags(&beside_.stream, cudaStreamNonBlocking), "stream");
-  for (cudaEvent_t& event : turns_)
-    cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
   nccl_ = std::make_unique<Nccl>(ranks);
   connect_peers();
   if (has_peers_) measure();
@@ -100,8 +94,6 @@ Collectives::Collectives(Launch where, Communicator& ranks) : where_(where), ran
 
 Collectives::~Collectives() {
   cudaStreamSynchronize(where_.stream);
-  for (cudaEvent_t event : turns_) cudaEventDestroy(event);
-  cudaStreamDestroy(beside_.stream);
   for (int r = 0; r < peers_.world; ++r)
     if (has_peers_ && r != peers_.rank)
       cudaIpcCloseMemHandle(peers_.buffers[static_cast<size_t>(r)]);
@@ -131,8 +123,13 @@ void Collectives::connect_peers() {
   ok = ok && cudaIpcGetMemHandle(&mine, memory_[0].get()) == cudaSuccess;
   std::vector<cudaIpcMemHandle_t> handles(static_cast<size_t>(peers_.world));
   ranks_.all_gather(&mine, sizeof mine, handles.data());
+  int is_nvlink = 1;
   for (size_t r = 0; ok && r < handles.size(); ++r) {
     if (r == own) continue;
+    int atomics = 0;
+    cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, peers_.rank,
+                              static_cast<int>(r));
+    is_nvlink &= atomics;
     void* p = nullptr;
     ok = cudaIpcOpenMemHandle(&p, handles[r], cudaIpcMemLazyEnablePeerAccess) == cudaSuccess;
     peers_.buffers[r] = static_cast<char*>(p);
@@ -140,88 +137,77 @@ void Collectives::connect_peers() {
   cudaGetLastError();
   // Every rank or none: the others' kernels would wait. Whoever is here has zeroed its buffer.
   has_peers_ = ranks_.smallest(ok ? 1 : 0) == 1;
+  has_lines_ = has_peers_ && ranks_.smallest(is_nvlink) == 1;
 }
 
-// -- measuring
+// -- sums
 
-namespace {
-
-template <class Enqueue>
-double milliseconds(cudaStream_t stream, Enqueue enqueue) {
-  constexpr int kRuns = 10;
-  cudaEvent_t events[2] = {};
-  for (cudaEvent_t& event : events) cuda_check(cudaEventCreate(&event), "event");
-  enqueue();
-  cuda_check(cudaEventRecord(events[0], stream), "event");
-  for (int i = 0; i < kRuns; ++i) enqueue();
-  cuda_check(cudaEventRecord(events[1], stream), "event");
-  cuda_check(cudaEventSynchronize(events[1]), "measuring a sum over ranks");
-  float time = 0;
-  cuda_check(cudaEventElapsedTime(&time, events[0], events[1]), "event");
-  for (cudaEvent_t event : events) cudaEventDestroy(event);
-  return time / kRuns;
+bool Collectives::serves(Way way, size_t bytes) const {
+  if (way == Way::kNccl) return true;
+  if (bytes % 16 != 0 || !has_peers_) return false;
+  if (way == Way::kLines) return has_lines_ && bytes <= kLineBytes;
+  return bytes <= kSlicedBytes / (way == Way::kWhole ? static_cast<size_t>(peers_.world) : 1);
 }
 
-}  // namespace
+void Collectives::reduce(Way way, Tensor x) {
+  if (way == Way::kLines) return all_reduce_lines(where_, peers_, x);
+  if (way == Way::kWhole) return all_reduce_whole(where_, peers_, x);
+  if (way == Way::kSlices) return all_reduce_slices(where_, peers_, x);
+  nccl_->wait(nccl_->reduce(x.data, x.data, static_cast<size_t>(x.size()), nccl_type(x.dtype), 0,
+                            nccl_->comm, where_.stream));
+}
+
+void Collectives::all_reduce(Tensor x) {
+  const Way way = ways_[static_cast<size_t>(std::bit_width(x.bytes()))];
+  reduce(serves(way, x.bytes()) ? way : Way::kNccl, x);
+}
 
 void Collectives::measure() {
+  constexpr int kRounds = 3, kRuns = 10;
+  constexpr std::array kWays = {Way::kNccl, Way::kLines, Way::kWhole, Way::kSlices};
+  constexpr size_t kLeast = size_t{16} << 10;
   void* p = nullptr;
   cuda_check(cudaMalloc(&p, kSlicedBytes), "measuring");
   const Buffer memory(p, [](void* x) { cudaFree(x); });
   cuda_check(cudaMemsetAsync(p, 0, kSlicedBytes, where_.stream), "measuring");
-  const auto message = [&](size_t bytes) {
-    return Tensor(p, DType::kBF16, static_cast<int64_t>(bytes / 2));
+  cudaEvent_t events[2] = {};
+  for (cudaEvent_t& event : events) cuda_check(cudaEventCreate(&event), "event");
+  // The least of some rounds, in milliseconds.
+  const auto time_of = [&](Way way, Tensor x) {
+    float least = INFINITY;
+    for (int round = 0; round < kRounds; ++round) {
+      reduce(way, x);
+      cuda_check(cudaEventRecord(events[0], where_.stream), "event");
+      for (int i = 0; i < kRuns; ++i) reduce(way, x);
+      cuda_check(cudaEventRecord(events[1], where_.stream), "event");
+      cuda_check(cudaEventSynchronize(events[1]), "measuring a sum over ranks");
+      float time = 0;
+      cuda_check(cudaEventElapsedTime(&time, events[0], events[1]), "event");
+      least = std::min(least, time / kRuns);
+    }
+    return least;
   };
-  const auto lines = [&](Tensor x) { all_reduce_lines(where_, peers_, x); };
-  const auto slices = [&](Tensor x) { all_reduce_slices(where_, peers_, x); };
-  const auto nccl = [&](Tensor x) { reduce_by_nccl(where_, x); };
-  const auto time = [&](const auto& way, Tensor x) {
-    return milliseconds(where_.stream, [&] { way(x); });
-  };
-  // What wins on every rank.
-  const auto agreed = [&](bool wins) { return ranks_.smallest(wins ? 1 : 0) == 1; };
-  for (size_t bytes = 64 << 10; bytes <= kLineBytes; bytes *= 2) {
-    const Tensor x = message(bytes);
-    const double other = time(slices, x);
-    if (!agreed(time(lines, x) < other)) break;
-    most_in_lines_ = bytes;
+  for (size_t bytes = kLeast; bytes <= kSlicedBytes; bytes *= 2) {
+    const Tensor x(p, DType::kBF16, static_cast<int64_t>(bytes / 2));
+    std::array<float, kWays.size()> mine{};
+    for (size_t i = 0; i < kWays.size(); ++i)
+      mine[i] = serves(kWays[i], bytes) ? time_of(kWays[i], x) : INFINITY;
+    // The same choice on every rank: what takes least where it takes longest.
+    std::vector<std::array<float, kWays.size()>> all(static_cast<size_t>(peers_.world));
+    ranks_.all_gather(mine.data(), sizeof mine, all.data());
+    for (const auto& times : all)
+      for (size_t i = 0; i < times.size(); ++i) mine[i] = std::max(mine[i], times[i]);
+    ways_[static_cast<size_t>(std::bit_width(bytes))] =
+        kWays[static_cast<size_t>(std::ranges::min_element(mine) - mine.begin())];
   }
-  most_in_slices_ = most_in_lines_;
-  for (size_t bytes = 512 << 10; bytes <= kSlicedBytes; bytes *= 2) {
-    const Tensor x = message(bytes);
-    const double other = time(nccl, x);
-    if (!agreed(time(slices, x) < other)) break;
-    most_in_slices_ = bytes;
-  }
-}
-
-// -- collectives
-
-void Collectives::reduce(Launch where, Tensor x) {
-  const size_t bytes = x.bytes();
-  if (bytes % 16 == 0 && bytes <= most_in_lines_) all_reduce_lines(where, peers_, x);
-  else if (bytes % 16 == 0 && bytes <= most_in_slices_) all_reduce_slices(where, peers_, x);
-  else reduce_by_nccl(where, x);
-}
-
-void Collectives::reduce_by_nccl(Launch where, Tensor x) {
-  nccl_->wait(nccl_->reduce(x.data, x.data, static_cast<size_t>(x.size()), nccl_type(x.dtype), 0,
-                            nccl_->comm, where.stream));
-}
-
-void Collectives::all_reduce_beside(Tensor x) {
-  cuda_check(cudaEventRecord(turns_[0], where_.stream), "sum beside");
-  cuda_check(cudaStreamWaitEvent(beside_.stream, turns_[0]), "sum beside");
-  reduce_by_nccl(beside_, x);
-}
-
-void Collectives::end_beside() {
-  cuda_check(cudaEventRecord(turns_[1], beside_.stream), "sum beside");
-  cuda_check(cudaStreamWaitEvent(where_.stream, turns_[1]), "sum beside");
+  // A shorter message goes as the shortest one measured.
+  std::fill(ways_.begin(), ways_.begin() + std::bit_width(kLeast),
+            ways_[static_cast<size_t>(std::bit_width(kLeast))]);
+  for (cudaEvent_t event : events) cudaEventDestroy(event);
 }
 
 void Collectives::all_gather(void* all, const void* mine, size_t bytes) {
-  if (has_peers_ && bytes <= kLineBytes) return all_gather_lines(where_, peers_, all, mine, bytes);
+  if (has_lines_ && bytes <= kLineBytes) return all_gather_lines(where_, peers_, all, mine, bytes);
   nccl_->wait(nccl_->gather(mine, all, bytes, 0, nccl_->comm, where_.stream));
 }
 

@@ -1,12 +1,14 @@
 #include "nanovllm/ops/cuda/collectives.h"
 
+#include <algorithm>
+
 #include "nanovllm/ops/cuda/device.cuh"
 
-// Exchanges through memory of other GPUs. In lines: 8 bytes of data travel as two pairs of data and
-// epoch, each written at once, so that whoever polls the last word of a pair has its first; no
-// fence is needed. In slices: plain writes, a fence, and a flag for each block, which meets the
-// same block of the other ranks. Sums are added in the order of the ranks. Source of the lines: the
-// LL protocol of NCCL, as Hu et al. describe it in "Demystifying NCCL", 2025.
+// Exchanges through memory of other GPUs. In lines: 128 bytes that a warp writes at once, the last
+// 16 of them a mark, so that whoever sees the mark has the rest; NVLink keeps such a write whole,
+// and no fence is needed. In slices: plain writes, a fence, and a flag for each block, which meets
+// the same block of the other ranks. Sums are added in the order of the ranks. Source of the lines:
+// the LL128 protocol of NCCL, as Hu et al. describe it in "Demystifying NCCL", 2025.
 namespace nanovllm::cuda {
 namespace {
 
@@ -17,14 +19,17 @@ constexpr size_t kFlagBytes = size_t{2} * kSlicedBlocks * kMaxRanks * sizeof(uin
 __host__ __device__ constexpr size_t slice_bytes(int world) {
   return (kSlicedBytes / world + 15) / 16 * 16;
 }
-/// Lines of rank `from` in a buffer, twice as long as their data.
+/// A line: seven units of 16 bytes and the mark.
+constexpr int kUnitsPerLine = 7;
+constexpr size_t kLinesBytes = (kLineBytes / 16 / kUnitsPerLine + 4) / 4 * 512;  // whole warps'
+/// Lines of rank `from` in a buffer.
 __device__ uint4* lines_of(const Peers& peers, int buffer, uint32_t epoch, int from) {
   return reinterpret_cast<uint4*>(peers.buffers[buffer] + kFlagBytes +
-                                  2 * kLineBytes * (epoch % 2 * peers.world + from));
+                                  kLinesBytes * (epoch % 2 * peers.world + from));
 }
 /// Slices that rank `from` wrote: `hop` 0, to be summed; 1, sums.
 __device__ uint4* slice_of(const Peers& peers, int buffer, uint32_t epoch, int hop, int from) {
-  const size_t lines = size_t{4} * kLineBytes * peers.world;
+  const size_t lines = 2 * kLinesBytes * peers.world;
   return reinterpret_cast<uint4*>(peers.buffers[buffer] + kFlagBytes + lines +
                                   slice_bytes(peers.world) *
                                       ((epoch % 2 * 2 + hop) * peers.world + from));
@@ -36,11 +41,9 @@ __device__ uint32_t* flag_of(const Peers& peers, int buffer, int hop, int from) 
 
 // -- waiting
 
-/// Polls until done() or the engine is dead.
-template <class Done>
-__device__ void poll(const Peers& peers, Done done) {
-  for (uint32_t looks = 1; !done(); ++looks)
-    if (looks % 1024 == 0 && *static_cast<const volatile uint32_t*>(peers.aborted) != 0) return;
+/// Looked at now and then by whoever waits: it lies in the host's memory.
+__device__ bool is_dead(const Peers& peers) {
+  return *static_cast<const volatile uint32_t*>(peers.aborted) != 0;
 }
 __device__ uint32_t current_epoch(const Peers& peers) {
   return *static_cast<volatile uint32_t*>(peers.epoch) + 1;
@@ -53,21 +56,38 @@ __device__ void end_epoch(const Peers& peers, uint32_t epoch) {
   peers.epoch[0] = epoch;
 }
 
-__device__ void write_line(uint4* to, uint2 data, uint32_t epoch) {
-  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(to), "r"(data.x),
-               "r"(epoch), "r"(data.y)
+/// Each lane of a warp writes its unit, every eighth the mark, which is `epoch`.
+__device__ void write_lines(uint4* to, uint4 unit, uint32_t epoch) {
+  if (threadIdx.x % 8 == kUnitsPerLine) unit = make_uint4(epoch, epoch, epoch, epoch);
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(unit.x),
+               "r"(unit.y), "r"(unit.z), "r"(unit.w)
                : "memory");
 }
-__device__ uint2 read_line(const Peers& peers, const uint4* from, uint32_t epoch) {
-  uint4 line;
-  poll(peers, [&] {
+__device__ uint4 read_lines(const Peers& peers, const uint4* from, uint32_t epoch) {
+  uint4 unit;
+  for (uint32_t looks = 1;; ++looks) {
     asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(line.x), "=r"(line.y), "=r"(line.z), "=r"(line.w)
+                 : "=r"(unit.x), "=r"(unit.y), "=r"(unit.z), "=r"(unit.w)
                  : "l"(from)
                  : "memory");
-    return line.y == epoch && line.w == epoch;
-  });
-  return make_uint2(line.x, line.z);
+    if (__all_sync(0xffffffff, threadIdx.x % 8 != kUnitsPerLine || unit.x == epoch)) break;
+    if (looks % 1024 == 0 && __any_sync(0xffffffff, is_dead(peers))) break;
+  }
+  return unit;
+}
+/// Calls body(unit, line_unit) for each of the thread's 16 bytes: their place in the message (a
+/// mark's is `count`, as is that of what only fills a line), and in the lines.
+template <class Body>
+__device__ void for_lines(int count, Body body) {
+  const int num_units = (count + kUnitsPerLine - 1) / kUnitsPerLine * 8;
+  const int step = static_cast<int>(gridDim.x * blockDim.x);
+  // Whole warps take part, as others may wait for their lines.
+  for (int base = static_cast<int>(blockIdx.x * blockDim.x) & ~31; base < num_units; base += step) {
+    const int at = base + static_cast<int>(threadIdx.x);
+    if ((at & ~31) >= num_units) return;
+    const int unit = at / 8 * kUnitsPerLine + at % 8;
+    body(at % 8 == kUnitsPerLine || unit > count ? count : unit, at);
+  }
 }
 /// All blocks of this number, one a rank, have written what came before.
 __device__ void meet(const Peers& peers, int hop, uint32_t epoch) {
@@ -79,11 +99,12 @@ __device__ void meet(const Peers& peers, int hop, uint32_t epoch) {
                  "r"(epoch)
                  : "memory");
     const uint32_t* const mine = flag_of(peers, peers.rank, hop, r);
-    poll(peers, [&] {
+    for (uint32_t looks = 1;; ++looks) {
       uint32_t flag;
       asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(flag) : "l"(mine) : "memory");
-      return static_cast<int32_t>(flag - epoch) >= 0;
-    });
+      if (static_cast<int32_t>(flag - epoch) >= 0) break;
+      if (looks % 1024 == 0 && is_dead(peers)) break;
+    }
   }
   __syncthreads();
 }
@@ -118,36 +139,66 @@ __device__ Unit sum_of_ranks(int world, UnitOf unit_of) {
 
 template <class T>
 __global__ void __launch_bounds__(kLineThreads)
-    all_reduce_lines_kernel(const Peers peers, uint2* x, int count) {
+    all_reduce_lines_kernel(const Peers peers, uint4* x, int count) {
   begin_kernel();
   const uint32_t epoch = current_epoch(peers);
-  const int i = blockIdx.x * kLineThreads + threadIdx.x;
-  if (i < count) {
-    const uint2 mine = x[i];
+  for_lines(count, [&](int unit, int at) {
+    const uint4 mine = unit < count ? x[unit] : uint4{};
     for (int r = 0; r < peers.world; ++r)
-      if (r != peers.rank) write_line(lines_of(peers, r, epoch, peers.rank) + i, mine, epoch);
-    x[i] = sum_of_ranks<T, uint2>(peers.world, [&](int r) {
-      return r == peers.rank ? mine
-                             : read_line(peers, lines_of(peers, peers.rank, epoch, r) + i, epoch);
+      if (r != peers.rank) write_lines(lines_of(peers, r, epoch, peers.rank) + at, mine, epoch);
+  });
+  for_lines(count, [&](int unit, int at) {
+    const uint4 mine = unit < count ? x[unit] : uint4{};
+    const uint4 sum = sum_of_ranks<T, uint4>(peers.world, [&](int r) {
+      if (r == peers.rank) return mine;
+      return read_lines(peers, lines_of(peers, peers.rank, epoch, r) + at, epoch);
     });
-  }
+    if (unit < count) x[unit] = sum;
+  });
   end_epoch(peers, epoch);
 }
 
 __global__ void __launch_bounds__(kLineThreads)
-    all_gather_lines_kernel(const Peers peers, uint2* all, const uint2* mine, int count) {
+    all_gather_lines_kernel(const Peers peers, uint4* all, const uint4* mine, int count) {
   begin_kernel();
   const uint32_t epoch = current_epoch(peers);
-  const int i = blockIdx.x * kLineThreads + threadIdx.x;
-  if (i < count) {
-    const uint2 unit = mine[i];
+  for_lines(count, [&](int unit, int at) {
+    const uint4 own = unit < count ? mine[unit] : uint4{};
     for (int r = 0; r < peers.world; ++r)
-      if (r != peers.rank) write_line(lines_of(peers, r, epoch, peers.rank) + i, unit, epoch);
+      if (r != peers.rank) write_lines(lines_of(peers, r, epoch, peers.rank) + at, own, epoch);
+  });
+  for (int r = 0; r < peers.world; ++r)
+    for_lines(count, [&](int unit, int at) {
+      uint4 part = {};
+      if (r != peers.rank)
+        part = read_lines(peers, lines_of(peers, peers.rank, epoch, r) + at, epoch);
+      else if (unit < count) part = mine[unit];
+      if (unit < count) all[int64_t{r} * count + unit] = part;
+    });
+  end_epoch(peers, epoch);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kSliceThreads)
+    all_reduce_whole_kernel(const Peers peers, uint4* x, int count) {
+  begin_kernel();
+  const uint32_t epoch = current_epoch(peers);
+  const auto for_units = [&](auto body) {
+    for (int i = blockIdx.x * kSliceThreads + threadIdx.x; i < count;
+         i += gridDim.x * kSliceThreads)
+      body(i);
+  };
+  for_units([&](int i) {
+    const uint4 mine = x[i];
     for (int r = 0; r < peers.world; ++r)
-      all[int64_t{r} * count + i] =
-          r == peers.rank ? unit
-                          : read_line(peers, lines_of(peers, peers.rank, epoch, r) + i, epoch);
-  }
+      if (r != peers.rank) slice_of(peers, r, epoch, 0, peers.rank)[i] = mine;
+  });
+  meet(peers, 0, epoch);
+  for_units([&](int i) {
+    x[i] = sum_of_ranks<T, uint4>(peers.world, [&](int r) {
+      return r == peers.rank ? x[i] : __ldcg(slice_of(peers, peers.rank, epoch, 0, r) + i);
+    });
+  });
   end_epoch(peers, epoch);
 }
 
@@ -197,8 +248,11 @@ __global__ void copy_columns_kernel(float* out, int64_t out_stride, const float*
     out[blockIdx.y * out_stride + i] = from[i];
 }
 
-unsigned blocks_for(size_t count, int threads) {
-  return static_cast<unsigned>((count + threads - 1) / threads);
+/// Blocks for `count` units in lines: not many, since all of them poll.
+unsigned line_blocks(size_t count) {
+  const size_t lines = (count + kUnitsPerLine - 1) / kUnitsPerLine;
+  return static_cast<unsigned>(
+      std::min<size_t>((lines * 8 + kLineThreads - 1) / kLineThreads, 128));
 }
 
 }  // namespace
@@ -206,15 +260,24 @@ unsigned blocks_for(size_t count, int threads) {
 // -- launchers
 
 size_t exchange_buffer_bytes(int world) {
-  return kFlagBytes + size_t{4} * world * (kLineBytes + slice_bytes(world));
+  return kFlagBytes + size_t{2} * world * (kLinesBytes + 2 * slice_bytes(world));
 }
 
 void all_reduce_lines(Launch where, const Peers& peers, Tensor x) {
   check_args(x.bytes() <= kLineBytes && x.bytes() % 16 == 0, "all_reduce: wrong size");
-  const size_t count = x.bytes() / sizeof(uint2);
+  const size_t count = x.bytes() / sizeof(uint4);
   with_float_type(x.dtype, [&](auto type) {
-    launch(where, all_reduce_lines_kernel<decltype(type)>, blocks_for(count, kLineThreads),
-           kLineThreads, 0, peers, x.as<uint2>(), static_cast<int>(count));
+    launch(where, all_reduce_lines_kernel<decltype(type)>, line_blocks(count), kLineThreads, 0,
+           peers, x.as<uint4>(), static_cast<int>(count));
+  });
+}
+
+void all_reduce_whole(Launch where, const Peers& peers, Tensor x) {
+  check_args(x.bytes() <= slice_bytes(peers.world) && x.bytes() % 16 == 0,
+             "all_reduce: wrong size");
+  with_float_type(x.dtype, [&](auto type) {
+    launch(where, all_reduce_whole_kernel<decltype(type)>, kSlicedBlocks, kSliceThreads, 0, peers,
+           x.as<uint4>(), static_cast<int>(x.bytes() / sizeof(uint4)));
   });
 }
 
@@ -227,10 +290,10 @@ void all_reduce_slices(Launch where, const Peers& peers, Tensor x) {
 }
 
 void all_gather_lines(Launch where, const Peers& peers, void* all, const void* mine, size_t bytes) {
-  check_args(bytes <= kLineBytes && bytes % sizeof(uint2) == 0, "all_gather: wrong size");
-  const size_t count = bytes / sizeof(uint2);
-  launch(where, all_gather_lines_kernel, blocks_for(count, kLineThreads), kLineThreads, 0, peers,
-         static_cast<uint2*>(all), static_cast<const uint2*>(mine), static_cast<int>(count));
+  check_args(bytes <= kLineBytes && bytes % sizeof(uint4) == 0, "all_gather: wrong size");
+  const size_t count = bytes / sizeof(uint4);
+  launch(where, all_gather_lines_kernel, line_blocks(count), kLineThreads, 0, peers,
+         static_cast<uint4*>(all), static_cast<const uint4*>(mine), static_cast<int>(count));
 }
 
 void copy_columns(Launch where, float* out, int64_t out_stride, const float* in, int64_t in_stride,

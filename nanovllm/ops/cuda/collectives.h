@@ -27,16 +27,18 @@ struct Peers {
 /// the next: whoever is two ahead has heard from everybody about the one between.
 inline constexpr size_t kLineBytes = size_t{512} << 10;   ///< most that goes in one hop
 inline constexpr size_t kSlicedBytes = size_t{16} << 20;  ///< most that goes in two
-inline constexpr int kSlicedBlocks = 64;
+inline constexpr int kSlicedBlocks = 128;
 size_t exchange_buffer_bytes(int world);
 
 // -- kernels: x dense, its bytes a multiple of 16
 
-/// Every rank writes its x to all others: one hop. Up to kLineBytes.
+/// Every rank writes its x to all others: one hop. Up to kLineBytes, over NVLink alone.
 void all_reduce_lines(Launch where, const Peers& peers, Tensor x);
+/// The same behind fences. Up to kSlicedBytes / world.
+void all_reduce_whole(Launch where, const Peers& peers, Tensor x);
 /// Each rank sums a slice and hands the sum out: two hops, fewer bytes. Up to kSlicedBytes.
 void all_reduce_slices(Launch where, const Peers& peers, Tensor x);
-/// all [world, bytes] = each rank's mine [bytes], a multiple of 8 up to kLineBytes.
+/// all [world, bytes] = each rank's mine [bytes], up to kLineBytes.
 void all_gather_lines(Launch where, const Peers& peers, void* all, const void* mine, size_t bytes);
 /// out [rows, ...] = in's first `width` columns of these rows (all of them in order where `rows` is
 /// null), float32.
@@ -55,13 +57,8 @@ class Collectives {
   ~Collectives();
 
   /// x, dense, becomes its sum over the ranks, added in their order or NCCL's.
-  void all_reduce(Tensor x) { reduce(where_, x); }
-  /// The same beside what the stream runs next, on up to kSumBlocks multiprocessors; everything
-  /// behind end_beside() sees the sums.
-  void all_reduce_beside(Tensor x);
-  void end_beside();
-  static constexpr int kSumBlocks = 16;
-  /// all [world, bytes] = each rank's mine [bytes], a multiple of 8.
+  void all_reduce(Tensor x);
+  /// all [world, bytes] = each rank's mine [bytes], a multiple of 16.
   void all_gather(void* all, const void* mine, size_t bytes);
   /// Whole rows [num_rows, vocab_size] float32 into `joined`, out of each rank's columns of logits
   /// [R, n]. `rows`: which of them, in device memory; null: all from the first on. `scratch` holds
@@ -75,21 +72,20 @@ class Collectives {
   Communicator& ranks() const { return ranks_; }
 
  private:
-  void reduce(Launch where, Tensor x);
+  /// Ways to sum, of which the fastest for each size is found by measurement.
+  enum class Way : uint8_t { kNccl, kLines, kWhole, kSlices };
+  bool serves(Way way, size_t bytes) const;
+  void reduce(Way way, Tensor x);
   void connect_peers();
   void measure();
-  void reduce_by_nccl(Launch where, Tensor x);
 
   Launch where_;
   Communicator& ranks_;
   std::unique_ptr<Nccl> nccl_;
   Peers peers_;
-  bool has_peers_ = false;
-  Launch beside_;
-  std::array<cudaEvent_t, 2> turns_ = {};  // the stream's, what runs beside it
-  std::array<Buffer, 2> memory_;           // the exchange buffer, the epoch
-  /// Messages up to so many bytes go in lines, then up to so many in slices.
-  size_t most_in_lines_ = 0, most_in_slices_ = 0;
+  bool has_peers_ = false, has_lines_ = false;
+  std::array<Buffer, 2> memory_;   // the exchange buffer, the epoch
+  std::array<Way, 64> ways_ = {};  // by the bits of a message's size in bytes
 };
 
 }  // namespace nanovllm::cuda

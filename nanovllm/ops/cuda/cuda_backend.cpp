@@ -14,8 +14,6 @@ namespace nanovllm::cuda {
 namespace {
 
 constexpr double kGiB = 1 << 30;
-/// Tokens that are summed over the ranks at once, of very many.
-constexpr int64_t kMinSumTokens = 2048;
 
 const DeviceWeight& device_weight(const Weight& w) { return static_cast<const DeviceWeight&>(w); }
 
@@ -155,6 +153,7 @@ void CudaBackend::grow(Growing& buffer, size_t bytes) {
 
 WeightPtr CudaBackend::pack(std::span<const Tensor> parts, DType dtype, unsigned /*use*/) {
   if (!weight_upload_) weight_upload_.emplace();
+  if (collectives_) collectives_->ranks().progress().fetch_add(1, std::memory_order_relaxed);
   auto weight = std::make_shared<DeviceWeight>();
   int64_t n = 0;
   const int64_t k = parts.front().shape[1];
@@ -220,28 +219,11 @@ void CudaBackend::matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) {
 }
 
 void CudaBackend::add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta) {
-  const int64_t num_tokens = x.shape[0];
-  if (!collectives_ || num_tokens < 2 * kMinSumTokens) {
-    add_part(residual, x, w, delta);
-    return all_reduce(residual);
-  }
-  // A piece is summed over the ranks beside the next one's product.
-  const int64_t piece = std::clamp(num_tokens / 4, kMinSumTokens, 2 * kMinSumTokens);
-  matmul_->leave_free(Collectives::kSumBlocks);
-  for (int64_t first = 0; first < num_tokens; first += piece) {
-    const int64_t count = std::min(piece, num_tokens - first);
-    add_part(residual.rows(first, count), x.rows(first, count), w, delta.rows(first, count));
-    collectives_->all_reduce_beside(residual.rows(first, count));
-  }
-  matmul_->leave_free(0);
-  collectives_->end_beside();
-}
-
-void CudaBackend::add_part(Tensor residual, Tensor x, const Weight& w, Tensor delta) {
   if (collectives_ && collectives_->ranks().rank().index != 0)
-    return matmul(residual, x, w, {});  // rank 0 adds the old one
-  if (!small(residual, x, w, SmallMatmul::End::kAdd))
+    matmul(residual, x, w, {});  // rank 0 adds the old one
+  else if (!small(residual, x, w, SmallMatmul::End::kAdd))
     matmul_->run(residual, x, device_weight(w), capturing_, delta);
+  all_reduce(residual);
 }
 
 void CudaBackend::norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor bias,

@@ -90,8 +90,6 @@ class CudaBackend : public Backend {
              Tensor bias = {});
   static AttentionParams attention_params(const AttentionArgs& args, const KvCache& kv,
                                           const Batch& batch);
-  /// add_matmul's part of this rank.
-  void add_part(Tensor residual, Tensor x, const Weight& w, Tensor delta);
   SampleParams sample_params(const Tensor& logits) const;
   /// Rows of logits with the vocabulary of all ranks; those that `rows` [count] (device memory)
   /// names, or the first `count`.

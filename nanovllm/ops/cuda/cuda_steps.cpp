@@ -130,7 +130,7 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
   grow(progress_, max_seqs * sizeof(RowProgress));
   grow(drawn_, max_seqs * sizeof(DrawnRow));
   if (collectives_)
-    grow(found_, (1 + static_cast<size_t>(collectives_->ranks().rank().world)) * max_seqs *
+    grow(found_, (1 + static_cast<size_t>(collectives_->ranks().rank().world)) * (max_seqs + 1) *
                      sizeof(FoundRow));
   for (Growing& buffer : pinned_drawn_) grow(buffer, max_seqs * sizeof(DrawnRow));
   plan_.starts = plan_memory_.as<DecodeStart>();
@@ -216,10 +216,12 @@ void CudaBackend::sample(Tensor logits, const Batch& /*batch*/) {
   if (!collectives_) return sample_plain(where_, params, progress_.as<RowProgress>());
   params.found = found_.as<FoundRow>();
   sample_plain(where_, params, progress_.as<RowProgress>());
-  const auto num_rows = static_cast<size_t>(params.num_rows);
-  FoundRow* const all = params.found + num_rows;
-  collectives_->all_gather(all, params.found, num_rows * sizeof(FoundRow));
-  draw_found(where_, params, all, collectives_->ranks().rank().world);
+  const int64_t num_rows = (params.num_rows + 1) / 2 * 2;  // whole 16 bytes
+  const Tensor all(params.found + num_rows, DType::kI64, collectives_->ranks().rank().world,
+                   num_rows);
+  collectives_->all_gather(all.data, params.found,
+                           static_cast<size_t>(num_rows) * sizeof(FoundRow));
+  draw_found(where_, params, all);
 }
 
 SampleParams CudaBackend::sample_params(const Tensor& logits) const {

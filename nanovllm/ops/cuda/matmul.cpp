@@ -77,18 +77,14 @@ struct Matmul::Plan {
   bool measured = false;
 };
 
-/// One product in cuBLASLt's terms: column-major, out^T [n, T] = w^T x^T. `num_sms` 0: all.
+/// One product in cuBLASLt's terms: column-major, out^T [n, T] = w^T x^T.
 struct Matmul::Problem {
-  Problem(const CublasLt& l, const Tensor& out_, const Tensor& x_, const DeviceWeight& w_,
-          int num_sms)
+  Problem(const CublasLt& l, const Tensor& out_, const Tensor& x_, const DeviceWeight& w_)
       : lib(l), out(out_), x(x_), w(w_.matrix) {
     lt_check(lib.matmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "description");
     const cublasOperation_t transposed = CUBLAS_OP_T;
     lt_check(lib.matmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
                                         sizeof transposed),
-             "attribute");
-    lt_check(lib.matmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &num_sms,
-                                        sizeof num_sms),
              "attribute");
     const auto layout = [&](const Tensor& t) {
       cublasLtMatrixLayout_t made = nullptr;
@@ -181,15 +177,6 @@ double Matmul::timed(int num_runs, const std::function<void()>& enqueue) {
   return sum;
 }
 
-Matmul::Key Matmul::key_of(const Tensor& out, const Tensor& x, const DeviceWeight& w) const {
-  return {representative(x.shape[0]),
-          w.matrix.shape[0],
-          w.matrix.shape[1],
-          x.dtype,
-          out.dtype,
-          num_free_};
-}
-
 void Matmul::run(Tensor out, Tensor x, const DeviceWeight& w, bool capturing, Tensor scratch) {
   check(out.shape[0] == x.shape[0] && x.shape[1] == w.matrix.shape[1] &&
             out.shape[1] == w.matrix.shape[0] && x.dtype == w.matrix.dtype,
@@ -204,7 +191,8 @@ void Matmul::run(Tensor out, Tensor x, const DeviceWeight& w, bool capturing, Te
                 scratch ? scratch.rows(first, count) : scratch);
     }
   };
-  const Key key = key_of(out, x, w);
+  const Key key = {representative(x.shape[0]), w.matrix.shape[0], w.matrix.shape[1], x.dtype,
+                   out.dtype};
   auto at = pieces_pay_.find(key);
   if (at == pieces_pay_.end()) {
     const Tensor to = scratch ? scratch : out;
@@ -216,10 +204,12 @@ void Matmul::run(Tensor out, Tensor x, const DeviceWeight& w, bool capturing, Te
   if (at->second) in_pieces(out);
   else run_whole(out, x, w, capturing, scratch);
 }
+
 void Matmul::run_whole(Tensor out, Tensor x, const DeviceWeight& w, bool capturing,
                        Tensor scratch) {
-  const Problem problem(*lib_, out, x, w, num_free_ > 0 ? where_.num_sms - num_free_ : 0);
-  const Key key = key_of(out, x, w);
+  const Problem problem(*lib_, out, x, w);
+  const Key key = {representative(x.shape[0]), w.matrix.shape[0], w.matrix.shape[1], x.dtype,
+                   out.dtype};
   void* const measured = scratch ? scratch.data : out.data;
   const float keep = scratch ? 1 : 0;
   auto at = plans_.find(key);

@@ -36,14 +36,11 @@ class Matmul {
 
   /// With `scratch`, of out's shape, the product is added to out.
   void run(Tensor out, Tensor x, const DeviceWeight& w, bool capturing, Tensor scratch = {});
-  /// From now on so many multiprocessors are left to what runs beside.
-  void leave_free(int num_sms) { num_free_ = num_sms; }
 
  private:
   struct Plan;
   struct Problem;
-  using Key = std::tuple<int64_t, int64_t, int64_t, DType, DType, int>;
-  Key key_of(const Tensor& out, const Tensor& x, const DeviceWeight& w) const;
+  using Key = std::tuple<int64_t, int64_t, int64_t, DType, DType>;
   /// `to`: where measured products go.
   Plan choose(const Problem& problem, bool measure, void* to);
   /// Milliseconds that `num_runs` runs take, each with cold weights.
@@ -55,7 +52,6 @@ class Matmul {
   cublasLtHandle_t handle_ = nullptr;
   void *workspace_ = nullptr, *flush_ = nullptr;
   std::array<cudaEvent_t, 2> events_ = {};
-  int num_free_ = 0;
   std::map<Key, Plan> plans_;
   std::map<Key, bool> pieces_pay_;  // for many tokens
 };

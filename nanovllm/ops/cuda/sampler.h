@@ -50,8 +50,8 @@ struct SampleParams {
 
 /// Draws the plain rows: greedy, or with a temperature alone.
 void sample_plain(Launch where, const SampleParams& params, RowProgress* progress);
-/// Ends what sample_plain() began, from what all ranks found [world, R].
-void draw_found(Launch where, const SampleParams& params, const FoundRow* found, int world);
+/// Ends what sample_plain() began, from what all ranks found [world, R or more].
+void draw_found(Launch where, const SampleParams& params, Tensor found);
 /// Draws rows `special` [count] (device memory). `scratch` [count, vocab] holds adjusted logits,
 /// `words` the rows' lists.
 void sample_special(Launch where, const SampleParams& params, const int32_t* special, int count,

@@ -111,14 +111,15 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// A thread for each row.
-__global__ void draw_found_kernel(const SampleParams p, const FoundRow* found, int world) {
+__global__ void draw_found_kernel(const SampleParams p, const FoundRow* found, int64_t width,
+                                  int world) {
   begin_kernel();
   const int row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (row >= p.num_rows || p.rows[row].is_plain == 0) return;
   unsigned long long best = 0;
   int flags = 0;
   for (int r = 0; r < world; ++r) {
-    const FoundRow part = found[int64_t{r} * p.num_rows + row];
+    const FoundRow part = found[r * width + row];
     best = max(best, rank_of_found(part));
     flags |= flags_of_found(part);
   }
@@ -141,9 +142,9 @@ void sample_plain(Launch where, const SampleParams& params, RowProgress* progres
          params, progress, part);
 }
 
-void draw_found(Launch where, const SampleParams& params, const FoundRow* found, int world) {
+void draw_found(Launch where, const SampleParams& params, Tensor found) {
   launch(where, draw_found_kernel, dim3(static_cast<unsigned>((params.num_rows + 127) / 128)), 128,
-         0, params, found, world);
+         0, params, found.as<const FoundRow>(), found.shape[1], static_cast<int>(found.shape[0]));
 }
 
 }  // namespace nanovllm::cuda
