@@ -70,8 +70,9 @@ class Communicator {
 
  private:
   /// At the beginning of the memory; two windows of data follow, used in turn, so that a rank may
-  /// still read one while another writes the next collective's.
-  struct Shared {
+  /// still read one while another writes the next collective's. What many ranks write stands on
+  /// cache lines of its own.
+  struct Shared {                   // NOLINT(clang-analyzer-optin.performance.Padding)
     std::atomic<uint32_t> aborted;  // 1: its reason is being written, 2: it is there
     uint32_t is_user_error;
     char why[1024];

@@ -18,8 +18,6 @@
 
 #include "nanovllm/base/check.h"
 
-extern char** environ;
-
 namespace nanovllm {
 
 namespace {
@@ -116,9 +114,8 @@ void WorkerProcesses::start(int rank, std::vector<std::string> arguments) {
   for (const auto& [name, value] :
        {std::pair("--rank", rank), {"--memory", memory_.fd()}, {"--parent", theirs.get()}})
     arguments.insert(arguments.end(), {name, std::to_string(value)});
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
+  std::vector<char*> argv(arguments.size() + 1);  // null at its end
+  for (size_t i = 0; i < arguments.size(); ++i) argv[i] = arguments[i].data();
 
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);

@@ -46,16 +46,31 @@ void expect_goldens(const Result& result, const std::vector<Json>& rows) {
   }
 }
 
-/// A run that would go on for minutes.
-std::vector<std::string> long_run(const std::vector<std::string>& more = {}) {
-  std::vector<std::string> args = {
-      "generate", kLlama, "--prompts-file", "-", "--json", "--ignore-eos", "--max-tokens", "450",
-      "-tp",      "3"};
-  args.insert(args.end(), more.begin(), more.end());
-  return args;
-}
+/// A run that would go on for minutes. Its prompts are in a file: a pipe would only be full when
+/// the model is loaded.
+class LongRun {
+ public:
+  LongRun() { std::ofstream(path_) << prompts_of(llama_goldens(), 100); }
+  ~LongRun() { std::filesystem::remove(path_); }
 
-std::string many_prompts() { return prompts_of(llama_goldens(), 100); }
+  Result run(const Process& process, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> args = {"generate",
+                                     kLlama,
+                                     "--prompts-file",
+                                     path_,
+                                     "--json",
+                                     "--ignore-eos",
+                                     "--max-tokens",
+                                     "450",
+                                     "-tp",
+                                     "3"};
+    args.insert(args.end(), more.begin(), more.end());
+    return process.run(args);
+  }
+
+ private:
+  std::string path_ = ::testing::TempDir() + "ranks_test_" + std::to_string(getpid()) + ".jsonl";
+};
 
 TEST(Ranks, ProcessesGiveTheReferenceTokens) {
   const std::vector<Json> rows = llama_goldens();
@@ -101,10 +116,10 @@ class Killed : public ::testing::TestWithParam<Kill> {};
 // At moments of the start, of loading and of the run.
 TEST_P(Killed, NobodyWaitsAndNothingStays) {
   const Kill& k = GetParam();
-  const std::string prompts = many_prompts();
-  for (const int milliseconds : {0, 10, 40, 100, 400}) {
+  const LongRun endless;
+  for (const int milliseconds : {0, 5, 10, 20, 40, 80, 400}) {
     std::vector<pid_t> workers;
-    Process process{.input = prompts};
+    Process process;
     process.when_started = [&](pid_t pid) {
       workers = wait_for_children(pid, 2);
       std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
@@ -112,7 +127,7 @@ TEST_P(Killed, NobodyWaitsAndNothingStays) {
       ::kill(k.victim == 0 ? pid : workers[static_cast<size_t>(k.victim - 1)], k.signal);
     };
     const auto start = std::chrono::steady_clock::now();
-    const Result result = process.run(long_run());
+    const Result result = endless.run(process);
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
     if (k.victim == 0) {
       EXPECT_EQ(result.status, k.signal == SIGTERM ? 130 : 1000 + k.signal) << result.err;
@@ -136,13 +151,14 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Killed,
 
 TEST(Ranks, RankThatHangsEndsTheRun) {
   std::vector<pid_t> workers;
-  Process process{.input = many_prompts()};
+  const LongRun endless;
+  Process process;
   process.when_started = [&](pid_t pid) {
     workers = wait_for_children(pid, 2);
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     if (workers.size() == 2) ::kill(workers[1], SIGSTOP);
   };
-  const Result result = process.run(long_run({"--step-timeout", "2"}));
+  const Result result = endless.run(process, {"--step-timeout", "2"});
   EXPECT_EQ(result.status, 1) << result.err;
   EXPECT_NE(result.err.find("--step-timeout"), std::string::npos) << result.err;
   expect_gone(workers);
@@ -150,13 +166,14 @@ TEST(Ranks, RankThatHangsEndsTheRun) {
 
 TEST(Ranks, CtrlCIsRank0s) {
   std::vector<pid_t> workers;
-  Process process{.input = many_prompts()};
+  const LongRun endless;
+  Process process;
   process.when_started = [&](pid_t pid) {
     workers = wait_for_children(pid, 2);
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     ::kill(pid, SIGINT);
   };
-  const Result result = process.run(long_run());
+  const Result result = endless.run(process);
   EXPECT_EQ(result.status, 130) << result.err;
   expect_gone(workers);
 }

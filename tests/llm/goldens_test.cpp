@@ -167,8 +167,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Logprobs,
 // The rule for bfloat16: with the reference's tokens fed in, the mean difference of
 // log-probabilities and the share of agreeing best tokens are at least as good as transformers' own
 // bfloat16 run.
-TEST(Bfloat16, IsAsCloseToFloat32AsTransformers) {
-  LLM llm(kTinyTales, {.dtype = "bfloat16", .kv_cache_memory_bytes = 64 << 20});
+void expect_close_in_bfloat16(LLM& llm) {
   std::vector<Json> rows;
   std::vector<std::vector<int32_t>> prompts;
   for (const Json& row : goldens("tiny-tales")) {
@@ -202,6 +201,22 @@ TEST(Bfloat16, IsAsCloseToFloat32AsTransformers) {
   }
   EXPECT_LE(sum / static_cast<double>(num_tokens), 0.0165);
   EXPECT_GE(static_cast<double>(num_agree), 0.988 * static_cast<double>(num_steps));
+}
+
+TEST(Bfloat16, IsAsCloseToFloat32AsTransformers) {
+  LLM llm(kTinyTales, {.dtype = "bfloat16", .kv_cache_memory_bytes = 64 << 20});
+  expect_close_in_bfloat16(llm);
+}
+
+TEST(Bfloat16, IsAsCloseOverTwoRanks) {
+  EngineConfig config;
+  config.device = "cpu";
+  config.dtype = "bfloat16";
+  config.kv_cache_memory_bytes = 64 << 20;
+  config.tensor_parallel_size = 2;
+  config.worker_path = NANOVLLM_BINARY;
+  LLM llm(kTinyTales, config);
+  expect_close_in_bfloat16(llm);
 }
 
 TEST(Stories260k, GivesTheReferenceIds) {

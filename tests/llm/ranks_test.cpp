@@ -70,7 +70,7 @@ TEST(LibraryRanks, TwoEnginesInOneProcess) {
 // The caller gets an exception, lives on, and may start again.
 TEST(LibraryRanks, DeathAtWorkOrAtRestIsAnException) {
   for (const bool at_work : {true, false})
-    for (const int signal : {SIGKILL, SIGTERM, SIGSEGV}) {
+    for (const int signal : {SIGKILL, SIGTERM, SIGUSR1}) {
       LLM llm(kLlama, config_of(3));
       const std::vector<pid_t> workers = wait_for_children(getpid(), 2);
       ASSERT_EQ(workers.size(), 2u);

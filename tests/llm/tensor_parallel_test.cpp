@@ -130,6 +130,10 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   for (const char* model : {"tiny-tales", "llama", "qwen2", "qwen3-sharded"})
     for (const int world : {2, 3, 4}) all.push_back({model, world});
+#if defined(__SANITIZE_THREAD__)
+  // A hundred times slower there, and threads meet in the same way whatever the sizes.
+  std::erase_if(all, [](const Case& c) { return c.model == "tiny-tales"; });
+#endif
   return all;
 }
 
