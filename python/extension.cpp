@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -48,6 +49,42 @@ class Turns {
   std::condition_variable changed_;
   uint64_t num_asked_ = 0, num_had_ = 0;
 };
+
+std::atomic<bool> is_leaving = false;
+std::atomic<int> num_away = 0, num_returning = 0;  // threads without the GIL; that want it back
+thread_local bool is_leaver = false;
+
+/// Lets go of the GIL meanwhile. A thread that wants it back while the interpreter ends would be
+/// ended by Python, C++ frames or not, and abort the process: it sleeps instead.
+class Released {
+ public:
+  Released() : state_(PyEval_SaveThread()) { ++num_away; }
+  ~Released() {
+    ++num_returning;
+    if (is_leaving && !is_leaver) {
+      --num_returning;
+      for (;;) pause();
+    }
+    PyEval_RestoreThread(state_);
+    --num_returning;
+    --num_away;
+  }
+  Released(const Released&) = delete;
+  Released& operator=(const Released&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+/// From now on only this thread comes back to Python; those that are about to may.
+void leave() {
+  is_leaver = true;
+  is_leaving = true;
+  PyThreadState* const state = PyEval_SaveThread();
+  while (num_returning > 0) std::this_thread::yield();
+  PyEval_RestoreThread(state);
+  if (num_away > 0) nb::set_leak_warnings(false);  // what sleeping threads hold
+}
 
 /// The requests of one caller and what came for them. Whoever steps the engine, each update goes to
 /// the inbox of its request.
@@ -106,6 +143,7 @@ class Engine {
   }
 
   void exit() {
+    if (getpid() != process_) return;  // its parent's
     const auto turn = take_turn();
     llm_.exit();
     inboxes_.clear();
@@ -156,8 +194,6 @@ class Engine {
   std::atomic<int64_t> prefill_tokens_ = 0, decode_tokens_ = 0;
 };
 
-using Released = nb::call_guard<nb::gil_scoped_release>;
-
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -168,7 +204,7 @@ NB_MODULE(_core, m) {
       .def("encode",
            [](const LLMTokenizer& tokenizer, nb::handle text, bool add_special_tokens) {
              const std::string utf8 = to_text(text, "text");
-             const nb::gil_scoped_release released;
+             const Released released;
              return tokenizer.encode(utf8, add_special_tokens);
            })
       .def("decode",
@@ -177,7 +213,7 @@ NB_MODULE(_core, m) {
            })
       .def("render_chat_template", [](const LLMTokenizer& tokenizer, nb::handle variables_json) {
         const std::string utf8 = to_text(variables_json, "variables");
-        const nb::gil_scoped_release released;
+        const Released released;
         return tokenizer.render_chat_template(utf8);
       });
 
@@ -193,7 +229,7 @@ NB_MODULE(_core, m) {
            [](Engine* engine, nb::handle model, const nb::dict& options) {
              const std::string folder = to_text(model, "model");
              const EngineConfig config = to_engine_config(options);
-             const nb::gil_scoped_release released;
+             const Released released;
              new (engine) Engine(folder, config);
            })
       .def("add",
@@ -201,14 +237,14 @@ NB_MODULE(_core, m) {
               nb::handle params) {
              const Prompt given = to_prompt(prompt);
              const SamplingParams sampling = to_sampling_params(params);
-             const nb::gil_scoped_release released;
+             const Released released;
              return engine.add(inbox, given, sampling);
            })
       .def("wait",
            [](Engine& engine, Inbox& inbox, double seconds) {
              std::vector<RequestUpdate> arrived;
              {
-               const nb::gil_scoped_release released;
+               const Released released;
                arrived = engine.wait(inbox, seconds);
              }
              nb::list list;
@@ -218,18 +254,19 @@ NB_MODULE(_core, m) {
                                                                  : from_output(*update.finished)));
              return list;
            })
-      .def("abandon", &Engine::abandon, Released())
-      .def("abort", &Engine::abort, Released())
-      .def("exit", &Engine::exit, Released())
+      .def("abandon", &Engine::abandon, nb::call_guard<Released>())
+      .def("abort", &Engine::abort, nb::call_guard<Released>())
+      .def("exit", &Engine::exit, nb::call_guard<Released>())
       .def("num_tokens",
            [](const Engine& engine) {
              const auto [prefill, decode] = engine.num_tokens();
              return nb::make_tuple(prefill, decode);
            })
-      .def_prop_ro("tokenizer", &Engine::tokenizer)
-      .def_prop_ro("max_model_len", &Engine::max_model_len, Released())
-      .def_prop_ro("vocab_size", &Engine::vocab_size, Released());
+      .def("tokenizer", &Engine::tokenizer)
+      .def_prop_ro("max_model_len", &Engine::max_model_len, nb::call_guard<Released>())
+      .def_prop_ro("vocab_size", &Engine::vocab_size, nb::call_guard<Released>());
 
+  m.def("leave", &leave);
   m.def("validate", [](nb::handle params) { to_sampling_params(params).validate(); });
 }
 

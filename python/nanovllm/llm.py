@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import atexit
 import difflib
 import os
 import time
 import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
@@ -79,6 +81,7 @@ class CompletionOutput(TypedDict):
 class RequestOutput(CompletionOutput):
     """The answer to a prompt of P tokens, the first one where there are several."""
 
+    index: NotRequired[int]  #: of the prompt, from generate
     prompt_token_ids: list[int]  #: [P]
     num_cached_tokens: int  #: prompt tokens read from the prefix cache, at most P - 1
     prompt_logprobs: NotRequired[list[list[Logprob] | None]]  #: [P, 1 + k], None for the first
@@ -121,7 +124,8 @@ class LLM:
         self._engine = _core.Engine(os.fspath(model), options)
         self._added = _core.inbox(False)  # of add_request
         self._num_added = 0  # and not yet returned by step
-        self.tokenizer = Tokenizer(self._engine.tokenizer)
+        self.tokenizer = Tokenizer(self._engine.tokenizer())
+        _alive.add(self)
 
     def generate(
         self,
@@ -158,6 +162,8 @@ class LLM:
                     bar.update(len(arrived))
         finally:
             self._engine.abandon(inbox)
+        for index, request_id in enumerate(ids):
+            outputs[request_id]["index"] = index
         return [outputs[i] for i in ids]
 
     def stream(
@@ -236,6 +242,17 @@ class LLM:
 
     def _add(self, inbox: _core.Inbox, prompt: Prompt, params: SamplingParams) -> int:
         return self._engine.add(inbox, cast("str | Sequence[int]", prompt), params)
+
+
+_alive: weakref.WeakSet[LLM] = weakref.WeakSet()
+
+
+@atexit.register
+def _exit_all() -> None:
+    """Ends the engines before the interpreter, whatever threads still wait for them."""
+    _core.leave()
+    for llm in list(_alive):
+        llm.exit()
 
 
 class _Bar:
