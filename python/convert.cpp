@@ -102,6 +102,7 @@ Prompt to_prompt(nb::handle prompt) {
 }
 
 SamplingParams to_sampling_params(nb::handle object) {
+  if (!nb::hasattr(object, "temperature")) wrong_type("sampling_params", object, "SamplingParams");
   SamplingParams params;
   const auto field = [&](const char* name, auto& value) { read(object.attr(name), name, value); };
   field("temperature", params.temperature);

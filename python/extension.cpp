@@ -201,16 +201,20 @@ NB_MODULE(_core, m) {
   nb::exception<EngineDead>(m, "EngineDead", PyExc_RuntimeError);
 
   nb::class_<LLMTokenizer>(m, "Tokenizer")
-      .def("encode",
-           [](const LLMTokenizer& tokenizer, nb::handle text, bool add_special_tokens) {
-             const std::string utf8 = to_text(text, "text");
-             const Released released;
-             return tokenizer.encode(utf8, add_special_tokens);
-           })
-      .def("decode",
-           [](const LLMTokenizer& tokenizer, nb::handle token_ids, bool skip_special_tokens) {
-             return tokenizer.decode(to_token_ids(token_ids, "token_ids"), skip_special_tokens);
-           })
+      .def(
+          "encode",
+          [](const LLMTokenizer& tokenizer, nb::handle text, bool add_special_tokens) {
+            const std::string utf8 = to_text(text, "text");
+            const Released released;
+            return tokenizer.encode(utf8, add_special_tokens);
+          },
+          nb::arg().none(), nb::arg())
+      .def(
+          "decode",
+          [](const LLMTokenizer& tokenizer, nb::handle token_ids, bool skip_special_tokens) {
+            return tokenizer.decode(to_token_ids(token_ids, "token_ids"), skip_special_tokens);
+          },
+          nb::arg().none(), nb::arg())
       .def("render_chat_template", [](const LLMTokenizer& tokenizer, nb::handle variables_json) {
         const std::string utf8 = to_text(variables_json, "variables");
         const Released released;
@@ -232,14 +236,16 @@ NB_MODULE(_core, m) {
              const Released released;
              new (engine) Engine(folder, config);
            })
-      .def("add",
-           [](Engine& engine, const std::shared_ptr<Inbox>& inbox, nb::handle prompt,
-              nb::handle params) {
-             const Prompt given = to_prompt(prompt);
-             const SamplingParams sampling = to_sampling_params(params);
-             const Released released;
-             return engine.add(inbox, given, sampling);
-           })
+      .def(
+          "add",
+          [](Engine& engine, const std::shared_ptr<Inbox>& inbox, nb::handle prompt,
+             nb::handle params) {
+            const Prompt given = to_prompt(prompt);
+            const SamplingParams sampling = to_sampling_params(params);
+            const Released released;
+            return engine.add(inbox, given, sampling);
+          },
+          nb::arg(), nb::arg().none(), nb::arg().none())
       .def("wait",
            [](Engine& engine, Inbox& inbox, double seconds) {
              std::vector<RequestUpdate> arrived;
