@@ -1,8 +1,8 @@
 #!/bin/sh
-# Holds every include of nanovllm/, apps/ and python/ against docs/architecture.md's layer rule and prints those that break it:
+# Holds every include of nanovllm/, apps/ and python/ against docs/architecture.md's layer rule; prints those that break it:
 #   llm > engine > runtime > model > ops > cpu | cuda    an include points to the right, or to base/
-# with these exceptions: engine sees text; server and apps see llm, engine and text alone, python llm alone; the implementations in ops/cpu
-# and ops/cuda see the interface ops/, nobody else sees them; only ops/cuda sees CUDA's headers.
+# with these exceptions: engine sees text; server and apps see llm, engine and text alone, python llm alone; the
+# implementations in ops/cpu and ops/cuda see the interface ops/, nobody else sees them; only ops/cuda sees CUDA's headers.
 #   scripts/check_layers.sh [ROOT]
 set -eu
 cd "${1:-$(dirname "$0")/..}"
