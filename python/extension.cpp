@@ -4,6 +4,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -197,6 +198,9 @@ class Engine {
 }  // namespace
 
 NB_MODULE(_core, m) {
+  // No other thread is in a forked process.
+  pthread_atfork(nullptr, nullptr, [] { num_away = num_returning = 0; });
+
   nb::exception<UserError>(m, "UserError", PyExc_ValueError);
   nb::exception<EngineDead>(m, "EngineDead", PyExc_RuntimeError);
 

@@ -116,6 +116,7 @@ def in_child(work: Callable[[], None]) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the subject of the test
 def test_a_forked_process_gets_an_error_and_may_make_its_own(llm: LLM) -> None:
     row = goldens()[0]
 
@@ -195,20 +196,29 @@ def test_the_last_reference_frees_threads_and_memory() -> None:
         "sys.exit(0)",
         "del llm",
         "threading.Thread(target=work, daemon=True).start()\nwait()",
+        "threading.Thread(target=work, daemon=True).start()\nwait()\nfork()",
         "stream = llm.stream('Once'); next(stream)",
         "llm.add_request('Once'); llm.step()",
     ],
 )
 def test_the_end_of_the_interpreter_is_quiet(end: str) -> None:
     program = f"""
-import sys, threading, time
+import os, signal, sys, threading, time
 from nanovllm import LLM, SamplingParams
 llm = LLM({TINY_TALES!r}, dtype="float32", kv_cache_memory_bytes=1 << 26)
 def work():
     llm.generate(["Once"] * 8, SamplingParams(max_tokens=2000, ignore_eos=True), use_tqdm=False)
 def wait():
     while llm._engine.num_tokens()[1] < 20: time.sleep(0.001)
+def fork():
+    for _ in range(30):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
 {end}
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120)
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(command, capture_output=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, b"")

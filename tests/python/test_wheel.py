@@ -107,8 +107,23 @@ def test_wheel_says_where_it_runs() -> None:
         assert f"-cp3{sys.version_info.minor}-cp3{sys.version_info.minor}-" in name
 
 
-def test_worker_binary_is_the_package_s() -> None:
-    assert os.access(PACKAGE / "bin/nanovllm", os.X_OK)
+def test_further_ranks_run_the_package_s_binary() -> None:
+    binary = PACKAGE / "bin/nanovllm"
+    assert os.access(binary, os.X_OK)
+    try:
+        llm = nanovllm.LLM(TINY_TALES, device="cpu", dtype="float32", tensor_parallel_size=2)
+    except nanovllm.UserError as error:
+        pytest.skip(str(error))
+    workers = [p for p in Path("/proc").glob("[0-9]*/exe") if running(p) == binary]
+    llm.exit()
+    assert len(workers) == 1
+
+
+def running(process: Path) -> Path | None:
+    try:
+        return process.readlink()
+    except OSError:  # ended, or another user's
+        return None
 
 
 @pytest.mark.parametrize("command", [["nanovllm"], ["python", "-m", "nanovllm"]])
