@@ -198,8 +198,10 @@ class Engine {
 }  // namespace
 
 NB_MODULE(_core, m) {
-  // No other thread is in a forked process.
-  pthread_atfork(nullptr, nullptr, [] { num_away = num_returning = 0; });
+  pthread_atfork(nullptr, nullptr, [] {  // no other thread is in a forked process
+    num_away = num_returning = 0;
+    nb::set_leak_warnings(false);  // what they hold
+  });
 
   nb::exception<UserError>(m, "UserError", PyExc_ValueError);
   nb::exception<EngineDead>(m, "EngineDead", PyExc_RuntimeError);
