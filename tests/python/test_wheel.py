@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from conftest import TINY_TALES, goldens
+from conftest import GREEDY, TINY_TALES, goldens
 
 import nanovllm
 
@@ -109,14 +109,18 @@ def test_wheel_says_where_it_runs() -> None:
 
 def test_further_ranks_run_the_package_s_binary() -> None:
     binary = PACKAGE / "bin/nanovllm"
-    assert os.access(binary, os.X_OK)
-    try:
-        llm = nanovllm.LLM(TINY_TALES, device="cpu", dtype="float32", tensor_parallel_size=2)
-    except nanovllm.UserError as error:
-        pytest.skip(str(error))
-    workers = [p for p in Path("/proc").glob("[0-9]*/exe") if running(p) == binary]
-    llm.exit()
-    assert len(workers) == 1
+
+    def num_workers() -> int:
+        return sum(running(process) == binary for process in Path("/proc").glob("[0-9]*/exe"))
+
+    before = num_workers()
+    options = {"device": "cpu", "dtype": "float32", "kv_cache_memory_bytes": 64 << 20}
+    rows = goldens()[:8]
+    with nanovllm.LLM(TINY_TALES, tensor_parallel_size=2, **options) as llm:
+        assert num_workers() == before + 1
+        outputs = llm.generate([row["prompt_token_ids"] for row in rows], GREEDY, use_tqdm=False)
+    assert [o["token_ids"] for o in outputs] == [row["greedy_token_ids"] for row in rows]
+    assert num_workers() == before
 
 
 def running(process: Path) -> Path | None:
