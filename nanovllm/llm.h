@@ -23,12 +23,10 @@ struct Message {
   std::string content;
 };
 
-/// The text side of a checkpoint: tokenizer and chat template. Thread-safe.
+/// The text side of a checkpoint: tokenizer and chat template. Thread-safe; a copy is cheap and
+/// outlives the LLM.
 class __attribute__((visibility("default"))) LLMTokenizer {
  public:
-  LLMTokenizer(LLMTokenizer&&) noexcept;
-  ~LLMTokenizer();
-
   /// Throws UserError where the checkpoint has no tokenizer.json. Special tokens in the text are
   /// parsed as such; the tokenizer's post-processor adds its own unless `add_special_tokens` is
   /// false.
@@ -40,12 +38,15 @@ class __attribute__((visibility("default"))) LLMTokenizer {
   std::string apply_chat_template(const std::vector<Message>& messages,
                                   bool add_generation_prompt = true,
                                   std::optional<bool> enable_thinking = std::nullopt) const;
+  /// The same with all of the template's variables, a JSON object as text: {"messages": [...],
+  /// "tools"?, "add_generation_prompt"?, ...}, messages and tools in OpenAI's form.
+  std::string render_chat_template(const std::string& variables_json) const;
 
  private:
   friend class LLM;
   struct Parts;
-  explicit LLMTokenizer(std::unique_ptr<Parts> parts);
-  std::unique_ptr<Parts> parts_;
+  explicit LLMTokenizer(std::shared_ptr<const Parts> parts);
+  std::shared_ptr<const Parts> parts_;
 };
 
 /// What a prompt can be.
@@ -54,7 +55,8 @@ concept TextOrTokens = std::same_as<T, std::string> || std::same_as<T, std::vect
 
 /// A model ready to generate: `LLM llm("models/tiny-tales"); llm.generate({"Once upon a
 /// time"})[0].text`. One thread at a time uses it. Every member throws UserError for a caller's
-/// mistake and EngineDead when the engine broke.
+/// mistake and EngineDead when the engine broke, also in a process that was forked from the one
+/// that made the LLM: none of its threads is there.
 class __attribute__((visibility("default"))) LLM {
  public:
   /// Loads a checkpoint folder in Hugging Face layout.
@@ -105,6 +107,7 @@ class __attribute__((visibility("default"))) LLM {
   std::vector<RequestUpdate> step();
   bool is_finished() const;
 
+  EngineStats stats() const;
   const LLMTokenizer& tokenizer() const;
   int64_t max_model_len() const;
   int64_t vocab_size() const;
@@ -119,6 +122,10 @@ class __attribute__((visibility("default"))) LLM {
                                           std::span<const SamplingParams> sampling_params,
                                           std::optional<bool> use_tqdm);
 
+  /// A forked process forgets the engine: it cannot end what runs in its parent.
+  void drop_engine() noexcept;
+
+  int process_;  // that made it
   std::unique_ptr<LLMEngine> engine_;
   LLMTokenizer tokenizer_;
 };

@@ -1,13 +1,13 @@
 #!/bin/sh
-# Holds every include of nanovllm/ and apps/ against docs/architecture.md's layer rule and prints those that break it:
+# Holds every include of nanovllm/, apps/ and python/ against docs/architecture.md's layer rule; prints those that break it:
 #   llm > engine > runtime > model > ops > cpu | cuda    an include points to the right, or to base/
-# with these exceptions: engine sees text; server and apps see llm, engine and text alone; the implementations in ops/cpu
-# and ops/cuda see the interface ops/, nobody else sees them; only ops/cuda sees CUDA's headers.
+# with these exceptions: engine sees text; server and apps see llm, engine and text alone, python llm alone; the
+# implementations in ops/cpu and ops/cuda see the interface ops/, nobody else sees them; only ops/cuda sees CUDA's headers.
 #   scripts/check_layers.sh [ROOT]
 set -eu
 cd "${1:-$(dirname "$0")/..}"
 folders=
-for folder in nanovllm apps; do [ ! -d $folder ] || folders="$folders $folder"; done
+for folder in nanovllm apps python; do [ ! -d $folder ] || folders="$folders $folder"; done
 
 find $folders -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.inc' -o -name '*.cu' -o -name '*.cuh' \) |
   sort | xargs awk '
@@ -23,10 +23,11 @@ find $folders -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.inc' -o -name 
     sees["llm"] = "base text ops model runtime engine llm"
     sees["server"] = "base text engine llm server"
     sees["apps"] = "base text engine llm server apps"
+    sees["python"] = "llm"
   }
   # The folder of a path; files in nanovllm/ itself are llm.
   function layer(path) {
-    if (path ~ /^apps\//) return "apps"
+    if (path ~ /^(apps|python)\//) return substr(path, 1, index(path, "/") - 1)
     sub(/^nanovllm\//, "", path)
     return sub(/\/[^\/]*$/, "", path) ? path : "llm"
   }
@@ -39,7 +40,7 @@ find $folders -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.inc' -o -name 
     if (target ~ /^(nanovllm|apps)\//) {
       to = layer(target)
       if (index(" " sees[from] " ", " " to " ") == 0) wrong(from " must not see " to)
-    } else if ($0 ~ /"/ && (from != "apps" || target ~ /\//)) {
+    } else if ($0 ~ /"/ && (from !~ /^(apps|python)$/ || target ~ /\//)) {
       wrong("write the path from the root")
     } else if (target ~ /^(cuda|cublas|cudnn|cutlass|cute|cub|nccl|nv)[^\/]*(\.|\/)/ && from != "ops/cuda") {
       wrong("CUDA outside nanovllm/ops/cuda")

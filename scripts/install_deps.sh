@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the Debian or Ubuntu packages that are missing; prints nothing when none is.
-#   scripts/install_deps.sh [build|lint|fuzz]
+#   scripts/install_deps.sh [build|lint|fuzz|python]
 # docs/dependencies.md says what each is for.
 set -eu
 
@@ -10,12 +10,14 @@ build="g++ make cmake ninja-build ccache
 # clang-tidy 14, Debian 12's default, has no std::source_location. It reads LLVM's omp.h, not GCC's.
 lint="clang-format-14 clang-tidy-16 libomp-16-dev"
 fuzz="clang-16 libclang-rt-16-dev libomp-16-dev"
+python="python3-venv python3-dev"
 
 case "${1:-build}" in
   build) needed=$build ;;
   lint) needed="$build $lint" ;;
   fuzz) needed="$build $fuzz" ;;
-  *) echo "usage: $0 [build|lint|fuzz]" >&2; exit 2 ;;
+  python) needed="$build $python" ;;
+  *) echo "usage: $0 [build|lint|fuzz|python]" >&2; exit 2 ;;
 esac
 
 if ! command -v apt-get >/dev/null; then

@@ -52,4 +52,16 @@ struct RequestUpdate {
   std::optional<RequestOutput> finished;  ///< the whole request, once all its answers ended
 };
 
+/// Counts since the start.
+struct SchedulerStats {
+  int64_t steps = 0, prefill_tokens = 0, decode_tokens = 0, preemptions = 0;
+  int64_t prefix_queries = 0, prefix_hits = 0;  ///< tokens looked up at admissions, tokens found
+};
+
+/// The state after a step, and counts since the start.
+struct EngineStats : SchedulerStats {
+  int64_t num_running = 0, num_waiting = 0;     ///< sequences
+  int64_t num_blocks = 0, num_free_blocks = 0;  ///< of the KV cache
+};
+
 }  // namespace nanovllm

@@ -29,12 +29,6 @@ struct EngineLimits {
   std::vector<int32_t> eos_token_ids;
 };
 
-/// The state after a step, and counts since the start.
-struct EngineStats : SchedulerStats {
-  int64_t num_running = 0, num_waiting = 0;
-  int64_t num_blocks = 0, num_free_blocks = 0;
-};
-
 /// The engine: requests go in, step() moves all of them on. One thread at a time uses it.
 class LLMEngine {
  public:

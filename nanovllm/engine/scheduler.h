@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "nanovllm/base/output.h"
 #include "nanovllm/engine/block_manager.h"
 #include "nanovllm/engine/sequence.h"
 #include "nanovllm/runtime/step_io.h"
@@ -42,12 +43,6 @@ struct StepPlan {
 
   bool empty() const { return rows.empty(); }
   void clear();
-};
-
-/// Counts since the start, and the state now.
-struct SchedulerStats {
-  int64_t steps = 0, prefill_tokens = 0, decode_tokens = 0, preemptions = 0;
-  int64_t prefix_queries = 0, prefix_hits = 0;  ///< tokens looked up at admissions, tokens found
 };
 
 /// Something that a step changed in a sequence: a new last token, its end, or both. The

@@ -6,7 +6,7 @@ check=$1/scripts/check_layers.sh
 
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
-mkdir -p "$tree/nanovllm/ops/cpu" "$tree/nanovllm/ops/cuda" "$tree/apps"
+mkdir -p "$tree/nanovllm/ops/cpu" "$tree/nanovllm/ops/cuda" "$tree/apps" "$tree/python"
 (cd "$tree/nanovllm" && mkdir -p base text model runtime engine)
 
 plant() { printf '#pragma once\n\n#  include %s\n' "$2" >"$tree/$1"; }
@@ -29,6 +29,8 @@ accepts nanovllm/ops/cuda/a.cu '<cuda_runtime.h>'
 accepts nanovllm/llm.cpp '"nanovllm/engine/b.h"'
 accepts apps/a.cpp '"nanovllm/llm.h"'
 accepts apps/a.cpp '"b.h"'
+accepts python/a.cpp '<nanovllm/llm.h>'
+accepts python/a.cpp '"b.h"'
 
 refuses nanovllm/base/a.h '"nanovllm/text/b.h"'
 refuses nanovllm/text/a.h '"nanovllm/engine/b.h"'
@@ -45,3 +47,5 @@ refuses nanovllm/ops/a.h '"nanovllm/model/b.h"'
 refuses apps/a.cpp '"nanovllm/runtime/b.h"'
 refuses apps/a.cpp '"../nanovllm/runtime/b.h"'
 refuses apps/a.cpp '<nccl.h>'
+refuses python/a.cpp '<nanovllm/base/config.h>'
+refuses python/a.cpp '"nanovllm/engine/b.h"'

@@ -1,0 +1,115 @@
+"""A file of prompts through Ray Data: an engine for each GPU (or group of cores), on one machine or
+on a cluster. Started again after a kill, it goes on where it was.
+
+python examples/ray_batch.py MODEL PROMPTS.jsonl OUTPUT [--batch-size 1024] [--engines N] ...
+
+A line of PROMPTS has one of prompt, prompt_token_ids and messages, and may have sampling_params.
+OUTPUT is a folder that all machines see. Each batch becomes one file in it as soon as it is done,
+JSON lines with `index` (the line of PROMPTS, from 0) and the fields of LLM.generate, or `error`;
+`cat OUTPUT/*.jsonl` is the whole. docs/scaling.md says how it runs on a cluster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from nanovllm import LLM, SamplingParams
+
+
+class Engine:
+    """An actor: one model, which answers a batch at a time and writes it down."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.llm = LLM(
+            args.model,
+            tensor_parallel_size=args.tensor_parallel_size,
+            threads=args.cpus,
+            dtype=args.dtype,
+        )
+        self.output = Path(args.output)
+        self.defaults = {"temperature": args.temperature, "max_tokens": args.max_tokens}
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        rows = [(int(i), str(line)) for i, line in zip(batch["index"], batch["line"])]
+        path = self.output / f"{rows[0][0]:012}.jsonl"
+        unfinished = path.with_suffix(f".{os.getpid()}.tmp")
+        unfinished.write_text("".join(json.dumps(row) + "\n" for row in self.answer(rows)))
+        unfinished.rename(path)  # there as a whole or not at all
+        return {"index": batch["index"]}
+
+    def answer(self, rows: list[tuple[int, str]]) -> list[dict[str, Any]]:
+        try:
+            requests = [self.request(line) for _, line in rows]
+            prompts, params = [r[0] for r in requests], [r[1] for r in requests]
+            outputs = self.llm.generate(prompts, params, use_tqdm=False)
+            return [{**output, "index": i} for (i, _), output in zip(rows, outputs)]
+        except (ValueError, TypeError, KeyError) as error:
+            # generate refuses all or nothing: look for the bad line in both halves.
+            if len(rows) == 1:
+                return [{"index": rows[0][0], "error": f"line {rows[0][0] + 1}: {error}"}]
+            half = len(rows) // 2
+            return self.answer(rows[:half]) + self.answer(rows[half:])
+
+    def request(self, line: str) -> tuple[str | list[int], SamplingParams]:
+        row = json.loads(line)
+        params = SamplingParams(**{**self.defaults, **row.get("sampling_params", {})})
+        if "messages" in row:
+            messages = row["messages"]
+            chat = self.llm.tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+            return chat, params
+        return row["prompt"] if "prompt" in row else row["prompt_token_ids"], params
+
+
+def done_before(output: Path) -> set[int]:
+    parts = sorted(output.glob("*.jsonl"))
+    return {json.loads(line)["index"] for part in parts for line in part.open()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("model")
+    parser.add_argument("prompts")
+    parser.add_argument("output")
+    parser.add_argument("--batch-size", type=int, default=1024, help="prompts in a file of OUTPUT")
+    parser.add_argument("--engines", type=int, default=0, help="0: as many as the cluster holds")
+    parser.add_argument("--tensor-parallel-size", type=int, default=1, help="GPUs of an engine")
+    parser.add_argument("--cpus", type=int, default=0, help="of an engine where there is no GPU")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--max-tokens", type=int, default=64)
+    args = parser.parse_args()
+    args.model, args.output = os.path.abspath(args.model), os.path.abspath(args.output)
+    Path(args.output).mkdir(parents=True, exist_ok=True)
+
+    done = done_before(Path(args.output))
+    lines = Path(args.prompts).read_text().splitlines()
+    rows = [{"index": i, "line": line} for i, line in enumerate(lines) if i not in done]
+    print(f"{len(lines)} prompts, {len(done)} done before, {len(rows)} to do", flush=True)
+    if not rows:
+        return
+
+    ray.init(include_dashboard=False)  # RAY_ADDRESS names a cluster
+    there = ray.cluster_resources()
+    gpus = int(there.get("GPU", 0))
+    args.cpus = args.cpus or (1 if gpus else int(there["CPU"]))
+    holds = gpus // args.tensor_parallel_size if gpus else int(there["CPU"]) // args.cpus
+    answers = ray.data.from_items(rows).map_batches(
+        Engine,
+        fn_constructor_args=[args],
+        batch_size=args.batch_size,
+        compute=ray.data.ActorPoolStrategy(size=args.engines or max(holds, 1)),
+        num_gpus=args.tensor_parallel_size if gpus else 0,
+        num_cpus=args.cpus,
+    )
+    num_done = sum(len(batch["index"]) for batch in answers.iter_batches())
+    print(f"{num_done} done")
+
+
+if __name__ == "__main__":
+    main()

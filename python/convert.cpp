@@ -1,0 +1,185 @@
+#include "convert.h"
+
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+
+namespace nb = nanobind;
+
+namespace nanovllm::python {
+
+namespace {
+
+[[noreturn]] void wrong_type(const std::string& what, nb::handle value, const std::string& right) {
+  std::string shown = nb::repr(value).c_str();
+  if (shown.size() > 60) shown = shown.substr(0, 57) + "...";
+  throw nb::type_error((what + " is " + shown + "; it must be " + right).c_str());
+}
+
+const char* kind_of(bool) { return "True or False"; }
+const char* kind_of(double) { return "a number"; }
+const char* kind_of(int64_t) { return "a whole number"; }
+const char* kind_of(uint64_t) { return "a whole number of at most 64 bits"; }
+const char* kind_of(const std::string&) { return "a text"; }
+const char* kind_of(const std::vector<int32_t>&) { return "a list of token ids"; }
+const char* kind_of(const std::vector<std::string>&) { return "a list of texts"; }
+const char* kind_of(const std::map<int32_t, double>&) {
+  return "a dictionary of token ids and numbers";
+}
+template <class T>
+const char* kind_of(const std::optional<T>&) {
+  return kind_of(T());
+}
+
+/// None leaves the field as it is.
+template <class T>
+void read(nb::handle value, const char* name, T& field) {
+  if (value.is_none()) return;
+  if (!nb::try_cast(value, field)) wrong_type(name, value, kind_of(T()));
+}
+
+nb::list from_logprobs(const std::vector<TokenLogprobs>& tokens) {
+  nb::list list;
+  for (const TokenLogprobs& token : tokens) {
+    if (token.empty()) {
+      list.append(nb::none());
+      continue;
+    }
+    nb::list entries;
+    for (const Logprob& e : token) {
+      nb::dict entry;
+      entry["id"] = e.id;
+      entry["logprob"] = e.logprob;
+      entry["rank"] = e.rank;
+      entries.append(entry);
+    }
+    list.append(entries);
+  }
+  return list;
+}
+
+void add_answer(nb::dict& dict, const CompletionOutput& answer) {
+  dict["text"] = answer.text;
+  dict["token_ids"] = answer.token_ids;
+  dict["finish_reason"] = answer.finish_reason;
+  dict["stop_reason"] = answer.stop_reason;
+  if (!answer.logprobs.empty()) dict["logprobs"] = from_logprobs(answer.logprobs);
+  if (!answer.error.empty()) dict["error"] = answer.error;
+}
+
+}  // namespace
+
+std::string to_text(nb::handle text, const char* what) {
+  if (!nb::isinstance<nb::str>(text)) wrong_type(what, text, "a text");
+  Py_ssize_t size = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (data == nullptr) throw nb::python_error();
+  return {data, static_cast<size_t>(size)};
+}
+
+std::vector<int32_t> to_token_ids(nb::handle ids, const char* what) {
+  // numpy's arrays and PyTorch's tensors have tolist(), which is faster than asking for each item.
+  const nb::object list =
+      nb::hasattr(ids, "tolist") ? nb::object(ids.attr("tolist")()) : nb::borrow(ids);
+  std::vector<int32_t> result;
+  if (!nb::try_cast(list, result)) wrong_type(what, ids, "a list of token ids");
+  return result;
+}
+
+Prompt to_prompt(nb::handle prompt) {
+  if (nb::isinstance<nb::str>(prompt)) return to_text(prompt, "a prompt");
+  std::vector<int32_t> ids;
+  try {
+    ids = to_token_ids(prompt, "a prompt");
+  } catch (const nb::builtin_exception&) {
+    wrong_type("a prompt", prompt, "a text or a list of token ids");
+  }
+  return ids;
+}
+
+SamplingParams to_sampling_params(nb::handle object) {
+  if (!nb::hasattr(object, "temperature")) wrong_type("sampling_params", object, "SamplingParams");
+  SamplingParams params;
+  const auto field = [&](const char* name, auto& value) { read(object.attr(name), name, value); };
+  field("temperature", params.temperature);
+  field("top_p", params.top_p);
+  field("top_k", params.top_k);
+  field("min_p", params.min_p);
+  field("max_tokens", params.max_tokens);
+  field("min_tokens", params.min_tokens);
+  field("ignore_eos", params.ignore_eos);
+  field("stop_token_ids", params.stop_token_ids);
+  field("presence_penalty", params.presence_penalty);
+  field("frequency_penalty", params.frequency_penalty);
+  field("repetition_penalty", params.repetition_penalty);
+  field("logit_bias", params.logit_bias);
+  field("allowed_token_ids", params.allowed_token_ids);
+  field("bad_words", params.bad_words);
+  field("logprobs", params.logprobs);
+  field("prompt_logprobs", params.prompt_logprobs);
+  field("n", params.n);
+  field("seed", params.seed);
+  field("skip_special_tokens", params.skip_special_tokens);
+  const nb::object stop = object.attr("stop");
+  if (nb::isinstance<nb::str>(stop)) params.stop = {to_text(stop, "stop")};
+  else read(stop, "stop", params.stop);
+  return params;
+}
+
+EngineConfig to_engine_config(const nb::dict& options) {
+  EngineConfig config;
+  const auto field = [&](const char* name, auto& value) {
+    if (options.contains(name)) read(options[name], name, value);
+  };
+  field("device", config.device);
+  field("dtype", config.dtype);
+  field("load_format", config.load_format);
+  field("max_model_len", config.max_model_len);
+  field("max_num_seqs", config.max_num_seqs);
+  field("max_num_batched_tokens", config.max_num_batched_tokens);
+  field("gpu_memory_utilization", config.gpu_memory_utilization);
+  field("kv_cache_memory_bytes", config.kv_cache_memory_bytes);
+  field("block_size", config.block_size);
+  field("num_gpu_blocks_override", config.num_gpu_blocks_override);
+  field("enforce_eager", config.enforce_eager);
+  field("enable_prefix_caching", config.enable_prefix_caching);
+  field("async_scheduling", config.async_scheduling);
+  field("tensor_parallel_size", config.tensor_parallel_size);
+  field("step_timeout", config.step_timeout);
+  field("threads", config.threads);
+  field("seed", config.seed);
+  field("worker_path", config.worker_path);
+  return config;
+}
+
+nb::dict from_output(const RequestOutput& output) {
+  nb::dict dict;
+  add_answer(dict, output);
+  dict["prompt_token_ids"] = output.prompt_token_ids;
+  dict["num_cached_tokens"] = output.num_cached_tokens;
+  if (!output.prompt_logprobs.empty())
+    dict["prompt_logprobs"] = from_logprobs(output.prompt_logprobs);
+  if (output.outputs.empty()) return dict;
+  nb::list answers;
+  for (const CompletionOutput& answer : output.outputs) {
+    nb::dict one;
+    add_answer(one, answer);
+    answers.append(one);
+  }
+  dict["outputs"] = answers;
+  return dict;
+}
+
+nb::dict from_update(const RequestUpdate& update) {
+  nb::dict piece;
+  piece["text"] = update.text;
+  piece["token_ids"] = update.token_ids;
+  piece["output"] = update.finished ? nb::object(from_output(*update.finished)) : nb::none();
+  return piece;
+}
+
+}  // namespace nanovllm::python

@@ -1,0 +1,23 @@
+"""nano-vLLM in C++: language models from Hugging Face checkpoint folders.
+
+    from nanovllm import LLM, SamplingParams
+    llm = LLM("models/tiny-tales")
+    llm.generate(["Once upon a time"], SamplingParams(temperature=0.6, max_tokens=64))[0]["text"]
+"""
+
+from nanovllm._core import EngineDead, UserError
+from nanovllm.llm import LLM, EngineOptions, Logprob, RequestOutput, StreamPiece
+from nanovllm.sampling_params import SamplingParams
+from nanovllm.tokenizer import Tokenizer
+
+__all__ = [
+    "LLM",
+    "EngineDead",
+    "EngineOptions",
+    "Logprob",
+    "RequestOutput",
+    "SamplingParams",
+    "StreamPiece",
+    "Tokenizer",
+    "UserError",
+]

@@ -1,0 +1,3 @@
+from nanovllm._binary import main
+
+main()

@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import atexit
+import difflib
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, cast
+
+from nanovllm import _core
+from nanovllm._binary import BINARY
+from nanovllm.sampling_params import SamplingParams
+from nanovllm.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Protocol
+
+    from typing_extensions import NotRequired, Self, Unpack
+
+    class Array(Protocol):
+        """A numpy array of ids, or anything else with tolist()."""
+
+        def tolist(self) -> list[int]: ...
+
+    Prompt = str | Sequence[int] | Array
+
+
+class EngineOptions(TypedDict, total=False):
+    """What LLM takes besides the model. Zero or empty means chosen at start."""
+
+    # nano-vLLM's
+    max_num_batched_tokens: int  #: tokens computed in one step
+    max_num_seqs: int  #: sequences that run at the same time, 512
+    max_model_len: int  #: tokens of prompt and answer together
+    gpu_memory_utilization: float  #: share of the GPU's memory that may be full, 0.9
+    tensor_parallel_size: int  #: GPUs, or groups of cores, that share the model, 1
+    enforce_eager: bool  #: no CUDA graphs
+    kvcache_block_size: int  #: tokens in a block of the KV cache, a multiple of 16, 64
+    num_kvcache_blocks: int  #: blocks of the KV cache; -1: chosen
+    # vLLM's
+    device: str  #: auto, cpu, cuda
+    dtype: str  #: auto (the checkpoint's, float32 as bfloat16), bfloat16, float16, float32
+    load_format: str  #: auto, dummy (random weights from config.json alone)
+    kv_cache_memory_bytes: int
+    block_size: int  #: kvcache_block_size by its other name
+    num_gpu_blocks_override: int  #: num_kvcache_blocks by its other name
+    enable_prefix_caching: bool
+    async_scheduling: bool  #: schedule one step ahead of the device
+    step_timeout: float  #: seconds without progress after which a step counts as hung, 60
+    threads: int  #: of the CPU backend
+    seed: int  #: of requests that bring none
+    worker_path: str  #: the binary that further ranks run; the package's own
+
+
+_OTHER_NAMES = {
+    "kvcache_block_size": "block_size",
+    "num_kvcache_blocks": "num_gpu_blocks_override",
+}
+
+
+class Logprob(TypedDict):
+    id: int
+    logprob: float  #: natural, from the raw logits
+    rank: int  #: among all tokens, 1 the best
+
+
+class CompletionOutput(TypedDict):
+    """One answer of T tokens."""
+
+    text: str
+    token_ids: list[int]  #: [T], the end token included when one was sampled
+    finish_reason: str  #: stop, length, abort, error
+    stop_reason: int | str | None  #: the id or text of stop_token_ids or stop that ended it
+    logprobs: NotRequired[list[list[Logprob]]]  #: [T, 1 + k], the sampled token first
+    error: NotRequired[str]
+
+
+class RequestOutput(CompletionOutput):
+    """The answer to a prompt of P tokens, the first one where there are several."""
+
+    index: NotRequired[int]  #: of the prompt, from generate
+    prompt_token_ids: list[int]  #: [P]
+    num_cached_tokens: int  #: prompt tokens read from the prefix cache, at most P - 1
+    prompt_logprobs: NotRequired[list[list[Logprob] | None]]  #: [P, 1 + k], None for the first
+    outputs: NotRequired[list[CompletionOutput]]  #: [n], where n is above 1
+
+
+class StreamPiece(TypedDict):
+    """What one step added to an answer."""
+
+    text: str  #: may be empty while a character is incomplete
+    token_ids: list[int]
+    output: RequestOutput | None  #: the whole, with the last piece
+
+
+# Python looks for Ctrl-C, and the bar moves, this often while the engine works.
+_SECONDS_BETWEEN_LOOKS = 0.1
+
+
+class LLM:
+    """A model ready to generate.
+
+    Several threads may use it: their requests run together. Raises UserError (a ValueError) for a
+    caller's mistake and EngineDead (a RuntimeError) when the engine broke, was ended by `exit`, or
+    belongs to the process that this one was forked from. The last reference to go frees the model,
+    its memory and its GPU at once, as `exit` and the end of a `with` do.
+    """
+
+    def __init__(self, model: str | os.PathLike[str], **kwargs: Unpack[EngineOptions]) -> None:
+        """Loads a checkpoint folder in Hugging Face layout; `kwargs` are EngineOptions. A name that
+        is none of them gives a warning that says which is near."""
+        known = EngineOptions.__annotations__
+        options: dict[str, object] = {"worker_path": BINARY}
+        for name, value in kwargs.items():
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
+                text = f"LLM has no option '{name}', which is ignored; did you mean '{near}'?"
+                warnings.warn(text, stacklevel=2)
+            elif not (name == "num_kvcache_blocks" and value == -1):
+                options[_OTHER_NAMES.get(name, name)] = value
+        self._engine = _core.Engine(os.fspath(model), options)
+        self._added = _core.inbox(False)  # of add_request
+        self._num_added = 0  # and not yet returned by step
+        self.tokenizer = Tokenizer(self._engine.tokenizer())
+        _alive.add(self)
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Runs all prompts to their end; their outputs in order.
+
+        A prompt is a text, or ids that are taken as they are: 1 to max_model_len - 1 of them, each
+        below vocab_size. `sampling_params`: one, or one for each prompt. `use_tqdm`: a bar on
+        stderr with the tokens a second of prefill and decode. Raises ValueError where a prompt, a
+        parameter or their number is refused; then, and after Ctrl-C, nothing of the call runs on.
+        """
+        if isinstance(prompts, str):
+            raise TypeError("prompts is a text; give a list of prompts")
+        if sampling_params is None:
+            sampling_params = SamplingParams()
+        if isinstance(sampling_params, SamplingParams):
+            sampling_params = [sampling_params] * len(prompts)
+        if len(prompts) != len(sampling_params):
+            raise ValueError(
+                f"{len(prompts)} prompts and {len(sampling_params)} SamplingParams; "
+                "give one, or one for each prompt"
+            )
+        inbox = _core.inbox(False)
+        outputs: dict[int, RequestOutput] = {}
+        try:
+            ids = [self._add(inbox, *both) for both in zip(prompts, sampling_params)]
+            with _Bar(len(ids), use_tqdm, self._engine) as bar:
+                while len(outputs) < len(ids):
+                    arrived = self._engine.wait(inbox, _SECONDS_BETWEEN_LOOKS)
+                    outputs.update(cast("list[tuple[int, RequestOutput]]", arrived))
+                    bar.update(len(arrived))
+        finally:
+            self._engine.abandon(inbox)
+        for index, request_id in enumerate(ids):
+            outputs[request_id]["index"] = index
+        return [outputs[i] for i in ids]
+
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> Iterator[StreamPiece]:
+        """The answer to one prompt as it grows: `for piece in llm.stream("Once"): piece["text"]`.
+
+        It begins with the first piece asked for; leaving the loop ends the request. Raises as
+        `generate` does, and ValueError where n is above 1.
+        """
+        params = sampling_params or SamplingParams()
+        if params.n != 1:
+            raise ValueError(f"n is {params.n}; a stream has one answer")
+        inbox = _core.inbox(True)
+        try:
+            self._add(inbox, prompt, params)
+            while True:
+                arrived = self._engine.wait(inbox, _SECONDS_BETWEEN_LOOKS)
+                for _, piece in cast("list[tuple[int, StreamPiece]]", arrived):
+                    yield piece
+                    if piece["output"] is not None:
+                        return
+        finally:
+            self._engine.abandon(inbox)
+
+    def add_request(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> int:
+        """For callers that drive the engine themselves: add requests, then `step()` until
+        `is_finished()`. Returns the request's number. Raises as `generate` does."""
+        request_id = self._add(self._added, prompt, sampling_params or SamplingParams())
+        self._num_added += 1
+        return request_id
+
+    def abort(self, request_id: int) -> bool:
+        """Ends a request; the next `step()` returns it with what it has. False if it does not
+        run."""
+        return self._engine.abort(request_id)
+
+    def step(self) -> tuple[list[tuple[int, list[int]]], int]:
+        """Moves every request on. Returns those of `add_request` that ended, each with its number
+        and token ids, and how many prompt tokens the step computed, or less than 0 if none: minus
+        the tokens that it generated."""
+        before = self._engine.num_tokens()
+        arrived = cast("list[tuple[int, RequestOutput]]", self._engine.wait(self._added, 0))
+        prefill, decode = (b - a for a, b in zip(before, self._engine.num_tokens()))
+        self._num_added -= len(arrived)
+        return [(i, output["token_ids"]) for i, output in arrived], prefill or -decode
+
+    def is_finished(self) -> bool:
+        """Whether `step` returned every request of `add_request`."""
+        return self._num_added == 0
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens that a prompt and its answer may have together."""
+        return self._engine.max_model_len
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids are 0 to vocab_size - 1."""
+        return self._engine.vocab_size
+
+    def exit(self) -> None:
+        """Frees the model now; every later use raises EngineDead."""
+        self._engine.exit()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.exit()
+
+    def _add(self, inbox: _core.Inbox, prompt: Prompt, params: SamplingParams) -> int:
+        return self._engine.add(inbox, cast("str | Sequence[int]", prompt), params)
+
+
+_alive: weakref.WeakSet[LLM] = weakref.WeakSet()
+
+
+@atexit.register
+def _exit_all() -> None:
+    """Ends the engines before the interpreter, whatever threads still wait for them."""
+    _core.leave()
+    for llm in list(_alive):
+        llm.exit()
+
+
+class _Bar:
+    """tqdm's bar with the speed of prefill and decode, as nano-vLLM shows them."""
+
+    def __init__(self, total: int, shown: bool, engine: _core.Engine) -> None:
+        self._bar: Any = None
+        if not shown:
+            return
+        from tqdm.auto import tqdm  # a tenth of a second, for those who look
+
+        self._bar = tqdm(total=total, desc="Generating", dynamic_ncols=True)
+        self._engine = engine
+        self._before = engine.num_tokens()
+        self._since = time.perf_counter()
+        self._speeds = {"Prefill": "0tok/s", "Decode": "0tok/s"}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def update(self, num_ended: int) -> None:
+        if self._bar is None:
+            return
+        now, counts = time.perf_counter(), self._engine.num_tokens()
+        for i, name in enumerate(self._speeds):
+            if counts[i] > self._before[i]:  # else the last speed stays
+                speed = (counts[i] - self._before[i]) / (now - self._since)
+                self._speeds[name] = f"{speed:.0f}tok/s"
+        self._before, self._since = counts, now
+        self._bar.set_postfix(self._speeds, refresh=False)
+        self._bar.update(num_ended)

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, overload
+
+from nanovllm import _core
+
+# Arguments of transformers that say how ids are packed; here they are a list.
+_PACKING = ("padding", "truncation", "max_length", "return_tensors", "return_dict")
+
+
+class Tokenizer:
+    """The checkpoint's tokenizer and chat template, with transformers' names and defaults.
+
+    Any number of threads may use it, also after `LLM.exit()`. Each method raises UserError (a
+    ValueError) where the checkpoint has no tokenizer.json or no chat template.
+    """
+
+    def __init__(self, core: _core.Tokenizer) -> None:
+        self._core = core
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text. Special tokens written in it are parsed as such;
+        `add_special_tokens`: also what the tokenizer adds of its own (a BOS)."""
+        return self._core.encode(text, add_special_tokens)
+
+    def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
+        """The text of an id or of ids (a list, or anything with tolist()). Ids that no token has
+        are left out; bytes that are not UTF-8 become U+FFFD."""
+        ids = [token_ids] if isinstance(token_ids, int) else token_ids
+        return self._core.decode(ids, skip_special_tokens)
+
+    @overload
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, str]] | None = None,
+        *,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        tokenize: Literal[True] = True,
+        **kwargs: Any,
+    ) -> list[int]: ...
+
+    @overload
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, str]] | None = None,
+        *,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        tokenize: Literal[False],
+        **kwargs: Any,
+    ) -> str: ...
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, str]] | None = None,
+        *,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        tokenize: bool = True,
+        **kwargs: Any,
+    ) -> str | list[int]:
+        """The prompt for a conversation in OpenAI's form: a text, or its ids with `tokenize`.
+
+        `tools`: their JSON schemas. `continue_final_message`: the prompt ends within the last
+        message, for the model to go on. `kwargs` are variables of the template, such as
+        enable_thinking. Raises UserError with the template's own error.
+        """
+        for name in _PACKING:
+            if kwargs.pop(name, None):
+                raise ValueError(f"{name} is not supported; ids come as a list")
+        if kwargs.pop("chat_template", None) is not None:
+            raise ValueError("chat_template is not supported; the checkpoint's own is used")
+        if continue_final_message and add_generation_prompt:
+            raise ValueError("continue_final_message and add_generation_prompt exclude each other")
+        variables = {
+            "messages": conversation,
+            "tools": tools,
+            "documents": documents,
+            "add_generation_prompt": add_generation_prompt,
+            **kwargs,
+        }
+        prompt = self._core.render_chat_template(json.dumps(variables, ensure_ascii=False))
+        if continue_final_message:
+            final = str(conversation[-1]["content"]).strip()
+            if final not in prompt:
+                raise ValueError("the template changes the last message; it cannot be continued")
+            prompt = prompt[: prompt.rindex(final) + len(final)]
+        return self._core.encode(prompt, False) if tokenize else prompt

@@ -1,0 +1,165 @@
+"""Bad input is one clear error and loses nothing."""
+
+from typing import Any
+
+import pytest
+from conftest import GREEDY, ROOT, SMALL, TINY_TALES, goldens
+
+from nanovllm import LLM, EngineDead, SamplingParams, UserError
+
+
+def still_right(llm: LLM) -> None:
+    row = goldens()[0]
+    output = llm.generate([row["prompt_token_ids"]], GREEDY, use_tqdm=False)[0]
+    assert output["token_ids"] == row["greedy_token_ids"]
+
+
+@pytest.mark.parametrize(
+    "field, value, kind",
+    [
+        ("temperature", -0.1, ValueError),
+        ("temperature", float("nan"), ValueError),
+        ("temperature", float("inf"), ValueError),
+        ("temperature", "hot", TypeError),
+        ("max_tokens", 0, ValueError),
+        ("max_tokens", 2.5, TypeError),
+        ("max_tokens", 2**70, TypeError),
+        ("ignore_eos", "yes", TypeError),
+        ("top_p", 0, ValueError),
+        ("top_k", -2, ValueError),
+        ("min_p", 1.1, ValueError),
+        ("min_tokens", 65, ValueError),
+        ("stop", [""], ValueError),
+        ("stop", 3, TypeError),
+        ("stop_token_ids", [-1], ValueError),
+        ("presence_penalty", 3, ValueError),
+        ("frequency_penalty", -3, ValueError),
+        ("repetition_penalty", 0, ValueError),
+        ("logit_bias", {1: 101}, ValueError),
+        ("logit_bias", [1], TypeError),
+        ("allowed_token_ids", [], ValueError),
+        ("bad_words", [""], ValueError),
+        ("logprobs", 21, ValueError),
+        ("prompt_logprobs", -1, ValueError),
+        ("n", 0, ValueError),
+        ("seed", 2**64, TypeError),
+    ],
+)
+def test_sampling_params_say_what_is_wrong(field: str, value: Any, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=field):
+        SamplingParams(**{field: value})
+
+
+@pytest.mark.parametrize(
+    "prompt, kind, reason",
+    [
+        ("", ValueError, "empty"),
+        ([], ValueError, "empty"),
+        ([8192], ValueError, "8192"),
+        ([-1], ValueError, "-1"),
+        ([2**40], TypeError, "token ids"),
+        ([1.5], TypeError, "token ids"),
+        (["a"], TypeError, "token ids"),
+        ([[1]], TypeError, "token ids"),
+        (7, TypeError, "token ids"),
+        (None, TypeError, "token ids"),
+        ("\ud800", ValueError, "surrogates"),
+        ([1] * 3000, ValueError, "3000 tokens"),
+    ],
+)
+def test_a_bad_prompt_stops_nothing_else(
+    llm: LLM, prompt: Any, kind: type[Exception], reason: str
+) -> None:
+    with pytest.raises(kind, match=reason):
+        llm.generate(["Once", prompt], use_tqdm=False)
+    with pytest.raises(kind, match=reason):
+        next(llm.stream(prompt))
+    with pytest.raises(kind, match=reason):
+        llm.add_request(prompt)
+    assert llm.is_finished()
+    still_right(llm)
+
+
+def test_counts_and_forms_of_arguments(llm: LLM) -> None:
+    with pytest.raises(ValueError, match="2 prompts and 3 SamplingParams"):
+        llm.generate(["a", "b"], [SamplingParams()] * 3)
+    with pytest.raises(TypeError, match="list of prompts"):
+        llm.generate("Once")
+    for params in (["Once"], [None]):
+        with pytest.raises(TypeError, match="must be SamplingParams"):
+            llm.generate(["Once"], params)  # type: ignore[arg-type]
+    for call in (llm.tokenizer.encode, llm.tokenizer.decode):
+        with pytest.raises(TypeError, match="it must be a"):
+            call(None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="one answer"):
+        next(llm.stream("Once", SamplingParams(n=2)))
+    params = SamplingParams()
+    params.top_p = 7  # after the check of the constructor
+    with pytest.raises(ValueError, match="top_p is 7"):
+        llm.generate(["Once"], params, use_tqdm=False)
+    with pytest.raises(ValueError, match="stop_token_ids|logit_bias"):
+        llm.generate(["Once"], SamplingParams(logit_bias={9000: 1}), use_tqdm=False)
+    assert not llm.abort(10**6)
+    still_right(llm)
+
+
+def test_an_unknown_option_is_named_with_the_nearest() -> None:
+    with pytest.warns(UserWarning, match="'max_sequences'.*'max_num_seqs'") as warned:
+        LLM(TINY_TALES, max_model_len=64, max_sequences=3).exit()
+    assert len(warned) == 1 and warned[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    "options, kind, reason",
+    [
+        ({"dtype": "int3"}, ValueError, "dtype is 'int3'"),
+        ({"device": 3}, TypeError, "device is 3"),
+        ({"max_num_seqs": 0}, ValueError, "max_num_seqs is 0"),
+        ({"max_num_seqs": "many"}, TypeError, "max_num_seqs is 'many'"),
+        ({"kvcache_block_size": 17}, ValueError, "block_size is 17"),
+        ({"max_model_len": 4096}, ValueError, "2048"),
+        ({"gpu_memory_utilization": 2.0}, ValueError, "gpu_memory_utilization is 2"),
+    ],
+)
+def test_options_out_of_range(options: dict[str, Any], kind: type[Exception], reason: str) -> None:
+    with pytest.raises(kind, match=reason):
+        LLM(TINY_TALES, **options)
+
+
+def test_models_that_are_none(tmp_path: Any) -> None:
+    with pytest.raises(UserError, match="no such folder"):
+        LLM("Qwen/Qwen3-0.6B")
+    with pytest.raises(UserError, match="config.json"):
+        LLM(tmp_path)
+    with pytest.raises(TypeError):
+        LLM(3)  # type: ignore[arg-type]
+
+
+def test_a_folder_without_tokenizer_works_with_ids() -> None:
+    with LLM(ROOT / "tests/variants/qwen2", **SMALL) as llm:
+        for call in (llm.tokenizer.encode, lambda text: llm.generate([text])):
+            with pytest.raises(UserError, match="tokenizer.json"):
+                call("Once")
+        with pytest.raises(UserError, match="template"):
+            llm.tokenizer.apply_chat_template([{"role": "user", "content": "Once"}])
+
+
+def test_after_exit_every_use_is_a_typed_error() -> None:
+    llm = LLM(TINY_TALES, **SMALL)
+    stream = llm.stream("Once")
+    next(stream)
+    llm.exit()
+    llm.exit()
+    calls = [
+        lambda: llm.generate(["Once"], use_tqdm=False),
+        lambda: next(stream),
+        lambda: next(llm.stream("Once")),
+        lambda: llm.add_request("Once"),
+        lambda: llm.abort(0),
+        lambda: llm.max_model_len,
+    ]
+    for call in calls:
+        with pytest.raises(EngineDead, match="exit"):
+            call()
+    assert issubclass(EngineDead, RuntimeError) and issubclass(UserError, ValueError)
+    assert llm.tokenizer.decode(llm.tokenizer.encode("Once")) == "Once"

@@ -1,0 +1,98 @@
+"""The signatures are nano-vLLM's, and the types are right."""
+
+import ast
+import dataclasses
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+import nanovllm
+from nanovllm import LLM, SamplingParams, _core
+
+EMPTY = inspect.Parameter.empty
+
+
+@pytest.mark.parametrize(
+    "function, parameters",
+    [
+        (LLM.generate, {"prompts": EMPTY, "sampling_params": None, "use_tqdm": True}),
+        (LLM.add_request, {"prompt": EMPTY, "sampling_params": None}),
+        (LLM.step, {}),
+        (LLM.is_finished, {}),
+        (LLM.exit, {}),
+        (LLM.stream, {"prompt": EMPTY, "sampling_params": None}),
+    ],
+)
+def test_methods_take_what_nano_vllms_take(function: Any, parameters: dict[str, Any]) -> None:
+    given = inspect.signature(function).parameters
+    assert {name: p.default for name, p in given.items() if name != "self"} == parameters
+
+
+def test_constructors_take_what_nano_vllms_take() -> None:
+    model, kwargs = list(inspect.signature(LLM).parameters.values())
+    assert (model.name, model.default, kwargs.kind) == ("model", EMPTY, kwargs.VAR_KEYWORD)
+    first = dataclasses.fields(SamplingParams)[:3]
+    expected = [("temperature", 1.0), ("max_tokens", 64), ("ignore_eos", False)]
+    assert [(field.name, field.default) for field in first] == expected
+    options = nanovllm.EngineOptions.__annotations__
+    assert list(options)[:8] == [
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "max_model_len",
+        "gpu_memory_utilization",
+        "tensor_parallel_size",
+        "enforce_eager",
+        "kvcache_block_size",
+        "num_kvcache_blocks",
+    ]
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    for name in nanovllm.__all__:
+        public = getattr(nanovllm, name)
+        if name not in ("Logprob", "UserError", "EngineDead"):
+            assert public.__doc__, name
+        for member, value in vars(public).items():
+            if callable(value) and not member.startswith("_"):
+                assert value.__doc__, f"{name}.{member}"
+
+
+def check_types(*arguments: str, folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=folder,
+        env={**os.environ, "MYPY_CACHE_DIR": str(folder / "cache")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_examples_and_package_pass_mypy_strict(tmp_path: Path) -> None:
+    config = f"--config-file={ROOT / 'pyproject.toml'}"
+    assert (Path(nanovllm.__file__).parent / "py.typed").exists()
+    # From another folder: the types are the installed package's.
+    for example in ("example", "bench", "stream", "ray_batch"):
+        check_types("mypy", config, f"{ROOT}/examples/{example}.py", folder=tmp_path)
+    check_types("mypy", config, "-p", "nanovllm", folder=tmp_path)
+
+
+def test_the_stub_names_what_the_extension_has() -> None:
+    stub = ast.parse(Path(_core.__file__).parent.joinpath("_core.pyi").read_text())
+
+    def names(body: list[ast.stmt]) -> set[str]:
+        return {d.name for d in body if isinstance(d, (ast.ClassDef, ast.FunctionDef))}
+
+    def has(thing: object) -> set[str]:
+        return {name for name in vars(thing) if not name.startswith("_")}
+
+    assert names(stub.body) == has(_core)
+    for kind in stub.body:
+        if isinstance(kind, ast.ClassDef):
+            assert names(kind.body) - {"__init__"} == has(getattr(_core, kind.name))

@@ -1,0 +1,185 @@
+"""What the module gives back."""
+
+import copy
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import GREEDY, ROOT, SMALL, TINY_TALES, golden_answers, golden_prompts, goldens
+
+from nanovllm import LLM, SamplingParams
+
+
+@pytest.mark.parametrize("name", ["tiny-tales", "llama", "qwen2", "qwen3-sharded"])
+def test_float32_gives_the_reference_tokens(name: str) -> None:
+    folder = TINY_TALES if name == "tiny-tales" else ROOT / "tests/variants" / name
+    rows = goldens(name)
+    assert len(rows) >= 6
+    with LLM(folder, **SMALL) as llm:
+        outputs = llm.generate(golden_prompts(rows), GREEDY, use_tqdm=False)
+    for index, (row, output) in enumerate(zip(rows, outputs)):
+        assert output["index"] == index
+        assert output["prompt_token_ids"] == row["prompt_token_ids"]
+        assert output["token_ids"] == row["greedy_token_ids"], row["id"]
+        assert output["finish_reason"] == row["finish_reason"]
+        assert output["text"] == row.get("text", "")
+        assert output["stop_reason"] is None
+
+
+def test_texts_render_and_encode_as_in_transformers(llm: LLM) -> None:
+    num_chats = 0
+    for row in goldens():
+        if "messages" not in row:
+            assert llm.tokenizer.encode(row["prompt"]) == row["prompt_token_ids"]
+            continue
+        num_chats += 1
+        arguments = {"add_generation_prompt": True, "enable_thinking": row["enable_thinking"]}
+        ids = llm.tokenizer.apply_chat_template(row["messages"], **arguments)
+        assert ids == row["prompt_token_ids"]
+        text = llm.tokenizer.apply_chat_template(row["messages"], tokenize=False, **arguments)
+        assert llm.tokenizer.encode(text, add_special_tokens=False) == ids
+    assert num_chats >= 4
+
+
+def test_decode_keeps_special_tokens_unless_told(llm: LLM) -> None:
+    text = "<|im_start|>user\nÜber 😀<|im_end|>"
+    ids = llm.tokenizer.encode(text)
+    assert llm.tokenizer.decode(ids) == llm.tokenizer.decode(np.array(ids)) == text
+    assert llm.tokenizer.decode(ids, skip_special_tokens=True) == "user\nÜber 😀"
+    assert llm.tokenizer.decode(ids[0]) == "<|im_start|>"
+
+
+def test_chat_template_takes_tools_and_a_message_to_continue(llm: LLM) -> None:
+    chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Once upon"}]
+    prompt = llm.tokenizer.apply_chat_template(chat, tokenize=False, continue_final_message=True)
+    assert prompt.endswith("Once upon")
+    tool = {"type": "function", "function": {"name": "find_fox", "parameters": {}}}
+    prompt = llm.tokenizer.apply_chat_template(chat[:1], tools=[tool], tokenize=False)
+    template = (Path(TINY_TALES) / "tokenizer_config.json").read_text()
+    assert ("find_fox" in prompt) == ("tools" in template)
+    for name in ("return_tensors", "chat_template"):
+        with pytest.raises(ValueError, match=name):
+            llm.tokenizer.apply_chat_template(chat, **{name: "pt"})
+
+
+def test_every_kind_of_prompt_gives_the_same(llm: LLM) -> None:
+    row = next(row for row in goldens() if "prompt" in row)
+    ids = row["prompt_token_ids"]
+    prompts = [row["prompt"], ids, tuple(ids), np.array(ids), np.array(ids, dtype=np.uint16)]
+    for output in llm.generate(prompts, GREEDY, use_tqdm=False):
+        assert output["token_ids"] == row["greedy_token_ids"]
+    same = llm.generate(np.array([ids, ids]), GREEDY, use_tqdm=False)
+    assert [o["token_ids"] for o in same] == [row["greedy_token_ids"]] * 2
+    assert llm.generate([], use_tqdm=False) == []
+
+
+def test_sampling_params_for_each_prompt_and_all_fields_of_an_output(llm: LLM) -> None:
+    row = goldens()[0]
+    prompt = row["prompt_token_ids"]
+    params = [
+        SamplingParams(0, 1, logprobs=2, prompt_logprobs=0),
+        SamplingParams(temperature=1, max_tokens=5, ignore_eos=True, n=3, seed=7),
+        SamplingParams(0, 64, stop="Tiny"),
+    ]
+    first, several, stopped = llm.generate([prompt] * 3, params, use_tqdm=False)
+    assert first["finish_reason"] == "length" and 0 <= first["num_cached_tokens"] < len(prompt)
+    sampled, best, second = first["logprobs"][0]
+    assert sampled["id"] == best["id"] == row["greedy_token_ids"][0] and best["rank"] == 1
+    for entry, (token, logprob) in zip((best, second), row["first_logprobs_top5"]):
+        assert entry["id"] == token and entry["logprob"] == pytest.approx(logprob, abs=1e-4)
+    assert first["prompt_logprobs"][0] is None
+    for given, expected in zip(first["prompt_logprobs"][1:], row["prompt_logprobs"][1:]):
+        assert given and given[0]["logprob"] == pytest.approx(expected, abs=1e-4)
+    assert [len(answer["token_ids"]) for answer in several["outputs"]] == [5, 5, 5]
+    assert several["token_ids"] == several["outputs"][0]["token_ids"]
+    assert stopped["finish_reason"] == "stop" and stopped["stop_reason"] == "Tiny"
+    assert stopped["text"] == row["text"][: row["text"].index("Tiny")]
+
+
+def test_pieces_of_a_stream_join_to_the_answer(llm: LLM) -> None:
+    row = next(row for row in goldens() if len(row["greedy_token_ids"]) > 20)
+    pieces = list(llm.stream(row["prompt_token_ids"], GREEDY))
+    assert len(pieces) > 10
+    assert sum((piece["token_ids"] for piece in pieces), []) == row["greedy_token_ids"]
+    assert "".join(piece["text"] for piece in pieces) == row["text"]
+    assert [piece["output"] is None for piece in pieces] == [True] * (len(pieces) - 1) + [False]
+    assert pieces[-1]["output"] and pieces[-1]["output"]["text"] == row["text"]
+
+
+def test_streams_left_and_side_by_side(llm: LLM) -> None:
+    rows = [row for row in goldens() if len(row["greedy_token_ids"]) > 20][:2]
+    left = llm.stream(rows[0]["prompt_token_ids"], GREEDY)
+    next(left)
+    streams = [llm.stream(row["prompt_token_ids"], GREEDY) for row in rows]
+    answers: list[list[int]] = [[], []]
+    for pieces in zip(*streams):  # both go on by turns; the shorter one ends it
+        for answer, piece in zip(answers, pieces):
+            answer += piece["token_ids"]
+    left.close()
+    for answer, row, stream in zip(answers, rows, streams):
+        answer += sum((piece["token_ids"] for piece in stream), [])
+        assert answer[:20] == row["greedy_token_ids"][:20]
+
+
+def test_step_drives_requests_as_nano_vllm_does(llm: LLM) -> None:
+    rows = goldens()[:5]
+    expected = {llm.add_request(row["prompt_token_ids"], GREEDY): row for row in rows}
+    prefill = decode = 0
+    got = {}
+    llm.generate(["Once"], SamplingParams(max_tokens=3), use_tqdm=False)  # loses nothing of them
+    while not llm.is_finished():
+        finished, num_tokens = llm.step()
+        got.update(finished)
+        prefill += max(num_tokens, 0)
+        decode -= min(num_tokens, 0)
+    assert got == {i: row["greedy_token_ids"] for i, row in expected.items()}
+    assert decode > 60
+    assert llm.step() == ([], 0)
+
+
+def test_step_returns_an_aborted_request(llm: LLM) -> None:
+    request = llm.add_request("Once", SamplingParams(max_tokens=1000, ignore_eos=True))
+    llm.step()
+    assert llm.abort(request) and not llm.abort(request)
+    finished, _ = llm.step()
+    assert [i for i, _ in finished] == [request]
+    assert llm.is_finished()
+
+
+def test_names_of_nano_vllm_mean_the_same() -> None:
+    options = {
+        "max_num_batched_tokens": 256,
+        "max_num_seqs": 4,
+        "max_model_len": 512,
+        "gpu_memory_utilization": 0.5,
+        "tensor_parallel_size": 1,
+        "enforce_eager": True,
+        "kvcache_block_size": 256,
+        "num_kvcache_blocks": 8,
+    }
+    rows = [row for row in goldens() if len(row["prompt_token_ids"]) < 400]
+    with LLM(TINY_TALES, dtype="float32", **options) as llm:
+        assert llm.max_model_len == 512 and llm.vocab_size == 8192
+        outputs = llm.generate(golden_prompts(rows), GREEDY, use_tqdm=False)
+    assert [o["token_ids"] for o in outputs] == golden_answers(rows)
+    # 8 blocks of 256 tokens hold no more.
+    with pytest.raises(ValueError, match="2048|512"):
+        LLM(TINY_TALES, **{**options, "max_model_len": 2049})
+    LLM(TINY_TALES, num_kvcache_blocks=-1, max_model_len=64, max_num_seqs=1).exit()
+
+
+def test_bar_shows_both_speeds(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+    llm.generate(["Once"] * 3, SamplingParams(max_tokens=30, ignore_eos=True))
+    bar = capsys.readouterr().err
+    assert "Generating: 100%" in bar and "3/3" in bar
+    assert "Prefill=" in bar and "Decode=" in bar and "Decode=0tok/s]" not in bar.split("\r")[-1]
+    llm.generate(["Once"], use_tqdm=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_sampling_params_are_data() -> None:
+    params = SamplingParams(0.5, 3, True, stop=["a"], logit_bias={5: 1.5}, seed=2**64 - 1)
+    assert pickle.loads(pickle.dumps(params)) == copy.deepcopy(params) == params
+    assert params != SamplingParams(0.5, 3, True)
+    assert SamplingParams() == SamplingParams(temperature=1.0, max_tokens=64, ignore_eos=False)

@@ -1,0 +1,224 @@
+"""Threads, signals, forks, memory and the end of the interpreter."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from conftest import GREEDY, SMALL, TINY_TALES, golden_answers, golden_prompts, goldens
+
+from nanovllm import LLM, EngineDead, SamplingParams
+
+LONG = SamplingParams(max_tokens=2000, ignore_eos=True)
+
+
+def status(name: str) -> int:
+    """A field of /proc/self/status, in KiB where it is a size."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1])
+    raise KeyError(name)
+
+
+def interrupt_once_it_runs(llm: LLM) -> threading.Thread:
+    start = llm._engine.num_tokens()[1]
+
+    def interrupt() -> None:
+        while llm._engine.num_tokens()[1] < start + 20:
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda llm: llm.generate(["Once", "There"], LONG, use_tqdm=False),
+        lambda llm: list(llm.stream("Once", LONG)),
+    ],
+)
+def test_ctrl_c_ends_the_call_and_leaves_the_engine_usable(
+    llm: LLM, run: Callable[[LLM], object]
+) -> None:
+    thread = interrupt_once_it_runs(llm)
+    with pytest.raises(KeyboardInterrupt):
+        run(llm)
+    thread.join()
+    row = goldens()[0]
+    before = llm._engine.num_tokens()[1]
+    output = llm.generate([row["prompt_token_ids"]], GREEDY, use_tqdm=False)[0]
+    assert output["token_ids"] == row["greedy_token_ids"]
+    # Nothing else ran beside it, but for rows that were in flight at the interrupt and at its end.
+    assert llm._engine.num_tokens()[1] - before <= len(output["token_ids"]) + 4
+
+
+def test_threads_share_an_engine(llm: LLM) -> None:
+    rows = goldens()
+
+    def ask(share: int) -> None:
+        mine = rows[share::4]
+        outputs = llm.generate(golden_prompts(mine), GREEDY, use_tqdm=False)
+        assert [o["token_ids"] for o in outputs] == golden_answers(mine)
+        for row in mine[:2]:
+            pieces = llm.stream(row["prompt_token_ids"], GREEDY)
+            assert sum((p["token_ids"] for p in pieces), []) == row["greedy_token_ids"]
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(ask, range(4)))
+
+
+def test_exit_in_one_thread_is_an_error_in_the_others() -> None:
+    llm = LLM(TINY_TALES, **SMALL)
+    with ThreadPoolExecutor(2) as pool:
+        others = [pool.submit(llm.generate, ["Once"], LONG, False) for _ in range(2)]
+        while llm._engine.num_tokens()[1] < 20:
+            time.sleep(0.001)
+        llm.exit()
+        for other in others:
+            with pytest.raises(EngineDead):
+                other.result()
+
+
+def test_two_engines_in_one_process() -> None:
+    rows = goldens()
+
+    def ask(llm: LLM) -> list[list[int]]:
+        outputs = llm.generate(golden_prompts(rows), GREEDY, use_tqdm=False)
+        return [o["token_ids"] for o in outputs]
+
+    with LLM(TINY_TALES, **SMALL) as one, LLM(TINY_TALES, **SMALL, threads=1) as other:
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(ask, [one, other])) == [golden_answers(rows)] * 2
+
+
+def in_child(work: Callable[[], None]) -> None:
+    """Runs `work` in a forked process; its exception is a failure, and so is a hang."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        try:
+            work()
+            os._exit(0)
+        except BaseException as error:
+            print(repr(error), file=sys.stderr, flush=True)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the subject of the test
+def test_a_forked_process_gets_an_error_and_may_make_its_own(llm: LLM) -> None:
+    row = goldens()[0]
+
+    def right(engine: LLM) -> None:
+        output = engine.generate([row["prompt_token_ids"]], GREEDY, use_tqdm=False)[0]
+        assert output["token_ids"] == row["greedy_token_ids"]
+
+    def child() -> None:
+        calls: list[Callable[[], object]] = [
+            lambda: llm.generate(["Once"], use_tqdm=False),
+            lambda: next(llm.stream("Once")),
+            lambda: llm.add_request("Once"),
+            lambda: llm.step(),
+        ]
+        for call in calls:
+            with pytest.raises(EngineDead, match="fork"):
+                call()
+        llm.exit()
+        right(LLM(TINY_TALES, **SMALL))
+
+    in_child(child)
+    with ThreadPoolExecutor(1) as pool:  # a thread that has the engine while the process forks
+        busy = pool.submit(llm.generate, ["Once"], SamplingParams(max_tokens=500, ignore_eos=True))
+        while not busy.done():
+            in_child(child)
+    right(llm)
+
+
+def test_a_thousand_calls_leak_nothing(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=2, ignore_eos=True, logprobs=2)
+
+    def calls(count: int) -> None:
+        for _ in range(count):
+            llm.generate(["Once upon a time", [1, 2, 3]], params, use_tqdm=False)
+            for _piece in llm.stream("Once", params):
+                break
+            with pytest.raises(ValueError):
+                llm.generate(["Once", ""], params, use_tqdm=False)
+
+    calls(200)
+    gc.collect()
+    before, objects = status("VmRSS"), len(gc.get_objects())
+    calls(1000)
+    gc.collect()
+    grown, more_objects = status("VmRSS") - before, len(gc.get_objects()) - objects
+    print(f"1,000 calls: {grown} KiB and {more_objects} objects more")
+    assert grown < 1024
+    assert more_objects < 100
+
+
+def test_the_last_reference_frees_threads_and_memory() -> None:
+    gc.collect()
+    threads, size = status("Threads"), status("VmSize")
+    for way in ("del", "exit", "with"):
+        llm = LLM(TINY_TALES, **{**SMALL, "kv_cache_memory_bytes": 1 << 30, "max_num_seqs": 512})
+        stream = llm.stream("Once")
+        next(stream)
+        assert status("Threads") > threads and status("VmSize") - size > 1 << 19
+        stream.close()
+        tokenizer = llm.tokenizer
+        if way == "exit":
+            llm.exit()
+        elif way == "with":
+            with llm:
+                pass
+        else:
+            del llm, stream
+        assert status("Threads") == threads, way
+        assert status("VmSize") - size < 1 << 18, way  # what the allocator keeps
+        assert tokenizer.encode("Once")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "",
+        "sys.exit(0)",
+        "del llm",
+        "threading.Thread(target=work, daemon=True).start()\nwait()",
+        "threading.Thread(target=work, daemon=True).start()\nwait()\nfork()",
+        "stream = llm.stream('Once'); next(stream)",
+        "llm.add_request('Once'); llm.step()",
+    ],
+)
+def test_the_end_of_the_interpreter_is_quiet(end: str) -> None:
+    program = f"""
+import os, signal, sys, threading, time
+from nanovllm import LLM, SamplingParams
+llm = LLM({TINY_TALES!r}, dtype="float32", kv_cache_memory_bytes=1 << 26)
+def work():
+    llm.generate(["Once"] * 8, SamplingParams(max_tokens=2000, ignore_eos=True), use_tqdm=False)
+def wait():
+    while llm._engine.num_tokens()[1] < 20: time.sleep(0.001)
+def fork():
+    for _ in range(30):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+{end}
+"""
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(command, capture_output=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, b"")
