@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Where the GPU's time goes: runs a command and prints, for each kernel of its second half, how long it runs, how much of
+that lies behind the end of every kernel before it (kernels overlap), and how long nothing ran before it. Needs CUPTI.
+kernel_times.py [--graphs] -- COMMAND...     --graphs: kernels of captured graphs alone, that is, decode steps"""
+import collections
+import glob
+import os
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def main():
+    args = sys.argv[1:]
+    if "--" not in args:
+        sys.exit(__doc__)
+    options, command = args[:args.index("--")], args[args.index("--") + 1:]
+    cuda = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    with tempfile.TemporaryDirectory() as folder:
+        library, times = folder + "/kernel_times.so", folder + "/times"
+        libs = [f"-L{cuda}/{x}" for x in ("lib", "lib64", "extras/CUPTI/lib64")]
+        subprocess.run(["cc", "-O1", "-shared", "-fPIC", f"-I{cuda}/include", f"-I{cuda}/extras/CUPTI/include",
+                        HERE + "/kernel_times.c", "-o", library, *libs, "-lcupti"], check=True)
+        path = ":".join([f"{cuda}/lib", f"{cuda}/lib64", f"{cuda}/extras/CUPTI/lib64",
+                         os.environ.get("LD_LIBRARY_PATH", "")])
+        subprocess.run(command, check=True, env=dict(os.environ, CUDA_INJECTION64_PATH=library, KERNEL_TIMES=times,
+                                                     LD_LIBRARY_PATH=path))
+        kernels = []
+        # Of several ranks the one with the most kernels.
+        with open(max(glob.glob(times + ".*"), key=os.path.getsize), encoding="utf8") as file:
+            for line in file:
+                begin, end, blocks, graph, name = line.rstrip("\n").split(" ", 4)
+                if int(graph) or "--graphs" not in options:
+                    kernels.append((int(begin), int(end), int(blocks), name))
+    kernels.sort()
+    kernels = kernels[len(kernels) // 2:]
+    names = subprocess.run(["c++filt"], input="\n".join(k[3] for k in kernels), capture_output=True, text=True,
+                           check=True).stdout.split("\n")
+    rows = collections.defaultdict(lambda: [0, 0, 0, 0])
+    last = kernels[0][0]
+    for (begin, end, blocks, _), name in zip(kernels, names):
+        name = name.replace("(anonymous namespace)::", "").replace("nanovllm::cuda::", "").removeprefix("void ")
+        row = rows[name.rsplit("(", 1)[0][:70], blocks]
+        row[0] += 1
+        row[1] += end - begin
+        row[2] += max(0, end - max(begin, last))
+        row[3] += max(0, begin - last)
+        last = max(last, end)
+    total = last - kernels[0][0]
+    print(f"{total / 1e6:.3f} ms of {len(kernels)} kernels\n   share  behind others   whole     gap before   number  kernel")
+    for (name, blocks), (n, whole, behind, gap) in sorted(rows.items(), key=lambda r: -r[1][2]):
+        print(f"{behind / total * 100:7.1f}% {behind / n / 1e3:11.2f} us {whole / n / 1e3:8.2f} us {gap / n / 1e3:8.2f} us"
+              f" {n:8}  {name}, {blocks} blocks")
+
+
+if __name__ == "__main__":
+    main()
