@@ -1,7 +1,7 @@
 """Tokens a second over random prompts, as nano-vLLM's bench.py measures them: 256 sequences with
 100 to 1,024 tokens of prompt and of answer each, the same ones as `nanovllm bench throughput`.
 
-python examples/bench.py [MODEL] [SEQUENCES]
+python examples/bench.py [MODEL] [SEQUENCES] [THREADS]
 """
 
 import sys
@@ -11,13 +11,13 @@ from time import perf_counter
 from nanovllm import LLM, SamplingParams
 
 
-def main(model: str = "models/tiny-tales", num_seqs: str = "256") -> None:
+def main(model: str = "models/tiny-tales", num_seqs: str = "256", threads: str = "0") -> None:
     seed(0)
     prompts = [[randint(0, 10000) for _ in range(randint(100, 1024))] for _ in range(256)]
     lengths = [randint(100, 1024) for _ in prompts]
     prompts, lengths = prompts[: int(num_seqs)], lengths[: int(num_seqs)]
 
-    llm = LLM(model)
+    llm = LLM(model, threads=int(threads))
     prompts = [[token % llm.vocab_size for token in prompt] for prompt in prompts]
     params = [SamplingParams(temperature=0.6, max_tokens=n, ignore_eos=True) for n in lengths]
     llm.generate(["Benchmark: "], use_tqdm=False)
