@@ -51,7 +51,7 @@ void add_engine_options(CLI::App& app, EngineConfig& c) {
       "Ranks, one process for each; also -tp N");
   add("--step-timeout", c.step_timeout, "SECONDS",
       "Without progress, after which a step counts as hung");
-  add("--threads", c.threads, "N", "Threads of the CPU backend; 0: all cores");
+  add("--threads", c.threads, "N", "Threads of the CPU backend, all ranks together; 0: all cores");
   app.add_option("--seed", c.seed, "Of requests that bring none; random unless given")
       ->group(group)
       ->type_name("N");
