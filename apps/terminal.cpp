@@ -28,6 +28,7 @@ extern "C" void on_interrupt(int) {
 void handle_signals() {
   struct sigaction action {};
   action.sa_handler = on_interrupt;
+  action.sa_flags = SA_RESTART;  // an answer that is being written goes on
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
