@@ -20,6 +20,7 @@ ENVIRONMENT = {
     **dict([MARK.split("=")]),
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",
+    "RAY_ADDRESS": "local",  # not the cluster that somebody's `ray start` left behind
 }
 
 
@@ -98,7 +99,9 @@ def test_ray_batch_goes_on_after_a_kill(tmp_path: Path) -> None:
 
     killed = start("ray_batch.py", TINY_TALES, prompts, output, *options)
     try:
+        end = time.monotonic() + 300
         while killed.poll() is None and not list(output.glob("*.jsonl")):
+            assert time.monotonic() < end, "no answers yet"
             time.sleep(0.01)
         assert killed.poll() is None, killed.communicate()[0]
     finally:
