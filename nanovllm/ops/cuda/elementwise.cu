@@ -1,10 +1,8 @@
 #include "nanovllm/ops/cuda/elementwise.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "nanovllm/ops/cuda/device.cuh"
-#include "nanovllm/ops/cuda/kv_layout.cuh"
 
 namespace nanovllm::cuda {
 namespace {
@@ -131,146 +129,6 @@ __global__ void silu_mul_kernel(T* out, const T* gate_up, int width, int num_row
   }
 }
 
-struct RopeParams {
-  void* qkv;                                // [T, (num_heads + 2 num_kv_heads) * head_dim]
-  const float *q_norm, *k_norm;             // [head_dim] or null
-  const float *cos, *sin;                   // [positions, head_dim / 2]
-  const int32_t *positions, *slot_mapping;  // [T]
-  void* k;  // the layer's K; its V lies layout.layer_stride further on
-  KvLayout layout;
-  int num_heads;
-  float eps;
-};
-
-/// Any head_dim: one block a token, one warp a head. N neighbours of each half a lane: 1 or 2.
-template <class T, int N>
-__global__ void rope_kernel(const RopeParams p) {
-  constexpr int kMaxPer = 256 / 2 / 32 / N;  // vectors a lane, head_dim at most 256
-  begin_kernel();
-  const int lane = threadIdx.x % 32, head_dim = p.layout.head_dim, half = head_dim / 2;
-  const int num_kv_heads = p.layout.num_kv_heads, num_rows = p.num_heads + 2 * num_kv_heads;
-  T* const token = static_cast<T*>(p.qkv) + int64_t{blockIdx.x} * num_rows * head_dim;
-  const int64_t position = p.positions[blockIdx.x];
-  const int slot = p.slot_mapping[blockIdx.x];
-  const int last = slot < 0 ? p.num_heads : num_rows;  // a token that is not stored has its q alone
-  for (int row = threadIdx.x / 32; row < last; row += blockDim.x / 32) {
-    T* const x = token + row * head_dim;
-    const bool is_q = row < p.num_heads, is_v = row >= p.num_heads + num_kv_heads;
-    const float* norm = is_q ? p.q_norm : is_v ? nullptr : p.k_norm;
-    Vec<T, N> a[kMaxPer], b[kMaxPer];
-    float squares = 0;
-#pragma unroll
-    for (int j = 0; j < kMaxPer; ++j) {
-      const int at = (j * 32 + lane) * N;
-      if (at >= half) continue;
-      a[j] = load<N>(x + at);
-      b[j] = load<N>(x + half + at);
-#pragma unroll
-      for (int i = 0; i < N; ++i) {
-        const float u = to_float(a[j].x[i]), v = to_float(b[j].x[i]);
-        squares += u * u + v * v;
-      }
-    }
-    const float scale =
-        norm ? rsqrtf(warp_sum(squares) / static_cast<float>(head_dim) + p.eps) : 1.0f;
-    T* out = x;
-    const int key = slot % p.layout.block_size;
-    if (!is_q)
-      out = static_cast<T*>(p.k) + (is_v ? p.layout.layer_stride : 0) +
-            p.layout.entry(slot / p.layout.block_size, (row - p.num_heads) % num_kv_heads);
-#pragma unroll
-    for (int j = 0; j < kMaxPer; ++j) {
-      const int at = (j * 32 + lane) * N;
-      if (at >= half) continue;
-      if (!is_v) {
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
-          float u = to_float(a[j].x[i]), v = to_float(b[j].x[i]);
-          if (norm) {
-            u *= scale * norm[at + i];
-            v *= scale * norm[half + at + i];
-          }
-          const float cos = p.cos[position * half + at + i], sin = p.sin[position * half + at + i];
-          a[j].x[i] = from_float<T>(u * cos - v * sin);
-          b[j].x[i] = from_float<T>(v * cos + u * sin);
-        }
-      }
-      store<N>(out + (is_q ? at : p.layout.at(key, at)), a[j]);
-      store<N>(out + (is_q ? half + at : p.layout.at(key, half + at)), b[j]);
-    }
-  }
-}
-
-/// The usual head_dims, 16 to 256 by powers of two: a thread has eight neighbours of each half of a
-/// head, so a warp some heads.
-template <class T>
-__global__ void __launch_bounds__(256, 4)
-    rope_wide_kernel(const RopeParams p, int num_items, bool is_short) {
-  const int head_dim = p.layout.head_dim, half = head_dim / 2, parts = half / 8;
-  const int num_kv_heads = p.layout.num_kv_heads, num_rows = p.num_heads + 2 * num_kv_heads;
-  const int thread = blockIdx.x * blockDim.x + threadIdx.x;
-  const bool there = thread < num_items;
-  const int item = there ? thread : num_items - 1;
-  const int head = item / parts, at = item % parts * 8;  // heads counted over all tokens
-  const int token = head / num_rows, row = head % num_rows;
-  const bool is_q = row < p.num_heads, is_v = row >= p.num_heads + num_kv_heads;
-  T* const x = static_cast<T*>(p.qkv) + int64_t{head} * head_dim;
-  Vec<T, 8> a, b;
-  const auto read = [&] {
-    begin_kernel();
-    a = load<8>(x + at);
-    b = load<8>(x + half + at);
-  };
-  // All but these are older than the kernel before. Few tokens wait for it with the rest at hand;
-  // of many, what counts is how much is on its way at once.
-  if (!is_short) read();
-  const int slot = p.slot_mapping[token];
-  const float* norm = is_q ? p.q_norm : is_v ? nullptr : p.k_norm;
-  Vec<float, 8> cos = {}, sin = {}, norm_a = {}, norm_b = {};
-  if (!is_v) {
-    const int64_t angle = p.positions[token] * int64_t{half} + at;
-    cos = load<8>(p.cos + angle);
-    sin = load<8>(p.sin + angle);
-  }
-  if (norm) {
-    norm_a = load<8>(norm + at);
-    norm_b = load<8>(norm + half + at);
-  }
-  if (is_short) read();
-  float squares = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float u = to_float(a.x[i]), v = to_float(b.x[i]);
-    squares += u * u + v * v;
-  }
-  for (int lane = parts / 2; lane > 0; lane /= 2)
-    squares += __shfl_xor_sync(0xffffffff, squares, lane);
-  const float scale = norm ? rsqrtf(squares / static_cast<float>(head_dim) + p.eps) : 1.0f;
-  if (!there || (!is_q && slot < 0)) return;
-  if (!is_v) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      float u = to_float(a.x[i]), v = to_float(b.x[i]);
-      if (norm) {
-        u *= scale * norm_a.x[i];
-        v *= scale * norm_b.x[i];
-      }
-      a.x[i] = from_float<T>(u * cos.x[i] - v * sin.x[i]);
-      b.x[i] = from_float<T>(v * cos.x[i] + u * sin.x[i]);
-    }
-  }
-  if (is_q) {
-    store<8>(x + at, a);
-    store<8>(x + half + at, b);
-    return;
-  }
-  const int key = slot % p.layout.block_size;
-  T* const out = static_cast<T*>(p.k) + (is_v ? p.layout.layer_stride : 0) +
-                 p.layout.entry(slot / p.layout.block_size, (row - p.num_heads) % num_kv_heads);
-  store<8>(out + p.layout.at(key, at), a);
-  store<8>(out + p.layout.at(key, half + at), b);
-}
-
 /// Grid: pairs, 2 * layers; a unit is 16 bytes.
 __global__ void copy_blocks_kernel(uint4* pool, const int2* pairs, int64_t pool_stride,
                                    int64_t width) {
@@ -373,41 +231,6 @@ void silu_mul(Launch where, Tensor out, Tensor gate_up) {
     constexpr int kWide = 16 / sizeof(T);
     if (out.shape[1] % kWide == 0) run(silu_mul_kernel<T, kWide>, kWide);
     else run(silu_mul_kernel<T, 1>, 1);
-  });
-}
-
-void rope_and_store(Launch where, const RopeStoreArgs& args, const KvCache& kv,
-                    const Batch& batch) {
-  const Tensor& qkv = args.qkv;
-  const int64_t num_rows = args.num_heads + 2 * kv.num_kv_heads;
-  check_args(qkv.shape[0] == batch.num_tokens() && qkv.shape[1] == num_rows * kv.head_dim &&
-                 kv.dtype == qkv.dtype && kv.head_dim <= 256 &&
-                 args.cos.shape[1] == kv.head_dim / 2,
-             "rope_and_store: wrong shapes");
-  const KvLayout layout(kv);
-  with_float_type(qkv.dtype, [&](auto type) {
-    using T = decltype(type);
-    const RopeParams params = {.qkv = qkv.data,
-                               .q_norm = args.q_norm.as<const float>(),
-                               .k_norm = args.k_norm.as<const float>(),
-                               .cos = args.cos.as<const float>(),
-                               .sin = args.sin.as<const float>(),
-                               .positions = batch.positions.as<const int32_t>(),
-                               .slot_mapping = batch.slot_mapping.as<const int32_t>(),
-                               .k = static_cast<T*>(kv.data) + 2 * layout.layer_stride * args.layer,
-                               .layout = layout,
-                               .num_heads = static_cast<int>(args.num_heads),
-                               .eps = args.eps};
-    if (kv.head_dim >= 16 && std::has_single_bit(static_cast<uint64_t>(kv.head_dim))) {
-      const int64_t items = qkv.shape[0] * num_rows * kv.head_dim / 16;
-      check_args(items < INT32_MAX, "rope_and_store: too many tokens");
-      launch(where, rope_wide_kernel<T>, blocks((items + 255) / 256), 256, 0, params,
-             static_cast<int>(items), items < int64_t{256} * 8 * where.num_sms);
-      return;
-    }
-    const int threads = 32 * static_cast<int>(std::min<int64_t>(num_rows, 32));
-    const auto kernel = kv.head_dim % 4 == 0 ? rope_kernel<T, 2> : rope_kernel<T, 1>;
-    launch(where, kernel, blocks(qkv.shape[0]), threads, 0, params);
   });
 }
 
