@@ -29,6 +29,15 @@ uint64_t random_seed() {
 
 }  // namespace
 
+EngineLimits limits_of(const EngineSetup& setup) {
+  const EngineConfig& c = setup.config;
+  return {.scheduler = {c.max_num_seqs, c.max_num_batched_tokens, c.max_model_len},
+          .block_size = c.block_size,
+          .num_blocks = setup.kv.num_blocks,
+          .vocab_size = setup.model.vocab_size,
+          .eos_token_ids = setup.model.eos_token_ids};
+}
+
 struct LLMEngine::Parts {
   EngineLimits limits;
   std::unique_ptr<Executor> executor;
@@ -46,12 +55,7 @@ LLMEngine::Parts LLMEngine::load(const std::string& model, const EngineConfig& g
   parts.setup = std::make_shared<EngineSetup>(resolve_setup(model, with_device, *backend, ranks));
   const EngineSetup& setup = *parts.setup;
   const EngineConfig& config = setup.config;
-  EngineLimits& limits = parts.limits;
-  limits.scheduler = {config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len};
-  limits.block_size = config.block_size;
-  limits.num_blocks = setup.kv.num_blocks;
-  limits.vocab_size = setup.model.vocab_size;
-  limits.eos_token_ids = setup.model.eos_token_ids;
+  EngineLimits& limits = parts.limits = limits_of(setup);
   if (std::filesystem::exists(std::filesystem::path(model) / "tokenizer.json")) {
     parts.tokenizer = Tokenizer::load(model);
     if (const auto eos = parts.tokenizer->eos_token_id(); limits.eos_token_ids.empty() && eos)

@@ -28,6 +28,7 @@ struct EngineLimits {
   int64_t vocab_size = 0;
   std::vector<int32_t> eos_token_ids;
 };
+EngineLimits limits_of(const EngineSetup& setup);
 
 /// The engine: requests go in, step() moves all of them on. One thread at a time uses it.
 class LLMEngine {

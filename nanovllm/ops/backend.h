@@ -154,9 +154,9 @@ class Backend {
   // -- sampler
   /// One token for each row of logits [R, vocab] float32 (the rank's columns of them), which stay
   /// as they are, as batch.samples [R] say; it becomes the last token of the row's slot, the same
-  /// one on every rank. A row that holds NaN or
-  /// +infinity, or nothing but -infinity after the masks, gets kNotFinite and token 0. Inside
-  /// replay() only rows without filters and lists are drawn, the rest by finish_sample().
+  /// one on every rank. A row that holds NaN or +infinity, or nothing but -infinity after the
+  /// masks, gets kNotFinite and token 0. Inside replay() only rows without filters and lists are
+  /// drawn, the rest by finish_sample().
   virtual void sample(Tensor logits, const Batch& batch) = 0;
   /// Ends the step's sampling: draws the rows that sample() left and sends the results to the host.
   virtual void finish_sample(Tensor /*logits*/, const Batch& /*batch*/) {}
@@ -165,8 +165,7 @@ class Backend {
   // The next one waits for its results.
   /// Natural log-probabilities of logits [R, vocab]: for row r entry 0 is targets[r], entries 1..k
   /// the best k, better first. ids and logprobs are [R, k + 1]; target_ranks [R] counts from 1.
-  /// Of several ranks' results only rank 0's are used.
-  /// Ties: the lower id is better.
+  /// Ties: the lower id is better. Of several ranks' results only rank 0's are used.
   virtual void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
                               std::span<int32_t> ids, std::span<float> logprobs,
                               std::span<int32_t> target_ranks) = 0;

@@ -47,12 +47,7 @@ TEST(DeviceExecutor, LaunchingAheadGivesTheSameAnswers) {
   std::unique_ptr<Backend> backend = make_backend(config);
   const EngineSetup setup = resolve_setup(folder, config, *backend);
   const EngineConfig& c = setup.config;
-  EngineLimits limits;
-  limits.scheduler = {c.max_num_seqs, c.max_num_batched_tokens, c.max_model_len};
-  limits.block_size = c.block_size;
-  limits.num_blocks = setup.kv.num_blocks;
-  limits.vocab_size = setup.model.vocab_size;
-  LLMEngine ahead(c, limits,
+  LLMEngine ahead(c, limits_of(setup),
                   std::make_unique<DeviceExecutor>(std::make_unique<ModelRunner>(
                       folder, c, setup.model, setup.kv, std::move(backend))),
                   nullptr);

@@ -25,14 +25,8 @@ std::unique_ptr<LLMEngine> engine_of(const std::string& folder, EngineConfig con
   const std::unique_ptr<Backend> probe = make_backend(config);
   const EngineSetup setup = resolve_setup(folder, config, *probe);
   const EngineConfig& c = setup.config;
-  EngineLimits limits;
-  limits.scheduler = {c.max_num_seqs, c.max_num_batched_tokens, c.max_model_len};
-  limits.block_size = c.block_size;
-  limits.num_blocks = setup.kv.num_blocks;
-  limits.vocab_size = setup.model.vocab_size;
-  limits.eos_token_ids = setup.model.eos_token_ids;
-  return std::make_unique<LLMEngine>(c, limits, std::make_unique<ThreadRanks>(folder, setup, world),
-                                     nullptr);
+  return std::make_unique<LLMEngine>(c, limits_of(setup),
+                                     std::make_unique<ThreadRanks>(folder, setup, world), nullptr);
 }
 
 std::map<uint64_t, RequestOutput> run(LLMEngine& engine) {

@@ -6,10 +6,11 @@
 
 namespace nanovllm::cpu {
 
-/// The backend's operations on single rows; backend.h is their contract. A large one is a parallel
-/// region of the calling thread's OpenMP.
 /// Stands for a token whose row is another rank's; embed() gives zeros for it.
 inline constexpr int32_t kElsewhere = -2;
+
+/// The backend's operations on single rows; backend.h is their contract. A large one is a parallel
+/// region of the calling thread's OpenMP.
 void embed(Tensor out, const PackedWeight& table, Tensor ids, Isa isa);
 /// sum [T, n] += x [T, n]
 void add(Tensor sum, Tensor x, Isa isa);

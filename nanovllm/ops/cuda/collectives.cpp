@@ -83,8 +83,8 @@ struct Nccl {
 
 Collectives::Collectives(Launch where, Communicator& ranks) : where_(where), ranks_(ranks) {
   const Rank rank = ranks.rank();
-  require(rank.world <= kMaxRanks, "tensor_parallel_size is {}; {} is the most on GPUs", rank.world,
-          kMaxRanks);
+  require(rank.world <= kMaxPeers, "tensor_parallel_size is {}; {} is the most on GPUs", rank.world,
+          kMaxPeers);
   peers_.rank = rank.index;
   peers_.world = rank.world;
   nccl_ = std::make_unique<Nccl>(ranks);

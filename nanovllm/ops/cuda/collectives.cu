@@ -14,7 +14,7 @@ namespace {
 
 // -- the exchange buffer
 
-constexpr size_t kFlagBytes = size_t{2} * kSlicedBlocks * kMaxRanks * sizeof(uint32_t);
+constexpr size_t kFlagBytes = size_t{2} * kSlicedBlocks * kMaxPeers * sizeof(uint32_t);
 
 __host__ __device__ constexpr size_t slice_bytes(int world) {
   return (kSlicedBytes / world + 15) / 16 * 16;
@@ -36,7 +36,7 @@ __device__ uint4* slice_of(const Peers& peers, int buffer, uint32_t epoch, int h
 }
 __device__ uint32_t* flag_of(const Peers& peers, int buffer, int hop, int from) {
   return reinterpret_cast<uint32_t*>(peers.buffers[buffer]) +
-         (hop * kSlicedBlocks + blockIdx.x) * kMaxRanks + from;
+         (hop * kSlicedBlocks + blockIdx.x) * kMaxPeers + from;
 }
 
 // -- waiting
@@ -248,7 +248,7 @@ __global__ void copy_columns_kernel(float* out, int64_t out_stride, const float*
     out[blockIdx.y * out_stride + i] = from[i];
 }
 
-/// Blocks for `count` units in lines: not many, since all of them poll.
+/// Blocks for `count` units in lines: one a multiprocessor at most.
 unsigned line_blocks(size_t count) {
   const size_t lines = (count + kUnitsPerLine - 1) / kUnitsPerLine;
   return static_cast<unsigned>(

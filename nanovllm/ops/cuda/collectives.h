@@ -12,11 +12,11 @@
 // straight into the peers' memory (CUDA IPC), long ones go through NCCL.
 namespace nanovllm::cuda {
 
-inline constexpr int kMaxRanks = 8;
+inline constexpr int kMaxPeers = 8;
 
 /// How kernels see the ranks: each one's exchange buffer, mapped here.
 struct Peers {
-  std::array<char*, kMaxRanks> buffers = {};
+  std::array<char*, kMaxPeers> buffers = {};
   int rank = 0, world = 1;
   const uint32_t* aborted = nullptr;  ///< in host memory; not 0: waiting has no use any more
   /// [0] counts this rank's exchanges, which are the same on all; [1]: blocks that are done.
@@ -25,8 +25,8 @@ struct Peers {
 
 /// Sizes of the exchange buffer's parts. Each part is there twice, for the exchange under way and
 /// the next: whoever is two ahead has heard from everybody about the one between.
-inline constexpr size_t kLineBytes = size_t{512} << 10;   ///< most that goes in one hop
-inline constexpr size_t kSlicedBytes = size_t{16} << 20;  ///< most that goes in two
+inline constexpr size_t kLineBytes = size_t{512} << 10;   ///< most that goes in lines
+inline constexpr size_t kSlicedBytes = size_t{16} << 20;  ///< most that goes in slices
 inline constexpr int kSlicedBlocks = 128;
 size_t exchange_buffer_bytes(int world);
 
@@ -52,7 +52,7 @@ struct Nccl;
 /// All ranks enqueue the same calls in the same order.
 class Collectives {
  public:
-  /// A collective itself. Throws UserError where the GPUs reach each other in no way.
+  /// A collective itself. Throws UserError where NCCL is missing.
   Collectives(Launch where, Communicator& ranks);
   ~Collectives();
 
@@ -67,7 +67,7 @@ class Collectives {
                  int64_t vocab_size, float* scratch);
   int64_t join_scratch(int64_t num_rows, int64_t vocab_size) const;
 
-  /// From another thread, after Communicator::abort().
+  /// After Communicator::abort(): ends what NCCL has under way. Nothing may be enqueued any more.
   void abort();
   Communicator& ranks() const { return ranks_; }
 
