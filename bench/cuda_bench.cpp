@@ -1,6 +1,6 @@
 // Kernels of the CUDA backend alone, beside what the GPU can do: us, TB/s or TFLOP/s and the share
 // of the measured peak.
-//   cuda_bench [decode | prefill | rows | sampler]
+//   cuda_bench [decode | prefill | products | rows | sampler]
 //   cuda_bench all_reduce N   sums over N GPUs, checked and timed inside a graph, a process each;
 //                             exit 77 where there are fewer
 
@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -37,7 +38,10 @@ double now() {
 
 class Bench {
  public:
-  Bench() : gpu_(make_cuda_backend()), sync_word_(gpu_->allocate(4)) {}
+  Bench()
+      : gpu_(make_cuda_backend()),
+        apart_(make_cuda_backend(/*portable=*/true)),
+        sync_word_(gpu_->allocate(4)) {}
 
   void peaks() {
     const MemoryPeaks memory = measure_memory();
@@ -115,6 +119,41 @@ class Bench {
         100 * flops / time / flops_);
   }
 
+  enum class Around { kNorm, kAdd, kNormSwiglu };
+
+  /// A product with the row operations around it, by own kernels and by cuBLASLt with separate
+  /// ones.
+  void product(const char* name, int64_t num_tokens, int64_t n, int64_t k, Around around) {
+    buffers_.clear();
+    const int64_t bytes = n * k * 2, copies = 1 + 200'000'000 / bytes;  // so that the L2 holds none
+    const std::vector<uint16_t> host = random_values(n * k);
+    const Tensor part(const_cast<uint16_t*>(host.data()), DType::kBF16, n, k);
+    const Tensor x = random(num_tokens, k), hidden = random(num_tokens, k),
+                 out = random(num_tokens, n), wide = random(num_tokens, n);
+    const Tensor act(out.data, DType::kBF16, num_tokens, n / 2);
+    const Norm norm = {{random(1, 2 * k).data, DType::kF32, k}, 1e-6f};
+    const auto timed_on = [&](Backend& gpu) {
+      std::vector<WeightPtr> weights;
+      for (int64_t i = 0; i < copies; ++i)
+        weights.push_back(gpu.pack(std::span(&part, 1), DType::kBF16, kForMatmul));
+      const int64_t key = ++num_graphs_;
+      const auto replay = [&] {
+        gpu.replay(key, [&] {
+          for (const WeightPtr& w : weights)
+            if (around == Around::kNorm) gpu.norm_matmul(out, x, norm, *w, {}, hidden);
+            else if (around == Around::kAdd) gpu.add_matmul(out, x, *w, wide);
+            else gpu.norm_swiglu(act, x, norm, *w, hidden, wide);
+        });
+      };
+      replay();
+      return timed(20, replay) / static_cast<double>(copies);
+    };
+    const double time = timed_on(*gpu_), apart = timed_on(*apart_);
+    fmt::print("{} [{}, {}], {} tokens: {:.2f} us, {:.0f}% of read; cuBLASLt and rows {:.2f} us\n",
+               name, n, k, num_tokens, time * 1e6, 100 * static_cast<double>(bytes) / time / read_,
+               apart * 1e6);
+  }
+
   void rows(int64_t num_tokens) {
     buffers_.clear();
     const int64_t hidden = 1024, wide = 3072, heads = 16, kv_heads = 8;
@@ -190,7 +229,8 @@ class Bench {
   }
   void sync() {
     int32_t word = 0;
-    gpu_->download(&word, sync_word_.get(), sizeof word);
+    for (Backend* gpu : {gpu_.get(), apart_.get()})
+      gpu->download(&word, sync_word_.get(), sizeof word);
   }
   static std::vector<uint16_t> random_values(int64_t count) {
     static std::vector<uint16_t> table;
@@ -257,7 +297,7 @@ class Bench {
                               kv);
   }
 
-  std::unique_ptr<Backend> gpu_;
+  std::unique_ptr<Backend> gpu_, apart_;  // apart_: cuBLASLt from 17 tokens on
   Buffer sync_word_;
   double copy_ = 1, read_ = 1, flops_ = 1;
   std::vector<Buffer> buffers_;
@@ -371,6 +411,15 @@ int main(int argc, char** argv) {
   if (what.empty() || what == "prefill")
     for (const auto& [num_seqs, length] : {std::pair{16, 1024}, {4, 4096}, {1, 16384}})
       bench.prefill(num_seqs, length, 16, 8);
+  if (what.empty() || what == "products")
+    for (const int64_t tokens : {32, 64, 128})
+      for (const auto& [hidden, q_size, qkv_size, wide] :
+           {std::array<int64_t, 4>{1024, 2048, 4096, 3072}, {4096, 4096, 6144, 12288}}) {
+        bench.product("qkv", tokens, qkv_size, hidden, Bench::Around::kNorm);
+        bench.product("o", tokens, hidden, q_size, Bench::Around::kAdd);
+        bench.product("gate_up", tokens, 2 * wide, hidden, Bench::Around::kNormSwiglu);
+        bench.product("down", tokens, hidden, wide, Bench::Around::kAdd);
+      }
   if (what.empty() || what == "rows")
     for (const int64_t tokens : {1, 64, 256, 16384}) bench.rows(tokens);
   if (what.empty() || what == "sampler")

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <array>
+
 #include "two_backends.h"
 
 namespace nanovllm {
@@ -55,47 +57,80 @@ constexpr std::pair<int64_t, int64_t> kShapes[] = {{1024, 2048}, {4096, 1024}, {
                                                    {256, 12288}, {80, 72},     {24, 40}};
 constexpr int64_t kTokens[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64, 100, 257};
 
-TEST_P(GpuRows, Matmul) {
-  for (const DType dtype : kDTypes)
-    for (const auto& [n, k] : kShapes) {
-      const Twin w = make({nullptr, dtype, n, k}, 0.05f);
-      const Twin bias = make({nullptr, DType::kF32, n});
-      const Tensor parts[] = {w.on_cpu.rows(0, n / 4), w.on_cpu.rows(n / 4, n - n / 4)};
-      const WeightPtr on_gpu = gpu->pack(parts, dtype, kForMatmul);
-      const WeightPtr on_cpu = cpu->pack(parts, dtype, kForMatmul);
-      const Twin weight = make({nullptr, DType::kF32, k});
-      for (const int64_t tokens : kTokens) {
-        const std::string what = fmt::format("{} [{}, {}, {}]", dtype_name(dtype), tokens, n, k);
-        const Twin x = make({nullptr, dtype, tokens, k});
-        const Twin out = make({nullptr, dtype, tokens, n}, 0);
-        for (const bool biased : {false, true}) {
-          gpu->matmul(out.on_gpu, x.on_gpu, *on_gpu, biased ? bias.on_gpu : Tensor());
-          cpu->matmul(out.on_cpu, x.on_cpu, *on_cpu, biased ? bias.on_cpu : Tensor());
-          expect_equal(out, what);
-        }
-        const Twin hidden = make({nullptr, dtype, tokens, k}, 0);
-        gpu->norm_matmul(out.on_gpu, x.on_gpu, {weight.on_gpu, 1e-6f}, *on_gpu, bias.on_gpu,
-                         hidden.on_gpu);
-        cpu->norm_matmul(out.on_cpu, x.on_cpu, {weight.on_cpu, 1e-6f}, *on_cpu, bias.on_cpu,
-                         hidden.on_cpu);
-        expect_equal(out, "norm, " + what);
-        const Twin residual = make({nullptr, dtype, tokens, n});
-        const Twin delta = make({nullptr, dtype, tokens, n}, 0);
-        gpu->add_matmul(residual.on_gpu, x.on_gpu, *on_gpu, delta.on_gpu);
-        cpu->add_matmul(residual.on_cpu, x.on_cpu, *on_cpu, delta.on_cpu);
-        expect_equal(residual, "add, " + what);
-        const Twin half = make({nullptr, dtype, tokens, n / 2}, 0);
-        gpu->norm_swiglu(half.on_gpu, x.on_gpu, {weight.on_gpu, 1e-6f}, *on_gpu, hidden.on_gpu,
-                         out.on_gpu);
-        cpu->norm_swiglu(half.on_cpu, x.on_cpu, {weight.on_cpu, 1e-6f}, *on_cpu, hidden.on_cpu,
-                         out.on_cpu);
-        expect_equal(half, "swiglu, " + what, dtype == DType::kBF16 ? 2e-2 : 0);
-        const Twin logits = make({nullptr, DType::kF32, tokens, n}, 0);
-        gpu->matmul(logits.on_gpu, x.on_gpu, *on_gpu);
-        cpu->matmul(logits.on_cpu, x.on_cpu, *on_cpu);
-        expect_equal(logits, "float32 logits, " + what, 1e-4);
+class GpuProducts : public TwoBackends {
+ protected:
+  /// Every product with w [n, k].
+  void expect_products(DType dtype, int64_t n, int64_t k, std::span<const int64_t> token_counts) {
+    const Twin w = make({nullptr, dtype, n, k}, 0.05f);
+    const Twin bias = make({nullptr, DType::kF32, n});
+    const Tensor parts[] = {w.on_cpu.rows(0, n / 4), w.on_cpu.rows(n / 4, n - n / 4)};
+    const WeightPtr on_gpu = gpu->pack(parts, dtype, kForMatmul);
+    const WeightPtr on_cpu = cpu->pack(parts, dtype, kForMatmul);
+    const Twin weight = make({nullptr, DType::kF32, k});
+    for (const int64_t tokens : token_counts) {
+      const std::string what = fmt::format("{} [{}, {}, {}]", dtype_name(dtype), tokens, n, k);
+      const Twin x = make({nullptr, dtype, tokens, k});
+      const Twin out = make({nullptr, dtype, tokens, n}, 0);
+      for (const bool biased : {false, true}) {
+        gpu->matmul(out.on_gpu, x.on_gpu, *on_gpu, biased ? bias.on_gpu : Tensor());
+        cpu->matmul(out.on_cpu, x.on_cpu, *on_cpu, biased ? bias.on_cpu : Tensor());
+        expect_equal(out, what);
       }
+      const Twin hidden = make({nullptr, dtype, tokens, k}, 0);
+      gpu->norm_matmul(out.on_gpu, x.on_gpu, {weight.on_gpu, 1e-6f}, *on_gpu, bias.on_gpu,
+                       hidden.on_gpu);
+      cpu->norm_matmul(out.on_cpu, x.on_cpu, {weight.on_cpu, 1e-6f}, *on_cpu, bias.on_cpu,
+                       hidden.on_cpu);
+      expect_equal(out, "norm, " + what);
+      const Twin residual = make({nullptr, dtype, tokens, n});
+      const Twin delta = make({nullptr, dtype, tokens, n}, 0);
+      gpu->add_matmul(residual.on_gpu, x.on_gpu, *on_gpu, delta.on_gpu);
+      cpu->add_matmul(residual.on_cpu, x.on_cpu, *on_cpu, delta.on_cpu);
+      expect_equal(residual, "add, " + what);
+      const Twin half = make({nullptr, dtype, tokens, n / 2}, 0);
+      gpu->norm_swiglu(half.on_gpu, x.on_gpu, {weight.on_gpu, 1e-6f}, *on_gpu, hidden.on_gpu,
+                       out.on_gpu);
+      cpu->norm_swiglu(half.on_cpu, x.on_cpu, {weight.on_cpu, 1e-6f}, *on_cpu, hidden.on_cpu,
+                       out.on_cpu);
+      expect_equal(half, "swiglu, " + what, dtype == DType::kBF16 ? 2e-2 : 0);
+      const Twin logits = make({nullptr, DType::kF32, tokens, n}, 0);
+      gpu->matmul(logits.on_gpu, x.on_gpu, *on_gpu);
+      cpu->matmul(logits.on_cpu, x.on_cpu, *on_cpu);
+      expect_equal(logits, "float32 logits, " + what, 1e-4);
     }
+  }
+};
+
+TEST_P(GpuProducts, OfAllDtypesAndOddShapes) {
+  for (const DType dtype : kDTypes)
+    for (const auto& [n, k] : kShapes) expect_products(dtype, n, k, kTokens);
+}
+
+/// The shapes of 0.6B and 8B, for which batches have a kernel of their own.
+TEST_P(GpuProducts, OfModelsForABatch) {
+  for (const auto& [n, k] : {std::pair{4096, 1024}, {1024, 2048}, {6144, 1024}, {1024, 3072}})
+    expect_products(DType::kBF16, n, k,
+                    std::array<int64_t, 9>{17, 31, 32, 33, 48, 64, 65, 96, 128});
+  for (const auto& [n, k] : {std::pair{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}})
+    expect_products(DType::kBF16, n, k, std::array<int64_t, 4>{17, 32, 33, 64});
+}
+
+/// The parts of k are added in one order, whichever block is first.
+TEST_P(GpuProducts, OfABatchAreTheSameEachTime) {
+  if (GetParam() == Kernels::kPortable) GTEST_SKIP() << "cuBLASLt's";
+  const int64_t n = 1024, k = 3072, tokens = 50;
+  const Twin w = make({nullptr, DType::kBF16, n, k}, 0.05f);
+  const WeightPtr weight = gpu->pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
+  const Twin x = make({nullptr, DType::kBF16, tokens, k}),
+             delta = make({nullptr, DType::kBF16, tokens, n});
+  const Twin first = make({nullptr, DType::kBF16, tokens, n});
+  std::vector<char> bits;
+  for (int run = 0; run < 5; ++run) {
+    gpu->upload(first.on_gpu.data, first.host.data(), first.host.size());
+    gpu->add_matmul(first.on_gpu, x.on_gpu, *weight, delta.on_gpu);
+    if (run == 0) bits = from_gpu(first.on_gpu);
+    EXPECT_EQ(from_gpu(first.on_gpu), bits) << "run " << run;
+  }
 }
 
 TEST_P(GpuRows, WeightsOfAnyDtypeAndStride) {
@@ -115,6 +150,7 @@ TEST_P(GpuRows, WeightsOfAnyDtypeAndStride) {
 }
 
 NANOVLLM_BOTH_KERNELS(GpuRows);
+NANOVLLM_BOTH_KERNELS(GpuProducts);
 
 }  // namespace
 }  // namespace nanovllm

@@ -7,6 +7,7 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/ops/cuda/elementwise.h"
+#include "nanovllm/ops/cuda/mid_matmul.h"
 #include "nanovllm/ops/cuda/step.h"
 
 namespace nanovllm::cuda {
@@ -192,24 +193,25 @@ void CudaBackend::gather_rows(Tensor out, Tensor x, Tensor rows) {
   cuda::gather_rows(where_, out, x, rows);
 }
 
-/// Whether the product went to the kernel for a few tokens.
+/// Whether the product went to a kernel for a few tokens.
 bool CudaBackend::small(Tensor out, Tensor x, const Weight& w, SmallMatmul::End end,
                         const Norm& norm, Tensor bias) {
-  if (!is_small_matmul(x.shape[0], out.shape[1], x.shape[1], end, x.dtype) || out.dtype != x.dtype)
-    return false;
-  small_matmul(where_,
-               {.out = out.data,
-                .x = x.data,
-                .w = device_weight(w).matrix.data,
-                .norm = norm.weight.as<const float>(),
-                .bias = bias.as<const float>(),
-                .eps = norm.eps,
-                .num_tokens = static_cast<int>(x.shape[0]),
-                .n = static_cast<int>(out.shape[1]),
-                .k = static_cast<int>(x.shape[1]),
-                .end = end},
-               x.dtype);
-  return true;
+  const SmallMatmul args = {.out = out.data,
+                            .x = x.data,
+                            .w = device_weight(w).matrix.data,
+                            .norm = norm.weight.as<const float>(),
+                            .bias = bias.as<const float>(),
+                            .eps = norm.eps,
+                            .num_tokens = static_cast<int>(x.shape[0]),
+                            .n = static_cast<int>(out.shape[1]),
+                            .k = static_cast<int>(x.shape[1]),
+                            .end = end};
+  if (out.dtype != x.dtype) return false;
+  if (is_small_matmul(x.shape[0], out.shape[1], x.shape[1], end, x.dtype)) {
+    small_matmul(where_, args, x.dtype);
+    return true;
+  }
+  return !portable_ && mid_matmul(where_, args, x.dtype);
 }
 
 void CudaBackend::matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// wgmma: one warpgroup multiplies A [64, 16] with B [16, N] into float accumulators; N is 64, 128
-// or 256. A comes from shared memory or from registers, B from shared memory, T is __nv_bfloat16 or
-// __half. Thread t of the warpgroup holds of D, for column pair j = 0 .. N/8-1:
+// wgmma: one warpgroup multiplies A [64, 16] with B [16, N] into float accumulators; N is 32, 64,
+// 128 or 256. A comes from shared memory or from registers, B from shared memory, T is
+// __nv_bfloat16 or __half. Thread t of the warpgroup holds of D, for column pair j = 0 .. N/8-1:
 //   d[4j], d[4j+1]    row 16*(t/32) + (t%32)/4,     columns 8j + 2*(t%4) and + 1
 //   d[4j+2], d[4j+3]  the same columns, 8 rows below
 // and of A from registers the same for columns 0..7 (a[0], a[1]: upper, lower row) and 8..15.
@@ -59,6 +59,7 @@ struct Wgmma;
 #define NAMES_10(t) \
   "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9, "
 #define NAMES_60 NAMES_10() NAMES_10(1) NAMES_10(2) NAMES_10(3) NAMES_10(4) NAMES_10(5)
+#define NAMES_16 NAMES_10() "%10, %11, %12, %13, %14, %15"
 #define NAMES_32 NAMES_10() NAMES_10(1) NAMES_10(2) "%30, %31"
 #define NAMES_64 NAMES_60 "%60, %61, %62, %63"
 #define NAMES_128 NAMES_60 NAMES_10(6) NAMES_10(7) NAMES_10(8) NAMES_10(9) NAMES_10(10) NAMES_10(11) \
@@ -66,6 +67,7 @@ struct Wgmma;
 #define D(i) "+f"(d[i])
 #define D_10(t) D(t##0), D(t##1), D(t##2), D(t##3), D(t##4), D(t##5), D(t##6), D(t##7), D(t##8), D(t##9)
 #define D_60 D_10(), D_10(1), D_10(2), D_10(3), D_10(4), D_10(5)
+#define D_16 D_10(), D(10), D(11), D(12), D(13), D(14), D(15)
 #define D_32 D_10(), D_10(1), D_10(2), D(30), D(31)
 #define D_64 D_60, D(60), D(61), D(62), D(63)
 #define D_128 D_60, D_10(6), D_10(7), D_10(8), D_10(9), D_10(10), D_10(11), \
@@ -87,6 +89,10 @@ struct Wgmma;
                  : D_##COUNT : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate)); \
   }
 #define WGMMA(T, type)                                                    \
+  template <>                                                             \
+  struct Wgmma<T, 32> {                                                   \
+    WGMMA_SS(type, 32, 16, "%16, %17", "%18")                             \
+  };                                                                      \
   template <>                                                             \
   struct Wgmma<T, 64> {                                                   \
     WGMMA_SS(type, 64, 32, "%32, %33", "%34")                             \
@@ -110,12 +116,14 @@ WGMMA(__half, f16)
 #undef D_128
 #undef D_64
 #undef D_32
+#undef D_16
 #undef D_60
 #undef D_10
 #undef D
 #undef NAMES_128
 #undef NAMES_64
 #undef NAMES_32
+#undef NAMES_16
 #undef NAMES_60
 #undef NAMES_10
 // clang-format on
