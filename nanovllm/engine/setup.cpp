@@ -25,10 +25,10 @@ constexpr size_t kCudaReserve = size_t{512} << 20;
 std::unique_ptr<Backend> make_backend(EngineConfig& config, int rank) {
   config.validate();
   const Rank which = {rank, static_cast<int>(config.tensor_parallel_size)};
-  if (config.device == "cuda") return make_cuda_backend(/*portable=*/false, which);
+  if (config.device == "cuda") return make_cuda_backend({}, which);
   if (config.device == "auto" && has_cuda_driver()) {
     try {
-      std::unique_ptr<Backend> backend = make_cuda_backend(/*portable=*/false, which);
+      std::unique_ptr<Backend> backend = make_cuda_backend({}, which);
       config.device = "cuda";
       return backend;
     } catch (const UserError& error) {

@@ -39,13 +39,13 @@ bool has_cuda_driver() {
   return driver != nullptr;
 }
 
-std::unique_ptr<Backend> make_cuda_backend(bool portable, Rank rank) {
+std::unique_ptr<Backend> make_cuda_backend(CudaKernels kernels, Rank rank) {
   require(has_cuda_driver(), "no NVIDIA driver on this machine (libcuda.so.1 is missing)");
   static void* const library = open_library();
-  using Make = Backend* (*)(bool, Rank);
+  using Make = Backend* (*)(CudaKernels, Rank);
   const auto make = reinterpret_cast<Make>(dlsym(library, "nanovllm_make_cuda_backend"));
   require(make != nullptr, "{} is of another version", kLibrary);
-  return std::unique_ptr<Backend>(make(portable, rank));
+  return std::unique_ptr<Backend>(make(kernels, rank));
 }
 
 }  // namespace nanovllm

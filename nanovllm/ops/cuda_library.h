@@ -9,10 +9,15 @@ namespace nanovllm {
 /// Whether this machine has NVIDIA's driver.
 bool has_cuda_driver();
 
+/// Which of the kernels that serve a shape are taken; all but the fastest are for tests.
+struct CudaKernels {
+  bool portable = false;  ///< those that every GPU from compute capability 8.0 on runs
+  int swiglu_tile = -1;   ///< from 0 (cuda/swiglu.h); -1: what measures fastest
+};
+
 /// The backend on visible GPU rank.index, from libnanovllm_cuda.so: beside this program or library,
 /// above it, in ../lib, or by the loader's path. Throws UserError that names what is missing; fewer
-/// visible GPUs than ranks are. `portable` keeps to kernels that every supported GPU runs; it is
-/// for tests.
-std::unique_ptr<Backend> make_cuda_backend(bool portable = false, Rank rank = {});
+/// visible GPUs than ranks are.
+std::unique_ptr<Backend> make_cuda_backend(CudaKernels kernels = {}, Rank rank = {});
 
 }  // namespace nanovllm

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "nanovllm/ops/cuda/swiglu.h"
 #include "two_backends.h"
 
 namespace nanovllm {
@@ -130,6 +131,31 @@ TEST_P(GpuProducts, OfABatchAreTheSameEachTime) {
     gpu->add_matmul(first.on_gpu, x.on_gpu, *weight, delta.on_gpu);
     if (run == 0) bits = from_gpu(first.on_gpu);
     EXPECT_EQ(from_gpu(first.on_gpu), bits) << "run " << run;
+  }
+}
+
+/// Those that measure faster serve a shape; here each serves all.
+TEST_P(GpuProducts, SwigluInTilesOfAllSizes) {
+  if (GetParam() == Kernels::kPortable) GTEST_SKIP() << "it has no tiles";
+  for (int tile = 0; tile < cuda::kNumSwigluTiles; ++tile) {
+    gpu = make_cuda_backend({.swiglu_tile = tile});
+    for (const auto& [n, k] : {std::pair{3072, 1024}, {200, 72}, {8, 640}, {12288, 256}}) {
+      const Twin w = make({nullptr, DType::kBF16, 2 * n, k}, 0.05f);
+      const WeightPtr on_gpu = gpu->pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
+      const WeightPtr on_cpu = cpu->pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
+      const Twin weight = make({nullptr, DType::kF32, k});
+      for (const int64_t tokens : {65, 100, 128, 256, 300, 2309}) {
+        const Twin x = make({nullptr, DType::kBF16, tokens, k});
+        const Twin hidden = make({nullptr, DType::kBF16, tokens, k}, 0);
+        const Twin wide = make({nullptr, DType::kBF16, tokens, 2 * n}, 0);
+        const Twin out = make({nullptr, DType::kBF16, tokens, n}, 0);
+        gpu->norm_swiglu(out.on_gpu, x.on_gpu, {weight.on_gpu, 1e-6f}, *on_gpu, hidden.on_gpu,
+                         wide.on_gpu);
+        cpu->norm_swiglu(out.on_cpu, x.on_cpu, {weight.on_cpu, 1e-6f}, *on_cpu, hidden.on_cpu,
+                         wide.on_cpu);
+        expect_equal(out, fmt::format("tile {}: [{}, {}, {}]", tile, tokens, n, k), 2e-2);
+      }
+    }
   }
 }
 

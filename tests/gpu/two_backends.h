@@ -25,7 +25,7 @@ class TwoBackends : public ::testing::TestWithParam<Kernels> {
  protected:
   void SetUp() override {
     if (!has_cuda_driver()) GTEST_SKIP() << "no NVIDIA driver here";
-    gpu = make_cuda_backend(GetParam() == Kernels::kPortable);
+    gpu = make_cuda_backend({.portable = GetParam() == Kernels::kPortable});
     cpu = make_cpu_backend(0);
   }
 

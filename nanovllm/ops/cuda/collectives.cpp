@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/ops/cuda/elementwise.h"
 #include "nanovllm/ops/cuda/libraries.h"
 
 namespace nanovllm::cuda {
@@ -162,47 +163,67 @@ void Collectives::all_reduce(Tensor x) {
   reduce(serves(way, x.bytes()) ? way : Way::kNccl, x);
 }
 
+bool Collectives::sum_norm(Tensor out, Tensor x, const Norm& norm) {
+  if (!sum_norm_pays_[static_cast<size_t>(std::bit_width(x.bytes()))] || !serves_sum_norm(x))
+    return false;
+  sum_norm_lines(where_, peers_, out, x, norm);
+  return true;
+}
+
 void Collectives::measure() {
   constexpr int kRounds = 3, kRuns = 10;
-  constexpr std::array kWays = {Way::kNccl, Way::kLines, Way::kWhole, Way::kSlices};
   constexpr size_t kLeast = size_t{16} << 10;
+  constexpr std::array kWays = {Way::kNccl, Way::kLines, Way::kWhole, Way::kSlices};
   void* p = nullptr;
   cuda_check(cudaMalloc(&p, kSlicedBytes), "measuring");
   const Buffer memory(p, [](void* x) { cudaFree(x); });
   cuda_check(cudaMemsetAsync(p, 0, kSlicedBytes, where_.stream), "measuring");
   cudaEvent_t events[2] = {};
   for (cudaEvent_t& event : events) cuda_check(cudaEventCreate(&event), "event");
-  // The least of some rounds, in milliseconds.
-  const auto time_of = [&](Way way, Tensor x) {
+  // The least of some rounds, in milliseconds, on the rank where it takes longest, so that all
+  // choose alike.
+  const auto time_of = [&](const auto& enqueue) {
     float least = INFINITY;
     for (int round = 0; round < kRounds; ++round) {
-      reduce(way, x);
+      enqueue();
       cuda_check(cudaEventRecord(events[0], where_.stream), "event");
-      for (int i = 0; i < kRuns; ++i) reduce(way, x);
+      for (int i = 0; i < kRuns; ++i) enqueue();
       cuda_check(cudaEventRecord(events[1], where_.stream), "event");
       cuda_check(cudaEventSynchronize(events[1]), "measuring a sum over ranks");
       float time = 0;
       cuda_check(cudaEventElapsedTime(&time, events[0], events[1]), "event");
       least = std::min(least, time / kRuns);
     }
-    return least;
+    std::vector<float> all(static_cast<size_t>(peers_.world));
+    ranks_.all_gather(&least, sizeof least, all.data());
+    return *std::ranges::max_element(all);
   };
   for (size_t bytes = kLeast; bytes <= kSlicedBytes; bytes *= 2) {
+    const auto bits = static_cast<size_t>(std::bit_width(bytes));
     const Tensor x(p, DType::kBF16, static_cast<int64_t>(bytes / 2));
-    std::array<float, kWays.size()> mine{};
-    for (size_t i = 0; i < kWays.size(); ++i)
-      mine[i] = serves(kWays[i], bytes) ? time_of(kWays[i], x) : INFINITY;
-    // The same choice on every rank: what takes least where it takes longest.
-    std::vector<std::array<float, kWays.size()>> all(static_cast<size_t>(peers_.world));
-    ranks_.all_gather(mine.data(), sizeof mine, all.data());
-    for (const auto& times : all)
-      for (size_t i = 0; i < times.size(); ++i) mine[i] = std::max(mine[i], times[i]);
-    ways_[static_cast<size_t>(std::bit_width(bytes))] =
-        kWays[static_cast<size_t>(std::ranges::min_element(mine) - mine.begin())];
+    float least = INFINITY;
+    for (const Way way : kWays) {
+      const float time = serves(way, bytes) ? time_of([&] { reduce(way, x); }) : INFINITY;
+      if (time < least) ways_[bits] = way;
+      least = std::min(least, time);
+    }
+    // In rows of a usual width.
+    constexpr int64_t kHidden = 4096;
+    const Tensor rows(p, DType::kBF16, std::max<int64_t>(x.size() / kHidden, 1), kHidden);
+    if (!has_lines_ || !serves_sum_norm(rows)) continue;
+    Tensor weight(p, DType::kF32, kHidden);  // zeros
+    const Norm norm = {weight, 1e-6f};
+    const float apart = time_of([&] {
+      reduce(ways_[bits], rows);
+      rms_norm(where_, rows, rows, norm);
+    });
+    sum_norm_pays_[bits] =
+        time_of([&] { sum_norm_lines(where_, peers_, rows, rows, norm); }) < apart;
   }
   // A shorter message goes as the shortest one measured.
-  std::fill(ways_.begin(), ways_.begin() + std::bit_width(kLeast),
-            ways_[static_cast<size_t>(std::bit_width(kLeast))]);
+  const auto first = static_cast<size_t>(std::bit_width(kLeast));
+  std::fill_n(ways_.begin(), first, ways_[first]);
+  std::fill_n(sum_norm_pays_.begin(), first, sum_norm_pays_[first]);
   for (cudaEvent_t event : events) cudaEventDestroy(event);
 }
 

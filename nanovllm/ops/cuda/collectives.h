@@ -25,7 +25,7 @@ struct Peers {
 
 /// Sizes of the exchange buffer's parts. Each part is there twice, for the exchange under way and
 /// the next: whoever is two ahead has heard from everybody about the one between.
-inline constexpr size_t kLineBytes = size_t{512} << 10;   ///< most that goes in lines
+inline constexpr size_t kLineBytes = size_t{4} << 20;     ///< most that goes in lines
 inline constexpr size_t kSlicedBytes = size_t{16} << 20;  ///< most that goes in slices
 inline constexpr int kSlicedBlocks = 128;
 size_t exchange_buffer_bytes(int world);
@@ -34,7 +34,10 @@ size_t exchange_buffer_bytes(int world);
 
 /// Every rank writes its x to all others: one hop. Up to kLineBytes, over NVLink alone.
 void all_reduce_lines(Launch where, const Peers& peers, Tensor x);
-/// The same behind fences. Up to kSlicedBytes / world.
+/// And out = rms_norm(x) of the sums [rows, hidden]. Where serves_sum_norm().
+void sum_norm_lines(Launch where, const Peers& peers, Tensor out, Tensor x, const Norm& norm);
+bool serves_sum_norm(const Tensor& x);
+/// all_reduce_lines() behind fences. Up to kSlicedBytes / world.
 void all_reduce_whole(Launch where, const Peers& peers, Tensor x);
 /// Each rank sums a slice and hands the sum out: two hops, fewer bytes. Up to kSlicedBytes.
 void all_reduce_slices(Launch where, const Peers& peers, Tensor x);
@@ -58,6 +61,9 @@ class Collectives {
 
   /// x, dense, becomes its sum over the ranks, added in their order or NCCL's.
   void all_reduce(Tensor x);
+  /// The same, and out = rms_norm(x) of the sum; false, and nothing is done, where separate
+  /// operations are faster.
+  bool sum_norm(Tensor out, Tensor x, const Norm& norm);
   /// all [world, bytes] = each rank's mine [bytes], a multiple of 16.
   void all_gather(void* all, const void* mine, size_t bytes);
   /// Whole rows [num_rows, vocab_size] float32 into `joined`, out of each rank's columns of logits
@@ -84,8 +90,10 @@ class Collectives {
   std::unique_ptr<Nccl> nccl_;
   Peers peers_;
   bool has_peers_ = false, has_lines_ = false;
-  std::array<Buffer, 2> memory_;   // the exchange buffer, the epoch
-  std::array<Way, 64> ways_ = {};  // by the bits of a message's size in bytes
+  std::array<Buffer, 2> memory_;  // the exchange buffer, the epoch
+  // By the bits of a message's size in bytes.
+  std::array<Way, 64> ways_ = {};
+  std::array<bool, 64> sum_norm_pays_ = {};
 };
 
 }  // namespace nanovllm::cuda

@@ -9,6 +9,7 @@
 #include "nanovllm/ops/cuda/elementwise.h"
 #include "nanovllm/ops/cuda/mid_matmul.h"
 #include "nanovllm/ops/cuda/step.h"
+#include "nanovllm/ops/cuda/swiglu.h"
 
 namespace nanovllm::cuda {
 
@@ -20,7 +21,7 @@ const DeviceWeight& device_weight(const Weight& w) { return static_cast<const De
 
 }  // namespace
 
-CudaBackend::CudaBackend(bool portable, Rank rank) : portable_(portable) {
+CudaBackend::CudaBackend(CudaKernels kernels, Rank rank) : kernels_(kernels) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   require(error == cudaSuccess && count > 0, "no CUDA device: {}",
@@ -31,7 +32,7 @@ CudaBackend::CudaBackend(bool portable, Rank rank) : portable_(portable) {
   cuda_check(cudaGetDeviceProperties(&device_, rank.index), "device");
   require(device_.major >= 8, "{} has compute capability {}.{}; 8.0 is the least", device_.name,
           device_.major, device_.minor);
-  portable_ = portable || device_.major != 9;
+  portable_ = kernels.portable || device_.major != 9;
   where_.num_sms = device_.multiProcessorCount;
   where_.overlaps = has_dependent_launch();
   cuda_check(cudaStreamCreateWithFlags(&where_.stream, cudaStreamNonBlocking), "stream");
@@ -136,6 +137,7 @@ void CudaBackend::upload(void* device, const void* host, size_t bytes) {
 }
 
 void CudaBackend::download(void* host, const void* device, size_t bytes) {
+  settle();
   cuda_check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, where_.stream),
              "download");
   wait_for_stream();
@@ -181,15 +183,27 @@ WeightPtr CudaBackend::pack(std::span<const Tensor> parts, DType dtype, unsigned
 }
 
 void CudaBackend::embed(Tensor out, const Weight& table, Tensor ids) {
+  settle();
   cuda::gather_rows(where_, out, device_weight(table).matrix, ids, vocab_.first);
   all_reduce(out);  // other ranks' rows are zero here
 }
 
 void CudaBackend::rms_norm(Tensor out, Tensor x, const Norm& norm) {
+  if (pending_ && pending_.data == x.data && pending_.shape == x.shape &&
+      collectives_->sum_norm(out, x, norm)) {
+    pending_ = {};
+    return;
+  }
+  settle();
   cuda::rms_norm(where_, out, x, norm);
 }
 
+void CudaBackend::settle() {
+  if (pending_) all_reduce(std::exchange(pending_, {}));
+}
+
 void CudaBackend::gather_rows(Tensor out, Tensor x, Tensor rows) {
+  settle();
   cuda::gather_rows(where_, out, x, rows);
 }
 
@@ -207,11 +221,12 @@ bool CudaBackend::small(Tensor out, Tensor x, const Weight& w, SmallMatmul::End 
                             .k = static_cast<int>(x.shape[1]),
                             .end = end};
   if (out.dtype != x.dtype) return false;
-  if (is_small_matmul(x.shape[0], out.shape[1], x.shape[1], end, x.dtype)) {
-    small_matmul(where_, args, x.dtype);
-    return true;
-  }
-  return !portable_ && mid_matmul(where_, args, x.dtype);
+  const bool is_small = is_small_matmul(x.shape[0], out.shape[1], x.shape[1], end, x.dtype);
+  if (!is_small && (portable_ || !is_mid_matmul(args, x.dtype))) return false;
+  settle();
+  if (is_small) small_matmul(where_, args, x.dtype);
+  else mid_matmul(where_, args);
+  return true;
 }
 
 void CudaBackend::matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) {
@@ -225,7 +240,7 @@ void CudaBackend::add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor 
     matmul(residual, x, w, {});  // rank 0 adds the old one
   else if (!small(residual, x, w, SmallMatmul::End::kAdd))
     matmul_->run(residual, x, device_weight(w), capturing_, delta);
-  all_reduce(residual);
+  if (collectives_) pending_ = residual;
 }
 
 void CudaBackend::norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor bias,
@@ -236,8 +251,20 @@ void CudaBackend::norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weig
 
 void CudaBackend::norm_swiglu(Tensor out, Tensor x, const Norm& norm, const Weight& w,
                               Tensor hidden, Tensor gate_up) {
-  if (!small(out, x, w, SmallMatmul::End::kSwiglu, norm))
-    Backend::norm_swiglu(out, x, norm, w, hidden, gate_up);
+  if (small(out, x, w, SmallMatmul::End::kSwiglu, norm)) return;
+  const Tensor& matrix = device_weight(w).matrix;
+  // With as many tokens as this, smaller tiles never win.
+  const int64_t num_tokens = x.shape[0];
+  const int first_tile = num_tokens <= 64 ? 0 : num_tokens <= 256 ? 2 : kNumSwigluTiles - 1;
+  const auto run = [&](int way) {
+    if (way == 0) return Backend::norm_swiglu(out, x, norm, w, hidden, gate_up);
+    rms_norm(hidden, x, norm);
+    swiglu_sm90(where_, out, hidden, matrix, first_tile + way - 1);
+  };
+  if (portable_ || !has_swiglu_sm90(out, x)) return run(0);
+  if (kernels_.swiglu_tile >= 0) return run(1 + kernels_.swiglu_tile - first_tile);
+  run(matmul_->fastest(Matmul::Choice::kSwiglu, Matmul::key(out, x, matrix),
+                       1 + kNumSwigluTiles - first_tile, capturing_, run));
 }
 
 void CudaBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) {
@@ -312,6 +339,6 @@ void CudaBackend::copy_blocks(const KvCache& kv, std::span<const int32_t> from,
 
 /// What ops/cuda_library.cpp looks up.
 extern "C" __attribute__((visibility("default"))) nanovllm::Backend* nanovllm_make_cuda_backend(
-    bool portable, nanovllm::Rank rank) {
-  return new nanovllm::cuda::CudaBackend(portable, rank);
+    nanovllm::CudaKernels kernels, nanovllm::Rank rank) {
+  return new nanovllm::cuda::CudaBackend(kernels, rank);
 }

@@ -17,6 +17,7 @@
 #include "nanovllm/ops/cuda/sampler.h"
 #include "nanovllm/ops/cuda/small_matmul.h"
 #include "nanovllm/ops/cuda/weight_upload.h"
+#include "nanovllm/ops/cuda_library.h"
 
 namespace nanovllm::cuda {
 
@@ -24,8 +25,7 @@ namespace nanovllm::cuda {
 /// token_logprobs, pack, upload and download wait for it.
 class CudaBackend : public Backend {
  public:
-  /// `portable` keeps to kernels that every GPU from compute capability 8.0 on runs.
-  explicit CudaBackend(bool portable = false, Rank rank = {});
+  explicit CudaBackend(CudaKernels kernels, Rank rank);
   ~CudaBackend() override;
 
   std::string describe() const override;
@@ -86,6 +86,8 @@ class CudaBackend : public Backend {
   void grow(Growing& buffer, size_t bytes);
   void forget_graphs();
   RowParams row_params(const SampleRow& row, int32_t slot);
+  /// Sums what is pending, where no norm of it comes.
+  void settle();
   bool small(Tensor out, Tensor x, const Weight& w, SmallMatmul::End end, const Norm& norm = {},
              Tensor bias = {});
   static AttentionParams attention_params(const AttentionArgs& args, const KvCache& kv,
@@ -97,12 +99,15 @@ class CudaBackend : public Backend {
 
   Launch where_;
   cudaDeviceProp device_ = {};
-  bool portable_, capturing_ = false;
+  CudaKernels kernels_;
+  bool portable_ = false;  // asked for, or not on Hopper
+  bool capturing_ = false;
   std::optional<Matmul> matmul_;
   std::optional<WeightUpload> weight_upload_;
   std::optional<Collectives> collectives_;  // of several ranks
   int64_t vocab_size_ = 0;                  // of all of them
   Range vocab_;                             // the rank's part
+  Tensor pending_;                          // its sum over the ranks waits for the norm behind it
   cudaEvent_t stream_end_ = nullptr;
 
   std::array<Growing, kNumSlots> pinned_input_, pinned_drawn_;

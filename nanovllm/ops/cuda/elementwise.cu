@@ -56,10 +56,12 @@ __global__ void rms_norm_warp_kernel(T* out, const T* in, const float* weight, i
   }
 }
 
-/// One block a row. A thread keeps its elements in registers between the passes: kPer vectors of N.
+/// Blocks take row after row. A thread keeps its elements in registers between the passes, and its
+/// weights throughout: kPer vectors of N.
 template <class T, int N, int kPer>
-__global__ void rms_norm_kernel(T* out, const T* in, const float* weight, int width, float eps) {
-  __shared__ float sums[32];
+__global__ void rms_norm_kernel(T* out, const T* in, const float* weight, int width, float eps,
+                                int num_rows) {
+  __shared__ float sums[2][32];  // for every other row, so that one barrier a row is enough
   float w[kPer][N];
 #pragma unroll
   for (int j = 0; j < kPer; ++j)
@@ -67,29 +69,29 @@ __global__ void rms_norm_kernel(T* out, const T* in, const float* weight, int wi
 #pragma unroll
       for (int i = 0; i < N; ++i) w[j][i] = weight[at + i];
   begin_kernel();
-  const int64_t row = int64_t{blockIdx.x} * width;
-  float x[kPer][N];
-  float squares = 0;
+  for (int row = blockIdx.x, turn = 0; row < num_rows; row += gridDim.x, turn ^= 1) {
+    const int64_t first = int64_t{row} * width;
+    Vec<T, N> v[kPer];
+    float squares = 0;
 #pragma unroll
-  for (int j = 0; j < kPer; ++j) {
-    const int at = (j * blockDim.x + threadIdx.x) * N;
-    if (at >= width) continue;
-    const Vec<T, N> v = load<N>(in + row + at);
+    for (int j = 0; j < kPer; ++j)
+      if (const int at = (j * blockDim.x + threadIdx.x) * N; at < width)
+        v[j] = load<N>(in + first + at);
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      x[j][i] = to_float(v.x[i]);
-      squares += x[j][i] * x[j][i];
+    for (int j = 0; j < kPer; ++j) {
+      if ((j * blockDim.x + threadIdx.x) * N >= width) continue;
+#pragma unroll
+      for (int i = 0; i < N; ++i) squares += to_float(v[j].x[i]) * to_float(v[j].x[i]);
     }
-  }
-  const float scale = rsqrtf(block_sum(squares, sums) / static_cast<float>(width) + eps);
+    const float scale = rsqrtf(block_sum(squares, sums[turn]) / static_cast<float>(width) + eps);
 #pragma unroll
-  for (int j = 0; j < kPer; ++j) {
-    const int at = (j * blockDim.x + threadIdx.x) * N;
-    if (at >= width) continue;
-    Vec<T, N> y;
+    for (int j = 0; j < kPer; ++j) {
+      const int at = (j * blockDim.x + threadIdx.x) * N;
+      if (at >= width) continue;
 #pragma unroll
-    for (int i = 0; i < N; ++i) y.x[i] = from_float<T>(x[j][i] * scale * w[j][i]);
-    store<N>(out + row + at, y);
+      for (int i = 0; i < N; ++i) v[j].x[i] = from_float<T>(to_float(v[j].x[i]) * scale * w[j][i]);
+      store<N>(out + first + at, v[j]);
+    }
   }
 }
 
@@ -175,8 +177,11 @@ void rms_norm(Launch where, Tensor out, Tensor x, const Norm& norm) {
     using T = decltype(type);
     const auto run = [&](auto kernel, int per_thread) {
       const int threads = std::clamp((width / per_thread + 31) / 32 * 32, 32, 1024);
-      launch(where, kernel, blocks(x.shape[0]), threads, 0, out.as<T>(), x.as<const T>(),
-             norm.weight.as<const float>(), width, norm.eps);
+      // As many blocks as are there at once, or each row's own.
+      const int64_t fit = int64_t{where.num_sms} * std::max(1, 1024 / threads);
+      launch(where, kernel, blocks(std::min(x.shape[0], fit)), threads, 0, out.as<T>(),
+             x.as<const T>(), norm.weight.as<const float>(), width, norm.eps,
+             static_cast<int>(x.shape[0]));
     };
     constexpr int kWide = 16 / sizeof(T);
     if (width % kWide == 0 && width <= 128 * kWide) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <vector>
 
 #include "nanovllm/base/check.h"
@@ -184,32 +185,47 @@ void Matmul::run(Tensor out, Tensor x, const DeviceWeight& w, bool capturing, Te
         x.shape[1], w.matrix.shape[0], w.matrix.shape[1]);
   const int64_t num_tokens = x.shape[0];
   if (num_tokens < 2 * kPieceTokens) return run_whole(out, x, w, capturing, scratch);
-  const auto in_pieces = [&](Tensor to) {
+  const auto in_pieces = [&](Tensor to, Tensor over) {
     for (int64_t first = 0; first < num_tokens; first += kPieceTokens) {
       const int64_t count = std::min(kPieceTokens, num_tokens - first);
       run_whole(to.rows(first, count), x.rows(first, count), w, capturing,
-                scratch ? scratch.rows(first, count) : scratch);
+                over ? over.rows(first, count) : over);
     }
   };
-  const Key key = {representative(x.shape[0]), w.matrix.shape[0], w.matrix.shape[1], x.dtype,
-                   out.dtype};
-  auto at = pieces_pay_.find(key);
-  if (at == pieces_pay_.end()) {
+  const int way = fastest(Choice::kPieces, key(out, x, w.matrix), 2, capturing, [&](int i) {
     const Tensor to = scratch ? scratch : out;
-    run_whole(to, x, w, capturing, {});  // chooses the algorithms
-    in_pieces(to);
-    const double whole = timed(1, [&] { run_whole(to, x, w, capturing, {}); });
-    at = pieces_pay_.emplace(key, timed(1, [&] { in_pieces(to); }) < whole).first;
-  }
-  if (at->second) in_pieces(out);
+    if (i == 1) in_pieces(to, {});
+    else run_whole(to, x, w, capturing, {});
+  });
+  if (way == 1) in_pieces(out, scratch);
   else run_whole(out, x, w, capturing, scratch);
+}
+
+Matmul::Key Matmul::key(Tensor out, Tensor x, Tensor w) {
+  return {representative(x.shape[0]), w.shape[0], w.shape[1], x.dtype, out.dtype};
+}
+
+int Matmul::fastest(Choice choice, const Key& key, int num_ways, bool capturing,
+                    const std::function<void(int)>& run) {
+  const auto at = ways_.find({choice, key});
+  if (at != ways_.end()) return at->second;
+  if (capturing) return 0;
+  // In turns, since a GPU that has long been busy computes slower.
+  std::vector<double> least(static_cast<size_t>(num_ways), INFINITY);
+  for (int round = 0; round < 4; ++round)
+    for (int way = 0; way < num_ways; ++way) {
+      double& time = least[static_cast<size_t>(way)];
+      if (round == 0) run(way);  // loads its code, chooses its algorithms
+      else time = std::min(time, timed(std::get<0>(key) > 1024 ? 1 : 3, [&] { run(way); }));
+    }
+  const auto best = std::ranges::min_element(least) - least.begin();
+  return ways_[{choice, key}] = static_cast<int>(best);
 }
 
 void Matmul::run_whole(Tensor out, Tensor x, const DeviceWeight& w, bool capturing,
                        Tensor scratch) {
   const Problem problem(*lib_, out, x, w);
-  const Key key = {representative(x.shape[0]), w.matrix.shape[0], w.matrix.shape[1], x.dtype,
-                   out.dtype};
+  const Key key = Matmul::key(out, x, w.matrix);
   void* const measured = scratch ? scratch.data : out.data;
   const float keep = scratch ? 1 : 0;
   auto at = plans_.find(key);

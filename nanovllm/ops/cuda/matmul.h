@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "nanovllm/base/tensor.h"
 #include "nanovllm/ops/backend.h"
@@ -37,10 +38,19 @@ class Matmul {
   /// With `scratch`, of out's shape, the product is added to out.
   void run(Tensor out, Tensor x, const DeviceWeight& w, bool capturing, Tensor scratch = {});
 
+  /// A product's shape and types: T's representative, n, k, x's dtype, out's.
+  using Key = std::tuple<int64_t, int64_t, int64_t, DType, DType>;
+  static Key key(Tensor out, Tensor x, Tensor w);
+  /// What can be done in several ways.
+  enum class Choice { kPieces, kSwiglu };
+  /// The way, from 0, that does it fastest for this shape: measured when it is first asked for
+  /// outside a capture (0 inside), and kept. run(way) may be called any number of times.
+  int fastest(Choice choice, const Key& key, int num_ways, bool capturing,
+              const std::function<void(int)>& run);
+
  private:
   struct Plan;
   struct Problem;
-  using Key = std::tuple<int64_t, int64_t, int64_t, DType, DType>;
   /// `to`: where measured products go.
   Plan choose(const Problem& problem, bool measure, void* to);
   /// Milliseconds that `num_runs` runs take, each with cold weights.
@@ -53,7 +63,7 @@ class Matmul {
   void *workspace_ = nullptr, *flush_ = nullptr;
   std::array<cudaEvent_t, 2> events_ = {};
   std::map<Key, Plan> plans_;
-  std::map<Key, bool> pieces_pay_;  // for many tokens
+  std::map<std::pair<Choice, Key>, int> ways_;
 };
 
 }  // namespace nanovllm::cuda

@@ -24,31 +24,30 @@ using namespace hopper;
 struct Plan {
   SmallMatmul::End end;
   int n, k, max_tokens;
-  int rows;     // of w, in a block: a multiple of 32, for a SwiGLU half of them gates
-  int split;    // blocks of a cluster that share out k
-  int stages;   // of the ring
-  int norming;  // threads for the norm: 128, or 64 so that two blocks' registers fit
+  int rows;    // of w, in a block: a multiple of 32, for a SwiGLU half of them gates
+  int split;   // blocks of a cluster that share out k
+  int stages;  // of the ring
 };
 
 /// What was measured to win on an H200: the shapes of Qwen3 0.6B, and of 8B up to 32 tokens.
 constexpr Plan kPlans[] = {
-    {SmallMatmul::End::kStore, 4096, 1024, 32, 64, 4, 4, 128},
-    {SmallMatmul::End::kStore, 4096, 1024, 64, 64, 2, 8, 128},
-    {SmallMatmul::End::kAdd, 1024, 2048, 32, 32, 4, 8, 0},
-    {SmallMatmul::End::kAdd, 1024, 2048, 64, 64, 8, 4, 0},
-    {SmallMatmul::End::kSwiglu, 3072, 1024, 32, 128, 4, 3, 128},
-    {SmallMatmul::End::kSwiglu, 3072, 1024, 64, 64, 2, 5, 128},
-    {SmallMatmul::End::kAdd, 1024, 3072, 64, 64, 8, 6, 0},
-    {SmallMatmul::End::kStore, 6144, 4096, 32, 128, 4, 5, 128},
-    {SmallMatmul::End::kAdd, 4096, 4096, 32, 64, 4, 6, 0},
-    {SmallMatmul::End::kSwiglu, 12288, 4096, 32, 192, 2, 2, 64},
-    {SmallMatmul::End::kAdd, 4096, 12288, 32, 64, 4, 6, 0},
+    {SmallMatmul::End::kStore, 4096, 1024, 32, 64, 4, 4},
+    {SmallMatmul::End::kStore, 4096, 1024, 64, 64, 2, 8},
+    {SmallMatmul::End::kAdd, 1024, 2048, 32, 32, 4, 8},
+    {SmallMatmul::End::kAdd, 1024, 2048, 64, 64, 8, 4},
+    {SmallMatmul::End::kSwiglu, 3072, 1024, 32, 128, 4, 3},
+    {SmallMatmul::End::kSwiglu, 3072, 1024, 64, 64, 2, 5},
+    {SmallMatmul::End::kAdd, 1024, 3072, 64, 64, 8, 6},
+    {SmallMatmul::End::kStore, 6144, 4096, 32, 128, 4, 5},
+    {SmallMatmul::End::kAdd, 4096, 4096, 32, 64, 4, 6},
+    {SmallMatmul::End::kAdd, 4096, 12288, 32, 64, 4, 6},
 };
 
 // -- layout
 
 constexpr int kChunkBytes = 128;  // of a row: the width of the swizzle
-constexpr int kMaxThreads = 192 * 2 + 64 + 32;
+constexpr int kNorming = 128;     // threads, where there is a norm
+constexpr int kMaxThreads = 128 * 2 + kNorming + 32;
 
 struct Params {
   CUtensorMap w, x;  // boxes of [rows / 2, kChunk] and [kTokens, kChunk]
@@ -162,11 +161,10 @@ struct Block {
     });
   }
 
-  /// kWarps warps multiply x by the norm's weights and sum its squares. A thread has one piece of
-  /// 16 bytes in every 4 kWarps'th row; which columns they are is the same in all of them.
-  template <int kWarps>
+  /// Multiplies x by the norm's weights and sums its squares. A thread has one piece of 16 bytes in
+  /// every kStep'th row; which columns they are is the same in all of them.
   __device__ void norm_x(int thread) const {
-    constexpr int kStep = kWarps * 4, kRows = kTokens / kStep;
+    constexpr int kStep = kNorming / 8, kRows = kTokens / kStep;
     const int row = thread / 8, column = (thread % 8 ^ row % 8) * 8;
     float squares[kRows] = {};
     for_chunks([&](int, int stage, uint32_t parity) {
@@ -314,8 +312,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
 
   if (normer < 0) block.multiply(thread);
   else if (copier == 0) block.copy();
-  else if (copier < 0 && p.norming == 128) block.template norm_x<4>(normer);
-  else if (copier < 0) block.template norm_x<2>(normer);
+  else if (copier < 0) block.norm_x(normer);
   __syncwarp();
   fence_async_proxy();
   __syncthreads();
@@ -328,29 +325,6 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
 }
 
 // -- launcher
-
-/// A row-major matrix [rows, k] that comes in boxes of `box_rows` by a chunk, swizzled.
-CUtensorMap tensor_map(const void* data, int64_t rows, int64_t k, int box_rows) {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    cuda_check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                                cudaEnableDefault, &found),
-               "tensor maps");
-    check_args(function != nullptr, "the driver has no tensor maps");
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  }();
-  CUtensorMap map;
-  const cuuint64_t shape[] = {static_cast<cuuint64_t>(k), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t row_bytes[] = {static_cast<cuuint64_t>(k) * 2};
-  const cuuint32_t box[] = {kChunk, static_cast<cuuint32_t>(box_rows)}, steps[] = {1, 1};
-  const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(data), shape, row_bytes,
-             box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  check_args(result == CUDA_SUCCESS, "mid_matmul: tensor map");
-  return map;
-}
 
 template <int kTokens>
 void run(Launch where, const SmallMatmul& args, const Plan& plan) {
@@ -365,7 +339,7 @@ void run(Launch where, const SmallMatmul& args, const Plan& plan) {
       .stages = plan.stages,
       .num_chunks = num_chunks,
       .multiplying = (plan.rows + 63) / 64 * 128,
-      .norming = args.norm == nullptr ? 0 : plan.norming,
+      .norming = args.norm == nullptr ? 0 : kNorming,
       // As in small_matmul.cu: only one with a long stream lets the next one's copies queue behind.
       .early = num_chunks > plan.stages};
   const int bytes = Layout<kTokens>(plan.rows, plan.stages).bytes();
@@ -381,20 +355,26 @@ void run(Launch where, const SmallMatmul& args, const Plan& plan) {
          params.multiplying + params.norming + 32, static_cast<size_t>(bytes), params);
 }
 
+const Plan* find_plan(const SmallMatmul& args) {
+  for (const Plan& plan : kPlans)
+    if (plan.end == args.end && plan.n == args.n && plan.k == args.k &&
+        args.num_tokens <= plan.max_tokens)
+      return &plan;
+  return nullptr;
+}
+
 }  // namespace
 
-bool mid_matmul(Launch where, const SmallMatmul& args, DType dtype) {
-  // Few tokens have small_matmul(); float16 could overflow where the scale comes last.
-  if (dtype != DType::kBF16 || args.num_tokens <= 16) return false;
-  for (const Plan& plan : kPlans) {
-    if (plan.end != args.end || plan.n != args.n || plan.k != args.k ||
-        args.num_tokens > plan.max_tokens || (args.norm != nullptr && plan.norming == 0))
-      continue;
-    if (args.num_tokens <= 32) run<32>(where, args, plan);
-    else run<64>(where, args, plan);
-    return true;
-  }
-  return false;
+bool is_mid_matmul(const SmallMatmul& args, DType dtype) {
+  // Float16 could overflow where the scale comes last.
+  return dtype == DType::kBF16 && args.num_tokens > 16 && find_plan(args) != nullptr;
+}
+
+void mid_matmul(Launch where, const SmallMatmul& args) {
+  const Plan* const plan = find_plan(args);
+  check_args(plan != nullptr, "mid_matmul: a shape that it does not serve");
+  if (args.num_tokens <= 32) run<32>(where, args, *plan);
+  else run<64>(where, args, *plan);
 }
 
 }  // namespace nanovllm::cuda

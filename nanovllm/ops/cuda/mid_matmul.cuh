@@ -3,6 +3,7 @@
 #include <cuda.h>
 
 #include "nanovllm/ops/cuda/hopper.cuh"
+#include "nanovllm/ops/cuda/small_matmul.cuh"
 
 // Wrappers of the PTX that mid_matmul.cu needs beyond hopper.cuh.
 namespace nanovllm::cuda::hopper {
@@ -15,6 +16,16 @@ __device__ __forceinline__ void box_copy(uint32_t to, const CUtensorMap& map, in
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
       "l"(&map), "r"(x), "r"(y), "r"(barrier)
+      : "memory");
+}
+/// The same into each block of the cluster that `mask` holds, at the same place; reports to the
+/// barrier of each.
+__device__ __forceinline__ void box_copy_to_cluster(uint32_t to, const CUtensorMap& map, int x,
+                                                    int y, uint32_t barrier, int mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+      "l"(&map), "r"(x), "r"(y), "r"(barrier), "h"(static_cast<uint16_t>(mask))
       : "memory");
 }
 __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
@@ -59,3 +70,30 @@ __device__ __forceinline__ void remote_bulk_copy(uint32_t remote, uint32_t from,
 }
 
 }  // namespace nanovllm::cuda::hopper
+
+namespace nanovllm::cuda {
+
+/// A row-major matrix [rows, k] that comes in boxes of `box_rows` by a chunk, swizzled.
+inline CUtensorMap tensor_map(const void* data, int64_t rows, int64_t k, int box_rows) {
+  static const auto encode = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    cuda_check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                cudaEnableDefault, &found),
+               "tensor maps");
+    check_args(function != nullptr, "the driver has no tensor maps");
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
+  }();
+  CUtensorMap map;
+  const cuuint64_t shape[] = {static_cast<cuuint64_t>(k), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t row_bytes[] = {static_cast<cuuint64_t>(k) * 2};
+  const cuuint32_t box[] = {kChunk, static_cast<cuuint32_t>(box_rows)}, steps[] = {1, 1};
+  const CUresult result =
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(data), shape, row_bytes,
+             box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  check_args(result == CUDA_SUCCESS, "tensor map");
+  return map;
+}
+
+}  // namespace nanovllm::cuda

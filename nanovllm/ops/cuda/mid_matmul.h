@@ -4,9 +4,9 @@
 
 namespace nanovllm::cuda {
 
-/// A product of 17 to 64 tokens with the row operations around it in one kernel, on Hopper. False,
-/// and nothing is done, for shapes where cuBLASLt and separate row operations are not known to be
-/// slower.
-bool mid_matmul(Launch where, const SmallMatmul& args, DType dtype);
+/// Whether mid_matmul() has a kernel for a product of 17 to 64 tokens that wins against cuBLASLt
+/// and separate row operations. Hopper only.
+bool is_mid_matmul(const SmallMatmul& args, DType dtype);
+void mid_matmul(Launch where, const SmallMatmul& args);
 
 }  // namespace nanovllm::cuda
