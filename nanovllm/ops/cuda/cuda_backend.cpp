@@ -137,7 +137,6 @@ void CudaBackend::upload(void* device, const void* host, size_t bytes) {
 }
 
 void CudaBackend::download(void* host, const void* device, size_t bytes) {
-  settle();
   cuda_check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, where_.stream),
              "download");
   wait_for_stream();
@@ -183,7 +182,7 @@ WeightPtr CudaBackend::pack(std::span<const Tensor> parts, DType dtype, unsigned
 }
 
 void CudaBackend::embed(Tensor out, const Weight& table, Tensor ids) {
-  settle();
+  pending_ = {};  // of a step without rows to sample
   cuda::gather_rows(where_, out, device_weight(table).matrix, ids, vocab_.first);
   all_reduce(out);  // other ranks' rows are zero here
 }
