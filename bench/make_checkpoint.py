@@ -38,7 +38,7 @@ def main():
     values = (numpy.random.default_rng(1).standard_normal(2**20 + 7, numpy.float32) * 0.02).view(numpy.uint32)
     values = (values >> 16).astype(numpy.uint16)
     one = numpy.uint16(0x3F80)
-    header, at = {}, 0
+    header, at = {"__metadata__": {"format": "pt"}}, 0  # which transformers wants
     for name, shape in tensors(config):
         size = 2 * int(numpy.prod(shape))
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
@@ -48,7 +48,7 @@ def main():
     with open(os.path.join(out, "model.safetensors"), "wb") as file:
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
-        for name, entry in header.items():
+        for name, entry in list(header.items())[1:]:
             count = int(numpy.prod(entry["shape"]))
             if name.endswith("norm.weight"):
                 file.write(numpy.full(count, one).tobytes())

@@ -1,0 +1,7 @@
+#!/bin/sh
+# sanitized.sh TOOL GPU_TEST: the kernels' tests under a tool of compute-sanitizer; exit 77 where that or a GPU is missing.
+set -eu
+[ -e /proc/driver/nvidia/version ] || { echo "skipped: no GPU"; exit 77; }
+command -v compute-sanitizer >/dev/null || { echo "skipped: no compute-sanitizer"; exit 77; }
+# Contexts of 40,000 keys take hours under it.
+exec compute-sanitizer --tool "$1" --error-exitcode 1 --print-limit 20 "$2" --gtest_filter='-*LongContexts*'
