@@ -61,10 +61,11 @@ CudaBackend::~CudaBackend() {
 std::string CudaBackend::describe() const {
   return fmt::format(
       "{}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB; attention by {}; products of "
-      "few tokens by own kernels, others by cuBLASLt",
+      "few tokens{} by own kernels, others by cuBLASLt",
       device_.name, device_.major, device_.minor, device_.multiProcessorCount,
       static_cast<double>(device_.totalGlobalMem) / kGiB,
-      portable_ ? "mma and asynchronous copies" : "wgmma and bulk copies");
+      portable_ ? "mma and asynchronous copies" : "wgmma and bulk copies",
+      portable_ ? "" : ", and of more where they are faster,");
 }
 
 // -- ranks
