@@ -3,6 +3,7 @@
 // Thin wrappers of the PTX that Hopper kernels need: mbarriers, bulk copies, named barriers,
 // register reallocation, fences. Nothing here knows about a kernel. wgmma itself: wgmma.cuh.
 
+#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -78,6 +79,33 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_
       : "memory");
 }
 
+/// A box of a two-dimensional tensor, columns from `x`, rows from `y`, into shared memory; rows
+/// that are not there come as zeros and count as bytes. Reports to `barrier`.
+__device__ __forceinline__ void box_copy(uint32_t to, const CUtensorMap& map, int x, int y,
+                                         uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+      "l"(&map), "r"(x), "r"(y), "r"(barrier)
+      : "memory");
+}
+/// The same into each block of the cluster that `mask` holds, at the same place; reports to the
+/// barrier of each.
+__device__ __forceinline__ void box_copy_to_cluster(uint32_t to, const CUtensorMap& map, int x,
+                                                    int y, uint32_t barrier, int mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+      "l"(&map), "r"(x), "r"(y), "r"(barrier), "h"(static_cast<uint16_t>(mask))
+      : "memory");
+}
+__device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+__device__ __forceinline__ void prefetch_l2(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
 __device__ __forceinline__ void async_copy16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
@@ -88,6 +116,15 @@ __device__ __forceinline__ void async_copy_wait_all() {
 
 __device__ __forceinline__ void shared_store_zero16(uint32_t to) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
+}
+
+__device__ __forceinline__ void store_shared(uint32_t to, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t to, const uint4& v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
+               : "memory");
 }
 
 // -- threads and registers
@@ -148,6 +185,31 @@ __device__ __forceinline__ void remote_store(float* at, int rank, float value) {
       "st.shared::cluster.f32 [remote], %2;\n"
       "}\n" ::"r"(shared_address(at)),
       "r"(rank), "f"(value)
+      : "memory");
+}
+
+/// A barrier of the cluster that publishes no writes, unlike cluster_arrive(): that would wait for
+/// all memory traffic of the thread. What fence_barrier_init() has shown is seen behind it.
+__device__ __forceinline__ void cluster_sync_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
+}
+/// Where block `rank` of the cluster has what lies at `address` here.
+__device__ __forceinline__ uint32_t remote_address(uint32_t address, int rank) {
+  uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+/// Publishes no writes either.
+__device__ __forceinline__ void remote_barrier_arrive(uint32_t remote) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
+}
+/// Shared memory of this block into another's; reports to that one's barrier.
+__device__ __forceinline__ void remote_bulk_copy(uint32_t remote, uint32_t from, uint32_t bytes,
+                                                 uint32_t remote_barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes "
+      "[%0], [%1], %2, [%3];" ::"r"(remote),
+      "r"(from), "r"(bytes), "r"(remote_barrier)
       : "memory");
 }
 

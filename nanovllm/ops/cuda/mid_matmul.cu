@@ -1,8 +1,8 @@
 #include "nanovllm/ops/cuda/mid_matmul.h"
 
 #include "nanovllm/ops/cuda/device.cuh"
-#include "nanovllm/ops/cuda/mid_matmul.cuh"
 #include "nanovllm/ops/cuda/small_matmul.cuh"
+#include "nanovllm/ops/cuda/tensor_map.cuh"
 #include "nanovllm/ops/cuda/wgmma.cuh"
 
 // Products of 17 to 64 tokens on Hopper, turned round for the tensor cores: w's rows are M, 64 for
@@ -45,6 +45,7 @@ constexpr Plan kPlans[] = {
 
 // -- layout
 
+static_assert(kChunk == kBoxColumns);
 constexpr int kChunkBytes = 128;  // of a row: the width of the swizzle
 constexpr int kNorming = 128;     // threads, where there is a norm
 constexpr int kMaxThreads = 128 * 2 + kNorming + 32;

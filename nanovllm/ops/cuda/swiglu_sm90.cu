@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "nanovllm/ops/cuda/device.cuh"
-#include "nanovllm/ops/cuda/mid_matmul.cuh"
 #include "nanovllm/ops/cuda/swiglu.h"
+#include "nanovllm/ops/cuda/tensor_map.cuh"
 #include "nanovllm/ops/cuda/wgmma.cuh"
 
 // The MLP's first product with SwiGLU on Hopper: gates and ups of the same features lie in one
@@ -15,7 +15,7 @@ namespace {
 
 using namespace hopper;
 
-constexpr int kColumns = 64;  // of k in a stage: 128 bytes, the width of the swizzle
+constexpr int kColumns = kBoxColumns;  // of k in a stage
 constexpr int kRowBytes = 128;
 constexpr int kThreads = 384;  // two warpgroups and the copier's
 constexpr int kRingBytes = 224 << 10;
