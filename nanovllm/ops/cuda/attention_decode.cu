@@ -17,6 +17,10 @@ namespace {
 
 constexpr int kWarps = 4;
 static_assert(kWarps * kDecodeKeys == kDecodeTile);
+/// Stages of a warp's ring. GPUs other than 8.0 and Hopper have but 99 KB of shared memory a block.
+template <int kHeadDim, bool kBulk>
+constexpr int kRingStages = kBulk ? kDecodeStages<kHeadDim>
+                                  : std::max(1, 16384 / kDecodeStageBytes<kHeadDim>);
 
 /// A place in the row of tiles.
 struct Cursor {
@@ -75,7 +79,7 @@ struct Loader {
     if (--remaining > 0) at.advance(p, plan);
   }
   __device__ void issue(const AttentionParams& p, const DecodePlan& plan) {
-    constexpr int kStages = kDecodeStages<kHeadDim>, kHalf = kDecodeStageBytes<kHeadDim> / 2;
+    constexpr int kStages = kRingStages<kHeadDim, kBulk>, kHalf = kDecodeStageBytes<kHeadDim> / 2;
     if (remaining > 0) {
       const int stage = num_issued % kStages, lane = threadIdx.x % 32;
       const uint32_t to = ring + stage * kDecodeStageBytes<kHeadDim>;
@@ -111,7 +115,7 @@ template <class T, int kHeadDim, bool kBulk>
 __global__ void __launch_bounds__(kWarps * 32)
     decode_kernel(const AttentionParams p, const DecodePlan plan, const DecodeScratch scratch,
                   bool old_keys) {
-  constexpr int kStages = kDecodeStages<kHeadDim>, kHalf = kDecodeStageBytes<kHeadDim> / 2;
+  constexpr int kStages = kRingStages<kHeadDim, kBulk>, kHalf = kDecodeStageBytes<kHeadDim> / 2;
   constexpr int kWidth = DecodeRows<T, kHeadDim>::kWidth;
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ uint64_t barriers[kWarps][kStages];
@@ -277,7 +281,7 @@ void run(Launch where, const AttentionParams& params, const DecodePlan& plan,
   const int group = params.num_heads / params.layout.num_kv_heads;
   // The warps' sums, and afterwards the shares of up to num_blocks parts.
   const int width = std::max(kWarps * (kHeadDim + 2), plan.num_blocks);
-  const size_t bytes = kWarps * kDecodeStages<kHeadDim> * kDecodeStageBytes<kHeadDim> +
+  const size_t bytes = kWarps * kRingStages<kHeadDim, kBulk> * kDecodeStageBytes<kHeadDim> +
                        static_cast<size_t>(group * width) * sizeof(float);
   const auto kernel = decode_kernel<T, kHeadDim, kBulk>;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

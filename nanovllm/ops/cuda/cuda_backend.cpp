@@ -189,13 +189,18 @@ void CudaBackend::embed(Tensor out, const Weight& table, Tensor ids) {
 }
 
 void CudaBackend::rms_norm(Tensor out, Tensor x, const Norm& norm) {
-  if (pending_ && pending_.data == x.data && pending_.shape == x.shape &&
-      collectives_->sum_norm(out, x, norm)) {
+  if (!sum_norm(out, x, norm)) cuda::rms_norm(where_, out, x, norm);
+}
+
+bool CudaBackend::sum_norm(Tensor out, Tensor x, const Norm& norm) {
+  if (!pending_ || pending_.data != x.data) return false;
+  // Of few tokens the norm is part of a product.
+  if (x.shape[0] > 16 && pending_.shape == x.shape && collectives_->sum_norm(out, x, norm)) {
     pending_ = {};
-    return;
+    return true;
   }
   settle();
-  cuda::rms_norm(where_, out, x, norm);
+  return false;
 }
 
 void CudaBackend::settle() {
@@ -223,7 +228,6 @@ bool CudaBackend::small(Tensor out, Tensor x, const Weight& w, SmallMatmul::End 
   if (out.dtype != x.dtype) return false;
   const bool is_small = is_small_matmul(x.shape[0], out.shape[1], x.shape[1], end, x.dtype);
   if (!is_small && (portable_ || !is_mid_matmul(args, x.dtype))) return false;
-  settle();
   if (is_small) small_matmul(where_, args, x.dtype);
   else mid_matmul(where_, args);
   return true;
@@ -245,24 +249,35 @@ void CudaBackend::add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor 
 
 void CudaBackend::norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor bias,
                               Tensor hidden) {
-  if (!small(out, x, w, SmallMatmul::End::kStore, norm, bias))
-    Backend::norm_matmul(out, x, norm, w, bias, hidden);
+  const bool is_normed = sum_norm(hidden, x, norm);
+  if (is_normed) return matmul(out, hidden, w, bias);
+  if (small(out, x, w, SmallMatmul::End::kStore, norm, bias)) return;
+  cuda::rms_norm(where_, hidden, x, norm);
+  matmul(out, hidden, w, bias);
 }
 
 void CudaBackend::norm_swiglu(Tensor out, Tensor x, const Norm& norm, const Weight& w,
                               Tensor hidden, Tensor gate_up) {
-  if (small(out, x, w, SmallMatmul::End::kSwiglu, norm)) return;
+  // All ranks do this alike; what follows is each one's own choice.
+  const bool is_normed = sum_norm(hidden, x, norm);
+  if (small(out, is_normed ? hidden : x, w, SmallMatmul::End::kSwiglu, is_normed ? Norm() : norm))
+    return;
+  if (!is_normed) cuda::rms_norm(where_, hidden, x, norm);
   const Tensor& matrix = device_weight(w).matrix;
+  const auto separately = [&] {
+    matmul(gate_up, hidden, w, {});
+    silu_mul(out, gate_up);
+  };
+  const auto in_tiles = [&](int tile) { swiglu_sm90(where_, out, hidden, matrix, tile); };
+  if (portable_ || !has_swiglu_sm90(out, x)) return separately();
+  if (kernels_.swiglu_tile >= 0) return in_tiles(kernels_.swiglu_tile);
   // With as many tokens as this, smaller tiles never win.
   const int64_t num_tokens = x.shape[0];
   const int first_tile = num_tokens <= 64 ? 0 : num_tokens <= 256 ? 2 : kNumSwigluTiles - 1;
   const auto run = [&](int way) {
-    if (way == 0) return Backend::norm_swiglu(out, x, norm, w, hidden, gate_up);
-    rms_norm(hidden, x, norm);
-    swiglu_sm90(where_, out, hidden, matrix, first_tile + way - 1);
+    if (way == 0) separately();
+    else in_tiles(first_tile + way - 1);
   };
-  if (portable_ || !has_swiglu_sm90(out, x)) return run(0);
-  if (kernels_.swiglu_tile >= 0) return run(1 + kernels_.swiglu_tile - first_tile);
   run(matmul_->fastest(Matmul::Choice::kSwiglu, Matmul::key(out, x, matrix),
                        1 + kNumSwigluTiles - first_tile, capturing_, run));
 }
@@ -295,7 +310,9 @@ AttentionParams CudaBackend::attention_params(const AttentionArgs& args, const K
 void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
   const AttentionParams params = attention_params(args, kv, batch);
   const DType dtype = args.qkv.dtype;
-  if (!params.layout.tiled || args.num_heads > 16 * kv.num_kv_heads)
+  // The portable kernel's shared memory is what every GPU has, 99 KB.
+  const int64_t most = portable_ && kv.head_dim == 256 ? 8 : 16;  // query heads for a KV head
+  if (!params.layout.tiled || args.num_heads > most * kv.num_kv_heads)
     return general_attention(where_, params, dtype);
   if (has_decode_)
     decode_attention(where_, params, plan_, decode_scratch_, dtype,

@@ -86,6 +86,9 @@ class CudaBackend : public Backend {
   void grow(Growing& buffer, size_t bytes);
   void forget_graphs();
   RowParams row_params(const SampleRow& row, int32_t slot);
+  /// The sum of x, where it is pending, and out = rms_norm(x) in one kernel; false where it was
+  /// not, and x is whole then. The same on all ranks.
+  bool sum_norm(Tensor out, Tensor x, const Norm& norm);
   /// Sums what is pending, where no norm of it comes.
   void settle();
   bool small(Tensor out, Tensor x, const Weight& w, SmallMatmul::End end, const Norm& norm = {},
