@@ -5,9 +5,6 @@
 //                             exit 77 where there are fewer
 
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -15,7 +12,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <functional>
 #include <numeric>
 #include <random>
@@ -23,10 +19,9 @@
 #include <vector>
 
 #include "cuda_peaks.h"
-#include "nanovllm/base/error.h"
 #include "nanovllm/ops/backend.h"
-#include "nanovllm/ops/communicator.h"
 #include "nanovllm/ops/cuda_library.h"
+#include "sums_over_gpus.h"
 
 namespace {
 
@@ -308,156 +303,12 @@ class Bench {
   int64_t num_graphs_ = 0;
 };
 
-/// What one rank adds in element i: sums of few of them are exact in bfloat16.
-float addend(int rank, int64_t i) { return static_cast<float>((i * 7 + rank * 3) % 11 - 5); }
-
-/// A product added to a residual, summed over the ranks, and normed: whether both are right. A
-/// rank's part of the product is addend(rank, column) in all rows, and the residual was
-/// addend(world, .).
-bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t hidden) {
-  constexpr int64_t kWidth = 16;
-  std::vector<Buffer> buffers;
-  const auto tensor = [&](int64_t m, int64_t n, DType dtype, auto value_of) {
-    std::vector<float> floats(static_cast<size_t>(m * n));
-    std::vector<uint16_t> halves(floats.size());
-    for (size_t i = 0; i < floats.size(); ++i)
-      halves[i] = f32_to_bf16(floats[i] = value_of(static_cast<int64_t>(i)));
-    Tensor t(nullptr, dtype, m, n);
-    buffers.push_back(gpu.allocate(t.bytes()));
-    t.data = buffers.back().get();
-    gpu.upload(t.data, dtype == DType::kF32 ? static_cast<void*>(floats.data()) : halves.data(),
-               t.bytes());
-    return t;
-  };
-  const auto in_column_0 = [](int64_t i, float value) { return i % kWidth == 0 ? value : 0; };
-  std::vector<uint16_t> host(static_cast<size_t>(hidden * kWidth));
-  for (size_t i = 0; i < host.size(); ++i)
-    host[i] = f32_to_bf16(
-        in_column_0(static_cast<int64_t>(i), addend(rank, static_cast<int64_t>(i) / kWidth)));
-  const Tensor part(host.data(), DType::kBF16, hidden, kWidth);
-  const WeightPtr w = gpu.pack(std::span(&part, 1), DType::kBF16, kForMatmul);
-  const Tensor x = tensor(rows, kWidth, DType::kBF16, [&](int64_t i) { return in_column_0(i, 1); });
-  const Tensor residual =
-      tensor(rows, hidden, DType::kBF16, [&](int64_t i) { return addend(world, i); });
-  const Tensor out = tensor(rows, hidden, DType::kBF16, [](int64_t) { return 0; });
-  Norm norm = {tensor(1, hidden, DType::kF32, [](int64_t i) { return 1 + addend(1, i) / 8; }),
-               1e-6f};
-  norm.weight = Tensor(norm.weight.data, DType::kF32, hidden);
-  gpu.add_matmul(residual, x, *w, out);
-  gpu.rms_norm(out, residual, norm);
-  std::vector<uint16_t> sums(static_cast<size_t>(rows * hidden)), normed(sums.size());
-  gpu.download(sums.data(), residual.data, sums.size() * 2);
-  gpu.download(normed.data(), out.data, normed.size() * 2);
-  for (int64_t row = 0; row < rows; ++row) {
-    std::vector<double> want(static_cast<size_t>(hidden));
-    double squares = 0;
-    for (int64_t i = 0; i < hidden; ++i) {
-      double& sum = want[static_cast<size_t>(i)];
-      sum = addend(world, row * hidden + i);
-      for (int r = 0; r < world; ++r) sum += addend(r, i);
-      squares += sum * sum;
-    }
-    const double scale = 1 / std::sqrt(squares / static_cast<double>(hidden) + 1e-6);
-    for (int64_t i = 0; i < hidden; ++i) {
-      const auto at = static_cast<size_t>(row * hidden + i);
-      const double y = want[static_cast<size_t>(i)] * scale * (1 + addend(1, i) / 8);
-      if (bf16_to_f32(sums[at]) != want[static_cast<size_t>(i)] ||
-          std::abs(bf16_to_f32(normed[at]) - y) > 0.01 * std::abs(y))
-        return false;
-    }
-  }
-  return true;
-}
-
-/// Rank `rank` of `world`; 0 where all sums are right.
-int all_reduce_rank(void* memory, int rank, int world) {
-  const auto gpu = make_cuda_backend({}, {rank, world});
-  Communicator ranks(memory, {rank, world});
-  gpu->connect(ranks, 16 * world);
-  bool right = true;
-  for (int64_t bytes = 1024; bytes <= 256 << 20; bytes *= bytes < 1 << 20 ? 2 : 4) {
-    const int64_t count = bytes / 2, calls = bytes <= 1 << 20 ? 100 : 10;
-    const Buffer buffer = gpu->allocate(static_cast<size_t>(bytes));
-    const Tensor x(buffer.get(), DType::kBF16, count);
-    std::vector<uint16_t> host(static_cast<size_t>(count));
-    for (int64_t i = 0; i < count; ++i) host[static_cast<size_t>(i)] = f32_to_bf16(addend(rank, i));
-    gpu->upload(x.data, host.data(), host.size() * 2);
-    gpu->all_reduce(x);
-    gpu->download(host.data(), x.data, host.size() * 2);
-    for (int64_t i = 0; i < count; ++i) {
-      float sum = 0;
-      for (int r = 0; r < world; ++r) sum += addend(r, i);
-      right = right && bf16_to_f32(host[static_cast<size_t>(i)]) == sum;
-    }
-    std::ranges::fill(host, 0);
-    gpu->upload(x.data, host.data(), host.size() * 2);
-    const auto enqueue = [&] {
-      for (int64_t i = 0; i < calls; ++i) gpu->all_reduce(x);
-    };
-    for (int i = 0; i < 3; ++i) gpu->replay(bytes, enqueue);
-    std::vector<double> times;
-    for (int round = 0; round < 5; ++round) {
-      uint16_t word = 0;
-      gpu->download(&word, x.data, 2);
-      ranks.barrier();
-      const double start = now();
-      gpu->replay(bytes, enqueue);
-      gpu->download(&word, x.data, 2);
-      times.push_back((now() - start) / static_cast<double>(calls));
-    }
-    std::ranges::sort(times);
-    if (rank == 0)
-      fmt::print("all_reduce of {} KiB over {} GPUs: {:.1f} us{}\n", bytes / 1024, world,
-                 times[2] * 1e6, right ? "" : ", WRONG");
-  }
-  for (const auto& [rows, hidden] :
-       {std::pair<int64_t, int64_t>{1, 4096}, {40, 64}, {256, 4096}, {100, 8192}, {600, 1024}}) {
-    const bool is_right = sum_norm_is_right(*gpu, rank, world, rows, hidden);
-    if (!is_right)
-      fmt::print("rank {}: a sum of [{}, {}] with its norm: WRONG\n", rank, rows, hidden);
-    right = right && is_right;
-  }
-  ranks.barrier();
-  return right ? 0 : 1;
-}
-
-/// CUDA does not survive a fork, so nothing of it is called here.
-int all_reduce(int world) {
-  void* const memory = mmap(nullptr, Communicator::bytes(), PROT_READ | PROT_WRITE,
-                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < world; ++rank) {
-    const pid_t child = fork();
-    if (child != 0) {
-      children.push_back(child);
-      continue;
-    }
-    int status = 1;
-    try {
-      status = all_reduce_rank(memory, rank, world);
-    } catch (const UserError& e) {
-      if (rank == 0) fmt::print("{}\n", e.what());
-      status = 77;
-    } catch (const std::exception& e) {
-      fmt::print("rank {}: {}\n", rank, e.what());
-    }
-    _exit(status);
-  }
-  int worst = 0;
-  for (const pid_t child : children) {
-    int status = 0;
-    waitpid(child, &status, 0);
-    worst = std::max(worst, WIFEXITED(status) ? WEXITSTATUS(status) : 1);
-  }
-  return worst;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const std::string what = argc > 1 ? argv[1] : "";
-  if (what == "all_reduce") return all_reduce(argc > 2 ? std::stoi(argv[2]) : 2);
+  if (what == "all_reduce") return sums_over_gpus(argc > 2 ? std::stoi(argv[2]) : 2);
   Bench bench;
   bench.peaks();
   if (what.empty() || what == "decode") {
