@@ -37,9 +37,11 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
   if (ranks != nullptr) size.num_blocks = ranks->smallest(size.num_blocks);
   require(size.num_blocks >= 1,
           "the KV cache gets {:.3f} GiB of what the weights leave; one block of {} tokens takes "
-          "{:.3f} GiB: lower --block-size, raise --gpu-memory-utilization or free memory",
+          "{:.3f} GiB: lower --block-size, raise {} or free memory",
           static_cast<double>(bytes) / kGiB, config.block_size,
-          static_cast<double>(block_bytes) / kGiB);
+          static_cast<double>(block_bytes) / kGiB,
+          config.device == "cuda" && config.kv_cache_memory_bytes == 0 ? "--gpu-memory-utilization"
+                                                                       : "--kv-cache-memory-bytes");
   const int64_t capacity = size.num_blocks * config.block_size;
   require(asked_len <= capacity,
           "--max-model-len is {}; the KV cache holds {} tokens ({} blocks of {}): lower it to {}, "
