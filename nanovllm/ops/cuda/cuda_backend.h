@@ -122,6 +122,7 @@ class CudaBackend : public Backend {
       counters_{.in_graphs = true}, prefill_counters_;
   bool has_prefill_ = false, has_decode_ = false;
   DecodePlan plan_ = {};
+  int most_kv_heads_ = 0;   // of the ranks; 0: not known yet
   int decode_cluster_ = 0;  // blocks of a cluster in roped_decode_attention; 0: it has no use
   DecodeScratch decode_scratch_ = {};
   const RowParams* rows_ = nullptr;

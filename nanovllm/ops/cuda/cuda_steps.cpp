@@ -166,9 +166,16 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
     longest = std::max<int64_t>(longest, host.context_lens[s]);
   }
   decode_cluster_ = 0;
+  KvLayout layout(kv);
+  if (collectives_) {
+    // Ranks that share a model unevenly choose alike too: NCCL wants all or none in a graph.
+    if (most_kv_heads_ == 0)
+      most_kv_heads_ = static_cast<int>(-collectives_->ranks().smallest(-kv.num_kv_heads));
+    layout.num_kv_heads = most_kv_heads_;
+  }
   if (!has_prefill_ && !portable_)
     decode_cluster_ =
-        decode_cluster_size(where_, KvLayout(kv), static_cast<int>(num_seqs), num_keys, longest);
+        decode_cluster_size(where_, layout, static_cast<int>(num_seqs), num_keys, longest);
   cuda::begin_step(where_, {.updates = reinterpret_cast<const BlockUpdate*>(device + at.updates),
                             .block_tables = slots.block_tables.as<int32_t>(),
                             .last_tokens = last_tokens_,
