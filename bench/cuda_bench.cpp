@@ -328,7 +328,7 @@ int main(int argc, char** argv) {
     for (const auto& [num_seqs, length] : {std::pair{16, 1024}, {4, 4096}, {1, 16384}})
       bench.prefill(num_seqs, length, 16, 8);
   if (what.empty() || what == "products")
-    for (const int64_t tokens : {32, 64, 128})
+    for (const int64_t tokens : {32, 64, 128, 256, 16384})
       for (const auto& [hidden, q_size, qkv_size, wide] :
            {std::array<int64_t, 4>{1024, 2048, 4096, 3072}, {4096, 4096, 6144, 12288}}) {
         bench.product("qkv", tokens, qkv_size, hidden, Bench::Around::kNorm);

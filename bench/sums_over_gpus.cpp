@@ -90,7 +90,7 @@ bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t 
 
 /// Rank `rank` of `world`; 0 where all sums are right.
 int all_reduce_rank(void* memory, int rank, int world) {
-  const auto gpu = make_cuda_backend({}, {rank, world});
+  const auto gpu = make_cuda_backend({.sum_norm = true}, {rank, world});
   Communicator ranks(memory, {rank, world});
   gpu->connect(ranks, 16 * world);
   bool right = true;

@@ -13,6 +13,7 @@ bool has_cuda_driver();
 struct CudaKernels {
   bool portable = false;  ///< those that every GPU from compute capability 8.0 on runs
   int swiglu_tile = -1;   ///< from 0 (cuda/swiglu.h); -1: what measures fastest
+  bool sum_norm = false;  ///< a sum over ranks and its norm in one kernel wherever it is served
 };
 
 /// The backend on visible GPU rank.index, from libnanovllm_cuda.so: beside this program or library,

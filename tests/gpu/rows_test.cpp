@@ -144,7 +144,7 @@ TEST_P(GpuProducts, SwigluInTilesOfAllSizes) {
       const WeightPtr on_gpu = gpu->pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
       const WeightPtr on_cpu = cpu->pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
       const Twin weight = make({nullptr, DType::kF32, k});
-      for (const int64_t tokens : {65, 100, 128, 256, 300, 2309}) {
+      for (const int64_t tokens : {17, 40, 65, 100, 128, 256, 300, 2309}) {
         const Twin x = make({nullptr, DType::kBF16, tokens, k});
         const Twin hidden = make({nullptr, DType::kBF16, tokens, k}, 0);
         const Twin wide = make({nullptr, DType::kBF16, tokens, 2 * n}, 0);

@@ -82,7 +82,8 @@ struct Nccl {
 
 // -- setting up
 
-Collectives::Collectives(Launch where, Communicator& ranks) : where_(where), ranks_(ranks) {
+Collectives::Collectives(Launch where, Communicator& ranks, bool fuses)
+    : where_(where), ranks_(ranks) {
   const Rank rank = ranks.rank();
   require(rank.world <= kMaxPeers, "tensor_parallel_size is {}; {} is the most on GPUs", rank.world,
           kMaxPeers);
@@ -91,6 +92,7 @@ Collectives::Collectives(Launch where, Communicator& ranks) : where_(where), ran
   nccl_ = std::make_unique<Nccl>(ranks);
   connect_peers();
   if (has_peers_) measure();
+  if (fuses && has_lines_) sum_norm_pays_.fill(true);
 }
 
 Collectives::~Collectives() {

@@ -13,16 +13,21 @@ namespace {
 constexpr int kLineThreads = 256, kSliceThreads = 512;
 constexpr int kLineBlocks = 4;  // on each multiprocessor
 
+/// The message to all other ranks.
+__device__ void send_lines(const Peers& peers, uint32_t epoch, const uint4* message, int count) {
+  for_lines(count, [&](int unit, int at) {
+    const uint4 own = unit < count ? message[unit] : uint4{};
+    for (int r = 0; r < peers.world; ++r)
+      if (r != peers.rank) write_lines(lines_of(peers, r, epoch, peers.rank) + at, own, epoch);
+  });
+}
+
 template <class T>
 __global__ void __launch_bounds__(kLineThreads, kLineBlocks)
     all_reduce_lines_kernel(const Peers peers, uint4* x, int count) {
   begin_kernel();
   const uint32_t epoch = current_epoch(peers);
-  for_lines(count, [&](int unit, int at) {
-    const uint4 mine = unit < count ? x[unit] : uint4{};
-    for (int r = 0; r < peers.world; ++r)
-      if (r != peers.rank) write_lines(lines_of(peers, r, epoch, peers.rank) + at, mine, epoch);
-  });
+  send_lines(peers, epoch, x, count);
   for_lines(count, [&](int unit, int at) {
     const uint4 mine = unit < count ? x[unit] : uint4{};
     const uint4 sum = sum_of_ranks<T, uint4>(peers.world, [&](int r) {
@@ -38,11 +43,7 @@ __global__ void __launch_bounds__(kLineThreads, kLineBlocks)
     all_gather_lines_kernel(const Peers peers, uint4* all, const uint4* mine, int count) {
   begin_kernel();
   const uint32_t epoch = current_epoch(peers);
-  for_lines(count, [&](int unit, int at) {
-    const uint4 own = unit < count ? mine[unit] : uint4{};
-    for (int r = 0; r < peers.world; ++r)
-      if (r != peers.rank) write_lines(lines_of(peers, r, epoch, peers.rank) + at, own, epoch);
-  });
+  send_lines(peers, epoch, mine, count);
   for (int r = 0; r < peers.world; ++r)
     for_lines(count, [&](int unit, int at) {
       uint4 part = {};

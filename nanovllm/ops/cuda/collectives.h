@@ -55,8 +55,9 @@ struct Nccl;
 /// All ranks enqueue the same calls in the same order.
 class Collectives {
  public:
-  /// A collective itself. Throws UserError where NCCL is missing.
-  Collectives(Launch where, Communicator& ranks);
+  /// A collective itself. Throws UserError where NCCL is missing. `fuses`: sum_norm() does not ask
+  /// what is faster.
+  Collectives(Launch where, Communicator& ranks, bool fuses);
   ~Collectives();
 
   /// x, dense, becomes its sum over the ranks, added in their order or NCCL's.

@@ -71,7 +71,7 @@ std::string CudaBackend::describe() const {
 // -- ranks
 
 void CudaBackend::connect(Communicator& ranks, int64_t vocab_size) {
-  collectives_.emplace(where_, ranks);
+  collectives_.emplace(where_, ranks, kernels_.sum_norm);
   vocab_size_ = vocab_size;
   vocab_ = share(vocab_size, kShareUnit, ranks.rank());
 }
@@ -195,7 +195,8 @@ void CudaBackend::rms_norm(Tensor out, Tensor x, const Norm& norm) {
 bool CudaBackend::sum_norm(Tensor out, Tensor x, const Norm& norm) {
   if (!pending_ || pending_.data != x.data) return false;
   // Of few tokens the norm is part of a product.
-  if (x.shape[0] > 16 && pending_.shape == x.shape && collectives_->sum_norm(out, x, norm)) {
+  if (x.shape[0] > kFewTokens && pending_.shape == x.shape &&
+      collectives_->sum_norm(out, x, norm)) {
     pending_ = {};
     return true;
   }

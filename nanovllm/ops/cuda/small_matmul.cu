@@ -250,7 +250,6 @@ void run_shape(Launch where, const SmallMatmul& args) {
   }
 }
 
-constexpr int64_t kMaxTokens = 16;
 constexpr int64_t kMaxNormK = 8192;  // the norm's weights lie in shared memory
 
 }  // namespace
@@ -259,7 +258,7 @@ bool is_small_matmul(int64_t num_tokens, int64_t n, int64_t k, SmallMatmul::End 
   // Larger n (the head's) run near the memory's speed in cuBLASLt, and so do large weights once the
   // tokens' own traffic counts.
   const int64_t num_weights = (end == SmallMatmul::End::kSwiglu ? 2 * n : n) * k;
-  return num_tokens <= kMaxTokens && (num_tokens <= 8 || num_weights <= 20'000'000) &&
+  return num_tokens <= kFewTokens && (num_tokens <= 8 || num_weights <= 20'000'000) &&
          n % 16 == 0 && n <= 65536 && k % kChunk == 0 &&
          (k <= kMaxNormK || end == SmallMatmul::End::kAdd) && dtype_size(dtype) == 2;
 }

@@ -7,7 +7,9 @@
 
 namespace nanovllm::cuda {
 
-/// A product of a few tokens, with the row operations around it in the same kernel.
+inline constexpr int64_t kFewTokens = 16;
+
+/// A product of up to kFewTokens, with the row operations around it in the same kernel.
 struct SmallMatmul {
   enum class End {
     kStore,   ///< out [T, n] = x w^T + bias
