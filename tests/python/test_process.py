@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -40,6 +40,15 @@ def interrupt_once_it_runs(llm: LLM) -> threading.Thread:
     return thread
 
 
+@pytest.fixture
+def takes_interrupts() -> Iterator[None]:
+    """Python takes none in a process that a shell put in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("takes_interrupts")
 @pytest.mark.parametrize(
     "run",
     [
