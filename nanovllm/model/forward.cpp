@@ -40,49 +40,71 @@ size_t Activations::bytes(const ModelConfig& c, DType dtype, int64_t max_tokens,
          static_cast<size_t>(max_rows * c.vocab_size) * sizeof(float);
 }
 
-void forward(Backend& backend, const Model& model, const KvCache& kv, const Batch& batch,
-             Activations& activations) {
+Tensor forward(Backend& backend, const Model& model, const KvCache& kv, const Batch& batch,
+               const std::optional<Tensor>& rows, Activations& activations) {
   const ModelConfig& config = model.config;
   const int64_t num_tokens = batch.num_tokens();
   check(num_tokens <= activations.residual.shape[0], "a batch of {} tokens in activations for {}",
         num_tokens, activations.residual.shape[0]);
   const auto used = [&](const Tensor& t) { return t.rows(0, num_tokens); };
-  const Tensor residual = used(activations.residual), hidden = used(activations.hidden),
-               qkv = used(activations.qkv), attn = used(activations.attn),
-               gate_up = used(activations.gate_up), act = used(activations.act);
-  const float scale = 1 / std::sqrt(static_cast<float>(config.head_dim));
+  const Tensor qkv = used(activations.qkv);
+  Tensor residual = used(activations.residual), hidden = used(activations.hidden),
+         attn = used(activations.attn), gate_up = used(activations.gate_up),
+         act = used(activations.act);
 
   const float eps = config.rms_norm_eps;
   backend.embed(residual, *model.embed, batch.input_ids);
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const Layer& layer = model.layers[static_cast<size_t>(i)];
     backend.norm_matmul(qkv, residual, {layer.input_norm, eps}, *layer.qkv, layer.qkv_bias, hidden);
-    backend.rope_attention(
-        {.qkv = qkv,
-         .q_norm = layer.q_norm,
-         .k_norm = layer.k_norm,
-         .cos = model.rope_cos,
-         .sin = model.rope_sin,
-         .num_heads = config.num_heads,
-         .eps = eps,
-         .layer = i},
-        {.out = attn, .qkv = qkv, .num_heads = config.num_heads, .scale = scale, .layer = i}, kv,
-        batch);
+    const RopeStoreArgs rope = {.qkv = qkv,
+                                .q_norm = layer.q_norm,
+                                .k_norm = layer.k_norm,
+                                .cos = model.rope_cos,
+                                .sin = model.rope_sin,
+                                .num_heads = config.num_heads,
+                                .eps = eps,
+                                .layer = i};
+    const bool is_end = rows && i + 1 == config.num_layers;
+    if (is_end && rows->shape[0] == 0) {
+      backend.rope_and_store(rope, kv, batch);
+      return {};
+    }
+    backend.rope_attention(rope,
+                           {.out = attn,
+                            .qkv = qkv,
+                            .num_heads = config.num_heads,
+                            .scale = 1 / std::sqrt(static_cast<float>(config.head_dim)),
+                            .layer = i},
+                           kv, batch);
+    if (is_end) {  // what follows is each token's own
+      const int64_t num_rows = rows->shape[0];
+      check(num_rows <= activations.row_residual.shape[0], "{} rows in activations for {}",
+            num_rows, activations.row_residual.shape[0]);
+      const Tensor some(qkv.data, attn.dtype, num_rows, attn.shape[1]);
+      backend.gather_rows(some, attn, *rows);
+      attn = some;
+      backend.gather_rows(activations.row_residual.rows(0, num_rows), residual, *rows);
+      residual = activations.row_residual.rows(0, num_rows);
+      hidden = activations.row_hidden.rows(0, num_rows);
+      gate_up = activations.gate_up.rows(0, num_rows);
+      act = activations.act.rows(0, num_rows);
+    }
     backend.add_matmul(residual, attn, *layer.o, hidden);
     backend.norm_swiglu(act, residual, {layer.post_attention_norm, eps}, *layer.gate_up, hidden,
                         gate_up);
     backend.add_matmul(residual, act, *layer.down, hidden);
   }
+  return residual;
 }
 
-Tensor compute_logits(Backend& backend, const Model& model, Tensor rows, Activations& activations) {
-  const int64_t num_rows = rows.shape[0];
+Tensor compute_logits(Backend& backend, const Model& model, Tensor output,
+                      Activations& activations) {
+  const int64_t num_rows = output.shape[0];
   check(num_rows <= activations.logits.shape[0], "{} rows of logits in activations for {}",
         num_rows, activations.logits.shape[0]);
-  const Tensor residual = activations.row_residual.rows(0, num_rows);
   const Tensor logits = activations.logits.rows(0, num_rows);
-  backend.gather_rows(residual, activations.residual, rows);
-  backend.norm_matmul(logits, residual, {model.norm, model.config.rms_norm_eps}, *model.lm_head, {},
+  backend.norm_matmul(logits, output, {model.norm, model.config.rms_norm_eps}, *model.lm_head, {},
                       activations.row_hidden.rows(0, num_rows));
   return logits;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "nanovllm/model/weights.h"
@@ -32,15 +33,16 @@ struct Activations {
   std::vector<Buffer> buffers;
 };
 
-/// One step through all layers: stores the new tokens' keys and values in `kv` and leaves the last
-/// layer's output as activations.residual. Needs batch.num_tokens() at most
-/// max_tokens.
-void forward(Backend& backend, const Model& model, const KvCache& kv, const Batch& batch,
-             Activations& activations);
+/// One step through all layers: stores the new tokens' keys and values in `kv`. Returns the last
+/// layer's output [R, hidden_size] of `rows` [R] (int32, in the backend's memory; R at most
+/// max_rows, or 0), of which alone the end of the last layer is computed then; without `rows` of
+/// all tokens. Needs batch.num_tokens() at most max_tokens.
+Tensor forward(Backend& backend, const Model& model, const KvCache& kv, const Batch& batch,
+               const std::optional<Tensor>& rows, Activations& activations);
 
-/// Logits [R, vocab_size] float32 of `rows` [R] (int32, rows of the last forward's tokens, in the
-/// backend's memory), a view into activations.logits. May be called several times after one
-/// forward; R at most max_rows.
-Tensor compute_logits(Backend& backend, const Model& model, Tensor rows, Activations& activations);
+/// Logits [R, vocab_size] float32 of rows of forward()'s output [R, hidden_size], a view into
+/// activations.logits. May be called several times after one forward; R at most max_rows.
+Tensor compute_logits(Backend& backend, const Model& model, Tensor output,
+                      Activations& activations);
 
 }  // namespace nanovllm

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <numeric>
+#include <optional>
+#include <ranges>
 #include <utility>
 
 #include "nanovllm/base/check.h"
@@ -45,10 +46,6 @@ ModelRunner::ModelRunner(const std::string& folder, const EngineConfig& config,
   tables_.block_tables = allocate_ints(config.max_num_seqs * max_blocks);
   tables_.block_tables = {tables_.block_tables.data, DType::kI32, config.max_num_seqs, max_blocks};
   tables_.last_tokens = allocate_ints(config.max_num_seqs);
-  all_rows_ = allocate_ints(config.max_num_batched_tokens);
-  std::vector<int32_t> rows(static_cast<size_t>(config.max_num_batched_tokens));
-  std::iota(rows.begin(), rows.end(), 0);
-  backend_->upload(all_rows_.data, rows.data(), all_rows_.bytes());
 }
 
 Tensor ModelRunner::allocate_ints(int64_t count) {
@@ -104,10 +101,21 @@ void ModelRunner::launch(const StepInput& input) {
   const Batch batch = backend_->begin_step(host_, tables_, kv_);
   Tensor logits;
   const auto pass = [&] {
-    forward(*backend_, *model_, kv_, batch, activations_);
-    if (size == 0) prompt_logprobs(input, now.output);
-    if (batch.samples.empty()) return;
-    logits = compute_logits(*backend_, *model_, batch.sample_rows, activations_);
+    const int64_t num_rows = batch.sample_rows.shape[0];
+    const bool wants_all = std::ranges::any_of(
+        input.rows(), [](const RowInput& row) { return row.want_logprobs != 0; });
+    const bool in_order = std::ranges::equal(
+        host_.sample_rows, std::views::iota(0, static_cast<int32_t>(batch.num_tokens())));
+    std::optional<Tensor> rows;
+    if (!wants_all && num_rows < batch.num_tokens()) rows = batch.sample_rows;
+    Tensor last = forward(*backend_, *model_, kv_, batch, rows, activations_);
+    if (wants_all) prompt_logprobs(input, last, now.output);
+    if (num_rows == 0) return;
+    if (!rows && !in_order) {
+      backend_->gather_rows(activations_.row_residual.rows(0, num_rows), last, batch.sample_rows);
+      last = activations_.row_residual.rows(0, num_rows);
+    }
+    logits = compute_logits(*backend_, *model_, last, activations_);
     backend_->sample(logits, batch);
   };
   if (size > 0) backend_->replay(size, pass);
@@ -174,7 +182,7 @@ void ModelRunner::settle(Flight& flight) {
   }
 }
 
-void ModelRunner::prompt_logprobs(const StepInput& input, StepOutput& output) {
+void ModelRunner::prompt_logprobs(const StepInput& input, const Tensor& last, StepOutput& output) {
   for (size_t r = 0; r < input.rows().size(); ++r) {
     const RowInput& row = input.rows()[r];
     if (row.want_logprobs == 0) continue;
@@ -191,7 +199,7 @@ void ModelRunner::prompt_logprobs(const StepInput& input, StepOutput& output) {
         output.prompt.push_back({static_cast<int32_t>(r), row.start + i + 1, k + 1});
       }
       const Tensor logits =
-          compute_logits(*backend_, *model_, all_rows_.rows(first + done, count), activations_);
+          compute_logits(*backend_, *model_, last.rows(first + done, count), activations_);
       add_logprobs(logits, targets_, k, output.prompt_logprobs);
       done += count;
     }

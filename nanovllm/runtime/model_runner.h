@@ -52,7 +52,8 @@ class ModelRunner {
   /// How many rows the step is padded to so that its work can be replayed; 0: it cannot.
   int64_t replay_size(const StepInput& input) const;
   void pad(int64_t size);
-  void prompt_logprobs(const StepInput& input, StepOutput& output);
+  /// `last`: the last layer's output of all tokens.
+  void prompt_logprobs(const StepInput& input, const Tensor& last, StepOutput& output);
   void start_samples(const StepInput& input, Flight& flight);
   /// Waits for the step's tokens and passes them to their slots.
   void settle(Flight& flight);
@@ -66,7 +67,6 @@ class ModelRunner {
   KvCache kv_;
   std::vector<Buffer> buffers_;  // the cache's and those of the next two lines
   SlotTables tables_;
-  Tensor all_rows_;  // [max_num_batched_tokens] 0, 1, 2, ...
   RankState state_;
   HostBatch host_;
   std::array<Flight, 2> flights_;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <optional>
 
 #include <algorithm>
 #include <cmath>
@@ -97,8 +98,9 @@ class Runner {
     activations_ = std::make_unique<Activations>(*backend_, config, dtype, kMaxTokens, kMaxRows);
   }
 
-  /// Logits of every token of one batch.
-  Logits run(const std::vector<Chunk>& chunks) {
+  /// Logits of every token of one batch, or of some rows.
+  Logits run(const std::vector<Chunk>& chunks,
+             const std::optional<std::vector<int32_t>>& some = std::nullopt) {
     std::vector<int32_t> ids, positions, slots, starts = {0}, lengths, tables;
     const int64_t max_blocks = kMaxLength / kBlockSize;
     for (const Chunk& chunk : chunks) {
@@ -126,15 +128,15 @@ class Runner {
     batch.block_tables = upload(tables);
     batch.block_tables = Tensor(batch.block_tables.data, DType::kI32,
                                 static_cast<int64_t>(chunks.size()), max_blocks);
-    forward(*backend_, *model_, kv_, batch, *activations_);
+    const std::optional<Tensor> wanted = some ? std::optional(upload(*some)) : std::nullopt;
+    const Tensor last = forward(*backend_, *model_, kv_, batch, wanted, *activations_);
+    const int64_t num_rows = some ? static_cast<int64_t>(some->size()) : batch.num_tokens();
 
     Logits logits;
-    for (int64_t first = 0; first < batch.num_tokens(); first += kMaxRows) {
-      std::vector<int32_t> wanted;
-      for (int64_t i = first; i < std::min(first + kMaxRows, batch.num_tokens()); ++i)
-        wanted.push_back(static_cast<int32_t>(i));
-      const Tensor out = compute_logits(*backend_, *model_, upload(wanted), *activations_);
-      EXPECT_EQ(out.shape[0], static_cast<int64_t>(wanted.size()));
+    for (int64_t first = 0; first < num_rows; first += kMaxRows) {
+      const int64_t count = std::min(kMaxRows, num_rows - first);
+      const Tensor out = compute_logits(*backend_, *model_, last.rows(first, count), *activations_);
+      EXPECT_EQ(out.shape[0], count);
       for (int64_t i = 0; i < out.shape[0]; ++i) {
         logits.emplace_back(static_cast<size_t>(out.shape[1]));
         backend_->download(logits.back().data(), out.rows(i, 1).data, out.rows(i, 1).bytes());
@@ -240,6 +242,27 @@ TEST_P(Forward, GivesTheSameBitsInABatchAndAlone) {
     chunks.push_back({s, {ids.begin() + first, ids.end()}, first});
   }
   EXPECT_TRUE(runner.run(chunks) == alone);
+}
+
+/// Of what no row is wanted, the keys and values are stored.
+TEST_P(Forward, GivesTheSameBitsForSomeRows) {
+  const std::vector<Golden> goldens = read_goldens(GetParam().goldens);
+  Runner runner(folder(), DType::kF32, 2, /*threads=*/2);
+  const std::vector<int32_t> one = goldens[0].fed(), other = goldens[1].fed();
+  const std::vector<Chunk> chunks = {{0, one, 0}, {1, other, 0}};
+  const Logits whole = runner.run(chunks);
+  const auto last = static_cast<int32_t>(whole.size()) - 1;
+  const auto first_last = static_cast<int32_t>(one.size()) - 1;
+  const Logits some = runner.run(chunks, std::vector<int32_t>{first_last, last, last, 0});
+  ASSERT_EQ(some.size(), 4U);
+  EXPECT_TRUE(some[0] == whole[static_cast<size_t>(first_last)]);
+  EXPECT_TRUE(some[1] == whole.back() && some[2] == some[1] && some[3] == whole[0]);
+
+  Runner fresh(folder(), DType::kF32, 1);
+  EXPECT_TRUE(fresh.run({{0, {one.begin(), one.end() - 1}, 0}}, std::vector<int32_t>()).empty());
+  const Logits end = fresh.run({{0, {one.back()}, first_last}});
+  ASSERT_EQ(end.size(), 1U);
+  EXPECT_TRUE(end[0] == whole[static_cast<size_t>(first_last)]);
 }
 
 // A trained Llama with float32 weights, heads of 8 and an intermediate size that is no multiple
