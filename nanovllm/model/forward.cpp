@@ -77,7 +77,9 @@ Tensor forward(Backend& backend, const Model& model, const KvCache& kv, const Ba
                             .scale = 1 / std::sqrt(static_cast<float>(config.head_dim)),
                             .layer = i},
                            kv, batch);
-    if (is_end) {  // what follows is each token's own
+    if (is_end) {
+      // What follows is each token's own, so the others have none. q, k and v are of no more use,
+      // nor is what the attention gave: gate_up and act take their places, as ever.
       const int64_t num_rows = rows->shape[0];
       check(num_rows <= activations.row_residual.shape[0], "{} rows in activations for {}",
             num_rows, activations.row_residual.shape[0]);

@@ -116,7 +116,7 @@ class Backend {
   /// out [T, hidden] = x / rms(x) * weight [hidden] float32. Source: Zhang and Sennrich, "Root Mean
   /// Square Layer Normalization", 2019.
   virtual void rms_norm(Tensor out, Tensor x, const Norm& norm) = 0;
-  /// out [R, hidden] = x[rows [R]]
+  /// out [R, n] = x [T, n] [rows [R]]; rows may repeat.
   virtual void gather_rows(Tensor out, Tensor x, Tensor rows) = 0;
   /// out [T, n] = x [T, k] w^T + bias [n] float32 (if any); out is of the model's dtype or float32.
   virtual void matmul(Tensor out, Tensor x, const Weight& w, Tensor bias = {}) = 0;

@@ -65,7 +65,7 @@ class ModelRunner {
   std::unique_ptr<Model> model_;
   Activations activations_;
   KvCache kv_;
-  std::vector<Buffer> buffers_;  // the cache's and those of the next two lines
+  std::vector<Buffer> buffers_;  // the cache's and the tables'
   SlotTables tables_;
   RankState state_;
   HostBatch host_;

@@ -183,7 +183,7 @@ WeightPtr CudaBackend::pack(std::span<const Tensor> parts, DType dtype, unsigned
 }
 
 void CudaBackend::embed(Tensor out, const Weight& table, Tensor ids) {
-  pending_ = {};  // of a step without rows to sample
+  pending_ = {};  // of a step whose output nobody read
   cuda::gather_rows(where_, out, device_weight(table).matrix, ids, vocab_.first);
   all_reduce(out);  // other ranks' rows are zero here
 }
