@@ -1,6 +1,7 @@
 // Rank 0 in this process, the library's caller, the others in processes of the nanovllm binary.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <fstream>
 
@@ -116,7 +117,7 @@ TEST(LibraryRanks, RankThatHangsInACollectiveIsAnException) {
 /// A worker binary that runs `script` with the arguments of a worker.
 std::string worker_script(const TempFolder& folder, const std::string& script) {
   folder.write("worker.sh", "#!/bin/bash\n" + script + "\n");
-  const std::string path = folder.path("worker.sh");
+  std::string path = folder.path("worker.sh");
   std::filesystem::permissions(path, std::filesystem::perms::owner_all);
   return path;
 }
@@ -173,8 +174,8 @@ TEST(LibraryRanks, IdleEngineUsesNoProcessorTime) {
   processes.push_back(getpid());
   // A rank on a busy machine may still be on its way to sleep when the answer is here.
   EXPECT_TRUE(holds_within(30, [&] {
-    std::vector<int64_t> before;
-    for (const pid_t pid : processes) before.push_back(ticks_used(pid));
+    std::vector<int64_t> before(processes.size());
+    std::ranges::transform(processes, before.begin(), ticks_used);
     std::this_thread::sleep_for(std::chrono::seconds(1));
     bool idle = true;
     for (size_t i = 0; i < processes.size(); ++i)
