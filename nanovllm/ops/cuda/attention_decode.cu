@@ -111,6 +111,29 @@ struct Loader {
   }
 };
 
+/// Floats for each query row: the warps' sums; afterwards the block's, and the shares of up to
+/// num_blocks parts.
+template <int kHeadDim>
+__host__ __device__ constexpr int merged_width(int num_blocks) {
+  constexpr int kWidth = kHeadDim + 2;
+  return (kWarps - 1) * kWidth > num_blocks ? kWarps * kWidth : kWidth + num_blocks;
+}
+
+/// What else a block has in shared memory, between the rings and the sums. Static variables would
+/// cost a whole kilobyte, the rings' alignment, and so a block on each multiprocessor.
+template <int kStages>
+struct alignas(16) Control {
+  uint64_t barriers[kWarps][kStages];
+  float own_max[16], own_total[16];  // of the block's part
+  int is_last;
+};
+
+__device__ inline int load_acquire(const int32_t* p) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+  return value;
+}
+
 template <class T, int kHeadDim, bool kBulk>
 __global__ void __launch_bounds__(kWarps * 32)
     decode_kernel(const AttentionParams p, const DecodePlan plan, const DecodeScratch scratch,
@@ -118,16 +141,15 @@ __global__ void __launch_bounds__(kWarps * 32)
   constexpr int kStages = kRingStages<kHeadDim, kBulk>, kHalf = kDecodeStageBytes<kHeadDim> / 2;
   constexpr int kWidth = DecodeRows<T, kHeadDim>::kWidth;
   extern __shared__ __align__(1024) unsigned char shared[];
-  __shared__ uint64_t barriers[kWarps][kStages];
-  __shared__ bool is_last;
-  float* const merged =
-      reinterpret_cast<float*>(shared + kWarps * kStages * kDecodeStageBytes<kHeadDim>);
+  auto& control =
+      *reinterpret_cast<Control<kStages>*>(shared + kWarps * kStages * kDecodeStageBytes<kHeadDim>);
+  float* const merged = reinterpret_cast<float*>(&control + 1);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int num_kv_heads = p.layout.num_kv_heads, group = p.num_heads / num_kv_heads;
   const uint32_t ring = shared_address(shared) + warp * kStages * kDecodeStageBytes<kHeadDim>;
   if constexpr (kBulk) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (lane < kStages) hopper::barrier_init(shared_address(&barriers[warp][lane]), 1);
+    if (lane < kStages) hopper::barrier_init(shared_address(&control.barriers[warp][lane]), 1);
     hopper::fence_barrier_init();
     __syncwarp();
 #endif
@@ -144,7 +166,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   Loader<T, kHeadDim, kBulk> loader{.at = at,
                                     .remaining = end - begin,
                                     .ring = ring,
-                                    .barriers = shared_address(&barriers[warp][0])};
+                                    .barriers = shared_address(&control.barriers[warp][0])};
   loader.seek(p, plan);
   bool waited = !old_keys;
   for (int i = 0; i < kStages; ++i) {
@@ -198,10 +220,18 @@ __global__ void __launch_bounds__(kWarps * 32)
       loader.issue(p, plan);
     }
 
+    const bool whole = num_tiles == at.num_tiles;
+    const int item = position - first_tile;  // the head's first tile in the row
+    const int first_block = item / piece, last_block = (item + at.num_tiles - 1) / piece;
+    int32_t* const counter = scratch.counters + seq * num_kv_heads + head;
+    int num_there = 0;
+    if (!whole && threadIdx.x == 0) num_there = load_acquire(counter);
+
     // Over the warps.
     rows.save(merged + warp * group * kWidth, group);
+    if (threadIdx.x == 0) control.is_last = num_there == last_block - first_block;
     __syncthreads();
-    const bool whole = num_tiles == at.num_tiles;
+    bool last = !whole && control.is_last;
     T* const out = static_cast<T*>(p.out) + (token * p.num_heads + head * group) * kHeadDim;
     const int slot = 2 * blockIdx.x + (position > begin ? 1 : 0);
     float* const partial = scratch.partial + int64_t{slot} * 16 * kWidth;
@@ -211,43 +241,78 @@ __global__ void __launch_bounds__(kWarps * 32)
           merge_parts<kWarps>(merged + row * kWidth, group * kWidth, d, kHeadDim);
       if (whole) {
         out[row * kHeadDim + d] = from_float<T>(all.value / all.total);
-      } else {
-        partial[row * kWidth + d] = all.value;
-        if (d == 0) {
-          partial[row * kWidth + kHeadDim] = all.max;
-          partial[row * kWidth + kHeadDim + 1] = all.total;
-        }
+        continue;
       }
+      merged[row * kWidth + d] = all.value;  // where nobody else reads
+      if (!last) partial[row * kWidth + d] = all.value;
+      if (d > 0) continue;
+      control.own_max[row] = all.max;
+      control.own_total[row] = all.total;
+      if (last) continue;
+      partial[row * kWidth + kHeadDim] = all.max;
+      partial[row * kWidth + kHeadDim + 1] = all.total;
     }
-    // Over the blocks: whoever comes last has all the parts.
-    if (!whole) {
-      const int item = position - first_tile;  // the head's first tile in the row
-      const int first_block = item / piece, last_block = (item + at.num_tiles - 1) / piece;
+    // Over the blocks: whoever comes last has all the parts, and mostly knew before that it would
+    // be: then its own need not go round by the memory.
+    if (!whole && !last) {
       __threadfence();
       __syncthreads();
-      if (threadIdx.x == 0) {
-        int32_t* counter = scratch.counters + seq * num_kv_heads + head;
-        is_last = atomicAdd(counter, 1) == last_block - first_block;
-        if (is_last) *counter = 0;
-      }
+      if (threadIdx.x == 0) control.is_last = atomicAdd(counter, 1) == last_block - first_block;
       __syncthreads();
-      if (is_last) {
-        __threadfence();
-        const auto part = [&](int block, int row) {
-          const int from = 2 * block + (block == first_block && item > block * piece ? 1 : 0);
-          return scratch.partial + (int64_t{from} * 16 + row) * kWidth;
-        };
-        const int num_parts = last_block - first_block + 1;
-        float* const shares = merged;  // [group, num_parts]
+      last = control.is_last;
+    }
+    if (last) {
+      __threadfence();
+      __syncthreads();
+      if (threadIdx.x == 0) *counter = 0;
+      const int num_parts = last_block - first_block + 1;
+      const int own = static_cast<int>(blockIdx.x) - first_block;
+      const auto other = [&](int i, int at_part) {
+        const int block = first_block + i;
+        const int from = 2 * block + (i == 0 && item > block * piece ? 1 : 0);
+        return __ldcg(scratch.partial + int64_t{from} * 16 * kWidth + at_part);
+      };
+      const auto max_of = [&](int i, int row) {
+        return i == own ? control.own_max[row] : other(i, row * kWidth + kHeadDim);
+      };
+      const auto total_of = [&](int i, int row) {
+        return i == own ? control.own_total[row] : other(i, row * kWidth + kHeadDim + 1);
+      };
+      const auto value_of = [&](int i, int row, int d) {
+        return i == own ? merged[row * kWidth + d] : other(i, row * kWidth + d);
+      };
+      constexpr int kFew = 4;
+      if (num_parts <= kFew) {  // all of them at once
+        for (int i = threadIdx.x; i < group * kHeadDim; i += kWarps * 32) {
+          const int row = i / kHeadDim, d = i % kHeadDim;
+          float max[kFew], total[kFew], value[kFew];
+#pragma unroll
+          for (int b = 0; b < kFew; ++b) {
+            const bool there = b < num_parts;
+            max[b] = there ? max_of(b, row) : -INFINITY;
+            total[b] = there ? total_of(b, row) : 0;
+            value[b] = there ? value_of(b, row, d) : 0;
+          }
+          float m = max[0], all_total = 0, all_value = 0;
+#pragma unroll
+          for (int b = 1; b < kFew; ++b) m = fmaxf(m, max[b]);
+#pragma unroll
+          for (int b = 0; b < kFew; ++b) {
+            const float share = exp2f(max[b] - m);
+            all_total += total[b] * share;
+            all_value += value[b] * share;
+          }
+          out[i] = from_float<T>(all_value / all_total);
+        }
+      } else {
+        float* const shares = merged + group * kWidth;  // [group, num_parts]
         for (int row = warp; row < group; row += kWarps) {
           float m = -INFINITY, total = 0;
-          for (int i = lane; i < num_parts; i += 32)
-            m = fmaxf(m, __ldcg(part(first_block + i, row) + kHeadDim));
+          for (int i = lane; i < num_parts; i += 32) m = fmaxf(m, max_of(i, row));
           m = warp_max(m);
           for (int i = lane; i < num_parts; i += 32) {
-            const float* from = part(first_block + i, row) + kHeadDim;
-            const float share = exp2f(__ldcg(from) - m);
-            total += __ldcg(from + 1) * share;
+            const float share = exp2f(max_of(i, row) - m);
+            total += total_of(i, row) * share;
             shares[row * num_parts + i] = share;
           }
           total = warp_sum(total);
@@ -259,8 +324,8 @@ __global__ void __launch_bounds__(kWarps * 32)
           float value = 0;
 #pragma unroll 8
           for (int b = 0; b < num_parts; ++b)
-            value += shares[row * num_parts + b] * __ldcg(part(first_block + b, row) + d);
-          out[row * kHeadDim + d] = from_float<T>(value);
+            value += shares[row * num_parts + b] * value_of(b, row, d);
+          out[i] = from_float<T>(value);
         }
       }
     }
@@ -279,10 +344,10 @@ template <class T, int kHeadDim, bool kBulk>
 void run(Launch where, const AttentionParams& params, const DecodePlan& plan,
          const DecodeScratch& scratch, bool old_keys) {
   const int group = params.num_heads / params.layout.num_kv_heads;
-  // The warps' sums, and afterwards the shares of up to num_blocks parts.
-  const int width = std::max(kWarps * (kHeadDim + 2), plan.num_blocks);
-  const size_t bytes = kWarps * kRingStages<kHeadDim, kBulk> * kDecodeStageBytes<kHeadDim> +
-                       static_cast<size_t>(group * width) * sizeof(float);
+  const size_t bytes =
+      kWarps * kRingStages<kHeadDim, kBulk> * kDecodeStageBytes<kHeadDim> +
+      sizeof(Control<kRingStages<kHeadDim, kBulk>>) +
+      static_cast<size_t>(group * merged_width<kHeadDim>(plan.num_blocks)) * sizeof(float);
   const auto kernel = decode_kernel<T, kHeadDim, kBulk>;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(bytes)),
