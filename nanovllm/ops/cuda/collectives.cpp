@@ -97,9 +97,10 @@ Collectives::Collectives(Launch where, Communicator& ranks, bool fuses)
 
 Collectives::~Collectives() {
   cudaStreamSynchronize(where_.stream);
-  for (int r = 0; r < peers_.world; ++r)
-    if (has_peers_ && r != peers_.rank)
-      cudaIpcCloseMemHandle(peers_.buffers[static_cast<size_t>(r)]);
+  mapped_[memory_[0].get()] = peers_.buffers;
+  for (const auto& [own, all] : mapped_)
+    for (char* const p : all)
+      if (has_peers_ && p != nullptr && p != own) cudaIpcCloseMemHandle(p);
   if (peers_.aborted != nullptr)
     cudaHostUnregister(const_cast<std::atomic<uint32_t>*>(&ranks_.abort_flag()));
 }
@@ -165,7 +166,30 @@ void Collectives::all_reduce(Tensor x) {
   reduce(serves(way, x.bytes()) ? way : Way::kNccl, x);
 }
 
+PeerTensor Collectives::mapped(const Tensor& x) {
+  const auto [at, is_new] = mapped_.try_emplace(x.data);
+  if (is_new) {
+    // More than kLineBytes begin where their allocation does, which is what a handle names.
+    cudaIpcMemHandle_t mine = {};
+    cuda_check(cudaIpcGetMemHandle(&mine, x.data), "sharing memory");
+    std::vector<cudaIpcMemHandle_t> handles(static_cast<size_t>(peers_.world));
+    ranks_.all_gather(&mine, sizeof mine, handles.data());
+    for (size_t r = 0; r < handles.size(); ++r) {
+      void* p = x.data;
+      if (static_cast<int>(r) != peers_.rank)
+        cuda_check(cudaIpcOpenMemHandle(&p, handles[r], cudaIpcMemLazyEnablePeerAccess),
+                   "sharing memory");
+      at->second[r] = static_cast<char*>(p);
+    }
+  }
+  return {x, at->second};
+}
+
 bool Collectives::sum_norm(Tensor out, Tensor x, const Norm& norm) {
+  if (shares_rows(x)) {
+    sum_norm_rows(where_, peers_, mapped(out), mapped(x), norm);
+    return true;
+  }
   if (!sum_norm_pays_[static_cast<size_t>(std::bit_width(x.bytes()))] || !serves_sum_norm(x))
     return false;
   sum_norm_lines(where_, peers_, out, x, norm);

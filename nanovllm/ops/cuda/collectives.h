@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 
 #include "nanovllm/ops/backend.h"
@@ -23,6 +24,14 @@ struct Peers {
   uint32_t* epoch = nullptr;
 };
 
+/// A tensor that every rank has, and where each one's lies as mapped here.
+struct PeerTensor {
+  Tensor tensor;
+  std::array<char*, kMaxPeers> data = {};
+};
+/// The rows that a rank sums.
+inline Range row_share(int64_t num_rows, Rank rank) { return share(num_rows, 1, rank); }
+
 /// Sizes of the exchange buffer's parts. Each part is there twice, for the exchange under way and
 /// the next: whoever is two ahead has heard from everybody about the one between.
 inline constexpr size_t kLineBytes = size_t{4} << 20;     ///< most that goes in lines
@@ -37,6 +46,11 @@ void all_reduce_lines(Launch where, const Peers& peers, Tensor x);
 /// And out = rms_norm(x) of the sums [rows, hidden]. Where serves_sum_norm().
 void sum_norm_lines(Launch where, const Peers& peers, Tensor out, Tensor x, const Norm& norm);
 bool serves_sum_norm(const Tensor& x);
+/// The same of many rows, of which each rank sums its row_share(); out has all of them on every
+/// rank, x a rank's own. Where serves_sum_norm_rows(), more than kLineBytes.
+void sum_norm_rows(Launch where, const Peers& peers, const PeerTensor& out, const PeerTensor& x,
+                   const Norm& norm);
+bool serves_sum_norm_rows(const Tensor& x, int world);
 /// all_reduce_lines() behind fences. Up to kSlicedBytes / world.
 void all_reduce_whole(Launch where, const Peers& peers, Tensor x);
 /// Each rank sums a slice and hands the sum out: two hops, fewer bytes. Up to kSlicedBytes.
@@ -63,8 +77,12 @@ class Collectives {
   /// x, dense, becomes its sum over the ranks, added in their order or NCCL's.
   void all_reduce(Tensor x);
   /// The same, and out = rms_norm(x) of the sum; false, and nothing is done, where separate
-  /// operations are faster.
+  /// operations are faster. Where shares_rows(x), only the rank's rows of x become sums.
   bool sum_norm(Tensor out, Tensor x, const Norm& norm);
+  /// Whether each rank adds the old residual to its row_share() of a sum, not rank 0 to all.
+  bool shares_rows(const Tensor& x) const {
+    return has_lines_ && serves_sum_norm_rows(x, peers_.world);
+  }
   /// all [world, bytes] = each rank's mine [bytes], a multiple of 16.
   void all_gather(void* all, const void* mine, size_t bytes);
   /// Whole rows [num_rows, vocab_size] float32 into `joined`, out of each rank's columns of logits
@@ -84,6 +102,8 @@ class Collectives {
   bool serves(Way way, size_t bytes) const;
   void reduce(Way way, Tensor x);
   void connect_peers();
+  /// A collective where it is new.
+  PeerTensor mapped(const Tensor& x);
   void measure();
 
   Launch where_;
@@ -95,6 +115,7 @@ class Collectives {
   // By the bits of a message's size in bytes.
   std::array<Way, 64> ways_ = {};
   std::array<bool, 64> sum_norm_pays_ = {};
+  std::map<void*, std::array<char*, kMaxPeers>> mapped_;  // memory of all ranks
 };
 
 }  // namespace nanovllm::cuda

@@ -210,8 +210,10 @@ void CudaBackend::settle() {
 }
 
 void CudaBackend::gather_rows(Tensor out, Tensor x, Tensor rows) {
-  settle();
+  const bool is_pending = pending_ && pending_.data == x.data;
+  if (!is_pending) settle();
   cuda::gather_rows(where_, out, x, rows);
+  if (is_pending) all_reduce(out);  // x's own sum may never be needed
 }
 
 /// Whether the product went to a kernel for a few tokens.
@@ -242,7 +244,18 @@ void CudaBackend::matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) {
 }
 
 void CudaBackend::add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta) {
-  if (collectives_ && collectives_->ranks().rank().index != 0)
+  if (collectives_ && collectives_->shares_rows(residual)) {
+    const Range own = row_share(residual.shape[0], collectives_->ranks().rank());
+    const auto run = [&](int64_t first, int64_t count, bool adds) {
+      if (count == 0) return;
+      matmul_->run(residual.rows(first, count), x.rows(first, count), device_weight(w), capturing_,
+                   adds ? delta.rows(first, count) : Tensor());
+    };
+    const int64_t end = own.first + own.count;
+    run(0, own.first, false);
+    run(own.first, own.count, true);
+    run(end, residual.shape[0] - end, false);
+  } else if (collectives_ && collectives_->ranks().rank().index != 0)
     matmul(residual, x, w, {});  // rank 0 adds the old one
   else if (!small(residual, x, w, SmallMatmul::End::kAdd))
     matmul_->run(residual, x, device_weight(w), capturing_, delta);

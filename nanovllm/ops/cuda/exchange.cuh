@@ -62,13 +62,19 @@ __device__ inline void write_lines(uint4* to, uint4 unit, uint32_t epoch) {
                "r"(unit.y), "r"(unit.z), "r"(unit.w)
                : "memory");
 }
+/// What another GPU may have written.
+__device__ inline uint4 load_fresh(const uint4* from) {
+  uint4 unit;
+  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(unit.x), "=r"(unit.y), "=r"(unit.z), "=r"(unit.w)
+               : "l"(from)
+               : "memory");
+  return unit;
+}
 __device__ inline uint4 read_lines(const Peers& peers, const uint4* from, uint32_t epoch) {
   uint4 unit;
   for (uint32_t looks = 1;; ++looks) {
-    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(unit.x), "=r"(unit.y), "=r"(unit.z), "=r"(unit.w)
-                 : "l"(from)
-                 : "memory");
+    unit = load_fresh(from);
     if (__all_sync(0xffffffff, threadIdx.x % 8 != kUnitsPerLine || unit.x == epoch)) break;
     if (looks % 1024 == 0 && __any_sync(0xffffffff, is_dead(peers))) break;
   }
