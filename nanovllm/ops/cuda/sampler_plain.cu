@@ -10,10 +10,11 @@ namespace {
 // -- kernel
 
 constexpr int kThreads = 256;
+constexpr int kBlocks = 4;  // on a multiprocessor
 
 /// Grid: parts of a row, rows. N = 4, or 1 where rows do not begin at 16 bytes.
 template <int N>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     plain_kernel(const SampleParams p, RowProgress* progress, int part) {
   __shared__ unsigned long long shared[32];
   __shared__ uint32_t highest;  // of the block's near scores, ordered
@@ -25,24 +26,24 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   const float* logits = p.logits + int64_t{row} * p.vocab;
   const bool greedy = params.temperature < kGreedyTemperature;
-  const float scale = __fdiv_rn(1.0f, params.temperature);
+  float scale = __fdiv_rn(1.0f, params.temperature);
+  asm volatile("" : "+f"(scale));  // is not worked out again for each group
+  auto highest_at = static_cast<uint32_t>(__cvta_generic_to_shared(&highest));
+  asm volatile("" : "+r"(highest_at));  // nor this
   const int first = blockIdx.x * part, last = min(first + part, p.vocab);
   bool is_bad = false;
   BestToken best;
   float greedy_best = -INFINITY;
   int greedy_id = -1;
   const auto fetch = [&](int group) {
-    Vec<float, 4> v;
-    if constexpr (N == 4) {
+    Vec<float, 4> v = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    if constexpr (N == 4) {  // whole groups
       if (group < last) v = load<4>(logits + group);
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         if (group + i < last) v.x[i] = logits[group + i];
     }
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (group + i >= last) v.x[i] = -INFINITY;
     return v;
   };
   constexpr int kAhead = 3;  // groups on their way
@@ -71,19 +72,20 @@ __global__ void __launch_bounds__(kThreads)
                                                  params.position, params.choice, 0),
                                       params.key[0], params.key[1]);
     const uint32_t word[4] = {words.x, words.y, words.z, words.w};
-    // Nearly every token falls below what some thread of the block has seen, by far.
-    const float floor = from_ordered(*static_cast<volatile uint32_t*>(&highest));
-    bool may_win = false;
+    // Nearly every token falls below what some thread of the block has seen, by far: so does the
+    // best value of the group with its highest noise, which is the lowest word's.
+    uint32_t seen;
+    asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(seen) : "r"(highest_at));
+    const float floor = from_ordered(seen);
+    const float value = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
+    const uint32_t lowest = min(min(word[0], word[1]), min(word[2], word[3]));
+    if (BestToken::may_beat(floor, __fmul_rn(value, scale), lowest)) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      x[i] = __fmul_rn(x[i], scale);
-      may_win |= BestToken::may_beat(floor, x[i], word[i]);
-    }
-    if (may_win) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (x[i] > -INFINITY && BestToken::may_beat(floor, x[i], word[i]))
-          best.add(x[i], word[i], p.first_id + group + i);
+      for (int i = 0; i < 4; ++i) {
+        const float scaled = __fmul_rn(x[i], scale);
+        if (scaled > -INFINITY && BestToken::may_beat(floor, scaled, word[i]))
+          best.add(scaled, word[i], p.first_id + group + i);
+      }
     }
     const float mine = best.near();
     if (__any_sync(0xffffffff, mine > floor)) {
@@ -131,8 +133,8 @@ __global__ void draw_found_kernel(const SampleParams p, const FoundRow* found, i
 // -- launcher
 
 void sample_plain(Launch where, const SampleParams& params, RowProgress* progress) {
-  // Enough blocks for every multiprocessor, none with less than a few passes.
-  const int wanted = (where.num_sms * 4 + params.num_rows - 1) / params.num_rows;
+  // What runs at once, and no block with less than a few passes.
+  const int wanted = where.num_sms * kBlocks / params.num_rows;
   const int most = (params.vocab + kThreads * 8 - 1) / (kThreads * 8);
   const int parts = std::clamp(wanted, 1, std::max(most, 1));
   const int part = ((params.vocab + parts - 1) / parts + 3) / 4 * 4;
