@@ -137,7 +137,7 @@ __device__ inline int load_acquire(const int32_t* p) {
 template <class T, int kHeadDim, bool kBulk>
 __global__ void __launch_bounds__(kWarps * 32)
     decode_kernel(const AttentionParams p, const DecodePlan plan, const DecodeScratch scratch,
-                  bool old_keys) {
+                  bool old_keys, const Soon soon) {
   constexpr int kStages = kRingStages<kHeadDim, kBulk>, kHalf = kDecodeStageBytes<kHeadDim> / 2;
   constexpr int kWidth = DecodeRows<T, kHeadDim>::kWidth;
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -226,6 +226,9 @@ __global__ void __launch_bounds__(kWarps * 32)
     int32_t* const counter = scratch.counters + seq * num_kv_heads + head;
     int num_there = 0;
     if (!whole && threadIdx.x == 0) num_there = load_acquire(counter);
+
+    // All of the block's keys are there: the memory is idle while the parts are merged.
+    if (position + num_tiles >= end && threadIdx.x == 0) fetch(soon);
 
     // Over the warps.
     rows.save(merged + warp * group * kWidth, group);
@@ -353,7 +356,8 @@ void run(Launch where, const AttentionParams& params, const DecodePlan& plan,
                                   static_cast<int>(bytes)),
              "decode attention");
   launch(where, kernel, dim3(static_cast<unsigned>(plan.num_blocks)), kWarps * 32, bytes, params,
-         plan, scratch, old_keys && where.overlaps);
+         plan, scratch, old_keys && where.overlaps,
+         Soon(where, static_cast<unsigned>(plan.num_blocks), size_t{16} << 20));
 }
 
 }  // namespace

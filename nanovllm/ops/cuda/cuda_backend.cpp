@@ -192,6 +192,15 @@ void CudaBackend::rms_norm(Tensor out, Tensor x, const Norm& norm) {
   if (!sum_norm(out, x, norm)) cuda::rms_norm(where_, out, x, norm);
 }
 
+void CudaBackend::expect(const Weight& w) { expected_ = device_weight(w).matrix; }
+
+Launch CudaBackend::before(const Tensor& matrix) const {
+  Launch where = where_;
+  where.soon = matrix.data;
+  where.soon_bytes = matrix ? matrix.bytes() : 0;
+  return where;
+}
+
 bool CudaBackend::sum_norm(Tensor out, Tensor x, const Norm& norm) {
   const char* const first = pending_.as<const char>();
   if (!pending_ || x.data < first || x.data >= first + pending_.bytes()) return false;
@@ -267,12 +276,13 @@ void CudaBackend::norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weig
   const bool is_normed = sum_norm(hidden, x, norm);
   if (is_normed) return matmul(out, hidden, w, bias);
   if (small(out, x, w, SmallMatmul::End::kStore, norm, bias)) return;
-  cuda::rms_norm(where_, hidden, x, norm);
+  cuda::rms_norm(before(device_weight(w).matrix), hidden, x, norm);
   matmul(out, hidden, w, bias);
 }
 
 void CudaBackend::norm_swiglu(Tensor out, Tensor x, const Norm& norm, const Weight& w,
                               Tensor hidden, Tensor gate_up) {
+  const Tensor down = std::exchange(expected_, {});
   // All ranks do this alike; what follows is each one's own choice.
   const bool is_normed = sum_norm(hidden, x, norm);
   if (small(out, is_normed ? hidden : x, w, SmallMatmul::End::kSwiglu, is_normed ? Norm() : norm))
@@ -283,7 +293,7 @@ void CudaBackend::norm_swiglu(Tensor out, Tensor x, const Norm& norm, const Weig
     matmul(gate_up, hidden, w, {});
     silu_mul(out, gate_up);
   };
-  const auto in_tiles = [&](int tile) { swiglu_sm90(where_, out, hidden, matrix, tile); };
+  const auto in_tiles = [&](int tile) { swiglu_sm90(before(down), out, hidden, matrix, tile); };
   if (portable_ || !has_swiglu_sm90(out, x)) return separately();
   if (kernels_.swiglu_tile >= 0) return in_tiles(kernels_.swiglu_tile);
   // With as many tokens as this, smaller tiles never win.
@@ -323,6 +333,7 @@ AttentionParams CudaBackend::attention_params(const AttentionArgs& args, const K
 }
 
 void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
+  const Tensor o = std::exchange(expected_, {});
   const AttentionParams params = attention_params(args, kv, batch);
   const DType dtype = args.qkv.dtype;
   // The portable kernel's shared memory is what every GPU has, 99 KB.
@@ -330,7 +341,7 @@ void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const 
   if (!params.layout.tiled || args.num_heads > most * kv.num_kv_heads)
     return general_attention(where_, params, dtype);
   if (has_decode_)
-    decode_attention(where_, params, plan_, decode_scratch_, dtype,
+    decode_attention(before(o), params, plan_, decode_scratch_, dtype,
                      {.portable = portable_, .old_keys = capturing_});
   if (has_prefill_ && portable_) prefill_attention(where_, params, dtype);
   else if (has_prefill_)
@@ -341,6 +352,7 @@ void CudaBackend::rope_attention(const RopeStoreArgs& rope, const AttentionArgs&
                                  const KvCache& kv, const Batch& batch) {
   if (decode_cluster_ == 0 || args.num_heads > 8 * kv.num_kv_heads)
     return Backend::rope_attention(rope, args, kv, batch);
+  expected_ = {};
   roped_decode_attention(where_,
                          {.attention = attention_params(args, kv, batch),
                           .q_norm = rope.q_norm.as<const float>(),

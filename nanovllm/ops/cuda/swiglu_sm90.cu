@@ -25,6 +25,7 @@ struct Params {
   CUtensorMap w, x;  // boxes of kHalfFeatures and kHalfTokens rows
   Bf16* out;
   int num_tokens, n, k;
+  Soon soon;
 };
 
 /// kTokens by kFeatures of out. The warpgroups have half of the tokens each; where those are but
@@ -144,6 +145,7 @@ __global__ void __launch_bounds__(kThreads, 1) swiglu_kernel(const __grid_consta
                               full(at.stage), 3);
         }
       }
+      fetch(p.soon);
     }
     __syncwarp();
   } else {
@@ -245,17 +247,18 @@ void run(Launch where, Tensor out, Tensor x, Tensor w) {
   static const int fit = max_blocks<Tile>();
   const auto n = static_cast<int>(out.shape[1]), k = static_cast<int>(x.shape[1]);
   const auto num_tokens = static_cast<int>(x.shape[0]);
+  const auto parts = [](int count, int size) { return (count + size - 1) / size; };
+  const int blocks =
+      std::min(fit, 2 * parts(num_tokens, Tile::kTokens) * parts(n, 2 * Tile::kFeatures));
   const Params params = {.w = tensor_map(w.data, 2 * n, k, Tile::kHalfFeatures),
                          .x = tensor_map(x.data, num_tokens, k, Tile::kHalfTokens),
                          .out = out.as<Bf16>(),
                          .num_tokens = num_tokens,
                          .n = n,
-                         .k = k};
-  const auto parts = [](int count, int size) { return (count + size - 1) / size; };
-  const int blocks = 2 * parts(num_tokens, Tile::kTokens) * parts(n, 2 * Tile::kFeatures);
-  launch(ClusterLaunch{where, 2}, swiglu_kernel<Tile>,
-         dim3(static_cast<unsigned>(std::min(blocks, fit))), kThreads,
-         static_cast<size_t>(Tile::kSharedBytes), params);
+                         .k = k,
+                         .soon = Soon(where, static_cast<unsigned>(blocks), size_t{8} << 20)};
+  launch(ClusterLaunch{where, 2}, swiglu_kernel<Tile>, dim3(static_cast<unsigned>(blocks)),
+         kThreads, static_cast<size_t>(Tile::kSharedBytes), params);
 }
 
 }  // namespace
