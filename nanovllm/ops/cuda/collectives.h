@@ -102,7 +102,7 @@ class Collectives {
   bool serves(Way way, size_t bytes) const;
   void reduce(Way way, Tensor x);
   void connect_peers();
-  /// A collective where it is new.
+  /// A collective where it is new. The memory stays where it is as long as these do.
   PeerTensor mapped(const Tensor& x);
   void measure();
 

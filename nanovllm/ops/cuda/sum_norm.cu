@@ -202,7 +202,10 @@ void sum_norm_rows(Launch where, const Peers& peers, const PeerTensor& out, cons
   with_float_type(t.dtype, [&](auto type) {
     using T = decltype(type);
     const auto run = [&](auto one, auto two) {
-      launch(where, pieces == 1 ? one : two, kSlicedBlocks, threads, 0, peers, params);
+      // As many blocks as are there at once: they wait for the other ranks'.
+      launch(where, pieces == 1 ? one : two,
+             dim3(static_cast<unsigned>(std::min(kSlicedBlocks, where.num_sms))), threads, 0, peers,
+             params);
     };
     if (peers.world == 2) run(sum_norm_rows_kernel<T, 2, 1>, sum_norm_rows_kernel<T, 2, 2>);
     else if (peers.world == 4) run(sum_norm_rows_kernel<T, 4, 1>, sum_norm_rows_kernel<T, 4, 2>);
