@@ -184,6 +184,7 @@ WeightPtr CudaBackend::pack(std::span<const Tensor> parts, DType dtype, unsigned
 
 void CudaBackend::embed(Tensor out, const Weight& table, Tensor ids) {
   pending_ = {};  // of a step whose output nobody read
+  residual_ = out.data;
   cuda::gather_rows(where_, out, device_weight(table).matrix, ids, vocab_.first);
   all_reduce(out);  // other ranks' rows are zero here
 }
@@ -219,10 +220,13 @@ void CudaBackend::settle() {
 }
 
 void CudaBackend::gather_rows(Tensor out, Tensor x, Tensor rows) {
-  const bool is_pending = pending_ && pending_.data == x.data;
-  if (!is_pending) settle();
-  cuda::gather_rows(where_, out, x, rows);
-  if (is_pending) all_reduce(out);  // x's own sum may never be needed
+  settle();
+  if (x.data != residual_ || !collectives_ || !collectives_->shares_rows(x))
+    return cuda::gather_rows(where_, out, x, rows);
+  // Behind sums of many rows a row of the residual is whole on its rank alone.
+  const Range own = row_share(x.shape[0], collectives_->ranks().rank());
+  cuda::gather_rows(where_, out, x.rows(own.first, own.count), rows, own.first);
+  all_reduce(out);
 }
 
 /// Whether the product went to a kernel for a few tokens.

@@ -114,6 +114,7 @@ class CudaBackend : public Backend {
   int64_t vocab_size_ = 0;                  // of all of them
   Range vocab_;                             // the rank's part
   Tensor pending_;                          // its sum over the ranks waits for the norm behind it
+  const void* residual_ = nullptr;          // of the step
   Tensor expected_;                         // the weights that expect() was told of
   cudaEvent_t stream_end_ = nullptr;
 
