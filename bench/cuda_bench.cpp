@@ -1,6 +1,6 @@
 // Kernels of the CUDA backend alone, beside what the GPU can do: us, TB/s or TFLOP/s and the share
 // of the measured peak.
-//   cuda_bench [decode | prefill | products | rows | sampler]
+//   cuda_bench [decode | prefill | products | rows | sampler | cuts]
 //   cuda_bench all_reduce N   sums over N GPUs, checked and timed inside a graph, a process each;
 //                             exit 77 where there are fewer
 
@@ -13,13 +13,17 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <map>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda_peaks.h"
 #include "nanovllm/ops/backend.h"
+#include "nanovllm/ops/cuda/tile_matmul.h"
 #include "nanovllm/ops/cuda_library.h"
 #include "sums_over_gpus.h"
 
@@ -117,8 +121,9 @@ class Bench {
   enum class Around { kNorm, kAdd, kNormSwiglu };
 
   /// A product with the row operations around it, by own kernels and by cuBLASLt with separate
-  /// ones.
-  void product(const char* name, int64_t num_tokens, int64_t n, int64_t k, Around around) {
+  /// ones; with `all_cuts` by each way to cut it into tiles, fastest first.
+  void product(const char* name, int64_t num_tokens, int64_t n, int64_t k, Around around,
+               bool all_cuts) {
     buffers_.clear();
     const int64_t bytes = n * k * 2, copies = 1 + 200'000'000 / bytes;  // so that the L2 holds none
     const std::vector<uint16_t> host = random_values(n * k);
@@ -127,10 +132,10 @@ class Bench {
                  out = random(num_tokens, n), wide = random(num_tokens, n);
     const Tensor act(out.data, DType::kBF16, num_tokens, n / 2);
     const Norm norm = {{random(1, 2 * k).data, DType::kF32, k}, 1e-6f};
+    std::vector<WeightPtr> weights;  // of use to all backends on the GPU
+    for (int64_t i = 0; i < copies; ++i)
+      weights.push_back(gpu_->pack(std::span(&part, 1), DType::kBF16, kForMatmul));
     const auto timed_on = [&](Backend& gpu) {
-      std::vector<WeightPtr> weights;
-      for (int64_t i = 0; i < copies; ++i)
-        weights.push_back(gpu.pack(std::span(&part, 1), DType::kBF16, kForMatmul));
       const int64_t key = ++num_graphs_;
       const auto replay = [&] {
         gpu.replay(key, [&] {
@@ -141,12 +146,29 @@ class Bench {
         });
       };
       replay();
-      return timed(20, replay) / static_cast<double>(copies);
+      return timed(20, replay, &gpu) / static_cast<double>(copies);
     };
     const double time = timed_on(*gpu_), apart = timed_on(*apart_);
     fmt::print("{} [{}, {}], {} tokens: {:.2f} us, {:.0f}% of read; cuBLASLt and rows {:.2f} us\n",
                name, n, k, num_tokens, time * 1e6, 100 * static_cast<double>(bytes) / time / read_,
                apart * 1e6);
+    if (!all_cuts) return;
+    const bool swiglu = around == Around::kNormSwiglu;
+    std::vector<std::pair<double, std::string>> times;
+    for (int i = 0; i < cuda::kNumTileCuts; ++i) {
+      const cuda::TileCut cut = cuda::tile_cut(i);
+      const int64_t blocks =
+          cut.blocks(static_cast<int>(num_tokens), static_cast<int>(swiglu ? n / 2 : n));
+      if (cut.swiglu != swiglu || (cut.split > 1 && (swiglu || blocks > 132)) || blocks < 40)
+        continue;
+      std::unique_ptr<Backend>& gpu = by_cut_[i];
+      if (!gpu) gpu = make_cuda_backend({.product = i});
+      times.emplace_back(timed_on(*gpu) * 1e6,
+                         fmt::format("{}x{}/{}", cut.tokens, cut.rows, cut.split));
+    }
+    std::ranges::sort(times);
+    for (const auto& [us, cut] : times) fmt::print("  {} {:.2f}", cut, us);
+    fmt::print("\n");
   }
 
   void rows(int64_t num_tokens) {
@@ -209,23 +231,23 @@ class Bench {
                100 * static_cast<double>(bytes) / time / copy_);
   }
   /// Seconds of one call, the median of five rounds.
-  double timed(int calls, const std::function<void()>& call) {
+  double timed(int calls, const std::function<void()>& call, Backend* gpu = nullptr) {
+    if (gpu == nullptr) gpu = gpu_.get();
     call();
     std::vector<double> times;
     for (int round = 0; round < 5; ++round) {
-      sync();
+      sync(*gpu);
       const double start = now();
       for (int i = 0; i < calls; ++i) call();
-      sync();
+      sync(*gpu);
       times.push_back((now() - start) / calls);
     }
     std::ranges::sort(times);
     return times[2];
   }
-  void sync() {
+  void sync(Backend& gpu) {
     int32_t word = 0;
-    for (Backend* gpu : {gpu_.get(), apart_.get()})
-      gpu->download(&word, sync_word_.get(), sizeof word);
+    gpu.download(&word, sync_word_.get(), sizeof word);
   }
   static std::vector<uint16_t> random_values(int64_t count) {
     static std::vector<uint16_t> table;
@@ -293,6 +315,7 @@ class Bench {
   }
 
   std::unique_ptr<Backend> gpu_, apart_;  // apart_: cuBLASLt from 17 tokens on
+  std::map<int, std::unique_ptr<Backend>> by_cut_;
   Buffer sync_word_;
   double copy_ = 1, read_ = 1, flops_ = 1;
   std::vector<Buffer> buffers_;
@@ -327,15 +350,18 @@ int main(int argc, char** argv) {
   if (what.empty() || what == "prefill")
     for (const auto& [num_seqs, length] : {std::pair{16, 1024}, {4, 4096}, {1, 16384}})
       bench.prefill(num_seqs, length, 16, 8);
-  if (what.empty() || what == "products")
-    for (const int64_t tokens : {32, 64, 128, 256, 16384})
+  if (what.empty() || what == "products" || what == "cuts") {
+    const bool cuts = what == "cuts";
+    for (const int64_t tokens : cuts ? std::vector<int64_t>{32, 64, 96, 128, 192, 256, 512}
+                                     : std::vector<int64_t>{32, 64, 128, 256, 16384})
       for (const auto& [hidden, q_size, qkv_size, wide] :
            {std::array<int64_t, 4>{1024, 2048, 4096, 3072}, {4096, 4096, 6144, 12288}}) {
-        bench.product("qkv", tokens, qkv_size, hidden, Bench::Around::kNorm);
-        bench.product("o", tokens, hidden, q_size, Bench::Around::kAdd);
-        bench.product("gate_up", tokens, 2 * wide, hidden, Bench::Around::kNormSwiglu);
-        bench.product("down", tokens, hidden, wide, Bench::Around::kAdd);
+        bench.product("qkv", tokens, qkv_size, hidden, Bench::Around::kNorm, cuts);
+        bench.product("o", tokens, hidden, q_size, Bench::Around::kAdd, cuts);
+        bench.product("gate_up", tokens, 2 * wide, hidden, Bench::Around::kNormSwiglu, cuts);
+        bench.product("down", tokens, hidden, wide, Bench::Around::kAdd, cuts);
       }
+  }
   if (what.empty() || what == "rows")
     for (const int64_t tokens : {1, 64, 256, 16384}) bench.rows(tokens);
   if (what.empty() || what == "sampler")

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "nanovllm/ops/cuda/swiglu.h"
+#include "nanovllm/ops/cuda/tile_matmul.h"
 #include "two_backends.h"
 
 namespace nanovllm {
@@ -109,16 +109,22 @@ TEST_P(GpuProducts, OfAllDtypesAndOddShapes) {
 
 /// The shapes of 0.6B and 8B, for which batches have a kernel of their own.
 TEST_P(GpuProducts, OfModelsForABatch) {
-  for (const auto& [n, k] : {std::pair{4096, 1024}, {1024, 2048}, {6144, 1024}, {1024, 3072}})
-    expect_products(DType::kBF16, n, k,
-                    std::array<int64_t, 9>{17, 31, 32, 33, 48, 64, 65, 96, 128});
-  for (const auto& [n, k] : {std::pair{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}})
-    expect_products(DType::kBF16, n, k, std::array<int64_t, 4>{17, 32, 33, 64});
+  for (const int product : {-1, CudaKernels::kMid}) {
+    const bool portable = GetParam() == Kernels::kPortable;
+    if (portable && product >= 0) continue;  // it has no such kernel
+    gpu = make_cuda_backend({.portable = portable, .product = product});
+    for (const auto& [n, k] : {std::pair{4096, 1024}, {1024, 2048}, {6144, 1024}, {1024, 3072}})
+      expect_products(DType::kBF16, n, k,
+                      std::array<int64_t, 9>{17, 31, 32, 33, 48, 64, 65, 96, 128});
+    for (const auto& [n, k] : {std::pair{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}})
+      expect_products(DType::kBF16, n, k, std::array<int64_t, 4>{17, 32, 33, 64});
+  }
 }
 
 /// The parts of k are added in one order, whichever block is first.
 TEST_P(GpuProducts, OfABatchAreTheSameEachTime) {
   if (GetParam() == Kernels::kPortable) GTEST_SKIP() << "cuBLASLt's";
+  gpu = make_cuda_backend({.product = CudaKernels::kMid});
   const int64_t n = 1024, k = 3072, tokens = 50;
   const Twin w = make({nullptr, DType::kBF16, n, k}, 0.05f);
   const WeightPtr weight = gpu->pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
@@ -134,29 +140,100 @@ TEST_P(GpuProducts, OfABatchAreTheSameEachTime) {
   }
 }
 
-/// Those that measure faster serve a shape; here each serves all.
-TEST_P(GpuProducts, SwigluInTilesOfAllSizes) {
-  if (GetParam() == Kernels::kPortable) GTEST_SKIP() << "it has no tiles";
-  for (int tile = 0; tile < cuda::kNumSwigluTiles; ++tile) {
-    gpu = make_cuda_backend({.swiglu_tile = tile});
-    for (const auto& [n, k] : {std::pair{3072, 1024}, {200, 72}, {8, 640}, {12288, 256}}) {
-      const Twin w = make({nullptr, DType::kBF16, 2 * n, k}, 0.05f);
-      const WeightPtr on_gpu = gpu->pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
-      const WeightPtr on_cpu = cpu->pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
-      const Twin weight = make({nullptr, DType::kF32, k});
-      for (const int64_t tokens : {17, 40, 65, 100, 128, 256, 300, 2309}) {
-        const Twin x = make({nullptr, DType::kBF16, tokens, k});
-        const Twin hidden = make({nullptr, DType::kBF16, tokens, k}, 0);
-        const Twin wide = make({nullptr, DType::kBF16, tokens, 2 * n}, 0);
-        const Twin out = make({nullptr, DType::kBF16, tokens, n}, 0);
-        gpu->norm_swiglu(out.on_gpu, x.on_gpu, {weight.on_gpu, 1e-6f}, *on_gpu, hidden.on_gpu,
-                         wide.on_gpu);
-        cpu->norm_swiglu(out.on_cpu, x.on_cpu, {weight.on_cpu, 1e-6f}, *on_cpu, hidden.on_cpu,
-                         wide.on_cpu);
-        expect_equal(out, fmt::format("tile {}: [{}, {}, {}]", tile, tokens, n, k), 2e-2);
-      }
+/// Those that measure faster serve a shape; here each serves all that it can. They throw where they
+/// do not.
+class GpuTiles : public GpuProducts {
+ protected:
+  using End = cuda::SmallMatmul::End;
+  void SetUp() override {
+    GpuProducts::SetUp();
+    if (IsSkipped()) return;
+    if (GetParam() == Kernels::kPortable) GTEST_SKIP() << "it has no tiles";
+    for (int cut = 0; cut < cuda::kNumTileCuts; ++cut)
+      by_cut.push_back(make_cuda_backend({.product = cut}));
+  }
+  /// Calls body(cut) with that cut's backend as `gpu`; every Hopper has room for as many blocks.
+  template <class Body>
+  void for_cuts(End end, int64_t tokens, int64_t n, int64_t k, Body body) {
+    cuda::SmallMatmul args = {};
+    args.num_tokens = static_cast<int>(tokens);
+    args.n = static_cast<int>(n);
+    args.k = static_cast<int>(k);
+    args.end = end;
+    for (int cut = 0; cut < cuda::kNumTileCuts; ++cut) {
+      if (!cuda::can_tile(args, DType::kBF16, 78, cuda::tile_cut(cut))) continue;
+      std::swap(gpu, by_cut[static_cast<size_t>(cut)]);
+      body(fmt::format("cut {}: [{}, {}, {}]", cut, tokens, n, k));
+      std::swap(gpu, by_cut[static_cast<size_t>(cut)]);
     }
   }
+  std::vector<std::unique_ptr<Backend>> by_cut;
+};
+
+TEST_P(GpuTiles, OfAllCuts) {
+  for (const auto& [n, k] : {std::pair{1024, 1032}, {200, 72}, {8, 640}, {6144, 256}}) {
+    const Twin w = make({nullptr, DType::kBF16, 2 * n, k}, 0.05f);
+    const Tensor first = w.on_cpu.rows(0, n);
+    const WeightPtr wide_gpu = gpu->pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
+    const WeightPtr wide_cpu = cpu->pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
+    const WeightPtr on_gpu = gpu->pack(std::span(&first, 1), DType::kBF16, kForMatmul);
+    const WeightPtr on_cpu = cpu->pack(std::span(&first, 1), DType::kBF16, kForMatmul);
+    const Twin weight = make({nullptr, DType::kF32, k}), bias = make({nullptr, DType::kF32, n});
+    for (const int64_t tokens : {17, 40, 65, 100, 128, 256, 300, 2309}) {
+      const Twin x = make({nullptr, DType::kBF16, tokens, k});
+      const Twin hidden = make({nullptr, DType::kBF16, tokens, k}, 0);
+      const Twin wide = make({nullptr, DType::kBF16, tokens, 2 * n}, 0);
+      const Twin out = make({nullptr, DType::kBF16, tokens, n}, 0);
+      const Twin sum = make({nullptr, DType::kBF16, tokens, n});
+      const std::vector<char> nan(out.host.size(), '\xff'), old = sum.host;
+      const Norm norm_gpu = {weight.on_gpu, 1e-6f}, norm_cpu = {weight.on_cpu, 1e-6f};
+      cpu->matmul(out.on_cpu, x.on_cpu, *on_cpu, bias.on_cpu);
+      for_cuts(End::kStore, tokens, n, k, [&](const std::string& what) {
+        gpu->upload(out.on_gpu.data, nan.data(), nan.size());
+        gpu->matmul(out.on_gpu, x.on_gpu, *on_gpu, bias.on_gpu);
+        expect_equal(out, what);
+      });
+      cpu->add_matmul(sum.on_cpu, x.on_cpu, *on_cpu, out.on_cpu);
+      for_cuts(End::kAdd, tokens, n, k, [&](const std::string& what) {
+        gpu->upload(sum.on_gpu.data, old.data(), old.size());
+        gpu->add_matmul(sum.on_gpu, x.on_gpu, *on_gpu, out.on_gpu);
+        expect_equal(sum, "add, " + what);
+      });
+      cpu->norm_swiglu(out.on_cpu, x.on_cpu, norm_cpu, *wide_cpu, hidden.on_cpu, wide.on_cpu);
+      for_cuts(End::kSwiglu, tokens, n, k, [&](const std::string& what) {
+        gpu->upload(out.on_gpu.data, nan.data(), nan.size());
+        gpu->norm_swiglu(out.on_gpu, x.on_gpu, norm_gpu, *wide_gpu, hidden.on_gpu, wide.on_gpu);
+        expect_equal(out, "swiglu, " + what, 2e-2);
+      });
+    }
+  }
+}
+
+/// The parts of k are added in one order, and none is forgotten, however often they meet.
+TEST_P(GpuTiles, PartsAreTheSameEachTime) {
+  const int64_t n = 512, k = 4096, tokens = 100;
+  const Twin w = make({nullptr, DType::kBF16, n, k}, 0.05f);
+  const WeightPtr on_gpu = gpu->pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
+  const WeightPtr on_cpu = cpu->pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
+  // In turns, so that what the product before left is not what is right.
+  const std::array<Twin, 2> x = {make({nullptr, DType::kBF16, tokens, k}),
+                                 make({nullptr, DType::kBF16, tokens, k})};
+  const std::array<Twin, 2> out = {make({nullptr, DType::kBF16, tokens, n}, 0),
+                                   make({nullptr, DType::kBF16, tokens, n}, 0)};
+  for (size_t i = 0; i < 2; ++i) cpu->matmul(out[i].on_cpu, x[i].on_cpu, *on_cpu, {});
+  for_cuts(End::kStore, tokens, n, k, [&](const std::string& what) {
+    std::array<std::vector<char>, 2> bits;
+    for (size_t run = 0; run < 100; ++run) {
+      const size_t i = run % 2;
+      gpu->matmul(out[1 - i].on_gpu, x[1 - i].on_gpu, *on_gpu, {});
+      gpu->matmul(out[i].on_gpu, x[i].on_gpu, *on_gpu, {});
+      if (run < 2) {
+        expect_equal(out[i], what);
+        bits[i] = from_gpu(out[i].on_gpu);
+      }
+      ASSERT_EQ(from_gpu(out[i].on_gpu), bits[i]) << what << ", run " << run;
+    }
+  });
 }
 
 TEST_P(GpuRows, WeightsOfAnyDtypeAndStride) {
@@ -177,6 +254,7 @@ TEST_P(GpuRows, WeightsOfAnyDtypeAndStride) {
 
 NANOVLLM_BOTH_KERNELS(GpuRows);
 NANOVLLM_BOTH_KERNELS(GpuProducts);
+NANOVLLM_BOTH_KERNELS(GpuTiles);
 
 }  // namespace
 }  // namespace nanovllm

@@ -9,7 +9,6 @@
 #include "nanovllm/ops/cuda/elementwise.h"
 #include "nanovllm/ops/cuda/mid_matmul.h"
 #include "nanovllm/ops/cuda/step.h"
-#include "nanovllm/ops/cuda/swiglu.h"
 
 namespace nanovllm::cuda {
 
@@ -37,6 +36,7 @@ CudaBackend::CudaBackend(CudaKernels kernels, Rank rank) : kernels_(kernels) {
   where_.overlaps = has_dependent_launch();
   cuda_check(cudaStreamCreateWithFlags(&where_.stream, cudaStreamNonBlocking), "stream");
   matmul_.emplace(where_);
+  if (!portable_) tile_memory_ = {allocate(kTilePartBytes), allocate(kTileCounters * 4)};
   for (Growing& buffer : pinned_input_) buffer.pinned = true;
   for (Growing& buffer : pinned_drawn_) buffer.pinned = true;
   for (cudaEvent_t& event : drawn_there_)
@@ -229,31 +229,98 @@ void CudaBackend::gather_rows(Tensor out, Tensor x, Tensor rows) {
   all_reduce(out);
 }
 
-/// Whether the product went to a kernel for a few tokens.
-bool CudaBackend::small(Tensor out, Tensor x, const Weight& w, SmallMatmul::End end,
-                        const Norm& norm, Tensor bias) {
-  const SmallMatmul args = {.out = out.data,
+namespace {
+
+/// Whether a cut is worth measuring.
+bool may_win(const TileCut& cut, int num_tokens, int n, int num_sms) {
+  const bool suits = num_tokens <= 64    ? cut.tokens == 64
+                     : num_tokens <= 128 ? cut.tokens <= 128
+                                         : cut.tokens >= 128;
+  if (cut.swiglu) return suits && (num_tokens <= 256 || cut.tokens == 256);
+  // Without SwiGLU long prompts are cuBLASLt's.
+  return suits && num_tokens <= 1024 && 3 * cut.blocks(num_tokens, n) > num_sms;
+}
+
+}  // namespace
+
+void CudaBackend::separately(const Product& p, Tensor out, Tensor x) {
+  const DeviceWeight& w = device_weight(p.w);
+  switch (p.end) {
+    case SmallMatmul::End::kStore:
+      matmul_->run(out, x, w, capturing_);
+      if (p.bias) add_bias(where_, out, p.bias);
+      return;
+    case SmallMatmul::End::kAdd:
+      return matmul_->run(out, x, w, capturing_, p.scratch);
+    case SmallMatmul::End::kSwiglu:
+      product({.end = SmallMatmul::End::kStore, .out = p.scratch, .x = x, .w = p.w});
+      return silu_mul(out, p.scratch);
+  }
+}
+
+void CudaBackend::product(const Product& p) {
+  const Tensor &x = p.x, &w = device_weight(p.w).matrix;
+  const SmallMatmul args = {.out = p.out.data,
                             .x = x.data,
-                            .w = device_weight(w).matrix.data,
-                            .norm = norm.weight.as<const float>(),
-                            .bias = bias.as<const float>(),
-                            .eps = norm.eps,
+                            .w = w.data,
+                            .norm = p.norm.weight.as<const float>(),
+                            .bias = p.bias.as<const float>(),
+                            .eps = p.norm.eps,
                             .num_tokens = static_cast<int>(x.shape[0]),
-                            .n = static_cast<int>(out.shape[1]),
+                            .n = static_cast<int>(p.out.shape[1]),
                             .k = static_cast<int>(x.shape[1]),
-                            .end = end};
-  if (out.dtype != x.dtype) return false;
-  const bool is_small = is_small_matmul(x.shape[0], out.shape[1], x.shape[1], end, x.dtype);
-  if (!is_small && (portable_ || !is_mid_matmul(args, x.dtype))) return false;
-  if (is_small) small_matmul(where_, args, x.dtype);
-  else mid_matmul(where_, args);
-  return true;
+                            .end = p.end};
+  const Launch where = before(std::exchange(expected_, {}));
+  const bool same = p.out.dtype == x.dtype, own = same && !portable_;
+  if (same && is_small_matmul(args.num_tokens, args.n, args.k, args.end, x.dtype))
+    return small_matmul(where_, args, x.dtype);
+
+  constexpr int kSeparately = -1;
+  const auto run = [&](int way, Tensor out) {
+    SmallMatmul now = args;
+    now.out = out.data;
+    if (way == CudaKernels::kMid) return mid_matmul(where_, now);
+    if (p.norm.weight) {
+      cuda::rms_norm(way == kSeparately ? before(w) : where_, p.hidden, x, p.norm);
+      now.x = p.hidden.data;
+      now.norm = nullptr;
+    }
+    if (way == kSeparately) return separately(p, out, p.norm.weight ? p.hidden : x);
+    tile_matmul(where, now, way,
+                {tile_memory_[0].get(), static_cast<uint32_t*>(tile_memory_[1].get())});
+  };
+  const auto serves = [&](int way) {
+    return way == CudaKernels::kMid
+               ? is_mid_matmul(args, x.dtype)
+               : can_tile(args, x.dtype, max_tile_blocks(where_), tile_cut(way));
+  };
+  if (!own) return run(kSeparately, p.out);
+  const int forced = kernels_.product;
+  if (forced >= 0) {
+    check(forced == CudaKernels::kMid || serves(forced),
+          "cut {} of a product that it does not serve", forced);
+    return run(serves(forced) ? forced : kSeparately, p.out);
+  }
+
+  std::vector<int> ways = {kSeparately};
+  for (int cut = 0; cut < kNumTileCuts; ++cut)
+    if (serves(cut) && may_win(tile_cut(cut), args.num_tokens, args.n, where.num_sms))
+      ways.push_back(cut);
+  if (serves(CudaKernels::kMid)) ways.push_back(CudaKernels::kMid);
+  size_t best = 0;
+  if (ways.size() > 1) {
+    const int choice = 2 * static_cast<int>(p.end) + (p.norm.weight ? 1 : 0);
+    const auto measured = [&](int i) {
+      run(ways[static_cast<size_t>(i)], p.end == SmallMatmul::End::kAdd ? p.scratch : p.out);
+    };
+    best = static_cast<size_t>(matmul_->fastest(
+        choice, Matmul::key(p.out, x, w), static_cast<int>(ways.size()), capturing_, measured));
+  }
+  run(ways[best], p.out);
 }
 
 void CudaBackend::matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) {
-  if (small(out, x, w, SmallMatmul::End::kStore, {}, bias)) return;
-  matmul_->run(out, x, device_weight(w), capturing_);
-  if (bias) add_bias(where_, out, bias);
+  product({.end = SmallMatmul::End::kStore, .out = out, .x = x, .w = w, .bias = bias});
 }
 
 void CudaBackend::add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta) {
@@ -270,45 +337,33 @@ void CudaBackend::add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor 
     run(end, residual.shape[0] - end, false);
   } else if (collectives_ && collectives_->ranks().rank().index != 0)
     matmul(residual, x, w, {});  // rank 0 adds the old one
-  else if (!small(residual, x, w, SmallMatmul::End::kAdd))
-    matmul_->run(residual, x, device_weight(w), capturing_, delta);
+  else product({.end = SmallMatmul::End::kAdd, .out = residual, .x = x, .w = w, .scratch = delta});
   if (collectives_) pending_ = residual;
 }
 
 void CudaBackend::norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor bias,
                               Tensor hidden) {
-  const bool is_normed = sum_norm(hidden, x, norm);
-  if (is_normed) return matmul(out, hidden, w, bias);
-  if (small(out, x, w, SmallMatmul::End::kStore, norm, bias)) return;
-  cuda::rms_norm(before(device_weight(w).matrix), hidden, x, norm);
-  matmul(out, hidden, w, bias);
+  if (sum_norm(hidden, x, norm)) return matmul(out, hidden, w, bias);
+  product({.end = SmallMatmul::End::kStore,
+           .out = out,
+           .x = x,
+           .w = w,
+           .norm = norm,
+           .bias = bias,
+           .hidden = hidden});
 }
 
 void CudaBackend::norm_swiglu(Tensor out, Tensor x, const Norm& norm, const Weight& w,
                               Tensor hidden, Tensor gate_up) {
-  const Tensor down = std::exchange(expected_, {});
   // All ranks do this alike; what follows is each one's own choice.
   const bool is_normed = sum_norm(hidden, x, norm);
-  if (small(out, is_normed ? hidden : x, w, SmallMatmul::End::kSwiglu, is_normed ? Norm() : norm))
-    return;
-  if (!is_normed) cuda::rms_norm(where_, hidden, x, norm);
-  const Tensor& matrix = device_weight(w).matrix;
-  const auto separately = [&] {
-    matmul(gate_up, hidden, w, {});
-    silu_mul(out, gate_up);
-  };
-  const auto in_tiles = [&](int tile) { swiglu_sm90(before(down), out, hidden, matrix, tile); };
-  if (portable_ || !has_swiglu_sm90(out, x)) return separately();
-  if (kernels_.swiglu_tile >= 0) return in_tiles(kernels_.swiglu_tile);
-  // With as many tokens as this, smaller tiles never win.
-  const int64_t num_tokens = x.shape[0];
-  const int first_tile = num_tokens <= 64 ? 0 : num_tokens <= 256 ? 2 : kNumSwigluTiles - 1;
-  const auto run = [&](int way) {
-    if (way == 0) separately();
-    else in_tiles(first_tile + way - 1);
-  };
-  run(matmul_->fastest(Matmul::Choice::kSwiglu, Matmul::key(out, x, matrix),
-                       1 + kNumSwigluTiles - first_tile, capturing_, run));
+  product({.end = SmallMatmul::End::kSwiglu,
+           .out = out,
+           .x = is_normed ? hidden : x,
+           .w = w,
+           .norm = is_normed ? Norm() : norm,
+           .hidden = hidden,
+           .scratch = gate_up});
 }
 
 void CudaBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) {

@@ -15,7 +15,7 @@
 #include "nanovllm/ops/cuda/matmul.h"
 #include "nanovllm/ops/cuda/runtime.h"
 #include "nanovllm/ops/cuda/sampler.h"
-#include "nanovllm/ops/cuda/small_matmul.h"
+#include "nanovllm/ops/cuda/tile_matmul.h"
 #include "nanovllm/ops/cuda/weight_upload.h"
 #include "nanovllm/ops/cuda_library.h"
 
@@ -94,8 +94,20 @@ class CudaBackend : public Backend {
   bool sum_norm(Tensor out, Tensor x, const Norm& norm);
   /// Sums what is pending, where no norm of it comes.
   void settle();
-  bool small(Tensor out, Tensor x, const Weight& w, SmallMatmul::End end, const Norm& norm = {},
-             Tensor bias = {});
+  /// A product with the row operations around it.
+  struct Product {
+    SmallMatmul::End end;
+    Tensor out, x;
+    const Weight& w;
+    Norm norm = {};       // of x
+    Tensor bias = {};     // with kStore
+    Tensor hidden = {};   // for the normed x
+    Tensor scratch = {};  // of out's shape with kAdd; [T, 2 n] with kSwiglu
+  };
+  /// In the way that measures fastest for its shape.
+  void product(const Product& p);
+  /// By cuBLASLt and separate row operations. The caller has normed x.
+  void separately(const Product& p, Tensor out, Tensor x);
   static AttentionParams attention_params(const AttentionArgs& args, const KvCache& kv,
                                           const Batch& batch);
   SampleParams sample_params(const Tensor& logits) const;
@@ -109,6 +121,7 @@ class CudaBackend : public Backend {
   bool portable_ = false;  // asked for, or not on Hopper
   bool capturing_ = false;
   std::optional<Matmul> matmul_;
+  std::array<Buffer, 2> tile_memory_;  // TileScratch's
   std::optional<WeightUpload> weight_upload_;
   std::optional<Collectives> collectives_;  // of several ranks
   int64_t vocab_size_ = 0;                  // of all of them

@@ -85,6 +85,15 @@ __device__ inline void begin_kernel() {
   launch_next();
 }
 
+/// What others have written before is seen where they have written this behind it.
+template <class T>
+__device__ inline T load_acquire(const T* p) {
+  static_assert(sizeof(T) == 4);
+  uint32_t bits;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(bits) : "l"(p) : "memory");
+  return static_cast<T>(bits);
+}
+
 /// A block's share of what the kernel behind reads.
 struct Soon {
   const char* data = nullptr;

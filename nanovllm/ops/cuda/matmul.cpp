@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/ops/cuda/elementwise.h"
 #include "nanovllm/ops/cuda/libraries.h"
 
 namespace nanovllm::cuda {
@@ -21,8 +22,8 @@ constexpr int kMaxCandidates = 12;
 /// Tokens of a piece, where many do better in pieces.
 constexpr int64_t kPieceTokens = 2048;
 /// Larger than the L2: written between measured products, so that each reads its weights from the
-/// memory, as in a step.
-constexpr size_t kFlushBytes = size_t{64} << 20;
+/// memory, as in a step, and its launches are there before their turn.
+constexpr size_t kFlushBytes = size_t{128} << 20;
 
 cudaDataType_t data_type(DType dtype) {
   return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
@@ -147,19 +148,17 @@ Matmul::Plan Matmul::choose(const Problem& problem, bool measure, void* to) {
   Plan plan = {found[0].algo, measure};
   if (!measure || count == 1) return plan;
 
-  const int num_runs = problem.x.shape[0] > 1024 ? 1 : 6;
-  double best = 0;
-  for (int i = 0; i < count; ++i) {
-    const auto& algo = found[static_cast<size_t>(i)].algo;
-    const auto run = [&] { return problem.run(handle_, algo, workspace_, where_.stream, to); };
-    // Once unmeasured: its code is loaded then.
-    if (run() != CUBLAS_STATUS_SUCCESS) continue;
-    const double time = timed(num_runs, run);
-    if (best == 0 || time < best) {
-      best = time;
-      plan.algo = algo;
-    }
-  }
+  const auto run = [&](int i) {
+    return problem.run(handle_, found[static_cast<size_t>(i)].algo, workspace_, where_.stream, to);
+  };
+  // Once unmeasured: its code is loaded then.
+  std::vector<int> serving;
+  for (int i = 0; i < count; ++i)
+    if (run(i) == CUBLAS_STATUS_SUCCESS) serving.push_back(i);
+  if (serving.empty()) return plan;
+  const auto best = race(static_cast<int>(serving.size()), problem.x.shape[0],
+                          [&](int i) { run(serving[static_cast<size_t>(i)]); });
+  plan.algo = found[static_cast<size_t>(serving[static_cast<size_t>(best)])].algo;
   return plan;
 }
 
@@ -168,7 +167,9 @@ double Matmul::timed(int num_runs, const std::function<void()>& enqueue) {
   for (int run = 0; run < num_runs; ++run) {
     cuda_check(cudaMemsetAsync(flush_, run, kFlushBytes, where_.stream), "flush");
     cuda_check(cudaEventRecord(events_[0], where_.stream), "event");
+    idle(where_);
     enqueue();
+    idle(where_);
     cuda_check(cudaEventRecord(events_[1], where_.stream), "event");
     cuda_check(cudaEventSynchronize(events_[1]), "measuring a matrix product");
     float time = 0;
@@ -192,7 +193,7 @@ void Matmul::run(Tensor out, Tensor x, const DeviceWeight& w, bool capturing, Te
                 over ? over.rows(first, count) : over);
     }
   };
-  const int way = fastest(Choice::kPieces, key(out, x, w.matrix), 2, capturing, [&](int i) {
+  const int way = fastest(kPieces, key(out, x, w.matrix), 2, capturing, [&](int i) {
     const Tensor to = scratch ? scratch : out;
     if (i == 1) in_pieces(to, {});
     else run_whole(to, x, w, capturing, {});
@@ -205,21 +206,30 @@ Matmul::Key Matmul::key(Tensor out, Tensor x, Tensor w) {
   return {representative(x.shape[0]), w.shape[0], w.shape[1], x.dtype, out.dtype};
 }
 
-int Matmul::fastest(Choice choice, const Key& key, int num_ways, bool capturing,
+int Matmul::fastest(int choice, const Key& key, int num_ways, bool capturing,
                     const std::function<void(int)>& run) {
   const auto at = ways_.find({choice, key});
   if (at != ways_.end()) return at->second;
   if (capturing) return 0;
-  // In turns, since a GPU that has long been busy computes slower.
-  std::vector<double> least(static_cast<size_t>(num_ways), INFINITY);
-  for (int round = 0; round < 4; ++round)
+  for (int way = 0; way < num_ways; ++way) run(way);  // loads its code, chooses its algorithms
+  return ways_[{choice, key}] = race(num_ways, std::get<0>(key), run);
+}
+
+int Matmul::race(int num_ways, int64_t num_tokens, const std::function<void(int)>& run) {
+  // In turns, since a GPU that has long been busy computes slower; only those that may yet win
+  // after their first.
+  constexpr double kHopeless = 1.25;
+  std::vector<double> times(static_cast<size_t>(num_ways), INFINITY);
+  double best = INFINITY;
+  const int num_runs = num_tokens > 1024 ? 1 : 3;
+  for (int round = 0; round < 3; ++round)
     for (int way = 0; way < num_ways; ++way) {
-      double& time = least[static_cast<size_t>(way)];
-      if (round == 0) run(way);  // loads its code, chooses its algorithms
-      else time = std::min(time, timed(std::get<0>(key) > 1024 ? 1 : 3, [&] { run(way); }));
+      double& time = times[static_cast<size_t>(way)];
+      if (round > 0 && time > kHopeless * best) continue;
+      time = std::min(time, timed(num_runs, [&] { run(way); }));
+      best = std::min(best, time);
     }
-  const auto best = std::ranges::min_element(least) - least.begin();
-  return ways_[{choice, key}] = static_cast<int>(best);
+  return static_cast<int>(std::ranges::min_element(times) - times.begin());
 }
 
 void Matmul::run_whole(Tensor out, Tensor x, const DeviceWeight& w, bool capturing,

@@ -41,19 +41,21 @@ class Matmul {
   /// A product's shape and types: T's representative, n, k, x's dtype, out's.
   using Key = std::tuple<int64_t, int64_t, int64_t, DType, DType>;
   static Key key(Tensor out, Tensor x, Tensor w);
-  /// What can be done in several ways.
-  enum class Choice { kPieces, kSwiglu };
-  /// The way, from 0, that does it fastest for this shape: measured when it is first asked for
-  /// outside a capture (0 inside), and kept. run(way) may be called any number of times.
-  int fastest(Choice choice, const Key& key, int num_ways, bool capturing,
+  /// The way, from 0, that does fastest what can be done in several, `choice` (from 0), for this
+  /// shape: measured when it is first asked for outside a capture (0 inside), and kept. run(way)
+  /// may be called any number of times.
+  int fastest(int choice, const Key& key, int num_ways, bool capturing,
               const std::function<void(int)>& run);
 
  private:
   struct Plan;
   struct Problem;
+  static constexpr int kPieces = -1;  // a choice
   /// `to`: where measured products go.
   Plan choose(const Problem& problem, bool measure, void* to);
-  /// Milliseconds that `num_runs` runs take, each with cold weights.
+  /// Which of the ways to compute a product of so many tokens takes the least time.
+  int race(int num_ways, int64_t num_tokens, const std::function<void(int)>& run);
+  /// Milliseconds that `num_runs` runs take, each with cold weights and between other kernels.
   double timed(int num_runs, const std::function<void()>& enqueue);
   void run_whole(Tensor out, Tensor x, const DeviceWeight& w, bool capturing, Tensor scratch);
 
@@ -63,7 +65,7 @@ class Matmul {
   void *workspace_ = nullptr, *flush_ = nullptr;
   std::array<cudaEvent_t, 2> events_ = {};
   std::map<Key, Plan> plans_;
-  std::map<std::pair<Choice, Key>, int> ways_;
+  std::map<std::pair<int, Key>, int> ways_;
 };
 
 }  // namespace nanovllm::cuda

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+
+#include "nanovllm/ops/cuda/small_matmul.h"
+
+namespace nanovllm::cuda {
+
+/// How a product is cut: into tiles of tokens by rows of w, half of those gates with SwiGLU, and k
+/// into parts, for each of which a tile has a block.
+struct TileCut {
+  int tokens, rows;
+  bool swiglu;
+  int split = 1;
+
+  constexpr int columns() const { return swiglu ? rows / 2 : rows; }
+  /// Of a product with n columns of out. Tiles come in pairs of neighbours that share their tokens.
+  constexpr int blocks(int num_tokens, int n) const {
+    const int pairs = (n + 2 * columns() - 1) / (2 * columns());
+    return (num_tokens + tokens - 1) / tokens * pairs * 2 * split;
+  }
+};
+inline constexpr TileCut kTiles[] = {
+    {64, 64, false},   {64, 96, false},  {64, 128, false}, {128, 64, false},  {128, 96, false},
+    {128, 128, false}, {256, 64, false}, {256, 96, false}, {256, 128, false}, {64, 96, true},
+    {64, 192, true},   {128, 96, true},  {128, 192, true}, {256, 192, true}};
+inline constexpr int kNumTiles = std::size(kTiles), kNumTileCuts = 3 * kNumTiles;
+constexpr TileCut tile_cut(int index) {
+  TileCut cut = kTiles[index / 3];
+  cut.split = 1 << index % 3;
+  return cut;
+}
+
+/// Blocks of any cut that are on the GPU at once.
+int max_tile_blocks(Launch where);
+/// Whether tile_matmul() serves this cut of a product: bfloat16, n and k multiples of 8. Parts wait
+/// for each other, so all have to be there at once.
+inline bool can_tile(const SmallMatmul& args, DType dtype, int max_blocks, const TileCut& cut) {
+  const bool swiglu = args.end == SmallMatmul::End::kSwiglu;
+  return dtype == DType::kBF16 && args.n % 8 == 0 && args.k % 8 == 0 && cut.swiglu == swiglu &&
+         (cut.split == 1 || (!swiglu && args.k > 64 * (cut.split - 1) &&
+                             cut.blocks(args.num_tokens, args.n) <= max_blocks));
+}
+
+/// Memory for what the parts of a tile hand each other, and counters that are zero at first.
+struct TileScratch {
+  void* parts = nullptr;
+  uint32_t* counters = nullptr;
+};
+inline constexpr size_t kTilePartBytes = size_t{20} << 20, kTileCounters = 1024;
+
+/// A product of any number of tokens on Hopper; x has its norm already. Those with the same scratch
+/// run one by one.
+void tile_matmul(Launch where, const SmallMatmul& args, int cut, const TileScratch& scratch);
+
+}  // namespace nanovllm::cuda
