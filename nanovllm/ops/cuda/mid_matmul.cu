@@ -47,15 +47,15 @@ constexpr Plan kPlans[] = {
 
 static_assert(kChunk == kBoxColumns);
 constexpr int kChunkBytes = 128;  // of a row: the width of the swizzle
-constexpr int kNorming = 128;     // threads, where there is a norm
-constexpr int kMaxThreads = 128 * 2 + kNorming + 32;
+constexpr int kNorming = 128;     // threads of a group that norms a chunk
+constexpr int kMaxThreads = 128 * 3 + 32;
 
 struct Params {
   CUtensorMap w, x;  // boxes of [rows / 2, kChunk] and [kTokens, kChunk]
   SmallMatmul args;
   int rows, split, stages;
   int num_chunks;            // of a block
-  int multiplying, norming;  // threads
+  int multiplying, norming;  // threads; those that norm take chunks in turns
   bool early;                // launch the next kernel before this one's turn
 };
 
@@ -126,7 +126,7 @@ struct Block {
     for (int stage = 0; stage < p.stages; ++stage) {
       barrier_init(barrier(kWThere, stage), 1);
       barrier_init(barrier(kXThere, stage), 1);
-      barrier_init(barrier(kXNormed, stage), max(p.norming / 32, 1));
+      barrier_init(barrier(kXNormed, stage), kNorming / 32);
       barrier_init(barrier(kUsed, stage), p.multiplying / 32);
     }
     barrier_init(barrier(kRingsFree), p.split);
@@ -164,11 +164,13 @@ struct Block {
 
   /// Multiplies x by the norm's weights and sums its squares. A thread has one piece of 16 bytes in
   /// every kStep'th row; which columns they are is the same in all of them.
-  __device__ void norm_x(int thread) const {
+  __device__ void norm_x(int normer) const {
     constexpr int kStep = kNorming / 8, kRows = kTokens / kStep;
+    const int thread = normer % kNorming, group = normer / kNorming;
     const int row = thread / 8, column = (thread % 8 ^ row % 8) * 8;
     float squares[kRows] = {};
-    for_chunks([&](int, int stage, uint32_t parity) {
+    for_chunks([&](int chunk, int stage, uint32_t parity) {
+      if (p.norming > kNorming && chunk % 2 != group) return;
       barrier_wait(barrier(kXThere, stage), parity);
       const uint32_t norm = shared + layout.norm(stage) + column * 4;
       const uint4 low = load_shared(norm), high = load_shared(norm + 16);
@@ -191,8 +193,10 @@ struct Block {
 #pragma unroll
       for (int lane = 4; lane > 0; lane /= 2)
         squares[i] += __shfl_xor_sync(0xffffffff, squares[i], lane);
-      if (thread % 8 == 0)
-        store_shared(shared + ((row + i * kStep) * layout.pitch() + p.rows) * 4, squares[i]);
+      if (thread % 8 != 0) continue;
+      const uint32_t to = shared + ((row + i * kStep) * layout.pitch() + p.rows) * 4;
+      store_shared(to + group * 4, squares[i]);
+      if (p.norming == kNorming) store_shared(to + 4, 0.f);
     }
   }
 
@@ -271,10 +275,11 @@ struct Block {
       if (args.end == SmallMatmul::End::kAdd) y = load<4>(out);
       const uint32_t from = shared + layout.sums_bytes() + row * layout.pitch() * 4;
       float scale = 1;
-      if (args.norm != nullptr)
+      if (args.norm != nullptr) {
+        const float4 squares = sum_at(from + p.rows * 4, stride);  // of both groups
         scale =
-            rsqrtf(sum_at(from + p.rows * 4, stride).x * __fdividef(1, static_cast<float>(args.k)) +
-                   args.eps);
+            rsqrtf((squares.x + squares.y) * __fdividef(1, static_cast<float>(args.k)) + args.eps);
+      }
       const float4 a = sum_at(from + column * 4, stride);
       float at[4] = {a.x * scale, a.y * scale, a.z * scale, a.w * scale};
       if (swiglu) {
@@ -331,6 +336,7 @@ template <int kTokens>
 void run(Launch where, const SmallMatmul& args, const Plan& plan) {
   const int parts = args.end == SmallMatmul::End::kSwiglu ? 2 : 1;  // of w: gates and ups
   const int num_chunks = args.k / kChunk / plan.split;
+  const int multiplying = (plan.rows + 63) / 64 * 128;
   const Params params = {
       .w = tensor_map(args.w, parts * args.n, args.k, plan.rows / 2),
       .x = tensor_map(args.x, args.num_tokens, args.k, kTokens),
@@ -339,8 +345,9 @@ void run(Launch where, const SmallMatmul& args, const Plan& plan) {
       .split = plan.split,
       .stages = plan.stages,
       .num_chunks = num_chunks,
-      .multiplying = (plan.rows + 63) / 64 * 128,
-      .norming = args.norm == nullptr ? 0 : kNorming,
+      .multiplying = multiplying,
+      // What a second warpgroup of multiplying would take.
+      .norming = args.norm == nullptr ? 0 : kNorming * (multiplying > 128 ? 1 : 2),
       // As in small_matmul.cu: only one with a long stream lets the next one's copies queue behind.
       .early = num_chunks > plan.stages};
   const int bytes = Layout<kTokens>(plan.rows, plan.stages).bytes();
