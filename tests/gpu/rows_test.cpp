@@ -193,6 +193,12 @@ TEST_P(GpuTiles, OfAllCuts) {
         gpu->matmul(out.on_gpu, x.on_gpu, *on_gpu, bias.on_gpu);
         expect_equal(out, what);
       });
+      const Twin logits = make({nullptr, DType::kF32, tokens, n}, 0);
+      cpu->matmul(logits.on_cpu, x.on_cpu, *on_cpu, {});
+      for_cuts(End::kStore, tokens, n, k, [&](const std::string& what) {
+        gpu->matmul(logits.on_gpu, x.on_gpu, *on_gpu, {});
+        expect_equal(logits, "float32, " + what, 1e-4);
+      });
       cpu->add_matmul(sum.on_cpu, x.on_cpu, *on_cpu, out.on_cpu);
       for_cuts(End::kAdd, tokens, n, k, [&](const std::string& what) {
         gpu->upload(sum.on_gpu.data, old.data(), old.size());

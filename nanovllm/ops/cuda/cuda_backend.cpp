@@ -269,9 +269,10 @@ void CudaBackend::product(const Product& p) {
                             .num_tokens = static_cast<int>(x.shape[0]),
                             .n = static_cast<int>(p.out.shape[1]),
                             .k = static_cast<int>(x.shape[1]),
-                            .end = p.end};
+                            .end = p.end,
+                            .float_out = p.out.dtype == DType::kF32 && x.dtype != DType::kF32};
   const Launch where = before(std::exchange(expected_, {}));
-  const bool same = p.out.dtype == x.dtype, own = same && !portable_;
+  const bool same = p.out.dtype == x.dtype;
   if (same && is_small_matmul(args.num_tokens, args.n, args.k, args.end, x.dtype))
     return small_matmul(where_, args, x.dtype);
 
@@ -289,12 +290,12 @@ void CudaBackend::product(const Product& p) {
     tile_matmul(where, now, way,
                 {tile_memory_[0].get(), static_cast<uint32_t*>(tile_memory_[1].get())});
   };
+  if (portable_ || x.dtype != DType::kBF16) return run(kSeparately, p.out);
+  const int most = max_tile_blocks(where_);
   const auto serves = [&](int way) {
-    return way == CudaKernels::kMid
-               ? is_mid_matmul(args, x.dtype)
-               : can_tile(args, x.dtype, max_tile_blocks(where_), tile_cut(way));
+    return way == CudaKernels::kMid ? same && is_mid_matmul(args, x.dtype)
+                                    : can_tile(args, x.dtype, most, tile_cut(way));
   };
-  if (!own) return run(kSeparately, p.out);
   const int forced = kernels_.product;
   if (forced >= 0) {
     check(forced == CudaKernels::kMid || serves(forced),

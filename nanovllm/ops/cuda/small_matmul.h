@@ -24,6 +24,7 @@ struct SmallMatmul {
   float eps;
   int num_tokens, n, k;
   End end;
+  bool float_out = false;  // out is float32: tile_matmul() alone, with kStore
 };
 
 /// Whether small_matmul() has a kernel that wins against cuBLASLt and separate row operations.

@@ -153,7 +153,7 @@ struct Sums {
 
   /// Eight columns of a token; no `out` where there is none.
   struct Piece {
-    uint4* out = nullptr;
+    void* out = nullptr;
     int column = 0;
     uint4 old = {};
   };
@@ -161,9 +161,13 @@ struct Sums {
     Piece piece = {.column = at.first_column + j * 8};
     const int token = token_at(at, row);
     if (j >= kRowPairs || token >= p.args.num_tokens || piece.column >= p.args.n) return piece;
-    piece.out = reinterpret_cast<uint4*>(static_cast<Bf16*>(p.args.out) +
-                                         int64_t{token} * p.args.n + piece.column);
-    if (p.args.end == End::kAdd) piece.old = *piece.out;
+    const int64_t place = int64_t{token} * p.args.n + piece.column;
+    if (p.args.float_out) {
+      piece.out = static_cast<float*>(p.args.out) + place;
+      return piece;
+    }
+    piece.out = static_cast<Bf16*>(p.args.out) + place;
+    if (p.args.end == End::kAdd) piece.old = *static_cast<const uint4*>(piece.out);
     return piece;
   }
   /// Stores a piece: x and y of its four pairs.
@@ -171,14 +175,21 @@ struct Sums {
                                          const float (&y)[4]) const {
     if (piece.out == nullptr) return;
     const uint32_t old[4] = {piece.old.x, piece.old.y, piece.old.z, piece.old.w};
-    uint32_t words[4];
+    uint32_t words[4], bits[8];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float2 bias = {};
       if (p.args.bias != nullptr)
         bias = {p.args.bias[piece.column + 2 * i], p.args.bias[piece.column + 2 * i + 1]};
-      words[i] = pack<Bf16>(x[i] + bias.x + __uint_as_float(old[i] << 16),
-                            y[i] + bias.y + __uint_as_float(old[i] & 0xffff0000));
+      const float left = x[i] + bias.x, right = y[i] + bias.y;
+      bits[2 * i] = __float_as_uint(left), bits[2 * i + 1] = __float_as_uint(right);
+      words[i] = pack<Bf16>(left + __uint_as_float(old[i] << 16),
+                            right + __uint_as_float(old[i] & 0xffff0000));
+    }
+    if (p.args.float_out) {
+      store16(piece.out, {bits[0], bits[1], bits[2], bits[3]});
+      store16(static_cast<float*>(piece.out) + 4, {bits[4], bits[5], bits[6], bits[7]});
+      return;
     }
     store16(piece.out, {words[0], words[1], words[2], words[3]});
   }

@@ -39,6 +39,7 @@ int max_tile_blocks(Launch where);
 /// for each other, so all have to be there at once.
 inline bool can_tile(const SmallMatmul& args, DType dtype, int max_blocks, const TileCut& cut) {
   const bool swiglu = args.end == SmallMatmul::End::kSwiglu;
+  if (args.float_out && args.end != SmallMatmul::End::kStore) return false;
   return dtype == DType::kBF16 && args.n % 8 == 0 && args.k % 8 == 0 && cut.swiglu == swiglu &&
          (cut.split == 1 || (!swiglu && args.k > 64 * (cut.split - 1) &&
                              cut.blocks(args.num_tokens, args.n) <= max_blocks));
