@@ -236,9 +236,10 @@ bool may_win(const TileCut& cut, int num_tokens, int n, int num_sms) {
   const bool suits = num_tokens <= 64    ? cut.tokens == 64
                      : num_tokens <= 128 ? cut.tokens <= 128
                                          : cut.tokens >= 128;
+  if (num_tokens > 1024)
+    return cut.tokens == 256 && cut.rows == (cut.swiglu ? 192 : 128) && cut.split == 1;
   if (cut.swiglu) return suits && (num_tokens <= 256 || cut.tokens == 256);
-  // Without SwiGLU long prompts are cuBLASLt's.
-  return suits && num_tokens <= 1024 && 3 * cut.blocks(num_tokens, n) > num_sms;
+  return suits && 3 * cut.blocks(num_tokens, n) > num_sms;
 }
 
 }  // namespace

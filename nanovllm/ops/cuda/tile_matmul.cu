@@ -22,10 +22,10 @@ struct Item {
 /// The blocks of a cluster take items of the same tokens and part, and neighbouring columns.
 template <class Tile>
 struct Order {
-  static constexpr int kGroup = kGroupTokens / Tile::kTokens;
-  int rank, token_tiles, column_pairs, num_chunks, split_bits;
+  int rank, group, token_tiles, column_pairs, num_chunks, split_bits;
   __device__ Order(const Params& p, int rank_)
       : rank(rank_),
+        group(p.group),
         token_tiles((p.args.num_tokens + Tile::kTokens - 1) / Tile::kTokens),
         column_pairs((p.args.n + 2 * Tile::kOutColumns - 1) / (2 * Tile::kOutColumns)),
         num_chunks((p.args.k + kColumns - 1) / kColumns),
@@ -34,8 +34,8 @@ struct Order {
   __device__ Item at(int i) const {
     const int tile = i >> split_bits, part = i - (tile << split_bits);
     int first = 0;  // token tile of the group
-    if (token_tiles > kGroup) first = tile / (kGroup * column_pairs) * kGroup;
-    const int size = min(kGroup, token_tiles - first), rest = tile - first * column_pairs;
+    if (token_tiles > group) first = tile / (group * column_pairs) * group;
+    const int size = min(group, token_tiles - first), rest = tile - first * column_pairs;
     const int pair = rest / size;
     return {.token = (first + rest - pair * size) * Tile::kTokens,
             .column = (2 * pair + rank) * Tile::kOutColumns,
@@ -203,6 +203,8 @@ void run(Launch where, const SmallMatmul& args, const TileCut& cut, const TileSc
       .w = tensor_map(args.w, T::kSwiglu ? 2 * args.n : args.n, args.k, T::kBoxRows),
       .x = tensor_map(args.x, args.num_tokens, args.k, T::kHalfTokens),
       .args = args,
+      .group =
+          static_cast<int>(std::max<int64_t>(kGroupBytes / (int64_t{2} * args.k * T::kTokens), 1)),
       .split_bits = std::countr_zero(static_cast<unsigned>(cut.split)),
       .scratch = scratch,
       .soon = Soon(where, static_cast<unsigned>(blocks), size_t{8} << 20)};

@@ -13,11 +13,13 @@ using End = SmallMatmul::End;
 constexpr int kColumns = kBoxColumns;  // of k in a stage
 constexpr int kRowBytes = 128;
 constexpr int kMultiplying = 256, kThreads = kMultiplying + 128;  // the others copy
-constexpr int kGroupTokens = 2048;  // that all rows of w take in turn: they stay in the L2
+/// Of tokens that all rows of w take in turn: they stay in the L2.
+constexpr int64_t kGroupBytes = 24 << 20;
 
 struct Params {
   CUtensorMap w, x;  // boxes of kBoxRows and kHalfTokens rows
   SmallMatmul args;
+  int group;       // token tiles that all rows of w take in turn
   int split_bits;  // k is in two to the power of this parts
   TileScratch scratch;
   Soon soon;
