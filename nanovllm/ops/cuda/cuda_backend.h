@@ -23,7 +23,7 @@ namespace nanovllm::cuda {
 
 /// Backend on one NVIDIA GPU. Everything is enqueued on one stream; only fetch_samples,
 /// token_logprobs, pack, upload and download wait for it.
-class CudaBackend : public Backend {
+class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(CudaKernels kernels, Rank rank);
   ~CudaBackend() override;
