@@ -157,7 +157,7 @@ Matmul::Plan Matmul::choose(const Problem& problem, bool measure, void* to) {
     if (run(i) == CUBLAS_STATUS_SUCCESS) serving.push_back(i);
   if (serving.empty()) return plan;
   const auto best = race(static_cast<int>(serving.size()), problem.x.shape[0],
-                          [&](int i) { run(serving[static_cast<size_t>(i)]); });
+                         [&](int i) { run(serving[static_cast<size_t>(i)]); });
   plan.algo = found[static_cast<size_t>(serving[static_cast<size_t>(best)])].algo;
   return plan;
 }

@@ -22,6 +22,9 @@ struct DeviceWeight : Weight {
   Buffer memory;
   Tensor matrix;  ///< [n, k]
 };
+inline const DeviceWeight& device_weight(const Weight& w) {
+  return static_cast<const DeviceWeight&>(w);
+}
 
 /// cuBLASLt's functions, opened at run time: the library may be missing where no GPU is used.
 struct CublasLt;

@@ -1,0 +1,151 @@
+#include <utility>
+#include <vector>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/ops/cuda/cuda_backend.h"
+#include "nanovllm/ops/cuda/elementwise.h"
+#include "nanovllm/ops/cuda/mid_matmul.h"
+
+// How CudaBackend chooses among the ways to compute a product.
+namespace nanovllm::cuda {
+
+namespace {
+
+/// Whether a cut is worth measuring.
+bool may_win(const TileCut& cut, int num_tokens, int n, int num_sms) {
+  const bool suits = num_tokens <= 64    ? cut.tokens == 64
+                     : num_tokens <= 128 ? cut.tokens <= 128
+                                         : cut.tokens >= 128;
+  if (num_tokens > 1024)
+    return cut.tokens == 256 && cut.rows == (cut.swiglu ? 192 : 128) && cut.split == 1;
+  if (cut.swiglu) return suits && (num_tokens <= 256 || cut.tokens == 256);
+  return suits && 3 * cut.blocks(num_tokens, n) > num_sms;
+}
+
+}  // namespace
+
+void CudaBackend::separately(const Product& p, Tensor out, Tensor x) {
+  const DeviceWeight& w = device_weight(p.w);
+  switch (p.end) {
+    case SmallMatmul::End::kStore:
+      matmul_->run(out, x, w, capturing_);
+      if (p.bias) add_bias(where_, out, p.bias);
+      return;
+    case SmallMatmul::End::kAdd:
+      return matmul_->run(out, x, w, capturing_, p.scratch);
+    case SmallMatmul::End::kSwiglu:
+      product({.end = SmallMatmul::End::kStore, .out = p.scratch, .x = x, .w = p.w});
+      return silu_mul(out, p.scratch);
+  }
+}
+
+void CudaBackend::product(const Product& p) {
+  const Tensor &x = p.x, &w = device_weight(p.w).matrix;
+  const SmallMatmul args = {.out = p.out.data,
+                            .x = x.data,
+                            .w = w.data,
+                            .norm = p.norm.weight.as<const float>(),
+                            .bias = p.bias.as<const float>(),
+                            .eps = p.norm.eps,
+                            .num_tokens = static_cast<int>(x.shape[0]),
+                            .n = static_cast<int>(p.out.shape[1]),
+                            .k = static_cast<int>(x.shape[1]),
+                            .end = p.end,
+                            .float_out = p.out.dtype == DType::kF32 && x.dtype != DType::kF32};
+  const Launch where = before(std::exchange(expected_, {}));
+  const bool same = p.out.dtype == x.dtype;
+  if (same && is_small_matmul(args.num_tokens, args.n, args.k, args.end, x.dtype))
+    return small_matmul(where_, args, x.dtype);
+
+  constexpr int kSeparately = -1;
+  const auto run = [&](int way, Tensor out) {
+    SmallMatmul now = args;
+    now.out = out.data;
+    if (way == CudaKernels::kMid) return mid_matmul(where_, now);
+    if (p.norm.weight) {
+      cuda::rms_norm(way == kSeparately ? before(w) : where_, p.hidden, x, p.norm);
+      now.x = p.hidden.data;
+      now.norm = nullptr;
+    }
+    if (way == kSeparately) return separately(p, out, p.norm.weight ? p.hidden : x);
+    tile_matmul(where, now, way,
+                {tile_memory_[0].get(), static_cast<uint32_t*>(tile_memory_[1].get())});
+  };
+  if (portable_ || x.dtype != DType::kBF16) return run(kSeparately, p.out);
+  const int most = max_tile_blocks(where_);
+  const auto serves = [&](int way) {
+    return way == CudaKernels::kMid ? same && is_mid_matmul(args, x.dtype)
+                                    : can_tile(args, x.dtype, most, tile_cut(way));
+  };
+  const int forced = kernels_.product;
+  if (forced >= 0) {
+    check(forced == CudaKernels::kMid || serves(forced),
+          "cut {} of a product that it does not serve", forced);
+    return run(serves(forced) ? forced : kSeparately, p.out);
+  }
+
+  std::vector<int> ways = {kSeparately};
+  for (int cut = 0; cut < kNumTileCuts; ++cut)
+    if (serves(cut) && may_win(tile_cut(cut), args.num_tokens, args.n, where.num_sms))
+      ways.push_back(cut);
+  if (serves(CudaKernels::kMid)) ways.push_back(CudaKernels::kMid);
+  size_t best = 0;
+  if (ways.size() > 1) {
+    const int choice = 2 * static_cast<int>(p.end) + (p.norm.weight ? 1 : 0);
+    const auto measured = [&](int i) {
+      run(ways[static_cast<size_t>(i)], p.end == SmallMatmul::End::kAdd ? p.scratch : p.out);
+    };
+    best = static_cast<size_t>(matmul_->fastest(
+        choice, Matmul::key(p.out, x, w), static_cast<int>(ways.size()), capturing_, measured));
+  }
+  run(ways[best], p.out);
+}
+
+void CudaBackend::matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) {
+  product({.end = SmallMatmul::End::kStore, .out = out, .x = x, .w = w, .bias = bias});
+}
+
+void CudaBackend::add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta) {
+  if (collectives_ && collectives_->shares_rows(residual)) {
+    const Range own = row_share(residual.shape[0], collectives_->ranks().rank());
+    const auto run = [&](int64_t first, int64_t count, bool adds) {
+      if (count == 0) return;
+      matmul_->run(residual.rows(first, count), x.rows(first, count), device_weight(w), capturing_,
+                   adds ? delta.rows(first, count) : Tensor());
+    };
+    const int64_t end = own.first + own.count;
+    run(0, own.first, false);
+    run(own.first, own.count, true);
+    run(end, residual.shape[0] - end, false);
+  } else if (collectives_ && collectives_->ranks().rank().index != 0)
+    matmul(residual, x, w, {});  // rank 0 adds the old one
+  else product({.end = SmallMatmul::End::kAdd, .out = residual, .x = x, .w = w, .scratch = delta});
+  if (collectives_) pending_ = residual;
+}
+
+void CudaBackend::norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor bias,
+                              Tensor hidden) {
+  if (sum_norm(hidden, x, norm)) return matmul(out, hidden, w, bias);
+  product({.end = SmallMatmul::End::kStore,
+           .out = out,
+           .x = x,
+           .w = w,
+           .norm = norm,
+           .bias = bias,
+           .hidden = hidden});
+}
+
+void CudaBackend::norm_swiglu(Tensor out, Tensor x, const Norm& norm, const Weight& w,
+                              Tensor hidden, Tensor gate_up) {
+  // All ranks do this alike; what follows is each one's own choice.
+  const bool is_normed = sum_norm(hidden, x, norm);
+  product({.end = SmallMatmul::End::kSwiglu,
+           .out = out,
+           .x = is_normed ? hidden : x,
+           .w = w,
+           .norm = is_normed ? Norm() : norm,
+           .hidden = hidden,
+           .scratch = gate_up});
+}
+
+}  // namespace nanovllm::cuda
