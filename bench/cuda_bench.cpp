@@ -155,6 +155,11 @@ class Bench {
     if (!all_cuts) return;
     const bool swiglu = around == Around::kNormSwiglu;
     std::vector<std::pair<double, std::string>> times;
+    if (num_tokens <= 128) {
+      std::unique_ptr<Backend>& gpu = by_cut_[CudaKernels::kMid];
+      if (!gpu) gpu = make_cuda_backend({.product = CudaKernels::kMid});
+      times.emplace_back(timed_on(*gpu) * 1e6, "mid");
+    }
     for (int i = 0; i < cuda::kNumTileCuts; ++i) {
       const cuda::TileCut cut = cuda::tile_cut(i);
       const int64_t blocks =
@@ -345,7 +350,8 @@ int main(int argc, char** argv) {
                                             {64, 640},
                                             {256, 640}})
       for (const bool roped : {false, true}) bench.decode(num_seqs, context, 16, 8, roped);
-    bench.decode(256, 640, 32, 8, false);
+    for (const auto& [num_seqs, context] : {std::pair{64, 520}, {256, 264}, {256, 640}})
+      bench.decode(num_seqs, context, 32, 8, false);
   }
   if (what.empty() || what == "prefill")
     for (const auto& [num_seqs, length] : {std::pair{16, 1024}, {4, 4096}, {1, 16384}})

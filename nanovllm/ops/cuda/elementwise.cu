@@ -9,7 +9,12 @@ namespace {
 
 // -- kernels
 
-__global__ void idle_kernel() { begin_kernel(); }
+__global__ void idle_kernel(int64_t num_cycles) {
+  launch_next();
+  wait_before();
+  const int64_t begin = clock64();
+  while (clock64() - begin < num_cycles) continue;
+}
 
 /// One block a row; a unit is 16 bytes, or 2 where rows are no multiple of 16 bytes.
 template <class Unit>
@@ -183,7 +188,8 @@ void rms_norm(Launch where, Tensor out, Tensor x, const Norm& norm) {
   with_float_type(x.dtype, [&](auto type) {
     using T = decltype(type);
     const auto run = [&](auto kernel, int per_thread) {
-      const int threads = std::clamp((width / per_thread + 31) / 32 * 32, 32, 1024);
+      const int needed = (width + per_thread - 1) / per_thread;
+      const int threads = std::clamp((needed + 31) / 32 * 32, 32, 1024);
       // As many blocks as are there at once, or each row's own.
       const int64_t fit = int64_t{where.num_sms} * std::max(1, 1024 / threads);
       const unsigned grid = blocks(std::min(x.shape[0], fit));
@@ -208,8 +214,8 @@ void rms_norm(Launch where, Tensor out, Tensor x, const Norm& norm) {
   });
 }
 
-void idle(Launch where) {
-  launch(where, idle_kernel, dim3(static_cast<unsigned>(where.num_sms)), 128, 0);
+void idle(Launch where, int64_t num_cycles) {
+  launch(where, idle_kernel, dim3(static_cast<unsigned>(where.num_sms)), 128, 0, num_cycles);
 }
 
 void add_bias(Launch where, Tensor x, Tensor bias) {

@@ -16,7 +16,7 @@ void add_bias(Launch where, Tensor x, Tensor bias);
 /// out = x, of another float dtype; both without gaps.
 void convert(Launch where, Tensor out, Tensor x);
 /// Does nothing: what is measured starts and ends beside it as in a step.
-void idle(Launch where);
+void idle(Launch where, int64_t num_cycles);
 void silu_mul(Launch where, Tensor out, Tensor gate_up);
 void rope_and_store(Launch where, const RopeStoreArgs& args, const KvCache& kv, const Batch& batch);
 /// pairs [n, 2] int32 in the device's memory: block pairs[i][0] onto pairs[i][1], all layers.

@@ -24,6 +24,8 @@ constexpr int64_t kPieceTokens = 2048;
 /// Larger than the L2: written between measured products, so that each reads its weights from the
 /// memory, as in a step, and its launches are there before their turn.
 constexpr size_t kFlushBytes = size_t{128} << 20;
+/// Of the kernel before: what a product can do ahead of its end counts for it.
+constexpr int64_t kBeforeCycles = 6000;
 
 cudaDataType_t data_type(DType dtype) {
   return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
@@ -34,6 +36,8 @@ int64_t representative(int64_t num_tokens) {
   if (num_tokens <= 8)
     return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_tokens)));
   if (num_tokens <= 512) return (num_tokens + 15) / 16 * 16;
+  if (num_tokens > kPieceTokens)
+    return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_tokens)));
   // Multiples of a quarter of the power of two below.
   const int shift = std::bit_width(static_cast<uint64_t>(num_tokens - 1)) - 3;
   return (((num_tokens - 1) >> shift) + 1) << shift;
@@ -167,9 +171,9 @@ double Matmul::timed(int num_runs, const std::function<void()>& enqueue) {
   for (int run = 0; run < num_runs; ++run) {
     cuda_check(cudaMemsetAsync(flush_, run, kFlushBytes, where_.stream), "flush");
     cuda_check(cudaEventRecord(events_[0], where_.stream), "event");
-    idle(where_);
+    idle(where_, kBeforeCycles);
     enqueue();
-    idle(where_);
+    idle(where_, 0);
     cuda_check(cudaEventRecord(events_[1], where_.stream), "event");
     cuda_check(cudaEventSynchronize(events_[1]), "measuring a matrix product");
     float time = 0;
