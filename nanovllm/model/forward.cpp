@@ -70,7 +70,6 @@ Tensor forward(Backend& backend, const Model& model, const KvCache& kv, const Ba
       backend.rope_and_store(rope, kv, batch);
       return {};
     }
-    backend.expect(*layer.o);
     backend.rope_attention(rope,
                            {.out = attn,
                             .qkv = qkv,
@@ -94,7 +93,6 @@ Tensor forward(Backend& backend, const Model& model, const KvCache& kv, const Ba
       act = activations.act.rows(0, num_rows);
     }
     backend.add_matmul(residual, attn, *layer.o, hidden);
-    backend.expect(*layer.down);
     backend.norm_swiglu(act, residual, {layer.post_attention_norm, eps}, *layer.gate_up, hidden,
                         gate_up);
     backend.add_matmul(residual, act, *layer.down, hidden);

@@ -128,8 +128,6 @@ class Backend {
   virtual void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) = 0;
   /// out [T, n] = silu(gate_up [T, :n]) * gate_up [T, n:]
   virtual void silu_mul(Tensor out, Tensor gate_up) = 0;
-  /// A hint: the product behind the next operation is one with w.
-  virtual void expect(const Weight& /*w*/) {}
   // What a backend may do in one pass.
   /// rope_and_store, then attention; what becomes of qkv is open.
   virtual void rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args,

@@ -24,7 +24,8 @@ struct AttentionParams {
 struct alignas(16) DecodeStart {
   int32_t seq, head, tile;       // of the head's keys
   int32_t context, slot, token;  // of the sequence: its keys, its row of block_tables, of T
-  int32_t unused[2];
+  int32_t block;                 // of the cache, with the tile's first key
+  int32_t unused;
 };
 
 /// How a step's decode attention is spread over the multiprocessors, made once a step and used by

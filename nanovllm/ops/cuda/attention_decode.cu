@@ -131,7 +131,7 @@ struct alignas(16) Control {
 template <class T, int kHeadDim, bool kBulk>
 __global__ void __launch_bounds__(kWarps * 32)
     decode_kernel(const AttentionParams p, const DecodePlan plan, const DecodeScratch scratch,
-                  bool old_keys, const Soon soon) {
+                  bool old_keys) {
   constexpr int kStages = kRingStages<kHeadDim, kBulk>, kHalf = kDecodeStageBytes<kHeadDim> / 2;
   constexpr int kWidth = DecodeRows<T, kHeadDim>::kWidth;
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -161,7 +161,8 @@ __global__ void __launch_bounds__(kWarps * 32)
                                     .remaining = end - begin,
                                     .ring = ring,
                                     .barriers = shared_address(&control.barriers[warp][0])};
-  loader.seek(p, plan);
+  if (p.layout.block_size % kDecodeTile == 0 && loader.mine()) loader.block = start.block;
+  else loader.seek(p, plan);
   bool waited = !old_keys;
   for (int i = 0; i < kStages; ++i) {
     if (!waited && loader.brings_newest()) {
@@ -220,9 +221,6 @@ __global__ void __launch_bounds__(kWarps * 32)
     int32_t* const counter = scratch.counters + seq * num_kv_heads + head;
     int num_there = 0;
     if (!whole && threadIdx.x == 0) num_there = load_acquire(counter);
-
-    // All of the block's keys are there: the memory is idle while the parts are merged.
-    if (position + num_tiles >= end && threadIdx.x == 0) fetch(soon);
 
     // Over the warps.
     rows.save(merged + warp * group * kWidth, group);
@@ -350,8 +348,7 @@ void run(Launch where, const AttentionParams& params, const DecodePlan& plan,
                                   static_cast<int>(bytes)),
              "decode attention");
   launch(where, kernel, dim3(static_cast<unsigned>(plan.num_blocks)), kWarps * 32, bytes, params,
-         plan, scratch, old_keys && where.overlaps,
-         Soon(where, static_cast<unsigned>(plan.num_blocks), size_t{16} << 20));
+         plan, scratch, old_keys && where.overlaps);
 }
 
 }  // namespace

@@ -190,15 +190,6 @@ void CudaBackend::rms_norm(Tensor out, Tensor x, const Norm& norm) {
   if (!sum_norm(out, x, norm)) cuda::rms_norm(where_, out, x, norm);
 }
 
-void CudaBackend::expect(const Weight& w) { expected_ = device_weight(w).matrix; }
-
-Launch CudaBackend::before(const Tensor& matrix) const {
-  Launch where = where_;
-  where.soon = matrix.data;
-  where.soon_bytes = matrix ? matrix.bytes() : 0;
-  return where;
-}
-
 bool CudaBackend::sum_norm(Tensor out, Tensor x, const Norm& norm) {
   const char* const first = pending_.as<const char>();
   if (!pending_ || x.data < first || x.data >= first + pending_.bytes()) return false;
@@ -252,7 +243,6 @@ AttentionParams CudaBackend::attention_params(const AttentionArgs& args, const K
 }
 
 void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
-  const Tensor o = std::exchange(expected_, {});
   const AttentionParams params = attention_params(args, kv, batch);
   const DType dtype = args.qkv.dtype;
   // The portable kernel's shared memory is what every GPU has, 99 KB.
@@ -260,7 +250,7 @@ void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const 
   if (!params.layout.tiled || args.num_heads > most * kv.num_kv_heads)
     return general_attention(where_, params, dtype);
   if (has_decode_)
-    decode_attention(before(o), params, plan_, decode_scratch_, dtype,
+    decode_attention(where_, params, plan_, decode_scratch_, dtype,
                      {.portable = portable_, .old_keys = capturing_});
   if (has_prefill_ && portable_) prefill_attention(where_, params, dtype);
   else if (has_prefill_)
@@ -271,7 +261,6 @@ void CudaBackend::rope_attention(const RopeStoreArgs& rope, const AttentionArgs&
                                  const KvCache& kv, const Batch& batch) {
   if (decode_cluster_ == 0 || args.num_heads > 8 * kv.num_kv_heads)
     return Backend::rope_attention(rope, args, kv, batch);
-  expected_ = {};
   roped_decode_attention(where_,
                          {.attention = attention_params(args, kv, batch),
                           .q_norm = rope.q_norm.as<const float>(),

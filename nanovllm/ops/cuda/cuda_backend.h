@@ -51,7 +51,6 @@ class CudaBackend final : public Backend {
   void rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args, const KvCache& kv,
                       const Batch& batch) override;
   void silu_mul(Tensor out, Tensor gate_up) override;
-  void expect(const Weight& w) override;
   void norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor bias,
                    Tensor hidden) override;
   void norm_swiglu(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor hidden,
@@ -87,8 +86,6 @@ class CudaBackend final : public Backend {
   void grow(Growing& buffer, size_t bytes);
   void forget_graphs();
   RowParams row_params(const SampleRow& row, int32_t slot);
-  /// For a kernel with a product of this matrix behind it.
-  Launch before(const Tensor& matrix) const;
   /// The sum of x, where it is pending, and out = rms_norm(x) in one kernel; false where it was
   /// not, and x is whole then. The same on all ranks.
   bool sum_norm(Tensor out, Tensor x, const Norm& norm);
@@ -128,7 +125,6 @@ class CudaBackend final : public Backend {
   Range vocab_;                             // the rank's part
   Tensor pending_;                          // its sum over the ranks waits for the norm behind it
   const void* residual_ = nullptr;          // of the step
-  Tensor expected_;                         // the weights that expect() was told of
   cudaEvent_t stream_end_ = nullptr;
 
   std::array<Growing, kNumSlots> pinned_input_, pinned_drawn_;

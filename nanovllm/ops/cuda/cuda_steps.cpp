@@ -186,6 +186,7 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
                             .plan = plan_,
                             .num_updates = static_cast<int>(host.block_updates.size()),
                             .max_blocks = static_cast<int>(slots.block_tables.shape[1]),
+                            .block_size = static_cast<int>(kv.block_size),
                             .num_seqs = static_cast<int>(num_seqs),
                             .num_kv_heads = static_cast<int>(num_kv_heads)});
   return batch;

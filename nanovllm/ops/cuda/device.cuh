@@ -4,7 +4,6 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 #include <utility>
@@ -78,8 +77,8 @@ __device__ inline void launch_next() {
 #endif
 }
 /// Both. So what is read before this call must be older than the kernel before; and older than all
-/// products of few tokens just before that, since those let the next one start ahead of their own
-/// wait.
+/// products and rotations of few tokens just before that, since those let the next one start ahead
+/// of their own wait.
 __device__ inline void begin_kernel() {
   wait_before();
   launch_next();
@@ -92,29 +91,6 @@ __device__ inline T load_acquire(const T* p) {
   uint32_t bits;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(bits) : "l"(p) : "memory");
   return static_cast<T>(bits);
-}
-
-/// A block's share of what the kernel behind reads.
-struct Soon {
-  const char* data = nullptr;
-  uint32_t bytes = 0;
-  /// At most `most` bytes over all of a grid's blocks, and 64 KiB of one, behind which its own
-  /// loads would wait.
-  Soon(const Launch& where, unsigned blocks, size_t most)
-      : data(static_cast<const char*>(where.soon)),
-        bytes(static_cast<uint32_t>(
-            std::min(std::min(where.soon_bytes, most) / blocks, size_t{64} << 10) / 128 * 128)) {}
-};
-/// Has it fetched into the L2; one thread of each block calls this, when the block has little more
-/// to read.
-__device__ inline void fetch(const Soon& soon) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if (soon.bytes > 0)
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(
-                     soon.data + int64_t{blockIdx.x} * soon.bytes),
-                 "r"(soon.bytes)
-                 : "memory");
-#endif
 }
 
 /// Calls body(T()) with the C++ type of a model's dtype.

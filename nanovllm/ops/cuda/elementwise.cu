@@ -30,8 +30,7 @@ __global__ void gather_kernel(Unit* out, const Unit* table, const int32_t* rows,
 /// One warp a row of up to 32 * kPer vectors of N, which stay in registers between the passes.
 template <class T, int N, int kPer>
 __global__ void rms_norm_warp_kernel(T* out, const T* in, const float* weight, int width, float eps,
-                                     int num_rows, const Soon soon) {
-  if (threadIdx.x == 0) fetch(soon);
+                                     int num_rows) {
   const int row = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / 32);
   const int lane = threadIdx.x % 32;
   Vec<float, N> w[kPer];
@@ -68,8 +67,7 @@ __global__ void rms_norm_warp_kernel(T* out, const T* in, const float* weight, i
 /// weights throughout: kPer vectors of N.
 template <class T, int N, int kPer>
 __global__ void rms_norm_kernel(T* out, const T* in, const float* weight, int width, float eps,
-                                int num_rows, const Soon soon) {
-  if (threadIdx.x == 0) fetch(soon);
+                                int num_rows) {
   __shared__ float sums[2][32];  // for every other row, so that one barrier a row is enough
   float w[kPer][N];
 #pragma unroll
@@ -152,9 +150,6 @@ __global__ void copy_blocks_kernel(uint4* pool, const int2* pairs, int64_t pool_
 
 // -- launchers
 
-/// What the memory brings while a norm runs.
-constexpr size_t kSoonBytes = size_t{8} << 20;
-
 int64_t row_bytes(const Tensor& t) {
   return t.shape[1] * static_cast<int64_t>(dtype_size(t.dtype));
 }
@@ -192,17 +187,15 @@ void rms_norm(Launch where, Tensor out, Tensor x, const Norm& norm) {
       const int threads = std::clamp((needed + 31) / 32 * 32, 32, 1024);
       // As many blocks as are there at once, or each row's own.
       const int64_t fit = int64_t{where.num_sms} * std::max(1, 1024 / threads);
-      const unsigned grid = blocks(std::min(x.shape[0], fit));
-      launch(where, kernel, grid, threads, 0, out.as<T>(), x.as<const T>(),
-             norm.weight.as<const float>(), width, norm.eps, static_cast<int>(x.shape[0]),
-             Soon(where, grid, kSoonBytes));
+      launch(where, kernel, blocks(std::min(x.shape[0], fit)), threads, 0, out.as<T>(),
+             x.as<const T>(), norm.weight.as<const float>(), width, norm.eps,
+             static_cast<int>(x.shape[0]));
     };
     constexpr int kWide = 16 / sizeof(T);
     if (width % kWide == 0 && width <= 128 * kWide) {
-      const unsigned grid = blocks((x.shape[0] + 7) / 8);
-      launch(where, rms_norm_warp_kernel<T, kWide, 4>, grid, 256, 0, out.as<T>(), x.as<const T>(),
-             norm.weight.as<const float>(), width, norm.eps, static_cast<int>(x.shape[0]),
-             Soon(where, grid, kSoonBytes));
+      launch(where, rms_norm_warp_kernel<T, kWide, 4>, blocks((x.shape[0] + 7) / 8), 256, 0,
+             out.as<T>(), x.as<const T>(), norm.weight.as<const float>(), width, norm.eps,
+             static_cast<int>(x.shape[0]));
     } else if (width % kWide == 0 && width <= 1024 * kWide && x.shape[0] <= 1024) {
       run(rms_norm_kernel<T, kWide, 1>, kWide);  // the shortest wait; below, the most in flight
     } else if (width % kWide == 0 && width <= 4 * 1024 * kWide) {

@@ -107,7 +107,8 @@ __global__ void __launch_bounds__(256, 4) rope_wide_kernel(const RopeParams p, i
     norm_a = load<8>(norm + at);
     norm_b = load<8>(norm + half + at);
   }
-  begin_kernel();  // all but q, k and v is older
+  launch_next();  // decode attention fetches its old keys meanwhile
+  wait_before();  // all but q, k and v is older
   Vec<T, 8> a = load<8>(x + at), b = load<8>(x + half + at);
   float squares = 0;
 #pragma unroll

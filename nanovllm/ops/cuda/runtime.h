@@ -21,10 +21,6 @@ struct Launch {
   cudaStream_t stream = nullptr;
   bool overlaps = false;  ///< the device has programmatic dependent launch (9.0 and later)
   int num_sms = 1;
-  // What the kernel behind reads; it may be fetched into the L2 where this one leaves the memory
-  // idle.
-  const void* soon = nullptr;
-  size_t soon_bytes = 0;
 };
 
 }  // namespace nanovllm::cuda

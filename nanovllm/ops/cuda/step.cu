@@ -67,12 +67,15 @@ __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepPar
     if (b * piece < num_tiles) {
       const int tiles = (p.context_lens[low] + kDecodeTile - 1) / kDecodeTile;
       const int offset = b * piece - p.plan.first_tile[low];
+      const int tile = offset % tiles, slot = p.seq_slots[low];
+      const int32_t* const blocks = p.block_tables + int64_t{slot} * p.max_blocks;
       start = {.seq = low,
                .head = offset / tiles,
-               .tile = offset % tiles,
+               .tile = tile,
                .context = p.context_lens[low],
-               .slot = p.seq_slots[low],
-               .token = p.cu_seqlens_q[low]};
+               .slot = slot,
+               .token = p.cu_seqlens_q[low],
+               .block = blocks[tile * kDecodeTile / p.block_size]};
     }
     p.plan.starts[b] = start;
   }

@@ -16,7 +16,7 @@ struct BeginStepParams {
   int32_t* input_ids;                                      // [T]
   const int32_t *cu_seqlens_q, *context_lens, *seq_slots;  // [S + 1], [S], [S]
   DecodePlan plan;
-  int num_updates, max_blocks, num_seqs, num_kv_heads;
+  int num_updates, max_blocks, block_size, num_seqs, num_kv_heads;
 };
 /// Applies the block updates, puts the tokens in flight in their places, plans decode attention.
 void begin_step(Launch where, const BeginStepParams& params);

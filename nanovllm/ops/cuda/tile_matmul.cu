@@ -105,7 +105,6 @@ __global__ void __launch_bounds__(kThreads, Tile::kIsLight ? 2 : 1)
         item = order.at(i);
         ahead = item.begin;
       }
-      fetch(p.soon);
       // Both blocks have read all that this one copied, and have no more for its barriers.
       for (int stage = 0; stage < kStages; ++stage, at.advance())
         barrier_wait(empty(at.stage), at.parity ^ 1);
@@ -206,8 +205,7 @@ void run(Launch where, const SmallMatmul& args, const TileCut& cut, const TileSc
       .group =
           static_cast<int>(std::max<int64_t>(kGroupBytes / (int64_t{2} * args.k * T::kTokens), 1)),
       .split_bits = std::countr_zero(static_cast<unsigned>(cut.split)),
-      .scratch = scratch,
-      .soon = Soon(where, static_cast<unsigned>(blocks), size_t{8} << 20)};
+      .scratch = scratch};
   launch(ClusterLaunch{where, 2}, tile_kernel<T>, dim3(static_cast<unsigned>(blocks)), kThreads,
          static_cast<size_t>(T::kSharedBytes), params);
 }

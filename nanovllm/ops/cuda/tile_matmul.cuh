@@ -14,7 +14,7 @@ constexpr int kColumns = kBoxColumns;  // of k in a stage
 constexpr int kRowBytes = 128;
 constexpr int kMultiplying = 256, kThreads = kMultiplying + 128;  // the others copy
 /// Of tokens that all rows of w take in turn: they stay in the L2.
-constexpr int64_t kGroupBytes = 24 << 20;
+constexpr int64_t kGroupBytes = 16 << 20;
 
 struct Params {
   CUtensorMap w, x;  // boxes of kBoxRows and kHalfTokens rows
@@ -22,7 +22,6 @@ struct Params {
   int group;       // token tiles that all rows of w take in turn
   int split_bits;  // k is in two to the power of this parts
   TileScratch scratch;
-  Soon soon;
 };
 
 /// kTokens by kRows of w; with SwiGLU half of those are gates. The warpgroups have half of the
