@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "nanovllm/ops/cuda/mma.cuh"
 #include "nanovllm/ops/cuda/sampler.cuh"
 
 // Greedy rows and rows with a temperature: one pass over the logits, several blocks a row. The best
@@ -12,7 +11,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kBlocks = 4;  // on a multiprocessor
-constexpr int kAhead = 7;   // groups of four logits that a thread has on their way
 
 /// Grid: parts of a row, rows. N = 4, or 1 where rows do not begin at 16 bytes.
 template <int N>
@@ -37,33 +35,28 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   BestToken best;
   float greedy_best = -INFINITY;
   int greedy_id = -1;
-  // A thread copies what it reads itself, into the slot that it read before the last one.
-  constexpr int kSlots = N == 4 ? kAhead + 1 : 1;
-  __shared__ float4 slots[kSlots][kThreads];
-  const auto fetch = [&](int turn) {
+  const auto fetch = [&](int group) {
+    Vec<float, 4> v = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
     if constexpr (N == 4) {  // whole groups
-      const int group = first + (turn * kThreads + static_cast<int>(threadIdx.x)) * 4;
-      if (group < last)
-        hopper::async_copy16(shared_address(&slots[turn % kSlots][threadIdx.x]), logits + group);
-      commit_copies();
-    }
-  };
-  for (int turn = 0; turn < kAhead; ++turn) fetch(turn);
-  for (int turn = 0; first + turn * kThreads * 4 < last; ++turn) {
-    const int group = first + (turn * kThreads + static_cast<int>(threadIdx.x)) * 4;
-    float x[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-    fetch(turn + kAhead);
-    if constexpr (N == 4) {
-      wait_copies<kAhead>();
-      if (group < last) {
-        const float4 now = slots[turn % kSlots][threadIdx.x];
-        x[0] = now.x, x[1] = now.y, x[2] = now.z, x[3] = now.w;
-      }
+      if (group < last) v = load<4>(logits + group);
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        if (group + i < last) x[i] = logits[group + i];
+        if (group + i < last) v.x[i] = logits[group + i];
     }
+    return v;
+  };
+  constexpr int kAhead = 3;  // groups on their way
+  Vec<float, 4> ahead[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) ahead[i] = fetch(first + (i * kThreads + threadIdx.x) * 4);
+  for (int base = first; base < last; base += kThreads * 4) {
+    const int group = base + static_cast<int>(threadIdx.x) * 4;
+    Vec<float, 4> now = ahead[0];
+#pragma unroll
+    for (int i = 1; i < kAhead; ++i) ahead[i - 1] = ahead[i];
+    ahead[kAhead - 1] = fetch(group + kAhead * kThreads * 4);
+    float(&x)[4] = now.x;
 #pragma unroll
     for (int i = 0; i < 4; ++i) is_bad |= !(x[i] < INFINITY);
     if (greedy) {
