@@ -198,6 +198,7 @@ bool Collectives::sum_norm(Tensor out, Tensor x, const Norm& norm) {
 
 void Collectives::measure() {
   constexpr int kRounds = 3, kRuns = 10;
+  constexpr int64_t kAheadCycles = 400'000;
   constexpr size_t kLeast = size_t{16} << 10;
   constexpr std::array kWays = {Way::kNccl, Way::kLines, Way::kWhole, Way::kSlices};
   void* p = nullptr;
@@ -212,6 +213,7 @@ void Collectives::measure() {
     float least = INFINITY;
     for (int round = 0; round < kRounds; ++round) {
       enqueue();
+      idle(where_, kAheadCycles);  // the launches are there before their turn
       cuda_check(cudaEventRecord(events[0], where_.stream), "event");
       for (int i = 0; i < kRuns; ++i) enqueue();
       cuda_check(cudaEventRecord(events[1], where_.stream), "event");
