@@ -70,6 +70,7 @@ class GpuProducts : public TwoBackends {
     const WeightPtr on_cpu = cpu->pack(parts, dtype, kForMatmul);
     const Twin weight = make({nullptr, DType::kF32, k});
     for (const int64_t tokens : token_counts) {
+      if (skips()) continue;
       const std::string what = fmt::format("{} [{}, {}, {}]", dtype_name(dtype), tokens, n, k);
       const Twin x = make({nullptr, dtype, tokens, k});
       const Twin out = make({nullptr, dtype, tokens, n}, 0);
@@ -162,7 +163,7 @@ class GpuTiles : public GpuProducts {
     args.k = static_cast<int>(k);
     args.end = end;
     for (int cut = 0; cut < cuda::kNumTileCuts; ++cut) {
-      if (!cuda::can_tile(args, DType::kBF16, 78, cuda::tile_cut(cut))) continue;
+      if (!cuda::can_tile(args, DType::kBF16, 78, cuda::tile_cut(cut)) || skips()) continue;
       std::swap(gpu, by_cut[static_cast<size_t>(cut)]);
       body(fmt::format("cut {}: [{}, {}, {}]", cut, tokens, n, k));
       std::swap(gpu, by_cut[static_cast<size_t>(cut)]);
