@@ -13,7 +13,8 @@ bool has_cuda_driver();
 struct CudaKernels {
   bool portable = false;  ///< those that every GPU from compute capability 8.0 on runs
   /// Of a product of more than a few tokens: a cut (cuda/tile_matmul.h), which throws where it does
-  /// not serve; kMid, where it does not cuBLASLt; -1: what measures fastest.
+  /// not serve; kMid, where it does not cuBLASLt; -1: kMid where it serves, else what measures
+  /// fastest.
   int product = -1;
   static constexpr int kMid = 1000;  ///< cuda/mid_matmul.h
   bool sum_norm = false;  ///< a sum over ranks and its norm in one kernel wherever it is served

@@ -84,15 +84,12 @@ void CudaBackend::product(const Product& p) {
   }
 
   // What it hides of its neighbours' waits in a step is worth more than what measuring shows.
-  constexpr int kMostOfMid = 64;
-  if (args.num_tokens <= kMostOfMid && serves(CudaKernels::kMid))
-    return run(CudaKernels::kMid, p.out);
+  if (serves(CudaKernels::kMid)) return run(CudaKernels::kMid, p.out);
 
   std::vector<int> ways = {kSeparately};
   for (int cut = 0; cut < kNumTileCuts; ++cut)
     if (serves(cut) && may_win(tile_cut(cut), args.num_tokens, args.n, where_.num_sms))
       ways.push_back(cut);
-  if (serves(CudaKernels::kMid)) ways.push_back(CudaKernels::kMid);
   size_t best = 0;
   if (ways.size() > 1) {
     const int choice = 2 * static_cast<int>(p.end) + (p.norm.weight ? 1 : 0);
