@@ -17,6 +17,7 @@
 #include "nanovllm/base/error.h"
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/communicator.h"
+#include "nanovllm/ops/cuda/collectives.h"
 #include "nanovllm/ops/cuda_library.h"
 
 namespace {
@@ -69,7 +70,7 @@ bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t 
   gpu.download(normed.data(), out.data, normed.size() * 2);
   // Of many rows a rank may leave the residual's sum to the others, but for its own share.
   const Range own =
-      residual.bytes() > size_t{4} << 20 ? share(rows, 1, {rank, world}) : Range{0, rows};
+      residual.bytes() > cuda::kLineBytes ? share(rows, 1, {rank, world}) : Range{0, rows};
   for (int64_t row = 0; row < rows; ++row) {
     std::vector<double> want(static_cast<size_t>(hidden));
     double squares = 0;

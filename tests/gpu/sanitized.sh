@@ -3,8 +3,12 @@
 set -eu
 [ -e /proc/driver/nvidia/version ] || { echo "skipped: no GPU"; exit 77; }
 command -v compute-sanitizer >/dev/null || { echo "skipped: no compute-sanitizer"; exit 77; }
-# memcheck takes mid_matmul's bulk copies into other blocks' shared memory for ones into the block's own, and so for wrong.
-# Not the contexts of 40,000 keys and what is repeated: they would take too long under it. racecheck is slow: few shapes.
-[ "$1" = memcheck ] || export NANOVLLM_TEST_ONE_IN=29
-exec compute-sanitizer --tool "$1" --error-exitcode 1 --print-limit 20 --kernel-name-exclude kns=mid_matmul_kernel \
-  "$2" --gtest_filter='-*LongContexts*:*SameEachTime*'
+# Not the contexts of 40,000 keys and what is repeated: they would take too long under it.
+set -- "$1" "$2" --gtest_filter='-*LongContexts*:*SameEachTime*'
+case $1 in
+  # It names each block's own shared memory where mid_matmul's bulk copies go to other blocks', and stops the kernel.
+  memcheck) exec compute-sanitizer --tool memcheck --error-exitcode 1 --print-limit 20 \
+    --kernel-name-exclude kns=mid_matmul_kernel "$2" "$3" ;;
+  # Slow: few shapes.
+  *) NANOVLLM_TEST_ONE_IN=29 exec compute-sanitizer --tool "$1" --error-exitcode 1 --print-limit 20 "$2" "$3" ;;
+esac

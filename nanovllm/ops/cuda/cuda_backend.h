@@ -101,7 +101,7 @@ class CudaBackend final : public Backend {
     Tensor hidden = {};   // for the normed x
     Tensor scratch = {};  // of out's shape with kAdd; [T, 2 n] with kSwiglu
   };
-  /// In the way that measures fastest for its shape.
+  /// By the kernel for its number of tokens, else in the way that measures fastest for its shape.
   void product(const Product& p);
   /// By cuBLASLt and separate row operations. The caller has normed x.
   void separately(const Product& p, Tensor out, Tensor x);

@@ -71,20 +71,15 @@ void CudaBackend::product(const Product& p) {
                 {tile_memory_[0].get(), static_cast<uint32_t*>(tile_memory_[1].get())});
   };
   if (portable_ || x.dtype != DType::kBF16) return run(kSeparately, p.out);
-  const int most = max_tile_blocks(where_);
-  const auto serves = [&](int way) {
-    return way == CudaKernels::kMid ? same && is_mid_matmul(args, x.dtype)
-                                    : can_tile(args, x.dtype, most, tile_cut(way));
-  };
-  const int forced = kernels_.product;
-  if (forced >= 0) {
-    check(forced == CudaKernels::kMid || serves(forced),
-          "cut {} of a product that it does not serve", forced);
-    return run(serves(forced) ? forced : kSeparately, p.out);
+  const int most = max_tile_blocks(where_), forced = kernels_.product;
+  const auto serves = [&](int cut) { return can_tile(args, x.dtype, most, tile_cut(cut)); };
+  if (forced >= 0 && forced != CudaKernels::kMid) {
+    check(serves(forced), "cut {} of a product that it does not serve", forced);
+    return run(forced, p.out);
   }
-
   // What it hides of its neighbours' waits in a step is worth more than what measuring shows.
-  if (serves(CudaKernels::kMid)) return run(CudaKernels::kMid, p.out);
+  if (same && is_mid_matmul(args, x.dtype)) return run(CudaKernels::kMid, p.out);
+  if (forced == CudaKernels::kMid) return run(kSeparately, p.out);
 
   std::vector<int> ways = {kSeparately};
   for (int cut = 0; cut < kNumTileCuts; ++cut)

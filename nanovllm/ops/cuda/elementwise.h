@@ -15,7 +15,7 @@ void rms_norm(Launch where, Tensor out, Tensor x, const Norm& norm);
 void add_bias(Launch where, Tensor x, Tensor bias);
 /// out = x, of another float dtype; both without gaps.
 void convert(Launch where, Tensor out, Tensor x);
-/// Does nothing: what is measured starts and ends beside it as in a step.
+/// Does nothing for so long: what is measured starts and ends beside it as in a step.
 void idle(Launch where, int64_t num_cycles);
 void silu_mul(Launch where, Tensor out, Tensor gate_up);
 void rope_and_store(Launch where, const RopeStoreArgs& args, const KvCache& kv, const Batch& batch);

@@ -31,7 +31,8 @@ cudaDataType_t data_type(DType dtype) {
   return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-/// The T that stands for its neighbours: exact where graphs have it, then a few to each doubling.
+/// The T that stands for its neighbours: exact where graphs have it, then a few to each doubling,
+/// one where pieces are measured too.
 int64_t representative(int64_t num_tokens) {
   if (num_tokens <= 8)
     return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_tokens)));

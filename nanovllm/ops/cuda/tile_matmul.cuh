@@ -253,7 +253,10 @@ struct Sums {
 
     // The parts' blocks lie two apart: a cluster has two tiles.
     constexpr int kStep = 2 * kPairs * kMultiplying, kBatch = Tile::kIsLight ? 1 : 2;
-    static_assert(kPairs % kMaxSplit == 0);
+    constexpr size_t kMostBlocks = 144;  // multiprocessors of a whole GH100
+    static_assert(kPairs % kMaxSplit == 0 &&
+                  kMostBlocks * kPairs * kMultiplying * sizeof(float2) <= kTilePartBytes &&
+                  4 * kMostBlocks <= kTileCounters);
     const int count = kPairs / split, first = part * count, lane = threadIdx.x % 4;
     const float2* const from = own - part * kStep - lane;
     for (int done = lane; done < count; done += 4 * kBatch) {
