@@ -270,7 +270,6 @@ struct Block {
 
   /// Writes the block's tokens, four columns a thread.
   __device__ void finish() const {
-    barrier_wait(barrier(kSumsThere), 0);
     const int stride = layout.sums_bytes() / p.split, per_token = columns / 4;
     const int num_tokens = kTokens / p.split;
     for (int i = threadIdx.x; i < num_tokens * per_token; i += blockDim.x) {
@@ -280,7 +279,8 @@ struct Block {
       Bf16* const out =
           static_cast<Bf16*>(args.out) + int64_t{token} * args.n + first_column + column;
       Vec<Bf16, 4> y = {};
-      if (args.end == SmallMatmul::End::kAdd) y = load<4>(out);
+      if (args.end == SmallMatmul::End::kAdd) y = load<4>(out);  // comes while the sums do
+      barrier_wait(barrier(kSumsThere), 0);
       const uint32_t from = shared + layout.sums_bytes() + row * layout.pitch() * 4;
       float scale = 1;
       if (args.norm != nullptr) {
@@ -304,6 +304,8 @@ struct Block {
       }
       store<4>(out, y);
     }
+    // Without tokens too: no copy comes to a block that has ended.
+    barrier_wait(barrier(kSumsThere), 0);
   }
 };
 
