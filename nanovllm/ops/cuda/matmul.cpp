@@ -31,16 +31,15 @@ cudaDataType_t data_type(DType dtype) {
   return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-/// The T that stands for its neighbours: exact where graphs have it, then a few to each doubling,
-/// one where pieces are measured too.
+/// The T that stands for its neighbours, since measuring each would take seconds: a few to each
+/// doubling, one where pieces are measured too.
 int64_t representative(int64_t num_tokens) {
-  if (num_tokens <= 8)
-    return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_tokens)));
-  if (num_tokens <= 512) return (num_tokens + 15) / 16 * 16;
-  if (num_tokens > kPieceTokens)
-    return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_tokens)));
+  const auto bits = static_cast<uint64_t>(num_tokens);
+  if (num_tokens <= 8 || num_tokens > kPieceTokens)
+    return static_cast<int64_t>(std::bit_ceil(bits));
+  if (num_tokens <= 128) return (num_tokens + 15) / 16 * 16;
   // Multiples of a quarter of the power of two below.
-  const int shift = std::bit_width(static_cast<uint64_t>(num_tokens - 1)) - 3;
+  const int shift = std::bit_width(bits - 1) - 3;
   return (((num_tokens - 1) >> shift) + 1) << shift;
 }
 
@@ -221,20 +220,19 @@ int Matmul::fastest(int choice, const Key& key, int num_ways, bool capturing,
 }
 
 int Matmul::race(int num_ways, int64_t num_tokens, const std::function<void(int)>& run) {
-  // In turns, since a GPU that has long been busy computes slower; only those that may yet win
-  // after their first.
+  // In turns, since a GPU that has long been busy computes slower. Once for all, then twice for
+  // those that may yet win.
   constexpr double kHopeless = 1.25;
-  std::vector<double> times(static_cast<size_t>(num_ways), INFINITY);
-  double best = INFINITY;
   const int num_runs = num_tokens > 1024 ? 1 : 3;
-  for (int round = 0; round < 3; ++round)
-    for (int way = 0; way < num_ways; ++way) {
-      double& time = times[static_cast<size_t>(way)];
-      if (round > 0 && time > kHopeless * best) continue;
-      time = std::min(time, timed(num_runs, [&] { run(way); }));
-      best = std::min(best, time);
-    }
-  return static_cast<int>(std::ranges::min_element(times) - times.begin());
+  std::vector<double> first(static_cast<size_t>(num_ways)), least(first.size(), INFINITY);
+  for (size_t way = 0; way < first.size(); ++way)
+    first[way] = timed(1, [&] { run(static_cast<int>(way)); });
+  const double best = *std::ranges::min_element(first);
+  for (int round = 0; round < 2; ++round)
+    for (size_t way = 0; way < first.size(); ++way)
+      if (first[way] <= kHopeless * best)
+        least[way] = std::min(least[way], timed(num_runs, [&] { run(static_cast<int>(way)); }));
+  return static_cast<int>(std::ranges::min_element(least) - least.begin());
 }
 
 void Matmul::run_whole(Tensor out, Tensor x, const DeviceWeight& w, bool capturing,
