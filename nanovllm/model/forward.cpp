@@ -56,7 +56,7 @@ Tensor forward(Backend& backend, const Model& model, const KvCache& kv, const Ba
   backend.embed(residual, *model.embed, batch.input_ids);
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const Layer& layer = model.layers[static_cast<size_t>(i)];
-    backend.norm_matmul(qkv, residual, {layer.input_norm, eps}, *layer.qkv, layer.qkv_bias, hidden);
+    const Norm norm = {layer.input_norm, eps};
     const RopeStoreArgs rope = {.qkv = qkv,
                                 .q_norm = layer.q_norm,
                                 .k_norm = layer.k_norm,
@@ -67,16 +67,19 @@ Tensor forward(Backend& backend, const Model& model, const KvCache& kv, const Ba
                                 .layer = i};
     const bool is_end = rows && i + 1 == config.num_layers;
     if (is_end && rows->shape[0] == 0) {
+      backend.norm_matmul(qkv, residual, norm, *layer.qkv, layer.qkv_bias, hidden);
       backend.rope_and_store(rope, kv, batch);
       return {};
     }
-    backend.rope_attention(rope,
-                           {.out = attn,
-                            .qkv = qkv,
-                            .num_heads = config.num_heads,
-                            .scale = 1 / std::sqrt(static_cast<float>(config.head_dim)),
-                            .layer = i},
-                           kv, batch);
+    backend.qkv_attention(
+        {.x = residual, .norm = norm, .w = *layer.qkv, .bias = layer.qkv_bias, .hidden = hidden},
+        rope,
+        {.out = attn,
+         .qkv = qkv,
+         .num_heads = config.num_heads,
+         .scale = 1 / std::sqrt(static_cast<float>(config.head_dim)),
+         .layer = i},
+        kv, batch);
     if (is_end) {
       // What follows is each token's own, so the others have none. q, k and v are of no more use,
       // nor is what the attention gave: gate_up and act take their places, as ever.

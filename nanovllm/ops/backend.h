@@ -44,6 +44,14 @@ struct RopeStoreArgs {
   int64_t layer = 0;
 };
 
+/// RopeStoreArgs' qkv = rms_norm(x) w^T + bias (if any); hidden [T, k] is scratch.
+struct QkvArgs {
+  Tensor x;
+  Norm norm;
+  const Weight& w;
+  Tensor bias, hidden;
+};
+
 /// softmax(q k^T * scale) v over the paged cache, causal: new token i of a sequence with n new ones
 /// and context c sees the first c - n + i + 1 keys. Query head h reads KV head h / (num_heads /
 /// kv_heads).
@@ -140,6 +148,12 @@ class Backend {
                            Tensor hidden) {
     rms_norm(hidden, x, norm);
     matmul(out, hidden, w, bias);
+  }
+  /// The product, then rope_attention.
+  virtual void qkv_attention(const QkvArgs& qkv, const RopeStoreArgs& rope,
+                             const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
+    norm_matmul(rope.qkv, qkv.x, qkv.norm, qkv.w, qkv.bias, qkv.hidden);
+    rope_attention(rope, args, kv, batch);
   }
   /// out [T, n] = silu_mul(rms_norm(x) w^T); hidden [T, k] and gate_up [T, 2 n] are scratch.
   virtual void norm_swiglu(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor hidden,

@@ -18,7 +18,8 @@ struct Shape {
 /// Fills a cache through rope_and_store, then computes new tokens over it, on both backends.
 class GpuAttention : public TwoBackends {
  protected:
-  void check(const Shape& shape, const std::vector<Seq>& seqs) {
+  /// With a hidden_size q, k and v are a product's, else given.
+  void check(const Shape& shape, const std::vector<Seq>& seqs, int64_t hidden_size = 0) {
     if (skips()) return;
     const std::string what =
         fmt::format("head_dim {}, group {}, block {}, {}, {} sequences, first {} of {}",
@@ -62,6 +63,13 @@ class GpuAttention : public TwoBackends {
     const int64_t num_heads = shape.group * shape.num_kv_heads;
     const int64_t columns = (num_heads + 2 * shape.num_kv_heads) * shape.head_dim;
 
+    const int64_t k = std::max<int64_t>(hidden_size, 1);
+    const Twin weight = make({nullptr, shape.dtype, columns, k}, 0.05f);
+    const Twin input_norm = make({nullptr, DType::kF32, k});
+    WeightPtr weights[2];
+    for (int b = 0; b < 2 && hidden_size > 0; ++b)
+      weights[b] = backends[b]->pack(std::span(&weight.on_cpu, 1), shape.dtype, kForMatmul);
+
     for (const bool prompt : {true, false}) {
       HostBatch host;
       host.cu_seqlens_q = {0};
@@ -100,6 +108,8 @@ class GpuAttention : public TwoBackends {
       const Twin qkv = make({nullptr, shape.dtype, std::max<int64_t>(num_tokens, 1), columns});
       const Twin out = make(
           {nullptr, shape.dtype, std::max<int64_t>(num_tokens, 1), num_heads * shape.head_dim}, 0);
+      const Twin x = make({nullptr, shape.dtype, qkv.on_cpu.shape[0], k});
+      const Twin hidden = make({nullptr, shape.dtype, qkv.on_cpu.shape[0], k}, 0);
       const std::vector<char> original = qkv.host;
       for (int b = 0; b < 2; ++b) {
         HostBatch mine = host;
@@ -123,7 +133,15 @@ class GpuAttention : public TwoBackends {
           backends[b]->rope_and_store(rope, kv[b], batch);
           continue;
         }
-        const auto enqueue = [&] { backends[b]->rope_attention(rope, args, kv[b], batch); };
+        const auto enqueue = [&] {
+          if (hidden_size == 0) return backends[b]->rope_attention(rope, args, kv[b], batch);
+          backends[b]->qkv_attention({.x = on(x),
+                                      .norm = {on(input_norm), 1e-6f},
+                                      .w = *weights[b],
+                                      .bias = {},
+                                      .hidden = on(hidden)},
+                                     rope, args, kv[b], batch);
+        };
         if (b == 0 || num_tokens != batch.num_seqs()) {
           enqueue();
           continue;
@@ -187,6 +205,19 @@ TEST_P(GpuAttention, RaggedBatches) {
     }
     check({128, 2, 2, 64, DType::kBF16}, decodes);
     check({128, 4, 1, 16, DType::kBF16}, mixed);
+  }
+}
+
+/// Qwen3-0.6B's shape, whose products of a batch have norm, rotation and store in the same kernel.
+TEST_P(GpuAttention, BehindTheProduct) {
+  for (const int64_t num_seqs : {17, 34, 40, 63, 64, 65}) {
+    std::vector<Seq> seqs;
+    for (int64_t s = 0; s < num_seqs; ++s)
+      seqs.push_back({1, static_cast<int32_t>(1 + random() % 300)});
+    check({128, 2, 8, 64, DType::kBF16}, seqs, 1024);
+    seqs.resize(static_cast<size_t>(num_seqs / 2));
+    seqs.push_back({9, 50});
+    check({128, 2, 8, 16, DType::kBF16}, seqs, 1024);
   }
 }
 

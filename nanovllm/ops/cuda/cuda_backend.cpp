@@ -7,6 +7,7 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/ops/cuda/elementwise.h"
+#include "nanovllm/ops/cuda/rope.h"
 #include "nanovllm/ops/cuda/step.h"
 
 namespace nanovllm::cuda {

@@ -50,6 +50,8 @@ class CudaBackend final : public Backend {
   void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) override;
   void rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args, const KvCache& kv,
                       const Batch& batch) override;
+  void qkv_attention(const QkvArgs& qkv, const RopeStoreArgs& rope, const AttentionArgs& args,
+                     const KvCache& kv, const Batch& batch) override;
   void silu_mul(Tensor out, Tensor gate_up) override;
   void norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor bias,
                    Tensor hidden) override;
@@ -101,6 +103,7 @@ class CudaBackend final : public Backend {
     Tensor hidden = {};   // for the normed x
     Tensor scratch = {};  // of out's shape with kAdd; [T, 2 n] with kSwiglu
   };
+  static SmallMatmul small_args(const Product& p);
   /// By the kernel for its number of tokens, else in the way that measures fastest for its shape.
   void product(const Product& p);
   /// By cuBLASLt and separate row operations. The caller has normed x.

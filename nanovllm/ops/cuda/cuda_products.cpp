@@ -39,19 +39,23 @@ void CudaBackend::separately(const Product& p, Tensor out, Tensor x) {
   }
 }
 
+SmallMatmul CudaBackend::small_args(const Product& p) {
+  return {.out = p.out.data,
+          .x = p.x.data,
+          .w = device_weight(p.w).matrix.data,
+          .norm = p.norm.weight.as<const float>(),
+          .bias = p.bias.as<const float>(),
+          .eps = p.norm.eps,
+          .num_tokens = static_cast<int>(p.x.shape[0]),
+          .n = static_cast<int>(p.out.shape[1]),
+          .k = static_cast<int>(p.x.shape[1]),
+          .end = p.end,
+          .float_out = p.out.dtype == DType::kF32 && p.x.dtype != DType::kF32};
+}
+
 void CudaBackend::product(const Product& p) {
   const Tensor &x = p.x, &w = device_weight(p.w).matrix;
-  const SmallMatmul args = {.out = p.out.data,
-                            .x = x.data,
-                            .w = w.data,
-                            .norm = p.norm.weight.as<const float>(),
-                            .bias = p.bias.as<const float>(),
-                            .eps = p.norm.eps,
-                            .num_tokens = static_cast<int>(x.shape[0]),
-                            .n = static_cast<int>(p.out.shape[1]),
-                            .k = static_cast<int>(x.shape[1]),
-                            .end = p.end,
-                            .float_out = p.out.dtype == DType::kF32 && x.dtype != DType::kF32};
+  const SmallMatmul args = small_args(p);
   const bool same = p.out.dtype == x.dtype;
   if (same && is_small_matmul(args.num_tokens, args.n, args.k, args.end, x.dtype))
     return small_matmul(where_, args, x.dtype);
@@ -129,6 +133,23 @@ void CudaBackend::norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weig
            .norm = norm,
            .bias = bias,
            .hidden = hidden});
+}
+
+void CudaBackend::qkv_attention(const QkvArgs& qkv, const RopeStoreArgs& rope,
+                                const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
+  const SmallMatmul product = small_args({.end = SmallMatmul::End::kStore,
+                                          .out = rope.qkv,
+                                          .x = qkv.x,
+                                          .w = qkv.w,
+                                          .norm = qkv.norm,
+                                          .bias = qkv.bias});
+  const RopeParams params(rope, kv, batch);
+  const bool is_free = kernels_.product < 0 || kernels_.product == CudaKernels::kMid;
+  if (portable_ || collectives_ || decode_cluster_ > 0 || !is_free ||
+      !is_roped_matmul(product, qkv.x.dtype, params))
+    return Backend::qkv_attention(qkv, rope, args, kv, batch);
+  roped_matmul(where_, product, params);
+  attention(args, kv, batch);
 }
 
 void CudaBackend::norm_swiglu(Tensor out, Tensor x, const Norm& norm, const Weight& w,

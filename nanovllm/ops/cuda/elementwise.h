@@ -18,7 +18,6 @@ void convert(Launch where, Tensor out, Tensor x);
 /// Does nothing for so long: what is measured starts and ends beside it as in a step.
 void idle(Launch where, int64_t num_cycles);
 void silu_mul(Launch where, Tensor out, Tensor gate_up);
-void rope_and_store(Launch where, const RopeStoreArgs& args, const KvCache& kv, const Batch& batch);
 /// pairs [n, 2] int32 in the device's memory: block pairs[i][0] onto pairs[i][1], all layers.
 void copy_blocks(Launch where, const KvCache& kv, Tensor pairs);
 

@@ -34,7 +34,7 @@ struct Plan {
 /// What made whole steps faster on an H200: the shapes of Qwen3 0.6B, and of 8B up to 32 tokens.
 constexpr Plan kPlans[] = {
     {SmallMatmul::End::kStore, 4096, 1024, 32, 64, 4, 4},
-    {SmallMatmul::End::kStore, 4096, 1024, 64, 64, 2, 8},
+    {SmallMatmul::End::kStore, 4096, 1024, 64, 128, 4, 4},
     {SmallMatmul::End::kAdd, 1024, 2048, 32, 32, 4, 8},
     {SmallMatmul::End::kAdd, 1024, 2048, 64, 64, 8, 4},
     {SmallMatmul::End::kSwiglu, 3072, 1024, 32, 128, 4, 3},
@@ -54,6 +54,7 @@ static_assert(std::ranges::all_of(kPlans, [](const Plan& plan) {
 // -- layout
 
 static_assert(kChunk == kBoxColumns);
+constexpr int kHeadDim = 128;     // of what finish_head() serves
 constexpr int kChunkBytes = 128;  // of a row: the width of the swizzle
 constexpr int kNorming = 128;     // threads of a group that norms a chunk
 constexpr int kMaxThreads = 128 * 3 + 32;
@@ -65,6 +66,7 @@ struct Params {
   int num_chunks;            // of a block
   int multiplying, norming;  // threads; those that norm take chunks in turns
   bool early;                // launch the next kernel before this one's turn
+  RopeParams rope;           // no qkv: there is none
 };
 
 /// A stage's barriers: w is there, x is there, x is multiplied by the norm, all is used. And two of
@@ -307,6 +309,62 @@ struct Block {
     // Without tokens too: no copy comes to a block that has ended.
     barrier_wait(barrier(kSumsThere), 0);
   }
+
+  /// The same of rows that are a head of q, k or v: a warp has a token, a lane four neighbours.
+  __device__ void finish_head() const {
+    constexpr int kPer = 4, kHalfLanes = 16;
+    const RopeParams& r = p.rope;
+    const int lane = threadIdx.x % 32, at = lane * kPer, head = first_column / kHeadDim;
+    const int num_kv_heads = r.layout.num_kv_heads, num_tokens = kTokens / p.split;
+    const bool is_q = head < r.num_heads, is_v = head >= r.num_heads + num_kv_heads;
+    const float* const norm = is_q ? r.q_norm : is_v ? nullptr : r.k_norm;
+    const int stride = layout.sums_bytes() / p.split;
+    for (int row = threadIdx.x / 32; row < num_tokens; row += blockDim.x / 32) {
+      const int token = rank * num_tokens + row;
+      if (token >= args.num_tokens) break;
+      const int slot = r.slot_mapping[token];
+      Vec<float, kPer> cos = {}, sin = {}, weight = {1, 1, 1, 1};
+      if (!is_v) {
+        const int64_t angle = r.positions[token] * int64_t{kHeadDim / 2} + lane % kHalfLanes * kPer;
+        cos = load<kPer>(r.cos + angle);
+        sin = load<kPer>(r.sin + angle);
+      }
+      if (norm != nullptr) weight = load<kPer>(norm + at);
+      barrier_wait(barrier(kSumsThere), 0);
+      const uint32_t from = shared + layout.sums_bytes() + row * layout.pitch() * 4;
+      const float4 squares = sum_at(from + kHeadDim * 4, stride);
+      const float scale =
+          rsqrtf((squares.x + squares.y) * __fdividef(1, static_cast<float>(args.k)) + args.eps);
+      const float4 sum = sum_at(from + at * 4, stride);
+      float x[kPer] = {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
+      float own = 0;  // squares
+#pragma unroll
+      for (int i = 0; i < kPer; ++i) {
+        if (args.bias != nullptr) x[i] += args.bias[first_column + at + i];
+        x[i] = to_float(from_float<Bf16>(x[i]));  // as the product alone leaves it
+        own += x[i] * x[i];
+      }
+      const float head_scale = norm != nullptr ? rsqrtf(warp_sum(own) / kHeadDim + r.eps) : 1.0f;
+      Vec<Bf16, kPer> y;
+#pragma unroll
+      for (int i = 0; i < kPer; ++i) {
+        const float mine = x[i] * (head_scale * weight.x[i]);
+        const float other = __shfl_xor_sync(0xffffffff, mine, kHalfLanes);
+        const float turned = lane < kHalfLanes ? mine * cos.x[i] - other * sin.x[i]
+                                               : mine * cos.x[i] + other * sin.x[i];
+        y.x[i] = from_float<Bf16>(is_v ? x[i] : turned);
+      }
+      Bf16* to = static_cast<Bf16*>(args.out) + int64_t{token} * args.n + first_column + at;
+      if (!is_q) {
+        if (slot < 0) continue;
+        to = static_cast<Bf16*>(r.k) + (is_v ? r.layout.layer_stride : 0) +
+             r.layout.entry(slot / r.layout.block_size, (head - r.num_heads) % num_kv_heads) +
+             r.layout.at(slot % r.layout.block_size, at);
+      }
+      store<kPer>(to, y);
+    }
+    barrier_wait(barrier(kSumsThere), 0);
+  }
 };
 
 template <int kTokens>
@@ -334,7 +392,8 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
   __syncthreads();
   if (thread < p.split) block.send_sums(thread);
   __syncwarp();
-  block.finish();
+  if (p.rope.qkv != nullptr) block.finish_head();
+  else block.finish();
   __syncwarp();
   cluster_sync_relaxed();  // nobody reads this block's sums any more
 #endif
@@ -343,7 +402,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
 // -- launcher
 
 template <int kTokens>
-void run(Launch where, const SmallMatmul& args, const Plan& plan) {
+void run(Launch where, const SmallMatmul& args, const Plan& plan, const RopeParams& rope) {
   const int parts = args.end == SmallMatmul::End::kSwiglu ? 2 : 1;  // of w: gates and ups
   const int num_chunks = args.k / kChunk / plan.split;
   const int multiplying = (plan.rows + 63) / 64 * 128;
@@ -359,7 +418,8 @@ void run(Launch where, const SmallMatmul& args, const Plan& plan) {
       // What a second warpgroup of multiplying would take.
       .norming = args.norm == nullptr ? 0 : kNorming * (multiplying > 128 ? 1 : 2),
       // As in small_matmul.cu: only one with a long stream lets the next one's copies queue behind.
-      .early = num_chunks > plan.stages};
+      .early = num_chunks > plan.stages,
+      .rope = rope};
   const int bytes = Layout<kTokens>(plan.rows, plan.stages).bytes();
   constexpr auto kernel = mid_matmul_kernel<kTokens>;
   static int allowed = 0;  // only grows: graphs hold launches of all sizes
@@ -388,11 +448,21 @@ bool is_mid_matmul(const SmallMatmul& args, DType dtype) {
   return dtype == DType::kBF16 && args.num_tokens > kFewTokens && find_plan(args) != nullptr;
 }
 
-void mid_matmul(Launch where, const SmallMatmul& args) {
+void roped_matmul(Launch where, const SmallMatmul& args, const RopeParams& rope) {
   const Plan* const plan = find_plan(args);
   check_args(plan != nullptr, "mid_matmul: a shape that it does not serve");
-  if (args.num_tokens <= 32) run<32>(where, args, *plan);
-  else run<64>(where, args, *plan);
+  if (args.num_tokens <= 32) run<32>(where, args, *plan, rope);
+  else run<64>(where, args, *plan, rope);
+}
+
+void mid_matmul(Launch where, const SmallMatmul& args) {
+  roped_matmul(where, args, RopeParams({}, {}, {}));
+}
+
+bool is_roped_matmul(const SmallMatmul& args, DType dtype, const RopeParams& rope) {
+  return is_mid_matmul(args, dtype) && args.end == SmallMatmul::End::kStore &&
+         args.norm != nullptr && rope.layout.tiled && rope.layout.head_dim == kHeadDim &&
+         find_plan(args)->rows == kHeadDim;
 }
 
 }  // namespace nanovllm::cuda

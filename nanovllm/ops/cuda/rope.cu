@@ -2,26 +2,14 @@
 #include <bit>
 
 #include "nanovllm/ops/cuda/device.cuh"
-#include "nanovllm/ops/cuda/elementwise.h"
 #include "nanovllm/ops/cuda/hopper.cuh"
-#include "nanovllm/ops/cuda/kv_layout.cuh"
+#include "nanovllm/ops/cuda/rope.h"
 
 // Norm of q and k, rotary embedding, and the store of k and v into the cache.
 namespace nanovllm::cuda {
 namespace {
 
 // -- kernels
-
-struct RopeParams {
-  void* qkv;                                // [T, (num_heads + 2 num_kv_heads) * head_dim]
-  const float *q_norm, *k_norm;             // [head_dim] or null
-  const float *cos, *sin;                   // [positions, head_dim / 2]
-  const int32_t *positions, *slot_mapping;  // [T]
-  void* k;  // the layer's K; its V lies layout.layer_stride further on
-  KvLayout layout;
-  int num_heads;
-  float eps;
-};
 
 /// Any head_dim: one block a token, one warp a head. N neighbours of each half a lane: 1 or 2.
 template <class T, int N>
@@ -248,20 +236,9 @@ void rope_and_store(Launch where, const RopeStoreArgs& args, const KvCache& kv,
                  kv.dtype == qkv.dtype && kv.head_dim <= 256 &&
                  args.cos.shape[1] == kv.head_dim / 2,
              "rope_and_store: wrong shapes");
-  const KvLayout layout(kv);
+  const RopeParams params(args, kv, batch);
   with_float_type(qkv.dtype, [&](auto type) {
     using T = decltype(type);
-    const RopeParams params = {.qkv = qkv.data,
-                               .q_norm = args.q_norm.as<const float>(),
-                               .k_norm = args.k_norm.as<const float>(),
-                               .cos = args.cos.as<const float>(),
-                               .sin = args.sin.as<const float>(),
-                               .positions = batch.positions.as<const int32_t>(),
-                               .slot_mapping = batch.slot_mapping.as<const int32_t>(),
-                               .k = static_cast<T*>(kv.data) + 2 * layout.layer_stride * args.layer,
-                               .layout = layout,
-                               .num_heads = static_cast<int>(args.num_heads),
-                               .eps = args.eps};
     if (kv.head_dim >= 16 && std::has_single_bit(static_cast<uint64_t>(kv.head_dim))) {
       const int64_t items = qkv.shape[0] * num_rows * kv.head_dim / 16;
       check_args(items < INT32_MAX, "rope_and_store: too many tokens");
