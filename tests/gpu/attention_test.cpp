@@ -18,8 +18,11 @@ struct Shape {
 /// Fills a cache through rope_and_store, then computes new tokens over it, on both backends.
 class GpuAttention : public TwoBackends {
  protected:
-  /// With a hidden_size q, k and v are a product's, else given.
-  void check(const Shape& shape, const std::vector<Seq>& seqs, int64_t hidden_size = 0) {
+  bool fuses = false;  // rotation and store are expected to be part of the product
+  /// With a hidden_size q, k and v are a product's, else given. Plain: without norms of q and k,
+  /// with a bias.
+  void check(const Shape& shape, const std::vector<Seq>& seqs, int64_t hidden_size = 0,
+             bool plain = false) {
     if (skips()) return;
     const std::string what =
         fmt::format("head_dim {}, group {}, block {}, {}, {} sequences, first {} of {}",
@@ -59,13 +62,15 @@ class GpuAttention : public TwoBackends {
     std::shuffle(order.begin(), order.end(), random);
     const Twin cos = make({nullptr, DType::kF32, longest, shape.head_dim / 2});
     const Twin sin = make({nullptr, DType::kF32, longest, shape.head_dim / 2});
-    const Twin norm = make({nullptr, DType::kF32, shape.head_dim});
+    const Twin q_norm = make({nullptr, DType::kF32, shape.head_dim});
+    const Twin k_norm = make({nullptr, DType::kF32, shape.head_dim});
     const int64_t num_heads = shape.group * shape.num_kv_heads;
     const int64_t columns = (num_heads + 2 * shape.num_kv_heads) * shape.head_dim;
 
     const int64_t k = std::max<int64_t>(hidden_size, 1);
     const Twin weight = make({nullptr, shape.dtype, columns, k}, 0.05f);
     const Twin input_norm = make({nullptr, DType::kF32, k});
+    const Twin bias = make({nullptr, DType::kF32, columns});
     WeightPtr weights[2];
     for (int b = 0; b < 2 && hidden_size > 0; ++b)
       weights[b] = backends[b]->pack(std::span(&weight.on_cpu, 1), shape.dtype, kForMatmul);
@@ -115,10 +120,15 @@ class GpuAttention : public TwoBackends {
         HostBatch mine = host;
         const Batch batch = backends[b]->begin_step(mine, slots[b], kv[b]);
         if (num_tokens == 0) continue;
+        std::vector<char> before;  // this step's keys, of what the cache holds on the GPU
+        if (b == 1 && !prompt) {
+          before.resize(kv[1].block_bytes() * static_cast<size_t>(num_blocks));
+          gpu->download(before.data(), memory[1].get(), before.size());
+        }
         const auto on = [&](const Twin& t) { return b == 0 ? t.on_cpu : t.on_gpu; };
         const RopeStoreArgs rope = {.qkv = on(qkv),
-                                    .q_norm = on(norm),
-                                    .k_norm = on(norm),
+                                    .q_norm = plain ? Tensor() : on(q_norm),
+                                    .k_norm = plain ? Tensor() : on(k_norm),
                                     .cos = on(cos),
                                     .sin = on(sin),
                                     .num_heads = num_heads,
@@ -138,7 +148,7 @@ class GpuAttention : public TwoBackends {
           backends[b]->qkv_attention({.x = on(x),
                                       .norm = {on(input_norm), 1e-6f},
                                       .w = *weights[b],
-                                      .bias = {},
+                                      .bias = plain ? on(bias) : Tensor(),
                                       .hidden = on(hidden)},
                                      rope, args, kv[b], batch);
         };
@@ -150,10 +160,20 @@ class GpuAttention : public TwoBackends {
         gpu->replay(++num_graphs_, enqueue);
         expect_equal(out, "eager, " + what, shape.dtype == DType::kF32 ? 5e-5 : 1.5e-2);
         gpu->upload(qkv.on_gpu.data, original.data(), original.size());
+        gpu->upload(memory[1].get(), before.data(), before.size());
         const std::vector<char> nothing(out.host.size(), static_cast<char>(0xff));
         gpu->upload(out.on_gpu.data, nothing.data(), nothing.size());
         gpu->replay(num_graphs_, enqueue);
         expect_equal(out, "graph, " + what, shape.dtype == DType::kF32 ? 5e-5 : 1.5e-2);
+        if (fuses) {
+          // Keys and values went to the cache alone.
+          const std::vector<char> now = from_gpu(qkv.on_gpu);
+          const size_t q_bytes = static_cast<size_t>(num_heads * shape.head_dim) * 2;
+          const size_t row = static_cast<size_t>(columns) * 2;
+          for (size_t at = 0; at < now.size(); at += row)
+            ASSERT_TRUE(std::equal(&now[at + q_bytes], &now[at] + row, &original[at + q_bytes]))
+                << what;
+        }
         // What the cache holds of the newest keys, by the kernel that reads them there: q is the
         // CPU's, rotated.
         gpu->upload(qkv.on_gpu.data, qkv.host.data(), qkv.host.size());
@@ -208,16 +228,30 @@ TEST_P(GpuAttention, RaggedBatches) {
   }
 }
 
-/// Qwen3-0.6B's shape, whose products of a batch have norm, rotation and store in the same kernel.
+/// The shapes of Qwen3 0.6B and 8B, whose products of a batch have norm, rotation and store in the
+/// same kernel; not where a cluster of blocks for each head does that.
 TEST_P(GpuAttention, BehindTheProduct) {
   for (const int64_t num_seqs : {17, 34, 40, 63, 64, 65}) {
     std::vector<Seq> seqs;
     for (int64_t s = 0; s < num_seqs; ++s)
       seqs.push_back({1, static_cast<int32_t>(1 + random() % 300)});
-    check({128, 2, 8, 64, DType::kBF16}, seqs, 1024);
+    fuses = GetParam() == Kernels::kNative && num_seqs >= 34 && num_seqs <= 64;
+    for (const bool plain : {false, true}) check({128, 2, 8, 64, DType::kBF16}, seqs, 1024, plain);
+    fuses = false;
     seqs.resize(static_cast<size_t>(num_seqs / 2));
     seqs.push_back({9, 50});
     check({128, 2, 8, 16, DType::kBF16}, seqs, 1024);
+  }
+  for (const int64_t num_seqs : {17, 25, 32}) {
+    std::vector<Seq> seqs = {{1, 6000}};
+    while (std::ssize(seqs) < num_seqs)
+      seqs.push_back({1, static_cast<int32_t>(1 + random() % 100)});
+    fuses = GetParam() == Kernels::kNative;
+    check({128, 4, 8, 64, DType::kBF16}, seqs, 4096);
+    fuses = false;
+    seqs.resize(static_cast<size_t>(num_seqs / 2));
+    seqs.push_back({9, 50});
+    check({128, 4, 8, 64, DType::kBF16}, seqs, 4096, true);
   }
 }
 

@@ -145,6 +145,10 @@ void CudaBackend::qkv_attention(const QkvArgs& qkv, const RopeStoreArgs& rope,
                                           .bias = qkv.bias});
   const RopeParams params(rope, kv, batch);
   const bool is_free = kernels_.product < 0 || kernels_.product == CudaKernels::kMid;
+  check(rope.qkv.shape[1] == (rope.num_heads + 2 * kv.num_kv_heads) * kv.head_dim &&
+            qkv.x.shape[0] == batch.num_tokens() && rope.cos.shape[1] == kv.head_dim / 2 &&
+            kv.dtype == qkv.x.dtype && rope.qkv.dtype == qkv.x.dtype,
+        "qkv_attention: wrong shapes");
   if (portable_ || collectives_ || decode_cluster_ > 0 || !is_free ||
       !is_roped_matmul(product, qkv.x.dtype, params))
     return Backend::qkv_attention(qkv, rope, args, kv, batch);

@@ -220,13 +220,14 @@ int Matmul::fastest(int choice, const Key& key, int num_ways, bool capturing,
 }
 
 int Matmul::race(int num_ways, int64_t num_tokens, const std::function<void(int)>& run) {
-  // In turns, since a GPU that has long been busy computes slower. Once for all, then twice for
-  // those that may yet win.
+  // In turns, since a GPU that has long been busy computes slower. A single run or two of all, then
+  // more of those that may yet win.
   constexpr double kHopeless = 1.25;
   const int num_runs = num_tokens > 1024 ? 1 : 3;
-  std::vector<double> first(static_cast<size_t>(num_ways)), least(first.size(), INFINITY);
-  for (size_t way = 0; way < first.size(); ++way)
-    first[way] = timed(1, [&] { run(static_cast<int>(way)); });
+  std::vector<double> first(static_cast<size_t>(num_ways), INFINITY), least = first;
+  for (int round = 0; round < (num_tokens > 1024 ? 1 : 2); ++round)
+    for (size_t way = 0; way < first.size(); ++way)
+      first[way] = std::min(first[way], timed(1, [&] { run(static_cast<int>(way)); }));
   const double best = *std::ranges::min_element(first);
   for (int round = 0; round < 2; ++round)
     for (size_t way = 0; way < first.size(); ++way)

@@ -15,6 +15,8 @@
 // x by the norm's weights where it lies; the tokens' scale, a sum over all of k, is applied to the
 // product:
 //   out = rsqrt(mean(x^2) + eps) * ((x * norm) w^T)
+// Where a block's rows are a head of q, k or v, the head's norm, the rotation and the store into
+// the cache come with the last addition.
 namespace nanovllm::cuda {
 namespace {
 
@@ -66,7 +68,7 @@ struct Params {
   int num_chunks;            // of a block
   int multiplying, norming;  // threads; those that norm take chunks in turns
   bool early;                // launch the next kernel before this one's turn
-  RopeParams rope;           // no qkv: there is none
+  RopeParams rope;           // of q, k and v
 };
 
 /// A stage's barriers: w is there, x is there, x is multiplied by the norm, all is used. And two of
@@ -322,14 +324,20 @@ struct Block {
     for (int row = threadIdx.x / 32; row < num_tokens; row += blockDim.x / 32) {
       const int token = rank * num_tokens + row;
       if (token >= args.num_tokens) break;
-      const int slot = r.slot_mapping[token];
-      Vec<float, kPer> cos = {}, sin = {}, weight = {1, 1, 1, 1};
+      Bf16* to = static_cast<Bf16*>(args.out) + int64_t{token} * args.n + first_column + at;
+      const int slot = is_q ? 0 : r.slot_mapping[token];
+      if (!is_q && slot >= 0)
+        to = static_cast<Bf16*>(r.k) + (is_v ? r.layout.layer_stride : 0) +
+             r.layout.entry(slot / r.layout.block_size, (head - r.num_heads) % num_kv_heads) +
+             r.layout.at(slot % r.layout.block_size, at);
+      Vec<float, kPer> cos = {}, sin = {}, weight = {1, 1, 1, 1}, bias = {};
       if (!is_v) {
         const int64_t angle = r.positions[token] * int64_t{kHeadDim / 2} + lane % kHalfLanes * kPer;
         cos = load<kPer>(r.cos + angle);
         sin = load<kPer>(r.sin + angle);
       }
       if (norm != nullptr) weight = load<kPer>(norm + at);
+      if (args.bias != nullptr) bias = load<kPer>(args.bias + first_column + at);
       barrier_wait(barrier(kSumsThere), 0);
       const uint32_t from = shared + layout.sums_bytes() + row * layout.pitch() * 4;
       const float4 squares = sum_at(from + kHeadDim * 4, stride);
@@ -340,8 +348,7 @@ struct Block {
       float own = 0;  // squares
 #pragma unroll
       for (int i = 0; i < kPer; ++i) {
-        if (args.bias != nullptr) x[i] += args.bias[first_column + at + i];
-        x[i] = to_float(from_float<Bf16>(x[i]));  // as the product alone leaves it
+        x[i] = to_float(from_float<Bf16>(x[i] + bias.x[i]));  // as the product alone leaves it
         own += x[i] * x[i];
       }
       const float head_scale = norm != nullptr ? rsqrtf(warp_sum(own) / kHeadDim + r.eps) : 1.0f;
@@ -354,20 +361,13 @@ struct Block {
                                                : mine * cos.x[i] + other * sin.x[i];
         y.x[i] = from_float<Bf16>(is_v ? x[i] : turned);
       }
-      Bf16* to = static_cast<Bf16*>(args.out) + int64_t{token} * args.n + first_column + at;
-      if (!is_q) {
-        if (slot < 0) continue;
-        to = static_cast<Bf16*>(r.k) + (is_v ? r.layout.layer_stride : 0) +
-             r.layout.entry(slot / r.layout.block_size, (head - r.num_heads) % num_kv_heads) +
-             r.layout.at(slot % r.layout.block_size, at);
-      }
-      store<kPer>(to, y);
+      if (slot >= 0) store<kPer>(to, y);
     }
     barrier_wait(barrier(kSumsThere), 0);
   }
 };
 
-template <int kTokens>
+template <int kTokens, bool kRoped>
 __global__ void __launch_bounds__(kMaxThreads, 2)
     mid_matmul_kernel(const __grid_constant__ Params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -392,7 +392,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
   __syncthreads();
   if (thread < p.split) block.send_sums(thread);
   __syncwarp();
-  if (p.rope.qkv != nullptr) block.finish_head();
+  if constexpr (kRoped) block.finish_head();
   else block.finish();
   __syncwarp();
   cluster_sync_relaxed();  // nobody reads this block's sums any more
@@ -401,7 +401,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
 
 // -- launcher
 
-template <int kTokens>
+template <int kTokens, bool kRoped>
 void run(Launch where, const SmallMatmul& args, const Plan& plan, const RopeParams& rope) {
   const int parts = args.end == SmallMatmul::End::kSwiglu ? 2 : 1;  // of w: gates and ups
   const int num_chunks = args.k / kChunk / plan.split;
@@ -421,7 +421,7 @@ void run(Launch where, const SmallMatmul& args, const Plan& plan, const RopePara
       .early = num_chunks > plan.stages,
       .rope = rope};
   const int bytes = Layout<kTokens>(plan.rows, plan.stages).bytes();
-  constexpr auto kernel = mid_matmul_kernel<kTokens>;
+  constexpr auto kernel = mid_matmul_kernel<kTokens, kRoped>;
   static int allowed = 0;  // only grows: graphs hold launches of all sizes
   if (bytes > allowed) {
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
@@ -441,6 +441,14 @@ const Plan* find_plan(const SmallMatmul& args) {
   return nullptr;
 }
 
+template <bool kRoped>
+void start(Launch where, const SmallMatmul& args, const RopeParams& rope) {
+  const Plan* const plan = find_plan(args);
+  check_args(plan != nullptr, "mid_matmul: a shape that it does not serve");
+  if (args.num_tokens <= 32) run<32, kRoped>(where, args, *plan, rope);
+  else run<64, kRoped>(where, args, *plan, rope);
+}
+
 }  // namespace
 
 bool is_mid_matmul(const SmallMatmul& args, DType dtype) {
@@ -448,21 +456,18 @@ bool is_mid_matmul(const SmallMatmul& args, DType dtype) {
   return dtype == DType::kBF16 && args.num_tokens > kFewTokens && find_plan(args) != nullptr;
 }
 
-void roped_matmul(Launch where, const SmallMatmul& args, const RopeParams& rope) {
-  const Plan* const plan = find_plan(args);
-  check_args(plan != nullptr, "mid_matmul: a shape that it does not serve");
-  if (args.num_tokens <= 32) run<32>(where, args, *plan, rope);
-  else run<64>(where, args, *plan, rope);
-}
-
 void mid_matmul(Launch where, const SmallMatmul& args) {
-  roped_matmul(where, args, RopeParams({}, {}, {}));
+  start<false>(where, args, RopeParams({}, {}, {}));
 }
 
 bool is_roped_matmul(const SmallMatmul& args, DType dtype, const RopeParams& rope) {
   return is_mid_matmul(args, dtype) && args.end == SmallMatmul::End::kStore &&
          args.norm != nullptr && rope.layout.tiled && rope.layout.head_dim == kHeadDim &&
          find_plan(args)->rows == kHeadDim;
+}
+
+void roped_matmul(Launch where, const SmallMatmul& args, const RopeParams& rope) {
+  start<true>(where, args, rope);
 }
 
 }  // namespace nanovllm::cuda
