@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 #include <exception>
+#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -34,8 +35,9 @@ float addend(int rank, int64_t i) { return static_cast<float>((i * 7 + rank * 3)
 /// A product added to a residual, summed over the ranks, and normed: whether both are right. A
 /// rank's part of the product is addend(rank, column) in all rows, and the residual was
 /// addend(world, .).
-bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t hidden) {
-  constexpr int64_t kWidth = 16;
+bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t hidden,
+                       bool two_hops) {
+  constexpr int64_t kWidth = 16, kFew = 16;
   std::vector<Buffer> buffers;
   const auto tensor = [&](int64_t m, int64_t n, DType dtype, auto value_of) {
     std::vector<float> floats(static_cast<size_t>(m * n));
@@ -57,20 +59,33 @@ bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t 
   const Tensor part(host.data(), DType::kBF16, hidden, kWidth);
   const WeightPtr w = gpu.pack(std::span(&part, 1), DType::kBF16, kForMatmul);
   const Tensor x = tensor(rows, kWidth, DType::kBF16, [&](int64_t i) { return in_column_0(i, 1); });
-  const Tensor residual =
-      tensor(rows, hidden, DType::kBF16, [&](int64_t i) { return addend(world, i); });
+  const auto old = [&](int64_t i) { return addend(world, i); };
+  const Tensor residual = tensor(rows, hidden, DType::kBF16, old);
   const Tensor out = tensor(rows, hidden, DType::kBF16, [](int64_t) { return 0; });
   Norm norm = {tensor(1, hidden, DType::kF32, [](int64_t i) { return 1 + addend(1, i) / 8; }),
                1e-6f};
   norm.weight = Tensor(norm.weight.data, DType::kF32, hidden);
   gpu.add_matmul(residual, x, *w, out);
   gpu.rms_norm(out, residual, norm);
-  std::vector<uint16_t> sums(static_cast<size_t>(rows * hidden)), normed(sums.size());
-  gpu.download(sums.data(), residual.data, sums.size() * 2);
-  gpu.download(normed.data(), out.data, normed.size() * 2);
-  // Of many rows a rank may leave the residual's sum to the others, but for its own share.
-  const Range own =
-      residual.bytes() > cuda::kLineBytes ? share(rows, 1, {rank, world}) : Range{0, rows};
+  // And one that no norm follows.
+  const Tensor other = tensor(rows, hidden, DType::kBF16, old);
+  const Tensor scratch = tensor(rows, hidden, DType::kBF16, old);
+  Tensor order = tensor(1, rows, DType::kF32, [](int64_t) { return 0; });
+  std::vector<int32_t> ids(static_cast<size_t>(rows));
+  std::iota(ids.begin(), ids.end(), 0);
+  gpu.upload(order.data, ids.data(), order.bytes());
+  gpu.add_matmul(other, x, *w, scratch);
+  gpu.gather_rows(scratch, other, Tensor(order.data, DType::kI32, rows));
+  const auto values = [&](const Tensor& t) {
+    std::vector<uint16_t> v(static_cast<size_t>(t.size()));
+    gpu.download(v.data(), t.data, t.bytes());
+    return v;
+  };
+  const std::vector<uint16_t> sums = values(residual), normed = values(out),
+                              whole = values(scratch);
+  // A rank may leave the residual's sum to the others, but for its own share.
+  const bool shares = residual.bytes() > cuda::kLineBytes || (two_hops && rows > kFew);
+  const Range own = shares ? share(rows, 1, {rank, world}) : Range{0, rows};
   for (int64_t row = 0; row < rows; ++row) {
     std::vector<double> want(static_cast<size_t>(hidden));
     double squares = 0;
@@ -86,6 +101,7 @@ bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t 
       const double y = want[static_cast<size_t>(i)] * scale * (1 + addend(1, i) / 8);
       const bool is_summed = own.first <= row && row < own.first + own.count;
       if ((is_summed && bf16_to_f32(sums[at]) != want[static_cast<size_t>(i)]) ||
+          bf16_to_f32(whole[at]) != want[static_cast<size_t>(i)] ||
           std::abs(bf16_to_f32(normed[at]) - y) > 0.01 * std::abs(y))
         return false;
     }
@@ -95,8 +111,9 @@ bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t 
 
 /// Rank `rank` of `world`; 0 where all sums are right.
 int all_reduce_rank(void* memory, int rank, int world) {
-  const auto gpu = make_cuda_backend({.sum_norm = true}, {rank, world});
+  using SumNorm = CudaKernels::SumNorm;
   Communicator ranks(memory, {rank, world});
+  auto gpu = make_cuda_backend({.sum_norm = SumNorm::kOneHop}, {rank, world});
   gpu->connect(ranks, 16 * world);
   bool right = true;
   for (int64_t bytes = 1024; bytes <= 256 << 20; bytes *= bytes < 1 << 20 ? 2 : 4) {
@@ -134,16 +151,26 @@ int all_reduce_rank(void* memory, int rank, int world) {
       fmt::print("all_reduce of {} KiB over {} GPUs: {:.1f} us{}\n", bytes / 1024, world,
                  times[2] * 1e6, right ? "" : ", WRONG");
   }
-  for (const auto& [rows, hidden] : {std::pair<int64_t, int64_t>{1, 4096},
-                                     {40, 64},
-                                     {256, 4096},
-                                     {100, 8192},
-                                     {600, 1024},
-                                     {1203, 4096}}) {
-    const bool is_right = sum_norm_is_right(*gpu, rank, world, rows, hidden);
-    if (!is_right)
-      fmt::print("rank {}: a sum of [{}, {}] with its norm: WRONG\n", rank, rows, hidden);
-    right = right && is_right;
+  for (const SumNorm way : {SumNorm::kOneHop, SumNorm::kTwoHops, SumNorm::kApart}) {
+    if (way != SumNorm::kOneHop) {
+      ranks.barrier();
+      gpu = make_cuda_backend({.sum_norm = way}, {rank, world});
+      gpu->connect(ranks, 16 * world);
+    }
+    for (const auto& [rows, hidden] : {std::pair<int64_t, int64_t>{1, 4096},
+                                       {40, 64},
+                                       {17, 8192},
+                                       {256, 4096},
+                                       {100, 8192},
+                                       {600, 1024},
+                                       {1203, 4096}}) {
+      const bool is_right =
+          sum_norm_is_right(*gpu, rank, world, rows, hidden, way == SumNorm::kTwoHops);
+      if (!is_right)
+        fmt::print("rank {}: a sum of [{}, {}] with its norm, way {}: WRONG\n", rank, rows, hidden,
+                   static_cast<int>(way));
+      right = right && is_right;
+    }
   }
   ranks.barrier();
   return right ? 0 : 1;

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "nanovllm/ops/backend.h"
 
@@ -17,7 +19,10 @@ struct CudaKernels {
   /// fastest.
   int product = -1;
   static constexpr int kMid = 1000;  ///< cuda/mid_matmul.h
-  bool sum_norm = false;  ///< a sum over ranks and its norm in one kernel wherever it is served
+  /// A sum over ranks and its norm: what measures fastest, two kernels, or wherever it is served
+  /// one kernel of one or two hops.
+  enum class SumNorm : uint8_t { kMeasured, kApart, kOneHop, kTwoHops };
+  SumNorm sum_norm = SumNorm::kMeasured;
 };
 
 /// The backend on visible GPU rank.index, from libnanovllm_cuda.so: beside this program or library,

@@ -68,7 +68,9 @@ class GpuAttention : public TwoBackends {
     const int64_t columns = (num_heads + 2 * shape.num_kv_heads) * shape.head_dim;
 
     const int64_t k = std::max<int64_t>(hidden_size, 1);
-    const Twin weight = make({nullptr, shape.dtype, columns, k}, 0.05f);
+    // q and k of one size, however wide x is: large scores would multiply their rounding.
+    const Twin weight =
+        make({nullptr, shape.dtype, columns, k}, 1.6f / std::sqrt(static_cast<float>(k)));
     const Twin input_norm = make({nullptr, DType::kF32, k});
     const Twin bias = make({nullptr, DType::kF32, columns});
     WeightPtr weights[2];
@@ -242,8 +244,8 @@ TEST_P(GpuAttention, BehindTheProduct) {
     seqs.push_back({9, 50});
     check({128, 2, 8, 16, DType::kBF16}, seqs, 1024);
   }
-  for (const int64_t num_seqs : {17, 25, 32}) {
-    std::vector<Seq> seqs = {{1, 6000}};
+  for (const int64_t num_seqs : {17, 32, 50, 64}) {
+    std::vector<Seq> seqs = {{1, 700}};  // too long for clusters
     while (std::ssize(seqs) < num_seqs)
       seqs.push_back({1, static_cast<int32_t>(1 + random() % 100)});
     fuses = GetParam() == Kernels::kNative;

@@ -12,6 +12,7 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/ops/cuda/elementwise.h"
 #include "nanovllm/ops/cuda/libraries.h"
+#include "nanovllm/ops/cuda/small_matmul.h"
 
 namespace nanovllm::cuda {
 
@@ -82,7 +83,9 @@ struct Nccl {
 
 // -- setting up
 
-Collectives::Collectives(Launch where, Communicator& ranks, bool fuses)
+using SumNorm = CudaKernels::SumNorm;
+
+Collectives::Collectives(Launch where, Communicator& ranks, std::optional<SumNorm> sum_norm)
     : where_(where), ranks_(ranks) {
   const Rank rank = ranks.rank();
   require(rank.world <= kMaxPeers, "tensor_parallel_size is {}; {} is the most on GPUs", rank.world,
@@ -92,7 +95,7 @@ Collectives::Collectives(Launch where, Communicator& ranks, bool fuses)
   nccl_ = std::make_unique<Nccl>(ranks);
   connect_peers();
   if (has_peers_) measure();
-  if (fuses && has_lines_) sum_norm_pays_.fill(true);
+  if (sum_norm) norm_ways_.fill(*sum_norm);
 }
 
 Collectives::~Collectives() {
@@ -185,14 +188,21 @@ PeerTensor Collectives::mapped(const Tensor& x) {
   return {x, at->second};
 }
 
-bool Collectives::sum_norm(Tensor out, Tensor x, const Norm& norm) {
-  if (shares_rows(x)) {
-    sum_norm_rows(where_, peers_, mapped(out), mapped(x), norm);
-    return true;
-  }
-  if (!sum_norm_pays_[static_cast<size_t>(std::bit_width(x.bytes()))] || !serves_sum_norm(x))
-    return false;
-  sum_norm_lines(where_, peers_, out, x, norm);
+SumNorm Collectives::late_way(const Tensor& x) const {
+  const SumNorm way = norm_ways_[static_cast<size_t>(std::bit_width(x.bytes()))];
+  // Of few tokens the norm is part of a product.
+  if (x.shape[0] <= kFewTokens || !has_lines_) return SumNorm::kApart;
+  const bool serves =
+      way == SumNorm::kTwoHops ? serves_two_hops(x, peers_.world) : serves_one_hop(x);
+  return serves ? way : SumNorm::kApart;
+}
+
+bool Collectives::sum_norm(Tensor out, Tensor x, const Norm& norm, Tensor part) {
+  const SumNorm way = late_way(x);
+  if (way == SumNorm::kTwoHops) sum_norm_two_hops(where_, peers_, {out, x, part, norm});
+  else if (way == SumNorm::kOneHop) sum_norm_one_hop(where_, peers_, {out, x, part, norm});
+  else if (shares_rows(x)) sum_norm_rows(where_, peers_, mapped(out), mapped(x), norm);
+  else return false;
   return true;
 }
 
@@ -238,20 +248,27 @@ void Collectives::measure() {
     // In rows of a usual width.
     constexpr int64_t kHidden = 4096;
     const Tensor rows(p, DType::kBF16, std::max<int64_t>(x.size() / kHidden, 1), kHidden);
-    if (!has_lines_ || !serves_sum_norm(rows)) continue;
-    Tensor weight(p, DType::kF32, kHidden);  // zeros
-    const Norm norm = {weight, 1e-6f};
-    const float apart = time_of([&] {
+    norm_ways_[bits] = SumNorm::kApart;
+    if (!has_lines_ || !serves_one_hop(rows)) continue;
+    const Norm norm = {Tensor(p, DType::kF32, kHidden), 1e-6f};  // zeros
+    least = time_of([&] {
       reduce(ways_[bits], rows);
       rms_norm(where_, rows, rows, norm);
     });
-    sum_norm_pays_[bits] =
-        time_of([&] { sum_norm_lines(where_, peers_, rows, rows, norm); }) < apart;
+    const SumNormArgs args = {rows, rows, rows, norm};
+    const auto measure_way = [&](SumNorm way, const auto& enqueue) {
+      const float time = time_of(enqueue);
+      if (time < least) norm_ways_[bits] = way;
+      least = std::min(least, time);
+    };
+    measure_way(SumNorm::kOneHop, [&] { sum_norm_one_hop(where_, peers_, args); });
+    if (serves_two_hops(rows, peers_.world))
+      measure_way(SumNorm::kTwoHops, [&] { sum_norm_two_hops(where_, peers_, args); });
   }
   // A shorter message goes as the shortest one measured.
   const auto first = static_cast<size_t>(std::bit_width(kLeast));
   std::fill_n(ways_.begin(), first, ways_[first]);
-  std::fill_n(sum_norm_pays_.begin(), first, sum_norm_pays_[first]);
+  std::fill_n(norm_ways_.begin(), first, norm_ways_[first]);
   for (cudaEvent_t event : events) cudaEventDestroy(event);
 }
 

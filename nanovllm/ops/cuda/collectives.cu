@@ -14,50 +14,52 @@ constexpr int kLineThreads = 256, kSliceThreads = 512;
 constexpr int kLineBlocks = 4;  // on each multiprocessor
 
 /// The message to all other ranks.
+template <int kMost>
 __device__ void send_lines(const Peers& peers, uint32_t epoch, const uint4* message, int count) {
   for_lines(count, [&](int unit, int at) {
     const uint4 own = unit < count ? message[unit] : uint4{};
-    for (int r = 0; r < peers.world; ++r)
-      if (r != peers.rank) write_lines(lines_of(peers, r, epoch, peers.rank) + at, own, epoch);
+    for_peers<kMost>(
+        peers, [&](int r) { write_lines(lines_of(peers, r, epoch, peers.rank) + at, own, epoch); });
   });
 }
 
-template <class T>
+template <class T, int kMost>
 __global__ void __launch_bounds__(kLineThreads, kLineBlocks)
-    all_reduce_lines_kernel(const Peers peers, uint4* x, int count) {
+    all_reduce_lines_kernel(const __grid_constant__ Peers peers, uint4* x, int count) {
   begin_kernel();
   const uint32_t epoch = current_epoch(peers);
-  send_lines(peers, epoch, x, count);
+  send_lines<kMost>(peers, epoch, x, count);
   for_lines(count, [&](int unit, int at) {
     const uint4 mine = unit < count ? x[unit] : uint4{};
-    const uint4 sum = sum_of_ranks<T, uint4>(peers.world, [&](int r) {
-      if (r == peers.rank) return mine;
-      return read_lines(peers, lines_of(peers, peers.rank, epoch, r) + at, epoch);
-    });
+    uint4 units[kMost];
+    read_lines(peers, epoch, at, units);
+    const uint4 sum = sum_of_ranks<T, kMost, uint4>(
+        peers.world, [&](int r) { return r == peers.rank ? mine : units[r]; });
     if (unit < count) x[unit] = sum;
   });
   end_epoch(peers, epoch);
 }
 
+template <int kMost>
 __global__ void __launch_bounds__(kLineThreads, kLineBlocks)
-    all_gather_lines_kernel(const Peers peers, uint4* all, const uint4* mine, int count) {
+    all_gather_lines_kernel(const __grid_constant__ Peers peers, uint4* all, const uint4* mine,
+                            int count) {
   begin_kernel();
   const uint32_t epoch = current_epoch(peers);
-  send_lines(peers, epoch, mine, count);
-  for (int r = 0; r < peers.world; ++r)
-    for_lines(count, [&](int unit, int at) {
-      uint4 part = {};
-      if (r != peers.rank)
-        part = read_lines(peers, lines_of(peers, peers.rank, epoch, r) + at, epoch);
-      else if (unit < count) part = mine[unit];
-      if (unit < count) all[int64_t{r} * count + unit] = part;
-    });
+  send_lines<kMost>(peers, epoch, mine, count);
+  for_lines(count, [&](int unit, int at) {
+    uint4 units[kMost];
+    read_lines(peers, epoch, at, units);
+    if (unit >= count) return;
+    for_peers<kMost>(peers, [&](int r) { all[int64_t{r} * count + unit] = units[r]; });
+    all[int64_t{peers.rank} * count + unit] = mine[unit];
+  });
   end_epoch(peers, epoch);
 }
 
-template <class T>
+template <class T, int kMost>
 __global__ void __launch_bounds__(kSliceThreads)
-    all_reduce_whole_kernel(const Peers peers, uint4* x, int count) {
+    all_reduce_whole_kernel(const __grid_constant__ Peers peers, uint4* x, int count) {
   begin_kernel();
   const uint32_t epoch = current_epoch(peers);
   const auto for_units = [&](auto body) {
@@ -72,16 +74,16 @@ __global__ void __launch_bounds__(kSliceThreads)
   });
   meet(peers, 0, epoch);
   for_units([&](int i) {
-    x[i] = sum_of_ranks<T, uint4>(peers.world, [&](int r) {
+    x[i] = sum_of_ranks<T, kMost, uint4>(peers.world, [&](int r) {
       return r == peers.rank ? x[i] : __ldcg(slice_of(peers, peers.rank, epoch, 0, r) + i);
     });
   });
   end_epoch(peers, epoch);
 }
 
-template <class T>
+template <class T, int kMost>
 __global__ void __launch_bounds__(kSliceThreads)
-    all_reduce_slices_kernel(const Peers peers, uint4* x, int count) {
+    all_reduce_slices_kernel(const __grid_constant__ Peers peers, uint4* x, int count) {
   begin_kernel();
   const uint32_t epoch = current_epoch(peers);
   const int slice = (count + peers.world - 1) / peers.world;
@@ -100,7 +102,7 @@ __global__ void __launch_bounds__(kSliceThreads)
   meet(peers, 0, epoch);
   for_slice(peers.rank, [&](int i) {
     uint4* const mine = x + peers.rank * slice + i;
-    const uint4 sum = sum_of_ranks<T, uint4>(peers.world, [&](int r) {
+    const uint4 sum = sum_of_ranks<T, kMost, uint4>(peers.world, [&](int r) {
       return r == peers.rank ? *mine : __ldcg(slice_of(peers, peers.rank, epoch, 0, r) + i);
     });
     *mine = sum;
@@ -144,8 +146,10 @@ void all_reduce_lines(Launch where, const Peers& peers, Tensor x) {
   check_args(x.bytes() <= kLineBytes && x.bytes() % 16 == 0, "all_reduce: wrong size");
   const size_t count = x.bytes() / sizeof(uint4);
   with_float_type(x.dtype, [&](auto type) {
-    launch(where, all_reduce_lines_kernel<decltype(type)>, line_blocks(where, count), kLineThreads,
-           0, peers, x.as<uint4>(), static_cast<int>(count));
+    with_most_ranks(peers.world, [&](auto most) {
+      launch(where, all_reduce_lines_kernel<decltype(type), most()>, line_blocks(where, count),
+             kLineThreads, 0, peers, x.as<uint4>(), static_cast<int>(count));
+    });
   });
 }
 
@@ -153,24 +157,31 @@ void all_reduce_whole(Launch where, const Peers& peers, Tensor x) {
   check_args(x.bytes() <= slice_bytes(peers.world) && x.bytes() % 16 == 0,
              "all_reduce: wrong size");
   with_float_type(x.dtype, [&](auto type) {
-    launch(where, all_reduce_whole_kernel<decltype(type)>, kSlicedBlocks, kSliceThreads, 0, peers,
-           x.as<uint4>(), static_cast<int>(x.bytes() / sizeof(uint4)));
+    with_most_ranks(peers.world, [&](auto most) {
+      launch(where, all_reduce_whole_kernel<decltype(type), most()>, kSlicedBlocks, kSliceThreads,
+             0, peers, x.as<uint4>(), static_cast<int>(x.bytes() / sizeof(uint4)));
+    });
   });
 }
 
 void all_reduce_slices(Launch where, const Peers& peers, Tensor x) {
   check_args(x.bytes() <= kSlicedBytes && x.bytes() % 16 == 0, "all_reduce: wrong size");
   with_float_type(x.dtype, [&](auto type) {
-    launch(where, all_reduce_slices_kernel<decltype(type)>, kSlicedBlocks, kSliceThreads, 0, peers,
-           x.as<uint4>(), static_cast<int>(x.bytes() / sizeof(uint4)));
+    with_most_ranks(peers.world, [&](auto most) {
+      launch(where, all_reduce_slices_kernel<decltype(type), most()>, kSlicedBlocks, kSliceThreads,
+             0, peers, x.as<uint4>(), static_cast<int>(x.bytes() / sizeof(uint4)));
+    });
   });
 }
 
 void all_gather_lines(Launch where, const Peers& peers, void* all, const void* mine, size_t bytes) {
   check_args(bytes <= kLineBytes && bytes % sizeof(uint4) == 0, "all_gather: wrong size");
   const size_t count = bytes / sizeof(uint4);
-  launch(where, all_gather_lines_kernel, line_blocks(where, count), kLineThreads, 0, peers,
-         static_cast<uint4*>(all), static_cast<const uint4*>(mine), static_cast<int>(count));
+  with_most_ranks(peers.world, [&](auto most) {
+    launch(where, all_gather_lines_kernel<most()>, line_blocks(where, count), kLineThreads, 0,
+           peers, static_cast<uint4*>(all), static_cast<const uint4*>(mine),
+           static_cast<int>(count));
+  });
 }
 
 void copy_columns(Launch where, float* out, int64_t out_stride, const float* in, int64_t in_stride,

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cuda/runtime.h"
+#include "nanovllm/ops/cuda_library.h"
 
 // Sums and exchanges over the GPUs of an engine's ranks, a process each. Short messages are written
 // straight into the peers' memory (CUDA IPC), long ones go through NCCL.
@@ -43,14 +45,24 @@ size_t exchange_buffer_bytes(int world);
 
 /// Every rank writes its x to all others: one hop. Up to kLineBytes, over NVLink alone.
 void all_reduce_lines(Launch where, const Peers& peers, Tensor x);
-/// And out = rms_norm(x) of the sums [rows, hidden]. Where serves_sum_norm().
-void sum_norm_lines(Launch where, const Peers& peers, Tensor out, Tensor x, const Norm& norm);
-bool serves_sum_norm(const Tensor& x);
-/// The same of many rows, of which each rank sums its row_share(); out has all of them on every
-/// rank, x a rank's own. Where serves_sum_norm_rows(), more than kLineBytes.
+/// The residual becomes its sum with all ranks' parts, out = rms_norm(residual), or residual
+/// without a norm; [rows, hidden] all. out may be part, without a norm residual.
+struct SumNormArgs {
+  Tensor out, residual, part;
+  Norm norm;
+};
+/// Every rank adds up all rows, in lines. Where serves_one_hop().
+void sum_norm_one_hop(Launch where, const Peers& peers, const SumNormArgs& args);
+bool serves_one_hop(const Tensor& x);
+/// Each rank adds up its row_share() and sends it to all: fewer bytes. The residual has a rank's
+/// own rows alone. Where serves_two_hops().
+void sum_norm_two_hops(Launch where, const Peers& peers, const SumNormArgs& args);
+bool serves_two_hops(const Tensor& x, int world);
+/// The same of many rows, without a residual: x becomes its sum. The peers read it where it lies.
+/// Where serves_sum_norm_rows(), more than kLineBytes.
 void sum_norm_rows(Launch where, const Peers& peers, const PeerTensor& out, const PeerTensor& x,
                    const Norm& norm);
-bool serves_sum_norm_rows(const Tensor& x, int world);
+bool serves_sum_norm_rows(const Tensor& x);
 /// all_reduce_lines() behind fences. Up to kSlicedBytes / world.
 void all_reduce_whole(Launch where, const Peers& peers, Tensor x);
 /// Each rank sums a slice and hands the sum out: two hops, fewer bytes. Up to kSlicedBytes.
@@ -69,19 +81,22 @@ struct Nccl;
 /// All ranks enqueue the same calls in the same order.
 class Collectives {
  public:
-  /// A collective itself. Throws UserError where NCCL is missing. `fuses`: sum_norm() does not ask
-  /// what is faster.
-  Collectives(Launch where, Communicator& ranks, bool fuses);
+  /// A collective itself. Throws UserError where NCCL is missing.
+  Collectives(Launch where, Communicator& ranks, std::optional<CudaKernels::SumNorm> sum_norm);
   ~Collectives();
 
   /// x, dense, becomes its sum over the ranks, added in their order or NCCL's.
   void all_reduce(Tensor x);
-  /// The same, and out = rms_norm(x) of the sum; false, and nothing is done, where separate
-  /// operations are faster. Where shares_rows(x), only the rank's rows of x become sums.
-  bool sum_norm(Tensor out, Tensor x, const Norm& norm);
-  /// Whether each rank adds the old residual to its row_share() of a sum, not rank 0 to all.
+  /// The same, and out = rms_norm(x) of the sum, in one kernel; false, and nothing is done, where
+  /// two are faster. `part`: what to add to x, where adds_late(x).
+  bool sum_norm(Tensor out, Tensor x, const Norm& norm, Tensor part);
+  /// Whether the sum adds the old residual x, not the product before it; without a norm sum_norm()
+  /// then gives out the sums.
+  bool adds_late(const Tensor& x) const { return late_way(x) != CudaKernels::SumNorm::kApart; }
+  /// Whether behind sum_norm() a rank has its row_share() of x alone. Unless adds_late() its
+  /// product adds the old residual to these rows; else rank 0's does, to all.
   bool shares_rows(const Tensor& x) const {
-    return has_lines_ && serves_sum_norm_rows(x, peers_.world);
+    return late_way(x) == CudaKernels::SumNorm::kTwoHops || (has_lines_ && serves_sum_norm_rows(x));
   }
   /// all [world, bytes] = each rank's mine [bytes], a multiple of 16.
   void all_gather(void* all, const void* mine, size_t bytes);
@@ -105,6 +120,8 @@ class Collectives {
   /// A collective where it is new. The memory stays where it is as long as these do.
   PeerTensor mapped(const Tensor& x);
   void measure();
+  /// How a residual's sum is added late; kApart: it is not.
+  CudaKernels::SumNorm late_way(const Tensor& x) const;
 
   Launch where_;
   Communicator& ranks_;
@@ -114,7 +131,7 @@ class Collectives {
   std::array<Buffer, 2> memory_;  // the exchange buffer, the epoch
   // By the bits of a message's size in bytes.
   std::array<Way, 64> ways_ = {};
-  std::array<bool, 64> sum_norm_pays_ = {};
+  std::array<CudaKernels::SumNorm, 64> norm_ways_ = {};
   std::map<void*, std::array<char*, kMaxPeers>> mapped_;  // memory of all ranks
 };
 

@@ -194,9 +194,7 @@ void CudaBackend::rms_norm(Tensor out, Tensor x, const Norm& norm) {
 bool CudaBackend::sum_norm(Tensor out, Tensor x, const Norm& norm) {
   const char* const first = pending_.as<const char>();
   if (!pending_ || x.data < first || x.data >= first + pending_.bytes()) return false;
-  // Of few tokens the norm is part of a product.
-  if (x.shape[0] > kFewTokens && pending_.shape == x.shape &&
-      collectives_->sum_norm(out, x, norm)) {
+  if (pending_.shape == x.shape && collectives_->sum_norm(out, x, norm, pending_part_)) {
     pending_ = {};
     return true;
   }
@@ -205,7 +203,10 @@ bool CudaBackend::sum_norm(Tensor out, Tensor x, const Norm& norm) {
 }
 
 void CudaBackend::settle() {
-  if (pending_) all_reduce(std::exchange(pending_, {}));
+  if (!pending_) return;
+  const Tensor x = std::exchange(pending_, {});
+  if (collectives_->adds_late(x)) collectives_->sum_norm(x, x, {}, pending_part_);
+  else all_reduce(x);
 }
 
 void CudaBackend::gather_rows(Tensor out, Tensor x, Tensor rows) {

@@ -126,7 +126,7 @@ class CudaBackend final : public Backend {
   std::optional<Collectives> collectives_;  // of several ranks
   int64_t vocab_size_ = 0;                  // of all of them
   Range vocab_;                             // the rank's part
-  Tensor pending_;                          // its sum over the ranks waits for the norm behind it
+  Tensor pending_, pending_part_;           // a sum over the ranks that waits for its norm
   const void* residual_ = nullptr;          // of the step
   cudaEvent_t stream_end_ = nullptr;
 

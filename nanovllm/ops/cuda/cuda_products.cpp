@@ -106,7 +106,10 @@ void CudaBackend::matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) {
 }
 
 void CudaBackend::add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta) {
-  if (collectives_ && collectives_->shares_rows(residual)) {
+  if (collectives_ && collectives_->adds_late(residual)) {
+    matmul(delta, x, w, {});
+    pending_part_ = delta;
+  } else if (collectives_ && collectives_->shares_rows(residual)) {
     const Range own = row_share(residual.shape[0], collectives_->ranks().rank());
     const auto run = [&](int64_t first, int64_t count, bool adds) {
       if (count == 0) return;

@@ -40,6 +40,21 @@ __device__ inline uint32_t* flag_of(const Peers& peers, int buffer, int hop, int
 
 // -- waiting
 
+/// Calls body(rank) for each other rank, of kMost at most; a constant where it is inlined.
+template <int kMost, class Body>
+__device__ inline void for_peers(const Peers& peers, Body body) {
+#pragma unroll
+  for (int r = 0; r < kMost; ++r)
+    if (r < peers.world && r != peers.rank) body(r);
+}
+/// Calls body with the next larger kMost that kernels are compiled for, as an integral_constant.
+template <class Body>
+void with_most_ranks(int world, Body body) {
+  if (world <= 2) body(std::integral_constant<int, 2>());
+  else if (world <= 4) body(std::integral_constant<int, 4>());
+  else body(std::integral_constant<int, kMaxPeers>());
+}
+
 /// Looked at now and then by whoever waits: it lies in the host's memory.
 __device__ inline bool is_dead(const Peers& peers) {
   return *static_cast<const volatile uint32_t*>(peers.aborted) != 0;
@@ -71,14 +86,26 @@ __device__ inline uint4 load_fresh(const uint4* from) {
                : "memory");
   return unit;
 }
-__device__ inline uint4 read_lines(const Peers& peers, const uint4* from, uint32_t epoch) {
-  uint4 unit;
+/// What each peer that `writes(rank)` wrote to unit `at` of its lines here, in units[its rank]. All
+/// are asked for at once.
+template <int kMost, class Writes>
+__device__ inline void read_lines(const Peers& peers, uint32_t epoch, int at, uint4 (&units)[kMost],
+                                  Writes writes) {
   for (uint32_t looks = 1;; ++looks) {
-    unit = load_fresh(from);
-    if (__all_sync(0xffffffff, threadIdx.x % 8 != kUnitsPerLine || unit.x == epoch)) break;
+    for_peers<kMost>(peers, [&](int r) {
+      if (writes(r)) units[r] = load_fresh(lines_of(peers, peers.rank, epoch, r) + at);
+    });
+    bool is_there = true;
+    for_peers<kMost>(peers,
+                     [&](int r) { is_there = is_there && (!writes(r) || units[r].x == epoch); });
+    if (__all_sync(0xffffffff, threadIdx.x % 8 != kUnitsPerLine || is_there)) break;
     if (looks % 1024 == 0 && __any_sync(0xffffffff, is_dead(peers))) break;
   }
-  return unit;
+}
+template <int kMost>
+__device__ inline void read_lines(const Peers& peers, uint32_t epoch, int at,
+                                  uint4 (&units)[kMost]) {
+  read_lines(peers, epoch, at, units, [](int) { return true; });
 }
 /// Calls body(unit, line_unit) for each of the thread's 16 bytes: their place in the message (a
 /// mark's is `count`, as is that of what only fills a line), and in the lines.
@@ -124,12 +151,17 @@ __device__ inline Elements<T, Unit> elements(const Unit& unit) {
   return *reinterpret_cast<const Elements<T, Unit>*>(&unit);
 }
 
-/// Their sum, which `unit_of(rank)` gives the parts of.
-template <class T, class Unit, class UnitOf>
-__device__ inline Unit sum_of_ranks(int world, UnitOf unit_of) {
+/// The sum of `first` and what `unit_of(rank)` gives; the rank is a constant where it is inlined.
+template <class T, int kMost, class Unit, class UnitOf>
+__device__ inline Unit sum_of_ranks(int world, UnitOf unit_of, const Unit& first = {}) {
   constexpr int kCount = sizeof(Unit) / sizeof(T);
-  float sum[kCount] = {};
-  for (int r = 0; r < world; ++r) {
+  float sum[kCount];
+  const auto start = elements<T>(first);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) sum[i] = to_float(start.x[i]);
+#pragma unroll
+  for (int r = 0; r < kMost; ++r) {
+    if (r >= world) break;
     const auto part = elements<T>(unit_of(r));
 #pragma unroll
     for (int i = 0; i < kCount; ++i) sum[i] += to_float(part.x[i]);

@@ -43,6 +43,7 @@ constexpr Plan kPlans[] = {
     {SmallMatmul::End::kSwiglu, 3072, 1024, 64, 64, 2, 6},
     {SmallMatmul::End::kAdd, 1024, 3072, 64, 64, 8, 6},
     {SmallMatmul::End::kStore, 6144, 4096, 32, 128, 4, 5},
+    {SmallMatmul::End::kStore, 6144, 4096, 64, 128, 4, 4},
     {SmallMatmul::End::kAdd, 4096, 4096, 32, 64, 4, 6},
     {SmallMatmul::End::kAdd, 4096, 12288, 32, 64, 4, 6},
 };

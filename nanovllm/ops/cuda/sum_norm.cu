@@ -9,18 +9,33 @@ namespace {
 
 // -- kernels
 
-/// A block takes whole rows, a warp 28 units of one, whose weights it keeps.
+/// What becomes residual + the ranks' parts, and its norm with `weight`, where that is.
+struct LineRows {
+  uint4 *out, *residual;
+  const uint4* part;
+  const float* weight;
+  int width, num_rows;  // width in units
+  float eps;
+};
+
+/// A row in lines: a block takes whole rows, a warp 28 units of one.
 constexpr int kUnitsPerWarp = 4 * kUnitsPerLine, kMaxPieces = 2;  // of a row, for a warp
 template <class T, int kPieces>
-__global__ void __launch_bounds__(1024)
-    sum_norm_lines_kernel(const Peers peers, uint4* out, uint4* x, const float* weight, int width,
-                          int num_rows, float eps) {
-  constexpr int kCount = sizeof(uint4) / sizeof(T);
-  __shared__ float sums[2][32];
-  const int warp = threadIdx.x / 32, num_warps = blockDim.x / 32, lane = threadIdx.x % 32;
+struct RowLines {
+  static constexpr int kCount = sizeof(uint4) / sizeof(T);
+  const int width;  // in units
   const int row_warps = (width + kUnitsPerWarp - 1) / kUnitsPerWarp;
-  // Calls body(piece, unit of the row, line unit of the row).
-  const auto for_pieces = [&](auto body) {
+  Vec<float, kCount> weight[kPieces] = {};
+
+  __device__ RowLines(int width_, const float* weights) : width(width_) {
+    for_pieces([&](int i, int unit, int) {
+      if (weights != nullptr && unit < width) weight[i] = load<kCount>(weights + unit * kCount);
+    });
+  }
+  /// Calls body(piece, unit of the row, line unit of the row); a mark's unit is `width`.
+  template <class Body>
+  __device__ void for_pieces(Body body) const {
+    const int warp = threadIdx.x / 32, num_warps = blockDim.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const int part = i * num_warps + warp;
@@ -28,48 +43,125 @@ __global__ void __launch_bounds__(1024)
       const int unit = part * kUnitsPerWarp + lane / 8 * kUnitsPerLine + lane % 8;
       body(i, lane % 8 == kUnitsPerLine || unit > width ? width : unit, part * 32 + lane);
     }
-  };
-  Vec<float, kCount> w[kPieces] = {};
-  for_pieces([&](int i, int unit, int) {
-    if (unit < width) w[i] = load<kCount>(weight + unit * kCount);
-  });
-  begin_kernel();
-  const uint32_t epoch = current_epoch(peers);
-  for (int row = blockIdx.x; row < num_rows; row += gridDim.x)
-    for_pieces([&](int, int unit, int at) {
-      const uint4 mine = unit < width ? x[row * width + unit] : uint4{};
-      for (int r = 0; r < peers.world; ++r)
-        if (r != peers.rank)
-          write_lines(lines_of(peers, r, epoch, peers.rank) + row * row_warps * 32 + at, mine,
-                      epoch);
-    });
-  for (int row = blockIdx.x, turn = 0; row < num_rows; row += gridDim.x, turn ^= 1) {
-    uint4 sum[kPieces] = {};
+  }
+  /// The row's norm in the place of the row. A call of the whole block; `sums` holds 32 floats.
+  __device__ void norm(uint4 (&row)[kPieces], float eps, float* sums) const {
     float squares = 0;
-    for_pieces([&](int i, int unit, int at) {
-      const uint4 mine = unit < width ? x[row * width + unit] : uint4{};
-      sum[i] = sum_of_ranks<T, uint4>(peers.world, [&](int r) {
-        if (r == peers.rank) return mine;
-        return read_lines(peers, lines_of(peers, peers.rank, epoch, r) + row * row_warps * 32 + at,
-                          epoch);
-      });
+    for_pieces([&](int i, int unit, int) {
       if (unit >= width) return;
-      x[row * width + unit] = sum[i];
-      const auto part = elements<T>(sum[i]);
+      const auto part = elements<T>(row[i]);
 #pragma unroll
       for (int j = 0; j < kCount; ++j) squares += to_float(part.x[j]) * to_float(part.x[j]);
     });
-    const float scale =
-        rsqrtf(block_sum(squares, sums[turn]) / static_cast<float>(width * kCount) + eps);
-    for_pieces([&](int i, int unit, int) {
-      if (unit >= width) return;
-      auto part = elements<T>(sum[i]);
+    const float scale = rsqrtf(block_sum(squares, sums) / static_cast<float>(width * kCount) + eps);
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      auto part = elements<T>(row[i]);
 #pragma unroll
       for (int j = 0; j < kCount; ++j)
-        part.x[j] = from_float<T>(to_float(part.x[j]) * scale * w[i].x[j]);
-      out[row * width + unit] = *reinterpret_cast<uint4*>(&part);
+        part.x[j] = from_float<T>(to_float(part.x[j]) * scale * weight[i].x[j]);
+      row[i] = *reinterpret_cast<uint4*>(&part);
+    }
+  }
+};
+
+/// The addends of a row's units: the old residual, the rank's own part, and the parts that the
+/// peers wrote from line `first_line` on; their sum becomes the residual.
+template <class T, int kMost, int kPieces>
+__device__ inline void sum_row(const Peers& peers, uint32_t epoch,
+                               const RowLines<T, kPieces>& lines, uint4* residual,
+                               const uint4* part, int first_line, uint4 (&sum)[kPieces]) {
+  lines.for_pieces([&](int i, int unit, int at) {
+    const bool is_mark = unit >= lines.width;
+    const uint4 mine = is_mark ? uint4{} : part[unit];
+    const uint4 old = is_mark ? uint4{} : residual[unit];
+    uint4 units[kMost];
+    read_lines(peers, epoch, first_line + at, units);
+    sum[i] = sum_of_ranks<T, kMost, uint4>(
+        peers.world, [&](int r) { return r == peers.rank ? mine : units[r]; }, old);
+    if (!is_mark) residual[unit] = sum[i];
+  });
+}
+
+/// Every rank adds up all rows. out may be part or, without a norm, residual.
+template <class T, int kMost, int kPieces>
+__global__ void __launch_bounds__(1024)
+    sum_norm_one_hop_kernel(const __grid_constant__ Peers peers, const LineRows rows) {
+  __shared__ float sums[2][32];
+  const RowLines<T, kPieces> lines(rows.width, rows.weight);
+  const int row_units = lines.row_warps * 32;
+  begin_kernel();
+  const uint32_t epoch = current_epoch(peers);
+  for (int row = blockIdx.x; row < rows.num_rows; row += gridDim.x)
+    lines.for_pieces([&](int, int unit, int at) {
+      const uint4 mine = unit < rows.width ? rows.part[row * rows.width + unit] : uint4{};
+      for_peers<kMost>(peers, [&](int r) {
+        write_lines(lines_of(peers, r, epoch, peers.rank) + row * row_units + at, mine, epoch);
+      });
+    });
+  for (int row = blockIdx.x, turn = 0; row < rows.num_rows; row += gridDim.x, turn ^= 1) {
+    uint4 sum[kPieces] = {};
+    sum_row<T, kMost>(peers, epoch, lines, rows.residual + row * rows.width,
+                      rows.part + row * rows.width, row * row_units, sum);
+    if (rows.weight != nullptr) lines.norm(sum, rows.eps, sums[turn]);
+    lines.for_pieces([&](int i, int unit, int) {
+      if (unit < rows.width) rows.out[row * rows.width + unit] = sum[i];
     });
   }
+  end_epoch(peers, epoch);
+}
+
+/// In two hops: row i of every rank's share is block i's, who sends the others' to their ranks,
+/// adds up and norms its own rank's, sends that to all, and takes in the others'.
+template <class T, int kMost, int kPieces>
+__global__ void __launch_bounds__(1024)
+    sum_norm_two_hops_kernel(const __grid_constant__ Peers peers, const LineRows rows) {
+  __shared__ float sums[2][32];
+  const RowLines<T, kPieces> lines(rows.width, rows.weight);
+  const int most = (rows.num_rows + peers.world - 1) / peers.world;  // rows of a share
+  // Row i of rank r's share, as row_share() cuts them, or no row.
+  const auto row_of = [&](int r, int i) {
+    const int row = rows.num_rows * r / peers.world + i;
+    return row < rows.num_rows * (r + 1) / peers.world ? row : -1;
+  };
+  const auto line_of = [&](int hop, int i) { return (hop * most + i) * lines.row_warps * 32; };
+  begin_kernel();
+  const uint32_t epoch = current_epoch(peers);
+  for (int i = blockIdx.x; i < most; i += gridDim.x)
+    lines.for_pieces([&](int, int unit, int at) {
+      uint4 units[kMost] = {};
+      for_peers<kMost>(peers, [&](int r) {
+        if (const int row = row_of(r, i); row >= 0 && unit < rows.width)
+          units[r] = rows.part[row * rows.width + unit];
+      });
+      for_peers<kMost>(peers, [&](int r) {
+        if (row_of(r, i) < 0) return;
+        write_lines(lines_of(peers, r, epoch, peers.rank) + line_of(0, i) + at, units[r], epoch);
+      });
+    });
+  for (int i = blockIdx.x, turn = 0; i < most; i += gridDim.x, turn ^= 1) {
+    const int row = row_of(peers.rank, i);
+    if (row < 0) break;
+    uint4 sum[kPieces] = {};
+    sum_row<T, kMost>(peers, epoch, lines, rows.residual + row * rows.width,
+                      rows.part + row * rows.width, line_of(0, i), sum);
+    if (rows.weight != nullptr) lines.norm(sum, rows.eps, sums[turn]);
+    lines.for_pieces([&](int piece, int unit, int at) {
+      for_peers<kMost>(peers, [&](int r) {
+        write_lines(lines_of(peers, r, epoch, peers.rank) + line_of(1, i) + at, sum[piece], epoch);
+      });
+      if (unit < rows.width) rows.out[row * rows.width + unit] = sum[piece];
+    });
+  }
+  for (int i = blockIdx.x; i < most; i += gridDim.x)
+    lines.for_pieces([&](int, int unit, int at) {
+      uint4 units[kMost];
+      read_lines(peers, epoch, line_of(1, i) + at, units, [&](int r) { return row_of(r, i) >= 0; });
+      if (unit >= rows.width) return;
+      for_peers<kMost>(peers, [&](int r) {
+        if (const int row = row_of(r, i); row >= 0) rows.out[row * rows.width + unit] = units[r];
+      });
+    });
   end_epoch(peers, epoch);
 }
 
@@ -81,9 +173,10 @@ struct RowExchange {
   int width, first_row, end_row;  // width in units; the slice
   float eps;
 };
-template <class T, int kWorld, int kPieces>
+template <class T, int kMost, int kPieces>
 __global__ void __launch_bounds__(1024)
-    sum_norm_rows_kernel(const Peers peers, const RowExchange p) {
+    sum_norm_rows_kernel(const __grid_constant__ Peers peers,
+                         const __grid_constant__ RowExchange p) {
   constexpr int kCount = sizeof(uint4) / sizeof(T);
   __shared__ float sums[2][32];
   Vec<float, kCount> w[kPieces] = {};
@@ -94,14 +187,14 @@ __global__ void __launch_bounds__(1024)
   begin_kernel();
   const uint32_t epoch = current_epoch(peers);
   meet(peers, 0, epoch);  // every rank's x is there
-  uint4 next[kPieces][kWorld];
+  uint4 next[kPieces][kMost];
   const auto read = [&](int row) {
     if (row >= p.end_row) return;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i)
 #pragma unroll
-      for (int r = 0; r < kWorld; ++r)
-        if (const int unit = i * blockDim.x + threadIdx.x; unit < p.width)
+      for (int r = 0; r < kMost; ++r)
+        if (const int unit = i * blockDim.x + threadIdx.x; r < peers.world && unit < p.width)
           next[i][r] = load_fresh(p.xs[r] + int64_t{row} * p.width + unit);
   };
   const int first = p.first_row + static_cast<int>(blockIdx.x);
@@ -113,7 +206,7 @@ __global__ void __launch_bounds__(1024)
     for (int i = 0; i < kPieces; ++i) {
       const int unit = i * blockDim.x + threadIdx.x;
       if (unit >= p.width) continue;
-      sum[i] = sum_of_ranks<T, uint4>(kWorld, [&](int r) { return next[i][r]; });
+      sum[i] = sum_of_ranks<T, kMost, uint4>(peers.world, [&](int r) { return next[i][r]; });
       const auto part = elements<T>(sum[i]);
 #pragma unroll
       for (int j = 0; j < kCount; ++j) squares += to_float(part.x[j]) * to_float(part.x[j]);
@@ -132,7 +225,8 @@ __global__ void __launch_bounds__(1024)
       for (int j = 0; j < kCount; ++j)
         part.x[j] = from_float<T>(to_float(part.x[j]) * scale * w[i].x[j]);
 #pragma unroll
-      for (int r = 0; r < kWorld; ++r) p.outs[r][at] = *reinterpret_cast<uint4*>(&part);
+      for (int r = 0; r < kMost; ++r)
+        if (r < peers.world) p.outs[r][at] = *reinterpret_cast<uint4*>(&part);
     }
   }
   meet(peers, 1, epoch);  // and every rank's part of out, and nobody reads x any more
@@ -145,45 +239,76 @@ int64_t sum_norm_warps(const Tensor& x) {
   return (units + kUnitsPerWarp - 1) / kUnitsPerWarp;
 }
 
+/// The lines kernel of one or two hops, a block for each of `num_blocks` rows or for some of them:
+/// all blocks are there at once, since they wait for the other ranks'.
+void launch_lines(Launch where, const Peers& peers, bool two_hops, const SumNormArgs& args,
+                  int64_t num_blocks) {
+  const Tensor& x = args.part;
+  check_args(args.out.shape == x.shape && args.residual.shape == x.shape &&
+                 (!args.norm.weight ||
+                  (args.norm.weight.size() == x.shape[1] && args.norm.weight.dtype == DType::kF32)),
+             "sum_norm: wrong shapes");
+  const auto row_warps = static_cast<int>(sum_norm_warps(x));
+  const int threads = 32 * (row_warps <= 32 ? row_warps : (row_warps + 1) / 2);
+  const int64_t fit = int64_t{where.num_sms} * (1024 / threads);
+  const LineRows rows = {
+      .out = args.out.as<uint4>(),
+      .residual = args.residual.as<uint4>(),
+      .part = x.as<const uint4>(),
+      .weight = args.norm.weight.as<const float>(),
+      .width = static_cast<int>(x.shape[1] * static_cast<int64_t>(dtype_size(x.dtype)) / 16),
+      .num_rows = static_cast<int>(x.shape[0]),
+      .eps = args.norm.eps};
+  with_float_type(x.dtype, [&](auto type) {
+    with_most_ranks(peers.world, [&](auto most) {
+      using T = decltype(type);
+      const auto run = [&](auto one, auto two) {
+        launch(where, row_warps <= 32 ? one : two,
+               dim3(static_cast<unsigned>(std::min(num_blocks, fit))), threads, 0, peers, rows);
+      };
+      if (two_hops)
+        run(sum_norm_two_hops_kernel<T, most(), 1>, sum_norm_two_hops_kernel<T, most(), 2>);
+      else run(sum_norm_one_hop_kernel<T, most(), 1>, sum_norm_one_hop_kernel<T, most(), 2>);
+    });
+  });
+}
+
 }  // namespace
 
 // -- launchers
 
-bool serves_sum_norm(const Tensor& x) {
+bool serves_one_hop(const Tensor& x) {
   if (x.shape[1] * static_cast<int64_t>(dtype_size(x.dtype)) % 16 != 0) return false;
   const int64_t row_warps = sum_norm_warps(x);
   return row_warps <= 32 * kMaxPieces &&
          static_cast<size_t>(x.shape[0] * row_warps * 512) <= kLinesBytes;
 }
 
-void sum_norm_lines(Launch where, const Peers& peers, Tensor out, Tensor x, const Norm& norm) {
-  check_args(serves_sum_norm(x) && out.shape == x.shape && norm.weight.size() == x.shape[1] &&
-                 norm.weight.dtype == DType::kF32,
-             "sum_norm: wrong shapes");
-  const auto row_warps = static_cast<int>(sum_norm_warps(x));
-  const int threads = 32 * (row_warps <= 32 ? row_warps : (row_warps + 1) / 2);
-  // All blocks are there at once, since they wait for the other ranks' blocks.
-  const int64_t fit = int64_t{where.num_sms} * (1024 / threads);
-  with_float_type(x.dtype, [&](auto type) {
-    using T = decltype(type);
-    launch(where, row_warps <= 32 ? sum_norm_lines_kernel<T, 1> : sum_norm_lines_kernel<T, 2>,
-           dim3(static_cast<unsigned>(std::min(x.shape[0], fit))), threads, 0, peers,
-           out.as<uint4>(), x.as<uint4>(), norm.weight.as<const float>(),
-           static_cast<int>(x.shape[1] * static_cast<int64_t>(dtype_size(x.dtype)) / 16),
-           static_cast<int>(x.shape[0]), norm.eps);
-  });
+void sum_norm_one_hop(Launch where, const Peers& peers, const SumNormArgs& args) {
+  check_args(serves_one_hop(args.part), "sum_norm: wrong shapes");
+  launch_lines(where, peers, false, args, args.part.shape[0]);
 }
 
-bool serves_sum_norm_rows(const Tensor& x, int world) {
+bool serves_two_hops(const Tensor& x, int world) {
+  // Both hops' lines of a share lie beside each other.
+  const int64_t most = (x.shape[0] + world - 1) / world;
+  return serves_one_hop(x) && serves_one_hop(Tensor(nullptr, x.dtype, 2 * most, x.shape[1]));
+}
+
+void sum_norm_two_hops(Launch where, const Peers& peers, const SumNormArgs& args) {
+  check_args(serves_two_hops(args.part, peers.world), "sum_norm: wrong shapes");
+  launch_lines(where, peers, true, args, (args.part.shape[0] + peers.world - 1) / peers.world);
+}
+
+bool serves_sum_norm_rows(const Tensor& x) {
   const int64_t row_bytes = x.shape[1] * static_cast<int64_t>(dtype_size(x.dtype));
-  return row_bytes % 16 == 0 && row_bytes / 16 <= 2 * 1024 && x.bytes() > kLineBytes &&
-         (world == 2 || world == 4 || world == 8);
+  return row_bytes % 16 == 0 && row_bytes / 16 <= 2 * 1024 && x.bytes() > kLineBytes;
 }
 
 void sum_norm_rows(Launch where, const Peers& peers, const PeerTensor& out, const PeerTensor& x,
                    const Norm& norm) {
   const Tensor& t = x.tensor;
-  check_args(serves_sum_norm_rows(t, peers.world) && out.tensor.shape == t.shape &&
+  check_args(serves_sum_norm_rows(t) && out.tensor.shape == t.shape &&
                  norm.weight.size() == t.shape[1] && norm.weight.dtype == DType::kF32,
              "sum_norm: wrong shapes");
   const Range rows = row_share(t.shape[0], {peers.rank, peers.world});
@@ -201,15 +326,13 @@ void sum_norm_rows(Launch where, const Peers& peers, const PeerTensor& out, cons
   const int threads = ((params.width + pieces - 1) / pieces + 31) / 32 * 32;
   with_float_type(t.dtype, [&](auto type) {
     using T = decltype(type);
-    const auto run = [&](auto one, auto two) {
+    with_most_ranks(peers.world, [&](auto most) {
       // As many blocks as are there at once: they wait for the other ranks'.
-      launch(where, pieces == 1 ? one : two,
+      launch(where,
+             pieces == 1 ? sum_norm_rows_kernel<T, most(), 1> : sum_norm_rows_kernel<T, most(), 2>,
              dim3(static_cast<unsigned>(std::min(kSlicedBlocks, where.num_sms))), threads, 0, peers,
              params);
-    };
-    if (peers.world == 2) run(sum_norm_rows_kernel<T, 2, 1>, sum_norm_rows_kernel<T, 2, 2>);
-    else if (peers.world == 4) run(sum_norm_rows_kernel<T, 4, 1>, sum_norm_rows_kernel<T, 4, 2>);
-    else run(sum_norm_rows_kernel<T, 8, 1>, sum_norm_rows_kernel<T, 8, 2>);
+    });
   });
 }
 
