@@ -19,10 +19,9 @@ struct CudaKernels {
   /// fastest.
   int product = -1;
   static constexpr int kMid = 1000;  ///< cuda/mid_matmul.h
-  /// A sum over ranks and its norm: what measures fastest, two kernels, or wherever it is served
-  /// one kernel of one or two hops.
-  enum class SumNorm : uint8_t { kMeasured, kApart, kOneHop, kTwoHops };
-  SumNorm sum_norm = SumNorm::kMeasured;
+  /// A sum over ranks and its norm: two kernels, or wherever it is served one of one or two hops.
+  enum class SumNorm : uint8_t { kApart, kOneHop, kTwoHops };
+  std::optional<SumNorm> sum_norm = {};  ///< none: what measures fastest
 };
 
 /// The backend on visible GPU rank.index, from libnanovllm_cuda.so: beside this program or library,

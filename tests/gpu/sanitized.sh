@@ -4,12 +4,11 @@ set -eu
 [ -e /proc/driver/nvidia/version ] || { echo "skipped: no GPU"; exit 77; }
 command -v compute-sanitizer >/dev/null || { echo "skipped: no compute-sanitizer"; exit 77; }
 # Not the contexts of 40,000 keys and what is repeated: they would take too long under it.
-set -- "$1" "$2" --gtest_filter='-*LongContexts*:*SameEachTime*'
 case $1 in
   # It names each block's own shared memory where mid_matmul's bulk copies go to other blocks', and stops the kernel.
   memcheck) exec compute-sanitizer --tool memcheck --error-exitcode 1 --print-limit 20 \
-    --kernel-name-exclude kns=mid_matmul_kernel "$2" "$3" ;;
-  # Slow: few shapes. Our kernels alone: of cuBLASLt's it reports races.
-  *) NANOVLLM_TEST_ONE_IN=29 exec compute-sanitizer --tool "$1" --error-exitcode 1 --print-limit 20 \
-    --kernel-name kns=nanovllm "$2" "$3" ;;
+    --kernel-name-exclude kns=mid_matmul_kernel "$2" --gtest_filter='-*LongContexts*:*SameEachTime*' ;;
+  # Slow: few shapes. Not what cuBLASLt has a part in: it reports races in its kernels.
+  *) NANOVLLM_TEST_ONE_IN=29 exec compute-sanitizer --tool "$1" --error-exitcode 1 --print-limit 20 "$2" \
+    --gtest_filter='-*LongContexts*:*PartsAreTheSame*:*OfAllDtypes*:*OfModels*:*BehindTheProduct*' ;;
 esac

@@ -205,8 +205,8 @@ bool CudaBackend::sum_norm(Tensor out, Tensor x, const Norm& norm) {
 void CudaBackend::settle() {
   if (!pending_) return;
   const Tensor x = std::exchange(pending_, {});
-  if (collectives_->adds_late(x)) collectives_->sum_norm(x, x, {}, pending_part_);
-  else all_reduce(x);
+  if (!collectives_->adds_late(x)) return all_reduce(x);
+  check(collectives_->sum_norm(x, x, {}, pending_part_), "a sum that nobody adds");
 }
 
 void CudaBackend::gather_rows(Tensor out, Tensor x, Tensor rows) {
