@@ -10,7 +10,6 @@
 #include <cmath>
 #include <cstdint>
 #include <exception>
-#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -33,12 +32,12 @@ double now() {
 float addend(int rank, int64_t i) { return static_cast<float>((i * 7 + rank * 3) % 11 - 5); }
 
 /// A product added to a residual, summed over the ranks, and normed: whether both are right. A
-/// rank's part of the product is addend(rank, column) in all rows, and the residual was
-/// addend(world, .).
+/// rank's part of the product is addend(rank, column) in all rows, and the residual was a row of
+/// the embedding, of which a rank has kShareUnit rows. Buffers stay in `buffers`, since peers map
+/// some of them.
 bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t hidden,
-                       bool two_hops) {
+                       bool two_hops, std::vector<Buffer>& buffers) {
   constexpr int64_t kWidth = 16, kFew = 16;
-  std::vector<Buffer> buffers;
   const auto tensor = [&](int64_t m, int64_t n, DType dtype, auto value_of) {
     std::vector<float> floats(static_cast<size_t>(m * n));
     std::vector<uint16_t> halves(floats.size());
@@ -59,30 +58,50 @@ bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t 
   const Tensor part(host.data(), DType::kBF16, hidden, kWidth);
   const WeightPtr w = gpu.pack(std::span(&part, 1), DType::kBF16, kForMatmul);
   const Tensor x = tensor(rows, kWidth, DType::kBF16, [&](int64_t i) { return in_column_0(i, 1); });
-  const auto old = [&](int64_t i) { return addend(world, i); };
-  const Tensor residual = tensor(rows, hidden, DType::kBF16, old);
-  const Tensor out = tensor(rows, hidden, DType::kBF16, [](int64_t) { return 0; });
+  const int64_t vocab = kShareUnit * world;
+  const auto embedding = [&](int64_t id, int64_t column) {
+    return addend(world, id * hidden + column);
+  };
+  const auto old = [&](int64_t i) { return embedding(i / hidden % vocab, i % hidden); };
+  host.resize(static_cast<size_t>(kShareUnit * hidden));
+  for (int64_t i = 0; i < kShareUnit * hidden; ++i)
+    host[static_cast<size_t>(i)] =
+        f32_to_bf16(embedding(kShareUnit * rank + i / hidden, i % hidden));
+  const Tensor table(host.data(), DType::kBF16, kShareUnit, hidden);
+  const WeightPtr embed = gpu.pack(std::span(&table, 1), DType::kBF16, kForEmbedding);
+  const auto ids = [&](auto id_of) {
+    std::vector<int32_t> words(static_cast<size_t>(rows));
+    for (int64_t i = 0; i < rows; ++i)
+      words[static_cast<size_t>(i)] = static_cast<int32_t>(id_of(i));
+    buffers.push_back(gpu.allocate(words.size() * 4));
+    gpu.upload(buffers.back().get(), words.data(), words.size() * 4);
+    return Tensor(buffers.back().get(), DType::kI32, rows);
+  };
+  const Tensor backwards = ids([&](int64_t i) { return rows - 1 - i; });
+  const auto nothing = [](int64_t) { return 0; };
+  const Tensor residual = tensor(rows, hidden, DType::kBF16, nothing);
+  const Tensor out = tensor(rows, hidden, DType::kBF16, nothing);
   Norm norm = {tensor(1, hidden, DType::kF32, [](int64_t i) { return 1 + addend(1, i) / 8; }),
                1e-6f};
   norm.weight = Tensor(norm.weight.data, DType::kF32, hidden);
+  gpu.embed(residual, *embed, ids([&](int64_t i) { return i % vocab; }));
   gpu.add_matmul(residual, x, *w, out);
   gpu.rms_norm(out, residual, norm);
+  const Tensor gathered = tensor(rows, hidden, DType::kBF16, nothing);
+  gpu.gather_rows(gathered, residual, backwards);
   // And one that no norm follows.
   const Tensor other = tensor(rows, hidden, DType::kBF16, old);
-  const Tensor scratch = tensor(rows, hidden, DType::kBF16, old);
-  Tensor order = tensor(1, rows, DType::kF32, [](int64_t) { return 0; });
-  std::vector<int32_t> ids(static_cast<size_t>(rows));
-  std::iota(ids.begin(), ids.end(), 0);
-  gpu.upload(order.data, ids.data(), order.bytes());
+  const Tensor scratch = tensor(rows, hidden, DType::kBF16, nothing);
+  const Tensor whole = tensor(rows, hidden, DType::kBF16, nothing);
   gpu.add_matmul(other, x, *w, scratch);
-  gpu.gather_rows(scratch, other, Tensor(order.data, DType::kI32, rows));
+  gpu.gather_rows(whole, other, backwards);
   const auto values = [&](const Tensor& t) {
     std::vector<uint16_t> v(static_cast<size_t>(t.size()));
     gpu.download(v.data(), t.data, t.bytes());
     return v;
   };
-  const std::vector<uint16_t> sums = values(residual), normed = values(out),
-                              whole = values(scratch);
+  const std::vector<uint16_t> sums = values(residual), normed = values(out), all = values(gathered),
+                              others = values(whole);
   // A rank may leave the residual's sum to the others, but for its own share.
   const bool shares = residual.bytes() > cuda::kLineBytes || (two_hops && rows > kFew);
   const Range own = shares ? share(rows, 1, {rank, world}) : Range{0, rows};
@@ -91,17 +110,18 @@ bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t 
     double squares = 0;
     for (int64_t i = 0; i < hidden; ++i) {
       double& sum = want[static_cast<size_t>(i)];
-      sum = addend(world, row * hidden + i);
+      sum = embedding(row % vocab, i);
       for (int r = 0; r < world; ++r) sum += addend(r, i);
       squares += sum * sum;
     }
     const double scale = 1 / std::sqrt(squares / static_cast<double>(hidden) + 1e-6);
     for (int64_t i = 0; i < hidden; ++i) {
       const auto at = static_cast<size_t>(row * hidden + i);
-      const double y = want[static_cast<size_t>(i)] * scale * (1 + addend(1, i) / 8);
+      const auto backwards_at = static_cast<size_t>((rows - 1 - row) * hidden + i);
+      const double sum = want[static_cast<size_t>(i)], y = sum * scale * (1 + addend(1, i) / 8);
       const bool is_summed = own.first <= row && row < own.first + own.count;
-      if ((is_summed && bf16_to_f32(sums[at]) != want[static_cast<size_t>(i)]) ||
-          bf16_to_f32(whole[at]) != want[static_cast<size_t>(i)] ||
+      if ((is_summed && bf16_to_f32(sums[at]) != sum) || bf16_to_f32(all[backwards_at]) != sum ||
+          bf16_to_f32(others[backwards_at]) != sum ||
           std::abs(bf16_to_f32(normed[at]) - y) > 0.01 * std::abs(y))
         return false;
     }
@@ -114,7 +134,8 @@ int all_reduce_rank(void* memory, int rank, int world) {
   using SumNorm = CudaKernels::SumNorm;
   Communicator ranks(memory, {rank, world});
   auto gpu = make_cuda_backend({.sum_norm = SumNorm::kOneHop}, {rank, world});
-  gpu->connect(ranks, 16 * world);
+  gpu->connect(ranks, kShareUnit * world);
+  std::vector<Buffer> buffers;
   bool right = true;
   for (int64_t bytes = 1024; bytes <= 256 << 20; bytes *= bytes < 1 << 20 ? 2 : 4) {
     const int64_t count = bytes / 2, calls = bytes <= 1 << 20 ? 100 : 10;
@@ -153,9 +174,8 @@ int all_reduce_rank(void* memory, int rank, int world) {
   }
   for (const SumNorm way : {SumNorm::kOneHop, SumNorm::kTwoHops, SumNorm::kApart}) {
     if (way != SumNorm::kOneHop) {
-      ranks.barrier();
       gpu = make_cuda_backend({.sum_norm = way}, {rank, world});
-      gpu->connect(ranks, 16 * world);
+      gpu->connect(ranks, kShareUnit * world);
     }
     for (const auto& [rows, hidden] : {std::pair<int64_t, int64_t>{1, 4096},
                                        {40, 64},
@@ -165,14 +185,15 @@ int all_reduce_rank(void* memory, int rank, int world) {
                                        {600, 1024},
                                        {1203, 4096}}) {
       const bool is_right =
-          sum_norm_is_right(*gpu, rank, world, rows, hidden, way == SumNorm::kTwoHops);
+          sum_norm_is_right(*gpu, rank, world, rows, hidden, way == SumNorm::kTwoHops, buffers);
       if (!is_right)
         fmt::print("rank {}: a sum of [{}, {}] with its norm, way {}: WRONG\n", rank, rows, hidden,
                    static_cast<int>(way));
       right = right && is_right;
     }
   }
-  ranks.barrier();
+  gpu.reset();
+  ranks.barrier();  // nobody maps the buffers any more
   return right ? 0 : 1;
 }
 

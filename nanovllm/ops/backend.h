@@ -128,9 +128,9 @@ class Backend {
   virtual void gather_rows(Tensor out, Tensor x, Tensor rows) = 0;
   /// out [T, n] = x [T, k] w^T + bias [n] float32 (if any); out is of the model's dtype or float32.
   virtual void matmul(Tensor out, Tensor x, const Weight& w, Tensor bias = {}) = 0;
-  /// residual [T, n] += x [T, k] w^T, summed over the ranks, whose x and w are parts of k and whose
-  /// residuals are the same before and after; delta [T, n] is scratch. A norm of it comes next, so
-  /// that both can be one pass.
+  /// residual [T, n] += x [T, k] w^T, summed over the ranks, whose x and w are parts of k; delta
+  /// [T, n] is scratch until a norm of the residual, or gather_rows() of it, comes next: the sum
+  /// may wait for that, and other operations do not see it.
   virtual void add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta) = 0;
   virtual void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) = 0;
   virtual void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) = 0;

@@ -19,7 +19,8 @@ struct CudaKernels {
   /// fastest.
   int product = -1;
   static constexpr int kMid = 1000;  ///< cuda/mid_matmul.h
-  /// A sum over ranks and its norm: two kernels, or wherever it is served one of one or two hops.
+  /// A sum of up to 4 MB over ranks and its norm: two kernels, or wherever it is served one of one
+  /// or two hops.
   enum class SumNorm : uint8_t { kApart, kOneHop, kTwoHops };
   std::optional<SumNorm> sum_norm = {};  ///< none: what measures fastest
 };

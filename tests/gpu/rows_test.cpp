@@ -60,8 +60,10 @@ constexpr int64_t kTokens[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64, 100, 257};
 
 class GpuProducts : public TwoBackends {
  protected:
-  /// Every product with w [n, k].
-  void expect_products(DType dtype, int64_t n, int64_t k, std::span<const int64_t> token_counts) {
+  enum Which { kStores = 1, kAdds = 2, kSwiglus = 4, kLogits = 8, kAll = 15 };
+  /// These products with w [n, k].
+  void expect_products(DType dtype, int64_t n, int64_t k, std::span<const int64_t> token_counts,
+                       int which = kAll) {
     const Twin w = make({nullptr, dtype, n, k}, 0.05f);
     const Twin bias = make({nullptr, DType::kF32, n});
     const Tensor parts[] = {w.on_cpu.rows(0, n / 4), w.on_cpu.rows(n / 4, n - n / 4)};
@@ -73,32 +75,40 @@ class GpuProducts : public TwoBackends {
       const std::string what = fmt::format("{} [{}, {}, {}]", dtype_name(dtype), tokens, n, k);
       const Twin x = make({nullptr, dtype, tokens, k});
       const Twin out = make({nullptr, dtype, tokens, n}, 0);
-      for (const bool biased : {false, true}) {
-        gpu->matmul(out.on_gpu, x.on_gpu, *on_gpu, biased ? bias.on_gpu : Tensor());
-        cpu->matmul(out.on_cpu, x.on_cpu, *on_cpu, biased ? bias.on_cpu : Tensor());
-        expect_equal(out, what);
-      }
       const Twin hidden = make({nullptr, dtype, tokens, k}, 0);
-      gpu->norm_matmul(out.on_gpu, x.on_gpu, {weight.on_gpu, 1e-6f}, *on_gpu, bias.on_gpu,
-                       hidden.on_gpu);
-      cpu->norm_matmul(out.on_cpu, x.on_cpu, {weight.on_cpu, 1e-6f}, *on_cpu, bias.on_cpu,
-                       hidden.on_cpu);
-      expect_equal(out, "norm, " + what);
-      const Twin residual = make({nullptr, dtype, tokens, n});
-      const Twin delta = make({nullptr, dtype, tokens, n}, 0);
-      gpu->add_matmul(residual.on_gpu, x.on_gpu, *on_gpu, delta.on_gpu);
-      cpu->add_matmul(residual.on_cpu, x.on_cpu, *on_cpu, delta.on_cpu);
-      expect_equal(residual, "add, " + what);
-      const Twin half = make({nullptr, dtype, tokens, n / 2}, 0);
-      gpu->norm_swiglu(half.on_gpu, x.on_gpu, {weight.on_gpu, 1e-6f}, *on_gpu, hidden.on_gpu,
-                       out.on_gpu);
-      cpu->norm_swiglu(half.on_cpu, x.on_cpu, {weight.on_cpu, 1e-6f}, *on_cpu, hidden.on_cpu,
-                       out.on_cpu);
-      expect_equal(half, "swiglu, " + what, dtype == DType::kBF16 ? 2e-2 : 0);
-      const Twin logits = make({nullptr, DType::kF32, tokens, n}, 0);
-      gpu->matmul(logits.on_gpu, x.on_gpu, *on_gpu);
-      cpu->matmul(logits.on_cpu, x.on_cpu, *on_cpu);
-      expect_equal(logits, "float32 logits, " + what, 1e-4);
+      if (which & kStores) {
+        for (const bool biased : {false, true}) {
+          gpu->matmul(out.on_gpu, x.on_gpu, *on_gpu, biased ? bias.on_gpu : Tensor());
+          cpu->matmul(out.on_cpu, x.on_cpu, *on_cpu, biased ? bias.on_cpu : Tensor());
+          expect_equal(out, what);
+        }
+        gpu->norm_matmul(out.on_gpu, x.on_gpu, {weight.on_gpu, 1e-6f}, *on_gpu, bias.on_gpu,
+                         hidden.on_gpu);
+        cpu->norm_matmul(out.on_cpu, x.on_cpu, {weight.on_cpu, 1e-6f}, *on_cpu, bias.on_cpu,
+                         hidden.on_cpu);
+        expect_equal(out, "norm, " + what);
+      }
+      if (which & kAdds) {
+        const Twin residual = make({nullptr, dtype, tokens, n});
+        const Twin delta = make({nullptr, dtype, tokens, n}, 0);
+        gpu->add_matmul(residual.on_gpu, x.on_gpu, *on_gpu, delta.on_gpu);
+        cpu->add_matmul(residual.on_cpu, x.on_cpu, *on_cpu, delta.on_cpu);
+        expect_equal(residual, "add, " + what);
+      }
+      if (which & kSwiglus) {
+        const Twin half = make({nullptr, dtype, tokens, n / 2}, 0);
+        gpu->norm_swiglu(half.on_gpu, x.on_gpu, {weight.on_gpu, 1e-6f}, *on_gpu, hidden.on_gpu,
+                         out.on_gpu);
+        cpu->norm_swiglu(half.on_cpu, x.on_cpu, {weight.on_cpu, 1e-6f}, *on_cpu, hidden.on_cpu,
+                         out.on_cpu);
+        expect_equal(half, "swiglu, " + what, dtype == DType::kBF16 ? 2e-2 : 0);
+      }
+      if (which & kLogits) {
+        const Twin logits = make({nullptr, DType::kF32, tokens, n}, 0);
+        gpu->matmul(logits.on_gpu, x.on_gpu, *on_gpu);
+        cpu->matmul(logits.on_cpu, x.on_cpu, *on_cpu);
+        expect_equal(logits, "float32 logits, " + what, 1e-4);
+      }
     }
   }
 };
@@ -120,6 +130,15 @@ TEST_P(GpuProducts, OfModelsForABatch) {
     for (const auto& [n, k] : {std::pair{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}})
       expect_products(DType::kBF16, n, k, std::array<int64_t, 4>{17, 32, 33, 64});
   }
+}
+
+/// Shapes of which cuBLASLt computes nothing, for the tools that report it.
+TEST_P(GpuProducts, OfOwnKernels) {
+  if (GetParam() == Kernels::kPortable) GTEST_SKIP() << "cuBLASLt's";
+  const std::array<int64_t, 4> tokens = {3, 16, 20, 50};
+  expect_products(DType::kBF16, 4096, 1024, tokens, kStores);
+  expect_products(DType::kBF16, 1024, 2048, tokens, kAdds);
+  expect_products(DType::kBF16, 6144, 1024, tokens, kSwiglus);
 }
 
 /// The parts of k are added in one order, whichever block is first.

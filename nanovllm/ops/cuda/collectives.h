@@ -58,8 +58,8 @@ bool serves_one_hop(const Tensor& x);
 /// own rows alone. Where serves_two_hops().
 void sum_norm_two_hops(Launch where, const Peers& peers, const SumNormArgs& args);
 bool serves_two_hops(const Tensor& x, int world);
-/// The same of many rows, without a residual: x becomes its sum. The peers read it where it lies.
-/// Where serves_sum_norm_rows(), more than kLineBytes.
+/// The same of many rows, without a residual: a rank's rows of x become their sum. The peers read x
+/// where it lies. Where serves_sum_norm_rows(), more than kLineBytes.
 void sum_norm_rows(Launch where, const Peers& peers, const PeerTensor& out, const PeerTensor& x,
                    const Norm& norm);
 bool serves_sum_norm_rows(const Tensor& x);
@@ -93,8 +93,8 @@ class Collectives {
   /// Whether the sum adds the old residual x, not the product before it; without a norm sum_norm()
   /// then gives out the sums.
   bool adds_late(const Tensor& x) const { return late_way(x) != CudaKernels::SumNorm::kApart; }
-  /// Whether behind sum_norm() a rank has its row_share() of x alone. Unless adds_late() its
-  /// product adds the old residual to these rows; else rank 0's does, to all.
+  /// Whether behind sum_norm() a rank has its row_share() of x alone. Where not adds_late(), a
+  /// rank's product adds the old residual to these rows; where neither, rank 0's adds it to all.
   bool shares_rows(const Tensor& x) const {
     return late_way(x) == CudaKernels::SumNorm::kTwoHops || (has_lines_ && serves_sum_norm_rows(x));
   }

@@ -73,6 +73,7 @@ __device__ inline void end_epoch(const Peers& peers, uint32_t epoch) {
 /// Each lane of a warp writes its unit, every eighth the mark, which is `epoch`.
 __device__ inline void write_lines(uint4* to, uint4 unit, uint32_t epoch) {
   if (threadIdx.x % 8 == kUnitsPerLine) unit = make_uint4(epoch, epoch, epoch, epoch);
+  __syncwarp();  // a line is one access
   asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(unit.x),
                "r"(unit.y), "r"(unit.z), "r"(unit.w)
                : "memory");
@@ -86,26 +87,23 @@ __device__ inline uint4 load_fresh(const uint4* from) {
                : "memory");
   return unit;
 }
-/// What each peer that `writes(rank)` wrote to unit `at` of its lines here, in units[its rank]. All
-/// are asked for at once.
-template <int kMost, class Writes>
+/// What each peer wrote to unit `at` of its lines here, in units[its rank]; of those alone whose
+/// bit is in `writers`, the same in all lanes. All are asked for at once.
+template <int kMost>
 __device__ inline void read_lines(const Peers& peers, uint32_t epoch, int at, uint4 (&units)[kMost],
-                                  Writes writes) {
+                                  uint32_t writers = ~0u) {
   for (uint32_t looks = 1;; ++looks) {
+    __syncwarp();  // a line is one access
     for_peers<kMost>(peers, [&](int r) {
-      if (writes(r)) units[r] = load_fresh(lines_of(peers, peers.rank, epoch, r) + at);
+      if (writers >> r & 1) units[r] = load_fresh(lines_of(peers, peers.rank, epoch, r) + at);
     });
     bool is_there = true;
-    for_peers<kMost>(peers,
-                     [&](int r) { is_there = is_there && (!writes(r) || units[r].x == epoch); });
+    for_peers<kMost>(peers, [&](int r) {
+      is_there = is_there && ((writers >> r & 1) == 0 || units[r].x == epoch);
+    });
     if (__all_sync(0xffffffff, threadIdx.x % 8 != kUnitsPerLine || is_there)) break;
     if (looks % 1024 == 0 && __any_sync(0xffffffff, is_dead(peers))) break;
   }
-}
-template <int kMost>
-__device__ inline void read_lines(const Peers& peers, uint32_t epoch, int at,
-                                  uint4 (&units)[kMost]) {
-  read_lines(peers, epoch, at, units, [](int) { return true; });
 }
 /// Calls body(unit, line_unit) for each of the thread's 16 bytes: their place in the message (a
 /// mark's is `count`, as is that of what only fills a line), and in the lines.
@@ -134,7 +132,7 @@ __device__ inline void meet(const Peers& peers, int hop, uint32_t epoch) {
     for (uint32_t looks = 1;; ++looks) {
       uint32_t flag;
       asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(flag) : "l"(mine) : "memory");
-      if (static_cast<int32_t>(flag - epoch) >= 0) break;
+      if (flag - epoch <= 1) break;  // a peer is one exchange ahead at most; others set no flags
       if (looks % 1024 == 0 && is_dead(peers)) break;
     }
   }

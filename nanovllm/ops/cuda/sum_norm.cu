@@ -16,10 +16,12 @@ struct LineRows {
   const float* weight;
   int width, num_rows;  // width in units
   float eps;
+  std::array<int, kMaxPeers + 1> shares;  // where each rank's row_share() begins
 };
 
 /// A row in lines: a block takes whole rows, a warp 28 units of one.
 constexpr int kUnitsPerWarp = 4 * kUnitsPerLine, kMaxPieces = 2;  // of a row, for a warp
+constexpr int kMaxWarps = 24;  // of a block: more would leave a thread too few registers
 template <class T, int kPieces>
 struct RowLines {
   static constexpr int kCount = sizeof(uint4) / sizeof(T);
@@ -85,8 +87,9 @@ __device__ inline void sum_row(const Peers& peers, uint32_t epoch,
 
 /// Every rank adds up all rows. out may be part or, without a norm, residual.
 template <class T, int kMost, int kPieces>
-__global__ void __launch_bounds__(1024)
-    sum_norm_one_hop_kernel(const __grid_constant__ Peers peers, const LineRows rows) {
+__global__ void __launch_bounds__(kMaxWarps * 32)
+    sum_norm_one_hop_kernel(const __grid_constant__ Peers peers,
+                            const __grid_constant__ LineRows rows) {
   __shared__ float sums[2][32];
   const RowLines<T, kPieces> lines(rows.width, rows.weight);
   const int row_units = lines.row_warps * 32;
@@ -114,15 +117,16 @@ __global__ void __launch_bounds__(1024)
 /// In two hops: row i of every rank's share is block i's, who sends the others' to their ranks,
 /// adds up and norms its own rank's, sends that to all, and takes in the others'.
 template <class T, int kMost, int kPieces>
-__global__ void __launch_bounds__(1024)
-    sum_norm_two_hops_kernel(const __grid_constant__ Peers peers, const LineRows rows) {
+__global__ void __launch_bounds__(kMaxWarps * 32)
+    sum_norm_two_hops_kernel(const __grid_constant__ Peers peers,
+                             const __grid_constant__ LineRows rows) {
   __shared__ float sums[2][32];
   const RowLines<T, kPieces> lines(rows.width, rows.weight);
   const int most = (rows.num_rows + peers.world - 1) / peers.world;  // rows of a share
-  // Row i of rank r's share, as row_share() cuts them, or no row.
+  // Row i of rank r's share, or no row.
   const auto row_of = [&](int r, int i) {
-    const int row = rows.num_rows * r / peers.world + i;
-    return row < rows.num_rows * (r + 1) / peers.world ? row : -1;
+    const int row = rows.shares[r] + i;
+    return row < rows.shares[r + 1] ? row : -1;
   };
   const auto line_of = [&](int hop, int i) { return (hop * most + i) * lines.row_warps * 32; };
   begin_kernel();
@@ -153,15 +157,18 @@ __global__ void __launch_bounds__(1024)
       if (unit < rows.width) rows.out[row * rows.width + unit] = sum[piece];
     });
   }
-  for (int i = blockIdx.x; i < most; i += gridDim.x)
+  for (int i = blockIdx.x; i < most; i += gridDim.x) {
+    uint32_t writers = 0;
+    for_peers<kMost>(peers, [&](int r) { writers |= (row_of(r, i) >= 0 ? 1u : 0u) << r; });
     lines.for_pieces([&](int, int unit, int at) {
       uint4 units[kMost];
-      read_lines(peers, epoch, line_of(1, i) + at, units, [&](int r) { return row_of(r, i) >= 0; });
+      read_lines(peers, epoch, line_of(1, i) + at, units, writers);
       if (unit >= rows.width) return;
       for_peers<kMost>(peers, [&](int r) {
-        if (const int row = row_of(r, i); row >= 0) rows.out[row * rows.width + unit] = units[r];
+        if (writers >> r & 1) rows.out[row_of(r, i) * rows.width + unit] = units[r];
       });
     });
+  }
   end_epoch(peers, epoch);
 }
 
@@ -249,21 +256,27 @@ void launch_lines(Launch where, const Peers& peers, bool two_hops, const SumNorm
                   (args.norm.weight.size() == x.shape[1] && args.norm.weight.dtype == DType::kF32)),
              "sum_norm: wrong shapes");
   const auto row_warps = static_cast<int>(sum_norm_warps(x));
-  const int threads = 32 * (row_warps <= 32 ? row_warps : (row_warps + 1) / 2);
-  const int64_t fit = int64_t{where.num_sms} * (1024 / threads);
-  const LineRows rows = {
+  const int threads = 32 * (row_warps <= kMaxWarps ? row_warps : (row_warps + 1) / 2);
+  const int64_t fit = int64_t{where.num_sms} * std::min(kMaxWarps * 32 / threads, 16);
+  LineRows rows = {
       .out = args.out.as<uint4>(),
       .residual = args.residual.as<uint4>(),
       .part = x.as<const uint4>(),
       .weight = args.norm.weight.as<const float>(),
       .width = static_cast<int>(x.shape[1] * static_cast<int64_t>(dtype_size(x.dtype)) / 16),
       .num_rows = static_cast<int>(x.shape[0]),
-      .eps = args.norm.eps};
+      .eps = args.norm.eps,
+      .shares = {}};
+  for (int r = 0; r < peers.world; ++r) {
+    const Range share = row_share(x.shape[0], {r, peers.world});
+    rows.shares[static_cast<size_t>(r)] = static_cast<int>(share.first);
+    rows.shares[static_cast<size_t>(r) + 1] = static_cast<int>(share.first + share.count);
+  }
   with_float_type(x.dtype, [&](auto type) {
     with_most_ranks(peers.world, [&](auto most) {
       using T = decltype(type);
       const auto run = [&](auto one, auto two) {
-        launch(where, row_warps <= 32 ? one : two,
+        launch(where, row_warps <= kMaxWarps ? one : two,
                dim3(static_cast<unsigned>(std::min(num_blocks, fit))), threads, 0, peers, rows);
       };
       if (two_hops)
@@ -280,7 +293,7 @@ void launch_lines(Launch where, const Peers& peers, bool two_hops, const SumNorm
 bool serves_one_hop(const Tensor& x) {
   if (x.shape[1] * static_cast<int64_t>(dtype_size(x.dtype)) % 16 != 0) return false;
   const int64_t row_warps = sum_norm_warps(x);
-  return row_warps <= 32 * kMaxPieces &&
+  return row_warps <= kMaxWarps * kMaxPieces &&
          static_cast<size_t>(x.shape[0] * row_warps * 512) <= kLinesBytes;
 }
 
