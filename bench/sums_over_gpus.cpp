@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/communicator.h"
 #include "nanovllm/ops/cuda/collectives.h"
+#include "nanovllm/ops/cuda/small_matmul.h"
 #include "nanovllm/ops/cuda_library.h"
 
 namespace {
@@ -36,8 +38,8 @@ float addend(int rank, int64_t i) { return static_cast<float>((i * 7 + rank * 3)
 /// the embedding, of which a rank has kShareUnit rows. Buffers stay in `buffers`, since peers map
 /// some of them.
 bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t hidden,
-                       bool two_hops, std::vector<Buffer>& buffers) {
-  constexpr int64_t kWidth = 16, kFew = 16;
+                       bool may_share, std::vector<Buffer>& buffers) {
+  constexpr int64_t kWidth = 16;
   const auto tensor = [&](int64_t m, int64_t n, DType dtype, auto value_of) {
     std::vector<float> floats(static_cast<size_t>(m * n));
     std::vector<uint16_t> halves(floats.size());
@@ -103,7 +105,7 @@ bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t 
   const std::vector<uint16_t> sums = values(residual), normed = values(out), all = values(gathered),
                               others = values(whole);
   // A rank may leave the residual's sum to the others, but for its own share.
-  const bool shares = residual.bytes() > cuda::kLineBytes || (two_hops && rows > kFew);
+  const bool shares = residual.bytes() > cuda::kLineBytes || (may_share && rows > cuda::kFewTokens);
   const Range own = shares ? share(rows, 1, {rank, world}) : Range{0, rows};
   for (int64_t row = 0; row < rows; ++row) {
     std::vector<double> want(static_cast<size_t>(hidden));
@@ -133,7 +135,7 @@ bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t 
 int all_reduce_rank(void* memory, int rank, int world) {
   using SumNorm = CudaKernels::SumNorm;
   Communicator ranks(memory, {rank, world});
-  auto gpu = make_cuda_backend({.sum_norm = SumNorm::kOneHop}, {rank, world});
+  auto gpu = make_cuda_backend({}, {rank, world});
   gpu->connect(ranks, kShareUnit * world);
   std::vector<Buffer> buffers;
   bool right = true;
@@ -172,11 +174,14 @@ int all_reduce_rank(void* memory, int rank, int world) {
       fmt::print("all_reduce of {} KiB over {} GPUs: {:.1f} us{}\n", bytes / 1024, world,
                  times[2] * 1e6, right ? "" : ", WRONG");
   }
-  for (const SumNorm way : {SumNorm::kOneHop, SumNorm::kTwoHops, SumNorm::kApart}) {
-    if (way != SumNorm::kOneHop) {
+  // As it is, then each way of a sum with its norm.
+  const std::optional<SumNorm> ways[] = {{}, SumNorm::kApart, SumNorm::kOneHop, SumNorm::kTwoHops};
+  for (const std::optional<SumNorm>& way : ways) {
+    if (way) {
       gpu = make_cuda_backend({.sum_norm = way}, {rank, world});
       gpu->connect(ranks, kShareUnit * world);
     }
+    const bool may_share = !way || *way == SumNorm::kTwoHops;
     for (const auto& [rows, hidden] : {std::pair<int64_t, int64_t>{1, 4096},
                                        {40, 64},
                                        {17, 8192},
@@ -184,11 +189,10 @@ int all_reduce_rank(void* memory, int rank, int world) {
                                        {100, 8192},
                                        {600, 1024},
                                        {1203, 4096}}) {
-      const bool is_right =
-          sum_norm_is_right(*gpu, rank, world, rows, hidden, way == SumNorm::kTwoHops, buffers);
+      const bool is_right = sum_norm_is_right(*gpu, rank, world, rows, hidden, may_share, buffers);
       if (!is_right)
         fmt::print("rank {}: a sum of [{}, {}] with its norm, way {}: WRONG\n", rank, rows, hidden,
-                   static_cast<int>(way));
+                   way ? static_cast<int>(*way) : -1);
       right = right && is_right;
     }
   }

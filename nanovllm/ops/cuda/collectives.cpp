@@ -248,7 +248,6 @@ void Collectives::measure() {
     // In rows of a usual width.
     constexpr int64_t kHidden = 4096;
     const Tensor rows(p, DType::kBF16, std::max<int64_t>(x.size() / kHidden, 1), kHidden);
-    norm_ways_[bits] = SumNorm::kApart;
     if (!has_lines_ || !serves_one_hop(rows)) continue;
     const Norm norm = {Tensor(p, DType::kF32, kHidden), 1e-6f};  // zeros
     least = time_of([&] {
