@@ -36,7 +36,7 @@ CudaBackend::CudaBackend(CudaKernels kernels, Rank rank) : kernels_(kernels) {
   matmul_.emplace(where_);
   if (!portable_) tile_memory_ = {allocate(kTilePartBytes), allocate(kTileCounters * 4)};
   for (Growing& buffer : pinned_input_) buffer.pinned = true;
-  for (Growing& buffer : pinned_drawn_) buffer.pinned = true;
+  for (Growing& buffer : drawn_) buffer.pinned = true;
   for (cudaEvent_t& event : drawn_there_)
     cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
   for (cudaEvent_t& event : input_sent_)

@@ -130,7 +130,7 @@ class CudaBackend final : public Backend {
   const void* residual_ = nullptr;          // of the step
   cudaEvent_t stream_end_ = nullptr;
 
-  std::array<Growing, kNumSlots> pinned_input_, pinned_drawn_;
+  std::array<Growing, kNumSlots> pinned_input_, drawn_;  // the host's memory
   std::array<cudaEvent_t, kNumSlots> input_sent_ = {}, drawn_there_ = {};
   uint64_t num_begun_ = 0, num_finished_ = 0, num_fetched_ = 0;
 
@@ -147,7 +147,7 @@ class CudaBackend final : public Backend {
   std::vector<RowParams> row_params_;
   std::vector<int32_t> special_, words_;  // rows that are not plain, and their lists
 
-  Growing drawn_{.in_graphs = true}, progress_{.in_graphs = true}, found_{.in_graphs = true},
+  Growing drawn_at_{.in_graphs = true}, progress_{.in_graphs = true}, found_{.in_graphs = true},
       copies_, special_memory_, special_scratch_, logprobs_memory_, joined_, join_scratch_;
   // By size and decode_cluster_. Null: has run once, to be captured next.
   std::map<std::pair<int64_t, int>, cudaGraphExec_t> graphs_;

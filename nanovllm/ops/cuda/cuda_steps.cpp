@@ -128,21 +128,21 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
   grow(partial_, static_cast<size_t>(decode_partial_size(plan_.num_blocks, head_dim)) * 4);
   grow(counters_, max_seqs * num_kv_heads * sizeof(int32_t));
   grow(progress_, max_seqs * sizeof(RowProgress));
-  grow(drawn_, max_seqs * sizeof(DrawnRow));
+  grow(drawn_at_, sizeof(DrawnRow*));
   if (collectives_)
     grow(found_, (1 + static_cast<size_t>(collectives_->ranks().rank().world)) * (max_seqs + 1) *
                      sizeof(FoundRow));
-  for (Growing& buffer : pinned_drawn_) grow(buffer, max_seqs * sizeof(DrawnRow));
+  for (Growing& buffer : drawn_) grow(buffer, max_seqs * sizeof(DrawnRow));
   plan_.starts = plan_memory_.as<DecodeStart>();
   plan_.first_tile = reinterpret_cast<int32_t*>(plan_.starts + num_blocks);
   decode_scratch_ = {partial_.as<float>(), counters_.as<int32_t>()};
   last_tokens_ = slots.last_tokens.as<int32_t>();
 
   char* const device = input_.as<char>();
-  cuda_check(cudaMemcpyAsync(device, pinned_input_[turn].memory.get(), bytes,
-                             cudaMemcpyHostToDevice, where_.stream),
-             "step");
-  cuda_check(cudaEventRecord(input_sent_[turn], where_.stream), "step");
+  const void* const pinned = pinned_input_[turn].memory.get();
+  if (bytes > kMostInputBytes)
+    cuda_check(cudaMemcpyAsync(device, pinned, bytes, cudaMemcpyHostToDevice, where_.stream),
+               "step");
   const auto ints = [&](size_t offset, const std::vector<int32_t>& v) {
     return Tensor(device + offset, DType::kI32, static_cast<int64_t>(v.size()));
   };
@@ -176,7 +176,12 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
   if (!has_prefill_ && !portable_)
     decode_cluster_ =
         decode_cluster_size(where_, layout, static_cast<int>(num_seqs), num_keys, longest);
-  cuda::begin_step(where_, {.updates = reinterpret_cast<const BlockUpdate*>(device + at.updates),
+  cuda::begin_step(where_, {.input = pinned,
+                            .to = device,
+                            .input_bytes = bytes > kMostInputBytes ? 0 : static_cast<int>(bytes),
+                            .drawn = drawn_[num_finished_ % kNumSlots].as<DrawnRow>(),
+                            .drawn_at = drawn_at_.as<DrawnRow*>(),
+                            .updates = reinterpret_cast<const BlockUpdate*>(device + at.updates),
                             .block_tables = slots.block_tables.as<int32_t>(),
                             .last_tokens = last_tokens_,
                             .input_ids = batch.input_ids.as<int32_t>(),
@@ -189,6 +194,7 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
                             .block_size = static_cast<int>(kv.block_size),
                             .num_seqs = static_cast<int>(num_seqs),
                             .num_kv_heads = static_cast<int>(num_kv_heads)});
+  cuda_check(cudaEventRecord(input_sent_[turn], where_.stream), "step");
   return batch;
 }
 
@@ -235,7 +241,7 @@ void CudaBackend::sample(Tensor logits, const Batch& /*batch*/) {
 SampleParams CudaBackend::sample_params(const Tensor& logits) const {
   return {.logits = logits.as<const float>(),
           .rows = rows_,
-          .drawn = drawn_.as<DrawnRow>(),
+          .drawn = drawn_at_.as<DrawnRow*>(),
           .last_tokens = last_tokens_,
           .num_rows = static_cast<int>(logits.shape[0]),
           .vocab = static_cast<int>(logits.shape[1]),
@@ -250,7 +256,7 @@ const float* CudaBackend::whole_rows(Tensor logits, const int32_t* rows, int64_t
   return joined_.as<float>();
 }
 
-void CudaBackend::finish_sample(Tensor logits, const Batch& batch) {
+void CudaBackend::finish_sample(Tensor logits, const Batch& /*batch*/) {
   if (!special_.empty()) {
     const auto count = static_cast<int>(special_.size());
     const int64_t vocab = collectives_ ? vocab_size_ : logits.shape[1];
@@ -277,11 +283,8 @@ void CudaBackend::finish_sample(Tensor logits, const Batch& batch) {
                      special_scratch_.as<float>());
     }
   }
+  // What was drawn is in the host's memory already.
   const size_t turn = num_finished_++ % kNumSlots;
-  cuda_check(cudaMemcpyAsync(pinned_drawn_[turn].memory.get(), drawn_.memory.get(),
-                             batch.samples.size() * sizeof(DrawnRow), cudaMemcpyDeviceToHost,
-                             where_.stream),
-             "sampler");
   cuda_check(cudaEventRecord(drawn_there_[turn], where_.stream), "sampler");
 }
 
@@ -289,7 +292,7 @@ void CudaBackend::fetch_samples(std::span<int32_t> token_ids, std::span<RowStatu
   check(num_fetched_ < num_finished_, "no step whose tokens are not fetched");
   const size_t turn = num_fetched_++ % kNumSlots;
   wait(drawn_there_[turn]);
-  const auto* const drawn = pinned_drawn_[turn].as<const DrawnRow>();
+  const auto* const drawn = drawn_[turn].as<const DrawnRow>();
   for (size_t i = 0; i < token_ids.size(); ++i) {
     token_ids[i] = drawn[i].token;
     status[i] = static_cast<RowStatus>(drawn[i].status);

@@ -269,56 +269,86 @@ struct Block {
     barrier_wait(barrier(kSumsThere), 0);
   }
 
-  /// The same of rows that are a head of q, k or v: a warp has a token, a lane four neighbours.
-  __device__ void finish_head() const {
-    constexpr int kPer = 4, kHalfLanes = 16;
+  /// What finish_head() will want, which is older than the kernel before, on its way to the L2.
+  __device__ void prefetch_angles() const {
     const RopeParams& r = p.rope;
-    const int lane = threadIdx.x % 32, at = lane * kPer, head = first_column / kHeadDim;
+    const int num_tokens = kTokens / p.split, half = threadIdx.x % 2 * 32;
+    for (int i = threadIdx.x / 2; i < num_tokens; i += blockDim.x / 2) {
+      const int token = min(rank * num_tokens + i, args.num_tokens - 1);
+      const int64_t angle = r.positions[token] * int64_t{kHeadDim / 2} + half;
+      prefetch_l2(r.cos + angle);
+      prefetch_l2(r.sin + angle);
+    }
+  }
+
+  /// The same of rows that are a head of q, k or v: half a warp has a token, a lane four neighbours
+  /// of either half of the head, which rotate together.
+  __device__ void finish_head() const {
+    constexpr int kPer = 4, kLanes = 16, kHalf = kHeadDim / 2;
+    const RopeParams& r = p.rope;
+    const int lane = threadIdx.x % kLanes, at = lane * kPer, head = first_column / kHeadDim;
     const int num_kv_heads = r.layout.num_kv_heads, num_tokens = kTokens / p.split;
     const bool is_q = head < r.num_heads, is_v = head >= r.num_heads + num_kv_heads;
     const float* const norm = is_q ? r.q_norm : is_v ? nullptr : r.k_norm;
     const int stride = layout.sums_bytes() / p.split;
-    for (int row = threadIdx.x / 32; row < num_tokens; row += blockDim.x / 32) {
-      const int token = rank * num_tokens + row;
-      if (token >= args.num_tokens) break;
-      Bf16* to = static_cast<Bf16*>(args.out) + int64_t{token} * args.n + first_column + at;
+    // num_tokens is even: both halves of a warp have a row, of which one may be nobody's.
+    for (int row = threadIdx.x / kLanes; row < num_tokens; row += blockDim.x / kLanes) {
+      const bool there = rank * num_tokens + row < args.num_tokens;
+      const int token = there ? rank * num_tokens + row : args.num_tokens - 1;
+      Bf16 *low = static_cast<Bf16*>(args.out) + int64_t{token} * args.n + first_column + at,
+           *high = low + kHalf;
       const int slot = is_q ? 0 : r.slot_mapping[token];
-      if (!is_q && slot >= 0)
-        to = static_cast<Bf16*>(r.k) + (is_v ? r.layout.layer_stride : 0) +
-             r.layout.entry(slot / r.layout.block_size, (head - r.num_heads) % num_kv_heads) +
-             r.layout.at(slot % r.layout.block_size, at);
-      Vec<float, kPer> cos = {}, sin = {}, weight = {1, 1, 1, 1}, bias = {};
+      if (!is_q && slot >= 0) {
+        Bf16* const entry =
+            static_cast<Bf16*>(r.k) + (is_v ? r.layout.layer_stride : 0) +
+            r.layout.entry(slot / r.layout.block_size, (head - r.num_heads) % num_kv_heads);
+        low = entry + r.layout.at(slot % r.layout.block_size, at);
+        high = entry + r.layout.at(slot % r.layout.block_size, at + kHalf);
+      }
+      Vec<float, kPer> cos = {1, 1, 1, 1}, sin = {};
       if (!is_v) {
-        const int64_t angle = r.positions[token] * int64_t{kHeadDim / 2} + lane % kHalfLanes * kPer;
+        const int64_t angle = r.positions[token] * int64_t{kHalf} + at;
         cos = load<kPer>(r.cos + angle);
         sin = load<kPer>(r.sin + angle);
       }
-      if (norm != nullptr) weight = load<kPer>(norm + at);
-      if (args.bias != nullptr) bias = load<kPer>(args.bias + first_column + at);
+      Vec<float, kPer> weight[2] = {{1, 1, 1, 1}, {1, 1, 1, 1}}, bias[2] = {};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (norm != nullptr) weight[half] = load<kPer>(norm + half * kHalf + at);
+        if (args.bias != nullptr)
+          bias[half] = load<kPer>(args.bias + first_column + half * kHalf + at);
+      }
       barrier_wait(barrier(kSumsThere), 0);
       const uint32_t from = shared + layout.sums_bytes() + row * layout.pitch() * 4;
       const float4 squares = sum_at(from + kHeadDim * 4, stride);
       const float scale =
           rsqrtf((squares.x + squares.y) * __fdividef(1, static_cast<float>(args.k)) + args.eps);
-      const float4 sum = sum_at(from + at * 4, stride);
-      float x[kPer] = {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
-      float own = 0;  // squares
+      float x[2][kPer], own = 0;  // squares
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float4 sum = sum_at(from + (half * kHalf + at) * 4, stride);
+        const float sums[kPer] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+        for (int i = 0; i < kPer; ++i) {
+          // As the product alone leaves it.
+          x[half][i] = to_float(from_float<Bf16>(sums[i] * scale + bias[half].x[i]));
+          own += x[half][i] * x[half][i];
+        }
+      }
+#pragma unroll
+      for (int i = kLanes / 2; i > 0; i /= 2) own += __shfl_xor_sync(0xffffffff, own, i);
+      const float head_scale = norm != nullptr ? rsqrtf(own / kHeadDim + r.eps) : 1.0f;
+      Vec<Bf16, kPer> y[2];
 #pragma unroll
       for (int i = 0; i < kPer; ++i) {
-        x[i] = to_float(from_float<Bf16>(x[i] + bias.x[i]));  // as the product alone leaves it
-        own += x[i] * x[i];
+        const float a = x[0][i] * (head_scale * weight[0].x[i]);
+        const float b = x[1][i] * (head_scale * weight[1].x[i]);
+        y[0].x[i] = from_float<Bf16>(is_v ? x[0][i] : a * cos.x[i] - b * sin.x[i]);
+        y[1].x[i] = from_float<Bf16>(is_v ? x[1][i] : b * cos.x[i] + a * sin.x[i]);
       }
-      const float head_scale = norm != nullptr ? rsqrtf(warp_sum(own) / kHeadDim + r.eps) : 1.0f;
-      Vec<Bf16, kPer> y;
-#pragma unroll
-      for (int i = 0; i < kPer; ++i) {
-        const float mine = x[i] * (head_scale * weight.x[i]);
-        const float other = __shfl_xor_sync(0xffffffff, mine, kHalfLanes);
-        const float turned = lane < kHalfLanes ? mine * cos.x[i] - other * sin.x[i]
-                                               : mine * cos.x[i] + other * sin.x[i];
-        y.x[i] = from_float<Bf16>(is_v ? x[i] : turned);
-      }
-      if (slot >= 0) store<kPer>(to, y);
+      if (!there || slot < 0) continue;
+      store<kPer>(low, y[0]);
+      store<kPer>(high, y[1]);
     }
     barrier_wait(barrier(kSumsThere), 0);
   }

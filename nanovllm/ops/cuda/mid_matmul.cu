@@ -64,6 +64,8 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
   if (normer >= 0 && copier < 0)
     for (int i = normer * 32; i < p.num_chunks * kChunk; i += p.norming * 32)
       prefetch_l2(p.args.norm + block.first_k(0) + i);
+  if constexpr (kRoped)
+    if (copier != 0) block.prefetch_angles();
   __syncwarp();
   cluster_sync_relaxed();  // all barriers are there
   if (p.early) launch_next();

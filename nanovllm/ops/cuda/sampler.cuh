@@ -171,7 +171,7 @@ __device__ inline void finish_row(const SampleParams& p, int row, unsigned long 
                                   int flags) {
   const bool ok = flags == kRowHasFinite && best != 0;
   const DrawnRow drawn = {ok ? id_of(best) : 0, ok ? 0 : 1};
-  p.drawn[row] = drawn;
+  (*p.drawn)[row] = drawn;
   if (p.rows[row].slot >= 0) p.last_tokens[p.rows[row].slot] = drawn.token;
 }
 

@@ -36,10 +36,10 @@ struct RowProgress {
 using FoundRow = unsigned long long;
 
 struct SampleParams {
-  const float* logits;    // [R, vocab]
-  const RowParams* rows;  // [R]
-  DrawnRow* drawn;        // [R]
-  int32_t* last_tokens;   // [max_num_seqs]
+  const float* logits;     // [R, vocab]
+  const RowParams* rows;   // [R]
+  DrawnRow* const* drawn;  // where the place of [R] stands, which may be the host's memory
+  int32_t* last_tokens;    // [max_num_seqs]
   int num_rows, vocab;
   // Of several ranks: the vocabulary's token at this rank's first column, a multiple of 4, and
   // where sample_plain leaves its own best instead of drawing.

@@ -32,10 +32,30 @@ __device__ int running_sum(int x, int& carry, int* shared) {
   return before;
 }
 
+/// From the host's pinned memory, all at once: each of its answers takes a microsecond or more.
+__device__ void fetch_input(const BeginStepParams& p) {
+  constexpr int kPieces = kMostInputBytes / 16 / kThreads;
+  const int count = p.input_bytes / 16;
+  uint4 pieces[kPieces];
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    const int at = i * kThreads + static_cast<int>(threadIdx.x);
+    if (at < count) pieces[i] = __ldcv(static_cast<const uint4*>(p.input) + at);
+  }
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    const int at = i * kThreads + static_cast<int>(threadIdx.x);
+    if (at < count) static_cast<uint4*>(p.to)[at] = pieces[i];
+  }
+  __syncthreads();
+}
+
 /// One block.
 __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepParams p) {
   __shared__ int shared[32];
   begin_kernel();
+  if (threadIdx.x == 0) *p.drawn_at = p.drawn;
+  fetch_input(p);
   for (int i = threadIdx.x; i < p.num_updates; i += kThreads) {
     const BlockUpdate update = p.updates[i];
     p.block_tables[int64_t{update.slot} * p.max_blocks + update.index] = update.block;

@@ -5,11 +5,23 @@
 #include "nanovllm/ops/batch.h"
 #include "nanovllm/ops/cuda/attention.h"
 #include "nanovllm/ops/cuda/runtime.h"
+#include "nanovllm/ops/cuda/sampler.h"
 
 namespace nanovllm::cuda {
 
-/// What begins a step on the device, when its arrays are there.
+/// What begin_step() fetches from the host itself: a copy engine takes longer to begin than a few
+/// kilobytes take.
+inline constexpr int kMostInputBytes = 64 << 10;
+
+/// What begins a step on the device.
 struct BeginStepParams {
+  // The step's arrays in the host's pinned memory, a multiple of 16 bytes, and where they shall be;
+  // no bytes where they are there.
+  const void* input;
+  void* to;
+  int input_bytes;
+  DrawnRow *drawn, **drawn_at;  // where this step's rows go, and where SampleParams looks that up
+  // All in `to` or older.
   const BlockUpdate* updates;                              // [num_updates]
   int32_t* block_tables;                                   // [max_num_seqs, max_blocks]
   const int32_t* last_tokens;                              // [max_num_seqs]
