@@ -172,8 +172,9 @@ class Backend {
   /// masks, gets kNotFinite and token 0. Inside replay() only rows without filters and lists are
   /// drawn, the rest by finish_sample().
   virtual void sample(Tensor logits, const Batch& batch) = 0;
-  /// Ends the step's sampling: draws the rows that sample() left and sends the results to the host.
-  virtual void finish_sample(Tensor /*logits*/, const Batch& /*batch*/) {}
+  /// Ends the step's sampling, once: draws the rows that sample() left and has the results sent to
+  /// the host.
+  virtual void finish_sample(Tensor /*logits*/) {}
   /// The results of the oldest finish_sample() not yet fetched, [R]; waits for them.
   virtual void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) = 0;
   // The next one waits for its results.

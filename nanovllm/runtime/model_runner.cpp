@@ -122,7 +122,7 @@ void ModelRunner::launch(const StepInput& input) {
   else pass();
   if (!batch.samples.empty()) {
     logits = activations_.logits.rows(0, batch.sample_rows.shape[0]);
-    backend_->finish_sample(logits, batch);
+    backend_->finish_sample(logits);
   }
   // Counted here: settle() may run below.
   now.settled = input.samples().empty();

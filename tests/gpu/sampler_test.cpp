@@ -37,7 +37,7 @@ class GpuSampler : public TwoBackends {
     host.samples = rows;
     const Batch batch = backend.begin_step(host, slots, kv);
     backend.sample(logits, batch);
-    backend.finish_sample(logits, batch);
+    backend.finish_sample(logits);
     std::vector<int32_t> tokens(rows.size()), last(rows.size());
     status.resize(rows.size());
     backend.fetch_samples(tokens, status);

@@ -61,7 +61,7 @@ class CudaBackend final : public Backend {
                    std::span<const int32_t> to) override;
 
   void sample(Tensor logits, const Batch& batch) override;
-  void finish_sample(Tensor logits, const Batch& batch) override;
+  void finish_sample(Tensor logits) override;
   void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) override;
   void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
                       std::span<int32_t> ids, std::span<float> logprobs,

@@ -139,10 +139,6 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
   last_tokens_ = slots.last_tokens.as<int32_t>();
 
   char* const device = input_.as<char>();
-  const void* const pinned = pinned_input_[turn].memory.get();
-  if (bytes > kMostInputBytes)
-    cuda_check(cudaMemcpyAsync(device, pinned, bytes, cudaMemcpyHostToDevice, where_.stream),
-               "step");
   const auto ints = [&](size_t offset, const std::vector<int32_t>& v) {
     return Tensor(device + offset, DType::kI32, static_cast<int64_t>(v.size()));
   };
@@ -176,9 +172,9 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
   if (!has_prefill_ && !portable_)
     decode_cluster_ =
         decode_cluster_size(where_, layout, static_cast<int>(num_seqs), num_keys, longest);
-  cuda::begin_step(where_, {.input = pinned,
+  cuda::begin_step(where_, {.input = pinned_input_[turn].memory.get(),
                             .to = device,
-                            .input_bytes = bytes > kMostInputBytes ? 0 : static_cast<int>(bytes),
+                            .input_bytes = static_cast<int>(bytes),
                             .drawn = drawn_[num_finished_ % kNumSlots].as<DrawnRow>(),
                             .drawn_at = drawn_at_.as<DrawnRow*>(),
                             .updates = reinterpret_cast<const BlockUpdate*>(device + at.updates),
@@ -256,7 +252,7 @@ const float* CudaBackend::whole_rows(Tensor logits, const int32_t* rows, int64_t
   return joined_.as<float>();
 }
 
-void CudaBackend::finish_sample(Tensor logits, const Batch& /*batch*/) {
+void CudaBackend::finish_sample(Tensor logits) {
   if (!special_.empty()) {
     const auto count = static_cast<int>(special_.size());
     const int64_t vocab = collectives_ ? vocab_size_ : logits.shape[1];

@@ -229,6 +229,13 @@ struct Block {
     return sum;
   }
 
+  /// The norm's factor of the token whose sums begin there.
+  __device__ float scale_at(uint32_t sums, int stride) const {
+    const float4 squares = sum_at(sums + p.rows * 4, stride);  // of both groups
+    const float mean = (squares.x + squares.y) * __fdividef(1, static_cast<float>(args.k));
+    return rsqrtf(mean + args.eps);
+  }
+
   /// Writes the block's tokens, four columns a thread.
   __device__ void finish() const {
     const int stride = layout.sums_bytes() / p.split, per_token = columns / 4;
@@ -243,12 +250,7 @@ struct Block {
       if (args.end == SmallMatmul::End::kAdd) y = load<4>(out);  // comes while the sums do
       barrier_wait(barrier(kSumsThere), 0);
       const uint32_t from = shared + layout.sums_bytes() + row * layout.pitch() * 4;
-      float scale = 1;
-      if (args.norm != nullptr) {
-        const float4 squares = sum_at(from + p.rows * 4, stride);  // of both groups
-        scale =
-            rsqrtf((squares.x + squares.y) * __fdividef(1, static_cast<float>(args.k)) + args.eps);
-      }
+      const float scale = args.norm != nullptr ? scale_at(from, stride) : 1;
       const float4 a = sum_at(from + column * 4, stride);
       float at[4] = {a.x * scale, a.y * scale, a.z * scale, a.w * scale};
       if (swiglu) {
@@ -320,9 +322,7 @@ struct Block {
       }
       barrier_wait(barrier(kSumsThere), 0);
       const uint32_t from = shared + layout.sums_bytes() + row * layout.pitch() * 4;
-      const float4 squares = sum_at(from + kHeadDim * 4, stride);
-      const float scale =
-          rsqrtf((squares.x + squares.y) * __fdividef(1, static_cast<float>(args.k)) + args.eps);
+      const float scale = scale_at(from, stride);
       float x[2][kPer], own = 0;  // squares
 #pragma unroll
       for (int half = 0; half < 2; ++half) {

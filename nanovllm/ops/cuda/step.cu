@@ -32,20 +32,20 @@ __device__ int running_sum(int x, int& carry, int* shared) {
   return before;
 }
 
-/// From the host's pinned memory, all at once: each of its answers takes a microsecond or more.
+/// From the host's memory, of which a thread asks for several pieces at once: each of its answers
+/// takes a microsecond or more.
 __device__ void fetch_input(const BeginStepParams& p) {
-  constexpr int kPieces = kMostInputBytes / 16 / kThreads;
+  constexpr int kPieces = 4;
   const int count = p.input_bytes / 16;
-  uint4 pieces[kPieces];
+  for (int base = threadIdx.x; base < count; base += kPieces * kThreads) {
+    uint4 pieces[kPieces];
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i) {
-    const int at = i * kThreads + static_cast<int>(threadIdx.x);
-    if (at < count) pieces[i] = __ldcv(static_cast<const uint4*>(p.input) + at);
-  }
+    for (int i = 0; i < kPieces; ++i)
+      if (const int at = base + i * kThreads; at < count)
+        pieces[i] = __ldcv(static_cast<const uint4*>(p.input) + at);
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i) {
-    const int at = i * kThreads + static_cast<int>(threadIdx.x);
-    if (at < count) static_cast<uint4*>(p.to)[at] = pieces[i];
+    for (int i = 0; i < kPieces; ++i)
+      if (const int at = base + i * kThreads; at < count) static_cast<uint4*>(p.to)[at] = pieces[i];
   }
   __syncthreads();
 }

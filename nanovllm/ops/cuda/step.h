@@ -9,14 +9,10 @@
 
 namespace nanovllm::cuda {
 
-/// What begin_step() fetches from the host itself: a copy engine takes longer to begin than a few
-/// kilobytes take.
-inline constexpr int kMostInputBytes = 64 << 10;
-
 /// What begins a step on the device.
 struct BeginStepParams {
-  // The step's arrays in the host's pinned memory, a multiple of 16 bytes, and where they shall be;
-  // no bytes where they are there.
+  // The step's arrays in the host's pinned memory, a multiple of 16 bytes, and where they shall be:
+  // the kernel copies them, since a copy engine takes longer to begin than the few kilobytes take.
   const void* input;
   void* to;
   int input_bytes;
