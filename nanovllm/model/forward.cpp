@@ -65,7 +65,7 @@ Tensor forward(Backend& backend, const Model& model, const KvCache& kv, const Ba
                                 .num_heads = config.num_heads,
                                 .eps = eps,
                                 .layer = i};
-    const bool is_end = rows && i + 1 == config.num_layers;
+    const bool is_last = i + 1 == config.num_layers, is_end = rows && is_last;
     if (is_end && rows->shape[0] == 0) {
       backend.norm_matmul(qkv, residual, norm, *layer.qkv, layer.qkv_bias, hidden);
       backend.rope_and_store(rope, kv, batch);
@@ -95,10 +95,11 @@ Tensor forward(Backend& backend, const Model& model, const KvCache& kv, const Ba
       gate_up = activations.gate_up.rows(0, num_rows);
       act = activations.act.rows(0, num_rows);
     }
-    backend.add_matmul(residual, attn, *layer.o, hidden);
+    backend.add_matmul(residual, attn, *layer.o, hidden, layer.post_attention_norm);
     backend.norm_swiglu(act, residual, {layer.post_attention_norm, eps}, *layer.gate_up, hidden,
                         gate_up);
-    backend.add_matmul(residual, act, *layer.down, hidden);
+    backend.add_matmul(residual, act, *layer.down, hidden,
+                       is_last ? Tensor() : model.layers[static_cast<size_t>(i) + 1].input_norm);
   }
   return residual;
 }

@@ -130,8 +130,11 @@ class Backend {
   virtual void matmul(Tensor out, Tensor x, const Weight& w, Tensor bias = {}) = 0;
   /// residual [T, n] += x [T, k] w^T, summed over the ranks, whose x and w are parts of k; delta
   /// [T, n] is scratch until a norm of the residual, or gather_rows() of it, comes next: the sum
-  /// may wait for that, and other operations do not see it.
-  virtual void add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta) = 0;
+  /// may wait for that, and other operations do not see it. `next_norm` [n] float32: the weights of
+  /// that norm, if they are given, for a backend that computes some of it ahead; delta is what that
+  /// norm has as `hidden`.
+  virtual void add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta,
+                          Tensor next_norm = {}) = 0;
   virtual void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) = 0;
   virtual void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) = 0;
   /// out [T, n] = silu(gate_up [T, :n]) * gate_up [T, n:]

@@ -73,9 +73,15 @@ class GpuAttention : public TwoBackends {
         make({nullptr, shape.dtype, columns, k}, 1.6f / std::sqrt(static_cast<float>(k)));
     const Twin input_norm = make({nullptr, DType::kF32, k});
     const Twin bias = make({nullptr, DType::kF32, columns});
-    WeightPtr weights[2];
-    for (int b = 0; b < 2 && hidden_size > 0; ++b)
+    // Of the product before, which adds nothing to x but may norm it ahead.
+    const int64_t q_size = num_heads * shape.head_dim;
+    const Twin before_weight = make({nullptr, shape.dtype, k, q_size});
+    WeightPtr weights[2], before_weights[2];
+    for (int b = 0; b < 2 && hidden_size > 0; ++b) {
       weights[b] = backends[b]->pack(std::span(&weight.on_cpu, 1), shape.dtype, kForMatmul);
+      before_weights[b] =
+          backends[b]->pack(std::span(&before_weight.on_cpu, 1), shape.dtype, kForMatmul);
+    }
 
     for (const bool prompt : {true, false}) {
       HostBatch host;
@@ -117,6 +123,7 @@ class GpuAttention : public TwoBackends {
           {nullptr, shape.dtype, std::max<int64_t>(num_tokens, 1), num_heads * shape.head_dim}, 0);
       const Twin x = make({nullptr, shape.dtype, qkv.on_cpu.shape[0], k});
       const Twin hidden = make({nullptr, shape.dtype, qkv.on_cpu.shape[0], k}, 0);
+      const Twin zeros = make({nullptr, shape.dtype, qkv.on_cpu.shape[0], q_size}, 1e-30f);
       const std::vector<char> original = qkv.host;
       for (int b = 0; b < 2; ++b) {
         HostBatch mine = host;
@@ -147,6 +154,9 @@ class GpuAttention : public TwoBackends {
         }
         const auto enqueue = [&] {
           if (hidden_size == 0) return backends[b]->rope_attention(rope, args, kv[b], batch);
+          if (!plain)
+            backends[b]->add_matmul(on(x), on(zeros), *before_weights[b], on(hidden),
+                                    on(input_norm));
           backends[b]->qkv_attention({.x = on(x),
                                       .norm = {on(input_norm), 1e-6f},
                                       .w = *weights[b],

@@ -132,6 +132,54 @@ TEST_P(GpuProducts, OfModelsForABatch) {
   }
 }
 
+/// A norm between two products, part of which the first may compute: that of 0.6B's and 8B's.
+TEST_P(GpuProducts, WithANormBetween) {
+  for (const auto& [first_k, hidden, n] :
+       {std::array<int64_t, 3>{2048, 1024, 6144}, {3072, 1024, 4096}, {12288, 4096, 6144}}) {
+    const Twin w = make({nullptr, DType::kBF16, hidden, first_k}, 0.05f);
+    const Twin next_w = make({nullptr, DType::kBF16, n, hidden}, 0.05f);
+    const Twin weight = make({nullptr, DType::kF32, hidden});
+    const Twin other_weight = make({nullptr, DType::kF32, hidden});
+    const WeightPtr w_gpu = gpu->pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
+    const WeightPtr w_cpu = cpu->pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
+    const WeightPtr next_gpu = gpu->pack(std::span(&next_w.on_cpu, 1), DType::kBF16, kForMatmul);
+    const WeightPtr next_cpu = cpu->pack(std::span(&next_w.on_cpu, 1), DType::kBF16, kForMatmul);
+    for (const int64_t tokens : {3, 17, 32, 33, 50, 64, 65}) {
+      if (skips()) continue;
+      const std::string what = fmt::format("[{}, {}, {}, {}]", tokens, first_k, hidden, n);
+      const Twin x = make({nullptr, DType::kBF16, tokens, first_k}, 0.3f);
+      const Twin residual = make({nullptr, DType::kBF16, tokens, hidden});
+      const Twin scratch = make({nullptr, DType::kBF16, tokens, hidden}, 0);
+      const Twin out = make({nullptr, DType::kBF16, tokens, n}, 0);
+      const Twin half = make({nullptr, DType::kBF16, tokens, n / 2}, 0);
+      const auto expect_norms_of = [&](const Twin& norm) {
+        const std::string which = what + (&norm == &weight ? "" : ", another norm");
+        const Norm on_gpu = {norm.on_gpu, 1e-6f}, on_cpu = {norm.on_cpu, 1e-6f};
+        gpu->norm_swiglu(half.on_gpu, residual.on_gpu, on_gpu, *next_gpu, scratch.on_gpu,
+                         out.on_gpu);
+        cpu->norm_swiglu(half.on_cpu, residual.on_cpu, on_cpu, *next_cpu, scratch.on_cpu,
+                         out.on_cpu);
+        expect_equal(half, "swiglu, " + which, 2e-2);
+      };
+      for (const bool swiglu : {false, true}) {
+        gpu->add_matmul(residual.on_gpu, x.on_gpu, *w_gpu, scratch.on_gpu, weight.on_gpu);
+        cpu->add_matmul(residual.on_cpu, x.on_cpu, *w_cpu, scratch.on_cpu, weight.on_cpu);
+        expect_equal(residual, "residual, " + what);
+        if (swiglu) {
+          expect_norms_of(weight);
+          expect_norms_of(other_weight);
+          expect_norms_of(weight);
+          continue;
+        }
+        const Norm on_gpu = {weight.on_gpu, 1e-6f}, on_cpu = {weight.on_cpu, 1e-6f};
+        gpu->norm_matmul(out.on_gpu, residual.on_gpu, on_gpu, *next_gpu, {}, scratch.on_gpu);
+        cpu->norm_matmul(out.on_cpu, residual.on_cpu, on_cpu, *next_cpu, {}, scratch.on_cpu);
+        expect_equal(out, "norm, " + what);
+      }
+    }
+  }
+}
+
 /// Shapes of which cuBLASLt computes nothing, for the tools that report it.
 TEST_P(GpuProducts, OfOwnKernels) {
   if (GetParam() == Kernels::kPortable) GTEST_SKIP() << "cuBLASLt's";

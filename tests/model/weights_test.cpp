@@ -81,7 +81,7 @@ class FakeBackend : public Backend {
   }
   void embed(Tensor, const Weight&, Tensor) override { unused(); }
   void rms_norm(Tensor, Tensor, const Norm&) override { unused(); }
-  void add_matmul(Tensor, Tensor, const Weight&, Tensor) override { unused(); }
+  void add_matmul(Tensor, Tensor, const Weight&, Tensor, Tensor) override { unused(); }
   void gather_rows(Tensor, Tensor, Tensor) override { unused(); }
   void matmul(Tensor, Tensor, const Weight&, Tensor) override { unused(); }
   void rope_and_store(const RopeStoreArgs&, const KvCache&, const Batch&) override { unused(); }

@@ -143,7 +143,8 @@ void CpuBackend::matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) {
   gemm_.matmul(out, x, packed(w), bias);
 }
 
-void CpuBackend::add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta) {
+void CpuBackend::add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta,
+                            Tensor /*next_norm*/) {
   if (ranks_ != nullptr && ranks_->rank().index != 0) {
     matmul(residual, x, w, {});  // rank 0 adds the old one
   } else {

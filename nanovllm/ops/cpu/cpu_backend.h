@@ -29,7 +29,8 @@ class CpuBackend : public Backend {
   void rms_norm(Tensor out, Tensor x, const Norm& norm) override;
   void gather_rows(Tensor out, Tensor x, Tensor rows) override;
   void matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) override;
-  void add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta) override;
+  void add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta,
+                  Tensor next_norm) override;
   void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) override;
   void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) override;
   void silu_mul(Tensor out, Tensor gate_up) override;

@@ -34,7 +34,10 @@ CudaBackend::CudaBackend(CudaKernels kernels, Rank rank) : kernels_(kernels) {
   where_.overlaps = has_dependent_launch();
   cuda_check(cudaStreamCreateWithFlags(&where_.stream, cudaStreamNonBlocking), "stream");
   matmul_.emplace(where_);
-  if (!portable_) tile_memory_ = {allocate(kTilePartBytes), allocate(kTileCounters * 4)};
+  if (!portable_) {
+    tile_memory_ = {allocate(kTilePartBytes), allocate(kTileCounters * 4)};
+    norm_squares_ = allocate(size_t{kMaxNormParts} * kMidTokens * sizeof(float));
+  }
   for (Growing& buffer : pinned_input_) buffer.pinned = true;
   for (Growing& buffer : drawn_) buffer.pinned = true;
   for (cudaEvent_t& event : drawn_there_)
@@ -181,7 +184,7 @@ WeightPtr CudaBackend::pack(std::span<const Tensor> parts, DType dtype, unsigned
 }
 
 void CudaBackend::embed(Tensor out, const Weight& table, Tensor ids) {
-  pending_ = {};  // of a step whose output nobody read
+  pending_ = ahead_of_ = {};  // of a step whose output nobody read
   residual_ = out.data;
   cuda::gather_rows(where_, out, device_weight(table).matrix, ids, vocab_.first);
   all_reduce(out);  // other ranks' rows are zero here

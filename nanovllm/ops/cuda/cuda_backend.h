@@ -13,6 +13,7 @@
 #include "nanovllm/ops/cuda/attention.h"
 #include "nanovllm/ops/cuda/collectives.h"
 #include "nanovllm/ops/cuda/matmul.h"
+#include "nanovllm/ops/cuda/mid_matmul.h"
 #include "nanovllm/ops/cuda/runtime.h"
 #include "nanovllm/ops/cuda/sampler.h"
 #include "nanovllm/ops/cuda/tile_matmul.h"
@@ -45,7 +46,8 @@ class CudaBackend final : public Backend {
   void rms_norm(Tensor out, Tensor x, const Norm& norm) override;
   void gather_rows(Tensor out, Tensor x, Tensor rows) override;
   void matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) override;
-  void add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta) override;
+  void add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta,
+                  Tensor next_norm) override;
   void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) override;
   void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) override;
   void rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args, const KvCache& kv,
@@ -98,12 +100,16 @@ class CudaBackend final : public Backend {
     SmallMatmul::End end;
     Tensor out, x;
     const Weight& w;
-    Norm norm = {};       // of x
-    Tensor bias = {};     // with kStore
-    Tensor hidden = {};   // for the normed x
-    Tensor scratch = {};  // of out's shape with kAdd; [T, 2 n] with kSwiglu
+    Norm norm = {};         // of x
+    Tensor next_norm = {};  // weights of out's, with kAdd; or none
+    Tensor bias = {};       // with kStore
+    Tensor hidden = {};     // for the normed x
+    Tensor scratch = {};    // of out's shape with kAdd; [T, 2 n] with kSwiglu
   };
   static SmallMatmul small_args(const Product& p);
+  /// Norms x, if a norm is asked for: args.x becomes the outcome. Gives what mid_matmul() does of
+  /// it, or of the next norm.
+  NormAhead take_norm(const Product& p, bool is_mid, SmallMatmul& args);
   /// By the kernel for its number of tokens, else in the way that measures fastest for its shape.
   void product(const Product& p);
   /// By cuBLASLt and separate row operations. The caller has normed x.
@@ -122,6 +128,9 @@ class CudaBackend final : public Backend {
   bool capturing_ = false;
   std::optional<Matmul> matmul_;
   std::array<Buffer, 2> tile_memory_;  // TileScratch's
+  Buffer norm_squares_;
+  NormAhead ahead_;  // what the last product left of the norm of
+  Tensor ahead_of_;  // this; nothing where that is none
   std::optional<WeightUpload> weight_upload_;
   std::optional<Collectives> collectives_;  // of several ranks
   int64_t vocab_size_ = 0;                  // of all of them

@@ -53,6 +53,24 @@ SmallMatmul CudaBackend::small_args(const Product& p) {
           .float_out = p.out.dtype == DType::kF32 && p.x.dtype != DType::kF32};
 }
 
+NormAhead CudaBackend::take_norm(const Product& p, bool is_mid, SmallMatmul& args) {
+  if (is_mid && p.next_norm) {
+    ahead_ = {p.next_norm.as<const float>(), p.scratch.data,
+              static_cast<float*>(norm_squares_.get()), num_norm_parts(args)};
+    ahead_of_ = p.out;
+    return ahead_;
+  }
+  if (!p.norm.weight) return {};
+  args.x = p.hidden.data;
+  args.norm = nullptr;
+  const Tensor of = std::exchange(ahead_of_, {});  // the next one may find something else there
+  if (is_mid && p.x.data == of.data && p.x.shape == of.shape && p.hidden.data == ahead_.x &&
+      p.norm.weight.data == ahead_.weight)
+    return ahead_;
+  cuda::rms_norm(where_, p.hidden, p.x, p.norm);
+  return {};
+}
+
 void CudaBackend::product(const Product& p) {
   const Tensor &x = p.x, &w = device_weight(p.w).matrix;
   const SmallMatmul args = small_args(p);
@@ -64,12 +82,8 @@ void CudaBackend::product(const Product& p) {
   const auto run = [&](int way, Tensor out) {
     SmallMatmul now = args;
     now.out = out.data;
-    if (way == CudaKernels::kMid) return mid_matmul(where_, now);
-    if (p.norm.weight) {
-      cuda::rms_norm(where_, p.hidden, x, p.norm);
-      now.x = p.hidden.data;
-      now.norm = nullptr;
-    }
+    const NormAhead ahead = take_norm(p, way == CudaKernels::kMid, now);
+    if (way == CudaKernels::kMid) return mid_matmul(where_, now, ahead);
     if (way == kSeparately) return separately(p, out, p.norm.weight ? p.hidden : x);
     tile_matmul(where_, now, way,
                 {tile_memory_[0].get(), static_cast<uint32_t*>(tile_memory_[1].get())});
@@ -105,7 +119,9 @@ void CudaBackend::matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) {
   product({.end = SmallMatmul::End::kStore, .out = out, .x = x, .w = w, .bias = bias});
 }
 
-void CudaBackend::add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta) {
+void CudaBackend::add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta,
+                             Tensor next_norm) {
+  ahead_of_ = {};
   if (collectives_ && collectives_->adds_late(residual)) {
     matmul(delta, x, w, {});
     pending_part_ = delta;
@@ -122,7 +138,13 @@ void CudaBackend::add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor 
     run(end, residual.shape[0] - end, false);
   } else if (collectives_ && collectives_->ranks().rank().index != 0)
     matmul(residual, x, w, {});  // rank 0 adds the old one
-  else product({.end = SmallMatmul::End::kAdd, .out = residual, .x = x, .w = w, .scratch = delta});
+  else
+    product({.end = SmallMatmul::End::kAdd,
+             .out = residual,
+             .x = x,
+             .w = w,
+             .next_norm = next_norm,
+             .scratch = delta});
   if (collectives_) pending_ = residual;
 }
 
@@ -140,12 +162,14 @@ void CudaBackend::norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weig
 
 void CudaBackend::qkv_attention(const QkvArgs& qkv, const RopeStoreArgs& rope,
                                 const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
-  const SmallMatmul product = small_args({.end = SmallMatmul::End::kStore,
-                                          .out = rope.qkv,
-                                          .x = qkv.x,
-                                          .w = qkv.w,
-                                          .norm = qkv.norm,
-                                          .bias = qkv.bias});
+  const Product product = {.end = SmallMatmul::End::kStore,
+                           .out = rope.qkv,
+                           .x = qkv.x,
+                           .w = qkv.w,
+                           .norm = qkv.norm,
+                           .bias = qkv.bias,
+                           .hidden = qkv.hidden};
+  SmallMatmul product_args = small_args(product);
   const RopeParams params(rope, kv, batch);
   const bool is_free = kernels_.product < 0 || kernels_.product == CudaKernels::kMid;
   check(rope.qkv.shape[1] == (rope.num_heads + 2 * kv.num_kv_heads) * kv.head_dim &&
@@ -153,9 +177,10 @@ void CudaBackend::qkv_attention(const QkvArgs& qkv, const RopeStoreArgs& rope,
             kv.dtype == qkv.x.dtype && rope.qkv.dtype == qkv.x.dtype,
         "qkv_attention: wrong shapes");
   if (portable_ || collectives_ || decode_cluster_ > 0 || !is_free ||
-      !is_roped_matmul(product, qkv.x.dtype, params))
+      !is_roped_matmul(product_args, qkv.x.dtype, params))
     return Backend::qkv_attention(qkv, rope, args, kv, batch);
-  roped_matmul(where_, product, params);
+  const NormAhead ahead = take_norm(product, true, product_args);
+  roped_matmul(where_, product_args, ahead, params);
   attention(args, kv, batch);
 }
 

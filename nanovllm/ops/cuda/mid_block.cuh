@@ -1,7 +1,7 @@
 #pragma once
 
 #include "nanovllm/ops/cuda/device.cuh"
-#include "nanovllm/ops/cuda/rope.h"
+#include "nanovllm/ops/cuda/mid_matmul.h"
 #include "nanovllm/ops/cuda/small_matmul.cuh"
 #include "nanovllm/ops/cuda/tensor_map.cuh"
 #include "nanovllm/ops/cuda/wgmma.cuh"
@@ -15,51 +15,50 @@ using namespace hopper;
 static_assert(kChunk == kBoxColumns);
 constexpr int kHeadDim = 128;     // of what finish_head() serves
 constexpr int kChunkBytes = 128;  // of a row: the width of the swizzle
-constexpr int kNorming = 128;     // threads of a group that norms a chunk
-constexpr int kMaxThreads = 128 * 3 + 32;
+constexpr int kPerLine = 32;      // floats that the L2 fetches at once
+constexpr int kThreads = 128 * 2 + 32;
 
 struct Params {
   CUtensorMap w, x;  // boxes of [rows / 2, kChunk] and [kTokens, kChunk]
   SmallMatmul args;
+  NormAhead ahead;
   int rows, split, stages;
-  int num_chunks;            // of a block
-  int multiplying, norming;  // threads; those that norm take chunks in turns
-  bool early;                // launch the next kernel before this one's turn
-  RopeParams rope;           // of q, k and v
+  int num_chunks;   // of a block
+  int multiplying;  // threads
+  bool early;       // launch the next kernel before this one's turn
+  RopeParams rope;  // of q, k and v
 };
 
-/// A stage's barriers: w is there, x is there, x is multiplied by the norm, all is used. And two of
-/// the block: the cluster's rings are free for sums; all sums are there.
-enum Kind { kWThere, kXThere, kXNormed, kUsed, kRingsFree, kSumsThere };
+/// A stage's barriers: w is there, x is there, both are used. And two of the block: the cluster's
+/// rings are free for sums; all sums are there.
+enum Kind { kWThere, kXThere, kUsed, kRingsFree, kSumsThere };
 
 /// What a block has in shared memory, as offsets: the ring, whose place the sums take over (its own
 /// of all tokens, [kTokens, pitch], then all blocks' of its tokens, [split, kTokens / split,
-/// pitch]), the norm's weights for each stage [stages, kChunk], the barriers.
+/// pitch]), and the barriers.
 template <int kTokens>
 struct Layout {
   int rows, stages, ring_bytes;
   __host__ __device__ Layout(int rows_, int stages_)
       : rows(rows_), stages(stages_), ring_bytes(max(stages_ * stage_bytes(), 2 * sums_bytes())) {}
   __host__ __device__ int stage_bytes() const { return (rows + kTokens) * kChunkBytes; }
-  /// Floats from token to token of the sums: their stores meet no bank twice, and behind them is
-  /// room for the token's sum of squares.
+  /// Floats from token to token of the sums: their stores meet no bank twice.
   __host__ __device__ int pitch() const { return rows + 4; }
   __host__ __device__ int sums_bytes() const { return kTokens * pitch() * 4; }
   __host__ __device__ int w(int stage) const { return stage * stage_bytes(); }
   __host__ __device__ int x(int stage) const { return w(stage) + rows * kChunkBytes; }
-  __host__ __device__ int norm(int stage) const { return ring_bytes + stage * kChunk * 4; }
   __host__ __device__ int barrier(Kind kind, int stage) const {
     const int index =
         kind < kRingsFree ? kind * stages + stage : kRingsFree * stages + kind - kRingsFree;
-    return norm(stages) + index * 8;
+    return ring_bytes + index * 8;
   }
   __host__ __device__ int bytes() const { return barrier(kSumsThere, 0) + 8; }
 };
 
 // -- block
 
-/// A block, kTokens being 32 or 64: its last warp copies, those before multiply x by the norm, the
-/// others multiply.
+/// A block, kTokens being 32 or 64: its first warps multiply, the one behind them copies, and all
+/// finish what the block has the sums of.
 template <int kTokens>
 struct Block {
   static constexpr int kMaxSplit = 8;
@@ -95,13 +94,15 @@ struct Block {
     for (int stage = 0; stage < p.stages; ++stage) {
       barrier_init(barrier(kWThere, stage), 1);
       barrier_init(barrier(kXThere, stage), 1);
-      barrier_init(barrier(kXNormed, stage), kNorming / 32);
       barrier_init(barrier(kUsed, stage), p.multiplying / 32);
     }
     barrier_init(barrier(kRingsFree), p.split);
     barrier_init(barrier(kSumsThere), 1);
     fence_barrier_init();
-    for (int chunk = 0; chunk < min(p.stages, p.num_chunks); ++chunk) fetch_w(chunk, chunk);
+    for (int chunk = 0; chunk < min(p.stages, p.num_chunks); ++chunk) {
+      fetch_w(chunk, chunk);
+      expect_x(chunk);
+    }
     prefetch_map(p.x);
     barrier_arrive_expect(barrier(kSumsThere), static_cast<uint32_t>(layout.sums_bytes()));
   }
@@ -113,70 +114,27 @@ struct Block {
     box_copy(to + half * kChunkBytes, p.w, first_k(chunk), first_column + (swiglu ? args.n : half),
              there);
   }
-  __device__ void fetch_x(int chunk, int stage) const {
-    const uint32_t to = shared + layout.x(stage), there = barrier(kXThere, stage);
-    const int norm_bytes = args.norm != nullptr ? kChunk * 4 : 0;
-    barrier_arrive_expect(there, static_cast<uint32_t>(kTokens * kChunkBytes + norm_bytes));
-    if (norm_bytes > 0)
-      bulk_copy(shared + layout.norm(stage), args.norm + first_k(chunk), kChunk * 4, there);
-    box_copy(to, p.x, first_k(chunk), 0, there);
+  __device__ void expect_x(int stage) const {
+    barrier_arrive_expect(barrier(kXThere, stage), kTokens * kChunkBytes);
   }
   __device__ void copy() const {
     for_chunks([&](int chunk, int stage, uint32_t parity) {
       if (chunk >= p.stages) {
         barrier_wait(barrier(kUsed, stage), parity ^ 1);
         fetch_w(chunk, stage);
+        expect_x(stage);
       }
-      fetch_x(chunk, stage);
+      box_copy(shared + layout.x(stage), p.x, first_k(chunk), 0, barrier(kXThere, stage));
     });
-  }
-
-  /// Multiplies x by the norm's weights and sums its squares. A thread has one piece of 16 bytes in
-  /// every kStep'th row; which columns they are is the same in all of them.
-  __device__ void norm_x(int normer) const {
-    constexpr int kStep = kNorming / 8, kRows = kTokens / kStep;
-    const int thread = normer % kNorming, group = normer / kNorming;
-    const int row = thread / 8, column = (thread % 8 ^ row % 8) * 8;
-    float squares[kRows] = {};
-    for_chunks([&](int chunk, int stage, uint32_t parity) {
-      if (p.norming > kNorming && chunk % 2 != group) return;
-      barrier_wait(barrier(kXThere, stage), parity);
-      const uint32_t norm = shared + layout.norm(stage) + column * 4;
-      const uint4 low = load_shared(norm), high = load_shared(norm + 16);
-      const uint32_t at = shared + layout.x(stage) + thread * 16;
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        const uint4 x = load_shared(at + i * kStep * kChunkBytes);
-        squares[i] = sum_squares<Bf16>(x, squares[i]);
-        store_shared(at + i * kStep * kChunkBytes,
-                     normed<Bf16>(x, 1, reinterpret_cast<const float4&>(low),
-                                  reinterpret_cast<const float4&>(high)));
-      }
-      fence_async_proxy();
-      __syncwarp();
-      if (thread % 32 == 0) barrier_arrive(barrier(kXNormed, stage));
-    });
-    wait_for_ring();
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-      for (int lane = 4; lane > 0; lane /= 2)
-        squares[i] += __shfl_xor_sync(0xffffffff, squares[i], lane);
-      if (thread % 8 != 0) continue;
-      const uint32_t to = shared + ((row + i * kStep) * layout.pitch() + p.rows) * 4;
-      store_shared(to + group * 4, squares[i]);
-      if (p.norming == kNorming) store_shared(to + 4, 0.f);
-    }
   }
 
   /// A warpgroup multiplies 64 rows and leaves the sums where the ring was.
   __device__ void multiply(int thread) const {
     float sums[kTokens / 2];
     const int group = thread / 128, lane = thread % 32;
-    const Kind x_there = args.norm != nullptr ? kXNormed : kXThere;
     for_chunks([&](int chunk, int stage, uint32_t parity) {
       barrier_wait(barrier(kWThere, stage), parity);
-      barrier_wait(barrier(x_there, stage), parity);
+      barrier_wait(barrier(kXThere, stage), parity);
       const uint32_t w = shared + layout.w(stage) + group * 64 * kChunkBytes;
       const uint32_t x = shared + layout.x(stage);
       wgmma_fence();
@@ -192,7 +150,7 @@ struct Block {
     });
     wgmma_wait<0>();
     pin(sums);
-    wait_for_ring();
+    named_barrier_sync(1, p.multiplying);  // all products have ended
     if (thread < p.split) remote_barrier_arrive(remote_address(barrier(kRingsFree), thread));
     const int row = thread / 32 * 16 + lane / 4;
     if (row >= p.rows) return;  // a warp that had nothing to multiply
@@ -202,9 +160,6 @@ struct Block {
       store_shared(shared + (token * layout.pitch() + row + j / 2 % 2 * 8) * 4, sums[j]);
     }
   }
-
-  /// Those that multiply and norm: all products have ended.
-  __device__ void wait_for_ring() const { named_barrier_sync(1, p.multiplying + p.norming); }
 
   /// Sends block `to` of the cluster the sums of its tokens.
   __device__ void send_sums(int to) const {
@@ -229,11 +184,43 @@ struct Block {
     return sum;
   }
 
-  /// The norm's factor of the token whose sums begin there.
-  __device__ float scale_at(uint32_t sums, int stride) const {
-    const float4 squares = sum_at(sums + p.rows * 4, stride);  // of both groups
-    const float mean = (squares.x + squares.y) * __fdividef(1, static_cast<float>(args.k));
+  /// A sum over `lanes` neighbouring lanes, a power of two, which call this together.
+  __device__ static float sum_over(int lanes, float x) {
+    const uint32_t mask = 0xffffffff >> (32 - lanes);
+    for (int i = lanes / 2; i > 0; i /= 2)
+      x += __shfl_xor_sync(mask << (threadIdx.x % 32 & -lanes), x, i);
+    return x;
+  }
+  /// The factor that a token's norm has left to this product.
+  __device__ float factor(int token, int lane, int lanes) const {
+    if (args.end == SmallMatmul::End::kAdd || p.ahead.squares == nullptr) return 1;
+    float squares = 0;
+    for (int part = lane; part < p.ahead.num_parts; part += lanes)
+      squares += p.ahead.squares[part * kMidTokens + token];
+    const float mean = sum_over(lanes, squares) * __fdividef(1, static_cast<float>(args.k));
     return rsqrtf(mean + args.eps);
+  }
+  /// What the norm behind this product can have of four columns of the residual.
+  __device__ void norm_ahead(const Vec<Bf16, 4>& y, const Vec<float, 4>& weight, int token,
+                             int column, int lanes) const {
+    Vec<Bf16, 4> x;
+    float squares = 0;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float value = to_float(y.x[j]);
+      squares += value * value;
+      x.x[j] = from_float<Bf16>(value * weight.x[j]);
+    }
+    store<4>(static_cast<Bf16*>(p.ahead.x) + int64_t{token} * args.n + first_column + column, x);
+    squares = sum_over(lanes, squares);
+    if (column == 0) p.ahead.squares[first_column / p.rows * kMidTokens + token] = squares;
+  }
+
+  /// What finish() will want, which is older than the kernel before, on its way to the L2.
+  __device__ void prefetch_norm() const {
+    const int i = threadIdx.x * kPerLine;
+    if (p.ahead.weight != nullptr && args.end == SmallMatmul::End::kAdd && i < p.rows)
+      prefetch_l2(p.ahead.weight + first_column + i);
   }
 
   /// Writes the block's tokens, four columns a thread.
@@ -246,11 +233,16 @@ struct Block {
       if (token >= args.num_tokens) break;
       Bf16* const out =
           static_cast<Bf16*>(args.out) + int64_t{token} * args.n + first_column + column;
+      // All this comes while the sums do.
+      const bool adds = args.end == SmallMatmul::End::kAdd;
+      const bool norms = adds && p.ahead.weight != nullptr;
       Vec<Bf16, 4> y = {};
-      if (args.end == SmallMatmul::End::kAdd) y = load<4>(out);  // comes while the sums do
+      Vec<float, 4> weight = {};
+      if (adds) y = load<4>(out);
+      if (norms) weight = load<4>(p.ahead.weight + first_column + column);
+      const float scale = factor(token, column / 4, per_token);
       barrier_wait(barrier(kSumsThere), 0);
       const uint32_t from = shared + layout.sums_bytes() + row * layout.pitch() * 4;
-      const float scale = args.norm != nullptr ? scale_at(from, stride) : 1;
       const float4 a = sum_at(from + column * 4, stride);
       float at[4] = {a.x * scale, a.y * scale, a.z * scale, a.w * scale};
       if (swiglu) {
@@ -266,14 +258,19 @@ struct Block {
         }
       }
       store<4>(out, y);
+      if (norms) norm_ahead(y, weight, token, column, per_token);
     }
     // Without tokens too: no copy comes to a block that has ended.
     barrier_wait(barrier(kSumsThere), 0);
   }
 
-  /// What finish_head() will want, which is older than the kernel before, on its way to the L2.
+  /// The same of finish_head().
   __device__ void prefetch_angles() const {
     const RopeParams& r = p.rope;
+    if (const int i = threadIdx.x * kPerLine; r.q_norm != nullptr && i < kHeadDim) {
+      prefetch_l2(r.q_norm + i);
+      prefetch_l2(r.k_norm + i);
+    }
     const int num_tokens = kTokens / p.split, half = threadIdx.x % 2 * 32;
     for (int i = threadIdx.x / 2; i < num_tokens; i += blockDim.x / 2) {
       const int token = min(rank * num_tokens + i, args.num_tokens - 1);
@@ -320,9 +317,9 @@ struct Block {
         if (args.bias != nullptr)
           bias[half] = load<kPer>(args.bias + first_column + half * kHalf + at);
       }
+      const float scale = factor(token, lane, kLanes);
       barrier_wait(barrier(kSumsThere), 0);
       const uint32_t from = shared + layout.sums_bytes() + row * layout.pitch() * 4;
-      const float scale = scale_at(from, stride);
       float x[2][kPer], own = 0;  // squares
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -335,8 +332,7 @@ struct Block {
           own += x[half][i] * x[half][i];
         }
       }
-#pragma unroll
-      for (int i = kLanes / 2; i > 0; i /= 2) own += __shfl_xor_sync(0xffffffff, own, i);
+      own = sum_over(kLanes, own);
       const float head_scale = norm != nullptr ? rsqrtf(own / kHeadDim + r.eps) : 1.0f;
       Vec<Bf16, kPer> y[2];
 #pragma unroll

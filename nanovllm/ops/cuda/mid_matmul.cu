@@ -8,12 +8,11 @@
 // each warpgroup, and the tokens N. A block takes some rows and a part of k; the blocks of a
 // cluster hold the other parts, and send each other the sums of the tokens that are theirs to
 // finish, which are added in the order of k. w and x come by the copy engine through one ring, w as
-// far as the ring goes before the kernel ahead has ended. With a norm in front, some warps multiply
-// x by the norm's weights where it lies; the tokens' scale, a sum over all of k, is applied to the
-// product:
-//   out = rsqrt(mean(x^2) + eps) * ((x * norm) w^T)
-// Where a block's rows are a head of q, k or v, the head's norm, the rotation and the store into
-// the cache come with the last addition.
+// far as the ring goes before the kernel ahead has ended. Of a norm between two products the first
+// one's blocks do what they can, each for its columns: x by the norm's weights, and a part of the
+// tokens' sums of squares; the factor that these give is applied to the second product. Where a
+// block's rows are a head of q, k or v, the head's norm, the rotation and the store into the cache
+// come with the last addition.
 namespace nanovllm::cuda {
 using namespace mid;
 namespace {
@@ -45,36 +44,31 @@ constexpr Plan kPlans[] = {
     {SmallMatmul::End::kAdd, 4096, 12288, 32, 64, 4, 6},
 };
 
-/// Where two groups norm chunks in turns, a stage is always the same one's: the other could take it
-/// for a round behind.
 static_assert(std::ranges::all_of(kPlans, [](const Plan& plan) {
-  return plan.end == SmallMatmul::End::kAdd || plan.rows > 64 || plan.stages % 2 == 0;
+  return plan.end != SmallMatmul::End::kAdd || plan.n / plan.rows <= kMaxNormParts;
 }));
 
 // -- kernel
 
 template <int kTokens, bool kRoped>
-__global__ void __launch_bounds__(kMaxThreads, 2)
-    mid_matmul_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, 3) mid_matmul_kernel(const __grid_constant__ Params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   const Block<kTokens> block{.p = p, .shared = shared_address(memory)};
-  const int thread = threadIdx.x, normer = thread - p.multiplying, copier = normer - p.norming;
+  const int thread = threadIdx.x, copier = thread - p.multiplying;
   if (copier == 0) block.begin_copies();
-  if (normer >= 0 && copier < 0)
-    for (int i = normer * 32; i < p.num_chunks * kChunk; i += p.norming * 32)
-      prefetch_l2(p.args.norm + block.first_k(0) + i);
-  if constexpr (kRoped)
-    if (copier != 0) block.prefetch_angles();
+  if (copier != 0) {
+    if constexpr (kRoped) block.prefetch_angles();
+    else block.prefetch_norm();
+  }
   __syncwarp();
   cluster_sync_relaxed();  // all barriers are there
   if (p.early) launch_next();
   wait_before();
   if (!p.early) launch_next();
 
-  if (normer < 0) block.multiply(thread);
+  if (copier < 0) block.multiply(thread);
   else if (copier == 0) block.copy();
-  else if (copier < 0) block.norm_x(normer);
   __syncwarp();
   fence_async_proxy();
   __syncthreads();
@@ -90,7 +84,8 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
 // -- launcher
 
 template <int kTokens, bool kRoped>
-void run(Launch where, const SmallMatmul& args, const Plan& plan, const RopeParams& rope) {
+void run(Launch where, const SmallMatmul& args, const NormAhead& ahead, const Plan& plan,
+         const RopeParams& rope) {
   const int parts = args.end == SmallMatmul::End::kSwiglu ? 2 : 1;  // of w: gates and ups
   const int num_chunks = args.k / kChunk / plan.split;
   const int multiplying = (plan.rows + 63) / 64 * 128;
@@ -98,13 +93,12 @@ void run(Launch where, const SmallMatmul& args, const Plan& plan, const RopePara
       .w = tensor_map(args.w, parts * args.n, args.k, plan.rows / 2),
       .x = tensor_map(args.x, args.num_tokens, args.k, kTokens),
       .args = args,
+      .ahead = ahead,
       .rows = plan.rows,
       .split = plan.split,
       .stages = plan.stages,
       .num_chunks = num_chunks,
       .multiplying = multiplying,
-      // What a second warpgroup of multiplying would take.
-      .norming = args.norm == nullptr ? 0 : kNorming * (multiplying > 128 ? 1 : 2),
       // As in small_matmul.cu: only one with a long stream lets the next one's copies queue behind.
       .early = num_chunks > plan.stages,
       .rope = rope};
@@ -117,8 +111,8 @@ void run(Launch where, const SmallMatmul& args, const Plan& plan, const RopePara
     allowed = bytes;
   }
   launch(ClusterLaunch{where, plan.split}, kernel,
-         dim3(static_cast<unsigned>(parts * args.n / plan.rows * plan.split)),
-         params.multiplying + params.norming + 32, static_cast<size_t>(bytes), params);
+         dim3(static_cast<unsigned>(parts * args.n / plan.rows * plan.split)), kThreads,
+         static_cast<size_t>(bytes), params);
 }
 
 const Plan* find_plan(const SmallMatmul& args) {
@@ -130,11 +124,11 @@ const Plan* find_plan(const SmallMatmul& args) {
 }
 
 template <bool kRoped>
-void start(Launch where, const SmallMatmul& args, const RopeParams& rope) {
+void start(Launch where, const SmallMatmul& args, const NormAhead& ahead, const RopeParams& rope) {
   const Plan* const plan = find_plan(args);
   check_args(plan != nullptr, "mid_matmul: a shape that it does not serve");
-  if (args.num_tokens <= 32) run<32, kRoped>(where, args, *plan, rope);
-  else run<64, kRoped>(where, args, *plan, rope);
+  if (args.num_tokens <= 32) run<32, kRoped>(where, args, ahead, *plan, rope);
+  else run<kMidTokens, kRoped>(where, args, ahead, *plan, rope);
 }
 
 }  // namespace
@@ -144,18 +138,20 @@ bool is_mid_matmul(const SmallMatmul& args, DType dtype) {
   return dtype == DType::kBF16 && args.num_tokens > kFewTokens && find_plan(args) != nullptr;
 }
 
-void mid_matmul(Launch where, const SmallMatmul& args) {
-  start<false>(where, args, RopeParams({}, {}, {}));
+void mid_matmul(Launch where, const SmallMatmul& args, const NormAhead& ahead) {
+  start<false>(where, args, ahead, RopeParams({}, {}, {}));
 }
+
+int num_norm_parts(const SmallMatmul& args) { return args.n / find_plan(args)->rows; }
 
 bool is_roped_matmul(const SmallMatmul& args, DType dtype, const RopeParams& rope) {
-  return is_mid_matmul(args, dtype) && args.end == SmallMatmul::End::kStore &&
-         args.norm != nullptr && rope.layout.tiled && rope.layout.head_dim == kHeadDim &&
-         find_plan(args)->rows == kHeadDim;
+  return is_mid_matmul(args, dtype) && args.end == SmallMatmul::End::kStore && rope.layout.tiled &&
+         rope.layout.head_dim == kHeadDim && find_plan(args)->rows == kHeadDim;
 }
 
-void roped_matmul(Launch where, const SmallMatmul& args, const RopeParams& rope) {
-  start<true>(where, args, rope);
+void roped_matmul(Launch where, const SmallMatmul& args, const NormAhead& ahead,
+                  const RopeParams& rope) {
+  start<true>(where, args, ahead, rope);
 }
 
 }  // namespace nanovllm::cuda
