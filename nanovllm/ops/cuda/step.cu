@@ -50,10 +50,11 @@ __device__ void fetch_input(const BeginStepParams& p) {
   __syncthreads();
 }
 
-/// One block.
+/// One block. The next kernel begins when all is there: what a step's kernels read ahead of their
+/// own wait is this one's.
 __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepParams p) {
   __shared__ int shared[32];
-  begin_kernel();
+  wait_before();
   if (threadIdx.x == 0) *p.drawn_at = p.drawn;
   fetch_input(p);
   for (int i = threadIdx.x; i < p.num_updates; i += kThreads) {
@@ -99,6 +100,8 @@ __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepPar
     }
     p.plan.starts[b] = start;
   }
+  __threadfence();
+  launch_next();
 }
 
 }  // namespace
