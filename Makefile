@@ -43,6 +43,9 @@ build: configure  ## the binary and the library, build/release/nanovllm and libn
 release: configure
 	cmake --build --preset release
 
+bundle: release  ## build/bundle.tar.xz: programs, tests and libraries for a GPU's machine without packages
+	scripts/bundle.sh build/release build/bundle.tar.xz
+
 configure: deps
 	$(if $(NVCC),CUDACXX=$(NVCC)) cmake --preset release -DNANOVLLM_CUDA=$(CUDA)
 
@@ -80,4 +83,4 @@ install: build  ## into PREFIX, /usr/local by default
 clean:  ## remove build/
 	rm -rf build
 
-.PHONY: help demo test test-python gpu-test build release configure deps bench asan tsan fuzz lint install clean
+.PHONY: help demo test test-python gpu-test build release bundle configure deps bench asan tsan fuzz lint install clean
