@@ -57,10 +57,8 @@ __global__ void __launch_bounds__(kThreads, 3) mid_matmul_kernel(const __grid_co
   const Block<kTokens> block{.p = p, .shared = shared_address(memory)};
   const int thread = threadIdx.x, copier = thread - p.multiplying;
   if (copier == 0) block.begin_copies();
-  if (copier != 0) {
-    if constexpr (kRoped) block.prefetch_angles();
-    else block.prefetch_norm();
-  }
+  else if constexpr (kRoped) block.prefetch_angles();
+  else block.prefetch_norm();
   __syncwarp();
   cluster_sync_relaxed();  // all barriers are there
   if (p.early) launch_next();
