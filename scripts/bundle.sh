@@ -1,15 +1,19 @@
 #!/bin/sh
-# bundle.sh BUILD FILE.tar.xz: the programs of a build with the libraries that they need beyond those that every distribution
-# has, for a machine with a GPU but without packages or compilers. There, in the unpacked folder:
+# bundle.sh BUILD FILE.tar.xz: the programs of a build with the libraries that they need beyond those that every
+# distribution has, for a machine with a GPU but without packages or compilers. There, in the unpacked folder:
 #   LD_LIBRARY_PATH=lib ./nanovllm ...
 set -eu
 [ $# = 2 ] || { echo "usage: $0 BUILD FILE.tar.xz" >&2; exit 2; }
 [ -e "$1/libnanovllm_cuda.so" ] || { echo "$1/libnanovllm_cuda.so is not there: build with nvcc first" >&2; exit 1; }
 folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+trap 'rm -rf "$folder" "$2.part"' EXIT
 mkdir "$folder/lib" "$folder/tests" "$folder/bench"
 for program in nanovllm libnanovllm_cuda.so tests/gpu_test tests/llm_test bench/cuda_bench; do
   strip -o "$folder/$program" "$1/$program"
-  ldd "$1/$program" | awk '$3 ~ /^\// {print $3}' | grep -vE '/lib(c|m|gcc_s|stdc\+\+)\.so'
-done | sort -u | xargs cp -Lt "$folder/lib"
-tar -C "$folder" -c . | xz -T0 >"$2"
+  for library in $(ldd "$1/$program" | awk '$3 ~ /^\// && $3 !~ /\/lib(c|m|gcc_s|stdc\+\+)\.so/ {print $3}'); do
+    cp -Lu "$library" "$folder/lib"
+  done
+done
+# Whole or not at all.
+XZ_OPT=-T0 tar -C "$folder" -cJf "$2.part" .
+mv "$2.part" "$2"
