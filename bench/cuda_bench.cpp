@@ -211,11 +211,9 @@ class Bench {
   void sampler(int64_t num_rows, const SampleRow& row, const std::string& name) {
     buffers_.clear();
     const int64_t vocab = 151936;
-    const Tensor bf16 = random(num_rows, 2 * vocab);
-    const Tensor logits(bf16.data, DType::kF32, num_rows, vocab);
-    const KvCache kv = cache(num_rows, 64, 1, 1);
+    const Tensor logits(random(num_rows, 2 * vocab).data, DType::kF32, num_rows, vocab);
     samples_.assign(static_cast<size_t>(num_rows), row);
-    begin(num_rows, 1, 64, kv);
+    begin(num_rows, 1, 64, cache(num_rows, 64, 1, 1));
     std::vector<int32_t> ids(static_cast<size_t>(num_rows));
     std::vector<RowStatus> status(ids.size());
     const double time = timed(20, [&] {  // one step again and again: its tokens are nobody's
@@ -225,6 +223,25 @@ class Bench {
     });
     samples_.clear();
     print("sampler, " + name, num_rows, 4 * num_rows * vocab, time);
+  }
+
+  /// A norm, the logits' product and the sampler, with logits that somebody reads and without.
+  void logits_and_sampler(int64_t num_rows) {
+    buffers_.clear();
+    const int64_t vocab = 151936, k = 1024;
+    std::vector<uint16_t> host = random_values(vocab * k);
+    const Tensor part(host.data(), DType::kBF16, vocab, k);
+    const WeightPtr w = gpu_->pack(std::span(&part, 1), DType::kBF16, kForMatmul);
+    const Tensor x = random(num_rows, k), hidden = random(num_rows, k), weight = random(1, 2 * k);
+    const Norm norm = {{weight.data, DType::kF32, k}, 1e-6f};
+    const Tensor logits(random(num_rows, 2 * vocab).data, DType::kF32, num_rows, vocab);
+    for (const bool reads : {true, false}) {
+      samples_.assign(static_cast<size_t>(num_rows), {.temperature = 0.6f, .seed = 1});
+      begin(num_rows, 1, 64, cache(num_rows, 64, 1, 1), reads);
+      print(reads ? "logits, then sampler" : "logits and sampler", num_rows, 2 * vocab * k,
+            timed(20, [&] { gpu_->norm_sample(logits, x, norm, *w, hidden, batch_); }));
+    }
+    samples_.clear();
   }
 
  private:
@@ -285,7 +302,8 @@ class Bench {
     return kv;
   }
   /// Sequences with scattered blocks.
-  void begin(int64_t num_seqs, int64_t num_new, int64_t context, const KvCache& kv) {
+  void begin(int64_t num_seqs, int64_t num_new, int64_t context, const KvCache& kv,
+             bool reads_logits = true) {
     const int64_t seq_blocks = (context + kBlockSize - 1) / kBlockSize;
     tables_ = gpu_->allocate(static_cast<size_t>(num_seqs * (seq_blocks + 1)) * 4);
     auto* const ints = static_cast<int32_t*>(tables_.get());
@@ -293,6 +311,7 @@ class Bench {
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), std::mt19937(3));
     host_ = {};
+    host_.reads_logits = reads_logits;
     host_.cu_seqlens_q = {0};
     for (int64_t s = 0; s < num_seqs; ++s) {
       for (int64_t i = 0; i < seq_blocks; ++i)
@@ -372,6 +391,7 @@ int main(int argc, char** argv) {
     for (const int64_t tokens : {1, 64, 256, 16384}) bench.rows(tokens);
   if (what.empty() || what == "sampler")
     for (const int64_t rows : {1, 64, 256}) {
+      if (rows == 64) bench.logits_and_sampler(rows);
       bench.sampler(rows, {.temperature = 0}, "greedy");
       bench.sampler(rows, {.temperature = 0.6f, .seed = 1}, "temperature");
       bench.sampler(rows, {.temperature = 0.6f, .top_p = 0.95f, .top_k = 20, .seed = 1},

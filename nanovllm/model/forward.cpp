@@ -104,15 +104,30 @@ Tensor forward(Backend& backend, const Model& model, const KvCache& kv, const Ba
   return residual;
 }
 
-Tensor compute_logits(Backend& backend, const Model& model, Tensor output,
-                      Activations& activations) {
-  const int64_t num_rows = output.shape[0];
+namespace {
+
+/// Where the logits of this many rows go.
+Tensor logits_of(const Activations& activations, int64_t num_rows) {
   check(num_rows <= activations.logits.shape[0], "{} rows of logits in activations for {}",
         num_rows, activations.logits.shape[0]);
-  const Tensor logits = activations.logits.rows(0, num_rows);
+  return activations.logits.rows(0, num_rows);
+}
+
+}  // namespace
+
+Tensor compute_logits(Backend& backend, const Model& model, Tensor output,
+                      Activations& activations) {
+  const Tensor logits = logits_of(activations, output.shape[0]);
   backend.norm_matmul(logits, output, {model.norm, model.config.rms_norm_eps}, *model.lm_head, {},
-                      activations.row_hidden.rows(0, num_rows));
+                      activations.row_hidden.rows(0, output.shape[0]));
   return logits;
+}
+
+void draw_tokens(Backend& backend, const Model& model, Tensor output, const Batch& batch,
+                 Activations& activations) {
+  backend.norm_sample(logits_of(activations, output.shape[0]), output,
+                      {model.norm, model.config.rms_norm_eps}, *model.lm_head,
+                      activations.row_hidden.rows(0, output.shape[0]), batch);
 }
 
 }  // namespace nanovllm

@@ -45,4 +45,9 @@ Tensor forward(Backend& backend, const Model& model, const KvCache& kv, const Ba
 Tensor compute_logits(Backend& backend, const Model& model, Tensor output,
                       Activations& activations);
 
+/// Draws batch.samples [R] from forward()'s output [R, hidden_size]; the logits are in the first R
+/// rows of activations.logits then, if the step has them read.
+void draw_tokens(Backend& backend, const Model& model, Tensor output, const Batch& batch,
+                 Activations& activations);
+
 }  // namespace nanovllm

@@ -175,6 +175,13 @@ class Backend {
   /// masks, gets kNotFinite and token 0. Inside replay() only rows without filters and lists are
   /// drawn, the rest by finish_sample().
   virtual void sample(Tensor logits, const Batch& batch) = 0;
+  /// logits = rms_norm(x [R, k]) w^T, then sample(); hidden [R, k] is scratch. What is in logits
+  /// then is open where the step's HostBatch does not have it read.
+  virtual void norm_sample(Tensor logits, Tensor x, const Norm& norm, const Weight& w,
+                           Tensor hidden, const Batch& batch) {
+    norm_matmul(logits, x, norm, w, {}, hidden);
+    sample(logits, batch);
+  }
   /// Ends the step's sampling, once: draws the rows that sample() left and has the results sent to
   /// the host.
   virtual void finish_sample(Tensor /*logits*/) {}

@@ -30,6 +30,7 @@ struct HostBatch {
       sample_rows, sample_slots;
   std::vector<SampleRow> samples;
   std::vector<BlockUpdate> block_updates;
+  bool reads_logits = true;  ///< after the step has drawn its tokens
 };
 
 /// What the forward pass sees of a step: T new tokens of S sequences, R rows whose next token is

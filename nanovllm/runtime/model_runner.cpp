@@ -95,11 +95,12 @@ void ModelRunner::launch(const StepInput& input) {
     if (!before.settled && state_.slot(sample.slot).needs_last_token()) settle(before);
   state_.fill(input, host_);
   start_samples(input, now);
+  host_.reads_logits = std::ranges::any_of(
+      now.output.samples, [](const SampleOutput& sample) { return sample.num_logprobs > 0; });
 
   const int64_t size = replay_size(input);
   if (size > 0) pad(size);
   const Batch batch = backend_->begin_step(host_, tables_, kv_);
-  Tensor logits;
   const auto pass = [&] {
     const int64_t num_rows = batch.sample_rows.shape[0];
     const bool wants_all = std::ranges::any_of(
@@ -115,11 +116,11 @@ void ModelRunner::launch(const StepInput& input) {
       backend_->gather_rows(activations_.row_residual.rows(0, num_rows), last, batch.sample_rows);
       last = activations_.row_residual.rows(0, num_rows);
     }
-    logits = compute_logits(*backend_, *model_, last, activations_);
-    backend_->sample(logits, batch);
+    draw_tokens(*backend_, *model_, last, batch, activations_);
   };
   if (size > 0) backend_->replay(size, pass);
   else pass();
+  Tensor logits;
   if (!batch.samples.empty()) {
     logits = activations_.logits.rows(0, batch.sample_rows.shape[0]);
     backend_->finish_sample(logits);
@@ -127,8 +128,7 @@ void ModelRunner::launch(const StepInput& input) {
   // Counted here: settle() may run below.
   now.settled = input.samples().empty();
   ++num_launched_;
-  const auto wants = [](const SampleOutput& sample) { return sample.num_logprobs > 0; };
-  if (std::ranges::any_of(now.output.samples, wants)) {
+  if (host_.reads_logits) {
     if (!before.settled) settle(before);
     settle(now);
     sample_logprobs(logits, now.output);

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <array>
 #include <numeric>
 
 #include "two_backends.h"
@@ -237,6 +238,16 @@ TEST_P(GpuAttention, RaggedBatches) {
     }
     check({128, 2, 2, 64, DType::kBF16}, decodes);
     check({128, 4, 1, 16, DType::kBF16}, mixed);
+  }
+}
+
+// Sequences about as long as the first: pieces end where heads do, where that is not far.
+TEST_P(GpuAttention, EvenBatches) {
+  for (const auto& [num_seqs, shortest, kv_heads] :
+       {std::array<int32_t, 3>{300, 300, 4}, {70, 640, 8}, {4, 20000, 8}, {280, 513, 2}}) {
+    std::vector<Seq> seqs(static_cast<size_t>(num_seqs));
+    for (Seq& seq : seqs) seq = {1, shortest + static_cast<int32_t>(random() % 60)};
+    check({128, 2, kv_heads, 64, DType::kBF16}, seqs);
   }
 }
 

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <functional>
 #include <numeric>
 
 #include "../ops/sampler_reference.h"
@@ -10,9 +11,11 @@ namespace {
 
 class GpuSampler : public TwoBackends {
  protected:
-  /// Draws on both backends; the tokens by row. A step of as many sequences as rows.
+  using Sampling = std::function<void(const Batch&)>;
+  /// The tokens by row, of a step of as many sequences as rows. Without `sampling`, which then has
+  /// the logits made and drawn from, not read again, there are logits.
   std::vector<int32_t> draw(Backend& backend, Tensor logits, const std::vector<SampleRow>& rows,
-                            std::vector<RowStatus>& status) {
+                            std::vector<RowStatus>& status, const Sampling& sampling = nullptr) {
     const auto num_rows = static_cast<int64_t>(rows.size());
     const Buffer memory = backend.allocate(static_cast<size_t>(2 * num_rows) * sizeof(int32_t));
     auto* const ints = static_cast<int32_t*>(memory.get());
@@ -35,8 +38,10 @@ class GpuSampler : public TwoBackends {
     host.cu_seqlens_q.push_back(static_cast<int32_t>(rows.size()));
     host.seq_slots = host.sample_rows = host.sample_slots = all;
     host.samples = rows;
+    host.reads_logits = sampling == nullptr;
     const Batch batch = backend.begin_step(host, slots, kv);
-    backend.sample(logits, batch);
+    if (sampling) sampling(batch);
+    else backend.sample(logits, batch);
     backend.finish_sample(logits);
     std::vector<int32_t> tokens(rows.size()), last(rows.size());
     status.resize(rows.size());
@@ -92,6 +97,67 @@ TEST_P(GpuSampler, ManyPlainRowsAgree) {
     const Twin logits = make({nullptr, DType::kF32, num_rows, 32000}, 2);
     std::vector<RowStatus> status;
     EXPECT_EQ(draw(*gpu, logits.on_gpu, rows, status), draw(*cpu, logits.on_cpu, rows, status));
+  }
+}
+
+// Values whose sums are exact in any order, so that both backends have the same logits: x of 1 and
+// -1, whose norm is 1, and w of few bits.
+TEST_P(GpuSampler, DrawsAtTheEndOfTheProduct) {
+  struct Case {
+    int64_t num_rows, vocab, k;
+    float odd = 0;  // an entry of w's last row
+  };
+  for (const Case& c : {Case{5, 200, 72},
+                        {4, 8, 64},
+                        {6, 512, 256, INFINITY},
+                        {7, 4096, 200},
+                        {16, 1000, 64, std::nanf("")},
+                        {17, 151936, 64},
+                        {33, 32000, 512},
+                        {64, 151936, 128},
+                        {64, 50280, 1024},
+                        {3, 200, 64},
+                        {65, 512, 64}}) {
+    if (skips()) continue;
+    SCOPED_TRACE(fmt::format("{} rows, vocabulary {}, k {}", c.num_rows, c.vocab, c.k));
+    Twin x = make({nullptr, DType::kBF16, c.num_rows, c.k});
+    Twin w = make({nullptr, DType::kBF16, c.vocab, c.k});
+    Twin norm = make({nullptr, DType::kF32, c.k});
+    const auto fill = [&](Twin& twin, const std::function<float()>& value) {
+      for (int64_t i = 0; i < twin.on_cpu.size(); ++i)
+        set(twin.host.data(), twin.on_cpu.dtype, i, value());
+    };
+    fill(x, [&] { return random() % 2 == 0 ? 1.0f : -1.0f; });
+    fill(w, [&] { return (static_cast<float>(random() % 255) - 127) / 256; });
+    fill(norm, [] { return 1.0f; });
+    if (c.odd != 0) set(w.host.data(), DType::kBF16, c.vocab * c.k - 1, c.odd);
+    for (Twin* twin : {&x, &w, &norm})
+      gpu->upload(twin->on_gpu.data, twin->host.data(), twin->host.size());
+    std::vector<SampleRow> rows(static_cast<size_t>(c.num_rows));
+    for (size_t i = 0; i < rows.size(); ++i)
+      rows[i] = {.temperature = i % 4 == 3 ? 0 : 0.3f * static_cast<float>(i % 7 + 1),
+                 .seed = random() * 0x9e3779b97f4a7c15u,
+                 .position = static_cast<uint32_t>(random()),
+                 .choice = static_cast<uint32_t>(i % 3)};
+    std::vector<int32_t> tokens[2];
+    std::vector<RowStatus> status[2];
+    for (const bool on_gpu : {false, true}) {
+      Backend& backend = on_gpu ? *gpu : *cpu;
+      const auto side = [&](const Twin& twin) { return on_gpu ? twin.on_gpu : twin.on_cpu; };
+      const WeightPtr weight = backend.pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
+      const Twin hidden = make({nullptr, DType::kBF16, c.num_rows, c.k}, 0);
+      const Twin logits = make({nullptr, DType::kF32, c.num_rows, c.vocab}, 0);
+      for (int round = 0; round < 2; ++round)  // the second finds what the first left
+        tokens[on_gpu] = draw(backend, side(logits), rows, status[on_gpu], [&](const Batch& batch) {
+          backend.norm_sample(side(logits), side(x), {side(norm), 0}, *weight, side(hidden), batch);
+        });
+      const bool is_fused = on_gpu && gpu->describe().find("wgmma") != std::string::npos;
+      if (is_fused && c.num_rows >= 4 && c.num_rows <= 64) {
+        EXPECT_EQ(from_gpu(logits.on_gpu), logits.host) << "there are no logits";
+      }
+    }
+    EXPECT_EQ(tokens[0], tokens[1]);
+    EXPECT_EQ(status[0], status[1]);
   }
 }
 

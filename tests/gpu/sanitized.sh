@@ -8,7 +8,7 @@ case $1 in
   # It names each block's own shared memory where mid_matmul's bulk copies go to other blocks', and stops the kernel.
   memcheck) exec compute-sanitizer --tool memcheck --error-exitcode 1 --print-limit 20 \
     --kernel-name-exclude kns=mid_matmul_kernel "$2" --gtest_filter='-*LongContexts*:*SameEachTime*' ;;
-  # Slow: few shapes. Not what cuBLASLt has a part in: it reports races in its kernels.
+  # Slow: few shapes, the first of a test among them. Not what cuBLASLt has a part in: it reports races in its kernels.
   *) NANOVLLM_TEST_ONE_IN=29 exec compute-sanitizer --tool "$1" --error-exitcode 1 --print-limit 20 "$2" \
-    --gtest_filter='-*LongContexts*:*PartsAreTheSame*:*OfAllDtypes*:*OfModels*:*BehindTheProduct*' ;;
+    --gtest_filter='-*LongContexts*:*PartsAreTheSame*:*OfAllDtypes*:*OfModels*:*BehindTheProduct*:*EndOfTheProduct/Portable' ;;
 esac

@@ -25,32 +25,45 @@ struct alignas(16) DecodeStart {
   int32_t seq, head, tile;       // of the head's keys
   int32_t context, slot, token;  // of the sequence: its keys, its row of block_tables, of T
   int32_t block;                 // of the cache, with the tile's first key
-  int32_t unused;
+  int32_t position;              // of the tile in the row of all
+};
+
+/// Where decode attention's tiles are cut into pieces. These would be equal, but a cut within
+/// `slack` of a head's end moves there: merging the parts of a head costs more than pieces that
+/// differ by little, since blocks that are not done share the whole bandwidth.
+struct DecodeCuts {
+  int32_t piece, slack;  // tiles
+#if defined(__CUDACC__)
+  /// What a cut is moved by that lies `tile` tiles behind the begin of a head of `num_tiles`.
+  __device__ int shift(int tile, int num_tiles) const {
+    const int rest = num_tiles - tile;
+    if (min(tile, rest) > slack) return 0;
+    return tile <= rest ? -tile : rest;
+  }
+  /// The blocks that have parts of a head that is cut and whose tiles begin at `position`.
+  __device__ int first_block(int position) const { return (position + slack) / piece; }
+  __device__ int last_block(int position, int num_tiles) const {
+    return (position + num_tiles - slack - 1) / piece;
+  }
+#endif
 };
 
 /// How a step's decode attention is spread over the multiprocessors, made once a step and used by
 /// every layer. The keys of a sequence are cut into tiles of kDecodeTile; all tiles of all KV heads
-/// of all sequences with one new token stand in a row, and each block takes an equal piece of it.
+/// of all sequences with one new token stand in a row, of which each block takes a piece.
 inline constexpr int kDecodeTile = 64;
 struct DecodePlan {
-  DecodeStart* starts;  // [num_blocks]
+  DecodeStart* starts;  // [num_blocks + 1]; of the last one the position alone
   int32_t* first_tile;  // [S + 1] where a sequence's tiles begin; the last entry is their number
-  int num_blocks;       // of the grid
+  DecodeCuts* cuts;
+  int num_blocks;  // of the grid
 };
-
-/// Tiles of a block's piece: at least two, since merging the parts costs more than a tile.
-#if defined(__CUDACC__)
-__host__ __device__
-#endif
-    inline int
-    decode_piece(int num_tiles, int num_blocks) {
-  const int piece = (num_tiles + num_blocks - 1) / num_blocks;
-  return piece < 2 ? 2 : piece;
-}
 
 /// Memory that decode attention keeps between its blocks; counters are zero between launches.
 struct DecodeScratch {
-  float* partial;     // [2 num_blocks, 16, head_dim + 2] sums, then maximum and sum of weights
+  // [num_blocks, 2, 16, head_dim + 2] sums, then maximum and sum of weights, of the head that goes
+  // on in the block and of the one that begins there.
+  float* partial;
   int32_t* counters;  // [S, num_kv_heads]
 };
 /// Floats of DecodeScratch::partial.

@@ -4,8 +4,8 @@
 #include "nanovllm/ops/cuda/decode_rows.cuh"
 
 // Decode attention: one query token a sequence against its paged keys, which must stream through
-// once. Each block takes an equal piece of the step's tiles (DecodePlan), each of its warps 16 keys
-// of every tile, with a ring of copies in flight and an online softmax of its own; the query heads
+// once. Each block takes a piece of the step's tiles (DecodePlan), each of its warps 16 keys of
+// every tile, with a ring of copies in flight and an online softmax of its own; the query heads
 // that share a KV head are the rows of the tensor cores' products. A head's pieces are merged over
 // the warps, then over the blocks by the one that ends last, always in the order of the keys.
 // Source of the split over keys: Dao et al., "Flash-Decoding for long-context inference", 2023; of
@@ -152,10 +152,9 @@ __global__ void __launch_bounds__(kWarps * 32)
 
   // The plan is older than the kernel before.
   const DecodeStart start = plan.starts[blockIdx.x];
-  const int num_all = plan.first_tile[p.num_seqs];
-  const int piece = decode_piece(num_all, static_cast<int>(gridDim.x));
-  const int begin = blockIdx.x * piece, end = min(begin + piece, num_all);
+  const int begin = start.position, end = plan.starts[blockIdx.x + 1].position;
   if (begin >= end) return;
+  const DecodeCuts cuts = *plan.cuts;
   Cursor at(start);
   Loader<T, kHeadDim, kBulk> loader{.at = at,
                                     .remaining = end - begin,
@@ -216,8 +215,8 @@ __global__ void __launch_bounds__(kWarps * 32)
     }
 
     const bool whole = num_tiles == at.num_tiles;
-    const int item = position - first_tile;  // the head's first tile in the row
-    const int first_block = item / piece, last_block = (item + at.num_tiles - 1) / piece;
+    const int first_block = cuts.first_block(position - first_tile);
+    const int last_block = cuts.last_block(position - first_tile, at.num_tiles);
     int32_t* const counter = scratch.counters + seq * num_kv_heads + head;
     int num_there = 0;
     if (!whole && threadIdx.x == 0) num_there = load_acquire(counter);
@@ -228,7 +227,7 @@ __global__ void __launch_bounds__(kWarps * 32)
     __syncthreads();
     bool last = !whole && control.is_last;
     T* const out = static_cast<T*>(p.out) + (token * p.num_heads + head * group) * kHeadDim;
-    const int slot = 2 * blockIdx.x + (position > begin ? 1 : 0);
+    const int slot = 2 * blockIdx.x + (first_tile == 0 ? 1 : 0);
     float* const partial = scratch.partial + int64_t{slot} * 16 * kWidth;
     for (int i = threadIdx.x; i < group * kHeadDim; i += kWarps * 32) {
       const int row = i / kHeadDim, d = i % kHeadDim;
@@ -263,8 +262,7 @@ __global__ void __launch_bounds__(kWarps * 32)
       const int num_parts = last_block - first_block + 1;
       const int own = static_cast<int>(blockIdx.x) - first_block;
       const auto other = [&](int i, int at_part) {
-        const int block = first_block + i;
-        const int from = 2 * block + (i == 0 && item > block * piece ? 1 : 0);
+        const int from = 2 * (first_block + i) + (i == 0 ? 1 : 0);
         return __ldcg(scratch.partial + int64_t{from} * 16 * kWidth + at_part);
       };
       const auto max_of = [&](int i, int row) {

@@ -6,7 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "nanovllm/ops/backend.h"
@@ -63,6 +63,8 @@ class CudaBackend final : public Backend {
                    std::span<const int32_t> to) override;
 
   void sample(Tensor logits, const Batch& batch) override;
+  void norm_sample(Tensor logits, Tensor x, const Norm& norm, const Weight& w, Tensor hidden,
+                   const Batch& batch) override;
   void finish_sample(Tensor logits) override;
   void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) override;
   void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
@@ -117,6 +119,8 @@ class CudaBackend final : public Backend {
   static AttentionParams attention_params(const AttentionArgs& args, const KvCache& kv,
                                           const Batch& batch);
   SampleParams sample_params(const Tensor& logits) const;
+  /// What follows the kernel that has drawn the plain rows, or has left what this rank found.
+  void join_found(const SampleParams& params);
   /// Rows of logits with the vocabulary of all ranks; those that `rows` [count] (device memory)
   /// names, or the first `count`.
   const float* whole_rows(Tensor logits, const int32_t* rows, int64_t count);
@@ -147,6 +151,7 @@ class CudaBackend final : public Backend {
   Growing input_{.in_graphs = true}, plan_memory_{.in_graphs = true}, partial_{.in_graphs = true},
       counters_{.in_graphs = true}, prefill_counters_;
   bool has_prefill_ = false, has_decode_ = false;
+  bool draws_in_product_ = false;  // as sample_matmul() does, if it serves the model
   DecodePlan plan_ = {};
   int most_kv_heads_ = 0;   // of the ranks; 0: not known yet
   int decode_cluster_ = 0;  // blocks of a cluster in roped_decode_attention; 0: it has no use
@@ -158,8 +163,8 @@ class CudaBackend final : public Backend {
 
   Growing drawn_at_{.in_graphs = true}, progress_{.in_graphs = true}, found_{.in_graphs = true},
       copies_, special_memory_, special_scratch_, logprobs_memory_, joined_, join_scratch_;
-  // By size and decode_cluster_. Null: has run once, to be captured next.
-  std::map<std::pair<int64_t, int>, cudaGraphExec_t> graphs_;
+  // By size, decode_cluster_ and draws_in_product_. Null: has run once, to be captured next.
+  std::map<std::tuple<int64_t, int, bool>, cudaGraphExec_t> graphs_;
 };
 
 }  // namespace nanovllm::cuda

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/ops/cuda/cuda_backend.h"
@@ -123,7 +124,8 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
   const auto head_dim = static_cast<int>(kv.head_dim);
   plan_.num_blocks = where_.num_sms * (head_dim <= 128 ? 2 : 1);
   const auto num_blocks = static_cast<size_t>(plan_.num_blocks);
-  grow(plan_memory_, num_blocks * sizeof(DecodeStart) + (max_seqs + 1) * sizeof(int32_t));
+  grow(plan_memory_, (num_blocks + 1) * sizeof(DecodeStart) + sizeof(DecodeCuts) +
+                         (max_seqs + 1) * sizeof(int32_t));
   grow(prefill_counters_, kPrefillCounters * sizeof(int32_t));
   grow(partial_, static_cast<size_t>(decode_partial_size(plan_.num_blocks, head_dim)) * 4);
   grow(counters_, max_seqs * num_kv_heads * sizeof(int32_t));
@@ -134,7 +136,8 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
                      sizeof(FoundRow));
   for (Growing& buffer : drawn_) grow(buffer, max_seqs * sizeof(DrawnRow));
   plan_.starts = plan_memory_.as<DecodeStart>();
-  plan_.first_tile = reinterpret_cast<int32_t*>(plan_.starts + num_blocks);
+  plan_.cuts = reinterpret_cast<DecodeCuts*>(plan_.starts + num_blocks + 1);
+  plan_.first_tile = reinterpret_cast<int32_t*>(plan_.cuts + 1);
   decode_scratch_ = {partial_.as<float>(), counters_.as<int32_t>()};
   last_tokens_ = slots.last_tokens.as<int32_t>();
 
@@ -154,12 +157,21 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
                  .sample_slots = ints(at.sample_slots, host.sample_slots),
                  .samples = host.samples};
   rows_ = reinterpret_cast<const RowParams*>(device + at.rows);
+  draws_in_product_ = !host.reads_logits && special_.empty() && !portable_ &&
+                      kernels_.product < 0 && num_rows >= kFewestDrawn && num_rows <= kMostDrawn;
   has_decode_ = has_prefill_ = false;
   int64_t num_keys = 0, longest = 0;
+  int32_t fewest_tiles = std::numeric_limits<int32_t>::max(), most_tiles = 0;  // of decodes
   for (size_t s = 0; s < num_seqs; ++s) {
-    (host.cu_seqlens_q[s + 1] - host.cu_seqlens_q[s] == 1 ? has_decode_ : has_prefill_) = true;
-    num_keys += host.context_lens[s];
-    longest = std::max<int64_t>(longest, host.context_lens[s]);
+    const bool decodes = host.cu_seqlens_q[s + 1] - host.cu_seqlens_q[s] == 1;
+    (decodes ? has_decode_ : has_prefill_) = true;
+    const int32_t context = host.context_lens[s];
+    num_keys += context;
+    longest = std::max<int64_t>(longest, context);
+    if (!decodes || context == 0) continue;
+    const int32_t tiles = (context + kDecodeTile - 1) / kDecodeTile;
+    fewest_tiles = std::min(fewest_tiles, tiles);
+    most_tiles = std::max(most_tiles, tiles);
   }
   decode_cluster_ = 0;
   KvLayout layout(kv);
@@ -189,14 +201,16 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
                             .max_blocks = static_cast<int>(slots.block_tables.shape[1]),
                             .block_size = static_cast<int>(kv.block_size),
                             .num_seqs = static_cast<int>(num_seqs),
-                            .num_kv_heads = static_cast<int>(num_kv_heads)});
+                            .num_kv_heads = static_cast<int>(num_kv_heads),
+                            .is_even = most_tiles <= fewest_tiles + 1});
   cuda_check(cudaEventRecord(input_sent_[turn], where_.stream), "step");
   return batch;
 }
 
 void CudaBackend::replay(int64_t size, const std::function<void()>& enqueue) {
   // The first time it runs as it is, which measures its products; the second time it is captured.
-  const auto [at, is_new] = graphs_.try_emplace({size, decode_cluster_}, nullptr);
+  const auto [at, is_new] =
+      graphs_.try_emplace({size, decode_cluster_, draws_in_product_}, nullptr);
   if (is_new) return enqueue();
   if (at->second == nullptr) {
     cuda_check(cudaStreamBeginCapture(where_.stream, cudaStreamCaptureModeThreadLocal), "graph");
@@ -222,10 +236,31 @@ void CudaBackend::replay(int64_t size, const std::function<void()>& enqueue) {
 // -- sampler
 
 void CudaBackend::sample(Tensor logits, const Batch& /*batch*/) {
-  SampleParams params = sample_params(logits);
-  if (!collectives_) return sample_plain(where_, params, progress_.as<RowProgress>());
-  params.found = found_.as<FoundRow>();
+  const SampleParams params = sample_params(logits);
   sample_plain(where_, params, progress_.as<RowProgress>());
+  join_found(params);
+}
+
+void CudaBackend::norm_sample(Tensor logits, Tensor x, const Norm& norm, const Weight& w,
+                              Tensor hidden, const Batch& batch) {
+  Product product = {.end = SmallMatmul::End::kStore,
+                     .out = logits,
+                     .x = x,
+                     .w = w,
+                     .norm = norm,
+                     .hidden = hidden};
+  SmallMatmul args = small_args(product);
+  if (!draws_in_product_ || !is_sample_matmul(args, x.dtype))
+    return Backend::norm_sample(logits, x, norm, w, hidden, batch);
+  if (sum_norm(hidden, x, norm)) args.x = hidden.data;
+  else take_norm(product, false, args);
+  const SampleParams params = sample_params(logits);
+  sample_matmul(where_, args, params, progress_.as<RowProgress>());
+  join_found(params);
+}
+
+void CudaBackend::join_found(const SampleParams& params) {
+  if (!collectives_) return;
   const int64_t num_rows = (params.num_rows + 1) / 2 * 2;  // whole 16 bytes
   const Tensor all(params.found + num_rows, DType::kI64, collectives_->ranks().rank().world,
                    num_rows);
@@ -241,7 +276,8 @@ SampleParams CudaBackend::sample_params(const Tensor& logits) const {
           .last_tokens = last_tokens_,
           .num_rows = static_cast<int>(logits.shape[0]),
           .vocab = static_cast<int>(logits.shape[1]),
-          .first_id = static_cast<int>(vocab_.first)};
+          .first_id = static_cast<int>(vocab_.first),
+          .found = collectives_ ? found_.as<FoundRow>() : nullptr};
 }
 
 const float* CudaBackend::whole_rows(Tensor logits, const int32_t* rows, int64_t count) {

@@ -77,8 +77,8 @@ __device__ inline void launch_next() {
 #endif
 }
 /// Both. So what is read before this call must be older than the kernel before; and older than all
-/// products and rotations of few tokens just before that, since those let the next one start ahead
-/// of their own wait. What begins a step may be read by all.
+/// norms, and products and rotations of few tokens, just before that, since those let the next one
+/// start ahead of their own wait. What begins a step may be read by all.
 __device__ inline void begin_kernel() {
   wait_before();
   launch_next();

@@ -31,13 +31,14 @@ __global__ void gather_kernel(Unit* out, const Unit* table, const int32_t* rows,
 template <class T, int N, int kPer>
 __global__ void rms_norm_warp_kernel(T* out, const T* in, const float* weight, int width, float eps,
                                      int num_rows) {
+  launch_next();
   const int row = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / 32);
   const int lane = threadIdx.x % 32;
   Vec<float, N> w[kPer];
 #pragma unroll
   for (int j = 0; j < kPer; ++j)
     if (const int at = (j * 32 + lane) * N; at < width) w[j] = load<N>(weight + at);
-  begin_kernel();
+  wait_before();
   if (row >= num_rows) return;
   const T* const x = in + int64_t{row} * width;
   Vec<T, N> v[kPer];
@@ -68,6 +69,7 @@ __global__ void rms_norm_warp_kernel(T* out, const T* in, const float* weight, i
 template <class T, int N, int kPer>
 __global__ void rms_norm_kernel(T* out, const T* in, const float* weight, int width, float eps,
                                 int num_rows) {
+  launch_next();
   __shared__ float sums[2][32];  // for every other row, so that one barrier a row is enough
   float w[kPer][N];
 #pragma unroll
@@ -75,7 +77,7 @@ __global__ void rms_norm_kernel(T* out, const T* in, const float* weight, int wi
     if (const int at = (j * blockDim.x + threadIdx.x) * N; at < width)
 #pragma unroll
       for (int i = 0; i < N; ++i) w[j][i] = weight[at + i];
-  begin_kernel();
+  wait_before();
   for (int row = blockIdx.x, turn = 0; row < num_rows; row += gridDim.x, turn ^= 1) {
     const int64_t first = int64_t{row} * width;
     Vec<T, N> v[kPer];

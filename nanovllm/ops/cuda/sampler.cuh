@@ -69,9 +69,7 @@ __device__ inline int32_t id_of(unsigned long long rank) {
 class BestToken {
  public:
   /// Whether a token of this near score can be the best where another has `floor`.
-  __device__ static bool may_win(float floor, float near) {
-    return near >= floor - 2 * kNoiseError;
-  }
+  __device__ static bool may_win(float floor, float near) { return near >= floor - margin(floor); }
   /// The same of a token whose score is not known yet.
   __device__ static bool may_beat(float floor, float value, uint32_t word) {
     return may_win(floor, value + noise_bound(word));
@@ -79,8 +77,8 @@ class BestToken {
   __device__ void add(float value, uint32_t word, int32_t id) {
     if (!may_beat(near_, value, word)) return;
     const float score = value + near_noise(word);
-    if (score < near_ - 2 * kNoiseError) return;
-    if (score <= near_ + 2 * kNoiseError) {
+    if (!may_win(near_, score)) return;
+    if (score <= near_ + margin(near_)) {
       const unsigned long long mine = exact(value, word, id), best = rank();
       if (mine < best) return;
     }
@@ -94,6 +92,9 @@ class BestToken {
   __device__ unsigned long long rank() const { return id_ < 0 ? 0 : exact(value_, word_, id_); }
 
  private:
+  /// By how much two scores may differ whose exact ones are in the other order: by their noise's
+  /// errors and their rounding.
+  __device__ static float margin(float score) { return 2 * kNoiseError + fabsf(score) * 0x1p-21f; }
   __device__ static unsigned long long exact(float value, uint32_t word, int32_t id) {
     return rank_of(__fadd_rn(value, exact_noise(word)), id);
   }

@@ -4,6 +4,7 @@
 
 #include "nanovllm/base/tensor.h"
 #include "nanovllm/ops/cuda/runtime.h"
+#include "nanovllm/ops/cuda/small_matmul.h"
 
 // The sampler of ops/cpu/sampler.h on the device, the same tokens from the same logits.
 namespace nanovllm::cuda {
@@ -30,6 +31,7 @@ struct DrawnRow {
 struct RowProgress {
   unsigned long long best = 0;  ///< score and id as one ordered number
   int32_t flags = 0, num_done = 0;
+  uint32_t floor = 0;  ///< of sample_matmul(): the best near score so far, ordered
 };
 
 /// A row's best token so far, as an ordered number, with what is wrong with it.
@@ -42,7 +44,7 @@ struct SampleParams {
   int32_t* last_tokens;    // [max_num_seqs]
   int num_rows, vocab;
   // Of several ranks: the vocabulary's token at this rank's first column, a multiple of 4, and
-  // where sample_plain leaves its own best instead of drawing.
+  // where what this rank found is left instead of drawn.
   int first_id = 0;
   FoundRow* found = nullptr;  // [R]
   bool gathered = false;      ///< sample_special's logits are [count, vocab], its rows alone
@@ -50,7 +52,15 @@ struct SampleParams {
 
 /// Draws the plain rows: greedy, or with a temperature alone.
 void sample_plain(Launch where, const SampleParams& params, RowProgress* progress);
-/// Ends what sample_plain() began, from what all ranks found [world, R or more].
+/// Rows that sample_matmul() takes. Fewer are drawn as fast by kernels of their own.
+inline constexpr int kFewestDrawn = 4, kMostDrawn = 64;
+/// Whether sample_matmul() serves a product.
+bool is_sample_matmul(const SmallMatmul& args, DType dtype);
+/// On Hopper: the product that gives the logits, of normed rows, then sample_plain(), in one
+/// kernel. All rows are plain; args.out and sample.logits are not used.
+void sample_matmul(Launch where, const SmallMatmul& args, const SampleParams& sample,
+                   RowProgress* progress);
+/// Ends what these began, from what all ranks found [world, R or more].
 void draw_found(Launch where, const SampleParams& params, Tensor found);
 /// Draws rows `special` [count] (device memory). `scratch` [count, vocab] holds adjusted logits,
 /// `words` the rows' lists.

@@ -61,6 +61,7 @@ __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepPar
     const BlockUpdate update = p.updates[i];
     p.block_tables[int64_t{update.slot} * p.max_blocks + update.index] = update.block;
   }
+  const auto tiles_of = [&](int s) { return (p.context_lens[s] + kDecodeTile - 1) / kDecodeTile; };
   int num_tiles = 0;
   for (int base = 0; base < p.num_seqs; base += kThreads) {
     const int s = base + static_cast<int>(threadIdx.x);
@@ -68,39 +69,46 @@ __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepPar
     if (s < p.num_seqs) {
       const int first = p.cu_seqlens_q[s], last = p.cu_seqlens_q[s + 1] - 1;
       if (p.input_ids[last] == kTokenInFlight) p.input_ids[last] = p.last_tokens[p.seq_slots[s]];
-      if (first == last)
-        tiles = (p.context_lens[s] + kDecodeTile - 1) / kDecodeTile * p.num_kv_heads;
+      if (first == last) tiles = tiles_of(s) * p.num_kv_heads;
     }
     const int before = running_sum(tiles, num_tiles, shared);
     if (s < p.num_seqs) p.plan.first_tile[s] = before;
   }
-  if (threadIdx.x == 0) p.plan.first_tile[p.num_seqs] = num_tiles;
+  // At least two tiles, since merging the parts of a head costs more than a tile. Where heads
+  // differ much, so would pieces whose cuts moved.
+  DecodeCuts cuts = {max(2, (num_tiles + p.plan.num_blocks - 1) / p.plan.num_blocks), 0};
+  if (p.is_even) cuts.slack = cuts.piece / 8;
+  if (threadIdx.x == 0) {
+    p.plan.first_tile[p.num_seqs] = num_tiles;
+    *p.plan.cuts = cuts;
+  }
   __syncthreads();
-  const int piece = decode_piece(num_tiles, p.plan.num_blocks);
-  for (int b = threadIdx.x; b < p.plan.num_blocks; b += kThreads) {
-    // The last sequence that begins at or before the block's first tile.
+  for (int b = threadIdx.x; b <= p.plan.num_blocks; b += kThreads) {
+    DecodeStart start = {.position = min(b * cuts.piece, num_tiles)};
+    // The last sequence that begins at or before the cut.
     int low = 0, high = p.num_seqs;
     while (high - low > 1) {
       const int middle = (low + high) / 2;
-      (p.plan.first_tile[middle] <= b * piece ? low : high) = middle;
+      (p.plan.first_tile[middle] <= start.position ? low : high) = middle;
     }
-    DecodeStart start = {};
-    if (b * piece < num_tiles) {
-      const int tiles = (p.context_lens[low] + kDecodeTile - 1) / kDecodeTile;
-      const int offset = b * piece - p.plan.first_tile[low];
-      const int tile = offset % tiles, slot = p.seq_slots[low];
-      const int32_t* const blocks = p.block_tables + int64_t{slot} * p.max_blocks;
-      start = {.seq = low,
-               .head = offset / tiles,
-               .tile = tile,
-               .context = p.context_lens[low],
-               .slot = slot,
-               .token = p.cu_seqlens_q[low],
-               .block = blocks[tile * kDecodeTile / p.block_size]};
+    const auto offset = [&] { return start.position - p.plan.first_tile[low]; };
+    if (start.position < num_tiles)
+      start.position += cuts.shift(offset() % tiles_of(low), tiles_of(low));
+    if (start.position < num_tiles) {
+      while (p.plan.first_tile[low + 1] <= start.position) ++low;
+      start.seq = low;
+      start.head = offset() / tiles_of(low);
+      start.tile = offset() % tiles_of(low);
+      start.context = p.context_lens[low];
+      start.slot = p.seq_slots[low];
+      start.token = p.cu_seqlens_q[low];
+      start.block = p.block_tables[int64_t{start.slot} * p.max_blocks +
+                                   start.tile * kDecodeTile / p.block_size];
     }
     p.plan.starts[b] = start;
   }
   __threadfence();
+  __syncthreads();
   launch_next();
 }
 

@@ -25,6 +25,7 @@ struct BeginStepParams {
   const int32_t *cu_seqlens_q, *context_lens, *seq_slots;  // [S + 1], [S], [S]
   DecodePlan plan;
   int num_updates, max_blocks, block_size, num_seqs, num_kv_heads;
+  bool is_even;  // sequences with one new token differ by a tile of keys at most
 };
 /// Applies the block updates, puts the tokens in flight in their places, plans decode attention.
 void begin_step(Launch where, const BeginStepParams& params);
