@@ -66,7 +66,8 @@ std::string CudaBackend::describe() const {
       device_.name, device_.major, device_.minor, device_.multiProcessorCount,
       static_cast<double>(device_.totalGlobalMem) / kGiB,
       portable_ ? "mma and asynchronous copies" : "wgmma and bulk copies",
-      portable_ ? "" : ", and of more where they are faster,");
+      portable_ ? ""
+                : ", of more where they are faster, and of a batch's logits, with the sampler,");
 }
 
 // -- ranks
