@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <functional>
+#include <map>
 #include <numeric>
 
 #include "../ops/sampler_reference.h"
@@ -12,15 +13,17 @@ namespace {
 class GpuSampler : public TwoBackends {
  protected:
   using Sampling = std::function<void(const Batch&)>;
-  /// The tokens by row, of a step of as many sequences as rows. Without `sampling`, which then has
-  /// the logits made and drawn from, not read again, there are logits.
+  /// The tokens by row, of a step of as many sequences as rows. Without `sampling`, which then
+  /// makes logits and draws from them, they are there.
   std::vector<int32_t> draw(Backend& backend, Tensor logits, const std::vector<SampleRow>& rows,
-                            std::vector<RowStatus>& status, const Sampling& sampling = nullptr) {
-    const auto num_rows = static_cast<int64_t>(rows.size());
-    const Buffer memory = backend.allocate(static_cast<size_t>(2 * num_rows) * sizeof(int32_t));
+                            std::vector<RowStatus>& status, const Sampling& sampling = nullptr,
+                            bool reads_logits = true) {
+    constexpr int64_t kMostRows = 512;
+    Buffer& memory = slots_[&backend];
+    if (memory == nullptr) memory = backend.allocate(2 * kMostRows * sizeof(int32_t));
     auto* const ints = static_cast<int32_t*>(memory.get());
-    const SlotTables slots = {{ints, DType::kI32, num_rows, 1},
-                              {ints + num_rows, DType::kI32, num_rows}};
+    const SlotTables slots = {{ints, DType::kI32, kMostRows, 1},
+                              {ints + kMostRows, DType::kI32, kMostRows}};
     const KvCache kv = {.dtype = DType::kF32,
                         .num_layers = 1,
                         .num_blocks = 1,
@@ -38,7 +41,7 @@ class GpuSampler : public TwoBackends {
     host.cu_seqlens_q.push_back(static_cast<int32_t>(rows.size()));
     host.seq_slots = host.sample_rows = host.sample_slots = all;
     host.samples = rows;
-    host.reads_logits = sampling == nullptr;
+    host.reads_logits = reads_logits;
     const Batch batch = backend.begin_step(host, slots, kv);
     if (sampling) sampling(batch);
     else backend.sample(logits, batch);
@@ -50,6 +53,9 @@ class GpuSampler : public TwoBackends {
     EXPECT_EQ(last, tokens) << "the slots' last tokens";
     return tokens;
   }
+
+ private:
+  std::map<Backend*, Buffer> slots_;  // in one place, which a graph knows
 };
 
 TEST_P(GpuSampler, DrawsWhatTheCpuDraws) {
@@ -103,6 +109,7 @@ TEST_P(GpuSampler, ManyPlainRowsAgree) {
 // Values whose sums are exact in any order, so that both backends have the same logits: x of 1 and
 // -1, whose norm is 1, and w of few bits.
 TEST_P(GpuSampler, DrawsAtTheEndOfTheProduct) {
+  int64_t num_graphs = 0;
   struct Case {
     int64_t num_rows, vocab, k;
     float odd = 0;  // an entry of w's last row
@@ -137,27 +144,35 @@ TEST_P(GpuSampler, DrawsAtTheEndOfTheProduct) {
     for (size_t i = 0; i < rows.size(); ++i)
       rows[i] = {.temperature = i % 4 == 3 ? 0 : 0.3f * static_cast<float>(i % 7 + 1),
                  .seed = random() * 0x9e3779b97f4a7c15u,
-                 .position = static_cast<uint32_t>(random()),
                  .choice = static_cast<uint32_t>(i % 3)};
-    std::vector<int32_t> tokens[2];
-    std::vector<RowStatus> status[2];
-    for (const bool on_gpu : {false, true}) {
-      Backend& backend = on_gpu ? *gpu : *cpu;
-      const auto side = [&](const Twin& twin) { return on_gpu ? twin.on_gpu : twin.on_cpu; };
-      const WeightPtr weight = backend.pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
-      const Twin hidden = make({nullptr, DType::kBF16, c.num_rows, c.k}, 0);
-      const Twin logits = make({nullptr, DType::kF32, c.num_rows, c.vocab}, 0);
-      for (int round = 0; round < 2; ++round)  // the second finds what the first left
-        tokens[on_gpu] = draw(backend, side(logits), rows, status[on_gpu], [&](const Batch& batch) {
-          backend.norm_sample(side(logits), side(x), {side(norm), 0}, *weight, side(hidden), batch);
-        });
-      const bool is_fused = on_gpu && gpu->describe().find("wgmma") != std::string::npos;
-      if (is_fused && c.num_rows >= 4 && c.num_rows <= 64) {
-        EXPECT_EQ(from_gpu(logits.on_gpu), logits.host) << "there are no logits";
+    const WeightPtr w_cpu = cpu->pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
+    const WeightPtr w_gpu = gpu->pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
+    const Twin hidden = make({nullptr, DType::kBF16, c.num_rows, c.k}, 0);
+    const Twin logits = make({nullptr, DType::kF32, c.num_rows, c.vocab}, 0);
+    const std::vector<char> unwritten = logits.host;
+    const bool is_fused =
+        c.num_rows >= 4 && c.num_rows <= 64 && gpu->describe().find("wgmma") != std::string::npos;
+    ++num_graphs;
+    for (int step = 0; step < 7; ++step) {  // of each kind: enqueued, captured, replayed
+      const bool reads = step / 3 % 2 == 1;
+      for (SampleRow& row : rows) ++row.position;
+      std::vector<RowStatus> on_cpu, on_gpu;
+      const auto sample = [&](Backend& backend, const Weight& weight, auto side) {
+        return [&, side](const Batch& batch) {
+          backend.replay(num_graphs, [&] {
+            backend.norm_sample(logits.*side, x.*side, {norm.*side, 0}, weight, hidden.*side,
+                                batch);
+          });
+        };
+      };
+      EXPECT_EQ(draw(*gpu, logits.on_gpu, rows, on_gpu, sample(*gpu, *w_gpu, &Twin::on_gpu), reads),
+                draw(*cpu, logits.on_cpu, rows, on_cpu, sample(*cpu, *w_cpu, &Twin::on_cpu), reads))
+          << "step " << step;
+      EXPECT_EQ(on_gpu, on_cpu) << "step " << step;
+      if (is_fused && step == 2) {
+        EXPECT_EQ(from_gpu(logits.on_gpu), unwritten) << "there are no logits";
       }
     }
-    EXPECT_EQ(tokens[0], tokens[1]);
-    EXPECT_EQ(status[0], status[1]);
   }
 }
 
