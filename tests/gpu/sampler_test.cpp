@@ -54,8 +54,66 @@ class GpuSampler : public TwoBackends {
     return tokens;
   }
 
+  /// Logits whose sums are exact in any order, so that both backends have the same: of x of 1 and
+  /// -1, whose norm is 1, and w of few bits.
+  struct Product {
+    int64_t num_rows, vocab, k;
+    float odd = 0;  // an entry of w's last row
+  };
+  /// The tokens of steps of one graph, whose logits are read or not.
+  void expect_equal_tokens(const Product& p, const std::vector<bool>& reads_logits) {
+    if (skips()) return;
+    SCOPED_TRACE(fmt::format("{} rows, vocabulary {}, k {}", p.num_rows, p.vocab, p.k));
+    Twin x = make({nullptr, DType::kBF16, p.num_rows, p.k});
+    Twin w = make({nullptr, DType::kBF16, p.vocab, p.k});
+    Twin norm = make({nullptr, DType::kF32, p.k});
+    const auto fill = [&](Twin& twin, const std::function<float()>& value) {
+      for (int64_t i = 0; i < twin.on_cpu.size(); ++i)
+        set(twin.host.data(), twin.on_cpu.dtype, i, value());
+    };
+    fill(x, [&] { return random() % 2 == 0 ? 1.0f : -1.0f; });
+    fill(w, [&] { return (static_cast<float>(random() % 255) - 127) / 256; });
+    fill(norm, [] { return 1.0f; });
+    if (p.odd != 0) set(w.host.data(), DType::kBF16, p.vocab * p.k - 1, p.odd);
+    for (Twin* twin : {&x, &w, &norm})
+      gpu->upload(twin->on_gpu.data, twin->host.data(), twin->host.size());
+    std::vector<SampleRow> rows(static_cast<size_t>(p.num_rows));
+    for (size_t i = 0; i < rows.size(); ++i)
+      rows[i] = {.temperature = i % 4 == 3 ? 0 : 0.3f * static_cast<float>(i % 7 + 1),
+                 .seed = random() * 0x9e3779b97f4a7c15u,
+                 .choice = static_cast<uint32_t>(i % 3)};
+    const WeightPtr w_cpu = cpu->pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
+    const WeightPtr w_gpu = gpu->pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
+    const Twin hidden = make({nullptr, DType::kBF16, p.num_rows, p.k}, 0);
+    const Twin logits = make({nullptr, DType::kF32, p.num_rows, p.vocab}, 0);
+    const std::vector<char> unwritten = logits.host;
+    const bool is_fused =
+        p.num_rows >= 4 && p.num_rows <= 64 && gpu->describe().find("wgmma") != std::string::npos;
+    bool is_written = !is_fused;
+    ++num_graphs_;
+    for (const bool reads : reads_logits) {
+      is_written |= reads;
+      for (SampleRow& row : rows) ++row.position;
+      std::vector<RowStatus> on_cpu, on_gpu;
+      const auto sample = [&](Backend& backend, const Weight& weight, auto side) {
+        return [&, side](const Batch& batch) {
+          backend.replay(num_graphs_, [&] {
+            backend.norm_sample(logits.*side, x.*side, {norm.*side, 0}, weight, hidden.*side,
+                                batch);
+          });
+        };
+      };
+      EXPECT_EQ(draw(*gpu, logits.on_gpu, rows, on_gpu, sample(*gpu, *w_gpu, &Twin::on_gpu), reads),
+                draw(*cpu, logits.on_cpu, rows, on_cpu, sample(*cpu, *w_cpu, &Twin::on_cpu), reads))
+          << "step of position " << rows[0].position;
+      EXPECT_EQ(on_gpu, on_cpu);
+      EXPECT_EQ(from_gpu(logits.on_gpu) != unwritten, is_written);
+    }
+  }
+
  private:
   std::map<Backend*, Buffer> slots_;  // in one place, which a graph knows
+  int64_t num_graphs_ = 0;
 };
 
 TEST_P(GpuSampler, DrawsWhatTheCpuDraws) {
@@ -106,74 +164,23 @@ TEST_P(GpuSampler, ManyPlainRowsAgree) {
   }
 }
 
-// Values whose sums are exact in any order, so that both backends have the same logits: x of 1 and
-// -1, whose norm is 1, and w of few bits.
 TEST_P(GpuSampler, DrawsAtTheEndOfTheProduct) {
-  int64_t num_graphs = 0;
-  struct Case {
-    int64_t num_rows, vocab, k;
-    float odd = 0;  // an entry of w's last row
-  };
-  for (const Case& c : {Case{5, 200, 72},
-                        {4, 8, 64},
-                        {6, 512, 256, INFINITY},
-                        {7, 4096, 200},
-                        {16, 1000, 64, std::nanf("")},
-                        {17, 151936, 64},
-                        {33, 32000, 512},
-                        {64, 151936, 128},
-                        {64, 50280, 1024},
-                        {3, 200, 64},
-                        {65, 512, 64}}) {
-    if (skips()) continue;
-    SCOPED_TRACE(fmt::format("{} rows, vocabulary {}, k {}", c.num_rows, c.vocab, c.k));
-    Twin x = make({nullptr, DType::kBF16, c.num_rows, c.k});
-    Twin w = make({nullptr, DType::kBF16, c.vocab, c.k});
-    Twin norm = make({nullptr, DType::kF32, c.k});
-    const auto fill = [&](Twin& twin, const std::function<float()>& value) {
-      for (int64_t i = 0; i < twin.on_cpu.size(); ++i)
-        set(twin.host.data(), twin.on_cpu.dtype, i, value());
-    };
-    fill(x, [&] { return random() % 2 == 0 ? 1.0f : -1.0f; });
-    fill(w, [&] { return (static_cast<float>(random() % 255) - 127) / 256; });
-    fill(norm, [] { return 1.0f; });
-    if (c.odd != 0) set(w.host.data(), DType::kBF16, c.vocab * c.k - 1, c.odd);
-    for (Twin* twin : {&x, &w, &norm})
-      gpu->upload(twin->on_gpu.data, twin->host.data(), twin->host.size());
-    std::vector<SampleRow> rows(static_cast<size_t>(c.num_rows));
-    for (size_t i = 0; i < rows.size(); ++i)
-      rows[i] = {.temperature = i % 4 == 3 ? 0 : 0.3f * static_cast<float>(i % 7 + 1),
-                 .seed = random() * 0x9e3779b97f4a7c15u,
-                 .choice = static_cast<uint32_t>(i % 3)};
-    const WeightPtr w_cpu = cpu->pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
-    const WeightPtr w_gpu = gpu->pack(std::span(&w.on_cpu, 1), DType::kBF16, kForMatmul);
-    const Twin hidden = make({nullptr, DType::kBF16, c.num_rows, c.k}, 0);
-    const Twin logits = make({nullptr, DType::kF32, c.num_rows, c.vocab}, 0);
-    const std::vector<char> unwritten = logits.host;
-    const bool is_fused =
-        c.num_rows >= 4 && c.num_rows <= 64 && gpu->describe().find("wgmma") != std::string::npos;
-    ++num_graphs;
-    for (int step = 0; step < 7; ++step) {  // of each kind: enqueued, captured, replayed
-      const bool reads = step / 3 % 2 == 1;
-      for (SampleRow& row : rows) ++row.position;
-      std::vector<RowStatus> on_cpu, on_gpu;
-      const auto sample = [&](Backend& backend, const Weight& weight, auto side) {
-        return [&, side](const Batch& batch) {
-          backend.replay(num_graphs, [&] {
-            backend.norm_sample(logits.*side, x.*side, {norm.*side, 0}, weight, hidden.*side,
-                                batch);
-          });
-        };
-      };
-      EXPECT_EQ(draw(*gpu, logits.on_gpu, rows, on_gpu, sample(*gpu, *w_gpu, &Twin::on_gpu), reads),
-                draw(*cpu, logits.on_cpu, rows, on_cpu, sample(*cpu, *w_cpu, &Twin::on_cpu), reads))
-          << "step " << step;
-      EXPECT_EQ(on_gpu, on_cpu) << "step " << step;
-      if (is_fused && step == 2) {
-        EXPECT_EQ(from_gpu(logits.on_gpu), unwritten) << "there are no logits";
-      }
-    }
-  }
+  for (const Product& p : {Product{5, 200, 72},
+                           {4, 8, 64},
+                           {6, 512, 256, INFINITY},
+                           {7, 4096, 200},
+                           {16, 1000, 64, std::nanf("")},
+                           {17, 151936, 64},
+                           {33, 32000, 512},
+                           {64, 151936, 128},
+                           {64, 50280, 1024}})
+    expect_equal_tokens(p, {false, false, false});  // enqueued, captured, replayed
+}
+
+// Where somebody reads the logits, or there are too few or too many rows.
+TEST_P(GpuSampler, DrawsWhetherLogitsAreReadOrNot) {
+  for (const Product& p : {Product{20, 5000, 128}, {3, 200, 64}, {65, 512, 64}})
+    expect_equal_tokens(p, {false, false, false, true, true, true, false, true});
 }
 
 TEST_P(GpuSampler, TiesGoToTheLowerId) {

@@ -39,11 +39,6 @@ struct RowSearch {
         scale(1.0f / params_.temperature),
         is_greedy(params_.temperature < kGreedyTemperature) {}
 
-  __device__ uint4 words(int32_t id) const {
-    return philox4x32_10(
-        make_uint4(static_cast<uint32_t>(id) / 4, params.position, params.choice, 0), params.key[0],
-        params.key[1]);
-  }
   /// kCount logits, whose ids come in eights: `id` and the seven behind it, then those of the next
   /// 32, from which the other three threads have theirs. Those of num_ids and above do not exist.
   template <int kCount>
@@ -70,7 +65,7 @@ struct RowSearch {
     uint32_t word[kCount];
 #pragma unroll
     for (int four = 0; four < kFours; ++four) {
-      const uint4 its = words(id_of(four));
+      const uint4 its = noise_words(params, id_of(four));
       word[4 * four] = its.x, word[4 * four + 1] = its.y;
       word[4 * four + 2] = its.z, word[4 * four + 3] = its.w;
     }
@@ -81,16 +76,12 @@ struct RowSearch {
         floor = fmaxf(floor, id_of(i / 4) < num_ids ? near : -INFINITY);
       }
     }
-    // As sample_plain() has it: nearly every token falls below the floor by far, and so does the
-    // best value of four with their highest noise. The others take one loop, as its code is long.
+    // Nearly every token falls below the floor by far. The others take one loop, as its code is
+    // long.
     uint32_t pass = 0;
 #pragma unroll
     for (int four = 0; four < kFours; ++four) {
-      const float* const y = x + 4 * four;
-      const uint32_t* const w = word + 4 * four;
-      const float value = fmaxf(fmaxf(y[0], y[1]), fmaxf(y[2], y[3]));
-      const uint32_t lowest = min(min(w[0], w[1]), min(w[2], w[3]));
-      const bool may = BestToken::may_beat(floor, __fmul_rn(value, scale), lowest);
+      const bool may = BestToken::any_may_beat(floor, x + 4 * four, scale, word + 4 * four);
       pass |= static_cast<uint32_t>(may & (id_of(four) < num_ids)) << four;
     }
     for (; pass != 0; pass &= pass - 1) {
@@ -217,8 +208,7 @@ struct DrawTile {
     const unsigned long long best = __ldcg(&p.progress[row].best);
     const int flags = __ldcg(&p.progress[row].flags);
     p.progress[row] = RowProgress();
-    if (p.sample.found != nullptr) p.sample.found[row] = found_row(best, flags);
-    else finish_row(p.sample, row, best, flags);
+    end_plain_row(p.sample, row, best, flags);
   }
 };
 

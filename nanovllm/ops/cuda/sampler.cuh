@@ -22,6 +22,12 @@ __device__ inline uint4 philox4x32_10(uint4 c, uint32_t key0, uint32_t key1) {
   return c;
 }
 
+/// The words that the noise of four neighbouring tokens is made of; `id` is a multiple of four.
+__device__ inline uint4 noise_words(const RowParams& row, int32_t id) {
+  return philox4x32_10(make_uint4(static_cast<uint32_t>(id) / 4, row.position, row.choice, 0),
+                       row.key[0], row.key[1]);
+}
+
 /// -log(-log1p(-u)), u = (x + 0.5) / 2^32, as the rule has it.
 __device__ inline float exact_noise(uint32_t x) {
   const double u = (x + 0.5) * 0x1p-32;
@@ -73,6 +79,13 @@ class BestToken {
   /// The same of a token whose score is not known yet.
   __device__ static bool may_beat(float floor, float value, uint32_t word) {
     return may_win(floor, value + noise_bound(word));
+  }
+  /// The same of any of four logits: of the best with the highest noise, the lowest word's.
+  __device__ static bool any_may_beat(float floor, const float* x, float scale,
+                                      const uint32_t* words) {
+    const float value = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
+    const uint32_t lowest = min(min(words[0], words[1]), min(words[2], words[3]));
+    return may_beat(floor, __fmul_rn(value, scale), lowest);
   }
   __device__ void add(float value, uint32_t word, int32_t id) {
     if (!may_beat(near_, value, word)) return;
@@ -174,6 +187,13 @@ __device__ inline void finish_row(const SampleParams& p, int row, unsigned long 
   const DrawnRow drawn = {ok ? id_of(best) : 0, ok ? 0 : 1};
   (*p.drawn)[row] = drawn;
   if (p.rows[row].slot >= 0) p.last_tokens[p.rows[row].slot] = drawn.token;
+}
+
+/// Ends a plain row, or leaves what this rank found of it.
+__device__ inline void end_plain_row(const SampleParams& p, int row, unsigned long long best,
+                                     int flags) {
+  if (p.found != nullptr) p.found[row] = found_row(best, flags);
+  else finish_row(p, row, best, flags);
 }
 
 }  // namespace nanovllm::cuda

@@ -68,18 +68,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
         }
       continue;
     }
-    const uint4 words = philox4x32_10(make_uint4(static_cast<uint32_t>(p.first_id + group) / 4,
-                                                 params.position, params.choice, 0),
-                                      params.key[0], params.key[1]);
+    const uint4 words = noise_words(params, p.first_id + group);
     const uint32_t word[4] = {words.x, words.y, words.z, words.w};
-    // Nearly every token falls below what some thread of the block has seen, by far: so does the
-    // best value of the group with its highest noise, which is the lowest word's.
+    // Nearly every token falls below what some thread of the block has seen, by far.
     uint32_t seen;
     asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(seen) : "r"(highest_at));
     const float floor = from_ordered(seen);
-    const float value = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
-    const uint32_t lowest = min(min(word[0], word[1]), min(word[2], word[3]));
-    if (BestToken::may_beat(floor, __fmul_rn(value, scale), lowest)) {
+    if (BestToken::any_may_beat(floor, x, scale, word)) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float scaled = __fmul_rn(x[i], scale);
@@ -107,8 +102,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   __threadfence();
   const unsigned long long all = atomicExch(&mine->best, 0ull);
   const int flags = atomicExch(&mine->flags, 0);
-  if (p.found != nullptr) p.found[row] = found_row(all, flags);
-  else finish_row(p, row, all, flags);
+  end_plain_row(p, row, all, flags);
   mine->num_done = 0;
 }
 

@@ -320,9 +320,7 @@ __global__ void __launch_bounds__(kThreads)
   if (params.top_p < 1) cut.keep_share(params.top_p);
   BestToken token;
   for (int group = threadIdx.x * 4; group < p.vocab; group += kThreads * 4) {
-    const uint4 words4 = philox4x32_10(
-        make_uint4(static_cast<uint32_t>(group) / 4, params.position, params.choice, 0),
-        params.key[0], params.key[1]);
+    const uint4 words4 = noise_words(params, group);
     const uint32_t word[4] = {words4.x, words4.y, words4.z, words4.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i)
