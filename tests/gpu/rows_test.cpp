@@ -247,7 +247,7 @@ TEST_P(GpuTiles, OfAllCuts) {
     const WeightPtr on_gpu = gpu->pack(std::span(&first, 1), DType::kBF16, kForMatmul);
     const WeightPtr on_cpu = cpu->pack(std::span(&first, 1), DType::kBF16, kForMatmul);
     const Twin weight = make({nullptr, DType::kF32, k}), bias = make({nullptr, DType::kF32, n});
-    for (const int64_t tokens : {17, 40, 65, 100, 128, 256, 300, 2309}) {
+    for (const int64_t tokens : {17, 40, 65, 100, 128, 180, 256, 300, 2309}) {
       const Twin x = make({nullptr, DType::kBF16, tokens, k});
       const Twin hidden = make({nullptr, DType::kBF16, tokens, k}, 0);
       const Twin wide = make({nullptr, DType::kBF16, tokens, 2 * n}, 0);

@@ -13,12 +13,13 @@ namespace {
 
 /// Whether a cut is worth measuring.
 bool may_win(const TileCut& cut, int num_tokens, int n, int num_sms) {
+  const int large = num_tokens <= 192 || (num_tokens > 256 && num_tokens <= 384) ? 192 : 256;
   const bool suits = num_tokens <= 64    ? cut.tokens == 64
                      : num_tokens <= 128 ? cut.tokens <= 128
-                                         : cut.tokens >= 128;
+                                         : cut.tokens == 128 || cut.tokens == large;
   if (num_tokens > 1024)
     return cut.tokens == 256 && cut.rows == (cut.swiglu ? 192 : 128) && cut.split == 1;
-  if (cut.swiglu) return suits && (num_tokens <= 256 || cut.tokens == 256);
+  if (cut.swiglu) return suits && (num_tokens <= 256 || cut.tokens == large);
   return suits && 3 * cut.blocks(num_tokens, n) > num_sms;
 }
 

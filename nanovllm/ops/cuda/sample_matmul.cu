@@ -198,10 +198,10 @@ struct DrawTile {
     }
     __threadfence();
     __syncwarp();
-    named_barrier_sync(1, kMultiplying);
+    named_barrier_sync(1, DrawnTile::kMultiplying);
     if (threadIdx.x == 0)
       *is_last = atomicAdd(&p.progress->num_done, 1) == static_cast<int>(gridDim.x) - 1;
-    named_barrier_sync(1, kMultiplying);
+    named_barrier_sync(1, DrawnTile::kMultiplying);
     const int row = threadIdx.x;
     if (*is_last == 0 || row >= p.sample.num_rows) return;
     __threadfence();
@@ -212,7 +212,8 @@ struct DrawTile {
   }
 };
 
-__global__ void __launch_bounds__(kThreads, 1) draw_kernel(const __grid_constant__ DrawParams p) {
+__global__ void __launch_bounds__(DrawnTile::kThreads, 1)
+    draw_kernel(const __grid_constant__ DrawParams p) {
   __shared__ int is_last;
   run_tiles<DrawnTile>(p.product, [&] { return DrawTile(p, &is_last); });
 }
@@ -239,8 +240,8 @@ void sample_matmul(Launch where, const SmallMatmul& args, const SampleParams& sa
   static const int fit = max_tile_blocks_of<DrawnTile>(draw_kernel);
   const int pairs = (args.n + 2 * DrawnTile::kRows - 1) / (2 * DrawnTile::kRows);
   const int clusters = std::min(std::min(fit, where.num_sms) / 2, pairs);
-  launch(ClusterLaunch{where, 2}, draw_kernel, dim3(static_cast<unsigned>(2 * clusters)), kThreads,
-         static_cast<size_t>(DrawnTile::kSharedBytes), params);
+  launch(ClusterLaunch{where, 2}, draw_kernel, dim3(static_cast<unsigned>(2 * clusters)),
+         DrawnTile::kThreads, static_cast<size_t>(DrawnTile::kSharedBytes), params);
 }
 
 }  // namespace nanovllm::cuda

@@ -3,8 +3,9 @@
 #include "nanovllm/ops/cuda/tile_matmul.cuh"
 
 // What a block of a product in tiles does on Hopper, whatever becomes of the sums. One thread
-// copies by tensor maps through a ring; two warpgroups multiply. The two blocks of a cluster have
-// the same tokens, and each fetches half of them for both. Blocks stay and take tile after tile.
+// copies by tensor maps through a ring; two or three warpgroups multiply. The two blocks of a
+// cluster have the same tokens, and each fetches half of them for both. Blocks stay and take tile
+// after tile.
 namespace nanovllm::cuda {
 
 /// What a block computes: its first token and column of out, and a part of k, from chunk to chunk.
@@ -64,10 +65,10 @@ __device__ __forceinline__ void run_tiles(const Params& p, const MakeEnd& make_e
                Tile::box_row(item.column, box, p.args.n), full(stage));
   };
   int ahead = min(item.begin + kStages, item.end);
-  if (thread == kMultiplying) {
+  if (thread == Tile::kMultiplying) {
     for (int stage = 0; stage < kStages; ++stage) {
       barrier_init(full(stage), 1);
-      barrier_init(empty(stage), 4);  // both blocks' warpgroups
+      barrier_init(empty(stage), 2 * Tile::kGroups);  // both blocks' warpgroups
     }
     fence_barrier_init();
     // Weights are older than the kernel before.
@@ -78,9 +79,9 @@ __device__ __forceinline__ void run_tiles(const Params& p, const MakeEnd& make_e
   cluster_sync_relaxed();  // all barriers are there
 
   RingCursor<kStages> at;
-  if (thread >= kMultiplying) {
+  if (thread >= Tile::kMultiplying) {
     give_registers<40>();
-    if (thread == kMultiplying) {
+    if (thread == Tile::kMultiplying) {
       begin_kernel();
       for (;;) {
         // Its place is computed once: this thread has just the time to keep the ring full.
@@ -104,11 +105,11 @@ __device__ __forceinline__ void run_tiles(const Params& p, const MakeEnd& make_e
         barrier_wait(empty(at.stage), at.parity ^ 1);
     }
   } else {
-    take_registers<Tile::kIsLight ? 96 : 232>();
+    take_registers<Tile::kRegisters>();
     wait_before();
     auto end = make_end();
     const int group = thread / 128;
-    const int x_offset = Tile::kSplitsRows ? 0 : group * Tile::kHalfTokens * kRowBytes;
+    const int x_offset = Tile::kSplitsRows ? 0 : group * Tile::kBlocks * 64 * kRowBytes;
     const int w_offset =
         (Tile::kTokens + (Tile::kSplitsRows ? group * Tile::kGroupRows : 0)) * kRowBytes;
     TileSums<Tile> sums;
@@ -171,7 +172,7 @@ int max_tile_blocks_of(Kernel* kernel) {
   attribute.val.clusterDim = {2, 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(2);
-  config.blockDim = dim3(kThreads);
+  config.blockDim = dim3(Tile::kThreads);
   config.dynamicSmemBytes = Tile::kSharedBytes;
   config.attrs = &attribute;
   config.numAttrs = 1;

@@ -29,7 +29,7 @@ struct StoreTile {
 };
 
 template <class Tile>
-__global__ void __launch_bounds__(kThreads, Tile::kIsLight ? 2 : 1)
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kIsLight ? 2 : 1)
     tile_kernel(const __grid_constant__ Params p) {
   run_tiles<Tile>(p, [&] { return StoreTile<Tile>{p}; });
 }
@@ -56,7 +56,7 @@ void run(Launch where, const SmallMatmul& args, const TileCut& cut, const TileSc
           static_cast<int>(std::max<int64_t>(kGroupBytes / (int64_t{2} * args.k * T::kTokens), 1)),
       .split_bits = std::countr_zero(static_cast<unsigned>(cut.split)),
       .scratch = scratch};
-  launch(ClusterLaunch{where, 2}, tile_kernel<T>, dim3(static_cast<unsigned>(blocks)), kThreads,
+  launch(ClusterLaunch{where, 2}, tile_kernel<T>, dim3(static_cast<unsigned>(blocks)), T::kThreads,
          static_cast<size_t>(T::kSharedBytes), params);
 }
 

@@ -12,7 +12,6 @@ using End = SmallMatmul::End;
 
 constexpr int kColumns = kBoxColumns;  // of k in a stage
 constexpr int kRowBytes = 128;
-constexpr int kMultiplying = 256, kThreads = kMultiplying + 128;  // the others copy
 /// Of tokens that all rows of w take in turn: they stay in the L2.
 constexpr int64_t kGroupBytes = 16 << 20;
 
@@ -24,8 +23,8 @@ struct Params {
   TileScratch scratch;
 };
 
-/// kTokens by kRows of w; with SwiGLU half of those are gates. The warpgroups have half of the
-/// tokens each; where those are but 64, half of the rows.
+/// kTokens by kRows of w; with SwiGLU half of those are gates. Of two warpgroups each has half of
+/// the tokens, where those are but 64 half of the rows; 192 tokens have three warpgroups.
 template <int kTokens_, int kRows_, bool kSwiglu_>
 struct Tile {
   static constexpr int kTokens = kTokens_, kRows = kRows_;
@@ -34,11 +33,14 @@ struct Tile {
   static constexpr int kHalfTokens = kTokens / 2;
   static constexpr int kBoxes = kSwiglu ? 4 : 1, kBoxRows = kRows / kBoxes;
   static constexpr bool kSplitsRows = kTokens == 64;
-  static constexpr int kBlocks = kSplitsRows ? 1 : kTokens / 128;  // of 64 tokens, a warpgroup
+  static constexpr int kGroups = kTokens == 192 ? 3 : 2;  // warpgroups that multiply
+  static constexpr int kMultiplying = kGroups * 128, kThreads = kMultiplying + 128;  // others copy
+  static constexpr int kBlocks = kSplitsRows ? 1 : kTokens / kGroups / 64;  // a warpgroup's
   static constexpr int kGroupRows = kSplitsRows ? kRows / 2 : kRows;
   static constexpr int kStageBytes = (kTokens + kRows) * kRowBytes;
   /// Small tiles leave room for a block of the next kernel, whose first copies come early then.
   static constexpr bool kIsLight = kTokens * kRows <= 64 * 128;
+  static constexpr int kRegisters = kIsLight ? 96 : kGroups == 3 ? 152 : 232;
   static constexpr int kRingBytes = (kIsLight ? 113 : 226) << 10;
   static constexpr int kStages = kRingBytes / (kStageBytes + 16);
   static constexpr int kSharedBytes = kStages * (kStageBytes + 16);
@@ -146,7 +148,7 @@ __device__ __forceinline__ void meet(uint32_t* counter, int bits) {
 template <class Tile>
 struct Sums {
   static constexpr int kRows = 2 * Tile::kBlocks, kRowPairs = Tile::kRowPairs;
-  static constexpr int kPairs = kRows * kRowPairs;
+  static constexpr int kPairs = kRows * kRowPairs, kMultiplying = Tile::kMultiplying;
   static constexpr int kMaxSplit = 4;
   using Values = float[Tile::kBlocks][Tile::kGroupRows / 2];
   const Params& p;
@@ -241,13 +243,14 @@ struct Sums {
     }
     const auto sync = [&] {  // constants, lest the kernel takes all 16 barriers
       if (group == 0) named_barrier_sync(1, 128);
-      else named_barrier_sync(2, 128);
+      else if (group == 1) named_barrier_sync(2, 128);
+      else named_barrier_sync(3, 128);
     };
     sync();
     if (threadIdx.x % 128 == 0) {
       const int tile = (static_cast<int>(blockIdx.x) / 2 >> p.split_bits) * 2 + cluster_rank();
       const int first = split == 2 ? 0 : static_cast<int>(kTileCounters / 2);
-      meet(p.scratch.counters + first + tile * 2 + group, p.split_bits);
+      meet(p.scratch.counters + first + tile * Tile::kGroups + group, p.split_bits);
     }
     sync();
 
@@ -256,7 +259,7 @@ struct Sums {
     constexpr size_t kMostBlocks = 144;  // multiprocessors of a whole GH100
     static_assert(kPairs % kMaxSplit == 0 &&
                   kMostBlocks * kPairs * kMultiplying * sizeof(float2) <= kTilePartBytes &&
-                  4 * kMostBlocks <= kTileCounters);
+                  kMostBlocks * Tile::kGroups <= kTileCounters);
     const int count = kPairs / split, first = part * count, lane = threadIdx.x % 4;
     const float2* const from = own - part * kStep - lane;
     for (int done = lane; done < count; done += 4 * kBatch) {

@@ -23,9 +23,10 @@ struct TileCut {
   }
 };
 inline constexpr TileCut kTiles[] = {
-    {64, 64, false},   {64, 96, false},  {64, 128, false}, {128, 64, false},  {128, 96, false},
-    {128, 128, false}, {256, 64, false}, {256, 96, false}, {256, 128, false}, {64, 96, true},
-    {64, 192, true},   {128, 96, true},  {128, 192, true}, {256, 192, true}};
+    {64, 64, false},   {64, 96, false},   {64, 128, false}, {128, 64, false},  {128, 96, false},
+    {128, 128, false}, {192, 64, false},  {192, 96, false}, {192, 128, false}, {256, 64, false},
+    {256, 96, false},  {256, 128, false}, {64, 96, true},   {64, 192, true},   {128, 96, true},
+    {128, 192, true},  {192, 96, true},   {192, 192, true}, {256, 192, true}};
 inline constexpr int kNumTiles = std::size(kTiles), kNumTileCuts = 3 * kNumTiles;
 constexpr TileCut tile_cut(int index) {
   TileCut cut = kTiles[index / 3];
