@@ -52,6 +52,15 @@ struct DecodeCuts {
 /// every layer. The keys of a sequence are cut into tiles of kDecodeTile; all tiles of all KV heads
 /// of all sequences with one new token stand in a row, of which each block takes a piece.
 inline constexpr int kDecodeTile = 64;
+/// Tiles without keys that a head has behind its own: its end, where sums are merged, takes as
+/// long.
+inline constexpr int kDecodeEnd = 1;
+#if defined(__CUDACC__)
+/// Of a head with so many keys.
+__device__ inline int decode_tiles(int context) {
+  return context == 0 ? 0 : (context + kDecodeTile - 1) / kDecodeTile + kDecodeEnd;
+}
+#endif
 struct DecodePlan {
   DecodeStart* starts;  // [num_blocks + 1]; of the last one the position alone
   int32_t* first_tile;  // [S + 1] where a sequence's tiles begin; the last entry is their number

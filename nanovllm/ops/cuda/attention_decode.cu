@@ -35,7 +35,7 @@ struct Cursor {
         context(start.context),
         slot(start.slot),
         token(start.token) {
-    num_tiles = (context + kDecodeTile - 1) / kDecodeTile;
+    num_tiles = decode_tiles(context);
   }
   /// To the next tile, which there is.
   __device__ void advance(const AttentionParams& p, const DecodePlan& plan) {
@@ -48,7 +48,7 @@ struct Cursor {
     context = p.context_lens[seq];
     slot = p.seq_slots[seq];
     token = p.cu_seqlens_q[seq];
-    num_tiles = (context + kDecodeTile - 1) / kDecodeTile;
+    num_tiles = decode_tiles(context);
   }
 };
 

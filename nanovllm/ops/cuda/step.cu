@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepPar
     const BlockUpdate update = p.updates[i];
     p.block_tables[int64_t{update.slot} * p.max_blocks + update.index] = update.block;
   }
-  const auto tiles_of = [&](int s) { return (p.context_lens[s] + kDecodeTile - 1) / kDecodeTile; };
+  const auto tiles_of = [&](int s) { return decode_tiles(p.context_lens[s]); };
   int num_tiles = 0;
   for (int base = 0; base < p.num_seqs; base += kThreads) {
     const int s = base + static_cast<int>(threadIdx.x);
@@ -74,10 +74,11 @@ __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepPar
     const int before = running_sum(tiles, num_tiles, shared);
     if (s < p.num_seqs) p.plan.first_tile[s] = before;
   }
-  // At least two tiles, since merging the parts of a head costs more than a tile. Where heads
-  // differ much, so would pieces whose cuts moved.
-  DecodeCuts cuts = {max(2, (num_tiles + p.plan.num_blocks - 1) / p.plan.num_blocks), 0};
-  if (p.is_even) cuts.slack = cuts.piece / 8;
+  // Longer than twice the slack, lest cuts meet. Where heads differ much, so would pieces whose
+  // cuts moved far.
+  DecodeCuts cuts = {
+      max(2 * kDecodeEnd + 1, (num_tiles + p.plan.num_blocks - 1) / p.plan.num_blocks), kDecodeEnd};
+  if (p.is_even) cuts.slack = max(cuts.slack, cuts.piece / 8);
   if (threadIdx.x == 0) {
     p.plan.first_tile[p.num_seqs] = num_tiles;
     *p.plan.cuts = cuts;
