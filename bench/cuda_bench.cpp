@@ -58,17 +58,21 @@ class Bench {
 
   /// One new token for each of `num_seqs` sequences of `context` keys; `roped`: with norm, rotation
   /// and store of the newest key.
-  void decode(int64_t num_seqs, int64_t context, int64_t heads, int64_t kv_heads, bool roped) {
+  void decode(int64_t num_seqs, int64_t context, int64_t heads, int64_t kv_heads, bool roped,
+              bool ragged = false) {
     buffers_.clear();
-    const double bytes = static_cast<double>(num_seqs * context * 2 * kv_heads * kHeadDim * 2);
+    const std::vector<int64_t> lengths = contexts(num_seqs, context, ragged);
+    const int64_t num_keys = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+    const double bytes = static_cast<double>(num_keys * 2 * kv_heads * kHeadDim * 2);
     // Layers in turn, so that the L2 holds none of what is read next.
     const auto layers = static_cast<int64_t>(std::ceil(1e9 / bytes));
-    const KvCache kv = cache(num_seqs, context, layers, kv_heads);
-    begin(num_seqs, 1, context, kv);
+    const int64_t longest = *std::ranges::max_element(lengths);
+    const KvCache kv = cache(num_seqs, longest, layers, kv_heads);
+    begin(1, lengths, kv);
     const Tensor qkv = random(num_seqs, (heads + 2 * kv_heads) * kHeadDim);
     const Tensor out = random(num_seqs, heads * kHeadDim);
-    const Tensor angles = random(context, kHeadDim);
-    const Tensor cos(angles.data, DType::kF32, context, kHeadDim / 2);
+    const Tensor angles = random(longest, kHeadDim);
+    const Tensor cos(angles.data, DType::kF32, longest, kHeadDim / 2);
     const Tensor norm = random(1, 2 * kHeadDim);
     const int64_t calls = std::max<int64_t>(layers, 20);
     const auto enqueue = [&] {
@@ -92,16 +96,17 @@ class Bench {
     gpu_->replay(key, enqueue);
     gpu_->replay(key, enqueue);
     const double time = timed(10, [&] { gpu_->replay(key, enqueue); }) / static_cast<double>(calls);
-    fmt::print("{} attention B{} L{}, {}/{} heads: {:.1f} us, {:.2f} TB/s, {:.0f}% of read\n",
-               roped ? "rope and decode" : "decode", num_seqs, context, heads, kv_heads, time * 1e6,
-               bytes / time / 1e12, 100 * bytes / time / read_);
+    fmt::print("{} attention B{} L{}{}, {}/{} heads: {:.1f} us, {:.2f} TB/s, {:.0f}% of read\n",
+               roped ? "rope and decode" : "decode", num_seqs, context,
+               ragged ? " in the mean" : "", heads, kv_heads, time * 1e6, bytes / time / 1e12,
+               100 * bytes / time / read_);
   }
 
   /// Prompts of `length` tokens, nothing before them.
   void prefill(int64_t num_seqs, int64_t length, int64_t heads, int64_t kv_heads) {
     buffers_.clear();
     const KvCache kv = cache(num_seqs, length, 3, kv_heads);
-    begin(num_seqs, length, length, kv);
+    begin(length, contexts(num_seqs, length, false), kv);
     const Tensor qkv = random(num_seqs * length, (heads + 2 * kv_heads) * kHeadDim);
     const Tensor out = random(num_seqs * length, heads * kHeadDim);
     int64_t layer = 0;
@@ -190,8 +195,8 @@ class Bench {
           timed(50, [&] { gpu_->silu_mul(act, gate_up); }));
     const KvCache kv = cache(std::max<int64_t>(num_tokens / 1024, 1),
                              std::min<int64_t>(num_tokens, 1024), 1, kv_heads);
-    begin(std::max<int64_t>(num_tokens / 1024, 1), std::min<int64_t>(num_tokens, 1024),
-          std::min<int64_t>(num_tokens, 1024), kv);
+    const int64_t length = std::min<int64_t>(num_tokens, 1024);
+    begin(length, contexts(std::max<int64_t>(num_tokens / 1024, 1), length, false), kv);
     const Tensor qkv = random(num_tokens, (heads + 2 * kv_heads) * kHeadDim);
     const Tensor angles = random(1024, kHeadDim);
     const Tensor cos(angles.data, DType::kF32, 1024, kHeadDim / 2);
@@ -213,7 +218,7 @@ class Bench {
     const int64_t vocab = 151936;
     const Tensor logits(random(num_rows, 2 * vocab).data, DType::kF32, num_rows, vocab);
     samples_.assign(static_cast<size_t>(num_rows), row);
-    begin(num_rows, 1, 64, cache(num_rows, 64, 1, 1));
+    begin(1, contexts(num_rows, 64, false), cache(num_rows, 64, 1, 1));
     std::vector<int32_t> ids(static_cast<size_t>(num_rows));
     std::vector<RowStatus> status(ids.size());
     const double time = timed(20, [&] {  // one step again and again: its tokens are nobody's
@@ -237,7 +242,7 @@ class Bench {
     const Tensor logits(random(num_rows, 2 * vocab).data, DType::kF32, num_rows, vocab);
     for (const bool reads : {true, false}) {
       samples_.assign(static_cast<size_t>(num_rows), {.temperature = 0.6f, .seed = 1});
-      begin(num_rows, 1, 64, cache(num_rows, 64, 1, 1), reads);
+      begin(1, contexts(num_rows, 64, false), cache(num_rows, 64, 1, 1), reads);
       print(reads ? "logits, then sampler" : "logits and sampler", num_rows, 2 * vocab * k,
             timed(20, [&] { gpu_->norm_sample(logits, x, norm, *w, hidden, batch_); }));
     }
@@ -301,10 +306,21 @@ class Bench {
     kv.data = random(1, bytes / 2).data;
     return kv;
   }
-  /// Sequences with scattered blocks.
-  void begin(int64_t num_seqs, int64_t num_new, int64_t context, const KvCache& kv,
+  /// All alike, or between a fifth of that and nine times as much.
+  static std::vector<int64_t> contexts(int64_t num_seqs, int64_t mean, bool ragged) {
+    std::vector<int64_t> lengths(static_cast<size_t>(num_seqs), mean);
+    if (!ragged) return lengths;
+    for (int64_t s = 0; s < num_seqs; ++s)
+      lengths[static_cast<size_t>(s)] =
+          mean / 5 + mean * 8 * s / (5 * std::max<int64_t>(num_seqs - 1, 1));
+    std::shuffle(lengths.begin(), lengths.end(), std::mt19937(4));
+    return lengths;
+  }
+  /// Sequences with scattered blocks; of each the last `num_new` tokens are the step's.
+  void begin(int64_t num_new, const std::vector<int64_t>& contexts, const KvCache& kv,
              bool reads_logits = true) {
-    const int64_t seq_blocks = (context + kBlockSize - 1) / kBlockSize;
+    const auto num_seqs = static_cast<int64_t>(contexts.size());
+    const int64_t seq_blocks = kv.num_blocks / num_seqs;
     tables_ = gpu_->allocate(static_cast<size_t>(num_seqs * (seq_blocks + 1)) * 4);
     auto* const ints = static_cast<int32_t*>(tables_.get());
     std::vector<int32_t> order(static_cast<size_t>(kv.num_blocks));
@@ -314,6 +330,7 @@ class Bench {
     host_.reads_logits = reads_logits;
     host_.cu_seqlens_q = {0};
     for (int64_t s = 0; s < num_seqs; ++s) {
+      const int64_t context = contexts[static_cast<size_t>(s)];
       for (int64_t i = 0; i < seq_blocks; ++i)
         host_.block_updates.push_back({static_cast<int32_t>(s), static_cast<int32_t>(i),
                                        order[static_cast<size_t>(s * seq_blocks + i)]});
@@ -370,7 +387,7 @@ int main(int argc, char** argv) {
                                             {256, 640}})
       for (const bool roped : {false, true}) bench.decode(num_seqs, context, 16, 8, roped);
     for (const auto& [num_seqs, context] : {std::pair{64, 520}, {256, 264}, {256, 640}})
-      bench.decode(num_seqs, context, 32, 8, false);
+      for (const bool ragged : {false, true}) bench.decode(num_seqs, context, 32, 8, false, ragged);
   }
   if (what.empty() || what == "prefill")
     for (const auto& [num_seqs, length] : {std::pair{16, 1024}, {4, 4096}, {1, 16384}})
