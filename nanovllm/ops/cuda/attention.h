@@ -28,22 +28,38 @@ struct alignas(16) DecodeStart {
   int32_t position;              // of the tile in the row of all
 };
 
-/// Where decode attention's tiles are cut into pieces. These would be equal, but a cut within
-/// `slack` of a head's end moves there: merging the parts of a head costs more than pieces that
-/// differ by little, since blocks that are not done share the whole bandwidth.
+inline constexpr int kDecodeTile = 64;  // keys
+
+/// Where decode attention's tiles are cut into pieces, a block's each: `num_blocks` of them have
+/// `num_tiles`. But a cut within `slack` of a head's end moves there: merging the parts of a head
+/// costs more than pieces that differ by little, since blocks that are not done share the whole
+/// bandwidth.
 struct DecodeCuts {
-  int32_t piece, slack;  // tiles
+  uint32_t num_tiles, num_blocks;
+  int32_t slack;
+  int32_t end;  ///< tiles without keys that count at a head's end, where sums are merged; <= slack
 #if defined(__CUDACC__)
-  /// What a cut is moved by that lies `tile` tiles behind the begin of a head of `num_tiles`.
-  __device__ int shift(int tile, int num_tiles) const {
-    const int rest = num_tiles - tile;
+  /// Of a head with so many keys.
+  __device__ int tiles_of(int context) const {
+    return context == 0 ? 0 : (context + kDecodeTile - 1) / kDecodeTile + end;
+  }
+  /// Where a block's piece begins in the row of all tiles, before it moves.
+  __device__ int position(int block) const { return block * num_tiles / num_blocks; }
+  /// What a cut is moved by that lies `tile` tiles behind the begin of a head of `head_tiles`.
+  __device__ int shift(int tile, int head_tiles) const {
+    const int rest = head_tiles - tile;
     if (min(tile, rest) > slack) return 0;
     return tile <= rest ? -tile : rest;
   }
   /// The blocks that have parts of a head that is cut and whose tiles begin at `position`.
-  __device__ int first_block(int position) const { return (position + slack) / piece; }
-  __device__ int last_block(int position, int num_tiles) const {
-    return (position + num_tiles - slack - 1) / piece;
+  __device__ int first_block(int position) const { return block_at(position + slack); }
+  __device__ int last_block(int position, int head_tiles) const {
+    return block_at(position + head_tiles - slack - 1);
+  }
+
+ private:
+  __device__ int block_at(int position) const {
+    return ((position + 1) * num_blocks - 1) / num_tiles;
   }
 #endif
 };
@@ -51,16 +67,6 @@ struct DecodeCuts {
 /// How a step's decode attention is spread over the multiprocessors, made once a step and used by
 /// every layer. The keys of a sequence are cut into tiles of kDecodeTile; all tiles of all KV heads
 /// of all sequences with one new token stand in a row, of which each block takes a piece.
-inline constexpr int kDecodeTile = 64;
-/// Tiles without keys that a head has behind its own: its end, where sums are merged, takes as
-/// long.
-inline constexpr int kDecodeEnd = 1;
-#if defined(__CUDACC__)
-/// Of a head with so many keys.
-__device__ inline int decode_tiles(int context) {
-  return context == 0 ? 0 : (context + kDecodeTile - 1) / kDecodeTile + kDecodeEnd;
-}
-#endif
 struct DecodePlan {
   DecodeStart* starts;  // [num_blocks + 1]; of the last one the position alone
   int32_t* first_tile;  // [S + 1] where a sequence's tiles begin; the last entry is their number

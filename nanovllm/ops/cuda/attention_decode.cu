@@ -5,19 +5,21 @@
 
 // Decode attention: one query token a sequence against its paged keys, which must stream through
 // once. Each block takes a piece of the step's tiles (DecodePlan), each of its warps 16 keys of
-// every tile, with a ring of copies in flight and an online softmax of its own; the query heads
-// that share a KV head are the rows of the tensor cores' products. A head's pieces are merged over
-// the warps, then over the blocks by the one that ends last, always in the order of the keys.
-// Source of the split over keys: Dao et al., "Flash-Decoding for long-context inference", 2023; of
-// equal pieces: Osama et al., "Stream-K", 2023.
+// every tile with an online softmax of its own; the query heads that share a KV head are the rows
+// of the tensor cores' products. The copies run ahead through a ring; on Hopper they are one more
+// warp's only job, for a copy waits where it is issued while others are under way. A head's pieces
+// are merged over the warps, then over the blocks by the one that ends last, always in the order of
+// the keys. Source of the split over keys: Dao et al., "Flash-Decoding for long-context inference",
+// 2023; of equal pieces: Osama et al., "Stream-K", 2023.
+#pragma nv_diag_suppress 177  // of targets other than Hopper: what only its kernel uses
 namespace nanovllm::cuda {
 namespace {
 
 // -- kernel
 
-constexpr int kWarps = 4;
+constexpr int kWarps = 4, kThreads = kWarps * 32;  // that compute
 static_assert(kWarps * kDecodeKeys == kDecodeTile);
-/// Stages of a warp's ring. GPUs other than 8.0 and Hopper have but 99 KB of shared memory a block.
+/// GPUs other than 8.0 and Hopper have but 99 KB of shared memory a block.
 template <int kHeadDim, bool kBulk>
 constexpr int kRingStages = kBulk ? kDecodeStages<kHeadDim>
                                   : std::max(1, 16384 / kDecodeStageBytes<kHeadDim>);
@@ -27,16 +29,17 @@ struct Cursor {
   int seq, head, tile;
   int context, slot, token;
   int num_tiles;  // of each head of the sequence
+  DecodeCuts cuts;
 
-  __device__ explicit Cursor(const DecodeStart& start)
+  __device__ Cursor(const DecodeStart& start, const DecodeCuts& cuts_)
       : seq(start.seq),
         head(start.head),
         tile(start.tile),
         context(start.context),
         slot(start.slot),
-        token(start.token) {
-    num_tiles = decode_tiles(context);
-  }
+        token(start.token),
+        num_tiles(cuts_.tiles_of(context)),
+        cuts(cuts_) {}
   /// To the next tile, which there is.
   __device__ void advance(const AttentionParams& p, const DecodePlan& plan) {
     if (++tile < num_tiles) return;
@@ -48,30 +51,26 @@ struct Cursor {
     context = p.context_lens[seq];
     slot = p.seq_slots[seq];
     token = p.cu_seqlens_q[seq];
-    num_tiles = decode_tiles(context);
+    num_tiles = cuts.tiles_of(context);
   }
 };
 
-/// One warp's copies: runs ahead of the computation by the ring's stages.
-template <class T, int kHeadDim, bool kBulk>
+/// One warp's copies of its own keys: runs ahead of the computation by the ring's stages.
+template <class T, int kHeadDim>
 struct Loader {
+  static constexpr int kStages = kRingStages<kHeadDim, false>;
   Cursor at;
   int remaining;  // tiles of the block from `at` on
-  uint32_t ring, barriers;
+  uint32_t ring;
   int num_issued = 0;
   int block = 0;  // of the cache, that holds the tile at `at`
 
   __device__ int first_key() const {
     return at.tile * kDecodeTile + static_cast<int>(threadIdx.x) / 32 * kDecodeKeys;
   }
-  __device__ bool mine() const { return first_key() < at.context; }
-  /// Whether the next copy brings the sequence's newest key.
-  __device__ bool brings_newest() const {
-    return remaining > 0 && first_key() + kDecodeKeys >= at.context;
-  }
   /// Finds the next tile with keys for this warp, and its block ahead of the need.
   __device__ void seek(const AttentionParams& p, const DecodePlan& plan) {
-    while (remaining > 0 && !mine()) step(p, plan);
+    while (remaining > 0 && first_key() >= at.context) step(p, plan);
     if (remaining > 0)
       block = p.block_tables[int64_t{at.slot} * p.max_blocks + first_key() / p.layout.block_size];
   }
@@ -79,37 +78,92 @@ struct Loader {
     if (--remaining > 0) at.advance(p, plan);
   }
   __device__ void issue(const AttentionParams& p, const DecodePlan& plan) {
-    constexpr int kStages = kRingStages<kHeadDim, kBulk>, kHalf = kDecodeStageBytes<kHeadDim> / 2;
+    constexpr int kHalf = kDecodeStageBytes<kHeadDim> / 2;
     if (remaining > 0) {
-      const int stage = num_issued % kStages, lane = threadIdx.x % 32;
-      const uint32_t to = ring + stage * kDecodeStageBytes<kHeadDim>;
+      const int lane = threadIdx.x % 32;
+      const uint32_t to = ring + num_issued % kStages * kDecodeStageBytes<kHeadDim>;
       const int64_t from =
           p.layout.entry(block, at.head) + first_key() % p.layout.block_size * kHeadDim;
       const T* k = static_cast<const T*>(p.k) + from;
       const T* v = static_cast<const T*>(p.v) + from;
-      if constexpr (kBulk) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-        if (lane == 0) {
-          const uint32_t barrier = barriers + stage * 8;
-          hopper::barrier_arrive_expect(barrier, 2 * kHalf);
-          hopper::bulk_copy(to, k, kHalf, barrier);
-          hopper::bulk_copy(to + kHalf, v, kHalf, barrier);
-        }
-#endif
-      } else {
 #pragma unroll
-        for (int i = 0; i < kHalf / 512; ++i) {
-          hopper::async_copy16(to + i * 512 + lane * 16, k + i * 256 + lane * 8);
-          hopper::async_copy16(to + kHalf + i * 512 + lane * 16, v + i * 256 + lane * 8);
-        }
+      for (int i = 0; i < kHalf / 512; ++i) {
+        hopper::async_copy16(to + i * 512 + lane * 16, k + i * 256 + lane * 8);
+        hopper::async_copy16(to + kHalf + i * 512 + lane * 16, v + i * 256 + lane * 8);
       }
       ++num_issued;
       step(p, plan);
       seek(p, plan);
     }
-    if constexpr (!kBulk) commit_copies();
+    commit_copies();
   }
 };
+
+/// The ring of a block whose tiles one warp copies whole: K of all keys, then V.
+template <int kHeadDim>
+struct TileRing {
+  static constexpr int kStages = kRingStages<kHeadDim, true>;
+  static constexpr int kKeyBytes = kHeadDim * 2, kHalf = kDecodeTile * kKeyBytes;
+  uint32_t stages, barriers;
+  __device__ uint32_t stage(int i) const { return stages + i * 2 * kHalf; }
+  __device__ uint32_t full(int i) const { return barriers + i * 8; }
+  __device__ uint32_t empty(int i) const { return barriers + (kStages + i) * 8; }
+  __device__ void init() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    for (int i = 0; i < kStages; ++i) {
+      hopper::barrier_init(full(i), 1);
+      hopper::barrier_init(empty(i), kWarps);
+    }
+    hopper::fence_barrier_init();
+#endif
+  }
+};
+
+/// What the warp that copies does: `count` tiles from `at` on, whose first one lies in `block` of
+/// the cache. With `old_keys` it waits for the kernel ahead only where a sequence's newest key
+/// comes.
+template <class T, int kHeadDim>
+__device__ void copy_tiles(const AttentionParams& p, const DecodePlan& plan, Cursor at, int block,
+                           int count, const TileRing<kHeadDim>& ring, bool old_keys) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  using Ring = TileRing<kHeadDim>;
+  const int lane = threadIdx.x % 32;
+  // What a lane copies lies in one block of the cache.
+  const int chunk = p.layout.block_size % kDecodeTile == 0 ? kDecodeTile : kDecodeKeys;
+  hopper::RingCursor<Ring::kStages> to;
+  if (chunk < kDecodeTile) block = -1;  // not known yet
+  for (;; at.advance(p, plan), block = -1) {
+    const int first = at.tile * kDecodeTile + lane * chunk;
+    // Of the layout's pieces of 8 keys.
+    const int num_keys = (min(kDecodeTile, at.context - at.tile * kDecodeTile) + 7) / 8 * 8;
+    if (num_keys > 0) {
+      const int own = min(chunk, num_keys - lane * chunk);
+      if (own > 0 && block < 0)
+        block = p.block_tables[int64_t{at.slot} * p.max_blocks + first / p.layout.block_size];
+      if (old_keys && (at.tile + 1) * kDecodeTile >= at.context) {
+        wait_before();
+        old_keys = false;
+      }
+      if (lane == 0) {
+        hopper::barrier_wait(ring.empty(to.stage), to.parity ^ 1);
+        hopper::barrier_arrive_expect(ring.full(to.stage), 2 * num_keys * Ring::kKeyBytes);
+      }
+      __syncwarp();
+      if (own > 0) {
+        const int64_t from =
+            p.layout.entry(block, at.head) + first % p.layout.block_size * kHeadDim;
+        const uint32_t k = ring.stage(to.stage) + lane * chunk * Ring::kKeyBytes;
+        const uint32_t bytes = own * Ring::kKeyBytes;
+        hopper::bulk_copy(k, static_cast<const T*>(p.k) + from, bytes, ring.full(to.stage));
+        hopper::bulk_copy(k + Ring::kHalf, static_cast<const T*>(p.v) + from, bytes,
+                          ring.full(to.stage));
+      }
+      to.advance();
+    }
+    if (--count == 0) return;
+  }
+#endif
+}
 
 /// Floats for each query row: the warps' sums; afterwards the block's, and the shares of up to
 /// num_blocks parts.
@@ -119,17 +173,17 @@ __host__ __device__ constexpr int merged_width(int num_blocks) {
   return (kWarps - 1) * kWidth > num_blocks ? kWarps * kWidth : kWidth + num_blocks;
 }
 
-/// What else a block has in shared memory, between the rings and the sums. Static variables would
-/// cost a whole kilobyte, the rings' alignment, and so a block on each multiprocessor.
+/// What else a block has in shared memory, between the ring and the sums. Static variables would
+/// cost a whole kilobyte, the ring's alignment, and so a block on each multiprocessor.
 template <int kStages>
 struct alignas(16) Control {
-  uint64_t barriers[kWarps][kStages];
+  uint64_t barriers[2][kStages];
   float own_max[16], own_total[16];  // of the block's part
   int is_last;
 };
 
 template <class T, int kHeadDim, bool kBulk>
-__global__ void __launch_bounds__(kWarps * 32)
+__global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
     decode_kernel(const AttentionParams p, const DecodePlan plan, const DecodeScratch scratch,
                   bool old_keys) {
   constexpr int kStages = kRingStages<kHeadDim, kBulk>, kHalf = kDecodeStageBytes<kHeadDim> / 2;
@@ -140,14 +194,13 @@ __global__ void __launch_bounds__(kWarps * 32)
   float* const merged = reinterpret_cast<float*>(&control + 1);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int num_kv_heads = p.layout.num_kv_heads, group = p.num_heads / num_kv_heads;
-  const uint32_t ring = shared_address(shared) + warp * kStages * kDecodeStageBytes<kHeadDim>;
+  const auto sync = [] { hopper::named_barrier_sync(1, kThreads); };
+  const TileRing<kHeadDim> ring = {shared_address(shared), shared_address(&control.barriers)};
   if constexpr (kBulk) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (lane < kStages) hopper::barrier_init(shared_address(&control.barriers[warp][lane]), 1);
-    hopper::fence_barrier_init();
-    __syncwarp();
-#endif
+    if (threadIdx.x == kThreads) ring.init();
+    __syncthreads();
   }
+  old_keys &= kBulk;
   if (!old_keys) begin_kernel();
 
   // The plan is older than the kernel before.
@@ -155,25 +208,22 @@ __global__ void __launch_bounds__(kWarps * 32)
   const int begin = start.position, end = plan.starts[blockIdx.x + 1].position;
   if (begin >= end) return;
   const DecodeCuts cuts = *plan.cuts;
-  Cursor at(start);
-  Loader<T, kHeadDim, kBulk> loader{.at = at,
-                                    .remaining = end - begin,
-                                    .ring = ring,
-                                    .barriers = shared_address(&control.barriers[warp][0])};
-  if (p.layout.block_size % kDecodeTile == 0 && loader.mine()) loader.block = start.block;
-  else loader.seek(p, plan);
-  bool waited = !old_keys;
-  for (int i = 0; i < kStages; ++i) {
-    if (!waited && loader.brings_newest()) {
-      begin_kernel();
-      waited = true;
-    }
-    loader.issue(p, plan);
+  Cursor at(start, cuts);
+  if constexpr (kBulk) {
+    if (warp == kWarps)
+      return copy_tiles<T, kHeadDim>(p, plan, at, start.block, end - begin, ring, old_keys);
   }
-  if (!waited) begin_kernel();
+  Loader<T, kHeadDim> loader{.at = at,
+                             .remaining = end - begin,
+                             .ring = ring.stages + warp * kStages * kDecodeStageBytes<kHeadDim>};
+  hopper::RingCursor<kStages> place;
+  if constexpr (!kBulk) {
+    loader.seek(p, plan);
+    for (int i = 0; i < kStages; ++i) loader.issue(p, plan);
+  }
+  if (old_keys) begin_kernel();
 
   const float scale = p.scale * 1.44269504f;  // powers of two
-  int num_used = 0;
   for (int position = begin; position < end;) {
     const int first_tile = at.tile, seq = at.seq, head = at.head, context = at.context;
     const int num_tiles = min(at.num_tiles - at.tile, end - position);
@@ -197,21 +247,25 @@ __global__ void __launch_bounds__(kWarps * 32)
     }
     for (int tile = first_tile; tile < first_tile + num_tiles; ++tile) {
       const int num_keys = context - tile * kDecodeTile - warp * kDecodeKeys;
-      if (num_keys <= 0) continue;
-      const int stage = num_used % kStages;
-      const uint32_t k = ring + stage * kDecodeStageBytes<kHeadDim>, v = k + kHalf;
+      if (num_keys <= -warp * kDecodeKeys) break;
       if constexpr (kBulk) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-        hopper::barrier_wait(loader.barriers + stage * 8, num_used / kStages % 2);
+        const uint32_t k = ring.stage(place.stage) + warp * kHalf;
+        hopper::barrier_wait(ring.full(place.stage), place.parity);
+        if (num_keys > 0) rows.add(k, k + ring.kHalf, num_keys, scale);
+        __syncwarp();
+        if (lane == 0) hopper::barrier_arrive(ring.empty(place.stage));
+        place.advance();
 #endif
-      } else {
+      } else if (num_keys > 0) {
+        const uint32_t k = loader.ring + place.stage * kDecodeStageBytes<kHeadDim>;
         wait_copies<kStages - 1>();
         __syncwarp();
+        rows.add(k, k + kHalf, num_keys, scale);
+        __syncwarp();
+        loader.issue(p, plan);
+        place.advance();
       }
-      rows.add(k, v, num_keys, scale);
-      __syncwarp();
-      ++num_used;
-      loader.issue(p, plan);
     }
 
     const bool whole = num_tiles == at.num_tiles;
@@ -224,12 +278,12 @@ __global__ void __launch_bounds__(kWarps * 32)
     // Over the warps.
     rows.save(merged + warp * group * kWidth, group);
     if (threadIdx.x == 0) control.is_last = num_there == last_block - first_block;
-    __syncthreads();
+    sync();
     bool last = !whole && control.is_last;
     T* const out = static_cast<T*>(p.out) + (token * p.num_heads + head * group) * kHeadDim;
     const int slot = 2 * blockIdx.x + (first_tile == 0 ? 1 : 0);
     float* const partial = scratch.partial + int64_t{slot} * 16 * kWidth;
-    for (int i = threadIdx.x; i < group * kHeadDim; i += kWarps * 32) {
+    for (int i = threadIdx.x; i < group * kHeadDim; i += kThreads) {
       const int row = i / kHeadDim, d = i % kHeadDim;
       const DecodePart all =
           merge_parts<kWarps>(merged + row * kWidth, group * kWidth, d, kHeadDim);
@@ -250,14 +304,14 @@ __global__ void __launch_bounds__(kWarps * 32)
     // be: then its own need not go round by the memory.
     if (!whole && !last) {
       __threadfence();
-      __syncthreads();
+      sync();
       if (threadIdx.x == 0) control.is_last = atomicAdd(counter, 1) == last_block - first_block;
-      __syncthreads();
+      sync();
       last = control.is_last;
     }
     if (last) {
       __threadfence();
-      __syncthreads();
+      sync();
       if (threadIdx.x == 0) *counter = 0;
       const int num_parts = last_block - first_block + 1;
       const int own = static_cast<int>(blockIdx.x) - first_block;
@@ -276,7 +330,7 @@ __global__ void __launch_bounds__(kWarps * 32)
       };
       constexpr int kFew = 4;
       if (num_parts <= kFew) {  // all of them at once
-        for (int i = threadIdx.x; i < group * kHeadDim; i += kWarps * 32) {
+        for (int i = threadIdx.x; i < group * kHeadDim; i += kThreads) {
           const int row = i / kHeadDim, d = i % kHeadDim;
           float max[kFew], total[kFew], value[kFew];
 #pragma unroll
@@ -311,8 +365,8 @@ __global__ void __launch_bounds__(kWarps * 32)
           total = warp_sum(total);
           for (int i = lane; i < num_parts; i += 32) shares[row * num_parts + i] /= total;
         }
-        __syncthreads();
-        for (int i = threadIdx.x; i < group * kHeadDim; i += kWarps * 32) {
+        sync();
+        for (int i = threadIdx.x; i < group * kHeadDim; i += kThreads) {
           const int row = i / kHeadDim, d = i % kHeadDim;
           float value = 0;
 #pragma unroll 8
@@ -322,7 +376,7 @@ __global__ void __launch_bounds__(kWarps * 32)
         }
       }
     }
-    __syncthreads();
+    sync();
     position += num_tiles;
     if (position < end) {
       at.tile += num_tiles - 1;
@@ -345,8 +399,8 @@ void run(Launch where, const AttentionParams& params, const DecodePlan& plan,
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(bytes)),
              "decode attention");
-  launch(where, kernel, dim3(static_cast<unsigned>(plan.num_blocks)), kWarps * 32, bytes, params,
-         plan, scratch, old_keys && where.overlaps);
+  launch(where, kernel, dim3(static_cast<unsigned>(plan.num_blocks)), kThreads + (kBulk ? 32 : 0),
+         bytes, params, plan, scratch, old_keys && where.overlaps);
 }
 
 }  // namespace

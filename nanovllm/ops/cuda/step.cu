@@ -61,7 +61,10 @@ __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepPar
     const BlockUpdate update = p.updates[i];
     p.block_tables[int64_t{update.slot} * p.max_blocks + update.index] = update.block;
   }
-  const auto tiles_of = [&](int s) { return decode_tiles(p.context_lens[s]); };
+  // Where heads are alike, pieces that are, too, often end with them. Where they are not, a head's
+  // end counts as a tile, and blocks get equal shares; with cuts that moved far these would differ.
+  DecodeCuts cuts = {.end = p.is_even ? 0 : 1};
+  const auto tiles_of = [&](int s) { return cuts.tiles_of(p.context_lens[s]); };
   int num_tiles = 0;
   for (int base = 0; base < p.num_seqs; base += kThreads) {
     const int s = base + static_cast<int>(threadIdx.x);
@@ -74,18 +77,20 @@ __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepPar
     const int before = running_sum(tiles, num_tiles, shared);
     if (s < p.num_seqs) p.plan.first_tile[s] = before;
   }
-  // Longer than twice the slack, lest cuts meet. Where heads differ much, so would pieces whose
-  // cuts moved far.
-  DecodeCuts cuts = {
-      max(2 * kDecodeEnd + 1, (num_tiles + p.plan.num_blocks - 1) / p.plan.num_blocks), kDecodeEnd};
-  if (p.is_even) cuts.slack = max(cuts.slack, cuts.piece / 8);
+  // At least two tiles with keys, since merging the parts of a head costs more than a tile; more
+  // than twice the slack, lest cuts meet.
+  const int num_pieces = max(1, min(p.plan.num_blocks, num_tiles / (2 + cuts.end)));
+  const int piece = (num_tiles + num_pieces - 1) / num_pieces;
+  cuts.num_tiles = p.is_even ? piece : num_tiles;
+  cuts.num_blocks = p.is_even ? 1 : num_pieces;
+  cuts.slack = p.is_even ? piece / 8 : cuts.end;
   if (threadIdx.x == 0) {
     p.plan.first_tile[p.num_seqs] = num_tiles;
     *p.plan.cuts = cuts;
   }
   __syncthreads();
   for (int b = threadIdx.x; b <= p.plan.num_blocks; b += kThreads) {
-    DecodeStart start = {.position = min(b * cuts.piece, num_tiles)};
+    DecodeStart start = {.position = min(cuts.position(b), num_tiles)};
     // The last sequence that begins at or before the cut.
     int low = 0, high = p.num_seqs;
     while (high - low > 1) {
