@@ -213,7 +213,7 @@ TEST_P(GpuAttention, HeadDimsAndGroups) {
 }
 
 TEST_P(GpuAttention, BlockSizesAndLengthsAtTheirEdges) {
-  for (const int64_t block_size : {16, 64, 256, 1024})
+  for (const int64_t block_size : {16, 48, 64, 256, 1024})
     for (const int32_t length : {15, 16, 17, 63, 64, 65, 255, 256, 257, 1023, 1024, 1025}) {
       const Shape shape = {128, 2, 2, block_size, DType::kBF16};
       check(shape, {{1, length}, {2, length}, {length, length}, {length / 2, length}, {1, 1}});

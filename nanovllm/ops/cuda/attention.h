@@ -44,7 +44,9 @@ struct DecodeCuts {
     return context == 0 ? 0 : (context + kDecodeTile - 1) / kDecodeTile + end;
   }
   /// Where a block's piece begins in the row of all tiles, before it moves.
-  __device__ int position(int block) const { return block * num_tiles / num_blocks; }
+  __device__ int position(int block) const {
+    return static_cast<int>(uint64_t{num_tiles} * block / num_blocks);
+  }
   /// What a cut is moved by that lies `tile` tiles behind the begin of a head of `head_tiles`.
   __device__ int shift(int tile, int head_tiles) const {
     const int rest = head_tiles - tile;
@@ -59,7 +61,7 @@ struct DecodeCuts {
 
  private:
   __device__ int block_at(int position) const {
-    return ((position + 1) * num_blocks - 1) / num_tiles;
+    return static_cast<int>((uint64_t{num_blocks} * (position + 1) - 1) / num_tiles);
   }
 #endif
 };

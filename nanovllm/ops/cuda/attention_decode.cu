@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "nanovllm/ops/cuda/decode_copies.cuh"
 #include "nanovllm/ops/cuda/decode_rows.cuh"
 
@@ -53,7 +51,6 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
     if (threadIdx.x == kThreads) ring.init();
     __syncthreads();
   }
-  old_keys &= kBulk;
   if (!old_keys) begin_kernel();
 
   // The plan is older than the kernel before.
@@ -98,9 +95,9 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
         rows.q[i][3] = word(high, i * 16 + 8 + 8 * kHeadDim);
       }
     }
-    for (int tile = first_tile; tile < first_tile + num_tiles; ++tile) {
+    const int last_tile = min(first_tile + num_tiles, at.num_tiles - cuts.end);
+    for (int tile = first_tile; tile < last_tile; ++tile) {
       const int num_keys = context - tile * kDecodeTile - warp * kDecodeKeys;
-      if (num_keys <= -warp * kDecodeKeys) break;
       if constexpr (kBulk) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
         const uint32_t k = ring.stage(place.stage) + warp * kHalf;
@@ -122,8 +119,8 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
     }
 
     const bool whole = num_tiles == at.num_tiles;
-    const int first_block = cuts.first_block(position - first_tile);
-    const int last_block = cuts.last_block(position - first_tile, at.num_tiles);
+    const int first_block = whole ? 0 : cuts.first_block(position - first_tile);
+    const int last_block = whole ? 0 : cuts.last_block(position - first_tile, at.num_tiles);
     int32_t* const counter = scratch.counters + seq * num_kv_heads + head;
     int num_there = 0;
     if (!whole && threadIdx.x == 0) num_there = load_acquire(counter);
@@ -253,7 +250,7 @@ void run(Launch where, const AttentionParams& params, const DecodePlan& plan,
                                   static_cast<int>(bytes)),
              "decode attention");
   launch(where, kernel, dim3(static_cast<unsigned>(plan.num_blocks)), kThreads + (kBulk ? 32 : 0),
-         bytes, params, plan, scratch, old_keys && where.overlaps);
+         bytes, params, plan, scratch, kBulk && old_keys && where.overlaps);
 }
 
 }  // namespace

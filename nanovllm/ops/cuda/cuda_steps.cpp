@@ -202,7 +202,7 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
                             .block_size = static_cast<int>(kv.block_size),
                             .num_seqs = static_cast<int>(num_seqs),
                             .num_kv_heads = static_cast<int>(num_kv_heads),
-                            .is_even = most_tiles <= fewest_tiles + 1});
+                            .is_even = most_tiles - 1 <= fewest_tiles});
   cuda_check(cudaEventRecord(input_sent_[turn], where_.stream), "step");
   return batch;
 }

@@ -124,7 +124,7 @@ __device__ inline void copy_tiles(const AttentionParams& p, const DecodePlan& pl
   // What a lane copies lies in one block of the cache.
   const int chunk = p.layout.block_size % kDecodeTile == 0 ? kDecodeTile : kDecodeKeys;
   hopper::RingCursor<Ring::kStages> to;
-  if (chunk < kDecodeTile) block = -1;  // not known yet
+  if (lane > 0) block = -1;  // not known yet
   for (;; at.advance(p, plan), block = -1) {
     const int first = at.tile * kDecodeTile + lane * chunk;
     // Of the layout's pieces of 8 keys.
