@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "nanovllm/ops/backend.h"
+#include "nanovllm/ops/cuda/decode_cuts.h"
 #include "nanovllm/ops/cuda/kv_layout.cuh"
 #include "nanovllm/ops/cuda/runtime.h"
 
@@ -26,44 +27,6 @@ struct alignas(16) DecodeStart {
   int32_t context, slot, token;  // of the sequence: its keys, its row of block_tables, of T
   int32_t block;                 // of the cache, with the tile's first key
   int32_t position;              // of the tile in the row of all
-};
-
-inline constexpr int kDecodeTile = 64;  // keys
-
-/// Where decode attention's tiles are cut into pieces, a block's each: `num_blocks` of them have
-/// `num_tiles`. But a cut within `slack` of a head's end moves there: merging the parts of a head
-/// costs more than pieces that differ by little, since blocks that are not done share the whole
-/// bandwidth.
-struct DecodeCuts {
-  uint32_t num_tiles, num_blocks;
-  int32_t slack;
-  int32_t end;  ///< tiles without keys that count at a head's end, where sums are merged; <= slack
-#if defined(__CUDACC__)
-  /// Of a head with so many keys.
-  __device__ int tiles_of(int context) const {
-    return context == 0 ? 0 : (context + kDecodeTile - 1) / kDecodeTile + end;
-  }
-  /// Where a block's piece begins in the row of all tiles, before it moves.
-  __device__ int position(int block) const {
-    return static_cast<int>(uint64_t{num_tiles} * block / num_blocks);
-  }
-  /// What a cut is moved by that lies `tile` tiles behind the begin of a head of `head_tiles`.
-  __device__ int shift(int tile, int head_tiles) const {
-    const int rest = head_tiles - tile;
-    if (min(tile, rest) > slack) return 0;
-    return tile <= rest ? -tile : rest;
-  }
-  /// The blocks that have parts of a head that is cut and whose tiles begin at `position`.
-  __device__ int first_block(int position) const { return block_at(position + slack); }
-  __device__ int last_block(int position, int head_tiles) const {
-    return block_at(position + head_tiles - slack - 1);
-  }
-
- private:
-  __device__ int block_at(int position) const {
-    return static_cast<int>((uint64_t{num_blocks} * (position + 1) - 1) / num_tiles);
-  }
-#endif
 };
 
 /// How a step's decode attention is spread over the multiprocessors, made once a step and used by

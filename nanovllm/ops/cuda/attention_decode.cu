@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
         rows.q[i][3] = word(high, i * 16 + 8 + 8 * kHeadDim);
       }
     }
-    const int last_tile = min(first_tile + num_tiles, at.num_tiles - cuts.end);
+    const int last_tile = min(first_tile + num_tiles, num_decode_tiles(context));
     for (int tile = first_tile; tile < last_tile; ++tile) {
       const int num_keys = context - tile * kDecodeTile - warp * kDecodeKeys;
       if constexpr (kBulk) {

@@ -11,8 +11,9 @@ namespace nanovllm::cuda {
 
 namespace {
 
-/// Whether a cut is worth measuring.
+/// Whether a cut is worth measuring; the same for all T that share a representative (matmul.cpp).
 bool may_win(const TileCut& cut, int num_tokens, int n, int num_sms) {
+  // With as few tokens as can be that are not there.
   const int large = num_tokens <= 192 || (num_tokens > 256 && num_tokens <= 384) ? 192 : 256;
   const bool suits = num_tokens <= 64    ? cut.tokens == 64
                      : num_tokens <= 128 ? cut.tokens <= 128

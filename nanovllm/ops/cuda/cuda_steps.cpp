@@ -169,7 +169,7 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
     num_keys += context;
     longest = std::max<int64_t>(longest, context);
     if (!decodes || context == 0) continue;
-    const int32_t tiles = (context + kDecodeTile - 1) / kDecodeTile;
+    const int32_t tiles = num_decode_tiles(context);
     fewest_tiles = std::min(fewest_tiles, tiles);
     most_tiles = std::max(most_tiles, tiles);
   }

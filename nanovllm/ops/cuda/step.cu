@@ -61,9 +61,7 @@ __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepPar
     const BlockUpdate update = p.updates[i];
     p.block_tables[int64_t{update.slot} * p.max_blocks + update.index] = update.block;
   }
-  // Where heads are alike, pieces that are, too, often end with them. Where they are not, a head's
-  // end counts as a tile, and blocks get equal shares; with cuts that moved far these would differ.
-  DecodeCuts cuts = {.end = p.is_even ? 0 : 1};
+  DecodeCuts cuts = DecodeCuts::of(p.is_even);
   const auto tiles_of = [&](int s) { return cuts.tiles_of(p.context_lens[s]); };
   int num_tiles = 0;
   for (int base = 0; base < p.num_seqs; base += kThreads) {
@@ -77,13 +75,7 @@ __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepPar
     const int before = running_sum(tiles, num_tiles, shared);
     if (s < p.num_seqs) p.plan.first_tile[s] = before;
   }
-  // At least two tiles with keys, since merging the parts of a head costs more than a tile; more
-  // than twice the slack, lest cuts meet.
-  const int num_pieces = max(1, min(p.plan.num_blocks, num_tiles / (2 + cuts.end)));
-  const int piece = (num_tiles + num_pieces - 1) / num_pieces;
-  cuts.num_tiles = p.is_even ? piece : num_tiles;
-  cuts.num_blocks = p.is_even ? 1 : num_pieces;
-  cuts.slack = p.is_even ? piece / 8 : cuts.end;
+  cuts.share_out(num_tiles, p.plan.num_blocks);
   if (threadIdx.x == 0) {
     p.plan.first_tile[p.num_seqs] = num_tiles;
     *p.plan.cuts = cuts;
