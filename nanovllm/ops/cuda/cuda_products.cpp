@@ -11,7 +11,7 @@ namespace nanovllm::cuda {
 
 namespace {
 
-/// Whether a cut is worth measuring; the same for all T that share a representative (matmul.cpp).
+/// Whether a cut is worth measuring; the same for all T that share a choice (matmul.cpp).
 bool may_win(const TileCut& cut, int num_tokens, int n, int num_sms) {
   // With as few tokens as can be that are not there.
   const int large = num_tokens <= 192 || (num_tokens > 256 && num_tokens <= 384) ? 192 : 256;
@@ -111,8 +111,8 @@ void CudaBackend::product(const Product& p) {
     const auto measured = [&](int i) {
       run(ways[static_cast<size_t>(i)], p.end == SmallMatmul::End::kAdd ? p.scratch : p.out);
     };
-    best = static_cast<size_t>(matmul_->fastest(
-        choice, Matmul::key(p.out, x, w), static_cast<int>(ways.size()), capturing_, measured));
+    best = static_cast<size_t>(matmul_->fastest(choice, p.out, x, w, static_cast<int>(ways.size()),
+                                                capturing_, measured));
   }
   run(ways[best], p.out);
 }

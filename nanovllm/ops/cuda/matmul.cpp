@@ -31,16 +31,23 @@ cudaDataType_t data_type(DType dtype) {
   return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-/// The T that stands for its neighbours, since measuring each would take seconds: a few to each
+/// The largest T that shares a choice with this one, since measuring each would take seconds: those
+/// of graphs (cuda_steps.cpp) as far as a tile of an algorithm may hold them all, then a few to each
 /// doubling, one where pieces are measured too.
-int64_t representative(int64_t num_tokens) {
+int64_t largest_like(int64_t num_tokens) {
   const auto bits = static_cast<uint64_t>(num_tokens);
   if (num_tokens <= 8 || num_tokens > kPieceTokens)
     return static_cast<int64_t>(std::bit_ceil(bits));
-  if (num_tokens <= 128) return (num_tokens + 15) / 16 * 16;
+  if (num_tokens <= 256) return (num_tokens + 15) / 16 * 16;
   // Multiples of a quarter of the power of two below.
   const int shift = std::bit_width(bits - 1) - 3;
   return (((num_tokens - 1) >> shift) + 1) << shift;
+}
+
+/// Whether to choose anew what was measured with `measured` tokens (0: not): a tile that just holds
+/// them may not hold the largest T of those that share the choice.
+bool is_stale(int64_t measured, int64_t num_tokens) {
+  return measured == 0 || (measured < num_tokens && num_tokens == largest_like(num_tokens));
 }
 
 }  // namespace
@@ -80,7 +87,7 @@ void lt_check(cublasStatus_t status, const char* what) {
 
 struct Matmul::Plan {
   cublasLtMatmulAlgo_t algo;
-  bool measured = false;
+  int64_t num_tokens = 0;  // that it was measured with
 };
 
 /// One product in cuBLASLt's terms: column-major, out^T [n, T] = w^T x^T.
@@ -149,7 +156,7 @@ Matmul::Plan Matmul::choose(const Problem& problem, bool measure, void* to) {
   lt_check(status, "choice of an algorithm");
   check(count > 0, "cuBLASLt has no algorithm for [{}, {}] x [{}, {}]", problem.x.shape[0],
         problem.x.shape[1], problem.w.shape[0], problem.w.shape[1]);
-  Plan plan = {found[0].algo, measure};
+  Plan plan = {found[0].algo, measure ? problem.x.shape[0] : 0};
   if (!measure || count == 1) return plan;
 
   const auto run = [&](int i) {
@@ -197,7 +204,7 @@ void Matmul::run(Tensor out, Tensor x, const DeviceWeight& w, bool capturing, Te
                 over ? over.rows(first, count) : over);
     }
   };
-  const int way = fastest(kPieces, key(out, x, w.matrix), 2, capturing, [&](int i) {
+  const int way = fastest(kPieces, out, x, w.matrix, 2, capturing, [&](int i) {
     const Tensor to = scratch ? scratch : out;
     if (i == 1) in_pieces(to, {});
     else run_whole(to, x, w, capturing, {});
@@ -206,17 +213,17 @@ void Matmul::run(Tensor out, Tensor x, const DeviceWeight& w, bool capturing, Te
   else run_whole(out, x, w, capturing, scratch);
 }
 
-Matmul::Key Matmul::key(Tensor out, Tensor x, Tensor w) {
-  return {representative(x.shape[0]), w.shape[0], w.shape[1], x.dtype, out.dtype};
+Matmul::Key Matmul::key(const Tensor& out, const Tensor& x, const Tensor& w) {
+  return {largest_like(x.shape[0]), w.shape[0], w.shape[1], x.dtype, out.dtype};
 }
 
-int Matmul::fastest(int choice, const Key& key, int num_ways, bool capturing,
+int Matmul::fastest(int choice, Tensor out, Tensor x, Tensor w, int num_ways, bool capturing,
                     const std::function<void(int)>& run) {
-  const auto at = ways_.find({choice, key});
-  if (at != ways_.end()) return at->second;
-  if (capturing) return 0;
+  Way& known = ways_[{choice, key(out, x, w)}];
+  if (capturing || !is_stale(known.num_tokens, x.shape[0])) return known.way;
   for (int way = 0; way < num_ways; ++way) run(way);  // loads its code, chooses its algorithms
-  return ways_[{choice, key}] = race(num_ways, std::get<0>(key), run);
+  known = {race(num_ways, x.shape[0], run), x.shape[0]};
+  return known.way;
 }
 
 int Matmul::race(int num_ways, int64_t num_tokens, const std::function<void(int)>& run) {
@@ -243,7 +250,7 @@ void Matmul::run_whole(Tensor out, Tensor x, const DeviceWeight& w, bool capturi
   void* const measured = scratch ? scratch.data : out.data;
   const float keep = scratch ? 1 : 0;
   auto at = plans_.find(key);
-  if (at == plans_.end() || (!at->second.measured && !capturing))
+  if (at == plans_.end() || (!capturing && is_stale(at->second.num_tokens, x.shape[0])))
     at = plans_.insert_or_assign(key, choose(problem, !capturing, measured)).first;
   const auto run = [&](const Plan& plan) {
     return problem.run(handle_, plan.algo, workspace_, where_.stream, out.data, keep);

@@ -30,8 +30,9 @@ inline const DeviceWeight& device_weight(const Weight& w) {
 struct CublasLt;
 
 /// Products out [T, n] = x [T, k] w [n, k]^T through cuBLASLt. Its algorithm for a shape is chosen
-/// by measurement, when the shape first comes outside a capture, and kept; nearby T share one. Many
-/// tokens are computed in pieces where that measures faster.
+/// by measurement, when the shape first comes outside a capture, and kept; nearby T share one, which
+/// is measured anew when the largest of them comes. Many tokens are computed in pieces where that
+/// measures faster.
 class Matmul {
  public:
   /// Throws UserError that names the package where the library is missing.
@@ -41,18 +42,22 @@ class Matmul {
   /// With `scratch`, of out's shape, the product is added to out.
   void run(Tensor out, Tensor x, const DeviceWeight& w, bool capturing, Tensor scratch = {});
 
-  /// A product's shape and types: T's representative, n, k, x's dtype, out's.
-  using Key = std::tuple<int64_t, int64_t, int64_t, DType, DType>;
-  static Key key(Tensor out, Tensor x, Tensor w);
-  /// The way, from 0, that does fastest what can be done in several, `choice` (from 0), for this
-  /// shape: measured when it is first asked for outside a capture (0 inside), and kept. run(way)
-  /// may be called any number of times.
-  int fastest(int choice, const Key& key, int num_ways, bool capturing,
+  /// The way, from 0, that does fastest what can be done in several, `choice` (from 0), for a
+  /// product of this shape: measured as algorithms are (0 before that in a capture), and kept.
+  /// run(way) may be called any number of times.
+  int fastest(int choice, Tensor out, Tensor x, Tensor w, int num_ways, bool capturing,
               const std::function<void(int)>& run);
 
  private:
   struct Plan;
   struct Problem;
+  /// A product's shape and types: the largest T that shares the choice, n, k, x's dtype, out's.
+  using Key = std::tuple<int64_t, int64_t, int64_t, DType, DType>;
+  static Key key(const Tensor& out, const Tensor& x, const Tensor& w);
+  struct Way {
+    int way = 0;
+    int64_t num_tokens = 0;  ///< that it was measured with
+  };
   static constexpr int kPieces = -1;  // a choice
   /// `to`: where measured products go.
   Plan choose(const Problem& problem, bool measure, void* to);
@@ -68,7 +73,7 @@ class Matmul {
   void *workspace_ = nullptr, *flush_ = nullptr;
   std::array<cudaEvent_t, 2> events_ = {};
   std::map<Key, Plan> plans_;
-  std::map<std::pair<int, Key>, int> ways_;
+  std::map<std::pair<int, Key>, Way> ways_;
 };
 
 }  // namespace nanovllm::cuda
