@@ -104,7 +104,7 @@ struct TileRing {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     for (int i = 0; i < kStages; ++i) {
       hopper::barrier_init(full(i), 1);
-      hopper::barrier_init(empty(i), kWarps);
+      hopper::barrier_init(empty(i), kThreads);
     }
     hopper::fence_barrier_init();
 #endif
