@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
         const uint32_t k = ring.stage(place.stage) + warp * kHalf;
         hopper::barrier_wait(ring.full(place.stage), place.parity);
         if (num_keys > 0) rows.add(k, k + ring.kHalf, num_keys, scale);
-        hopper::barrier_arrive(ring.empty(place.stage));
+        hopper::barrier_arrive(ring.empty(place.stage));  // each: racecheck follows no __syncwarp()
         place.advance();
 #endif
       } else if (num_keys > 0) {

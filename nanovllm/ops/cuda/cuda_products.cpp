@@ -111,8 +111,8 @@ void CudaBackend::product(const Product& p) {
     const auto measured = [&](int i) {
       run(ways[static_cast<size_t>(i)], p.end == SmallMatmul::End::kAdd ? p.scratch : p.out);
     };
-    best = static_cast<size_t>(matmul_->fastest(choice, p.out, x, w, static_cast<int>(ways.size()),
-                                                capturing_, measured));
+    best = static_cast<size_t>(
+        matmul_->fastest(choice, p.out, x, w, static_cast<int>(ways.size()), capturing_, measured));
   }
   run(ways[best], p.out);
 }

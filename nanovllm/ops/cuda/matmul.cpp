@@ -32,8 +32,8 @@ cudaDataType_t data_type(DType dtype) {
 }
 
 /// The largest T that shares a choice with this one, since measuring each would take seconds: those
-/// of graphs (cuda_steps.cpp) as far as a tile of an algorithm may hold them all, then a few to each
-/// doubling, one where pieces are measured too.
+/// of graphs (cuda_steps.cpp) as far as a tile of an algorithm may hold them all, then a few to
+/// each doubling, one where pieces are measured too.
 int64_t largest_like(int64_t num_tokens) {
   const auto bits = static_cast<uint64_t>(num_tokens);
   if (num_tokens <= 8 || num_tokens > kPieceTokens)

@@ -30,9 +30,9 @@ inline const DeviceWeight& device_weight(const Weight& w) {
 struct CublasLt;
 
 /// Products out [T, n] = x [T, k] w [n, k]^T through cuBLASLt. Its algorithm for a shape is chosen
-/// by measurement, when the shape first comes outside a capture, and kept; nearby T share one, which
-/// is measured anew when the largest of them comes. Many tokens are computed in pieces where that
-/// measures faster.
+/// by measurement, when the shape first comes outside a capture, and kept; nearby T share one,
+/// which is measured anew when the largest of them comes. Many tokens are computed in pieces where
+/// that measures faster.
 class Matmul {
  public:
   /// Throws UserError that names the package where the library is missing.
