@@ -11,7 +11,7 @@ namespace nanovllm::cuda {
 
 namespace {
 
-/// Whether a cut is worth measuring; the same for all T that share a choice (matmul.cpp).
+/// Whether a cut is worth measuring; the same for all T that share a choice (shared_choice.h).
 bool may_win(const TileCut& cut, int num_tokens, int n, int num_sms) {
   // With as few tokens as can be that are not there.
   const int large = num_tokens <= 192 || (num_tokens > 256 && num_tokens <= 384) ? 192 : 256;

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <vector>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/ops/cuda/elementwise.h"
 #include "nanovllm/ops/cuda/libraries.h"
+#include "nanovllm/ops/cuda/shared_choice.h"
 
 namespace nanovllm::cuda {
 
@@ -19,8 +19,6 @@ namespace {
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 /// Algorithms measured for a shape.
 constexpr int kMaxCandidates = 12;
-/// Tokens of a piece, where many do better in pieces.
-constexpr int64_t kPieceTokens = 2048;
 /// Larger than the L2: written between measured products, so that each reads its weights from the
 /// memory, as in a step, and its launches are there before their turn.
 constexpr size_t kFlushBytes = size_t{128} << 20;
@@ -29,25 +27,6 @@ constexpr int64_t kBeforeCycles = 6000;
 
 cudaDataType_t data_type(DType dtype) {
   return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
-}
-
-/// The largest T that shares a choice with this one, since measuring each would take seconds: those
-/// of graphs (cuda_steps.cpp) as far as a tile of an algorithm may hold them all, then a few to
-/// each doubling, one where pieces are measured too.
-int64_t largest_like(int64_t num_tokens) {
-  const auto bits = static_cast<uint64_t>(num_tokens);
-  if (num_tokens <= 8 || num_tokens > kPieceTokens)
-    return static_cast<int64_t>(std::bit_ceil(bits));
-  if (num_tokens <= 256) return (num_tokens + 15) / 16 * 16;
-  // Multiples of a quarter of the power of two below.
-  const int shift = std::bit_width(bits - 1) - 3;
-  return (((num_tokens - 1) >> shift) + 1) << shift;
-}
-
-/// Whether to choose anew what was measured with `measured` tokens (0: not): a tile that just holds
-/// them may not hold the largest T of those that share the choice.
-bool is_stale(int64_t measured, int64_t num_tokens) {
-  return measured == 0 || (measured < num_tokens && num_tokens == largest_like(num_tokens));
 }
 
 }  // namespace
@@ -213,7 +192,7 @@ void Matmul::run(Tensor out, Tensor x, const DeviceWeight& w, bool capturing, Te
   else run_whole(out, x, w, capturing, scratch);
 }
 
-Matmul::Key Matmul::key(const Tensor& out, const Tensor& x, const Tensor& w) {
+Matmul::Key Matmul::key(Tensor out, Tensor x, Tensor w) {
   return {largest_like(x.shape[0]), w.shape[0], w.shape[1], x.dtype, out.dtype};
 }
 

@@ -53,7 +53,7 @@ class Matmul {
   struct Problem;
   /// A product's shape and types: the largest T that shares the choice, n, k, x's dtype, out's.
   using Key = std::tuple<int64_t, int64_t, int64_t, DType, DType>;
-  static Key key(const Tensor& out, const Tensor& x, const Tensor& w);
+  static Key key(Tensor out, Tensor x, Tensor w);
   struct Way {
     int way = 0;
     int64_t num_tokens = 0;  ///< that it was measured with
