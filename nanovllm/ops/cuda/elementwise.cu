@@ -71,12 +71,10 @@ __global__ void rms_norm_kernel(T* out, const T* in, const float* weight, int wi
                                 int num_rows) {
   launch_next();
   __shared__ float sums[2][32];  // for every other row, so that one barrier a row is enough
-  float w[kPer][N];
+  Vec<float, N> w[kPer];
 #pragma unroll
   for (int j = 0; j < kPer; ++j)
-    if (const int at = (j * blockDim.x + threadIdx.x) * N; at < width)
-#pragma unroll
-      for (int i = 0; i < N; ++i) w[j][i] = weight[at + i];
+    if (const int at = (j * blockDim.x + threadIdx.x) * N; at < width) w[j] = load<N>(weight + at);
   wait_before();
   for (int row = blockIdx.x, turn = 0; row < num_rows; row += gridDim.x, turn ^= 1) {
     const int64_t first = int64_t{row} * width;
@@ -98,7 +96,8 @@ __global__ void rms_norm_kernel(T* out, const T* in, const float* weight, int wi
       const int at = (j * blockDim.x + threadIdx.x) * N;
       if (at >= width) continue;
 #pragma unroll
-      for (int i = 0; i < N; ++i) v[j].x[i] = from_float<T>(to_float(v[j].x[i]) * scale * w[j][i]);
+      for (int i = 0; i < N; ++i)
+        v[j].x[i] = from_float<T>(to_float(v[j].x[i]) * scale * w[j].x[i]);
       store<N>(out + first + at, v[j]);
     }
   }

@@ -29,8 +29,7 @@ struct StoreTile {
 };
 
 template <class Tile>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kIsLight ? 2 : 1)
-    tile_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(Tile::kThreads, 1) tile_kernel(const __grid_constant__ Params p) {
   run_tiles<Tile>(p, [&] { return StoreTile<Tile>{p}; });
 }
 

@@ -38,11 +38,8 @@ struct Tile {
   static constexpr int kBlocks = kSplitsRows ? 1 : kTokens / kGroups / 64;  // a warpgroup's
   static constexpr int kGroupRows = kSplitsRows ? kRows / 2 : kRows;
   static constexpr int kStageBytes = (kTokens + kRows) * kRowBytes;
-  /// Small tiles leave room for a block of the next kernel, whose first copies come early then.
-  static constexpr bool kIsLight = kTokens * kRows <= 64 * 128;
-  static constexpr int kRegisters = kIsLight ? 96 : kGroups == 3 ? 152 : 232;
-  static constexpr int kRingBytes = (kIsLight ? 113 : 226) << 10;
-  static constexpr int kStages = kRingBytes / (kStageBytes + 16);
+  static constexpr int kRegisters = kGroups == 3 ? 152 : 232;
+  static constexpr int kStages = (226 << 10) / (kStageBytes + 16);
   static constexpr int kSharedBytes = kStages * (kStageBytes + 16);
   static constexpr int kRowPairs = kGroupRows / 8;  // of columns that a thread has sums of, a row
   /// A box of a stage: where it lies, and its first row of w. With SwiGLU box 2 h + i has a half h
@@ -255,7 +252,7 @@ struct Sums {
     sync();
 
     // The parts' blocks lie two apart: a cluster has two tiles.
-    constexpr int kStep = 2 * kPairs * kMultiplying, kBatch = Tile::kIsLight ? 1 : 2;
+    constexpr int kStep = 2 * kPairs * kMultiplying, kBatch = 2;
     constexpr size_t kMostBlocks = 144;  // multiprocessors of a whole GH100
     static_assert(kPairs % kMaxSplit == 0 &&
                   kMostBlocks * kPairs * kMultiplying * sizeof(float2) <= kTilePartBytes &&
