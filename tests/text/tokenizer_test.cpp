@@ -75,7 +75,8 @@ TEST(Tokenizer, DecodesTheGoldensAnswers) {
 }
 
 TEST(Tokenizer, AgreesWithPublishedVectors) {
-  if (!has_shared("conformance/tokenizer_vectors.jsonl")) GTEST_SKIP() << "no ../shared/data";
+  if (!has_shared("conformance/tokenizer_vectors.jsonl"))
+    GTEST_SKIP() << kSharedData << "/conformance/tokenizer_vectors.jsonl is not here";
   std::map<std::string, std::unique_ptr<const Tokenizer>> tokenizers;
   int rows = 0;
   for (const Json& row : read_json_lines(kSharedData + "/conformance/tokenizer_vectors.jsonl")) {
@@ -91,7 +92,8 @@ TEST(Tokenizer, AgreesWithPublishedVectors) {
 }
 
 TEST(Tokenizer, AgreesWithMistralsPublishedEncodings) {
-  if (!has_shared("mistral/encodings.json")) GTEST_SKIP() << "no ../shared/data/mistral";
+  if (!has_shared("mistral/encodings.json"))
+    GTEST_SKIP() << kSharedData << "/mistral/encodings.json is not here";
   const auto tokenizer = Tokenizer::load(kSharedData + "/mistral");
   const Json json =
       parse_json(read_file(kSharedData + "/mistral/encodings.json"), "encodings.json");
@@ -229,7 +231,8 @@ TEST(Tokenizer, OddAndLongTextsComeBackWhole) {
 }
 
 TEST(Tokenizer, LongTextsWithoutAPreTokenizer) {
-  if (!has_shared("mistral/tokenizer.json")) GTEST_SKIP() << "no ../shared/data/mistral";
+  if (!has_shared("mistral/tokenizer.json"))
+    GTEST_SKIP() << kSharedData << "/mistral/tokenizer.json is not here";
   const auto tokenizer = Tokenizer::load(kSharedData + "/mistral");
   std::string text;
   while (text.size() < 1 << 20) text += "so it is   and\u4f60\u597d\U0001F600 ";
