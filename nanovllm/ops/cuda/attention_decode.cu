@@ -1,14 +1,14 @@
 #include "nanovllm/ops/cuda/decode_copies.cuh"
-#include "nanovllm/ops/cuda/decode_rows.cuh"
+#include "nanovllm/ops/cuda/decode_heads.cuh"
 
 // Decode attention: one query token a sequence against its paged keys, which must stream through
 // once. Each block takes a piece of the step's tiles (DecodePlan), each of its warps 16 keys of
-// every tile with an online softmax of its own; the query heads that share a KV head are the rows
-// of the tensor cores' products. The copies run ahead through a ring; on Hopper they are one more
-// warp's only job, for a copy waits where it is issued while others are under way. A head's pieces
-// are merged over the warps, then over the blocks by the one that ends last, always in the order of
-// the keys. Source of the split over keys: Dao et al., "Flash-Decoding for long-context inference",
-// 2023; of equal pieces: Osama et al., "Stream-K", 2023.
+// every tile with an online softmax of its own; the query heads that share a KV head are the
+// columns of the tensor cores' products. The copies run ahead through a ring; on Hopper they are
+// one more warp's only job, for a copy waits where it is issued while others are under way. A
+// head's pieces are merged over the warps, then over the blocks by the one that ends last, always
+// in the order of the keys. Source of the split over keys: Dao et al., "Flash-Decoding for
+// long-context inference", 2023; of equal pieces: Osama et al., "Stream-K", 2023.
 #pragma nv_diag_suppress 177  // of targets other than Hopper: what only its kernel uses
 namespace nanovllm::cuda {
 using namespace decode;
@@ -33,12 +33,13 @@ struct alignas(16) Control {
   int is_last;
 };
 
-template <class T, int kHeadDim, bool kBulk>
+/// kEights: of query heads to a KV head.
+template <class T, int kHeadDim, bool kBulk, int kEights>
 __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
     decode_kernel(const AttentionParams p, const DecodePlan plan, const DecodeScratch scratch,
                   bool old_keys) {
   constexpr int kStages = kRingStages<kHeadDim, kBulk>, kHalf = kDecodeStageBytes<kHeadDim> / 2;
-  constexpr int kWidth = DecodeRows<T, kHeadDim>::kWidth;
+  constexpr int kWidth = DecodeHeads<T, kHeadDim, kEights>::kWidth;
   extern __shared__ __align__(1024) unsigned char shared[];
   auto& control =
       *reinterpret_cast<Control<kStages>*>(shared + kWarps * kStages * kDecodeStageBytes<kHeadDim>);
@@ -78,22 +79,17 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
     const int first_tile = at.tile, seq = at.seq, head = at.head, context = at.context;
     const int num_tiles = min(at.num_tiles - at.tile, end - position);
     const int64_t token = at.token;
-    DecodeRows<T, kHeadDim> rows;
-    {
-      const T* row = static_cast<const T*>(p.qkv) +
-                     token * (p.num_heads + 2 * num_kv_heads) * kHeadDim +
-                     (head * group + lane / 4) * kHeadDim + 2 * (lane % 4);
-      const bool low = lane / 4 < group, high = lane / 4 + 8 < group;
+    DecodeHeads<T, kHeadDim, kEights> heads(group);
+    const T* const queries = static_cast<const T*>(p.qkv) +
+                             token * (p.num_heads + 2 * num_kv_heads) * kHeadDim +
+                             (head * group + lane / 4) * kHeadDim + 2 * (lane % 4);
 #pragma unroll
-      for (int i = 0; i < kHeadDim / 16; ++i) {
-        const auto word = [&](bool there, int offset) {
-          return there ? *reinterpret_cast<const uint32_t*>(row + offset) : 0u;
-        };
-        rows.q[i][0] = word(low, i * 16);
-        rows.q[i][1] = word(high, i * 16 + 8 * kHeadDim);
-        rows.q[i][2] = word(low, i * 16 + 8);
-        rows.q[i][3] = word(high, i * 16 + 8 + 8 * kHeadDim);
-      }
+    for (int e = 0; e < kEights; ++e) {
+      const bool there = e * 8 + lane / 4 < group;
+#pragma unroll
+      for (int i = 0; i < kHeadDim / 8; ++i)
+        heads.q[i / 2][e][i % 2] =
+            there ? *reinterpret_cast<const uint32_t*>(queries + e * 8 * kHeadDim + i * 8) : 0u;
     }
     const int last_tile = min(first_tile + num_tiles, num_decode_tiles(context));
     for (int tile = first_tile; tile < last_tile; ++tile) {
@@ -102,7 +98,7 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
         const uint32_t k = ring.stage(place.stage) + warp * kHalf;
         hopper::barrier_wait(ring.full(place.stage), place.parity);
-        if (num_keys > 0) rows.add(k, k + ring.kHalf, num_keys, scale);
+        if (num_keys > 0) heads.add(k, k + ring.kHalf, num_keys, scale);
         hopper::barrier_arrive(ring.empty(place.stage));  // each: racecheck follows no __syncwarp()
         place.advance();
 #endif
@@ -110,7 +106,7 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
         const uint32_t k = loader.ring + place.stage * kDecodeStageBytes<kHeadDim>;
         wait_copies<kStages - 1>();
         __syncwarp();
-        rows.add(k, k + kHalf, num_keys, scale);
+        heads.add(k, k + kHalf, num_keys, scale);
         __syncwarp();
         loader.issue(p, plan);
         place.advance();
@@ -125,7 +121,7 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
     if (!whole && threadIdx.x == 0) num_there = load_acquire(counter);
 
     // Over the warps.
-    rows.save(merged + warp * group * kWidth, group);
+    heads.save(merged + warp * group * kWidth, group);
     if (threadIdx.x == 0) control.is_last = num_there == last_block - first_block;
     sync();
     bool last = !whole && control.is_last;
@@ -236,7 +232,7 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
 
 // -- launcher
 
-template <class T, int kHeadDim, bool kBulk>
+template <class T, int kHeadDim, bool kBulk, int kEights>
 void run(Launch where, const AttentionParams& params, const DecodePlan& plan,
          const DecodeScratch& scratch, bool old_keys) {
   const int group = params.num_heads / params.layout.num_kv_heads;
@@ -244,7 +240,7 @@ void run(Launch where, const AttentionParams& params, const DecodePlan& plan,
       kWarps * kRingStages<kHeadDim, kBulk> * kDecodeStageBytes<kHeadDim> +
       sizeof(Control<kRingStages<kHeadDim, kBulk>>) +
       static_cast<size_t>(group * merged_width<kHeadDim>(plan.num_blocks)) * sizeof(float);
-  const auto kernel = decode_kernel<T, kHeadDim, kBulk>;
+  const auto kernel = decode_kernel<T, kHeadDim, kBulk, kEights>;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(bytes)),
              "decode attention");
@@ -262,9 +258,14 @@ void decode_attention(Launch where, const AttentionParams& params, const DecodeP
                       const DecodeScratch& scratch, DType dtype, DecodeOptions options) {
   check_args(params.layout.tiled && params.num_heads <= 16 * params.layout.num_kv_heads,
              "decode attention: a layout or a group of heads that it does not serve");
+  const bool is_few = params.num_heads <= 8 * params.layout.num_kv_heads;
+  const auto with_eights = [&]<class T, int kHeadDim, bool kBulk>() {
+    if (is_few) run<T, kHeadDim, kBulk, 1>(where, params, plan, scratch, options.old_keys);
+    else run<T, kHeadDim, kBulk, 2>(where, params, plan, scratch, options.old_keys);
+  };
   const auto with = [&]<class T, int kHeadDim>() {
-    if (options.portable) run<T, kHeadDim, false>(where, params, plan, scratch, options.old_keys);
-    else run<T, kHeadDim, true>(where, params, plan, scratch, options.old_keys);
+    if (options.portable) with_eights.template operator()<T, kHeadDim, false>();
+    else with_eights.template operator()<T, kHeadDim, true>();
   };
   const auto with_type = [&]<class T>() {
     if (params.layout.head_dim == 64) with.template operator()<T, 64>();

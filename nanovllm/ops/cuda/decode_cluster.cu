@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "nanovllm/ops/cuda/attention.h"
-#include "nanovllm/ops/cuda/decode_rows.cuh"
+#include "nanovllm/ops/cuda/decode_heads.cuh"
 
 // Decode attention of few sequences on Hopper, where the chain of waits is longer than the copies:
 // norm, rotation and store of the newest key are part of it. Each KV head of each sequence is a
@@ -18,12 +18,12 @@ constexpr int kMaxGroup = 8, kMaxParts = 16;
 /// What a block keeps, behind its warps' rings; sizes in bytes.
 template <class T, int kHeadDim>
 struct Layout {
-  static constexpr int kWidth = DecodeRows<T, kHeadDim>::kWidth;
+  static constexpr int kWidth = DecodeHeads<T, kHeadDim, 1>::kWidth;
   static constexpr int kQueryPitch = kHeadDim + 8;  // without bank conflicts
   static constexpr int kRings = kWarps * kDecodeStages<kHeadDim> * kDecodeStageBytes<kHeadDim>;
-  static constexpr int kQueries = kRings;                          // [16, kQueryPitch]
-  static constexpr int kNewest = kQueries + 16 * kQueryPitch * 2;  // K, then V
-  static constexpr int kShares = kNewest + 2 * kHeadDim * 2;       // [parts, group] maximum, total
+  static constexpr int kQueries = kRings;  // [kMaxGroup, kQueryPitch]
+  static constexpr int kNewest = kQueries + kMaxGroup * kQueryPitch * 2;  // K, then V
+  static constexpr int kShares = kNewest + 2 * kHeadDim * 2;  // [parts, group] maximum, total
   static constexpr int kSlices = kShares + kMaxParts * kMaxGroup * 8;  // [parts, slice] values
   /// Behind them [warps, group, kWidth].
   static int bytes(int group) {
@@ -80,7 +80,7 @@ struct HeadPart {
 template <class T, int kHeadDim>
 __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopedDecodeParams r) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  using Rows = DecodeRows<T, kHeadDim>;
+  using Heads = DecodeHeads<T, kHeadDim, kMaxGroup / 8>;
   using Shared = Layout<T, kHeadDim>;
   constexpr int kStages = kDecodeStages<kHeadDim>, kHalf = kDecodeStageBytes<kHeadDim> / 2;
   constexpr int kPer = kHeadDim / 64, kHalfDim = kHeadDim / 2;
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopedDec
   }
   const int slot = r.slot_mapping[seq];
   T* const queries = reinterpret_cast<T*>(shared + Shared::kQueries);
-  for (int i = threadIdx.x + group * Shared::kQueryPitch; i < 16 * Shared::kQueryPitch;
+  for (int i = threadIdx.x + group * Shared::kQueryPitch; i < kMaxGroup * Shared::kQueryPitch;
        i += kThreads)
     queries[i] = from_float<T>(0);
   if (r.old_keys) begin_kernel();
@@ -187,11 +187,15 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopedDec
   }
   __syncthreads();
 
-  Rows rows;
+  Heads heads(group);
 #pragma unroll
-  for (int i = 0; i < kHeadDim / 16; ++i)
-    ldmatrix_x4(rows.q[i],
-                shared_address(queries + lane % 16 * Shared::kQueryPitch + i * 16 + lane / 16 * 8));
+  for (int i = 0; i < kHeadDim / 16; i += 2) {
+    uint32_t q[4];
+    ldmatrix_x4(q,
+                shared_address(queries + lane % 8 * Shared::kQueryPitch + i * 16 + lane / 8 * 8));
+#pragma unroll
+    for (int j = 0; j < 4; ++j) heads.q[i + j / 2][0][j % 2] = q[j];
+  }
   const float scale = p.scale * 1.44269504f;  // powers of two
   for (int n = 0, tile = first + warp; tile < end; ++n, tile += kWarps) {
     const uint32_t k = ring + n % kStages * kDecodeStageBytes<kHeadDim>;
@@ -206,7 +210,7 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopedDec
                  load<8>(newest + c * 8));
       __syncwarp();
     }
-    rows.add(k, k + kHalf, context - tile * kDecodeKeys, scale);
+    heads.add(k, k + kHalf, context - tile * kDecodeKeys, scale);
     __syncwarp();
     fetch(n + kStages);
   }
@@ -216,13 +220,13 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopedDec
   float* const slices = reinterpret_cast<float*>(shared + Shared::kSlices);
   float* const merged = slices + group * kHeadDim;
   float2* const shares = reinterpret_cast<float2*>(shared + Shared::kShares);
-  rows.save(merged + warp * group * Rows::kWidth, group);
+  heads.save(merged + warp * group * Heads::kWidth, group);
   __syncthreads();
   hopper::cluster_wait();  // all blocks of the cluster have begun
   for (int i = threadIdx.x; i < group * kHeadDim; i += kThreads) {
     const int row = i / kHeadDim, d = i % kHeadDim;
     const DecodePart mine =
-        merge_parts<kWarps>(merged + row * Rows::kWidth, group * Rows::kWidth, d, kHeadDim);
+        merge_parts<kWarps>(merged + row * Heads::kWidth, group * Heads::kWidth, d, kHeadDim);
     hopper::remote_store(slices + part * slice + i % slice, i / slice, mine.value);
     if (d >= num_parts) continue;
     float2* const share = shares + part * group + row;

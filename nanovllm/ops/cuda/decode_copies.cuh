@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "nanovllm/ops/cuda/attention.h"
-#include "nanovllm/ops/cuda/decode_rows.cuh"
+#include "nanovllm/ops/cuda/decode_heads.cuh"
 
 // How keys and values come to a block of attention_decode.cu: through a ring of stages that runs
 // ahead of the computation, tile after tile of the block's piece.

@@ -25,6 +25,14 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t address) {
                : "memory");
 }
 
+/// An 8x8 matrix of 16-bit elements, of which lane l has columns 2 (l % 4) and the next of row l /
+/// 4, transposed.
+__device__ inline uint32_t transpose_8x8(uint32_t x) {
+  uint32_t y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
 /// c [16, 8] += a [16, 16] b [16, 8]
 template <class T>
 __device__ inline void mma_16x8x16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
