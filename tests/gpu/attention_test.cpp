@@ -206,7 +206,7 @@ constexpr DType kDTypes[] = {DType::kBF16, DType::kF16, DType::kF32};
 TEST_P(GpuAttention, HeadDimsAndGroups) {
   for (const DType dtype : kDTypes)
     for (const int64_t head_dim : {8, 32, 64, 80, 96, 128, 256})
-      for (const int64_t group : {1, 2, 3, 4, 7, 8, 16}) {
+      for (const int64_t group : {1, 2, 3, 4, 7, 8, 9, 16}) {
         check({head_dim, group, 2, 64, dtype}, {{1, 1}, {1, 130}, {5, 70}, {64, 64}, {1, 64}});
         check({head_dim, group, 2, 64, dtype}, {{1, 2}, {1, 130}, {1, 17}, {1, 700}, {1, 64}});
       }

@@ -120,7 +120,7 @@ TEST_P(GpuSampler, DrawsWhatTheCpuDraws) {
   std::vector<TokenCount> counts = {{3, 2}, {5, 0}, {40, 1}};
   std::vector<TokenBias> biases = {{7, 2.5f}, {3, -1}};
   std::vector<int32_t> masked = {0, 9, 30}, allowed = {2, 3, 5, 7, 11, 13, 40};
-  for (const int64_t vocab : {41, 512, 8192, 151936}) {
+  for (const int64_t vocab : {41, 512, 2049, 8192, 50257, 151936}) {
     std::vector<SampleRow> rows;
     for (const float temperature : {0.0f, 0.3f, 1.0f, 2.0f})
       for (const int32_t top_k : {0, 1, 5, 50})

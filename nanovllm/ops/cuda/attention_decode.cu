@@ -16,7 +16,7 @@ namespace {
 
 // -- kernel
 
-/// Floats for each query row: the warps' sums; afterwards the block's, and the shares of up to
+/// Floats for each query head: the warps' sums; afterwards the block's, and the shares of up to
 /// num_blocks parts.
 template <int kHeadDim>
 __host__ __device__ constexpr int merged_width(int num_blocks) {
@@ -33,7 +33,7 @@ struct alignas(16) Control {
   int is_last;
 };
 
-/// kEights: of query heads to a KV head.
+/// kEights: query heads of a KV head, in eights.
 template <class T, int kHeadDim, bool kBulk, int kEights>
 __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
     decode_kernel(const AttentionParams p, const DecodePlan plan, const DecodeScratch scratch,
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
     const int first_tile = at.tile, seq = at.seq, head = at.head, context = at.context;
     const int num_tiles = min(at.num_tiles - at.tile, end - position);
     const int64_t token = at.token;
-    DecodeHeads<T, kHeadDim, kEights> heads(group);
+    DecodeHeads<T, kHeadDim, kEights> heads;
     const T* const queries = static_cast<const T*>(p.qkv) +
                              token * (p.num_heads + 2 * num_kv_heads) * kHeadDim +
                              (head * group + lane / 4) * kHeadDim + 2 * (lane % 4);
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
       const bool there = e * 8 + lane / 4 < group;
 #pragma unroll
       for (int i = 0; i < kHeadDim / 8; ++i)
-        heads.q[i / 2][e][i % 2] =
+        heads.q[i][e] =
             there ? *reinterpret_cast<const uint32_t*>(queries + e * 8 * kHeadDim + i * 8) : 0u;
     }
     const int last_tile = min(first_tile + num_tiles, num_decode_tiles(context));
@@ -260,8 +260,11 @@ void decode_attention(Launch where, const AttentionParams& params, const DecodeP
              "decode attention: a layout or a group of heads that it does not serve");
   const bool is_few = params.num_heads <= 8 * params.layout.num_kv_heads;
   const auto with_eights = [&]<class T, int kHeadDim, bool kBulk>() {
-    if (is_few) run<T, kHeadDim, kBulk, 1>(where, params, plan, scratch, options.old_keys);
-    else run<T, kHeadDim, kBulk, 2>(where, params, plan, scratch, options.old_keys);
+    if (is_few) return run<T, kHeadDim, kBulk, 1>(where, params, plan, scratch, options.old_keys);
+    if constexpr (kBulk || kHeadDim < 256)
+      return run<T, kHeadDim, kBulk, 2>(where, params, plan, scratch, options.old_keys);
+    check_args(false,
+               "decode attention: a group of heads that the portable kernel has no room for");
   };
   const auto with = [&]<class T, int kHeadDim>() {
     if (options.portable) with_eights.template operator()<T, kHeadDim, false>();

@@ -80,7 +80,7 @@ struct HeadPart {
 template <class T, int kHeadDim>
 __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopedDecodeParams r) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  using Heads = DecodeHeads<T, kHeadDim, kMaxGroup / 8>;
+  using Heads = DecodeHeads<T, kHeadDim, 1>;
   using Shared = Layout<T, kHeadDim>;
   constexpr int kStages = kDecodeStages<kHeadDim>, kHalf = kDecodeStageBytes<kHeadDim> / 2;
   constexpr int kPer = kHeadDim / 64, kHalfDim = kHeadDim / 2;
@@ -187,14 +187,14 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopedDec
   }
   __syncthreads();
 
-  Heads heads(group);
+  Heads heads;
 #pragma unroll
   for (int i = 0; i < kHeadDim / 16; i += 2) {
     uint32_t q[4];
     ldmatrix_x4(q,
                 shared_address(queries + lane % 8 * Shared::kQueryPitch + i * 16 + lane / 8 * 8));
 #pragma unroll
-    for (int j = 0; j < 4; ++j) heads.q[i + j / 2][0][j % 2] = q[j];
+    for (int j = 0; j < 4; ++j) heads.q[2 * i + j][0] = q[j];
   }
   const float scale = p.scale * 1.44269504f;  // powers of two
   for (int n = 0, tile = first + warp; tile < end; ++n, tile += kWarps) {

@@ -16,28 +16,24 @@ template <int kHeadDim>
 inline constexpr int kDecodeStages = std::max(2, 24576 / kDecodeStageBytes<kHeadDim>);
 
 /// Up to 8 kEights query heads of one warp with an online softmax. Heads are the columns of the
-/// tensor cores' products, which come in eights, and keys or dims of values their rows: so the
-/// products waste least, and what they waste takes power that the clocks could have. Source of the
-/// softmax: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
+/// tensor cores' products, which come in eights, and keys or dims of values their rows, so that the
+/// products waste least. Source of the softmax: Milakov and Gimelshein, "Online normalizer
+/// calculation for softmax", 2018.
 template <class T, int kHeadDim, int kEights>
 struct DecodeHeads {
   static constexpr int kWidth = kHeadDim + 2;  // what save() writes of a head
-  /// The maximum of what is no head, so that its weights are zero.
-  static constexpr float kNoHead = 1e30f;
 
-  uint32_t q[kHeadDim / 16][kEights][2];  // as mma.cuh has b; zero beyond the group
+  uint32_t q[kHeadDim / 8][kEights];  // as mma.cuh has b; zero beyond the group
   float max[kEights][2], sum[kEights][2] = {};
   float acc[kHeadDim / 16][kEights][4] = {};
 
-  __device__ explicit DecodeHeads(int group) {
+  __device__ DecodeHeads() {
 #pragma unroll
-    for (int e = 0; e < kEights; ++e)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) max[e][i] = head_of(e, i) < group ? -INFINITY : kNoHead;
+    for (int e = 0; e < kEights; ++e) max[e][0] = max[e][1] = -INFINITY;
   }
 
-  /// 16 keys and values at these shared addresses, of which the first `num_keys` count; `scale`
-  /// makes powers of two.
+  /// 16 keys and values at these shared addresses, multiples of 128, of which the first `num_keys`
+  /// count; `scale` makes powers of two.
   __device__ void add(uint32_t k, uint32_t v, int num_keys, float scale) {
     const int lane = threadIdx.x % 32;
     // ldmatrix: lane l addresses row l % 8 of matrix l / 8. For K two matrices are neighbours in
@@ -52,7 +48,7 @@ struct DecodeHeads {
       ldmatrix_x4(a, chunks_at(k, i));
 #pragma unroll
       for (int e = 0; e < kEights; ++e)
-        mma_16x8x16<T>(i % 2 == 0 ? s[e] : odd[e], a, q[i][e][0], q[i][e][1]);
+        mma_16x8x16<T>(i % 2 == 0 ? s[e] : odd[e], a, q[2 * i][e], q[2 * i + 1][e]);
     }
     uint32_t weights[kEights][2];
     float shrink[kEights][2];
@@ -118,8 +114,8 @@ struct DecodeHeads {
   }
 
  private:
-  /// Where lane l's row of matrix l / 8 lies, two chunks of 16 bytes i times further on than
-  /// `first`: the rows' 128 bytes are aligned, so that this is a matter of few bits.
+  /// `first` with its chunk of 16 bytes moved by 2 i: inside a row of 64 dims by XOR, as the
+  /// swizzle has it, then on to the next 64.
   __device__ static uint32_t chunks_at(uint32_t first, int i) {
     return (first ^ i % 4 * 32) + i / 4 * 1024;
   }

@@ -5,7 +5,7 @@
 
 // The warp-wide matrix instructions that Ampere and everything after it has, and asynchronous
 // copies into shared memory. Fragments are PTX's: lane l holds rows l / 4 (and + 8) and columns 2
-// (l % 4), 2 (l % 4) + 1 (and + 8).
+// (l % 4), 2 (l % 4) + 1 (and + 8); of b columns and rows change places.
 namespace nanovllm::cuda {
 
 using hopper::shared_address;
