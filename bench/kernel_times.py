@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Where the GPU's time goes: runs a command and prints, for each kernel of its second half, how long it runs, how much of
 that lies behind the end of every kernel before it (kernels overlap), and how long nothing ran before it. Needs CUPTI.
-kernel_times.py [--graphs] -- COMMAND...     --graphs: kernels of captured graphs alone, that is, decode steps"""
+kernel_times.py [--graphs] -- COMMAND...     --graphs: of 20 decode steps that are graphs, and how long such a step is"""
 import collections
 import glob
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -32,15 +33,25 @@ def main():
         with open(max(glob.glob(times + ".*"), key=os.path.getsize), encoding="utf8") as file:
             for line in file:
                 begin, end, blocks, graph, name = line.rstrip("\n").split(" ", 4)
-                if int(graph) or "--graphs" not in options:
-                    kernels.append((int(begin), int(end), int(blocks), name))
+                kernels.append((int(begin), int(end), int(blocks), name, int(graph)))
     kernels.sort()
-    kernels = kernels[len(kernels) // 2:]
+    if "--graphs" in options:
+        starts = [i for i, k in enumerate(kernels) if "begin_step" in k[3]] + [len(kernels)]
+        steps = [kernels[a:b] for a, b in zip(starts, starts[1:])]
+        steps = [step for step in steps if any(k[4] for k in step)]
+        if not steps:
+            sys.exit("the command ran no decode step as a graph")
+        steps = steps[len(steps) // 2:][:20]
+        times = [max(k[1] for k in step) - step[0][0] for step in steps]
+        print(f"median of {len(steps)} steps: {statistics.median(times) / 1e3:.1f} us from its first kernel's begin")
+        kernels = sum(steps, [])
+    else:
+        kernels = kernels[len(kernels) // 2:]
     names = subprocess.run(["c++filt"], input="\n".join(k[3] for k in kernels), capture_output=True, text=True,
                            check=True).stdout.split("\n")
     rows = collections.defaultdict(lambda: [0, 0, 0, 0])
     last = kernels[0][0]
-    for (begin, end, blocks, _), name in zip(kernels, names):
+    for (begin, end, blocks, _, _), name in zip(kernels, names):
         name = name.replace("(anonymous namespace)::", "").replace("nanovllm::cuda::", "").removeprefix("void ")
         row = rows[name.rsplit("(", 1)[0][:70], blocks]
         row[0] += 1
