@@ -1,6 +1,9 @@
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -17,6 +20,14 @@ using namespace nanovllm;
 int report(const char* what, int status) {
   std::fprintf(stderr, "error: %s\n", what);
   return status;
+}
+
+// A standard stream that is closed gets a file on which every use fails, as it would on the closed
+// one. Else its number would go to the next file that is opened, and what is printed into that.
+void reserve_standard_streams() {
+  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+      ::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);  // takes the least free number
 }
 
 // "-tp" is vLLM's spelling; the command-line library reads one-letter names only.
@@ -72,6 +83,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  reserve_standard_streams();
   handle_signals();
   try {
     return run(argc, argv);

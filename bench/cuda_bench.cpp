@@ -50,7 +50,7 @@ class Bench {
     const Tensor x = random(n, n), out = random(n, n);
     const std::vector<uint16_t> host = random_values(n * n);
     const Tensor part(const_cast<uint16_t*>(host.data()), DType::kBF16, n, n);
-    const WeightPtr w = gpu_->pack(std::span(&part, 1), DType::kBF16, kForMatmul);
+    const WeightPtr w = gpu_->pack(part, DType::kBF16, kForMatmul);
     flops_ = 2.0 * n * n * n / timed(20, [&] { gpu_->matmul(out, x, *w); });
     fmt::print("{}\ncopy {:.2f} TB/s, read {:.2f} TB/s, bf16 matrix product {:.0f} TFLOP/s\n",
                gpu_->describe(), copy_ / 1e12, read_ / 1e12, flops_ / 1e12);
@@ -139,7 +139,7 @@ class Bench {
     const Norm norm = {{random(1, 2 * k).data, DType::kF32, k}, 1e-6f};
     std::vector<WeightPtr> weights;  // of use to all backends on the GPU
     for (int64_t i = 0; i < copies; ++i)
-      weights.push_back(gpu_->pack(std::span(&part, 1), DType::kBF16, kForMatmul));
+      weights.push_back(gpu_->pack(part, DType::kBF16, kForMatmul));
     const auto timed_on = [&](Backend& gpu) {
       const int64_t key = ++num_graphs_;
       const auto replay = [&] {
@@ -236,7 +236,7 @@ class Bench {
     const int64_t vocab = 151936, k = 1024;
     std::vector<uint16_t> host = random_values(vocab * k);
     const Tensor part(host.data(), DType::kBF16, vocab, k);
-    const WeightPtr w = gpu_->pack(std::span(&part, 1), DType::kBF16, kForMatmul);
+    const WeightPtr w = gpu_->pack(part, DType::kBF16, kForMatmul);
     const Tensor x = random(num_rows, k), hidden = random(num_rows, k), weight = random(1, 2 * k);
     const Norm norm = {{weight.data, DType::kF32, k}, 1e-6f};
     const Tensor logits(random(num_rows, 2 * vocab).data, DType::kF32, num_rows, vocab);

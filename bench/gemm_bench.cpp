@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
     const Buffer raw = random_elements(s.n * s.k, dtype);
     const Tensor part(raw.get(), dtype, s.n, s.k);
     const double t = now();
-    auto w = gemm.pack({&part, 1}, dtype, kForMatmul);
+    auto w = gemm.pack(part, dtype, kForMatmul);
     std::printf("pack %ld x %ld: %.1f GB/s\n", s.n, s.k,
                 static_cast<double>(part.bytes()) / (now() - t) / 1e9);
     for (const int64_t m : {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048}) {

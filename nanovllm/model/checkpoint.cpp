@@ -1,12 +1,12 @@
 #include "nanovllm/model/checkpoint.h"
 
-#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/mapped_file.h"
 
 namespace nanovllm {
 
@@ -42,18 +42,17 @@ Checkpoint::Checkpoint(const std::string& folder) : folder_(folder) {
 }
 
 void Checkpoint::add_file(const std::string& path) {
-  files_.push_back({path, std::make_shared<MappedFile>(path)});
-  for (auto& [name, entry] : parse_safetensors(files_.back().map->view(), path)) {
+  files_.push_back(std::make_shared<InputFile>(path));
+  for (auto& [name, entry] : read_safetensors_header(*files_.back())) {
     const auto [slot, is_new] =
         tensors_.try_emplace(name, Slot{std::move(entry), files_.size() - 1, false});
     require(is_new, "{}: tensor {} is in {} too", path, printable(name),
-            files_[slot->second.file].path);
+            files_[slot->second.file]->path());
   }
 }
 
 void Checkpoint::add_shards(const std::string& index_path) {
-  const MappedFile file(index_path);
-  const nlohmann::json index = parse_sorted_json(file.view(), index_path);
+  const nlohmann::json index = parse_sorted_json(read_file(index_path), index_path);
   const auto map = index.find("weight_map");
   require(map != index.end() && map->is_object() && !map->empty(),
           "{}: weight_map must name the file of each tensor", index_path);
@@ -76,42 +75,48 @@ void Checkpoint::add_shards(const std::string& index_path) {
   for (const auto& [name, shard] : map->items()) {
     const std::string path = fmt::format("{}/{}", folder_, shard.get_ref<const std::string&>());
     const auto slot = tensors_.find(name);
-    require(slot != tensors_.end() && files_[slot->second.file].path == path,
+    require(slot != tensors_.end() && files_[slot->second.file]->path() == path,
             "{}: tensor {} is not there, though {} says so", path, printable(name), index_path);
   }
 }
 
-HostTensor Checkpoint::take(const std::string& name, const std::vector<int64_t>& shape) {
+WeightRows Checkpoint::take(const std::string& name, const std::vector<int64_t>& shape) {
   const auto found = tensors_.find(name);
   require(found != tensors_.end(), "{}: tensor \"{}\" is missing", folder_, name);
   Slot& slot = found->second;
-  const File& file = files_[slot.file];
+  const std::shared_ptr<const InputFile>& file = files_[slot.file];
   const SafetensorsEntry& entry = slot.entry;
   const std::optional<DType> dtype = weight_dtype(entry.dtype);
   require(dtype.has_value(), "{}: tensor \"{}\" has dtype {}; it must be BF16, F16 or F32",
-          file.path, name, entry.dtype);
+          file->path(), name, entry.dtype);
   require(entry.shape == shape, "{}: tensor \"{}\" has shape [{}]; config.json asks for [{}]",
-          file.path, name, fmt::join(entry.shape, ", "), fmt::join(shape, ", "));
+          file->path(), name, fmt::join(entry.shape, ", "), fmt::join(shape, ", "));
   slot.taken = true;
 
-  HostTensor tensor{{}, file.map};
-  const char* data = file.map->data() + entry.offset;
-  if (reinterpret_cast<uintptr_t>(data) % dtype_size(*dtype) != 0) {  // an old writer's file
-    const std::shared_ptr<char[]> copy(new char[entry.bytes]);
-    std::memcpy(copy.get(), data, entry.bytes);
-    data = copy.get();
-    tensor.memory = copy;
-  }
-  void* bytes = const_cast<char*>(data);
-  tensor.view = shape.size() == 1 ? Tensor(bytes, *dtype, shape[0])
-                                  : Tensor(bytes, *dtype, shape[0], shape[1]);
-  return tensor;
+  const int64_t num_columns = shape.size() == 1 ? 1 : shape[1];
+  return {*dtype, shape[0], num_columns,
+          [file, offset = entry.offset, num_columns, size = dtype_size(*dtype)](
+              Range rows, Range columns, void* to) {
+            const auto at = [&](int64_t row) {
+              return offset + static_cast<size_t>(row * num_columns + columns.first) * size;
+            };
+            const size_t row_bytes = static_cast<size_t>(columns.count) * size;
+            if (columns.count == num_columns)
+              return file->read(at(rows.first), to, row_bytes * static_cast<size_t>(rows.count));
+            for (int64_t i = 0; i < rows.count; ++i)
+              file->read(at(rows.first + i),
+                         static_cast<char*>(to) + static_cast<size_t>(i) * row_bytes, row_bytes);
+          }};
+}
+
+void Checkpoint::require_unchanged() const {
+  for (const auto& file : files_) file->require_unchanged();
 }
 
 void Checkpoint::require_all_taken(const std::function<bool(const std::string&)>& ignorable) const {
   for (const auto& [name, slot] : tensors_)
     require(slot.taken || ignorable(name), "{}: tensor {} does not belong to this architecture",
-            files_[slot.file].path, printable(name));
+            files_[slot.file]->path(), printable(name));
 }
 
 }  // namespace nanovllm

@@ -1,7 +1,5 @@
 #include "nanovllm/model/dummy_weights.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -40,40 +38,41 @@ void store(void* to, DType dtype, float value) {
 
 }  // namespace
 
-DummyWeights::DummyWeights(DType dtype, float initializer_range)
-    : dtype_(dtype), table_(kTableSize * dtype_size(dtype)) {
-  for (size_t i = 0; i < kTableSize; ++i)
-    store(&table_[i * dtype_size(dtype)], dtype, initializer_range * near_normal(i));
+DummyWeights::DummyWeights(DType dtype, float initializer_range) : dtype_(dtype) {
+  const auto table = [&](size_t size, const auto& value) {
+    auto bytes = std::make_shared<std::vector<char>>(size * dtype_size(dtype));
+    for (size_t i = 0; i < size; ++i) store(&(*bytes)[i * dtype_size(dtype)], dtype, value(i));
+    return bytes;
+  };
+  normal_ = table(kTableSize, [&](size_t i) { return initializer_range * near_normal(i); });
+  ones_ = table(4096, [](size_t) { return 1; });
 }
 
-HostTensor DummyWeights::operator()(const std::string& name,
+WeightRows DummyWeights::operator()(const std::string& name,
                                     const std::vector<int64_t>& shape) const {
-  const bool is_vector = shape.size() == 1;
-  HostTensor tensor;
-  tensor.view =
-      is_vector ? Tensor(nullptr, dtype_, shape[0]) : Tensor(nullptr, dtype_, shape[0], shape[1]);
-  const size_t bytes = tensor.view.bytes(), size = dtype_size(dtype_);
-  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  require(mapped != MAP_FAILED, "not enough memory for {} bytes of random weights, {}", bytes,
-          name);
-  madvise(mapped, bytes, MADV_HUGEPAGE);  // else most of the time goes to page faults
-  const std::shared_ptr<char> memory(static_cast<char*>(mapped),
-                                     [bytes](char* p) { munmap(p, bytes); });
-  if (name.ends_with("norm.weight")) {
-    for (size_t at = 0; at < bytes; at += size) store(memory.get() + at, dtype_, 1);
-  } else {
-    uint64_t seed = 0;
-    for (const char c : name) seed = splitmix64(seed ^ static_cast<unsigned char>(c));
-    size_t from = seed % kTableSize * size;
-    for (size_t at = 0; at < bytes; from = 0) {
-      const size_t count = std::min(bytes - at, table_.size() - from);
-      std::memcpy(memory.get() + at, &table_[from], count);
-      at += count;
-    }
-  }
-  tensor.view.data = memory.get();
-  tensor.memory = memory;
-  return tensor;
+  uint64_t seed = 0;
+  for (const char c : name) seed = splitmix64(seed ^ static_cast<unsigned char>(c));
+  const int64_t num_columns = shape.size() == 1 ? 1 : shape[1];
+  return {dtype_, shape[0], num_columns,
+          [table = name.ends_with("norm.weight") ? ones_ : normal_, seed, num_columns,
+           size = dtype_size(dtype_)](Range rows, Range columns, void* to) {
+            const size_t table_size = table->size() / size;
+            char* out = static_cast<char*>(to);
+            // `count` elements from number `first` of the tensor on.
+            const auto copy = [&](int64_t first, int64_t count) {
+              size_t from = (seed + static_cast<size_t>(first)) % table_size * size;
+              for (size_t left = static_cast<size_t>(count) * size; left > 0; from = 0) {
+                const size_t bytes = std::min(left, table->size() - from);
+                std::memcpy(out, table->data() + from, bytes);
+                out += bytes;
+                left -= bytes;
+              }
+            };
+            if (columns.count == num_columns)
+              return copy(rows.first * num_columns, rows.count * num_columns);
+            for (int64_t i = 0; i < rows.count; ++i)
+              copy((rows.first + i) * num_columns + columns.first, columns.count);
+          }};
 }
 
 }  // namespace nanovllm

@@ -109,23 +109,36 @@ SafetensorsEntry parse_entry(const nlohmann::json& value, size_t data_bytes,
 
 }  // namespace
 
-std::map<std::string, SafetensorsEntry> parse_safetensors(std::string_view file,
-                                                          const std::string& path) {
-  require(!file.starts_with("version https://git-lfs"),
-          "{}: a Git LFS pointer in place of the file; run git lfs pull in its folder", path);
-  require(file.size() >= kLengthBytes, "{}: no safetensors file: it has only {} bytes", path,
-          file.size());
+std::map<std::string, SafetensorsEntry> read_safetensors_header(const InputFile& file) {
+  const auto start_of = [&](size_t bytes) {
+    std::string start(std::min(bytes, file.size()), '\0');
+    file.read(0, start.data(), start.size());
+    return start;
+  };
   uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, file.data(), kLengthBytes);  // x86 is little-endian as the format is
-  require(header_bytes <= file.size() - kLengthBytes && header_bytes <= kMaxHeaderBytes,
+  const std::string length = start_of(kLengthBytes);
+  if (length.size() == kLengthBytes) std::memcpy(&header_bytes, length.data(), kLengthBytes);
+  return parse_safetensors(start_of(kLengthBytes + std::min(header_bytes, kMaxHeaderBytes)),
+                           file.size(), file.path());
+}
+
+std::map<std::string, SafetensorsEntry> parse_safetensors(std::string_view start, size_t file_bytes,
+                                                          const std::string& path) {
+  require(!start.starts_with("version https://git-lfs"),
+          "{}: a Git LFS pointer in place of the file; run git lfs pull in its folder", path);
+  require(file_bytes >= kLengthBytes, "{}: no safetensors file: it has only {} bytes", path,
+          file_bytes);
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, start.data(), kLengthBytes);  // x86 is little-endian as the format is
+  require(header_bytes <= file_bytes - kLengthBytes && header_bytes <= kMaxHeaderBytes,
           "{}: no safetensors file, or one cut short: a header of {} bytes in a file of {}", path,
-          header_bytes, file.size());
+          header_bytes, file_bytes);
   const nlohmann::json header =
-      parse_sorted_json(file.substr(kLengthBytes, header_bytes), path + ": header");
+      parse_sorted_json(start.substr(kLengthBytes, header_bytes), path + ": header");
   require(header.is_object(), "{}: the header must be a JSON object", path);
 
   const size_t data_start = kLengthBytes + header_bytes;
-  const size_t data_bytes = file.size() - data_start;
+  const size_t data_bytes = file_bytes - data_start;
   std::map<std::string, SafetensorsEntry> entries;
   for (const auto& [name, value] : header.items())
     if (name != "__metadata__")

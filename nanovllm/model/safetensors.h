@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "nanovllm/base/input_file.h"
+
 namespace nanovllm {
 
 /// A tensor as a safetensors header describes it, checked against its file.
@@ -18,11 +20,13 @@ struct SafetensorsEntry {
   size_t bytes = 0;
 };
 
-/// The tensors of a whole safetensors file in memory, by name. The format: 8 bytes of little-endian
-/// header length, a JSON object of {"dtype", "shape", "data_offsets"}, the data without gaps or
-/// overlaps (https://huggingface.co/docs/safetensors). Throws UserError that names `path` and the
-/// tensor.
-std::map<std::string, SafetensorsEntry> parse_safetensors(std::string_view file,
+/// The tensors of a safetensors file, by name. The format: 8 bytes of little-endian header length,
+/// a JSON object of {"dtype", "shape", "data_offsets"}, the data without gaps or overlaps
+/// (https://huggingface.co/docs/safetensors). Throws UserError that names the file and the tensor.
+std::map<std::string, SafetensorsEntry> read_safetensors_header(const InputFile& file);
+/// The same of a file of `file_bytes` bytes whose beginning, at least up to the header's end, is
+/// `start`.
+std::map<std::string, SafetensorsEntry> parse_safetensors(std::string_view start, size_t file_bytes,
                                                           const std::string& path);
 
 /// JSON whose objects are sorted maps, for tens of thousands of keys. Throws UserError for equal

@@ -14,7 +14,7 @@ namespace nanovllm {
 namespace {
 
 /// Where tensors come from: name and shape in, the tensor out.
-using Source = std::function<HostTensor(const std::string&, const std::vector<int64_t>&)>;
+using Source = std::function<WeightRows(const std::string&, const std::vector<int64_t>&)>;
 
 /// Tensors stacked into one slot: each one's name and rows, and which of those the rank takes.
 struct Part {
@@ -35,7 +35,10 @@ std::vector<Range> rows_of(const std::vector<int64_t>& heads, int64_t count) {
   return rows;
 }
 
-void append_as_float(std::vector<float>& out, const Tensor& t) {
+void append_as_float(std::vector<float>& out, const WeightRows& vector) {
+  std::vector<char> bytes(static_cast<size_t>(vector.num_rows()) * vector.row_bytes());
+  vector.read(0, vector.num_rows(), bytes.data());
+  const Tensor t(bytes.data(), vector.dtype(), vector.num_rows());
   for (int64_t i = 0; i < t.size(); ++i) {
     switch (t.dtype) {
       case DType::kBF16:
@@ -50,7 +53,7 @@ void append_as_float(std::vector<float>& out, const Tensor& t) {
   }
 }
 
-/// Fills a model's slots; the host's copy of each tensor is let go as soon as its slot is filled.
+/// Fills a model's slots.
 class Loader {
  public:
   Loader(Model& model, Backend& backend, Source source)
@@ -58,28 +61,19 @@ class Loader {
 
   /// Of tensors with `columns` columns the rank takes `taken`.
   WeightPtr matrix(Parts parts, int64_t columns, Range taken, unsigned use = kForMatmul) {
-    std::vector<Tensor> views;
-    std::vector<std::shared_ptr<const void>> memory;
+    std::vector<WeightRows> stacked;
     for (const Part& part : parts) {
-      const HostTensor tensor = source_(part.name, {part.rows, columns});
-      memory.push_back(tensor.memory);
-      for (const Range& rows : part.taken) {
-        Tensor view = tensor.view.rows(rows.first, rows.count);
-        view.data = view.as<char>() + static_cast<size_t>(taken.first) * dtype_size(view.dtype);
-        view.shape[1] = taken.count;
-        views.push_back(view);
-      }
+      const WeightRows whole = source_(part.name, {part.rows, columns});
+      for (const Range& rows : part.taken) stacked.push_back(whole.part(rows, taken));
     }
-    if ((use & kForEmbedding) != 0) model_.embed_memory = memory.front();
-    return backend_.pack(views, model_.dtype, use);
+    return backend_.pack(stacked, model_.dtype, use);
   }
 
   Tensor vector(Parts parts) {
     std::vector<float> values;
     for (const Part& part : parts) {
-      const HostTensor tensor = source_(part.name, {part.rows});
-      for (const Range& rows : part.taken)
-        append_as_float(values, tensor.view.rows(rows.first, rows.count));
+      const WeightRows whole = source_(part.name, {part.rows});
+      for (const Range& rows : part.taken) append_as_float(values, whole.part(rows, {0, 1}));
     }
     return upload(values, static_cast<int64_t>(values.size()), 1);
   }
@@ -172,10 +166,12 @@ std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& 
 
   // Old Llama checkpoints store the rotary frequencies, and some the head again although it is
   // tied.
-  if (checkpoint)
+  if (checkpoint) {
     checkpoint->require_all_taken([&](const std::string& name) {
       return name.ends_with(".rotary_emb.inv_freq") || (tied && name == "lm_head.weight");
     });
+    checkpoint->require_unchanged();
+  }
   return model;
 }
 

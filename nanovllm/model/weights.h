@@ -24,11 +24,9 @@ struct Layer {
 
 /// A loaded model, or a rank's part of one. Its backend must outlive it.
 struct Model {
-  ModelConfig config;         ///< with the rank's own sizes
-  DType dtype = DType::kF32;  ///< of weights and activations
-  size_t weight_bytes = 0;    ///< of the rank's parameters in `dtype`
-  std::shared_ptr<const void>
-      embed_memory;             ///< what `embed` may still read: a mapped file or random weights
+  ModelConfig config;           ///< with the rank's own sizes
+  DType dtype = DType::kF32;    ///< of weights and activations
+  size_t weight_bytes = 0;      ///< of the rank's parameters in `dtype`
   std::vector<Buffer> buffers;  ///< memory of the tensors below
   WeightPtr embed, lm_head;     ///< [vocab_size, hidden_size]; one and the same where tied
   Tensor norm;                  ///< [hidden_size] float32
@@ -38,8 +36,8 @@ struct Model {
 
 /// Loads a rank's part of the safetensors of `folder`, reading nothing else of them; with `dummy`
 /// makes random weights from the config alone (the same each time; no file is read).
-/// `max_model_len` is the number of positions in the rotary tables. Weights are read, packed and
-/// let go one at a time. Throws UserError that names file and tensor.
+/// `max_model_len` is the number of positions in the rotary tables. No file is needed afterwards;
+/// one that is written to meanwhile is an error. Throws UserError that names file and tensor.
 std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& config, DType dtype,
                                   bool dummy, Backend& backend, int64_t max_model_len,
                                   Rank rank = {});

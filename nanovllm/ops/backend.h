@@ -10,6 +10,7 @@
 #include "nanovllm/base/tensor.h"
 #include "nanovllm/ops/batch.h"
 #include "nanovllm/ops/communicator.h"
+#include "nanovllm/ops/weight_rows.h"
 
 namespace nanovllm {
 
@@ -113,10 +114,13 @@ class Backend {
   virtual void replay(int64_t /*size*/, const std::function<void()>& enqueue) { enqueue(); }
 
   // -- weights
-  /// One weight [sum of n, k] out of parts [n_i, k] of any float dtype in host memory, stacked in
-  /// order; a part's rows may be strided. `dtype` is the model's. The parts' memory must outlive
-  /// the weight where use holds kForEmbedding.
-  virtual WeightPtr pack(std::span<const Tensor> parts, DType dtype, unsigned use) = 0;
+  /// One weight [sum of n, k] out of parts [n_i, k] of any float dtype, stacked in order; reads
+  /// each row once. `dtype` is the model's.
+  virtual WeightPtr pack(std::span<const WeightRows> parts, DType dtype, unsigned use) = 0;
+  /// Of one matrix.
+  WeightPtr pack(const WeightRows& matrix, DType dtype, unsigned use) {
+    return pack({&matrix, 1}, dtype, use);
+  }
 
   // -- forward pass
   /// out [T, hidden] = table[ids [T]]; ids are the whole vocabulary's on every rank.

@@ -35,18 +35,6 @@ void check_system(bool condition, const char* what) {
 
 }  // namespace
 
-FileDescriptor::FileDescriptor(FileDescriptor&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)) {}
-
-FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-FileDescriptor::~FileDescriptor() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 // -- memory
 
 RankMemory::RankMemory(int world) : fd_(memfd_create("nanovllm", MFD_CLOEXEC)) {
@@ -110,6 +98,7 @@ void WorkerProcesses::start(int rank, std::vector<std::string> arguments) {
   Worker& worker = workers_[static_cast<size_t>(rank - 1)];
   worker.socket = FileDescriptor(ends[0]);
   const FileDescriptor theirs(ends[1]);
+  check_system(worker.socket.get() >= 0 && theirs.get() >= 0, "socketpair");
   arguments.insert(arguments.begin(), binary_);
   for (const auto& [name, value] :
        {std::pair("--rank", rank), {"--memory", memory_.fd()}, {"--parent", theirs.get()}})

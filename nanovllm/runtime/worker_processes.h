@@ -10,23 +10,11 @@
 #include <thread>
 #include <vector>
 
+#include "nanovllm/base/file_descriptor.h"
 #include "nanovllm/ops/communicator.h"
 #include "nanovllm/runtime/step_channel.h"
 
 namespace nanovllm {
-
-/// A file descriptor, closed at its end.
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd = -1) : fd_(fd) {}
-  FileDescriptor(FileDescriptor&& other) noexcept;
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
-  ~FileDescriptor();
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 /// A worker's exit status where rank 0 is of another build.
 constexpr int kExitOtherBuild = 3;

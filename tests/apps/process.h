@@ -32,6 +32,7 @@ struct Process {
   std::string input = {};
   std::string stdout_path = {};     ///< instead of a pipe
   bool close_stdout_early = false;  ///< the reader goes away at once
+  std::vector<int> closed = {};     ///< standard streams that are closed from the start
   /// Called with what came so far; a result above 0 is a signal to send, once.
   std::function<int(const std::string& out)> signal_when = nullptr;
   std::function<void(pid_t)> when_started = nullptr;  ///< nothing is read while it runs
@@ -47,6 +48,7 @@ struct Process {
     posix_spawn_file_actions_adddup2(&actions, err[1], 2);
     if (stdout_path.empty()) posix_spawn_file_actions_adddup2(&actions, out[1], 1);
     else posix_spawn_file_actions_addopen(&actions, 1, stdout_path.c_str(), O_WRONLY, 0);
+    for (const int fd : closed) posix_spawn_file_actions_addclose(&actions, fd);
     args.insert(args.begin(), NANOVLLM_BINARY);
     std::vector<char*> argv;
     for (std::string& arg : args) argv.push_back(arg.data());

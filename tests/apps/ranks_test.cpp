@@ -104,6 +104,29 @@ TEST(Ranks, ModelThatCannotBeReadIsOneLineAndStatus2) {
   EXPECT_NE(empty.err.find("no weights"), std::string::npos) << empty.err;
 }
 
+// What is printed must not go into the memory of the ranks, which would take the closed stream's
+// number.
+TEST(Ranks, ClosedStandardStreamsAreNotReused) {
+  const std::vector<Json> rows = llama_goldens();
+  const std::string prompts = ::testing::TempDir() + "closed_streams.jsonl";
+  std::ofstream(prompts) << prompts_of(rows);
+  std::vector<std::string> args = arguments(2);
+  std::replace(args.begin(), args.end(), std::string("-"), prompts);
+  for (const std::vector<int>& closed :
+       std::vector<std::vector<int>>{{0}, {1}, {2}, {0, 1}, {0, 2}, {1, 2}, {0, 1, 2}}) {
+    const bool has_stdout = std::find(closed.begin(), closed.end(), 1) == closed.end();
+    const bool has_stderr = std::find(closed.begin(), closed.end(), 2) == closed.end();
+    const Result result = Process{.closed = closed}.run(args);
+    if (has_stdout) expect_goldens(result, rows);
+    else EXPECT_EQ(result.status, 1) << result.err;
+    if (!has_stdout && has_stderr) {
+      EXPECT_EQ(result.num_error_lines(), 1) << result.err;
+      EXPECT_NE(result.err.find("stdout"), std::string::npos) << result.err;
+    }
+  }
+  std::filesystem::remove(prompts);
+}
+
 struct Kill {
   friend void PrintTo(const Kill& k, std::ostream* out) { *out << k.name; }
   std::string name;

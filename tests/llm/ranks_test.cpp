@@ -1,9 +1,15 @@
 // Rank 0 in this process, the library's caller, the others in processes of the nanovllm binary.
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
+#include <iostream>
 
 #include "goldens.h"
 #include "nanovllm/llm.h"
@@ -66,6 +72,42 @@ TEST(LibraryRanks, TwoEnginesInOneProcess) {
   LLM first(kLlama, config_of(2)), second(model_folder("qwen2"), config_of(3));
   expect_goldens(first);
   EXPECT_EQ(children_of(getpid()).size(), 3u);
+}
+
+// Whoever prints in such a process must not write into the memory of the ranks.
+TEST(LibraryRanks, TakeNoNumberOfAClosedStandardStream) {
+  std::cout.flush();
+  std::array<int, 3> saved;
+  for (int fd = 0; fd < 3; ++fd) saved[static_cast<size_t>(fd)] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+  for (int fd = 0; fd < 3; ++fd) close(fd);
+  std::array<int, 3> in_use = {};
+  std::vector<int32_t> answer;
+  const Json row = goldens("llama").at(0);
+  {
+    LLM llm(kLlama, config_of(2));
+    for (int fd = 0; fd < 3; ++fd) in_use[static_cast<size_t>(fd)] = fcntl(fd, F_GETFD) >= 0;
+    answer = generate_one(llm, row["prompt_token_ids"], greedy()).token_ids;
+  }
+  for (int fd = 0; fd < 3; ++fd) dup2(saved[static_cast<size_t>(fd)], fd);
+  for (const int fd : saved) close(fd);
+  EXPECT_EQ(in_use, (std::array<int, 3>{}));
+  EXPECT_EQ(answer, row["greedy_token_ids"].get<std::vector<int32_t>>());
+}
+
+TEST(LibraryRanks, WeightsThatChangeUnderARunningEngineDoNotMatter) {
+  for (const int world : {1, 2}) {
+    const TempFolder copy;
+    for (const auto& file : std::filesystem::directory_iterator(kLlama))
+      std::filesystem::copy_file(file.path(), copy.path(file.path().filename().string()));
+    LLM llm(copy.path(), config_of(world));
+    const std::string weights = copy.path("model.safetensors");
+    const auto size = std::filesystem::file_size(weights);
+    std::fstream(weights, std::ios::in | std::ios::out | std::ios::binary)
+        << std::string(size, '\x3f');
+    expect_goldens(llm);
+    std::filesystem::resize_file(weights, 0);
+    expect_goldens(llm);
+  }
 }
 
 // The caller gets an exception, lives on, and may start again.

@@ -30,17 +30,9 @@ struct FakeWeight : Weight {
   int64_t n = 0, k = 0;
   unsigned use = 0;
   DType dtype = DType::kF32;
-  std::vector<float> values;  // copied where the weight is not an embedding
-  std::vector<Tensor> raw;    // kept where it is
+  std::vector<float> values;
 
-  std::vector<float> read() const {
-    if (raw.empty()) return values;
-    std::vector<float> out;
-    for (const Tensor& part : raw)
-      for (int64_t i = 0; i < part.shape[0]; ++i)
-        for (int64_t j = 0; j < k; ++j) out.push_back(element(part, i, j));
-    return out;
-  }
+  const std::vector<float>& read() const { return values; }
 };
 
 /// Packs weights by copying them, and holds tensors in the host's memory; computes nothing.
@@ -65,18 +57,22 @@ class FakeBackend : public Backend {
     unused();
     return {};
   }
-  WeightPtr pack(std::span<const Tensor> parts, DType dtype, unsigned use) override {
+  WeightPtr pack(std::span<const WeightRows> parts, DType dtype, unsigned use) override {
     auto weight = std::make_shared<FakeWeight>();
-    weight->k = parts.front().shape[1];
+    weight->k = parts.front().num_columns();
     weight->use = use;
     weight->dtype = dtype;
-    for (const Tensor& part : parts) {
-      EXPECT_EQ(part.shape[1], weight->k);
-      weight->n += part.shape[0];
+    for (const WeightRows& part : parts) {
+      EXPECT_EQ(part.num_columns(), weight->k);
+      weight->n += part.num_rows();
+      std::vector<char> bytes(part.row_bytes());
+      const Tensor row(bytes.data(), part.dtype(), 1, weight->k);
+      for (int64_t i = 0; i < part.num_rows(); ++i) {
+        part.read(i, 1, bytes.data());
+        for (int64_t j = 0; j < weight->k; ++j) weight->values.push_back(element(row, 0, j));
+      }
+      if (on_part_read) on_part_read();
     }
-    weight->raw.assign(parts.begin(), parts.end());
-    weight->values = weight->read();
-    if ((use & kForEmbedding) == 0) weight->raw.clear();
     return weight;
   }
   void embed(Tensor, const Weight&, Tensor) override { unused(); }
@@ -98,6 +94,7 @@ class FakeBackend : public Backend {
   }
 
   int live_buffers = 0;
+  std::function<void()> on_part_read;
 
  private:
   static void unused() { FAIL() << "loading computes nothing"; }
@@ -302,13 +299,33 @@ TEST(LoadModel, MakesDummyWeightsWithoutAnyFile) {
   }
 }
 
-TEST(LoadModel, RefusesDummyWeightsThatNoMemoryHolds) {
-  Json json = tiny_config();
-  json["vocab_size"] = json["hidden_size"] = json["intermediate_size"] = 1 << 22;
+TEST(LoadModel, ReadsNoFileAfterwards) {
+  const Json config = tiny_config();
   FakeBackend backend;
-  EXPECT_THAT(
-      user_error([&] { load_model("", parse(json), DType::kF32, /*dummy=*/true, backend, 16); }),
-      HasSubstr("not enough memory"));
+  const TestFolder folder(test_checkpoint(config, "BF16"));
+  const auto model = load(folder, config, backend);
+  folder.folder.write("model.safetensors", "");
+  expect_loaded(folder, config, *model);
+}
+
+TEST(LoadModel, AFileThatChangesMeanwhileIsAnError) {
+  const Json config = tiny_config();
+  const TestFolder folder(test_checkpoint(config, "BF16"));
+  const std::string whole = safetensors_file(folder.tensors);
+  FakeBackend backend;
+  const auto error_where = [&](const std::string& becomes) {
+    folder.folder.write("model.safetensors", whole);
+    int num_parts = 0;
+    backend.on_part_read = [&] {
+      if (++num_parts == 2) folder.folder.write("model.safetensors", becomes);
+    };
+    return user_error([&] { load(folder, config, backend); });
+  };
+  EXPECT_THAT(error_where(whole.substr(0, whole.size() / 4)),
+              AllOf(HasSubstr("model.safetensors"), HasSubstr("shorter")));
+  std::string other = whole;
+  other.back() ^= 1;
+  EXPECT_THAT(error_where(other), AllOf(HasSubstr("model.safetensors"), HasSubstr("changed")));
 }
 
 TEST(RopeTables, FollowTheFormula) {

@@ -106,7 +106,7 @@ TEST(Elementwise, EmbedConvertsEveryBitPatternAsScalarCodeDoes) {
     f32.tensor.as<uint32_t>()[i] = i % 2 == 0 ? bits : near_half | (bits & 0x80000000);
     if (i < 768) ids.push_back(i);
   }
-  const Tensor parts[] = {bf16.tensor, f16.tensor, f32.tensor};
+  const WeightRows parts[] = {bf16.tensor, f16.tensor, f32.tensor};
   for (Isa isa : isas())
     for (DType dtype : kDTypes) {
       Gemm gemm(isa, 1);
@@ -129,7 +129,7 @@ TEST(Elementwise, EmbedConvertsEveryBitPatternAsScalarCodeDoes) {
 
 TEST(Elementwise, EmbedRefusesAnIdOutsideTheTable) {
   Matrix w(DType::kF32, 4, 8), out(DType::kF32, 1, 8);
-  const auto table = Gemm(best_isa(), 1).pack({&w.tensor, 1}, DType::kF32, kForEmbedding);
+  const auto table = Gemm(best_isa(), 1).pack(w.tensor, DType::kF32, kForEmbedding);
   for (int32_t id : {-1, 4}) {
     std::vector<int32_t> ids = {id};
     EXPECT_THROW(embed(out.tensor, *table, ints(ids), best_isa()), std::logic_error);

@@ -23,7 +23,8 @@ class CpuBackend : public Backend {
   void upload(void* device, const void* host, size_t bytes) override;
   void download(void* host, const void* device, size_t bytes) override;
   Batch begin_step(HostBatch& host, const SlotTables& slots, const KvCache& kv) override;
-  WeightPtr pack(std::span<const Tensor> parts, DType dtype, unsigned use) override;
+  using Backend::pack;
+  WeightPtr pack(std::span<const WeightRows> parts, DType dtype, unsigned use) override;
 
   void embed(Tensor out, const Weight& table, Tensor ids) override;
   void rms_norm(Tensor out, Tensor x, const Norm& norm) override;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
+#include <mutex>
 #include <thread>
 
 #include "nanovllm/base/check.h"
@@ -38,6 +40,8 @@ size_t index_of(DType dtype) {
 /// Multiply-adds, and four for each byte of weights, up to which a parallel region costs more than
 /// it saves: about 2 microseconds of one thread.
 constexpr int64_t kParallelWork = 1'000'000;
+/// Of a weight, that a thread reads at once.
+constexpr int64_t kReadBytes = int64_t{1} << 20;
 
 }  // namespace
 
@@ -48,44 +52,70 @@ Gemm::Gemm(Isa isa, int threads)
   if (isa == Isa::kAvx512Bf16) onednn_.emplace();
 }
 
-std::shared_ptr<const PackedWeight> Gemm::pack(std::span<const Tensor> parts, DType dtype,
+void Gemm::for_each(int64_t num_tasks, const std::function<void(int64_t)>& work) const {
+  std::atomic<int64_t> next = 0;
+  std::exception_ptr error;
+  std::mutex mutex;  // of `error`
+  const auto take_tasks = [&] {
+    try {
+      for (int64_t task; (task = next++) < num_tasks;) work(task);
+    } catch (...) {
+      next = num_tasks;
+      const std::lock_guard lock(mutex);
+      error = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    for (int64_t i = 1; i < std::min<int64_t>(threads_, num_tasks); ++i)
+      helpers.emplace_back(take_tasks);
+    take_tasks();
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+std::shared_ptr<const PackedWeight> Gemm::pack(std::span<const WeightRows> parts, DType dtype,
                                                unsigned use) const {
   auto w = std::make_shared<PackedWeight>();
   w->dtype = dtype;
   check(!parts.empty(), "a weight without parts");
-  w->k = parts[0].shape[1];
-  for (const Tensor& part : parts) {
-    check(part.rank == 2 && part.shape[1] == w->k, "parts of a weight differ in their columns");
-    w->n += part.shape[0];
+  w->k = parts[0].num_columns();
+  std::vector<Tensor> read;
+  for (const WeightRows& part : parts) {
+    check(part.num_columns() == w->k, "parts of a weight differ in their columns");
+    const int64_t n = part.num_rows();
+    w->n += n;
+    w->row_memory.push_back(allocate(static_cast<size_t>(n) * part.row_bytes()));
+    const Tensor& rows = read.emplace_back(w->row_memory.back().get(), part.dtype(), n, w->k);
+    const int64_t piece = std::max<int64_t>(kReadBytes / static_cast<int64_t>(part.row_bytes()), 1);
+    for_each(div_up(n, piece), [&](int64_t task) {
+      const int64_t first = task * piece, count = std::min(piece, n - first);
+      part.read(first, count, rows.rows(first, count).data);
+    });
   }
-  if (use & kForEmbedding) w->rows.assign(parts.begin(), parts.end());
-  if (!(use & kForMatmul)) return w;
+  if (use & kForMatmul) pack_panels(*w, read);
+  if (use & kForEmbedding) w->rows = std::move(read);
+  else w->row_memory.clear();
+  return w;
+}
 
+void Gemm::pack_panels(PackedWeight& w, std::span<const Tensor> parts) const {
   const int64_t columns = kernels_.panel_columns;
-  const int64_t panels = div_up(w->n, columns);
-  const int64_t padded_k = dtype == DType::kBF16 ? div_up(w->k, 32) * 32 : w->k;
-  const auto pack_panel = kernels_.pack[index_of(dtype)];
-  w->panel_bytes = columns * padded_k * static_cast<int64_t>(dtype_size(dtype));
-  w->panels = allocate(static_cast<size_t>(panels * w->panel_bytes));
+  const int64_t panels = div_up(w.n, columns);
+  const int64_t padded_k = w.dtype == DType::kBF16 ? div_up(w.k, 32) * 32 : w.k;
+  const auto pack_panel = kernels_.pack[index_of(w.dtype)];
+  w.panel_bytes = columns * padded_k * static_cast<int64_t>(dtype_size(w.dtype));
+  w.panels = allocate(static_cast<size_t>(panels * w.panel_bytes));
 
   std::vector<GemmRow> rows(static_cast<size_t>(panels * columns));
   auto row = rows.begin();
   for (const Tensor& part : parts)
     for (int64_t i = 0; i < part.shape[0]; ++i)
       *row++ = {part.rows(i, 1).data, static_cast<int>(index_of(part.dtype))};
-  std::atomic<int64_t> next = 0;
-  const auto work = [&] {
-    for (int64_t p; (p = next++) < panels;)
-      pack_panel(static_cast<char*>(w->panels.get()) + p * w->panel_bytes,
-                 &rows[static_cast<size_t>(p * columns)], w->k);
-  };
-  // Threads of its own: the thread that loads is not the one that runs the steps and keeps helpers.
-  {
-    std::vector<std::jthread> helpers;
-    for (int i = 1; i < threads_; ++i) helpers.emplace_back(work);
-    work();
-  }  // joined before `w` moves out of the frame that they read
-  return w;
+  for_each(panels, [&](int64_t p) {
+    pack_panel(static_cast<char*>(w.panels.get()) + p * w.panel_bytes,
+               &rows[static_cast<size_t>(p * columns)], w.k);
+  });
 }
 
 void Gemm::matmul(Tensor out, Tensor x, const PackedWeight& w, Tensor bias) {

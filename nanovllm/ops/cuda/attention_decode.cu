@@ -240,10 +240,8 @@ void run(Launch where, const AttentionParams& params, const DecodePlan& plan,
       kWarps * kRingStages<kHeadDim, kBulk> * kDecodeStageBytes<kHeadDim> +
       sizeof(Control<kRingStages<kHeadDim, kBulk>>) +
       static_cast<size_t>(group * merged_width<kHeadDim>(plan.num_blocks)) * sizeof(float);
-  const auto kernel = decode_kernel<T, kHeadDim, kBulk, kEights>;
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(bytes)),
-             "decode attention");
+  constexpr auto kernel = decode_kernel<T, kHeadDim, kBulk, kEights>;
+  allow_shared_memory<kernel>();
   launch(where, kernel, dim3(static_cast<unsigned>(plan.num_blocks)), kThreads + (kBulk ? 32 : 0),
          bytes, params, plan, scratch, kBulk && old_keys && where.overlaps);
 }

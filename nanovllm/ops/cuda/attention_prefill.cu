@@ -194,9 +194,8 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams
 template <class T, int kHeadDim>
 void run(Launch where, const AttentionParams& params) {
   constexpr size_t kBytes = 2 * 2 * kKeys * kHeadDim * 2;
-  const auto kernel = prefill_kernel<T, kHeadDim>;
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int{kBytes}),
-             "prefill attention");
+  constexpr auto kernel = prefill_kernel<T, kHeadDim>;
+  allow_shared_memory<kernel>();
   const int tiles = params.num_tokens / kRows + params.num_seqs;
   launch(where, kernel, dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(params.num_heads)),
          kThreads, kBytes, params);

@@ -4,7 +4,6 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -54,10 +53,9 @@ struct Nccl {
   NcclComm comm = nullptr;
   Communicator& ranks;
 
-  /// All ranks at once.
-  explicit Nccl(Communicator& all) : ranks(all) {
-    // Multicast over NVLink is the one use of the GPUs' links that can outlive a process.
-    setenv("NCCL_NVLS_ENABLE", "0", 1);
+  explicit Nccl(Communicator& all) : ranks(all) {}
+  /// All ranks at once. Where it throws, the destructor ends what NCCL's own threads have begun.
+  void connect() {
     const Rank rank = ranks.rank();
     std::vector<NcclId> ids(static_cast<size_t>(rank.world));
     NcclId mine = {};
@@ -66,8 +64,9 @@ struct Nccl {
     NcclConfig config;
     wait(init(&comm, rank.world, ids[0], rank.index, &config));
   }
-  ~Nccl() {
-    if (comm != nullptr) abort(comm);
+  ~Nccl() { end(); }
+  void end() {
+    if (comm != nullptr) abort(std::exchange(comm, nullptr));
   }
   /// Nothing blocks inside NCCL: a call under way is looked at again, until it is done or some rank
   /// is dead.
@@ -93,19 +92,39 @@ Collectives::Collectives(Launch where, Communicator& ranks, std::optional<SumNor
   peers_.rank = rank.index;
   peers_.world = rank.world;
   nccl_ = std::make_unique<Nccl>(ranks);
-  connect_peers();
-  if (has_peers_) measure();
+  nccl_->connect();
+  try {
+    connect_peers();
+    if (has_peers_) measure();
+  } catch (...) {
+    drain();  // no kernel may still use what goes now
+    throw;
+  }
   if (sum_norm) norm_ways_.fill(*sum_norm);
 }
 
-Collectives::~Collectives() {
-  cudaStreamSynchronize(where_.stream);
-  mapped_[memory_[0].get()] = peers_.buffers;
-  for (const auto& [own, all] : mapped_)
-    for (char* const p : all)
-      if (has_peers_ && p != nullptr && p != own) cudaIpcCloseMemHandle(p);
-  if (peers_.aborted != nullptr)
-    cudaHostUnregister(const_cast<std::atomic<uint32_t>*>(&ranks_.abort_flag()));
+Collectives::~Collectives() { drain(); }
+
+void Collectives::wait(cudaEvent_t event) {
+  for (;;) {
+    const cudaError_t state = cudaEventQuery(event);
+    if (ranks_.aborted()) {
+      nccl_->end();
+      ranks_.throw_aborted();
+    }
+    if (state == cudaSuccess) break;
+    if (state != cudaErrorNotReady) cuda_check(state, "step");
+    std::this_thread::yield();
+  }
+  ranks_.progress().fetch_add(1, std::memory_order_relaxed);
+}
+
+void Collectives::drain() noexcept {
+  // Own kernels look at the abort flag where they wait; NCCL's are ended by its own abort.
+  do {
+    if (ranks_.aborted()) nccl_->end();
+    std::this_thread::yield();
+  } while (cudaStreamQuery(where_.stream) == cudaErrorNotReady);
 }
 
 void Collectives::connect_peers() {
@@ -114,7 +133,7 @@ void Collectives::connect_peers() {
     void* p = nullptr;
     cuda_check(cudaMalloc(&p, bytes), "exchange buffer");
     cuda_check(cudaMemsetAsync(p, 0, bytes, where_.stream), "exchange buffer");
-    cuda_check(cudaStreamSynchronize(where_.stream), "exchange buffer");
+    cuda_check(cudaStreamSynchronize(where_.stream), "exchange buffer");  // no peer's in it yet
     return Buffer(p, [](void* memory) { cudaFree(memory); });
   };
   memory_ = {allocate(exchange_buffer_bytes(peers_.world)), allocate(2 * sizeof(uint32_t))};
@@ -123,8 +142,9 @@ void Collectives::connect_peers() {
 
   auto* const flag = const_cast<std::atomic<uint32_t>*>(&ranks_.abort_flag());
   void* aborted = nullptr;
-  bool ok = cudaHostRegister(flag, sizeof *flag, cudaHostRegisterMapped) == cudaSuccess &&
-            cudaHostGetDevicePointer(&aborted, flag, 0) == cudaSuccess;
+  bool ok = cudaHostRegister(flag, sizeof *flag, cudaHostRegisterMapped) == cudaSuccess;
+  if (ok) abort_flag_ = {flag, [](void* p) { cudaHostUnregister(p); }};
+  ok = ok && cudaHostGetDevicePointer(&aborted, flag, 0) == cudaSuccess;
   peers_.aborted = static_cast<const uint32_t*>(aborted);
   cudaIpcMemHandle_t mine = {};
   ok = ok && cudaIpcGetMemHandle(&mine, memory_[0].get()) == cudaSuccess;
@@ -137,14 +157,21 @@ void Collectives::connect_peers() {
     cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, peers_.rank,
                               static_cast<int>(r));
     is_nvlink &= atomics;
-    void* p = nullptr;
-    ok = cudaIpcOpenMemHandle(&p, handles[r], cudaIpcMemLazyEnablePeerAccess) == cudaSuccess;
-    peers_.buffers[r] = static_cast<char*>(p);
+    peers_.buffers[r] = open(handles[r]);
+    ok = peers_.buffers[r] != nullptr;
   }
   cudaGetLastError();
   // Every rank or none: the others' kernels would wait. Whoever is here has zeroed its buffer.
   has_peers_ = ranks_.smallest(ok ? 1 : 0) == 1;
   has_lines_ = has_peers_ && ranks_.smallest(is_nvlink) == 1;
+}
+
+char* Collectives::open(const cudaIpcMemHandle_t& handle) {
+  void* p = nullptr;
+  if (cudaIpcOpenMemHandle(&p, handle, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess)
+    return nullptr;
+  opened_.emplace_back(p, [](void* q) { cudaIpcCloseMemHandle(q); });
+  return static_cast<char*>(p);
 }
 
 // -- sums
@@ -178,11 +205,10 @@ PeerTensor Collectives::mapped(const Tensor& x) {
     std::vector<cudaIpcMemHandle_t> handles(static_cast<size_t>(peers_.world));
     ranks_.all_gather(&mine, sizeof mine, handles.data());
     for (size_t r = 0; r < handles.size(); ++r) {
-      void* p = x.data;
-      if (static_cast<int>(r) != peers_.rank)
-        cuda_check(cudaIpcOpenMemHandle(&p, handles[r], cudaIpcMemLazyEnablePeerAccess),
-                   "sharing memory");
-      at->second[r] = static_cast<char*>(p);
+      const bool own = static_cast<int>(r) == peers_.rank;
+      at->second[r] = own ? x.as<char>() : open(handles[r]);
+      check(at->second[r] != nullptr, "memory of rank {} cannot be mapped: {}", r,
+            cudaGetErrorString(cudaGetLastError()));
     }
   }
   return {x, at->second};
@@ -227,7 +253,7 @@ void Collectives::measure() {
       cuda_check(cudaEventRecord(events[0], where_.stream), "event");
       for (int i = 0; i < kRuns; ++i) enqueue();
       cuda_check(cudaEventRecord(events[1], where_.stream), "event");
-      cuda_check(cudaEventSynchronize(events[1]), "measuring a sum over ranks");
+      wait(events[1]);
       float time = 0;
       cuda_check(cudaEventElapsedTime(&time, events[0], events[1]), "event");
       least = std::min(least, time / kRuns);
@@ -294,10 +320,6 @@ void Collectives::join_rows(float* joined, Tensor logits, const int32_t* rows, i
     copy_columns(where_, joined + part.first, vocab_size, scratch + r * num_rows * width, width,
                  nullptr, num_rows, part.count);
   }
-}
-
-void Collectives::abort() {
-  if (nccl_->comm != nullptr) nccl_->abort(std::exchange(nccl_->comm, nullptr));
 }
 
 }  // namespace nanovllm::cuda

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cuda/runtime.h"
@@ -107,14 +108,19 @@ class Collectives {
                  int64_t vocab_size, float* scratch);
   int64_t join_scratch(int64_t num_rows, int64_t vocab_size) const;
 
-  /// After Communicator::abort(): ends what NCCL has under way. Nothing may be enqueued any more.
-  void abort();
+  /// Waits for an event of the stream. Throws EngineDead as soon as some rank is dead; then nothing
+  /// may be enqueued any more.
+  void wait(cudaEvent_t event);
+  /// Waits until the stream is empty; where some rank is dead, what waits for it ends first.
+  void drain() noexcept;
   Communicator& ranks() const { return ranks_; }
 
  private:
   /// Ways to sum, of which the fastest for each size is found by measurement.
   enum class Way : uint8_t { kNccl, kLines, kWhole, kSlices };
   bool serves(Way way, size_t bytes) const;
+  /// Memory of a peer, mapped here for as long as this lives.
+  char* open(const cudaIpcMemHandle_t& handle);
   void reduce(Way way, Tensor x);
   void connect_peers();
   /// A collective where it is new. The memory stays where it is as long as these do.
@@ -128,7 +134,9 @@ class Collectives {
   std::unique_ptr<Nccl> nccl_;
   Peers peers_;
   bool has_peers_ = false, has_lines_ = false;
+  Buffer abort_flag_;             // registered with CUDA
   std::array<Buffer, 2> memory_;  // the exchange buffer, the epoch
+  std::vector<Buffer> opened_;    // memory of peers
   // By the bits of a message's size in bytes.
   std::array<Way, 64> ways_ = {};
   std::array<CudaKernels::SumNorm, 64> norm_ways_ = {};

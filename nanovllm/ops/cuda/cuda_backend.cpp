@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <thread>
 #include <utility>
 
 #include "nanovllm/base/check.h"
@@ -25,7 +24,8 @@ CudaBackend::CudaBackend(CudaKernels kernels, Rank rank) : kernels_(kernels) {
           error == cudaSuccess ? "the driver shows none" : cudaGetErrorString(error));
   require(rank.world <= count, "tensor_parallel_size is {}; {} GPU{} visible", rank.world, count,
           count == 1 ? " is" : "s are");
-  cuda_check(cudaSetDevice(rank.index), "device");
+  context_ = primary_context(rank.index);
+  const ContextScope here(context_);
   cuda_check(cudaGetDeviceProperties(&device_, rank.index), "device");
   require(device_.major >= 8, "{} has compute capability {}.{}; 8.0 is the least", device_.name,
           device_.major, device_.minor);
@@ -33,8 +33,9 @@ CudaBackend::CudaBackend(CudaKernels kernels, Rank rank) : kernels_(kernels) {
   where_.num_sms = device_.multiProcessorCount;
   where_.overlaps = has_dependent_launch();
   cuda_check(cudaStreamCreateWithFlags(&where_.stream, cudaStreamNonBlocking), "stream");
-  matmul_.emplace(where_);
+  matmul_.emplace(where_, [this](cudaEvent_t event) { wait(event); });
   if (!portable_) {
+    waiting_grids_.emplace(rank.index);
     tile_memory_ = {allocate(kTilePartBytes), allocate(kTileCounters * 4)};
     norm_squares_ = allocate(size_t{kMaxNormParts} * kMidTokens * sizeof(float));
   }
@@ -48,7 +49,8 @@ CudaBackend::CudaBackend(CudaKernels kernels, Rank rank) : kernels_(kernels) {
 }
 
 CudaBackend::~CudaBackend() {
-  if (collectives_ && collectives_->ranks().aborted()) collectives_->abort();
+  const ContextScope here(context_);
+  if (collectives_) collectives_->drain();
   cudaStreamSynchronize(where_.stream);
   forget_graphs();
   collectives_.reset();
@@ -73,29 +75,20 @@ std::string CudaBackend::describe() const {
 // -- ranks
 
 void CudaBackend::connect(Communicator& ranks, int64_t vocab_size) {
+  const ContextScope here(context_);
   collectives_.emplace(where_, ranks, kernels_.sum_norm);
   vocab_size_ = vocab_size;
   vocab_ = share(vocab_size, kShareUnit, ranks.rank());
 }
 
 void CudaBackend::all_reduce(Tensor x) {
+  const ContextScope here(context_);
   if (collectives_) collectives_->all_reduce(x);
 }
 
 void CudaBackend::wait(cudaEvent_t event) {
-  if (!collectives_) return cuda_check(cudaEventSynchronize(event), "step");
-  Communicator& ranks = collectives_->ranks();
-  for (;;) {
-    const cudaError_t state = cudaEventQuery(event);
-    if (ranks.aborted()) {
-      collectives_->abort();
-      ranks.throw_aborted();
-    }
-    if (state == cudaSuccess) break;
-    if (state != cudaErrorNotReady) cuda_check(state, "step");
-    std::this_thread::yield();
-  }
-  ranks.progress().fetch_add(1, std::memory_order_relaxed);
+  if (collectives_) collectives_->wait(event);
+  else cuda_check(cudaEventSynchronize(event), "step");
 }
 
 void CudaBackend::wait_for_stream() {
@@ -106,12 +99,14 @@ void CudaBackend::wait_for_stream() {
 // -- memory
 
 Memory CudaBackend::memory() const {
+  const ContextScope here(context_);
   Memory memory;
   cuda_check(cudaMemGetInfo(&memory.free, &memory.total), "memory");
   return memory;
 }
 
 Buffer CudaBackend::allocate(size_t bytes) {
+  const ContextScope here(context_);
   void* p = nullptr;
   if (cudaMalloc(&p, std::max<size_t>(bytes, 1)) != cudaSuccess) {
     cudaGetLastError();
@@ -135,11 +130,13 @@ Buffer CudaBackend::allocate_pinned(size_t bytes) {
 }
 
 void CudaBackend::upload(void* device, const void* host, size_t bytes) {
+  const ContextScope here(context_);
   cuda_check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, where_.stream), "upload");
   wait_for_stream();
 }
 
 void CudaBackend::download(void* host, const void* device, size_t bytes) {
+  const ContextScope here(context_);
   cuda_check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, where_.stream),
              "download");
   wait_for_stream();
@@ -156,24 +153,25 @@ void CudaBackend::grow(Growing& buffer, size_t bytes) {
 
 // -- forward pass
 
-WeightPtr CudaBackend::pack(std::span<const Tensor> parts, DType dtype, unsigned /*use*/) {
+WeightPtr CudaBackend::pack(std::span<const WeightRows> parts, DType dtype, unsigned /*use*/) {
+  const ContextScope here(context_);
   if (!weight_upload_) weight_upload_.emplace();
   if (collectives_) collectives_->ranks().progress().fetch_add(1, std::memory_order_relaxed);
   auto weight = std::make_shared<DeviceWeight>();
   int64_t n = 0;
-  const int64_t k = parts.front().shape[1];
-  for (const Tensor& part : parts) n += part.shape[0];
+  const int64_t k = parts.front().num_columns();
+  for (const WeightRows& part : parts) n += part.num_rows();
   weight->matrix = Tensor(nullptr, dtype, n, k);
   weight->memory = allocate(weight->matrix.bytes());
   weight->matrix.data = weight->memory.get();
   int64_t row = 0;
-  for (const Tensor& part : parts) {
-    const Tensor to = weight->matrix.rows(row, part.shape[0]);
-    row += part.shape[0];
-    if (part.dtype == dtype) {
+  for (const WeightRows& part : parts) {
+    const Tensor to = weight->matrix.rows(row, part.num_rows());
+    row += part.num_rows();
+    if (part.dtype() == dtype) {
       weight_upload_->copy(to.data, part);
     } else {
-      Tensor raw(nullptr, part.dtype, part.shape[0], k);
+      Tensor raw(nullptr, part.dtype(), part.num_rows(), k);
       const Buffer memory = allocate(raw.bytes());
       raw.data = memory.get();
       weight_upload_->copy(raw.data, part);
@@ -185,6 +183,7 @@ WeightPtr CudaBackend::pack(std::span<const Tensor> parts, DType dtype, unsigned
 }
 
 void CudaBackend::embed(Tensor out, const Weight& table, Tensor ids) {
+  const ContextScope here(context_);
   pending_ = ahead_of_ = {};  // of a step whose output nobody read
   residual_ = out.data;
   cuda::gather_rows(where_, out, device_weight(table).matrix, ids, vocab_.first);
@@ -192,6 +191,7 @@ void CudaBackend::embed(Tensor out, const Weight& table, Tensor ids) {
 }
 
 void CudaBackend::rms_norm(Tensor out, Tensor x, const Norm& norm) {
+  const ContextScope here(context_);
   if (!sum_norm(out, x, norm)) cuda::rms_norm(where_, out, x, norm);
 }
 
@@ -214,6 +214,7 @@ void CudaBackend::settle() {
 }
 
 void CudaBackend::gather_rows(Tensor out, Tensor x, Tensor rows) {
+  const ContextScope here(context_);
   settle();
   if (x.data != residual_ || !collectives_ || !collectives_->shares_rows(x))
     return cuda::gather_rows(where_, out, x, rows);
@@ -224,6 +225,7 @@ void CudaBackend::gather_rows(Tensor out, Tensor x, Tensor rows) {
 }
 
 void CudaBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) {
+  const ContextScope here(context_);
   cuda::rope_and_store(where_, args, kv, batch);
 }
 
@@ -249,6 +251,7 @@ AttentionParams CudaBackend::attention_params(const AttentionArgs& args, const K
 }
 
 void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
+  const ContextScope here(context_);
   const AttentionParams params = attention_params(args, kv, batch);
   const DType dtype = args.qkv.dtype;
   // The portable kernel's shared memory is what every GPU has, 99 KB.
@@ -265,6 +268,7 @@ void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const 
 
 void CudaBackend::rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args,
                                  const KvCache& kv, const Batch& batch) {
+  const ContextScope here(context_);
   if (decode_cluster_ == 0 || args.num_heads > 8 * kv.num_kv_heads)
     return Backend::rope_attention(rope, args, kv, batch);
   roped_decode_attention(where_,
@@ -279,10 +283,14 @@ void CudaBackend::rope_attention(const RopeStoreArgs& rope, const AttentionArgs&
                          args.qkv.dtype, decode_cluster_);
 }
 
-void CudaBackend::silu_mul(Tensor out, Tensor gate_up) { cuda::silu_mul(where_, out, gate_up); }
+void CudaBackend::silu_mul(Tensor out, Tensor gate_up) {
+  const ContextScope here(context_);
+  cuda::silu_mul(where_, out, gate_up);
+}
 
 void CudaBackend::copy_blocks(const KvCache& kv, std::span<const int32_t> from,
                               std::span<const int32_t> to) {
+  const ContextScope here(context_);
   std::vector<int32_t> pairs;
   for (size_t i = 0; i < from.size(); ++i) pairs.insert(pairs.end(), {from[i], to[i]});
   grow(copies_, pairs.size() * sizeof(int32_t));

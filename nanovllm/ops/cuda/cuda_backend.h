@@ -41,7 +41,8 @@ class CudaBackend final : public Backend {
   bool replays() const override { return true; }
   void replay(int64_t size, const std::function<void()>& enqueue) override;
 
-  WeightPtr pack(std::span<const Tensor> parts, DType dtype, unsigned use) override;
+  using Backend::pack;
+  WeightPtr pack(std::span<const WeightRows> parts, DType dtype, unsigned use) override;
   void embed(Tensor out, const Weight& table, Tensor ids) override;
   void rms_norm(Tensor out, Tensor x, const Norm& norm) override;
   void gather_rows(Tensor out, Tensor x, Tensor rows) override;
@@ -125,11 +126,13 @@ class CudaBackend final : public Backend {
   /// names, or the first `count`.
   const float* whole_rows(Tensor logits, const int32_t* rows, int64_t count);
 
+  CUcontext context_ = nullptr;  // each public call works in it
   Launch where_;
   cudaDeviceProp device_ = {};
   CudaKernels kernels_;
   bool portable_ = false;  // asked for, or not on Hopper
   bool capturing_ = false;
+  std::optional<WaitingGrids> waiting_grids_;  // of native kernels
   std::optional<Matmul> matmul_;
   std::array<Buffer, 2> tile_memory_;  // TileScratch's
   Buffer norm_squares_;

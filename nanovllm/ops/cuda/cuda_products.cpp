@@ -103,7 +103,8 @@ void CudaBackend::product(const Product& p) {
 
   std::vector<int> ways = {kSeparately};
   for (int cut = 0; cut < kNumTileCuts; ++cut)
-    if (serves(cut) && may_win(tile_cut(cut), args.num_tokens, args.n, where_.num_sms))
+    if (serves(cut) && (waiting_grids_->allowed() || tile_cut(cut).split == 1) &&
+        may_win(tile_cut(cut), args.num_tokens, args.n, where_.num_sms))
       ways.push_back(cut);
   size_t best = 0;
   if (ways.size() > 1) {
@@ -118,11 +119,13 @@ void CudaBackend::product(const Product& p) {
 }
 
 void CudaBackend::matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) {
+  const ContextScope here(context_);
   product({.end = SmallMatmul::End::kStore, .out = out, .x = x, .w = w, .bias = bias});
 }
 
 void CudaBackend::add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta,
                              Tensor next_norm) {
+  const ContextScope here(context_);
   ahead_of_ = {};
   if (collectives_ && collectives_->adds_late(residual)) {
     matmul(delta, x, w, {});
@@ -152,6 +155,7 @@ void CudaBackend::add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor 
 
 void CudaBackend::norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor bias,
                               Tensor hidden) {
+  const ContextScope here(context_);
   if (sum_norm(hidden, x, norm)) return matmul(out, hidden, w, bias);
   product({.end = SmallMatmul::End::kStore,
            .out = out,
@@ -164,6 +168,7 @@ void CudaBackend::norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weig
 
 void CudaBackend::qkv_attention(const QkvArgs& qkv, const RopeStoreArgs& rope,
                                 const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
+  const ContextScope here(context_);
   const Product product = {.end = SmallMatmul::End::kStore,
                            .out = rope.qkv,
                            .x = qkv.x,
@@ -188,6 +193,7 @@ void CudaBackend::qkv_attention(const QkvArgs& qkv, const RopeStoreArgs& rope,
 
 void CudaBackend::norm_swiglu(Tensor out, Tensor x, const Norm& norm, const Weight& w,
                               Tensor hidden, Tensor gate_up) {
+  const ContextScope here(context_);
   // All ranks do this alike; what follows is each one's own choice.
   const bool is_normed = sum_norm(hidden, x, norm);
   product({.end = SmallMatmul::End::kSwiglu,

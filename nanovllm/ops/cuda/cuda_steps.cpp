@@ -83,6 +83,7 @@ RowParams CudaBackend::row_params(const SampleRow& row, int32_t slot) {
 }
 
 Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const KvCache& kv) {
+  const ContextScope here(context_);
   weight_upload_.reset();  // all weights are there
   const size_t num_seqs = host.context_lens.size(), num_rows = host.samples.size();
   words_.clear();
@@ -208,6 +209,7 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
 }
 
 void CudaBackend::replay(int64_t size, const std::function<void()>& enqueue) {
+  const ContextScope here(context_);
   // The first time it runs as it is, which measures its products; the second time it is captured.
   const auto [at, is_new] =
       graphs_.try_emplace({size, decode_cluster_, draws_in_product_}, nullptr);
@@ -236,6 +238,7 @@ void CudaBackend::replay(int64_t size, const std::function<void()>& enqueue) {
 // -- sampler
 
 void CudaBackend::sample(Tensor logits, const Batch& /*batch*/) {
+  const ContextScope here(context_);
   const SampleParams params = sample_params(logits);
   sample_plain(where_, params, progress_.as<RowProgress>());
   join_found(params);
@@ -243,6 +246,7 @@ void CudaBackend::sample(Tensor logits, const Batch& /*batch*/) {
 
 void CudaBackend::norm_sample(Tensor logits, Tensor x, const Norm& norm, const Weight& w,
                               Tensor hidden, const Batch& batch) {
+  const ContextScope here(context_);
   Product product = {.end = SmallMatmul::End::kStore,
                      .out = logits,
                      .x = x,
@@ -289,6 +293,7 @@ const float* CudaBackend::whole_rows(Tensor logits, const int32_t* rows, int64_t
 }
 
 void CudaBackend::finish_sample(Tensor logits) {
+  const ContextScope here(context_);
   if (!special_.empty()) {
     const auto count = static_cast<int>(special_.size());
     const int64_t vocab = collectives_ ? vocab_size_ : logits.shape[1];
@@ -321,6 +326,7 @@ void CudaBackend::finish_sample(Tensor logits) {
 }
 
 void CudaBackend::fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) {
+  const ContextScope here(context_);
   check(num_fetched_ < num_finished_, "no step whose tokens are not fetched");
   const size_t turn = num_fetched_++ % kNumSlots;
   wait(drawn_there_[turn]);
@@ -334,6 +340,7 @@ void CudaBackend::fetch_samples(std::span<int32_t> token_ids, std::span<RowStatu
 void CudaBackend::token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
                                  std::span<int32_t> ids, std::span<float> logprobs,
                                  std::span<int32_t> target_ranks) {
+  const ContextScope here(context_);
   const int64_t vocab = collectives_ ? vocab_size_ : logits.shape[1];
   for (const int32_t id : targets)
     check(0 <= id && id < vocab, "target {} is not in the vocabulary of {}", id, vocab);

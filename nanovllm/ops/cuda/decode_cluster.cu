@@ -265,9 +265,8 @@ template <class T, int kHeadDim>
 void run(Launch where, const RopedDecodeParams& params, int num_parts) {
   const AttentionParams& p = params.attention;
   const int bytes = Layout<T, kHeadDim>::bytes(p.num_heads / p.layout.num_kv_heads);
-  const auto kernel = decode_cluster_kernel<T, kHeadDim>;
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-             "decode attention");
+  constexpr auto kernel = decode_cluster_kernel<T, kHeadDim>;
+  allow_shared_memory<kernel>();
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
              "decode attention");
   launch(ClusterLaunch{where, num_parts}, kernel,

@@ -35,8 +35,9 @@ struct CublasLt;
 /// that measures faster.
 class Matmul {
  public:
-  /// Throws UserError that names the package where the library is missing.
-  explicit Matmul(Launch where);
+  /// `wait` waits for an event of the stream; it may throw. Throws UserError that names the package
+  /// where the library is missing.
+  Matmul(Launch where, std::function<void(cudaEvent_t)> wait);
   ~Matmul();
 
   /// With `scratch`, of out's shape, the product is added to out.
@@ -68,6 +69,7 @@ class Matmul {
   void run_whole(Tensor out, Tensor x, const DeviceWeight& w, bool capturing, Tensor scratch);
 
   Launch where_;
+  std::function<void(cudaEvent_t)> wait_;
   std::unique_ptr<CublasLt> lib_;
   cublasLtHandle_t handle_ = nullptr;
   void *workspace_ = nullptr, *flush_ = nullptr;

@@ -102,12 +102,7 @@ void run(Launch where, const SmallMatmul& args, const NormAhead& ahead, const Pl
       .rope = rope};
   const int bytes = Layout<kTokens>(plan.rows, plan.stages).bytes();
   constexpr auto kernel = mid_matmul_kernel<kTokens, kRoped>;
-  static int allowed = 0;  // only grows: graphs hold launches of all sizes
-  if (bytes > allowed) {
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-               "shared memory");
-    allowed = bytes;
-  }
+  allow_shared_memory<kernel>();
   launch(ClusterLaunch{where, plan.split}, kernel,
          dim3(static_cast<unsigned>(parts * args.n / plan.rows * plan.split)), kThreads,
          static_cast<size_t>(bytes), params);

@@ -249,9 +249,8 @@ void run(Launch where, const PrefillParams& params) {
       (static_cast<int64_t>(params.args.num_tokens >> params.log2_tile_tokens) +
        params.args.num_seqs) *
       params.num_groups;
-  const auto kernel = prefill_kernel<T, kHeadDim>;
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-             "prefill attention");
+  constexpr auto kernel = prefill_kernel<T, kHeadDim>;
+  allow_shared_memory<kernel>();
   where.overlaps = false;  // it does not wait by itself for the kernel before
   cuda::launch(where, kernel, static_cast<unsigned>(std::min<int64_t>(where.num_sms, most_tiles)),
                kThreads, kBytes, params);

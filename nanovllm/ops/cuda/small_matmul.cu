@@ -219,13 +219,7 @@ void run(Launch where, const SmallMatmul& args) {
   constexpr auto kernel = small_matmul_kernel<T, kTile, kNorm, kTokenTiles, kTiles, kDepth, kHeld>;
   const size_t bytes = size_t{kWarps} * kDepth * kTiles * kHalves * 2 * kPieceBytes +
                        (kNorm ? static_cast<size_t>(args.k) * 4 : 0);
-  static size_t allowed = 0;
-  if (bytes > allowed) {
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(bytes)),
-               "shared memory");
-    allowed = bytes;
-  }
+  allow_shared_memory<kernel>();
   launch(where, kernel, dim3(static_cast<unsigned>(args.n / (kTiles * kColumns))), kThreads, bytes,
          args);
 }

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cuda.h>
-
 #include "nanovllm/ops/cuda/runtime.h"
 
 namespace nanovllm::cuda {
@@ -11,15 +9,8 @@ inline constexpr int kBoxColumns = 64;
 /// A row-major matrix [rows, k] that comes in boxes of `box_rows` by kBoxColumns, swizzled by 128
 /// bytes, which is their width.
 inline CUtensorMap tensor_map(const void* data, int64_t rows, int64_t k, int box_rows) {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    cuda_check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                                cudaEnableDefault, &found),
-               "tensor maps");
-    check_args(function != nullptr, "the driver has no tensor maps");
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  }();
+  static const auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(
+      driver_function("cuTensorMapEncodeTiled", 12000));
   CUtensorMap map;
   const cuuint64_t shape[] = {static_cast<cuuint64_t>(k), static_cast<cuuint64_t>(rows)};
   const cuuint64_t row_bytes[] = {static_cast<cuuint64_t>(k) * 2};

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -45,6 +47,29 @@ inline bool can_tile(const SmallMatmul& args, DType dtype, int max_blocks, const
          (cut.split == 1 || (!swiglu && args.k > 64 * (cut.split - 1) &&
                              cut.blocks(args.num_tokens, args.n) <= max_blocks));
 }
+
+/// The right to run grids whose blocks wait for each other on a GPU. Kernels of two engines of one
+/// process run side by side, and two such grids that each hold some of the multiprocessors would
+/// wait for ever. So only one engine at a time has it; the others take cuts without parts. Other
+/// processes do not matter: the GPU serves processes in turns.
+class WaitingGrids {
+ public:
+  explicit WaitingGrids(int device)
+      : taken_(takers()[static_cast<size_t>(device)]), allowed_(!taken_.exchange(true)) {}
+  ~WaitingGrids() {
+    if (allowed_) taken_ = false;
+  }
+  WaitingGrids(const WaitingGrids&) = delete;
+  bool allowed() const { return allowed_; }
+
+ private:
+  static std::array<std::atomic<bool>, 64>& takers() {
+    static std::array<std::atomic<bool>, 64> all;
+    return all;
+  }
+  std::atomic<bool>& taken_;
+  bool allowed_;
+};
 
 /// Memory for what the parts of a tile hand each other, and counters that are zero at first.
 struct TileScratch {

@@ -1,9 +1,9 @@
 #include "nanovllm/ops/cuda/weight_upload.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <thread>
+#include <utility>
 
 #include "nanovllm/base/machine.h"
 #include "nanovllm/ops/cuda/runtime.h"
@@ -12,7 +12,7 @@ namespace nanovllm::cuda {
 
 namespace {
 
-constexpr int64_t kPieceBytes = int64_t{4} << 20;
+constexpr size_t kPieceBytes = size_t{4} << 20;
 /// One thread copies about 8 GB/s out of the page cache, the bus takes about 50.
 constexpr int kMaxLanes = 8;
 
@@ -22,11 +22,20 @@ WeightUpload::WeightUpload() : lanes_(static_cast<size_t>(std::min(num_usable_cp
   cuda_check(cudaGetDevice(&device_), "device");
   for (Lane& lane : lanes_) {
     cuda_check(cudaStreamCreateWithFlags(&lane.stream, cudaStreamNonBlocking), "stream");
-    for (char*& piece : lane.pieces)
-      cuda_check(cudaMallocHost(reinterpret_cast<void**>(&piece), kPieceBytes), "pinned memory");
     for (cudaEvent_t& event : lane.sent)
       cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
   }
+  grow(kPieceBytes);
+}
+
+void WeightUpload::grow(size_t row_bytes) {
+  if (row_bytes <= piece_bytes_) return;
+  piece_bytes_ = row_bytes;
+  for (Lane& lane : lanes_)
+    for (char*& piece : lane.pieces) {
+      cudaFreeHost(std::exchange(piece, nullptr));
+      cuda_check(cudaMallocHost(reinterpret_cast<void**>(&piece), piece_bytes_), "pinned memory");
+    }
 }
 
 WeightUpload::~WeightUpload() {
@@ -37,13 +46,12 @@ WeightUpload::~WeightUpload() {
   }
 }
 
-void WeightUpload::copy(void* to, const Tensor& from) {
-  if (from.size() == 0) return;
-  const auto size = static_cast<int64_t>(dtype_size(from.dtype));
-  const int64_t row_bytes = (from.rank == 1 ? 1 : from.shape[1]) * size;
-  const int64_t stride = from.row_stride * size;
-  const int64_t piece_rows = std::max<int64_t>(kPieceBytes / row_bytes, 1);
-  const int64_t num_pieces = (from.shape[0] + piece_rows - 1) / piece_rows;
+void WeightUpload::copy(void* to, const WeightRows& from) {
+  if (from.num_rows() == 0 || from.num_columns() == 0) return;
+  const size_t row_bytes = from.row_bytes();
+  grow(row_bytes);
+  const auto piece_rows = static_cast<int64_t>(piece_bytes_ / row_bytes);
+  const int64_t num_pieces = (from.num_rows() + piece_rows - 1) / piece_rows;
   const auto num_lanes = static_cast<int>(std::min<int64_t>(num_pieces, std::ssize(lanes_)));
   const auto work = [&](int index) {
     cuda_check(cudaSetDevice(device_), "device");
@@ -52,32 +60,19 @@ void WeightUpload::copy(void* to, const Tensor& from) {
       const auto turn = static_cast<size_t>(round % 2);
       cuda_check(cudaEventSynchronize(lane.sent[turn]), "weights");
       const int64_t first = piece * piece_rows;
-      const int64_t rows = std::min(piece_rows, from.shape[0] - first);
-      // A row longer than a piece goes in parts.
-      for (int64_t at = 0; at < row_bytes; at += kPieceBytes) {
-        const int64_t width = std::min(row_bytes - at, kPieceBytes);
-        if (at > 0) cuda_check(cudaStreamSynchronize(lane.stream), "weights");
-        const char* source = from.as<const char>() + first * stride + at;
-        if (stride == row_bytes && width == row_bytes) {
-          std::memcpy(lane.pieces[turn], source, static_cast<size_t>(rows * width));
-        } else {
-          for (int64_t r = 0; r < rows; ++r)
-            std::memcpy(lane.pieces[turn] + r * width, source + r * stride,
-                        static_cast<size_t>(width));
-        }
-        cuda_check(
-            cudaMemcpyAsync(static_cast<char*>(to) + first * row_bytes + at, lane.pieces[turn],
-                            static_cast<size_t>(rows * width), cudaMemcpyHostToDevice, lane.stream),
-            "weights");
-      }
+      const int64_t rows = std::min(piece_rows, from.num_rows() - first);
+      from.read(first, rows, lane.pieces[turn]);
+      cuda_check(cudaMemcpyAsync(static_cast<char*>(to) + static_cast<size_t>(first) * row_bytes,
+                                 lane.pieces[turn], static_cast<size_t>(rows) * row_bytes,
+                                 cudaMemcpyHostToDevice, lane.stream),
+                 "weights");
       cuda_check(cudaEventRecord(lane.sent[turn], lane.stream), "weights");
     }
     cuda_check(cudaStreamSynchronize(lane.stream), "weights");
   };
   if (num_lanes == 1) return work(0);
   std::vector<std::exception_ptr> errors(static_cast<size_t>(num_lanes));
-  std::vector<std::thread> threads;
-  threads.reserve(errors.size());
+  std::vector<std::jthread> threads;
   for (int i = 0; i < num_lanes; ++i)
     threads.emplace_back([&, i] {
       try {
@@ -86,7 +81,7 @@ void WeightUpload::copy(void* to, const Tensor& from) {
         errors[static_cast<size_t>(i)] = std::current_exception();
       }
     });
-  for (std::thread& thread : threads) thread.join();
+  threads.clear();  // joins them
   for (const std::exception_ptr& error : errors)
     if (error) std::rethrow_exception(error);
 }
