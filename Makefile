@@ -20,7 +20,7 @@ test: release  ## build everything, run the test suite
 	ctest --preset release
 
 gpu-test: release  ## the tests of the CUDA half, and the engine's on the GPU
-	ctest --preset release -R '^(gpu|llm)\.'
+	ctest --preset release -R '^(gpu|llm)\.|GpuRanks'
 
 # As others get it: a wheel that carries the libraries it needs, without what is installed here. Ray is for one test. The
 # compiler by the name that it has in `make build`, so that ccache has its objects; Debian's Python has another.

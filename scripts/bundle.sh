@@ -8,7 +8,7 @@ set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder" "$2.part"' EXIT
 mkdir "$folder/lib" "$folder/tests" "$folder/bench"
-for program in nanovllm libnanovllm_cuda.so tests/gpu_test tests/llm_test bench/cuda_bench; do
+for program in nanovllm libnanovllm_cuda.so tests/gpu_test tests/llm_test tests/apps_test bench/cuda_bench; do
   strip -o "$folder/$program" "$1/$program"
   for library in $(ldd "$1/$program" | awk '$3 ~ /^\// && $3 !~ /\/lib(c|m|gcc_s|stdc\+\+)\.so/ {print $3}'); do
     cp -Lu "$library" "$folder/lib"
