@@ -92,21 +92,28 @@ std::vector<RequestOutput> LLM::generate_all(const std::vector<Prompt>& prompts,
   require(params.size() == 1 || params.size() == prompts.size(),
           "{} prompts and {} SamplingParams; give one, or one for each prompt", prompts.size(),
           params.size());
+  // All are looked at before one is added: a refusal leaves nothing behind.
+  std::vector<std::vector<int32_t>> ids;
+  ids.reserve(prompts.size());
+  const auto params_of = [&](size_t i) -> const SamplingParams& {
+    return params[params.size() == 1 ? 0 : i];
+  };
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if constexpr (std::same_as<Prompt, std::string>) ids.push_back(tokenizer_.encode(prompts[i]));
+    else ids.push_back(prompts[i]);
+    e.check_request(ids[i], params_of(i));
+  }
   std::unordered_map<uint64_t, size_t> index;
   std::vector<RequestOutput> outputs(prompts.size());
-  try {
-    for (size_t i = 0; i < prompts.size(); ++i)
-      index[e.add_request(prompts[i], params[params.size() == 1 ? 0 : i])] = i;
-  } catch (...) {
-    for (const auto& [id, i] : index) e.abort(id);
-    throw;
-  }
+  for (size_t i = 0; i < prompts.size(); ++i)
+    index[e.add_request(std::move(ids[i]), params_of(i))] = i;
   const EngineStats before = e.stats();
   ProgressBar bar("Generating", static_cast<int64_t>(prompts.size()),
                   use_tqdm.value_or(stderr_is_terminal()));
   for (size_t num_done = 0; num_done < prompts.size();) {
     for (const RequestUpdate& update : e.step()) {
       const auto at = index.find(update.request_id);
+      if (at == index.end()) others_.push_back(update);
       if (at == index.end() || !update.finished) continue;
       outputs[at->second] = *update.finished;
       ++num_done;
@@ -150,10 +157,12 @@ bool LLM::abort(uint64_t request_id) { return engine().abort(request_id); }
 
 std::vector<RequestUpdate> LLM::step() {
   const std::span<const RequestUpdate> updates = engine().step();
-  return {updates.begin(), updates.end()};
+  std::vector<RequestUpdate> all = std::exchange(others_, {});
+  all.insert(all.end(), updates.begin(), updates.end());
+  return all;
 }
 
-bool LLM::is_finished() const { return engine().is_finished(); }
+bool LLM::is_finished() const { return engine().is_finished() && others_.empty(); }
 const LLMTokenizer& LLM::tokenizer() const { return tokenizer_; }
 int64_t LLM::max_model_len() const { return engine().limits().scheduler.max_model_len; }
 int64_t LLM::vocab_size() const { return engine().limits().vocab_size; }

@@ -66,7 +66,7 @@ class __attribute__((visibility("default"))) LLM {
 
   /// Runs all prompts to their end and returns their outputs in order. `use_tqdm`: a progress bar
   /// on stderr; by default where that is a terminal. Nothing runs if a prompt or a parameter is
-  /// refused. Requests that were added before go on meanwhile; their updates are dropped.
+  /// refused. Requests that were added before go on meanwhile; the next step() has their updates.
   std::vector<RequestOutput> generate(const std::vector<std::string>& prompts,
                                       const SamplingParams& sampling_params = {},
                                       std::optional<bool> use_tqdm = std::nullopt);
@@ -103,8 +103,9 @@ class __attribute__((visibility("default"))) LLM {
                        const SamplingParams& sampling_params);
   /// Ends a request; the next step() returns it with what it has. False if it is not running.
   bool abort(uint64_t request_id);
-  /// Moves every request on; returns what grew or ended.
+  /// Moves every request on; returns what grew or ended, after what did so during generate().
   std::vector<RequestUpdate> step();
+  /// Whether step() returned the end of every request that was added.
   bool is_finished() const;
 
   EngineStats stats() const;
@@ -128,6 +129,7 @@ class __attribute__((visibility("default"))) LLM {
   int process_;  // that made it
   std::unique_ptr<LLMEngine> engine_;
   LLMTokenizer tokenizer_;
+  std::vector<RequestUpdate> others_;  // of requests that ran beside a generate()
 };
 
 }  // namespace nanovllm

@@ -34,6 +34,10 @@ void in_range(const char* field, double value, double least, double most) {
 
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+// The sampler computes in float. A larger temperature would be infinite there, and a penalty much
+// nearer to 0 would make infinite logits.
+constexpr double kMaxFloat = std::numeric_limits<float>::max();
+constexpr double kMaxPenalty = 1e6;
 
 }  // namespace
 
@@ -57,8 +61,9 @@ void EngineConfig::validate() const {
 }
 
 void SamplingParams::validate() const {
-  require(temperature >= 0 && std::isfinite(temperature),
-          "temperature is {}; it must be at least 0", temperature);
+  require(temperature >= 0, "temperature is {}; it must be at least 0", temperature);
+  require(temperature <= kMaxFloat, "temperature is {}; it must be at most {:.2g}", temperature,
+          kMaxFloat);
   require(top_p > 0 && top_p <= 1, "top_p is {}; it must be above 0 and at most 1", top_p);
   in_range("top_k", top_k, -1, kMaxInt);
   in_range("min_p", min_p, 0.0, 1.0);
@@ -74,8 +79,7 @@ void SamplingParams::validate() const {
   for (const std::string& text : stop) require(!text.empty(), "stop holds an empty text");
   in_range("presence_penalty", presence_penalty, -2.0, 2.0);
   in_range("frequency_penalty", frequency_penalty, -2.0, 2.0);
-  require(repetition_penalty > 0 && repetition_penalty <= 1e6,
-          "repetition_penalty is {}; it must be above 0", repetition_penalty);
+  in_range("repetition_penalty", repetition_penalty, 1 / kMaxPenalty, kMaxPenalty);
   for (const auto& [id, bias] : logit_bias) {
     require(id >= 0, "logit_bias holds {}; an id is at least 0", id);
     in_range("logit_bias", bias, -100.0, 100.0);

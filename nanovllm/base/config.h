@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -38,22 +39,25 @@ struct __attribute__((visibility("default"))) EngineConfig {
   void validate() const;
 };
 
+/// The max_tokens of an answer that only the context limits.
+constexpr int64_t kNoMaxTokens = std::numeric_limits<int32_t>::max();
+
 /// How one request is sampled, with vLLM's names and meanings. Greedy is temperature 0 (below
 /// 1e-5).
 struct __attribute__((visibility("default"))) SamplingParams {
-  double temperature = 1.0;
+  double temperature = 1.0;  ///< at most what a float holds
   double top_p = 1.0;  ///< the smallest set of best tokens whose probability reaches it; 1: off
   int64_t top_k = 0;   ///< 0 or -1: off
   double min_p = 0.0;  ///< least probability, as a share of the best token's
-  int64_t max_tokens = 64;
-  int64_t min_tokens = 0;  ///< end tokens and stop_token_ids cannot be drawn before
+  int64_t max_tokens = 64;  ///< kNoMaxTokens: as many as the context leaves
+  int64_t min_tokens = 0;   ///< end tokens and stop_token_ids cannot be drawn before
   bool ignore_eos = false;
   std::vector<std::string> stop = {};  ///< texts that end the answer and are not part of it
   std::vector<int32_t> stop_token_ids = {};
   double presence_penalty = 0.0;    ///< taken from the logits of tokens that the answer holds
   double frequency_penalty = 0.0;   ///< the same for each time that it holds them
   double repetition_penalty = 1.0;  ///< divides positive logits of tokens in prompt and answer,
-                                    ///< multiplies negative ones
+                                    ///< multiplies negative ones; 1e-6 to 1e6
   std::map<int32_t, double> logit_bias = {};  ///< token id to what its logit gets, -100 to 100
   std::optional<std::vector<int32_t>> allowed_token_ids = std::nullopt;  ///< no others are drawn
   std::vector<std::string> bad_words = {};  ///< texts whose last token is not drawn after the rest

@@ -93,7 +93,11 @@ const std::map<std::string, Reader>& fields() {
       {"top_p", field(&P::top_p)},
       {"top_k", field(&P::top_k)},
       {"min_p", field(&P::min_p)},
-      {"max_tokens", field(&P::max_tokens)},
+      {"max_tokens",
+       [](const Json& json, P& params) {
+         if (json.is_null()) params.max_tokens = kNoMaxTokens;
+         else read(json, params.max_tokens);
+       }},
       {"min_tokens", field(&P::min_tokens)},
       {"ignore_eos", field(&P::ignore_eos)},
       {"stop_token_ids", field(&P::stop_token_ids)},

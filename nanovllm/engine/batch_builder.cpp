@@ -1,5 +1,8 @@
 #include "nanovllm/engine/batch_builder.h"
 
+#include <algorithm>
+#include <limits>
+
 namespace nanovllm {
 
 namespace {
@@ -10,7 +13,8 @@ SlotSetup setup_of(const Sequence& seq) {
   setup.seed = seq.seed;
   setup.slot = seq.slot;
   setup.temperature = static_cast<float>(p.temperature);
-  setup.top_p = static_cast<float>(p.top_p);
+  // A share that is 0 as a float would ask for no token at all.
+  setup.top_p = std::max(static_cast<float>(p.top_p), std::numeric_limits<float>::min());
   setup.min_p = static_cast<float>(p.min_p);
   setup.top_k = p.top_k > 0 ? static_cast<int32_t>(p.top_k) : 0;
   setup.choice = seq.choice;

@@ -104,6 +104,12 @@ LLMEngine::LLMEngine(const EngineConfig& config, const EngineLimits& limits,
 
 LLMEngine::~LLMEngine() = default;
 
+void LLMEngine::check_request(std::span<const int32_t> prompt, const SamplingParams& params) const {
+  if (!dead_.empty()) throw EngineDead(dead_);
+  check_prompt(prompt);
+  check_sampling(params);
+}
+
 void LLMEngine::check_prompt(std::span<const int32_t> ids) const {
   require(!ids.empty(), "the prompt is empty; it needs at least one token");
   const int64_t limit = limits_.scheduler.max_model_len;
@@ -153,10 +159,12 @@ std::vector<int32_t> LLMEngine::encode_bad_words(const SamplingParams& params) c
 
 uint64_t LLMEngine::add_request(std::vector<int32_t> prompt, const SamplingParams& given,
                                 UpdateCallback on_update, const std::string& cache_salt) {
-  if (!dead_.empty()) throw EngineDead(dead_);
-  check_prompt(prompt);
-  check_sampling(given);
+  check_request(prompt, given);
   auto params = std::make_shared<SamplingParams>(given);
+  // What the context leaves, so that no sum with these can overflow further on.
+  params->max_tokens = std::min(
+      params->max_tokens, limits_.scheduler.max_model_len - static_cast<int64_t>(prompt.size()));
+  params->min_tokens = std::min(params->min_tokens, params->max_tokens);
   if (params->logprobs) params->logprobs = std::min(*params->logprobs, limits_.vocab_size);
   if (params->prompt_logprobs)
     params->prompt_logprobs = std::min(*params->prompt_logprobs, limits_.vocab_size);
@@ -209,6 +217,7 @@ bool LLMEngine::abort(uint64_t request_id) {
 }
 
 bool LLMEngine::is_finished() const {
+  if (!dead_.empty()) throw EngineDead(dead_);
   return scheduler_.is_finished() && in_flight_.empty() && aborted_.empty();
 }
 

@@ -50,6 +50,8 @@ class LLMEngine {
   /// The same for a text, encoded with the special tokens that the tokenizer's post-processor adds.
   uint64_t add_request(const std::string& prompt, const SamplingParams& params,
                        UpdateCallback on_update = {});
+  /// Throws what add_request() would throw for these.
+  void check_request(std::span<const int32_t> prompt, const SamplingParams& params) const;
   /// Ends a request; the next step() returns it with finish_reason "abort" and what it has. False
   /// if there is none.
   bool abort(uint64_t request_id);
@@ -57,7 +59,7 @@ class LLMEngine {
   /// async_scheduling is on) and takes in the oldest under way. Returns what grew or ended, valid
   /// until the next call. Throws EngineDead, then and ever after, when a step failed.
   std::span<const RequestUpdate> step();
-  /// Whether nothing is left to do.
+  /// Whether nothing is left to do. Throws EngineDead after a step that failed.
   bool is_finished() const;
 
   EngineStats stats() const;

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 
 #include "nanovllm/base/dtype.h"
 #include "nanovllm/base/error.h"
@@ -23,6 +24,8 @@ TEST(SamplingParams, EveryFieldOutOfRangeIsNamed) {
       {"temperature", [](auto& p) { p.temperature = -0.1; }},
       {"temperature", [](auto& p) { p.temperature = std::nan(""); }},
       {"temperature", [](auto& p) { p.temperature = INFINITY; }},
+      {"temperature is 1e+300", [](auto& p) { p.temperature = 1e300; }},
+      {"temperature", [](auto& p) { p.temperature = 3.5e38; }},
       {"top_p", [](auto& p) { p.top_p = 0; }},
       {"top_p", [](auto& p) { p.top_p = 1.1; }},
       {"top_k", [](auto& p) { p.top_k = -2; }},
@@ -40,6 +43,8 @@ TEST(SamplingParams, EveryFieldOutOfRangeIsNamed) {
       {"presence_penalty", [](auto& p) { p.presence_penalty = 2.5; }},
       {"frequency_penalty", [](auto& p) { p.frequency_penalty = std::nan(""); }},
       {"repetition_penalty", [](auto& p) { p.repetition_penalty = 0; }},
+      {"repetition_penalty is 1e-300", [](auto& p) { p.repetition_penalty = 1e-300; }},
+      {"from 1e-06 to 1000000", [](auto& p) { p.repetition_penalty = 1e7; }},
       {"logit_bias",
        [](auto& p) {
          p.logit_bias = {{-1, 1.0}};
@@ -88,6 +93,27 @@ TEST(SamplingParams, JsonFieldsHaveVllmsNames) {
   expected.allowed_token_ids = {{12, 13}};
   expected.bad_words = {"no"};
   EXPECT_EQ(p, expected);
+}
+
+TEST(SamplingParams, ExtremesInRangeAreTaken) {
+  SamplingParams p;
+  p.temperature = 3e38;
+  p.top_p = 1e-300;
+  p.min_p = 1e-300;
+  p.top_k = p.max_tokens = p.min_tokens = kNoMaxTokens;
+  p.repetition_penalty = 1e-6;
+  p.stop_token_ids = {std::numeric_limits<int32_t>::max()};
+  p.seed = std::numeric_limits<uint64_t>::max();
+  EXPECT_NO_THROW(p.validate());
+}
+
+// As vLLM's None; other fields have no "none" of their own.
+TEST(SamplingParams, JsonNullForMaxTokensIsNoLimit) {
+  SamplingParams defaults;
+  defaults.max_tokens = 3;
+  EXPECT_EQ(
+      sampling_params_from_json(Json::parse(R"({"max_tokens": null})"), defaults, "").max_tokens,
+      kNoMaxTokens);
 }
 
 TEST(SamplingParams, JsonNullKeepsTheDefault) {

@@ -269,6 +269,7 @@ TEST_P(Scheduling, StepsThatFailEndTheEngineWithAnException) {
   EXPECT_THAT([&] { t.run(); }, ThrowsMessage<EngineDead>(HasSubstr("the device fell off")));
   EXPECT_THROW(t.engine->step(), EngineDead);
   EXPECT_THROW(t.add(made_prompt(4), 10), EngineDead);
+  EXPECT_THROW(t.engine->is_finished(), EngineDead);
 }
 
 INSTANTIATE_TEST_SUITE_P(StepAhead, Scheduling, ::testing::Bool(),

@@ -2,7 +2,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <vector>
 
 #include "goldens.h"
 #include "nanovllm/llm.h"
@@ -45,6 +48,50 @@ TEST(Tokenizer, OutlivesItsLLMAndRendersWithAllVariables) {
                     "enable_thinking": false})"),
             tokenizer.apply_chat_template({{"user", "x"}}, true, false));
   EXPECT_THROW(tokenizer.render_chat_template("[1"), UserError);
+}
+
+using Tokens = std::map<uint64_t, std::vector<int32_t>>;
+
+/// Steps to the end; adds each request's tokens, and where it ended its choices', to the maps.
+void run(LLM& llm, Tokens& pieces, Tokens& whole) {
+  while (!llm.is_finished()) {
+    for (const RequestUpdate& update : llm.step()) {
+      std::vector<int32_t>& ids = pieces[update.request_id];
+      ids.insert(ids.end(), update.token_ids.begin(), update.token_ids.end());
+      if (update.finished) whole[update.request_id] = update.finished->token_ids;
+    }
+  }
+}
+
+TEST(AddRequest, GenerateLosesNothingOfWhatWasAddedBefore) {
+  LLM llm(kTinyTales, small());
+  const std::vector<int32_t> prompt = {5, 6, 7};
+  SamplingParams params = {.max_tokens = 20, .ignore_eos = true, .seed = 1};
+  Tokens pieces, whole, expected;
+  for (const int64_t max_tokens : {2, 9, 20}) {  // ended, ended and running when generate() is done
+    params.max_tokens = max_tokens;
+    expected[llm.add_request(prompt, params)] = generate_one(llm, prompt, params).token_ids;
+  }
+  EXPECT_FALSE(llm.is_finished());
+  params.max_tokens = 12;
+  llm.generate({"The"}, params, false);
+  EXPECT_FALSE(llm.is_finished());
+  run(llm, pieces, whole);
+  EXPECT_EQ(whole, expected);
+  EXPECT_EQ(pieces, expected);
+  EXPECT_TRUE(llm.step().empty());
+}
+
+TEST(AddRequest, RefusedGenerateLeavesNothingBehind) {
+  LLM llm(kTinyTales, small());
+  SamplingParams bad;
+  bad.logit_bias = {{1 << 20, 1.0}};
+  EXPECT_THROW(llm.generate({"The", ""}, {.max_tokens = 2}, false), UserError);
+  EXPECT_THROW(llm.generate(std::vector<std::string>{"The", "The"},
+                            std::vector{SamplingParams(), bad}, false),
+               UserError);
+  EXPECT_TRUE(llm.is_finished());
+  EXPECT_TRUE(llm.step().empty());
 }
 
 TEST(Stats, CountTokensAndBlocks) {

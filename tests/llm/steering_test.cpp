@@ -86,6 +86,47 @@ TEST_F(Steering, StopStringsWaitForMinTokens) {
   EXPECT_TRUE(plain.text.starts_with(output.text));
 }
 
+// Sums of a prompt's length with these overflow 32 bits.
+TEST_F(Steering, LargestMinTokensLetNoEndTokenBeDrawn) {
+  EngineConfig small = config();
+  small.max_model_len = 48;
+  LLM short_context(kTinyTales, small);
+  SamplingParams params = greedy();
+  params.stop_token_ids = {generate_one(short_context, prompt, params).token_ids[0]};
+  params.max_tokens = kNoMaxTokens;
+  for (const int64_t min_tokens : {kNoMaxTokens, kNoMaxTokens - 2, int64_t{1} << 30}) {
+    params.min_tokens = min_tokens;
+    const RequestOutput output = generate_one(short_context, prompt, params);
+    EXPECT_EQ(output.token_ids.size(), 48 - prompt.size()) << min_tokens;
+    EXPECT_EQ(output.finish_reason, "length") << min_tokens;
+    EXPECT_EQ(std::ranges::count(output.token_ids, params.stop_token_ids[0]), 0) << min_tokens;
+  }
+}
+
+// What is no number above 0 as a float, or has no finite reciprocal.
+TEST_F(Steering, SmallestTemperaturesAndSharesDrawTheBestToken) {
+  const std::vector<int32_t> best = answer(greedy()).token_ids;
+  for (const double tiny : {1e-300, 5e-324, 1e-40, 1e-6}) {
+    SamplingParams params = greedy();
+    params.temperature = tiny;
+    EXPECT_EQ(answer(params).token_ids, best) << tiny;
+    params.temperature = 100;
+    params.top_p = tiny;
+    EXPECT_EQ(answer(params).token_ids, best) << tiny;
+    params.top_p = 1;
+    params.top_k = 1;
+    params.min_p = tiny;
+    EXPECT_EQ(answer(params).token_ids, best) << tiny;
+  }
+  SamplingParams params = greedy();
+  params.temperature = 3e38;
+  params.top_k = 1;
+  EXPECT_EQ(answer(params).token_ids, best);
+  params.temperature = 0;
+  params.repetition_penalty = 1e-6;
+  EXPECT_EQ(answer(params).finish_reason, "length");
+}
+
 TEST_F(Steering, StopStringsEndEachChoiceAlone) {
   SamplingParams params;
   params.n = 8;
