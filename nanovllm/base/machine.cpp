@@ -42,12 +42,13 @@ std::vector<std::string> cgroup_folders() {
   }
 }
 
-size_t machine_memory_available() {
+// An entry of the kernel's table of memory, in bytes.
+size_t machine_memory(const char* name) {
   std::ifstream file("/proc/meminfo");
   std::string key;
   size_t kib = 0;
   while (file >> key >> kib) {
-    if (key == "MemAvailable:") return kib * 1024;
+    if (key == name) return kib * 1024;
     file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
   }
   return kUnlimited;
@@ -55,8 +56,15 @@ size_t machine_memory_available() {
 
 }  // namespace
 
+size_t host_memory() {
+  size_t total = machine_memory("MemTotal:");
+  for (const std::string& folder : cgroup_folders())
+    total = std::min(total, read_number(folder + "/memory.max"));
+  return total;
+}
+
 size_t available_host_memory() {
-  size_t left = machine_memory_available();
+  size_t left = machine_memory("MemAvailable:");
   for (const std::string& folder : cgroup_folders()) {
     const size_t limit = read_number(folder + "/memory.max");
     const size_t used = read_number(folder + "/memory.current");

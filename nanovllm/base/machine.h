@@ -9,6 +9,9 @@
 /// this process's up to the root allows.
 namespace nanovllm {
 
+/// Memory in bytes that this process could ever take.
+size_t host_memory();
+
 /// Memory in bytes that this process may still take.
 size_t available_host_memory();
 

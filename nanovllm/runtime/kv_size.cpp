@@ -1,6 +1,7 @@
 #include "nanovllm/runtime/kv_size.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "nanovllm/base/check.h"
 
@@ -9,6 +10,8 @@ namespace nanovllm {
 namespace {
 
 constexpr double kGiB = 1 << 30;
+// A token's place in the cache is an int32 (Batch::slot_mapping).
+constexpr int64_t kMaxSlots = std::numeric_limits<int32_t>::max();
 
 }  // namespace
 
@@ -29,10 +32,14 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
   KvSize size;
   if (config.num_gpu_blocks_override > 0) {
     size.num_blocks = config.num_gpu_blocks_override;
+    require(size.num_blocks <= kMaxSlots / config.block_size,
+            "--num-gpu-blocks-override is {}; it may be at most {} of --block-size {}",
+            size.num_blocks, kMaxSlots / config.block_size, config.block_size);
   } else {
     size.num_blocks = static_cast<int64_t>(bytes / block_bytes);
     if (config.kv_cache_memory_bytes == 0)
       size.num_blocks = std::min(size.num_blocks, config.max_num_seqs * blocks_for_one);
+    size.num_blocks = std::min(size.num_blocks, kMaxSlots / config.block_size);
   }
   if (ranks != nullptr) size.num_blocks = ranks->smallest(size.num_blocks);
   require(size.num_blocks >= 1,

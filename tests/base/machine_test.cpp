@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 namespace nanovllm {
 namespace {
@@ -59,6 +60,11 @@ TEST(Machine, CpusOfASocketAreTogetherHoweverTheyAreNumbered) {
   EXPECT_EQ(cpus(2), cpus(0));
   std::filesystem::remove_all(folder);
   EXPECT_EQ(cpus(1), listed(allowed));  // nothing is known: one socket
+}
+
+TEST(Machine, AllMemoryIsMoreThanWhatIsLeft) {
+  EXPECT_GE(host_memory(), available_host_memory());
+  EXPECT_LT(host_memory(), std::numeric_limits<size_t>::max());
 }
 
 TEST(Machine, SocketBindingEndsWithItsScope) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <limits>
 #include <thread>
 
 #include "nanovllm/base/error.h"
@@ -89,6 +90,22 @@ TEST(KvSize, MemoryThatOthersTookIsNoNegativeSize) {
   const EngineConfig config;
   EXPECT_THAT([&] { size_kv_cache(config, model(), DType::kBF16, 0); },
               ThrowsMessage<UserError>(AllOf(HasSubstr("0.000 GiB"), HasSubstr("--block-size"))));
+}
+
+// A token's place in the cache is an int32, and sizes are products of what options say.
+TEST(KvSize, OptionsAtTheirLargestOverflowNothing) {
+  EngineConfig config;
+  config.kv_cache_memory_bytes = std::numeric_limits<int64_t>::max();
+  for (const int64_t block_size : {16, 64, 65536}) {
+    config.block_size = block_size;
+    const KvSize size = size_kv_cache(config, model(), DType::kBF16, kGiB);
+    EXPECT_EQ(size.num_blocks, std::numeric_limits<int32_t>::max() / block_size);
+    EXPECT_EQ(size.max_model_len, 4096);
+  }
+  config.num_gpu_blocks_override = std::numeric_limits<int32_t>::max();
+  EXPECT_THAT([&] { size_kv_cache(config, model(), DType::kBF16, kGiB); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("--num-gpu-blocks-override is 2147483647"),
+                                             HasSubstr("at most 32767 of --block-size 65536"))));
 }
 
 TEST(KvSize, LengthThatDoesNotFitIsRefusedWithTheOneThatDoes) {

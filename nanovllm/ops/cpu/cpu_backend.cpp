@@ -65,8 +65,7 @@ void CpuBackend::for_own_rows(Tensor logits, Draw draw) {
 // -- memory
 
 Memory CpuBackend::memory() const {
-  const size_t available = available_host_memory();
-  return {available, available};
+  return {.total = host_memory(), .free = available_host_memory()};
 }
 
 Buffer CpuBackend::allocate(size_t bytes) { return cpu::allocate(bytes); }
