@@ -67,17 +67,32 @@ std::vector<Prompt> read_dataset(const ThroughputOptions& options, const LLMEngi
   return prompts;
 }
 
-/// Runs all prompts to their end; the tokens drawn.
+std::string error_of(const RequestOutput& output) {
+  for (const CompletionOutput& choice : output.outputs)
+    if (!choice.error.empty()) return choice.error;
+  return output.error;
+}
+
+/// Runs all prompts to their end; the tokens drawn, or -1 after Ctrl-C. Throws UserError where one
+/// of them ends with an error.
 int64_t run_all(LLMEngine& engine, const std::vector<Prompt>& prompts, bool show_progress) {
   const EngineStats before = engine.stats();
-  for (const Prompt& prompt : prompts) engine.add_request(prompt.token_ids, prompt.params);
+  uint64_t first = 0;  // request
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const uint64_t id = engine.add_request(prompts[i].token_ids, prompts[i].params);
+    if (i == 0) first = id;
+  }
   ProgressBar bar("Generating", static_cast<int64_t>(prompts.size()),
                   show_progress && stderr_is_terminal());
   int64_t num_done = 0, num_tokens = 0;
   while (!engine.is_finished()) {
     for (const RequestUpdate& update : engine.step()) {
       num_tokens += static_cast<int64_t>(update.token_ids.size());
-      if (update.finished) ++num_done;
+      if (!update.finished) continue;
+      ++num_done;
+      // Its tokens are missing, so the figures would be of other work than was asked for.
+      require(!update.finished->has_error(), "prompt {} ended with an error: {}",
+              update.request_id - first, error_of(*update.finished));
     }
     if (InterruptGuard::interrupted()) return -1;
     const EngineStats stats = engine.stats();
@@ -88,6 +103,8 @@ int64_t run_all(LLMEngine& engine, const std::vector<Prompt>& prompts, bool show
 }
 
 int throughput(const ThroughputOptions& options) {
+  require(options.num_prompts >= 0, "--num-prompts is {}; it must be at least 0",
+          options.num_prompts);
   LLMEngine engine(options.model, options.config);
   const std::vector<Prompt> prompts = read_dataset(options, engine);
   const InterruptGuard guard;
@@ -127,6 +144,9 @@ int throughput(const ThroughputOptions& options) {
   return kExitOk;
 }
 
+// As many as max_num_seqs may be: a batch is to run at once.
+constexpr int64_t kMaxBatchSize = 65536;
+
 struct LatencyOptions {
   std::string model;
   EngineConfig config;
@@ -147,9 +167,11 @@ int latency(const LatencyOptions& options) {
   require(options.batch_size >= 1 && options.input_len >= 1 && options.output_len >= 1 &&
               options.num_iters >= 1,
           "--batch-size, --input-len, --output-len and --num-iters must be at least 1");
+  require(options.batch_size <= kMaxBatchSize, "--batch-size is {}; it must be at most {}",
+          options.batch_size, kMaxBatchSize);
   LLMEngine engine(options.model, options.config);
   const int64_t longest = engine.limits().scheduler.max_model_len;
-  require(options.input_len + options.output_len <= longest,
+  require(options.input_len <= longest && options.output_len <= longest - options.input_len,
           "--input-len {} and --output-len {} together exceed max_model_len {}", options.input_len,
           options.output_len, longest);
   std::mt19937_64 random(0);
@@ -169,11 +191,11 @@ int latency(const LatencyOptions& options) {
     return run_all(engine, prompts, false) < 0 ? -1.0 : seconds_since(start);
   };
   const InterruptGuard guard;
-  std::vector<double> first(static_cast<size_t>(options.num_iters)), all(first.size());
+  std::vector<double> first, all;
   timed(std::min<int64_t>(options.output_len, 2));  // warm-up: buffers, primitives, clocks
-  for (size_t i = 0; i < first.size() && !InterruptGuard::interrupted(); ++i) {
-    first[i] = timed(1);
-    all[i] = timed(options.output_len);
+  for (int64_t i = 0; i < options.num_iters && !InterruptGuard::interrupted(); ++i) {
+    first.push_back(timed(1));
+    all.push_back(timed(options.output_len));
   }
   if (InterruptGuard::interrupted()) return kExitInterrupted;
   const double prefill = median(first), total = median(all);
@@ -211,7 +233,7 @@ void add_bench(CLI::App& app, Command& command) {
   sub->add_option("--dataset", t->dataset,
                   "A prompts file (see generate --help); without it nano-vLLM's 256 sequences")
       ->type_name("FILE");
-  sub->add_option("--num-prompts", t->num_prompts, "Only the first so many; 0: all")
+  add_value(*sub, "--num-prompts", t->num_prompts, "Only the first so many; 0: all")
       ->type_name("N")
       ->capture_default_str();
   sub->add_flag("--warmup", t->warmup, "Run the set once before, unmeasured");
@@ -233,7 +255,7 @@ void add_bench(CLI::App& app, Command& command) {
   auto l = std::make_shared<LatencyOptions>();
   add_model_argument(*sub, l->model);
   const auto add = [&](const char* name, int64_t& value, const char* type, const char* text) {
-    sub->add_option(name, value, text)->type_name(type)->capture_default_str();
+    add_value(*sub, name, value, text)->type_name(type)->capture_default_str();
   };
   add("--batch-size", l->batch_size, "N", "Sequences");
   add("--input-len", l->input_len, "TOKENS", "Of each prompt");

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <limits>
 #include <memory>
 
 #include "commands.h"
@@ -92,7 +91,7 @@ class Thoughts {
 SamplingParams sampling_of(const ChatOptions& options) {
   SamplingParams params = options.params;
   if (std::ranges::find(options.given, "max_tokens") == options.given.end())
-    params.max_tokens = std::numeric_limits<int32_t>::max();
+    params.max_tokens = kNoMaxTokens;
   params.validate();  // alone, so that an option's error does not name the checkpoint's file
   if (options.generation_config == "vllm") return params;
   require(options.generation_config == "auto",
@@ -175,8 +174,6 @@ class Chat {
       require(length < limit,
               "the conversation has {} tokens and the context {}; /reset begins a new one", length,
               limit);
-      prompt.params.max_tokens = std::min(prompt.params.max_tokens, limit - length);
-      prompt.params.min_tokens = std::min(prompt.params.min_tokens, prompt.params.max_tokens);
       answer(prompt);
     } catch (const UserError& e) {
       messages_.erase(messages_.size() - 1);

@@ -49,7 +49,7 @@ class Results {
       : prompts_(prompts), json_(json), bar_(bar) {}
 
   void add(size_t index, RequestOutput output) {
-    if (!output.error.empty() && output.finish_reason == "error") failed_ = true;
+    num_failed_ += output.has_error() ? 1 : 0;
     ready_.emplace(index, std::move(output));
     for (; !ready_.empty() && ready_.begin()->first == next_; ++next_) {
       print(ready_.begin()->second);
@@ -57,7 +57,8 @@ class Results {
     }
   }
   size_t num_printed() const { return next_; }
-  bool failed() const { return failed_; }
+  /// Prompts that were refused or have a choice that ended with an error.
+  size_t num_failed() const { return num_failed_; }
 
  private:
   void print(const RequestOutput& output) {
@@ -74,7 +75,7 @@ class Results {
   ProgressBar& bar_;
   std::map<size_t, RequestOutput> ready_;
   size_t next_ = 0;
-  bool failed_ = false;
+  size_t num_failed_ = 0;
 };
 
 RequestOutput failed_output(const Prompt& prompt, const std::string& error) {
@@ -117,7 +118,6 @@ int generate(const GenerateOptions& options) {
     }
   }
   int64_t num_done = static_cast<int64_t>(prompts.size() - index.size());
-  bool refused = num_done > 0;
   while (!engine.is_finished() && !InterruptGuard::interrupted()) {
     for (const RequestUpdate& update : engine.step()) {
       if (!update.finished) continue;
@@ -128,8 +128,11 @@ int generate(const GenerateOptions& options) {
     bar.update(num_done, stats.prefill_tokens, stats.decode_tokens);
   }
   if (InterruptGuard::interrupted()) return kExitInterrupted;
-  if (refused) return kExitUserError;
-  return results.failed() ? kExitFailure : kExitOk;
+  if (results.num_failed() == 0) return kExitOk;
+  bar.hide();
+  fmt::print(stderr, "error: prompts that were refused or ended with an error: {} of {}\n",
+             results.num_failed(), prompts.size());
+  return kExitUserError;
 }
 
 }  // namespace

@@ -1,6 +1,28 @@
 #include "options.h"
 
+#include <fmt/format.h>
+
+#include <charconv>
+#include <string>
+
 namespace nanovllm {
+
+CLI::Validator whole_number(int64_t least, uint64_t most) {
+  const auto rewrite = [=](std::string& text) -> std::string {
+    const auto read = [&](auto& number) {
+      const char* const end = text.data() + text.size();
+      const auto [stop, error] = std::from_chars(text.data(), end, number);
+      return error == std::errc() && stop == end;
+    };
+    int64_t below_0 = 0;
+    uint64_t number = 0;
+    if (read(number) && number <= most) text = std::to_string(number);
+    else if (read(below_0) && below_0 < 0 && below_0 >= least) text = std::to_string(below_0);
+    else return fmt::format("{} is no whole number from {} to {}", text, least, most);
+    return {};
+  };
+  return {rewrite, ""};
+}
 
 namespace {
 
@@ -22,7 +44,7 @@ void add_model_argument(CLI::App& app, std::string& model) {
 void add_engine_options(CLI::App& app, EngineConfig& c) {
   const std::string group = "Engine options";
   const auto add = [&](const char* names, auto& value, const char* type, const char* text) {
-    app.add_option(names, value, text)->group(group)->type_name(type)->capture_default_str();
+    add_value(app, names, value, text)->group(group)->type_name(type)->capture_default_str();
   };
   add("--device", c.device, "DEVICE",
       "cpu, cuda, or auto: CUDA where this build and machine have it");
@@ -52,7 +74,7 @@ void add_engine_options(CLI::App& app, EngineConfig& c) {
   add("--step-timeout", c.step_timeout, "SECONDS",
       "Without progress, after which a step counts as hung");
   add("--threads", c.threads, "N", "Threads of the CPU backend, all ranks together; 0: all cores");
-  app.add_option("--seed", c.seed, "Of requests that bring none; random unless given")
+  add_value(app, "--seed", c.seed, "Of requests that bring none; random unless given")
       ->group(group)
       ->type_name("N");
 }
@@ -60,12 +82,12 @@ void add_engine_options(CLI::App& app, EngineConfig& c) {
 void add_sampling_options(CLI::App& app, SamplingParams& p) {
   const std::string group = "Sampling options";
   const auto add = [&](const char* names, auto& value, const char* type, const char* text) {
-    app.add_option(names, value, text)->group(group)->type_name(type)->capture_default_str();
+    add_value(app, names, value, text)->group(group)->type_name(type)->capture_default_str();
   };
   // Those that are off, or without an end, unless they are given.
   const auto add_without_default = [&](const char* name, auto& value, const char* type,
                                        const char* text) {
-    app.add_option(name, value, text)->group(group)->type_name(type)->allow_extra_args(false);
+    add_value(app, name, value, text)->group(group)->type_name(type)->allow_extra_args(false);
   };
   add("--temperature", p.temperature, "T", "Below 1 likelier tokens, above 1 others; 0: the best");
   add("--top-p", p.top_p, "P",

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -41,6 +42,12 @@ struct RequestOutput : CompletionOutput {
   double arrival_time = 0;                ///< seconds on the steady clock
   double first_token_time = 0;
   double finish_time = 0;
+
+  /// Whether any choice ended with an error.
+  bool has_error() const {
+    const auto is_error = [](const CompletionOutput& o) { return o.finish_reason == "error"; };
+    return is_error(*this) || std::ranges::any_of(outputs, is_error);
+  }
 };
 
 /// What one step added to an answer. Pieces of one answer come in order.

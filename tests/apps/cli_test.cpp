@@ -107,6 +107,7 @@ TEST(Generate, BadLinesAreReportedAndTheOthersRun) {
               "{\"prompt\": \"a\", \"sampling_params\": {\"max_tokens\": 1e400}}\n"
               "{\"prompt\": \"b\"}\n");
   EXPECT_EQ(r.status, 2);
+  EXPECT_EQ(r.err, "error: prompts that were refused or ended with an error: 9 of 11\n");
   const std::vector<Json> out = lines(r.out);
   ASSERT_EQ(out.size(), 11u);
   EXPECT_EQ(out[0]["token_ids"].size(), 2u);
@@ -118,6 +119,38 @@ TEST(Generate, BadLinesAreReportedAndTheOthersRun) {
     EXPECT_THAT(out[i]["error"].get<std::string>(), HasSubstr(expected[i]));
     EXPECT_EQ(out[i]["index"], i);
   }
+}
+
+// Two ids are allowed, and none after the first of them: a choice that draws it ends with an error.
+// With this seed these are the last two of four.
+const std::string kTwoOfFourFail =
+    R"({"prompt": "Once", "sampling_params": {"allowed_token_ids": [16, 17], "bad_words": ["11", "12"], )"
+    R"("max_tokens": 2, "temperature": 100, "ignore_eos": true, "n": 4, "seed": 5}})"
+    "\n";
+
+TEST(Generate, ErrorInAnyChoiceIsExitStatus2) {
+  const std::vector<std::string> args = {"generate", kTinyTales,       "--dtype", "float32",
+                                         "--json",   "--prompts-file", "-"};
+  const Result r = run(args, kTwoOfFourFail + "{\"prompt\": \"The\"}\n");
+  std::vector<std::string> reasons;
+  const Json first = lines(r.out).at(0);
+  for (const Json& choice : first["outputs"]) reasons.push_back(choice["finish_reason"]);
+  EXPECT_THAT(reasons, ::testing::ElementsAre("length", "length", "error", "error"));
+  EXPECT_EQ(r.status, 2);
+  EXPECT_EQ(r.err, "error: prompts that were refused or ended with an error: 1 of 2\n");
+}
+
+TEST(Generate, NumbersAreDecimalAndNegativeSeedsAreSeeds) {
+  const std::vector<std::string> args = {"generate", kTinyTales,     "--prompt", "Once",
+                                         "--json",   "--max-tokens", "010",      "--ignore-eos"};
+  const auto answer = [&](const char* seed) {
+    std::vector<std::string> all = args;
+    all.insert(all.end(), {"--sample-seed", seed});
+    return run(all).out;
+  };
+  const std::string out = answer("-5");
+  EXPECT_EQ(lines(out).at(0)["token_ids"].size(), 10u);
+  EXPECT_EQ(out, answer("18446744073709551611"));
 }
 
 TEST(Generate, PromptThatIsTooLongIsALineWithTheNumbers) {
@@ -155,6 +188,21 @@ TEST(Generate, RefusalsAreOneClearLine) {
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--stop", ""}, "stop");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--presence-penalty", "3"},
                  "presence_penalty");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--temperature", "1e300"},
+                 "temperature is 1e+300");
+  expect_refused(
+      {"generate", kTinyTales, "--prompt", "a", "--temperature", "1e-20000", "--top-p", "1e-20000"},
+      "top_p is 0");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--min-tokens", "9223372036854775807"},
+                 "min_tokens is 9223372036854775807");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--max-tokens", "9223372036854775808"},
+                 "--max-tokens");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--stop-token-id", "4294967296"},
+                 "--stop-token-id");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--sample-seed", "18446744073709551616"},
+                 "--sample-seed");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--top-k", "99999999999999999999"},
+                 "99999999999999999999");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--block-size", "20"}, "multiple of 16");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--device", "tpu"}, "tpu");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--device", "cuda"}, "cuda");
@@ -252,6 +300,47 @@ TEST(Info, TellsShapeMemoryAndKernels) {
   EXPECT_GE(info["weight_bytes"].get<size_t>(), file_bytes - 32768);
   EXPECT_GT(info["kv_cache_tokens"], 2048);
   EXPECT_EQ(run({"info", kTinyTales}).status, 0);
+}
+
+// Sizes near the end of their types, of which a product or a sum would wrap around to a small one.
+TEST(Info, CacheThatNoMachineHoldsIsRefused) {
+  const std::string most = "9223372036854775807";
+  for (const char* block_size : {"16", "64", "65536"}) {
+    expect_refused({"info", kTinyTales, "--device", "cpu", "--kv-cache-memory-bytes", most,
+                    "--block-size", block_size},
+                   "--kv-cache-memory-bytes");
+    expect_refused({"info", kTinyTales, "--device", "cpu", "--num-gpu-blocks-override",
+                    "2147483647", "--block-size", block_size},
+                   "--num-gpu-blocks-override");
+  }
+  for (const char* option :
+       {"--num-gpu-blocks-override", "--max-num-batched-tokens", "--max-num-seqs",
+        "--max-model-len", "--block-size", "--threads", "--tensor-parallel-size"})
+    expect_refused({"info", kTinyTales, option, most}, most);
+}
+
+TEST(Bench, RequestThatEndsWithAnErrorIsNoFigure) {
+  const std::filesystem::path file = ::testing::TempDir() + "bench_test_errors.jsonl";
+  std::ofstream(file) << "{\"prompt\": \"The\"}\n" << kTwoOfFourFail;
+  expect_refused({"bench", "throughput", kTinyTales, "--dtype", "float32", "--dataset",
+                  file.string(), "--json"},
+                 "prompt 1 ended with an error: nothing can be drawn");
+  std::filesystem::remove(file);
+}
+
+TEST(Bench, SizesOutOfRangeAreRefused) {
+  const std::string most = "9223372036854775807";
+  const std::vector<std::string> latency = {"bench", "latency", kTinyTales};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args = latency;
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  };
+  expect_refused(with({"--input-len", most, "--output-len", most}), "--input-len " + most);
+  expect_refused(with({"--input-len", "1", "--output-len", most}), "--output-len " + most);
+  expect_refused(with({"--batch-size", most}), "--batch-size is " + most);
+  expect_refused(with({"--num-iters", "0"}), "--num-iters");
+  expect_refused({"bench", "throughput", kTinyTales, "--num-prompts", "-1"}, "--num-prompts is -1");
 }
 
 TEST(Bench, PrintsTheDocumentedKeys) {
