@@ -20,7 +20,7 @@ void add_worker(CLI::App& app, Command& command);
 enum ExitCode { kExitOk = 0, kExitFailure = 1, kExitUserError = 2, kExitInterrupted = 130 };
 /// For the end of a command's help.
 constexpr const char* kExitStatusHelp =
-    "Exit status: 0 done; 2 an option, a file or a prompt was refused, in one line on stderr;\n"
-    "130 after Ctrl-C; 1 anything else.";
+    "Exit status: 0 done; 2 an option, a file or a prompt was refused or an answer ended with an\n"
+    "error, with one line on stderr; 130 after Ctrl-C; 1 anything else.";
 
 }  // namespace nanovllm

@@ -36,34 +36,46 @@ class Engine:
         self.defaults = {"temperature": args.temperature, "max_tokens": args.max_tokens}
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        rows = [(int(i), str(line)) for i, line in zip(batch["index"], batch["line"])]
+        rows = [(int(i), bytes(line)) for i, line in zip(batch["index"], batch["line"])]
         path = self.output / f"{rows[0][0]:012}.jsonl"
         unfinished = path.with_suffix(f".{os.getpid()}.tmp")
         unfinished.write_text("".join(json.dumps(row) + "\n" for row in self.answer(rows)))
         unfinished.rename(path)  # there as a whole or not at all
         return {"index": batch["index"]}
 
-    def answer(self, rows: list[tuple[int, str]]) -> list[dict[str, Any]]:
+    def answer(self, rows: list[tuple[int, bytes]]) -> list[dict[str, Any]]:
         try:
             requests = [self.request(line) for _, line in rows]
             prompts, params = [r[0] for r in requests], [r[1] for r in requests]
             outputs = self.llm.generate(prompts, params, use_tqdm=False)
             return [{**output, "index": i} for (i, _), output in zip(rows, outputs)]
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             # generate refuses all or nothing: look for the bad line in both halves.
             if len(rows) == 1:
                 return [{"index": rows[0][0], "error": f"line {rows[0][0] + 1}: {error}"}]
             half = len(rows) // 2
             return self.answer(rows[:half]) + self.answer(rows[half:])
 
-    def request(self, line: str) -> tuple[str | list[int], SamplingParams]:
-        row = json.loads(line)
-        params = SamplingParams(**{**self.defaults, **row.get("sampling_params", {})})
-        if "messages" in row:
-            messages = row["messages"]
-            chat = self.llm.tokenizer.apply_chat_template(messages, add_generation_prompt=True)
-            return chat, params
-        return row["prompt"] if "prompt" in row else row["prompt_token_ids"], params
+    def request(self, line: bytes) -> tuple[str | list[int], SamplingParams]:
+        row = json.loads(line.decode())
+        if not isinstance(row, dict):
+            raise TypeError("it must be a JSON object")
+        kinds = [k for k in ("messages", "prompt", "prompt_token_ids") if k in row]
+        if len(kinds) != 1:
+            raise ValueError(f"it needs one of prompt, prompt_token_ids, messages; has {len(kinds)}")
+        prompt = row[kinds[0]]
+        if kinds[0] == "messages":
+            prompt = self.llm.tokenizer.apply_chat_template(prompt, add_generation_prompt=True)
+        given = row.get("sampling_params")
+        if not isinstance(given, (dict, type(None))):
+            raise TypeError("sampling_params must be a JSON object")
+        return prompt, SamplingParams(**{**self.defaults, **(given or {})})
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """Lines end at "\\n" alone: a text may hold characters that splitlines takes for line ends."""
+    lines = path.read_bytes().split(b"\n")
+    return lines if lines[-1] else lines[:-1]
 
 
 def done_before(output: Path) -> set[int]:
@@ -88,7 +100,7 @@ def main() -> None:
     Path(args.output).mkdir(parents=True, exist_ok=True)
 
     done = done_before(Path(args.output))
-    lines = Path(args.prompts).read_text().splitlines()
+    lines = read_lines(Path(args.prompts))
     rows = [{"index": i, "line": line} for i, line in enumerate(lines) if i not in done]
     print(f"{len(lines)} prompts, {len(done)} done before, {len(rows)} to do", flush=True)
     if not rows:

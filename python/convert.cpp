@@ -35,11 +35,17 @@ const char* kind_of(const std::optional<T>&) {
   return kind_of(T());
 }
 
-/// None leaves the field as it is.
+/// None leaves the field as it is, which is its default.
 template <class T>
 void read(nb::handle value, const char* name, T& field) {
   if (value.is_none()) return;
   if (!nb::try_cast(value, field)) wrong_type(name, value, kind_of(T()));
+}
+
+/// A seed below 0 is one as well; it wraps, as on the command line and in JSON.
+void read(nb::handle value, const char* name, std::optional<uint64_t>& field) {
+  if (int64_t seed = 0; nb::try_cast(value, seed)) field = static_cast<uint64_t>(seed);
+  else read<std::optional<uint64_t>>(value, name, field);
 }
 
 nb::list from_logprobs(const std::vector<TokenLogprobs>& tokens) {
@@ -96,7 +102,7 @@ Prompt to_prompt(nb::handle prompt) {
   try {
     ids = to_token_ids(prompt, "a prompt");
   } catch (const nb::builtin_exception&) {
-    wrong_type("a prompt", prompt, "a text or a list of token ids");
+    wrong_type("a prompt", prompt, "a text, a list of token ids, or a dictionary with one of both");
   }
   return ids;
 }
@@ -109,7 +115,8 @@ SamplingParams to_sampling_params(nb::handle object) {
   field("top_p", params.top_p);
   field("top_k", params.top_k);
   field("min_p", params.min_p);
-  field("max_tokens", params.max_tokens);
+  if (object.attr("max_tokens").is_none()) params.max_tokens = kNoMaxTokens;
+  else field("max_tokens", params.max_tokens);
   field("min_tokens", params.min_tokens);
   field("ignore_eos", params.ignore_eos);
   field("stop_token_ids", params.stop_token_ids);

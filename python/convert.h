@@ -16,7 +16,8 @@ using Prompt = std::variant<std::string, std::vector<int32_t>>;
 std::string to_text(nanobind::handle text, const char* what);
 std::vector<int32_t> to_token_ids(nanobind::handle ids, const char* what);
 Prompt to_prompt(nanobind::handle prompt);
-/// From an object with the attributes of SamplingParams; None leaves a field as it is.
+/// From an object with the attributes of SamplingParams; None is a field's default, and for
+/// max_tokens no limit of its own.
 SamplingParams to_sampling_params(nanobind::handle object);
 /// From a dictionary with the fields' names.
 EngineConfig to_engine_config(const nanobind::dict& options);

@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -119,6 +120,7 @@ class Engine {
     };
     for (;;) {
       const auto turn = take_turn();
+      std::ignore = llm_.is_finished();  // throws after exit() and after a step that failed
       if (!enough()) step();
       if (enough() || Clock::now() >= end) return std::exchange(inbox.arrived, {});
     }
@@ -145,9 +147,19 @@ class Engine {
 
   void exit() {
     if (getpid() != process_) return;  // its parent's
-    const auto turn = take_turn();
+    const std::lock_guard turn(turns_);
+    ended_ = true;
     llm_.exit();
     inboxes_.clear();
+  }
+
+  /// Throws EngineDead after exit() and in a forked process. Needs no turn.
+  void require_alive() const {
+    if (getpid() != process_)
+      throw EngineDead(
+          "this LLM belongs to the process that this one was forked from; make one "
+          "after the fork");
+    if (ended_) throw EngineDead("the engine was ended by exit()");
   }
 
   LLMTokenizer tokenizer() const { return llm_.tokenizer(); }
@@ -163,11 +175,7 @@ class Engine {
 
  private:
   std::unique_lock<Turns> take_turn() {
-    // In a forked process a turn may belong to a thread that is not there.
-    if (getpid() != process_)
-      throw EngineDead(
-          "this LLM belongs to the process that this one was forked from; make one "
-          "after the fork");
+    require_alive();  // a forked process has no thread that would give a turn back
     return std::unique_lock(turns_);
   }
 
@@ -189,6 +197,7 @@ class Engine {
   }
 
   const pid_t process_ = getpid();
+  std::atomic<bool> ended_ = false;
   LLM llm_;
   Turns turns_;
   std::unordered_map<uint64_t, std::shared_ptr<Inbox>> inboxes_;
@@ -269,6 +278,7 @@ NB_MODULE(_core, m) {
       .def("abandon", &Engine::abandon, nb::call_guard<Released>())
       .def("abort", &Engine::abort, nb::call_guard<Released>())
       .def("exit", &Engine::exit, nb::call_guard<Released>())
+      .def("require_alive", &Engine::require_alive)
       .def("num_tokens",
            [](const Engine& engine) {
              const auto [prefill, decode] = engine.num_tokens();

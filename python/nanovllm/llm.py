@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from nanovllm import _core
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
         def tolist(self) -> list[int]: ...
 
-    Prompt = str | Sequence[int] | Array
+    Prompt = str | Sequence[int] | Array | Mapping[str, str | Sequence[int] | Array]
 
 
 class EngineOptions(TypedDict, total=False):
@@ -129,19 +129,26 @@ class LLM:
 
     def generate(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[Prompt] | Mapping[str, str | Sequence[int] | Array],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Runs all prompts to their end; their outputs in order.
 
         A prompt is a text, or ids that are taken as they are: 1 to max_model_len - 1 of them, each
-        below vocab_size. `sampling_params`: one, or one for each prompt. `use_tqdm`: a bar on
-        stderr with the tokens a second of prefill and decode. Raises ValueError where a prompt, a
-        parameter or their number is refused; then, and after Ctrl-C, nothing of the call runs on.
+        below vocab_size; also as a dictionary, {"prompt": text} or {"prompt_token_ids": ids}, of
+        which a single one needs no list. `sampling_params`: one, or one for each prompt.
+        `use_tqdm`: a bar on stderr with the tokens a second of prefill and decode. Raises
+        ValueError where a prompt, a parameter or their number is refused; then, and after Ctrl-C,
+        nothing of the call runs on.
         """
+        self._engine.require_alive()
         if isinstance(prompts, str):
             raise TypeError("prompts is a text; give a list of prompts")
+        if isinstance(prompts, (set, frozenset)):
+            raise TypeError("prompts is a set, which has no order; give a list of prompts")
+        if isinstance(prompts, Mapping):
+            prompts = [prompts]
         if sampling_params is None:
             sampling_params = SamplingParams()
         if isinstance(sampling_params, SamplingParams):
@@ -175,7 +182,7 @@ class LLM:
         `generate` does, and ValueError where n is above 1.
         """
         params = sampling_params or SamplingParams()
-        if params.n != 1:
+        if params.n not in (1, None):
             raise ValueError(f"n is {params.n}; a stream has one answer")
         inbox = _core.inbox(True)
         try:
@@ -183,6 +190,7 @@ class LLM:
             while True:
                 arrived = self._engine.wait(inbox, _SECONDS_BETWEEN_LOOKS)
                 for _, piece in cast("list[tuple[int, StreamPiece]]", arrived):
+                    self._engine.require_alive()  # `exit` may have come between two pieces
                     yield piece
                     if piece["output"] is not None:
                         return
@@ -213,6 +221,7 @@ class LLM:
 
     def is_finished(self) -> bool:
         """Whether `step` returned every request of `add_request`."""
+        self._engine.require_alive()
         return self._num_added == 0
 
     @property
@@ -241,7 +250,26 @@ class LLM:
         self.exit()
 
     def _add(self, inbox: _core.Inbox, prompt: Prompt, params: SamplingParams) -> int:
-        return self._engine.add(inbox, cast("str | Sequence[int]", prompt), params)
+        return self._engine.add(inbox, cast("str | Sequence[int]", _plain(prompt)), params)
+
+
+def _plain(prompt: Prompt) -> str | Sequence[int] | Array:
+    """A prompt in vLLM's dictionaries as what it holds; where both are given, the ids count."""
+    if not isinstance(prompt, Mapping):
+        return prompt
+    names = {name for name, value in prompt.items() if value is not None}
+    if not names or not names <= {"prompt", "prompt_token_ids"}:
+        raise TypeError(
+            f"a prompt is a dictionary with {sorted(map(str, names)) or 'nothing'}; "
+            "it must have 'prompt', a text, or 'prompt_token_ids', a list of token ids"
+        )
+    if "prompt_token_ids" not in names:
+        if not isinstance(prompt["prompt"], str):
+            raise TypeError(f"prompt is {prompt['prompt']!r}; it must be a text")
+        return prompt["prompt"]
+    if isinstance(prompt["prompt_token_ids"], str):
+        raise TypeError("prompt_token_ids is a text; it must be a list of token ids")
+    return prompt["prompt_token_ids"]
 
 
 _alive: weakref.WeakSet[LLM] = weakref.WeakSet()

@@ -8,14 +8,15 @@ from nanovllm import _core
 
 @dataclass(slots=True)
 class SamplingParams:
-    """How one request is sampled, with vLLM's names and meanings; None is a field's default.
+    """How one request is sampled, with vLLM's names and meanings; None is a field's default, and
+    for max_tokens no limit.
 
     Raises ValueError, with the field, its value and what would be right, for a value out of range,
     and TypeError for one of another kind. Values that are set later are checked by `generate`.
     """
 
     temperature: float = 1.0  #: 0 (below 1e-5): greedy
-    max_tokens: int = 64  #: of the answer; it also ends at max_model_len
+    max_tokens: int | None = 64  #: of the answer, which also ends at max_model_len; None: there
     ignore_eos: bool = False  #: end tokens do not end the answer
     top_p: float = 1.0  #: the smallest set of best tokens whose probability reaches it; 1: off
     top_k: int = 0  #: only so many best tokens; 0 or -1: off

@@ -20,6 +20,7 @@ def still_right(llm: LLM) -> None:
         ("temperature", -0.1, ValueError),
         ("temperature", float("nan"), ValueError),
         ("temperature", float("inf"), ValueError),
+        ("temperature", 1e300, ValueError),
         ("temperature", "hot", TypeError),
         ("max_tokens", 0, ValueError),
         ("max_tokens", 2.5, TypeError),
@@ -35,6 +36,7 @@ def still_right(llm: LLM) -> None:
         ("presence_penalty", 3, ValueError),
         ("frequency_penalty", -3, ValueError),
         ("repetition_penalty", 0, ValueError),
+        ("repetition_penalty", 1e-300, ValueError),
         ("logit_bias", {1: 101}, ValueError),
         ("logit_bias", [1], TypeError),
         ("allowed_token_ids", [], ValueError),
@@ -63,6 +65,14 @@ def test_sampling_params_say_what_is_wrong(field: str, value: Any, kind: type[Ex
         ([[1]], TypeError, "token ids"),
         (7, TypeError, "token ids"),
         (None, TypeError, "token ids"),
+        ({"text": "Once"}, TypeError, "'text'.*'prompt_token_ids'"),
+        ({"prompt": "Once", "cache_salt": "x"}, TypeError, "'cache_salt'.*'prompt_token_ids'"),
+        ({5: 6}, TypeError, "'5'.*'prompt_token_ids'"),
+        ({}, TypeError, "nothing.*'prompt_token_ids'"),
+        ({"prompt": None}, TypeError, "nothing.*'prompt_token_ids'"),
+        ({"prompt": [5]}, TypeError, "must be a text"),
+        ({"prompt_token_ids": "Once"}, TypeError, "list of token ids"),
+        ({"prompt_token_ids": []}, ValueError, "empty"),
         ("\ud800", ValueError, "surrogates"),
         ([1] * 3000, ValueError, "3000 tokens"),
     ],
@@ -83,8 +93,11 @@ def test_a_bad_prompt_stops_nothing_else(
 def test_counts_and_forms_of_arguments(llm: LLM) -> None:
     with pytest.raises(ValueError, match="2 prompts and 3 SamplingParams"):
         llm.generate(["a", "b"], [SamplingParams()] * 3)
-    with pytest.raises(TypeError, match="list of prompts"):
-        llm.generate("Once")
+    for prompts in ("Once", {"Once"}, frozenset(["Once"])):
+        with pytest.raises(TypeError, match="list of prompts"):
+            llm.generate(prompts)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="'a', 'b'"):
+        llm.generate({"a": "Once", "b": "There"})
     for params in (["Once"], [None]):
         with pytest.raises(TypeError, match="must be SamplingParams"):
             llm.generate(["Once"], params)  # type: ignore[arg-type]
@@ -146,13 +159,23 @@ def test_a_folder_without_tokenizer_works_with_ids() -> None:
 
 def test_after_exit_every_use_is_a_typed_error() -> None:
     llm = LLM(TINY_TALES, **SMALL)
-    stream = llm.stream("Once")
+    stream, ahead = llm.stream("Once"), llm.stream("There", SamplingParams(ignore_eos=True))
     next(stream)
+    for _ in range(5):  # the other stream's steps leave pieces for the first one
+        next(ahead)
+    next(stream)
+    for _ in range(5):
+        next(ahead)
+    llm.add_request("Once")
     llm.exit()
     llm.exit()
     calls = [
         lambda: llm.generate(["Once"], use_tqdm=False),
+        lambda: llm.generate([], use_tqdm=False),
+        lambda: llm.step(),
+        lambda: llm.is_finished(),
         lambda: next(stream),
+        lambda: next(ahead),
         lambda: next(llm.stream("Once")),
         lambda: llm.add_request("Once"),
         lambda: llm.abort(0),
@@ -163,3 +186,11 @@ def test_after_exit_every_use_is_a_typed_error() -> None:
             call()
     assert issubclass(EngineDead, RuntimeError) and issubclass(UserError, ValueError)
     assert llm.tokenizer.decode(llm.tokenizer.encode("Once")) == "Once"
+
+
+def test_step_after_exit_is_an_error_with_nothing_added() -> None:
+    llm = LLM(TINY_TALES, **SMALL)
+    assert llm.step() == ([], 0)
+    llm.exit()
+    with pytest.raises(EngineDead, match="exit"):
+        llm.step()

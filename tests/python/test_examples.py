@@ -3,15 +3,19 @@
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import ROOT, TINY_TALES, goldens
+
+from nanovllm import LLM
 
 # Ray keeps to itself; the mark tells the processes that it starts.
 MARK = f"NANOVLLM_TEST={os.getpid()}"
@@ -83,6 +87,52 @@ def read_parts(folder: Path) -> dict[int, dict[str, Any]]:
     return {row["index"]: row for row in rows}
 
 
+# Characters that Python takes for the end of a line and JSON does not; lines that are no object.
+ODD_LINES = [
+    '{"prompt": "Once\u2028upon"}',
+    '{"prompt": "Once\u0085upon"}',
+    "[1, 2]",
+    '"prompt"',
+    "7",
+    "null",
+    "",
+    "[" * 100_000,
+    '{"prompt": "Once", "sampling_params": [1]}',
+    '{"prompt": "Once", "sampling_params": {"top_q": 1}}',
+    '{"prompt": "Once", "prompt_token_ids": [1]}',
+    '{"messages": 5}',
+    '{"text": "Once"}',
+    '{"prompt_token_ids": [5, 6], "sampling_params": null}',
+]
+GOOD_LINES = {0, 1, len(ODD_LINES) - 1}
+
+
+def test_ray_batch_gives_each_line_its_answer_or_error(
+    llm: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))  # nothing of it is used here
+    ray_batch = runpy.run_path(str(ROOT / "examples/ray_batch.py"))
+    file = tmp_path / "prompts.jsonl"
+    file.write_bytes("".join(line + "\n" for line in ODD_LINES).encode() + b'{"prompt": "\xff"}\r')
+    lines = ray_batch["read_lines"](file)
+    assert len(lines) == len(ODD_LINES) + 1
+    engine = object.__new__(ray_batch["Engine"])
+    engine.llm, engine.output, engine.defaults = llm, tmp_path, {"max_tokens": 3}
+    engine({"index": range(len(lines)), "line": lines})
+    answers = {}
+    for line in (tmp_path / f"{0:012}.jsonl").open():
+        row = json.loads(line)
+        answers[row["index"]] = row
+    assert list(answers) == list(range(len(lines)))
+    assert {index for index, row in answers.items() if "error" not in row} == GOOD_LINES
+    for index in set(answers) - GOOD_LINES:
+        assert answers[index]["error"].startswith(f"line {index + 1}: ")
+    assert answers[0]["prompt_token_ids"] == llm.tokenizer.encode("Once\u2028upon")
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    assert ray_batch["read_lines"](empty) == []
+
+
 def test_ray_batch_goes_on_after_a_kill(tmp_path: Path) -> None:
     pytest.importorskip("ray.data", reason="Ray is not there; pip could not get it")
     prompts, output = tmp_path / "prompts.jsonl", tmp_path / "output"
@@ -94,7 +144,9 @@ def test_ray_batch_goes_on_after_a_kill(tmp_path: Path) -> None:
     long = {"max_tokens": 1500, "ignore_eos": True}
     lines += [{"prompt": "", "sampling_params": params}]
     lines += [{"prompt": "Once", "sampling_params": long}] * 8
-    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines) + "{broken\n")
+    texts = [json.dumps(line) for line in lines]
+    texts[-1] = texts[-1].replace("Once", "Once\u2028\u0085upon")
+    prompts.write_text("".join(text + "\n" for text in texts) + "[7]\n")
     options = ["--batch-size", "4", "--cpus", "1", "--engines", "1", "--dtype", "float32"]
 
     killed = start("ray_batch.py", TINY_TALES, prompts, output, *options)

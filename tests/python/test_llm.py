@@ -3,6 +3,7 @@
 import copy
 import pickle
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -74,6 +75,26 @@ def test_every_kind_of_prompt_gives_the_same(llm: LLM) -> None:
     assert llm.generate([], use_tqdm=False) == []
 
 
+def test_dictionaries_of_vllm_are_prompts(llm: LLM) -> None:
+    row = next(row for row in goldens() if "prompt" in row)
+    text, ids = {"prompt": row["prompt"]}, {"prompt_token_ids": np.array(row["prompt_token_ids"])}
+    several = [text, MappingProxyType(text), ids, {**ids, "prompt": "of which the ids are"}]
+    for prompts in (text, ids, several):
+        outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
+        assert len(outputs) == (4 if prompts is several else 1)
+        assert all(o["token_ids"] == row["greedy_token_ids"] for o in outputs)
+    assert sum((p["token_ids"] for p in llm.stream(ids, GREEDY)), []) == row["greedy_token_ids"]
+
+
+def test_max_tokens_none_is_what_the_context_leaves() -> None:
+    with LLM(TINY_TALES, max_model_len=96, **SMALL) as llm:
+        params = SamplingParams(max_tokens=None, min_tokens=2**31 - 1, ignore_eos=True)
+        params.n = None  # type: ignore[assignment]
+        (output,) = llm.generate([[5, 6, 7]], params, use_tqdm=False)
+        assert len(output["token_ids"]) == 93 and output["finish_reason"] == "length"
+        assert sum(len(p["token_ids"]) for p in llm.stream([5, 6, 7], params)) == 93
+
+
 def test_sampling_params_for_each_prompt_and_all_fields_of_an_output(llm: LLM) -> None:
     row = goldens()[0]
     prompt = row["prompt_token_ids"]
@@ -95,6 +116,14 @@ def test_sampling_params_for_each_prompt_and_all_fields_of_an_output(llm: LLM) -
     assert several["token_ids"] == several["outputs"][0]["token_ids"]
     assert stopped["finish_reason"] == "stop" and stopped["stop_reason"] == "Tiny"
     assert stopped["text"] == row["text"][: row["text"].index("Tiny")]
+
+
+def test_a_seed_below_0_is_a_seed(llm: LLM) -> None:
+    seeds = (-5, 2**64 - 5, 5)
+    params = [SamplingParams(max_tokens=8, ignore_eos=True, seed=seed) for seed in seeds]
+    outputs = llm.generate([[5, 6, 7]] * 3, params, use_tqdm=False)
+    ids = [output["token_ids"] for output in outputs]
+    assert ids[0] == ids[1] != ids[2]
 
 
 def test_pieces_of_a_stream_join_to_the_answer(llm: LLM) -> None:

@@ -1,6 +1,9 @@
 """Threads, signals, forks, memory and the end of the interpreter."""
 
+import ctypes
 import gc
+import locale
+import logging
 import os
 import signal
 import subprocess
@@ -108,6 +111,38 @@ def test_two_engines_in_one_process() -> None:
     with LLM(TINY_TALES, **SMALL) as one, LLM(TINY_TALES, **SMALL, threads=1) as other:
         with ThreadPoolExecutor(2) as pool:
             assert list(pool.map(ask, [one, other])) == [golden_answers(rows)] * 2
+
+
+def state_of_the_process() -> dict[str, object]:
+    """What belongs to the program, and not to a library in it."""
+    environ = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
+    variables = []
+    for entry in environ:
+        if entry is None:
+            break
+        variables.append(entry)
+    lines = Path("/proc/self/status").read_text().split("\n")
+    return {
+        "environment": variables,
+        "signals": [line for line in lines if line.startswith("Sig") and line[:4] != "SigQ"],
+        "handlers": [signal.getsignal(number) for number in signal.valid_signals()],
+        "locale": locale.setlocale(locale.LC_ALL, None),
+        "processors": os.sched_getaffinity(0),
+        "folder": os.getcwd(),
+        "loggers": list(logging.getLogger().handlers),
+        "smallest number": sys.float_info.min / 2,  # 0 where such numbers are flushed
+    }
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_an_llm_changes_nothing_of_its_process(num_ranks: int) -> None:
+    before = state_of_the_process()
+    llm = LLM(TINY_TALES, tensor_parallel_size=num_ranks, **SMALL)
+    assert state_of_the_process() == before
+    llm.generate(["Once"], SamplingParams(max_tokens=4), use_tqdm=False)
+    assert state_of_the_process() == before
+    llm.exit()
+    assert state_of_the_process() == before
 
 
 def in_child(work: Callable[[], None]) -> None:
