@@ -37,10 +37,11 @@ struct ThroughputOptions {
 // nano-vLLM's 256 sequences: beside an installed binary, or in the source tree of a built one.
 std::string default_dataset() {
   namespace fs = std::filesystem;
-  const fs::path installed =
-      fs::read_symlink("/proc/self/exe").parent_path() / "../share/nanovllm/nanovllm_256.jsonl";
+  std::error_code error;  // what cannot be looked at is not there
+  const fs::path installed = fs::read_symlink("/proc/self/exe", error).parent_path() /
+                             "../share/nanovllm/nanovllm_256.jsonl";
   for (const fs::path& place : {installed, fs::path(NANOVLLM_DATASET)})
-    if (fs::exists(place)) return place.string();
+    if (fs::exists(place, error)) return place.string();
   fail("nanovllm_256.jsonl is neither {} nor {}: give --dataset FILE", installed.string(),
        NANOVLLM_DATASET);
 }
@@ -109,13 +110,13 @@ int throughput(const ThroughputOptions& options) {
   const std::vector<Prompt> prompts = read_dataset(options, engine);
   const InterruptGuard guard;
   if (options.warmup) {
-    if (run_all(engine, prompts, true) < 0) return kExitInterrupted;
+    if (run_all(engine, prompts, true) < 0) return InterruptGuard::exit_status();
     engine.reset_prefix_cache();
   }
   const EngineStats before = engine.stats();
   const Clock::time_point start = Clock::now();
   const int64_t output_tokens = run_all(engine, prompts, true);
-  if (output_tokens < 0) return kExitInterrupted;
+  if (output_tokens < 0) return InterruptGuard::exit_status();
   const double elapsed = seconds_since(start);
   const EngineStats after = engine.stats();
   int64_t prompt_tokens = 0;
@@ -197,7 +198,7 @@ int latency(const LatencyOptions& options) {
     first.push_back(timed(1));
     all.push_back(timed(options.output_len));
   }
-  if (InterruptGuard::interrupted()) return kExitInterrupted;
+  if (InterruptGuard::interrupted()) return InterruptGuard::exit_status();
   const double prefill = median(first), total = median(all);
   const auto batch = static_cast<double>(options.batch_size);
   const double steps = static_cast<double>(options.output_len - 1);

@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "line_reader.h"
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/escape.h"
 #include "nanovllm/base/sampling_json.h"
 #include "nanovllm/engine/llm_engine.h"
 #include "options.h"
@@ -128,7 +129,7 @@ class Chat {
       const size_t first = line->find_first_not_of(" \t\r");
       if (first == std::string::npos) continue;
       if ((*line)[first] == '/') command(line->substr(first));
-      else if (!turn(*line) && !interactive) return kExitInterrupted;
+      else if (!turn(*line) && !interactive) return InterruptGuard::exit_status();
     }
     if (interactive) print_out("\n");
     return failed_ && !interactive ? kExitUserError : kExitOk;
@@ -159,7 +160,7 @@ class Chat {
 
   void complain(const std::string& what) {
     failed_ = true;
-    fmt::print(stderr, "error: {}\n", what);
+    print_error(what);
   }
 
   /// One question and its answer; false where Ctrl-C stopped it.
@@ -190,14 +191,15 @@ class Chat {
     for (bool aborted = false; !engine_.is_finished();) {
       if (InterruptGuard::interrupted() && !aborted) aborted = engine_.abort(id);
       for (const RequestUpdate& update : engine_.step()) {
-        if (terminal_ && !update.text.empty()) print_out(thoughts.show(update.text));
+        if (terminal_ && !update.text.empty())
+          print_styled(thoughts.show(escape_controls(update.text, /*keep_lines=*/true)));
         else if (!update.text.empty()) print_out(update.text);
         if (!update.finished) continue;
         content = update.finished->text;
         if (!update.finished->error.empty()) complain(update.finished->error);
       }
     }
-    print_out((terminal_ ? thoughts.finish() : "") + "\n");
+    print_styled((terminal_ ? thoughts.finish() : "") + "\n");
     messages_.push_back({{"role", "assistant"}, {"content", content}});
   }
 

@@ -17,10 +17,10 @@ void add_info(CLI::App& app, Command& command);
 void add_bench(CLI::App& app, Command& command);
 void add_worker(CLI::App& app, Command& command);
 
-enum ExitCode { kExitOk = 0, kExitFailure = 1, kExitUserError = 2, kExitInterrupted = 130 };
+enum ExitCode { kExitOk = 0, kExitFailure = 1, kExitUserError = 2 };
 /// For the end of a command's help.
 constexpr const char* kExitStatusHelp =
     "Exit status: 0 done; 2 an option, a file or a prompt was refused or an answer ended with an\n"
-    "error, with one line on stderr; 130 after Ctrl-C; 1 anything else.";
+    "error, with one line on stderr; 130 after Ctrl-C, 143 after SIGTERM; 1 anything else.";
 
 }  // namespace nanovllm

@@ -4,6 +4,7 @@
 
 #include "commands.h"
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/escape.h"
 #include "nanovllm/base/progress.h"
 #include "nanovllm/engine/llm_engine.h"
 #include "nanovllm/text/chat_template.h"
@@ -35,7 +36,7 @@ std::string to_text(const Prompt& prompt, const RequestOutput& output) {
   else text += repr(prompt.text) + "\n";
   const auto add = [&](const CompletionOutput& answer) {
     text += "Completion: " + repr(answer.text) + "\n";
-    if (!answer.error.empty()) text += "Error: " + answer.error + "\n";
+    if (!answer.error.empty()) text += "Error: " + escape_controls(answer.error) + "\n";
   };
   if (output.outputs.empty()) add(output);
   for (const CompletionOutput& answer : output.outputs) add(answer);
@@ -127,7 +128,7 @@ int generate(const GenerateOptions& options) {
     const EngineStats stats = engine.stats();
     bar.update(num_done, stats.prefill_tokens, stats.decode_tokens);
   }
-  if (InterruptGuard::interrupted()) return kExitInterrupted;
+  if (InterruptGuard::interrupted()) return InterruptGuard::exit_status();
   if (results.num_failed() == 0) return kExitOk;
   bar.hide();
   fmt::print(stderr, "error: prompts that were refused or ended with an error: {} of {}\n",

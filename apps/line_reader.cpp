@@ -2,12 +2,32 @@
 
 #include <editline/readline.h>
 
+#include <cerrno>
 #include <clocale>
 #include <cstdlib>
-#include <iostream>
+#include <cstring>
 #include <memory>
 
+#include "nanovllm/base/check.h"
+
 namespace nanovllm {
+
+namespace {
+
+constexpr size_t kMaxLineBytes = size_t{1} << 28;
+
+}  // namespace
+
+std::optional<std::string> read_line(FILE* file, const std::string& where) {
+  std::string line;
+  for (int c; (c = ::getc_unlocked(file)) != EOF;) {
+    if (c == '\n') return line;
+    require(line.size() < kMaxLineBytes, "{}: a line of more than {} bytes", where, kMaxLineBytes);
+    line += static_cast<char>(c);
+  }
+  require(std::ferror(file) == 0, "{}: {}", where, std::strerror(errno));
+  return line.empty() ? std::nullopt : std::optional(std::move(line));
+}
 
 LineReader::LineReader(bool interactive) : interactive_(interactive) {
   if (!interactive) return;
@@ -16,10 +36,7 @@ LineReader::LineReader(bool interactive) : interactive_(interactive) {
 }
 
 std::optional<std::string> LineReader::read(const std::string& prompt) {
-  if (!interactive_) {
-    std::string line;
-    return std::getline(std::cin, line) ? std::optional(std::move(line)) : std::nullopt;
-  }
+  if (!interactive_) return read_line(stdin, "stdin");
   const std::unique_ptr<char, void (*)(void*)> line(readline(prompt.c_str()), std::free);
   if (line == nullptr) return std::nullopt;
   if (*line != '\0') add_history(line.get());

@@ -4,10 +4,11 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
-#include <cstdio>
 #include <exception>
 #include <new>
+#include <sstream>
 #include <string>
+#include <string_view>
 
 #include "commands.h"
 #include "nanovllm/base/error.h"
@@ -17,8 +18,8 @@ namespace {
 
 using namespace nanovllm;
 
-int report(const char* what, int status) {
-  std::fprintf(stderr, "error: %s\n", what);
+int report(std::string_view what, int status) {
+  print_error(what);
   return status;
 }
 
@@ -64,18 +65,21 @@ int run(int argc, char** argv) {
   try {
     app.parse(arguments(argc, argv));
   } catch (const CLI::Success& e) {  // --help, --version
-    return app.exit(e);
+    std::ostringstream text;
+    const int status = app.exit(e, text, text);
+    print_out(text.str());
+    return status;
   } catch (const CLI::ParseError& e) {
     const auto chosen = app.get_subcommands();
     if (chosen.empty() && argc > 1 && argv[1][0] != '-')
-      return report(fmt::format("'{}' is not a command (see 'nanovllm --help')", argv[1]).c_str(),
+      return report(fmt::format("'{}' is not a command (see 'nanovllm --help')", argv[1]),
                     kExitUserError);
     std::string help = "nanovllm";
     for (const CLI::App* sub = &app; !sub->get_subcommands().empty();) {
       sub = sub->get_subcommands().front();
       help += " " + sub->get_name();
     }
-    return report((std::string(e.what()) + " (see '" + help + " --help')").c_str(), kExitUserError);
+    return report(std::string(e.what()) + " (see '" + help + " --help')", kExitUserError);
   }
   return command();
 }

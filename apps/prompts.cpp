@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 
+#include "line_reader.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/sampling_json.h"
 
@@ -13,18 +14,8 @@ namespace nanovllm {
 
 namespace {
 
-std::string read_all(const std::string& path) {
-  using File = std::unique_ptr<FILE, int (*)(FILE*)>;
-  const File file = path == "-" ? File(stdin, [](FILE*) { return 0; })
-                                : File(std::fopen(path.c_str(), "rb"), std::fclose);
-  require(file != nullptr, "{}: {}", path, std::strerror(errno));
-  std::string text;
-  std::array<char, 65536> buffer;
-  while (const size_t n = std::fread(buffer.data(), 1, buffer.size(), file.get()))
-    text.append(buffer.data(), n);
-  require(std::ferror(file.get()) == 0, "{}: {}", path, std::strerror(errno));
-  return text;
-}
+// All prompts of a file are in memory at once, so one without an end is refused in time.
+constexpr size_t kMaxPromptsBytes = size_t{1} << 30;
 
 }  // namespace
 
@@ -131,16 +122,21 @@ Prompt PromptReader::from_line(const std::string& line, int64_t line_number) con
 }
 
 std::vector<Prompt> PromptReader::from_file(const std::string& path) const {
-  const std::string text = read_all(path);
+  using File = std::unique_ptr<FILE, int (*)(FILE*)>;
+  // A FIFO will do: shells make one of <(...).
+  const File file = path == "-" ? File(stdin, [](FILE*) { return 0; })
+                                : File(std::fopen(path.c_str(), "rbe"), std::fclose);
+  require(file != nullptr, "{}: {}", path, std::strerror(errno));
   std::vector<Prompt> prompts;
-  int64_t line_number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string line = text.substr(begin, end - begin);
-    begin = end + 1;
-    ++line_number;
-    if (line.find_first_not_of(" \t\r") != std::string::npos)
-      prompts.push_back(from_line(line, line_number));
+  size_t num_bytes = 0;
+  for (int64_t line_number = 1;; ++line_number) {
+    const auto line = read_line(file.get(), path);
+    if (!line) break;
+    num_bytes += line->size() + 1;
+    require(num_bytes <= kMaxPromptsBytes, "{}: more than {} bytes; give it in parts", path,
+            kMaxPromptsBytes);
+    if (line->find_first_not_of(" \t\r") != std::string::npos)
+      prompts.push_back(from_line(*line, line_number));
   }
   return prompts;
 }

@@ -10,17 +10,31 @@
 #include <cstring>
 
 #include "commands.h"
+#include "nanovllm/base/escape.h"
 
 namespace nanovllm {
 
 namespace {
 
 volatile std::sig_atomic_t guarded = 0;
-volatile std::sig_atomic_t num_interrupts = 0;
+volatile std::sig_atomic_t interrupted_by = 0;  // a signal's number
 
-extern "C" void on_interrupt(int) {
-  if (guarded == 0 || num_interrupts > 0) ::_exit(kExitInterrupted);
-  num_interrupts = 1;
+extern "C" void on_interrupt(int number) {
+  if (guarded == 0 || interrupted_by != 0) ::_exit(128 + number);
+  interrupted_by = number;
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// The initializers of the shared libraries take most of the time before main(); a program's
+// preinit_array runs before them. Sanitizers are libraries that must be first.
+__attribute__((section(".preinit_array"), used)) void (*handle_signals_early)() = handle_signals;
+#endif
+
+void write_out(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0)
+    return;
+  if (errno == EPIPE) throw OutputClosed();
+  throw std::runtime_error(fmt::format("cannot write to stdout: {}", std::strerror(errno)));
 }
 
 }  // namespace
@@ -32,37 +46,43 @@ void handle_signals() {
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 InterruptGuard::InterruptGuard() {
-  num_interrupts = 0;
+  interrupted_by = 0;
   guarded = 1;
 }
 InterruptGuard::~InterruptGuard() { guarded = 0; }
-bool InterruptGuard::interrupted() { return num_interrupts > 0; }
+bool InterruptGuard::interrupted() { return interrupted_by != 0; }
+int InterruptGuard::exit_status() { return 128 + interrupted_by; }
 
 void print_out(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0)
-    return;
-  if (errno == EPIPE) throw OutputClosed();
-  throw std::runtime_error(fmt::format("cannot write to stdout: {}", std::strerror(errno)));
+  static const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+  if (terminal) write_out(escape_controls(text, /*keep_lines=*/true));
+  else write_out(text);
+}
+
+void print_styled(std::string_view text) { write_out(text); }
+
+void print_error(std::string_view what) {
+  try {
+    std::fputs(fmt::format("error: {}\n", escape_controls(what)).c_str(), stderr);
+  } catch (const std::exception&) {
+    std::fputs("error: out of memory\n", stderr);
+  }
 }
 
 std::string repr(std::string_view text) {
   const bool single =
       text.find('\'') == std::string_view::npos || text.find('"') != std::string_view::npos;
   const char quote = single ? '\'' : '"';
-  std::string out(1, quote);
+  std::string quoted;
   for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '\n') out += "\\n";
-    else if (c == '\r') out += "\\r";
-    else if (c == '\t') out += "\\t";
-    else if (c == '\\' || c == quote) (out += '\\') += c;
-    else if (byte < 0x20 || byte == 0x7f) out += fmt::format("\\x{:02x}", byte);
-    else out += c;
+    if (c == '\\' || c == quote) quoted += '\\';
+    quoted += c;
   }
-  return out += quote;
+  return quote + escape_controls(quoted) + quote;
 }
 
 }  // namespace nanovllm

@@ -12,12 +12,19 @@ class OutputClosed : public std::runtime_error {
   OutputClosed() : std::runtime_error("stdout was closed") {}
 };
 
-/// Writes and flushes. Throws OutputClosed on a broken pipe, std::runtime_error with the reason
-/// otherwise (a full disk).
+/// Writes and flushes. On a terminal control characters but newlines and tabs are written out,
+/// since texts of models and files come this way; a pipe or a file gets each byte as it is. Throws
+/// OutputClosed on a broken pipe, std::runtime_error with the reason otherwise (a full disk).
 void print_out(std::string_view text);
 
+/// The same for what this program itself has put escape sequences into.
+void print_styled(std::string_view text);
+
+/// One line on stderr, whatever characters `what` has. Never throws.
+void print_error(std::string_view what);
+
 /// While one lives, Ctrl-C and SIGTERM only set a flag; the second one, or one at any other time,
-/// ends the process with 130.
+/// ends the process with 128 and the signal's number: 130 or 143.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -26,9 +33,12 @@ class InterruptGuard {
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
   static bool interrupted();
+  /// Of a command that was interrupted.
+  static int exit_status();
 };
 
-/// Installs the handlers; broken pipes become errors of print_out().
+/// Installs the handlers; broken pipes and files that may grow no further become errors of
+/// print_out(). The dynamic linker has called it already, before any library's initializers.
 void handle_signals();
 
 /// As Python's repr() of a text.

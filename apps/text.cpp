@@ -5,13 +5,13 @@
 #include <charconv>
 #include <filesystem>
 #include <functional>
-#include <iostream>
 #include <memory>
 
 #include "commands.h"
+#include "line_reader.h"
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/files.h"
 #include "nanovllm/base/json.h"
-#include "nanovllm/base/mapped_file.h"
 #include "nanovllm/base/model_folder.h"
 #include "nanovllm/base/sampling_json.h"
 #include "nanovllm/text/chat_template.h"
@@ -34,17 +34,16 @@ using Filter = std::function<std::string(const std::string& line)>;
 /// Bad lines become {"error"} with --json, else a line on stderr. Returns how many there were.
 int64_t run_filter(const Filter& filter, bool json) {
   int64_t num_bad = 0, number = 0;
-  for (std::string line; std::getline(std::cin, line);) {
+  while (const auto line = read_line(stdin, "stdin")) {
     ++number;
     try {
-      print_out(filter(line) + "\n");
+      print_out(filter(*line) + "\n");
     } catch (const UserError& e) {
       ++num_bad;
       if (json) print_out(dump_json({{"error", e.what()}}) + "\n");
-      else fmt::print(stderr, "error: line {}: {}\n", number, e.what());
+      else print_error(fmt::format("line {}: {}", number, e.what()));
     }
   }
-  require(!std::cin.bad(), "stdin cannot be read");
   return num_bad;
 }
 
@@ -102,13 +101,13 @@ int detokenize(const TextOptions& options) {
 int render(const TextOptions& options) {
   std::optional<ChatTemplate> chat_template;
   std::string error;
-  if (std::filesystem::is_directory(options.model)) {
+  if (is_folder(options.model)) {
     chat_template = ChatTemplate::load(options.model);
     require(chat_template.has_value(),
             "{}: no chat_template.jinja, and none in tokenizer_config.json", options.model);
   } else {
-    if (!std::filesystem::exists(options.model)) require_model_folder(options.model);
-    const std::string source = read_file(options.model);
+    if (!path_exists(options.model)) require_model_folder(options.model);
+    const std::string source = read_file(options.model, kMaxTemplateBytes);
     try {
       chat_template.emplace(source, Json::object(),
                             std::filesystem::path(options.model).filename());

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/base/mapped_file.h"
+#include "nanovllm/base/files.h"
 #include "nanovllm/text/detokenizer.h"
 #include "nanovllm/text/tokenizer.h"
 
@@ -43,7 +43,7 @@ int main(int argc, char** argv) {
     const double load = best_of([&] { tokenizer = Tokenizer::load(argv[1]); });
     std::printf("%-24s %8.1f ms\n", "load", load * 1e3);
     for (int i = 2; i < argc; ++i) {
-      const std::string text = nanovllm::read_file(argv[i]);
+      const std::string text = nanovllm::read_file(argv[i], size_t{1} << 30);
       std::vector<int32_t> ids;
       const double encode = best_of([&] { ids = tokenizer->encode(text); });
       const double decode = best_of([&] {

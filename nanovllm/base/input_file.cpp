@@ -1,21 +1,17 @@
 #include "nanovllm/base/input_file.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/files.h"
 
 namespace nanovllm {
 
-// O_NONBLOCK: to open a pipe would otherwise wait for its writer.
-InputFile::InputFile(const std::string& path)
-    : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
-  require(fd_.get() >= 0 && ::fstat(fd_.get(), &status_) == 0, "{}: {}", path,
-          std::strerror(errno));
-  require(S_ISREG(status_.st_mode), "{}: not a regular file", path);
+InputFile::InputFile(const std::string& path) : path_(path), fd_(open_regular_file(path)) {
+  require(::fstat(fd_.get(), &status_) == 0, "{}: {}", path, std::strerror(errno));
 }
 
 void InputFile::read(size_t offset, void* to, size_t bytes) const {

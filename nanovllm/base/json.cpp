@@ -13,10 +13,12 @@ namespace {
 // (20,000 take 0.2 s).
 constexpr size_t kMaxDepth = 200;
 constexpr int kMaxKeys = 20'000;
+constexpr int64_t kMaxLooks = int64_t{kMaxKeys} * kMaxKeys / 2;
 
 // A look at the brackets alone; whether the rest is JSON is the parser's to say.
 void check_limits(std::string_view text, const std::string& where) {
   std::vector<int> num_keys;  // of each object or list that is open
+  int64_t num_looks = 0;      // at the keys before each
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -32,8 +34,9 @@ void check_limits(std::string_view text, const std::string& where) {
     } else if (c == '}' || c == ']') {
       if (!num_keys.empty()) num_keys.pop_back();
     } else if (c == ':' && !num_keys.empty()) {
-      require(++num_keys.back() <= kMaxKeys, "{}: a JSON object with more than {} keys", where,
-              kMaxKeys);
+      num_looks += num_keys.back();
+      require(++num_keys.back() <= kMaxKeys && num_looks < kMaxLooks,
+              "{}: a JSON object with more than {} keys, or many large ones", where, kMaxKeys);
     }
   }
 }

@@ -1,16 +1,15 @@
 #include "nanovllm/base/model_folder.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/files.h"
 
 namespace nanovllm {
 
 void require_model_folder(const std::string& folder) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(folder, ignored)) return;
-  require(!std::filesystem::exists(folder, ignored),
+  if (is_folder(folder)) return;
+  require(!path_exists(folder),
           "{} is a file; a checkpoint folder in Hugging Face layout is needed", folder);
   const bool is_id =  // OWNER/NAME, as the hub has it
       std::count(folder.begin(), folder.end(), '/') == 1 && !folder.starts_with('/') &&

@@ -4,7 +4,8 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <utility>
+
+#include "nanovllm/base/escape.h"
 
 namespace nanovllm {
 
@@ -34,8 +35,8 @@ std::string bar(double share) {
 
 bool stderr_is_terminal() { return ::isatty(STDERR_FILENO) == 1; }
 
-ProgressBar::ProgressBar(std::string title, int64_t total, bool enabled)
-    : title_(std::move(title)),
+ProgressBar::ProgressBar(std::string_view title, int64_t total, bool enabled)
+    : title_(escape_controls(title)),
       total_(total),
       enabled_(enabled),
       start_(Clock::now()),

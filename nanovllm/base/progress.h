@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace nanovllm {
 
@@ -11,7 +12,7 @@ namespace nanovllm {
 /// Decode=567tok/s]". One thread at a time.
 class ProgressBar {
  public:
-  ProgressBar(std::string title, int64_t total, bool enabled);
+  ProgressBar(std::string_view title, int64_t total, bool enabled);
   /// Leaves the bar as it stands and ends its line.
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;

@@ -1,13 +1,12 @@
 #include "nanovllm/base/sampling_json.h"
 
 #include <charconv>
-#include <filesystem>
 #include <functional>
 #include <limits>
 #include <map>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/mapped_file.h"
+#include "nanovllm/base/files.h"
 
 namespace nanovllm {
 
@@ -147,8 +146,9 @@ SamplingParams sampling_params_from_json(const Json& json, SamplingParams params
 Json sampling_defaults(const std::string& folder) {
   const std::string path = folder + "/generation_config.json";
   Json defaults = Json::object();
-  if (!std::filesystem::exists(path)) return defaults;
-  const Json config = parse_json(read_file(path), path);
+  const auto text = read_file_if_there(path, kMaxConfigBytes);
+  if (!text) return defaults;
+  const Json config = parse_json(*text, path);
   require(config.is_object(), "{}: not a JSON object", path);
   const std::pair<const char*, const char*> names[] = {{"temperature", "temperature"},
                                                        {"top_p", "top_p"},

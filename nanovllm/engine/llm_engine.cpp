@@ -4,11 +4,11 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <random>
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/files.h"
 #include "nanovllm/base/machine.h"
 #include "nanovllm/engine/ranks.h"
 #include "nanovllm/engine/setup.h"
@@ -56,7 +56,7 @@ LLMEngine::Parts LLMEngine::load(const std::string& model, const EngineConfig& g
   const EngineSetup& setup = *parts.setup;
   const EngineConfig& config = setup.config;
   EngineLimits& limits = parts.limits = limits_of(setup);
-  if (std::filesystem::exists(std::filesystem::path(model) / "tokenizer.json")) {
+  if (path_exists(model + "/tokenizer.json")) {
     parts.tokenizer = Tokenizer::load(model);
     if (const auto eos = parts.tokenizer->eos_token_id(); limits.eos_token_ids.empty() && eos)
       limits.eos_token_ids.push_back(*eos);

@@ -22,10 +22,10 @@ namespace {
 std::string find_worker(const EngineConfig& config) {
   namespace fs = std::filesystem;
   if (!config.worker_path.empty()) return config.worker_path;
-  const fs::path program = fs::read_symlink("/proc/self/exe");
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
   if (program.filename() == "nanovllm") return program.string();
   Dl_info here;
-  std::error_code error;
   fs::path folder = program.parent_path();
   if (dladdr(reinterpret_cast<const void*>(&start_workers), &here) != 0)
     folder = fs::canonical(here.dli_fname, error).parent_path();

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/mapped_file.h"
+#include "nanovllm/base/files.h"
 
 namespace nanovllm {
 
@@ -36,8 +36,8 @@ std::optional<DType> weight_dtype(const std::string& name) {
 Checkpoint::Checkpoint(const std::string& folder) : folder_(folder) {
   const std::string single = folder + "/model.safetensors";
   const std::string index = single + ".index.json";
-  if (fs::exists(single)) add_file(single);
-  else if (fs::exists(index)) add_shards(index);
+  if (path_exists(single)) add_file(single);
+  else if (path_exists(index)) add_shards(index);
   else fail_without_weights(folder);
 }
 
@@ -52,7 +52,7 @@ void Checkpoint::add_file(const std::string& path) {
 }
 
 void Checkpoint::add_shards(const std::string& index_path) {
-  const nlohmann::json index = parse_sorted_json(read_file(index_path), index_path);
+  const nlohmann::json index = parse_sorted_json(read_file(index_path, kMaxIndexBytes), index_path);
   const auto map = index.find("weight_map");
   require(map != index.end() && map->is_object() && !map->empty(),
           "{}: weight_map must name the file of each tensor", index_path);

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <limits>
 #include <optional>
 #include <utility>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/error.h"
-#include "nanovllm/base/mapped_file.h"
+#include "nanovllm/base/files.h"
 #include "nanovllm/base/model_folder.h"
 
 namespace nanovllm {
@@ -20,7 +19,6 @@ namespace {
 constexpr int64_t kMaxSize = int64_t{1} << 22;
 constexpr int64_t kMaxLayers = 8192;
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
-constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
 /// What transformers' configuration class of an architecture fills in for absent keys, and what the
 /// class implies.
@@ -208,11 +206,10 @@ DType parse_dtype(const Fields& config) {
   }
 }
 
+// Null where there is no such file.
 Json read_config(const std::string& path) {
-  const MappedFile file(path);
-  require(file.size() <= kMaxConfigBytes, "{}: {} bytes; at most {} are read", path, file.size(),
-          kMaxConfigBytes);
-  return parse_json(file.view(), path);
+  const auto text = read_file_if_there(path, kMaxConfigBytes);
+  return text ? parse_json(*text, path) : Json();
 }
 
 }  // namespace
@@ -221,11 +218,9 @@ ModelConfig ModelConfig::load(const std::string& folder) {
   require_model_folder(folder);
   const std::string config = folder + "/config.json";
   const std::string generation_config = folder + "/generation_config.json";
-  require(std::filesystem::exists(config),
+  require(path_exists(config),
           "{}: no config.json; a checkpoint folder in Hugging Face layout is needed", folder);
-  return parse(read_config(config),
-               std::filesystem::exists(generation_config) ? read_config(generation_config) : Json(),
-               folder);
+  return parse(read_config(config), read_config(generation_config), folder);
 }
 
 ModelConfig ModelConfig::parse(const Json& config_json, const Json& generation_config_json,

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/mapped_file.h"
+#include "nanovllm/base/files.h"
 #include "nanovllm/text/jinja_interpreter.h"
 
 namespace nanovllm {
@@ -47,7 +47,8 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::string& folder) {
   const fs::path root(folder);
   const std::string config_path = root / "tokenizer_config.json";
   Json config = Json::object();
-  if (fs::exists(config_path)) config = parse_json(read_file(config_path), config_path);
+  if (const auto file = read_file_if_there(config_path, kMaxTokenizerConfigBytes))
+    config = parse_json(*file, config_path);
   require(config.is_object(), "{}: not a JSON object", config_path);
   const Json tokens = special_tokens_of(config);
   const auto parse = [&](std::string_view source, const std::string& where) {
@@ -59,10 +60,11 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::string& folder) {
     }
   };
 
-  if (const std::string path = root / "chat_template.jinja"; fs::exists(path)) {
-    ChatTemplate loaded(parse(read_file(path), "chat_template.jinja"), tokens);
-    const std::string more = root / "additional_chat_templates" / "tool_use.jinja";
-    if (fs::exists(more)) loaded.tool_template_ = parse(read_file(more), "tool_use.jinja");
+  if (const auto file = read_file_if_there(root / "chat_template.jinja", kMaxTemplateBytes)) {
+    ChatTemplate loaded(parse(*file, "chat_template.jinja"), tokens);
+    const auto more = read_file_if_there(root / "additional_chat_templates" / "tool_use.jinja",
+                                         kMaxTemplateBytes);
+    if (more) loaded.tool_template_ = parse(*more, "tool_use.jinja");
     return loaded;
   }
   const auto found = config.find("chat_template");

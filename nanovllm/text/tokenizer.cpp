@@ -1,12 +1,11 @@
 #include "nanovllm/text/tokenizer.h"
 
 #include <charconv>
-#include <filesystem>
 #include <unordered_map>
 #include <utility>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/mapped_file.h"
+#include "nanovllm/base/files.h"
 #include "nanovllm/text/added_tokens.h"
 #include "nanovllm/text/bpe.h"
 #include "nanovllm/text/detokenizer.h"
@@ -183,13 +182,13 @@ Tokenizer::~Tokenizer() = default;
 std::unique_ptr<const Tokenizer> Tokenizer::load(const std::string& folder) {
   const std::string path = folder + "/tokenizer.json";
   const std::string config_path = folder + "/tokenizer_config.json";
-  const MappedFile file(path);
+  const std::string text = read_file(path, kMaxTokenizerBytes);
   Json config = Json::object();
-  if (std::filesystem::exists(config_path))
-    config = parse_json(read_file(config_path), config_path);
+  if (const auto file = read_file_if_there(config_path, kMaxTokenizerConfigBytes))
+    config = parse_json(*file, config_path);
   require(config.is_object(), "{}: must hold an object", config_path);
   return std::unique_ptr<const Tokenizer>(
-      new Tokenizer(std::make_unique<Parts>(read_tokenizer_json(file.view(), path), config, path)));
+      new Tokenizer(std::make_unique<Parts>(read_tokenizer_json(text, path), config, path)));
 }
 
 std::unique_ptr<const Tokenizer> Tokenizer::parse(std::string_view tokenizer_json,

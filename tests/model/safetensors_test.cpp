@@ -170,6 +170,50 @@ TEST(Safetensors, ReadsTwentyThousandTensors) {
   EXPECT_EQ(entries.at("model.layers.19999.weight").offset, 8 + header.size() + 19999);
 }
 
+// Each would take gigabytes and a minute if it were read to its end.
+TEST(Safetensors, BoundsNumbersOfTensorsSizesNamesAndValues) {
+  std::string many = "{";
+  for (int i = 0; i <= 500'000; ++i)
+    many += fmt::format(R"({}"{}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
+                        i == 0 ? "" : ",", i);
+  EXPECT_THAT(header_error(many + "}", 0), HasSubstr("more than 500000 tensors"));
+
+  std::string zeros = "0";
+  for (int i = 0; i < 64; ++i) zeros += ",0";
+  EXPECT_THAT(header_error(R"({"a":{"shape":[)" + zeros + "]}}", 0),
+              HasSubstr("tensor \"a\": a list of more than 64 sizes"));
+  EXPECT_THAT(header_error(R"({"a":{"data_offsets":[)" + zeros + "]}}", 0),
+              HasSubstr("tensor \"a\": a list of more than 64 sizes"));
+  EXPECT_THAT(header_error("{\"" + std::string(5000, 'x') + "\":{}}", 0),
+              HasSubstr("5000 bytes; at most 4096"));
+
+  std::string values = "0";
+  for (int i = 0; i < 6'000'000; ++i) values += ",0";
+  for (const char* place : {R"({"__metadata__":{"x":[)", R"({"a":{"x":[)"})
+    EXPECT_THAT(header_error(place + values + "]}}", 0), HasSubstr("names and values"));
+}
+
+TEST(Safetensors, BoundsTheNamesAndValuesOfAnIndex) {
+  const auto error = [](const std::string& text) {
+    return user_error([&] { parse_sorted_json(text, "index"); });
+  };
+  std::string names, values = "0";
+  for (int i = 0; i < 600'000; ++i) names += fmt::format(R"({}"{}":"f")", i == 0 ? "" : ",", i);
+  for (int i = 0; i < 1'100'000; ++i) values += ",0";
+  EXPECT_THAT(error(R"({"weight_map":{)" + names + "}}"), HasSubstr("index: more than 1001000"));
+  EXPECT_THAT(error(R"({"x":[)" + values + "]}"), HasSubstr("index: more than 1001000"));
+  EXPECT_THAT(error(std::string(100'000'001, ' ')), HasSubstr("index: 100000001 bytes"));
+}
+
+TEST(Safetensors, PassesOverFieldsItDoesNotKnow) {
+  const std::string header =
+      R"({"__metadata__":{"a":{"dtype":[1,{"shape":2}]},"shape":7,"x":[null,true,-1,0.5,"s"]},)"
+      R"("a":{"x":[[1],{"dtype":3}],"dtype":"U8","y":null,"shape":[3],"data_offsets":[0,3],"z":2}})";
+  const auto entries = parse_safetensors(safetensors_file(header, "abc"), "x");
+  ASSERT_EQ(entries.size(), 1u);
+  EXPECT_EQ(entries.at("a").bytes, 3u);
+}
+
 const std::vector<TestTensor> kTwo = {{"a", "F32", {2}, {1, 2}}, {"b", "BF16", {1, 2}, {3, 4}}};
 
 std::vector<char> bytes_of(const WeightRows& tensor) {

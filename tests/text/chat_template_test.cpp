@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "nanovllm/base/error.h"
-#include "nanovllm/base/mapped_file.h"
+#include "nanovllm/base/files.h"
 #include "nanovllm/text/jinja_interpreter.h"
 #include "tests/text/tokenizer_files.h"
 
@@ -106,7 +106,7 @@ TEST(ChatTemplate, ParsesEveryThirdPartyTemplate) {
   for (const auto& entry : fs::directory_iterator(kSharedData + "/templates")) {
     if (entry.path().extension() != ".jinja") continue;
     ++count;
-    EXPECT_NO_THROW(ChatTemplate(read_file(entry.path()), Json::object(), entry.path()))
+    EXPECT_NO_THROW(ChatTemplate(read_file(entry.path(), kMaxTemplateBytes), Json::object(), entry.path()))
         << entry.path();
   }
   EXPECT_EQ(count, 170);

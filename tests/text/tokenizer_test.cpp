@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "nanovllm/base/error.h"
-#include "nanovllm/base/mapped_file.h"
+#include "nanovllm/base/files.h"
 #include "tests/text/tokenizer_files.h"
 
 namespace nanovllm {
@@ -96,7 +96,7 @@ TEST(Tokenizer, AgreesWithMistralsPublishedEncodings) {
     GTEST_SKIP() << kSharedData << "/mistral/encodings.json is not here";
   const auto tokenizer = Tokenizer::load(kSharedData + "/mistral");
   const Json json =
-      parse_json(read_file(kSharedData + "/mistral/encodings.json"), "encodings.json");
+      parse_json(read_file(kSharedData + "/mistral/encodings.json", kMaxTokenizerBytes), "encodings.json");
   for (const Json& entry : json["entries"]) {
     const auto text = entry["text"].get<std::string>();
     EXPECT_EQ(tokenizer->encode(text, false), entry["ids"].get<Ids>()) << text;
