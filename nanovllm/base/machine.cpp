@@ -1,12 +1,17 @@
 #include "nanovllm/base/machine.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <fstream>
 #include <limits>
 #include <map>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace nanovllm {
@@ -54,6 +59,33 @@ size_t machine_memory(const char* name) {
   return kUnlimited;
 }
 
+// Pages of files that the kernel takes back before it refuses memory: a model that was read once is
+// among them.
+size_t page_cache(const std::string& folder) {
+  std::ifstream file(folder + "/memory.stat");
+  std::string key;
+  size_t bytes = 0, sum = 0;
+  while (file >> key >> bytes)
+    if (key == "inactive_file" || key == "active_file") sum += bytes;
+  return sum;
+}
+
+// What this process may still map (ulimit -v, -d).
+size_t left_by_limits() {
+  std::ifstream file("/proc/self/statm");  // in pages: size, resident, shared, text, lib, data
+  std::array<size_t, 6> pages{};
+  for (size_t& n : pages) n = read_number(file);
+  size_t left = kUnlimited;
+  for (const auto& [limit, used] : {std::pair(RLIMIT_AS, pages[0]), {RLIMIT_DATA, pages[5]}}) {
+    rlimit bound{};
+    if (::getrlimit(limit, &bound) != 0 || bound.rlim_cur == RLIM_INFINITY || used == kUnlimited)
+      continue;
+    const size_t taken = used * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+    left = std::min(left, bound.rlim_cur - std::min<size_t>(bound.rlim_cur, taken));
+  }
+  return left;
+}
+
 }  // namespace
 
 size_t host_memory() {
@@ -63,14 +95,18 @@ size_t host_memory() {
   return total;
 }
 
+size_t cgroup_memory_left(const std::string& folder) {
+  const size_t limit = read_number(folder + "/memory.max");
+  const size_t current = read_number(folder + "/memory.current");
+  if (limit == kUnlimited || current == kUnlimited) return kUnlimited;
+  const size_t used = current - std::min(current, page_cache(folder));
+  return limit - std::min(limit, used);
+}
+
 size_t available_host_memory() {
-  size_t left = machine_memory("MemAvailable:");
-  for (const std::string& folder : cgroup_folders()) {
-    const size_t limit = read_number(folder + "/memory.max");
-    const size_t used = read_number(folder + "/memory.current");
-    if (limit != kUnlimited && used != kUnlimited)
-      left = std::min(left, limit - std::min(limit, used));
-  }
+  size_t left = std::min(machine_memory("MemAvailable:"), left_by_limits());
+  for (const std::string& folder : cgroup_folders())
+    left = std::min(left, cgroup_memory_left(folder));
   return left;
 }
 

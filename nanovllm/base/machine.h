@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <string>
 
-/// What of this machine is ours: the least of what it has and what each cgroup (version 2) from
-/// this process's up to the root allows.
+/// What of this machine is ours: the least of what it has, what this process's own limits (ulimit)
+/// leave and what each cgroup (version 2) from this process's up to the root allows.
 namespace nanovllm {
 
 /// Memory in bytes that this process could ever take.
@@ -14,6 +14,10 @@ size_t host_memory();
 
 /// Memory in bytes that this process may still take.
 size_t available_host_memory();
+
+/// The same by one cgroup's limit alone; `folder` is the kernel's description of it. Its page cache
+/// counts as free, since the kernel drops it before it refuses memory. SIZE_MAX without a limit.
+size_t cgroup_memory_left(const std::string& folder);
 
 /// Processors that this process may keep busy: those it may run on, at most its cgroups' quota of
 /// time, rounded up.

@@ -43,12 +43,13 @@ std::vector<float> rope_frequencies(const RopeConfig& rope, int64_t head_dim) {
   return frequencies;
 }
 
-RopeTables rope_tables(const RopeConfig& rope, int64_t head_dim, int64_t num_positions) {
+RopeTables rope_tables(const RopeConfig& rope, int64_t head_dim, int64_t num_positions,
+                       int64_t first) {
   const std::vector<float> frequencies = rope_frequencies(rope, head_dim);
   RopeTables tables;
   tables.cos.reserve(static_cast<size_t>(num_positions) * frequencies.size());
   tables.sin.reserve(tables.cos.capacity());
-  for (int64_t position = 0; position < num_positions; ++position) {
+  for (int64_t position = first; position < first + num_positions; ++position) {
     for (const float frequency : frequencies) {
       const float angle = static_cast<float>(position) * frequency;
       tables.cos.push_back(std::cos(angle));

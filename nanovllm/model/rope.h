@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -12,10 +13,17 @@ namespace nanovllm {
 /// transformers' modeling_rope_utils.py.
 std::vector<float> rope_frequencies(const RopeConfig& rope, int64_t head_dim);
 
-/// Cosines and sines of position * frequency, [num_positions, head_dim / 2] each.
+/// Cosines and sines of position * frequency, [num_positions, head_dim / 2] each, from position
+/// `first` on.
 struct RopeTables {
   std::vector<float> cos, sin;
 };
-RopeTables rope_tables(const RopeConfig& rope, int64_t head_dim, int64_t num_positions);
+RopeTables rope_tables(const RopeConfig& rope, int64_t head_dim, int64_t num_positions,
+                       int64_t first = 0);
+
+/// Bytes of both tables for one position.
+inline size_t rope_bytes_per_position(int64_t head_dim) {
+  return static_cast<size_t>(head_dim) * sizeof(float);
+}
 
 }  // namespace nanovllm

@@ -1,8 +1,10 @@
 #include "nanovllm/model/weights.h"
 
+#include <algorithm>
 #include <functional>
 #include <initializer_list>
 #include <optional>
+#include <utility>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/model/checkpoint.h"
@@ -87,6 +89,26 @@ class Loader {
     return k == 1 ? Tensor(data, DType::kF32, n) : Tensor(data, DType::kF32, n, k);
   }
 
+  /// In parts: a context of millions of tokens has tables of a gigabyte, which the host need not
+  /// hold twice.
+  void rope_tables(const ModelConfig& config, int64_t num_positions) {
+    constexpr int64_t kPositions = 8192;
+    for (Tensor* table : {&model_.rope_cos, &model_.rope_sin}) {
+      *table = Tensor(nullptr, DType::kF32, num_positions, config.head_dim / 2);
+      model_.buffers.push_back(backend_.allocate(table->bytes()));
+      table->data = model_.buffers.back().get();
+    }
+    for (int64_t first = 0; first < num_positions; first += kPositions) {
+      const int64_t count = std::min(kPositions, num_positions - first);
+      const RopeTables part =
+          nanovllm::rope_tables(config.rope, config.head_dim, count, first);
+      for (const auto& [table, values] :
+           {std::pair(model_.rope_cos, &part.cos), {model_.rope_sin, &part.sin}})
+        backend_.upload(table.rows(first, count).data, values->data(),
+                        values->size() * sizeof(float));
+    }
+  }
+
  private:
   Model& model_;
   Backend& backend_;
@@ -160,9 +182,7 @@ std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& 
   model->lm_head = tied ? model->embed
                         : load.matrix({{"lm_head.weight", config.vocab_size, {shard.vocab}}},
                                       hidden.count, hidden);
-  const RopeTables tables = rope_tables(config.rope, config.head_dim, max_model_len);
-  model->rope_cos = load.upload(tables.cos, max_model_len, config.head_dim / 2);
-  model->rope_sin = load.upload(tables.sin, max_model_len, config.head_dim / 2);
+  load.rope_tables(config, max_model_len);
 
   // Old Llama checkpoints store the rotary frequencies, and some the head again although it is
   // tied.

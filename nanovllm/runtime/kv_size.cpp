@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/model/rope.h"
 
 namespace nanovllm {
 
@@ -27,6 +28,12 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
   const size_t block_bytes =
       model.kv_bytes_per_token(kv_dtype) * static_cast<size_t>(config.block_size);
   const int64_t blocks_for_one = (wanted_len + config.block_size - 1) / config.block_size;
+  // What a sequence that fills them makes grow beside the cache, for each block. The CPU's backend
+  // has a copy of the block tables, and so has the rank.
+  const size_t table_bytes = sizeof(int32_t) * (config.device == "cuda" ? 1 : 2);
+  const size_t length_bytes =
+      rope_bytes_per_position(model.head_dim) * static_cast<size_t>(config.block_size) +
+      static_cast<size_t>(config.max_num_seqs) * table_bytes;
 
   if (config.kv_cache_memory_bytes > 0) bytes = static_cast<size_t>(config.kv_cache_memory_bytes);
   KvSize size;
@@ -37,8 +44,14 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
             size.num_blocks, kMaxSlots / config.block_size, config.block_size);
   } else {
     size.num_blocks = static_cast<int64_t>(bytes / block_bytes);
-    if (config.kv_cache_memory_bytes == 0)
-      size.num_blocks = std::min(size.num_blocks, config.max_num_seqs * blocks_for_one);
+    if (config.kv_cache_memory_bytes == 0) {
+      // The longest sequence has all blocks or, where there are more, blocks_for_one.
+      const auto longest = static_cast<size_t>(blocks_for_one);
+      size_t blocks = bytes / (block_bytes + length_bytes);
+      if (blocks > longest) blocks = (bytes - longest * length_bytes) / block_bytes;
+      size.num_blocks =
+          std::min(static_cast<int64_t>(blocks), config.max_num_seqs * blocks_for_one);
+    }
     size.num_blocks = std::min(size.num_blocks, kMaxSlots / config.block_size);
   }
   if (ranks != nullptr) size.num_blocks = ranks->smallest(size.num_blocks);
@@ -46,7 +59,7 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
           "the KV cache gets {:.3f} GiB of what the weights leave; one block of {} tokens takes "
           "{:.3f} GiB: lower --block-size, raise {} or free memory",
           static_cast<double>(bytes) / kGiB, config.block_size,
-          static_cast<double>(block_bytes) / kGiB,
+          static_cast<double>(block_bytes + length_bytes) / kGiB,
           config.device == "cuda" && config.kv_cache_memory_bytes == 0 ? "--gpu-memory-utilization"
                                                                        : "--kv-cache-memory-bytes");
   const int64_t capacity = size.num_blocks * config.block_size;

@@ -17,7 +17,9 @@ struct KvSize {
 };
 
 /// Sizes a cache of `kv_dtype`: the options' blocks or bytes where given, else the lesser of
-/// `bytes` and what max_num_seqs sequences of max_model_len tokens need. Throws UserError with the
+/// `bytes` and what max_num_seqs sequences of max_model_len tokens need. `bytes` are also for the
+/// rotary tables and block tables, which grow with max_model_len; the options' are the cache's
+/// alone. Throws UserError with the
 /// numbers and the option to change where max_model_len is more than the model's or the cache's.
 /// Of several ranks all call it, each with its own part of the model and its own bytes: the one
 /// that holds the fewest blocks decides.

@@ -3,10 +3,11 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/threads.h"
 
 namespace nanovllm {
 
-LocalExecutor::LocalExecutor(Run run) : run_(std::move(run)), thread_([this] { loop(); }) {}
+LocalExecutor::LocalExecutor(Run run) : run_(std::move(run)), thread_(start_thread("the thread of the steps", [this] { loop(); })) {}
 
 LocalExecutor::~LocalExecutor() {
   {

@@ -40,7 +40,12 @@ ModelRunner::ModelRunner(const std::string& folder, const EngineConfig& config,
   kv_.block_size = config.block_size;
   kv_.num_kv_heads = model_->config.num_kv_heads;
   kv_.head_dim = model_->config.head_dim;
-  buffers_.push_back(backend_->allocate(kv_.block_bytes() * static_cast<size_t>(kv.num_blocks)));
+  try {
+    buffers_.push_back(backend_->allocate(kv_.block_bytes() * static_cast<size_t>(kv.num_blocks)));
+  } catch (const UserError& error) {
+    fail("the KV cache of {} blocks: {}; give it less with --kv-cache-memory-bytes", kv.num_blocks,
+         error.what());
+  }
   kv_.data = buffers_.back().get();
   const int64_t max_blocks = (kv.max_model_len + config.block_size - 1) / config.block_size;
   tables_.block_tables = allocate_ints(config.max_num_seqs * max_blocks);

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/threads.h"
 
 namespace nanovllm {
 
@@ -69,11 +70,12 @@ WorkerProcesses::WorkerProcesses(const std::string& binary,
   check_system(wake_.get() >= 0, "eventfd");
   try {
     for (int rank = 1; rank < world; ++rank) start(rank, arguments);
+    watcher_ = start_thread("the thread that watches the ranks",
+                            [this, step_timeout] { watch(step_timeout); });
   } catch (...) {
     kill_all();
     throw;
   }
-  watcher_ = std::thread([this, step_timeout] { watch(step_timeout); });
 }
 
 WorkerProcesses::~WorkerProcesses() {
@@ -201,7 +203,8 @@ void end_with_parent(FileDescriptor socket, int memory) {
   ::close_range(next, ~0U, 0);
   // A copy of rank 0's end may live on in a process that it forked: its own end counts as well.
   FileDescriptor parent(static_cast<int>(syscall(SYS_pidfd_open, getppid(), 0)));
-  std::thread([socket = std::move(socket), parent = std::move(parent)] {
+  start_thread("the thread that watches rank 0", [socket = std::move(socket),
+                                                  parent = std::move(parent)] {
     std::array<pollfd, 2> ends = {pollfd{socket.get(), POLLIN, 0}, {parent.get(), POLLIN, 0}};
     while (::poll(ends.data(), ends.size(), -1) < 0 && errno == EINTR) {
     }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/sysinfo.h>
 
 #include <filesystem>
@@ -16,6 +17,43 @@ TEST(Machine, AvailableMemoryIsSomethingAndNoMoreThanTheMachines) {
   ASSERT_EQ(::sysinfo(&machine), 0);
   EXPECT_GT(available_host_memory(), size_t{1} << 20);
   EXPECT_LE(available_host_memory(), machine.totalram * machine.mem_unit);
+}
+
+// A container whose limit is a little above the model: at the second start its files are cached.
+TEST(Machine, PageCacheOfACgroupIsFreeMemory) {
+  const std::filesystem::path folder = ::testing::TempDir() + "machine_test_cgroup";
+  std::filesystem::create_directories(folder);
+  const auto write = [&](const char* name, const char* text) {
+    std::ofstream(folder / name) << text;
+  };
+  EXPECT_EQ(cgroup_memory_left(folder), SIZE_MAX);  // the root has neither file
+  write("memory.max", "1000000\n");
+  write("memory.current", "900000\n");
+  EXPECT_EQ(cgroup_memory_left(folder), 100000u);
+  write("memory.stat",
+        "anon 200000\nfile 690000\nshmem 90000\ninactive_anon 5\nactive_file 100000\n"
+        "inactive_file 500000\nslab_reclaimable 77\n");
+  EXPECT_EQ(cgroup_memory_left(folder), 700000u);
+  write("memory.current", "500000\n");  // the files are read one after the other
+  EXPECT_EQ(cgroup_memory_left(folder), 1000000u);
+  write("memory.current", "1900000\n");
+  EXPECT_EQ(cgroup_memory_left(folder), 0u);
+  write("memory.max", "max\n");
+  EXPECT_EQ(cgroup_memory_left(folder), SIZE_MAX);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Machine, OwnLimitsBoundTheMemory) {
+  for (const auto limit : {RLIMIT_AS, RLIMIT_DATA}) {
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(limit, &before), 0);
+    rlimit lowered = before;
+    lowered.rlim_cur = size_t{64} << 20;  // less than is mapped, or not much more
+    ASSERT_EQ(::setrlimit(limit, &lowered), 0);
+    const size_t left = available_host_memory();
+    ASSERT_EQ(::setrlimit(limit, &before), 0);
+    EXPECT_LE(left, size_t{64} << 20);
+  }
 }
 
 TEST(Machine, UsableCpusAreAtMostThoseThatTheProcessMayRunOn) {

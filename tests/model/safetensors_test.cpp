@@ -147,7 +147,11 @@ TEST(Safetensors, RefusesANameTwice) {
 }
 
 TEST(Safetensors, RefusesDeepNesting) {
-  EXPECT_THAT(header_error(R"({"a":)" + std::string(1'000'000, '['), 0), HasSubstr("header"));
+  EXPECT_THAT(header_error(R"({"a":)" + std::string(1'000'000, '['), 0),
+              HasSubstr("must be an object"));
+  for (const char* place : {R"({"__metadata__":)", R"({"a":{"x":)"})
+    EXPECT_THAT(header_error(place + std::string(1'000'000, '['), 0),
+                HasSubstr("header: JSON nested deeper"));
   std::string deep = "{}";
   for (int i = 0; i < 10000; ++i) deep = R"({"a":)" + deep + "}";
   EXPECT_THAT(header_error(deep, 0), HasSubstr("nested deeper"));

@@ -47,6 +47,7 @@ class FakeBackend : public Backend {
             }};
   }
   void upload(void* device, const void* host, size_t bytes) override {
+    largest_upload = std::max(largest_upload, bytes);
     std::memcpy(device, host, bytes);
   }
   void download(void* host, const void* device, size_t bytes) override {
@@ -95,6 +96,7 @@ class FakeBackend : public Backend {
 
   int live_buffers = 0;
   std::function<void()> on_part_read;
+  size_t largest_upload = 0;
 
  private:
   static void unused() { FAIL() << "loading computes nothing"; }
@@ -326,6 +328,20 @@ TEST(LoadModel, AFileThatChangesMeanwhileIsAnError) {
   std::string other = whole;
   other.back() ^= 1;
   EXPECT_THAT(error_where(other), AllOf(HasSubstr("model.safetensors"), HasSubstr("changed")));
+}
+
+// Two tables of a gigabyte are not built in the host's memory before they are copied.
+TEST(LoadModel, FillsLongRopeTablesInParts) {
+  FakeBackend backend;
+  const ModelConfig config = parse(tiny_config());
+  const int64_t num_positions = 50'000, width = config.head_dim / 2;
+  const auto model = load_model("", config, DType::kF32, /*dummy=*/true, backend, num_positions);
+  const RopeTables tables = rope_tables(config.rope, config.head_dim, num_positions);
+  const auto count = static_cast<size_t>(num_positions * width);
+  ASSERT_EQ(tables.cos.size(), count);
+  EXPECT_LT(backend.largest_upload, count * sizeof(float) / 4);
+  EXPECT_TRUE(std::equal(tables.cos.begin(), tables.cos.end(), model->rope_cos.as<float>()));
+  EXPECT_TRUE(std::equal(tables.sin.begin(), tables.sin.end(), model->rope_sin.as<float>()));
 }
 
 TEST(RopeTables, FollowTheFormula) {

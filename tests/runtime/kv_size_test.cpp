@@ -3,11 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
+#include <string>
 #include <thread>
 
 #include "nanovllm/base/error.h"
+#include "nanovllm/model/rope.h"
 #include "nanovllm/ops/cpu/memory.h"
 
 namespace nanovllm {
@@ -29,14 +32,19 @@ ModelConfig model() {
 }
 // 2 (K and V) x 4 layers x 2 heads x 64 x 2 bytes
 constexpr size_t kTokenBytes = 2048;
+constexpr size_t kBlockBytes = 64 * kTokenBytes;
+// What 64 positions of the longest sequence take beside the cache: cosines and sines, and an entry
+// of the block tables, twice, for each of 512 sequences.
+constexpr size_t kLengthBytes = 64 * 64 * 4 + 2 * 4 * 512;
 
 TEST(KvSize, OnTheCpuItIsTheLeastOfFourGibHalfOfWhatIsLeftAndTheNeed) {
   EngineConfig config;
   const auto size = [&](size_t left) {
     return size_kv_cache(config, model(), DType::kBF16, cpu_kv_bytes(left));
   };
-  EXPECT_EQ(size(100 * kGiB).num_blocks, static_cast<int64_t>(4 * kGiB / (kTokenBytes * 64)));
-  EXPECT_EQ(size(2 * kGiB).num_blocks, static_cast<int64_t>(kGiB / (kTokenBytes * 64)));
+  const size_t tables = 4096 / 64 * kLengthBytes;
+  EXPECT_EQ(size(100 * kGiB).num_blocks, static_cast<int64_t>((4 * kGiB - tables) / kBlockBytes));
+  EXPECT_EQ(size(2 * kGiB).num_blocks, static_cast<int64_t>((kGiB - tables) / kBlockBytes));
   config.max_num_seqs = 3;
   EXPECT_EQ(size(100 * kGiB).num_blocks, 3 * 4096 / 64);
   EXPECT_EQ(size(100 * kGiB).max_model_len, 4096);
@@ -44,9 +52,35 @@ TEST(KvSize, OnTheCpuItIsTheLeastOfFourGibHalfOfWhatIsLeftAndTheNeed) {
 
 TEST(KvSize, ContextIsTheLargestThatFits) {
   EngineConfig config;
-  const KvSize size = size_kv_cache(config, model(), DType::kBF16, 1000 * kTokenBytes);
-  EXPECT_EQ(size.num_blocks, 1000 / 64);
+  const size_t bytes = 16 * (kBlockBytes + kLengthBytes) - 1;
+  const KvSize size = size_kv_cache(config, model(), DType::kBF16, bytes);
+  EXPECT_EQ(size.num_blocks, 15);
   EXPECT_EQ(size.max_model_len, 15 * 64);
+}
+
+// The rotary tables of ten million positions take as much as a small model's cache.
+TEST(KvSize, WhatGrowsWithTheContextIsCounted) {
+  ModelConfig m = model();
+  m.max_position_embeddings = 2147483647;
+  for (const char* device : {"cpu", "cuda"}) {
+    EngineConfig config;
+    config.device = device;
+    const auto seqs = static_cast<size_t>(config.max_num_seqs);
+    const size_t tables = device == std::string("cpu") ? 2 : 1;
+    const auto taken = [&](const KvSize& size) {
+      const auto positions = static_cast<size_t>(size.max_model_len);
+      return static_cast<size_t>(size.num_blocks) * kBlockBytes +
+             positions * rope_bytes_per_position(m.head_dim) + tables * seqs * positions / 64 * 4;
+    };
+    for (const int64_t context : {0, 64 * 1000, 64 * 100'000}) {
+      if (context > 0) m.max_position_embeddings = context;
+      const KvSize size = size_kv_cache(config, m, DType::kBF16, 2 * kGiB);
+      EXPECT_LE(taken(size), 2 * kGiB) << device << context;
+      EXPECT_GT(taken(size), 2 * kGiB - 2 * kBlockBytes) << device << context;
+      EXPECT_EQ(size.max_model_len, std::min(m.max_position_embeddings, size.num_blocks * 64));
+    }
+    m.max_position_embeddings = 2147483647;
+  }
 }
 
 TEST(KvSize, OptionsWin) {
@@ -77,7 +111,8 @@ TEST(KvSize, TheSmallestOfTheRanksCounts) {
         part.num_kv_heads = r == 1 ? 4 : 2;
         const size_t blocks = r == 2 ? 30 : 40;
         sizes[static_cast<size_t>(r)] =
-            size_kv_cache({}, part, DType::kBF16, blocks * 64 * kTokenBytes, &ranks);
+            size_kv_cache({}, part, DType::kBF16,
+                          blocks * kBlockBytes + 20 * kLengthBytes, &ranks);
       });
   }
   for (const KvSize& size : sizes) {

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/base/threads.h"
+
 namespace nanovllm::cpu {
 
 namespace {
@@ -28,13 +30,17 @@ constexpr int kLooksBeforeYield = 2000;
 class Pool {  // NOLINT(clang-analyzer-optin.performance.Padding)
  public:
   explicit Pool(int num_threads) {
-    for (int thread = 1; thread < num_threads; ++thread)
-      helpers_.emplace_back([this, thread] { help(thread); });
+    helpers_.reserve(static_cast<size_t>(num_threads) - 1);
+    try {
+      for (int thread = 1; thread < num_threads; ++thread)
+        helpers_.push_back(
+            start_thread("a thread of the CPU backend", [this, thread] { help(thread); }));
+    } catch (...) {
+      stop();  // those that did start
+      throw;
+    }
   }
-  ~Pool() {
-    stop_ = true;
-    wake();
-  }
+  ~Pool() { stop(); }
 
   int num_threads() const { return static_cast<int>(helpers_.size()) + 1; }
 
@@ -60,6 +66,12 @@ class Pool {  // NOLINT(clang-analyzer-optin.performance.Padding)
 
  private:
   static constexpr uint64_t kClosed = 0xffffffff;
+
+  void stop() {
+    stop_ = true;
+    wake();
+    for (std::thread& helper : helpers_) helper.join();
+  }
 
   void wake() {
     ++wake_ups_;
@@ -115,7 +127,7 @@ class Pool {  // NOLINT(clang-analyzer-optin.performance.Padding)
   std::atomic<bool> failed_ = false;
   std::mutex error_mutex_;
   std::exception_ptr error_;
-  std::vector<std::jthread> helpers_;  // last: they use all of the above
+  std::vector<std::thread> helpers_;  // last: they use all of the above
 };
 
 thread_local std::unique_ptr<Pool> pool;
@@ -126,8 +138,8 @@ thread_local int num_asked = 0;  // none yet: OpenMP has its own number until th
 void set_num_threads(int num_threads) {
   num_threads = std::max(num_threads, 1);
   if (num_asked == num_threads) return;
-  num_asked = num_threads;
   pool = num_threads == 1 ? nullptr : std::make_unique<Pool>(num_threads);
+  num_asked = num_threads;
   // oneDNN shares its work out over as many threads as it was told, and skips what a thread that
   // OMP_THREAD_LIMIT forbids would have done.
   omp_set_num_threads(std::min(num_threads, omp_get_thread_limit()));

@@ -72,16 +72,17 @@ void WeightUpload::copy(void* to, const WeightRows& from) {
   };
   if (num_lanes == 1) return work(0);
   std::vector<std::exception_ptr> errors(static_cast<size_t>(num_lanes));
-  std::vector<std::jthread> threads;
-  for (int i = 0; i < num_lanes; ++i)
-    threads.emplace_back([&, i] {
-      try {
-        work(i);
-      } catch (...) {
-        errors[static_cast<size_t>(i)] = std::current_exception();
-      }
-    });
-  threads.clear();  // joins them
+  {
+    std::vector<std::jthread> threads;  // joined also where one more cannot be started
+    for (int i = 0; i < num_lanes; ++i)
+      threads.emplace_back([&, i] {
+        try {
+          work(i);
+        } catch (...) {
+          errors[static_cast<size_t>(i)] = std::current_exception();
+        }
+      });
+  }
   for (const std::exception_ptr& error : errors)
     if (error) std::rethrow_exception(error);
 }

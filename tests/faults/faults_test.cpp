@@ -1,0 +1,276 @@
+// Each call to the system that can fail is made to fail, one in each run: the program then ends by
+// itself, with a line that says why, and what it printed is whole.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <mutex>
+
+#include "fault_report.h"
+#include "tests/children.h"
+
+extern char** environ;
+
+namespace nanovllm::testing {
+namespace {
+
+const std::string kSource = NANOVLLM_SOURCE_DIR;
+// A run takes 30 ms. What hangs is killed and reported.
+constexpr int kPatienceMilliseconds = 30'000;
+// Of the allocations of a command, at most so many fail in turn; NANOVLLM_FAULTS is another number.
+constexpr size_t kMostRuns = 350;
+constexpr int kRunsAtOnce = 2;
+
+struct Command {
+  const char* name;
+  std::vector<std::string> args;
+  std::string input = {};
+  bool in_worker = false;  // the faults are
+};
+
+struct Outcome {
+  int status = -1;  // exit status, or 1000 + the signal that ended it
+  bool hung = false;
+  std::string out, err;
+  bool was_fault = false;
+};
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Files of one run at a time: its streams, and the report, which this side maps as well.
+class Bench {
+ public:
+  explicit Bench(const Command& command) : command_(command) {
+    folder_ = ::testing::TempDir() + "faults_XXXXXX";
+    if (::mkdtemp(folder_.data()) == nullptr) ADD_FAILURE() << folder_;
+    std::ofstream(folder_ + "/in") << command.input;
+    std::ofstream(folder_ + "/report");
+    std::filesystem::resize_file(folder_ + "/report", sizeof(Report));
+    const int fd = ::open((folder_ + "/report").c_str(), O_RDWR);
+    void* const p = ::mmap(nullptr, sizeof(Report), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    ::close(fd);
+    report_ = static_cast<Report*>(p);
+  }
+  ~Bench() {
+    ::munmap(report_, sizeof(Report));
+    std::filesystem::remove_all(folder_);
+  }
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+
+  const Report& report() const { return *report_; }
+
+  Outcome run(const std::vector<std::string>& settings) {
+    std::filesystem::resize_file(folder_ + "/report", 0);
+    std::filesystem::resize_file(folder_ + "/report", sizeof(Report));
+    std::vector<std::string> args = command_.args, variables = settings;
+    args.insert(args.begin(), NANOVLLM_BINARY);
+    variables.insert(variables.end(), {"LD_PRELOAD=" FAULT_SHIM, "OMP_WAIT_POLICY=passive",
+                                       "FAULT_REPORT=" + folder_ + "/report",
+                                       command_.in_worker ? "FAULT_IN=worker" : "FAULT_IN=",
+                                       std::string("PATH=") + std::getenv("PATH")});
+    const auto pointers = [](std::vector<std::string>& texts) {
+      std::vector<char*> list;
+      for (std::string& text : texts) list.push_back(text.data());
+      list.push_back(nullptr);
+      return list;
+    };
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    const int to = O_WRONLY | O_CREAT | O_TRUNC;
+    posix_spawn_file_actions_addopen(&files, 0, (folder_ + "/in").c_str(), O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&files, 1, (folder_ + "/out").c_str(), to, 0600);
+    posix_spawn_file_actions_addopen(&files, 2, (folder_ + "/err").c_str(), to, 0600);
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);  // workers are of it too
+    pid_t pid = -1;
+    const int error = ::posix_spawn(&pid, NANOVLLM_BINARY, &files, &attributes,
+                                    pointers(args).data(), pointers(variables).data());
+    posix_spawn_file_actions_destroy(&files);
+    posix_spawnattr_destroy(&attributes);
+    Outcome outcome;
+    if (error != 0) return outcome;
+    const int process = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+    pollfd end = {process, POLLIN, 0};
+    outcome.hung = ::poll(&end, 1, kPatienceMilliseconds) <= 0;
+    ::close(process);
+    if (outcome.hung) ::kill(pid, SIGKILL);
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+    outcome.out = text_of(folder_ + "/out");
+    outcome.err = text_of(folder_ + "/err");
+    outcome.was_fault = report_->num_faults > 0;
+    session_ = pid;
+    return outcome;
+  }
+  /// Processes that the last run left behind.
+  std::vector<pid_t> strays() const {
+    std::vector<pid_t> found;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      const std::string name = entry.path().filename();
+      if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+      const auto stat = process_stat(static_cast<pid_t>(std::stol(name)));
+      if (stat.size() > 3 && stat[3] == std::to_string(session_) && stat[0] != "Z" &&
+          stat[0] != "X")
+        found.push_back(static_cast<pid_t>(std::stol(name)));
+    }
+    return found;
+  }
+
+ private:
+  const Command& command_;
+  std::string folder_;
+  Report* report_ = nullptr;
+  pid_t session_ = -1;
+};
+
+/// What must hold of a run in which something failed.
+std::string what_is_wrong(const Outcome& run, const std::string& whole_output, Bench& bench,
+                          bool has_workers) {
+  const auto num_lines = std::ranges::count(run.err, '\n');
+  if (run.hung) return "it hangs";
+  if (run.status < 0 || run.status > 2) return "status " + std::to_string(run.status);
+  if (num_lines > 1 || (!run.err.empty() && !run.err.ends_with('\n'))) return "not one error line";
+  if (run.status != 0 && run.err.empty()) return "no error line";
+  if (run.status == 0 && run.out != whole_output) return "status 0 without the whole output";
+  if (!run.err.empty() && !run.err.starts_with("error: ") && !run.err.starts_with("warning: "))
+    return "a strange error line";
+  if (!whole_output.starts_with(run.out) || (!run.out.empty() && !run.out.ends_with('\n')))
+    return "output that is not whole lines: " + run.out;
+  if (has_workers && !holds_within(10, [&] { return bench.strays().empty(); }))
+    return "a process stays";
+  return "";
+}
+
+/// Runs the command once for each of these calls; returns how many faults were injected.
+size_t inject(const Command& command, const std::string& kind, const std::vector<uint64_t>& numbers,
+              const std::string& whole_output, bool stays = false) {
+  const bool has_workers = std::ranges::find(command.args, "-tp") != command.args.end();
+  std::atomic<size_t> next = 0, injected = 0;
+  std::mutex mutex;
+  const auto work = [&] {
+    Bench bench(command);
+    for (size_t i = next++; i < numbers.size() && !::testing::Test::HasFatalFailure(); i = next++) {
+      std::vector<std::string> settings = {"FAULT_KIND=" + kind,
+                                           "FAULT_AT=" + std::to_string(numbers[i])};
+      if (stays) settings.emplace_back("FAULT_STAYS=1");
+      const Outcome run = bench.run(settings);
+      injected += run.was_fault ? 1 : 0;
+      const std::string wrong = what_is_wrong(run, whole_output, bench, has_workers);
+      const std::lock_guard lock(mutex);
+      EXPECT_EQ(wrong, "") << command.name << ": " << kind << " call " << numbers[i]
+                           << (stays ? " and all after it" : "") << (run.was_fault ? "" : " (none)")
+                           << ", status " << run.status << ", stderr: " << run.err;
+    }
+  };
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < kRunsAtOnce; ++i) threads.emplace_back(work);
+  threads.clear();
+  return injected;
+}
+
+const std::vector<std::string> kTiny = {"--device",          "cpu", "--threads",
+                                        "2",                 "--max-model-len",
+                                        "64",                "--num-gpu-blocks-override",
+                                        "8",                 "--max-num-seqs",
+                                        "4",                 "--max-num-batched-tokens",
+                                        "64",                "--seed",
+                                        "1",                 "--step-timeout",
+                                        "10"};
+
+std::vector<Command> commands() {
+  const auto with = [](std::vector<std::string> args, const std::vector<std::string>& more) {
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  };
+  const std::string llama = kSource + "/tests/variants/llama";
+  const std::string tales = kSource + "/models/tiny-tales";
+  const std::vector<std::string> generate = {"generate", llama, "--prompts-file", "-", "--json",
+                                             "--max-tokens", "3", "--temperature", "0.5"};
+  const std::string prompts =
+      "{\"prompt_token_ids\": [1, 2, 3]}\n"
+      "{\"prompt_token_ids\": [5, 6], \"sampling_params\": {\"n\": 2, \"logprobs\": 1}}\n";
+  const std::vector<std::string> two = {"-tp", "2"};
+  return {
+      {.name = "Generate", .args = with(generate, kTiny), .input = prompts},
+      {.name = "Rank0", .args = with(with(generate, kTiny), two), .input = prompts},
+      {.name = "Rank1",
+       .args = with(with(generate, kTiny), two),
+       .input = prompts,
+       .in_worker = true},
+      {.name = "Chat",
+       .args = with({"chat", tales, "--max-tokens", "3", "--temperature", "0"}, kTiny),
+       .input = "Hello\n"},
+      {.name = "Tokenize", .args = {"tokenize", tales}, .input = "Once upon a time\nthe end\n"},
+      {.name = "Render",
+       .args = {"render", tales, "--json"},
+       .input = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}\n"},
+  };
+}
+
+class Faults : public ::testing::TestWithParam<Command> {
+ protected:
+  void SetUp() override {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "sanitizers have allocation functions of their own";
+#endif
+  }
+};
+
+TEST_P(Faults, EndInOneLineAndStatus) {
+  const Command& command = GetParam();
+  Bench bench(command);
+  const Outcome good = bench.run({"FAULT_PATHS=1"});
+  ASSERT_EQ(good.status, 0) << good.err;
+  ASSERT_EQ(good.err, "");
+  ASSERT_NE(good.out, "");
+  size_t injected = 0, distinct = 0;
+  std::string counts;
+  for (size_t kind = 0; kind < kFaultNames.size(); ++kind) {
+    const std::string name = kFaultNames[kind];
+    const uint64_t num_calls = bench.report().calls[kind];
+    std::vector<uint64_t> numbers;
+    if (kind == static_cast<size_t>(Fault::kMemory)) {
+      distinct = std::min<size_t>(bench.report().num_paths, kMaxPaths);
+      numbers.assign(bench.report().paths.begin(), bench.report().paths.begin() + distinct);
+      std::ranges::sort(numbers);
+      // A spread of them where there are too many.
+      const char* const asked = std::getenv("NANOVLLM_FAULTS");
+      const size_t most = asked == nullptr ? kMostRuns : std::strtoull(asked, nullptr, 10);
+      if (numbers.size() > most) {
+        std::vector<uint64_t> some;
+        for (size_t i = 0; i < most; ++i) some.push_back(numbers[i * numbers.size() / most]);
+        numbers = some;
+      }
+    } else {
+      for (uint64_t n = 1; n <= num_calls; ++n) numbers.push_back(n);
+    }
+    injected += inject(command, name, numbers, good.out);
+    // As where a limit is reached for good.
+    if (kind != static_cast<size_t>(Fault::kMemory))
+      injected += inject(command, name, numbers, good.out, /*stays=*/true);
+    counts += " " + name + " " + std::to_string(numbers.size()) + " of " + std::to_string(num_calls);
+  }
+  std::cout << command.name << ": " << injected << " faults;" << counts << " (" << distinct
+            << " paths)\n";
+  EXPECT_GT(injected, 20u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Commands, Faults, ::testing::ValuesIn(commands()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace nanovllm::testing
