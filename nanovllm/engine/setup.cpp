@@ -86,12 +86,13 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
             static_cast<size_t>(world);
   }
   setup.kv = size_kv_cache(config, own, setup.dtype, bytes, ranks);
-  const size_t cache_bytes = own.kv_bytes_per_token(setup.dtype) *
-                             static_cast<size_t>(config.block_size * setup.kv.num_blocks);
-  require(cache_bytes <= memory.total,
+  // In double: sizes of a config.json and of options together are more than any integer holds.
+  const double cache_gib = gib(own.kv_bytes_per_token(setup.dtype)) *
+                           static_cast<double>(config.block_size * setup.kv.num_blocks);
+  require(cache_gib <= gib(memory.total),
           "a KV cache of {} blocks of {} tokens takes {:.2f} GiB, and there are {:.2f} GiB in all: "
           "lower --kv-cache-memory-bytes or --num-gpu-blocks-override",
-          setup.kv.num_blocks, config.block_size, gib(cache_bytes), gib(memory.total));
+          setup.kv.num_blocks, config.block_size, cache_gib, gib(memory.total));
   config.max_model_len = setup.kv.max_model_len;
   // No step holds more sequences than there are blocks, nor more tokens than they take.
   config.max_num_seqs = std::min(config.max_num_seqs, setup.kv.num_blocks);
