@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/base/check.h"
@@ -164,6 +165,16 @@ void Communicator::abort(const std::string& why, bool is_user_error) {
   why.copy(shared_.why, sizeof shared_.why - 1);
   shared_.aborted = 2;
   futex_wake_all(shared_.num_barriers);
+}
+
+void Communicator::set_on_abort(std::function<void()> end_waits) {
+  const std::lock_guard lock(mutex_);
+  on_abort_ = std::move(end_waits);
+}
+
+void Communicator::end_waits() {
+  const std::lock_guard lock(mutex_);
+  if (on_abort_) on_abort_();
 }
 
 void Communicator::throw_aborted() const {

@@ -3,6 +3,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <mutex>
 #include <string>
 
 #include "nanovllm/base/tensor.h"
@@ -62,6 +64,12 @@ class Communicator {
   bool aborted() const { return shared_.aborted.load(std::memory_order_relaxed) != 0; }
   /// Throws what abort() was told.
   [[noreturn]] void throw_aborted() const;
+  /// What ends, in this process, waits that cannot look at the abort flag; none: nothing any more,
+  /// and a call of it under way has returned. It may be called from any thread.
+  void set_on_abort(std::function<void()> end_waits);
+  /// Calls that: whoever watches over the ranks does when it finds that abort() was called, since
+  /// the thread that computes may be stuck in such a wait.
+  void end_waits();
   /// Not 0 after abort(): for device code, which polls it where it waits for another rank.
   const std::atomic<uint32_t>& abort_flag() const { return shared_.aborted; }
   /// Counts what any rank achieved: collectives here, on a device each launch that came back.
@@ -86,6 +94,8 @@ class Communicator {
   Rank rank_;
   int looks_before_sleep_;
   uint64_t num_windows_ = 0;  // used so far
+  std::mutex mutex_;          // of the next
+  std::function<void()> on_abort_;
 };
 
 }  // namespace nanovllm

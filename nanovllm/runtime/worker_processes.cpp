@@ -157,7 +157,9 @@ void WorkerProcesses::watch(double step_timeout) {
     if (num_idle >= (kTicks - 1) * (ready_ ? 1 : kPatienceAtStart))
       ranks().abort(fmt::format("no rank got on for {} s (--step-timeout)",
                                 step_timeout * (ready_ ? 1 : kPatienceAtStart)));
-    if (ranks().aborted()) return kill_all();
+    if (!ranks().aborted()) continue;
+    kill_all();
+    return ranks().end_waits();
   }
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -50,34 +51,56 @@ struct Nccl {
   int (*abort)(NcclComm) = library.find("ncclCommAbort");
   const char* (*words)(int) = library.find("ncclGetErrorString");
 
-  NcclComm comm = nullptr;
   Communicator& ranks;
+  std::mutex mutex;         // of `comm`: end() may come from another thread
+  NcclComm comm = nullptr;  // none: not yet there, or ended
 
-  explicit Nccl(Communicator& all) : ranks(all) {}
+  explicit Nccl(Communicator& all) : ranks(all) {
+    // A kernel that waits for a dead rank keeps this thread too, where the driver waits for it.
+    ranks.set_on_abort([this] { end(); });
+  }
   /// All ranks at once. Where it throws, the destructor ends what NCCL's own threads have begun.
   void connect() {
     const Rank rank = ranks.rank();
     std::vector<NcclId> ids(static_cast<size_t>(rank.world));
     NcclId mine = {};
-    if (rank.index == 0) wait(get_id(&mine), false);
+    if (rank.index == 0) {
+      const int result = get_id(&mine);
+      check(result == kNcclSuccess, "NCCL: {}", words(result));
+    }
     ranks.all_gather(&mine, sizeof mine, ids.data());
     NcclConfig config;
-    wait(init(&comm, rank.world, ids[0], rank.index, &config));
+    run([&] { return init(&comm, rank.world, ids[0], rank.index, &config); });
   }
-  ~Nccl() { end(); }
+  ~Nccl() {
+    ranks.set_on_abort({});
+    end();
+  }
+  /// Ends what is under way. Nothing can be called any more.
   void end() {
+    const std::lock_guard lock(mutex);
+    ended = true;
     if (comm != nullptr) abort(std::exchange(comm, nullptr));
   }
-  /// Nothing blocks inside NCCL: a call under way is looked at again, until it is done or some rank
-  /// is dead.
-  void wait(int result, bool has_comm = true) {
-    while (result == kNcclInProgress && has_comm) {
-      if (ranks.aborted()) ranks.throw_aborted();
+  /// Makes a call. Nothing blocks inside NCCL: a call under way is looked at again, until it is done
+  /// or some rank is dead.
+  template <class Call>
+  void run(const Call& call) {
+    const auto result_of = [&](const auto& f) {
+      const std::lock_guard lock(mutex);
+      if (ended || ranks.aborted()) ranks.throw_aborted();
+      return f();
+    };
+    int result = result_of(call);
+    while (result == kNcclInProgress) {
       std::this_thread::yield();
-      if (status(comm, &result) != kNcclSuccess) break;
+      if (result_of([&] { return status(comm, &result); }) != kNcclSuccess) break;
     }
     check(result == kNcclSuccess, "NCCL: {}", words(result));
   }
+
+ private:
+  bool ended = false;
 };
 
 // -- setting up
@@ -187,8 +210,10 @@ void Collectives::reduce(Way way, Tensor x) {
   if (way == Way::kLines) return all_reduce_lines(where_, peers_, x);
   if (way == Way::kWhole) return all_reduce_whole(where_, peers_, x);
   if (way == Way::kSlices) return all_reduce_slices(where_, peers_, x);
-  nccl_->wait(nccl_->reduce(x.data, x.data, static_cast<size_t>(x.size()), nccl_type(x.dtype), 0,
-                            nccl_->comm, where_.stream));
+  nccl_->run([&] {
+    return nccl_->reduce(x.data, x.data, static_cast<size_t>(x.size()), nccl_type(x.dtype), 0,
+                         nccl_->comm, where_.stream);
+  });
 }
 
 void Collectives::all_reduce(Tensor x) {
@@ -299,7 +324,7 @@ void Collectives::measure() {
 
 void Collectives::all_gather(void* all, const void* mine, size_t bytes) {
   if (has_lines_ && bytes <= kLineBytes) return all_gather_lines(where_, peers_, all, mine, bytes);
-  nccl_->wait(nccl_->gather(mine, all, bytes, 0, nccl_->comm, where_.stream));
+  nccl_->run([&] { return nccl_->gather(mine, all, bytes, 0, nccl_->comm, where_.stream); });
 }
 
 int64_t Collectives::join_scratch(int64_t num_rows, int64_t vocab_size) const {
