@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
+#include <string_view>
 
 namespace nanovllm {
 
@@ -16,6 +17,9 @@ void add_text_commands(CLI::App& app, Command& command);
 void add_info(CLI::App& app, Command& command);
 void add_bench(CLI::App& app, Command& command);
 void add_worker(CLI::App& app, Command& command);
+/// In a worker's process hands rank 0 the reason why it ends; false in every other one. Needs no
+/// memory.
+bool tell_rank0(int argc, char** argv, std::string_view why);
 
 enum ExitCode { kExitOk = 0, kExitFailure = 1, kExitUserError = 2 };
 /// For the end of a command's help.

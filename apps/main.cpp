@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <exception>
-#include <new>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -18,8 +17,12 @@ namespace {
 
 using namespace nanovllm;
 
+int num_arguments = 0;
+char** given_arguments = nullptr;
+
+// Rank 0 prints what its workers have to say.
 int report(std::string_view what, int status) {
-  print_error(what);
+  if (!tell_rank0(num_arguments, given_arguments, what)) print_error(what);
   return status;
 }
 
@@ -29,6 +32,17 @@ void reserve_standard_streams() {
   for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF)
       ::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);  // takes the least free number
+}
+
+// For an exception in a function that may not throw: the destructor of a JSON value takes memory.
+[[noreturn]] void end_in_one_line() {
+  try {
+    if (const auto error = std::current_exception()) std::rethrow_exception(error);
+    report("an error without a description", kExitFailure);
+  } catch (const std::exception& e) {
+    report(what_of(e), kExitFailure);
+  }
+  ::_exit(kExitFailure);
 }
 
 // "-tp" is vLLM's spelling; the command-line library reads one-letter names only.
@@ -88,6 +102,9 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   reserve_standard_streams();
+  num_arguments = argc;
+  given_arguments = argv;
+  std::set_terminate(end_in_one_line);
   handle_signals();
   try {
     return run(argc, argv);
@@ -95,9 +112,7 @@ int main(int argc, char** argv) {
     return kExitFailure;
   } catch (const UserError& e) {
     return report(e.what(), kExitUserError);
-  } catch (const std::bad_alloc&) {
-    return report("out of memory", kExitFailure);
   } catch (const std::exception& e) {
-    return report(e.what(), kExitFailure);
+    return report(what_of(e), kExitFailure);
   }
 }

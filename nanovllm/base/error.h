@@ -1,5 +1,6 @@
 #pragma once
 
+#include <new>
 #include <stdexcept>
 
 namespace nanovllm {
@@ -11,6 +12,11 @@ class __attribute__((visibility("default"))) UserError : public std::runtime_err
  public:
   using std::runtime_error::runtime_error;
 };
+
+/// What an exception says, in words that need no knowledge of C++.
+inline const char* what_of(const std::exception& error) {
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what();
+}
 
 /// The engine cannot go on (a step failed, a rank died). Every waiting caller gets it; the process
 /// lives on.

@@ -11,13 +11,14 @@ namespace nanovllm {
 /// A thread that runs `body`. Throws UserError that says what the thread is for, and what to change
 /// where the system has no more of them.
 template <class Body>
-std::thread start_thread(const char* what, Body&& body) {
+std::jthread start_thread(const char* what, Body&& body) {
   try {
-    return std::thread(std::forward<Body>(body));
+    return std::jthread(std::forward<Body>(body));
   } catch (const std::system_error& error) {
-    fail("cannot start {}: {}; give fewer --threads, or raise the limit of processes and threads "
-         "(ulimit -u, a container's pids.max) or of memory (ulimit -v)",
-         what, error.code().message());
+    fail(
+        "cannot start {}: {}; give fewer --threads, or raise the limit of processes and threads "
+        "(ulimit -u, a container's pids.max) or of memory (ulimit -v)",
+        what, error.code().message());
   }
 }
 

@@ -230,7 +230,7 @@ std::span<const RequestUpdate> LLMEngine::step() {
   try {
     advance();
   } catch (const std::exception& e) {
-    dead_ = fmt::format("the engine stopped: {}", e.what());
+    dead_ = fmt::format("the engine stopped: {}", what_of(e));
     throw EngineDead(dead_);
   }
   // Only now, when the engine's state is whole again: a callback may add, abort or throw.

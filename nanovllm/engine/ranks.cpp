@@ -72,7 +72,7 @@ std::unique_ptr<WorkerProcesses> start_workers(const std::string& model,
 
 int run_worker(const std::string& model, EngineConfig config, int rank, int memory_fd,
                int parent_fd) {
-  end_with_parent(FileDescriptor(parent_fd), memory_fd);
+  end_with_parent(parent_fd, memory_fd);
   log().set_level(spdlog::level::off);
   RankMemory memory(FileDescriptor(memory_fd),
                     {rank, static_cast<int>(config.tensor_parallel_size)});
@@ -90,7 +90,7 @@ int run_worker(const std::string& model, EngineConfig config, int rank, int memo
   } catch (const UserError& e) {
     ranks.abort(e.what(), /*is_user_error=*/true);
   } catch (const std::exception& e) {
-    ranks.abort(fmt::format("rank {}: {}", rank, e.what()));
+    ranks.abort(fmt::format("rank {}: {}", rank, what_of(e)));
   }
   return 1;
 }

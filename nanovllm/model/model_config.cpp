@@ -161,8 +161,9 @@ std::vector<int32_t> parse_eos(const Fields& fields) {
   std::vector<int32_t> ids;
   const Json* value = fields.find("eos_token_id");
   if (value == nullptr) return ids;
-  const Json list = value->is_array() ? *value : Json::array({*value});
-  for (const Json& id : list) {
+  const size_t count = value->is_array() ? value->size() : 1;
+  for (size_t i = 0; i < count; ++i) {
+    const Json& id = value->is_array() ? (*value)[i] : *value;
     require(id.is_number_integer() && id >= 0 && id <= kMaxInt,
             "{}eos_token_id is {}; it must be a token id or a list of them", fields.prefix(),
             Fields::shown(*value));

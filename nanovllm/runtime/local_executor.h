@@ -43,7 +43,7 @@ class LocalExecutor : public Executor {
   std::condition_variable changed_;
   uint64_t num_submitted_ = 0, num_done_ = 0, num_waited_ = 0;
   bool stop_ = false;
-  std::thread thread_;  // last: it uses all of the above
+  std::jthread thread_;  // last: it uses all of the above
 };
 
 }  // namespace nanovllm

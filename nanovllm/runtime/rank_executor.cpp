@@ -27,7 +27,7 @@ const StepOutput& RankExecutor::wait() {
   try {
     return local_->wait();
   } catch (const std::exception& e) {
-    workers_->abort(fmt::format("rank 0: {}", e.what()));
+    workers_->abort(fmt::format("rank 0: {}", what_of(e)));
     workers_->ranks().throw_aborted();
   }
 }

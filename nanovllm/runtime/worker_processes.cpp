@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "nanovllm/base/check.h"
@@ -140,6 +141,15 @@ void WorkerProcesses::abort(const std::string& why) {
 }
 
 void WorkerProcesses::watch(double step_timeout) {
+  try {
+    watch_ranks(step_timeout);
+  } catch (const std::exception&) {
+    ranks().abort("out of memory");  // short enough to take none
+    kill_all();
+  }
+}
+
+void WorkerProcesses::watch_ranks(double step_timeout) {
   std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0}};
   for (const Worker& worker : workers_) fds.push_back({worker.socket.get(), POLLIN, 0});
   const auto tick = static_cast<int>(std::clamp(step_timeout * 1000 / kTicks, 1.0, 3.6e6));
@@ -182,6 +192,14 @@ int WorkerProcesses::take_end(size_t i) {
 }
 
 void WorkerProcesses::report_end(size_t i, int status) {
+  std::array<char, 1024> last_words;
+  const ssize_t n =
+      ::recv(workers_[i].socket.get(), last_words.data(), last_words.size(), MSG_DONTWAIT);
+  if (n > 0) {
+    const std::string_view text(last_words.data(), static_cast<size_t>(n));
+    return ranks().abort(fmt::format("rank {}: {}", i + 1, text),
+                         /*is_user_error=*/WIFEXITED(status) && WEXITSTATUS(status) == 2);
+  }
   if (WIFSIGNALED(status))
     ranks().abort(fmt::format("the process of rank {} was ended by signal {} ({})", i + 1,
                               WTERMSIG(status), strsignal(WTERMSIG(status))));
@@ -195,9 +213,9 @@ void WorkerProcesses::report_end(size_t i, int status) {
         fmt::format("the process of rank {} ended with status {}", i + 1, WEXITSTATUS(status)));
 }
 
-void end_with_parent(FileDescriptor socket, int memory) {
+void end_with_parent(int socket, int memory) {
   unsigned next = 3;
-  for (const int kept : {std::min(socket.get(), memory), std::max(socket.get(), memory)}) {
+  for (const int kept : {std::min(socket, memory), std::max(socket, memory)}) {
     const auto fd = static_cast<unsigned>(kept);
     if (fd > next) ::close_range(next, fd - 1, 0);
     next = std::max(next, fd + 1);
@@ -205,9 +223,8 @@ void end_with_parent(FileDescriptor socket, int memory) {
   ::close_range(next, ~0U, 0);
   // A copy of rank 0's end may live on in a process that it forked: its own end counts as well.
   FileDescriptor parent(static_cast<int>(syscall(SYS_pidfd_open, getppid(), 0)));
-  start_thread("the thread that watches rank 0", [socket = std::move(socket),
-                                                  parent = std::move(parent)] {
-    std::array<pollfd, 2> ends = {pollfd{socket.get(), POLLIN, 0}, {parent.get(), POLLIN, 0}};
+  start_thread("the thread that watches rank 0", [socket, parent = std::move(parent)] {
+    std::array<pollfd, 2> ends = {pollfd{socket, POLLIN, 0}, {parent.get(), POLLIN, 0}};
     while (::poll(ends.data(), ends.size(), -1) < 0 && errno == EINTR) {
     }
     ::_exit(1);

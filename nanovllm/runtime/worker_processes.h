@@ -66,6 +66,7 @@ class WorkerProcesses {
   };
   void start(int rank, std::vector<std::string> arguments);
   void watch(double step_timeout);
+  void watch_ranks(double step_timeout);
   void kill_all();
   /// Waits for worker number `i`, which has ended or must; its status as waitpid() gives it, or 0.
   int take_end(size_t i);
@@ -78,11 +79,12 @@ class WorkerProcesses {
   std::mutex mutex_;  // of workers_' pids
   std::atomic<bool> ready_ = false, stopping_ = false;
   FileDescriptor wake_;  // of the watching thread
-  std::thread watcher_;
+  std::jthread watcher_;
 };
 
 /// A worker's side: keeps of the descriptors that it inherited only the standard streams and these,
-/// and ends this process at once when rank 0's is gone, whatever it is doing.
-void end_with_parent(FileDescriptor socket, int memory);
+/// and ends this process at once when rank 0's is gone, whatever it is doing. The socket stays open
+/// to its end: what is written there is what rank 0 says of the end of this process.
+void end_with_parent(int socket, int memory);
 
 }  // namespace nanovllm

@@ -5,6 +5,7 @@
 
 #include <cctype>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "nanovllm/base/check.h"
@@ -84,6 +85,7 @@ Regex::Regex(std::string_view pattern, const std::string& where) {
   const std::string translated = to_pcre(pattern, where);
   const std::unique_ptr<pcre2_compile_context, void (*)(pcre2_compile_context*)> context(
       pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
+  if (context == nullptr) throw std::bad_alloc();
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   size_t error_at = 0;
@@ -91,6 +93,7 @@ Regex::Regex(std::string_view pattern, const std::string& where) {
   code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                         PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
                         &error_at, context.get());
+  if (error == PCRE2_ERROR_HEAP_FAILED) throw std::bad_alloc();
   if (code_ == nullptr) fail("{}: bad pattern '{}': {}", where, pattern, pcre_message(error));
   pcre2_jit_compile(code_, PCRE2_JIT_COMPLETE);  // where it cannot, the interpreter does the work
 }
@@ -103,6 +106,7 @@ void Regex::find_all(std::string_view text,
                      const std::function<void(size_t, size_t)>& on_match) const {
   const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
       pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
+  if (data == nullptr) throw std::bad_alloc();
   const auto match = [&](size_t from, uint32_t options) {
     return pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
                        options | PCRE2_NO_UTF_CHECK, data.get(), nullptr);
@@ -111,6 +115,7 @@ void Regex::find_all(std::string_view text,
     int rc = match(from, 0);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) rc = match(from, PCRE2_NO_JIT);
     if (rc == PCRE2_ERROR_NOMATCH) return;
+    if (rc == PCRE2_ERROR_NOMEMORY) throw std::bad_alloc();
     if (rc < 0) fail("the tokenizer's pattern gave up on this text: {}", pcre_message(rc));
     const size_t begin = pcre2_get_ovector_pointer(data.get())[0];
     const size_t end = pcre2_get_ovector_pointer(data.get())[1];

@@ -4,8 +4,11 @@
 #include <termios.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
+#include "nanovllm/base/json.h"
 #include "process.h"
 
 namespace nanovllm::testing {
@@ -25,11 +28,12 @@ constexpr const char* kUp = "\x1b[A";
 constexpr const char* kDim = "\x1b[2m";
 constexpr const char* kPlain = "\x1b[0m";
 
-/// `nanovllm chat` on a terminal of its own.
+/// `nanovllm chat`, or another command, on a terminal of its own.
 class Chat {
  public:
-  explicit Chat(std::vector<std::string> options) {
-    options.insert(options.begin(), {NANOVLLM_BINARY, "chat", kTinyTales});
+  explicit Chat(std::vector<std::string> options, const std::string& model = kTinyTales,
+                const std::string& command = "chat") {
+    options.insert(options.begin(), {NANOVLLM_BINARY, command, model});
     std::vector<char*> argv;
     for (std::string& option : options) argv.push_back(option.data());
     argv.push_back(nullptr);
@@ -131,6 +135,62 @@ TEST(ChatOnATerminal, ShowsThoughtsDimmedAndWithoutTheirTags) {
             "\n" + (kDim + thoughts) + "\n" + kPlain + "\n\n" + answer + "> ");
   chat.type(kCtrlD);
   EXPECT_EQ(chat.wait(), 0);
+}
+
+/// The demo model, which says these characters at each beginning of a word.
+class HostileModel {
+ public:
+  HostileModel() {
+    path_ = ::testing::TempDir() + "chat_terminal_XXXXXX";
+    if (::mkdtemp(path_.data()) == nullptr) ADD_FAILURE() << path_;
+    for (const auto& file : std::filesystem::directory_iterator(kTinyTales))
+      if (file.path().filename() != "tokenizer.json")
+        std::filesystem::create_symlink(file.path(), path_ / file.path().filename());
+    std::ifstream original(kTinyTales + "/tokenizer.json");
+    Json tokenizer = Json::parse(original);
+    tokenizer["decoder"] = {
+        {"type", "Sequence"},
+        {"decoders",
+         {{{"type", "Replace"},
+           {"pattern", {{"String", "\u0120"}}},  // how the vocabulary writes a space
+           {"content", "\x1b]0;title\x07\x1b[31m\r\x7f\u009b2J"}},
+          {{"type", "Fuse"}}}}};
+    std::ofstream(path_ / "tokenizer.json") << tokenizer;
+  }
+  ~HostileModel() { std::filesystem::remove_all(path_); }
+  HostileModel(const HostileModel&) = delete;
+  HostileModel& operator=(const HostileModel&) = delete;
+  std::string path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+constexpr const char* kShown = "\\x1b]0;title\\x07\\x1b[31m\\r\\x7f\\x9b2J";
+
+TEST(ChatOnATerminal, ModelsTextHasNoEscapeSequences) {
+  const HostileModel model;
+  Chat chat({"--temperature", "0", "--max-tokens", "20", "--no-thinking"}, model.path());
+  chat.read_until_prompt();
+  chat.type("Hello");
+  chat.read_until("Hello");
+  chat.type("\n");
+  const std::string answer = chat.read_until_prompt();
+  EXPECT_THAT(answer, HasSubstr(kShown));
+  for (const char* forbidden : {"\x1b]", "\x1b[31m", "\x07", "\x7f", "\u009b"})
+    EXPECT_EQ(answer.find(forbidden), std::string::npos) << answer;
+  chat.type(kCtrlD);
+  EXPECT_EQ(chat.wait(), 0);
+}
+
+TEST(FiltersOnATerminal, TextHasNoEscapeSequences) {
+  const HostileModel model;
+  const std::string ids = run({"tokenize", kTinyTales}, "once upon a time\n").out;
+  Chat terminal({}, model.path(), "detokenize");
+  terminal.type(ids);
+  EXPECT_THAT(terminal.read_until(kShown), HasSubstr(kShown));
+  terminal.type(kCtrlD);
+  EXPECT_EQ(terminal.wait(), 0);
 }
 
 TEST(ChatOnATerminal, CtrlDEndsItAndCtrlCAtThePromptWith130) {

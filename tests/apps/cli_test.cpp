@@ -265,7 +265,7 @@ TEST(Generate, InterruptKeepsWhatWasPrinted) {
         .input = input, .signal_when = [&](const std::string& out) {
           return out.find('\n') != std::string::npos ? signal : 0;
         }}.run({"generate", kTinyTales, "--prompts-file", "-", "--json"});
-    EXPECT_EQ(r.status, 130);
+    EXPECT_EQ(r.status, 128 + signal);
     EXPECT_EQ(r.err, "");
     ASSERT_GE(lines(r.out).size(), 1u);
     EXPECT_EQ(lines(r.out)[0]["index"], 0);

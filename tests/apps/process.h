@@ -29,6 +29,7 @@ struct Result {
 
 /// A run of the nanovllm binary with pipes on its standard streams, or a file as its stdout.
 struct Process {
+  std::string program = NANOVLLM_BINARY;
   std::string input = {};
   std::string stdout_path = {};     ///< instead of a pipe
   bool close_stdout_early = false;  ///< the reader goes away at once
@@ -49,12 +50,12 @@ struct Process {
     if (stdout_path.empty()) posix_spawn_file_actions_adddup2(&actions, out[1], 1);
     else posix_spawn_file_actions_addopen(&actions, 1, stdout_path.c_str(), O_WRONLY, 0);
     for (const int fd : closed) posix_spawn_file_actions_addclose(&actions, fd);
-    args.insert(args.begin(), NANOVLLM_BINARY);
+    args.insert(args.begin(), program);
     std::vector<char*> argv;
     for (std::string& arg : args) argv.push_back(arg.data());
     argv.push_back(nullptr);
     pid_t pid = -1;
-    if (::posix_spawn(&pid, NANOVLLM_BINARY, &actions, nullptr, argv.data(), environ) != 0)
+    if (::posix_spawn(&pid, program.c_str(), &actions, nullptr, argv.data(), environ) != 0)
       return {};
     posix_spawn_file_actions_destroy(&actions);
     for (const int fd : {in[0], out[1], err[1]}) ::close(fd);
@@ -97,6 +98,12 @@ struct Process {
     return result;
   }
 };
+
+/// A run of the binary by a shell: `line` is what stands around "$@", the binary and `args`.
+inline Result run_in_shell(const std::string& line, std::vector<std::string> args) {
+  args.insert(args.begin(), {"-c", line, "sh", NANOVLLM_BINARY});
+  return Process{.program = "/bin/sh"}.run(args);
+}
 
 inline Result run(const std::vector<std::string>& args, const std::string& input = "") {
   return Process{.input = input}.run(args);

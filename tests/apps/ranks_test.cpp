@@ -153,7 +153,7 @@ TEST_P(Killed, NobodyWaitsAndNothingStays) {
     const Result result = endless.run(process);
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
     if (k.victim == 0) {
-      EXPECT_EQ(result.status, k.signal == SIGTERM ? 130 : 1000 + k.signal) << result.err;
+      EXPECT_EQ(result.status, k.signal == SIGTERM ? 143 : 1000 + k.signal) << result.err;
     } else {
       EXPECT_EQ(result.status, 1) << result.err;
       EXPECT_EQ(result.num_error_lines(), 1) << result.err;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/thread_owned.h"
 #include "nanovllm/ops/cpu/attention_kernels.h"
 #include "nanovllm/ops/cpu/memory.h"
 #include "nanovllm/ops/cpu/parallel.h"
@@ -292,8 +293,7 @@ void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch,
   check(kv.head_dim % 8 == 0, "head_dim {} is no multiple of 8", kv.head_dim);
   check(args.num_heads % kv.num_kv_heads == 0, "{} query heads for {} KV heads", args.num_heads,
         kv.num_kv_heads);
-  static thread_local Scratch scratch;
-  Attention(args, kv, batch, isa).run(scratch);
+  Attention(args, kv, batch, isa).run(thread_owned<Scratch>());
 }
 
 }  // namespace nanovllm::cpu

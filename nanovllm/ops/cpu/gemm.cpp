@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/threads.h"
 #include "nanovllm/ops/cpu/memory.h"
 #include "nanovllm/ops/cpu/parallel.h"
 
@@ -68,7 +69,7 @@ void Gemm::for_each(int64_t num_tasks, const std::function<void(int64_t)>& work)
   {
     std::vector<std::jthread> helpers;
     for (int64_t i = 1; i < std::min<int64_t>(threads_, num_tasks); ++i)
-      helpers.emplace_back(take_tasks);
+      helpers.push_back(start_thread("a thread that packs weights", take_tasks));
     take_tasks();
   }
   if (error) std::rethrow_exception(error);

@@ -1,5 +1,8 @@
 #include "nanovllm/ops/cpu/onednn_matmul.h"
 
+#include <omp.h>
+
+#include <algorithm>
 #include <array>
 #include <dnnl.hpp>
 #include <map>
@@ -7,6 +10,7 @@
 
 #include "nanovllm/base/tensor.h"
 #include "nanovllm/ops/cpu/memory.h"
+#include "nanovllm/ops/cpu/parallel.h"
 
 namespace nanovllm::cpu {
 
@@ -89,6 +93,9 @@ void OnednnMatmul::run(const GemmCall& call, int64_t rows) {
   p.out.set_data_handle(call.out);
   p.scratch.set_data_handle(impl.scratch.get());
   if (call.bias) p.bias.set_data_handle(const_cast<float*>(call.bias));
+  // oneDNN shares its work out over as many threads as it was told, and skips what a thread that
+  // OMP_THREAD_LIMIT forbids would have done. The number is the calling thread's own.
+  omp_set_num_threads(std::min(num_threads(), omp_get_thread_limit()));
   p.primitive.execute(impl.stream, p.arguments);
   impl.stream.wait();
 }

@@ -1,7 +1,5 @@
 #include "nanovllm/ops/cpu/parallel.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -11,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/base/thread_owned.h"
 #include "nanovllm/base/threads.h"
 
 namespace nanovllm::cpu {
@@ -42,8 +41,6 @@ class Pool {  // NOLINT(clang-analyzer-optin.performance.Padding)
   }
   ~Pool() { stop(); }
 
-  int num_threads() const { return static_cast<int>(helpers_.size()) + 1; }
-
   void run(int64_t num_tasks, detail::Task task, void* function) {
     const uint64_t job = (ticket_.load() >> 32) + 1;
     ticket_ = (job << 32) | kClosed;
@@ -70,7 +67,7 @@ class Pool {  // NOLINT(clang-analyzer-optin.performance.Padding)
   void stop() {
     stop_ = true;
     wake();
-    for (std::thread& helper : helpers_) helper.join();
+    helpers_.clear();  // joined
   }
 
   void wake() {
@@ -127,28 +124,29 @@ class Pool {  // NOLINT(clang-analyzer-optin.performance.Padding)
   std::atomic<bool> failed_ = false;
   std::mutex error_mutex_;
   std::exception_ptr error_;
-  std::vector<std::thread> helpers_;  // last: they use all of the above
+  std::vector<std::jthread> helpers_;  // last: they use all of the above
 };
 
-thread_local std::unique_ptr<Pool> pool;
-thread_local int num_asked = 0;  // none yet: OpenMP has its own number until then
+struct Threads {
+  std::unique_ptr<Pool> pool;
+  int num_asked = 1;
+};
 
 }  // namespace
 
 void set_num_threads(int num_threads) {
   num_threads = std::max(num_threads, 1);
-  if (num_asked == num_threads) return;
-  pool = num_threads == 1 ? nullptr : std::make_unique<Pool>(num_threads);
-  num_asked = num_threads;
-  // oneDNN shares its work out over as many threads as it was told, and skips what a thread that
-  // OMP_THREAD_LIMIT forbids would have done.
-  omp_set_num_threads(std::min(num_threads, omp_get_thread_limit()));
+  auto& own = thread_owned<Threads>();
+  if (own.num_asked == num_threads) return;
+  own.pool = num_threads == 1 ? nullptr : std::make_unique<Pool>(num_threads);
+  own.num_asked = num_threads;
 }
 
-int num_threads() { return pool ? pool->num_threads() : 1; }
+int num_threads() { return thread_owned<Threads>().num_asked; }
 
 void detail::run(int64_t num_tasks, Task task, void* function) {
-  if (pool && num_tasks > 1) return pool->run(num_tasks, task, function);
+  if (Pool* const pool = thread_owned<Threads>().pool.get(); pool != nullptr && num_tasks > 1)
+    return pool->run(num_tasks, task, function);
   for (int64_t i = 0; i < num_tasks; ++i) task(function, i, 0);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/thread_owned.h"
 #include "nanovllm/ops/cpu/memory.h"
 #include "nanovllm/ops/cpu/parallel.h"
 #include "nanovllm/ops/cpu/sampler_kernels.h"
@@ -60,7 +61,7 @@ class RowScratch {
 
 /// A scratch for each thread.
 RowScratch* reserve_scratch(int64_t vocab) {
-  static thread_local std::vector<RowScratch> scratch;
+  auto& scratch = thread_owned<std::vector<RowScratch>>();
   const auto count = static_cast<size_t>(num_threads());
   if (scratch.size() < count) scratch.resize(count);
   for (RowScratch& s : scratch) s.reserve(vocab);

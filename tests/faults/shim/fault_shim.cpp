@@ -4,6 +4,8 @@
 //   FAULT_AT      number of the call of this kind, from 1 on, that fails; 0 or nothing: none does
 //   FAULT_STAYS   set: all calls from that one on fail
 //   FAULT_IN      worker: in ranks of other processes; else in those that are none
+//   FAULT_SIGNAL  a number: this signal comes while the libraries are initialized, before main()
+//   FAULT_TRACE   set: writes on stderr from where the call came that fails
 //   FAULT_REPORT  a file of sizeof(Report) zero bytes, which takes the counts
 //   FAULT_PATHS   set: the report takes the numbers of the allocations by distinct paths of calls
 // Counting begins with main(): what the libraries' own initializers do is out of a program's hands.
@@ -18,6 +20,7 @@
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -43,7 +46,7 @@ Report own_report;
 Report* report = &own_report;
 Fault faulty = Fault::kCount;  // none
 uint64_t fault_at = 0;
-bool stays = false, wants_paths = false;
+bool stays = false, wants_paths = false, wants_trace = false;
 // The general model allocates on first use.
 __attribute__((tls_model("initial-exec"))) constinit thread_local bool inside = false;
 
@@ -53,6 +56,12 @@ bool fails(Fault kind) {
   if (kind != faulty || fault_at == 0 || (stays ? number < fault_at : number != fault_at))
     return false;
   ++report->num_faults;
+  if (wants_trace) {
+    inside = true;
+    std::array<void*, 40> frames{};
+    ::backtrace_symbols_fd(frames.data(), ::backtrace(frames.data(), frames.size()), 2);
+    inside = false;
+  }
   return true;
 }
 
@@ -114,6 +123,7 @@ void begin() {
     if (std::strcmp(kind, kFaultNames[i]) == 0) faulty = static_cast<Fault>(i);
   if (at != nullptr) fault_at = std::strtoull(at, nullptr, 10);
   stays = std::getenv("FAULT_STAYS") != nullptr;
+  wants_trace = std::getenv("FAULT_TRACE") != nullptr;
   wants_paths = std::getenv("FAULT_PATHS") != nullptr;
   if (const char* const path = std::getenv("FAULT_REPORT")) {
     const int fd = next<int(const char*, int, ...)>("open")(path, O_RDWR);
@@ -125,6 +135,10 @@ void begin() {
   std::array<void*, 1> frame{};
   ::backtrace(frame.data(), 1);  // the first one loads a library
   active = true;
+}
+
+__attribute__((constructor)) void raise_signal() {
+  if (const char* const number = std::getenv("FAULT_SIGNAL")) ::raise(std::atoi(number));
 }
 
 int (*real_main)(int, char**, char**) = nullptr;
