@@ -141,8 +141,9 @@ TEST(ChatOnATerminal, ShowsThoughtsDimmedAndWithoutTheirTags) {
 class HostileModel {
  public:
   HostileModel() {
-    path_ = ::testing::TempDir() + "chat_terminal_XXXXXX";
-    if (::mkdtemp(path_.data()) == nullptr) ADD_FAILURE() << path_;
+    std::string name = ::testing::TempDir() + "chat_terminal_XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) ADD_FAILURE() << name;
+    path_ = name;
     for (const auto& file : std::filesystem::directory_iterator(kTinyTales))
       if (file.path().filename() != "tokenizer.json")
         std::filesystem::create_symlink(file.path(), path_ / file.path().filename());
