@@ -100,8 +100,7 @@ class Loader {
     }
     for (int64_t first = 0; first < num_positions; first += kPositions) {
       const int64_t count = std::min(kPositions, num_positions - first);
-      const RopeTables part =
-          nanovllm::rope_tables(config.rope, config.head_dim, count, first);
+      const RopeTables part = nanovllm::rope_tables(config.rope, config.head_dim, count, first);
       for (const auto& [table, values] :
            {std::pair(model_.rope_cos, &part.cos), {model_.rope_sin, &part.sin}})
         backend_.upload(table.rows(first, count).data, values->data(),

@@ -7,7 +7,8 @@
 
 namespace nanovllm {
 
-LocalExecutor::LocalExecutor(Run run) : run_(std::move(run)), thread_(start_thread("the thread of the steps", [this] { loop(); })) {}
+LocalExecutor::LocalExecutor(Run run)
+    : run_(std::move(run)), thread_(start_thread("the thread of the steps", [this] { loop(); })) {}
 
 LocalExecutor::~LocalExecutor() {
   {

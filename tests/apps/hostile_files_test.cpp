@@ -48,14 +48,10 @@ class Checkpoint {
   std::string path_;
 };
 
-const char* const kFiles[] = {"config.json",
-                              "generation_config.json",
-                              "tokenizer.json",
-                              "tokenizer_config.json",
-                              "chat_template.jinja",
-                              "additional_chat_templates/tool_use.jinja",
-                              "model.safetensors",
-                              "model.safetensors.index.json"};
+const char* const kFiles[] = {"config.json",         "generation_config.json",
+                              "tokenizer.json",      "tokenizer_config.json",
+                              "chat_template.jinja", "additional_chat_templates/tool_use.jinja",
+                              "model.safetensors",   "model.safetensors.index.json"};
 
 // Nothing but printable characters and the line's end.
 void expect_one_clean_line(const Result& r) {
@@ -152,8 +148,7 @@ TEST(HostileTexts, ErrorsSteerNoTerminal) {
   expect_refused({"generate", kTinyTales, "--prompts-file", escape}, "");
   expect_refused({"detokenize", kTinyTales}, "\x1b[31m\n");
   expect_refused({"chat", kTinyTales}, "/\x1b[31m\n");
-  checkpoint.write("chat_template.jinja",
-                   "{{ raise_exception('\x1b]0;title\x07' ~ '\u009b') }}");
+  checkpoint.write("chat_template.jinja", "{{ raise_exception('\x1b]0;title\x07' ~ '\u009b') }}");
   expect_refused({"chat", checkpoint.path()}, "Hello\n");
   checkpoint.write("chat_template.jinja", "{{ x | \x1b[31m }}");
   expect_refused({"chat", checkpoint.path()}, "Hello\n");

@@ -21,7 +21,7 @@ struct Report {
   std::array<std::atomic<uint64_t>, kFaultNames.size()> calls;
   std::atomic<uint64_t> num_faults, num_paths;
   std::array<std::atomic<uint64_t>, kMaxPaths> hashes;  // of the shim alone
-  std::array<uint64_t, kMaxPaths> paths;  ///< numbers of allocations, in no order
+  std::array<uint64_t, kMaxPaths> paths;                ///< numbers of allocations, in no order
 };
 
 }  // namespace nanovllm::testing

@@ -111,8 +111,7 @@ TEST(KvSize, TheSmallestOfTheRanksCounts) {
         part.num_kv_heads = r == 1 ? 4 : 2;
         const size_t blocks = r == 2 ? 30 : 40;
         sizes[static_cast<size_t>(r)] =
-            size_kv_cache({}, part, DType::kBF16,
-                          blocks * kBlockBytes + 20 * kLengthBytes, &ranks);
+            size_kv_cache({}, part, DType::kBF16, blocks * kBlockBytes + 20 * kLengthBytes, &ranks);
       });
   }
   for (const KvSize& size : sizes) {

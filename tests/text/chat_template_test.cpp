@@ -106,7 +106,8 @@ TEST(ChatTemplate, ParsesEveryThirdPartyTemplate) {
   for (const auto& entry : fs::directory_iterator(kSharedData + "/templates")) {
     if (entry.path().extension() != ".jinja") continue;
     ++count;
-    EXPECT_NO_THROW(ChatTemplate(read_file(entry.path(), kMaxTemplateBytes), Json::object(), entry.path()))
+    EXPECT_NO_THROW(
+        ChatTemplate(read_file(entry.path(), kMaxTemplateBytes), Json::object(), entry.path()))
         << entry.path();
   }
   EXPECT_EQ(count, 170);

@@ -95,8 +95,8 @@ TEST(Tokenizer, AgreesWithMistralsPublishedEncodings) {
   if (!has_shared("mistral/encodings.json"))
     GTEST_SKIP() << kSharedData << "/mistral/encodings.json is not here";
   const auto tokenizer = Tokenizer::load(kSharedData + "/mistral");
-  const Json json =
-      parse_json(read_file(kSharedData + "/mistral/encodings.json", kMaxTokenizerBytes), "encodings.json");
+  const Json json = parse_json(
+      read_file(kSharedData + "/mistral/encodings.json", kMaxTokenizerBytes), "encodings.json");
   for (const Json& entry : json["entries"]) {
     const auto text = entry["text"].get<std::string>();
     EXPECT_EQ(tokenizer->encode(text, false), entry["ids"].get<Ids>()) << text;

@@ -2,15 +2,17 @@
 
 #include <omp.h>
 
-#include <algorithm>
 #include <array>
 #include <dnnl.hpp>
+#include <latch>
 #include <map>
+#include <thread>
 #include <unordered_map>
+#include <vector>
 
 #include "nanovllm/base/tensor.h"
+#include "nanovllm/base/threads.h"
 #include "nanovllm/ops/cpu/memory.h"
-#include "nanovllm/ops/cpu/parallel.h"
 
 namespace nanovllm::cpu {
 
@@ -28,6 +30,24 @@ struct Product {
 
 /// A primitive takes 0.1 ms to make and some kilobytes; prompts come in all lengths.
 constexpr size_t kMaxProducts = 256;
+
+/// Where libgomp cannot start its threads it ends the process: so they are tried before, at the
+/// same time, once for each thread that calls.
+void try_threads(int count) {
+  static thread_local int num_tried = 1;
+  if (count <= num_tried) return;
+  std::latch go(1);
+  std::vector<std::jthread> threads;
+  try {
+    for (int i = 1; i < count; ++i)
+      threads.push_back(start_thread("a thread of oneDNN", [&go] { go.wait(); }));
+  } catch (...) {
+    go.count_down();
+    throw;
+  }
+  go.count_down();
+  num_tried = count;
+}
 
 }  // namespace
 
@@ -93,9 +113,7 @@ void OnednnMatmul::run(const GemmCall& call, int64_t rows) {
   p.out.set_data_handle(call.out);
   p.scratch.set_data_handle(impl.scratch.get());
   if (call.bias) p.bias.set_data_handle(const_cast<float*>(call.bias));
-  // oneDNN shares its work out over as many threads as it was told, and skips what a thread that
-  // OMP_THREAD_LIMIT forbids would have done. The number is the calling thread's own.
-  omp_set_num_threads(std::min(num_threads(), omp_get_thread_limit()));
+  try_threads(omp_get_max_threads());
   p.primitive.execute(impl.stream, p.arguments);
   impl.stream.wait();
 }

@@ -1,5 +1,7 @@
 #include "nanovllm/ops/cpu/parallel.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -129,7 +131,7 @@ class Pool {  // NOLINT(clang-analyzer-optin.performance.Padding)
 
 struct Threads {
   std::unique_ptr<Pool> pool;
-  int num_asked = 1;
+  int num_asked = 0;  // none yet: OpenMP has its own number until then
 };
 
 }  // namespace
@@ -140,9 +142,12 @@ void set_num_threads(int num_threads) {
   if (own.num_asked == num_threads) return;
   own.pool = num_threads == 1 ? nullptr : std::make_unique<Pool>(num_threads);
   own.num_asked = num_threads;
+  // oneDNN shares its work out over as many threads as it was told, and skips what a thread that
+  // OMP_THREAD_LIMIT forbids would have done.
+  omp_set_num_threads(std::min(num_threads, omp_get_thread_limit()));
 }
 
-int num_threads() { return thread_owned<Threads>().num_asked; }
+int num_threads() { return std::max(thread_owned<Threads>().num_asked, 1); }
 
 void detail::run(int64_t num_tasks, Task task, void* function) {
   if (Pool* const pool = thread_owned<Threads>().pool.get(); pool != nullptr && num_tasks > 1)

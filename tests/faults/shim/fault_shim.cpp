@@ -75,7 +75,8 @@ void note_path() {
   for (int i = 2; i < n; ++i)
     hash = (hash ^ reinterpret_cast<uintptr_t>(frames[static_cast<size_t>(i)])) * 1099511628211U;
   const uint64_t number = report->calls[static_cast<size_t>(Fault::kMemory)] + 1;
-  for (size_t slot = hash % kMaxPaths, looks = 0; looks < 64; ++looks, slot = (slot + 1) % kMaxPaths) {
+  for (size_t slot = hash % kMaxPaths, looks = 0; looks < 64;
+       ++looks, slot = (slot + 1) % kMaxPaths) {
     uint64_t none = 0;
     if (report->hashes[slot].compare_exchange_strong(none, hash)) {
       const size_t at = report->num_paths++;
