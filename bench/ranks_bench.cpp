@@ -54,7 +54,7 @@ void sum_all(Communicator& ranks) {
 }
 
 int work(int rank, int world, int memory_fd, int parent_fd) {
-  end_with_parent(FileDescriptor(parent_fd), memory_fd);
+  end_with_parent(parent_fd, memory_fd);
   RankMemory memory(FileDescriptor(memory_fd), {rank, world});
   keep_to_processor(rank);
   sum_all(memory.ranks());
