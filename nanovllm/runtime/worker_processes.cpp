@@ -146,6 +146,7 @@ void WorkerProcesses::watch(double step_timeout) {
   } catch (const std::exception&) {
     ranks().abort("out of memory");  // short enough to take none
     kill_all();
+    ranks().end_waits();
   }
 }
 
