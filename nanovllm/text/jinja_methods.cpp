@@ -67,7 +67,7 @@ Value str_find(Bound& a) {  // self sub
   a.budget.read(s.size());
   // From the right every place is looked at in turn.
   if (kLast) a.budget.step(s.size() / 1024 * needle.size());
-  const size_t at = kLast ? s.rfind(needle) : find(s, needle);
+  const size_t at = kLast ? s.rfind(needle) : find_bytes(s, needle);
   return at == kNotFound ? Value(-1) : Value(count_code_points(s.substr(0, at)));
 }
 
@@ -76,7 +76,7 @@ Value str_count(Bound& a) {  // self sub
   a.budget.read(s.size());
   if (needle.empty()) return count_code_points(s) + 1;
   int64_t count = 0;
-  for (size_t i = find(s, needle); i != kNotFound; i = find(s, needle, i + needle.size())) ++count;
+  for (size_t i = find_bytes(s, needle); i != kNotFound; i = find_bytes(s, needle, i + needle.size())) ++count;
   return count;
 }
 
@@ -87,7 +87,7 @@ Value str_replace(Bound& a) {  // self old new count
   Writer out(a.budget);
   size_t from = 0;
   for (; left != 0; --left) {
-    size_t at = find(s, old, from);
+    size_t at = find_bytes(s, old, from);
     if (at == kNotFound) break;
     if (old.empty()) {  // before each character, and at the end
       out.add(with);

@@ -125,7 +125,7 @@ bool contains(const Value& container, const Value& item, Budget& budget) {
     if (!item.is_string())
       raise("'in <string>' requires string as left operand, not {}", item.type_name());
     budget.read(container.string().size());
-    return find(container.string(), item.string()) != kNotFound;
+    return find_bytes(container.string(), item.string()) != kNotFound;
   }
   if (const Dict* dict = container.dict()) return dict->find(item, budget) != nullptr;
   if (const Sequence* list = container.sequence())

@@ -1,6 +1,5 @@
 #include "nanovllm/text/jinja_text.h"
 
-#include <string.h>  // memmem
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -108,7 +107,7 @@ size_t byte_offset(std::string_view s, size_t n) {
 std::string_view strip(std::string_view s, Chars chars, bool left, bool right) {
   const auto strips = [&](std::string_view c) {
     size_t i = 0;
-    return chars ? find(*chars, c) != kNotFound : is_space(next_code_point(c, i));
+    return chars ? find_bytes(*chars, c) != kNotFound : is_space(next_code_point(c, i));
   };
   while (left && !s.empty() && strips(s.substr(0, byte_offset(s, 1))))
     s.remove_prefix(byte_offset(s, 1));
@@ -130,7 +129,7 @@ std::vector<std::string_view> split(std::string_view s, Chars separator, int64_t
     if (limit == 0) break;
     size_t at = 0;
     if (separator) {
-      at = find(s, *separator);
+      at = find_bytes(s, *separator);
       if (at == kNotFound) break;
     } else {
       for (size_t i = 0; at < s.size() && !is_space(next_code_point(s, i)); at = i) {
@@ -196,12 +195,6 @@ std::string title_words(std::string_view s) {
 
 bool is_lower(std::string_view s) { return all_cased_are(s, UTF8PROC_CATEGORY_LL); }
 bool is_upper(std::string_view s) { return all_cased_are(s, UTF8PROC_CATEGORY_LU); }
-
-size_t find(std::string_view s, std::string_view needle, size_t from) {
-  if (from > s.size()) return kNotFound;
-  const void* at = memmem(s.data() + from, s.size() - from, needle.data(), needle.size());
-  return at == nullptr ? kNotFound : static_cast<size_t>(static_cast<const char*>(at) - s.data());
-}
 
 std::string quote(std::string_view s) {
   const bool has_single = s.find('\'') != kNotFound, has_double = s.find('"') != kNotFound;

@@ -51,9 +51,6 @@ std::string title_words(std::string_view s);
 bool is_lower(std::string_view s);
 bool is_upper(std::string_view s);
 
-/// The first place of `needle` at or after byte `from`, in linear time.
-size_t find(std::string_view s, std::string_view needle, size_t from = 0);
-
 /// Python's literal for the text, in the quotes that repr() chooses.
 std::string quote(std::string_view s);
 /// Python's int() of a text: an optional sign and prefix, and float(). Empty where it is not one;

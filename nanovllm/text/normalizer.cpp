@@ -1,15 +1,18 @@
 #include "nanovllm/text/normalizer.h"
 
+#include <algorithm>
+
 #include "nanovllm/base/check.h"
 #include "nanovllm/text/tokenizer_json.h"
 #include "nanovllm/text/unicode.h"
+#include "nanovllm/text/utf8.h"
 
 namespace nanovllm {
 
 namespace {
 
-void require_grown_at_most(size_t max_bytes, size_t bytes) {
-  require(bytes <= max_bytes, "the tokenizer's steps make a text longer than {} bytes", max_bytes);
+void require_at_most(size_t bytes, size_t max_bytes) {
+  require(bytes <= max_bytes, "the tokenizer's steps make too long a text");
 }
 
 }  // namespace
@@ -34,8 +37,8 @@ Normalizer::Normalizer(const Json& json, const std::string& where) {
   }
 }
 
-std::string_view Normalizer::normalize(std::string_view text, std::string& storage) const {
-  const size_t max_bytes = max_grown(text.size());
+std::string_view Normalizer::normalize(std::string_view text, std::string& storage,
+                                       size_t& growth) const {
   for (const auto& step : steps_) {
     std::string changed;
     if (std::holds_alternative<Nfc>(step)) {
@@ -43,12 +46,13 @@ std::string_view Normalizer::normalize(std::string_view text, std::string& stora
       continue;
     } else if (const auto* prepend = std::get_if<Prepend>(&step)) {
       if (text.empty()) continue;
-      require_grown_at_most(max_bytes, text.size() + prepend->text.size());
+      require_at_most(prepend->text.size(), growth);
+      growth -= prepend->text.size();
       changed = prepend->text;
       changed += text;
     } else {
       const auto& replace = std::get<Replace>(step);
-      changed = replace_all(text, replace.what, replace.with, max_bytes);
+      changed = replace_all(text, replace.what, replace.with, growth);
     }
     storage = std::move(changed);
     text = storage;
@@ -57,18 +61,26 @@ std::string_view Normalizer::normalize(std::string_view text, std::string& stora
 }
 
 std::string replace_all(std::string_view text, std::string_view what, std::string_view with,
-                        size_t max_bytes) {
+                        size_t& growth) {
+  const size_t max_bytes = text.size() + std::min(growth, SIZE_MAX - text.size());
   std::string out;
   out.reserve(text.size());
   size_t done = 0;
-  for (size_t at; (at = text.find(what, done)) != std::string_view::npos; done = at + what.size()) {
-    require_grown_at_most(max_bytes, out.size() + (at - done) + with.size());
+  for (size_t at; (at = find_bytes(text, what, done)) != std::string_view::npos;
+       done = at + what.size()) {
+    require_at_most(out.size() + (at - done) + with.size(), max_bytes);
     out.append(text, done, at - done);
     out += with;
   }
-  require_grown_at_most(max_bytes, out.size() + (text.size() - done));
+  require_at_most(out.size() + (text.size() - done), max_bytes);
   out.append(text, done);
+  growth -= std::max(out.size(), text.size()) - text.size();
   return out;
+}
+
+std::string replace_all(std::string_view text, std::string_view what, std::string_view with) {
+  size_t growth = SIZE_MAX;
+  return replace_all(text, what, with, growth);
 }
 
 }  // namespace nanovllm

@@ -17,9 +17,10 @@ class Normalizer {
   /// Throws UserError, beginning with `where`, that names what is not supported.
   Normalizer(const Json& json, const std::string& where);
 
-  /// Well-formed `text` as it should be: itself where nothing changes, else in `storage`. Throws
-  /// UserError where it gets longer than max_grown().
-  std::string_view normalize(std::string_view text, std::string& storage) const;
+  /// Well-formed `text` as it should be: itself where nothing changes, else in `storage`. Takes what
+  /// its steps add from `growth`, which is that of all parts of a text together, and throws
+  /// UserError where that is not enough.
+  std::string_view normalize(std::string_view text, std::string& storage, size_t& growth) const;
 
  private:
   struct Nfc {};
@@ -32,13 +33,15 @@ class Normalizer {
   std::vector<std::variant<Nfc, Prepend, Replace>> steps_;
 };
 
-/// The most bytes that the steps of a pipeline together may make of `text_bytes`. A file of a few
-/// kilobytes could double a text forty times; what is published makes at most three of one.
-inline size_t max_grown(size_t text_bytes) { return 64 * text_bytes + 1024; }
+/// The most bytes that the steps of a pipeline together may add to `text_bytes`. A file of a few
+/// kilobytes could double a text forty times, or shrink and grow it by turns; what is published
+/// makes at most three of one.
+inline size_t max_growth(size_t text_bytes) { return 64 * text_bytes + 1024; }
 
-/// `text` with each `what`, which is not empty, replaced. Throws UserError where that gets longer
-/// than `max_bytes`.
+/// `text` with each `what`, which is not empty, replaced. Takes the bytes that it gets longer by
+/// from `growth`; throws UserError where that is not enough.
 std::string replace_all(std::string_view text, std::string_view what, std::string_view with,
-                        size_t max_bytes = SIZE_MAX);
+                        size_t& growth);
+std::string replace_all(std::string_view text, std::string_view what, std::string_view with);
 
 }  // namespace nanovllm

@@ -17,10 +17,14 @@ namespace {
 constexpr const char* kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
+// Each works on all of the text; published files have at most five.
+constexpr size_t kMaxStages = 16;
+
 using OnMatch = std::function<void(size_t, size_t)>;
 
 void find_all(const std::string& literal, std::string_view text, const OnMatch& on_match) {
-  for (size_t at = 0; (at = text.find(literal, at)) != std::string_view::npos; at += literal.size())
+  for (size_t at = 0; (at = find_bytes(text, literal, at)) != std::string_view::npos;
+       at += literal.size())
     on_match(at, at + literal.size());
 }
 
@@ -72,6 +76,7 @@ PreTokenizer::PreTokenizer(const Json& json, const std::string& where) {
     const std::string type = string_field(*component, "type", where);
     const std::string here = fmt::format("{}: {}", where, type);
     require(!byte_level_, "{}: nothing may follow ByteLevel", here);
+    require(stages_.size() <= kMaxStages, "{}: more than {} stages", where, kMaxStages);
     if (type == "Split") {
       stages_.emplace_back(make_split(*component, here));
     } else if (type == "ByteLevel") {

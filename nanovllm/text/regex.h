@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -11,6 +12,12 @@ namespace nanovllm {
 
 /// A pattern of a tokenizer.json, written for Oniguruma (Ruby's syntax) and run by PCRE2's JIT over
 /// well-formed UTF-8. \p{..} are of PCRE2's Unicode version. Immutable and thread-safe.
+///
+/// A pattern may backtrack, or look far ahead from every place, so that a text takes quadratic time
+/// or worse. Published patterns do not: they look a few characters ahead, and far only for a match
+/// that they then take. So each match is first looked for in the next kNearBytes, with few
+/// backtracks, at the JIT's full speed. Only what does not end there is searched with every move
+/// counted, and the moves are bounded for a text as a whole.
 class Regex {
  public:
   /// Throws UserError, beginning with `where`, for a syntax error and for what the two read
@@ -20,11 +27,21 @@ class Regex {
   Regex& operator=(Regex&&) = delete;
   ~Regex();
 
-  /// Calls on_match(begin, end), in bytes, for each match in turn; they do not overlap.
+  /// Calls on_match(begin, end), in bytes, for each match in turn; they do not overlap. Throws
+  /// UserError where that takes more than max_moves().
   void find_all(std::string_view text, const std::function<void(size_t, size_t)>& on_match) const;
 
+  /// Characters that may be stepped over and parts of the pattern that may be tried on a text. A
+  /// megabyte of one letter takes published patterns up to 4 for a byte.
+  static int64_t max_moves(size_t text_bytes) {
+    return 256 * static_cast<int64_t>(text_bytes) + 4096;
+  }
+  static constexpr size_t kNearBytes = 128;
+
  private:
-  pcre2_real_code_8* code_;
+  std::string where_, pattern_;
+  pcre2_real_code_8* near_;     // gives up after a few backtracks
+  pcre2_real_code_8* counted_;  // calls out before each part of the pattern
 };
 
 }  // namespace nanovllm

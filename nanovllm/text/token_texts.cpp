@@ -1,6 +1,7 @@
 #include "nanovllm/text/token_texts.h"
 
 #include <charconv>
+#include <utility>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/text/bpe.h"
@@ -27,6 +28,7 @@ TokenTexts::TokenTexts(const Json& decoder, const std::string& where) {
   require(!list.empty(), "{}: a tokenizer without a decoder is not supported", where);
   // What is put together goes through the stages in one order.
   constexpr const char* kOrder[] = {"Replace", "ByteFallback", "Fuse", "Strip"};
+  constexpr size_t kFuse = 2;
   size_t stage = 0;
   for (const Json* component : list) {
     const std::string type = string_field(*component, "type", where);
@@ -50,7 +52,7 @@ TokenTexts::TokenTexts(const Json& decoder, const std::string& where) {
             where, type);
     require(position > stage || (position == stage && type == "Replace"),
             "{}: it is supported only in the order Replace, ByteFallback, Fuse, Strip", here);
-    stage = position;
+    const size_t stage_before = std::exchange(stage, position);
     if (type == "Replace") {
       const Json& pattern = field(*component, "pattern", here);
       replacements_.emplace_back(string_field(pattern, "String", here + ": pattern"),
@@ -61,8 +63,7 @@ TokenTexts::TokenTexts(const Json& decoder, const std::string& where) {
     } else if (type == "Strip") {
       const Json& start = field(*component, "start", here);
       const Json& stop = field(*component, "stop", here);
-      require(list[list.size() - 2]->at("type") == "Fuse" && stop == 0 &&
-                  start.is_number_unsigned() && start < 1000,
+      require(stage_before == kFuse && stop == 0 && start.is_number_unsigned() && start < 1000,
               "{}: it is supported only after Fuse, with a start of 0 to 999 and a stop of 0",
               here);
       stripped_ = string_field(*component, "content", here);
@@ -80,7 +81,7 @@ void TokenTexts::set(int32_t id, std::string_view token, bool special) {
   if (!byte_level_ || !append_spelled_bytes(token, bytes_)) {
     std::string text(token);
     for (const auto& [what, with] : replacements_)
-      text = replace_all(text, what, with, max_grown(token.size()));
+      text = replace_all(text, what, with, growth_);
     if (const int byte = byte_fallback_ ? named_byte(text) : -1; byte >= 0) {
       entry.byte = true;
       text.assign(1, static_cast<char>(byte));

@@ -22,6 +22,10 @@ namespace {
 // Positions in a piece are 32 bits.
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
 
+// What a post-processor may add: published ones add up to three, but a part of the template may name
+// a list of ids again and again.
+constexpr size_t kMaxSpecialIds = 1000;
+
 int32_t token_id(const Json& id, const std::string& where) {
   require(id.is_number_integer() && id >= 0 && id < kMaxTokens,
           "{}: an id must be an integer of 0 to {}", where, kMaxTokens - 1);
@@ -90,6 +94,8 @@ Template read_template(const Json& json, const std::string& where) {
             type);
     require(!std::exchange(has_template, true), "{}: only one is supported", here);
     const Json& single = field(*component, "single", here);
+    require(single.size() <= kMaxSpecialIds, "{}: 'single' holds more than {} parts", here,
+            kMaxSpecialIds);
     bool has_text = false;
     for (const Json& part : single) {
       if (part.is_object() && part.contains("Sequence")) {
@@ -99,7 +105,10 @@ Template read_template(const Json& json, const std::string& where) {
       }
       const std::string name = string_field(field(part, "SpecialToken", here), "id", here);
       const Json& token = field(field(*component, "special_tokens", here), name.c_str(), here);
-      for (const Json& id : field(token, "ids", here))
+      const Json& ids = field(token, "ids", here);
+      require(out.before.size() + out.behind.size() + ids.size() <= kMaxSpecialIds,
+              "{}: 'single' adds more than {} ids", here, kMaxSpecialIds);
+      for (const Json& id : ids)
         (has_text ? out.behind : out.before).push_back(token_id(id, here));
     }
     require(has_text, "{}: 'single' must hold the sequence A once", here);
@@ -113,13 +122,14 @@ struct Tokenizer::Parts {
   Parts(const TokenizerJson& json, const Json& config, const std::string& where);
 
   std::optional<int32_t> token_to_id(std::string_view token) const;
-  // How the text that is searched, and decoded text, has the token.
-  std::string spelling(const AddedToken& token) const;
+  // How the text that is searched, and decoded text, has each added token.
+  std::vector<std::string> spell_added() const;
   std::vector<AddedTokenFinder::Pattern> patterns(bool normalized) const;
 
   std::vector<AddedToken> added;
   std::unordered_map<std::string_view, int32_t> added_ids;  // by content
   Normalizer normalizer;
+  std::vector<std::string> spellings;  // of the added tokens
   PreTokenizer pre_tokenizer;
   Bpe bpe;
   Template special;
@@ -131,6 +141,7 @@ struct Tokenizer::Parts {
 Tokenizer::Parts::Parts(const TokenizerJson& json, const Json& config, const std::string& where)
     : added(read_added_tokens(json.fields.value("added_tokens", Json()), config, where)),
       normalizer(json.fields.value("normalizer", Json()), where + ": normalizer"),
+      spellings(spell_added()),
       pre_tokenizer(json.fields.value("pre_tokenizer", Json()), where + ": pre_tokenizer"),
       bpe(json, pre_tokenizer.byte_level(), where),
       special(
@@ -143,12 +154,13 @@ Tokenizer::Parts::Parts(const TokenizerJson& json, const Json& config, const std
             token, id);
     texts.set(id, token, /*special=*/false);
   }
-  for (const AddedToken& token : added) {
+  for (size_t i = 0; i < added.size(); ++i) {
+    const AddedToken& token = added[i];
     const int32_t vocab_id = bpe.token_to_id(token.content);
     require(vocab_id == token.id || (vocab_id < 0 && !texts.contains(token.id)),
             "{}: added_tokens: the id {} of '{}' is not the one in the vocab, or another token's",
             where, token.id, token.content);
-    texts.set(token.id, spelling(token), token.special);
+    texts.set(token.id, spellings[i], token.special);
     added_ids.emplace(token.content, token.id);
   }
   // A string, or an added token written out.
@@ -163,16 +175,23 @@ std::optional<int32_t> Tokenizer::Parts::token_to_id(std::string_view token) con
   return id < 0 ? std::nullopt : std::optional(id);
 }
 
-std::string Tokenizer::Parts::spelling(const AddedToken& token) const {
-  std::string storage;
-  return token.normalized ? std::string(normalizer.normalize(token.content, storage))
-                          : token.content;
+std::vector<std::string> Tokenizer::Parts::spell_added() const {
+  size_t num_bytes = 0;
+  for (const AddedToken& token : added) num_bytes += token.content.size();
+  size_t growth = max_growth(num_bytes);
+  std::vector<std::string> out;
+  for (const AddedToken& token : added) {
+    std::string storage;
+    out.emplace_back(token.normalized ? normalizer.normalize(token.content, storage, growth)
+                                      : std::string_view(token.content));
+  }
+  return out;
 }
 
 std::vector<AddedTokenFinder::Pattern> Tokenizer::Parts::patterns(bool normalized) const {
   std::vector<AddedTokenFinder::Pattern> out;
-  for (const AddedToken& token : added)
-    if (token.normalized == normalized) out.push_back({spelling(token), token});
+  for (size_t i = 0; i < added.size(); ++i)
+    if (added[i].normalized == normalized) out.push_back({spellings[i], added[i]});
   return out;
 }
 
@@ -208,13 +227,15 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_t
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 4 + 8);
   if (add_special_tokens) ids = parts_->special.before;
+  size_t growth = max_growth(text.size());
   for (const auto& part : parts_->verbatim_finder.split(text)) {
     if (part.id >= 0) {
       ids.push_back(part.id);
       continue;
     }
     std::string normalized_storage;
-    const std::string_view normalized = parts_->normalizer.normalize(part.text, normalized_storage);
+    const std::string_view normalized =
+        parts_->normalizer.normalize(part.text, normalized_storage, growth);
     for (const auto& inner : parts_->normalized_finder.split(normalized)) {
       if (inner.id >= 0) {
         ids.push_back(inner.id);

@@ -1,5 +1,7 @@
 #include "nanovllm/text/utf8.h"
 
+#include <string.h>  // memmem, which the C++ headers need not have
+
 #include <cstdint>
 #include <cstring>
 
@@ -67,6 +69,14 @@ size_t append_utf8(std::string& out, std::string_view bytes, bool at_end) {
     out += kReplacementCharacter;
     at += s.len;
   }
+}
+
+size_t find_bytes(std::string_view text, std::string_view what, size_t from) {
+  if (from > text.size() || what.size() > text.size() - from) return std::string_view::npos;
+  if (what.empty()) return from;
+  const void* at = memmem(text.data() + from, text.size() - from, what.data(), what.size());
+  return at == nullptr ? std::string_view::npos
+                       : static_cast<size_t>(static_cast<const char*>(at) - text.data());
 }
 
 }  // namespace nanovllm

@@ -18,6 +18,10 @@ bool is_utf8(std::string_view bytes);
 /// but a beginning of a character that may still be completed.
 size_t append_utf8(std::string& out, std::string_view bytes, bool at_end);
 
+/// The first place of `what` at or after byte `from` of `text`, npos if there is none. In linear
+/// time whatever the two are, unlike std::string_view::find().
+size_t find_bytes(std::string_view text, std::string_view what, size_t from = 0);
+
 /// The code point at `p` of well-formed UTF-8; moves `p` behind it.
 inline char32_t next_code_point(const char*& p) {
   const auto byte = [&](int i) { return static_cast<char32_t>(static_cast<unsigned char>(p[i])); };
