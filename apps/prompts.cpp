@@ -44,7 +44,7 @@ void PromptReader::render(const Json& messages, const Json& line, Prompt& prompt
   context.emplace("documents", nullptr);
   context["messages"] = messages;
   context["add_generation_prompt"] = true;
-  prompt.text = chat_template->render(context);
+  prompt.text = chat_template->prompt(context);
   encode(prompt, false);  // the template has written the special tokens
 }
 

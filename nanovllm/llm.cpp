@@ -19,7 +19,7 @@ struct LLMTokenizer::Parts {
 
   std::string render(const Json& variables) const {
     require(chat_template.has_value(), "the model has no chat template");
-    return chat_template->render(variables);
+    return chat_template->prompt(variables);
   }
 };
 

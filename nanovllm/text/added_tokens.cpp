@@ -46,9 +46,9 @@ AddedTokenFinder::AddedTokenFinder(std::vector<Pattern> patterns) : patterns_(st
           num_bytes, kMaxBytes);
   std::erase_if(patterns_, [](const Pattern& p) { return p.text.empty(); });
   std::ranges::stable_sort(patterns_, [](const Pattern& a, const Pattern& b) {
-    return std::lexicographical_compare(
-        a.text.rbegin(), a.text.rend(), b.text.rbegin(), b.text.rend(),
-        [](char x, char y) { return byte_of(x) < byte_of(y); });
+    return std::lexicographical_compare(a.text.rbegin(), a.text.rend(), b.text.rbegin(),
+                                        b.text.rend(),
+                                        [](char x, char y) { return byte_of(x) < byte_of(y); });
   });
   // Of tokens that are the same once normalized, the first counts.
   const auto same = [](const Pattern& a, const Pattern& b) { return a.text == b.text; };

@@ -49,8 +49,8 @@ class AddedTokenFinder {
   /// one behind the other, in the order of their bytes, up to the first of the node behind it.
   struct Node {
     uint32_t first_child = 0;
-    uint32_t fail = 0;     // the longest proper suffix (read backwards) that is a node too
-    int32_t longest = -1;  // the longest token that begins here; an index of patterns_
+    uint32_t fail = 0;       // the longest proper suffix (read backwards) that is a node too
+    int32_t longest = -1;    // the longest token that begins here; an index of patterns_
     unsigned char byte = 0;  // that leads to it
   };
   void add_nodes(size_t num_bytes);

@@ -1,6 +1,9 @@
 #include "nanovllm/text/chat_template.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
+#include <utility>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/files.h"
@@ -32,6 +35,51 @@ size_t size_of(const Json& json) {
   if (json.is_structured())
     for (const auto& [key, value] : json.items()) size += key.size() + size_of(value);
   return size;
+}
+
+/// The parts of a message as {"type": "text", "text": ...}.
+Json text_parts(const Json& content) {
+  Json parts = Json::array();
+  for (const Json& part : content) {
+    if (part.is_string()) {
+      parts.push_back({{"type", "text"}, {"text", part}});
+      continue;
+    }
+    require(part.is_object() && part.contains("type") && part["type"].is_string(),
+            "a part of a message's content must be a text or an object with a type");
+    require(part["type"] == "text",
+            "a message's content has a part of type {}, but the model reads text only",
+            dump_json(part["type"]));
+    require(part.contains("text") && part["text"].is_string(),
+            "a text part of a message's content must have a string in 'text'");
+    parts.push_back(part);
+  }
+  return parts;
+}
+
+std::string joined(const Json& parts) {
+  std::string text;
+  for (bool first = true; const Json& part : parts) {
+    if (!std::exchange(first, false)) text += '\n';
+    text += part["text"].get_ref<const std::string&>();
+  }
+  return text;
+}
+
+/// A conversation that a template takes, with `content` in a message of the role.
+Json conversation_with(const std::string& role, const Json& content) {
+  const Json user = {{"role", "user"}, {"content", "x"}};
+  const Json message = {
+      {"role", role}, {"name", "f"}, {"tool_call_id", "call00001"}, {"content", content}};
+  const Json call = {{"id", "call00001"},
+                     {"type", "function"},
+                     {"function", {{"name", "f"}, {"arguments", Json::object()}}}};
+  if (role == "system" || role == "developer") return Json::array({message, user});
+  if (role == "assistant") return Json::array({user, message});
+  if (role != "tool") return Json::array({message});
+  return Json::array({user,
+                      {{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}},
+                      message});
 }
 
 }  // namespace
@@ -97,6 +145,48 @@ std::string ChatTemplate::render(const Json& context) const {
       has_tools && tool_template_ != nullptr ? *tool_template_ : *template_;
   jinja::Budget budget(size_of(context));
   return jinja::Interpreter(chosen, budget).render(context, special_tokens_);
+}
+
+std::string ChatTemplate::prompt(const Json& context) const {
+  require(context.is_object(), "a chat template's context is not a JSON object");
+  const auto has_parts = [](const Json& message) {
+    return message.is_object() && message.contains("content") && message["content"].is_array();
+  };
+  const auto messages = context.find("messages");
+  if (messages == context.end() || !messages->is_array() ||
+      std::none_of(messages->begin(), messages->end(), has_parts))
+    return render(context);
+  Json changed = context;
+  std::map<std::string, bool> reads_parts;  // by role
+  for (Json& message : changed["messages"]) {
+    if (!has_parts(message)) continue;
+    const Json parts = text_parts(message["content"]);
+    std::string role = message.contains("role") && message["role"].is_string()
+                           ? message["role"].get<std::string>()
+                           : "user";
+    // Templates that know more roles treat them as one of these.
+    constexpr std::string_view kRoles[] = {"system", "developer", "assistant", "tool"};
+    if (std::ranges::find(kRoles, role) == std::end(kRoles)) role = "user";
+    auto known = reads_parts.find(role);
+    if (known == reads_parts.end())
+      known = reads_parts.emplace(role, this->reads_parts(role, context)).first;
+    message["content"] = known->second ? parts : Json(joined(parts));
+  }
+  return render(changed);
+}
+
+/// Whether a message of the role may have parts: found out with one whose text must be in the
+/// prompt and whose other field must not, as it is where the list is printed as it stands.
+bool ChatTemplate::reads_parts(const std::string& role, Json context) const {
+  const Json part = {{"type", "text"}, {"text", "wordofthepart"}, {"otherfieldofthepart", "y"}};
+  context["messages"] = conversation_with(role, Json::array({part}));
+  try {
+    const std::string prompt = render(context);
+    return prompt.find("wordofthepart") != std::string::npos &&
+           prompt.find("otherfieldofthepart") == std::string::npos;
+  } catch (const UserError&) {
+    return false;
+  }
 }
 
 }  // namespace nanovllm

@@ -34,8 +34,15 @@ class ChatTemplate {
   /// bytes.
   std::string render(const Json& context) const;
 
+  /// The prompt of a model that reads text alone. As render(), but for messages whose content is a
+  /// list of parts: {"type": "text", "text": ...} or a text. Templates that read such parts get the
+  /// list, others the texts, joined by line ends (as vLLM joins them). Throws UserError that names
+  /// the type of any other part.
+  std::string prompt(const Json& context) const;
+
  private:
   ChatTemplate(std::shared_ptr<const jinja::Template> parsed, Json special_tokens);
+  bool reads_parts(const std::string& role, Json context) const;
 
   std::shared_ptr<const jinja::Template> template_;
   std::shared_ptr<const jinja::Template>

@@ -39,6 +39,7 @@ Value strftime_now(Bound& a) {
   const std::string& format = a.string(0);
   if (format.size() > 256) raise("strftime_now: the format is too long");
   char buffer[4096];
+  a.budget.build(sizeof buffer);
   return std::string(buffer, std::strftime(buffer, sizeof buffer, format.c_str(), &local));
 }
 
@@ -166,12 +167,11 @@ Bound::Bound(const Builtin& builtin, Interpreter& interpreter, Args args)
     }
     const bool optional = parameter.ends_with('?');
     if (optional) parameter.remove_suffix(1);
-    const auto named =
-        std::ranges::find(args.named, parameter, &std::pair<std::string, Value>::first);
+    const auto named = args.find(parameter, budget);
     const bool is_named = next == args.positional.size() && named != args.named.end();
     given_.push_back(is_named || next < args.positional.size());
     if (is_named) {
-      values_.push_back(std::move(named->second));
+      values_.push_back(named->second);
       args.named.erase(named);
     } else if (given_.back()) {
       values_.push_back(std::move(args.positional[next++]));
@@ -200,6 +200,7 @@ int64_t Bound::integer(size_t i, int64_t otherwise) const {
 const std::string& Bound::string(size_t i) const {
   const Value& v = values_[i].defined();
   if (!v.is_string()) raise("{} needs a text, not {}", builtin.names, v.type_name());
+  budget.read(v.string().size());
   return v.string();
 }
 

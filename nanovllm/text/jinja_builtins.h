@@ -35,11 +35,12 @@ class Bound {
   const Value& operator[](size_t i) const { return values_[i]; }
   /// It is given, and not None.
   bool has(size_t i) const { return given_[i] && !values_[i].is_none(); }
-  /// Raises unless it is an integer (a text); the default where it was not given.
+  /// Raises unless it is an integer; the default where it was not given.
   int64_t integer(size_t i, int64_t otherwise = 0) const;
+  /// Raises unless it is a text. Charged as if all of it were read.
   const std::string& string(size_t i) const;
   bool flag(size_t i) const { return given_[i] && truthy(values_[i]); }
-  /// Whatever it is, as a text.
+  /// Whatever it is, as a text, charged likewise.
   std::string text(size_t i = 0) const;
   Values list(size_t i = 0) const { return to_list(values_[i], budget); }
 

@@ -44,7 +44,7 @@ Expr Parser::parse_conditional() {
                        otherwise = std::move(otherwise)](Scope& s) {
       if (truthy(condition(s))) return then(s);
       if (otherwise) return otherwise(s);
-      return Value::undefined(
+      return s.interpreter.undefined(
           "the inline if-expression evaluated to false and no else section was defined");
     });
   }
@@ -181,7 +181,7 @@ Expr Parser::parse_name() {
   return [symbol](Scope& s) {
     const Value* found = s.find(symbol);
     if (found != nullptr) return *found;
-    return Value::undefined(fmt::format("'{}' is undefined", s.interpreter.name(symbol)));
+    return s.interpreter.undefined("'{}' is undefined", s.interpreter.name(symbol));
   };
 }
 

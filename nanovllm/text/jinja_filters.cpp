@@ -24,7 +24,9 @@ class Key {
       : interpreter_(a.interpreter), lower_(lower) {
     if (!attribute.is_string() && !attribute.is_none()) path_.push_back(attribute);
     if (!attribute.is_string()) return;
+    a.budget.read(attribute.string().size());
     for (const std::string_view part : split(attribute.string(), ".")) {
+      a.budget.build_text(part.size());
       const std::optional<Int> index = parse_integer(part);
       path_.push_back(index ? Value(*index) : Value(part));
     }
@@ -33,12 +35,13 @@ class Key {
   Key(Bound& a, size_t i, bool lower = false) : Key(a, a.has(i) ? a[i] : Value(None{}), lower) {}
 
   Value operator()(Value item, const Value& otherwise = None{}) const {
+    interpreter_.budget.step(path_.size());
     for (const Value& key : path_) {
       item = interpreter_.item(item, key);
       if (item.is_undefined() && !otherwise.is_none()) item = otherwise;
     }
     if (!lower_ || !item.is_string()) return item;
-    interpreter_.budget.build(item.string().size());
+    interpreter_.budget.build_text(item.string().size());
     return to_lower(item.string());
   }
 
@@ -67,8 +70,8 @@ Value sort_by(Values items, const std::vector<Key>& keys, bool reverse, Budget& 
 Value sort(Bound& a) {  // value reverse case_sensitive attribute
   std::vector<Key> keys;
   if (a.has(3) && a[3].is_string())
-    for (const std::string_view part : split(a[3].string(), ","))
-      keys.emplace_back(a, Value(part), !a.flag(2));
+    for (const std::string_view part : split(a.string(3), ","))
+      keys.emplace_back(a, make_text(part, a.budget), !a.flag(2));
   else keys.emplace_back(a, 3, !a.flag(2));
   return sort_by(a.list(), keys, a.flag(1), a.budget);
 }
@@ -104,7 +107,7 @@ template <bool kMax>
 Value extreme(Bound& a) {  // value case_sensitive attribute
   const Key key(a, 2, !a.flag(1));
   const Values items = a.list();
-  if (items.empty()) return Value::undefined("No aggregated item, sequence was empty.");
+  if (items.empty()) return a.interpreter.undefined("No aggregated item, sequence was empty.");
   const Value* best = &items[0];
   for (const Value& item : items)
     if (less(key(kMax ? *best : item), key(kMax ? item : *best), a.budget)) best = &item;
@@ -178,13 +181,15 @@ Value first(Bound& a) {
     return item;
   }
   const Values items = a.list();
-  return items.empty() ? Value::undefined("No first item, sequence was empty.") : items.front();
+  return items.empty() ? a.interpreter.undefined("No first item, sequence was empty.")
+                       : items.front();
 }
 
 Value last(Bound& a) {
   if (is_generator(a[0])) raise("'generator' object is not reversible");
   const Values items = a.list();
-  return items.empty() ? Value::undefined("No last item, sequence was empty.") : items.back();
+  return items.empty() ? a.interpreter.undefined("No last item, sequence was empty.")
+                       : items.back();
 }
 
 Value reverse(Bound& a) {
@@ -214,7 +219,7 @@ Value join(Bound& a) {  // value d attribute
 
 /// So many spaces, or the text itself.
 std::string indentation(Bound& a, size_t i, int64_t otherwise) {
-  if (a.has(i) && a[i].is_string()) return a[i].string();
+  if (a.has(i) && a[i].is_string()) return a.string(i);
   return std::string(static_cast<size_t>(std::clamp<int64_t>(a.integer(i, otherwise), 0, 1000)),
                      ' ');
 }
@@ -252,6 +257,7 @@ Value tojson(Bound& a) {  // x ensure_ascii indent separators sort_keys
     const Values pair = a.list(3);
     if (pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string())
       raise("tojson: separators must be two texts");
+    a.budget.read(pair[0].string().size() + pair[1].string().size());
     style.item_separator = pair[0].string();
     style.key_separator = pair[1].string();
   }
@@ -261,14 +267,14 @@ Value tojson(Bound& a) {  // x ensure_ascii indent separators sort_keys
 Value trim(Bound& a) {  // value chars
   const std::string s = a.text();
   const Chars chars = a.has(1) ? Chars(a.string(1)) : Chars();
-  a.budget.read(s.size() * (chars ? chars->size() : 1));
+  if (chars) a.budget.read(s.size() * chars->size());
   return {std::string(strip(s, chars)), a[0].is_markup()};
 }
 
 Value escape(Bound& a) {
   if (a[0].is_markup()) return a[0];
   Writer out(a.budget);
-  out.add(escape_html(a.text()));
+  add_escaped(out, a.text());
   return {out.take(), true};
 }
 
@@ -282,9 +288,9 @@ Value to_int(Bound& a) {  // value default base
   Value otherwise = a.has(1) ? a[1] : Value(0);
   if (v.is_integer()) return v.integer();
   if (v.is_string())
-    if (const auto i = parse_integer(v.string(), static_cast<int>(a.integer(2, 10)))) return *i;
+    if (const auto i = parse_integer(a.string(0), static_cast<int>(a.integer(2, 10)))) return *i;
   std::optional<double> d;
-  if (v.is_string()) d = parse_float(v.string());
+  if (v.is_string()) d = parse_float(a.string(0));
   if (v.is_float()) d = v.number();
   if (!d || std::isnan(*d) || (v.is_string() && std::isinf(*d))) return otherwise;
   if (std::fabs(*d) > 1e38) raise("cannot convert {} to an integer", float_repr(*d));
@@ -295,7 +301,7 @@ Value to_float(Bound& a) {  // value default
   const Value& v = a[0].defined();
   if (v.is_number()) return v.number();
   if (v.is_string())
-    if (const auto d = parse_float(v.string())) return *d;
+    if (const auto d = parse_float(a.string(0))) return *d;
   return a.has(1) ? a[1] : Value(0.0);
 }
 
@@ -309,7 +315,10 @@ Value round(Bound& a) {  // value precision method
   if (method == "floor") return std::floor(v.number() * scale) / scale;
   if (method != "common") raise("method must be common, ceil or floor");
   if (v.is_integer() && precision >= 0) return v.integer();
-  // Printing rounds the exact value, half to even, as Python does.
+  // Printing rounds the exact value, half to even, as Python does. It takes a while, and large
+  // values have no fraction.
+  if (precision >= 0 && std::fabs(v.number()) >= 1e16) return v.number();
+  a.budget.step(100);
   if (precision >= 0) return *parse_float(fmt::format("{:.{}f}", v.number(), precision));
   const double rounded = std::nearbyint(v.number() * scale) / scale;
   return v.is_integer() ? Value(static_cast<Int>(rounded)) : Value(rounded);

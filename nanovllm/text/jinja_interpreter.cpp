@@ -9,16 +9,46 @@
 namespace nanovllm::jinja {
 
 const Value* Scope::find(Symbol symbol) const {
-  for (const Scope* scope = this; scope != nullptr; scope = scope->parent)
+  const Value* found = nullptr;
+  size_t num_read = 0;
+  for (const Scope* scope = this; scope != nullptr && found == nullptr; scope = scope->parent) {
+    num_read += 1 + scope->variables.size();
     for (const auto& variable : scope->variables)
-      if (variable.first == symbol) return &variable.second;
-  return nullptr;
+      if (variable.first == symbol) found = &variable.second;
+  }
+  interpreter.budget.step(num_read / 16);
+  return found;
 }
 
 void Scope::set(Symbol symbol, Value value) {
+  interpreter.budget.step(1 + variables.size() / 16);
   const auto old = std::ranges::find(variables, symbol, &std::pair<Symbol, Value>::first);
-  if (old != variables.end()) old->second = std::move(value);
-  else variables.emplace_back(symbol, std::move(value));
+  if (old != variables.end()) {
+    old->second = std::move(value);
+    return;
+  }
+  if (variables.size() == variables.capacity()) {
+    const size_t capacity = std::max<size_t>(2, 2 * variables.size());
+    interpreter.budget.build(capacity * sizeof(variables[0]));
+    variables.reserve(capacity);
+  }
+  variables.emplace_back(symbol, std::move(value));
+}
+
+void Args::charge(Budget& budget) const {
+  budget.build(positional.size() * sizeof(Value) + named.size() * sizeof(Named));
+  for (const auto& [name, value] : named) budget.build(name.size());
+}
+
+std::vector<Args::Named>::const_iterator Args::find(std::string_view name, Budget& budget) const {
+  size_t num_read = 0;
+  auto it = named.begin();
+  for (; it != named.end(); ++it) {
+    num_read += 1 + (it->first.size() == name.size() ? name.size() : 0);
+    if (it->first == name) break;
+  }
+  budget.step(num_read / 4);
+  return it;
 }
 
 std::string Interpreter::render(const Json& context, const Json& defaults) {
@@ -32,7 +62,7 @@ std::string Interpreter::render(const Json& context, const Json& defaults) {
       else if (const auto other = defaults.find(name); other != defaults.end())
         root.set(symbol, from_json(*other, budget));
       else if (const Builtin* global = find_builtin("()", name))
-        root.set(symbol, std::make_shared<const Function>(Function{.builtin = global}));
+        root.set(symbol, make_function({.builtin = global}, budget));
     }
     return capture(template_.body(), root, nullptr);
   } catch (const TemplateError& error) {
@@ -50,7 +80,7 @@ std::string Interpreter::capture(const Body& body, Scope& scope, Flow* flow) {
 }
 
 Scope& Interpreter::new_scope(Scope* parent) {
-  budget.build(sizeof(Scope) + 2 * sizeof(Value));
+  budget.build(sizeof(Scope) + 2 * sizeof(void*));
   return scopes_.emplace_front(Scope{*this, parent});
 }
 
@@ -98,8 +128,11 @@ size_t Interpreter::num_ahead(Loop& loop, bool all) {
 
 Value Interpreter::call(const Builtin& builtin, Args args) {
   budget.step(4 + args.named.size());
+  args.charge(budget);
   Bound bound(builtin, *this, std::move(args));
-  return builtin.call(bound);
+  Value result = builtin.call(bound);
+  if (result.is_new_text()) budget.build_text(result.string().size());
+  return result;
 }
 
 Value Interpreter::call(const Value& callee, Args args) {
@@ -122,26 +155,26 @@ Value Interpreter::call(const Value& callee, Args args) {
 }
 
 Value Interpreter::call_macro(const Macro& macro, Scope& defined_in, Args args) {
+  args.charge(budget);
   Scope& scope = new_scope(&defined_in);
   const auto take_named = [&](std::string_view name) -> std::optional<Value> {
-    const auto it = std::ranges::find(args.named, name, &std::pair<std::string, Value>::first);
+    const auto it = args.find(name, budget);
     if (it == args.named.end()) return std::nullopt;
-    Value value = std::move(it->second);
+    Value value = it->second;
     args.named.erase(it);
     return value;
   };
   Values& given = args.positional;
   const size_t num_parameters = macro.parameters.size();
-  budget.step(num_parameters * args.named.size() / 16);
   for (size_t i = 0; i < num_parameters; ++i) {
     const auto& [name, symbol, otherwise] = macro.parameters[i];
     std::optional<Value> value = i < given.size() ? given[i] : take_named(name);
     if (!value && otherwise) value = otherwise(scope);
-    if (!value) value = Value::undefined(fmt::format("parameter '{}' was not provided", name));
+    if (!value) value = undefined("parameter '{}' was not provided", name);
     scope.set(symbol, *std::move(value));
   }
   if (macro.caller >= 0)
-    scope.set(macro.caller, take_named("caller").value_or(Value::undefined("No caller defined")));
+    scope.set(macro.caller, take_named("caller").value_or(undefined("No caller defined")));
   if (macro.kwargs < 0 && !args.named.empty())
     raise("macro '{}' takes no keyword argument '{}'", macro.name, args.named[0].first);
   if (macro.varargs < 0 && given.size() > num_parameters)
@@ -160,6 +193,7 @@ Value Interpreter::call_macro(const Macro& macro, Scope& defined_in, Args args) 
 }
 
 Value Interpreter::attribute(const Value& object, std::string_view name) {
+  budget.read(name.size());
   const std::string_view type = object.defined().type_name();
   if (const Namespace* space = object.space())
     if (const Value* value = space->find(name, budget)) return *value;
@@ -167,17 +201,15 @@ Value Interpreter::attribute(const Value& object, std::string_view name) {
     if (Value value = loop_attribute(*loop, name); !value.is_none()) return value;
   const Builtin* method = find_method(object, name);
   if (method != nullptr && method->call == is_unsafe)
-    return Value::undefined(
-        fmt::format("access to attribute '{}' of '{}' object is unsafe", name, type));
-  if (method != nullptr)
-    return std::make_shared<const Function>(Function{.builtin = method, .self = object});
+    return undefined("access to attribute '{}' of '{}' object is unsafe", name, type);
+  if (method != nullptr) return make_function({.builtin = method, .self = object}, budget);
   if (const Dict* dict = object.dict())
     if (const Value* value = dict->find(name, budget)) return *value;
   // What Python keeps under such names leads out of the sandbox.
   if (name.starts_with("__"))
     raise("access to attribute '{}' of '{}' object is unsafe", name, type);
-  if (object.is_none()) return Value::undefined(fmt::format("'None' has no attribute '{}'", name));
-  return Value::undefined(fmt::format("'{} object' has no attribute '{}'", type, name));
+  if (object.is_none()) return undefined("'None' has no attribute '{}'", name);
+  return undefined("'{} object' has no attribute '{}'", type, name);
 }
 
 Value Interpreter::item(const Value& object, const Value& key) {
@@ -192,12 +224,11 @@ Value Interpreter::item(const Value& object, const Value& key) {
       if (list != nullptr) return list->items[at];
       const std::string_view rest =
           std::string_view(object.string()).substr(byte_offset(object.string(), at));
-      return rest.substr(0, byte_offset(rest, 1));
+      return make_text(rest.substr(0, byte_offset(rest, 1)), budget);
     }
   }
   if (key.is_string()) return attribute(object, key.string());
-  return Value::undefined(
-      fmt::format("{} object has no element {}", object.type_name(), repr(key, budget)));
+  return undefined("{} object has no element {}", object.type_name(), repr(key, budget));
 }
 
 /// None where there is no such attribute.
@@ -214,10 +245,10 @@ Value Interpreter::loop_attribute(Loop& loop, std::string_view name) {
   if (name == "depth") return loop.depth + 1;
   if (name == "depth0") return loop.depth;
   if (name == "previtem")
-    return index == 0 || loop.items.empty() ? Value::undefined("there is no previous item")
+    return index == 0 || loop.items.empty() ? undefined("there is no previous item")
                                             : at(index - 1);
   if (name == "nextitem")
-    return num_ahead(loop, false) == 0 ? Value::undefined("there is no next item") : at(index + 1);
+    return num_ahead(loop, false) == 0 ? undefined("there is no next item") : at(index + 1);
   return None{};
 }
 

@@ -16,7 +16,8 @@ class Interpreter;
 /// A variable's name as a number: its place in Template::names.
 using Symbol = int;
 
-/// The variables of a block; those of the blocks around it are read through `parent`.
+/// The variables of a block; those of the blocks around it are read through `parent`. Looked up one
+/// after another: there are few.
 struct Scope {
   Interpreter& interpreter;
   Scope* parent;
@@ -36,8 +37,14 @@ using Target = std::function<void(Scope&, Value)>;
 
 /// The arguments of a call, in the order in which they were written.
 struct Args {
+  using Named = std::pair<std::string, Value>;
   Values positional;
-  std::vector<std::pair<std::string, Value>> named;
+  std::vector<Named> named;
+
+  /// What a copy of them takes.
+  void charge(Budget& budget) const;
+  /// The end of `named` where there is none.
+  std::vector<Named>::const_iterator find(std::string_view name, Budget& budget) const;
 };
 
 struct Parameter {
@@ -128,6 +135,10 @@ class Interpreter {
   /// there is neither.
   Value attribute(const Value& object, std::string_view name);
   Value item(const Value& object, const Value& key);
+  template <class... Parts>
+  Value undefined(fmt::format_string<Parts...> why, Parts&&... parts) {
+    return Value::undefined(fmt::format(why, std::forward<Parts>(parts)...), budget);
+  }
   const std::string& name(Symbol s) const { return template_.names()[static_cast<size_t>(s)]; }
 
   Flow run(const ForLoop& written, Scope& outer, Values items, int depth);

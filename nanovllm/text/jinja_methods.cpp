@@ -12,38 +12,31 @@ namespace {
 /// An argument that is a text, or absent.
 Chars optional_text(Bound& a, size_t i) { return a.has(i) ? Chars(a.string(i)) : Chars(); }
 
-/// A copy of a part of the object.
-Value part(Bound& a, std::string_view s) {
-  a.budget.build(s.size());
-  return s;
-}
-
 Value list_of(Bound& a, const std::vector<std::string_view>& parts) {
   Values items;
-  for (const std::string_view s : parts) items.push_back(part(a, s));
+  a.budget.step(parts.size());
+  for (const std::string_view s : parts) items.push_back(make_text(s, a.budget));
   return make_list(std::move(items), a.budget);
 }
 
 /// Whatever maps characters writes at most about as much as it reads.
 template <std::string (*kMap)(std::string_view)>
 Value mapped(Bound& a) {
-  a.budget.read(a.string(0).size());
-  a.budget.build(a.string(0).size());
   return kMap(a.string(0));
 }
 
 template <bool kLeft, bool kRight>
 Value stripped(Bound& a) {  // self chars
+  const std::string& s = a.string(0);
   const Chars chars = optional_text(a, 1);
-  a.budget.read(a.string(0).size() * (chars ? chars->size() : 1));
-  return part(a, strip(a.string(0), chars, kLeft, kRight));
+  if (chars) a.budget.read(s.size() * chars->size());
+  return strip(s, chars, kLeft, kRight);
 }
 
 template <auto kSplit>
 Value split_by(Bound& a) {  // self sep maxsplit
   const Chars separator = optional_text(a, 1);
   if (separator && separator->empty()) raise("empty separator");
-  a.budget.build(a.string(0).size());
   return list_of(a, kSplit(a.string(0), separator, a.integer(2, -1)));
 }
 
@@ -54,6 +47,7 @@ Value has_affix(Bound& a) {  // self affix; a tuple's items are alternatives
     if (!affix.defined().is_string())
       raise("{} first arg must be str or a tuple of str, not {}", kEnd ? "endswith" : "startswith",
             affix.type_name());
+    a.budget.step(1 + affix.string().size() / 16);
     return kEnd ? s.ends_with(affix.string()) : s.starts_with(affix.string());
   };
   const Sequence* list = a[1].sequence();
@@ -64,19 +58,20 @@ Value has_affix(Bound& a) {  // self affix; a tuple's items are alternatives
 template <bool kLast>
 Value str_find(Bound& a) {  // self sub
   const std::string_view s = a.string(0), needle = a.string(1);
-  a.budget.read(s.size());
   // From the right every place is looked at in turn.
-  if (kLast) a.budget.step(s.size() / 1024 * needle.size());
+  if (kLast) a.budget.step(s.size() * needle.size() / 1024);
   const size_t at = kLast ? s.rfind(needle) : find_bytes(s, needle);
   return at == kNotFound ? Value(-1) : Value(count_code_points(s.substr(0, at)));
 }
 
 Value str_count(Bound& a) {  // self sub
   const std::string_view s = a.string(0), needle = a.string(1);
-  a.budget.read(s.size());
   if (needle.empty()) return count_code_points(s) + 1;
   int64_t count = 0;
-  for (size_t i = find_bytes(s, needle); i != kNotFound; i = find_bytes(s, needle, i + needle.size())) ++count;
+  for (size_t i = 0; (i = find_bytes(s, needle, i)) != kNotFound; i += needle.size()) {
+    a.budget.step();
+    ++count;
+  }
   return count;
 }
 
@@ -89,6 +84,7 @@ Value str_replace(Bound& a) {  // self old new count
   for (; left != 0; --left) {
     size_t at = find_bytes(s, old, from);
     if (at == kNotFound) break;
+    a.budget.step();
     if (old.empty()) {  // before each character, and at the end
       out.add(with);
       if (from == s.size()) break;
@@ -120,15 +116,14 @@ Value str_join(Bound& a) {
 template <bool kEnd>
 Value remove_affix(Bound& a) {  // self affix
   const std::string_view s = a.string(0), affix = a.string(1);
-  if (kEnd) return part(a, s.ends_with(affix) ? s.substr(0, s.size() - affix.size()) : s);
-  return part(a, s.starts_with(affix) ? s.substr(affix.size()) : s);
+  if (kEnd) return s.ends_with(affix) ? s.substr(0, s.size() - affix.size()) : s;
+  return s.starts_with(affix) ? s.substr(affix.size()) : s;
 }
 
 /// All characters are of a kind, and there is one.
 template <bool (*kIs)(char32_t)>
 Value all_are(Bound& a) {
   const std::string& s = a.string(0);
-  a.budget.read(s.size());
   for (size_t i = 0; i < s.size();)
     if (!kIs(next_code_point(s, i))) return false;
   return !s.empty();

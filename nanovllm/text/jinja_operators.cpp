@@ -83,8 +83,9 @@ Value repeat(const Value& v, Int count, Budget& budget) {
 Value add(const Value& a, const Value& b, Budget& budget) {
   Writer out(budget);
   if (a.is_markup() != b.is_markup() && a.is_string() && b.is_string()) {
-    out.add(a.is_markup() ? a.string() : escape_html(a.string()));
-    out.add(b.is_markup() ? b.string() : escape_html(b.string()));
+    for (const Value* side : {&a, &b})
+      if (side->is_markup()) out.add(side->string());
+      else add_escaped(out, side->string());
     return {out.take(), true};
   }
   if (a.is_string() && b.is_string()) {
@@ -145,6 +146,8 @@ Value binary(std::string_view op, const Value& a, const Value& b, Budget& budget
     if (b.sequence() != nullptr && b.sequence()->kind == Sequence::Kind::kTuple)
       args.positional = b.sequence()->items;
     else args.positional.push_back(b);
+    args.charge(budget);
+    budget.read(a.string().size());
     return format_percent(a.string(), args, budget);
   }
   a.defined();
@@ -157,6 +160,11 @@ Value binary(std::string_view op, const Value& a, const Value& b, Budget& budget
   if (op == "*" && (b.is_string() || is_plain_list(b)) && a.is_integer())
     return repeat(b, a.integer(), budget);
   raise("unsupported operand type(s) for {}: '{}' and '{}'", op, a.type_name(), b.type_name());
+}
+
+void add_escaped(Writer& out, std::string_view s) {
+  // In pieces, so that what is too long is not made before it is charged.
+  for (size_t i = 0; i < s.size(); i += 4096) out.add(escape_html(s.substr(i, 4096)));
 }
 
 Value negative(const Value& a) {
@@ -188,13 +196,14 @@ Value slice(const Value& v, const Value& start, const Value& stop, const Value& 
     const size_t first = byte_offset(s, static_cast<size_t>(begin));
     const size_t bytes =
         byte_offset(s.substr(first), static_cast<size_t>(std::max<Int>(end - begin, 0)));
-    budget.build(bytes);
-    return s.substr(first, bytes);
+    return make_text(s.substr(first, bytes), budget);
   }
   const Values all = v.is_string() ? to_list(v, budget) : Values();
   const Values& from = list == nullptr ? all : list->items;
-  budget.build(from.size() * sizeof(Value));
   Values items;
+  const Int distance = by > 0 ? end - begin : begin - end;
+  items.reserve(static_cast<size_t>(distance <= 0 ? 0 : (distance - 1) / (by > 0 ? by : -by) + 1));
+  budget.build(items.capacity() * sizeof(Value));
   for (Int i = begin; by > 0 ? i < end : i > end; i += by)
     items.push_back(from[static_cast<size_t>(i)]);
   if (list != nullptr) return make_list(std::move(items), budget, list->kind);
@@ -231,6 +240,7 @@ bool less(const Value& a, const Value& b, Budget& budget) {
 }
 
 bool compare(std::string_view op, const Value& a, const Value& b, Budget& budget) {
+  budget.step();
   if (op == "==") return equal(a, b, budget);
   if (op == "!=") return !equal(a, b, budget);
   if (op == "in") return contains(b, a, budget);

@@ -12,13 +12,18 @@ namespace {
 // Variables are looked up one after another.
 constexpr size_t kMaxNames = 1000;
 
+// Parsed, each byte may become a hundred. The longest published template has 17 thousand.
+constexpr size_t kMaxBytes = size_t{1} << 20;
+
+constexpr size_t kMaxMessage = 2000;
+
 /// The body with variables of its own.
 Body scoped(Body body) {
   return [body = std::move(body)](Scope& s) { return body(s.interpreter.new_scope(&s)); };
 }
 
 Value make_macro(const Macro& macro, Scope& scope) {
-  return std::make_shared<const Function>(Function{.macro = &macro, .scope = &scope});
+  return make_function({.macro = &macro, .scope = &scope}, scope.interpreter.budget);
 }
 
 }  // namespace
@@ -176,8 +181,10 @@ Body Parser::parse_if() {
     branches.emplace_back(std::move(condition), std::move(body));
   }
   return [branches = std::move(branches)](Scope& s) {
-    for (const auto& [condition, body] : branches)
+    for (const auto& [condition, body] : branches) {
+      s.interpreter.budget.step();
       if (!condition || truthy(condition(s))) return body(s);
+    }
     return Flow::kNormal;
   };
 }
@@ -216,7 +223,7 @@ Body Parser::parse_filtered_block(const Target& target, std::string_view end) {
   const Expr read_input = [input](Scope& s) { return *s.find(input); };
   Expr filtered = parse_filters(read_input, /*inline_first=*/end == "endfilter");
   Body body = parse_whole_block(end);
-  return [=](Scope& s) {
+  return [target, input, filtered = std::move(filtered), body = std::move(body)](Scope& s) {
     Flow flow;
     Value text = s.interpreter.capture(body, s.interpreter.new_scope(&s), &flow);
     if (flow != Flow::kNormal) return flow;
@@ -303,6 +310,8 @@ Template::Template(std::string_view source, std::string where) : where_(std::mov
   }
   if (source_.ends_with('\n')) source_.pop_back();
   try {
+    if (source.size() > kMaxBytes)
+      throw TemplateError(fmt::format("a template of more than {} bytes", kMaxBytes), 0);
     body_ = Parser(source_, names_).parse();
   } catch (const TemplateError& error) {
     report(error);
@@ -312,8 +321,12 @@ Template::Template(std::string_view source, std::string where) : where_(std::mov
 void Template::report(const TemplateError& error) const {
   const std::string_view before = std::string_view(source_).substr(0, error.offset);
   const size_t line = before.rfind('\n') + 1;
+  // A message may quote a text of megabytes, a part of a character at its end included.
+  std::string what;
+  append_utf8(what, std::string_view(error.what()).substr(0, kMaxMessage), /*at_end=*/false);
+  if (std::string_view(error.what()).size() > kMaxMessage) what += "...";
   fail("{}, line {}, column {}: {}", where_, std::ranges::count(before, '\n') + 1,
-       count_code_points(before.substr(line)) + 1, error.what());
+       count_code_points(before.substr(line)) + 1, what);
 }
 
 }  // namespace nanovllm::jinja

@@ -30,6 +30,7 @@ void write_repr(Writer& out, const Value& v) {
   const auto write_value = [&](const Value& item) { write_repr(out, item); };
   const Sequence* list = v.sequence();
   if (v.is_string()) {
+    out.budget.build(2 * v.string().size());  // for the copy, which is up to four times as long
     out.add(v.is_markup() ? fmt::format("Markup({})", quote(v.string())) : quote(v.string()));
   } else if (list != nullptr && list->is_plain()) {
     const bool is_list = list->kind == Sequence::Kind::kList;
@@ -89,7 +90,7 @@ void write_json(Writer& out, const Value& v, const JsonStyle& style, size_t leve
   const auto new_line = [&](size_t deeper) {
     if (!style.pretty) return;
     out.add("\n");
-    for (size_t i = 0; i < level + deeper; ++i) out.add(style.indent);
+    for (size_t i = 0; i < level + deeper && !style.indent.empty(); ++i) out.add(style.indent);
   };
   const auto write_value = [&](const Value& item) { write_json(out, item, style, level + 1); };
   const Sequence* list = v.sequence();
@@ -168,13 +169,14 @@ void add_formatted(Writer& out, const Value& v, std::string_view type) {
   out.add(fmt::format("{}", v.integer()));
 }
 
-const Value& pick(const Args& args, size_t i) {
-  if (i >= args.positional.size()) raise("not enough arguments for the format");
-  return args.positional[i];
+const Value& pick(const Args& args, Int i) {
+  if (i < 0 || i >= static_cast<Int>(args.positional.size()))
+    raise("not enough arguments for the format");
+  return args.positional[static_cast<size_t>(i)];
 }
 
-const Value& pick(const Args& args, std::string_view name) {
-  const auto found = std::ranges::find(args.named, name, &std::pair<std::string, Value>::first);
+const Value& pick(const Args& args, std::string_view name, Budget& budget) {
+  const auto found = args.find(name, budget);
   if (found == args.named.end()) raise("nothing is given for {} in the format", quote(name));
   return found->second;
 }
@@ -184,7 +186,7 @@ const Value& pick(const Args& args, std::string_view name) {
 /// %s, %r, %d and %i, and %(name)s.
 std::string format_percent(std::string_view format, const Args& args, Budget& budget) {
   Writer out(budget);
-  size_t next = 0;  // argument
+  Int next = 0;  // argument
   for (size_t i = 0; i < format.size(); ++i) {
     const size_t percent = std::min(format.find('%', i), format.size());
     out.add(format.substr(i, percent - i));
@@ -196,7 +198,9 @@ std::string format_percent(std::string_view format, const Args& args, Budget& bu
     }
     const bool is_named = format.substr(i).starts_with('(');
     const size_t end = is_named ? std::min(format.find(')', i), format.size() - 1) : i;
-    const Value& v = is_named ? pick(args, format.substr(i + 1, end - i - 1)) : pick(args, next++);
+    budget.step();
+    const Value& v =
+        is_named ? pick(args, format.substr(i + 1, end - i - 1), budget) : pick(args, next++);
     if (is_named) i = end + 1;
     std::string_view type = format.substr(std::min(i, format.size()), 1);
     if (type == "i") type = "d";
@@ -206,7 +210,7 @@ std::string format_percent(std::string_view format, const Args& args, Budget& bu
       add_formatted(out, static_cast<Int>(v.number()), type);
     else add_formatted(out, v, type);
   }
-  if (args.named.empty() && next < args.positional.size())
+  if (args.named.empty() && next < static_cast<Int>(args.positional.size()))
     raise("not all arguments converted during string formatting");
   return out.take();
 }
@@ -214,7 +218,7 @@ std::string format_percent(std::string_view format, const Args& args, Budget& bu
 /// {}, {0} and {name}, and {:d} and {:s}.
 std::string format_braces(std::string_view format, const Args& args, Budget& budget) {
   Writer out(budget);
-  size_t next = 0;  // argument
+  Int next = 0;  // argument
   for (size_t i = 0; i < format.size(); ++i) {
     const size_t brace = std::min(format.find_first_of("{}", i), format.size());
     out.add(format.substr(i, brace - i));
@@ -231,9 +235,10 @@ std::string format_braces(std::string_view format, const Args& args, Budget& bud
     const std::string_view name = field.substr(0, field.find(':'));
     i = end;
     const std::optional<Int> index = parse_integer(name);
+    budget.step();
     const Value& v = name.empty() ? pick(args, next++)
-                     : index      ? pick(args, static_cast<size_t>(*index))
-                                  : pick(args, name);
+                     : index      ? pick(args, *index)
+                                  : pick(args, name, budget);
     if (name.size() + 1 >= field.size()) write(out, v);
     else add_formatted(out, v, field.substr(name.size() + 1));
   }

@@ -3,6 +3,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdlib>
 #include <utility>
@@ -13,8 +14,15 @@ namespace nanovllm::jinja {
 
 namespace {
 
+// Of ASCII from a table, since that is most of what is asked.
 utf8proc_category_t category(char32_t c) {
-  return utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  static const auto ascii = [] {
+    std::array<utf8proc_category_t, 0x80> table;
+    for (size_t i = 0; i < table.size(); ++i)
+      table[i] = utf8proc_category(static_cast<utf8proc_int32_t>(i));
+    return table;
+  }();
+  return c < ascii.size() ? ascii[c] : utf8proc_category(static_cast<utf8proc_int32_t>(c));
 }
 
 bool is_line_end(char32_t c) {
@@ -27,9 +35,10 @@ bool is_printable(char32_t c) {
   return c == ' ' || (category(c) >= UTF8PROC_CATEGORY_LU && category(c) <= UTF8PROC_CATEGORY_SO);
 }
 
-bool is_cased(char32_t c) {
-  return category(c) >= UTF8PROC_CATEGORY_LU && category(c) <= UTF8PROC_CATEGORY_LT;
+bool is_cased(utf8proc_category_t category) {
+  return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LT;
 }
+bool is_cased(char32_t c) { return is_cased(category(c)); }
 
 std::string lower(char32_t c) {
   return encode(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
@@ -65,9 +74,9 @@ std::string map_characters(std::string_view s, Map map) {
 bool all_cased_are(std::string_view s, utf8proc_category_t wanted) {
   bool any = false;
   for (size_t i = 0; i < s.size();) {
-    const char32_t c = next_code_point(s, i);
-    if (is_cased(c) && category(c) != wanted) return false;
-    any = any || is_cased(c);
+    const utf8proc_category_t found = category(next_code_point(s, i));
+    if (is_cased(found) && found != wanted) return false;
+    any = any || is_cased(found);
   }
   return any;
 }
@@ -205,11 +214,10 @@ std::string quote(std::string_view s) {
     if (c == '\r') return "\\r";
     if (c == '\t') return "\\t";
     if (is_printable(c)) return encode(c);
-    const auto code = static_cast<uint32_t>(c);
-    return fmt::format(fmt::runtime(code < 0x100     ? "\\x{:02x}"
-                                    : code < 0x10000 ? "\\u{:04x}"
-                                                     : "\\U{:08x}"),
-                       code);
+    std::string escape = c < 0x100 ? "\\x" : c < 0x10000 ? "\\u" : "\\U";
+    for (int shift = c < 0x100 ? 4 : c < 0x10000 ? 12 : 28; shift >= 0; shift -= 4)
+      escape += "0123456789abcdef"[(c >> shift) & 0xF];
+    return escape;
   };
   return encode(mark) + map_characters(s, literal) + encode(mark);
 }

@@ -25,7 +25,8 @@ void require_utf8(std::string_view s) {
 
 }  // namespace
 
-Value Value::undefined(std::string why) {
+Value Value::undefined(std::string why, Budget& budget) {
+  budget.build_text(why.size());
   Value v;
   v.data_ = Undefined{std::make_shared<const std::string>(std::move(why))};
   return v;
@@ -65,10 +66,17 @@ const Value* Dict::find(const Value& key, Budget& budget) const {
 }
 
 const Value* Dict::find(std::string_view key, Budget& budget) const {
-  budget.step(items.size() / 16 + key.size() / 256);
-  for (const auto& item : items)
-    if (item.first.is_string() && item.first.string() == key) return &item.second;
-  return nullptr;
+  // Keys of one length may differ in their last byte only.
+  size_t num_read = items.size();
+  const Value* found = nullptr;
+  for (const auto& item : items) {
+    if (!item.first.is_string() || item.first.string().size() != key.size()) continue;
+    num_read += key.size();
+    if (item.first.string() == key) found = &item.second;
+    if (found != nullptr) break;
+  }
+  budget.read(num_read);
+  return found;
 }
 
 void Dict::set(Value key, Value value, Budget& budget) {
@@ -98,6 +106,16 @@ Value make_tuple(Values items, Budget& budget) {
 Value make_dict(Dict dict, Budget& budget) {
   budget.build(sizeof(Dict));
   return std::make_shared<const Dict>(std::move(dict));
+}
+
+Value make_text(std::string_view text, Budget& budget) {
+  budget.build_text(text.size());
+  return text;
+}
+
+Value make_function(Function function, Budget& budget) {
+  budget.build(sizeof(Function) + sizeof(Value));
+  return std::make_shared<const Function>(std::move(function));
 }
 
 Value from_json(const Json& json, Budget& budget) {
@@ -174,11 +192,11 @@ Values to_list(const Value& v, Budget& budget) {
     for (const auto& item : dict->items) items.push_back(item.first);
   } else if (v.is_string()) {
     const std::string& s = v.string();
-    budget.build(s.size() * (sizeof(Value) + sizeof(Text)));
+    budget.build(count_code_points(s) * sizeof(Value));
     for (size_t i = 0; i < s.size();) {
       const size_t begin = i;
       next_code_point(s, i);
-      items.emplace_back(s.substr(begin, i - begin));
+      items.push_back(make_text(std::string_view(s).substr(begin, i - begin), budget));
     }
   } else if (!v.is_undefined()) {
     raise("'{}' object is not iterable", v.type_name());

@@ -36,7 +36,9 @@ template <class... Args>
 using Int = __int128;
 
 /// What one rendering may use. Bytes count what was ever built, not what is held: so they bound
-/// time as well as memory. Both limits grow with what the caller passed in, to which the work of an
+/// time as well as memory. Builtins are charged where they are called and where they look at their
+/// arguments (Interpreter::call, Bound); only what builds more than it reads asks here before it
+/// does. Both limits grow with what the caller passed in, to which the work of an
 /// honest template is proportional; a long conversation needs a few percent of them.
 class Budget {
  public:
@@ -44,8 +46,9 @@ class Budget {
   static constexpr int64_t kBytes = int64_t{64} << 20;
 
   explicit Budget(size_t input_bytes)
-      : max_steps_(kSteps + 4 * static_cast<int64_t>(input_bytes)),
-        max_bytes_(kBytes + 64 * static_cast<int64_t>(input_bytes)) {}
+      : Budget(kSteps + 4 * static_cast<int64_t>(input_bytes),
+               kBytes + 64 * static_cast<int64_t>(input_bytes)) {}
+  Budget(int64_t max_steps, int64_t max_bytes) : max_steps_(max_steps), max_bytes_(max_bytes) {}
 
   void step(size_t count = 1) {
     steps_ += static_cast<int64_t>(count);
@@ -53,6 +56,8 @@ class Budget {
   }
   /// Reading is cheap, but a loop may read a long text again and again.
   void read(size_t bytes) { step(bytes / 16); }
+  /// A text of a value: its bytes and what holds them.
+  void build_text(size_t bytes) { build(bytes + 80); }
   /// To be called before the bytes are allocated.
   void build(size_t bytes) {
     if (bytes > static_cast<size_t>(max_bytes_ - bytes_))
@@ -75,7 +80,10 @@ class Writer {
     budget.build(s.size());
     text_ += s;
   }
-  std::string take() { return std::move(text_); }
+  std::string take() {
+    budget.build_text(0);
+    return std::move(text_);
+  }
 
   Budget& budget;
 
@@ -130,7 +138,7 @@ class Value {
   Value(std::shared_ptr<const Function> function) : data_(std::move(function)) {}
   Value(Namespace* space) : data_(space) {}
   Value(Loop* loop) : data_(loop) {}
-  static Value undefined(std::string why);
+  static Value undefined(std::string why, Budget& budget);
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
   bool is_none() const { return std::holds_alternative<None>(data_); }
@@ -141,6 +149,11 @@ class Value {
   bool is_number() const { return is_integer() || is_float(); }
   bool is_string() const { return std::holds_alternative<std::shared_ptr<const Text>>(data_); }
   bool is_markup() const { return is_string() && text().markup; }
+  /// A text that no other value shares.
+  bool is_new_text() const {
+    const auto* text = std::get_if<std::shared_ptr<const Text>>(&data_);
+    return text != nullptr && text->use_count() == 1;
+  }
   bool is_iterable() const { return is_undefined() || is_string() || sequence() || dict(); }
 
   /// The following require the kind.
@@ -211,6 +224,8 @@ struct Function {
 Value make_list(Values items, Budget& budget, Sequence::Kind kind = Sequence::Kind::kList);
 Value make_tuple(Values items, Budget& budget);
 Value make_dict(Dict dict, Budget& budget);
+Value make_text(std::string_view text, Budget& budget);
+Value make_function(Function function, Budget& budget);
 Value from_json(const Json& json, Budget& budget);
 
 /// Python's bool(), str(), repr(), len(), list(). str() of undefined is empty.
@@ -237,6 +252,8 @@ std::string to_json(const Value& v, const JsonStyle& style, Budget& budget);
 /// a op b, -a and a[start:stop:step], as Python has them.
 Value binary(std::string_view op, const Value& a, const Value& b, Budget& budget);
 Value negative(const Value& a);
+/// Appends `s` as HTML.
+void add_escaped(Writer& out, std::string_view s);
 Value slice(const Value& v, const Value& start, const Value& stop, const Value& step,
             Budget& budget);
 bool equal(const Value& a, const Value& b, Budget& budget);

@@ -17,8 +17,8 @@ class Normalizer {
   /// Throws UserError, beginning with `where`, that names what is not supported.
   Normalizer(const Json& json, const std::string& where);
 
-  /// Well-formed `text` as it should be: itself where nothing changes, else in `storage`. Takes what
-  /// its steps add from `growth`, which is that of all parts of a text together, and throws
+  /// Well-formed `text` as it should be: itself where nothing changes, else in `storage`. Takes
+  /// what its steps add from `growth`, which is that of all parts of a text together, and throws
   /// UserError where that is not enough.
   std::string_view normalize(std::string_view text, std::string& storage, size_t& growth) const;
 

@@ -76,7 +76,6 @@ PreTokenizer::PreTokenizer(const Json& json, const std::string& where) {
     const std::string type = string_field(*component, "type", where);
     const std::string here = fmt::format("{}: {}", where, type);
     require(!byte_level_, "{}: nothing may follow ByteLevel", here);
-    require(stages_.size() <= kMaxStages, "{}: more than {} stages", where, kMaxStages);
     if (type == "Split") {
       stages_.emplace_back(make_split(*component, here));
     } else if (type == "ByteLevel") {
@@ -110,6 +109,7 @@ PreTokenizer::PreTokenizer(const Json& json, const std::string& where) {
       fail("{}: '{}' is not supported; Sequence, Split, ByteLevel and Metaspace are", where, type);
     }
   }
+  require(stages_.size() <= kMaxStages, "{}: more than {} stages", where, kMaxStages);
 }
 
 void PreTokenizer::run(size_t stage, std::string_view text, bool at_start,

@@ -22,8 +22,8 @@ namespace {
 // Positions in a piece are 32 bits.
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
 
-// What a post-processor may add: published ones add up to three, but a part of the template may name
-// a list of ids again and again.
+// What a post-processor may add: published ones add up to three, but a part of the template may
+// name a list of ids again and again.
 constexpr size_t kMaxSpecialIds = 1000;
 
 int32_t token_id(const Json& id, const std::string& where) {
@@ -108,8 +108,7 @@ Template read_template(const Json& json, const std::string& where) {
       const Json& ids = field(token, "ids", here);
       require(out.before.size() + out.behind.size() + ids.size() <= kMaxSpecialIds,
               "{}: 'single' adds more than {} ids", here, kMaxSpecialIds);
-      for (const Json& id : ids)
-        (has_text ? out.behind : out.before).push_back(token_id(id, here));
+      for (const Json& id : ids) (has_text ? out.behind : out.before).push_back(token_id(id, here));
     }
     require(has_text, "{}: 'single' must hold the sequence A once", here);
   }

@@ -90,7 +90,10 @@ class Tokenizer:
         }
         prompt = self._core.render_chat_template(json.dumps(variables, ensure_ascii=False))
         if continue_final_message:
-            final = str(conversation[-1]["content"]).strip()
+            final = conversation[-1]["content"]
+            if isinstance(final, list | tuple) and final:  # parts
+                final = final[-1]["text"] if isinstance(final[-1], Mapping) else final[-1]
+            final = str(final).strip()
             if final not in prompt:
                 raise ValueError("the template changes the last message; it cannot be continued")
             prompt = prompt[: prompt.rindex(final) + len(final)]

@@ -1,8 +1,11 @@
 // A chat template and, behind a line of dashes, the variables that it is rendered with.
-
-#include "nanovllm/text/chat_template.h"
+//
+// The budget is a fiftieth of a real one: what it bounds ends in much less than a second, also
+// under the sanitizers, so that a rendering of seconds, or an allocation of many megabytes, is work
+// that nobody charged. run.sh makes both a finding.
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/text/jinja_interpreter.h"
 #include "nanovllm/text/utf8.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -19,12 +22,15 @@ constexpr const char* kConversation = R"({
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace nanovllm;
   static const Json conversation = parse_json(kConversation, "conversation");
+  static const Json tokens = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
   std::string_view input = text_of(data, size);
   const std::string source(take_part(input));
   expect_user_errors_only([&] {
-    const ChatTemplate chat(source, {{"bos_token", "<s>"}, {"eos_token", "</s>"}}, "template");
+    const jinja::Template chat(source, "template");
+    jinja::Budget budget(jinja::Budget::kSteps / 50, jinja::Budget::kBytes / 50);
     const std::string prompt =
-        chat.render(input.empty() ? conversation : parse_json(input, "context"));
+        jinja::Interpreter(chat, budget, /*now=*/0)
+            .render(input.empty() ? conversation : parse_json(input, "context"), tokens);
     check(!is_utf8(source) || is_utf8(prompt), "the prompt is not UTF-8");
   });
   return 0;

@@ -128,6 +128,75 @@ TEST(ChatTemplate, RendersQwen3) {
       user + "<|im_start|>assistant\n<think>\n\n</think>\n\n");
 }
 
+std::string prompt_of(const std::string& source, const Json& messages) {
+  return ChatTemplate(source, Json::object(), "template").prompt({{"messages", messages}});
+}
+
+const Json kParts = {{{"type", "text"}, {"text", "one"}}, "two"};
+
+TEST(ChatTemplate, PartsAreJoinedForATemplateThatWantsATextIn) {
+  const Json user = Json::array({{{"role", "user"}, {"content", kParts}}});
+  for (const char* content :
+       {"m.content", "m.content if m.content is string else ''", "m['content'] | string",
+        "(m.content if m.content is string else m.content|tojson)",
+        "raise_exception('a list') if m.content is not string else m.content"})
+    EXPECT_EQ(
+        prompt_of(std::string("{% for m in messages %}<{{ ") + content + " }}>{% endfor %}", user),
+        "<one\ntwo>")
+        << content;
+  // Qwen's kind
+  const auto chat = ChatTemplate::load(kTinyTales);
+  EXPECT_EQ(chat->prompt({{"messages", user}}), "<|im_start|>user\none\ntwo<|im_end|>\n");
+  EXPECT_EQ(
+      prompt_of("{{ messages[0].content }}", {{{"role", "user"}, {"content", Json::array()}}}), "");
+}
+
+TEST(ChatTemplate, PartsGoToATemplateThatReadsThem) {
+  const Json user = Json::array({{{"role", "user"}, {"content", kParts}}});
+  const std::string macro =
+      "{% macro say(c) %}{% if c is string %}{{ c }}{% else %}{% for p in c %}[{{ p.text }}]{% "
+      "endfor %}{% endif %}{% endmacro %}";
+  for (const std::string& source :
+       {std::string("{% for m in messages %}{% for p in m.content %}{% if p.type == 'text' "
+                    "%}[{{ p['text'] }}]{% endif %}{% endfor %}{% endfor %}"),
+        std::string("{% for m in messages %}{% set c = m.content %}{% for p in c %}[{{ p.text "
+                    "}}]{% endfor %}{% endfor %}"),
+        macro + "{% for m in messages %}{{ say(m['content']) }}{% endfor %}"})
+    EXPECT_EQ(prompt_of(source, user), "[one][two]") << source;
+  // Roles may differ, as Llama 3.2 Vision's do.
+  const std::string mixed =
+      macro +
+      "{% for m in messages %}{{ m.content if m.role == 'system' else say(m.content) "
+      "}};{% endfor %}";
+  EXPECT_EQ(prompt_of(mixed, {{{"role", "system"}, {"content", kParts}},
+                              {{"role", "user"}, {"content", kParts}}}),
+            "one\ntwo;[one][two];");
+}
+
+TEST(ChatTemplate, PartsThatAreNoTextAreRefusedByName) {
+  const auto error = [](const Json& part) {
+    for (const char* source :
+         {"{{ messages[0].content }}",
+          "{% for p in messages[0].content %}{{ p.text or '<image>' }}{% endfor %}"}) {
+      try {
+        prompt_of(source, {{{"role", "user"}, {"content", Json::array({part})}}});
+        ADD_FAILURE() << part << " in " << source;
+      } catch (const UserError& e) {
+        if (std::string_view(source).starts_with("{%")) return std::string(e.what());
+      }
+    }
+    return std::string();
+  };
+  EXPECT_EQ(error({{"type", "image_url"}, {"image_url", {{"url", "http://x"}}}}),
+            "a message's content has a part of type \"image_url\", but the model reads text only");
+  EXPECT_THAT(error({{"type", "a\nb"}}), HasSubstr("\"a\\nb\""));
+  EXPECT_THAT(error({{"type", "text"}}), HasSubstr("'text'"));
+  EXPECT_THAT(error({{"type", "text"}, {"text", 1}}), HasSubstr("'text'"));
+  EXPECT_THAT(error({{"text", "x"}}), HasSubstr("with a type"));
+  EXPECT_THAT(error(5), HasSubstr("with a type"));
+  EXPECT_THAT(error({{"type", 5}}), HasSubstr("with a type"));
+}
+
 TEST(ChatTemplate, FolderWithoutATemplate) {
   const Folder folder;
   EXPECT_FALSE(ChatTemplate::load(folder.path()).has_value());

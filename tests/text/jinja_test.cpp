@@ -4,6 +4,7 @@
 #include "nanovllm/base/error.h"
 #include "nanovllm/text/chat_template.h"
 #include "nanovllm/text/jinja_text.h"
+#include "nanovllm/text/utf8.h"
 #include "tests/text/tokenizer_files.h"
 
 // The template language. What templates must render is in jinja_cases.jsonl: our own templates with
@@ -91,6 +92,64 @@ TEST(Jinja, HostileTemplatesEndInAnError) {
       {"{% set n = namespace(x=[]) %}{% for i in range(99) %}{% set n.x = [n.x, n.x] %}{% endfor "
        "%}{{ n.x|tojson }}",
        "steps"},
+      // work that leaves nothing behind: reading, calling, looking up
+      {"{% set t = 'a' * 1000000 %}{% for i in range(99999) %}{{ t.islower() }}{% endfor %}",
+       "steps"},
+      {"{% set t = 'A' * 1000000 %}{% for i in range(99999) %}{{ t.isupper() }}{% endfor %}",
+       "steps"},
+      {"{% set t = 'a' * 1000000 %}{% for i in range(99999) %}{{ t is lower }}{% endfor %}",
+       "bytes"},
+      {"{% set t = 'a' * 1000000 %}{% for i in range(99999) %}{{ t.startswith(t) }}{% endfor %}",
+       "steps"},
+      {"{% set t = 'a' * 1000000 %}{% for i in range(99999) %}{{ t.endswith((t, t)) }}{% endfor %}",
+       "steps"},
+      {"{% set t = '0' * 1000000 %}{% for i in range(99999) %}{{ t|int }}{% endfor %}", "steps"},
+      {"{% set t = '0' * 1000000 %}{% for i in range(99999) %}{{ t|float }}{% endfor %}", "steps"},
+      {"{% set t = '{' ~ '0' * 1000000 ~ '}' %}{% for i in range(99999) %}{{ t.format(1) }}{% "
+       "endfor %}",
+       "steps"},
+      {"{% set t = '0' * 1000000 %}{% for i in range(99999) %}{{ [[1]]|map(attribute=t)|list }}{% "
+       "endfor %}",
+       "bytes"},
+      {"{% set t = '0,' * 100000 %}{% for i in range(99999) %}{{ [[1]]|sort(attribute=t)|list }}{% "
+       "endfor %}",
+       "bytes"},
+      {"{% set t = 'a' * 1000000 %}{% for i in range(99999) %}{{ t.replace('a', '') }}{% endfor %}",
+       "steps"},
+      {"{% set t = 'a' * 1000000 %}{% for i in range(99999) %}{{ 'x'[t] is defined }}{% endfor %}",
+       "bytes"},
+      {"{% set s = 'a' * 1000 %}{% set t = 'b' ~ 'a' * 500 %}{% for i in range(99999) %}{% for j "
+       "in range(99) %}{% set x = s.rfind(t) %}{% endfor %}{% endfor %}",
+       "steps"},
+      {"{% set t = 'a' * 1000000 %}{% set d = {t ~ 1: 1, t ~ 2: 2} %}{% set q = t ~ 3 %}{% for i "
+       "in range(99999) %}{% set x = d[q] is defined %}{% endfor %}",
+       "steps"},
+      {"{% set t = 'a' * 1000000 %}{% for i in range(99999) %}{{ []|tojson(separators=(t, t)) }}{% "
+       "endfor %}",
+       "steps"},
+      {"{% set n = namespace(d={}) %}{% for i in range(500) %}{% set n.d = dict(n.d, **{'k' ~ i: "
+       "''}) %}{% endfor %}{% for i in range(99999) %}{{ '' % n.d }}{% endfor %}",
+       "bytes"},
+      {"{% for i in range(99999) %}{% for j in range(99) %}{% set x = 1e300|round(300) %}{% set x "
+       "= 0.1|round(300) %}{% endfor %}{% endfor %}",
+       "template"},
+      {"{% set r = range(1000)|list %}{{ (['a'] * 1000000)|map('format', *r, a=1)|list }}",
+       "bytes"},
+      {"{% set r = range(1000)|list %}{% macro f() %}{{ varargs|length }}{% endmacro %}{% for i in "
+       "range(99999) %}{{ f(*r) }}{% endfor %}",
+       "bytes"},
+      // what is small each time
+      {"{% for i in range(99999) %}{% for j in range(99) %}{% set x = strftime_now('%4090Y') %}{% "
+       "endfor %}{% endfor %}",
+       "bytes"},
+      {"{% set f = '%c' * 128 %}{% for i in range(99999) %}{% for j in range(99) %}{% set x = "
+       "strftime_now(f) %}{% endfor %}{% endfor %}",
+       "bytes"},
+      {"{% for i in range(99999) %}{% set a = 1 %}{% set b = 1 %}{% set c = 1 %}{% set d = 1 %}{% "
+       "set e = 1 %}{% set f = 1 %}{% set g = 1 %}{% set h = 1 %}{% set k = 1 %}{% endfor %}",
+       "bytes"},
+      {"{{ ([1] * 600000)|map('string')|list|length }}", "bytes"},
+      {"{{ ([1] * 600000)|map(attribute='x')|list|length }}", "bytes"},
       // recursion
       {"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recurses deeper"},
       {"{% macro f(x=f()) %}{% endmacro %}{{ f() }}", "recurses deeper"},
@@ -161,6 +220,34 @@ TEST(Jinja, DeeplyNestedSourcesEndInAnError) {
   std::string names;
   for (int i = 0; i < 2000; ++i) names += "{{ v" + std::to_string(i) + " }}";
   EXPECT_THAT(error_of(names), HasSubstr("more than 1000 different variables"));
+}
+
+TEST(Jinja, LongSourcesEndInAnError) {
+  const auto loop = [](const std::string& body) {
+    return "{% for i in range(99999) %}{% for j in range(99) %}" + body +
+           "{% endfor %}{% endfor %}";
+  };
+  EXPECT_THAT(error_of(std::string((1 << 20) + 1, 'a')), HasSubstr("more than 1048576 bytes"));
+  EXPECT_EQ(render(std::string(1 << 20, 'a')).size(), 1 << 20);
+  for (const std::string& source :
+       {loop("{% if 0 %}" + repeat("{% elif 0 %}", 10000) + "{% endif %}"),
+        loop("{% with " + repeat("a=1, ", 10000) + "b=1 %}{% endwith %}"),
+        loop("{% set x = ''" + repeat(" in ''", 10000) + " %}"),
+        loop("{% set x = [" + repeat("1,", 10000) + "] %}"),
+        loop("{% set x = dict(" + repeat("a=1,", 10000) + "b=1) %}"),
+        loop("{% set x = " + std::string(10000, 'a') + " is defined %}"),
+        loop("{% set x = range." + std::string(10000, 'a') + " is defined %}")})
+    EXPECT_THAT(error_of(source), HasSubstr("the template ")) << source.substr(0, 90);
+  // A copy of the body for each block around it would take minutes.
+  EXPECT_EQ(render(repeat("{% set x %}", 150) + repeat("{{ 1 }}", 100'000) +
+                   repeat("{% endset %}", 150) + "{{ x|length }}"),
+            "0");
+}
+
+TEST(Jinja, MessagesAreCut) {
+  const std::string error = error_of("{{ raise_exception('\u00e9' * 1000000) }}");
+  EXPECT_LT(error.size(), 3000);
+  EXPECT_TRUE(is_utf8(error)) << error;
 }
 
 TEST(Jinja, WhatOutlivesItsBlockStaysValid) {
