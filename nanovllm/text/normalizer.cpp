@@ -12,7 +12,12 @@ namespace nanovllm {
 namespace {
 
 void require_at_most(size_t bytes, size_t max_bytes) {
-  require(bytes <= max_bytes, "the tokenizer's steps make too long a text");
+  require(bytes <= max_bytes, "the tokenizer's steps make too much of the text");
+}
+
+void take(size_t bytes, size_t& work) {
+  require_at_most(bytes, work);
+  work -= bytes;
 }
 
 }  // namespace
@@ -38,21 +43,21 @@ Normalizer::Normalizer(const Json& json, const std::string& where) {
 }
 
 std::string_view Normalizer::normalize(std::string_view text, std::string& storage,
-                                       size_t& growth) const {
+                                       size_t& work) const {
   for (const auto& step : steps_) {
     std::string changed;
     if (std::holds_alternative<Nfc>(step)) {
+      take(text.size(), work);
       text = to_nfc(text, storage);
       continue;
     } else if (const auto* prepend = std::get_if<Prepend>(&step)) {
       if (text.empty()) continue;
-      require_at_most(prepend->text.size(), growth);
-      growth -= prepend->text.size();
+      take(prepend->text.size() + text.size(), work);
       changed = prepend->text;
       changed += text;
     } else {
       const auto& replace = std::get<Replace>(step);
-      changed = replace_all(text, replace.what, replace.with, growth);
+      changed = replace_all(text, replace.what, replace.with, work);
     }
     storage = std::move(changed);
     text = storage;
@@ -61,26 +66,24 @@ std::string_view Normalizer::normalize(std::string_view text, std::string& stora
 }
 
 std::string replace_all(std::string_view text, std::string_view what, std::string_view with,
-                        size_t& growth) {
-  const size_t max_bytes = text.size() + std::min(growth, SIZE_MAX - text.size());
+                        size_t& work) {
   std::string out;
   out.reserve(text.size());
   size_t done = 0;
   for (size_t at; (at = find_bytes(text, what, done)) != std::string_view::npos;
        done = at + what.size()) {
-    require_at_most(out.size() + (at - done) + with.size(), max_bytes);
+    require_at_most(out.size() + (at - done) + with.size(), work);
     out.append(text, done, at - done);
     out += with;
   }
-  require_at_most(out.size() + (text.size() - done), max_bytes);
+  take(std::max(out.size() + (text.size() - done), text.size()), work);
   out.append(text, done);
-  growth -= std::max(out.size(), text.size()) - text.size();
   return out;
 }
 
 std::string replace_all(std::string_view text, std::string_view what, std::string_view with) {
-  size_t growth = SIZE_MAX;
-  return replace_all(text, what, with, growth);
+  size_t work = SIZE_MAX;
+  return replace_all(text, what, with, work);
 }
 
 }  // namespace nanovllm

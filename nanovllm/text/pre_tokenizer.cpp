@@ -18,7 +18,7 @@ constexpr const char* kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 // Each works on all of the text; published files have at most five.
-constexpr size_t kMaxStages = 16;
+constexpr size_t kMaxStages = 8;
 
 using OnMatch = std::function<void(size_t, size_t)>;
 

@@ -19,8 +19,8 @@ namespace {
 // \s as Oniguruma has it: White_Space. PCRE2's own also holds U+180E.
 constexpr std::string_view kWhiteSpace = R"(\t-\r\x{85}\p{Z})";
 
-// Each place of a text tries all alternatives; published patterns have less than a tenth of it.
-constexpr size_t kMaxPatternBytes = 4096;
+// Each place of a text tries all alternatives; published patterns have less than a third of it.
+constexpr size_t kMaxPatternBytes = 2048;
 
 bool has_long_number(std::string_view text) {
   int digits = 0;
@@ -109,14 +109,16 @@ pcre2_code* compile(const std::string& pattern, uint32_t options, int& error) {
 // Moves that are left, and where the pattern was at the last call.
 struct Moves {
   int64_t left;
-  size_t at;
+  size_t at = 0;
+  int64_t cost = 1;
 
   // Between two calls one part of the pattern was tried, and the text stepped over from the one
   // place to the other; going back to an earlier place is at most as far as going there was.
   static int count(pcre2_callout_block* block, void* data) {
     auto& moves = *static_cast<Moves*>(data);
     const size_t from = std::exchange(moves.at, block->current_position);
-    moves.left -= 1 + static_cast<int64_t>(std::max(from, moves.at) - std::min(from, moves.at));
+    const size_t distance = std::max(from, moves.at) - std::min(from, moves.at);
+    moves.left -= moves.cost * (1 + static_cast<int64_t>(distance));
     return moves.left < 0 ? PCRE2_ERROR_CALLOUT : 0;
   }
 };
@@ -135,6 +137,9 @@ int match_counted(const pcre2_code* code, std::string_view text, size_t from, Mo
   pcre2_set_heap_limit(context.get(), kMaxHeapKib);
   const auto match = [&](uint32_t options) {
     moves.at = from;
+    // The interpreter, for a pattern that needs more than the JIT's stack, is several times as
+    // slow.
+    moves.cost = options == PCRE2_NO_JIT ? 6 : 1;
     return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
                        options | PCRE2_NO_UTF_CHECK, data.get(), context.get());
   };
@@ -178,7 +183,7 @@ void Regex::find_all(std::string_view text,
                      const std::function<void(size_t, size_t)>& on_match) const {
   const MatchData data(pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
   const size_t* const found = pcre2_get_ovector_pointer(data.get());
-  Moves moves{max_moves(text.size()), 0};
+  Moves moves{max_moves(text.size())};
   for (size_t from = 0; from <= text.size();) {
     size_t near = std::min(from + kNearBytes, text.size());
     while (near < text.size() && (text[near] & 0xC0) == 0x80) ++near;

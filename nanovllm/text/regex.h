@@ -34,7 +34,7 @@ class Regex {
   /// Characters that may be stepped over and parts of the pattern that may be tried on a text. A
   /// megabyte of one letter takes published patterns up to 4 for a byte.
   static int64_t max_moves(size_t text_bytes) {
-    return 128 * static_cast<int64_t>(text_bytes) + 4096;
+    return 64 * static_cast<int64_t>(text_bytes) + 4096;
   }
   static constexpr size_t kNearBytes = 128;
 

@@ -59,9 +59,9 @@ class TokenTexts {
   std::vector<std::pair<std::string, std::string>> replacements_;
   std::string metaspace_, stripped_;
   int max_stripped_ = 0;
-  // What the replacements may still add to the tokens of the whole vocabulary. Published ones put a
-  // space for U+2581.
-  size_t growth_ = size_t{64} << 20;
+  // Bytes of the replacements that are left for the whole vocabulary. Published ones put a space
+  // for U+2581, in a few megabytes.
+  size_t work_ = size_t{64} << 20;
 };
 
 }  // namespace nanovllm

@@ -177,11 +177,11 @@ std::optional<int32_t> Tokenizer::Parts::token_to_id(std::string_view token) con
 std::vector<std::string> Tokenizer::Parts::spell_added() const {
   size_t num_bytes = 0;
   for (const AddedToken& token : added) num_bytes += token.content.size();
-  size_t growth = max_growth(num_bytes);
+  size_t work = max_work(num_bytes);
   std::vector<std::string> out;
   for (const AddedToken& token : added) {
     std::string storage;
-    out.emplace_back(token.normalized ? normalizer.normalize(token.content, storage, growth)
+    out.emplace_back(token.normalized ? normalizer.normalize(token.content, storage, work)
                                       : std::string_view(token.content));
   }
   return out;
@@ -226,7 +226,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_t
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 4 + 8);
   if (add_special_tokens) ids = parts_->special.before;
-  size_t growth = max_growth(text.size());
+  size_t work = max_work(text.size());
   for (const auto& part : parts_->verbatim_finder.split(text)) {
     if (part.id >= 0) {
       ids.push_back(part.id);
@@ -234,7 +234,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_t
     }
     std::string normalized_storage;
     const std::string_view normalized =
-        parts_->normalizer.normalize(part.text, normalized_storage, growth);
+        parts_->normalizer.normalize(part.text, normalized_storage, work);
     for (const auto& inner : parts_->normalized_finder.split(normalized)) {
       if (inner.id >= 0) {
         ids.push_back(inner.id);

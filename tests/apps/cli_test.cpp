@@ -63,6 +63,20 @@ TEST(Generate, ChatRendersTheTemplate) {
   EXPECT_EQ(lines(r.out)[0]["token_ids"], lines(ids.out)[0]["token_ids"]);
 }
 
+TEST(Generate, MessagesMayHaveParts) {
+  const Result r =
+      run({"generate", kTinyTales, "--prompts-file", "-", "--json", "--max-tokens", "1"},
+          R"({"messages": [{"role": "user", "content": "Once\nupon"}]}
+{"messages": [{"role": "user", "content": [{"type": "text", "text": "Once"}, {"type": "text", "text": "upon"}]}]}
+{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}
+)");
+  EXPECT_EQ(r.status, 2) << r.err;
+  const std::vector<Json> out = lines(r.out);
+  ASSERT_EQ(out.size(), 3);
+  EXPECT_EQ(out[1]["prompt_token_ids"], out[0]["prompt_token_ids"]);
+  EXPECT_THAT(out[2]["error"].get<std::string>(), HasSubstr("image_url"));
+}
+
 TEST(Generate, JsonLinesHoldTheDocumentedFieldsInTheOrderOfTheInput) {
   const Result r =
       run({"generate", kTinyTales, "--prompts-file", "-", "--json", "--temperature", "0"},

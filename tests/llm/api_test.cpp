@@ -47,6 +47,10 @@ TEST(Tokenizer, OutlivesItsLLMAndRendersWithAllVariables) {
                 R"({"messages": [{"role": "user", "content": "x"}], "add_generation_prompt": true,
                     "enable_thinking": false})"),
             tokenizer.apply_chat_template({{"user", "x"}}, true, false));
+  EXPECT_EQ(tokenizer.render_chat_template(
+                R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
+                    "add_generation_prompt": true, "enable_thinking": false})"),
+            tokenizer.apply_chat_template({{"user", "x"}}, true, false));
   EXPECT_THROW(tokenizer.render_chat_template("[1"), UserError);
 }
 

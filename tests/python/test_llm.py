@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import GREEDY, ROOT, SMALL, TINY_TALES, golden_answers, golden_prompts, goldens
 
-from nanovllm import LLM, SamplingParams
+from nanovllm import LLM, SamplingParams, UserError
 
 
 @pytest.mark.parametrize("name", ["tiny-tales", "llama", "qwen2", "qwen3-sharded"])
@@ -55,6 +55,12 @@ def test_chat_template_takes_tools_and_a_message_to_continue(llm: LLM) -> None:
     chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Once upon"}]
     prompt = llm.tokenizer.apply_chat_template(chat, tokenize=False, continue_final_message=True)
     assert prompt.endswith("Once upon")
+    parts = [chat[0], {"role": "assistant", "content": [{"type": "text", "text": "Once upon"}]}]
+    arguments = {"tokenize": False, "continue_final_message": True}
+    assert llm.tokenizer.apply_chat_template(parts, **arguments) == prompt
+    image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+    with pytest.raises(UserError, match="image_url"):
+        llm.tokenizer.apply_chat_template([image])
     tool = {"type": "function", "function": {"name": "find_fox", "parameters": {}}}
     prompt = llm.tokenizer.apply_chat_template(chat[:1], tools=[tool], tokenize=False)
     template = (Path(TINY_TALES) / "tokenizer_config.json").read_text()

@@ -387,12 +387,12 @@ TEST(TokenizerJson, StagesOfThePreTokenizerAreBounded) {
     fields.merges = "[]";
     return fields.json();
   };
-  EXPECT_EQ(error_of(file(16)), "no error");
-  EXPECT_THAT(error_of(file(17)), HasSubstr("more than 16 stages"));
+  EXPECT_EQ(error_of(file(8)), "no error");
+  EXPECT_THAT(error_of(file(9)), HasSubstr("more than 8 stages"));
 }
 
 // Not for each part between added tokens anew.
-TEST(Tokenizer, ATextGrowsByItsOwnMeasure) {
+TEST(Tokenizer, WorkIsBoundedForATextAsAWhole) {
   Fields fields;
   fields.added_tokens = R"([{"id": 7, "content": "<s>", "normalized": false}])";
   fields.normalizer = R"({"type": "Prepend", "prepend": ")" + std::string(1000, 'a') + "\"}";
@@ -406,7 +406,7 @@ TEST(Tokenizer, ATextGrowsByItsOwnMeasure) {
   EXPECT_THROW(fields.parse()->encode(repeat("b<s>", 100'000)), UserError);
 }
 
-TEST(TokenizerJson, TheVocabularysTextsGrowByTheirOwnMeasure) {
+TEST(TokenizerJson, WorkOnTheVocabularyIsBounded) {
   Fields fields;
   fields.decoder = R"({"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String":
       "a"}, "content": ")" +
