@@ -47,7 +47,7 @@ std::string_view Normalizer::normalize(std::string_view text, std::string& stora
   for (const auto& step : steps_) {
     std::string changed;
     if (std::holds_alternative<Nfc>(step)) {
-      take(text.size(), work);
+      take(4 * text.size(), work);  // marks out of order take that much longer
       text = to_nfc(text, storage);
       continue;
     } else if (const auto* prepend = std::get_if<Prepend>(&step)) {
