@@ -40,4 +40,25 @@ class Random {
   uint64_t state_;
 };
 
+/// A tokenizer.json with one field replaced or taken away.
+struct Fields {
+  std::string added_tokens = "[]";
+  std::string normalizer = "null";
+  std::string pre_tokenizer =
+      R"({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false})";
+  std::string post_processor = "null";
+  std::string decoder = R"({"type": "ByteLevel"})";
+  std::string vocab = R"({"a": 0, "b": 1, "c": 2, "ab": 3, "abc": 4, "Ġ": 5, "Ġa": 6})";
+  std::string merges = R"(["a b", "ab c", "Ġ a"])";
+  std::string model = R"("type": "BPE")";
+
+  std::string json() const {
+    return R"({"added_tokens": )" + added_tokens + R"(, "normalizer": )" + normalizer +
+           R"(, "pre_tokenizer": )" + pre_tokenizer + R"(, "post_processor": )" + post_processor +
+           R"(, "decoder": )" + decoder + R"(, "model": {)" + model + R"(, "vocab": )" + vocab +
+           R"(, "merges": )" + merges + "}}";
+  }
+  std::unique_ptr<const Tokenizer> parse() const { return Tokenizer::parse(json(), "t.json"); }
+};
+
 }  // namespace nanovllm
