@@ -81,8 +81,14 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
             gib(to_come) + gib(memory.total - memory.free) -
                 config.gpu_memory_utilization * gib(memory.total));
   } else {
-    // All ranks share the host's memory.
-    bytes = cpu_kv_bytes(memory.free - std::min(memory.free, setup.weight_bytes)) /
+    // All ranks share the host's memory. A tied embedding is there twice: rows, and packed for the
+    // logits.
+    const size_t rows = setup.model.tie_word_embeddings
+                            ? static_cast<size_t>(setup.model.vocab_size) *
+                                  static_cast<size_t>(setup.model.hidden_size) *
+                                  dtype_size(setup.dtype)
+                            : 0;
+    bytes = cpu_kv_bytes(memory.free - std::min(memory.free, setup.weight_bytes + rows)) /
             static_cast<size_t>(world);
   }
   setup.kv = size_kv_cache(config, own, setup.dtype, bytes, ranks);

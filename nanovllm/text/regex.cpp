@@ -132,6 +132,7 @@ int match_counted(const pcre2_code* code, std::string_view text, size_t from, Mo
                   const MatchData& data) {
   const std::unique_ptr<pcre2_match_context, void (*)(pcre2_match_context*)> context(
       pcre2_match_context_create(nullptr), pcre2_match_context_free);
+  if (context == nullptr) throw std::bad_alloc();
   pcre2_set_callout(context.get(), Moves::count, &moves);
   pcre2_set_match_limit(context.get(), UINT32_MAX);
   pcre2_set_heap_limit(context.get(), kMaxHeapKib);
@@ -161,6 +162,7 @@ Regex::Regex(std::string_view pattern, const std::string& where)
   if (near_ != nullptr) counted_ = compile(translated, PCRE2_AUTO_CALLOUT, error);
   if (counted_ == nullptr) {
     pcre2_code_free(near_);
+    if (error == PCRE2_ERROR_HEAP_FAILED) throw std::bad_alloc();
     fail("{}: bad pattern '{}': {}", where, pattern, pcre_message(error));
   }
   // Where it cannot, every match is a counted one of the interpreter.
@@ -182,6 +184,7 @@ Regex::~Regex() {
 void Regex::find_all(std::string_view text,
                      const std::function<void(size_t, size_t)>& on_match) const {
   const MatchData data(pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
+  if (data == nullptr) throw std::bad_alloc();
   const size_t* const found = pcre2_get_ovector_pointer(data.get());
   Moves moves{max_moves(text.size())};
   for (size_t from = 0; from <= text.size();) {
@@ -200,6 +203,7 @@ void Regex::find_all(std::string_view text,
       rc = match_counted(counted_, text, from, moves, data);
     }
     if (rc == PCRE2_ERROR_NOMATCH) return;
+    if (rc == PCRE2_ERROR_NOMEMORY) throw std::bad_alloc();
     if (rc == PCRE2_ERROR_CALLOUT)
       fail("{}: the pattern '{}' takes more than {} moves on {} bytes of text", where_, pattern_,
            max_moves(text.size()), text.size());
