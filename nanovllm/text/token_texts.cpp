@@ -80,6 +80,7 @@ void TokenTexts::set(int32_t id, std::string_view token, bool special) {
   // A token that the alphabet does not spell, such as an added one with a space, is its own text.
   if (!byte_level_ || !append_spelled_bytes(token, bytes_)) {
     std::string text(token);
+    work_ += max_work(token.size()) - max_work(0);
     for (const auto& [what, with] : replacements_) text = replace_all(text, what, with, work_);
     if (const int byte = byte_fallback_ ? named_byte(text) : -1; byte >= 0) {
       entry.byte = true;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "nanovllm/base/json.h"
+#include "nanovllm/text/normalizer.h"
 
 namespace nanovllm {
 
@@ -59,9 +60,7 @@ class TokenTexts {
   std::vector<std::pair<std::string, std::string>> replacements_;
   std::string metaspace_, stripped_;
   int max_stripped_ = 0;
-  // Bytes of the replacements that are left for the whole vocabulary. Published ones put a space
-  // for U+2581, in a few megabytes.
-  size_t work_ = size_t{64} << 20;
+  size_t work_ = max_work(0);  // of the replacements, for all tokens so far
 };
 
 }  // namespace nanovllm
