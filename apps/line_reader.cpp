@@ -2,32 +2,13 @@
 
 #include <editline/readline.h>
 
-#include <cerrno>
 #include <clocale>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 
-#include "nanovllm/base/check.h"
+#include "nanovllm/base/files.h"
 
 namespace nanovllm {
-
-namespace {
-
-constexpr size_t kMaxLineBytes = size_t{1} << 28;
-
-}  // namespace
-
-std::optional<std::string> read_line(FILE* file, const std::string& where) {
-  std::string line;
-  for (int c; (c = ::getc_unlocked(file)) != EOF;) {
-    if (c == '\n') return line;
-    require(line.size() < kMaxLineBytes, "{}: a line of more than {} bytes", where, kMaxLineBytes);
-    line += static_cast<char>(c);
-  }
-  require(std::ferror(file) == 0, "{}: {}", where, std::strerror(errno));
-  return line.empty() ? std::nullopt : std::optional(std::move(line));
-}
 
 LineReader::LineReader(bool interactive) : interactive_(interactive) {
   if (!interactive) return;

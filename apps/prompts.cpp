@@ -6,8 +6,8 @@
 #include <cstring>
 #include <memory>
 
-#include "line_reader.h"
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/files.h"
 #include "nanovllm/base/sampling_json.h"
 
 namespace nanovllm {

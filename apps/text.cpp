@@ -8,7 +8,6 @@
 #include <memory>
 
 #include "commands.h"
-#include "line_reader.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/files.h"
 #include "nanovllm/base/json.h"

@@ -15,6 +15,8 @@ namespace nanovllm {
 
 namespace {
 
+constexpr size_t kMaxLineBytes = size_t{1} << 28;
+
 // The mode of what the path names; nothing where it names nothing.
 std::optional<mode_t> mode_of(const std::string& path) {
   struct stat status {};
@@ -61,6 +63,17 @@ std::string read_file(const std::string& path, size_t max_bytes) {
 std::optional<std::string> read_file_if_there(const std::string& path, size_t max_bytes) {
   if (!path_exists(path)) return std::nullopt;
   return read_file(path, max_bytes);
+}
+
+std::optional<std::string> read_line(FILE* file, const std::string& where) {
+  std::string line;
+  for (int c; (c = ::getc_unlocked(file)) != EOF;) {
+    if (c == '\n') return line;
+    require(line.size() < kMaxLineBytes, "{}: a line of more than {} bytes", where, kMaxLineBytes);
+    line += static_cast<char>(c);
+  }
+  require(std::ferror(file) == 0, "{}: {}", where, std::strerror(errno));
+  return line.empty() ? std::nullopt : std::optional(std::move(line));
 }
 
 bool path_exists(const std::string& path) { return mode_of(path).has_value(); }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdio>
 #include <optional>
 #include <string>
 
@@ -28,6 +29,11 @@ std::string read_file(const std::string& path, size_t max_bytes);
 
 /// The same, or nothing where there is no such file.
 std::optional<std::string> read_file_if_there(const std::string& path, size_t max_bytes);
+
+/// The next line of the file without its end; empty at the end of the file. Throws UserError that
+/// names `where` if it cannot be read, or for a line longer than any prompt is: what has no ends of
+/// lines, a device or a file of weights, would fill the memory.
+std::optional<std::string> read_line(FILE* file, const std::string& where);
 
 /// Whether the path names something. Throws UserError where that cannot be known: a loop of
 /// symbolic links, a folder that may not be entered.

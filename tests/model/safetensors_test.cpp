@@ -213,7 +213,7 @@ TEST(Safetensors, PassesOverFieldsItDoesNotKnow) {
   const std::string header =
       R"({"__metadata__":{"a":{"dtype":[1,{"shape":2}]},"shape":7,"x":[null,true,-1,0.5,"s"]},)"
       R"("a":{"x":[[1],{"dtype":3}],"dtype":"U8","y":null,"shape":[3],"data_offsets":[0,3],"z":2}})";
-  const auto entries = parse_safetensors(safetensors_file(header, "abc"), "x");
+  const auto entries = parse_file(safetensors_file(header, "abc"), "x");
   ASSERT_EQ(entries.size(), 1u);
   EXPECT_EQ(entries.at("a").bytes, 3u);
 }
