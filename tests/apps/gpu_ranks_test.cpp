@@ -36,7 +36,7 @@ TEST_P(GpuRanksKilled, NobodyWaitsAndNothingStays) {
   const Kill& k = GetParam();
   const std::string model = std::string(NANOVLLM_SOURCE_DIR) + "/bench/shapes/" + k.shape;
   for (const int milliseconds :
-       {50, 200, 400, 600, 700, 800, 900, 1000, 1100, 1300, 1600, 2000, 3000, 4500, 7000}) {
+       {50, 200, 400, 600, 700, 800, 900, 1000, 1100, 1300, 1600, 2000, 3000, 4500}) {
     SCOPED_TRACE(milliseconds);
     std::vector<pid_t> workers;
     std::chrono::steady_clock::time_point killed;
@@ -49,8 +49,8 @@ TEST_P(GpuRanksKilled, NobodyWaitsAndNothingStays) {
       ::kill(k.victim == 0 ? pid : workers[0], k.signal);
       killed = std::chrono::steady_clock::now();
     };
-    const Result result =
-        process.run({"bench", "throughput", model, "--load-format", "dummy", "-tp", "2"});
+    const Result result = process.run(
+        {"bench", "throughput", model, "--load-format", "dummy", "--warmup", "-tp", "2"});
     EXPECT_LT(std::chrono::steady_clock::now() - killed, std::chrono::seconds(10));
     if (k.victim == 0) {
       EXPECT_EQ(result.status, 1000 + k.signal) << result.err;

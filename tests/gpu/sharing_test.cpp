@@ -23,6 +23,7 @@ class Driver {
   Context make_context(int device) const {
     Context context = nullptr;
     check(call<int(Context*, unsigned, int)>("cuCtxCreate_v2")(&context, 0, device));
+    check(call<int(Context*)>("cuCtxPopCurrent_v2")(&context));
     return context;
   }
   Context current() const {
@@ -77,6 +78,7 @@ TEST(GpuSharing, TheCallersContextStaysAndDoesNotMatter) {
   if (!has_cuda_driver()) GTEST_SKIP() << "no NVIDIA driver here";
   const Driver driver;
   const Driver::Context own = driver.make_context(0);
+  driver.set_current(own);
   const auto expect_own = [&](const char* after) { EXPECT_EQ(driver.current(), own) << after; };
   {
     const auto backend = make_cuda_backend();
@@ -101,6 +103,7 @@ TEST(GpuSharing, TheCallersContextStaysAndDoesNotMatter) {
     EXPECT_TRUE(product.is_right());
     EXPECT_EQ(driver.current(), context);
   }
+  driver.set_current(nullptr);
   driver.destroy(other);
   driver.destroy(own);
 }
