@@ -165,20 +165,24 @@ WeightPtr CudaBackend::pack(std::span<const WeightRows> parts, DType dtype, unsi
   weight->memory = allocate(weight->matrix.bytes());
   weight->matrix.data = weight->memory.get();
   int64_t row = 0;
+  std::vector<WeightUpload::Copy> copies;
+  std::vector<std::pair<Tensor, Tensor>> conversions;  // to, from
+  std::vector<Buffer> raw_memory;
   for (const WeightRows& part : parts) {
-    const Tensor to = weight->matrix.rows(row, part.num_rows());
+    Tensor to = weight->matrix.rows(row, part.num_rows());
     row += part.num_rows();
-    if (part.dtype() == dtype) {
-      weight_upload_->copy(to.data, part);
-    } else {
+    if (part.dtype() != dtype) {
       Tensor raw(nullptr, part.dtype(), part.num_rows(), k);
-      const Buffer memory = allocate(raw.bytes());
-      raw.data = memory.get();
-      weight_upload_->copy(raw.data, part);
-      convert(where_, to, raw);
-      cuda_check(cudaStreamSynchronize(where_.stream), "weights");
+      raw_memory.push_back(allocate(raw.bytes()));
+      raw.data = raw_memory.back().get();
+      conversions.emplace_back(to, raw);
+      to = raw;
     }
+    copies.push_back({to.data, part});
   }
+  weight_upload_->copy(copies);
+  for (const auto& [to, raw] : conversions) convert(where_, to, raw);
+  if (!conversions.empty()) cuda_check(cudaStreamSynchronize(where_.stream), "weights");
   return weight;
 }
 
