@@ -82,8 +82,8 @@ struct Nccl {
     ended = true;
     if (comm != nullptr) abort(std::exchange(comm, nullptr));
   }
-  /// Makes a call. Nothing blocks inside NCCL: a call under way is looked at again, until it is done
-  /// or some rank is dead.
+  /// Makes a call. Nothing blocks inside NCCL: a call under way is looked at again, until it is
+  /// done or some rank is dead.
   template <class Call>
   void run(const Call& call) {
     const auto result_of = [&](const auto& f) {
