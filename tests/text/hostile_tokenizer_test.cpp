@@ -9,17 +9,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string error_of(const std::string& json) {
-  try {
-    Tokenizer::parse(json, "t.json");
-  } catch (const UserError& e) {
-    EXPECT_THAT(e.what(), HasSubstr("t.json"));
-    EXPECT_EQ(std::string_view(e.what()).find('\n'), std::string_view::npos);
-    return e.what();
-  }
-  return "no error";
-}
-
 TEST(TokenizerJson, StripNeedsWhatComesBeforeIt) {
   const std::string strip = R"({"type": "Strip", "content": " ", "start": 1, "stop": 0})";
   for (const std::string& decoder :

@@ -1,10 +1,14 @@
 #pragma once
 
+#include <gmock/gmock.h>
+
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "nanovllm/base/error.h"
 #include "nanovllm/base/json.h"
 #include "nanovllm/text/tokenizer.h"
 
@@ -39,6 +43,18 @@ class Random {
  private:
   uint64_t state_;
 };
+
+/// What Tokenizer::parse() says of it, in one line that begins with its name.
+inline std::string error_of(const std::string& json) {
+  try {
+    Tokenizer::parse(json, "t.json");
+  } catch (const UserError& e) {
+    EXPECT_THAT(e.what(), ::testing::HasSubstr("t.json"));
+    EXPECT_EQ(std::string_view(e.what()).find('\n'), std::string_view::npos);
+    return e.what();
+  }
+  return "no error";
+}
 
 /// A tokenizer.json with one field replaced or taken away.
 struct Fields {

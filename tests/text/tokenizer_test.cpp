@@ -16,17 +16,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Ids = std::vector<int32_t>;
 
-std::string error_of(const std::string& json) {
-  try {
-    Tokenizer::parse(json, "t.json");
-  } catch (const UserError& e) {
-    EXPECT_THAT(e.what(), HasSubstr("t.json"));
-    EXPECT_EQ(std::string_view(e.what()).find('\n'), std::string_view::npos);
-    return e.what();
-  }
-  return "no error";
-}
-
 const Tokenizer& tiny_tales() {
   static const auto tokenizer = Tokenizer::load(kTinyTales);
   return *tokenizer;
