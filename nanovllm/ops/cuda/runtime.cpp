@@ -31,12 +31,6 @@ void* driver_function(const char* name, unsigned version) {
 
 namespace {
 
-void driver_check(CUresult result, const char* what) {
-  if (result != CUDA_SUCCESS)
-    throw std::runtime_error(
-        fmt::format("CUDA driver, {}: error {}", what, static_cast<int>(result)));
-}
-
 struct ContextFunctions {
   decltype(&cuCtxGetCurrent) get_current =
       reinterpret_cast<decltype(&cuCtxGetCurrent)>(driver_function("cuCtxGetCurrent", 4000));
@@ -57,17 +51,18 @@ struct ContextFunctions {
 CUcontext primary_context(int device) {
   CUcontext context = nullptr;
   // Never released: the runtime library keeps it until the process ends too.
-  driver_check(ContextFunctions::get().retain(&context, device), "primary context");
+  if (ContextFunctions::get().retain(&context, device) != CUDA_SUCCESS)
+    throw std::runtime_error(fmt::format("GPU {} has no context left for this process", device));
   return context;
 }
 
+// Without errors of its own, for destructors may run when the driver is gone; what is called next
+// fails where this did.
 ContextScope::ContextScope(CUcontext context) {
   const ContextFunctions& driver = ContextFunctions::get();
   CUcontext before = nullptr;
-  driver_check(driver.get_current(&before), "current context");
-  if (before == context) return;
-  driver_check(driver.set_current(context), "current context");
-  before_ = before;
+  if (driver.get_current(&before) != CUDA_SUCCESS || before == context) return;
+  if (driver.set_current(context) == CUDA_SUCCESS) before_ = before;
 }
 
 ContextScope::~ContextScope() {
