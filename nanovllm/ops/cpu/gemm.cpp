@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -81,41 +82,57 @@ std::shared_ptr<const PackedWeight> Gemm::pack(std::span<const WeightRows> parts
   w->dtype = dtype;
   check(!parts.empty(), "a weight without parts");
   w->k = parts[0].num_columns();
-  std::vector<Tensor> read;
   for (const WeightRows& part : parts) {
     check(part.num_columns() == w->k, "parts of a weight differ in their columns");
+    w->n += part.num_rows();
+  }
+  if (use & kForEmbedding) read_rows(*w, parts);
+  if (!(use & kForMatmul)) return w;
+  const std::vector<WeightRows> from_rows(w->rows.begin(), w->rows.end());
+  pack_panels(*w, from_rows.empty() ? parts : from_rows);
+  return w;
+}
+
+void Gemm::read_rows(PackedWeight& w, std::span<const WeightRows> parts) const {
+  for (const WeightRows& part : parts) {
     const int64_t n = part.num_rows();
-    w->n += n;
-    w->row_memory.push_back(allocate(static_cast<size_t>(n) * part.row_bytes()));
-    const Tensor& rows = read.emplace_back(w->row_memory.back().get(), part.dtype(), n, w->k);
+    w.row_memory.push_back(allocate(static_cast<size_t>(n) * part.row_bytes()));
+    const Tensor& rows = w.rows.emplace_back(w.row_memory.back().get(), part.dtype(), n, w.k);
     const int64_t piece = std::max<int64_t>(kReadBytes / static_cast<int64_t>(part.row_bytes()), 1);
     for_each(div_up(n, piece), [&](int64_t task) {
       const int64_t first = task * piece, count = std::min(piece, n - first);
       part.read(first, count, rows.rows(first, count).data);
     });
   }
-  if (use & kForMatmul) pack_panels(*w, read);
-  if (use & kForEmbedding) w->rows = std::move(read);
-  else w->row_memory.clear();
-  return w;
 }
 
-void Gemm::pack_panels(PackedWeight& w, std::span<const Tensor> parts) const {
+void Gemm::pack_panels(PackedWeight& w, std::span<const WeightRows> parts) const {
   const int64_t columns = kernels_.panel_columns;
   const int64_t panels = div_up(w.n, columns);
   const int64_t padded_k = w.dtype == DType::kBF16 ? div_up(w.k, 32) * 32 : w.k;
   const auto pack_panel = kernels_.pack[index_of(w.dtype)];
   w.panel_bytes = columns * padded_k * static_cast<int64_t>(dtype_size(w.dtype));
   w.panels = allocate(static_cast<size_t>(panels * w.panel_bytes));
-
-  std::vector<GemmRow> rows(static_cast<size_t>(panels * columns));
-  auto row = rows.begin();
-  for (const Tensor& part : parts)
-    for (int64_t i = 0; i < part.shape[0]; ++i)
-      *row++ = {part.rows(i, 1).data, static_cast<int>(index_of(part.dtype))};
   for_each(panels, [&](int64_t p) {
-    pack_panel(static_cast<char*>(w.panels.get()) + p * w.panel_bytes,
-               &rows[static_cast<size_t>(p * columns)], w.k);
+    // A panel's rows are read just before they are packed, into memory that stays in the cache.
+    const auto memory = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(columns * w.k));
+    std::vector<GemmRow> rows(static_cast<size_t>(columns));
+    int64_t part_first = 0;
+    for (const WeightRows& part : parts) {
+      const int64_t first = std::max(p * columns, part_first);
+      const int64_t end = std::min((p + 1) * columns, part_first + part.num_rows());
+      if (first < end) {
+        float* const to = memory.get() + (first - p * columns) * w.k;
+        part.read(first - part_first, end - first, to);
+        for (int64_t i = first; i < end; ++i)
+          rows[static_cast<size_t>(i - p * columns)] = {
+              reinterpret_cast<const char*>(to) +
+                  (i - first) * static_cast<int64_t>(part.row_bytes()),
+              static_cast<int>(index_of(part.dtype()))};
+      }
+      part_first += part.num_rows();
+    }
+    pack_panel(static_cast<char*>(w.panels.get()) + p * w.panel_bytes, rows.data(), w.k);
   });
 }
 

@@ -42,7 +42,8 @@ class Gemm {
   /// is not the one that runs the steps and keeps helpers.
   void for_each(int64_t num_tasks, const std::function<void(int64_t)>& work) const;
 
-  void pack_panels(PackedWeight& w, std::span<const Tensor> parts) const;
+  void read_rows(PackedWeight& w, std::span<const WeightRows> parts) const;
+  void pack_panels(PackedWeight& w, std::span<const WeightRows> parts) const;
 
   const GemmKernels& kernels_;
   int threads_;
