@@ -9,7 +9,7 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/progress.h"
 #include "nanovllm/engine/llm_engine.h"
-#include "nanovllm/engine/setup.h"
+#include "nanovllm/runtime/setup.h"
 #include "nanovllm/text/chat_template.h"
 #include "options.h"
 #include "prompts.h"

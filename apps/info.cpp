@@ -4,7 +4,7 @@
 #include "commands.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/json.h"
-#include "nanovllm/engine/setup.h"
+#include "nanovllm/runtime/setup.h"
 #include "options.h"
 #include "terminal.h"
 

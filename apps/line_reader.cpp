@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "nanovllm/base/files.h"
+#include "nanovllm/base/system/files.h"
 
 namespace nanovllm {
 

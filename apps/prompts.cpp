@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/files.h"
 #include "nanovllm/base/sampling_json.h"
+#include "nanovllm/base/system/files.h"
 
 namespace nanovllm {
 

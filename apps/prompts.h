@@ -8,7 +8,7 @@
 #include "nanovllm/base/config.h"
 #include "nanovllm/base/json.h"
 #include "nanovllm/text/chat_template.h"
-#include "nanovllm/text/tokenizer.h"
+#include "nanovllm/text/tokenizer/tokenizer.h"
 
 namespace nanovllm {
 

@@ -9,12 +9,12 @@
 
 #include "commands.h"
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/files.h"
 #include "nanovllm/base/json.h"
 #include "nanovllm/base/model_folder.h"
 #include "nanovllm/base/sampling_json.h"
+#include "nanovllm/base/system/files.h"
 #include "nanovllm/text/chat_template.h"
-#include "nanovllm/text/tokenizer.h"
+#include "nanovllm/text/tokenizer/tokenizer.h"
 #include "terminal.h"
 
 namespace nanovllm {

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "commands.h"
-#include "nanovllm/engine/ranks.h"
+#include "nanovllm/runtime/ranks/worker.h"
 #include "options.h"
 
 namespace nanovllm {

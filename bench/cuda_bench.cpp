@@ -23,7 +23,7 @@
 
 #include "cuda_peaks.h"
 #include "nanovllm/ops/backend.h"
-#include "nanovllm/ops/cuda/tile_matmul.h"
+#include "nanovllm/ops/cuda/gemm/tile_gemm.h"
 #include "nanovllm/ops/cuda_library.h"
 #include "sums_over_gpus.h"
 
@@ -161,12 +161,12 @@ class Bench {
     const bool swiglu = around == Around::kNormSwiglu;
     std::vector<std::pair<double, std::string>> times;
     if (num_tokens <= 128) {
-      std::unique_ptr<Backend>& gpu = by_cut_[CudaKernels::kMid];
-      if (!gpu) gpu = make_cuda_backend({.product = CudaKernels::kMid});
+      std::unique_ptr<Backend>& gpu = by_cut_[CudaKernels::kSwapAb];
+      if (!gpu) gpu = make_cuda_backend({.product = CudaKernels::kSwapAb});
       times.emplace_back(timed_on(*gpu) * 1e6, "mid");
     }
-    for (int i = 0; i < cuda::kNumTileCuts; ++i) {
-      const cuda::TileCut cut = cuda::tile_cut(i);
+    for (int i = 0; i < cuda::kNumTileConfigs; ++i) {
+      const cuda::TileConfig cut = cuda::tile_config(i);
       const int64_t blocks =
           cut.blocks(static_cast<int>(num_tokens), static_cast<int>(swiglu ? n / 2 : n));
       if (cut.swiglu != swiglu || (cut.split > 1 && (swiglu || blocks > 132)) || blocks < 40)

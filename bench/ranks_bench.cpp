@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "nanovllm/base/machine.h"
-#include "nanovllm/runtime/worker_processes.h"
+#include "nanovllm/base/system/machine.h"
+#include "nanovllm/runtime/ranks/worker_processes.h"
 
 namespace {
 

@@ -18,8 +18,8 @@
 #include "nanovllm/base/error.h"
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/communicator.h"
-#include "nanovllm/ops/cuda/collectives.h"
-#include "nanovllm/ops/cuda/small_matmul.h"
+#include "nanovllm/ops/cuda/collectives/collectives.h"
+#include "nanovllm/ops/cuda/gemm/gemm_args.h"
 #include "nanovllm/ops/cuda_library.h"
 
 namespace {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/base/files.h"
-#include "nanovllm/text/detokenizer.h"
-#include "nanovllm/text/tokenizer.h"
+#include "nanovllm/base/system/files.h"
+#include "nanovllm/text/tokenizer/detokenizer.h"
+#include "nanovllm/text/tokenizer/tokenizer.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/files.h"
+#include "nanovllm/base/system/files.h"
 
 namespace nanovllm {
 

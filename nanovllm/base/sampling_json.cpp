@@ -6,7 +6,7 @@
 #include <map>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/files.h"
+#include "nanovllm/base/system/files.h"
 
 namespace nanovllm {
 

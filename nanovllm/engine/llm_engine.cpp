@@ -8,14 +8,14 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/files.h"
-#include "nanovllm/base/machine.h"
-#include "nanovllm/engine/ranks.h"
-#include "nanovllm/engine/setup.h"
-#include "nanovllm/runtime/device_executor.h"
-#include "nanovllm/runtime/local_executor.h"
+#include "nanovllm/base/system/files.h"
+#include "nanovllm/base/system/machine.h"
 #include "nanovllm/runtime/model_runner.h"
-#include "nanovllm/runtime/rank_executor.h"
+#include "nanovllm/runtime/ranks/device_executor.h"
+#include "nanovllm/runtime/ranks/local_executor.h"
+#include "nanovllm/runtime/ranks/rank_executor.h"
+#include "nanovllm/runtime/ranks/worker.h"
+#include "nanovllm/runtime/setup.h"
 #include "nanovllm/text/utf8.h"
 
 namespace nanovllm {

@@ -14,9 +14,9 @@
 #include "nanovllm/engine/batch_builder.h"
 #include "nanovllm/engine/request.h"
 #include "nanovllm/engine/scheduler.h"
-#include "nanovllm/engine/setup.h"
-#include "nanovllm/runtime/executor.h"
-#include "nanovllm/text/tokenizer.h"
+#include "nanovllm/runtime/ranks/executor.h"
+#include "nanovllm/runtime/setup.h"
+#include "nanovllm/text/tokenizer/tokenizer.h"
 
 namespace nanovllm {
 

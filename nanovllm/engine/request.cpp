@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/text/tokenizer.h"
+#include "nanovllm/text/tokenizer/tokenizer.h"
 
 namespace nanovllm {
 

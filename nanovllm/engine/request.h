@@ -11,7 +11,7 @@
 #include "nanovllm/base/output.h"
 #include "nanovllm/engine/scheduler.h"
 #include "nanovllm/engine/stop_strings.h"
-#include "nanovllm/text/detokenizer.h"
+#include "nanovllm/text/tokenizer/detokenizer.h"
 
 namespace nanovllm {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/base/input_file.h"
+#include "nanovllm/base/system/input_file.h"
 #include "nanovllm/model/safetensors.h"
 #include "nanovllm/ops/weight_rows.h"
 

@@ -8,8 +8,8 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/error.h"
-#include "nanovllm/base/files.h"
 #include "nanovllm/base/model_folder.h"
+#include "nanovllm/base/system/files.h"
 
 namespace nanovllm {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nanovllm/base/input_file.h"
+#include "nanovllm/base/system/input_file.h"
 
 namespace nanovllm {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/futex.h"
-#include "nanovllm/base/machine.h"
+#include "nanovllm/base/system/futex.h"
+#include "nanovllm/base/system/machine.h"
 
 namespace nanovllm {
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/files.h"
-#include "nanovllm/text/jinja_interpreter.h"
+#include "nanovllm/base/system/files.h"
+#include "nanovllm/text/jinja/interpreter.h"
 
 namespace nanovllm {
 

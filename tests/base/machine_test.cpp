@@ -1,4 +1,4 @@
-#include "nanovllm/base/machine.h"
+#include "nanovllm/base/system/machine.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

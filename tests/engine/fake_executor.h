@@ -4,8 +4,8 @@
 #include <deque>
 #include <vector>
 
-#include "nanovllm/runtime/executor.h"
 #include "nanovllm/runtime/rank_state.h"
+#include "nanovllm/runtime/ranks/executor.h"
 
 namespace nanovllm::testing {
 

@@ -5,7 +5,7 @@
 // that nobody charged. run.sh makes both a finding.
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/text/jinja_interpreter.h"
+#include "nanovllm/text/jinja/interpreter.h"
 #include "nanovllm/text/utf8.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,13 +1,13 @@
 // Streams of ids, two bytes each, through the incremental detokenizer; the first byte of the input
 // picks the tokenizer and whether special tokens are skipped.
 
-#include "nanovllm/text/detokenizer.h"
+#include "nanovllm/text/tokenizer/detokenizer.h"
 
 #include <cstring>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/text/token_texts.h"
-#include "nanovllm/text/tokenizer.h"
+#include "nanovllm/text/tokenizer/token_texts.h"
+#include "nanovllm/text/tokenizer/tokenizer.h"
 #include "nanovllm/text/utf8.h"
 #include "tests/fuzz/fuzz.h"
 

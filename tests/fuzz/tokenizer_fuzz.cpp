@@ -2,7 +2,7 @@
 // the text is repeated: inputs are too short to show a time that is not linear, which is a finding
 // by run.sh's limit.
 
-#include "nanovllm/text/tokenizer.h"
+#include "nanovllm/text/tokenizer/tokenizer.h"
 
 #include <charconv>
 

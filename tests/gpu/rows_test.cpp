@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "nanovllm/ops/cuda/tile_matmul.h"
+#include "nanovllm/ops/cuda/gemm/tile_gemm.h"
 #include "two_backends.h"
 
 namespace nanovllm {
@@ -120,7 +120,7 @@ TEST_P(GpuProducts, OfAllDtypesAndOddShapes) {
 
 /// The shapes of 0.6B and 8B, for which batches have a kernel of their own.
 TEST_P(GpuProducts, OfModelsForABatch) {
-  for (const int product : {-1, CudaKernels::kMid}) {
+  for (const int product : {-1, CudaKernels::kSwapAb}) {
     const bool portable = GetParam() == Kernels::kPortable;
     if (portable && product >= 0) continue;  // it has no such kernel
     gpu = make_cuda_backend({.portable = portable, .product = product});
@@ -192,7 +192,7 @@ TEST_P(GpuProducts, OfOwnKernels) {
 /// The parts of k are added in one order, whichever block is first.
 TEST_P(GpuProducts, OfABatchAreTheSameEachTime) {
   if (GetParam() == Kernels::kPortable) GTEST_SKIP() << "cuBLASLt's";
-  gpu = make_cuda_backend({.product = CudaKernels::kMid});
+  gpu = make_cuda_backend({.product = CudaKernels::kSwapAb});
   const int64_t n = 1024, k = 3072, tokens = 50;
   const Twin w = make({nullptr, DType::kBF16, n, k}, 0.05f);
   const WeightPtr weight = gpu->pack(w.on_cpu, DType::kBF16, kForMatmul);
@@ -212,24 +212,24 @@ TEST_P(GpuProducts, OfABatchAreTheSameEachTime) {
 /// do not.
 class GpuTiles : public GpuProducts {
  protected:
-  using End = cuda::SmallMatmul::End;
+  using Epilogue = cuda::Epilogue;
   void SetUp() override {
     GpuProducts::SetUp();
     if (IsSkipped()) return;
     if (GetParam() == Kernels::kPortable) GTEST_SKIP() << "it has no tiles";
-    for (int cut = 0; cut < cuda::kNumTileCuts; ++cut)
+    for (int cut = 0; cut < cuda::kNumTileConfigs; ++cut)
       by_cut.push_back(make_cuda_backend({.product = cut}));
   }
   /// Calls body(cut) with that cut's backend as `gpu`; every Hopper has room for as many blocks.
   template <class Body>
-  void for_cuts(End end, int64_t tokens, int64_t n, int64_t k, Body body) {
-    cuda::SmallMatmul args = {};
+  void for_cuts(Epilogue epilogue, int64_t tokens, int64_t n, int64_t k, Body body) {
+    cuda::GemmArgs args = {};
     args.num_tokens = static_cast<int>(tokens);
     args.n = static_cast<int>(n);
     args.k = static_cast<int>(k);
-    args.end = end;
-    for (int cut = 0; cut < cuda::kNumTileCuts; ++cut) {
-      if (!cuda::can_tile(args, DType::kBF16, 78, cuda::tile_cut(cut)) || skips()) continue;
+    args.epilogue = epilogue;
+    for (int cut = 0; cut < cuda::kNumTileConfigs; ++cut) {
+      if (!cuda::can_tile(args, DType::kBF16, 78, cuda::tile_config(cut)) || skips()) continue;
       std::swap(gpu, by_cut[static_cast<size_t>(cut)]);
       body(fmt::format("cut {}: [{}, {}, {}]", cut, tokens, n, k));
       std::swap(gpu, by_cut[static_cast<size_t>(cut)]);
@@ -256,7 +256,7 @@ TEST_P(GpuTiles, OfAllCuts) {
       const std::vector<char> nan(out.host.size(), '\xff'), old = sum.host;
       const Norm norm_gpu = {weight.on_gpu, 1e-6f}, norm_cpu = {weight.on_cpu, 1e-6f};
       cpu->matmul(out.on_cpu, x.on_cpu, *on_cpu, bias.on_cpu);
-      for_cuts(End::kStore, tokens, n, k, [&](const std::string& what) {
+      for_cuts(Epilogue::kStore, tokens, n, k, [&](const std::string& what) {
         gpu->upload(out.on_gpu.data, nan.data(), nan.size());
         gpu->matmul(out.on_gpu, x.on_gpu, *on_gpu, bias.on_gpu);
         expect_equal(out, what);
@@ -264,19 +264,19 @@ TEST_P(GpuTiles, OfAllCuts) {
       const Twin logits = make({nullptr, DType::kF32, tokens, n}, 0);
       const std::vector<char> no_logits(logits.host.size(), '\xff');
       cpu->matmul(logits.on_cpu, x.on_cpu, *on_cpu, {});
-      for_cuts(End::kStore, tokens, n, k, [&](const std::string& what) {
+      for_cuts(Epilogue::kStore, tokens, n, k, [&](const std::string& what) {
         gpu->upload(logits.on_gpu.data, no_logits.data(), no_logits.size());
         gpu->matmul(logits.on_gpu, x.on_gpu, *on_gpu, {});
         expect_equal(logits, "float32, " + what, 1e-4);
       });
       cpu->add_matmul(sum.on_cpu, x.on_cpu, *on_cpu, out.on_cpu);
-      for_cuts(End::kAdd, tokens, n, k, [&](const std::string& what) {
+      for_cuts(Epilogue::kAdd, tokens, n, k, [&](const std::string& what) {
         gpu->upload(sum.on_gpu.data, old.data(), old.size());
         gpu->add_matmul(sum.on_gpu, x.on_gpu, *on_gpu, out.on_gpu);
         expect_equal(sum, "add, " + what);
       });
       cpu->norm_swiglu(out.on_cpu, x.on_cpu, norm_cpu, *wide_cpu, hidden.on_cpu, wide.on_cpu);
-      for_cuts(End::kSwiglu, tokens, n, k, [&](const std::string& what) {
+      for_cuts(Epilogue::kSwiglu, tokens, n, k, [&](const std::string& what) {
         gpu->upload(out.on_gpu.data, nan.data(), nan.size());
         gpu->norm_swiglu(out.on_gpu, x.on_gpu, norm_gpu, *wide_gpu, hidden.on_gpu, wide.on_gpu);
         expect_equal(out, "swiglu, " + what, 2e-2);
@@ -297,7 +297,7 @@ TEST_P(GpuTiles, PartsAreTheSameEachTime) {
   const std::array<Twin, 2> out = {make({nullptr, DType::kBF16, tokens, n}, 0),
                                    make({nullptr, DType::kBF16, tokens, n}, 0)};
   for (size_t i = 0; i < 2; ++i) cpu->matmul(out[i].on_cpu, x[i].on_cpu, *on_cpu, {});
-  for_cuts(End::kStore, tokens, n, k, [&](const std::string& what) {
+  for_cuts(Epilogue::kStore, tokens, n, k, [&](const std::string& what) {
     std::array<std::vector<char>, 2> bits;
     for (size_t run = 0; run < 100; ++run) {
       const size_t i = run % 2;

@@ -1,4 +1,4 @@
-#include "nanovllm/runtime/device_executor.h"
+#include "nanovllm/runtime/ranks/device_executor.h"
 
 #include <gtest/gtest.h>
 

@@ -8,11 +8,11 @@
 #include <thread>
 #include <vector>
 
-#include "nanovllm/engine/setup.h"
 #include "nanovllm/ops/communicator.h"
 #include "nanovllm/ops/cpu/memory.h"
-#include "nanovllm/runtime/local_executor.h"
 #include "nanovllm/runtime/model_runner.h"
+#include "nanovllm/runtime/ranks/local_executor.h"
+#include "nanovllm/runtime/setup.h"
 
 namespace nanovllm::testing {
 

@@ -1,4 +1,4 @@
-#include "nanovllm/runtime/local_executor.h"
+#include "nanovllm/runtime/ranks/local_executor.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "nanovllm/runtime/step_channel.h"
+#include "nanovllm/runtime/ranks/step_channel.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "nanovllm/base/error.h"
-#include "nanovllm/runtime/worker_processes.h"
+#include "nanovllm/runtime/ranks/worker_processes.h"
 
 namespace nanovllm {
 namespace {

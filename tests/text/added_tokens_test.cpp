@@ -1,4 +1,4 @@
-#include "nanovllm/text/added_tokens.h"
+#include "nanovllm/text/tokenizer/added_tokens.h"
 
 #include <gmock/gmock.h>
 

@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "nanovllm/base/error.h"
-#include "nanovllm/base/files.h"
-#include "nanovllm/text/jinja_interpreter.h"
+#include "nanovllm/base/system/files.h"
+#include "nanovllm/text/jinja/interpreter.h"
 #include "tests/text/tokenizer_files.h"
 
 namespace nanovllm {

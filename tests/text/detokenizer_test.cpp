@@ -1,4 +1,4 @@
-#include "nanovllm/text/detokenizer.h"
+#include "nanovllm/text/tokenizer/detokenizer.h"
 
 #include <gmock/gmock.h>
 

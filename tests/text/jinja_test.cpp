@@ -3,7 +3,7 @@
 
 #include "nanovllm/base/error.h"
 #include "nanovllm/text/chat_template.h"
-#include "nanovllm/text/jinja_text.h"
+#include "nanovllm/text/jinja/text.h"
 #include "nanovllm/text/utf8.h"
 #include "tests/text/tokenizer_files.h"
 

@@ -1,11 +1,11 @@
-#include "nanovllm/text/pre_tokenizer.h"
+#include "nanovllm/text/pre_tokenizer/pre_tokenizer.h"
 
 #include <gmock/gmock.h>
 
 #include "nanovllm/base/error.h"
+#include "nanovllm/text/pre_tokenizer/words.h"
 #include "nanovllm/text/unicode.h"
 #include "nanovllm/text/utf8.h"
-#include "nanovllm/text/words.h"
 #include "tests/text/tokenizer_files.h"
 
 namespace nanovllm {

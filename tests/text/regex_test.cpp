@@ -1,9 +1,9 @@
-#include "nanovllm/text/regex.h"
+#include "nanovllm/text/pre_tokenizer/regex.h"
 
 #include <gmock/gmock.h>
 
 #include "nanovllm/base/error.h"
-#include "nanovllm/text/words.h"
+#include "nanovllm/text/pre_tokenizer/words.h"
 #include "tests/text/tokenizer_files.h"
 
 namespace nanovllm {

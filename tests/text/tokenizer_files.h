@@ -10,7 +10,7 @@
 
 #include "nanovllm/base/error.h"
 #include "nanovllm/base/json.h"
-#include "nanovllm/text/tokenizer.h"
+#include "nanovllm/text/tokenizer/tokenizer.h"
 
 namespace nanovllm {
 

@@ -1,11 +1,11 @@
-#include "nanovllm/text/tokenizer.h"
+#include "nanovllm/text/tokenizer/tokenizer.h"
 
 #include <gmock/gmock.h>
 
 #include <thread>
 
 #include "nanovllm/base/error.h"
-#include "nanovllm/base/files.h"
+#include "nanovllm/base/system/files.h"
 #include "tests/text/tokenizer_files.h"
 
 namespace nanovllm {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/thread_owned.h"
+#include "nanovllm/base/system/thread_owned.h"
 #include "nanovllm/ops/cpu/attention_kernels.h"
 #include "nanovllm/ops/cpu/memory.h"
 #include "nanovllm/ops/cpu/parallel.h"

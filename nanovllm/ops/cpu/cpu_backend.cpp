@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/machine.h"
+#include "nanovllm/base/system/machine.h"
 #include "nanovllm/ops/cpu/attention.h"
 #include "nanovllm/ops/cpu/elementwise.h"
 #include "nanovllm/ops/cpu/memory.h"

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/threads.h"
+#include "nanovllm/base/system/threads.h"
 #include "nanovllm/ops/cpu/memory.h"
 #include "nanovllm/ops/cpu/parallel.h"
 

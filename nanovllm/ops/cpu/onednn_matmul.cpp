@@ -10,8 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "nanovllm/base/system/threads.h"
 #include "nanovllm/base/tensor.h"
-#include "nanovllm/base/threads.h"
 #include "nanovllm/ops/cpu/memory.h"
 
 namespace nanovllm::cpu {

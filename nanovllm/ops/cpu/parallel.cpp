@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/base/thread_owned.h"
-#include "nanovllm/base/threads.h"
+#include "nanovllm/base/system/thread_owned.h"
+#include "nanovllm/base/system/threads.h"
 
 namespace nanovllm::cpu {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/thread_owned.h"
+#include "nanovllm/base/system/thread_owned.h"
 #include "nanovllm/ops/cpu/memory.h"
 #include "nanovllm/ops/cpu/parallel.h"
 #include "nanovllm/ops/cpu/sampler_kernels.h"

@@ -1,0 +1,86 @@
+#include "nanovllm/base/system/files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "nanovllm/base/check.h"
+
+namespace nanovllm {
+
+namespace {
+
+constexpr size_t kMaxLineBytes = size_t{1} << 28;
+
+// The mode of what the path names; nothing where it names nothing.
+std::optional<mode_t> mode_of(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0) return status.st_mode;
+  require(errno == ENOENT || errno == ENOTDIR, "{}: {}", path, std::strerror(errno));
+  return std::nullopt;
+}
+
+}  // namespace
+
+FileDescriptor open_regular_file(const std::string& path) {
+  // O_NONBLOCK: the open of a FIFO would wait for a writer. Regular files know no such flag.
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  require(file.get() >= 0, "{}: {}", path, std::strerror(errno));
+  struct stat status {};
+  require(::fstat(file.get(), &status) == 0, "{}: {}", path, std::strerror(errno));
+  require(S_ISREG(status.st_mode), "{}: not a regular file", path);
+  return file;
+}
+
+std::string read_file(const std::string& path, size_t max_bytes) {
+  const FileDescriptor file = open_regular_file(path);
+  struct stat status {};
+  require(::fstat(file.get(), &status) == 0, "{}: {}", path, std::strerror(errno));
+  const auto size = static_cast<size_t>(status.st_size);
+  require(size <= max_bytes, "{}: {} bytes; at most {} are read of this file", path, size,
+          max_bytes);
+  // Up to its end and not to its size: files of /proc have none, and another one may grow.
+  std::string text(size + 1, '\0');
+  for (size_t done = 0;;) {
+    const ssize_t n = ::read(file.get(), text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    require(n >= 0, "{}: {}", path, std::strerror(errno));
+    done += static_cast<size_t>(n);
+    require(done <= max_bytes, "{}: at most {} bytes are read of this file", path, max_bytes);
+    if (n == 0) {
+      text.resize(done);
+      return text;
+    }
+    if (done == text.size()) text.resize(std::min(2 * done, max_bytes + 1));
+  }
+}
+
+std::optional<std::string> read_file_if_there(const std::string& path, size_t max_bytes) {
+  if (!path_exists(path)) return std::nullopt;
+  return read_file(path, max_bytes);
+}
+
+std::optional<std::string> read_line(FILE* file, const std::string& where) {
+  std::string line;
+  for (int c; (c = ::getc_unlocked(file)) != EOF;) {
+    if (c == '\n') return line;
+    require(line.size() < kMaxLineBytes, "{}: a line of more than {} bytes", where, kMaxLineBytes);
+    line += static_cast<char>(c);
+  }
+  require(std::ferror(file) == 0, "{}: {}", where, std::strerror(errno));
+  return line.empty() ? std::nullopt : std::optional(std::move(line));
+}
+
+bool path_exists(const std::string& path) { return mode_of(path).has_value(); }
+
+bool is_folder(const std::string& path) {
+  const auto mode = mode_of(path);
+  return mode && S_ISDIR(*mode);
+}
+
+}  // namespace nanovllm

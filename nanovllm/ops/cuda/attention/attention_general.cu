@@ -1,0 +1,105 @@
+#include "nanovllm/ops/cuda/attention/attention.h"
+#include "nanovllm/ops/cuda/device/device.cuh"
+
+// Attention for what the fast kernels do not serve: float32, unusual head_dims. A warp computes one
+// query head of one token with the online softmax of Milakov and Gimelshein, "Online normalizer
+// calculation for softmax", 2018: 32 keys at a time, a lane a key for q k, a lane some dimensions
+// for p v.
+namespace nanovllm::cuda {
+namespace {
+
+// -- kernel
+
+constexpr int kWarps = 4, kMaxHeadDim = 256;
+
+/// The sequence of token t: the last s with cu_seqlens[s] <= t.
+__device__ int find_seq(const int32_t* cu_seqlens, int num_seqs, int t) {
+  int low = 0, high = num_seqs;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (cu_seqlens[middle] <= t ? low : high) = middle;
+  }
+  return low;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kWarps * 32) general_kernel(const AttentionParams p) {
+  __shared__ float queries[kWarps][kMaxHeadDim];
+  begin_kernel();
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head_dim = p.layout.head_dim;
+  const int64_t task = int64_t{blockIdx.x} * kWarps + warp;
+  const int t = static_cast<int>(task / p.num_heads), head = static_cast<int>(task % p.num_heads);
+  if (t >= p.num_tokens) return;
+  const int seq = find_seq(p.cu_seqlens_q, p.num_seqs, t);
+  const int num_keys = p.context_lens[seq] - (p.cu_seqlens_q[seq + 1] - t) + 1;
+  const int kv_head = head / (p.num_heads / p.layout.num_kv_heads);
+  const int32_t* table = p.block_tables + int64_t{p.seq_slots[seq]} * p.max_blocks;
+  const T* k = static_cast<const T*>(p.k);
+  const T* v = static_cast<const T*>(p.v);
+  const int64_t width = int64_t{p.num_heads + 2 * p.layout.num_kv_heads} * head_dim;
+  const T* q = static_cast<const T*>(p.qkv) + t * width + head * head_dim;
+  float* const query = queries[warp];
+  for (int d = lane; d < head_dim; d += 32) query[d] = to_float(q[d]) * p.scale;
+  __syncwarp();
+
+  float max = -INFINITY, sum = 0, acc[kMaxHeadDim / 32] = {};
+  for (int first = 0; first < num_keys; first += 32) {
+    const int key = first + lane;
+    float score = -INFINITY;
+    int64_t entry = 0;
+    const int row = key % p.layout.block_size;
+    if (key < num_keys) {
+      entry = p.layout.entry(table[key / p.layout.block_size], kv_head);
+      score = 0;
+      for (int d = 0; d < head_dim; d += 8) {
+        constexpr int kWide = 16 / sizeof(T);
+#pragma unroll
+        for (int i = 0; i < 8; i += kWide) {
+          const Vec<T, kWide> x = load<kWide>(k + entry + p.layout.at(row, d + i));
+#pragma unroll
+          for (int j = 0; j < kWide; ++j) score += query[d + i + j] * to_float(x.x[j]);
+        }
+      }
+    }
+    float chunk_max = score;
+#pragma unroll
+    for (int i = 16; i > 0; i /= 2)
+      chunk_max = fmaxf(chunk_max, __shfl_xor_sync(0xffffffff, chunk_max, i));
+    const float new_max = fmaxf(max, chunk_max);
+    const float shrink = expf(max - new_max);
+    const float weight = expf(score - new_max);
+    max = new_max;
+    sum = sum * shrink + warp_sum(weight);
+#pragma unroll
+    for (int j = 0; j < kMaxHeadDim / 32; ++j) acc[j] *= shrink;
+    for (int i = 0; i < min(32, num_keys - first); ++i) {
+      const float w = __shfl_sync(0xffffffff, weight, i);
+      const T* value = v + __shfl_sync(0xffffffff, entry, i);
+      const int value_row = (first + i) % p.layout.block_size;
+#pragma unroll
+      for (int j = 0; j < kMaxHeadDim / 32; ++j)
+        if (const int d = j * 32 + lane; d < head_dim)
+          acc[j] += w * to_float(value[p.layout.at(value_row, d)]);
+    }
+  }
+  T* out = static_cast<T*>(p.out) + (int64_t{t} * p.num_heads + head) * head_dim;
+#pragma unroll
+  for (int j = 0; j < kMaxHeadDim / 32; ++j)
+    if (const int d = j * 32 + lane; d < head_dim)
+      out[d] = from_float<T>(num_keys > 0 ? acc[j] / sum : 0.0f);
+}
+
+}  // namespace
+
+// -- launcher
+
+void general_attention(Launch where, const AttentionParams& params, DType dtype) {
+  check_args(params.layout.head_dim <= kMaxHeadDim, "attention: head_dim is above 256");
+  const int64_t tasks = int64_t{params.num_tokens} * params.num_heads;
+  with_float_type(dtype, [&](auto type) {
+    launch(where, general_kernel<decltype(type)>,
+           dim3(static_cast<unsigned>((tasks + kWarps - 1) / kWarps)), kWarps * 32, 0, params);
+  });
+}
+
+}  // namespace nanovllm::cuda

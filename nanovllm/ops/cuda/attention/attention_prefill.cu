@@ -1,0 +1,217 @@
+#include "nanovllm/ops/cuda/attention/attention.h"
+#include "nanovllm/ops/cuda/device/mma.cuh"
+
+// Attention of sequences with several new tokens over their paged keys, for every GPU from Ampere
+// on. A block computes one query head of kRows tokens, a warp 16 of them, and walks the keys that
+// the last of them sees with an online softmax; keys and values of the next tile are copied while
+// this one is computed. Source: Dao, "FlashAttention-2", 2023.
+namespace nanovllm::cuda {
+namespace {
+
+// -- kernel
+
+constexpr int kWarps = 4, kRows = 16 * kWarps, kKeys = 64, kThreads = 32 * kWarps;
+
+/// Which kRows tokens of which sequence the tile `index` of the batch is; sequences with one new
+/// token have none. False beyond the last. Called by whole warps.
+__device__ bool find_tile(const AttentionParams& p, int index, int& seq, int& first_row) {
+  const int lane = threadIdx.x % 32;
+  for (int base = 0; base < p.num_seqs; base += 32) {
+    const int s = base + lane;
+    const int n = s < p.num_seqs ? p.cu_seqlens_q[s + 1] - p.cu_seqlens_q[s] : 0;
+    const int tiles = n > 1 ? (n + kRows - 1) / kRows : 0;
+    int sum = tiles;
+#pragma unroll
+    for (int i = 1; i < 32; i *= 2) {
+      const int other = __shfl_up_sync(0xffffffff, sum, i);
+      if (lane >= i) sum += other;
+    }
+    const unsigned holds = __ballot_sync(0xffffffff, index < sum);
+    if (holds != 0) {
+      const int at = __ffs(static_cast<int>(holds)) - 1;
+      seq = base + at;
+      first_row = (index - __shfl_sync(0xffffffff, sum - tiles, at)) * kRows;
+      return true;
+    }
+    index -= __shfl_sync(0xffffffff, sum, 31);
+  }
+  return false;
+}
+
+/// 16 bytes, or zeros.
+__device__ void copy_or_zero(uint32_t to, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(there ? 16 : 0)
+               : "memory");
+}
+
+template <class T, int kHeadDim>
+__global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams p) {
+  constexpr int kTileBytes = kKeys * kHeadDim * 2;  // of K or V
+  extern __shared__ __align__(1024) unsigned char shared[];
+  begin_kernel();
+  int seq, first_row;
+  if (!find_tile(p, static_cast<int>(blockIdx.x), seq, first_row)) return;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane / 4, pair = lane % 4;
+  const int head = blockIdx.y, kv_head = head / (p.num_heads / p.layout.num_kv_heads);
+  const int first_token = p.cu_seqlens_q[seq];
+  const int num_rows = p.cu_seqlens_q[seq + 1] - first_token, context = p.context_lens[seq];
+  const int num_before = context - num_rows;
+  const int last_row = min(first_row + kRows, num_rows) - 1;
+  const int num_tiles = (num_before + last_row + 1 + kKeys - 1) / kKeys;
+  const int32_t* table = p.block_tables + int64_t{p.seq_slots[seq]} * p.max_blocks;
+  const uint32_t ring = shared_address(shared);
+
+  const auto copy_tile = [&](int tile) {
+    const uint32_t to = ring + tile % 2 * 2 * kTileBytes;
+#pragma unroll
+    for (int i = 0; i < kTileBytes / 16 / kThreads; ++i) {
+      const int offset = (i * kThreads + static_cast<int>(threadIdx.x)) * 16;
+      const int group = offset / (8 * kHeadDim * 2);  // of 8 keys
+      const int first = tile * kKeys + group * 8, key = first + offset / 128 % 8;
+      const bool there = key < context;
+      const int64_t from = there ? p.layout.entry(table[first / p.layout.block_size], kv_head) +
+                                       first % p.layout.block_size * kHeadDim +
+                                       offset % (8 * kHeadDim * 2) / 2
+                                 : 0;
+      copy_or_zero(to + offset, static_cast<const T*>(p.k) + from, there);
+      copy_or_zero(to + kTileBytes + offset, static_cast<const T*>(p.v) + from, there);
+    }
+    commit_copies();
+  };
+  copy_tile(0);
+
+  uint32_t q[kHeadDim / 16][4];
+  const int row0 = first_row + warp * 16 + quad;  // this lane's rows: row0 and row0 + 8
+  {
+    const int64_t width = int64_t{p.num_heads + 2 * p.layout.num_kv_heads} * kHeadDim;
+    const T* from =
+        static_cast<const T*>(p.qkv) + (first_token + row0) * width + head * kHeadDim + 2 * pair;
+    const auto word = [&](int row, int d) {
+      return row0 + row < num_rows ? *reinterpret_cast<const uint32_t*>(from + row * width + d)
+                                   : 0u;
+    };
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 16; ++i) {
+      q[i][0] = word(0, i * 16);
+      q[i][1] = word(8, i * 16);
+      q[i][2] = word(0, i * 16 + 8);
+      q[i][3] = word(8, i * 16 + 8);
+    }
+  }
+
+  const float scale = p.scale * 1.44269504f;  // powers of two
+  const int matrix = lane / 8, matrix_row = lane % 8;
+  const uint32_t k_lane = matrix / 2 * (8 * kHeadDim * 2) + matrix_row * 128;
+  const uint32_t v_lane = matrix % 2 * (8 * kHeadDim * 2) + matrix_row * 128;
+  const auto chunk_at = [&](int chunk) {
+    return static_cast<uint32_t>(chunk / 8 * 1024 + ((chunk % 8) ^ matrix_row) * 16);
+  };
+  float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+  float acc[kHeadDim / 8][4] = {};
+  for (int tile = 0; tile < num_tiles; ++tile) {
+    if (tile + 1 < num_tiles) copy_tile(tile + 1);
+    else commit_copies();
+    wait_copies<1>();
+    __syncthreads();
+    const uint32_t k = ring + tile % 2 * 2 * kTileBytes, v = k + kTileBytes;
+    float s[kKeys / 8][4] = {};
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 16; ++i) {
+#pragma unroll
+      for (int j = 0; j < kKeys / 16; ++j) {
+        uint32_t b[4];
+        ldmatrix_x4(b, k + j * (16 * kHeadDim * 2) + k_lane + chunk_at(2 * i + matrix % 2));
+        mma_16x8x16<T>(s[2 * j], q[i], b[0], b[1]);
+        mma_16x8x16<T>(s[2 * j + 1], q[i], b[2], b[3]);
+      }
+    }
+    // A row sees the keys up to its own; most tiles are seen whole by all.
+    const int first_seen = num_before + first_row + warp * 16 + 1 - tile * kKeys;
+    if (first_seen < kKeys) {
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (n * 8 + 2 * pair + i % 2 >= first_seen + quad + i / 2 * 8) s[n][i] = -INFINITY;
+    }
+    uint32_t weights[kKeys / 16][4];
+    float shrink[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float m = -INFINITY;
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) m = fmaxf(m, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+      m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 1));
+      m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 2)) * scale;
+      m = fmaxf(m, max[half]);
+      shrink[half] = exp2f(max[half] - m);
+      max[half] = m;
+      float total = 0;
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+        const float a = exp2f(s[n][2 * half] * scale - m);
+        const float b = exp2f(s[n][2 * half + 1] * scale - m);
+        total += a + b;
+        weights[n / 2][n % 2 * 2 + half] = hopper::pack<T>(a, b);
+      }
+      sum[half] = sum[half] * shrink[half] + total;
+    }
+#pragma unroll
+    for (int n = 0; n < kHeadDim / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc[n][i] *= shrink[i / 2];
+#pragma unroll
+    for (int j = 0; j < kKeys / 16; ++j) {
+#pragma unroll
+      for (int i = 0; i < kHeadDim / 16; ++i) {
+        uint32_t b[4];
+        ldmatrix_x4_trans(b, v + j * (16 * kHeadDim * 2) + v_lane + chunk_at(2 * i + matrix / 2));
+        mma_16x8x16<T>(acc[2 * i], weights[j], b[0], b[1]);
+        mma_16x8x16<T>(acc[2 * i + 1], weights[j], b[2], b[3]);
+      }
+    }
+    __syncthreads();  // all have read the tile before the next but one takes its place
+  }
+
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    sum[half] += __shfl_xor_sync(0xffffffff, sum[half], 1);
+    sum[half] += __shfl_xor_sync(0xffffffff, sum[half], 2);
+    const int row = row0 + half * 8;
+    if (row >= num_rows) continue;
+    T* out = static_cast<T*>(p.out) + (int64_t{first_token + row} * p.num_heads + head) * kHeadDim;
+    const float scale_out = 1 / sum[half];
+#pragma unroll
+    for (int n = 0; n < kHeadDim / 8; ++n)
+      *reinterpret_cast<uint32_t*>(out + n * 8 + 2 * pair) =
+          hopper::pack<T>(acc[n][2 * half] * scale_out, acc[n][2 * half + 1] * scale_out);
+  }
+}
+
+// -- launcher
+
+template <class T, int kHeadDim>
+void run(Launch where, const AttentionParams& params) {
+  constexpr size_t kBytes = 2 * 2 * kKeys * kHeadDim * 2;
+  constexpr auto kernel = prefill_kernel<T, kHeadDim>;
+  allow_shared_memory<kernel>();
+  const int tiles = params.num_tokens / kRows + params.num_seqs;
+  launch(where, kernel, dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(params.num_heads)),
+         kThreads, kBytes, params);
+}
+
+}  // namespace
+
+void prefill_attention(Launch where, const AttentionParams& params, DType dtype) {
+  check_args(params.layout.tiled, "prefill attention: a layout that it does not serve");
+  const auto with_type = [&]<class T>() {
+    if (params.layout.head_dim == 64) run<T, 64>(where, params);
+    else if (params.layout.head_dim == 128) run<T, 128>(where, params);
+    else run<T, 256>(where, params);
+  };
+  if (dtype == DType::kBF16) with_type.template operator()<Bf16>();
+  else with_type.template operator()<F16>();
+}
+
+}  // namespace nanovllm::cuda

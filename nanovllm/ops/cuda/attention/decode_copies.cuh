@@ -1,0 +1,161 @@
+#pragma once
+
+#include <algorithm>
+
+#include "nanovllm/ops/cuda/attention/attention.h"
+#include "nanovllm/ops/cuda/attention/decode_heads.cuh"
+
+// How keys and values come to a block of attention_decode.cu: through a ring of stages that runs
+// ahead of the computation, tile after tile of the block's piece.
+namespace nanovllm::cuda::decode {
+
+inline constexpr int kWarps = 4, kThreads = kWarps * 32;  // that compute
+static_assert(kWarps * kDecodeKeys == kDecodeTile);
+/// GPUs other than 8.0 and Hopper have but 99 KB of shared memory a block.
+template <int kHeadDim, bool kBulk>
+inline constexpr int kRingStages = kBulk ? kDecodeStages<kHeadDim>
+                                         : std::max(1, 16384 / kDecodeStageBytes<kHeadDim>);
+
+/// A place in the row of tiles.
+struct Cursor {
+  int seq, head, tile;
+  int context, slot, token;
+  int num_tiles;  // of each head of the sequence
+  DecodeSplits cuts;
+
+  __device__ Cursor(const DecodeStart& start, const DecodeSplits& cuts_)
+      : seq(start.seq),
+        head(start.head),
+        tile(start.tile),
+        context(start.context),
+        slot(start.slot),
+        token(start.token),
+        num_tiles(cuts_.tiles_of(context)),
+        cuts(cuts_) {}
+  /// To the next tile, which there is.
+  __device__ void advance(const AttentionParams& p, const DecodePlan& plan) {
+    if (++tile < num_tiles) return;
+    tile = 0;
+    if (++head < p.layout.num_kv_heads) return;
+    head = 0;
+    do ++seq;
+    while (plan.first_tile[seq + 1] == plan.first_tile[seq]);
+    context = p.context_lens[seq];
+    slot = p.seq_slots[seq];
+    token = p.cu_seqlens_q[seq];
+    num_tiles = cuts.tiles_of(context);
+  }
+};
+
+/// One warp's copies of its own keys: runs ahead of the computation by the ring's stages.
+template <class T, int kHeadDim>
+struct Loader {
+  static constexpr int kStages = kRingStages<kHeadDim, false>;
+  Cursor at;
+  int remaining;  // tiles of the block from `at` on
+  uint32_t ring;
+  int num_issued = 0;
+  int block = 0;  // of the cache, that holds the tile at `at`
+
+  __device__ int first_key() const {
+    return at.tile * kDecodeTile + static_cast<int>(threadIdx.x) / 32 * kDecodeKeys;
+  }
+  /// Finds the next tile with keys for this warp, and its block ahead of the need.
+  __device__ void seek(const AttentionParams& p, const DecodePlan& plan) {
+    while (remaining > 0 && first_key() >= at.context) step(p, plan);
+    if (remaining > 0)
+      block = p.block_tables[int64_t{at.slot} * p.max_blocks + first_key() / p.layout.block_size];
+  }
+  __device__ void step(const AttentionParams& p, const DecodePlan& plan) {
+    if (--remaining > 0) at.advance(p, plan);
+  }
+  __device__ void issue(const AttentionParams& p, const DecodePlan& plan) {
+    constexpr int kHalf = kDecodeStageBytes<kHeadDim> / 2;
+    if (remaining > 0) {
+      const int lane = threadIdx.x % 32;
+      const uint32_t to = ring + num_issued % kStages * kDecodeStageBytes<kHeadDim>;
+      const int64_t from =
+          p.layout.entry(block, at.head) + first_key() % p.layout.block_size * kHeadDim;
+      const T* k = static_cast<const T*>(p.k) + from;
+      const T* v = static_cast<const T*>(p.v) + from;
+#pragma unroll
+      for (int i = 0; i < kHalf / 512; ++i) {
+        hopper::async_copy16(to + i * 512 + lane * 16, k + i * 256 + lane * 8);
+        hopper::async_copy16(to + kHalf + i * 512 + lane * 16, v + i * 256 + lane * 8);
+      }
+      ++num_issued;
+      step(p, plan);
+      seek(p, plan);
+    }
+    commit_copies();
+  }
+};
+
+/// The ring of a block whose tiles one warp copies whole: K of all keys, then V.
+template <int kHeadDim>
+struct TileRing {
+  static constexpr int kStages = kRingStages<kHeadDim, true>;
+  static constexpr int kKeyBytes = kHeadDim * 2, kHalf = kDecodeTile * kKeyBytes;
+  uint32_t stages, barriers;
+  __device__ uint32_t stage(int i) const { return stages + i * 2 * kHalf; }
+  __device__ uint32_t full(int i) const { return barriers + i * 8; }
+  __device__ uint32_t empty(int i) const { return barriers + (kStages + i) * 8; }
+  __device__ void init() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    for (int i = 0; i < kStages; ++i) {
+      hopper::barrier_init(full(i), 1);
+      hopper::barrier_init(empty(i), kThreads);
+    }
+    hopper::fence_barrier_init();
+#endif
+  }
+};
+
+/// What the warp that copies does: `count` tiles from `at` on, whose first one lies in `block` of
+/// the cache. With `old_keys` it waits for the kernel ahead only where a sequence's newest key
+/// comes.
+template <class T, int kHeadDim>
+__device__ inline void copy_tiles(const AttentionParams& p, const DecodePlan& plan, Cursor at,
+                                  int block, int count, const TileRing<kHeadDim>& ring,
+                                  bool old_keys) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  using Ring = TileRing<kHeadDim>;
+  const int lane = threadIdx.x % 32;
+  // What a lane copies lies in one block of the cache.
+  const int chunk = p.layout.block_size % kDecodeTile == 0 ? kDecodeTile : kDecodeKeys;
+  hopper::RingCursor<Ring::kStages> to;
+  if (lane > 0) block = -1;  // not known yet
+  for (;; at.advance(p, plan), block = -1) {
+    const int first = at.tile * kDecodeTile + lane * chunk;
+    // Of the layout's pieces of 8 keys.
+    const int num_keys = (min(kDecodeTile, at.context - at.tile * kDecodeTile) + 7) / 8 * 8;
+    if (num_keys > 0) {
+      const int own = min(chunk, num_keys - lane * chunk);
+      if (own > 0 && block < 0)
+        block = p.block_tables[int64_t{at.slot} * p.max_blocks + first / p.layout.block_size];
+      if (old_keys && (at.tile + 1) * kDecodeTile >= at.context) {
+        wait_before();
+        old_keys = false;
+      }
+      if (lane == 0) {
+        hopper::barrier_wait(ring.empty(to.stage), to.parity ^ 1);
+        hopper::barrier_arrive_expect(ring.full(to.stage), 2 * num_keys * Ring::kKeyBytes);
+      }
+      __syncwarp();
+      if (own > 0) {
+        const int64_t from =
+            p.layout.entry(block, at.head) + first % p.layout.block_size * kHeadDim;
+        const uint32_t k = ring.stage(to.stage) + lane * chunk * Ring::kKeyBytes;
+        const uint32_t bytes = own * Ring::kKeyBytes;
+        hopper::bulk_copy(k, static_cast<const T*>(p.k) + from, bytes, ring.full(to.stage));
+        hopper::bulk_copy(k + Ring::kHalf, static_cast<const T*>(p.v) + from, bytes,
+                          ring.full(to.stage));
+      }
+      to.advance();
+    }
+    if (--count == 0) return;
+  }
+#endif
+}
+
+}  // namespace nanovllm::cuda::decode

@@ -1,0 +1,283 @@
+// Causal attention of many new tokens over a paged cache, for Hopper (sm_90a).
+//
+//   out[i, h] = sum_j p[j] v[j, g] / sum_j p[j],  p[j] = exp(scale q[i, h] . k[j, g] - max),
+//
+// for new token i of a sequence with n new ones and a context of c keys, j < c - n + i + 1, and
+// g = h / (num_heads / num_kv_heads). The maximum and the sum run along with the keys (online
+// softmax). The structure is FlashAttention-3's (Shah et al., 2024): a warp that only copies, two
+// warpgroups that multiply and take turns at the tensor cores, and in each of them the scores of
+// the next key block computed while the softmax of this one runs. Sums are rescaled only when the
+// maximum grew by more than a factor 2^8, as in FlashAttention-4: exact, since both sums share the
+// factor.
+//
+// Layout of K and V inside (block, kv head): [block_size/8][head_dim/64][8 keys][64 dims]; in each
+// 128-byte row of 64 dims, 16-byte chunk c of key r (modulo 8) lies at place c ^ r. Each [8][64]
+// piece is a 128-byte-swizzle atom of wgmma, so a plain linear copy brings tiles ready to multiply.
+//
+// A CTA has four helper warps (prefill_copy.cuh), one of which finds its tiles (prefill_tiles.cuh),
+// and two warpgroups that multiply. A tile is 128 rows: 64 tokens of two query heads that share a
+// KV head where the ratio is even, else 128 tokens of one head; each warpgroup has 64 rows of one
+// head. A key block is kBlockKeys keys, walked from the last (where the causal edge is) to the
+// first. The pipeline runs on across tiles: the first scores of a tile are computed beside the last
+// P V product of the tile before.
+
+#include <algorithm>
+
+#include "nanovllm/ops/cuda/attention/prefill_copy.cuh"
+#include "nanovllm/ops/cuda/attention/prefill_softmax.cuh"
+#include "nanovllm/ops/cuda/device/device.cuh"
+#include "nanovllm/ops/cuda/device/wgmma.cuh"
+
+namespace nanovllm::cuda {
+namespace {
+
+using namespace hopper;
+using namespace prefill;
+
+constexpr int kThreads = 384;  // 4 helper warps, then two warpgroups that multiply
+// Registers of a thread after the roles have parted. The three warpgroups start with 168 each, and
+// 3 * 168 is all that there is: one more would wait for ever.
+constexpr int kHelperRegisters = 56;
+constexpr int kRegisters = 224;
+static_assert(kHelperRegisters + 2 * kRegisters <= 3 * 168);
+
+template <class T, int kHeadDim>
+__device__ __forceinline__ void attend(const PrefillParams& params,
+                                       typename Shape<kHeadDim>::Shared& shared, int group) {
+  using S = Shape<kHeadDim>;
+  constexpr int kKeys = S::kBlockKeys;
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32 % 4;
+  const AttentionParams& args = params.args;
+  const bool two_heads = params.group_heads == 2;
+  const int own_row = (two_heads ? 0 : group * kRows) + warp * 16;  // in the tile's tokens
+  const float scale_log2 = params.scale_log2;
+
+  float o[kHeadDim / 2];
+  float s[kKeys / 2];
+  uint32_t p[kKeys / 4];
+  Softmax softmax;
+
+  RingCursor<kTileStages> tiles;
+  RingCursor<S::kQStages> q_ring;
+  RingCursor<S::kStages> ring;
+
+  auto release = [&](uint64_t* barrier) {
+    if (lane == 0) barrier_arrive(shared_address(barrier));
+  };
+  auto start_scores = [&](int stage) {  // S = Q K^T
+    const uint64_t q_tile =
+        tile_descriptor(shared_address(shared.q[q_ring.stage][group]), 1024, 16);
+    const uint64_t k_tile = tile_descriptor(shared_address(shared.kv[stage]), S::kGroupBytes, 16);
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 16; ++i) {
+      Wgmma<T, kKeys>::ss(s, q_tile + (i / 4 * (kRows * 128) + i % 4 * 32) / 16,
+                          k_tile + (i / 4 * 1024 + i % 4 * 32) / 16, i > 0);
+    }
+    wgmma_commit();
+  };
+  auto start_values = [&](int stage) {  // O += P V
+    const uint64_t v_tile = tile_descriptor(shared_address(shared.kv[stage]), S::kGroupBytes, 1024);
+#pragma unroll
+    for (int i = 0; i < kKeys / 16; ++i) {
+      Wgmma<T, kHeadDim>::rs(o, p + 4 * i, v_tile + i * (2 * S::kGroupBytes / 16), 1);
+    }
+    wgmma_commit();
+  };
+  auto clear_output = [&] {
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 2; ++i) o[i] = 0;
+  };
+  auto pack_weights = [&] {
+#pragma unroll
+    for (int i = 0; i < kKeys / 4; ++i) p[i] = pack<T>(s[2 * i], s[2 * i + 1]);
+  };
+  auto write = [&](const Tile& tile, const float(&sums)[2]) {
+    const int64_t stride = static_cast<int64_t>(args.num_heads) * kHeadDim;
+    const int head = tile.head_group * params.group_heads + (two_heads ? group : 0);
+    T* out = static_cast<T*>(args.out) + (tile.token + own_row) * stride + head * kHeadDim;
+    write_rows<T, kHeadDim>(o, sums, out, stride, tile.num_tokens - own_row);
+  };
+  // The turns at the tensor cores: barrier 1 + group opens this group's turn.
+  auto await_turn = [&] { named_barrier_sync(1 + group, 256); };
+  auto pass_turn = [&] { named_barrier_arrive(2 - group, 256); };
+
+  Tile tile = read_tile(shared, tiles);
+  if (tile.num_blocks == 0) return;
+  if (group == 1) pass_turn();
+  int block = tile.num_blocks - 1;
+  softmax.reset();
+  clear_output();
+
+  // The first scores of all, with nothing beside them.
+  barrier_wait(shared_address(&shared.q_full[q_ring.stage][group]), q_ring.parity);
+  barrier_wait(shared_address(&shared.kv_full[ring.stage]), ring.parity);
+  wgmma_fence();
+  start_scores(ring.stage);
+  wgmma_wait<0>();
+  pin(s);
+  release(&shared.kv_empty[ring.stage]);
+  ring.advance();
+  if (block == 0) release(&shared.q_empty[q_ring.stage][group]);
+  mask(s, tile.first_limit + own_row + lane / 4 - block * kKeys);
+  softmax.update(s, scale_log2);
+  pack_weights();
+
+  for (;;) {
+    // Here p holds the weights of `block` of `tile`, and o the sum over the later blocks.
+    const Tile done = tile;
+    const bool new_tile = block == 0;
+    if (new_tile) {
+      tile = read_tile(shared, tiles);
+      if (tile.num_blocks == 0) {
+        tile = done;
+        break;
+      }
+      q_ring.advance();
+      block = tile.num_blocks;
+      barrier_wait(shared_address(&shared.q_full[q_ring.stage][group]), q_ring.parity);
+    }
+    --block;
+
+    const int k_stage = ring.stage;
+    barrier_wait(shared_address(&shared.kv_full[k_stage]), ring.parity);
+    ring.advance();
+    await_turn();
+    pin(o);
+    pin(p);
+    wgmma_fence();
+    start_scores(k_stage);
+    const int v_stage = ring.stage;
+    const uint32_t v_parity = ring.parity;
+    barrier_wait(shared_address(&shared.kv_full[v_stage]), v_parity);
+    ring.advance();
+    wgmma_fence();
+    start_values(v_stage);
+    pass_turn();
+
+    wgmma_wait<1>();
+    pin(s);
+    release(&shared.kv_empty[k_stage]);
+    if (block == 0) release(&shared.q_empty[q_ring.stage][group]);
+    const int limit = tile.first_limit + own_row - block * kKeys;
+    if (limit < kKeys) mask(s, limit + lane / 4);
+    const float done_sum[2] = {softmax.sum[0], softmax.sum[1]};
+    if (new_tile) softmax.reset();
+    const float2 factor = softmax.update(s, scale_log2);
+
+    pin(s);
+    pin(softmax.sum);
+    // Returns at once. Its branch keeps the compiler from moving the wait below up, ahead of the
+    // softmax that is to run beside the product.
+    barrier_wait(shared_address(&shared.kv_full[v_stage]), v_parity);
+    wgmma_wait<0>();
+    pin(o);
+    pin(p);
+    release(&shared.kv_empty[v_stage]);
+    if (new_tile) {
+      write(done, done_sum);
+      clear_output();
+    } else if (__any_sync(~0u, factor.x != 1.f || factor.y != 1.f)) {
+#pragma unroll
+      for (int i = 0; i < kHeadDim / 2; ++i) o[i] *= i / 2 % 2 == 0 ? factor.x : factor.y;
+    }
+    pack_weights();
+  }
+
+  barrier_wait(shared_address(&shared.kv_full[ring.stage]), ring.parity);
+  pin(o);
+  pin(p);
+  wgmma_fence();
+  start_values(ring.stage);
+  wgmma_wait<0>();
+  pin(o);
+  write(tile, softmax.sum);
+}
+
+// -- kernel and launcher
+
+template <class T, int kHeadDim>
+__global__ void __launch_bounds__(kThreads, 1)
+    prefill_kernel(const __grid_constant__ PrefillParams params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using S = Shape<kHeadDim>;
+  extern __shared__ uint8_t raw[];
+  auto& shared =
+      *reinterpret_cast<typename S::Shared*>(raw + (1024 - shared_address(raw) % 1024) % 1024);
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+
+  if (threadIdx.x == 0) {
+    constexpr int kWarps = 8;  // of both warpgroups
+    for (int i = 0; i < kTileStages; ++i) {
+      barrier_init(shared_address(&shared.tile_full[i]), 1);
+      barrier_init(shared_address(&shared.tile_empty[i]), kWarps + 3);
+    }
+    for (int i = 0; i < S::kQStages; ++i) {
+      for (int group = 0; group < 2; ++group) {
+        barrier_init(shared_address(&shared.q_full[i][group]), 32);
+        barrier_init(shared_address(&shared.q_empty[i][group]), kWarps / 2);
+      }
+    }
+    for (int i = 0; i < S::kStages; ++i) {
+      barrier_init(shared_address(&shared.kv_full[i]), 1);
+      barrier_init(shared_address(&shared.kv_empty[i]), kWarps);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+
+  if (warp < 4) {
+    give_registers<kHelperRegisters>();
+    if (warp == 0) {
+      copy_keys<kHeadDim>(params, shared);
+    } else if (warp == 1) {
+      schedule<kHeadDim>(params, shared);
+    } else {
+      copy_q<kHeadDim>(params, shared, warp - 2);
+    }
+  } else {
+    take_registers<kRegisters>();
+    attend<T, kHeadDim>(params, shared, warp / 4 - 1);
+  }
+#endif
+}
+
+template <class T, int kHeadDim>
+void run(Launch where, const PrefillParams& params) {
+  constexpr int kBytes = sizeof(typename Shape<kHeadDim>::Shared) + 1024;  // room to align
+  const int64_t most_tiles =
+      (static_cast<int64_t>(params.args.num_tokens >> params.log2_tile_tokens) +
+       params.args.num_seqs) *
+      params.num_groups;
+  constexpr auto kernel = prefill_kernel<T, kHeadDim>;
+  allow_shared_memory<kernel>();
+  where.overlaps = false;  // it does not wait by itself for the kernel before
+  cuda::launch(where, kernel, static_cast<unsigned>(std::min<int64_t>(where.num_sms, most_tiles)),
+               kThreads, kBytes, params);
+}
+
+}  // namespace
+
+void prefill_attention_sm90(Launch where, const AttentionParams& args, int32_t* counters,
+                            DType dtype) {
+  const int ratio = args.num_heads / args.layout.num_kv_heads;
+  const int group_heads = ratio % 2 == 0 ? 2 : 1;
+  const PrefillParams params = {
+      .args = args,
+      .counters = counters,
+      .group_heads = group_heads,
+      .num_groups = args.num_heads / group_heads,
+      .kv_groups = ratio / group_heads,
+      .log2_tile_tokens = group_heads == 2 ? 6 : 7,
+      .copy_keys = std::min(128, args.layout.block_size & -args.layout.block_size),
+      .scale_log2 = args.scale * 1.4426950408889634f};
+  const auto with_type = [&]<class T>() {
+    if (args.layout.head_dim == 64) run<T, 64>(where, params);
+    else if (args.layout.head_dim == 128) run<T, 128>(where, params);
+    else run<T, 256>(where, params);
+  };
+  if (dtype == DType::kBF16) with_type.template operator()<Bf16>();
+  else with_type.template operator()<F16>();
+}
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,103 @@
+#pragma once
+
+// What a warpgroup of the prefill attention (prefill_sm90.cu) does with its scores and sums outside
+// the tensor cores. Scores and sums lie in the threads as wgmma leaves them (wgmma.cuh).
+
+#include "nanovllm/ops/cuda/device/hopper.cuh"
+
+namespace nanovllm::cuda::prefill {
+
+inline constexpr float kRescaleLog2 = 8;  // how far a maximum may lag behind
+
+/// The running softmax of a thread's two rows (lane/4 and 8 below) over four threads' columns.
+struct Softmax {
+  float maximum[2];
+  float sum[2];  // this thread's columns only
+
+  __device__ void reset() {
+    maximum[0] = maximum[1] = -INFINITY;
+    sum[0] = sum[1] = 0;
+  }
+
+  /// Turns scores into weights and returns the factors that earlier sums must be multiplied by.
+  template <int kCount>
+  __device__ float2 update(float (&s)[kCount], float scale_log2) {
+    float block_max[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) block_max[i / 2 % 2] = fmaxf(block_max[i / 2 % 2], s[i]);
+    float factor[2];
+    float shift[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      block_max[r] = fmaxf(block_max[r], __shfl_xor_sync(~0u, block_max[r], 1));
+      block_max[r] = fmaxf(block_max[r], __shfl_xor_sync(~0u, block_max[r], 2));
+      const bool grow = (block_max[r] - maximum[r]) * scale_log2 > kRescaleLog2;
+      factor[r] = grow ? hopper::exp2_approx((maximum[r] - block_max[r]) * scale_log2) : 1.f;
+      maximum[r] = grow ? block_max[r] : maximum[r];
+      // A row that has seen no key yet: any finite shift gives weights of 0.
+      shift[r] = maximum[r] == -INFINITY ? 0.f : maximum[r] * scale_log2;
+      sum[r] *= factor[r];
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      s[i] = hopper::exp2_approx(fmaf(s[i], scale_log2, -shift[i / 2 % 2]));
+      sum[i / 2 % 2] += s[i];
+    }
+    return {factor[0], factor[1]};
+  }
+};
+
+/// Hides the keys that a row must not see: those at `limit` and beyond, counted from the block's
+/// first key; the lower row sees 8 more.
+template <int kCount>
+__device__ __forceinline__ void mask(float (&s)[kCount], int limit) {
+  limit -= 2 * (threadIdx.x % 4);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const int column = i / 4 * 8 + i % 2;
+    if (column >= limit + (i / 2 % 2) * 8) s[i] = -INFINITY;
+  }
+}
+
+/// Divides by the sums and writes the rows. Four threads hold a row's columns in pairs; they trade
+/// so that each has 16 contiguous bytes.
+template <class T, int kHeadDim>
+__device__ __forceinline__ void write_rows(const float (&o)[kHeadDim / 2], const float (&sums)[2],
+                                           T* out, int64_t row_stride, int num_rows) {
+  const int lane = threadIdx.x % 32;
+  const bool odd = lane & 1;
+  const bool high = lane & 2;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float sum = sums[r];
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    const float factor = sum > 0 ? __fdividef(1.f, sum) : 0.f;
+    const int row = lane / 4 + 8 * r;
+    T* to = out + row * row_stride + lane % 4 * 8;
+#pragma unroll
+    for (int j = 0; j < kHeadDim / 8; j += 4) {
+      uint32_t w[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        w[i] =
+            hopper::pack<T>(o[4 * (j + i) + 2 * r] * factor, o[4 * (j + i) + 2 * r + 1] * factor);
+      }
+      // A transposition of 4 x 4 words: neighbours first, then pairs.
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) {
+        const uint32_t got = __shfl_xor_sync(~0u, odd ? w[i] : w[i + 1], 1);
+        (odd ? w[i] : w[i + 1]) = got;
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t got = __shfl_xor_sync(~0u, high ? w[i] : w[i + 2], 2);
+        (high ? w[i] : w[i + 2]) = got;
+      }
+      if (row < num_rows)
+        __stcs(reinterpret_cast<uint4*>(to + j * 8), make_uint4(w[0], w[1], w[2], w[3]));
+    }
+  }
+}
+
+}  // namespace nanovllm::cuda::prefill

@@ -1,0 +1,182 @@
+#pragma once
+
+// Which CTA computes which tile of the prefill attention. A tile is `tile_tokens` consecutive new
+// tokens of one sequence for one group of query heads; its cost is its level, the number of key
+// blocks that it sees. The lengths are known to the device only, so no list of tiles exists; the
+// order is a formula that every CTA walks by itself: all tiles of the highest level, then those of
+// the next one, down to one (heavy tiles first keep the tail short, "longest processing time
+// first"). CTAs draw places in that order from a counter.
+//
+// The order is walked once for each section of KV heads, as many as fit the L2 cache together:
+// tiles that run at the same time then find each other's keys there.
+
+#include "nanovllm/ops/cuda/attention/attention.h"
+
+namespace nanovllm::cuda::prefill {
+
+/// What the roles of a CTA need to know of a tile.
+struct Tile {
+  int token;        ///< row of q and out of its first token
+  int num_tokens;   ///< rows from there to the sequence's end; may be more than a tile has
+  int first_limit;  ///< keys that its first token sees; each next one sees one more
+  int context;      ///< keys of the sequence
+  int num_blocks;   ///< key blocks that its last token sees; 0 marks the end of the work
+  int head_group;
+  int slot;  ///< row of block_tables
+};
+
+struct PrefillParams {
+  AttentionParams args;
+  int32_t* counters;     ///< [kPrefillCounters] zero at entry and again at exit
+  int group_heads;       ///< query heads of a tile: 2 where they can share a KV head, else 1
+  int num_groups;        ///< num_heads / group_heads
+  int kv_groups;         ///< head groups of a KV head
+  int log2_tile_tokens;  ///< 128 rows are 64 tokens of 2 heads or 128 of 1
+  int copy_keys;         ///< keys that surely lie in one block: 16, 32, 64 or 128
+  float scale_log2;      ///< scale * log2(e)
+};
+
+/// One warp's walk along the order of tiles; every lane of the warp calls every function.
+template <int kBlockKeys, int kHeadDim>
+class TileWalk {
+ public:
+  __device__ explicit TileWalk(const PrefillParams& params) : params_(params) {
+    int64_t num_keys = 0;
+    for (int s = lane(); s < params.args.num_seqs; s += 32) {
+      const Lengths l = lengths(s);
+      max_level_ = max(max_level_, (l.context + kBlockKeys - 1) / kBlockKeys);
+      num_keys += l.context;
+    }
+    for (int d = 16; d > 0; d /= 2) num_keys += __shfl_xor_sync(~0u, num_keys, d);
+    max_level_ = __reduce_max_sync(~0u, max_level_);
+
+    constexpr int64_t kCacheBytes = 32 << 20;
+    const int64_t head_bytes = max(num_keys, int64_t{1}) * kHeadDim * 4;
+    const int num_kv_heads = params.args.layout.num_kv_heads;
+    const int fit =
+        static_cast<int>(min(max(kCacheBytes / head_bytes, int64_t{1}), int64_t{num_kv_heads}));
+    const int num_sections = (num_kv_heads + fit - 1) / fit;
+    section_groups_ = (num_kv_heads + num_sections - 1) / num_sections * params.kv_groups;
+    enter_level(max_level_);
+  }
+
+  /// The tile at this place; places must not decrease from call to call.
+  __device__ Tile at(int place) {
+    while (level_ > 0 && place >= level_place_ + level_tiles_ * groups_in_section()) {
+      level_place_ += level_tiles_ * groups_in_section();
+      if (next_level_ > 0) {
+        enter_level(next_level_);
+      } else {
+        first_group_ += section_groups_;
+        enter_level(first_group_ < params_.num_groups ? max_level_ : 0);
+      }
+    }
+    Tile tile{};
+    if (level_ == 0) return tile;
+    const int groups = groups_in_section();
+    const int rank = (place - level_place_) / groups;  // among the level's tiles of a head group
+    tile.head_group = first_group_ + (place - level_place_) % groups;
+    while (rank >= chunk_rank_ + chunk_tiles_) enter_chunk(chunk_first_ + 32);
+    const int owner = __ffs(__ballot_sync(~0u, rank < chunk_rank_ + own_until_)) - 1;
+    const int offset = (own_below_ + rank - chunk_rank_ - (own_until_ - own_tiles_))
+                       << params_.log2_tile_tokens;
+    tile.token = __shfl_sync(~0u, own_.token + offset, owner);
+    tile.num_tokens = __shfl_sync(~0u, own_.num_tokens - offset, owner);
+    tile.first_limit = __shfl_sync(~0u, own_.context - own_.num_tokens + offset + 1, owner);
+    tile.context = __shfl_sync(~0u, own_.context, owner);
+    tile.slot = __shfl_sync(~0u, own_.slot, owner);
+    tile.num_blocks = level_;
+    return tile;
+  }
+
+ private:
+  struct Lengths {
+    int token = 0;
+    int num_tokens = 0;  ///< 0 for a sequence that is not ours
+    int context = 0;
+    int slot = 0;
+  };
+
+  __device__ static int lane() { return threadIdx.x % 32; }
+
+  __device__ int groups_in_section() const {
+    return min(section_groups_, params_.num_groups - first_group_);
+  }
+
+  __device__ Lengths lengths(int s) const {
+    Lengths l;
+    if (s >= params_.args.num_seqs) return l;
+    l.token = __ldg(params_.args.cu_seqlens_q + s);
+    l.num_tokens = __ldg(params_.args.cu_seqlens_q + s + 1) - l.token;
+    l.context = __ldg(params_.args.context_lens + s);
+    l.slot = __ldg(params_.args.seq_slots + s);
+    if (l.num_tokens <= 1 || l.context <= 0) l = Lengths{};
+    return l;
+  }
+
+  /// How many of the sequence's tiles, the first ones, have a level of at most `level`. All tiles
+  /// but the last have all their tokens.
+  __device__ int tiles_up_to(const Lengths& l, int level) const {
+    const int log2_tokens = params_.log2_tile_tokens;
+    if (level * kBlockKeys >= l.context) {
+      return (l.num_tokens + (1 << log2_tokens) - 1) >> log2_tokens;
+    }
+    return max(0, (level * kBlockKeys - l.context + l.num_tokens) >> log2_tokens);
+  }
+
+  __device__ void enter_level(int level) {
+    level_ = level;
+    if (level == 0) return;
+    int tiles = 0;
+    int next = 0;
+    for (int s = lane(); s < params_.args.num_seqs; s += 32) {
+      const Lengths l = lengths(s);
+      const int below = tiles_up_to(l, level - 1);
+      tiles += tiles_up_to(l, level) - below;
+      // The level of the last tile below this level: what is there to walk next.
+      if (below > 0) {
+        const int limit =
+            min(l.context, l.context - l.num_tokens + (below << params_.log2_tile_tokens));
+        next = max(next, (limit + kBlockKeys - 1) / kBlockKeys);
+      }
+    }
+    level_tiles_ = __reduce_add_sync(~0u, tiles);
+    next_level_ = __reduce_max_sync(~0u, next);
+    chunk_rank_ = 0;
+    chunk_tiles_ = 0;
+    enter_chunk(0);
+  }
+
+  /// Takes up the level's tiles of sequences first .. first + 31, one a lane.
+  __device__ void enter_chunk(int first) {
+    chunk_rank_ += chunk_tiles_;
+    chunk_first_ = first;
+    own_ = lengths(first + lane());
+    own_below_ = tiles_up_to(own_, level_ - 1);
+    own_tiles_ = tiles_up_to(own_, level_) - own_below_;
+    own_until_ = own_tiles_;
+    for (int d = 1; d < 32; d *= 2) {
+      const int other = __shfl_up_sync(~0u, own_until_, d);
+      if (lane() >= d) own_until_ += other;
+    }
+    chunk_tiles_ = __shfl_sync(~0u, own_until_, 31);
+  }
+
+  const PrefillParams& params_;
+  int max_level_ = 0;
+  int section_groups_ = 0;
+  int first_group_ = 0;  ///< of this section
+  int level_ = 0;        ///< 0: the end
+  int level_place_ = 0;  ///< the place of the level's first tile
+  int level_tiles_ = 0;  ///< its tiles of one head group
+  int next_level_ = 0;   ///< the next lower one that has tiles
+  int chunk_first_ = 0;  ///< the sequences at hand, one a lane
+  int chunk_rank_ = 0;   ///< the level's tiles before them
+  int chunk_tiles_ = 0;  ///< and theirs
+  Lengths own_;          ///< this lane's sequence,
+  int own_below_ = 0;    ///< its tiles of lower levels,
+  int own_tiles_ = 0;    ///< of this one,
+  int own_until_ = 0;    ///< and of this one up to this lane
+};
+
+}  // namespace nanovllm::cuda::prefill

@@ -1,0 +1,314 @@
+#include "nanovllm/ops/cuda/backend/cuda_backend.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/ops/cuda/attention/rope.h"
+#include "nanovllm/ops/cuda/backend/step.h"
+#include "nanovllm/ops/cuda/elementwise/elementwise.h"
+
+namespace nanovllm::cuda {
+
+namespace {
+
+constexpr double kGiB = 1 << 30;
+
+}  // namespace
+
+CudaBackend::CudaBackend(CudaKernels kernels, Rank rank) : kernels_(kernels) {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  require(error == cudaSuccess && count > 0, "no CUDA device: {}",
+          error == cudaSuccess ? "the driver shows none" : cudaGetErrorString(error));
+  require(rank.world <= count, "tensor_parallel_size is {}; {} GPU{} visible", rank.world, count,
+          count == 1 ? " is" : "s are");
+  context_ = primary_context(rank.index);
+  const ContextScope here(context_);
+  cuda_check(cudaGetDeviceProperties(&device_, rank.index), "device");
+  require(device_.major >= 8, "{} has compute capability {}.{}; 8.0 is the least", device_.name,
+          device_.major, device_.minor);
+  portable_ = kernels.portable || device_.major != 9;
+  where_.num_sms = device_.multiProcessorCount;
+  where_.overlaps = has_dependent_launch();
+  cuda_check(cudaStreamCreateWithFlags(&where_.stream, cudaStreamNonBlocking), "stream");
+  cublaslt_.emplace(where_, [this](cudaEvent_t event) { wait(event); });
+  if (!portable_) {
+    waiting_grids_.emplace(rank.index);
+    tile_memory_ = {allocate(kTilePartBytes), allocate(kTileCounters * 4)};
+    norm_squares_ = allocate(size_t{kMaxNormParts} * kSwapAbTokens * sizeof(float));
+  }
+  for (Growing& buffer : pinned_input_) buffer.pinned = true;
+  for (Growing& buffer : drawn_) buffer.pinned = true;
+  for (cudaEvent_t& event : drawn_there_)
+    cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
+  for (cudaEvent_t& event : input_sent_)
+    cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
+  cuda_check(cudaEventCreateWithFlags(&stream_end_, cudaEventDisableTiming), "event");
+}
+
+CudaBackend::~CudaBackend() {
+  const ContextScope here(context_);
+  if (collectives_) collectives_->drain();
+  cudaStreamSynchronize(where_.stream);
+  forget_graphs();
+  collectives_.reset();
+  cudaEventDestroy(stream_end_);
+  for (cudaEvent_t event : drawn_there_) cudaEventDestroy(event);
+  for (cudaEvent_t event : input_sent_) cudaEventDestroy(event);
+  cublaslt_.reset();
+  cudaStreamDestroy(where_.stream);
+}
+
+std::string CudaBackend::describe() const {
+  return fmt::format(
+      "{}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB; attention by {}; products of "
+      "few tokens{} by own kernels, others by cuBLASLt",
+      device_.name, device_.major, device_.minor, device_.multiProcessorCount,
+      static_cast<double>(device_.totalGlobalMem) / kGiB,
+      portable_ ? "mma and asynchronous copies" : "wgmma and bulk copies",
+      portable_ ? ""
+                : ", of more where they are faster, and of a batch's logits, with the sampler,");
+}
+
+// -- ranks
+
+void CudaBackend::connect(Communicator& ranks, int64_t vocab_size) {
+  const ContextScope here(context_);
+  collectives_.emplace(where_, ranks, kernels_.sum_norm);
+  vocab_size_ = vocab_size;
+  vocab_ = share(vocab_size, kShareUnit, ranks.rank());
+}
+
+void CudaBackend::all_reduce(Tensor x) {
+  const ContextScope here(context_);
+  if (collectives_) collectives_->all_reduce(x);
+}
+
+void CudaBackend::wait(cudaEvent_t event) {
+  if (collectives_) collectives_->wait(event);
+  else cuda_check(cudaEventSynchronize(event), "step");
+}
+
+void CudaBackend::wait_for_stream() {
+  cuda_check(cudaEventRecord(stream_end_, where_.stream), "step");
+  wait(stream_end_);
+}
+
+// -- memory
+
+Memory CudaBackend::memory() const {
+  const ContextScope here(context_);
+  Memory memory;
+  cuda_check(cudaMemGetInfo(&memory.free, &memory.total), "memory");
+  return memory;
+}
+
+Buffer CudaBackend::allocate(size_t bytes) {
+  const ContextScope here(context_);
+  void* p = nullptr;
+  if (cudaMalloc(&p, std::max<size_t>(bytes, 1)) != cudaSuccess) {
+    cudaGetLastError();
+    const Memory now = memory();
+    fail(
+        "the GPU has no {:.3f} GiB left: {:.3f} of its {:.3f} GiB are free; lower "
+        "--gpu-memory-utilization, --max-num-batched-tokens or --max-num-seqs",
+        static_cast<double>(bytes) / kGiB, static_cast<double>(now.free) / kGiB,
+        static_cast<double>(now.total) / kGiB);
+  }
+  Buffer buffer(p, [](void* memory) { cudaFree(memory); });
+  cuda_check(cudaMemsetAsync(p, 0, bytes, where_.stream), "memory");
+  cuda_check(cudaStreamSynchronize(where_.stream), "memory");
+  return buffer;
+}
+
+Buffer CudaBackend::allocate_pinned(size_t bytes) {
+  void* p = nullptr;
+  cuda_check(cudaMallocHost(&p, bytes), "pinned memory");
+  return {p, [](void* memory) { cudaFreeHost(memory); }};
+}
+
+void CudaBackend::upload(void* device, const void* host, size_t bytes) {
+  const ContextScope here(context_);
+  cuda_check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, where_.stream), "upload");
+  wait_for_stream();
+}
+
+void CudaBackend::download(void* host, const void* device, size_t bytes) {
+  const ContextScope here(context_);
+  cuda_check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, where_.stream),
+             "download");
+  wait_for_stream();
+}
+
+void CudaBackend::grow(Growing& buffer, size_t bytes) {
+  if (bytes <= buffer.bytes) return;
+  wait_for_stream();
+  if (buffer.in_graphs) forget_graphs();
+  buffer.memory.reset();
+  buffer.bytes = std::bit_ceil(std::max<size_t>(bytes, 4096));
+  buffer.memory = buffer.pinned ? allocate_pinned(buffer.bytes) : allocate(buffer.bytes);
+}
+
+// -- forward pass
+
+WeightPtr CudaBackend::pack(std::span<const WeightRows> parts, DType dtype, unsigned /*use*/) {
+  const ContextScope here(context_);
+  if (!weight_upload_) weight_upload_.emplace();
+  if (collectives_) collectives_->ranks().progress().fetch_add(1, std::memory_order_relaxed);
+  auto weight = std::make_shared<DeviceWeight>();
+  int64_t n = 0;
+  const int64_t k = parts.front().num_columns();
+  for (const WeightRows& part : parts) n += part.num_rows();
+  weight->matrix = Tensor(nullptr, dtype, n, k);
+  weight->memory = allocate(weight->matrix.bytes());
+  weight->matrix.data = weight->memory.get();
+  int64_t row = 0;
+  std::vector<WeightUpload::Copy> copies;
+  std::vector<std::pair<Tensor, Tensor>> conversions;  // to, from
+  std::vector<Buffer> raw_memory;
+  for (const WeightRows& part : parts) {
+    Tensor to = weight->matrix.rows(row, part.num_rows());
+    row += part.num_rows();
+    if (part.dtype() != dtype) {
+      Tensor raw(nullptr, part.dtype(), part.num_rows(), k);
+      raw_memory.push_back(allocate(raw.bytes()));
+      raw.data = raw_memory.back().get();
+      conversions.emplace_back(to, raw);
+      to = raw;
+    }
+    copies.push_back({to.data, part});
+  }
+  weight_upload_->copy(copies);
+  for (const auto& [to, raw] : conversions) convert(where_, to, raw);
+  if (!conversions.empty()) cuda_check(cudaStreamSynchronize(where_.stream), "weights");
+  return weight;
+}
+
+void CudaBackend::embed(Tensor out, const Weight& table, Tensor ids) {
+  const ContextScope here(context_);
+  pending_ = ahead_of_ = {};  // of a step whose output nobody read
+  residual_ = out.data;
+  cuda::gather_rows(where_, out, device_weight(table).matrix, ids, vocab_.first);
+  all_reduce(out);  // other ranks' rows are zero here
+}
+
+void CudaBackend::rms_norm(Tensor out, Tensor x, const Norm& norm) {
+  const ContextScope here(context_);
+  if (!sum_norm(out, x, norm)) cuda::rms_norm(where_, out, x, norm);
+}
+
+bool CudaBackend::sum_norm(Tensor out, Tensor x, const Norm& norm) {
+  const char* const first = pending_.as<const char>();
+  if (!pending_ || x.data < first || x.data >= first + pending_.bytes()) return false;
+  if (pending_.shape == x.shape && collectives_->sum_norm(out, x, norm, pending_part_)) {
+    pending_ = {};
+    return true;
+  }
+  settle();
+  return false;
+}
+
+void CudaBackend::settle() {
+  if (!pending_) return;
+  const Tensor x = std::exchange(pending_, {});
+  if (!collectives_->adds_late(x)) return all_reduce(x);
+  check(collectives_->sum_norm(x, x, {}, pending_part_), "a sum that nobody adds");
+}
+
+void CudaBackend::gather_rows(Tensor out, Tensor x, Tensor rows) {
+  const ContextScope here(context_);
+  settle();
+  if (x.data != residual_ || !collectives_ || !collectives_->shares_rows(x))
+    return cuda::gather_rows(where_, out, x, rows);
+  // Behind sums of many rows a row of the residual is whole on its rank alone.
+  const Range own = row_share(x.shape[0], collectives_->ranks().rank());
+  cuda::gather_rows(where_, out, x.rows(own.first, own.count), rows, own.first);
+  all_reduce(out);
+}
+
+void CudaBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) {
+  const ContextScope here(context_);
+  cuda::rope_and_store(where_, args, kv, batch);
+}
+
+AttentionParams CudaBackend::attention_params(const AttentionArgs& args, const KvCache& kv,
+                                              const Batch& batch) {
+  const KvLayout layout(kv);
+  const size_t half = static_cast<size_t>(layout.layer_stride) * dtype_size(kv.dtype);
+  char* const k = static_cast<char*>(kv.data) + 2 * half * static_cast<size_t>(args.layer);
+  return {.out = args.out.data,
+          .qkv = args.qkv.data,
+          .k = k,
+          .v = k + half,
+          .block_tables = batch.block_tables.as<const int32_t>(),
+          .seq_slots = batch.seq_slots.as<const int32_t>(),
+          .cu_seqlens_q = batch.cu_seqlens_q.as<const int32_t>(),
+          .context_lens = batch.context_lens.as<const int32_t>(),
+          .layout = layout,
+          .num_seqs = static_cast<int>(batch.num_seqs()),
+          .num_tokens = static_cast<int>(args.qkv.shape[0]),
+          .num_heads = static_cast<int>(args.num_heads),
+          .max_blocks = static_cast<int>(batch.block_tables.shape[1]),
+          .scale = args.scale};
+}
+
+void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
+  const ContextScope here(context_);
+  const AttentionParams params = attention_params(args, kv, batch);
+  const DType dtype = args.qkv.dtype;
+  // The portable kernel's shared memory is what every GPU has, 99 KB.
+  const int64_t most = portable_ && kv.head_dim == 256 ? 8 : 16;  // query heads for a KV head
+  if (!params.layout.tiled || args.num_heads > most * kv.num_kv_heads)
+    return general_attention(where_, params, dtype);
+  if (has_decode_)
+    decode_attention(where_, params, plan_, decode_scratch_, dtype,
+                     {.portable = portable_, .old_keys = capturing_});
+  if (has_prefill_ && portable_) prefill_attention(where_, params, dtype);
+  else if (has_prefill_)
+    prefill_attention_sm90(where_, params, prefill_counters_.as<int32_t>(), dtype);
+}
+
+void CudaBackend::rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args,
+                                 const KvCache& kv, const Batch& batch) {
+  const ContextScope here(context_);
+  if (decode_cluster_ == 0 || args.num_heads > 8 * kv.num_kv_heads)
+    return Backend::rope_attention(rope, args, kv, batch);
+  roped_decode_attention(where_,
+                         {.attention = attention_params(args, kv, batch),
+                          .q_norm = rope.q_norm.as<const float>(),
+                          .k_norm = rope.k_norm.as<const float>(),
+                          .cos = rope.cos.as<const float>(),
+                          .sin = rope.sin.as<const float>(),
+                          .slot_mapping = batch.slot_mapping.as<const int32_t>(),
+                          .eps = rope.eps,
+                          .old_keys = capturing_},
+                         args.qkv.dtype, decode_cluster_);
+}
+
+void CudaBackend::silu_mul(Tensor out, Tensor gate_up) {
+  const ContextScope here(context_);
+  cuda::silu_mul(where_, out, gate_up);
+}
+
+void CudaBackend::copy_blocks(const KvCache& kv, std::span<const int32_t> from,
+                              std::span<const int32_t> to) {
+  const ContextScope here(context_);
+  std::vector<int32_t> pairs;
+  for (size_t i = 0; i < from.size(); ++i) pairs.insert(pairs.end(), {from[i], to[i]});
+  grow(copies_, pairs.size() * sizeof(int32_t));
+  cuda_check(cudaMemcpyAsync(copies_.memory.get(), pairs.data(), pairs.size() * sizeof(int32_t),
+                             cudaMemcpyHostToDevice, where_.stream),
+             "copies");
+  cuda::copy_blocks(where_, kv,
+                    {copies_.memory.get(), DType::kI32, static_cast<int64_t>(from.size())});
+}
+
+}  // namespace nanovllm::cuda
+
+/// What ops/cuda_library.cpp looks up.
+extern "C" __attribute__((visibility("default"))) nanovllm::Backend* nanovllm_make_cuda_backend(
+    nanovllm::CudaKernels kernels, nanovllm::Rank rank) {
+  return new nanovllm::cuda::CudaBackend(kernels, rank);
+}

@@ -1,0 +1,173 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "nanovllm/ops/backend.h"
+#include "nanovllm/ops/cuda/attention/attention.h"
+#include "nanovllm/ops/cuda/backend/weight_upload.h"
+#include "nanovllm/ops/cuda/collectives/collectives.h"
+#include "nanovllm/ops/cuda/device/runtime.h"
+#include "nanovllm/ops/cuda/gemm/cublaslt_gemm.h"
+#include "nanovllm/ops/cuda/gemm/swap_ab_gemm.h"
+#include "nanovllm/ops/cuda/gemm/tile_gemm.h"
+#include "nanovllm/ops/cuda/sampling/sampler.h"
+#include "nanovllm/ops/cuda_library.h"
+
+namespace nanovllm::cuda {
+
+/// Backend on one NVIDIA GPU. Everything is enqueued on one stream; only fetch_samples,
+/// token_logprobs, pack, upload and download wait for it.
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(CudaKernels kernels, Rank rank);
+  ~CudaBackend() override;
+
+  std::string describe() const override;
+  void connect(Communicator& ranks, int64_t vocab_size) override;
+  void all_reduce(Tensor x) override;
+  Memory memory() const override;
+  Buffer allocate(size_t bytes) override;
+  void upload(void* device, const void* host, size_t bytes) override;
+  void download(void* host, const void* device, size_t bytes) override;
+
+  Batch begin_step(HostBatch& host, const SlotTables& slots, const KvCache& kv) override;
+  bool replays() const override { return true; }
+  void replay(int64_t size, const std::function<void()>& enqueue) override;
+
+  using Backend::pack;
+  WeightPtr pack(std::span<const WeightRows> parts, DType dtype, unsigned use) override;
+  void embed(Tensor out, const Weight& table, Tensor ids) override;
+  void rms_norm(Tensor out, Tensor x, const Norm& norm) override;
+  void gather_rows(Tensor out, Tensor x, Tensor rows) override;
+  void matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) override;
+  void add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta,
+                  Tensor next_norm) override;
+  void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) override;
+  void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) override;
+  void rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args, const KvCache& kv,
+                      const Batch& batch) override;
+  void qkv_attention(const QkvArgs& qkv, const RopeStoreArgs& rope, const AttentionArgs& args,
+                     const KvCache& kv, const Batch& batch) override;
+  void silu_mul(Tensor out, Tensor gate_up) override;
+  void norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor bias,
+                   Tensor hidden) override;
+  void norm_swiglu(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor hidden,
+                   Tensor gate_up) override;
+  void copy_blocks(const KvCache& kv, std::span<const int32_t> from,
+                   std::span<const int32_t> to) override;
+
+  void sample(Tensor logits, const Batch& batch) override;
+  void norm_sample(Tensor logits, Tensor x, const Norm& norm, const Weight& w, Tensor hidden,
+                   const Batch& batch) override;
+  void finish_sample(Tensor logits) override;
+  void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) override;
+  void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
+                      std::span<int32_t> ids, std::span<float> logprobs,
+                      std::span<int32_t> target_ranks) override;
+
+ private:
+  /// Steps under way, and one more whose input the host writes.
+  static constexpr size_t kNumSlots = 3;
+  /// Memory that grows; what it held is lost then, and graphs that knew the old place with it.
+  struct Growing {
+    bool in_graphs = false;
+    bool pinned = false;  ///< the host's
+    size_t bytes = 0;
+    Buffer memory = {};
+    template <class T>
+    T* as() const {
+      return static_cast<T*>(memory.get());
+    }
+  };
+  /// Waits for an event, of several ranks until one of them is dead, which throws EngineDead.
+  void wait(cudaEvent_t event);
+  void wait_for_stream();
+  Buffer allocate_pinned(size_t bytes);
+  void grow(Growing& buffer, size_t bytes);
+  void forget_graphs();
+  RowParams row_params(const SampleRow& row, int32_t slot);
+  /// The sum of x, where it is pending, and out = rms_norm(x) in one kernel; false where it was
+  /// not, and x is whole then. The same on all ranks.
+  bool sum_norm(Tensor out, Tensor x, const Norm& norm);
+  /// Sums what is pending, where no norm of it comes.
+  void settle();
+  /// A product with the row operations around it.
+  struct Product {
+    Epilogue epilogue;
+    Tensor out, x;
+    const Weight& w;
+    Norm norm = {};         // of x
+    Tensor next_norm = {};  // weights of out's, with kAdd; or none
+    Tensor bias = {};       // with kStore
+    Tensor hidden = {};     // for the normed x
+    Tensor scratch = {};    // of out's shape with kAdd; [T, 2 n] with kSwiglu
+  };
+  static GemmArgs small_args(const Product& p);
+  /// Norms x, if a norm is asked for: args.x becomes the outcome. Gives what swap_ab_gemm() does of
+  /// it, or of the next norm.
+  NormAhead take_norm(const Product& p, bool is_mid, GemmArgs& args);
+  /// By the kernel for its number of tokens, else in the way that measures fastest for its shape.
+  void product(const Product& p);
+  /// By cuBLASLt and separate row operations. The caller has normed x.
+  void separately(const Product& p, Tensor out, Tensor x);
+  static AttentionParams attention_params(const AttentionArgs& args, const KvCache& kv,
+                                          const Batch& batch);
+  SampleParams sample_params(const Tensor& logits) const;
+  /// What follows the kernel that has drawn the plain rows, or has left what this rank found.
+  void join_found(const SampleParams& params);
+  /// Rows of logits with the vocabulary of all ranks; those that `rows` [count] (device memory)
+  /// names, or the first `count`.
+  const float* whole_rows(Tensor logits, const int32_t* rows, int64_t count);
+
+  CUcontext context_ = nullptr;  // each public call works in it
+  Launch where_;
+  cudaDeviceProp device_ = {};
+  CudaKernels kernels_;
+  bool portable_ = false;  // asked for, or not on Hopper
+  bool capturing_ = false;
+  std::optional<WaitingGrids> waiting_grids_;  // of native kernels
+  std::optional<CublasLtGemm> cublaslt_;
+  std::array<Buffer, 2> tile_memory_;  // TileScratch's
+  Buffer norm_squares_;
+  NormAhead ahead_;  // what the last product left of the norm of
+  Tensor ahead_of_;  // this; nothing where that is none
+  std::optional<WeightUpload> weight_upload_;
+  std::optional<Collectives> collectives_;  // of several ranks
+  int64_t vocab_size_ = 0;                  // of all of them
+  Range vocab_;                             // the rank's part
+  Tensor pending_, pending_part_;           // a sum over the ranks that waits for its norm
+  const void* residual_ = nullptr;          // of the step
+  cudaEvent_t stream_end_ = nullptr;
+
+  std::array<Growing, kNumSlots> pinned_input_, drawn_;  // the host's memory
+  std::array<cudaEvent_t, kNumSlots> input_sent_ = {}, drawn_there_ = {};
+  uint64_t num_begun_ = 0, num_finished_ = 0, num_fetched_ = 0;
+
+  // Of the step that begin_step() began.
+  Growing input_{.in_graphs = true}, plan_memory_{.in_graphs = true}, partial_{.in_graphs = true},
+      counters_{.in_graphs = true}, prefill_counters_;
+  bool has_prefill_ = false, has_decode_ = false;
+  bool draws_in_product_ = false;  // as sample_gemm() does, if it serves the model
+  DecodePlan plan_ = {};
+  int most_kv_heads_ = 0;   // of the ranks; 0: not known yet
+  int decode_cluster_ = 0;  // blocks of a cluster in roped_decode_attention; 0: it has no use
+  DecodeScratch decode_scratch_ = {};
+  const RowParams* rows_ = nullptr;
+  int32_t* last_tokens_ = nullptr;
+  std::vector<RowParams> row_params_;
+  std::vector<int32_t> special_, words_;  // rows that are not plain, and their lists
+
+  Growing drawn_at_{.in_graphs = true}, progress_{.in_graphs = true}, found_{.in_graphs = true},
+      copies_, special_memory_, special_scratch_, logprobs_memory_, joined_, join_scratch_;
+  // By size, decode_cluster_ and draws_in_product_. Null: has run once, to be captured next.
+  std::map<std::tuple<int64_t, int, bool>, cudaGraphExec_t> graphs_;
+};
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,369 @@
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/ops/cuda/backend/cuda_backend.h"
+#include "nanovllm/ops/cuda/backend/step.h"
+
+// How CudaBackend takes a step over, repeats it as a graph, and samples.
+namespace nanovllm::cuda {
+
+namespace {
+
+/// Room for a step's arrays, so that they stay where graphs look for them.
+constexpr size_t kInputBytes = size_t{4} << 20;
+/// Rows with lists that are drawn at once: each takes a copy of its logits.
+constexpr int kSpecialRows = 64;
+
+template <class T>
+void append(std::vector<int32_t>& words, std::span<const T> list) {
+  static_assert(sizeof(T) % sizeof(int32_t) == 0);
+  const size_t at = words.size();
+  words.resize(at + list.size_bytes() / sizeof(int32_t));
+  if (!list.empty()) std::memcpy(words.data() + at, list.data(), list.size_bytes());
+}
+
+/// Arrays in one buffer, each at a multiple of 16 bytes, on the host and on the device alike.
+class Packer {
+ public:
+  explicit Packer(char* host) : host_(host) {}
+  template <class T>
+  size_t add(std::span<const T> array) {
+    const size_t at = bytes_;
+    if (host_ != nullptr && !array.empty())
+      std::memcpy(host_ + at, array.data(), array.size_bytes());
+    bytes_ = (at + array.size_bytes() + 15) / 16 * 16;
+    return at;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  char* host_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace
+
+// -- steps
+
+void CudaBackend::forget_graphs() {
+  for (auto& [key, graph] : graphs_)
+    if (graph != nullptr) cudaGraphExecDestroy(graph);
+  graphs_.clear();
+}
+
+RowParams CudaBackend::row_params(const SampleRow& row, int32_t slot) {
+  RowParams params;
+  params.temperature = row.temperature;
+  params.top_p = row.top_p;
+  params.min_p = row.min_p;
+  params.top_k = row.top_k;
+  params.key[0] = static_cast<uint32_t>(row.seed);
+  params.key[1] = static_cast<uint32_t>(row.seed >> 32);
+  params.position = row.position;
+  params.choice = row.choice;
+  params.slot = slot;
+  if (!row.has_lists() && (!row.has_filters() || row.temperature < 1e-5f)) return params;
+  params.is_plain = 0;
+  params.presence = row.presence_penalty;
+  params.frequency = row.frequency_penalty;
+  params.repetition = row.repetition_penalty;
+  words_.resize((words_.size() + 1) / 2 * 2);  // pairs are read as such
+  params.first_word = static_cast<int32_t>(words_.size());
+  params.num_counts = static_cast<int32_t>(row.counts.size());
+  params.num_biases = static_cast<int32_t>(row.biases.size());
+  params.num_masked = static_cast<int32_t>(row.masked_ids.size());
+  params.num_allowed = static_cast<int32_t>(row.allowed_ids.size());
+  append(words_, row.counts);
+  append(words_, row.biases);
+  append(words_, row.masked_ids);
+  append(words_, row.allowed_ids);
+  return params;
+}
+
+Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const KvCache& kv) {
+  const ContextScope here(context_);
+  weight_upload_.reset();  // all weights are there
+  const size_t num_seqs = host.context_lens.size(), num_rows = host.samples.size();
+  words_.clear();
+  special_.clear();
+  row_params_.clear();
+  for (size_t i = 0; i < num_rows; ++i) {
+    row_params_.push_back(row_params(host.samples[i], host.sample_slots[i]));
+    if (row_params_.back().is_plain == 0) special_.push_back(static_cast<int32_t>(i));
+  }
+  struct {
+    size_t input_ids, positions, slot_mapping, cu_seqlens_q, context_lens, seq_slots, sample_rows,
+        sample_slots, rows, updates;
+  } at;
+  const auto pack_all = [&](char* memory) {
+    Packer pack(memory);
+    const auto ints = [&](const std::vector<int32_t>& v) { return pack.add(std::span(v)); };
+    // What varies comes last: a graph finds the rest in its place.
+    at = {ints(host.input_ids),
+          ints(host.positions),
+          ints(host.slot_mapping),
+          ints(host.cu_seqlens_q),
+          ints(host.context_lens),
+          ints(host.seq_slots),
+          ints(host.sample_rows),
+          ints(host.sample_slots),
+          pack.add(std::span<const RowParams>(row_params_)),
+          pack.add(std::span<const BlockUpdate>(host.block_updates))};
+    return pack.bytes();
+  };
+  const size_t bytes = pack_all(nullptr);
+  const size_t turn = num_begun_++ % kNumSlots;
+  wait(input_sent_[turn]);
+  grow(input_, std::max(bytes, kInputBytes));
+  grow(pinned_input_[turn], std::max(bytes, kInputBytes));
+  pack_all(pinned_input_[turn].as<char>());
+
+  const auto max_seqs = static_cast<size_t>(slots.last_tokens.shape[0]);
+  const auto num_kv_heads = static_cast<size_t>(kv.num_kv_heads);
+  const auto head_dim = static_cast<int>(kv.head_dim);
+  plan_.num_blocks = where_.num_sms * (head_dim <= 128 ? 2 : 1);
+  const auto num_blocks = static_cast<size_t>(plan_.num_blocks);
+  grow(plan_memory_, (num_blocks + 1) * sizeof(DecodeStart) + sizeof(DecodeSplits) +
+                         (max_seqs + 1) * sizeof(int32_t));
+  grow(prefill_counters_, kPrefillCounters * sizeof(int32_t));
+  grow(partial_, static_cast<size_t>(decode_partial_size(plan_.num_blocks, head_dim)) * 4);
+  grow(counters_, max_seqs * num_kv_heads * sizeof(int32_t));
+  grow(progress_, max_seqs * sizeof(RowProgress));
+  grow(drawn_at_, sizeof(DrawnRow*));
+  if (collectives_)
+    grow(found_, (1 + static_cast<size_t>(collectives_->ranks().rank().world)) * (max_seqs + 1) *
+                     sizeof(FoundRow));
+  for (Growing& buffer : drawn_) grow(buffer, max_seqs * sizeof(DrawnRow));
+  plan_.starts = plan_memory_.as<DecodeStart>();
+  plan_.cuts = reinterpret_cast<DecodeSplits*>(plan_.starts + num_blocks + 1);
+  plan_.first_tile = reinterpret_cast<int32_t*>(plan_.cuts + 1);
+  decode_scratch_ = {partial_.as<float>(), counters_.as<int32_t>()};
+  last_tokens_ = slots.last_tokens.as<int32_t>();
+
+  char* const device = input_.as<char>();
+  const auto ints = [&](size_t offset, const std::vector<int32_t>& v) {
+    return Tensor(device + offset, DType::kI32, static_cast<int64_t>(v.size()));
+  };
+  Batch batch = {.input_ids = ints(at.input_ids, host.input_ids),
+                 .positions = ints(at.positions, host.positions),
+                 .slot_mapping = ints(at.slot_mapping, host.slot_mapping),
+                 .cu_seqlens_q = ints(at.cu_seqlens_q, host.cu_seqlens_q),
+                 .context_lens = ints(at.context_lens, host.context_lens),
+                 .seq_slots = ints(at.seq_slots, host.seq_slots),
+                 .block_tables = slots.block_tables,
+                 .last_tokens = slots.last_tokens,
+                 .sample_rows = ints(at.sample_rows, host.sample_rows),
+                 .sample_slots = ints(at.sample_slots, host.sample_slots),
+                 .samples = host.samples};
+  rows_ = reinterpret_cast<const RowParams*>(device + at.rows);
+  draws_in_product_ = !host.reads_logits && special_.empty() && !portable_ &&
+                      kernels_.product < 0 && num_rows >= kFewestDrawn && num_rows <= kMostDrawn;
+  has_decode_ = has_prefill_ = false;
+  int64_t num_keys = 0, longest = 0;
+  int32_t fewest_tiles = std::numeric_limits<int32_t>::max(), most_tiles = 0;  // of decodes
+  for (size_t s = 0; s < num_seqs; ++s) {
+    const bool decodes = host.cu_seqlens_q[s + 1] - host.cu_seqlens_q[s] == 1;
+    (decodes ? has_decode_ : has_prefill_) = true;
+    const int32_t context = host.context_lens[s];
+    num_keys += context;
+    longest = std::max<int64_t>(longest, context);
+    if (!decodes || context == 0) continue;
+    const int32_t tiles = num_decode_tiles(context);
+    fewest_tiles = std::min(fewest_tiles, tiles);
+    most_tiles = std::max(most_tiles, tiles);
+  }
+  decode_cluster_ = 0;
+  KvLayout layout(kv);
+  if (collectives_) {
+    // Ranks that share a model unevenly choose alike too: NCCL wants all or none in a graph.
+    if (most_kv_heads_ == 0)
+      most_kv_heads_ = static_cast<int>(-collectives_->ranks().smallest(-kv.num_kv_heads));
+    layout.num_kv_heads = most_kv_heads_;
+  }
+  if (!has_prefill_ && !portable_)
+    decode_cluster_ =
+        decode_cluster_size(where_, layout, static_cast<int>(num_seqs), num_keys, longest);
+  cuda::begin_step(where_, {.input = pinned_input_[turn].memory.get(),
+                            .to = device,
+                            .input_bytes = static_cast<int>(bytes),
+                            .drawn = drawn_[num_finished_ % kNumSlots].as<DrawnRow>(),
+                            .drawn_at = drawn_at_.as<DrawnRow*>(),
+                            .updates = reinterpret_cast<const BlockUpdate*>(device + at.updates),
+                            .block_tables = slots.block_tables.as<int32_t>(),
+                            .last_tokens = last_tokens_,
+                            .input_ids = batch.input_ids.as<int32_t>(),
+                            .cu_seqlens_q = batch.cu_seqlens_q.as<const int32_t>(),
+                            .context_lens = batch.context_lens.as<const int32_t>(),
+                            .seq_slots = batch.seq_slots.as<const int32_t>(),
+                            .plan = plan_,
+                            .num_updates = static_cast<int>(host.block_updates.size()),
+                            .max_blocks = static_cast<int>(slots.block_tables.shape[1]),
+                            .block_size = static_cast<int>(kv.block_size),
+                            .num_seqs = static_cast<int>(num_seqs),
+                            .num_kv_heads = static_cast<int>(num_kv_heads),
+                            .is_even = most_tiles - 1 <= fewest_tiles});
+  cuda_check(cudaEventRecord(input_sent_[turn], where_.stream), "step");
+  return batch;
+}
+
+void CudaBackend::replay(int64_t size, const std::function<void()>& enqueue) {
+  const ContextScope here(context_);
+  // The first time it runs as it is, which measures its products; the second time it is captured.
+  const auto [at, is_new] =
+      graphs_.try_emplace({size, decode_cluster_, draws_in_product_}, nullptr);
+  if (is_new) return enqueue();
+  if (at->second == nullptr) {
+    cuda_check(cudaStreamBeginCapture(where_.stream, cudaStreamCaptureModeThreadLocal), "graph");
+    capturing_ = true;
+    cudaGraph_t graph = nullptr;
+    try {
+      enqueue();
+    } catch (...) {
+      capturing_ = false;
+      cudaStreamEndCapture(where_.stream, &graph);
+      cudaGraphDestroy(graph);
+      throw;
+    }
+    capturing_ = false;
+    cuda_check(cudaStreamEndCapture(where_.stream, &graph), "graph");
+    const cudaError_t error = cudaGraphInstantiate(&at->second, graph, 0);
+    cudaGraphDestroy(graph);
+    cuda_check(error, "graph");
+  }
+  cuda_check(cudaGraphLaunch(at->second, where_.stream), "graph");
+}
+
+// -- sampler
+
+void CudaBackend::sample(Tensor logits, const Batch& /*batch*/) {
+  const ContextScope here(context_);
+  const SampleParams params = sample_params(logits);
+  sample_plain(where_, params, progress_.as<RowProgress>());
+  join_found(params);
+}
+
+void CudaBackend::norm_sample(Tensor logits, Tensor x, const Norm& norm, const Weight& w,
+                              Tensor hidden, const Batch& batch) {
+  const ContextScope here(context_);
+  Product product = {
+      .epilogue = Epilogue::kStore, .out = logits, .x = x, .w = w, .norm = norm, .hidden = hidden};
+  GemmArgs args = small_args(product);
+  if (!draws_in_product_ || !is_sample_gemm(args, x.dtype))
+    return Backend::norm_sample(logits, x, norm, w, hidden, batch);
+  if (sum_norm(hidden, x, norm)) args.x = hidden.data;
+  else take_norm(product, false, args);
+  const SampleParams params = sample_params(logits);
+  sample_gemm(where_, args, params, progress_.as<RowProgress>());
+  join_found(params);
+}
+
+void CudaBackend::join_found(const SampleParams& params) {
+  if (!collectives_) return;
+  const int64_t num_rows = (params.num_rows + 1) / 2 * 2;  // whole 16 bytes
+  const Tensor all(params.found + num_rows, DType::kI64, collectives_->ranks().rank().world,
+                   num_rows);
+  collectives_->all_gather(all.data, params.found,
+                           static_cast<size_t>(num_rows) * sizeof(FoundRow));
+  draw_found(where_, params, all);
+}
+
+SampleParams CudaBackend::sample_params(const Tensor& logits) const {
+  return {.logits = logits.as<const float>(),
+          .rows = rows_,
+          .drawn = drawn_at_.as<DrawnRow*>(),
+          .last_tokens = last_tokens_,
+          .num_rows = static_cast<int>(logits.shape[0]),
+          .vocab = static_cast<int>(logits.shape[1]),
+          .first_id = static_cast<int>(vocab_.first),
+          .found = collectives_ ? found_.as<FoundRow>() : nullptr};
+}
+
+const float* CudaBackend::whole_rows(Tensor logits, const int32_t* rows, int64_t count) {
+  grow(joined_, static_cast<size_t>(count * vocab_size_) * sizeof(float));
+  grow(join_scratch_, static_cast<size_t>(collectives_->join_scratch(count, vocab_size_)) * 4);
+  collectives_->join_rows(joined_.as<float>(), logits, rows, count, vocab_size_,
+                          join_scratch_.as<float>());
+  return joined_.as<float>();
+}
+
+void CudaBackend::finish_sample(Tensor logits) {
+  const ContextScope here(context_);
+  if (!special_.empty()) {
+    const auto count = static_cast<int>(special_.size());
+    const int64_t vocab = collectives_ ? vocab_size_ : logits.shape[1];
+    const size_t words_at = (special_.size() + 3) / 4 * 4;
+    words_.insert(words_.begin(), words_at, 0);
+    std::copy(special_.begin(), special_.end(), words_.begin());
+    grow(special_memory_, words_.size() * sizeof(int32_t));
+    grow(special_scratch_, static_cast<size_t>(std::min(count, kSpecialRows)) *
+                               static_cast<size_t>(vocab) * sizeof(float));
+    cuda_check(
+        cudaMemcpyAsync(special_memory_.memory.get(), words_.data(),
+                        words_.size() * sizeof(int32_t), cudaMemcpyHostToDevice, where_.stream),
+        "sampler");
+    SampleParams params = sample_params(logits);
+    for (int first = 0; first < count; first += kSpecialRows) {
+      const int32_t* const rows = special_memory_.as<int32_t>() + first;
+      const int num_rows = std::min(count - first, kSpecialRows);
+      if (collectives_) {
+        params.logits = whole_rows(logits, rows, num_rows);
+        params.vocab = static_cast<int>(vocab);
+        params.gathered = true;
+      }
+      sample_special(where_, params, rows, num_rows, special_memory_.as<int32_t>() + words_at,
+                     special_scratch_.as<float>());
+    }
+  }
+  // What was drawn is in the host's memory already.
+  const size_t turn = num_finished_++ % kNumSlots;
+  cuda_check(cudaEventRecord(drawn_there_[turn], where_.stream), "sampler");
+}
+
+void CudaBackend::fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) {
+  const ContextScope here(context_);
+  check(num_fetched_ < num_finished_, "no step whose tokens are not fetched");
+  const size_t turn = num_fetched_++ % kNumSlots;
+  wait(drawn_there_[turn]);
+  const auto* const drawn = drawn_[turn].as<const DrawnRow>();
+  for (size_t i = 0; i < token_ids.size(); ++i) {
+    token_ids[i] = drawn[i].token;
+    status[i] = static_cast<RowStatus>(drawn[i].status);
+  }
+}
+
+void CudaBackend::token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
+                                 std::span<int32_t> ids, std::span<float> logprobs,
+                                 std::span<int32_t> target_ranks) {
+  const ContextScope here(context_);
+  const int64_t vocab = collectives_ ? vocab_size_ : logits.shape[1];
+  for (const int32_t id : targets)
+    check(0 <= id && id < vocab, "target {} is not in the vocabulary of {}", id, vocab);
+  grow(logprobs_memory_, (2 * targets.size() + 2 * ids.size()) * sizeof(int32_t));
+  auto* const device = logprobs_memory_.as<int32_t>();
+  int32_t* const device_ids = device + targets.size();
+  auto* const device_logprobs = reinterpret_cast<float*>(device_ids + ids.size());
+  auto* const device_ranks = device_ids + 2 * ids.size();
+  upload(device, targets.data(), targets.size_bytes());
+  const auto num_rows = static_cast<int64_t>(targets.size());
+  const int64_t most = collectives_ ? kSpecialRows : num_rows;
+  for (int64_t first = 0; first < num_rows; first += most) {
+    const int64_t count = std::min(most, num_rows - first);
+    const Tensor rows = logits.rows(first, count);
+    cuda::token_logprobs(
+        where_, {.logits = collectives_ ? whole_rows(rows, nullptr, count) : rows.as<const float>(),
+                 .targets = device + first,
+                 .ids = device_ids + first * (k + 1),
+                 .logprobs = device_logprobs + first * (k + 1),
+                 .ranks = device_ranks + first,
+                 .num_rows = static_cast<int>(count),
+                 .vocab = static_cast<int>(vocab),
+                 .k = static_cast<int>(k)});
+  }
+  download(ids.data(), device_ids, ids.size_bytes());
+  download(logprobs.data(), device_logprobs, logprobs.size_bytes());
+  download(target_ranks.data(), device_ranks, target_ranks.size_bytes());
+}
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,350 @@
+#include "nanovllm/ops/cuda/collectives/collectives.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/ops/cuda/device/libraries.h"
+#include "nanovllm/ops/cuda/elementwise/elementwise.h"
+#include "nanovllm/ops/cuda/gemm/gemm_args.h"
+
+namespace nanovllm::cuda {
+
+// -- NCCL
+
+namespace {
+
+// What is used of nccl.h, so that a build needs no NCCL. Types and numbers: NCCL's API, 2.14 and
+// later.
+using NcclComm = void*;
+struct NcclId {
+  char bytes[128];
+};
+struct NcclConfig {
+  size_t size = sizeof(NcclConfig);
+  unsigned magic = 0xcafebeef, version = 21400;
+  int blocking = 0;
+};
+enum NcclResult : int { kNcclSuccess = 0, kNcclInProgress = 7 };
+
+int nccl_type(DType dtype) {
+  return dtype == DType::kF16 ? 6 : dtype == DType::kF32 ? 7 : dtype == DType::kBF16 ? 9 : 0;
+}
+
+}  // namespace
+
+struct Nccl {
+  SharedLibrary library{"libnccl.so.2", "nvidia/nccl/lib", "nvidia-nccl-cu13"};
+  int (*get_id)(NcclId*) = library.find("ncclGetUniqueId");
+  int (*init)(NcclComm*, int, NcclId, int, NcclConfig*) = library.find("ncclCommInitRankConfig");
+  int (*reduce)(const void*, void*, size_t, int, int, NcclComm,
+                cudaStream_t) = library.find("ncclAllReduce");
+  int (*gather)(const void*, void*, size_t, int, NcclComm,
+                cudaStream_t) = library.find("ncclAllGather");
+  int (*status)(NcclComm, int*) = library.find("ncclCommGetAsyncError");
+  int (*abort)(NcclComm) = library.find("ncclCommAbort");
+  const char* (*words)(int) = library.find("ncclGetErrorString");
+
+  Communicator& ranks;
+  std::mutex mutex;         // of `comm`: end() may come from another thread
+  NcclComm comm = nullptr;  // none: not yet there, or ended
+
+  explicit Nccl(Communicator& all) : ranks(all) {
+    // A kernel that waits for a dead rank keeps this thread too, where the driver waits for it.
+    ranks.set_on_abort([this] { end(); });
+  }
+  /// All ranks at once. Where it throws, the destructor ends what NCCL's own threads have begun.
+  void connect() {
+    const Rank rank = ranks.rank();
+    std::vector<NcclId> ids(static_cast<size_t>(rank.world));
+    NcclId mine = {};
+    if (rank.index == 0) {
+      const int result = get_id(&mine);
+      check(result == kNcclSuccess, "NCCL: {}", words(result));
+    }
+    ranks.all_gather(&mine, sizeof mine, ids.data());
+    NcclConfig config;
+    run([&] { return init(&comm, rank.world, ids[0], rank.index, &config); });
+  }
+  ~Nccl() {
+    ranks.set_on_abort({});
+    end();
+  }
+  /// Ends what is under way. Nothing can be called any more.
+  void end() {
+    const std::lock_guard lock(mutex);
+    ended = true;
+    if (comm != nullptr) abort(std::exchange(comm, nullptr));
+  }
+  /// Makes a call. Nothing blocks inside NCCL: a call under way is looked at again, until it is
+  /// done or some rank is dead.
+  template <class Call>
+  void run(const Call& call) {
+    const auto result_of = [&](const auto& f) {
+      const std::lock_guard lock(mutex);
+      if (ended || ranks.aborted()) ranks.throw_aborted();
+      return f();
+    };
+    int result = result_of(call);
+    while (result == kNcclInProgress) {
+      std::this_thread::yield();
+      if (result_of([&] { return status(comm, &result); }) != kNcclSuccess) break;
+    }
+    check(result == kNcclSuccess, "NCCL: {}", words(result));
+  }
+
+ private:
+  bool ended = false;
+};
+
+// -- setting up
+
+using SumNorm = CudaKernels::SumNorm;
+
+Collectives::Collectives(Launch where, Communicator& ranks, std::optional<SumNorm> sum_norm)
+    : where_(where), ranks_(ranks) {
+  const Rank rank = ranks.rank();
+  require(rank.world <= kMaxPeers, "tensor_parallel_size is {}; {} is the most on GPUs", rank.world,
+          kMaxPeers);
+  peers_.rank = rank.index;
+  peers_.world = rank.world;
+  nccl_ = std::make_unique<Nccl>(ranks);
+  nccl_->connect();
+  try {
+    connect_peers();
+    if (has_peers_) measure();
+  } catch (...) {
+    drain();  // no kernel may still use what goes now
+    throw;
+  }
+  if (sum_norm) norm_ways_.fill(*sum_norm);
+}
+
+Collectives::~Collectives() { drain(); }
+
+void Collectives::wait(cudaEvent_t event) {
+  for (;;) {
+    const cudaError_t state = cudaEventQuery(event);
+    if (ranks_.aborted()) {
+      nccl_->end();
+      ranks_.throw_aborted();
+    }
+    if (state == cudaSuccess) break;
+    if (state != cudaErrorNotReady) cuda_check(state, "step");
+    std::this_thread::yield();
+  }
+  ranks_.progress().fetch_add(1, std::memory_order_relaxed);
+}
+
+void Collectives::drain() noexcept {
+  // Own kernels look at the abort flag where they wait; NCCL's are ended by its own abort.
+  do {
+    if (ranks_.aborted()) nccl_->end();
+    std::this_thread::yield();
+  } while (cudaStreamQuery(where_.stream) == cudaErrorNotReady);
+}
+
+void Collectives::connect_peers() {
+  const auto own = static_cast<size_t>(peers_.rank);
+  const auto allocate = [&](size_t bytes) {
+    void* p = nullptr;
+    cuda_check(cudaMalloc(&p, bytes), "exchange buffer");
+    cuda_check(cudaMemsetAsync(p, 0, bytes, where_.stream), "exchange buffer");
+    cuda_check(cudaStreamSynchronize(where_.stream), "exchange buffer");  // no peer's in it yet
+    return Buffer(p, [](void* memory) { cudaFree(memory); });
+  };
+  memory_ = {allocate(exchange_buffer_bytes(peers_.world)), allocate(2 * sizeof(uint32_t))};
+  peers_.epoch = static_cast<uint32_t*>(memory_[1].get());
+  peers_.buffers[own] = static_cast<char*>(memory_[0].get());
+
+  auto* const flag = const_cast<std::atomic<uint32_t>*>(&ranks_.abort_flag());
+  void* aborted = nullptr;
+  bool ok = cudaHostRegister(flag, sizeof *flag, cudaHostRegisterMapped) == cudaSuccess;
+  if (ok) abort_flag_ = {flag, [](void* p) { cudaHostUnregister(p); }};
+  ok = ok && cudaHostGetDevicePointer(&aborted, flag, 0) == cudaSuccess;
+  peers_.aborted = static_cast<const uint32_t*>(aborted);
+  cudaIpcMemHandle_t mine = {};
+  ok = ok && cudaIpcGetMemHandle(&mine, memory_[0].get()) == cudaSuccess;
+  std::vector<cudaIpcMemHandle_t> handles(static_cast<size_t>(peers_.world));
+  ranks_.all_gather(&mine, sizeof mine, handles.data());
+  int is_nvlink = 1;
+  for (size_t r = 0; ok && r < handles.size(); ++r) {
+    if (r == own) continue;
+    int atomics = 0;
+    cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, peers_.rank,
+                              static_cast<int>(r));
+    is_nvlink &= atomics;
+    peers_.buffers[r] = open(handles[r]);
+    ok = peers_.buffers[r] != nullptr;
+  }
+  cudaGetLastError();
+  // Every rank or none: the others' kernels would wait. Whoever is here has zeroed its buffer.
+  has_peers_ = ranks_.smallest(ok ? 1 : 0) == 1;
+  has_lines_ = has_peers_ && ranks_.smallest(is_nvlink) == 1;
+}
+
+char* Collectives::open(const cudaIpcMemHandle_t& handle) {
+  void* p = nullptr;
+  if (cudaIpcOpenMemHandle(&p, handle, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess)
+    return nullptr;
+  opened_.emplace_back(p, [](void* q) { cudaIpcCloseMemHandle(q); });
+  return static_cast<char*>(p);
+}
+
+// -- sums
+
+bool Collectives::serves(Way way, size_t bytes) const {
+  if (way == Way::kNccl) return true;
+  if (bytes % 16 != 0 || !has_peers_) return false;
+  if (way == Way::kLines) return has_lines_ && bytes <= kLineBytes;
+  return bytes <= kSlicedBytes / (way == Way::kWhole ? static_cast<size_t>(peers_.world) : 1);
+}
+
+void Collectives::reduce(Way way, Tensor x) {
+  if (way == Way::kLines) return all_reduce_lines(where_, peers_, x);
+  if (way == Way::kWhole) return all_reduce_whole(where_, peers_, x);
+  if (way == Way::kSlices) return all_reduce_slices(where_, peers_, x);
+  nccl_->run([&] {
+    return nccl_->reduce(x.data, x.data, static_cast<size_t>(x.size()), nccl_type(x.dtype), 0,
+                         nccl_->comm, where_.stream);
+  });
+}
+
+void Collectives::all_reduce(Tensor x) {
+  const Way way = ways_[static_cast<size_t>(std::bit_width(x.bytes()))];
+  reduce(serves(way, x.bytes()) ? way : Way::kNccl, x);
+}
+
+PeerTensor Collectives::mapped(const Tensor& x) {
+  const auto [at, is_new] = mapped_.try_emplace(x.data);
+  if (is_new) {
+    // More than kLineBytes begin where their allocation does, which is what a handle names.
+    cudaIpcMemHandle_t mine = {};
+    cuda_check(cudaIpcGetMemHandle(&mine, x.data), "sharing memory");
+    std::vector<cudaIpcMemHandle_t> handles(static_cast<size_t>(peers_.world));
+    ranks_.all_gather(&mine, sizeof mine, handles.data());
+    for (size_t r = 0; r < handles.size(); ++r) {
+      const bool own = static_cast<int>(r) == peers_.rank;
+      at->second[r] = own ? x.as<char>() : open(handles[r]);
+      check(at->second[r] != nullptr, "memory of rank {} cannot be mapped: {}", r,
+            cudaGetErrorString(cudaGetLastError()));
+    }
+  }
+  return {x, at->second};
+}
+
+SumNorm Collectives::late_way(const Tensor& x) const {
+  const SumNorm way = norm_ways_[static_cast<size_t>(std::bit_width(x.bytes()))];
+  // Of few tokens the norm is part of a product.
+  if (x.shape[0] <= kFewTokens || !has_lines_) return SumNorm::kApart;
+  const bool serves =
+      way == SumNorm::kTwoHops ? serves_two_hops(x, peers_.world) : serves_one_hop(x);
+  return serves ? way : SumNorm::kApart;
+}
+
+bool Collectives::sum_norm(Tensor out, Tensor x, const Norm& norm, Tensor part) {
+  const SumNorm way = late_way(x);
+  if (way == SumNorm::kTwoHops) sum_norm_two_hops(where_, peers_, {out, x, part, norm});
+  else if (way == SumNorm::kOneHop) sum_norm_one_hop(where_, peers_, {out, x, part, norm});
+  else if (shares_rows(x)) sum_norm_rows(where_, peers_, mapped(out), mapped(x), norm);
+  else return false;
+  return true;
+}
+
+void Collectives::measure() {
+  constexpr int kRounds = 3, kRuns = 10;
+  constexpr int64_t kAheadCycles = 400'000;
+  constexpr size_t kLeast = size_t{16} << 10;
+  constexpr std::array kWays = {Way::kNccl, Way::kLines, Way::kWhole, Way::kSlices};
+  void* p = nullptr;
+  cuda_check(cudaMalloc(&p, kSlicedBytes), "measuring");
+  const Buffer memory(p, [](void* x) { cudaFree(x); });
+  cuda_check(cudaMemsetAsync(p, 0, kSlicedBytes, where_.stream), "measuring");
+  cudaEvent_t events[2] = {};
+  for (cudaEvent_t& event : events) cuda_check(cudaEventCreate(&event), "event");
+  // The least of some rounds, in milliseconds, on the rank where it takes longest, so that all
+  // choose alike.
+  const auto time_of = [&](const auto& enqueue) {
+    float least = INFINITY;
+    for (int round = 0; round < kRounds; ++round) {
+      enqueue();
+      idle(where_, kAheadCycles);  // the launches are there before their turn
+      cuda_check(cudaEventRecord(events[0], where_.stream), "event");
+      for (int i = 0; i < kRuns; ++i) enqueue();
+      cuda_check(cudaEventRecord(events[1], where_.stream), "event");
+      wait(events[1]);
+      float time = 0;
+      cuda_check(cudaEventElapsedTime(&time, events[0], events[1]), "event");
+      least = std::min(least, time / kRuns);
+    }
+    std::vector<float> all(static_cast<size_t>(peers_.world));
+    ranks_.all_gather(&least, sizeof least, all.data());
+    return *std::ranges::max_element(all);
+  };
+  for (size_t bytes = kLeast; bytes <= kSlicedBytes; bytes *= 2) {
+    const auto bits = static_cast<size_t>(std::bit_width(bytes));
+    const Tensor x(p, DType::kBF16, static_cast<int64_t>(bytes / 2));
+    float least = INFINITY;
+    for (const Way way : kWays) {
+      const float time = serves(way, bytes) ? time_of([&] { reduce(way, x); }) : INFINITY;
+      if (time < least) ways_[bits] = way;
+      least = std::min(least, time);
+    }
+    // In rows of a usual width.
+    constexpr int64_t kHidden = 4096;
+    const Tensor rows(p, DType::kBF16, std::max<int64_t>(x.size() / kHidden, 1), kHidden);
+    if (!has_lines_ || !serves_one_hop(rows)) continue;
+    const Norm norm = {Tensor(p, DType::kF32, kHidden), 1e-6f};  // zeros
+    least = time_of([&] {
+      reduce(ways_[bits], rows);
+      rms_norm(where_, rows, rows, norm);
+    });
+    const SumNormArgs args = {rows, rows, rows, norm};
+    const auto measure_way = [&](SumNorm way, const auto& enqueue) {
+      const float time = time_of(enqueue);
+      if (time < least) norm_ways_[bits] = way;
+      least = std::min(least, time);
+    };
+    measure_way(SumNorm::kOneHop, [&] { sum_norm_one_hop(where_, peers_, args); });
+    if (serves_two_hops(rows, peers_.world))
+      measure_way(SumNorm::kTwoHops, [&] { sum_norm_two_hops(where_, peers_, args); });
+  }
+  // A shorter message goes as the shortest one measured.
+  const auto first = static_cast<size_t>(std::bit_width(kLeast));
+  std::fill_n(ways_.begin(), first, ways_[first]);
+  std::fill_n(norm_ways_.begin(), first, norm_ways_[first]);
+  for (cudaEvent_t event : events) cudaEventDestroy(event);
+}
+
+void Collectives::all_gather(void* all, const void* mine, size_t bytes) {
+  if (has_lines_ && bytes <= kLineBytes) return all_gather_lines(where_, peers_, all, mine, bytes);
+  nccl_->run([&] { return nccl_->gather(mine, all, bytes, 0, nccl_->comm, where_.stream); });
+}
+
+int64_t Collectives::join_scratch(int64_t num_rows, int64_t vocab_size) const {
+  const int64_t most = (vocab_size / peers_.world / kShareUnit + 2) * kShareUnit;
+  return (peers_.world + 1) * num_rows * most;
+}
+
+void Collectives::join_rows(float* joined, Tensor logits, const int32_t* rows, int64_t num_rows,
+                            int64_t vocab_size, float* scratch) {
+  // Parts of one width travel.
+  const int64_t width = join_scratch(1, vocab_size) / (peers_.world + 1);
+  float* const mine = scratch + peers_.world * num_rows * width;
+  copy_columns(where_, mine, width, logits.as<const float>(), logits.shape[1], rows, num_rows,
+               logits.shape[1]);
+  all_gather(scratch, mine, static_cast<size_t>(num_rows * width) * sizeof(float));
+  for (int r = 0; r < peers_.world; ++r) {
+    const Range part = share(vocab_size, kShareUnit, {r, peers_.world});
+    copy_columns(where_, joined + part.first, vocab_size, scratch + r * num_rows * width, width,
+                 nullptr, num_rows, part.count);
+  }
+}
+
+}  // namespace nanovllm::cuda

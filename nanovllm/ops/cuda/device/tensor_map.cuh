@@ -1,0 +1,26 @@
+#pragma once
+
+#include "nanovllm/ops/cuda/device/runtime.h"
+
+namespace nanovllm::cuda {
+
+inline constexpr int kBoxColumns = 64;
+
+/// A row-major matrix [rows, k] that comes in boxes of `box_rows` by kBoxColumns, swizzled by 128
+/// bytes, which is their width.
+inline CUtensorMap tensor_map(const void* data, int64_t rows, int64_t k, int box_rows) {
+  static const auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(
+      driver_function("cuTensorMapEncodeTiled", 12000));
+  CUtensorMap map;
+  const cuuint64_t shape[] = {static_cast<cuuint64_t>(k), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t row_bytes[] = {static_cast<cuuint64_t>(k) * 2};
+  const cuuint32_t box[] = {kBoxColumns, static_cast<cuuint32_t>(box_rows)}, steps[] = {1, 1};
+  const CUresult result =
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(data), shape, row_bytes,
+             box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  check_args(result == CUDA_SUCCESS, "tensor map");
+  return map;
+}
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+
+#include "nanovllm/base/dtype.h"
+#include "nanovllm/ops/cuda/device/runtime.h"
+
+namespace nanovllm::cuda {
+
+inline constexpr int64_t kFewTokens = 16;
+
+/// What a GEMM does with its sums before it writes them.
+enum class Epilogue {
+  kStore,   ///< out [T, n] = x w^T + bias
+  kAdd,     ///< out [T, n] += x w^T
+  kSwiglu,  ///< out [T, n] = silu(x g^T) * x u^T, w holding g [n, k], then u [n, k]
+};
+
+/// A GEMM with the row operations around it; which of them a kernel fuses is its own matter.
+struct GemmArgs {
+  void* out;          // [T, n]
+  const void* x;      // [T, k]
+  const void* w;      // [n or 2 n, k]
+  const float* norm;  // [k]: x is RMS-normed first; or null
+  const float* bias;  // [n] or null
+  float eps;
+  int num_tokens, n, k;
+  Epilogue epilogue;
+  bool float_out = false;  // out is float32: tile_gemm() alone, with kStore
+};
+
+/// Whether small_gemm() has a kernel that wins against cuBLASLt and separate row operations.
+bool is_small_gemm(int64_t num_tokens, int64_t n, int64_t k, Epilogue epilogue, DType dtype);
+void small_gemm(Launch where, const GemmArgs& args, DType dtype);
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,57 @@
+#pragma once
+
+#include "nanovllm/ops/cuda/device/mma.cuh"
+#include "nanovllm/ops/cuda/gemm/gemm_args.h"
+
+// The pieces of small_gemm.cu. A lane copies into shared memory the very pieces of w that it
+// feeds to the tensor cores: k's order inside a product is free, so a piece is 16 bytes of one row,
+// and nobody else waits for it. Of a chunk of k, lane 4 q + p takes elements 8 p .. and 32 + 8 p ..
+// of row q of 8, and the same of token q.
+namespace nanovllm::cuda {
+
+constexpr int kChunk = 64;            // of k
+constexpr int kPieceBytes = 32 * 16;  // of a warp, one for each lane
+
+/// 16 bytes of weights into shared memory; the rest of the 128 follows, so L2 may fetch it.
+__device__ inline void copy_weights(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from)
+               : "memory");
+}
+__device__ inline uint4 load_shared(uint32_t from) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
+__device__ inline uint32_t word(const uint4& v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+template <class T>
+__device__ inline float sum_squares(const uint4& x, float sum) {
+  const Vec<T, 8> v = *reinterpret_cast<const Vec<T, 8>*>(&x);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum += to_float(v.x[i]) * to_float(v.x[i]);
+  return sum;
+}
+
+/// Eight elements of a row times its scale and the norm's weights, rounded as rms_norm() does.
+template <class T>
+__device__ inline uint4 normed(const uint4& x, float scale, const float4& a, const float4& b) {
+  const Vec<T, 8> v = *reinterpret_cast<const Vec<T, 8>*>(&x);
+  const auto at = [&](int i) { return to_float(v.x[i]) * scale; };
+  return make_uint4(
+      hopper::pack<T>(at(0) * a.x, at(1) * a.y), hopper::pack<T>(at(2) * a.z, at(3) * a.w),
+      hopper::pack<T>(at(4) * b.x, at(5) * b.y), hopper::pack<T>(at(6) * b.z, at(7) * b.w));
+}
+
+/// One output of a gate and its up, rounded as the separate operations do.
+template <class T>
+__device__ inline T swiglu(float gate, float up) {
+  gate = to_float(from_float<T>(gate));
+  return from_float<T>(__fdividef(gate, __expf(-gate) + 1) * to_float(from_float<T>(up)));
+}
+
+}  // namespace nanovllm::cuda

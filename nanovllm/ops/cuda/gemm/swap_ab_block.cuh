@@ -1,0 +1,353 @@
+#pragma once
+
+#include "nanovllm/ops/cuda/device/device.cuh"
+#include "nanovllm/ops/cuda/device/tensor_map.cuh"
+#include "nanovllm/ops/cuda/device/wgmma.cuh"
+#include "nanovllm/ops/cuda/gemm/small_gemm.cuh"
+#include "nanovllm/ops/cuda/gemm/swap_ab_gemm.h"
+
+// What a block of swap_ab_gemm.cu has and does.
+namespace nanovllm::cuda::swap_ab {
+using namespace hopper;
+
+// -- layout
+
+static_assert(kChunk == kBoxColumns);
+constexpr int kHeadDim = 128;     // of what finish_head() serves
+constexpr int kChunkBytes = 128;  // of a row: the width of the swizzle
+constexpr int kPerLine = 32;      // floats that the L2 fetches at once
+constexpr int kThreads = 128 * 2 + 32;
+
+struct Params {
+  CUtensorMap w, x;  // boxes of [rows / 2, kChunk] and [kTokens, kChunk]
+  GemmArgs args;
+  NormAhead ahead;
+  int rows, split, stages;
+  int num_chunks;   // of a block
+  int multiplying;  // threads
+  bool early;       // launch the next kernel before this one's turn
+  RopeParams rope;  // of q, k and v
+};
+
+/// A stage's barriers: w is there, x is there, both are used. And two of the block: the cluster's
+/// rings are free for sums; all sums are there.
+enum Kind { kWThere, kXThere, kUsed, kRingsFree, kSumsThere };
+
+/// What a block has in shared memory, as offsets: the ring, whose place the sums take over (its own
+/// of all tokens, [kTokens, pitch], then all blocks' of its tokens, [split, kTokens / split,
+/// pitch]), and the barriers.
+template <int kTokens>
+struct Layout {
+  int rows, stages, ring_bytes;
+  __host__ __device__ Layout(int rows_, int stages_)
+      : rows(rows_), stages(stages_), ring_bytes(max(stages_ * stage_bytes(), 2 * sums_bytes())) {}
+  __host__ __device__ int stage_bytes() const { return (rows + kTokens) * kChunkBytes; }
+  /// Floats from token to token of the sums: their stores meet no bank twice.
+  __host__ __device__ int pitch() const { return rows + 4; }
+  __host__ __device__ int sums_bytes() const { return kTokens * pitch() * 4; }
+  __host__ __device__ int w(int stage) const { return stage * stage_bytes(); }
+  __host__ __device__ int x(int stage) const { return w(stage) + rows * kChunkBytes; }
+  __host__ __device__ int barrier(Kind kind, int stage) const {
+    const int index =
+        kind < kRingsFree ? kind * stages + stage : kRingsFree * stages + kind - kRingsFree;
+    return ring_bytes + index * 8;
+  }
+  __host__ __device__ int bytes() const { return barrier(kSumsThere, 0) + 8; }
+};
+
+// -- block
+
+/// A block, kTokens being 32 or 64: its first warps multiply, the one behind them copies, and all
+/// finish what the block has the sums of.
+template <int kTokens>
+struct Block {
+  static constexpr int kMaxSplit = 8;
+  const Params& p;
+  const GemmArgs& args = p.args;
+  const Layout<kTokens> layout{p.rows, p.stages};
+  const uint32_t shared;
+  const bool swiglu = args.epilogue == Epilogue::kSwiglu;
+  // The block's part of k; its columns of out.
+  const int rank = cluster_rank();
+  const int columns = swiglu ? p.rows / 2 : p.rows;
+  const int first_column = static_cast<int>(blockIdx.x) / p.split * columns;
+
+  __device__ uint32_t barrier(Kind kind, int stage = 0) const {
+    return shared + layout.barrier(kind, stage);
+  }
+  __device__ int first_k(int chunk) const { return (rank * p.num_chunks + chunk) * kChunk; }
+
+  /// Calls body(chunk, stage, parity) for all of the block's chunks.
+  template <class Body>
+  __device__ void for_chunks(Body body) const {
+    int stage = 0;
+    uint32_t parity = 0;
+    for (int chunk = 0; chunk < p.num_chunks; ++chunk) {
+      body(chunk, stage, parity);
+      if (++stage == p.stages) stage = 0, parity ^= 1;
+    }
+  }
+
+  // One lane copies.
+
+  __device__ void begin_copies() const {
+    for (int stage = 0; stage < p.stages; ++stage) {
+      barrier_init(barrier(kWThere, stage), 1);
+      barrier_init(barrier(kXThere, stage), 1);
+      barrier_init(barrier(kUsed, stage), p.multiplying / 32);
+    }
+    barrier_init(barrier(kRingsFree), p.split);
+    barrier_init(barrier(kSumsThere), 1);
+    fence_barrier_init();
+    for (int chunk = 0; chunk < min(p.stages, p.num_chunks); ++chunk) {
+      fetch_w(chunk, chunk);
+      expect_x(chunk);
+    }
+    prefetch_map(p.x);
+    barrier_arrive_expect(barrier(kSumsThere), static_cast<uint32_t>(layout.sums_bytes()));
+  }
+  __device__ void fetch_w(int chunk, int stage) const {
+    const uint32_t to = shared + layout.w(stage), there = barrier(kWThere, stage);
+    const int half = p.rows / 2;
+    barrier_arrive_expect(there, static_cast<uint32_t>(p.rows * kChunkBytes));
+    box_copy(to, p.w, first_k(chunk), first_column, there);
+    box_copy(to + half * kChunkBytes, p.w, first_k(chunk), first_column + (swiglu ? args.n : half),
+             there);
+  }
+  __device__ void expect_x(int stage) const {
+    barrier_arrive_expect(barrier(kXThere, stage), kTokens * kChunkBytes);
+  }
+  __device__ void copy() const {
+    for_chunks([&](int chunk, int stage, uint32_t parity) {
+      if (chunk >= p.stages) {
+        barrier_wait(barrier(kUsed, stage), parity ^ 1);
+        fetch_w(chunk, stage);
+        expect_x(stage);
+      }
+      box_copy(shared + layout.x(stage), p.x, first_k(chunk), 0, barrier(kXThere, stage));
+    });
+  }
+
+  /// A warpgroup multiplies 64 rows and leaves the sums where the ring was.
+  __device__ void multiply(int thread) const {
+    float sums[kTokens / 2];
+    const int group = thread / 128, lane = thread % 32;
+    for_chunks([&](int chunk, int stage, uint32_t parity) {
+      barrier_wait(barrier(kWThere, stage), parity);
+      barrier_wait(barrier(kXThere, stage), parity);
+      const uint32_t w = shared + layout.w(stage) + group * 64 * kChunkBytes;
+      const uint32_t x = shared + layout.x(stage);
+      wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < kChunk / 16; ++i)
+        Wgmma<Bf16, kTokens>::ss(sums, tile_descriptor(w + i * 32, 1024, 0),
+                                 tile_descriptor(x + i * 32, 1024, 0), chunk + i > 0);
+      wgmma_commit();
+      if (chunk + p.stages < p.num_chunks) {  // the stage's place is needed
+        wgmma_wait<0>();
+        if (lane == 0) barrier_arrive(barrier(kUsed, stage));
+      }
+    });
+    wgmma_wait<0>();
+    pin(sums);
+    named_barrier_sync(1, p.multiplying);  // all products have ended
+    if (thread < p.split) remote_barrier_arrive(remote_address(barrier(kRingsFree), thread));
+    const int row = thread / 32 * 16 + lane / 4;
+    if (row >= p.rows) return;  // a warp that had nothing to multiply
+#pragma unroll
+    for (int j = 0; j < kTokens / 2; ++j) {
+      const int token = j / 4 * 8 + lane % 4 * 2 + j % 2;
+      store_shared(shared + (token * layout.pitch() + row + j / 2 % 2 * 8) * 4, sums[j]);
+    }
+  }
+
+  /// Sends block `to` of the cluster the sums of its tokens.
+  __device__ void send_sums(int to) const {
+    const auto bytes = static_cast<uint32_t>(layout.sums_bytes() / p.split);
+    barrier_wait(barrier(kRingsFree), 0);
+    remote_bulk_copy(remote_address(shared + layout.sums_bytes() + rank * bytes, to),
+                     shared + to * bytes, bytes, remote_address(barrier(kSumsThere), to));
+  }
+
+  /// Four of a token's sums over k; those of a block lie `stride` bytes behind the last one's.
+  __device__ float4 sum_at(uint32_t address, int stride) const {
+    uint4 part[kMaxSplit] = {};
+#pragma unroll
+    for (int i = 0; i < kMaxSplit; ++i)
+      if (i < p.split) part[i] = load_shared(address + i * stride);
+    float4 sum = {};
+#pragma unroll
+    for (int i = 0; i < kMaxSplit; ++i) {
+      const float4& y = reinterpret_cast<const float4&>(part[i]);
+      sum.x += y.x, sum.y += y.y, sum.z += y.z, sum.w += y.w;
+    }
+    return sum;
+  }
+
+  /// A sum over `lanes` neighbouring lanes, a power of two, which call this together.
+  __device__ static float sum_over(int lanes, float x) {
+    const uint32_t mask = 0xffffffff >> (32 - lanes);
+    for (int i = lanes / 2; i > 0; i /= 2)
+      x += __shfl_xor_sync(mask << (threadIdx.x % 32 & -lanes), x, i);
+    return x;
+  }
+  /// The factor that a token's norm has left to this product.
+  __device__ float factor(int token, int lane, int lanes) const {
+    if (args.epilogue == Epilogue::kAdd || p.ahead.squares == nullptr) return 1;
+    float squares = 0;
+    for (int part = lane; part < p.ahead.num_parts; part += lanes)
+      squares += p.ahead.squares[part * kSwapAbTokens + token];
+    const float mean = sum_over(lanes, squares) * __fdividef(1, static_cast<float>(args.k));
+    return rsqrtf(mean + args.eps);
+  }
+  /// What the norm behind this product can have of four columns of the residual.
+  __device__ void norm_ahead(const Vec<Bf16, 4>& y, const Vec<float, 4>& weight, int token,
+                             int column, int lanes) const {
+    Vec<Bf16, 4> x;
+    float squares = 0;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float value = to_float(y.x[j]);
+      squares += value * value;
+      x.x[j] = from_float<Bf16>(value * weight.x[j]);
+    }
+    store<4>(static_cast<Bf16*>(p.ahead.x) + int64_t{token} * args.n + first_column + column, x);
+    squares = sum_over(lanes, squares);
+    if (column == 0) p.ahead.squares[first_column / p.rows * kSwapAbTokens + token] = squares;
+  }
+
+  /// What finish() will want, which is older than the kernel before, on its way to the L2.
+  __device__ void prefetch_norm() const {
+    const int i = threadIdx.x * kPerLine;
+    if (p.ahead.weight != nullptr && args.epilogue == Epilogue::kAdd && i < p.rows)
+      prefetch_l2(p.ahead.weight + first_column + i);
+  }
+
+  /// Writes the block's tokens, four columns a thread.
+  __device__ void finish() const {
+    const int stride = layout.sums_bytes() / p.split, per_token = columns / 4;
+    const int num_tokens = kTokens / p.split;
+    for (int i = threadIdx.x; i < num_tokens * per_token; i += blockDim.x) {
+      const int row = i / per_token, column = i % per_token * 4;
+      const int token = rank * num_tokens + row;
+      if (token >= args.num_tokens) break;
+      Bf16* const out =
+          static_cast<Bf16*>(args.out) + int64_t{token} * args.n + first_column + column;
+      // All this comes while the sums do.
+      const bool adds = args.epilogue == Epilogue::kAdd;
+      const bool norms = adds && p.ahead.weight != nullptr;
+      Vec<Bf16, 4> y = {};
+      Vec<float, 4> weight = {};
+      if (adds) y = load<4>(out);
+      if (norms) weight = load<4>(p.ahead.weight + first_column + column);
+      const float scale = factor(token, column / 4, per_token);
+      barrier_wait(barrier(kSumsThere), 0);
+      const uint32_t from = shared + layout.sums_bytes() + row * layout.pitch() * 4;
+      const float4 a = sum_at(from + column * 4, stride);
+      float at[4] = {a.x * scale, a.y * scale, a.z * scale, a.w * scale};
+      if (swiglu) {
+        const float4 b = sum_at(from + (columns + column) * 4, stride);
+        const float up[4] = {b.x * scale, b.y * scale, b.z * scale, b.w * scale};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) y.x[j] = cuda::swiglu<Bf16>(at[j], up[j]);
+      } else {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          if (args.bias != nullptr) at[j] += args.bias[first_column + column + j];
+          y.x[j] = from_float<Bf16>(to_float(y.x[j]) + at[j]);
+        }
+      }
+      store<4>(out, y);
+      if (norms) norm_ahead(y, weight, token, column, per_token);
+    }
+    // Without tokens too: no copy comes to a block that has ended.
+    barrier_wait(barrier(kSumsThere), 0);
+  }
+
+  /// The same of finish_head().
+  __device__ void prefetch_angles() const {
+    const RopeParams& r = p.rope;
+    if (const int i = threadIdx.x * kPerLine; r.q_norm != nullptr && i < kHeadDim) {
+      prefetch_l2(r.q_norm + i);
+      prefetch_l2(r.k_norm + i);
+    }
+    const int num_tokens = kTokens / p.split, half = threadIdx.x % 2 * 32;
+    for (int i = threadIdx.x / 2; i < num_tokens; i += blockDim.x / 2) {
+      const int token = min(rank * num_tokens + i, args.num_tokens - 1);
+      const int64_t angle = r.positions[token] * int64_t{kHeadDim / 2} + half;
+      prefetch_l2(r.cos + angle);
+      prefetch_l2(r.sin + angle);
+    }
+  }
+
+  /// The same of rows that are a head of q, k or v: half a warp has a token, a lane four neighbours
+  /// of either half of the head, which rotate together.
+  __device__ void finish_head() const {
+    constexpr int kPer = 4, kLanes = 16, kHalf = kHeadDim / 2;
+    const RopeParams& r = p.rope;
+    const int lane = threadIdx.x % kLanes, at = lane * kPer, head = first_column / kHeadDim;
+    const int num_kv_heads = r.layout.num_kv_heads, num_tokens = kTokens / p.split;
+    const bool is_q = head < r.num_heads, is_v = head >= r.num_heads + num_kv_heads;
+    const float* const norm = is_q ? r.q_norm : is_v ? nullptr : r.k_norm;
+    const int stride = layout.sums_bytes() / p.split;
+    // num_tokens is even: both halves of a warp have a row, of which one may be nobody's.
+    for (int row = threadIdx.x / kLanes; row < num_tokens; row += blockDim.x / kLanes) {
+      const bool there = rank * num_tokens + row < args.num_tokens;
+      const int token = there ? rank * num_tokens + row : args.num_tokens - 1;
+      Bf16 *low = static_cast<Bf16*>(args.out) + int64_t{token} * args.n + first_column + at,
+           *high = low + kHalf;
+      const int slot = is_q ? 0 : r.slot_mapping[token];
+      if (!is_q && slot >= 0) {
+        Bf16* const entry =
+            static_cast<Bf16*>(r.k) + (is_v ? r.layout.layer_stride : 0) +
+            r.layout.entry(slot / r.layout.block_size, (head - r.num_heads) % num_kv_heads);
+        low = entry + r.layout.at(slot % r.layout.block_size, at);
+        high = entry + r.layout.at(slot % r.layout.block_size, at + kHalf);
+      }
+      Vec<float, kPer> cos = {1, 1, 1, 1}, sin = {};
+      if (!is_v) {
+        const int64_t angle = r.positions[token] * int64_t{kHalf} + at;
+        cos = load<kPer>(r.cos + angle);
+        sin = load<kPer>(r.sin + angle);
+      }
+      Vec<float, kPer> weight[2] = {{1, 1, 1, 1}, {1, 1, 1, 1}}, bias[2] = {};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (norm != nullptr) weight[half] = load<kPer>(norm + half * kHalf + at);
+        if (args.bias != nullptr)
+          bias[half] = load<kPer>(args.bias + first_column + half * kHalf + at);
+      }
+      const float scale = factor(token, lane, kLanes);
+      barrier_wait(barrier(kSumsThere), 0);
+      const uint32_t from = shared + layout.sums_bytes() + row * layout.pitch() * 4;
+      float x[2][kPer], own = 0;  // squares
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float4 sum = sum_at(from + (half * kHalf + at) * 4, stride);
+        const float sums[kPer] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+        for (int i = 0; i < kPer; ++i) {
+          // As the product alone leaves it.
+          x[half][i] = to_float(from_float<Bf16>(sums[i] * scale + bias[half].x[i]));
+          own += x[half][i] * x[half][i];
+        }
+      }
+      own = sum_over(kLanes, own);
+      const float head_scale = norm != nullptr ? rsqrtf(own / kHeadDim + r.eps) : 1.0f;
+      Vec<Bf16, kPer> y[2];
+#pragma unroll
+      for (int i = 0; i < kPer; ++i) {
+        const float a = x[0][i] * (head_scale * weight[0].x[i]);
+        const float b = x[1][i] * (head_scale * weight[1].x[i]);
+        y[0].x[i] = from_float<Bf16>(is_v ? x[0][i] : a * cos.x[i] - b * sin.x[i]);
+        y[1].x[i] = from_float<Bf16>(is_v ? x[1][i] : b * cos.x[i] + a * sin.x[i]);
+      }
+      if (!there || slot < 0) continue;
+      store<kPer>(low, y[0]);
+      store<kPer>(high, y[1]);
+    }
+    barrier_wait(barrier(kSumsThere), 0);
+  }
+};
+
+}  // namespace nanovllm::cuda::swap_ab

@@ -1,0 +1,293 @@
+#pragma once
+
+#include "nanovllm/ops/cuda/device/device.cuh"
+#include "nanovllm/ops/cuda/device/tensor_map.cuh"
+#include "nanovllm/ops/cuda/device/wgmma.cuh"
+#include "nanovllm/ops/cuda/gemm/tile_gemm.h"
+
+// The tiles of tile_gemm.cu, and what becomes of their sums.
+namespace nanovllm::cuda {
+using namespace hopper;
+
+constexpr int kColumns = kBoxColumns;  // of k in a stage
+constexpr int kRowBytes = 128;
+/// Of tokens that all rows of w take in turn: they stay in the L2.
+constexpr int64_t kGroupBytes = 16 << 20;
+
+struct Params {
+  CUtensorMap w, x;  // boxes of kBoxRows and kHalfTokens rows
+  GemmArgs args;
+  int group;       // token tiles that all rows of w take in turn
+  int split_bits;  // k is in two to the power of this parts
+  TileScratch scratch;
+};
+
+/// kTokens by kRows of w; with SwiGLU half of those are gates. Of two warpgroups each has half of
+/// the tokens, where those are but 64 half of the rows; 192 tokens have three warpgroups.
+template <int kTokens_, int kRows_, bool kSwiglu_>
+struct Tile {
+  static constexpr int kTokens = kTokens_, kRows = kRows_;
+  static constexpr bool kSwiglu = kSwiglu_;
+  static constexpr int kOutColumns = kSwiglu ? kRows / 2 : kRows;
+  static constexpr int kHalfTokens = kTokens / 2;
+  static constexpr int kBoxes = kSwiglu ? 4 : 1, kBoxRows = kRows / kBoxes;
+  static constexpr bool kSplitsRows = kTokens == 64;
+  static constexpr int kGroups = kTokens == 192 ? 3 : 2;  // warpgroups that multiply
+  static constexpr int kMultiplying = kGroups * 128, kThreads = kMultiplying + 128;  // others copy
+  static constexpr int kBlocks = kSplitsRows ? 1 : kTokens / kGroups / 64;  // a warpgroup's
+  static constexpr int kGroupRows = kSplitsRows ? kRows / 2 : kRows;
+  static constexpr int kStageBytes = (kTokens + kRows) * kRowBytes;
+  static constexpr int kRegisters = kGroups == 3 ? 152 : 232;
+  static constexpr int kStages = (226 << 10) / (kStageBytes + 16);
+  static constexpr int kSharedBytes = kStages * (kStageBytes + 16);
+  static constexpr int kRowPairs = kGroupRows / 8;  // of columns that a thread has sums of, a row
+  /// A box of a stage: where it lies, and its first row of w. With SwiGLU box 2 h + i has a half h
+  /// of the gates (i = 0) or the ups.
+  static __device__ int box_offset(int box) {
+    const int place = kSplitsRows ? box : box % 2 * 2 + box / 2;
+    return (kTokens + place * kBoxRows) * kRowBytes;
+  }
+  static __device__ int box_row(int column, int box, int n) {
+    return box % 2 * n + column + box / 2 * kBoxRows;
+  }
+};
+
+// -- what becomes of the sums
+
+/// In one instruction, which the compiler may cut into four otherwise.
+__device__ __forceinline__ void store16(void* to, uint4 x) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z),
+               "r"(x.w)
+               : "memory");
+}
+
+/// A 4 by 4 transposition among four neighbouring lanes: lane q gets word q of each.
+__device__ __forceinline__ uint4 transpose_quad(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
+  const uint32_t x = __shfl_xor_sync(0xffffffff, odd ? a : b, 1);
+  const uint32_t y = __shfl_xor_sync(0xffffffff, odd ? c : d, 1);
+  const uint32_t low0 = odd ? x : a, high0 = odd ? b : x, low1 = odd ? y : c, high1 = odd ? d : y;
+  const uint32_t u = __shfl_xor_sync(0xffffffff, upper ? low0 : low1, 2);
+  const uint32_t v = __shfl_xor_sync(0xffffffff, upper ? high0 : high1, 2);
+  return upper ? uint4{u, v, low1, high1} : uint4{low0, high0, u, v};
+}
+
+/// Two neighbours of silu(gate) * up, rounded as the separate operations do. One reciprocal serves
+/// both: the special function unit is what bounds this.
+__device__ __forceinline__ uint32_t swiglu_pair(const float* gate, const float* up) {
+  constexpr float kLog2e = 1.44269504f, kMaxExponent = 60;  // so that the product is finite
+  const uint32_t g = pack<Bf16>(gate[0], gate[1]), u = pack<Bf16>(up[0], up[1]);
+  const auto low = [](uint32_t v) { return __uint_as_float(v << 16); };
+  const auto high = [](uint32_t v) { return __uint_as_float(v & 0xffff0000); };
+  const float a = exp2_approx(fminf(low(g) * -kLog2e, kMaxExponent)) + 1;
+  const float b = exp2_approx(fminf(high(g) * -kLog2e, kMaxExponent)) + 1;
+  const float r = __fdividef(1, a * b);
+  return pack<Bf16>(low(g) * (b * r) * low(u), high(g) * (a * r) * high(u));
+}
+
+/// Of a warpgroup's sums: thread t has rows t % 128 / 32 * 16 + t % 32 / 4 of each 64 tokens, and 8
+/// more; first_token is the thread's, first_column the warpgroup's.
+struct Corner {
+  int first_token, first_column;
+};
+__device__ __forceinline__ int token_at(const Corner& at, int row) {
+  return at.first_token + row / 2 * 64 + row % 2 * 8;
+}
+
+template <class Tile>
+__device__ __forceinline__ void store_swiglu(
+    const Params& p, const Corner& at, const float (&sums)[Tile::kBlocks][Tile::kGroupRows / 2]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int row = 0; row < 2 * Tile::kBlocks; ++row) {
+    const int token = token_at(at, row);
+    Bf16* const out = static_cast<Bf16*>(p.args.out) + int64_t{token} * p.args.n + at.first_column;
+    const auto word = [&](int j) {  // features 8 j + lane % 4 * 2 and the next
+      const float* const gate = sums[row / 2] + 4 * j + row % 2 * 2;
+      return swiglu_pair(gate, gate + Tile::kGroupRows / 4);
+    };
+    const auto there = [&](int column) {
+      return token < p.args.num_tokens && at.first_column + column < p.args.n;
+    };
+    constexpr int kWords = Tile::kGroupRows / 16, kInFours = kWords / 4 * 4;
+#pragma unroll
+    for (int j = 0; j < kInFours; j += 4) {
+      const uint4 y = transpose_quad(word(j), word(j + 1), word(j + 2), word(j + 3));
+      const int column = (j + lane % 4) * 8;
+      if (there(column)) store16(out + column, y);
+    }
+#pragma unroll
+    for (int j = kInFours; j < kWords; ++j) {
+      const uint32_t y = word(j);
+      const int column = j * 8 + lane % 4 * 2;
+      if (there(column)) *reinterpret_cast<uint32_t*>(out + column) = y;
+    }
+  }
+}
+
+/// Returns when all that meet here have come, two to the power of `bits`; what they wrote before is
+/// seen. Counters go on counting from one kernel to the next.
+__device__ __forceinline__ void meet(uint32_t* counter, int bits) {
+  uint32_t before;
+  asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(counter)
+               : "memory");
+  const uint32_t all = ((before >> bits) + 1) << bits;
+  while (static_cast<int32_t>(load_acquire(counter) - all) < 0) {
+  }
+}
+
+/// The end of a product without SwiGLU. A thread has sums of kRowPairs pairs of neighbouring
+/// columns in each of its rows, eight columns apart; the four lanes that have the same rows share
+/// out the pieces of eight columns.
+template <class Tile>
+struct Sums {
+  static constexpr int kRows = 2 * Tile::kBlocks, kRowPairs = Tile::kRowPairs;
+  static constexpr int kPairs = kRows * kRowPairs, kMultiplying = Tile::kMultiplying;
+  static constexpr int kMaxSplit = 4;
+  using Values = float[Tile::kBlocks][Tile::kGroupRows / 2];
+  const Params& p;
+  const Corner at;
+
+  /// Eight columns of a token; no `out` where there is none.
+  struct Piece {
+    void* out = nullptr;
+    int column = 0;
+    uint4 old = {};
+  };
+  __device__ __forceinline__ Piece piece(int row, int j) const {
+    Piece piece = {.column = at.first_column + j * 8};
+    const int token = token_at(at, row);
+    if (j >= kRowPairs || token >= p.args.num_tokens || piece.column >= p.args.n) return piece;
+    const int64_t place = int64_t{token} * p.args.n + piece.column;
+    if (p.args.float_out) {
+      piece.out = static_cast<float*>(p.args.out) + place;
+      return piece;
+    }
+    piece.out = static_cast<Bf16*>(p.args.out) + place;
+    if (p.args.epilogue == Epilogue::kAdd) piece.old = *static_cast<const uint4*>(piece.out);
+    return piece;
+  }
+  /// Stores a piece: x and y of its four pairs.
+  __device__ __forceinline__ void finish(const Piece& piece, const float (&x)[4],
+                                         const float (&y)[4]) const {
+    if (piece.out == nullptr) return;
+    const uint32_t old[4] = {piece.old.x, piece.old.y, piece.old.z, piece.old.w};
+    uint32_t words[4], bits[8];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float2 bias = {};
+      if (p.args.bias != nullptr)
+        bias = {p.args.bias[piece.column + 2 * i], p.args.bias[piece.column + 2 * i + 1]};
+      const float left = x[i] + bias.x, right = y[i] + bias.y;
+      bits[2 * i] = __float_as_uint(left), bits[2 * i + 1] = __float_as_uint(right);
+      words[i] = pack<Bf16>(left + __uint_as_float(old[i] << 16),
+                            right + __uint_as_float(old[i] & 0xffff0000));
+    }
+    if (p.args.float_out) {
+      store16(piece.out, {bits[0], bits[1], bits[2], bits[3]});
+      store16(static_cast<float*>(piece.out) + 4, {bits[4], bits[5], bits[6], bits[7]});
+      return;
+    }
+    store16(piece.out, {words[0], words[1], words[2], words[3]});
+  }
+
+  __device__ void store_whole(const Values& sums) const {
+    constexpr int kQuads = (kRowPairs + 3) / 4;
+    const int lane = threadIdx.x % 4;
+    // A row's old values are on their way while the row before is stored.
+    Piece next[kQuads];
+    const auto load = [&](int row) {
+#pragma unroll
+      for (int quad = 0; quad < kQuads; ++quad) next[quad] = piece(row, quad * 4 + lane);
+    };
+    load(0);
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      Piece now[kQuads];
+#pragma unroll
+      for (int quad = 0; quad < kQuads; ++quad) now[quad] = next[quad];
+      if (row + 1 < kRows) load(row + 1);
+#pragma unroll
+      for (int quad = 0; quad < kQuads; ++quad) {
+        const auto transposed = [&](int which) {
+          const auto bits = [&](int i) {
+            const int j = min(quad * 4 + i, kRowPairs - 1);
+            return __float_as_uint(sums[row / 2][4 * j + row % 2 * 2 + which]);
+          };
+          return transpose_quad(bits(0), bits(1), bits(2), bits(3));
+        };
+        const uint4 x = transposed(0), y = transposed(1);
+        finish(now[quad], reinterpret_cast<const float(&)[4]>(x),
+               reinterpret_cast<const float(&)[4]>(y));
+      }
+    }
+  }
+
+  /// With k in parts, the warpgroups with the same place in a tile's blocks finish a part of its
+  /// pieces each, out of what all of them leave in the scratch.
+  __device__ void store_part(const Values& sums, int part) const {
+    const int split = 1 << p.split_bits, group = static_cast<int>(threadIdx.x) / 128;
+    float2* const own = static_cast<float2*>(p.scratch.parts) +
+                        int64_t{blockIdx.x} * (kPairs * kMultiplying) + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const float* const sum =
+          sums[i / kRowPairs / 2] + 4 * (i % kRowPairs) + i / kRowPairs % 2 * 2;
+      __stcg(own + i * kMultiplying, float2{sum[0], sum[1]});
+    }
+    const auto sync = [&] {  // constants, lest the kernel takes all 16 barriers
+      if (group == 0) named_barrier_sync(1, 128);
+      else if (group == 1) named_barrier_sync(2, 128);
+      else named_barrier_sync(3, 128);
+    };
+    sync();
+    if (threadIdx.x % 128 == 0) {
+      const int tile = (static_cast<int>(blockIdx.x) / 2 >> p.split_bits) * 2 + cluster_rank();
+      const int first = split == 2 ? 0 : static_cast<int>(kTileCounters / 2);
+      meet(p.scratch.counters + first + tile * Tile::kGroups + group, p.split_bits);
+    }
+    sync();
+
+    // The parts' blocks lie two apart: a cluster has two tiles.
+    constexpr int kStep = 2 * kPairs * kMultiplying, kBatch = 2;
+    constexpr size_t kMostBlocks = 144;  // multiprocessors of a whole GH100
+    static_assert(kPairs % kMaxSplit == 0 &&
+                  kMostBlocks * kPairs * kMultiplying * sizeof(float2) <= kTilePartBytes &&
+                  kMostBlocks * Tile::kGroups <= kTileCounters);
+    const int count = kPairs / split, first = part * count, lane = threadIdx.x % 4;
+    const float2* const from = own - part * kStep - lane;
+    for (int done = lane; done < count; done += 4 * kBatch) {
+      Piece pieces[kBatch];
+      float4 its[kBatch][kMaxSplit][2] = {};  // all on their way at once
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (done + 4 * i >= count) continue;
+        const int place = first + done + 4 * i;
+        pieces[i] = piece(place / kRowPairs, place % kRowPairs);
+#pragma unroll
+        for (int k = 0; k < kMaxSplit; ++k) {
+          if (k >= split) continue;
+          const auto* const its_part =
+              reinterpret_cast<const float4*>(from + k * kStep + place * kMultiplying);
+          its[i][k][0] = __ldcg(its_part);
+          its[i][k][1] = __ldcg(its_part + 1);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        float x[4] = {}, y[4] = {};
+#pragma unroll
+        for (int k = 0; k < kMaxSplit; ++k) {
+          const float4 low = its[i][k][0], high = its[i][k][1];
+          x[0] += low.x, y[0] += low.y, x[1] += low.z, y[1] += low.w;
+          x[2] += high.x, y[2] += high.y, x[3] += high.z, y[3] += high.w;
+        }
+        finish(pieces[i], x, y);
+      }
+    }
+  }
+};
+
+}  // namespace nanovllm::cuda

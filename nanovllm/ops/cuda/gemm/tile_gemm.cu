@@ -1,0 +1,85 @@
+#include "nanovllm/ops/cuda/gemm/tile_loop.cuh"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <utility>
+
+// Products of a batch or a prompt on Hopper. Tokens are wgmma's M, rows of w its N. With SwiGLU,
+// gates and ups of the same features lie in one tile, so that only what becomes of them is written.
+// Where there are fewer tiles than multiprocessors, several blocks share out the k of one: each
+// hands the others its sums of what they finish, which are added in the order of k.
+#pragma nv_diag_suppress 177  // of targets other than Hopper: what only its kernel uses
+namespace nanovllm::cuda {
+namespace {
+
+// -- kernel
+
+/// What becomes of a tile's sums.
+template <class Tile>
+struct StoreTile {
+  const Params& p;
+  __device__ __forceinline__ void operator()(const Corner& at, const Item& item,
+                                             const TileSums<Tile>& sums) const {
+    if constexpr (Tile::kSwiglu) store_swiglu<Tile>(p, at, sums);
+    else if (p.split_bits > 0) Sums<Tile>{p, at}.store_part(sums, item.part);
+    else Sums<Tile>{p, at}.store_whole(sums);
+  }
+  __device__ void finish() const {}
+};
+
+template <class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, 1) tile_kernel(const __grid_constant__ Params p) {
+  run_tiles<Tile>(p, [&] { return StoreTile<Tile>{p}; });
+}
+
+// -- launcher
+
+/// All parts of a product have to fit.
+template <TileConfig kConfig>
+int fit() {
+  using T = Tile<kConfig.tokens, kConfig.rows, kConfig.swiglu>;
+  static const int blocks = max_tile_blocks_of<T>(tile_kernel<T>);
+  return blocks;
+}
+template <TileConfig kConfig>
+void run(Launch where, const GemmArgs& args, const TileConfig& cut, const TileScratch& scratch) {
+  using T = Tile<kConfig.tokens, kConfig.rows, kConfig.swiglu>;
+  const int num_blocks = cut.blocks(args.num_tokens, args.n);
+  const int blocks = std::min(std::min(fit<kConfig>(), where.num_sms) / 2 * 2, num_blocks);
+  const Params params = {
+      .w = tensor_map(args.w, T::kSwiglu ? 2 * args.n : args.n, args.k, T::kBoxRows),
+      .x = tensor_map(args.x, args.num_tokens, args.k, T::kHalfTokens),
+      .args = args,
+      .group =
+          static_cast<int>(std::max<int64_t>(kGroupBytes / (int64_t{2} * args.k * T::kTokens), 1)),
+      .split_bits = std::countr_zero(static_cast<unsigned>(cut.split)),
+      .scratch = scratch};
+  launch(ClusterLaunch{where, 2}, tile_kernel<T>, dim3(static_cast<unsigned>(blocks)), T::kThreads,
+         static_cast<size_t>(T::kSharedBytes), params);
+}
+
+template <size_t... kIndices>
+constexpr auto all_runs(std::index_sequence<kIndices...>) {
+  return std::array{run<kTiles[kIndices]>...};
+}
+constexpr auto kRuns = all_runs(std::make_index_sequence<kNumTiles>());
+
+template <size_t... kIndices>
+int least_fit(std::index_sequence<kIndices...>) {
+  return std::min({fit<kTiles[kIndices]>()...});
+}
+
+}  // namespace
+
+int max_tile_blocks(Launch where) {
+  return std::min(where.num_sms, least_fit(std::make_index_sequence<kNumTiles>())) / 2 * 2;
+}
+
+void tile_gemm(Launch where, const GemmArgs& args, int cut, const TileScratch& scratch) {
+  check_args(can_tile(args, DType::kBF16, max_tile_blocks(where), tile_config(cut)),
+             "tile_gemm: a shape that it does not serve");
+  kRuns[static_cast<size_t>(cut / 3)](where, args, tile_config(cut), scratch);
+}
+
+}  // namespace nanovllm::cuda

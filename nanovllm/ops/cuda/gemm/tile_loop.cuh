@@ -1,0 +1,184 @@
+#pragma once
+
+#include "nanovllm/ops/cuda/gemm/tile.cuh"
+
+// What a block of a product in tiles does on Hopper, whatever becomes of the sums. One thread
+// copies by tensor maps through a ring; two or three warpgroups multiply. The two blocks of a
+// cluster have the same tokens, and each fetches half of them for both. Blocks stay and take tile
+// after tile.
+namespace nanovllm::cuda {
+
+/// What a block computes: its first token and column of out, and a part of k, from chunk to chunk.
+struct Item {
+  int token, column, part, begin, end;
+};
+/// The blocks of a cluster take items of the same tokens and part, and neighbouring columns.
+template <class Tile>
+struct Order {
+  int rank, group, token_tiles, column_pairs, num_chunks, split_bits;
+  __device__ Order(const Params& p, int rank_)
+      : rank(rank_),
+        group(p.group),
+        token_tiles((p.args.num_tokens + Tile::kTokens - 1) / Tile::kTokens),
+        column_pairs((p.args.n + 2 * Tile::kOutColumns - 1) / (2 * Tile::kOutColumns)),
+        num_chunks((p.args.k + kColumns - 1) / kColumns),
+        split_bits(Tile::kSwiglu ? 0 : p.split_bits) {}
+  __device__ int count() const { return token_tiles * column_pairs << split_bits; }
+  __device__ Item at(int i) const {
+    const int tile = i >> split_bits, part = i - (tile << split_bits);
+    int first = 0;  // token tile of the group
+    if (token_tiles > group) first = tile / (group * column_pairs) * group;
+    const int size = min(group, token_tiles - first), rest = tile - first * column_pairs;
+    const int pair = rest / size;
+    return {.token = (first + rest - pair * size) * Tile::kTokens,
+            .column = (2 * pair + rank) * Tile::kOutColumns,
+            .part = part,
+            .begin = num_chunks * part >> split_bits,
+            .end = num_chunks * (part + 1) >> split_bits};
+  }
+};
+
+template <class Tile>
+using TileSums = float[Tile::kBlocks][Tile::kGroupRows / 2];
+
+/// The threads that multiply call end = make_end() once, then end(corner, item, sums) for each of
+/// the block's tiles, and end.finish().
+template <class Tile, class MakeEnd>
+__device__ __forceinline__ void run_tiles(const Params& p, const MakeEnd& make_end) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  constexpr int kStages = Tile::kStages;
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const uint32_t shared = shared_address(memory);
+  const auto stage_at = [&](int stage) { return shared + stage * Tile::kStageBytes; };
+  const auto full = [&](int stage) { return stage_at(kStages) + stage * 8; };
+  const auto empty = [&](int stage) { return full(kStages + stage); };
+  const int thread = threadIdx.x, rank = cluster_rank();
+  const Order<Tile> order(p, rank);
+  const int count = order.count(), step = gridDim.x / 2;
+  int i = blockIdx.x / 2;
+  Item item = order.at(i);
+  const auto fetch_w = [&](int chunk, int stage) {
+    barrier_arrive_expect(full(stage), Tile::kStageBytes);
+#pragma unroll
+    for (int box = 0; box < Tile::kBoxes; ++box)
+      box_copy(stage_at(stage) + Tile::box_offset(box), p.w, chunk * kColumns,
+               Tile::box_row(item.column, box, p.args.n), full(stage));
+  };
+  int ahead = min(item.begin + kStages, item.end);
+  if (thread == Tile::kMultiplying) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      barrier_init(full(stage), 1);
+      barrier_init(empty(stage), 2 * Tile::kGroups);  // both blocks' warpgroups
+    }
+    fence_barrier_init();
+    // Weights are older than the kernel before.
+    for (int chunk = item.begin; chunk < ahead; ++chunk) fetch_w(chunk, chunk - item.begin);
+    prefetch_map(p.x);
+  }
+  __syncwarp();
+  cluster_sync_relaxed();  // all barriers are there
+
+  RingCursor<kStages> at;
+  if (thread >= Tile::kMultiplying) {
+    give_registers<40>();
+    if (thread == Tile::kMultiplying) {
+      begin_kernel();
+      for (;;) {
+        // Its place is computed once: this thread has just the time to keep the ring full.
+        const int token = item.token + rank * Tile::kHalfTokens;
+        const uint32_t x_offset = rank * Tile::kHalfTokens * kRowBytes;
+        for (int chunk = item.begin; chunk < item.end; ++chunk, at.advance()) {
+          if (chunk >= ahead) {
+            barrier_wait(empty(at.stage), at.parity ^ 1);
+            fetch_w(chunk, at.stage);
+          }
+          box_copy_to_cluster(stage_at(at.stage) + x_offset, p.x, chunk * kColumns, token,
+                              full(at.stage), 3);
+        }
+        i += step;
+        if (i >= count) break;
+        item = order.at(i);
+        ahead = item.begin;
+      }
+      // Both blocks have read all that this one copied, and have no more for its barriers.
+      for (int stage = 0; stage < kStages; ++stage, at.advance())
+        barrier_wait(empty(at.stage), at.parity ^ 1);
+    }
+  } else {
+    take_registers<Tile::kRegisters>();
+    wait_before();
+    auto end = make_end();
+    const int group = thread / 128;
+    const int x_offset = Tile::kSplitsRows ? 0 : group * Tile::kBlocks * 64 * kRowBytes;
+    const int w_offset =
+        (Tile::kTokens + (Tile::kSplitsRows ? group * Tile::kGroupRows : 0)) * kRowBytes;
+    TileSums<Tile> sums;
+    // Both blocks copy here.
+    const auto release = [&](int stage) {
+      if (thread % 128 < 2) remote_barrier_arrive(remote_address(empty(stage), thread % 128));
+    };
+    for (;;) {
+      Corner corner = {item.token + x_offset / kRowBytes + thread % 128 / 32 * 16 + thread % 32 / 4,
+                       item.column + (Tile::kSplitsRows ? group * Tile::kOutColumns / 2 : 0)};
+      // Computed here, not behind the products.
+      asm volatile("" : "+r"(corner.first_token), "+r"(corner.first_column));
+      int before = 0;
+      const int num = item.end - item.begin;
+#pragma unroll 1
+      for (int chunk = 0; chunk < num; ++chunk, at.advance()) {
+        barrier_wait(full(at.stage), at.parity);
+        const uint32_t x = stage_at(at.stage) + x_offset, w = stage_at(at.stage) + w_offset;
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < kColumns / 16; ++k)
+#pragma unroll
+          for (int block = 0; block < Tile::kBlocks; ++block)
+            Wgmma<Bf16, Tile::kGroupRows>::ss(
+                sums[block], tile_descriptor(x + block * 64 * kRowBytes + k * 32, 1024, 0),
+                tile_descriptor(w + k * 32, 1024, 0), chunk + k > 0);
+        wgmma_commit();
+        if (chunk > 0) {
+          wgmma_wait<1>();
+          release(before);
+        }
+        before = at.stage;
+      }
+      wgmma_wait<0>();
+      release(before);
+#pragma unroll
+      for (int block = 0; block < Tile::kBlocks; ++block) pin(sums[block]);
+      end(corner, item, sums);
+      i += step;
+      if (i >= count) break;
+      item = order.at(i);
+    }
+    end.finish();
+  }
+#endif
+}
+
+// -- launcher
+
+/// Blocks that fit on the GPU at once, in clusters of two.
+template <class Tile, class Kernel>
+int max_tile_blocks_of(Kernel* kernel) {
+  const auto set = [&](cudaFuncAttribute what, int value) {
+    cuda_check(cudaFuncSetAttribute(kernel, what, value), "shared memory");
+  };
+  set(cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
+  set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {2, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(2);
+  config.blockDim = dim3(Tile::kThreads);
+  config.dynamicSmemBytes = Tile::kSharedBytes;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int clusters = 0;
+  cuda_check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "clusters");
+  return 2 * clusters;
+}
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,247 @@
+#include <algorithm>
+
+#include "nanovllm/ops/cuda/gemm/tile_loop.cuh"
+#include "nanovllm/ops/cuda/sampling/sampler.cuh"
+
+// Sampling as the end of the logits' product on Hopper, for a few plain rows: the logits are never
+// written. A tile's time goes into fetching w; while the next one's is on its way, the threads that
+// multiply work out the noise. What the blocks have found so far they share, so that hardly any
+// token is looked at closely.
+#pragma nv_diag_suppress 177  // of targets other than Hopper: what only its kernel uses
+namespace nanovllm::cuda {
+namespace {
+
+// -- kernel
+
+struct DrawParams {
+  Params product;  // out is null
+  SampleParams sample;
+  RowProgress* progress;  // the first one counts the blocks that are done
+};
+
+/// The best of what a thread has seen of a row.
+struct RowSearch {
+  RowParams params;
+  RowProgress* progress;
+  float scale;
+  bool is_greedy;
+  bool is_bad = false;
+  BestToken best;
+  /// A near score that some block has, ordered, or 0. Of four threads the first's counts.
+  uint32_t seen = 0;
+  float greedy_best = -INFINITY;
+  int32_t greedy_id = -1;
+
+  /// `progress` is null where there is no such row.
+  __device__ RowSearch(const RowParams& params_, RowProgress* progress_)
+      : params(params_),
+        progress(progress_),
+        scale(1.0f / params_.temperature),
+        is_greedy(params_.temperature < kGreedyTemperature) {}
+
+  /// kCount logits, whose ids come in eights: `id` and the seven behind it, then those of the next
+  /// 32, from which the other three threads have theirs. Those of num_ids and above do not exist.
+  template <int kCount>
+  __device__ __forceinline__ void add(const float (&x)[kCount], int32_t id, int32_t num_ids) {
+    constexpr int kFours = kCount / 4;
+    float floor = known(), zero = 0;
+    const auto id_of = [&](int four) { return id + four / 2 * 32 + four % 2 * 4; };
+    // What is not finite makes it so; and products have zeros where there are no ids.
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) zero = fmaf(x[i], 0, zero);
+    if (zero != 0) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) is_bad |= !(x[i] < INFINITY);
+    }
+    if (is_greedy) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i)
+        if (x[i] > greedy_best && id_of(i / 4) < num_ids) {
+          greedy_best = x[i];
+          greedy_id = id_of(i / 4) + i % 4;
+        }
+      return;
+    }
+    uint32_t word[kCount];
+#pragma unroll
+    for (int four = 0; four < kFours; ++four) {
+      const uint4 its = noise_words(params, id_of(four));
+      word[4 * four] = its.x, word[4 * four + 1] = its.y;
+      word[4 * four + 2] = its.z, word[4 * four + 3] = its.w;
+    }
+    if (floor == -INFINITY) {  // nearly every token would be looked at closely
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const float near = __fmul_rn(x[i], scale) + near_noise(word[i]);
+        floor = fmaxf(floor, id_of(i / 4) < num_ids ? near : -INFINITY);
+      }
+    }
+    // Nearly every token falls below the floor by far. The others take one loop, as its code is
+    // long.
+    uint32_t pass = 0;
+#pragma unroll
+    for (int four = 0; four < kFours; ++four) {
+      const bool may = BestToken::any_may_beat(floor, x + 4 * four, scale, word + 4 * four);
+      pass |= static_cast<uint32_t>(may & (id_of(four) < num_ids)) << four;
+    }
+    for (; pass != 0; pass &= pass - 1) {
+      const int four = __ffs(static_cast<int>(pass)) - 1;
+      float y[4] = {};
+      uint32_t w[4] = {};
+#pragma unroll
+      for (int i = 0; i < kCount; ++i)
+        if (i / 4 == four) y[i % 4] = __fmul_rn(x[i], scale), w[i % 4] = word[i];
+      uint32_t may = 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        may |= static_cast<uint32_t>((y[i] > -INFINITY) & BestToken::may_beat(floor, y[i], w[i]))
+               << i;
+#pragma unroll 1
+      for (; may != 0; may &= may - 1) {
+        const int i = __ffs(static_cast<int>(may)) - 1;
+        const auto pick = [&](const auto(&of)[4]) {
+          return i < 2 ? (i == 0 ? of[0] : of[1]) : (i == 2 ? of[2] : of[3]);
+        };
+        best.add(pick(y), pick(w), id_of(four) + i);
+      }
+    }
+  }
+  /// Tells the other blocks, and asks what they know, for the next tile.
+  __device__ __forceinline__ void share() {
+    float mine = is_greedy ? greedy_best : best.near();
+    mine = fmaxf(mine, __shfl_xor_sync(0xffffffff, mine, 1));
+    mine = fmaxf(mine, __shfl_xor_sync(0xffffffff, mine, 2));
+    if (threadIdx.x % 4 != 0 || progress == nullptr) return;
+    if (mine > from_seen(seen))
+      seen = max(ordered(mine), atomicMax(&progress->floor, ordered(mine)));
+    else seen = __ldcv(&progress->floor);
+  }
+  __device__ __forceinline__ unsigned long long rank() const {
+    const float floor = known();
+    if (is_greedy)
+      return greedy_id < 0 || greedy_best < floor ? 0 : rank_of(greedy_best, greedy_id);
+    return BestToken::may_win(floor, best.near()) ? best.rank() : 0;
+  }
+
+ private:
+  __device__ static float from_seen(uint32_t x) { return x == 0 ? -INFINITY : from_ordered(x); }
+  __device__ float known() const {
+    return from_seen(__shfl_sync(0xffffffff, seen, static_cast<int>(threadIdx.x) % 32 / 4 * 4));
+  }
+};
+
+using DrawnTile = Tile<kMostDrawn, 192, false>;
+
+/// What becomes of the tiles' sums.
+struct DrawTile {
+  const DrawParams& p;
+  int* is_last;  // in shared memory
+  RowSearch rows[2];
+
+  __device__ __forceinline__ DrawTile(const DrawParams& p_, int* is_last_)
+      : p(p_), is_last(is_last_), rows{search(0), search(1)} {}
+
+  /// The thread's two rows are those of Corner.
+  __device__ int token(int row) const {
+    return static_cast<int>(threadIdx.x) % 128 / 32 * 16 + threadIdx.x % 32 / 4 + row * 8;
+  }
+  __device__ RowSearch search(int row) const {
+    if (token(row) >= p.sample.num_rows) return {RowParams(), nullptr};
+    return {p.sample.rows[token(row)], p.progress + token(row)};
+  }
+  __device__ __forceinline__ void operator()(const Corner& at, const Item&,
+                                             const TileSums<DrawnTile>& sums) {
+    constexpr int kPairs = DrawnTile::kRowPairs;
+    static_assert(DrawnTile::kSplitsRows && kPairs % 4 == 0);
+    const int lane = threadIdx.x % 4;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      if (token(row) - static_cast<int>(threadIdx.x) % 32 / 4 >= p.sample.num_rows) continue;
+      float x[2 * kPairs];
+#pragma unroll
+      for (int j = 0; j < kPairs; j += 4) {
+        const auto transposed = [&](int which) {
+          const auto bits = [&](int i) {
+            return __float_as_uint(sums[0][4 * (j + i) + 2 * row + which]);
+          };
+          return transpose_quad(bits(0), bits(1), bits(2), bits(3));
+        };
+        const uint4 even = transposed(0), odd = transposed(1);
+        const uint32_t words[8] = {even.x, odd.x, even.y, odd.y, even.z, odd.z, even.w, odd.w};
+#pragma unroll
+        for (int i = 0; i < 8; ++i) x[2 * j + i] = __uint_as_float(words[i]);
+      }
+      const int32_t first = p.sample.first_id;
+      const int32_t num_ids = token(row) < p.sample.num_rows ? first + p.sample.vocab : 0;
+      rows[row].add(x, first + at.first_column + 8 * lane, num_ids);
+    }
+    rows[0].share();
+    rows[1].share();
+    __syncwarp();
+  }
+  __device__ __forceinline__ void finish() {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      unsigned long long rank = rows[row].rank();
+      int flags = rows[row].is_bad ? kRowBad : 0;
+#pragma unroll
+      for (int i = 1; i < 4; i *= 2) {
+        rank = max(rank, __shfl_xor_sync(0xffffffff, rank, i));
+        flags |= __shfl_xor_sync(0xffffffff, flags, i);
+      }
+      if (threadIdx.x % 4 != 0 || token(row) >= p.sample.num_rows) continue;
+      if (rank != 0) {
+        atomicMax(&p.progress[token(row)].best, rank);
+        flags |= kRowHasFinite;
+      }
+      if (flags != 0) atomicOr(&p.progress[token(row)].flags, flags);
+    }
+    __threadfence();
+    __syncwarp();
+    named_barrier_sync(1, DrawnTile::kMultiplying);
+    if (threadIdx.x == 0)
+      *is_last = atomicAdd(&p.progress->num_done, 1) == static_cast<int>(gridDim.x) - 1;
+    named_barrier_sync(1, DrawnTile::kMultiplying);
+    const int row = threadIdx.x;
+    if (*is_last == 0 || row >= p.sample.num_rows) return;
+    __threadfence();
+    const unsigned long long best = __ldcg(&p.progress[row].best);
+    const int flags = __ldcg(&p.progress[row].flags);
+    p.progress[row] = RowProgress();
+    end_plain_row(p.sample, row, best, flags);
+  }
+};
+
+__global__ void __launch_bounds__(DrawnTile::kThreads, 1)
+    draw_kernel(const __grid_constant__ DrawParams p) {
+  __shared__ int is_last;
+  run_tiles<DrawnTile>(p.product, [&] { return DrawTile(p, &is_last); });
+}
+
+}  // namespace
+
+// -- launcher
+
+bool is_sample_gemm(const GemmArgs& args, DType dtype) {
+  return dtype == DType::kBF16 && args.num_tokens >= kFewestDrawn &&
+         args.num_tokens <= kMostDrawn && args.n % 8 == 0 && args.k % 8 == 0;
+}
+
+void sample_gemm(Launch where, const GemmArgs& args, const SampleParams& sample,
+                 RowProgress* progress) {
+  check_args(is_sample_gemm(args, DType::kBF16) && sample.num_rows == args.num_tokens &&
+                 sample.vocab == args.n,
+             "sample_gemm: a shape that it does not serve");
+  DrawParams params = {.product = {}, .sample = sample, .progress = progress};
+  params.product.w = tensor_map(args.w, args.n, args.k, DrawnTile::kBoxRows);
+  params.product.x = tensor_map(args.x, args.num_tokens, args.k, DrawnTile::kHalfTokens);
+  params.product.args = args;
+  params.product.group = 1;
+  static const int fit = max_tile_blocks_of<DrawnTile>(draw_kernel);
+  const int pairs = (args.n + 2 * DrawnTile::kRows - 1) / (2 * DrawnTile::kRows);
+  const int clusters = std::min(std::min(fit, where.num_sms) / 2, pairs);
+  launch(ClusterLaunch{where, 2}, draw_kernel, dim3(static_cast<unsigned>(2 * clusters)),
+         DrawnTile::kThreads, static_cast<size_t>(DrawnTile::kSharedBytes), params);
+}
+
+}  // namespace nanovllm::cuda

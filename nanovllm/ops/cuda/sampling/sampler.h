@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+
+#include "nanovllm/base/tensor.h"
+#include "nanovllm/ops/cuda/device/runtime.h"
+#include "nanovllm/ops/cuda/gemm/gemm_args.h"
+
+// The sampler of ops/cpu/sampler.h on the device, the same tokens from the same logits.
+namespace nanovllm::cuda {
+
+/// A SampleRow in the device's memory. Its lists stand in an array of 32-bit words: counts as (id,
+/// in_answer), biases as (id, float), masked ids, allowed ids.
+struct RowParams {
+  float temperature = 0, top_p = 1, min_p = 0;
+  int32_t top_k = 0;
+  uint32_t key[2] = {}, position = 0, choice = 0;
+  float presence = 0, frequency = 0, repetition = 1;
+  int32_t first_word = 0, num_counts = 0, num_biases = 0, num_masked = 0, num_allowed = 0;
+  int32_t slot = -1;     ///< that gets the token; -1: nobody's
+  int32_t is_plain = 1;  ///< 0: lists or filters, drawn by sample_special()
+};
+
+/// What a drawn row gives.
+struct DrawnRow {
+  int32_t token = 0;
+  int32_t status = 0;  ///< RowStatus
+};
+
+/// What the blocks of a row share while they draw it; zero between launches.
+struct RowProgress {
+  unsigned long long best = 0;  ///< score and id as one ordered number
+  int32_t flags = 0, num_done = 0;
+  uint32_t floor = 0;  ///< of sample_gemm(): the best near score so far, ordered
+};
+
+/// A row's best token so far, as an ordered number, with what is wrong with it.
+using FoundRow = unsigned long long;
+
+struct SampleParams {
+  const float* logits;     // [R, vocab]
+  const RowParams* rows;   // [R]
+  DrawnRow* const* drawn;  // where the place of [R] stands, which may be the host's memory
+  int32_t* last_tokens;    // [max_num_seqs]
+  int num_rows, vocab;
+  // Of several ranks: the vocabulary's token at this rank's first column, a multiple of 4, and
+  // where what this rank found is left instead of drawn.
+  int first_id = 0;
+  FoundRow* found = nullptr;  // [R]
+  bool gathered = false;      ///< sample_special's logits are [count, vocab], its rows alone
+};
+
+/// Draws the plain rows: greedy, or with a temperature alone.
+void sample_plain(Launch where, const SampleParams& params, RowProgress* progress);
+/// Rows that sample_gemm() takes. Fewer are drawn as fast by kernels of their own.
+inline constexpr int kFewestDrawn = 4, kMostDrawn = 64;
+/// Whether sample_gemm() serves a product.
+bool is_sample_gemm(const GemmArgs& args, DType dtype);
+/// On Hopper: the product that gives the logits, of normed rows, then sample_plain(), in one
+/// kernel. All rows are plain; args.out and sample.logits are not used.
+void sample_gemm(Launch where, const GemmArgs& args, const SampleParams& sample,
+                 RowProgress* progress);
+/// Ends what these began, from what all ranks found [world, R or more].
+void draw_found(Launch where, const SampleParams& params, Tensor found);
+/// Draws rows `special` [count] (device memory). `scratch` [count, vocab] holds adjusted logits,
+/// `words` the rows' lists.
+void sample_special(Launch where, const SampleParams& params, const int32_t* special, int count,
+                    const int32_t* words, float* scratch);
+
+struct LogprobParams {
+  const float* logits;     // [R, vocab]
+  const int32_t* targets;  // [R]
+  int32_t* ids;            // [R, k + 1]
+  float* logprobs;         // [R, k + 1]
+  int32_t* ranks;          // [R]
+  int num_rows, vocab, k;
+};
+/// Backend::token_logprobs, in the device's memory.
+void token_logprobs(Launch where, const LogprobParams& params);
+
+}  // namespace nanovllm::cuda

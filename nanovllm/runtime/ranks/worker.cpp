@@ -1,0 +1,98 @@
+#include "nanovllm/runtime/ranks/worker.h"
+
+#include <dlfcn.h>
+
+#include <filesystem>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/base/logging.h"
+#include "nanovllm/base/system/machine.h"
+#include "nanovllm/model/shard.h"
+#include "nanovllm/runtime/model_runner.h"
+#include "nanovllm/runtime/ranks/rank_executor.h"
+#include "nanovllm/runtime/setup.h"
+
+namespace nanovllm {
+
+namespace {
+
+std::string find_worker(const EngineConfig& config) {
+  namespace fs = std::filesystem;
+  if (!config.worker_path.empty()) return config.worker_path;
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (program.filename() == "nanovllm") return program.string();
+  Dl_info here;
+  fs::path folder = program.parent_path();
+  if (dladdr(reinterpret_cast<const void*>(&start_workers), &here) != 0)
+    folder = fs::canonical(here.dli_fname, error).parent_path();
+  for (const fs::path& place : {folder / "nanovllm", folder / "../bin/nanovllm"})
+    if (fs::exists(place, error)) return place.string();
+  fail(
+      "the nanovllm binary, which other ranks run, is neither in {} nor in {}/../bin; name it in "
+      "worker_path",
+      folder.string(), folder.string());
+}
+
+/// What apps/worker.cpp reads.
+std::vector<std::string> worker_arguments(const std::string& model, const EngineConfig& c) {
+  std::vector<std::string> arguments = {"worker", model};
+  const auto add = [&](const char* name, const auto& value) {
+    arguments.insert(arguments.end(), {name, fmt::format("{}", value)});
+  };
+  add("--device", c.device);
+  add("--dtype", c.dtype);
+  add("--load-format", c.load_format);
+  add("--max-model-len", c.max_model_len);
+  add("--max-num-seqs", c.max_num_seqs);
+  add("--max-num-batched-tokens", c.max_num_batched_tokens);
+  add("--gpu-memory-utilization", c.gpu_memory_utilization);
+  add("--kv-cache-memory-bytes", c.kv_cache_memory_bytes);
+  add("--block-size", c.block_size);
+  add("--num-gpu-blocks-override", c.num_gpu_blocks_override);
+  if (c.enforce_eager) arguments.emplace_back("--enforce-eager");
+  add("--tensor-parallel-size", c.tensor_parallel_size);
+  add("--threads", c.threads);
+  return arguments;
+}
+
+}  // namespace
+
+std::unique_ptr<WorkerProcesses> start_workers(const std::string& model,
+                                               const EngineConfig& config) {
+  const auto world = static_cast<int>(config.tensor_parallel_size);
+  if (world == 1) return nullptr;
+  make_shard(ModelConfig::load(model), {0, world});  // what cannot run is refused before
+  return std::make_unique<WorkerProcesses>(find_worker(config), worker_arguments(model, config),
+                                           world, config.step_timeout);
+}
+
+int run_worker(const std::string& model, EngineConfig config, int rank, int memory_fd,
+               int parent_fd) {
+  end_with_parent(parent_fd, memory_fd);
+  log().set_level(spdlog::level::off);
+  RankMemory memory(FileDescriptor(memory_fd),
+                    {rank, static_cast<int>(config.tensor_parallel_size)});
+  if (!memory.channel().is_same_build()) return kExitOtherBuild;
+  Communicator& ranks = memory.ranks();
+  try {
+    std::unique_ptr<Backend> backend = make_backend(config, rank);
+    std::optional<SocketBinding> socket;
+    if (config.device == "cpu") socket.emplace(rank);
+    const EngineSetup setup = resolve_setup(model, config, *backend, &ranks);
+    ModelRunner runner(model, setup.config, setup.model, setup.kv, std::move(backend),
+                       ranks.rank());
+    run_steps(memory, runner);
+    return 0;
+  } catch (const UserError& e) {
+    ranks.abort(e.what(), /*is_user_error=*/true);
+  } catch (const std::exception& e) {
+    ranks.abort(fmt::format("rank {}: {}", rank, what_of(e)));
+  }
+  return 1;
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,110 @@
+#include "nanovllm/runtime/setup.h"
+
+#include <algorithm>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/base/logging.h"
+#include "nanovllm/base/system/machine.h"
+#include "nanovllm/model/shard.h"
+#include "nanovllm/ops/cuda_library.h"
+#include "nanovllm/runtime/model_runner.h"
+
+namespace nanovllm {
+
+namespace {
+
+double gib(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+// Larger steps do not compute faster on a CPU, and every running answer waits for one.
+constexpr int64_t kCpuBatchedTokens = 2048, kCudaBatchedTokens = 16384;
+// cuBLASLt's workspace, graphs, the sampler's memory, what the driver keeps.
+constexpr size_t kCudaReserve = size_t{512} << 20;
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(EngineConfig& config, int rank) {
+  config.validate();
+  const Rank which = {rank, static_cast<int>(config.tensor_parallel_size)};
+  if (config.device == "cuda") return make_cuda_backend({}, which);
+  if (config.device == "auto" && has_cuda_driver()) {
+    try {
+      std::unique_ptr<Backend> backend = make_cuda_backend({}, which);
+      config.device = "cuda";
+      return backend;
+    } catch (const UserError& error) {
+      require(which.world == 1, "{}; with --device cpu the CPU computes", error.what());
+      log().warn("the CPU computes: {}", error.what());
+    }
+  }
+  config.device = "cpu";
+  if (which.world == 1) return make_cpu_backend(config.threads);
+  const int64_t threads = config.threads > 0 ? config.threads : num_usable_cpus();
+  return make_cpu_backend(std::max<int64_t>(1, threads / which.world));
+}
+
+EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, Backend& backend,
+                          Communicator* ranks) {
+  given.validate();
+  EngineSetup setup;
+  EngineConfig& config = setup.config = given;
+  const bool cuda = config.device == "cuda";
+  if (config.max_num_batched_tokens == 0)
+    config.max_num_batched_tokens = cuda ? kCudaBatchedTokens : kCpuBatchedTokens;
+  if (config.max_num_batched_tokens < config.max_num_seqs) {
+    log().info("max_num_seqs lowered from {} to max_num_batched_tokens, {}", config.max_num_seqs,
+               config.max_num_batched_tokens);
+    config.max_num_seqs = config.max_num_batched_tokens;
+  }
+  setup.model = ModelConfig::load(model);
+  setup.dtype = model_dtype(config, setup.model);
+  setup.weight_bytes = static_cast<size_t>(setup.model.num_parameters()) * dtype_size(setup.dtype);
+  const auto world = static_cast<int>(config.tensor_parallel_size);
+  const ModelConfig own =
+      make_shard(setup.model, ranks != nullptr ? ranks->rank() : Rank{0, world}).config;
+  if (ranks != nullptr) backend.connect(*ranks, setup.model.vocab_size);
+  const Memory memory = backend.memory();
+  size_t bytes = 0;
+  if (cuda) {
+    const size_t to_come =
+        static_cast<size_t>(own.num_parameters()) * dtype_size(setup.dtype) + kCudaReserve +
+        Activations::bytes(own, setup.dtype, config.max_num_batched_tokens, config.max_num_seqs);
+    bytes = gpu_kv_bytes(memory, config.gpu_memory_utilization, to_come);
+    require(bytes > 0 || config.kv_cache_memory_bytes > 0 || config.num_gpu_blocks_override > 0,
+            "no memory is left for the KV cache: of {:.2f} GiB, {:.2f} are free and "
+            "--gpu-memory-utilization {} lets this program fill {:.2f}; the model takes {:.2f} "
+            "before any cache, {:.2f} too much: raise it, lower --max-num-batched-tokens or "
+            "--max-num-seqs, or free memory",
+            gib(memory.total), gib(memory.free), config.gpu_memory_utilization,
+            std::max(0.0, config.gpu_memory_utilization * gib(memory.total) -
+                              gib(memory.total - memory.free)),
+            gib(to_come),
+            gib(to_come) + gib(memory.total - memory.free) -
+                config.gpu_memory_utilization * gib(memory.total));
+  } else {
+    // All ranks share the host's memory. A tied embedding is there twice: rows, and packed for the
+    // logits.
+    const size_t rows = setup.model.tie_word_embeddings
+                            ? static_cast<size_t>(setup.model.vocab_size) *
+                                  static_cast<size_t>(setup.model.hidden_size) *
+                                  dtype_size(setup.dtype)
+                            : 0;
+    bytes = cpu_kv_bytes(memory.free - std::min(memory.free, setup.weight_bytes + rows)) /
+            static_cast<size_t>(world);
+  }
+  setup.kv = size_kv_cache(config, own, setup.dtype, bytes, ranks);
+  // In double: sizes of a config.json and of options together are more than any integer holds.
+  const double cache_gib = gib(own.kv_bytes_per_token(setup.dtype)) *
+                           static_cast<double>(config.block_size * setup.kv.num_blocks);
+  require(cache_gib <= gib(memory.total),
+          "a KV cache of {} blocks of {} tokens takes {:.2f} GiB, and there are {:.2f} GiB in all: "
+          "lower --kv-cache-memory-bytes or --num-gpu-blocks-override",
+          setup.kv.num_blocks, config.block_size, cache_gib, gib(memory.total));
+  config.max_model_len = setup.kv.max_model_len;
+  // No step holds more sequences than there are blocks, nor more tokens than they take.
+  config.max_num_seqs = std::min(config.max_num_seqs, setup.kv.num_blocks);
+  config.max_num_batched_tokens =
+      std::min(config.max_num_batched_tokens, setup.kv.num_blocks * config.block_size);
+  return setup;
+}
+
+}  // namespace nanovllm

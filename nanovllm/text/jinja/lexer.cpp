@@ -1,0 +1,230 @@
+#include <array>
+#include <charconv>
+
+#include "nanovllm/text/jinja/parser.h"
+#include "nanovllm/text/jinja/text.h"
+
+namespace nanovllm::jinja {
+
+namespace {
+
+using Type = Token::Type;
+
+// Longest first.
+constexpr std::array<std::string_view, 26> kOperators = {
+    "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
+    "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
+
+bool is_decimal(char c) { return c >= '0' && c <= '9'; }
+bool is_sign(char c) { return c == '-' || c == '+'; }
+
+class Lexer {
+ public:
+  explicit Lexer(std::string_view source) : source_(source) {}
+
+  std::vector<Token> run() {
+    for (size_t tag = find_tag(); tag != kNotFound; tag = find_tag()) {
+      const char kind = source_[tag + 1];
+      const size_t text = pos_;
+      pos_ = tag + 2;
+      add_data(text, tag, take_sign(), /*is_block=*/kind != '{');
+      if (kind == '{') read_tag("}}", tag, Type::kVariableBegin, Type::kVariableEnd);
+      else if (kind == '#') skip_comment(tag);
+      else if (!read_raw(tag)) read_tag("%}", tag, Type::kBlockBegin, Type::kBlockEnd);
+    }
+    add_data(pos_, source_.size(), '\0', false);
+    add(Type::kEnd, source_.size());
+    return std::move(tokens_);
+  }
+
+ private:
+  char at(size_t i) const { return i < source_.size() ? source_[i] : '\0'; }
+  bool starts_with(std::string_view s) const { return source_.substr(pos_).starts_with(s); }
+  char take_sign() { return is_sign(at(pos_)) ? at(pos_++) : '\0'; }
+
+  void add(Type type, size_t begin, Value value = {}) {
+    tokens_.push_back(
+        {type, begin, std::string(source_.substr(begin, pos_ - begin)), std::move(value)});
+  }
+
+  size_t find_tag() const {
+    size_t i = source_.find('{', pos_);
+    while (i != kNotFound && at(i + 1) != '%' && at(i + 1) != '{' && at(i + 1) != '#')
+      i = source_.find('{', i + 1);
+    return i;
+  }
+
+  void skip_space() {
+    const std::string_view rest = source_.substr(pos_);
+    pos_ += rest.size() - strip(rest, {}, true, false).size();
+  }
+
+  /// The text before a tag: without its trailing whitespace for "-", without the indentation of a
+  /// tag that begins its line unless "+" keeps it (lstrip_blocks; not before an expression).
+  void add_data(size_t begin, size_t end, char sign, bool is_block) {
+    std::string_view text = source_.substr(begin, end - begin);
+    const size_t line = text.rfind('\n') + 1;
+    const bool begins_line = line > 0 || begin == 0 || source_[begin - 1] == '\n';
+    if (sign == '-') text = strip(text, {}, false, true);
+    else if (sign != '+' && is_block && begins_line && strip(text.substr(line)).empty())
+      text = text.substr(0, line);
+    if (!text.empty()) tokens_.push_back({Type::kData, begin, std::string(text), {}});
+  }
+
+  /// Behind a tag's end that begins at pos_: "-" takes the whitespace with it, trim_blocks one line
+  /// end.
+  void skip_end(bool trims_line) {
+    const char sign = take_sign();
+    pos_ += 2;
+    if (sign == '-') skip_space();
+    else if (sign != '+' && trims_line && at(pos_) == '\n') ++pos_;
+  }
+
+  bool at_end(std::string_view end) const {
+    const bool has_sign = at(pos_) == '-' || (at(pos_) == '+' && end != "}}");
+    return starts_with(end) || (has_sign && source_.substr(pos_ + 1).starts_with(end));
+  }
+
+  void skip_comment(size_t tag) {
+    const size_t end = source_.find("#}", pos_);
+    if (end == kNotFound) throw TemplateError("a comment without its end '#}'", tag);
+    pos_ = end > pos_ && is_sign(at(end - 1)) ? end - 1 : end;
+    skip_end(true);
+  }
+
+  /// The rest of {% NAME %}, where it is that tag, up to "%}".
+  bool skip_tag_name(std::string_view name) {
+    const size_t begin = pos_;
+    skip_space();
+    if (starts_with(name)) {
+      pos_ += name.size();
+      skip_space();
+      if (at_end("%}")) return true;
+    }
+    pos_ = begin;
+    return false;
+  }
+
+  /// {% raw %} ... {% endraw %}, pos_ being behind "{%" and its sign. False for another tag.
+  bool read_raw(size_t tag) {
+    if (!skip_tag_name("raw")) return false;
+    skip_end(false);
+    const size_t text = pos_;
+    for (size_t end = source_.find("{%", text); end != kNotFound;
+         end = source_.find("{%", end + 1)) {
+      pos_ = end + 2;
+      const char sign = take_sign();
+      if (!skip_tag_name("endraw")) continue;
+      add_data(text, end, sign, true);
+      skip_end(true);
+      return true;
+    }
+    throw TemplateError("a raw block without its {% endraw %}", tag);
+  }
+
+  void read_tag(std::string_view end, size_t begin, Type begin_type, Type end_type) {
+    add(begin_type, begin);
+    std::string open;  // the closing brackets that are due
+    for (skip_space(); !open.empty() || !at_end(end); skip_space()) {
+      if (pos_ >= source_.size()) return;  // the parser knows what it expected
+      size_t next = pos_;
+      const char32_t c = next_code_point(source_, next);
+      if (c < 0x80 && is_decimal(static_cast<char>(c))) read_number();
+      else if (c == '\'' || c == '"') read_string(static_cast<char>(c));
+      else if (c == '_' || is_letter(c)) read_name();
+      else read_operator(open, source_.substr(pos_, next - pos_));
+    }
+    tokens_.push_back({end_type, pos_, std::string(end), {}});
+    skip_end(end_type == Type::kBlockEnd);
+  }
+
+  void read_name() {
+    const size_t begin = pos_;
+    for (size_t next = pos_; next < source_.size(); pos_ = next) {
+      const char32_t c = next_code_point(source_, next);
+      if (c != '_' && !is_alphanumeric(c)) break;
+    }
+    add(Type::kName, begin);
+  }
+
+  void read_operator(std::string& open, std::string_view c) {
+    constexpr std::string_view kOpening = "([{", kClosing = ")]}";
+    const auto* op = std::ranges::find_if(kOperators, [&](auto o) { return starts_with(o); });
+    if (op == kOperators.end())
+      throw TemplateError(fmt::format("unexpected character {}", quote(c)), pos_);
+    if (kClosing.find(c) != kNotFound) {
+      if (open.empty() || open.back() != c[0])
+        throw TemplateError(fmt::format("unexpected '{}'", c), pos_);
+      open.pop_back();
+    }
+    if (const size_t i = kOpening.find(c); i != kNotFound) open += kClosing[i];
+    pos_ += op->size();
+    add(Type::kOperator, pos_ - op->size());
+  }
+
+  void skip_digits() {
+    while (is_decimal(at(pos_))) ++pos_;
+  }
+
+  /// Decimal digits alone: nobody writes the other notations of Python into a template.
+  void read_number() {
+    const size_t begin = pos_;
+    skip_digits();
+    const size_t end = pos_;
+    if (begin == 0 || source_[begin - 1] != '.') {  // a.0.5 are two subscripts
+      if (at(pos_) == '.' && is_decimal(at(pos_ + 1))) ++pos_;
+      skip_digits();
+      const size_t digits = pos_ + (is_sign(at(pos_ + 1)) ? 2 : 1);
+      if ((at(pos_) == 'e' || at(pos_) == 'E') && is_decimal(at(digits))) pos_ = digits;
+      skip_digits();
+    }
+    const std::string_view text = source_.substr(begin, pos_ - begin);
+    if (pos_ > end) return add(Type::kNumber, begin, *parse_float(text));
+    const Int value = *parse_integer(text);
+    if (value > Int{UINT64_MAX}) throw TemplateError("an integer above 64 bits", begin);
+    add(Type::kNumber, begin, value);
+  }
+
+  void read_string(char mark) {
+    const size_t begin = pos_++;
+    std::string text;
+    while (pos_ < source_.size() && source_[pos_] != mark) {
+      if (source_[pos_] == '\\') read_escape(text);
+      else text += source_[pos_++];
+    }
+    if (pos_ >= source_.size()) throw TemplateError("a text without its closing quote", begin);
+    ++pos_;
+    tokens_.push_back({Type::kString, begin, std::move(text), {}});
+  }
+
+  /// An escape of Python's string literals; an unknown one stands for itself.
+  void read_escape(std::string& out) {
+    constexpr std::string_view kLetters = "\\'\"abfnrtv", kMeanings = "\\'\"\a\b\f\n\r\t\v";
+    const char c = at(pos_ + 1);
+    const size_t num_digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
+    const size_t known = kLetters.find(c);
+    if (known != kNotFound) out += kMeanings[known];
+    else if (num_digits == 0 && c != '\n') out += '\\';  // a line end vanishes
+    pos_ += known != kNotFound || num_digits > 0 || c == '\n' ? 2 : 1;
+    if (num_digits == 0) return;
+    uint32_t code = 0;
+    const std::string_view digits = source_.substr(std::min(pos_, source_.size()), num_digits);
+    const char* end = digits.data() + digits.size();
+    const auto [last, error] = std::from_chars(digits.data(), end, code, 16);
+    if (error != std::errc() || last != digits.data() + num_digits || code > 0x10FFFF ||
+        (code >= 0xD800 && code < 0xE000))
+      throw TemplateError("a bad character escape", pos_ - 2);
+    out += encode(code);
+    pos_ += num_digits;
+  }
+
+  std::string_view source_;
+  size_t pos_ = 0;
+  std::vector<Token> tokens_ = {};
+};
+
+}  // namespace
+
+std::vector<Token> tokenize(std::string_view source) { return Lexer(source).run(); }
+
+}  // namespace nanovllm::jinja

@@ -1,0 +1,107 @@
+#include "nanovllm/ops/cuda/attention/decode_splits.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <numeric>
+#include <random>
+#include <utility>
+#include <vector>
+
+namespace nanovllm::cuda {
+namespace {
+
+/// The row of all heads' tiles.
+struct Row {
+  DecodeSplits cuts;
+  std::vector<int> heads;   // tiles of each
+  std::vector<int> begins;  // of each; the last entry is the row's length
+
+  Row(const std::vector<int>& num_keys, int kv_heads, bool is_even, int max_blocks)
+      : cuts(DecodeSplits::of(is_even)), begins{0} {
+    for (const int keys : num_keys)
+      if (keys > 0) heads.insert(heads.end(), static_cast<size_t>(kv_heads), cuts.tiles_of(keys));
+    for (const int tiles : heads) begins.push_back(begins.back() + tiles);
+    cuts.share_out(begins.back(), max_blocks);
+  }
+  size_t head_at(int position) const {
+    return static_cast<size_t>(std::ranges::upper_bound(begins, position) - begins.begin()) - 1;
+  }
+  /// Where a block's piece begins, as begin_step has it.
+  int start(int block) const {
+    const int position = std::min(cuts.position(block), begins.back());
+    if (position == begins.back()) return position;
+    const size_t head = head_at(position);
+    return position + cuts.shift(position - begins[head], heads[head]);
+  }
+};
+
+TEST(DecodeSplits, EveryTileIsOneBlocks) {
+  std::mt19937 random(1);
+  const auto below = [&](int bound) {
+    return static_cast<int>(random() % static_cast<unsigned>(bound));
+  };
+  int num_cut = 0, num_moved = 0;
+  for (int run = 0; run < 2000; ++run) {
+    const bool is_even = run % 3 == 0;
+    const int longest = std::vector{10, 100, 700, 8000}[static_cast<size_t>(below(4))];
+    std::vector<int> num_keys(static_cast<size_t>(1 + below(run % 2 == 0 ? 8 : 260)));
+    const int least = 1 + below(longest);
+    for (int& keys : num_keys) keys = is_even ? least + below(kDecodeTile) : below(longest + 1);
+    const int max_blocks = 1 + below(264);
+    const Row row(num_keys, 1 + below(8), is_even, max_blocks);
+    SCOPED_TRACE(testing::Message() << "run " << run);
+    ASSERT_EQ(row.start(0), 0);
+    ASSERT_EQ(row.start(max_blocks), row.begins.back());
+    std::map<size_t, std::vector<int>> parts;  // the blocks of each head that is cut
+    for (int block = 0; block < max_blocks; ++block) {
+      const int end = row.start(block + 1);
+      ASSERT_LE(row.start(block), end) << "block " << block;
+      num_moved +=
+          row.start(block) < row.begins.back() && row.start(block) != row.cuts.position(block);
+      for (int position = row.start(block); position < end;) {
+        const size_t head = row.head_at(position);
+        const int tile = position - row.begins[head];
+        ASSERT_LT(tile, row.heads[head] - row.cuts.end) << "a part without keys";
+        const int count = std::min(row.heads[head] - tile, end - position);
+        if (count < row.heads[head]) parts[head].push_back(block);
+        position += count;
+      }
+    }
+    for (const auto& [head, blocks] : parts) {
+      std::vector<int> expected(blocks.size());
+      std::iota(expected.begin(), expected.end(), row.cuts.first_block(row.begins[head]));
+      EXPECT_EQ(blocks, expected) << "head " << head;
+      EXPECT_EQ(blocks.back(), row.cuts.last_block(row.begins[head], row.heads[head]));
+      ++num_cut;
+    }
+  }
+  EXPECT_GT(num_cut, 1000);
+  EXPECT_GT(num_moved, 1000);
+}
+
+TEST(DecodeSplits, PiecesEndWithHeadsThatAreAlike) {
+  // 64 sequences of 640 keys and 8 KV heads: two heads for each of 256 blocks.
+  const Row row(std::vector(64, 640), 8, true, 264);
+  for (int block = 0; block <= 256; ++block) EXPECT_EQ(row.start(block), 20 * block);
+  EXPECT_EQ(row.start(257), row.begins.back());
+}
+
+TEST(DecodeSplits, SharesAreEqualToATile) {
+  const Row row({100, 3000, 500, 8192, 17}, 8, false, 264);
+  for (int block = 0; block < 264; ++block) {
+    const int share = row.cuts.position(block + 1) - row.cuts.position(block);
+    EXPECT_EQ(share, row.begins.back() / 264 + (share - row.begins.back() / 264 > 0));
+  }
+  EXPECT_EQ(row.cuts.position(264), row.begins.back());
+}
+
+TEST(DecodeSplits, RowsOfMoreThan32Bits) {
+  DecodeSplits cuts = DecodeSplits::of(false);
+  cuts.share_out(2'000'000'000, 264);
+  EXPECT_EQ(cuts.position(264), 2'000'000'000);
+  EXPECT_EQ(cuts.first_block(cuts.position(200)), 200);
+}
+
+}  // namespace
+}  // namespace nanovllm::cuda

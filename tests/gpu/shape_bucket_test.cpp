@@ -1,0 +1,43 @@
+#include "nanovllm/ops/cuda/gemm/shape_bucket.h"
+
+#include <gtest/gtest.h>
+
+namespace nanovllm::cuda {
+namespace {
+
+TEST(SharedChoice, GraphsUpTo256HaveTheirOwn) {
+  for (const int64_t few : {1, 2, 4, 8}) EXPECT_EQ(largest_like(few), few);
+  for (int64_t size = 16; size <= 256; size += 16) {
+    EXPECT_EQ(largest_like(size), size);
+    EXPECT_EQ(largest_like(size - 7), size);
+  }
+}
+
+TEST(SharedChoice, NeighboursNeedAsManyTiles) {
+  for (int64_t tokens = 1; tokens <= 20000; ++tokens) {
+    const int64_t largest = largest_like(tokens);
+    ASSERT_GE(largest, tokens);
+    ASSERT_EQ(largest_like(largest), largest);
+    ASSERT_EQ(is_stale(0, tokens), true);
+    if (tokens > 1024) continue;
+    // Where what is measured changes, and how many tiles of the sizes measured there hold them.
+    for (const int64_t bound : {64, 128, 192, 256, 384})
+      ASSERT_EQ(tokens <= bound, largest <= bound) << tokens;
+    for (const int64_t tile : {64, 128, 192, 256}) {
+      if (tile == 64 ? tokens > 128 : tile == 192 && tokens > 384) continue;
+      ASSERT_EQ((tokens + tile - 1) / tile, (largest + tile - 1) / tile) << tokens;
+    }
+  }
+}
+
+TEST(SharedChoice, TheLargestIsMeasuredOnceMore) {
+  EXPECT_FALSE(is_stale(236, 237));  // they share a choice
+  EXPECT_TRUE(is_stale(236, 240));
+  EXPECT_FALSE(is_stale(240, 240));
+  EXPECT_FALSE(is_stale(240, 236));
+  EXPECT_TRUE(is_stale(9000, 16384));
+  EXPECT_FALSE(is_stale(16384, 16384));
+}
+
+}  // namespace
+}  // namespace nanovllm::cuda
