@@ -52,7 +52,7 @@ class Bench {
     const Tensor part(const_cast<uint16_t*>(host.data()), DType::kBF16, n, n);
     const WeightPtr w = gpu_->pack(part, DType::kBF16, kForMatmul);
     flops_ = 2.0 * n * n * n / timed(20, [&] { gpu_->matmul(out, x, *w); });
-    fmt::print("{}\ncopy {:.2f} TB/s, read {:.2f} TB/s, bf16 matrix product {:.0f} TFLOP/s\n",
+    fmt::print("{}\ncopy {:.2f} TB/s, read {:.2f} TB/s, bf16 GEMM {:.0f} TFLOP/s\n",
                gpu_->describe(), copy_ / 1e12, read_ / 1e12, flops_ / 1e12);
   }
 
@@ -125,10 +125,10 @@ class Bench {
 
   enum class Around { kNorm, kAdd, kNormSwiglu };
 
-  /// A product with the row operations around it, by own kernels and by cuBLASLt with separate
-  /// ones; with `all_cuts` by each way to cut it into tiles, fastest first.
-  void product(const char* name, int64_t num_tokens, int64_t n, int64_t k, Around around,
-               bool all_cuts) {
+  /// A GEMM with the row operations around it, by own kernels and by cuBLASLt with separate
+  /// ones; with `all_configs` by each tile configuration, fastest first.
+  void gemm(const char* name, int64_t num_tokens, int64_t n, int64_t k, Around around,
+            bool all_configs) {
     buffers_.clear();
     const int64_t bytes = n * k * 2, copies = 1 + 200'000'000 / bytes;  // so that the L2 holds none
     const std::vector<uint16_t> host = random_values(n * k);
@@ -136,6 +136,7 @@ class Bench {
     const Tensor x = random(num_tokens, k), hidden = random(num_tokens, k),
                  out = random(num_tokens, n), wide = random(num_tokens, n);
     const Tensor act(out.data, DType::kBF16, num_tokens, n / 2);
+    Residual residual(x, hidden), sum(out, wide);
     const Norm norm = {{random(1, 2 * k).data, DType::kF32, k}, 1e-6f};
     std::vector<WeightPtr> weights;  // of use to all backends on the GPU
     for (int64_t i = 0; i < copies; ++i)
@@ -145,9 +146,9 @@ class Bench {
       const auto replay = [&] {
         gpu.replay(key, [&] {
           for (const WeightPtr& w : weights)
-            if (around == Around::kNorm) gpu.norm_matmul(out, x, norm, *w, {}, hidden);
-            else if (around == Around::kAdd) gpu.add_matmul(out, x, *w, wide);
-            else gpu.norm_swiglu(act, x, norm, *w, hidden, wide);
+            if (around == Around::kNorm) gpu.norm_matmul(out, residual, norm, *w);
+            else if (around == Around::kAdd) gpu.add_matmul(sum, x, *w);
+            else gpu.norm_swiglu(act, residual, norm, *w, wide);
         });
       };
       replay();
@@ -157,12 +158,12 @@ class Bench {
     fmt::print("{} [{}, {}], {} tokens: {:.2f} us, {:.0f}% of read; cuBLASLt and rows {:.2f} us\n",
                name, n, k, num_tokens, time * 1e6, 100 * static_cast<double>(bytes) / time / read_,
                apart * 1e6);
-    if (!all_cuts) return;
+    if (!all_configs) return;
     const bool swiglu = around == Around::kNormSwiglu;
     std::vector<std::pair<double, std::string>> times;
     if (num_tokens <= 128) {
       std::unique_ptr<Backend>& gpu = by_cut_[CudaKernels::kSwapAb];
-      if (!gpu) gpu = make_cuda_backend({.product = CudaKernels::kSwapAb});
+      if (!gpu) gpu = make_cuda_backend({.gemm = CudaKernels::kSwapAb});
       times.emplace_back(timed_on(*gpu) * 1e6, "mid");
     }
     for (int i = 0; i < cuda::kNumTileConfigs; ++i) {
@@ -172,7 +173,7 @@ class Bench {
       if (cut.swiglu != swiglu || (cut.split > 1 && (swiglu || blocks > 132)) || blocks < 40)
         continue;
       std::unique_ptr<Backend>& gpu = by_cut_[i];
-      if (!gpu) gpu = make_cuda_backend({.product = i});
+      if (!gpu) gpu = make_cuda_backend({.gemm = i});
       times.emplace_back(timed_on(*gpu) * 1e6,
                          fmt::format("{}x{}/{}", cut.tokens, cut.rows, cut.split));
     }
@@ -230,21 +231,22 @@ class Bench {
     print("sampler, " + name, num_rows, 4 * num_rows * vocab, time);
   }
 
-  /// A norm, the logits' product and the sampler, with logits that somebody reads and without.
+  /// A norm, the logits' GEMM and the sampler, with logits that somebody reads and without.
   void logits_and_sampler(int64_t num_rows) {
     buffers_.clear();
     const int64_t vocab = 151936, k = 1024;
     std::vector<uint16_t> host = random_values(vocab * k);
     const Tensor part(host.data(), DType::kBF16, vocab, k);
     const WeightPtr w = gpu_->pack(part, DType::kBF16, kForMatmul);
-    const Tensor x = random(num_rows, k), hidden = random(num_rows, k), weight = random(1, 2 * k);
+    const Tensor weight = random(1, 2 * k);
+    Residual residual(random(num_rows, k), random(num_rows, k));
     const Norm norm = {{weight.data, DType::kF32, k}, 1e-6f};
     const Tensor logits(random(num_rows, 2 * vocab).data, DType::kF32, num_rows, vocab);
     for (const bool reads : {true, false}) {
       samples_.assign(static_cast<size_t>(num_rows), {.temperature = 0.6f, .seed = 1});
       begin(1, contexts(num_rows, 64, false), cache(num_rows, 64, 1, 1), reads);
       print(reads ? "logits, then sampler" : "logits and sampler", num_rows, 2 * vocab * k,
-            timed(20, [&] { gpu_->norm_sample(logits, x, norm, *w, hidden, batch_); }));
+            timed(20, [&] { gpu_->norm_sample(logits, residual, norm, *w, batch_); }));
     }
     samples_.clear();
   }
@@ -398,10 +400,10 @@ int main(int argc, char** argv) {
                                      : std::vector<int64_t>{32, 64, 128, 256, 16384})
       for (const auto& [hidden, q_size, qkv_size, wide] :
            {std::array<int64_t, 4>{1024, 2048, 4096, 3072}, {4096, 4096, 6144, 12288}}) {
-        bench.product("qkv", tokens, qkv_size, hidden, Bench::Around::kNorm, cuts);
-        bench.product("o", tokens, hidden, q_size, Bench::Around::kAdd, cuts);
-        bench.product("gate_up", tokens, 2 * wide, hidden, Bench::Around::kNormSwiglu, cuts);
-        bench.product("down", tokens, hidden, wide, Bench::Around::kAdd, cuts);
+        bench.gemm("qkv", tokens, qkv_size, hidden, Bench::Around::kNorm, cuts);
+        bench.gemm("o", tokens, hidden, q_size, Bench::Around::kAdd, cuts);
+        bench.gemm("gate_up", tokens, 2 * wide, hidden, Bench::Around::kNormSwiglu, cuts);
+        bench.gemm("down", tokens, hidden, wide, Bench::Around::kAdd, cuts);
       }
   }
   if (what.empty() || what == "rows")

@@ -33,8 +33,8 @@ double now() {
 /// What one rank adds in element i: sums of few of them are exact in bfloat16.
 float addend(int rank, int64_t i) { return static_cast<float>((i * 7 + rank * 3) % 11 - 5); }
 
-/// A product added to a residual, summed over the ranks, and normed: whether both are right. A
-/// rank's part of the product is addend(rank, column) in all rows, and the residual was a row of
+/// A GEMM added to a residual, summed over the ranks, and normed: whether both are right. A
+/// rank's part of the GEMM is addend(rank, column) in all rows, and the residual was a row of
 /// the embedding, of which a rank has kShareUnit rows. Buffers stay in `buffers`, since peers map
 /// some of them.
 bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t hidden,
@@ -83,27 +83,35 @@ bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t 
   const auto nothing = [](int64_t) { return 0; };
   const Tensor residual = tensor(rows, hidden, DType::kBF16, nothing);
   const Tensor out = tensor(rows, hidden, DType::kBF16, nothing);
+  const Tensor scratch = tensor(rows, hidden, DType::kBF16, nothing);
   Norm norm = {tensor(1, hidden, DType::kF32, [](int64_t i) { return 1 + addend(1, i) / 8; }),
                1e-6f};
   norm.weight = Tensor(norm.weight.data, DType::kF32, hidden);
-  gpu.embed(residual, *embed, ids([&](int64_t i) { return i % vocab; }));
-  gpu.add_matmul(residual, x, *w, out);
-  gpu.rms_norm(out, residual, norm);
+  Residual stream(residual, out);
+  gpu.embed(stream.whole(), *embed, ids([&](int64_t i) { return i % vocab; }));
+  gpu.add_matmul(stream, x, *w);
+  gpu.norm(stream, norm);
   const Tensor gathered = tensor(rows, hidden, DType::kBF16, nothing);
-  gpu.gather_rows(gathered, residual, backwards);
+  Residual gathered_stream(gathered, scratch);
+  gpu.gather_rows(gathered_stream, stream, backwards);
   // And one that no norm follows.
-  const Tensor other = tensor(rows, hidden, DType::kBF16, old);
-  const Tensor scratch = tensor(rows, hidden, DType::kBF16, nothing);
+  Residual other(tensor(rows, hidden, DType::kBF16, old), scratch);
   const Tensor whole = tensor(rows, hidden, DType::kBF16, nothing);
-  gpu.add_matmul(other, x, *w, scratch);
-  gpu.gather_rows(whole, other, backwards);
+  Residual whole_stream(whole, scratch);
+  gpu.add_matmul(other, x, *w);
+  gpu.gather_rows(whole_stream, other, backwards);
+  // And one whose norm leaves each rank its own rows, before it is asked for whole.
+  Residual finished(tensor(rows, hidden, DType::kBF16, old), scratch);
+  gpu.add_matmul(finished, x, *w);
+  gpu.norm(finished, norm);
+  const Tensor after_norm = gpu.finish(finished);
   const auto values = [&](const Tensor& t) {
     std::vector<uint16_t> v(static_cast<size_t>(t.size()));
     gpu.download(v.data(), t.data, t.bytes());
     return v;
   };
   const std::vector<uint16_t> sums = values(residual), normed = values(out), all = values(gathered),
-                              others = values(whole);
+                              others = values(whole), finished_sums = values(after_norm);
   // A rank may leave the residual's sum to the others, but for its own share.
   const bool shares = residual.bytes() > cuda::kLineBytes || (may_share && rows > cuda::kFewTokens);
   const Range own = shares ? share(rows, 1, {rank, world}) : Range{0, rows};
@@ -123,7 +131,7 @@ bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t 
       const double sum = want[static_cast<size_t>(i)], y = sum * scale * (1 + addend(1, i) / 8);
       const bool is_summed = own.first <= row && row < own.first + own.count;
       if ((is_summed && bf16_to_f32(sums[at]) != sum) || bf16_to_f32(all[backwards_at]) != sum ||
-          bf16_to_f32(others[backwards_at]) != sum ||
+          bf16_to_f32(others[backwards_at]) != sum || bf16_to_f32(finished_sums[at]) != sum ||
           std::abs(bf16_to_f32(normed[at]) - y) > 0.01 * std::abs(y))
         return false;
     }

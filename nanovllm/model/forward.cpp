@@ -40,68 +40,83 @@ size_t Activations::bytes(const ModelConfig& c, DType dtype, int64_t max_tokens,
          static_cast<size_t>(max_rows * c.vocab_size) * sizeof(float);
 }
 
-Tensor forward(Backend& backend, const Model& model, const KvCache& kv, const Batch& batch,
-               const std::optional<Tensor>& rows, Activations& activations) {
+namespace {
+
+/// The layer's attention over the residual: out [T, q_size]. Without `out` it only stores the keys
+/// and values.
+void attend(Backend& backend, const Model& model, int64_t layer_index, Residual& residual,
+            Tensor qkv, const Tensor& out, const KvCache& kv, const Batch& batch) {
   const ModelConfig& config = model.config;
-  const int64_t num_tokens = batch.num_tokens();
+  const Layer& layer = model.layers[static_cast<size_t>(layer_index)];
+  const RopeStoreArgs rope = {.qkv = qkv,
+                              .q_norm = layer.q_norm,
+                              .k_norm = layer.k_norm,
+                              .cos = model.rope_cos,
+                              .sin = model.rope_sin,
+                              .num_heads = config.num_heads,
+                              .eps = config.rms_norm_eps,
+                              .layer = layer_index};
+  if (!out) {
+    backend.norm_matmul(qkv, residual, layer.input_norm, *layer.qkv, layer.qkv_bias);
+    return backend.rope_and_store(rope, kv, batch);
+  }
+  backend.qkv_attention(residual, {layer.input_norm, *layer.qkv, layer.qkv_bias}, rope,
+                        {.out = out,
+                         .qkv = qkv,
+                         .num_heads = config.num_heads,
+                         .scale = 1 / std::sqrt(static_cast<float>(config.head_dim)),
+                         .layer = layer_index},
+                        kv, batch);
+}
+
+}  // namespace
+
+std::optional<Residual> forward(Backend& backend, const Model& model, const KvCache& kv,
+                                const Batch& batch, const std::optional<Tensor>& rows,
+                                Activations& activations) {
+  const int64_t num_tokens = batch.num_tokens(), num_layers = model.config.num_layers;
   check(num_tokens <= activations.residual.shape[0], "a batch of {} tokens in activations for {}",
         num_tokens, activations.residual.shape[0]);
-  const auto used = [&](const Tensor& t) { return t.rows(0, num_tokens); };
-  const Tensor qkv = used(activations.qkv);
-  Tensor residual = used(activations.residual), hidden = used(activations.hidden),
-         attn = used(activations.attn), gate_up = used(activations.gate_up),
-         act = used(activations.act);
+  const auto used = [&](const Tensor& t, const Residual& r) { return t.rows(0, r.num_tokens()); };
+  Residual residual(activations.residual.rows(0, num_tokens),
+                    activations.hidden.rows(0, num_tokens));
+  const Tensor qkv = used(activations.qkv, residual);
 
-  const float eps = config.rms_norm_eps;
-  backend.embed(residual, *model.embed, batch.input_ids);
-  for (int64_t i = 0; i < config.num_layers; ++i) {
+  backend.embed(residual.whole(), *model.embed, batch.input_ids);
+  for (int64_t i = 0; i < num_layers; ++i) {
     const Layer& layer = model.layers[static_cast<size_t>(i)];
-    const Norm norm = {layer.input_norm, eps};
-    const RopeStoreArgs rope = {.qkv = qkv,
-                                .q_norm = layer.q_norm,
-                                .k_norm = layer.k_norm,
-                                .cos = model.rope_cos,
-                                .sin = model.rope_sin,
-                                .num_heads = config.num_heads,
-                                .eps = eps,
-                                .layer = i};
-    const bool is_last = i + 1 == config.num_layers, is_end = rows && is_last;
-    if (is_end && rows->shape[0] == 0) {
-      backend.norm_matmul(qkv, residual, norm, *layer.qkv, layer.qkv_bias, hidden);
-      backend.rope_and_store(rope, kv, batch);
-      return {};
-    }
-    backend.qkv_attention(
-        {.x = residual, .norm = norm, .w = *layer.qkv, .bias = layer.qkv_bias, .hidden = hidden},
-        rope,
-        {.out = attn,
-         .qkv = qkv,
-         .num_heads = config.num_heads,
-         .scale = 1 / std::sqrt(static_cast<float>(config.head_dim)),
-         .layer = i},
-        kv, batch);
-    if (is_end) {
-      // What follows is each token's own, so the others have none. q, k and v are of no more use,
-      // nor is what the attention gave: gate_up and act take their places, as ever.
-      const int64_t num_rows = rows->shape[0];
-      check(num_rows <= activations.row_residual.shape[0], "{} rows in activations for {}",
-            num_rows, activations.row_residual.shape[0]);
-      const Tensor some(qkv.data, attn.dtype, num_rows, attn.shape[1]);
+    const bool is_last = i + 1 == num_layers;
+    const bool has_no_rows = is_last && rows && rows->shape[0] == 0;
+    Tensor attn = has_no_rows ? Tensor() : used(activations.attn, residual);
+    attend(backend, model, i, residual, qkv, attn, kv, batch);
+    if (has_no_rows) return {};
+    if (is_last && rows) {
+      // The rest is each token's own, so the other tokens need none of it. q, k and v are read:
+      // their memory is free.
+      const Tensor some(qkv.data, attn.dtype, rows->shape[0], attn.shape[1]);
       backend.gather_rows(some, attn, *rows);
       attn = some;
-      backend.gather_rows(activations.row_residual.rows(0, num_rows), residual, *rows);
-      residual = activations.row_residual.rows(0, num_rows);
-      hidden = activations.row_hidden.rows(0, num_rows);
-      gate_up = activations.gate_up.rows(0, num_rows);
-      act = activations.act.rows(0, num_rows);
+      residual = gather_rows(backend, residual, *rows, activations);
     }
-    backend.add_matmul(residual, attn, *layer.o, hidden, layer.post_attention_norm);
-    backend.norm_swiglu(act, residual, {layer.post_attention_norm, eps}, *layer.gate_up, hidden,
-                        gate_up);
-    backend.add_matmul(residual, act, *layer.down, hidden,
-                       is_last ? Tensor() : model.layers[static_cast<size_t>(i) + 1].input_norm);
+    backend.add_matmul(residual, attn, *layer.o, layer.post_attention_norm);
+    const Tensor act = used(activations.act, residual);
+    backend.norm_swiglu(act, residual, layer.post_attention_norm, *layer.gate_up,
+                        used(activations.gate_up, residual));
+    backend.add_matmul(residual, act, *layer.down,
+                       is_last ? Norm() : model.layers[static_cast<size_t>(i) + 1].input_norm);
   }
   return residual;
+}
+
+Residual gather_rows(Backend& backend, Residual& residual, Tensor rows,
+                     const Activations& activations) {
+  const int64_t num_rows = rows.shape[0];
+  check(num_rows <= activations.row_residual.shape[0], "{} rows in activations for {}", num_rows,
+        activations.row_residual.shape[0]);
+  Residual some(activations.row_residual.rows(0, num_rows),
+                activations.row_hidden.rows(0, num_rows));
+  backend.gather_rows(some, residual, rows);
+  return some;
 }
 
 namespace {
@@ -115,19 +130,17 @@ Tensor logits_of(const Activations& activations, int64_t num_rows) {
 
 }  // namespace
 
-Tensor compute_logits(Backend& backend, const Model& model, Tensor output,
+Tensor compute_logits(Backend& backend, const Model& model, Residual& residual,
                       Activations& activations) {
-  const Tensor logits = logits_of(activations, output.shape[0]);
-  backend.norm_matmul(logits, output, {model.norm, model.config.rms_norm_eps}, *model.lm_head, {},
-                      activations.row_hidden.rows(0, output.shape[0]));
+  const Tensor logits = logits_of(activations, residual.num_tokens());
+  backend.norm_matmul(logits, residual, model.norm, *model.lm_head);
   return logits;
 }
 
-void draw_tokens(Backend& backend, const Model& model, Tensor output, const Batch& batch,
+void draw_tokens(Backend& backend, const Model& model, Residual& residual, const Batch& batch,
                  Activations& activations) {
-  backend.norm_sample(logits_of(activations, output.shape[0]), output,
-                      {model.norm, model.config.rms_norm_eps}, *model.lm_head,
-                      activations.row_hidden.rows(0, output.shape[0]), batch);
+  backend.norm_sample(logits_of(activations, residual.num_tokens()), residual, model.norm,
+                      *model.lm_head, batch);
 }
 
 }  // namespace nanovllm

@@ -19,8 +19,8 @@ struct Activations {
   static size_t bytes(const ModelConfig& config, DType dtype, int64_t max_tokens, int64_t max_rows);
 
   // [max_tokens, ...] in the model's dtype.
-  Tensor residual;  ///< [max_tokens, hidden_size] the sum so far
-  Tensor hidden;    ///< [max_tokens, hidden_size] after a norm, or what is to be added
+  Tensor residual;  ///< [max_tokens, hidden_size]
+  Tensor hidden;    ///< [max_tokens, hidden_size] the residual's scratch
   Tensor qkv;       ///< [max_tokens, q_size + 2 * kv_size]; shares its memory with gate_up
   Tensor gate_up;   ///< [max_tokens, 2 * intermediate_size]
   Tensor attn;      ///< [max_tokens, q_size]; shares its memory with act
@@ -33,21 +33,27 @@ struct Activations {
   std::vector<Buffer> buffers;
 };
 
-/// One step through all layers: stores the new tokens' keys and values in `kv`. Returns the last
-/// layer's output [R, hidden_size] of `rows` [R] (int32, in the backend's memory; R at most
-/// max_rows, or 0), of which alone the end of the last layer is computed then; without `rows` of
-/// all tokens. Needs batch.num_tokens() at most max_tokens.
-Tensor forward(Backend& backend, const Model& model, const KvCache& kv, const Batch& batch,
-               const std::optional<Tensor>& rows, Activations& activations);
+/// One step through all layers: stores the new tokens' keys and values in `kv`. Returns the
+/// residual behind the last layer: of all tokens, or with `rows` [R] (int32, in the backend's
+/// memory; R at most max_rows) of those tokens alone, for which alone the last layer is then
+/// computed behind its keys and values. Without any row it returns nothing. Needs
+/// batch.num_tokens() at most max_tokens. The residual is valid until the next call.
+std::optional<Residual> forward(Backend& backend, const Model& model, const KvCache& kv,
+                                const Batch& batch, const std::optional<Tensor>& rows,
+                                Activations& activations);
 
-/// Logits [R, vocab_size] float32 of rows of forward()'s output [R, hidden_size], a view into
-/// activations.logits. May be called several times after one forward; R at most max_rows.
-Tensor compute_logits(Backend& backend, const Model& model, Tensor output,
+/// The residual of `rows` [R] (as above) in the activations' memory for rows.
+Residual gather_rows(Backend& backend, Residual& residual, Tensor rows,
+                     const Activations& activations);
+
+/// Logits [R, vocab_size] float32 of forward()'s residual or rows of it, a view into
+/// activations.logits; R at most max_rows.
+Tensor compute_logits(Backend& backend, const Model& model, Residual& residual,
                       Activations& activations);
 
-/// Draws batch.samples [R] from forward()'s output [R, hidden_size]; the logits are in the first R
-/// rows of activations.logits then, if the step has them read.
-void draw_tokens(Backend& backend, const Model& model, Tensor output, const Batch& batch,
+/// Draws batch.samples [R] from forward()'s residual of R rows; the logits are in the first R rows
+/// of activations.logits then, if the step has them read.
+void draw_tokens(Backend& backend, const Model& model, Residual& residual, const Batch& batch,
                  Activations& activations);
 
 }  // namespace nanovllm

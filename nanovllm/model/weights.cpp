@@ -125,7 +125,8 @@ Layer load_layer(Loader& load, const ModelConfig& c, const Shard& shard, int64_t
     return Part{name, rows, {{0, rows}}};
   };
   Layer out;
-  out.input_norm = load.vector({whole(layer + "input_layernorm.weight", hidden.count)});
+  out.input_norm = {load.vector({whole(layer + "input_layernorm.weight", hidden.count)}),
+                    c.rms_norm_eps};
   out.qkv = load.matrix({{attn + "q_proj.weight", c.q_size(), {q}},
                          {attn + "k_proj.weight", c.kv_size(), kv},
                          {attn + "v_proj.weight", c.kv_size(), kv}},
@@ -139,8 +140,9 @@ Layer load_layer(Loader& load, const ModelConfig& c, const Shard& shard, int64_t
     out.k_norm = load.vector({whole(attn + "k_norm.weight", c.head_dim)});
   }
   out.o = load.matrix({whole(attn + "o_proj.weight", hidden.count)}, c.q_size(), q);
-  out.post_attention_norm =
-      load.vector({whole(layer + "post_attention_layernorm.weight", hidden.count)});
+  out.post_attention_norm = {
+      load.vector({whole(layer + "post_attention_layernorm.weight", hidden.count)}),
+      c.rms_norm_eps};
   out.gate_up = load.matrix({{mlp + "gate_proj.weight", c.intermediate_size, {shard.columns}},
                              {mlp + "up_proj.weight", c.intermediate_size, {shard.columns}}},
                             hidden.count, hidden);
@@ -177,7 +179,7 @@ std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& 
                   hidden, tied ? kForEmbedding | kForMatmul : kForEmbedding);
   for (int64_t i = 0; i < config.num_layers; ++i)
     model->layers.push_back(load_layer(load, config, shard, i));
-  model->norm = load.vector({{"model.norm.weight", hidden.count, {hidden}}});
+  model->norm = {load.vector({{"model.norm.weight", hidden.count, {hidden}}}), config.rms_norm_eps};
   model->lm_head = tied ? model->embed
                         : load.matrix({{"lm_head.weight", config.vocab_size, {shard.vocab}}},
                                       hidden.count, hidden);

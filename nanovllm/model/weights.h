@@ -13,13 +13,13 @@ namespace nanovllm {
 
 /// One decoder layer; norms and bias are float32 in the backend's memory.
 struct Layer {
-  WeightPtr qkv;                           ///< [q_size + 2 * kv_size, hidden_size], q then k then v
-  WeightPtr o;                             ///< [hidden_size, q_size]
-  WeightPtr gate_up;                       ///< [2 * intermediate_size, hidden_size], gate then up
-  WeightPtr down;                          ///< [hidden_size, intermediate_size]
-  Tensor qkv_bias;                         ///< [q_size + 2 * kv_size], or none
-  Tensor input_norm, post_attention_norm;  ///< [hidden_size]
-  Tensor q_norm, k_norm;                   ///< [head_dim], or none
+  WeightPtr qkv;                         ///< [q_size + 2 * kv_size, hidden_size], q then k then v
+  WeightPtr o;                           ///< [hidden_size, q_size]
+  WeightPtr gate_up;                     ///< [2 * intermediate_size, hidden_size], gate then up
+  WeightPtr down;                        ///< [hidden_size, intermediate_size]
+  Tensor qkv_bias;                       ///< [q_size + 2 * kv_size], or none
+  Norm input_norm, post_attention_norm;  ///< [hidden_size]
+  Tensor q_norm, k_norm;                 ///< [head_dim], or none
 };
 
 /// A loaded model, or a rank's part of one. Its backend must outlive it.
@@ -29,7 +29,7 @@ struct Model {
   size_t weight_bytes = 0;      ///< of the rank's parameters in `dtype`
   std::vector<Buffer> buffers;  ///< memory of the tensors below
   WeightPtr embed, lm_head;     ///< [vocab_size, hidden_size]; one and the same where tied
-  Tensor norm;                  ///< [hidden_size] float32
+  Norm norm;                    ///< [hidden_size]
   Tensor rope_cos, rope_sin;    ///< [max_model_len, head_dim / 2] float32
   std::vector<Layer> layers;
 };

@@ -10,6 +10,7 @@
 #include "nanovllm/base/tensor.h"
 #include "nanovllm/ops/batch.h"
 #include "nanovllm/ops/communicator.h"
+#include "nanovllm/ops/residual.h"
 #include "nanovllm/ops/weight_rows.h"
 
 namespace nanovllm {
@@ -45,12 +46,11 @@ struct RopeStoreArgs {
   int64_t layer = 0;
 };
 
-/// RopeStoreArgs' qkv = rms_norm(x) w^T + bias (if any); hidden [T, k] is scratch.
+/// RopeStoreArgs' qkv = rms_norm(residual) w^T + bias (if any).
 struct QkvArgs {
-  Tensor x;
   Norm norm;
   const Weight& w;
-  Tensor bias, hidden;
+  Tensor bias;
 };
 
 /// softmax(q k^T * scale) v over the paged cache, causal: new token i of a sequence with n new ones
@@ -73,6 +73,10 @@ struct Memory {
 /// memory, T and R at least 1, float operands of the model's dtype unless a comment says float32;
 /// sums, norms, softmax and logits are float32. Calls are made from one thread at a time and take
 /// effect in order. A failure throws.
+///
+/// A model is written with three kinds of operations: on tensors, on the residual stream, and
+/// stages, which do several of the others at once. A stage has a default made of those others, so a
+/// backend implements it only where it has a faster way.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -83,9 +87,9 @@ class Backend {
   // -- ranks
   /// Makes this backend one of several ranks, all of which call it at once, before any weight is
   /// packed. `ranks` outlives it. From then on the weights of embed and of the logits hold the
-  /// rank's share(vocab_size, kShareUnit, ranks.rank()) of their rows; embed, add_matmul, the
-  /// sampler and token_logprobs are collectives, which all ranks call alike. Throws UserError where
-  /// the device cannot.
+  /// rank's share(vocab_size, kShareUnit, ranks.rank()) of their rows; embed, the residual's
+  /// operations, the sampler and token_logprobs are collectives, which all ranks call alike. Throws
+  /// UserError where the device cannot.
   virtual void connect(Communicator& /*ranks*/, int64_t /*vocab_size*/) {
     throw UserError(
         "tensor parallelism is not available on this device; use tensor_parallel_size 1");
@@ -122,50 +126,68 @@ class Backend {
     return pack({&matrix, 1}, dtype, use);
   }
 
-  // -- forward pass
+  // -- forward pass: tensors
   /// out [T, hidden] = table[ids [T]]; ids are the whole vocabulary's on every rank.
   virtual void embed(Tensor out, const Weight& table, Tensor ids) = 0;
   /// out [T, hidden] = x / rms(x) * weight [hidden] float32. Source: Zhang and Sennrich, "Root Mean
   /// Square Layer Normalization", 2019.
   virtual void rms_norm(Tensor out, Tensor x, const Norm& norm) = 0;
+  /// sum [T, n] += x [T, n]
+  virtual void add(Tensor sum, Tensor x) = 0;
   /// out [R, n] = x [T, n] [rows [R]]; rows may repeat.
   virtual void gather_rows(Tensor out, Tensor x, Tensor rows) = 0;
   /// out [T, n] = x [T, k] w^T + bias [n] float32 (if any); out is of the model's dtype or float32.
   virtual void matmul(Tensor out, Tensor x, const Weight& w, Tensor bias = {}) = 0;
-  /// residual [T, n] += x [T, k] w^T, summed over the ranks, whose x and w are parts of k; delta
-  /// [T, n] is scratch until a norm of the residual, or gather_rows() of it, comes next: the sum
-  /// may wait for that, and other operations do not see it. `next_norm` [n] float32: the weights of
-  /// that norm, if they are given, for a backend that computes some of it ahead; delta is what that
-  /// norm has as `hidden`.
-  virtual void add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta,
-                          Tensor next_norm = {}) = 0;
   virtual void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) = 0;
   virtual void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) = 0;
   /// out [T, n] = silu(gate_up [T, :n]) * gate_up [T, n:]
   virtual void silu_mul(Tensor out, Tensor gate_up) = 0;
-  // What a backend may do in one pass.
+
+  // -- forward pass: the residual stream
+  /// Finishes every addition to the residual on all ranks, and gives it.
+  virtual Tensor finish(Residual& residual) { return residual.whole(); }
+  /// rms_norm of the residual, [T, hidden]; valid until the residual is added to or normed again.
+  virtual Tensor norm(Residual& residual, const Norm& norm) {
+    rms_norm(residual.scratch(), finish(residual), norm);
+    return residual.scratch();
+  }
+  /// residual += x [T, hidden], the same x on every rank.
+  virtual void add(Residual& residual, Tensor x) { add(finish(residual), x); }
+  /// residual += x [T, k] w^T, summed over the ranks, whose x and w are parts of k. `next`: the
+  /// norm of the residual that comes next, if there is one, for a backend that begins it here.
+  virtual void add_matmul(Residual& residual, Tensor x, const Weight& w,
+                          const Norm& /*next*/ = {}) {
+    matmul(residual.scratch(), x, w);
+    all_reduce(residual.scratch());
+    add(residual, residual.scratch());
+  }
+  /// Makes `out` [R, hidden], all of it, the rows [R] of the residual.
+  virtual void gather_rows(Residual& out, Residual& residual, Tensor rows) {
+    gather_rows(out.sum(), finish(residual), rows);
+  }
+
+  // -- forward pass: stages
+  /// out = norm(residual) w^T + bias
+  virtual void norm_matmul(Tensor out, Residual& residual, const Norm& norm, const Weight& w,
+                           Tensor bias = {}) {
+    matmul(out, this->norm(residual, norm), w, bias);
+  }
   /// rope_and_store, then attention; what becomes of qkv is open.
   virtual void rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args,
                               const KvCache& kv, const Batch& batch) {
     rope_and_store(rope, kv, batch);
     attention(args, kv, batch);
   }
-  /// out = rms_norm(x) w^T + bias; hidden [T, k] is scratch.
-  virtual void norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor bias,
-                           Tensor hidden) {
-    rms_norm(hidden, x, norm);
-    matmul(out, hidden, w, bias);
-  }
-  /// The product, then rope_attention.
-  virtual void qkv_attention(const QkvArgs& qkv, const RopeStoreArgs& rope,
+  /// rope.qkv = norm(residual) w^T + bias, then rope_attention.
+  virtual void qkv_attention(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,
                              const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
-    norm_matmul(rope.qkv, qkv.x, qkv.norm, qkv.w, qkv.bias, qkv.hidden);
+    norm_matmul(rope.qkv, residual, qkv.norm, qkv.w, qkv.bias);
     rope_attention(rope, args, kv, batch);
   }
-  /// out [T, n] = silu_mul(rms_norm(x) w^T); hidden [T, k] and gate_up [T, 2 n] are scratch.
-  virtual void norm_swiglu(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor hidden,
+  /// out [T, n] = silu_mul(norm(residual) w^T); gate_up [T, 2 n] is scratch.
+  virtual void norm_swiglu(Tensor out, Residual& residual, const Norm& norm, const Weight& w,
                            Tensor gate_up) {
-    norm_matmul(gate_up, x, norm, w, {}, hidden);
+    norm_matmul(gate_up, residual, norm, w);
     silu_mul(out, gate_up);
   }
   /// Blocks of the cache, all layers: from[i] onto to[i]; no block stands on both sides.
@@ -179,11 +201,11 @@ class Backend {
   /// masks, gets kNotFinite and token 0. Inside replay() only rows without filters and lists are
   /// drawn, the rest by finish_sample().
   virtual void sample(Tensor logits, const Batch& batch) = 0;
-  /// logits = rms_norm(x [R, k]) w^T, then sample(); hidden [R, k] is scratch. What is in logits
-  /// then is open where the step's HostBatch does not have it read.
-  virtual void norm_sample(Tensor logits, Tensor x, const Norm& norm, const Weight& w,
-                           Tensor hidden, const Batch& batch) {
-    norm_matmul(logits, x, norm, w, {}, hidden);
+  /// logits = norm(residual [R, k]) w^T, then sample(). What is in logits then is open where the
+  /// step's HostBatch does not have it read.
+  virtual void norm_sample(Tensor logits, Residual& residual, const Norm& norm, const Weight& w,
+                           const Batch& batch) {
+    norm_matmul(logits, residual, norm, w);
     sample(logits, batch);
   }
   /// Ends the step's sampling, once: draws the rows that sample() left and has the results sent to

@@ -14,11 +14,11 @@ bool has_cuda_driver();
 /// Which of the kernels that serve a shape are taken; all but the fastest are for tests.
 struct CudaKernels {
   bool portable = false;  ///< those that every GPU from compute capability 8.0 on runs
-  /// Of a product of more than a few tokens: a cut (cuda/tile_gemm.h), which throws where it does
-  /// not serve; kSwapAb, where it does not cuBLASLt; -1: kSwapAb where it serves, else what
-  /// measures fastest.
-  int product = -1;
-  static constexpr int kSwapAb = 1000;  ///< cuda/swap_ab_gemm.h
+  /// Which kernel computes a GEMM of more than a few tokens: a tile configuration by its index
+  /// (cuda/gemm/tile_gemm.h), which throws where it does not serve; kSwapAb, and cuBLASLt where
+  /// that does not serve; -1: kSwapAb by its rule, else what measures fastest.
+  int gemm = -1;
+  static constexpr int kSwapAb = 1000;  ///< cuda/gemm/swap_ab_gemm.h
   /// A sum of up to 4 MB over ranks and its norm: two kernels, or wherever it is served one of one
   /// or two hops.
   enum class SumNorm : uint8_t { kApart, kOneHop, kTwoHops };

@@ -114,14 +114,11 @@ void ModelRunner::launch(const StepInput& input) {
         host_.sample_rows, std::views::iota(0, static_cast<int32_t>(batch.num_tokens())));
     std::optional<Tensor> rows;
     if (!wants_all && num_rows < batch.num_tokens()) rows = batch.sample_rows;
-    Tensor last = forward(*backend_, *model_, kv_, batch, rows, activations_);
-    if (wants_all) prompt_logprobs(input, last, now.output);
+    std::optional<Residual> last = forward(*backend_, *model_, kv_, batch, rows, activations_);
+    if (wants_all) prompt_logprobs(input, *last, now.output);
     if (num_rows == 0) return;
-    if (!rows && !in_order) {
-      backend_->gather_rows(activations_.row_residual.rows(0, num_rows), last, batch.sample_rows);
-      last = activations_.row_residual.rows(0, num_rows);
-    }
-    draw_tokens(*backend_, *model_, last, batch, activations_);
+    if (!rows && !in_order) last = gather_rows(*backend_, *last, batch.sample_rows, activations_);
+    draw_tokens(*backend_, *model_, *last, batch, activations_);
   };
   if (size > 0) backend_->replay(size, pass);
   else pass();
@@ -187,7 +184,8 @@ void ModelRunner::settle(Flight& flight) {
   }
 }
 
-void ModelRunner::prompt_logprobs(const StepInput& input, const Tensor& last, StepOutput& output) {
+void ModelRunner::prompt_logprobs(const StepInput& input, Residual& last, StepOutput& output) {
+  backend_->finish(last);
   for (size_t r = 0; r < input.rows().size(); ++r) {
     const RowInput& row = input.rows()[r];
     if (row.want_logprobs == 0) continue;
@@ -203,8 +201,8 @@ void ModelRunner::prompt_logprobs(const StepInput& input, const Tensor& last, St
                                : row.next_token);
         output.prompt.push_back({static_cast<int32_t>(r), row.start + i + 1, k + 1});
       }
-      const Tensor logits =
-          compute_logits(*backend_, *model_, last.rows(first + done, count), activations_);
+      Residual some = last.rows(first + done, count);
+      const Tensor logits = compute_logits(*backend_, *model_, some, activations_);
       add_logprobs(logits, targets_, k, output.prompt_logprobs);
       done += count;
     }

@@ -52,8 +52,8 @@ class ModelRunner {
   /// How many rows the step is padded to so that its work can be replayed; 0: it cannot.
   int64_t replay_size(const StepInput& input) const;
   void pad(int64_t size);
-  /// `last`: the last layer's output of all tokens.
-  void prompt_logprobs(const StepInput& input, const Tensor& last, StepOutput& output);
+  /// `last`: the residual of all tokens behind the last layer.
+  void prompt_logprobs(const StepInput& input, Residual& last, StepOutput& output);
   void start_samples(const StepInput& input, Flight& flight);
   /// Waits for the step's tokens and passes them to their slots.
   void settle(Flight& flight);

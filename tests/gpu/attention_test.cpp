@@ -74,7 +74,7 @@ class GpuAttention : public TwoBackends {
         make({nullptr, shape.dtype, columns, k}, 1.6f / std::sqrt(static_cast<float>(k)));
     const Twin input_norm = make({nullptr, DType::kF32, k});
     const Twin bias = make({nullptr, DType::kF32, columns});
-    // Of the product before, which adds nothing to x but may norm it ahead.
+    // Of the GEMM before, which adds nothing to x but may begin its norm.
     const int64_t q_size = num_heads * shape.head_dim;
     const Twin before_weight = make({nullptr, shape.dtype, k, q_size});
     WeightPtr weights[2], before_weights[2];
@@ -154,14 +154,10 @@ class GpuAttention : public TwoBackends {
         }
         const auto enqueue = [&] {
           if (hidden_size == 0) return backends[b]->rope_attention(rope, args, kv[b], batch);
-          if (!plain)
-            backends[b]->add_matmul(on(x), on(zeros), *before_weights[b], on(hidden),
-                                    on(input_norm));
-          backends[b]->qkv_attention({.x = on(x),
-                                      .norm = {on(input_norm), 1e-6f},
-                                      .w = *weights[b],
-                                      .bias = plain ? on(bias) : Tensor(),
-                                      .hidden = on(hidden)},
+          Residual residual(on(x), on(hidden));
+          const Norm norm = {on(input_norm), 1e-6f};
+          if (!plain) backends[b]->add_matmul(residual, on(zeros), *before_weights[b], norm);
+          backends[b]->qkv_attention(residual, {norm, *weights[b], plain ? on(bias) : Tensor()},
                                      rope, args, kv[b], batch);
         };
         if (b == 0 || num_tokens != batch.num_seqs()) {

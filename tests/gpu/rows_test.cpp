@@ -58,12 +58,12 @@ constexpr std::pair<int64_t, int64_t> kShapes[] = {{1024, 2048}, {4096, 1024}, {
                                                    {256, 12288}, {80, 72},     {24, 40}};
 constexpr int64_t kTokens[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64, 100, 257};
 
-class GpuProducts : public TwoBackends {
+class GpuGemms : public TwoBackends {
  protected:
   enum Which { kStores = 1, kAdds = 2, kSwiglus = 4, kLogits = 8, kAll = 15 };
   /// These products with w [n, k].
-  void expect_products(DType dtype, int64_t n, int64_t k, std::span<const int64_t> token_counts,
-                       int which = kAll) {
+  void expect_gemms(DType dtype, int64_t n, int64_t k, std::span<const int64_t> token_counts,
+                    int which = kAll) {
     const Twin w = make({nullptr, dtype, n, k}, 0.05f);
     const Twin bias = make({nullptr, DType::kF32, n});
     const WeightRows parts[] = {w.on_cpu.rows(0, n / 4), w.on_cpu.rows(n / 4, n - n / 4)};
@@ -82,25 +82,24 @@ class GpuProducts : public TwoBackends {
           cpu->matmul(out.on_cpu, x.on_cpu, *on_cpu, biased ? bias.on_cpu : Tensor());
           expect_equal(out, what);
         }
-        gpu->norm_matmul(out.on_gpu, x.on_gpu, {weight.on_gpu, 1e-6f}, *on_gpu, bias.on_gpu,
-                         hidden.on_gpu);
-        cpu->norm_matmul(out.on_cpu, x.on_cpu, {weight.on_cpu, 1e-6f}, *on_cpu, bias.on_cpu,
-                         hidden.on_cpu);
+        Residual gpu_x(x.on_gpu, hidden.on_gpu), cpu_x(x.on_cpu, hidden.on_cpu);
+        gpu->norm_matmul(out.on_gpu, gpu_x, {weight.on_gpu, 1e-6f}, *on_gpu, bias.on_gpu);
+        cpu->norm_matmul(out.on_cpu, cpu_x, {weight.on_cpu, 1e-6f}, *on_cpu, bias.on_cpu);
         expect_equal(out, "norm, " + what);
       }
       if (which & kAdds) {
         const Twin residual = make({nullptr, dtype, tokens, n});
         const Twin delta = make({nullptr, dtype, tokens, n}, 0);
-        gpu->add_matmul(residual.on_gpu, x.on_gpu, *on_gpu, delta.on_gpu);
-        cpu->add_matmul(residual.on_cpu, x.on_cpu, *on_cpu, delta.on_cpu);
+        Residual on_both[] = {{residual.on_gpu, delta.on_gpu}, {residual.on_cpu, delta.on_cpu}};
+        gpu->add_matmul(on_both[0], x.on_gpu, *on_gpu);
+        cpu->add_matmul(on_both[1], x.on_cpu, *on_cpu);
         expect_equal(residual, "add, " + what);
       }
       if (which & kSwiglus) {
         const Twin half = make({nullptr, dtype, tokens, n / 2}, 0);
-        gpu->norm_swiglu(half.on_gpu, x.on_gpu, {weight.on_gpu, 1e-6f}, *on_gpu, hidden.on_gpu,
-                         out.on_gpu);
-        cpu->norm_swiglu(half.on_cpu, x.on_cpu, {weight.on_cpu, 1e-6f}, *on_cpu, hidden.on_cpu,
-                         out.on_cpu);
+        Residual gpu_x(x.on_gpu, hidden.on_gpu), cpu_x(x.on_cpu, hidden.on_cpu);
+        gpu->norm_swiglu(half.on_gpu, gpu_x, {weight.on_gpu, 1e-6f}, *on_gpu, out.on_gpu);
+        cpu->norm_swiglu(half.on_cpu, cpu_x, {weight.on_cpu, 1e-6f}, *on_cpu, out.on_cpu);
         expect_equal(half, "swiglu, " + what, dtype == DType::kBF16 ? 2e-2 : 0);
       }
       if (which & kLogits) {
@@ -113,27 +112,26 @@ class GpuProducts : public TwoBackends {
   }
 };
 
-TEST_P(GpuProducts, OfAllDtypesAndOddShapes) {
+TEST_P(GpuGemms, OfAllDtypesAndOddShapes) {
   for (const DType dtype : kDTypes)
-    for (const auto& [n, k] : kShapes) expect_products(dtype, n, k, kTokens);
+    for (const auto& [n, k] : kShapes) expect_gemms(dtype, n, k, kTokens);
 }
 
 /// The shapes of 0.6B and 8B, for which batches have a kernel of their own.
-TEST_P(GpuProducts, OfModelsForABatch) {
-  for (const int product : {-1, CudaKernels::kSwapAb}) {
+TEST_P(GpuGemms, OfModelsForABatch) {
+  for (const int gemm : {-1, CudaKernels::kSwapAb}) {
     const bool portable = GetParam() == Kernels::kPortable;
-    if (portable && product >= 0) continue;  // it has no such kernel
-    gpu = make_cuda_backend({.portable = portable, .product = product});
+    if (portable && gemm >= 0) continue;  // it has no such kernel
+    gpu = make_cuda_backend({.portable = portable, .gemm = gemm});
     for (const auto& [n, k] : {std::pair{4096, 1024}, {1024, 2048}, {6144, 1024}, {1024, 3072}})
-      expect_products(DType::kBF16, n, k,
-                      std::array<int64_t, 9>{17, 31, 32, 33, 48, 64, 65, 96, 128});
+      expect_gemms(DType::kBF16, n, k, std::array<int64_t, 9>{17, 31, 32, 33, 48, 64, 65, 96, 128});
     for (const auto& [n, k] : {std::pair{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}})
-      expect_products(DType::kBF16, n, k, std::array<int64_t, 4>{17, 32, 33, 64});
+      expect_gemms(DType::kBF16, n, k, std::array<int64_t, 4>{17, 32, 33, 64});
   }
 }
 
 /// A norm between two products, part of which the first may compute: that of 0.6B's and 8B's.
-TEST_P(GpuProducts, WithANormBetween) {
+TEST_P(GpuGemms, WithANormBetween) {
   for (const auto& [first_k, hidden, n] :
        {std::array<int64_t, 3>{2048, 1024, 6144}, {3072, 1024, 4096}, {12288, 4096, 6144}}) {
     const Twin w = make({nullptr, DType::kBF16, hidden, first_k}, 0.05f);
@@ -152,18 +150,18 @@ TEST_P(GpuProducts, WithANormBetween) {
       const Twin scratch = make({nullptr, DType::kBF16, tokens, hidden}, 0);
       const Twin out = make({nullptr, DType::kBF16, tokens, n}, 0);
       const Twin half = make({nullptr, DType::kBF16, tokens, n / 2}, 0);
+      Residual gpu_residual(residual.on_gpu, scratch.on_gpu);
+      Residual cpu_residual(residual.on_cpu, scratch.on_cpu);
       const auto expect_norms_of = [&](const Twin& norm) {
         const std::string which = what + (&norm == &weight ? "" : ", another norm");
         const Norm on_gpu = {norm.on_gpu, 1e-6f}, on_cpu = {norm.on_cpu, 1e-6f};
-        gpu->norm_swiglu(half.on_gpu, residual.on_gpu, on_gpu, *next_gpu, scratch.on_gpu,
-                         out.on_gpu);
-        cpu->norm_swiglu(half.on_cpu, residual.on_cpu, on_cpu, *next_cpu, scratch.on_cpu,
-                         out.on_cpu);
+        gpu->norm_swiglu(half.on_gpu, gpu_residual, on_gpu, *next_gpu, out.on_gpu);
+        cpu->norm_swiglu(half.on_cpu, cpu_residual, on_cpu, *next_cpu, out.on_cpu);
         expect_equal(half, "swiglu, " + which, 2e-2);
       };
       for (const bool swiglu : {false, true}) {
-        gpu->add_matmul(residual.on_gpu, x.on_gpu, *w_gpu, scratch.on_gpu, weight.on_gpu);
-        cpu->add_matmul(residual.on_cpu, x.on_cpu, *w_cpu, scratch.on_cpu, weight.on_cpu);
+        gpu->add_matmul(gpu_residual, x.on_gpu, *w_gpu, {weight.on_gpu, 1e-6f});
+        cpu->add_matmul(cpu_residual, x.on_cpu, *w_cpu, {weight.on_cpu, 1e-6f});
         expect_equal(residual, "residual, " + what);
         if (swiglu) {
           expect_norms_of(weight);
@@ -172,8 +170,8 @@ TEST_P(GpuProducts, WithANormBetween) {
           continue;
         }
         const Norm on_gpu = {weight.on_gpu, 1e-6f}, on_cpu = {weight.on_cpu, 1e-6f};
-        gpu->norm_matmul(out.on_gpu, residual.on_gpu, on_gpu, *next_gpu, {}, scratch.on_gpu);
-        cpu->norm_matmul(out.on_cpu, residual.on_cpu, on_cpu, *next_cpu, {}, scratch.on_cpu);
+        gpu->norm_matmul(out.on_gpu, gpu_residual, on_gpu, *next_gpu);
+        cpu->norm_matmul(out.on_cpu, cpu_residual, on_cpu, *next_cpu);
         expect_equal(out, "norm, " + what);
       }
     }
@@ -181,18 +179,18 @@ TEST_P(GpuProducts, WithANormBetween) {
 }
 
 /// Shapes of which cuBLASLt computes nothing, for the tools that report it.
-TEST_P(GpuProducts, OfOwnKernels) {
+TEST_P(GpuGemms, OfOwnKernels) {
   if (GetParam() == Kernels::kPortable) GTEST_SKIP() << "cuBLASLt's";
   const std::array<int64_t, 4> tokens = {3, 16, 20, 50};
-  expect_products(DType::kBF16, 4096, 1024, tokens, kStores);
-  expect_products(DType::kBF16, 1024, 2048, tokens, kAdds);
-  expect_products(DType::kBF16, 6144, 1024, tokens, kSwiglus);
+  expect_gemms(DType::kBF16, 4096, 1024, tokens, kStores);
+  expect_gemms(DType::kBF16, 1024, 2048, tokens, kAdds);
+  expect_gemms(DType::kBF16, 6144, 1024, tokens, kSwiglus);
 }
 
 /// The parts of k are added in one order, whichever block is first.
-TEST_P(GpuProducts, OfABatchAreTheSameEachTime) {
+TEST_P(GpuGemms, OfABatchAreTheSameEachTime) {
   if (GetParam() == Kernels::kPortable) GTEST_SKIP() << "cuBLASLt's";
-  gpu = make_cuda_backend({.product = CudaKernels::kSwapAb});
+  gpu = make_cuda_backend({.gemm = CudaKernels::kSwapAb});
   const int64_t n = 1024, k = 3072, tokens = 50;
   const Twin w = make({nullptr, DType::kBF16, n, k}, 0.05f);
   const WeightPtr weight = gpu->pack(w.on_cpu, DType::kBF16, kForMatmul);
@@ -202,7 +200,8 @@ TEST_P(GpuProducts, OfABatchAreTheSameEachTime) {
   std::vector<char> bits;
   for (int run = 0; run < 5; ++run) {
     gpu->upload(first.on_gpu.data, first.host.data(), first.host.size());
-    gpu->add_matmul(first.on_gpu, x.on_gpu, *weight, delta.on_gpu);
+    Residual residual(first.on_gpu, delta.on_gpu);
+    gpu->add_matmul(residual, x.on_gpu, *weight);
     if (run == 0) bits = from_gpu(first.on_gpu);
     EXPECT_EQ(from_gpu(first.on_gpu), bits) << "run " << run;
   }
@@ -210,35 +209,36 @@ TEST_P(GpuProducts, OfABatchAreTheSameEachTime) {
 
 /// Those that measure faster serve a shape; here each serves all that it can. They throw where they
 /// do not.
-class GpuTiles : public GpuProducts {
+class GpuTiles : public GpuGemms {
  protected:
   using Epilogue = cuda::Epilogue;
   void SetUp() override {
-    GpuProducts::SetUp();
+    GpuGemms::SetUp();
     if (IsSkipped()) return;
     if (GetParam() == Kernels::kPortable) GTEST_SKIP() << "it has no tiles";
-    for (int cut = 0; cut < cuda::kNumTileConfigs; ++cut)
-      by_cut.push_back(make_cuda_backend({.product = cut}));
+    for (int config = 0; config < cuda::kNumTileConfigs; ++config)
+      by_config.push_back(make_cuda_backend({.gemm = config}));
   }
-  /// Calls body(cut) with that cut's backend as `gpu`; every Hopper has room for as many blocks.
+  /// Calls body(name) with that configuration's backend as `gpu`; every Hopper has room for as many
+  /// blocks.
   template <class Body>
-  void for_cuts(Epilogue epilogue, int64_t tokens, int64_t n, int64_t k, Body body) {
+  void for_configs(Epilogue epilogue, int64_t tokens, int64_t n, int64_t k, Body body) {
     cuda::GemmArgs args = {};
     args.num_tokens = static_cast<int>(tokens);
     args.n = static_cast<int>(n);
     args.k = static_cast<int>(k);
     args.epilogue = epilogue;
-    for (int cut = 0; cut < cuda::kNumTileConfigs; ++cut) {
-      if (!cuda::can_tile(args, DType::kBF16, 78, cuda::tile_config(cut)) || skips()) continue;
-      std::swap(gpu, by_cut[static_cast<size_t>(cut)]);
-      body(fmt::format("cut {}: [{}, {}, {}]", cut, tokens, n, k));
-      std::swap(gpu, by_cut[static_cast<size_t>(cut)]);
+    for (int config = 0; config < cuda::kNumTileConfigs; ++config) {
+      if (!cuda::can_tile(args, DType::kBF16, 78, cuda::tile_config(config)) || skips()) continue;
+      std::swap(gpu, by_config[static_cast<size_t>(config)]);
+      body(fmt::format("tile configuration {}: [{}, {}, {}]", config, tokens, n, k));
+      std::swap(gpu, by_config[static_cast<size_t>(config)]);
     }
   }
-  std::vector<std::unique_ptr<Backend>> by_cut;
+  std::vector<std::unique_ptr<Backend>> by_config;
 };
 
-TEST_P(GpuTiles, OfAllCuts) {
+TEST_P(GpuTiles, OfAllConfigurations) {
   for (const auto& [n, k] : {std::pair{1024, 1032}, {200, 72}, {8, 640}, {6144, 256}}) {
     const Twin w = make({nullptr, DType::kBF16, 2 * n, k}, 0.05f);
     const Tensor first = w.on_cpu.rows(0, n);
@@ -256,7 +256,7 @@ TEST_P(GpuTiles, OfAllCuts) {
       const std::vector<char> nan(out.host.size(), '\xff'), old = sum.host;
       const Norm norm_gpu = {weight.on_gpu, 1e-6f}, norm_cpu = {weight.on_cpu, 1e-6f};
       cpu->matmul(out.on_cpu, x.on_cpu, *on_cpu, bias.on_cpu);
-      for_cuts(Epilogue::kStore, tokens, n, k, [&](const std::string& what) {
+      for_configs(Epilogue::kStore, tokens, n, k, [&](const std::string& what) {
         gpu->upload(out.on_gpu.data, nan.data(), nan.size());
         gpu->matmul(out.on_gpu, x.on_gpu, *on_gpu, bias.on_gpu);
         expect_equal(out, what);
@@ -264,21 +264,24 @@ TEST_P(GpuTiles, OfAllCuts) {
       const Twin logits = make({nullptr, DType::kF32, tokens, n}, 0);
       const std::vector<char> no_logits(logits.host.size(), '\xff');
       cpu->matmul(logits.on_cpu, x.on_cpu, *on_cpu, {});
-      for_cuts(Epilogue::kStore, tokens, n, k, [&](const std::string& what) {
+      for_configs(Epilogue::kStore, tokens, n, k, [&](const std::string& what) {
         gpu->upload(logits.on_gpu.data, no_logits.data(), no_logits.size());
         gpu->matmul(logits.on_gpu, x.on_gpu, *on_gpu, {});
         expect_equal(logits, "float32, " + what, 1e-4);
       });
-      cpu->add_matmul(sum.on_cpu, x.on_cpu, *on_cpu, out.on_cpu);
-      for_cuts(Epilogue::kAdd, tokens, n, k, [&](const std::string& what) {
+      Residual cpu_sum(sum.on_cpu, out.on_cpu), cpu_x(x.on_cpu, hidden.on_cpu);
+      cpu->add_matmul(cpu_sum, x.on_cpu, *on_cpu);
+      for_configs(Epilogue::kAdd, tokens, n, k, [&](const std::string& what) {
         gpu->upload(sum.on_gpu.data, old.data(), old.size());
-        gpu->add_matmul(sum.on_gpu, x.on_gpu, *on_gpu, out.on_gpu);
+        Residual gpu_sum(sum.on_gpu, out.on_gpu);
+        gpu->add_matmul(gpu_sum, x.on_gpu, *on_gpu);
         expect_equal(sum, "add, " + what);
       });
-      cpu->norm_swiglu(out.on_cpu, x.on_cpu, norm_cpu, *wide_cpu, hidden.on_cpu, wide.on_cpu);
-      for_cuts(Epilogue::kSwiglu, tokens, n, k, [&](const std::string& what) {
+      cpu->norm_swiglu(out.on_cpu, cpu_x, norm_cpu, *wide_cpu, wide.on_cpu);
+      for_configs(Epilogue::kSwiglu, tokens, n, k, [&](const std::string& what) {
         gpu->upload(out.on_gpu.data, nan.data(), nan.size());
-        gpu->norm_swiglu(out.on_gpu, x.on_gpu, norm_gpu, *wide_gpu, hidden.on_gpu, wide.on_gpu);
+        Residual gpu_x(x.on_gpu, hidden.on_gpu);
+        gpu->norm_swiglu(out.on_gpu, gpu_x, norm_gpu, *wide_gpu, wide.on_gpu);
         expect_equal(out, "swiglu, " + what, 2e-2);
       });
     }
@@ -297,7 +300,7 @@ TEST_P(GpuTiles, PartsAreTheSameEachTime) {
   const std::array<Twin, 2> out = {make({nullptr, DType::kBF16, tokens, n}, 0),
                                    make({nullptr, DType::kBF16, tokens, n}, 0)};
   for (size_t i = 0; i < 2; ++i) cpu->matmul(out[i].on_cpu, x[i].on_cpu, *on_cpu, {});
-  for_cuts(Epilogue::kStore, tokens, n, k, [&](const std::string& what) {
+  for_configs(Epilogue::kStore, tokens, n, k, [&](const std::string& what) {
     std::array<std::vector<char>, 2> bits;
     for (size_t run = 0; run < 100; ++run) {
       const size_t i = run % 2;
@@ -329,7 +332,7 @@ TEST_P(GpuRows, WeightsOfAnyDtypeAndStride) {
 }
 
 NANOVLLM_BOTH_KERNELS(GpuRows);
-NANOVLLM_BOTH_KERNELS(GpuProducts);
+NANOVLLM_BOTH_KERNELS(GpuGemms);
 NANOVLLM_BOTH_KERNELS(GpuTiles);
 
 }  // namespace

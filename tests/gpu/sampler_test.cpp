@@ -98,8 +98,8 @@ class GpuSampler : public TwoBackends {
       const auto sample = [&](Backend& backend, const Weight& weight, auto side) {
         return [&, side](const Batch& batch) {
           backend.replay(num_graphs_, [&] {
-            backend.norm_sample(logits.*side, x.*side, {norm.*side, 0}, weight, hidden.*side,
-                                batch);
+            Residual residual(x.*side, hidden.*side);
+            backend.norm_sample(logits.*side, residual, {norm.*side, 0}, weight, batch);
           });
         };
       };

@@ -129,13 +129,15 @@ class Runner {
     batch.block_tables = Tensor(batch.block_tables.data, DType::kI32,
                                 static_cast<int64_t>(chunks.size()), max_blocks);
     const std::optional<Tensor> wanted = some ? std::optional(upload(*some)) : std::nullopt;
-    const Tensor last = forward(*backend_, *model_, kv_, batch, wanted, *activations_);
+    const std::optional<Residual> last =
+        forward(*backend_, *model_, kv_, batch, wanted, *activations_);
     const int64_t num_rows = some ? static_cast<int64_t>(some->size()) : batch.num_tokens();
 
     Logits logits;
     for (int64_t first = 0; first < num_rows; first += kMaxRows) {
       const int64_t count = std::min(kMaxRows, num_rows - first);
-      const Tensor out = compute_logits(*backend_, *model_, last.rows(first, count), *activations_);
+      Residual part = last->rows(first, count);
+      const Tensor out = compute_logits(*backend_, *model_, part, *activations_);
       EXPECT_EQ(out.shape[0], count);
       for (int64_t i = 0; i < out.shape[0]; ++i) {
         logits.emplace_back(static_cast<size_t>(out.shape[1]));

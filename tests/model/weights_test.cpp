@@ -78,7 +78,7 @@ class FakeBackend : public Backend {
   }
   void embed(Tensor, const Weight&, Tensor) override { unused(); }
   void rms_norm(Tensor, Tensor, const Norm&) override { unused(); }
-  void add_matmul(Tensor, Tensor, const Weight&, Tensor, Tensor) override { unused(); }
+  void add(Tensor, Tensor) override { unused(); }
   void gather_rows(Tensor, Tensor, Tensor) override { unused(); }
   void matmul(Tensor, Tensor, const Weight&, Tensor) override { unused(); }
   void rope_and_store(const RopeStoreArgs&, const KvCache&, const Batch&) override { unused(); }
@@ -158,8 +158,8 @@ void expect_loaded(const TestFolder& f, const Json& json, const Model& model) {
     EXPECT_EQ(fake(layer.gate_up).values,
               f.stacked({mlp + "gate_proj.weight", mlp + "up_proj.weight"}));
     EXPECT_EQ(fake(layer.down).values, f.stacked({mlp + "down_proj.weight"}));
-    EXPECT_EQ(values(layer.input_norm), f.stacked({name + "input_layernorm.weight"}));
-    EXPECT_EQ(values(layer.post_attention_norm),
+    EXPECT_EQ(values(layer.input_norm.weight), f.stacked({name + "input_layernorm.weight"}));
+    EXPECT_EQ(values(layer.post_attention_norm.weight),
               f.stacked({name + "post_attention_layernorm.weight"}));
     EXPECT_EQ(values(layer.q_norm), f.stacked({attn + "q_norm.weight"}));
     EXPECT_EQ(values(layer.k_norm), f.stacked({attn + "k_norm.weight"}));
@@ -168,7 +168,7 @@ void expect_loaded(const TestFolder& f, const Json& json, const Model& model) {
     EXPECT_EQ(static_cast<bool>(layer.q_norm), c.qk_norm);
     EXPECT_EQ(static_cast<bool>(layer.qkv_bias), c.qkv_bias);
   }
-  EXPECT_EQ(values(model.norm), f.stacked({"model.norm.weight"}));
+  EXPECT_EQ(values(model.norm.weight), f.stacked({"model.norm.weight"}));
   if (json.at("tie_word_embeddings").get<bool>()) {
     EXPECT_EQ(model.lm_head, model.embed);
     EXPECT_EQ(fake(model.embed).use, unsigned{kForEmbedding} | kForMatmul);
@@ -295,8 +295,9 @@ TEST(LoadModel, MakesDummyWeightsWithoutAnyFile) {
     EXPECT_EQ(rows.size(), 2048u);
     EXPECT_NE(fake(model->lm_head).values, embed);
     EXPECT_NE(fake(model->layers[0].qkv).values, fake(model->layers[1].qkv).values);
-    for (const Tensor& norm : {model->norm, model->layers[0].input_norm, model->layers[1].q_norm,
-                               model->layers[1].post_attention_norm})
+    for (const Tensor& norm :
+         {model->norm.weight, model->layers[0].input_norm.weight, model->layers[1].q_norm,
+          model->layers[1].post_attention_norm.weight})
       EXPECT_THAT(values(norm), ::testing::Each(1.0f));
   }
 }

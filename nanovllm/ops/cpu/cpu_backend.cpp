@@ -135,22 +135,16 @@ void CpuBackend::rms_norm(Tensor out, Tensor x, const Norm& norm) {
   cpu::rms_norm(out, x, norm, isa_);
 }
 
+void CpuBackend::add(Tensor sum, Tensor x) {
+  set_num_threads(threads_);
+  cpu::add(sum, x, isa_);
+}
+
 void CpuBackend::gather_rows(Tensor out, Tensor x, Tensor rows) { cpu::gather_rows(out, x, rows); }
 
 void CpuBackend::matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) {
   set_num_threads(threads_);
   gemm_.matmul(out, x, packed(w), bias);
-}
-
-void CpuBackend::add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta,
-                            Tensor /*next_norm*/) {
-  if (ranks_ != nullptr && ranks_->rank().index != 0) {
-    matmul(residual, x, w, {});  // rank 0 adds the old one
-  } else {
-    matmul(delta, x, w, {});
-    cpu::add(residual, delta, isa_);
-  }
-  all_reduce(residual);
 }
 
 void CpuBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) {

@@ -28,10 +28,11 @@ class CpuBackend : public Backend {
 
   void embed(Tensor out, const Weight& table, Tensor ids) override;
   void rms_norm(Tensor out, Tensor x, const Norm& norm) override;
+  using Backend::add;
+  void add(Tensor sum, Tensor x) override;
+  using Backend::gather_rows;
   void gather_rows(Tensor out, Tensor x, Tensor rows) override;
   void matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) override;
-  void add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta,
-                  Tensor next_norm) override;
   void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) override;
   void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) override;
   void silu_mul(Tensor out, Tensor gate_up) override;

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/ops/cuda/attention/rope.h"
 #include "nanovllm/ops/cuda/backend/step.h"
 #include "nanovllm/ops/cuda/elementwise/elementwise.h"
 
@@ -33,12 +32,10 @@ CudaBackend::CudaBackend(CudaKernels kernels, Rank rank) : kernels_(kernels) {
   where_.num_sms = device_.multiProcessorCount;
   where_.overlaps = has_dependent_launch();
   cuda_check(cudaStreamCreateWithFlags(&where_.stream, cudaStreamNonBlocking), "stream");
-  cublaslt_.emplace(where_, [this](cudaEvent_t event) { wait(event); });
-  if (!portable_) {
-    waiting_grids_.emplace(rank.index);
-    tile_memory_ = {allocate(kTilePartBytes), allocate(kTileCounters * 4)};
-    norm_squares_ = allocate(size_t{kMaxNormParts} * kSwapAbTokens * sizeof(float));
-  }
+  kernels_.portable = portable_;
+  gemms_.emplace(
+      where_, kernels_, rank.index, [this](size_t bytes) { return allocate(bytes); },
+      [this](cudaEvent_t event) { wait(event); });
   for (Growing& buffer : pinned_input_) buffer.pinned = true;
   for (Growing& buffer : drawn_) buffer.pinned = true;
   for (cudaEvent_t& event : drawn_there_)
@@ -57,7 +54,7 @@ CudaBackend::~CudaBackend() {
   cudaEventDestroy(stream_end_);
   for (cudaEvent_t event : drawn_there_) cudaEventDestroy(event);
   for (cudaEvent_t event : input_sent_) cudaEventDestroy(event);
-  cublaslt_.reset();
+  gemms_.reset();
   cudaStreamDestroy(where_.stream);
 }
 
@@ -151,7 +148,7 @@ void CudaBackend::grow(Growing& buffer, size_t bytes) {
   buffer.memory = buffer.pinned ? allocate_pinned(buffer.bytes) : allocate(buffer.bytes);
 }
 
-// -- forward pass
+// -- weights and blocks
 
 WeightPtr CudaBackend::pack(std::span<const WeightRows> parts, DType dtype, unsigned /*use*/) {
   const ContextScope here(context_);
@@ -184,112 +181,6 @@ WeightPtr CudaBackend::pack(std::span<const WeightRows> parts, DType dtype, unsi
   for (const auto& [to, raw] : conversions) convert(where_, to, raw);
   if (!conversions.empty()) cuda_check(cudaStreamSynchronize(where_.stream), "weights");
   return weight;
-}
-
-void CudaBackend::embed(Tensor out, const Weight& table, Tensor ids) {
-  const ContextScope here(context_);
-  pending_ = ahead_of_ = {};  // of a step whose output nobody read
-  residual_ = out.data;
-  cuda::gather_rows(where_, out, device_weight(table).matrix, ids, vocab_.first);
-  all_reduce(out);  // other ranks' rows are zero here
-}
-
-void CudaBackend::rms_norm(Tensor out, Tensor x, const Norm& norm) {
-  const ContextScope here(context_);
-  if (!sum_norm(out, x, norm)) cuda::rms_norm(where_, out, x, norm);
-}
-
-bool CudaBackend::sum_norm(Tensor out, Tensor x, const Norm& norm) {
-  const char* const first = pending_.as<const char>();
-  if (!pending_ || x.data < first || x.data >= first + pending_.bytes()) return false;
-  if (pending_.shape == x.shape && collectives_->sum_norm(out, x, norm, pending_part_)) {
-    pending_ = {};
-    return true;
-  }
-  settle();
-  return false;
-}
-
-void CudaBackend::settle() {
-  if (!pending_) return;
-  const Tensor x = std::exchange(pending_, {});
-  if (!collectives_->adds_late(x)) return all_reduce(x);
-  check(collectives_->sum_norm(x, x, {}, pending_part_), "a sum that nobody adds");
-}
-
-void CudaBackend::gather_rows(Tensor out, Tensor x, Tensor rows) {
-  const ContextScope here(context_);
-  settle();
-  if (x.data != residual_ || !collectives_ || !collectives_->shares_rows(x))
-    return cuda::gather_rows(where_, out, x, rows);
-  // Behind sums of many rows a row of the residual is whole on its rank alone.
-  const Range own = row_share(x.shape[0], collectives_->ranks().rank());
-  cuda::gather_rows(where_, out, x.rows(own.first, own.count), rows, own.first);
-  all_reduce(out);
-}
-
-void CudaBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) {
-  const ContextScope here(context_);
-  cuda::rope_and_store(where_, args, kv, batch);
-}
-
-AttentionParams CudaBackend::attention_params(const AttentionArgs& args, const KvCache& kv,
-                                              const Batch& batch) {
-  const KvLayout layout(kv);
-  const size_t half = static_cast<size_t>(layout.layer_stride) * dtype_size(kv.dtype);
-  char* const k = static_cast<char*>(kv.data) + 2 * half * static_cast<size_t>(args.layer);
-  return {.out = args.out.data,
-          .qkv = args.qkv.data,
-          .k = k,
-          .v = k + half,
-          .block_tables = batch.block_tables.as<const int32_t>(),
-          .seq_slots = batch.seq_slots.as<const int32_t>(),
-          .cu_seqlens_q = batch.cu_seqlens_q.as<const int32_t>(),
-          .context_lens = batch.context_lens.as<const int32_t>(),
-          .layout = layout,
-          .num_seqs = static_cast<int>(batch.num_seqs()),
-          .num_tokens = static_cast<int>(args.qkv.shape[0]),
-          .num_heads = static_cast<int>(args.num_heads),
-          .max_blocks = static_cast<int>(batch.block_tables.shape[1]),
-          .scale = args.scale};
-}
-
-void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
-  const ContextScope here(context_);
-  const AttentionParams params = attention_params(args, kv, batch);
-  const DType dtype = args.qkv.dtype;
-  // The portable kernel's shared memory is what every GPU has, 99 KB.
-  const int64_t most = portable_ && kv.head_dim == 256 ? 8 : 16;  // query heads for a KV head
-  if (!params.layout.tiled || args.num_heads > most * kv.num_kv_heads)
-    return general_attention(where_, params, dtype);
-  if (has_decode_)
-    decode_attention(where_, params, plan_, decode_scratch_, dtype,
-                     {.portable = portable_, .old_keys = capturing_});
-  if (has_prefill_ && portable_) prefill_attention(where_, params, dtype);
-  else if (has_prefill_)
-    prefill_attention_sm90(where_, params, prefill_counters_.as<int32_t>(), dtype);
-}
-
-void CudaBackend::rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args,
-                                 const KvCache& kv, const Batch& batch) {
-  const ContextScope here(context_);
-  if (decode_cluster_ == 0 || args.num_heads > 8 * kv.num_kv_heads)
-    return Backend::rope_attention(rope, args, kv, batch);
-  roped_decode_attention(where_,
-                         {.attention = attention_params(args, kv, batch),
-                          .q_norm = rope.q_norm.as<const float>(),
-                          .k_norm = rope.k_norm.as<const float>(),
-                          .cos = rope.cos.as<const float>(),
-                          .sin = rope.sin.as<const float>(),
-                          .slot_mapping = batch.slot_mapping.as<const int32_t>(),
-                          .eps = rope.eps,
-                          .old_keys = capturing_},
-                         args.qkv.dtype, decode_cluster_);
-}
-
-void CudaBackend::silu_mul(Tensor out, Tensor gate_up) {
-  const ContextScope here(context_);
-  cuda::silu_mul(where_, out, gate_up);
 }
 
 void CudaBackend::copy_blocks(const KvCache& kv, std::span<const int32_t> from,

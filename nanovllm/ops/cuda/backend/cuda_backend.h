@@ -14,9 +14,7 @@
 #include "nanovllm/ops/cuda/backend/weight_upload.h"
 #include "nanovllm/ops/cuda/collectives/collectives.h"
 #include "nanovllm/ops/cuda/device/runtime.h"
-#include "nanovllm/ops/cuda/gemm/cublaslt_gemm.h"
-#include "nanovllm/ops/cuda/gemm/swap_ab_gemm.h"
-#include "nanovllm/ops/cuda/gemm/tile_gemm.h"
+#include "nanovllm/ops/cuda/gemm/gemms.h"
 #include "nanovllm/ops/cuda/sampling/sampler.h"
 #include "nanovllm/ops/cuda_library.h"
 
@@ -45,26 +43,32 @@ class CudaBackend final : public Backend {
   WeightPtr pack(std::span<const WeightRows> parts, DType dtype, unsigned use) override;
   void embed(Tensor out, const Weight& table, Tensor ids) override;
   void rms_norm(Tensor out, Tensor x, const Norm& norm) override;
+  void add(Tensor sum, Tensor x) override;
   void gather_rows(Tensor out, Tensor x, Tensor rows) override;
   void matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) override;
-  void add_matmul(Tensor residual, Tensor x, const Weight& w, Tensor delta,
-                  Tensor next_norm) override;
   void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) override;
   void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) override;
+  void silu_mul(Tensor out, Tensor gate_up) override;
+
+  using Backend::add;
+  Tensor finish(Residual& residual) override;
+  Tensor norm(Residual& residual, const Norm& norm) override;
+  void add_matmul(Residual& residual, Tensor x, const Weight& w, const Norm& next) override;
+  void gather_rows(Residual& out, Residual& residual, Tensor rows) override;
+
+  void norm_matmul(Tensor out, Residual& residual, const Norm& norm, const Weight& w,
+                   Tensor bias) override;
   void rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args, const KvCache& kv,
                       const Batch& batch) override;
-  void qkv_attention(const QkvArgs& qkv, const RopeStoreArgs& rope, const AttentionArgs& args,
-                     const KvCache& kv, const Batch& batch) override;
-  void silu_mul(Tensor out, Tensor gate_up) override;
-  void norm_matmul(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor bias,
-                   Tensor hidden) override;
-  void norm_swiglu(Tensor out, Tensor x, const Norm& norm, const Weight& w, Tensor hidden,
+  void qkv_attention(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,
+                     const AttentionArgs& args, const KvCache& kv, const Batch& batch) override;
+  void norm_swiglu(Tensor out, Residual& residual, const Norm& norm, const Weight& w,
                    Tensor gate_up) override;
   void copy_blocks(const KvCache& kv, std::span<const int32_t> from,
                    std::span<const int32_t> to) override;
 
   void sample(Tensor logits, const Batch& batch) override;
-  void norm_sample(Tensor logits, Tensor x, const Norm& norm, const Weight& w, Tensor hidden,
+  void norm_sample(Tensor logits, Residual& residual, const Norm& norm, const Weight& w,
                    const Batch& batch) override;
   void finish_sample(Tensor logits) override;
   void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) override;
@@ -93,30 +97,6 @@ class CudaBackend final : public Backend {
   void grow(Growing& buffer, size_t bytes);
   void forget_graphs();
   RowParams row_params(const SampleRow& row, int32_t slot);
-  /// The sum of x, where it is pending, and out = rms_norm(x) in one kernel; false where it was
-  /// not, and x is whole then. The same on all ranks.
-  bool sum_norm(Tensor out, Tensor x, const Norm& norm);
-  /// Sums what is pending, where no norm of it comes.
-  void settle();
-  /// A product with the row operations around it.
-  struct Product {
-    Epilogue epilogue;
-    Tensor out, x;
-    const Weight& w;
-    Norm norm = {};         // of x
-    Tensor next_norm = {};  // weights of out's, with kAdd; or none
-    Tensor bias = {};       // with kStore
-    Tensor hidden = {};     // for the normed x
-    Tensor scratch = {};    // of out's shape with kAdd; [T, 2 n] with kSwiglu
-  };
-  static GemmArgs small_args(const Product& p);
-  /// Norms x, if a norm is asked for: args.x becomes the outcome. Gives what swap_ab_gemm() does of
-  /// it, or of the next norm.
-  NormAhead take_norm(const Product& p, bool is_mid, GemmArgs& args);
-  /// By the kernel for its number of tokens, else in the way that measures fastest for its shape.
-  void product(const Product& p);
-  /// By cuBLASLt and separate row operations. The caller has normed x.
-  void separately(const Product& p, Tensor out, Tensor x);
   static AttentionParams attention_params(const AttentionArgs& args, const KvCache& kv,
                                           const Batch& batch);
   SampleParams sample_params(const Tensor& logits) const;
@@ -132,18 +112,11 @@ class CudaBackend final : public Backend {
   CudaKernels kernels_;
   bool portable_ = false;  // asked for, or not on Hopper
   bool capturing_ = false;
-  std::optional<WaitingGrids> waiting_grids_;  // of native kernels
-  std::optional<CublasLtGemm> cublaslt_;
-  std::array<Buffer, 2> tile_memory_;  // TileScratch's
-  Buffer norm_squares_;
-  NormAhead ahead_;  // what the last product left of the norm of
-  Tensor ahead_of_;  // this; nothing where that is none
+  std::optional<Gemms> gemms_;
   std::optional<WeightUpload> weight_upload_;
   std::optional<Collectives> collectives_;  // of several ranks
   int64_t vocab_size_ = 0;                  // of all of them
   Range vocab_;                             // the rank's part
-  Tensor pending_, pending_part_;           // a sum over the ranks that waits for its norm
-  const void* residual_ = nullptr;          // of the step
   cudaEvent_t stream_end_ = nullptr;
 
   std::array<Growing, kNumSlots> pinned_input_, drawn_;  // the host's memory
@@ -154,7 +127,7 @@ class CudaBackend final : public Backend {
   Growing input_{.in_graphs = true}, plan_memory_{.in_graphs = true}, partial_{.in_graphs = true},
       counters_{.in_graphs = true}, prefill_counters_;
   bool has_prefill_ = false, has_decode_ = false;
-  bool draws_in_product_ = false;  // as sample_gemm() does, if it serves the model
+  bool draws_in_gemm_ = false;  // as sample_gemm() does, if it serves the model
   DecodePlan plan_ = {};
   int most_kv_heads_ = 0;   // of the ranks; 0: not known yet
   int decode_cluster_ = 0;  // blocks of a cluster in roped_decode_attention; 0: it has no use
@@ -166,7 +139,7 @@ class CudaBackend final : public Backend {
 
   Growing drawn_at_{.in_graphs = true}, progress_{.in_graphs = true}, found_{.in_graphs = true},
       copies_, special_memory_, special_scratch_, logprobs_memory_, joined_, join_scratch_;
-  // By size, decode_cluster_ and draws_in_product_. Null: has run once, to be captured next.
+  // By size, decode_cluster_ and draws_in_gemm_. Null: has run once, to be captured next.
   std::map<std::tuple<int64_t, int, bool>, cudaGraphExec_t> graphs_;
 };
 

@@ -158,8 +158,8 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
                  .sample_slots = ints(at.sample_slots, host.sample_slots),
                  .samples = host.samples};
   rows_ = reinterpret_cast<const RowParams*>(device + at.rows);
-  draws_in_product_ = !host.reads_logits && special_.empty() && !portable_ &&
-                      kernels_.product < 0 && num_rows >= kFewestDrawn && num_rows <= kMostDrawn;
+  draws_in_gemm_ = !host.reads_logits && special_.empty() && !portable_ && kernels_.gemm < 0 &&
+                   num_rows >= kFewestDrawn && num_rows <= kMostDrawn;
   has_decode_ = has_prefill_ = false;
   int64_t num_keys = 0, longest = 0;
   int32_t fewest_tiles = std::numeric_limits<int32_t>::max(), most_tiles = 0;  // of decodes
@@ -211,8 +211,7 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
 void CudaBackend::replay(int64_t size, const std::function<void()>& enqueue) {
   const ContextScope here(context_);
   // The first time it runs as it is, which measures its products; the second time it is captured.
-  const auto [at, is_new] =
-      graphs_.try_emplace({size, decode_cluster_, draws_in_product_}, nullptr);
+  const auto [at, is_new] = graphs_.try_emplace({size, decode_cluster_, draws_in_gemm_}, nullptr);
   if (is_new) return enqueue();
   if (at->second == nullptr) {
     cuda_check(cudaStreamBeginCapture(where_.stream, cudaStreamCaptureModeThreadLocal), "graph");
@@ -244,16 +243,17 @@ void CudaBackend::sample(Tensor logits, const Batch& /*batch*/) {
   join_found(params);
 }
 
-void CudaBackend::norm_sample(Tensor logits, Tensor x, const Norm& norm, const Weight& w,
-                              Tensor hidden, const Batch& batch) {
+void CudaBackend::norm_sample(Tensor logits, Residual& residual, const Norm& norm, const Weight& w,
+                              const Batch& batch) {
   const ContextScope here(context_);
-  Product product = {
-      .epilogue = Epilogue::kStore, .out = logits, .x = x, .w = w, .norm = norm, .hidden = hidden};
-  GemmArgs args = small_args(product);
-  if (!draws_in_product_ || !is_sample_gemm(args, x.dtype))
-    return Backend::norm_sample(logits, x, norm, w, hidden, batch);
-  if (sum_norm(hidden, x, norm)) args.x = hidden.data;
-  else take_norm(product, false, args);
+  const Tensor matrix = matrix_of(w);
+  GemmArgs args = {.w = matrix.data,
+                   .num_tokens = static_cast<int>(residual.num_tokens()),
+                   .n = static_cast<int>(matrix.shape[0]),
+                   .k = static_cast<int>(matrix.shape[1])};
+  if (!draws_in_gemm_ || !is_sample_gemm(args, matrix.dtype))
+    return Backend::norm_sample(logits, residual, norm, w, batch);
+  args.x = this->norm(residual, norm).data;
   const SampleParams params = sample_params(logits);
   sample_gemm(where_, args, params, progress_.as<RowProgress>());
   join_found(params);

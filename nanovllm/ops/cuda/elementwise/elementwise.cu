@@ -104,12 +104,14 @@ __global__ void rms_norm_kernel(T* out, const T* in, const float* weight, int wi
 }
 
 /// One block a row.
-template <class T>
-__global__ void add_bias_kernel(T* x, const float* bias, int width) {
+/// A thread block for each row of x; y's rows are y_stride apart, 0 where all are the same.
+template <class T, class Y>
+__global__ void add_kernel(T* x, const Y* y, int width, int64_t y_stride) {
   begin_kernel();
-  T* const row = x + int64_t{blockIdx.x} * width;
+  x += int64_t{blockIdx.x} * width;
+  y += blockIdx.x * y_stride;
   for (int i = threadIdx.x; i < width; i += blockDim.x)
-    row[i] = from_float<T>(to_float(row[i]) + bias[i]);
+    x[i] = from_float<T>(to_float(x[i]) + to_float(y[i]));
 }
 
 template <class To, class From>
@@ -212,12 +214,20 @@ void idle(Launch where, int64_t num_cycles) {
   launch(where, idle_kernel, dim3(static_cast<unsigned>(where.num_sms)), 128, 0, num_cycles);
 }
 
-void add_bias(Launch where, Tensor x, Tensor bias) {
-  check_args(bias.dtype == DType::kF32 && bias.size() == x.shape[1], "add_bias: wrong shapes");
+void add(Launch where, Tensor x, Tensor y) {
+  const bool is_row = y.rank == 1;
+  check_args(is_row ? y.dtype == DType::kF32 && y.size() == x.shape[1]
+                    : y.dtype == x.dtype && y.shape == x.shape,
+             "add: wrong shapes");
   with_float_type(x.dtype, [&](auto type) {
     using T = decltype(type);
-    launch(where, add_bias_kernel<T>, blocks(x.shape[0]), 256, 0, x.as<T>(), bias.as<const float>(),
-           static_cast<int>(x.shape[1]));
+    const auto width = static_cast<int>(x.shape[1]);
+    if (is_row)
+      launch(where, add_kernel<T, float>, blocks(x.shape[0]), 256, 0, x.as<T>(),
+             y.as<const float>(), width, int64_t{0});
+    else
+      launch(where, add_kernel<T, T>, blocks(x.shape[0]), 256, 0, x.as<T>(), y.as<const T>(), width,
+             int64_t{width});
   });
 }
 

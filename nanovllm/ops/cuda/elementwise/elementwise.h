@@ -11,8 +11,8 @@ namespace nanovllm::cuda {
 /// row.
 void gather_rows(Launch where, Tensor out, Tensor table, Tensor rows, int64_t first = 0);
 void rms_norm(Launch where, Tensor out, Tensor x, const Norm& norm);
-/// x [T, n] += bias [n] float32
-void add_bias(Launch where, Tensor x, Tensor bias);
+/// x [T, n] += y, which is [T, n] of x's dtype, or [n] float32 for every row.
+void add(Launch where, Tensor x, Tensor y);
 /// out = x, of another float dtype; both without gaps.
 void convert(Launch where, Tensor out, Tensor x);
 /// Does nothing for so long: what is measured starts and ends beside it as in a step.

@@ -18,18 +18,18 @@ enum class Epilogue {
 
 /// A GEMM with the row operations around it; which of them a kernel fuses is its own matter.
 struct GemmArgs {
-  void* out;          // [T, n]
-  const void* x;      // [T, k]
-  const void* w;      // [n or 2 n, k]
-  const float* norm;  // [k]: x is RMS-normed first; or null
-  const float* bias;  // [n] or null
-  float eps;
-  int num_tokens, n, k;
-  Epilogue epilogue;
+  void* out = nullptr;          // [T, n]
+  const void* x = nullptr;      // [T, k]
+  const void* w = nullptr;      // [n or 2 n, k]
+  const float* norm = nullptr;  // [k]: x is RMS-normed first; or null
+  const float* bias = nullptr;  // [n] or null
+  float eps = 0;                // of the norm
+  int num_tokens = 0, n = 0, k = 0;
+  Epilogue epilogue = Epilogue::kStore;
   bool float_out = false;  // out is float32: tile_gemm() alone, with kStore
 };
 
-/// Whether small_gemm() has a kernel that wins against cuBLASLt and separate row operations.
+/// Whether small_gemm() wins against cuBLASLt and separate row operations: few tokens, 16 bits.
 bool is_small_gemm(int64_t num_tokens, int64_t n, int64_t k, Epilogue epilogue, DType dtype);
 void small_gemm(Launch where, const GemmArgs& args, DType dtype);
 

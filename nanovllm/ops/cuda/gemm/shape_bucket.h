@@ -3,17 +3,16 @@
 #include <bit>
 #include <cstdint>
 
-// How far what is measured for a product of T tokens serves others: measuring each T would take
-// seconds. What chooses among ways to compute it (cuda_products.cpp) must know the same ones for
-// all T that share a choice.
+// Which numbers of tokens T share the choice of a GEMM's kernel: autotuning for each T would take
+// seconds. The candidates (gemms.cpp) must be the same for all T of a bucket.
 namespace nanovllm::cuda {
 
-/// Tokens of a piece, where many do better in pieces.
+/// Tokens of a piece, where a large GEMM is faster in pieces.
 inline constexpr int64_t kPieceTokens = 2048;
 
-/// The largest T that shares a choice with this one: those of graphs (cuda_steps.cpp) as far as a
-/// tile of an algorithm may hold them all, then a few to each doubling, one where pieces are
-/// measured too.
+/// The largest T of this one's bucket. Up to 256 tokens, which one tile may hold, every size of a
+/// graph (cuda_steps.cpp) has its own bucket; then there are four to each doubling, and one where
+/// pieces are measured too.
 constexpr int64_t largest_like(int64_t num_tokens) {
   const auto bits = static_cast<uint64_t>(num_tokens);
   if (num_tokens <= 8 || num_tokens > kPieceTokens)
@@ -24,8 +23,8 @@ constexpr int64_t largest_like(int64_t num_tokens) {
   return (((num_tokens - 1) >> shift) + 1) << shift;
 }
 
-/// Whether to choose anew what was measured with `measured` tokens (0: not): a tile that just holds
-/// them may not hold the largest T of those that share the choice.
+/// Whether to measure again what was measured with `measured` tokens (0: never): a tile that just
+/// holds those tokens may not hold the largest T of the bucket.
 constexpr bool is_stale(int64_t measured, int64_t num_tokens) {
   return measured == 0 || (measured < num_tokens && num_tokens == largest_like(num_tokens));
 }

@@ -2,10 +2,11 @@
 
 #include "nanovllm/ops/cuda/gemm/small_gemm.cuh"
 
-// Products of a few tokens, bound by the time to read the weights once and by the chain of waits
-// between one kernel and the next. So a block is small and its weights lie in shared memory, most
-// of them before the kernel before has ended; registers stay free for the next kernel's blocks,
-// which do the same. The warps share out k, and each reads its x straight into registers, once.
+// GEMMs of up to 16 tokens, bound by reading the weights once and by the latency from one kernel to
+// the next. So a thread block is small and prefetches most of its weights into shared memory before
+// the previous kernel has ended (programmatic dependent launch). It leaves registers free, so that
+// the thread blocks of the next kernel can start and do the same. The warps share out k, and each
+// reads its part of x into registers once.
 namespace nanovllm::cuda {
 namespace {
 
@@ -13,15 +14,15 @@ namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * 32;
 
-/// What a tile, 16 rows of w that one product takes, is made of.
+/// What the 16 rows of w that one mma takes are.
 enum class Tile {
   kWhole,   // 16 columns of out
-  kHalf,    // 8, and zeros: more blocks where there are few rows
-  kSwiglu,  // 8: their gates, then their ups
+  kHalf,    // 8, and zeros: twice the thread blocks where w has few rows
+  kSwiglu,  // 8 columns: their gates, then their ups
 };
 
-/// kTokenTiles: of 8 tokens. kTiles: of a block. kDepth: chunks of w on their way in each warp.
-/// kHeld: chunks of x there.
+/// kTokenTiles: tiles of 8 tokens. kTiles: tiles of w in a thread block. kDepth: chunks of w that a
+/// warp has in its ring. kHeld: chunks of x that it has in registers.
 template <class T, Tile kTile, bool kNorm, int kTokenTiles, int kTiles, int kDepth, int kHeld>
 __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs p) {
   constexpr int kTokens = kTokenTiles * 8, kColumns = kTile == Tile::kWhole ? 16 : 8;
@@ -61,8 +62,9 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
   commit_copies();
 #pragma unroll
   for (int i = 0; i < kDepth; ++i) fetch(i, warp + i * kWarps);
-  // A kernel whose weights are all on their way leaves the memory to the next one's only once its
-  // own turn has come: x comes sooner. One with a long stream lets them queue behind it at once.
+  // A kernel whose weights all fit its rings lets the next kernel start, and fetch weights, only
+  // once the previous one has ended: its own x then arrives sooner. One that goes on streaming
+  // weights lets the next kernel's requests queue behind its own at once.
   const bool is_long = num_chunks > kDepth * kWarps;
   if (is_long) launch_next();
   wait_before();
@@ -83,7 +85,7 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
   };
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) fetch_x(x[i], warp + i * kWarps);
-  // A thread's outputs; what it adds to comes along with x.
+  // A thread's outputs. The old values that it adds to are loaded along with x.
   constexpr int kBlockColumns = kTiles * kColumns;
   constexpr int kOutputs = (kTokens * kBlockColumns + kThreads - 1) / kThreads;
   const auto out_at = [&](int at) {
@@ -134,7 +136,7 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
   }
 
   float acc[kTiles][kTokenTiles][4] = {};
-  // A multiple of both rings, so that their places are known to the compiler.
+  // A multiple of both rings, so that the places in them are constants for the compiler.
   constexpr int kSteps = kDepth % kHeld == 0 ? kDepth : kDepth * kHeld;
   for (int base = warp; base < num_chunks; base += kSteps * kWarps) {
 #pragma unroll
@@ -175,7 +177,7 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
     }
   }
 
-  // The warps' sums, each where its weights lay.
+  // Each warp writes its sums where its weights were.
   wait_copies<0>();
   __syncwarp();
   float* const sums = reinterpret_cast<float*>(ring);
@@ -226,7 +228,7 @@ void run(Launch where, const GemmArgs& args) {
 
 template <class T, int kTokenTiles>
 void run_shape(Launch where, const GemmArgs& args) {
-  // As many rows a block as leave most multiprocessors one.
+  // As many columns for a thread block as still give three quarters of the multiprocessors one.
   const auto fits = [&](int columns) {
     return args.n % columns == 0 && args.n / columns >= where.num_sms * 3 / 4;
   };
@@ -244,13 +246,13 @@ void run_shape(Launch where, const GemmArgs& args) {
   }
 }
 
-constexpr int64_t kMaxNormK = 8192;  // the norm's weights lie in shared memory
+constexpr int64_t kMaxNormK = 8192;  // the norm's weights are in shared memory
 
 }  // namespace
 
 bool is_small_gemm(int64_t num_tokens, int64_t n, int64_t k, Epilogue epilogue, DType dtype) {
-  // Larger n (the head's) run near the memory's speed in cuBLASLt, and so do large weights once the
-  // tokens' own traffic counts.
+  // With larger n (logits) cuBLASLt runs near the speed of the memory, and so it does with large
+  // weights and more than 8 tokens.
   const int64_t num_weights = (epilogue == Epilogue::kSwiglu ? 2 * n : n) * k;
   return num_tokens <= kFewTokens && (num_tokens <= 8 || num_weights <= 20'000'000) &&
          n % 16 == 0 && n <= 65536 && k % kChunk == 0 &&

@@ -3,16 +3,17 @@
 #include "nanovllm/ops/cuda/device/mma.cuh"
 #include "nanovllm/ops/cuda/gemm/gemm_args.h"
 
-// The pieces of small_gemm.cu. A lane copies into shared memory the very pieces of w that it
-// feeds to the tensor cores: k's order inside a product is free, so a piece is 16 bytes of one row,
-// and nobody else waits for it. Of a chunk of k, lane 4 q + p takes elements 8 p .. and 32 + 8 p ..
-// of row q of 8, and the same of token q.
+// Device code of small_gemm.cu. A lane copies into shared memory exactly those pieces of w that it
+// will feed to the tensor cores itself, so no other thread waits for them: since the order of k
+// inside a GEMM is free, a piece is 16 contiguous bytes of one row. Of a chunk of k, lane 4 q + p
+// takes elements 8 p to 8 p + 7 and 32 + 8 p to 32 + 8 p + 7 of row q of 8, and of token q.
 namespace nanovllm::cuda {
 
 constexpr int kChunk = 64;            // of k
-constexpr int kPieceBytes = 32 * 16;  // of a warp, one for each lane
+constexpr int kPieceBytes = 32 * 16;  // 16 bytes for each lane of a warp
 
-/// 16 bytes of weights into shared memory; the rest of the 128 follows, so L2 may fetch it.
+/// Copies 16 bytes of weights into shared memory. The other lanes and chunks read the rest of the
+/// 128 bytes soon, so the L2 cache fetches them at once.
 __device__ inline void copy_weights(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from)
                : "memory");

@@ -6,43 +6,43 @@
 #include "nanovllm/ops/cuda/gemm/small_gemm.cuh"
 #include "nanovllm/ops/cuda/gemm/swap_ab_gemm.h"
 
-// What a block of swap_ab_gemm.cu has and does.
+// The thread block of swap_ab_gemm.cu: its layout in shared memory, its main loop, its epilogues.
 namespace nanovllm::cuda::swap_ab {
 using namespace hopper;
 
 // -- layout
 
 static_assert(kChunk == kBoxColumns);
-constexpr int kHeadDim = 128;     // of what finish_head() serves
+constexpr int kHeadDim = 128;     // the one that finish_head() serves
 constexpr int kChunkBytes = 128;  // of a row: the width of the swizzle
-constexpr int kPerLine = 32;      // floats that the L2 fetches at once
+constexpr int kPerLine = 32;      // floats in 128 bytes, which the L2 cache fetches at once
 constexpr int kThreads = 128 * 2 + 32;
 
 struct Params {
   CUtensorMap w, x;  // boxes of [rows / 2, kChunk] and [kTokens, kChunk]
   GemmArgs args;
-  NormAhead ahead;
+  DeferredNorm norm;
   int rows, split, stages;
-  int num_chunks;   // of a block
-  int multiplying;  // threads
-  bool early;       // launch the next kernel before this one's turn
-  RopeParams rope;  // of q, k and v
+  int num_chunks;   // of k, for a thread block
+  int multiplying;  // threads that multiply
+  bool early;       // let the next kernel start before the previous one has ended
+  RopeParams rope;  // where out is q, k and v
 };
 
-/// A stage's barriers: w is there, x is there, both are used. And two of the block: the cluster's
-/// rings are free for sums; all sums are there.
+/// Barriers. Of each stage: w has arrived, x has arrived, both are used. Of the thread block: the
+/// rings of the cluster are free for sums; all sums have arrived.
 enum Kind { kWThere, kXThere, kUsed, kRingsFree, kSumsThere };
 
-/// What a block has in shared memory, as offsets: the ring, whose place the sums take over (its own
-/// of all tokens, [kTokens, pitch], then all blocks' of its tokens, [split, kTokens / split,
-/// pitch]), and the barriers.
+/// Offsets in shared memory: the ring, then the barriers. After the main loop the ring's place
+/// holds the sums: the thread block's own of all tokens, [kTokens, pitch], then those of its own
+/// tokens from every thread block of the cluster, [split, kTokens / split, pitch].
 template <int kTokens>
 struct Layout {
   int rows, stages, ring_bytes;
   __host__ __device__ Layout(int rows_, int stages_)
       : rows(rows_), stages(stages_), ring_bytes(max(stages_ * stage_bytes(), 2 * sums_bytes())) {}
   __host__ __device__ int stage_bytes() const { return (rows + kTokens) * kChunkBytes; }
-  /// Floats from token to token of the sums: their stores meet no bank twice.
+  /// Floats from token to token of the sums, so that stores have no bank conflicts.
   __host__ __device__ int pitch() const { return rows + 4; }
   __host__ __device__ int sums_bytes() const { return kTokens * pitch() * 4; }
   __host__ __device__ int w(int stage) const { return stage * stage_bytes(); }
@@ -55,10 +55,10 @@ struct Layout {
   __host__ __device__ int bytes() const { return barrier(kSumsThere, 0) + 8; }
 };
 
-// -- block
+// -- thread block
 
-/// A block, kTokens being 32 or 64: its first warps multiply, the one behind them copies, and all
-/// finish what the block has the sums of.
+/// kTokens is 32 or 64. The first warps multiply, the next one copies, and all of them run the
+/// epilogue for those tokens that this thread block finishes.
 template <int kTokens>
 struct Block {
   static constexpr int kMaxSplit = 8;
@@ -67,7 +67,7 @@ struct Block {
   const Layout<kTokens> layout{p.rows, p.stages};
   const uint32_t shared;
   const bool swiglu = args.epilogue == Epilogue::kSwiglu;
-  // The block's part of k; its columns of out.
+  // Which part of k, and which columns of out.
   const int rank = cluster_rank();
   const int columns = swiglu ? p.rows / 2 : p.rows;
   const int first_column = static_cast<int>(blockIdx.x) / p.split * columns;
@@ -77,7 +77,7 @@ struct Block {
   }
   __device__ int first_k(int chunk) const { return (rank * p.num_chunks + chunk) * kChunk; }
 
-  /// Calls body(chunk, stage, parity) for all of the block's chunks.
+  /// Calls body(chunk, stage, parity) for each of the thread block's chunks.
   template <class Body>
   __device__ void for_chunks(Body body) const {
     int stage = 0;
@@ -88,7 +88,7 @@ struct Block {
     }
   }
 
-  // One lane copies.
+  // The lane that copies.
 
   __device__ void begin_copies() const {
     for (int stage = 0; stage < p.stages; ++stage) {
@@ -128,7 +128,7 @@ struct Block {
     });
   }
 
-  /// A warpgroup multiplies 64 rows and leaves the sums where the ring was.
+  /// A warpgroup multiplies 64 rows and writes the sums where the ring was.
   __device__ void multiply(int thread) const {
     float sums[kTokens / 2];
     const int group = thread / 128, lane = thread % 32;
@@ -143,14 +143,14 @@ struct Block {
         Wgmma<Bf16, kTokens>::ss(sums, tile_descriptor(w + i * 32, 1024, 0),
                                  tile_descriptor(x + i * 32, 1024, 0), chunk + i > 0);
       wgmma_commit();
-      if (chunk + p.stages < p.num_chunks) {  // the stage's place is needed
+      if (chunk + p.stages < p.num_chunks) {  // another chunk will take the stage
         wgmma_wait<0>();
         if (lane == 0) barrier_arrive(barrier(kUsed, stage));
       }
     });
     wgmma_wait<0>();
     pin(sums);
-    named_barrier_sync(1, p.multiplying);  // all products have ended
+    named_barrier_sync(1, p.multiplying);  // nobody reads the ring any more
     if (thread < p.split) remote_barrier_arrive(remote_address(barrier(kRingsFree), thread));
     const int row = thread / 32 * 16 + lane / 4;
     if (row >= p.rows) return;  // a warp that had nothing to multiply
@@ -161,7 +161,7 @@ struct Block {
     }
   }
 
-  /// Sends block `to` of the cluster the sums of its tokens.
+  /// Sends the sums of the tokens that thread block `to` of the cluster finishes.
   __device__ void send_sums(int to) const {
     const auto bytes = static_cast<uint32_t>(layout.sums_bytes() / p.split);
     barrier_wait(barrier(kRingsFree), 0);
@@ -169,7 +169,7 @@ struct Block {
                      shared + to * bytes, bytes, remote_address(barrier(kSumsThere), to));
   }
 
-  /// Four of a token's sums over k; those of a block lie `stride` bytes behind the last one's.
+  /// Adds up four of a token's sums over the parts of k, which are `stride` bytes apart.
   __device__ float4 sum_at(uint32_t address, int stride) const {
     uint4 part[kMaxSplit] = {};
 #pragma unroll
@@ -184,24 +184,24 @@ struct Block {
     return sum;
   }
 
-  /// A sum over `lanes` neighbouring lanes, a power of two, which call this together.
+  /// The sum over `lanes` neighbouring lanes, a power of two, which call this together.
   __device__ static float sum_over(int lanes, float x) {
     const uint32_t mask = 0xffffffff >> (32 - lanes);
     for (int i = lanes / 2; i > 0; i /= 2)
       x += __shfl_xor_sync(mask << (threadIdx.x % 32 & -lanes), x, i);
     return x;
   }
-  /// The factor that a token's norm has left to this product.
+  /// 1 / rms of a token, where the norm of x was deferred to this GEMM, else 1.
   __device__ float factor(int token, int lane, int lanes) const {
-    if (args.epilogue == Epilogue::kAdd || p.ahead.squares == nullptr) return 1;
+    if (args.epilogue == Epilogue::kAdd || p.norm.squares == nullptr) return 1;
     float squares = 0;
-    for (int part = lane; part < p.ahead.num_parts; part += lanes)
-      squares += p.ahead.squares[part * kSwapAbTokens + token];
+    for (int part = lane; part < p.norm.num_parts; part += lanes)
+      squares += p.norm.squares[part * kSwapAbTokens + token];
     const float mean = sum_over(lanes, squares) * __fdividef(1, static_cast<float>(args.k));
     return rsqrtf(mean + args.eps);
   }
-  /// What the norm behind this product can have of four columns of the residual.
-  __device__ void norm_ahead(const Vec<Bf16, 4>& y, const Vec<float, 4>& weight, int token,
+  /// The part of the deferred norm that four columns of the new residual can do.
+  __device__ void defer_norm(const Vec<Bf16, 4>& y, const Vec<float, 4>& weight, int token,
                              int column, int lanes) const {
     Vec<Bf16, 4> x;
     float squares = 0;
@@ -211,19 +211,19 @@ struct Block {
       squares += value * value;
       x.x[j] = from_float<Bf16>(value * weight.x[j]);
     }
-    store<4>(static_cast<Bf16*>(p.ahead.x) + int64_t{token} * args.n + first_column + column, x);
+    store<4>(static_cast<Bf16*>(p.norm.x) + int64_t{token} * args.n + first_column + column, x);
     squares = sum_over(lanes, squares);
-    if (column == 0) p.ahead.squares[first_column / p.rows * kSwapAbTokens + token] = squares;
+    if (column == 0) p.norm.squares[first_column / p.rows * kSwapAbTokens + token] = squares;
   }
 
-  /// What finish() will want, which is older than the kernel before, on its way to the L2.
+  /// Prefetches into the L2 cache what finish() will read; no kernel of the step writes it.
   __device__ void prefetch_norm() const {
     const int i = threadIdx.x * kPerLine;
-    if (p.ahead.weight != nullptr && args.epilogue == Epilogue::kAdd && i < p.rows)
-      prefetch_l2(p.ahead.weight + first_column + i);
+    if (p.norm.weight != nullptr && args.epilogue == Epilogue::kAdd && i < p.rows)
+      prefetch_l2(p.norm.weight + first_column + i);
   }
 
-  /// Writes the block's tokens, four columns a thread.
+  /// The epilogue for the tokens of this thread block, four columns a thread.
   __device__ void finish() const {
     const int stride = layout.sums_bytes() / p.split, per_token = columns / 4;
     const int num_tokens = kTokens / p.split;
@@ -233,13 +233,13 @@ struct Block {
       if (token >= args.num_tokens) break;
       Bf16* const out =
           static_cast<Bf16*>(args.out) + int64_t{token} * args.n + first_column + column;
-      // All this comes while the sums do.
+      // These loads overlap with the arrival of the sums.
       const bool adds = args.epilogue == Epilogue::kAdd;
-      const bool norms = adds && p.ahead.weight != nullptr;
+      const bool norms = adds && p.norm.weight != nullptr;
       Vec<Bf16, 4> y = {};
       Vec<float, 4> weight = {};
       if (adds) y = load<4>(out);
-      if (norms) weight = load<4>(p.ahead.weight + first_column + column);
+      if (norms) weight = load<4>(p.norm.weight + first_column + column);
       const float scale = factor(token, column / 4, per_token);
       barrier_wait(barrier(kSumsThere), 0);
       const uint32_t from = shared + layout.sums_bytes() + row * layout.pitch() * 4;
@@ -258,13 +258,13 @@ struct Block {
         }
       }
       store<4>(out, y);
-      if (norms) norm_ahead(y, weight, token, column, per_token);
+      if (norms) defer_norm(y, weight, token, column, per_token);
     }
-    // Without tokens too: no copy comes to a block that has ended.
+    // Also without tokens: a thread block must not end before every copy to it has arrived.
     barrier_wait(barrier(kSumsThere), 0);
   }
 
-  /// The same of finish_head().
+  /// The same for finish_head().
   __device__ void prefetch_angles() const {
     const RopeParams& r = p.rope;
     if (const int i = threadIdx.x * kPerLine; r.q_norm != nullptr && i < kHeadDim) {
@@ -280,8 +280,9 @@ struct Block {
     }
   }
 
-  /// The same of rows that are a head of q, k or v: half a warp has a token, a lane four neighbours
-  /// of either half of the head, which rotate together.
+  /// The epilogue where the rows are one head of q, k or v: the head's norm, rotation and store.
+  /// Half a warp has a token, a lane four neighbours of each half of the head, which rotate
+  /// together.
   __device__ void finish_head() const {
     constexpr int kPer = 4, kLanes = 16, kHalf = kHeadDim / 2;
     const RopeParams& r = p.rope;
@@ -290,7 +291,7 @@ struct Block {
     const bool is_q = head < r.num_heads, is_v = head >= r.num_heads + num_kv_heads;
     const float* const norm = is_q ? r.q_norm : is_v ? nullptr : r.k_norm;
     const int stride = layout.sums_bytes() / p.split;
-    // num_tokens is even: both halves of a warp have a row, of which one may be nobody's.
+    // num_tokens is even, so both halves of a warp have a row; the last one may not exist.
     for (int row = threadIdx.x / kLanes; row < num_tokens; row += blockDim.x / kLanes) {
       const bool there = rank * num_tokens + row < args.num_tokens;
       const int token = there ? rank * num_tokens + row : args.num_tokens - 1;
@@ -327,7 +328,7 @@ struct Block {
         const float sums[kPer] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
         for (int i = 0; i < kPer; ++i) {
-          // As the product alone leaves it.
+          // Rounded as the GEMM alone would store it.
           x[half][i] = to_float(from_float<Bf16>(sums[i] * scale + bias[half].x[i]));
           own += x[half][i] * x[half][i];
         }

@@ -1,47 +1,64 @@
 #include "nanovllm/ops/cuda/gemm/swap_ab_gemm.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "nanovllm/ops/cuda/gemm/swap_ab_block.cuh"
 
-// Products of 17 to 64 tokens on Hopper, turned round for the tensor cores: w's rows are M, 64 for
-// each warpgroup, and the tokens N. A block takes some rows and a part of k; the blocks of a
-// cluster hold the other parts, and send each other the sums of the tokens that are theirs to
-// finish, which are added in the order of k. w and x come by the copy engine through one ring, w as
-// far as the ring goes before the kernel ahead has ended. Of a norm between two products the first
-// one's blocks do what they can, each for its columns: x by the norm's weights, and a part of the
-// tokens' sums of squares; the factor that these give is applied to the second product. Where a
-// block's rows are a head of q, k or v, the head's norm, the rotation and the store into the cache
-// come with the last addition.
+// GEMMs of 17 to 64 tokens on Hopper with A and B swapped: the rows of w are wgmma's M, 64 for each
+// warpgroup, and the tokens its N, so that no half of a tile is padding. A thread block takes some
+// rows and a part of k (split-K); the thread blocks of a cluster hold the other parts, and send
+// each other the sums of the tokens that are theirs to finish, which are added in the order of k. w
+// and x come by the copy engine through one ring; as much of w as the ring holds is prefetched
+// before the previous kernel has ended. The epilogue adds bias or residual, computes SwiGLU, and
+// does its part of a DeferredNorm. Where a thread block's rows are a head of q, k or v, the
+// epilogue does the head's norm, the rotation and the store into the cache as well.
 namespace nanovllm::cuda {
 using namespace swap_ab;
 namespace {
 
-// -- shapes
+// -- tile configuration
 
-/// How a product is cut.
-struct Plan {
-  Epilogue epilogue;
-  int n, k, max_tokens;
-  int rows;    // of w, in a block: a multiple of 32, for a SwiGLU half of them gates
-  int split;   // blocks of a cluster that share out k
+struct Config {
+  int rows;    // of w in a thread block, a multiple of 32; with SwiGLU half of them are gates
+  int split;   // thread blocks of a cluster, which share out k
   int stages;  // of the ring
 };
 
-/// What made whole steps faster on an H200: the shapes of Qwen3 0.6B, and of 8B up to 32 tokens,
-/// its q, k and v up to 64.
-constexpr Plan kPlans[] = {
-    {Epilogue::kStore, 4096, 1024, 32, 64, 4, 4},   {Epilogue::kStore, 4096, 1024, 64, 128, 4, 4},
-    {Epilogue::kAdd, 1024, 2048, 32, 32, 4, 8},     {Epilogue::kAdd, 1024, 2048, 64, 64, 8, 4},
-    {Epilogue::kSwiglu, 3072, 1024, 32, 128, 4, 3}, {Epilogue::kSwiglu, 3072, 1024, 64, 64, 2, 6},
-    {Epilogue::kAdd, 1024, 3072, 64, 64, 8, 6},     {Epilogue::kStore, 6144, 4096, 32, 128, 4, 5},
-    {Epilogue::kStore, 6144, 4096, 64, 128, 4, 4},  {Epilogue::kAdd, 4096, 4096, 32, 64, 4, 6},
-    {Epilogue::kAdd, 4096, 12288, 32, 64, 4, 6},
-};
-
-static_assert(std::ranges::all_of(kPlans, [](const Plan& plan) {
-  return plan.epilogue != Epilogue::kAdd || plan.n / plan.rows <= kMaxNormParts;
-}));
+/// The configuration for a GEMM, or none where other kernels win. The rule was found on an H200 in
+/// whole steps of Qwen3's shapes of 0.6B and 8B. What bounds these GEMMs is how soon every
+/// multiprocessor has enough bytes of w on their way, and how long its thread blocks wait for each
+/// other: up to 32 tokens it takes one and a half to three thread blocks for each multiprocessor,
+/// of as many rows as leave that many. With more tokens the exchange of the sums costs more, so one
+/// for each is enough, and weights with a long k are left to tiles, which read x less often.
+std::optional<Config> find_config(Launch where, const GemmArgs& args, bool is_roped) {
+  const int total_rows = (args.epilogue == Epilogue::kSwiglu ? 2 : 1) * args.n;
+  const int tokens = args.num_tokens <= 32 ? 32 : kSwapAbTokens;
+  const bool is_few = tokens == 32;
+  const auto make = [&](int rows, int split) -> std::optional<Config> {
+    const int num_chunks = args.k / kChunk;
+    const int blocks = total_rows / rows * split;
+    if (total_rows % rows != 0 || args.k % kChunk != 0 || num_chunks % split != 0) return {};
+    if (args.epilogue == Epilogue::kAdd && args.n / rows > kMaxNormParts) return {};
+    if (blocks > 3 * where.num_sms) return {};
+    constexpr int kRingBytes = 100 << 10;  // two thread blocks fit a multiprocessor
+    const int stage_bytes = (rows + tokens) * kChunkBytes;
+    return Config{rows, split, std::min(num_chunks / split, kRingBytes / stage_bytes)};
+  };
+  if (is_few) {
+    constexpr int kSplit = 4;
+    const int least_rows = is_roped ? kHeadDim : args.epilogue == Epilogue::kSwiglu ? 64 : 32;
+    int rows = 128;
+    const auto is_enough = [&] { return total_rows / rows * kSplit >= where.num_sms * 4 / 3; };
+    while (rows > least_rows && !is_enough()) rows /= 2;
+    return is_roped && !is_enough() ? std::nullopt : make(rows, kSplit);
+  }
+  const int rows = is_roped ? kHeadDim : 64, most_chunks = is_roped ? 16 : 8;
+  for (const int split : {1, 2, 4, 8})
+    if (total_rows / rows * split >= where.num_sms * 15 / 16)
+      return args.k <= most_chunks * kChunk * split ? make(rows, split) : std::nullopt;
+  return {};
+}
 
 // -- kernel
 
@@ -55,7 +72,7 @@ __global__ void __launch_bounds__(kThreads, 3) swap_ab_kernel(const __grid_const
   else if constexpr (kRoped) block.prefetch_angles();
   else block.prefetch_norm();
   __syncwarp();
-  cluster_sync_relaxed();  // all barriers are there
+  cluster_sync_relaxed();  // all thread blocks have initialised their barriers
   if (p.early) launch_next();
   wait_before();
   if (!p.early) launch_next();
@@ -70,76 +87,75 @@ __global__ void __launch_bounds__(kThreads, 3) swap_ab_kernel(const __grid_const
   if constexpr (kRoped) block.finish_head();
   else block.finish();
   __syncwarp();
-  cluster_sync_relaxed();  // nobody reads this block's sums any more
+  cluster_sync_relaxed();  // no copy reads this thread block's sums any more
 #endif
 }
 
 // -- launcher
 
 template <int kTokens, bool kRoped>
-void run(Launch where, const GemmArgs& args, const NormAhead& ahead, const Plan& plan,
+void run(Launch where, const GemmArgs& args, const DeferredNorm& norm, const Config& config,
          const RopeParams& rope) {
   const int parts = args.epilogue == Epilogue::kSwiglu ? 2 : 1;  // of w: gates and ups
-  const int num_chunks = args.k / kChunk / plan.split;
-  const int multiplying = (plan.rows + 63) / 64 * 128;
+  const int num_chunks = args.k / kChunk / config.split;
+  const int multiplying = (config.rows + 63) / 64 * 128;
   const Params params = {
-      .w = tensor_map(args.w, parts * args.n, args.k, plan.rows / 2),
+      .w = tensor_map(args.w, parts * args.n, args.k, config.rows / 2),
       .x = tensor_map(args.x, args.num_tokens, args.k, kTokens),
       .args = args,
-      .ahead = ahead,
-      .rows = plan.rows,
-      .split = plan.split,
-      .stages = plan.stages,
+      .norm = norm,
+      .rows = config.rows,
+      .split = config.split,
+      .stages = config.stages,
       .num_chunks = num_chunks,
       .multiplying = multiplying,
-      // As in small_gemm.cu: only one with a long stream lets the next one's copies queue behind.
-      .early = num_chunks > plan.stages,
+      // As in small_gemm.cu: only a kernel that goes on streaming lets the next one start early.
+      .early = num_chunks > config.stages,
       .rope = rope};
-  const int bytes = Layout<kTokens>(plan.rows, plan.stages).bytes();
+  const int bytes = Layout<kTokens>(config.rows, config.stages).bytes();
   constexpr auto kernel = swap_ab_kernel<kTokens, kRoped>;
   allow_shared_memory<kernel>();
-  launch(ClusterLaunch{where, plan.split}, kernel,
-         dim3(static_cast<unsigned>(parts * args.n / plan.rows * plan.split)), kThreads,
+  launch(ClusterLaunch{where, config.split}, kernel,
+         dim3(static_cast<unsigned>(parts * args.n / config.rows * config.split)), kThreads,
          static_cast<size_t>(bytes), params);
 }
 
-const Plan* find_plan(const GemmArgs& args) {
-  for (const Plan& plan : kPlans)
-    if (plan.epilogue == args.epilogue && plan.n == args.n && plan.k == args.k &&
-        args.num_tokens <= plan.max_tokens)
-      return &plan;
-  return nullptr;
+template <bool kRoped>
+void start(Launch where, const GemmArgs& args, const DeferredNorm& norm, const RopeParams& rope) {
+  const std::optional<Config> config = find_config(where, args, kRoped);
+  check_args(config.has_value(), "swap_ab_gemm: a shape that it does not serve");
+  if (args.num_tokens <= 32) run<32, kRoped>(where, args, norm, *config, rope);
+  else run<kSwapAbTokens, kRoped>(where, args, norm, *config, rope);
 }
 
-template <bool kRoped>
-void start(Launch where, const GemmArgs& args, const NormAhead& ahead, const RopeParams& rope) {
-  const Plan* const plan = find_plan(args);
-  check_args(plan != nullptr, "swap_ab_gemm: a shape that it does not serve");
-  if (args.num_tokens <= 32) run<32, kRoped>(where, args, ahead, *plan, rope);
-  else run<kSwapAbTokens, kRoped>(where, args, ahead, *plan, rope);
+bool is_served(Launch where, const GemmArgs& args, DType dtype, bool is_roped) {
+  // Float16 could overflow before a deferred norm divides.
+  return dtype == DType::kBF16 && args.num_tokens > kFewTokens &&
+         args.num_tokens <= kSwapAbTokens && find_config(where, args, is_roped).has_value();
 }
 
 }  // namespace
 
-bool is_swap_ab_gemm(const GemmArgs& args, DType dtype) {
-  // Float16 could overflow where the scale comes last.
-  return dtype == DType::kBF16 && args.num_tokens > kFewTokens && find_plan(args) != nullptr;
+bool is_swap_ab_gemm(Launch where, const GemmArgs& args, DType dtype) {
+  return is_served(where, args, dtype, false);
 }
 
-void swap_ab_gemm(Launch where, const GemmArgs& args, const NormAhead& ahead) {
-  start<false>(where, args, ahead, RopeParams({}, {}, {}));
+void swap_ab_gemm(Launch where, const GemmArgs& args, const DeferredNorm& norm) {
+  start<false>(where, args, norm, RopeParams({}, {}, {}));
 }
 
-int num_norm_parts(const GemmArgs& args) { return args.n / find_plan(args)->rows; }
-
-bool is_roped_gemm(const GemmArgs& args, DType dtype, const RopeParams& rope) {
-  return is_swap_ab_gemm(args, dtype) && args.epilogue == Epilogue::kStore && rope.layout.tiled &&
-         rope.layout.head_dim == kHeadDim && find_plan(args)->rows == kHeadDim;
+int num_norm_parts(Launch where, const GemmArgs& args) {
+  return args.n / find_config(where, args, false)->rows;
 }
 
-void roped_gemm(Launch where, const GemmArgs& args, const NormAhead& ahead,
+bool is_roped_gemm(Launch where, const GemmArgs& args, DType dtype, const RopeParams& rope) {
+  return args.epilogue == Epilogue::kStore && rope.layout.tiled &&
+         rope.layout.head_dim == kHeadDim && is_served(where, args, dtype, true);
+}
+
+void roped_gemm(Launch where, const GemmArgs& args, const DeferredNorm& norm,
                 const RopeParams& rope) {
-  start<true>(where, args, ahead, rope);
+  start<true>(where, args, norm, rope);
 }
 
 }  // namespace nanovllm::cuda

@@ -5,25 +5,26 @@
 #include "nanovllm/ops/cuda/device/wgmma.cuh"
 #include "nanovllm/ops/cuda/gemm/tile_gemm.h"
 
-// The tiles of tile_gemm.cu, and what becomes of their sums.
+// The tiles of tile_gemm.cu: their layout in shared memory, and the epilogues.
 namespace nanovllm::cuda {
 using namespace hopper;
 
 constexpr int kColumns = kBoxColumns;  // of k in a stage
-constexpr int kRowBytes = 128;
-/// Of tokens that all rows of w take in turn: they stay in the L2.
+constexpr int kRowBytes = 128;         // of a stage: kColumns bfloat16
+/// Bytes of x that are multiplied by all of w before the next ones are: they stay in the L2 cache.
 constexpr int64_t kGroupBytes = 16 << 20;
 
 struct Params {
   CUtensorMap w, x;  // boxes of kBoxRows and kHalfTokens rows
   GemmArgs args;
-  int group;       // token tiles that all rows of w take in turn
-  int split_bits;  // k is in two to the power of this parts
+  int group;       // token tiles of kGroupBytes
+  int split_bits;  // log2 of the split
   TileScratch scratch;
 };
 
-/// kTokens by kRows of w; with SwiGLU half of those are gates. Of two warpgroups each has half of
-/// the tokens, where those are but 64 half of the rows; 192 tokens have three warpgroups.
+/// kTokens by kRows of w; with SwiGLU half of those are gates. Two warpgroups share out the tokens,
+/// or the rows where there are but 64 tokens (the M of one wgmma); 192 tokens have three
+/// warpgroups.
 template <int kTokens_, int kRows_, bool kSwiglu_>
 struct Tile {
   static constexpr int kTokens = kTokens_, kRows = kRows_;
@@ -33,16 +34,17 @@ struct Tile {
   static constexpr int kBoxes = kSwiglu ? 4 : 1, kBoxRows = kRows / kBoxes;
   static constexpr bool kSplitsRows = kTokens == 64;
   static constexpr int kGroups = kTokens == 192 ? 3 : 2;  // warpgroups that multiply
-  static constexpr int kMultiplying = kGroups * 128, kThreads = kMultiplying + 128;  // others copy
+  static constexpr int kMultiplying = kGroups * 128,
+                       kThreads = kMultiplying + 128;  // one of the rest copies
   static constexpr int kBlocks = kSplitsRows ? 1 : kTokens / kGroups / 64;  // a warpgroup's
   static constexpr int kGroupRows = kSplitsRows ? kRows / 2 : kRows;
   static constexpr int kStageBytes = (kTokens + kRows) * kRowBytes;
   static constexpr int kRegisters = kGroups == 3 ? 152 : 232;
   static constexpr int kStages = (226 << 10) / (kStageBytes + 16);
   static constexpr int kSharedBytes = kStages * (kStageBytes + 16);
-  static constexpr int kRowPairs = kGroupRows / 8;  // of columns that a thread has sums of, a row
-  /// A box of a stage: where it lies, and its first row of w. With SwiGLU box 2 h + i has a half h
-  /// of the gates (i = 0) or the ups.
+  static constexpr int kRowPairs = kGroupRows / 8;  // pairs of columns that a thread has in a row
+  /// A box of a stage: where it lies, and its first row of w. With SwiGLU box 2 h + i holds half h
+  /// of the gates (i = 0) or of the ups (i = 1).
   static __device__ int box_offset(int box) {
     const int place = kSplitsRows ? box : box % 2 * 2 + box / 2;
     return (kTokens + place * kBoxRows) * kRowBytes;
@@ -52,9 +54,9 @@ struct Tile {
   }
 };
 
-// -- what becomes of the sums
+// -- epilogues
 
-/// In one instruction, which the compiler may cut into four otherwise.
+/// Stores 16 bytes in one instruction; the compiler might split an ordinary store into four.
 __device__ __forceinline__ void store16(void* to, uint4 x) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z),
                "r"(x.w)
@@ -72,8 +74,8 @@ __device__ __forceinline__ uint4 transpose_quad(uint32_t a, uint32_t b, uint32_t
   return upper ? uint4{u, v, low1, high1} : uint4{low0, high0, u, v};
 }
 
-/// Two neighbours of silu(gate) * up, rounded as the separate operations do. One reciprocal serves
-/// both: the special function unit is what bounds this.
+/// Two neighbours of silu(gate) * up, rounded as the separate operations do. They share one
+/// reciprocal, 1 / (a b), since the special function unit bounds this epilogue.
 __device__ __forceinline__ uint32_t swiglu_pair(const float* gate, const float* up) {
   constexpr float kLog2e = 1.44269504f, kMaxExponent = 60;  // so that the product is finite
   const uint32_t g = pack<Bf16>(gate[0], gate[1]), u = pack<Bf16>(up[0], up[1]);
@@ -85,8 +87,9 @@ __device__ __forceinline__ uint32_t swiglu_pair(const float* gate, const float* 
   return pack<Bf16>(low(g) * (b * r) * low(u), high(g) * (a * r) * high(u));
 }
 
-/// Of a warpgroup's sums: thread t has rows t % 128 / 32 * 16 + t % 32 / 4 of each 64 tokens, and 8
-/// more; first_token is the thread's, first_column the warpgroup's.
+/// Where a thread's sums belong. Of each 64 tokens, thread t of a warpgroup has the one numbered
+/// t % 128 / 32 * 16 + t % 32 / 4, and the one 8 further on. first_token is the thread's first one,
+/// first_column that of its warpgroup.
 struct Corner {
   int first_token, first_column;
 };
@@ -125,9 +128,9 @@ __device__ __forceinline__ void store_swiglu(
   }
 }
 
-/// Returns when all that meet here have come, two to the power of `bits`; what they wrote before is
-/// seen. Counters go on counting from one kernel to the next.
-__device__ __forceinline__ void meet(uint32_t* counter, int bits) {
+/// Waits until 2^bits threads have called this with the same counter; their writes before the call
+/// are visible then. Counters keep counting from one kernel to the next.
+__device__ __forceinline__ void wait_for_all(uint32_t* counter, int bits) {
   uint32_t before;
   asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;"
                : "=r"(before)
@@ -138,9 +141,9 @@ __device__ __forceinline__ void meet(uint32_t* counter, int bits) {
   }
 }
 
-/// The end of a product without SwiGLU. A thread has sums of kRowPairs pairs of neighbouring
-/// columns in each of its rows, eight columns apart; the four lanes that have the same rows share
-/// out the pieces of eight columns.
+/// The epilogue without SwiGLU. In each of its rows a thread has kRowPairs pairs of neighbouring
+/// columns, eight columns apart. The four lanes with the same rows exchange pairs, so that each
+/// stores pieces of eight neighbouring columns.
 template <class Tile>
 struct Sums {
   static constexpr int kRows = 2 * Tile::kBlocks, kRowPairs = Tile::kRowPairs;
@@ -150,7 +153,7 @@ struct Sums {
   const Params& p;
   const Corner at;
 
-  /// Eight columns of a token; no `out` where there is none.
+  /// Eight columns of a token, and their old values with kAdd; `out` is null outside of the matrix.
   struct Piece {
     void* out = nullptr;
     int column = 0;
@@ -169,7 +172,7 @@ struct Sums {
     if (p.args.epilogue == Epilogue::kAdd) piece.old = *static_cast<const uint4*>(piece.out);
     return piece;
   }
-  /// Stores a piece: x and y of its four pairs.
+  /// Stores a piece of which x and y are the left and right elements of its four pairs.
   __device__ __forceinline__ void finish(const Piece& piece, const float (&x)[4],
                                          const float (&y)[4]) const {
     if (piece.out == nullptr) return;
@@ -196,7 +199,7 @@ struct Sums {
   __device__ void store_whole(const Values& sums) const {
     constexpr int kQuads = (kRowPairs + 3) / 4;
     const int lane = threadIdx.x % 4;
-    // A row's old values are on their way while the row before is stored.
+    // The old values of a row are loaded while the row before is stored.
     Piece next[kQuads];
     const auto load = [&](int row) {
 #pragma unroll
@@ -225,8 +228,8 @@ struct Sums {
     }
   }
 
-  /// With k in parts, the warpgroups with the same place in a tile's blocks finish a part of its
-  /// pieces each, out of what all of them leave in the scratch.
+  /// Split-K: the warpgroups with the same place in a tile's thread blocks write their sums to the
+  /// scratch, wait for each other, and each finishes a share of the pieces out of all the sums.
   __device__ void store_part(const Values& sums, int part) const {
     const int split = 1 << p.split_bits, group = static_cast<int>(threadIdx.x) / 128;
     float2* const own = static_cast<float2*>(p.scratch.parts) +
@@ -237,7 +240,7 @@ struct Sums {
           sums[i / kRowPairs / 2] + 4 * (i % kRowPairs) + i / kRowPairs % 2 * 2;
       __stcg(own + i * kMultiplying, float2{sum[0], sum[1]});
     }
-    const auto sync = [&] {  // constants, lest the kernel takes all 16 barriers
+    const auto sync = [&] {  // with constant ids, since a variable one reserves all 16 barriers
       if (group == 0) named_barrier_sync(1, 128);
       else if (group == 1) named_barrier_sync(2, 128);
       else named_barrier_sync(3, 128);
@@ -246,11 +249,11 @@ struct Sums {
     if (threadIdx.x % 128 == 0) {
       const int tile = (static_cast<int>(blockIdx.x) / 2 >> p.split_bits) * 2 + cluster_rank();
       const int first = split == 2 ? 0 : static_cast<int>(kTileCounters / 2);
-      meet(p.scratch.counters + first + tile * Tile::kGroups + group, p.split_bits);
+      wait_for_all(p.scratch.counters + first + tile * Tile::kGroups + group, p.split_bits);
     }
     sync();
 
-    // The parts' blocks lie two apart: a cluster has two tiles.
+    // The thread blocks of a split are two apart, since a cluster works on two tiles.
     constexpr int kStep = 2 * kPairs * kMultiplying, kBatch = 2;
     constexpr size_t kMostBlocks = 144;  // multiprocessors of a whole GH100
     static_assert(kPairs % kMaxSplit == 0 &&
@@ -260,7 +263,7 @@ struct Sums {
     const float2* const from = own - part * kStep - lane;
     for (int done = lane; done < count; done += 4 * kBatch) {
       Piece pieces[kBatch];
-      float4 its[kBatch][kMaxSplit][2] = {};  // all on their way at once
+      float4 its[kBatch][kMaxSplit][2] = {};  // all loads are issued before the first is used
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         if (done + 4 * i >= count) continue;

@@ -5,17 +5,18 @@
 #include <bit>
 #include <utility>
 
-// Products of a batch or a prompt on Hopper. Tokens are wgmma's M, rows of w its N. With SwiGLU,
-// gates and ups of the same features lie in one tile, so that only what becomes of them is written.
-// Where there are fewer tiles than multiprocessors, several blocks share out the k of one: each
-// hands the others its sums of what they finish, which are added in the order of k.
-#pragma nv_diag_suppress 177  // of targets other than Hopper: what only its kernel uses
+// GEMMs of a batch or a prompt on Hopper. Tokens are wgmma's M, rows of w its N. With SwiGLU the
+// gates and ups of the same features lie in one tile, so that only their SwiGLU is written. Where
+// there are fewer tiles than multiprocessors, several thread blocks share out the k of a tile
+// (split-K): each finishes a share of the tile's columns out of everybody's sums, added in the
+// order of k. Read tile_loop.cuh for the main loop and tile.cuh for the layout and the epilogues.
+#pragma nv_diag_suppress 177  // unused functions when compiling for other targets than Hopper
 namespace nanovllm::cuda {
 namespace {
 
 // -- kernel
 
-/// What becomes of a tile's sums.
+/// The epilogue: what is done with a tile's sums.
 template <class Tile>
 struct StoreTile {
   const Params& p;
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1) tile_kernel(const __grid_co
 
 // -- launcher
 
-/// All parts of a product have to fit.
+/// Thread blocks of this tile that the GPU holds at once.
 template <TileConfig kConfig>
 int fit() {
   using T = Tile<kConfig.tokens, kConfig.rows, kConfig.swiglu>;
@@ -43,9 +44,9 @@ int fit() {
   return blocks;
 }
 template <TileConfig kConfig>
-void run(Launch where, const GemmArgs& args, const TileConfig& cut, const TileScratch& scratch) {
+void run(Launch where, const GemmArgs& args, const TileConfig& config, const TileScratch& scratch) {
   using T = Tile<kConfig.tokens, kConfig.rows, kConfig.swiglu>;
-  const int num_blocks = cut.blocks(args.num_tokens, args.n);
+  const int num_blocks = config.blocks(args.num_tokens, args.n);
   const int blocks = std::min(std::min(fit<kConfig>(), where.num_sms) / 2 * 2, num_blocks);
   const Params params = {
       .w = tensor_map(args.w, T::kSwiglu ? 2 * args.n : args.n, args.k, T::kBoxRows),
@@ -53,7 +54,7 @@ void run(Launch where, const GemmArgs& args, const TileConfig& cut, const TileSc
       .args = args,
       .group =
           static_cast<int>(std::max<int64_t>(kGroupBytes / (int64_t{2} * args.k * T::kTokens), 1)),
-      .split_bits = std::countr_zero(static_cast<unsigned>(cut.split)),
+      .split_bits = std::countr_zero(static_cast<unsigned>(config.split)),
       .scratch = scratch};
   launch(ClusterLaunch{where, 2}, tile_kernel<T>, dim3(static_cast<unsigned>(blocks)), T::kThreads,
          static_cast<size_t>(T::kSharedBytes), params);
@@ -76,10 +77,10 @@ int max_tile_blocks(Launch where) {
   return std::min(where.num_sms, least_fit(std::make_index_sequence<kNumTiles>())) / 2 * 2;
 }
 
-void tile_gemm(Launch where, const GemmArgs& args, int cut, const TileScratch& scratch) {
-  check_args(can_tile(args, DType::kBF16, max_tile_blocks(where), tile_config(cut)),
-             "tile_gemm: a shape that it does not serve");
-  kRuns[static_cast<size_t>(cut / 3)](where, args, tile_config(cut), scratch);
+void tile_gemm(Launch where, const GemmArgs& args, int config, const TileScratch& scratch) {
+  check_args(can_tile(args, DType::kBF16, max_tile_blocks(where), tile_config(config)),
+             "tile_gemm: this configuration does not serve the shape");
+  kRuns[static_cast<size_t>(config / 3)](where, args, tile_config(config), scratch);
 }
 
 }  // namespace nanovllm::cuda

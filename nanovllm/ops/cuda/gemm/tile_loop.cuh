@@ -2,17 +2,19 @@
 
 #include "nanovllm/ops/cuda/gemm/tile.cuh"
 
-// What a block of a product in tiles does on Hopper, whatever becomes of the sums. One thread
-// copies by tensor maps through a ring; two or three warpgroups multiply. The two blocks of a
-// cluster have the same tokens, and each fetches half of them for both. Blocks stay and take tile
-// after tile.
+// The main loop of a GEMM in tiles on Hopper, without its epilogue. One thread copies w and x by
+// tensor maps into a ring of stages in shared memory; two or three warpgroups multiply. The two
+// thread blocks of a cluster have the same tokens, and each fetches half of them for both. Thread
+// blocks are persistent: they take tile after tile.
 namespace nanovllm::cuda {
 
-/// What a block computes: its first token and column of out, and a part of k, from chunk to chunk.
+/// One unit of a thread block's work: the first token and column of a tile of out, and with split-K
+/// which part of k, as chunks [begin, end).
 struct Item {
   int token, column, part, begin, end;
 };
-/// The blocks of a cluster take items of the same tokens and part, and neighbouring columns.
+/// The order of the items. The two thread blocks of a cluster take items of the same tokens and
+/// part at the same time, with neighbouring columns.
 template <class Tile>
 struct Order {
   int rank, group, token_tiles, column_pairs, num_chunks, split_bits;
@@ -41,10 +43,10 @@ struct Order {
 template <class Tile>
 using TileSums = float[Tile::kBlocks][Tile::kGroupRows / 2];
 
-/// The threads that multiply call end = make_end() once, then end(corner, item, sums) for each of
-/// the block's tiles, and end.finish().
-template <class Tile, class MakeEnd>
-__device__ __forceinline__ void run_tiles(const Params& p, const MakeEnd& make_end) {
+/// The threads that multiply call epilogue = make_epilogue() once, then epilogue(corner, item,
+/// sums) for each of the thread block's items, and epilogue.finish().
+template <class Tile, class MakeEpilogue>
+__device__ __forceinline__ void run_tiles(const Params& p, const MakeEpilogue& make_epilogue) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int kStages = Tile::kStages;
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -64,19 +66,20 @@ __device__ __forceinline__ void run_tiles(const Params& p, const MakeEnd& make_e
       box_copy(stage_at(stage) + Tile::box_offset(box), p.w, chunk * kColumns,
                Tile::box_row(item.column, box, p.args.n), full(stage));
   };
-  int ahead = min(item.begin + kStages, item.end);
+  int prefetched_end = min(item.begin + kStages, item.end);
   if (thread == Tile::kMultiplying) {
     for (int stage = 0; stage < kStages; ++stage) {
       barrier_init(full(stage), 1);
       barrier_init(empty(stage), 2 * Tile::kGroups);  // both blocks' warpgroups
     }
     fence_barrier_init();
-    // Weights are older than the kernel before.
-    for (int chunk = item.begin; chunk < ahead; ++chunk) fetch_w(chunk, chunk - item.begin);
+    // No kernel of the step writes weights, so they are prefetched before the previous one ends.
+    for (int chunk = item.begin; chunk < prefetched_end; ++chunk)
+      fetch_w(chunk, chunk - item.begin);
     prefetch_map(p.x);
   }
   __syncwarp();
-  cluster_sync_relaxed();  // all barriers are there
+  cluster_sync_relaxed();  // both thread blocks have initialised their barriers
 
   RingCursor<kStages> at;
   if (thread >= Tile::kMultiplying) {
@@ -84,11 +87,11 @@ __device__ __forceinline__ void run_tiles(const Params& p, const MakeEnd& make_e
     if (thread == Tile::kMultiplying) {
       begin_kernel();
       for (;;) {
-        // Its place is computed once: this thread has just the time to keep the ring full.
+        // Computed once for all chunks: this thread has just enough time to keep the ring full.
         const int token = item.token + rank * Tile::kHalfTokens;
         const uint32_t x_offset = rank * Tile::kHalfTokens * kRowBytes;
         for (int chunk = item.begin; chunk < item.end; ++chunk, at.advance()) {
-          if (chunk >= ahead) {
+          if (chunk >= prefetched_end) {
             barrier_wait(empty(at.stage), at.parity ^ 1);
             fetch_w(chunk, at.stage);
           }
@@ -98,29 +101,30 @@ __device__ __forceinline__ void run_tiles(const Params& p, const MakeEnd& make_e
         i += step;
         if (i >= count) break;
         item = order.at(i);
-        ahead = item.begin;
+        prefetched_end = item.begin;
       }
-      // Both blocks have read all that this one copied, and have no more for its barriers.
+      // Until both thread blocks have read all that this one copied, it must not end: they still
+      // arrive at its barriers.
       for (int stage = 0; stage < kStages; ++stage, at.advance())
         barrier_wait(empty(at.stage), at.parity ^ 1);
     }
   } else {
     take_registers<Tile::kRegisters>();
     wait_before();
-    auto end = make_end();
+    auto epilogue = make_epilogue();
     const int group = thread / 128;
     const int x_offset = Tile::kSplitsRows ? 0 : group * Tile::kBlocks * 64 * kRowBytes;
     const int w_offset =
         (Tile::kTokens + (Tile::kSplitsRows ? group * Tile::kGroupRows : 0)) * kRowBytes;
     TileSums<Tile> sums;
-    // Both blocks copy here.
+    // Both thread blocks write to this stage, so both are told that it is free.
     const auto release = [&](int stage) {
       if (thread % 128 < 2) remote_barrier_arrive(remote_address(empty(stage), thread % 128));
     };
     for (;;) {
       Corner corner = {item.token + x_offset / kRowBytes + thread % 128 / 32 * 16 + thread % 32 / 4,
                        item.column + (Tile::kSplitsRows ? group * Tile::kOutColumns / 2 : 0)};
-      // Computed here, not behind the products.
+      // Keeps the compiler from moving this computation behind the multiplications.
       asm volatile("" : "+r"(corner.first_token), "+r"(corner.first_column));
       int before = 0;
       const int num = item.end - item.begin;
@@ -147,19 +151,19 @@ __device__ __forceinline__ void run_tiles(const Params& p, const MakeEnd& make_e
       release(before);
 #pragma unroll
       for (int block = 0; block < Tile::kBlocks; ++block) pin(sums[block]);
-      end(corner, item, sums);
+      epilogue(corner, item, sums);
       i += step;
       if (i >= count) break;
       item = order.at(i);
     }
-    end.finish();
+    epilogue.finish();
   }
 #endif
 }
 
 // -- launcher
 
-/// Blocks that fit on the GPU at once, in clusters of two.
+/// Thread blocks that the GPU holds at once, in clusters of two.
 template <class Tile, class Kernel>
 int max_tile_blocks_of(Kernel* kernel) {
   const auto set = [&](cudaFuncAttribute what, int value) {

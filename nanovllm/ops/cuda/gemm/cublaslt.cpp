@@ -1,4 +1,4 @@
-#include "nanovllm/ops/cuda/gemm/cublaslt_gemm.h"
+#include "nanovllm/ops/cuda/gemm/cublaslt.h"
 
 #include <dlfcn.h>
 
@@ -19,11 +19,6 @@ namespace {
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 /// Algorithms measured for a shape.
 constexpr int kMaxCandidates = 12;
-/// Larger than the L2: written between measured products, so that each reads its weights from the
-/// memory, as in a step, and its launches are there before their turn.
-constexpr size_t kFlushBytes = size_t{128} << 20;
-/// Of the kernel before: what a product can do ahead of its end counts for it.
-constexpr int64_t kBeforeCycles = 6000;
 
 cudaDataType_t data_type(DType dtype) {
   return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
@@ -31,7 +26,7 @@ cudaDataType_t data_type(DType dtype) {
 
 }  // namespace
 
-struct CublasLt {
+struct CublasLtLibrary {
   SharedLibrary library{"libcublasLt.so.13", "nvidia/cu13/lib", "nvidia-cublas"};
   decltype(&cublasLtCreate) create = library.find("cublasLtCreate");
   decltype(&cublasLtDestroy) destroy = library.find("cublasLtDestroy");
@@ -64,15 +59,15 @@ void lt_check(cublasStatus_t status, const char* what) {
 
 }  // namespace
 
-struct CublasLtGemm::Plan {
+struct CublasLt::Plan {
   cublasLtMatmulAlgo_t algo;
   int64_t num_tokens = 0;  // that it was measured with
 };
 
-/// One product in cuBLASLt's terms: column-major, out^T [n, T] = w^T x^T.
-struct CublasLtGemm::Problem {
-  Problem(const CublasLt& l, const Tensor& out_, const Tensor& x_, const DeviceWeight& w_)
-      : lib(l), out(out_), x(x_), w(w_.matrix) {
+/// One GEMM in cuBLASLt's terms: column-major, out^T [n, T] = w^T x^T.
+struct CublasLt::Problem {
+  Problem(const CublasLtLibrary& l, const Tensor& out_, const Tensor& x_, const Tensor& w_)
+      : lib(l), out(out_), x(x_), w(w_) {
     lt_check(lib.matmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "description");
     const cublasOperation_t transposed = CUBLAS_OP_T;
     lt_check(lib.matmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
@@ -100,28 +95,24 @@ struct CublasLtGemm::Problem {
                       layouts[2], to, layouts[2], &algo, workspace, kWorkspaceBytes, stream);
   }
 
-  const CublasLt& lib;
+  const CublasLtLibrary& lib;
   Tensor out, x, w;
   cublasLtMatmulDesc_t desc = nullptr;
   std::array<cublasLtMatrixLayout_t, 3> layouts = {};
 };
 
-CublasLtGemm::CublasLtGemm(Launch where, std::function<void(cudaEvent_t)> wait)
-    : where_(where), wait_(std::move(wait)), lib_(std::make_unique<CublasLt>()) {
+CublasLt::CublasLt(Launch where, Autotuner& autotuner)
+    : where_(where), autotuner_(autotuner), lib_(std::make_unique<CublasLtLibrary>()) {
   lt_check(lib_->create(&handle_), "start");
   cuda_check(cudaMalloc(&workspace_, kWorkspaceBytes), "workspace");
-  cuda_check(cudaMalloc(&flush_, kFlushBytes), "workspace");
-  for (cudaEvent_t& event : events_) cuda_check(cudaEventCreate(&event), "event");
 }
 
-CublasLtGemm::~CublasLtGemm() {
+CublasLt::~CublasLt() {
   cudaFree(workspace_);
-  cudaFree(flush_);
-  for (cudaEvent_t event : events_) cudaEventDestroy(event);
   lib_->destroy(handle_);
 }
 
-CublasLtGemm::Plan CublasLtGemm::choose(const Problem& problem, bool measure, void* to) {
+CublasLt::Plan CublasLt::choose(const Problem& problem, bool measure, void* to) {
   cublasLtMatmulPreference_t preference = nullptr;
   lt_check(lib_->matmulPreferenceCreate(&preference), "preference");
   lt_check(lib_->matmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
@@ -147,35 +138,17 @@ CublasLtGemm::Plan CublasLtGemm::choose(const Problem& problem, bool measure, vo
   for (int i = 0; i < count; ++i)
     if (run(i) == CUBLAS_STATUS_SUCCESS) serving.push_back(i);
   if (serving.empty()) return plan;
-  const auto best = race(static_cast<int>(serving.size()), problem.x.shape[0],
-                         [&](int i) { run(serving[static_cast<size_t>(i)]); });
+  const int best = autotuner_.measure(static_cast<int>(serving.size()), problem.x.shape[0],
+                                      [&](int i) { run(serving[static_cast<size_t>(i)]); });
   plan.algo = found[static_cast<size_t>(serving[static_cast<size_t>(best)])].algo;
   return plan;
 }
 
-double CublasLtGemm::timed(int num_runs, const std::function<void()>& enqueue) {
-  double sum = 0;
-  for (int run = 0; run < num_runs; ++run) {
-    cuda_check(cudaMemsetAsync(flush_, run, kFlushBytes, where_.stream), "flush");
-    cuda_check(cudaEventRecord(events_[0], where_.stream), "event");
-    idle(where_, kBeforeCycles);
-    enqueue();
-    idle(where_, 0);
-    cuda_check(cudaEventRecord(events_[1], where_.stream), "event");
-    wait_(events_[1]);  // behind another rank's sums, perhaps, and that rank may die
-    float time = 0;
-    cuda_check(cudaEventElapsedTime(&time, events_[0], events_[1]), "event");
-    sum += time;
-  }
-  return sum;
-}
-
-void CublasLtGemm::run(Tensor out, Tensor x, const DeviceWeight& w, bool capturing,
-                       Tensor scratch) {
-  check(out.shape[0] == x.shape[0] && x.shape[1] == w.matrix.shape[1] &&
-            out.shape[1] == w.matrix.shape[0] && x.dtype == w.matrix.dtype,
+void CublasLt::run(Tensor out, Tensor x, Tensor w, bool capturing, Tensor scratch) {
+  check(out.shape[0] == x.shape[0] && x.shape[1] == w.shape[1] && out.shape[1] == w.shape[0] &&
+            x.dtype == w.dtype,
         "matmul: [{}, {}] = [{}, {}] x [{}, {}]", out.shape[0], out.shape[1], x.shape[0],
-        x.shape[1], w.matrix.shape[0], w.matrix.shape[1]);
+        x.shape[1], w.shape[0], w.shape[1]);
   const int64_t num_tokens = x.shape[0];
   if (num_tokens < 2 * kPieceTokens) return run_whole(out, x, w, capturing, scratch);
   const auto in_pieces = [&](Tensor to, Tensor over) {
@@ -185,49 +158,18 @@ void CublasLtGemm::run(Tensor out, Tensor x, const DeviceWeight& w, bool capturi
                 over ? over.rows(first, count) : over);
     }
   };
-  const int way = fastest(kPieces, out, x, w.matrix, 2, capturing, [&](int i) {
+  const int best = autotuner_.choose(kPieces, out, x, w, 2, capturing, [&](int i) {
     const Tensor to = scratch ? scratch : out;
     if (i == 1) in_pieces(to, {});
     else run_whole(to, x, w, capturing, {});
   });
-  if (way == 1) in_pieces(out, scratch);
+  if (best == 1) in_pieces(out, scratch);
   else run_whole(out, x, w, capturing, scratch);
 }
 
-CublasLtGemm::Key CublasLtGemm::key(Tensor out, Tensor x, Tensor w) {
-  return {largest_like(x.shape[0]), w.shape[0], w.shape[1], x.dtype, out.dtype};
-}
-
-int CublasLtGemm::fastest(int choice, Tensor out, Tensor x, Tensor w, int num_ways, bool capturing,
-                          const std::function<void(int)>& run) {
-  Way& known = ways_[{choice, key(out, x, w)}];
-  if (capturing || !is_stale(known.num_tokens, x.shape[0])) return known.way;
-  for (int way = 0; way < num_ways; ++way) run(way);  // loads its code, chooses its algorithms
-  known = {race(num_ways, x.shape[0], run), x.shape[0]};
-  return known.way;
-}
-
-int CublasLtGemm::race(int num_ways, int64_t num_tokens, const std::function<void(int)>& run) {
-  // In turns, since a GPU that has long been busy computes slower. A single run or two of all, then
-  // more of those that may yet win.
-  constexpr double kHopeless = 1.25;
-  const int num_runs = num_tokens > 1024 ? 1 : 3;
-  std::vector<double> first(static_cast<size_t>(num_ways), INFINITY), least = first;
-  for (int round = 0; round < (num_tokens > 1024 ? 1 : 2); ++round)
-    for (size_t way = 0; way < first.size(); ++way)
-      first[way] = std::min(first[way], timed(1, [&] { run(static_cast<int>(way)); }));
-  const double best = *std::ranges::min_element(first);
-  for (int round = 0; round < 2; ++round)
-    for (size_t way = 0; way < first.size(); ++way)
-      if (first[way] <= kHopeless * best)
-        least[way] = std::min(least[way], timed(num_runs, [&] { run(static_cast<int>(way)); }));
-  return static_cast<int>(std::ranges::min_element(least) - least.begin());
-}
-
-void CublasLtGemm::run_whole(Tensor out, Tensor x, const DeviceWeight& w, bool capturing,
-                             Tensor scratch) {
+void CublasLt::run_whole(Tensor out, Tensor x, Tensor w, bool capturing, Tensor scratch) {
   const Problem problem(*lib_, out, x, w);
-  const Key key = CublasLtGemm::key(out, x, w.matrix);
+  const Autotuner::Key key = Autotuner::key(kAlgorithm, out, x, w);
   void* const measured = scratch ? scratch.data : out.data;
   const float keep = scratch ? 1 : 0;
   auto at = plans_.find(key);
@@ -238,7 +180,7 @@ void CublasLtGemm::run_whole(Tensor out, Tensor x, const DeviceWeight& w, bool c
   };
   if (run(at->second) == CUBLAS_STATUS_SUCCESS) return;
   // An algorithm that serves the neighbours but not this T.
-  lt_check(run(choose(problem, false, measured)), "product");
+  lt_check(run(choose(problem, false, measured)), "GEMM");
 }
 
 }  // namespace nanovllm::cuda

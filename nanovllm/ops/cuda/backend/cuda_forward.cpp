@@ -1,0 +1,214 @@
+#include <utility>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/ops/cuda/attention/rope.h"
+#include "nanovllm/ops/cuda/backend/cuda_backend.h"
+#include "nanovllm/ops/cuda/elementwise/elementwise.h"
+
+// The forward pass of CudaBackend: which kernels an operation is, and when the ranks' sums are
+// added.
+namespace nanovllm::cuda {
+
+using State = Residual::State;
+
+// -- tensors
+
+void CudaBackend::embed(Tensor out, const Weight& table, Tensor ids) {
+  const ContextScope here(context_);
+  cuda::gather_rows(where_, out, matrix_of(table), ids, vocab_.first);
+  all_reduce(out);  // other ranks' rows are zero here
+}
+
+void CudaBackend::rms_norm(Tensor out, Tensor x, const Norm& norm) {
+  const ContextScope here(context_);
+  cuda::rms_norm(where_, out, x, norm);
+}
+
+void CudaBackend::add(Tensor sum, Tensor x) {
+  const ContextScope here(context_);
+  cuda::add(where_, sum, x);
+}
+
+void CudaBackend::gather_rows(Tensor out, Tensor x, Tensor rows) {
+  const ContextScope here(context_);
+  cuda::gather_rows(where_, out, x, rows);
+}
+
+void CudaBackend::matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) {
+  const ContextScope here(context_);
+  gemms_->store(out, x, w, bias);
+}
+
+void CudaBackend::silu_mul(Tensor out, Tensor gate_up) {
+  const ContextScope here(context_);
+  cuda::silu_mul(where_, out, gate_up);
+}
+
+void CudaBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) {
+  const ContextScope here(context_);
+  cuda::rope_and_store(where_, args, kv, batch);
+}
+
+AttentionParams CudaBackend::attention_params(const AttentionArgs& args, const KvCache& kv,
+                                              const Batch& batch) {
+  const KvLayout layout(kv);
+  const size_t half = static_cast<size_t>(layout.layer_stride) * dtype_size(kv.dtype);
+  char* const k = static_cast<char*>(kv.data) + 2 * half * static_cast<size_t>(args.layer);
+  return {.out = args.out.data,
+          .qkv = args.qkv.data,
+          .k = k,
+          .v = k + half,
+          .block_tables = batch.block_tables.as<const int32_t>(),
+          .seq_slots = batch.seq_slots.as<const int32_t>(),
+          .cu_seqlens_q = batch.cu_seqlens_q.as<const int32_t>(),
+          .context_lens = batch.context_lens.as<const int32_t>(),
+          .layout = layout,
+          .num_seqs = static_cast<int>(batch.num_seqs()),
+          .num_tokens = static_cast<int>(args.qkv.shape[0]),
+          .num_heads = static_cast<int>(args.num_heads),
+          .max_blocks = static_cast<int>(batch.block_tables.shape[1]),
+          .scale = args.scale};
+}
+
+void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
+  const ContextScope here(context_);
+  const AttentionParams params = attention_params(args, kv, batch);
+  const DType dtype = args.qkv.dtype;
+  // The portable kernel's shared memory is what every GPU has, 99 KB.
+  const int64_t most = portable_ && kv.head_dim == 256 ? 8 : 16;  // query heads for a KV head
+  if (!params.layout.tiled || args.num_heads > most * kv.num_kv_heads)
+    return general_attention(where_, params, dtype);
+  if (has_decode_)
+    decode_attention(where_, params, plan_, decode_scratch_, dtype,
+                     {.portable = portable_, .old_keys = capturing_});
+  if (has_prefill_ && portable_) prefill_attention(where_, params, dtype);
+  else if (has_prefill_)
+    prefill_attention_sm90(where_, params, prefill_counters_.as<int32_t>(), dtype);
+}
+
+// -- the residual stream
+
+Tensor CudaBackend::finish(Residual& residual) {
+  const ContextScope here(context_);
+  const Tensor& sum = residual.sum();
+  switch (std::exchange(residual.state, State::kWhole)) {
+    case State::kWhole:
+      break;
+    case State::kOwnRows: {
+      // Other ranks' rows become zero; then the sum is the residual.
+      const Range own = row_share(sum.shape[0], collectives_->ranks().rank());
+      const int64_t end = own.first + own.count;
+      for (const Tensor& others : {sum.rows(0, own.first), sum.rows(end, sum.shape[0] - end)})
+        cuda_check(cudaMemsetAsync(others.data, 0, others.bytes(), where_.stream), "residual");
+      all_reduce(sum);
+      break;
+    }
+    case State::kPartial:
+      all_reduce(sum);
+      break;
+    case State::kUnadded:
+      check(collectives_->sum_norm(sum, sum, {}, residual.scratch()), "a sum that nobody adds");
+      break;
+  }
+  return sum;
+}
+
+Tensor CudaBackend::norm(Residual& residual, const Norm& norm) {
+  const ContextScope here(context_);
+  const Tensor &sum = residual.sum(), &out = residual.scratch();
+  residual.begun_norm = 0;
+  const bool is_open = residual.state == State::kPartial || residual.state == State::kUnadded;
+  if (is_open && collectives_->sum_norm(out, sum, norm, out))
+    residual.state = collectives_->shares_rows(sum) ? State::kOwnRows : State::kWhole;
+  else cuda::rms_norm(where_, out, finish(residual), norm);
+  return out;
+}
+
+void CudaBackend::add_matmul(Residual& residual, Tensor x, const Weight& w, const Norm& next) {
+  const ContextScope here(context_);
+  if (!collectives_) return gemms_->add(residual, x, w, next);
+  const Tensor &sum = residual.sum(), &scratch = residual.scratch();
+  const Rank rank = collectives_->ranks().rank();
+  residual.begun_norm = 0;
+  // Each rank's own rows are enough where it alone adds to them.
+  if (residual.state != State::kOwnRows || !collectives_->shares_rows(sum)) finish(residual);
+  if (collectives_->adds_late(sum)) {
+    gemms_->store(scratch, x, w);
+    residual.state = State::kUnadded;
+    return;
+  }
+  residual.state = State::kPartial;
+  if (collectives_->shares_rows(sum)) {
+    const Range own = row_share(sum.shape[0], rank);
+    const int64_t end = own.first + own.count, rest = sum.shape[0] - end;
+    const auto rows = [&](const Tensor& t, int64_t first, int64_t count) {
+      return t.rows(first, count);
+    };
+    if (own.first > 0) gemms_->store(rows(sum, 0, own.first), rows(x, 0, own.first), w);
+    if (own.count > 0)
+      gemms_->add(rows(sum, own.first, own.count), rows(x, own.first, own.count), w,
+                  rows(scratch, own.first, own.count));
+    if (rest > 0) gemms_->store(rows(sum, end, rest), rows(x, end, rest), w);
+  } else if (rank.index == 0) {
+    gemms_->add(sum, x, w, scratch);  // the old residual, once
+  } else {
+    gemms_->store(sum, x, w);
+  }
+}
+
+void CudaBackend::gather_rows(Residual& out, Residual& residual, Tensor rows) {
+  const ContextScope here(context_);
+  if (residual.state != State::kOwnRows)
+    return cuda::gather_rows(where_, out.sum(), finish(residual), rows);
+  const Tensor& sum = residual.sum();
+  const Range own = row_share(sum.shape[0], collectives_->ranks().rank());
+  cuda::gather_rows(where_, out.sum(), sum.rows(own.first, own.count), rows, own.first);
+  all_reduce(out.sum());  // other ranks' rows are zero here
+}
+
+// -- stages
+
+void CudaBackend::norm_matmul(Tensor out, Residual& residual, const Norm& norm, const Weight& w,
+                              Tensor bias) {
+  const ContextScope here(context_);
+  if (residual.state == State::kWhole) gemms_->norm_store(out, residual, norm, w, bias);
+  else gemms_->store(out, this->norm(residual, norm), w, bias);
+}
+
+void CudaBackend::norm_swiglu(Tensor out, Residual& residual, const Norm& norm, const Weight& w,
+                              Tensor gate_up) {
+  const ContextScope here(context_);
+  if (residual.state == State::kWhole) gemms_->norm_swiglu(out, residual, norm, w, gate_up);
+  else gemms_->swiglu(out, this->norm(residual, norm), w, gate_up);
+}
+
+void CudaBackend::rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args,
+                                 const KvCache& kv, const Batch& batch) {
+  const ContextScope here(context_);
+  if (decode_cluster_ == 0 || args.num_heads > 8 * kv.num_kv_heads)
+    return Backend::rope_attention(rope, args, kv, batch);
+  roped_decode_attention(where_,
+                         {.attention = attention_params(args, kv, batch),
+                          .q_norm = rope.q_norm.as<const float>(),
+                          .k_norm = rope.k_norm.as<const float>(),
+                          .cos = rope.cos.as<const float>(),
+                          .sin = rope.sin.as<const float>(),
+                          .slot_mapping = batch.slot_mapping.as<const int32_t>(),
+                          .eps = rope.eps,
+                          .old_keys = capturing_},
+                         args.qkv.dtype, decode_cluster_);
+}
+
+void CudaBackend::qkv_attention(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,
+                                const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
+  const ContextScope here(context_);
+  check(rope.qkv.shape[1] == (rope.num_heads + 2 * kv.num_kv_heads) * kv.head_dim &&
+            residual.num_tokens() == batch.num_tokens() && rope.cos.shape[1] == kv.head_dim / 2 &&
+            kv.dtype == rope.qkv.dtype && rope.qkv.dtype == residual.sum().dtype,
+        "qkv_attention: wrong shapes");
+  if (!collectives_ && decode_cluster_ == 0 && gemms_->norm_rope(residual, qkv, rope, kv, batch))
+    return attention(args, kv, batch);
+  Backend::qkv_attention(residual, qkv, rope, args, kv, batch);
+}
+
+}  // namespace nanovllm::cuda
