@@ -113,7 +113,8 @@ bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t 
   const std::vector<uint16_t> sums = values(residual), normed = values(out), all = values(gathered),
                               others = values(whole), finished_sums = values(after_norm);
   // A rank may leave the residual's sum to the others, but for its own share.
-  const bool shares = residual.bytes() > cuda::kLineBytes || (may_share && rows > cuda::kFewTokens);
+  const bool shares =
+      residual.bytes() > cuda::kLl128Bytes || (may_share && rows > cuda::kFewTokens);
   const Range own = shares ? share(rows, 1, {rank, world}) : Range{0, rows};
   for (int64_t row = 0; row < rows; ++row) {
     std::vector<double> want(static_cast<size_t>(hidden));
@@ -183,13 +184,14 @@ int all_reduce_rank(void* memory, int rank, int world) {
                  times[2] * 1e6, right ? "" : ", WRONG");
   }
   // As it is, then each way of a sum with its norm.
-  const std::optional<SumNorm> ways[] = {{}, SumNorm::kApart, SumNorm::kOneHop, SumNorm::kTwoHops};
+  const std::optional<SumNorm> ways[] = {
+      {}, SumNorm::kSeparate, SumNorm::kOneShot, SumNorm::kTwoShot};
   for (const std::optional<SumNorm>& way : ways) {
     if (way) {
       gpu = make_cuda_backend({.sum_norm = way}, {rank, world});
       gpu->connect(ranks, kShareUnit * world);
     }
-    const bool may_share = !way || *way == SumNorm::kTwoHops;
+    const bool may_share = !way || *way == SumNorm::kTwoShot;
     for (const auto& [rows, hidden] : {std::pair<int64_t, int64_t>{1, 4096},
                                        {40, 64},
                                        {17, 8192},

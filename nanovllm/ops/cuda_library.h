@@ -19,9 +19,9 @@ struct CudaKernels {
   /// that does not serve; -1: kSwapAb by its rule, else what measures fastest.
   int gemm = -1;
   static constexpr int kSwapAb = 1000;  ///< cuda/gemm/swap_ab_gemm.h
-  /// A sum of up to 4 MB over ranks and its norm: two kernels, or wherever it is served one of one
-  /// or two hops.
-  enum class SumNorm : uint8_t { kApart, kOneHop, kTwoHops };
+  /// A sum of up to 4 MiB over ranks and its norm: two kernels or, wherever it serves, a one-shot
+  /// or two-shot kernel for both.
+  enum class SumNorm : uint8_t { kSeparate, kOneShot, kTwoShot };
   std::optional<SumNorm> sum_norm = {};  ///< none: what measures fastest
 };
 

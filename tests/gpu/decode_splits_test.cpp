@@ -13,26 +13,26 @@ namespace {
 
 /// The row of all heads' tiles.
 struct Row {
-  DecodeSplits cuts;
+  DecodeSplits splits;
   std::vector<int> heads;   // tiles of each
   std::vector<int> begins;  // of each; the last entry is the row's length
 
   Row(const std::vector<int>& num_keys, int kv_heads, bool is_even, int max_blocks)
-      : cuts(DecodeSplits::of(is_even)), begins{0} {
+      : splits(DecodeSplits::of(is_even)), begins{0} {
     for (const int keys : num_keys)
-      if (keys > 0) heads.insert(heads.end(), static_cast<size_t>(kv_heads), cuts.tiles_of(keys));
+      if (keys > 0) heads.insert(heads.end(), static_cast<size_t>(kv_heads), splits.tiles_of(keys));
     for (const int tiles : heads) begins.push_back(begins.back() + tiles);
-    cuts.share_out(begins.back(), max_blocks);
+    splits.divide(begins.back(), max_blocks);
   }
   size_t head_at(int position) const {
     return static_cast<size_t>(std::ranges::upper_bound(begins, position) - begins.begin()) - 1;
   }
   /// Where a block's piece begins, as begin_step has it.
   int start(int block) const {
-    const int position = std::min(cuts.position(block), begins.back());
+    const int position = std::min(splits.boundary(block), begins.back());
     if (position == begins.back()) return position;
     const size_t head = head_at(position);
-    return position + cuts.shift(position - begins[head], heads[head]);
+    return position + splits.shift(position - begins[head], heads[head]);
   }
 };
 
@@ -58,11 +58,11 @@ TEST(DecodeSplits, EveryTileIsOneBlocks) {
       const int end = row.start(block + 1);
       ASSERT_LE(row.start(block), end) << "block " << block;
       num_moved +=
-          row.start(block) < row.begins.back() && row.start(block) != row.cuts.position(block);
+          row.start(block) < row.begins.back() && row.start(block) != row.splits.boundary(block);
       for (int position = row.start(block); position < end;) {
         const size_t head = row.head_at(position);
         const int tile = position - row.begins[head];
-        ASSERT_LT(tile, row.heads[head] - row.cuts.end) << "a part without keys";
+        ASSERT_LT(tile, row.heads[head] - row.splits.merge_tiles) << "a part without keys";
         const int count = std::min(row.heads[head] - tile, end - position);
         if (count < row.heads[head]) parts[head].push_back(block);
         position += count;
@@ -70,9 +70,9 @@ TEST(DecodeSplits, EveryTileIsOneBlocks) {
     }
     for (const auto& [head, blocks] : parts) {
       std::vector<int> expected(blocks.size());
-      std::iota(expected.begin(), expected.end(), row.cuts.first_block(row.begins[head]));
+      std::iota(expected.begin(), expected.end(), row.splits.first_block(row.begins[head]));
       EXPECT_EQ(blocks, expected) << "head " << head;
-      EXPECT_EQ(blocks.back(), row.cuts.last_block(row.begins[head], row.heads[head]));
+      EXPECT_EQ(blocks.back(), row.splits.last_block(row.begins[head], row.heads[head]));
       ++num_cut;
     }
   }
@@ -90,17 +90,17 @@ TEST(DecodeSplits, PiecesEndWithHeadsThatAreAlike) {
 TEST(DecodeSplits, SharesAreEqualToATile) {
   const Row row({100, 3000, 500, 8192, 17}, 8, false, 264);
   for (int block = 0; block < 264; ++block) {
-    const int share = row.cuts.position(block + 1) - row.cuts.position(block);
+    const int share = row.splits.boundary(block + 1) - row.splits.boundary(block);
     EXPECT_EQ(share, row.begins.back() / 264 + (share - row.begins.back() / 264 > 0));
   }
-  EXPECT_EQ(row.cuts.position(264), row.begins.back());
+  EXPECT_EQ(row.splits.boundary(264), row.begins.back());
 }
 
 TEST(DecodeSplits, RowsOfMoreThan32Bits) {
-  DecodeSplits cuts = DecodeSplits::of(false);
-  cuts.share_out(2'000'000'000, 264);
-  EXPECT_EQ(cuts.position(264), 2'000'000'000);
-  EXPECT_EQ(cuts.first_block(cuts.position(200)), 200);
+  DecodeSplits splits = DecodeSplits::of(false);
+  splits.divide(2'000'000'000, 264);
+  EXPECT_EQ(splits.boundary(264), 2'000'000'000);
+  EXPECT_EQ(splits.first_block(splits.boundary(200)), 200);
 }
 
 }  // namespace

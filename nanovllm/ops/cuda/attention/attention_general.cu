@@ -1,26 +1,17 @@
 #include "nanovllm/ops/cuda/attention/attention.h"
 #include "nanovllm/ops/cuda/device/device.cuh"
 
-// Attention for what the fast kernels do not serve: float32, unusual head_dims. A warp computes one
-// query head of one token with the online softmax of Milakov and Gimelshein, "Online normalizer
-// calculation for softmax", 2018: 32 keys at a time, a lane a key for q k, a lane some dimensions
-// for p v.
+// Attention for what the fast kernels do not serve, float32 and unusual head_dims:
+//   out[t, h] = sum_j p[j] v[j] / sum_j p[j],  p[j] = exp(scale q[t, h] . k[j] - max).
+// A warp computes one query head of one token with an online softmax, 32 keys at a time. For q . k
+// each lane has a key; for p v each lane has every 32nd dimension. Source: Milakov and Gimelshein,
+// "Online normalizer calculation for softmax", 2018.
 namespace nanovllm::cuda {
 namespace {
 
 // -- kernel
 
 constexpr int kWarps = 4, kMaxHeadDim = 256;
-
-/// The sequence of token t: the last s with cu_seqlens[s] <= t.
-__device__ int find_seq(const int32_t* cu_seqlens, int num_seqs, int t) {
-  int low = 0, high = num_seqs;
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    (cu_seqlens[middle] <= t ? low : high) = middle;
-  }
-  return low;
-}
 
 template <class T>
 __global__ void __launch_bounds__(kWarps * 32) general_kernel(const AttentionParams p) {
@@ -30,7 +21,7 @@ __global__ void __launch_bounds__(kWarps * 32) general_kernel(const AttentionPar
   const int64_t task = int64_t{blockIdx.x} * kWarps + warp;
   const int t = static_cast<int>(task / p.num_heads), head = static_cast<int>(task % p.num_heads);
   if (t >= p.num_tokens) return;
-  const int seq = find_seq(p.cu_seqlens_q, p.num_seqs, t);
+  const int seq = last_not_above(p.cu_seqlens_q, p.num_seqs, t);
   const int num_keys = p.context_lens[seq] - (p.cu_seqlens_q[seq + 1] - t) + 1;
   const int kv_head = head / (p.num_heads / p.layout.num_kv_heads);
   const int32_t* table = p.block_tables + int64_t{p.seq_slots[seq]} * p.max_blocks;
@@ -61,11 +52,7 @@ __global__ void __launch_bounds__(kWarps * 32) general_kernel(const AttentionPar
         }
       }
     }
-    float chunk_max = score;
-#pragma unroll
-    for (int i = 16; i > 0; i /= 2)
-      chunk_max = fmaxf(chunk_max, __shfl_xor_sync(0xffffffff, chunk_max, i));
-    const float new_max = fmaxf(max, chunk_max);
+    const float new_max = fmaxf(max, warp_max(score));
     const float shrink = expf(max - new_max);
     const float weight = expf(score - new_max);
     max = new_max;
@@ -73,8 +60,8 @@ __global__ void __launch_bounds__(kWarps * 32) general_kernel(const AttentionPar
 #pragma unroll
     for (int j = 0; j < kMaxHeadDim / 32; ++j) acc[j] *= shrink;
     for (int i = 0; i < min(32, num_keys - first); ++i) {
-      const float w = __shfl_sync(0xffffffff, weight, i);
-      const T* value = v + __shfl_sync(0xffffffff, entry, i);
+      const float w = __shfl_sync(kAllLanes, weight, i);
+      const T* value = v + __shfl_sync(kAllLanes, entry, i);
       const int value_row = (first + i) % p.layout.block_size;
 #pragma unroll
       for (int j = 0; j < kMaxHeadDim / 32; ++j)
@@ -94,11 +81,12 @@ __global__ void __launch_bounds__(kWarps * 32) general_kernel(const AttentionPar
 // -- launcher
 
 void general_attention(Launch where, const AttentionParams& params, DType dtype) {
-  check_args(params.layout.head_dim <= kMaxHeadDim, "attention: head_dim is above 256");
+  check_args(params.layout.head_dim <= kMaxHeadDim && params.layout.head_dim % 8 == 0,
+             "general_attention: head_dim must be a multiple of 8 up to 256");
   const int64_t tasks = int64_t{params.num_tokens} * params.num_heads;
   with_float_type(dtype, [&](auto type) {
-    launch(where, general_kernel<decltype(type)>,
-           dim3(static_cast<unsigned>((tasks + kWarps - 1) / kWarps)), kWarps * 32, 0, params);
+    launch(where, general_kernel<decltype(type)>, blocks_for(tasks, kWarps), kWarps * 32, 0,
+           params);
   });
 }
 

@@ -1,10 +1,13 @@
 #include "nanovllm/ops/cuda/attention/attention.h"
+#include "nanovllm/ops/cuda/attention/dispatch.cuh"
 #include "nanovllm/ops/cuda/device/mma.cuh"
 
-// Attention of sequences with several new tokens over their paged keys, for every GPU from Ampere
-// on. A block computes one query head of kRows tokens, a warp 16 of them, and walks the keys that
-// the last of them sees with an online softmax; keys and values of the next tile are copied while
-// this one is computed. Source: Dao, "FlashAttention-2", 2023.
+// Causal attention of sequences with several new tokens over their paged keys, for every GPU from
+// Ampere on; the formula is that of prefill_sm90.cu. A thread block computes one query head of
+// kRows tokens, a warp 16 of them, and walks the keys that the last of them sees with an online
+// softmax. Keys and values of the next tile are copied while this one is computed. In shared memory
+// they lie as in the cache (kv_layout.cuh): two stages of [K, V], [kKeys / 8][head_dim / 64][8][64]
+// each. Source: Dao, "FlashAttention-2", 2023.
 namespace nanovllm::cuda {
 namespace {
 
@@ -12,36 +15,32 @@ namespace {
 
 constexpr int kWarps = 4, kRows = 16 * kWarps, kKeys = 64, kThreads = 32 * kWarps;
 
-/// Which kRows tokens of which sequence the tile `index` of the batch is; sequences with one new
-/// token have none. False beyond the last. Called by whole warps.
+/// Finds the sequence of tile `index` of the batch, and the first of its kRows tokens. Sequences
+/// with one new token have no tiles. False beyond the last tile. All lanes of a warp call this
+/// together.
 __device__ bool find_tile(const AttentionParams& p, int index, int& seq, int& first_row) {
   const int lane = threadIdx.x % 32;
   for (int base = 0; base < p.num_seqs; base += 32) {
     const int s = base + lane;
     const int n = s < p.num_seqs ? p.cu_seqlens_q[s + 1] - p.cu_seqlens_q[s] : 0;
     const int tiles = n > 1 ? (n + kRows - 1) / kRows : 0;
-    int sum = tiles;
-#pragma unroll
-    for (int i = 1; i < 32; i *= 2) {
-      const int other = __shfl_up_sync(0xffffffff, sum, i);
-      if (lane >= i) sum += other;
-    }
-    const unsigned holds = __ballot_sync(0xffffffff, index < sum);
+    const int sum = warp_inclusive_scan(tiles);
+    const unsigned holds = __ballot_sync(kAllLanes, index < sum);
     if (holds != 0) {
       const int at = __ffs(static_cast<int>(holds)) - 1;
       seq = base + at;
-      first_row = (index - __shfl_sync(0xffffffff, sum - tiles, at)) * kRows;
+      first_row = (index - __shfl_sync(kAllLanes, sum - tiles, at)) * kRows;
       return true;
     }
-    index -= __shfl_sync(0xffffffff, sum, 31);
+    index -= __shfl_sync(kAllLanes, sum, 31);
   }
   return false;
 }
 
-/// 16 bytes, or zeros.
-__device__ void copy_or_zero(uint32_t to, const void* from, bool there) {
+/// Copies 16 bytes into shared memory, zeros where `exists` is false.
+__device__ void copy_or_zero(uint32_t to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(there ? 16 : 0)
+               "r"(exists ? 16 : 0)
                : "memory");
 }
 
@@ -69,13 +68,13 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams
       const int offset = (i * kThreads + static_cast<int>(threadIdx.x)) * 16;
       const int group = offset / (8 * kHeadDim * 2);  // of 8 keys
       const int first = tile * kKeys + group * 8, key = first + offset / 128 % 8;
-      const bool there = key < context;
-      const int64_t from = there ? p.layout.entry(table[first / p.layout.block_size], kv_head) +
-                                       first % p.layout.block_size * kHeadDim +
-                                       offset % (8 * kHeadDim * 2) / 2
-                                 : 0;
-      copy_or_zero(to + offset, static_cast<const T*>(p.k) + from, there);
-      copy_or_zero(to + kTileBytes + offset, static_cast<const T*>(p.v) + from, there);
+      const bool exists = key < context;
+      const int64_t from = exists ? p.layout.entry(table[first / p.layout.block_size], kv_head) +
+                                        first % p.layout.block_size * kHeadDim +
+                                        offset % (8 * kHeadDim * 2) / 2
+                                  : 0;
+      copy_or_zero(to + offset, static_cast<const T*>(p.k) + from, exists);
+      copy_or_zero(to + kTileBytes + offset, static_cast<const T*>(p.v) + from, exists);
     }
     commit_copies();
   };
@@ -100,7 +99,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams
     }
   }
 
-  const float scale = p.scale * 1.44269504f;  // powers of two
+  const float scale = p.scale * kLog2e;
   const int matrix = lane / 8, matrix_row = lane % 8;
   const uint32_t k_lane = matrix / 2 * (8 * kHeadDim * 2) + matrix_row * 128;
   const uint32_t v_lane = matrix % 2 * (8 * kHeadDim * 2) + matrix_row * 128;
@@ -126,7 +125,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams
         mma_16x8x16<T>(s[2 * j + 1], q[i], b[2], b[3]);
       }
     }
-    // A row sees the keys up to its own; most tiles are seen whole by all.
+    // A token sees the keys up to its own. All rows see most tiles whole.
     const int first_seen = num_before + first_row + warp * 16 + 1 - tile * kKeys;
     if (first_seen < kKeys) {
 #pragma unroll
@@ -142,9 +141,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams
       float m = -INFINITY;
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n) m = fmaxf(m, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
-      m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 1));
-      m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 2)) * scale;
-      m = fmaxf(m, max[half]);
+      m = fmaxf(quad_reduce(m, Max()) * scale, max[half]);
       shrink[half] = exp2f(max[half] - m);
       max[half] = m;
       float total = 0;
@@ -153,7 +150,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams
         const float a = exp2f(s[n][2 * half] * scale - m);
         const float b = exp2f(s[n][2 * half + 1] * scale - m);
         total += a + b;
-        weights[n / 2][n % 2 * 2 + half] = hopper::pack<T>(a, b);
+        weights[n / 2][n % 2 * 2 + half] = pack<T>(a, b);
       }
       sum[half] = sum[half] * shrink[half] + total;
     }
@@ -171,13 +168,12 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams
         mma_16x8x16<T>(acc[2 * i + 1], weights[j], b[2], b[3]);
       }
     }
-    __syncthreads();  // all have read the tile before the next but one takes its place
+    __syncthreads();  // all warps have read this tile before the next but one overwrites it
   }
 
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    sum[half] += __shfl_xor_sync(0xffffffff, sum[half], 1);
-    sum[half] += __shfl_xor_sync(0xffffffff, sum[half], 2);
+    sum[half] = quad_reduce(sum[half], Sum());
     const int row = row0 + half * 8;
     if (row >= num_rows) continue;
     T* out = static_cast<T*>(p.out) + (int64_t{first_token + row} * p.num_heads + head) * kHeadDim;
@@ -185,7 +181,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams
 #pragma unroll
     for (int n = 0; n < kHeadDim / 8; ++n)
       *reinterpret_cast<uint32_t*>(out + n * 8 + 2 * pair) =
-          hopper::pack<T>(acc[n][2 * half] * scale_out, acc[n][2 * half + 1] * scale_out);
+          pack<T>(acc[n][2 * half] * scale_out, acc[n][2 * half + 1] * scale_out);
   }
 }
 
@@ -197,21 +193,17 @@ void run(Launch where, const AttentionParams& params) {
   constexpr auto kernel = prefill_kernel<T, kHeadDim>;
   allow_shared_memory<kernel>();
   const int tiles = params.num_tokens / kRows + params.num_seqs;
-  launch(where, kernel, dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(params.num_heads)),
-         kThreads, kBytes, params);
+  launch(where, kernel, dim3(blocks_for(tiles), blocks_for(params.num_heads)), kThreads, kBytes,
+         params);
 }
 
 }  // namespace
 
 void prefill_attention(Launch where, const AttentionParams& params, DType dtype) {
-  check_args(params.layout.tiled, "prefill attention: a layout that it does not serve");
-  const auto with_type = [&]<class T>() {
-    if (params.layout.head_dim == 64) run<T, 64>(where, params);
-    else if (params.layout.head_dim == 128) run<T, 128>(where, params);
-    else run<T, 256>(where, params);
-  };
-  if (dtype == DType::kBF16) with_type.template operator()<Bf16>();
-  else with_type.template operator()<F16>();
+  check_args(params.layout.tiled, "prefill_attention: needs a tiled cache");
+  with_tiled_type(dtype, params.layout.head_dim, [&](auto type, auto head_dim) {
+    run<decltype(type), head_dim()>(where, params);
+  });
 }
 
 }  // namespace nanovllm::cuda

@@ -5,34 +5,35 @@
 #include "nanovllm/ops/cuda/attention/attention.h"
 #include "nanovllm/ops/cuda/attention/decode_heads.cuh"
 
-// How keys and values come to a block of attention_decode.cu: through a ring of stages that runs
-// ahead of the computation, tile after tile of the block's piece.
+// How keys and values come into the shared memory of a thread block of attention_decode.cu: through
+// a ring of stages that is filled ahead of the computation, tile after tile of the block's range.
 namespace nanovllm::cuda::decode {
 
 inline constexpr int kWarps = 4, kThreads = kWarps * 32;  // that compute
 static_assert(kWarps * kDecodeKeys == kDecodeTile);
-/// GPUs other than 8.0 and Hopper have but 99 KB of shared memory a block.
+/// Without bulk copies two stages have to fit: most GPUs that lack them have 99 KB of shared memory
+/// a thread block.
 template <int kHeadDim, bool kBulk>
 inline constexpr int kRingStages = kBulk ? kDecodeStages<kHeadDim>
                                          : std::max(1, 16384 / kDecodeStageBytes<kHeadDim>);
 
-/// A place in the row of tiles.
+/// A place in the list of tiles (DecodePlan).
 struct Cursor {
   int seq, head, tile;
   int context, slot, token;
   int num_tiles;  // of each head of the sequence
-  DecodeSplits cuts;
+  DecodeSplits splits;
 
-  __device__ Cursor(const DecodeStart& start, const DecodeSplits& cuts_)
+  __device__ Cursor(const DecodeStart& start, const DecodeSplits& splits_)
       : seq(start.seq),
         head(start.head),
         tile(start.tile),
         context(start.context),
         slot(start.slot),
         token(start.token),
-        num_tiles(cuts_.tiles_of(context)),
-        cuts(cuts_) {}
-  /// To the next tile, which there is.
+        num_tiles(splits_.tiles_of(context)),
+        splits(splits_) {}
+  /// Moves to the next tile, which has to exist.
   __device__ void advance(const AttentionParams& p, const DecodePlan& plan) {
     if (++tile < num_tiles) return;
     tile = 0;
@@ -43,16 +44,17 @@ struct Cursor {
     context = p.context_lens[seq];
     slot = p.seq_slots[seq];
     token = p.cu_seqlens_q[seq];
-    num_tiles = cuts.tiles_of(context);
+    num_tiles = splits.tiles_of(context);
   }
 };
 
-/// One warp's copies of its own keys: runs ahead of the computation by the ring's stages.
+/// Without bulk copies: each warp copies the 16 keys of a tile that it will compute, through a ring
+/// of its own.
 template <class T, int kHeadDim>
-struct Loader {
+struct WarpCopies {
   static constexpr int kStages = kRingStages<kHeadDim, false>;
   Cursor at;
-  int remaining;  // tiles of the block from `at` on
+  int remaining;  // tiles of the block's range from `at` on
   uint32_t ring;
   int num_issued = 0;
   int block = 0;  // of the cache, that holds the tile at `at`
@@ -60,7 +62,7 @@ struct Loader {
   __device__ int first_key() const {
     return at.tile * kDecodeTile + static_cast<int>(threadIdx.x) / 32 * kDecodeKeys;
   }
-  /// Finds the next tile with keys for this warp, and its block ahead of the need.
+  /// Finds the next tile that has keys for this warp, and its block before it is needed.
   __device__ void seek(const AttentionParams& p, const DecodePlan& plan) {
     while (remaining > 0 && first_key() >= at.context) step(p, plan);
     if (remaining > 0)
@@ -91,7 +93,7 @@ struct Loader {
   }
 };
 
-/// The ring of a block whose tiles one warp copies whole: K of all keys, then V.
+/// With bulk copies: one ring for the thread block. A stage holds K of all keys of a tile, then V.
 template <int kHeadDim>
 struct TileRing {
   static constexpr int kStages = kRingStages<kHeadDim, true>;
@@ -111,31 +113,31 @@ struct TileRing {
   }
 };
 
-/// What the warp that copies does: `count` tiles from `at` on, whose first one lies in `block` of
-/// the cache. With `old_keys` it waits for the kernel ahead only where a sequence's newest key
-/// comes.
+/// The work of the warp that copies for all others: `count` tiles from `at` on, the first of which
+/// lies in `block` of the cache. With `prefetch_keys` it waits for the previous kernel only before
+/// the first tile that holds a sequence's newest key.
 template <class T, int kHeadDim>
 __device__ inline void copy_tiles(const AttentionParams& p, const DecodePlan& plan, Cursor at,
                                   int block, int count, const TileRing<kHeadDim>& ring,
-                                  bool old_keys) {
+                                  bool prefetch_keys) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   using Ring = TileRing<kHeadDim>;
   const int lane = threadIdx.x % 32;
-  // What a lane copies lies in one block of the cache.
-  const int chunk = p.layout.block_size % kDecodeTile == 0 ? kDecodeTile : kDecodeKeys;
+  // Each lane copies the keys of a tile that lie in one block of the cache.
+  const int lane_keys = p.layout.block_size % kDecodeTile == 0 ? kDecodeTile : kDecodeKeys;
   hopper::RingCursor<Ring::kStages> to;
   if (lane > 0) block = -1;  // not known yet
   for (;; at.advance(p, plan), block = -1) {
-    const int first = at.tile * kDecodeTile + lane * chunk;
-    // Of the layout's pieces of 8 keys.
+    const int first = at.tile * kDecodeTile + lane * lane_keys;
+    // Whole groups of 8 keys, since the layout is made of these.
     const int num_keys = (min(kDecodeTile, at.context - at.tile * kDecodeTile) + 7) / 8 * 8;
     if (num_keys > 0) {
-      const int own = min(chunk, num_keys - lane * chunk);
+      const int own = min(lane_keys, num_keys - lane * lane_keys);
       if (own > 0 && block < 0)
         block = p.block_tables[int64_t{at.slot} * p.max_blocks + first / p.layout.block_size];
-      if (old_keys && (at.tile + 1) * kDecodeTile >= at.context) {
-        wait_before();
-        old_keys = false;
+      if (prefetch_keys && (at.tile + 1) * kDecodeTile >= at.context) {
+        wait_for_previous_kernel();
+        prefetch_keys = false;
       }
       if (lane == 0) {
         hopper::barrier_wait(ring.empty(to.stage), to.parity ^ 1);
@@ -145,7 +147,7 @@ __device__ inline void copy_tiles(const AttentionParams& p, const DecodePlan& pl
       if (own > 0) {
         const int64_t from =
             p.layout.entry(block, at.head) + first % p.layout.block_size * kHeadDim;
-        const uint32_t k = ring.stage(to.stage) + lane * chunk * Ring::kKeyBytes;
+        const uint32_t k = ring.stage(to.stage) + lane * lane_keys * Ring::kKeyBytes;
         const uint32_t bytes = own * Ring::kKeyBytes;
         hopper::bulk_copy(k, static_cast<const T*>(p.k) + from, bytes, ring.full(to.stage));
         hopper::bulk_copy(k + Ring::kHalf, static_cast<const T*>(p.v) + from, bytes,

@@ -4,15 +4,21 @@
 
 #include "nanovllm/ops/batch.h"
 
+#if defined(__CUDACC__)
+#define NANOVLLM_HOST_DEVICE __host__ __device__
+#else
+#define NANOVLLM_HOST_DEVICE
+#endif
+
 namespace nanovllm::cuda {
 
-/// Where keys and values lie. The pool is [layers, 2, blocks, kv_heads], K's before V's, each entry
-/// a head's block of block_size * head_dim elements. Inside an entry:
+/// Where keys and values lie. The pool is [layers, 2, blocks, kv_heads], K's before V's. An entry
+/// is what one head has in one block of the cache, block_size * head_dim elements:
 ///
 /// - tiled (16-bit elements, head_dim 64, 128 or 256): [block_size / 8][head_dim / 64][8 keys][64
-///   dims], where chunk c (16 bytes) of key row r lies at chunk c ^ r. Every 8 x 64 piece is an
-///   atom of the tensor cores' 128-byte swizzle, so a straight copy of any 8 n keys into shared
-///   memory is ready for wgmma, and ldmatrix meets no bank conflict.
+///   dims], where the 16-byte chunk c of key r lies at chunk c ^ r. Every [8, 64] piece is an atom
+///   of the tensor cores' 128-byte swizzle. So a contiguous copy of 8 n keys into shared memory is
+///   ready for wgmma, and ldmatrix meets no bank conflict.
 /// - else [block_size][head_dim].
 struct KvLayout {
   int64_t layer_stride;  ///< elements from K of a layer to its V: half of a layer
@@ -27,23 +33,21 @@ struct KvLayout {
         tiled(dtype_size(kv.dtype) == 2 &&
               (kv.head_dim == 64 || kv.head_dim == 128 || kv.head_dim == 256)) {}
 
-#if defined(__CUDACC__)
-  __host__ __device__
-#endif
-      int64_t
-      entry(int64_t block, int head) const {
+  NANOVLLM_HOST_DEVICE int64_t entry(int64_t block, int head) const {
     return (block * num_kv_heads + head) * block_size * head_dim;
   }
   /// Element d of key `row` inside its entry.
-#if defined(__CUDACC__)
-  __host__ __device__
-#endif
-      int
-      at(int row, int d) const {
+  NANOVLLM_HOST_DEVICE int at(int row, int d) const {
     if (!tiled) return row * head_dim + d;
     return row / 8 * 8 * head_dim + d / 64 * 512 + row % 8 * 64 + ((d % 64 / 8) ^ (row % 8)) * 8 +
            d % 8;
   }
+  /// Element d of the key or value that a slot of the pool holds.
+  NANOVLLM_HOST_DEVICE int64_t element(int slot, int head, int d) const {
+    return entry(slot / block_size, head) + at(slot % block_size, d);
+  }
 };
 
 }  // namespace nanovllm::cuda
+
+#undef NANOVLLM_HOST_DEVICE

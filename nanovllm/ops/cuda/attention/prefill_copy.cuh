@@ -1,15 +1,15 @@
 #pragma once
 
-// The helper warps of the prefill attention (prefill_sm90.cu): what lies in shared memory, the warp
-// that publishes the CTA's tiles, the warp that copies key blocks and the warps that copy q. Each
-// works ahead of the warpgroups that multiply, as far as the rings in shared memory have room.
+// The helper warps of prefill_sm90.cu, and the layout of shared memory. One warp publishes the
+// tiles of the thread block, one copies blocks of keys and values, two copy q. Each runs ahead of
+// the warpgroups that multiply, as far as the rings in shared memory have room.
 
 #include "nanovllm/ops/cuda/attention/prefill_tiles.cuh"
 #include "nanovllm/ops/cuda/device/hopper.cuh"
 
 namespace nanovllm::cuda::prefill {
 
-inline constexpr int kRows = 64;  // of a warpgroup
+inline constexpr int kRows = 64;  // rows of q that a warpgroup computes
 inline constexpr int kTileStages = 2;
 
 template <int kHeadDim>
@@ -43,7 +43,7 @@ __device__ Tile read_tile(Shared& shared, hopper::RingCursor<kTileStages>& curso
   return tile;
 }
 
-/// Draws places from the counter and publishes their tiles, at most kTileStages ahead.
+/// Draws places from the counter and publishes their tiles, up to kTileStages of them unread.
 template <int kHeadDim>
 __device__ void schedule(const PrefillParams& params, typename Shape<kHeadDim>::Shared& shared) {
   const bool leader = threadIdx.x % 32 == 0;
@@ -61,7 +61,7 @@ __device__ void schedule(const PrefillParams& params, typename Shape<kHeadDim>::
     if (leader) place = gridDim.x + atomicAdd(&counters[0], 1);
     place = __shfl_sync(~0u, place, 0);
   }
-  // The last CTA to get here leaves the counters as it found them.
+  // The last thread block to get here resets the counters for the next launch.
   if (leader) {
     __threadfence();
     if (atomicAdd(&counters[1], 1) == static_cast<int>(gridDim.x) - 1) {
@@ -71,7 +71,7 @@ __device__ void schedule(const PrefillParams& params, typename Shape<kHeadDim>::
   }
 }
 
-/// A key block to bring; lane i has the block id of its keys [i * copy_keys, (i + 1) * copy_keys).
+/// A key block to copy; lane i has the block id of its keys [i * copy_keys, (i + 1) * copy_keys).
 struct KeyBlock {
   int id;
   int first_key;
@@ -79,7 +79,7 @@ struct KeyBlock {
   int kv_head;
 };
 
-/// Copies one key block of K or V, nothing beyond the context: what lies there may be NaN.
+/// Copies one key block of K or V, and nothing beyond the context, where NaN may lie.
 template <int kHeadDim>
 __device__ void copy_block(const PrefillParams& params, const void* pool, uint32_t to,
                            uint32_t barrier, const KeyBlock& block) {
@@ -108,12 +108,12 @@ __device__ void copy_block(const PrefillParams& params, const void* pool, uint32
   }
 }
 
-/// Zeroes the keys of a block of V from num_keys on: their weights are 0, but 0 * NaN is NaN.
+/// Clears the values of a key block from num_keys on: their weights are 0, but 0 * NaN is NaN.
 template <int kHeadDim>
 __device__ void clear_tail(uint32_t to, int num_keys) {
   using S = Shape<kHeadDim>;
   const int lane = threadIdx.x % 32;
-  // The rest of a group of 8 keys, a panel after the other, then all groups behind it.
+  // The rest of a group of 8 keys, one panel after the other, then all groups behind it.
   const int group = num_keys / 8 * S::kGroupBytes;
   if (num_keys % 8 != 0) {
     for (int panel = 0; panel < kHeadDim / 64; ++panel) {
@@ -130,8 +130,8 @@ __device__ void clear_tail(uint32_t to, int num_keys) {
   __syncwarp();
 }
 
-/// Copies the key blocks of all tiles: K of a block, then V of the block before it, which is the
-/// order in which the warpgroups want them.
+/// Copies the key blocks of all tiles: K of a block, then V of the previous block, which is the
+/// order in which the warpgroups use them.
 template <int kHeadDim>
 __device__ void copy_keys(const PrefillParams& params, typename Shape<kHeadDim>::Shared& shared) {
   using S = Shape<kHeadDim>;
@@ -156,8 +156,8 @@ __device__ void copy_keys(const PrefillParams& params, typename Shape<kHeadDim>:
                  key / args.layout.block_size);
   };
 
-  KeyBlock before{};
-  bool pending = false;  // whether V of `before` is still to come
+  KeyBlock previous{};
+  bool pending = false;  // V of `previous` has not been copied yet
   for (;;) {
     const Tile tile = read_tile(shared, tiles);
     if (tile.num_blocks == 0) break;
@@ -165,17 +165,17 @@ __device__ void copy_keys(const PrefillParams& params, typename Shape<kHeadDim>:
     for (int block = tile.num_blocks - 1; block >= 0; --block) {
       const KeyBlock now{id, block * S::kBlockKeys, tile.context,
                          tile.head_group / params.kv_groups};
-      id = block_id(tile, block - 1);  // arrives while this warp waits for places
+      id = block_id(tile, block - 1);  // arrives while this warp waits for free stages
       copy(args.k, now, false);
-      if (pending) copy(args.v, before, true);
-      before = now;
+      if (pending) copy(args.v, previous, true);
+      previous = now;
       pending = true;
     }
   }
-  if (pending) copy(args.v, before, true);
+  if (pending) copy(args.v, previous, true);
 }
 
-/// Brings the rows of q of one warpgroup, as K-major panels of [64 rows][64 dims].
+/// Copies the rows of q of one warpgroup, as K-major panels of [64 rows][64 dims].
 template <int kHeadDim>
 __device__ void copy_q(const PrefillParams& params, typename Shape<kHeadDim>::Shared& shared,
                        int group) {
@@ -200,7 +200,7 @@ __device__ void copy_q(const PrefillParams& params, typename Shape<kHeadDim>::Sh
     const int chunk = lane % kChunks;
 #pragma unroll 8
     for (int row = lane / kChunks; row < kRows; row += 32 / kChunks) {
-      // Rows beyond the sequence repeat its last one; nobody writes what comes of them.
+      // Rows beyond the sequence repeat its last one; their results are not written.
       const int token = min(first + row, tile.num_tokens - 1);
       hopper::async_copy16(to + chunk / 8 * (kRows * 128) + row * 128 + ((chunk ^ row) % 8) * 16,
                            from + token * row_bytes);

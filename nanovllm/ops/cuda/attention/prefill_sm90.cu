@@ -10,22 +10,21 @@
 // maximum grew by more than a factor 2^8, as in FlashAttention-4: exact, since both sums share the
 // factor.
 //
-// Layout of K and V inside (block, kv head): [block_size/8][head_dim/64][8 keys][64 dims]; in each
-// 128-byte row of 64 dims, 16-byte chunk c of key r (modulo 8) lies at place c ^ r. Each [8][64]
-// piece is a 128-byte-swizzle atom of wgmma, so a plain linear copy brings tiles ready to multiply.
+// K and V come into shared memory as they lie in the cache (kv_layout.cuh), which is as wgmma wants
+// them.
 //
-// A CTA has four helper warps (prefill_copy.cuh), one of which finds its tiles (prefill_tiles.cuh),
-// and two warpgroups that multiply. A tile is 128 rows: 64 tokens of two query heads that share a
-// KV head where the ratio is even, else 128 tokens of one head; each warpgroup has 64 rows of one
-// head. A key block is kBlockKeys keys, walked from the last (where the causal edge is) to the
-// first. The pipeline runs on across tiles: the first scores of a tile are computed beside the last
-// P V product of the tile before.
+// A thread block has four helper warps (prefill_copy.cuh), one of which finds its tiles
+// (prefill_tiles.cuh), and two warpgroups that multiply. A tile is 128 rows: 64 tokens of two query
+// heads that share a KV head where the ratio is even, else 128 tokens of one head; each warpgroup
+// has 64 rows of one head. A key block is kBlockKeys keys, walked from the last (where the causal
+// edge is) to the first. The pipeline runs on across tiles: the first scores of a tile are computed
+// beside the last P V of the previous tile.
 
 #include <algorithm>
 
+#include "nanovllm/ops/cuda/attention/dispatch.cuh"
 #include "nanovllm/ops/cuda/attention/prefill_copy.cuh"
 #include "nanovllm/ops/cuda/attention/prefill_softmax.cuh"
-#include "nanovllm/ops/cuda/device/device.cuh"
 #include "nanovllm/ops/cuda/device/wgmma.cuh"
 
 namespace nanovllm::cuda {
@@ -35,8 +34,8 @@ using namespace hopper;
 using namespace prefill;
 
 constexpr int kThreads = 384;  // 4 helper warps, then two warpgroups that multiply
-// Registers of a thread after the roles have parted. The three warpgroups start with 168 each, and
-// 3 * 168 is all that there is: one more would wait for ever.
+// Registers of a thread once helpers and warpgroups have exchanged them. The three warpgroups start
+// with 168 a thread, and more than 3 * 168 together would wait for ever.
 constexpr int kHelperRegisters = 56;
 constexpr int kRegisters = 224;
 static_assert(kHelperRegisters + 2 * kRegisters <= 3 * 168);
@@ -99,7 +98,7 @@ __device__ __forceinline__ void attend(const PrefillParams& params,
     write_rows<T, kHeadDim>(o, sums, out, stride, tile.num_tokens - own_row);
   };
   // The turns at the tensor cores: barrier 1 + group opens this group's turn.
-  auto await_turn = [&] { named_barrier_sync(1 + group, 256); };
+  auto wait_for_turn = [&] { named_barrier_sync(1 + group, 256); };
   auto pass_turn = [&] { named_barrier_arrive(2 - group, 256); };
 
   Tile tile = read_tile(shared, tiles);
@@ -109,7 +108,7 @@ __device__ __forceinline__ void attend(const PrefillParams& params,
   softmax.reset();
   clear_output();
 
-  // The first scores of all, with nothing beside them.
+  // The first scores of the thread block run alone.
   barrier_wait(shared_address(&shared.q_full[q_ring.stage][group]), q_ring.parity);
   barrier_wait(shared_address(&shared.kv_full[ring.stage]), ring.parity);
   wgmma_fence();
@@ -142,7 +141,7 @@ __device__ __forceinline__ void attend(const PrefillParams& params,
     const int k_stage = ring.stage;
     barrier_wait(shared_address(&shared.kv_full[k_stage]), ring.parity);
     ring.advance();
-    await_turn();
+    wait_for_turn();
     pin(o);
     pin(p);
     wgmma_fence();
@@ -167,8 +166,8 @@ __device__ __forceinline__ void attend(const PrefillParams& params,
 
     pin(s);
     pin(softmax.sum);
-    // Returns at once. Its branch keeps the compiler from moving the wait below up, ahead of the
-    // softmax that is to run beside the product.
+    // This returns at once. Its branch keeps the compiler from moving the wgmma_wait below in front
+    // of the softmax, which is to run beside the products of P V.
     barrier_wait(shared_address(&shared.kv_full[v_stage]), v_parity);
     wgmma_wait<0>();
     pin(o);
@@ -177,7 +176,7 @@ __device__ __forceinline__ void attend(const PrefillParams& params,
     if (new_tile) {
       write(done, done_sum);
       clear_output();
-    } else if (__any_sync(~0u, factor.x != 1.f || factor.y != 1.f)) {
+    } else if (__any_sync(kAllLanes, factor.x != 1.f || factor.y != 1.f)) {
 #pragma unroll
       for (int i = 0; i < kHeadDim / 2; ++i) o[i] *= i / 2 % 2 == 0 ? factor.x : factor.y;
     }
@@ -204,7 +203,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ uint8_t raw[];
   auto& shared =
       *reinterpret_cast<typename S::Shared*>(raw + (1024 - shared_address(raw) % 1024) % 1024);
-  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
 
   if (threadIdx.x == 0) {
     constexpr int kWarps = 8;  // of both warpgroups
@@ -251,15 +250,17 @@ void run(Launch where, const PrefillParams& params) {
       params.num_groups;
   constexpr auto kernel = prefill_kernel<T, kHeadDim>;
   allow_shared_memory<kernel>();
-  where.overlaps = false;  // it does not wait by itself for the kernel before
-  cuda::launch(where, kernel, static_cast<unsigned>(std::min<int64_t>(where.num_sms, most_tiles)),
-               kThreads, kBytes, params);
+  where.overlaps = false;  // the kernel does not call wait_for_previous_kernel()
+  cuda::launch(where, kernel, blocks_for(std::min<int64_t>(where.num_sms, most_tiles)), kThreads,
+               kBytes, params);
 }
 
 }  // namespace
 
 void prefill_attention_sm90(Launch where, const AttentionParams& args, int32_t* counters,
                             DType dtype) {
+  check_args(args.layout.tiled && args.layout.block_size % 16 == 0,
+             "prefill_attention_sm90: needs a tiled cache with blocks of a multiple of 16 keys");
   const int ratio = args.num_heads / args.layout.num_kv_heads;
   const int group_heads = ratio % 2 == 0 ? 2 : 1;
   const PrefillParams params = {
@@ -270,14 +271,10 @@ void prefill_attention_sm90(Launch where, const AttentionParams& args, int32_t* 
       .kv_groups = ratio / group_heads,
       .log2_tile_tokens = group_heads == 2 ? 6 : 7,
       .copy_keys = std::min(128, args.layout.block_size & -args.layout.block_size),
-      .scale_log2 = args.scale * 1.4426950408889634f};
-  const auto with_type = [&]<class T>() {
-    if (args.layout.head_dim == 64) run<T, 64>(where, params);
-    else if (args.layout.head_dim == 128) run<T, 128>(where, params);
-    else run<T, 256>(where, params);
-  };
-  if (dtype == DType::kBF16) with_type.template operator()<Bf16>();
-  else with_type.template operator()<F16>();
+      .scale_log2 = args.scale * kLog2e};
+  with_tiled_type(dtype, args.layout.head_dim, [&](auto type, auto head_dim) {
+    run<decltype(type), head_dim()>(where, params);
+  });
 }
 
 }  // namespace nanovllm::cuda

@@ -1,13 +1,14 @@
 #pragma once
 
-// What a warpgroup of the prefill attention (prefill_sm90.cu) does with its scores and sums outside
-// the tensor cores. Scores and sums lie in the threads as wgmma leaves them (wgmma.cuh).
+// What a warpgroup of prefill_sm90.cu does with its scores and sums outside the tensor cores.
+// Scores and sums lie in the threads' registers as wgmma leaves them (wgmma.cuh).
 
-#include "nanovllm/ops/cuda/device/hopper.cuh"
+#include "nanovllm/ops/cuda/device/device.cuh"
 
 namespace nanovllm::cuda::prefill {
 
-inline constexpr float kRescaleLog2 = 8;  // how far a maximum may lag behind
+/// Sums are rescaled once their maximum is behind the scores by more than this, in powers of two.
+inline constexpr float kRescaleLog2 = 8;
 
 /// The running softmax of a thread's two rows (lane/4 and 8 below) over four threads' columns.
 struct Softmax {
@@ -29,10 +30,9 @@ struct Softmax {
     float shift[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      block_max[r] = fmaxf(block_max[r], __shfl_xor_sync(~0u, block_max[r], 1));
-      block_max[r] = fmaxf(block_max[r], __shfl_xor_sync(~0u, block_max[r], 2));
+      block_max[r] = quad_reduce(block_max[r], Max());
       const bool grow = (block_max[r] - maximum[r]) * scale_log2 > kRescaleLog2;
-      factor[r] = grow ? hopper::exp2_approx((maximum[r] - block_max[r]) * scale_log2) : 1.f;
+      factor[r] = grow ? exp2_approx((maximum[r] - block_max[r]) * scale_log2) : 1.f;
       maximum[r] = grow ? block_max[r] : maximum[r];
       // A row that has seen no key yet: any finite shift gives weights of 0.
       shift[r] = maximum[r] == -INFINITY ? 0.f : maximum[r] * scale_log2;
@@ -40,7 +40,7 @@ struct Softmax {
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      s[i] = hopper::exp2_approx(fmaf(s[i], scale_log2, -shift[i / 2 % 2]));
+      s[i] = exp2_approx(fmaf(s[i], scale_log2, -shift[i / 2 % 2]));
       sum[i / 2 % 2] += s[i];
     }
     return {factor[0], factor[1]};
@@ -59,43 +59,25 @@ __device__ __forceinline__ void mask(float (&s)[kCount], int limit) {
   }
 }
 
-/// Divides by the sums and writes the rows. Four threads hold a row's columns in pairs; they trade
-/// so that each has 16 contiguous bytes.
+/// Divides by the sums and writes the rows. The four threads of a quad hold a row's columns in
+/// pairs and exchange them, so that each stores 16 contiguous bytes.
 template <class T, int kHeadDim>
 __device__ __forceinline__ void write_rows(const float (&o)[kHeadDim / 2], const float (&sums)[2],
                                            T* out, int64_t row_stride, int num_rows) {
   const int lane = threadIdx.x % 32;
-  const bool odd = lane & 1;
-  const bool high = lane & 2;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float sum = sums[r];
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
+    const float sum = quad_reduce(sums[r], Sum());
     const float factor = sum > 0 ? __fdividef(1.f, sum) : 0.f;
     const int row = lane / 4 + 8 * r;
     T* to = out + row * row_stride + lane % 4 * 8;
 #pragma unroll
     for (int j = 0; j < kHeadDim / 8; j += 4) {
-      uint32_t w[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        w[i] =
-            hopper::pack<T>(o[4 * (j + i) + 2 * r] * factor, o[4 * (j + i) + 2 * r + 1] * factor);
-      }
-      // A transposition of 4 x 4 words: neighbours first, then pairs.
-#pragma unroll
-      for (int i = 0; i < 4; i += 2) {
-        const uint32_t got = __shfl_xor_sync(~0u, odd ? w[i] : w[i + 1], 1);
-        (odd ? w[i] : w[i + 1]) = got;
-      }
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const uint32_t got = __shfl_xor_sync(~0u, high ? w[i] : w[i + 2], 2);
-        (high ? w[i] : w[i + 2]) = got;
-      }
-      if (row < num_rows)
-        __stcs(reinterpret_cast<uint4*>(to + j * 8), make_uint4(w[0], w[1], w[2], w[3]));
+      const auto word = [&](int i) {
+        return pack<T>(o[4 * (j + i) + 2 * r] * factor, o[4 * (j + i) + 2 * r + 1] * factor);
+      };
+      const uint4 words = transpose_quad(word(0), word(1), word(2), word(3));
+      if (row < num_rows) __stcs(reinterpret_cast<uint4*>(to + j * 8), words);
     }
   }
 }

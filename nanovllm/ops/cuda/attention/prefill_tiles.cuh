@@ -1,20 +1,21 @@
 #pragma once
 
-// Which CTA computes which tile of the prefill attention. A tile is `tile_tokens` consecutive new
-// tokens of one sequence for one group of query heads; its cost is its level, the number of key
-// blocks that it sees. The lengths are known to the device only, so no list of tiles exists; the
-// order is a formula that every CTA walks by itself: all tiles of the highest level, then those of
-// the next one, down to one (heavy tiles first keep the tail short, "longest processing time
-// first"). CTAs draw places in that order from a counter.
+// Which thread block computes which tile of prefill_sm90.cu. A tile is a number of consecutive new
+// tokens of one sequence for one group of query heads. Its cost is its level, the number of key
+// blocks that it sees. Only the device knows the lengths, so no list of tiles exists. Instead every
+// thread block computes the same order by itself: all tiles of the highest level, then those of the
+// next one, down to level one. Heavy tiles come first to keep the tail short ("longest processing
+// time first"). Thread blocks draw their next place in that order from a counter.
 //
-// The order is walked once for each section of KV heads, as many as fit the L2 cache together:
-// tiles that run at the same time then find each other's keys there.
+// The order is walked once for each section of KV heads, as many as fit the L2 cache together, so
+// that tiles that run at the same time find each other's keys there.
 
 #include "nanovllm/ops/cuda/attention/attention.h"
+#include "nanovllm/ops/cuda/device/device.cuh"
 
 namespace nanovllm::cuda::prefill {
 
-/// What the roles of a CTA need to know of a tile.
+/// What the warps of a thread block need to know of a tile.
 struct Tile {
   int token;        ///< row of q and out of its first token
   int num_tokens;   ///< rows from there to the sequence's end; may be more than a tile has
@@ -32,7 +33,7 @@ struct PrefillParams {
   int num_groups;        ///< num_heads / group_heads
   int kv_groups;         ///< head groups of a KV head
   int log2_tile_tokens;  ///< 128 rows are 64 tokens of 2 heads or 128 of 1
-  int copy_keys;         ///< keys that surely lie in one block: 16, 32, 64 or 128
+  int copy_keys;         ///< keys that always lie in one block of the cache: 16, 32, 64 or 128
   float scale_log2;      ///< scale * log2(e)
 };
 
@@ -47,8 +48,8 @@ class TileWalk {
       max_level_ = max(max_level_, (l.context + kBlockKeys - 1) / kBlockKeys);
       num_keys += l.context;
     }
-    for (int d = 16; d > 0; d /= 2) num_keys += __shfl_xor_sync(~0u, num_keys, d);
-    max_level_ = __reduce_max_sync(~0u, max_level_);
+    num_keys = warp_sum(num_keys);
+    max_level_ = __reduce_max_sync(kAllLanes, max_level_);
 
     constexpr int64_t kCacheBytes = 32 << 20;
     const int64_t head_bytes = max(num_keys, int64_t{1}) * kHeadDim * 4;
@@ -77,14 +78,14 @@ class TileWalk {
     const int rank = (place - level_place_) / groups;  // among the level's tiles of a head group
     tile.head_group = first_group_ + (place - level_place_) % groups;
     while (rank >= chunk_rank_ + chunk_tiles_) enter_chunk(chunk_first_ + 32);
-    const int owner = __ffs(__ballot_sync(~0u, rank < chunk_rank_ + own_until_)) - 1;
+    const int owner = __ffs(__ballot_sync(kAllLanes, rank < chunk_rank_ + own_until_)) - 1;
     const int offset = (own_below_ + rank - chunk_rank_ - (own_until_ - own_tiles_))
                        << params_.log2_tile_tokens;
-    tile.token = __shfl_sync(~0u, own_.token + offset, owner);
-    tile.num_tokens = __shfl_sync(~0u, own_.num_tokens - offset, owner);
-    tile.first_limit = __shfl_sync(~0u, own_.context - own_.num_tokens + offset + 1, owner);
-    tile.context = __shfl_sync(~0u, own_.context, owner);
-    tile.slot = __shfl_sync(~0u, own_.slot, owner);
+    tile.token = __shfl_sync(kAllLanes, own_.token + offset, owner);
+    tile.num_tokens = __shfl_sync(kAllLanes, own_.num_tokens - offset, owner);
+    tile.first_limit = __shfl_sync(kAllLanes, own_.context - own_.num_tokens + offset + 1, owner);
+    tile.context = __shfl_sync(kAllLanes, own_.context, owner);
+    tile.slot = __shfl_sync(kAllLanes, own_.slot, owner);
     tile.num_blocks = level_;
     return tile;
   }
@@ -92,7 +93,7 @@ class TileWalk {
  private:
   struct Lengths {
     int token = 0;
-    int num_tokens = 0;  ///< 0 for a sequence that is not ours
+    int num_tokens = 0;  ///< 0 for a sequence that decode attention serves
     int context = 0;
     int slot = 0;
   };
@@ -133,33 +134,29 @@ class TileWalk {
       const Lengths l = lengths(s);
       const int below = tiles_up_to(l, level - 1);
       tiles += tiles_up_to(l, level) - below;
-      // The level of the last tile below this level: what is there to walk next.
+      // The level of the sequence's last tile below this level; the highest of all comes next.
       if (below > 0) {
         const int limit =
             min(l.context, l.context - l.num_tokens + (below << params_.log2_tile_tokens));
         next = max(next, (limit + kBlockKeys - 1) / kBlockKeys);
       }
     }
-    level_tiles_ = __reduce_add_sync(~0u, tiles);
-    next_level_ = __reduce_max_sync(~0u, next);
+    level_tiles_ = __reduce_add_sync(kAllLanes, tiles);
+    next_level_ = __reduce_max_sync(kAllLanes, next);
     chunk_rank_ = 0;
     chunk_tiles_ = 0;
     enter_chunk(0);
   }
 
-  /// Takes up the level's tiles of sequences first .. first + 31, one a lane.
+  /// Counts the level's tiles of sequences first .. first + 31, one for each lane.
   __device__ void enter_chunk(int first) {
     chunk_rank_ += chunk_tiles_;
     chunk_first_ = first;
     own_ = lengths(first + lane());
     own_below_ = tiles_up_to(own_, level_ - 1);
     own_tiles_ = tiles_up_to(own_, level_) - own_below_;
-    own_until_ = own_tiles_;
-    for (int d = 1; d < 32; d *= 2) {
-      const int other = __shfl_up_sync(~0u, own_until_, d);
-      if (lane() >= d) own_until_ += other;
-    }
-    chunk_tiles_ = __shfl_sync(~0u, own_until_, 31);
+    own_until_ = warp_inclusive_scan(own_tiles_);
+    chunk_tiles_ = __shfl_sync(kAllLanes, own_until_, 31);
   }
 
   const PrefillParams& params_;

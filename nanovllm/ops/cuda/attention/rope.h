@@ -13,7 +13,7 @@ struct RopeParams {
   void* qkv;                                // [T, (num_heads + 2 num_kv_heads) * head_dim]
   const float *q_norm, *k_norm;             // [head_dim] or null
   const float *cos, *sin;                   // [positions, head_dim / 2]
-  const int32_t *positions, *slot_mapping;  // [T]
+  const int32_t *positions, *slot_mapping;  // [T]; a negative slot: the token is not stored
   void* k;  // the layer's K; its V lies layout.layer_stride elements further on
   KvLayout layout;
   int num_heads;
@@ -33,9 +33,25 @@ struct RopeParams {
     k = static_cast<char*>(kv.data) +
         2 * layout.layer_stride * args.layer * static_cast<int64_t>(dtype_size(kv.dtype));
   }
+
+#if defined(__CUDACC__)
+  /// Heads of a token in the order of qkv: those of q, then of k, then of v.
+  __device__ int num_rows() const { return num_heads + 2 * layout.num_kv_heads; }
+  __device__ bool is_q(int row) const { return row < num_heads; }
+  __device__ bool is_v(int row) const { return row >= num_heads + layout.num_kv_heads; }
+  __device__ const float* norm(int row) const {
+    return is_q(row) ? q_norm : is_v(row) ? nullptr : k_norm;
+  }
+  /// Where the cache has element `d` of the key or value head `row` in this slot.
+  template <class T>
+  __device__ T* cache_at(int row, int slot, int d) const {
+    return static_cast<T*>(k) + (is_v(row) ? layout.layer_stride : 0) +
+           layout.element(slot, (row - num_heads) % layout.num_kv_heads, d);
+  }
+#endif
 };
 
-/// Norm of q and k, rotary embedding, and the store of k and v into the cache.
+/// RMSNorm of q and k, if any, rotary embedding of both, and the store of k and v into the cache.
 void rope_and_store(Launch where, const RopeStoreArgs& args, const KvCache& kv, const Batch& batch);
 
 }  // namespace nanovllm::cuda

@@ -80,7 +80,7 @@ void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const 
     return general_attention(where_, params, dtype);
   if (has_decode_)
     decode_attention(where_, params, plan_, decode_scratch_, dtype,
-                     {.portable = portable_, .old_keys = capturing_});
+                     {.portable = portable_, .prefetch_keys = capturing_});
   if (has_prefill_ && portable_) prefill_attention(where_, params, dtype);
   else if (has_prefill_)
     prefill_attention_sm90(where_, params, prefill_counters_.as<int32_t>(), dtype);
@@ -189,13 +189,8 @@ void CudaBackend::rope_attention(const RopeStoreArgs& rope, const AttentionArgs&
     return Backend::rope_attention(rope, args, kv, batch);
   roped_decode_attention(where_,
                          {.attention = attention_params(args, kv, batch),
-                          .q_norm = rope.q_norm.as<const float>(),
-                          .k_norm = rope.k_norm.as<const float>(),
-                          .cos = rope.cos.as<const float>(),
-                          .sin = rope.sin.as<const float>(),
-                          .slot_mapping = batch.slot_mapping.as<const int32_t>(),
-                          .eps = rope.eps,
-                          .old_keys = capturing_},
+                          .rope = RopeParams(rope, kv, batch),
+                          .prefetch_keys = capturing_},
                          args.qkv.dtype, decode_cluster_);
 }
 

@@ -137,8 +137,8 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
                      sizeof(FoundRow));
   for (Growing& buffer : drawn_) grow(buffer, max_seqs * sizeof(DrawnRow));
   plan_.starts = plan_memory_.as<DecodeStart>();
-  plan_.cuts = reinterpret_cast<DecodeSplits*>(plan_.starts + num_blocks + 1);
-  plan_.first_tile = reinterpret_cast<int32_t*>(plan_.cuts + 1);
+  plan_.splits = reinterpret_cast<DecodeSplits*>(plan_.starts + num_blocks + 1);
+  plan_.first_tile = reinterpret_cast<int32_t*>(plan_.splits + 1);
   decode_scratch_ = {partial_.as<float>(), counters_.as<int32_t>()};
   last_tokens_ = slots.last_tokens.as<int32_t>();
 

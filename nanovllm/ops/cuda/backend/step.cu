@@ -2,67 +2,82 @@
 
 #include "nanovllm/ops/cuda/device/device.cuh"
 
+// begin_step: one thread block that copies the step's arrays from the host and computes what every
+// layer needs of them. One is enough, since a chain of waits takes the time.
 namespace nanovllm::cuda {
 namespace {
 
 // -- kernel
 
 constexpr int kThreads = 1024;
+static_assert(kThreads == 32 * 32, "a scan over the block is one warp's scan over the warps");
 
-/// The sum of all threads' x before this one's, plus `carry`, which becomes the whole sum.
-__device__ int running_sum(int x, int& carry, int* shared) {
+/// The sum of x over all lower threads, plus `carry`; `carry` grows by the sum of all.
+__device__ int exclusive_scan(int x, int& carry, int* shared) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  int sum = x;
-#pragma unroll
-  for (int i = 1; i < 32; i *= 2) {
-    const int other = __shfl_up_sync(0xffffffff, sum, i);
-    if (lane >= i) sum += other;
-  }
-  __syncthreads();
+  const int sum = warp_inclusive_scan(x);
+  __syncthreads();  // `shared` may still be read
   if (lane == 31) shared[warp] = sum;
   __syncthreads();
-  int warps = lane < warp ? shared[lane] : 0, all = shared[lane];
-#pragma unroll
-  for (int i = 16; i > 0; i /= 2) {
-    warps += __shfl_xor_sync(0xffffffff, warps, i);
-    all += __shfl_xor_sync(0xffffffff, all, i);
-  }
-  const int before = carry + warps + sum - x;
+  const int lower_warps = warp_sum(lane < warp ? shared[lane] : 0), all = warp_sum(shared[lane]);
+  const int result = carry + lower_warps + sum - x;
   carry += all;
-  return before;
+  return result;
 }
 
-/// From the host's memory, of which a thread asks for several pieces at once: each of its answers
-/// takes a microsecond or more.
+/// Copies the input from the host's memory. Each read takes a microsecond or more, so a thread has
+/// several under way.
 __device__ void fetch_input(const BeginStepParams& p) {
-  constexpr int kPieces = 4;
+  constexpr int kReads = 4;
   const int count = p.input_bytes / 16;
-  for (int base = threadIdx.x; base < count; base += kPieces * kThreads) {
-    uint4 pieces[kPieces];
+  for (int base = threadIdx.x; base < count; base += kReads * kThreads) {
+    uint4 values[kReads];
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i)
+    for (int i = 0; i < kReads; ++i)
       if (const int at = base + i * kThreads; at < count)
-        pieces[i] = __ldcv(static_cast<const uint4*>(p.input) + at);
+        values[i] = __ldcv(static_cast<const uint4*>(p.input) + at);
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i)
-      if (const int at = base + i * kThreads; at < count) static_cast<uint4*>(p.to)[at] = pieces[i];
+    for (int i = 0; i < kReads; ++i)
+      if (const int at = base + i * kThreads; at < count) static_cast<uint4*>(p.to)[at] = values[i];
   }
   __syncthreads();
 }
 
-/// One block. The next kernel begins when all is there: what a step's kernels read ahead of their
-/// own wait is this one's.
+/// Where the range of thread block b of decode attention begins (DecodePlan), once first_tile and
+/// the splits are known.
+__device__ DecodeStart decode_start(const BeginStepParams& p, const DecodeSplits& splits,
+                                    int num_tiles, int b) {
+  const auto tiles_of = [&](int s) { return splits.tiles_of(p.context_lens[s]); };
+  DecodeStart start = {.position = min(splits.boundary(b), num_tiles)};
+  int seq = last_not_above(p.plan.first_tile, p.num_seqs, start.position);
+  const auto offset = [&] { return start.position - p.plan.first_tile[seq]; };
+  if (start.position < num_tiles)
+    start.position += splits.shift(offset() % tiles_of(seq), tiles_of(seq));
+  if (start.position == num_tiles) return start;
+  while (p.plan.first_tile[seq + 1] <= start.position) ++seq;
+  start.seq = seq;
+  start.head = offset() / tiles_of(seq);
+  start.tile = offset() % tiles_of(seq);
+  start.context = p.context_lens[seq];
+  start.slot = p.seq_slots[seq];
+  start.token = p.cu_seqlens_q[seq];
+  start.block =
+      p.block_tables[int64_t{start.slot} * p.max_blocks + start.tile * kDecodeTile / p.block_size];
+  return start;
+}
+
+/// The next kernel is launched once everything is written, because the kernels of a step may read
+/// the step's arrays before they wait for their own predecessor.
 __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepParams p) {
   __shared__ int shared[32];
-  wait_before();
+  wait_for_previous_kernel();
   if (threadIdx.x == 0) *p.drawn_at = p.drawn;
   fetch_input(p);
   for (int i = threadIdx.x; i < p.num_updates; i += kThreads) {
     const BlockUpdate update = p.updates[i];
     p.block_tables[int64_t{update.slot} * p.max_blocks + update.index] = update.block;
   }
-  DecodeSplits cuts = DecodeSplits::of(p.is_even);
-  const auto tiles_of = [&](int s) { return cuts.tiles_of(p.context_lens[s]); };
+  DecodeSplits splits = DecodeSplits::of(p.is_even);
   int num_tiles = 0;
   for (int base = 0; base < p.num_seqs; base += kThreads) {
     const int s = base + static_cast<int>(threadIdx.x);
@@ -70,44 +85,22 @@ __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepPar
     if (s < p.num_seqs) {
       const int first = p.cu_seqlens_q[s], last = p.cu_seqlens_q[s + 1] - 1;
       if (p.input_ids[last] == kTokenInFlight) p.input_ids[last] = p.last_tokens[p.seq_slots[s]];
-      if (first == last) tiles = tiles_of(s) * p.num_kv_heads;
+      if (first == last) tiles = splits.tiles_of(p.context_lens[s]) * p.num_kv_heads;
     }
-    const int before = running_sum(tiles, num_tiles, shared);
-    if (s < p.num_seqs) p.plan.first_tile[s] = before;
+    const int first_tile = exclusive_scan(tiles, num_tiles, shared);
+    if (s < p.num_seqs) p.plan.first_tile[s] = first_tile;
   }
-  cuts.share_out(num_tiles, p.plan.num_blocks);
+  splits.divide(num_tiles, p.plan.num_blocks);
   if (threadIdx.x == 0) {
     p.plan.first_tile[p.num_seqs] = num_tiles;
-    *p.plan.cuts = cuts;
+    *p.plan.splits = splits;
   }
   __syncthreads();
-  for (int b = threadIdx.x; b <= p.plan.num_blocks; b += kThreads) {
-    DecodeStart start = {.position = min(cuts.position(b), num_tiles)};
-    // The last sequence that begins at or before the cut.
-    int low = 0, high = p.num_seqs;
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      (p.plan.first_tile[middle] <= start.position ? low : high) = middle;
-    }
-    const auto offset = [&] { return start.position - p.plan.first_tile[low]; };
-    if (start.position < num_tiles)
-      start.position += cuts.shift(offset() % tiles_of(low), tiles_of(low));
-    if (start.position < num_tiles) {
-      while (p.plan.first_tile[low + 1] <= start.position) ++low;
-      start.seq = low;
-      start.head = offset() / tiles_of(low);
-      start.tile = offset() % tiles_of(low);
-      start.context = p.context_lens[low];
-      start.slot = p.seq_slots[low];
-      start.token = p.cu_seqlens_q[low];
-      start.block = p.block_tables[int64_t{start.slot} * p.max_blocks +
-                                   start.tile * kDecodeTile / p.block_size];
-    }
-    p.plan.starts[b] = start;
-  }
+  for (int b = threadIdx.x; b <= p.plan.num_blocks; b += kThreads)
+    p.plan.starts[b] = decode_start(p, splits, num_tiles, b);
   __threadfence();
   __syncthreads();
-  launch_next();
+  launch_dependents();
 }
 
 }  // namespace
@@ -115,6 +108,7 @@ __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepPar
 // -- launcher
 
 void begin_step(Launch where, const BeginStepParams& params) {
+  check_args(params.input_bytes % 16 == 0, "begin_step: the input must be a multiple of 16 bytes");
   launch(where, begin_step_kernel, 1, kThreads, 0, params);
 }
 

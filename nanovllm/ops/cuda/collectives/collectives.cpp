@@ -20,8 +20,8 @@ namespace nanovllm::cuda {
 
 namespace {
 
-// What is used of nccl.h, so that a build needs no NCCL. Types and numbers: NCCL's API, 2.14 and
-// later.
+// The part of nccl.h that is used here, so that a build needs no NCCL. Types and numbers are those
+// of NCCL 2.14 and later.
 using NcclComm = void*;
 struct NcclId {
   char bytes[128];
@@ -49,24 +49,25 @@ struct Nccl {
                 cudaStream_t) = library.find("ncclAllGather");
   int (*status)(NcclComm, int*) = library.find("ncclCommGetAsyncError");
   int (*abort)(NcclComm) = library.find("ncclCommAbort");
-  const char* (*words)(int) = library.find("ncclGetErrorString");
+  const char* (*error_string)(int) = library.find("ncclGetErrorString");
 
   Communicator& ranks;
   std::mutex mutex;         // of `comm`: end() may come from another thread
-  NcclComm comm = nullptr;  // none: not yet there, or ended
+  NcclComm comm = nullptr;  // null before connect() and after end()
 
   explicit Nccl(Communicator& all) : ranks(all) {
-    // A kernel that waits for a dead rank keeps this thread too, where the driver waits for it.
+    // The thread that computes may be stuck in the driver, which waits for a kernel that waits for
+    // a dead rank. So the thread that detects the death ends NCCL's kernels.
     ranks.set_on_abort([this] { end(); });
   }
-  /// All ranks at once. Where it throws, the destructor ends what NCCL's own threads have begun.
+  /// All ranks call this at once. If it throws, the destructor ends what NCCL's threads have begun.
   void connect() {
     const Rank rank = ranks.rank();
     std::vector<NcclId> ids(static_cast<size_t>(rank.world));
     NcclId mine = {};
     if (rank.index == 0) {
       const int result = get_id(&mine);
-      check(result == kNcclSuccess, "NCCL: {}", words(result));
+      check(result == kNcclSuccess, "NCCL: {}", error_string(result));
     }
     ranks.all_gather(&mine, sizeof mine, ids.data());
     NcclConfig config;
@@ -76,14 +77,14 @@ struct Nccl {
     ranks.set_on_abort({});
     end();
   }
-  /// Ends what is under way. Nothing can be called any more.
+  /// Ends all kernels and calls under way. Later calls throw.
   void end() {
     const std::lock_guard lock(mutex);
     ended = true;
     if (comm != nullptr) abort(std::exchange(comm, nullptr));
   }
-  /// Makes a call. Nothing blocks inside NCCL: a call under way is looked at again, until it is
-  /// done or some rank is dead.
+  /// Makes a call. It does not block inside NCCL: its state is polled until it is done or a rank
+  /// has died.
   template <class Call>
   void run(const Call& call) {
     const auto result_of = [&](const auto& f) {
@@ -96,7 +97,7 @@ struct Nccl {
       std::this_thread::yield();
       if (result_of([&] { return status(comm, &result); }) != kNcclSuccess) break;
     }
-    check(result == kNcclSuccess, "NCCL: {}", words(result));
+    check(result == kNcclSuccess, "NCCL: {}", error_string(result));
   }
 
  private:
@@ -120,7 +121,7 @@ Collectives::Collectives(Launch where, Communicator& ranks, std::optional<SumNor
     connect_peers();
     if (has_peers_) measure();
   } catch (...) {
-    drain();  // no kernel may still use what goes now
+    drain();  // no kernel may use the buffers when they are freed
     throw;
   }
   if (sum_norm) norm_ways_.fill(*sum_norm);
@@ -143,7 +144,7 @@ void Collectives::wait(cudaEvent_t event) {
 }
 
 void Collectives::drain() noexcept {
-  // Own kernels look at the abort flag where they wait; NCCL's are ended by its own abort.
+  // Own kernels that wait poll the abort flag; NCCL's are ended by its own abort.
   do {
     if (ranks_.aborted()) nccl_->end();
     std::this_thread::yield();
@@ -156,12 +157,14 @@ void Collectives::connect_peers() {
     void* p = nullptr;
     cuda_check(cudaMalloc(&p, bytes), "exchange buffer");
     cuda_check(cudaMemsetAsync(p, 0, bytes, where_.stream), "exchange buffer");
-    cuda_check(cudaStreamSynchronize(where_.stream), "exchange buffer");  // no peer's in it yet
+    cuda_check(cudaStreamSynchronize(where_.stream),
+               "exchange buffer");  // cleared before a peer writes
     return Buffer(p, [](void* memory) { cudaFree(memory); });
   };
-  memory_ = {allocate(exchange_buffer_bytes(peers_.world)), allocate(2 * sizeof(uint32_t))};
-  peers_.epoch = static_cast<uint32_t*>(memory_[1].get());
-  peers_.buffers[own] = static_cast<char*>(memory_[0].get());
+  exchange_buffer_ = allocate(exchange_buffer_bytes(peers_.world));
+  epoch_ = allocate(2 * sizeof(uint32_t));
+  peers_.epoch = static_cast<uint32_t*>(epoch_.get());
+  peers_.buffers[own] = static_cast<char*>(exchange_buffer_.get());
 
   auto* const flag = const_cast<std::atomic<uint32_t>*>(&ranks_.abort_flag());
   void* aborted = nullptr;
@@ -170,7 +173,7 @@ void Collectives::connect_peers() {
   ok = ok && cudaHostGetDevicePointer(&aborted, flag, 0) == cudaSuccess;
   peers_.aborted = static_cast<const uint32_t*>(aborted);
   cudaIpcMemHandle_t mine = {};
-  ok = ok && cudaIpcGetMemHandle(&mine, memory_[0].get()) == cudaSuccess;
+  ok = ok && cudaIpcGetMemHandle(&mine, exchange_buffer_.get()) == cudaSuccess;
   std::vector<cudaIpcMemHandle_t> handles(static_cast<size_t>(peers_.world));
   ranks_.all_gather(&mine, sizeof mine, handles.data());
   int is_nvlink = 1;
@@ -184,9 +187,10 @@ void Collectives::connect_peers() {
     ok = peers_.buffers[r] != nullptr;
   }
   cudaGetLastError();
-  // Every rank or none: the others' kernels would wait. Whoever is here has zeroed its buffer.
+  // All ranks or none, because the kernels of one would wait for the others. A rank that gets here
+  // has cleared its buffer.
   has_peers_ = ranks_.smallest(ok ? 1 : 0) == 1;
-  has_lines_ = has_peers_ && ranks_.smallest(is_nvlink) == 1;
+  has_nvlink_ = has_peers_ && ranks_.smallest(is_nvlink) == 1;
 }
 
 char* Collectives::open(const cudaIpcMemHandle_t& handle) {
@@ -202,14 +206,12 @@ char* Collectives::open(const cudaIpcMemHandle_t& handle) {
 bool Collectives::serves(Way way, size_t bytes) const {
   if (way == Way::kNccl) return true;
   if (bytes % 16 != 0 || !has_peers_) return false;
-  if (way == Way::kLines) return has_lines_ && bytes <= kLineBytes;
-  return bytes <= kSlicedBytes / (way == Way::kWhole ? static_cast<size_t>(peers_.world) : 1);
+  return way == Way::kLl128 ? has_nvlink_ && bytes <= kLl128Bytes : bytes <= kTwoShotBytes;
 }
 
 void Collectives::reduce(Way way, Tensor x) {
-  if (way == Way::kLines) return all_reduce_lines(where_, peers_, x);
-  if (way == Way::kWhole) return all_reduce_whole(where_, peers_, x);
-  if (way == Way::kSlices) return all_reduce_slices(where_, peers_, x);
+  if (way == Way::kLl128) return all_reduce_ll128(where_, peers_, x);
+  if (way == Way::kTwoShot) return all_reduce_two_shot(where_, peers_, x);
   nccl_->run([&] {
     return nccl_->reduce(x.data, x.data, static_cast<size_t>(x.size()), nccl_type(x.dtype), 0,
                          nccl_->comm, where_.stream);
@@ -218,13 +220,14 @@ void Collectives::reduce(Way way, Tensor x) {
 
 void Collectives::all_reduce(Tensor x) {
   const Way way = ways_[static_cast<size_t>(std::bit_width(x.bytes()))];
-  reduce(serves(way, x.bytes()) ? way : Way::kNccl, x);
+  const Way other = serves(Way::kTwoShot, x.bytes()) ? Way::kTwoShot : Way::kNccl;
+  reduce(serves(way, x.bytes()) ? way : other, x);
 }
 
 PeerTensor Collectives::mapped(const Tensor& x) {
   const auto [at, is_new] = mapped_.try_emplace(x.data);
   if (is_new) {
-    // More than kLineBytes begin where their allocation does, which is what a handle names.
+    // A handle names an allocation. Tensors above kLl128Bytes begin where their allocation does.
     cudaIpcMemHandle_t mine = {};
     cuda_check(cudaIpcGetMemHandle(&mine, x.data), "sharing memory");
     std::vector<cudaIpcMemHandle_t> handles(static_cast<size_t>(peers_.world));
@@ -241,17 +244,17 @@ PeerTensor Collectives::mapped(const Tensor& x) {
 
 SumNorm Collectives::late_way(const Tensor& x) const {
   const SumNorm way = norm_ways_[static_cast<size_t>(std::bit_width(x.bytes()))];
-  // Of few tokens the norm is part of a product.
-  if (x.shape[0] <= kFewTokens || !has_lines_) return SumNorm::kApart;
+  // The GEMM kernel for few tokens includes the norm.
+  if (x.shape[0] <= kFewTokens || !has_nvlink_) return SumNorm::kSeparate;
   const bool serves =
-      way == SumNorm::kTwoHops ? serves_two_hops(x, peers_.world) : serves_one_hop(x);
-  return serves ? way : SumNorm::kApart;
+      way == SumNorm::kTwoShot ? serves_two_shot(x, peers_.world) : serves_one_shot(x);
+  return serves ? way : SumNorm::kSeparate;
 }
 
 bool Collectives::sum_norm(Tensor out, Tensor x, const Norm& norm, Tensor part) {
   const SumNorm way = late_way(x);
-  if (way == SumNorm::kTwoHops) sum_norm_two_hops(where_, peers_, {out, x, part, norm});
-  else if (way == SumNorm::kOneHop) sum_norm_one_hop(where_, peers_, {out, x, part, norm});
+  if (way != SumNorm::kSeparate)
+    sum_norm_ll128(where_, peers_, way == SumNorm::kTwoShot, {out, x, part, norm});
   else if (shares_rows(x)) sum_norm_rows(where_, peers_, mapped(out), mapped(x), norm);
   else return false;
   return true;
@@ -259,22 +262,22 @@ bool Collectives::sum_norm(Tensor out, Tensor x, const Norm& norm, Tensor part) 
 
 void Collectives::measure() {
   constexpr int kRounds = 3, kRuns = 10;
-  constexpr int64_t kAheadCycles = 400'000;
+  constexpr int64_t kIdleCycles = 400'000;
   constexpr size_t kLeast = size_t{16} << 10;
-  constexpr std::array kWays = {Way::kNccl, Way::kLines, Way::kWhole, Way::kSlices};
+  constexpr std::array kWays = {Way::kNccl, Way::kLl128, Way::kTwoShot};
   void* p = nullptr;
-  cuda_check(cudaMalloc(&p, kSlicedBytes), "measuring");
+  cuda_check(cudaMalloc(&p, kTwoShotBytes), "measuring");
   const Buffer memory(p, [](void* x) { cudaFree(x); });
-  cuda_check(cudaMemsetAsync(p, 0, kSlicedBytes, where_.stream), "measuring");
+  cuda_check(cudaMemsetAsync(p, 0, kTwoShotBytes, where_.stream), "measuring");
   cudaEvent_t events[2] = {};
   for (cudaEvent_t& event : events) cuda_check(cudaEventCreate(&event), "event");
   // The least of some rounds, in milliseconds, on the rank where it takes longest, so that all
-  // choose alike.
+  // ranks make the same choice.
   const auto time_of = [&](const auto& enqueue) {
     float least = INFINITY;
     for (int round = 0; round < kRounds; ++round) {
       enqueue();
-      idle(where_, kAheadCycles);  // the launches are there before their turn
+      idle(where_, kIdleCycles);  // all launches are queued before the first one runs
       cuda_check(cudaEventRecord(events[0], where_.stream), "event");
       for (int i = 0; i < kRuns; ++i) enqueue();
       cuda_check(cudaEventRecord(events[1], where_.stream), "event");
@@ -287,7 +290,7 @@ void Collectives::measure() {
     ranks_.all_gather(&least, sizeof least, all.data());
     return *std::ranges::max_element(all);
   };
-  for (size_t bytes = kLeast; bytes <= kSlicedBytes; bytes *= 2) {
+  for (size_t bytes = kLeast; bytes <= kTwoShotBytes; bytes *= 2) {
     const auto bits = static_cast<size_t>(std::bit_width(bytes));
     const Tensor x(p, DType::kBF16, static_cast<int64_t>(bytes / 2));
     float least = INFINITY;
@@ -296,10 +299,10 @@ void Collectives::measure() {
       if (time < least) ways_[bits] = way;
       least = std::min(least, time);
     }
-    // In rows of a usual width.
+    // Sums with their norm, in rows of a usual width.
     constexpr int64_t kHidden = 4096;
     const Tensor rows(p, DType::kBF16, std::max<int64_t>(x.size() / kHidden, 1), kHidden);
-    if (!has_lines_ || !serves_one_hop(rows)) continue;
+    if (!has_nvlink_ || !serves_one_shot(rows)) continue;
     const Norm norm = {Tensor(p, DType::kF32, kHidden), 1e-6f};  // zeros
     least = time_of([&] {
       reduce(ways_[bits], rows);
@@ -311,11 +314,11 @@ void Collectives::measure() {
       if (time < least) norm_ways_[bits] = way;
       least = std::min(least, time);
     };
-    measure_way(SumNorm::kOneHop, [&] { sum_norm_one_hop(where_, peers_, args); });
-    if (serves_two_hops(rows, peers_.world))
-      measure_way(SumNorm::kTwoHops, [&] { sum_norm_two_hops(where_, peers_, args); });
+    measure_way(SumNorm::kOneShot, [&] { sum_norm_ll128(where_, peers_, false, args); });
+    if (serves_two_shot(rows, peers_.world))
+      measure_way(SumNorm::kTwoShot, [&] { sum_norm_ll128(where_, peers_, true, args); });
   }
-  // A shorter message goes as the shortest one measured.
+  // Shorter messages use the way of the shortest one that was measured.
   const auto first = static_cast<size_t>(std::bit_width(kLeast));
   std::fill_n(ways_.begin(), first, ways_[first]);
   std::fill_n(norm_ways_.begin(), first, norm_ways_[first]);
@@ -323,7 +326,8 @@ void Collectives::measure() {
 }
 
 void Collectives::all_gather(void* all, const void* mine, size_t bytes) {
-  if (has_lines_ && bytes <= kLineBytes) return all_gather_lines(where_, peers_, all, mine, bytes);
+  if (has_nvlink_ && bytes <= kLl128Bytes)
+    return all_gather_ll128(where_, peers_, all, mine, bytes);
   nccl_->run([&] { return nccl_->gather(mine, all, bytes, 0, nccl_->comm, where_.stream); });
 }
 
@@ -334,7 +338,7 @@ int64_t Collectives::join_scratch(int64_t num_rows, int64_t vocab_size) const {
 
 void Collectives::join_rows(float* joined, Tensor logits, const int32_t* rows, int64_t num_rows,
                             int64_t vocab_size, float* scratch) {
-  // Parts of one width travel.
+  // All ranks send parts of one width.
   const int64_t width = join_scratch(1, vocab_size) / (peers_.world + 1);
   float* const mine = scratch + peers_.world * num_rows * width;
   copy_columns(where_, mine, width, logits.as<const float>(), logits.shape[1], rows, num_rows,

@@ -1,68 +1,80 @@
 #pragma once
 
 #include "nanovllm/ops/cuda/collectives/collectives.h"
-#include "nanovllm/ops/cuda/device/device.cuh"
+#include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 
-// Exchanges through memory of other GPUs. In lines: 128 bytes that a warp writes at once, the last
-// 16 of them a mark, so that whoever sees the mark has the rest; NVLink keeps such a write whole,
-// and no fence is needed. In slices: plain writes, a fence, and a flag for each block, which meets
-// the same block of the other ranks. Sums are added in the order of the ranks. Source of the lines:
-// the LL128 protocol of NCCL, as Hu et al. describe it in "Demystifying NCCL", 2025.
+// Exchanges through the memory of other GPUs, as device functions. There are two protocols:
+// - LL128 sends lines of 128 bytes, of which the last 16 are a flag. Eight lanes store a line at
+//   once, and NVLink delivers such a store as a whole. So a reader that sees the flag has the data
+//   too, and no fence is needed.
+// - The two-shot kernels use plain stores, then a barrier over the ranks: a fence, and a flag for
+//   each thread block.
+// Sums are added in the order of the ranks in float32, so that all ranks get the same bits. Source
+// of LL128: NCCL, as Hu et al. describe it in "Demystifying NCCL", 2025.
 namespace nanovllm::cuda {
 
 // -- the exchange buffer
 
-constexpr size_t kFlagBytes = size_t{2} * kSlicedBlocks * kMaxPeers * sizeof(uint32_t);
+// Its parts: flags of the barriers, LL128 lines of each rank, slices of each rank. Lines and slices
+// exist twice, for odd and even epochs.
+
+constexpr size_t kFlagBytes = size_t{2} * kTwoShotBlocks * kMaxPeers * sizeof(uint32_t);
 
 __host__ __device__ constexpr size_t slice_bytes(int world) {
-  return (kSlicedBytes / world + 15) / 16 * 16;
+  return (kTwoShotBytes / world + 15) / 16 * 16;
 }
-/// A line: seven units of 16 bytes and the mark.
+/// A line: seven units of 16 bytes and the flag. A warp stores four lines.
 constexpr int kUnitsPerLine = 7;
-constexpr size_t kLinesBytes = (kLineBytes / 16 / kUnitsPerLine + 4) / 4 * 512;  // whole warps'
-/// Lines of rank `from` in a buffer.
+constexpr size_t kLinesBytes = (kLl128Bytes / 16 / kUnitsPerLine + 4) / 4 * 512;
+/// The lines that rank `from` writes to the buffer of rank `buffer`.
 __device__ inline uint4* lines_of(const Peers& peers, int buffer, uint32_t epoch, int from) {
   return reinterpret_cast<uint4*>(peers.buffers[buffer] + kFlagBytes +
                                   kLinesBytes * (epoch % 2 * peers.world + from));
 }
-/// Slices that rank `from` wrote: `hop` 0, to be summed; 1, sums.
-__device__ inline uint4* slice_of(const Peers& peers, int buffer, uint32_t epoch, int hop,
+/// The slice that rank `from` writes to the buffer of rank `buffer`: of its addends in phase 0, of
+/// the sums in phase 1.
+__device__ inline uint4* slice_of(const Peers& peers, int buffer, uint32_t epoch, int phase,
                                   int from) {
   const size_t lines = 2 * kLinesBytes * peers.world;
   return reinterpret_cast<uint4*>(peers.buffers[buffer] + kFlagBytes + lines +
                                   slice_bytes(peers.world) *
-                                      ((epoch % 2 * 2 + hop) * peers.world + from));
+                                      ((epoch % 2 * 2 + phase) * peers.world + from));
 }
-__device__ inline uint32_t* flag_of(const Peers& peers, int buffer, int hop, int from) {
+/// The barrier flag of this thread block that rank `from` sets in the buffer of rank `buffer`.
+__device__ inline uint32_t* flag_of(const Peers& peers, int buffer, int phase, int from) {
   return reinterpret_cast<uint32_t*>(peers.buffers[buffer]) +
-         (hop * kSlicedBlocks + blockIdx.x) * kMaxPeers + from;
+         (phase * kTwoShotBlocks + blockIdx.x) * kMaxPeers + from;
 }
 
 // -- waiting
 
-/// Calls body(rank) for each other rank, of kMost at most; a constant where it is inlined.
-template <int kMost, class Body>
+/// Calls body(rank) for each other rank; kMaxWorld is at least the number of ranks. The loop is
+/// unrolled, so that arrays indexed by the rank stay in registers.
+template <int kMaxWorld, class Body>
 __device__ inline void for_peers(const Peers& peers, Body body) {
 #pragma unroll
-  for (int r = 0; r < kMost; ++r)
+  for (int r = 0; r < kMaxWorld; ++r)
     if (r < peers.world && r != peers.rank) body(r);
 }
-/// Calls body with the next larger kMost that kernels are compiled for, as an integral_constant.
+/// Calls body with the smallest kMaxWorld that kernels are compiled for and that holds `world`
+/// ranks, as an integral_constant.
 template <class Body>
-void with_most_ranks(int world, Body body) {
+void with_max_world(int world, Body body) {
   if (world <= 2) body(std::integral_constant<int, 2>());
   else if (world <= 4) body(std::integral_constant<int, 4>());
   else body(std::integral_constant<int, kMaxPeers>());
 }
 
-/// Looked at now and then by whoever waits: it lies in the host's memory.
-__device__ inline bool is_dead(const Peers& peers) {
+/// Whether a rank has died, so that waiting is useless. Loops that wait look at this seldom, since
+/// it lies in the host's memory.
+__device__ inline bool is_aborted(const Peers& peers) {
   return *static_cast<const volatile uint32_t*>(peers.aborted) != 0;
 }
+/// The number of this exchange.
 __device__ inline uint32_t current_epoch(const Peers& peers) {
   return *static_cast<volatile uint32_t*>(peers.epoch) + 1;
 }
-/// The block that ends last ends the exchange.
+/// Ends the exchange, once all thread blocks have called this.
 __device__ inline void end_epoch(const Peers& peers, uint32_t epoch) {
   __syncthreads();
   if (threadIdx.x != 0 || atomicAdd(&peers.epoch[1], 1u) != gridDim.x - 1) return;
@@ -70,16 +82,16 @@ __device__ inline void end_epoch(const Peers& peers, uint32_t epoch) {
   peers.epoch[0] = epoch;
 }
 
-/// Each lane of a warp writes its unit, every eighth the mark, which is `epoch`.
-__device__ inline void write_lines(uint4* to, uint4 unit, uint32_t epoch) {
+/// Every lane of a warp stores its unit, every eighth lane the flag, which is `epoch`.
+__device__ inline void write_line(uint4* to, uint4 unit, uint32_t epoch) {
   if (threadIdx.x % 8 == kUnitsPerLine) unit = make_uint4(epoch, epoch, epoch, epoch);
-  __syncwarp();  // a line is one access
+  __syncwarp();  // so that a line is one memory access
   asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(unit.x),
                "r"(unit.y), "r"(unit.z), "r"(unit.w)
                : "memory");
 }
-/// What another GPU may have written.
-__device__ inline uint4 load_fresh(const uint4* from) {
+/// Loads what another GPU may have written meanwhile.
+__device__ inline uint4 load_volatile(const uint4* from) {
   uint4 unit;
   asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(unit.x), "=r"(unit.y), "=r"(unit.z), "=r"(unit.w)
@@ -87,31 +99,33 @@ __device__ inline uint4 load_fresh(const uint4* from) {
                : "memory");
   return unit;
 }
-/// What each peer wrote to unit `at` of its lines here, in units[its rank]; of those alone whose
-/// bit is in `writers`, the same in all lanes. All are asked for at once.
-template <int kMost>
-__device__ inline void read_lines(const Peers& peers, uint32_t epoch, int at, uint4 (&units)[kMost],
-                                  uint32_t writers = ~0u) {
-  for (uint32_t looks = 1;; ++looks) {
-    __syncwarp();  // a line is one access
-    for_peers<kMost>(peers, [&](int r) {
-      if (writers >> r & 1) units[r] = load_fresh(lines_of(peers, peers.rank, epoch, r) + at);
+/// Waits for the line that holds unit `at` from every peer whose bit is in `writers`, and leaves
+/// the units in units[rank]. All peers' loads are under way at once. `writers` is the same in all
+/// lanes.
+template <int kMaxWorld>
+__device__ inline void read_lines(const Peers& peers, uint32_t epoch, int at,
+                                  uint4 (&units)[kMaxWorld], uint32_t writers = ~0u) {
+  for (uint32_t polls = 1;; ++polls) {
+    __syncwarp();  // so that a line is one memory access
+    for_peers<kMaxWorld>(peers, [&](int r) {
+      if (writers >> r & 1) units[r] = load_volatile(lines_of(peers, peers.rank, epoch, r) + at);
     });
-    bool is_there = true;
-    for_peers<kMost>(peers, [&](int r) {
-      is_there = is_there && ((writers >> r & 1) == 0 || units[r].x == epoch);
+    bool has_arrived = true;
+    for_peers<kMaxWorld>(peers, [&](int r) {
+      has_arrived = has_arrived && ((writers >> r & 1) == 0 || units[r].x == epoch);
     });
-    if (__all_sync(0xffffffff, threadIdx.x % 8 != kUnitsPerLine || is_there)) break;
-    if (looks % 1024 == 0 && __any_sync(0xffffffff, is_dead(peers))) break;
+    if (__all_sync(0xffffffff, threadIdx.x % 8 != kUnitsPerLine || has_arrived)) break;
+    if (polls % 1024 == 0 && __any_sync(0xffffffff, is_aborted(peers))) break;
   }
 }
-/// Calls body(unit, line_unit) for each of the thread's 16 bytes: their place in the message (a
-/// mark's is `count`, as is that of what only fills a line), and in the lines.
+/// Calls body(unit, at) for each unit of the lines that this thread stores: its index in a message
+/// of `count` units, or `count` where it is a flag or fills the last line; and its index in the
+/// lines.
 template <class Body>
-__device__ inline void for_lines(int count, Body body) {
+__device__ inline void for_line_units(int count, Body body) {
   const int num_units = (count + kUnitsPerLine - 1) / kUnitsPerLine * 8;
   const int step = static_cast<int>(gridDim.x * blockDim.x);
-  // Whole warps take part, as others may wait for their lines.
+  // Only whole warps skip the loop, because the lanes of a warp store and load lines together.
   for (int base = static_cast<int>(blockIdx.x * blockDim.x) & ~31; base < num_units; base += step) {
     const int at = base + static_cast<int>(threadIdx.x);
     if ((at & ~31) >= num_units) return;
@@ -119,21 +133,22 @@ __device__ inline void for_lines(int count, Body body) {
     body(at % 8 == kUnitsPerLine || unit > count ? count : unit, at);
   }
 }
-/// All blocks of this number, one a rank, have written what came before.
-__device__ inline void meet(const Peers& peers, int hop, uint32_t epoch) {
+/// A barrier over the ranks for the thread blocks with this blockIdx: what any of them wrote before
+/// is visible to all behind it.
+__device__ inline void rank_barrier(const Peers& peers, int phase, uint32_t epoch) {
   __syncthreads();
   const int r = threadIdx.x;
   if (r < peers.world && r != peers.rank) {
     __threadfence_system();
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag_of(peers, r, hop, peers.rank)),
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag_of(peers, r, phase, peers.rank)),
                  "r"(epoch)
                  : "memory");
-    const uint32_t* const mine = flag_of(peers, peers.rank, hop, r);
-    for (uint32_t looks = 1;; ++looks) {
+    const uint32_t* const mine = flag_of(peers, peers.rank, phase, r);
+    for (uint32_t polls = 1;; ++polls) {
       uint32_t flag;
       asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(flag) : "l"(mine) : "memory");
-      if (flag - epoch <= 1) break;  // a peer is one exchange ahead at most; others set no flags
-      if (looks % 1024 == 0 && is_dead(peers)) break;
+      if (flag - epoch <= 1) break;  // a peer may have reached the next exchange already
+      if (polls % 1024 == 0 && is_aborted(peers)) break;
     }
   }
   __syncthreads();
@@ -141,33 +156,31 @@ __device__ inline void meet(const Peers& peers, int hop, uint32_t epoch) {
 
 // -- sums
 
-/// Elements that fit an unsigned vector.
-template <class T, class Unit>
-using Elements = Vec<T, sizeof(Unit) / sizeof(T)>;
-template <class T, class Unit>
-__device__ inline Elements<T, Unit> elements(const Unit& unit) {
-  return *reinterpret_cast<const Elements<T, Unit>*>(&unit);
+/// Elements of type T that a unit of 16 bytes holds.
+template <class T>
+constexpr int kUnitElements = sizeof(uint4) / sizeof(T);
+template <class T>
+__device__ inline Vec<T, kUnitElements<T>> elements(const uint4& unit) {
+  return bits_as<Vec<T, kUnitElements<T>>>(unit);
 }
 
-/// The sum of `first` and what `unit_of(rank)` gives; the rank is a constant where it is inlined.
-template <class T, int kMost, class Unit, class UnitOf>
-__device__ inline Unit sum_of_ranks(int world, UnitOf unit_of, const Unit& first = {}) {
-  constexpr int kCount = sizeof(Unit) / sizeof(T);
+/// round(first + unit_of(0) + unit_of(1) + ...), added in this order in float32. The rank is a
+/// constant once the loop is unrolled.
+template <class T, int kMaxWorld, class UnitOf>
+__device__ inline uint4 sum_of_ranks(int world, UnitOf unit_of, const uint4& first = {}) {
+  constexpr int kCount = kUnitElements<T>;
   float sum[kCount];
   const auto start = elements<T>(first);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) sum[i] = to_float(start.x[i]);
 #pragma unroll
-  for (int r = 0; r < kMost; ++r) {
+  for (int r = 0; r < kMaxWorld; ++r) {
     if (r >= world) break;
-    const auto part = elements<T>(unit_of(r));
+    const auto addend = elements<T>(unit_of(r));
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) sum[i] += to_float(part.x[i]);
+    for (int i = 0; i < kCount; ++i) sum[i] += to_float(addend.x[i]);
   }
-  Elements<T, Unit> out;
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) out.x[i] = from_float<T>(sum[i]);
-  return *reinterpret_cast<Unit*>(&out);
+  return bits_as<uint4>(rounded<T>(sum));
 }
 
 }  // namespace nanovllm::cuda

@@ -3,77 +3,74 @@
 
 #include "nanovllm/ops/cuda/collectives/exchange.cuh"
 
-// A sum of many rows over the ranks and the norm behind it, through the peers' memory.
+// All-reduce of many rows and RMSNorm in one kernel, through the peers' memory: each rank sums its
+// share of the rows, which it reads from all ranks' x, and writes the normed rows to all ranks'
+// out.
 namespace nanovllm::cuda {
 namespace {
 
 // -- kernel
 
-/// Of many rows each rank sums its slice of them, reading the peers' x, and hands the normed rows
-/// to all, writing the peers' out: `xs` and `outs` are every rank's, as mapped here.
+constexpr int kMaxThreads = 1024, kMaxUnitsPerThread = 2;
+
 struct RowExchange {
-  std::array<uint4*, kMaxPeers> xs = {}, outs = {};
-  const float* weight;
-  int width, first_row, end_row;  // width in units; the slice
+  std::array<uint4*, kMaxPeers> xs = {}, outs = {};  // every rank's [rows, width], as mapped here
+  const float* weight;                               // [columns]
+  int width, first_row, end_row;                     // width in units of 16 bytes; the rank's share
   float eps;
 };
-template <class T, int kMost, int kPieces>
-__global__ void __launch_bounds__(1024)
+/// A thread has kUnits units of each row of its thread block. The next row's are loaded while this
+/// row is summed and normed.
+template <class T, int kMaxWorld, int kUnits>
+__global__ void __launch_bounds__(kMaxThreads)
     sum_norm_rows_kernel(const __grid_constant__ Peers peers,
                          const __grid_constant__ RowExchange p) {
-  constexpr int kCount = sizeof(uint4) / sizeof(T);
-  __shared__ float sums[2][32];
-  Vec<float, kCount> w[kPieces] = {};
+  constexpr int kCount = kUnitElements<T>;
+  __shared__ float sums[2][32];  // rows use them in turn
+  const auto unit_at = [&](int i) { return static_cast<int>(i * blockDim.x + threadIdx.x); };
+  Vec<float, kCount> weight[kUnits] = {};
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i)
-    if (const int unit = i * blockDim.x + threadIdx.x; unit < p.width)
-      w[i] = load<kCount>(p.weight + unit * kCount);
+  for (int i = 0; i < kUnits; ++i)
+    if (unit_at(i) < p.width) weight[i] = load<kCount>(p.weight + unit_at(i) * kCount);
   begin_kernel();
   const uint32_t epoch = current_epoch(peers);
-  meet(peers, 0, epoch);  // every rank's x is there
-  uint4 next[kPieces][kMost];
+  rank_barrier(peers, 0, epoch);  // every rank's x has been written
+  uint4 next[kUnits][kMaxWorld];
   const auto read = [&](int row) {
     if (row >= p.end_row) return;
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i)
+    for (int i = 0; i < kUnits; ++i)
 #pragma unroll
-      for (int r = 0; r < kMost; ++r)
-        if (const int unit = i * blockDim.x + threadIdx.x; r < peers.world && unit < p.width)
-          next[i][r] = load_fresh(p.xs[r] + int64_t{row} * p.width + unit);
+      for (int r = 0; r < kMaxWorld; ++r)
+        if (r < peers.world && unit_at(i) < p.width)
+          next[i][r] = load_volatile(p.xs[r] + int64_t{row} * p.width + unit_at(i));
   };
   const int first = p.first_row + static_cast<int>(blockIdx.x);
   read(first);
   for (int row = first, turn = 0; row < p.end_row; row += gridDim.x, turn ^= 1) {
-    uint4 sum[kPieces];
+    uint4 sum[kUnits];
     float squares = 0;
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const int unit = i * blockDim.x + threadIdx.x;
-      if (unit >= p.width) continue;
-      sum[i] = sum_of_ranks<T, kMost, uint4>(peers.world, [&](int r) { return next[i][r]; });
-      const auto part = elements<T>(sum[i]);
-#pragma unroll
-      for (int j = 0; j < kCount; ++j) squares += to_float(part.x[j]) * to_float(part.x[j]);
+    for (int i = 0; i < kUnits; ++i) {
+      if (unit_at(i) >= p.width) continue;
+      sum[i] = sum_of_ranks<T, kMaxWorld>(peers.world, [&](int r) { return next[i][r]; });
+      squares = add_squares(elements<T>(sum[i]), squares);
     }
     read(row + gridDim.x);
-    const float scale =
-        rsqrtf(block_sum(squares, sums[turn]) / static_cast<float>(p.width * kCount) + p.eps);
+    const float factor =
+        rms_factor(block_reduce(squares, sums[turn], Sum()), p.width * kCount, p.eps);
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const int unit = i * blockDim.x + threadIdx.x;
-      if (unit >= p.width) continue;
-      const int64_t at = int64_t{row} * p.width + unit;
+    for (int i = 0; i < kUnits; ++i) {
+      if (unit_at(i) >= p.width) continue;
+      const int64_t at = int64_t{row} * p.width + unit_at(i);
       p.xs[peers.rank][at] = sum[i];
-      auto part = elements<T>(sum[i]);
+      const auto y = bits_as<uint4>(normed(elements<T>(sum[i]), factor, weight[i]));
 #pragma unroll
-      for (int j = 0; j < kCount; ++j)
-        part.x[j] = from_float<T>(to_float(part.x[j]) * scale * w[i].x[j]);
-#pragma unroll
-      for (int r = 0; r < kMost; ++r)
-        if (r < peers.world) p.outs[r][at] = *reinterpret_cast<uint4*>(&part);
+      for (int r = 0; r < kMaxWorld; ++r)
+        if (r < peers.world) p.outs[r][at] = y;
     }
   }
-  meet(peers, 1, epoch);  // and every rank's part of out, and nobody reads x any more
+  rank_barrier(peers, 1, epoch);  // out is complete, and no rank reads x any more
   end_epoch(peers, epoch);
 }
 
@@ -83,7 +80,8 @@ __global__ void __launch_bounds__(1024)
 
 bool serves_sum_norm_rows(const Tensor& x) {
   const int64_t row_bytes = x.shape[1] * static_cast<int64_t>(dtype_size(x.dtype));
-  return row_bytes % 16 == 0 && row_bytes / 16 <= 2 * 1024 && x.bytes() > kLineBytes;
+  return row_bytes % 16 == 0 && row_bytes / 16 <= kMaxUnitsPerThread * kMaxThreads &&
+         x.bytes() > kLl128Bytes;
 }
 
 void sum_norm_rows(Launch where, const Peers& peers, const PeerTensor& out, const PeerTensor& x,
@@ -91,7 +89,8 @@ void sum_norm_rows(Launch where, const Peers& peers, const PeerTensor& out, cons
   const Tensor& t = x.tensor;
   check_args(serves_sum_norm_rows(t) && out.tensor.shape == t.shape &&
                  norm.weight.size() == t.shape[1] && norm.weight.dtype == DType::kF32,
-             "sum_norm: wrong shapes");
+             "sum_norm_rows: x must be more than 4 MiB in rows of a multiple of 16 bytes up to "
+             "32 KiB, out of its shape, the weight float32 [columns]");
   const Range rows = row_share(t.shape[0], {peers.rank, peers.world});
   RowExchange params = {
       .weight = norm.weight.as<const float>(),
@@ -103,16 +102,16 @@ void sum_norm_rows(Launch where, const Peers& peers, const PeerTensor& out, cons
     params.xs[r] = reinterpret_cast<uint4*>(x.data[r]);
     params.outs[r] = reinterpret_cast<uint4*>(out.data[r]);
   }
-  const int pieces = params.width <= 1024 ? 1 : 2;
-  const int threads = ((params.width + pieces - 1) / pieces + 31) / 32 * 32;
+  const int units = params.width <= kMaxThreads ? 1 : 2;
+  const int threads = ((params.width + units - 1) / units + 31) / 32 * 32;
   with_float_type(t.dtype, [&](auto type) {
     using T = decltype(type);
-    with_most_ranks(peers.world, [&](auto most) {
-      // As many blocks as are there at once: they wait for the other ranks'.
+    with_max_world(peers.world, [&](auto max_world) {
+      // As many thread blocks as run at once, because they wait for the other ranks'.
       launch(where,
-             pieces == 1 ? sum_norm_rows_kernel<T, most(), 1> : sum_norm_rows_kernel<T, most(), 2>,
-             dim3(static_cast<unsigned>(std::min(kSlicedBlocks, where.num_sms))), threads, 0, peers,
-             params);
+             units == 1 ? sum_norm_rows_kernel<T, max_world(), 1>
+                        : sum_norm_rows_kernel<T, max_world(), 2>,
+             blocks_for(std::min(kTwoShotBlocks, where.num_sms)), threads, 0, peers, params);
     });
   });
 }

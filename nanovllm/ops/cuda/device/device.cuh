@@ -11,12 +11,16 @@
 #include "nanovllm/base/dtype.h"
 #include "nanovllm/ops/cuda/device/runtime.h"
 
-// What every kernel needs: conversions, sums over a warp or a block, and programmatic dependent
-// launch.
+// What every kernel needs: conversions, vector loads and stores, reductions over a warp or a thread
+// block, and programmatic dependent launch.
 namespace nanovllm::cuda {
 
 using Bf16 = __nv_bfloat16;
 using F16 = __half;
+
+inline constexpr float kLog2e = 1.44269504f;  ///< e^x = 2^(x * kLog2e), and exp2 is one instruction
+
+// -- conversions
 
 __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(Bf16 x) { return __bfloat162float(x); }
@@ -27,6 +31,34 @@ __device__ inline T from_float(float x) {
   else if constexpr (std::is_same_v<T, F16>) return __float2half_rn(x);
   else return x;
 }
+
+/// Two floats rounded to the 16-bit type T by one instruction, `low` in the low half.
+template <class T>
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+  uint32_t d;
+  if constexpr (std::is_same_v<T, F16>) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+  }
+  return d;
+}
+
+/// 2^x with an error of two units in the last place; numbers below 2^-126 become 0.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// The bits of x as another type of the same size.
+template <class To, class From>
+__device__ inline To bits_as(const From& x) {
+  static_assert(sizeof(To) == sizeof(From));
+  return *reinterpret_cast<const To*>(&x);
+}
+
+// -- vectors
 
 /// N elements that one or two instructions load or store.
 template <class T, int N>
@@ -42,49 +74,147 @@ __device__ inline void store(T* p, const Vec<T, N>& v) {
   *reinterpret_cast<Vec<T, N>*>(p) = v;
 }
 
-__device__ inline float warp_sum(float x) {
+/// N floats, each rounded to T.
+template <class T, int N>
+__device__ inline Vec<T, N> rounded(const float (&x)[N]) {
+  Vec<T, N> v;
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) {
 #pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2) x += __shfl_xor_sync(0xffffffff, x, lane);
+    for (int i = 0; i < N; i += 2) {
+      const auto pair = bits_as<Vec<T, 2>>(pack<T>(x[i], x[i + 1]));
+      v.x[i] = pair.x[0], v.x[i + 1] = pair.x[1];
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) v.x[i] = from_float<T>(x[i]);
+  }
+  return v;
+}
+
+// -- reductions
+
+inline constexpr uint32_t kAllLanes = 0xffffffff;
+
+struct Sum {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct Max {
+  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return max(a, b);
+  }
+};
+
+/// x of all lanes, combined with `combine`, in every lane.
+template <class Combine, class T>
+__device__ inline T warp_reduce(T x, Combine combine) {
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) x = combine(x, __shfl_xor_sync(kAllLanes, x, lane));
+  return x;
+}
+template <class T>
+__device__ inline T warp_sum(T x) {
+  return warp_reduce(x, Sum());
+}
+template <class T>
+__device__ inline T warp_max(T x) {
+  return warp_reduce(x, Max());
+}
+
+/// The same over the four lanes of a quad: those with the same lane / 4. A quad holds a row of an
+/// mma or wgmma accumulator.
+template <class Combine, class T>
+__device__ inline T quad_reduce(T x, Combine combine) {
+  x = combine(x, __shfl_xor_sync(kAllLanes, x, 1));
+  return combine(x, __shfl_xor_sync(kAllLanes, x, 2));
+}
+/// The same over the eight lanes with the same lane % 4, which hold a column of an accumulator.
+template <class Combine, class T>
+__device__ inline T column_reduce(T x, Combine combine) {
+#pragma unroll
+  for (int lane = 4; lane < 32; lane *= 2) x = combine(x, __shfl_xor_sync(kAllLanes, x, lane));
+  return x;
+}
+/// The sum over `num_lanes` neighbouring lanes, a power of two, which alone need to call this
+/// together.
+__device__ inline float lanes_sum(float x, int num_lanes) {
+  const uint32_t mask = kAllLanes >> (32 - num_lanes) << (threadIdx.x % 32 & -num_lanes);
+  for (int lane = num_lanes / 2; lane > 0; lane /= 2) x += __shfl_xor_sync(mask, x, lane);
+  return x;
+}
+/// The sum of x over this lane and all lower ones.
+__device__ inline int warp_inclusive_scan(int x) {
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const int other = __shfl_up_sync(kAllLanes, x, distance);
+    if (static_cast<int>(threadIdx.x) % 32 >= distance) x += other;
+  }
   return x;
 }
 
-__device__ inline float warp_max(float x) {
-#pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, lane));
-  return x;
-}
-
-/// The sum over a block of whole warps, in every thread; `shared` holds a float for each warp.
-__device__ inline float block_sum(float x, float* shared) {
-  const int warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
-  x = warp_sum(x);
-  if (threadIdx.x % 32 == 0) shared[warp] = x;
+/// x of all threads of a thread block, combined, in every thread. The block has whole warps; an
+/// `identity` combined with x gives x; `shared` holds a T for each warp. Before `shared` is used
+/// again the thread block needs a barrier.
+template <class Combine, class T>
+__device__ inline T block_reduce(T x, T* shared, Combine combine, T identity = {}) {
+  const int warp = threadIdx.x / 32, num_warps = blockDim.x / 32, lane = threadIdx.x % 32;
+  x = warp_reduce(x, combine);
+  if (lane == 0) shared[warp] = x;
   __syncthreads();
-  x = threadIdx.x % 32 < num_warps ? shared[threadIdx.x % 32] : 0;
-  return warp_sum(x);
+  x = lane < num_warps ? shared[lane] : identity;
+  return warp_reduce(x, combine);
 }
 
-/// Waits until the kernel before has ended and its writes are seen.
-__device__ inline void wait_before() {
+/// A transposition of 4 by 4 words among the lanes of a quad: lane q gets word q of each lane.
+__device__ __forceinline__ uint4 transpose_quad(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
+  const uint32_t x = __shfl_xor_sync(kAllLanes, odd ? a : b, 1);
+  const uint32_t y = __shfl_xor_sync(kAllLanes, odd ? c : d, 1);
+  const uint32_t low0 = odd ? x : a, high0 = odd ? b : x, low1 = odd ? y : c, high1 = odd ? d : y;
+  const uint32_t u = __shfl_xor_sync(kAllLanes, upper ? low0 : low1, 2);
+  const uint32_t v = __shfl_xor_sync(kAllLanes, upper ? high0 : high1, 2);
+  return upper ? uint4{u, v, low1, high1} : uint4{low0, high0, u, v};
+}
+
+/// The last index of [0, size) with sorted[index] <= x; 0 if there is none.
+__device__ inline int last_not_above(const int32_t* sorted, int size, int x) {
+  int low = 0, high = size;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (sorted[middle] <= x ? low : high) = middle;
+  }
+  return low;
+}
+
+// -- programmatic dependent launch (Hopper and later)
+
+/// Waits until the previous kernel of the stream has ended and its writes are visible.
+__device__ inline void wait_for_previous_kernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-/// Lets the next kernel's blocks start, as far as their own wait, once all of this one's are there.
-__device__ inline void launch_next() {
+/// Lets thread blocks of the next kernel start as soon as all blocks of this one have called this
+/// or ended. They run up to their own wait_for_previous_kernel().
+__device__ inline void launch_dependents() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
-/// Both. So what is read before this call must be older than the kernel before; and older than all
-/// norms, and products and rotations of few tokens, just before that, since those let the next one
-/// start ahead of their own wait. What begins a step may be read by all.
+/// Waits for the previous kernel, then releases the next one; data read before this call must not
+/// come from a kernel that may still run. The previous kernel may. So may the one before it, where
+/// the previous kernel releases its successor before its own wait, as norms, rotations and GEMMs of
+/// few tokens do. The arrays of the step (begin_step) may be read before this call by all kernels.
 __device__ inline void begin_kernel() {
-  wait_before();
-  launch_next();
+  wait_for_previous_kernel();
+  launch_dependents();
 }
 
-/// What others have written before is seen where they have written this behind it.
+/// Acquire load: writes before the matching release are visible.
 template <class T>
 __device__ inline T load_acquire(const T* p) {
   static_assert(sizeof(T) == 4);
@@ -92,6 +222,8 @@ __device__ inline T load_acquire(const T* p) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(bits) : "l"(p) : "memory");
   return static_cast<T>(bits);
 }
+
+// -- launching
 
 /// Calls body(T()) with the C++ type of a model's dtype.
 template <class Body>
@@ -104,17 +236,24 @@ void with_float_type(DType dtype, Body body) {
     case DType::kF16:
       return body(F16());
     default:
-      check_args(false, "no dtype of a model");
+      check_args(false, "a kernel was called with a dtype that no model has");
   }
 }
 
-/// Where a kernel runs, and how many of its blocks are a cluster.
+/// ceil(n / per), as the size of a grid.
+template <class N>
+unsigned blocks_for(N n, int per = 1) {
+  return static_cast<unsigned>((n + per - 1) / per);
+}
+
+/// Where a kernel runs, and how many thread blocks form a cluster.
 struct ClusterLaunch {
   Launch where;
   int cluster = 1;
 };
 
-/// Launches a kernel that calls begin_kernel(): on Hopper it starts while the one before ends.
+/// Launches a kernel that waits by wait_for_previous_kernel() or begin_kernel(): on Hopper its
+/// blocks may start while the previous kernel ends.
 template <class... Params, class... Args>
 void launch(ClusterLaunch how, void (*kernel)(Params...), dim3 grid, int threads,
             size_t shared_bytes, Args&&... args) {

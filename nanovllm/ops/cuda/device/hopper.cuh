@@ -1,14 +1,12 @@
 #pragma once
 
-// Thin wrappers of the PTX that Hopper kernels need: mbarriers, bulk copies, named barriers,
-// register reallocation, fences. Nothing here knows about a kernel. wgmma itself: wgmma.cuh.
+// Thin wrappers of the PTX that kernels for Hopper need: mbarriers, bulk copies, named barriers,
+// register reallocation, fences, clusters. wgmma.cuh has the matrix instructions. Source of all:
+// NVIDIA's PTX ISA.
 
 #include <cuda.h>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include <cstdint>
-#include <type_traits>
 
 namespace nanovllm::cuda::hopper {
 
@@ -22,7 +20,7 @@ __device__ __forceinline__ void barrier_init(uint32_t barrier, int num_arrivals)
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(num_arrivals));
 }
 
-/// Makes initialised barriers visible to the copy engine too.
+/// Makes initialised barriers visible to bulk copies and to the cluster.
 __device__ __forceinline__ void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -31,14 +29,14 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/// Arrives, and holds the phase open until `bytes` have come through bulk copies.
+/// Arrives, and keeps the phase open until bulk copies have delivered `bytes`.
 __device__ __forceinline__ void barrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
 
-/// Waits for the end of the phase of this parity (a fresh barrier is in phase 0; waiting for
-/// parity 1 on it returns at once).
+/// Waits for the end of the phase of this parity. A new barrier is in phase 0, so that a wait for
+/// parity 1 returns at once.
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
@@ -53,7 +51,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
       : "memory");
 }
 
-/// A place in a ring of kStages slots, and the parity its barriers have in this round.
+/// A stage of a ring, and the parity of its barriers in this round.
 template <int kStages>
 struct RingCursor {
   int stage = 0;
@@ -68,8 +66,8 @@ struct RingCursor {
 
 // -- copies
 
-/// Contiguous bytes (a multiple of 16, both ends aligned to 16) from global to shared memory;
-/// reports to `barrier`.
+/// Copies contiguous bytes from global to shared memory and reports them to `barrier`. The size and
+/// both addresses are multiples of 16.
 __device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_t bytes,
                                           uint32_t barrier) {
   asm volatile(
@@ -79,8 +77,8 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_
       : "memory");
 }
 
-/// A box of a two-dimensional tensor, columns from `x`, rows from `y`, into shared memory; rows
-/// that are not there come as zeros and count as bytes. Reports to `barrier`.
+/// Copies a box of a matrix, from column `x` and row `y` on, into shared memory and reports its
+/// bytes to `barrier`. Rows and columns outside of the matrix are filled with zeros.
 __device__ __forceinline__ void box_copy(uint32_t to, const CUtensorMap& map, int x, int y,
                                          uint32_t barrier) {
   asm volatile(
@@ -89,8 +87,8 @@ __device__ __forceinline__ void box_copy(uint32_t to, const CUtensorMap& map, in
       "l"(&map), "r"(x), "r"(y), "r"(barrier)
       : "memory");
 }
-/// The same into each block of the cluster that `mask` holds, at the same place; reports to the
-/// barrier of each.
+/// The same into every thread block of the cluster whose bit is in `mask`, at the same address;
+/// each one's barrier gets the report.
 __device__ __forceinline__ void box_copy_to_cluster(uint32_t to, const CUtensorMap& map, int x,
                                                     int y, uint32_t barrier, int mask) {
   asm volatile(
@@ -129,8 +127,8 @@ __device__ __forceinline__ void store_shared(uint32_t to, const uint4& v) {
 
 // -- threads and registers
 
-/// Orders this thread's ordinary shared-memory writes before later reads by the tensor cores and
-/// the copy engine (which need a barrier in between as well).
+/// Orders this thread's ordinary writes to shared memory before later reads by wgmma and bulk
+/// copies. Where another thread issues those, a barrier is needed as well.
 __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -143,6 +141,8 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int num_threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(num_threads) : "memory");
 }
 
+/// Give registers back to the multiprocessor, or take free ones, until each thread of the warpgroup
+/// has this many.
 template <int kRegisters>
 __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -167,7 +167,8 @@ __device__ __forceinline__ int cluster_size() {
   return size;
 }
 
-/// Every thread of the cluster arrives; what it wrote before is seen by all behind their wait.
+/// A barrier of the cluster in two halves: what a thread wrote before cluster_arrive() is visible
+/// to all threads of the cluster after their cluster_wait().
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
@@ -176,7 +177,7 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/// Writes where block `rank` of the cluster has its own `at`, which lies in shared memory.
+/// Writes to the variable `at` in the shared memory of thread block `rank` of the cluster.
 __device__ __forceinline__ void remote_store(float* at, int rank, float value) {
   asm volatile(
       "{\n"
@@ -188,22 +189,22 @@ __device__ __forceinline__ void remote_store(float* at, int rank, float value) {
       : "memory");
 }
 
-/// A barrier of the cluster that publishes no writes, unlike cluster_arrive(): that would wait for
-/// all memory traffic of the thread. What fence_barrier_init() has shown is seen behind it.
+/// A barrier of the cluster that does not make writes visible, except of barriers after
+/// fence_barrier_init(). cluster_arrive() would wait for all memory traffic of the thread.
 __device__ __forceinline__ void cluster_sync_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
 }
-/// Where block `rank` of the cluster has what lies at `address` here.
+/// The address in thread block `rank` of the cluster that corresponds to `address` in this one.
 __device__ __forceinline__ uint32_t remote_address(uint32_t address, int rank) {
   uint32_t there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
   return there;
 }
-/// Publishes no writes either.
+/// Arrives at another thread block's barrier without making writes visible.
 __device__ __forceinline__ void remote_barrier_arrive(uint32_t remote) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
 }
-/// Shared memory of this block into another's; reports to that one's barrier.
+/// Copies shared memory of this thread block to another's and reports to that one's barrier.
 __device__ __forceinline__ void remote_bulk_copy(uint32_t remote, uint32_t from, uint32_t bytes,
                                                  uint32_t remote_barrier) {
   asm volatile(
@@ -211,26 +212,6 @@ __device__ __forceinline__ void remote_bulk_copy(uint32_t remote, uint32_t from,
       "[%0], [%1], %2, [%3];" ::"r"(remote),
       "r"(from), "r"(bytes), "r"(remote_barrier)
       : "memory");
-}
-
-// -- arithmetic
-
-__device__ __forceinline__ float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-/// Two floats rounded to T, `low` in the low half.
-template <class T>
-__device__ __forceinline__ uint32_t pack(float low, float high) {
-  uint32_t d;
-  if constexpr (std::is_same_v<T, __half>) {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
-  } else {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
-  }
-  return d;
 }
 
 }  // namespace nanovllm::cuda::hopper

@@ -11,8 +11,8 @@ namespace nanovllm::cuda {
 
 namespace {
 
-/// Where to look besides the loader's own folders: the toolkit's, and among the Python packages
-/// that this library is one of, or the system's.
+/// Folders to search after the loader's own: the toolkit's, the Python environment that contains
+/// this library, and the system's Python packages.
 std::vector<std::string> folders(const char* wheel_folder) {
   std::vector<std::string> out = {"/usr/local/cuda/lib64/"};
   std::error_code error;

@@ -4,14 +4,15 @@
 
 namespace nanovllm::cuda {
 
-/// One of NVIDIA's libraries, opened at run time: by the loader's path, in the toolkit, among
-/// PyPI's packages. Stays open.
+/// One of NVIDIA's libraries, opened at run time from the loader's path, the toolkit or PyPI's
+/// packages. It is never closed.
 class SharedLibrary {
  public:
-  /// `wheel_folder` is the library's below site-packages. Throws UserError that names `package`.
+  /// `wheel_folder` is the library's folder below site-packages. Throws UserError that names
+  /// `package` if the library is missing.
   SharedLibrary(const char* name, const char* wheel_folder, const char* package);
 
-  /// A function, of the type that it is assigned to.
+  /// A function, which converts to the type that it is assigned to.
   struct Symbol {
     void* address;
     template <class Function>

@@ -3,9 +3,10 @@
 #include "nanovllm/ops/cuda/device/device.cuh"
 #include "nanovllm/ops/cuda/device/hopper.cuh"
 
-// The warp-wide matrix instructions that Ampere and everything after it has, and asynchronous
-// copies into shared memory. Fragments are PTX's: lane l holds rows l / 4 (and + 8) and columns 2
-// (l % 4), 2 (l % 4) + 1 (and + 8); of b columns and rows change places.
+// The matrix instructions of a warp that Ampere and all later GPUs have, and groups of asynchronous
+// copies into shared memory. Fragments are PTX's: of an operand a and of c, lane l holds rows l / 4
+// (and + 8) and columns 2 (l % 4), 2 (l % 4) + 1 (and + 8); of b the same with rows and columns
+// exchanged.
 namespace nanovllm::cuda {
 
 using hopper::shared_address;
@@ -25,8 +26,8 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t address) {
                : "memory");
 }
 
-/// An 8x8 matrix of 16-bit elements, of which lane l has columns 2 (l % 4) and the next of row l /
-/// 4, transposed.
+/// Transposes an 8x8 matrix of 16-bit elements; lane l has columns 2 (l % 4) and the next of row
+/// l / 4.
 __device__ inline uint32_t transpose_8x8(uint32_t x) {
   uint32_t y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
@@ -53,7 +54,7 @@ __device__ inline void mma_16x8x16(float (&c)[4], const uint32_t (&a)[4], uint32
 }
 
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Waits until at most N of this thread's groups are under way.
+/// Waits until at most N groups of this thread's copies are unfinished.
 template <int N>
 __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");

@@ -6,27 +6,30 @@
 #include <cstddef>
 #include <source_location>
 
+// The folder device/ holds what all kernels and the backend share and what is not about models.
+// Read this file first: errors, contexts and launches as host code sees them. Then device.cuh: what
+// device code needs on every GPU; mma.cuh: matrix instructions of a warp; hopper.cuh, wgmma.cuh and
+// tensor_map.cuh: Hopper's; libraries.h: NVIDIA's libraries, opened at run time.
 namespace nanovllm::cuda {
 
-/// Throws std::runtime_error with CUDA's own words, what was tried and the place.
+/// Throws std::runtime_error with CUDA's message, what was tried and the place in the source.
 void cuda_check(cudaError_t error, const char* what,
                 std::source_location where = std::source_location::current());
 
-/// base/check.h's check() for kernel files: nvcc's front end does not take fmt's compile-time
-/// formats.
+/// base/check.h's check() for .cu files, since nvcc cannot compile fmt's compile-time formats.
 void check_args(bool ok, const char* what,
                 std::source_location where = std::source_location::current());
 
-/// A function of the driver's API, which the runtime library finds: nothing links libcuda. Throws
-/// where the driver is older than `version` (12000 is 12.0).
+/// A function of the driver's API, found by the runtime library, so that nothing links libcuda.
+/// Throws if the driver is older than `version` (12000 is 12.0).
 void* driver_function(const char* name, unsigned version);
 
 /// A GPU's primary context, the one that the runtime API works in.
 CUcontext primary_context(int device);
 
-/// While it lives, the calling thread works in this context; then in the one before, whatever that
-/// was: which GPU is current is the caller's choice, and it may change between two calls. A thread
-/// that had no context keeps this one.
+/// Makes this context current for the calling thread, and the previous one again at the end: which
+/// GPU is current is the choice of the engine's caller, who may change it between two calls. A
+/// thread that had no context keeps this one.
 class ContextScope {
  public:
   explicit ContextScope(CUcontext context);
@@ -39,16 +42,16 @@ class ContextScope {
 
 void allow_most_shared_memory(const void* kernel);
 
-/// Lets a kernel be launched with as much dynamic shared memory as a block of the current GPU may
-/// have: one value for all launches, so that none takes away what a launch in another engine's
-/// graph needs. Only the first call for a kernel does something.
+/// Allows a kernel as much dynamic shared memory as the current GPU gives a thread block. All
+/// launches use this one value, so that none lowers what a launch in another engine's graph needs.
+/// Only the first call for a kernel has an effect.
 template <auto kKernel>
 void allow_shared_memory() {
   [[maybe_unused]] static const bool done =
       (allow_most_shared_memory(reinterpret_cast<const void*>(kKernel)), true);
 }
 
-/// Where kernels go.
+/// Where kernels run.
 struct Launch {
   cudaStream_t stream = nullptr;
   bool overlaps = false;  ///< the device has programmatic dependent launch (9.0 and later)

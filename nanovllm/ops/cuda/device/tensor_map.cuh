@@ -6,8 +6,8 @@ namespace nanovllm::cuda {
 
 inline constexpr int kBoxColumns = 64;
 
-/// A row-major matrix [rows, k] that comes in boxes of `box_rows` by kBoxColumns, swizzled by 128
-/// bytes, which is their width.
+/// The descriptor of a row-major bfloat16 matrix [rows, k] for copies of boxes of `box_rows` by
+/// kBoxColumns, which is 128 bytes, with the 128-byte swizzle.
 inline CUtensorMap tensor_map(const void* data, int64_t rows, int64_t k, int box_rows) {
   static const auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(
       driver_function("cuTensorMapEncodeTiled", 12000));
@@ -19,7 +19,7 @@ inline CUtensorMap tensor_map(const void* data, int64_t rows, int64_t k, int box
       encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(data), shape, row_bytes,
              box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  check_args(result == CUDA_SUCCESS, "tensor map");
+  check_args(result == CUDA_SUCCESS, "tensor_map: the driver refuses the matrix or the box");
   return map;
 }
 

@@ -2,108 +2,78 @@
 
 #include <algorithm>
 
-#include "nanovllm/ops/cuda/device/device.cuh"
+#include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 
+// Kernels that pass once over rows in global memory: gather, RMSNorm, bias, SwiGLU, conversion, and
+// copies of cache blocks.
+// Bandwidth bounds all of them, so a thread moves 16 bytes at a time where rows allow it.
 namespace nanovllm::cuda {
 namespace {
 
 // -- kernels
 
 __global__ void idle_kernel(int64_t num_cycles) {
-  launch_next();
-  wait_before();
+  launch_dependents();
+  wait_for_previous_kernel();
   const int64_t begin = clock64();
   while (clock64() - begin < num_cycles) continue;
 }
 
-/// One block a row; a unit is 16 bytes, or 2 where rows are no multiple of 16 bytes.
+/// A thread block copies one row. A Unit is 16 bytes, or 2 where rows are no multiple of 16 bytes.
 template <class Unit>
 __global__ void gather_kernel(Unit* out, const Unit* table, const int32_t* rows, int64_t width,
                               int64_t first, int64_t num_rows) {
   begin_kernel();
   const int64_t row = rows[blockIdx.x] - first;
-  const bool there = 0 <= row && row < num_rows;
+  const bool exists = 0 <= row && row < num_rows;
   for (int64_t i = threadIdx.x; i < width; i += blockDim.x)
-    out[blockIdx.x * width + i] = there ? table[row * width + i] : Unit{};
+    out[blockIdx.x * width + i] = exists ? table[row * width + i] : Unit{};
 }
 
-/// One warp a row of up to 32 * kPer vectors of N, which stay in registers between the passes.
-template <class T, int N, int kPer>
-__global__ void rms_norm_warp_kernel(T* out, const T* in, const float* weight, int width, float eps,
-                                     int num_rows) {
-  launch_next();
-  const int row = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / 32);
-  const int lane = threadIdx.x % 32;
-  Vec<float, N> w[kPer];
-#pragma unroll
-  for (int j = 0; j < kPer; ++j)
-    if (const int at = (j * 32 + lane) * N; at < width) w[j] = load<N>(weight + at);
-  wait_before();
-  if (row >= num_rows) return;
-  const T* const x = in + int64_t{row} * width;
-  Vec<T, N> v[kPer];
-  float squares = 0;
-#pragma unroll
-  for (int j = 0; j < kPer; ++j)
-    if (const int at = (j * 32 + lane) * N; at < width) v[j] = load<N>(x + at);
-#pragma unroll
-  for (int j = 0; j < kPer; ++j) {
-    if ((j * 32 + lane) * N >= width) continue;
-#pragma unroll
-    for (int i = 0; i < N; ++i) squares += to_float(v[j].x[i]) * to_float(v[j].x[i]);
-  }
-  const float scale = rsqrtf(warp_sum(squares) / static_cast<float>(width) + eps);
-#pragma unroll
-  for (int j = 0; j < kPer; ++j) {
-    const int at = (j * 32 + lane) * N;
-    if (at >= width) continue;
-    Vec<T, N> y;
-#pragma unroll
-    for (int i = 0; i < N; ++i) y.x[i] = from_float<T>(to_float(v[j].x[i]) * scale * w[j].x[i]);
-    store<N>(out + int64_t{row} * width + at, y);
-  }
-}
+/// The largest thread block of rms_norm_kernel: with more threads each would have too few
+/// registers.
+template <int kVectors, bool kBlockRows>
+constexpr int kNormThreads = !kBlockRows     ? 256
+                             : kVectors == 1 ? 1024
+                                             : 512;
 
-/// Blocks take row after row. A thread keeps its elements in registers between the passes, and its
-/// weights throughout: kPer vectors of N.
-template <class T, int N, int kPer>
-__global__ void rms_norm_kernel(T* out, const T* in, const float* weight, int width, float eps,
-                                int num_rows) {
-  launch_next();
-  __shared__ float sums[2][32];  // for every other row, so that one barrier a row is enough
-  Vec<float, N> w[kPer];
+/// A group of threads, a warp or with kBlockRows the whole thread block, takes row after row. A
+/// thread keeps up to kVectors vectors of N elements of its row in registers between the two
+/// passes, and the weights of its columns throughout.
+template <class T, int N, int kVectors, bool kBlockRows>
+__global__ void __launch_bounds__(kNormThreads<kVectors, kBlockRows>, kBlockRows ? 1 : 3)
+    rms_norm_kernel(T* out, const T* in, const float* weight, int width, float eps, int num_rows) {
+  launch_dependents();
+  __shared__ float sums[2][32];  // rows use them in turn, so that one barrier a row is enough
+  const int group_size = kBlockRows ? blockDim.x : 32;
+  const int thread = kBlockRows ? threadIdx.x : threadIdx.x % 32;
+  const int num_groups = kBlockRows ? 1 : blockDim.x / 32;
+  const int group = kBlockRows ? 0 : threadIdx.x / 32;
+  const auto column = [&](int j) { return (j * group_size + thread) * N; };
+  Vec<float, N> w[kVectors];
 #pragma unroll
-  for (int j = 0; j < kPer; ++j)
-    if (const int at = (j * blockDim.x + threadIdx.x) * N; at < width) w[j] = load<N>(weight + at);
-  wait_before();
-  for (int row = blockIdx.x, turn = 0; row < num_rows; row += gridDim.x, turn ^= 1) {
+  for (int j = 0; j < kVectors; ++j)
+    if (column(j) < width) w[j] = load<N>(weight + column(j));
+  wait_for_previous_kernel();
+  for (int row = blockIdx.x * num_groups + group, turn = 0; row < num_rows;
+       row += gridDim.x * num_groups, turn ^= 1) {
     const int64_t first = int64_t{row} * width;
-    Vec<T, N> v[kPer];
+    Vec<T, N> x[kVectors];
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j)
+      if (column(j) < width) x[j] = load<N>(in + first + column(j));
     float squares = 0;
 #pragma unroll
-    for (int j = 0; j < kPer; ++j)
-      if (const int at = (j * blockDim.x + threadIdx.x) * N; at < width)
-        v[j] = load<N>(in + first + at);
+    for (int j = 0; j < kVectors; ++j)
+      if (column(j) < width) squares = add_squares(x[j], squares);
+    squares = kBlockRows ? block_reduce(squares, sums[turn], Sum()) : warp_sum(squares);
+    const float factor = rms_factor(squares, width, eps);
 #pragma unroll
-    for (int j = 0; j < kPer; ++j) {
-      if ((j * blockDim.x + threadIdx.x) * N >= width) continue;
-#pragma unroll
-      for (int i = 0; i < N; ++i) squares += to_float(v[j].x[i]) * to_float(v[j].x[i]);
-    }
-    const float scale = rsqrtf(block_sum(squares, sums[turn]) / static_cast<float>(width) + eps);
-#pragma unroll
-    for (int j = 0; j < kPer; ++j) {
-      const int at = (j * blockDim.x + threadIdx.x) * N;
-      if (at >= width) continue;
-#pragma unroll
-      for (int i = 0; i < N; ++i)
-        v[j].x[i] = from_float<T>(to_float(v[j].x[i]) * scale * w[j].x[i]);
-      store<N>(out + first + at, v[j]);
-    }
+    for (int j = 0; j < kVectors; ++j)
+      if (column(j) < width) store<N>(out + first + column(j), normed(x[j], factor, w[j]));
   }
 }
 
-/// One block a row.
 /// A thread block for each row of x; y's rows are y_stride apart, 0 where all are the same.
 template <class T, class Y>
 __global__ void add_kernel(T* x, const Y* y, int width, int64_t y_stride) {
@@ -122,26 +92,23 @@ __global__ void convert_kernel(To* out, const From* x, int64_t count) {
     out[i] = from_float<To>(to_float(x[i]));
 }
 
-/// Grid: parts of a row, rows.
+/// Grid: (parts of a row, rows). A thread computes N neighbours of each of its rows.
 template <class T, int N>
 __global__ void silu_mul_kernel(T* out, const T* gate_up, int width, int num_rows) {
   begin_kernel();
-  const int at = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * N;
-  if (at >= width) return;
+  const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * N;
+  if (column >= width) return;
   for (int64_t row = blockIdx.y; row < num_rows; row += gridDim.y) {
-    const T* const gate = gate_up + row * 2 * width + at;
-    const Vec<T, N> g = load<N>(gate), u = load<N>(gate + width);
-    Vec<T, N> y;
+    const T* const from = gate_up + row * 2 * width + column;
+    const Vec<T, N> gate = load<N>(from), up = load<N>(from + width);
+    float y[N];
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const float x = to_float(g.x[i]);
-      y.x[i] = from_float<T>(__fdividef(x, __expf(-x) + 1) * to_float(u.x[i]));
-    }
-    store<N>(out + row * width + at, y);
+    for (int i = 0; i < N; ++i) y[i] = swiglu(to_float(gate.x[i]), to_float(up.x[i]));
+    store<N>(out + row * width + column, rounded<T>(y));
   }
 }
 
-/// Grid: pairs, 2 * layers; a unit is 16 bytes.
+/// Grid: (pairs, 2 * layers). The unit of stride and width is 16 bytes.
 __global__ void copy_blocks_kernel(uint4* pool, const int2* pairs, int64_t pool_stride,
                                    int64_t width) {
   begin_kernel();
@@ -151,67 +118,61 @@ __global__ void copy_blocks_kernel(uint4* pool, const int2* pairs, int64_t pool_
     layer[pair.y * width + i] = layer[pair.x * width + i];
 }
 
-// -- launchers
-
-int64_t row_bytes(const Tensor& t) {
-  return t.shape[1] * static_cast<int64_t>(dtype_size(t.dtype));
-}
-
-unsigned blocks(int64_t n) { return static_cast<unsigned>(n); }
+/// Elements of a T that 16 bytes hold.
+template <class T>
+constexpr int kWide = 16 / sizeof(T);
 
 }  // namespace
+
+// -- launchers
 
 void gather_rows(Launch where, Tensor out, Tensor table, Tensor rows, int64_t first) {
   check_args(
       out.shape[0] == rows.shape[0] && out.shape[1] == table.shape[1] && out.dtype == table.dtype,
-      "gather_rows: wrong shapes");
-  const int64_t bytes = row_bytes(out);
+      "gather_rows: out must be [rows, table's columns], of the table's dtype");
+  const int64_t row_bytes = out.shape[1] * static_cast<int64_t>(dtype_size(out.dtype));
   const auto run = [&](auto unit) {
     using Unit = decltype(unit);
-    const int64_t width = bytes / static_cast<int64_t>(sizeof(Unit));
-    launch(where, gather_kernel<Unit>, blocks(rows.shape[0]),
+    const int64_t width = row_bytes / static_cast<int64_t>(sizeof(Unit));
+    launch(where, gather_kernel<Unit>, blocks_for(rows.shape[0]),
            static_cast<int>(std::clamp<int64_t>((width + 31) / 32 * 32, 32, 256)), 0,
            out.as<Unit>(), table.as<const Unit>(), rows.as<const int32_t>(), width, first,
            table.shape[0]);
   };
-  if (bytes % 16 == 0) run(uint4());
+  if (row_bytes % 16 == 0) run(uint4());
   else run(uint16_t());
 }
 
 void rms_norm(Launch where, Tensor out, Tensor x, const Norm& norm) {
+  const auto width = static_cast<int>(x.shape[1]), num_rows = static_cast<int>(x.shape[0]);
   check_args(
-      out.shape == x.shape && norm.weight.size() == x.shape[1] && norm.weight.dtype == DType::kF32,
-      "rms_norm: wrong shapes");
-  const auto width = static_cast<int>(x.shape[1]);
+      out.shape == x.shape && norm.weight.size() == width && norm.weight.dtype == DType::kF32,
+      "rms_norm: out must be of x's shape, the weight float32 [columns of x]");
+  constexpr int kFewRows = 1024;  // the shortest chain of waits counts; beyond, loads in flight
+  constexpr int kMaxWidth = 16384;
+  check_args(width <= kMaxWidth, "rms_norm: a row has more than 16384 elements");
   with_float_type(x.dtype, [&](auto type) {
     using T = decltype(type);
-    const auto run = [&](auto kernel, int per_thread) {
-      const int needed = (width + per_thread - 1) / per_thread;
-      const int threads = std::clamp((needed + 31) / 32 * 32, 32, 1024);
-      // As many blocks as are there at once, or each row's own.
-      const int64_t fit = int64_t{where.num_sms} * std::max(1, 1024 / threads);
-      launch(where, kernel, blocks(std::min(x.shape[0], fit)), threads, 0, out.as<T>(),
-             x.as<const T>(), norm.weight.as<const float>(), width, norm.eps,
-             static_cast<int>(x.shape[0]));
-    };
-    constexpr int kWide = 16 / sizeof(T);
-    if (width % kWide == 0 && width <= 128 * kWide) {
-      launch(where, rms_norm_warp_kernel<T, kWide, 4>, blocks((x.shape[0] + 7) / 8), 256, 0,
+    const auto run = [&]<int N, int kVectors, bool kBlockRows>() {
+      constexpr int kMaxThreads = kNormThreads<kVectors, kBlockRows>;
+      const int needed = (width + kVectors * N - 1) / (kVectors * N);
+      const int threads = kBlockRows ? (needed + 31) / 32 * 32 : kMaxThreads;
+      // With block rows, as many thread blocks as run at once.
+      const unsigned num_blocks =
+          kBlockRows ? std::min(num_rows, where.num_sms * std::max(1, 1024 / threads))
+                     : blocks_for(num_rows, kMaxThreads / 32);
+      launch(where, rms_norm_kernel<T, N, kVectors, kBlockRows>, num_blocks, threads, 0,
              out.as<T>(), x.as<const T>(), norm.weight.as<const float>(), width, norm.eps,
-             static_cast<int>(x.shape[0]));
-    } else if (width % kWide == 0 && width <= 1024 * kWide && x.shape[0] <= 1024) {
-      run(rms_norm_kernel<T, kWide, 1>, kWide);  // the shortest wait; below, the most in flight
-    } else if (width % kWide == 0 && width <= 4 * 1024 * kWide) {
-      run(rms_norm_kernel<T, kWide, 4>, 4 * kWide);
-    } else {
-      check_args(width <= 32 * 1024, "a norm of more than 32768 elements");
-      run(rms_norm_kernel<T, 1, 32>, 1);
-    }
+             num_rows);
+    };
+    constexpr int N = kWide<T>;
+    if (width % N == 0 && width <= 4 * 32 * N) run.template operator()<N, 4, false>();
+    else if (width % N == 0 && width <= kNormThreads<1, true> * N && num_rows <= kFewRows)
+      run.template operator()<N, 1, true>();
+    else if (width % N == 0 && width <= kNormThreads<4, true> * 4 * N)
+      run.template operator()<N, 4, true>();
+    else run.template operator()<1, kMaxWidth / 512, true>();
   });
-}
-
-void idle(Launch where, int64_t num_cycles) {
-  launch(where, idle_kernel, dim3(static_cast<unsigned>(where.num_sms)), 128, 0, num_cycles);
 }
 
 void add(Launch where, Tensor x, Tensor y) {
@@ -223,21 +184,21 @@ void add(Launch where, Tensor x, Tensor y) {
     using T = decltype(type);
     const auto width = static_cast<int>(x.shape[1]);
     if (is_row)
-      launch(where, add_kernel<T, float>, blocks(x.shape[0]), 256, 0, x.as<T>(),
+      launch(where, add_kernel<T, float>, blocks_for(x.shape[0]), 256, 0, x.as<T>(),
              y.as<const float>(), width, int64_t{0});
     else
-      launch(where, add_kernel<T, T>, blocks(x.shape[0]), 256, 0, x.as<T>(), y.as<const T>(), width,
+      launch(where, add_kernel<T, T>, blocks_for(x.shape[0]), 256, 0, x.as<T>(), y.as<const T>(), width,
              int64_t{width});
   });
 }
 
 void convert(Launch where, Tensor out, Tensor x) {
-  check_args(out.size() == x.size(), "convert: wrong shapes");
+  check_args(out.size() == x.size(), "convert: out must have as many elements as x");
   with_float_type(out.dtype, [&](auto to) {
     with_float_type(x.dtype, [&](auto from) {
       using To = decltype(to);
       using From = decltype(from);
-      launch(where, convert_kernel<To, From>, blocks(where.num_sms * 8), 256, 0, out.as<To>(),
+      launch(where, convert_kernel<To, From>, blocks_for(where.num_sms * 8), 256, 0, out.as<To>(),
              x.as<const From>(), x.size());
     });
   });
@@ -246,28 +207,31 @@ void convert(Launch where, Tensor out, Tensor x) {
 void silu_mul(Launch where, Tensor out, Tensor gate_up) {
   check_args(gate_up.shape[0] == out.shape[0] && gate_up.shape[1] == 2 * out.shape[1] &&
                  gate_up.dtype == out.dtype,
-             "silu_mul: wrong shapes");
+             "silu_mul: gate_up must be [rows of out, 2 * columns of out], of out's dtype");
+  const auto num_rows = static_cast<int>(out.shape[0]), width = static_cast<int>(out.shape[1]);
   with_float_type(out.dtype, [&](auto type) {
     using T = decltype(type);
-    const auto run = [&](auto kernel, int64_t per_thread) {
-      constexpr int kThreads = 128;
-      const int64_t parts = (out.shape[1] / per_thread + kThreads - 1) / kThreads;
-      launch(where, kernel, dim3(blocks(parts), blocks(std::min<int64_t>(out.shape[0], 65535))),
-             kThreads, 0, out.as<T>(), gate_up.as<const T>(), static_cast<int>(out.shape[1]),
-             static_cast<int>(out.shape[0]));
+    const auto run = [&](auto kernel, int per_thread) {
+      constexpr int kThreads = 128, kMaxGridY = 65535;
+      launch(where, kernel,
+             dim3(blocks_for(width, per_thread * kThreads), std::min(num_rows, kMaxGridY)),
+             kThreads, 0, out.as<T>(), gate_up.as<const T>(), width, num_rows);
     };
-    constexpr int kWide = 16 / sizeof(T);
-    if (out.shape[1] % kWide == 0) run(silu_mul_kernel<T, kWide>, kWide);
+    if (width % kWide<T> == 0) run(silu_mul_kernel<T, kWide<T>>, kWide<T>);
     else run(silu_mul_kernel<T, 1>, 1);
   });
 }
 
 void copy_blocks(Launch where, const KvCache& kv, Tensor pairs) {
   const int64_t bytes = kv.block_elements() * static_cast<int64_t>(dtype_size(kv.dtype));
-  check_args(bytes % 16 == 0, "blocks are no multiple of 16 bytes");
-  launch(where, copy_blocks_kernel, dim3(blocks(pairs.shape[0]), blocks(2 * kv.num_layers)), 256, 0,
-         static_cast<uint4*>(kv.data), pairs.as<const int2>(), kv.num_blocks * bytes / 16,
+  check_args(bytes % 16 == 0, "copy_blocks: a block of the cache must be a multiple of 16 bytes");
+  launch(where, copy_blocks_kernel, dim3(blocks_for(pairs.shape[0]), blocks_for(2 * kv.num_layers)),
+         256, 0, static_cast<uint4*>(kv.data), pairs.as<const int2>(), kv.num_blocks * bytes / 16,
          bytes / 16);
+}
+
+void idle(Launch where, int64_t num_cycles) {
+  launch(where, idle_kernel, blocks_for(where.num_sms), 128, 0, num_cycles);
 }
 
 }  // namespace nanovllm::cuda

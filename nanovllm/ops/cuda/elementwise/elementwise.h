@@ -3,22 +3,26 @@
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cuda/device/runtime.h"
 
-// The operations of backend.h that are neither products nor attention. All compute in float32 and
-// round once, at the store.
+// The operations of backend.h that work on rows alone. All compute in float32 and round once, at
+// the store. Read this file first; then row_ops.cuh, the same operations as device functions for
+// kernels that fuse them; then elementwise.cu, the kernels.
 namespace nanovllm::cuda {
 
-/// out [n, width] = table[rows [n] - first], rows of any dtype; zeros where the table has no such
-/// row.
+/// out [n, width] = table[rows [n] - first]; zeros where the table has no such row. Any dtype.
 void gather_rows(Launch where, Tensor out, Tensor table, Tensor rows, int64_t first = 0);
+/// out [T, n] = x / rms(x) * weight; out may be x.
 void rms_norm(Launch where, Tensor out, Tensor x, const Norm& norm);
 /// x [T, n] += y, which is [T, n] of x's dtype, or [n] float32 for every row.
 void add(Launch where, Tensor x, Tensor y);
-/// out = x, of another float dtype; both without gaps.
+/// out = x converted to out's float dtype; both are contiguous.
 void convert(Launch where, Tensor out, Tensor x);
-/// Does nothing for so long: what is measured starts and ends beside it as in a step.
-void idle(Launch where, int64_t num_cycles);
+/// out [T, n] = silu(gate_up [T, :n]) * gate_up [T, n:]
 void silu_mul(Launch where, Tensor out, Tensor gate_up);
-/// pairs [n, 2] int32 in the device's memory: block pairs[i][0] onto pairs[i][1], all layers.
+/// pairs [n, 2] int32 in device memory: copies cache block pairs[i][0] onto pairs[i][1] in all
+/// layers.
 void copy_blocks(Launch where, const KvCache& kv, Tensor pairs);
+/// Keeps the GPU busy for this many clock cycles. Around a kernel that is timed, it stands for the
+/// neighbours that the kernel has in a step.
+void idle(Launch where, int64_t num_cycles);
 
 }  // namespace nanovllm::cuda

@@ -66,9 +66,9 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
   // once the previous one has ended: its own x then arrives sooner. One that goes on streaming
   // weights lets the next kernel's requests queue behind its own at once.
   const bool is_long = num_chunks > kDepth * kWarps;
-  if (is_long) launch_next();
-  wait_before();
-  if (!is_long) launch_next();
+  if (is_long) launch_dependents();
+  wait_for_previous_kernel();
+  if (!is_long) launch_dependents();
 
   uint4 x[kHeld][kTokenTiles][2];
   const T* const x_row = static_cast<const T*>(p.x) + int64_t{quad} * p.k + pair * 8;
@@ -103,6 +103,7 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
   }
   float scale[kTokenTiles];
   const float inverse_k = __fdividef(1, static_cast<float>(p.k));
+  const auto elements = [](const uint4& v) { return bits_as<Vec<T, 8>>(v); };
   if constexpr (kNorm) {
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) scale[t] = 0;
@@ -110,18 +111,17 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
     for (int i = 0; i < kHeld; ++i)
 #pragma unroll
       for (int t = 0; t < kTokenTiles; ++t)
-        scale[t] = sum_squares<T>(x[i][t][1], sum_squares<T>(x[i][t][0], scale[t]));
+        scale[t] = add_squares(elements(x[i][t][1]), add_squares(elements(x[i][t][0]), scale[t]));
     for (int chunk = warp + kHeld * kWarps; chunk < num_chunks; chunk += kWarps) {
       uint4 more[kTokenTiles][2];
       fetch_x(more, chunk);
 #pragma unroll
       for (int t = 0; t < kTokenTiles; ++t)
-        scale[t] = sum_squares<T>(more[t][1], sum_squares<T>(more[t][0], scale[t]));
+        scale[t] = add_squares(elements(more[t][1]), add_squares(elements(more[t][0]), scale[t]));
     }
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) {
-      scale[t] += __shfl_xor_sync(0xffffffff, scale[t], 1);
-      scale[t] += __shfl_xor_sync(0xffffffff, scale[t], 2);
+      scale[t] = quad_reduce(scale[t], Sum());
       if (pair == 0) squares_of[warp][t * 8 + quad] = scale[t];
     }
     wait_copies<kDepth>();  // the norm's weights
@@ -149,10 +149,10 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const float* const at = norm + chunk * kChunk + pair * 8 + i * 32;
-          const float4 low = *reinterpret_cast<const float4*>(at);
-          const float4 high = *reinterpret_cast<const float4*>(at + 4);
+          const auto weight = load<8>(at);
 #pragma unroll
-          for (int t = 0; t < kTokenTiles; ++t) b[t][i] = normed<T>(b[t][i], scale[t], low, high);
+          for (int t = 0; t < kTokenTiles; ++t)
+            b[t][i] = bits_as<uint4>(normed(elements(b[t][i]), scale[t], weight));
         }
       }
       wait_copies<kDepth - 1>();
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
       from += kDepth * kSlotBytes / 4;
     }
     if constexpr (kTile == Tile::kSwiglu) {
-      *out_at(at) = swiglu<T>(y, up);
+      *out_at(at) = swiglu_of_sums<T>(y, up);
     } else {
       if (p.bias != nullptr) y += p.bias[first_column + column];
       *out_at(at) = from_float<T>(old[i] + y);

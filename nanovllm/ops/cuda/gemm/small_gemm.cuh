@@ -1,6 +1,7 @@
 #pragma once
 
 #include "nanovllm/ops/cuda/device/mma.cuh"
+#include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 #include "nanovllm/ops/cuda/gemm/gemm_args.h"
 
 // Device code of small_gemm.cu. A lane copies into shared memory exactly those pieces of w that it
@@ -28,31 +29,6 @@ __device__ inline uint4 load_shared(uint32_t from) {
 }
 __device__ inline uint32_t word(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-
-template <class T>
-__device__ inline float sum_squares(const uint4& x, float sum) {
-  const Vec<T, 8> v = *reinterpret_cast<const Vec<T, 8>*>(&x);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) sum += to_float(v.x[i]) * to_float(v.x[i]);
-  return sum;
-}
-
-/// Eight elements of a row times its scale and the norm's weights, rounded as rms_norm() does.
-template <class T>
-__device__ inline uint4 normed(const uint4& x, float scale, const float4& a, const float4& b) {
-  const Vec<T, 8> v = *reinterpret_cast<const Vec<T, 8>*>(&x);
-  const auto at = [&](int i) { return to_float(v.x[i]) * scale; };
-  return make_uint4(
-      hopper::pack<T>(at(0) * a.x, at(1) * a.y), hopper::pack<T>(at(2) * a.z, at(3) * a.w),
-      hopper::pack<T>(at(4) * b.x, at(5) * b.y), hopper::pack<T>(at(6) * b.z, at(7) * b.w));
-}
-
-/// One output of a gate and its up, rounded as the separate operations do.
-template <class T>
-__device__ inline T swiglu(float gate, float up) {
-  gate = to_float(from_float<T>(gate));
-  return from_float<T>(__fdividef(gate, __expf(-gate) + 1) * to_float(from_float<T>(up)));
 }
 
 }  // namespace nanovllm::cuda

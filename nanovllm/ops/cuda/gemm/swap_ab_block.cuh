@@ -184,20 +184,13 @@ struct Block {
     return sum;
   }
 
-  /// The sum over `lanes` neighbouring lanes, a power of two, which call this together.
-  __device__ static float sum_over(int lanes, float x) {
-    const uint32_t mask = 0xffffffff >> (32 - lanes);
-    for (int i = lanes / 2; i > 0; i /= 2)
-      x += __shfl_xor_sync(mask << (threadIdx.x % 32 & -lanes), x, i);
-    return x;
-  }
   /// 1 / rms of a token, where the norm of x was deferred to this GEMM, else 1.
   __device__ float factor(int token, int lane, int lanes) const {
     if (args.epilogue == Epilogue::kAdd || p.norm.squares == nullptr) return 1;
     float squares = 0;
     for (int part = lane; part < p.norm.num_parts; part += lanes)
       squares += p.norm.squares[part * kSwapAbTokens + token];
-    const float mean = sum_over(lanes, squares) * __fdividef(1, static_cast<float>(args.k));
+    const float mean = lanes_sum(squares, lanes) * __fdividef(1, static_cast<float>(args.k));
     return rsqrtf(mean + args.eps);
   }
   /// The part of the deferred norm that four columns of the new residual can do.
@@ -212,7 +205,7 @@ struct Block {
       x.x[j] = from_float<Bf16>(value * weight.x[j]);
     }
     store<4>(static_cast<Bf16*>(p.norm.x) + int64_t{token} * args.n + first_column + column, x);
-    squares = sum_over(lanes, squares);
+    squares = lanes_sum(squares, lanes);
     if (column == 0) p.norm.squares[first_column / p.rows * kSwapAbTokens + token] = squares;
   }
 
@@ -249,7 +242,7 @@ struct Block {
         const float4 b = sum_at(from + (columns + column) * 4, stride);
         const float up[4] = {b.x * scale, b.y * scale, b.z * scale, b.w * scale};
 #pragma unroll
-        for (int j = 0; j < 4; ++j) y.x[j] = cuda::swiglu<Bf16>(at[j], up[j]);
+        for (int j = 0; j < 4; ++j) y.x[j] = swiglu_of_sums<Bf16>(at[j], up[j]);
       } else {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
@@ -287,9 +280,9 @@ struct Block {
     constexpr int kPer = 4, kLanes = 16, kHalf = kHeadDim / 2;
     const RopeParams& r = p.rope;
     const int lane = threadIdx.x % kLanes, at = lane * kPer, head = first_column / kHeadDim;
-    const int num_kv_heads = r.layout.num_kv_heads, num_tokens = kTokens / p.split;
-    const bool is_q = head < r.num_heads, is_v = head >= r.num_heads + num_kv_heads;
-    const float* const norm = is_q ? r.q_norm : is_v ? nullptr : r.k_norm;
+    const int num_tokens = kTokens / p.split;
+    const bool is_q = r.is_q(head), is_v = r.is_v(head);
+    const float* const norm = r.norm(head);
     const int stride = layout.sums_bytes() / p.split;
     // num_tokens is even, so both halves of a warp have a row; the last one may not exist.
     for (int row = threadIdx.x / kLanes; row < num_tokens; row += blockDim.x / kLanes) {
@@ -299,11 +292,8 @@ struct Block {
            *high = low + kHalf;
       const int slot = is_q ? 0 : r.slot_mapping[token];
       if (!is_q && slot >= 0) {
-        Bf16* const entry =
-            static_cast<Bf16*>(r.k) + (is_v ? r.layout.layer_stride : 0) +
-            r.layout.entry(slot / r.layout.block_size, (head - r.num_heads) % num_kv_heads);
-        low = entry + r.layout.at(slot % r.layout.block_size, at);
-        high = entry + r.layout.at(slot % r.layout.block_size, at + kHalf);
+        low = r.cache_at<Bf16>(head, slot, at);
+        high = r.cache_at<Bf16>(head, slot, at + kHalf);
       }
       Vec<float, kPer> cos = {1, 1, 1, 1}, sin = {};
       if (!is_v) {
@@ -321,31 +311,21 @@ struct Block {
       const float scale = factor(token, lane, kLanes);
       barrier_wait(barrier(kSumsThere), 0);
       const uint32_t from = shared + layout.sums_bytes() + row * layout.pitch() * 4;
-      float x[2][kPer], own = 0;  // squares
+      HeadPart<Bf16, kPer> part;  // rounded as the GEMM alone leaves it
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float4 sum = sum_at(from + (half * kHalf + at) * 4, stride);
-        const float sums[kPer] = {sum.x, sum.y, sum.z, sum.w};
+        float y[kPer] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
-        for (int i = 0; i < kPer; ++i) {
-          // Rounded as the GEMM alone would store it.
-          x[half][i] = to_float(from_float<Bf16>(sums[i] * scale + bias[half].x[i]));
-          own += x[half][i] * x[half][i];
-        }
+        for (int i = 0; i < kPer; ++i) y[i] = y[i] * scale + bias[half].x[i];
+        (half == 0 ? part.low : part.high) = rounded<Bf16>(y);
       }
-      own = sum_over(kLanes, own);
-      const float head_scale = norm != nullptr ? rsqrtf(own / kHeadDim + r.eps) : 1.0f;
-      Vec<Bf16, kPer> y[2];
-#pragma unroll
-      for (int i = 0; i < kPer; ++i) {
-        const float a = x[0][i] * (head_scale * weight[0].x[i]);
-        const float b = x[1][i] * (head_scale * weight[1].x[i]);
-        y[0].x[i] = from_float<Bf16>(is_v ? x[0][i] : a * cos.x[i] - b * sin.x[i]);
-        y[1].x[i] = from_float<Bf16>(is_v ? x[1][i] : b * cos.x[i] + a * sin.x[i]);
-      }
+      const float squares = lanes_sum(add_squares(part.high, add_squares(part.low, 0)), kLanes);
+      const float factor = norm != nullptr ? rms_factor(squares, kHeadDim, r.eps) : 1.0f;
+      if (!is_v) part.norm_and_rotate(norm != nullptr, factor, weight[0], weight[1], cos, sin);
       if (!there || slot < 0) continue;
-      store<kPer>(low, y[0]);
-      store<kPer>(high, y[1]);
+      store<kPer>(low, part.low);
+      store<kPer>(high, part.high);
     }
     barrier_wait(barrier(kSumsThere), 0);
   }

@@ -73,9 +73,9 @@ __global__ void __launch_bounds__(kThreads, 3) swap_ab_kernel(const __grid_const
   else block.prefetch_norm();
   __syncwarp();
   cluster_sync_relaxed();  // all thread blocks have initialised their barriers
-  if (p.early) launch_next();
-  wait_before();
-  if (!p.early) launch_next();
+  if (p.early) launch_dependents();
+  wait_for_previous_kernel();
+  if (!p.early) launch_dependents();
 
   if (copier < 0) block.multiply(thread);
   else if (copier == 0) block.copy();

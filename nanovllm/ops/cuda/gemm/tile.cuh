@@ -3,6 +3,7 @@
 #include "nanovllm/ops/cuda/device/device.cuh"
 #include "nanovllm/ops/cuda/device/tensor_map.cuh"
 #include "nanovllm/ops/cuda/device/wgmma.cuh"
+#include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 #include "nanovllm/ops/cuda/gemm/tile_gemm.h"
 
 // The tiles of tile_gemm.cu: their layout in shared memory, and the epilogues.
@@ -61,30 +62,6 @@ __device__ __forceinline__ void store16(void* to, uint4 x) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z),
                "r"(x.w)
                : "memory");
-}
-
-/// A 4 by 4 transposition among four neighbouring lanes: lane q gets word q of each.
-__device__ __forceinline__ uint4 transpose_quad(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
-  const uint32_t x = __shfl_xor_sync(0xffffffff, odd ? a : b, 1);
-  const uint32_t y = __shfl_xor_sync(0xffffffff, odd ? c : d, 1);
-  const uint32_t low0 = odd ? x : a, high0 = odd ? b : x, low1 = odd ? y : c, high1 = odd ? d : y;
-  const uint32_t u = __shfl_xor_sync(0xffffffff, upper ? low0 : low1, 2);
-  const uint32_t v = __shfl_xor_sync(0xffffffff, upper ? high0 : high1, 2);
-  return upper ? uint4{u, v, low1, high1} : uint4{low0, high0, u, v};
-}
-
-/// Two neighbours of silu(gate) * up, rounded as the separate operations do. They share one
-/// reciprocal, 1 / (a b), since the special function unit bounds this epilogue.
-__device__ __forceinline__ uint32_t swiglu_pair(const float* gate, const float* up) {
-  constexpr float kLog2e = 1.44269504f, kMaxExponent = 60;  // so that the product is finite
-  const uint32_t g = pack<Bf16>(gate[0], gate[1]), u = pack<Bf16>(up[0], up[1]);
-  const auto low = [](uint32_t v) { return __uint_as_float(v << 16); };
-  const auto high = [](uint32_t v) { return __uint_as_float(v & 0xffff0000); };
-  const float a = exp2_approx(fminf(low(g) * -kLog2e, kMaxExponent)) + 1;
-  const float b = exp2_approx(fminf(high(g) * -kLog2e, kMaxExponent)) + 1;
-  const float r = __fdividef(1, a * b);
-  return pack<Bf16>(low(g) * (b * r) * low(u), high(g) * (a * r) * high(u));
 }
 
 /// Where a thread's sums belong. Of each 64 tokens, thread t of a warpgroup has the one numbered

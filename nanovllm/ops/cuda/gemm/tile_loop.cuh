@@ -110,7 +110,7 @@ __device__ __forceinline__ void run_tiles(const Params& p, const MakeEpilogue& m
     }
   } else {
     take_registers<Tile::kRegisters>();
-    wait_before();
+    wait_for_previous_kernel();
     auto epilogue = make_epilogue();
     const int group = thread / 128;
     const int x_offset = Tile::kSplitsRows ? 0 : group * Tile::kBlocks * 64 * kRowBytes;

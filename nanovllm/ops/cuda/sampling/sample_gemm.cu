@@ -3,23 +3,23 @@
 #include "nanovllm/ops/cuda/gemm/tile_loop.cuh"
 #include "nanovllm/ops/cuda/sampling/sampler.cuh"
 
-// Sampling as the end of the logits' product on Hopper, for a few plain rows: the logits are never
-// written. A tile's time goes into fetching w; while the next one's is on its way, the threads that
-// multiply work out the noise. What the blocks have found so far they share, so that hardly any
-// token is looked at closely.
-#pragma nv_diag_suppress 177  // of targets other than Hopper: what only its kernel uses
+// Sampling as the epilogue of the GEMM that computes the logits, on Hopper, for up to 64 plain
+// rows: the logits are never written. Reading w bounds the GEMM; while the next tile's w is copied,
+// the threads that multiply compute the noise. The thread blocks share the best scores found so
+// far, so that hardly any token needs an exact score.
+#pragma nv_diag_suppress 177  // constants that only the code for Hopper uses
 namespace nanovllm::cuda {
 namespace {
 
 // -- kernel
 
 struct DrawParams {
-  Params product;  // out is null
+  Params gemm;  // out is null
   SampleParams sample;
-  RowProgress* progress;  // the first one counts the blocks that are done
+  RowProgress* progress;  // [num_rows]; the first one counts the thread blocks that have finished
 };
 
-/// The best of what a thread has seen of a row.
+/// A thread's search for the best token of a row.
 struct RowSearch {
   RowParams params;
   RowProgress* progress;
@@ -27,26 +27,27 @@ struct RowSearch {
   bool is_greedy;
   bool is_bad = false;
   BestToken best;
-  /// A near score that some block has, ordered, or 0. Of four threads the first's counts.
+  /// ordered() of an approximate score that some thread block has, or 0. That of a quad's first
+  /// thread counts.
   uint32_t seen = 0;
   float greedy_best = -INFINITY;
   int32_t greedy_id = -1;
 
-  /// `progress` is null where there is no such row.
+  /// `progress` is null if the row does not exist.
   __device__ RowSearch(const RowParams& params_, RowProgress* progress_)
       : params(params_),
         progress(progress_),
         scale(1.0f / params_.temperature),
         is_greedy(params_.temperature < kGreedyTemperature) {}
 
-  /// kCount logits, whose ids come in eights: `id` and the seven behind it, then those of the next
-  /// 32, from which the other three threads have theirs. Those of num_ids and above do not exist.
+  /// Adds kCount logits, with ids id .. id + 7, then id + 32 .. id + 39, and so on: the other
+  /// threads of the quad have those between. Ids from num_ids on do not exist.
   template <int kCount>
   __device__ __forceinline__ void add(const float (&x)[kCount], int32_t id, int32_t num_ids) {
     constexpr int kFours = kCount / 4;
     float floor = known(), zero = 0;
     const auto id_of = [&](int four) { return id + four / 2 * 32 + four % 2 * 4; };
-    // What is not finite makes it so; and products have zeros where there are no ids.
+    // 0 * x is 0 for all finite x. Where there is no id the GEMM computes 0.
 #pragma unroll
     for (int i = 0; i < kCount; ++i) zero = fmaf(x[i], 0, zero);
     if (zero != 0) {
@@ -69,14 +70,14 @@ struct RowSearch {
       word[4 * four] = its.x, word[4 * four + 1] = its.y;
       word[4 * four + 2] = its.z, word[4 * four + 3] = its.w;
     }
-    if (floor == -INFINITY) {  // nearly every token would be looked at closely
+    if (floor == -INFINITY) {  // otherwise nearly every token would need an exact score
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        const float near = __fmul_rn(x[i], scale) + near_noise(word[i]);
-        floor = fmaxf(floor, id_of(i / 4) < num_ids ? near : -INFINITY);
+        const float approx = __fmul_rn(x[i], scale) + approx_noise(word[i]);
+        floor = fmaxf(floor, id_of(i / 4) < num_ids ? approx : -INFINITY);
       }
     }
-    // Nearly every token falls below the floor by far. The others take one loop, as its code is
+    // Nearly every token is far below the floor. One loop serves the others, because its code is
     // long.
     uint32_t pass = 0;
 #pragma unroll
@@ -106,33 +107,32 @@ struct RowSearch {
       }
     }
   }
-  /// Tells the other blocks, and asks what they know, for the next tile.
+  /// Exchanges the best approximate score with the other thread blocks, for the next tile.
   __device__ __forceinline__ void share() {
-    float mine = is_greedy ? greedy_best : best.near();
-    mine = fmaxf(mine, __shfl_xor_sync(0xffffffff, mine, 1));
-    mine = fmaxf(mine, __shfl_xor_sync(0xffffffff, mine, 2));
+    float mine = is_greedy ? greedy_best : best.approx();
+    mine = quad_reduce(mine, Max());
     if (threadIdx.x % 4 != 0 || progress == nullptr) return;
     if (mine > from_seen(seen))
       seen = max(ordered(mine), atomicMax(&progress->floor, ordered(mine)));
     else seen = __ldcv(&progress->floor);
   }
-  __device__ __forceinline__ unsigned long long rank() const {
+  __device__ __forceinline__ unsigned long long key() const {
     const float floor = known();
     if (is_greedy)
-      return greedy_id < 0 || greedy_best < floor ? 0 : rank_of(greedy_best, greedy_id);
-    return BestToken::may_win(floor, best.near()) ? best.rank() : 0;
+      return greedy_id < 0 || greedy_best < floor ? 0 : token_key(greedy_best, greedy_id);
+    return BestToken::may_win(floor, best.approx()) ? best.key() : 0;
   }
 
  private:
   __device__ static float from_seen(uint32_t x) { return x == 0 ? -INFINITY : from_ordered(x); }
   __device__ float known() const {
-    return from_seen(__shfl_sync(0xffffffff, seen, static_cast<int>(threadIdx.x) % 32 / 4 * 4));
+    return from_seen(__shfl_sync(kAllLanes, seen, static_cast<int>(threadIdx.x) % 32 / 4 * 4));
   }
 };
 
 using DrawnTile = Tile<kMostDrawn, 192, false>;
 
-/// What becomes of the tiles' sums.
+/// The epilogue of run_tiles().
 struct DrawTile {
   const DrawParams& p;
   int* is_last;  // in shared memory
@@ -182,16 +182,13 @@ struct DrawTile {
   __device__ __forceinline__ void finish() {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      unsigned long long rank = rows[row].rank();
+      unsigned long long key = rows[row].key();
       int flags = rows[row].is_bad ? kRowBad : 0;
-#pragma unroll
-      for (int i = 1; i < 4; i *= 2) {
-        rank = max(rank, __shfl_xor_sync(0xffffffff, rank, i));
-        flags |= __shfl_xor_sync(0xffffffff, flags, i);
-      }
+      key = quad_reduce(key, Max());
+      flags = quad_reduce(flags, [](int a, int b) { return a | b; });
       if (threadIdx.x % 4 != 0 || token(row) >= p.sample.num_rows) continue;
-      if (rank != 0) {
-        atomicMax(&p.progress[token(row)].best, rank);
+      if (key != 0) {
+        atomicMax(&p.progress[token(row)].best, key);
         flags |= kRowHasFinite;
       }
       if (flags != 0) atomicOr(&p.progress[token(row)].flags, flags);
@@ -215,7 +212,7 @@ struct DrawTile {
 __global__ void __launch_bounds__(DrawnTile::kThreads, 1)
     draw_kernel(const __grid_constant__ DrawParams p) {
   __shared__ int is_last;
-  run_tiles<DrawnTile>(p.product, [&] { return DrawTile(p, &is_last); });
+  run_tiles<DrawnTile>(p.gemm, [&] { return DrawTile(p, &is_last); });
 }
 
 }  // namespace
@@ -231,17 +228,18 @@ void sample_gemm(Launch where, const GemmArgs& args, const SampleParams& sample,
                  RowProgress* progress) {
   check_args(is_sample_gemm(args, DType::kBF16) && sample.num_rows == args.num_tokens &&
                  sample.vocab == args.n,
-             "sample_gemm: a shape that it does not serve");
-  DrawParams params = {.product = {}, .sample = sample, .progress = progress};
-  params.product.w = tensor_map(args.w, args.n, args.k, DrawnTile::kBoxRows);
-  params.product.x = tensor_map(args.x, args.num_tokens, args.k, DrawnTile::kHalfTokens);
-  params.product.args = args;
-  params.product.group = 1;
+             "sample_gemm: needs bfloat16, 4 to 64 rows, n and k multiples of 8, and a row of "
+             "samples for each");
+  DrawParams params = {.gemm = {}, .sample = sample, .progress = progress};
+  params.gemm.w = tensor_map(args.w, args.n, args.k, DrawnTile::kBoxRows);
+  params.gemm.x = tensor_map(args.x, args.num_tokens, args.k, DrawnTile::kHalfTokens);
+  params.gemm.args = args;
+  params.gemm.group = 1;
   static const int fit = max_tile_blocks_of<DrawnTile>(draw_kernel);
   const int pairs = (args.n + 2 * DrawnTile::kRows - 1) / (2 * DrawnTile::kRows);
   const int clusters = std::min(std::min(fit, where.num_sms) / 2, pairs);
-  launch(ClusterLaunch{where, 2}, draw_kernel, dim3(static_cast<unsigned>(2 * clusters)),
-         DrawnTile::kThreads, static_cast<size_t>(DrawnTile::kSharedBytes), params);
+  launch(ClusterLaunch{where, 2}, draw_kernel, blocks_for(2 * clusters), DrawnTile::kThreads,
+         static_cast<size_t>(DrawnTile::kSharedBytes), params);
 }
 
 }  // namespace nanovllm::cuda

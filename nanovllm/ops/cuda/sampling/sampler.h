@@ -6,7 +6,11 @@
 #include "nanovllm/ops/cuda/device/runtime.h"
 #include "nanovllm/ops/cuda/gemm/gemm_args.h"
 
-// The sampler of ops/cpu/sampler.h on the device, the same tokens from the same logits.
+// The sampler of ops/cpu/sampler.h on the GPU; both draw the same tokens from the same logits. Read
+// this file first, then sampler.cuh: noise and scores; sampler_plain.cu: greedy rows and rows with
+// a temperature; sampler_special.cu and sampler_filters.cuh: filters, penalties and
+// log-probabilities; sample_gemm.cu: plain rows as the epilogue of the GEMM that computes the
+// logits.
 namespace nanovllm::cuda {
 
 /// A SampleRow in the device's memory. Its lists stand in an array of 32-bit words: counts as (id,
@@ -21,49 +25,50 @@ struct RowParams {
   int32_t is_plain = 1;  ///< 0: lists or filters, drawn by sample_special()
 };
 
-/// What a drawn row gives.
+/// The result of a row.
 struct DrawnRow {
   int32_t token = 0;
   int32_t status = 0;  ///< RowStatus
 };
 
-/// What the blocks of a row share while they draw it; zero between launches.
+/// What the thread blocks of a row share while they draw it; zero between launches.
 struct RowProgress {
-  unsigned long long best = 0;  ///< score and id as one ordered number
+  unsigned long long best = 0;  ///< score and id as one number (token_key() in sampler.cuh)
   int32_t flags = 0, num_done = 0;
-  uint32_t floor = 0;  ///< of sample_gemm(): the best near score so far, ordered
+  uint32_t floor = 0;  ///< of sample_gemm(): ordered() of the best approximate score so far
 };
 
-/// A row's best token so far, as an ordered number, with what is wrong with it.
+/// The best token that one rank found for a row, and the row's flags.
 using FoundRow = unsigned long long;
 
 struct SampleParams {
   const float* logits;     // [R, vocab]
   const RowParams* rows;   // [R]
-  DrawnRow* const* drawn;  // where the place of [R] stands, which may be the host's memory
+  DrawnRow* const* drawn;  // [1], the address of [R], which may be the host's memory
   int32_t* last_tokens;    // [max_num_seqs]
   int num_rows, vocab;
-  // Of several ranks: the vocabulary's token at this rank's first column, a multiple of 4, and
-  // where what this rank found is left instead of drawn.
+  // With several ranks: the id of this rank's first column, a multiple of 4, and where the rank
+  // writes what it found, for draw_found().
   int first_id = 0;
   FoundRow* found = nullptr;  // [R]
-  bool gathered = false;      ///< sample_special's logits are [count, vocab], its rows alone
+  bool gathered = false;      ///< sample_special's logits are [count, vocab], of its rows only
 };
 
 /// Draws the plain rows: greedy, or with a temperature alone.
 void sample_plain(Launch where, const SampleParams& params, RowProgress* progress);
-/// Rows that sample_gemm() takes. Fewer are drawn as fast by kernels of their own.
+/// Rows that sample_gemm() serves. With fewer, two kernels are as fast.
 inline constexpr int kFewestDrawn = 4, kMostDrawn = 64;
-/// Whether sample_gemm() serves a product.
+/// Whether sample_gemm() serves this GEMM.
 bool is_sample_gemm(const GemmArgs& args, DType dtype);
-/// On Hopper: the product that gives the logits, of normed rows, then sample_plain(), in one
-/// kernel. All rows are plain; args.out and sample.logits are not used.
+/// On Hopper: the GEMM that computes the logits of normed rows, then sample_plain(), in one kernel.
+/// All rows are plain; args.out and sample.logits are not used.
 void sample_gemm(Launch where, const GemmArgs& args, const SampleParams& sample,
                  RowProgress* progress);
-/// Ends what these began, from what all ranks found [world, R or more].
+/// With several ranks, finishes the rows of sample_plain() and sample_gemm() with what all ranks
+/// found [world, R or more].
 void draw_found(Launch where, const SampleParams& params, Tensor found);
-/// Draws rows `special` [count] (device memory). `scratch` [count, vocab] holds adjusted logits,
-/// `words` the rows' lists.
+/// Draws the rows with these indices, `special` [count] in device memory. `scratch` [count, vocab]
+/// is for adjusted logits; `words` has the rows' lists.
 void sample_special(Launch where, const SampleParams& params, const int32_t* special, int count,
                     const int32_t* words, float* scratch);
 
@@ -75,7 +80,7 @@ struct LogprobParams {
   int32_t* ranks;          // [R]
   int num_rows, vocab, k;
 };
-/// Backend::token_logprobs, in the device's memory.
+/// Backend::token_logprobs on device memory.
 void token_logprobs(Launch where, const LogprobParams& params);
 
 }  // namespace nanovllm::cuda
