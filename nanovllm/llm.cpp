@@ -1,14 +1,12 @@
 #include "nanovllm/llm.h"
 
-#include <unistd.h>
-
 #include <tuple>
 #include <unordered_map>
 #include <utility>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/progress.h"
-#include "nanovllm/engine/llm_engine.h"
+#include "nanovllm/engine/async_engine.h"
 #include "nanovllm/text/chat_template.h"
 
 namespace nanovllm {
@@ -26,6 +24,8 @@ struct LLMTokenizer::Parts {
 LLMTokenizer::LLMTokenizer(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
 
 namespace {
+
+constexpr double kSecondsBetweenUpdates = 0.1;  // of the progress bar
 
 const Tokenizer& need_tokenizer(const Tokenizer* tokenizer) {
   require(tokenizer != nullptr, "the model has no tokenizer.json: give prompts as token ids");
@@ -60,27 +60,25 @@ std::string LLMTokenizer::render_chat_template(const std::string& variables_json
 }
 
 LLM::LLM(const std::string& model, const EngineConfig& config)
-    : process_(getpid()),
-      engine_(std::make_unique<LLMEngine>(model, config)),
+    : engine_(std::make_unique<AsyncEngine>(std::make_unique<LLMEngine>(model, config))),
       tokenizer_(std::make_shared<const LLMTokenizer::Parts>(LLMTokenizer::Parts{
           engine_->tokenizer(),
-          engine_->tokenizer() == nullptr ? std::nullopt : ChatTemplate::load(model)})) {}
+          engine_->tokenizer() == nullptr ? std::nullopt : ChatTemplate::load(model)})),
+      added_(std::make_shared<Inbox>(/*wants_pieces=*/true)) {}
 
 LLM::LLM(LLM&&) noexcept = default;
-LLM::~LLM() { drop_engine(); }
-
-void LLM::drop_engine() noexcept {
-  if (getpid() != process_) std::ignore = engine_.release();
-  engine_.reset();
+LLM::~LLM() {
+  // A forked process forgets the engine: it cannot end what runs in its parent.
+  if (engine_ != nullptr && !engine_->belongs_to_this_process()) std::ignore = engine_.release();
 }
 
-LLMEngine& LLM::engine() const {
-  if (getpid() != process_)
-    throw EngineDead(fmt::format(
-        "process {} was forked from {}, which made this LLM, and cannot use it; make one after "
-        "the fork",
-        getpid(), process_));
-  if (engine_ == nullptr) throw EngineDead("the engine was ended by exit()");
+AsyncEngine& LLM::async_engine() const {
+  if (engine_ == nullptr) throw EngineDead("this LLM was moved from");
+  return *engine_;
+}
+
+const AsyncEngine& LLM::alive() const {
+  async_engine().require_alive();
   return *engine_;
 }
 
@@ -88,37 +86,33 @@ template <TextOrTokens Prompt>
 std::vector<RequestOutput> LLM::generate_all(const std::vector<Prompt>& prompts,
                                              std::span<const SamplingParams> params,
                                              std::optional<bool> use_tqdm) {
-  LLMEngine& e = engine();
+  AsyncEngine& engine = async_engine();
+  engine.require_alive();
   require(params.size() == 1 || params.size() == prompts.size(),
           "{} prompts and {} SamplingParams; give one, or one for each prompt", prompts.size(),
           params.size());
   // All are looked at before one is added: a refusal leaves nothing behind.
-  std::vector<std::vector<int32_t>> ids;
-  ids.reserve(prompts.size());
-  const auto params_of = [&](size_t i) -> const SamplingParams& {
-    return params[params.size() == 1 ? 0 : i];
-  };
+  std::vector<NewRequest> requests;
   for (size_t i = 0; i < prompts.size(); ++i) {
-    if constexpr (std::same_as<Prompt, std::string>) ids.push_back(tokenizer_.encode(prompts[i]));
-    else ids.push_back(prompts[i]);
-    e.check_request(ids[i], params_of(i));
+    const SamplingParams& of_this = params[params.size() == 1 ? 0 : i];
+    if constexpr (std::same_as<Prompt, std::string>)
+      requests.push_back(engine.prepare(tokenizer_.encode(prompts[i]), of_this));
+    else requests.push_back(engine.prepare(prompts[i], of_this));
   }
+  const auto inbox = std::make_shared<Inbox>(/*wants_pieces=*/false);
   std::unordered_map<uint64_t, size_t> index;
-  std::vector<RequestOutput> outputs(prompts.size());
-  for (size_t i = 0; i < prompts.size(); ++i)
-    index[e.add_request(std::move(ids[i]), params_of(i))] = i;
-  const EngineStats before = e.stats();
+  for (size_t i = 0; i < requests.size(); ++i)
+    index[engine.submit(inbox, std::move(requests[i]))] = i;
+  const EngineStats before = engine.stats();
   ProgressBar bar("Generating", static_cast<int64_t>(prompts.size()),
                   use_tqdm.value_or(stderr_is_terminal()));
+  std::vector<RequestOutput> outputs(prompts.size());
   for (size_t num_done = 0; num_done < prompts.size();) {
-    for (const RequestUpdate& update : e.step()) {
-      const auto at = index.find(update.request_id);
-      if (at == index.end()) others_.push_back(update);
-      if (at == index.end() || !update.finished) continue;
-      outputs[at->second] = *update.finished;
+    for (RequestUpdate& update : engine.wait(*inbox, kSecondsBetweenUpdates)) {
+      outputs[index.at(update.request_id)] = *std::move(update.finished);
       ++num_done;
     }
-    const EngineStats stats = e.stats();
+    const EngineStats stats = engine.stats();
     bar.update(static_cast<int64_t>(num_done), stats.prefill_tokens - before.prefill_tokens,
                stats.decode_tokens - before.decode_tokens);
   }
@@ -145,28 +139,24 @@ std::vector<RequestOutput> LLM::generate(const std::vector<std::vector<int32_t>>
 }
 
 uint64_t LLM::add_request(const std::string& prompt, const SamplingParams& sampling_params) {
-  return engine().add_request(prompt, sampling_params);
+  return add_request(tokenizer_.encode(prompt), sampling_params);
 }
 
 uint64_t LLM::add_request(std::vector<int32_t> prompt_token_ids,
                           const SamplingParams& sampling_params) {
-  return engine().add_request(std::move(prompt_token_ids), sampling_params);
+  AsyncEngine& engine = async_engine();
+  return engine.submit(added_, engine.prepare(std::move(prompt_token_ids), sampling_params));
 }
 
-bool LLM::abort(uint64_t request_id) { return engine().abort(request_id); }
-
-std::vector<RequestUpdate> LLM::step() {
-  const std::span<const RequestUpdate> updates = engine().step();
-  std::vector<RequestUpdate> all = std::exchange(others_, {});
-  all.insert(all.end(), updates.begin(), updates.end());
-  return all;
-}
-
-bool LLM::is_finished() const { return engine().is_finished() && others_.empty(); }
+bool LLM::abort(uint64_t request_id) { return async_engine().cancel(request_id); }
+std::vector<RequestUpdate> LLM::step() { return async_engine().wait(*added_, /*seconds=*/0); }
+bool LLM::is_finished() const { return async_engine().is_finished(*added_); }
+EngineStats LLM::stats() const { return alive().stats(); }
+int64_t LLM::max_model_len() const { return alive().limits().scheduler.max_model_len; }
+int64_t LLM::vocab_size() const { return alive().limits().vocab_size; }
 const LLMTokenizer& LLM::tokenizer() const { return tokenizer_; }
-int64_t LLM::max_model_len() const { return engine().limits().scheduler.max_model_len; }
-int64_t LLM::vocab_size() const { return engine().limits().vocab_size; }
-EngineStats LLM::stats() const { return engine().stats(); }
-void LLM::exit() { drop_engine(); }
+void LLM::exit() {
+  if (engine_ != nullptr) engine_->exit();
+}
 
 }  // namespace nanovllm

@@ -15,7 +15,8 @@
 
 namespace nanovllm {
 
-class LLMEngine;
+class AsyncEngine;
+class Inbox;
 
 /// A turn of a conversation.
 struct Message {
@@ -54,9 +55,9 @@ template <class T>
 concept TextOrTokens = std::same_as<T, std::string> || std::same_as<T, std::vector<int32_t>>;
 
 /// A model ready to generate: `LLM llm("models/tiny-tales"); llm.generate({"Once upon a
-/// time"})[0].text`. One thread at a time uses it. Every member throws UserError for a caller's
-/// mistake and EngineDead when the engine broke, also in a process that was forked from the one
-/// that made the LLM: none of its threads is there.
+/// time"})[0].text`. Several threads may use it: their requests run together. Every member throws
+/// UserError for a caller's mistake and EngineDead when the engine broke, also in a process that
+/// was forked from the one that made the LLM: none of its threads is there.
 class __attribute__((visibility("default"))) LLM {
  public:
   /// Loads a checkpoint folder in Hugging Face layout.
@@ -103,7 +104,8 @@ class __attribute__((visibility("default"))) LLM {
                        const SamplingParams& sampling_params);
   /// Ends a request; the next step() returns it with what it has. False if it is not running.
   bool abort(uint64_t request_id);
-  /// Moves every request on; returns what grew or ended, after what did so during generate().
+  /// Moves every request on and returns what grew or ended of those that were added; where other
+  /// calls did so before, at once.
   std::vector<RequestUpdate> step();
   /// Whether step() returned the end of every request that was added.
   bool is_finished() const;
@@ -114,22 +116,20 @@ class __attribute__((visibility("default"))) LLM {
   int64_t vocab_size() const;
   /// Frees the model now; every later call throws EngineDead.
   void exit();
+  /// What is behind it, for front ends that are built with the library (engine/async_engine.h).
+  AsyncEngine& async_engine() const;
 
  private:
-  LLMEngine& engine() const;
+  const AsyncEngine& alive() const;
   /// `sampling_params`: one, or one for each prompt. The library holds it for both kinds.
   template <TextOrTokens Prompt>
   std::vector<RequestOutput> generate_all(const std::vector<Prompt>& prompts,
                                           std::span<const SamplingParams> sampling_params,
                                           std::optional<bool> use_tqdm);
 
-  /// A forked process forgets the engine: it cannot end what runs in its parent.
-  void drop_engine() noexcept;
-
-  int process_;  // that made it
-  std::unique_ptr<LLMEngine> engine_;
+  std::unique_ptr<AsyncEngine> engine_;
   LLMTokenizer tokenizer_;
-  std::vector<RequestUpdate> others_;  // of requests that ran beside a generate()
+  std::shared_ptr<Inbox> added_;  // of add_request()
 };
 
 }  // namespace nanovllm

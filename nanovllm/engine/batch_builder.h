@@ -8,8 +8,8 @@
 
 namespace nanovllm {
 
-/// Writes a plan as the flat input of its step, with what changed since the last one. Call once for
-/// each plan, in order and before its sequences change.
+/// Writes a plan as the flat input of its step, with only what changed since the last step. It is
+/// called once for each plan, in order and before the plan's sequences change.
 class BatchBuilder {
  public:
   /// The view is valid until the next call.

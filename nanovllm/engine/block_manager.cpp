@@ -109,7 +109,7 @@ void BlockManager::register_blocks(Sequence& seq, int64_t limit) {
     const BlockRef parent = seq.last_block;
     seq.last_hash = h;
     const bool reachable = first || (parent.id >= 0 && ref(parent.id) == parent);
-    if (!reachable) continue;  // after a collision or an eviction further up no lookup gets here
+    if (!reachable) continue;  // a collision or a reuse further up: no lookup can reach this block
     auto [entry, is_new] = cached_.try_emplace(h, -1);
     if (!is_new) {
       Block& other = block(entry->second);
@@ -122,7 +122,7 @@ void BlockManager::register_blocks(Sequence& seq, int64_t limit) {
         seq.last_block = {};
         continue;
       }
-      other.hash.reset();  // its parent was reused, no lookup reaches it any more
+      other.hash.reset();  // its parent was reused: no lookup can reach it
     }
     const int32_t id = seq.block_table[static_cast<size_t>(seq.num_hashed)];
     Block& b = block(id);
@@ -142,8 +142,8 @@ void BlockManager::forget(const Sequence& seq) {
 void BlockManager::reset_prefix_cache() {
   for (auto [hash, id] : cached_) {
     block(id).hash.reset();
-    ++block(id)
-          .generation;  // running sequences must not go on with a chain that nobody can look up
+    // Running sequences must not extend a chain that no lookup can reach.
+    ++block(id).generation;
   }
   cached_.clear();
 }
@@ -188,26 +188,6 @@ void BlockManager::unlink(int32_t id) {
   (b.next >= 0 ? block(b.next).previous : last_free_) = b.previous;
   b.previous = b.next = -1;
   --num_free_;
-}
-
-void BlockManager::validate(std::span<const Sequence* const> holders) const {
-  std::vector<int64_t> references(blocks_.size(), 0);
-  for (const Sequence* seq : holders)
-    for (const int32_t id : seq->block_table) ++references[static_cast<size_t>(id)];
-  int64_t num_used = 0;
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    check(references[i] == blocks_[i].ref_count, "block {}: {} references, counted {}", i,
-          references[i], blocks_[i].ref_count);
-    num_used += references[i] > 0 ? 1 : 0;
-  }
-  int64_t num_listed = 0;
-  for (int32_t id = first_free_; id >= 0; id = block(id).next, ++num_listed)
-    check(block(id).ref_count == 0 && num_listed < num_blocks(), "free list is broken at block {}",
-          id);
-  check(num_listed == num_free_ && num_free_ + num_used == num_blocks(),
-        "{} listed, {} free, {} used", num_listed, num_free_, num_used);
-  for (auto [hash, id] : cached_)
-    check(block(id).hash == hash, "the cache names block {} for a hash that it does not hold", id);
 }
 
 }  // namespace nanovllm

@@ -15,16 +15,16 @@ namespace nanovllm {
 using BlockHashFunction = uint64_t (*)(uint64_t previous, std::span<const int32_t> token_ids);
 uint64_t block_hash(uint64_t previous, std::span<const int32_t> token_ids);
 
-/// The pool of KV blocks: reference counts, the prefix cache, and a free list in the order of last
-/// use. A free block keeps its hash and tokens until it is reused, and is taken out of the list
-/// again on a hit. Hits compare hash, token ids and parent block, so a collision of hashes is never
-/// a hit.
+/// The pool of KV blocks: reference counts (`ownership.blocks`), the prefix cache, and a free list
+/// in the order of last use. A free block keeps its hash and tokens until it is reused; a cache hit
+/// takes it off the free list. A hit compares hash, token ids and parent block, so that a hash
+/// collision is never a hit (`cache.exact-hits`).
 class BlockManager {
  public:
   BlockManager(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching,
                BlockHashFunction hash = block_hash);
 
-  /// Blocks at the front of a sequence that the cache holds.
+  /// The blocks at the start of a sequence that are in the cache.
   struct Prefix {
     std::vector<int32_t> blocks;
     int64_t num_free = 0;  ///< of them, how many are on the free list
@@ -33,22 +33,22 @@ class BlockManager {
 
   /// The longest cached prefix of the sequence's known tokens, whole blocks only.
   void match_prefix(const Sequence& seq, Prefix& prefix) const;
-  /// Whether `num_blocks` blocks can be had for a new table that begins with `prefix`.
+  /// Whether a new table of `num_blocks` blocks that starts with `prefix` can be allocated.
   bool can_allocate(const Prefix& prefix, int64_t num_blocks) const;
   /// Fills the sequence's empty table with the prefix and new blocks, num_blocks in all.
   void allocate(Sequence& seq, const Prefix& prefix, int64_t num_blocks);
   bool can_append(int64_t num_blocks) const { return num_blocks <= num_free(); }
   /// Adds a new block to the table.
   void append(Sequence& seq);
-  /// Gives all blocks back, the last one first to be reused.
+  /// Frees all blocks of the sequence; the last one will be reused first.
   void deallocate(Sequence& seq);
   /// The child's empty table becomes the parent's blocks for the prompt: full ones shared, a
   /// half-full last one replaced by a new block. Returns the copy to make, if any.
   std::optional<std::pair<int32_t, int32_t>> fork(const Sequence& parent, Sequence& child);
-  /// Registers the hashes of blocks that lie wholly below token `limit`, all known and computed.
+  /// Registers the hashes of the blocks that end at or before token `limit`; these tokens are known
+  /// and computed.
   void register_blocks(Sequence& seq, int64_t limit);
-  /// Takes the hashes of the sequence's blocks out of the cache: what they hold is not to be
-  /// trusted.
+  /// Removes the sequence's blocks from the prefix cache, because their K and V may be wrong.
   void forget(const Sequence& seq);
   /// Empties the prefix cache; blocks in use stay with their sequences.
   void reset_prefix_cache();
@@ -56,12 +56,9 @@ class BlockManager {
   int64_t num_blocks() const { return static_cast<int64_t>(blocks_.size()); }
   int64_t num_free() const { return num_free_; }
   int64_t block_size() const { return block_size_; }
-  int64_t ref_count(int32_t block) const { return blocks_[static_cast<size_t>(block)].ref_count; }
-  /// Throws std::logic_error unless each block is counted once and the free list is whole. For
-  /// tests.
-  void validate(std::span<const Sequence* const> holders) const;
 
  private:
+  friend struct BlockManagerTest;
   struct Block {
     int64_t ref_count = 0;
     uint32_t generation = 0;

@@ -9,12 +9,6 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/files.h"
-#include "nanovllm/base/system/machine.h"
-#include "nanovllm/runtime/model_runner.h"
-#include "nanovllm/runtime/ranks/device_executor.h"
-#include "nanovllm/runtime/ranks/local_executor.h"
-#include "nanovllm/runtime/ranks/rank_executor.h"
-#include "nanovllm/runtime/ranks/worker.h"
 #include "nanovllm/runtime/setup.h"
 #include "nanovllm/text/utf8.h"
 
@@ -45,35 +39,16 @@ struct LLMEngine::Parts {
   std::shared_ptr<const EngineSetup> setup;
 };
 
-LLMEngine::Parts LLMEngine::load(const std::string& model, const EngineConfig& given) {
-  EngineConfig with_device = given;
-  std::unique_ptr<WorkerProcesses> workers;  // outlives the backend, which may know its memory
-  std::unique_ptr<Backend> backend = make_backend(with_device);
-  workers = start_workers(model, with_device);
-  Communicator* const ranks = workers ? &workers->ranks() : nullptr;
+LLMEngine::Parts LLMEngine::load(const std::string& model, const EngineConfig& config) {
   Parts parts;
-  parts.setup = std::make_shared<EngineSetup>(resolve_setup(model, with_device, *backend, ranks));
-  const EngineSetup& setup = *parts.setup;
-  const EngineConfig& config = setup.config;
-  EngineLimits& limits = parts.limits = limits_of(setup);
-  if (path_exists(model + "/tokenizer.json")) {
-    parts.tokenizer = Tokenizer::load(model);
-    if (const auto eos = parts.tokenizer->eos_token_id(); limits.eos_token_ids.empty() && eos)
-      limits.eos_token_ids.push_back(*eos);
-  }
-  std::optional<SocketBinding> socket;  // of rank 0's memory and thread
-  if (workers && config.device == "cpu") socket.emplace(0);
-  auto runner = std::make_unique<ModelRunner>(model, config, setup.model, setup.kv,
-                                              std::move(backend), ranks ? ranks->rank() : Rank{});
-  if (config.device == "cuda") parts.executor = std::make_unique<DeviceExecutor>(std::move(runner));
-  else
-    parts.executor = std::make_unique<LocalExecutor>(
-        [runner = std::shared_ptr(std::move(runner))](const StepInput& input, StepOutput& output) {
-          runner->launch(input);
-          runner->collect(output);
-        });
-  if (workers)
-    parts.executor = std::make_unique<RankExecutor>(std::move(workers), std::move(parts.executor));
+  if (path_exists(model + "/tokenizer.json")) parts.tokenizer = Tokenizer::load(model);
+  const auto setup = std::make_shared<EngineSetup>();
+  parts.executor = start_ranks(model, config, *setup);
+  parts.limits = limits_of(*setup);
+  if (parts.tokenizer && parts.limits.eos_token_ids.empty())
+    if (const auto eos = parts.tokenizer->eos_token_id())
+      parts.limits.eos_token_ids.push_back(*eos);
+  parts.setup = setup;
   return parts;
 }
 
@@ -104,22 +79,19 @@ LLMEngine::LLMEngine(const EngineConfig& config, const EngineLimits& limits,
 
 LLMEngine::~LLMEngine() = default;
 
-void LLMEngine::check_request(std::span<const int32_t> prompt, const SamplingParams& params) const {
-  if (!dead_.empty()) throw EngineDead(dead_);
-  check_prompt(prompt);
-  check_sampling(params);
-}
-
 void LLMEngine::check_prompt(std::span<const int32_t> ids) const {
   require(!ids.empty(), "the prompt is empty; it needs at least one token");
   const int64_t limit = limits_.scheduler.max_model_len;
   require(static_cast<int64_t>(ids.size()) < limit,
           "the prompt has {} tokens; with max_model_len {} it may have at most {}", ids.size(),
           limit, limit - 1);
+  check_ids("the prompt", ids);
+}
+
+void LLMEngine::check_ids(const char* where, std::span<const int32_t> ids) const {
   for (const int32_t id : ids)
-    require(id >= 0 && id < limits_.vocab_size,
-            "the prompt holds token id {}; the model's ids are 0 to {}", id,
-            limits_.vocab_size - 1);
+    require(id >= 0 && id < limits_.vocab_size, "{} holds token id {}; the model's ids are 0 to {}",
+            where, id, limits_.vocab_size - 1);
 }
 
 void LLMEngine::check_sampling(const SamplingParams& params) const {
@@ -129,17 +101,12 @@ void LLMEngine::check_sampling(const SamplingParams& params) const {
   for (const std::vector<std::string>* texts : {&params.stop, &params.bad_words})
     for (const std::string& text : *texts)
       require(is_utf8(text), "a text in stop or bad_words is not UTF-8");
-  const auto in_vocabulary = [&](const char* field, int32_t id) {
-    require(id >= 0 && id < limits_.vocab_size, "{} holds token id {}; the model's ids are 0 to {}",
-            field, id, limits_.vocab_size - 1);
-  };
-  for (const auto& [id, bias] : params.logit_bias) in_vocabulary("logit_bias", id);
-  if (params.allowed_token_ids)
-    for (const int32_t id : *params.allowed_token_ids) in_vocabulary("allowed_token_ids", id);
+  for (const auto& [id, bias] : params.logit_bias) check_ids("logit_bias", {&id, 1});
+  if (params.allowed_token_ids) check_ids("allowed_token_ids", *params.allowed_token_ids);
 }
 
-// A word is forbidden at the start of the answer and after a space, which are other tokens: as in
-// vLLM, the second spelling counts where it is as many tokens and begins with another one.
+// A word is forbidden at the start of the answer and after a space, where its tokens differ. As in
+// vLLM, the spelling after a space counts only if it has as many tokens and another first token.
 std::vector<int32_t> LLMEngine::encode_bad_words(const SamplingParams& params) const {
   std::vector<int32_t> words;
   const auto add = [&](const std::vector<int32_t>& ids) {
@@ -157,11 +124,12 @@ std::vector<int32_t> LLMEngine::encode_bad_words(const SamplingParams& params) c
   return words;
 }
 
-uint64_t LLMEngine::add_request(std::vector<int32_t> prompt, const SamplingParams& given,
-                                UpdateCallback on_update, const std::string& cache_salt) {
-  check_request(prompt, given);
+NewRequest LLMEngine::prepare(std::vector<int32_t> prompt, const SamplingParams& given,
+                              const std::string& cache_salt) const {
+  check_prompt(prompt);
+  check_sampling(given);
   auto params = std::make_shared<SamplingParams>(given);
-  // What the context leaves, so that no sum with these can overflow further on.
+  // Bounded by the context, so that no later sum with these numbers can overflow.
   params->max_tokens = std::min(
       params->max_tokens, limits_.scheduler.max_model_len - static_cast<int64_t>(prompt.size()));
   params->min_tokens = std::min(params->min_tokens, params->max_tokens);
@@ -176,41 +144,42 @@ uint64_t LLMEngine::add_request(std::vector<int32_t> prompt, const SamplingParam
 
   const auto bad_words = std::make_shared<const std::vector<int32_t>>(encode_bad_words(given));
 
-  const uint64_t id = next_request_++;
-  auto request =
-      std::make_unique<Request>(id, prompt, params, tokenizer_.get(), std::move(on_update));
-  std::vector<std::unique_ptr<Sequence>> choices;
+  NewRequest made = {std::make_unique<Request>(prompt, params, tokenizer_.get()), {}};
   for (int64_t choice = 0; choice < params->n; ++choice) {
     auto seq = std::make_unique<Sequence>();
-    seq->id = next_sequence_++;
-    seq->request_id = id;
     seq->choice = static_cast<int32_t>(choice);
     seq->params = params;
     seq->stop_ids = stop_ids;
     seq->bad_words = bad_words;
-    seq->seed = params->seed.value_or(XXH64(&id, sizeof id, seed_));
     seq->cache_salt = cache_salt.empty() ? 0 : XXH64(cache_salt.data(), cache_salt.size(), 1);
     seq->token_ids = prompt;
     seq->num_prompt_tokens = static_cast<int64_t>(prompt.size());
-    request->add_sequence(seq->id);
-    choices.push_back(std::move(seq));
+    made.choices.push_back(std::move(seq));
   }
-  scheduler_.add(std::move(choices));
-  requests_.emplace(id, std::move(request));
-  return id;
+  return made;
 }
 
-uint64_t LLMEngine::add_request(const std::string& prompt, const SamplingParams& params,
-                                UpdateCallback on_update) {
-  require(tokenizer_ != nullptr, "the model has no tokenizer.json: give the prompt as token ids");
-  return add_request(tokenizer_->encode(prompt), params, std::move(on_update));
+uint64_t LLMEngine::add(NewRequest added) {
+  if (!dead_.empty()) throw EngineDead(dead_);
+  const uint64_t id = next_request_++;
+  added.request->set_ids(id, next_sequence_);
+  for (const std::unique_ptr<Sequence>& seq : added.choices) {
+    seq->id = next_sequence_++;
+    seq->request_id = id;
+    seq->seed = seq->params->seed.value_or(XXH64(&id, sizeof id, seed_));
+  }
+  scheduler_.add(std::move(added.choices));
+  requests_.emplace(id, std::move(added.request));
+  return id;
 }
 
 bool LLMEngine::abort(uint64_t request_id) {
   const auto at = requests_.find(request_id);
   if (at == requests_.end() || at->second->is_aborted()) return false;
-  for (const uint64_t id : at->second->sequence_ids())
-    if (Sequence* seq = scheduler_.find(id)) scheduler_.finish(*seq, FinishReason::kAbort);
+  const Request& request = *at->second;
+  for (uint64_t i = 0; i < request.num_choices(); ++i)
+    if (Sequence* seq = scheduler_.find(request.first_sequence() + i))
+      scheduler_.finish(*seq, FinishReason::kAbort);
   at->second->set_aborted();
   aborted_.push_back(request_id);
   return true;
@@ -221,11 +190,9 @@ bool LLMEngine::is_finished() const {
   return scheduler_.is_finished() && in_flight_.empty() && aborted_.empty();
 }
 
-std::span<const RequestUpdate> LLMEngine::step() {
+std::span<RequestUpdate> LLMEngine::step() {
   if (!dead_.empty()) throw EngineDead(dead_);
   num_updates_ = 0;
-  updated_.clear();
-  ended_.clear();
   take_aborted();
   try {
     advance();
@@ -233,18 +200,12 @@ std::span<const RequestUpdate> LLMEngine::step() {
     dead_ = fmt::format("the engine stopped: {}", what_of(e));
     throw EngineDead(dead_);
   }
-  // Only now, when the engine's state is whole again: a callback may add, abort or throw.
-  for (size_t i = 0; i < num_updates_; ++i)
-    if (updated_[i]->on_update()) updated_[i]->on_update()(updates_[i]);
   return std::span(updates_).first(num_updates_);
 }
 
 void LLMEngine::take_aborted() {
   for (const uint64_t id : std::exchange(aborted_, {})) {
-    auto request = requests_.extract(id);
-    updated_.push_back(request.mapped().get());
-    request.mapped()->abort(next_update());
-    ended_.push_back(std::move(request.mapped()));
+    requests_.extract(id).mapped()->abort(next_update());
   }
 }
 
@@ -267,7 +228,7 @@ void LLMEngine::advance() {
 }
 
 void LLMEngine::apply(const StepPlan& plan, const StepOutput& output) {
-  // First: a sequence may end in this step, and postprocess() only keeps it until the next one.
+  // This comes first: a sequence may end in this step, and postprocess() keeps it only until then.
   std::span<const LogprobEntry> entries = output.prompt_logprobs;
   for (const PromptLogprobOutput& p : output.prompt) {
     const auto count = static_cast<size_t>(p.num_logprobs);
@@ -282,10 +243,7 @@ void LLMEngine::apply(const StepPlan& plan, const StepOutput& output) {
     RequestUpdate& update = next_update();
     if (at->second->apply(change, output, update))
       scheduler_.finish(*change.seq, FinishReason::kStop);
-    updated_.push_back(at->second.get());
-    if (!update.finished) continue;
-    ended_.push_back(std::move(at->second));
-    requests_.erase(at);
+    if (update.finished) requests_.erase(at);
   }
 }
 

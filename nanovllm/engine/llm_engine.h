@@ -20,7 +20,7 @@
 
 namespace nanovllm {
 
-/// What the engine has to know of the model behind its executor; all values resolved.
+/// What the engine needs to know about the model behind its executor; all values are resolved.
 struct EngineLimits {
   SchedulerConfig scheduler;
   int64_t block_size = 64;
@@ -30,7 +30,14 @@ struct EngineLimits {
 };
 EngineLimits limits_of(const EngineSetup& setup);
 
-/// The engine: requests go in, step() moves all of them on. One thread at a time uses it.
+/// A request that was checked and is ready to be added.
+struct NewRequest {
+  std::unique_ptr<Request> request;
+  std::vector<std::unique_ptr<Sequence>> choices;
+};
+
+/// The engine: requests go in, and step() advances all of them. One thread at a time uses it, but
+/// for prepare(), which any thread may call; AsyncEngine is its front for several threads.
 class LLMEngine {
  public:
   /// Loads a checkpoint folder. Throws UserError.
@@ -41,25 +48,26 @@ class LLMEngine {
             std::unique_ptr<Executor> executor, std::shared_ptr<const Tokenizer> tokenizer);
   ~LLMEngine();
 
-  /// Takes a prompt; returns its number, counted from 0. Throws UserError for ids outside the
-  /// vocabulary, for a prompt that is empty or can never fit, and for parameters out of range;
-  /// nothing has changed then. Prompts share cached blocks only with those of the same
-  /// `cache_salt`.
+  /// Checks a request and makes it ready for add(); reads only what never changes. Throws UserError
+  /// for ids outside the vocabulary, for a prompt that is empty or can never fit, and for
+  /// parameters out of range. Prompts share cached blocks only with those of the same `cache_salt`.
+  NewRequest prepare(std::vector<int32_t> prompt_token_ids, const SamplingParams& params,
+                     const std::string& cache_salt = "") const;
+  /// Takes in a request; returns its number, counted from 0.
+  uint64_t add(NewRequest request);
   uint64_t add_request(std::vector<int32_t> prompt_token_ids, const SamplingParams& params,
-                       UpdateCallback on_update = {}, const std::string& cache_salt = "");
-  /// The same for a text, encoded with the special tokens that the tokenizer's post-processor adds.
-  uint64_t add_request(const std::string& prompt, const SamplingParams& params,
-                       UpdateCallback on_update = {});
-  /// Throws what add_request() would throw for these.
-  void check_request(std::span<const int32_t> prompt, const SamplingParams& params) const;
+                       const std::string& cache_salt = "") {
+    return add(prepare(std::move(prompt_token_ids), params, cache_salt));
+  }
   /// Ends a request; the next step() returns it with finish_reason "abort" and what it has. False
   /// if there is none.
   bool abort(uint64_t request_id);
-  /// Moves every request on by one step: submits the next one (a step ahead of the device where
-  /// async_scheduling is on) and takes in the oldest under way. Returns what grew or ended, valid
-  /// until the next call. Throws EngineDead, then and ever after, when a step failed.
-  std::span<const RequestUpdate> step();
-  /// Whether nothing is left to do. Throws EngineDead after a step that failed.
+  /// Advances every request by one step: submits the next step (before the last one is done where
+  /// async_scheduling is on) and applies the oldest submitted one. Returns what grew or ended,
+  /// valid until the next call; the caller may move from the updates. Throws EngineDead, then and
+  /// ever after, when a step failed.
+  std::span<RequestUpdate> step();
+  /// Whether there is nothing left to do. Throws EngineDead after a step that failed.
   bool is_finished() const;
 
   EngineStats stats() const;
@@ -75,6 +83,7 @@ class LLMEngine {
   struct Parts;
   LLMEngine(const EngineConfig& config, Parts parts);
   static Parts load(const std::string& model, const EngineConfig& config);
+  void check_ids(const char* where, std::span<const int32_t> ids) const;
   void check_prompt(std::span<const int32_t> ids) const;
   void check_sampling(const SamplingParams& params) const;
   std::vector<int32_t> encode_bad_words(const SamplingParams& params) const;
@@ -96,10 +105,8 @@ class LLMEngine {
   StepPlan spare_;  // a plan whose memory is reused
   std::unordered_map<uint64_t, std::unique_ptr<Request>> requests_;
   std::vector<uint64_t> aborted_;
-  std::vector<std::unique_ptr<Request>> ended_;  // in the last step
   std::vector<SequenceUpdate> changes_;
-  std::vector<RequestUpdate> updates_;   // the first num_updates_ count; the rest keep their memory
-  std::vector<const Request*> updated_;  // whose they are
+  std::vector<RequestUpdate> updates_;  // the first num_updates_ count; the rest keep their memory
   size_t num_updates_ = 0;
   uint64_t next_request_ = 0, next_sequence_ = 0;
   std::string dead_;

@@ -1,6 +1,7 @@
 #include "nanovllm/engine/request.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <utility>
 
@@ -16,19 +17,8 @@ double now() {
 }
 
 const char* reason_name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kNone:
-      return "";
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kAbort:
-      return "abort";
-    case FinishReason::kError:
-      return "error";
-  }
-  return "";
+  static constexpr std::array kNames = {"", "stop", "length", "abort", "error"};
+  return kNames[static_cast<size_t>(reason)];
 }
 
 TokenLogprobs to_logprobs(std::span<const LogprobEntry> entries) {
@@ -40,15 +30,12 @@ TokenLogprobs to_logprobs(std::span<const LogprobEntry> entries) {
 
 }  // namespace
 
-Request::Request(uint64_t id, std::vector<int32_t> prompt,
-                 std::shared_ptr<const SamplingParams> params, const Tokenizer* tokenizer,
-                 UpdateCallback on_update)
+Request::Request(std::vector<int32_t> prompt, std::shared_ptr<const SamplingParams> params,
+                 const Tokenizer* tokenizer)
     : params_(std::move(params)),
       tokenizer_(tokenizer),
-      on_update_(std::move(on_update)),
       choices_(static_cast<size_t>(params_->n)),
       num_running_(choices_.size()) {
-  output_.request_id = id;
   output_.prompt_token_ids = std::move(prompt);
   output_.arrival_time = now();
   if (params_->prompt_logprobs) output_.prompt_logprobs.resize(output_.prompt_token_ids.size());
@@ -57,6 +44,11 @@ Request::Request(uint64_t id, std::vector<int32_t> prompt,
     choice.detokenizer.emplace(*tokenizer_, params_->skip_special_tokens);
     if (!params_->stop.empty()) choice.stop_strings.emplace(params_->stop);
   }
+}
+
+void Request::set_ids(uint64_t id, uint64_t first_sequence) {
+  output_.request_id = id;
+  first_sequence_ = first_sequence;
 }
 
 bool Request::apply(const SequenceUpdate& change, const StepOutput& output, RequestUpdate& update) {

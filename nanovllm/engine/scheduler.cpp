@@ -77,8 +77,8 @@ void Scheduler::schedule(StepPlan& plan) {
   plan.clear();
   plan.step = ++step_;
   preempted_ = false;
-  // Preemption takes from the end of running_, never from before the sequence that asks; forks
-  // insert behind it.
+  // A preemption removes from the end of running_, never before the sequence that needs a block; a
+  // fork inserts behind it. So the index stays right (`progress.oldest-never-preempted`).
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence& seq = *running_[i];
     if (seq.last_step == step_ || seq.num_pending() != 1 || seq.num_tokens() >= final_len(seq))
@@ -92,7 +92,8 @@ void Scheduler::schedule(StepPlan& plan) {
                  std::min(seq.num_pending(), config_.max_num_batched_tokens - plan.num_tokens),
                  true);
   }
-  // No admission beside a preemption: the blocks just won belong to who runs.
+  // No admission in a step that preempted: the freed blocks are for the sequences that run
+  // (`progress.no-admission-after-preemption`).
   while (!preempted_ && !waiting_.empty() && !free_slots_.empty() &&
          plan.num_tokens < config_.max_num_batched_tokens) {
     if (!admit(plan, *waiting_.front())) break;
@@ -129,7 +130,8 @@ bool Scheduler::ensure_block(Sequence& seq) {
 }
 
 bool Scheduler::admit(StepPlan& plan, Sequence& seq) {
-  if (seq.num_unread > 0) return false;  // preempted with a token under way; the next step has it
+  // A preempted sequence whose last token is still unread: the next step knows that token.
+  if (seq.num_unread > 0) return false;
   prefix_.blocks.clear();
   prefix_.num_free = 0;
   if (!seq.wants_prompt_logprobs()) blocks_.match_prefix(seq, prefix_);
@@ -139,8 +141,8 @@ bool Scheduler::admit(StepPlan& plan, Sequence& seq) {
   waiting_.pop_front();
   blocks_.allocate(seq, prefix_, num_blocks);
   const int64_t num_hit = static_cast<int64_t>(prefix_.blocks.size()) * blocks_.block_size();
-  // Of a sequence that is wholly cached the last token is computed for its logits, and not stored
-  // again.
+  // Where the whole sequence is cached, the last token is computed again for its logits, but its K
+  // and V are not stored: nobody writes a shared block (`ownership.shared-blocks`).
   seq.num_computed = std::min(num_hit, num_known - 1);
   if (!seq.num_cached_tokens) seq.num_cached_tokens = seq.num_computed;
   stats_.prefix_queries += num_known;
@@ -231,6 +233,7 @@ void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
                        static_cast<size_t>(drawn.num_logprobs)});
     if (reason != FinishReason::kNone) finish(seq, reason);
   }
+  // A finished sequence lives until no submitted step has a row of it (`cleanup.in-flight`).
   const auto landed = [&](Sequence& seq) {
     if (--seq.num_in_flight == 0 && seq.is_finished()) retire(seq);
   };
@@ -239,8 +242,8 @@ void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
     if (sample.forked) landed(*sample.seq);
 }
 
-// A generated token's block is registered when the token after it is known: whether a step ahead
-// computed the last one or not, the cache then holds the same.
+// A block with generated tokens is registered when the token after its last one is known
+// (`cache.same-with-async`): the cache then holds the same with and without async scheduling.
 void Scheduler::register_blocks(Sequence& seq) {
   blocks_.register_blocks(
       seq, std::min(seq.num_computed, std::max(seq.num_prompt_tokens, seq.num_known() - 1)));

@@ -13,7 +13,7 @@
 
 namespace nanovllm {
 
-/// The limits that the scheduler keeps, all resolved (none is zero).
+/// The scheduler's limits, all resolved (none is zero).
 struct SchedulerConfig {
   int64_t max_num_seqs = 512;
   int64_t max_num_batched_tokens = 2048;
@@ -45,7 +45,7 @@ struct StepPlan {
   void clear();
 };
 
-/// Something that a step changed in a sequence: a new last token, its end, or both. The
+/// What a step changed in a sequence: a new last token, its end, or both. The
 /// log-probabilities are the output's entries [first_logprob, first_logprob + num_logprobs).
 struct SequenceUpdate {
   Sequence* seq = nullptr;
@@ -54,9 +54,9 @@ struct SequenceUpdate {
   size_t num_logprobs = 0;
 };
 
-/// Picks the rows of each step: first come, first served; running sequences' decodes first, then
-/// unfinished prefills, then new admissions. Owns the sequences. Every call of schedule() may be
-/// one step ahead of postprocess().
+/// Chooses the rows of each step: first come, first served; the decodes of running sequences come
+/// first, then unfinished prefills, then new admissions. It owns the sequences
+/// (`ownership.sequences`). schedule() may run one step before postprocess() of the step before.
 class Scheduler {
  public:
   Scheduler(const SchedulerConfig& config, BlockManager& blocks);
@@ -64,15 +64,15 @@ class Scheduler {
   /// Takes a request's choices, the first one computing the prompt for all. The prompt must fit
   /// (the caller checks).
   void add(std::vector<std::unique_ptr<Sequence>> choices);
-  /// Ends a sequence now, wherever it is, and the choices that still wait for its prompt; what
-  /// steps under way draw for it is dropped. Valid until the next postprocess().
+  /// Ends a sequence in any state, and the choices that still wait for its prompt. What submitted
+  /// steps sample for it is dropped. The sequence is valid until the next postprocess().
   void finish(Sequence& seq, FinishReason reason);
   /// The sequence, or null where it ended.
   Sequence* find(uint64_t id) const;
   /// Decides the next step. The plan's sequences live until postprocess() of that plan.
   void schedule(StepPlan& plan);
-  /// Takes in what a step drew; call in the order of the steps. The updates' sequences live until
-  /// the next call.
+  /// Applies what a step sampled; called in the order of the steps. The updates' sequences live
+  /// until the next call.
   void postprocess(const StepPlan& plan, const StepOutput& output,
                    std::vector<SequenceUpdate>& updates);
 

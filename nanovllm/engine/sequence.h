@@ -10,6 +10,7 @@
 namespace nanovllm {
 
 enum class SequenceStatus { kWaiting, kRunning, kFinished };
+/// Request names them in this order.
 enum class FinishReason { kNone, kStop, kLength, kAbort, kError };
 
 /// A block as it was when it held certain tokens: reuse counts the generation up.
@@ -19,8 +20,9 @@ struct BlockRef {
   bool operator==(const BlockRef&) const = default;
 };
 
-/// One answer being generated: the prompt and what was drawn so far, and where its K and V lie. A
-/// request with n choices is n sequences. Changed by the scheduler and the block manager only.
+/// One answer while it is generated: the prompt, the tokens that were sampled so far, and where
+/// their K and V lie. A request with n choices is n sequences. Only the scheduler and the block
+/// manager change a sequence (`ownership.sequences`).
 struct Sequence {
   uint64_t id = 0;  ///< unique; ascending in the order of arrival, choices of one request in theirs
   uint64_t request_id = 0;
@@ -34,13 +36,13 @@ struct Sequence {
   SequenceStatus status = SequenceStatus::kWaiting;
   FinishReason finish_reason = FinishReason::kNone;
 
-  std::vector<int32_t> token_ids;  ///< prompt, then what was drawn and read
+  std::vector<int32_t> token_ids;  ///< the prompt, then the sampled tokens that the host has read
   int64_t num_prompt_tokens = 0;
-  int64_t num_unread = 0;  ///< drawn by a submitted step that was not read yet
+  int64_t num_unread = 0;  ///< tokens sampled by submitted steps whose output was not read yet
   int64_t num_computed =
       0;  ///< tokens whose K and V are in the cache or written by a submitted step
-  int64_t num_in_flight = 0;  ///< submitted steps not read yet that hold a row of this sequence
-  uint64_t last_step = 0;     ///< the step that last held a row of it
+  int64_t num_in_flight = 0;  ///< submitted steps with a row of this sequence, not read yet
+  uint64_t last_step = 0;     ///< the newest step that has a row of it
   std::optional<int64_t> num_cached_tokens;  ///< at the first admission
   int64_t num_prompt_logprobs_read = 0;  ///< prompt positions whose log-probabilities the host has
 
@@ -48,8 +50,8 @@ struct Sequence {
   int64_t num_blocks_sent = 0;       ///< entries of block_table that the ranks know
   std::vector<int32_t> block_table;  ///< blocks of the cache, in order
 
-  // Chain of block hashes, kept by the block manager: blocks [0, num_hashed) of block_table went
-  // through it.
+  // The chain of block hashes, which the block manager keeps: blocks [0, num_hashed) of block_table
+  // are hashed.
   int64_t num_hashed = 0;
   std::optional<uint64_t> last_hash;
   BlockRef last_block;  ///< the registered block with the content of block num_hashed - 1

@@ -12,55 +12,54 @@ namespace nanovllm {
 
 namespace {
 
-// Larger decode batches are rare, and long enough to hide their launches.
+// Larger decode batches are rare, and they run long enough to hide the launches of their kernels.
 constexpr int64_t kMaxReplayRows = 512;
+
+/// Blocks of the longest sequence.
+int64_t max_blocks_of(const EngineSetup& setup) {
+  const int64_t block_size = setup.config.block_size;
+  return (setup.kv.max_model_len + block_size - 1) / block_size;
+}
 
 }  // namespace
 
-DType model_dtype(const EngineConfig& config, const ModelConfig& model) {
-  if (config.dtype != "auto") return parse_float_dtype(config.dtype);
-  return model.dtype == DType::kF32 ? DType::kBF16 : model.dtype;
-}
-
-ModelRunner::ModelRunner(const std::string& folder, const EngineConfig& config,
-                         const ModelConfig& model, const KvSize& kv,
+ModelRunner::ModelRunner(const std::string& folder, const EngineSetup& setup,
                          std::unique_ptr<Backend> backend, Rank rank)
     : backend_(std::move(backend)),
-      model_(load_model(folder, model, model_dtype(config, model), config.load_format == "dummy",
-                        *backend_, kv.max_model_len, rank)),
-      activations_(*backend_, model_->config, model_->dtype, config.max_num_batched_tokens,
-                   config.max_num_seqs),
-      state_(config.max_num_seqs, (kv.max_model_len + config.block_size - 1) / config.block_size,
-             config.block_size),
-      max_rows_(config.max_num_seqs),
-      replays_(!config.enforce_eager && backend_->replays()) {
+      model_(load_model(folder, setup.model, setup.dtype, setup.config.load_format == "dummy",
+                        *backend_, setup.kv.max_model_len, rank)),
+      activations_(*backend_, model_->config, model_->dtype, setup.config.max_num_batched_tokens,
+                   setup.config.max_num_seqs),
+      state_(setup.config.max_num_seqs, max_blocks_of(setup), setup.config.block_size),
+      max_rows_(setup.config.max_num_seqs),
+      replays_(!setup.config.enforce_eager && backend_->replays()) {
   kv_.dtype = model_->dtype;
   kv_.num_layers = model_->config.num_layers;
-  kv_.num_blocks = kv.num_blocks;
-  kv_.block_size = config.block_size;
+  kv_.num_blocks = setup.kv.num_blocks;
+  kv_.block_size = setup.config.block_size;
   kv_.num_kv_heads = model_->config.num_kv_heads;
   kv_.head_dim = model_->config.head_dim;
   try {
-    buffers_.push_back(backend_->allocate(kv_.block_bytes() * static_cast<size_t>(kv.num_blocks)));
+    buffers_.push_back(backend_->allocate(kv_.block_bytes() * static_cast<size_t>(kv_.num_blocks)));
   } catch (const UserError& error) {
-    fail("the KV cache of {} blocks: {}; give it less with --kv-cache-memory-bytes", kv.num_blocks,
+    fail("the KV cache of {} blocks: {}; give it less with --kv-cache-memory-bytes", kv_.num_blocks,
          error.what());
   }
   kv_.data = buffers_.back().get();
-  const int64_t max_blocks = (kv.max_model_len + config.block_size - 1) / config.block_size;
-  tables_.block_tables = allocate_ints(config.max_num_seqs * max_blocks);
-  tables_.block_tables = {tables_.block_tables.data, DType::kI32, config.max_num_seqs, max_blocks};
-  tables_.last_tokens = allocate_ints(config.max_num_seqs);
+  tables_.block_tables = allocate_ints(max_rows_, max_blocks_of(setup));
+  tables_.last_tokens = allocate_ints(max_rows_);
 }
 
-Tensor ModelRunner::allocate_ints(int64_t count) {
-  buffers_.push_back(backend_->allocate(static_cast<size_t>(count) * sizeof(int32_t)));
-  return {buffers_.back().get(), DType::kI32, count};
+template <class... Sizes>
+Tensor ModelRunner::allocate_ints(Sizes... sizes) {
+  buffers_.push_back(backend_->allocate(static_cast<size_t>((sizes * ...)) * sizeof(int32_t)));
+  return {buffers_.back().get(), DType::kI32, sizes...};
 }
 
 int64_t ModelRunner::replay_size(const StepInput& input) const {
   const auto num_rows = static_cast<int64_t>(input.rows().size());
-  // A sequence that begins may share blocks that this very step fills.
+  // A sequence that starts may share blocks that this same step fills, and a replayed step reads
+  // the older keys early.
   if (!replays_ || num_rows > kMaxReplayRows || !input.setups().empty() ||
       input.token_ids().size() != input.rows().size() ||
       input.samples().size() != input.rows().size())
@@ -89,10 +88,10 @@ void ModelRunner::pad(int64_t size) {
   host_.samples.resize(n, SampleRow{.temperature = 0});
 }
 
-void ModelRunner::launch(const StepInput& input) {
-  check(num_launched_ - num_collected_ < flights_.size(), "more than two steps under way");
-  Flight& before = flight(num_launched_ + 1);
-  Flight& now = flight(num_launched_);
+void ModelRunner::submit(const StepInput& input) {
+  check(num_submitted_ - num_waited_ < flights_.size(), "more than two steps under way");
+  Flight& before = flight(num_submitted_ + 1);
+  Flight& now = flight(num_submitted_);
   now.output.clear();
   now.output.step = input.header().step;
   state_.apply(input);
@@ -129,7 +128,7 @@ void ModelRunner::launch(const StepInput& input) {
   }
   // Counted here: settle() may run below.
   now.settled = input.samples().empty();
-  ++num_launched_;
+  ++num_submitted_;
   if (host_.reads_logits) {
     if (!before.settled) settle(before);
     settle(now);
@@ -145,12 +144,12 @@ void ModelRunner::launch(const StepInput& input) {
   backend_->copy_blocks(kv_, copy_from_, copy_to_);
 }
 
-void ModelRunner::collect(StepOutput& output) {
-  check(num_collected_ < num_launched_, "collect without a step under way");
-  Flight& oldest = flight(num_collected_);
+const StepOutput& ModelRunner::wait() {
+  check(num_waited_ < num_submitted_, "wait without a step under way");
+  Flight& oldest = flight(num_waited_);
   if (!oldest.settled) settle(oldest);
-  ++num_collected_;
-  std::swap(output, oldest.output);
+  ++num_waited_;
+  return oldest.output;
 }
 
 void ModelRunner::start_samples(const StepInput& input, Flight& flight) {
@@ -210,7 +209,7 @@ void ModelRunner::prompt_logprobs(const StepInput& input, Residual& last, StepOu
 }
 
 void ModelRunner::sample_logprobs(Tensor logits, StepOutput& output) {
-  // Neighbours that want as many alternatives go together.
+  // Neighbouring rows with the same number of alternatives are one call.
   const size_t num_rows = output.samples.size();
   for (size_t i = 0; i < num_rows;) {
     const int32_t wanted = output.samples[i].num_logprobs;

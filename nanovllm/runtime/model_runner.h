@@ -7,38 +7,28 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/base/config.h"
 #include "nanovllm/model/forward.h"
-#include "nanovllm/model/model_config.h"
 #include "nanovllm/model/weights.h"
 #include "nanovllm/ops/backend.h"
-#include "nanovllm/runtime/kv_size.h"
 #include "nanovllm/runtime/rank_state.h"
+#include "nanovllm/runtime/ranks/executor.h"
+#include "nanovllm/runtime/setup.h"
 #include "nanovllm/runtime/step_io.h"
 
 namespace nanovllm {
 
-/// The dtype of weights and activations: the option's, or with "auto" the checkpoint's, float32
-/// becoming bfloat16.
-DType model_dtype(const EngineConfig& config, const ModelConfig& model);
-
 /// One rank: weights, KV cache, buffers and slots, sized once; each step is a forward pass and its
 /// sampling.
-class ModelRunner {
+class ModelRunner : public Executor {
  public:
-  /// Loads `folder` onto `backend`. `config` has its defaults resolved (max_num_batched_tokens,
-  /// max_num_seqs); `kv` is size_kv_cache()'s. Of several ranks `backend` is connected to the
-  /// others.
-  ModelRunner(const std::string& folder, const EngineConfig& config, const ModelConfig& model,
-              const KvSize& kv, std::unique_ptr<Backend> backend, Rank rank = {});
+  /// Loads `folder` onto `backend`. `setup` is resolve_setup()'s, which connected `backend` to the
+  /// other ranks where there are any.
+  ModelRunner(const std::string& folder, const EngineSetup& setup, std::unique_ptr<Backend> backend,
+              Rank rank = {});
 
-  // Any one thread at a time. What the backend throws passes through.
-  /// Enqueues a step; at most two are under way.
-  void launch(const StepInput& input);
-  /// The output of the oldest step under way, when the device has it.
-  void collect(StepOutput& output);
-
-  const Model& model() const { return *model_; }
+  // What the backend throws passes through.
+  void submit(const StepInput& input) override;
+  const StepOutput& wait() override;
 
  private:
   /// A step under way.
@@ -48,14 +38,15 @@ class ModelRunner {
     bool settled = true;                              ///< the host has its tokens
   };
   Flight& flight(uint64_t number) { return flights_[number % flights_.size()]; }
-  Tensor allocate_ints(int64_t count);
-  /// How many rows the step is padded to so that its work can be replayed; 0: it cannot.
+  template <class... Sizes>
+  Tensor allocate_ints(Sizes... sizes);
+  /// The number of rows to which the step is padded for a graph replay; 0: it cannot be replayed.
   int64_t replay_size(const StepInput& input) const;
   void pad(int64_t size);
   /// `last`: the residual of all tokens behind the last layer.
   void prompt_logprobs(const StepInput& input, Residual& last, StepOutput& output);
   void start_samples(const StepInput& input, Flight& flight);
-  /// Waits for the step's tokens and passes them to their slots.
+  /// Waits for the step's tokens and appends them to their slots.
   void settle(Flight& flight);
   void sample_logprobs(Tensor logits, StepOutput& output);
   void add_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
@@ -70,7 +61,7 @@ class ModelRunner {
   RankState state_;
   HostBatch host_;
   std::array<Flight, 2> flights_;
-  uint64_t num_launched_ = 0, num_collected_ = 0;
+  uint64_t num_submitted_ = 0, num_waited_ = 0;
   int64_t max_rows_;
   bool replays_;
 

@@ -10,20 +10,20 @@
 
 namespace nanovllm {
 
-/// What a rank keeps of a running sequence from step to step.
+/// What a rank remembers of a running sequence from step to step (`ownership.slots`).
 class Slot {
  public:
   /// A sequence gets the slot. Takes the setup's lists from the front of both spans.
   void start(const SlotSetup& setup, std::span<const int32_t>& ids,
              std::span<const TokenBias>& biases);
-  /// How token number `position` is drawn; valid until the next call.
+  /// How the token at `position` is sampled; valid until the next call.
   SampleRow sample_row(int32_t position);
-  /// Takes in the token that was drawn.
+  /// Appends the token that was sampled.
   void push(int32_t token);
 
   const SlotSetup& setup() const { return setup_; }
-  /// How often it was started: a token that was drawn before is not for the sequence that has it
-  /// now.
+  /// How often the slot was started: a token that was sampled before the last start belongs to
+  /// another sequence and is dropped (`cleanup.slots`).
   uint64_t num_starts() const { return num_starts_; }
   /// Whether sample_row() depends on the last token.
   bool needs_last_token() const { return setup_.has_penalties() || !bad_words_.empty(); }
@@ -41,15 +41,15 @@ class Slot {
   std::vector<int32_t> masked_now_;
 };
 
-/// The slots of one rank and their block tables: takes in what a step changed and spells the step
-/// out as a batch.
+/// The slots of one rank and their block tables: applies what a step changed and writes the step as
+/// a batch.
 class RankState {
  public:
   RankState(int64_t max_num_seqs, int64_t max_blocks_per_seq, int64_t block_size);
 
-  /// Takes in the step's setups and block updates.
+  /// Applies the step's setups and block updates.
   void apply(const StepInput& input);
-  /// The step's arrays; its SampleRows hold until the slots change.
+  /// Fills the step's arrays; the SampleRows are valid until the slots change.
   void fill(const StepInput& input, HostBatch& batch);
   Slot& slot(int32_t i) { return slots_[static_cast<size_t>(i)]; }
 

@@ -5,9 +5,9 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/logging.h"
 #include "nanovllm/base/system/machine.h"
+#include "nanovllm/model/forward.h"
 #include "nanovllm/model/shard.h"
 #include "nanovllm/ops/cuda_library.h"
-#include "nanovllm/runtime/model_runner.h"
 
 namespace nanovllm {
 
@@ -15,10 +15,17 @@ namespace {
 
 double gib(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
-// Larger steps do not compute faster on a CPU, and every running answer waits for one.
+// Larger steps are not more efficient on a CPU, and every running answer waits for the whole step.
 constexpr int64_t kCpuBatchedTokens = 2048, kCudaBatchedTokens = 16384;
 // cuBLASLt's workspace, graphs, the sampler's memory, what the driver keeps.
 constexpr size_t kCudaReserve = size_t{512} << 20;
+
+/// The dtype of weights and activations: the option's, or with "auto" the checkpoint's, float32
+/// becoming bfloat16.
+DType model_dtype(const EngineConfig& config, const ModelConfig& model) {
+  if (config.dtype != "auto") return parse_float_dtype(config.dtype);
+  return model.dtype == DType::kF32 ? DType::kBF16 : model.dtype;
+}
 
 }  // namespace
 
@@ -44,7 +51,6 @@ std::unique_ptr<Backend> make_backend(EngineConfig& config, int rank) {
 
 EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, Backend& backend,
                           Communicator* ranks) {
-  given.validate();
   EngineSetup setup;
   EngineConfig& config = setup.config = given;
   const bool cuda = config.device == "cuda";
@@ -81,8 +87,8 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
             gib(to_come) + gib(memory.total - memory.free) -
                 config.gpu_memory_utilization * gib(memory.total));
   } else {
-    // All ranks share the host's memory. A tied embedding is there twice: rows, and packed for the
-    // logits.
+    // All ranks share the host's memory. A tied embedding is stored twice: as rows, and packed for
+    // the logits.
     const size_t rows = setup.model.tie_word_embeddings
                             ? static_cast<size_t>(setup.model.vocab_size) *
                                   static_cast<size_t>(setup.model.hidden_size) *

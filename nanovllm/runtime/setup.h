@@ -10,7 +10,7 @@
 
 namespace nanovllm {
 
-/// What a checkpoint folder and the options come to on this machine, before any weight is read.
+/// What a checkpoint folder and the options result in on this machine, before any weight is read.
 struct EngineSetup {
   EngineConfig config;  ///< as given, with what is chosen at start filled in
   ModelConfig model;
@@ -19,9 +19,9 @@ struct EngineSetup {
   size_t weight_bytes = 0;  ///< of all ranks together
 };
 
-/// The backend of config.device, which becomes "cpu" or "cuda" where it is "auto": a GPU if there
-/// is one and all that it needs, with a warning where only some of that is missing. Of several
-/// ranks it is number `rank`'s. Throws UserError.
+/// The backend of config.device for rank number `rank`. "auto" becomes "cuda" where there is a GPU
+/// and the libraries that it needs, else "cpu", with a warning where a GPU is there but a library
+/// is missing. Throws UserError.
 std::unique_ptr<Backend> make_backend(EngineConfig& config, int rank = 0);
 
 /// `config` is make_backend()'s. Throws UserError for options out of range, for a folder that is no

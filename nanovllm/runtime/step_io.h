@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "nanovllm/ops/batch.h"
@@ -21,16 +22,17 @@ struct RowInput {
   int32_t next_token = -1;  ///< with want_logprobs: the known token after the last of these, or -1
 };
 
-/// A row that draws a token, from the logits of the last token of rows[row]. Choices of one prompt
-/// share a row.
+/// A sequence for which a token is sampled, from the logits of the last token of rows[row]. The
+/// choices of one prompt share a row.
 struct SampleInput {
   uint64_t sequence = 0;  ///< names the row in the output
   int32_t slot = 0;
   int32_t row = 0;
 };
 
-/// What a slot holds from now on; sent when a sequence gets it. Its lists are the next entries of
-/// StepInput::setup_ids, in the order of their counts here, and of StepInput::biases.
+/// The sequence that a slot holds from now on; sent when the sequence gets the slot. Its lists are
+/// the next entries of StepInput::setup_ids, in the order of their counts here, and of
+/// StepInput::biases.
 struct SlotSetup {
   uint64_t seed = 0;
   int32_t slot = 0;
@@ -60,16 +62,39 @@ struct BlockCopy {
   int32_t from = 0, to = 0;
 };
 
-/// The input of a step as one flat buffer without pointers: a header, then the arrays in the order
-/// of the accessors. What lasts (block tables, sampling parameters, last tokens) is kept by the
-/// ranks; this holds what changed.
+/// The arrays of a step, in the order in which they lie in its buffer. Array<T> is a vector, a span
+/// or their length.
+template <template <class> class Array>
+struct StepArraysOf {
+  Array<SampleInput> samples = {};
+  Array<SlotSetup> setups = {};
+  Array<RowInput> rows = {};
+  Array<BlockUpdate> block_updates = {};
+  Array<BlockCopy> copies = {};
+  Array<int32_t> token_ids = {}, setup_ids = {};
+  Array<TokenBias> biases = {};
+
+  template <class Self>
+  static auto all(Self& s) {
+    return std::tie(s.samples, s.setups, s.rows, s.block_updates, s.copies, s.token_ids,
+                    s.setup_ids, s.biases);
+  }
+};
+template <class T>
+using StepVector = std::vector<T>;
+template <class T>
+using StepSpan = std::span<const T>;
+template <class T>
+using StepCount = uint32_t;
+
+/// The input of a step as one flat buffer without pointers: a header, then the arrays. What lasts
+/// (block tables, sampling parameters, last tokens) is kept by the ranks; this holds what changed.
 class StepInput {
  public:
   struct Header {
     uint64_t bytes = 0;
     uint64_t step = 0;
-    uint32_t num_samples = 0, num_setups = 0, num_rows = 0, num_block_updates = 0, num_copies = 0,
-             num_tokens = 0, num_setup_ids = 0, num_biases = 0;
+    StepArraysOf<StepCount> counts;
   };
 
   /// A view of `buffer`, which must outlive it. Throws std::logic_error if the sizes disagree.
@@ -77,36 +102,22 @@ class StepInput {
 
   const Header& header() const { return *reinterpret_cast<const Header*>(buffer_.data()); }
   std::span<const std::byte> bytes() const { return buffer_; }
-  std::span<const SampleInput> samples() const { return samples_; }
-  std::span<const SlotSetup> setups() const { return setups_; }
-  std::span<const RowInput> rows() const { return rows_; }
-  std::span<const BlockUpdate> block_updates() const { return block_updates_; }
-  std::span<const BlockCopy> copies() const { return copies_; }
-  std::span<const int32_t> token_ids() const { return token_ids_; }
-  std::span<const int32_t> setup_ids() const { return setup_ids_; }
-  std::span<const TokenBias> biases() const { return biases_; }
+  std::span<const SampleInput> samples() const { return arrays_.samples; }
+  std::span<const SlotSetup> setups() const { return arrays_.setups; }
+  std::span<const RowInput> rows() const { return arrays_.rows; }
+  std::span<const BlockUpdate> block_updates() const { return arrays_.block_updates; }
+  std::span<const BlockCopy> copies() const { return arrays_.copies; }
+  std::span<const int32_t> token_ids() const { return arrays_.token_ids; }
+  std::span<const int32_t> setup_ids() const { return arrays_.setup_ids; }
+  std::span<const TokenBias> biases() const { return arrays_.biases; }
 
  private:
   std::span<const std::byte> buffer_;
-  std::span<const SampleInput> samples_;
-  std::span<const SlotSetup> setups_;
-  std::span<const RowInput> rows_;
-  std::span<const BlockUpdate> block_updates_;
-  std::span<const BlockCopy> copies_;
-  std::span<const int32_t> token_ids_, setup_ids_;
-  std::span<const TokenBias> biases_;
+  StepArraysOf<StepSpan> arrays_;
 };
 
 /// The arrays of a StepInput while it is put together; reused from step to step.
-struct StepArrays {
-  std::vector<SampleInput> samples;
-  std::vector<SlotSetup> setups;
-  std::vector<RowInput> rows;
-  std::vector<BlockUpdate> block_updates;
-  std::vector<BlockCopy> copies;
-  std::vector<int32_t> token_ids, setup_ids;
-  std::vector<TokenBias> biases;
-
+struct StepArrays : StepArraysOf<StepVector> {
   void clear();
   /// Writes header and arrays into `buffer` and returns the view of it.
   StepInput write(uint64_t step, std::vector<std::byte>& buffer) const;
@@ -120,7 +131,7 @@ struct LogprobEntry {
   int32_t rank = 0;
 };
 
-/// What a sampled row gave. Its log-probabilities are the next num_logprobs entries of
+/// What was sampled for a SampleInput. Its log-probabilities are the next num_logprobs entries of
 /// StepOutput::logprobs.
 struct SampleOutput {
   uint64_t sequence = 0;
@@ -138,8 +149,8 @@ struct PromptLogprobOutput {
   int32_t num_logprobs = 0;
 };
 
-/// What a step brings back: a SampleOutput for each SampleInput in its order, prompt
-/// log-probabilities where asked.
+/// What a step returns: a SampleOutput for each SampleInput, in the same order, and prompt
+/// log-probabilities where they were asked for.
 struct StepOutput {
   uint64_t step = 0;
   std::vector<SampleOutput> samples;

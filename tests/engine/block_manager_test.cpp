@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "block_manager_check.h"
+
 namespace nanovllm {
 namespace {
 
@@ -137,7 +139,7 @@ TEST(BlockManager, ResetForgetsWhatIsCached) {
   Sequence b = make({1, 2, 3, 4});
   EXPECT_EQ(admit(blocks, b), 0);
   const Sequence* holders[] = {&a, &b};
-  blocks.validate(holders);
+  BlockManagerTest::validate(blocks, holders);
 }
 
 }  // namespace

@@ -159,7 +159,7 @@ TEST_P(PrefixCache, SaltsDoNotShare) {
   params.max_tokens = 2;
   std::vector<uint64_t> ids;
   for (const char* salt : {"", "a", "b", "a"}) {
-    ids.push_back(t.engine->add_request(prompt, params, {}, salt));
+    ids.push_back(t.engine->add_request(prompt, params, salt));
     t.run();
   }
   EXPECT_EQ(t.outputs[ids[0]].num_cached_tokens, 0);

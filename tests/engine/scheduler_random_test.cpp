@@ -6,6 +6,7 @@
 #include <memory>
 #include <random>
 
+#include "block_manager_check.h"
 #include "fake_executor.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/engine/batch_builder.h"
@@ -186,7 +187,7 @@ class Episode {
   void check_blocks() {
     const std::vector<const Sequence*> holders(scheduler_->running().begin(),
                                                scheduler_->running().end());
-    blocks_->validate(holders);
+    BlockManagerTest::validate(*blocks_, holders);
     for (const Sequence* seq : holders)
       check(seq->slot >= 0 && seq->slot < config_.max_num_seqs, "slot {}", seq->slot);
     check(static_cast<int64_t>(holders.size()) <= config_.max_num_seqs, "{} run", holders.size());

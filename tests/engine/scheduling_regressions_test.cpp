@@ -164,19 +164,20 @@ TEST_P(Scheduling, AbortInEveryState) {
     }
 }
 
-TEST_P(Scheduling, RequestAbortedByItsOwnCallbackOrAnothers) {
+TEST_P(Scheduling, RequestsAbortedAndAddedWhileAStepsUpdatesAreRead) {
   TestEngine t(options());
   SamplingParams params;
   params.max_tokens = 20;
-  uint64_t other = 0;
-  int64_t calls = 0;
-  const auto id = t.engine->add_request(made_prompt(4), params, [&](const RequestUpdate& update) {
-    if (++calls != 3) return;
-    EXPECT_TRUE(t.engine->abort(update.request_id));
-    EXPECT_TRUE(t.engine->abort(other));
-    t.add(made_prompt(5), 2);
-  });
-  other = t.add(made_prompt(6), 20);
+  const uint64_t id = t.engine->add_request(made_prompt(4), params);
+  const uint64_t other = t.add(made_prompt(6), 20);
+  for (int64_t num_updates = 0; num_updates < 3;) {
+    for (const RequestUpdate& update : t.engine->step()) {
+      if (update.request_id != id || ++num_updates != 3) continue;
+      EXPECT_TRUE(t.engine->abort(id));
+      EXPECT_TRUE(t.engine->abort(other));
+      t.add(made_prompt(5), 2);
+    }
+  }
   t.run();
   EXPECT_EQ(t.outputs[id].finish_reason, "abort");
   EXPECT_EQ(t.outputs[other].finish_reason, "abort");

@@ -1,11 +1,10 @@
-#include "nanovllm/runtime/ranks/device_executor.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
 
 #include "goldens.h"
 #include "nanovllm/engine/llm_engine.h"
+#include "nanovllm/runtime/model_runner.h"
 
 namespace nanovllm::testing {
 namespace {
@@ -36,7 +35,7 @@ std::map<uint64_t, RequestOutput> run(LLMEngine& engine) {
 }
 
 // As on a GPU: a step is launched before the tokens of the one before it are fetched.
-TEST(DeviceExecutor, LaunchingAheadGivesTheSameAnswers) {
+TEST(ModelRunner, LaunchingAheadGivesTheSameAnswers) {
   EngineConfig config;
   config.device = "cpu";
   config.dtype = "float32";
@@ -48,9 +47,7 @@ TEST(DeviceExecutor, LaunchingAheadGivesTheSameAnswers) {
   const EngineSetup setup = resolve_setup(folder, config, *backend);
   const EngineConfig& c = setup.config;
   LLMEngine ahead(c, limits_of(setup),
-                  std::make_unique<DeviceExecutor>(std::make_unique<ModelRunner>(
-                      folder, c, setup.model, setup.kv, std::move(backend))),
-                  nullptr);
+                  std::make_unique<ModelRunner>(folder, setup, std::move(backend)), nullptr);
   LLMEngine plain(folder, config);
   const auto got = run(ahead), expected = run(plain);
   ASSERT_EQ(got.size(), expected.size());

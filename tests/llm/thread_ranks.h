@@ -26,15 +26,11 @@ class ThreadRanks : public Executor {
       ranks_.push_back(std::make_unique<Communicator>(memory_.get(), Rank{r, world}));
       std::unique_ptr<Backend> backend = make_cpu_backend(1);
       backend->connect(*ranks_.back(), setup.model.vocab_size);
-      runners[static_cast<size_t>(r)] = std::make_unique<ModelRunner>(
-          folder, setup.config, setup.model, setup.kv, std::move(backend), Rank{r, world});
+      runners[static_cast<size_t>(r)] =
+          std::make_unique<ModelRunner>(folder, setup, std::move(backend), Rank{r, world});
     }
     for (std::unique_ptr<ModelRunner>& runner : runners)
-      executors_.push_back(std::make_unique<LocalExecutor>(
-          [runner = std::shared_ptr(std::move(runner))](const StepInput& in, StepOutput& out) {
-            runner->launch(in);
-            runner->collect(out);
-          }));
+      executors_.push_back(std::make_unique<LocalExecutor>(std::move(runner)));
   }
 
   void submit(const StepInput& input) override {

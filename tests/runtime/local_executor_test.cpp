@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <latch>
 #include <stdexcept>
 
@@ -16,12 +17,32 @@ StepInput make_step(uint64_t number, std::vector<std::byte>& buffer) {
   return arrays.write(number, buffer);
 }
 
+/// A rank whose steps are a function of their input.
+class Scripted : public Executor {
+ public:
+  using Run = std::function<void(const StepInput&, StepOutput&)>;
+  explicit Scripted(Run run) : run_(std::move(run)) {}
+  void submit(const StepInput& input) override {
+    output_.clear();
+    run_(input, output_);
+  }
+  const StepOutput& wait() override { return output_; }
+
+ private:
+  Run run_;
+  StepOutput output_;
+};
+
+std::unique_ptr<Executor> scripted(Scripted::Run run) {
+  return std::make_unique<Scripted>(std::move(run));
+}
+
 TEST(LocalExecutor, RunsStepsInOrderAndCopiesTheirInput) {
-  LocalExecutor executor([](const StepInput& input, StepOutput& output) {
+  LocalExecutor executor(scripted([](const StepInput& input, StepOutput& output) {
     output.step = input.header().step;
     for (const int32_t id : input.token_ids())
       output.samples.push_back({.sequence = static_cast<uint64_t>(id)});
-  });
+  }));
   std::vector<std::byte> buffer;
   executor.submit(make_step(1, buffer));
   for (uint64_t number = 2; number < 200; ++number) {
@@ -36,10 +57,10 @@ TEST(LocalExecutor, RunsStepsInOrderAndCopiesTheirInput) {
 TEST(LocalExecutor, SubmitReturnsWhileTheStepRuns) {
   std::latch released(1);
   std::atomic<int> runs = 0;
-  LocalExecutor executor([&](const StepInput&, StepOutput&) {
+  LocalExecutor executor(scripted([&](const StepInput&, StepOutput&) {
     released.wait();
     ++runs;
-  });
+  }));
   std::vector<std::byte> buffer;
   executor.submit(make_step(1, buffer));
   executor.submit(make_step(2, buffer));
@@ -51,9 +72,9 @@ TEST(LocalExecutor, SubmitReturnsWhileTheStepRuns) {
 }
 
 TEST(LocalExecutor, ExceptionsReachWait) {
-  LocalExecutor executor([](const StepInput& input, StepOutput&) {
+  LocalExecutor executor(scripted([](const StepInput& input, StepOutput&) {
     if (input.header().step == 2) throw std::runtime_error("step 2");
-  });
+  }));
   std::vector<std::byte> buffer;
   executor.submit(make_step(1, buffer));
   executor.submit(make_step(2, buffer));
@@ -75,7 +96,7 @@ TEST(StepInput, SizesThatDisagreeAreRefused) {
   EXPECT_EQ(input.samples()[0].sequence, 9u);
   EXPECT_THROW(StepInput(std::span(buffer).first(buffer.size() - 4)), std::logic_error);
   StepInput::Header header = input.header();
-  header.num_rows = 1000;
+  header.counts.rows = 1000;
   std::memcpy(buffer.data(), &header, sizeof header);
   EXPECT_THROW(StepInput{buffer}, std::logic_error);
 }

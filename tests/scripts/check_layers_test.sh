@@ -30,6 +30,7 @@ accepts nanovllm/llm.cpp '"nanovllm/engine/b.h"'
 accepts apps/a.cpp '"nanovllm/llm.h"'
 accepts apps/a.cpp '"b.h"'
 accepts python/a.cpp '<nanovllm/llm.h>'
+accepts python/a.cpp '<nanovllm/engine/async_engine.h>'
 accepts python/a.cpp '"b.h"'
 
 refuses nanovllm/base/a.h '"nanovllm/text/b.h"'

@@ -1,20 +1,32 @@
 #pragma once
 
+#include <memory>
+#include <string>
+
+#include "nanovllm/base/config.h"
 #include "nanovllm/runtime/step_io.h"
 
 namespace nanovllm {
 
+struct EngineSetup;
+
 /// All ranks of the model as the engine sees them: steps go in, what they drew comes out, in the
-/// same order. Up to two steps may be under way. Used from one thread.
+/// same order. Up to two steps may be under way. One thread at a time uses it.
 class Executor {
  public:
   virtual ~Executor() = default;
 
-  /// Hands a step to every rank and returns at once; `input` is read before it returns.
+  /// Hands a step to every rank and returns at once; `input` is read before it returns. What it
+  /// throws ends the executor.
   virtual void submit(const StepInput& input) = 0;
-  /// The output of the oldest step not yet waited for, valid until the next call. Throws
+  /// The output of the oldest step not yet waited for, valid until the next submit(). Throws
   /// EngineDead, or what the step threw.
   virtual const StepOutput& wait() = 0;
 };
+
+/// Loads a model on all ranks: rank 0 in this process, the others in theirs. `setup` becomes what
+/// folder and options come to. Throws UserError, or what keeps a rank from being ready.
+std::unique_ptr<Executor> start_ranks(const std::string& model, const EngineConfig& config,
+                                      EngineSetup& setup);
 
 }  // namespace nanovllm

@@ -7,8 +7,9 @@
 
 namespace nanovllm {
 
-LocalExecutor::LocalExecutor(Run run)
-    : run_(std::move(run)), thread_(start_thread("the thread of the steps", [this] { loop(); })) {}
+LocalExecutor::LocalExecutor(std::unique_ptr<Executor> inner)
+    : inner_(std::move(inner)),
+      thread_(start_thread("the thread of the steps", [this] { loop(); })) {}
 
 LocalExecutor::~LocalExecutor() {
   {
@@ -48,8 +49,8 @@ void LocalExecutor::loop() {
     Step& current = step(num_done_);
     lock.unlock();
     try {
-      current.output.clear();
-      run_(StepInput(current.input), current.output);
+      inner_->submit(StepInput(current.input));
+      current.output = inner_->wait();
     } catch (...) {
       current.error = std::current_exception();
     }

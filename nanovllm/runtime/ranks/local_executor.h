@@ -4,7 +4,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <exception>
-#include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -13,13 +13,11 @@
 
 namespace nanovllm {
 
-/// One rank in this process: steps run on a thread of their own, so that the caller schedules the
-/// next one meanwhile.
+/// Runs an executor's steps on a thread of their own, so that the caller schedules the next one
+/// meanwhile.
 class LocalExecutor : public Executor {
  public:
-  using Run = std::function<void(const StepInput&, StepOutput&)>;
-
-  explicit LocalExecutor(Run run);
+  explicit LocalExecutor(std::unique_ptr<Executor> inner);
   /// Steps that were submitted run to their end.
   ~LocalExecutor() override;
 
@@ -27,18 +25,16 @@ class LocalExecutor : public Executor {
   const StepOutput& wait() override;
 
  private:
-  // Two steps under way, and the one whose output the caller still reads.
-  static constexpr uint64_t kNumSteps = 3;
   struct Step {
     std::vector<std::byte> input;
     StepOutput output;
     std::exception_ptr error;
   };
   void loop();
-  Step& step(uint64_t number) { return steps_[number % kNumSteps]; }
+  Step& step(uint64_t number) { return steps_[number % steps_.size()]; }
 
-  Run run_;
-  std::array<Step, kNumSteps> steps_;
+  std::unique_ptr<Executor> inner_;
+  std::array<Step, 2> steps_;
   std::mutex mutex_;
   std::condition_variable changed_;
   uint64_t num_submitted_ = 0, num_done_ = 0, num_waited_ = 0;

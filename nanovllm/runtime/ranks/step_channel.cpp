@@ -9,12 +9,6 @@
 
 namespace nanovllm {
 
-namespace {
-
-constexpr uint64_t kVersion = 1;
-
-}  // namespace
-
 size_t StepChannel::bytes() { return (sizeof(Shared) + 4095) / 4096 * 4096; }
 
 StepChannel::StepChannel(void* memory, Communicator& ranks)
@@ -22,14 +16,9 @@ StepChannel::StepChannel(void* memory, Communicator& ranks)
   check(ranks.rank().world <= kMaxRanks, "{} ranks", ranks.rank().world);
 }
 
-void StepChannel::open() {
-  shared_.version = kVersion;
-  shared_.checksum = kBuildChecksum;
-}
+void StepChannel::open() { shared_.checksum = kBuildChecksum; }
 
-bool StepChannel::is_same_build() const {
-  return shared_.version == kVersion && shared_.checksum == kBuildChecksum;
-}
+bool StepChannel::is_same_build() const { return shared_.checksum == kBuildChecksum; }
 
 void StepChannel::send(const StepInput& step) {
   ++shared_.num_steps_sent.value;

@@ -13,15 +13,15 @@
 
 namespace nanovllm {
 
-/// Of the sources that this program was built from.
+/// A checksum of the sources that this program was built from.
 extern const uint64_t kBuildChecksum;
 
 constexpr int kMaxRanks = 64;
 
-/// How steps go from rank 0 to the other ranks: a ring of slots in memory that all of them map. A
-/// step takes as many slots as it needs; each rank copies what it reads, so that a step may be
-/// larger than the ring, and frees its slots before it is computed. Nobody is waited for but a rank
-/// that is a whole ring behind.
+/// Sends steps from rank 0 to the other ranks: a ring buffer of slots in memory that all of them
+/// map. A step takes as many slots as it needs. Each rank copies a step out before it computes it,
+/// so that a step may be larger than the ring and its slots are free again early. Rank 0 waits only
+/// for a rank that is a whole ring behind.
 class StepChannel {
  public:
   static size_t bytes();
@@ -37,18 +37,18 @@ class StepChannel {
   void stop();
 
   // -- the other ranks, one thread each
-  /// Whether rank 0 is of the same build; else nothing else may be called.
+  /// Whether rank 0 is the same build; if not, nothing else may be called.
   bool is_same_build() const;
   enum class Received { kStep, kNothing, kStop };
   /// Waits for the next step: at most `milliseconds` if they are 0 or more.
   Received receive(int milliseconds);
   /// The step that was received, until the next receive().
   StepInput step() const { return StepInput(step_); }
-  /// Tells that the oldest step received and not done yet is.
+  /// Reports that the oldest received step that was not reported yet is done.
   void done();
 
   // -- any thread
-  /// Whether some rank has not done what was sent.
+  /// Whether a rank has not finished all steps that were sent.
   bool is_busy() const;
 
  private:
@@ -58,13 +58,13 @@ class StepChannel {
     std::atomic<uint32_t> value;
   };
   struct Shared {
-    uint64_t version, checksum;
+    uint64_t checksum;
     std::atomic<uint32_t> stopped;
     Counter num_slots_sent, num_steps_sent;
     std::array<Counter, kMaxRanks> num_slots_read, num_steps_done;
     alignas(64) std::array<std::array<std::byte, kSlotBytes>, kNumSlots> slots;
   };
-  /// False where none came in time, or never will.
+  /// False where no slot came in time, or after stop().
   bool wait_for_slot(int milliseconds);
 
   Shared& shared_;

@@ -12,7 +12,6 @@
 #include "nanovllm/base/system/machine.h"
 #include "nanovllm/model/shard.h"
 #include "nanovllm/runtime/model_runner.h"
-#include "nanovllm/runtime/ranks/rank_executor.h"
 #include "nanovllm/runtime/setup.h"
 
 namespace nanovllm {
@@ -37,7 +36,7 @@ std::string find_worker(const EngineConfig& config) {
       folder.string(), folder.string());
 }
 
-/// What apps/worker.cpp reads.
+/// The command line that apps/worker.cpp parses.
 std::vector<std::string> worker_arguments(const std::string& model, const EngineConfig& c) {
   std::vector<std::string> arguments = {"worker", model};
   const auto add = [&](const char* name, const auto& value) {
@@ -59,13 +58,33 @@ std::vector<std::string> worker_arguments(const std::string& model, const Engine
   return arguments;
 }
 
+/// Runs what rank 0 sends until it stops.
+void run_steps(RankMemory& memory, ModelRunner& runner) {
+  // A device computes a step while the next one is prepared: wait for its result only where no
+  // other step arrives for so long.
+  constexpr int kMilliseconds = 10;
+  StepChannel& channel = memory.channel();
+  memory.ranks().barrier();
+  for (int num_under_way = 0;;) {
+    const StepChannel::Received received = channel.receive(num_under_way > 0 ? kMilliseconds : -1);
+    if (received == StepChannel::Received::kStop) return;
+    if (received == StepChannel::Received::kStep) {
+      runner.submit(channel.step());
+      if (++num_under_way < 2) continue;
+    }
+    runner.wait();
+    channel.done();
+    --num_under_way;
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<WorkerProcesses> start_workers(const std::string& model,
                                                const EngineConfig& config) {
   const auto world = static_cast<int>(config.tensor_parallel_size);
   if (world == 1) return nullptr;
-  make_shard(ModelConfig::load(model), {0, world});  // what cannot run is refused before
+  make_shard(ModelConfig::load(model), {0, world});  // refuses what cannot run before any process
   return std::make_unique<WorkerProcesses>(find_worker(config), worker_arguments(model, config),
                                            world, config.step_timeout);
 }
@@ -83,8 +102,7 @@ int run_worker(const std::string& model, EngineConfig config, int rank, int memo
     std::optional<SocketBinding> socket;
     if (config.device == "cpu") socket.emplace(rank);
     const EngineSetup setup = resolve_setup(model, config, *backend, &ranks);
-    ModelRunner runner(model, setup.config, setup.model, setup.kv, std::move(backend),
-                       ranks.rank());
+    ModelRunner runner(model, setup, std::move(backend), ranks.rank());
     run_steps(memory, runner);
     return 0;
   } catch (const UserError& e) {

@@ -24,11 +24,11 @@ namespace nanovllm {
 
 namespace {
 
-// The timeout is looked after in so many parts, all but one of which must pass without progress:
-// counted, not timed, so that a process that was stopped and goes on finds itself in time.
+// The timeout is split into 8 ticks; 7 ticks without progress mean that the ranks hang. Counting
+// ticks, not time, tolerates SIGSTOP: a process that was stopped is not late when it continues.
 constexpr int kTicks = 8;
-// Loading tells its progress more rarely than steps do.
-constexpr int kPatienceAtStart = 10;
+// While the model loads, progress is reported more rarely than by steps.
+constexpr int kStartTimeoutFactor = 10;
 constexpr int kExitMilliseconds = 5000;
 
 void check_system(bool condition, const char* what) {
@@ -111,12 +111,13 @@ void WorkerProcesses::start(int rank, std::vector<std::string> arguments) {
 
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
-  // A copy of a descriptor onto itself is how it is inherited in spite of O_CLOEXEC.
+  // posix_spawn lets the child inherit a descriptor with O_CLOEXEC if it is duplicated onto itself.
   for (const int fd : {memory_.fd(), theirs.get()})
     posix_spawn_file_actions_adddup2(&files, fd, fd);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  // In a group of its own, so that Ctrl-C in a terminal is rank 0's alone; signals as at login.
+  // In a process group of its own, so that Ctrl-C in a terminal reaches rank 0 only, and with the
+  // default signal handlers and mask.
   sigset_t none, all;
   sigemptyset(&none);
   sigfillset(&all);
@@ -144,7 +145,7 @@ void WorkerProcesses::watch(double step_timeout) {
   try {
     watch_ranks(step_timeout);
   } catch (const std::exception&) {
-    ranks().abort("out of memory");  // short enough to take none
+    ranks().abort("out of memory");  // short enough to need no allocation
     kill_all();
     ranks().end_waits();
   }
@@ -165,9 +166,9 @@ void WorkerProcesses::watch_ranks(double step_timeout) {
     const bool waits = !ready_ || channel().is_busy();
     num_idle = num_events == 0 && waits && now == progress ? num_idle + 1 : 0;
     progress = now;
-    if (num_idle >= (kTicks - 1) * (ready_ ? 1 : kPatienceAtStart))
+    if (num_idle >= (kTicks - 1) * (ready_ ? 1 : kStartTimeoutFactor))
       ranks().abort(fmt::format("no rank got on for {} s (--step-timeout)",
-                                step_timeout * (ready_ ? 1 : kPatienceAtStart)));
+                                step_timeout * (ready_ ? 1 : kStartTimeoutFactor)));
     if (!ranks().aborted()) continue;
     kill_all();
     return ranks().end_waits();
@@ -222,7 +223,8 @@ void end_with_parent(int socket, int memory) {
     next = std::max(next, fd + 1);
   }
   ::close_range(next, ~0U, 0);
-  // A copy of rank 0's end may live on in a process that it forked: its own end counts as well.
+  // A process that rank 0 forked may keep rank 0's end of the socket open, so the end of rank 0's
+  // process counts as well.
   FileDescriptor parent(static_cast<int>(syscall(SYS_pidfd_open, getppid(), 0)));
   start_thread("the thread that watches rank 0", [socket, parent = std::move(parent)] {
     std::array<pollfd, 2> ends = {pollfd{socket, POLLIN, 0}, {parent.get(), POLLIN, 0}};

@@ -16,11 +16,11 @@
 
 namespace nanovllm {
 
-/// A worker's exit status where rank 0 is of another build.
+/// The exit status of a worker that is another build than rank 0.
 constexpr int kExitOtherBuild = 3;
 
-/// The memory that all ranks map, and what lies in it: a memfd, which has no name and goes with its
-/// last user.
+/// The memory that all ranks map, and the objects in it: a memfd, which has no name and is freed
+/// with its last user (`cleanup.no-names`).
 class RankMemory {
  public:
   /// New memory, for rank 0 of `world`.
@@ -41,15 +41,16 @@ class RankMemory {
   std::unique_ptr<StepChannel> channel_;
 };
 
-/// The processes of ranks 1 to world - 1. A thread watches them: where one ends, or while there is
-/// work none of the ranks gets on, it aborts the Communicator and kills them all.
+/// The processes of ranks 1 to world - 1. A thread watches them: where a process ends, or no rank
+/// makes progress although there is work, it aborts the Communicator and kills all of them
+/// (`ranks.one-failure-ends-all`).
 class WorkerProcesses {
  public:
   /// Starts `binary` with `arguments` and, after them, --rank R --memory FD --parent FD. Throws
   /// UserError where it cannot be started.
   WorkerProcesses(const std::string& binary, const std::vector<std::string>& arguments, int world,
                   double step_timeout);
-  /// Ends them: those that are ready by themselves, others are killed.
+  /// Ends them: ranks that are ready are asked to stop, others are killed.
   ~WorkerProcesses();
 
   Communicator& ranks() { return memory_.ranks(); }
@@ -61,16 +62,17 @@ class WorkerProcesses {
 
  private:
   struct Worker {
-    pid_t pid = -1;         // none: its end was taken note of
-    FileDescriptor socket;  // its other end is the worker's alone: each sees the other's death
+    pid_t pid = -1;         // -1: it was waited for
+    FileDescriptor socket;  // only the worker has the other end: each side sees the other's death
   };
   void start(int rank, std::vector<std::string> arguments);
   void watch(double step_timeout);
   void watch_ranks(double step_timeout);
   void kill_all();
-  /// Waits for worker number `i`, which has ended or must; its status as waitpid() gives it, or 0.
+  /// Waits for worker number `i`, which has ended or was killed; its status as waitpid() gives it,
+  /// or 0.
   int take_end(size_t i);
-  /// Tells all ranks how worker number `i` ended, unless they know a reason already.
+  /// Aborts the Communicator with how worker number `i` ended, unless it was aborted already.
   void report_end(size_t i, int status);
 
   std::string binary_;
@@ -82,9 +84,9 @@ class WorkerProcesses {
   std::jthread watcher_;
 };
 
-/// A worker's side: keeps of the descriptors that it inherited only the standard streams and these,
-/// and ends this process at once when rank 0's is gone, whatever it is doing. The socket stays open
-/// to its end: what is written there is what rank 0 says of the end of this process.
+/// For a worker: closes all inherited descriptors but the standard streams and these two, and ends
+/// this process at once when rank 0's process is gone, whatever it is doing. The socket stays open
+/// until then: rank 0 reports what is written there as the reason why this process ended.
 void end_with_parent(int socket, int memory);
 
 }  // namespace nanovllm

@@ -1,4 +1,4 @@
-#include "nanovllm/engine/stop_strings.h"
+#include "nanovllm/text/stop_strings.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,0 +1,225 @@
+#include "nanovllm/engine/async_engine.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "nanovllm/base/check.h"
+
+namespace nanovllm {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Clock::time_point after(double seconds) {
+  constexpr double kLongest = 1e9;  // thirty years; no clock overflows
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                            std::chrono::duration<double>(std::min(seconds, kLongest)));
+}
+
+}  // namespace
+
+void Inbox::wake() const {
+  if (wake_fd_ >= 0) eventfd_write(wake_fd_, 1);
+}
+
+/// A place in the line of the calls that step the engine (`threads.turns`). Made and destroyed with
+/// the mutex held.
+struct AsyncEngine::Turn {
+  explicit Turn(AsyncEngine& asked, const Inbox* awaited = nullptr)
+      : engine(asked), inbox(awaited), first_step(asked.num_steps_) {
+    engine.turns_.push_back(this);
+  }
+  ~Turn() {
+    std::erase(engine.turns_, this);
+    if (!engine.turns_.empty()) engine.turns_.front()->changed.notify_one();
+  }
+  bool is_first() const { return engine.turns_.front() == this; }
+  bool saw_a_step() const { return engine.num_steps_ > first_step; }
+
+  AsyncEngine& engine;
+  const Inbox* const inbox;   // what arrives there ends the call; none: it asks for no answer
+  const uint64_t first_step;  // the steps that had ended when it came
+  std::condition_variable changed;
+};
+
+AsyncEngine::AsyncEngine(std::unique_ptr<LLMEngine> engine)
+    : process_(getpid()),
+      limits_(engine->limits()),
+      tokenizer_(engine->tokenizer()),
+      engine_(std::move(engine)),
+      stats_(engine_->stats()) {}
+
+AsyncEngine::~AsyncEngine() { exit(); }
+
+bool AsyncEngine::belongs_to_this_process() const { return getpid() == process_; }
+
+// The process comes before any lock, which a thread may hold that the forked process does not have.
+std::unique_lock<std::mutex> AsyncEngine::lock() const {
+  if (!belongs_to_this_process())
+    throw EngineDead(fmt::format(
+        "process {} was forked from {}, which made this engine, and cannot use it; make one after "
+        "the fork",
+        getpid(), process_));
+  return std::unique_lock(mutex_);
+}
+
+std::unique_lock<std::mutex> AsyncEngine::lock_alive() const {
+  std::unique_lock locked = lock();
+  if (!dead_.empty()) throw EngineDead(dead_);
+  return locked;
+}
+
+void AsyncEngine::require_alive() const { lock_alive(); }
+
+NewRequest AsyncEngine::prepare(std::vector<int32_t> prompt, const SamplingParams& params) const {
+  require_alive();
+  const std::shared_lock lifetime(engine_lifetime_);
+  require_alive();  // exit() may have come before
+  return engine_->prepare(std::move(prompt), params);
+}
+
+uint64_t AsyncEngine::submit(const std::shared_ptr<Inbox>& inbox, NewRequest request) {
+  const std::unique_lock locked = lock_alive();
+  const uint64_t id = next_id_;
+  running_[id] = {inbox};
+  inbox->running_.insert(id);
+  queue({id, std::move(request)});
+  ++next_id_;
+  return id;
+}
+
+bool AsyncEngine::cancel(uint64_t request_id) {
+  const std::unique_lock locked = lock_alive();
+  const auto at = running_.find(request_id);
+  if (at == running_.end() || std::exchange(at->second.cancelled, true)) return false;
+  queue({request_id, {}});
+  return true;
+}
+
+void AsyncEngine::cancel_all(Inbox& inbox) {
+  if (!belongs_to_this_process()) return;
+  const std::unique_lock locked = lock();
+  inbox.arrived_.clear();
+  for (const uint64_t id : std::exchange(inbox.running_, {})) {
+    running_.erase(id);
+    if (dead_.empty()) queue({id, {}});
+  }
+}
+
+void AsyncEngine::queue(Command command) {
+  queue_.push_back(std::move(command));
+  if (!turns_.empty()) turns_.front()->changed.notify_one();  // run() may sleep
+}
+
+std::vector<RequestUpdate> AsyncEngine::wait(Inbox& inbox, double seconds) {
+  const Clock::time_point end = after(seconds);
+  std::unique_lock locked = lock_alive();
+  Turn turn(*this, &inbox);
+  while (!inbox.has_enough() && !(turn.saw_a_step() && Clock::now() >= end)) {
+    if (turn.is_first()) step(locked);
+    else if (turn.saw_a_step()) turn.changed.wait_until(locked, end);
+    else turn.changed.wait(locked);
+    if (!dead_.empty()) throw EngineDead(dead_);
+  }
+  return std::exchange(inbox.arrived_, {});
+}
+
+std::vector<RequestUpdate> AsyncEngine::take(Inbox& inbox) {
+  const std::unique_lock locked = lock_alive();
+  return std::exchange(inbox.arrived_, {});
+}
+
+void AsyncEngine::run() {
+  std::unique_lock locked = lock();
+  Turn turn(*this);
+  while (dead_.empty()) {
+    if (turn.is_first() && (has_work_ || !queue_.empty())) step(locked);
+    else turn.changed.wait(locked);
+  }
+}
+
+void AsyncEngine::step(std::unique_lock<std::mutex>& locked) {
+  std::vector<Command> commands = std::exchange(queue_, {});
+  locked.unlock();
+  std::span<RequestUpdate> updates;
+  std::string failure;
+  bool has_work = false;
+  try {
+    for (Command& command : commands) {
+      if (command.request.request == nullptr) engine_->abort(command.id);
+      else
+        check(engine_->add(std::move(command.request)) == command.id, "request {} has another id",
+              command.id);
+    }
+    updates = engine_->step();
+    has_work = !engine_->is_finished();
+  } catch (const std::exception& e) {
+    failure = what_of(e);
+  }
+  locked.lock();
+  ++num_steps_;
+  has_work_ = has_work;
+  stats_ = engine_->stats();
+  for (RequestUpdate& update : updates) deliver(update);
+  if (!failure.empty() && dead_.empty()) die(failure);
+  for (Turn* turn : turns_)
+    if (turn->inbox && (turn->inbox->has_enough() || turn->first_step + 1 == num_steps_))
+      turn->changed.notify_one();
+}
+
+void AsyncEngine::deliver(RequestUpdate& update) {
+  const auto at = running_.find(update.request_id);
+  if (at == running_.end()) return;  // after cancel_all()
+  Inbox& inbox = *at->second.inbox;
+  const bool finished = update.finished.has_value();
+  if (finished) inbox.running_.erase(update.request_id);
+  if (finished || inbox.wants_pieces_) {
+    inbox.arrived_.push_back(std::move(update));
+    inbox.wake();
+  }
+  if (finished) running_.erase(at);
+}
+
+void AsyncEngine::die(const std::string& why) {
+  dead_ = why;
+  for (Turn* turn : turns_) turn->changed.notify_one();
+  for (const auto& [id, request] : running_) request.inbox->wake();
+}
+
+void AsyncEngine::exit() {
+  if (!belongs_to_this_process()) return;
+  std::unique_lock locked = lock();
+  die("the engine was ended by exit()");
+  Turn turn(*this);
+  while (!turn.is_first()) turn.changed.wait(locked);  // then nobody steps any more, nor will
+  queue_.clear();
+  running_.clear();
+  locked.unlock();
+  {
+    const std::lock_guard lifetime(engine_lifetime_);
+    engine_.reset();
+  }
+  locked.lock();  // for the turn's end
+}
+
+bool AsyncEngine::is_finished(const Inbox& inbox) const {
+  const std::unique_lock locked = lock_alive();
+  return inbox.running_.empty() && inbox.arrived_.empty();
+}
+
+EngineStats AsyncEngine::stats() const {
+  const std::unique_lock locked = lock();
+  return stats_;
+}
+
+size_t AsyncEngine::num_waiting_calls() const {
+  const std::unique_lock locked = lock();
+  return turns_.size();
+}
+
+}  // namespace nanovllm

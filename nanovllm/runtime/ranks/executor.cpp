@@ -1,0 +1,69 @@
+#include "nanovllm/runtime/ranks/executor.h"
+
+#include <optional>
+#include <utility>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/base/system/machine.h"
+#include "nanovllm/runtime/model_runner.h"
+#include "nanovllm/runtime/ranks/local_executor.h"
+#include "nanovllm/runtime/ranks/worker.h"
+#include "nanovllm/runtime/setup.h"
+
+namespace nanovllm {
+
+namespace {
+
+/// Rank 0 in this process and the others in theirs. A step that fails in any of them, a process
+/// that ends and ranks that hang throw EngineDead with the reason.
+class RankExecutor : public Executor {
+ public:
+  /// `local` runs rank 0. Waits until all ranks are ready.
+  RankExecutor(std::unique_ptr<WorkerProcesses> workers, std::unique_ptr<Executor> local)
+      : workers_(std::move(workers)), local_(std::move(local)) {
+    workers_->ranks().barrier();
+    workers_->set_ready();
+  }
+
+  void submit(const StepInput& input) override try {
+    workers_->channel().send(input);
+    local_->submit(input);
+  } catch (const std::exception& e) {
+    end_all(e);
+  }
+
+  const StepOutput& wait() override try { return local_->wait(); } catch (const std::exception& e) {
+    end_all(e);
+  }
+
+ private:
+  /// Throws the reason that came first: where another rank's end made rank 0 fail, that end.
+  [[noreturn]] void end_all(const std::exception& error) {
+    workers_->abort(fmt::format("rank 0: {}", what_of(error)));
+    workers_->ranks().throw_aborted();
+  }
+
+  std::unique_ptr<WorkerProcesses> workers_;
+  std::unique_ptr<Executor> local_;  // last: its last steps need the others
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> start_ranks(const std::string& model, const EngineConfig& given,
+                                      EngineSetup& setup) {
+  EngineConfig config = given;
+  std::unique_ptr<WorkerProcesses> workers;  // outlives the backend, which may know its memory
+  std::unique_ptr<Backend> backend = make_backend(config);
+  workers = start_workers(model, config);
+  setup = resolve_setup(model, config, *backend, workers ? &workers->ranks() : nullptr);
+  std::optional<SocketBinding> socket;  // of rank 0's memory and of the thread of its steps
+  if (workers && config.device == "cpu") socket.emplace(0);
+  std::unique_ptr<Executor> executor = std::make_unique<ModelRunner>(
+      model, setup, std::move(backend), workers ? workers->ranks().rank() : Rank{});
+  // A GPU queues its steps itself; the CPU needs a thread that computes them.
+  if (config.device == "cpu") executor = std::make_unique<LocalExecutor>(std::move(executor));
+  if (workers == nullptr) return executor;
+  return std::make_unique<RankExecutor>(std::move(workers), std::move(executor));
+}
+
+}  // namespace nanovllm
