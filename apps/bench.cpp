@@ -63,7 +63,8 @@ std::vector<Prompt> read_dataset(const ThroughputOptions& options, const LLMEngi
   for (Prompt& prompt : prompts) {
     require(prompt.error.empty(), "{}", prompt.error);
     if (!own) continue;
-    for (int32_t& id : prompt.token_ids) id = static_cast<int32_t>(id % engine.limits().vocab_size);
+    for (int32_t& id : prompt.token_ids)
+      id = static_cast<int32_t>(id % engine.setup().model.vocab_size);
   }
   return prompts;
 }
@@ -127,7 +128,7 @@ int throughput(const ThroughputOptions& options) {
                           elapsed, static_cast<double>(output_tokens) / elapsed));
     return kExitOk;
   }
-  const EngineSetup& setup = *engine.setup();
+  const EngineSetup& setup = engine.setup();
   const Json json = {
       {"elapsed_time", elapsed},
       {"num_requests", prompts.size()},
@@ -171,7 +172,7 @@ int latency(const LatencyOptions& options) {
   require(options.batch_size <= kMaxBatchSize, "--batch-size is {}; it must be at most {}",
           options.batch_size, kMaxBatchSize);
   LLMEngine engine(options.model, options.config);
-  const int64_t longest = engine.limits().scheduler.max_model_len;
+  const int64_t longest = engine.setup().config.max_model_len;
   require(options.input_len <= longest && options.output_len <= longest - options.input_len,
           "--input-len {} and --output-len {} together exceed max_model_len {}", options.input_len,
           options.output_len, longest);
@@ -185,8 +186,8 @@ int latency(const LatencyOptions& options) {
       prompt.params.ignore_eos = true;
       prompt.params.max_tokens = output_len;
       for (int64_t i = 0; i < options.input_len; ++i)
-        prompt.token_ids.push_back(
-            static_cast<int32_t>(random() % static_cast<uint64_t>(engine.limits().vocab_size)));
+        prompt.token_ids.push_back(static_cast<int32_t>(
+            random() % static_cast<uint64_t>(engine.setup().model.vocab_size)));
     }
     const Clock::time_point start = Clock::now();
     return run_all(engine, prompts, false) < 0 ? -1.0 : seconds_since(start);

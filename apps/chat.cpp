@@ -170,7 +170,7 @@ class Chat {
     Prompt prompt = reader_.from_messages(messages_);
     try {
       require(prompt.error.empty(), "{}", prompt.error);
-      const int64_t limit = engine_.limits().scheduler.max_model_len;
+      const int64_t limit = engine_.setup().config.max_model_len;
       const auto length = static_cast<int64_t>(prompt.token_ids.size());
       require(length < limit,
               "the conversation has {} tokens and the context {}; /reset begins a new one", length,
@@ -229,10 +229,10 @@ void add_chat(CLI::App& app, Command& command) {
   // A conversation has one answer, shown as text.
   for (const char* name : {"--n", "--logprobs", "--prompt-logprobs"})
     sub->remove_option(sub->get_option(name));
-  // Their values are the checkpoint's.
-  for (const char* name :
-       {"--temperature", "--top-p", "--top-k", "--min-p", "--repetition-penalty", "--max-tokens"})
-    sub->get_option(name)->default_str("");
+  SamplingParams::for_each_field([&](const FieldInfo& field, auto) {
+    if (field.generation_config != nullptr)  // the checkpoint's value is the default
+      sub->get_option(std::string(field.flag()))->default_str("");
+  });
   add_engine_options(*sub, options->config);
   sub->footer(
       std::string("Examples:\n"
@@ -245,12 +245,12 @@ void add_chat(CLI::App& app, Command& command) {
                   "terminal. In the conversation:\n") +
       kHelp + kExitStatusHelp);
   sub->callback([&command, options, sub] {
-    // An option's name is its field's with hyphens.
-    for (const CLI::Option* option : sub->get_options()) {
-      std::string name = option->get_name().substr(2);
-      std::ranges::replace(name, '-', '_');
-      if (option->count() > 0) options->given.push_back(name);
-    }
+    SamplingParams::for_each_field([&](const FieldInfo& field, auto) {
+      if (field.option.empty()) return;
+      if (const CLI::Option* option = sub->get_option_no_throw(std::string(field.flag()));
+          option != nullptr && option->count() > 0)
+        options->given.emplace_back(field.name);
+    });
     command = [options] { return Chat(*options, sampling_of(*options)).run(); };
   });
 }

@@ -24,7 +24,7 @@ int info(const InfoOptions& options) {
   const EngineSetup setup = resolve_setup(options.model, config, *backend);
   const ModelConfig& m = setup.model;
   const size_t kv_bytes = m.kv_bytes_per_token(setup.dtype);
-  const int64_t cache_tokens = setup.kv.num_blocks * setup.config.block_size;
+  const int64_t cache_tokens = setup.num_blocks * setup.config.block_size;
   const std::string kernels = backend->describe();
   if (options.json) {
     const Json json = {{"architecture", m.architecture},
@@ -39,10 +39,10 @@ int info(const InfoOptions& options) {
                        {"vocab_size", m.vocab_size},
                        {"eos_token_ids", m.eos_token_ids},
                        {"max_position_embeddings", m.max_position_embeddings},
-                       {"max_model_len", setup.kv.max_model_len},
+                       {"max_model_len", setup.config.max_model_len},
                        {"kv_bytes_per_token", kv_bytes},
                        {"kv_cache_tokens", cache_tokens},
-                       {"num_blocks", setup.kv.num_blocks},
+                       {"num_blocks", setup.num_blocks},
                        {"block_size", setup.config.block_size},
                        {"max_num_seqs", setup.config.max_num_seqs},
                        {"max_num_batched_tokens", setup.config.max_num_batched_tokens},
@@ -62,9 +62,9 @@ int info(const InfoOptions& options) {
       "device         {}: {}\n",
       m.architecture, static_cast<double>(m.num_parameters()) / 1e6,
       static_cast<double>(setup.weight_bytes) / kMiB, dtype_name(setup.dtype), m.num_layers,
-      m.hidden_size, m.num_heads, m.num_kv_heads, m.head_dim, m.vocab_size, setup.kv.max_model_len,
-      m.max_position_embeddings, kv_bytes, cache_tokens, setup.kv.num_blocks,
-      setup.config.block_size,
+      m.hidden_size, m.num_heads, m.num_kv_heads, m.head_dim, m.vocab_size,
+      setup.config.max_model_len, m.max_position_embeddings, kv_bytes, cache_tokens,
+      setup.num_blocks, setup.config.block_size,
       static_cast<double>(kv_bytes) * static_cast<double>(cache_tokens) / kMiB,
       setup.config.max_num_batched_tokens, setup.config.max_num_seqs, setup.config.device,
       kernels));

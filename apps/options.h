@@ -13,7 +13,7 @@
 namespace nanovllm {
 
 void add_model_argument(CLI::App& app, std::string& model);
-/// The engine's options, with vLLM's names.
+/// The options of the fields of `config` and `params`, as config.h describes them.
 void add_engine_options(CLI::App& app, EngineConfig& config);
 void add_sampling_options(CLI::App& app, SamplingParams& params);
 
@@ -41,7 +41,7 @@ void check_number(CLI::Option& option, const std::vector<T>&) {
 
 /// Adds an option that sets `value`; every option with a number comes from here.
 template <class T>
-CLI::Option* add_value(CLI::App& app, const char* names, T& value, const char* text) {
+CLI::Option* add_value(CLI::App& app, const std::string& names, T& value, const char* text) {
   CLI::Option* const option = app.add_option(names, value, text);
   check_number(*option, value);
   return option;

@@ -243,7 +243,7 @@ class Bench {
     const Norm norm = {{weight.data, DType::kF32, k}, 1e-6f};
     const Tensor logits(random(num_rows, 2 * vocab).data, DType::kF32, num_rows, vocab);
     for (const bool reads : {true, false}) {
-      samples_.assign(static_cast<size_t>(num_rows), {.temperature = 0.6f, .seed = 1});
+      samples_.assign(static_cast<size_t>(num_rows), {{.temperature = 0.6f, .seed = 1}});
       begin(1, contexts(num_rows, 64, false), cache(num_rows, 64, 1, 1), reads);
       print(reads ? "logits, then sampler" : "logits and sampler", num_rows, 2 * vocab * k,
             timed(20, [&] { gpu_->norm_sample(logits, residual, norm, *w, batch_); }));
@@ -411,9 +411,9 @@ int main(int argc, char** argv) {
   if (what.empty() || what == "sampler")
     for (const int64_t rows : {1, 64, 256}) {
       if (rows == 64) bench.logits_and_sampler(rows);
-      bench.sampler(rows, {.temperature = 0}, "greedy");
-      bench.sampler(rows, {.temperature = 0.6f, .seed = 1}, "temperature");
-      bench.sampler(rows, {.temperature = 0.6f, .top_p = 0.95f, .top_k = 20, .seed = 1},
+      bench.sampler(rows, {{.temperature = 0}}, "greedy");
+      bench.sampler(rows, {{.temperature = 0.6f, .seed = 1}}, "temperature");
+      bench.sampler(rows, {{.temperature = 0.6f, .top_p = 0.95f, .top_k = 20, .seed = 1}},
                     "top_k 20, top_p 0.95");
     }
 }

@@ -19,7 +19,11 @@ int main(int argc, char** argv) {
   constexpr int64_t kPromptLen = 500, kBlockSize = 64;
   const int64_t max_model_len = kPromptLen + num_steps + 100;
   BlockManager blocks(num_seqs * (max_model_len / kBlockSize + 1), kBlockSize, true);
-  Scheduler scheduler({num_seqs, num_seqs * kPromptLen, max_model_len}, blocks);
+  EngineConfig config;
+  config.max_num_seqs = num_seqs;
+  config.max_num_batched_tokens = num_seqs * kPromptLen;
+  config.max_model_len = max_model_len;
+  Scheduler scheduler(config, blocks);
   BatchBuilder builder;
 
   auto params = std::make_shared<SamplingParams>();
@@ -54,8 +58,8 @@ int main(int argc, char** argv) {
     const auto built = Clock::now();
     bytes = std::max(bytes, k < 10 ? 0 : input.bytes().size());
     next.output.samples.clear();
-    for (const SampleInput& sample : input.samples())
-      next.output.samples.push_back({.sequence = sample.sequence, .num_tokens = 1, .token_id = 5});
+    for (const SampleInput& sample : input.samples)
+      next.output.samples.push_back({.sequence = sample.sequence, .token_id = 5});
     const auto resumed = Clock::now();
     if (k > 0) scheduler.postprocess(steps[(k + 1) % 2].plan, steps[(k + 1) % 2].output, updates);
     const std::chrono::duration<double, std::micro> spent =

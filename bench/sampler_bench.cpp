@@ -49,13 +49,13 @@ int main(int argc, char** argv) {
   const int64_t rows = argc > 2 ? std::atoll(argv[2]) : 64;
   const int64_t vocab = argc > 3 ? std::atoll(argv[3]) : 151936;
   const std::vector<std::pair<std::string, SampleRow>> settings = {
-      {"greedy", {.temperature = 0}},
-      {"temperature 0.6", {.temperature = 0.6f}},
+      {"greedy", {{.temperature = 0}}},
+      {"temperature 0.6", {{.temperature = 0.6f}}},
       {"temperature 1", {}},
-      {"top_k 20", {.temperature = 0.6f, .top_k = 20}},
-      {"top_p 0.95", {.temperature = 0.6f, .top_p = 0.95f}},
-      {"min_p 0.05", {.temperature = 0.6f, .min_p = 0.05f}},
-      {"top_k 20 top_p 0.95", {.temperature = 0.6f, .top_p = 0.95f, .top_k = 20}},
+      {"top_k 20", {{.temperature = 0.6f, .top_k = 20}}},
+      {"top_p 0.95", {{.temperature = 0.6f, .top_p = 0.95f}}},
+      {"min_p 0.05", {{.temperature = 0.6f, .min_p = 0.05f}}},
+      {"top_k 20 top_p 0.95", {{.temperature = 0.6f, .top_p = 0.95f, .top_k = 20}}},
   };
   fmt::print("{} threads, {} rows of {}\n", cpu::num_threads(), rows, vocab);
   for (const auto& [kind, spread, peak] :

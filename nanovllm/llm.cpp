@@ -152,8 +152,8 @@ bool LLM::abort(uint64_t request_id) { return async_engine().cancel(request_id);
 std::vector<RequestUpdate> LLM::step() { return async_engine().wait(*added_, /*seconds=*/0); }
 bool LLM::is_finished() const { return async_engine().is_finished(*added_); }
 EngineStats LLM::stats() const { return alive().stats(); }
-int64_t LLM::max_model_len() const { return alive().limits().scheduler.max_model_len; }
-int64_t LLM::vocab_size() const { return alive().limits().vocab_size; }
+int64_t LLM::max_model_len() const { return alive().setup().config.max_model_len; }
+int64_t LLM::vocab_size() const { return alive().setup().model.vocab_size; }
 const LLMTokenizer& LLM::tokenizer() const { return tokenizer_; }
 void LLM::exit() {
   if (engine_ != nullptr) engine_->exit();

@@ -6,6 +6,7 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <concepts>
 #include <stdexcept>
 
 namespace nb = nanobind;
@@ -35,17 +36,34 @@ const char* kind_of(const std::optional<T>&) {
   return kind_of(T());
 }
 
-/// None leaves the field as it is, which is its default.
+/// None leaves the field as it is, which is its default, unless the field says what None means.
 template <class T>
-void read(nb::handle value, const char* name, T& field) {
-  if (value.is_none()) return;
-  if (!nb::try_cast(value, field)) wrong_type(name, value, kind_of(T()));
+void read(nb::handle value, const FieldInfo& field, T& to) {
+  if (value.is_none()) {
+    if constexpr (std::same_as<T, int64_t>)
+      if (field.none_means != 0) to = field.none_means;
+    return;
+  }
+  if constexpr (std::same_as<T, std::vector<std::string>>)
+    if (field.takes_one_text && nb::isinstance<nb::str>(value)) {
+      to = {to_text(value, field.name)};
+      return;
+    }
+  if (!nb::try_cast(value, to)) wrong_type(field.name, value, kind_of(T()));
 }
 
 /// A seed below 0 is one as well; it wraps, as on the command line and in JSON.
-void read(nb::handle value, const char* name, std::optional<uint64_t>& field) {
-  if (int64_t seed = 0; nb::try_cast(value, seed)) field = static_cast<uint64_t>(seed);
-  else read<std::optional<uint64_t>>(value, name, field);
+void read(nb::handle value, const FieldInfo& field, std::optional<uint64_t>& to) {
+  if (int64_t seed = 0; nb::try_cast(value, seed)) to = static_cast<uint64_t>(seed);
+  else read<std::optional<uint64_t>>(value, field, to);
+}
+
+template <class Struct>
+nb::dict to_dict(const Struct& values) {
+  nb::dict dict;
+  Struct::for_each_field(
+      [&](const FieldInfo& field, auto member) { dict[field.name] = nb::cast(values.*member); });
+  return dict;
 }
 
 nb::list from_logprobs(const std::vector<TokenLogprobs>& tokens) {
@@ -110,58 +128,23 @@ Prompt to_prompt(nb::handle prompt) {
 SamplingParams to_sampling_params(nb::handle object) {
   if (!nb::hasattr(object, "temperature")) wrong_type("sampling_params", object, "SamplingParams");
   SamplingParams params;
-  const auto field = [&](const char* name, auto& value) { read(object.attr(name), name, value); };
-  field("temperature", params.temperature);
-  field("top_p", params.top_p);
-  field("top_k", params.top_k);
-  field("min_p", params.min_p);
-  if (object.attr("max_tokens").is_none()) params.max_tokens = kNoMaxTokens;
-  else field("max_tokens", params.max_tokens);
-  field("min_tokens", params.min_tokens);
-  field("ignore_eos", params.ignore_eos);
-  field("stop_token_ids", params.stop_token_ids);
-  field("presence_penalty", params.presence_penalty);
-  field("frequency_penalty", params.frequency_penalty);
-  field("repetition_penalty", params.repetition_penalty);
-  field("logit_bias", params.logit_bias);
-  field("allowed_token_ids", params.allowed_token_ids);
-  field("bad_words", params.bad_words);
-  field("logprobs", params.logprobs);
-  field("prompt_logprobs", params.prompt_logprobs);
-  field("n", params.n);
-  field("seed", params.seed);
-  field("skip_special_tokens", params.skip_special_tokens);
-  const nb::object stop = object.attr("stop");
-  if (nb::isinstance<nb::str>(stop)) params.stop = {to_text(stop, "stop")};
-  else read(stop, "stop", params.stop);
+  SamplingParams::for_each_field([&](const FieldInfo& field, auto member) {
+    read(object.attr(field.name), field, params.*member);
+  });
   return params;
 }
 
 EngineConfig to_engine_config(const nb::dict& options) {
   EngineConfig config;
-  const auto field = [&](const char* name, auto& value) {
-    if (options.contains(name)) read(options[name], name, value);
-  };
-  field("device", config.device);
-  field("dtype", config.dtype);
-  field("load_format", config.load_format);
-  field("max_model_len", config.max_model_len);
-  field("max_num_seqs", config.max_num_seqs);
-  field("max_num_batched_tokens", config.max_num_batched_tokens);
-  field("gpu_memory_utilization", config.gpu_memory_utilization);
-  field("kv_cache_memory_bytes", config.kv_cache_memory_bytes);
-  field("block_size", config.block_size);
-  field("num_gpu_blocks_override", config.num_gpu_blocks_override);
-  field("enforce_eager", config.enforce_eager);
-  field("enable_prefix_caching", config.enable_prefix_caching);
-  field("async_scheduling", config.async_scheduling);
-  field("tensor_parallel_size", config.tensor_parallel_size);
-  field("step_timeout", config.step_timeout);
-  field("threads", config.threads);
-  field("seed", config.seed);
-  field("worker_path", config.worker_path);
+  EngineConfig::for_each_field([&](const FieldInfo& field, auto member) {
+    if (options.contains(field.name)) read(options[field.name], field, config.*member);
+  });
   return config;
 }
+
+nb::dict sampling_fields(nb::handle object) { return to_dict(to_sampling_params(object)); }
+
+nb::dict engine_fields(const nb::dict& options) { return to_dict(to_engine_config(options)); }
 
 nb::dict from_output(const RequestOutput& output) {
   nb::dict dict;

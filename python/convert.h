@@ -21,6 +21,9 @@ Prompt to_prompt(nanobind::handle prompt);
 SamplingParams to_sampling_params(nanobind::handle object);
 /// From a dictionary with the fields' names.
 EngineConfig to_engine_config(const nanobind::dict& options);
+/// What the engine reads of these: all its fields, by name.
+nanobind::dict sampling_fields(nanobind::handle object);
+nanobind::dict engine_fields(const nanobind::dict& options);
 
 /// A finished request as generate() returns it.
 nanobind::dict from_output(const RequestOutput& output);

@@ -149,6 +149,8 @@ NB_MODULE(_core, m) {
 
   m.def("leave", &leave);
   m.def("validate", [](nb::handle params) { to_sampling_params(params).validate(); });
+  m.def("sampling_fields", &sampling_fields);
+  m.def("engine_fields", &engine_fields);
 }
 
 }  // namespace nanovllm::python

@@ -1,9 +1,10 @@
 #include "nanovllm/base/config.h"
 
+#include <algorithm>
 #include <cmath>
-#include <initializer_list>
-#include <limits>
+#include <span>
 #include <string_view>
+#include <type_traits>
 
 #include "nanovllm/base/check.h"
 
@@ -11,82 +12,79 @@ namespace nanovllm {
 
 namespace {
 
-void one_of(const char* field, const std::string& value,
-            std::initializer_list<std::string_view> choices) {
-  for (const std::string_view choice : choices)
-    if (value == choice) return;
-  fail("{} is '{}'; it must be one of {}", field, value, fmt::join(choices, ", "));
+/// What would be right in the place of x, for a message. A limit that only a float sets is told to
+/// those who exceed it; 10 digits show every other one.
+std::string describe(const Allowed& allowed, double x) {
+  constexpr double kHuge = 1e30;
+  const auto [least, most, excludes_least, multiple_of, choices] = allowed;
+  if (most > kHuge && x > most) return fmt::format("at most {:.2g}", most);
+  if (most > kHuge) return fmt::format("{} {:.10g}", excludes_least ? "above" : "at least", least);
+  if (excludes_least) return fmt::format("above {:.10g} and at most {:.10g}", least, most);
+  const std::string range = fmt::format("from {:.10g} to {:.10g}", least, most);
+  return multiple_of > 1 ? fmt::format("a multiple of {}, {}", multiple_of, range) : range;
 }
 
-void in_range(const char* field, int64_t value, int64_t least, int64_t most) {
-  if (most == std::numeric_limits<int64_t>::max())
-    require(value >= least, "{} is {}; it must be at least {}", field, value, least);
-  else
-    require(value >= least && value <= most, "{} is {}; it must be from {} to {}", field, value,
-            least, most);
+// A check for each kind of value that a field may have.
+
+template <class Number>
+void check_number(const FieldInfo& field, Number value) {
+  const auto [least, most, excludes_least, multiple_of, choices] = field.allowed;
+  const auto x = static_cast<double>(value);
+  bool is_right = std::isfinite(x) && x >= least && x <= most && !(excludes_least && x == least);
+  if constexpr (std::is_integral_v<Number>) is_right = is_right && value % multiple_of == 0;
+  require(is_right, "{} is {}; it must be {}", field.name, value, describe(field.allowed, x));
+}
+void check_value(const FieldInfo& field, double value) { check_number(field, value); }
+void check_value(const FieldInfo& field, int64_t value) { check_number(field, value); }
+void check_value(const FieldInfo&, bool) {}
+void check_value(const FieldInfo&, uint64_t) {}
+
+void check_value(const FieldInfo& field, const std::string& text) {
+  const auto end = std::ranges::find(field.allowed.choices, nullptr);
+  const auto choices = std::span(field.allowed.choices.begin(), end);
+  require(choices.empty() || std::ranges::count(choices, std::string_view(text)) > 0,
+          "{} is '{}'; it must be one of {}", field.name, text, fmt::join(choices, ", "));
 }
 
-// Written so that NaN fails every test.
-void in_range(const char* field, double value, double least, double most) {
-  require(value >= least && value <= most, "{} is {}; it must be from {} to {}", field, value,
-          least, most);
+void check_item(const FieldInfo& field, int32_t id) {
+  require(id >= 0, "{} holds {}; an id is at least 0", field.name, id);
+}
+void check_item(const FieldInfo& field, const std::string& text) {
+  require(!text.empty(), "{} holds an empty text", field.name);
+}
+void check_item(const FieldInfo& field, const std::pair<const int32_t, double>& item) {
+  check_item(field, item.first);
+  check_number(field, item.second);
 }
 
-constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
-// The sampler computes in float. A larger temperature would be infinite there, and a penalty much
-// nearer to 0 would make infinite logits.
-constexpr double kMaxFloat = std::numeric_limits<float>::max();
-constexpr double kMaxPenalty = 1e6;
+template <class T>
+requires requires(T list) { list.begin(); }
+void check_value(const FieldInfo& field, const T& list) {
+  for (const auto& item : list) check_item(field, item);
+}
+
+template <class T>
+void check_value(const FieldInfo& field, const std::optional<T>& value) {
+  if (!value) return;
+  if constexpr (requires { value->empty(); })
+    require(!value->empty(), "{} is empty; it must hold at least one id", field.name);
+  check_value(field, *value);
+}
+
+template <class Struct>
+void check_fields(const Struct& values) {
+  Struct::for_each_field(
+      [&](const FieldInfo& field, auto member) { check_value(field, values.*member); });
+}
 
 }  // namespace
 
-void EngineConfig::validate() const {
-  one_of("device", device, {"auto", "cpu", "cuda"});
-  one_of("dtype", dtype, {"auto", "bfloat16", "float16", "float32"});
-  one_of("load_format", load_format, {"auto", "dummy"});
-  in_range("max_model_len", max_model_len, 0, kMaxInt);
-  in_range("max_num_seqs", max_num_seqs, 1, 65536);
-  in_range("max_num_batched_tokens", max_num_batched_tokens, 0, 1 << 24);
-  require(gpu_memory_utilization > 0 && gpu_memory_utilization <= 1,
-          "gpu_memory_utilization is {}; it must be above 0 and at most 1", gpu_memory_utilization);
-  in_range("kv_cache_memory_bytes", kv_cache_memory_bytes, 0, kNoLimit);
-  require(block_size >= 16 && block_size <= 65536 && block_size % 16 == 0,
-          "block_size is {}; it must be a multiple of 16, from 16 to 65536", block_size);
-  in_range("num_gpu_blocks_override", num_gpu_blocks_override, 0, kMaxInt);
-  in_range("tensor_parallel_size", tensor_parallel_size, 1, 64);
-  require(step_timeout > 0 && std::isfinite(step_timeout),
-          "step_timeout is {}; it must be above 0 seconds", step_timeout);
-  in_range("threads", threads, 0, 4096);
-}
+void EngineConfig::validate() const { check_fields(*this); }
 
 void SamplingParams::validate() const {
-  require(temperature >= 0, "temperature is {}; it must be at least 0", temperature);
-  require(temperature <= kMaxFloat, "temperature is {}; it must be at most {:.2g}", temperature,
-          kMaxFloat);
-  require(top_p > 0 && top_p <= 1, "top_p is {}; it must be above 0 and at most 1", top_p);
-  in_range("top_k", top_k, -1, kMaxInt);
-  in_range("min_p", min_p, 0.0, 1.0);
-  in_range("max_tokens", max_tokens, 1, kMaxInt);
-  in_range("min_tokens", min_tokens, 0, kMaxInt);
+  check_fields(*this);
   require(min_tokens <= max_tokens, "min_tokens is {}; it must be at most max_tokens, {}",
           min_tokens, max_tokens);
-  if (logprobs) in_range("logprobs", *logprobs, 0, 20);
-  if (prompt_logprobs) in_range("prompt_logprobs", *prompt_logprobs, 0, 20);
-  in_range("n", n, 1, 128);
-  for (const int32_t id : stop_token_ids)
-    require(id >= 0, "stop_token_ids holds {}; an id is at least 0", id);
-  for (const std::string& text : stop) require(!text.empty(), "stop holds an empty text");
-  in_range("presence_penalty", presence_penalty, -2.0, 2.0);
-  in_range("frequency_penalty", frequency_penalty, -2.0, 2.0);
-  in_range("repetition_penalty", repetition_penalty, 1 / kMaxPenalty, kMaxPenalty);
-  for (const auto& [id, bias] : logit_bias) {
-    require(id >= 0, "logit_bias holds {}; an id is at least 0", id);
-    in_range("logit_bias", bias, -100.0, 100.0);
-  }
-  require(!allowed_token_ids || !allowed_token_ids->empty(),
-          "allowed_token_ids is empty; it must hold at least one id");
-  for (const std::string& word : bad_words) require(!word.empty(), "bad_words holds an empty text");
 }
 
 }  // namespace nanovllm

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "nanovllm/base/field.h"
+
 namespace nanovllm {
 
 /// How the engine is set up, with vLLM's names and meanings. Zero or empty means "chosen at start".
@@ -37,6 +39,11 @@ struct __attribute__((visibility("default"))) EngineConfig {
 
   /// Throws UserError that names the field, its value and what would be right.
   void validate() const;
+  /// Calls visit(FieldInfo, pointer to member) for every field.
+  template <class Visit>
+  static void for_each_field(Visit&& visit);
+
+  bool operator==(const EngineConfig&) const = default;
 };
 
 /// The max_tokens of an answer that only the context limits.
@@ -69,8 +76,134 @@ struct __attribute__((visibility("default"))) SamplingParams {
 
   /// Throws UserError that names the field, its value and what would be right.
   void validate() const;
+  /// Calls visit(FieldInfo, pointer to member) for every field.
+  template <class Visit>
+  static void for_each_field(Visit&& visit);
 
   bool operator==(const SamplingParams&) const = default;
 };
+
+// -- The descriptions of the fields, in the order of the help.
+
+template <class Visit>
+void EngineConfig::for_each_field(Visit&& visit) {
+  using C = EngineConfig;
+  constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+  visit({"device", "--device DEVICE",
+         "cpu, cuda, or auto: CUDA where this build and this machine have it",
+         one_of("auto", "cpu", "cuda")},
+        &C::device);
+  visit({"dtype", "--dtype DTYPE",
+         "bfloat16, float16, float32, or auto: the checkpoint's, with bfloat16 for float32",
+         one_of("auto", "bfloat16", "float16", "float32")},
+        &C::dtype);
+  visit({"load_format", "--load-format FORMAT",
+         "auto, or dummy: random weights from config.json alone", one_of("auto", "dummy")},
+        &C::load_format);
+  visit({"max_model_len", "--max-model-len TOKENS",
+         "Longest prompt and answer together; 0: the most that model and cache hold",
+         between(0, kMaxInt)},
+        &C::max_model_len);
+  visit({"max_num_seqs", "--max-num-seqs N", "Most sequences that run at the same time",
+         between(1, 65536)},
+        &C::max_num_seqs);
+  visit(
+      {"max_num_batched_tokens", "--max-num-batched-tokens TOKENS",
+       "Most tokens computed in one step; 0: 2048 on the CPU, 16384 on CUDA", between(0, 1 << 24)},
+      &C::max_num_batched_tokens);
+  visit({"gpu_memory_utilization", "--gpu-memory-utilization SHARE",
+         "Share of the GPU's memory that may be full: above 0, at most 1", above(0, 1)},
+        &C::gpu_memory_utilization);
+  visit({"kv_cache_memory_bytes", "--kv-cache-memory-bytes BYTES",
+         "Size of the KV cache; 0: what fits", at_least(0)},
+        &C::kv_cache_memory_bytes);
+  visit({"block_size",
+         "--block-size TOKENS",
+         "Tokens in a block of the KV cache, a multiple of 16",
+         {.least = 16, .most = 65536, .multiple_of = 16}},
+        &C::block_size);
+  visit({"num_gpu_blocks_override", "--num-gpu-blocks-override N",
+         "Blocks of the KV cache, on the CPU too; 0: what fits", between(0, kMaxInt)},
+        &C::num_gpu_blocks_override);
+  visit({"enforce_eager", "--enforce-eager", "Use no CUDA graphs"}, &C::enforce_eager);
+  visit({"enable_prefix_caching", "--no-enable-prefix-caching",
+         "Compute every prompt from its start"},
+        &C::enable_prefix_caching);
+  visit({"async_scheduling", "--no-async-scheduling",
+         "Schedule a step only when the step before it is done"},
+        &C::async_scheduling);
+  visit({"tensor_parallel_size", "--tensor-parallel-size N",
+         "Ranks that share the model, one process for each; also -tp N", between(1, 64)},
+        &C::tensor_parallel_size);
+  visit({"step_timeout", "--step-timeout SECONDS",
+         "Time without progress after which a step counts as hung", above(0)},
+        &C::step_timeout);
+  visit({"threads", "--threads N", "Threads of the CPU backend, all ranks together; 0: all cores",
+         between(0, 4096)},
+        &C::threads);
+  visit({"seed", "--seed N", "Seed of requests that bring none; random unless given"}, &C::seed);
+  visit({"worker_path"}, &C::worker_path);
+}
+
+template <class Visit>
+void SamplingParams::for_each_field(Visit&& visit) {
+  using P = SamplingParams;
+  constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+  // The sampler computes in float. A larger temperature would be infinite there, and a penalty much
+  // nearer to 0 would make infinite logits.
+  constexpr double kMaxFloat = std::numeric_limits<float>::max();
+  constexpr double kMaxPenalty = 1e6;
+  visit({"temperature", "--temperature T", "Below 1 likelier tokens, above 1 others; 0: the best",
+         between(0, kMaxFloat), "temperature"},
+        &P::temperature);
+  visit({"top_p", "--top-p P",
+         "Draw from the best tokens that together have this probability, above 0 to 1", above(0, 1),
+         "top_p"},
+        &P::top_p);
+  visit({"top_k", "--top-k K", "Draw from the K best tokens; 0: from all", between(-1, kMaxInt),
+         "top_k"},
+        &P::top_k);
+  visit({"min_p", "--min-p P", "Least probability, 0 to 1, as a share of the best token's",
+         between(0, 1), "min_p"},
+        &P::min_p);
+  visit({"max_tokens", "--max-tokens TOKENS", "Longest answer", between(1, kMaxInt),
+         "max_new_tokens", kNoMaxTokens},
+        &P::max_tokens);
+  visit(
+      {"min_tokens", "--min-tokens TOKENS",
+       "Neither an end token nor a stop string ends an answer before so many", between(0, kMaxInt)},
+      &P::min_tokens);
+  visit({"ignore_eos", "--ignore-eos", "Go on past end tokens"}, &P::ignore_eos);
+  visit({.name = "stop",
+         .option = "--stop TEXT",
+         .help = "End before this text; repeatable",
+         .takes_one_text = true},
+        &P::stop);
+  visit({"stop_token_ids", "--stop-token-id ID", "End at this token; repeatable"},
+        &P::stop_token_ids);
+  visit({"presence_penalty", "--presence-penalty X",
+         "Taken from the logits of tokens that the answer holds, -2 to 2", between(-2, 2)},
+        &P::presence_penalty);
+  visit({"frequency_penalty", "--frequency-penalty X",
+         "The same for each time that the answer holds them, -2 to 2", between(-2, 2)},
+        &P::frequency_penalty);
+  visit({"repetition_penalty", "--repetition-penalty X",
+         "Against tokens of prompt and answer where above 1", between(1 / kMaxPenalty, kMaxPenalty),
+         "repetition_penalty"},
+        &P::repetition_penalty);
+  visit({.name = "logit_bias", .allowed = between(-100, 100)}, &P::logit_bias);
+  visit({"allowed_token_ids"}, &P::allowed_token_ids);
+  visit({"bad_words"}, &P::bad_words);
+  visit({"logprobs", "--logprobs K",
+         "Log-probabilities of each token and the K best, 0 to 20, with --json", between(0, 20)},
+        &P::logprobs);
+  visit({"prompt_logprobs", "--prompt-logprobs K", "The same for each token of the prompt",
+         between(0, 20)},
+        &P::prompt_logprobs);
+  visit({"n", "--n N", "Answers to each prompt", between(1, 128)}, &P::n);
+  visit({"seed", "--sample-seed N", "The same seed gives the same answer"}, &P::seed);
+  visit({"skip_special_tokens", "--keep-special-tokens", "Show special tokens in the text"},
+        &P::skip_special_tokens);
+}
 
 }  // namespace nanovllm

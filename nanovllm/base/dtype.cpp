@@ -14,14 +14,10 @@ const char* dtype_name(DType dtype) {
       return "bfloat16";
     case DType::kF16:
       return "float16";
-    case DType::kF64:
-      return "float64";
     case DType::kI64:
       return "int64";
     case DType::kI32:
       return "int32";
-    case DType::kU8:
-      return "uint8";
   }
   return "unknown";
 }

@@ -7,12 +7,11 @@
 
 namespace nanovllm {
 
-enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI64, kI32, kU8 };
+enum class DType : uint8_t { kF32, kBF16, kF16, kI64, kI32 };
 
 /// Bytes of one element.
 constexpr size_t dtype_size(DType dtype) {
   switch (dtype) {
-    case DType::kF64:
     case DType::kI64:
       return 8;
     case DType::kF32:
@@ -21,8 +20,6 @@ constexpr size_t dtype_size(DType dtype) {
     case DType::kBF16:
     case DType::kF16:
       return 2;
-    case DType::kU8:
-      return 1;
   }
   return 0;
 }

@@ -1,7 +1,7 @@
 #include "nanovllm/base/sampling_json.h"
 
 #include <charconv>
-#include <functional>
+#include <concepts>
 #include <limits>
 #include <map>
 
@@ -74,50 +74,34 @@ void read(const Json& json, std::optional<T>& value) {
   if (!json.is_null()) read(json, value.emplace());
 }
 
-using Reader = std::function<void(const Json&, SamplingParams&)>;
-
-/// A field that has no "none" of its own keeps its value where the JSON says null.
+/// Of the kinds of fields only these have a value of their own for null.
 template <class T>
-Reader field(T SamplingParams::*member) {
-  return [member](const Json& json, SamplingParams& params) {
-    constexpr bool kHasNone = requires(T t) { t.reset(); };
-    if (kHasNone || !json.is_null()) read(json, params.*member);
-  };
+constexpr bool kHasNone = requires(T value) {
+  value.reset();
+};
+
+/// Reads a field; where it cannot be null and the JSON is, it keeps its value.
+template <class T>
+void read_field(const Json& json, const FieldInfo& field, T& value) {
+  if (json.is_null() && !kHasNone<T>) {
+    if constexpr (std::same_as<T, int64_t>)
+      if (field.none_means != 0) value = field.none_means;
+  } else if (json.is_string() && field.takes_one_text) {
+    read(Json::array({json}), value);
+  } else {
+    read(json, value);
+  }
 }
 
-const std::map<std::string, Reader>& fields() {
-  using P = SamplingParams;
-  static const std::map<std::string, Reader> all = {
-      {"temperature", field(&P::temperature)},
-      {"top_p", field(&P::top_p)},
-      {"top_k", field(&P::top_k)},
-      {"min_p", field(&P::min_p)},
-      {"max_tokens",
-       [](const Json& json, P& params) {
-         if (json.is_null()) params.max_tokens = kNoMaxTokens;
-         else read(json, params.max_tokens);
-       }},
-      {"min_tokens", field(&P::min_tokens)},
-      {"ignore_eos", field(&P::ignore_eos)},
-      {"stop_token_ids", field(&P::stop_token_ids)},
-      {"presence_penalty", field(&P::presence_penalty)},
-      {"frequency_penalty", field(&P::frequency_penalty)},
-      {"repetition_penalty", field(&P::repetition_penalty)},
-      {"logprobs", field(&P::logprobs)},
-      {"prompt_logprobs", field(&P::prompt_logprobs)},
-      {"logit_bias", field(&P::logit_bias)},
-      {"allowed_token_ids", field(&P::allowed_token_ids)},
-      {"bad_words", field(&P::bad_words)},
-      {"n", field(&P::n)},
-      {"seed", field(&P::seed)},
-      {"skip_special_tokens", field(&P::skip_special_tokens)},
-      {"stop",
-       [](const Json& json, P& params) {
-         if (json.is_string()) params.stop = {json.get<std::string>()};
-         else if (!json.is_null()) read(json, params.stop);
-       }},
-  };
-  return all;
+/// False where there is no such field.
+bool read_field(const Json& json, const std::string& name, SamplingParams& params) {
+  bool found = false;
+  SamplingParams::for_each_field([&](const FieldInfo& field, auto member) {
+    if (name != field.name) return;
+    found = true;
+    read_field(json, field, params.*member);
+  });
+  return found;
 }
 
 }  // namespace
@@ -126,14 +110,13 @@ SamplingParams sampling_params_from_json(const Json& json, SamplingParams params
                                          const std::string& where) {
   require(json.is_object(), "{}: must be an object", where);
   for (const auto& [name, value] : json.items()) {
-    const auto reader = fields().find(name);
-    require(reader != fields().end(), "{}: '{}' is not a sampling parameter of this build", where,
-            name);
+    bool is_known = false;
     try {
-      reader->second(value, params);
+      is_known = read_field(value, name, params);
     } catch (const UserError& e) {
       fail("{}: {} {}", where, name, e.what());
     }
+    require(is_known, "{}: '{}' is not a sampling parameter of this build", where, name);
   }
   try {
     params.validate();
@@ -150,15 +133,11 @@ Json sampling_defaults(const std::string& folder) {
   if (!text) return defaults;
   const Json config = parse_json(*text, path);
   require(config.is_object(), "{}: not a JSON object", path);
-  const std::pair<const char*, const char*> names[] = {{"temperature", "temperature"},
-                                                       {"top_p", "top_p"},
-                                                       {"top_k", "top_k"},
-                                                       {"min_p", "min_p"},
-                                                       {"repetition_penalty", "repetition_penalty"},
-                                                       {"max_new_tokens", "max_tokens"}};
-  for (const auto& [theirs, ours] : names)
-    if (const auto at = config.find(theirs); at != config.end() && !at->is_null())
-      defaults[ours] = *at;
+  SamplingParams::for_each_field([&](const FieldInfo& field, auto) {
+    if (field.generation_config == nullptr) return;
+    if (const auto at = config.find(field.generation_config); at != config.end() && !at->is_null())
+      defaults[field.name] = *at;
+  });
   return defaults;
 }
 

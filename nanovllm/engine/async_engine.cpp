@@ -49,7 +49,7 @@ struct AsyncEngine::Turn {
 
 AsyncEngine::AsyncEngine(std::unique_ptr<LLMEngine> engine)
     : process_(getpid()),
-      limits_(engine->limits()),
+      setup_(engine->setup()),
       tokenizer_(engine->tokenizer()),
       engine_(std::move(engine)),
       stats_(engine_->stats()) {}

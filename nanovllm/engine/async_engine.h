@@ -82,7 +82,7 @@ class AsyncEngine {
   EngineStats stats() const;
   /// Calls of wait() and run() under way.
   size_t num_waiting_calls() const;
-  const EngineLimits& limits() const { return limits_; }
+  const EngineSetup& setup() const { return setup_; }
   std::shared_ptr<const Tokenizer> tokenizer() const { return tokenizer_; }
 
  private:
@@ -104,7 +104,7 @@ class AsyncEngine {
   void die(const std::string& why);
 
   const int process_;
-  const EngineLimits limits_;
+  const EngineSetup setup_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   /// Freed by exit() with the exclusive lock. Else used by the thread whose turn it is and, with
   /// the shared lock, for what never changes in it.

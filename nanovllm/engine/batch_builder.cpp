@@ -1,30 +1,8 @@
 #include "nanovllm/engine/batch_builder.h"
 
-#include <algorithm>
-#include <limits>
-
 namespace nanovllm {
 
 namespace {
-
-SlotSetup setup_of(const Sequence& seq) {
-  const SamplingParams& p = *seq.params;
-  SlotSetup setup;
-  setup.seed = seq.seed;
-  setup.slot = seq.slot;
-  setup.temperature = static_cast<float>(p.temperature);
-  // A share that is 0 as a float would ask for no token at all.
-  setup.top_p = std::max(static_cast<float>(p.top_p), std::numeric_limits<float>::min());
-  setup.min_p = static_cast<float>(p.min_p);
-  setup.top_k = p.top_k > 0 ? static_cast<int32_t>(p.top_k) : 0;
-  setup.choice = seq.choice;
-  setup.num_logprobs = static_cast<int32_t>(p.logprobs.value_or(-1));
-  setup.num_prompt_logprobs = static_cast<int32_t>(p.prompt_logprobs.value_or(-1));
-  setup.presence_penalty = static_cast<float>(p.presence_penalty);
-  setup.frequency_penalty = static_cast<float>(p.frequency_penalty);
-  setup.repetition_penalty = static_cast<float>(p.repetition_penalty);
-  return setup;
-}
 
 /// Appends `list` and counts it.
 template <class To, class From>
@@ -35,7 +13,10 @@ void add_list(std::vector<To>& to, int32_t& count, const From& list) {
 
 void add_setup(StepArrays& arrays, const Sequence& seq) {
   const SamplingParams& p = *seq.params;
-  SlotSetup setup = setup_of(seq);
+  SlotSetup setup{SamplingScalars::of(p, seq.seed, seq.choice)};
+  setup.slot = seq.slot;
+  setup.num_logprobs = static_cast<int32_t>(p.logprobs.value_or(-1));
+  setup.num_prompt_logprobs = static_cast<int32_t>(p.prompt_logprobs.value_or(-1));
   if (p.min_tokens > 0) {
     setup.masked_before = static_cast<int32_t>(seq.num_prompt_tokens + p.min_tokens);
     add_list(arrays.setup_ids, setup.num_masked_ids, *seq.stop_ids);

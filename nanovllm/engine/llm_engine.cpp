@@ -23,65 +23,50 @@ uint64_t random_seed() {
 
 }  // namespace
 
-EngineLimits limits_of(const EngineSetup& setup) {
-  const EngineConfig& c = setup.config;
-  return {.scheduler = {c.max_num_seqs, c.max_num_batched_tokens, c.max_model_len},
-          .block_size = c.block_size,
-          .num_blocks = setup.kv.num_blocks,
-          .vocab_size = setup.model.vocab_size,
-          .eos_token_ids = setup.model.eos_token_ids};
-}
-
 struct LLMEngine::Parts {
-  EngineLimits limits;
+  EngineSetup setup;
   std::unique_ptr<Executor> executor;
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::shared_ptr<const EngineSetup> setup;
 };
 
 LLMEngine::Parts LLMEngine::load(const std::string& model, const EngineConfig& config) {
   Parts parts;
   if (path_exists(model + "/tokenizer.json")) parts.tokenizer = Tokenizer::load(model);
-  const auto setup = std::make_shared<EngineSetup>();
-  parts.executor = start_ranks(model, config, *setup);
-  parts.limits = limits_of(*setup);
-  if (parts.tokenizer && parts.limits.eos_token_ids.empty())
-    if (const auto eos = parts.tokenizer->eos_token_id())
-      parts.limits.eos_token_ids.push_back(*eos);
-  parts.setup = setup;
+  parts.executor = start_ranks(model, config, parts.setup);
+  std::vector<int32_t>& end_tokens = parts.setup.model.eos_token_ids;
+  if (parts.tokenizer && end_tokens.empty())
+    if (const auto eos = parts.tokenizer->eos_token_id()) end_tokens.push_back(*eos);
   return parts;
 }
 
 LLMEngine::LLMEngine(const std::string& model, const EngineConfig& config)
-    : LLMEngine(config, load(model, config)) {}
+    : LLMEngine(load(model, config)) {}
 
-LLMEngine::LLMEngine(const EngineConfig& config, Parts parts)
-    : LLMEngine(config, parts.limits, std::move(parts.executor), std::move(parts.tokenizer)) {
-  setup_ = std::move(parts.setup);
-}
+LLMEngine::LLMEngine(Parts parts)
+    : LLMEngine(std::move(parts.setup), std::move(parts.executor), std::move(parts.tokenizer)) {}
 
-LLMEngine::LLMEngine(const EngineConfig& config, const EngineLimits& limits,
-                     std::unique_ptr<Executor> executor, std::shared_ptr<const Tokenizer> tokenizer)
-    : limits_(limits),
-      async_scheduling_(config.async_scheduling),
-      seed_(config.seed.value_or(random_seed())),
+LLMEngine::LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,
+                     std::shared_ptr<const Tokenizer> tokenizer)
+    : setup_(std::move(setup)),
+      seed_(setup_.config.seed.value_or(random_seed())),
       tokenizer_(std::move(tokenizer)),
       executor_(std::move(executor)),
-      blocks_(limits.num_blocks, limits.block_size, config.enable_prefix_caching),
-      scheduler_(limits.scheduler, blocks_) {
-  check(limits.scheduler.max_model_len <= limits.num_blocks * limits.block_size,
-        "{} blocks of {} tokens cannot hold a sequence of {}", limits.num_blocks, limits.block_size,
-        limits.scheduler.max_model_len);
-  check(limits.scheduler.max_num_batched_tokens >= limits.scheduler.max_num_seqs,
-        "max_num_seqs {} is above max_num_batched_tokens {}", limits.scheduler.max_num_seqs,
-        limits.scheduler.max_num_batched_tokens);
+      blocks_(setup_.num_blocks, setup_.config.block_size, setup_.config.enable_prefix_caching),
+      scheduler_(setup_.config, blocks_) {
+  const EngineConfig& c = setup_.config;
+  check(c.max_model_len <= setup_.num_blocks * c.block_size,
+        "{} blocks of {} tokens cannot hold a sequence of {}", setup_.num_blocks, c.block_size,
+        c.max_model_len);
+  check(c.max_num_batched_tokens >= c.max_num_seqs,
+        "max_num_seqs {} is above max_num_batched_tokens {}", c.max_num_seqs,
+        c.max_num_batched_tokens);
 }
 
 LLMEngine::~LLMEngine() = default;
 
 void LLMEngine::check_prompt(std::span<const int32_t> ids) const {
   require(!ids.empty(), "the prompt is empty; it needs at least one token");
-  const int64_t limit = limits_.scheduler.max_model_len;
+  const int64_t limit = setup_.config.max_model_len;
   require(static_cast<int64_t>(ids.size()) < limit,
           "the prompt has {} tokens; with max_model_len {} it may have at most {}", ids.size(),
           limit, limit - 1);
@@ -90,8 +75,8 @@ void LLMEngine::check_prompt(std::span<const int32_t> ids) const {
 
 void LLMEngine::check_ids(const char* where, std::span<const int32_t> ids) const {
   for (const int32_t id : ids)
-    require(id >= 0 && id < limits_.vocab_size, "{} holds token id {}; the model's ids are 0 to {}",
-            where, id, limits_.vocab_size - 1);
+    require(id >= 0 && id < setup_.model.vocab_size, "{} holds token id {}; the model's ids are 0 to {}",
+            where, id, setup_.model.vocab_size - 1);
 }
 
 void LLMEngine::check_sampling(const SamplingParams& params) const {
@@ -130,17 +115,18 @@ NewRequest LLMEngine::prepare(std::vector<int32_t> prompt, const SamplingParams&
   check_sampling(given);
   auto params = std::make_shared<SamplingParams>(given);
   // Bounded by the context, so that no later sum with these numbers can overflow.
-  params->max_tokens = std::min(
-      params->max_tokens, limits_.scheduler.max_model_len - static_cast<int64_t>(prompt.size()));
+  params->max_tokens = std::min(params->max_tokens,
+                                setup_.config.max_model_len - static_cast<int64_t>(prompt.size()));
   params->min_tokens = std::min(params->min_tokens, params->max_tokens);
-  if (params->logprobs) params->logprobs = std::min(*params->logprobs, limits_.vocab_size);
+  if (params->logprobs) params->logprobs = std::min(*params->logprobs, setup_.model.vocab_size);
   if (params->prompt_logprobs)
-    params->prompt_logprobs = std::min(*params->prompt_logprobs, limits_.vocab_size);
+    params->prompt_logprobs = std::min(*params->prompt_logprobs, setup_.model.vocab_size);
   auto stop_ids = std::make_shared<std::vector<int32_t>>(params->stop_token_ids);
   if (!params->ignore_eos)
-    stop_ids->insert(stop_ids->end(), limits_.eos_token_ids.begin(), limits_.eos_token_ids.end());
+    stop_ids->insert(stop_ids->end(), setup_.model.eos_token_ids.begin(),
+                     setup_.model.eos_token_ids.end());
   std::ranges::sort(*stop_ids);
-  std::erase_if(*stop_ids, [&](int32_t id) { return id < 0 || id >= limits_.vocab_size; });
+  std::erase_if(*stop_ids, [&](int32_t id) { return id < 0 || id >= setup_.model.vocab_size; });
 
   const auto bad_words = std::make_shared<const std::vector<int32_t>>(encode_bad_words(given));
 
@@ -216,7 +202,7 @@ void LLMEngine::advance() {
     executor_->submit(builder_.build(spare_));
     in_flight_.push_back(std::exchange(spare_, {}));
   }
-  const size_t may_stay = submitted && async_scheduling_ ? 1 : 0;
+  const size_t may_stay = submitted && setup_.config.async_scheduling ? 1 : 0;
   if (in_flight_.size() <= may_stay) {
     check(submitted || scheduler_.is_finished(), "nothing can run, and {} requests wait",
           scheduler_.num_waiting() + scheduler_.num_running());
@@ -229,7 +215,7 @@ void LLMEngine::advance() {
 
 void LLMEngine::apply(const StepPlan& plan, const StepOutput& output) {
   // This comes first: a sequence may end in this step, and postprocess() keeps it only until then.
-  std::span<const LogprobEntry> entries = output.prompt_logprobs;
+  std::span<const Logprob> entries = output.prompt_logprobs;
   for (const PromptLogprobOutput& p : output.prompt) {
     const auto count = static_cast<size_t>(p.num_logprobs);
     const auto request = requests_.find(plan.rows[static_cast<size_t>(p.row)].seq->request_id);

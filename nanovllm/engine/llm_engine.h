@@ -20,16 +20,6 @@
 
 namespace nanovllm {
 
-/// What the engine needs to know about the model behind its executor; all values are resolved.
-struct EngineLimits {
-  SchedulerConfig scheduler;
-  int64_t block_size = 64;
-  int64_t num_blocks = 0;  ///< at least what scheduler.max_model_len needs
-  int64_t vocab_size = 0;
-  std::vector<int32_t> eos_token_ids;
-};
-EngineLimits limits_of(const EngineSetup& setup);
-
 /// A request that was checked and is ready to be added.
 struct NewRequest {
   std::unique_ptr<Request> request;
@@ -42,10 +32,10 @@ class LLMEngine {
  public:
   /// Loads a checkpoint folder. Throws UserError.
   LLMEngine(const std::string& model, const EngineConfig& config);
-  /// Over any executor; `tokenizer` may be null (ids in, ids out). Only async_scheduling,
-  /// enable_prefix_caching and seed are read from `config`.
-  LLMEngine(const EngineConfig& config, const EngineLimits& limits,
-            std::unique_ptr<Executor> executor, std::shared_ptr<const Tokenizer> tokenizer);
+  /// Over any executor, of a model as `setup` says; `tokenizer` may be null (ids in, ids out). Of
+  /// setup.model only the vocabulary and the end tokens are read.
+  LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,
+            std::shared_ptr<const Tokenizer> tokenizer);
   ~LLMEngine();
 
   /// Checks a request and makes it ready for add(); reads only what never changes. Throws UserError
@@ -75,13 +65,11 @@ class LLMEngine {
   void reset_prefix_cache() { blocks_.reset_prefix_cache(); }
   /// Null where the model has none.
   std::shared_ptr<const Tokenizer> tokenizer() const { return tokenizer_; }
-  const EngineLimits& limits() const { return limits_; }
-  /// Null where it did not load the model itself.
-  const EngineSetup* setup() const { return setup_.get(); }
+  const EngineSetup& setup() const { return setup_; }
 
  private:
   struct Parts;
-  LLMEngine(const EngineConfig& config, Parts parts);
+  explicit LLMEngine(Parts parts);
   static Parts load(const std::string& model, const EngineConfig& config);
   void check_ids(const char* where, std::span<const int32_t> ids) const;
   void check_prompt(std::span<const int32_t> ids) const;
@@ -92,11 +80,9 @@ class LLMEngine {
   void apply(const StepPlan& plan, const StepOutput& output);
   RequestUpdate& next_update();
 
-  EngineLimits limits_;
-  bool async_scheduling_;
+  EngineSetup setup_;
   uint64_t seed_;
   std::shared_ptr<const Tokenizer> tokenizer_;
-  std::shared_ptr<const EngineSetup> setup_;
   std::unique_ptr<Executor> executor_;
   BlockManager blocks_;
   Scheduler scheduler_;

@@ -21,13 +21,6 @@ const char* reason_name(FinishReason reason) {
   return kNames[static_cast<size_t>(reason)];
 }
 
-TokenLogprobs to_logprobs(std::span<const LogprobEntry> entries) {
-  TokenLogprobs logprobs;
-  logprobs.reserve(entries.size());
-  for (const LogprobEntry& e : entries) logprobs.push_back({e.id, e.logprob, e.rank});
-  return logprobs;
-}
-
 }  // namespace
 
 Request::Request(std::vector<int32_t> prompt, std::shared_ptr<const SamplingParams> params,
@@ -64,9 +57,11 @@ bool Request::apply(const SequenceUpdate& change, const StepOutput& output, Requ
     if (output_.first_token_time == 0) output_.first_token_time = now();
     choice.output.token_ids.push_back(token);
     update.token_ids.push_back(token);
-    if (params_->logprobs)
-      choice.output.logprobs.push_back(to_logprobs(
-          std::span(output.logprobs).subspan(change.first_logprob, change.num_logprobs)));
+    if (params_->logprobs) {
+      const auto first = output.logprobs.begin() + static_cast<ptrdiff_t>(change.first_logprob);
+      choice.output.logprobs.emplace_back(first,
+                                          first + static_cast<ptrdiff_t>(change.num_logprobs));
+    }
     // A token that ends the answer is shown only if it is a special one and those are kept.
     const bool shown = seq.finish_reason != FinishReason::kStop ||
                        (tokenizer_ != nullptr && tokenizer_->is_special(token));
@@ -96,8 +91,8 @@ void Request::add_text(Choice& choice, const std::string& piece, std::string& ne
   new_text += choice.stop_strings->push(piece, /*ignore=*/num_tokens <= params_->min_tokens);
 }
 
-void Request::set_prompt_logprobs(int64_t position, std::span<const LogprobEntry> entries) {
-  output_.prompt_logprobs.at(static_cast<size_t>(position)) = to_logprobs(entries);
+void Request::set_prompt_logprobs(int64_t position, std::span<const Logprob> entries) {
+  output_.prompt_logprobs.at(static_cast<size_t>(position)) = {entries.begin(), entries.end()};
 }
 
 void Request::abort(RequestUpdate& update) {

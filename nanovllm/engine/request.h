@@ -28,7 +28,7 @@ class Request {
   /// true where a stop string ended the answer: the caller then finishes the sequence.
   bool apply(const SequenceUpdate& change, const StepOutput& output, RequestUpdate& update);
   /// Log-probabilities of the prompt token at `position`.
-  void set_prompt_logprobs(int64_t position, std::span<const LogprobEntry> entries);
+  void set_prompt_logprobs(int64_t position, std::span<const Logprob> entries);
   /// Ends all answers that still run; their sequences are finished already.
   void abort(RequestUpdate& update);
 

@@ -35,7 +35,7 @@ void StepPlan::clear() {
   num_tokens = 0;
 }
 
-Scheduler::Scheduler(const SchedulerConfig& config, BlockManager& blocks)
+Scheduler::Scheduler(const EngineConfig& config, BlockManager& blocks)
     : config_(config), blocks_(blocks) {
   for (int64_t slot = config.max_num_seqs; slot-- > 0;)
     free_slots_.push_back(static_cast<int32_t>(slot));
@@ -222,14 +222,14 @@ void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
     if (seq.is_finished()) continue;
     --seq.num_unread;
     FinishReason reason = FinishReason::kError;
-    if (drawn.status == SampleStatus::kOk) {
+    if (drawn.status == RowStatus::kOk) {
       seq.token_ids.push_back(drawn.token_id);
       register_blocks(seq);
       reason = end_of(seq);
     } else {
       blocks_.forget(seq);
     }
-    updates.push_back({&seq, drawn.status == SampleStatus::kOk, first_logprob,
+    updates.push_back({&seq, drawn.status == RowStatus::kOk, first_logprob,
                        static_cast<size_t>(drawn.num_logprobs)});
     if (reason != FinishReason::kNone) finish(seq, reason);
   }

@@ -13,13 +13,6 @@
 
 namespace nanovllm {
 
-/// The scheduler's limits, all resolved (none is zero).
-struct SchedulerConfig {
-  int64_t max_num_seqs = 512;
-  int64_t max_num_batched_tokens = 2048;
-  int64_t max_model_len = 2048;
-};
-
 struct ScheduledRow {
   Sequence* seq = nullptr;
   int64_t start = 0, num_tokens = 0;
@@ -59,7 +52,9 @@ struct SequenceUpdate {
 /// (`ownership.sequences`). schedule() may run one step before postprocess() of the step before.
 class Scheduler {
  public:
-  Scheduler(const SchedulerConfig& config, BlockManager& blocks);
+  /// `config` is resolved: none of max_num_seqs, max_num_batched_tokens and max_model_len, which
+  /// are read here, is zero.
+  Scheduler(const EngineConfig& config, BlockManager& blocks);
 
   /// Takes a request's choices, the first one computing the prompt for all. The prompt must fit
   /// (the caller checks).
@@ -97,7 +92,7 @@ class Scheduler {
   FinishReason end_of(const Sequence& seq) const;
   void retire(Sequence& seq);
 
-  SchedulerConfig config_;
+  EngineConfig config_;
   BlockManager& blocks_;
   std::unordered_map<uint64_t, std::unique_ptr<Sequence>> sequences_;
   std::deque<Sequence*> waiting_;   // by id

@@ -1,9 +1,46 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <span>
+#include <type_traits>
+
+#include "nanovllm/base/config.h"
 
 namespace nanovllm {
+
+/// The numbers that say how a row is drawn, as the kernels of every backend read them. They are
+/// made once, from SamplingParams, and go as they are from the host to the kernels: SlotSetup,
+/// SampleRow and the GPU's RowParams hold them as their base.
+struct SamplingScalars {
+  float temperature = 1;  ///< below 1e-5: greedy
+  float top_p = 1;
+  float min_p = 0;
+  int32_t top_k = 0;  ///< 0: off
+  uint64_t seed = 0;
+  uint32_t position = 0;  ///< index of the drawn token in the whole sequence
+  uint32_t choice = 0;
+  float presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
+
+  static SamplingScalars of(const SamplingParams& params, uint64_t seed, int32_t choice) {
+    return {.temperature = static_cast<float>(params.temperature),
+            // A share that is 0 as a float would ask for no token at all.
+            .top_p = std::max(static_cast<float>(params.top_p), std::numeric_limits<float>::min()),
+            .min_p = static_cast<float>(params.min_p),
+            .top_k = static_cast<int32_t>(std::max<int64_t>(params.top_k, 0)),
+            .seed = seed,
+            .choice = static_cast<uint32_t>(choice),
+            .presence_penalty = static_cast<float>(params.presence_penalty),
+            .frequency_penalty = static_cast<float>(params.frequency_penalty),
+            .repetition_penalty = static_cast<float>(params.repetition_penalty)};
+  }
+  bool has_penalties() const {
+    return presence_penalty != 0 || frequency_penalty != 0 || repetition_penalty != 1;
+  }
+  bool has_filters() const { return top_p < 1 || min_p > 0 || top_k > 0; }
+};
+static_assert(std::is_trivially_copyable_v<SamplingScalars>);
 
 struct TokenBias {
   int32_t id = 0;
@@ -15,22 +52,30 @@ struct TokenCount {
   int32_t in_answer = 0;
 };
 
-/// How one row is drawn. Order: penalties, biases, masks, temperature, min_p, top_k, top_p, then
-/// Gumbel-max with noise from Philox4x32-10: key = seed, counter = (token id / 4, position, choice,
-/// 0), output word token id % 4.
-struct SampleRow {
-  float temperature = 1;  ///< below 1e-5: greedy
-  float top_p = 1;
-  float min_p = 0;
-  int32_t top_k = 0;  ///< 0: off
-  uint64_t seed = 0;
-  uint32_t position = 0;  ///< index of the drawn token in the whole sequence
-  uint32_t choice = 0;
-  // The logit l of a token in `counts` becomes (l > 0 ? l / repetition : l * repetition) -
-  // frequency * in_answer - (presence if in_answer > 0); then its bias is added. Each id stands
-  // once in a list.
+/// How one row is drawn. Every backend draws the same token from the same logits, because each
+/// computes exactly this, with float32 multiplications and additions that are rounded one by one:
+///
+/// - The logit l of a token in `counts` becomes (l > 0 ? l / repetition_penalty : l *
+///   repetition_penalty) - frequency_penalty * in_answer - (presence_penalty if in_answer > 0);
+///   then its bias is added; then masked tokens, and those not in `allowed_ids`, become -infinity.
+///   Ids outside the vocabulary have no effect.
+/// - value = logit * (1 / temperature). Tokens are ordered by value, then by lower id.
+/// - min_p keeps values >= best value + log(min_p), computed in double and rounded to float32.
+/// - top_k keeps the first top_k of those.
+/// - top_p keeps the shortest beginning of those whose weight reaches ceil(top_p * total weight),
+/// at
+///   least one. A token's weight is the integer nearest to 2^40 e^(value - best value), the power
+///   in float32: so sums are exact in any order.
+/// - The token with the largest value + noise is drawn, the lower id of equal ones. noise =
+///   -log(-log1p(-u)), computed in double and rounded to float32; u = (x + 0.5) / 2^32 with x from
+///   Philox4x32-10: key = seed, counter = (token id / 4, position, choice, 0), output word token id
+///   % 4. Source: the Gumbel-max trick, Maddison, Tarlow and Minka, "A* Sampling", 2014.
+/// - Where the best value is infinite (a tiny temperature), the row is greedy.
+///
+/// A row whose every finite logit is masked gets kNotFinite.
+struct SampleRow : SamplingScalars {
+  // Each id stands once in a list.
   std::span<const TokenCount> counts = {};
-  float presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
   std::span<const TokenBias> biases = {};
   std::span<const int32_t> masked_ids = {};   ///< cannot be drawn
   std::span<const int32_t> allowed_ids = {};  ///< nothing else can be drawn; empty: all
@@ -38,7 +83,6 @@ struct SampleRow {
   bool has_lists() const {
     return !(counts.empty() && biases.empty() && masked_ids.empty() && allowed_ids.empty());
   }
-  bool has_filters() const { return top_p < 1 || min_p > 0 || top_k > 0; }
 };
 
 enum class RowStatus : int32_t { kOk = 0, kNotFinite = 1 };

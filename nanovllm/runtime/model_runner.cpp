@@ -15,39 +15,34 @@ namespace {
 // Larger decode batches are rare, and they run long enough to hide the launches of their kernels.
 constexpr int64_t kMaxReplayRows = 512;
 
-/// Blocks of the longest sequence.
-int64_t max_blocks_of(const EngineSetup& setup) {
-  const int64_t block_size = setup.config.block_size;
-  return (setup.kv.max_model_len + block_size - 1) / block_size;
-}
-
 }  // namespace
 
 ModelRunner::ModelRunner(const std::string& folder, const EngineSetup& setup,
                          std::unique_ptr<Backend> backend, Rank rank)
     : backend_(std::move(backend)),
       model_(load_model(folder, setup.model, setup.dtype, setup.config.load_format == "dummy",
-                        *backend_, setup.kv.max_model_len, rank)),
-      activations_(*backend_, model_->config, model_->dtype, setup.config.max_num_batched_tokens,
+                        *backend_, setup.config.max_model_len, rank)),
+      activations_(*backend_, model_->config, setup.dtype, setup.config.max_num_batched_tokens,
                    setup.config.max_num_seqs),
-      state_(setup.config.max_num_seqs, max_blocks_of(setup), setup.config.block_size),
-      max_rows_(setup.config.max_num_seqs),
+      state_(setup.config.max_num_seqs, setup.max_blocks_per_seq(), setup.config.block_size),
       replays_(!setup.config.enforce_eager && backend_->replays()) {
-  kv_.dtype = model_->dtype;
-  kv_.num_layers = model_->config.num_layers;
-  kv_.num_blocks = setup.kv.num_blocks;
-  kv_.block_size = setup.config.block_size;
-  kv_.num_kv_heads = model_->config.num_kv_heads;
-  kv_.head_dim = model_->config.head_dim;
+  kv_ = {.dtype = setup.dtype,
+         .num_layers = model_->config.num_layers,
+         .num_blocks = setup.num_blocks,
+         .block_size = setup.config.block_size,
+         .num_kv_heads = model_->config.num_kv_heads,
+         .head_dim = model_->config.head_dim};
   try {
-    buffers_.push_back(backend_->allocate(kv_.block_bytes() * static_cast<size_t>(kv_.num_blocks)));
+    buffers_.push_back(
+        backend_->allocate(kv_.block_bytes() * static_cast<size_t>(setup.num_blocks)));
   } catch (const UserError& error) {
-    fail("the KV cache of {} blocks: {}; give it less with --kv-cache-memory-bytes", kv_.num_blocks,
-         error.what());
+    fail("the KV cache of {} blocks: {}; give it less with --kv-cache-memory-bytes",
+         setup.num_blocks, error.what());
   }
   kv_.data = buffers_.back().get();
-  tables_.block_tables = allocate_ints(max_rows_, max_blocks_of(setup));
-  tables_.last_tokens = allocate_ints(max_rows_);
+  const int64_t num_slots = setup.config.max_num_seqs, max_blocks = setup.max_blocks_per_seq();
+  tables_.block_tables = allocate_ints(num_slots, max_blocks);
+  tables_.last_tokens = allocate_ints(num_slots);
 }
 
 template <class... Sizes>
@@ -57,20 +52,19 @@ Tensor ModelRunner::allocate_ints(Sizes... sizes) {
 }
 
 int64_t ModelRunner::replay_size(const StepInput& input) const {
-  const auto num_rows = static_cast<int64_t>(input.rows().size());
+  const auto num_rows = static_cast<int64_t>(input.rows.size());
   // A sequence that starts may share blocks that this same step fills, and a replayed step reads
   // the older keys early.
-  if (!replays_ || num_rows > kMaxReplayRows || !input.setups().empty() ||
-      input.token_ids().size() != input.rows().size() ||
-      input.samples().size() != input.rows().size())
+  if (!replays_ || num_rows > kMaxReplayRows || !input.setups.empty() ||
+      input.token_ids.size() != input.rows.size() || input.samples.size() != input.rows.size())
     return 0;
-  for (size_t i = 0; i < input.rows().size(); ++i)
-    if (input.samples()[i].row != static_cast<int32_t>(i) || input.rows()[i].want_logprobs != 0)
+  for (size_t i = 0; i < input.rows.size(); ++i)
+    if (input.samples[i].row != static_cast<int32_t>(i) || input.rows[i].want_logprobs != 0)
       return 0;
   const int64_t size = num_rows <= 8
                            ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_rows)))
                            : (num_rows + 15) / 16 * 16;
-  return std::min({size, max_rows_, kMaxReplayRows});
+  return std::min({size, state_.num_slots(), kMaxReplayRows});
 }
 
 void ModelRunner::pad(int64_t size) {
@@ -85,7 +79,7 @@ void ModelRunner::pad(int64_t size) {
   while (host_.sample_rows.size() < n)
     host_.sample_rows.push_back(static_cast<int32_t>(host_.sample_rows.size()));
   host_.sample_slots.resize(n, -1);
-  host_.samples.resize(n, SampleRow{.temperature = 0});
+  host_.samples.resize(n, SampleRow{{.temperature = 0}});
 }
 
 void ModelRunner::submit(const StepInput& input) {
@@ -95,7 +89,7 @@ void ModelRunner::submit(const StepInput& input) {
   now.output.clear();
   now.output.step = input.header().step;
   state_.apply(input);
-  for (const SampleInput& sample : input.samples())
+  for (const SampleInput& sample : input.samples)
     if (!before.settled && state_.slot(sample.slot).needs_last_token()) settle(before);
   state_.fill(input, host_);
   start_samples(input, now);
@@ -107,8 +101,8 @@ void ModelRunner::submit(const StepInput& input) {
   const Batch batch = backend_->begin_step(host_, tables_, kv_);
   const auto pass = [&] {
     const int64_t num_rows = batch.sample_rows.shape[0];
-    const bool wants_all = std::ranges::any_of(
-        input.rows(), [](const RowInput& row) { return row.want_logprobs != 0; });
+    const bool wants_all =
+        std::ranges::any_of(input.rows, [](const RowInput& row) { return row.want_logprobs != 0; });
     const bool in_order = std::ranges::equal(
         host_.sample_rows, std::views::iota(0, static_cast<int32_t>(batch.num_tokens())));
     std::optional<Tensor> rows;
@@ -127,17 +121,17 @@ void ModelRunner::submit(const StepInput& input) {
     backend_->finish_sample(logits);
   }
   // Counted here: settle() may run below.
-  now.settled = input.samples().empty();
+  now.settled = input.samples.empty();
   ++num_submitted_;
   if (host_.reads_logits) {
     if (!before.settled) settle(before);
     settle(now);
     sample_logprobs(logits, now.output);
   }
-  if (input.copies().empty()) return;
+  if (input.copies.empty()) return;
   copy_from_.clear();
   copy_to_.clear();
-  for (const BlockCopy& copy : input.copies()) {
+  for (const BlockCopy& copy : input.copies) {
     copy_from_.push_back(copy.from);
     copy_to_.push_back(copy.to);
   }
@@ -154,7 +148,7 @@ const StepOutput& ModelRunner::wait() {
 
 void ModelRunner::start_samples(const StepInput& input, Flight& flight) {
   flight.slots.clear();
-  for (const SampleInput& sample : input.samples()) {
+  for (const SampleInput& sample : input.samples) {
     const Slot& slot = state_.slot(sample.slot);
     SampleOutput drawn;
     drawn.sequence = sample.sequence;
@@ -173,11 +167,8 @@ void ModelRunner::settle(Flight& flight) {
   for (size_t i = 0; i < num_rows; ++i) {
     SampleOutput& drawn = flight.output.samples[i];
     drawn.token_id = token_ids_[i];
-    drawn.num_tokens = status_[i] == RowStatus::kOk ? 1 : 0;
-    if (drawn.num_tokens == 0) {
-      drawn.status = SampleStatus::kNotFinite;
-      drawn.num_logprobs = 0;
-    }
+    drawn.status = status_[i];
+    if (drawn.status != RowStatus::kOk) drawn.num_logprobs = 0;
     Slot& slot = state_.slot(flight.slots[i].first);
     if (slot.num_starts() == flight.slots[i].second) slot.push(token_ids_[i]);
   }
@@ -185,14 +176,15 @@ void ModelRunner::settle(Flight& flight) {
 
 void ModelRunner::prompt_logprobs(const StepInput& input, Residual& last, StepOutput& output) {
   backend_->finish(last);
-  for (size_t r = 0; r < input.rows().size(); ++r) {
-    const RowInput& row = input.rows()[r];
+  for (size_t r = 0; r < input.rows.size(); ++r) {
+    const RowInput& row = input.rows[r];
     if (row.want_logprobs == 0) continue;
     const int32_t k = state_.slot(row.slot).setup().num_prompt_logprobs;
     const int32_t first = host_.cu_seqlens_q[r];
     const int32_t num_targets = row.next_token >= 0 ? row.num_tokens : row.num_tokens - 1;
     for (int32_t done = 0; done < num_targets;) {
-      const auto count = static_cast<int32_t>(std::min<int64_t>(num_targets - done, max_rows_));
+      const auto count =
+          static_cast<int32_t>(std::min<int64_t>(num_targets - done, state_.num_slots()));
       targets_.clear();
       for (int32_t i = done; i < done + count; ++i) {
         targets_.push_back(i + 1 < row.num_tokens
@@ -225,7 +217,7 @@ void ModelRunner::sample_logprobs(Tensor logits, StepOutput& output) {
 }
 
 void ModelRunner::add_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
-                               std::vector<LogprobEntry>& entries) {
+                               std::vector<Logprob>& entries) {
   const size_t width = static_cast<size_t>(k) + 1;
   ids_.resize(targets.size() * width);
   logprobs_.resize(ids_.size());

@@ -50,7 +50,7 @@ class ModelRunner : public Executor {
   void settle(Flight& flight);
   void sample_logprobs(Tensor logits, StepOutput& output);
   void add_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
-                    std::vector<LogprobEntry>& entries);
+                    std::vector<Logprob>& entries);
 
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;
@@ -62,7 +62,6 @@ class ModelRunner : public Executor {
   HostBatch host_;
   std::array<Flight, 2> flights_;
   uint64_t num_submitted_ = 0, num_waited_ = 0;
-  int64_t max_rows_;
   bool replays_;
 
   // Of one step; kept to be reused.

@@ -41,18 +41,9 @@ void Slot::count(int32_t token, int32_t in_answer) {
 }
 
 SampleRow Slot::sample_row(int32_t position) {
-  SampleRow row;
-  row.temperature = setup_.temperature;
-  row.top_p = setup_.top_p;
-  row.min_p = setup_.min_p;
-  row.top_k = setup_.top_k;
-  row.seed = setup_.seed;
+  SampleRow row{setup_};
   row.position = static_cast<uint32_t>(position);
-  row.choice = static_cast<uint32_t>(setup_.choice);
   row.counts = counts_;
-  row.presence_penalty = setup_.presence_penalty;
-  row.frequency_penalty = setup_.frequency_penalty;
-  row.repetition_penalty = setup_.repetition_penalty;
   row.biases = biases_;
   row.allowed_ids = allowed_ids_;
   if (position < setup_.masked_before) row.masked_ids = masked_ids_;
@@ -76,25 +67,25 @@ RankState::RankState(int64_t max_num_seqs, int64_t max_blocks_per_seq, int64_t b
       block_size_(block_size) {}
 
 void RankState::apply(const StepInput& input) {
-  std::span<const int32_t> setup_ids = input.setup_ids();
-  std::span<const TokenBias> biases = input.biases();
-  for (const SlotSetup& setup : input.setups()) slot(setup.slot).start(setup, setup_ids, biases);
-  for (const BlockUpdate& update : input.block_updates())
+  std::span<const int32_t> setup_ids = input.setup_ids;
+  std::span<const TokenBias> biases = input.biases;
+  for (const SlotSetup& setup : input.setups) slot(setup.slot).start(setup, setup_ids, biases);
+  for (const BlockUpdate& update : input.block_updates)
     block_tables_[static_cast<size_t>(update.slot * max_blocks_per_seq_ + update.index)] =
         update.block;
 }
 
 void RankState::fill(const StepInput& input, HostBatch& batch) {
-  const size_t num_tokens = input.token_ids().size();
-  batch.input_ids.assign(input.token_ids().begin(), input.token_ids().end());
-  batch.block_updates.assign(input.block_updates().begin(), input.block_updates().end());
+  const size_t num_tokens = input.token_ids.size();
+  batch.input_ids.assign(input.token_ids.begin(), input.token_ids.end());
+  batch.block_updates.assign(input.block_updates.begin(), input.block_updates.end());
   batch.positions.resize(num_tokens);
   batch.slot_mapping.resize(num_tokens);
   batch.cu_seqlens_q.assign(1, 0);
   batch.context_lens.clear();
   batch.seq_slots.clear();
   size_t t = 0;
-  for (const RowInput& row : input.rows()) {
+  for (const RowInput& row : input.rows) {
     const int32_t* table = block_tables_.data() + row.slot * max_blocks_per_seq_;
     const int32_t end = row.start + row.num_tokens;
     for (int32_t position = row.start; position < end; ++position, ++t) {
@@ -112,8 +103,8 @@ void RankState::fill(const StepInput& input, HostBatch& batch) {
   batch.sample_rows.clear();
   batch.sample_slots.clear();
   batch.samples.clear();
-  for (const SampleInput& sample : input.samples()) {
-    const RowInput& row = input.rows()[static_cast<size_t>(sample.row)];
+  for (const SampleInput& sample : input.samples) {
+    const RowInput& row = input.rows[static_cast<size_t>(sample.row)];
     batch.sample_rows.push_back(batch.cu_seqlens_q[static_cast<size_t>(sample.row) + 1] - 1);
     batch.sample_slots.push_back(sample.slot);
     batch.samples.push_back(slot(sample.slot).sample_row(row.start + row.num_tokens));

@@ -52,6 +52,7 @@ class RankState {
   /// Fills the step's arrays; the SampleRows are valid until the slots change.
   void fill(const StepInput& input, HostBatch& batch);
   Slot& slot(int32_t i) { return slots_[static_cast<size_t>(i)]; }
+  int64_t num_slots() const { return static_cast<int64_t>(slots_.size()); }
 
  private:
   std::vector<Slot> slots_;

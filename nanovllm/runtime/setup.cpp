@@ -97,19 +97,20 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
     bytes = cpu_kv_bytes(memory.free - std::min(memory.free, setup.weight_bytes + rows)) /
             static_cast<size_t>(world);
   }
-  setup.kv = size_kv_cache(config, own, setup.dtype, bytes, ranks);
+  const KvSize kv = size_kv_cache(config, own, setup.dtype, bytes, ranks);
+  setup.num_blocks = kv.num_blocks;
   // In double: sizes of a config.json and of options together are more than any integer holds.
   const double cache_gib = gib(own.kv_bytes_per_token(setup.dtype)) *
-                           static_cast<double>(config.block_size * setup.kv.num_blocks);
+                           static_cast<double>(config.block_size * kv.num_blocks);
   require(cache_gib <= gib(memory.total),
           "a KV cache of {} blocks of {} tokens takes {:.2f} GiB, and there are {:.2f} GiB in all: "
           "lower --kv-cache-memory-bytes or --num-gpu-blocks-override",
-          setup.kv.num_blocks, config.block_size, cache_gib, gib(memory.total));
-  config.max_model_len = setup.kv.max_model_len;
+          kv.num_blocks, config.block_size, cache_gib, gib(memory.total));
+  config.max_model_len = kv.max_model_len;
   // No step holds more sequences than there are blocks, nor more tokens than they take.
-  config.max_num_seqs = std::min(config.max_num_seqs, setup.kv.num_blocks);
+  config.max_num_seqs = std::min(config.max_num_seqs, kv.num_blocks);
   config.max_num_batched_tokens =
-      std::min(config.max_num_batched_tokens, setup.kv.num_blocks * config.block_size);
+      std::min(config.max_num_batched_tokens, kv.num_blocks * config.block_size);
   return setup;
 }
 

@@ -12,11 +12,16 @@ namespace nanovllm {
 
 /// What a checkpoint folder and the options result in on this machine, before any weight is read.
 struct EngineSetup {
-  EngineConfig config;  ///< as given, with what is chosen at start filled in
+  EngineConfig config;  ///< as given, with what is chosen at start filled in: no limit is zero
   ModelConfig model;
-  DType dtype = DType::kF32;
-  KvSize kv;
-  size_t weight_bytes = 0;  ///< of all ranks together
+  DType dtype = DType::kF32;  ///< of weights, activations and the KV cache
+  int64_t num_blocks = 0;     ///< of the KV cache
+  size_t weight_bytes = 0;    ///< of all ranks together
+
+  /// Entries of a sequence's block table.
+  int64_t max_blocks_per_seq() const {
+    return (config.max_model_len + config.block_size - 1) / config.block_size;
+  }
 };
 
 /// The backend of config.device for rank number `rank`. "auto" becomes "cuda" where there is a GPU

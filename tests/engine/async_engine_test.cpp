@@ -61,8 +61,6 @@ class GatedExecutor : public Executor {
 
 struct Front {
   explicit Front(const TestEngine::Options& options = {}) : test(options) {
-    EngineConfig config;
-    config.seed = 0;
     const TestEngine::Options& o = test.options;
     auto executor = std::make_unique<FakeExecutor>(o.model, o.max_num_seqs, o.num_blocks,
                                                    o.block_size, o.max_model_len);
@@ -70,7 +68,7 @@ struct Front {
     auto gated = std::make_unique<GatedExecutor>(std::move(executor));
     gate = gated.get();
     engine = std::make_unique<AsyncEngine>(std::make_unique<LLMEngine>(
-        config, test.engine->limits(), std::move(gated), /*tokenizer=*/nullptr));
+        test.engine->setup(), std::move(gated), /*tokenizer=*/nullptr));
   }
 
   static SamplingParams params(int64_t max_tokens, int64_t n = 1) {

@@ -20,7 +20,7 @@ FakeExecutor::FakeExecutor(const FakeModel& model, int64_t max_num_seqs, int64_t
 void FakeExecutor::submit(const StepInput& input) {
   ++num_submitted_;
   check(num_submitted_ - num_waited_ <= 2, "more than two steps under way");
-  last_rows_.assign(input.rows().begin(), input.rows().end());
+  last_rows_.assign(input.rows.begin(), input.rows.end());
   outputs_.push_back(run(input));
 }
 
@@ -38,15 +38,15 @@ StepOutput FakeExecutor::run(const StepInput& input) {
   state_.fill(input, batch_);
   for (const BlockUpdate& update : batch_.block_updates)
     tables_.at(static_cast<size_t>(update.slot * max_blocks_ + update.index)) = update.block;
-  for (size_t r = 0; r < input.rows().size(); ++r)
+  for (size_t r = 0; r < input.rows.size(); ++r)
     for (int32_t t = batch_.cu_seqlens_q[r]; t < batch_.cu_seqlens_q[r + 1]; ++t)
       if (int32_t& id = batch_.input_ids[static_cast<size_t>(t)]; id == kTokenInFlight)
-        id = last_tokens_[static_cast<size_t>(input.rows()[r].slot)];
+        id = last_tokens_[static_cast<size_t>(input.rows[r].slot)];
   // As on a device, all rows of the step store K and V before any reads them: two passes, the
   // second one checks.
   std::vector<uint64_t> chains(batch_.input_ids.size());
-  for (size_t r = 0; r < input.rows().size(); ++r) {
-    const RowInput& row = input.rows()[r];
+  for (size_t r = 0; r < input.rows.size(); ++r) {
+    const RowInput& row = input.rows[r];
     const int32_t* table = tables_.data() + batch_.seq_slots[r] * max_blocks_;
     const auto at = [&](int64_t position) -> Entry& {
       const int64_t block = table[position / block_size_];
@@ -61,7 +61,7 @@ StepOutput FakeExecutor::run(const StepInput& input) {
       if (row.store != 0) at(position) = {batch_.input_ids[t], position, chain};
     }
   }
-  for (size_t r = 0; r < input.rows().size(); ++r) {
+  for (size_t r = 0; r < input.rows.size(); ++r) {
     const int32_t* table = tables_.data() + batch_.seq_slots[r] * max_blocks_;
     uint64_t chain = 0;
     for (int32_t p = 0; p < batch_.context_lens[r]; ++p) {
@@ -78,23 +78,23 @@ StepOutput FakeExecutor::run(const StepInput& input) {
   }
   StepOutput output;
   output.step = input.header().step;
-  for (size_t i = 0; i < input.samples().size(); ++i) {
-    const SampleInput& sample = input.samples()[i];
+  for (size_t i = 0; i < input.samples.size(); ++i) {
+    const SampleInput& sample = input.samples[i];
     Slot& slot = state_.slot(sample.slot);
     const uint64_t chain = chains[static_cast<size_t>(batch_.sample_rows[i])];
     SampleOutput drawn;
     drawn.sequence = sample.sequence;
     if (model_.is_finite(chain)) {
-      drawn.num_tokens = 1;
-      drawn.token_id = model_.draw(chain, slot.setup().seed, slot.setup().choice);
+      drawn.token_id =
+          model_.draw(chain, slot.setup().seed, static_cast<int32_t>(slot.setup().choice));
     } else {
-      drawn.status = SampleStatus::kNotFinite;
+      drawn.status = RowStatus::kNotFinite;
     }
     slot.push(drawn.token_id);
     last_tokens_[static_cast<size_t>(sample.slot)] = drawn.token_id;
     output.samples.push_back(drawn);
   }
-  for (const BlockCopy& copy : input.copies())
+  for (const BlockCopy& copy : input.copies)
     for (int64_t i = 0; i < block_size_; ++i)
       cache_.at(static_cast<size_t>(copy.to * block_size_ + i)) =
           cache_.at(static_cast<size_t>(copy.from * block_size_ + i));

@@ -220,7 +220,7 @@ class Episode {
   std::mt19937_64 random_;
   bool step_ahead_;
   int64_t block_size_ = 1, num_blocks_ = 1;
-  SchedulerConfig config_;
+  EngineConfig config_;
   FakeModel model_;
   std::unique_ptr<BlockManager> blocks_;
   std::unique_ptr<Scheduler> scheduler_;

@@ -21,20 +21,21 @@ struct TestEngine {
   };
 
   explicit TestEngine(const Options& o) : options(o) {
-    EngineConfig config;
-    config.async_scheduling = o.async_scheduling;
-    config.enable_prefix_caching = o.enable_prefix_caching;
-    config.seed = 0;
-    EngineLimits limits;
-    limits.scheduler = {o.max_num_seqs, o.max_num_batched_tokens, o.max_model_len};
-    limits.block_size = o.block_size;
-    limits.num_blocks = o.num_blocks;
-    limits.vocab_size = o.model.vocab_size;
-    limits.eos_token_ids = o.eos_token_ids;
+    EngineSetup setup;
+    setup.config.max_model_len = o.max_model_len;
+    setup.config.max_num_seqs = o.max_num_seqs;
+    setup.config.max_num_batched_tokens = o.max_num_batched_tokens;
+    setup.config.block_size = o.block_size;
+    setup.config.enable_prefix_caching = o.enable_prefix_caching;
+    setup.config.async_scheduling = o.async_scheduling;
+    setup.config.seed = 0;
+    setup.num_blocks = o.num_blocks;
+    setup.model.vocab_size = o.model.vocab_size;
+    setup.model.eos_token_ids = o.eos_token_ids;
     auto executor = std::make_unique<FakeExecutor>(o.model, o.max_num_seqs, o.num_blocks,
                                                    o.block_size, o.max_model_len);
     fake = executor.get();
-    engine = std::make_unique<LLMEngine>(config, limits, std::move(executor), nullptr);
+    engine = std::make_unique<LLMEngine>(setup, std::move(executor), nullptr);
   }
 
   uint64_t add(const std::vector<int32_t>& prompt, int64_t max_tokens, int64_t n = 1) {

@@ -79,9 +79,9 @@ class GpuSampler : public TwoBackends {
       gpu->upload(twin->on_gpu.data, twin->host.data(), twin->host.size());
     std::vector<SampleRow> rows(static_cast<size_t>(p.num_rows));
     for (size_t i = 0; i < rows.size(); ++i)
-      rows[i] = {.temperature = i % 4 == 3 ? 0 : 0.3f * static_cast<float>(i % 7 + 1),
-                 .seed = random() * 0x9e3779b97f4a7c15u,
-                 .choice = static_cast<uint32_t>(i % 3)};
+      rows[i] = {{.temperature = i % 4 == 3 ? 0 : 0.3f * static_cast<float>(i % 7 + 1),
+                  .seed = random() * 0x9e3779b97f4a7c15u,
+                  .choice = static_cast<uint32_t>(i % 3)}};
     const WeightPtr w_cpu = cpu->pack(w.on_cpu, DType::kBF16, kForMatmul);
     const WeightPtr w_gpu = gpu->pack(w.on_cpu, DType::kBF16, kForMatmul);
     const Twin hidden = make({nullptr, DType::kBF16, p.num_rows, p.k}, 0);
@@ -126,13 +126,13 @@ TEST_P(GpuSampler, DrawsWhatTheCpuDraws) {
       for (const int32_t top_k : {0, 1, 5, 50})
         for (const float top_p : {1.0f, 0.9f, 0.2f})
           for (const float min_p : {0.0f, 0.05f}) {
-            SampleRow row = {.temperature = temperature,
-                             .top_p = top_p,
-                             .min_p = min_p,
-                             .top_k = top_k,
-                             .seed = random() * 0x9e3779b97f4a7c15u,
-                             .position = static_cast<uint32_t>(random() % 1000),
-                             .choice = static_cast<uint32_t>(random() % 3)};
+            SampleRow row = {{.temperature = temperature,
+                              .top_p = top_p,
+                              .min_p = min_p,
+                              .top_k = top_k,
+                              .seed = random() * 0x9e3779b97f4a7c15u,
+                              .position = static_cast<uint32_t>(random() % 1000),
+                              .choice = static_cast<uint32_t>(random() % 3)}};
             if (rows.size() % 3 == 0) {
               row.counts = counts;
               row.presence_penalty = 0.5f;
@@ -157,7 +157,7 @@ TEST_P(GpuSampler, ManyPlainRowsAgree) {
   for (const int64_t num_rows : {1, 2, 17, 256}) {
     std::vector<SampleRow> rows(static_cast<size_t>(num_rows));
     for (SampleRow& row : rows)
-      row = {.temperature = 0.6f, .seed = random(), .position = static_cast<uint32_t>(random())};
+      row = {{.temperature = 0.6f, .seed = random(), .position = static_cast<uint32_t>(random())}};
     const Twin logits = make({nullptr, DType::kF32, num_rows, 32000}, 2);
     std::vector<RowStatus> status;
     EXPECT_EQ(draw(*gpu, logits.on_gpu, rows, status), draw(*cpu, logits.on_cpu, rows, status));
@@ -187,10 +187,10 @@ TEST_P(GpuSampler, TiesGoToTheLowerId) {
   Twin logits = make({nullptr, DType::kF32, 4, 1000}, 1);
   for (int64_t i = 0; i < 4000; ++i) set(logits.host.data(), DType::kF32, i, i % 7 == 0 ? 2 : 1);
   gpu->upload(logits.on_gpu.data, logits.host.data(), logits.host.size());
-  const std::vector<SampleRow> rows = {{.temperature = 0},
-                                       {.top_k = 3, .seed = 5},
-                                       {.top_p = 0.1f, .seed = 6},
-                                       {.top_p = 0.5f, .top_k = 500, .seed = 7}};
+  const std::vector<SampleRow> rows = {{{.temperature = 0}},
+                                       {{.top_k = 3, .seed = 5}},
+                                       {{.top_p = 0.1f, .seed = 6}},
+                                       {{.top_p = 0.5f, .top_k = 500, .seed = 7}}};
   std::vector<RowStatus> status;
   const std::vector<int32_t> tokens = draw(*gpu, logits.on_gpu, rows, status);
   EXPECT_EQ(tokens, draw(*cpu, logits.on_cpu, rows, status));
@@ -211,7 +211,7 @@ TEST_P(GpuSampler, RowsThatAreNotFiniteEndAlone) {
   gpu->upload(logits.on_gpu.data, logits.host.data(), logits.host.size());
   std::vector<SampleRow> rows(8);
   for (size_t i = 0; i < rows.size(); ++i)
-    rows[i] = {.temperature = i % 2 == 0 ? 1.0f : 0.0f, .top_k = i == 1 ? 4 : 0, .seed = i};
+    rows[i] = {{.temperature = i % 2 == 0 ? 1.0f : 0.0f, .top_k = i == 1 ? 4 : 0, .seed = i}};
   std::vector<RowStatus> on_gpu, on_cpu;
   EXPECT_EQ(draw(*gpu, logits.on_gpu, rows, on_gpu), draw(*cpu, logits.on_cpu, rows, on_cpu));
   EXPECT_EQ(on_gpu, on_cpu);

@@ -45,9 +45,8 @@ TEST(ModelRunner, LaunchingAheadGivesTheSameAnswers) {
   const std::string folder = model_folder("llama");
   std::unique_ptr<Backend> backend = make_backend(config);
   const EngineSetup setup = resolve_setup(folder, config, *backend);
-  const EngineConfig& c = setup.config;
-  LLMEngine ahead(c, limits_of(setup),
-                  std::make_unique<ModelRunner>(folder, setup, std::move(backend)), nullptr);
+  LLMEngine ahead(setup, std::make_unique<ModelRunner>(folder, setup, std::move(backend)),
+                  nullptr);
   LLMEngine plain(folder, config);
   const auto got = run(ahead), expected = run(plain);
   ASSERT_EQ(got.size(), expected.size());

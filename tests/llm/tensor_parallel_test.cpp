@@ -24,9 +24,8 @@ EngineConfig float32() {
 std::unique_ptr<LLMEngine> engine_of(const std::string& folder, EngineConfig config, int world) {
   const std::unique_ptr<Backend> probe = make_backend(config);
   const EngineSetup setup = resolve_setup(folder, config, *probe);
-  const EngineConfig& c = setup.config;
-  return std::make_unique<LLMEngine>(c, limits_of(setup),
-                                     std::make_unique<ThreadRanks>(folder, setup, world), nullptr);
+  return std::make_unique<LLMEngine>(setup, std::make_unique<ThreadRanks>(folder, setup, world),
+                                     nullptr);
 }
 
 std::map<uint64_t, RequestOutput> run(LLMEngine& engine) {

@@ -11,7 +11,7 @@
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cpu/philox.h"
 
-// The sampler's definition (ops/cpu/sampler.h) word for word, for the tests of every backend:
+// The sampler's definition (ops/sample_row.h) word for word, for the tests of every backend:
 // everything is sorted and computed one token after another.
 namespace nanovllm {
 
@@ -168,20 +168,20 @@ void for_each_sample_row(const SampleCase& c, Check&& check) {
             }
           if (number % 8 == 5)
             for (int32_t id = 0; id < vocab; id += 2) allowed.push_back(id);
-          const SampleRow row = {.temperature = temperature,
-                                 .top_p = top_p,
-                                 .min_p = min_p,
-                                 .top_k = top_k,
-                                 .seed = uint64_t{0x123456789abcdef0} * (number + 1),
-                                 .position = number * 7919,
-                                 .choice = number % 5,
-                                 .counts = counts,
-                                 .presence_penalty = 0.25f,
-                                 .frequency_penalty = 0.3f,
-                                 .repetition_penalty = number % 3 == 0 ? 1.0f : 1.4f,
-                                 .biases = biases,
-                                 .masked_ids = masked,
-                                 .allowed_ids = allowed};
+          const SampleRow row = {{.temperature = temperature,
+                                  .top_p = top_p,
+                                  .min_p = min_p,
+                                  .top_k = top_k,
+                                  .seed = uint64_t{0x123456789abcdef0} * (number + 1),
+                                  .position = number * 7919,
+                                  .choice = number % 5,
+                                  .presence_penalty = 0.25f,
+                                  .frequency_penalty = 0.3f,
+                                  .repetition_penalty = number % 3 == 0 ? 1.0f : 1.4f},
+                                 counts,
+                                 biases,
+                                 masked,
+                                 allowed};
           ++number;
           check(logits, row);
         }

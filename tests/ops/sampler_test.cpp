@@ -92,11 +92,11 @@ TEST(Sampler, RowsDoNotDependOnOthersOrThreads) {
   for (int r = 0; r < kRows; ++r) {
     const auto row = random_logits(kVocab, 2, static_cast<uint32_t>(r));
     logits.insert(logits.end(), row.begin(), row.end());
-    rows.push_back({.temperature = 0.2f + 0.1f * static_cast<float>(r % 8),
-                    .top_p = r % 3 == 0 ? 0.9f : 1.0f,
-                    .top_k = r % 4 == 0 ? 30 : 0,
-                    .seed = static_cast<uint64_t>(r),
-                    .position = 17});
+    rows.push_back({{.temperature = 0.2f + 0.1f * static_cast<float>(r % 8),
+                     .top_p = r % 3 == 0 ? 0.9f : 1.0f,
+                     .top_k = r % 4 == 0 ? 30 : 0,
+                     .seed = static_cast<uint64_t>(r),
+                     .position = 17}});
   }
   const int threads = cpu::num_threads();
   cpu::set_num_threads(1);
@@ -114,7 +114,7 @@ TEST(Sampler, RowsDoNotDependOnOthersOrThreads) {
 
 TEST(Sampler, SeedPositionAndChoiceAllMatter) {
   const std::vector<float> flat(5000, 0.0f);
-  const SampleRow base = {.seed = 5, .position = 9, .choice = 2};
+  const SampleRow base = {{.seed = 5, .position = 9, .choice = 2}};
   const int32_t token = draw(flat, {base}).tokens[0];
   SampleRow row = base;
   row.seed = 6;
@@ -140,7 +140,7 @@ TEST(Sampler, NotFiniteRowsAreMarkedAndLeaveOthersAlone) {
       logits[3 * kVocab + at] = 60;
       for (const float temperature : {0.0f, 1.0f}) {
         const Drawn drawn =
-            draw(logits, std::vector<SampleRow>(4, {.temperature = temperature}), isa);
+            draw(logits, std::vector<SampleRow>(4, {{.temperature = temperature}}), isa);
         EXPECT_THAT(drawn.status, ElementsAre(RowStatus::kNotFinite, RowStatus::kNotFinite,
                                               RowStatus::kNotFinite, RowStatus::kOk));
         EXPECT_THAT(drawn.tokens, ElementsAre(0, 0, 0, at));
@@ -156,17 +156,21 @@ TEST(Sampler, MaskedTokensAreNeverDrawn) {
   masked.push_back(50);
   std::vector<float> logits(50, 5.0f);
   logits[31] = -1000;
-  for (const float temperature : {0.0f, 1.0f})
-    EXPECT_EQ(draw(logits, {{.temperature = temperature, .masked_ids = masked}}).tokens[0], 31);
+  SampleRow row;
+  row.masked_ids = masked;
+  for (const float temperature : {0.0f, 1.0f}) {
+    row.temperature = temperature;
+    EXPECT_EQ(draw(logits, {row}).tokens[0], 31);
+  }
   logits[31] = -kInfinity;
-  EXPECT_EQ(draw(logits, {{.masked_ids = masked}}).status[0], RowStatus::kNotFinite);
+  EXPECT_EQ(draw(logits, {row}).status[0], RowStatus::kNotFinite);
 }
 
 TEST(Sampler, HugeLogitsAndTinyTemperaturesAreGreedy) {
   std::vector<float> logits = {1e38f, 3e38f, -3e38f, 3e38f};
-  EXPECT_EQ(draw(logits, {{.temperature = 2e-5f}}).tokens[0], 1);
+  EXPECT_EQ(draw(logits, {{{.temperature = 2e-5f}}}).tokens[0], 1);
   logits = {-3e38f, -2e38f, -kInfinity, -2e38f};
-  EXPECT_EQ(draw(logits, {{.temperature = 2e-5f}}).tokens[0], 1);
+  EXPECT_EQ(draw(logits, {{{.temperature = 2e-5f}}}).tokens[0], 1);
 }
 
 // -- statistics
@@ -179,7 +183,7 @@ TEST(Sampler, FrequenciesFollowTheSoftmax) {
       for (const float x : logits) p.push_back(std::exp(x / temperature));
       const double total = std::accumulate(p.begin(), p.end(), 0.0);
       for (double& x : p) x /= total;
-      EXPECT_GT(fit(draws(logits, {.temperature = temperature, .seed = seed}, 100000), p), 1e-4);
+      EXPECT_GT(fit(draws(logits, {{.temperature = temperature, .seed = seed}}, 100000), p), 1e-4);
     }
 }
 
@@ -204,10 +208,10 @@ TEST(Sampler, FrequenciesEqualTheGoldens) {
     for (const Json& entry : c["top"]) total += p[entry[0].get<size_t>()] = entry[1].get<double>();
     for (double& x : p) x /= total;
     EXPECT_EQ(c["top"].size(), c["support"].get<size_t>());
-    const SampleRow row = {.temperature = c["temperature"].get<float>(),
-                           .top_p = c["top_p"].get<float>(),
-                           .top_k = c["top_k"].get<int32_t>(),
-                           .seed = 11};
+    const SampleRow row = {{.temperature = c["temperature"].get<float>(),
+                            .top_p = c["top_p"].get<float>(),
+                            .top_k = c["top_k"].get<int32_t>(),
+                            .seed = 11}};
     EXPECT_GT(fit(draws(logits, row, 50000), p), 1e-4) << c["temperature"] << " " << c["top_p"];
     ++cases;
   }

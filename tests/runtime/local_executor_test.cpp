@@ -40,7 +40,7 @@ std::unique_ptr<Executor> scripted(Scripted::Run run) {
 TEST(LocalExecutor, RunsStepsInOrderAndCopiesTheirInput) {
   LocalExecutor executor(scripted([](const StepInput& input, StepOutput& output) {
     output.step = input.header().step;
-    for (const int32_t id : input.token_ids())
+    for (const int32_t id : input.token_ids)
       output.samples.push_back({.sequence = static_cast<uint64_t>(id)});
   }));
   std::vector<std::byte> buffer;
@@ -91,12 +91,12 @@ TEST(StepInput, SizesThatDisagreeAreRefused) {
   arrays.token_ids = {1, 2, 3};
   arrays.samples.push_back({9, 1, 0});
   const StepInput input = arrays.write(5, buffer);
-  EXPECT_EQ(input.rows().size(), 1u);
-  EXPECT_EQ(input.token_ids()[2], 3);
-  EXPECT_EQ(input.samples()[0].sequence, 9u);
+  EXPECT_EQ(input.rows.size(), 1u);
+  EXPECT_EQ(input.token_ids[2], 3);
+  EXPECT_EQ(input.samples[0].sequence, 9u);
   EXPECT_THROW(StepInput(std::span(buffer).first(buffer.size() - 4)), std::logic_error);
   StepInput::Header header = input.header();
-  header.counts.rows = 1000;
+  header.counts[2] = 1000;
   std::memcpy(buffer.data(), &header, sizeof header);
   EXPECT_THROW(StepInput{buffer}, std::logic_error);
 }

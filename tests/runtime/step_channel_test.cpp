@@ -40,9 +40,9 @@ TEST(StepChannel, StepsOfAnySizeArriveWholeAndInOrder) {
         ASSERT_EQ(own.channel().receive(-1), StepChannel::Received::kStep);
         const StepInput input = own.channel().step();
         ASSERT_EQ(input.header().step, step);
-        ASSERT_EQ(input.token_ids().size(), tokens_of(step));
-        for (size_t i = 0; i < input.token_ids().size(); ++i)
-          ASSERT_EQ(input.token_ids()[i], static_cast<int32_t>(step + i));
+        ASSERT_EQ(input.token_ids.size(), tokens_of(step));
+        for (size_t i = 0; i < input.token_ids.size(); ++i)
+          ASSERT_EQ(input.token_ids[i], static_cast<int32_t>(step + i));
         own.channel().done();
       }
       ASSERT_EQ(own.channel().receive(1), StepChannel::Received::kNothing);

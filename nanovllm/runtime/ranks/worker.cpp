@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/base/arguments.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/logging.h"
 #include "nanovllm/base/system/machine.h"
@@ -36,28 +37,6 @@ std::string find_worker(const EngineConfig& config) {
       folder.string(), folder.string());
 }
 
-/// The command line that apps/worker.cpp parses.
-std::vector<std::string> worker_arguments(const std::string& model, const EngineConfig& c) {
-  std::vector<std::string> arguments = {"worker", model};
-  const auto add = [&](const char* name, const auto& value) {
-    arguments.insert(arguments.end(), {name, fmt::format("{}", value)});
-  };
-  add("--device", c.device);
-  add("--dtype", c.dtype);
-  add("--load-format", c.load_format);
-  add("--max-model-len", c.max_model_len);
-  add("--max-num-seqs", c.max_num_seqs);
-  add("--max-num-batched-tokens", c.max_num_batched_tokens);
-  add("--gpu-memory-utilization", c.gpu_memory_utilization);
-  add("--kv-cache-memory-bytes", c.kv_cache_memory_bytes);
-  add("--block-size", c.block_size);
-  add("--num-gpu-blocks-override", c.num_gpu_blocks_override);
-  if (c.enforce_eager) arguments.emplace_back("--enforce-eager");
-  add("--tensor-parallel-size", c.tensor_parallel_size);
-  add("--threads", c.threads);
-  return arguments;
-}
-
 /// Runs what rank 0 sends until it stops.
 void run_steps(RankMemory& memory, ModelRunner& runner) {
   // A device computes a step while the next one is prepared: wait for its result only where no
@@ -85,8 +64,10 @@ std::unique_ptr<WorkerProcesses> start_workers(const std::string& model,
   const auto world = static_cast<int>(config.tensor_parallel_size);
   if (world == 1) return nullptr;
   make_shard(ModelConfig::load(model), {0, world});  // refuses what cannot run before any process
-  return std::make_unique<WorkerProcesses>(find_worker(config), worker_arguments(model, config),
-                                           world, config.step_timeout);
+  std::vector<std::string> arguments = to_arguments(config);
+  arguments.insert(arguments.begin(), {"worker", model});  // what apps/worker.cpp reads
+  return std::make_unique<WorkerProcesses>(find_worker(config), arguments, world,
+                                           config.step_timeout);
 }
 
 int run_worker(const std::string& model, EngineConfig config, int rank, int memory_fd,

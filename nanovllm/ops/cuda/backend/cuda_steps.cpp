@@ -54,21 +54,10 @@ void CudaBackend::forget_graphs() {
 }
 
 RowParams CudaBackend::row_params(const SampleRow& row, int32_t slot) {
-  RowParams params;
-  params.temperature = row.temperature;
-  params.top_p = row.top_p;
-  params.min_p = row.min_p;
-  params.top_k = row.top_k;
-  params.key[0] = static_cast<uint32_t>(row.seed);
-  params.key[1] = static_cast<uint32_t>(row.seed >> 32);
-  params.position = row.position;
-  params.choice = row.choice;
+  RowParams params{row};
   params.slot = slot;
   if (!row.has_lists() && (!row.has_filters() || row.temperature < 1e-5f)) return params;
   params.is_plain = 0;
-  params.presence = row.presence_penalty;
-  params.frequency = row.frequency_penalty;
-  params.repetition = row.repetition_penalty;
   words_.resize((words_.size() + 1) / 2 * 2);  // pairs are read as such
   params.first_word = static_cast<int32_t>(words_.size());
   params.num_counts = static_cast<int32_t>(row.counts.size());

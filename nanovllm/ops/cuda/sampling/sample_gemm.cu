@@ -146,7 +146,7 @@ struct DrawTile {
     return static_cast<int>(threadIdx.x) % 128 / 32 * 16 + threadIdx.x % 32 / 4 + row * 8;
   }
   __device__ RowSearch search(int row) const {
-    if (token(row) >= p.sample.num_rows) return {RowParams(), nullptr};
+    if (token(row) >= p.sample.num_rows) return {RowParams{{.temperature = 0}}, nullptr};
     return {p.sample.rows[token(row)], p.progress + token(row)};
   }
   __device__ __forceinline__ void operator()(const Corner& at, const Item&,

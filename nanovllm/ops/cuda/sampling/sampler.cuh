@@ -4,7 +4,7 @@
 #include "nanovllm/ops/cuda/sampling/sampler.h"
 
 // What the sampler's kernels share: noise, scores, and the end of a row. A token's score is its
-// logit / temperature plus Gumbel noise, and the highest score is drawn. ops/cpu/sampler.h defines
+// logit / temperature plus Gumbel noise, and the highest score is drawn. ops/sample_row.h defines
 // the arithmetic; where it rounds each operation, the compiler must not contract two into an FMA,
 // hence the intrinsics __fmul_rn and __fadd_rn.
 namespace nanovllm::cuda {
@@ -29,7 +29,7 @@ __device__ inline uint4 philox4x32_10(uint4 c, uint32_t key0, uint32_t key1) {
 /// The random words of the tokens id .. id + 3; `id` is a multiple of four.
 __device__ inline uint4 noise_words(const RowParams& row, int32_t id) {
   return philox4x32_10(make_uint4(static_cast<uint32_t>(id) / 4, row.position, row.choice, 0),
-                       row.key[0], row.key[1]);
+                       static_cast<uint32_t>(row.seed), static_cast<uint32_t>(row.seed >> 32));
 }
 
 /// -log(-log1p(-u)), u = (x + 0.5) / 2^32, in double precision.

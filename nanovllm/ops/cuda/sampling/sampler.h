@@ -5,8 +5,9 @@
 #include "nanovllm/base/tensor.h"
 #include "nanovllm/ops/cuda/device/runtime.h"
 #include "nanovllm/ops/cuda/gemm/gemm_args.h"
+#include "nanovllm/ops/sample_row.h"
 
-// The sampler of ops/cpu/sampler.h on the GPU; both draw the same tokens from the same logits. Read
+// The sampler on the GPU, by the rule of ops/sample_row.h; both draw the same tokens from the same logits. Read
 // this file first, then sampler.cuh: noise and scores; sampler_plain.cu: greedy rows and rows with
 // a temperature; sampler_special.cu and sampler_filters.cuh: filters, penalties and
 // log-probabilities; sample_gemm.cu: plain rows as the epilogue of the GEMM that computes the
@@ -15,11 +16,7 @@ namespace nanovllm::cuda {
 
 /// A SampleRow in the device's memory. Its lists stand in an array of 32-bit words: counts as (id,
 /// in_answer), biases as (id, float), masked ids, allowed ids.
-struct RowParams {
-  float temperature = 0, top_p = 1, min_p = 0;
-  int32_t top_k = 0;
-  uint32_t key[2] = {}, position = 0, choice = 0;
-  float presence = 0, frequency = 0, repetition = 1;
+struct RowParams : SamplingScalars {
   int32_t first_word = 0, num_counts = 0, num_biases = 0, num_masked = 0, num_allowed = 0;
   int32_t slot = -1;     ///< that gets the token; -1: nobody's
   int32_t is_plain = 1;  ///< 0: lists or filters, drawn by sample_special()

@@ -28,9 +28,9 @@ __device__ void adjust(const SampleParams& p, const RowParams& params, const int
     const int2 token = counts[i];
     if (!in_vocabulary(token.x)) continue;
     float x = copy[token.x];
-    x = x > 0 ? __fdiv_rn(x, params.repetition) : __fmul_rn(x, params.repetition);
-    x = __fadd_rn(x, -__fmul_rn(params.frequency, static_cast<float>(token.y)));
-    copy[token.x] = token.y > 0 ? __fadd_rn(x, -params.presence) : x;
+    x = x > 0 ? __fdiv_rn(x, params.repetition_penalty) : __fmul_rn(x, params.repetition_penalty);
+    x = __fadd_rn(x, -__fmul_rn(params.frequency_penalty, static_cast<float>(token.y)));
+    copy[token.x] = token.y > 0 ? __fadd_rn(x, -params.presence_penalty) : x;
   }
   __syncthreads();
   for (int i = threadIdx.x; i < params.num_biases; i += kThreads)
