@@ -1,5 +1,5 @@
 // Attention at Qwen3-0.6B's shape (16 query heads, 8 KV heads, head_dim 128): decode by the bytes
-// of K and V that it reads, prefill by the products that the causal mask leaves.
+// of K and V that it reads, prefill by the multiply-adds that the causal mask leaves.
 //   attention_bench [threads]
 
 #include <fmt/format.h>

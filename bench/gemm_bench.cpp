@@ -1,4 +1,4 @@
-// Matrix products of the CPU backend: GFLOP/s, GB/s of weights read and their share of the
+// GEMMs of the CPU backend: GFLOP/s, GB/s of weights read and their share of the
 // machine's limits, which are measured in the same run.
 //
 //   gemm_bench [float32|bfloat16|float16] [threads] [isa 0..3]
@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
     const Buffer raw = random_elements(s.n * s.k, dtype);
     const Tensor part(raw.get(), dtype, s.n, s.k);
     const double t = now();
-    auto w = gemm.pack(part, dtype, kForMatmul);
+    auto w = gemm.pack(part, dtype);
     std::printf("pack %ld x %ld: %.1f GB/s\n", s.n, s.k,
                 static_cast<double>(part.bytes()) / (now() - t) / 1e9);
     for (const int64_t m : {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048}) {

@@ -10,7 +10,7 @@ cd "${1:-$(dirname "$0")/..}"
 folders=
 for folder in nanovllm apps python; do [ ! -d $folder ] || folders="$folders $folder"; done
 
-find $folders -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.inc' -o -name '*.cu' -o -name '*.cuh' \) |
+find $folders -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) |
   sort | xargs awk '
   BEGIN {
     sees["base"] = "base"

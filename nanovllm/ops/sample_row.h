@@ -53,23 +53,22 @@ struct TokenCount {
 };
 
 /// How one row is drawn. Every backend draws the same token from the same logits, because each
-/// computes exactly this, with float32 multiplications and additions that are rounded one by one:
+/// computes exactly this, with every float32 multiplication and addition rounded:
 ///
 /// - The logit l of a token in `counts` becomes (l > 0 ? l / repetition_penalty : l *
-///   repetition_penalty) - frequency_penalty * in_answer - (presence_penalty if in_answer > 0);
-///   then its bias is added; then masked tokens, and those not in `allowed_ids`, become -infinity.
-///   Ids outside the vocabulary have no effect.
+///   repetition_penalty) - frequency_penalty * in_answer - (presence_penalty if in_answer > 0).
+///   Then its bias is added, and masked tokens and those not in `allowed_ids` become -infinity. Ids
+///   outside the vocabulary have no effect.
 /// - value = logit * (1 / temperature). Tokens are ordered by value, then by lower id.
 /// - min_p keeps values >= best value + log(min_p), computed in double and rounded to float32.
 /// - top_k keeps the first top_k of those.
 /// - top_p keeps the shortest beginning of those whose weight reaches ceil(top_p * total weight),
-/// at
-///   least one. A token's weight is the integer nearest to 2^40 e^(value - best value), the power
-///   in float32: so sums are exact in any order.
-/// - The token with the largest value + noise is drawn, the lower id of equal ones. noise =
-///   -log(-log1p(-u)), computed in double and rounded to float32; u = (x + 0.5) / 2^32 with x from
-///   Philox4x32-10: key = seed, counter = (token id / 4, position, choice, 0), output word token id
-///   % 4. Source: the Gumbel-max trick, Maddison, Tarlow and Minka, "A* Sampling", 2014.
+///   at least one token. A token's weight is the integer nearest to 2^40 e^(value - best value),
+///   the power in float32, so sums are exact in any order.
+/// - The token with the largest value + noise is drawn; of equal ones, the one with the lower id.
+///   noise = -log(-log1p(-u)), computed in double and rounded to float32; u = (x + 0.5) / 2^32 with
+///   x from Philox4x32-10: key = seed, counter = (token id / 4, position, choice, 0), output word
+///   token id % 4. Source: the Gumbel-max trick, Maddison, Tarlow and Minka, "A* Sampling", 2014.
 /// - Where the best value is infinite (a tiny temperature), the row is greedy.
 ///
 /// A row whose every finite logit is masked gets kNotFinite.

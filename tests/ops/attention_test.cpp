@@ -10,6 +10,8 @@
 #include <random>
 #include <vector>
 
+#include "tests/ops/matrix.h"
+
 namespace nanovllm::cpu {
 namespace {
 
@@ -25,13 +27,6 @@ struct Shape {
   int64_t block_size = 16;
   DType dtype = DType::kF32;
 };
-
-std::vector<Isa> isas_here() {
-  std::vector<Isa> isas;
-  for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16})
-    if (isa <= best_isa()) isas.push_back(isa);
-  return isas;
-}
 
 float load(const void* data, DType dtype, int64_t i) {
   if (dtype == DType::kF32) return static_cast<const float*>(data)[i];
@@ -240,7 +235,7 @@ TEST_P(AttentionGrid, EqualsNaiveReferenceOnEveryInstructionSet) {
     const std::vector<double> want = problem_of(16).reference();
     for (const int64_t block_size : {16, 64, 1024}) {
       Problem problem = problem_of(block_size);
-      for (const Isa isa : isas_here()) {
+      for (const Isa isa : isas()) {
         SCOPED_TRACE(testing::Message()
                      << isa_name(isa) << " group " << group << " block size " << block_size);
         problem.run(isa);
@@ -265,7 +260,7 @@ TEST(Attention, LongContexts) {
         {.head_dim = 64, .num_kv_heads = 1, .group = 4, .block_size = 64, .dtype = dtype},
         {{1, 3001}, {20, 2065}});
     const std::vector<double> want = problem.reference();
-    for (const Isa isa : isas_here()) {
+    for (const Isa isa : isas()) {
       SCOPED_TRACE(testing::Message() << isa_name(isa) << " " << dtype_name(dtype));
       problem.run(isa);
       problem.expect_near(want);
@@ -305,7 +300,7 @@ class AttentionBits : public testing::TestWithParam<DType> {
 };
 
 TEST_P(AttentionBits, DoNotDependOnChunks) {
-  for (const Isa isa : isas_here()) {
+  for (const Isa isa : isas()) {
     const std::vector<std::string> want = whole(isa);
     for (const int32_t chunk : {1, 2, 17, 256, 300})
       for (int32_t end = kContext; end > 0; end -= std::max(chunk, 97)) {
@@ -319,7 +314,7 @@ TEST_P(AttentionBits, DoNotDependOnChunks) {
 }
 
 TEST_P(AttentionBits, DoNotDependOnBatchBlockSizeOrThreads) {
-  for (const Isa isa : isas_here()) {
+  for (const Isa isa : isas()) {
     const std::vector<std::string> want = whole(isa);
     for (const int64_t block_size : {16, 48, 256, 1024})
       for (const int threads : {1, 2, 3, 16}) {

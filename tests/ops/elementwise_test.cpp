@@ -110,7 +110,7 @@ TEST(Elementwise, EmbedConvertsEveryBitPatternAsScalarCodeDoes) {
   for (Isa isa : isas())
     for (DType dtype : kDTypes) {
       Gemm gemm(isa, 1);
-      const auto table = gemm.pack(parts, dtype, kForEmbedding);
+      const auto table = gemm.pack(parts, dtype);
       Matrix out(dtype, 768, 256), expected(dtype, 768, 256);
       embed(out.tensor, *table, ints(ids), isa);
       for (int64_t r = 0; r < 768; ++r)
@@ -129,7 +129,7 @@ TEST(Elementwise, EmbedConvertsEveryBitPatternAsScalarCodeDoes) {
 
 TEST(Elementwise, EmbedRefusesAnIdOutsideTheTable) {
   Matrix w(DType::kF32, 4, 8), out(DType::kF32, 1, 8);
-  const auto table = Gemm(best_isa(), 1).pack(w.tensor, DType::kF32, kForEmbedding);
+  const auto table = Gemm(best_isa(), 1).pack(w.tensor, DType::kF32);
   for (int32_t id : {-1, 4}) {
     std::vector<int32_t> ids = {id};
     EXPECT_THROW(embed(out.tensor, *table, ints(ids), best_isa()), std::logic_error);
@@ -189,84 +189,81 @@ TEST(Elementwise, RopeAndStoreWritesTheSlotsAndNothingElse) {
   const int64_t num_heads = 4, kv_heads = 2, tokens = 5;
   for (Isa isa : isas())
     for (DType dtype : kDTypes)
-      for (DType cache_dtype : kDTypes)
-        for (int64_t head_dim : {8, 32, 80, 96, 128})
-          for (bool with_norm : {false, true}) {
-            SCOPED_TRACE(name(isa, dtype) + " into " + dtype_name(cache_dtype) + ", head_dim " +
-                         std::to_string(head_dim));
-            const int64_t width = (num_heads + 2 * kv_heads) * head_dim;
-            Matrix qkv = random_matrix(dtype, tokens, width, 1);
-            const Matrix before = random_matrix(dtype, tokens, width, 1);
-            const Matrix q_norm = random_matrix(DType::kF32, 1, head_dim, 2);
-            const Matrix k_norm = random_matrix(DType::kF32, 1, head_dim, 3);
-            Matrix cos(DType::kF32, 40, head_dim / 2), sin(DType::kF32, 40, head_dim / 2);
-            for (int64_t p = 0; p < 40; ++p)
-              for (int64_t i = 0; i < head_dim / 2; ++i) {
-                cos.set(p, i, std::cos(static_cast<float>(p) / static_cast<float>(i + 1)));
-                sin.set(p, i, std::sin(static_cast<float>(p) / static_cast<float>(i + 1)));
-              }
-            std::vector<int32_t> positions = {0, 7, 39, 3, 1}, slots = {33, -1, 0, 16, 47};
-            Cache cache({.dtype = cache_dtype,
-                         .num_layers = 2,
-                         .num_blocks = 3,
-                         .block_size = 16,
-                         .num_kv_heads = kv_heads,
-                         .head_dim = head_dim});
-            const Cache untouched(cache.kv);
-            RopeStoreArgs args;
-            args.qkv = qkv.tensor;
-            args.cos = cos.tensor;
-            args.sin = sin.tensor;
-            args.num_heads = num_heads;
-            args.eps = 1e-6f;
-            args.layer = 1;
-            if (with_norm) {
-              args.q_norm = Tensor(q_norm.tensor.data, DType::kF32, head_dim);
-              args.k_norm = Tensor(k_norm.tensor.data, DType::kF32, head_dim);
+      for (int64_t head_dim : {8, 32, 80, 96, 128})
+        for (bool with_norm : {false, true}) {
+          SCOPED_TRACE(name(isa, dtype) + ", head_dim " + std::to_string(head_dim));
+          const int64_t width = (num_heads + 2 * kv_heads) * head_dim;
+          Matrix qkv = random_matrix(dtype, tokens, width, 1);
+          const Matrix before = random_matrix(dtype, tokens, width, 1);
+          const Matrix q_norm = random_matrix(DType::kF32, 1, head_dim, 2);
+          const Matrix k_norm = random_matrix(DType::kF32, 1, head_dim, 3);
+          Matrix cos(DType::kF32, 40, head_dim / 2), sin(DType::kF32, 40, head_dim / 2);
+          for (int64_t p = 0; p < 40; ++p)
+            for (int64_t i = 0; i < head_dim / 2; ++i) {
+              cos.set(p, i, std::cos(static_cast<float>(p) / static_cast<float>(i + 1)));
+              sin.set(p, i, std::sin(static_cast<float>(p) / static_cast<float>(i + 1)));
             }
-            Batch batch;
-            batch.input_ids = batch.positions = ints(positions);
-            batch.slot_mapping = ints(slots);
-            rope_and_store(args, cache.kv, batch, isa);
-
-            const auto weight = [&](const Matrix& norm) {
-              return with_norm ? norm.tensor.as<float>() : nullptr;
-            };
-            for (int64_t t = 0; t < tokens; ++t) {
-              const int64_t position = positions[static_cast<size_t>(t)];
-              const int32_t slot = slots[static_cast<size_t>(t)];
-              for (int64_t h = 0; h < num_heads; ++h) {
-                const auto q = rotated(before, t, h * head_dim, head_dim, weight(q_norm), 1e-6f,
-                                       cos, sin, position);
-                for (int64_t i = 0; i < head_dim; ++i) {
-                  const double expected = q[static_cast<size_t>(i)];
-                  ASSERT_NEAR(qkv.at(t, h * head_dim + i), expected,
-                              tolerance(dtype, expected) + 3e-6);
-                }
-              }
-              for (int64_t h = 0; slot >= 0 && h < kv_heads; ++h) {
-                const auto k = rotated(before, t, (num_heads + h) * head_dim, head_dim,
-                                       weight(k_norm), 1e-6f, cos, sin, position);
-                for (int64_t i = 0; i < head_dim; ++i) {
-                  const double expected = k[static_cast<size_t>(i)];
-                  ASSERT_NEAR(cache.at(1, slot, 0, h, i), expected,
-                              tolerance(cache_dtype, expected) + 3e-6);
-                  const double v = before.at(t, (num_heads + kv_heads + h) * head_dim + i);
-                  ASSERT_NEAR(cache.at(1, slot, 1, h, i), v,
-                              cache_dtype == DType::kF32 ? 0 : tolerance(cache_dtype, v));
-                }
-              }
-            }
-            for (int32_t slot = 0; slot < 48; ++slot)
-              for (int64_t layer : {0, 1})
-                for (int64_t h = 0; h < kv_heads; ++h) {
-                  if (layer == 1 && std::find(slots.begin(), slots.end(), slot) != slots.end())
-                    continue;
-                  ASSERT_EQ(cache.at(layer, slot, 0, h, 0), untouched.at(layer, slot, 0, h, 0));
-                  ASSERT_EQ(cache.at(layer, slot, 1, h, head_dim - 1),
-                            untouched.at(layer, slot, 1, h, head_dim - 1));
-                }
+          std::vector<int32_t> positions = {0, 7, 39, 3, 1}, slots = {33, -1, 0, 16, 47};
+          Cache cache({.dtype = dtype,
+                       .num_layers = 2,
+                       .num_blocks = 3,
+                       .block_size = 16,
+                       .num_kv_heads = kv_heads,
+                       .head_dim = head_dim});
+          const Cache untouched(cache.kv);
+          RopeStoreArgs args;
+          args.qkv = qkv.tensor;
+          args.cos = cos.tensor;
+          args.sin = sin.tensor;
+          args.num_heads = num_heads;
+          args.eps = 1e-6f;
+          args.layer = 1;
+          if (with_norm) {
+            args.q_norm = Tensor(q_norm.tensor.data, DType::kF32, head_dim);
+            args.k_norm = Tensor(k_norm.tensor.data, DType::kF32, head_dim);
           }
+          Batch batch;
+          batch.input_ids = batch.positions = ints(positions);
+          batch.slot_mapping = ints(slots);
+          rope_and_store(args, cache.kv, batch, isa);
+
+          const auto weight = [&](const Matrix& norm) {
+            return with_norm ? norm.tensor.as<float>() : nullptr;
+          };
+          for (int64_t t = 0; t < tokens; ++t) {
+            const int64_t position = positions[static_cast<size_t>(t)];
+            const int32_t slot = slots[static_cast<size_t>(t)];
+            for (int64_t h = 0; h < num_heads; ++h) {
+              const auto q = rotated(before, t, h * head_dim, head_dim, weight(q_norm), 1e-6f, cos,
+                                     sin, position);
+              for (int64_t i = 0; i < head_dim; ++i) {
+                const double expected = q[static_cast<size_t>(i)];
+                ASSERT_NEAR(qkv.at(t, h * head_dim + i), expected,
+                            tolerance(dtype, expected) + 3e-6);
+              }
+            }
+            for (int64_t h = 0; slot >= 0 && h < kv_heads; ++h) {
+              const auto k = rotated(before, t, (num_heads + h) * head_dim, head_dim,
+                                     weight(k_norm), 1e-6f, cos, sin, position);
+              for (int64_t i = 0; i < head_dim; ++i) {
+                const double expected = k[static_cast<size_t>(i)];
+                ASSERT_NEAR(cache.at(1, slot, 0, h, i), expected,
+                            tolerance(dtype, expected) + 3e-6);
+                const double v = before.at(t, (num_heads + kv_heads + h) * head_dim + i);
+                ASSERT_NEAR(cache.at(1, slot, 1, h, i), v, 0);
+              }
+            }
+          }
+          for (int32_t slot = 0; slot < 48; ++slot)
+            for (int64_t layer : {0, 1})
+              for (int64_t h = 0; h < kv_heads; ++h) {
+                if (layer == 1 && std::find(slots.begin(), slots.end(), slot) != slots.end())
+                  continue;
+                ASSERT_EQ(cache.at(layer, slot, 0, h, 0), untouched.at(layer, slot, 0, h, 0));
+                ASSERT_EQ(cache.at(layer, slot, 1, h, head_dim - 1),
+                          untouched.at(layer, slot, 1, h, head_dim - 1));
+              }
+        }
 }
 
 TEST(Elementwise, Float32BitsOfARowDoNotDependOnItsBatch) {

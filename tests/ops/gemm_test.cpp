@@ -59,7 +59,7 @@ TEST(Gemm, EqualsTheSumOfProductsForAllShapesAndDtypes) {
           Gemm gemm(isa, threads);
           const Matrix w = random_matrix(dtype, s.n, s.k, 1);
           const Matrix x = random_matrix(dtype, s.m, s.k, 2, s.k + 3);
-          const auto packed = gemm.pack(w.tensor, dtype, kForMatmul);
+          const auto packed = gemm.pack(w.tensor, dtype);
           Matrix out(dtype, s.m, s.n, s.n + 5), out_f32(DType::kF32, s.m, s.n);
           gemm.matmul(out.tensor, x.tensor, *packed, {});
           expect_product(out, x, {&w}, nullptr);
@@ -77,7 +77,7 @@ TEST(Gemm, WritesNothingBetweenTheRowsOfItsOutput) {
                  x = random_matrix(DType::kBF16, 3, 40, 2);
     Matrix out(DType::kBF16, 3, 50, 53);
     std::memset(out.bytes.data(), 0x5a, out.bytes.size());
-    gemm.matmul(out.tensor, x.tensor, *gemm.pack(w.tensor, DType::kBF16, kForMatmul), {});
+    gemm.matmul(out.tensor, x.tensor, *gemm.pack(w.tensor, DType::kBF16), {});
     for (int64_t r = 0; r < 3; ++r)
       for (int64_t c = 50; c < 53; ++c)
         EXPECT_EQ(out.tensor.as<uint16_t>()[r * 53 + c], 0x5a5a) << isa_name(isa);
@@ -90,7 +90,7 @@ TEST(Gemm, Float32BitsOfARowDependOnNeitherItsBatchNorTheThreads) {
   for (Isa isa : isas()) {
     Matrix all(DType::kF32, most, n);
     Gemm one(isa, 1);
-    const auto packed = one.pack(w.tensor, DType::kF32, kForMatmul);
+    const auto packed = one.pack(w.tensor, DType::kF32);
     one.matmul(all.tensor, x.tensor, *packed, {});
     for (int threads : {1, 2, 3}) {
       cpu::set_num_threads(threads);
@@ -125,7 +125,7 @@ TEST(Gemm, StacksStridedPartsOfAnyFloatDtype) {
       }
       const Matrix x = random_matrix(dtype, 5, 72, 4);
       Matrix out(dtype, 5, 69);
-      gemm.matmul(out.tensor, x.tensor, *gemm.pack(parts, dtype, kForMatmul), {});
+      gemm.matmul(out.tensor, x.tensor, *gemm.pack(parts, dtype), {});
       SCOPED_TRACE(testing::Message() << isa_name(isa) << " " << dtype_name(dtype));
       expect_product(out, x, {&rounded[0], &rounded[1], &rounded[2]}, nullptr);
     }
@@ -140,7 +140,7 @@ TEST(Gemm, Float16OfAllMagnitudesIsReadExactly) {
   for (Isa isa : isas()) {
     Gemm gemm(isa, 1);
     Matrix out(DType::kF32, 1, n), half(DType::kF16, 1, n);
-    const auto packed = gemm.pack(w.tensor, DType::kF16, kForMatmul);
+    const auto packed = gemm.pack(w.tensor, DType::kF16);
     gemm.matmul(out.tensor, one.tensor, *packed, {});
     gemm.matmul(half.tensor, one.tensor, *packed, {});
     for (int64_t i = 0; i < n; ++i) {
@@ -154,11 +154,8 @@ TEST(Gemm, RefusesOperandsThatDoNotFit) {
   Gemm gemm(best_isa(), 1);
   const Matrix w = random_matrix(DType::kF32, 8, 16, 1), x = random_matrix(DType::kF32, 2, 12, 2);
   Matrix out(DType::kF32, 2, 8);
-  EXPECT_THROW(gemm.matmul(out.tensor, x.tensor, *gemm.pack(w.tensor, DType::kF32, kForMatmul), {}),
+  EXPECT_THROW(gemm.matmul(out.tensor, x.tensor, *gemm.pack(w.tensor, DType::kF32), {}),
                std::logic_error);
-  EXPECT_THROW(
-      gemm.matmul(out.tensor, x.tensor, *gemm.pack(w.tensor, DType::kF32, kForEmbedding), {}),
-      std::logic_error);
 }
 
 }  // namespace

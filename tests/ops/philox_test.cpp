@@ -1,4 +1,4 @@
-#include "nanovllm/ops/cpu/philox.h"
+#include "nanovllm/ops/cpu/kernels/sampler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "nanovllm/ops/backend.h"
-#include "nanovllm/ops/cpu/philox.h"
+#include "nanovllm/ops/cpu/kernels/sampler.h"
 
 // The sampler's definition (ops/sample_row.h) word for word, for the tests of every backend:
 // everything is sorted and computed one token after another.

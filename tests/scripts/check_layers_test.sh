@@ -6,7 +6,7 @@ check=$1/scripts/check_layers.sh
 
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
-mkdir -p "$tree/nanovllm/ops/cpu" "$tree/nanovllm/ops/cuda" "$tree/apps" "$tree/python"
+mkdir -p "$tree/nanovllm/ops/cpu/kernels" "$tree/nanovllm/ops/cuda" "$tree/apps" "$tree/python"
 (cd "$tree/nanovllm" && mkdir -p base text model runtime engine)
 
 plant() { printf '#pragma once\n\n#  include %s\n' "$2" >"$tree/$1"; }
@@ -24,7 +24,7 @@ refuses() {
 
 accepts nanovllm/engine/a.h '"nanovllm/model/b.h"'
 accepts nanovllm/engine/a.h '"nanovllm/text/b.h"'
-accepts nanovllm/ops/cpu/a.inc '"nanovllm/ops/b.h"'
+accepts nanovllm/ops/cpu/kernels/a.cpp '"nanovllm/ops/b.h"'
 accepts nanovllm/ops/cuda/a.cu '<cuda_runtime.h>'
 accepts nanovllm/llm.cpp '"nanovllm/engine/b.h"'
 accepts apps/a.cpp '"nanovllm/llm.h"'
@@ -42,7 +42,7 @@ refuses nanovllm/runtime/a.cpp '"nanovllm/text/b.h"'
 refuses nanovllm/engine/a.cpp '"nanovllm/llm.h"'
 refuses nanovllm/engine/a.cpp '"scheduler.h"'
 refuses nanovllm/engine/a.cpp '"../runtime/b.h"'
-refuses nanovllm/ops/cpu/a.inc '"nanovllm/ops/cuda/b.h"'
+refuses nanovllm/ops/cpu/kernels/a.cpp '"nanovllm/ops/cuda/b.h"'
 refuses nanovllm/ops/cpu/a.cpp '<cublasLt.h>'
 refuses nanovllm/ops/a.h '"nanovllm/model/b.h"'
 accepts apps/a.cpp '"nanovllm/runtime/b.h"'

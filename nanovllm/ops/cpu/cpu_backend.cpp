@@ -103,9 +103,9 @@ Batch CpuBackend::begin_step(HostBatch& host, const SlotTables& slots, const KvC
           .samples = host.samples};
 }
 
-WeightPtr CpuBackend::pack(std::span<const WeightRows> parts, DType dtype, unsigned use) {
+WeightPtr CpuBackend::pack(std::span<const WeightRows> parts, DType dtype, unsigned /*use*/) {
   if (ranks_ != nullptr) ++ranks_->progress();
-  return gemm_.pack(parts, dtype, use);
+  return gemm_.pack(parts, dtype);
 }
 
 template <class T>

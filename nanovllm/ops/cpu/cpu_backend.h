@@ -9,7 +9,9 @@
 
 namespace nanovllm::cpu {
 
-/// Backend on x86-64. Every operation is finished when it returns.
+/// Backend on x86-64. This is the first file to read: each operation calls the file of its name
+/// (attention.h, gemm.h, ...), which splits the work over threads, and that calls kernels/. Every
+/// operation is finished when it returns.
 class CpuBackend : public Backend {
  public:
   /// `threads` 0: all cores that this process may use. `isa` is at most best_isa().

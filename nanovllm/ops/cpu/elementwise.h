@@ -6,11 +6,11 @@
 
 namespace nanovllm::cpu {
 
-/// Stands for a token whose row is another rank's; embed() gives zeros for it.
+/// Stands for a token whose row of the table belongs to another rank; embed() gives zeros for it.
 inline constexpr int32_t kElsewhere = -2;
 
-/// The backend's operations on single rows; backend.h is their contract. A large one is a parallel
-/// region of the calling thread's OpenMP.
+/// The backend's operations on single rows; backend.h is their contract. Large ones are split over
+/// the threads of parallel_for().
 void embed(Tensor out, const PackedWeight& table, Tensor ids, Isa isa);
 /// sum [T, n] += x [T, n]
 void add(Tensor sum, Tensor x, Isa isa);

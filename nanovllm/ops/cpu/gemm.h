@@ -1,54 +1,44 @@
 #pragma once
 
-#include <functional>
-#include <optional>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "nanovllm/ops/backend.h"
-#include "nanovllm/ops/cpu/gemm_kernels.h"
 #include "nanovllm/ops/cpu/isa.h"
-#include "nanovllm/ops/cpu/onednn_matmul.h"
 
 namespace nanovllm::cpu {
 
-/// A weight [n, k] as matrix products read it, and as a table of rows.
+class OnednnMatmul;
+
+/// A weight [n, k] in the layout of kernels/gemm.h, for GEMMs and for embedding.
 struct PackedWeight : Weight {
-  DType dtype = DType::kF32;  ///< the model's, and of the panels
+  DType dtype = DType::kF32;  ///< of the model, and of the panels
   int64_t n = 0, k = 0;
   int64_t panel_bytes = 0;
-  Buffer panels;             ///< gemm_kernels.h has the layout; none without kForMatmul
-  std::vector<Tensor> rows;  ///< [n_i, k] as they were read, with kForEmbedding alone
-  std::vector<Buffer> row_memory;
+  Buffer panels;
 };
 
-/// Matrix products of one backend. Calls are made from one thread at a time.
+/// The GEMMs of one backend. Calls are made from one thread at a time.
 class Gemm {
  public:
   Gemm(Isa isa, int threads);
+  ~Gemm();
 
-  /// Backend::pack, with its own threads.
-  std::shared_ptr<const PackedWeight> pack(std::span<const WeightRows> parts, DType dtype,
-                                           unsigned use) const;
-  std::shared_ptr<const PackedWeight> pack(const WeightRows& matrix, DType dtype,
-                                           unsigned use) const {
-    return pack({&matrix, 1}, dtype, use);
+  /// Backend::pack. The thread that loads weights is not the one that runs the steps and keeps
+  /// helpers, so the helpers of this call end with it.
+  std::shared_ptr<const PackedWeight> pack(std::span<const WeightRows> parts, DType dtype) const;
+  std::shared_ptr<const PackedWeight> pack(const WeightRows& matrix, DType dtype) const {
+    return pack({&matrix, 1}, dtype);
   }
-  /// Backend::matmul, in a parallel region of the calling thread's OpenMP where it pays.
+  /// Backend::matmul, with the helpers of the calling thread where that pays.
   void matmul(Tensor out, Tensor x, const PackedWeight& w, Tensor bias);
 
  private:
-  /// Calls work(task) for each task of [0, num_tasks), on threads of its own: the thread that loads
-  /// is not the one that runs the steps and keeps helpers.
-  void for_each(int64_t num_tasks, const std::function<void(int64_t)>& work) const;
-
-  void read_rows(PackedWeight& w, std::span<const WeightRows> parts) const;
-  void pack_panels(PackedWeight& w, std::span<const WeightRows> parts) const;
-
-  const GemmKernels& kernels_;
+  Isa isa_;
   int threads_;
-  Buffer scratch_;                      ///< [threads, kGemmScratchFloats]
-  std::optional<OnednnMatmul> onednn_;  ///< with AVX512-BF16 and up
+  Buffer scratch_;                        ///< [threads, kGemmScratchFloats]
+  std::unique_ptr<OnednnMatmul> onednn_;  ///< with AVX512-BF16
 };
 
 }  // namespace nanovllm::cpu

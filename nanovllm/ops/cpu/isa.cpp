@@ -1,6 +1,26 @@
 #include "nanovllm/ops/cpu/isa.h"
 
+#include "nanovllm/base/check.h"
+#include "nanovllm/ops/cpu/kernels/attention.h"
+#include "nanovllm/ops/cpu/kernels/elementwise.h"
+#include "nanovllm/ops/cpu/kernels/gemm.h"
+#include "nanovllm/ops/cpu/kernels/sampler.h"
+
 namespace nanovllm::cpu {
+
+// Each source in kernels/ defines its table in every one of these namespaces (CMakeLists.txt).
+#define NANOVLLM_TABLES(isa)                                                                       \
+  namespace isa {                                                                                  \
+  extern const AttentionKernels kAttention[3];                                                     \
+  extern const ElementwiseKernels kElementwise[3];                                                 \
+  extern const GemmKernels kGemm[3];                                                               \
+  extern const SamplerKernels kSampler;                                                            \
+  static Kernels tables(size_t i) { return {kAttention[i], kElementwise[i], kGemm[i], kSampler}; } \
+  }
+NANOVLLM_TABLES(plain)
+NANOVLLM_TABLES(avx2)
+NANOVLLM_TABLES(avx512)
+NANOVLLM_TABLES(avx512bf16)
 
 Isa best_isa() {
   __builtin_cpu_init();
@@ -10,17 +30,20 @@ Isa best_isa() {
 }
 
 const char* isa_name(Isa isa) {
-  switch (isa) {
-    case Isa::kPlain:
-      return "x86-64";
-    case Isa::kAvx2:
-      return "avx2";
-    case Isa::kAvx512:
-      return "avx512";
-    case Isa::kAvx512Bf16:
-      return "avx512_bf16";
-  }
-  return "unknown";
+  static const char* const names[] = {"x86-64", "avx2", "avx512", "avx512_bf16"};
+  return names[static_cast<size_t>(isa)];
+}
+
+Kernels kernels_for(Isa isa, DType dtype) {
+  static constexpr Kernels (*tables[])(size_t) = {plain::tables, avx2::tables, avx512::tables,
+                                                  avx512bf16::tables};
+  return tables[static_cast<size_t>(isa)](table_index(dtype));
+}
+
+size_t table_index(DType dtype) {
+  check(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16,
+        "the CPU backend does not compute in {}", dtype_name(dtype));
+  return dtype == DType::kF32 ? 0 : dtype == DType::kBF16 ? 1 : 2;
 }
 
 }  // namespace nanovllm::cpu

@@ -1,19 +1,36 @@
 #pragma once
 
-#include <string>
+#include "nanovllm/base/dtype.h"
 
 namespace nanovllm::cpu {
 
-/// Instruction sets that kernels are compiled for, each holding all before it.
+/// Instruction sets that the kernels are compiled for; each includes all before it.
 enum class Isa {
   kPlain,       ///< any x86-64
   kAvx2,        ///< AVX2, FMA, F16C (x86-64-v3)
   kAvx512,      ///< AVX-512 F, BW, CD, DQ, VL (x86-64-v4)
-  kAvx512Bf16,  ///< and BF16; AMX is oneDNN's
+  kAvx512Bf16,  ///< and BF16; only oneDNN uses AMX
 };
 
-/// The best that this processor and its operating system have.
+/// The best one that this processor and its operating system support.
 Isa best_isa();
 const char* isa_name(Isa isa);
+
+struct AttentionKernels;
+struct ElementwiseKernels;
+struct GemmKernels;
+struct SamplerKernels;
+
+/// The kernels of one instruction set for a model of one dtype: a table of functions for each
+/// source in kernels/. The sampler's logits are float32 in every model.
+struct Kernels {
+  const AttentionKernels& attention;
+  const ElementwiseKernels& elementwise;
+  const GemmKernels& gemm;
+  const SamplerKernels& sampler;
+};
+Kernels kernels_for(Isa isa, DType dtype);
+/// Where a dtype stands in a table of functions: float32, bfloat16, float16.
+size_t table_index(DType dtype);
 
 }  // namespace nanovllm::cpu

@@ -10,4 +10,21 @@ namespace nanovllm::cpu {
 /// Throws UserError with the size.
 Buffer allocate(size_t bytes);
 
+/// Memory that is kept from call to call and grows to the largest request.
+class Scratch {
+ public:
+  /// At least `bytes` bytes. What an earlier call returned is no longer valid.
+  void* reserve(size_t bytes) {
+    if (bytes > bytes_) {
+      memory_ = allocate(bytes);
+      bytes_ = bytes;
+    }
+    return memory_.get();
+  }
+
+ private:
+  Buffer memory_;
+  size_t bytes_ = 0;
+};
+
 }  // namespace nanovllm::cpu

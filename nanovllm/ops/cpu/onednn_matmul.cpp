@@ -2,74 +2,27 @@
 
 #include <omp.h>
 
-#include <array>
-#include <dnnl.hpp>
-#include <latch>
-#include <map>
-#include <thread>
-#include <unordered_map>
-#include <vector>
-
-#include "nanovllm/base/system/threads.h"
-#include "nanovllm/base/tensor.h"
-#include "nanovllm/ops/cpu/memory.h"
+#include "nanovllm/ops/cpu/parallel.h"
 
 namespace nanovllm::cpu {
 
 namespace {
 
-/// What a primitive is compiled for: rows, n, k, x_stride, out_stride, out_f32, bias.
-using Key = std::array<int64_t, 7>;
+/// A primitive takes 0.1 ms to compile and some kilobytes; prompts come in all lengths.
+constexpr size_t kMaxCompiled = 256;
 
-/// A primitive and its operands, whose memory is set at each call.
-struct Product {
-  dnnl::matmul primitive;
-  dnnl::memory x, w, bias, out, scratch;
-  std::unordered_map<int, dnnl::memory> arguments;
-};
-
-/// A primitive takes 0.1 ms to make and some kilobytes; prompts come in all lengths.
-constexpr size_t kMaxProducts = 256;
-
-/// Where libgomp cannot start its threads it ends the process: so they are tried before, at the
-/// same time, once for each thread that calls.
+/// Where libgomp cannot start its threads it ends the process. So each thread that calls tries once
+/// whether as many threads can run at the same time.
 void try_threads(int count) {
   static thread_local int num_tried = 1;
   if (count <= num_tried) return;
-  std::latch go(1);
-  std::vector<std::jthread> threads;
-  try {
-    for (int i = 1; i < count; ++i)
-      threads.push_back(start_thread("a thread of oneDNN", [&go] { go.wait(); }));
-  } catch (...) {
-    go.count_down();
-    throw;
-  }
-  go.count_down();
+  parallel_for_once(count, count, [](int64_t, int) {});
   num_tried = count;
 }
 
 }  // namespace
 
-struct OnednnMatmul::Impl {
-  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
-  dnnl::stream stream{engine};
-  std::map<Key, Product> products;
-  Buffer scratch;
-  size_t scratch_bytes = 0;
-
-  Product make(const GemmCall& call, int64_t rows);
-};
-
-OnednnMatmul::OnednnMatmul()
-    : impl_(std::make_unique<Impl>()),
-      // With AMX from two tiles of 16 rows on; without it the two are within 10%, ours the faster
-      // where weights come from memory.
-      min_rows_(dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx ? 32 : 256) {}
-
-OnednnMatmul::~OnednnMatmul() = default;
-
-Product OnednnMatmul::Impl::make(const GemmCall& call, int64_t rows) {
+OnednnMatmul::Matmul OnednnMatmul::compile(const GemmCall& call, int64_t rows) const {
   using dnnl::memory;
   using Type = memory::data_type;
   const memory::desc x({rows, call.k}, Type::bf16, memory::dims{call.x_stride, 1});
@@ -81,41 +34,38 @@ Product OnednnMatmul::Impl::make(const GemmCall& call, int64_t rows) {
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   const auto operation =
       call.bias ? dnnl::matmul::desc(x, w, bias, out) : dnnl::matmul::desc(x, w, out);
-  const dnnl::matmul::primitive_desc description(operation, attributes, engine);
-  const auto none = [&](const memory::desc& desc) { return memory(desc, engine, nullptr); };
-  Product p{dnnl::matmul(description),           none(x), none(w), none(bias), none(out),
-            none(description.scratchpad_desc()), {}};
-  p.arguments = {{DNNL_ARG_SRC, p.x},
-                 {DNNL_ARG_WEIGHTS, p.w},
-                 {DNNL_ARG_DST, p.out},
-                 {DNNL_ARG_SCRATCHPAD, p.scratch}};
-  if (call.bias) p.arguments.insert({DNNL_ARG_BIAS, p.bias});
-  return p;
+  const dnnl::matmul::primitive_desc description(operation, attributes, engine_);
+  const auto operand = [&](const memory::desc& desc) { return memory(desc, engine_, nullptr); };
+  Matmul matmul{dnnl::matmul(description),
+                {{DNNL_ARG_SRC, operand(x)},
+                 {DNNL_ARG_WEIGHTS, operand(w)},
+                 {DNNL_ARG_DST, operand(out)},
+                 {DNNL_ARG_SCRATCHPAD, operand(description.scratchpad_desc())}}};
+  if (call.bias) matmul.operands.insert({DNNL_ARG_BIAS, operand(bias)});
+  return matmul;
 }
 
 void OnednnMatmul::run(const GemmCall& call, int64_t rows) {
-  Impl& impl = *impl_;
   const Key key = {
       rows, call.n, call.k, call.x_stride, call.out_stride, call.out_f32, call.bias != nullptr};
-  auto it = impl.products.find(key);
-  if (it == impl.products.end()) {
-    if (impl.products.size() == kMaxProducts) impl.products.clear();
-    it = impl.products.emplace(key, impl.make(call, rows)).first;
-    const size_t bytes = it->second.scratch.get_desc().get_size();
-    if (bytes > impl.scratch_bytes) {
-      impl.scratch = allocate(bytes);
-      impl.scratch_bytes = bytes;
-    }
+  auto it = compiled_.find(key);
+  if (it == compiled_.end()) {
+    if (compiled_.size() == kMaxCompiled) compiled_.clear();
+    it = compiled_.emplace(key, compile(call, rows)).first;
   }
-  Product& p = it->second;
-  p.x.set_data_handle(const_cast<void*>(call.x));
-  p.w.set_data_handle(const_cast<void*>(call.panels));
-  p.out.set_data_handle(call.out);
-  p.scratch.set_data_handle(impl.scratch.get());
-  if (call.bias) p.bias.set_data_handle(const_cast<float*>(call.bias));
+  Matmul& matmul = it->second;
+  const auto set = [&](int operand, const void* data) {
+    matmul.operands.at(operand).set_data_handle(const_cast<void*>(data));
+  };
+  set(DNNL_ARG_SRC, call.x);
+  set(DNNL_ARG_WEIGHTS, call.panels);
+  set(DNNL_ARG_DST, call.out);
+  set(DNNL_ARG_SCRATCHPAD,
+      scratch_.reserve(matmul.operands.at(DNNL_ARG_SCRATCHPAD).get_desc().get_size()));
+  if (call.bias) set(DNNL_ARG_BIAS, call.bias);
   try_threads(omp_get_max_threads());
-  p.primitive.execute(impl.stream, p.arguments);
-  impl.stream.wait();
+  matmul.primitive.execute(stream_, matmul.operands);
+  stream_.wait();
 }
 
 }  // namespace nanovllm::cpu

@@ -18,16 +18,16 @@ namespace nanovllm::cpu {
 
 namespace {
 
-// A helper looks for work this often before it sleeps: some 50 us, longer than the pauses within a
-// step.
+// A helper looks for work this many times before it sleeps: about 50 us, longer than the pauses
+// within a step.
 constexpr int kLooksBeforeSleep = 2000;
-// The caller looks this often for the last tasks to end before it lets others run.
+// The caller checks this many times whether the last tasks have ended before it yields its core.
 constexpr int kLooksBeforeYield = 2000;
 
 /// The helpers of one calling thread. A ticket counts the tasks taken: the job's number in its high
 /// half, the next task in its low half. While the caller prepares a job the low half is beyond any
-/// number of tasks, so nobody who read the fields of one job can take a task of another.
-/// What many threads write stands on cache lines of its own, and the helpers last.
+/// number of tasks, so a thread that has read the fields of one job cannot take a task of another.
+/// Fields that many threads write have cache lines of their own.
 class Pool {  // NOLINT(clang-analyzer-optin.performance.Padding)
  public:
   explicit Pool(int num_threads) {
@@ -43,12 +43,13 @@ class Pool {  // NOLINT(clang-analyzer-optin.performance.Padding)
   }
   ~Pool() { stop(); }
 
-  void run(int64_t num_tasks, detail::Task task, void* function) {
+  int num_threads() const { return static_cast<int>(helpers_.size()) + 1; }
+
+  void run(int64_t num_tasks, const TaskFunction& function) {
     const uint64_t job = (ticket_.load() >> 32) + 1;
     ticket_ = (job << 32) | kClosed;
     num_tasks_ = num_tasks;
-    task_ = task;
-    function_ = function;
+    function_ = &function;
     num_done_ = 0;
     ticket_ = job << 32;
     wake();
@@ -99,13 +100,12 @@ class Pool {  // NOLINT(clang-analyzer-optin.performance.Padding)
     uint64_t ticket = ticket_.load();
     for (;;) {
       const int64_t num_tasks = num_tasks_.load();
-      const detail::Task task = task_.load();
-      void* const function = function_.load();
+      const TaskFunction* const function = function_.load();
       const auto next = static_cast<int64_t>(ticket & kClosed);
       if (next >= num_tasks) return;
       if (!ticket_.compare_exchange_weak(ticket, ticket + 1)) continue;
       try {
-        task(function, next, thread);
+        if (!failed_.load()) (*function)(next, thread);
       } catch (...) {
         const std::lock_guard lock(error_mutex_);
         if (!failed_.load()) error_ = std::current_exception();
@@ -118,8 +118,7 @@ class Pool {  // NOLINT(clang-analyzer-optin.performance.Padding)
 
   alignas(64) std::atomic<uint64_t> ticket_ = kClosed;
   std::atomic<int64_t> num_tasks_ = 0;
-  std::atomic<detail::Task> task_ = nullptr;
-  std::atomic<void*> function_ = nullptr;
+  std::atomic<const TaskFunction*> function_ = nullptr;
   alignas(64) std::atomic<int64_t> num_done_ = 0;
   alignas(64) std::atomic<uint32_t> wake_ups_ = 0;
   std::atomic<bool> stop_ = false;
@@ -129,30 +128,30 @@ class Pool {  // NOLINT(clang-analyzer-optin.performance.Padding)
   std::vector<std::jthread> helpers_;  // last: they use all of the above
 };
 
-struct Threads {
-  std::unique_ptr<Pool> pool;
-  int num_asked = 0;  // none yet: OpenMP has its own number until then
-};
+/// The helpers of the calling thread; none where it works alone.
+std::unique_ptr<Pool>& own_pool() { return thread_owned<std::unique_ptr<Pool>>(); }
 
 }  // namespace
 
 void set_num_threads(int num_threads) {
   num_threads = std::max(num_threads, 1);
-  auto& own = thread_owned<Threads>();
-  if (own.num_asked == num_threads) return;
-  own.pool = num_threads == 1 ? nullptr : std::make_unique<Pool>(num_threads);
-  own.num_asked = num_threads;
-  // oneDNN shares its work out over as many threads as it was told, and skips what a thread that
+  // oneDNN splits its work over as many threads as it was told, and skips what a thread that
   // OMP_THREAD_LIMIT forbids would have done.
   omp_set_num_threads(std::min(num_threads, omp_get_thread_limit()));
+  if (num_threads != cpu::num_threads())
+    own_pool() = num_threads == 1 ? nullptr : std::make_unique<Pool>(num_threads);
 }
 
-int num_threads() { return std::max(thread_owned<Threads>().num_asked, 1); }
+int num_threads() { return own_pool() ? own_pool()->num_threads() : 1; }
 
-void detail::run(int64_t num_tasks, Task task, void* function) {
-  if (Pool* const pool = thread_owned<Threads>().pool.get(); pool != nullptr && num_tasks > 1)
-    return pool->run(num_tasks, task, function);
-  for (int64_t i = 0; i < num_tasks; ++i) task(function, i, 0);
+void parallel_for(int64_t num_tasks, const TaskFunction& function) {
+  if (own_pool() != nullptr && num_tasks > 1) return own_pool()->run(num_tasks, function);
+  for (int64_t i = 0; i < num_tasks; ++i) function(i, 0);
+}
+
+void parallel_for_once(int num_threads, int64_t num_tasks, const TaskFunction& function) {
+  Pool(std::max(static_cast<int>(std::min<int64_t>(num_threads, num_tasks)), 1))
+      .run(num_tasks, function);
 }
 
 }  // namespace nanovllm::cpu

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
+#include <functional>
 
 namespace nanovllm::cpu {
 
@@ -10,24 +10,17 @@ namespace nanovllm::cpu {
 void set_num_threads(int num_threads);
 int num_threads();
 
-namespace detail {
-using Task = void (*)(void* function, int64_t task, int thread);
-void run(int64_t num_tasks, Task task, void* function);
-}  // namespace detail
+using TaskFunction = std::function<void(int64_t task, int thread)>;
 
 /// function(task, thread) for each task in [0, num_tasks), thread in [0, num_threads()). Tasks are
 /// taken in ascending order by whoever is free, and the caller is one of them: a helper that
 /// sleeps, or that other programs keep from running, is not waited for. That is why this is not
-/// OpenMP, whose barriers wait for every thread: beside other busy programs a product of 4 us
-/// took 12 to 28 ms. The first exception of a task is thrown again here. Not to be nested.
-template <class Function>
-void parallel_for(int64_t num_tasks, Function&& function) {
-  detail::run(
-      num_tasks,
-      [](void* f, int64_t task, int thread) {
-        (*static_cast<std::remove_reference_t<Function>*>(f))(task, thread);
-      },
-      const_cast<void*>(static_cast<const void*>(&function)));
-}
+/// OpenMP, whose barriers wait for every thread: beside other busy programs a GEMM of 4 us took 12
+/// to 28 ms. After an exception no further task starts, and the first one is thrown again here.
+/// Must not be nested.
+void parallel_for(int64_t num_tasks, const TaskFunction& function);
+/// The same on `num_threads` threads whose helpers end with the call. It throws UserError where
+/// they cannot all be started.
+void parallel_for_once(int num_threads, int64_t num_tasks, const TaskFunction& function);
 
 }  // namespace nanovllm::cpu

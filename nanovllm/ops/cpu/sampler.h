@@ -8,8 +8,8 @@
 
 namespace nanovllm::cpu {
 
-/// Backend::sample: one token a row, the same on every instruction set. Rows are spread over the
-/// threads.
+/// Backend::sample: draws one token for each row by the rule of ops/sample_row.h, the same one on
+/// every instruction set. Rows are spread over the threads.
 void sample(Tensor logits, std::span<const SampleRow> rows, std::span<int32_t> token_ids,
             std::span<RowStatus> status, Isa isa);
 

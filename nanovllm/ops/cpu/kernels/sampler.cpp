@@ -1,10 +1,9 @@
-// The sampler's passes over the vocabulary, compiled once for each instruction set. Products and
-// sums of floats must not be contracted into fused ones (CMakeLists.txt sees to it), so that every
-// instruction set computes the same bits.
+// The sampler's passes over the vocabulary for one instruction set. No multiplication and addition
+// of floats may become one fused operation (CMakeLists.txt sees to it), so that every instruction
+// set computes the same bits.
 
-#include "nanovllm/ops/cpu/philox.h"
-#include "nanovllm/ops/cpu/sampler_kernels.h"
-#include "nanovllm/ops/cpu/simd.inc"
+#include "nanovllm/ops/cpu/kernels/sampler.h"
+#include "nanovllm/ops/cpu/kernels/simd.h"
 
 namespace nanovllm::cpu::NANOVLLM_ISA {
 namespace {
@@ -14,14 +13,11 @@ using U64 = uint64_t __attribute__((vector_size(4 * kLanes)));
 constexpr float kInfinity = __builtin_inff();
 
 /// The chunk's kChunk logits; those after the vocabulary's end are -infinity.
-inline const float* chunk_logits(const float* logits, int64_t vocab, int64_t chunk, float* padded) {
-  const int64_t first = chunk * kChunk, count = vocab - first;
-  if (count >= kChunk) return logits + first;
-  for (int64_t i = 0; i < kChunk; ++i) padded[i] = i < count ? logits[first + i] : -kInfinity;
-  return padded;
-}
 inline const float* chunk_logits(const RowView& row, int64_t chunk, float* padded) {
-  return chunk_logits(row.logits, row.vocab, chunk, padded);
+  const int64_t first = chunk * kChunk, count = row.vocab - first;
+  if (count >= kChunk) return row.logits + first;
+  for (int64_t i = 0; i < kChunk; ++i) padded[i] = i < count ? row.logits[first + i] : -kInfinity;
+  return padded;
 }
 
 /// A bit for each lane whose sign bit is set.
@@ -35,11 +31,11 @@ inline uint32_t sign_bits(U32 x) {
 #endif
 }
 
-bool scan(const float* logits, int64_t vocab, float* chunk_max) {
+bool scan(const RowView& row, float* chunk_max) {
   U32 bad = {};
   float padded[kChunk];
-  for (int64_t chunk = 0; chunk < num_chunks(vocab); ++chunk) {
-    const float* x = chunk_logits(logits, vocab, chunk, padded);
+  for (int64_t chunk = 0; chunk < num_chunks(row.vocab); ++chunk) {
+    const float* x = chunk_logits(row, chunk, padded);
     F32 top = broadcast(-kInfinity);
     for (int64_t i = 0; i < kChunk; i += kLanes) {
       const F32 v = load(x + i);
@@ -219,7 +215,8 @@ int32_t draw(const RowView& row, const DrawArgs& args) {
   return best_id;
 }
 
-constexpr SamplerKernels kKernels = {scan, mass, weigh, collect, draw, count_better};
-
 }  // namespace
+
+extern const SamplerKernels kSampler = {scan, mass, weigh, collect, draw, count_better};
+
 }  // namespace nanovllm::cpu::NANOVLLM_ISA

@@ -1,7 +1,6 @@
-// Vectors of the instruction set that the including file is compiled for: kLanes floats, and loads
-// and stores of float32, bfloat16 and float16 elements as such. To be included inside NAME_ISA.cpp
-// alone, after NANOVLLM_ISA names its namespace; everything here is local to that file
-// (CMakeLists.txt says why).
+// Vectors of the instruction set that the source is compiled for: kLanes floats, and loads and
+// stores of float32, bfloat16 and float16 elements as such. Only sources in kernels/ include this,
+// and everything here is local to them (CMakeLists.txt says why).
 #pragma once
 
 #include <immintrin.h>
@@ -31,15 +30,8 @@ struct F16 {
   uint16_t bits;
 };
 
-inline F32 broadcast(float x) {
-#if defined(__AVX512F__)
-  return _mm512_set1_ps(x);
-#elif defined(__AVX2__)
-  return _mm256_set1_ps(x);
-#else
-  return _mm_set1_ps(x);
-#endif
-}
+/// Subtracting zero changes no value, so the compiler leaves only the broadcast.
+inline F32 broadcast(float x) { return x - F32{}; }
 
 /// a * b + c, rounded once where the instruction set can.
 inline F32 fma(F32 a, F32 b, F32 c) {
@@ -77,7 +69,7 @@ inline F32 load(const F16* p) {
 #elif defined(__AVX2__)
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 #else
-  // The exponent's bias is corrected by a product, which also makes subnormals right.
+  // The multiplication corrects the exponent's bias, also for subnormals.
   U16 v;
   __builtin_memcpy(&v, p, sizeof v);
   const U32 half = __builtin_convertvector(v, U32);
@@ -149,7 +141,12 @@ inline void for_each_vector(int64_t n, Body body) {
         [rest](auto* p, F32 v) { store_first(p, v, rest); });
 }
 
-/// Lane i and i + kLanes / 2 first, and so on.
+template <class To, class From>
+inline void convert(To* to, const From* from, int64_t n) {
+  for_each_vector(n, [=](int64_t i, auto ld, auto st) { st(to + i, ld(from + i)); });
+}
+
+/// The sum of all lanes: lane i and i + kLanes / 2 first, and so on.
 inline float sum(F32 v) {
   float lanes[kLanes];
   store(lanes, v);
@@ -158,8 +155,8 @@ inline float sum(F32 v) {
   return lanes[0];
 }
 
-/// e^x within 1 ulp or so; below -87.3 and above 88.3 the value there. Source: Cody and Waite's
-/// reduction to |r| <= ln(2)/2, then the Taylor series, whose next term is below 2^-27.
+/// e^x within about 1 ulp; x below -87.3 counts as -87.3, x above 88.3 as 88.3. Source: Cody and
+/// Waite's reduction to |r| <= ln(2)/2, then the Taylor series, whose next term is below 2^-27.
 inline F32 exp(F32 x) {
   x = x > 88.3f ? broadcast(88.3f) : x;
   x = x < -87.3f ? broadcast(-87.3f) : x;

@@ -1,5 +1,4 @@
-// Matrix products on packed weights, for one instruction set; gemm_kernels.h has the layout and the
-// contract.
+// GEMMs on packed weights for one instruction set; gemm.h has the layout and the contract.
 //
 // The inner kernel keeps a tile of out in registers, R rows by two vectors, and runs through a
 // block of k: two loads of w, R broadcasts of x, 2 R multiply-adds. Every element of out is summed
@@ -9,8 +8,8 @@
 //
 // A task goes through its columns in groups: a block of x, then each panel's block of k (in L1)
 // under all rows of the task.
-#include "nanovllm/ops/cpu/gemm_kernels.h"
-#include "nanovllm/ops/cpu/simd.inc"
+#include "nanovllm/ops/cpu/kernels/gemm.h"
+#include "nanovllm/ops/cpu/kernels/simd.h"
 
 namespace nanovllm::cpu::NANOVLLM_ISA {
 namespace {
@@ -20,94 +19,80 @@ constexpr int kMaxRows =
     kLanes == 16 ? 12 : 6;  // 2 R accumulators, two of w, one of x: of 32 or 16 registers
 constexpr int64_t kGroupPanels = kGemmGroupColumns / kColumns;
 
-struct WeightF32 {
-  using Element = float;
-  using Input = float;  // as the block of x is kept
-  static constexpr int kStep = 1;
+/// How weights of one dtype are multiplied. A lane holds kStep elements of a column, which takes
+/// kPasses multiply-adds.
+template <class T>
+struct Format {
+  using Element = T;
+  using Input = float;  // the dtype of a block of x
+  static constexpr int kStep = 1, kPasses = 1;
+  static F32 load_columns(const T* w) { return load(w); }
+  static F32 load_row(const float* x) { return broadcast(*x); }
+  template <int kPass>
+  static F32 multiply_add(F32 sum, F32 row, F32 columns) {
+    return fma(row, columns, sum);
+  }
 };
-struct WeightF16 {
-  using Element = F16;
-  using Input = float;
-  static constexpr int kStep = 1;
-};
-struct WeightBf16 {
+
+/// Two elements a lane, the first one in its low half.
+template <>
+struct Format<Bf16> {
   using Element = Bf16;
+  static constexpr int kStep = 2;
+  static U32 load_columns(const Bf16* w) {
+    U32 pairs;
+    __builtin_memcpy(&pairs, w, sizeof pairs);
+    return pairs;
+  }
 #if defined(__AVX512BF16__)
   using Input = Bf16;
+  static constexpr int kPasses = 1;
+  static U32 load_row(const Bf16* x) {
+    uint32_t pair;
+    __builtin_memcpy(&pair, x, sizeof pair);
+    return U32{} + pair;
+  }
+  template <int kPass>
+  static F32 multiply_add(F32 sum, U32 row, U32 columns) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)columns, (__m512bh)row);
+  }
 #else
   using Input = float;
+  static constexpr int kPasses = 2;
+  static F32 load_row(const float* x) { return broadcast(*x); }
+  template <int kPass>
+  static F32 multiply_add(F32 sum, F32 row, U32 columns) {
+    return fma(row, reinterpret_cast<F32>(kPass == 0 ? columns << 16 : columns & 0xffff0000), sum);
+  }
 #endif
-  static constexpr int kStep = 2;
 };
 
-constexpr int64_t padded_k(WeightF32, int64_t k) { return k; }
-constexpr int64_t padded_k(WeightF16, int64_t k) { return k; }
-constexpr int64_t padded_k(WeightBf16, int64_t k) { return (k + 31) / 32 * 32; }
-
-inline U32 load_pairs(const Bf16* p) {
-  U32 v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return v;
-}
-
-/// One step of k for a tile: acc [R][V] += x [R] w [V].
-template <int R, int V, class T>
-[[gnu::always_inline]] inline void step(F32 (&acc)[R][V], const float* x, const T* const (&w)[V]) {
-  F32 columns[V];
-#pragma GCC unroll 8
-  for (int v = 0; v < V; ++v) columns[v] = load(w[v]);
+/// One multiply-add of each accumulator of a tile: acc [R][V] += x [R] columns [V].
+template <class W, int kPass, int R, int V, class Columns>
+[[gnu::always_inline]] inline void multiply_add(F32 (&acc)[R][V], const typename W::Input* x,
+                                                const Columns (&columns)[V]) {
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r) {
-    const F32 row = broadcast(x[r * kGemmBlockK]);
-#pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) acc[r][v] = fma(row, columns[v], acc[r][v]);
-  }
-}
-
-/// Two steps of k: a lane holds a column's pair, the first in its low half.
-template <int R, int V>
-[[gnu::always_inline]] inline void step(F32 (&acc)[R][V], const float* x,
-                                        const Bf16* const (&w)[V]) {
-  U32 pairs[V];
-#pragma GCC unroll 8
-  for (int v = 0; v < V; ++v) pairs[v] = load_pairs(w[v]);
-#pragma GCC unroll 12
-  for (int r = 0; r < R; ++r) {
-    const F32 row = broadcast(x[r * kGemmBlockK]);
+    const auto row = W::load_row(x + r * kGemmBlockK + kPass);
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v)
-      acc[r][v] = fma(row, reinterpret_cast<F32>(pairs[v] << 16), acc[r][v]);
-  }
-#pragma GCC unroll 12
-  for (int r = 0; r < R; ++r) {
-    const F32 row = broadcast(x[r * kGemmBlockK + 1]);
-#pragma GCC unroll 8
-    for (int v = 0; v < V; ++v)
-      acc[r][v] = fma(row, reinterpret_cast<F32>(pairs[v] & 0xffff0000), acc[r][v]);
+      acc[r][v] = W::template multiply_add<kPass>(acc[r][v], row, columns[v]);
   }
 }
 
-#if defined(__AVX512BF16__)
-template <int R, int V>
-[[gnu::always_inline]] inline void step(F32 (&acc)[R][V], const Bf16* x,
-                                        const Bf16* const (&w)[V]) {
-  U32 pairs[V];
+/// kStep steps of k for a tile: acc [R][V] += x [R] w [V].
+template <class W, int R, int V>
+[[gnu::always_inline]] inline void step(F32 (&acc)[R][V], const typename W::Input* x,
+                                        const typename W::Element* const (&w)[V]) {
+  decltype(W::load_columns(w[0])) columns[V];
 #pragma GCC unroll 8
-  for (int v = 0; v < V; ++v) pairs[v] = load_pairs(w[v]);
-#pragma GCC unroll 12
-  for (int r = 0; r < R; ++r) {
-    uint32_t pair;
-    __builtin_memcpy(&pair, x + r * kGemmBlockK, sizeof pair);
-    const U32 row = U32{} + pair;
-#pragma GCC unroll 8
-    for (int v = 0; v < V; ++v)
-      acc[r][v] = _mm512_dpbf16_ps(acc[r][v], (__m512bh)pairs[v], (__m512bh)row);
-  }
+  for (int v = 0; v < V; ++v) columns[v] = W::load_columns(w[v]);
+  multiply_add<W, 0>(acc, x, columns);
+  if constexpr (W::kPasses == 2) multiply_add<W, 1>(acc, x, columns);
 }
-#endif
 
-/// A tile's operands: out [rows, columns] (rows kGemmGroupColumns apart) = or += x [rows, k]
-/// (kGemmBlockK apart) w.
+/// A tile's operands: out [rows, columns] = or += x [rows, k] w. Rows of out are kGemmGroupColumns
+/// apart and rows of x kGemmBlockK.
 template <class W>
 struct Tile {
   float* out;
@@ -116,9 +101,9 @@ struct Tile {
   const typename W::Element* w;  // of the first panel
   int64_t panel_stride;          // elements
   int64_t k;
-  // What is read next, fetched meanwhile: the processor's own prefetch stops at each 4 KiB page and
-  // reaches half of the memory's speed from two rows on. Each of `sharers` tiles of the panel
-  // fetches its part.
+  // Weights that are read next and prefetched meanwhile: the processor's own prefetch stops at each
+  // 4 KiB page and reaches half of the memory's speed from two rows on. Each of `sharers` tiles of
+  // the panel prefetches its part.
   const typename W::Element* next;
   int64_t sharers;
 };
@@ -143,7 +128,7 @@ void compute(const Tile<W>& t) {
       for (int64_t line = 0; line < kStepBytes; line += 64)
         __builtin_prefetch(next + p * panel_bytes + line);
     }
-    step(acc, t.x + i, columns);
+    step<W>(acc, t.x + i, columns);
   }
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r)
@@ -170,11 +155,6 @@ void compute_panels(Tile<W> t, int64_t rows, int64_t panels) {
       for (; panels > 0; --panels, t.w += t.panel_stride, t.out += kColumns) compute<R, 1>(t);
     }
   }
-}
-
-template <class To, class From>
-void convert(To* to, const From* from, int64_t count) {
-  for_each_vector(count, [&](int64_t i, auto ld, auto st) { st(to + i, ld(from + i)); });
 }
 
 /// block [rows, k] (rows kGemmBlockK apart) = x [rows, k], and zeros up to a multiple of W::kStep.
@@ -256,43 +236,42 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
 
 /// A buffer in L1 holds `kBlock` values of each row while rows become columns.
 template <class W>
-void pack(void* panel, const GemmRow* rows, int64_t k) {
+void pack(void* panel, const void* rows, int64_t k) {
   using Element = typename W::Element;
   constexpr int64_t kBlock = 128;
-  Element block[kColumns][kBlock] = {};
+  Element block[kColumns][kBlock];
   Element* to = static_cast<Element*>(panel);
-  const int64_t padded = padded_k(W{}, k);
-  for (int64_t i = 0; i < padded; i += kBlock) {
+  const int64_t padded_k = W::kStep == 1 ? k : (k + 31) / 32 * 32;
+  for (int64_t i = 0; i < padded_k; i += kBlock) {
     const int64_t count = k - i < kBlock ? k - i : kBlock;
     if (count < kBlock) __builtin_memset(block, 0, sizeof block);
-    for (int c = 0; c < kColumns; ++c) {
-      if (rows[c].data == nullptr) continue;
-      switch (rows[c].dtype) {
-        case 0:
-          convert(block[c], static_cast<const float*>(rows[c].data) + i, count);
-          break;
-        case 1:
-          convert(block[c], static_cast<const Bf16*>(rows[c].data) + i, count);
-          break;
-        case 2:
-          convert(block[c], static_cast<const F16*>(rows[c].data) + i, count);
-          break;
-      }
-    }
-    const int64_t end = padded - i < kBlock ? padded - i : kBlock;
+    for (int c = 0; c < kColumns; ++c)
+      __builtin_memcpy(block[c], static_cast<const Element*>(rows) + c * k + i,
+                       static_cast<size_t>(count) * sizeof(Element));
+    const int64_t end = padded_k - i < kBlock ? padded_k - i : kBlock;
     for (int64_t j = 0; j < end; j += W::kStep)
       for (int c = 0; c < kColumns; ++c, to += W::kStep)
         __builtin_memcpy(to, &block[c][j], W::kStep * sizeof(Element));
   }
 }
 
+template <class W>
+void unpack_row(void* row, const void* panel, int64_t column, int64_t k) {
+  using Element = typename W::Element;
+  Element* to = static_cast<Element*>(row);
+  const Element* from = static_cast<const Element*>(panel) + column * W::kStep;
+  int64_t i = 0;
+  for (; i + W::kStep <= k; i += W::kStep, from += kColumns * W::kStep)
+    __builtin_memcpy(to + i, from, W::kStep * sizeof(Element));
+  if (i < k) to[i] = *from;
+}
+
+template <class W>
+constexpr GemmKernels kKernels = {kColumns, kMaxRows, task<W>, pack<W>, unpack_row<W>};
+
 }  // namespace
 
-extern const GemmKernels kGemmKernels = {
-    kColumns,
-    kMaxRows,
-    {task<WeightF32>, task<WeightBf16>, task<WeightF16>},
-    {pack<WeightF32>, pack<WeightBf16>, pack<WeightF16>},
-};
+extern const GemmKernels kGemm[3] = {kKernels<Format<float>>, kKernels<Format<Bf16>>,
+                                     kKernels<Format<F16>>};
 
 }  // namespace nanovllm::cpu::NANOVLLM_ISA

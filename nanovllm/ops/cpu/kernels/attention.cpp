@@ -1,13 +1,12 @@
-// The attention kernels, compiled once for each instruction set. What they compute stands in
-// attention_kernels.h.
+// The attention kernels for one instruction set; attention.h says what they compute.
 //
 // Scores: a panel of K is transposed to [head_dim, keys], so that a vector holds one dimension of
 // several keys and every score is one chain of multiply-adds over the dimensions, whatever the
 // number of rows. Output: every element is one chain over the keys. A K or V element is loaded once
 // for up to kRows rows.
 
-#include "nanovllm/ops/cpu/attention_kernels.h"
-#include "nanovllm/ops/cpu/simd.inc"
+#include "nanovllm/ops/cpu/kernels/attention.h"
+#include "nanovllm/ops/cpu/kernels/simd.h"
 
 namespace nanovllm::cpu::NANOVLLM_ISA {
 namespace {
@@ -57,23 +56,11 @@ inline F32 exp2_nonpositive(F32 x) {
   return x <= -125.0f ? F32{} : reinterpret_cast<F32>(scaled);
 }
 
-/// Calls f with the row count as a constant, kRows rows at a time.
-template <class F>
-inline void for_row_groups(int rows, F&& f) {
-  int row = 0;
-  for (; row + kRows <= rows; row += kRows) f.template operator()<kRows>(row);
-  switch (rows - row) {
-    case 1:
-      return f.template operator()<1>(row);
-    case 2:
-      return f.template operator()<2>(row);
-    case 3:
-      return f.template operator()<3>(row);
-    case 4:
-      return f.template operator()<4>(row);
-    case 5:
-      return f.template operator()<5>(row);
-  }
+/// Calls f.operator()<number of rows>(first row) for groups of kRows rows, then for a smaller one.
+template <int kNumRows = kRows, class F>
+inline void for_row_groups(int rows, F&& f, int row = 0) {
+  for (; row + kNumRows <= rows; row += kNumRows) f.template operator()<kNumRows>(row);
+  if constexpr (kNumRows > 1) for_row_groups<kNumRows - 1>(rows, f, row);
 }
 
 template <class T>
@@ -88,44 +75,76 @@ inline int num_visible(const KeyBlockArgs& a, int row) {
 
 // -- scores
 
-/// Products of float32 queries with keys of any dtype.
+/// Float32 queries and keys of any dtype: a lane of the panel holds one dimension of a key.
 template <class T>
 struct FloatDot {
-  /// Transposes keys [first, first + kPanelKeys) into the panel. Keys from `end` on may never have
-  /// been written: the one before stands in for them, and nobody looks at their scores.
-  static void pack(const KeyBlockArgs& a, int first, int end) {
-    for (int v = 0; v < kVectors && first + v * kLanes < end; ++v) {
-      const T* rows[kLanes];
-      for (int i = 0; i < kLanes; ++i) {
-        const int key = first + v * kLanes + i;
-        rows[i] = key_row<T>(a.keys, key < end ? key : end - 1, a.head_dim);
-      }
-      for (int d = 0; d < a.head_dim; d += kLanes) {
-        F32 x[kLanes];
-        for (int i = 0; i < kLanes; ++i) x[i] = load(rows[i] + d);
-        transpose(x);
-        for (int i = 0; i < kLanes; ++i) store(a.panel + (d + i) * kPanelKeys + v * kLanes, x[i]);
-      }
-    }
-  }
+  using Key = T;
+  using Query = float;
+  static constexpr int kDims = 1;  // dimensions in a lane
+  static F32 load_keys(const T* p) { return load(p); }
+  static F32 load_query(const float* p) { return broadcast(*p); }
+  static F32 multiply_add(F32 query, F32 keys, F32 sum) { return fma(query, keys, sum); }
+};
 
-  /// Scores, not yet scaled, of kNumRows rows against the panel.
-  template <int kNumRows>
-  static void run(const KeyBlockArgs& a, int row, float* scores) {
-    const float* q = static_cast<const float*>(a.queries) + row * a.head_dim;
-    F32 acc[kNumRows][kVectors] = {};
-    for (int d = 0; d < a.head_dim; ++d) {
-      F32 k[kVectors];
-      for (int v = 0; v < kVectors; ++v) k[v] = load(a.panel + d * kPanelKeys + v * kLanes);
-      for (int r = 0; r < kNumRows; ++r) {
-        const F32 x = broadcast(q[r * a.head_dim + d]);
-        for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(x, k[v], acc[r][v]);
-      }
-    }
-    for (int r = 0; r < kNumRows; ++r)
-      for (int v = 0; v < kVectors; ++v) store(scores + r * kKeyBlock + v * kLanes, acc[r][v]);
+#if defined(__AVX512BF16__)
+/// bfloat16 queries and keys, two dimensions in a lane. Products are exact and their sums float32,
+/// as in FloatDot.
+struct Bf16Dot {
+  using Key = Bf16;
+  using Query = Bf16;
+  static constexpr int kDims = 2;
+  static F32 load_keys(const Bf16* p) { return _mm512_loadu_ps(p); }
+  static F32 load_query(const Bf16* p) {
+    int32_t pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return reinterpret_cast<F32>(_mm512_set1_epi32(pair));
+  }
+  static F32 multiply_add(F32 query, F32 keys, F32 sum) {
+    return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(query),
+                            reinterpret_cast<__m512bh>(keys));
   }
 };
+#else
+using Bf16Dot = FloatDot<Bf16>;
+#endif
+
+/// Transposes keys [first, first + kPanelKeys) into the panel. Keys from `end` on may never have
+/// been written: the one before stands in for them, and nobody looks at their scores.
+template <class Dot>
+void pack_panel(const KeyBlockArgs& a, int first, int end) {
+  for (int v = 0; v < kVectors && first + v * kLanes < end; ++v) {
+    const typename Dot::Key* rows[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      const int key = first + v * kLanes + i;
+      rows[i] = key_row<typename Dot::Key>(a.keys, key < end ? key : end - 1, a.head_dim);
+    }
+    for (int d = 0; d < a.head_dim; d += Dot::kDims * kLanes) {
+      F32 x[kLanes];
+      for (int i = 0; i < kLanes; ++i) x[i] = Dot::load_keys(rows[i] + d);
+      transpose(x);
+      for (int i = 0; i < kLanes; ++i)
+        store(a.panel + (d / Dot::kDims + i) * kPanelKeys + v * kLanes, x[i]);
+    }
+  }
+}
+
+/// Scores, not yet scaled, of kNumRows rows against the panel.
+template <class Dot, int kNumRows>
+void panel_scores(const KeyBlockArgs& a, int row, float* scores) {
+  const auto* q = static_cast<const typename Dot::Query*>(a.queries) + row * a.head_dim;
+  F32 acc[kNumRows][kVectors] = {};
+  for (int d = 0; d < a.head_dim; d += Dot::kDims) {
+    F32 k[kVectors];
+    for (int v = 0; v < kVectors; ++v)
+      k[v] = load(a.panel + d / Dot::kDims * kPanelKeys + v * kLanes);
+    for (int r = 0; r < kNumRows; ++r) {
+      const F32 x = Dot::load_query(q + r * a.head_dim + d);
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = Dot::multiply_add(x, k[v], acc[r][v]);
+    }
+  }
+  for (int r = 0; r < kNumRows; ++r)
+    for (int v = 0; v < kVectors; ++v) store(scores + r * kKeyBlock + v * kLanes, acc[r][v]);
+}
 
 // -- softmax
 
@@ -195,35 +214,37 @@ void weighted_values(const KeyBlockArgs& a, int d, float* out) {
   });
 }
 
-template <class T, class Dot>
+/// Dimensions from `d` on, in steps of kNumVectors vectors and the rest in smaller ones.
+template <class T, int kNumVectors = kVectors>
+void weighted_values_of_all(const KeyBlockArgs& a, float* out, int d = 0) {
+  for (; d + kNumVectors * kLanes <= a.head_dim; d += kNumVectors * kLanes)
+    weighted_values<T, kNumVectors>(a, d, out);
+  if constexpr (kNumVectors > 1) weighted_values_of_all<T, kNumVectors / 2>(a, out, d);
+}
+
+template <class Dot>
 void key_block(const KeyBlockArgs& a, const Partial& partial) {
   const int end = num_visible(a, a.rows - 1);
   for (int key = 0; key < end; key += kPanelKeys) {
-    Dot::pack(a, key, end);
+    pack_panel<Dot>(a, key, end);
     for_row_groups(a.rows, [&]<int kNumRows>(int row) {
       if (num_visible(a, row + kNumRows - 1) > key)
-        Dot::template run<kNumRows>(a, row, a.scores + row * kKeyBlock + key);
+        panel_scores<Dot, kNumRows>(a, row, a.scores + row * kKeyBlock + key);
     });
   }
   for (int row = 0; row < a.rows; ++row)
     softmax_row(a.scores + row * kKeyBlock, num_visible(a, row), a.scale, partial.max + row,
                 partial.sum + row);
-  int d = 0;
-  for (; d + kVectors * kLanes <= a.head_dim; d += kVectors * kLanes)
-    weighted_values<T, kVectors>(a, d, partial.out);
-  if (kVectors > 2 && d + 2 * kLanes <= a.head_dim) {
-    weighted_values<T, 2>(a, d, partial.out);
-    d += 2 * kLanes;
-  }
-  if (d < a.head_dim) weighted_values<T, 1>(a, d, partial.out);
+  weighted_values_of_all<typename Dot::Key>(a, partial.out);
 }
 
 // -- the rest
 
-template <class T>
+template <class Dot>
 void load_queries(void* to, const void* from, int head_dim) {
   for (int d = 0; d < head_dim; d += kLanes)
-    store(static_cast<float*>(to) + d, load(static_cast<const T*>(from) + d));
+    store(static_cast<typename Dot::Query*>(to) + d,
+          load(static_cast<const typename Dot::Key*>(from) + d));
 }
 
 void join(const Partial& total, const Partial& next, int rows, int head_dim) {
@@ -245,15 +266,19 @@ void store_row(void* to, const float* from, float total, int head_dim) {
   for (int d = 0; d < head_dim; d += kLanes) store(static_cast<T*>(to) + d, load(from + d) / total);
 }
 
-template <class T>
-constexpr AttentionKernels kFloatKernels = {
-    .head_dim_multiple = kLanes,
-    .query_bytes = sizeof(float),
-    .load_queries = load_queries<T>,
-    .key_block = key_block<T, FloatDot<T>>,
+template <class Dot>
+constexpr AttentionKernels kKernels = {
+    .head_dim_multiple = Dot::kDims* kLanes,
+    .query_bytes = sizeof(typename Dot::Query),
+    .load_queries = load_queries<Dot>,
+    .key_block = key_block<Dot>,
     .join = join,
-    .store_row = store_row<T>,
+    .store_row = store_row<typename Dot::Key>,
 };
 
 }  // namespace
+
+extern const AttentionKernels kAttention[3] = {kKernels<FloatDot<float>>, kKernels<Bf16Dot>,
+                                               kKernels<FloatDot<F16>>};
+
 }  // namespace nanovllm::cpu::NANOVLLM_ISA

@@ -10,7 +10,7 @@ namespace nanovllm::cpu {
 /// alone, not on chunks, batch or threads. Source of the joining: Milakov and Gimelshein, "Online
 /// normalizer calculation for softmax", 2018; Dao, "FlashAttention-2", 2023.
 constexpr int kKeyBlock = 256;
-/// Keys that surely lie together: block_size is a multiple of it.
+/// This many keys are contiguous in the cache: block_size is a multiple of it.
 constexpr int kKeyGroup = 16;
 
 /// One block of keys against a tile of query rows of one KV head. Rows are ordered by query token,
@@ -35,7 +35,7 @@ struct Partial {
   float* out;  // [rows, head_dim]
 };
 
-/// Bound of the panel's keys over all instruction sets.
+/// The most keys of a panel on any instruction set.
 constexpr int kMaxPanelKeys = 64;
 
 /// Kernels of one instruction set for one dtype of queries and cache.
@@ -51,9 +51,5 @@ struct AttentionKernels {
   /// One row out / sum to the model's dtype.
   void (*store_row)(void* to, const float* from, float sum, int head_dim);
 };
-
-// Indexed by float32, bfloat16, float16.
-extern const AttentionKernels kAttentionPlain[3], kAttentionAvx2[3], kAttentionAvx512[3];
-extern const AttentionKernels kAttentionAvx512Bf16;
 
 }  // namespace nanovllm::cpu

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+// Sources compiled for several instruction sets include this: its functions have internal linkage.
+
 namespace nanovllm::cpu {
 
 /// Tokens are looked at in chunks of this many. The largest logit of each, found in the first pass,
@@ -33,13 +35,33 @@ constexpr double kWeightOne = 0x1p40;
 struct DrawArgs {
   Candidate worst;
   uint32_t key[2], position, choice;
-  int64_t first_chunk;         // looked at first: a good score early spares work
+  int64_t first_chunk;         // read first: a good score early lets draw() skip more chunks
   float (*noise)(uint32_t x);  // exact, called for few tokens
 };
 
+/// Philox4x32-10, a generator without state: turns a counter of four words into four random words.
+/// A Word is a 64-bit integer, or a vector of them, that holds a 32-bit word in its low half; the
+/// high half is anything, before and after. multiply(a, b) is the whole product of two low halves.
+/// Source: Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
+template <class Word, class Multiply>
+static inline void philox4x32_10(Word (&counter)[4], uint32_t key0, uint32_t key1,
+                                 Multiply multiply) {
+  for (int round = 0; round < 10; ++round) {
+    const Word a = multiply(counter[0], 0xd2511f53);
+    const Word b = multiply(counter[2], 0xcd9e8d57);
+    counter[0] = (b >> 32) ^ counter[1] ^ key0;
+    counter[1] = b;
+    counter[2] = (a >> 32) ^ counter[3] ^ key1;
+    counter[3] = a;
+    key0 += 0x9e3779b9;
+    key1 += 0xbb67ae85;
+  }
+}
+
+/// Kernels of one instruction set.
 struct SamplerKernels {
-  /// Fills chunk_max. False where a logit is NaN or +infinity.
-  bool (*scan)(const float* logits, int64_t vocab, float* chunk_max);
+  /// Fills chunk_max, which is the row's. False where a logit is NaN or +infinity.
+  bool (*scan)(const RowView& row, float* chunk_max);
   Mass (*mass)(const RowView& row, float best, float at_least);
   /// weights[i] of candidates[i].
   void (*weigh)(const Candidate* candidates, int64_t count, float best, uint64_t* weights);
@@ -49,7 +71,5 @@ struct SamplerKernels {
   /// Tokens with a larger logit, or the same and a lower id.
   int64_t (*count_better)(const RowView& row, int32_t id);
 };
-
-extern const SamplerKernels kSamplerPlain, kSamplerAvx2, kSamplerAvx512;
 
 }  // namespace nanovllm::cpu

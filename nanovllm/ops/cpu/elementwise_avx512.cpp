@@ -1,2 +1,0 @@
-#define NANOVLLM_ISA avx512
-#include "nanovllm/ops/cpu/elementwise_kernels.inc"

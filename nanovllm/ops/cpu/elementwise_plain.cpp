@@ -1,2 +1,0 @@
-#define NANOVLLM_ISA plain
-#include "nanovllm/ops/cpu/elementwise_kernels.inc"

@@ -1,2 +1,0 @@
-#define NANOVLLM_ISA avx512
-#include "nanovllm/ops/cpu/gemm_kernels.inc"

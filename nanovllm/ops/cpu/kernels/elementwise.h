@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+
+// Sources compiled for several instruction sets include this: no inline functions here.
+
+namespace nanovllm::cpu {
+
+/// The rotation of a head [head_dim] at one position.
+struct Rotation {
+  const float* cos = nullptr;  ///< [head_dim / 2]
+  const float* sin = nullptr;  ///< [head_dim / 2]
+  int64_t head_dim = 0;
+  float eps = 0;  ///< of the RMSNorm before it
+};
+
+/// Kernels of one instruction set for a model of one dtype. Each works on one row of n elements.
+struct ElementwiseKernels {
+  /// To the model's dtype from float32, bfloat16 or float16.
+  void (*convert[3])(void* to, const void* from, int64_t n);
+  void (*add)(void* sum, const void* x, int64_t n);  ///< sum += x
+  /// out = x / rms(x) * weight
+  void (*rms_norm)(void* out, const void* x, const float* weight, int64_t n, float eps);
+  void (*silu_mul)(void* out, const void* gate, const void* up, int64_t n);
+  /// out = the rotation of x, or of x / rms(x) * norm [head_dim] where there is a norm. `out` may
+  /// be x.
+  void (*norm_and_rotate)(void* out, const void* x, const float* norm, const Rotation&);
+};
+
+}  // namespace nanovllm::cpu

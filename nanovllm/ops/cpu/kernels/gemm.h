@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+
+// Sources compiled for several instruction sets include this: no inline functions here.
+
+namespace nanovllm::cpu {
+
+/// Values of k that are summed in one chain; the chains' sums are added in order.
+constexpr int64_t kGemmBlockK = 256;
+/// Columns of out that share a converted block of x.
+constexpr int64_t kGemmGroupColumns = 512;
+/// Most rows of one task: its blocks of x and of out stay in a 1 MiB L2.
+constexpr int64_t kGemmTaskRows = 120;
+/// Scratch memory of one thread: a block of x [kGemmTaskRows, kGemmBlockK] and of out
+/// [kGemmTaskRows, kGemmGroupColumns], float32.
+constexpr int64_t kGemmScratchFloats = kGemmTaskRows * (kGemmBlockK + kGemmGroupColumns);
+
+/// out [m, n] = x [m, k] w^T + bias, w packed into panels of a few columns of out: [panels, k,
+/// columns] of its dtype, and for bfloat16 [panels, k / 2, columns, 2]. k is rounded up to a
+/// multiple of 32 in bfloat16; all padding is zero.
+struct GemmCall {
+  const void* x = nullptr;  ///< [m, k] of the weight's dtype
+  int64_t x_stride = 0;     ///< elements from row to row
+  const void* panels = nullptr;
+  int64_t panel_bytes = 0;
+  const float* bias = nullptr;  ///< [n] or none
+  void* out = nullptr;          ///< [m, n] of the weight's dtype or float32
+  int64_t out_stride = 0;
+  bool out_f32 = false;
+  int64_t n = 0, k = 0;
+};
+
+/// Kernels of one instruction set for weights of one dtype.
+struct GemmKernels {
+  int64_t panel_columns;
+  int64_t tile_rows;  ///< the rows of a task should be a multiple of it
+  /// Rows [row, row_end) of the columns of panels [panel, panel_end); at most kGemmTaskRows rows.
+  void (*task)(const GemmCall&, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end,
+               float* scratch);
+  /// A panel out of rows [panel_columns, k] of its dtype.
+  void (*pack)(void* panel, const void* rows, int64_t k);
+  /// Writes the row [k] that pack() made column `column` of the panel.
+  void (*unpack_row)(void* row, const void* panel, int64_t column, int64_t k);
+};
+
+}  // namespace nanovllm::cpu
