@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Writes a checkpoint of random bfloat16 weights for a config.json, to measure start-up with a real file.
-make_checkpoint.py CONFIG_FOLDER OUT_FOLDER"""
+"""Writes a checkpoint of random bfloat16 weights for a config.json, for runs that need a real file.
+make_checkpoint.py CONFIG_FOLDER OUT_FOLDER [JSON]     JSON: keys of config.json to replace, {"num_hidden_layers": 4}"""
+import array
 import json
+import math
 import os
-import shutil
+import random
+import struct
 import sys
-
-import numpy
 
 
 def tensors(c):
@@ -30,17 +31,21 @@ def tensors(c):
 
 
 def main():
-    source, out = sys.argv[1:]
+    source, out = sys.argv[1:3]
     os.makedirs(out, exist_ok=True)
     with open(os.path.join(source, "config.json"), encoding="utf8") as file:
         config = json.load(file)
-    shutil.copy(os.path.join(source, "config.json"), out)
-    values = (numpy.random.default_rng(1).standard_normal(2**20 + 7, numpy.float32) * 0.02).view(numpy.uint32)
-    values = (values >> 16).astype(numpy.uint16)
-    one = numpy.uint16(0x3F80)
+    config.update(json.loads(sys.argv[3]) if len(sys.argv) > 3 else {})
+    with open(os.path.join(out, "config.json"), "w", encoding="utf8") as file:
+        json.dump(config, file)
+    chance = random.Random(1)
+    count = 2**20 + 7  # a prime: no two rows of a matrix are equal
+    # The upper half of a float32 is the bfloat16 towards zero.
+    floats = struct.pack(f"<{count}f", *(chance.gauss(0, 0.02) for _ in range(count)))
+    values = array.array("H", floats)[1::2].tobytes()
     header, at = {"__metadata__": {"format": "pt"}}, 0  # which transformers wants
     for name, shape in tensors(config):
-        size = 2 * int(numpy.prod(shape))
+        size = 2 * math.prod(shape)
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
         at += size
     text = json.dumps(header).encode()
@@ -49,13 +54,12 @@ def main():
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
         for name, entry in list(header.items())[1:]:
-            count = int(numpy.prod(entry["shape"]))
+            size = 2 * math.prod(entry["shape"])
             if name.endswith("norm.weight"):
-                file.write(numpy.full(count, one).tobytes())
-            while count > 0 and not name.endswith("norm.weight"):
-                part = values[:count]
-                file.write(part.tobytes())
-                count -= len(part)
+                file.write(struct.pack("<H", 0x3F80) * (size // 2))
+                continue
+            while size > 0:
+                size -= file.write(values[:size])
 
 
 if __name__ == "__main__":

@@ -2,21 +2,14 @@
 // loads, and computes.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <thread>
 
 #include "process.h"
 #include "tests/children.h"
+#include "tests/gpus.h"
 
 namespace nanovllm::testing {
 namespace {
-
-int num_gpus() {
-  std::error_code none;
-  const std::filesystem::directory_iterator gpus("/proc/driver/nvidia/gpus", none);
-  return none ? 0 : static_cast<int>(std::distance(begin(gpus), end(gpus)));
-}
 
 struct Kill {
   friend void PrintTo(const Kill& k, std::ostream* out) { *out << k.name; }

@@ -8,9 +8,20 @@
 namespace nanovllm::testing {
 
 /// What can be made to fail.
-enum class Fault { kThread, kSpawn, kMemfd, kMmap, kOpen, kRead, kWrite, kMemory, kCount };
-constexpr std::array kFaultNames = {"thread", "spawn", "memfd", "mmap",
-                                    "open",   "read",  "write", "memory"};
+enum class Fault {
+  kThread,
+  kSpawn,
+  kMemfd,
+  kMmap,
+  kOpen,
+  kDescriptor,
+  kRead,
+  kWrite,
+  kMemory,
+  kCount
+};
+constexpr std::array kFaultNames = {"thread",     "spawn", "memfd", "mmap",  "open",
+                                    "descriptor", "read",  "write", "memory"};
 
 constexpr size_t kMaxPaths = 16384;
 /// Callers that tell one path of calls to an allocation from another.

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Prompt log-probabilities of random weights in a published shape, beside transformers on the same GPU: ours in float32
-differ from its float32 ones by at most what its own bfloat16 run does. Exit 77 where torch, transformers or a GPU is missing.
+"""Prompt log-probabilities of random weights in a published shape, beside transformers on the same GPU. The limit is the mean
+difference of its own bfloat16 run from its float32 run: ours in bfloat16 differ from the latter by at most as much (transformers
+rounds the logits to bfloat16 too, we do not), ours in float32 by at most a tenth of that. Exit 77 where torch, transformers or a GPU is missing.
 transformers_logprobs.py NANOVLLM [SHAPE_FOLDER]"""
 import json
 import os
@@ -68,7 +69,8 @@ def main():
     limit = difference(rounded)
     print(f"mean absolute difference from transformers' float32 over {len(exact)} tokens: its bfloat16 {limit:.6f}, "
           f"ours in float32 {difference(found['float32']):.6f}, in bfloat16 {difference(found['bfloat16']):.6f}")
-    sys.exit(difference(found["float32"]) > limit)
+    if difference(found["bfloat16"]) > limit or difference(found["float32"]) > limit / 10:
+        sys.exit("failed: a difference is above its limit")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 #include "nanovllm/engine/llm_engine.h"
 #include "nanovllm/llm.h"
 #include "nanovllm/ops/cuda_library.h"
+#include "tests/model/model_test_util.h"
 
 namespace nanovllm::testing {
 namespace {
@@ -217,6 +218,17 @@ TEST(Bfloat16, IsAsCloseOverTwoRanks) {
   config.worker_path = NANOVLLM_BINARY;
   LLM llm(kTinyTales, config);
   expect_close_in_bfloat16(llm);
+}
+
+TEST(Float32Weights, GiveTheReferenceTokens) {
+  const TempFolder folder;
+  write_wider_float32(model_folder("llama"), folder, 5);
+  LLM llm(folder.path(), float32());
+  for (const Json& row : goldens("llama"))
+    if (!row.value("tie", false)) {
+      EXPECT_EQ(generate_one(llm, row["prompt_token_ids"], greedy()).token_ids,
+                row["greedy_token_ids"].get<std::vector<int32_t>>());
+    }
 }
 
 TEST(Stories260k, GivesTheReferenceIds) {

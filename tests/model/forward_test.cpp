@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "nanovllm/base/json.h"
+#include "tests/model/model_test_util.h"
 
 namespace nanovllm {
 namespace {
@@ -265,6 +266,26 @@ TEST_P(Forward, GivesTheSameBitsForSomeRows) {
   const Logits end = fresh.run({{0, {one.back()}, first_last}});
   ASSERT_EQ(end.size(), 1U);
   EXPECT_TRUE(end[0] == whole[static_cast<size_t>(first_last)]);
+}
+
+// Of 261 features no vector of any width is a part.
+TEST(ForwardFloat32Weights, GiveTheReferenceTokensWithAnOddIntermediateSize) {
+  for (const std::string name : {"llama", "qwen2"}) {
+    const TempFolder folder;
+    write_wider_float32(kRoot + "/tests/variants/" + name, folder, 5);
+    Runner runner(folder.path(), DType::kF32, 1);
+    for (const Golden& g : read_goldens(name)) {
+      if (g.tie) continue;
+      const Logits logits = runner.run({{0, g.fed(), 0}});
+      for (size_t i = 0; i < g.answer.size(); ++i) {
+        const std::vector<float>& row = logits[g.prompt.size() - 1 + i];
+        ASSERT_EQ(std::max_element(row.begin(), row.end()) - row.begin(), g.answer[i])
+            << g.id << " at " << i;
+      }
+      for (size_t i = 0; i + 1 < g.prompt.size(); ++i)
+        ASSERT_NEAR(logprob(logits[i], g.prompt[i + 1]), g.prompt_logprobs[i], 5e-4) << g.id;
+    }
+  }
 }
 
 // A trained Llama with float32 weights, heads of 8 and an intermediate size that is no multiple

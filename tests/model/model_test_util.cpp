@@ -5,9 +5,11 @@
 
 #include <cstring>
 #include <fstream>
+#include <iterator>
 
 #include "nanovllm/base/dtype.h"
 #include "nanovllm/base/error.h"
+#include "nanovllm/model/safetensors.h"
 
 namespace nanovllm {
 
@@ -114,6 +116,50 @@ std::vector<TestTensor> test_checkpoint(const Json& config, const std::string& d
   if (!config.at("tie_word_embeddings").get<bool>())
     add("lm_head.weight", {size("vocab_size"), hidden});
   return tensors;
+}
+
+void write_wider_float32(const std::string& from, const TempFolder& to, int64_t more) {
+  const auto text_of = [](const std::filesystem::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  for (const auto& file : std::filesystem::directory_iterator(from)) {
+    const std::string name = file.path().filename().string();
+    const std::string text = text_of(file.path());
+    if (name == "config.json") {
+      Json config = parse_json(text, name);
+      config["intermediate_size"] = config["intermediate_size"].get<int64_t>() + more;
+      for (const char* key : {"dtype", "torch_dtype"})
+        if (config.contains(key)) config[key] = "float32";
+      to.write(name, config.dump());
+      continue;
+    }
+    if (!name.ends_with(".safetensors")) {
+      to.write(name, text);
+      continue;
+    }
+    std::vector<TestTensor> tensors;
+    for (const auto& [tensor, entry] : parse_safetensors(text, text.size(), name)) {
+      TestTensor t = {tensor, "F32", entry.shape, {}};
+      const bool is_wider_row = tensor.ends_with("down_proj.weight");
+      const auto append_zeros = [&](int64_t count) {
+        t.values.insert(t.values.end(), static_cast<size_t>(count), 0.0f);
+      };
+      for (size_t i = 0; i < entry.bytes / 2; ++i) {
+        uint16_t bits = 0;
+        std::memcpy(&bits, &text[entry.offset + 2 * i], sizeof bits);
+        t.values.push_back(bf16_to_f32(bits));
+        if (is_wider_row && static_cast<int64_t>(i + 1) % entry.shape[1] == 0) append_zeros(more);
+      }
+      if (is_wider_row) t.shape[1] += more;
+      if (tensor.ends_with("gate_proj.weight") || tensor.ends_with("up_proj.weight")) {
+        t.shape[0] += more;
+        append_zeros(more * t.shape[1]);
+      }
+      tensors.push_back(std::move(t));
+    }
+    to.write(name, safetensors_file(tensors));
+  }
 }
 
 Json tiny_config() {

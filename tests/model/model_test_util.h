@@ -43,6 +43,10 @@ std::string safetensors_file(std::string_view header, std::string_view data);
 /// Every tensor of a checkpoint of `config`, with small values that differ from element to element.
 std::vector<TestTensor> test_checkpoint(const Json& config, const std::string& dtype);
 
+/// A copy of the bfloat16 checkpoint `from` with float32 weights, and with `more` features of the
+/// MLP whose weights are zero: it computes the same function, so its goldens hold.
+void write_wider_float32(const std::string& from, const TempFolder& to, int64_t more);
+
 /// The config of a tiny Qwen3 model: 2 layers, hidden 16, 2 query heads, 1 KV head of 8, 24 tokens,
 /// tied.
 Json tiny_config();

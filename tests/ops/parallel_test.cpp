@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -39,6 +40,28 @@ TEST(ParallelFor, RunsEveryTaskOnce) {
     }
   }
   set_num_threads(1);
+}
+
+// A task ends when all have begun: on fewer threads none would.
+TEST(ParallelFor, TasksRunAtTheSameTime) {
+  for (const int threads : {2, 3, 8}) {
+    set_num_threads(threads);
+    for (int job = 0; job < 20; ++job) {
+      std::atomic<int> num_begun = 0;
+      std::vector<int> seen(static_cast<size_t>(threads));  // by each thread, how many tasks it ran
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+      parallel_for(threads, [&](int64_t, int thread) {
+        ++num_begun;
+        ++seen[static_cast<size_t>(thread)];
+        while (num_begun < threads && std::chrono::steady_clock::now() < end)
+          std::this_thread::yield();
+      });
+      ASSERT_LT(std::chrono::steady_clock::now(), end) << "tasks wait for each other in turn";
+      for (const int n : seen) ASSERT_EQ(n, 1);
+    }
+  }
+  set_num_threads(1);
+  EXPECT_EQ(num_threads(), 1);
 }
 
 TEST(ParallelFor, CallersDoNotShareHelpers) {

@@ -135,10 +135,10 @@ cpu_set_t cpus_of_socket(const cpu_set_t& allowed, int index, const std::string&
   return std::next(sockets.begin(), index % std::ssize(sockets))->second;
 }
 
-SocketBinding::SocketBinding(int index) {
+SocketBinding::SocketBinding(int index, const std::string& folder) {
   CPU_ZERO(&before_);
   if (::sched_getaffinity(0, sizeof before_, &before_) != 0) return;
-  const cpu_set_t socket = cpus_of_socket(before_, index);
+  const cpu_set_t socket = cpus_of_socket(before_, index, folder);
   ::sched_setaffinity(0, sizeof socket, &socket);
 }
 

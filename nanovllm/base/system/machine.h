@@ -32,7 +32,7 @@ cpu_set_t cpus_of_socket(const cpu_set_t& allowed, int index,
 /// that memory which they are the first to touch is that socket's too.
 class SocketBinding {
  public:
-  explicit SocketBinding(int index);
+  explicit SocketBinding(int index, const std::string& folder = "/sys/devices/system/cpu");
   ~SocketBinding();
 
  private:

@@ -1,6 +1,6 @@
 // A library to preload: makes one call of a kind fail, as an exhausted machine would. Chosen by the
 // environment:
-//   FAULT_KIND    thread, spawn, memfd, mmap, open, read, write or memory
+//   FAULT_KIND    thread, spawn, memfd, mmap, open, descriptor, read, write or memory
 //   FAULT_AT      number of the call of this kind, from 1 on, that fails; 0 or nothing: none does
 //   FAULT_STAYS   set: all calls from that one on fail
 //   FAULT_IN      worker: in ranks of other processes; else in those that are none
@@ -14,8 +14,11 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <spawn.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -225,6 +228,33 @@ EXPORTED FILE* fopen(const char* path, const char* mode) {
 EXPORTED FILE* fopen64(const char* path, const char* mode) {
   if (fails_with(Fault::kOpen, EMFILE)) return nullptr;
   return next<FILE*(const char*, const char*)>("fopen64")(path, mode);
+}
+EXPORTED int eventfd(unsigned count, int flags) noexcept {
+  if (fails_with(Fault::kDescriptor, EMFILE)) return -1;
+  return next<int(unsigned, int)>("eventfd")(count, flags);
+}
+EXPORTED int socketpair(int domain, int type, int protocol, int* ends) noexcept {
+  if (fails_with(Fault::kDescriptor, EMFILE)) return -1;
+  return next<int(int, int, int, int*)>("socketpair")(domain, type, protocol, ends);
+}
+EXPORTED long syscall(long number, ...) noexcept {
+  va_list rest;
+  va_start(rest, number);
+  std::array<long, 6> a{};
+  for (long& argument : a) argument = va_arg(rest, long);
+  va_end(rest);
+  if (number == SYS_pidfd_open && fails_with(Fault::kDescriptor, EMFILE)) return -1;
+  static auto* const real = next<long(long, ...)>("syscall");  // futexes are many
+  return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+// What getc() calls for the next part of a stream; glibc's own call of read() cannot be caught.
+EXPORTED int __uflow(FILE* file) {  // NOLINT(bugprone-reserved-identifier)
+  constexpr int kErrorSeen = 0x20;
+  if (fails_with(Fault::kRead, EIO)) {
+    file->_flags |= kErrorSeen;
+    return EOF;
+  }
+  return next<int(FILE*)>("__uflow")(file);
 }
 EXPORTED ssize_t read(int fd, void* to, size_t n) {
   if (fails_with(Fault::kRead, EIO)) return -1;

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Line and branch coverage of each folder of nanovllm/, after a run of the tests in a build of the preset `coverage`.
+coverage.py BUILD_FOLDER [FOLDER]     FOLDER: the lines and branches of that folder of nanovllm/ which no test takes, too
+
+Branches that the compiler makes for exceptions (each call may throw) are not counted: gcov marks them, gcovr leaves them out.
+Branches within inlined functions of the standard library belong to its headers. Exit status 1 where a folder of BRANCHES has
+less."""
+import json
+import os
+import subprocess
+import sys
+
+BRANCHES = {"engine": 90, "model": 90, "runtime": 90, "text": 90}  # percent, at least
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def folder_of(path):
+    parts = os.path.dirname(path).split("/")[1:]
+    return "/".join(parts[:2] if parts[:1] == ["ops"] else parts[:1]) or "."
+
+
+def main():
+    command = ["gcovr", "--root", ROOT, "--filter", os.path.join(ROOT, "nanovllm/"), "--exclude", ".*/ops/cuda/",
+               "--exclude-throw-branches", "--exclude-unreachable-branches", "--gcov-ignore-parse-errors=negative_hits.warn",
+               "--merge-mode-functions=merge-use-line-0", "-j", str(os.cpu_count()), "--json", sys.argv[1] + "/coverage.json",
+               "--json-summary", sys.argv[1] + "/summary.json", sys.argv[1]]
+    subprocess.run(command, check=True)
+    with open(sys.argv[1] + "/summary.json", encoding="utf8") as file:
+        files = json.load(file)["files"]
+    counts = {}
+    for entry in files:
+        total = counts.setdefault(folder_of(entry["filename"]), [0, 0, 0, 0])
+        for i, key in enumerate(("line_covered", "line_total", "branch_covered", "branch_total")):
+            total[i] += entry[key]
+    low = []
+    print(f"{'nanovllm/':<12}{'lines':>16}{'branches':>20}")
+    for folder, (lines, num_lines, branches, num_branches) in sorted(counts.items()):
+        share = 100 * branches / max(1, num_branches)
+        print(f"{folder:<12}{lines:>6} of {num_lines:>5} {100 * lines / max(1, num_lines):5.1f}%"
+              f"{branches:>6} of {num_branches:>5} {share:5.1f}%")
+        if share < BRANCHES.get(folder, 0):
+            low.append(f"{folder}: {share:.1f}% of the branches, at least {BRANCHES[folder]}%")
+    if len(sys.argv) > 2:
+        show_missing(sys.argv[1], sys.argv[2])
+    if low:
+        sys.exit("\n".join(low))
+
+
+def show_missing(build, folder):
+    with open(build + "/coverage.json", encoding="utf8") as file:
+        files = json.load(file)["files"]
+    for entry in files:
+        if folder_of(entry["file"]) != folder:
+            continue
+        with open(os.path.join(ROOT, entry["file"]), encoding="utf8") as file:
+            text = file.read().splitlines()
+        for line in entry["lines"]:
+            missing = [str(i) for i, branch in enumerate(line["branches"]) if branch["count"] == 0]
+            if missing or line["count"] == 0:
+                what = "never" if line["count"] == 0 else f"{len(missing)} of {len(line['branches'])}"
+                print(f"{entry['file']}:{line['line_number']}: {what}: {text[line['line_number'] - 1].strip()}")
+
+
+if __name__ == "__main__":
+    main()
