@@ -1,8 +1,8 @@
 // Speed of the tokenizer on one thread: tokenizer_bench MODEL TEXTFILE...
 //
-// Prints the time to load, MB/s of encoding and nanoseconds a token of incremental decoding, the
-// best of several runs. Peers on the same texts: tiktoken with the same vocabulary and pattern, and
-// the Python package `tokenizers`.
+// Prints the time to load, the MB/s of encoding, and the nanoseconds per token of incremental
+// decoding: the best of several runs. tokenizer_peers.py compares with tiktoken and the Python
+// package `tokenizers` on the same texts.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

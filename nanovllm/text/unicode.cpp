@@ -17,8 +17,8 @@ struct Range {
   char32_t first, last;
 };
 
-// Letters and numbers of Unicode 15.1 and 16.0, for a utf8proc that ends before them
-// (DerivedGeneralCategory.txt).
+// Letters and numbers that Unicode 15.1 and 16.0 added (DerivedGeneralCategory.txt), for a utf8proc
+// that is older.
 constexpr Range kNewLetters[] = {
     {0x1C89, 0x1C8A},   {0xA7CB, 0xA7CD},   {0xA7DA, 0xA7DC},   {0x105C0, 0x105F3},
     {0x10D4A, 0x10D65}, {0x10D6F, 0x10D85}, {0x10EC2, 0x10EC4}, {0x11380, 0x11389},
@@ -31,43 +31,34 @@ constexpr Range kNewNumbers[] = {{0x10D40, 0x10D49}, {0x116D0, 0x116E3}, {0x11BF
                                  {0x1E5F1, 0x1E5FA}};
 
 uint8_t class_of(char32_t c) {
-  if ((c >= '\t' && c <= '\r') || c == 0x85)
-    return c == '\r' || c == '\n' ? kSpace | kNewline : kSpace;
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-      return kLetter;
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO:
-      return kNumber;
-    case UTF8PROC_CATEGORY_ZS:
-    case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP:
-      return kSpace;
-    default:
-      return kOther;
-  }
+  if (c == '\r' || c == '\n') return kSpace | kNewline;
+  if ((c >= '\t' && c <= '\r') || c == 0x85) return kSpace;
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  const auto is_from = [&](utf8proc_category_t first, utf8proc_category_t last) {
+    return category >= first && category <= last;
+  };
+  if (is_from(UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LO)) return kLetter;
+  if (is_from(UTF8PROC_CATEGORY_ND, UTF8PROC_CATEGORY_NO)) return kNumber;
+  return is_from(UTF8PROC_CATEGORY_ZS, UTF8PROC_CATEGORY_ZP) ? kSpace : kOther;
 }
 
-// The canonical decomposition of `c`, all the way down.
-std::vector<utf8proc_int32_t> decomposition(char32_t c) {
-  std::vector<utf8proc_int32_t> out(8);
+using Chars = std::vector<utf8proc_int32_t>;
+
+// Appends the full canonical decomposition of `c`.
+void decompose(char32_t c, Chars& out) {
+  constexpr size_t kMaxParts = 8;  // the longest has four
+  const size_t before = out.size();
+  out.resize(before + kMaxParts);
   int boundary = 0;
-  const auto n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), out.data(),
-                                         static_cast<utf8proc_ssize_t>(out.size()),
+  const auto n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), &out[before], kMaxParts,
                                          UTF8PROC_DECOMPOSE, &boundary);
-  check(n >= 0 && n <= static_cast<utf8proc_ssize_t>(out.size()), "decomposition of U+{:04X}",
+  check(n >= 0 && n <= static_cast<utf8proc_ssize_t>(kMaxParts), "decomposition of U+{:04X}",
         static_cast<uint32_t>(c));
-  out.resize(static_cast<size_t>(n));
-  return out;
+  out.resize(before + static_cast<size_t>(n));
 }
 
-// Characters in canonical order, composed.
-void compose(std::vector<utf8proc_int32_t>& chars) {
+// Composes characters that are in canonical order.
+void compose(Chars& chars) {
   constexpr auto kOptions = static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE);
   const auto n =
       utf8proc_normalize_utf32(chars.data(), static_cast<utf8proc_ssize_t>(chars.size()), kOptions);
@@ -77,28 +68,20 @@ void compose(std::vector<utf8proc_int32_t>& chars) {
 
 int combining_class(utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; }
 
-// utf8proc_map() would sort marks by swapping neighbours, which is quadratic in a long run of them;
-// so decomposition and the canonical ordering (Unicode 15, section 3.11, D109) are done here and
-// only the composition there.
+// utf8proc_map() sorts marks by swapping neighbours, which takes quadratic time for a long run of
+// them. So decomposition and the canonical ordering (Unicode 15, section 3.11, D109) are done here,
+// and utf8proc does the composition.
 void append_nfc(std::string& out, std::string_view text) {
-  std::vector<utf8proc_int32_t> chars;
-  size_t first_mark = 0;  // of the marks at the end
-  const auto sort_marks = [&] {
-    const auto by_class = [](auto a, auto b) { return combining_class(a) < combining_class(b); };
-    std::stable_sort(chars.begin() + static_cast<std::ptrdiff_t>(first_mark), chars.end(),
-                     by_class);
-  };
+  Chars chars;
   const char* const end = text.data() + text.size();
-  for (const char* p = text.data(); p < end;) {
-    for (const utf8proc_int32_t part : decomposition(next_code_point(p))) {
-      if (combining_class(part) == 0) {
-        sort_marks();
-        first_mark = chars.size() + 1;
-      }
-      chars.push_back(part);
-    }
+  for (const char* p = text.data(); p < end;) decompose(next_code_point(p), chars);
+  const auto is_mark = [](utf8proc_int32_t c) { return combining_class(c) != 0; };
+  for (auto marks = chars.begin(); marks != chars.end();) {
+    marks = std::find_if(marks, chars.end(), is_mark);
+    const auto marks_end = std::find_if_not(marks, chars.end(), is_mark);
+    std::ranges::stable_sort(marks, marks_end, {}, combining_class);
+    marks = marks_end;
   }
-  sort_marks();
   compose(chars);
   for (const utf8proc_int32_t c : chars) {
     utf8proc_uint8_t utf8[4];
@@ -125,7 +108,8 @@ CharTable::CharTable() {
     if (property->decomp_seqindex == UINT16_MAX || property->decomp_type != 0 ||
         is_hangul_syllable(c))
       continue;
-    auto parts = decomposition(c);
+    Chars parts;
+    decompose(c, parts);
     for (size_t i = 1; i < parts.size(); ++i) classes_[parts[i]] |= kUnstable;
     compose(parts);
     if (parts.size() != 1 || parts[0] != static_cast<utf8proc_int32_t>(c)) classes_[c] |= kUnstable;
@@ -141,39 +125,33 @@ const CharTable& CharTable::get() {
 
 std::string_view to_nfc(std::string_view text, std::string& storage) {
   const CharTable& table = CharTable::get();
+  const auto is_below_marks = [](char c) { return static_cast<unsigned char>(c) < 0xCC; };
   const char* const end = text.data() + text.size();
-  const char* done = text.data();  // what is before it is in `storage`
-  const char* start =
-      text.data();  // the last character that nothing behind it changes what is before
-  int last_class = 0;
+  const char* done = text.data();  // the text before it is in `changed`
   std::string changed;
   for (const char* p = text.data(); p < end;) {
-    const char* const at = p;
-    if (static_cast<unsigned char>(*p) < 0xCC) {  // below U+0300: no marks, and all is normal
+    // A segment ends before a character that nothing before it can change or join. Most segments
+    // are one character, and below U+0300 such a character is normal.
+    const char* const segment = p;
+    if (is_below_marks(*p)) {
       p += utf8_len(*p);
-      start = at;
-      last_class = 0;
-      continue;
+      if (p == end || is_below_marks(*p)) continue;
+      p = segment;
     }
-    const char32_t c = next_code_point(p);
-    const uint8_t classes = table[c];
-    const int this_class = classes & kMark ? combining_class(static_cast<utf8proc_int32_t>(c)) : 0;
-    const bool in_order = this_class == 0 || this_class >= last_class;
-    last_class = this_class;
-    if (!(classes & (kMark | kUnstable))) start = at;
-    if (in_order && !(classes & kUnstable)) continue;
-    // From `start` to the next such character is normalized by itself.
-    while (p < end) {
-      const char* const next = p;
-      if (!(table[next_code_point(p)] & (kMark | kUnstable))) {
-        p = next;
-        break;
-      }
-    }
-    changed.append(done, start);
-    append_nfc(changed, {start, static_cast<size_t>(p - start)});
-    done = start = p;
-    last_class = 0;
+    bool is_normal = true;
+    int last_class = 0;
+    do {
+      const char32_t c = next_code_point(p);
+      const int this_class =
+          table[c] & kMark ? combining_class(static_cast<utf8proc_int32_t>(c)) : 0;
+      const bool in_order = this_class == 0 || this_class >= last_class;
+      is_normal = is_normal && in_order && !(table[c] & kUnstable);
+      last_class = this_class;
+    } while (p < end && (table[code_point_at(p)] & (kMark | kUnstable)));
+    if (is_normal) continue;
+    changed.append(done, segment);
+    append_nfc(changed, {segment, static_cast<size_t>(p - segment)});
+    done = p;
   }
   if (done == text.data()) return text;
   changed.append(done, end);
@@ -183,20 +161,13 @@ std::string_view to_nfc(std::string_view text, std::string& storage) {
 
 bool is_word_char(char32_t c) {
   if (CharTable::get()[c] & kLetter) return true;
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    default:  // join controls, then the symbols that are Alphabetic: circled and squared Latin
-              // letters
-      return c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||
-             (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
-             (c >= 0x1F170 && c <= 0x1F189);
-  }
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  if (category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_NL) return true;
+  // Connector punctuation, join controls, and the symbols that are Alphabetic: circled and squared
+  // Latin letters.
+  return category == UTF8PROC_CATEGORY_PC || c == 0x200C || c == 0x200D ||
+         (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
+         (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
 }
 
 }  // namespace nanovllm

@@ -15,11 +15,11 @@ enum CharClass : uint8_t {
   kOther = 8,     ///< none of these
   kNewline = 16,  ///< \r or \n; a kSpace too
   kMark = 32,     ///< a canonical combining class other than 0
-  kUnstable =
-      64  ///< NFC may change it or join it to what comes before (NFC_Quick_Check is not Yes)
+  /// NFC may change it or join it to what comes before (NFC_Quick_Check is not Yes).
+  kUnstable = 64
 };
 
-/// The classes of all code points, from utf8proc's tables and what Unicode 16 added to them.
+/// The CharClass bits of all code points, from utf8proc's tables and what Unicode 16 added to them.
 class CharTable {
  public:
   static const CharTable& get();
@@ -33,8 +33,9 @@ class CharTable {
   std::array<uint8_t, 0x40000> classes_;
 };
 
-/// Well-formed `text` in Normalization Form C: itself where it is, else in `storage`. Costs a look
-/// at each character, and more only where a character may change (UAX #15, section 9).
+/// Well-formed `text` in Normalization Form C: `text` itself if nothing changes, else in `storage`.
+/// Reads each character once, and works more only where a character may change (UAX #15, section
+/// 9).
 std::string_view to_nfc(std::string_view text, std::string& storage);
 
 /// \w of Rust's regex: alphabetic, mark, decimal digit, connector punctuation, join control (UTS

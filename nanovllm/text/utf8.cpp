@@ -16,8 +16,8 @@ struct Sequence {
   bool cut;       // well-formed as far as it goes, but the text ends
 };
 
-// What begins at bytes[at]: table 3-7 of the Unicode Standard. Only the second byte's range depends
-// on the first.
+// Reads the sequence that begins at bytes[at], by table 3-7 of the Unicode Standard. Only the range
+// of the second byte depends on the first.
 Sequence sequence_at(std::string_view bytes, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(bytes[at + i]); };
   const unsigned char lead = byte(0);
@@ -75,8 +75,8 @@ size_t append_utf8(std::string& out, std::string_view bytes, bool at_end) {
 size_t find_bytes(std::string_view text, std::string_view what, size_t from) {
   if (from > text.size()) return std::string_view::npos;
   if (what.size() < 2) return text.find(what, from);
-  // Through windows that double, so that a call costs what it steps over: a sanitizer looks at all
-  // that memmem() is given.
+  // The sanitizers check all bytes that memmem() is given, so it gets windows that double: a call
+  // then takes time in proportion to the distance of the match.
   for (size_t window = 256 + 2 * what.size(); text.size() - from >= what.size(); window *= 2) {
     const size_t size = std::min(window, text.size() - from);
     if (const void* at = memmem(text.data() + from, size, what.data(), what.size()); at != nullptr)

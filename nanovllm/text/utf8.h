@@ -14,39 +14,28 @@ bool is_utf8(std::string_view bytes);
 
 /// Appends `bytes` to `out`, each maximal subpart of an ill-formed sequence replaced by U+FFFD
 /// (Unicode 15, section 3.9, "U+FFFD Substitution of Maximal Subparts"; what Rust's from_utf8_lossy
-/// and Python's errors="replace" do). Returns how many bytes it used: all, or unless `at_end`, all
-/// but a beginning of a character that may still be completed.
+/// and Python's errors="replace" do). Returns how many bytes it used: all if `at_end`, else all but
+/// the beginning of a character that may still be completed.
 size_t append_utf8(std::string& out, std::string_view bytes, bool at_end);
 
-/// The first place of `what` at or after byte `from` of `text`, npos if there is none. In linear
-/// time whatever the two are, unlike std::string_view::find().
+/// The first place of `what` at or after byte `from` of `text`, npos if there is none. Unlike
+/// std::string_view::find() it takes linear time whatever the two are.
 size_t find_bytes(std::string_view text, std::string_view what, size_t from = 0);
 
-/// The code point at `p` of well-formed UTF-8; moves `p` behind it.
+/// The code point at `p` of well-formed UTF-8; moves `p` after it.
 inline char32_t next_code_point(const char*& p) {
-  const auto byte = [&](int i) { return static_cast<char32_t>(static_cast<unsigned char>(p[i])); };
-  const char32_t lead = byte(0);
-  if (lead < 0x80) {
-    p += 1;
-    return lead;
-  }
-  if (lead < 0xE0) {
-    const char32_t c = (lead & 0x1F) << 6 | (byte(1) & 0x3F);
-    p += 2;
-    return c;
-  }
-  if (lead < 0xF0) {
-    const char32_t c = (lead & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F);
-    p += 3;
-    return c;
-  }
-  const char32_t c =
-      (lead & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F);
-  p += 4;
+  const auto next = [&] { return static_cast<char32_t>(static_cast<unsigned char>(*p++)); };
+  char32_t c = next();
+  if (c < 0x80) return c;
+  if (c < 0xE0) return (c & 0x1F) << 6 | (next() & 0x3F);
+  const int num_more = c < 0xF0 ? 2 : 3;
+  c &= c < 0xF0 ? 0x0F : 0x07;
+  for (int i = 0; i < num_more; ++i) c = c << 6 | (next() & 0x3F);
   return c;
 }
+inline char32_t code_point_at(const char* p) { return next_code_point(p); }
 
-/// Bytes of the character whose first byte is `lead`, in well-formed UTF-8.
+/// The length in bytes of the character whose first byte is `lead`, in well-formed UTF-8.
 inline int utf8_len(char lead) {
   const auto byte = static_cast<unsigned char>(lead);
   return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/text/tokenizer/token_texts.h"
 #include "nanovllm/text/tokenizer/tokenizer.h"
 #include "nanovllm/text/utf8.h"
 #include "tests/fuzz/fuzz.h"
@@ -14,8 +13,8 @@
 namespace nanovllm {
 namespace {
 
-// Bytes spell the tokens of the one; the other has whole characters, byte tokens and spaces to
-// strip.
+// The tokens of the byte-level tokenizer are bytes; the other tokenizer has whole characters, byte
+// tokens, and spaces to strip.
 const Tokenizer& tokenizer(bool byte_level) {
   static const auto tiny_tales = Tokenizer::load(kTinyTales);
   static const auto sentence_piece = Tokenizer::parse(R"({

@@ -11,10 +11,10 @@ namespace {
 using ::testing::ElementsAre;
 
 AddedTokenFinder finder(const std::vector<std::string>& texts) {
-  std::vector<AddedTokenFinder::Pattern> patterns;
+  std::vector<AddedToken> tokens;
   for (size_t i = 0; i < texts.size(); ++i)
-    patterns.push_back({texts[i], {.id = static_cast<int32_t>(i), .content = texts[i]}});
-  return AddedTokenFinder(patterns);
+    tokens.push_back({.id = static_cast<int32_t>(i), .content = texts[i]});
+  return AddedTokenFinder(tokens);
 }
 
 /// "[0 abc]" for a token, "abc" for text.
@@ -26,7 +26,7 @@ std::vector<std::string> parts(const AddedTokenFinder& finder, const std::string
   return out;
 }
 
-/// The leftmost, of those the longest, looked for at one place after the other.
+/// Searches the leftmost, and of those the longest, token at one place after the other.
 std::vector<std::string> slow_parts(const std::vector<std::string>& texts, std::string text) {
   std::vector<std::string> out;
   std::string between;
@@ -84,7 +84,7 @@ TEST(AddedTokens, LongTokensThatAlmostBeginEverywhere) {
 
 TEST(AddedTokens, SpaceThatManyTokensTakeAlong) {
   const std::string spaces(1 << 20, ' ');
-  const AddedTokenFinder both({{" ", {.id = 0, .content = " ", .lstrip = true, .rstrip = true}}});
+  const AddedTokenFinder both({{.id = 0, .content = " ", .lstrip = true, .rstrip = true}});
   const std::string text = "a" + spaces + "a";
   const auto found = both.split(text);
   ASSERT_GT(found.size(), 2u);

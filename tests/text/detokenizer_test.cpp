@@ -91,11 +91,10 @@ TEST(Detokenizer, MetaspaceDropsTheFirstTokensSpaces) {
   EXPECT_EQ(tokenizer->decode(Ids{0, 1}), " a");
 }
 
-class DetokenizerOnRandomIds : public ::testing::TestWithParam<const char*> {};
+class DetokenizerOnRandomIds : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(DetokenizerOnRandomIds, PiecesJoinedAreTheWhole) {
-  const std::string name = GetParam();
-  const std::string folder = name == "tiny-tales" ? kTinyTales : kSharedData + "/" + name;
+  const std::string folder = GetParam();
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no " << folder;
   const auto tokenizer = Tokenizer::load(folder);
   Random random(1);
@@ -112,8 +111,11 @@ TEST_P(DetokenizerOnRandomIds, PiecesJoinedAreTheWhole) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tokenizers, DetokenizerOnRandomIds,
-                         ::testing::Values("tiny-tales", "qwen3", "llama3", "mistral",
-                                           "stories260k"));
+                         ::testing::Values(kTinyTales, kFixtures + "/gpt2", kFixtures + "/llama2",
+                                           kFixtures + "/llama3", kFixtures + "/metaspace",
+                                           kFixtures + "/mistral", kSharedData + "/qwen3",
+                                           kSharedData + "/llama3", kSharedData + "/mistral",
+                                           kSharedData + "/stories260k"));
 
 }  // namespace
 }  // namespace nanovllm

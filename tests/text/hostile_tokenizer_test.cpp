@@ -3,7 +3,7 @@
 #include "nanovllm/base/error.h"
 #include "tests/text/tokenizer_files.h"
 
-// Files of a few kilobytes that would take much more than that.
+// Files of a few kilobytes that would take minutes or gigabytes if nothing bounded them.
 namespace nanovllm {
 namespace {
 
@@ -57,7 +57,7 @@ TEST(TokenizerJson, StagesOfThePreTokenizerAreBounded) {
   EXPECT_THAT(error_of(file(9)), HasSubstr("more than 8 stages"));
 }
 
-// Not for each part between added tokens anew.
+// The budget is not renewed for each part between added tokens.
 TEST(Tokenizer, WorkIsBoundedForATextAsAWhole) {
   Fields fields;
   fields.added_tokens = R"([{"id": 7, "content": "<s>", "normalized": false}])";
@@ -66,7 +66,7 @@ TEST(Tokenizer, WorkIsBoundedForATextAsAWhole) {
   EXPECT_EQ(tokenizer->encode("b").size(), 1000);
   EXPECT_EQ(tokenizer->encode(std::string(1000, 'b')).size(), 1999);
   EXPECT_THROW(tokenizer->encode(repeat("b<s>", 100'000)), UserError);
-  // What grows and shrinks by turns takes as long.
+  // A text that grows and shrinks in turn takes as long.
   fields.normalizer = R"({"type": "Sequence", "normalizers": [)" + fields.normalizer +
                       R"(, {"type": "Replace", "pattern": {"String": "a"}, "content": ""}]})";
   EXPECT_THROW(fields.parse()->encode(repeat("b<s>", 100'000)), UserError);
@@ -86,7 +86,7 @@ TEST(TokenizerJson, WorkOnTheVocabularyIsBounded) {
   EXPECT_THROW(fields.parse(), UserError);
 }
 
-// The text of each is compared with the pattern at each place, all but its last byte.
+// At each place of the text the literal matches except for its last byte.
 TEST(Tokenizer, LiteralsThatAlmostBeginEverywhere) {
   const std::string as(1 << 20, 'a'), literal = as + "b";
   Fields fields;

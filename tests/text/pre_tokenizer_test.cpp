@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 
 #include "nanovllm/base/error.h"
+#include "nanovllm/text/pre_tokenizer/regex.h"
 #include "nanovllm/text/pre_tokenizer/words.h"
-#include "nanovllm/text/unicode.h"
-#include "nanovllm/text/utf8.h"
+#include "nanovllm/text/tokenizer_json.h"
 #include "tests/text/tokenizer_files.h"
 
 namespace nanovllm {
@@ -15,8 +15,9 @@ using ::testing::ElementsAre;
 using Pieces = std::vector<std::string>;
 
 Pieces split(const std::string& json, const std::string& text) {
+  const std::string file = R"({"pre_tokenizer": )" + json + "}";
   Pieces pieces;
-  PreTokenizer(parse_json(json, "json"), "t").split(text, true, [&](std::string_view piece) {
+  PreTokenizer(read_tokenizer_json(file, "t")).split(text, true, [&](std::string_view piece) {
     pieces.emplace_back(piece);
   });
   return pieces;

@@ -15,6 +15,9 @@
 namespace nanovllm {
 
 inline const std::string kTinyTales = std::string(NANOVLLM_SOURCE_DIR) + "/models/tiny-tales";
+/// Our own tokenizers and expected results; fixtures/README.md says how they were made.
+inline const std::string kFixtures = std::string(NANOVLLM_SOURCE_DIR) + "/tests/text/fixtures";
+/// Published ones, which not every checkout has.
 inline const std::string kSharedData = std::string(NANOVLLM_SOURCE_DIR) + "/../shared/data";
 
 inline bool has_shared(const std::string& name) {

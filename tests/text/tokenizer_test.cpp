@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <iostream>
+#include <map>
 #include <thread>
 
 #include "nanovllm/base/error.h"
@@ -40,6 +42,21 @@ TEST(Tokenizer, DecodesTheGoldensAnswers) {
     EXPECT_EQ(tiny_tales().decode(row["greedy_token_ids"].get<Ids>()),
               row["text"].get<std::string>())
         << row["id"];
+}
+
+// In the forms of GPT-2, Llama 2, Llama 3, Mistral and older Metaspace tokenizers.
+TEST(Tokenizer, AgreesWithTheEncodingsOfTheFixtures) {
+  std::map<std::string, std::unique_ptr<const Tokenizer>> tokenizers;
+  for (const Json& row : read_json_lines(kFixtures + "/encodings.jsonl")) {
+    const auto name = row["tokenizer"].get<std::string>(), text = row["text"].get<std::string>();
+    auto& tokenizer = tokenizers[name];
+    if (tokenizer == nullptr) tokenizer = Tokenizer::load(kFixtures + "/" + name);
+    EXPECT_EQ(tokenizer->encode(text, false), row["ids"].get<Ids>()) << name << ": " << text;
+    EXPECT_EQ(tokenizer->encode(text), row["ids_special"].get<Ids>()) << name << ": " << text;
+    EXPECT_EQ(tokenizer->decode(row["ids"].get<Ids>(), false), row["decode"].get<std::string>())
+        << name << ": " << text;
+  }
+  EXPECT_EQ(tokenizers.size(), 5);
 }
 
 TEST(Tokenizer, AgreesWithPublishedVectors) {
@@ -199,12 +216,17 @@ TEST(Tokenizer, OddAndLongTextsComeBackWhole) {
 }
 
 TEST(Tokenizer, LongTextsWithoutAPreTokenizer) {
-  if (!has_shared("mistral/tokenizer.json"))
-    GTEST_SKIP() << kSharedData << "/mistral/tokenizer.json is not here";
-  const auto tokenizer = Tokenizer::load(kSharedData + "/mistral");
   std::string text;
   while (text.size() < 1 << 20) text += "so it is   and\u4f60\u597d\U0001F600 ";
-  EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
+  for (const std::string& folder :
+       {kFixtures + "/mistral", kFixtures + "/llama2", kSharedData + "/mistral"}) {
+    if (!std::filesystem::exists(folder)) {
+      std::cout << "skipped: no " << folder << "\n";
+      continue;
+    }
+    const auto tokenizer = Tokenizer::load(folder);
+    EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text) << folder;
+  }
 }
 
 TEST(Tokenizer, ManyThreadsMayEncode) {

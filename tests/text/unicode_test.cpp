@@ -25,6 +25,15 @@ void append_code_point(std::string& out, char32_t c) {
       byte(0x80 | (c & 0x3F));
 }
 
+TEST(Nfc, AgreesWithTheFixture) {
+  for (const Json& row : read_json_lines(kFixtures + "/nfc.jsonl")) {
+    const auto text = row["text"].get<std::string>(), expected = row["nfc"].get<std::string>();
+    EXPECT_EQ(nfc(text), expected) << text;
+    EXPECT_EQ(nfc(expected), expected) << text;
+    EXPECT_EQ(nfc("x\u00e9" + text + "\u4f60"), "x\u00e9" + expected + "\u4f60") << text;
+  }
+}
+
 // Unicode's own test: of the columns c1 to c5 of each line, c2 is the NFC of c1, c2 and c3, and c4
 // that of c4 and c5.
 TEST(Nfc, PassesUnicodesOwnTest) {

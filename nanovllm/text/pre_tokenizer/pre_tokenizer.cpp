@@ -1,115 +1,109 @@
 #include "nanovllm/text/pre_tokenizer/pre_tokenizer.h"
 
-#include <iterator>
-#include <utility>
+#include <algorithm>
+#include <memory>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/text/pre_tokenizer/normalizer.h"
+#include "nanovllm/text/pre_tokenizer/regex.h"
 #include "nanovllm/text/pre_tokenizer/words.h"
-#include "nanovllm/text/tokenizer/tokenizer_json.h"
+#include "nanovllm/text/tokenizer_json.h"
 #include "nanovllm/text/utf8.h"
 
 namespace nanovllm {
 
 namespace {
 
-// GPT-2's pattern (encoder.py of its release), which ByteLevel's use_regex means.
+// The pattern of GPT-2 (encoder.py of its release), which ByteLevel's use_regex stands for.
 constexpr const char* kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// Each works on all of the text; published files have at most five.
+// Each stage reads all of the text; published files have at most five.
 constexpr size_t kMaxStages = 8;
-
-using OnMatch = std::function<void(size_t, size_t)>;
-
-void find_all(const std::string& literal, std::string_view text, const OnMatch& on_match) {
-  for (size_t at = 0; (at = find_bytes(text, literal, at)) != std::string_view::npos;
-       at += literal.size())
-    on_match(at, at + literal.size());
-}
-
-void find_all(int max_digits, std::string_view text, const OnMatch& on_match) {
-  const char* const begin = text.data();
-  const char* const end = begin + text.size();
-  for (const char* p = begin; p < end;) {
-    const char* const next = end_of_word(p, end, max_digits);
-    on_match(static_cast<size_t>(p - begin), static_cast<size_t>(next - begin));
-    p = next;
-  }
-}
-
-void find_all(const Regex& regex, std::string_view text, const OnMatch& on_match) {
-  regex.find_all(text, on_match);
-}
 
 }  // namespace
 
-PreTokenizer::Split PreTokenizer::make_regex_split(const std::string& regex,
-                                                   const std::string& where) {
-  if (const int digits = word_pattern_digits(regex); digits > 0)
-    return {digits, Split::kIsolated, false};
-  return {Regex(regex, where), Split::kIsolated, false};
+PreTokenizer::Pattern PreTokenizer::literal_pattern(const std::string& literal) {
+  return [literal](std::string_view text, const OnMatch& on_match) {
+    for (size_t at = 0; (at = find_bytes(text, literal, at)) != std::string_view::npos;
+         at += literal.size())
+      on_match(at, at + literal.size());
+  };
 }
 
-PreTokenizer::Split PreTokenizer::make_split(const Json& json, const std::string& where) {
-  const Json& pattern = field(json, "pattern", where);
-  const bool literal = pattern.is_object() && pattern.contains("String");
-  const std::string text = string_field(pattern, literal ? "String" : "Regex", where + ": pattern");
-  require(!literal || !text.empty(), "{}: the pattern is empty", where);
-  Split split = literal ? Split{text, Split::kIsolated, false} : make_regex_split(text, where);
-  split.invert = bool_field(json, "invert", false, where);
-  // In the order of Split::Behavior.
-  constexpr const char* kNames[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext",
-                                    "Contiguous"};
-  const std::string behavior = string_field(json, "behavior", where);
-  for (size_t i = 0; i < std::size(kNames); ++i) {
-    if (behavior != kNames[i]) continue;
-    split.behavior = static_cast<Split::Behavior>(i);
-    return split;
+PreTokenizer::Pattern PreTokenizer::regex_pattern(const std::string& regex,
+                                                  const std::string& where) {
+  if (const int max_digits = word_pattern_digits(regex); max_digits > 0) {
+    return [max_digits](std::string_view text, const OnMatch& on_match) {
+      const char* const end = text.data() + text.size();
+      for (const char *p = text.data(), *next; p < end; p = next) {
+        next = end_of_word(p, end, max_digits);
+        on_match(static_cast<size_t>(p - text.data()), static_cast<size_t>(next - text.data()));
+      }
+    };
   }
-  fail("{}: behavior '{}' is not supported", where, behavior);
+  return
+      [compiled = std::make_shared<const Regex>(regex, where)](
+          std::string_view text, const OnMatch& on_match) { compiled->find_all(text, on_match); };
 }
 
-PreTokenizer::PreTokenizer(const Json& json, const std::string& where) {
-  bool has_metaspace = false;
-  for (const Json* component : components(json, "pretokenizers", where)) {
-    const std::string type = string_field(*component, "type", where);
-    const std::string here = fmt::format("{}: {}", where, type);
-    require(!byte_level_, "{}: nothing may follow ByteLevel", here);
-    if (type == "Split") {
-      stages_.emplace_back(make_split(*component, here));
-    } else if (type == "ByteLevel") {
-      byte_level_ = true;
-      if (bool_field(*component, "add_prefix_space", true, here))
-        stages_.emplace_back(Metaspace{" ", Metaspace::kAlways});
-      if (bool_field(*component, "use_regex", true, here))
-        stages_.emplace_back(make_regex_split(kGpt2Pattern, here));
-    } else if (type == "Metaspace") {
-      const std::string replacement = string_field(*component, "replacement", here);
-      require(!replacement.empty() &&
-                  static_cast<size_t>(utf8_len(replacement[0])) == replacement.size(),
-              "{}: the replacement must be one character", here);
-      // Each puts one in front of every piece, so that cutting and joining by turns would double.
-      require(!std::exchange(has_metaspace, true), "{}: only one is supported", here);
-      // Files before tokenizers 0.15 say add_prefix_space instead of prepend_scheme, and always
-      // split.
-      const bool old_prepend = bool_field(*component, "add_prefix_space", true, here);
-      const std::string scheme = component->contains("prepend_scheme")
-                                     ? string_field(*component, "prepend_scheme", here)
-                                 : old_prepend ? "always"
-                                               : "never";
-      require(scheme == "always" || scheme == "first" || scheme == "never",
-              "{}: prepend_scheme '{}' is not supported", here, scheme);
-      stages_.emplace_back(Metaspace{replacement, scheme == "always"  ? Metaspace::kAlways
-                                                  : scheme == "first" ? Metaspace::kFirst
-                                                                      : Metaspace::kNever});
-      if (bool_field(*component, "split", true, here))
-        stages_.emplace_back(Split{replacement, Split::kMergedWithNext, false});
+PreTokenizer::Split PreTokenizer::make_split(const JsonObject& json) {
+  // In the order of Split::Behavior.
+  constexpr std::string_view kBehaviors[] = {"Isolated", "Removed", "MergedWithPrevious",
+                                             "MergedWithNext", "Contiguous"};
+  const std::string name = json.string("behavior");
+  const auto* const behavior = std::ranges::find(kBehaviors, name);
+  require(behavior != std::end(kBehaviors), "{}: behavior '{}' is not supported", json.where, name);
+  Split split{.pattern = {},
+              .behavior = static_cast<Split::Behavior>(behavior - kBehaviors),
+              .invert = json.flag("invert", false)};
+  const JsonObject pattern = json.object("pattern");
+  if (pattern.json.contains("String")) {
+    const std::string literal = pattern.string("String");
+    require(!literal.empty(), "{}: the pattern is empty", json.where);
+    split.pattern = literal_pattern(literal);
+  } else {
+    split.pattern = regex_pattern(pattern.string("Regex"), json.where);
+  }
+  return split;
+}
+
+void PreTokenizer::add_metaspace(const JsonObject& json) {
+  const std::string replacement = json.string("replacement");
+  require(
+      !replacement.empty() && static_cast<size_t>(utf8_len(replacement[0])) == replacement.size(),
+      "{}: the replacement must be one character", json.where);
+  // Each puts a character in front of every piece, so several of them could double a text.
+  for (const auto& stage : stages_)
+    require(!std::holds_alternative<Metaspace>(stage), "{}: only one is supported", json.where);
+  // Files older than tokenizers 0.15 have add_prefix_space in the place of prepend_scheme.
+  std::string scheme = json.flag("add_prefix_space", true) ? "always" : "never";
+  if (json.json.contains("prepend_scheme")) scheme = json.string("prepend_scheme");
+  require(scheme == "always" || scheme == "first" || scheme == "never",
+          "{}: prepend_scheme '{}' is not supported", json.where, scheme);
+  stages_.emplace_back(Metaspace{replacement, scheme});
+  if (json.flag("split", true))
+    stages_.emplace_back(Split{literal_pattern(replacement), Split::kMergedWithNext, false});
+}
+
+PreTokenizer::PreTokenizer(const TokenizerJson& json) {
+  for (const Component& component :
+       json.components("pre_tokenizer", "pretokenizers", {"Split", "ByteLevel", "Metaspace"})) {
+    require(!byte_level_, "{}: nothing may follow ByteLevel", component.where);
+    if (component.type == "Split") {
+      stages_.emplace_back(make_split(component));
+    } else if (component.type == "Metaspace") {
+      add_metaspace(component);
     } else {
-      fail("{}: '{}' is not supported; Sequence, Split, ByteLevel and Metaspace are", where, type);
+      byte_level_ = true;
+      if (component.flag("add_prefix_space", true)) stages_.emplace_back(Metaspace{" ", "always"});
+      if (component.flag("use_regex", true))
+        stages_.emplace_back(
+            Split{regex_pattern(kGpt2Pattern, component.where), Split::kIsolated, false});
     }
   }
-  require(stages_.size() <= kMaxStages, "{}: more than {} stages", where, kMaxStages);
+  require(stages_.size() <= kMaxStages, "{}: pre_tokenizer: more than {} stages", json.where,
+          kMaxStages);
 }
 
 void PreTokenizer::run(size_t stage, std::string_view text, bool at_start,
@@ -121,10 +115,11 @@ void PreTokenizer::run(size_t stage, std::string_view text, bool at_start,
     };
     return run(*split, text, stage + 1 == stages_.size() ? on_piece : next);
   }
-  const auto& [replacement, prepend] = std::get<Metaspace>(stages_[stage]);
-  const bool prefix = prepend == Metaspace::kAlways || (prepend == Metaspace::kFirst && at_start);
-  std::string changed = replace_all(text, " ", replacement);
-  if (prefix && !changed.starts_with(replacement)) changed.insert(0, replacement);
+  const auto& [replacement, scheme] = std::get<Metaspace>(stages_[stage]);
+  WorkBudget budget(text.size());
+  std::string changed = replace_all(text, " ", replacement, budget);
+  const bool may_prepend = scheme == "always" || (scheme == "first" && at_start);
+  if (may_prepend && !changed.starts_with(replacement)) changed.insert(0, replacement);
   run(stage + 1, changed, at_start, on_piece);
 }
 
@@ -146,12 +141,11 @@ void PreTokenizer::run(const Split& split, std::string_view text, const OnPiece&
     if (matched && split.behavior == Split::kRemoved) held = {};
   };
   size_t done = 0;
-  const OnMatch on_match = [&](size_t begin, size_t end) {
+  split.pattern(text, [&](size_t begin, size_t end) {
     add_part(done, begin, false);
     add_part(begin, end, true);
     done = end;
-  };
-  std::visit([&](const auto& pattern) { find_all(pattern, text, on_match); }, split.pattern);
+  });
   add_part(done, text.size(), false);
   if (!held.empty()) on_piece(held);
 }

@@ -6,53 +6,56 @@
 #include <variant>
 #include <vector>
 
-#include "nanovllm/base/json.h"
-#include "nanovllm/text/pre_tokenizer/regex.h"
-
 namespace nanovllm {
 
-/// tokenizer.json's `pre_tokenizer`: cuts a text into the pieces that BPE works on, each by itself.
+struct JsonObject;
+struct TokenizerJson;
+
+/// tokenizer.json's `pre_tokenizer`: cuts a text into the pieces that BPE encodes, each by itself.
 /// Sequence, Split, ByteLevel (last, if at all) and Metaspace; null leaves the text whole.
 class PreTokenizer {
  public:
-  /// Throws UserError, beginning with `where`, that names what is not supported.
-  PreTokenizer(const Json& json, const std::string& where);
+  /// Throws UserError that names what is not supported.
+  explicit PreTokenizer(const TokenizerJson& json);
 
-  /// Whether tokens are spelled in the byte-level alphabet; pieces are the plain bytes all the
-  /// same.
+  /// Whether the vocabulary is spelled in the byte-level alphabet. Pieces are plain bytes in both
+  /// cases.
   bool byte_level() const { return byte_level_; }
 
   using OnPiece = std::function<void(std::string_view)>;
-  /// Calls on_piece for each piece of well-formed `text` in turn; none is empty, and they last for
-  /// the call only. `at_start`: the text begins what the caller gave.
+  /// Calls on_piece for each piece of well-formed `text` in turn. No piece is empty, and a piece
+  /// lasts for the call only. `at_start`: the text is the beginning of what the user gave.
   void split(std::string_view text, bool at_start, const OnPiece& on_piece) const {
     run(0, text, at_start, on_piece);
   }
 
  private:
+  using OnMatch = std::function<void(size_t begin, size_t end)>;
+  /// Calls on_match for each match in a text, from left to right, without overlaps.
+  using Pattern = std::function<void(std::string_view text, const OnMatch& on_match)>;
+
   struct Split {
     enum Behavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
-    // What is looked for: a literal, words of up to so many digits (words.h), or a regular
-    // expression.
-    std::variant<std::string, int, Regex> pattern;
-    Behavior behavior;
-    bool invert;
+    Pattern pattern;
+    Behavior behavior = kIsolated;
+    bool invert = false;
   };
-  // Spaces become `replacement`, and a piece that does not begin with it gets one in front.
-  // ByteLevel's add_prefix_space is the same with a space for it.
+  // Spaces become `replacement`, and a text that does not begin with it gets one in front: always,
+  // only the first one, or never, by `scheme`. ByteLevel's add_prefix_space is the same with a
+  // space as replacement.
   struct Metaspace {
-    std::string replacement;
-    enum Prepend { kAlways, kFirst, kNever } prepend;
+    std::string replacement, scheme;
   };
-  using Stage = std::variant<Split, Metaspace>;
 
-  static Split make_split(const Json& json, const std::string& where);
-  static Split make_regex_split(const std::string& regex, const std::string& where);
-  // The stages from `stage` on, on one piece.
+  static Pattern literal_pattern(const std::string& literal);
+  static Pattern regex_pattern(const std::string& regex, const std::string& where);
+  static Split make_split(const JsonObject& json);
+  void add_metaspace(const JsonObject& json);
+  // Runs the stages from `stage` on for one piece.
   void run(size_t stage, std::string_view text, bool at_start, const OnPiece& on_piece) const;
   static void run(const Split& split, std::string_view text, const OnPiece& on_piece);
 
-  std::vector<Stage> stages_;
+  std::vector<std::variant<Split, Metaspace>> stages_;
   bool byte_level_ = false;
 };
 

@@ -16,10 +16,11 @@ namespace nanovllm {
 
 namespace {
 
-// \s as Oniguruma has it: White_Space. PCRE2's own also holds U+180E.
+// Oniguruma's \s is the Unicode property White_Space; PCRE2's \s also holds U+180E.
 constexpr std::string_view kWhiteSpace = R"(\t-\r\x{85}\p{Z})";
 
-// Each place of a text tries all alternatives; published patterns have less than a third of it.
+// All alternatives are tried at each place of a text. Published patterns have less than a third of
+// this.
 constexpr size_t kMaxPatternBytes = 2048;
 
 bool has_long_number(std::string_view text) {
@@ -31,18 +32,16 @@ bool has_long_number(std::string_view text) {
   return false;
 }
 
-// Oniguruma's pattern in PCRE2's words. What they read differently and no known tokenizer uses is
-// refused: nested classes and && in classes, \h \w \b and the like, (?m) and other options,
-// quantifiers after {n,m}, and repetitions of more than 999, which are one step uncounted.
+// Translates a pattern of Oniguruma to PCRE2. What the two read differently and no known tokenizer
+// uses is refused: nested classes and && in classes, \h \w \b and the like, (?m) and other options,
+// quantifiers after {n,m}, and repetitions of more than 999, which are one move uncounted.
 std::string to_pcre(std::string_view pattern, const std::string& where) {
-  const auto refuse = [&](size_t at, size_t len) {
-    fail("{}: '{}' at byte {} of the pattern '{}' is not supported", where, pattern.substr(at, len),
-         at, pattern);
+  const auto refuse_if = [&](bool refused, size_t at, size_t len) {
+    require(!refused, "{}: '{}' at byte {} of the pattern '{}' is not supported", where,
+            pattern.substr(at, len), at, pattern);
   };
   const auto starts_any = [](std::string_view text, std::initializer_list<std::string_view> with) {
-    for (const std::string_view w : with)
-      if (text.starts_with(w)) return true;
-    return false;
+    return std::ranges::any_of(with, [&](std::string_view w) { return text.starts_with(w); });
   };
   std::string out;
   bool in_class = false;
@@ -57,8 +56,9 @@ std::string to_pcre(std::string_view pattern, const std::string& where) {
       const size_t len =
           is_one_of("pPx") && rest.substr(2).starts_with('{') ? rest.find('}') + 1 : 2;
       const bool is_letter = std::isalnum(static_cast<unsigned char>(rest[1])) != 0;
-      if ((is_letter && !is_one_of("sSdDpPxrntf")) || (rest[1] == 'S' && in_class) || len == 0)
-        refuse(i, 2);
+      refuse_if(
+          (is_letter && !is_one_of("sSdDpPxrntf")) || (rest[1] == 'S' && in_class) || len == 0, i,
+          2);
       if (rest[1] == 's' && in_class) out += kWhiteSpace;
       else if (is_one_of("sS"))
         out += fmt::format("[{}{}]", rest[1] == 's' ? "" : "^", kWhiteSpace);
@@ -66,24 +66,25 @@ std::string to_pcre(std::string_view pattern, const std::string& where) {
       i += len - 1;
       continue;
     }
+    out += c;
     if (in_class) {
-      if (c == '[' || rest.starts_with("&&")) refuse(i, 2);
+      refuse_if(c == '[' || rest.starts_with("&&"), i, 2);
       in_class = c != ']';
     } else if (c == '[') {
       in_class = true;
       const size_t first = rest.starts_with("[^") ? 2 : 1;  // where a ] is an ordinary character
-      if (rest.substr(first).starts_with("]")) refuse(i, first + 1);
-    } else if (c == '{' && has_long_number(rest.substr(0, rest.find('}')))) {
-      refuse(i, rest.find('}') + 1);
-    } else if (starts_any(rest, {"}+", "}?", "}*", "{,"})) {
-      refuse(i, 2);
-    } else if (rest.starts_with("(?") &&
-               !starts_any(rest.substr(2), {":", "i:", "=", "!", "<=", "<!", ">"})) {
-      refuse(i, 3);
-    } else if (rest.starts_with("(*")) {
-      refuse(i, 2);
+      refuse_if(rest.substr(first).starts_with("]"), i, first + 1);
+    } else if (c == '{') {
+      const size_t len = rest.find('}');
+      refuse_if(starts_any(rest, {"{,"}) || has_long_number(rest.substr(0, len)), i, len + 1);
+    } else if (c == '}') {
+      refuse_if(starts_any(rest, {"}+", "}?", "}*"}), i, 2);
+    } else if (c == '(') {
+      refuse_if(rest.starts_with("(*"), i, 2);
+      refuse_if(rest.starts_with("(?") &&
+                    !starts_any(rest.substr(2), {":", "i:", "=", "!", "<=", "<!", ">"}),
+                i, 3);
     }
-    out += c;
   }
   return out;
 }
@@ -94,26 +95,14 @@ std::string pcre_message(int code) {
   return reinterpret_cast<const char*>(text);
 }
 
-pcre2_code* compile(const std::string& pattern, uint32_t options, int& error) {
-  const std::unique_ptr<pcre2_compile_context, void (*)(pcre2_compile_context*)> context(
-      pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
-  if (context == nullptr) throw std::bad_alloc();
-  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
-  size_t error_at = 0;
-  // In Ruby's syntax ^ and $ are always about lines.
-  options |= PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
-  return pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options,
-                       &error, &error_at, context.get());
-}
-
-// Moves that are left, and where the pattern was at the last call.
+// Counts the moves of a search and ends it when none is left.
 struct Moves {
   int64_t left;
-  size_t at = 0;
-  int64_t cost = 1;
+  size_t at = 0;     // where in the text the pattern was at the last call
+  int64_t cost = 1;  // of a move
 
-  // Between two calls one part of the pattern was tried, and the text stepped over from the one
-  // place to the other; going back to an earlier place is at most as far as going there was.
+  // Between two calls one part of the pattern was tried and the text between the two places was
+  // stepped over. To go back to an earlier place takes at most as long as it took to come from it.
   static int count(pcre2_callout_block* block, void* data) {
     auto& moves = *static_cast<Moves*>(data);
     const size_t from = std::exchange(moves.at, block->current_position);
@@ -123,7 +112,8 @@ struct Moves {
   }
 };
 
-// What the interpreter takes where the JIT's stack is too small: a hundred bytes for a backtrack.
+// The heap of the interpreter, which searches where the JIT's stack is too small. A backtrack takes
+// about a hundred bytes.
 constexpr uint32_t kMaxHeapKib = 512 << 10;
 
 using MatchData = std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)>;
@@ -136,49 +126,48 @@ int match_counted(const pcre2_code* code, std::string_view text, size_t from, Mo
   pcre2_set_callout(context.get(), Moves::count, &moves);
   pcre2_set_match_limit(context.get(), UINT32_MAX);
   pcre2_set_heap_limit(context.get(), kMaxHeapKib);
-  const auto match = [&](uint32_t options) {
+  const auto match = [&](uint32_t options, int64_t cost) {
     moves.at = from;
-    // The interpreter, for a pattern that needs more than the JIT's stack, is several times as
-    // slow.
-    moves.cost = options == PCRE2_NO_JIT ? 6 : 1;
+    moves.cost = cost;
     return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
                        options | PCRE2_NO_UTF_CHECK, data.get(), context.get());
   };
-  const int rc = match(0);
-  return rc == PCRE2_ERROR_JIT_STACKLIMIT ? match(PCRE2_NO_JIT) : rc;
+  const int rc = match(0, /*cost=*/1);
+  // A move of the interpreter takes several times as long as one of the JIT.
+  return rc == PCRE2_ERROR_JIT_STACKLIMIT ? match(PCRE2_NO_JIT, /*cost=*/6) : rc;
 }
 
 }  // namespace
 
+void Regex::FreeCode::operator()(pcre2_real_code_8* code) const { pcre2_code_free(code); }
+
+Regex::Code Regex::compile(const std::string& pattern, uint32_t options) const {
+  const std::unique_ptr<pcre2_compile_context, void (*)(pcre2_compile_context*)> context(
+      pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
+  if (context == nullptr) throw std::bad_alloc();
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
+  // In Ruby's syntax ^ and $ always mean the start and the end of a line.
+  options |= PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+  int error = 0;
+  size_t error_at = 0;
+  Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options,
+                          &error, &error_at, context.get()));
+  if (code == nullptr && error == PCRE2_ERROR_HEAP_FAILED) throw std::bad_alloc();
+  require(code != nullptr, "{}: bad pattern '{}': {}", where_, pattern_, pcre_message(error));
+  // If this fails, every search is a counted one of the interpreter.
+  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
+  return code;
+}
+
 Regex::Regex(std::string_view pattern, const std::string& where)
-    : where_(where), pattern_(pattern), near_(nullptr), counted_(nullptr) {
+    : where_(where), pattern_(pattern) {
   require(pattern.size() <= kMaxPatternBytes,
           "{}: a pattern of {} bytes is not supported; at most {} are", where, pattern.size(),
           kMaxPatternBytes);
   const std::string translated = to_pcre(pattern, where);
-  int error = 0;
-  // The JIT counts each place that is gone back to, anew for each place where a match may begin.
-  near_ = compile("(*LIMIT_MATCH=32)" + translated, 0, error);
-  if (near_ != nullptr) counted_ = compile(translated, PCRE2_AUTO_CALLOUT, error);
-  if (counted_ == nullptr) {
-    pcre2_code_free(near_);
-    if (error == PCRE2_ERROR_HEAP_FAILED) throw std::bad_alloc();
-    fail("{}: bad pattern '{}': {}", where, pattern, pcre_message(error));
-  }
-  // Where it cannot, every match is a counted one of the interpreter.
-  pcre2_jit_compile(near_, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
-  pcre2_jit_compile(counted_, PCRE2_JIT_COMPLETE);
-}
-
-Regex::Regex(Regex&& other) noexcept
-    : where_(std::move(other.where_)),
-      pattern_(std::move(other.pattern_)),
-      near_(std::exchange(other.near_, nullptr)),
-      counted_(std::exchange(other.counted_, nullptr)) {}
-
-Regex::~Regex() {
-  pcre2_code_free(near_);
-  pcre2_code_free(counted_);
+  // The JIT counts each place that it goes back to, anew for each place where a match may begin.
+  near_ = compile("(*LIMIT_MATCH=32)" + translated, 0);
+  counted_ = compile(translated, PCRE2_AUTO_CALLOUT);
 }
 
 void Regex::find_all(std::string_view text,
@@ -191,8 +180,8 @@ void Regex::find_all(std::string_view text,
     size_t near = std::min(from + kNearBytes, text.size());
     while (near < text.size() && (text[near] & 0xC0) == 0x80) ++near;
     const bool is_all = near == text.size();
-    // A hard partial match: whatever looks past the end of what is near is given up.
-    int rc = pcre2_jit_match(near_, reinterpret_cast<PCRE2_SPTR>(text.data()), near, from,
+    // With a hard partial match PCRE2 gives up as soon as the pattern looks past `near`.
+    int rc = pcre2_jit_match(near_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), near, from,
                              is_all ? 0 : PCRE2_PARTIAL_HARD, data.get(), nullptr);
     if (rc == PCRE2_ERROR_NOMATCH && !is_all) {
       from = near;
@@ -200,7 +189,7 @@ void Regex::find_all(std::string_view text,
     }
     if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) {
       if (rc == PCRE2_ERROR_PARTIAL) from = found[0];
-      rc = match_counted(counted_, text, from, moves, data);
+      rc = match_counted(counted_.get(), text, from, moves, data);
     }
     if (rc == PCRE2_ERROR_NOMATCH) return;
     if (rc == PCRE2_ERROR_NOMEMORY) throw std::bad_alloc();
@@ -212,7 +201,7 @@ void Regex::find_all(std::string_view text,
     const size_t begin = found[0];
     const size_t end = found[1];
     on_match(begin, end);
-    // Behind an empty match it goes on with the next character.
+    // After an empty match the search goes on at the next character.
     from = end + (begin < end ? 0 : end < text.size() ? utf8_len(text[end]) : 1);
   }
 }

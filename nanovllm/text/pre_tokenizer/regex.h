@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -15,33 +16,36 @@ namespace nanovllm {
 ///
 /// A pattern may backtrack, or look far ahead from every place, so that a text takes quadratic time
 /// or worse. Published patterns do not: they look a few characters ahead, and far only for a match
-/// that they then take. So each match is first looked for in the next kNearBytes, with few
-/// backtracks, at the JIT's full speed. Only what does not end there is searched with every move
-/// counted, and the moves are bounded for a text as a whole.
+/// that they then take. So each match is first searched in the next kNearBytes, with few
+/// backtracks, at the JIT's full speed. Only if it does not end there is it searched again with
+/// every move counted, and the number of moves is bounded for a text as a whole.
 class Regex {
  public:
-  /// Throws UserError, beginning with `where`, for a syntax error and for what the two read
-  /// differently.
+  /// Throws UserError, beginning with `where`, for a syntax error and for what Oniguruma and PCRE2
+  /// read differently.
   Regex(std::string_view pattern, const std::string& where);
-  Regex(Regex&& other) noexcept;
-  Regex& operator=(Regex&&) = delete;
-  ~Regex();
 
   /// Calls on_match(begin, end), in bytes, for each match in turn; they do not overlap. Throws
-  /// UserError where that takes more than max_moves().
+  /// UserError if that takes more than max_moves().
   void find_all(std::string_view text, const std::function<void(size_t, size_t)>& on_match) const;
 
-  /// Characters that may be stepped over and parts of the pattern that may be tried on a text. A
-  /// megabyte of one letter takes published patterns up to 4 for a byte.
+  /// A move steps over a character or tries a part of the pattern. A megabyte of one letter takes
+  /// published patterns up to 4 moves for a byte.
   static int64_t max_moves(size_t text_bytes) {
     return 64 * static_cast<int64_t>(text_bytes) + 4096;
   }
   static constexpr size_t kNearBytes = 128;
 
  private:
+  struct FreeCode {
+    void operator()(pcre2_real_code_8* code) const;
+  };
+  using Code = std::unique_ptr<pcre2_real_code_8, FreeCode>;
+  Code compile(const std::string& pattern, uint32_t options) const;
+
   std::string where_, pattern_;
-  pcre2_real_code_8* near_;     // gives up after a few backtracks
-  pcre2_real_code_8* counted_;  // calls out before each part of the pattern
+  Code near_;     // gives up after a few backtracks
+  Code counted_;  // calls Moves::count() before each part of the pattern
 };
 
 }  // namespace nanovllm

@@ -8,8 +8,8 @@ namespace nanovllm {
 namespace {
 
 struct Char {
-  const char* next;  // behind it
-  uint8_t classes;   // 0 at the end of the text
+  const char* next;  // the character after it
+  uint8_t classes;   // CharClass bits; 0 at the end of the text
 };
 
 Char char_at(const char* p, const char* end) {
@@ -19,7 +19,7 @@ Char char_at(const char* p, const char* end) {
   return {p, table[c]};
 }
 
-// The end of the characters from `p` on that have one of `classes`.
+// Skips the characters from `p` on that have one of `classes`.
 const char* skip(const char* p, const char* end, uint8_t classes) {
   for (;;) {
     const Char c = char_at(p, end);
@@ -28,8 +28,8 @@ const char* skip(const char* p, const char* end, uint8_t classes) {
   }
 }
 
-// Bytes of 's 't 'm 'd 're 've 'll at `p`, in any case; U+017F is an s in another case. 0 if there
-// is none.
+// The length in bytes of 's 't 'm 'd 're 've or 'll at the start of `text`, in any letter case
+// (U+017F is another case of s); 0 if there is none.
 int contraction_len(std::string_view text) {
   if (text.size() < 2 || text[0] != '\'') return 0;
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
@@ -54,7 +54,7 @@ int word_pattern_digits(std::string_view pattern) {
   return pattern.starts_with("{1,3}") && pattern.substr(5) == kAfter ? 3 : 0;
 }
 
-// The pattern's alternatives in their order.
+// Tries the alternatives of the pattern in their order.
 const char* end_of_word(const char* p, const char* end, int max_digits) {
   if (const int len = contraction_len({p, static_cast<size_t>(end - p)}); len != 0) return p + len;
   const Char first = char_at(p, end);
@@ -74,10 +74,10 @@ const char* end_of_word(const char* p, const char* end, int max_digits) {
   if ((first.classes & kOther) || (*p == ' ' && (second.classes & kOther)))
     return skip(skip(first.next, end, kOther), end, kNewline);
 
-  // A run of white space: up to its last newline; else all but the last character, which goes with
-  // the next word; else all.
+  // A run of white space ends after its last newline. Without a newline it leaves its last
+  // character to the next word, if a word follows and the run has two characters or more.
   const char* after_newline = nullptr;
-  const char* last = p;
+  const char* last = p;  // character of the run
   const char* after = p;
   for (Char c = first; c.classes & kSpace; c = char_at(after, end)) {
     last = after;

@@ -2,26 +2,71 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/text/pre_tokenizer/normalizer.h"
 
 namespace nanovllm {
 
+struct TokenizerJson;
 class Tokenizer;
-class TokenTexts;
+
+/// What each token decodes to by itself, by tokenizer.json's `decoder`: ByteLevel, Metaspace, or a
+/// Sequence of Replace, ByteFallback, Fuse and Strip in this order.
+class TokenTexts {
+ public:
+  /// Throws UserError that names what is not supported.
+  explicit TokenTexts(const TokenizerJson& json);
+
+  /// Sets the text of a token. Later calls for the same id win.
+  void set(int32_t id, std::string_view token, bool special);
+
+  int32_t size() const { return static_cast<int32_t>(entries_.size()); }
+  bool contains(int32_t id) const { return id >= 0 && id < size() && entry(id).known; }
+  bool is_special(int32_t id) const { return contains(id) && entry(id).special; }
+  /// The text of an id that it contains.
+  std::string_view text(int32_t id) const {
+    return std::string_view(bytes_).substr(entry(id).begin, entry(id).len);
+  }
+
+ private:
+  friend class Detokenizer;
+  struct Entry {
+    uint32_t begin = 0, len = 0;  // in bytes_
+    bool known = false, special = false;
+    bool byte = false;  // one byte of a character that the vocabulary lacks ("<0x0A>")
+  };
+  const Entry& entry(int32_t id) const { return entries_[static_cast<size_t>(id)]; }
+
+  std::vector<Entry> entries_;
+  std::string bytes_;
+  WorkBudget budget_;  // of the replacements in all tokens
+
+  bool byte_level_ = false;  // texts are bytes, and a character may span tokens
+  bool byte_fallback_ = false;
+  std::vector<std::pair<std::string, std::string>> replacements_;
+  std::string metaspace_;            // what texts have in the place of spaces; may be empty
+  bool drops_first_spaces_ = false;  // Metaspace: the first token has none
+  std::string stripped_;             // Strip: what is cut from the start of the whole,
+  int max_stripped_ = 0;             // at most so often
+};
 
 /// Decodes one answer token by token. The pieces that push() and finish() return, joined, are
-/// Tokenizer::decode() of all ids, and each is valid UTF-8 by itself: bytes of a character that is
-/// not complete are kept back. The tokenizer must outlive it.
+/// Tokenizer::decode() of all ids, and each is valid UTF-8 by itself: the bytes of a character that
+/// is not complete are held back. The tokenizer must outlive it.
 class Detokenizer {
  public:
   Detokenizer(const Tokenizer& tokenizer, bool skip_special_tokens);
 
   /// The text that became certain with this token, often the token's own, sometimes none.
   std::string push(int32_t id);
-  /// What was kept back: U+FFFD for a character that was cut off. Nothing may be pushed after it.
+  /// What was held back: U+FFFD for a character that was cut off. Call nothing after it.
   std::string finish();
 
  private:
-  // The byte tokens kept back, as text: U+FFFD for each where they are not well-formed.
+  // The byte tokens held back, as text: U+FFFD for each if they are not well-formed.
   std::string take_bytes();
   // Cuts from the start of the whole what the decoder's Strip cuts.
   std::string strip(std::string text);
@@ -29,8 +74,8 @@ class Detokenizer {
   const TokenTexts& texts_;
   const bool skip_special_tokens_;
   bool at_start_ = true;
-  int strip_;            // characters that may still be stripped from the start of the text
-  std::string pending_;  // bytes kept back
+  int strips_left_;
+  std::string pending_;  // bytes held back
 };
 
 }  // namespace nanovllm

@@ -3,57 +3,59 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstring>
-#include <utility>
 
 namespace nanovllm {
 
 namespace {
 
-uint64_t hash_of(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+uint64_t hash_of(std::string_view token) { return XXH3_64bits(token.data(), token.size()); }
+
+std::vector<uint64_t> hashes_of(const std::vector<std::string_view>& tokens) {
+  std::vector<uint64_t> hashes(tokens.size());
+  std::ranges::transform(tokens, hashes.begin(), hash_of);
+  return hashes;
+}
 
 }  // namespace
 
-TokenTable::TokenTable(std::string bytes, const std::vector<Span>& spans,
-                       const std::vector<int32_t>& ids)
-    : bytes_(std::move(bytes)),
-      slots_(table_size(spans.size())),
-      shift_(table_shift(slots_.size())) {
-  const auto text = [&](size_t i) {
-    return std::string_view(bytes_).substr(spans[i].begin, spans[i].len);
-  };
-  const auto fetch = [&](size_t i) { __builtin_prefetch(&slots_[hash_of(text(i)) >> shift_]); };
-  for_each_fetched(spans.size(), fetch, [&](size_t i) {
-    const uint64_t hash = hash_of(text(i));
-    Slot& slot = slots_[slot_of(text(i), hash)];
-    if (slot.id >= 0) return;
-    slot = {static_cast<uint32_t>(hash), ids[i], spans[i]};
-    max_len_ = std::max<size_t>(max_len_, spans[i].len);
+TokenTable::TokenTable(const std::vector<std::string_view>& tokens, const std::vector<int32_t>& ids)
+    : places_(tokens.size()) {
+  // Tokens with the same hash count as equal. By chance that happens to one in a billion
+  // vocabularies of 150,000 tokens.
+  const std::vector<uint64_t> hashes = hashes_of(tokens);
+  places_.for_each(hashes, [&](size_t i) {
+    uint64_t& place = places_[hashes[i]];
+    if (place != FlatMap::kNone) return;
+    place = FlatMap::pair(static_cast<uint32_t>(ids[i]), static_cast<uint32_t>(bytes_.size()));
+    const auto len = static_cast<uint32_t>(tokens[i].size());
+    bytes_.append(reinterpret_cast<const char*>(&len), sizeof len);
+    bytes_ += tokens[i];
+    max_len_ = std::max<size_t>(max_len_, len);
     ++size_;
   });
 }
 
-size_t TokenTable::slot_of(std::string_view bytes, uint64_t hash) const {
-  size_t i = hash >> shift_;
-  for (; slots_[i].id >= 0; i = (i + 1) & (slots_.size() - 1)) {
-    const Slot& slot = slots_[i];
-    if (slot.hash == static_cast<uint32_t>(hash) && slot.span.len == bytes.size() &&
-        std::memcmp(bytes_.data() + slot.span.begin, bytes.data(), bytes.size()) == 0)
-      break;
-  }
-  return i;
+int32_t TokenTable::find(std::string_view token) const {
+  return token.size() > max_len_ ? -1 : find(token, hash_of(token));
 }
 
-int32_t TokenTable::find(std::string_view bytes) const {
-  return bytes.size() > max_len_ ? -1 : slots_[slot_of(bytes, hash_of(bytes))].id;
+int32_t TokenTable::find(std::string_view token, uint64_t hash) const {
+  const uint64_t place = places_.find(hash);
+  if (place == FlatMap::kNone) return -1;
+  const char* const stored = bytes_.data() + static_cast<uint32_t>(place);
+  uint32_t len;
+  std::memcpy(&len, stored, sizeof len);
+  // A text may be made to have the hash of another token.
+  const bool same = len == token.size() && std::memcmp(stored + sizeof len, token.data(), len) == 0;
+  return same ? static_cast<int32_t>(place >> 32) : -1;
 }
 
-std::vector<int32_t> TokenTable::find_all(std::string_view bytes,
-                                          const std::vector<Span>& spans) const {
-  std::vector<int32_t> ids(spans.size());
-  const auto text = [&](size_t i) { return bytes.substr(spans[i].begin, spans[i].len); };
-  const auto fetch = [&](size_t i) { __builtin_prefetch(&slots_[hash_of(text(i)) >> shift_]); };
-  for_each_fetched(spans.size(), fetch, [&](size_t i) { ids[i] = find(text(i)); });
+std::vector<int32_t> TokenTable::find_all(const std::vector<std::string_view>& tokens) const {
+  std::vector<int32_t> ids(tokens.size());
+  const std::vector<uint64_t> hashes = hashes_of(tokens);
+  places_.for_each(hashes, [&](size_t i) { ids[i] = find(tokens[i], hashes[i]); });
   return ids;
 }
 

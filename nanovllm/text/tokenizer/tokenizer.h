@@ -6,14 +6,31 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
+
+#include "nanovllm/text/pre_tokenizer/normalizer.h"
+#include "nanovllm/text/pre_tokenizer/pre_tokenizer.h"
+#include "nanovllm/text/tokenizer/added_tokens.h"
+#include "nanovllm/text/tokenizer/bpe.h"
+#include "nanovllm/text/tokenizer/detokenizer.h"
 
 namespace nanovllm {
 
-class TokenTexts;
-
 /// A Hugging Face tokenizer.json of the BPE kind: text to token ids and back, as the Python package
-/// `tokenizers` does it (compared with version 0.23.3 by scripts/tokenizer_differential.py).
+/// `tokenizers` does it (scripts/tokenizer_differential.py compares with version 0.23.3). Read this
+/// file first.
+///
+/// encode() sends a text through this pipeline; each stage has a file of its own:
+///   1. added tokens    "<|im_end|>" and the like are found and cut out       added_tokens.h
+///   2. normalizer      the rest is rewritten, for example to NFC             normalizer.h
+///   3. added tokens    those that are searched in normalized text
+///   4. pre-tokenizer   what is left is cut into words                        pre_tokenizer.h
+///   5. BPE             the bytes of a word are merged to tokens              bpe.h
+///   6. post-processor  ids before and after the text, for example a BOS      tokenizer.cpp
+/// Detokenizer goes back, one id at a time: each id has its bytes (TokenTexts), and bytes are held
+/// back until they are whole characters (detokenizer.h). tokenizer_json.h reads the file.
+///
 /// Supported are the components of byte-level (GPT-2, Qwen, Llama 3) and SentencePiece-like (Llama
 /// 2, Mistral) tokenizers:
 ///   normalizer      Sequence, NFC, Prepend, Replace of a string
@@ -21,46 +38,54 @@ class TokenTexts;
 ///   model           BPE with byte_fallback, fuse_unk, ignore_merges
 ///   post_processor  Sequence, ByteLevel, TemplateProcessing
 ///   decoder         Sequence, ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip
-/// Truncation and padding are not applied. NFC is Unicode's of today, while `tokenizers` orders
-/// marks that came after Unicode 10 as if they were none. Immutable: every member may be called
-/// from several threads at once.
+/// Truncation and padding are not applied. NFC is that of the latest Unicode version, while
+/// `tokenizers` does not reorder marks that were added after Unicode 10.
+///
+/// Whatever the file says, encoding takes time and memory in proportion to the text (times a
+/// logarithm), or ends with a UserError. Immutable: every member may be called from several threads
+/// at once.
 class Tokenizer {
  public:
-  /// From `folder`/tokenizer.json, and tokenizer_config.json if it is there: its
+  /// Reads `folder`/tokenizer.json, and tokenizer_config.json if it is there: its
   /// added_tokens_decoder adds to or replaces the added tokens, and it names the end token. Throws
   /// UserError that names the file and the component.
   static std::unique_ptr<const Tokenizer> load(const std::string& folder);
-  /// From the text of a tokenizer.json; `where` begins the error messages.
+  /// Reads the text of a tokenizer.json; `where` begins the error messages.
   static std::unique_ptr<const Tokenizer> parse(std::string_view tokenizer_json,
                                                 const std::string& where);
-  ~Tokenizer();
 
-  /// Added tokens written in the text are parsed as such. `add_special_tokens`: also what the
-  /// post-processor adds (a BOS). Bytes that are not UTF-8 become U+FFFD, one for each maximal
-  /// subpart (Unicode 15, section 3.9; what Python's errors="replace" does). Time is linear in the
-  /// text but for a logarithm.
+  /// Added tokens written in the text are parsed as such. `add_special_tokens`: also the ids of the
+  /// post-processor. Bytes that are not UTF-8 become U+FFFD, one for each maximal subpart (Unicode
+  /// 15, section 3.9; what Python's errors="replace" does).
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
 
-  /// Ids that no token has are left out, and so are special tokens if asked. Valid UTF-8 whatever
-  /// the ids are.
+  /// Ids that no token has are left out, and so are special tokens if asked. The result is valid
+  /// UTF-8 whatever the ids are.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
 
   /// The token as tokenizer.json spells it ("<|im_end|>", "Ġthe").
   std::optional<int32_t> token_to_id(std::string_view token) const;
   /// The largest id + 1, added tokens included.
-  int32_t vocab_size() const;
+  int32_t vocab_size() const { return texts_.size(); }
   /// Whether the added token `id` is marked special; false for any other id.
-  bool is_special(int32_t id) const;
-  /// tokenizer_config.json's eos_token, if there is one.
-  std::optional<int32_t> eos_token_id() const;
-
+  bool is_special(int32_t id) const { return texts_.is_special(id); }
+  /// The eos_token of tokenizer_config.json, if there is one.
+  std::optional<int32_t> eos_token_id() const { return eos_token_id_; }
   /// What each id decodes to; for Detokenizer.
-  const TokenTexts& token_texts() const;
+  const TokenTexts& token_texts() const { return texts_; }
 
  private:
-  struct Parts;
-  explicit Tokenizer(std::unique_ptr<const Parts> parts);
-  std::unique_ptr<const Parts> parts_;
+  explicit Tokenizer(const TokenizerJson& json);
+  void read_post_processor(const TokenizerJson& json);
+
+  Normalizer normalizer_;
+  AddedTokenFinder verbatim_finder_, normalized_finder_;
+  PreTokenizer pre_tokenizer_;
+  Bpe bpe_;
+  std::vector<int32_t> ids_before_, ids_after_;  // what the post-processor adds
+  TokenTexts texts_;
+  std::unordered_map<std::string, int32_t> added_ids_;  // by content
+  std::optional<int32_t> eos_token_id_;
 };
 
 }  // namespace nanovllm

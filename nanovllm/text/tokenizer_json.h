@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/base/json.h"
+
+namespace nanovllm {
+
+/// Ids are 0 .. kMaxTokens - 1, because tables are as large as the largest id. The largest
+/// published vocabulary has an eighth of it.
+inline constexpr int32_t kMaxTokens = 1 << 21;
+
+/// An object of tokenizer.json, read field by field. A missing field or a value of another type is
+/// a UserError that begins with `where`. The Json must outlive it.
+struct JsonObject {
+  const Json& json;
+  std::string where;
+
+  const Json& at(const std::string& key) const;
+  JsonObject object(const std::string& key) const { return {at(key), where + ": " + key}; }
+  std::string string(const std::string& key) const;
+  bool flag(const std::string& key, bool otherwise) const;
+  int32_t token_id(const Json& id) const;  // `id` is any value inside of the object
+};
+
+/// One step of a pipeline of tokenizer.json; `type` names its kind.
+struct Component : JsonObject {
+  std::string type;
+};
+
+/// A tokenizer.json. The vocabulary and the merges are kept apart from the other fields: as a DOM
+/// they would take longer to read than everything else that loading does.
+struct TokenizerJson {
+  struct Token {
+    std::string_view text;
+    int32_t id;
+  };
+  using Merge = std::pair<std::string_view, std::string_view>;
+
+  std::string where;             ///< the file's name, with which error messages begin
+  std::vector<Token> vocab;      ///< model.vocab in the file's order
+  std::vector<Merge> merges;     ///< model.merges, "a b" or ["a", "b"], the lowest rank first
+  Json fields;                   ///< everything else; objects as they are in the file
+  Json config = Json::object();  ///< tokenizer_config.json, if there is one
+  std::deque<std::string> unescaped{};  ///< strings that views cannot find in the file as they are
+
+  /// The components of the pipeline `name` in their order: none for null, the members of a
+  /// Sequence (its field `list` holds them), else the one that stands there. Throws UserError for a
+  /// type that is not among `supported`.
+  std::vector<Component> components(const char* name, const char* list,
+                                    std::initializer_list<std::string_view> supported) const;
+};
+
+/// Reads `text`, which must outlive the result. Throws UserError "<where>: <what>".
+TokenizerJson read_tokenizer_json(std::string_view text, const std::string& where);
+
+}  // namespace nanovllm
