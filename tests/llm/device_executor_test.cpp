@@ -1,17 +1,94 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <stdexcept>
 
 #include "goldens.h"
 #include "nanovllm/engine/llm_engine.h"
+#include "nanovllm/ops/cpu/cpu_backend.h"
 #include "nanovllm/runtime/model_runner.h"
 
 namespace nanovllm::testing {
 namespace {
 
-std::map<uint64_t, RequestOutput> run(LLMEngine& engine) {
+/// The CPU with what ModelRunner sees of a GPU: graphs, whose sizes this notes and whose padding it
+/// takes off again, and calls that fail.
+class GraphsOnTheCpu : public cpu::CpuBackend {
+ public:
+  struct Seen {
+    std::map<int64_t, int> replays;  // by size
+    int num_steps = 0, num_padded = 0;
+    int fail_begin = -1, fail_fetch = -1, not_finite = -1;  // numbers of steps
+    bool fail_allocate = false;
+  };
+  explicit GraphsOnTheCpu(Seen& seen) : CpuBackend(2), seen_(seen) {}
+
+  bool replays() const override { return true; }
+  void replay(int64_t size, const std::function<void()>& enqueue) override {
+    ++seen_.replays[size];
+    EXPECT_EQ(size, padded_to_);
+    enqueue();
+  }
+  Buffer allocate(size_t bytes) override {
+    if (seen_.fail_allocate && bytes > (size_t{32} << 20)) throw UserError("no memory");
+    return CpuBackend::allocate(bytes);
+  }
+  Batch begin_step(HostBatch& host, const SlotTables& slots, const KvCache& kv) override {
+    if (seen_.num_steps++ == seen_.fail_begin) throw std::runtime_error("the device fell off");
+    padded_to_ = static_cast<int64_t>(host.sample_slots.size());
+    const auto padding = std::ranges::find(host.sample_slots, -1);
+    const auto n = static_cast<size_t>(padding - host.sample_slots.begin());
+    if (padding != host.sample_slots.end()) {
+      ++seen_.num_padded;
+      for (size_t i = n; i < host.sample_slots.size(); ++i) {
+        EXPECT_EQ(host.sample_slots[i], -1);
+        EXPECT_EQ(host.slot_mapping[i], -1);  // writes no key
+        EXPECT_EQ(host.context_lens[i], 0);   // reads none
+        EXPECT_EQ(host.cu_seqlens_q[i + 1], static_cast<int32_t>(i + 1));
+        EXPECT_EQ(host.sample_rows[i], static_cast<int32_t>(i));
+      }
+      for (auto* array : {&host.input_ids, &host.positions, &host.slot_mapping, &host.context_lens,
+                          &host.seq_slots, &host.sample_rows, &host.sample_slots})
+        array->resize(n);
+      host.cu_seqlens_q.resize(n + 1);
+      host.samples.resize(n);
+    }
+    return CpuBackend::begin_step(host, slots, kv);
+  }
+  void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) override {
+    if (seen_.num_steps > seen_.fail_fetch && seen_.fail_fetch >= 0)
+      throw std::runtime_error("the device fell off");
+    CpuBackend::fetch_samples(token_ids, status);
+    if (seen_.num_steps == seen_.not_finite) status[0] = RowStatus::kNotFinite;
+  }
+
+ private:
+  Seen& seen_;
+  int64_t padded_to_ = 0;
+};
+
+std::unique_ptr<LLMEngine> engine_on(std::unique_ptr<Backend> backend, const EngineConfig& config) {
+  const std::string folder = model_folder("llama");
+  const EngineSetup setup = resolve_setup(folder, config, *backend);
+  return std::make_unique<LLMEngine>(
+      setup, std::make_unique<ModelRunner>(folder, setup, std::move(backend)),
+      nullptr);
+}
+
+EngineConfig small_config() {
+  EngineConfig config;
+  config.device = "cpu";
+  config.dtype = "float32";
+  config.block_size = 16;
+  config.max_num_seqs = 5;  // slots pass from sequence to sequence
+  config.num_gpu_blocks_override = 40;
+  return config;
+}
+
+std::map<uint64_t, RequestOutput> run(LLMEngine& engine, size_t num_requests = 120) {
   const std::vector<Json> rows = goldens("llama");
-  for (size_t i = 0; i < 120; ++i) {
+  for (size_t i = 0; i < num_requests; ++i) {
     SamplingParams params;
     params.max_tokens = 30;
     params.ignore_eos = true;
@@ -34,21 +111,8 @@ std::map<uint64_t, RequestOutput> run(LLMEngine& engine) {
   return outputs;
 }
 
-// As on a GPU: a step is launched before the tokens of the one before it are fetched.
-TEST(ModelRunner, LaunchingAheadGivesTheSameAnswers) {
-  EngineConfig config;
-  config.device = "cpu";
-  config.dtype = "float32";
-  config.block_size = 16;
-  config.max_num_seqs = 5;  // slots pass from sequence to sequence
-  config.num_gpu_blocks_override = 40;
-  const std::string folder = model_folder("llama");
-  std::unique_ptr<Backend> backend = make_backend(config);
-  const EngineSetup setup = resolve_setup(folder, config, *backend);
-  LLMEngine ahead(setup, std::make_unique<ModelRunner>(folder, setup, std::move(backend)),
-                  nullptr);
-  LLMEngine plain(folder, config);
-  const auto got = run(ahead), expected = run(plain);
+void expect_same(const std::map<uint64_t, RequestOutput>& got,
+                 const std::map<uint64_t, RequestOutput>& expected) {
   ASSERT_EQ(got.size(), expected.size());
   for (const auto& [id, request] : expected) {
     EXPECT_EQ(got.at(id).token_ids, request.token_ids) << id;
@@ -60,7 +124,78 @@ TEST(ModelRunner, LaunchingAheadGivesTheSameAnswers) {
     for (size_t i = 0; i < request.logprobs.size(); ++i)
       EXPECT_EQ(got.at(id).logprobs[i].at(0).logprob, request.logprobs[i].at(0).logprob) << id;
   }
-  EXPECT_GT(ahead.stats().steps, 0);
+}
+
+// As on a GPU: a step is launched before the tokens of the one before it are fetched.
+TEST(ModelRunner, LaunchingAheadGivesTheSameAnswers) {
+  EngineConfig config = small_config();
+  const auto ahead = engine_on(make_backend(config), config);
+  LLMEngine plain(model_folder("llama"), config);
+  expect_same(run(*ahead), run(plain));
+  EXPECT_GT(ahead->stats().steps, 0);
+}
+
+// Steps of one token a sequence are padded to a few sizes, others are not.
+TEST(ModelRunner, ReplayedStepsGiveTheSameAnswers) {
+  int num_padded = 0;
+  for (const int64_t most : {5, 40}) {
+    EngineConfig config = small_config();
+    config.max_num_seqs = most;
+    config.num_gpu_blocks_override = 12 * most;
+    GraphsOnTheCpu::Seen seen, unused;
+    const auto graphs = engine_on(std::make_unique<GraphsOnTheCpu>(seen), config);
+    LLMEngine plain(model_folder("llama"), config);
+    expect_same(run(*graphs), run(plain));
+    num_padded += seen.num_padded;
+    for (const auto& [size, count] : seen.replays)
+      EXPECT_TRUE(size == 1 || size == 2 || size == 4 || size == 8 || size % 16 == 0 ||
+                  size == most)
+          << size;
+    EXPECT_GE(seen.replays.size(), most == 5 ? 3u : 5u);
+
+    config.enforce_eager = true;
+    run(*engine_on(std::make_unique<GraphsOnTheCpu>(unused), config), 10);
+    EXPECT_TRUE(unused.replays.empty());
+  }
+  EXPECT_GT(num_padded, 0);
+}
+
+TEST(ModelRunner, FailureOfTheDeviceEndsTheEngine) {
+  for (const bool at_launch : {true, false}) {
+    GraphsOnTheCpu::Seen seen;
+    (at_launch ? seen.fail_begin : seen.fail_fetch) = 4;
+    const auto engine = engine_on(std::make_unique<GraphsOnTheCpu>(seen), small_config());
+    EXPECT_THROW(run(*engine), std::exception);
+    const int num_steps = seen.num_steps;
+    EXPECT_THROW(engine->step(), EngineDead);
+    EXPECT_EQ(seen.num_steps, num_steps);  // it is left alone
+  }
+}
+
+TEST(ModelRunner, RowThatIsNotFiniteEndsItsRequestAlone) {
+  GraphsOnTheCpu::Seen seen;
+  seen.not_finite = 12;
+  const auto engine = engine_on(std::make_unique<GraphsOnTheCpu>(seen), small_config());
+  int num_errors = 0, num_others = 0;
+  for (const auto& [id, request] : run(*engine, 20))
+    ++(request.has_error() ? num_errors : num_others);
+  EXPECT_EQ(num_errors, 1);
+  EXPECT_EQ(num_others, 19);
+}
+
+TEST(ModelRunner, CacheThatDoesNotFitIsTheCallersMistake) {
+  GraphsOnTheCpu::Seen seen;
+  EngineConfig config = small_config();
+  config.num_gpu_blocks_override = 4000;
+  seen.fail_allocate = true;
+  try {
+    engine_on(std::make_unique<GraphsOnTheCpu>(seen), config);
+    ADD_FAILURE() << "no exception";
+  } catch (const UserError& e) {
+    EXPECT_NE(std::string(e.what()).find("the KV cache of 4000 blocks: no memory"),
+              std::string::npos)
+        << e.what();
+  }
 }
 
 }  // namespace

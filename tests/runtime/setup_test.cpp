@@ -1,0 +1,142 @@
+#include "nanovllm/runtime/setup.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "nanovllm/base/error.h"
+#include "nanovllm/base/json.h"
+#include "nanovllm/ops/cpu/cpu_backend.h"
+#include "nanovllm/ops/cuda_library.h"
+#include "nanovllm/runtime/model_runner.h"
+
+namespace nanovllm {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+constexpr size_t kGiB = size_t{1} << 30;
+const std::string kShape = std::string(NANOVLLM_SOURCE_DIR) + "/bench/shapes/Qwen3-0.6B";
+
+/// A device of this much memory. Nothing is computed on it.
+class Device : public cpu::CpuBackend {
+ public:
+  Device(size_t total, size_t free) : CpuBackend(1), memory_{total, free} {}
+  Memory memory() const override { return memory_; }
+
+ private:
+  Memory memory_;
+};
+
+EngineSetup setup_on(const EngineConfig& config, size_t total, size_t free) {
+  Device device(total, free);
+  return resolve_setup(kShape, config, device);
+}
+
+EngineConfig cuda() {
+  EngineConfig config;
+  config.device = "cuda";
+  return config;
+}
+
+TEST(Setup, OnAGpuTheCacheGetsWhatModelAndUtilizationLeave) {
+  const EngineSetup setup = setup_on(cuda(), 16 * kGiB, 16 * kGiB);
+  EXPECT_EQ(setup.config.max_num_batched_tokens, 16384);
+  EXPECT_EQ(setup.config.max_num_seqs, 512);
+  EXPECT_EQ(setup.dtype, DType::kBF16);
+  EXPECT_EQ(setup.weight_bytes, 2 * size_t{596'049'920});
+  const size_t block = setup.model.kv_bytes_per_token(DType::kBF16) * 64;
+  const auto cache = static_cast<size_t>(setup.num_blocks) * block;
+  EXPECT_LT(cache + setup.weight_bytes, 16 * kGiB * 9 / 10);
+  EXPECT_GT(cache + setup.weight_bytes, 16 * kGiB * 6 / 10);
+
+  // What others hold is not there for the cache.
+  const EngineSetup shared = setup_on(cuda(), 16 * kGiB, 12 * kGiB);
+  const auto fewer = static_cast<size_t>(setup.num_blocks - shared.num_blocks) * block;
+  EXPECT_NEAR(static_cast<double>(fewer) / kGiB, 4, 0.1);
+}
+
+TEST(Setup, GpuWithoutRoomForACacheIsRefusedUnlessItsSizeIsGiven) {
+  EngineConfig config = cuda();
+  EXPECT_THAT([&] { setup_on(config, 16 * kGiB, 2 * kGiB); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("no memory is left for the KV cache"),
+                                             HasSubstr("2.00 are free"),
+                                             HasSubstr("--gpu-memory-utilization 0.9"))));
+  config.gpu_memory_utilization = 0.05;
+  EXPECT_THAT([&] { setup_on(config, 16 * kGiB, 16 * kGiB); },
+              ThrowsMessage<UserError>(HasSubstr("lets this program fill 0.80")));
+  config.kv_cache_memory_bytes = static_cast<int64_t>(kGiB);
+  EXPECT_EQ(setup_on(config, 16 * kGiB, 2 * kGiB).num_blocks,
+            static_cast<int64_t>(kGiB / (114688 * 64)));
+  config.kv_cache_memory_bytes = 0;
+  config.num_gpu_blocks_override = 7;
+  const EngineSetup few = setup_on(config, 16 * kGiB, 2 * kGiB);
+  EXPECT_EQ(few.num_blocks, 7);
+  EXPECT_EQ(few.config.max_num_seqs, 7);  // no step holds more sequences than blocks
+  EXPECT_EQ(few.config.max_num_batched_tokens, 7 * 64);
+  EXPECT_EQ(few.config.max_model_len, 7 * 64);
+}
+
+TEST(Setup, CacheLargerThanAllMemoryIsRefused) {
+  EngineConfig config = cuda();
+  config.num_gpu_blocks_override = 10'000;
+  EXPECT_THAT([&] { setup_on(config, 16 * kGiB, 16 * kGiB); },
+              ThrowsMessage<UserError>(HasSubstr("a KV cache of 10000 blocks")));
+  config.num_gpu_blocks_override = 0;
+  config.device = "cpu";
+  config.kv_cache_memory_bytes = 17 * static_cast<int64_t>(kGiB);
+  EXPECT_THAT([&] { setup_on(config, 16 * kGiB, 16 * kGiB); },
+              ThrowsMessage<UserError>(HasSubstr("and there are 16.00 GiB in all")));
+}
+
+TEST(Setup, OnTheCpuStepsAreSmallerAndHoldAsManySequences) {
+  EngineConfig config;
+  config.device = "cpu";
+  EXPECT_EQ(setup_on(config, 16 * kGiB, 16 * kGiB).config.max_num_batched_tokens, 2048);
+  config.max_num_batched_tokens = 100;
+  EXPECT_EQ(setup_on(config, 16 * kGiB, 16 * kGiB).config.max_num_seqs, 100);
+  config.max_model_len = 1;
+  EXPECT_THAT([&] { setup_on(config, 16 * kGiB, 16 * kGiB); },
+              ThrowsMessage<UserError>(HasSubstr("a prompt and an answer need 2")));
+}
+
+TEST(Setup, DtypeAutoIsTheCheckpointsAndBfloat16ForFloat32) {
+  std::ifstream file(kShape + "/config.json");
+  Json json = Json::parse(file);
+  const std::string folder = ::testing::TempDir() + "dtype_auto";
+  std::filesystem::create_directories(folder);
+  EngineConfig config;
+  config.device = "cpu";
+  const auto dtype = [&](const char* of_checkpoint) {
+    json["torch_dtype"] = of_checkpoint;
+    std::ofstream(folder + "/config.json") << json;
+    Device device(16 * kGiB, 16 * kGiB);
+    return resolve_setup(folder, config, device).dtype;
+  };
+  EXPECT_EQ(dtype("float32"), DType::kBF16);
+  EXPECT_EQ(dtype("bfloat16"), DType::kBF16);
+  EXPECT_EQ(dtype("float16"), DType::kF16);
+  config.dtype = "float32";
+  EXPECT_EQ(dtype("float16"), DType::kF32);
+}
+
+TEST(Setup, DeviceAutoIsTheCpuWhereNoDriverIs) {
+  if (has_cuda_driver()) GTEST_SKIP() << "a driver is here";
+  EngineConfig config;
+  config.threads = 3;
+  EXPECT_THAT(make_backend(config)->describe(), HasSubstr("3"));
+  EXPECT_EQ(config.device, "cpu");
+  config.tensor_parallel_size = 2;  // the ranks share the threads
+  EXPECT_THAT(make_backend(config)->describe(), HasSubstr("1"));
+  config.threads = 0;
+  EXPECT_NO_THROW(make_backend(config));
+  config.device = "cuda";
+  EXPECT_THROW(make_backend(config), UserError);
+}
+
+}  // namespace
+}  // namespace nanovllm

@@ -1,0 +1,121 @@
+// A worker's side of the ranks in a process of this test, and rank 0's with workers that are
+// scripts. Whole engines over ranks: tests/llm/ranks_test.cpp.
+#include "nanovllm/runtime/ranks/worker.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+
+#include "nanovllm/base/error.h"
+
+namespace nanovllm {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+const std::string kLlama = std::string(NANOVLLM_SOURCE_DIR) + "/tests/variants/llama";
+
+/// Runs rank 1 of two on `model` in a child; its exit status.
+int run_rank_1(RankMemory& memory, const std::string& model) {
+  std::array<int, 2> ends{};
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    EngineConfig config;
+    config.device = "cpu";
+    config.threads = 2;
+    config.tensor_parallel_size = 2;
+    config.kv_cache_memory_bytes = 64 << 20;
+    std::exit(run_worker(model, config, 1, memory.fd(), ends[1]));
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  for (const int fd : ends) ::close(fd);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+TEST(Worker, MistakeOfTheCallersReachesRank0AsOne) {
+  RankMemory memory(2);
+  EXPECT_EQ(run_rank_1(memory, "/nowhere"), 1);
+  EXPECT_THAT([&] { memory.ranks().barrier(); }, ThrowsMessage<UserError>(HasSubstr("/nowhere")));
+}
+
+TEST(Worker, EndsWhereTheRanksWereAborted) {
+  RankMemory memory(2);
+  memory.ranks().abort("rank 0 is out of ink");
+  EXPECT_EQ(run_rank_1(memory, kLlama), 1);
+  EXPECT_THAT([&] { memory.ranks().barrier(); },
+              ThrowsMessage<EngineDead>(HasSubstr("rank 0 is out of ink")));
+}
+
+TEST(Worker, EndsBeforeItReadsTheMemoryOfAnotherBuild) {
+  RankMemory memory(2);
+  const std::array<uint64_t, 2> other = {1, kBuildChecksum + 1};
+  ASSERT_EQ(::pwrite(memory.fd(), other.data(), sizeof other, 0),
+            static_cast<ssize_t>(sizeof other));
+  EXPECT_EQ(run_rank_1(memory, kLlama), kExitOtherBuild);
+  EXPECT_FALSE(memory.ranks().aborted());
+}
+
+/// What rank 0 says of a worker that is this script; $parent is its socket.
+std::string reason_of(const std::string& script, bool& is_user_error) {
+  const std::string path = ::testing::TempDir() + "worker_test.sh";
+  std::ofstream(path) << "#!/bin/bash\nparent=${@: -1}\n" << script << "\n";
+  ::chmod(path.c_str(), 0700);
+  WorkerProcesses workers(path, {}, 2, /*step_timeout=*/1);
+  std::string reason;
+  try {
+    for (;;) {
+      workers.ranks().barrier();  // which no other rank comes to
+      ADD_FAILURE() << "a barrier of one";
+    }
+  } catch (const UserError& e) {
+    is_user_error = true;
+    reason = e.what();
+  } catch (const EngineDead& e) {
+    is_user_error = false;
+    reason = e.what();
+  }
+  ::unlink(path.c_str());
+  return reason;
+}
+
+TEST(WorkerProcesses, EndOfAWorkerIsNamed) {
+  bool is_user_error = true;
+  EXPECT_EQ(reason_of("exit 7", is_user_error), "the process of rank 1 ended with status 7");
+  EXPECT_FALSE(is_user_error);
+  EXPECT_THAT(reason_of("kill -USR1 $$", is_user_error), HasSubstr("ended by signal 10"));
+  EXPECT_FALSE(is_user_error);
+  EXPECT_THAT(reason_of("exit 3", is_user_error), HasSubstr("is of another build"));
+  EXPECT_TRUE(is_user_error);
+}
+
+TEST(WorkerProcesses, LastWordsOfAWorkerAreTheReason) {
+  bool is_user_error = false;
+  EXPECT_EQ(reason_of("printf 'no such option' >&$parent; exit 2", is_user_error),
+            "rank 1: no such option");
+  EXPECT_TRUE(is_user_error);
+  EXPECT_EQ(reason_of("printf 'out of memory' >&$parent; exit 1", is_user_error),
+            "rank 1: out of memory");
+  EXPECT_FALSE(is_user_error);
+}
+
+TEST(WorkerProcesses, WorkerThatLoadsForeverHangs) {
+  bool is_user_error = true;
+  EXPECT_EQ(reason_of("exec sleep 1000", is_user_error),
+            "no rank got on for 10 s (--step-timeout)");
+  EXPECT_FALSE(is_user_error);
+}
+
+}  // namespace
+}  // namespace nanovllm
