@@ -28,15 +28,6 @@ Json special_tokens_of(const Json& config) {
   return tokens;
 }
 
-/// Bytes of the texts in it and a few for everything else.
-size_t size_of(const Json& json) {
-  size_t size = 16;
-  if (json.is_string()) size += json.get_ref<const std::string&>().size();
-  if (json.is_structured())
-    for (const auto& [key, value] : json.items()) size += key.size() + size_of(value);
-  return size;
-}
-
 /// The parts of a message as {"type": "text", "text": ...}.
 Json text_parts(const Json& content) {
   Json parts = Json::array();
@@ -143,8 +134,7 @@ std::string ChatTemplate::render(const Json& context) const {
   const bool has_tools = tools != context.end() && !tools->is_null();
   const jinja::Template& chosen =
       has_tools && tool_template_ != nullptr ? *tool_template_ : *template_;
-  jinja::Budget budget(size_of(context));
-  return jinja::Interpreter(chosen, budget).render(context, special_tokens_);
+  return jinja::Interpreter(chosen).render(context, special_tokens_);
 }
 
 std::string ChatTemplate::prompt(const Json& context) const {

@@ -12,9 +12,10 @@ namespace jinja {
 class Template;
 }
 
-/// Turns a conversation into the text of a prompt, as transformers' apply_chat_template does: a
-/// Jinja2 template that the checkpoint brings, in a sandbox without files, imports or changes to
-/// its input. Rendering is thread-safe.
+/// Turns a conversation into the text of a prompt, as transformers' apply_chat_template does. The
+/// checkpoint brings a Jinja2 template, which is rendered in a sandbox: it cannot read files,
+/// import anything or change its input. Rendering is thread-safe. The language is in jinja/; its
+/// first file to read is jinja/interpreter.h.
 class ChatTemplate {
  public:
   /// FOLDER/chat_template.jinja, else the chat_template of FOLDER/tokenizer_config.json (a text, or

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
-#include <unordered_map>
+#include <map>
 
 #include "nanovllm/text/jinja/text.h"
 
@@ -11,7 +11,7 @@ namespace nanovllm::jinja {
 
 namespace {
 
-// As the sandbox has it.
+// As Jinja2's sandbox has it.
 constexpr Int kMaxRange = 100'000;
 
 /// The tests that are comparisons; the operator is the last of their names.
@@ -30,7 +30,10 @@ Value test_sameas(Bound& a) {
   return a[0].data().index() == a[1].data().index() && equal(a[0], a[1], a.budget);
 }
 
-Value raise_exception(Bound& a) { throw TemplateError(a.text()); }
+Value test_sequence(Bound& a) {
+  const Sequence* list = a[0].sequence();
+  return a[0].is_string() || a[0].dict() || (list && list->is_indexable());
+}
 
 Value strftime_now(Bound& a) {
   const std::time_t now = a.interpreter.now;
@@ -74,7 +77,7 @@ Dict dict_of(Bound& a) {
       dict.set(std::move(pair[0]), std::move(pair[1]), a.budget);
     }
   }
-  for (auto& [name, value] : a.rest.named) dict.set(name, std::move(value), a.budget);
+  for (auto& [name, value] : a.rest.named.items) dict.set(name, std::move(value), a.budget);
   return dict;
 }
 
@@ -85,48 +88,45 @@ Value new_namespace(Bound& a) {
 }
 
 constexpr Builtin kTestsAndGlobals[] = {
-    {"is ", "boolean", "x", [](Bound& a) -> Value { return a[0].is_bool(); }},
-    {"is ", "callable", "x", [](Bound& a) -> Value { return a[0].function() || a[0].loop(); }},
-    {"is ", "defined", "x", [](Bound& a) -> Value { return !a[0].is_undefined(); }},
-    {"is ", "divisibleby", "x num", [](Bound& a) -> Value { return is_multiple(a, a[1], 0); }},
-    {"is ", "eq equalto ==", "x y", test_comparison},
-    {"is ", "escaped", "x", [](Bound& a) -> Value { return a[0].is_markup(); }},
-    {"is ", "even", "x", [](Bound& a) -> Value { return is_multiple(a, 2, 0); }},
-    {"is ", "false", "x", [](Bound& a) -> Value { return a[0].is_bool() && !truthy(a[0]); }},
-    {"is ", "filter", "x",
-     [](Bound& a) -> Value { return find_builtin("|", a.string(0)) != nullptr; }},
-    {"is ", "float", "x", [](Bound& a) -> Value { return a[0].is_float(); }},
-    {"is ", "ge >=", "x y", test_comparison},
-    {"is ", "gt greaterthan >", "x y", test_comparison},
-    {"is ", "in", "x seq", test_comparison},
-    {"is ", "integer", "x", [](Bound& a) -> Value { return a[0].is_integer() && !a[0].is_bool(); }},
-    {"is ", "iterable", "x", [](Bound& a) -> Value { return a[0].is_iterable() || a[0].loop(); }},
-    {"is ", "le <=", "x y", test_comparison},
-    {"is ", "lower", "x", [](Bound& a) -> Value { return is_lower(a.text()); }},
-    {"is ", "lt lessthan <", "x y", test_comparison},
-    {"is ", "mapping", "x", [](Bound& a) -> Value { return a[0].dict() != nullptr; }},
-    {"is ", "ne !=", "x y", test_comparison},
-    {"is ", "none", "x", [](Bound& a) -> Value { return a[0].is_none(); }},
-    {"is ", "number", "x", [](Bound& a) -> Value { return a[0].is_number(); }},
-    {"is ", "odd", "x", [](Bound& a) -> Value { return is_multiple(a, 2, 1); }},
-    {"is ", "sameas", "x y", test_sameas},
-    {"is ", "sequence", "x",
-     [](Bound& a) -> Value {
-       const Sequence* list = a[0].sequence();
-       return a[0].is_string() || a[0].dict() || (list && list->is_indexable());
-     }},
-    {"is ", "string", "x", [](Bound& a) -> Value { return a[0].is_string(); }},
-    {"is ", "test", "x",
-     [](Bound& a) -> Value { return find_builtin("is ", a.string(0)) != nullptr; }},
-    {"is ", "true", "x", [](Bound& a) -> Value { return a[0].is_bool() && truthy(a[0]); }},
-    {"is ", "undefined", "x", [](Bound& a) -> Value { return a[0].is_undefined(); }},
-    {"is ", "upper", "x", [](Bound& a) -> Value { return is_upper(a.text()); }},
+    {"test", "boolean", "x", [](Bound& a) -> Value { return a[0].is_bool(); }},
+    {"test", "callable", "x", [](Bound& a) -> Value { return a[0].function() || a[0].loop(); }},
+    {"test", "defined", "x", [](Bound& a) -> Value { return !a[0].is_undefined(); }},
+    {"test", "divisibleby", "x num", [](Bound& a) -> Value { return is_multiple(a, a[1], 0); }},
+    {"test", "eq equalto ==", "x y", test_comparison},
+    {"test", "escaped", "x", [](Bound& a) -> Value { return a[0].is_markup(); }},
+    {"test", "even", "x", [](Bound& a) -> Value { return is_multiple(a, 2, 0); }},
+    {"test", "false", "x", [](Bound& a) -> Value { return a[0].is_bool() && !truthy(a[0]); }},
+    {"test", "filter", "x",
+     [](Bound& a) -> Value { return find_builtin("filter", a.string(0)) != nullptr; }},
+    {"test", "float", "x", [](Bound& a) -> Value { return a[0].is_float(); }},
+    {"test", "ge >=", "x y", test_comparison},
+    {"test", "gt greaterthan >", "x y", test_comparison},
+    {"test", "in", "x seq", test_comparison},
+    {"test", "integer", "x",
+     [](Bound& a) -> Value { return a[0].is_integer() && !a[0].is_bool(); }},
+    {"test", "iterable", "x", [](Bound& a) -> Value { return a[0].is_iterable() || a[0].loop(); }},
+    {"test", "le <=", "x y", test_comparison},
+    {"test", "lower", "x", [](Bound& a) -> Value { return has_case(a.text(), false); }},
+    {"test", "lt lessthan <", "x y", test_comparison},
+    {"test", "mapping", "x", [](Bound& a) -> Value { return a[0].dict() != nullptr; }},
+    {"test", "ne !=", "x y", test_comparison},
+    {"test", "none", "x", [](Bound& a) -> Value { return a[0].is_none(); }},
+    {"test", "number", "x", [](Bound& a) -> Value { return a[0].is_number(); }},
+    {"test", "odd", "x", [](Bound& a) -> Value { return is_multiple(a, 2, 1); }},
+    {"test", "sameas", "x y", test_sameas},
+    {"test", "sequence", "x", test_sequence},
+    {"test", "string", "x", [](Bound& a) -> Value { return a[0].is_string(); }},
+    {"test", "test", "x",
+     [](Bound& a) -> Value { return find_builtin("test", a.string(0)) != nullptr; }},
+    {"test", "true", "x", [](Bound& a) -> Value { return a[0].is_bool() && truthy(a[0]); }},
+    {"test", "undefined", "x", [](Bound& a) -> Value { return a[0].is_undefined(); }},
+    {"test", "upper", "x", [](Bound& a) -> Value { return has_case(a.text(), true); }},
 
-    {"()", "dict", "*", [](Bound& a) { return make_dict(dict_of(a), a.budget); }},
-    {"()", "namespace", "*", new_namespace},
-    {"()", "raise_exception", "message", raise_exception},
-    {"()", "range", "start stop? step?", range},
-    {"()", "strftime_now", "format", strftime_now},
+    {"global", "dict", "*", [](Bound& a) { return make_dict(dict_of(a), a.budget); }},
+    {"global", "namespace", "*", new_namespace},
+    {"global", "raise_exception", "message", [](Bound& a) -> Value { raise("{}", a.text()); }},
+    {"global", "range", "start stop? step?", range},
+    {"global", "strftime_now", "format", strftime_now},
 };
 
 }  // namespace
@@ -134,60 +134,38 @@ constexpr Builtin kTestsAndGlobals[] = {
 std::span<const Builtin> tests_and_globals() { return kTestsAndGlobals; }
 
 const Builtin* find_builtin(std::string_view kind, std::string_view name) {
-  using Table = std::unordered_map<std::string_view, const Builtin*>;
-  static const auto tables = [] {
-    std::unordered_map<std::string_view, Table> all;  // by kind
+  static const auto table = [] {
+    std::map<std::pair<std::string_view, std::string_view>, const Builtin*> all;
     for (const auto& part : {filters(), tests_and_globals(), methods()})
       for (const Builtin& builtin : part)
-        for (const std::string_view each : split(builtin.names, " "))
-          all[builtin.kind].emplace(each, &builtin);
+        for (const std::string_view each_kind : split(builtin.kinds, " "))
+          for (const std::string_view each : split(builtin.names, " "))
+            all[{each_kind, each}] = &builtin;
     return all;
   }();
-  const Table& table = tables.at(kind);
-  const auto found = table.find(name);
+  const auto found = table.find({kind, name});
   return found == table.end() ? nullptr : found->second;
 }
 
-const Builtin* find_method(const Value& v, std::string_view name) {
-  if (v.is_string()) return find_builtin("str.", name);
-  if (v.dict() != nullptr) return find_builtin("dict.", name);
-  if (v.loop() != nullptr) return find_builtin("loop.", name);
-  if (v.sequence() != nullptr && v.sequence()->is_indexable()) return find_builtin("list.", name);
-  return nullptr;
-}
-
 Bound::Bound(const Builtin& builtin, Interpreter& interpreter, Args args)
-    : builtin(builtin), interpreter(interpreter), budget(interpreter.budget) {
-  size_t next = 0;  // positional argument
-  bool takes_rest = false;
+    : builtin(builtin),
+      interpreter(interpreter),
+      budget(interpreter.budget),
+      rest(std::move(args)) {
   for (std::string_view parameter : split(builtin.parameters, " ")) {
     if (parameter == "*") {
-      takes_rest = true;
-      break;
+      rest.positional = rest.take_rest();
+      return;
     }
     const bool optional = parameter.ends_with('?');
     if (optional) parameter.remove_suffix(1);
-    const auto named = args.find(parameter, budget);
-    const bool is_named = next == args.positional.size() && named != args.named.end();
-    given_.push_back(is_named || next < args.positional.size());
-    if (is_named) {
-      values_.push_back(named->second);
-      args.named.erase(named);
-    } else if (given_.back()) {
-      values_.push_back(std::move(args.positional[next++]));
-    } else if (optional) {
-      values_.emplace_back();
-    } else {
-      raise("{}: the argument '{}' is missing", builtin.names, parameter);
-    }
+    std::optional<Value> value = rest.take(parameter, budget);
+    if (!value && !optional) raise("{}: the argument '{}' is missing", builtin.names, parameter);
+    given_.push_back(value.has_value());
+    values_.push_back(std::move(value).value_or(Value()));
   }
-  args.positional.erase(args.positional.begin(),
-                        args.positional.begin() + static_cast<ptrdiff_t>(next));
-  if (!takes_rest && !args.positional.empty())
-    raise("{}: at most {} arguments", builtin.names, values_.size());
-  if (!takes_rest && !args.named.empty())
-    raise("{}: an unexpected argument '{}'", builtin.names, args.named[0].first);
-  rest = std::move(args);
+  rest.expect_no_positional(builtin.names);
+  rest.expect_no_named(builtin.names);
 }
 
 int64_t Bound::integer(size_t i, int64_t otherwise) const {

@@ -11,18 +11,18 @@ namespace nanovllm::jinja {
 
 class Bound;
 
-/// A function that the language brings: a filter ("|"), a test ("is "), a global ("()") or a method
-/// ("str.", "list.", "dict.", "loop."), whose first parameter is its object. Names and parameters
-/// stand with a space between; "?" marks an optional parameter and "*", at the end, takes all that
-/// is left.
+/// A function of the language: a filter, a test, a global function, or a method, whose kind is the
+/// name of a type and whose first argument is its object. Kinds, names and parameters are separated
+/// by spaces: {"filter str", "lower", "s", ...} is a filter and a method of str. "?" marks an
+/// optional parameter; "*", at the end, takes all remaining arguments.
 struct Builtin {
-  std::string_view kind;
+  std::string_view kinds;
   std::string_view names;
   std::string_view parameters;
   Value (*call)(Bound& args);
 };
 
-/// Arguments matched to a builtin's parameters.
+/// The arguments of a call, matched to a builtin's parameters.
 class Bound {
  public:
   const Builtin& builtin;
@@ -32,8 +32,9 @@ class Bound {
 
   Bound(const Builtin& builtin, Interpreter& interpreter, Args args);
 
+  /// Undefined where it is not given.
   const Value& operator[](size_t i) const { return values_[i]; }
-  /// It is given, and not None.
+  /// Whether it is given, and not None.
   bool has(size_t i) const { return given_[i] && !values_[i].is_none(); }
   /// Raises unless it is an integer; the default where it was not given.
   int64_t integer(size_t i, int64_t otherwise = 0) const;
@@ -49,19 +50,18 @@ class Bound {
   std::vector<bool> given_;
 };
 
-/// Null where there is none: find_builtin("|", "upper").
+/// Null where there is none: find_builtin("filter", "upper"), find_builtin("dict", "items").
 const Builtin* find_builtin(std::string_view kind, std::string_view name);
-/// The method `name` of v's type; is_unsafe for one that would change v, which the sandbox hides.
-const Builtin* find_method(const Value& v, std::string_view name);
 
+/// The function of all methods that would change their object, which the sandbox hides.
 Value is_unsafe(Bound& args);
 
-/// The table's parts.
+/// The parts of the table.
 std::span<const Builtin> filters();
 std::span<const Builtin> tests_and_globals();
 std::span<const Builtin> methods();
 
-/// fmt % args and fmt.format(args).
+/// format % args and format.format(args).
 std::string format_percent(std::string_view format, const Args& args, Budget& budget);
 std::string format_braces(std::string_view format, const Args& args, Budget& budget);
 

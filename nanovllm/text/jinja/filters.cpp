@@ -42,7 +42,7 @@ class Key {
     }
     if (!lower_ || !item.is_string()) return item;
     interpreter_.budget.build_text(item.string().size());
-    return to_lower(item.string());
+    return change_case(item.string(), Capitals::kNone);
   }
 
  private:
@@ -123,8 +123,7 @@ Value sum(Bound& a) {  // iterable attribute start
 
 const Builtin& require_known(std::string_view kind, const Value& name, Bound& a) {
   const Builtin* found = find_builtin(kind, to_string(name, a.budget));
-  if (found == nullptr)
-    raise("no {} named {}", kind == "|" ? "filter" : "test", repr(name, a.budget));
+  if (found == nullptr) raise("no {} named {}", kind, repr(name, a.budget));
   return *found;
 }
 
@@ -138,12 +137,12 @@ Value map(Bound& a) {  // value *
   if (!truthy(a[0])) return generator({}, a);
   Values items = a.list();
   if (a.rest.positional.empty()) {
-    const Builtin by_name = {"|", "map", "attribute default?", nullptr};
+    const Builtin by_name = {"filter", "map", "attribute default?", nullptr};
     const Bound named(by_name, a.interpreter, a.rest);
     const Key key(a, named[0]);
     for (Value& item : items) item = key(item, named.has(1) ? named[1] : Value(None{}));
   } else {
-    const Builtin& filter = require_known("|", a.rest.positional[0], a);
+    const Builtin& filter = require_known("filter", a.rest.positional[0], a);
     for (Value& item : items) item = apply(filter, std::move(item), a.rest, a);
   }
   return generator(std::move(items), a);
@@ -163,7 +162,7 @@ Value choose(Bound& a) {  // value *
   }
   const Key key(a, attribute);
   const Builtin* test =
-      rest.positional.empty() ? nullptr : &require_known("is ", rest.positional[0], a);
+      rest.positional.empty() ? nullptr : &require_known("test", rest.positional[0], a);
   Values chosen;
   for (Value& item : a.list()) {
     Value v = key(item);
@@ -238,19 +237,11 @@ Value indent(Bound& a) {  // s width first blank
   return out.take();
 }
 
-Value replace(Bound& a) {  // s old new count
-  Args args{{a.text(0), a.text(1), a.text(2)}, {}};
-  if (a.has(3)) args.positional.push_back(a[3]);
-  return a.interpreter.call(*find_builtin("str.", "replace"), std::move(args));
-}
-
-Value tojson(Bound& a) {  // x ensure_ascii indent separators sort_keys
-  JsonStyle style;
-  style.ensure_ascii = a.flag(1);
-  style.sort_keys = a.flag(4);
+Value tojson(Bound& a) {  // x ensure_ascii? indent? separators? sort_keys?
+  PrintStyle style{.json = true, .ensure_ascii = a.flag(1), .sort_keys = a.flag(4)};
   if (a.has(2)) {
     style.pretty = true;
-    style.item_separator.pop_back();
+    style.item_separator = ",";
     style.indent = indentation(a, 2, 0);
   }
   if (a.has(3)) {
@@ -261,14 +252,7 @@ Value tojson(Bound& a) {  // x ensure_ascii indent separators sort_keys
     style.item_separator = pair[0].string();
     style.key_separator = pair[1].string();
   }
-  return to_json(a[0], style, a.budget);
-}
-
-Value trim(Bound& a) {  // value chars
-  const std::string s = a.text();
-  const Chars chars = a.has(1) ? Chars(a.string(1)) : Chars();
-  if (chars) a.budget.read(s.size() * chars->size());
-  return {std::string(strip(s, chars)), a[0].is_markup()};
+  return print(a[0], style, a.budget);
 }
 
 Value escape(Bound& a) {
@@ -332,45 +316,39 @@ Value absolute(Bound& a) {
 Value to_text(Bound& a) { return a[0].is_string() ? a[0] : Value(a.text()); }
 
 constexpr Builtin kFilters[] = {
-    {"|", "abs", "x", absolute},
-    {"|", "capitalize", "s", [](Bound& a) -> Value { return capitalize(a.text()); }},
-    {"|", "d default", "value default_value? boolean?", use_default},
-    {"|", "dictsort", "value case_sensitive? by? reverse?", dictsort},
-    {"|", "e escape", "value", escape},
-    {"|", "first", "seq", first},
-    {"|", "float", "value default?", to_float},
-    {"|", "format", "value *",
+    {"filter", "abs", "x", absolute},
+    {"filter", "d default", "value default_value? boolean?", use_default},
+    {"filter", "dictsort", "value case_sensitive? by? reverse?", dictsort},
+    {"filter", "e escape", "value", escape},
+    {"filter", "first", "seq", first},
+    {"filter", "float", "value default?", to_float},
+    {"filter", "format", "value *",
      [](Bound& a) -> Value { return format_percent(a.text(), a.rest, a.budget); }},
-    {"|", "indent", "s width? first? blank?", indent},
-    {"|", "int", "value default? base?", to_int},
-    {"|", "items", "value", items},
-    {"|", "join", "value d? attribute?", join},
-    {"|", "last", "seq", last},
-    {"|", "count length", "value", [](Bound& a) -> Value { return length(a[0], a.budget); }},
-    {"|", "list", "value", [](Bound& a) { return make_list(a.list(), a.budget); }},
-    {"|", "lower", "s", [](Bound& a) -> Value { return to_lower(a.text()); }},
-    {"|", "map", "value *", map},
-    {"|", "max", "value case_sensitive? attribute?", extreme<true>},
-    {"|", "min", "value case_sensitive? attribute?", extreme<false>},
-    {"|", "reject", "value *", choose<false, false>},
-    {"|", "rejectattr", "value *", choose<false, true>},
-    {"|", "replace", "s old new count?", replace},
-    {"|", "reverse", "value", reverse},
-    {"|", "round", "value precision? method?", round},
-    {"|", "safe", "value",
+    {"filter", "indent", "s width? first? blank?", indent},
+    {"filter", "int", "value default? base?", to_int},
+    {"filter", "items", "value", items},
+    {"filter", "join", "value d? attribute?", join},
+    {"filter", "last", "seq", last},
+    {"filter", "count length", "value", [](Bound& a) -> Value { return length(a[0], a.budget); }},
+    {"filter", "list", "value", [](Bound& a) { return make_list(a.list(), a.budget); }},
+    {"filter", "map", "value *", map},
+    {"filter", "max", "value case_sensitive? attribute?", extreme<true>},
+    {"filter", "min", "value case_sensitive? attribute?", extreme<false>},
+    {"filter", "reject", "value *", choose<false, false>},
+    {"filter", "rejectattr", "value *", choose<false, true>},
+    {"filter", "reverse", "value", reverse},
+    {"filter", "round", "value precision? method?", round},
+    {"filter", "safe", "value",
      [](Bound& a) -> Value {
        return {a.text(), /*markup=*/true};
      }},
-    {"|", "select", "value *", choose<true, false>},
-    {"|", "selectattr", "value *", choose<true, true>},
-    {"|", "sort", "value reverse? case_sensitive? attribute?", sort},
-    {"|", "string", "value", to_text},
-    {"|", "sum", "iterable attribute? start?", sum},
-    {"|", "title", "s", [](Bound& a) -> Value { return title_words(a.text()); }},
-    {"|", "tojson", "x ensure_ascii? indent? separators? sort_keys?", tojson},
-    {"|", "trim", "value chars?", trim},
-    {"|", "unique", "value case_sensitive? attribute?", unique},
-    {"|", "upper", "s", [](Bound& a) -> Value { return to_upper(a.text()); }},
+    {"filter", "select", "value *", choose<true, false>},
+    {"filter", "selectattr", "value *", choose<true, true>},
+    {"filter", "sort", "value reverse? case_sensitive? attribute?", sort},
+    {"filter", "string", "value", to_text},
+    {"filter", "sum", "iterable attribute? start?", sum},
+    {"filter", "tojson", "x ensure_ascii? indent? separators? sort_keys?", tojson},
+    {"filter", "unique", "value case_sensitive? attribute?", unique},
 };
 
 }  // namespace

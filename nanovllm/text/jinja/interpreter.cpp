@@ -1,7 +1,6 @@
 #include "nanovllm/text/jinja/interpreter.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "nanovllm/text/jinja/builtins.h"
 #include "nanovllm/text/jinja/text.h"
@@ -27,28 +26,44 @@ void Scope::set(Symbol symbol, Value value) {
     old->second = std::move(value);
     return;
   }
-  if (variables.size() == variables.capacity()) {
-    const size_t capacity = std::max<size_t>(2, 2 * variables.size());
-    interpreter.budget.build(capacity * sizeof(variables[0]));
-    variables.reserve(capacity);
-  }
+  interpreter.budget.build(2 * sizeof(variables[0]));  // a vector doubles its capacity
   variables.emplace_back(symbol, std::move(value));
 }
 
 void Args::charge(Budget& budget) const {
-  budget.build(positional.size() * sizeof(Value) + named.size() * sizeof(Named));
-  for (const auto& [name, value] : named) budget.build(name.size());
+  budget.build((positional.size() + 2 * named.items.size()) * sizeof(Value));
 }
 
-std::vector<Args::Named>::const_iterator Args::find(std::string_view name, Budget& budget) const {
-  size_t num_read = 0;
-  auto it = named.begin();
-  for (; it != named.end(); ++it) {
-    num_read += 1 + (it->first.size() == name.size() ? name.size() : 0);
-    if (it->first == name) break;
-  }
-  budget.step(num_read / 4);
-  return it;
+std::optional<Value> Args::take(std::string_view name, Budget& budget) {
+  if (num_taken < positional.size()) return std::move(positional[num_taken++]);
+  return take_named(name, budget);
+}
+
+std::optional<Value> Args::take_named(std::string_view name, Budget& budget) {
+  budget.step(named.items.size() / 4);
+  const auto found = std::ranges::find_if(
+      named.items, [&](const auto& item) { return item.first.string() == name; });
+  if (found == named.items.end()) return std::nullopt;
+  Value value = std::move(found->second);
+  named.items.erase(found);
+  return value;
+}
+
+Values Args::take_rest() {
+  const auto first = positional.begin() + static_cast<ptrdiff_t>(std::exchange(num_taken, 0));
+  Values rest(std::make_move_iterator(first), std::make_move_iterator(positional.end()));
+  positional.clear();
+  return rest;
+}
+
+void Args::expect_no_positional(std::string_view callee) const {
+  if (num_taken < positional.size())
+    raise("{} takes at most {} positional arguments", callee, num_taken);
+}
+
+void Args::expect_no_named(std::string_view callee) const {
+  if (!named.items.empty())
+    raise("{} takes no argument named '{}'", callee, named.items[0].first.string());
 }
 
 std::string Interpreter::render(const Json& context, const Json& defaults) {
@@ -61,10 +76,10 @@ std::string Interpreter::render(const Json& context, const Json& defaults) {
         root.set(symbol, from_json(*it, budget));
       else if (const auto other = defaults.find(name); other != defaults.end())
         root.set(symbol, from_json(*other, budget));
-      else if (const Builtin* global = find_builtin("()", name))
+      else if (const Builtin* global = find_builtin("global", name))
         root.set(symbol, make_function({.builtin = global}, budget));
     }
-    return capture(template_.body(), root, nullptr);
+    return capture(template_.body(), root);
   } catch (const TemplateError& error) {
     template_.report(error);
   }
@@ -89,37 +104,38 @@ Namespace& Interpreter::new_namespace() {
   return namespaces_.emplace_front();
 }
 
-Flow Interpreter::run(const ForLoop& written, Scope& outer, Values items, int depth) {
+Flow Interpreter::run(const ForLoop& statement, Scope& outer, Values items, int depth) {
   budget.build(sizeof(Loop));
-  const size_t num_ready = written.test ? 0 : items.size();
+  const size_t num_ready = statement.test ? 0 : items.size();
   Loop& loop = loops_.emplace_front(
-      Loop{written, outer, std::move(items), num_ready, num_ready, /*index=*/-1, depth});
-  // Jinja2 takes the else where no turn came to its end: also after a break or continue in each.
+      Loop{statement, outer, depth, std::move(items), /*num_taken=*/num_ready, num_ready});
+  // Jinja2 runs the else body where no iteration came to its end, so also where each of them ended
+  // in a break or continue.
   bool completed = false;
-  while (num_ahead(loop, false) > 0) {
+  while (num_to_come(loop, /*all=*/false) > 0) {
     budget.step();
     ++loop.index;
     Scope& scope = new_scope(&outer);
-    scope.set(written.loop, &loop);
-    written.target(scope, loop.items[static_cast<size_t>(loop.index)]);
-    const Flow flow = written.body(scope);
+    scope.set(kLoop, &loop);
+    statement.target(scope, loop.items[static_cast<size_t>(loop.index)]);
+    const Flow flow = statement.body(scope);
     if (flow == Flow::kBreak) break;
     completed = completed || flow == Flow::kNormal;
   }
-  // The template may keep the loop, but it has nothing more to say about its items.
+  // The template may keep the loop, but not its items.
   loop.items.clear();
   loop.num_ready = loop.num_taken = 0;
-  if (!completed && written.otherwise) return written.otherwise(new_scope(&outer));
+  if (!completed && statement.else_body) return statement.else_body(new_scope(&outer));
   return Flow::kNormal;
 }
 
-size_t Interpreter::num_ahead(Loop& loop, bool all) {
+size_t Interpreter::num_to_come(Loop& loop, bool all) {
   const auto next = static_cast<size_t>(loop.index + 1);
   while (loop.num_taken < loop.items.size() && (all || loop.num_ready <= next)) {
     Value& item = loop.items[loop.num_taken++];
     Scope& scope = new_scope(&loop.outer);
-    loop.written.target(scope, item);
-    if (!truthy(loop.written.test(scope))) continue;
+    loop.statement.target(scope, item);
+    if (!truthy(loop.statement.test(scope))) continue;
     if (&loop.items[loop.num_ready] != &item) loop.items[loop.num_ready] = std::move(item);
     ++loop.num_ready;
   }
@@ -127,7 +143,7 @@ size_t Interpreter::num_ahead(Loop& loop, bool all) {
 }
 
 Value Interpreter::call(const Builtin& builtin, Args args) {
-  budget.step(4 + args.named.size());
+  budget.step(4 + args.named.items.size());
   args.charge(budget);
   Bound bound(builtin, *this, std::move(args));
   Value result = builtin.call(bound);
@@ -137,13 +153,14 @@ Value Interpreter::call(const Builtin& builtin, Args args) {
 
 Value Interpreter::call(const Value& callee, Args args) {
   if (Loop* loop = callee.loop()) {
-    if (!loop->written.recursive)
+    if (!loop->statement.recursive)
       raise("the loop must have the 'recursive' marker to be called recursively");
-    if (args.positional.size() != 1 || !args.named.empty()) raise("loop() takes one argument");
+    if (args.positional.size() != 1 || !args.named.items.empty())
+      raise("loop() takes one argument");
     const auto body = [&](Scope& scope) {
-      return run(loop->written, scope, to_list(args.positional[0], budget), loop->depth + 1);
+      return run(loop->statement, scope, to_list(args.positional[0], budget), loop->depth + 1);
     };
-    return capture(body, loop->outer, nullptr);
+    return capture(body, loop->outer);
   }
   const Function* function = callee.defined().function();
   if (function == nullptr) raise("'{}' object is not callable", callee.type_name());
@@ -157,54 +174,38 @@ Value Interpreter::call(const Value& callee, Args args) {
 Value Interpreter::call_macro(const Macro& macro, Scope& defined_in, Args args) {
   args.charge(budget);
   Scope& scope = new_scope(&defined_in);
-  const auto take_named = [&](std::string_view name) -> std::optional<Value> {
-    const auto it = args.find(name, budget);
-    if (it == args.named.end()) return std::nullopt;
-    Value value = it->second;
-    args.named.erase(it);
-    return value;
-  };
-  Values& given = args.positional;
-  const size_t num_parameters = macro.parameters.size();
-  for (size_t i = 0; i < num_parameters; ++i) {
-    const auto& [name, symbol, otherwise] = macro.parameters[i];
-    std::optional<Value> value = i < given.size() ? given[i] : take_named(name);
-    if (!value && otherwise) value = otherwise(scope);
+  for (const auto& [name, symbol, default_value] : macro.parameters) {
+    std::optional<Value> value = args.take(name, budget);
+    if (!value && default_value) value = default_value(scope);
     if (!value) value = undefined("parameter '{}' was not provided", name);
     scope.set(symbol, *std::move(value));
   }
-  if (macro.caller >= 0)
-    scope.set(macro.caller, take_named("caller").value_or(undefined("No caller defined")));
-  if (macro.kwargs < 0 && !args.named.empty())
-    raise("macro '{}' takes no keyword argument '{}'", macro.name, args.named[0].first);
-  if (macro.varargs < 0 && given.size() > num_parameters)
-    raise("macro '{}' takes not more than {} argument(s)", macro.name, num_parameters);
-  if (macro.kwargs >= 0) {
-    Dict rest;
-    for (auto& [name, value] : args.named) rest.set(name, std::move(value), budget);
-    scope.set(macro.kwargs, make_dict(std::move(rest), budget));
+  if (macro.mentions[kCaller]) {
+    const std::optional<Value> caller = args.take_named("caller", budget);
+    scope.set(kCaller, caller ? *caller : undefined("No caller defined"));
   }
-  if (macro.varargs >= 0) {
-    const auto num_taken = static_cast<ptrdiff_t>(std::min(num_parameters, given.size()));
-    scope.set(macro.varargs, make_tuple({given.begin() + num_taken, given.end()}, budget));
-  }
-  const Level level(*this);
-  return capture(macro.body, scope, nullptr);
+  if (macro.mentions[kVarargs]) scope.set(kVarargs, make_tuple(args.take_rest(), budget));
+  else args.expect_no_positional(macro.name);
+  if (macro.mentions[kKwargs]) scope.set(kKwargs, make_dict(std::move(args.named), budget));
+  else args.expect_no_named(macro.name);
+  const Level level = enter();
+  return capture(macro.body, scope);
 }
 
-Value Interpreter::attribute(const Value& object, std::string_view name) {
+Value Interpreter::attribute(const Value& object, const Value& key) {
+  const std::string& name = key.string();
   budget.read(name.size());
   const std::string_view type = object.defined().type_name();
   if (const Namespace* space = object.space())
-    if (const Value* value = space->find(name, budget)) return *value;
+    if (const Value* value = space->find(key, budget)) return *value;
   if (Loop* loop = object.loop())
-    if (Value value = loop_attribute(*loop, name); !value.is_none()) return value;
-  const Builtin* method = find_method(object, name);
+    if (const std::optional<Value> value = loop_attribute(*loop, name)) return *value;
+  const Builtin* method = find_builtin(type, name);
   if (method != nullptr && method->call == is_unsafe)
     return undefined("access to attribute '{}' of '{}' object is unsafe", name, type);
   if (method != nullptr) return make_function({.builtin = method, .self = object}, budget);
   if (const Dict* dict = object.dict())
-    if (const Value* value = dict->find(name, budget)) return *value;
+    if (const Value* value = dict->find(key, budget)) return *value;
   // What Python keeps under such names leads out of the sandbox.
   if (name.starts_with("__"))
     raise("access to attribute '{}' of '{}' object is unsafe", name, type);
@@ -219,37 +220,33 @@ Value Interpreter::item(const Value& object, const Value& key) {
   } else if (key.is_integer() && (object.is_string() || (list && list->is_indexable()))) {
     const auto size = static_cast<Int>(length(object, budget));
     const Int i = key.integer() < 0 ? key.integer() + size : key.integer();
-    if (i >= 0 && i < size) {
-      const auto at = static_cast<size_t>(i);
-      if (list != nullptr) return list->items[at];
-      const std::string_view rest =
-          std::string_view(object.string()).substr(byte_offset(object.string(), at));
-      return make_text(rest.substr(0, byte_offset(rest, 1)), budget);
-    }
+    if (i >= 0 && i < size)
+      return list != nullptr ? list->items[static_cast<size_t>(i)]
+                             : slice(object, i, i + 1, 1, budget);
   }
-  if (key.is_string()) return attribute(object, key.string());
+  if (key.is_string()) return attribute(object, key);
   return undefined("{} object has no element {}", object.type_name(), repr(key, budget));
 }
 
-/// None where there is no such attribute.
-Value Interpreter::loop_attribute(Loop& loop, std::string_view name) {
+std::optional<Value> Interpreter::loop_attribute(Loop& loop, std::string_view name) {
   const int64_t index = loop.index;
   const auto at = [&](int64_t i) { return loop.items[static_cast<size_t>(i)]; };
   if (name == "index") return index + 1;
   if (name == "index0") return index;
   if (name == "first") return index == 0;
-  if (name == "last") return num_ahead(loop, false) == 0;
-  if (name == "length") return index + 1 + static_cast<int64_t>(num_ahead(loop, true));
-  if (name == "revindex") return num_ahead(loop, true) + 1;
-  if (name == "revindex0") return num_ahead(loop, true);
+  if (name == "last") return num_to_come(loop, /*all=*/false) == 0;
+  if (name == "length") return index + 1 + static_cast<int64_t>(num_to_come(loop, /*all=*/true));
+  if (name == "revindex") return num_to_come(loop, /*all=*/true) + 1;
+  if (name == "revindex0") return num_to_come(loop, /*all=*/true);
   if (name == "depth") return loop.depth + 1;
   if (name == "depth0") return loop.depth;
   if (name == "previtem")
     return index == 0 || loop.items.empty() ? undefined("there is no previous item")
                                             : at(index - 1);
   if (name == "nextitem")
-    return num_ahead(loop, false) == 0 ? undefined("there is no next item") : at(index + 1);
-  return None{};
+    return num_to_come(loop, /*all=*/false) == 0 ? undefined("there is no next item")
+                                                 : at(index + 1);
+  return std::nullopt;
 }
 
 }  // namespace nanovllm::jinja

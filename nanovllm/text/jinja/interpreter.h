@@ -3,21 +3,45 @@
 #include <ctime>
 #include <forward_list>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/text/jinja/value.h"
 
+/// An interpreter for the part of Jinja2 that chat templates use, set up as transformers sets
+/// Jinja2 up: an immutable sandbox with trim_blocks, lstrip_blocks and loop controls. Start here.
+///
+///   lexer.cpp        the source becomes tokens (tokens.h); whitespace around tags is cut here
+///   expressions.h    expressions become a tree of functions, each an Expr
+///   parser.cpp       statements do likewise, each a Body. What a construct means stands where it
+///                    is parsed
+///   interpreter.h    the state of one rendering, which those functions get through their Scope
+///   builtins.h       the table of filters, tests, global functions and methods, whose arguments
+///   are
+///                    matched in one place: filters.cpp, methods.cpp, builtins.cpp
+///   value.h          Python's values; operators.cpp, print.cpp (str, repr, json.dumps, formats)
+///   text.h           Python's str on UTF-8
+///   budget.h         errors and limits
+///
+/// Supported are all expressions; the statements if, for (with else, if, recursive), set, with,
+/// filter, macro, call, raw, break, continue and transformers' generation; namespaces; and the
+/// builtins that published templates use. Refused are include, import, extends and block, because a
+/// chat template is one file, and whatever could change a value or leave the sandbox.
+///
+/// A template comes with a checkpoint, so it may be hostile. Budget bounds steps and bytes of a
+/// rendering; constants in tokens.h, value.cpp and below bound nesting, which becomes recursion.
 namespace nanovllm::jinja {
 
 class Interpreter;
 
-/// A variable's name as a number: its place in Template::names.
+/// The number of a variable's name: its place in Template::names(), which begins with these four.
 using Symbol = int;
+inline constexpr Symbol kCaller = 0, kVarargs = 1, kKwargs = 2, kLoop = 3;
 
-/// The variables of a block; those of the blocks around it are read through `parent`. Looked up one
-/// after another: there are few.
+/// The variables of a block; those of the blocks around it are read through `parent`. A lookup
+/// compares one after another, because there are few.
 struct Scope {
   Interpreter& interpreter;
   Scope* parent;
@@ -27,30 +51,37 @@ struct Scope {
   void set(Symbol symbol, Value value);
 };
 
+/// How a statement ended.
 enum class Flow { kNormal, kBreak, kContinue };
 
-/// The parser turns a template into functions that hold each other: what is written and what it
-/// means stand in one place. They hold nothing of a rendering, so threads may share them.
+/// The tree of a template. Its functions own their parts and hold nothing of a rendering, so
+/// several threads may call them at once.
 using Expr = std::function<Value(Scope&)>;
 using Body = std::function<Flow(Scope&)>;
 using Target = std::function<void(Scope&, Value)>;
 
-/// The arguments of a call, in the order in which they were written.
+/// The arguments of a call.
 struct Args {
-  using Named = std::pair<std::string, Value>;
-  Values positional;
-  std::vector<Named> named;
+  Values positional = {};
+  Dict named = {};
+  size_t num_taken = 0;  // of the positional ones
 
-  /// What a copy of them takes.
+  /// Charges the memory of a copy.
   void charge(Budget& budget) const;
-  /// The end of `named` where there is none.
-  std::vector<Named>::const_iterator find(std::string_view name, Budget& budget) const;
+  /// The next positional argument, else the one named `name`.
+  std::optional<Value> take(std::string_view name, Budget& budget);
+  std::optional<Value> take_named(std::string_view name, Budget& budget);
+  /// All positional arguments that are left.
+  Values take_rest();
+  /// Raise where some are left that the callee does not take.
+  void expect_no_positional(std::string_view callee) const;
+  void expect_no_named(std::string_view callee) const;
 };
 
 struct Parameter {
   std::string name;
   Symbol symbol;
-  Expr otherwise;  // empty where it has no default
+  Expr default_value;  // empty where it has none
 };
 
 /// A macro, or the body of a call block.
@@ -58,33 +89,31 @@ struct Macro {
   std::string name;
   std::vector<Parameter> parameters = {};
   Body body = {};
-  Symbol caller = -1;  // these three: -1 where the body does not mention them
-  Symbol varargs = -1;
-  Symbol kwargs = -1;
+  bool mentions[3] = {};  // kCaller, kVarargs, kKwargs, where they are not parameters
 };
 
-/// {% for target in items if test %} body {% else %} otherwise {% endfor %}
+/// {% for target in items if test %} body {% else %} else_body {% endfor %}
 struct ForLoop {
   Target target;
   Expr items;
-  Expr test;  // empty where absent, as `otherwise`
+  Expr test;  // empty where absent, as `else_body`
   Body body;
-  Body otherwise;
-  Symbol loop;
+  Body else_body;
   bool recursive = false;
 };
 
 /// A running for loop, and what its body sees as `loop`.
 struct Loop {
-  const ForLoop& written;
+  const ForLoop& statement;
   Scope& outer;
-  Values items;      // those before num_ready passed the loop's test,
-  size_t num_taken;  // which is asked no earlier than the next item is wanted:
-  size_t num_ready;  // it may read what the body sets
-  int64_t index;
   int depth;
-  Values last_changed = {};
-  bool has_changed = false;
+  // items[0, num_ready) passed the loop's test; those from num_taken on are not tested yet. An item
+  // is tested when it is needed and no earlier, because the test may read what the body sets.
+  Values items;
+  size_t num_taken;
+  size_t num_ready;
+  int64_t index = -1;
+  std::optional<Values> last_changed = {};
 };
 
 /// A parsed template. Immutable, so that any number of threads may render it.
@@ -110,54 +139,53 @@ class Template {
 class Interpreter {
  public:
   /// `now`: the time that strftime_now() formats.
-  Interpreter(const Template& source, Budget& budget, std::time_t now = std::time(nullptr))
+  explicit Interpreter(const Template& source, Budget budget = Budget(),
+                       std::time_t now = std::time(nullptr))
       : budget(budget), now(now), template_(source) {}
 
   /// Throws UserError with the position of a template's error.
   std::string render(const Json& context, const Json& defaults);
 
-  /// Of expressions, statements and macro calls within each other: about where CPython ends a
-  /// template's recursion, and a megabyte of stack.
-  static constexpr int kMaxDepth = 1000;
-  struct Level {
-    explicit Level(Interpreter& interpreter) : depth(interpreter.depth_) {
-      interpreter.budget.step();
-      if (depth >= kMaxDepth) raise("the template recurses deeper than {} levels", kMaxDepth);
-      ++depth;
-    }
-    ~Level() { --depth; }
-    int& depth;
-  };
+  /// A step, and a level of recursion while the result lives.
+  [[nodiscard]] Level enter() {
+    budget.step();
+    return {depth_, kMaxDepth, "the template recurses"};
+  }
 
   Value call(const Value& callee, Args args);
   Value call(const Builtin& builtin, Args args);
   /// object.name and object[key], with Jinja2's fallback from the one to the other. Undefined where
   /// there is neither.
-  Value attribute(const Value& object, std::string_view name);
+  Value attribute(const Value& object, const Value& name);
   Value item(const Value& object, const Value& key);
   template <class... Parts>
   Value undefined(fmt::format_string<Parts...> why, Parts&&... parts) {
-    return Value::undefined(fmt::format(why, std::forward<Parts>(parts)...), budget);
+    return make_undefined(fmt::format(why, std::forward<Parts>(parts)...), budget);
   }
   const std::string& name(Symbol s) const { return template_.names()[static_cast<size_t>(s)]; }
 
-  Flow run(const ForLoop& written, Scope& outer, Values items, int depth);
-  /// Items of the loop that are still to come; looks only one ahead unless all are asked for.
-  size_t num_ahead(Loop& loop, bool all);
+  Flow run(const ForLoop& statement, Scope& outer, Values items, int depth);
+  /// How many items of the loop are still to come. Tests only the next item unless `all`.
+  size_t num_to_come(Loop& loop, bool all);
   /// What the body writes, as a text.
-  std::string capture(const Body& body, Scope& scope, Flow* flow);
+  std::string capture(const Body& body, Scope& scope, Flow* flow = nullptr);
 
-  /// They live as long as the rendering: macros and loops hold scopes by their address.
+  /// Both live as long as the rendering, because macros and loops refer to scopes by address.
   Scope& new_scope(Scope* parent);
   Namespace& new_namespace();
 
-  Budget& budget;
+  Budget budget;
   const std::time_t now;
   Writer* out = nullptr;  // where statements write
+  Value block_text;       // the input of a block's filters
 
  private:
+  // Nested expressions, statements and macro calls. CPython ends a template's recursion at about
+  // the same depth; it takes a megabyte of stack.
+  static constexpr int kMaxDepth = 1000;
+
   Value call_macro(const Macro& macro, Scope& defined_in, Args args);
-  Value loop_attribute(Loop& loop, std::string_view name);
+  std::optional<Value> loop_attribute(Loop& loop, std::string_view name);
 
   const Template& template_;
   int depth_ = 0;

@@ -1,8 +1,9 @@
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <limits>
 
-#include "nanovllm/text/jinja/parser.h"
-#include "nanovllm/text/jinja/text.h"
+#include "nanovllm/text/jinja/tokens.h"
 
 namespace nanovllm::jinja {
 
@@ -28,12 +29,12 @@ class Lexer {
       const size_t text = pos_;
       pos_ = tag + 2;
       add_data(text, tag, take_sign(), /*is_block=*/kind != '{');
-      if (kind == '{') read_tag("}}", tag, Type::kVariableBegin, Type::kVariableEnd);
-      else if (kind == '#') skip_comment(tag);
-      else if (!read_raw(tag)) read_tag("%}", tag, Type::kBlockBegin, Type::kBlockEnd);
+      if (kind == '#') skip_comment(tag);
+      else if (kind == '{') read_tag("{{", "}}", tag);
+      else if (!read_raw(tag)) read_tag("{%", "%}", tag);
     }
     add_data(pos_, source_.size(), '\0', false);
-    add(Type::kEnd, source_.size());
+    tokens_.push_back({Type::kEnd, source_.size(), ""});
     return std::move(tokens_);
   }
 
@@ -42,6 +43,7 @@ class Lexer {
   bool starts_with(std::string_view s) const { return source_.substr(pos_).starts_with(s); }
   char take_sign() { return is_sign(at(pos_)) ? at(pos_++) : '\0'; }
 
+  /// The token from `begin` to where the lexer is.
   void add(Type type, size_t begin, Value value = {}) {
     tokens_.push_back(
         {type, begin, std::string(source_.substr(begin, pos_ - begin)), std::move(value)});
@@ -68,7 +70,7 @@ class Lexer {
     if (sign == '-') text = strip(text, {}, false, true);
     else if (sign != '+' && is_block && begins_line && strip(text.substr(line)).empty())
       text = text.substr(0, line);
-    if (!text.empty()) tokens_.push_back({Type::kData, begin, std::string(text), {}});
+    if (!text.empty()) tokens_.push_back({Type::kData, begin, std::string(text)});
   }
 
   /// Behind a tag's end that begins at pos_: "-" takes the whitespace with it, trim_blocks one line
@@ -87,7 +89,7 @@ class Lexer {
 
   void skip_comment(size_t tag) {
     const size_t end = source_.find("#}", pos_);
-    if (end == kNotFound) throw TemplateError("a comment without its end '#}'", tag);
+    if (end == kNotFound) raise_at(tag, "a comment without its end '#}}'");
     pos_ = end > pos_ && is_sign(at(end - 1)) ? end - 1 : end;
     skip_end(true);
   }
@@ -119,14 +121,15 @@ class Lexer {
       skip_end(true);
       return true;
     }
-    throw TemplateError("a raw block without its {% endraw %}", tag);
+    raise_at(tag, "a raw block without its {{% endraw %}}");
   }
 
-  void read_tag(std::string_view end, size_t begin, Type begin_type, Type end_type) {
-    add(begin_type, begin);
+  /// The tokens of {{ ... }} or {% ... %}.
+  void read_tag(std::string_view begin, std::string_view end, size_t tag) {
+    tokens_.push_back({Type::kOperator, tag, std::string(begin)});
     std::string open;  // the closing brackets that are due
     for (skip_space(); !open.empty() || !at_end(end); skip_space()) {
-      if (pos_ >= source_.size()) return;  // the parser knows what it expected
+      if (pos_ >= source_.size()) return;  // the parser reports what is missing
       size_t next = pos_;
       const char32_t c = next_code_point(source_, next);
       if (c < 0x80 && is_decimal(static_cast<char>(c))) read_number();
@@ -134,8 +137,8 @@ class Lexer {
       else if (c == '_' || is_letter(c)) read_name();
       else read_operator(open, source_.substr(pos_, next - pos_));
     }
-    tokens_.push_back({end_type, pos_, std::string(end), {}});
-    skip_end(end_type == Type::kBlockEnd);
+    tokens_.push_back({Type::kOperator, pos_, std::string(end)});
+    skip_end(/*trims_line=*/end == "%}");
   }
 
   void read_name() {
@@ -150,11 +153,9 @@ class Lexer {
   void read_operator(std::string& open, std::string_view c) {
     constexpr std::string_view kOpening = "([{", kClosing = ")]}";
     const auto* op = std::ranges::find_if(kOperators, [&](auto o) { return starts_with(o); });
-    if (op == kOperators.end())
-      throw TemplateError(fmt::format("unexpected character {}", quote(c)), pos_);
+    if (op == kOperators.end()) raise_at(pos_, "unexpected character {}", quote(c));
     if (kClosing.find(c) != kNotFound) {
-      if (open.empty() || open.back() != c[0])
-        throw TemplateError(fmt::format("unexpected '{}'", c), pos_);
+      if (open.empty() || open.back() != c[0]) raise_at(pos_, "unexpected '{}'", c);
       open.pop_back();
     }
     if (const size_t i = kOpening.find(c); i != kNotFound) open += kClosing[i];
@@ -162,27 +163,21 @@ class Lexer {
     add(Type::kOperator, pos_ - op->size());
   }
 
-  void skip_digits() {
-    while (is_decimal(at(pos_))) ++pos_;
-  }
-
   /// Decimal digits alone: nobody writes the other notations of Python into a template.
   void read_number() {
     const size_t begin = pos_;
-    skip_digits();
-    const size_t end = pos_;
-    if (begin == 0 || source_[begin - 1] != '.') {  // a.0.5 are two subscripts
-      if (at(pos_) == '.' && is_decimal(at(pos_ + 1))) ++pos_;
-      skip_digits();
-      const size_t digits = pos_ + (is_sign(at(pos_ + 1)) ? 2 : 1);
-      if ((at(pos_) == 'e' || at(pos_) == 'E') && is_decimal(at(digits))) pos_ = digits;
-      skip_digits();
-    }
-    const std::string_view text = source_.substr(begin, pos_ - begin);
-    if (pos_ > end) return add(Type::kNumber, begin, *parse_float(text));
-    const Int value = *parse_integer(text);
-    if (value > Int{UINT64_MAX}) throw TemplateError("an integer above 64 bits", begin);
-    add(Type::kNumber, begin, value);
+    const char* first = source_.data() + begin;
+    const char* last = source_.data() + source_.size();
+    uint64_t integer = 0;
+    double number = std::numeric_limits<double>::infinity();  // where it does not fit
+    const auto [integer_end, error] = std::from_chars(first, last, integer);
+    const char* float_end = std::from_chars(first, last, number).ptr;
+    // a.0.5 are two subscripts
+    const bool is_index = begin > 0 && source_[begin - 1] == '.';
+    const bool is_float = !is_index && float_end > integer_end && float_end[-1] != '.';
+    if (!is_float && error != std::errc()) raise_at(begin, "an integer above 64 bits");
+    pos_ += static_cast<size_t>((is_float ? float_end : integer_end) - first);
+    add(Type::kNumber, begin, is_float ? Value(number) : Value(integer));
   }
 
   void read_string(char mark) {
@@ -192,9 +187,9 @@ class Lexer {
       if (source_[pos_] == '\\') read_escape(text);
       else text += source_[pos_++];
     }
-    if (pos_ >= source_.size()) throw TemplateError("a text without its closing quote", begin);
+    if (pos_ >= source_.size()) raise_at(begin, "a text without its closing quote");
     ++pos_;
-    tokens_.push_back({Type::kString, begin, std::move(text), {}});
+    tokens_.push_back({Type::kString, begin, std::move(text)});
   }
 
   /// An escape of Python's string literals; an unknown one stands for itself.
@@ -213,7 +208,7 @@ class Lexer {
     const auto [last, error] = std::from_chars(digits.data(), end, code, 16);
     if (error != std::errc() || last != digits.data() + num_digits || code > 0x10FFFF ||
         (code >= 0xD800 && code < 0xE000))
-      throw TemplateError("a bad character escape", pos_ - 2);
+      raise_at(pos_ - 2, "a bad character escape");
     out += encode(code);
     pos_ += num_digits;
   }

@@ -3,13 +3,13 @@
 #include "nanovllm/text/jinja/builtins.h"
 #include "nanovllm/text/jinja/text.h"
 
-// The methods of Python's str, list, tuple and dict, and of Jinja2's loop. A method's first
-// argument is its object.
+// The methods of Python's str, list, tuple and dict, and of Jinja2's loop. Some are filters as
+// well, which take any value as a text.
 namespace nanovllm::jinja {
 
 namespace {
 
-/// An argument that is a text, or absent.
+/// A separator, or a set of characters.
 Chars optional_text(Bound& a, size_t i) { return a.has(i) ? Chars(a.string(i)) : Chars(); }
 
 Value list_of(Bound& a, const std::vector<std::string_view>& parts) {
@@ -19,22 +19,21 @@ Value list_of(Bound& a, const std::vector<std::string_view>& parts) {
   return make_list(std::move(items), a.budget);
 }
 
-/// Whatever maps characters writes at most about as much as it reads.
-template <std::string (*kMap)(std::string_view)>
-Value mapped(Bound& a) {
-  return kMap(a.string(0));
+template <Capitals kCapitals>
+Value with_case(Bound& a) {
+  return change_case(a.text(), kCapitals);
 }
 
 template <bool kLeft, bool kRight>
-Value stripped(Bound& a) {  // self chars
-  const std::string& s = a.string(0);
+Value stripped(Bound& a) {  // value chars?
+  const std::string s = a.text();
   const Chars chars = optional_text(a, 1);
   if (chars) a.budget.read(s.size() * chars->size());
-  return strip(s, chars, kLeft, kRight);
+  return {std::string(strip(s, chars, kLeft, kRight)), a[0].is_markup()};
 }
 
 template <auto kSplit>
-Value split_by(Bound& a) {  // self sep maxsplit
+Value split_by(Bound& a) {  // self sep? maxsplit?
   const Chars separator = optional_text(a, 1);
   if (separator && separator->empty()) raise("empty separator");
   return list_of(a, kSplit(a.string(0), separator, a.integer(2, -1)));
@@ -45,7 +44,7 @@ Value has_affix(Bound& a) {  // self affix; a tuple's items are alternatives
   const std::string& s = a.string(0);
   const auto fits = [&](const Value& affix) {
     if (!affix.defined().is_string())
-      raise("{} first arg must be str or a tuple of str, not {}", kEnd ? "endswith" : "startswith",
+      raise("{} first arg must be str or a tuple of str, not {}", a.builtin.names,
             affix.type_name());
     a.budget.step(1 + affix.string().size() / 16);
     return kEnd ? s.ends_with(affix.string()) : s.starts_with(affix.string());
@@ -55,10 +54,17 @@ Value has_affix(Bound& a) {  // self affix; a tuple's items are alternatives
   return is_tuple ? std::ranges::any_of(list->items, fits) : fits(a[1]);
 }
 
+template <bool kEnd>
+Value remove_affix(Bound& a) {  // self affix
+  const std::string_view s = a.string(0), affix = a.string(1);
+  if (kEnd) return s.ends_with(affix) ? s.substr(0, s.size() - affix.size()) : s;
+  return s.starts_with(affix) ? s.substr(affix.size()) : s;
+}
+
 template <bool kLast>
 Value str_find(Bound& a) {  // self sub
   const std::string_view s = a.string(0), needle = a.string(1);
-  // From the right every place is looked at in turn.
+  // From the right, every position is compared in turn.
   if (kLast) a.budget.step(s.size() * needle.size() / 1024);
   const size_t at = kLast ? s.rfind(needle) : find_bytes(s, needle);
   return at == kNotFound ? Value(-1) : Value(count_code_points(s.substr(0, at)));
@@ -75,36 +81,32 @@ Value str_count(Bound& a) {  // self sub
   return count;
 }
 
-Value str_replace(Bound& a) {  // self old new count
-  const std::string_view s = a.string(0), old = a.string(1), with = a.string(2);
-  int64_t left = a.integer(3, -1);
-  if (left < 0) left = INT64_MAX;
+template <bool kIsFilter>
+Value replace(Bound& a) {  // value old new count?; the filter takes any values as texts
+  const auto text = [&](size_t i) { return kIsFilter ? a.text(i) : a.string(i); };
+  const std::string s = text(0), old = text(1), with = text(2);
+  const int64_t limit = a.integer(3, -1);
   Writer out(a.budget);
   size_t from = 0;
-  for (; left != 0; --left) {
-    size_t at = find_bytes(s, old, from);
+  for (int64_t count = 0; count != limit; ++count) {
+    // An empty text is found in front of each character and at the end.
+    const bool is_skipped = old.empty() && count > 0;
+    const size_t at =
+        find_bytes(s, old, from + static_cast<size_t>(is_skipped ? utf8_len(s[from]) : 0));
     if (at == kNotFound) break;
     a.budget.step();
-    if (old.empty()) {  // before each character, and at the end
-      out.add(with);
-      if (from == s.size()) break;
-      at = from;
-      next_code_point(s, from);
-      out.add(s.substr(at, from - at));
-      continue;
-    }
-    out.add(s.substr(from, at - from));
+    out.add(std::string_view(s).substr(from, at - from));
     out.add(with);
     from = at + old.size();
   }
-  out.add(s.substr(from));
+  out.add(std::string_view(s).substr(from));
   return out.take();
 }
 
-Value str_join(Bound& a) {
+Value str_join(Bound& a) {  // self iterable
   Writer out(a.budget);
   size_t i = 0;
-  for (const Value& item : to_list(a[1], a.budget)) {
+  for (const Value& item : a.list(1)) {
     if (!item.defined().is_string())
       raise("sequence item {}: expected str instance, {} found", i, item.type_name());
     if (i++ > 0) out.add(a.string(0));
@@ -113,14 +115,7 @@ Value str_join(Bound& a) {
   return out.take();
 }
 
-template <bool kEnd>
-Value remove_affix(Bound& a) {  // self affix
-  const std::string_view s = a.string(0), affix = a.string(1);
-  if (kEnd) return s.ends_with(affix) ? s.substr(0, s.size() - affix.size()) : s;
-  return s.starts_with(affix) ? s.substr(affix.size()) : s;
-}
-
-/// All characters are of a kind, and there is one.
+/// Whether the text is not empty and all of its characters are of a kind.
 template <bool (*kIs)(char32_t)>
 Value all_are(Bound& a) {
   const std::string& s = a.string(0);
@@ -135,25 +130,25 @@ Value list_index(Bound& a) {  // self value
     if (equal(items[i], a[1], a.budget)) return i;
   raise("{} is not in list", repr(a[1], a.budget));
 }
-Value list_count(Bound& a) {
+
+Value list_count(Bound& a) {  // self value
   return std::ranges::count_if(a[0].sequence()->items,
                                [&](const Value& v) { return equal(v, a[1], a.budget); });
 }
 
-Value copy(Bound& a) { return a[0]; }  // nothing can change either of them
+Value copy(Bound& a) { return a[0]; }  // nothing can change the object, so it is its own copy
 
 /// A dictionary's keys, values or pairs.
-template <Sequence::Kind kKind>
-Value view(Bound& a) {
+Value dict_view(Bound& a) {
   Values items;
   for (const auto& [key, value] : a[0].dict()->items)
-    items.push_back(kKind == Sequence::Kind::kKeys     ? key
-                    : kKind == Sequence::Kind::kValues ? value
-                                                       : make_tuple({key, value}, a.budget));
-  return make_list(std::move(items), a.budget, kKind);
+    items.push_back(a.builtin.names == "keys"     ? key
+                    : a.builtin.names == "values" ? value
+                                                  : make_tuple({key, value}, a.budget));
+  return make_list(std::move(items), a.budget, Sequence::Kind::kView);
 }
 
-Value dict_get(Bound& a) {  // self key default
+Value dict_get(Bound& a) {  // self key default?
   const Value* found = a[0].dict()->find(a[1], a.budget);
   return found != nullptr ? *found : a.has(2) ? a[2] : Value(None{});
 }
@@ -167,56 +162,58 @@ Value loop_changed(Bound& a) {  // self *
   Loop& loop = *a[0].loop();
   Values& now = a.rest.positional;
   const auto same = [&](const Value& x, const Value& y) { return equal(x, y, a.budget); };
-  const bool changed = !loop.has_changed || !std::ranges::equal(loop.last_changed, now, same);
-  loop.has_changed = true;
+  const bool changed = !loop.last_changed || !std::ranges::equal(*loop.last_changed, now, same);
   loop.last_changed = std::move(now);
   return changed;
 }
 
 constexpr Builtin kMethods[] = {
-    {"str.", "capitalize", "self", mapped<capitalize>},
-    {"str.", "count", "self sub", str_count},
-    {"str.", "endswith", "self suffix", has_affix<true>},
-    {"str.", "find", "self sub", str_find<false>},
-    {"str.", "format", "self *",
+    {"filter str", "capitalize", "s", with_case<Capitals::kFirst>},
+    {"filter str", "lower", "s", with_case<Capitals::kNone>},
+    {"filter str", "upper", "s", with_case<Capitals::kAll>},
+    {"filter", "title", "s", with_case<Capitals::kTitleFilter>},
+    {"str", "title", "s", with_case<Capitals::kTitle>},
+    {"filter", "replace", "s old new count?", replace<true>},
+    {"str", "replace", "self old new count?", replace<false>},
+    {"filter", "trim", "value chars?", stripped<true, true>},
+    {"str", "strip", "self chars?", stripped<true, true>},
+    {"str", "lstrip", "self chars?", stripped<true, false>},
+    {"str", "rstrip", "self chars?", stripped<false, true>},
+
+    {"str", "count", "self sub", str_count},
+    {"str", "endswith", "self suffix", has_affix<true>},
+    {"str", "find", "self sub", str_find<false>},
+    {"str", "format", "self *",
      [](Bound& a) -> Value { return format_braces(a.string(0), a.rest, a.budget); }},
-    {"str.", "isalnum", "self", all_are<is_alphanumeric>},
-    {"str.", "isalpha", "self", all_are<is_letter>},
-    {"str.", "isdigit", "self", all_are<is_digit>},
-    {"str.", "islower", "self", [](Bound& a) -> Value { return is_lower(a.string(0)); }},
-    {"str.", "isspace", "self", all_are<is_space>},
-    {"str.", "isupper", "self", [](Bound& a) -> Value { return is_upper(a.string(0)); }},
-    {"str.", "join", "self iterable", str_join},
-    {"str.", "lower", "self", mapped<to_lower>},
-    {"str.", "lstrip", "self chars?", stripped<true, false>},
-    {"str.", "removeprefix", "self prefix", remove_affix<false>},
-    {"str.", "removesuffix", "self suffix", remove_affix<true>},
-    {"str.", "replace", "self old new count?", str_replace},
-    {"str.", "rfind", "self sub", str_find<true>},
-    {"str.", "rsplit", "self sep? maxsplit?", split_by<rsplit>},
-    {"str.", "rstrip", "self chars?", stripped<false, true>},
-    {"str.", "split", "self sep? maxsplit?", split_by<split>},
-    {"str.", "splitlines", "self keepends?",
+    {"str", "isalnum", "self", all_are<is_alphanumeric>},
+    {"str", "isalpha", "self", all_are<is_letter>},
+    {"str", "isdigit", "self", all_are<is_digit>},
+    {"str", "islower", "self", [](Bound& a) -> Value { return has_case(a.string(0), false); }},
+    {"str", "isspace", "self", all_are<is_space>},
+    {"str", "isupper", "self", [](Bound& a) -> Value { return has_case(a.string(0), true); }},
+    {"str", "join", "self iterable", str_join},
+    {"str", "removeprefix", "self prefix", remove_affix<false>},
+    {"str", "removesuffix", "self suffix", remove_affix<true>},
+    {"str", "rfind", "self sub", str_find<true>},
+    {"str", "rsplit", "self sep? maxsplit?", split_by<rsplit>},
+    {"str", "split", "self sep? maxsplit?", split_by<split>},
+    {"str", "splitlines", "self keepends?",
      [](Bound& a) { return list_of(a, split_lines(a.string(0), a.flag(1))); }},
-    {"str.", "startswith", "self prefix", has_affix<false>},
-    {"str.", "strip", "self chars?", stripped<true, true>},
-    {"str.", "title", "self", mapped<title>},
-    {"str.", "upper", "self", mapped<to_upper>},
+    {"str", "startswith", "self prefix", has_affix<false>},
 
-    {"list.", "append clear extend insert pop remove reverse sort", "*", is_unsafe},
-    {"list.", "copy", "self", copy},
-    {"list.", "count", "self value", list_count},
-    {"list.", "index", "self value", list_index},
+    {"list tuple range", "append clear extend insert pop remove reverse sort", "*", is_unsafe},
+    {"list tuple range", "count", "self value", list_count},
+    {"list tuple range", "index", "self value", list_index},
 
-    {"dict.", "clear pop popitem setdefault update", "*", is_unsafe},
-    {"dict.", "copy", "self", copy},
-    {"dict.", "get", "self key default?", dict_get},
-    {"dict.", "items", "self", view<Sequence::Kind::kItems>},
-    {"dict.", "keys", "self", view<Sequence::Kind::kKeys>},
-    {"dict.", "values", "self", view<Sequence::Kind::kValues>},
+    {"dict", "clear pop popitem setdefault update", "*", is_unsafe},
+    {"dict", "get", "self key default?", dict_get},
+    {"dict", "items", "self", dict_view},
+    {"dict", "keys", "self", dict_view},
+    {"dict", "values", "self", dict_view},
+    {"list tuple range dict", "copy", "self", copy},
 
-    {"loop.", "changed", "self *", loop_changed},
-    {"loop.", "cycle", "self *", loop_cycle},
+    {"LoopContext", "changed", "self *", loop_changed},
+    {"LoopContext", "cycle", "self *", loop_cycle},
 };
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <compare>
-#include <limits>
 
 #include "nanovllm/text/jinja/builtins.h"
 #include "nanovllm/text/jinja/text.h"
@@ -11,14 +10,14 @@ namespace nanovllm::jinja {
 
 namespace {
 
-[[noreturn]] void too_large() { raise("an integer does not fit into 128 bits"); }
-
 Int power(Int base, Int exponent) {
   Int result = 1;
-  for (; exponent > 0; exponent >>= 1) {
-    if ((exponent & 1) != 0 && __builtin_mul_overflow(result, base, &result)) too_large();
-    if (exponent > 1 && __builtin_mul_overflow(base, base, &base)) too_large();
+  bool fits = true;
+  for (; fits && exponent > 0; exponent >>= 1) {
+    if ((exponent & 1) != 0) fits = !__builtin_mul_overflow(result, base, &result);
+    if (exponent > 1) fits = fits && !__builtin_mul_overflow(base, base, &base);
   }
+  if (!fits) raise("an integer does not fit into 128 bits");
   return result;
 }
 
@@ -49,7 +48,7 @@ Value integer_arithmetic(std::string_view op, Int a, Int b) {
   if (op == "+" && !__builtin_add_overflow(a, b, &result)) return result;
   if (op == "-" && !__builtin_sub_overflow(a, b, &result)) return result;
   if (op == "*" && !__builtin_mul_overflow(a, b, &result)) return result;
-  if (op == "+" || op == "-" || op == "*") too_large();
+  if (op == "+" || op == "-" || op == "*") raise("an integer does not fit into 128 bits");
   if (op == "**" && b >= 0) return power(a, b);
   if (op == "**" || op == "/")
     return float_arithmetic(op, static_cast<double>(a), static_cast<double>(b));
@@ -60,41 +59,40 @@ Value integer_arithmetic(std::string_view op, Int a, Int b) {
 
 bool is_plain_list(const Value& v) { return v.sequence() != nullptr && v.sequence()->is_plain(); }
 
+bool are_alike(const Value& a, const Value& b) {
+  return is_plain_list(a) && is_plain_list(b) && a.sequence()->kind == b.sequence()->kind;
+}
+
+/// Of a text or a list.
 Value repeat(const Value& v, Int count, Budget& budget) {
   const size_t size =
       v.is_string() ? v.string().size() : v.sequence()->items.size() * sizeof(Value);
-  constexpr Int kMost = std::numeric_limits<int64_t>::max();
-  count = size == 0 ? 0 : std::clamp<Int>(count, 0, kMost / static_cast<Int>(size));
-  const auto times = static_cast<size_t>(count);
+  const Int most = size == 0 ? 0 : Int{INT64_MAX} / static_cast<Int>(size);
+  const auto times = static_cast<size_t>(std::clamp<Int>(count, 0, most));
   budget.build(times * size);
-  if (v.is_string()) {
-    std::string text;
-    text.reserve(times * size);
-    for (size_t i = 0; i < times; ++i) text += v.string();
-    return text;
-  }
+  std::string text;
   Values items;
-  for (size_t i = 0; i < times; ++i)
-    items.insert(items.end(), v.sequence()->items.begin(), v.sequence()->items.end());
-  return make_list(std::move(items), budget, v.sequence()->kind);
+  for (size_t i = 0; i < times; ++i) {
+    if (v.is_string()) text += v.string();
+    else items.insert(items.end(), v.sequence()->items.begin(), v.sequence()->items.end());
+  }
+  return v.is_string() ? Value(std::move(text))
+                       : make_list(std::move(items), budget, v.sequence()->kind);
 }
 
-/// Of values that are not numbers.
+/// Of texts, the plain one escaped where the other is markup, or of lists.
 Value add(const Value& a, const Value& b, Budget& budget) {
-  Writer out(budget);
-  if (a.is_markup() != b.is_markup() && a.is_string() && b.is_string()) {
-    for (const Value* side : {&a, &b})
-      if (side->is_markup()) out.add(side->string());
-      else add_escaped(out, side->string());
-    return {out.take(), true};
-  }
   if (a.is_string() && b.is_string()) {
-    out.add(a.string());
-    out.add(b.string());
-    return {out.take(), a.is_markup()};
+    const bool markup = a.is_markup() || b.is_markup();
+    Writer out(budget);
+    for (const Value* side : {&a, &b}) {
+      if (markup && !side->is_markup()) add_escaped(out, side->string());
+      else out.add(side->string());
+    }
+    return {out.take(), markup};
   }
   if (a.is_string()) raise("can only concatenate str (not \"{}\") to str", b.type_name());
-  if (!is_plain_list(a) || !is_plain_list(b) || a.sequence()->kind != b.sequence()->kind)
+  if (!are_alike(a, b))
     raise("unsupported operand type(s) for +: '{}' and '{}'", a.type_name(), b.type_name());
   Values items = to_list(a, budget);
   const Values more = to_list(b, budget);
@@ -104,14 +102,13 @@ Value add(const Value& a, const Value& b, Budget& budget) {
 
 std::partial_ordering order(const Value& a, const Value& b, Budget& budget) {
   budget.step();
-  if (a.is_float() || b.is_float()) {
-    if (a.is_number() && b.is_number()) return a.number() <=> b.number();
-  } else if (a.is_integer() && b.is_integer()) {
-    return a.integer() <=> b.integer();
-  } else if (a.is_string() && b.is_string()) {
+  if (a.is_integer() && b.is_integer()) return a.integer() <=> b.integer();
+  if (a.is_number() && b.is_number()) return a.number() <=> b.number();
+  if (a.is_string() && b.is_string()) {
     budget.read(std::min(a.string().size(), b.string().size()));
     return a.string() <=> b.string();  // UTF-8 orders as code points do
-  } else if (is_plain_list(a) && is_plain_list(b) && a.sequence()->kind == b.sequence()->kind) {
+  }
+  if (are_alike(a, b)) {
     const Values &x = a.sequence()->items, &y = b.sequence()->items;
     for (size_t i = 0; i < std::min(x.size(), y.size()); ++i)
       if (!equal(x[i], y[i], budget)) return order(x[i], y[i], budget);
@@ -135,21 +132,28 @@ bool contains(const Value& container, const Value& item, Budget& budget) {
   raise("argument of type '{}' is not iterable", container.type_name());
 }
 
+/// format % arguments
+Value format(const std::string& format, const Value& arguments, Budget& budget) {
+  Args args;
+  if (arguments.dict() != nullptr) args.named = *arguments.dict();
+  if (const Sequence* list = arguments.sequence(); list && list->kind == Sequence::Kind::kTuple)
+    args.positional = list->items;
+  else args.positional.push_back(arguments);
+  args.charge(budget);
+  budget.read(format.size());
+  return format_percent(format, args, budget);
+}
+
 }  // namespace
 
 Value binary(std::string_view op, const Value& a, const Value& b, Budget& budget) {
-  if (op == "%" && a.is_string()) {
-    Args args;
-    if (b.dict() != nullptr)
-      for (const auto& [key, value] : b.dict()->items)
-        args.named.emplace_back(to_string(key, budget), value);
-    if (b.sequence() != nullptr && b.sequence()->kind == Sequence::Kind::kTuple)
-      args.positional = b.sequence()->items;
-    else args.positional.push_back(b);
-    args.charge(budget);
-    budget.read(a.string().size());
-    return format_percent(a.string(), args, budget);
+  if (op == "~") {
+    Writer out(budget);
+    write(out, a);
+    write(out, b);
+    return out.take();
   }
+  if (op == "%" && a.is_string()) return format(a.string(), b, budget);
   a.defined();
   b.defined();
   if (a.is_integer() && b.is_integer()) return integer_arithmetic(op, a.integer(), b.integer());
@@ -160,11 +164,6 @@ Value binary(std::string_view op, const Value& a, const Value& b, Budget& budget
   if (op == "*" && (b.is_string() || is_plain_list(b)) && a.is_integer())
     return repeat(b, a.integer(), budget);
   raise("unsupported operand type(s) for {}: '{}' and '{}'", op, a.type_name(), b.type_name());
-}
-
-void add_escaped(Writer& out, std::string_view s) {
-  // In pieces, so that what is too long is not made before it is charged.
-  for (size_t i = 0; i < s.size(); i += 4096) out.add(escape_html(s.substr(i, 4096)));
 }
 
 Value negative(const Value& a) {
@@ -192,20 +191,18 @@ Value slice(const Value& v, const Value& start, const Value& stop, const Value& 
   const Int begin = position(start, by > 0 ? 0 : size - 1);
   const Int end = position(stop, by > 0 ? size : -1);
   if (v.is_string() && by == 1) {
-    const std::string_view s = v.string();
-    const size_t first = byte_offset(s, static_cast<size_t>(begin));
-    const size_t bytes =
-        byte_offset(s.substr(first), static_cast<size_t>(std::max<Int>(end - begin, 0)));
-    return make_text(s.substr(first, bytes), budget);
+    const std::string_view from =
+        std::string_view(v.string()).substr(byte_offset(v.string(), static_cast<size_t>(begin)));
+    const auto count = static_cast<size_t>(std::max<Int>(end - begin, 0));
+    return make_text(from.substr(0, byte_offset(from, count)), budget);
   }
-  const Values all = v.is_string() ? to_list(v, budget) : Values();
-  const Values& from = list == nullptr ? all : list->items;
+  const Values characters = v.is_string() ? to_list(v, budget) : Values();
+  const Values& from = v.is_string() ? characters : list->items;
   Values items;
-  const Int distance = by > 0 ? end - begin : begin - end;
-  items.reserve(static_cast<size_t>(distance <= 0 ? 0 : (distance - 1) / (by > 0 ? by : -by) + 1));
-  budget.build(items.capacity() * sizeof(Value));
-  for (Int i = begin; by > 0 ? i < end : i > end; i += by)
+  for (Int i = begin; by > 0 ? i < end : i > end; i += by) {
+    budget.build(sizeof(Value));
     items.push_back(from[static_cast<size_t>(i)]);
+  }
   if (list != nullptr) return make_list(std::move(items), budget, list->kind);
   Writer out(budget);
   for (const Value& c : items) out.add(c.string());

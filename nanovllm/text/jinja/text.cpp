@@ -3,26 +3,17 @@
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstdlib>
-#include <utility>
 
-#include "nanovllm/text/jinja/value.h"
+#include "nanovllm/text/unicode.h"
 
 namespace nanovllm::jinja {
 
 namespace {
 
-// Of ASCII from a table, since that is most of what is asked.
 utf8proc_category_t category(char32_t c) {
-  static const auto ascii = [] {
-    std::array<utf8proc_category_t, 0x80> table;
-    for (size_t i = 0; i < table.size(); ++i)
-      table[i] = utf8proc_category(static_cast<utf8proc_int32_t>(i));
-    return table;
-  }();
-  return c < ascii.size() ? ascii[c] : utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  return utf8proc_category(static_cast<utf8proc_int32_t>(c));
 }
 
 bool is_line_end(char32_t c) {
@@ -31,31 +22,15 @@ bool is_line_end(char32_t c) {
 }
 
 bool is_printable(char32_t c) {
-  // The categories behind the symbols are separators and what has no picture.
+  // The categories behind the symbols are separators, controls and unassigned code points.
   return c == ' ' || (category(c) >= UTF8PROC_CATEGORY_LU && category(c) <= UTF8PROC_CATEGORY_SO);
 }
 
-bool is_cased(utf8proc_category_t category) {
-  return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LT;
-}
-bool is_cased(char32_t c) { return is_cased(category(c)); }
-
-std::string lower(char32_t c) {
-  return encode(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+bool is_cased(char32_t c) {
+  return category(c) >= UTF8PROC_CATEGORY_LU && category(c) <= UTF8PROC_CATEGORY_LT;
 }
 
-// The sharp s is the one letter in common use whose capital is two letters.
-std::string upper(char32_t c) {
-  if (c == 0xDF) return "SS";
-  return encode(static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))));
-}
-
-std::string titled(char32_t c) {
-  if (c == 0xDF) return "Ss";
-  return encode(static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c))));
-}
-
-// So that pieces never take much more memory than the text.
+// Bounds the memory of a vector of parts, which may take more than the text itself.
 constexpr size_t kMaxParts = 1'000'000;
 
 void add_part(std::vector<std::string_view>& parts, std::string_view part) {
@@ -71,16 +46,6 @@ std::string map_characters(std::string_view s, Map map) {
   return out;
 }
 
-bool all_cased_are(std::string_view s, utf8proc_category_t wanted) {
-  bool any = false;
-  for (size_t i = 0; i < s.size();) {
-    const utf8proc_category_t found = category(next_code_point(s, i));
-    if (is_cased(found) && found != wanted) return false;
-    any = any || is_cased(found);
-  }
-  return any;
-}
-
 }  // namespace
 
 std::string encode(char32_t c) {
@@ -90,15 +55,10 @@ std::string encode(char32_t c) {
 }
 
 bool is_space(char32_t c) {
-  if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x1F);
-  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
-         c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+  // Python's whitespace also has the four separators of ASCII.
+  return (CharTable::get()[c] & kSpace) != 0 || (c >= 0x1C && c <= 0x1F);
 }
-
-bool is_letter(char32_t c) {
-  return category(c) >= UTF8PROC_CATEGORY_LU && category(c) <= UTF8PROC_CATEGORY_LO;
-}
-
+bool is_letter(char32_t c) { return (CharTable::get()[c] & kLetter) != 0; }
 bool is_digit(char32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
 bool is_alphanumeric(char32_t c) { return is_letter(c) || is_digit(c); }
 
@@ -133,7 +93,7 @@ std::vector<std::string_view> split(std::string_view s, Chars separator, int64_t
   std::vector<std::string_view> parts;
   if (limit < 0) limit = INT64_MAX;
   for (;; --limit) {
-    if (!separator) s = strip(s, {}, true, false);
+    if (!separator) s = strip(s, {}, /*left=*/true, /*right=*/false);
     if (!separator && s.empty()) return parts;
     if (limit == 0) break;
     size_t at = 0;
@@ -152,14 +112,14 @@ std::vector<std::string_view> split(std::string_view s, Chars separator, int64_t
 }
 
 std::vector<std::string_view> rsplit(std::string_view s, Chars separator, int64_t limit) {
-  // The same places but for separators that overlap themselves; what is left of the last cut stays
-  // in one piece.
+  // Split everywhere, then join the parts on the left again. Only separators that overlap
+  // themselves would be found elsewhere from the right.
   std::vector<std::string_view> parts = split(s, separator);
   if (limit < 0 || parts.size() <= static_cast<size_t>(limit)) return parts;
-  const size_t surplus = parts.size() - static_cast<size_t>(limit);
-  const char* end = parts[surplus - 1].data() + parts[surplus - 1].size();
-  parts.erase(parts.begin(), parts.begin() + static_cast<ptrdiff_t>(surplus - 1));
-  parts[0] = s.substr(0, static_cast<size_t>(end - s.data()));
+  const auto last_joined = parts.end() - 1 - static_cast<ptrdiff_t>(limit);
+  *last_joined =
+      s.substr(0, static_cast<size_t>(last_joined->data() + last_joined->size() - s.data()));
+  parts.erase(parts.begin(), last_joined);
   return parts;
 }
 
@@ -178,32 +138,35 @@ std::vector<std::string_view> split_lines(std::string_view s, bool keep_ends) {
   return lines;
 }
 
-std::string to_lower(std::string_view s) { return map_characters(s, lower); }
-std::string to_upper(std::string_view s) { return map_characters(s, upper); }
-
-std::string capitalize(std::string_view s) {
-  bool first = true;
-  return map_characters(
-      s, [&](char32_t c) { return std::exchange(first, false) ? titled(c) : lower(c); });
-}
-
-std::string title(std::string_view s) {
-  bool after_cased = false;
+std::string change_case(std::string_view s, Capitals capitals) {
+  constexpr std::u32string_view kBeforeTitle = U"-({[<";
+  const bool is_whole_word = capitals == Capitals::kAll || capitals == Capitals::kTitleFilter;
+  bool next_is_capital = capitals != Capitals::kNone;
   return map_characters(s, [&](char32_t c) {
-    return std::exchange(after_cased, is_cased(c)) ? lower(c) : titled(c);
+    const bool is_capital = next_is_capital;
+    if (capitals == Capitals::kFirst) next_is_capital = false;
+    if (capitals == Capitals::kTitle) next_is_capital = !is_cased(c);
+    if (capitals == Capitals::kTitleFilter)
+      next_is_capital = is_space(c) || kBeforeTitle.find(c) != kNotFound;
+    // The sharp s is the one letter in common use whose capital is two letters.
+    if (c == 0xDF && is_capital) return std::string(is_whole_word ? "SS" : "Ss");
+    const auto map = !is_capital     ? utf8proc_tolower
+                     : is_whole_word ? utf8proc_toupper
+                                     : utf8proc_totitle;
+    return encode(static_cast<char32_t>(map(static_cast<utf8proc_int32_t>(c))));
   });
 }
 
-std::string title_words(std::string_view s) {
-  bool begins = true;
-  return map_characters(s, [&](char32_t c) {
-    const bool separates = is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
-    return std::exchange(begins, separates) ? upper(c) : lower(c);
-  });
+bool has_case(std::string_view s, bool capitals) {
+  bool any = false;
+  for (size_t i = 0; i < s.size();) {
+    const char32_t c = next_code_point(s, i);
+    if (!is_cased(c)) continue;
+    if (category(c) != (capitals ? UTF8PROC_CATEGORY_LU : UTF8PROC_CATEGORY_LL)) return false;
+    any = true;
+  }
+  return any;
 }
-
-bool is_lower(std::string_view s) { return all_cased_are(s, UTF8PROC_CATEGORY_LL); }
-bool is_upper(std::string_view s) { return all_cased_are(s, UTF8PROC_CATEGORY_LU); }
 
 std::string quote(std::string_view s) {
   const bool has_single = s.find('\'') != kNotFound, has_double = s.find('"') != kNotFound;
@@ -214,20 +177,19 @@ std::string quote(std::string_view s) {
     if (c == '\r') return "\\r";
     if (c == '\t') return "\\t";
     if (is_printable(c)) return encode(c);
-    std::string escape = c < 0x100 ? "\\x" : c < 0x10000 ? "\\u" : "\\U";
-    for (int shift = c < 0x100 ? 4 : c < 0x10000 ? 12 : 28; shift >= 0; shift -= 4)
-      escape += "0123456789abcdef"[(c >> shift) & 0xF];
-    return escape;
+    const auto code = static_cast<uint32_t>(c);
+    if (c < 0x100) return fmt::format("\\x{:02x}", code);
+    return c < 0x10000 ? fmt::format("\\u{:04x}", code) : fmt::format("\\U{:08x}", code);
   };
   return encode(mark) + map_characters(s, literal) + encode(mark);
 }
 
-std::optional<Int> parse_integer(std::string_view text, int base) {
+std::optional<__int128> parse_integer(std::string_view text, int base) {
   text = strip(text);
   const bool is_negative = text.starts_with('-');
   if (is_negative || text.starts_with('+')) text.remove_prefix(1);
   if (base == 16 && (text.starts_with("0x") || text.starts_with("0X"))) text.remove_prefix(2);
-  Int value = 0;
+  __int128 value = 0;
   for (const char c : text) {
     int digit = -1;
     std::from_chars(&c, &c + 1, digit, 36);
@@ -247,19 +209,17 @@ std::optional<double> parse_float(std::string_view text) {
   if (last != text.data() + text.size() || error == std::errc::invalid_argument ||
       text.ends_with(')'))
     return std::nullopt;
-  // Too large or too small: infinity or zero, as strtod has it.
+  // Too large or too small a number is infinity or zero, as strtod() has it.
   return error == std::errc() ? value : std::strtod(std::string(text).c_str(), nullptr);
 }
 
-std::string escape_html(std::string_view s) {
+void add_escaped(Writer& out, std::string_view s) {
   constexpr std::string_view kSpecial = "&<>'\"";
   constexpr std::string_view kEntities[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
-  std::string out;
-  for (const char c : s) {
-    if (const size_t i = kSpecial.find(c); i != kNotFound) out += kEntities[i];
-    else out += c;
+  for (size_t i = 0; i < s.size(); ++i) {
+    const size_t special = kSpecial.find(s[i]);
+    out.add(special == kNotFound ? s.substr(i, 1) : kEntities[special]);
   }
-  return out;
 }
 
 }  // namespace nanovllm::jinja

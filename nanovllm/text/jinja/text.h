@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "nanovllm/text/jinja/budget.h"
 #include "nanovllm/text/utf8.h"
 
 /// What Python's str can do, on well-formed UTF-8. Positions and lengths count code points.
@@ -33,32 +34,29 @@ size_t byte_offset(std::string_view s, size_t n);
 using Chars = std::optional<std::string_view>;
 /// Without the whitespace, or the characters of `chars`, at its ends.
 std::string_view strip(std::string_view s, Chars chars = {}, bool left = true, bool right = true);
-/// At each separator, or runs of whitespace; at most `limit` times, counted from one end, where
-/// that is not negative.
+/// At each separator, or at runs of whitespace. A limit that is not negative is the number of
+/// splits, counted from the left, or by rsplit() from the right.
 std::vector<std::string_view> split(std::string_view s, Chars separator, int64_t limit = -1);
 std::vector<std::string_view> rsplit(std::string_view s, Chars separator, int64_t limit = -1);
-/// At Python's line ends, "\r\n" and the Unicode ones included.
+/// At Python's line ends, which include "\r\n" and those of Unicode.
 std::vector<std::string_view> split_lines(std::string_view s, bool keep_ends = false);
 
-std::string to_lower(std::string_view s);
-std::string to_upper(std::string_view s);
-std::string capitalize(std::string_view s);
-/// Upper case for each letter after something without case (str.title), or after whitespace, a
-/// hyphen or an opening bracket (Jinja2's filter).
-std::string title(std::string_view s);
-std::string title_words(std::string_view s);
-/// Some character has case, and all that do are lower (upper) case.
-bool is_lower(std::string_view s);
-bool is_upper(std::string_view s);
+/// Which letters become capitals: none, all, the first, each that follows something without case
+/// (str.title), or each that follows whitespace, a hyphen or an opening bracket (Jinja2's filter
+/// `title`). All others become lower case.
+enum class Capitals { kNone, kAll, kFirst, kTitle, kTitleFilter };
+std::string change_case(std::string_view s, Capitals capitals);
+/// Whether some character has case, and all that do are capitals (or lower case).
+bool has_case(std::string_view s, bool capitals);
 
 /// Python's literal for the text, in the quotes that repr() chooses.
 std::string quote(std::string_view s);
-/// Python's int() of a text: an optional sign and prefix, and float(). Empty where it is not one;
-/// raises where it does not fit.
+/// Python's int() and float() of a text. Empty where it is no number; an integer that does not fit
+/// raises.
 std::optional<__int128> parse_integer(std::string_view text, int base = 10);
 std::optional<double> parse_float(std::string_view text);
 
-/// &, <, >, ' and " as HTML entities, as markupsafe writes them.
-std::string escape_html(std::string_view s);
+/// Appends `s` with &, <, >, ' and " as HTML entities, as markupsafe writes them.
+void add_escaped(Writer& out, std::string_view s);
 
 }  // namespace nanovllm::jinja

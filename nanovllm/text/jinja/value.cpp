@@ -9,8 +9,8 @@ namespace nanovllm::jinja {
 
 namespace {
 
-// Printing, comparing and freeing values recurse. Also how deep parse_json() lets the caller's
-// values be.
+// Printing, comparing and freeing values recurse. parse_json() lets the caller's values be
+// 200 levels deep.
 constexpr int kMaxDepth = 250;
 
 int checked_depth(int inner) {
@@ -18,26 +18,20 @@ int checked_depth(int inner) {
   return inner + 1;
 }
 
-// Everything that reads a text relies on it.
-void require_utf8(std::string_view s) {
+/// A text of a variable. Everything that reads texts relies on well-formed UTF-8.
+Value text_from_json(const std::string& s, Budget& budget) {
   if (!is_utf8(s)) raise("a variable holds a text that is not UTF-8");
+  budget.grow(s.size());
+  budget.build(s.size());
+  return s;
 }
 
 }  // namespace
 
-Value Value::undefined(std::string why, Budget& budget) {
-  budget.build_text(why.size());
-  Value v;
-  v.data_ = Undefined{std::make_shared<const std::string>(std::move(why))};
-  return v;
-}
-
 std::string_view Value::type_name() const {
-  if (const Sequence* list = sequence()) {
-    constexpr std::string_view kNames[] = {"list",        "tuple",      "range",    "dict_keys",
-                                           "dict_values", "dict_items", "generator"};
-    return kNames[static_cast<size_t>(list->kind)];
-  }
+  constexpr std::string_view kSequences[] = {"list", "tuple", "range", "dict view", "generator"};
+  if (const Sequence* list = sequence()) return kSequences[static_cast<size_t>(list->kind)];
+  // In the order of Data.
   constexpr std::string_view kNames[] = {"Undefined", "NoneType",  "bool",       "int",
                                          "float",     "str",       "",           "dict",
                                          "function",  "Namespace", "LoopContext"};
@@ -45,8 +39,8 @@ std::string_view Value::type_name() const {
 }
 
 const Value& Value::defined() const {
-  if (const auto* u = std::get_if<Undefined>(&data_))
-    throw TemplateError(u->why == nullptr ? "a value is undefined" : *u->why);
+  if (const auto* undefined = std::get_if<Undefined>(&data_))
+    raise("{}", undefined->why == nullptr ? "a value is undefined" : *undefined->why);
   return *this;
 }
 
@@ -58,25 +52,14 @@ int Value::depth() const {
 }
 
 const Value* Dict::find(const Value& key, Budget& budget) const {
-  if (key.is_string()) return find(std::string_view(key.string()), budget);
   budget.step(items.size() / 16);
-  for (const auto& item : items)
-    if (equal(item.first, key, budget)) return &item.second;
-  return nullptr;
-}
-
-const Value* Dict::find(std::string_view key, Budget& budget) const {
-  // Keys of one length may differ in their last byte only.
-  size_t num_read = items.size();
-  const Value* found = nullptr;
-  for (const auto& item : items) {
-    if (!item.first.is_string() || item.first.string().size() != key.size()) continue;
-    num_read += key.size();
-    if (item.first.string() == key) found = &item.second;
-    if (found != nullptr) break;
+  for (const auto& [other, value] : items) {
+    // Most keys are texts of another length: too cheap to compare for a step each.
+    if (key.is_string() && other.is_string() && key.string().size() != other.string().size())
+      continue;
+    if (equal(key, other, budget)) return &value;
   }
-  budget.read(num_read);
-  return found;
+  return nullptr;
 }
 
 void Dict::set(Value key, Value value, Budget& budget) {
@@ -118,46 +101,36 @@ Value make_function(Function function, Budget& budget) {
   return std::make_shared<const Function>(std::move(function));
 }
 
+Value make_undefined(std::string why, Budget& budget) {
+  budget.build_text(why.size());
+  return Undefined{std::make_shared<const std::string>(std::move(why))};
+}
+
 Value from_json(const Json& json, Budget& budget) {
-  switch (json.type()) {
-    case Json::value_t::null:
-      return None{};
-    case Json::value_t::boolean:
-      return json.get<bool>();
-    case Json::value_t::number_integer:
-      return json.get<int64_t>();
-    case Json::value_t::number_unsigned:
-      return static_cast<Int>(json.get<uint64_t>());
-    case Json::value_t::number_float:
-      return json.get<double>();
-    case Json::value_t::string: {
-      const auto& s = json.get_ref<const std::string&>();
-      require_utf8(s);
-      budget.build(s.size());
-      return s;
-    }
-    case Json::value_t::array: {
-      Values items;
-      items.reserve(json.size());
-      for (const Json& item : json) items.push_back(from_json(item, budget));
-      return make_list(std::move(items), budget);
-    }
-    case Json::value_t::object: {
-      // Keys are distinct already: no lookups.
-      Dict dict;
-      dict.items.reserve(json.size());
-      for (const auto& [key, item] : json.items()) {
-        Value value = from_json(item, budget);
-        require_utf8(key);
-        budget.build(key.size() + 2 * sizeof(Value));
-        dict.depth = std::max(dict.depth, checked_depth(value.depth()));
-        dict.items.emplace_back(key, std::move(value));
-      }
-      return make_dict(std::move(dict), budget);
-    }
-    default:
-      raise("a variable is neither null, a boolean, a number, a text, a list nor an object");
+  budget.grow(16);
+  if (json.is_null()) return None{};
+  if (json.is_boolean()) return json.get<bool>();
+  if (json.is_number_unsigned()) return json.get<uint64_t>();
+  if (json.is_number_integer()) return json.get<int64_t>();
+  if (json.is_number_float()) return json.get<double>();
+  if (json.is_string()) return text_from_json(json.get_ref<const std::string&>(), budget);
+  if (json.is_array()) {
+    Values items;
+    items.reserve(json.size());
+    for (const Json& item : json) items.push_back(from_json(item, budget));
+    return make_list(std::move(items), budget);
   }
+  if (!json.is_object()) raise("a variable is of a type that JSON does not have");
+  // JSON's keys are distinct already, so nothing is looked up.
+  Dict dict;
+  dict.items.reserve(json.size());
+  for (const auto& [key, item] : json.items()) {
+    Value value = from_json(item, budget);
+    budget.build(2 * sizeof(Value));
+    dict.depth = std::max(dict.depth, checked_depth(value.depth()));
+    dict.items.emplace_back(text_from_json(key, budget), std::move(value));
+  }
+  return make_dict(std::move(dict), budget);
 }
 
 bool truthy(const Value& v) {
@@ -191,12 +164,12 @@ Values to_list(const Value& v, Budget& budget) {
     budget.build(dict->items.size() * sizeof(Value));
     for (const auto& item : dict->items) items.push_back(item.first);
   } else if (v.is_string()) {
-    const std::string& s = v.string();
+    const std::string_view s = v.string();
     budget.build(count_code_points(s) * sizeof(Value));
     for (size_t i = 0; i < s.size();) {
       const size_t begin = i;
       next_code_point(s, i);
-      items.push_back(make_text(std::string_view(s).substr(begin, i - begin), budget));
+      items.push_back(make_text(s.substr(begin, i - begin), budget));
     }
   } else if (!v.is_undefined()) {
     raise("'{}' object is not iterable", v.type_name());

@@ -1,10 +1,7 @@
 #pragma once
 
-#include <fmt/format.h>
-
-#include <cstdint>
+#include <concepts>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,84 +9,11 @@
 #include <vector>
 
 #include "nanovllm/base/json.h"
+#include "nanovllm/text/jinja/budget.h"
 
-/// Jinja2 templates. Values and their operations are Python's, since that is what templates are
-/// written against.
+// The values of templates and their operations. They are Python's, because templates are written
+// against Jinja2, which is written in Python.
 namespace nanovllm::jinja {
-
-/// What went wrong in a template, and where: a byte offset in its source, set by the innermost
-/// expression that the error passes on its way out.
-class TemplateError : public std::runtime_error {
- public:
-  static constexpr size_t kUnknown = static_cast<size_t>(-1);
-  explicit TemplateError(const std::string& what, size_t offset = kUnknown)
-      : std::runtime_error(what), offset(offset) {}
-  size_t offset;
-};
-
-template <class... Args>
-[[noreturn]] void raise(fmt::format_string<Args...> format, Args&&... args) {
-  throw TemplateError(fmt::format(format, std::forward<Args>(args)...));
-}
-
-/// Wide enough for every integer of JSON; a result that does not fit is an error.
-using Int = __int128;
-
-/// What one rendering may use. Bytes count what was ever built, not what is held: so they bound
-/// time as well as memory. Builtins are charged where they are called and where they look at their
-/// arguments (Interpreter::call, Bound); only what builds more than it reads asks here before it
-/// does. Both limits grow with what the caller passed in, to which the work of an
-/// honest template is proportional; a long conversation needs a few percent of them.
-class Budget {
- public:
-  static constexpr int64_t kSteps = 10'000'000;
-  static constexpr int64_t kBytes = int64_t{64} << 20;
-
-  explicit Budget(size_t input_bytes)
-      : Budget(kSteps + 4 * static_cast<int64_t>(input_bytes),
-               kBytes + 64 * static_cast<int64_t>(input_bytes)) {}
-  Budget(int64_t max_steps, int64_t max_bytes) : max_steps_(max_steps), max_bytes_(max_bytes) {}
-
-  void step(size_t count = 1) {
-    steps_ += static_cast<int64_t>(count);
-    if (steps_ > max_steps_) raise("the template takes more than {} steps", max_steps_);
-  }
-  /// Reading is cheap, but a loop may read a long text again and again.
-  void read(size_t bytes) { step(bytes / 16); }
-  /// A text of a value: its bytes and what holds them.
-  void build_text(size_t bytes) { build(bytes + 80); }
-  /// To be called before the bytes are allocated.
-  void build(size_t bytes) {
-    if (bytes > static_cast<size_t>(max_bytes_ - bytes_))
-      raise("the template builds more than {} bytes", max_bytes_);
-    bytes_ += static_cast<int64_t>(bytes);
-  }
-
- private:
-  int64_t steps_ = 0;
-  int64_t bytes_ = 0;
-  int64_t max_steps_;
-  int64_t max_bytes_;
-};
-
-/// A text that grows within the budget.
-class Writer {
- public:
-  explicit Writer(Budget& budget) : budget(budget) {}
-  void add(std::string_view s) {
-    budget.build(s.size());
-    text_ += s;
-  }
-  std::string take() {
-    budget.build_text(0);
-    return std::move(text_);
-  }
-
-  Budget& budget;
-
- private:
-  std::string text_;
-};
 
 class Value;
 using Values = std::vector<Value>;
@@ -101,8 +25,11 @@ struct Macro;
 struct Scope;
 struct Sequence;
 
+/// Wide enough for every integer of JSON; a result that does not fit is an error.
+using Int = __int128;
+
 struct None {};
-/// Jinja2's default Undefined: prints as nothing, is false and empty; any other use raises `why`.
+/// Jinja2's default Undefined prints as nothing, is false and empty; any other use raises `why`.
 struct Undefined {
   std::shared_ptr<const std::string> why;
 };
@@ -110,11 +37,12 @@ struct Text {
   std::string s;        // UTF-8
   bool markup = false;  // came from |safe or |escape: adding to it escapes the other side
 };
-/// A dictionary that {% set x.y = z %} can change: the one thing that a template can.
+/// A dictionary that {% set x.y = z %} can change.
 struct Namespace;
 
-/// Values are immutable but for namespaces, loops and how far a generator was read, as in the
-/// immutable sandbox. So only those and scopes could close a cycle; the interpreter owns them.
+/// As in Jinja2's immutable sandbox, a template can change only namespaces, loops, scopes and how
+/// far a generator was read. Other values are shared and never change. Cycles can only go through
+/// namespaces, loops and scopes, which the interpreter owns, so reference counts free the rest.
 class Value {
  public:
   using Data = std::variant<Undefined, None, bool, Int, double, std::shared_ptr<const Text>,
@@ -122,23 +50,15 @@ class Value {
                             std::shared_ptr<const Function>, Namespace*, Loop*>;
 
   Value() = default;
-  Value(int i) : data_(Int{i}) {}
-  Value(int64_t i) : data_(Int{i}) {}
-  Value(size_t i) : data_(static_cast<Int>(i)) {}
-  Value(bool b) : data_(b) {}
+  /// From each type of Data, and from all integers.
+  template <class T>
+  requires(!std::same_as<std::remove_cvref_t<T>, Value> && std::constructible_from<Data, T>)
+      Value(T&& v)
+      : data_(std::forward<T>(v)) {}
   Value(std::string s, bool markup = false)
       : data_(std::make_shared<const Text>(Text{std::move(s), markup})) {}
   Value(std::string_view s) : Value(std::string(s)) {}
   Value(const char* s) : Value(std::string(s)) {}
-  Value(None) : data_(None{}) {}
-  Value(Int i) : data_(i) {}
-  Value(double d) : data_(d) {}
-  Value(std::shared_ptr<const Sequence> list) : data_(std::move(list)) {}
-  Value(std::shared_ptr<const Dict> dict) : data_(std::move(dict)) {}
-  Value(std::shared_ptr<const Function> function) : data_(std::move(function)) {}
-  Value(Namespace* space) : data_(space) {}
-  Value(Loop* loop) : data_(loop) {}
-  static Value undefined(std::string why, Budget& budget);
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
   bool is_none() const { return std::holds_alternative<None>(data_); }
@@ -191,7 +111,7 @@ class Value {
 /// A list, or something that is read like one: what range(), dict.items() and the filters that are
 /// generators in Python give.
 struct Sequence {
-  enum class Kind { kList, kTuple, kRange, kKeys, kValues, kItems, kGenerator };
+  enum class Kind { kList, kTuple, kRange, kView, kGenerator };
   Kind kind;
   Values items;
   int depth;
@@ -201,14 +121,13 @@ struct Sequence {
   bool is_indexable() const { return is_plain() || kind == Kind::kRange; }
 };
 
-/// Keys in the order of insertion. Looked up one after another: the dictionaries of templates are
-/// small.
+/// Keys in the order of insertion. A lookup compares one key after another, because the
+/// dictionaries of templates are small.
 struct Dict {
   std::vector<std::pair<Value, Value>> items;
   int depth = 1;
 
   const Value* find(const Value& key, Budget& budget) const;
-  const Value* find(std::string_view key, Budget& budget) const;
   void set(Value key, Value value, Budget& budget);
 };
 struct Namespace : Dict {};
@@ -226,9 +145,11 @@ Value make_tuple(Values items, Budget& budget);
 Value make_dict(Dict dict, Budget& budget);
 Value make_text(std::string_view text, Budget& budget);
 Value make_function(Function function, Budget& budget);
+Value make_undefined(std::string why, Budget& budget);
+/// A variable of the caller; grows the budget by its size.
 Value from_json(const Json& json, Budget& budget);
 
-/// Python's bool(), str(), repr(), len(), list(). str() of undefined is empty.
+/// Python's bool(), str(), repr(), len(), list(). str() of an undefined value is empty.
 bool truthy(const Value& v);
 std::string to_string(const Value& v, Budget& budget);
 std::string repr(const Value& v, Budget& budget);
@@ -238,22 +159,21 @@ Values to_list(const Value& v, Budget& budget);
 void write(Writer& out, const Value& v);
 std::string float_repr(double d);
 
-/// json.dumps()
-struct JsonStyle {
+/// How lists and dictionaries are printed: as repr() does, or as json.dumps() does.
+struct PrintStyle {
+  bool json = false;
   bool ensure_ascii = false;
   bool sort_keys = false;
-  bool pretty = false;  // one item a line, `indent` for each level
-  std::string indent;
+  bool pretty = false;  // one item a line, with `indent` for each level
+  std::string indent = {};
   std::string item_separator = ", ";
   std::string key_separator = ": ";
 };
-std::string to_json(const Value& v, const JsonStyle& style, Budget& budget);
+std::string print(const Value& v, const PrintStyle& style, Budget& budget);
 
-/// a op b, -a and a[start:stop:step], as Python has them.
+/// a op b for arithmetic and "~", -a, and a[start:stop:step], as Python has them.
 Value binary(std::string_view op, const Value& a, const Value& b, Budget& budget);
 Value negative(const Value& a);
-/// Appends `s` as HTML.
-void add_escaped(Writer& out, std::string_view s);
 Value slice(const Value& v, const Value& start, const Value& stop, const Value& step,
             Budget& budget);
 bool equal(const Value& a, const Value& b, Budget& budget);

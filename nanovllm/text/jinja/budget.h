@@ -1,0 +1,107 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+// Errors of templates, and the limits that end a hostile one in bounded time and memory.
+namespace nanovllm::jinja {
+
+/// What is wrong with a template, and where: a byte offset in its source. An error that is raised
+/// without an offset gets that of the innermost expression which it leaves.
+class TemplateError : public std::runtime_error {
+ public:
+  static constexpr size_t kUnknown = static_cast<size_t>(-1);
+  TemplateError(size_t offset, const std::string& what)
+      : std::runtime_error(what), offset(offset) {}
+  size_t offset;
+};
+
+template <class... Args>
+[[noreturn]] void raise_at(size_t offset, fmt::format_string<Args...> format, Args&&... args) {
+  throw TemplateError(offset, fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args>
+[[noreturn]] void raise(fmt::format_string<Args...> format, Args&&... args) {
+  raise_at(TemplateError::kUnknown, format, std::forward<Args>(args)...);
+}
+
+/// What one rendering may use. Steps count evaluated expressions and whatever else takes time.
+/// Bytes count all memory that was ever allocated, not what is still held, so that they bound time
+/// as well. Interpreter::call() and Bound charge for the arguments and the result of each builtin;
+/// a function that builds more than it reads charges the difference before it allocates.
+class Budget {
+ public:
+  static constexpr int64_t kSteps = 10'000'000;
+  static constexpr int64_t kBytes = int64_t{64} << 20;
+
+  explicit Budget(int64_t max_steps = kSteps, int64_t max_bytes = kBytes)
+      : max_steps_(max_steps), max_bytes_(max_bytes) {}
+
+  /// Raises both limits for a variable of so many bytes: the work of an honest template is
+  /// proportional to its input. A long conversation needs a few percent of the limits.
+  void grow(size_t input_bytes) {
+    max_steps_ += 4 * static_cast<int64_t>(input_bytes);
+    max_bytes_ += 64 * static_cast<int64_t>(input_bytes);
+  }
+  void step(size_t count = 1) {
+    steps_ += static_cast<int64_t>(count);
+    if (steps_ > max_steps_) raise("the template takes more than {} steps", max_steps_);
+  }
+  /// Reading is cheap, but a loop may read a long text again and again.
+  void read(size_t bytes) { step(bytes / 16); }
+  /// To be called before the bytes are allocated.
+  void build(size_t bytes) {
+    if (bytes > static_cast<size_t>(max_bytes_ - bytes_))
+      raise("the template builds more than {} bytes", max_bytes_);
+    bytes_ += static_cast<int64_t>(bytes);
+  }
+  /// A text as a value: its bytes and the objects that hold them.
+  void build_text(size_t bytes) { build(bytes + 80); }
+
+ private:
+  int64_t steps_ = 0;
+  int64_t bytes_ = 0;
+  int64_t max_steps_;
+  int64_t max_bytes_;
+};
+
+/// Counts a level of recursion while it lives.
+class Level {
+ public:
+  Level(int& depth, int max_depth, std::string_view what) : depth_(depth) {
+    if (depth >= max_depth) raise("{} deeper than {} levels", what, max_depth);
+    ++depth_;
+  }
+  ~Level() { --depth_; }
+  Level(const Level&) = delete;
+  Level& operator=(const Level&) = delete;
+
+ private:
+  int& depth_;
+};
+
+/// A text that grows within the budget.
+class Writer {
+ public:
+  explicit Writer(Budget& budget) : budget(budget) {}
+  void add(std::string_view s) {
+    budget.build(s.size());
+    text_ += s;
+  }
+  std::string take() {
+    budget.build_text(0);
+    return std::move(text_);
+  }
+
+  Budget& budget;
+
+ private:
+  std::string text_;
+};
+
+}  // namespace nanovllm::jinja
