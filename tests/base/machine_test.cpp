@@ -41,7 +41,8 @@ TEST(Machine, AvailableMemoryIsWhatTheKernelSaysWhereNothingElseBoundsIt) {
 
 // A container whose limit is a little above the model: at the second start its files are cached.
 TEST(Machine, PageCacheOfACgroupIsFreeMemory) {
-  const std::filesystem::path folder = ::testing::TempDir() + "machine_test_cgroup";
+  const std::filesystem::path folder =
+      ::testing::TempDir() + "machine_test_cgroup_" + std::to_string(::getpid());
   std::filesystem::create_directories(folder);
   const auto write = [&](const char* name, const char* text) {
     std::ofstream(folder / name) << text;
@@ -128,7 +129,8 @@ class Topology {
   std::string folder() const { return folder_; }
 
  private:
-  std::filesystem::path folder_ = ::testing::TempDir() + "machine_test_cpus";
+  std::filesystem::path folder_ =
+      ::testing::TempDir() + "machine_test_cpus_" + std::to_string(::getpid());
 };
 
 // As two sockets with two cores of two threads each are numbered: cores first, then their twins.

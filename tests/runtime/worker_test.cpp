@@ -3,6 +3,7 @@
 #include "nanovllm/runtime/ranks/worker.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -69,7 +70,8 @@ TEST(Worker, EndsBeforeItReadsTheMemoryOfAnotherBuild) {
 
 /// What rank 0 says of a worker that is this script; $parent is its socket.
 std::string reason_of(const std::string& script, bool& is_user_error) {
-  const std::string path = ::testing::TempDir() + "worker_test.sh";
+  // Of this process alone: tests run side by side.
+  const std::string path = fmt::format("{}worker_test_{}.sh", ::testing::TempDir(), ::getpid());
   std::ofstream(path) << "#!/bin/bash\nparent=${@: -1}\n" << script << "\n";
   ::chmod(path.c_str(), 0700);
   WorkerProcesses workers(path, {}, 2, /*step_timeout=*/1);
