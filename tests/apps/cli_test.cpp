@@ -1,6 +1,8 @@
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -387,6 +389,30 @@ TEST(Bench, PrintsTheDocumentedKeys) {
                                               "output_tokens_per_second", "total_s"));
   expect_refused({"bench", "latency", kTinyTales, "--input-len", "2000", "--output-len", "100"},
                  "2048");
+}
+
+// A library of the driver's name that is none, as a broken installation has.
+TEST(Cli, DriverThatDoesNotWorkLeavesTheWorkToTheCpu) {
+  if (std::filesystem::exists("/proc/driver/nvidia/version")) GTEST_SKIP() << "a driver is here";
+  const std::string folder = ::testing::TempDir() + "no_driver";
+  std::filesystem::create_directory(folder);
+  std::filesystem::remove(folder + "/libcuda.so.1");
+  Dl_info libc;
+  ASSERT_NE(::dladdr(reinterpret_cast<const void*>(&::puts), &libc), 0);
+  std::filesystem::create_symlink(libc.dli_fname, folder + "/libcuda.so.1");
+  const auto generate = [&](std::vector<std::string> more) {
+    std::vector<std::string> args = {"generate", kTinyTales,     "--prompt",
+                                     "Once",     "--max-tokens", "2"};
+    args.insert(args.end(), more.begin(), more.end());
+    return run_in_shell("LD_LIBRARY_PATH='" + folder + "' exec \"$@\"", args);
+  };
+  const Result one = generate({});
+  EXPECT_EQ(one.status, 0) << one.err;
+  EXPECT_NE(one.err.find("warning: the CPU computes: "), std::string::npos) << one.err;
+  const Result two = generate({"-tp", "2"});
+  EXPECT_EQ(two.status, 2) << two.err;
+  EXPECT_NE(two.err.find("with --device cpu the CPU computes"), std::string::npos) << two.err;
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -165,7 +165,12 @@ TEST(ModelRunner, FailureOfTheDeviceEndsTheEngine) {
     GraphsOnTheCpu::Seen seen;
     (at_launch ? seen.fail_begin : seen.fail_fetch) = 4;
     const auto engine = engine_on(std::make_unique<GraphsOnTheCpu>(seen), small_config());
-    EXPECT_THROW(run(*engine), std::exception);
+    // Plain requests: their tokens are fetched when the engine waits for the step.
+    SamplingParams params;
+    params.max_tokens = 30;
+    params.ignore_eos = true;
+    for (int32_t i = 0; i < 3; ++i) engine->add_request(std::vector<int32_t>{1, 2, i}, params);
+    EXPECT_THROW(while (!engine->is_finished()) engine->step(), std::exception);
     const int num_steps = seen.num_steps;
     EXPECT_THROW(engine->step(), EngineDead);
     EXPECT_EQ(seen.num_steps, num_steps);  // it is left alone

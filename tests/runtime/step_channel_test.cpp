@@ -72,9 +72,12 @@ TEST(StepChannel, MemoryOfAnotherBuildIsNoted) {
   RankMemory memory(2);
   RankMemory worker = worker_of(memory, {1, 2});
   EXPECT_TRUE(worker.channel().is_same_build());
-  const std::array<uint64_t, 2> other = {1, kBuildChecksum + 1};
-  ASSERT_EQ(pwrite(memory.fd(), other.data(), sizeof other, 0), static_cast<ssize_t>(sizeof other));
-  EXPECT_FALSE(worker.channel().is_same_build());
+  for (const std::array<uint64_t, 2>& other :
+       {std::array{uint64_t{1}, kBuildChecksum + 1}, {2, kBuildChecksum}}) {
+    ASSERT_EQ(pwrite(memory.fd(), other.data(), sizeof other, 0),
+              static_cast<ssize_t>(sizeof other));
+    EXPECT_FALSE(worker.channel().is_same_build());
+  }
 }
 
 }  // namespace

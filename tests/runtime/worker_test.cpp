@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -110,6 +111,17 @@ TEST(WorkerProcesses, LastWordsOfAWorkerAreTheReason) {
   EXPECT_EQ(reason_of("printf 'out of memory' >&$parent; exit 1", is_user_error),
             "rank 1: out of memory");
   EXPECT_FALSE(is_user_error);
+}
+
+// It gets five seconds to end by itself.
+TEST(WorkerProcesses, WorkerThatDoesNotStopIsKilled) {
+  const auto start = std::chrono::steady_clock::now();
+  {
+    WorkerProcesses workers("/bin/sh", {"-c", "exec sleep 1000"}, 2, /*step_timeout=*/60);
+    workers.set_ready();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1);  // no child is left
 }
 
 TEST(WorkerProcesses, WorkerThatLoadsForeverHangs) {
