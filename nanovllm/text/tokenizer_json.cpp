@@ -32,7 +32,7 @@ class Scanner {
     return p_ < end_ ? *p_ : '\0';
   }
   bool take_if(char c) {
-    if (peek() != c || p_ == end_) return false;
+    if (peek() != c) return false;
     ++p_;
     return true;
   }

@@ -25,13 +25,13 @@ size_t find_bytes(std::string_view text, std::string_view what, size_t from = 0)
 /// The code point at `p` of well-formed UTF-8; moves `p` after it.
 inline char32_t next_code_point(const char*& p) {
   const auto next = [&] { return static_cast<char32_t>(static_cast<unsigned char>(*p++)); };
-  char32_t c = next();
+  const char32_t c = next();
   if (c < 0x80) return c;
-  if (c < 0xE0) return (c & 0x1F) << 6 | (next() & 0x3F);
-  const int num_more = c < 0xF0 ? 2 : 3;
-  c &= c < 0xF0 ? 0x0F : 0x07;
-  for (int i = 0; i < num_more; ++i) c = c << 6 | (next() & 0x3F);
-  return c;
+  char32_t tail = next() & 0x3F;
+  if (c < 0xE0) return (c & 0x1F) << 6 | tail;
+  tail = tail << 6 | (next() & 0x3F);
+  if (c < 0xF0) return (c & 0x0F) << 12 | tail;
+  return (c & 0x07) << 18 | tail << 6 | (next() & 0x3F);
 }
 inline char32_t code_point_at(const char* p) { return next_code_point(p); }
 

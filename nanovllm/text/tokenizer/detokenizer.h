@@ -28,7 +28,7 @@ class TokenTexts {
   bool is_special(int32_t id) const { return contains(id) && entry(id).special; }
   /// The text of an id that it contains.
   std::string_view text(int32_t id) const {
-    return std::string_view(bytes_).substr(entry(id).begin, entry(id).len);
+    return {bytes_.data() + entry(id).begin, entry(id).len};
   }
 
  private:
