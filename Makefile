@@ -1,31 +1,31 @@
-# A thin front of the CMake presets; a preset builds in build/PRESET.
+# Thin wrappers around the CMake presets; a preset builds in build/PRESET.
 PREFIX ?= /usr/local
 MODEL = models/tiny-tales
 PYTHON ?= python3
 VENV ?= build/python/venv
-# The CUDA half is built where nvcc is; CUDA=0 leaves it out. It needs no GPU to be compiled.
+# The CUDA half is built if nvcc is found; CUDA=0 leaves it out. Compiling it needs no GPU.
 NVCC := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 CUDA ?= $(if $(NVCC),1,0)
-# Written in what GCC alone has of vectors and processor names; clang-tidy cannot read it.
+# These files use vector extensions and processor names that only GCC has, so clang-tidy cannot read them.
 GCC_ONLY = ops/cpu/(kernels/.*|isa)\.cpp$$
 
-help:  ## this list
+help:  ## print this list
 	@sed -nE 's/^([a-z -]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 demo: CUDA := $(if $(wildcard /proc/driver/nvidia/version),$(CUDA),0)
-demo: build  ## build, then two questions and some stories on the demo model
+demo: build  ## build, then ask the demo model two questions and let it tell some stories
 	build/release/nanovllm generate $(MODEL) --prompts-file examples/demo.jsonl --temperature 0.6 --max-tokens 256
 
-test: release  ## build everything, run the test suite
+test: release  ## build everything and run the test suite
 	ctest --preset release
 
-gpu-test: release  ## the tests of the CUDA half, and the engine's on the GPU
+gpu-test: release  ## run the tests of the CUDA half, and the engine's tests on the GPU
 	ctest --preset release -R '^(gpu|llm)\.|GpuRanks'
 
-# As others get it: a wheel that carries the libraries it needs, without what is installed here. Ray is for one test. The
-# compiler by the name that it has in `make build`, so that ccache has its objects; Debian's Python has another.
+# Tests the wheel as users get it, with the libraries that it needs inside. One test uses Ray. The compiler has the same name
+# as in `make build`, so that ccache finds its objects; Debian's Python would use another name.
 test-python: export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
-test-python:  ## the Python package: its wheel, and its tests in a virtual environment
+test-python:  ## build the Python package's wheel and run its tests in a virtual environment
 	@scripts/install_deps.sh python
 	$(PYTHON) -m venv $(VENV)
 	rm -rf $(VENV)/wheel
@@ -37,13 +37,13 @@ test-python:  ## the Python package: its wheel, and its tests in a virtual envir
 	-pip install -q 'ray[data]'
 	pytest
 
-build: configure  ## the binary and the library, build/release/nanovllm and libnanovllm.so
+build: configure  ## build the binary and the library, build/release/nanovllm and libnanovllm.so
 	cmake --build --preset release --target nanovllm_cli nanovllm_shared $(if $(filter 1,$(CUDA)),nanovllm_cuda)
 
 release: configure
 	cmake --build --preset release
 
-bundle: release  ## build/bundle.tar.xz: programs, tests and libraries for a GPU's machine without packages
+bundle: release  ## write build/bundle.tar.xz: programs, tests and libraries for a GPU machine without the packages
 	scripts/bundle.sh build/release build/bundle.tar.xz
 
 configure: deps
@@ -52,23 +52,23 @@ configure: deps
 deps:
 	@scripts/install_deps.sh build
 
-bench: release  ## nano-vLLM's benchmark on the demo model, then each part alone
+bench: release  ## run nano-vLLM's benchmark on the demo model, then the benchmark of each component
 	build/release/nanovllm bench throughput $(MODEL) --warmup
 	[ $(CUDA) = 0 ] || [ ! -e /proc/driver/nvidia/version ] || build/release/bench/cuda_bench
 	set -e; for part in engine ranks gemm attention sampler; do build/release/bench/$${part}_bench; done
 	build/release/bench/tokenizer_bench $(MODEL) LICENSE
 
-asan tsan: deps  ## the test suite under address and undefined-behaviour sanitizers; under the thread sanitizer
+asan tsan: deps  ## run the test suite under the address and undefined-behaviour sanitizers, or the thread sanitizer
 	cmake --preset $@
 	cmake --build --preset $@
 	ctest --preset $@
 
-asan-core: deps  ## the tests of base, text, model, runtime and engine under address and undefined-behaviour sanitizers
+asan-core: deps  ## run the tests of base, text, model, runtime and engine under the address and undefined-behaviour sanitizers
 	cmake --preset asan
 	cmake --build --preset asan --target core_tests
 	ctest --preset asan -L core
 
-coverage: deps  ## the test suite's coverage of each folder of nanovllm/
+coverage: deps  ## print the test suite's coverage of each folder of nanovllm/
 	@scripts/install_deps.sh python
 	cmake --preset coverage
 	cmake --build --preset coverage
@@ -78,16 +78,16 @@ coverage: deps  ## the test suite's coverage of each folder of nanovllm/
 	build/coverage/venv/bin/pip install -q gcovr==8.*
 	PATH=$(CURDIR)/build/coverage/venv/bin:$$PATH scripts/coverage.py build/coverage
 
-# Clang's, and only what the targets need: the kernels are written in GCC's own vectors.
-fuzz:  ## each parser on inputs that break it, FUZZ_SECONDS=60 each, under the sanitizers
+# libFuzzer needs Clang. Only the code that the fuzz targets need is built, because Clang cannot compile the CPU kernels.
+fuzz:  ## fuzz each parser for FUZZ_SECONDS=60 under the sanitizers
 	@scripts/install_deps.sh fuzz
 	cmake --preset fuzz
 	cmake --build --preset fuzz
 	tests/fuzz/run.sh build/fuzz
 
-# TIDY: a pattern of the files that clang-tidy reads. All of them take half an hour on two cores.
+# TIDY is a pattern of the files that clang-tidy reads. All files take half an hour on two cores.
 TIDY ?= .
-lint: configure  ## layers, formatting, clang-tidy
+lint: configure  ## check the layer rule and the formatting, run clang-tidy
 	@scripts/install_deps.sh lint
 	scripts/check_layers.sh
 	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format-14 --dry-run -Werror
@@ -95,7 +95,7 @@ lint: configure  ## layers, formatting, clang-tidy
 	  grep -vE '$(GCC_ONLY)$(if $(filter 1,$(CUDA)),,|ops/cuda/)' | \
 	  xargs -P $$(nproc) -n 1 clang-tidy-16 --quiet -p build/release
 
-install: build  ## into PREFIX, /usr/local by default
+install: build  ## install into PREFIX, /usr/local by default
 	cmake --install build/release --prefix $(PREFIX)
 
 clean:  ## remove build/

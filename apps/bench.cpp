@@ -34,10 +34,11 @@ struct ThroughputOptions {
   bool json = false;
 };
 
-// nano-vLLM's 256 sequences: beside an installed binary, or in the source tree of a built one.
+// The file of nano-vLLM's 256 sequences: in the share folder of an installation, or in the source
+// tree if the binary was not installed.
 std::string default_dataset() {
   namespace fs = std::filesystem;
-  std::error_code error;  // what cannot be looked at is not there
+  std::error_code error;  // a path that cannot be read counts as missing
   const fs::path installed = fs::read_symlink("/proc/self/exe", error).parent_path() /
                              "../share/nanovllm/nanovllm_256.jsonl";
   for (const fs::path& place : {installed, fs::path(NANOVLLM_DATASET)})
@@ -75,8 +76,8 @@ std::string error_of(const RequestOutput& output) {
   return output.error;
 }
 
-/// Runs all prompts to their end; the tokens drawn, or -1 after Ctrl-C. Throws UserError where one
-/// of them ends with an error.
+/// Runs all prompts to their end. Returns the number of generated tokens, or -1 after Ctrl-C.
+/// Throws UserError if one of the prompts ends with an error.
 int64_t run_all(LLMEngine& engine, const std::vector<Prompt>& prompts, bool show_progress) {
   const EngineStats before = engine.stats();
   uint64_t first = 0;  // request
@@ -92,7 +93,7 @@ int64_t run_all(LLMEngine& engine, const std::vector<Prompt>& prompts, bool show
       num_tokens += static_cast<int64_t>(update.token_ids.size());
       if (!update.finished) continue;
       ++num_done;
-      // Its tokens are missing, so the figures would be of other work than was asked for.
+      // The tokens of a failed prompt are missing, so the figures would describe less work.
       require(!update.finished->has_error(), "prompt {} ended with an error: {}",
               update.request_id - first, error_of(*update.finished));
     }
@@ -146,7 +147,7 @@ int throughput(const ThroughputOptions& options) {
   return kExitOk;
 }
 
-// As many as max_num_seqs may be: a batch is to run at once.
+// The upper limit of max_num_seqs, because the whole batch must run at the same time.
 constexpr int64_t kMaxBatchSize = 65536;
 
 struct LatencyOptions {
@@ -177,8 +178,8 @@ int latency(const LatencyOptions& options) {
           "--input-len {} and --output-len {} together exceed max_model_len {}", options.input_len,
           options.output_len, longest);
   std::mt19937_64 random(0);
-  // The time for a batch of new random prompts, each drawing output_len tokens; below 0 after
-  // Ctrl-C.
+  // Seconds that a batch of new random prompts takes to generate output_len tokens each; negative
+  // after Ctrl-C.
   const auto timed = [&](int64_t output_len) {
     std::vector<Prompt> prompts(static_cast<size_t>(options.batch_size));
     for (Prompt& prompt : prompts) {
@@ -194,7 +195,8 @@ int latency(const LatencyOptions& options) {
   };
   const InterruptGuard guard;
   std::vector<double> first, all;
-  timed(std::min<int64_t>(options.output_len, 2));  // warm-up: buffers, primitives, clocks
+  // The warm-up allocates buffers, creates oneDNN's primitives and raises the clocks.
+  timed(std::min<int64_t>(options.output_len, 2));
   for (int64_t i = 0; i < options.num_iters && !InterruptGuard::interrupted(); ++i) {
     first.push_back(timed(1));
     all.push_back(timed(options.output_len));
@@ -229,41 +231,44 @@ void add_bench(CLI::App& app, Command& command) {
   CLI::App* bench = app.add_subcommand("bench", "Measure throughput or latency");
   bench->require_subcommand(1);
 
-  CLI::App* sub = bench->add_subcommand("throughput", "A set of requests, all given at once");
+  CLI::App* sub =
+      bench->add_subcommand("throughput", "Run a set of requests, all submitted at the start");
   auto t = std::make_shared<ThroughputOptions>();
   add_model_argument(*sub, t->model);
   sub->add_option("--dataset", t->dataset,
-                  "A prompts file (see generate --help); without it nano-vLLM's 256 sequences")
+                  "A prompts file (see generate --help); the default is nano-vLLM's 256 sequences")
       ->type_name("FILE");
-  add_value(*sub, "--num-prompts", t->num_prompts, "Only the first so many; 0: all")
+  add_value(*sub, "--num-prompts", t->num_prompts, "Use only the first N prompts; 0: all")
       ->type_name("N")
       ->capture_default_str();
-  sub->add_flag("--warmup", t->warmup, "Run the set once before, unmeasured");
-  sub->add_flag("--json", t->json, "One JSON object");
+  sub->add_flag("--warmup", t->warmup, "Run the set once before the measurement");
+  sub->add_flag("--json", t->json, "Print one JSON object");
   add_engine_options(*sub, t->config);
   sub->footer(
       std::string("Examples:\n"
                   "  nanovllm bench throughput models/tiny-tales --warmup\n"
                   "  nanovllm bench throughput models/tiny-tales --num-prompts 64 --json\n"
                   "  nanovllm bench throughput models/tiny-tales --dataset prompts.jsonl\n"
-                  "The throughput is that of drawn tokens, a second of the whole run. With --json "
-                  "also prompts and all\n"
-                  "tokens a second, steps, preemptions and what the prefix cache held.\n") +
+                  "The throughput is the number of generated tokens per second of the whole run. "
+                  "--json also prints\n"
+                  "requests per second, all tokens per second, steps, preemptions and the prompt "
+                  "tokens that were\n"
+                  "found in the prefix cache.\n") +
       kExitStatusHelp);
   sub->callback([&command, t] { command = [t] { return throughput(*t); }; });
 
-  sub = bench->add_subcommand("latency",
-                              "One batch of equal requests, medians over new random prompts");
+  sub =
+      bench->add_subcommand("latency", "Run one batch of requests of equal length; prints medians");
   auto l = std::make_shared<LatencyOptions>();
   add_model_argument(*sub, l->model);
   const auto add = [&](const char* name, int64_t& value, const char* type, const char* text) {
     add_value(*sub, name, value, text)->type_name(type)->capture_default_str();
   };
-  add("--batch-size", l->batch_size, "N", "Sequences");
-  add("--input-len", l->input_len, "TOKENS", "Of each prompt");
-  add("--output-len", l->output_len, "TOKENS", "Of each answer");
-  add("--num-iters", l->num_iters, "N", "Measured runs, after one that is not");
-  sub->add_flag("--json", l->json, "One JSON object");
+  add("--batch-size", l->batch_size, "N", "Number of sequences");
+  add("--input-len", l->input_len, "TOKENS", "Length of each prompt");
+  add("--output-len", l->output_len, "TOKENS", "Length of each answer");
+  add("--num-iters", l->num_iters, "N", "Measured runs; one more run before them is the warm-up");
+  sub->add_flag("--json", l->json, "Print one JSON object");
   add_engine_options(*sub, l->config);
   sub->footer(
       std::string(
@@ -271,10 +276,11 @@ void add_bench(CLI::App& app, Command& command) {
           "  nanovllm bench latency models/tiny-tales\n"
           "  nanovllm bench latency models/tiny-tales --batch-size 8 --output-len 64 --json\n"
           "  nanovllm bench latency FOLDER --load-format dummy   (a config.json is enough)\n"
-          "prefill is the time in seconds to the last sequence's first token, decode the "
-          "milliseconds of each\n"
-          "step after it. Temperature 0.6, end tokens ignored, nothing comes from the prefix "
-          "cache.\n") +
+          "'prefill' is the time in seconds until the last sequence has its first token, 'decode' "
+          "the time in\n"
+          "milliseconds of each later step. Every run uses new random prompts, so that the prefix "
+          "cache is not\n"
+          "used, with temperature 0.6, and end tokens are ignored.\n") +
       kExitStatusHelp);
   sub->callback([&command, l] { command = [l] { return latency(*l); }; });
 }

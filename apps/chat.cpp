@@ -30,13 +30,13 @@ struct ChatOptions {
 };
 
 constexpr const char* kHelp =
-    "  /reset         begin a new conversation\n"
-    "  /system TEXT   begin a new one with this system message; without TEXT with none\n"
-    "  /help          this list\n"
-    "Ctrl-C stops an answer, a second one or Ctrl-D leaves.\n";
+    "  /reset         begin a new conversation with the same system message\n"
+    "  /system TEXT   begin a new conversation with this system message, or with none\n"
+    "  /help          print this list\n"
+    "Ctrl-C stops an answer. A second Ctrl-C, or Ctrl-D, ends the program.\n";
 
-/// Shows what lies between <think> and </think> dimmed, without the tags and the blank lines at the
-/// beginning of thoughts and answer.
+/// Dims the text between <think> and </think>, and leaves out the tags and the blank lines at the
+/// beginning of the thoughts and of the answer.
 class Thoughts {
  public:
   explicit Thoughts(bool begun) : thinking_(begun) {}
@@ -54,7 +54,7 @@ class Thoughts {
         at_start_ = true;
         continue;
       }
-      // The end may be the beginning of a tag.
+      // The last characters may be the beginning of a tag.
       size_t keep = std::min(held_.rfind('<'), held_.size());
       if (!tag.starts_with(std::string_view(held_).substr(keep))) keep = held_.size();
       add(out, held_.substr(0, keep));
@@ -83,17 +83,19 @@ class Thoughts {
   }
 
   bool thinking_;
-  bool at_start_ = true;  // of thoughts or answer: nothing of it was shown
+  bool at_start_ = true;  // nothing of the current thoughts or answer has been shown yet
   std::string held_;
 };
 
-/// The options' sampling parameters over those of generation_config.json; with neither, an answer
-/// has no limit of its own.
+/// The sampling parameters of the options, or those of generation_config.json for the fields that
+/// no option sets. If neither limits the answer, only the context does.
 SamplingParams sampling_of(const ChatOptions& options) {
   SamplingParams params = options.params;
   if (std::ranges::find(options.given, "max_tokens") == options.given.end())
     params.max_tokens = kNoMaxTokens;
-  params.validate();  // alone, so that an option's error does not name the checkpoint's file
+  // Validated before they are merged, so that an option's error does not name the checkpoint's
+  // file.
+  params.validate();
   if (options.generation_config == "vllm") return params;
   require(options.generation_config == "auto",
           "--generation-config is '{}'; it must be auto or vllm", options.generation_config);
@@ -163,7 +165,7 @@ class Chat {
     print_error(what);
   }
 
-  /// One question and its answer; false where Ctrl-C stopped it.
+  /// Answers one question. Returns false if Ctrl-C stopped the answer.
   bool turn(const std::string& text) {
     const InterruptGuard guard;
     messages_.push_back({{"role", "user"}, {"content", text}});
@@ -220,9 +222,9 @@ void add_chat(CLI::App& app, Command& command) {
   add_model_argument(*sub, options->model);
   sub->add_option("--system", options->system, "The system message")->type_name("TEXT");
   sub->add_flag("--no-thinking", options->no_thinking,
-                "Ask the chat template for answers without thoughts");
+                "Ask the chat template for answers without thinking");
   sub->add_option("--generation-config", options->generation_config,
-                  "auto: the checkpoint's sampling values where no option sets them; vllm: without")
+                  "auto: use the checkpoint's sampling values; vllm: ignore them")
       ->type_name("WHICH")
       ->capture_default_str();
   add_sampling_options(*sub, options->params);
@@ -239,10 +241,11 @@ void add_chat(CLI::App& app, Command& command) {
                   "  nanovllm chat models/tiny-tales\n"
                   "  nanovllm chat Qwen3-0.6B --no-thinking --temperature 0.7\n"
                   "  printf 'Hello\\nTell me more\\n' | nanovllm chat models/tiny-tales\n"
-                  "Sampling values that no option gives are those of the checkpoint's "
-                  "generation_config.json;\n"
-                  "an answer may be as long as the context allows. Thoughts are dimmed on a "
-                  "terminal. In the conversation:\n") +
+                  "Sampling options have precedence over the checkpoint's "
+                  "generation_config.json. If neither limits\n"
+                  "an answer, it may be as long as the context allows. A terminal shows thoughts "
+                  "dimmed. Commands in\n"
+                  "the conversation:\n") +
       kHelp + kExitStatusHelp);
   sub->callback([&command, options, sub] {
     SamplingParams::for_each_field([&](const FieldInfo& field, auto) {

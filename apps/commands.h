@@ -7,24 +7,27 @@
 
 namespace nanovllm {
 
-/// Runs the command that was chosen; returns the exit status. Set by the subcommand's callback.
+/// Runs the command that the user chose and returns the exit status. The subcommand's callback sets
+/// it.
 using Command = std::function<int()>;
 
 void add_generate(CLI::App& app, Command& command);
 void add_chat(CLI::App& app, Command& command);
-/// tokenize, detokenize and render.
+/// Adds tokenize, detokenize and render.
 void add_text_commands(CLI::App& app, Command& command);
 void add_info(CLI::App& app, Command& command);
 void add_bench(CLI::App& app, Command& command);
 void add_worker(CLI::App& app, Command& command);
-/// In a worker's process hands rank 0 the reason why it ends; false in every other one. Needs no
-/// memory.
+/// In a worker process, tells rank 0 why the worker ends. Returns false in every other process.
+/// Allocates no memory.
 bool tell_rank0(int argc, char** argv, std::string_view why);
 
 enum ExitCode { kExitOk = 0, kExitFailure = 1, kExitUserError = 2 };
-/// For the end of a command's help.
+/// The last lines of a command's help.
 constexpr const char* kExitStatusHelp =
-    "Exit status: 0 done; 2 an option, a file or a prompt was refused or an answer ended with an\n"
-    "error, with one line on stderr; 130 after Ctrl-C, 143 after SIGTERM; 1 anything else.";
+    "Exit status: 0: done; 2: an option, a file or a prompt was refused, or an answer ended with "
+    "an\n"
+    "error (one line on stderr explains it); 130: after Ctrl-C; 143: after SIGTERM; 1: any other "
+    "failure.";
 
 }  // namespace nanovllm

@@ -1,4 +1,4 @@
-# Completion for bash: commands and options as nanovllm's own help lists them.
+# Completion for bash. It takes the commands and options from nanovllm's own help.
 _nanovllm() {
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} word
   local -a command=()

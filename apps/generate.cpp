@@ -43,7 +43,7 @@ std::string to_text(const Prompt& prompt, const RequestOutput& output) {
   return text;
 }
 
-/// Prints each prompt's result as soon as all before it are printed.
+/// Prints the results in the order of the prompts, each as soon as all earlier ones are printed.
 class Results {
  public:
   Results(const std::vector<Prompt>& prompts, bool json, ProgressBar& bar)
@@ -58,7 +58,7 @@ class Results {
     }
   }
   size_t num_printed() const { return next_; }
-  /// Prompts that were refused or have a choice that ended with an error.
+  /// Number of prompts that were refused or have a choice that ended with an error.
   size_t num_failed() const { return num_failed_; }
 
  private:
@@ -139,7 +139,7 @@ int generate(const GenerateOptions& options) {
 }  // namespace
 
 void add_generate(CLI::App& app, Command& command) {
-  CLI::App* sub = app.add_subcommand("generate", "Answer prompts, all of them in one batch");
+  CLI::App* sub = app.add_subcommand("generate", "Answer all prompts in one batch");
   auto options = std::make_shared<GenerateOptions>();
   add_model_argument(*sub, options->model);
   sub->add_option("--prompt", options->prompts, "A text to continue; repeatable")
@@ -148,12 +148,12 @@ void add_generate(CLI::App& app, Command& command) {
   sub->add_option("--prompts-file", options->prompts_file, "JSON lines, see below; - for stdin")
       ->type_name("FILE");
   sub->add_flag("--chat", options->chat,
-                "Each text is a user's message, through the chat template");
-  sub->add_option("--system", options->system, "The system message, with --chat")
+                "Send each text as a user's message through the chat template");
+  sub->add_option("--system", options->system, "The system message; only with --chat")
       ->type_name("TEXT");
   sub->add_flag("--no-thinking", options->no_thinking,
-                "Ask the chat template for an answer without thoughts");
-  sub->add_flag("--json", options->json, "A JSON line for each prompt");
+                "Ask the chat template for an answer without thinking");
+  sub->add_flag("--json", options->json, "Print a JSON line for each prompt");
   add_sampling_options(*sub, options->params);
   add_engine_options(*sub, options->config);
   sub->footer(
@@ -165,22 +165,23 @@ void add_generate(CLI::App& app, Command& command) {
           "256\n"
           "  echo '{\"prompt\": \"The king\", \"sampling_params\": {\"n\": 3}}' |\n"
           "    nanovllm generate models/tiny-tales --prompts-file - --json\n"
-          "A line of a prompts file is an object with one of\n"
+          "Each line of a prompts file is a JSON object with one of these keys:\n"
           "  prompt             a text to continue\n"
-          "  prompt_token_ids   [1, 2, ...], taken as they are\n"
-          "  messages           [{\"role\": \"user\", \"content\": ...}, ...], through the chat "
-          "template;\n"
-          "                     with tools, enable_thinking and chat_template_kwargs where wanted\n"
-          "and may have sampling_params: {...} with the names of the sampling options (max_tokens, "
-          "stop,\n"
-          "stop_token_ids, seed), ignore_eos, skip_special_tokens, logit_bias, allowed_token_ids "
-          "or\n"
-          "bad_words, which win over the options.\n"
-          "With --json each prompt becomes a line {\"index\", \"prompt_token_ids\", \"token_ids\", "
-          "\"text\",\n"
-          "\"finish_reason\", \"stop_reason\", \"num_cached_tokens\"}, in order, or {\"index\", "
-          "\"error\"}; with\n"
-          "--n above 1 the answers are in \"outputs\".\n") +
+          "  prompt_token_ids   token ids, [1, 2, ...], used unchanged\n"
+          "  messages           [{\"role\": \"user\", \"content\": ...}, ...] for the chat "
+          "template, optionally\n"
+          "                     with the keys tools, enable_thinking and chat_template_kwargs\n"
+          "A line may also have sampling_params: {...}, with the names of the sampling options "
+          "(max_tokens,\n"
+          "stop, stop_token_ids, seed), ignore_eos, skip_special_tokens, logit_bias, "
+          "allowed_token_ids or\n"
+          "bad_words. They have precedence over the options.\n"
+          "With --json the result of each prompt is a line {\"index\", \"prompt_token_ids\", "
+          "\"token_ids\", \"text\",\n"
+          "\"finish_reason\", \"stop_reason\", \"num_cached_tokens\"} or {\"index\", \"error\"}, "
+          "in "
+          "the order of the\n"
+          "prompts. With --n above 1 the answers are in \"outputs\".\n") +
       kExitStatusHelp);
   sub->callback([&command, options] { command = [options] { return generate(*options); }; });
 }

@@ -74,16 +74,17 @@ int info(const InfoOptions& options) {
 }  // namespace
 
 void add_info(CLI::App& app, Command& command) {
-  CLI::App* sub = app.add_subcommand("info", "What a model is, and how this machine would run it");
+  CLI::App* sub = app.add_subcommand("info", "Describe a model and how this machine would run it");
   auto options = std::make_shared<InfoOptions>();
   add_model_argument(*sub, options->model);
-  sub->add_flag("--json", options->json, "One JSON object");
+  sub->add_flag("--json", options->json, "Print one JSON object");
   add_engine_options(*sub, options->config);
   sub->footer(std::string("Examples:\n"
                           "  nanovllm info models/tiny-tales\n"
                           "  nanovllm info models/tiny-tales --block-size 16 --json\n"
-                          "It reads config.json and the checkpoint's headers; the engine options "
-                          "change what it tells as they change a run.\n") +
+                          "It reads only config.json and the headers of the weights. With engine "
+                          "options it describes a run\n"
+                          "with these options.\n") +
               kExitStatusHelp);
   sub->callback([&command, options] { command = [options] { return info(*options); }; });
 }

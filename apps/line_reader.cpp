@@ -12,7 +12,7 @@ namespace nanovllm {
 
 LineReader::LineReader(bool interactive) : interactive_(interactive) {
   if (!interactive) return;
-  std::setlocale(LC_CTYPE, "");  // the editor moves by characters of this encoding
+  std::setlocale(LC_CTYPE, "");  // tells the editor how bytes form characters
   using_history();
 }
 

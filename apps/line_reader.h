@@ -5,12 +5,12 @@
 
 namespace nanovllm {
 
-/// Lines from stdin: on a terminal edited and with a history, else as they come.
+/// Reads lines from stdin. On a terminal the user can edit a line and has a history.
 class LineReader {
  public:
   explicit LineReader(bool interactive);
 
-  /// Without its end; empty at the end of the input.
+  /// The next line without its line end; nothing at the end of the input.
   std::optional<std::string> read(const std::string& prompt);
 
  private:

@@ -20,21 +20,22 @@ using namespace nanovllm;
 int num_arguments = 0;
 char** given_arguments = nullptr;
 
-// Rank 0 prints what its workers have to say.
+// A worker sends its message to rank 0, which prints it.
 int report(std::string_view what, int status) {
   if (!tell_rank0(num_arguments, given_arguments, what)) print_error(what);
   return status;
 }
 
-// A standard stream that is closed gets a file on which every use fails, as it would on the closed
-// one. Else its number would go to the next file that is opened, and what is printed into that.
+// Replaces a closed standard stream by a file on which every use fails, as on the closed stream.
+// Otherwise the next opened file would get the stream's number, and output would be written to it.
 void reserve_standard_streams() {
   for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF)
       ::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);  // takes the least free number
 }
 
-// For an exception in a function that may not throw: the destructor of a JSON value takes memory.
+// For an exception in a function that may not throw. The destructor of a JSON value is one: it
+// allocates memory.
 [[noreturn]] void end_in_one_line() {
   try {
     if (const auto error = std::current_exception()) std::rethrow_exception(error);
@@ -45,7 +46,7 @@ void reserve_standard_streams() {
   ::_exit(kExitFailure);
 }
 
-// "-tp" is vLLM's spelling; the command-line library reads one-letter names only.
+// "-tp" is vLLM's spelling, but CLI11 supports only one letter after a single dash.
 std::vector<std::string> arguments(int argc, char** argv) {
   std::vector<std::string> args;
   for (int i = argc; i-- > 1;) {
@@ -67,7 +68,7 @@ int run(int argc, char** argv) {
                          "  nanovllm chat models/tiny-tales\n"
                          "  nanovllm info models/tiny-tales\n"
                          "  nanovllm bench throughput models/tiny-tales --json\n"
-                         "'nanovllm COMMAND --help' tells more about each, with examples.\n") +
+                         "'nanovllm COMMAND --help' describes a command, with examples.\n") +
              kExitStatusHelp);
   Command command;
   add_generate(app, command);

@@ -35,7 +35,7 @@ template <class T>
 void add_field(CLI::App& app, const FieldInfo& field, T& value, const char* group) {
   CLI::Option* const option = add_value(app, std::string(field.flag()), value, field.help);
   option->group(group)->type_name(std::string(field.value_name()));
-  // Lists, and what is off unless it is given, have no default to show.
+  // Lists, and options that are off unless given, have no default to show.
   constexpr bool kIsOptional = requires { value.reset(); };
   constexpr bool kIsList = std::ranges::range<T> && !std::same_as<T, std::string>;
   if constexpr (kIsOptional || kIsList) option->allow_extra_args(false);

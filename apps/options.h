@@ -13,15 +13,15 @@
 namespace nanovllm {
 
 void add_model_argument(CLI::App& app, std::string& model);
-/// The options of the fields of `config` and `params`, as config.h describes them.
+/// These add an option for each field of `config` or `params` that has one in config.h.
 void add_engine_options(CLI::App& app, EngineConfig& config);
 void add_sampling_options(CLI::App& app, SamplingParams& params);
 
-/// Takes decimal numbers in a range alone. CLI11's own conversion takes the largest number that its
-/// type has for one that is larger, and 010 for 8.
+/// Accepts only decimal numbers in a range. CLI11's own conversion turns a number that is too large
+/// into the largest one of the type, and reads 010 as 8.
 CLI::Validator whole_number(int64_t least, uint64_t most);
 
-/// The kind of number that an option of type T takes; a seed below 0 wraps, as it does in JSON.
+/// Makes the option accept the numbers of its type. A negative seed wraps around, as in JSON.
 template <class T>
 void check_number(CLI::Option& option, const T&) {
   if constexpr (std::same_as<T, uint64_t>)
@@ -39,7 +39,7 @@ void check_number(CLI::Option& option, const std::vector<T>&) {
   check_number(option, T());
 }
 
-/// Adds an option that sets `value`; every option with a number comes from here.
+/// Adds an option that sets `value`. Every option with a number must be added by this function.
 template <class T>
 CLI::Option* add_value(CLI::App& app, const std::string& names, T& value, const char* text) {
   CLI::Option* const option = app.add_option(names, value, text);

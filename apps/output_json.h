@@ -5,7 +5,7 @@
 
 namespace nanovllm {
 
-/// The JSON line of `generate --json`.
+/// The JSON object that `generate --json` prints for a prompt.
 Json to_json(const RequestOutput& output, int64_t index);
 
 }  // namespace nanovllm

@@ -14,7 +14,8 @@ namespace nanovllm {
 
 namespace {
 
-// All prompts of a file are in memory at once, so one without an end is refused in time.
+// All prompts of a file are in memory at the same time. The limit refuses a file without an end,
+// for example a device, before memory is full.
 constexpr size_t kMaxPromptsBytes = size_t{1} << 30;
 
 }  // namespace
@@ -123,7 +124,7 @@ Prompt PromptReader::from_line(const std::string& line, int64_t line_number) con
 
 std::vector<Prompt> PromptReader::from_file(const std::string& path) const {
   using File = std::unique_ptr<FILE, int (*)(FILE*)>;
-  // A FIFO will do: shells make one of <(...).
+  // A FIFO is allowed, because a shell makes one for <(...).
   const File file = path == "-" ? File(stdin, [](FILE*) { return 0; })
                                 : File(std::fopen(path.c_str(), "rbe"), std::fclose);
   require(file != nullptr, "{}: {}", path, std::strerror(errno));
@@ -133,7 +134,7 @@ std::vector<Prompt> PromptReader::from_file(const std::string& path) const {
     const auto line = read_line(file.get(), path);
     if (!line) break;
     num_bytes += line->size() + 1;
-    require(num_bytes <= kMaxPromptsBytes, "{}: more than {} bytes; give it in parts", path,
+    require(num_bytes <= kMaxPromptsBytes, "{}: more than {} bytes; split the file", path,
             kMaxPromptsBytes);
     if (line->find_first_not_of(" \t\r") != std::string::npos)
       prompts.push_back(from_line(*line, line_number));

@@ -12,7 +12,7 @@
 
 namespace nanovllm {
 
-/// One prompt of the command line or of a prompts file, ready for the engine; or why it is not.
+/// One prompt of the command line or of a prompts file, ready for the engine, or an error.
 struct Prompt {
   std::string text;  ///< as given or rendered; empty for token ids
   std::vector<int32_t> token_ids;
@@ -30,12 +30,12 @@ struct PromptReader {
   std::string system;
   std::optional<bool> enable_thinking;
 
-  /// Never throws for what a line holds: the error is in the prompt.
+  /// These three do not throw if the text or line is wrong; they return a Prompt with an error.
   Prompt from_text(const std::string& text) const;
   Prompt from_messages(const Json& messages) const;
   Prompt from_line(const std::string& line, int64_t line_number) const;
-  /// A whole file, "-" for stdin; lines of white space are passed over. Throws UserError where it
-  /// cannot be read.
+  /// Reads all lines of a file, or of stdin for "-", and skips lines of white space. Throws
+  /// UserError if the file cannot be read.
   std::vector<Prompt> from_file(const std::string& path) const;
 
  private:

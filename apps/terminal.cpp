@@ -25,8 +25,8 @@ extern "C" void on_interrupt(int number) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// The initializers of the shared libraries take most of the time before main(); a program's
-// preinit_array runs before them. Sanitizers are libraries that must be first.
+// Installs the signal handlers before the initializers of the shared libraries run, since these
+// take most of the time before main(). Not with sanitizers, which must be initialized first.
 __attribute__((section(".preinit_array"), used)) void (*handle_signals_early)() = handle_signals;
 #endif
 
@@ -42,7 +42,7 @@ void write_out(std::string_view text) {
 void handle_signals() {
   struct sigaction action {};
   action.sa_handler = on_interrupt;
-  action.sa_flags = SA_RESTART;  // an answer that is being written goes on
+  action.sa_flags = SA_RESTART;  // a write that was interrupted continues
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
   std::signal(SIGPIPE, SIG_IGN);

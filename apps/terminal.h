@@ -6,25 +6,27 @@
 
 namespace nanovllm {
 
-/// stdout was closed by its reader: the program ends without a word.
+/// The reader of stdout has closed it. The program then ends without a message.
 class OutputClosed : public std::runtime_error {
  public:
   OutputClosed() : std::runtime_error("stdout was closed") {}
 };
 
-/// Writes and flushes. On a terminal control characters but newlines and tabs are written out,
-/// since texts of models and files come this way; a pipe or a file gets each byte as it is. Throws
-/// OutputClosed on a broken pipe, std::runtime_error with the reason otherwise (a full disk).
+/// Writes and flushes. On a terminal, control characters except newlines and tabs are escaped,
+/// since the text may come from a model or a file; a pipe or a file gets every byte unchanged.
+/// Throws OutputClosed on a broken pipe, and std::runtime_error with the reason otherwise (a full
+/// disk).
 void print_out(std::string_view text);
 
-/// The same for what this program itself has put escape sequences into.
+/// The same without escaping, for text to which this program has added escape sequences itself.
 void print_styled(std::string_view text);
 
-/// One line on stderr, whatever characters `what` has. Never throws.
+/// Prints one line on stderr, whatever characters `what` has. Never throws.
 void print_error(std::string_view what);
 
-/// While one lives, Ctrl-C and SIGTERM only set a flag; the second one, or one at any other time,
-/// ends the process with 128 and the signal's number: 130 or 143.
+/// While an object of this class exists, the first Ctrl-C or SIGTERM only sets a flag. The second
+/// one, or one at any other time, ends the process with exit status 128 + the signal's number: 130
+/// or 143.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -33,15 +35,16 @@ class InterruptGuard {
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
   static bool interrupted();
-  /// Of a command that was interrupted.
+  /// The exit status of a command that was interrupted.
   static int exit_status();
 };
 
-/// Installs the handlers; broken pipes and files that may grow no further become errors of
-/// print_out(). The dynamic linker has called it already, before any library's initializers.
+/// Installs the signal handlers. Broken pipes and files that have reached their size limit become
+/// errors of print_out(). The dynamic linker has already called it before any library's
+/// initializers.
 void handle_signals();
 
-/// As Python's repr() of a text.
+/// The text as Python's repr() shows it.
 std::string repr(std::string_view text);
 
 }  // namespace nanovllm

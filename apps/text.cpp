@@ -23,14 +23,14 @@ namespace {
 
 struct TextOptions {
   std::string model;
-  bool special_tokens = true;  // tokenize: add them; detokenize: leave them out
+  bool special_tokens = true;  // tokenize adds them; detokenize leaves them out
   bool json = false;
 };
 
-/// One line in, one line (or text) out; throws UserError for a line that it cannot take.
+/// Turns one input line into one output line (or text). Throws UserError for an invalid line.
 using Filter = std::function<std::string(const std::string& line)>;
 
-/// Bad lines become {"error"} with --json, else a line on stderr. Returns how many there were.
+/// Invalid lines become {"error"} with --json, and else a line on stderr. Returns their number.
 int64_t run_filter(const Filter& filter, bool json) {
   int64_t num_bad = 0, number = 0;
   while (const auto line = read_line(stdin, "stdin")) {
@@ -111,7 +111,7 @@ int render(const TextOptions& options) {
       chat_template.emplace(source, Json::object(),
                             std::filesystem::path(options.model).filename());
     } catch (const UserError& e) {
-      error = e.what();  // a template's error is an answer, also where it does not parse
+      error = e.what();  // reported for each line, like other errors of a template
     }
   }
   const Filter filter = [&](const std::string& line) {
@@ -133,47 +133,47 @@ void add_text_commands(CLI::App& app, Command& command) {
     CLI::App* sub = app.add_subcommand(name, description);
     auto options = std::make_shared<TextOptions>();
     sub->add_option("MODEL", options->model, model)->required();
-    sub->add_flag("--json", options->json, "JSON lines in and out");
+    sub->add_flag("--json", options->json, "Read and print JSON lines");
     sub->footer(footer);
     sub->callback([&command, options, run] { command = [options, run] { return run(*options); }; });
     return std::pair(sub, options);
   };
   const char* folder = "Folder with tokenizer.json";
-  const auto [tokenize_command, tokenize_options] = add(
-      "tokenize", "Turn lines of text into token ids", folder, tokenize,
-      "With --json a line is {\"text\": ...} and becomes {\"ids\": [...]}, or {\"error\": ...}.\n"
-      "Examples:\n"
-      "  echo 'Once upon a time' | nanovllm tokenize models/tiny-tales\n"
-      "  echo '{\"text\": \"two\\nlines\"}' | nanovllm tokenize models/tiny-tales --json\n"
-      "Exit status: 0 done; 2 where a line could not be read.");
+  const auto [tokenize_command, tokenize_options] =
+      add("tokenize", "Turn lines of text into token ids", folder, tokenize,
+          "With --json a line {\"text\": ...} becomes {\"ids\": [...]} or {\"error\": ...}.\n"
+          "Examples:\n"
+          "  echo 'Once upon a time' | nanovllm tokenize models/tiny-tales\n"
+          "  echo '{\"text\": \"two\\nlines\"}' | nanovllm tokenize models/tiny-tales --json\n"
+          "Exit status: 0: done; 2: MODEL or a line could not be read.");
   tokenize_command->add_flag_callback(
       "--no-special-tokens",
       [options = tokenize_options.get()] { options->special_tokens = false; },
-      "Without what the tokenizer adds by itself, such as a begin token");
+      "Do not add the special tokens of the tokenizer, such as a begin token");
   const auto [detokenize_command, detokenize_options] = add(
       "detokenize", "Turn lines of token ids into text", folder, detokenize,
-      "A line is ids with spaces or commas between; with --json {\"ids\": [...]}, which becomes\n"
-      "{\"text\": ...}, or {\"error\": ...}. Special tokens are left out unless they are kept.\n"
+      "The ids of a line are separated by spaces or commas. With --json a line {\"ids\": [...]}\n"
+      "becomes {\"text\": ...} or {\"error\": ...}. Special tokens are left out by default.\n"
       "Examples:\n"
       "  echo '327 1874 308' | nanovllm detokenize models/tiny-tales\n"
       "  echo Hello | nanovllm tokenize models/tiny-tales | nanovllm detokenize "
       "models/tiny-tales\n"
-      "Exit status: 0 done; 2 where a line could not be read.");
+      "Exit status: 0: done; 2: MODEL or a line could not be read.");
   detokenize_command->add_flag_callback(
       "--keep-special-tokens",
       [options = detokenize_options.get()] { options->special_tokens = false; },
       "Show special tokens in the text");
   add("render", "Turn conversations into prompts with a chat template",
-      "Checkpoint folder, or a template's file", render,
-      "A line is {\"messages\": [...], \"tools\"?, \"add_generation_prompt\"?, ...variables}; the\n"
-      "template's error is a line of its own and not the program's.\n"
+      "Checkpoint folder, or the file of a template", render,
+      "A line is {\"messages\": [...], \"tools\"?, \"add_generation_prompt\"?, ...variables}. An\n"
+      "error of the template is the result of its line and does not change the exit status.\n"
       "Examples:\n"
       "  echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], "
       "\"add_generation_prompt\": "
       "true}' |\n"
       "    nanovllm render models/tiny-tales\n"
       "  nanovllm render chat_template.jinja --json < conversations.jsonl\n"
-      "Exit status: 0 done; 2 where MODEL could not be read.");
+      "Exit status: 0: done; 2: MODEL could not be read.");
 }
 
 }  // namespace nanovllm

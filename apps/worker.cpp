@@ -20,7 +20,7 @@ struct WorkerOptions {
 
 }  // namespace
 
-// Looks at the arguments by itself: they may be what could not be read.
+// Searches the arguments by itself, because the parser may have failed on them.
 bool tell_rank0(int argc, char** argv, std::string_view why) {
   if (argc < 4 || std::string_view(argv[1]) != "worker") return false;
   for (int i = 2; i + 1 < argc; ++i)
@@ -29,18 +29,19 @@ bool tell_rank0(int argc, char** argv, std::string_view why) {
   return false;
 }
 
-// What rank 0 starts for each other rank; nobody types it.
+// Rank 0 starts this command for each other rank; it is not for users.
 void add_worker(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("worker", "A rank of another process")->group("");
   auto o = std::make_shared<WorkerOptions>();
   add_model_argument(*sub, o->model);
   sub->add_option("--rank", o->rank)->required();
-  sub->add_option("--memory", o->memory, "Descriptor of the ranks' memory")->required();
-  sub->add_option("--parent", o->parent, "Descriptor that ends with rank 0")->required();
+  sub->add_option("--memory", o->memory, "Descriptor of the memory that the ranks share")
+      ->required();
+  sub->add_option("--parent", o->parent, "Descriptor that is closed when rank 0 ends")->required();
   add_engine_options(*sub, o->config);
   sub->callback([&command, o] {
     command = [o] {
-      std::signal(SIGTERM, SIG_DFL);  // an end that rank 0 can name
+      std::signal(SIGTERM, SIG_DFL);  // so that rank 0 sees which signal ended the worker
       return run_worker(o->model, o->config, o->rank, o->memory, o->parent);
     };
   });

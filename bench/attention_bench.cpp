@@ -1,5 +1,6 @@
-// Attention at Qwen3-0.6B's shape (16 query heads, 8 KV heads, head_dim 128): decode by the bytes
-// of K and V that it reads, prefill by the multiply-adds that the causal mask leaves.
+// Attention of the CPU backend in Qwen3-0.6B's shape (16 query heads, 8 KV heads, head_dim 128).
+// GB/s counts the bytes of K and V that are read, GFLOP/s the operations that the causal mask
+// leaves.
 //   attention_bench [threads]
 
 #include <fmt/format.h>
@@ -33,7 +34,8 @@ void fill(void* data, DType dtype, int64_t count) {
   }
 }
 
-/// The least seconds of attention for `num_seqs` sequences with `num_tokens` new tokens each.
+/// The shortest time, in seconds, of attention for `num_seqs` sequences with `num_tokens` new
+/// tokens each.
 double seconds(DType dtype, cpu::Isa isa, int64_t num_seqs, int64_t num_tokens, int64_t context) {
   const int64_t seq_blocks = (context + kBlockSize - 1) / kBlockSize;
   const int64_t num_blocks = num_seqs * seq_blocks, tokens = num_seqs * num_tokens;

@@ -1,8 +1,10 @@
-// Kernels of the CUDA backend alone, beside what the GPU can do: us, TB/s or TFLOP/s and the share
-// of the measured peak.
+// Measures single kernels of the CUDA backend: us, TB/s or TFLOP/s, and the share of the peak that
+// the GPU reaches in the same run.
 //   cuda_bench [decode | prefill | products | rows | sampler | cuts]
-//   cuda_bench all_reduce N   sums over N GPUs, checked and timed inside a graph, a process each;
-//                             exit 77 where there are fewer
+//       `products` measures GEMMs, `cuts` GEMMs in every tile configuration
+//   cuda_bench all_reduce N
+//       checks and times all-reduces over N GPUs inside a graph, with one process for each GPU; the
+//       exit status is 77 if there are fewer GPUs
 
 #include <fmt/format.h>
 
@@ -39,7 +41,7 @@ class Bench {
  public:
   Bench()
       : gpu_(make_cuda_backend()),
-        apart_(make_cuda_backend({.portable = true})),
+        portable_(make_cuda_backend({.portable = true})),
         sync_word_(gpu_->allocate(4)) {}
 
   void peaks() {
@@ -56,15 +58,15 @@ class Bench {
                gpu_->describe(), copy_ / 1e12, read_ / 1e12, flops_ / 1e12);
   }
 
-  /// One new token for each of `num_seqs` sequences of `context` keys; `roped`: with norm, rotation
-  /// and store of the newest key.
+  /// One new token for each of `num_seqs` sequences of `context` keys. With `roped` the norm, the
+  /// rotation and the store of the newest key are included.
   void decode(int64_t num_seqs, int64_t context, int64_t heads, int64_t kv_heads, bool roped,
               bool ragged = false) {
     buffers_.clear();
     const std::vector<int64_t> lengths = contexts(num_seqs, context, ragged);
     const int64_t num_keys = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
     const double bytes = static_cast<double>(num_keys * 2 * kv_heads * kHeadDim * 2);
-    // Layers in turn, so that the L2 holds none of what is read next.
+    // The calls use the layers in turn, so that the L2 cache has no keys of the next call.
     const auto layers = static_cast<int64_t>(std::ceil(1e9 / bytes));
     const int64_t longest = *std::ranges::max_element(lengths);
     const KvCache kv = cache(num_seqs, longest, layers, kv_heads);
@@ -102,7 +104,7 @@ class Bench {
                100 * bytes / time / read_);
   }
 
-  /// Prompts of `length` tokens, nothing before them.
+  /// Prompts of `length` tokens without cached tokens.
   void prefill(int64_t num_seqs, int64_t length, int64_t heads, int64_t kv_heads) {
     buffers_.clear();
     const KvCache kv = cache(num_seqs, length, 3, kv_heads);
@@ -125,12 +127,14 @@ class Bench {
 
   enum class Around { kNorm, kAdd, kNormSwiglu };
 
-  /// A GEMM with the row operations around it, by own kernels and by cuBLASLt with separate
-  /// ones; with `all_configs` by each tile configuration, fastest first.
+  /// A GEMM with the row operations around it: with the kernels that the backend chooses, and with
+  /// cuBLASLt and separate row operations; with `all_configs` also in each tile configuration,
+  /// fastest first.
   void gemm(const char* name, int64_t num_tokens, int64_t n, int64_t k, Around around,
             bool all_configs) {
     buffers_.clear();
-    const int64_t bytes = n * k * 2, copies = 1 + 200'000'000 / bytes;  // so that the L2 holds none
+    // Several copies of the weight, so that the L2 cache does not have the one that is read next.
+    const int64_t bytes = n * k * 2, copies = 1 + 200'000'000 / bytes;
     const std::vector<uint16_t> host = random_values(n * k);
     const Tensor part(const_cast<uint16_t*>(host.data()), DType::kBF16, n, k);
     const Tensor x = random(num_tokens, k), hidden = random(num_tokens, k),
@@ -138,7 +142,7 @@ class Bench {
     const Tensor act(out.data, DType::kBF16, num_tokens, n / 2);
     Residual residual(x, hidden), sum(out, wide);
     const Norm norm = {{random(1, 2 * k).data, DType::kF32, k}, 1e-6f};
-    std::vector<WeightPtr> weights;  // of use to all backends on the GPU
+    std::vector<WeightPtr> weights;  // all backends on the GPU can use them
     for (int64_t i = 0; i < copies; ++i)
       weights.push_back(gpu_->pack(part, DType::kBF16, kForMatmul));
     const auto timed_on = [&](Backend& gpu) {
@@ -154,31 +158,31 @@ class Bench {
       replay();
       return timed(20, replay, &gpu) / static_cast<double>(copies);
     };
-    const double time = timed_on(*gpu_), apart = timed_on(*apart_);
+    const double time = timed_on(*gpu_), portable_time = timed_on(*portable_);
     fmt::print("{} [{}, {}], {} tokens: {:.2f} us, {:.0f}% of read; cuBLASLt and rows {:.2f} us\n",
                name, n, k, num_tokens, time * 1e6, 100 * static_cast<double>(bytes) / time / read_,
-               apart * 1e6);
+               portable_time * 1e6);
     if (!all_configs) return;
     const bool swiglu = around == Around::kNormSwiglu;
     std::vector<std::pair<double, std::string>> times;
     if (num_tokens <= 128) {
-      std::unique_ptr<Backend>& gpu = by_cut_[CudaKernels::kSwapAb];
+      std::unique_ptr<Backend>& gpu = by_config_[CudaKernels::kSwapAb];
       if (!gpu) gpu = make_cuda_backend({.gemm = CudaKernels::kSwapAb});
-      times.emplace_back(timed_on(*gpu) * 1e6, "mid");
+      times.emplace_back(timed_on(*gpu) * 1e6, "swap-AB");
     }
     for (int i = 0; i < cuda::kNumTileConfigs; ++i) {
-      const cuda::TileConfig cut = cuda::tile_config(i);
+      const cuda::TileConfig config = cuda::tile_config(i);
       const int64_t blocks =
-          cut.blocks(static_cast<int>(num_tokens), static_cast<int>(swiglu ? n / 2 : n));
-      if (cut.swiglu != swiglu || (cut.split > 1 && (swiglu || blocks > 132)) || blocks < 40)
+          config.blocks(static_cast<int>(num_tokens), static_cast<int>(swiglu ? n / 2 : n));
+      if (config.swiglu != swiglu || (config.split > 1 && (swiglu || blocks > 132)) || blocks < 40)
         continue;
-      std::unique_ptr<Backend>& gpu = by_cut_[i];
+      std::unique_ptr<Backend>& gpu = by_config_[i];
       if (!gpu) gpu = make_cuda_backend({.gemm = i});
       times.emplace_back(timed_on(*gpu) * 1e6,
-                         fmt::format("{}x{}/{}", cut.tokens, cut.rows, cut.split));
+                         fmt::format("{}x{}/{}", config.tokens, config.rows, config.split));
     }
     std::ranges::sort(times);
-    for (const auto& [us, cut] : times) fmt::print("  {} {:.2f}", cut, us);
+    for (const auto& [us, config] : times) fmt::print("  {} {:.2f}", config, us);
     fmt::print("\n");
   }
 
@@ -222,7 +226,7 @@ class Bench {
     begin(1, contexts(num_rows, 64, false), cache(num_rows, 64, 1, 1));
     std::vector<int32_t> ids(static_cast<size_t>(num_rows));
     std::vector<RowStatus> status(ids.size());
-    const double time = timed(20, [&] {  // one step again and again: its tokens are nobody's
+    const double time = timed(20, [&] {  // the same step repeatedly; nothing uses its tokens
       gpu_->sample(logits, batch_);
       gpu_->finish_sample(logits);
       gpu_->fetch_samples(ids, status);
@@ -231,7 +235,8 @@ class Bench {
     print("sampler, " + name, num_rows, 4 * num_rows * vocab, time);
   }
 
-  /// A norm, the logits' GEMM and the sampler, with logits that somebody reads and without.
+  /// A norm, the GEMM of the logits and the sampler; first with logits that are read afterwards,
+  /// then with logits that need not be stored.
   void logits_and_sampler(int64_t num_rows) {
     buffers_.clear();
     const int64_t vocab = 151936, k = 1024;
@@ -259,7 +264,7 @@ class Bench {
                static_cast<double>(bytes) / time / 1e12,
                100 * static_cast<double>(bytes) / time / copy_);
   }
-  /// Seconds of one call, the median of five rounds.
+  /// Seconds that one call takes: the median of five rounds.
   double timed(int calls, const std::function<void()>& call, Backend* gpu = nullptr) {
     if (gpu == nullptr) gpu = gpu_.get();
     call();
@@ -308,7 +313,7 @@ class Bench {
     kv.data = random(1, bytes / 2).data;
     return kv;
   }
-  /// All alike, or between a fifth of that and nine times as much.
+  /// Context lengths: all `mean`, or from a fifth of it to nine fifths in a random order.
   static std::vector<int64_t> contexts(int64_t num_seqs, int64_t mean, bool ragged) {
     std::vector<int64_t> lengths(static_cast<size_t>(num_seqs), mean);
     if (!ragged) return lengths;
@@ -318,7 +323,8 @@ class Bench {
     std::shuffle(lengths.begin(), lengths.end(), std::mt19937(4));
     return lengths;
   }
-  /// Sequences with scattered blocks; of each the last `num_new` tokens are the step's.
+  /// Begins a step of sequences whose blocks are scattered over the cache. The last `num_new`
+  /// tokens of each sequence are new.
   void begin(int64_t num_new, const std::vector<int64_t>& contexts, const KvCache& kv,
              bool reads_logits = true) {
     const auto num_seqs = static_cast<int64_t>(contexts.size());
@@ -357,8 +363,8 @@ class Bench {
                               kv);
   }
 
-  std::unique_ptr<Backend> gpu_, apart_;  // apart_: cuBLASLt from 17 tokens on
-  std::map<int, std::unique_ptr<Backend>> by_cut_;
+  std::unique_ptr<Backend> gpu_, portable_;            // portable_ uses cuBLASLt from 17 tokens on
+  std::map<int, std::unique_ptr<Backend>> by_config_;  // by CudaKernels::gemm
   Buffer sync_word_;
   double copy_ = 1, read_ = 1, flops_ = 1;
   std::vector<Buffer> buffers_;
@@ -395,15 +401,15 @@ int main(int argc, char** argv) {
     for (const auto& [num_seqs, length] : {std::pair{16, 1024}, {4, 4096}, {1, 16384}})
       bench.prefill(num_seqs, length, 16, 8);
   if (what.empty() || what == "products" || what == "cuts") {
-    const bool cuts = what == "cuts";
-    for (const int64_t tokens : cuts ? std::vector<int64_t>{32, 64, 96, 128, 192, 256, 512}
-                                     : std::vector<int64_t>{32, 64, 128, 256, 16384})
+    const bool all = what == "cuts";
+    for (const int64_t tokens : all ? std::vector<int64_t>{32, 64, 96, 128, 192, 256, 512}
+                                    : std::vector<int64_t>{32, 64, 128, 256, 16384})
       for (const auto& [hidden, q_size, qkv_size, wide] :
            {std::array<int64_t, 4>{1024, 2048, 4096, 3072}, {4096, 4096, 6144, 12288}}) {
-        bench.gemm("qkv", tokens, qkv_size, hidden, Bench::Around::kNorm, cuts);
-        bench.gemm("o", tokens, hidden, q_size, Bench::Around::kAdd, cuts);
-        bench.gemm("gate_up", tokens, 2 * wide, hidden, Bench::Around::kNormSwiglu, cuts);
-        bench.gemm("down", tokens, hidden, wide, Bench::Around::kAdd, cuts);
+        bench.gemm("qkv", tokens, qkv_size, hidden, Bench::Around::kNorm, all);
+        bench.gemm("o", tokens, hidden, q_size, Bench::Around::kAdd, all);
+        bench.gemm("gate_up", tokens, 2 * wide, hidden, Bench::Around::kNormSwiglu, all);
+        bench.gemm("down", tokens, hidden, wide, Bench::Around::kAdd, all);
       }
   }
   if (what.empty() || what == "rows")

@@ -8,7 +8,7 @@
 
 namespace {
 
-/// The sum of all words, so that they must be read.
+/// Combines all words into one value, so that the compiler cannot remove the reads.
 __global__ void read_kernel(const uint4* data, size_t count, uint32_t* out) {
   uint32_t sum = 0;
   for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count;

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Bytes a second that the GPU's memory moves: read and written by a copy, read by a kernel that
-/// writes nothing. Medians.
+/// Bytes per second that the GPU's memory moves (medians): read and written by a copy, and read by
+/// a kernel that writes nothing.
 struct MemoryPeaks {
   double copy = 0, read = 0;
 };

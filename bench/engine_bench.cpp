@@ -1,6 +1,6 @@
-// The host's work for one step of many decoding sequences, without a device: schedule, batch build,
-// postprocess.
-//   engine_bench [sequences, 512] [steps, 2000]
+// Measures the host's work for one step of many decoding sequences, without a device: scheduling,
+// building the batch and postprocessing.
+//   engine_bench [SEQUENCES] [STEPS]   512 and 2000 by default
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -42,7 +42,8 @@ int main(int argc, char** argv) {
     scheduler.add(std::move(choices));
   }
 
-  // One step ahead, as the engine runs it: schedule and build step k + 1, then take in step k.
+  // The scheduler runs one step ahead, as in the engine: it schedules and builds step k + 1 before
+  // it postprocesses step k.
   struct Step {
     StepPlan plan;
     StepOutput output;

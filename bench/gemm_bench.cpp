@@ -1,5 +1,5 @@
-// GEMMs of the CPU backend: GFLOP/s, GB/s of weights read and their share of the
-// machine's limits, which are measured in the same run.
+// GEMMs of the CPU backend: GFLOP/s, GB/s of weights that are read, and the share of the memory's
+// read rate, which is measured in the same run.
 //
 //   gemm_bench [float32|bfloat16|float16] [threads] [isa 0..3]
 #include <omp.h>
@@ -25,7 +25,8 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Seconds that a tenth of the calls beat of a call; calls are repeated for about `budget` seconds.
+/// Seconds of a call: a tenth of the calls were faster. Repeats the call for about `budget`
+/// seconds.
 template <class Call>
 double best_time(Call call, double budget = 0.4) {
   call();
@@ -53,7 +54,7 @@ Buffer random_elements(int64_t count, DType dtype) {
   return buffer;
 }
 
-/// Bytes a second of a sum over memory that no cache holds.
+/// Bytes per second of reading memory that is too large for the caches.
 double read_rate() {
   constexpr int64_t kWords = int64_t{1} << 26;
   const Buffer buffer = allocate(kWords * sizeof(uint64_t));
@@ -67,7 +68,7 @@ double read_rate() {
     for (int64_t i = 0; i < kWords; ++i) sum ^= words[i];
     total += sum;
   });
-  if (total == 1) std::puts("");  // the sums are wanted
+  if (total == 1) std::puts("");  // uses the sums, so that the compiler cannot remove them
   return kWords * sizeof(uint64_t) / seconds;
 }
 

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Measures whole steps of the published shapes on a GPU, random weights, bfloat16, and prints a table beside the peers'.
+"""Measures complete steps of the published shapes on a GPU, with random weights in bfloat16.
 gpu_bench.py [--binary build/release/nanovllm] [--shapes Qwen3-0.6B,Qwen3-8B] [--tp N] [--out FILE.json] [--start]
 
-decode N: ms a step of N sequences, 512 tokens in, 257 out against 1. prefill NxL: N prompts of L tokens, one token out.
-bench_256: nano-vLLM's 256 sequences, the second of two runs with other prompts' blocks forgotten. start: seconds from the
-process's start to its first token, the weights in the page cache (--start; writes the checkpoint below /tmp)."""
+It prints these figures:
+decode_bsN_ms: ms of a step of N sequences with 512 tokens of prompt; the time for 257 tokens of answer less that for 1.
+prefill_NxL_tok_s: N prompts of L tokens with one token of answer.
+bench_256_tok_s: nano-vLLM's 256 sequences; the second of two runs, with the prefix cache dropped between them.
+process_start_to_first_token_s: seconds from the start of the process to its first token, with the weights in the page
+cache (only with --start, which writes the checkpoint below /tmp)."""
 import argparse
 import datetime
 import json

@@ -1,5 +1,5 @@
-// Writes begin, end, blocks, graph and name of every kernel that a process runs to $KERNEL_TIMES.PID. Loaded by the CUDA
-// driver through CUDA_INJECTION64_PATH; bench/kernel_times.py builds and uses it.
+// Writes the begin, end, number of thread blocks, graph and name of every kernel that a process runs to $KERNEL_TIMES.PID.
+// The CUDA driver loads this library through CUDA_INJECTION64_PATH; bench/kernel_times.py builds and uses it.
 #include <cuda.h>
 #include <cupti.h>
 #include <stdio.h>

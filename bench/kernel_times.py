@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Where the GPU's time goes: runs a command and prints, for each kernel of its second half, how long it runs, how much of
-that lies behind the end of every kernel before it (kernels overlap), and how long nothing ran before it. Needs CUPTI.
-kernel_times.py [--graphs] -- COMMAND...     --graphs: of 20 decode steps that are graphs, and how long such a step is"""
+"""Shows how the GPU's time is spent. Runs a command and prints three times for each kernel of the second half of the run:
+`whole` is how long the kernel runs, `not overlapped` the part of this after the end of all earlier kernels (kernels overlap),
+and `gap before` how long nothing ran before it. Needs CUPTI.
+kernel_times.py [--graphs] -- COMMAND...
+--graphs: instead of the second half, use 20 decode steps that are graphs; also print how long such a step takes."""
 import collections
 import glob
 import os
@@ -29,7 +31,7 @@ def main():
         subprocess.run(command, check=True, env=dict(os.environ, CUDA_INJECTION64_PATH=library, KERNEL_TIMES=times,
                                                      LD_LIBRARY_PATH=path))
         kernels = []
-        # Of several ranks the one with the most kernels.
+        # With several ranks, the one that ran the most kernels.
         with open(max(glob.glob(times + ".*"), key=os.path.getsize), encoding="utf8") as file:
             for line in file:
                 begin, end, blocks, graph, name = line.rstrip("\n").split(" ", 4)
@@ -43,7 +45,7 @@ def main():
             sys.exit("the command ran no decode step as a graph")
         steps = steps[len(steps) // 2:][:20]
         times = [max(k[1] for k in step) - step[0][0] for step in steps]
-        print(f"median of {len(steps)} steps: {statistics.median(times) / 1e3:.1f} us from its first kernel's begin")
+        print(f"median of {len(steps)} steps: {statistics.median(times) / 1e3:.1f} us from the start of the first kernel")
         kernels = sum(steps, [])
     else:
         kernels = kernels[len(kernels) // 2:]
@@ -60,10 +62,10 @@ def main():
         row[3] += max(0, begin - last)
         last = max(last, end)
     total = last - kernels[0][0]
-    print(f"{total / 1e6:.3f} ms of {len(kernels)} kernels\n   share  behind others   whole     gap before   number  kernel")
-    for (name, blocks), (n, whole, behind, gap) in sorted(rows.items(), key=lambda r: -r[1][2]):
-        print(f"{behind / total * 100:7.1f}% {behind / n / 1e3:11.2f} us {whole / n / 1e3:8.2f} us {gap / n / 1e3:8.2f} us"
-              f" {n:8}  {name}, {blocks} blocks")
+    print(f"{total / 1e6:.3f} ms of {len(kernels)} kernels\n   share not overlapped   whole     gap before   number  kernel")
+    for (name, blocks), (n, whole, alone, gap) in sorted(rows.items(), key=lambda r: -r[1][2]):
+        print(f"{alone / total * 100:7.1f}% {alone / n / 1e3:11.2f} us {whole / n / 1e3:8.2f} us {gap / n / 1e3:8.2f} us"
+              f" {n:8}  {name}, {blocks} thread blocks")
 
 
 if __name__ == "__main__":

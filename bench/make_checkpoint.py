@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes a checkpoint of random bfloat16 weights for a config.json, for runs that need a real file.
-make_checkpoint.py CONFIG_FOLDER OUT_FOLDER [JSON]     JSON: keys of config.json to replace, {"num_hidden_layers": 4}"""
+"""Writes a checkpoint with random bfloat16 weights for a config.json, for runs that need a real file.
+make_checkpoint.py CONFIG_FOLDER OUT_FOLDER [JSON]
+JSON: values that replace those of config.json, for example {"num_hidden_layers": 4}"""
 import array
 import json
 import math
@@ -40,10 +41,10 @@ def main():
         json.dump(config, file)
     chance = random.Random(1)
     count = 2**20 + 7  # a prime: no two rows of a matrix are equal
-    # The upper half of a float32 is the bfloat16 towards zero.
+    # The upper half of a float32 is its value in bfloat16, rounded towards zero.
     floats = struct.pack(f"<{count}f", *(chance.gauss(0, 0.02) for _ in range(count)))
     values = array.array("H", floats)[1::2].tobytes()
-    header, at = {"__metadata__": {"format": "pt"}}, 0  # which transformers wants
+    header, at = {"__metadata__": {"format": "pt"}}, 0  # transformers requires the metadata
     for name, shape in tensors(config):
         size = 2 * math.prod(shape)
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}

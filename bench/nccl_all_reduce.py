@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""NCCL's time for sums over GPUs, inside a CUDA graph, through PyTorch; beside `cuda_bench all_reduce N`.
+"""Measures NCCL's all-reduce over N GPUs inside a CUDA graph, through PyTorch, to compare with `cuda_bench all_reduce N`.
 nccl_all_reduce.py N"""
 import os
 import statistics

@@ -1,9 +1,9 @@
-"""The Python module beside the command: examples/bench.py and `nanovllm bench throughput` over the same sequences.
+"""Compares the Python module with the command: examples/bench.py and `nanovllm bench throughput` on the same sequences.
 
 python bench/python_bench.py [MODEL] [--num-prompts N] [--pairs P] [--in-turn]
 
-Prints both throughputs of each pair and the median of their ratios. On a CPU both run at once, with a thread each, so that
-whatever else the machine does slows both; a GPU needs --in-turn.
+Prints both throughputs of each pair and the median of their ratios. On a CPU both run at the same time, with one thread each,
+so that other programs on the machine slow down both. On a GPU use --in-turn.
 """
 
 import argparse

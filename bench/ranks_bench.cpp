@@ -1,7 +1,7 @@
-// What several ranks cost on the CPU: the hand-over of a step (from the call until every other rank
-// holds its own copy and rank 0 has seen that) and the all-reduce. Each rank is a process on a
-// processor of its own, as on a socket of its own.
-//   ranks_bench [ranks, 2] [bytes of a step, 29000] [steps, 5000]
+// Measures what several ranks cost on the CPU: sending a step (from the call until every other rank
+// has its copy and rank 0 knows that) and the all-reduce. Each rank is a process that is pinned to
+// one CPU core, as it would be pinned to a socket.
+//   ranks_bench [RANKS] [BYTES_OF_A_STEP] [STEPS]   2, 29000 and 5000 by default
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -38,7 +38,7 @@ void keep_to_processor(int rank) {
   ::sched_setaffinity(0, sizeof set, &set);
 }
 
-/// Every rank alike; rank 0 prints.
+/// Every rank calls this; rank 0 prints.
 void sum_all(Communicator& ranks) {
   for (const int64_t elements : kSumElements) {
     std::vector<uint16_t> x(static_cast<size_t>(elements), f32_to_bf16(1e-3f));
@@ -65,7 +65,7 @@ int work(int rank, int world, int memory_fd, int parent_fd) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 9 && std::string(argv[1]) == "worker")  // as WorkerProcesses starts it
+  if (argc == 9 && std::string(argv[1]) == "worker")  // started by WorkerProcesses
     return work(std::atoi(argv[4]), std::atoi(argv[2]), std::atoi(argv[6]), std::atoi(argv[8]));
   const int world = argc > 1 ? std::atoi(argv[1]) : 2;
   const size_t bytes = argc > 2 ? static_cast<size_t>(std::atoll(argv[2])) : 29'000;
@@ -78,7 +78,7 @@ int main(int argc, char** argv) {
   StepArrays arrays;
   arrays.token_ids.resize((bytes - sizeof(StepInput::Header)) / sizeof(int32_t));
   std::vector<std::byte> buffer;
-  // After a step a rank looks for the next one for some 25 us, then it sleeps.
+  // After a step a rank polls for the next one for some 25 us, then it sleeps.
   for (const int pause : {0, 10, 1000}) {
     std::vector<double> sent, held;
     for (int64_t i = 0; i < num_steps / (pause > 100 ? 5 : 1); ++i) {
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
       held.push_back(micros_since(start));
     }
     std::printf(
-        "%d ranks, steps of %zu bytes, %4d us apart: rank 0 spends %.1f us, all hold it after %.1f "
+        "%d ranks, steps of %zu bytes, %4d us apart: rank 0 spends %.1f us, all have it after %.1f "
         "us (medians; 90%% %.1f)\n",
         world, bytes, pause, part(sent, 0.5), part(held, 0.5), part(held, 0.9));
   }

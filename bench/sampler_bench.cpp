@@ -1,5 +1,6 @@
-// The sampler and the log-probabilities over rows of logits as a language model makes them (normal,
-// spread 3, a few tokens far above) and over flat ones, by the bytes of logits that one pass reads.
+// Measures the sampler and the log-probabilities on two kinds of logits: rows like those of a
+// language model (a normal distribution with a standard deviation of 3, and a few much larger
+// logits), and flat rows. GB/s counts the bytes of logits that one pass reads.
 //   sampler_bench [threads [rows [vocabulary]]]
 
 #include <fmt/format.h>

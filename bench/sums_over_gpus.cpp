@@ -30,13 +30,13 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// What one rank adds in element i: sums of few of them are exact in bfloat16.
+/// What one rank contributes to element i. Sums over a few ranks are exact in bfloat16.
 float addend(int rank, int64_t i) { return static_cast<float>((i * 7 + rank * 3) % 11 - 5); }
 
-/// A GEMM added to a residual, summed over the ranks, and normed: whether both are right. A
-/// rank's part of the GEMM is addend(rank, column) in all rows, and the residual was a row of
-/// the embedding, of which a rank has kShareUnit rows. Buffers stay in `buffers`, since peers map
-/// some of them.
+/// Adds a GEMM to a residual, summed over the ranks, and norms it. Returns whether the sum and the
+/// norm are right. A rank's addend is addend(rank, column) in all rows. The old residual are rows
+/// of the embedding, of which each rank has kShareUnit rows. The buffers stay alive in `buffers`,
+/// since peers map some of them.
 bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t hidden,
                        bool may_share, std::vector<Buffer>& buffers) {
   constexpr int64_t kWidth = 16;
@@ -94,13 +94,13 @@ bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t 
   const Tensor gathered = tensor(rows, hidden, DType::kBF16, nothing);
   Residual gathered_stream(gathered, scratch);
   gpu.gather_rows(gathered_stream, stream, backwards);
-  // And one that no norm follows.
+  // A second residual, without a norm after the addition.
   Residual other(tensor(rows, hidden, DType::kBF16, old), scratch);
   const Tensor whole = tensor(rows, hidden, DType::kBF16, nothing);
   Residual whole_stream(whole, scratch);
   gpu.add_matmul(other, x, *w);
   gpu.gather_rows(whole_stream, other, backwards);
-  // And one whose norm leaves each rank its own rows, before it is asked for whole.
+  // A third residual: after its norm each rank may have only its own rows, then it is finished.
   Residual finished(tensor(rows, hidden, DType::kBF16, old), scratch);
   gpu.add_matmul(finished, x, *w);
   gpu.norm(finished, norm);
@@ -112,7 +112,7 @@ bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t 
   };
   const std::vector<uint16_t> sums = values(residual), normed = values(out), all = values(gathered),
                               others = values(whole), finished_sums = values(after_norm);
-  // A rank may leave the residual's sum to the others, but for its own share.
+  // If the ranks share the rows, a rank only has the sums of its own rows.
   const bool shares =
       residual.bytes() > cuda::kLl128Bytes || (may_share && rows > cuda::kFewTokens);
   const Range own = shares ? share(rows, 1, {rank, world}) : Range{0, rows};
@@ -140,7 +140,7 @@ bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t 
   return true;
 }
 
-/// Rank `rank` of `world`; 0 where all sums are right.
+/// Runs rank `rank` of `world`. Returns 0 if all sums are right.
 int all_reduce_rank(void* memory, int rank, int world) {
   using SumNorm = CudaKernels::SumNorm;
   Communicator ranks(memory, {rank, world});
@@ -183,15 +183,15 @@ int all_reduce_rank(void* memory, int rank, int world) {
       fmt::print("all_reduce of {} KiB over {} GPUs: {:.1f} us{}\n", bytes / 1024, world,
                  times[2] * 1e6, right ? "" : ", WRONG");
   }
-  // As it is, then each way of a sum with its norm.
-  const std::optional<SumNorm> ways[] = {
+  // The algorithm that the backend chooses for a sum with its norm, then each of them.
+  const std::optional<SumNorm> algorithms[] = {
       {}, SumNorm::kSeparate, SumNorm::kOneShot, SumNorm::kTwoShot};
-  for (const std::optional<SumNorm>& way : ways) {
-    if (way) {
-      gpu = make_cuda_backend({.sum_norm = way}, {rank, world});
+  for (const std::optional<SumNorm>& algorithm : algorithms) {
+    if (algorithm) {
+      gpu = make_cuda_backend({.sum_norm = algorithm}, {rank, world});
       gpu->connect(ranks, kShareUnit * world);
     }
-    const bool may_share = !way || *way == SumNorm::kTwoShot;
+    const bool may_share = !algorithm || *algorithm == SumNorm::kTwoShot;
     for (const auto& [rows, hidden] : {std::pair<int64_t, int64_t>{1, 4096},
                                        {40, 64},
                                        {17, 8192},
@@ -201,19 +201,19 @@ int all_reduce_rank(void* memory, int rank, int world) {
                                        {1203, 4096}}) {
       const bool is_right = sum_norm_is_right(*gpu, rank, world, rows, hidden, may_share, buffers);
       if (!is_right)
-        fmt::print("rank {}: a sum of [{}, {}] with its norm, way {}: WRONG\n", rank, rows, hidden,
-                   way ? static_cast<int>(*way) : -1);
+        fmt::print("rank {}: a sum of [{}, {}] with its norm, algorithm {}: WRONG\n", rank, rows,
+                   hidden, algorithm ? static_cast<int>(*algorithm) : -1);
       right = right && is_right;
     }
   }
   gpu.reset();
-  ranks.barrier();  // nobody maps the buffers any more
+  ranks.barrier();  // after it, no rank maps the buffers any more
   return right ? 0 : 1;
 }
 
 }  // namespace
 
-// CUDA does not survive a fork, so nothing of it is called here.
+// CUDA does not work after a fork, so the parent process must not call it.
 int sums_over_gpus(int world) {
   void* const memory = mmap(nullptr, Communicator::bytes(), PROT_READ | PROT_WRITE,
                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);

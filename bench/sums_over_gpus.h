@@ -1,5 +1,5 @@
 #pragma once
 
-/// Sums of all sizes over `world` GPUs, a process each, checked and timed inside a graph; what to
-/// exit with: 77 where there are fewer.
+/// Checks and times all-reduces of all sizes over `world` GPUs inside a graph, with one process for
+/// each GPU. Returns the exit status of the program: 77 if there are fewer GPUs.
 int sums_over_gpus(int world);

@@ -1,4 +1,4 @@
-// Speed of the tokenizer on one thread: tokenizer_bench MODEL TEXTFILE...
+// Measures the tokenizer on one thread: tokenizer_bench MODEL TEXTFILE...
 //
 // Prints the time to load, the MB/s of encoding, and the nanoseconds per token of incremental
 // decoding: the best of several runs. tokenizer_peers.py compares with tiktoken and the Python
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kRuns = 7;
 
-// The least seconds that `work` took.
+// The shortest time, in seconds, that `work` took.
 template <class F>
 double best_of(F&& work) {
   double best = 1e30;

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Encoding speed beside tiktoken and the Python package `tokenizers`, one thread each, on the same texts.
+"""Compares the speed of encoding with tiktoken and the Python package `tokenizers`, on one thread each and the same texts.
 
     tokenizer_peers.py MODEL TEXTFILE... [--binary build/release/bench/tokenizer_bench]
 
-MODEL is a folder with a byte-level BPE tokenizer.json whose ids are in the order of the merges, as Qwen3's are; tiktoken is
-given that vocabulary and pattern, and neither normalizes nor knows the added tokens, which spares it work. Prints MB/s, the
-best of 7 runs, and tells where the number of tokens is not that of `tokenizers`. Needs `pip install tokenizers tiktoken`.
+MODEL is a folder with a byte-level BPE tokenizer.json whose ids are in the order of the merges, like Qwen3's. tiktoken gets the
+same vocabulary and pattern, but has less work, because it does not normalize and does not search for added tokens. Prints MB/s,
+the best of 7 runs, and reports texts whose number of tokens differs from that of `tokenizers`. Needs `pip install tokenizers
+tiktoken`.
 """
 import argparse
 import json
@@ -23,7 +24,7 @@ RUNS = 7
 
 
 def bytes_of_characters():
-    """GPT-2's table: the character that stands for each byte in a byte-level vocabulary."""
+    """GPT-2's table of the characters that represent the bytes in a byte-level vocabulary."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in plain]
     return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(others)}
@@ -63,7 +64,7 @@ def main():
         ids = tokenizers.encode(text, add_special_tokens=False).ids
         for name, count in ("ours", num_ids), ("tiktoken", len(theirs.encode_ordinary(text))):
             if count != len(ids):
-                print(f"{path}: {name} makes {count} tokens of it, tokenizers {len(ids)}")
+                print(f"{path}: {name} encodes it as {count} tokens, tokenizers as {len(ids)}")
         tik = size / best_of(lambda: theirs.encode_ordinary(text)) / 1e6
         hf = size / best_of(lambda: tokenizers.encode(text, add_special_tokens=False)) / 1e6
         print(f"{path}: {size} bytes, {len(ids)} tokens: {ours:.1f} MB/s, tiktoken {tik:.1f} ({ours / tik:.1f} x), "

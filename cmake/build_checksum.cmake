@@ -1,5 +1,5 @@
-# Writes OUTPUT, which defines a number that differs from one state of the SOURCES to another: ranks compare it, since what
-# they share in memory has no other description.
+# Writes OUTPUT, which defines a checksum of the SOURCES. The ranks compare it at start, because the layout of their shared memory
+# is the same only in processes of the same build.
 set(all)
 file(STRINGS ${SOURCES} names)
 foreach(name ${names})

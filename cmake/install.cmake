@@ -1,6 +1,5 @@
-# What `make install` puts below a prefix: bin/nanovllm, the shared library, the headers that llm.h needs, and the package
-# that find_package(nanovllm) reads, what `nanovllm bench` reads,
-# and completion for bash.
+# What `make install` installs below a prefix: bin/nanovllm, the shared library, the headers that llm.h needs, the package that
+# find_package(nanovllm) reads, the data set of `nanovllm bench`, and completion for bash.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 

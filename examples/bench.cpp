@@ -1,5 +1,5 @@
-// Tokens a second over random prompts, as nano-vLLM's bench.py measures them: 256 sequences with
-// 100 to 1,024 tokens of prompt and of answer each, less where the model's context is shorter.
+// Measures tokens per second with random prompts, as nano-vLLM's bench.py does: 256 sequences with
+// prompts and answers of 100 to 1,024 tokens each, or shorter ones if the model's context is short.
 //   bench [MODEL] [SEQUENCES]
 #include <nanovllm/llm.h>
 

@@ -1,5 +1,5 @@
-"""Tokens a second over random prompts, as nano-vLLM's bench.py measures them: 256 sequences with
-100 to 1,024 tokens of prompt and of answer each, the same ones as `nanovllm bench throughput`.
+"""Measures tokens per second with random prompts, as nano-vLLM's bench.py does: 256 sequences with
+prompts and answers of 100 to 1,024 tokens each, the same ones as in `nanovllm bench throughput`.
 
 python examples/bench.py [MODEL] [SEQUENCES] [THREADS]
 """

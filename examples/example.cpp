@@ -1,4 +1,4 @@
-// Two questions to a chat model, as nano-vLLM's example.py asks them.
+// Asks a chat model two questions, as nano-vLLM's example.py does.
 //   example [MODEL]
 #include <nanovllm/llm.h>
 
@@ -8,7 +8,7 @@
 
 namespace {
 
-/// The text in quotes, line ends visible.
+/// The text in quotes, with visible line ends.
 std::string quoted(const std::string& text) {
   std::string result = "'";
   for (const char c : text) {

@@ -1,4 +1,4 @@
-"""Two questions to a chat model, as nano-vLLM's example.py asks them.
+"""Asks a chat model two questions, as nano-vLLM's example.py does.
 
 python examples/example.py [MODEL]
 """

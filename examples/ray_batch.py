@@ -1,12 +1,12 @@
-"""A file of prompts through Ray Data: an engine for each GPU (or group of cores), on one machine or
-on a cluster. Started again after a kill, it goes on where it was.
+"""Answers a file of prompts with Ray Data: one engine for each GPU (or group of cores), on one
+machine or on a cluster. When it is started again after a kill, it continues where it stopped.
 
 python examples/ray_batch.py MODEL PROMPTS.jsonl OUTPUT [--batch-size 1024] [--engines N] ...
 
 A line of PROMPTS has one of prompt, prompt_token_ids and messages, and may have sampling_params.
-OUTPUT is a folder that all machines see. Each batch becomes one file in it as soon as it is done,
-JSON lines with `index` (the line of PROMPTS, from 0) and the fields of LLM.generate, or `error`;
-`cat OUTPUT/*.jsonl` is the whole. docs/scaling.md says how it runs on a cluster.
+OUTPUT is a folder that all machines can access. Each finished batch becomes one file in it, with
+JSON lines that have `index` (the line of PROMPTS, from 0) and the fields of LLM.generate or `error`.
+`cat OUTPUT/*.jsonl` prints all results. docs/scaling.md explains how to run it on a cluster.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nanovllm import LLM, SamplingParams
 
 
 class Engine:
-    """An actor: one model, which answers a batch at a time and writes it down."""
+    """An actor with one engine, which answers one batch at a time and writes the results."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.llm = LLM(
@@ -40,7 +40,7 @@ class Engine:
         path = self.output / f"{rows[0][0]:012}.jsonl"
         unfinished = path.with_suffix(f".{os.getpid()}.tmp")
         unfinished.write_text("".join(json.dumps(row) + "\n" for row in self.answer(rows)))
-        unfinished.rename(path)  # there as a whole or not at all
+        unfinished.rename(path)  # so that a file with this name is always complete
         return {"index": batch["index"]}
 
     def answer(self, rows: list[tuple[int, bytes]]) -> list[dict[str, Any]]:
@@ -50,7 +50,7 @@ class Engine:
             outputs = self.llm.generate(prompts, params, use_tqdm=False)
             return [{**output, "index": i} for (i, _), output in zip(rows, outputs)]
         except (ValueError, TypeError, RecursionError) as error:
-            # generate refuses all or nothing: look for the bad line in both halves.
+            # One bad prompt makes generate refuse all, so search for it in both halves.
             if len(rows) == 1:
                 return [{"index": rows[0][0], "error": f"line {rows[0][0] + 1}: {error}"}]
             half = len(rows) // 2
@@ -73,7 +73,7 @@ class Engine:
 
 
 def read_lines(path: Path) -> list[bytes]:
-    """Lines end at "\\n" alone: a text may hold characters that splitlines takes for line ends."""
+    """Only "\\n" ends a line: a text may have other characters that splitlines treats as line ends."""
     lines = path.read_bytes().split(b"\n")
     return lines if lines[-1] else lines[:-1]
 
@@ -88,10 +88,10 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("prompts")
     parser.add_argument("output")
-    parser.add_argument("--batch-size", type=int, default=1024, help="prompts in a file of OUTPUT")
-    parser.add_argument("--engines", type=int, default=0, help="0: as many as the cluster holds")
-    parser.add_argument("--tensor-parallel-size", type=int, default=1, help="GPUs of an engine")
-    parser.add_argument("--cpus", type=int, default=0, help="of an engine where there is no GPU")
+    parser.add_argument("--batch-size", type=int, default=1024, help="prompts per batch")
+    parser.add_argument("--engines", type=int, default=0, help="0: as many as fit the cluster")
+    parser.add_argument("--tensor-parallel-size", type=int, default=1, help="GPUs per engine")
+    parser.add_argument("--cpus", type=int, default=0, help="cores per engine if there is no GPU")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--max-tokens", type=int, default=64)
@@ -107,15 +107,15 @@ def main() -> None:
         return
 
     ray.init(include_dashboard=False)  # RAY_ADDRESS names a cluster
-    there = ray.cluster_resources()
-    gpus = int(there.get("GPU", 0))
-    args.cpus = args.cpus or (1 if gpus else int(there["CPU"]))
-    holds = gpus // args.tensor_parallel_size if gpus else int(there["CPU"]) // args.cpus
+    resources = ray.cluster_resources()
+    gpus = int(resources.get("GPU", 0))
+    args.cpus = args.cpus or (1 if gpus else int(resources["CPU"]))
+    most = gpus // args.tensor_parallel_size if gpus else int(resources["CPU"]) // args.cpus
     answers = ray.data.from_items(rows).map_batches(
         Engine,
         fn_constructor_args=[args],
         batch_size=args.batch_size,
-        compute=ray.data.ActorPoolStrategy(size=args.engines or max(holds, 1)),
+        compute=ray.data.ActorPoolStrategy(size=args.engines or max(most, 1)),
         num_gpus=args.tensor_parallel_size if gpus else 0,
         num_cpus=args.cpus,
     )

@@ -1,9 +1,10 @@
 #!/bin/sh
-# Holds every include of nanovllm/, apps/ and python/ against docs/architecture.md's layer rule; prints those that break it:
-#   llm > engine > runtime > model > ops > cpu | cuda    an include points to the right, or to base/
-# with these exceptions: engine sees text; server sees llm, engine and text alone, apps these and runtime; python sees llm and of
-# engine async_engine.h alone; the implementations in ops/cpu and ops/cuda see the interface ops/, nobody else sees them; only
-# ops/cuda sees CUDA's headers.
+# Checks every include of nanovllm/, apps/ and python/ against the layer rule of docs/architecture.md, and prints those that break
+# it. In the order
+#   llm > engine > runtime > model > ops > cpu | cuda
+# a folder may include the folders to its right, and base/. The exceptions are: engine may also include text; server only llm,
+# engine and text; apps these and runtime; python only llm and engine/async_engine.h; ops/cpu and ops/cuda may include the
+# interface ops/, but no other folder may include them; only ops/cuda may include CUDA's headers.
 #   scripts/check_layers.sh [ROOT]
 set -eu
 cd "${1:-$(dirname "$0")/..}"
@@ -26,7 +27,7 @@ find $folders -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '
     sees["apps"] = "base text runtime engine llm server apps"
     sees["python"] = "llm async_engine"
   }
-  # The layer of a path: its first folder that the table names; files in nanovllm/ itself are llm.
+  # The layer of a path is the innermost of its folders that the table names; files in nanovllm/ itself belong to llm.
   function layer(path) {
     if (path ~ /^(apps|python)\//) return substr(path, 1, index(path, "/") - 1)
     sub(/^nanovllm\//, "", path)

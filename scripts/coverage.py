@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Line and branch coverage of each folder of nanovllm/, after a run of the tests in a build of the preset `coverage`.
-coverage.py BUILD_FOLDER [FOLDER]     FOLDER: the lines and branches of that folder of nanovllm/ which no test takes, too
+"""Prints the line and branch coverage of each folder of nanovllm/, after a run of the tests in a build of the preset `coverage`.
+coverage.py BUILD_FOLDER [FOLDER]
+FOLDER: also list the lines and branches of this folder of nanovllm/ that no test covers.
 
-Branches that the compiler makes for exceptions (each call may throw) are not counted: gcov marks them, gcovr leaves them out.
-Nor are those of a line that is a closing bracket alone: they belong to destructors. Branches within inlined functions of the standard library belong to its headers. Exit status 1 where a folder of BRANCHES has
-less."""
+Branches that the compiler adds for exceptions are not counted: gcov marks them and gcovr leaves them out. Nor are those of a
+line that is only a closing bracket: they belong to destructors. Branches in inlined functions of the standard library count
+for its headers. The exit status is 1 if a folder has less branch coverage than BRANCHES requires."""
 import json
 import os
 import subprocess
 import sys
 
-BRANCHES = {"engine": 90, "model": 90, "runtime": 90, "text": 90}  # percent, at least
+BRANCHES = {"engine": 90, "model": 90, "runtime": 90, "text": 90}  # the minimum, in percent
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 

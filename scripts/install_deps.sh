@@ -1,7 +1,7 @@
 #!/bin/sh
-# Installs the Debian or Ubuntu packages that are missing; prints nothing when none is.
+# Installs the missing Debian or Ubuntu packages; prints nothing if none is missing.
 #   scripts/install_deps.sh [build|lint|fuzz|python]
-# docs/dependencies.md says what each is for.
+# docs/dependencies.md says what each package is for.
 set -eu
 
 build="g++ make cmake ninja-build ccache python3
@@ -21,8 +21,8 @@ case "${1:-build}" in
 esac
 
 if ! command -v apt-get >/dev/null; then
-  # Not an error: the same libraries may be there under other names, and CMake says which is not.
-  echo "no apt-get here to install what is missing; needed, by Debian's names:" $needed >&2
+  # Not an error: the same libraries may be installed under other names, and CMake reports those that are missing.
+  echo "no apt-get to install missing packages; these are needed (Debian's names):" $needed >&2
   exit 0
 fi
 
@@ -42,6 +42,6 @@ if [ "$(id -u)" != 0 ]; then
   }
 fi
 echo "Installing$missing"
-# A bare image has no package lists. Lists that cannot be renewed may still do.
+# A bare image has no package lists. If they cannot be updated, old lists may be good enough.
 $sudo apt-get update -qq || true
 $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing

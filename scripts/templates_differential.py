@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Renders conversations through chat templates with Jinja2, set up as transformers sets it up, and with `nanovllm
-render`, and compares: the same text, or both raise.
+"""Renders conversations through chat templates with Jinja2, configured as in transformers, and with `nanovllm render`. Both
+must give the same text, or both must fail.
 
   python3 -m venv venv && venv/bin/pip install jinja2
   venv/bin/python scripts/templates_differential.py --render "build/release/nanovllm render --json" TEMPLATE.jinja ...
@@ -19,7 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 class Generation(jinja2.ext.Extension):
-    """{% generation %}: a block with variables of its own, as the tracker of assistant masks in transformers."""
+    """{% generation %} is a block with its own variables, like the one that tracks assistant masks in transformers."""
 
     tags = {"generation"}
 
@@ -173,7 +173,7 @@ def rendered(command, path, contexts):
 
 
 def near_difference(ours, theirs):
-    """Both answers, texts from a little before the first place where they differ."""
+    """Both results, beginning a little before the first difference if they are texts."""
     if ours[0] is None or theirs[0] is None:
         return [text[:200] if text is not None else f"raised {error}" for text, error in (ours, theirs)]
     same = next((i for i, (a, b) in enumerate(zip(ours[0], theirs[0])) if a != b), min(len(ours[0]), len(theirs[0])))

@@ -3,8 +3,9 @@
 
     tokenizer_differential.py MODEL [--binary build/release/nanovllm] [--count N] [--seed S]
 
-MODEL is a folder with a tokenizer.json. Encoding is compared with and without special tokens; decoding on the ids of the
-strings and on random ids, with and without special tokens. Needs `pip install tokenizers`. Ends with 1 on a difference.
+MODEL is a folder with a tokenizer.json. Encoding is compared with and without special tokens. Decoding is compared on the ids
+of the strings and on random ids, with and without special tokens. Needs `pip install tokenizers`. The exit status is 1 if there
+is a difference.
 """
 import argparse
 import json
@@ -17,7 +18,8 @@ import unicodedata
 from tokenizers import Tokenizer
 from tokenizers.normalizers import NFC
 
-# What has gone wrong in tokenizers: case folding, white space that is and is not \s, marks, jamo, joiners, cut words.
+# Text that tokenizers have handled wrongly: case folding, white space that \s matches and that it does not match, combining marks,
+# jamo, joiners, parts of words.
 SNIPPETS = [
     "'s", "'S", "'\u017f", "'T", "'re", "'RE", "'lL", "'", "''", "don't", "I'LL", " ", "  ", "   ", "\t", "\n", "\r\n",
     "\n\n", " \n", "\n ", "\u00a0", "\u1680", "\u180e", "\u2003", "\u2028", "\u202f", "\u3000", "\u0085", "\u200b",
@@ -34,7 +36,7 @@ BLOCKS = [(0x20, 0x7F), (0x20, 0x7F), (0xA0, 0x250), (0x370, 0x530), (0x590, 0x7
 
 
 def same_unicode(c):
-    """Whether `tokenizers` knows of the character what Python knows: its normalizers have older tables."""
+    """Whether `tokenizers` and Python agree on the character; the normalizers of `tokenizers` have older Unicode tables."""
     return all(NFC().normalize_str(text) == unicodedata.normalize("NFC", text)
                for text in ("q\u0345" + c, unicodedata.normalize("NFD", c)))
 
