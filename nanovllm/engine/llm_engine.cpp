@@ -75,8 +75,9 @@ void LLMEngine::check_prompt(std::span<const int32_t> ids) const {
 
 void LLMEngine::check_ids(const char* where, std::span<const int32_t> ids) const {
   for (const int32_t id : ids)
-    require(id >= 0 && id < setup_.model.vocab_size, "{} holds token id {}; the model's ids are 0 to {}",
-            where, id, setup_.model.vocab_size - 1);
+    require(id >= 0 && id < setup_.model.vocab_size,
+            "{} holds token id {}; the model's ids are 0 to {}", where, id,
+            setup_.model.vocab_size - 1);
 }
 
 void LLMEngine::check_sampling(const SamplingParams& params) const {
