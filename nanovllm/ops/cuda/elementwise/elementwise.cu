@@ -187,8 +187,8 @@ void add(Launch where, Tensor x, Tensor y) {
       launch(where, add_kernel<T, float>, blocks_for(x.shape[0]), 256, 0, x.as<T>(),
              y.as<const float>(), width, int64_t{0});
     else
-      launch(where, add_kernel<T, T>, blocks_for(x.shape[0]), 256, 0, x.as<T>(), y.as<const T>(), width,
-             int64_t{width});
+      launch(where, add_kernel<T, T>, blocks_for(x.shape[0]), 256, 0, x.as<T>(), y.as<const T>(),
+             width, int64_t{width});
   });
 }
 
