@@ -145,7 +145,7 @@ void add_text_commands(CLI::App& app, Command& command) {
           "Examples:\n"
           "  echo 'Once upon a time' | nanovllm tokenize models/tiny-tales\n"
           "  echo '{\"text\": \"two\\nlines\"}' | nanovllm tokenize models/tiny-tales --json\n"
-          "Exit status: 0: done; 2: MODEL or a line could not be read.");
+          "Exit status: 0 if all is done; 2 if MODEL or a line could not be read.");
   tokenize_command->add_flag_callback(
       "--no-special-tokens",
       [options = tokenize_options.get()] { options->special_tokens = false; },
@@ -158,7 +158,7 @@ void add_text_commands(CLI::App& app, Command& command) {
       "  echo '327 1874 308' | nanovllm detokenize models/tiny-tales\n"
       "  echo Hello | nanovllm tokenize models/tiny-tales | nanovllm detokenize "
       "models/tiny-tales\n"
-      "Exit status: 0: done; 2: MODEL or a line could not be read.");
+      "Exit status: 0 if all is done; 2 if MODEL or a line could not be read.");
   detokenize_command->add_flag_callback(
       "--keep-special-tokens",
       [options = detokenize_options.get()] { options->special_tokens = false; },
@@ -173,7 +173,7 @@ void add_text_commands(CLI::App& app, Command& command) {
       "true}' |\n"
       "    nanovllm render models/tiny-tales\n"
       "  nanovllm render chat_template.jinja --json < conversations.jsonl\n"
-      "Exit status: 0: done; 2: MODEL could not be read.");
+      "Exit status: 0 if all is done; 2 if MODEL could not be read.");
 }
 
 }  // namespace nanovllm

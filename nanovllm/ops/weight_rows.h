@@ -19,7 +19,7 @@ class WeightRows {
   using Read = std::function<void(int64_t first, int64_t count, void* to)>;
 
   WeightRows(DType dtype, int64_t num_rows, int64_t num_columns, Read read);
-  /// The rows of a dense matrix in host memory, which must outlive this. A vector has one column.
+  /// The rows of a matrix in host memory, which must outlive this. A vector has one column.
   WeightRows(const Tensor& matrix);  // NOLINT(google-explicit-constructor): it is a view of them
 
   DType dtype() const { return dtype_; }
@@ -32,7 +32,7 @@ class WeightRows {
 
  private:
   DType dtype_;
-  int64_t row_stride_;    // columns of the whole matrix
+  int64_t row_stride_;    // elements from row to row of the whole matrix
   Range rows_, columns_;  // of the whole matrix
   Read read_;
 };

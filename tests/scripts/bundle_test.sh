@@ -19,5 +19,5 @@ if "$1/scripts/bundle.sh" "$folder/there/tests" "$folder/none.tar.xz" 2>"$folder
   echo "a bundle of no build" >&2
   exit 1
 fi
-grep -q 'is not there' "$folder/error"
+grep -q 'does not exist' "$folder/error"
 for file in "$folder"/none*; do [ ! -e "$file" ]; done
