@@ -144,9 +144,11 @@ class Bench {
 std::string what_is_wrong(const Command& command, const Outcome& run,
                           const std::string& whole_output, const Bench& bench) {
   const bool has_workers = std::ranges::find(command.args, "-tp") != command.args.end();
-  // libgomp has a message of its own between two line ends where it gets no memory.
+  // If libgomp gets no memory, it prints a message of its own between two line ends and ends the
+  // process. In a worker, rank 0's own line follows.
   const bool is_libgomps = run.err.starts_with("\nlibgomp: Out of memory");
-  const auto num_lines = std::ranges::count(run.err, '\n') - (is_libgomps ? 1 : 0);
+  const auto num_lines =
+      std::ranges::count(run.err, '\n') - (is_libgomps ? (has_workers ? 2 : 1) : 0);
   if (run.hung) return "it hangs";
   if (run.status < 0 || run.status > 2) return "status " + std::to_string(run.status);
   if (num_lines > 1 || (!run.err.empty() && !run.err.ends_with('\n'))) return "not one error line";
