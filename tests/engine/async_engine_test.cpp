@@ -67,8 +67,8 @@ struct Front {
     fake = executor.get();
     auto gated = std::make_unique<GatedExecutor>(std::move(executor));
     gate = gated.get();
-    engine = std::make_unique<AsyncEngine>(std::make_unique<LLMEngine>(
-        test.engine->setup(), std::move(gated), /*tokenizer=*/nullptr));
+    engine = std::make_unique<AsyncEngine>(
+        std::make_unique<LLMEngine>(test.engine->setup(), std::move(gated), /*tokenizer=*/nullptr));
   }
 
   static SamplingParams params(int64_t max_tokens, int64_t n = 1) {

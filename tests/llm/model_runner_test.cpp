@@ -72,8 +72,7 @@ std::unique_ptr<LLMEngine> engine_on(std::unique_ptr<Backend> backend, const Eng
   const std::string folder = model_folder("llama");
   const EngineSetup setup = resolve_setup(folder, config, *backend);
   return std::make_unique<LLMEngine>(
-      setup, std::make_unique<ModelRunner>(folder, setup, std::move(backend)),
-      nullptr);
+      setup, std::make_unique<ModelRunner>(folder, setup, std::move(backend)), nullptr);
 }
 
 EngineConfig small_config() {

@@ -7,9 +7,9 @@
 #include "nanovllm/ops/cuda/gemm/gemm_args.h"
 #include "nanovllm/ops/sample_row.h"
 
-// The sampler on the GPU, by the rule of ops/sample_row.h; both draw the same tokens from the same logits. Read
-// this file first, then sampler.cuh: noise and scores; sampler_plain.cu: greedy rows and rows with
-// a temperature; sampler_special.cu and sampler_filters.cuh: filters, penalties and
+// The sampler on the GPU, by the rule of ops/sample_row.h; both draw the same tokens from the same
+// logits. Read this file first, then sampler.cuh: noise and scores; sampler_plain.cu: greedy rows
+// and rows with a temperature; sampler_special.cu and sampler_filters.cuh: filters, penalties and
 // log-probabilities; sample_gemm.cu: plain rows as the epilogue of the GEMM that computes the
 // logits.
 namespace nanovllm::cuda {
