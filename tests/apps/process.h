@@ -50,14 +50,24 @@ struct Process {
     if (stdout_path.empty()) posix_spawn_file_actions_adddup2(&actions, out[1], 1);
     else posix_spawn_file_actions_addopen(&actions, 1, stdout_path.c_str(), O_WRONLY, 0);
     for (const int fd : closed) posix_spawn_file_actions_addclose(&actions, fd);
+    // A child that ends without reading its input must not end the tests.
+    std::signal(SIGPIPE, SIG_IGN);
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    sigset_t defaults;
+    sigemptyset(&defaults);
+    sigaddset(&defaults, SIGPIPE);
+    posix_spawnattr_setsigdefault(&attributes, &defaults);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
     args.insert(args.begin(), program);
     std::vector<char*> argv;
     for (std::string& arg : args) argv.push_back(arg.data());
     argv.push_back(nullptr);
     pid_t pid = -1;
-    if (::posix_spawn(&pid, program.c_str(), &actions, nullptr, argv.data(), environ) != 0)
+    if (::posix_spawn(&pid, program.c_str(), &actions, &attributes, argv.data(), environ) != 0)
       return {};
     posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
     for (const int fd : {in[0], out[1], err[1]}) ::close(fd);
     if (close_stdout_early) ::close(out[0]);
     // Inputs here are smaller than a pipe's buffer or read whole before any output.

@@ -26,37 +26,43 @@ struct Config {
 };
 
 /// The configuration for a GEMM, or none where other kernels win. The rule was found on an H200 in
-/// whole steps of Qwen3's shapes of 0.6B and 8B. What bounds these GEMMs is how soon every
+/// whole steps of Qwen3's shapes from 0.6B to 14B. What bounds these GEMMs is how soon every
 /// multiprocessor has enough bytes of w on their way, and how long its thread blocks wait for each
-/// other: up to 32 tokens it takes one and a half to three thread blocks for each multiprocessor,
-/// of as many rows as leave that many. With more tokens the exchange of the sums costs more, so one
-/// for each is enough, and weights with a long k are left to tiles, which read x less often.
+/// other: up to 32 tokens it takes four thirds to two thread blocks for each multiprocessor, of as
+/// many rows as leave that many. With more tokens the exchange of the sums costs more, so one for
+/// each is enough, and weights with a long k are left to tiles, which read x less often.
 std::optional<Config> find_config(Launch where, const GemmArgs& args, bool is_roped) {
   const int total_rows = (args.epilogue == Epilogue::kSwiglu ? 2 : 1) * args.n;
   const int tokens = args.num_tokens <= 32 ? 32 : kSwapAbTokens;
-  const bool is_few = tokens == 32;
+  const int num_chunks = args.k / kChunk;
   const auto make = [&](int rows, int split) -> std::optional<Config> {
-    const int num_chunks = args.k / kChunk;
     const int blocks = total_rows / rows * split;
     if (total_rows % rows != 0 || args.k % kChunk != 0 || num_chunks % split != 0) return {};
     if (args.epilogue == Epilogue::kAdd && args.n / rows > kMaxNormParts) return {};
-    if (blocks > 3 * where.num_sms) return {};
-    constexpr int kRingBytes = 100 << 10;  // two thread blocks fit a multiprocessor
-    const int stage_bytes = (rows + tokens) * kChunkBytes;
-    return Config{rows, split, std::min(num_chunks / split, kRingBytes / stage_bytes)};
+    if (blocks > 2 * where.num_sms) return {};
+    // Two thread blocks fit a multiprocessor; three, where most multiprocessors have two of this
+    // GEMM, so that thread blocks of the next one find room while these end.
+    const int ring_bytes = (blocks > where.num_sms * 3 / 2 ? 72 : 100) << 10;
+    return Config{rows, split,
+                  std::min(num_chunks / split, ring_bytes / ((rows + tokens) * kChunkBytes))};
   };
-  if (is_few) {
+  if (tokens == 32) {
     constexpr int kSplit = 4;
     const int least_rows = is_roped ? kHeadDim : args.epilogue == Epilogue::kSwiglu ? 64 : 32;
     int rows = 128;
     const auto is_enough = [&] { return total_rows / rows * kSplit >= where.num_sms * 4 / 3; };
     while (rows > least_rows && !is_enough()) rows /= 2;
-    return is_roped && !is_enough() ? std::nullopt : make(rows, kSplit);
+    if (is_roped && !is_enough()) return {};
+    // 32 rows leave half of wgmma's M empty. Where k is long, halving the parts of k gives as many
+    // thread blocks.
+    constexpr int kLeastChunks = 6;  // of a part
+    const bool is_long = num_chunks % (2 * kSplit) == 0 && num_chunks >= 2 * kSplit * kLeastChunks;
+    return rows == 32 && is_long ? make(64, 2 * kSplit) : make(rows, kSplit);
   }
   const int rows = is_roped ? kHeadDim : 64, most_chunks = is_roped ? 16 : 8;
   for (const int split : {1, 2, 4, 8})
     if (total_rows / rows * split >= where.num_sms * 15 / 16)
-      return args.k <= most_chunks * kChunk * split ? make(rows, split) : std::nullopt;
+      return num_chunks <= most_chunks * split ? make(rows, split) : std::nullopt;
   return {};
 }
 
