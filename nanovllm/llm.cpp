@@ -47,7 +47,7 @@ std::string LLMTokenizer::apply_chat_template(const std::vector<Message>& messag
                                               std::optional<bool> enable_thinking) const {
   Json variables = {{"messages", Json::array()},
                     {"add_generation_prompt", add_generation_prompt},
-                    {"tools", nullptr},  // as transformers passes them
+                    {"tools", nullptr},  // transformers passes these too
                     {"documents", nullptr}};
   for (const Message& m : messages)
     variables["messages"].push_back({{"role", m.role}, {"content", m.content}});
@@ -68,7 +68,8 @@ LLM::LLM(const std::string& model, const EngineConfig& config)
 
 LLM::LLM(LLM&&) noexcept = default;
 LLM::~LLM() {
-  // A forked process forgets the engine: it cannot end what runs in its parent.
+  // A forked process must not destroy the engine: its threads run only in the parent
+  // (threads.fork).
   if (engine_ != nullptr && !engine_->belongs_to_this_process()) std::ignore = engine_.release();
 }
 
@@ -91,7 +92,7 @@ std::vector<RequestOutput> LLM::generate_all(const std::vector<Prompt>& prompts,
   require(params.size() == 1 || params.size() == prompts.size(),
           "{} prompts and {} SamplingParams; give one, or one for each prompt", prompts.size(),
           params.size());
-  // All are looked at before one is added: a refusal leaves nothing behind.
+  // All prompts are checked before any is submitted, so that an error leaves no request running.
   std::vector<NewRequest> requests;
   for (size_t i = 0; i < prompts.size(); ++i) {
     const SamplingParams& of_this = params[params.size() == 1 ? 0 : i];

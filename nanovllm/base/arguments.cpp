@@ -13,7 +13,7 @@ using Arguments = std::vector<std::string>;
 template <class T>
 void add(Arguments& arguments, const FieldInfo& field, const T& value) {
   arguments.emplace_back(field.flag());
-  // The option of a bool has no value. Floats are written with as many digits as they need.
+  // The option of a bool has no value. fmt writes floats with as many digits as they need.
   if constexpr (!std::same_as<T, bool>) arguments.push_back(fmt::format("{}", value));
 }
 template <class T>

@@ -7,8 +7,8 @@
 
 namespace nanovllm {
 
-/// The command line's options that give `values` (an EngineConfig or SamplingParams): of each field
-/// that has an option and another value than by default.
+/// The command-line options that set `values` (an EngineConfig or SamplingParams): one for each
+/// field that has an option and whose value is not the default.
 template <class Struct>
 std::vector<std::string> to_arguments(const Struct& values);
 

@@ -21,7 +21,8 @@ struct LocatedFormat {
 };
 }  // namespace detail
 
-/// An invariant of the program, kept in release builds: throws std::logic_error with file and line.
+/// Checks an invariant of the program, in release builds too. Throws std::logic_error with file and
+/// line if `condition` is false.
 template <class... Args>
 void check(bool condition, detail::LocatedFormat<std::type_identity_t<Args>...> format,
            Args&&... args) {
@@ -31,7 +32,8 @@ void check(bool condition, detail::LocatedFormat<std::type_identity_t<Args>...> 
                                      fmt::format(format.text, std::forward<Args>(args)...)));
 }
 
-/// What a caller must get right: throws UserError with the formatted line.
+/// Checks what the caller or the user is responsible for. Throws UserError with the formatted
+/// message if `condition` is false.
 template <class... Args>
 void require(bool condition, fmt::format_string<std::type_identity_t<Args>...> format,
              Args&&... args) {
@@ -40,6 +42,7 @@ void require(bool condition, fmt::format_string<std::type_identity_t<Args>...> f
   throw UserError(fmt::format(format, std::forward<Args>(args)...));
 }
 
+/// Throws UserError with the formatted message.
 template <class... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
   throw UserError(fmt::format(format, std::forward<Args>(args)...));

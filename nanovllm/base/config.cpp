@@ -12,8 +12,8 @@ namespace nanovllm {
 
 namespace {
 
-/// What would be right in the place of x, for a message. A limit that only a float sets is told to
-/// those who exceed it; 10 digits show every other one.
+/// Describes the allowed values, for a message about the wrong value x. The limit of a float
+/// (3.4e38) is mentioned only if x exceeds it. All other limits need at most 10 digits.
 std::string describe(const Allowed& allowed, double x) {
   constexpr double kHuge = 1e30;
   const auto [least, most, excludes_least, multiple_of, choices] = allowed;
@@ -24,7 +24,7 @@ std::string describe(const Allowed& allowed, double x) {
   return multiple_of > 1 ? fmt::format("a multiple of {}, {}", multiple_of, range) : range;
 }
 
-// A check for each kind of value that a field may have.
+// One check for each type that a field may have.
 
 template <class Number>
 void check_number(const FieldInfo& field, Number value) {

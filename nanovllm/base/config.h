@@ -11,16 +11,17 @@
 
 namespace nanovllm {
 
-/// How the engine is set up, with vLLM's names and meanings. Zero or empty means "chosen at start".
+/// The options of the engine, with vLLM's names and meanings. Zero or empty means that the value is
+/// chosen at the start.
 struct __attribute__((visibility("default"))) EngineConfig {
   std::string device = "auto";  ///< auto, cpu, cuda
-  std::string dtype =
-      "auto";  ///< auto (the checkpoint's, float32 becoming bfloat16), bfloat16, float16, float32
+  std::string dtype = "auto";   ///< auto (that of the checkpoint, but bfloat16 for float32),
+                                ///< bfloat16, float16, float32
   std::string load_format =
       "auto";                 ///< auto (safetensors), dummy (random weights from config.json alone)
-  int64_t max_model_len = 0;  ///< tokens of prompt and answer together
-  int64_t max_num_seqs = 512;          ///< sequences that run at the same time
-  int64_t max_num_batched_tokens = 0;  ///< tokens computed in one step
+  int64_t max_model_len = 0;  ///< most tokens of a prompt and its answer together
+  int64_t max_num_seqs = 512;          ///< most sequences that run at the same time
+  int64_t max_num_batched_tokens = 0;  ///< most tokens computed in one step
   double gpu_memory_utilization = 0.9;
   int64_t kv_cache_memory_bytes = 0;
   int64_t block_size = 64;              ///< tokens in a block of the KV cache, a multiple of 16
@@ -30,12 +31,12 @@ struct __attribute__((visibility("default"))) EngineConfig {
   bool async_scheduling = true;  ///< schedule one step ahead of the device
   int64_t tensor_parallel_size = 1;
   double step_timeout = 60;  ///< seconds without progress after which a step counts as hung
-  int64_t threads = 0;  ///< of the CPU backend, all ranks together; 0: all cores that this process
-                        ///< may use
+  int64_t threads = 0;  ///< of the CPU backend, in all ranks together; 0: as many as this process
+                        ///< may use cores
   std::optional<uint64_t> seed =
-      std::nullopt;              ///< of requests that bring none; random unless given
+      std::nullopt;              ///< for requests without a seed of their own; random if not given
   std::string worker_path = {};  ///< the nanovllm binary that worker ranks run; by default this
-                                 ///< program if it is that, else the one beside the library
+                                 ///< program if it is nanovllm, else the one next to the library
 
   /// Throws UserError that names the field, its value and what would be right.
   void validate() const;
@@ -46,29 +47,32 @@ struct __attribute__((visibility("default"))) EngineConfig {
   bool operator==(const EngineConfig&) const = default;
 };
 
-/// The max_tokens of an answer that only the context limits.
+/// The value of max_tokens for an answer that only the context length limits.
 constexpr int64_t kNoMaxTokens = std::numeric_limits<int32_t>::max();
 
-/// How one request is sampled, with vLLM's names and meanings. Greedy is temperature 0 (below
-/// 1e-5).
+/// How one request is sampled, with vLLM's names and meanings. A temperature of 0 (or below 1e-5)
+/// means greedy.
 struct __attribute__((visibility("default"))) SamplingParams {
-  double temperature = 1.0;  ///< at most what a float holds
-  double top_p = 1.0;  ///< the smallest set of best tokens whose probability reaches it; 1: off
-  int64_t top_k = 0;   ///< 0 or -1: off
-  double min_p = 0.0;  ///< least probability, as a share of the best token's
-  int64_t max_tokens = 64;  ///< kNoMaxTokens: as many as the context leaves
-  int64_t min_tokens = 0;   ///< end tokens and stop_token_ids cannot be drawn before
+  double temperature = 1.0;  ///< at most the largest float
+  double top_p = 1.0;  ///< keep the fewest best tokens whose total probability reaches it; 1: off
+  int64_t top_k = 0;   ///< keep the top_k best tokens; 0 or -1: off
+  double min_p = 0.0;  ///< least probability of a token, relative to that of the best token
+  int64_t max_tokens = 64;  ///< kNoMaxTokens: as many as fit in the context
+  int64_t min_tokens =
+      0;  ///< end tokens and stop_token_ids cannot be drawn before this many tokens
   bool ignore_eos = false;
-  std::vector<std::string> stop = {};  ///< texts that end the answer and are not part of it
+  std::vector<std::string> stop = {};  ///< texts that end the answer; they are not part of it
   std::vector<int32_t> stop_token_ids = {};
-  double presence_penalty = 0.0;    ///< taken from the logits of tokens that the answer holds
-  double frequency_penalty = 0.0;   ///< the same for each time that it holds them
-  double repetition_penalty = 1.0;  ///< divides positive logits of tokens in prompt and answer,
-                                    ///< multiplies negative ones; 1e-6 to 1e6
-  std::map<int32_t, double> logit_bias = {};  ///< token id to what its logit gets, -100 to 100
-  std::optional<std::vector<int32_t>> allowed_token_ids = std::nullopt;  ///< no others are drawn
-  std::vector<std::string> bad_words = {};  ///< texts whose last token is not drawn after the rest
-  std::optional<int64_t> logprobs = std::nullopt;  ///< best alternatives for each token, 0 to 20
+  double presence_penalty = 0.0;  ///< subtracted from the logits of tokens that occur in the answer
+  double frequency_penalty = 0.0;   ///< the same, multiplied by how often they occur
+  double repetition_penalty = 1.0;  ///< divides the positive logits of tokens that occur in prompt
+                                    ///< or answer, multiplies the negative ones; 1e-6 to 1e6
+  std::map<int32_t, double> logit_bias = {};  ///< added to the logit of each token id, -100 to 100
+  std::optional<std::vector<int32_t>> allowed_token_ids = std::nullopt;  ///< only these are drawn
+  std::vector<std::string> bad_words =
+      {};  ///< texts that are not generated: their last token is never drawn after the others
+  std::optional<int64_t> logprobs =
+      std::nullopt;  ///< how many best alternatives are returned for each token, 0 to 20
   std::optional<int64_t> prompt_logprobs = std::nullopt;  ///< the same for each prompt token
   int64_t n = 1;                                          ///< answers to the same prompt, 1 to 128
   std::optional<uint64_t> seed = std::nullopt;

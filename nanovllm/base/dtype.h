@@ -27,8 +27,8 @@ constexpr size_t dtype_size(DType dtype) {
 /// "float32", "bfloat16", "float16", ... as PyTorch names them.
 const char* dtype_name(DType dtype);
 
-/// The float dtype that PyTorch calls `name` (an optional "torch." before it). Throws UserError for
-/// any other.
+/// The float dtype that PyTorch calls `name`, which may begin with "torch.". Throws UserError for
+/// any other name.
 DType parse_float_dtype(const std::string& name);
 
 inline float bf16_to_f32(uint16_t x) {
@@ -38,7 +38,7 @@ inline float bf16_to_f32(uint16_t x) {
   return f;
 }
 
-/// Rounds to nearest, ties to even; NaN stays NaN.
+/// Rounds to nearest, ties to even. NaN stays NaN.
 inline uint16_t f32_to_bf16(float f) {
   uint32_t bits;
   std::memcpy(&bits, &f, sizeof bits);
@@ -46,7 +46,8 @@ inline uint16_t f32_to_bf16(float f) {
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-/// IEEE half precision in software (any x86-64); kernels use F16C where it is.
+/// IEEE half precision without special instructions, for any x86-64; kernels use F16C if the
+/// processor has it. f32_to_f16 rounds to nearest, ties to even.
 float f16_to_f32(uint16_t x);
 uint16_t f32_to_f16(float f);
 

@@ -12,8 +12,9 @@ unsigned byte_at(std::string_view text, size_t i) {
   return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
 }
 
-// Bytes of the well-formed character (Unicode's table 3-7) of several bytes that `text` begins
-// with; 0 where there is none. A terminal may take overlong forms for the characters they spell.
+// The length in bytes of the well-formed multi-byte character (table 3-7 of the Unicode standard)
+// at the start of `text`, or 0 if there is none. Overlong forms are not well-formed; a terminal may
+// accept them as the characters that they encode, so they must not pass.
 size_t wide_character(std::string_view text) {
   const unsigned lead = byte_at(text, 0), second = byte_at(text, 1);
   const size_t length = lead >= 0xc2 && lead <= 0xdf   ? 2

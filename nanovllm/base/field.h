@@ -8,13 +8,14 @@
 
 namespace nanovllm {
 
-/// What a field may hold: the range of a number, or of each number in a map; the choices of a text.
+/// The allowed values of a field: the range of a number (or of each number in a map), or the
+/// choices for a text.
 struct Allowed {
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
   bool excludes_least = false;
   int64_t multiple_of = 1;
-  std::array<const char*, 4> choices = {};  ///< none: any text
+  std::array<const char*, 4> choices = {};  ///< empty: any text
 };
 
 constexpr Allowed at_least(double least) { return {.least = least}; }
@@ -27,22 +28,23 @@ constexpr Allowed one_of(Texts... choices) {
   return {.choices = {choices...}};
 }
 
-/// A field of SamplingParams or EngineConfig, without its type and its default, which the struct
-/// has. Validation, JSON, the command line with its help, Python and the arguments of the worker
-/// processes are loops over these (for_each_field() in config.h), so that none of them can forget a
-/// field.
+/// The description of a field of SamplingParams or EngineConfig. The type and the default are those
+/// of the struct's member. Validation, JSON, the command line with its help, Python and the
+/// arguments of worker processes are loops over these descriptions (for_each_field() in config.h),
+/// so none of them can omit a field.
 struct FieldInfo {
   const char* name;  ///< in C++, JSON and Python
-  /// "--flag VALUE" on the command line; empty: it cannot be set there. The option of a bool has no
-  /// value and sets the opposite of the default.
+  /// The option "--flag VALUE" of the command line; empty if the field cannot be set there. The
+  /// option of a bool has no value; it sets the opposite of the default.
   std::string_view option = {};
   const char* help = "";
   Allowed allowed = {};
-  /// Its name in a checkpoint's generation_config.json, whose value is then the default in a
-  /// conversation; null: it has none there.
+  /// The name of the field in a checkpoint's generation_config.json, whose value is then the
+  /// default in a conversation; null if it has no name there.
   const char* generation_config = nullptr;
-  int64_t none_means = 0;       ///< what JSON's null and Python's None mean; 0: the default
-  bool takes_one_text = false;  ///< in JSON and Python a text may stand for a list of one
+  int64_t none_means =
+      0;  ///< the value that JSON's null and Python's None stand for; 0: the default
+  bool takes_one_text = false;  ///< JSON and Python accept a single text instead of a list
 
   std::string_view flag() const { return option.substr(0, option.find(' ')); }
   std::string_view value_name() const {

@@ -8,17 +8,17 @@ namespace nanovllm {
 
 namespace {
 
-// A line of JSON from outside may nest 100,000 deep, and everything that walks a value here
-// recurses; an object may have a million keys, and ordered_json looks each up among all before it
-// (20,000 take 0.2 s).
+// JSON from outside may be nested 100,000 levels deep, but every function that visits a value is
+// recursive. An object may have a million keys, but ordered_json compares each key with all keys
+// before it (20,000 keys take 0.2 s).
 constexpr size_t kMaxDepth = 200;
 constexpr int kMaxKeys = 20'000;
 constexpr int64_t kMaxLooks = int64_t{kMaxKeys} * kMaxKeys / 2;
 
-// A look at the brackets alone; whether the rest is JSON is the parser's to say.
+// Looks only at brackets, colons and strings; the parser finds out whether the rest is valid JSON.
 void check_limits(std::string_view text, const std::string& where) {
-  std::vector<int> num_keys;  // of each object or list that is open
-  int64_t num_looks = 0;      // at the keys before each
+  std::vector<int> num_keys;  // of each object or list that is not closed yet
+  int64_t num_looks = 0;      // comparisons of keys that the parser will make
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -44,13 +44,14 @@ void check_limits(std::string_view text, const std::string& where) {
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& where) {
-  const size_t nul = text.find('\0');  // nlohmann's parser takes one for the end of the text
+  const size_t nul = text.find('\0');  // nlohmann's parser would take it for the end of the text
   require(nul == std::string_view::npos, "{}: not valid JSON: a NUL at byte {}", where, nul);
   check_limits(text, where);
   try {
     return Json::parse(text.begin(), text.end());
   } catch (const Json::parse_error& e) {
-    // nlohmann's text: "[json.exception.parse_error.101] parse error at line 1, column 2: what"
+    // The text of nlohmann's exception: "[json.exception.parse_error.101] parse error at line 1,
+    // column 2: what"
     std::string_view what = e.what();
     if (const size_t colon = what.find("parse error"); colon != std::string_view::npos)
       what.remove_prefix(colon);

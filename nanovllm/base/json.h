@@ -6,15 +6,16 @@
 
 namespace nanovllm {
 
-/// JSON objects keep their keys' order, as Python's dictionaries do (templates print them).
+/// JSON whose objects keep the order of their keys, as Python's dictionaries do; templates print
+/// them in this order.
 using Json = nlohmann::ordered_json;
 
-/// Parses `text`. Throws UserError "<where>: not valid JSON: <what and where>"; more than 200
-/// levels or 20,000 keys of one object are refused, and many objects of nearly as many. The last of
-/// equal keys wins, as in Python.
+/// Parses `text`. Throws UserError "<where>: not valid JSON: <what and where>". Also refuses more
+/// than 200 levels of nesting, more than 20,000 keys in one object, and many objects of nearly that
+/// size (progress.bounded-work). If an object has equal keys, the last one counts, as in Python.
 Json parse_json(std::string_view text, const std::string& where);
 
-/// One line without its end. Bytes that are not UTF-8 become U+FFFD.
+/// The JSON text in one line, without a newline. Bytes that are not valid UTF-8 become U+FFFD.
 std::string dump_json(const Json& json);
 
 }  // namespace nanovllm

@@ -9,7 +9,7 @@ namespace nanovllm {
 
 namespace {
 
-/// The message; texts from files and options in it steer no terminal and begin no second line.
+/// Writes the message with escape_controls(), because it may contain texts from files and options.
 class EscapedMessage final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&,

@@ -4,7 +4,8 @@
 
 namespace nanovllm {
 
-/// The engine's log: one line a message on stderr, "LEVEL text". Levels by spdlog's set_level().
+/// The engine's log. Each message is one line on stderr, "LEVEL: text". spdlog's set_level() sets
+/// which levels are written. Thread-safe.
 spdlog::logger& log();
 
 }  // namespace nanovllm

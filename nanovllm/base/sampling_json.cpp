@@ -74,13 +74,14 @@ void read(const Json& json, std::optional<T>& value) {
   if (!json.is_null()) read(json, value.emplace());
 }
 
-/// Of the kinds of fields only these have a value of their own for null.
+/// Whether a field of type T has a value of its own for JSON's null: only std::optional has.
 template <class T>
 constexpr bool kHasNone = requires(T value) {
   value.reset();
 };
 
-/// Reads a field; where it cannot be null and the JSON is, it keeps its value.
+/// Reads a field. If the JSON is null and the field has no value for that, it keeps its value,
+/// unless FieldInfo::none_means gives another one.
 template <class T>
 void read_field(const Json& json, const FieldInfo& field, T& value) {
   if (json.is_null() && !kHasNone<T>) {
@@ -93,7 +94,7 @@ void read_field(const Json& json, const FieldInfo& field, T& value) {
   }
 }
 
-/// False where there is no such field.
+/// Returns false if there is no such field.
 bool read_field(const Json& json, const std::string& name, SamplingParams& params) {
   bool found = false;
   SamplingParams::for_each_field([&](const FieldInfo& field, auto member) {

@@ -7,9 +7,9 @@
 
 namespace nanovllm {
 
-/// A typed view of memory that somebody else owns, row-major and dense but for the distance of its
-/// outermost rows. At most three dimensions; the memory may be a device's, which only its backend
-/// may touch.
+/// A typed view of memory that it does not own, row-major, with at most three dimensions. Only the
+/// outermost rows may have gaps between them. The memory may belong to a device, and then only its
+/// backend may access it.
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::kF32;

@@ -9,7 +9,8 @@
 
 namespace nanovllm {
 
-/// Stands for an input token that the host has not seen: the one that the slot drew last.
+/// A placeholder for an input token that the host does not know yet: the token that the slot drew
+/// last.
 inline constexpr int32_t kTokenInFlight = -1;
 
 /// Entry `index` of the slot's block table becomes `block`.
@@ -17,54 +18,56 @@ struct BlockUpdate {
   int32_t slot = 0, index = 0, block = 0;
 };
 
-/// What lasts from step to step, in the backend's memory; a running sequence has a slot. int32.
+/// What is kept from step to step for each slot, in the backend's memory, as int32. Each running
+/// sequence has one slot (ownership.slots).
 struct SlotTables {
-  Tensor block_tables;  ///< [max_num_seqs, max_blocks] block of the cache for every block_size
-                        ///< tokens of a slot's sequence
-  Tensor last_tokens;   ///< [max_num_seqs] what each slot drew last
+  Tensor block_tables;  ///< [max_num_seqs, max_blocks] for every block_size tokens of a slot's
+                        ///< sequence, the block of the KV cache that holds them
+  Tensor last_tokens;   ///< [max_num_seqs] the token that each slot drew last
 };
 
-/// A step's arrays on the host, as in Batch; reused from step to step.
+/// The arrays of a step in host memory; they mean the same as in Batch. The object is reused from
+/// step to step, so that it need not allocate.
 struct HostBatch {
   std::vector<int32_t> input_ids, positions, slot_mapping, cu_seqlens_q, context_lens, seq_slots,
       sample_rows, sample_slots;
   std::vector<SampleRow> samples;
   std::vector<BlockUpdate> block_updates;
-  bool reads_logits = true;  ///< after the step has drawn its tokens
+  bool reads_logits = true;  ///< whether logits are needed after the tokens are drawn
 };
 
-/// What the forward pass sees of a step: T new tokens of S sequences, R rows whose next token is
-/// drawn. Prefill, chunked prefill and decode differ in lengths alone. All tensors are int32 and
-/// lie where the backend computes.
+/// What the forward pass knows about a step: T new tokens of S sequences, and R rows whose next
+/// token is drawn. Prefill, chunked prefill and decode differ only in these lengths. All tensors
+/// are int32 and in the backend's memory.
 struct Batch {
   Tensor input_ids;     ///< [T]
   Tensor positions;     ///< [T] index of each token in its sequence
-  Tensor slot_mapping;  ///< [T] block * block_size + offset where K and V go; -1: not stored
-  Tensor cu_seqlens_q;  ///< [S + 1] first new token of each sequence; the last entry is T
-  Tensor context_lens;  ///< [S] tokens in the cache that the sequence's last new token sees, itself
-                        ///< included; 0 in a row that only fills up a batch
-  Tensor seq_slots;     ///< [S] slot of each sequence
-  Tensor block_tables;  ///< [max_num_seqs, max_blocks], a row for each slot
-  Tensor last_tokens;   ///< [max_num_seqs]
-  Tensor sample_rows;   ///< [R] row of T whose logits are wanted; a row may stand here more than
-                        ///< once
-  Tensor sample_slots;  ///< [R] slot that gets the token; -1: nobody's
-  std::span<const SampleRow> samples = {};  ///< [R] on the host
+  Tensor slot_mapping;  ///< [T] block * block_size + offset, where K and V are stored; -1: nowhere
+  Tensor cu_seqlens_q;  ///< [S + 1] index of each sequence's first new token; the last entry is T
+  Tensor context_lens;  ///< [S] number of tokens in the KV cache that the sequence's last new token
+                        ///< sees, including itself; 0 for padding
+  Tensor seq_slots;     ///< [S] the slot of each sequence
+  Tensor block_tables;  ///< [max_num_seqs, max_blocks], as in SlotTables
+  Tensor last_tokens;   ///< [max_num_seqs], as in SlotTables
+  Tensor sample_rows;   ///< [R] the rows of T whose logits are needed; the same row may be named
+                        ///< several times
+  Tensor sample_slots;  ///< [R] the slot that gets the drawn token; -1: none
+  std::span<const SampleRow> samples = {};  ///< [R] in host memory
 
   int64_t num_tokens() const { return input_ids.shape[0]; }
   int64_t num_seqs() const { return context_lens.shape[0]; }
 };
 
-/// The pool of KV blocks of one rank, for all layers. Storage is [2, layers, blocks, block_size,
-/// kv_heads, head_dim] in size; the order inside a block is the backend's.
+/// The KV cache of one rank: its blocks for all layers. It has the size of [2, layers, blocks,
+/// block_size, kv_heads, head_dim] elements; each backend chooses the order within a block.
 struct KvCache {
   void* data = nullptr;
   DType dtype = DType::kF32;
   int64_t num_layers = 0, num_blocks = 0, block_size = 0, num_kv_heads = 0, head_dim = 0;
 
-  /// Elements of K (or of V) of one layer's block.
+  /// The number of elements of K (or of V) in one layer of a block.
   int64_t block_elements() const { return block_size * num_kv_heads * head_dim; }
-  /// Bytes of a block over all layers, K and V.
+  /// The size of a block in bytes: K and V of all layers.
   size_t block_bytes() const {
     return static_cast<size_t>(2 * num_layers * block_elements()) * dtype_size(dtype);
   }

@@ -16,16 +16,20 @@ namespace {
 // A row of logits of the largest vocabulary fits.
 constexpr size_t kWindowBytes = size_t{16} << 20;
 constexpr size_t kHeaderBytes = 4096;
-// Of one rank's data in all_reduce: small enough to stay in the processor's cache.
+// all_reduce processes this many bytes of each rank at a time, so that they stay in the processor's
+// cache.
 constexpr size_t kPieceBytes = size_t{1} << 20;
-// Up to so many bytes a rank sums all of them itself: a barrier costs more.
+// Up to this many bytes every rank computes the whole sum, because a second barrier would cost
+// more.
 constexpr size_t kSumAlone = 16384;
-// Some 25 us. Longer is no gain, and a loss where two ranks were put on one processor.
+// About 25 us. A longer wait gains nothing, and it delays the other rank if both are on one
+// processor.
 constexpr int kLooksBeforeSleep = 1000;
-// After so long a sleeper looks whether the others were aborted.
+// How often a sleeping rank checks whether abort() was called.
 constexpr int kSleepMilliseconds = 50;
 
-/// out[i] = the sum over the ranks of slots[rank * stride + i], in their order.
+/// out[i] = the sum of slots[rank * stride + i] over the ranks, added in the order of the ranks.
+/// The stride is in bytes.
 template <class T, class Sum, class Load, class Store>
 void add_up(char* out, const char* slots, size_t stride, int64_t count, int world, Load load,
             Store store) {
@@ -46,7 +50,7 @@ void add_up(char* out, const char* slots, size_t stride, int64_t count, int worl
 
 void add_up(DType dtype, char* out, const char* slots, size_t stride, int64_t count, int world) {
   const auto same = [](auto x) { return x; };
-  // Lambdas, since they are inlined; calls would cost more than the sums.
+  // Lambdas are inlined; function calls would take longer than the sums.
   const auto from_bf16 = [](uint16_t x) { return bf16_to_f32(x); };
   const auto to_bf16 = [](float x) { return f32_to_bf16(x); };
   switch (dtype) {
@@ -132,7 +136,7 @@ void Communicator::all_reduce(Tensor x) {
       add_up(x.dtype, piece, slots, stride, count, rank_.world);
       continue;
     }
-    // Each rank sums a part of the piece, in place of rank 0's, and takes the others' sums.
+    // Each rank sums one part of the piece, writes it over rank 0's data, and reads the other sums.
     const Range mine = share(count, 64, rank_);
     char* const sum = slots + static_cast<size_t>(mine.first) * size;
     add_up(x.dtype, sum, sum, stride, mine.count, rank_.world);

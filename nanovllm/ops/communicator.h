@@ -11,7 +11,7 @@
 
 namespace nanovllm {
 
-/// Which of an engine's ranks this is.
+/// The number of a rank, and how many ranks the engine has.
 struct Rank {
   int index = 0;
   int world = 1;  ///< how many there are
@@ -22,66 +22,76 @@ struct Range {
   int64_t first = 0, count = 0;
 };
 
-/// What a rank gets of `total` elements that are dealt out in runs of `unit`: the ranks' parts
-/// follow each other, differ by one run at most, and the last one holds what is less than a run.
+/// The part of `total` elements that a rank gets. The elements are divided in units of `unit`; the
+/// parts follow each other in the order of the ranks and differ by at most one unit. If the last
+/// unit is incomplete, the last rank has it.
 Range share(int64_t total, int64_t unit, Rank rank);
 
-/// The vocabulary and the MLP's columns are dealt out in runs that suit every kernel's tiles and
-/// hold whole Philox counters (four ids each).
+/// The unit in which the vocabulary and the MLP's columns are divided. It suits the tiles of every
+/// kernel, and it is a multiple of 4, because the sampler draws the noise of four ids with one
+/// Philox counter.
 inline constexpr int64_t kShareUnit = 16;
 
-/// The ranks of one engine on one host: memory that all of them map, and the collectives through
-/// it. All ranks call the same collectives in the same order, each from one thread at a time. They
-/// throw EngineDead (UserError where abort() was told so) once any rank called abort().
+/// What connects the ranks of one engine on one host: shared memory, and collectives through it.
+/// All ranks call the same collectives in the same order (order.alike), each rank from one thread
+/// at a time. After any rank has called abort(), they throw EngineDead (or UserError, if abort()
+/// was called with is_user_error).
 class Communicator {
  public:
-  /// Of the memory. What nobody touches of it costs nothing.
+  /// The size of the shared memory. Pages that are never touched take no physical memory.
   static size_t bytes();
-  /// Over `memory` that all ranks share, zero before the first of them comes, and outlives this.
+  /// `memory` is shared by all ranks, was filled with zeros before the first of them used it, and
+  /// must outlive this object.
   Communicator(void* memory, Rank rank);
 
   Rank rank() const { return rank_; }
-  /// How often a rank looks for another one before it sleeps: for about as long as it takes to be
-  /// woken. Not at all where there are more ranks than processors: the other one needs this one's.
+  /// How often a rank checks whether another one has arrived before it sleeps: for about as long as
+  /// waking it would take. It is 0 if there are more ranks than processors, because the other rank
+  /// may need this processor.
   int looks_before_sleep() const { return looks_before_sleep_; }
 
   // -- collectives
   void barrier();
-  /// all [world, bytes] = each rank's `mine`. At most 16 MiB in all.
+  /// all [world, bytes] = `mine` of each rank. At most 16 MiB in total.
   void all_gather(const void* mine, size_t bytes, void* all);
+  /// The smallest `value` of all ranks.
   int64_t smallest(int64_t value);
-  /// x, dense and in host memory, becomes its sum over the ranks, added in their order, in float32
-  /// (int32 for int32): the same bits on each.
+  /// Replaces x, which must be dense and in host memory, by its sum over the ranks. The sum is
+  /// computed in the order of the ranks, in float32 (int32 for int32), so every rank gets the same
+  /// bits.
   void all_reduce(Tensor x);
-  /// Whole rows [R, num_columns] float32 out of each rank's columns `part` [R, n], which begin at
-  /// `first`; in shared memory, to be read before the next collective. At most max_rows() rows.
+  /// Rows [R, num_columns] float32, put together from the columns `part` [R, n] of each rank, which
+  /// begin at column `first`. The result is in shared memory and must be read before the next
+  /// collective. R is at most max_rows().
   Tensor join_columns(Tensor part, int64_t first, int64_t num_columns);
   static int64_t max_rows(int64_t num_columns);
 
-  // -- failures and progress; any thread
-  /// Ends every collective of every rank, now and later. The first call's reason counts.
+  // -- failures and progress; any thread may call these (progress.nobody-waits-for-the-dead)
+  /// Makes every collective of every rank throw, now and later. The reason of the first call is
+  /// kept.
   void abort(const std::string& why, bool is_user_error = false);
   bool aborted() const { return shared_.aborted.load(std::memory_order_relaxed) != 0; }
-  /// Throws what abort() was told.
+  /// Throws the error that abort() was called with.
   [[noreturn]] void throw_aborted() const;
-  /// What ends, in this process, waits that cannot look at the abort flag; none: nothing any more,
-  /// and a call of it under way has returned. It may be called from any thread.
+  /// Sets the function that ends, in this process, waits that cannot check the abort flag. It may
+  /// be called from any thread. An empty function removes it; when this returns, no call of the
+  /// previous one is running.
   void set_on_abort(std::function<void()> end_waits);
-  /// Calls that: whoever watches over the ranks does when it finds that abort() was called, since
-  /// the thread that computes may be stuck in such a wait.
+  /// Calls that function. The thread that watches the ranks does so when it finds that abort() was
+  /// called, because the computing thread may be stuck in such a wait.
   void end_waits();
-  /// Not 0 after abort(): for device code, which polls it where it waits for another rank.
+  /// Not 0 after abort(). Device code polls it while it waits for another rank.
   const std::atomic<uint32_t>& abort_flag() const { return shared_.aborted; }
-  /// Counts what any rank achieved: collectives here, on a device each launch that came back.
-  /// Ranks that hang leave it as it is.
+  /// A counter that any rank increments when it makes progress: with each collective here, and on a
+  /// device with each event that completed. It does not change while all ranks hang.
   std::atomic<uint64_t>& progress() { return shared_.progress; }
 
  private:
-  /// At the beginning of the memory; two windows of data follow, used in turn, so that a rank may
-  /// still read one while another writes the next collective's. What many ranks write stands on
-  /// cache lines of its own.
+  /// The beginning of the shared memory. Two windows of data follow, which are used alternately, so
+  /// that one rank may still read a window while another one writes for the next collective.
+  /// Counters that many ranks write have cache lines of their own.
   struct Shared {                   // NOLINT(clang-analyzer-optin.performance.Padding)
-    std::atomic<uint32_t> aborted;  // 1: its reason is being written, 2: it is there
+    std::atomic<uint32_t> aborted;  // 1: the reason is being written, 2: it is written
     uint32_t is_user_error;
     char why[1024];
     alignas(64) std::atomic<uint32_t> num_arrived;
@@ -93,8 +103,8 @@ class Communicator {
   Shared& shared_;
   Rank rank_;
   int looks_before_sleep_;
-  uint64_t num_windows_ = 0;  // used so far
-  std::mutex mutex_;          // of the next
+  uint64_t num_windows_ = 0;  // how many were used so far
+  std::mutex mutex_;          // protects on_abort_
   std::function<void()> on_abort_;
 };
 

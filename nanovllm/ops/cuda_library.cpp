@@ -13,14 +13,14 @@ namespace {
 
 constexpr const char* kLibrary = "libnanovllm_cuda.so";
 
-/// Stays open: what it made may outlive any scope.
+/// The library is never closed, because objects from it may outlive any scope.
 void* open_library() {
   Dl_info here;
   std::string why = "it is not there";
   std::error_code error;
   if (dladdr(reinterpret_cast<const void*>(&open_library), &here) != 0) {
     const auto folder = std::filesystem::canonical(here.dli_fname, error).parent_path();
-    const auto above = folder.parent_path();  // of the build's tests, of bin
+    const auto above = folder.parent_path();  // for the tests in the build folder, and for bin/
     for (const auto& path : {folder / kLibrary, above / kLibrary, above / "lib" / kLibrary}) {
       if (!std::filesystem::exists(path, error)) continue;
       if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;

@@ -8,26 +8,28 @@
 
 namespace nanovllm {
 
-/// Whether this machine has NVIDIA's driver.
+/// Whether NVIDIA's driver is installed (libcuda.so.1 can be loaded).
 bool has_cuda_driver();
 
-/// Which of the kernels that serve a shape are taken; all but the fastest are for tests.
+/// Which kernel is used if several support a shape. Values other than the defaults are for tests.
 struct CudaKernels {
-  bool portable = false;  ///< those that every GPU from compute capability 8.0 on runs
-  /// Which kernel computes a GEMM of more than a few tokens: a tile configuration by its index
-  /// (cuda/gemm/tile_gemm.h), which throws where it does not serve; kSwapAb, and cuBLASLt where
-  /// that does not serve; -1: kSwapAb by its rule, else what measures fastest.
+  bool portable = false;  ///< only kernels that run on every GPU of compute capability 8.0 or later
+  /// Which kernel computes a GEMM of more than a few tokens: the index of a tile configuration
+  /// (cuda/gemm/tile_gemm.h), which throws for shapes that it does not support; kSwapAb, with
+  /// cuBLASLt for shapes that it does not support; or -1: swap-AB according to its rule, else the
+  /// candidate that autotuning finds fastest.
   int gemm = -1;
   static constexpr int kSwapAb = 1000;  ///< cuda/gemm/swap_ab_gemm.h
-  /// A sum of up to 4 MiB over ranks and its norm: two kernels or, wherever it serves, a one-shot
-  /// or two-shot kernel for both.
+  /// How an all-reduce of up to 4 MiB and the norm after it are computed: by two kernels, or by one
+  /// kernel with a one-shot or two-shot all-reduce wherever that supports the shape.
   enum class SumNorm : uint8_t { kSeparate, kOneShot, kTwoShot };
-  std::optional<SumNorm> sum_norm = {};  ///< none: what measures fastest
+  std::optional<SumNorm> sum_norm = {};  ///< none: the fastest in measurements
 };
 
-/// The backend on visible GPU rank.index, from libnanovllm_cuda.so: beside this program or library,
-/// above it, in ../lib, or by the loader's path. Throws UserError that names what is missing; fewer
-/// visible GPUs than ranks are.
+/// The backend on the visible GPU number rank.index. It is in libnanovllm_cuda.so, which is
+/// searched for in the folder of this program or library, in the folder above it, in ../lib, and in
+/// the loader's path. Throws UserError that says what is missing, also if there are fewer visible
+/// GPUs than ranks.
 std::unique_ptr<Backend> make_cuda_backend(CudaKernels kernels = {}, Rank rank = {});
 
 }  // namespace nanovllm

@@ -6,37 +6,37 @@
 
 namespace nanovllm {
 
-/// The residual stream of a forward pass, [T, hidden], to which every block of a layer adds. A
-/// backend may leave an addition unfinished until the norm that follows, since on several ranks one
-/// kernel then does both. So a residual is no Tensor: what takes a Tensor does not take it, whole()
-/// fails unless every addition is finished, and Backend's operations on a Residual finish it as far
-/// as they need.
+/// The residual stream of a forward pass, [T, hidden], to which attention and MLP of every layer
+/// add. A backend may leave an addition unfinished until the next norm, because with several ranks
+/// one kernel can then do the all-reduce, the addition and the norm. This is the rule
+/// order.residual: a Residual does not convert to a Tensor, whole() throws unless every addition is
+/// finished, and the operations of Backend on a Residual finish it as far as they need.
 class Residual {
  public:
-  /// Over memory of the caller, both [T, hidden] in the model's dtype: `sum` is the residual now,
-  /// on every rank; a norm of it will be in `scratch`.
+  /// Uses two tensors of the caller, both [T, hidden] in the model's dtype. `sum` is the residual
+  /// at the start, on every rank; norms of it are written to `scratch`.
   Residual(Tensor sum, Tensor scratch) : sum_(sum), scratch_(scratch) {}
   Residual(const Residual&) = delete;
   Residual(Residual&&) = default;
   Residual& operator=(Residual&&) = default;
 
   int64_t num_tokens() const { return sum_.shape[0]; }
-  /// The residual; throws unless it is whole, which Backend::finish() makes it.
+  /// The residual. Throws if an addition is unfinished; Backend::finish() finishes it.
   Tensor whole() const;
-  /// Tokens [first, first + count) of a whole one, in the same memory.
+  /// Tokens [first, first + count) of a residual without unfinished additions, in the same memory.
   Residual rows(int64_t first, int64_t count) const {
     return {whole().rows(first, count), scratch_.rows(first, count)};
   }
 
-  // -- for backends alone
+  // -- only for backends
   enum class State {
     kWhole,    ///< sum() is the residual
-    kPartial,  ///< the residual is the ranks' sum(), added up
-    kUnadded,  ///< the residual is sum() and the ranks' scratch(), added up
-    kOwnRows,  ///< sum() is the residual in the rows that are this rank's, and nothing in others
+    kPartial,  ///< the residual is the all-reduce of sum() over the ranks
+    kUnadded,  ///< the residual is sum() plus the all-reduce of scratch() over the ranks
+    kOwnRows,  ///< sum() is the residual in this rank's own rows only; its other rows are undefined
   };
   State state = State::kWhole;
-  /// Not 0: the backend has begun the next norm under this number.
+  /// If it is not 0, the backend has begun the next norm and identifies it by this number.
   uint64_t begun_norm = 0;
   const Tensor& sum() const { return sum_; }
   const Tensor& scratch() const { return scratch_; }

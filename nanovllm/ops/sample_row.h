@@ -10,9 +10,9 @@
 
 namespace nanovllm {
 
-/// The numbers that say how a row is drawn, as the kernels of every backend read them. They are
-/// made once, from SamplingParams, and go as they are from the host to the kernels: SlotSetup,
-/// SampleRow and the GPU's RowParams hold them as their base.
+/// The numbers that determine how a row is drawn, in the form in which the kernels of every backend
+/// read them. They are made once from SamplingParams and are passed on unchanged: SlotSetup,
+/// SampleRow and the GPU's RowParams have them as their base class.
 struct SamplingScalars {
   float temperature = 1;  ///< below 1e-5: greedy
   float top_p = 1;
@@ -25,7 +25,7 @@ struct SamplingScalars {
 
   static SamplingScalars of(const SamplingParams& params, uint64_t seed, int32_t choice) {
     return {.temperature = static_cast<float>(params.temperature),
-            // A share that is 0 as a float would ask for no token at all.
+            // A positive value that becomes 0 as a float would allow no token at all.
             .top_p = std::max(static_cast<float>(params.top_p), std::numeric_limits<float>::min()),
             .min_p = static_cast<float>(params.min_p),
             .top_k = static_cast<int32_t>(std::max<int64_t>(params.top_k, 0)),
@@ -46,14 +46,14 @@ struct TokenBias {
   int32_t id = 0;
   float bias = 0;
 };
-/// A token of a sequence, and how often it stands in the answer (0: in the prompt alone).
+/// A token of a sequence, and how often it occurs in the answer (0: it occurs only in the prompt).
 struct TokenCount {
   int32_t id = 0;
   int32_t in_answer = 0;
 };
 
 /// How one row is drawn. Every backend draws the same token from the same logits, because each
-/// computes exactly this, with every float32 multiplication and addition rounded:
+/// computes exactly the following, and rounds every float32 multiplication and addition:
 ///
 /// - The logit l of a token in `counts` becomes (l > 0 ? l / repetition_penalty : l *
 ///   repetition_penalty) - frequency_penalty * in_answer - (presence_penalty if in_answer > 0).
@@ -62,18 +62,19 @@ struct TokenCount {
 /// - value = logit * (1 / temperature). Tokens are ordered by value, then by lower id.
 /// - min_p keeps values >= best value + log(min_p), computed in double and rounded to float32.
 /// - top_k keeps the first top_k of those.
-/// - top_p keeps the shortest beginning of those whose weight reaches ceil(top_p * total weight),
+/// - top_p keeps the shortest prefix of those whose total weight reaches ceil(top_p * total
+/// weight),
 ///   at least one token. A token's weight is the integer nearest to 2^40 e^(value - best value),
 ///   the power in float32, so sums are exact in any order.
 /// - The token with the largest value + noise is drawn; of equal ones, the one with the lower id.
 ///   noise = -log(-log1p(-u)), computed in double and rounded to float32; u = (x + 0.5) / 2^32 with
 ///   x from Philox4x32-10: key = seed, counter = (token id / 4, position, choice, 0), output word
 ///   token id % 4. Source: the Gumbel-max trick, Maddison, Tarlow and Minka, "A* Sampling", 2014.
-/// - Where the best value is infinite (a tiny temperature), the row is greedy.
+/// - If the best value is infinite (because the temperature is tiny), the row is greedy.
 ///
-/// A row whose every finite logit is masked gets kNotFinite.
+/// A row whose finite logits are all masked gets kNotFinite.
 struct SampleRow : SamplingScalars {
-  // Each id stands once in a list.
+  // An id occurs at most once in each list.
   std::span<const TokenCount> counts = {};
   std::span<const TokenBias> biases = {};
   std::span<const int32_t> masked_ids = {};   ///< cannot be drawn

@@ -2,13 +2,13 @@
 
 namespace nanovllm {
 
-/// A file descriptor, closed at its end. It is never one of the standard streams: in a process
-/// where one of those is closed, the system gives its number to the next file that is opened, and
-/// what somebody prints would go there.
+/// A file descriptor that is closed by the destructor. It is never 0, 1 or 2 (cleanup.no-names): in
+/// a process whose standard stream was closed, the next file that is opened would get its number,
+/// and whatever is printed to the stream would be written to the file.
 class FileDescriptor {
  public:
-  /// Takes over `fd`, which may be -1; moves it to a number above the standard streams'. Where the
-  /// process can open no more files, get() is -1 and errno says why.
+  /// Takes ownership of `fd`, which may be -1, and moves it to a number above 2 if necessary. If
+  /// the process can open no more files, get() is -1 and errno says why.
   explicit FileDescriptor(int fd = -1);
   FileDescriptor(FileDescriptor&& other) noexcept;
   FileDescriptor& operator=(FileDescriptor&& other) noexcept;

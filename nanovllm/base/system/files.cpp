@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMaxLineBytes = size_t{1} << 28;
 
-// The mode of what the path names; nothing where it names nothing.
+// The file type and permissions of the path, or nothing if it does not exist.
 std::optional<mode_t> mode_of(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0) return status.st_mode;
@@ -28,7 +28,7 @@ std::optional<mode_t> mode_of(const std::string& path) {
 }  // namespace
 
 FileDescriptor open_regular_file(const std::string& path) {
-  // O_NONBLOCK: the open of a FIFO would wait for a writer. Regular files know no such flag.
+  // Without O_NONBLOCK, opening a FIFO would wait for a writer. It has no effect on regular files.
   FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   require(file.get() >= 0, "{}: {}", path, std::strerror(errno));
   struct stat status {};
@@ -44,7 +44,8 @@ std::string read_file(const std::string& path, size_t max_bytes) {
   const auto size = static_cast<size_t>(status.st_size);
   require(size <= max_bytes, "{}: {} bytes; at most {} are read of this file", path, size,
           max_bytes);
-  // Up to its end and not to its size: files of /proc have none, and another one may grow.
+  // Reads until the end of the file instead of `size` bytes: files in /proc have size 0, and other
+  // files may grow.
   std::string text(size + 1, '\0');
   for (size_t done = 0;;) {
     const ssize_t n = ::read(file.get(), text.data() + done, text.size() - done);

@@ -8,12 +8,12 @@
 #include <cstdint>
 #include <ctime>
 
-/// Sleeping until a word of memory that several processes share changes; std::atomic's own wait()
-/// wakes threads of one process alone.
+/// Waiting until a word in memory that several processes share changes. std::atomic's own wait()
+/// only works within one process.
 namespace nanovllm {
 
-/// Returns when somebody wakes the word, after `milliseconds`, at once where it is not `seen`, or
-/// for no reason.
+/// Returns when futex_wake_all() is called for the word, after `milliseconds`, at once if the word
+/// is not `seen`, or for no reason. So the caller must check the word again.
 inline void futex_wait(const std::atomic<uint32_t>& word, uint32_t seen, int milliseconds) {
   const timespec timeout = {milliseconds / 1000, milliseconds % 1000 * 1'000'000L};
   syscall(SYS_futex, &word, FUTEX_WAIT, seen, &timeout, nullptr, 0);

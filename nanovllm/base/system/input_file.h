@@ -9,20 +9,21 @@
 
 namespace nanovllm {
 
-/// A regular file, open to be read in places. It is not mapped: a mapped file that another program
-/// cuts short ends the process, and one that it overwrites changes what was read before.
+/// A regular file that is open for reading at any offset. It is not mapped: if another program
+/// truncates a mapped file, this process is killed, and if it overwrites the file, data that was
+/// already read changes.
 class InputFile {
  public:
-  /// Throws UserError that names the path where it cannot be opened or is no regular file.
+  /// Throws UserError that names the path if it cannot be opened or is not a regular file.
   explicit InputFile(const std::string& path);
 
   const std::string& path() const { return path_; }
-  /// Bytes, when it was opened.
+  /// Its size in bytes when it was opened.
   size_t size() const { return static_cast<size_t>(status_.st_size); }
-  /// Bytes [offset, offset + bytes) to `to`. Any thread, several at once. Throws UserError where
-  /// the file has become shorter or cannot be read.
+  /// Reads bytes [offset, offset + bytes) to `to`. Several threads may call it at the same time.
+  /// Throws UserError if the file has become shorter or cannot be read.
   void read(size_t offset, void* to, size_t bytes) const;
-  /// Throws UserError where the file was written to since it was opened.
+  /// Throws UserError if the file was written to since it was opened.
   void require_unchanged() const;
 
  private:

@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
 
-// The next word as a number; "max" and whatever else is no number mean no limit.
+// The next word as a number; "max", and anything else that is not a number, means no limit.
 size_t read_number(std::istream& file) {
   std::string text;
   size_t value = kUnlimited;
@@ -33,7 +33,7 @@ size_t read_number(const std::string& path) {
   return read_number(file);
 }
 
-// Folders of this process's cgroup and of those around it.
+// The folders of this process's cgroup and of all cgroups above it.
 std::vector<std::string> cgroup_folders() {
   std::ifstream file("/proc/self/cgroup");
   std::string line, group;
@@ -47,7 +47,7 @@ std::vector<std::string> cgroup_folders() {
   }
 }
 
-// An entry of the kernel's table of memory, in bytes.
+// An entry of /proc/meminfo, in bytes.
 size_t machine_memory(const char* name) {
   std::ifstream file("/proc/meminfo");
   std::string key;
@@ -59,8 +59,8 @@ size_t machine_memory(const char* name) {
   return kUnlimited;
 }
 
-// Pages of files that the kernel takes back before it refuses memory: a model that was read once is
-// among them.
+// The pages of files, such as a model that was read earlier, which the kernel drops before it
+// refuses memory.
 size_t page_cache(const std::string& folder) {
   std::ifstream file(folder + "/memory.stat");
   std::string key;
@@ -70,7 +70,7 @@ size_t page_cache(const std::string& folder) {
   return sum;
 }
 
-// What this process may still map (ulimit -v, -d).
+// How much more memory this process may map (ulimit -v, -d).
 size_t left_by_limits() {
   std::ifstream file("/proc/self/statm");  // in pages: size, resident, shared, text, lib, data
   std::array<size_t, 6> pages{};
@@ -115,7 +115,8 @@ int num_usable_cpus() {
   size_t cpus = std::max(1U, std::thread::hardware_concurrency());
   if (::sched_getaffinity(0, sizeof set, &set) == 0) cpus = static_cast<size_t>(CPU_COUNT(&set));
   for (const std::string& folder : cgroup_folders()) {
-    std::ifstream file(folder + "/cpu.max");  // microseconds in each period of so many
+    std::ifstream file(
+        folder + "/cpu.max");  // two numbers: CPU time and length of a period, in microseconds
     const size_t quota = read_number(file), period = read_number(file);
     if (quota != kUnlimited && period != kUnlimited && period > 0)
       cpus = std::min(cpus, std::max<size_t>(1, (quota + period - 1) / period));

@@ -5,31 +5,34 @@
 #include <cstddef>
 #include <string>
 
-/// What of this machine is ours: the least of what it has, what this process's own limits (ulimit)
-/// leave and what each cgroup (version 2) from this process's up to the root allows.
+/// How much of this machine the process may use: the smallest of what the machine has, what the
+/// limits of the process (ulimit) allow, and what its cgroup (version 2) and each cgroup above that
+/// allows.
 namespace nanovllm {
 
-/// Memory in bytes that this process could ever take.
+/// The most memory in bytes that this process could ever use.
 size_t host_memory();
 
-/// Memory in bytes that this process may still take.
+/// How much more memory in bytes this process can use now.
 size_t available_host_memory();
 
-/// The same by one cgroup's limit alone; `folder` is the kernel's description of it. Its page cache
-/// counts as free, since the kernel drops it before it refuses memory. SIZE_MAX without a limit.
+/// The same for the limit of one cgroup, whose files are in `folder` (below /sys/fs/cgroup). Its
+/// page cache counts as free, because the kernel drops it before it refuses memory. SIZE_MAX if
+/// there is no limit.
 size_t cgroup_memory_left(const std::string& folder);
 
-/// Processors that this process may keep busy: those it may run on, at most its cgroups' quota of
-/// time, rounded up.
+/// How many processors this process can keep busy: the number of processors that it may run on, but
+/// at most the CPU quota of its cgroups, rounded up.
 int num_usable_cpus();
 
-/// Those of `allowed` that are on one socket: number `index`, modulo the sockets that there are.
-/// `folder` is the kernel's description of the processors.
+/// The processors of `allowed` that are on one socket, which is number `index` modulo the number of
+/// sockets. `folder` contains the kernel's description of the processors.
 cpu_set_t cpus_of_socket(const cpu_set_t& allowed, int index,
                          const std::string& folder = "/sys/devices/system/cpu");
 
-/// While it lives, the calling thread keeps to a socket, and threads that it starts do for ever: so
-/// that memory which they are the first to touch is that socket's too.
+/// While it exists, the calling thread runs only on one socket. Threads that it starts meanwhile
+/// stay on that socket as long as they run. So memory that they touch first is allocated on the
+/// same socket.
 class SocketBinding {
  public:
   explicit SocketBinding(int index, const std::string& folder = "/sys/devices/system/cpu");

@@ -7,9 +7,10 @@
 
 namespace nanovllm {
 
-/// The calling thread's own T, made at its first use and destroyed when the thread ends (not at
-/// exit() in the thread that calls it). A `thread_local T` would do, but that it allocates memory
-/// for its destructor, and where there is none glibc ends the process.
+/// The calling thread's own T. It is made at the first use and destroyed when the thread ends (but
+/// not in the thread that calls exit()). Unlike `thread_local T`, this throws std::bad_alloc when
+/// memory is short: glibc allocates memory to register the destructor of a thread_local, and aborts
+/// if it fails.
 template <class T>
 T& thread_owned() {
   static const pthread_key_t key = [] {

@@ -8,8 +8,8 @@
 
 namespace nanovllm {
 
-/// A thread that runs `body`. Throws UserError that says what the thread is for, and what to change
-/// where the system has no more of them.
+/// Starts a thread that runs `body`. If the system refuses more threads, throws UserError that says
+/// what the thread is for and which limits to change.
 template <class Body>
 std::jthread start_thread(const char* what, Body&& body) {
   try {
