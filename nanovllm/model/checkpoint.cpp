@@ -52,14 +52,15 @@ void Checkpoint::add_file(const std::string& path) {
 }
 
 void Checkpoint::add_shards(const std::string& index_path) {
-  const nlohmann::json index = parse_sorted_json(read_file(index_path, kMaxIndexBytes), index_path);
+  const nlohmann::json index =
+      parse_safetensors_index(read_file(index_path, kMaxIndexBytes), index_path);
   const auto map = index.find("weight_map");
   require(map != index.end() && map->is_object() && !map->empty(),
           "{}: weight_map must name the file of each tensor", index_path);
 
   std::set<std::string> shards;
   for (const auto& [name, shard] : map->items()) {
-    // A shard lies in the folder itself: an index from elsewhere opens no other file.
+    // A shard must be in the folder itself, so that an index cannot make us open any other file.
     require(shard.is_string() && !shard.get_ref<const std::string&>().empty() &&
                 shard.get_ref<const std::string&>().find_first_of({"/\0", 2}) == std::string::npos,
             "{}: tensor {}: its file must be a file name", index_path, printable(name));
@@ -67,7 +68,7 @@ void Checkpoint::add_shards(const std::string& index_path) {
   }
   for (const std::string& shard : shards) {
     const std::string path = fmt::format("{}/{}", folder_, shard);
-    std::error_code too_long;  // a name that no file can have is missing too
+    std::error_code too_long;  // such a name counts as missing
     require(fs::exists(path, too_long), "{}: shard {} is missing; is the download complete?",
             index_path, printable(shard));
     add_file(path);
@@ -93,19 +94,11 @@ WeightRows Checkpoint::take(const std::string& name, const std::vector<int64_t>&
           file->path(), name, fmt::join(entry.shape, ", "), fmt::join(shape, ", "));
   slot.taken = true;
 
-  const int64_t num_columns = shape.size() == 1 ? 1 : shape[1];
-  return {*dtype, shape[0], num_columns,
-          [file, offset = entry.offset, num_columns, size = dtype_size(*dtype)](
-              Range rows, Range columns, void* to) {
-            const auto at = [&](int64_t row) {
-              return offset + static_cast<size_t>(row * num_columns + columns.first) * size;
-            };
-            const size_t row_bytes = static_cast<size_t>(columns.count) * size;
-            if (columns.count == num_columns)
-              return file->read(at(rows.first), to, row_bytes * static_cast<size_t>(rows.count));
-            for (int64_t i = 0; i < rows.count; ++i)
-              file->read(at(rows.first + i),
-                         static_cast<char*>(to) + static_cast<size_t>(i) * row_bytes, row_bytes);
+  return {*dtype, shape[0], shape.size() == 1 ? 1 : shape[1],
+          [file, offset = entry.offset, size = dtype_size(*dtype)](int64_t first, int64_t count,
+                                                                   void* to) {
+            file->read(offset + static_cast<size_t>(first) * size, to,
+                       static_cast<size_t>(count) * size);
           }};
 }
 

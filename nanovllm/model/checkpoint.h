@@ -15,19 +15,21 @@
 
 namespace nanovllm {
 
-/// All weights of a checkpoint folder: model.safetensors, or the shards that
-/// model.safetensors.index.json lists. Every error is a UserError that names file and tensor.
+/// All weights of a checkpoint folder: model.safetensors, or the files that
+/// model.safetensors.index.json lists. Every error is a UserError that names file and tensor. One
+/// thread at a time; the WeightRows that it returns may be read by any thread.
 class Checkpoint {
  public:
   explicit Checkpoint(const std::string& folder);
 
-  /// The tensor `name` of float dtype and one or two dimensions, to be read while or after the
-  /// Checkpoint lives; a vector has one column. Throws where it is missing, or of another shape or
-  /// dtype.
+  /// The tensor `name`, of one or two dimensions; a vector has one column. It can be read even
+  /// after the Checkpoint is destroyed. Throws if it is missing, if its shape is not `shape`, or if
+  /// its dtype is not BF16, F16 or F32.
   WeightRows take(const std::string& name, const std::vector<int64_t>& shape);
-  /// Throws where a tensor was never taken, but for those that `ignorable` tells by name.
+  /// Throws if a tensor was never taken, unless `ignorable` returns true for its name.
   void require_all_taken(const std::function<bool(const std::string&)>& ignorable) const;
-  /// Throws where a file was written to since it was opened: what was read may be of both.
+  /// Throws if a file was written to since it was opened, because what was read may be a mixture of
+  /// the old and the new contents.
   void require_unchanged() const;
 
  private:

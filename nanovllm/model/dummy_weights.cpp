@@ -4,13 +4,11 @@
 #include <cstring>
 #include <memory>
 
-#include "nanovllm/base/check.h"
-
 namespace nanovllm {
 
 namespace {
 
-// A prime, so that matrices of up to 2^20 rows have no two equal ones.
+// A prime number, so that no two rows of a matrix with up to 2^20 rows are equal.
 constexpr size_t kTableSize = (1 << 20) + 7;
 
 // Source: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014.
@@ -21,8 +19,8 @@ uint64_t splitmix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Four uniform 16-bit numbers added up: near enough to a normal distribution, and the same on every
-// machine.
+// The sum of four uniform 16-bit numbers is close enough to a normal distribution, and it is the
+// same on every machine.
 float near_normal(uint64_t index) {
   constexpr float kMean = 4 * 65535 / 2.0f, kDeviation = 37837.2f;
   const uint64_t x = splitmix64(index);
@@ -36,43 +34,42 @@ void store(void* to, DType dtype, float value) {
               dtype_size(dtype));
 }
 
-}  // namespace
+using Bytes = std::vector<char>;
 
-DummyWeights::DummyWeights(DType dtype, float initializer_range) : dtype_(dtype) {
-  const auto table = [&](size_t size, const auto& value) {
-    auto bytes = std::make_shared<std::vector<char>>(size * dtype_size(dtype));
-    for (size_t i = 0; i < size; ++i) store(&(*bytes)[i * dtype_size(dtype)], dtype, value(i));
-    return bytes;
-  };
-  normal_ = table(kTableSize, [&](size_t i) { return initializer_range * near_normal(i); });
-  ones_ = table(4096, [](size_t) { return 1; });
+template <class Value>
+std::shared_ptr<const Bytes> make_table(size_t size, DType dtype, const Value& value) {
+  auto bytes = std::make_shared<Bytes>(size * dtype_size(dtype));
+  for (size_t i = 0; i < size; ++i) store(&(*bytes)[i * dtype_size(dtype)], dtype, value(i));
+  return bytes;
 }
 
-WeightRows DummyWeights::operator()(const std::string& name,
-                                    const std::vector<int64_t>& shape) const {
-  uint64_t seed = 0;
-  for (const char c : name) seed = splitmix64(seed ^ static_cast<unsigned char>(c));
-  const int64_t num_columns = shape.size() == 1 ? 1 : shape[1];
-  return {dtype_, shape[0], num_columns,
-          [table = name.ends_with("norm.weight") ? ones_ : normal_, seed, num_columns,
-           size = dtype_size(dtype_)](Range rows, Range columns, void* to) {
-            const size_t table_size = table->size() / size;
-            char* out = static_cast<char*>(to);
-            // `count` elements from number `first` of the tensor on.
-            const auto copy = [&](int64_t first, int64_t count) {
-              size_t from = (seed + static_cast<size_t>(first)) % table_size * size;
-              for (size_t left = static_cast<size_t>(count) * size; left > 0; from = 0) {
-                const size_t bytes = std::min(left, table->size() - from);
-                std::memcpy(out, table->data() + from, bytes);
-                out += bytes;
-                left -= bytes;
-              }
-            };
-            if (columns.count == num_columns)
-              return copy(rows.first * num_columns, rows.count * num_columns);
-            for (int64_t i = 0; i < rows.count; ++i)
-              copy((rows.first + i) * num_columns + columns.first, columns.count);
-          }};
+/// Fills `to` with `bytes` bytes of the table, from byte `start` of its endless repetition.
+void copy_repeated(const Bytes& table, size_t start, char* to, size_t bytes) {
+  for (size_t from = start % table.size(); bytes > 0; from = 0) {
+    const size_t count = std::min(bytes, table.size() - from);
+    std::memcpy(to, table.data() + from, count);
+    to += count;
+    bytes -= count;
+  }
+}
+
+}  // namespace
+
+WeightSource dummy_weights(DType dtype, float initializer_range) {
+  const auto normal =
+      make_table(kTableSize, dtype, [&](size_t i) { return initializer_range * near_normal(i); });
+  const auto ones = make_table(4096, dtype, [](size_t) { return 1; });
+  return [=](const std::string& name, const std::vector<int64_t>& shape) -> WeightRows {
+    uint64_t seed = 0;
+    for (const char c : name) seed = splitmix64(seed ^ static_cast<unsigned char>(c));
+    const auto read = [table = name.ends_with("norm.weight") ? ones : normal, seed,
+                       size = dtype_size(dtype)](int64_t first, int64_t count, void* to) {
+      const size_t num_values = table->size() / size;
+      copy_repeated(*table, (seed + static_cast<size_t>(first)) % num_values * size,
+                    static_cast<char*>(to), static_cast<size_t>(count) * size);
+    };
+    return {dtype, shape[0], shape.size() == 1 ? 1 : shape[1], read};
+  };
 }
 
 }  // namespace nanovllm

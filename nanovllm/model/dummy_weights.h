@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -10,20 +10,14 @@
 
 namespace nanovllm {
 
-/// Random weights in place of a checkpoint, the same each time, about as fast as memory is copied:
-/// one table of near-normal values, which each tensor repeats from a place of its own. Norms are
-/// ones.
-class DummyWeights {
- public:
-  /// Values of `dtype` with the standard deviation `initializer_range`.
-  DummyWeights(DType dtype, float initializer_range);
+/// Where tensors come from: takes a name and a shape of one or two dimensions, returns the tensor.
+/// A vector has one column.
+using WeightSource = std::function<WeightRows(const std::string&, const std::vector<int64_t>&)>;
 
-  /// A tensor of one or two dimensions; a vector has one column.
-  WeightRows operator()(const std::string& name, const std::vector<int64_t>& shape) const;
-
- private:
-  DType dtype_;
-  std::shared_ptr<const std::vector<char>> normal_, ones_;
-};
+/// Random weights of `dtype` in place of a checkpoint, the same in every run. They are made about
+/// as fast as memory is copied: there is one table of values that are nearly normally distributed
+/// with the standard deviation `initializer_range`, and each tensor repeats it from a different
+/// start. The weights of norms are 1.
+WeightSource dummy_weights(DType dtype, float initializer_range);
 
 }  // namespace nanovllm

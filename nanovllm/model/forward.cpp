@@ -18,7 +18,8 @@ Activations::Activations(Backend& backend, const ModelConfig& config, DType dtyp
   const int64_t hidden_size = config.hidden_size;
   residual = allocate(max_tokens, hidden_size, dtype);
   hidden = allocate(max_tokens, hidden_size, dtype);
-  // The attention's buffers are free when the MLP's fill, so each pair is one.
+  // The buffers of the attention are no longer needed when those of the MLP are written, so they
+  // share memory.
   const int64_t gate_up_size = 2 * config.intermediate_size;
   void* wide = allocate(max_tokens, std::max(config.qkv_size(), gate_up_size), dtype).data;
   void* narrow =
@@ -42,8 +43,8 @@ size_t Activations::bytes(const ModelConfig& c, DType dtype, int64_t max_tokens,
 
 namespace {
 
-/// The layer's attention over the residual: out [T, q_size]. Without `out` it only stores the keys
-/// and values.
+/// The attention of one layer: out [T, q_size]. If `out` is empty, it only stores the keys and
+/// values.
 void attend(Backend& backend, const Model& model, int64_t layer_index, Residual& residual,
             Tensor qkv, const Tensor& out, const KvCache& kv, const Batch& batch) {
   const ModelConfig& config = model.config;
@@ -91,8 +92,8 @@ std::optional<Residual> forward(Backend& backend, const Model& model, const KvCa
     attend(backend, model, i, residual, qkv, attn, kv, batch);
     if (has_no_rows) return {};
     if (is_last && rows) {
-      // The rest is each token's own, so the other tokens need none of it. q, k and v are read:
-      // their memory is free.
+      // After the attention, no token depends on another one, so the rest is computed only for
+      // `rows`. The attention has read q, k and v, so their memory is free.
       const Tensor some(qkv.data, attn.dtype, rows->shape[0], attn.shape[1]);
       backend.gather_rows(some, attn, *rows);
       attn = some;
@@ -121,7 +122,7 @@ Residual gather_rows(Backend& backend, Residual& residual, Tensor rows,
 
 namespace {
 
-/// Where the logits of this many rows go.
+/// The part of activations.logits for this many rows.
 Tensor logits_of(const Activations& activations, int64_t num_rows) {
   check(num_rows <= activations.logits.shape[0], "{} rows of logits in activations for {}",
         num_rows, activations.logits.shape[0]);

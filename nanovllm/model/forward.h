@@ -10,49 +10,51 @@
 
 namespace nanovllm {
 
-/// Every intermediate result of the forward pass, allocated once for the largest step. The backend
-/// must outlive it.
+/// The memory of every intermediate result of the forward pass, allocated once for the largest step
+/// (ownership.memory). The backend must outlive it.
 struct Activations {
   Activations(Backend& backend, const ModelConfig& config, DType dtype, int64_t max_tokens,
               int64_t max_rows);
-  /// What they take.
+  /// How many bytes they take in total.
   static size_t bytes(const ModelConfig& config, DType dtype, int64_t max_tokens, int64_t max_rows);
 
   // [max_tokens, ...] in the model's dtype.
   Tensor residual;  ///< [max_tokens, hidden_size]
-  Tensor hidden;    ///< [max_tokens, hidden_size] the residual's scratch
+  Tensor hidden;    ///< [max_tokens, hidden_size] scratch of the residual
   Tensor qkv;       ///< [max_tokens, q_size + 2 * kv_size]; shares its memory with gate_up
   Tensor gate_up;   ///< [max_tokens, 2 * intermediate_size]
   Tensor attn;      ///< [max_tokens, q_size]; shares its memory with act
   Tensor act;       ///< [max_tokens, intermediate_size]
 
-  // The rows whose logits are wanted.
+  // For the rows whose logits are needed.
   Tensor row_residual, row_hidden;  ///< [max_rows, hidden_size] model dtype
   Tensor logits;                    ///< [max_rows, vocab_size] float32
 
   std::vector<Buffer> buffers;
 };
 
-/// One step through all layers: stores the new tokens' keys and values in `kv`. Returns the
-/// residual behind the last layer: of all tokens, or with `rows` [R] (int32, in the backend's
-/// memory; R at most max_rows) of those tokens alone, for which alone the last layer is then
-/// computed behind its keys and values. Without any row it returns nothing. Needs
-/// batch.num_tokens() at most max_tokens. The residual is valid until the next call.
+/// Computes one step through all layers, and stores the keys and values of the new tokens in `kv`.
+/// Returns the residual after the last layer. Without `rows` it is the residual of all tokens. With
+/// `rows` [R] (int32, in the backend's memory, R at most max_rows) it is the residual of those
+/// tokens, and the last layer after its attention is computed only for them; with R = 0 the last
+/// layer only stores its keys and values, and nothing is returned. batch.num_tokens() must be at
+/// most max_tokens. The residual is valid until the next call.
 std::optional<Residual> forward(Backend& backend, const Model& model, const KvCache& kv,
                                 const Batch& batch, const std::optional<Tensor>& rows,
                                 Activations& activations);
 
-/// The residual of `rows` [R] (as above) in the activations' memory for rows.
+/// The residual of `rows` [R] (as above), in activations.row_residual.
 Residual gather_rows(Backend& backend, Residual& residual, Tensor rows,
                      const Activations& activations);
 
-/// Logits [R, vocab_size] float32 of forward()'s residual or rows of it, a view into
-/// activations.logits; R at most max_rows.
+/// The logits [R, vocab_size] float32 of the residual that forward() returned, or of some rows of
+/// it. They are a view into activations.logits; R is at most max_rows.
 Tensor compute_logits(Backend& backend, const Model& model, Residual& residual,
                       Activations& activations);
 
-/// Draws batch.samples [R] from forward()'s residual of R rows; the logits are in the first R rows
-/// of activations.logits then, if the step has them read.
+/// Draws the next token of each of the R rows of the residual that forward() returned, as
+/// batch.samples [R] say. Afterwards the first R rows of activations.logits are the logits, if the
+/// step's HostBatch sets reads_logits.
 void draw_tokens(Backend& backend, const Model& model, Residual& residual, const Batch& batch,
                  Activations& activations);
 

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <limits>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/error.h"
 #include "nanovllm/base/model_folder.h"
 #include "nanovllm/base/system/files.h"
 
@@ -15,20 +16,21 @@ namespace nanovllm {
 
 namespace {
 
-// With every size up to 2^22 and 2^13 layers, parameters stay below 2^60 and bytes in 64 bits.
+// With sizes of at most 2^22 and at most 2^13 layers, there are fewer than 2^60 parameters, so
+// their number of bytes fits in 64 bits.
 constexpr int64_t kMaxSize = int64_t{1} << 22;
 constexpr int64_t kMaxLayers = 8192;
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
-/// What transformers' configuration class of an architecture fills in for absent keys, and what the
-/// class implies.
+/// The defaults that transformers' configuration class of an architecture has for absent keys, and
+/// what is fixed for the architecture.
 struct Architecture {
   const char* name;
   bool qk_norm, qkv_bias;
   int64_t num_kv_heads;  // 0: as many as query heads
   int64_t head_dim;      // 0: hidden_size / num_attention_heads
   int64_t max_position_embeddings;
-  int64_t sliding_window;  // 0: none unless use_sliding_window asks for it
+  int64_t sliding_window;  // 0: none, unless use_sliding_window is true
 };
 
 constexpr std::array kArchitectures = {
@@ -38,12 +40,13 @@ constexpr std::array kArchitectures = {
     Architecture{"MistralForCausalLM", false, false, 8, 0, 131072, 4096},
 };
 
-/// An object's values with their types checked; null counts as absent. Errors name file and key.
+/// The values of a JSON object, with their types checked. A null counts as an absent key; an absent
+/// key without a default is an error. Errors name file and key.
 class Fields {
  public:
   Fields(const Json& object, std::string prefix) : object_(object), prefix_(std::move(prefix)) {}
 
-  /// The value of `key`, or none where it is absent or null.
+  /// The value of `key`, or none if it is absent or null.
   const Json* find(const char* key) const {
     const auto it = object_.find(key);
     return it == object_.end() || it->is_null() ? nullptr : &*it;
@@ -51,40 +54,24 @@ class Fields {
   bool contains(const char* key) const { return object_.contains(key); }
 
   int64_t integer(const char* key, int64_t most, std::optional<int64_t> absent = {}) const {
-    const Json* value = find(key);
-    require(value != nullptr || absent, "{}{} is missing", prefix_, key);
-    if (value == nullptr) return *absent;
-    const bool right = value->is_number_integer() && *value >= 1 && *value <= most;
-    require(right, "{}{} is {}; it must be an integer from 1 to {}", prefix_, key, shown(*value),
-            most);
-    return value->get<int64_t>();
+    return get(key, absent, fmt::format("an integer from 1 to {}", most), [&](const Json& value) {
+      return value.is_number_integer() && value >= 1 && value <= most;
+    });
   }
   double positive(const char* key, std::optional<double> absent = {}) const {
-    const Json* value = find(key);
-    require(value != nullptr || absent, "{}{} is missing", prefix_, key);
-    if (value == nullptr) return *absent;
-    const double number = value->is_number() ? value->get<double>() : 0;
-    require(number > 0 && number <= std::numeric_limits<float>::max(),
-            "{}{} is {}; it must be a number above 0", prefix_, key, shown(*value));
-    return number;
+    return get(key, absent, "a number above 0", [](const Json& value) {
+      return value.is_number() && value > 0 && value <= std::numeric_limits<float>::max();
+    });
   }
   bool boolean(const char* key, bool absent) const {
-    const Json* value = find(key);
-    if (value == nullptr) return absent;
-    require(value->is_boolean(), "{}{} is {}; it must be true or false", prefix_, key,
-            shown(*value));
-    return value->get<bool>();
+    return get(key, std::optional(absent), "true or false", &Json::is_boolean);
   }
   std::string text(const char* key, const char* absent) const {
-    const Json* value = find(key);
-    if (value == nullptr) return absent;
-    require(value->is_string(), "{}{} is {}; it must be a string", prefix_, key, shown(*value));
-    return value->get<std::string>();
+    return get(key, std::optional<std::string>(absent), "a string", &Json::is_string);
   }
   Fields object(const char* key) const {
-    require(object_.at(key).is_object(), "{}{} is {}; it must be an object or null", prefix_, key,
-            shown(object_.at(key)));
-    return {object_.at(key), fmt::format("{}{}.", prefix_, key)};
+    return {get(key, std::optional<Json>(), "an object or null", &Json::is_object),
+            fmt::format("{}{}.", prefix_, key)};
   }
   [[noreturn]] void refuse(const char* key, const char* why) const {
     fail("{}{} is {}, which is not supported: {}", prefix_, key, shown(object_.at(key)), why);
@@ -92,7 +79,7 @@ class Fields {
 
   const std::string& prefix() const { return prefix_; }
 
-  /// A value for a message: one line, cut where it is long.
+  /// A value for a message: in one line, and shortened if it is long.
   static std::string shown(const Json& value) {
     std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
     if (text.size() > 100) text = text.substr(0, 100) + "...";
@@ -100,8 +87,19 @@ class Fields {
   }
 
  private:
-  const Json& object_;
-  std::string prefix_;  // "FILE: " and the keys around, "rope_scaling."
+  template <class T, class IsRight>
+  T get(const char* key, const std::optional<T>& absent, std::string_view right,
+        const IsRight& is_right) const {
+    const Json* value = find(key);
+    require(value != nullptr || absent, "{}{} is missing", prefix_, key);
+    if (value == nullptr) return *absent;
+    require(std::invoke(is_right, *value), "{}{} is {}; it must be {}", prefix_, key, shown(*value),
+            right);
+    return value->get<T>();
+  }
+
+  Json object_;
+  std::string prefix_;  // "FILE: ", and the names of the objects around it, as in "rope_scaling."
 };
 
 const Architecture& find_architecture(const Fields& config) {
@@ -117,8 +115,8 @@ const Architecture& find_architecture(const Fields& config) {
        Fields::shown(names->front()), supported);
 }
 
-// transformers 5 writes rope_parameters with rope_theta inside; before, rope_scaling stood beside
-// rope_theta and its rope_type was first called type.
+// transformers 5 writes an object rope_parameters, which includes rope_theta. Older versions write
+// rope_theta and an object rope_scaling, whose rope_type was called type at first.
 RopeConfig parse_rope(const Fields& config) {
   RopeConfig rope;
   rope.theta = config.positive("rope_theta", 10000);
@@ -141,10 +139,8 @@ RopeConfig parse_rope(const Fields& config) {
   if (type == "default") return rope;
   if (type == "linear") {
     rope.scaling = RopeConfig::Scaling::kLinear;
-    rope.factor = scaling.positive("factor");
   } else if (type == "llama3") {
     rope.scaling = RopeConfig::Scaling::kLlama3;
-    rope.factor = scaling.positive("factor");
     rope.low_freq_factor = scaling.positive("low_freq_factor");
     rope.high_freq_factor = scaling.positive("high_freq_factor");
     rope.original_max_position_embeddings = scaling.positive("original_max_position_embeddings");
@@ -154,22 +150,19 @@ RopeConfig parse_rope(const Fields& config) {
   } else {
     scaling.refuse(type_key, "supported are default, linear, llama3");
   }
+  rope.factor = scaling.positive("factor");
   return rope;
 }
 
 std::vector<int32_t> parse_eos(const Fields& fields) {
-  std::vector<int32_t> ids;
   const Json* value = fields.find("eos_token_id");
-  if (value == nullptr) return ids;
-  const size_t count = value->is_array() ? value->size() : 1;
-  for (size_t i = 0; i < count; ++i) {
-    const Json& id = value->is_array() ? (*value)[i] : *value;
+  if (value == nullptr) return {};
+  const Json ids = value->is_array() ? *value : Json::array({*value});
+  for (const Json& id : ids)
     require(id.is_number_integer() && id >= 0 && id <= kMaxInt,
             "{}eos_token_id is {}; it must be a token id or a list of them", fields.prefix(),
             Fields::shown(*value));
-    ids.push_back(id.get<int32_t>());
-  }
-  return ids;
+  return ids.get<std::vector<int32_t>>();
 }
 
 void refuse_unsupported(const Fields& config, const Architecture& architecture,
@@ -207,7 +200,7 @@ DType parse_dtype(const Fields& config) {
   }
 }
 
-// Null where there is no such file.
+// Null if there is no such file.
 Json read_config(const std::string& path) {
   const auto text = read_file_if_there(path, kMaxConfigBytes);
   return text ? parse_json(*text, path) : Json();
@@ -243,20 +236,22 @@ ModelConfig ModelConfig::parse(const Json& config_json, const Json& generation_c
   c.intermediate_size = config.integer("intermediate_size", kMaxSize);
   c.num_layers = config.integer("num_hidden_layers", kMaxLayers);
   c.num_heads = config.integer("num_attention_heads", kMaxSize);
-  // null has always meant "as many as query heads"; an absent key has the class's own default.
-  const bool own_kv_heads =
-      !config.contains("num_key_value_heads") && architecture.num_kv_heads > 0;
-  c.num_kv_heads = config.integer("num_key_value_heads", kMaxSize,
-                                  own_kv_heads ? architecture.num_kv_heads : c.num_heads);
+  // An explicit null differs from an absent key, for which the architecture may have a default.
+  const auto absent = [&](const char* key, int64_t architectures, int64_t derived) {
+    return architectures > 0 && !config.contains(key) ? architectures : derived;
+  };
+  c.num_kv_heads =
+      config.integer("num_key_value_heads", kMaxSize,
+                     absent("num_key_value_heads", architecture.num_kv_heads, c.num_heads));
   require(c.num_heads % c.num_kv_heads == 0,
           "{}num_attention_heads is {}; it must be a multiple of num_key_value_heads, {}", prefix,
           c.num_heads, c.num_kv_heads);
-  const bool own_head_dim = !config.contains("head_dim") && architecture.head_dim > 0;
-  require(own_head_dim || config.find("head_dim") || c.hidden_size % c.num_heads == 0,
+  const int64_t absent_head_dim = absent("head_dim", architecture.head_dim, 0);
+  require(absent_head_dim > 0 || config.find("head_dim") || c.hidden_size % c.num_heads == 0,
           "{}hidden_size is {}; without head_dim it must be a multiple of num_attention_heads, {}",
           prefix, c.hidden_size, c.num_heads);
   c.head_dim = config.integer("head_dim", kMaxSize,
-                              own_head_dim ? architecture.head_dim : c.hidden_size / c.num_heads);
+                              absent_head_dim > 0 ? absent_head_dim : c.hidden_size / c.num_heads);
   require(c.head_dim % 8 == 0, "{}head_dim is {}; it must be a multiple of 8", prefix, c.head_dim);
   require(c.q_size() <= kMaxSize, "{}num_attention_heads * head_dim is {}; it must be at most {}",
           prefix, c.q_size(), kMaxSize);

@@ -10,19 +10,20 @@
 
 namespace nanovllm {
 
-/// Rotary embedding: how its frequencies follow from the base, and which scaling stretches them.
+/// Parameters of the rotary embedding: the base of its frequencies, and how they are scaled for
+/// longer contexts.
 struct RopeConfig {
   enum class Scaling { kNone, kLinear, kLlama3 };
 
   double theta = 10000;
   Scaling scaling = Scaling::kNone;
-  double factor = 1;                                 ///< linear and llama3: the context grows by it
+  double factor = 1;  ///< linear and llama3: how much longer the context becomes
   double low_freq_factor = 1, high_freq_factor = 4;  ///< llama3
   double original_max_position_embeddings = 0;       ///< llama3
 };
 
-/// The shape of a dense decoder as its config.json and generation_config.json give it; absent keys
-/// as in transformers.
+/// The shape of a dense decoder, read from its config.json and generation_config.json. Absent keys
+/// have the defaults of transformers.
 struct ModelConfig {
   std::string
       architecture;  ///< Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM or MistralForCausalLM
@@ -36,15 +37,15 @@ struct ModelConfig {
   bool qk_norm = false;   ///< RMSNorm of each head's q and k before the rotary embedding
   bool qkv_bias = false;  ///< q_proj, k_proj and v_proj have a bias
   float initializer_range = 0.02f;
-  DType dtype = DType::kF32;  ///< the checkpoint's
+  DType dtype = DType::kF32;  ///< of the checkpoint
   std::vector<int32_t>
-      eos_token_ids;  ///< generation_config.json's, else config.json's; may be empty
+      eos_token_ids;  ///< from generation_config.json, else from config.json; may be empty
 
-  /// Reads both files of a checkpoint folder. Throws UserError that names file and key for what is
-  /// wrong or not supported, and says how to download a model where `folder` is none.
+  /// Reads both files of a checkpoint folder. Throws UserError that names the file and the key if a
+  /// value is wrong or not supported. If there is no such folder, the error says how to download a
+  /// model.
   static ModelConfig load(const std::string& folder);
-  /// The same from parsed files (`generation_config` may be null); `where` stands before each
-  /// error.
+  /// The same from parsed files (`generation_config` may be null). Each error begins with `where`.
   static ModelConfig parse(const Json& config, const Json& generation_config,
                            const std::string& where);
 
@@ -53,7 +54,7 @@ struct ModelConfig {
   int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
 
   int64_t num_parameters() const;
-  /// Bytes that one token takes in a KV cache of `dtype`, all layers together.
+  /// Bytes that one token takes in a KV cache of `dtype`, in all layers together.
   size_t kv_bytes_per_token(DType dtype) const;
 };
 

@@ -7,8 +7,9 @@ namespace nanovllm {
 
 namespace {
 
-// Long waves, which turn less than low_freq_factor times in the original context, are stretched by
-// `factor`; short ones stay; between them the two are mixed.
+// Frequencies with fewer than low_freq_factor rotations in the original context are divided by
+// `factor`, those with more than high_freq_factor rotations stay as they are, and those between are
+// interpolated.
 float llama3_frequency(const RopeConfig& rope, float frequency) {
   const auto original = static_cast<float>(rope.original_max_position_embeddings);
   const auto low = static_cast<float>(rope.low_freq_factor);
@@ -29,16 +30,8 @@ std::vector<float> rope_frequencies(const RopeConfig& rope, int64_t head_dim) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
     float& frequency = frequencies[i];
     frequency = 1 / std::pow(static_cast<float>(rope.theta), exponent);
-    switch (rope.scaling) {
-      case RopeConfig::Scaling::kNone:
-        break;
-      case RopeConfig::Scaling::kLinear:
-        frequency /= static_cast<float>(rope.factor);
-        break;
-      case RopeConfig::Scaling::kLlama3:
-        frequency = llama3_frequency(rope, frequency);
-        break;
-    }
+    if (rope.scaling == RopeConfig::Scaling::kLinear) frequency /= static_cast<float>(rope.factor);
+    if (rope.scaling == RopeConfig::Scaling::kLlama3) frequency = llama3_frequency(rope, frequency);
   }
   return frequencies;
 }

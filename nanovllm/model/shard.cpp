@@ -15,14 +15,14 @@ Shard make_shard(const ModelConfig& model, Rank rank) {
     return share(total, unit, rank);
   };
   Shard shard{.config = model, .heads = {}, .columns = {}, .vocab = {}, .kv_heads = {}};
-  // Query heads stay with their KV head where there are enough of those.
+  // All query heads of a KV head are on one rank, if there are at least as many KV heads as ranks.
   const int64_t group = model.num_heads / model.num_kv_heads;
   shard.heads =
       deal("num_attention_heads", model.num_heads, model.num_kv_heads >= rank.world ? group : 1);
   shard.columns = deal("intermediate_size", model.intermediate_size, kShareUnit);
   shard.vocab = deal("vocab_size", model.vocab_size, kShareUnit);
-  // As many query heads in a row as share a KV head wherever in the rank's they begin: each of its
-  // KV heads serves the same number.
+  // Every local KV head must serve the same number of query heads, hence the gcd. A KV head that
+  // would serve more of them is on this rank several times.
   const int64_t served = std::gcd(std::gcd(shard.heads.first, shard.heads.count), group);
   for (int64_t i = 0; i < shard.heads.count; i += served)
     shard.kv_heads.push_back((shard.heads.first + i) / group);

@@ -8,18 +8,20 @@
 
 namespace nanovllm {
 
-/// What one rank holds of a model: whole heads, some of the MLP's columns, some of the vocabulary.
-/// Nothing is padded: where the number of ranks does not divide a size, ranks have unequal parts.
+/// What one rank holds of a model: some attention heads, some columns of the MLP, and a part of the
+/// vocabulary. Nothing is padded: if a size is not divisible by the number of ranks, the ranks have
+/// unequal parts.
 struct Shard {
-  /// The model's, but num_heads, num_kv_heads, intermediate_size and vocab_size are the rank's own.
+  /// The model's config, but num_heads, num_kv_heads, intermediate_size and vocab_size are those of
+  /// this rank.
   ModelConfig config;
-  Range heads, columns, vocab;  ///< which of the model's those are
-  /// The model's KV head behind each of the rank's own. A head stands in several ranks where there
-  /// are fewer than ranks.
+  Range heads, columns, vocab;  ///< which elements of the whole model these are
+  /// For each local KV head, its index in the whole model. With fewer KV heads than ranks, a KV
+  /// head is on several ranks.
   std::vector<int64_t> kv_heads;
 };
 
-/// Throws UserError where some rank would get no head, no column or no token.
+/// Throws UserError if some rank would get no head, no column or no token.
 Shard make_shard(const ModelConfig& model, Rank rank);
 
 }  // namespace nanovllm

@@ -1,7 +1,6 @@
 #include "nanovllm/model/weights.h"
 
 #include <algorithm>
-#include <functional>
 #include <initializer_list>
 #include <optional>
 #include <utility>
@@ -15,10 +14,8 @@ namespace nanovllm {
 
 namespace {
 
-/// Where tensors come from: name and shape in, the tensor out.
-using Source = std::function<WeightRows(const std::string&, const std::vector<int64_t>&)>;
-
-/// Tensors stacked into one slot: each one's name and rows, and which of those the rank takes.
+/// One of the tensors that are stacked into one weight: its name, its number of rows, and which of
+/// the rows this rank takes.
 struct Part {
   std::string name;
   int64_t rows;
@@ -26,7 +23,7 @@ struct Part {
 };
 using Parts = std::initializer_list<Part>;
 
-/// The rows of `count` elements each that belong to these heads; neighbours are one range.
+/// The rows of these heads, each of which has `count` rows. Adjacent heads become one range.
 std::vector<Range> rows_of(const std::vector<int64_t>& heads, int64_t count) {
   std::vector<Range> rows;
   for (const int64_t head : heads) {
@@ -40,28 +37,22 @@ std::vector<Range> rows_of(const std::vector<int64_t>& heads, int64_t count) {
 void append_as_float(std::vector<float>& out, const WeightRows& vector) {
   std::vector<char> bytes(static_cast<size_t>(vector.num_rows()) * vector.row_bytes());
   vector.read(0, vector.num_rows(), bytes.data());
-  const Tensor t(bytes.data(), vector.dtype(), vector.num_rows());
-  for (int64_t i = 0; i < t.size(); ++i) {
-    switch (t.dtype) {
-      case DType::kBF16:
-        out.push_back(bf16_to_f32(t.as<const uint16_t>()[i]));
-        break;
-      case DType::kF16:
-        out.push_back(f16_to_f32(t.as<const uint16_t>()[i]));
-        break;
-      default:
-        out.push_back(t.as<const float>()[i]);
-    }
-  }
+  const auto* const halves = reinterpret_cast<const uint16_t*>(bytes.data());
+  const auto* const floats = reinterpret_cast<const float*>(bytes.data());
+  for (int64_t i = 0; i < vector.num_rows(); ++i)
+    out.push_back(vector.dtype() == DType::kBF16  ? bf16_to_f32(halves[i])
+                  : vector.dtype() == DType::kF16 ? f16_to_f32(halves[i])
+                                                  : floats[i]);
 }
 
-/// Fills a model's slots.
+/// Reads tensors from `source` into the backend's memory.
 class Loader {
  public:
-  Loader(Model& model, Backend& backend, Source source)
+  Loader(Model& model, Backend& backend, WeightSource source)
       : model_(model), backend_(backend), source_(std::move(source)) {}
 
-  /// Of tensors with `columns` columns the rank takes `taken`.
+  /// A weight stacked from `parts`, which have `columns` columns. The rank takes the columns
+  /// `taken`.
   WeightPtr matrix(Parts parts, int64_t columns, Range taken, unsigned use = kForMatmul) {
     std::vector<WeightRows> stacked;
     for (const Part& part : parts) {
@@ -77,44 +68,40 @@ class Loader {
       const WeightRows whole = source_(part.name, {part.rows});
       for (const Range& rows : part.taken) append_as_float(values, whole.part(rows, {0, 1}));
     }
-    return upload(values, static_cast<int64_t>(values.size()), 1);
+    Tensor out = allocate(Tensor(nullptr, DType::kF32, static_cast<int64_t>(values.size())));
+    backend_.upload(out.data, values.data(), out.bytes());
+    return out;
   }
 
-  /// Table [n, k]; a vector where k is 1.
-  Tensor upload(const std::vector<float>& values, int64_t n, int64_t k) {
-    const size_t bytes = values.size() * sizeof(float);
-    model_.buffers.push_back(backend_.allocate(bytes));
-    void* data = model_.buffers.back().get();
-    backend_.upload(data, values.data(), bytes);
-    return k == 1 ? Tensor(data, DType::kF32, n) : Tensor(data, DType::kF32, n, k);
-  }
-
-  /// In parts: a context of millions of tokens has tables of a gigabyte, which the host need not
-  /// hold twice.
+  /// Fills the tables piece by piece: with a context of millions of tokens they take a gigabyte,
+  /// which the host should not hold a second time.
   void rope_tables(const ModelConfig& config, int64_t num_positions) {
     constexpr int64_t kPositions = 8192;
-    for (Tensor* table : {&model_.rope_cos, &model_.rope_sin}) {
-      *table = Tensor(nullptr, DType::kF32, num_positions, config.head_dim / 2);
-      model_.buffers.push_back(backend_.allocate(table->bytes()));
-      table->data = model_.buffers.back().get();
-    }
+    const Tensor shape(nullptr, DType::kF32, num_positions, config.head_dim / 2);
+    model_.rope_cos = allocate(shape);
+    model_.rope_sin = allocate(shape);
     for (int64_t first = 0; first < num_positions; first += kPositions) {
       const int64_t count = std::min(kPositions, num_positions - first);
-      const RopeTables part = nanovllm::rope_tables(config.rope, config.head_dim, count, first);
-      for (const auto& [table, values] :
-           {std::pair(model_.rope_cos, &part.cos), {model_.rope_sin, &part.sin}})
-        backend_.upload(table.rows(first, count).data, values->data(),
-                        values->size() * sizeof(float));
+      const RopeTables piece = nanovllm::rope_tables(config.rope, config.head_dim, count, first);
+      const Tensor cos = model_.rope_cos.rows(first, count);
+      backend_.upload(cos.data, piece.cos.data(), cos.bytes());
+      backend_.upload(model_.rope_sin.rows(first, count).data, piece.sin.data(), cos.bytes());
     }
   }
 
  private:
+  Tensor allocate(Tensor shape) {
+    model_.buffers.push_back(backend_.allocate(shape.bytes()));
+    shape.data = model_.buffers.back().get();
+    return shape;
+  }
+
   Model& model_;
   Backend& backend_;
-  Source source_;
+  WeightSource source_;
 };
 
-/// `c` is the whole model's.
+/// `c` describes the whole model, `shard` this rank's part of it.
 Layer load_layer(Loader& load, const ModelConfig& c, const Shard& shard, int64_t index) {
   const std::string layer = fmt::format("model.layers.{}.", index);
   const std::string attn = layer + "self_attn.", mlp = layer + "mlp.";
@@ -156,9 +143,9 @@ Layer load_layer(Loader& load, const ModelConfig& c, const Shard& shard, int64_t
 std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& config, DType dtype,
                                   bool dummy, Backend& backend, int64_t max_model_len, Rank rank) {
   std::optional<Checkpoint> checkpoint;
-  Source source;
+  WeightSource source;
   if (dummy) {
-    source = DummyWeights(dtype, config.initializer_range);
+    source = dummy_weights(dtype, config.initializer_range);
   } else {
     checkpoint.emplace(folder);
     source = [&](const std::string& name, const std::vector<int64_t>& shape) {
@@ -185,8 +172,8 @@ std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& 
                                       hidden.count, hidden);
   load.rope_tables(config, max_model_len);
 
-  // Old Llama checkpoints store the rotary frequencies, and some the head again although it is
-  // tied.
+  // Old Llama checkpoints also store the rotary frequencies, and some checkpoints store lm_head
+  // although it is tied to the embedding.
   if (checkpoint) {
     checkpoint->require_all_taken([&](const std::string& name) {
       return name.ends_with(".rotary_emb.inv_freq") || (tied && name == "lm_head.weight");

@@ -11,33 +11,34 @@
 
 namespace nanovllm {
 
-/// One decoder layer; norms and bias are float32 in the backend's memory.
+/// The weights of one decoder layer. Norms and biases are float32, in the memory of the backend.
 struct Layer {
-  WeightPtr qkv;                         ///< [q_size + 2 * kv_size, hidden_size], q then k then v
-  WeightPtr o;                           ///< [hidden_size, q_size]
-  WeightPtr gate_up;                     ///< [2 * intermediate_size, hidden_size], gate then up
-  WeightPtr down;                        ///< [hidden_size, intermediate_size]
-  Tensor qkv_bias;                       ///< [q_size + 2 * kv_size], or none
+  WeightPtr qkv;      ///< [q_size + 2 * kv_size, hidden_size]: q, k and v stacked
+  WeightPtr o;        ///< [hidden_size, q_size]
+  WeightPtr gate_up;  ///< [2 * intermediate_size, hidden_size]: gate and up stacked
+  WeightPtr down;     ///< [hidden_size, intermediate_size]
+  Tensor qkv_bias;    ///< [q_size + 2 * kv_size], or none
   Norm input_norm, post_attention_norm;  ///< [hidden_size]
   Tensor q_norm, k_norm;                 ///< [head_dim], or none
 };
 
-/// A loaded model, or a rank's part of one. Its backend must outlive it.
+/// A loaded model, or one rank's shard of it. Its backend must outlive it.
 struct Model {
-  ModelConfig config;           ///< with the rank's own sizes
+  ModelConfig config;           ///< with the sizes of this rank's shard
   DType dtype = DType::kF32;    ///< of weights and activations
-  size_t weight_bytes = 0;      ///< of the rank's parameters in `dtype`
+  size_t weight_bytes = 0;      ///< of this rank's parameters in `dtype`
   std::vector<Buffer> buffers;  ///< memory of the tensors below
-  WeightPtr embed, lm_head;     ///< [vocab_size, hidden_size]; one and the same where tied
+  WeightPtr embed, lm_head;     ///< [vocab_size, hidden_size]; the same weight if tied
   Norm norm;                    ///< [hidden_size]
   Tensor rope_cos, rope_sin;    ///< [max_model_len, head_dim / 2] float32
   std::vector<Layer> layers;
 };
 
-/// Loads a rank's part of the safetensors of `folder`, reading nothing else of them; with `dummy`
-/// makes random weights from the config alone (the same each time; no file is read).
-/// `max_model_len` is the number of positions in the rotary tables. No file is needed afterwards;
-/// one that is written to meanwhile is an error. Throws UserError that names file and tensor.
+/// Loads this rank's shard from the safetensors files in `folder`, and reads no other weights from
+/// them. With `dummy` it makes random weights from the config alone (the same in every run) and
+/// reads no file. The rotary tables have `max_model_len` positions. The files are not needed
+/// afterwards. If one of them is written to during the loading, that is an error. Throws UserError
+/// that names the file and the tensor.
 std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& config, DType dtype,
                                   bool dummy, Backend& backend, int64_t max_model_len,
                                   Rank rank = {});

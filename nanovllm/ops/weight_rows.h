@@ -8,31 +8,32 @@
 
 namespace nanovllm {
 
-/// A matrix [rows, columns] of a checkpoint, or a part of one, whose rows are read when a backend
-/// asks for them: straight to where it needs them, by as many threads as it likes.
+/// A matrix [rows, columns] of a checkpoint, or a part of one. Its rows are read only when a
+/// backend asks for them, directly to where the backend needs them, and by as many threads as it
+/// likes.
 class WeightRows {
  public:
-  /// Writes these rows and columns of the whole matrix, dense, to `to`. Any thread, several at
-  /// once. Throws UserError where they cannot be read.
-  using Read = std::function<void(Range rows, Range columns, void* to)>;
+  /// Writes `count` consecutive elements of the whole matrix (row-major), starting with element
+  /// `first`, to `to`. Several threads may call it at the same time. Throws UserError if the
+  /// elements cannot be read.
+  using Read = std::function<void(int64_t first, int64_t count, void* to)>;
 
   WeightRows(DType dtype, int64_t num_rows, int64_t num_columns, Read read);
-  /// Rows that are in memory, which must stay there. A vector has one column.
-  WeightRows(const Tensor& matrix);  // NOLINT(google-explicit-constructor): a tensor is such rows
+  /// The rows of a dense matrix in host memory, which must outlive this. A vector has one column.
+  WeightRows(const Tensor& matrix);  // NOLINT(google-explicit-constructor): it is a view of them
 
   DType dtype() const { return dtype_; }
   int64_t num_rows() const { return rows_.count; }
   int64_t num_columns() const { return columns_.count; }
   size_t row_bytes() const { return static_cast<size_t>(columns_.count) * dtype_size(dtype_); }
   WeightRows part(Range rows, Range columns) const;
-  /// Rows [first, first + count).
-  void read(int64_t first, int64_t count, void* to) const {
-    read_({rows_.first + first, count}, columns_, to);
-  }
+  /// Writes rows [first, first + count) to `to`, without gaps.
+  void read(int64_t first, int64_t count, void* to) const;
 
  private:
   DType dtype_;
-  Range rows_, columns_;  // of the whole
+  int64_t row_stride_;    // columns of the whole matrix
+  Range rows_, columns_;  // of the whole matrix
   Read read_;
 };
 

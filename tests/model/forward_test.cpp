@@ -25,11 +25,13 @@ const std::string kRoot = NANOVLLM_SOURCE_DIR;
 constexpr int64_t kBlockSize = 16;
 constexpr int64_t kMaxLength = 2048;
 constexpr int64_t kMaxTokens = 4096;
-constexpr int64_t kMaxRows = 96;  // fewer than most prompts: logits come in several calls
+constexpr int64_t kMaxRows =
+    96;  // fewer than most prompts have tokens, so that logits need several calls
 
 using Logits = std::vector<std::vector<float>>;  // one row for each token
 
-/// A row of tests/goldens: transformers' float32 answer. Its README.md tells the fields.
+/// A row of tests/goldens: what transformers computes in float32. The README.md there explains the
+/// fields.
 struct Golden {
   std::string id;
   std::vector<int32_t> prompt, answer;
@@ -37,7 +39,7 @@ struct Golden {
   std::vector<std::pair<int32_t, double>> top5;
   bool tie = false;
 
-  /// What one forward pass sees: every token whose successor is known.
+  /// The input of one forward pass: every token whose successor is known.
   std::vector<int32_t> fed() const {
     std::vector<int32_t> ids = prompt;
     ids.insert(ids.end(), answer.begin(), answer.end() - 1);
@@ -72,15 +74,15 @@ double logprob(const std::vector<float>& logits, int32_t id) {
   return logits[static_cast<size_t>(id)] - best - std::log(sum);
 }
 
-/// Part of a sequence that one batch computes.
+/// The part of a sequence that one batch computes.
 struct Chunk {
-  int64_t sequence;  // which share of the cache it has
+  int64_t sequence;  // which blocks of the cache it has
   std::vector<int32_t> ids;
   int64_t first;  // position of ids[0]
 };
 
-/// A model on the CPU with a cache laid out by hand: sequence s holds every num_sequences-th block,
-/// from the last one down, so that no table is in order.
+/// A model on the CPU with fixed block tables: sequence s has every num_sequences-th block,
+/// beginning with the last one, so that no block table is in ascending order.
 class Runner {
  public:
   Runner(const std::string& folder, DType dtype, int64_t num_sequences, int64_t threads = 1)
@@ -99,7 +101,7 @@ class Runner {
     activations_ = std::make_unique<Activations>(*backend_, config, dtype, kMaxTokens, kMaxRows);
   }
 
-  /// Logits of every token of one batch, or of some rows.
+  /// The logits of every token of one batch, or of some rows.
   Logits run(const std::vector<Chunk>& chunks,
              const std::optional<std::vector<int32_t>>& some = std::nullopt) {
     std::vector<int32_t> ids, positions, slots, starts = {0}, lengths, tables;
@@ -172,8 +174,8 @@ class Runner {
 struct Case {
   const char* goldens;
   const char* folder;
-  double tolerance;       // of each log-probability in float32
-  double bf16_tolerance;  // of their mean in bfloat16; float16 has three bits more
+  double tolerance;       // for each log-probability in float32
+  double bf16_tolerance;  // for their mean in bfloat16; float16 has three more bits
 };
 
 class Forward : public ::testing::TestWithParam<Case> {
@@ -188,7 +190,7 @@ constexpr Case kCases[] = {{"tiny-tales", "models/tiny-tales", 1e-4, 0.0165},
 
 INSTANTIATE_TEST_SUITE_P(Goldens, Forward, ::testing::ValuesIn(kCases), [](const auto& test) {
   std::string name = test.param.goldens;
-  std::erase(name, '-');  // a test's name holds none
+  std::erase(name, '-');  // not allowed in the name of a test
   return name;
 });
 
@@ -217,7 +219,7 @@ TEST_P(Forward, GivesTheSameBitsInChunksAndAlone) {
   for (const Golden& g : read_goldens(GetParam().goldens)) {
     SCOPED_TRACE(g.id);
     const std::vector<int32_t> ids = g.fed();
-    if (ids.size() > 400) continue;  // the others are enough
+    if (ids.size() > 400) continue;  // the shorter ones are enough
     const Logits whole = runner.run({{0, ids, 0}});
     for (const size_t split : {size_t{1}, ids.size() / 2, ids.size() - 1}) {
       if (split == 0 || split >= ids.size()) continue;
@@ -233,7 +235,7 @@ TEST_P(Forward, GivesTheSameBitsInChunksAndAlone) {
 TEST_P(Forward, GivesTheSameBitsInABatchAndAlone) {
   const std::vector<Golden> goldens = read_goldens(GetParam().goldens);
   Runner runner(folder(), DType::kF32, 3, /*threads=*/2);
-  // Together: a decode, a later chunk and a whole prompt.
+  // One batch with a decode, a later chunk of a prompt, and a whole prompt.
   std::vector<Chunk> chunks;
   Logits alone;
   for (int64_t s = 0; s < 3; ++s) {
@@ -247,7 +249,7 @@ TEST_P(Forward, GivesTheSameBitsInABatchAndAlone) {
   EXPECT_TRUE(runner.run(chunks) == alone);
 }
 
-/// Of what no row is wanted, the keys and values are stored.
+/// Tokens whose logits are not needed still store their keys and values.
 TEST_P(Forward, GivesTheSameBitsForSomeRows) {
   const std::vector<Golden> goldens = read_goldens(GetParam().goldens);
   Runner runner(folder(), DType::kF32, 2, /*threads=*/2);
@@ -268,7 +270,7 @@ TEST_P(Forward, GivesTheSameBitsForSomeRows) {
   EXPECT_TRUE(end[0] == whole[static_cast<size_t>(first_last)]);
 }
 
-// Of 261 features no vector of any width is a part.
+// 261 features are not a multiple of any vector width.
 TEST(ForwardFloat32Weights, GiveTheReferenceTokensWithAnOddIntermediateSize) {
   for (const std::string name : {"llama", "qwen2"}) {
     const TempFolder folder;
@@ -288,7 +290,7 @@ TEST(ForwardFloat32Weights, GiveTheReferenceTokensWithAnOddIntermediateSize) {
   }
 }
 
-// A trained Llama with float32 weights, heads of 8 and an intermediate size that is no multiple
+// A trained Llama with float32 weights, heads of 8 and an intermediate size that is not a multiple
 // of 8.
 TEST(ForwardStories, ContinuesAsTransformersDoes) {
   const std::string folder = kRoot + "/../shared/data/stories260k";
@@ -320,8 +322,8 @@ TEST_P(Forward, StaysCloseInHalfPrecision) {
       for (size_t i = 0; i + 1 < g.prompt.size(); ++i, ++count)
         error += std::abs(logprob(logits[i], g.prompt[i + 1]) - g.prompt_logprobs[i]);
     }
-    // tiny-tales: transformers' own bfloat16 run differs by 0.0165. The variants have no such
-    // figure; a wrong rounding somewhere would still stand out.
+    // tiny-tales: transformers' own bfloat16 run differs by 0.0165. There is no such
+    // figure for the variants, but a wrong rounding would still exceed the tolerance.
     const double tolerance = GetParam().bf16_tolerance / (dtype == DType::kF16 ? 4 : 1);
     EXPECT_LT(error / static_cast<double>(count), tolerance) << dtype_name(dtype);
   }

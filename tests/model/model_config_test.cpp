@@ -38,10 +38,10 @@ std::string error_with(const char* key, Json value) {
   return user_error([&] { parse(with(tiny_config(), key, std::move(value))); });
 }
 
-/// A Llama of the tiny shape, which has a default for every key that Qwen3 fixes.
+/// A Llama with the tiny shape; this architecture has a default for every key.
 Json llama() { return with(tiny_config(), "architectures", {"LlamaForCausalLM"}); }
 
-/// Elements of all tensors in the safetensors files of a folder.
+/// The number of elements of all bfloat16 tensors in the safetensors files of a folder.
 int64_t elements_in(const std::string& folder) {
   int64_t count = 0;
   for (const auto& file : std::filesystem::directory_iterator(folder)) {
@@ -124,7 +124,7 @@ TEST(ModelConfig, FolderOfAnArchitectureThatIsNotSupportedIsRefused) {
                     HasSubstr("supported are Qwen3ForCausalLM, Qwen2ForCausalLM")));
 }
 
-// As published: no generation_config.json, and keys that no other family has.
+// The published file, without a generation_config.json and with keys that no other family has.
 TEST(ModelConfig, ReadsLlama32) {
   const TempFolder folder;
   folder.write("config.json", R"({

@@ -11,7 +11,7 @@
 
 namespace nanovllm {
 
-/// A folder that lives as long as this.
+/// A temporary folder, which the destructor removes.
 class TempFolder {
  public:
   TempFolder();
@@ -23,11 +23,11 @@ class TempFolder {
   std::filesystem::path path_;
 };
 
-/// The text of the UserError that `action` must throw; fails the test where it has more than one
+/// The text of the UserError that `action` must throw; fails the test if it has more than one
 /// line.
 std::string user_error(const std::function<void()>& action);
 
-/// A tensor to be written: values in float, stored as `dtype` (F32, BF16, F16).
+/// A tensor for a file: float values that are stored as `dtype` (F32, BF16, F16).
 struct TestTensor {
   std::string name;
   std::string dtype;
@@ -35,12 +35,12 @@ struct TestTensor {
   std::vector<float> values;
 };
 
-/// A safetensors file of `tensors`, in this order.
+/// The bytes of a safetensors file with `tensors`, in this order.
 std::string safetensors_file(const std::vector<TestTensor>& tensors);
-/// A safetensors file of this header and data, right or wrong.
+/// The bytes of a safetensors file with this header and data, which need not be valid.
 std::string safetensors_file(std::string_view header, std::string_view data);
 
-/// Every tensor of a checkpoint of `config`, with small values that differ from element to element.
+/// Every tensor of a checkpoint for `config`, with small values that differ between elements.
 std::vector<TestTensor> test_checkpoint(const Json& config, const std::string& dtype);
 
 /// A copy of the bfloat16 checkpoint `from` with float32 weights, and with `more` features of the

@@ -22,8 +22,8 @@ std::map<std::string, SafetensorsEntry> parse_file(std::string_view file, const 
   return parse_safetensors(file, file.size(), path);
 }
 
-/// The error for a file of this header and `data_bytes` of data; it must begin with the file's
-/// name.
+/// The error for a file with this header and `data_bytes` bytes of data. It must begin with the
+/// name of the file.
 std::string header_error(std::string_view header, size_t data_bytes) {
   const std::string file = safetensors_file(header, std::string(data_bytes, '\0'));
   const std::string text = user_error([&] { parse_file(file, "x.safetensors"); });
@@ -174,7 +174,7 @@ TEST(Safetensors, ReadsTwentyThousandTensors) {
   EXPECT_EQ(entries.at("model.layers.19999.weight").offset, 8 + header.size() + 19999);
 }
 
-// Each would take gigabytes and a minute if it were read to its end.
+// Without limits, each of these would take gigabytes and a minute.
 TEST(Safetensors, BoundsNumbersOfTensorsSizesNamesAndValues) {
   std::string many = "{";
   for (int i = 0; i <= 500'000; ++i)
@@ -199,7 +199,7 @@ TEST(Safetensors, BoundsNumbersOfTensorsSizesNamesAndValues) {
 
 TEST(Safetensors, BoundsTheNamesAndValuesOfAnIndex) {
   const auto error = [](const std::string& text) {
-    return user_error([&] { parse_sorted_json(text, "index"); });
+    return user_error([&] { parse_safetensors_index(text, "index"); });
   };
   std::string names, values = "0";
   for (int i = 0; i < 600'000; ++i) names += fmt::format(R"({}"{}":"f")", i == 0 ? "" : ",", i);

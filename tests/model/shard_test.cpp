@@ -16,7 +16,8 @@ ModelConfig model(int64_t heads, int64_t kv_heads, int64_t intermediate, int64_t
   return ModelConfig::parse(config, {}, "tiny");
 }
 
-// Attention reads KV head h / (num_heads / num_kv_heads) of the rank: it must be the model's own.
+// Attention reads the local KV head h / (num_heads / num_kv_heads); it must be the KV head that the
+// query head has in the whole model.
 TEST(Shard, EveryQueryHeadKeepsItsKvHead) {
   for (const int64_t kv_heads : {1, 2, 3, 4, 8})
     for (const int64_t group : {1, 2, 3, 4, 8})

@@ -25,7 +25,7 @@ float element(const Tensor& t, int64_t row, int64_t column) {
                                 : bf16_to_f32(t.as<uint16_t>()[i]);
 }
 
-/// A weight as it was handed to pack().
+/// A weight as it was passed to pack().
 struct FakeWeight : Weight {
   int64_t n = 0, k = 0;
   unsigned use = 0;
@@ -35,7 +35,7 @@ struct FakeWeight : Weight {
   const std::vector<float>& read() const { return values; }
 };
 
-/// Packs weights by copying them, and holds tensors in the host's memory; computes nothing.
+/// Packs weights by copying them, keeps tensors in host memory, and computes nothing.
 class FakeBackend : public Backend {
  public:
   std::string describe() const override { return "fake"; }
@@ -109,7 +109,7 @@ std::vector<float> values(const Tensor& t) {
   return {t.as<float>(), t.as<float>() + t.size()};
 }
 
-/// A folder that holds `tensors`, and what they are by name.
+/// A folder with a checkpoint of `tensors`, and the tensors by name.
 struct TestFolder {
   explicit TestFolder(std::vector<TestTensor> list) : tensors(std::move(list)) {
     folder.write("model.safetensors", safetensors_file(tensors));
@@ -331,7 +331,7 @@ TEST(LoadModel, AFileThatChangesMeanwhileIsAnError) {
   EXPECT_THAT(error_where(other), AllOf(HasSubstr("model.safetensors"), HasSubstr("changed")));
 }
 
-// Two tables of a gigabyte are not built in the host's memory before they are copied.
+// Tables of a gigabyte must not be built in host memory before they are copied.
 TEST(LoadModel, FillsLongRopeTablesInParts) {
   FakeBackend backend;
   const ModelConfig config = parse(tiny_config());
@@ -372,8 +372,8 @@ TEST(RopeTables, StretchLongWavesAsLlama3Does) {
   for (size_t i = 0; i < 32; ++i) {
     const double plain = std::pow(500000.0, -static_cast<double>(2 * i) / 64);
     const double turns = 8192 * plain / (2 * M_PI);  // in the original context
-    // Llama 3's rule: from 4 turns as they are, below 1 divided by 32, between in proportion to the
-    // turns.
+    // Llama 3's rule: frequencies with 4 or more turns stay, those with less than 1 turn are
+    // divided by 32, and those between are interpolated by their number of turns.
     const double share = std::clamp((turns - 1) / (4 - 1), 0.0, 1.0);
     EXPECT_NEAR(frequencies[i] / (plain * (share + (1 - share) / 32)), 1, 2e-6) << i;
     ++(turns > 4 ? kept : turns < 1 ? stretched : mixed);

@@ -16,7 +16,7 @@ namespace nanovllm::cpu {
 namespace {
 
 struct Sequence {
-  int32_t num_tokens;  // new ones
+  int32_t num_tokens;  // new tokens
   int32_t context;
 };
 
@@ -39,8 +39,8 @@ void store(void* data, DType dtype, int64_t i, float x) {
   else static_cast<uint16_t*>(data)[i] = dtype == DType::kBF16 ? f32_to_bf16(x) : f32_to_f16(x);
 }
 
-/// A number of its own for each element of q, k and v of each sequence, whatever step or block it
-/// is in.
+/// A different number for each element of q, k and v of each sequence, which does not depend on the
+/// step or the block.
 float element(uint64_t kind, uint64_t seq, uint64_t position, uint64_t head, uint64_t d) {
   uint64_t x = ((((kind * 1009 + seq) * 100003 + position) * 131 + head) * 1031 + d) + 1;
   x ^= x >> 31;
@@ -51,8 +51,8 @@ float element(uint64_t kind, uint64_t seq, uint64_t position, uint64_t head, uin
   return static_cast<float>(x & 0xffffff) / 0x800000 - 1;
 }
 
-/// A batch over a cache whose unused slots, in used blocks too, hold NaN. Blocks are handed out in
-/// a shuffled order.
+/// A batch over a KV cache in which all unused positions are NaN, also those in blocks that are
+/// used. Blocks are assigned in a shuffled order.
 class Problem {
  public:
   Problem(const Shape& shape, std::vector<Sequence> seqs, std::vector<int32_t> names = {})
@@ -130,21 +130,21 @@ class Problem {
     batch_.block_tables = Tensor(tables_.data(), DType::kI32, num_seqs, max_blocks);
   }
 
-  Problem(Problem&&) = default;  // the tensors' memory moves along
+  Problem(Problem&&) = default;  // moves the memory of the tensors too
 
   void run(Isa isa) {
     std::fill(out_.begin(), out_.end(), 0xff);
     attention(args_, kv_, batch_, isa);
   }
 
-  /// The bytes of a new token's output.
+  /// The output of a new token as bytes.
   std::string output(int64_t seq, int64_t token) const {
     const size_t row = out_.size() / static_cast<size_t>(starts_.back());
     const size_t at = static_cast<size_t>(starts_[seq] + token) * row;
     return {reinterpret_cast<const char*>(out_.data()) + at, row};
   }
 
-  /// softmax(q k^T scale) v in double precision, of the same rounded operands: [T, heads,
+  /// softmax(q k^T scale) v in double precision, from the same rounded operands: [T, heads,
   /// head_dim].
   std::vector<double> reference() const {
     std::vector<double> out;
@@ -275,7 +275,7 @@ TEST(Attention, MoreQueryHeadsThanATileHasRows) {
   problem.expect_near(problem.reference());
 }
 
-/// A token's bits depend on its query and its keys alone.
+/// The output bits of a token depend only on its query and on its keys and values.
 class AttentionBits : public testing::TestWithParam<DType> {
  protected:
   static constexpr int32_t kContext = 1100;

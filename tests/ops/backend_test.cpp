@@ -61,7 +61,7 @@ TEST(CpuBackend, OneWeightServesAsTableAndAsMatrix) {
   backend->embed(x.tensor, *tied, Tensor(ids.data(), DType::kI32, 3));
   backend->matmul(logits.tensor, x.tensor, *tied);
   for (int64_t r = 0; r < 3; ++r) {
-    // A random row's product with itself, about 64, is the largest.
+    // The dot product of a random row with itself, about 64, is the largest.
     const float* row = logits.tensor.as<float>() + r * 100;
     EXPECT_EQ(std::max_element(row, row + 100) - row, ids[static_cast<size_t>(r)]);
   }

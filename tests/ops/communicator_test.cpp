@@ -15,7 +15,7 @@
 namespace nanovllm {
 namespace {
 
-/// Runs `rank` once for each of `world` ranks, each on a thread.
+/// Runs `rank` for each of `world` ranks, each in its own thread.
 void on_ranks(int world, const std::function<void(Communicator&)>& rank) {
   const Buffer memory = cpu::allocate(Communicator::bytes());
   std::vector<std::jthread> threads;
@@ -44,7 +44,7 @@ TEST(Share, PartsFollowEachOtherAndDifferByOneRun) {
       }
 }
 
-// Sums that depend on their order: 1e8 and -1e8 swallow what is added between them.
+// These sums depend on their order: a small number that is added between 1e8 and -1e8 is lost.
 TEST(Communicator, AllReduceAddsInTheOrderOfTheRanks) {
   for (const int world : {1, 2, 3, 4}) {
     for (const int64_t count : {1, 63, 4096, 5000, 300'000, 1'000'001}) {

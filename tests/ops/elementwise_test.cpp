@@ -15,7 +15,7 @@ namespace {
 
 constexpr DType kDTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 
-/// Half an ulp of a value of that dtype, and what float32 arithmetic adds.
+/// Half an ulp of a value of that dtype, plus the error of float32 arithmetic.
 double tolerance(DType dtype, double value) {
   const double relative = dtype == DType::kF32 ? 2e-6 : dtype == DType::kBF16 ? 0x1p-8 : 0x1p-11;
   return std::abs(value) * (relative + 2e-6) + 1e-6;
@@ -94,8 +94,8 @@ TEST(Elementwise, SiluMulKeepsNotANumber) {
 }
 
 TEST(Elementwise, EmbedConvertsEveryBitPatternAsScalarCodeDoes) {
-  // Parts of several dtypes: rows 0 to 255 hold all bfloat16, the next 256 all float16, the others
-  // float32 of any bits, among them those around float16's range.
+  // Parts of several dtypes: rows 0 to 255 contain every bfloat16 value, the next 256 every float16
+  // value, and the others float32 values with random bits, some of them near the limits of float16.
   Matrix bf16(DType::kBF16, 256, 256), f16(DType::kF16, 256, 256), f32(DType::kF32, 256, 256);
   std::mt19937 generator(1);
   std::vector<int32_t> ids;
@@ -145,7 +145,7 @@ TEST(Elementwise, GatherRowsTakesARowAgain) {
     for (int64_t c = 0; c < 24; ++c) ASSERT_EQ(out.at(r, c), x.at(rows[static_cast<size_t>(r)], c));
 }
 
-/// A cache whose every byte is 0x5a, and its element at a logical place.
+/// A KV cache in which every byte is 0x5a, with access to the element at a logical position.
 struct Cache {
   std::vector<char> bytes;
   KvCache kv;
@@ -162,7 +162,7 @@ struct Cache {
   }
 };
 
-/// RMSNorm (if any) and rotation of one head, in double.
+/// The optional RMSNorm and the rotation of one head, in double.
 std::vector<double> rotated(const Matrix& x, int64_t row, int64_t first, int64_t head_dim,
                             const float* norm, float eps, const Matrix& cos, const Matrix& sin,
                             int64_t position) {

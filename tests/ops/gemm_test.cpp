@@ -10,8 +10,8 @@
 namespace nanovllm::cpu {
 namespace {
 
-/// Compares out with the sum of products in double: `rounding` is half an ulp of out's dtype, and
-/// sums of k terms of about 1 in float32 may be off by a few 1e-7 of sqrt(k) each.
+/// Compares out with a GEMM in double. `rounding` is half an ulp of out's dtype. A float32 sum of k
+/// terms of about 1 may differ by a few 1e-7 times sqrt(k).
 void expect_product(const Matrix& out, const Matrix& x, const std::vector<const Matrix*>& parts,
                     const float* bias) {
   const double rounding = out.tensor.dtype == DType::kF32    ? 1e-6
@@ -116,7 +116,7 @@ TEST(Gemm, StacksStridedPartsOfAnyFloatDtype) {
       const Matrix k = random_matrix(DType::kBF16, 9, 72, 2, 144);
       const Matrix v = random_matrix(DType::kF16, 20, 72, 3);
       const WeightRows parts[] = {q.tensor, k.tensor, v.tensor};
-      // The weight is rounded to the model's dtype: the reference as well.
+      // The weight is rounded to the model's dtype, and so is the reference.
       std::vector<Matrix> rounded;
       for (const Matrix* part : {&q, &k, &v}) {
         rounded.emplace_back(dtype, part->tensor.shape[0], 72);
@@ -132,7 +132,7 @@ TEST(Gemm, StacksStridedPartsOfAnyFloatDtype) {
 }
 
 TEST(Gemm, Float16OfAllMagnitudesIsReadExactly) {
-  // Subnormal halves and the largest ones: a product with 1 gives the weight back.
+  // Subnormal and the largest float16 numbers: multiplied by 1, they yield the weight.
   const int64_t n = 0x7c00;
   Matrix w(DType::kF16, n, 1), one(DType::kF16, 1, 1);
   one.set(0, 0, 1);

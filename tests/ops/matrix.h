@@ -8,7 +8,7 @@
 
 namespace nanovllm::cpu {
 
-/// Those that this machine has.
+/// The instruction sets that this machine supports.
 inline std::vector<Isa> isas() {
   std::vector<Isa> all;
   for (Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16})
@@ -16,7 +16,7 @@ inline std::vector<Isa> isas() {
   return all;
 }
 
-/// A matrix of a float dtype on the heap, and the values that its elements stand for.
+/// A matrix of a float dtype on the heap, and its elements as floats.
 struct Matrix {
   std::vector<char> bytes;
   Tensor tensor;
@@ -27,7 +27,7 @@ struct Matrix {
     bytes.resize(static_cast<size_t>(rows * tensor.row_stride) * dtype_size(dtype));
     tensor.data = bytes.data();
   }
-  Matrix(Matrix&&) = default;  // the elements stay where they are
+  Matrix(Matrix&&) = default;  // the elements keep their address
   float at(int64_t r, int64_t c) const {
     const int64_t i = r * tensor.row_stride + c;
     if (tensor.dtype == DType::kF32) return tensor.as<float>()[i];

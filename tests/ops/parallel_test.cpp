@@ -12,7 +12,7 @@
 namespace nanovllm::cpu {
 namespace {
 
-// oneDNN's threads are OpenMP's: one must be one there too.
+// oneDNN uses OpenMP's threads: with one thread, OpenMP must have one as well.
 TEST(Parallel, OneThreadIsOneForOpenMp) {
   std::thread([] {
     set_num_threads(1);
@@ -27,7 +27,8 @@ TEST(ParallelFor, RunsEveryTaskOnce) {
     set_num_threads(threads);
     for (int64_t job = 0; job < 3000; ++job) {
       const int64_t num_tasks = job % 17;
-      std::vector<int> runs(static_cast<size_t>(num_tasks));  // plain: a task is nobody else's
+      std::vector<int> runs(
+          static_cast<size_t>(num_tasks));  // not atomic: only one task writes each element
       std::atomic<bool> thread_in_range = true;
       parallel_for(num_tasks, [&](int64_t task, int thread) {
         ++runs[static_cast<size_t>(task)];
@@ -36,19 +37,20 @@ TEST(ParallelFor, RunsEveryTaskOnce) {
       for (const int n : runs) ASSERT_EQ(n, 1);
       ASSERT_TRUE(thread_in_range);
       if (job % 500 == 0)
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));  // helpers sleep
+        std::this_thread::sleep_for(
+            std::chrono::milliseconds(2));  // meanwhile the helper threads go to sleep
     }
   }
   set_num_threads(1);
 }
 
-// A task ends when all have begun: on fewer threads none would.
+// A task ends only when all tasks have begun, so with fewer threads the test would hang.
 TEST(ParallelFor, TasksRunAtTheSameTime) {
   for (const int threads : {2, 3, 8}) {
     set_num_threads(threads);
     for (int job = 0; job < 20; ++job) {
       std::atomic<int> num_begun = 0;
-      std::vector<int> seen(static_cast<size_t>(threads));  // by each thread, how many tasks it ran
+      std::vector<int> seen(static_cast<size_t>(threads));  // how many tasks each thread ran
       const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
       parallel_for(threads, [&](int64_t, int thread) {
         ++num_begun;

@@ -42,7 +42,7 @@ class BlockOrders : public ::testing::Test {
     return {t.as<float>(), t.as<float>() + t.size()};
   }
 
-  // The same in double, without a backend.
+  // The reference, in double and without a backend.
   static std::vector<double> normed(const std::vector<double>& x, const Norm& norm) {
     std::vector<double> y(x.size());
     for (size_t row = 0; row < x.size(); row += kHidden) {
@@ -81,7 +81,8 @@ class BlockOrders : public ::testing::Test {
   WeightPtr down_weight_ = backend_->pack(down_, DType::kF32, kForMatmul);
 };
 
-/// Blocks that norm their input, their output, or both are all written with Backend's operations.
+/// Blocks with the norm before, after, or before and after can all be written with Backend's
+/// operations.
 TEST_F(BlockOrders, NormsBeforeAndAfterABlock) {
   for (const bool before : {false, true})
     for (const bool after : {false, true}) {
@@ -131,7 +132,7 @@ TEST_F(BlockOrders, RowsOfAResidual) {
       EXPECT_EQ(gathered[r * kHidden + i], all[static_cast<size_t>(rows[r]) * kHidden + i]);
 }
 
-/// What is not finished cannot be read by mistake.
+/// An unfinished residual cannot be read by mistake (order.residual).
 TEST_F(BlockOrders, AnUnfinishedResidualIsNotRead) {
   Residual residual(random(kTokens, kHidden), tensor(kTokens, kHidden));
   using State = Residual::State;

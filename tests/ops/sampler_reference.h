@@ -11,8 +11,8 @@
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cpu/kernels/sampler.h"
 
-// The sampler's definition (ops/sample_row.h) word for word, for the tests of every backend:
-// everything is sorted and computed one token after another.
+// A direct implementation of the sampler's definition in ops/sample_row.h, for the tests of every
+// backend: it sorts all tokens and computes them one after another.
 namespace nanovllm {
 
 /// The Gumbel noise of one token.
@@ -27,11 +27,11 @@ inline float noise(const SampleRow& row, int32_t id) {
 struct Reference {
   std::vector<int32_t> kept;  // best first
   int32_t token = 0;
-  // how far the share of the tokens up to the last, or without it, is from top_p
+  // how far the probability of the kept tokens, with or without the last one, is from top_p
   double top_p_margin = 1;
 };
 
-/// The token drawn from logits [vocab], which have a finite one that is not masked.
+/// Draws a token from logits [vocab], of which at least one is finite and not masked.
 inline Reference reference(std::vector<float> logits, const SampleRow& row) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const TokenCount& token : row.counts) {
@@ -88,10 +88,10 @@ inline Reference reference(std::vector<float> logits, const SampleRow& row) {
   return result;
 }
 
-/// What Backend::token_logprobs reports of one row, computed in double.
+/// What Backend::token_logprobs returns for one row, computed in double.
 struct LogprobsReference {
-  std::vector<int32_t> order;  // every token, better first
-  double log_sum = 0;          // a token's log-probability is its logit less this
+  std::vector<int32_t> order;  // every token, the best first
+  double log_sum = 0;          // a token's log-probability is its logit minus this
   int32_t target_rank = 0;
 };
 
@@ -118,17 +118,17 @@ inline std::vector<float> random_logits(int64_t vocab, float spread, uint32_t se
   return logits;
 }
 
-/// Rounds to multiples of `step`: many ties.
+/// Rounds to multiples of `step`, so that there are many ties.
 inline void round_to(std::vector<float>& logits, float step) {
   for (float& x : logits) x = std::round(x / step) * step;
 }
 
-/// The logits of one vocabulary for every mixture of parameters.
+/// The logits that are used with every combination of parameters.
 struct SampleCase {
   const char* name;
   int64_t vocab;
   float spread;
-  float step;  // logits are multiples of it where it is not 0
+  float step;  // if it is not 0, logits are multiples of it
 };
 
 inline constexpr SampleCase kSampleCases[] = {
@@ -137,8 +137,9 @@ inline constexpr SampleCase kSampleCases[] = {
     {"all_equal", 1000, 1, 1000},  {"peaked", 5003, 8, 0},    {"flat", 20011, 0.1f, 0},
     {"large", 151936, 3, 0}};
 
-/// Calls check(logits, row) for mixtures of temperature, top_k, top_p and min_p, with masks,
-/// penalties, biases and allowed ids in turn; fewer for a large vocabulary.
+/// Calls check(logits, row) for combinations of temperature, top_k, top_p and min_p, alternating
+/// between masks, penalties, biases and allowed ids. There are fewer of them for a large
+/// vocabulary.
 template <class Check>
 void for_each_sample_row(const SampleCase& c, Check&& check) {
   uint32_t number = 0;
@@ -187,9 +188,9 @@ void for_each_sample_row(const SampleCase& c, Check&& check) {
         }
 }
 
-/// The probability of counts at least as far from `probabilities` as those of the drawn tokens
-/// (chi-square with Wilson and Hilferty's cube-root approximation); 0 where an impossible token
-/// was drawn.
+/// The probability that counts differ from `probabilities` at least as much as those of the drawn
+/// tokens (the chi-square test with Wilson and Hilferty's cube-root approximation). It is 0 if a
+/// token was drawn whose probability is 0.
 inline double fit(const std::vector<int32_t>& tokens, const std::vector<double>& probabilities) {
   std::vector<double> counts(probabilities.size());
   for (const int32_t token : tokens) counts[token] += 1;

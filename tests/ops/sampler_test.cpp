@@ -29,7 +29,7 @@ struct Drawn {
   std::vector<RowStatus> status;
 };
 
-/// Every row of logits [rows, vocab] drawn with its parameters.
+/// Draws a token from each row of logits [rows, vocab], each with its own parameters.
 Drawn draw(std::vector<float> logits, const std::vector<SampleRow>& rows, Isa isa = best_isa()) {
   const auto num_rows = static_cast<int64_t>(rows.size());
   Drawn drawn{std::vector<int32_t>(rows.size(), -1), std::vector<RowStatus>(rows.size())};
@@ -62,7 +62,7 @@ TEST_P(SamplerGrid, DrawsTheDefinitionsTokenOnEveryInstructionSet) {
   int compared = 0, skipped = 0;
   for_each_sample_row(GetParam(), [&](const std::vector<float>& logits, const SampleRow& row) {
     const Reference want = reference(logits, row);
-    if (want.top_p_margin < 1e-6) {  // the sum's rounding decides
+    if (want.top_p_margin < 1e-6) {  // the result depends on rounding
       ++skipped;
       return;
     }
@@ -83,7 +83,7 @@ TEST_P(SamplerGrid, DrawsTheDefinitionsTokenOnEveryInstructionSet) {
 INSTANTIATE_TEST_SUITE_P(Rows, SamplerGrid, testing::ValuesIn(kSampleCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// Row i's token follows from row i alone.
+// The token of row i depends only on row i.
 TEST(Sampler, RowsDoNotDependOnOthersOrThreads) {
   constexpr int64_t kVocab = 3000;
   constexpr int kRows = 40;
@@ -187,8 +187,8 @@ TEST(Sampler, FrequenciesFollowTheSoftmax) {
     }
 }
 
-// goldens/README.md tells what the row holds. Its best 50 tokens stand for the logits, which is
-// enough for top_k 20; the others share the rest evenly.
+// goldens/README.md explains the row. The logits are made from its best 50 tokens, which is enough
+// for top_k 20; all other tokens share the remaining probability evenly.
 TEST(Sampler, FrequenciesEqualTheGoldens) {
   std::ifstream file(NANOVLLM_SOURCE_DIR "/tests/goldens/sampling_tiny-tales.jsonl");
   std::string line;

@@ -60,13 +60,14 @@ CudaBackend::~CudaBackend() {
 
 std::string CudaBackend::describe() const {
   return fmt::format(
-      "{}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB; attention by {}; products of "
+      "{}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB; attention by {}; GEMMs of "
       "few tokens{} by own kernels, others by cuBLASLt",
       device_.name, device_.major, device_.minor, device_.multiProcessorCount,
       static_cast<double>(device_.totalGlobalMem) / kGiB,
       portable_ ? "mma and asynchronous copies" : "wgmma and bulk copies",
-      portable_ ? ""
-                : ", of more where they are faster, and of a batch's logits, with the sampler,");
+      portable_
+          ? ""
+          : ", of more tokens where they are faster, and of a batch's logits with the sampler,");
 }
 
 // -- ranks
@@ -163,7 +164,7 @@ WeightPtr CudaBackend::pack(std::span<const WeightRows> parts, DType dtype, unsi
   weight->matrix.data = weight->memory.get();
   int64_t row = 0;
   std::vector<WeightUpload::Copy> copies;
-  std::vector<std::pair<Tensor, Tensor>> conversions;  // to, from
+  std::vector<std::pair<Tensor, Tensor>> conversions;  // destination, source
   std::vector<Buffer> raw_memory;
   for (const WeightRows& part : parts) {
     Tensor to = weight->matrix.rows(row, part.num_rows());
@@ -198,7 +199,7 @@ void CudaBackend::copy_blocks(const KvCache& kv, std::span<const int32_t> from,
 
 }  // namespace nanovllm::cuda
 
-/// What ops/cuda_library.cpp looks up.
+/// ops/cuda_library.cpp looks this function up with dlsym().
 extern "C" __attribute__((visibility("default"))) nanovllm::Backend* nanovllm_make_cuda_backend(
     nanovllm::CudaKernels kernels, nanovllm::Rank rank) {
   return new nanovllm::cuda::CudaBackend(kernels, rank);

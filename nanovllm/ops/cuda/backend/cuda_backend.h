@@ -20,8 +20,10 @@
 
 namespace nanovllm::cuda {
 
-/// Backend on one NVIDIA GPU. Everything is enqueued on one stream; only fetch_samples,
-/// token_logprobs, pack, upload and download wait for it.
+/// The Backend on one NVIDIA GPU; the first file to read in this folder. Everything is enqueued on
+/// one stream. Only fetch_samples, token_logprobs, pack, upload, download and the growth of a
+/// buffer wait for the stream. Every public call works in the GPU's primary context and restores
+/// the caller's.
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(CudaKernels kernels, Rank rank);
@@ -77,12 +79,13 @@ class CudaBackend final : public Backend {
                       std::span<int32_t> target_ranks) override;
 
  private:
-  /// Steps under way, and one more whose input the host writes.
+  /// Two steps may be under way, and the host writes the input of a third one.
   static constexpr size_t kNumSlots = 3;
-  /// Memory that grows; what it held is lost then, and graphs that knew the old place with it.
+  /// Memory that is replaced by larger memory when necessary. Its contents are lost then, and so
+  /// are the graphs that contain the old address (ownership.memory).
   struct Growing {
     bool in_graphs = false;
-    bool pinned = false;  ///< the host's
+    bool pinned = false;  ///< pinned host memory instead of device memory
     size_t bytes = 0;
     Buffer memory = {};
     template <class T>
@@ -90,7 +93,7 @@ class CudaBackend final : public Backend {
       return static_cast<T*>(memory.get());
     }
   };
-  /// Waits for an event, of several ranks until one of them is dead, which throws EngineDead.
+  /// Waits for an event. With several ranks it throws EngineDead if one of them dies meanwhile.
   void wait(cudaEvent_t event);
   void wait_for_stream();
   Buffer allocate_pinned(size_t bytes);
@@ -100,46 +103,49 @@ class CudaBackend final : public Backend {
   static AttentionParams attention_params(const AttentionArgs& args, const KvCache& kv,
                                           const Batch& batch);
   SampleParams sample_params(const Tensor& logits) const;
-  /// What follows the kernel that has drawn the plain rows, or has left what this rank found.
+  /// Called after the kernel that draws the plain rows. With several ranks that kernel has only
+  /// written the best token of this rank's columns to `found`; this compares the ranks' tokens and
+  /// draws.
   void join_found(const SampleParams& params);
-  /// Rows of logits with the vocabulary of all ranks; those that `rows` [count] (device memory)
-  /// names, or the first `count`.
+  /// Rows of logits with the whole vocabulary, gathered from all ranks: the rows that `rows`
+  /// [count] (device memory) names, or the first `count` if it is null.
   const float* whole_rows(Tensor logits, const int32_t* rows, int64_t count);
 
-  CUcontext context_ = nullptr;  // each public call works in it
+  CUcontext context_ = nullptr;  // the GPU's primary context
   Launch where_;
   cudaDeviceProp device_ = {};
   CudaKernels kernels_;
-  bool portable_ = false;  // asked for, or not on Hopper
+  bool portable_ = false;  // portable kernels were requested, or the GPU is not Hopper
   bool capturing_ = false;
   std::optional<Gemms> gemms_;
   std::optional<WeightUpload> weight_upload_;
-  std::optional<Collectives> collectives_;  // of several ranks
-  int64_t vocab_size_ = 0;                  // of all of them
-  Range vocab_;                             // the rank's part
+  std::optional<Collectives> collectives_;  // only with several ranks
+  int64_t vocab_size_ = 0;                  // of the whole model; only with several ranks
+  Range vocab_;                             // this rank's part of it
   cudaEvent_t stream_end_ = nullptr;
 
-  std::array<Growing, kNumSlots> pinned_input_, drawn_;  // the host's memory
+  std::array<Growing, kNumSlots> pinned_input_, drawn_;  // pinned host memory
   std::array<cudaEvent_t, kNumSlots> input_sent_ = {}, drawn_there_ = {};
   uint64_t num_begun_ = 0, num_finished_ = 0, num_fetched_ = 0;
 
-  // Of the step that begin_step() began.
+  // State of the step that begin_step() began.
   Growing input_{.in_graphs = true}, plan_memory_{.in_graphs = true}, partial_{.in_graphs = true},
       counters_{.in_graphs = true}, prefill_counters_;
   bool has_prefill_ = false, has_decode_ = false;
-  bool draws_in_gemm_ = false;  // as sample_gemm() does, if it serves the model
+  bool draws_in_gemm_ = false;  // whether norm_sample may use sample_gemm()
   DecodePlan plan_ = {};
-  int most_kv_heads_ = 0;   // of the ranks; 0: not known yet
-  int decode_cluster_ = 0;  // blocks of a cluster in roped_decode_attention; 0: it has no use
+  int most_kv_heads_ = 0;   // the largest number of KV heads of a rank; 0: not known yet
+  int decode_cluster_ = 0;  // cluster size in thread blocks for roped_decode_attention; 0: not used
   DecodeScratch decode_scratch_ = {};
   const RowParams* rows_ = nullptr;
   int32_t* last_tokens_ = nullptr;
   std::vector<RowParams> row_params_;
-  std::vector<int32_t> special_, words_;  // rows that are not plain, and their lists
+  std::vector<int32_t> special_, words_;  // the rows that are not plain, and their lists
 
   Growing drawn_at_{.in_graphs = true}, progress_{.in_graphs = true}, found_{.in_graphs = true},
       copies_, special_memory_, special_scratch_, logprobs_memory_, joined_, join_scratch_;
-  // By size, decode_cluster_ and draws_in_gemm_. Null: has run once, to be captured next.
+  // The key is size, decode_cluster_ and draws_in_gemm_. Null: it ran eagerly once and will be
+  // captured the next time.
   std::map<std::tuple<int64_t, int, bool>, cudaGraphExec_t> graphs_;
 };
 

@@ -5,8 +5,8 @@
 #include "nanovllm/ops/cuda/backend/cuda_backend.h"
 #include "nanovllm/ops/cuda/elementwise/elementwise.h"
 
-// The forward pass of CudaBackend: which kernels an operation is, and when the ranks' sums are
-// added.
+// The forward pass of CudaBackend: which kernels compute an operation, and when sums over the ranks
+// are finished (order.residual).
 namespace nanovllm::cuda {
 
 using State = Residual::State;
@@ -16,7 +16,7 @@ using State = Residual::State;
 void CudaBackend::embed(Tensor out, const Weight& table, Tensor ids) {
   const ContextScope here(context_);
   cuda::gather_rows(where_, out, matrix_of(table), ids, vocab_.first);
-  all_reduce(out);  // other ranks' rows are zero here
+  all_reduce(out);  // the rows of other ranks are zero here
 }
 
 void CudaBackend::rms_norm(Tensor out, Tensor x, const Norm& norm) {
@@ -74,8 +74,8 @@ void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const 
   const ContextScope here(context_);
   const AttentionParams params = attention_params(args, kv, batch);
   const DType dtype = args.qkv.dtype;
-  // The portable kernel's shared memory is what every GPU has, 99 KB.
-  const int64_t most = portable_ && kv.head_dim == 256 ? 8 : 16;  // query heads for a KV head
+  // The portable kernel must fit in the 99 KB of shared memory that every GPU has.
+  const int64_t most = portable_ && kv.head_dim == 256 ? 8 : 16;  // query heads of a KV head
   if (!params.layout.tiled || args.num_heads > most * kv.num_kv_heads)
     return general_attention(where_, params, dtype);
   if (has_decode_)
@@ -95,7 +95,7 @@ Tensor CudaBackend::finish(Residual& residual) {
     case State::kWhole:
       break;
     case State::kOwnRows: {
-      // Other ranks' rows become zero; then the sum is the residual.
+      // After the rows of other ranks are set to zero, the all-reduce yields the residual.
       const Range own = row_share(sum.shape[0], collectives_->ranks().rank());
       const int64_t end = own.first + own.count;
       for (const Tensor& others : {sum.rows(0, own.first), sum.rows(end, sum.shape[0] - end)})
@@ -107,7 +107,8 @@ Tensor CudaBackend::finish(Residual& residual) {
       all_reduce(sum);
       break;
     case State::kUnadded:
-      check(collectives_->sum_norm(sum, sum, {}, residual.scratch()), "a sum that nobody adds");
+      check(collectives_->sum_norm(sum, sum, {}, residual.scratch()),
+            "a residual whose sum was left unadded, but no kernel adds it");
       break;
   }
   return sum;
@@ -130,7 +131,7 @@ void CudaBackend::add_matmul(Residual& residual, Tensor x, const Weight& w, cons
   const Tensor &sum = residual.sum(), &scratch = residual.scratch();
   const Rank rank = collectives_->ranks().rank();
   residual.begun_norm = 0;
-  // Each rank's own rows are enough where it alone adds to them.
+  // If only the rank that owns a row adds to it, the rank needs no other rows.
   if (residual.state != State::kOwnRows || !collectives_->shares_rows(sum)) finish(residual);
   if (collectives_->adds_late(sum)) {
     gemms_->store(scratch, x, w);
@@ -150,7 +151,7 @@ void CudaBackend::add_matmul(Residual& residual, Tensor x, const Weight& w, cons
                   rows(scratch, own.first, own.count));
     if (rest > 0) gemms_->store(rows(sum, end, rest), rows(x, end, rest), w);
   } else if (rank.index == 0) {
-    gemms_->add(sum, x, w, scratch);  // the old residual, once
+    gemms_->add(sum, x, w, scratch);  // the old residual must be added only once
   } else {
     gemms_->store(sum, x, w);
   }
@@ -163,7 +164,7 @@ void CudaBackend::gather_rows(Residual& out, Residual& residual, Tensor rows) {
   const Tensor& sum = residual.sum();
   const Range own = row_share(sum.shape[0], collectives_->ranks().rank());
   cuda::gather_rows(where_, out.sum(), sum.rows(own.first, own.count), rows, own.first);
-  all_reduce(out.sum());  // other ranks' rows are zero here
+  all_reduce(out.sum());  // the rows of other ranks are zero here
 }
 
 // -- stages

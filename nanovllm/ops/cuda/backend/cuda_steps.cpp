@@ -6,14 +6,15 @@
 #include "nanovllm/ops/cuda/backend/cuda_backend.h"
 #include "nanovllm/ops/cuda/backend/step.h"
 
-// How CudaBackend takes a step over, repeats it as a graph, and samples.
+// How CudaBackend begins a step, captures and launches graphs, and samples.
 namespace nanovllm::cuda {
 
 namespace {
 
-/// Room for a step's arrays, so that they stay where graphs look for them.
+/// The initial size of a step's input: large enough that it rarely grows, because graphs contain
+/// its address.
 constexpr size_t kInputBytes = size_t{4} << 20;
-/// Rows with lists that are drawn at once: each takes a copy of its logits.
+/// How many special rows are drawn at a time; each of them needs a copy of its logits.
 constexpr int kSpecialRows = 64;
 
 template <class T>
@@ -24,7 +25,8 @@ void append(std::vector<int32_t>& words, std::span<const T> list) {
   if (!list.empty()) std::memcpy(words.data() + at, list.data(), list.size_bytes());
 }
 
-/// Arrays in one buffer, each at a multiple of 16 bytes, on the host and on the device alike.
+/// Puts arrays into one buffer, each at a multiple of 16 bytes. With a null `host` it only computes
+/// the offsets, which are the same on the host and on the device.
 class Packer {
  public:
   explicit Packer(char* host) : host_(host) {}
@@ -58,7 +60,7 @@ RowParams CudaBackend::row_params(const SampleRow& row, int32_t slot) {
   params.slot = slot;
   if (!row.has_lists() && (!row.has_filters() || row.temperature < 1e-5f)) return params;
   params.is_plain = 0;
-  words_.resize((words_.size() + 1) / 2 * 2);  // pairs are read as such
+  words_.resize((words_.size() + 1) / 2 * 2);  // aligned, because the kernel reads pairs of words
   params.first_word = static_cast<int32_t>(words_.size());
   params.num_counts = static_cast<int32_t>(row.counts.size());
   params.num_biases = static_cast<int32_t>(row.biases.size());
@@ -73,7 +75,7 @@ RowParams CudaBackend::row_params(const SampleRow& row, int32_t slot) {
 
 Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const KvCache& kv) {
   const ContextScope here(context_);
-  weight_upload_.reset();  // all weights are there
+  weight_upload_.reset();  // all weights have been loaded
   const size_t num_seqs = host.context_lens.size(), num_rows = host.samples.size();
   words_.clear();
   special_.clear();
@@ -89,7 +91,8 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
   const auto pack_all = [&](char* memory) {
     Packer pack(memory);
     const auto ints = [&](const std::vector<int32_t>& v) { return pack.add(std::span(v)); };
-    // What varies comes last: a graph finds the rest in its place.
+    // The updates come last because their number varies: a graph contains the offsets of all
+    // others.
     at = {ints(host.input_ids),
           ints(host.positions),
           ints(host.slot_mapping),
@@ -151,7 +154,8 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
                    num_rows >= kFewestDrawn && num_rows <= kMostDrawn;
   has_decode_ = has_prefill_ = false;
   int64_t num_keys = 0, longest = 0;
-  int32_t fewest_tiles = std::numeric_limits<int32_t>::max(), most_tiles = 0;  // of decodes
+  int32_t fewest_tiles = std::numeric_limits<int32_t>::max(),
+          most_tiles = 0;  // of decoding sequences
   for (size_t s = 0; s < num_seqs; ++s) {
     const bool decodes = host.cu_seqlens_q[s + 1] - host.cu_seqlens_q[s] == 1;
     (decodes ? has_decode_ : has_prefill_) = true;
@@ -166,7 +170,8 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
   decode_cluster_ = 0;
   KvLayout layout(kv);
   if (collectives_) {
-    // Ranks that share a model unevenly choose alike too: NCCL wants all or none in a graph.
+    // Ranks with different numbers of KV heads must decide alike (order.alike): NCCL requires that
+    // all ranks or none launch a collective from a graph.
     if (most_kv_heads_ == 0)
       most_kv_heads_ = static_cast<int>(-collectives_->ranks().smallest(-kv.num_kv_heads));
     layout.num_kv_heads = most_kv_heads_;
@@ -199,7 +204,8 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
 
 void CudaBackend::replay(int64_t size, const std::function<void()>& enqueue) {
   const ContextScope here(context_);
-  // The first time it runs as it is, which measures its products; the second time it is captured.
+  // The first time the step runs eagerly, and its GEMMs are autotuned; the second time it is
+  // captured.
   const auto [at, is_new] = graphs_.try_emplace({size, decode_cluster_, draws_in_gemm_}, nullptr);
   if (is_new) return enqueue();
   if (at->second == nullptr) {
@@ -250,7 +256,7 @@ void CudaBackend::norm_sample(Tensor logits, Residual& residual, const Norm& nor
 
 void CudaBackend::join_found(const SampleParams& params) {
   if (!collectives_) return;
-  const int64_t num_rows = (params.num_rows + 1) / 2 * 2;  // whole 16 bytes
+  const int64_t num_rows = (params.num_rows + 1) / 2 * 2;  // a multiple of 16 bytes
   const Tensor all(params.found + num_rows, DType::kI64, collectives_->ranks().rank().world,
                    num_rows);
   collectives_->all_gather(all.data, params.found,
@@ -305,7 +311,8 @@ void CudaBackend::finish_sample(Tensor logits) {
                      special_scratch_.as<float>());
     }
   }
-  // What was drawn is in the host's memory already.
+  // The kernels write the drawn tokens directly to host memory; the event says when they are
+  // complete.
   const size_t turn = num_finished_++ % kNumSlots;
   cuda_check(cudaEventRecord(drawn_there_[turn], where_.stream), "sampler");
 }

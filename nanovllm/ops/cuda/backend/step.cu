@@ -2,21 +2,23 @@
 
 #include "nanovllm/ops/cuda/device/device.cuh"
 
-// begin_step: one thread block that copies the step's arrays from the host and computes what every
-// layer needs of them. One is enough, since a chain of waits takes the time.
+// begin_step: one thread block that copies the step's arrays from the host and computes from them
+// what every layer needs. More thread blocks would not be faster, because the time is spent in a
+// chain of dependent memory accesses.
 namespace nanovllm::cuda {
 namespace {
 
 // -- kernel
 
 constexpr int kThreads = 1024;
-static_assert(kThreads == 32 * 32, "a scan over the block is one warp's scan over the warps");
+static_assert(kThreads == 32 * 32, "one warp must be able to scan the sums of all warps");
 
-/// The sum of x over all lower threads, plus `carry`; `carry` grows by the sum of all.
+/// The sum of x over all threads with a lower index, plus `carry`. Adds the sum over all threads to
+/// `carry`.
 __device__ int exclusive_scan(int x, int& carry, int* shared) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int sum = warp_inclusive_scan(x);
-  __syncthreads();  // `shared` may still be read
+  __syncthreads();  // other warps may still read `shared` for the previous call
   if (lane == 31) shared[warp] = sum;
   __syncthreads();
   const int lower_warps = warp_sum(lane < warp ? shared[lane] : 0), all = warp_sum(shared[lane]);
@@ -25,8 +27,8 @@ __device__ int exclusive_scan(int x, int& carry, int* shared) {
   return result;
 }
 
-/// Copies the input from the host's memory. Each read takes a microsecond or more, so a thread has
-/// several under way.
+/// Copies the input from host memory. A read takes a microsecond or more, so each thread starts
+/// several reads before it stores the first value.
 __device__ void fetch_input(const BeginStepParams& p) {
   constexpr int kReads = 4;
   const int count = p.input_bytes / 16;
@@ -43,8 +45,8 @@ __device__ void fetch_input(const BeginStepParams& p) {
   __syncthreads();
 }
 
-/// Where the range of thread block b of decode attention begins (DecodePlan), once first_tile and
-/// the splits are known.
+/// Where the work of thread block b of decode attention begins (see DecodePlan). first_tile and the
+/// splits must be computed already.
 __device__ DecodeStart decode_start(const BeginStepParams& p, const DecodeSplits& splits,
                                     int num_tiles, int b) {
   const auto tiles_of = [&](int s) { return splits.tiles_of(p.context_lens[s]); };
@@ -66,8 +68,8 @@ __device__ DecodeStart decode_start(const BeginStepParams& p, const DecodeSplits
   return start;
 }
 
-/// The next kernel is launched once everything is written, because the kernels of a step may read
-/// the step's arrays before they wait for their own predecessor.
+/// It releases the next kernel only after everything is written, because the kernels of a step may
+/// read the step's arrays before they wait for the previous kernel.
 __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepParams p) {
   __shared__ int shared[32];
   wait_for_previous_kernel();

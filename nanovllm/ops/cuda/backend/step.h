@@ -7,18 +7,18 @@
 #include "nanovllm/ops/cuda/device/runtime.h"
 #include "nanovllm/ops/cuda/sampling/sampler.h"
 
-// The first kernel of a step, which brings the step's arrays to the device.
+// The first kernel of a step, which copies the step's arrays to the device.
 namespace nanovllm::cuda {
 
 struct BeginStepParams {
-  // The step's arrays in the host's pinned memory, a multiple of 16 bytes, and their place on the
-  // device. The kernel copies them itself: a copy engine takes longer to start than the few
-  // kilobytes take.
+  // The step's arrays in pinned host memory, whose size is a multiple of 16 bytes, and their
+  // address on the device. The kernel copies them itself, because starting a copy engine would take
+  // longer than copying these few kilobytes.
   const void* input;
   void* to;
   int input_bytes;
-  DrawnRow *drawn, **drawn_at;  // *drawn_at = drawn, from where the sampler's kernels read it
-  // These lie in `to` or are older than the step.
+  DrawnRow *drawn, **drawn_at;  // stores *drawn_at = drawn; the sampler's kernels read it there
+  // These point into `to`, or to memory that is kept from step to step.
   const BlockUpdate* updates;                              // [num_updates]
   int32_t* block_tables;                                   // [max_num_seqs, max_blocks]
   const int32_t* last_tokens;                              // [max_num_seqs]
@@ -28,12 +28,14 @@ struct BeginStepParams {
   int num_updates, max_blocks, block_size, num_seqs, num_kv_heads;
   bool is_even;  // as in DecodeSplits::of()
 };
-/// Copies the input, applies the block updates, replaces ids that are kTokenInFlight by their
-/// slot's last token, and plans decode attention.
+/// Copies the input, applies the block updates, replaces each id that is kTokenInFlight by the last
+/// token of its slot, and computes the plan of decode attention. Throws if `input_bytes` is not a
+/// multiple of 16.
 void begin_step(Launch where, const BeginStepParams& params);
 
-/// Whether the kernels were compiled for compute capability 9.0 or later, so that begin_kernel()
-/// waits. GPUs newer than Hopper may run the driver's translation of the code for 8.0.
+/// Whether the kernels were compiled for compute capability 9.0 or later, so that they support
+/// programmatic dependent launch. GPUs newer than Hopper may run PTX for 8.0 that the driver
+/// compiled.
 bool has_dependent_launch();
 
 }  // namespace nanovllm::cuda

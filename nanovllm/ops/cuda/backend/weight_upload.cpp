@@ -11,9 +11,9 @@ namespace nanovllm::cuda {
 
 namespace {
 
-/// A layer's matrices of a small model have a few megabytes: pieces of one keep all lanes busy.
+/// The matrices of a small model have a few megabytes; with pieces of 1 MiB all lanes have work.
 constexpr size_t kPieceBytes = size_t{1} << 20;
-/// One thread copies about 8 GB/s out of the page cache, the bus takes about 50.
+/// One thread reads about 8 GB/s from the page cache, and the bus transfers about 50 GB/s.
 constexpr int kMaxLanes = 8;
 
 }  // namespace
@@ -42,7 +42,7 @@ void WeightUpload::stop() {
     stopping_ = true;
   }
   wake_.notify_all();
-  threads_.clear();  // joins them
+  threads_.clear();  // joins the threads
 }
 
 WeightUpload::~WeightUpload() {
@@ -74,7 +74,7 @@ void WeightUpload::copy(std::span<const Copy> copies) {
     for (int64_t first = 0; first < from.num_rows(); first += count)
       tasks.push_back({&copy, first, std::min(count, from.num_rows() - first)});
   }
-  std::ranges::reverse(tasks);  // they are taken from the end
+  std::ranges::reverse(tasks);  // serve() takes tasks from the end
   std::unique_lock lock(mutex_);
   tasks_ = std::move(tasks);
   wake_.notify_all();

@@ -14,20 +14,20 @@
 
 namespace nanovllm::cuda {
 
-/// Brings weights to the device at the speed of the bus: several threads read them into pinned
-/// memory, each with two pieces, one of which is on its way.
+/// Copies weights to the device at the speed of the bus. Several threads read them into pinned
+/// memory; each has two pieces of it, and fills one while the other is copied.
 class WeightUpload {
  public:
   WeightUpload();
   ~WeightUpload();
   WeightUpload(const WeightUpload&) = delete;
 
-  /// All rows of `from` to `to`, dense.
+  /// Copy all rows of `from` to `to` (device memory), without gaps.
   struct Copy {
     void* to;
     WeightRows from;
   };
-  /// Done when it returns. Throws what reading throws.
+  /// Returns when everything is copied. Throws what WeightRows::read() throws.
   void copy(std::span<const Copy> copies);
 
  private:
@@ -35,14 +35,14 @@ class WeightUpload {
     cudaStream_t stream = nullptr;
     std::array<char*, 2> pieces = {};
     std::array<cudaEvent_t, 2> sent = {};
-    int turn = 0;  // of the pieces
+    int turn = 0;  // index of the piece that is filled next
   };
   /// Rows [first, first + count) of a copy.
   struct Task {
     const Copy* copy;
     int64_t first, count;
   };
-  /// Makes pieces large enough for a row.
+  /// Makes the pieces large enough for a row.
   void grow(size_t row_bytes);
   void stop();
   void serve(Lane& lane);
@@ -52,11 +52,11 @@ class WeightUpload {
   size_t piece_bytes_ = 0;
   int device_ = 0;
 
-  // What the threads share, under the mutex.
+  // Shared by the threads and protected by the mutex.
   std::mutex mutex_;
   std::condition_variable wake_, done_;
-  std::vector<Task> tasks_;  // that nobody has taken yet
-  size_t num_busy_ = 0;      // lanes
+  std::vector<Task> tasks_;  // not started yet; taken from the end
+  size_t num_busy_ = 0;      // lanes that are running a task
   std::exception_ptr error_;
   bool stopping_ = false;
 
