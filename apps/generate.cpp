@@ -4,8 +4,8 @@
 
 #include "commands.h"
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/escape.h"
-#include "nanovllm/base/progress.h"
+#include "nanovllm/base/terminal/escape.h"
+#include "nanovllm/base/terminal/progress.h"
 #include "nanovllm/engine/llm_engine.h"
 #include "nanovllm/text/chat_template.h"
 #include "options.h"

@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "commands.h"
-#include "nanovllm/base/escape.h"
+#include "nanovllm/base/terminal/escape.h"
 
 namespace nanovllm {
 

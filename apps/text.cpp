@@ -10,7 +10,6 @@
 #include "commands.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/json.h"
-#include "nanovllm/base/model_folder.h"
 #include "nanovllm/base/sampling_json.h"
 #include "nanovllm/base/system/files.h"
 #include "nanovllm/text/chat_template.h"

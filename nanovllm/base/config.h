@@ -14,12 +14,11 @@ namespace nanovllm {
 /// The options of the engine, with vLLM's names and meanings. Zero or empty means that the value is
 /// chosen at the start.
 struct __attribute__((visibility("default"))) EngineConfig {
-  std::string device = "auto";  ///< auto, cpu, cuda
-  std::string dtype = "auto";   ///< auto (that of the checkpoint, but bfloat16 for float32),
-                                ///< bfloat16, float16, float32
-  std::string load_format =
-      "auto";                 ///< auto (safetensors), dummy (random weights from config.json alone)
-  int64_t max_model_len = 0;  ///< most tokens of a prompt and its answer together
+  std::string device = "auto";         ///< auto, cpu, cuda
+  std::string dtype = "auto";          ///< auto (that of the checkpoint, but bfloat16 for float32),
+                                       ///< bfloat16, float16, float32
+  std::string load_format = "auto";    ///< auto (safetensors) or dummy (random weights)
+  int64_t max_model_len = 0;           ///< most tokens of a prompt and its answer together
   int64_t max_num_seqs = 512;          ///< most sequences that run at the same time
   int64_t max_num_batched_tokens = 0;  ///< most tokens computed in one step
   double gpu_memory_utilization = 0.9;
@@ -31,10 +30,10 @@ struct __attribute__((visibility("default"))) EngineConfig {
   bool async_scheduling = true;  ///< schedule one step ahead of the device
   int64_t tensor_parallel_size = 1;
   double step_timeout = 60;  ///< seconds without progress after which a step counts as hung
-  int64_t threads = 0;  ///< of the CPU backend, in all ranks together; 0: as many as this process
-                        ///< may use cores
-  std::optional<uint64_t> seed =
-      std::nullopt;              ///< for requests without a seed of their own; random if not given
+  int64_t threads = 0;  ///< of the CPU backend, in all ranks together; 0: one for each core that
+                        ///< this process may use
+  /// The seed of requests that have none; random if it is not given.
+  std::optional<uint64_t> seed = std::nullopt;
   std::string worker_path = {};  ///< the nanovllm binary that worker ranks run; by default this
                                  ///< program if it is nanovllm, else the one next to the library
 
@@ -58,8 +57,7 @@ struct __attribute__((visibility("default"))) SamplingParams {
   int64_t top_k = 0;   ///< keep the top_k best tokens; 0 or -1: off
   double min_p = 0.0;  ///< least probability of a token, relative to that of the best token
   int64_t max_tokens = 64;  ///< kNoMaxTokens: as many as fit in the context
-  int64_t min_tokens =
-      0;  ///< end tokens and stop_token_ids cannot be drawn before this many tokens
+  int64_t min_tokens = 0;   ///< before it, end tokens and stop_token_ids cannot be drawn
   bool ignore_eos = false;
   std::vector<std::string> stop = {};  ///< texts that end the answer; they are not part of it
   std::vector<int32_t> stop_token_ids = {};
@@ -70,9 +68,8 @@ struct __attribute__((visibility("default"))) SamplingParams {
   std::map<int32_t, double> logit_bias = {};  ///< added to the logit of each token id, -100 to 100
   std::optional<std::vector<int32_t>> allowed_token_ids = std::nullopt;  ///< only these are drawn
   std::vector<std::string> bad_words =
-      {};  ///< texts that are not generated: their last token is never drawn after the others
-  std::optional<int64_t> logprobs =
-      std::nullopt;  ///< how many best alternatives are returned for each token, 0 to 20
+      {};  ///< the last token of each is not drawn after the others
+  std::optional<int64_t> logprobs = std::nullopt;  ///< best alternatives of each token, 0 to 20
   std::optional<int64_t> prompt_logprobs = std::nullopt;  ///< the same for each prompt token
   int64_t n = 1;                                          ///< answers to the same prompt, 1 to 128
   std::optional<uint64_t> seed = std::nullopt;

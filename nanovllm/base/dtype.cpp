@@ -30,32 +30,8 @@ DType parse_float_dtype(const std::string& name) {
   fail("dtype '{}' is not one of float32, bfloat16, float16", name);
 }
 
-float f16_to_f32(uint16_t x) {
-  const uint32_t sign = static_cast<uint32_t>(x & 0x8000) << 16;
-  const uint32_t exponent = (x >> 10) & 31;
-  const uint32_t mantissa = x & 0x3ff;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000 | (mantissa << 13));
-  if (exponent != 0)
-    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
-  const float subnormal = static_cast<float>(mantissa) * 0x1p-24f;
-  return sign != 0 ? -subnormal : subnormal;
-}
+float f16_to_f32(uint16_t x) { return static_cast<float>(std::bit_cast<_Float16>(x)); }
 
-uint16_t f32_to_f16(float f) {
-  const uint32_t bits = std::bit_cast<uint32_t>(f);
-  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000);
-  const uint32_t magnitude = bits & 0x7fffffff;
-  if (magnitude > 0x7f800000) return sign | 0x7e00;
-  if (magnitude >= 0x477ff000) return sign | 0x7c00;  // 65,520 and above round to infinity
-  if (magnitude < 0x38800000) {                       // below 2^-14: subnormal, in units of 2^-24
-    const float units = std::bit_cast<float>(magnitude) * 0x1p24f;
-    auto n = static_cast<uint32_t>(units);
-    const float rest = units - static_cast<float>(n);
-    if (rest > 0.5f || (rest == 0.5f && (n & 1) != 0)) ++n;
-    return static_cast<uint16_t>(sign | n);
-  }
-  const uint32_t rounded = magnitude + 0xfff + ((magnitude >> 13) & 1);
-  return static_cast<uint16_t>(sign | ((rounded - 0x38000000) >> 13));
-}
+uint16_t f32_to_f16(float f) { return std::bit_cast<uint16_t>(static_cast<_Float16>(f)); }
 
 }  // namespace nanovllm

@@ -42,8 +42,7 @@ struct FieldInfo {
   /// The name of the field in a checkpoint's generation_config.json, whose value is then the
   /// default in a conversation; null if it has no name there.
   const char* generation_config = nullptr;
-  int64_t none_means =
-      0;  ///< the value that JSON's null and Python's None stand for; 0: the default
+  int64_t none_means = 0;       ///< the value for JSON's null and Python's None; 0: the default
   bool takes_one_text = false;  ///< JSON and Python accept a single text instead of a list
 
   std::string_view flag() const { return option.substr(0, option.find(' ')); }

@@ -37,8 +37,7 @@ struct CompletionOutput {
 struct RequestOutput : CompletionOutput {
   uint64_t request_id = 0;
   std::vector<int32_t> prompt_token_ids;
-  int64_t num_cached_tokens =
-      0;  ///< prompt tokens that were found in the prefix cache at the first admission
+  int64_t num_cached_tokens = 0;  ///< prompt tokens found in the prefix cache at first admission
   std::vector<TokenLogprobs> prompt_logprobs;
   std::vector<CompletionOutput> outputs;  ///< all choices if n is above 1, else empty
   double arrival_time = 0;                ///< seconds on the steady clock

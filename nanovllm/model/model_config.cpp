@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/model_folder.h"
 #include "nanovllm/base/system/files.h"
 
 namespace nanovllm {
@@ -44,7 +43,9 @@ constexpr std::array kArchitectures = {
 /// key without a default is an error. Errors name file and key.
 class Fields {
  public:
-  Fields(const Json& object, std::string prefix) : object_(object), prefix_(std::move(prefix)) {}
+  Fields(const Json& object, std::string prefix) : object_(object), prefix_(std::move(prefix)) {
+    require(object_.is_object(), "{}it must hold an object", prefix_);
+  }
 
   /// The value of `key`, or none if it is absent or null.
   const Json* find(const char* key) const {
@@ -219,12 +220,8 @@ ModelConfig ModelConfig::load(const std::string& folder) {
 
 ModelConfig ModelConfig::parse(const Json& config_json, const Json& generation_config_json,
                                const std::string& where) {
-  const std::string prefix = where + "/config.json: ";
-  const std::string generation_prefix = where + "/generation_config.json: ";
-  require(config_json.is_object(), "{}it must hold an object", prefix);
-  require(generation_config_json.is_object() || generation_config_json.is_null(),
-          "{}it must hold an object", generation_prefix);
-  const Fields config(config_json, prefix);
+  const Fields config(config_json, where + "/config.json: ");
+  const std::string& prefix = config.prefix();
   const Architecture& architecture = find_architecture(config);
 
   ModelConfig c;
@@ -263,8 +260,9 @@ ModelConfig ModelConfig::parse(const Json& config_json, const Json& generation_c
   c.dtype = parse_dtype(config);
   c.rope = parse_rope(config);
   refuse_unsupported(config, architecture, c.max_position_embeddings);
-  if (generation_config_json.is_object())
-    c.eos_token_ids = parse_eos(Fields(generation_config_json, generation_prefix));
+  if (!generation_config_json.is_null())
+    c.eos_token_ids =
+        parse_eos(Fields(generation_config_json, where + "/generation_config.json: "));
   if (c.eos_token_ids.empty()) c.eos_token_ids = parse_eos(config);
   return c;
 }

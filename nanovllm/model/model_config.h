@@ -25,8 +25,7 @@ struct RopeConfig {
 /// The shape of a dense decoder, read from its config.json and generation_config.json. Absent keys
 /// have the defaults of transformers.
 struct ModelConfig {
-  std::string
-      architecture;  ///< Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM or MistralForCausalLM
+  std::string architecture;  ///< as in config.json, for example Qwen3ForCausalLM
   int64_t hidden_size = 0, intermediate_size = 0, num_layers = 0;
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
   int64_t vocab_size = 0;
@@ -38,8 +37,8 @@ struct ModelConfig {
   bool qkv_bias = false;  ///< q_proj, k_proj and v_proj have a bias
   float initializer_range = 0.02f;
   DType dtype = DType::kF32;  ///< of the checkpoint
-  std::vector<int32_t>
-      eos_token_ids;  ///< from generation_config.json, else from config.json; may be empty
+  /// From generation_config.json, or else from config.json. May be empty.
+  std::vector<int32_t> eos_token_ids;
 
   /// Reads both files of a checkpoint folder. Throws UserError that names the file and the key if a
   /// value is wrong or not supported. If there is no such folder, the error says how to download a

@@ -178,9 +178,8 @@ std::map<std::string, SafetensorsEntry> parse_safetensors(std::string_view start
   std::vector<Item*> order;
   order.reserve(entries.size());
   for (Item& item : entries) order.push_back(&item);
-  std::sort(order.begin(), order.end(), [](const Item* a, const Item* b) {
-    return std::pair(a->second.offset, a->second.bytes) <
-           std::pair(b->second.offset, b->second.bytes);
+  std::ranges::sort(order, {}, [](const Item* item) {
+    return std::pair(item->second.offset, item->second.bytes);
   });
   size_t end = 0;  // where the data of the tensors so far ends
   for (Item* item : order) {

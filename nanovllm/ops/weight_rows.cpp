@@ -3,6 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "nanovllm/base/check.h"
+
 namespace nanovllm {
 
 WeightRows::WeightRows(DType dtype, int64_t num_rows, int64_t num_columns, Read read)

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/logging.h"
 #include "nanovllm/base/system/machine.h"
+#include "nanovllm/base/terminal/logging.h"
 #include "nanovllm/model/forward.h"
 #include "nanovllm/model/shard.h"
 #include "nanovllm/ops/cuda_library.h"

@@ -107,7 +107,7 @@ TEST(SamplingParams, ExtremesInRangeAreTaken) {
   EXPECT_NO_THROW(p.validate());
 }
 
-// As vLLM's None; other fields have no "none" of their own.
+// null means the same as None in vLLM. Fields that are not optional keep their value.
 TEST(SamplingParams, JsonNullForMaxTokensIsNoLimit) {
   SamplingParams defaults;
   defaults.max_tokens = 3;
@@ -182,8 +182,8 @@ TEST(DType, HalfPrecisionIsExactBothWays) {
   EXPECT_EQ(f32_to_f16(65519.0f), 0x7bff);
   EXPECT_EQ(f32_to_f16(65520.0f), 0x7c00);
   EXPECT_EQ(f16_to_f32(1), 0x1p-24f);
-  EXPECT_EQ(f32_to_f16(0x1p-25f), 0);           // halfway, to even
-  EXPECT_EQ(f32_to_f16(0x1.8p-24f), 2);         // halfway, to even
+  EXPECT_EQ(f32_to_f16(0x1p-25f), 0);           // halfway, rounds to even
+  EXPECT_EQ(f32_to_f16(0x1.8p-24f), 2);         // halfway, rounds to even
   EXPECT_EQ(f32_to_bf16(1.00390625f), 0x3f80);  // halfway between 1 and the next
   EXPECT_EQ(f32_to_bf16(1.01171875f), 0x3f82);
 }

@@ -1,11 +1,11 @@
-#include "nanovllm/base/escape.h"
+#include "nanovllm/base/terminal/escape.h"
 
 #include <gtest/gtest.h>
 
 #include <sstream>
 
-#include "nanovllm/base/logging.h"
-#include "nanovllm/base/progress.h"
+#include "nanovllm/base/terminal/logging.h"
+#include "nanovllm/base/terminal/progress.h"
 
 namespace nanovllm {
 namespace {
@@ -32,8 +32,8 @@ TEST(Escape, LeavesTextAsItIs) {
   EXPECT_EQ(escape_controls("\r\x1b\n", true), "\\r\\x1b\n");
 }
 
-// A terminal that reads bytes one by one would take these for C1, or for the character that an
-// overlong form spells.
+// A terminal that reads single bytes would take these for C1 control characters, and one that
+// accepts overlong forms would take them for the characters that they encode.
 TEST(Escape, WritesOutBytesThatAreNotUtf8) {
   EXPECT_EQ(escape_controls("\x9b"), "\\x9b");
   EXPECT_EQ(escape_controls("a\xff"), "a\\xff");

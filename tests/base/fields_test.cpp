@@ -55,7 +55,7 @@ TYPED_TEST(Fields, OutOfRangeAreRefusedByName) {
   });
 }
 
-/// As a user writes it.
+/// The value as a user writes it on the command line.
 template <class T>
 Json to_json(const T& value) {
   return value;
@@ -87,7 +87,7 @@ TEST(Arguments, AreOfWhatDiffersFromTheDefault) {
   config.block_size = 32;
   config.gpu_memory_utilization = 0.35;
   config.async_scheduling = false;
-  config.worker_path = "somewhere";  // has no option
+  config.worker_path = "somewhere";  // this field has no option
   EXPECT_THAT(to_arguments(config),
               ::testing::ElementsAre("--gpu-memory-utilization", "0.35", "--block-size", "32",
                                      "--no-async-scheduling"));

@@ -31,7 +31,7 @@ TEST(FileDescriptor, MovesItsNumber) {
   second = std::move(moved);
   EXPECT_EQ(second.get(), a);
   EXPECT_TRUE(is_open(a));
-  { const FileDescriptor last(std::move(moved)); }  // what `second` had
+  { const FileDescriptor last(std::move(moved)); }  // the descriptor that `second` had
   EXPECT_FALSE(is_open(b));
 }
 
@@ -41,8 +41,8 @@ TEST(FileDescriptor, FailedCallIsKeptWithItsErrno) {
   EXPECT_EQ(none.get(), -1);
 }
 
-// Where a standard stream is closed the system gives its number to the next file, and whoever
-// prints would write into that.
+// If a standard stream is closed, the next file that is opened gets its number, and whatever is
+// printed to the stream would be written to the file.
 TEST(FileDescriptor, TakesNoNumberOfAStandardStream) {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     const int saved = ::fcntl(stream, F_DUPFD_CLOEXEC, 3);

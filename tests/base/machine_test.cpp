@@ -24,7 +24,7 @@ size_t meminfo(const std::string& name) {
 size_t mem_available() { return meminfo("MemAvailable:"); }
 size_t mem_total() { return meminfo("MemTotal:"); }
 
-// Other processes take and free memory meanwhile: the kernel is asked before and after.
+// Other processes allocate and free memory meanwhile, so the kernel is asked before and after.
 TEST(Machine, AvailableMemoryIsWhatTheKernelSaysWhereNothingElseBoundsIt) {
   constexpr size_t kSlack = size_t{64} << 20;
   const size_t before = mem_available(), left = available_host_memory(), after = mem_available();
@@ -39,7 +39,8 @@ TEST(Machine, AvailableMemoryIsWhatTheKernelSaysWhereNothingElseBoundsIt) {
   EXPECT_GE(left, std::min(before, after) - kSlack);
 }
 
-// A container whose limit is a little above the model: at the second start its files are cached.
+// A container whose limit is slightly above the size of the model. At the second start, the files
+// of the model are in the page cache.
 TEST(Machine, PageCacheOfACgroupIsFreeMemory) {
   const std::filesystem::path folder =
       ::testing::TempDir() + "machine_test_cgroup_" + std::to_string(::getpid());
@@ -55,7 +56,7 @@ TEST(Machine, PageCacheOfACgroupIsFreeMemory) {
         "anon 200000\nfile 690000\nshmem 90000\ninactive_anon 5\nactive_file 100000\n"
         "inactive_file 500000\nslab_reclaimable 77\n");
   EXPECT_EQ(cgroup_memory_left(folder), 700000u);
-  write("memory.current", "500000\n");  // the files are read one after the other
+  write("memory.current", "500000\n");  // usage may change between reading the two files
   EXPECT_EQ(cgroup_memory_left(folder), 1000000u);
   write("memory.current", "1900000\n");
   EXPECT_EQ(cgroup_memory_left(folder), 0u);
@@ -115,7 +116,7 @@ std::vector<int> listed(const cpu_set_t& set) {
   return cpus;
 }
 
-/// The kernel's description of processors, in a folder of its own.
+/// A folder with a description of processors in the kernel's format.
 class Topology {
  public:
   explicit Topology(const std::vector<int>& socket_of) {
@@ -133,7 +134,8 @@ class Topology {
       ::testing::TempDir() + "machine_test_cpus_" + std::to_string(::getpid());
 };
 
-// As two sockets with two cores of two threads each are numbered: cores first, then their twins.
+// The numbering of two sockets with two cores of two threads each: first one thread of every core,
+// then the other ones.
 TEST(Machine, CpusOfASocketAreTogetherHoweverTheyAreNumbered) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -145,7 +147,7 @@ TEST(Machine, CpusOfASocketAreTogetherHoweverTheyAreNumbered) {
   EXPECT_EQ(cpus(1), (std::vector<int>{2, 3, 6, 7}));
   EXPECT_EQ(cpus(2), cpus(0));
   topology.reset();
-  EXPECT_EQ(cpus(1), listed(allowed));  // nothing is known: one socket
+  EXPECT_EQ(cpus(1), listed(allowed));  // without a description there is one socket
 }
 
 TEST(Machine, AllMemoryIsMoreThanWhatIsLeft) {

@@ -11,8 +11,8 @@
 #include "nanovllm/base/config.h"
 #include "nanovllm/base/error.h"
 
-// Values for the tests of what runs over the fields of EngineConfig and SamplingParams: they find
-// one for a new field by themselves.
+// Values for tests that loop over the fields of EngineConfig and SamplingParams. They choose a
+// value for a new field without being changed.
 namespace nanovllm::testing {
 
 inline void list_values(const FieldInfo&, std::vector<double>& list) {
@@ -42,7 +42,7 @@ inline void list_values(const FieldInfo&, std::vector<std::map<int32_t, double>>
   list = {{{3, -1.5}, {4, 0.1 + 0.2}}};
 }
 
-/// A Struct whose `member` has another value than by default, and a valid one.
+/// A Struct in which `member` has a valid value that is not the default.
 template <class Struct, class T>
 Struct with_other_value(const FieldInfo& field, T Struct::*member) {
   std::vector<T> list;

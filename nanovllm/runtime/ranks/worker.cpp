@@ -9,8 +9,8 @@
 
 #include "nanovllm/base/arguments.h"
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/logging.h"
 #include "nanovllm/base/system/machine.h"
+#include "nanovllm/base/terminal/logging.h"
 #include "nanovllm/model/shard.h"
 #include "nanovllm/runtime/model_runner.h"
 #include "nanovllm/runtime/setup.h"

@@ -1,4 +1,4 @@
-#include "nanovllm/base/escape.h"
+#include "nanovllm/base/terminal/escape.h"
 
 #include <fmt/format.h>
 

@@ -1,11 +1,11 @@
-#include "nanovllm/base/progress.h"
+#include "nanovllm/base/terminal/progress.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
 
-#include "nanovllm/base/escape.h"
+#include "nanovllm/base/terminal/escape.h"
 
 namespace nanovllm {
 

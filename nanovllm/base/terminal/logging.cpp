@@ -1,9 +1,9 @@
-#include "nanovllm/base/logging.h"
+#include "nanovllm/base/terminal/logging.h"
 
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
-#include "nanovllm/base/escape.h"
+#include "nanovllm/base/terminal/escape.h"
 
 namespace nanovllm {
 
