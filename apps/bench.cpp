@@ -108,7 +108,7 @@ int64_t run_all(LLMEngine& engine, const std::vector<Prompt>& prompts, bool show
 int throughput(const ThroughputOptions& options) {
   require(options.num_prompts >= 0, "--num-prompts is {}; it must be at least 0",
           options.num_prompts);
-  LLMEngine engine(options.model, options.config);
+  LLMEngine engine = LLMEngine::load(options.model, options.config);
   const std::vector<Prompt> prompts = read_dataset(options, engine);
   const InterruptGuard guard;
   if (options.warmup) {
@@ -172,7 +172,7 @@ int latency(const LatencyOptions& options) {
           "--batch-size, --input-len, --output-len and --num-iters must be at least 1");
   require(options.batch_size <= kMaxBatchSize, "--batch-size is {}; it must be at most {}",
           options.batch_size, kMaxBatchSize);
-  LLMEngine engine(options.model, options.config);
+  LLMEngine engine = LLMEngine::load(options.model, options.config);
   const int64_t longest = engine.setup().config.max_model_len;
   require(options.input_len <= longest && options.output_len <= longest - options.input_len,
           "--input-len {} and --output-len {} together exceed max_model_len {}", options.input_len,

@@ -108,7 +108,7 @@ class Chat {
  public:
   Chat(const ChatOptions& options, const SamplingParams& params)
       : terminal_(::isatty(STDOUT_FILENO) != 0),
-        engine_(options.model, options.config),
+        engine_(LLMEngine::load(options.model, options.config)),
         tokenizer_(engine_.tokenizer()),
         template_(ChatTemplate::load(options.model)),
         reader_{.tokenizer = tokenizer_.get(),

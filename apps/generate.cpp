@@ -91,7 +91,7 @@ int generate(const GenerateOptions& options) {
   require(options.prompts.empty() != options.prompts_file.empty(),
           "generate needs --prompt TEXT or --prompts-file FILE, and not both");
   options.params.validate();
-  LLMEngine engine(options.model, options.config);
+  LLMEngine engine = LLMEngine::load(options.model, options.config);
   const std::shared_ptr<const Tokenizer> tokenizer = engine.tokenizer();
   std::optional<ChatTemplate> chat_template;
   if (tokenizer != nullptr) chat_template = ChatTemplate::load(options.model);

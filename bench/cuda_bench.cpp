@@ -52,7 +52,7 @@ class Bench {
     const Tensor x = random(n, n), out = random(n, n);
     const std::vector<uint16_t> host = random_values(n * n);
     const Tensor part(const_cast<uint16_t*>(host.data()), DType::kBF16, n, n);
-    const WeightPtr w = gpu_->pack(part, DType::kBF16, kForMatmul);
+    const WeightPtr w = gpu_->pack(part, DType::kBF16);
     flops_ = 2.0 * n * n * n / timed(20, [&] { gpu_->matmul(out, x, *w); });
     fmt::print("{}\ncopy {:.2f} TB/s, read {:.2f} TB/s, bf16 GEMM {:.0f} TFLOP/s\n",
                gpu_->describe(), copy_ / 1e12, read_ / 1e12, flops_ / 1e12);
@@ -143,8 +143,7 @@ class Bench {
     Residual residual(x, hidden), sum(out, wide);
     const Norm norm = {{random(1, 2 * k).data, DType::kF32, k}, 1e-6f};
     std::vector<WeightPtr> weights;  // all backends on the GPU can use them
-    for (int64_t i = 0; i < copies; ++i)
-      weights.push_back(gpu_->pack(part, DType::kBF16, kForMatmul));
+    for (int64_t i = 0; i < copies; ++i) weights.push_back(gpu_->pack(part, DType::kBF16));
     const auto timed_on = [&](Backend& gpu) {
       const int64_t key = ++num_graphs_;
       const auto replay = [&] {
@@ -242,7 +241,7 @@ class Bench {
     const int64_t vocab = 151936, k = 1024;
     std::vector<uint16_t> host = random_values(vocab * k);
     const Tensor part(host.data(), DType::kBF16, vocab, k);
-    const WeightPtr w = gpu_->pack(part, DType::kBF16, kForMatmul);
+    const WeightPtr w = gpu_->pack(part, DType::kBF16);
     const Tensor weight = random(1, 2 * k);
     Residual residual(random(num_rows, k), random(num_rows, k));
     const Norm norm = {{weight.data, DType::kF32, k}, 1e-6f};

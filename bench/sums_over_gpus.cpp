@@ -58,7 +58,7 @@ bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t 
     host[i] = f32_to_bf16(
         in_column_0(static_cast<int64_t>(i), addend(rank, static_cast<int64_t>(i) / kWidth)));
   const Tensor part(host.data(), DType::kBF16, hidden, kWidth);
-  const WeightPtr w = gpu.pack(part, DType::kBF16, kForMatmul);
+  const WeightPtr w = gpu.pack(part, DType::kBF16);
   const Tensor x = tensor(rows, kWidth, DType::kBF16, [&](int64_t i) { return in_column_0(i, 1); });
   const int64_t vocab = kShareUnit * world;
   const auto embedding = [&](int64_t id, int64_t column) {
@@ -70,7 +70,7 @@ bool sum_norm_is_right(Backend& gpu, int rank, int world, int64_t rows, int64_t 
     host[static_cast<size_t>(i)] =
         f32_to_bf16(embedding(kShareUnit * rank + i / hidden, i % hidden));
   const Tensor table(host.data(), DType::kBF16, kShareUnit, hidden);
-  const WeightPtr embed = gpu.pack(table, DType::kBF16, kForEmbedding);
+  const WeightPtr embed = gpu.pack(table, DType::kBF16);
   const auto ids = [&](auto id_of) {
     std::vector<int32_t> words(static_cast<size_t>(rows));
     for (int64_t i = 0; i < rows; ++i)

@@ -60,7 +60,8 @@ std::string LLMTokenizer::render_chat_template(const std::string& variables_json
 }
 
 LLM::LLM(const std::string& model, const EngineConfig& config)
-    : engine_(std::make_unique<AsyncEngine>(std::make_unique<LLMEngine>(model, config))),
+    : engine_(std::make_unique<AsyncEngine>(
+          std::unique_ptr<LLMEngine>(new LLMEngine(LLMEngine::load(model, config))))),
       tokenizer_(std::make_shared<const LLMTokenizer::Parts>(LLMTokenizer::Parts{
           engine_->tokenizer(),
           engine_->tokenizer() == nullptr ? std::nullopt : ChatTemplate::load(model)})),

@@ -1,5 +1,6 @@
 #include "nanovllm/base/json.h"
 
+#include <set>
 #include <vector>
 
 #include "nanovllm/base/check.h"
@@ -41,11 +42,69 @@ void check_limits(std::string_view text, const std::string& where) {
   }
 }
 
+void check_no_nul(std::string_view text, const std::string& where) {
+  const size_t nul = text.find('\0');  // nlohmann's parser would take it for the end of the text
+  require(nul == std::string_view::npos, "{}: not valid JSON: a NUL at byte {}", where, nul);
+}
+
+/// Reads JSON without storing it, and checks the limits of parse_sorted_json().
+class SortedCheck final : public nlohmann::json_sax<SortedJson> {
+ public:
+  SortedCheck(const std::string& where, size_t max_values)
+      : where_(where), max_values_(max_values) {}
+
+  bool start_object(size_t) override { return open(); }
+  bool start_array(size_t) override { return open(); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(std::string& name) override {
+    count();
+    require(name.size() <= kMaxKeyBytes, "{}: the name {} has {} bytes; at most {} are read",
+            where_, printable(name), name.size(), kMaxKeyBytes);
+    require(keys_.back().insert(name).second, "{}: the name {} stands twice", where_,
+            printable(name));
+    return true;
+  }
+  bool parse_error(size_t byte, const std::string&, const SortedJson::exception&) override {
+    fail("{}: not valid JSON at byte {}", where_, byte);
+  }
+  bool null() override { return count(); }
+  bool boolean(bool) override { return count(); }
+  bool number_integer(int64_t) override { return count(); }
+  bool number_unsigned(uint64_t) override { return count(); }
+  bool number_float(double, const std::string&) override { return count(); }
+  bool string(std::string&) override { return count(); }
+  bool binary(SortedJson::binary_t&) override { return count(); }
+
+ private:
+  static constexpr size_t kMaxKeyBytes = 4096, kMaxSortedDepth = 8;
+
+  bool count() {
+    require(++num_values_ <= max_values_, "{}: more than {} names and values", where_, max_values_);
+    return true;
+  }
+  bool open() {
+    keys_.emplace_back();
+    require(keys_.size() <= kMaxSortedDepth,
+            "{}: JSON nested deeper than {} levels; each of its values must be an object or simple",
+            where_, kMaxSortedDepth);
+    return count();
+  }
+  bool close() {
+    keys_.pop_back();
+    return true;
+  }
+
+  const std::string& where_;
+  size_t max_values_;
+  size_t num_values_ = 0;
+  std::vector<std::set<std::string>> keys_;  // of each open object; empty for an array
+};
+
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& where) {
-  const size_t nul = text.find('\0');  // nlohmann's parser would take it for the end of the text
-  require(nul == std::string_view::npos, "{}: not valid JSON: a NUL at byte {}", where, nul);
+  check_no_nul(text, where);
   check_limits(text, where);
   try {
     return Json::parse(text.begin(), text.end());
@@ -59,6 +118,20 @@ Json parse_json(std::string_view text, const std::string& where) {
   } catch (const Json::out_of_range&) {
     fail("{}: not valid JSON: a number too large for a double", where);
   }
+}
+
+SortedJson parse_sorted_json(std::string_view text, const std::string& where, size_t max_values) {
+  check_no_nul(text, where);
+  SortedCheck check(where, max_values);
+  SortedJson::sax_parse(text.begin(), text.end(), &check);
+  return SortedJson::parse(text.begin(), text.end());
+}
+
+std::string printable(const Json& value) {
+  constexpr size_t kMaxBytes = 200;
+  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+  if (text.size() > kMaxBytes) text = text.substr(0, kMaxBytes) + "...";
+  return text;
 }
 
 std::string dump_json(const Json& json) {

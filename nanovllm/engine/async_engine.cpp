@@ -27,8 +27,8 @@ void Inbox::wake() const {
   if (wake_fd_ >= 0) eventfd_write(wake_fd_, 1);
 }
 
-/// A place in the line of the calls that step the engine (`threads.turns`). Made and destroyed with
-/// the mutex held.
+/// A place in the queue of the calls that step the engine (`threads.turns`). It is created and
+/// destroyed with the mutex held.
 struct AsyncEngine::Turn {
   explicit Turn(AsyncEngine& asked, const Inbox* awaited = nullptr)
       : engine(asked), inbox(awaited), first_step(asked.num_steps_) {
@@ -42,8 +42,8 @@ struct AsyncEngine::Turn {
   bool saw_a_step() const { return engine.num_steps_ > first_step; }
 
   AsyncEngine& engine;
-  const Inbox* const inbox;   // what arrives there ends the call; none: it asks for no answer
-  const uint64_t first_step;  // the steps that had ended when it came
+  const Inbox* const inbox;   // its updates end the call; null for run(), which awaits none
+  const uint64_t first_step;  // the number of steps that had ended when the call began
   std::condition_variable changed;
 };
 
@@ -58,7 +58,8 @@ AsyncEngine::~AsyncEngine() { exit(); }
 
 bool AsyncEngine::belongs_to_this_process() const { return getpid() == process_; }
 
-// The process comes before any lock, which a thread may hold that the forked process does not have.
+// The process is checked before the mutex is locked: in a forked process, the mutex may be held by
+// a thread that does not exist there.
 std::unique_lock<std::mutex> AsyncEngine::lock() const {
   if (!belongs_to_this_process())
     throw EngineDead(fmt::format(
@@ -79,7 +80,7 @@ void AsyncEngine::require_alive() const { lock_alive(); }
 NewRequest AsyncEngine::prepare(std::vector<int32_t> prompt, const SamplingParams& params) const {
   require_alive();
   const std::shared_lock lifetime(engine_lifetime_);
-  require_alive();  // exit() may have come before
+  require_alive();  // exit() may have run before the lock was taken
   return engine_->prepare(std::move(prompt), params);
 }
 
@@ -196,7 +197,7 @@ void AsyncEngine::exit() {
   std::unique_lock locked = lock();
   die("the engine was ended by exit()");
   Turn turn(*this);
-  while (!turn.is_first()) turn.changed.wait(locked);  // then nobody steps any more, nor will
+  while (!turn.is_first()) turn.changed.wait(locked);  // from then on nobody else steps
   queue_.clear();
   running_.clear();
   locked.unlock();

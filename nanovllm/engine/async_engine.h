@@ -18,9 +18,9 @@ namespace nanovllm {
 /// The requests of one caller and what arrived for them.
 class Inbox {
  public:
-  /// `wants_pieces`: each update arrives (a stream), else only the end of each request. `wake_fd`:
-  /// an eventfd that gets readable when something arrived or the engine died, for an event loop
-  /// that must not block. It stays open until AsyncEngine::cancel_all().
+  /// With `wants_pieces` every update is delivered (a stream), otherwise only the last one of each
+  /// request. `wake_fd` is an eventfd for an event loop that must not block: it becomes readable
+  /// when an update arrives or the engine dies. It must stay open until AsyncEngine::cancel_all().
   explicit Inbox(bool wants_pieces, int wake_fd = -1)
       : wants_pieces_(wants_pieces), wake_fd_(wake_fd) {}
   bool wants_pieces() const { return wants_pieces_; }
@@ -38,49 +38,50 @@ class Inbox {
 };
 
 /// The engine for several threads at once. A caller submits requests for its inbox and waits for
-/// it. No thread of its own: of the callers that wait, the one that has waited longest steps the
-/// engine for all (`threads.one-steps`) until it has what it waits for; then the next one does. An
-/// update goes to the inbox of its request whoever steps, so that nobody needs a turn to get an
-/// answer. Submissions and cancellations are queued and taken in between two steps: no call but
-/// wait() lasts as long as a step.
+/// the answers. The engine has no thread of its own: of the callers that wait, the one that has
+/// waited longest steps the engine for all of them (`threads.one-steps`) until its own answer is
+/// there; then the next one takes over. Each update goes to the inbox of its request, whichever
+/// thread steps. Submissions and cancellations are queued and applied between two steps, so only
+/// wait(), run() and exit() can last as long as a step.
 ///
 /// Every member throws EngineDead after exit(), after a step that failed, and in a process that was
-/// forked from the one that made the engine, where no thread is that would end a step. Such a
-/// process must not destroy it either.
+/// forked from the one that made the engine: the threads that run steps do not exist there. Such a
+/// process must not destroy the engine either.
 class AsyncEngine {
  public:
   explicit AsyncEngine(std::unique_ptr<LLMEngine> engine);
   ~AsyncEngine();
 
-  /// What LLMEngine::prepare() does; all that can be wrong with a request is found here, on the
-  /// caller's thread. Throws UserError.
+  /// LLMEngine::prepare(). Every mistake in a request is found here, on the caller's thread. Throws
+  /// UserError.
   NewRequest prepare(std::vector<int32_t> prompt_token_ids, const SamplingParams& params) const;
   /// Queues a request, whose updates go to `inbox`; returns its number.
   uint64_t submit(const std::shared_ptr<Inbox>& inbox, NewRequest request);
-  /// Queues the end of a request: what it has arrives as finished, with finish_reason "abort" where
-  /// it had not ended meanwhile. False if it has ended already, or was cancelled.
+  /// Queues the end of a request. Its last update brings the tokens so far, with finish_reason
+  /// "abort" unless the request ended by itself before. Returns false if it has ended already or
+  /// was cancelled before.
   bool cancel(uint64_t request_id);
-  /// Ends the inbox's requests; nothing more arrives. Does not throw.
+  /// Ends the inbox's requests; nothing more arrives for them. Does not throw.
   void cancel_all(Inbox& inbox);
-  /// Waits until all requests of the inbox ended, a piece arrived where it wants pieces, or
-  /// `seconds` are over, for one step at least; returns what arrived.
+  /// Waits until all requests of the inbox have ended, or an update has arrived if it wants pieces,
+  /// or `seconds` have passed, but for at least one step. Returns what arrived.
   std::vector<RequestUpdate> wait(Inbox& inbox,
                                   double seconds = std::numeric_limits<double>::infinity());
   /// What arrived, without waiting.
   std::vector<RequestUpdate> take(Inbox& inbox);
-  /// Steps the engine whenever there is something to do: for a thread that serves callers that
-  /// cannot block. Returns when the engine is dead; callers learn the reason from take().
+  /// Steps the engine whenever there is work: for a thread that serves callers that cannot block.
+  /// Returns when the engine is dead; take() then throws the reason.
   void run();
 
-  /// Frees the model now. Waits for the step under way; calls that wait throw EngineDead.
+  /// Frees the model now, after the step under way. Calls that wait throw EngineDead.
   void exit();
   void require_alive() const;
   bool belongs_to_this_process() const;
-  /// Whether all requests of the inbox ended and were taken out of it.
+  /// Whether all requests of the inbox have ended and their updates were taken.
   bool is_finished(const Inbox& inbox) const;
   /// As of the last step.
   EngineStats stats() const;
-  /// Calls of wait() and run() under way.
+  /// The number of calls of wait() and run() under way.
   size_t num_waiting_calls() const;
   const EngineSetup& setup() const { return setup_; }
   std::shared_ptr<const Tokenizer> tokenizer() const { return tokenizer_; }
@@ -91,7 +92,7 @@ class AsyncEngine {
     std::shared_ptr<Inbox> inbox;
     bool cancelled = false;
   };
-  /// A request to add or, without one, to end.
+  /// Adds a request, or ends the request `id` if `request` is empty.
   struct Command {
     uint64_t id = 0;
     NewRequest request;
@@ -106,19 +107,19 @@ class AsyncEngine {
   const int process_;
   const EngineSetup setup_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
-  /// Freed by exit() with the exclusive lock. Else used by the thread whose turn it is and, with
-  /// the shared lock, for what never changes in it.
+  /// Used by the thread whose turn it is and, under a shared lock of engine_lifetime_, by
+  /// prepare(), which reads only what never changes. exit() frees it under the exclusive lock.
   std::unique_ptr<LLMEngine> engine_;
   mutable std::shared_mutex engine_lifetime_;
 
-  mutable std::mutex mutex_;    // of all that follows; never held during a step
-  std::vector<Turn*> turns_;    // in the order in which they were asked for; the first one steps
-  std::vector<Command> queue_;  // for the next step, in order
+  mutable std::mutex mutex_;    // guards all members below; never held during a step
+  std::vector<Turn*> turns_;    // in the order of the calls; the first one steps
+  std::vector<Command> queue_;  // applied before the next step, in order
   std::unordered_map<uint64_t, Running> running_;
   uint64_t next_id_ = 0, num_steps_ = 0;
-  bool has_work_ = false;  // that the last step left
+  bool has_work_ = false;  // whether the last step left any
   EngineStats stats_;
-  std::string dead_;  // why, once it is
+  std::string dead_;  // why the engine is dead; empty while it lives
 };
 
 }  // namespace nanovllm

@@ -14,41 +14,21 @@
 
 namespace nanovllm {
 
-namespace {
-
-uint64_t random_seed() {
-  std::random_device device;
-  return (static_cast<uint64_t>(device()) << 32) | device();
-}
-
-}  // namespace
-
-struct LLMEngine::Parts {
-  EngineSetup setup;
-  std::unique_ptr<Executor> executor;
+LLMEngine LLMEngine::load(const std::string& model, const EngineConfig& config) {
   std::shared_ptr<const Tokenizer> tokenizer;
-};
-
-LLMEngine::Parts LLMEngine::load(const std::string& model, const EngineConfig& config) {
-  Parts parts;
-  if (path_exists(model + "/tokenizer.json")) parts.tokenizer = Tokenizer::load(model);
-  parts.executor = start_ranks(model, config, parts.setup);
-  std::vector<int32_t>& end_tokens = parts.setup.model.eos_token_ids;
-  if (parts.tokenizer && end_tokens.empty())
-    if (const auto eos = parts.tokenizer->eos_token_id()) end_tokens.push_back(*eos);
-  return parts;
+  if (path_exists(model + "/tokenizer.json")) tokenizer = Tokenizer::load(model);
+  EngineSetup setup;
+  std::unique_ptr<Executor> executor = start_ranks(model, config, setup);
+  std::vector<int32_t>& end_tokens = setup.model.eos_token_ids;
+  if (tokenizer != nullptr && end_tokens.empty())
+    if (const auto eos = tokenizer->eos_token_id()) end_tokens.push_back(*eos);
+  return LLMEngine(std::move(setup), std::move(executor), std::move(tokenizer));
 }
-
-LLMEngine::LLMEngine(const std::string& model, const EngineConfig& config)
-    : LLMEngine(load(model, config)) {}
-
-LLMEngine::LLMEngine(Parts parts)
-    : LLMEngine(std::move(parts.setup), std::move(parts.executor), std::move(parts.tokenizer)) {}
 
 LLMEngine::LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,
                      std::shared_ptr<const Tokenizer> tokenizer)
     : setup_(std::move(setup)),
-      seed_(setup_.config.seed.value_or(random_seed())),
+      seed_(setup_.config.seed.value_or(std::random_device()())),
       tokenizer_(std::move(tokenizer)),
       executor_(std::move(executor)),
       blocks_(setup_.num_blocks, setup_.config.block_size, setup_.config.enable_prefix_caching),
@@ -61,8 +41,6 @@ LLMEngine::LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,
         "max_num_seqs {} is above max_num_batched_tokens {}", c.max_num_seqs,
         c.max_num_batched_tokens);
 }
-
-LLMEngine::~LLMEngine() = default;
 
 void LLMEngine::check_prompt(std::span<const int32_t> ids) const {
   require(!ids.empty(), "the prompt is empty; it needs at least one token");

@@ -20,42 +20,41 @@
 
 namespace nanovllm {
 
-/// A request that was checked and is ready to be added.
+/// A request that was checked and can be added.
 struct NewRequest {
   std::unique_ptr<Request> request;
   std::vector<std::unique_ptr<Sequence>> choices;
 };
 
-/// The engine: requests go in, and step() advances all of them. One thread at a time uses it, but
-/// for prepare(), which any thread may call; AsyncEngine is its front for several threads.
+/// The engine: requests go in, and step() advances all of them. One thread at a time uses it; only
+/// prepare() may be called by any thread. AsyncEngine is its front for several threads.
 class LLMEngine {
  public:
   /// Loads a checkpoint folder. Throws UserError.
-  LLMEngine(const std::string& model, const EngineConfig& config);
-  /// Over any executor, of a model as `setup` says; `tokenizer` may be null (ids in, ids out). Of
-  /// setup.model only the vocabulary and the end tokens are read.
+  static LLMEngine load(const std::string& model, const EngineConfig& config);
+  /// An engine over any executor. Of setup.model it reads only the vocabulary and the end tokens.
+  /// `tokenizer` may be null: then prompts and answers are token ids alone.
   LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,
             std::shared_ptr<const Tokenizer> tokenizer);
-  ~LLMEngine();
 
-  /// Checks a request and makes it ready for add(); reads only what never changes. Throws UserError
+  /// Checks a request and prepares it for add(); reads only what never changes. Throws UserError
   /// for ids outside the vocabulary, for a prompt that is empty or can never fit, and for
-  /// parameters out of range. Prompts share cached blocks only with those of the same `cache_salt`.
+  /// parameters out of range. Prompts share cached blocks only if their `cache_salt` is equal.
   NewRequest prepare(std::vector<int32_t> prompt_token_ids, const SamplingParams& params,
                      const std::string& cache_salt = "") const;
-  /// Takes in a request; returns its number, counted from 0.
+  /// Adds a request and returns its number, counted from 0.
   uint64_t add(NewRequest request);
   uint64_t add_request(std::vector<int32_t> prompt_token_ids, const SamplingParams& params,
                        const std::string& cache_salt = "") {
     return add(prepare(std::move(prompt_token_ids), params, cache_salt));
   }
-  /// Ends a request; the next step() returns it with finish_reason "abort" and what it has. False
-  /// if there is none.
+  /// Ends a request; the next step() returns the tokens so far with finish_reason "abort". Returns
+  /// false if there is no such request.
   bool abort(uint64_t request_id);
-  /// Advances every request by one step: submits the next step (before the last one is done where
-  /// async_scheduling is on) and applies the oldest submitted one. Returns what grew or ended,
-  /// valid until the next call; the caller may move from the updates. Throws EngineDead, then and
-  /// ever after, when a step failed.
+  /// Submits the next step (with async_scheduling, before the previous one is done) and applies the
+  /// oldest submitted one. Returns the requests that got tokens or ended, valid until the next
+  /// call; the caller may move from the updates. Throws EngineDead when a step failed, and in every
+  /// later call.
   std::span<RequestUpdate> step();
   /// Whether there is nothing left to do. Throws EngineDead after a step that failed.
   bool is_finished() const;
@@ -63,14 +62,11 @@ class LLMEngine {
   EngineStats stats() const;
   /// Empties the prefix cache; running requests keep their blocks.
   void reset_prefix_cache() { blocks_.reset_prefix_cache(); }
-  /// Null where the model has none.
+  /// Null if the model has none.
   std::shared_ptr<const Tokenizer> tokenizer() const { return tokenizer_; }
   const EngineSetup& setup() const { return setup_; }
 
  private:
-  struct Parts;
-  explicit LLMEngine(Parts parts);
-  static Parts load(const std::string& model, const EngineConfig& config);
   void check_ids(const char* where, std::span<const int32_t> ids) const;
   void check_prompt(std::span<const int32_t> ids) const;
   void check_sampling(const SamplingParams& params) const;

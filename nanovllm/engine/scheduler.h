@@ -56,13 +56,13 @@ class Scheduler {
   /// are read here, is zero.
   Scheduler(const EngineConfig& config, BlockManager& blocks);
 
-  /// Takes a request's choices, the first one computing the prompt for all. The prompt must fit
-  /// (the caller checks).
+  /// Adds the choices of a request. The first one computes the prompt for all of them. The caller
+  /// has checked that the prompt fits.
   void add(std::vector<std::unique_ptr<Sequence>> choices);
   /// Ends a sequence in any state, and the choices that still wait for its prompt. What submitted
   /// steps sample for it is dropped. The sequence is valid until the next postprocess().
   void finish(Sequence& seq, FinishReason reason);
-  /// The sequence, or null where it ended.
+  /// The sequence, or null if it has ended.
   Sequence* find(uint64_t id) const;
   /// Decides the next step. The plan's sequences live until postprocess() of that plan.
   void schedule(StepPlan& plan);

@@ -24,12 +24,12 @@ struct BlockRef {
 /// their K and V lie. A request with n choices is n sequences. Only the scheduler and the block
 /// manager change a sequence (`ownership.sequences`).
 struct Sequence {
-  uint64_t id = 0;  ///< unique; ascending in the order of arrival, choices of one request in theirs
+  uint64_t id = 0;  ///< unique; ascends with the arrival and, within a request, the choice
   uint64_t request_id = 0;
   int32_t choice = 0;
   std::shared_ptr<const SamplingParams> params;
   std::shared_ptr<const std::vector<int32_t>> stop_ids;   ///< end tokens and stop_token_ids, sorted
-  std::shared_ptr<const std::vector<int32_t>> bad_words;  ///< as StepInput's slots have them
+  std::shared_ptr<const std::vector<int32_t>> bad_words;  ///< in the format of SlotSetup
   uint64_t seed = 0;
   uint64_t cache_salt = 0;  ///< prompts of different salts share no blocks
 
@@ -38,9 +38,8 @@ struct Sequence {
 
   std::vector<int32_t> token_ids;  ///< the prompt, then the sampled tokens that the host has read
   int64_t num_prompt_tokens = 0;
-  int64_t num_unread = 0;  ///< tokens sampled by submitted steps whose output was not read yet
-  int64_t num_computed =
-      0;  ///< tokens whose K and V are in the cache or written by a submitted step
+  int64_t num_unread = 0;     ///< tokens sampled by submitted steps whose output was not read yet
+  int64_t num_computed = 0;   ///< tokens whose K and V are stored, or will be by a submitted step
   int64_t num_in_flight = 0;  ///< submitted steps with a row of this sequence, not read yet
   uint64_t last_step = 0;     ///< the newest step that has a row of it
   std::optional<int64_t> num_cached_tokens;  ///< at the first admission
@@ -59,7 +58,7 @@ struct Sequence {
   /// Other choices of the request that wait for this one's prompt to be computed.
   std::vector<Sequence*> choices;
 
-  /// Tokens of the sequence, those that the host has not seen included.
+  /// All tokens of the sequence, including those that the host has not read yet.
   int64_t num_tokens() const { return static_cast<int64_t>(token_ids.size()) + num_unread; }
   int64_t num_known() const { return static_cast<int64_t>(token_ids.size()); }
   int64_t num_generated() const { return num_tokens() - num_prompt_tokens; }

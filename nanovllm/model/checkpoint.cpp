@@ -52,8 +52,9 @@ void Checkpoint::add_file(const std::string& path) {
 }
 
 void Checkpoint::add_shards(const std::string& index_path) {
-  const nlohmann::json index =
-      parse_safetensors_index(read_file(index_path, kMaxIndexBytes), index_path);
+  // Beside the name and the file of each tensor, an index has a few fields of its own.
+  const SortedJson index = parse_sorted_json(read_file(index_path, kMaxIndexBytes), index_path,
+                                             /*max_values=*/2 * kMaxTensors + 1000);
   const auto map = index.find("weight_map");
   require(map != index.end() && map->is_object() && !map->empty(),
           "{}: weight_map must name the file of each tensor", index_path);

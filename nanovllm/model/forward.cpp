@@ -120,28 +120,4 @@ Residual gather_rows(Backend& backend, Residual& residual, Tensor rows,
   return some;
 }
 
-namespace {
-
-/// The part of activations.logits for this many rows.
-Tensor logits_of(const Activations& activations, int64_t num_rows) {
-  check(num_rows <= activations.logits.shape[0], "{} rows of logits in activations for {}",
-        num_rows, activations.logits.shape[0]);
-  return activations.logits.rows(0, num_rows);
-}
-
-}  // namespace
-
-Tensor compute_logits(Backend& backend, const Model& model, Residual& residual,
-                      Activations& activations) {
-  const Tensor logits = logits_of(activations, residual.num_tokens());
-  backend.norm_matmul(logits, residual, model.norm, *model.lm_head);
-  return logits;
-}
-
-void draw_tokens(Backend& backend, const Model& model, Residual& residual, const Batch& batch,
-                 Activations& activations) {
-  backend.norm_sample(logits_of(activations, residual.num_tokens()), residual, model.norm,
-                      *model.lm_head, batch);
-}
-
 }  // namespace nanovllm

@@ -26,7 +26,7 @@ struct Activations {
   Tensor attn;      ///< [max_tokens, q_size]; shares its memory with act
   Tensor act;       ///< [max_tokens, intermediate_size]
 
-  // For the rows whose logits are needed.
+  // For the rows whose logits are needed: norm_matmul() and norm_sample() write them.
   Tensor row_residual, row_hidden;  ///< [max_rows, hidden_size] model dtype
   Tensor logits;                    ///< [max_rows, vocab_size] float32
 
@@ -46,16 +46,5 @@ std::optional<Residual> forward(Backend& backend, const Model& model, const KvCa
 /// The residual of `rows` [R] (as above), in activations.row_residual.
 Residual gather_rows(Backend& backend, Residual& residual, Tensor rows,
                      const Activations& activations);
-
-/// The logits [R, vocab_size] float32 of the residual that forward() returned, or of some rows of
-/// it. They are a view into activations.logits; R is at most max_rows.
-Tensor compute_logits(Backend& backend, const Model& model, Residual& residual,
-                      Activations& activations);
-
-/// Draws the next token of each of the R rows of the residual that forward() returned, as
-/// batch.samples [R] say. Afterwards the first R rows of activations.logits are the logits, if the
-/// step's HostBatch sets reads_logits.
-void draw_tokens(Backend& backend, const Model& model, Residual& residual, const Batch& batch,
-                 Activations& activations);
 
 }  // namespace nanovllm

@@ -75,17 +75,10 @@ class Fields {
             fmt::format("{}{}.", prefix_, key)};
   }
   [[noreturn]] void refuse(const char* key, const char* why) const {
-    fail("{}{} is {}, which is not supported: {}", prefix_, key, shown(object_.at(key)), why);
+    fail("{}{} is {}, which is not supported: {}", prefix_, key, printable(object_.at(key)), why);
   }
 
   const std::string& prefix() const { return prefix_; }
-
-  /// A value for a message: in one line, and shortened if it is long.
-  static std::string shown(const Json& value) {
-    std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
-    if (text.size() > 100) text = text.substr(0, 100) + "...";
-    return text;
-  }
 
  private:
   template <class T, class IsRight>
@@ -94,8 +87,8 @@ class Fields {
     const Json* value = find(key);
     require(value != nullptr || absent, "{}{} is missing", prefix_, key);
     if (value == nullptr) return *absent;
-    require(std::invoke(is_right, *value), "{}{} is {}; it must be {}", prefix_, key, shown(*value),
-            right);
+    require(std::invoke(is_right, *value), "{}{} is {}; it must be {}", prefix_, key,
+            printable(*value), right);
     return value->get<T>();
   }
 
@@ -113,7 +106,7 @@ const Architecture& find_architecture(const Fields& config) {
     supported += fmt::format("{}{}", supported.empty() ? "" : ", ", a.name);
   }
   fail("{}architecture {} is not supported; supported are {}", config.prefix(),
-       Fields::shown(names->front()), supported);
+       printable(names->front()), supported);
 }
 
 // transformers 5 writes an object rope_parameters, which includes rope_theta. Older versions write
@@ -162,7 +155,7 @@ std::vector<int32_t> parse_eos(const Fields& fields) {
   for (const Json& id : ids)
     require(id.is_number_integer() && id >= 0 && id <= kMaxInt,
             "{}eos_token_id is {}; it must be a token id or a list of them", fields.prefix(),
-            Fields::shown(*value));
+            printable(*value));
   return ids.get<std::vector<int32_t>>();
 }
 

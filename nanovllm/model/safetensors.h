@@ -3,14 +3,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "nanovllm/base/json.h"
 #include "nanovllm/base/system/input_file.h"
 
 namespace nanovllm {
+
+/// The largest published models have about 200,000 tensors in all their files together, counting
+/// the scales of every expert. A header with this many takes 0.5 GB and two seconds.
+constexpr size_t kMaxTensors = 500'000;
 
 /// A tensor as a safetensors header describes it, checked against the size of its file.
 struct SafetensorsEntry {
@@ -23,21 +27,12 @@ struct SafetensorsEntry {
 /// Reads the header of a safetensors file and returns its tensors by name. The format is 8 bytes of
 /// little-endian header length, a JSON object of {"dtype", "shape", "data_offsets"} for each
 /// tensor, and then the data without gaps or overlaps (https://huggingface.co/docs/safetensors).
-/// Throws UserError that names the file and the tensor. A file with more than 500,000 tensors, and
-/// a tensor with more than 64 dimensions, are refused (progress.bounded-work).
+/// Throws UserError that names the file and the tensor. A file with more than kMaxTensors tensors,
+/// and a tensor with more than 64 dimensions, are refused (progress.bounded-work).
 std::map<std::string, SafetensorsEntry> read_safetensors_header(const InputFile& file);
 /// The same for a file of `file_bytes` bytes whose first bytes, at least up to the end of the
 /// header, are `start`.
 std::map<std::string, SafetensorsEntry> parse_safetensors(std::string_view start, size_t file_bytes,
                                                           const std::string& path);
-
-/// Parses the index of a sharded checkpoint. Its objects are sorted maps, which stay fast with tens
-/// of thousands of keys. Throws UserError if an object has the same key twice (one of the two
-/// tensors would be hidden), if it is nested deeply, or if it has more than a million names and
-/// values in all.
-nlohmann::json parse_safetensors_index(std::string_view text, const std::string& where);
-
-/// A name from a file, for a message: printable, in one line, and shortened if it is long.
-std::string printable(std::string_view name);
 
 }  // namespace nanovllm

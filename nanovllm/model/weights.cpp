@@ -53,13 +53,13 @@ class Loader {
 
   /// A weight stacked from `parts`, which have `columns` columns. The rank takes the columns
   /// `taken`.
-  WeightPtr matrix(Parts parts, int64_t columns, Range taken, unsigned use = kForMatmul) {
+  WeightPtr matrix(Parts parts, int64_t columns, Range taken) {
     std::vector<WeightRows> stacked;
     for (const Part& part : parts) {
       const WeightRows whole = source_(part.name, {part.rows, columns});
       for (const Range& rows : part.taken) stacked.push_back(whole.part(rows, taken));
     }
-    return backend_.pack(stacked, model_.dtype, use);
+    return backend_.pack(stacked, model_.dtype);
   }
 
   Tensor vector(Parts parts) {
@@ -161,9 +161,8 @@ std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& 
   Loader load(*model, backend, std::move(source));
   const bool tied = config.tie_word_embeddings;
   const Range hidden = {0, config.hidden_size};
-  model->embed =
-      load.matrix({{"model.embed_tokens.weight", config.vocab_size, {shard.vocab}}}, hidden.count,
-                  hidden, tied ? kForEmbedding | kForMatmul : kForEmbedding);
+  model->embed = load.matrix({{"model.embed_tokens.weight", config.vocab_size, {shard.vocab}}},
+                             hidden.count, hidden);
   for (int64_t i = 0; i < config.num_layers; ++i)
     model->layers.push_back(load_layer(load, config, shard, i));
   model->norm = {load.vector({{"model.norm.weight", hidden.count, {hidden}}}), config.rms_norm_eps};

@@ -22,9 +22,6 @@ class Weight {
 };
 using WeightPtr = std::shared_ptr<const Weight>;
 
-/// What a packed weight will be used for; both for a tied embedding.
-enum WeightUse : unsigned { kForMatmul = 1, kForEmbedding = 2 };
-
 /// Memory of the device; it is freed when the Buffer is destroyed (ownership.memory).
 using Buffer = std::unique_ptr<void, std::function<void(void*)>>;
 
@@ -124,12 +121,10 @@ class Backend {
 
   // -- weights
   /// Makes one weight [sum of n_i, k] from parts [n_i, k] of any float dtype, stacked in this
-  /// order. It reads each row once. `dtype` is the dtype of the model, `use` a set of WeightUse.
-  virtual WeightPtr pack(std::span<const WeightRows> parts, DType dtype, unsigned use) = 0;
+  /// order, for matmul(), embed() or both. It reads each row once. `dtype` is the model's dtype.
+  virtual WeightPtr pack(std::span<const WeightRows> parts, DType dtype) = 0;
   /// The same for one matrix.
-  WeightPtr pack(const WeightRows& matrix, DType dtype, unsigned use) {
-    return pack({&matrix, 1}, dtype, use);
-  }
+  WeightPtr pack(const WeightRows& matrix, DType dtype) { return pack({&matrix, 1}, dtype); }
 
   // -- forward pass: tensors
   /// out [T, hidden] = table[ids [T]]. The ids refer to the whole vocabulary on every rank.
@@ -197,10 +192,8 @@ class Backend {
     norm_matmul(gate_up, residual, norm, w);
     silu_mul(out, gate_up);
   }
-  /// Copies blocks of the KV cache in all layers: from[i] to to[i]. No block is both a source and a
-  /// destination.
-  virtual void copy_blocks(const KvCache& kv, std::span<const int32_t> from,
-                           std::span<const int32_t> to) = 0;
+  /// Copies blocks of the KV cache. No block is both a source and a destination.
+  virtual void copy_blocks(const KvCache& kv, std::span<const BlockCopy> copies) = 0;
 
   // -- sampler
   /// Draws one token for each row of logits [R, vocab] float32 (on each rank, its own columns), as

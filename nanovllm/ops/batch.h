@@ -18,6 +18,11 @@ struct BlockUpdate {
   int32_t slot = 0, index = 0, block = 0;
 };
 
+/// Block `from` of the KV cache is copied to block `to`, in all layers.
+struct BlockCopy {
+  int32_t from = 0, to = 0;
+};
+
 /// What is kept from step to step for each slot, in the backend's memory, as int32. Each running
 /// sequence has one slot (ownership.slots).
 struct SlotTables {

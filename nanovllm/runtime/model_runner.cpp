@@ -40,15 +40,12 @@ ModelRunner::ModelRunner(const std::string& folder, const EngineSetup& setup,
          setup.num_blocks, error.what());
   }
   kv_.data = buffers_.back().get();
-  const int64_t num_slots = setup.config.max_num_seqs, max_blocks = setup.max_blocks_per_seq();
-  tables_.block_tables = allocate_ints(num_slots, max_blocks);
-  tables_.last_tokens = allocate_ints(num_slots);
-}
-
-template <class... Sizes>
-Tensor ModelRunner::allocate_ints(Sizes... sizes) {
-  buffers_.push_back(backend_->allocate(static_cast<size_t>((sizes * ...)) * sizeof(int32_t)));
-  return {buffers_.back().get(), DType::kI32, sizes...};
+  const auto allocate_ints = [&](auto... sizes) -> Tensor {
+    buffers_.push_back(backend_->allocate(static_cast<size_t>((sizes * ...)) * sizeof(int32_t)));
+    return {buffers_.back().get(), DType::kI32, sizes...};
+  };
+  tables_.block_tables = allocate_ints(setup.config.max_num_seqs, setup.max_blocks_per_seq());
+  tables_.last_tokens = allocate_ints(setup.config.max_num_seqs);
 }
 
 int64_t ModelRunner::replay_size(const StepInput& input) const {
@@ -87,7 +84,6 @@ void ModelRunner::submit(const StepInput& input) {
   Flight& before = flight(num_submitted_ + 1);
   Flight& now = flight(num_submitted_);
   now.output.clear();
-  now.output.step = input.header().step;
   state_.apply(input);
   for (const SampleInput& sample : input.samples)
     if (!before.settled && state_.slot(sample.slot).needs_last_token()) settle(before);
@@ -99,6 +95,7 @@ void ModelRunner::submit(const StepInput& input) {
   const int64_t size = replay_size(input);
   if (size > 0) pad(size);
   const Batch batch = backend_->begin_step(host_, tables_, kv_);
+  const Tensor logits = activations_.logits.rows(0, batch.sample_rows.shape[0]);
   const auto pass = [&] {
     const int64_t num_rows = batch.sample_rows.shape[0];
     const bool wants_all =
@@ -111,15 +108,11 @@ void ModelRunner::submit(const StepInput& input) {
     if (wants_all) prompt_logprobs(input, *last, now.output);
     if (num_rows == 0) return;
     if (!rows && !in_order) last = gather_rows(*backend_, *last, batch.sample_rows, activations_);
-    draw_tokens(*backend_, *model_, *last, batch, activations_);
+    backend_->norm_sample(logits, *last, model_->norm, *model_->lm_head, batch);
   };
   if (size > 0) backend_->replay(size, pass);
   else pass();
-  Tensor logits;
-  if (!batch.samples.empty()) {
-    logits = activations_.logits.rows(0, batch.sample_rows.shape[0]);
-    backend_->finish_sample(logits);
-  }
+  if (!batch.samples.empty()) backend_->finish_sample(logits);
   // Counted here: settle() may run below.
   now.settled = input.samples.empty();
   ++num_submitted_;
@@ -128,14 +121,7 @@ void ModelRunner::submit(const StepInput& input) {
     settle(now);
     sample_logprobs(logits, now.output);
   }
-  if (input.copies.empty()) return;
-  copy_from_.clear();
-  copy_to_.clear();
-  for (const BlockCopy& copy : input.copies) {
-    copy_from_.push_back(copy.from);
-    copy_to_.push_back(copy.to);
-  }
-  backend_->copy_blocks(kv_, copy_from_, copy_to_);
+  if (!input.copies.empty()) backend_->copy_blocks(kv_, input.copies);
 }
 
 const StepOutput& ModelRunner::wait() {
@@ -193,7 +179,8 @@ void ModelRunner::prompt_logprobs(const StepInput& input, Residual& last, StepOu
         output.prompt.push_back({static_cast<int32_t>(r), row.start + i + 1, k + 1});
       }
       Residual some = last.rows(first + done, count);
-      const Tensor logits = compute_logits(*backend_, *model_, some, activations_);
+      const Tensor logits = activations_.logits.rows(0, count);
+      backend_->norm_matmul(logits, some, model_->norm, *model_->lm_head);
       add_logprobs(logits, targets_, k, output.prompt_logprobs);
       done += count;
     }

@@ -38,8 +38,6 @@ class ModelRunner : public Executor {
     bool settled = true;                              ///< the host has its tokens
   };
   Flight& flight(uint64_t number) { return flights_[number % flights_.size()]; }
-  template <class... Sizes>
-  Tensor allocate_ints(Sizes... sizes);
   /// The number of rows to which the step is padded for a graph replay; 0: it cannot be replayed.
   int64_t replay_size(const StepInput& input) const;
   void pad(int64_t size);
@@ -65,7 +63,7 @@ class ModelRunner : public Executor {
   bool replays_;
 
   // Of one step; kept to be reused.
-  std::vector<int32_t> token_ids_, targets_, ids_, ranks_, copy_from_, copy_to_;
+  std::vector<int32_t> token_ids_, targets_, ids_, ranks_;
   std::vector<RowStatus> status_;
   std::vector<float> logprobs_;
 };

@@ -75,26 +75,18 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
         static_cast<size_t>(own.num_parameters()) * dtype_size(setup.dtype) + kCudaReserve +
         Activations::bytes(own, setup.dtype, config.max_num_batched_tokens, config.max_num_seqs);
     bytes = gpu_kv_bytes(memory, config.gpu_memory_utilization, to_come);
+    const double may_take =
+        config.gpu_memory_utilization * gib(memory.total) - gib(memory.total - memory.free);
     require(bytes > 0 || config.kv_cache_memory_bytes > 0 || config.num_gpu_blocks_override > 0,
             "no memory is left for the KV cache: of {:.2f} GiB, {:.2f} are free and "
             "--gpu-memory-utilization {} lets this program fill {:.2f}; the model takes {:.2f} "
             "before any cache, {:.2f} too much: raise it, lower --max-num-batched-tokens or "
             "--max-num-seqs, or free memory",
             gib(memory.total), gib(memory.free), config.gpu_memory_utilization,
-            std::max(0.0, config.gpu_memory_utilization * gib(memory.total) -
-                              gib(memory.total - memory.free)),
-            gib(to_come),
-            gib(to_come) + gib(memory.total - memory.free) -
-                config.gpu_memory_utilization * gib(memory.total));
+            std::max(0.0, may_take), gib(to_come), gib(to_come) - may_take);
   } else {
-    // All ranks share the host's memory. A tied embedding is stored twice: as rows, and packed for
-    // the logits.
-    const size_t rows = setup.model.tie_word_embeddings
-                            ? static_cast<size_t>(setup.model.vocab_size) *
-                                  static_cast<size_t>(setup.model.hidden_size) *
-                                  dtype_size(setup.dtype)
-                            : 0;
-    bytes = cpu_kv_bytes(memory.free - std::min(memory.free, setup.weight_bytes + rows)) /
+    // All ranks share the host's memory.
+    bytes = cpu_kv_bytes(memory.free - std::min(memory.free, setup.weight_bytes)) /
             static_cast<size_t>(world);
   }
   const KvSize kv = size_kv_cache(config, own, setup.dtype, bytes, ranks);

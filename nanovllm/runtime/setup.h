@@ -12,7 +12,7 @@ namespace nanovllm {
 
 /// What a checkpoint folder and the options result in on this machine, before any weight is read.
 struct EngineSetup {
-  EngineConfig config;  ///< as given, with what is chosen at start filled in: no limit is zero
+  EngineConfig config;  ///< with the automatic values filled in, so no limit is zero
   ModelConfig model;
   DType dtype = DType::kF32;  ///< of weights, activations and the KV cache
   int64_t num_blocks = 0;     ///< of the KV cache

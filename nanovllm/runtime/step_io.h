@@ -47,11 +47,6 @@ struct SlotSetup : SamplingScalars {  // `position` is each row's own
   int32_t num_biases = 0;
 };
 
-/// Block `from` is copied onto `to` when the step's forward pass is done.
-struct BlockCopy {
-  int32_t from = 0, to = 0;
-};
-
 /// The arrays of a step, in the order in which they lie in its buffer: from the largest alignment
 /// to the smallest, so that none needs padding. What lasts (block tables, sampling parameters, last
 /// tokens) is kept by the ranks; these hold what changed. `List` is a vector while the step is put
@@ -62,21 +57,16 @@ struct StepLists {
   List<SlotSetup> setups;
   List<RowInput> rows;
   List<BlockUpdate> block_updates;
-  List<BlockCopy> copies;
+  List<BlockCopy> copies;  // made when the step's forward pass is done
   List<int32_t> token_ids, setup_ids;
   List<TokenBias> biases;
 
   static constexpr size_t kCount = 8;
   template <class Self, class Visit>
   static void for_each(Self& self, Visit visit) {
-    visit(self.samples);
-    visit(self.setups);
-    visit(self.rows);
-    visit(self.block_updates);
-    visit(self.copies);
-    visit(self.token_ids);
-    visit(self.setup_ids);
-    visit(self.biases);
+    std::apply([&](auto&... lists) { (visit(lists), ...); },
+               std::tie(self.samples, self.setups, self.rows, self.block_updates, self.copies,
+                        self.token_ids, self.setup_ids, self.biases));
   }
 };
 template <class T>
@@ -130,7 +120,6 @@ struct PromptLogprobOutput {
 /// What a step returns: a SampleOutput for each SampleInput, in the same order, and prompt
 /// log-probabilities where they were asked for.
 struct StepOutput {
-  uint64_t step = 0;
   std::vector<SampleOutput> samples;
   std::vector<Logprob> logprobs;  ///< of samples, in their order
   std::vector<PromptLogprobOutput> prompt;

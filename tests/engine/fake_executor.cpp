@@ -77,7 +77,6 @@ StepOutput FakeExecutor::run(const StepInput& input) {
           "step {}, row {}: the cache holds another prefix than the row", input.header().step, r);
   }
   StepOutput output;
-  output.step = input.header().step;
   for (size_t i = 0; i < input.samples.size(); ++i) {
     const SampleInput& sample = input.samples[i];
     Slot& slot = state_.slot(sample.slot);

@@ -79,8 +79,8 @@ class GpuAttention : public TwoBackends {
     const Twin before_weight = make({nullptr, shape.dtype, k, q_size});
     WeightPtr weights[2], before_weights[2];
     for (int b = 0; b < 2 && hidden_size > 0; ++b) {
-      weights[b] = backends[b]->pack(weight.on_cpu, shape.dtype, kForMatmul);
-      before_weights[b] = backends[b]->pack(before_weight.on_cpu, shape.dtype, kForMatmul);
+      weights[b] = backends[b]->pack(weight.on_cpu, shape.dtype);
+      before_weights[b] = backends[b]->pack(before_weight.on_cpu, shape.dtype);
     }
 
     for (const bool prompt : {true, false}) {

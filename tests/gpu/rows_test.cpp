@@ -47,7 +47,7 @@ TEST_P(GpuRows, GatherAndEmbed) {
       gpu->gather_rows(out.on_gpu, table.on_gpu, ids.on_gpu);
       cpu->gather_rows(out.on_cpu, table.on_cpu, ids.on_cpu);
       EXPECT_EQ(from_gpu(out.on_gpu), out.host);
-      const WeightPtr weight = gpu->pack(table.on_cpu, dtype, kForEmbedding);
+      const WeightPtr weight = gpu->pack(table.on_cpu, dtype);
       gpu->embed(out.on_gpu, *weight, ids.on_gpu);
       EXPECT_EQ(from_gpu(out.on_gpu), out.host);
     }
@@ -67,8 +67,8 @@ class GpuGemms : public TwoBackends {
     const Twin w = make({nullptr, dtype, n, k}, 0.05f);
     const Twin bias = make({nullptr, DType::kF32, n});
     const WeightRows parts[] = {w.on_cpu.rows(0, n / 4), w.on_cpu.rows(n / 4, n - n / 4)};
-    const WeightPtr on_gpu = gpu->pack(parts, dtype, kForMatmul);
-    const WeightPtr on_cpu = cpu->pack(parts, dtype, kForMatmul);
+    const WeightPtr on_gpu = gpu->pack(parts, dtype);
+    const WeightPtr on_cpu = cpu->pack(parts, dtype);
     const Twin weight = make({nullptr, DType::kF32, k});
     for (const int64_t tokens : token_counts) {
       if (which == kAll && skips()) continue;  // those that choose are few
@@ -138,10 +138,10 @@ TEST_P(GpuGemms, WithANormBetween) {
     const Twin next_w = make({nullptr, DType::kBF16, n, hidden}, 0.05f);
     const Twin weight = make({nullptr, DType::kF32, hidden});
     const Twin other_weight = make({nullptr, DType::kF32, hidden});
-    const WeightPtr w_gpu = gpu->pack(w.on_cpu, DType::kBF16, kForMatmul);
-    const WeightPtr w_cpu = cpu->pack(w.on_cpu, DType::kBF16, kForMatmul);
-    const WeightPtr next_gpu = gpu->pack(next_w.on_cpu, DType::kBF16, kForMatmul);
-    const WeightPtr next_cpu = cpu->pack(next_w.on_cpu, DType::kBF16, kForMatmul);
+    const WeightPtr w_gpu = gpu->pack(w.on_cpu, DType::kBF16);
+    const WeightPtr w_cpu = cpu->pack(w.on_cpu, DType::kBF16);
+    const WeightPtr next_gpu = gpu->pack(next_w.on_cpu, DType::kBF16);
+    const WeightPtr next_cpu = cpu->pack(next_w.on_cpu, DType::kBF16);
     for (const int64_t tokens : {3, 17, 32, 33, 50, 64, 65}) {
       if (skips()) continue;
       const std::string what = fmt::format("[{}, {}, {}, {}]", tokens, first_k, hidden, n);
@@ -193,7 +193,7 @@ TEST_P(GpuGemms, OfABatchAreTheSameEachTime) {
   gpu = make_cuda_backend({.gemm = CudaKernels::kSwapAb});
   const int64_t n = 1024, k = 3072, tokens = 50;
   const Twin w = make({nullptr, DType::kBF16, n, k}, 0.05f);
-  const WeightPtr weight = gpu->pack(w.on_cpu, DType::kBF16, kForMatmul);
+  const WeightPtr weight = gpu->pack(w.on_cpu, DType::kBF16);
   const Twin x = make({nullptr, DType::kBF16, tokens, k}),
              delta = make({nullptr, DType::kBF16, tokens, n});
   const Twin first = make({nullptr, DType::kBF16, tokens, n});
@@ -242,10 +242,10 @@ TEST_P(GpuTiles, OfAllConfigurations) {
   for (const auto& [n, k] : {std::pair{1024, 1032}, {200, 72}, {8, 640}, {6144, 256}}) {
     const Twin w = make({nullptr, DType::kBF16, 2 * n, k}, 0.05f);
     const Tensor first = w.on_cpu.rows(0, n);
-    const WeightPtr wide_gpu = gpu->pack(w.on_cpu, DType::kBF16, kForMatmul);
-    const WeightPtr wide_cpu = cpu->pack(w.on_cpu, DType::kBF16, kForMatmul);
-    const WeightPtr on_gpu = gpu->pack(first, DType::kBF16, kForMatmul);
-    const WeightPtr on_cpu = cpu->pack(first, DType::kBF16, kForMatmul);
+    const WeightPtr wide_gpu = gpu->pack(w.on_cpu, DType::kBF16);
+    const WeightPtr wide_cpu = cpu->pack(w.on_cpu, DType::kBF16);
+    const WeightPtr on_gpu = gpu->pack(first, DType::kBF16);
+    const WeightPtr on_cpu = cpu->pack(first, DType::kBF16);
     const Twin weight = make({nullptr, DType::kF32, k}), bias = make({nullptr, DType::kF32, n});
     for (const int64_t tokens : {17, 40, 65, 100, 128, 180, 256, 300, 2309}) {
       const Twin x = make({nullptr, DType::kBF16, tokens, k});
@@ -292,8 +292,8 @@ TEST_P(GpuTiles, OfAllConfigurations) {
 TEST_P(GpuTiles, PartsAreTheSameEachTime) {
   const int64_t n = 512, k = 4096, tokens = 100;
   const Twin w = make({nullptr, DType::kBF16, n, k}, 0.05f);
-  const WeightPtr on_gpu = gpu->pack(w.on_cpu, DType::kBF16, kForMatmul);
-  const WeightPtr on_cpu = cpu->pack(w.on_cpu, DType::kBF16, kForMatmul);
+  const WeightPtr on_gpu = gpu->pack(w.on_cpu, DType::kBF16);
+  const WeightPtr on_cpu = cpu->pack(w.on_cpu, DType::kBF16);
   // In turns, so that what the product before left is not what is right.
   const std::array<Twin, 2> x = {make({nullptr, DType::kBF16, tokens, k}),
                                  make({nullptr, DType::kBF16, tokens, k})};
@@ -321,8 +321,8 @@ TEST_P(GpuRows, WeightsOfAnyDtypeAndStride) {
       Twin w = make({nullptr, from, 64, 128});
       Tensor part = w.on_cpu;
       part.shape[1] = 96;  // strided: 96 of 128 columns
-      const WeightPtr on_gpu = gpu->pack(part, to, kForMatmul | kForEmbedding);
-      const WeightPtr on_cpu = cpu->pack(part, to, kForMatmul | kForEmbedding);
+      const WeightPtr on_gpu = gpu->pack(part, to);
+      const WeightPtr on_cpu = cpu->pack(part, to);
       const Twin ids = make(std::vector<int32_t>{0, 63, 5});
       const Twin out = make({nullptr, to, 3, 96}, 0);
       gpu->embed(out.on_gpu, *on_gpu, ids.on_gpu);

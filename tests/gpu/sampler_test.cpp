@@ -82,8 +82,8 @@ class GpuSampler : public TwoBackends {
       rows[i] = {{.temperature = i % 4 == 3 ? 0 : 0.3f * static_cast<float>(i % 7 + 1),
                   .seed = random() * 0x9e3779b97f4a7c15u,
                   .choice = static_cast<uint32_t>(i % 3)}};
-    const WeightPtr w_cpu = cpu->pack(w.on_cpu, DType::kBF16, kForMatmul);
-    const WeightPtr w_gpu = gpu->pack(w.on_cpu, DType::kBF16, kForMatmul);
+    const WeightPtr w_cpu = cpu->pack(w.on_cpu, DType::kBF16);
+    const WeightPtr w_gpu = gpu->pack(w.on_cpu, DType::kBF16);
     const Twin hidden = make({nullptr, DType::kBF16, p.num_rows, p.k}, 0);
     const Twin logits = make({nullptr, DType::kF32, p.num_rows, p.vocab}, 0);
     const std::vector<char> unwritten = logits.host;

@@ -48,7 +48,7 @@ class Product {
  public:
   Product(Backend& backend, int64_t num_tokens, int64_t n, int64_t k) : backend_(backend) {
     std::vector<uint16_t> ones(static_cast<size_t>(std::max(n, num_tokens) * k), f32_to_bf16(1));
-    w_ = backend.pack(Tensor(ones.data(), DType::kBF16, n, k), DType::kBF16, kForMatmul);
+    w_ = backend.pack(Tensor(ones.data(), DType::kBF16, n, k), DType::kBF16);
     x_ = place(num_tokens, k);
     out_ = place(num_tokens, n);
     backend.upload(x_.data, ones.data(), x_.bytes());

@@ -88,7 +88,7 @@ class Goldens : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Goldens, Float32GivesTheReferenceTokens) {
   const Case& c = GetParam();
-  LLMEngine engine(model_folder(c.model), c.config);
+  LLMEngine engine = LLMEngine::load(model_folder(c.model), c.config);
   std::map<uint64_t, Json> rows;
   std::map<uint64_t, RequestOutput> outputs;
   const auto run = [&] {

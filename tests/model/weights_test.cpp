@@ -28,7 +28,6 @@ float element(const Tensor& t, int64_t row, int64_t column) {
 /// A weight as it was passed to pack().
 struct FakeWeight : Weight {
   int64_t n = 0, k = 0;
-  unsigned use = 0;
   DType dtype = DType::kF32;
   std::vector<float> values;
 
@@ -58,10 +57,9 @@ class FakeBackend : public Backend {
     unused();
     return {};
   }
-  WeightPtr pack(std::span<const WeightRows> parts, DType dtype, unsigned use) override {
+  WeightPtr pack(std::span<const WeightRows> parts, DType dtype) override {
     auto weight = std::make_shared<FakeWeight>();
     weight->k = parts.front().num_columns();
-    weight->use = use;
     weight->dtype = dtype;
     for (const WeightRows& part : parts) {
       EXPECT_EQ(part.num_columns(), weight->k);
@@ -84,9 +82,7 @@ class FakeBackend : public Backend {
   void rope_and_store(const RopeStoreArgs&, const KvCache&, const Batch&) override { unused(); }
   void attention(const AttentionArgs&, const KvCache&, const Batch&) override { unused(); }
   void silu_mul(Tensor, Tensor) override { unused(); }
-  void copy_blocks(const KvCache&, std::span<const int32_t>, std::span<const int32_t>) override {
-    unused();
-  }
+  void copy_blocks(const KvCache&, std::span<const BlockCopy>) override { unused(); }
   void sample(Tensor, const Batch&) override { unused(); }
   void fetch_samples(std::span<int32_t>, std::span<RowStatus>) override { unused(); }
   void token_logprobs(Tensor, std::span<const int32_t>, int64_t, std::span<int32_t>,
@@ -152,7 +148,6 @@ void expect_loaded(const TestFolder& f, const Json& json, const Model& model) {
               f.stacked({attn + "q_proj.weight", attn + "k_proj.weight", attn + "v_proj.weight"}));
     EXPECT_EQ(fake(layer.qkv).n, c.qkv_size());
     EXPECT_EQ(fake(layer.qkv).dtype, model.dtype);
-    EXPECT_EQ(fake(layer.qkv).use, kForMatmul);
     EXPECT_EQ(fake(layer.o).values, f.stacked({attn + "o_proj.weight"}));
     EXPECT_EQ(fake(layer.o).k, c.q_size());
     EXPECT_EQ(fake(layer.gate_up).values,
@@ -171,11 +166,8 @@ void expect_loaded(const TestFolder& f, const Json& json, const Model& model) {
   EXPECT_EQ(values(model.norm.weight), f.stacked({"model.norm.weight"}));
   if (json.at("tie_word_embeddings").get<bool>()) {
     EXPECT_EQ(model.lm_head, model.embed);
-    EXPECT_EQ(fake(model.embed).use, unsigned{kForEmbedding} | kForMatmul);
   } else {
     EXPECT_EQ(fake(model.lm_head).values, f.stacked({"lm_head.weight"}));
-    EXPECT_EQ(fake(model.embed).use, kForEmbedding);
-    EXPECT_EQ(fake(model.lm_head).use, kForMatmul);
   }
   EXPECT_EQ(model.rope_cos.shape[0], 16);
   EXPECT_EQ(model.rope_sin.shape[1], c.head_dim / 2);

@@ -55,7 +55,7 @@ TEST(CpuBackend, DescribesItselfInOneLine) {
 TEST(CpuBackend, OneWeightServesAsTableAndAsMatrix) {
   const auto backend = make_cpu_backend(2);
   const Matrix w = random_matrix(DType::kBF16, 100, 64, 1);
-  const WeightPtr tied = backend->pack(w.tensor, DType::kBF16, kForMatmul | kForEmbedding);
+  const WeightPtr tied = backend->pack(w.tensor, DType::kBF16);
   std::vector<int32_t> ids = {99, 0, 50};
   Matrix x(DType::kBF16, 3, 64), logits(DType::kF32, 3, 100);
   backend->embed(x.tensor, *tied, Tensor(ids.data(), DType::kI32, 3));
@@ -71,7 +71,7 @@ TEST(CpuBackend, StepsMayRunOnAnotherThreadThanTheOneThatLoaded) {
   const auto backend = make_cpu_backend(2);
   const Matrix w = random_matrix(DType::kF32, 600, 600, 1),
                x = random_matrix(DType::kF32, 9, 600, 2);
-  const WeightPtr packed = backend->pack(w.tensor, DType::kF32, kForMatmul);
+  const WeightPtr packed = backend->pack(w.tensor, DType::kF32);
   Matrix here(DType::kF32, 9, 600), there(DType::kF32, 9, 600);
   backend->matmul(here.tensor, x.tensor, *packed);
   std::thread([&] { backend->matmul(there.tensor, x.tensor, *packed); }).join();

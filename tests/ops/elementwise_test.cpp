@@ -292,8 +292,8 @@ TEST(Elementwise, CopyBlocksCopiesAllLayersOfKeysAndValues) {
     const size_t pair = static_cast<size_t>(2 * cache.kv.block_elements()) * dtype_size(dtype);
     for (size_t i = 0; i < cache.bytes.size(); ++i) cache.bytes[i] = static_cast<char>(i / pair);
     const std::vector<char> before = cache.bytes;
-    const int32_t from[] = {4, 1}, to[] = {0, 3};
-    copy_blocks(cache.kv, from, to);
+    const BlockCopy copies[] = {{.from = 4, .to = 0}, {.from = 1, .to = 3}};
+    copy_blocks(cache.kv, copies);
     for (size_t layer = 0; layer < 3; ++layer)
       for (size_t block = 0; block < 5; ++block) {
         const size_t source = block == 0 ? 4 : block == 3 ? 1 : block;

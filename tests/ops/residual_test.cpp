@@ -77,8 +77,8 @@ class BlockOrders : public ::testing::Test {
   std::mt19937 random_{7};
   std::vector<std::vector<float>> buffers_;
   Tensor gate_up_ = random(2 * kWide, kHidden, 0.3f), down_ = random(kHidden, kWide, 0.3f);
-  WeightPtr gate_up_weight_ = backend_->pack(gate_up_, DType::kF32, kForMatmul);
-  WeightPtr down_weight_ = backend_->pack(down_, DType::kF32, kForMatmul);
+  WeightPtr gate_up_weight_ = backend_->pack(gate_up_, DType::kF32);
+  WeightPtr down_weight_ = backend_->pack(down_, DType::kF32);
 };
 
 /// Blocks with the norm before, after, or before and after can all be written with Backend's

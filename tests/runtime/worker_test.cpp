@@ -127,7 +127,7 @@ TEST(WorkerProcesses, WorkerThatDoesNotStopIsKilled) {
 TEST(WorkerProcesses, WorkerThatLoadsForeverHangs) {
   bool is_user_error = true;
   EXPECT_EQ(reason_of("exec sleep 1000", is_user_error),
-            "no rank got on for 10 s (--step-timeout)");
+            "no rank made progress for 10 s (--step-timeout)");
   EXPECT_FALSE(is_user_error);
 }
 

@@ -17,7 +17,7 @@ constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
 constexpr size_t kMaxTokenizerConfigBytes = size_t{1} << 24;
 constexpr size_t kMaxTokenizerBytes = size_t{1} << 28;
-constexpr size_t kMaxIndexBytes = size_t{1} << 27;  // it names every tensor
+constexpr size_t kMaxIndexBytes = 100'000'000;  // it names every tensor
 
 /// Opens a regular file for reading. Throws UserError that names the path for anything else; for a
 /// FIFO it does so without waiting for a writer.

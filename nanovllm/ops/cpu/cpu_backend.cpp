@@ -103,7 +103,7 @@ Batch CpuBackend::begin_step(HostBatch& host, const SlotTables& slots, const KvC
           .samples = host.samples};
 }
 
-WeightPtr CpuBackend::pack(std::span<const WeightRows> parts, DType dtype, unsigned /*use*/) {
+WeightPtr CpuBackend::pack(std::span<const WeightRows> parts, DType dtype) {
   if (ranks_ != nullptr) ++ranks_->progress();
   return gemm_.pack(parts, dtype);
 }
@@ -162,9 +162,8 @@ void CpuBackend::silu_mul(Tensor out, Tensor gate_up) {
   cpu::silu_mul(out, gate_up, isa_);
 }
 
-void CpuBackend::copy_blocks(const KvCache& kv, std::span<const int32_t> from,
-                             std::span<const int32_t> to) {
-  cpu::copy_blocks(kv, from, to);
+void CpuBackend::copy_blocks(const KvCache& kv, std::span<const BlockCopy> copies) {
+  cpu::copy_blocks(kv, copies);
 }
 
 void CpuBackend::sample(Tensor logits, const Batch& batch) {

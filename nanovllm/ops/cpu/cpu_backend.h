@@ -26,7 +26,7 @@ class CpuBackend : public Backend {
   void download(void* host, const void* device, size_t bytes) override;
   Batch begin_step(HostBatch& host, const SlotTables& slots, const KvCache& kv) override;
   using Backend::pack;
-  WeightPtr pack(std::span<const WeightRows> parts, DType dtype, unsigned use) override;
+  WeightPtr pack(std::span<const WeightRows> parts, DType dtype) override;
 
   void embed(Tensor out, const Weight& table, Tensor ids) override;
   void rms_norm(Tensor out, Tensor x, const Norm& norm) override;
@@ -38,8 +38,7 @@ class CpuBackend : public Backend {
   void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) override;
   void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) override;
   void silu_mul(Tensor out, Tensor gate_up) override;
-  void copy_blocks(const KvCache& kv, std::span<const int32_t> from,
-                   std::span<const int32_t> to) override;
+  void copy_blocks(const KvCache& kv, std::span<const BlockCopy> copies) override;
 
   void sample(Tensor logits, const Batch& batch) override;
   void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) override;

@@ -130,15 +130,14 @@ void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& b
   });
 }
 
-void copy_blocks(const KvCache& kv, std::span<const int32_t> from, std::span<const int32_t> to) {
-  check(from.size() == to.size(), "copy_blocks: {} blocks onto {}", from.size(), to.size());
+void copy_blocks(const KvCache& kv, std::span<const BlockCopy> copies) {
   const auto size = static_cast<int64_t>(dtype_size(kv.dtype));
   const auto block = [&](int64_t layer, int32_t b) {
     return static_cast<char*>(kv.data) + kv_offset(kv, layer, b, 0, 0) * size;
   };
-  for (size_t i = 0; i < from.size(); ++i)
+  for (const BlockCopy& copy : copies)
     for (int64_t layer = 0; layer < kv.num_layers; ++layer)
-      std::memcpy(block(layer, to[i]), block(layer, from[i]),
+      std::memcpy(block(layer, copy.to), block(layer, copy.from),
                   static_cast<size_t>(2 * kv.block_elements() * size));
 }
 

@@ -18,6 +18,6 @@ void rms_norm(Tensor out, Tensor x, const Norm& norm, Isa isa);
 void gather_rows(Tensor out, Tensor x, Tensor rows);
 void silu_mul(Tensor out, Tensor gate_up, Isa isa);
 void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch, Isa isa);
-void copy_blocks(const KvCache& kv, std::span<const int32_t> from, std::span<const int32_t> to);
+void copy_blocks(const KvCache& kv, std::span<const BlockCopy> copies);
 
 }  // namespace nanovllm::cpu

@@ -24,8 +24,9 @@ class Executor {
   virtual const StepOutput& wait() = 0;
 };
 
-/// Loads a model on all ranks: rank 0 in this process, the others in theirs. `setup` becomes what
-/// folder and options come to. Throws UserError, or what keeps a rank from being ready.
+/// Loads a model on all ranks: rank 0 in this process, each other rank in a process of its own.
+/// Stores what resolve_setup() returned in `setup`. Throws UserError, or the error that keeps a
+/// rank from being ready.
 std::unique_ptr<Executor> start_ranks(const std::string& model, const EngineConfig& config,
                                       EngineSetup& setup);
 

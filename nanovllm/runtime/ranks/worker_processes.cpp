@@ -167,7 +167,7 @@ void WorkerProcesses::watch_ranks(double step_timeout) {
     num_idle = num_events == 0 && waits && now == progress ? num_idle + 1 : 0;
     progress = now;
     if (num_idle >= (kTicks - 1) * (ready_ ? 1 : kStartTimeoutFactor))
-      ranks().abort(fmt::format("no rank got on for {} s (--step-timeout)",
+      ranks().abort(fmt::format("no rank made progress for {} s (--step-timeout)",
                                 step_timeout * (ready_ ? 1 : kStartTimeoutFactor)));
     if (!ranks().aborted()) continue;
     kill_all();

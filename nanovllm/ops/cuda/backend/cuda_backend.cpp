@@ -151,7 +151,7 @@ void CudaBackend::grow(Growing& buffer, size_t bytes) {
 
 // -- weights and blocks
 
-WeightPtr CudaBackend::pack(std::span<const WeightRows> parts, DType dtype, unsigned /*use*/) {
+WeightPtr CudaBackend::pack(std::span<const WeightRows> parts, DType dtype) {
   const ContextScope here(context_);
   if (!weight_upload_) weight_upload_.emplace();
   if (collectives_) collectives_->ranks().progress().fetch_add(1, std::memory_order_relaxed);
@@ -184,17 +184,14 @@ WeightPtr CudaBackend::pack(std::span<const WeightRows> parts, DType dtype, unsi
   return weight;
 }
 
-void CudaBackend::copy_blocks(const KvCache& kv, std::span<const int32_t> from,
-                              std::span<const int32_t> to) {
+void CudaBackend::copy_blocks(const KvCache& kv, std::span<const BlockCopy> copies) {
   const ContextScope here(context_);
-  std::vector<int32_t> pairs;
-  for (size_t i = 0; i < from.size(); ++i) pairs.insert(pairs.end(), {from[i], to[i]});
-  grow(copies_, pairs.size() * sizeof(int32_t));
-  cuda_check(cudaMemcpyAsync(copies_.memory.get(), pairs.data(), pairs.size() * sizeof(int32_t),
+  grow(copies_, copies.size_bytes());
+  cuda_check(cudaMemcpyAsync(copies_.memory.get(), copies.data(), copies.size_bytes(),
                              cudaMemcpyHostToDevice, where_.stream),
              "copies");
   cuda::copy_blocks(where_, kv,
-                    {copies_.memory.get(), DType::kI32, static_cast<int64_t>(from.size())});
+                    {static_cast<const BlockCopy*>(copies_.memory.get()), copies.size()});
 }
 
 }  // namespace nanovllm::cuda

@@ -42,7 +42,7 @@ class CudaBackend final : public Backend {
   void replay(int64_t size, const std::function<void()>& enqueue) override;
 
   using Backend::pack;
-  WeightPtr pack(std::span<const WeightRows> parts, DType dtype, unsigned use) override;
+  WeightPtr pack(std::span<const WeightRows> parts, DType dtype) override;
   void embed(Tensor out, const Weight& table, Tensor ids) override;
   void rms_norm(Tensor out, Tensor x, const Norm& norm) override;
   void add(Tensor sum, Tensor x) override;
@@ -66,8 +66,7 @@ class CudaBackend final : public Backend {
                      const AttentionArgs& args, const KvCache& kv, const Batch& batch) override;
   void norm_swiglu(Tensor out, Residual& residual, const Norm& norm, const Weight& w,
                    Tensor gate_up) override;
-  void copy_blocks(const KvCache& kv, std::span<const int32_t> from,
-                   std::span<const int32_t> to) override;
+  void copy_blocks(const KvCache& kv, std::span<const BlockCopy> copies) override;
 
   void sample(Tensor logits, const Batch& batch) override;
   void norm_sample(Tensor logits, Residual& residual, const Norm& norm, const Weight& w,

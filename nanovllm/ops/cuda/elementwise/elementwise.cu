@@ -108,14 +108,14 @@ __global__ void silu_mul_kernel(T* out, const T* gate_up, int width, int num_row
   }
 }
 
-/// Grid: (pairs, 2 * layers). The unit of stride and width is 16 bytes.
-__global__ void copy_blocks_kernel(uint4* pool, const int2* pairs, int64_t pool_stride,
+/// Grid: (copies, 2 * layers). The unit of stride and width is 16 bytes.
+__global__ void copy_blocks_kernel(uint4* pool, const BlockCopy* copies, int64_t pool_stride,
                                    int64_t width) {
   begin_kernel();
-  const int2 pair = pairs[blockIdx.x];
+  const BlockCopy copy = copies[blockIdx.x];
   uint4* const layer = pool + blockIdx.y * pool_stride;
   for (int64_t i = threadIdx.x; i < width; i += blockDim.x)
-    layer[pair.y * width + i] = layer[pair.x * width + i];
+    layer[copy.to * width + i] = layer[copy.from * width + i];
 }
 
 /// Elements of a T that 16 bytes hold.
@@ -222,12 +222,12 @@ void silu_mul(Launch where, Tensor out, Tensor gate_up) {
   });
 }
 
-void copy_blocks(Launch where, const KvCache& kv, Tensor pairs) {
+void copy_blocks(Launch where, const KvCache& kv, std::span<const BlockCopy> copies) {
   const int64_t bytes = kv.block_elements() * static_cast<int64_t>(dtype_size(kv.dtype));
   check_args(bytes % 16 == 0, "copy_blocks: a block of the cache must be a multiple of 16 bytes");
-  launch(where, copy_blocks_kernel, dim3(blocks_for(pairs.shape[0]), blocks_for(2 * kv.num_layers)),
-         256, 0, static_cast<uint4*>(kv.data), pairs.as<const int2>(), kv.num_blocks * bytes / 16,
-         bytes / 16);
+  const dim3 grid(blocks_for(static_cast<int64_t>(copies.size())), blocks_for(2 * kv.num_layers));
+  launch(where, copy_blocks_kernel, grid, 256, 0, static_cast<uint4*>(kv.data), copies.data(),
+         kv.num_blocks * bytes / 16, bytes / 16);
 }
 
 void idle(Launch where, int64_t num_cycles) {

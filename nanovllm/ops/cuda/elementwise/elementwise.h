@@ -18,9 +18,8 @@ void add(Launch where, Tensor x, Tensor y);
 void convert(Launch where, Tensor out, Tensor x);
 /// out [T, n] = silu(gate_up [T, :n]) * gate_up [T, n:]
 void silu_mul(Launch where, Tensor out, Tensor gate_up);
-/// pairs [n, 2] int32 in device memory: copies cache block pairs[i][0] onto pairs[i][1] in all
-/// layers.
-void copy_blocks(Launch where, const KvCache& kv, Tensor pairs);
+/// Backend::copy_blocks; `copies` are in device memory.
+void copy_blocks(Launch where, const KvCache& kv, std::span<const BlockCopy> copies);
 /// Keeps the GPU busy for this many clock cycles. Around a kernel that is timed, it stands for the
 /// neighbours that the kernel has in a step.
 void idle(Launch where, int64_t num_cycles);
