@@ -39,8 +39,8 @@ std::unique_ptr<Backend> make_backend(EngineConfig& config, int rank) {
       config.device = "cuda";
       return backend;
     } catch (const UserError& error) {
-      require(which.world == 1, "{}; with --device cpu the CPU computes", error.what());
-      log().warn("the CPU computes: {}", error.what());
+      require(which.world == 1, "{}; use --device cpu to run on the CPU", error.what());
+      log().warn("running on the CPU: {}", error.what());
     }
   }
   config.device = "cpu";

@@ -408,10 +408,10 @@ TEST(Cli, DriverThatDoesNotWorkLeavesTheWorkToTheCpu) {
   };
   const Result one = generate({});
   EXPECT_EQ(one.status, 0) << one.err;
-  EXPECT_NE(one.err.find("warning: the CPU computes: "), std::string::npos) << one.err;
+  EXPECT_NE(one.err.find("warning: running on the CPU: "), std::string::npos) << one.err;
   const Result two = generate({"-tp", "2"});
   EXPECT_EQ(two.status, 2) << two.err;
-  EXPECT_NE(two.err.find("with --device cpu the CPU computes"), std::string::npos) << two.err;
+  EXPECT_NE(two.err.find("use --device cpu to run on the CPU"), std::string::npos) << two.err;
   std::filesystem::remove_all(folder);
 }
 

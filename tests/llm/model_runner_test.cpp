@@ -129,7 +129,7 @@ void expect_same(const std::map<uint64_t, RequestOutput>& got,
 TEST(ModelRunner, LaunchingAheadGivesTheSameAnswers) {
   EngineConfig config = small_config();
   const auto ahead = engine_on(make_backend(config), config);
-  LLMEngine plain(model_folder("llama"), config);
+  LLMEngine plain = LLMEngine::load(model_folder("llama"), config);
   expect_same(run(*ahead), run(plain));
   EXPECT_GT(ahead->stats().steps, 0);
 }
@@ -143,7 +143,7 @@ TEST(ModelRunner, ReplayedStepsGiveTheSameAnswers) {
     config.num_gpu_blocks_override = 12 * most;
     GraphsOnTheCpu::Seen seen, unused;
     const auto graphs = engine_on(std::make_unique<GraphsOnTheCpu>(seen), config);
-    LLMEngine plain(model_folder("llama"), config);
+    LLMEngine plain = LLMEngine::load(model_folder("llama"), config);
     expect_same(run(*graphs), run(plain));
     num_padded += seen.num_padded;
     for (const auto& [size, count] : seen.replays)

@@ -113,7 +113,7 @@ TEST_P(TensorParallel, SeededSamplingAndLogprobsAreThoseOfOneRank) {
   for (const Json& row : goldens(model))
     if (row["prompt_token_ids"].size() < 100) prompts.push_back(row["prompt_token_ids"]);
   const auto ranks = engine_of(model_folder(model), float32(), world);
-  LLMEngine alone(model_folder(model), float32());
+  LLMEngine alone = LLMEngine::load(model_folder(model), float32());
   add_requests(*ranks, prompts);
   add_requests(alone, prompts);
   expect_same(run(*ranks), run(alone));
@@ -155,7 +155,7 @@ TEST(TensorParallel, OddSizesOverThreeRanks) {
       for (int32_t i = 0; i < 20; ++i) prompts.push_back({i, 99 - i, 50, 3 * i, 7});
       for (const int world : {2, 3}) {
         const auto ranks = engine_of(folder.path(), float32(), world);
-        LLMEngine alone(folder.path(), float32());
+        LLMEngine alone = LLMEngine::load(folder.path(), float32());
         add_requests(*ranks, prompts);
         add_requests(alone, prompts);
         expect_same(run(*ranks), run(alone));
