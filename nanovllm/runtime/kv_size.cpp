@@ -28,8 +28,8 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
   const size_t block_bytes =
       model.kv_bytes_per_token(kv_dtype) * static_cast<size_t>(config.block_size);
   const int64_t blocks_for_one = (wanted_len + config.block_size - 1) / config.block_size;
-  // What a sequence that fills them makes grow beside the cache, for each block. The CPU's backend
-  // has a copy of the block tables, and so has the rank.
+  // Each block of max_model_len also needs a part of the rotary tables and of the block tables. On
+  // the CPU there are two copies of the block tables: the rank's and the backend's.
   const size_t table_bytes = sizeof(int32_t) * (config.device == "cuda" ? 1 : 2);
   const size_t length_bytes =
       rope_bytes_per_position(model.head_dim) * static_cast<size_t>(config.block_size) +
@@ -45,7 +45,7 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
   } else {
     size.num_blocks = static_cast<int64_t>(bytes / block_bytes);
     if (config.kv_cache_memory_bytes == 0) {
-      // The longest sequence has all blocks or, where there are more, blocks_for_one.
+      // The longest sequence has at most blocks_for_one blocks, even if the cache has more.
       const auto longest = static_cast<size_t>(blocks_for_one);
       size_t blocks = bytes / (block_bytes + length_bytes);
       if (blocks > longest) blocks = (bytes - longest * length_bytes) / block_bytes;

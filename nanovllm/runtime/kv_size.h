@@ -16,12 +16,13 @@ struct KvSize {
   int64_t max_model_len = 0;
 };
 
-/// Sizes a cache of `kv_dtype`: the blocks or bytes of the options where given, else the smaller of
-/// `bytes` and what max_num_seqs sequences of max_model_len tokens need. `bytes` also pay for the
-/// rotary tables and block tables, which grow with max_model_len; the bytes of the options are for
-/// the cache alone. Throws UserError with the numbers and the option to change where max_model_len
-/// is more than the model or the cache allows. With several ranks all of them call it, each with
-/// its own shard and its own bytes, and the smallest number of blocks counts for all.
+/// Computes the size of a cache of `kv_dtype`. If the options give a number of blocks or bytes,
+/// that is the size. Otherwise it is the smaller of `bytes` and what max_num_seqs sequences of
+/// max_model_len tokens need. `bytes` must also hold the rotary tables and block tables, which grow
+/// with max_model_len; the bytes of the option are for the cache alone. If max_model_len is more
+/// than the model or the cache allows, it throws UserError with the numbers and the option to
+/// change. With several ranks all of them call it, each with its own shard and its own bytes, and
+/// all use the smallest number of blocks.
 KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType kv_dtype,
                      size_t bytes, Communicator* ranks = nullptr);
 
@@ -29,7 +30,7 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
 /// but at most half of them.
 size_t cpu_kv_bytes(size_t left);
 
-/// The same on a GPU: gpu_memory_utilization of its memory, less what is in use now and the
+/// The same on a GPU: the share `utilization` of its memory, less what is in use now and the
 /// `to_come` bytes that this process will allocate for other things; at least 0.
 size_t gpu_kv_bytes(const Memory& now, double utilization, size_t to_come);
 

@@ -80,7 +80,7 @@ void ModelRunner::pad(int64_t size) {
 }
 
 void ModelRunner::submit(const StepInput& input) {
-  check(num_submitted_ - num_waited_ < flights_.size(), "more than two steps under way");
+  check(num_submitted_ - num_waited_ < flights_.size(), "more than two steps in flight");
   Flight& before = flight(num_submitted_ + 1);
   Flight& now = flight(num_submitted_);
   now.output.clear();
@@ -113,7 +113,7 @@ void ModelRunner::submit(const StepInput& input) {
   if (size > 0) backend_->replay(size, pass);
   else pass();
   if (!batch.samples.empty()) backend_->finish_sample(logits);
-  // Counted here: settle() may run below.
+  // The step counts from here on, because settle() may run below.
   now.settled = input.samples.empty();
   ++num_submitted_;
   if (host_.reads_logits) {
@@ -125,7 +125,7 @@ void ModelRunner::submit(const StepInput& input) {
 }
 
 const StepOutput& ModelRunner::wait() {
-  check(num_waited_ < num_submitted_, "wait without a step under way");
+  check(num_waited_ < num_submitted_, "wait without a step in flight");
   Flight& oldest = flight(num_waited_);
   if (!oldest.settled) settle(oldest);
   ++num_waited_;
@@ -188,7 +188,7 @@ void ModelRunner::prompt_logprobs(const StepInput& input, Residual& last, StepOu
 }
 
 void ModelRunner::sample_logprobs(Tensor logits, StepOutput& output) {
-  // Neighbouring rows with the same number of alternatives are one call.
+  // Adjacent rows with the same number of alternatives share one call.
   const size_t num_rows = output.samples.size();
   for (size_t i = 0; i < num_rows;) {
     const int32_t wanted = output.samples[i].num_logprobs;

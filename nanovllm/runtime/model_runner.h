@@ -17,31 +17,31 @@
 
 namespace nanovllm {
 
-/// One rank: weights, KV cache, buffers and slots, sized once; each step is a forward pass and its
-/// sampling.
+/// One rank of the model: its weights, KV cache, buffers and slots, all allocated at start. Each
+/// step is a forward pass and the sampling of its tokens.
 class ModelRunner : public Executor {
  public:
-  /// Loads `folder` onto `backend`. `setup` is resolve_setup()'s, which connected `backend` to the
-  /// other ranks where there are any.
+  /// Loads `folder` onto `backend`. `setup` comes from resolve_setup(), which also connected
+  /// `backend` to the other ranks if there are any.
   ModelRunner(const std::string& folder, const EngineSetup& setup, std::unique_ptr<Backend> backend,
               Rank rank = {});
 
-  // What the backend throws passes through.
+  // Both throw what the backend throws.
   void submit(const StepInput& input) override;
   const StepOutput& wait() override;
 
  private:
-  /// A step under way.
+  /// A step that was submitted and whose output was not fetched yet.
   struct Flight {
     StepOutput output;
     std::vector<std::pair<int32_t, uint64_t>> slots;  ///< of its samples: slot, its num_starts()
-    bool settled = true;                              ///< the host has its tokens
+    bool settled = true;                              ///< its tokens are on the host
   };
   Flight& flight(uint64_t number) { return flights_[number % flights_.size()]; }
   /// The number of rows to which the step is padded for a graph replay; 0: it cannot be replayed.
   int64_t replay_size(const StepInput& input) const;
   void pad(int64_t size);
-  /// `last`: the residual of all tokens behind the last layer.
+  /// `last`: the residual of all tokens after the last layer.
   void prompt_logprobs(const StepInput& input, Residual& last, StepOutput& output);
   void start_samples(const StepInput& input, Flight& flight);
   /// Waits for the step's tokens and appends them to their slots.
@@ -62,7 +62,7 @@ class ModelRunner : public Executor {
   uint64_t num_submitted_ = 0, num_waited_ = 0;
   bool replays_;
 
-  // Of one step; kept to be reused.
+  // Scratch memory of one step, kept to be reused.
   std::vector<int32_t> token_ids_, targets_, ids_, ranks_;
   std::vector<RowStatus> status_;
   std::vector<float> logprobs_;

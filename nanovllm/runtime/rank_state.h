@@ -13,7 +13,7 @@ namespace nanovllm {
 /// What a rank remembers of a running sequence from step to step (`ownership.slots`).
 class Slot {
  public:
-  /// A sequence gets the slot. Takes the setup's lists from the front of both spans.
+  /// A sequence gets the slot. Removes the setup's lists from the front of both spans.
   void start(const SlotSetup& setup, std::span<const int32_t>& ids,
              std::span<const TokenBias>& biases);
   /// How the token at `position` is sampled; valid until the next call.
@@ -35,14 +35,14 @@ class Slot {
   uint64_t num_starts_ = 0;
   std::vector<int32_t> masked_ids_, allowed_ids_, bad_words_;
   std::vector<TokenBias> biases_;
-  std::vector<int32_t> answer_;     // kept where there are bad words
-  std::vector<TokenCount> counts_;  // kept where there are penalties
+  std::vector<int32_t> answer_;     // kept only if there are bad words
+  std::vector<TokenCount> counts_;  // kept only if there are penalties
   std::unordered_map<int32_t, size_t> count_of_;
   std::vector<int32_t> masked_now_;
 };
 
-/// The slots of one rank and their block tables: applies what a step changed and writes the step as
-/// a batch.
+/// The slots of one rank and their block tables. It applies a step's changes to them and writes the
+/// step as a batch.
 class RankState {
  public:
   RankState(int64_t max_num_seqs, int64_t max_blocks_per_seq, int64_t block_size);

@@ -17,7 +17,7 @@ double gib(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 // Larger steps are not more efficient on a CPU, and every running answer waits for the whole step.
 constexpr int64_t kCpuBatchedTokens = 2048, kCudaBatchedTokens = 16384;
-// cuBLASLt's workspace, graphs, the sampler's memory, what the driver keeps.
+// For cuBLASLt's workspace, CUDA graphs, the sampler's memory and the driver's own.
 constexpr size_t kCudaReserve = size_t{512} << 20;
 
 /// The dtype of weights and activations: the option's, or with "auto" the checkpoint's, float32
@@ -91,7 +91,8 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
   }
   const KvSize kv = size_kv_cache(config, own, setup.dtype, bytes, ranks);
   setup.num_blocks = kv.num_blocks;
-  // In double: sizes of a config.json and of options together are more than any integer holds.
+  // In double, because the product of a hostile config.json's and the options' sizes may overflow
+  // any integer.
   const double cache_gib = gib(own.kv_bytes_per_token(setup.dtype)) *
                            static_cast<double>(config.block_size * kv.num_blocks);
   require(cache_gib <= gib(memory.total),
@@ -99,7 +100,7 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
           "lower --kv-cache-memory-bytes or --num-gpu-blocks-override",
           kv.num_blocks, config.block_size, cache_gib, gib(memory.total));
   config.max_model_len = kv.max_model_len;
-  // No step holds more sequences than there are blocks, nor more tokens than they take.
+  // No step has more sequences than there are blocks, nor more tokens than the blocks hold.
   config.max_num_seqs = std::min(config.max_num_seqs, kv.num_blocks);
   config.max_num_batched_tokens =
       std::min(config.max_num_batched_tokens, kv.num_blocks * config.block_size);

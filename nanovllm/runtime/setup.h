@@ -10,7 +10,8 @@
 
 namespace nanovllm {
 
-/// What a checkpoint folder and the options result in on this machine, before any weight is read.
+/// The sizes and limits that follow from a checkpoint's config, the options and this machine. They
+/// are known before any weight is read.
 struct EngineSetup {
   EngineConfig config;  ///< with the automatic values filled in, so no limit is zero
   ModelConfig model;
@@ -29,9 +30,9 @@ struct EngineSetup {
 /// is missing. Throws UserError.
 std::unique_ptr<Backend> make_backend(EngineConfig& config, int rank = 0);
 
-/// `config` is make_backend()'s. Throws UserError for options out of range, for a folder that is no
-/// supported checkpoint, and where the model does not fit the backend's memory. With `ranks` it
-/// connects the backend to the others, all of which call this.
+/// `config` is the one that make_backend() completed. Throws UserError for options out of range,
+/// for a folder that is no supported checkpoint, and where the model does not fit the backend's
+/// memory. With `ranks` it connects the backend to the others, all of which call this.
 EngineSetup resolve_setup(const std::string& model, const EngineConfig& config, Backend& backend,
                           Communicator* ranks = nullptr);
 

@@ -19,7 +19,7 @@ struct RowInput {
   int32_t slot = 0;
   int32_t start = 0;  ///< index of the first new token in the sequence
   int32_t num_tokens = 0;
-  int32_t store = 1;          ///< 0: K and V are in the cache already and shared; not written again
+  int32_t store = 1;          ///< 0: K and V are in shared blocks already and are not written again
   int32_t want_logprobs = 0;  ///< 1: log-probabilities of the tokens that follow each of these
   int32_t next_token = -1;  ///< with want_logprobs: the known token after the last of these, or -1
 };
@@ -32,9 +32,9 @@ struct SampleInput {
   int32_t row = 0;
 };
 
-/// What a slot holds from now on; sent when a sequence gets it. Its lists are the next entries of
-/// StepInput::setup_ids, in the order of their counts here, and of StepInput::biases.
-struct SlotSetup : SamplingScalars {  // `position` is each row's own
+/// The sampling parameters of the sequence that gets a slot in this step. Its lists are the next
+/// entries of StepInput::setup_ids, in the order of their counts here, and of StepInput::biases.
+struct SlotSetup : SamplingScalars {  // `position` is set for each row
   int32_t slot = 0;
   int32_t num_logprobs = -1;  ///< best alternatives for each drawn token; -1: none are wanted
   int32_t num_prompt_logprobs = -1;  ///< the same for prompt tokens
@@ -47,9 +47,9 @@ struct SlotSetup : SamplingScalars {  // `position` is each row's own
   int32_t num_biases = 0;
 };
 
-/// The arrays of a step, in the order in which they lie in its buffer: from the largest alignment
-/// to the smallest, so that none needs padding. What lasts (block tables, sampling parameters, last
-/// tokens) is kept by the ranks; these hold what changed. `List` is a vector while the step is put
+/// The arrays of a step, in their order in its buffer: from the largest alignment to the smallest,
+/// so that none needs padding. The ranks keep block tables, sampling parameters and last tokens
+/// from step to step; these arrays hold only what changed. `List` is a vector while the step is put
 /// together, and then a view of the buffer.
 template <template <class> class List>
 struct StepLists {
@@ -57,7 +57,7 @@ struct StepLists {
   List<SlotSetup> setups;
   List<RowInput> rows;
   List<BlockUpdate> block_updates;
-  List<BlockCopy> copies;  // made when the step's forward pass is done
+  List<BlockCopy> copies;  // executed after the step's forward pass
   List<int32_t> token_ids, setup_ids;
   List<TokenBias> biases;
 
@@ -100,12 +100,12 @@ struct StepArrays : StepLists<StepVector> {
   StepInput write(uint64_t step, std::vector<std::byte>& buffer) const;
 };
 
-/// What a sampled row gave. Its log-probabilities are the next num_logprobs entries of
+/// The result of one sampled row. Its log-probabilities are the next num_logprobs entries of
 /// StepOutput::logprobs.
 struct SampleOutput {
   uint64_t sequence = 0;
   int32_t token_id = 0;
-  RowStatus status = RowStatus::kOk;  ///< of kNotFinite nothing was drawn
+  RowStatus status = RowStatus::kOk;  ///< with kNotFinite no token was drawn
   int32_t num_logprobs = 0;
 };
 
@@ -117,8 +117,8 @@ struct PromptLogprobOutput {
   int32_t num_logprobs = 0;
 };
 
-/// What a step returns: a SampleOutput for each SampleInput, in the same order, and prompt
-/// log-probabilities where they were asked for.
+/// The results of a step: a SampleOutput for each SampleInput, in the same order, and the prompt
+/// log-probabilities that were asked for.
 struct StepOutput {
   std::vector<SampleOutput> samples;
   std::vector<Logprob> logprobs;  ///< of samples, in their order

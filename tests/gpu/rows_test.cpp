@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cstring>
 
 #include "nanovllm/ops/cuda/gemm/tile_gemm.h"
 #include "two_backends.h"
@@ -51,6 +52,29 @@ TEST_P(GpuRows, GatherAndEmbed) {
       gpu->embed(out.on_gpu, *weight, ids.on_gpu);
       EXPECT_EQ(from_gpu(out.on_gpu), out.host);
     }
+}
+
+/// On the GPU a layer has the keys of all blocks, then the values of all blocks.
+TEST_P(GpuRows, CopyBlocks) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    KvCache kv = {.dtype = dtype,
+                  .num_layers = 3,
+                  .num_blocks = 40,
+                  .block_size = 16,
+                  .num_kv_heads = 2,
+                  .head_dim = 24};
+    std::vector<BlockCopy> copies;
+    for (int32_t block = 0; block < 20; ++block) copies.push_back({block, 39 - block});
+    Twin blocks = make({nullptr, dtype, 2 * kv.num_layers * kv.num_blocks, kv.block_elements()});
+    kv.data = blocks.on_gpu.data;
+    gpu->copy_blocks(kv, copies);
+    for (int64_t first = 0; first < blocks.on_cpu.shape[0]; first += kv.num_blocks)
+      for (const auto& [from, to] : copies) {
+        const Tensor source = blocks.on_cpu.rows(first + from, 1);
+        std::memcpy(blocks.on_cpu.rows(first + to, 1).data, source.data, source.bytes());
+      }
+    EXPECT_EQ(from_gpu(blocks.on_gpu), blocks.host);
+  }
 }
 
 /// n, k of products in published models and odd ones.

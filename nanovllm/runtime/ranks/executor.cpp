@@ -37,14 +37,14 @@ class RankExecutor : public Executor {
   }
 
  private:
-  /// Throws the reason that came first: where another rank's end made rank 0 fail, that end.
+  /// Throws the first reason: if rank 0 failed because another rank had ended, that end.
   [[noreturn]] void end_all(const std::exception& error) {
     workers_->abort(fmt::format("rank 0: {}", what_of(error)));
     workers_->ranks().throw_aborted();
   }
 
   std::unique_ptr<WorkerProcesses> workers_;
-  std::unique_ptr<Executor> local_;  // last: its last steps need the others
+  std::unique_ptr<Executor> local_;  // destroyed first: its last steps need the others
 };
 
 }  // namespace

@@ -10,14 +10,14 @@ namespace nanovllm {
 
 struct EngineSetup;
 
-/// All ranks of the model as the engine sees them: steps go in, what they drew comes out, in the
-/// same order. Up to two steps may be under way. One thread at a time uses it.
+/// All ranks of the model as the engine sees them: steps go in, sampled tokens come out, in the
+/// same order. At most two steps may be in flight. One thread at a time uses it.
 class Executor {
  public:
   virtual ~Executor() = default;
 
-  /// Hands a step to every rank and returns at once; `input` is read before it returns. What it
-  /// throws ends the executor.
+  /// Hands a step to every rank and returns at once; `input` is read before it returns. After an
+  /// exception the executor cannot be used any more.
   virtual void submit(const StepInput& input) = 0;
   /// The output of the oldest step not yet waited for, valid until the next submit(). Throws
   /// EngineDead, or what the step threw.

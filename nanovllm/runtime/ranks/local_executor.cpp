@@ -21,7 +21,7 @@ LocalExecutor::~LocalExecutor() {
 }
 
 void LocalExecutor::submit(const StepInput& input) {
-  check(num_submitted_ - num_waited_ < 2, "more than two steps under way");
+  check(num_submitted_ - num_waited_ < 2, "more than two steps in flight");
   // The thread does not look at this step before num_submitted_ counts it.
   step(num_submitted_).input.assign(input.bytes().begin(), input.bytes().end());
   {
@@ -32,7 +32,7 @@ void LocalExecutor::submit(const StepInput& input) {
 }
 
 const StepOutput& LocalExecutor::wait() {
-  check(num_waited_ < num_submitted_, "wait without a step under way");
+  check(num_waited_ < num_submitted_, "wait without a step in flight");
   Step& waited = step(num_waited_);
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return num_done_ > num_waited_; });

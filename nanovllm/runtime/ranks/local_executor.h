@@ -13,8 +13,8 @@
 
 namespace nanovllm {
 
-/// Runs an executor's steps on a thread of their own, so that the caller schedules the next one
-/// meanwhile.
+/// Runs the steps of another executor on a separate thread, so that the caller can schedule the
+/// next step meanwhile.
 class LocalExecutor : public Executor {
  public:
   explicit LocalExecutor(std::unique_ptr<Executor> inner);

@@ -21,17 +21,17 @@ constexpr int kMaxRanks = 64;
 /// Sends steps from rank 0 to the other ranks: a ring buffer of slots in memory that all of them
 /// map. A step takes as many slots as it needs. Each rank copies a step out before it computes it,
 /// so that a step may be larger than the ring and its slots are free again early. Rank 0 waits only
-/// for a rank that is a whole ring behind.
+/// if a rank has not read the ring's oldest slot.
 class StepChannel {
  public:
   static size_t bytes();
-  /// Over `memory`, zero at first, that all ranks share.
+  /// `memory` is shared by all ranks and zero at first.
   StepChannel(void* memory, Communicator& ranks);
 
   // -- rank 0, one thread
   /// Marks the memory as this build's.
   void open();
-  /// Throws as the Communicator does when it was aborted.
+  /// Throws EngineDead if the Communicator was aborted.
   void send(const StepInput& step);
   /// Ends the ranks' receive().
   void stop();
@@ -40,7 +40,7 @@ class StepChannel {
   /// Whether rank 0 is the same build; if not, nothing else may be called.
   bool is_same_build() const;
   enum class Received { kStep, kNothing, kStop };
-  /// Waits for the next step: at most `milliseconds` if they are 0 or more.
+  /// Waits for the next step, at most `milliseconds` or, if that is negative, without a limit.
   Received receive(int milliseconds);
   /// The step that was received, until the next receive().
   StepInput step() const { return StepInput(step_); }

@@ -37,23 +37,23 @@ std::string find_worker(const EngineConfig& config) {
       folder.string(), folder.string());
 }
 
-/// Runs what rank 0 sends until it stops.
+/// Runs the steps that rank 0 sends, until it stops.
 void run_steps(RankMemory& memory, ModelRunner& runner) {
-  // A device computes a step while the next one is prepared: wait for its result only where no
-  // other step arrives for so long.
+  // A device computes a step while the next one is prepared, so its result is waited for only if no
+  // other step arrives within this time.
   constexpr int kMilliseconds = 10;
   StepChannel& channel = memory.channel();
   memory.ranks().barrier();
-  for (int num_under_way = 0;;) {
-    const StepChannel::Received received = channel.receive(num_under_way > 0 ? kMilliseconds : -1);
+  for (int num_in_flight = 0;;) {
+    const StepChannel::Received received = channel.receive(num_in_flight > 0 ? kMilliseconds : -1);
     if (received == StepChannel::Received::kStop) return;
     if (received == StepChannel::Received::kStep) {
       runner.submit(channel.step());
-      if (++num_under_way < 2) continue;
+      if (++num_in_flight < 2) continue;
     }
     runner.wait();
     channel.done();
-    --num_under_way;
+    --num_in_flight;
   }
 }
 

@@ -19,8 +19,8 @@ namespace nanovllm {
 /// The exit status of a worker that is another build than rank 0.
 constexpr int kExitOtherBuild = 3;
 
-/// The memory that all ranks map, and the objects in it: a memfd, which has no name and is freed
-/// with its last user (`cleanup.no-names`).
+/// The memory that all ranks map, and the objects in it. It is a memfd, which has no name and is
+/// freed when its last user ends (`cleanup.no-names`).
 class RankMemory {
  public:
   /// New memory, for rank 0 of `world`.
@@ -41,13 +41,13 @@ class RankMemory {
   std::unique_ptr<StepChannel> channel_;
 };
 
-/// The processes of ranks 1 to world - 1. A thread watches them: where a process ends, or no rank
+/// The processes of ranks 1 to world - 1. A thread watches them: if a process ends, or if no rank
 /// makes progress although there is work, it aborts the Communicator and kills all of them
 /// (`ranks.one-failure-ends-all`).
 class WorkerProcesses {
  public:
   /// Starts `binary` with `arguments` and, after them, --rank R --memory FD --parent FD. Throws
-  /// UserError where it cannot be started.
+  /// UserError if it cannot be started.
   WorkerProcesses(const std::string& binary, const std::vector<std::string>& arguments, int world,
                   double step_timeout);
   /// Ends them: ranks that are ready are asked to stop, others are killed.
@@ -57,7 +57,8 @@ class WorkerProcesses {
   StepChannel& channel() { return memory_.channel(); }
   /// All ranks have loaded the model.
   void set_ready() { ready_ = true; }
-  /// Aborts the Communicator, for this reason unless there is one already, and kills them.
+  /// Aborts the Communicator for this reason, unless it was aborted already, and kills the
+  /// processes.
   void abort(const std::string& why);
 
  private:
@@ -69,8 +70,8 @@ class WorkerProcesses {
   void watch(double step_timeout);
   void watch_ranks(double step_timeout);
   void kill_all();
-  /// Waits for worker number `i`, which has ended or was killed; its status as waitpid() gives it,
-  /// or 0.
+  /// Waits for worker number `i`, which has ended or was killed. Returns its status as waitpid()
+  /// gives it, or 0.
   int take_end(size_t i);
   /// Aborts the Communicator with how worker number `i` ended, unless it was aborted already.
   void report_end(size_t i, int status);
