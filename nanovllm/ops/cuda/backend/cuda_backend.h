@@ -98,6 +98,9 @@ class CudaBackend final : public Backend {
   Buffer allocate_pinned(size_t bytes);
   void grow(Growing& buffer, size_t bytes);
   void forget_graphs();
+  /// Finishes the residual. Returns true if one kernel did that together with its norm, which is in
+  /// scratch() then; false if the norm is still to be computed, of the whole residual.
+  bool sum_norm(Residual& residual, const Norm& norm);
   RowParams row_params(const SampleRow& row, int32_t slot);
   static AttentionParams attention_params(const AttentionArgs& args, const KvCache& kv,
                                           const Batch& batch);

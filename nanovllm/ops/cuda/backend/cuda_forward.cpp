@@ -114,15 +114,22 @@ Tensor CudaBackend::finish(Residual& residual) {
   return sum;
 }
 
+bool CudaBackend::sum_norm(Residual& residual, const Norm& norm) {
+  const Tensor &sum = residual.sum(), &out = residual.scratch();
+  const bool is_open = residual.state == State::kPartial || residual.state == State::kUnadded;
+  if (is_open && collectives_->sum_norm(out, sum, norm, out)) {
+    residual.state = collectives_->shares_rows(sum) ? State::kOwnRows : State::kWhole;
+    return true;
+  }
+  finish(residual);
+  return false;
+}
+
 Tensor CudaBackend::norm(Residual& residual, const Norm& norm) {
   const ContextScope here(context_);
-  const Tensor &sum = residual.sum(), &out = residual.scratch();
   residual.begun_norm = 0;
-  const bool is_open = residual.state == State::kPartial || residual.state == State::kUnadded;
-  if (is_open && collectives_->sum_norm(out, sum, norm, out))
-    residual.state = collectives_->shares_rows(sum) ? State::kOwnRows : State::kWhole;
-  else cuda::rms_norm(where_, out, finish(residual), norm);
-  return out;
+  if (!sum_norm(residual, norm)) cuda::rms_norm(where_, residual.scratch(), residual.whole(), norm);
+  return residual.scratch();
 }
 
 void CudaBackend::add_matmul(Residual& residual, Tensor x, const Weight& w, const Norm& next) {
@@ -172,15 +179,15 @@ void CudaBackend::gather_rows(Residual& out, Residual& residual, Tensor rows) {
 void CudaBackend::norm_matmul(Tensor out, Residual& residual, const Norm& norm, const Weight& w,
                               Tensor bias) {
   const ContextScope here(context_);
-  if (residual.state == State::kWhole) gemms_->norm_store(out, residual, norm, w, bias);
-  else gemms_->store(out, this->norm(residual, norm), w, bias);
+  if (sum_norm(residual, norm)) gemms_->store(out, residual.scratch(), w, bias);
+  else gemms_->norm_store(out, residual, norm, w, bias);
 }
 
 void CudaBackend::norm_swiglu(Tensor out, Residual& residual, const Norm& norm, const Weight& w,
                               Tensor gate_up) {
   const ContextScope here(context_);
-  if (residual.state == State::kWhole) gemms_->norm_swiglu(out, residual, norm, w, gate_up);
-  else gemms_->swiglu(out, this->norm(residual, norm), w, gate_up);
+  if (sum_norm(residual, norm)) gemms_->swiglu(out, residual.scratch(), w, gate_up);
+  else gemms_->norm_swiglu(out, residual, norm, w, gate_up);
 }
 
 void CudaBackend::rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args,

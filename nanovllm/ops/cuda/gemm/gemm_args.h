@@ -29,8 +29,9 @@ struct GemmArgs {
   bool float_out = false;  // out is float32: tile_gemm() alone, with kStore
 };
 
-/// Whether small_gemm() wins against cuBLASLt and separate row operations: few tokens, 16 bits.
-bool is_small_gemm(int64_t num_tokens, int64_t n, int64_t k, Epilogue epilogue, DType dtype);
+/// Whether small_gemm() serves this GEMM and wins against cuBLASLt and separate row operations: few
+/// tokens, 16 bits; with SwiGLU only after a norm.
+bool is_small_gemm(const GemmArgs& args, DType dtype);
 void small_gemm(Launch where, const GemmArgs& args, DType dtype);
 
 }  // namespace nanovllm::cuda

@@ -161,8 +161,7 @@ void Gemms::run(const Call& call) {
   const GemmArgs args = args_of(call);
   const DType dtype = call.x.dtype;
   const bool same = call.out.dtype == dtype;
-  if (same && is_small_gemm(args.num_tokens, args.n, args.k, args.epilogue, dtype))
-    return small_gemm(where_, args, dtype);
+  if (same && is_small_gemm(args, dtype)) return small_gemm(where_, args, dtype);
 
   constexpr int kCublasLt = -1;
   const auto run_as = [&](int kernel, Tensor out) {

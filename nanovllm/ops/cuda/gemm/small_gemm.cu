@@ -250,18 +250,19 @@ constexpr int64_t kMaxNormK = 8192;  // the norm's weights are in shared memory
 
 }  // namespace
 
-bool is_small_gemm(int64_t num_tokens, int64_t n, int64_t k, Epilogue epilogue, DType dtype) {
+bool is_small_gemm(const GemmArgs& args, DType dtype) {
   // With larger n (logits) cuBLASLt runs near the speed of the memory, and so it does with large
   // weights and more than 8 tokens.
-  const int64_t num_weights = (epilogue == Epilogue::kSwiglu ? 2 * n : n) * k;
-  return num_tokens <= kFewTokens && (num_tokens <= 8 || num_weights <= 20'000'000) &&
-         n % 16 == 0 && n <= 65536 && k % kChunk == 0 &&
-         (k <= kMaxNormK || epilogue == Epilogue::kAdd) && dtype_size(dtype) == 2;
+  const bool is_swiglu = args.epilogue == Epilogue::kSwiglu;
+  const int64_t num_weights = int64_t{args.k} * (is_swiglu ? 2 * args.n : args.n);
+  return args.num_tokens <= kFewTokens && (args.num_tokens <= 8 || num_weights <= 20'000'000) &&
+         args.n % 16 == 0 && args.n <= 65536 && args.k % kChunk == 0 &&
+         (args.k <= kMaxNormK || args.epilogue == Epilogue::kAdd) &&
+         (!is_swiglu || args.norm != nullptr) && dtype_size(dtype) == 2;
 }
 
 void small_gemm(Launch where, const GemmArgs& args, DType dtype) {
-  check_args(is_small_gemm(args.num_tokens, args.n, args.k, args.epilogue, dtype),
-             "small_gemm: wrong shapes");
+  check_args(is_small_gemm(args, dtype), "small_gemm: wrong shapes, or SwiGLU without a norm");
   const auto with_type = [&]<class T>() {
     if (args.num_tokens <= 8) run_shape<T, 1>(where, args);
     else run_shape<T, 2>(where, args);
