@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "nanovllm/ops/cpu/gemm.h"
-#include "nanovllm/ops/cpu/memory.h"
-#include "nanovllm/ops/cpu/parallel.h"
+#include "nanovllm/ops/cpu/machine/memory.h"
+#include "nanovllm/ops/cpu/machine/parallel.h"
 
 using namespace nanovllm;
 using namespace nanovllm::cpu;

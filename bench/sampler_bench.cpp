@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/ops/cpu/parallel.h"
+#include "nanovllm/ops/cpu/machine/parallel.h"
 #include "nanovllm/ops/cpu/sampler.h"
 
 using namespace nanovllm;

@@ -19,12 +19,12 @@ constexpr size_t kHeaderBytes = 4096;
 // all_reduce processes this many bytes of each rank at a time, so that they stay in the processor's
 // cache.
 constexpr size_t kPieceBytes = size_t{1} << 20;
-// Up to this many bytes every rank computes the whole sum, because a second barrier would cost
-// more.
-constexpr size_t kSumAlone = 16384;
+// Up to this many bytes an all-reduce is one-shot: every rank computes the whole sum, because the
+// second barrier of the two-shot algorithm would cost more.
+constexpr size_t kOneShotBytes = 16384;
 // About 25 us. A longer wait gains nothing, and it delays the other rank if both are on one
 // processor.
-constexpr int kLooksBeforeSleep = 1000;
+constexpr int kPollsBeforeSleep = 1000;
 // How often a sleeping rank checks whether abort() was called.
 constexpr int kSleepMilliseconds = 50;
 
@@ -80,7 +80,7 @@ size_t Communicator::bytes() { return kHeaderBytes + 2 * kWindowBytes; }
 Communicator::Communicator(void* memory, Rank rank)
     : shared_(*static_cast<Shared*>(memory)),
       rank_(rank),
-      looks_before_sleep_(rank.world <= num_usable_cpus() ? kLooksBeforeSleep : 0) {
+      polls_before_sleep_(rank.world <= num_usable_cpus() ? kPollsBeforeSleep : 0) {
   static_assert(sizeof(Shared) <= kHeaderBytes);
 }
 
@@ -93,9 +93,9 @@ void Communicator::barrier() {
     shared_.num_barriers = seen + 1;
     futex_wake_all(shared_.num_barriers);
   } else {
-    for (int looks = 0; shared_.num_barriers.load() == seen; ++looks) {
+    for (int polls = 0; shared_.num_barriers.load() == seen; ++polls) {
       if (aborted()) throw_aborted();
-      if (looks < looks_before_sleep_) __builtin_ia32_pause();
+      if (polls < polls_before_sleep_) __builtin_ia32_pause();
       else futex_wait(shared_.num_barriers, seen, kSleepMilliseconds);
     }
   }
@@ -132,11 +132,12 @@ void Communicator::all_reduce(Tensor x) {
     char* const slots = next_window();
     std::memcpy(slots + stride * static_cast<size_t>(rank_.index), piece, bytes);
     barrier();
-    if (bytes <= kSumAlone) {
+    if (bytes <= kOneShotBytes) {
       add_up(x.dtype, piece, slots, stride, count, rank_.world);
       continue;
     }
-    // Each rank sums one part of the piece, writes it over rank 0's data, and reads the other sums.
+    // Two-shot: each rank sums one part of the piece, writes it over rank 0's data, and reads the
+    // other sums.
     const Range mine = share(count, 64, rank_);
     char* const sum = slots + static_cast<size_t>(mine.first) * size;
     add_up(x.dtype, sum, sum, stride, mine.count, rank_.world);

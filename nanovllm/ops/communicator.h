@@ -48,7 +48,7 @@ class Communicator {
   /// How often a rank checks whether another one has arrived before it sleeps: for about as long as
   /// waking it would take. It is 0 if there are more ranks than processors, because the other rank
   /// may need this processor.
-  int looks_before_sleep() const { return looks_before_sleep_; }
+  int polls_before_sleep() const { return polls_before_sleep_; }
 
   // -- collectives
   void barrier();
@@ -102,7 +102,7 @@ class Communicator {
 
   Shared& shared_;
   Rank rank_;
-  int looks_before_sleep_;
+  int polls_before_sleep_;
   uint64_t num_windows_ = 0;  // how many were used so far
   std::mutex mutex_;          // protects on_abort_
   std::function<void()> on_abort_;

@@ -62,10 +62,9 @@ struct TokenCount {
 /// - value = logit * (1 / temperature). Tokens are ordered by value, then by lower id.
 /// - min_p keeps values >= best value + log(min_p), computed in double and rounded to float32.
 /// - top_k keeps the first top_k of those.
-/// - top_p keeps the shortest prefix of those whose total weight reaches ceil(top_p * total
-/// weight),
-///   at least one token. A token's weight is the integer nearest to 2^40 e^(value - best value),
-///   the power in float32, so sums are exact in any order.
+/// - top_p keeps the shortest prefix of those whose weight reaches ceil(top_p * weight of all), at
+///   least one token. A token's weight is the integer nearest to 2^40 e^(value - best value), the
+///   power in float32, so sums are exact in any order.
 /// - The token with the largest value + noise is drawn; of equal ones, the one with the lower id.
 ///   noise = -log(-log1p(-u)), computed in double and rounded to float32; u = (x + 0.5) / 2^32 with
 ///   x from Philox4x32-10: key = seed, counter = (token id / 4, position, choice, 0), output word

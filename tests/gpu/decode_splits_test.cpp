@@ -1,4 +1,4 @@
-#include "nanovllm/ops/cuda/attention/decode_splits.h"
+#include "nanovllm/ops/cuda/attention/decode/decode_splits.h"
 
 #include <gtest/gtest.h>
 
@@ -53,7 +53,7 @@ TEST(DecodeSplits, EveryTileIsOneBlocks) {
     SCOPED_TRACE(testing::Message() << "run " << run);
     ASSERT_EQ(row.start(0), 0);
     ASSERT_EQ(row.start(max_blocks), row.begins.back());
-    std::map<size_t, std::vector<int>> parts;  // the blocks of each head that is cut
+    std::map<size_t, std::vector<int>> parts;  // the thread blocks of each head that is split
     for (int block = 0; block < max_blocks; ++block) {
       const int end = row.start(block + 1);
       ASSERT_LE(row.start(block), end) << "block " << block;

@@ -253,7 +253,8 @@ class GpuTiles : public GpuGemms {
     args.k = static_cast<int>(k);
     args.epilogue = epilogue;
     for (int config = 0; config < cuda::kNumTileConfigs; ++config) {
-      if (!cuda::can_tile(args, DType::kBF16, 78, cuda::tile_config(config)) || skips()) continue;
+      if (!cuda::supports_tile_gemm(args, DType::kBF16, 78, cuda::tile_config(config)) || skips())
+        continue;
       std::swap(gpu, by_config[static_cast<size_t>(config)]);
       body(fmt::format("tile configuration {}: [{}, {}, {}]", config, tokens, n, k));
       std::swap(gpu, by_config[static_cast<size_t>(config)]);

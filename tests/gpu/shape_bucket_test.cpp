@@ -6,18 +6,18 @@ namespace nanovllm::cuda {
 namespace {
 
 TEST(SharedChoice, GraphsUpTo256HaveTheirOwn) {
-  for (const int64_t few : {1, 2, 4, 8}) EXPECT_EQ(largest_like(few), few);
+  for (const int64_t few : {1, 2, 4, 8}) EXPECT_EQ(largest_in_bucket(few), few);
   for (int64_t size = 16; size <= 256; size += 16) {
-    EXPECT_EQ(largest_like(size), size);
-    EXPECT_EQ(largest_like(size - 7), size);
+    EXPECT_EQ(largest_in_bucket(size), size);
+    EXPECT_EQ(largest_in_bucket(size - 7), size);
   }
 }
 
 TEST(SharedChoice, NeighboursNeedAsManyTiles) {
   for (int64_t tokens = 1; tokens <= 20000; ++tokens) {
-    const int64_t largest = largest_like(tokens);
+    const int64_t largest = largest_in_bucket(tokens);
     ASSERT_GE(largest, tokens);
-    ASSERT_EQ(largest_like(largest), largest);
+    ASSERT_EQ(largest_in_bucket(largest), largest);
     ASSERT_EQ(is_stale(0, tokens), true);
     if (tokens > 1024) continue;
     // Where what is measured changes, and how many tiles of the sizes measured there hold them.

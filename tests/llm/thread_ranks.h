@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "nanovllm/ops/communicator.h"
-#include "nanovllm/ops/cpu/memory.h"
+#include "nanovllm/ops/cpu/machine/memory.h"
 #include "nanovllm/runtime/model_runner.h"
 #include "nanovllm/runtime/ranks/local_executor.h"
 #include "nanovllm/runtime/setup.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "nanovllm/base/error.h"
-#include "nanovllm/ops/cpu/memory.h"
+#include "nanovllm/ops/cpu/machine/memory.h"
 
 namespace nanovllm {
 namespace {

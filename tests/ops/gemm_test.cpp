@@ -1,5 +1,5 @@
 #include "nanovllm/ops/cpu/gemm.h"
-#include "nanovllm/ops/cpu/parallel.h"
+#include "nanovllm/ops/cpu/machine/parallel.h"
 
 #include <gtest/gtest.h>
 #include <cmath>

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "nanovllm/base/tensor.h"
-#include "nanovllm/ops/cpu/isa.h"
+#include "nanovllm/ops/cpu/machine/isa.h"
 
 namespace nanovllm::cpu {
 

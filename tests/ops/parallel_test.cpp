@@ -1,4 +1,4 @@
-#include "nanovllm/ops/cpu/parallel.h"
+#include "nanovllm/ops/cpu/machine/parallel.h"
 
 #include <gtest/gtest.h>
 #include <omp.h>

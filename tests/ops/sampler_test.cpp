@@ -12,7 +12,7 @@
 
 #include "matrix.h"
 #include "nanovllm/base/json.h"
-#include "nanovllm/ops/cpu/parallel.h"
+#include "nanovllm/ops/cpu/machine/parallel.h"
 #include "sampler_reference.h"
 
 namespace nanovllm::cpu {

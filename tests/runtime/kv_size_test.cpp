@@ -11,7 +11,7 @@
 
 #include "nanovllm/base/error.h"
 #include "nanovllm/model/rope.h"
-#include "nanovllm/ops/cpu/memory.h"
+#include "nanovllm/ops/cpu/machine/memory.h"
 
 namespace nanovllm {
 namespace {

@@ -10,16 +10,16 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/thread_owned.h"
 #include "nanovllm/ops/cpu/kernels/attention.h"
-#include "nanovllm/ops/cpu/memory.h"
-#include "nanovllm/ops/cpu/parallel.h"
+#include "nanovllm/ops/cpu/machine/memory.h"
+#include "nanovllm/ops/cpu/machine/parallel.h"
 
 namespace nanovllm::cpu {
 namespace {
 
 /// Query rows computed against one load of K and V: enough to hide the loads, few enough for scores
-/// and sums to stay in the second-level cache.
+/// and sums to stay in the L2 cache.
 constexpr int64_t kTileRows = 96;
-/// Tasks for each thread that a split aims at.
+/// Long tiles are split so that each thread gets about this many tasks.
 constexpr int64_t kTasksPerThread = 4;
 
 /// Key blocks [first_block, end_block) for a tile: query tokens [first_token, first_token +
@@ -29,7 +29,8 @@ struct Task {
   int32_t first_token, num_tokens;
   int32_t first_position;  // of the first token in its sequence
   int32_t first_block, end_block;
-  int64_t first_slot;  // where several threads share the tile: block 0's partial result; else -1
+  int64_t first_partial;  // if several threads share the tile: number of block 0's partial result;
+                          // else -1
 };
 
 /// Memory of the calling thread that is kept from call to call.
@@ -60,11 +61,11 @@ class Attention {
         kernels_(choose_kernels(isa, kv.dtype, kv.head_dim)) {}
 
   void run(Workspace& workspace) {
-    const int64_t num_slots = plan(num_threads(), workspace);
-    const int64_t num_floats = num_threads() * thread_floats() + num_slots * partial_floats();
+    const int64_t num_partials = plan(num_threads(), workspace);
+    const int64_t num_floats = num_threads() * thread_floats() + num_partials * partial_floats();
     auto* const memory = static_cast<float*>(
         workspace.floats.reserve(static_cast<size_t>(num_floats) * sizeof(float)));
-    slots_ = memory + num_threads() * thread_floats();
+    partials_ = memory + num_threads() * thread_floats();
 
     const auto& tasks = workspace.tasks;
     parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i, int thread) {
@@ -74,14 +75,15 @@ class Attention {
     parallel_for(static_cast<int64_t>(shared.size()), [&](int64_t i, int thread) {
       const Task& task = shared[static_cast<size_t>(i)];
       finish(task, partial_at(memory + thread * thread_floats()),
-             [&](int32_t block) { return slot(task, block); });
+             [&](int32_t block) { return partial(task, block); });
     });
   }
 
  private:
-  /// Lists the tasks, long ones first where a batch holds decodes before prefills, and returns the
-  /// number of slots. The split follows the number of threads; the results do not, since every key
-  /// block is a partial result of its own.
+  /// Lists the tasks, from the last sequence to the first, because prefills stand behind decodes
+  /// and long tasks should start first. Returns the number of partial results. How tiles are split
+  /// depends on the number of threads, but the results do not, since each key block has its own
+  /// partial result.
   int64_t plan(int num_threads, Workspace& workspace) const {
     auto& [tasks, shared, floats] = workspace;
     tasks.clear();
@@ -108,13 +110,13 @@ class Attention {
                .first_position = static_cast<int32_t>(context - num_tokens + first),
                .first_block = 0,
                .end_block = static_cast<int32_t>((num_keys + kKeyBlock - 1) / kKeyBlock),
-               .first_slot = -1});
+               .first_partial = -1});
           total_cost += cost(tasks.back());
         }
       }
     }
-    int64_t num_slots = 0;
-    if (num_threads == 1) return num_slots;
+    int64_t num_partials = 0;
+    if (num_threads == 1) return num_partials;
     const int64_t aim = std::max<int64_t>(total_cost / (num_threads * kTasksPerThread), 1);
     const size_t num_tiles = tasks.size();
     for (size_t i = 0; i < num_tiles; ++i) {
@@ -122,8 +124,8 @@ class Attention {
       const int32_t blocks = part.end_block;
       const auto parts = static_cast<int32_t>(std::min<int64_t>(cost(part) / aim, blocks));
       if (parts < 3) continue;
-      part.first_slot = num_slots;
-      num_slots += blocks;
+      part.first_partial = num_partials;
+      num_partials += blocks;
       shared.push_back(part);
       for (int32_t p = 0; p < parts; ++p) {
         part.first_block = blocks * p / parts;
@@ -132,7 +134,7 @@ class Attention {
         else tasks.push_back(part);
       }
     }
-    return num_slots;
+    return num_partials;
   }
 
   /// Loading a key block costs as much as computing some rows of it.
@@ -147,18 +149,18 @@ class Attention {
     for (int64_t row = 0; row < num_rows(task); ++row)
       kernels_.load_queries(queries + row * head_dim_ * kernels_.query_bytes,
                             row_of(args_.qkv, task, row), static_cast<int>(head_dim_));
-    if (task.first_slot < 0) {
+    if (task.first_partial < 0) {
       finish(task, total, [&](int32_t block) {
         compute_block(task, block, queries, panel, scores, next);
         return next;
       });
     } else {
       for (int32_t block = task.first_block; block < task.end_block; ++block)
-        compute_block(task, block, queries, panel, scores, slot(task, block));
+        compute_block(task, block, queries, panel, scores, partial(task, block));
     }
   }
 
-  /// Joins the task's partial results, partial_of(block), and stores the tile's output.
+  /// Merges the task's partial results, partial_of(block), and stores the tile's output.
   template <class PartialOf>
   void finish(const Task& task, const Partial& total, PartialOf partial_of) const {
     const int64_t rows = num_rows(task);
@@ -168,8 +170,8 @@ class Attention {
     std::fill_n(total.out, rows * head_dim_, 0.0f);
     for (int32_t block = task.first_block; block < task.end_block; ++block) {
       const int64_t skipped = first_row(task, block);
-      kernels_.join({total.max + skipped, total.sum + skipped, total.out + skipped * head_dim_},
-                    partial_of(block), static_cast<int>(rows - skipped), head_dim);
+      kernels_.merge({total.max + skipped, total.sum + skipped, total.out + skipped * head_dim_},
+                     partial_of(block), static_cast<int>(rows - skipped), head_dim);
     }
     for (int64_t row = 0; row < rows; ++row)
       kernels_.store_row(row_of(args_.out, task, row), total.out + row * head_dim_, total.sum[row],
@@ -230,8 +232,8 @@ class Attention {
   Partial partial_at(float* memory) const {
     return {memory, memory + max_rows_, memory + 2 * max_rows_};
   }
-  Partial slot(const Task& task, int32_t block) const {
-    return partial_at(slots_ + (task.first_slot + block) * partial_floats());
+  Partial partial(const Task& task, int32_t block) const {
+    return partial_at(partials_ + (task.first_partial + block) * partial_floats());
   }
   int64_t partial_floats() const { return max_rows_ * (head_dim_ + 2); }
   int64_t thread_floats() const {
@@ -246,7 +248,7 @@ class Attention {
   const int64_t tokens_per_tile_;
   const int64_t max_rows_;  // of a tile; a multiple of a cache line's floats
   const AttentionKernels& kernels_;
-  float* slots_ = nullptr;
+  float* partials_ = nullptr;
 };
 
 }  // namespace

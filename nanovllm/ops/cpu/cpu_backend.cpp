@@ -10,8 +10,8 @@
 #include "nanovllm/base/system/machine.h"
 #include "nanovllm/ops/cpu/attention.h"
 #include "nanovllm/ops/cpu/elementwise.h"
-#include "nanovllm/ops/cpu/memory.h"
-#include "nanovllm/ops/cpu/parallel.h"
+#include "nanovllm/ops/cpu/machine/memory.h"
+#include "nanovllm/ops/cpu/machine/parallel.h"
 #include "nanovllm/ops/cpu/sampler.h"
 
 namespace nanovllm::cpu {

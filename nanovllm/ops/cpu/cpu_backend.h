@@ -5,7 +5,7 @@
 
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cpu/gemm.h"
-#include "nanovllm/ops/cpu/isa.h"
+#include "nanovllm/ops/cpu/machine/isa.h"
 
 namespace nanovllm::cpu {
 
@@ -47,8 +47,8 @@ class CpuBackend : public Backend {
                       std::span<int32_t> target_ranks) override;
 
  private:
-  /// Calls draw(whole rows, first) for this rank's part of rows of logits, of which each rank has
-  /// some columns.
+  /// Divides the rows of logits, of which each rank has some columns, among the ranks. Calls
+  /// draw(rows, index of the first) for this rank's rows, with the columns of all ranks.
   template <class Draw>
   void for_own_rows(Tensor logits, Draw draw);
   template <class T>
@@ -59,7 +59,7 @@ class CpuBackend : public Backend {
   Communicator* ranks_ = nullptr;  // none: the only rank
   int64_t vocab_size_ = 0;         // of all ranks
   Range vocab_;                    // the rank's part
-  std::vector<int32_t> own_ids_;   // of embed(), kept to be reused
+  std::vector<int32_t> own_ids_;   // of embed(); kept, so that it need not allocate
   Gemm gemm_;
   struct Drawn {
     std::vector<int32_t> token_ids;

@@ -6,7 +6,7 @@
 #include "nanovllm/ops/cpu/attention.h"
 #include "nanovllm/ops/cpu/kernels/elementwise.h"
 #include "nanovllm/ops/cpu/kernels/gemm.h"
-#include "nanovllm/ops/cpu/parallel.h"
+#include "nanovllm/ops/cpu/machine/parallel.h"
 
 namespace nanovllm::cpu {
 

@@ -2,7 +2,7 @@
 
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cpu/gemm.h"
-#include "nanovllm/ops/cpu/isa.h"
+#include "nanovllm/ops/cpu/machine/isa.h"
 
 namespace nanovllm::cpu {
 

@@ -5,9 +5,9 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/ops/cpu/kernels/elementwise.h"
 #include "nanovllm/ops/cpu/kernels/gemm.h"
-#include "nanovllm/ops/cpu/memory.h"
+#include "nanovllm/ops/cpu/machine/memory.h"
+#include "nanovllm/ops/cpu/machine/parallel.h"
 #include "nanovllm/ops/cpu/onednn_matmul.h"
-#include "nanovllm/ops/cpu/parallel.h"
 
 namespace nanovllm::cpu {
 

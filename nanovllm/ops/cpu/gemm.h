@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "nanovllm/ops/backend.h"
-#include "nanovllm/ops/cpu/isa.h"
+#include "nanovllm/ops/cpu/machine/isa.h"
 
 namespace nanovllm::cpu {
 
@@ -25,13 +25,13 @@ class Gemm {
   Gemm(Isa isa, int threads);
   ~Gemm();
 
-  /// Backend::pack. The thread that loads weights is not the one that runs the steps and keeps
-  /// helpers, so the helpers of this call end with it.
+  /// Backend::pack. Weights are loaded by another thread than the one that runs the steps, so the
+  /// helper threads of this call end with it.
   std::shared_ptr<const PackedWeight> pack(std::span<const WeightRows> parts, DType dtype) const;
   std::shared_ptr<const PackedWeight> pack(const WeightRows& matrix, DType dtype) const {
     return pack({&matrix, 1}, dtype);
   }
-  /// Backend::matmul, with the helpers of the calling thread where that pays.
+  /// Backend::matmul. Large ones are split over the threads of parallel_for().
   void matmul(Tensor out, Tensor x, const PackedWeight& w, Tensor bias);
 
  private:

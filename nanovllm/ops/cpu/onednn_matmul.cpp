@@ -2,7 +2,7 @@
 
 #include <omp.h>
 
-#include "nanovllm/ops/cpu/parallel.h"
+#include "nanovllm/ops/cpu/machine/parallel.h"
 
 namespace nanovllm::cpu {
 

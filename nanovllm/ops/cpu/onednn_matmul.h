@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "nanovllm/ops/cpu/kernels/gemm.h"
-#include "nanovllm/ops/cpu/memory.h"
+#include "nanovllm/ops/cpu/machine/memory.h"
 
 namespace nanovllm::cpu {
 

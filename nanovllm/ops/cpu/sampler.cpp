@@ -11,8 +11,8 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/thread_owned.h"
 #include "nanovllm/ops/cpu/kernels/sampler.h"
-#include "nanovllm/ops/cpu/memory.h"
-#include "nanovllm/ops/cpu/parallel.h"
+#include "nanovllm/ops/cpu/machine/memory.h"
+#include "nanovllm/ops/cpu/machine/parallel.h"
 
 namespace nanovllm::cpu {
 namespace {

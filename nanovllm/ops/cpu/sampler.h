@@ -4,7 +4,7 @@
 #include <span>
 
 #include "nanovllm/ops/backend.h"
-#include "nanovllm/ops/cpu/isa.h"
+#include "nanovllm/ops/cpu/machine/isa.h"
 
 namespace nanovllm::cpu {
 

@@ -48,7 +48,7 @@ void StepChannel::stop() {
 bool StepChannel::wait_for_slot(int milliseconds) {
   const uint32_t read = shared_.num_slots_read[static_cast<size_t>(ranks_.rank().index)].value;
   const std::atomic<uint32_t>& sent = shared_.num_slots_sent.value;
-  for (int looks = 0; sent == read && looks < ranks_.looks_before_sleep(); ++looks)
+  for (int polls = 0; sent == read && polls < ranks_.polls_before_sleep(); ++polls)
     __builtin_ia32_pause();
   while (sent == read) {
     futex_wait(sent, read, milliseconds < 0 ? INT_MAX : milliseconds);

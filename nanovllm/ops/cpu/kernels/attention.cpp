@@ -128,7 +128,7 @@ void pack_panel(const KeyBlockArgs& a, int first, int end) {
   }
 }
 
-/// Scores, not yet scaled, of kNumRows rows against the panel.
+/// The scores of kNumRows rows against the panel, before they are scaled.
 template <class Dot, int kNumRows>
 void panel_scores(const KeyBlockArgs& a, int row, float* scores) {
   const auto* q = static_cast<const typename Dot::Query*>(a.queries) + row * a.head_dim;
@@ -238,7 +238,7 @@ void key_block(const KeyBlockArgs& a, const Partial& partial) {
   weighted_values_of_all<typename Dot::Key>(a, partial.out);
 }
 
-// -- the rest
+// -- queries, merging, output
 
 template <class Dot>
 void load_queries(void* to, const void* from, int head_dim) {
@@ -247,7 +247,7 @@ void load_queries(void* to, const void* from, int head_dim) {
           load(static_cast<const typename Dot::Key*>(from) + d));
 }
 
-void join(const Partial& total, const Partial& next, int rows, int head_dim) {
+void merge(const Partial& total, const Partial& next, int rows, int head_dim) {
   for (int row = 0; row < rows; ++row) {
     const float top = total.max[row] >= next.max[row] ? total.max[row] : next.max[row];
     const F32 a = exp2_nonpositive(broadcast(total.max[row] - top));
@@ -272,7 +272,7 @@ constexpr AttentionKernels kKernels = {
     .query_bytes = sizeof(typename Dot::Query),
     .load_queries = load_queries<Dot>,
     .key_block = key_block<Dot>,
-    .join = join,
+    .merge = merge,
     .store_row = store_row<typename Dot::Key>,
 };
 

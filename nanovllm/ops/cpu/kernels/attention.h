@@ -5,10 +5,10 @@
 namespace nanovllm::cpu {
 
 /// Keys are counted from position 0 in blocks of this many, whatever the cache's blocks are. Each
-/// makes one partial result (the largest score, the sum of the weights, the weighted sum of V) by
-/// itself, and partial results are joined in ascending order: so a query's bits depend on its keys
-/// alone, not on chunks, batch or threads. Source of the joining: Milakov and Gimelshein, "Online
-/// normalizer calculation for softmax", 2018; Dao, "FlashAttention-2", 2023.
+/// gives one partial result (the largest score, the sum of the weights, the weighted sum of V), and
+/// partial results are merged in ascending order. So the bits of a query's output depend on its
+/// keys alone, not on chunks, batch or threads. Source: Milakov and Gimelshein, "Online normalizer
+/// calculation for softmax", 2018; Dao, "FlashAttention-2", 2023.
 constexpr int kKeyBlock = 256;
 /// This many keys are contiguous in the cache: block_size is a multiple of it.
 constexpr int kKeyGroup = 16;
@@ -46,8 +46,8 @@ struct AttentionKernels {
   void (*load_queries)(void* to, const void* from, int head_dim);
   /// The partial result of one key block.
   void (*key_block)(const KeyBlockArgs& args, const Partial& partial);
-  /// total <- total joined with next; an empty total has max -infinity, sum and out 0.
-  void (*join)(const Partial& total, const Partial& next, int rows, int head_dim);
+  /// Merges next into total; an empty total has max -infinity, and sum and out 0.
+  void (*merge)(const Partial& total, const Partial& next, int rows, int head_dim);
   /// One row out / sum to the model's dtype.
   void (*store_row)(void* to, const float* from, float sum, int head_dim);
 };

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "nanovllm/ops/backend.h"
-#include "nanovllm/ops/cuda/attention/decode_splits.h"
+#include "nanovllm/ops/cuda/attention/decode/decode_splits.h"
 #include "nanovllm/ops/cuda/attention/kv_layout.cuh"
 #include "nanovllm/ops/cuda/attention/rope.h"
 #include "nanovllm/ops/cuda/device/runtime.h"
@@ -11,10 +11,11 @@
 // Attention over the paged KV cache, and the rotary embedding before it. Read this file first, then
 // - kv_layout.cuh: where keys and values lie; rope.h and rope.cu: the kernels that store them;
 // - attention_general.cu: the formula in its simplest form, for every dtype and head_dim;
-// - attention_decode.cu with decode_splits.h, decode_copies.cuh and decode_heads.cuh: one new token
-//   a sequence; decode_cluster.cu: the same of few sequences, with norm and rotation in it;
-// - attention_prefill.cu: several new tokens a sequence, on any GPU; prefill_sm90.cu with
-//   prefill_tiles.cuh, prefill_copy.cuh and prefill_softmax.cuh: the same on Hopper.
+// - decode/: sequences with one new token. attention_decode.cu with decode_splits.h,
+//   decode_copies.cuh and decode_heads.cuh; decode_cluster.cu: few sequences, with norm and
+//   rotation in the same kernel;
+// - prefill/: sequences with several new tokens. attention_prefill.cu: on any GPU; prefill_sm90.cu
+//   with prefill_tiles.cuh, prefill_copy.cuh and prefill_softmax.cuh: on Hopper.
 namespace nanovllm::cuda {
 
 /// backend.h's attention as the kernels see it.
@@ -31,20 +32,20 @@ struct AttentionParams {
 
 // -- decode: sequences with one new token, tiled layout
 
-/// Where the tiles of a thread block of decode attention begin.
+/// The first tile of a thread block's range in decode attention.
 struct alignas(16) DecodeStart {
   int32_t seq, head, tile;       // sequence, KV head, tile of the head's keys
-  int32_t context, slot, token;  // of the sequence: its keys, its row of block_tables, its row of q
+  int32_t context, slot, token;  // of the sequence: number of keys, row of block_tables, row of q
   int32_t block;                 // block of the cache that holds the tile's first key
   int32_t position;              // of the tile in the list of all tiles
 };
 
-/// How a step's decode attention is spread over the multiprocessors. begin_step computes it once
-/// and every layer uses it. The keys of a sequence form tiles of kDecodeTile. All tiles of all KV
-/// heads of all sequences with one new token form one list, and each thread block takes a range of
-/// it.
+/// How a step's decode attention is divided among the thread blocks. begin_step computes it once
+/// and every layer uses it. The keys of a KV head of a sequence form tiles of kDecodeTile. All
+/// tiles of all KV heads of all sequences with one new token form one list, and each thread block
+/// computes a range of the list.
 struct DecodePlan {
-  DecodeStart* starts;  // [num_blocks + 1]; the last one has a position alone
+  DecodeStart* starts;  // [num_blocks + 1]; of the last one only the position is set
   int32_t* first_tile;  // [S + 1] the position of a sequence's first tile; then the list's length
   DecodeSplits* splits;
   int num_blocks;  // of the grid
@@ -54,8 +55,8 @@ struct DecodePlan {
 /// launches.
 struct DecodeScratch {
   // [num_blocks, 2, 16, head_dim + 2]: weighted sums, then maximum and sum of weights. A thread
-  // block has two such parts: of the head that began before its range, and of the one that ends
-  // behind it.
+  // block has two such partial results: of the head that begins before its range, and of the head
+  // that ends behind it.
   float* partial;
   int32_t* counters;  // [S, num_kv_heads]
 };
@@ -64,28 +65,28 @@ int64_t decode_partial_size(int num_blocks, int head_dim);
 
 struct DecodeOptions {
   bool portable = false;  ///< uses only instructions of compute capability 8.0
-  /// In this step no key but each sequence's last is written, so that the others may be read before
-  /// the previous kernel ends.
+  /// This step writes no key but the last one of each sequence, so all others may be read before
+  /// the previous kernel has ended.
   bool prefetch_keys = false;
 };
 /// Up to 16 query heads for a KV head; up to 8 with `portable` and head_dim 256.
 void decode_attention(Launch where, const AttentionParams& params, const DecodePlan& plan,
                       const DecodeScratch& scratch, DType dtype, DecodeOptions options);
 
-/// Decode attention that takes qkv as the GEMM left it, and stores k and v.
-struct RopedDecodeParams {
+/// Decode attention with rope_and_store: qkv is the output of the GEMM.
+struct RopeDecodeParams {
   AttentionParams attention;
   RopeParams rope;
   bool prefetch_keys;  // as in DecodeOptions
 };
-/// The thread blocks that share a KV head's keys in roped_decode_attention; 0 where
-/// decode_attention is faster, or head_dim is above 128. Each of the sequences has one new token;
-/// `num_keys` is the sum of their lengths, `longest` the largest.
+/// How many thread blocks share the keys of a KV head in rope_decode_attention(); 0 if
+/// decode_attention() is faster, or head_dim is above 128. Each of the sequences has one new token;
+/// `num_keys` is the sum of their lengths, `longest` the largest one.
 int decode_cluster_size(Launch where, const KvLayout& layout, int num_seqs, int64_t num_keys,
                         int64_t longest);
 /// On Hopper, for few sequences and up to 8 query heads for a KV head: rope_and_store and attention
 /// in one kernel. `cluster_size` is decode_cluster_size().
-void roped_decode_attention(Launch where, RopedDecodeParams params, DType dtype, int cluster_size);
+void rope_decode_attention(Launch where, RopeDecodeParams params, DType dtype, int cluster_size);
 
 // -- prefill: sequences with more than one new token, tiled layout
 

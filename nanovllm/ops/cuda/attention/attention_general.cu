@@ -1,7 +1,7 @@
 #include "nanovllm/ops/cuda/attention/attention.h"
 #include "nanovllm/ops/cuda/device/device.cuh"
 
-// Attention for what the fast kernels do not serve, float32 and unusual head_dims:
+// Attention for the dtypes and head_dims that the fast kernels do not support, such as float32:
 //   out[t, h] = sum_j p[j] v[j] / sum_j p[j],  p[j] = exp(scale q[t, h] . k[j] - max).
 // A warp computes one query head of one token with an online softmax, 32 keys at a time. For q . k
 // each lane has a key; for p v each lane has every 32nd dimension. Source: Milakov and Gimelshein,
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kWarps * 32) general_kernel(const AttentionPar
       entry = p.layout.entry(table[key / p.layout.block_size], kv_head);
       score = 0;
       for (int d = 0; d < head_dim; d += 8) {
-        constexpr int kWide = 16 / sizeof(T);
+        constexpr int kWide = kPer16Bytes<T>;
 #pragma unroll
         for (int i = 0; i < 8; i += kWide) {
           const Vec<T, kWide> x = load<kWide>(k + entry + p.layout.at(row, d + i));

@@ -6,8 +6,8 @@
 
 namespace nanovllm::cuda {
 
-/// Calls body(T(), head_dim) with the C++ type of a 16-bit dtype and the head_dim of a tiled
-/// layout, up to kMaxHeadDim, as an integral_constant.
+/// Calls body(T(), head_dim) with the C++ type of a 16-bit dtype, and with the head_dim of a tiled
+/// layout (kv_layout.cuh), up to kMaxHeadDim, as an integral_constant.
 template <int kMaxHeadDim = 256, class Body>
 void with_tiled_type(DType dtype, int head_dim, Body body) {
   const auto with_head_dim = [&](auto type) {
@@ -17,9 +17,7 @@ void with_tiled_type(DType dtype, int head_dim, Body body) {
       if (head_dim == 256) return body(type, std::integral_constant<int, 256>());
     check_args(false, "attention: a head_dim that the kernel is not compiled for");
   };
-  if (dtype == DType::kBF16) return with_head_dim(Bf16());
-  check_args(dtype == DType::kF16, "attention: a dtype that the kernel is not compiled for");
-  with_head_dim(F16());
+  with_16bit_type(dtype, with_head_dim);
 }
 
 }  // namespace nanovllm::cuda

@@ -12,13 +12,14 @@
 
 namespace nanovllm::cuda {
 
-/// Where keys and values lie. The pool is [layers, 2, blocks, kv_heads], K's before V's. An entry
-/// is what one head has in one block of the cache, block_size * head_dim elements:
+/// Where keys and values lie. The cache is [layers, 2 (K, V), blocks, kv_heads] of entries. An
+/// entry is the keys (or values) of one head in one block of the cache, block_size * head_dim
+/// elements:
 ///
 /// - tiled (16-bit elements, head_dim 64, 128 or 256): [block_size / 8][head_dim / 64][8 keys][64
 ///   dims], where the 16-byte chunk c of key r lies at chunk c ^ r. Every [8, 64] piece is an atom
 ///   of the tensor cores' 128-byte swizzle. So a contiguous copy of 8 n keys into shared memory is
-///   ready for wgmma, and ldmatrix meets no bank conflict.
+///   ready for wgmma, and ldmatrix causes no bank conflicts.
 /// - else [block_size][head_dim].
 struct KvLayout {
   int64_t layer_stride;  ///< elements from K of a layer to its V: half of a layer
@@ -33,6 +34,11 @@ struct KvLayout {
         tiled(dtype_size(kv.dtype) == 2 &&
               (kv.head_dim == 64 || kv.head_dim == 128 || kv.head_dim == 256)) {}
 
+  /// K of a layer; its V lies layer_stride elements behind it.
+  char* layer_keys(const KvCache& kv, int64_t layer) const {
+    return static_cast<char*>(kv.data) +
+           2 * layer_stride * layer * static_cast<int64_t>(dtype_size(kv.dtype));
+  }
   NANOVLLM_HOST_DEVICE int64_t entry(int64_t block, int head) const {
     return (block * num_kv_heads + head) * block_size * head_dim;
   }
@@ -42,7 +48,7 @@ struct KvLayout {
     return row / 8 * 8 * head_dim + d / 64 * 512 + row % 8 * 64 + ((d % 64 / 8) ^ (row % 8)) * 8 +
            d % 8;
   }
-  /// Element d of the key or value that a slot of the pool holds.
+  /// Element d of the key or value in this slot of the cache (Batch::slot_mapping).
   NANOVLLM_HOST_DEVICE int64_t element(int slot, int head, int d) const {
     return entry(slot / block_size, head) + at(slot % block_size, d);
   }

@@ -16,8 +16,8 @@ namespace {
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kMaxHeadDim = 256;  // a head fits a warp with N = 4
 
-/// Few tokens, any head_dim that is a multiple of 2 N. A head has two to the power of `lane_bits`
-/// neighbouring threads, so that its sum of squares stays in a warp; those beyond half a head idle.
+/// Few tokens; head_dim is a multiple of 2 N. 2^lane_bits neighbouring threads compute a head, so
+/// that its sum of squares stays in a warp; threads beyond half of head_dim have nothing to do.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads, 4)
     rope_kernel(const RopeParams p, int lane_bits, int num_threads) {
@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(kThreads, 4)
     norm_low = load<N>(norm + at);
     norm_high = load<N>(norm + half + at);
   }
-  launch_dependents();         // decode attention prefetches its old keys meanwhile
-  wait_for_previous_kernel();  // which has written q, k and v; all that was read above is older
+  launch_dependents();         // now decode attention can prefetch its old keys
+  wait_for_previous_kernel();  // it writes q, k and v; all that was read above is older
   HeadPart<T, N> part = {};
   if (is_active) part.load_from(x, half, at);
   const float squares = lanes_sum(part.squares(), lanes);
@@ -55,9 +55,10 @@ __global__ void __launch_bounds__(kThreads, 4)
   store<N>(high, part.high);
 }
 
-/// Many tokens of a 16-bit type, head_dim a power of two from 16 on: a warp computes a token, a
-/// thread eight neighbours of either half of every few'th head. The number of instructions bounds
-/// this kernel, so that norm weights and angles are multiplied once a token and not once a head:
+/// Many tokens of a 16-bit type; head_dim is a power of two from 16 on. A warp computes a token.
+/// Groups of its threads compute the heads in turns, and each thread has eight neighbouring
+/// elements of both halves of a head. The number of instructions bounds this kernel, so norm
+/// weights and angles are multiplied once for each token and not once for each head:
 ///   low' = factor * (low * (weight_low * cos) - high * (weight_high * sin)), high' likewise.
 /// This rounds differently from rope_kernel in the last bit of a float.
 template <class T>

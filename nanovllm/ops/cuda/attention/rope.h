@@ -30,8 +30,7 @@ struct RopeParams {
         layout(kv),
         num_heads(static_cast<int>(args.num_heads)),
         eps(args.eps) {
-    k = static_cast<char*>(kv.data) +
-        2 * layout.layer_stride * args.layer * static_cast<int64_t>(dtype_size(kv.dtype));
+    k = layout.layer_keys(kv, args.layer);
   }
 
 #if defined(__CUDACC__)

@@ -78,7 +78,7 @@ class CudaBackend final : public Backend {
                       std::span<int32_t> target_ranks) override;
 
  private:
-  /// Two steps may be under way, and the host writes the input of a third one.
+  /// Two steps may be running, and the host writes the input of a third one.
   static constexpr size_t kNumSlots = 3;
   /// Memory that is replaced by larger memory when necessary. Its contents are lost then, and so
   /// are the graphs that contain the old address (ownership.memory).
@@ -92,7 +92,7 @@ class CudaBackend final : public Backend {
       return static_cast<T*>(memory.get());
     }
   };
-  /// Waits for an event. With several ranks it throws EngineDead if one of them dies meanwhile.
+  /// Waits for an event. With several ranks it throws EngineDead if one of them dies before.
   void wait(cudaEvent_t event);
   void wait_for_stream();
   Buffer allocate_pinned(size_t bytes);
@@ -102,16 +102,18 @@ class CudaBackend final : public Backend {
   /// scratch() then; false if the norm is still to be computed, of the whole residual.
   bool sum_norm(Residual& residual, const Norm& norm);
   RowParams row_params(const SampleRow& row, int32_t slot);
+  /// The norm of a residual as the input of a GEMM, which may fuse the norm.
+  GemmInput normed(Residual& residual, const Norm& norm);
   static AttentionParams attention_params(const AttentionArgs& args, const KvCache& kv,
                                           const Batch& batch);
   SampleParams sample_params(const Tensor& logits) const;
   /// Called after the kernel that draws the plain rows. With several ranks that kernel has only
   /// written the best token of this rank's columns to `found`; this compares the ranks' tokens and
   /// draws.
-  void join_found(const SampleParams& params);
+  void draw_from_ranks(const SampleParams& params);
   /// Rows of logits with the whole vocabulary, gathered from all ranks: the rows that `rows`
   /// [count] (device memory) names, or the first `count` if it is null.
-  const float* whole_rows(Tensor logits, const int32_t* rows, int64_t count);
+  const float* whole_logits(Tensor logits, const int32_t* rows, int64_t count);
 
   CUcontext context_ = nullptr;  // the GPU's primary context
   Launch where_;
@@ -137,7 +139,7 @@ class CudaBackend final : public Backend {
   bool draws_in_gemm_ = false;  // whether norm_sample may use sample_gemm()
   DecodePlan plan_ = {};
   int most_kv_heads_ = 0;   // the largest number of KV heads of a rank; 0: not known yet
-  int decode_cluster_ = 0;  // cluster size in thread blocks for roped_decode_attention; 0: not used
+  int decode_cluster_ = 0;  // cluster size in thread blocks for rope_decode_attention; 0: not used
   DecodeScratch decode_scratch_ = {};
   const RowParams* rows_ = nullptr;
   int32_t* last_tokens_ = nullptr;
@@ -145,7 +147,7 @@ class CudaBackend final : public Backend {
   std::vector<int32_t> special_, words_;  // the rows that are not plain, and their lists
 
   Growing drawn_at_{.in_graphs = true}, progress_{.in_graphs = true}, found_{.in_graphs = true},
-      copies_, special_memory_, special_scratch_, logprobs_memory_, joined_, join_scratch_;
+      copies_, special_memory_, special_scratch_, logprobs_memory_, whole_logits_, gather_scratch_;
   // The key is size, decode_cluster_ and draws_in_gemm_. Null: it ran eagerly once and will be
   // captured the next time.
   std::map<std::tuple<int64_t, int, bool>, cudaGraphExec_t> graphs_;

@@ -52,12 +52,11 @@ void CudaBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv, c
 AttentionParams CudaBackend::attention_params(const AttentionArgs& args, const KvCache& kv,
                                               const Batch& batch) {
   const KvLayout layout(kv);
-  const size_t half = static_cast<size_t>(layout.layer_stride) * dtype_size(kv.dtype);
-  char* const k = static_cast<char*>(kv.data) + 2 * half * static_cast<size_t>(args.layer);
+  char* const k = layout.layer_keys(kv, args.layer);
   return {.out = args.out.data,
           .qkv = args.qkv.data,
           .k = k,
-          .v = k + half,
+          .v = k + layout.layer_stride * static_cast<int64_t>(dtype_size(kv.dtype)),
           .block_tables = batch.block_tables.as<const int32_t>(),
           .seq_slots = batch.seq_slots.as<const int32_t>(),
           .cu_seqlens_q = batch.cu_seqlens_q.as<const int32_t>(),
@@ -140,7 +139,7 @@ void CudaBackend::add_matmul(Residual& residual, Tensor x, const Weight& w, cons
   residual.begun_norm = 0;
   // If only the rank that owns a row adds to it, the rank needs no other rows.
   if (residual.state != State::kOwnRows || !collectives_->shares_rows(sum)) finish(residual);
-  if (collectives_->adds_late(sum)) {
+  if (collectives_->adds_residual(sum)) {
     gemms_->store(scratch, x, w);
     residual.state = State::kUnadded;
     return;
@@ -149,14 +148,11 @@ void CudaBackend::add_matmul(Residual& residual, Tensor x, const Weight& w, cons
   if (collectives_->shares_rows(sum)) {
     const Range own = row_share(sum.shape[0], rank);
     const int64_t end = own.first + own.count, rest = sum.shape[0] - end;
-    const auto rows = [&](const Tensor& t, int64_t first, int64_t count) {
-      return t.rows(first, count);
-    };
-    if (own.first > 0) gemms_->store(rows(sum, 0, own.first), rows(x, 0, own.first), w);
+    if (own.first > 0) gemms_->store(sum.rows(0, own.first), x.rows(0, own.first), w);
     if (own.count > 0)
-      gemms_->add(rows(sum, own.first, own.count), rows(x, own.first, own.count), w,
-                  rows(scratch, own.first, own.count));
-    if (rest > 0) gemms_->store(rows(sum, end, rest), rows(x, end, rest), w);
+      gemms_->add(sum.rows(own.first, own.count), x.rows(own.first, own.count), w,
+                  scratch.rows(own.first, own.count));
+    if (rest > 0) gemms_->store(sum.rows(end, rest), x.rows(end, rest), w);
   } else if (rank.index == 0) {
     gemms_->add(sum, x, w, scratch);  // the old residual must be added only once
   } else {
@@ -176,18 +172,21 @@ void CudaBackend::gather_rows(Residual& out, Residual& residual, Tensor rows) {
 
 // -- stages
 
+GemmInput CudaBackend::normed(Residual& residual, const Norm& norm) {
+  if (sum_norm(residual, norm)) return residual.scratch();
+  return {residual, norm};
+}
+
 void CudaBackend::norm_matmul(Tensor out, Residual& residual, const Norm& norm, const Weight& w,
                               Tensor bias) {
   const ContextScope here(context_);
-  if (sum_norm(residual, norm)) gemms_->store(out, residual.scratch(), w, bias);
-  else gemms_->norm_store(out, residual, norm, w, bias);
+  gemms_->store(out, normed(residual, norm), w, bias);
 }
 
 void CudaBackend::norm_swiglu(Tensor out, Residual& residual, const Norm& norm, const Weight& w,
                               Tensor gate_up) {
   const ContextScope here(context_);
-  if (sum_norm(residual, norm)) gemms_->swiglu(out, residual.scratch(), w, gate_up);
-  else gemms_->norm_swiglu(out, residual, norm, w, gate_up);
+  gemms_->swiglu(out, normed(residual, norm), w, gate_up);
 }
 
 void CudaBackend::rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args,
@@ -195,11 +194,11 @@ void CudaBackend::rope_attention(const RopeStoreArgs& rope, const AttentionArgs&
   const ContextScope here(context_);
   if (decode_cluster_ == 0 || args.num_heads > 8 * kv.num_kv_heads)
     return Backend::rope_attention(rope, args, kv, batch);
-  roped_decode_attention(where_,
-                         {.attention = attention_params(args, kv, batch),
-                          .rope = RopeParams(rope, kv, batch),
-                          .prefetch_keys = capturing_},
-                         args.qkv.dtype, decode_cluster_);
+  rope_decode_attention(where_,
+                        {.attention = attention_params(args, kv, batch),
+                         .rope = RopeParams(rope, kv, batch),
+                         .prefetch_keys = capturing_},
+                        args.qkv.dtype, decode_cluster_);
 }
 
 void CudaBackend::qkv_attention(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,

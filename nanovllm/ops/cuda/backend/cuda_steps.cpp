@@ -235,7 +235,7 @@ void CudaBackend::sample(Tensor logits, const Batch& /*batch*/) {
   const ContextScope here(context_);
   const SampleParams params = sample_params(logits);
   sample_plain(where_, params, progress_.as<RowProgress>());
-  join_found(params);
+  draw_from_ranks(params);
 }
 
 void CudaBackend::norm_sample(Tensor logits, Residual& residual, const Norm& norm, const Weight& w,
@@ -246,15 +246,15 @@ void CudaBackend::norm_sample(Tensor logits, Residual& residual, const Norm& nor
                    .num_tokens = static_cast<int>(residual.num_tokens()),
                    .n = static_cast<int>(matrix.shape[0]),
                    .k = static_cast<int>(matrix.shape[1])};
-  if (!draws_in_gemm_ || !is_sample_gemm(args, matrix.dtype))
+  if (!draws_in_gemm_ || !supports_sample_gemm(args, matrix.dtype))
     return Backend::norm_sample(logits, residual, norm, w, batch);
   args.x = this->norm(residual, norm).data;
   const SampleParams params = sample_params(logits);
   sample_gemm(where_, args, params, progress_.as<RowProgress>());
-  join_found(params);
+  draw_from_ranks(params);
 }
 
-void CudaBackend::join_found(const SampleParams& params) {
+void CudaBackend::draw_from_ranks(const SampleParams& params) {
   if (!collectives_) return;
   const int64_t num_rows = (params.num_rows + 1) / 2 * 2;  // a multiple of 16 bytes
   const Tensor all(params.found + num_rows, DType::kI64, collectives_->ranks().rank().world,
@@ -275,12 +275,12 @@ SampleParams CudaBackend::sample_params(const Tensor& logits) const {
           .found = collectives_ ? found_.as<FoundRow>() : nullptr};
 }
 
-const float* CudaBackend::whole_rows(Tensor logits, const int32_t* rows, int64_t count) {
-  grow(joined_, static_cast<size_t>(count * vocab_size_) * sizeof(float));
-  grow(join_scratch_, static_cast<size_t>(collectives_->join_scratch(count, vocab_size_)) * 4);
-  collectives_->join_rows(joined_.as<float>(), logits, rows, count, vocab_size_,
-                          join_scratch_.as<float>());
-  return joined_.as<float>();
+const float* CudaBackend::whole_logits(Tensor logits, const int32_t* rows, int64_t count) {
+  grow(whole_logits_, static_cast<size_t>(count * vocab_size_) * sizeof(float));
+  grow(gather_scratch_, static_cast<size_t>(collectives_->gather_scratch(count, vocab_size_)) * 4);
+  collectives_->gather_logits(whole_logits_.as<float>(), logits, rows, count, vocab_size_,
+                              gather_scratch_.as<float>());
+  return whole_logits_.as<float>();
 }
 
 void CudaBackend::finish_sample(Tensor logits) {
@@ -303,7 +303,7 @@ void CudaBackend::finish_sample(Tensor logits) {
       const int32_t* const rows = special_memory_.as<int32_t>() + first;
       const int num_rows = std::min(count - first, kSpecialRows);
       if (collectives_) {
-        params.logits = whole_rows(logits, rows, num_rows);
+        params.logits = whole_logits(logits, rows, num_rows);
         params.vocab = static_cast<int>(vocab);
         params.gathered = true;
       }
@@ -347,15 +347,15 @@ void CudaBackend::token_logprobs(Tensor logits, std::span<const int32_t> targets
   for (int64_t first = 0; first < num_rows; first += most) {
     const int64_t count = std::min(most, num_rows - first);
     const Tensor rows = logits.rows(first, count);
-    cuda::token_logprobs(
-        where_, {.logits = collectives_ ? whole_rows(rows, nullptr, count) : rows.as<const float>(),
-                 .targets = device + first,
-                 .ids = device_ids + first * (k + 1),
-                 .logprobs = device_logprobs + first * (k + 1),
-                 .ranks = device_ranks + first,
-                 .num_rows = static_cast<int>(count),
-                 .vocab = static_cast<int>(vocab),
-                 .k = static_cast<int>(k)});
+    cuda::token_logprobs(where_, {.logits = collectives_ ? whole_logits(rows, nullptr, count)
+                                                         : rows.as<const float>(),
+                                  .targets = device + first,
+                                  .ids = device_ids + first * (k + 1),
+                                  .logprobs = device_logprobs + first * (k + 1),
+                                  .ranks = device_ranks + first,
+                                  .num_rows = static_cast<int>(count),
+                                  .vocab = static_cast<int>(vocab),
+                                  .k = static_cast<int>(k)});
   }
   download(ids.data(), device_ids, ids.size_bytes());
   download(logprobs.data(), device_logprobs, logprobs.size_bytes());

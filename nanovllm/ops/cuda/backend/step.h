@@ -12,8 +12,8 @@ namespace nanovllm::cuda {
 
 struct BeginStepParams {
   // The step's arrays in pinned host memory, whose size is a multiple of 16 bytes, and their
-  // address on the device. The kernel copies them itself, because starting a copy engine would take
-  // longer than copying these few kilobytes.
+  // address on the device. The kernel copies them itself, because starting a copy engine of the GPU
+  // would take longer than copying these few kilobytes.
   const void* input;
   void* to;
   int input_bytes;

@@ -20,8 +20,8 @@ namespace nanovllm::cuda {
 
 namespace {
 
-// The part of nccl.h that is used here, so that a build needs no NCCL. Types and numbers are those
-// of NCCL 2.14 and later.
+// The part of nccl.h that is used here, so that a build needs no NCCL. The types and numbers are
+// those of NCCL 2.14 and later.
 using NcclComm = void*;
 struct NcclId {
   char bytes[128];
@@ -60,7 +60,8 @@ struct Nccl {
     // a dead rank. So the thread that detects the death ends NCCL's kernels.
     ranks.set_on_abort([this] { end(); });
   }
-  /// All ranks call this at once. If it throws, the destructor ends what NCCL's threads have begun.
+  /// All ranks call this at the same time. If it throws, the destructor ends what NCCL's threads
+  /// began.
   void connect() {
     const Rank rank = ranks.rank();
     std::vector<NcclId> ids(static_cast<size_t>(rank.world));
@@ -77,7 +78,7 @@ struct Nccl {
     ranks.set_on_abort({});
     end();
   }
-  /// Ends all kernels and calls under way. Later calls throw.
+  /// Ends all of NCCL's running kernels and calls. Later calls throw.
   void end() {
     const std::lock_guard lock(mutex);
     ended = true;
@@ -124,7 +125,7 @@ Collectives::Collectives(Launch where, Communicator& ranks, std::optional<SumNor
     drain();  // no kernel may use the buffers when they are freed
     throw;
   }
-  if (sum_norm) norm_ways_.fill(*sum_norm);
+  if (sum_norm) sum_norms_.fill(*sum_norm);
 }
 
 Collectives::~Collectives() { drain(); }
@@ -144,7 +145,7 @@ void Collectives::wait(cudaEvent_t event) {
 }
 
 void Collectives::drain() noexcept {
-  // Own kernels that wait poll the abort flag; NCCL's are ended by its own abort.
+  // Our kernels poll the abort flag while they wait; NCCL's kernels are ended by ncclCommAbort.
   do {
     if (ranks_.aborted()) nccl_->end();
     std::this_thread::yield();
@@ -187,8 +188,8 @@ void Collectives::connect_peers() {
     ok = peers_.buffers[r] != nullptr;
   }
   cudaGetLastError();
-  // All ranks or none, because the kernels of one would wait for the others. A rank that gets here
-  // has cleared its buffer.
+  // Either all ranks use these kernels or none, because they wait for each other. A rank that gets
+  // here has cleared its buffer.
   has_peers_ = ranks_.smallest(ok ? 1 : 0) == 1;
   has_nvlink_ = has_peers_ && ranks_.smallest(is_nvlink) == 1;
 }
@@ -203,15 +204,16 @@ char* Collectives::open(const cudaIpcMemHandle_t& handle) {
 
 // -- sums
 
-bool Collectives::serves(Way way, size_t bytes) const {
-  if (way == Way::kNccl) return true;
+bool Collectives::supports(AllReduce algorithm, size_t bytes) const {
+  if (algorithm == AllReduce::kNccl) return true;
   if (bytes % 16 != 0 || !has_peers_) return false;
-  return way == Way::kLl128 ? has_nvlink_ && bytes <= kLl128Bytes : bytes <= kTwoShotBytes;
+  return algorithm == AllReduce::kOneShot ? has_nvlink_ && bytes <= kLl128Bytes
+                                          : bytes <= kTwoShotBytes;
 }
 
-void Collectives::reduce(Way way, Tensor x) {
-  if (way == Way::kLl128) return all_reduce_ll128(where_, peers_, x);
-  if (way == Way::kTwoShot) return all_reduce_two_shot(where_, peers_, x);
+void Collectives::all_reduce_by(AllReduce algorithm, Tensor x) {
+  if (algorithm == AllReduce::kOneShot) return all_reduce_one_shot(where_, peers_, x);
+  if (algorithm == AllReduce::kTwoShot) return all_reduce_two_shot(where_, peers_, x);
   nccl_->run([&] {
     return nccl_->reduce(x.data, x.data, static_cast<size_t>(x.size()), nccl_type(x.dtype), 0,
                          nccl_->comm, where_.stream);
@@ -219,15 +221,17 @@ void Collectives::reduce(Way way, Tensor x) {
 }
 
 void Collectives::all_reduce(Tensor x) {
-  const Way way = ways_[static_cast<size_t>(std::bit_width(x.bytes()))];
-  const Way other = serves(Way::kTwoShot, x.bytes()) ? Way::kTwoShot : Way::kNccl;
-  reduce(serves(way, x.bytes()) ? way : other, x);
+  const AllReduce fastest = all_reduces_[static_cast<size_t>(std::bit_width(x.bytes()))];
+  const AllReduce other =
+      supports(AllReduce::kTwoShot, x.bytes()) ? AllReduce::kTwoShot : AllReduce::kNccl;
+  all_reduce_by(supports(fastest, x.bytes()) ? fastest : other, x);
 }
 
 PeerTensor Collectives::mapped(const Tensor& x) {
   const auto [at, is_new] = mapped_.try_emplace(x.data);
   if (is_new) {
-    // A handle names an allocation. Tensors above kLl128Bytes begin where their allocation does.
+    // A handle identifies an allocation. Tensors above kLl128Bytes begin where their allocation
+    // does.
     cudaIpcMemHandle_t mine = {};
     cuda_check(cudaIpcGetMemHandle(&mine, x.data), "sharing memory");
     std::vector<cudaIpcMemHandle_t> handles(static_cast<size_t>(peers_.world));
@@ -242,19 +246,19 @@ PeerTensor Collectives::mapped(const Tensor& x) {
   return {x, at->second};
 }
 
-SumNorm Collectives::late_way(const Tensor& x) const {
-  const SumNorm way = norm_ways_[static_cast<size_t>(std::bit_width(x.bytes()))];
+SumNorm Collectives::fused_sum_norm(const Tensor& x) const {
+  const SumNorm fastest = sum_norms_[static_cast<size_t>(std::bit_width(x.bytes()))];
   // The GEMM kernel for few tokens includes the norm.
   if (x.shape[0] <= kFewTokens || !has_nvlink_) return SumNorm::kSeparate;
-  const bool serves =
-      way == SumNorm::kTwoShot ? serves_two_shot(x, peers_.world) : serves_one_shot(x);
-  return serves ? way : SumNorm::kSeparate;
+  const bool is_supported =
+      fastest == SumNorm::kTwoShot ? supports_two_shot(x, peers_.world) : supports_one_shot(x);
+  return is_supported ? fastest : SumNorm::kSeparate;
 }
 
 bool Collectives::sum_norm(Tensor out, Tensor x, const Norm& norm, Tensor part) {
-  const SumNorm way = late_way(x);
-  if (way != SumNorm::kSeparate)
-    sum_norm_ll128(where_, peers_, way == SumNorm::kTwoShot, {out, x, part, norm});
+  const SumNorm fused = fused_sum_norm(x);
+  if (fused != SumNorm::kSeparate)
+    sum_norm_ll128(where_, peers_, fused == SumNorm::kTwoShot, {out, x, part, norm});
   else if (shares_rows(x)) sum_norm_rows(where_, peers_, mapped(out), mapped(x), norm);
   else return false;
   return true;
@@ -262,22 +266,22 @@ bool Collectives::sum_norm(Tensor out, Tensor x, const Norm& norm, Tensor part) 
 
 void Collectives::measure() {
   constexpr int kRounds = 3, kRuns = 10;
-  constexpr int64_t kIdleCycles = 400'000;
+  constexpr int64_t kSpinCycles = 400'000;
   constexpr size_t kLeast = size_t{16} << 10;
-  constexpr std::array kWays = {Way::kNccl, Way::kLl128, Way::kTwoShot};
+  constexpr std::array kAllReduces = {AllReduce::kNccl, AllReduce::kOneShot, AllReduce::kTwoShot};
   void* p = nullptr;
   cuda_check(cudaMalloc(&p, kTwoShotBytes), "measuring");
   const Buffer memory(p, [](void* x) { cudaFree(x); });
   cuda_check(cudaMemsetAsync(p, 0, kTwoShotBytes, where_.stream), "measuring");
   cudaEvent_t events[2] = {};
   for (cudaEvent_t& event : events) cuda_check(cudaEventCreate(&event), "event");
-  // The least of some rounds, in milliseconds, on the rank where it takes longest, so that all
-  // ranks make the same choice.
+  // Milliseconds: the least of some rounds, and the most over the ranks, so that all ranks make the
+  // same choice.
   const auto time_of = [&](const auto& enqueue) {
     float least = INFINITY;
     for (int round = 0; round < kRounds; ++round) {
       enqueue();
-      idle(where_, kIdleCycles);  // all launches are queued before the first one runs
+      spin(where_, kSpinCycles);  // all launches are queued before the first one runs
       cuda_check(cudaEventRecord(events[0], where_.stream), "event");
       for (int i = 0; i < kRuns; ++i) enqueue();
       cuda_check(cudaEventRecord(events[1], where_.stream), "event");
@@ -294,34 +298,34 @@ void Collectives::measure() {
     const auto bits = static_cast<size_t>(std::bit_width(bytes));
     const Tensor x(p, DType::kBF16, static_cast<int64_t>(bytes / 2));
     float least = INFINITY;
-    for (const Way way : kWays) {
-      const float time = serves(way, bytes) ? time_of([&] { reduce(way, x); }) : INFINITY;
-      if (time < least) ways_[bits] = way;
+    for (const AllReduce algorithm : kAllReduces) {
+      if (!supports(algorithm, bytes)) continue;
+      const float time = time_of([&] { all_reduce_by(algorithm, x); });
+      if (time < least) all_reduces_[bits] = algorithm;
       least = std::min(least, time);
     }
-    // Sums with their norm, in rows of a usual width.
+    // All-reduce with norm, in rows of a usual width.
     constexpr int64_t kHidden = 4096;
     const Tensor rows(p, DType::kBF16, std::max<int64_t>(x.size() / kHidden, 1), kHidden);
-    if (!has_nvlink_ || !serves_one_shot(rows)) continue;
+    if (!has_nvlink_ || !supports_one_shot(rows)) continue;
     const Norm norm = {Tensor(p, DType::kF32, kHidden), 1e-6f};  // zeros
     least = time_of([&] {
-      reduce(ways_[bits], rows);
+      all_reduce_by(all_reduces_[bits], rows);
       rms_norm(where_, rows, rows, norm);
     });
     const SumNormArgs args = {rows, rows, rows, norm};
-    const auto measure_way = [&](SumNorm way, const auto& enqueue) {
-      const float time = time_of(enqueue);
-      if (time < least) norm_ways_[bits] = way;
+    for (const SumNorm fused : {SumNorm::kOneShot, SumNorm::kTwoShot}) {
+      const bool two_shot = fused == SumNorm::kTwoShot;
+      if (two_shot && !supports_two_shot(rows, peers_.world)) continue;
+      const float time = time_of([&] { sum_norm_ll128(where_, peers_, two_shot, args); });
+      if (time < least) sum_norms_[bits] = fused;
       least = std::min(least, time);
-    };
-    measure_way(SumNorm::kOneShot, [&] { sum_norm_ll128(where_, peers_, false, args); });
-    if (serves_two_shot(rows, peers_.world))
-      measure_way(SumNorm::kTwoShot, [&] { sum_norm_ll128(where_, peers_, true, args); });
+    }
   }
-  // Shorter messages use the way of the shortest one that was measured.
+  // Shorter messages use the algorithm of the shortest one that was measured.
   const auto first = static_cast<size_t>(std::bit_width(kLeast));
-  std::fill_n(ways_.begin(), first, ways_[first]);
-  std::fill_n(norm_ways_.begin(), first, norm_ways_[first]);
+  std::fill_n(all_reduces_.begin(), first, all_reduces_[first]);
+  std::fill_n(sum_norms_.begin(), first, sum_norms_[first]);
   for (cudaEvent_t event : events) cudaEventDestroy(event);
 }
 
@@ -331,22 +335,22 @@ void Collectives::all_gather(void* all, const void* mine, size_t bytes) {
   nccl_->run([&] { return nccl_->gather(mine, all, bytes, 0, nccl_->comm, where_.stream); });
 }
 
-int64_t Collectives::join_scratch(int64_t num_rows, int64_t vocab_size) const {
+int64_t Collectives::gather_scratch(int64_t num_rows, int64_t vocab_size) const {
   const int64_t most = (vocab_size / peers_.world / kShareUnit + 2) * kShareUnit;
   return (peers_.world + 1) * num_rows * most;
 }
 
-void Collectives::join_rows(float* joined, Tensor logits, const int32_t* rows, int64_t num_rows,
-                            int64_t vocab_size, float* scratch) {
+void Collectives::gather_logits(float* whole, Tensor logits, const int32_t* rows, int64_t num_rows,
+                                int64_t vocab_size, float* scratch) {
   // All ranks send parts of one width.
-  const int64_t width = join_scratch(1, vocab_size) / (peers_.world + 1);
+  const int64_t width = gather_scratch(1, vocab_size) / (peers_.world + 1);
   float* const mine = scratch + peers_.world * num_rows * width;
   copy_columns(where_, mine, width, logits.as<const float>(), logits.shape[1], rows, num_rows,
                logits.shape[1]);
   all_gather(scratch, mine, static_cast<size_t>(num_rows * width) * sizeof(float));
   for (int r = 0; r < peers_.world; ++r) {
     const Range part = share(vocab_size, kShareUnit, {r, peers_.world});
-    copy_columns(where_, joined + part.first, vocab_size, scratch + r * num_rows * width, width,
+    copy_columns(where_, whole + part.first, vocab_size, scratch + r * num_rows * width, width,
                  nullptr, num_rows, part.count);
   }
 }

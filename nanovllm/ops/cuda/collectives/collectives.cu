@@ -26,7 +26,7 @@ __device__ void send_lines(const Peers& peers, uint32_t epoch, const uint4* mess
 /// One-shot all-reduce: every rank sends its x to all others and adds up what they sent.
 template <class T, int kMaxWorld>
 __global__ void __launch_bounds__(kLl128Threads, kLl128BlocksPerSm)
-    all_reduce_ll128_kernel(const __grid_constant__ Peers peers, uint4* x, int count) {
+    all_reduce_one_shot_kernel(const __grid_constant__ Peers peers, uint4* x, int count) {
   begin_kernel();
   const uint32_t epoch = current_epoch(peers);
   send_lines<kMaxWorld>(peers, epoch, x, count);
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kTwoShotThreads)
          i += kTwoShotBlocks * kTwoShotThreads)
       body(i);
   };
-  // Each rank starts with another peer, so that no link is used by all at once.
+  // Each rank starts with a different peer, so that they do not all use one link at the same time.
   for (int j = 1; j < peers.world; ++j) {
     const int r = (peers.rank + j) % peers.world;
     uint4* const to = slice_of(peers, r, epoch, 0, peers.rank);
@@ -106,8 +106,8 @@ __global__ void copy_columns_kernel(float* out, int64_t out_stride, const float*
     out[blockIdx.y * out_stride + i] = from[i];
 }
 
-/// Thread blocks for a message of `count` units in lines. All of them have to run at once, because
-/// they wait for the other ranks' thread blocks.
+/// The number of thread blocks for a message of `count` units by LL128. All of them must run at the
+/// same time, because they wait for the other ranks' thread blocks.
 unsigned ll128_blocks(Launch where, size_t count) {
   const size_t lines = (count + kUnitsPerLine - 1) / kUnitsPerLine;
   return static_cast<unsigned>(std::min((lines * 8 + kLl128Threads - 1) / kLl128Threads,
@@ -122,13 +122,13 @@ size_t exchange_buffer_bytes(int world) {
   return kFlagBytes + size_t{2} * world * (kLinesBytes + 2 * slice_bytes(world));
 }
 
-void all_reduce_ll128(Launch where, const Peers& peers, Tensor x) {
+void all_reduce_one_shot(Launch where, const Peers& peers, Tensor x) {
   check_args(x.bytes() <= kLl128Bytes && x.bytes() % sizeof(uint4) == 0,
-             "all_reduce_ll128: x must be a multiple of 16 bytes, up to 4 MiB");
+             "all_reduce_one_shot: x must be a multiple of 16 bytes, up to 4 MiB");
   const size_t count = x.bytes() / sizeof(uint4);
   with_float_type(x.dtype, [&](auto type) {
     with_max_world(peers.world, [&](auto max_world) {
-      launch(where, all_reduce_ll128_kernel<decltype(type), max_world()>,
+      launch(where, all_reduce_one_shot_kernel<decltype(type), max_world()>,
              ll128_blocks(where, count), kLl128Threads, 0, peers, x.as<uint4>(),
              static_cast<int>(count));
     });

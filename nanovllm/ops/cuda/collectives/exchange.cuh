@@ -15,8 +15,8 @@ namespace nanovllm::cuda {
 
 // -- the exchange buffer
 
-// Its parts: flags of the barriers, LL128 lines of each rank, slices of each rank. Lines and slices
-// exist twice, for odd and even epochs.
+// It holds the flags of the barriers, the LL128 lines of each rank, and the slices of each rank.
+// There are two sets of lines and slices, one for odd and one for even epochs.
 
 constexpr size_t kFlagBytes = size_t{2} * kTwoShotBlocks * kMaxPeers * sizeof(uint32_t);
 
@@ -65,8 +65,8 @@ void with_max_world(int world, Body body) {
   else body(std::integral_constant<int, kMaxPeers>());
 }
 
-/// Whether a rank has died, so that waiting is useless. Loops that wait look at this seldom, since
-/// it lies in the host's memory.
+/// Whether a rank has died, so that waiting is useless. Loops that wait call this rarely, since the
+/// flag is in host memory.
 __device__ inline bool is_aborted(const Peers& peers) {
   return *static_cast<const volatile uint32_t*>(peers.aborted) != 0;
 }
@@ -74,7 +74,7 @@ __device__ inline bool is_aborted(const Peers& peers) {
 __device__ inline uint32_t current_epoch(const Peers& peers) {
   return *static_cast<volatile uint32_t*>(peers.epoch) + 1;
 }
-/// Ends the exchange, once all thread blocks have called this.
+/// Ends the exchange when all thread blocks have called this.
 __device__ inline void end_epoch(const Peers& peers, uint32_t epoch) {
   __syncthreads();
   if (threadIdx.x != 0 || atomicAdd(&peers.epoch[1], 1u) != gridDim.x - 1) return;
@@ -82,7 +82,7 @@ __device__ inline void end_epoch(const Peers& peers, uint32_t epoch) {
   peers.epoch[0] = epoch;
 }
 
-/// Every lane of a warp stores its unit, every eighth lane the flag, which is `epoch`.
+/// Every lane of a warp stores its unit; every eighth lane stores the flag, which is `epoch`.
 __device__ inline void write_line(uint4* to, uint4 unit, uint32_t epoch) {
   if (threadIdx.x % 8 == kUnitsPerLine) unit = make_uint4(epoch, epoch, epoch, epoch);
   __syncwarp();  // so that a line is one memory access
@@ -90,7 +90,7 @@ __device__ inline void write_line(uint4* to, uint4 unit, uint32_t epoch) {
                "r"(unit.y), "r"(unit.z), "r"(unit.w)
                : "memory");
 }
-/// Loads what another GPU may have written meanwhile.
+/// Loads memory that another GPU may have just written.
 __device__ inline uint4 load_volatile(const uint4* from) {
   uint4 unit;
   asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -99,9 +99,9 @@ __device__ inline uint4 load_volatile(const uint4* from) {
                : "memory");
   return unit;
 }
-/// Waits for the line that holds unit `at` from every peer whose bit is in `writers`, and leaves
-/// the units in units[rank]. All peers' loads are under way at once. `writers` is the same in all
-/// lanes.
+/// Waits for the line that holds unit `at` from every peer whose bit is set in `writers`, and
+/// returns the units in units[rank]. The loads of all peers are in flight at the same time.
+/// `writers` is the same in all lanes.
 template <int kMaxWorld>
 __device__ inline void read_lines(const Peers& peers, uint32_t epoch, int at,
                                   uint4 (&units)[kMaxWorld], uint32_t writers = ~0u) {
@@ -114,13 +114,13 @@ __device__ inline void read_lines(const Peers& peers, uint32_t epoch, int at,
     for_peers<kMaxWorld>(peers, [&](int r) {
       has_arrived = has_arrived && ((writers >> r & 1) == 0 || units[r].x == epoch);
     });
-    if (__all_sync(0xffffffff, threadIdx.x % 8 != kUnitsPerLine || has_arrived)) break;
-    if (polls % 1024 == 0 && __any_sync(0xffffffff, is_aborted(peers))) break;
+    if (__all_sync(kAllLanes, threadIdx.x % 8 != kUnitsPerLine || has_arrived)) break;
+    if (polls % 1024 == 0 && __any_sync(kAllLanes, is_aborted(peers))) break;
   }
 }
-/// Calls body(unit, at) for each unit of the lines that this thread stores: its index in a message
-/// of `count` units, or `count` where it is a flag or fills the last line; and its index in the
-/// lines.
+/// Calls body(unit, at) for each 16 bytes of the lines that this thread stores. `unit` is the index
+/// in a message of `count` units, or `count` for a flag and for the padding of the last line; `at`
+/// is the index in the lines.
 template <class Body>
 __device__ inline void for_line_units(int count, Body body) {
   const int num_units = (count + kUnitsPerLine - 1) / kUnitsPerLine * 8;
@@ -134,7 +134,7 @@ __device__ inline void for_line_units(int count, Body body) {
   }
 }
 /// A barrier over the ranks for the thread blocks with this blockIdx: what any of them wrote before
-/// is visible to all behind it.
+/// the barrier is visible to all of them after it.
 __device__ inline void rank_barrier(const Peers& peers, int phase, uint32_t epoch) {
   __syncthreads();
   const int r = threadIdx.x;
@@ -147,7 +147,7 @@ __device__ inline void rank_barrier(const Peers& peers, int phase, uint32_t epoc
     for (uint32_t polls = 1;; ++polls) {
       uint32_t flag;
       asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(flag) : "l"(mine) : "memory");
-      if (flag - epoch <= 1) break;  // a peer may have reached the next exchange already
+      if (flag - epoch <= 1) break;  // the peer may already be in the next exchange
       if (polls % 1024 == 0 && is_aborted(peers)) break;
     }
   }
@@ -156,19 +156,17 @@ __device__ inline void rank_barrier(const Peers& peers, int phase, uint32_t epoc
 
 // -- sums
 
-/// Elements of type T that a unit of 16 bytes holds.
+/// The elements of a unit.
 template <class T>
-constexpr int kUnitElements = sizeof(uint4) / sizeof(T);
-template <class T>
-__device__ inline Vec<T, kUnitElements<T>> elements(const uint4& unit) {
-  return bits_as<Vec<T, kUnitElements<T>>>(unit);
+__device__ inline Vec<T, kPer16Bytes<T>> elements(const uint4& unit) {
+  return bits_as<Vec<T, kPer16Bytes<T>>>(unit);
 }
 
 /// round(first + unit_of(0) + unit_of(1) + ...), added in this order in float32. The rank is a
 /// constant once the loop is unrolled.
 template <class T, int kMaxWorld, class UnitOf>
 __device__ inline uint4 sum_of_ranks(int world, UnitOf unit_of, const uint4& first = {}) {
-  constexpr int kCount = kUnitElements<T>;
+  constexpr int kCount = kPer16Bytes<T>;
   float sum[kCount];
   const auto start = elements<T>(first);
 #pragma unroll

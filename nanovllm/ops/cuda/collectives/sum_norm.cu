@@ -6,7 +6,8 @@
 // All-reduce of the residual's addends, the addition of the old residual, and RMSNorm, in one
 // kernel by LL128:
 //   residual += sum over the ranks of part,  out = rms_norm(residual)  (or residual)
-// A thread block has whole rows, so that it has all of a row once the peers' lines have arrived.
+// A thread block processes whole rows, so that it has the complete row when the peers' lines have
+// arrived.
 namespace nanovllm::cuda {
 namespace {
 
@@ -21,25 +22,25 @@ struct SumNormParams {
   std::array<int, kMaxPeers + 1> first_rows;  // where each rank's row_share() begins
 };
 
-// In lines, a row takes whole warps of 28 units; a warp has up to two of these of each row.
+// A row is sent as whole warps of 28 units. A warp has up to two such parts of each row.
 constexpr int kUnitsPerWarp = 4 * kUnitsPerLine, kMaxUnitsPerThread = 2;
 constexpr int kMaxWarps = 24;  // of a thread block: more would leave a thread too few registers
 
-/// Which units of a row a thread has, kUnits of them, and the norm's weights for these.
+/// Which kUnits units of a row a thread has, and the norm's weights for them.
 template <class T, int kUnits>
 struct RowLines {
   const int width;  // in units
   const int row_warps = (width + kUnitsPerWarp - 1) / kUnitsPerWarp;
-  Vec<float, kUnitElements<T>> weight[kUnits] = {};
+  Vec<float, kPer16Bytes<T>> weight[kUnits] = {};
 
   __device__ RowLines(int width_, const float* weights) : width(width_) {
     for_units([&](int i, int unit, int) {
       if (weights != nullptr && unit < width)
-        weight[i] = load<kUnitElements<T>>(weights + unit * kUnitElements<T>);
+        weight[i] = load<kPer16Bytes<T>>(weights + unit * kPer16Bytes<T>);
     });
   }
-  /// Calls body(i, unit, at) for the thread's i-th unit: its index in the row, or `width` where it
-  /// is a flag or fills the last line; and its index in the row's lines.
+  /// Calls body(i, unit, at) for the thread's i-th unit. `unit` is the index in the row, or `width`
+  /// for a flag and for the padding of the last line; `at` is the index in the row's lines.
   template <class Body>
   __device__ void for_units(Body body) const {
     const int warp = threadIdx.x / 32, num_warps = blockDim.x / 32, lane = threadIdx.x % 32;
@@ -58,7 +59,7 @@ struct RowLines {
       if (unit < width) squares = add_squares(elements<T>(row[i]), squares);
     });
     const float factor =
-        rms_factor(block_reduce(squares, sums, Sum()), width * kUnitElements<T>, eps);
+        rms_factor(block_reduce(squares, sums, Sum()), width * kPer16Bytes<T>, eps);
 #pragma unroll
     for (int i = 0; i < kUnits; ++i)
       row[i] = bits_as<uint4>(normed(elements<T>(row[i]), factor, weight[i]));
@@ -184,7 +185,7 @@ int64_t warps_of_row(const Tensor& x) {
 
 }  // namespace
 
-bool serves_one_shot(const Tensor& x) {
+bool supports_one_shot(const Tensor& x) {
   if (x.shape[1] * static_cast<int64_t>(dtype_size(x.dtype)) % 16 != 0) return false;
   constexpr int64_t kWarpBytes = 32 * sizeof(uint4);
   const int64_t row_warps = warps_of_row(x);
@@ -192,15 +193,15 @@ bool serves_one_shot(const Tensor& x) {
          static_cast<size_t>(x.shape[0] * row_warps * kWarpBytes) <= kLinesBytes;
 }
 
-bool serves_two_shot(const Tensor& x, int world) {
+bool supports_two_shot(const Tensor& x, int world) {
   // The lines of both phases of a share lie beside each other.
   const int64_t most = (x.shape[0] + world - 1) / world;
-  return serves_one_shot(x) && serves_one_shot(Tensor(nullptr, x.dtype, 2 * most, x.shape[1]));
+  return supports_one_shot(x) && supports_one_shot(Tensor(nullptr, x.dtype, 2 * most, x.shape[1]));
 }
 
 void sum_norm_ll128(Launch where, const Peers& peers, bool two_shot, const SumNormArgs& args) {
   const Tensor& x = args.part;
-  check_args(two_shot ? serves_two_shot(x, peers.world) : serves_one_shot(x),
+  check_args(two_shot ? supports_two_shot(x, peers.world) : supports_one_shot(x),
              "sum_norm_ll128: rows must be multiples of 16 bytes, and all of them up to 4 MiB");
   check_args(
       args.out.shape == x.shape && args.residual.shape == x.shape &&
@@ -221,8 +222,8 @@ void sum_norm_ll128(Launch where, const Peers& peers, bool two_shot, const SumNo
     const Range share = row_share(x.shape[0], {r, peers.world});
     params.first_rows[static_cast<size_t>(r) + 1] = static_cast<int>(share.first + share.count);
   }
-  // A thread block for each row of the rank, or fewer: all of them have to run at once, because
-  // they wait for the other ranks'.
+  // A thread block for each row of the rank, or fewer: all of them must run at the same time,
+  // because they wait for the other ranks' thread blocks.
   const int64_t rows = two_shot ? (x.shape[0] + peers.world - 1) / peers.world : x.shape[0];
   const int64_t fit = int64_t{where.num_sms} * std::min(kMaxWarps * 32 / threads, 16);
   with_float_type(x.dtype, [&](auto type) {

@@ -9,7 +9,7 @@
 namespace nanovllm::cuda {
 namespace {
 
-// -- kernel
+// -- layout
 
 constexpr int kMaxThreads = 1024, kMaxUnitsPerThread = 2;
 
@@ -19,13 +19,16 @@ struct RowExchange {
   int width, first_row, end_row;                     // width in units of 16 bytes; the rank's share
   float eps;
 };
-/// A thread has kUnits units of each row of its thread block. The next row's are loaded while this
-/// row is summed and normed.
+
+// -- kernel
+
+/// A thread has kUnits units of each row of its thread block. The units of the next row are loaded
+/// while this row is summed and normed.
 template <class T, int kMaxWorld, int kUnits>
 __global__ void __launch_bounds__(kMaxThreads)
     sum_norm_rows_kernel(const __grid_constant__ Peers peers,
                          const __grid_constant__ RowExchange p) {
-  constexpr int kCount = kUnitElements<T>;
+  constexpr int kCount = kPer16Bytes<T>;
   __shared__ float sums[2][32];  // rows use them in turn
   const auto unit_at = [&](int i) { return static_cast<int>(i * blockDim.x + threadIdx.x); };
   Vec<float, kCount> weight[kUnits] = {};
@@ -70,7 +73,7 @@ __global__ void __launch_bounds__(kMaxThreads)
         if (r < peers.world) p.outs[r][at] = y;
     }
   }
-  rank_barrier(peers, 1, epoch);  // out is complete, and no rank reads x any more
+  rank_barrier(peers, 1, epoch);  // out is complete, and all ranks have read x
   end_epoch(peers, epoch);
 }
 
@@ -78,7 +81,7 @@ __global__ void __launch_bounds__(kMaxThreads)
 
 // -- launcher
 
-bool serves_sum_norm_rows(const Tensor& x) {
+bool supports_sum_norm_rows(const Tensor& x) {
   const int64_t row_bytes = x.shape[1] * static_cast<int64_t>(dtype_size(x.dtype));
   return row_bytes % 16 == 0 && row_bytes / 16 <= kMaxUnitsPerThread * kMaxThreads &&
          x.bytes() > kLl128Bytes;
@@ -87,7 +90,7 @@ bool serves_sum_norm_rows(const Tensor& x) {
 void sum_norm_rows(Launch where, const Peers& peers, const PeerTensor& out, const PeerTensor& x,
                    const Norm& norm) {
   const Tensor& t = x.tensor;
-  check_args(serves_sum_norm_rows(t) && out.tensor.shape == t.shape &&
+  check_args(supports_sum_norm_rows(t) && out.tensor.shape == t.shape &&
                  norm.weight.size() == t.shape[1] && norm.weight.dtype == DType::kF32,
              "sum_norm_rows: x must be more than 4 MiB in rows of a multiple of 16 bytes up to "
              "32 KiB, out of its shape, the weight float32 [columns]");
@@ -107,7 +110,8 @@ void sum_norm_rows(Launch where, const Peers& peers, const PeerTensor& out, cons
   with_float_type(t.dtype, [&](auto type) {
     using T = decltype(type);
     with_max_world(peers.world, [&](auto max_world) {
-      // As many thread blocks as run at once, because they wait for the other ranks'.
+      // All thread blocks must run at the same time, because they wait for those of the other
+      // ranks.
       launch(where,
              units == 1 ? sum_norm_rows_kernel<T, max_world(), 1>
                         : sum_norm_rows_kernel<T, max_world(), 2>,

@@ -12,7 +12,7 @@
 #include "nanovllm/ops/cuda/device/runtime.h"
 
 // What every kernel needs: conversions, vector loads and stores, reductions over a warp or a thread
-// block, and programmatic dependent launch.
+// block, shared memory, asynchronous copies, and programmatic dependent launch.
 namespace nanovllm::cuda {
 
 using Bf16 = __nv_bfloat16;
@@ -65,6 +65,9 @@ template <class T, int N>
 struct alignas(N * sizeof(T)) Vec {
   T x[N];
 };
+/// How many elements of type T are 16 bytes, the widest load and store.
+template <class T>
+constexpr int kPer16Bytes = 16 / sizeof(T);
 template <int N, class T>
 __device__ inline Vec<T, N> load(const T* p) {
   return *reinterpret_cast<const Vec<T, N>*>(p);
@@ -190,6 +193,55 @@ __device__ inline int last_not_above(const int32_t* sorted, int size, int x) {
   return low;
 }
 
+// -- shared memory, whose addresses are 32-bit numbers in PTX
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+__device__ inline uint4 load_shared(uint32_t from) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ void store_shared(uint32_t to, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+}
+__device__ __forceinline__ void store_shared_zeros16(uint32_t to) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
+}
+
+// -- asynchronous copies into shared memory (cp.async), of 16 bytes a thread
+
+__device__ __forceinline__ void async_copy16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+/// Stores zeros if `exists` is false.
+__device__ __forceinline__ void async_copy16_or_zero(uint32_t to, const void* from, bool exists) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(exists ? 16 : 0)
+               : "memory");
+}
+/// The L2 cache fetches the whole 128 bytes, because other copies will soon read the rest.
+__device__ __forceinline__ void async_copy16_of_128(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from)
+               : "memory");
+}
+/// Ends a group of this thread's copies.
+__device__ __forceinline__ void commit_async_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/// Waits until at most N groups of this thread's copies are unfinished.
+template <int N>
+__device__ __forceinline__ void wait_async_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+__device__ __forceinline__ void wait_all_async_copies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 // -- programmatic dependent launch (Hopper and later)
 
 /// Waits until the previous kernel of the stream has ended and its writes are visible.
@@ -205,10 +257,11 @@ __device__ inline void launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
-/// Waits for the previous kernel, then releases the next one; data read before this call must not
-/// come from a kernel that may still run. The previous kernel may. So may the one before it, where
-/// the previous kernel releases its successor before its own wait, as norms, rotations and GEMMs of
-/// few tokens do. The arrays of the step (begin_step) may be read before this call by all kernels.
+/// Waits for the previous kernel, then releases the next one. Before this call a kernel must not
+/// read data that is written by a kernel that may still run. This is the previous kernel, and also
+/// the one before it if the previous kernel releases its successor before its own wait, as norms,
+/// rotations and GEMMs of few tokens do. All kernels may read the arrays of the step (begin_step)
+/// before this call.
 __device__ inline void begin_kernel() {
   wait_for_previous_kernel();
   launch_dependents();
@@ -240,6 +293,14 @@ void with_float_type(DType dtype, Body body) {
   }
 }
 
+/// The same with a 16-bit dtype.
+template <class Body>
+void with_16bit_type(DType dtype, Body body) {
+  if (dtype == DType::kBF16) return body(Bf16());
+  check_args(dtype == DType::kF16, "a kernel for 16-bit types was called with another dtype");
+  body(F16());
+}
+
 /// ceil(n / per), as the size of a grid.
 template <class N>
 unsigned blocks_for(N n, int per = 1) {
@@ -252,8 +313,8 @@ struct ClusterLaunch {
   int cluster = 1;
 };
 
-/// Launches a kernel that waits by wait_for_previous_kernel() or begin_kernel(): on Hopper its
-/// blocks may start while the previous kernel ends.
+/// Launches a kernel that calls wait_for_previous_kernel() or begin_kernel(): on Hopper its thread
+/// blocks may start before the previous kernel has ended.
 template <class... Params, class... Args>
 void launch(ClusterLaunch how, void (*kernel)(Params...), dim3 grid, int threads,
             size_t shared_bytes, Args&&... args) {

@@ -1,18 +1,16 @@
 #pragma once
 
-// Thin wrappers of the PTX that kernels for Hopper need: mbarriers, bulk copies, named barriers,
-// register reallocation, fences, clusters. wgmma.cuh has the matrix instructions. Source of all:
-// NVIDIA's PTX ISA.
+// Thin wrappers of the PTX that kernels for Hopper need: mbarriers, bulk copies and copies by
+// tensor map (both by TMA, the Tensor Memory Accelerator), named barriers, register reallocation,
+// fences, clusters. wgmma.cuh has the matrix instructions. Source of all: NVIDIA's PTX ISA.
 
 #include <cuda.h>
 
 #include <cstdint>
 
-namespace nanovllm::cuda::hopper {
+#include "nanovllm/ops/cuda/device/device.cuh"
 
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
+namespace nanovllm::cuda::hopper {
 
 // -- mbarriers
 
@@ -77,8 +75,8 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_
       : "memory");
 }
 
-/// Copies a box of a matrix, from column `x` and row `y` on, into shared memory and reports its
-/// bytes to `barrier`. Rows and columns outside of the matrix are filled with zeros.
+/// Copies a box of a matrix, whose first column is `x` and first row `y`, into shared memory, and
+/// reports its bytes to `barrier`. Elements outside of the matrix are zero.
 __device__ __forceinline__ void box_copy(uint32_t to, const CUtensorMap& map, int x, int y,
                                          uint32_t barrier) {
   asm volatile(
@@ -89,40 +87,19 @@ __device__ __forceinline__ void box_copy(uint32_t to, const CUtensorMap& map, in
 }
 /// The same into every thread block of the cluster whose bit is in `mask`, at the same address;
 /// each one's barrier gets the report.
-__device__ __forceinline__ void box_copy_to_cluster(uint32_t to, const CUtensorMap& map, int x,
-                                                    int y, uint32_t barrier, int mask) {
+__device__ __forceinline__ void box_copy_multicast(uint32_t to, const CUtensorMap& map, int x,
+                                                   int y, uint32_t barrier, int mask) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
       ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
       "l"(&map), "r"(x), "r"(y), "r"(barrier), "h"(static_cast<uint16_t>(mask))
       : "memory");
 }
-__device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
+__device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 __device__ __forceinline__ void prefetch_l2(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-}
-
-__device__ __forceinline__ void async_copy16(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-
-__device__ __forceinline__ void async_copy_wait_all() {
-  asm volatile("cp.async.wait_all;" ::: "memory");
-}
-
-__device__ __forceinline__ void shared_store_zero16(uint32_t to) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
-}
-
-__device__ __forceinline__ void store_shared(uint32_t to, float x) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
-}
-__device__ __forceinline__ void store_shared(uint32_t to, const uint4& v) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
-               "r"(v.w)
-               : "memory");
 }
 
 // -- threads and registers
@@ -141,8 +118,8 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int num_threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(num_threads) : "memory");
 }
 
-/// Give registers back to the multiprocessor, or take free ones, until each thread of the warpgroup
-/// has this many.
+/// Takes free registers of the multiprocessor, or gives registers back, until each thread of the
+/// warpgroup has this many.
 template <int kRegisters>
 __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -177,18 +154,6 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/// Writes to the variable `at` in the shared memory of thread block `rank` of the cluster.
-__device__ __forceinline__ void remote_store(float* at, int rank, float value) {
-  asm volatile(
-      "{\n"
-      ".reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "st.shared::cluster.f32 [remote], %2;\n"
-      "}\n" ::"r"(shared_address(at)),
-      "r"(rank), "f"(value)
-      : "memory");
-}
-
 /// A barrier of the cluster that does not make writes visible, except of barriers after
 /// fence_barrier_init(). cluster_arrive() would wait for all memory traffic of the thread.
 __device__ __forceinline__ void cluster_sync_relaxed() {
@@ -199,6 +164,12 @@ __device__ __forceinline__ uint32_t remote_address(uint32_t address, int rank) {
   uint32_t there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
   return there;
+}
+/// Writes to the variable `at` in the shared memory of thread block `rank` of the cluster.
+__device__ __forceinline__ void remote_store(float* at, int rank, float value) {
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote_address(shared_address(at), rank)),
+               "f"(value)
+               : "memory");
 }
 /// Arrives at another thread block's barrier without making writes visible.
 __device__ __forceinline__ void remote_barrier_arrive(uint32_t remote) {

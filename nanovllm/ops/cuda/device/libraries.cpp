@@ -44,7 +44,7 @@ SharedLibrary::SharedLibrary(const char* name, const char* wheel_folder, const c
           name, package);
 }
 
-SharedLibrary::Symbol SharedLibrary::find(const char* name) const {
+Symbol SharedLibrary::find(const char* name) const {
   void* function = dlsym(handle_, name);
   require(function != nullptr, "{} has no function {}; it is too old", name_, name);
   return {function};

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "nanovllm/ops/cuda/device/runtime.h"
+
 namespace nanovllm::cuda {
 
 /// One of NVIDIA's libraries, opened at run time from the loader's path, the toolkit or PyPI's
@@ -12,14 +14,7 @@ class SharedLibrary {
   /// `package` if the library is missing.
   SharedLibrary(const char* name, const char* wheel_folder, const char* package);
 
-  /// A function, which converts to the type that it is assigned to.
-  struct Symbol {
-    void* address;
-    template <class Function>
-    operator Function*() const {  // NOLINT(google-explicit-constructor): that is its use
-      return reinterpret_cast<Function*>(address);
-    }
-  };
+  /// Throws UserError if the library has no function of this name.
   Symbol find(const char* name) const;
 
  private:

@@ -1,15 +1,11 @@
 #pragma once
 
 #include "nanovllm/ops/cuda/device/device.cuh"
-#include "nanovllm/ops/cuda/device/hopper.cuh"
 
-// The matrix instructions of a warp that Ampere and all later GPUs have, and groups of asynchronous
-// copies into shared memory. Fragments are PTX's: of an operand a and of c, lane l holds rows l / 4
-// (and + 8) and columns 2 (l % 4), 2 (l % 4) + 1 (and + 8); of b the same with rows and columns
-// exchanged.
+// The matrix instructions of a warp that Ampere and all later GPUs have. Fragments are those of the
+// PTX ISA: of an operand a and of c, lane l holds rows l / 4 (and + 8) and columns 2 (l % 4) and
+// 2 (l % 4) + 1 (and + 8); of b the same with rows and columns exchanged.
 namespace nanovllm::cuda {
-
-using hopper::shared_address;
 
 /// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void ldmatrix_x4(uint32_t (&r)[4], uint32_t address) {
@@ -51,13 +47,6 @@ __device__ inline void mma_16x8x16(float (&c)[4], const uint32_t (&a)[4], uint32
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
-}
-
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Waits until at most N groups of this thread's copies are unfinished.
-template <int N>
-__device__ inline void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 }  // namespace nanovllm::cuda

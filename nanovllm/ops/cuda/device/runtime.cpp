@@ -19,26 +19,22 @@ void check_args(bool ok, const char* what, std::source_location where) {
   throw std::logic_error(fmt::format("{}:{}: {}", where.file_name(), where.line(), what));
 }
 
-void* driver_function(const char* name, unsigned version) {
+Symbol driver_function(const char* name, unsigned version) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found;
   cuda_check(cudaGetDriverEntryPointByVersion(name, &function, version, cudaEnableDefault, &found),
              name);
   if (function == nullptr)
     throw std::runtime_error(fmt::format("the NVIDIA driver is too old: it has no {}", name));
-  return function;
+  return {function};
 }
 
 namespace {
 
 struct ContextFunctions {
-  decltype(&cuCtxGetCurrent) get_current =
-      reinterpret_cast<decltype(&cuCtxGetCurrent)>(driver_function("cuCtxGetCurrent", 4000));
-  decltype(&cuCtxSetCurrent) set_current =
-      reinterpret_cast<decltype(&cuCtxSetCurrent)>(driver_function("cuCtxSetCurrent", 4000));
-  decltype(&cuDevicePrimaryCtxRetain) retain =
-      reinterpret_cast<decltype(&cuDevicePrimaryCtxRetain)>(
-          driver_function("cuDevicePrimaryCtxRetain", 7000));
+  decltype(&cuCtxGetCurrent) get_current = driver_function("cuCtxGetCurrent", 4000);
+  decltype(&cuCtxSetCurrent) set_current = driver_function("cuCtxSetCurrent", 4000);
+  decltype(&cuDevicePrimaryCtxRetain) retain = driver_function("cuDevicePrimaryCtxRetain", 7000);
 
   static const ContextFunctions& get() {
     static const ContextFunctions functions;
@@ -56,8 +52,8 @@ CUcontext primary_context(int device) {
   return context;
 }
 
-// Without errors of its own, for destructors may run when the driver is gone; what is called next
-// fails where this did.
+// It throws nothing, because destructors may run after the driver has been shut down. If it fails,
+// the next call of CUDA fails as well.
 ContextScope::ContextScope(CUcontext context) {
   const ContextFunctions& driver = ContextFunctions::get();
   CUcontext before = nullptr;

@@ -20,9 +20,18 @@ void cuda_check(cudaError_t error, const char* what,
 void check_args(bool ok, const char* what,
                 std::source_location where = std::source_location::current());
 
+/// A function of a library that is opened at run time. It converts to the type that it is assigned
+/// to.
+struct Symbol {
+  void* address;
+  template <class Function>
+  operator Function*() const {  // NOLINT(google-explicit-constructor): that is its use
+    return reinterpret_cast<Function*>(address);
+  }
+};
 /// A function of the driver's API, found by the runtime library, so that nothing links libcuda.
 /// Throws if the driver is older than `version` (12000 is 12.0).
-void* driver_function(const char* name, unsigned version);
+Symbol driver_function(const char* name, unsigned version);
 
 /// A GPU's primary context, the one that the runtime API works in.
 CUcontext primary_context(int device);

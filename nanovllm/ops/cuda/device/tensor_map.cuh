@@ -4,13 +4,14 @@
 
 namespace nanovllm::cuda {
 
-inline constexpr int kBoxColumns = 64;
+/// A row of a box: as many bfloat16 as the 128 bytes of the swizzle hold.
+inline constexpr int kBoxColumns = 64, kBoxRowBytes = kBoxColumns * 2;
 
-/// The descriptor of a row-major bfloat16 matrix [rows, k] for copies of boxes of `box_rows` by
-/// kBoxColumns, which is 128 bytes, with the 128-byte swizzle.
+/// The descriptor of a row-major bfloat16 matrix [rows, k] for TMA copies of boxes [box_rows,
+/// kBoxColumns] with the 128-byte swizzle.
 inline CUtensorMap tensor_map(const void* data, int64_t rows, int64_t k, int box_rows) {
-  static const auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(
-      driver_function("cuTensorMapEncodeTiled", 12000));
+  static const decltype(&cuTensorMapEncodeTiled) encode =
+      driver_function("cuTensorMapEncodeTiled", 12000);
   CUtensorMap map;
   const cuuint64_t shape[] = {static_cast<cuuint64_t>(k), static_cast<cuuint64_t>(rows)};
   const cuuint64_t row_bytes[] = {static_cast<cuuint64_t>(k) * 2};

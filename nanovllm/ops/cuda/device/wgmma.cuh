@@ -55,44 +55,38 @@ template <class T, int N>
 struct Wgmma;
 
 // clang-format off
-// Names and constraints of d's registers, by tens: asm takes neither an array nor a range of them.
-#define NAMES_10(t) \
-  "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9, "
-#define NAMES_60 NAMES_10() NAMES_10(1) NAMES_10(2) NAMES_10(3) NAMES_10(4) NAMES_10(5)
-#define NAMES_16 NAMES_10() "%10, %11, %12, %13, %14, %15"
-#define NAMES_24 NAMES_10() NAMES_10(1) "%20, %21, %22, %23"
-#define NAMES_32 NAMES_10() NAMES_10(1) NAMES_10(2) "%30, %31"
-#define NAMES_48 NAMES_10() NAMES_10(1) NAMES_10(2) NAMES_10(3) "%40, %41, %42, %43, %44, %45, %46, %47"
-#define NAMES_64 NAMES_60 "%60, %61, %62, %63"
-#define NAMES_96 NAMES_60 NAMES_10(6) NAMES_10(7) NAMES_10(8) "%90, %91, %92, %93, %94, %95"
-#define NAMES_128 NAMES_60 NAMES_10(6) NAMES_10(7) NAMES_10(8) NAMES_10(9) NAMES_10(10) NAMES_10(11) \
-  "%120, %121, %122, %123, %124, %125, %126, %127"
-#define D(i) "+f"(d[i])
-#define D_10(t) D(t##0), D(t##1), D(t##2), D(t##3), D(t##4), D(t##5), D(t##6), D(t##7), D(t##8), D(t##9)
-#define D_60 D_10(), D_10(1), D_10(2), D_10(3), D_10(4), D_10(5)
-#define D_16 D_10(), D(10), D(11), D(12), D(13), D(14), D(15)
-#define D_24 D_10(), D_10(1), D(20), D(21), D(22), D(23)
-#define D_32 D_10(), D_10(1), D_10(2), D(30), D(31)
-#define D_48 D_10(), D_10(1), D_10(2), D_10(3), D(40), D(41), D(42), D(43), D(44), D(45), D(46), D(47)
-#define D_64 D_60, D(60), D(61), D(62), D(63)
-#define D_96 D_60, D_10(6), D_10(7), D_10(8), D(90), D(91), D(92), D(93), D(94), D(95)
-#define D_128 D_60, D_10(6), D_10(7), D_10(8), D_10(9), D_10(10), D_10(11), \
-  D(120), D(121), D(122), D(123), D(124), D(125), D(126), D(127)
+// LIST_n(x, last) is x(0) x(1) ... last(n - 1), by tens. It writes the names and the constraints of d's
+// registers, since asm takes neither an array nor a range of them.
+#define TEN(x, t) x(t##0) x(t##1) x(t##2) x(t##3) x(t##4) x(t##5) x(t##6) x(t##7) x(t##8) x(t##9)
+#define SIXTY(x) TEN(x, ) TEN(x, 1) TEN(x, 2) TEN(x, 3) TEN(x, 4) TEN(x, 5)
+#define LIST_16(x, last) TEN(x, ) x(10) x(11) x(12) x(13) x(14) last(15)
+#define LIST_24(x, last) TEN(x, ) TEN(x, 1) x(20) x(21) x(22) last(23)
+#define LIST_32(x, last) TEN(x, ) TEN(x, 1) TEN(x, 2) x(30) last(31)
+#define LIST_48(x, last) TEN(x, ) TEN(x, 1) TEN(x, 2) TEN(x, 3) x(40) x(41) x(42) x(43) x(44) x(45) x(46) last(47)
+#define LIST_64(x, last) SIXTY(x) x(60) x(61) x(62) last(63)
+#define LIST_96(x, last) SIXTY(x) TEN(x, 6) TEN(x, 7) TEN(x, 8) x(90) x(91) x(92) x(93) x(94) last(95)
+#define LIST_128(x, last) SIXTY(x) TEN(x, 6) TEN(x, 7) TEN(x, 8) TEN(x, 9) TEN(x, 10) TEN(x, 11) \
+  x(120) x(121) x(122) x(123) x(124) x(125) x(126) last(127)
+#define LAST_NAME(i) "%" #i
+#define NAME(i) LAST_NAME(i) ", "
+#define LAST_VALUE(i) "+f"(d[i])
+#define VALUE(i) LAST_VALUE(i),
 #define WGMMA_TEXT(type, N, COUNT, INPUTS, ACCUMULATE, FLAGS)                                     \
   "{\n.reg .pred p;\nsetp.ne.b32 p, " ACCUMULATE ", 0;\n"                                         \
-  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." #type "." #type " {" NAMES_##COUNT "}, "      \
-  INPUTS ", p, " FLAGS ";\n}\n"
+  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." #type "." #type                               \
+  " {" LIST_##COUNT(NAME, LAST_NAME) "}, " INPUTS ", p, " FLAGS ";\n}\n"
 #define WGMMA_SS(type, N, COUNT, INPUTS, ACCUMULATE)                                              \
   static __device__ __forceinline__ void ss(float (&d)[COUNT], uint64_t a, uint64_t b,            \
                                             int accumulate) {                                     \
     asm volatile(WGMMA_TEXT(type, N, COUNT, INPUTS, ACCUMULATE, "1, 1, 0, 0")                     \
-                 : D_##COUNT : "l"(a), "l"(b), "r"(accumulate));                                  \
+                 : LIST_##COUNT(VALUE, LAST_VALUE) : "l"(a), "l"(b), "r"(accumulate));            \
   }
 #define WGMMA_RS(type, N, COUNT, INPUTS, ACCUMULATE)                                              \
   static __device__ __forceinline__ void rs(float (&d)[COUNT], const uint32_t* a, uint64_t b,     \
                                             int accumulate) {                                     \
     asm volatile(WGMMA_TEXT(type, N, COUNT, INPUTS, ACCUMULATE, "1, 1, 1")                        \
-                 : D_##COUNT : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate)); \
+                 : LIST_##COUNT(VALUE, LAST_VALUE)                                                \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));          \
   }
 #define WGMMA(T, type)                                                    \
   template <>                                                             \
@@ -131,25 +125,19 @@ WGMMA(__half, f16)
 #undef WGMMA_RS
 #undef WGMMA_SS
 #undef WGMMA_TEXT
-#undef D_128
-#undef D_96
-#undef D_64
-#undef D_48
-#undef D_32
-#undef D_24
-#undef D_16
-#undef D_60
-#undef D_10
-#undef D
-#undef NAMES_128
-#undef NAMES_96
-#undef NAMES_64
-#undef NAMES_48
-#undef NAMES_32
-#undef NAMES_24
-#undef NAMES_16
-#undef NAMES_60
-#undef NAMES_10
+#undef VALUE
+#undef LAST_VALUE
+#undef NAME
+#undef LAST_NAME
+#undef LIST_128
+#undef LIST_96
+#undef LIST_64
+#undef LIST_48
+#undef LIST_32
+#undef LIST_24
+#undef LIST_16
+#undef SIXTY
+#undef TEN
 // clang-format on
 
 }  // namespace nanovllm::cuda::hopper

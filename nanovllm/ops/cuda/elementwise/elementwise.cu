@@ -5,14 +5,14 @@
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 
 // Kernels that pass once over rows in global memory: gather, RMSNorm, bias, SwiGLU, conversion, and
-// copies of cache blocks.
-// Bandwidth bounds all of them, so a thread moves 16 bytes at a time where rows allow it.
+// copies of cache blocks. Bandwidth bounds all of them, so a thread moves 16 bytes at a time if
+// rows are multiples of 16 bytes.
 namespace nanovllm::cuda {
 namespace {
 
 // -- kernels
 
-__global__ void idle_kernel(int64_t num_cycles) {
+__global__ void spin_kernel(int64_t num_cycles) {
   launch_dependents();
   wait_for_previous_kernel();
   const int64_t begin = clock64();
@@ -118,10 +118,6 @@ __global__ void copy_blocks_kernel(uint4* pool, const BlockCopy* copies, int64_t
     layer[copy.to * width + i] = layer[copy.from * width + i];
 }
 
-/// Elements of a T that 16 bytes hold.
-template <class T>
-constexpr int kWide = 16 / sizeof(T);
-
 }  // namespace
 
 // -- launchers
@@ -148,7 +144,8 @@ void rms_norm(Launch where, Tensor out, Tensor x, const Norm& norm) {
   check_args(
       out.shape == x.shape && norm.weight.size() == width && norm.weight.dtype == DType::kF32,
       "rms_norm: out must be of x's shape, the weight float32 [columns of x]");
-  constexpr int kFewRows = 1024;  // the shortest chain of waits counts; beyond, loads in flight
+  // Up to kFewRows latency bounds the kernel; with more rows, the number of loads in flight.
+  constexpr int kFewRows = 1024;
   constexpr int kMaxWidth = 16384;
   check_args(width <= kMaxWidth, "rms_norm: a row has more than 16384 elements");
   with_float_type(x.dtype, [&](auto type) {
@@ -157,7 +154,7 @@ void rms_norm(Launch where, Tensor out, Tensor x, const Norm& norm) {
       constexpr int kMaxThreads = kNormThreads<kVectors, kBlockRows>;
       const int needed = (width + kVectors * N - 1) / (kVectors * N);
       const int threads = kBlockRows ? (needed + 31) / 32 * 32 : kMaxThreads;
-      // With block rows, as many thread blocks as run at once.
+      // If a thread block computes whole rows, as many thread blocks as run at the same time.
       const unsigned num_blocks =
           kBlockRows ? std::min(num_rows, where.num_sms * std::max(1, 1024 / threads))
                      : blocks_for(num_rows, kMaxThreads / 32);
@@ -165,7 +162,7 @@ void rms_norm(Launch where, Tensor out, Tensor x, const Norm& norm) {
              out.as<T>(), x.as<const T>(), norm.weight.as<const float>(), width, norm.eps,
              num_rows);
     };
-    constexpr int N = kWide<T>;
+    constexpr int N = kPer16Bytes<T>;
     if (width % N == 0 && width <= 4 * 32 * N) run.template operator()<N, 4, false>();
     else if (width % N == 0 && width <= kNormThreads<1, true> * N && num_rows <= kFewRows)
       run.template operator()<N, 1, true>();
@@ -217,7 +214,7 @@ void silu_mul(Launch where, Tensor out, Tensor gate_up) {
              dim3(blocks_for(width, per_thread * kThreads), std::min(num_rows, kMaxGridY)),
              kThreads, 0, out.as<T>(), gate_up.as<const T>(), width, num_rows);
     };
-    if (width % kWide<T> == 0) run(silu_mul_kernel<T, kWide<T>>, kWide<T>);
+    if (width % kPer16Bytes<T> == 0) run(silu_mul_kernel<T, kPer16Bytes<T>>, kPer16Bytes<T>);
     else run(silu_mul_kernel<T, 1>, 1);
   });
 }
@@ -230,8 +227,8 @@ void copy_blocks(Launch where, const KvCache& kv, std::span<const BlockCopy> cop
          kv.num_blocks * bytes / 16, bytes / 16);
 }
 
-void idle(Launch where, int64_t num_cycles) {
-  launch(where, idle_kernel, blocks_for(where.num_sms), 128, 0, num_cycles);
+void spin(Launch where, int64_t num_cycles) {
+  launch(where, spin_kernel, blocks_for(where.num_sms), 128, 0, num_cycles);
 }
 
 }  // namespace nanovllm::cuda

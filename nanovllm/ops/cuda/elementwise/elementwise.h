@@ -3,9 +3,9 @@
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cuda/device/runtime.h"
 
-// The operations of backend.h that work on rows alone. All compute in float32 and round once, at
-// the store. Read this file first; then row_ops.cuh, the same operations as device functions for
-// kernels that fuse them; then elementwise.cu, the kernels.
+// The operations of backend.h on single rows. All compute in float32 and round once, when they
+// store. Read this file first; then row_ops.cuh: the same operations as device functions, for
+// kernels that fuse them; then elementwise.cu: the kernels.
 namespace nanovllm::cuda {
 
 /// out [n, width] = table[rows [n] - first]; zeros where the table has no such row. Any dtype.
@@ -20,8 +20,8 @@ void convert(Launch where, Tensor out, Tensor x);
 void silu_mul(Launch where, Tensor out, Tensor gate_up);
 /// Backend::copy_blocks; `copies` are in device memory.
 void copy_blocks(Launch where, const KvCache& kv, std::span<const BlockCopy> copies);
-/// Keeps the GPU busy for this many clock cycles. Around a kernel that is timed, it stands for the
-/// neighbours that the kernel has in a step.
-void idle(Launch where, int64_t num_cycles);
+/// Keeps the GPU busy for this many clock cycles. Before and after a kernel that is measured, it
+/// stands for the kernels before and after it in a step.
+void spin(Launch where, int64_t num_cycles);
 
 }  // namespace nanovllm::cuda

@@ -2,9 +2,10 @@
 
 #include "nanovllm/ops/cuda/device/device.cuh"
 
-// The row operations as device functions on values in registers, for the kernels that fuse them:
-// RMSNorm, SwiGLU, and the rotary embedding. Each computes in float32 and rounds once, at its end;
-// kernels that fuse several round in between as the separate kernels do, so that all agree.
+// The row operations as device functions on values in registers, for kernels that fuse them:
+// RMSNorm, SwiGLU, and the rotary embedding. Each computes in float32 and rounds once, at its end.
+// Kernels that fuse several of them round after each one, so that their results are those of
+// separate kernels.
 namespace nanovllm::cuda {
 
 // -- RMSNorm: y = round(x * factor * weight), factor = 1 / sqrt(sum(x^2) / width + eps)
@@ -33,13 +34,13 @@ __device__ inline Vec<T, N> normed(const Vec<T, N>& x, float factor, const Vec<f
 __device__ inline float swiglu(float gate, float up) {
   return __fdividef(gate, __expf(-gate) + 1) * up;
 }
-/// The same of a GEMM's sums, which are rounded first.
+/// The same for the sums of a GEMM, which are rounded to T first.
 template <class T>
 __device__ inline T swiglu_of_sums(float gate, float up) {
   return from_float<T>(swiglu(to_float(from_float<T>(gate)), to_float(from_float<T>(up))));
 }
-/// The same of two neighbours in bfloat16. One reciprocal serves both, 1 / (a b) for a = 1 + e^-g
-/// and b = 1 + e^-h, since the special function unit bounds the kernels that call this; so the last
+/// The same for two neighbours in bfloat16 with one reciprocal, 1 / (a b) for a = 1 + e^-g and
+/// b = 1 + e^-h, because the special function unit bounds the kernels that call this. So the last
 /// bit of an output may differ from swiglu_of_sums().
 __device__ __forceinline__ uint32_t swiglu_pair(const float* gate, const float* up) {
   constexpr float kMaxExponent = 60;  // so that a * b is finite

@@ -12,8 +12,9 @@
 
 namespace nanovllm::cuda {
 
-/// Chooses among several ways to compute a GEMM by measuring them, when a shape first comes outside
-/// of a graph's capture, and keeps the choice. Nearby numbers of tokens share one (shape_bucket.h).
+/// Measures the candidates for a GEMM (kernels, tile configurations, cuBLASLt's algorithms) when a
+/// shape is first used outside of a graph capture, and remembers the fastest one. Similar numbers
+/// of tokens share a choice (shape_bucket.h).
 class Autotuner {
  public:
   /// `wait` waits for an event of the stream; it may throw.
@@ -21,25 +22,29 @@ class Autotuner {
   ~Autotuner();
   Autotuner(const Autotuner&) = delete;
 
-  /// What is chosen, and for which out [T, n] = x [T, k] w [n, k]^T.
+  /// A choice is kept for each kind of choice and each GEMM out [T, n] = x [T, k] w [n, k]^T.
   using Key = std::tuple<int /*operation*/, int64_t /*bucket of T*/, int64_t /*n*/, int64_t /*k*/,
                          DType /*of x*/, DType /*of out*/>;
   static Key key(int operation, Tensor out, Tensor x, Tensor w);
 
-  /// The fastest of `num_candidates`, from 0; 0 where a capture is under way and nothing is known.
-  /// run(candidate) enqueues one and may be called any number of times.
-  int choose(int operation, Tensor out, Tensor x, Tensor w, int num_candidates, bool capturing,
+  /// The number of the fastest of `num_candidates`. While a graph is captured nothing can be
+  /// measured; then it is 0 unless the choice is known. run(candidate) enqueues a candidate and is
+  /// called many times.
+  int choose(int operation, Tensor out, Tensor x, Tensor w, int num_candidates,
              const std::function<void(int)>& run);
-  /// The same, measured now and not kept.
+  /// Measures the candidates now and does not remember the result.
   int measure(int num_candidates, int64_t num_tokens, const std::function<void(int)>& run);
+  /// Whether a graph is being captured.
+  bool is_capturing() const;
 
  private:
   struct Choice {
     int candidate = 0;
-    int64_t num_tokens = 0;  ///< that it was measured with
+    int64_t num_tokens = 0;  ///< with which it was measured; 0: it was not
   };
-  /// Milliseconds that `num_runs` runs take, each with cold weights and between other kernels.
-  double timed(int num_runs, const std::function<void()>& enqueue);
+  /// The sum of the milliseconds that `num_runs` runs take, each with cold weights and between
+  /// other kernels, as in a step.
+  double time_of(int num_runs, const std::function<void()>& enqueue);
 
   Launch where_;
   std::function<void(cudaEvent_t)> wait_;

@@ -7,31 +7,33 @@
 
 namespace nanovllm::cuda {
 
+/// The most tokens of small_gemm().
 inline constexpr int64_t kFewTokens = 16;
 
 /// What a GEMM does with its sums before it writes them.
 enum class Epilogue {
   kStore,   ///< out [T, n] = x w^T + bias
   kAdd,     ///< out [T, n] += x w^T
-  kSwiglu,  ///< out [T, n] = silu(x g^T) * x u^T, w holding g [n, k], then u [n, k]
+  kSwiglu,  ///< out [T, n] = silu(x g^T) * x u^T, where w is g [n, k], then u [n, k]
 };
 
-/// A GEMM with the row operations around it; which of them a kernel fuses is its own matter.
+/// A GEMM with the row operations before and after it. Each kernel says which of them it fuses.
 struct GemmArgs {
   void* out = nullptr;          // [T, n]
   const void* x = nullptr;      // [T, k]
   const void* w = nullptr;      // [n or 2 n, k]
-  const float* norm = nullptr;  // [k]: x is RMS-normed first; or null
+  const float* norm = nullptr;  // [k] the weight of an RMSNorm of x; or null
   const float* bias = nullptr;  // [n] or null
   float eps = 0;                // of the norm
   int num_tokens = 0, n = 0, k = 0;
   Epilogue epilogue = Epilogue::kStore;
-  bool float_out = false;  // out is float32: tile_gemm() alone, with kStore
+  bool float_out = false;  // out is float32; only tile_gemm() with kStore
 };
 
-/// Whether small_gemm() serves this GEMM and wins against cuBLASLt and separate row operations: few
-/// tokens, 16 bits; with SwiGLU only after a norm.
-bool is_small_gemm(const GemmArgs& args, DType dtype);
+/// Whether small_gemm() computes this GEMM, and faster than cuBLASLt with separate row operations:
+/// up to kFewTokens tokens and a 16-bit dtype. It computes SwiGLU only together with a norm.
+bool prefers_small_gemm(const GemmArgs& args, DType dtype);
+/// A GEMM of few tokens with the norm, the bias, the addition or SwiGLU in the same kernel.
 void small_gemm(Launch where, const GemmArgs& args, DType dtype);
 
 }  // namespace nanovllm::cuda

@@ -13,12 +13,12 @@
 #include "nanovllm/ops/cuda_library.h"
 
 // The first file to read of this folder: every GEMM of the backend, and how its kernel is chosen.
-//   small_gemm     up to 16 tokens, bound by latency; norm, SwiGLU, bias and residual are fused
-//   swap_ab_gemm   17 to 64 tokens on Hopper, where a rule says that it wins
-//   tile_gemm      any number of tokens on Hopper, in the tile configuration that measures fastest
-//   cublaslt       whatever is left, or measures faster, with row operations in kernels of their
-//   own
-// docs/kernels.md tells why each of them is there and what was tried.
+//   small_gemm     up to 16 tokens; norm, SwiGLU, bias and residual are fused
+//   swap_ab_gemm   17 to 64 tokens on Hopper, for the shapes where a rule says that it is fastest
+//   tile_gemm      any number of tokens on Hopper, in the tile configuration that autotuning finds
+//   cublaslt       all other GEMMs, and those where autotuning finds it faster than tile_gemm; row
+//                  operations are separate kernels
+// docs/kernels.md says why each of them is needed and what else was tried.
 namespace nanovllm::cuda {
 
 /// A weight in the device's memory: [n, k], dense, in the model's dtype.
@@ -28,6 +28,17 @@ struct DeviceWeight : Weight {
 };
 inline Tensor matrix_of(const Weight& w) { return static_cast<const DeviceWeight&>(w).matrix; }
 
+/// The x of a GEMM: a tensor, or the norm of a residual without unfinished additions.
+struct GemmInput {
+  GemmInput(Tensor x_) : x(x_) {}  // NOLINT(google-explicit-constructor): it is the same thing
+  GemmInput(Residual& residual_, const Norm& norm_)
+      : x(residual_.whole()), residual(&residual_), norm(norm_) {}
+
+  Tensor x;  // [T, k], not normed yet
+  Residual* residual = nullptr;
+  Norm norm = {};
+};
+
 /// The GEMMs of one backend. Everything is enqueued on one stream.
 class Gemms {
  public:
@@ -36,54 +47,48 @@ class Gemms {
         const std::function<Buffer(size_t)>& allocate, std::function<void(cudaEvent_t)> wait);
 
   /// out = x w^T + bias; out may be float32.
-  void store(Tensor out, Tensor x, const Weight& w, Tensor bias = {});
+  void store(Tensor out, const GemmInput& x, const Weight& w, Tensor bias = {});
+  /// out = silu(x g^T) * x u^T, where w is g, then u; gate_up [T, 2 n] is scratch.
+  void swiglu(Tensor out, const GemmInput& x, const Weight& w, Tensor gate_up);
   /// out += x w^T; scratch is of out's shape.
   void add(Tensor out, Tensor x, const Weight& w, Tensor scratch);
-  /// The same for a whole residual, whose next norm may be begun.
+  /// The same for a residual without unfinished additions. It may begin the norm `next`.
   void add(Residual& residual, Tensor x, const Weight& w, const Norm& next);
-  /// out = silu(x g^T) * x u^T, w holding g, then u; gate_up [T, 2 n] is scratch.
-  void swiglu(Tensor out, Tensor x, const Weight& w, Tensor gate_up);
-  /// store() and swiglu() of the norm of a whole residual.
-  void norm_store(Tensor out, Residual& residual, const Norm& norm, const Weight& w, Tensor bias);
-  void norm_swiglu(Tensor out, Residual& residual, const Norm& norm, const Weight& w,
-                   Tensor gate_up);
-  /// norm_store() into rope.qkv, then rope_and_store, in one kernel; false, and nothing is done,
-  /// where there is none.
+  /// store() of the norm into rope.qkv, then rope_and_store, in one kernel. Returns false without
+  /// doing anything if there is no such kernel for the shapes.
   bool norm_rope(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,
                  const KvCache& kv, const Batch& batch);
 
  private:
-  /// A GEMM with the row operations around it.
+  /// A GEMM with the row operations before and after it.
   struct Call {
     Epilogue epilogue;
-    Tensor out, x, w;
+    Tensor out;
+    GemmInput in;
+    Tensor w;
     Tensor bias = {};  // with kStore
-    Tensor scratch =
-        {};  // of out's shape with kAdd, where measured results go; gate_up with kSwiglu
-    // x is the sum of this residual, and is to be normed; with kAdd, out is.
-    Residual* residual = nullptr;
-    Norm norm = {};
-    Norm next = {};  // with kAdd: of the residual
+    // With kAdd: of out's shape; runs that are only measured write to it. With kSwiglu: gate_up.
+    Tensor scratch = {};
+    Residual* residual = nullptr;  // with kAdd: out is its sum, if the norm after it is known
+    Norm next = {};                // that norm
   };
   static GemmArgs args_of(const Call& call);
-  /// Whether the stream is being captured: nothing can be measured then.
-  bool is_capturing() const;
   void run(const Call& call);
-  /// Makes args.x the normed x, if a norm is asked for. Gives what of a deferred norm is left to
-  /// the GEMM, or what it has to begin.
-  DeferredNorm take_norm(const Call& call, bool is_swap_ab, GemmArgs& args);
-  /// By cuBLASLt and separate row operations, x being normed.
+  /// What the GEMM has to do for a DeferredNorm: with kAdd to begin it, otherwise to finish it. If
+  /// there is a norm of x that was not begun, this enqueues it. Sets args.x to the normed x.
+  DeferredNorm apply_norm(const Call& call, bool is_swap_ab, GemmArgs& args);
+  /// Uses cuBLASLt and separate row operations; x has been normed.
   void run_cublaslt(const Call& call, Tensor out, Tensor x);
 
   Launch where_;
   CudaKernels kernels_;
-  bool is_native_;  // on Hopper, and not asked for the portable kernels
+  bool is_native_;  // the kernels for Hopper may be used
   Autotuner autotuner_;
   CublasLt cublaslt_;
-  std::optional<WaitingGrids> waiting_grids_;  // of native kernels
-  std::array<Buffer, 2> tile_memory_;          // TileScratch's
+  std::optional<WaitingGrids> waiting_grids_;  // only if is_native_
+  std::array<Buffer, 2> tile_memory_;          // of TileScratch
   Buffer norm_squares_;
-  // The norm begun last: Residual::begun_norm names it.
+  // The norm that was begun last; Residual::begun_norm is its number.
   DeferredNorm begun_;
   uint64_t num_begun_ = 0;
 };

@@ -1,45 +1,61 @@
+#include "nanovllm/ops/cuda/device/mma.cuh"
+#include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 #include "nanovllm/ops/cuda/gemm/gemm_args.h"
 
-#include "nanovllm/ops/cuda/gemm/small_gemm.cuh"
-
-// GEMMs of up to 16 tokens, bound by reading the weights once and by the latency from one kernel to
-// the next. So a thread block is small and prefetches most of its weights into shared memory before
-// the previous kernel has ended (programmatic dependent launch). It leaves registers free, so that
-// the thread blocks of the next kernel can start and do the same. The warps share out k, and each
-// reads its part of x into registers once.
+// GEMMs of up to 16 tokens. They are bound by reading the weights once and by the latency from one
+// kernel to the next. So a thread block is small and prefetches most of its weights into shared
+// memory before the previous kernel has ended (programmatic dependent launch). It leaves registers
+// free, so that thread blocks of the next kernel can start and do the same. Each warp multiplies
+// every eighth chunk of k and reads its part of x into registers once; in the end the warps' sums
+// are added.
+//
+// A lane copies into shared memory exactly those pieces of w that it will feed to the tensor cores
+// itself, so no other thread waits for them. This is possible because the order of k inside a GEMM
+// is free: a piece is 16 contiguous bytes of one row. Of each chunk of k, lane 4 q + p takes
+// elements 8 p to 8 p + 7 and 32 + 8 p to 32 + 8 p + 7 of row q of 8, and of token q.
 namespace nanovllm::cuda {
 namespace {
 
-// -- kernel
+// -- layout
 
 constexpr int kWarps = 8, kThreads = kWarps * 32;
+constexpr int kChunk = 64;            // of k
+constexpr int kPieceBytes = 32 * 16;  // 16 bytes for each lane of a warp
 
-/// What the 16 rows of w that one mma takes are.
+/// What the 16 rows of w are that one matrix instruction multiplies.
 enum class Tile {
   kWhole,   // 16 columns of out
-  kHalf,    // 8, and zeros: twice the thread blocks where w has few rows
-  kSwiglu,  // 8 columns: their gates, then their ups
+  kHalf,    // 8 columns, and zeros: twice as many thread blocks where w has few rows
+  kSwiglu,  // the gates of 8 columns, then their ups
 };
 
-/// kTokenTiles: tiles of 8 tokens. kTiles: tiles of w in a thread block. kDepth: chunks of w that a
-/// warp has in its ring. kHeld: chunks of x that it has in registers.
-template <class T, Tile kTile, bool kNorm, int kTokenTiles, int kTiles, int kDepth, int kHeld>
+/// Word i of four, where i becomes a constant when loops are unrolled.
+__device__ inline uint32_t word(const uint4& v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+// -- kernel
+
+/// kTokenTiles: tiles of 8 tokens. kTiles: tiles of w in a thread block. kStages: chunks of w in a
+/// warp's ring in shared memory. kXStages: chunks of x in a warp's registers.
+template <class T, Tile kTile, bool kNorm, int kTokenTiles, int kTiles, int kStages, int kXStages>
 __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs p) {
   constexpr int kTokens = kTokenTiles * 8, kColumns = kTile == Tile::kWhole ? 16 : 8;
   constexpr int kHalves = kTile == Tile::kHalf ? 1 : 2;   // of a tile's rows
   constexpr int kPitch = kTile == Tile::kHalf ? 12 : 20;  // without bank conflicts
-  constexpr int kSlotBytes = kTiles * kHalves * 2 * kPieceBytes;
-  static_assert(kTiles * kTokens * kPitch * 4 <= kDepth * kSlotBytes, "sums lie where w lay");
+  constexpr int kStageBytes = kTiles * kHalves * 2 * kPieceBytes;
+  static_assert(kTiles * kTokens * kPitch * 4 <= kStages * kStageBytes,
+                "the sums need more memory than the rings");
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float squares_of[kWarps][kTokens];
-  float* const norm = reinterpret_cast<float*>(shared + kWarps * kDepth * kSlotBytes);  // [k]
+  float* const norm = reinterpret_cast<float*>(shared + kWarps * kStages * kStageBytes);  // [k]
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane / 4, pair = lane % 4;
   const int num_chunks = p.k / kChunk;
   const int first_column = blockIdx.x * kTiles * kColumns;
-  unsigned char* const ring = shared + warp * kDepth * kSlotBytes;
+  unsigned char* const ring = shared + warp * kStages * kStageBytes;
   const uint32_t mine = shared_address(ring) + lane * 16;
 
-  const auto fetch = [&](int slot, int chunk) {
+  const auto fetch = [&](int stage, int chunk) {
     if (chunk < num_chunks) {
       const T* const from = static_cast<const T*>(p.w) + chunk * kChunk + pair * 8;
 #pragma unroll
@@ -50,27 +66,28 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
                               int64_t{half} * (kTile == Tile::kSwiglu ? p.n : 8);
 #pragma unroll
           for (int i = 0; i < 2; ++i)
-            copy_weights(mine + slot * kSlotBytes + ((r * kHalves + half) * 2 + i) * kPieceBytes,
-                         from + row * p.k + i * 32);
+            async_copy16_of_128(
+                mine + stage * kStageBytes + ((r * kHalves + half) * 2 + i) * kPieceBytes,
+                from + row * p.k + i * 32);
         }
     }
-    commit_copies();
+    commit_async_copies();
   };
   if constexpr (kNorm)
     for (int i = threadIdx.x; i < p.k / 4; i += kThreads)
-      hopper::async_copy16(shared_address(norm + i * 4), p.norm + i * 4);
-  commit_copies();
+      async_copy16(shared_address(norm + i * 4), p.norm + i * 4);
+  commit_async_copies();
 #pragma unroll
-  for (int i = 0; i < kDepth; ++i) fetch(i, warp + i * kWarps);
-  // A kernel whose weights all fit its rings lets the next kernel start, and fetch weights, only
-  // once the previous one has ended: its own x then arrives sooner. One that goes on streaming
-  // weights lets the next kernel's requests queue behind its own at once.
-  const bool is_long = num_chunks > kDepth * kWarps;
+  for (int i = 0; i < kStages; ++i) fetch(i, warp + i * kWarps);
+  // If all weights fit the rings, the next kernel may start, and load its weights, only when the
+  // previous kernel has ended, so that its loads do not delay this kernel's x. If this kernel loads
+  // more weights later, the next kernel may start at once.
+  const bool is_long = num_chunks > kStages * kWarps;
   if (is_long) launch_dependents();
   wait_for_previous_kernel();
   if (!is_long) launch_dependents();
 
-  uint4 x[kHeld][kTokenTiles][2];
+  uint4 x[kXStages][kTokenTiles][2];
   const T* const x_row = static_cast<const T*>(p.x) + int64_t{quad} * p.k + pair * 8;
   const auto fetch_x = [&](uint4(&to)[kTokenTiles][2], int chunk) {
 #pragma unroll
@@ -84,8 +101,8 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
       }
   };
 #pragma unroll
-  for (int i = 0; i < kHeld; ++i) fetch_x(x[i], warp + i * kWarps);
-  // A thread's outputs. The old values that it adds to are loaded along with x.
+  for (int i = 0; i < kXStages; ++i) fetch_x(x[i], warp + i * kWarps);
+  // A thread's outputs. With kAdd their old values are loaded together with x.
   constexpr int kBlockColumns = kTiles * kColumns;
   constexpr int kOutputs = (kTokens * kBlockColumns + kThreads - 1) / kThreads;
   const auto out_at = [&](int at) {
@@ -108,11 +125,11 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) scale[t] = 0;
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i)
+    for (int i = 0; i < kXStages; ++i)
 #pragma unroll
       for (int t = 0; t < kTokenTiles; ++t)
         scale[t] = add_squares(elements(x[i][t][1]), add_squares(elements(x[i][t][0]), scale[t]));
-    for (int chunk = warp + kHeld * kWarps; chunk < num_chunks; chunk += kWarps) {
+    for (int chunk = warp + kXStages * kWarps; chunk < num_chunks; chunk += kWarps) {
       uint4 more[kTokenTiles][2];
       fetch_x(more, chunk);
 #pragma unroll
@@ -124,7 +141,7 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
       scale[t] = quad_reduce(scale[t], Sum());
       if (pair == 0) squares_of[warp][t * 8 + quad] = scale[t];
     }
-    wait_copies<kDepth>();  // the norm's weights
+    wait_async_copies<kStages>();  // the norm's weights
     __syncthreads();
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) {
@@ -136,15 +153,15 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
   }
 
   float acc[kTiles][kTokenTiles][4] = {};
-  // A multiple of both rings, so that the places in them are constants for the compiler.
-  constexpr int kSteps = kDepth % kHeld == 0 ? kDepth : kDepth * kHeld;
+  // A multiple of both numbers of stages, so that the stage of each unrolled step is a constant.
+  constexpr int kSteps = kStages % kXStages == 0 ? kStages : kStages * kXStages;
   for (int base = warp; base < num_chunks; base += kSteps * kWarps) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const int chunk = base + step * kWarps;
       if (chunk >= num_chunks) break;
-      const int slot = step % kDepth;
-      uint4(&b)[kTokenTiles][2] = x[step % kHeld];
+      const int stage = step % kStages;
+      uint4(&b)[kTokenTiles][2] = x[step % kXStages];
       if constexpr (kNorm) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -155,12 +172,12 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
             b[t][i] = bits_as<uint4>(normed(elements(b[t][i]), scale[t], weight));
         }
       }
-      wait_copies<kDepth - 1>();
+      wait_async_copies<kStages - 1>();
 #pragma unroll
       for (int r = 0; r < kTiles; ++r)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const uint32_t from = mine + slot * kSlotBytes + (r * kHalves * 2 + i) * kPieceBytes;
+          const uint32_t from = mine + stage * kStageBytes + (r * kHalves * 2 + i) * kPieceBytes;
           const uint4 low = load_shared(from);
           uint4 high = make_uint4(0, 0, 0, 0);
           if constexpr (kHalves == 2) high = load_shared(from + 2 * kPieceBytes);
@@ -172,13 +189,13 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
                              {word(low, j), word(high, j), word(low, j + 1), word(high, j + 1)},
                              word(b[t][i], j), word(b[t][i], j + 1));
         }
-      fetch(slot, chunk + kDepth * kWarps);
-      fetch_x(b, chunk + kHeld * kWarps);
+      fetch(stage, chunk + kStages * kWarps);
+      fetch_x(b, chunk + kXStages * kWarps);
     }
   }
 
-  // Each warp writes its sums where its weights were.
-  wait_copies<0>();
+  // Each warp writes its sums to the memory of its ring.
+  wait_async_copies<0>();
   __syncwarp();
   float* const sums = reinterpret_cast<float*>(ring);
 #pragma unroll
@@ -201,7 +218,7 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
     for (int w = 0; w < kWarps; ++w) {
       y += from[0];
       if constexpr (kTile == Tile::kSwiglu) up += from[8];
-      from += kDepth * kSlotBytes / 4;
+      from += kStages * kStageBytes / 4;
     }
     if constexpr (kTile == Tile::kSwiglu) {
       *out_at(at) = swiglu_of_sums<T>(y, up);
@@ -214,12 +231,13 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
 
 // -- launcher
 
-template <class T, Tile kTile, bool kNorm, int kTokenTiles, int kTiles, int kDepth, int kHeld>
+template <class T, Tile kTile, bool kNorm, int kTokenTiles, int kTiles, int kStages, int kXStages>
 void run(Launch where, const GemmArgs& args) {
   constexpr int kColumns = kTile == Tile::kWhole ? 16 : 8;
   constexpr int kHalves = kTile == Tile::kHalf ? 1 : 2;
-  constexpr auto kernel = small_gemm_kernel<T, kTile, kNorm, kTokenTiles, kTiles, kDepth, kHeld>;
-  const size_t bytes = size_t{kWarps} * kDepth * kTiles * kHalves * 2 * kPieceBytes +
+  constexpr auto kernel =
+      small_gemm_kernel<T, kTile, kNorm, kTokenTiles, kTiles, kStages, kXStages>;
+  const size_t bytes = size_t{kWarps} * kStages * kTiles * kHalves * 2 * kPieceBytes +
                        (kNorm ? static_cast<size_t>(args.k) * 4 : 0);
   allow_shared_memory<kernel>();
   launch(where, kernel, dim3(static_cast<unsigned>(args.n / (kTiles * kColumns))), kThreads, bytes,
@@ -228,7 +246,8 @@ void run(Launch where, const GemmArgs& args) {
 
 template <class T, int kTokenTiles>
 void run_shape(Launch where, const GemmArgs& args) {
-  // As many columns for a thread block as still give three quarters of the multiprocessors one.
+  // A thread block gets as many columns as leave three quarters of the multiprocessors a thread
+  // block.
   const auto fits = [&](int columns) {
     return args.n % columns == 0 && args.n / columns >= where.num_sms * 3 / 4;
   };
@@ -247,28 +266,29 @@ void run_shape(Launch where, const GemmArgs& args) {
 }
 
 constexpr int64_t kMaxNormK = 8192;  // the norm's weights are in shared memory
+// With more columns (logits) cuBLASLt runs near the speed of the memory, and so it does with more
+// weights than kMaxWeights for more than 8 tokens.
+constexpr int64_t kMaxColumns = 65536, kMaxWeights = 20'000'000;
 
 }  // namespace
 
-bool is_small_gemm(const GemmArgs& args, DType dtype) {
-  // With larger n (logits) cuBLASLt runs near the speed of the memory, and so it does with large
-  // weights and more than 8 tokens.
+bool prefers_small_gemm(const GemmArgs& args, DType dtype) {
   const bool is_swiglu = args.epilogue == Epilogue::kSwiglu;
-  const int64_t num_weights = int64_t{args.k} * (is_swiglu ? 2 * args.n : args.n);
-  return args.num_tokens <= kFewTokens && (args.num_tokens <= 8 || num_weights <= 20'000'000) &&
-         args.n % 16 == 0 && args.n <= 65536 && args.k % kChunk == 0 &&
+  const int64_t rows = is_swiglu ? int64_t{2} * args.n : args.n;
+  return args.num_tokens <= kFewTokens && (args.num_tokens <= 8 || rows * args.k <= kMaxWeights) &&
+         args.n % 16 == 0 && args.n <= kMaxColumns && args.k % kChunk == 0 &&
          (args.k <= kMaxNormK || args.epilogue == Epilogue::kAdd) &&
          (!is_swiglu || args.norm != nullptr) && dtype_size(dtype) == 2;
 }
 
 void small_gemm(Launch where, const GemmArgs& args, DType dtype) {
-  check_args(is_small_gemm(args, dtype), "small_gemm: wrong shapes, or SwiGLU without a norm");
-  const auto with_type = [&]<class T>() {
+  check_args(prefers_small_gemm(args, dtype),
+             "small_gemm: a shape or dtype that it does not compute");
+  with_16bit_type(dtype, [&](auto type) {
+    using T = decltype(type);
     if (args.num_tokens <= 8) run_shape<T, 1>(where, args);
     else run_shape<T, 2>(where, args);
-  };
-  if (dtype == DType::kBF16) with_type.template operator()<Bf16>();
-  else with_type.template operator()<F16>();
+  });
 }
 
 }  // namespace nanovllm::cuda

@@ -3,20 +3,22 @@
 #include "nanovllm/ops/cuda/device/device.cuh"
 #include "nanovllm/ops/cuda/device/tensor_map.cuh"
 #include "nanovllm/ops/cuda/device/wgmma.cuh"
-#include "nanovllm/ops/cuda/gemm/small_gemm.cuh"
+#include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 #include "nanovllm/ops/cuda/gemm/swap_ab_gemm.h"
 
 // The thread block of swap_ab_gemm.cu: its layout in shared memory, its main loop, its epilogues.
+// It is warp-specialised: one lane of the last warp is the producer, which copies w and x into the
+// ring; one or two warpgroups are the consumers, which multiply.
 namespace nanovllm::cuda::swap_ab {
 using namespace hopper;
 
 // -- layout
 
-static_assert(kChunk == kBoxColumns);
-constexpr int kHeadDim = 128;     // the one that finish_head() serves
-constexpr int kChunkBytes = 128;  // of a row: the width of the swizzle
-constexpr int kPerLine = 32;      // floats in 128 bytes, which the L2 cache fetches at once
-constexpr int kThreads = 128 * 2 + 32;
+constexpr int kChunk = kBoxColumns;        // of k in a stage
+constexpr int kChunkBytes = kBoxRowBytes;  // of a row
+constexpr int kHeadDim = 128;              // the only one that finish_head() computes
+constexpr int kPerLine = 32;            // floats in 128 bytes, which the L2 cache fetches at once
+constexpr int kThreads = 2 * 128 + 32;  // two consumer warpgroups and the producer's warp
 
 struct Params {
   CUtensorMap w, x;  // boxes of [rows / 2, kChunk] and [kTokens, kChunk]
@@ -24,25 +26,26 @@ struct Params {
   DeferredNorm norm;
   int rows, split, stages;
   int num_chunks;   // of k, for a thread block
-  int multiplying;  // threads that multiply
-  bool early;       // let the next kernel start before the previous one has ended
-  RopeParams rope;  // where out is q, k and v
+  int consumers;    // threads that multiply
+  bool early;       // lets the next kernel start before the previous one has ended
+  RopeParams rope;  // if out is q, k and v
 };
 
-/// Barriers. Of each stage: w has arrived, x has arrived, both are used. Of the thread block: the
-/// rings of the cluster are free for sums; all sums have arrived.
-enum Kind { kWThere, kXThere, kUsed, kRingsFree, kSumsThere };
+/// mbarriers. Each stage has three: w has arrived, x has arrived, both have been read. The thread
+/// block has two: all rings of the cluster may be overwritten by sums; all sums have arrived.
+enum Kind { kWFull, kXFull, kEmpty, kRingsFree, kSumsFull };
 
-/// Offsets in shared memory: the ring, then the barriers. After the main loop the ring's place
-/// holds the sums: the thread block's own of all tokens, [kTokens, pitch], then those of its own
-/// tokens from every thread block of the cluster, [split, kTokens / split, pitch].
+/// Offsets in shared memory: the ring, then the barriers. After the main loop the memory of the
+/// ring holds sums: first this thread block's sums of all tokens, [kTokens, pitch], then the sums
+/// that all thread blocks of the cluster have of the tokens that this one finishes, [split, kTokens
+/// / split, pitch].
 template <int kTokens>
 struct Layout {
   int rows, stages, ring_bytes;
   __host__ __device__ Layout(int rows_, int stages_)
       : rows(rows_), stages(stages_), ring_bytes(max(stages_ * stage_bytes(), 2 * sums_bytes())) {}
   __host__ __device__ int stage_bytes() const { return (rows + kTokens) * kChunkBytes; }
-  /// Floats from token to token of the sums, so that stores have no bank conflicts.
+  /// Floats from one token's sums to the next one's; chosen so that stores have no bank conflicts.
   __host__ __device__ int pitch() const { return rows + 4; }
   __host__ __device__ int sums_bytes() const { return kTokens * pitch() * 4; }
   __host__ __device__ int w(int stage) const { return stage * stage_bytes(); }
@@ -52,13 +55,12 @@ struct Layout {
         kind < kRingsFree ? kind * stages + stage : kRingsFree * stages + kind - kRingsFree;
     return ring_bytes + index * 8;
   }
-  __host__ __device__ int bytes() const { return barrier(kSumsThere, 0) + 8; }
+  __host__ __device__ int bytes() const { return barrier(kSumsFull, 0) + 8; }
 };
 
 // -- thread block
 
-/// kTokens is 32 or 64. The first warps multiply, the next one copies, and all of them run the
-/// epilogue for those tokens that this thread block finishes.
+/// kTokens is 32 or 64. All warps run the epilogue for the tokens that this thread block finishes.
 template <int kTokens>
 struct Block {
   static constexpr int kMaxSplit = 8;
@@ -67,8 +69,7 @@ struct Block {
   const Layout<kTokens> layout{p.rows, p.stages};
   const uint32_t shared;
   const bool swiglu = args.epilogue == Epilogue::kSwiglu;
-  // Which part of k, and which columns of out.
-  const int rank = cluster_rank();
+  const int rank = cluster_rank();  // which part of k
   const int columns = swiglu ? p.rows / 2 : p.rows;
   const int first_column = static_cast<int>(blockIdx.x) / p.split * columns;
 
@@ -88,26 +89,26 @@ struct Block {
     }
   }
 
-  // The lane that copies.
+  // The producer.
 
   __device__ void begin_copies() const {
     for (int stage = 0; stage < p.stages; ++stage) {
-      barrier_init(barrier(kWThere, stage), 1);
-      barrier_init(barrier(kXThere, stage), 1);
-      barrier_init(barrier(kUsed, stage), p.multiplying / 32);
+      barrier_init(barrier(kWFull, stage), 1);
+      barrier_init(barrier(kXFull, stage), 1);
+      barrier_init(barrier(kEmpty, stage), p.consumers / 32);
     }
     barrier_init(barrier(kRingsFree), p.split);
-    barrier_init(barrier(kSumsThere), 1);
+    barrier_init(barrier(kSumsFull), 1);
     fence_barrier_init();
     for (int chunk = 0; chunk < min(p.stages, p.num_chunks); ++chunk) {
       fetch_w(chunk, chunk);
       expect_x(chunk);
     }
-    prefetch_map(p.x);
-    barrier_arrive_expect(barrier(kSumsThere), static_cast<uint32_t>(layout.sums_bytes()));
+    prefetch_tensor_map(p.x);
+    barrier_arrive_expect(barrier(kSumsFull), static_cast<uint32_t>(layout.sums_bytes()));
   }
   __device__ void fetch_w(int chunk, int stage) const {
-    const uint32_t to = shared + layout.w(stage), there = barrier(kWThere, stage);
+    const uint32_t to = shared + layout.w(stage), there = barrier(kWFull, stage);
     const int half = p.rows / 2;
     barrier_arrive_expect(there, static_cast<uint32_t>(p.rows * kChunkBytes));
     box_copy(to, p.w, first_k(chunk), first_column, there);
@@ -115,26 +116,26 @@ struct Block {
              there);
   }
   __device__ void expect_x(int stage) const {
-    barrier_arrive_expect(barrier(kXThere, stage), kTokens * kChunkBytes);
+    barrier_arrive_expect(barrier(kXFull, stage), kTokens * kChunkBytes);
   }
   __device__ void copy() const {
     for_chunks([&](int chunk, int stage, uint32_t parity) {
       if (chunk >= p.stages) {
-        barrier_wait(barrier(kUsed, stage), parity ^ 1);
+        barrier_wait(barrier(kEmpty, stage), parity ^ 1);
         fetch_w(chunk, stage);
         expect_x(stage);
       }
-      box_copy(shared + layout.x(stage), p.x, first_k(chunk), 0, barrier(kXThere, stage));
+      box_copy(shared + layout.x(stage), p.x, first_k(chunk), 0, barrier(kXFull, stage));
     });
   }
 
-  /// A warpgroup multiplies 64 rows and writes the sums where the ring was.
+  /// The consumers: a warpgroup multiplies 64 rows and writes the sums where the ring was.
   __device__ void multiply(int thread) const {
     float sums[kTokens / 2];
     const int group = thread / 128, lane = thread % 32;
     for_chunks([&](int chunk, int stage, uint32_t parity) {
-      barrier_wait(barrier(kWThere, stage), parity);
-      barrier_wait(barrier(kXThere, stage), parity);
+      barrier_wait(barrier(kWFull, stage), parity);
+      barrier_wait(barrier(kXFull, stage), parity);
       const uint32_t w = shared + layout.w(stage) + group * 64 * kChunkBytes;
       const uint32_t x = shared + layout.x(stage);
       wgmma_fence();
@@ -143,17 +144,17 @@ struct Block {
         Wgmma<Bf16, kTokens>::ss(sums, tile_descriptor(w + i * 32, 1024, 0),
                                  tile_descriptor(x + i * 32, 1024, 0), chunk + i > 0);
       wgmma_commit();
-      if (chunk + p.stages < p.num_chunks) {  // another chunk will take the stage
+      if (chunk + p.stages < p.num_chunks) {  // another chunk will be copied into this stage
         wgmma_wait<0>();
-        if (lane == 0) barrier_arrive(barrier(kUsed, stage));
+        if (lane == 0) barrier_arrive(barrier(kEmpty, stage));
       }
     });
     wgmma_wait<0>();
     pin(sums);
-    named_barrier_sync(1, p.multiplying);  // nobody reads the ring any more
+    named_barrier_sync(1, p.consumers);  // all consumers have read the ring
     if (thread < p.split) remote_barrier_arrive(remote_address(barrier(kRingsFree), thread));
     const int row = thread / 32 * 16 + lane / 4;
-    if (row >= p.rows) return;  // a warp that had nothing to multiply
+    if (row >= p.rows) return;  // with 32 rows, half of the warps have only padding
 #pragma unroll
     for (int j = 0; j < kTokens / 2; ++j) {
       const int token = j / 4 * 8 + lane % 4 * 2 + j % 2;
@@ -166,10 +167,10 @@ struct Block {
     const auto bytes = static_cast<uint32_t>(layout.sums_bytes() / p.split);
     barrier_wait(barrier(kRingsFree), 0);
     remote_bulk_copy(remote_address(shared + layout.sums_bytes() + rank * bytes, to),
-                     shared + to * bytes, bytes, remote_address(barrier(kSumsThere), to));
+                     shared + to * bytes, bytes, remote_address(barrier(kSumsFull), to));
   }
 
-  /// Adds up four of a token's sums over the parts of k, which are `stride` bytes apart.
+  /// Adds four columns of a token over the parts of k, which are `stride` bytes apart.
   __device__ float4 sum_at(uint32_t address, int stride) const {
     uint4 part[kMaxSplit] = {};
 #pragma unroll
@@ -184,7 +185,8 @@ struct Block {
     return sum;
   }
 
-  /// 1 / rms of a token, where the norm of x was deferred to this GEMM, else 1.
+  /// 1 / rms of a token if this GEMM finishes a deferred norm, else 1. `lanes` neighbouring lanes
+  /// call this together.
   __device__ float factor(int token, int lane, int lanes) const {
     if (args.epilogue == Epilogue::kAdd || p.norm.squares == nullptr) return 1;
     float squares = 0;
@@ -193,7 +195,7 @@ struct Block {
     const float mean = lanes_sum(squares, lanes) * __fdividef(1, static_cast<float>(args.k));
     return rsqrtf(mean + args.eps);
   }
-  /// The part of the deferred norm that four columns of the new residual can do.
+  /// Begins a deferred norm: writes four columns of residual * weight and adds their squares.
   __device__ void defer_norm(const Vec<Bf16, 4>& y, const Vec<float, 4>& weight, int token,
                              int column, int lanes) const {
     Vec<Bf16, 4> x;
@@ -216,7 +218,7 @@ struct Block {
       prefetch_l2(p.norm.weight + first_column + i);
   }
 
-  /// The epilogue for the tokens of this thread block, four columns a thread.
+  /// The epilogue for the tokens that this thread block finishes; a thread computes four columns.
   __device__ void finish() const {
     const int stride = layout.sums_bytes() / p.split, per_token = columns / 4;
     const int num_tokens = kTokens / p.split;
@@ -226,7 +228,7 @@ struct Block {
       if (token >= args.num_tokens) break;
       Bf16* const out =
           static_cast<Bf16*>(args.out) + int64_t{token} * args.n + first_column + column;
-      // These loads overlap with the arrival of the sums.
+      // These loads are issued before the wait for the sums.
       const bool adds = args.epilogue == Epilogue::kAdd;
       const bool norms = adds && p.norm.weight != nullptr;
       Vec<Bf16, 4> y = {};
@@ -234,7 +236,7 @@ struct Block {
       if (adds) y = load<4>(out);
       if (norms) weight = load<4>(p.norm.weight + first_column + column);
       const float scale = factor(token, column / 4, per_token);
-      barrier_wait(barrier(kSumsThere), 0);
+      barrier_wait(barrier(kSumsFull), 0);
       const uint32_t from = shared + layout.sums_bytes() + row * layout.pitch() * 4;
       const float4 a = sum_at(from + column * 4, stride);
       float at[4] = {a.x * scale, a.y * scale, a.z * scale, a.w * scale};
@@ -253,11 +255,11 @@ struct Block {
       store<4>(out, y);
       if (norms) defer_norm(y, weight, token, column, per_token);
     }
-    // Also without tokens: a thread block must not end before every copy to it has arrived.
-    barrier_wait(barrier(kSumsThere), 0);
+    // Threads without tokens wait too: no thread block may end before every copy to it has arrived.
+    barrier_wait(barrier(kSumsFull), 0);
   }
 
-  /// The same for finish_head().
+  /// Prefetches into the L2 cache what finish_head() will read.
   __device__ void prefetch_angles() const {
     const RopeParams& r = p.rope;
     if (const int i = threadIdx.x * kPerLine; r.q_norm != nullptr && i < kHeadDim) {
@@ -273,9 +275,9 @@ struct Block {
     }
   }
 
-  /// The epilogue where the rows are one head of q, k or v: the head's norm, rotation and store.
-  /// Half a warp has a token, a lane four neighbours of each half of the head, which rotate
-  /// together.
+  /// The epilogue if the rows are one head of q, k or v: the head's norm, rotation and store. Half
+  /// a warp computes a token. A lane has four neighbouring elements of each half of the head, which
+  /// rotate together.
   __device__ void finish_head() const {
     constexpr int kPer = 4, kLanes = 16, kHalf = kHeadDim / 2;
     const RopeParams& r = p.rope;
@@ -309,9 +311,9 @@ struct Block {
           bias[half] = load<kPer>(args.bias + first_column + half * kHalf + at);
       }
       const float scale = factor(token, lane, kLanes);
-      barrier_wait(barrier(kSumsThere), 0);
+      barrier_wait(barrier(kSumsFull), 0);
       const uint32_t from = shared + layout.sums_bytes() + row * layout.pitch() * 4;
-      HeadPart<Bf16, kPer> part;  // rounded as the GEMM alone leaves it
+      HeadPart<Bf16, kPer> part;  // rounded to bfloat16, as a separate GEMM would store it
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float4 sum = sum_at(from + (half * kHalf + at) * 4, stride);
@@ -327,7 +329,7 @@ struct Block {
       store<kPer>(low, part.low);
       store<kPer>(high, part.high);
     }
-    barrier_wait(barrier(kSumsThere), 0);
+    barrier_wait(barrier(kSumsFull), 0);
   }
 };
 

@@ -5,14 +5,18 @@
 
 #include "nanovllm/ops/cuda/gemm/swap_ab_block.cuh"
 
-// GEMMs of 17 to 64 tokens on Hopper with A and B swapped: the rows of w are wgmma's M, 64 for each
-// warpgroup, and the tokens its N, so that no half of a tile is padding. A thread block takes some
-// rows and a part of k (split-K); the thread blocks of a cluster hold the other parts, and send
-// each other the sums of the tokens that are theirs to finish, which are added in the order of k. w
-// and x come by the copy engine through one ring; as much of w as the ring holds is prefetched
-// before the previous kernel has ended. The epilogue adds bias or residual, computes SwiGLU, and
-// does its part of a DeferredNorm. Where a thread block's rows are a head of q, k or v, the
-// epilogue does the head's norm, the rotation and the store into the cache as well.
+// GEMMs of 17 to 64 tokens on Hopper with swapped operands (swap-AB): the rows of w are wgmma's M,
+// 64 for each warpgroup, and the tokens are its N, 32 or 64. With the tokens as M, half of a tile
+// or more would be padding.
+//
+// A thread block computes some rows of w for one part of k (split-K), and the thread blocks of a
+// cluster compute the other parts of k for the same rows. Each finishes some of the tokens: the
+// others send it their sums of these tokens, which it adds in the order of k. TMA copies w and x
+// into one ring of stages, and as much of w as the ring holds is prefetched before the previous
+// kernel has ended. The epilogue adds bias or residual, computes SwiGLU, and begins or finishes a
+// DeferredNorm. If the rows of a thread block are a head of q, k or v, the epilogue also does the
+// head's norm, the rotation and the store into the cache. Read swap_ab_block.cuh for the thread
+// block's code.
 namespace nanovllm::cuda {
 using namespace swap_ab;
 namespace {
@@ -21,17 +25,18 @@ namespace {
 
 struct Config {
   int rows;    // of w in a thread block, a multiple of 32; with SwiGLU half of them are gates
-  int split;   // thread blocks of a cluster, which share out k
+  int split;   // thread blocks of a cluster, each with a part of k
   int stages;  // of the ring
 };
 
-/// The configuration for a GEMM, or none where other kernels win. The rule was found on an H200 in
-/// whole steps of Qwen3's shapes from 0.6B to 14B. What bounds these GEMMs is how soon every
-/// multiprocessor has enough bytes of w on their way, and how long its thread blocks wait for each
-/// other: up to 32 tokens it takes four thirds to two thread blocks for each multiprocessor, of as
-/// many rows as leave that many. With more tokens the exchange of the sums costs more, so one for
-/// each is enough, and weights with a long k are left to tiles, which read x less often.
-std::optional<Config> find_config(Launch where, const GemmArgs& args, bool is_roped) {
+/// The configuration for a GEMM, or none if other kernels are faster. The rule was found on an H200
+/// in whole steps of Qwen3's shapes from 0.6B to 14B. These GEMMs are bound by how soon every
+/// multiprocessor has enough loads of w in flight, and by how long thread blocks wait for each
+/// other. Up to 32 tokens this takes four thirds to two thread blocks for each multiprocessor; a
+/// thread block has as many rows as that allows. With more tokens the exchange of sums costs more,
+/// so one thread block for each multiprocessor is enough, and GEMMs with a long k are left to
+/// tile_gemm(), which reads x less often.
+std::optional<Config> find_config(Launch where, const GemmArgs& args, bool has_rope) {
   const int total_rows = (args.epilogue == Epilogue::kSwiglu ? 2 : 1) * args.n;
   const int tokens = args.num_tokens <= 32 ? 32 : kSwapAbTokens;
   const int num_chunks = args.k / kChunk;
@@ -40,26 +45,26 @@ std::optional<Config> find_config(Launch where, const GemmArgs& args, bool is_ro
     if (total_rows % rows != 0 || args.k % kChunk != 0 || num_chunks % split != 0) return {};
     if (args.epilogue == Epilogue::kAdd && args.n / rows > kMaxNormParts) return {};
     if (blocks > 2 * where.num_sms) return {};
-    // Two thread blocks fit a multiprocessor; three, where most multiprocessors have two of this
-    // GEMM, so that thread blocks of the next one find room while these end.
+    // A multiprocessor has room for two thread blocks; for three if most multiprocessors have two
+    // of this GEMM, so that thread blocks of the next one can start while these end.
     const int ring_bytes = (blocks > where.num_sms * 3 / 2 ? 72 : 100) << 10;
     return Config{rows, split,
                   std::min(num_chunks / split, ring_bytes / ((rows + tokens) * kChunkBytes))};
   };
   if (tokens == 32) {
     constexpr int kSplit = 4;
-    const int least_rows = is_roped ? kHeadDim : args.epilogue == Epilogue::kSwiglu ? 64 : 32;
+    const int least_rows = has_rope ? kHeadDim : args.epilogue == Epilogue::kSwiglu ? 64 : 32;
     int rows = 128;
     const auto is_enough = [&] { return total_rows / rows * kSplit >= where.num_sms * 4 / 3; };
     while (rows > least_rows && !is_enough()) rows /= 2;
-    if (is_roped && !is_enough()) return {};
-    // 32 rows leave half of wgmma's M empty. Where k is long, halving the parts of k gives as many
-    // thread blocks.
-    constexpr int kLeastChunks = 6;  // of a part
+    if (has_rope && !is_enough()) return {};
+    // 32 rows leave half of wgmma's M empty. If k is long, twice the rows and twice the split give
+    // as many thread blocks.
+    constexpr int kLeastChunks = 6;  // of k in a thread block
     const bool is_long = num_chunks % (2 * kSplit) == 0 && num_chunks >= 2 * kSplit * kLeastChunks;
     return rows == 32 && is_long ? make(64, 2 * kSplit) : make(rows, kSplit);
   }
-  const int rows = is_roped ? kHeadDim : 64, most_chunks = is_roped ? 16 : 8;
+  const int rows = has_rope ? kHeadDim : 64, most_chunks = has_rope ? 16 : 8;
   for (const int split : {1, 2, 4, 8})
     if (total_rows / rows * split >= where.num_sms * 15 / 16)
       return num_chunks <= most_chunks * split ? make(rows, split) : std::nullopt;
@@ -68,14 +73,15 @@ std::optional<Config> find_config(Launch where, const GemmArgs& args, bool is_ro
 
 // -- kernel
 
-template <int kTokens, bool kRoped>
+template <int kTokens, bool kRope>
 __global__ void __launch_bounds__(kThreads, 3) swap_ab_kernel(const __grid_constant__ Params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   const Block<kTokens> block{.p = p, .shared = shared_address(memory)};
-  const int thread = threadIdx.x, copier = thread - p.multiplying;
-  if (copier == 0) block.begin_copies();
-  else if constexpr (kRoped) block.prefetch_angles();
+  const int thread = threadIdx.x;
+  const int producer = thread - p.consumers;  // negative in consumer warps; thread 0 copies
+  if (producer == 0) block.begin_copies();
+  else if constexpr (kRope) block.prefetch_angles();
   else block.prefetch_norm();
   __syncwarp();
   cluster_sync_relaxed();  // all thread blocks have initialised their barriers
@@ -83,14 +89,14 @@ __global__ void __launch_bounds__(kThreads, 3) swap_ab_kernel(const __grid_const
   wait_for_previous_kernel();
   if (!p.early) launch_dependents();
 
-  if (copier < 0) block.multiply(thread);
-  else if (copier == 0) block.copy();
+  if (producer < 0) block.multiply(thread);
+  else if (producer == 0) block.copy();
   __syncwarp();
   fence_async_proxy();
   __syncthreads();
   if (thread < p.split) block.send_sums(thread);
   __syncwarp();
-  if constexpr (kRoped) block.finish_head();
+  if constexpr (kRope) block.finish_head();
   else block.finish();
   __syncwarp();
   cluster_sync_relaxed();  // no copy reads this thread block's sums any more
@@ -99,12 +105,12 @@ __global__ void __launch_bounds__(kThreads, 3) swap_ab_kernel(const __grid_const
 
 // -- launcher
 
-template <int kTokens, bool kRoped>
+template <int kTokens, bool kRope>
 void run(Launch where, const GemmArgs& args, const DeferredNorm& norm, const Config& config,
          const RopeParams& rope) {
   const int parts = args.epilogue == Epilogue::kSwiglu ? 2 : 1;  // of w: gates and ups
   const int num_chunks = args.k / kChunk / config.split;
-  const int multiplying = (config.rows + 63) / 64 * 128;
+  const int consumers = (config.rows + 63) / 64 * 128;
   const Params params = {
       .w = tensor_map(args.w, parts * args.n, args.k, config.rows / 2),
       .x = tensor_map(args.x, args.num_tokens, args.k, kTokens),
@@ -114,54 +120,42 @@ void run(Launch where, const GemmArgs& args, const DeferredNorm& norm, const Con
       .split = config.split,
       .stages = config.stages,
       .num_chunks = num_chunks,
-      .multiplying = multiplying,
-      // As in small_gemm.cu: only a kernel that goes on streaming lets the next one start early.
+      .consumers = consumers,
+      // As in small_gemm.cu: only a kernel whose weights do not all fit the ring.
       .early = num_chunks > config.stages,
       .rope = rope};
   const int bytes = Layout<kTokens>(config.rows, config.stages).bytes();
-  constexpr auto kernel = swap_ab_kernel<kTokens, kRoped>;
+  constexpr auto kernel = swap_ab_kernel<kTokens, kRope>;
   allow_shared_memory<kernel>();
   launch(ClusterLaunch{where, config.split}, kernel,
          dim3(static_cast<unsigned>(parts * args.n / config.rows * config.split)), kThreads,
          static_cast<size_t>(bytes), params);
 }
 
-template <bool kRoped>
-void start(Launch where, const GemmArgs& args, const DeferredNorm& norm, const RopeParams& rope) {
-  const std::optional<Config> config = find_config(where, args, kRoped);
-  check_args(config.has_value(), "swap_ab_gemm: a shape that it does not serve");
-  if (args.num_tokens <= 32) run<32, kRoped>(where, args, norm, *config, rope);
-  else run<kSwapAbTokens, kRoped>(where, args, norm, *config, rope);
-}
-
-bool is_served(Launch where, const GemmArgs& args, DType dtype, bool is_roped) {
-  // Float16 could overflow before a deferred norm divides.
-  return dtype == DType::kBF16 && args.num_tokens > kFewTokens &&
-         args.num_tokens <= kSwapAbTokens && find_config(where, args, is_roped).has_value();
-}
-
 }  // namespace
 
-bool is_swap_ab_gemm(Launch where, const GemmArgs& args, DType dtype) {
-  return is_served(where, args, dtype, false);
+bool prefers_swap_ab_gemm(Launch where, const GemmArgs& args, DType dtype, const RopeParams* rope) {
+  const bool is_head = rope == nullptr || (args.epilogue == Epilogue::kStore &&
+                                           rope->layout.tiled && rope->layout.head_dim == kHeadDim);
+  // Float16 could overflow before a deferred norm divides.
+  return is_head && dtype == DType::kBF16 && args.num_tokens > kFewTokens &&
+         args.num_tokens <= kSwapAbTokens && find_config(where, args, rope != nullptr).has_value();
 }
 
-void swap_ab_gemm(Launch where, const GemmArgs& args, const DeferredNorm& norm) {
-  start<false>(where, args, norm, RopeParams({}, {}, {}));
+void swap_ab_gemm(Launch where, const GemmArgs& args, const DeferredNorm& norm,
+                  const RopeParams* rope) {
+  const std::optional<Config> config = find_config(where, args, rope != nullptr);
+  check_args(config.has_value(), "swap_ab_gemm: a shape that it does not support");
+  const auto with_tokens = [&]<int kTokens>() {
+    if (rope != nullptr) run<kTokens, true>(where, args, norm, *config, *rope);
+    else run<kTokens, false>(where, args, norm, *config, RopeParams({}, {}, {}));
+  };
+  if (args.num_tokens <= 32) with_tokens.template operator()<32>();
+  else with_tokens.template operator()<kSwapAbTokens>();
 }
 
 int num_norm_parts(Launch where, const GemmArgs& args) {
   return args.n / find_config(where, args, false)->rows;
-}
-
-bool is_roped_gemm(Launch where, const GemmArgs& args, DType dtype, const RopeParams& rope) {
-  return args.epilogue == Epilogue::kStore && rope.layout.tiled &&
-         rope.layout.head_dim == kHeadDim && is_served(where, args, dtype, true);
-}
-
-void roped_gemm(Launch where, const GemmArgs& args, const DeferredNorm& norm,
-                const RopeParams& rope) {
-  start<true>(where, args, norm, rope);
 }
 
 }  // namespace nanovllm::cuda

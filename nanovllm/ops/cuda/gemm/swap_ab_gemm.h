@@ -5,30 +5,30 @@
 
 namespace nanovllm::cuda {
 
-/// A norm between two GEMMs whose division comes last:
+/// A norm between two GEMMs whose division is deferred to the epilogue of the second:
 ///   rms_norm(residual) w^T = ((residual * weight) w^T) / rms(residual)
-/// The GEMM that completes a residual [T, n] writes residual * weight and its share of the squares;
-/// the GEMM of the norm multiplies the former and divides in its epilogue.
+/// The GEMM that adds to the residual [T, n] also writes residual * weight, and the sums of the
+/// residual's squares. The next GEMM multiplies residual * weight by w and divides in its epilogue.
 struct DeferredNorm {
   const float* weight = nullptr;  ///< [n]
   void* x = nullptr;              ///< [T, n]: residual * weight
   float* squares = nullptr;       ///< [num_parts, kSwapAbTokens]: sums of the residual's squares
-  int num_parts = 0;              ///< of n, at most kMaxNormParts
+  int num_parts = 0;              ///< parts of n, each with its own sums; at most kMaxNormParts
 };
-inline constexpr int kSwapAbTokens = 64;  ///< the most
+/// The most tokens of swap_ab_gemm().
+inline constexpr int kSwapAbTokens = 64;
 inline constexpr int kMaxNormParts = 128;
 
-/// Whether swap_ab_gemm() wins against cuBLASLt and separate row operations: 17 to kSwapAbTokens
-/// tokens, bfloat16, and weights that a rule finds small enough. Hopper only.
-bool is_swap_ab_gemm(Launch where, const GemmArgs& args, DType dtype);
-/// x has its norm already, or is that of `norm`. With kAdd `norm` is written where it has weights,
-/// and otherwise read where it has squares.
-void swap_ab_gemm(Launch where, const GemmArgs& args, const DeferredNorm& norm);
-/// The parts in which a GEMM with kAdd writes its squares.
+/// Whether swap_ab_gemm() computes this GEMM, and faster than the other kernels: 17 to
+/// kSwapAbTokens tokens, bfloat16, and weights that a rule finds small enough. Hopper only.
+bool prefers_swap_ab_gemm(Launch where, const GemmArgs& args, DType dtype,
+                          const RopeParams* rope = nullptr);
+/// args.x has been normed, or it is norm.x. With kAdd the GEMM begins `norm` if it has a weight;
+/// otherwise it finishes `norm` if it has squares. With `rope`, out is rope->qkv, and
+/// rope_and_store is part of the epilogue.
+void swap_ab_gemm(Launch where, const GemmArgs& args, const DeferredNorm& norm,
+                  const RopeParams* rope = nullptr);
+/// DeferredNorm::num_parts of a norm that this GEMM with kAdd begins.
 int num_norm_parts(Launch where, const GemmArgs& args);
-/// The same of a GEMM whose out is rope.qkv, with rope_and_store in its epilogue.
-bool is_roped_gemm(Launch where, const GemmArgs& args, DType dtype, const RopeParams& rope);
-void roped_gemm(Launch where, const GemmArgs& args, const DeferredNorm& norm,
-                const RopeParams& rope);
 
 }  // namespace nanovllm::cuda

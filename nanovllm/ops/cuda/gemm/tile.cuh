@@ -6,49 +6,53 @@
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 #include "nanovllm/ops/cuda/gemm/tile_gemm.h"
 
-// The tiles of tile_gemm.cu: their layout in shared memory, and the epilogues.
+// The tiles of tile_gemm.cu: their layout in shared memory, and the epilogues. tile_loop.cuh has
+// the main loop.
 namespace nanovllm::cuda {
 using namespace hopper;
 
-constexpr int kColumns = kBoxColumns;  // of k in a stage
-constexpr int kRowBytes = 128;         // of a stage: kColumns bfloat16
-/// Bytes of x that are multiplied by all of w before the next ones are: they stay in the L2 cache.
+constexpr int kChunk = kBoxColumns;        // of k in a stage
+constexpr int kChunkBytes = kBoxRowBytes;  // of a row
+/// This many bytes of x are multiplied by all of w before the next ones, so that they stay in the
+/// L2 cache.
 constexpr int64_t kGroupBytes = 16 << 20;
 
-struct Params {
+struct TileParams {
   CUtensorMap w, x;  // boxes of kBoxRows and kHalfTokens rows
   GemmArgs args;
-  int group;       // token tiles of kGroupBytes
+  int group;       // how many token tiles have kGroupBytes of x
   int split_bits;  // log2 of the split
   TileScratch scratch;
 };
 
-/// kTokens by kRows of w; with SwiGLU half of those are gates. Two warpgroups share out the tokens,
-/// or the rows where there are but 64 tokens (the M of one wgmma); 192 tokens have three
-/// warpgroups.
+/// A tile of kTokens tokens by kRows rows of w; with SwiGLU half of the rows are gates. The
+/// consumer warpgroups divide the tokens, or the rows of w if there are only 64 tokens, which is
+/// the M of one wgmma. There are two consumer warpgroups, or three for 192 tokens, and one more
+/// warpgroup of which one thread is the producer.
 template <int kTokens_, int kRows_, bool kSwiglu_>
 struct Tile {
   static constexpr int kTokens = kTokens_, kRows = kRows_;
   static constexpr bool kSwiglu = kSwiglu_;
   static constexpr int kOutColumns = kSwiglu ? kRows / 2 : kRows;
   static constexpr int kHalfTokens = kTokens / 2;
-  static constexpr int kBoxes = kSwiglu ? 4 : 1, kBoxRows = kRows / kBoxes;
+  static constexpr int kBoxes = kSwiglu ? 4 : 1;  // TMA copies of w for a stage
+  static constexpr int kBoxRows = kRows / kBoxes;
   static constexpr bool kSplitsRows = kTokens == 64;
-  static constexpr int kGroups = kTokens == 192 ? 3 : 2;  // warpgroups that multiply
-  static constexpr int kMultiplying = kGroups * 128,
-                       kThreads = kMultiplying + 128;  // one of the rest copies
-  static constexpr int kBlocks = kSplitsRows ? 1 : kTokens / kGroups / 64;  // a warpgroup's
+  static constexpr int kConsumerGroups = kTokens == 192 ? 3 : 2;  // warpgroups
+  static constexpr int kConsumers = kConsumerGroups * 128, kThreads = kConsumers + 128;
+  /// How many times 64 tokens a warpgroup has.
+  static constexpr int kBlocks = kSplitsRows ? 1 : kTokens / kConsumerGroups / 64;
   static constexpr int kGroupRows = kSplitsRows ? kRows / 2 : kRows;
-  static constexpr int kStageBytes = (kTokens + kRows) * kRowBytes;
-  static constexpr int kRegisters = kGroups == 3 ? 152 : 232;
+  static constexpr int kStageBytes = (kTokens + kRows) * kChunkBytes;
+  static constexpr int kRegisters = kConsumerGroups == 3 ? 152 : 232;
   static constexpr int kStages = (226 << 10) / (kStageBytes + 16);
   static constexpr int kSharedBytes = kStages * (kStageBytes + 16);
   static constexpr int kRowPairs = kGroupRows / 8;  // pairs of columns that a thread has in a row
-  /// A box of a stage: where it lies, and its first row of w. With SwiGLU box 2 h + i holds half h
+  /// The offset of a box in its stage, and its first row of w. With SwiGLU box 2 h + i holds half h
   /// of the gates (i = 0) or of the ups (i = 1).
   static __device__ int box_offset(int box) {
     const int place = kSplitsRows ? box : box % 2 * 2 + box / 2;
-    return (kTokens + place * kBoxRows) * kRowBytes;
+    return (kTokens + place * kBoxRows) * kChunkBytes;
   }
   static __device__ int box_row(int column, int box, int n) {
     return box % 2 * n + column + box / 2 * kBoxRows;
@@ -64,9 +68,13 @@ __device__ __forceinline__ void store16(void* to, uint4 x) {
                : "memory");
 }
 
-/// Where a thread's sums belong. Of each 64 tokens, thread t of a warpgroup has the one numbered
-/// t % 128 / 32 * 16 + t % 32 / 4, and the one 8 further on. first_token is the thread's first one,
-/// first_column that of its warpgroup.
+/// A thread's sums, as wgmma leaves them (wgmma.cuh).
+template <class Tile>
+using TileSums = float[Tile::kBlocks][Tile::kGroupRows / 2];
+
+/// Where a thread's sums belong. Of each 64 tokens, thread t of a warpgroup has token
+/// t % 128 / 32 * 16 + t % 32 / 4 and the token 8 further on. first_token is the thread's first
+/// token, first_column the first column of its warpgroup.
 struct Corner {
   int first_token, first_column;
 };
@@ -74,9 +82,22 @@ __device__ __forceinline__ int token_at(const Corner& at, int row) {
   return at.first_token + row / 2 * 64 + row % 2 * 8;
 }
 
+/// In each of its rows a thread has kRowPairs pairs of neighbouring columns, eight columns apart.
+/// The four lanes of a quad have the same rows, and together they have whole groups of eight
+/// columns. Of the four groups from pair `first` on, this gives each lane one group: its even
+/// (`which` = 0) or odd columns. Groups beyond the last one repeat it.
 template <class Tile>
-__device__ __forceinline__ void store_swiglu(
-    const Params& p, const Corner& at, const float (&sums)[Tile::kBlocks][Tile::kGroupRows / 2]) {
+__device__ inline uint4 gather_columns(const TileSums<Tile>& sums, int row, int first, int which) {
+  const auto bits = [&](int i) {
+    const int pair = min(first + i, Tile::kRowPairs - 1);
+    return __float_as_uint(sums[row / 2][4 * pair + row % 2 * 2 + which]);
+  };
+  return transpose_quad(bits(0), bits(1), bits(2), bits(3));
+}
+
+template <class Tile>
+__device__ __forceinline__ void store_swiglu(const TileParams& p, const Corner& at,
+                                             const TileSums<Tile>& sums) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int row = 0; row < 2 * Tile::kBlocks; ++row) {
@@ -105,8 +126,9 @@ __device__ __forceinline__ void store_swiglu(
   }
 }
 
-/// Waits until 2^bits threads have called this with the same counter; their writes before the call
-/// are visible then. Counters keep counting from one kernel to the next.
+/// A barrier of 2^bits threads that call this with the same counter: what they wrote before is
+/// visible to all of them afterwards. Counters are not reset; they go on counting in the next
+/// kernel.
 __device__ __forceinline__ void wait_for_all(uint32_t* counter, int bits) {
   uint32_t before;
   asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;"
@@ -118,16 +140,14 @@ __device__ __forceinline__ void wait_for_all(uint32_t* counter, int bits) {
   }
 }
 
-/// The epilogue without SwiGLU. In each of its rows a thread has kRowPairs pairs of neighbouring
-/// columns, eight columns apart. The four lanes with the same rows exchange pairs, so that each
-/// stores pieces of eight neighbouring columns.
+/// The epilogue without SwiGLU. The lanes of a quad exchange columns (gather_columns()), so that
+/// each lane stores pieces of eight neighbouring columns.
 template <class Tile>
-struct Sums {
+struct TileStore {
   static constexpr int kRows = 2 * Tile::kBlocks, kRowPairs = Tile::kRowPairs;
-  static constexpr int kPairs = kRows * kRowPairs, kMultiplying = Tile::kMultiplying;
+  static constexpr int kPairs = kRows * kRowPairs, kConsumers = Tile::kConsumers;
   static constexpr int kMaxSplit = 4;
-  using Values = float[Tile::kBlocks][Tile::kGroupRows / 2];
-  const Params& p;
+  const TileParams& p;
   const Corner at;
 
   /// Eight columns of a token, and their old values with kAdd; `out` is null outside of the matrix.
@@ -149,9 +169,9 @@ struct Sums {
     if (p.args.epilogue == Epilogue::kAdd) piece.old = *static_cast<const uint4*>(piece.out);
     return piece;
   }
-  /// Stores a piece of which x and y are the left and right elements of its four pairs.
-  __device__ __forceinline__ void finish(const Piece& piece, const float (&x)[4],
-                                         const float (&y)[4]) const {
+  /// Stores a piece, whose sums are `even` and `odd` columns.
+  __device__ __forceinline__ void finish(const Piece& piece, const float (&even)[4],
+                                         const float (&odd)[4]) const {
     if (piece.out == nullptr) return;
     const uint32_t old[4] = {piece.old.x, piece.old.y, piece.old.z, piece.old.w};
     uint32_t words[4], bits[8];
@@ -160,7 +180,7 @@ struct Sums {
       float2 bias = {};
       if (p.args.bias != nullptr)
         bias = {p.args.bias[piece.column + 2 * i], p.args.bias[piece.column + 2 * i + 1]};
-      const float left = x[i] + bias.x, right = y[i] + bias.y;
+      const float left = even[i] + bias.x, right = odd[i] + bias.y;
       bits[2 * i] = __float_as_uint(left), bits[2 * i + 1] = __float_as_uint(right);
       words[i] = pack<Bf16>(left + __uint_as_float(old[i] << 16),
                             right + __uint_as_float(old[i] & 0xffff0000));
@@ -173,7 +193,7 @@ struct Sums {
     store16(piece.out, {words[0], words[1], words[2], words[3]});
   }
 
-  __device__ void store_whole(const Values& sums) const {
+  __device__ void store_whole(const TileSums<Tile>& sums) const {
     constexpr int kQuads = (kRowPairs + 3) / 4;
     const int lane = threadIdx.x % 4;
     // The old values of a row are loaded while the row before is stored.
@@ -191,33 +211,30 @@ struct Sums {
       if (row + 1 < kRows) load(row + 1);
 #pragma unroll
       for (int quad = 0; quad < kQuads; ++quad) {
-        const auto transposed = [&](int which) {
-          const auto bits = [&](int i) {
-            const int j = min(quad * 4 + i, kRowPairs - 1);
-            return __float_as_uint(sums[row / 2][4 * j + row % 2 * 2 + which]);
-          };
-          return transpose_quad(bits(0), bits(1), bits(2), bits(3));
+        const auto columns = [&](int which) {
+          return gather_columns<Tile>(sums, row, quad * 4, which);
         };
-        const uint4 x = transposed(0), y = transposed(1);
-        finish(now[quad], reinterpret_cast<const float(&)[4]>(x),
-               reinterpret_cast<const float(&)[4]>(y));
+        const uint4 even = columns(0), odd = columns(1);
+        finish(now[quad], reinterpret_cast<const float(&)[4]>(even),
+               reinterpret_cast<const float(&)[4]>(odd));
       }
     }
   }
 
-  /// Split-K: the warpgroups with the same place in a tile's thread blocks write their sums to the
-  /// scratch, wait for each other, and each finishes a share of the pieces out of all the sums.
-  __device__ void store_part(const Values& sums, int part) const {
+  /// Split-K: the thread blocks of a tile write their sums to the scratch. The warpgroups that have
+  /// the same sums in these thread blocks wait for each other. Then each reads all sums of its
+  /// share of the pieces, adds them in the order of k, and stores them.
+  __device__ void store_part(const TileSums<Tile>& sums, int part) const {
     const int split = 1 << p.split_bits, group = static_cast<int>(threadIdx.x) / 128;
     float2* const own = static_cast<float2*>(p.scratch.parts) +
-                        int64_t{blockIdx.x} * (kPairs * kMultiplying) + threadIdx.x;
+                        int64_t{blockIdx.x} * (kPairs * kConsumers) + threadIdx.x;
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const float* const sum =
           sums[i / kRowPairs / 2] + 4 * (i % kRowPairs) + i / kRowPairs % 2 * 2;
-      __stcg(own + i * kMultiplying, float2{sum[0], sum[1]});
+      __stcg(own + i * kConsumers, float2{sum[0], sum[1]});
     }
-    const auto sync = [&] {  // with constant ids, since a variable one reserves all 16 barriers
+    const auto sync = [&] {  // constant ids, since a variable id would reserve all 16 barriers
       if (group == 0) named_barrier_sync(1, 128);
       else if (group == 1) named_barrier_sync(2, 128);
       else named_barrier_sync(3, 128);
@@ -226,21 +243,22 @@ struct Sums {
     if (threadIdx.x % 128 == 0) {
       const int tile = (static_cast<int>(blockIdx.x) / 2 >> p.split_bits) * 2 + cluster_rank();
       const int first = split == 2 ? 0 : static_cast<int>(kTileCounters / 2);
-      wait_for_all(p.scratch.counters + first + tile * Tile::kGroups + group, p.split_bits);
+      wait_for_all(p.scratch.counters + first + tile * Tile::kConsumerGroups + group, p.split_bits);
     }
     sync();
 
-    // The thread blocks of a split are two apart, since a cluster works on two tiles.
-    constexpr int kStep = 2 * kPairs * kMultiplying, kBatch = 2;
+    // The thread blocks of a tile are two apart, since the two of a cluster work on different
+    // tiles.
+    constexpr int kStep = 2 * kPairs * kConsumers, kBatch = 2;
     constexpr size_t kMostBlocks = 144;  // multiprocessors of a whole GH100
     static_assert(kPairs % kMaxSplit == 0 &&
-                  kMostBlocks * kPairs * kMultiplying * sizeof(float2) <= kTilePartBytes &&
-                  kMostBlocks * Tile::kGroups <= kTileCounters);
+                  kMostBlocks * kPairs * kConsumers * sizeof(float2) <= kTilePartBytes &&
+                  kMostBlocks * Tile::kConsumerGroups <= kTileCounters);
     const int count = kPairs / split, first = part * count, lane = threadIdx.x % 4;
     const float2* const from = own - part * kStep - lane;
     for (int done = lane; done < count; done += 4 * kBatch) {
       Piece pieces[kBatch];
-      float4 its[kBatch][kMaxSplit][2] = {};  // all loads are issued before the first is used
+      float4 loaded[kBatch][kMaxSplit][2] = {};  // all loads are issued before the first is used
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         if (done + 4 * i >= count) continue;
@@ -249,10 +267,10 @@ struct Sums {
 #pragma unroll
         for (int k = 0; k < kMaxSplit; ++k) {
           if (k >= split) continue;
-          const auto* const its_part =
-              reinterpret_cast<const float4*>(from + k * kStep + place * kMultiplying);
-          its[i][k][0] = __ldcg(its_part);
-          its[i][k][1] = __ldcg(its_part + 1);
+          const auto* const from_part =
+              reinterpret_cast<const float4*>(from + k * kStep + place * kConsumers);
+          loaded[i][k][0] = __ldcg(from_part);
+          loaded[i][k][1] = __ldcg(from_part + 1);
         }
       }
 #pragma unroll
@@ -260,7 +278,7 @@ struct Sums {
         float x[4] = {}, y[4] = {};
 #pragma unroll
         for (int k = 0; k < kMaxSplit; ++k) {
-          const float4 low = its[i][k][0], high = its[i][k][1];
+          const float4 low = loaded[i][k][0], high = loaded[i][k][1];
           x[0] += low.x, y[0] += low.y, x[1] += low.z, y[1] += low.w;
           x[2] += high.x, y[2] += high.y, x[3] += high.z, y[3] += high.w;
         }

@@ -5,38 +5,40 @@
 #include <bit>
 #include <utility>
 
-// GEMMs of a batch or a prompt on Hopper. Tokens are wgmma's M, rows of w its N. With SwiGLU the
-// gates and ups of the same features lie in one tile, so that only their SwiGLU is written. Where
-// there are fewer tiles than multiprocessors, several thread blocks share out the k of a tile
-// (split-K): each finishes a share of the tile's columns out of everybody's sums, added in the
-// order of k. Read tile_loop.cuh for the main loop and tile.cuh for the layout and the epilogues.
+// GEMMs of a batch or a prompt on Hopper. The tokens are wgmma's M, the rows of w its N. With
+// SwiGLU a tile has the gates and the ups of the same features, so that only their SwiGLU is
+// written. If there are fewer tiles than multiprocessors, several thread blocks compute one tile,
+// each for a part of k (split-K), and then each finishes a share of the tile's columns from the
+// sums of all, added in the order of k. Read tile.cuh for the layout and the epilogues, and
+// tile_loop.cuh for the main loop.
 #pragma nv_diag_suppress 177  // unused functions when compiling for other targets than Hopper
 namespace nanovllm::cuda {
 namespace {
 
 // -- kernel
 
-/// The epilogue: what is done with a tile's sums.
+/// The epilogue of run_tiles().
 template <class Tile>
 struct StoreTile {
-  const Params& p;
+  const TileParams& p;
   __device__ __forceinline__ void operator()(const Corner& at, const Item& item,
                                              const TileSums<Tile>& sums) const {
     if constexpr (Tile::kSwiglu) store_swiglu<Tile>(p, at, sums);
-    else if (p.split_bits > 0) Sums<Tile>{p, at}.store_part(sums, item.part);
-    else Sums<Tile>{p, at}.store_whole(sums);
+    else if (p.split_bits > 0) TileStore<Tile>{p, at}.store_part(sums, item.part);
+    else TileStore<Tile>{p, at}.store_whole(sums);
   }
   __device__ void finish() const {}
 };
 
 template <class Tile>
-__global__ void __launch_bounds__(Tile::kThreads, 1) tile_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    tile_kernel(const __grid_constant__ TileParams p) {
   run_tiles<Tile>(p, [&] { return StoreTile<Tile>{p}; });
 }
 
 // -- launcher
 
-/// Thread blocks of this tile that the GPU holds at once.
+/// How many thread blocks of this tile run on the GPU at the same time.
 template <TileConfig kConfig>
 int fit() {
   using T = Tile<kConfig.tokens, kConfig.rows, kConfig.swiglu>;
@@ -48,7 +50,7 @@ void run(Launch where, const GemmArgs& args, const TileConfig& config, const Til
   using T = Tile<kConfig.tokens, kConfig.rows, kConfig.swiglu>;
   const int num_blocks = config.blocks(args.num_tokens, args.n);
   const int blocks = std::min(std::min(fit<kConfig>(), where.num_sms) / 2 * 2, num_blocks);
-  const Params params = {
+  const TileParams params = {
       .w = tensor_map(args.w, T::kSwiglu ? 2 * args.n : args.n, args.k, T::kBoxRows),
       .x = tensor_map(args.x, args.num_tokens, args.k, T::kHalfTokens),
       .args = args,
@@ -78,8 +80,8 @@ int max_tile_blocks(Launch where) {
 }
 
 void tile_gemm(Launch where, const GemmArgs& args, int config, const TileScratch& scratch) {
-  check_args(can_tile(args, DType::kBF16, max_tile_blocks(where), tile_config(config)),
-             "tile_gemm: this configuration does not serve the shape");
+  check_args(supports_tile_gemm(args, DType::kBF16, max_tile_blocks(where), tile_config(config)),
+             "tile_gemm: this configuration does not support the shape");
   kRuns[static_cast<size_t>(config / 3)](where, args, tile_config(config), scratch);
 }
 

@@ -10,8 +10,9 @@
 
 namespace nanovllm::cuda {
 
-/// A tile configuration: a thread block computes a tile of `tokens` by `rows` of w, half of which
-/// are gates with SwiGLU. With split-K, `split` thread blocks share out the k of one tile.
+/// A tile configuration: a thread block computes a tile of `tokens` tokens by `rows` rows of w;
+/// with SwiGLU half of the rows are gates. With split-K, `split` thread blocks compute one tile,
+/// each for a part of k.
 struct TileConfig {
   int tokens, rows;
   bool swiglu;
@@ -31,18 +32,19 @@ inline constexpr TileConfig kTiles[] = {
     {256, 96, false},  {256, 128, false}, {64, 96, true},   {64, 192, true},   {128, 96, true},
     {128, 192, true},  {192, 96, true},   {192, 192, true}, {256, 192, true}};
 inline constexpr int kNumTiles = std::size(kTiles), kNumTileConfigs = 3 * kNumTiles;
-/// Number 0 to kNumTileConfigs - 1: every tile, each with a split of 1, 2 and 4.
+/// Configuration `index` of kNumTileConfigs: each tile has one with a split of 1, of 2 and of 4.
 constexpr TileConfig tile_config(int index) {
   TileConfig config = kTiles[index / 3];
   config.split = 1 << index % 3;
   return config;
 }
 
-/// Thread blocks of any tile configuration that the GPU holds at once.
+/// How many thread blocks run on the GPU at the same time, whatever the tile configuration.
 int max_tile_blocks(Launch where);
 /// Whether tile_gemm() computes a GEMM in this configuration: bfloat16, n and k multiples of 8.
-/// Thread blocks of a split wait for each other, so the GPU must hold all of them at once.
-inline bool can_tile(const GemmArgs& args, DType dtype, int max_blocks, const TileConfig& config) {
+/// With split-K thread blocks wait for each other, so all of them must run at the same time.
+inline bool supports_tile_gemm(const GemmArgs& args, DType dtype, int max_blocks,
+                               const TileConfig& config) {
   const bool swiglu = args.epilogue == Epilogue::kSwiglu;
   if (args.float_out && args.epilogue != Epilogue::kStore) return false;
   return dtype == DType::kBF16 && args.n % 8 == 0 && args.k % 8 == 0 && config.swiglu == swiglu &&
@@ -51,9 +53,9 @@ inline bool can_tile(const GemmArgs& args, DType dtype, int max_blocks, const Ti
 }
 
 /// The right to run grids whose thread blocks wait for each other on a GPU. Kernels of two engines
-/// of one process run side by side, and two such grids that each hold some of the multiprocessors
-/// would wait for ever. So only one engine at a time has the right; the others use no split-K.
-/// Other processes do not matter, since a GPU runs one process at a time.
+/// of one process run concurrently, and two such grids, each on some of the multiprocessors, would
+/// wait for ever. So only one engine at a time has the right; the others use no split-K. Other
+/// processes do not matter, since a GPU runs one process at a time.
 class WaitingGrids {
  public:
   explicit WaitingGrids(int device)
@@ -73,15 +75,15 @@ class WaitingGrids {
   bool allowed_;
 };
 
-/// Memory through which the thread blocks of a split pass their sums on, and their counters, zero
-/// before the first launch. GEMMs that share it must run one after the other.
+/// Memory through which thread blocks exchange sums with split-K. GEMMs that share it must run one
+/// after the other.
 struct TileScratch {
-  void* parts = nullptr;
-  uint32_t* counters = nullptr;
+  void* parts = nullptr;         ///< kTilePartBytes
+  uint32_t* counters = nullptr;  ///< [kTileCounters], zero before the first launch
 };
 inline constexpr size_t kTilePartBytes = size_t{20} << 20, kTileCounters = 1024;
 
-/// A GEMM of any number of tokens on Hopper, in tile_config(config). x is normed already.
+/// A GEMM of any number of tokens on Hopper, in tile_config(config). x has been normed.
 void tile_gemm(Launch where, const GemmArgs& args, int config, const TileScratch& scratch);
 
 }  // namespace nanovllm::cuda

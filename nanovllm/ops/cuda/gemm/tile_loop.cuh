@@ -2,14 +2,15 @@
 
 #include "nanovllm/ops/cuda/gemm/tile.cuh"
 
-// The main loop of a GEMM in tiles on Hopper, without its epilogue. One thread copies w and x by
-// tensor maps into a ring of stages in shared memory; two or three warpgroups multiply. The two
-// thread blocks of a cluster have the same tokens, and each fetches half of them for both. Thread
-// blocks are persistent: they take tile after tile.
+// The main loop of a GEMM in tiles on Hopper, without its epilogue. It is warp-specialised: one
+// producer thread copies w and x with TMA into a ring of stages in shared memory, and two or three
+// consumer warpgroups multiply. The two thread blocks of a cluster have the same tokens, and each
+// copies half of them to both (multicast). Thread blocks are persistent: they compute one tile
+// after the other.
 namespace nanovllm::cuda {
 
-/// One unit of a thread block's work: the first token and column of a tile of out, and with split-K
-/// which part of k, as chunks [begin, end).
+/// One unit of a thread block's work: the first token and column of a tile of out, and the part of
+/// k, which is the chunks [begin, end).
 struct Item {
   int token, column, part, begin, end;
 };
@@ -18,17 +19,17 @@ struct Item {
 template <class Tile>
 struct Order {
   int rank, group, token_tiles, column_pairs, num_chunks, split_bits;
-  __device__ Order(const Params& p, int rank_)
+  __device__ Order(const TileParams& p, int rank_)
       : rank(rank_),
         group(p.group),
         token_tiles((p.args.num_tokens + Tile::kTokens - 1) / Tile::kTokens),
         column_pairs((p.args.n + 2 * Tile::kOutColumns - 1) / (2 * Tile::kOutColumns)),
-        num_chunks((p.args.k + kColumns - 1) / kColumns),
+        num_chunks((p.args.k + kChunk - 1) / kChunk),
         split_bits(Tile::kSwiglu ? 0 : p.split_bits) {}
   __device__ int count() const { return token_tiles * column_pairs << split_bits; }
   __device__ Item at(int i) const {
     const int tile = i >> split_bits, part = i - (tile << split_bits);
-    int first = 0;  // token tile of the group
+    int first = 0;  // the first token tile of the group
     if (token_tiles > group) first = tile / (group * column_pairs) * group;
     const int size = min(group, token_tiles - first), rest = tile - first * column_pairs;
     const int pair = rest / size;
@@ -40,13 +41,10 @@ struct Order {
   }
 };
 
-template <class Tile>
-using TileSums = float[Tile::kBlocks][Tile::kGroupRows / 2];
-
-/// The threads that multiply call epilogue = make_epilogue() once, then epilogue(corner, item,
-/// sums) for each of the thread block's items, and epilogue.finish().
+/// The consumers call epilogue = make_epilogue() once, then epilogue(corner, item, sums) for each
+/// of the thread block's items, and epilogue.finish() in the end.
 template <class Tile, class MakeEpilogue>
-__device__ __forceinline__ void run_tiles(const Params& p, const MakeEpilogue& make_epilogue) {
+__device__ __forceinline__ void run_tiles(const TileParams& p, const MakeEpilogue& make_epilogue) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int kStages = Tile::kStages;
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -63,48 +61,49 @@ __device__ __forceinline__ void run_tiles(const Params& p, const MakeEpilogue& m
     barrier_arrive_expect(full(stage), Tile::kStageBytes);
 #pragma unroll
     for (int box = 0; box < Tile::kBoxes; ++box)
-      box_copy(stage_at(stage) + Tile::box_offset(box), p.w, chunk * kColumns,
+      box_copy(stage_at(stage) + Tile::box_offset(box), p.w, chunk * kChunk,
                Tile::box_row(item.column, box, p.args.n), full(stage));
   };
   int prefetched_end = min(item.begin + kStages, item.end);
-  if (thread == Tile::kMultiplying) {
+  if (thread == Tile::kConsumers) {
     for (int stage = 0; stage < kStages; ++stage) {
       barrier_init(full(stage), 1);
-      barrier_init(empty(stage), 2 * Tile::kGroups);  // both blocks' warpgroups
+      barrier_init(empty(stage), 2 * Tile::kConsumerGroups);  // of both thread blocks
     }
     fence_barrier_init();
     // No kernel of the step writes weights, so they are prefetched before the previous one ends.
     for (int chunk = item.begin; chunk < prefetched_end; ++chunk)
       fetch_w(chunk, chunk - item.begin);
-    prefetch_map(p.x);
+    prefetch_tensor_map(p.x);
   }
   __syncwarp();
   cluster_sync_relaxed();  // both thread blocks have initialised their barriers
 
   RingCursor<kStages> at;
-  if (thread >= Tile::kMultiplying) {
+  if (thread >= Tile::kConsumers) {
     give_registers<40>();
-    if (thread == Tile::kMultiplying) {
+    if (thread == Tile::kConsumers) {
       begin_kernel();
       for (;;) {
-        // Computed once for all chunks: this thread has just enough time to keep the ring full.
+        // Computed outside of the loop, since this thread has hardly enough time to keep the ring
+        // full.
         const int token = item.token + rank * Tile::kHalfTokens;
-        const uint32_t x_offset = rank * Tile::kHalfTokens * kRowBytes;
+        const uint32_t x_offset = rank * Tile::kHalfTokens * kChunkBytes;
         for (int chunk = item.begin; chunk < item.end; ++chunk, at.advance()) {
           if (chunk >= prefetched_end) {
             barrier_wait(empty(at.stage), at.parity ^ 1);
             fetch_w(chunk, at.stage);
           }
-          box_copy_to_cluster(stage_at(at.stage) + x_offset, p.x, chunk * kColumns, token,
-                              full(at.stage), 3);
+          box_copy_multicast(stage_at(at.stage) + x_offset, p.x, chunk * kChunk, token,
+                             full(at.stage), 3);
         }
         i += step;
         if (i >= count) break;
         item = order.at(i);
         prefetched_end = item.begin;
       }
-      // Until both thread blocks have read all that this one copied, it must not end: they still
-      // arrive at its barriers.
+      // This thread block must not end before both have read all that it copied, since the other
+      // one arrives at its barriers.
       for (int stage = 0; stage < kStages; ++stage, at.advance())
         barrier_wait(empty(at.stage), at.parity ^ 1);
     }
@@ -113,17 +112,18 @@ __device__ __forceinline__ void run_tiles(const Params& p, const MakeEpilogue& m
     wait_for_previous_kernel();
     auto epilogue = make_epilogue();
     const int group = thread / 128;
-    const int x_offset = Tile::kSplitsRows ? 0 : group * Tile::kBlocks * 64 * kRowBytes;
+    const int x_offset = Tile::kSplitsRows ? 0 : group * Tile::kBlocks * 64 * kChunkBytes;
     const int w_offset =
-        (Tile::kTokens + (Tile::kSplitsRows ? group * Tile::kGroupRows : 0)) * kRowBytes;
+        (Tile::kTokens + (Tile::kSplitsRows ? group * Tile::kGroupRows : 0)) * kChunkBytes;
     TileSums<Tile> sums;
-    // Both thread blocks write to this stage, so both are told that it is free.
+    // The producers of both thread blocks write to this stage, so both are told that it is free.
     const auto release = [&](int stage) {
       if (thread % 128 < 2) remote_barrier_arrive(remote_address(empty(stage), thread % 128));
     };
     for (;;) {
-      Corner corner = {item.token + x_offset / kRowBytes + thread % 128 / 32 * 16 + thread % 32 / 4,
-                       item.column + (Tile::kSplitsRows ? group * Tile::kOutColumns / 2 : 0)};
+      Corner corner = {
+          item.token + x_offset / kChunkBytes + thread % 128 / 32 * 16 + thread % 32 / 4,
+          item.column + (Tile::kSplitsRows ? group * Tile::kOutColumns / 2 : 0)};
       // Keeps the compiler from moving this computation behind the multiplications.
       asm volatile("" : "+r"(corner.first_token), "+r"(corner.first_column));
       int before = 0;
@@ -134,11 +134,11 @@ __device__ __forceinline__ void run_tiles(const Params& p, const MakeEpilogue& m
         const uint32_t x = stage_at(at.stage) + x_offset, w = stage_at(at.stage) + w_offset;
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < kColumns / 16; ++k)
+        for (int k = 0; k < kChunk / 16; ++k)
 #pragma unroll
           for (int block = 0; block < Tile::kBlocks; ++block)
             Wgmma<Bf16, Tile::kGroupRows>::ss(
-                sums[block], tile_descriptor(x + block * 64 * kRowBytes + k * 32, 1024, 0),
+                sums[block], tile_descriptor(x + block * 64 * kChunkBytes + k * 32, 1024, 0),
                 tile_descriptor(w + k * 32, 1024, 0), chunk + k > 0);
         wgmma_commit();
         if (chunk > 0) {
@@ -163,7 +163,7 @@ __device__ __forceinline__ void run_tiles(const Params& p, const MakeEpilogue& m
 
 // -- launcher
 
-/// Thread blocks that the GPU holds at once, in clusters of two.
+/// How many thread blocks, in clusters of two, run on the GPU at the same time.
 template <class Tile, class Kernel>
 int max_tile_blocks_of(Kernel* kernel) {
   const auto set = [&](cudaFuncAttribute what, int value) {

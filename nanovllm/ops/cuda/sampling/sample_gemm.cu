@@ -4,9 +4,9 @@
 #include "nanovllm/ops/cuda/sampling/sampler.cuh"
 
 // Sampling as the epilogue of the GEMM that computes the logits, on Hopper, for up to 64 plain
-// rows: the logits are never written. Reading w bounds the GEMM; while the next tile's w is copied,
-// the threads that multiply compute the noise. The thread blocks share the best scores found so
-// far, so that hardly any token needs an exact score.
+// rows: the logits are never written. Reading w bounds the GEMM. While the next tile of w is
+// copied, the consumer threads (tile_loop.cuh) compute the noise. The thread blocks share the best
+// scores found so far, so that hardly any token needs an exact score.
 #pragma nv_diag_suppress 177  // constants that only the code for Hopper uses
 namespace nanovllm::cuda {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 // -- kernel
 
 struct DrawParams {
-  Params gemm;  // out is null
+  TileParams gemm;  // out is null
   SampleParams sample;
   RowProgress* progress;  // [num_rows]; the first one counts the thread blocks that have finished
 };
@@ -27,8 +27,8 @@ struct RowSearch {
   bool is_greedy;
   bool is_bad = false;
   BestToken best;
-  /// ordered() of an approximate score that some thread block has, or 0. That of a quad's first
-  /// thread counts.
+  /// ordered() of the best approximate score of all thread blocks that is known here, or 0. Only
+  /// the first thread of a quad has it.
   uint32_t seen = 0;
   float greedy_best = -INFINITY;
   int32_t greedy_id = -1;
@@ -40,14 +40,14 @@ struct RowSearch {
         scale(1.0f / params_.temperature),
         is_greedy(params_.temperature < kGreedyTemperature) {}
 
-  /// Adds kCount logits, with ids id .. id + 7, then id + 32 .. id + 39, and so on: the other
-  /// threads of the quad have those between. Ids from num_ids on do not exist.
+  /// Adds kCount logits, with ids id .. id + 7, then id + 32 .. id + 39, and so on; the other
+  /// threads of the quad have the ids between. Ids from num_ids on do not exist.
   template <int kCount>
   __device__ __forceinline__ void add(const float (&x)[kCount], int32_t id, int32_t num_ids) {
     constexpr int kFours = kCount / 4;
     float floor = known(), zero = 0;
     const auto id_of = [&](int four) { return id + four / 2 * 32 + four % 2 * 4; };
-    // 0 * x is 0 for all finite x. Where there is no id the GEMM computes 0.
+    // 0 * x is 0 for all finite x. For ids that do not exist the GEMM computes 0.
 #pragma unroll
     for (int i = 0; i < kCount; ++i) zero = fmaf(x[i], 0, zero);
     if (zero != 0) {
@@ -77,8 +77,8 @@ struct RowSearch {
         floor = fmaxf(floor, id_of(i / 4) < num_ids ? approx : -INFINITY);
       }
     }
-    // Nearly every token is far below the floor. One loop serves the others, because its code is
-    // long.
+    // Nearly every token is far below the floor. All others go through one loop, because its code
+    // is long.
     uint32_t pass = 0;
 #pragma unroll
     for (int four = 0; four < kFours; ++four) {
@@ -160,13 +160,8 @@ struct DrawTile {
       float x[2 * kPairs];
 #pragma unroll
       for (int j = 0; j < kPairs; j += 4) {
-        const auto transposed = [&](int which) {
-          const auto bits = [&](int i) {
-            return __float_as_uint(sums[0][4 * (j + i) + 2 * row + which]);
-          };
-          return transpose_quad(bits(0), bits(1), bits(2), bits(3));
-        };
-        const uint4 even = transposed(0), odd = transposed(1);
+        const uint4 even = gather_columns<DrawnTile>(sums, row, j, 0);
+        const uint4 odd = gather_columns<DrawnTile>(sums, row, j, 1);
         const uint32_t words[8] = {even.x, odd.x, even.y, odd.y, even.z, odd.z, even.w, odd.w};
 #pragma unroll
         for (int i = 0; i < 8; ++i) x[2 * j + i] = __uint_as_float(words[i]);
@@ -195,10 +190,10 @@ struct DrawTile {
     }
     __threadfence();
     __syncwarp();
-    named_barrier_sync(1, DrawnTile::kMultiplying);
+    named_barrier_sync(1, DrawnTile::kConsumers);
     if (threadIdx.x == 0)
       *is_last = atomicAdd(&p.progress->num_done, 1) == static_cast<int>(gridDim.x) - 1;
-    named_barrier_sync(1, DrawnTile::kMultiplying);
+    named_barrier_sync(1, DrawnTile::kConsumers);
     const int row = threadIdx.x;
     if (*is_last == 0 || row >= p.sample.num_rows) return;
     __threadfence();
@@ -219,14 +214,14 @@ __global__ void __launch_bounds__(DrawnTile::kThreads, 1)
 
 // -- launcher
 
-bool is_sample_gemm(const GemmArgs& args, DType dtype) {
+bool supports_sample_gemm(const GemmArgs& args, DType dtype) {
   return dtype == DType::kBF16 && args.num_tokens >= kFewestDrawn &&
          args.num_tokens <= kMostDrawn && args.n % 8 == 0 && args.k % 8 == 0;
 }
 
 void sample_gemm(Launch where, const GemmArgs& args, const SampleParams& sample,
                  RowProgress* progress) {
-  check_args(is_sample_gemm(args, DType::kBF16) && sample.num_rows == args.num_tokens &&
+  check_args(supports_sample_gemm(args, DType::kBF16) && sample.num_rows == args.num_tokens &&
                  sample.vocab == args.n,
              "sample_gemm: needs bfloat16, 4 to 64 rows, n and k multiples of 8, and a row of "
              "samples for each");

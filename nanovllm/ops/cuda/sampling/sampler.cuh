@@ -43,8 +43,9 @@ __device__ inline float fast_log(float x) {
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y * 0.693147181f;
 }
-/// exact_noise() by the fast logarithm, with an error below kNoiseError.
+/// The largest error of approx_noise().
 constexpr float kNoiseError = 5e-4f;
+/// exact_noise() by the fast logarithm.
 __device__ inline float approx_noise(uint32_t x) {
   const float u = (static_cast<float>(x) + 0.5f) * 0x1p-32f;
   const float rest = (static_cast<float>(~x) + 0.5f) * 0x1p-32f;  // 1 - u
@@ -68,7 +69,7 @@ __device__ inline uint32_t ordered(float x) {
 __device__ inline float from_ordered(uint32_t x) {
   return __uint_as_float(x & 0x80000000 ? x & 0x7fffffff : ~x);
 }
-/// A token as one number: the larger has the higher score or, for equal scores, the lower id.
+/// A token as one number: the larger number has the higher score or, of equal scores, the lower id.
 __device__ inline unsigned long long token_key(float score, int32_t id) {
   return static_cast<unsigned long long>(ordered(score)) << 32 | (0xffffffff - id);
 }
@@ -84,7 +85,8 @@ __device__ inline float score_of(unsigned long long key) {
 /// tell two tokens apart.
 class BestToken {
  public:
-  /// Whether a token with this approximate score can be the best if another one has `floor`.
+  /// Whether a token with the approximate score `approx` can be the best if another one has
+  /// `floor`.
   __device__ static bool may_win(float floor, float approx) {
     return approx >= floor - margin(floor);
   }
@@ -182,7 +184,7 @@ __device__ inline void finish_row(const SampleParams& p, int row, unsigned long 
   if (p.rows[row].slot >= 0) p.last_tokens[p.rows[row].slot] = drawn.token;
 }
 
-/// Ends a plain row. With several ranks that is writing what this rank found.
+/// Ends a plain row. With several ranks it only writes what this rank found.
 __device__ inline void end_plain_row(const SampleParams& p, int row, unsigned long long best,
                                      int flags) {
   if (p.found != nullptr) p.found[row] = found_row(best, flags);

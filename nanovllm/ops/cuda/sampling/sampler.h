@@ -14,11 +14,11 @@
 // logits.
 namespace nanovllm::cuda {
 
-/// A SampleRow in the device's memory. Its lists stand in an array of 32-bit words: counts as (id,
-/// in_answer), biases as (id, float), masked ids, allowed ids.
+/// A SampleRow in device memory. Its lists are consecutive in an array of 32-bit words: counts as
+/// (id, in_answer), biases as (id, float), masked ids, allowed ids.
 struct RowParams : SamplingScalars {
   int32_t first_word = 0, num_counts = 0, num_biases = 0, num_masked = 0, num_allowed = 0;
-  int32_t slot = -1;     ///< that gets the token; -1: nobody's
+  int32_t slot = -1;     ///< the slot that gets the token; -1: none
   int32_t is_plain = 1;  ///< 0: lists or filters, drawn by sample_special()
 };
 
@@ -53,10 +53,10 @@ struct SampleParams {
 
 /// Draws the plain rows: greedy, or with a temperature alone.
 void sample_plain(Launch where, const SampleParams& params, RowProgress* progress);
-/// Rows that sample_gemm() serves. With fewer, two kernels are as fast.
+/// The numbers of rows for which sample_gemm() is used. For fewer rows two kernels are as fast.
 inline constexpr int kFewestDrawn = 4, kMostDrawn = 64;
-/// Whether sample_gemm() serves this GEMM.
-bool is_sample_gemm(const GemmArgs& args, DType dtype);
+/// Whether sample_gemm() can compute this GEMM.
+bool supports_sample_gemm(const GemmArgs& args, DType dtype);
 /// On Hopper: the GEMM that computes the logits of normed rows, then sample_plain(), in one kernel.
 /// All rows are plain; args.out and sample.logits are not used.
 void sample_gemm(Launch where, const GemmArgs& args, const SampleParams& sample,
@@ -64,8 +64,8 @@ void sample_gemm(Launch where, const GemmArgs& args, const SampleParams& sample,
 /// With several ranks, finishes the rows of sample_plain() and sample_gemm() with what all ranks
 /// found [world, R or more].
 void draw_found(Launch where, const SampleParams& params, Tensor found);
-/// Draws the rows with these indices, `special` [count] in device memory. `scratch` [count, vocab]
-/// is for adjusted logits; `words` has the rows' lists.
+/// Draws the rows with filters or lists, whose indices are `special` [count] in device memory.
+/// `scratch` [count, vocab] is for adjusted logits; `words` holds the rows' lists.
 void sample_special(Launch where, const SampleParams& params, const int32_t* special, int count,
                     const int32_t* words, float* scratch);
 

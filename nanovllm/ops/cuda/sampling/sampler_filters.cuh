@@ -77,9 +77,10 @@ class Row {
     best = largest(best);
     return (bad ? kRowBad : 0) | (finite ? kRowHasFinite : 0);
   }
-  /// Radix select over the tokens with taken(id, logit): the largest x such that tokens with
-  /// key(id, logit) >= x have together at least `target` of amount(id, logit); 0 if all have less.
-  /// `target` becomes what the tokens with key == x have to contribute.
+  /// Radix select over the tokens for which taken(id, logit) is true. Returns the largest x such
+  /// that the sum of amount(id, logit) over the tokens with key(id, logit) >= x is at least
+  /// `target`; 0 if there is none. `target` becomes the share of it that the tokens with key == x
+  /// must contribute.
   template <class Taken, class Key, class Amount>
   __device__ uint32_t select(unsigned long long& target, Taken taken, Key key, Amount amount) {
     uint32_t prefix = 0;
@@ -108,7 +109,8 @@ class Row {
     }
     return prefix;
   }
-  /// The worst token if of those with value `value` only the `count` with the lowest ids are kept.
+  /// The worst kept token if, of the tokens with value `value`, only the `count` with the lowest
+  /// ids are kept.
   template <class Taken>
   __device__ Worst keep_ties(uint32_t value, unsigned long long count, Taken has_value) {
     unsigned long long num_ties = 0;
@@ -127,7 +129,7 @@ class Row {
  private:
   template <class Combine>
   __device__ unsigned long long reduce(unsigned long long x, Combine combine) const {
-    __syncthreads();  // the last reduction has been read
+    __syncthreads();  // all threads have read the result of the reduction before
     return block_reduce(x, shared_.sums, combine);
   }
 
@@ -162,7 +164,7 @@ class KeptTokens {
         count, [&](int bin) { return static_cast<unsigned long long>(histogram().count[bin]); },
         [](float) { return 1ull; });
   }
-  /// Keeps the fewest best tokens whose weight reaches that share of all.
+  /// Keeps the fewest best tokens whose weight reaches this share of the weight of all kept tokens.
   __device__ void keep_share(float share) {
     unsigned long long all = 0;
     row_.for_each([&](int id, float x) { all += kept(id, x) ? weight(x) : 0; });

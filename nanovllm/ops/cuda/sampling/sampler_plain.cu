@@ -2,9 +2,9 @@
 
 #include "nanovllm/ops/cuda/sampling/sampler.cuh"
 
-// Plain rows, which are greedy or have a temperature alone: one pass over the logits by several
-// thread blocks a row. The best token is an atomic maximum of token_key(), which is the same in any
-// order.
+// Plain rows, which are greedy or have only a temperature: several thread blocks for each row pass
+// once over the logits. The best token is an atomic maximum of token_key(), which does not depend
+// on the order.
 namespace nanovllm::cuda {
 namespace {
 
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   const bool greedy = params.temperature < kGreedyTemperature;
   float scale = __fdiv_rn(1.0f, params.temperature);
   asm volatile("" : "+f"(scale));  // keeps the compiler from dividing again for each group
-  auto highest_at = static_cast<uint32_t>(__cvta_generic_to_shared(&highest));
+  uint32_t highest_at = shared_address(&highest);
   asm volatile("" : "+r"(highest_at));  // likewise
   const int first = blockIdx.x * part, last = min(first + part, p.vocab);
   bool is_bad = false;
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     }
     return v;
   };
-  constexpr int kPrefetched = 3;  // groups whose loads are under way
+  constexpr int kPrefetched = 3;  // groups whose loads are in flight
   Vec<float, 4> next[kPrefetched];
 #pragma unroll
   for (int i = 0; i < kPrefetched; ++i) next[i] = fetch(first + (i * kThreads + threadIdx.x) * 4);
@@ -129,7 +129,9 @@ __global__ void draw_found_kernel(const SampleParams p, const FoundRow* found, i
 // -- launcher
 
 void sample_plain(Launch where, const SampleParams& params, RowProgress* progress) {
-  // As many thread blocks as run at once, but each with at least two groups for every thread.
+  check_args(params.num_rows > 0 && params.vocab > 0 && params.first_id % 4 == 0,
+             "sample_plain: needs rows and columns, and a first id that is a multiple of 4");
+  // As many thread blocks as run at the same time, but at least two groups for each thread.
   const int wanted = where.num_sms * kBlocksPerSm / params.num_rows;
   const int most = (params.vocab + kThreads * 8 - 1) / (kThreads * 8);
   const int parts = std::clamp(wanted, 1, std::max(most, 1));
@@ -140,6 +142,8 @@ void sample_plain(Launch where, const SampleParams& params, RowProgress* progres
 }
 
 void draw_found(Launch where, const SampleParams& params, Tensor found) {
+  check_args(found.dtype == DType::kI64 && found.shape[1] >= params.num_rows,
+             "draw_found: found must be int64 [world, rows or more]");
   launch(where, draw_found_kernel, blocks_for(params.num_rows, 128), 128, 0, params,
          found.as<const FoundRow>(), found.shape[1], static_cast<int>(found.shape[0]));
 }

@@ -1,7 +1,7 @@
 #include "nanovllm/ops/cuda/sampling/sampler_filters.cuh"
 
-// Rows with penalties, biases, masks or filters, and log-probabilities: one thread block a row,
-// which makes several passes over its logits (sampler_filters.cuh).
+// Rows with penalties, biases, masks or filters, and log-probabilities: one thread block for each
+// row makes several passes over its logits (sampler_filters.cuh).
 namespace nanovllm::cuda {
 using namespace filters;
 namespace {
@@ -145,10 +145,13 @@ __global__ void __launch_bounds__(kThreads) logprobs_kernel(const LogprobParams 
 
 void sample_special(Launch where, const SampleParams& params, const int32_t* special, int count,
                     const int32_t* words, float* scratch) {
+  check_args(count > 0 && params.vocab > 0, "sample_special: needs rows and columns");
   launch(where, special_kernel, blocks_for(count), kThreads, 0, params, special, words, scratch);
 }
 
 void token_logprobs(Launch where, const LogprobParams& params) {
+  check_args(params.num_rows > 0 && params.k >= 0 && params.k <= params.vocab,
+             "token_logprobs: needs rows, and k must be at most the vocabulary");
   launch(where, logprobs_kernel, blocks_for(params.num_rows), kThreads, 0, params);
 }
 

@@ -5,8 +5,8 @@
 #include "nanovllm/ops/cuda/attention/kv_layout.cuh"
 #include "nanovllm/ops/cuda/device/mma.cuh"
 
-// What both kernels of decode attention share: one warp computes the query heads of one KV head
-// against 16 keys at a time, which lie in shared memory as they do in the cache (kv_layout.cuh).
+// What both kernels of decode attention share: a warp computes the query heads of one KV head for
+// 16 keys at a time, which lie in shared memory as they do in the cache (kv_layout.cuh).
 namespace nanovllm::cuda {
 
 inline constexpr int kDecodeKeys = 16;  // that a warp computes at a time
@@ -16,11 +16,11 @@ inline constexpr int kDecodeStageBytes = 2 * kDecodeKeys* kHeadDim * 2;
 template <int kHeadDim>
 inline constexpr int kDecodeStages = std::max(2, 24576 / kDecodeStageBytes<kHeadDim>);
 
-/// Up to 8 kHeadTiles query heads of one warp with an online softmax. The m16n8k16 instruction has
-/// keys (or dimensions of values) as its 16 rows and query heads as its 8 columns, since a KV head
-/// often has 8 query heads or fewer; with heads as rows twice as many instructions would be needed.
-/// Source of the softmax: Milakov and Gimelshein, "Online normalizer calculation for softmax",
-/// 2018.
+/// The online softmax of a warp's query heads, up to 8 * kHeadTiles. The 16 rows of the m16n8k16
+/// instruction are keys (or dimensions of values), and its 8 columns are query heads, since a KV
+/// head often has 8 query heads or fewer; with heads as rows twice as many instructions would be
+/// needed. Source of the softmax: Milakov and Gimelshein, "Online normalizer calculation for
+/// softmax", 2018.
 template <class T, int kHeadDim, int kHeadTiles>
 struct DecodeHeads {
   static constexpr int kWidth = kHeadDim + 2;  // floats that save() writes for a head
@@ -35,8 +35,8 @@ struct DecodeHeads {
     for (int e = 0; e < kHeadTiles; ++e) max[e][0] = max[e][1] = -INFINITY;
   }
 
-  /// Adds 16 keys and values at these shared addresses, multiples of 128; only the first `num_keys`
-  /// count. `scale` contains log2(e), so that weights are powers of two.
+  /// Adds 16 keys and values, which lie at these shared addresses (multiples of 128). Only the
+  /// first `num_keys` are valid. `scale` contains log2(e), so that weights are powers of two.
   __device__ void add(uint32_t k, uint32_t v, int num_keys, float scale) {
     const int lane = threadIdx.x % 32;
     // ldmatrix: lane l addresses row l % 8 of matrix l / 8. Matrices 0 and 1 are neighbours in keys
@@ -87,7 +87,7 @@ struct DecodeHeads {
 #pragma unroll
           for (int i = 0; i < 4; ++i) acc[j][e][i] *= shrink[e][i % 2];
     }
-    // One branch around all of them: a branch for each would keep the compiler from grouping loads.
+    // One branch around all loads: a branch for each would keep the compiler from grouping them.
     if (num_keys < kDecodeKeys) add_values<true>(v, num_keys, weights);
     else add_values<false>(v, num_keys, weights);
   }
@@ -147,7 +147,8 @@ struct DecodeHeads {
   }
 };
 
-/// Sums over some of a head's keys, with what is needed to merge them with other keys' sums.
+/// A partial result, over some of a head's keys: one element of the weighted sum of values, the
+/// largest score, and the sum of weights.
 struct DecodePart {
   float value = 0, max = -INFINITY, total = 0;
 };

@@ -1,4 +1,4 @@
-#include "nanovllm/ops/cpu/parallel.h"
+#include "nanovllm/ops/cpu/machine/parallel.h"
 
 #include <omp.h>
 
@@ -18,11 +18,11 @@ namespace nanovllm::cpu {
 
 namespace {
 
-// A helper looks for work this many times before it sleeps: about 50 us, longer than the pauses
+// A helper polls for work this many times before it sleeps: about 50 us, longer than the pauses
 // within a step.
-constexpr int kLooksBeforeSleep = 2000;
+constexpr int kPollsBeforeSleep = 2000;
 // The caller checks this many times whether the last tasks have ended before it yields its core.
-constexpr int kLooksBeforeYield = 2000;
+constexpr int kPollsBeforeYield = 2000;
 
 /// The helpers of one calling thread. A ticket counts the tasks taken: the job's number in its high
 /// half, the next task in its low half. While the caller prepares a job the low half is beyond any
@@ -54,8 +54,8 @@ class Pool {  // NOLINT(clang-analyzer-optin.performance.Padding)
     ticket_ = job << 32;
     wake();
     work(0);
-    for (int looks = 0; num_done_.load() < num_tasks; ++looks) {
-      if (looks < kLooksBeforeYield) __builtin_ia32_pause();
+    for (int polls = 0; num_done_.load() < num_tasks; ++polls) {
+      if (polls < kPollsBeforeYield) __builtin_ia32_pause();
       else std::this_thread::yield();
     }
     if (failed_.load()) {
@@ -80,18 +80,18 @@ class Pool {  // NOLINT(clang-analyzer-optin.performance.Padding)
 
   void help(int thread) {
     uint32_t seen = 0;
-    for (int looks = 0;;) {
+    for (int polls = 0;;) {
       const uint32_t now = wake_ups_.load();
       if (stop_.load()) return;
       if (now != seen) {
         seen = now;
         work(thread);
-        looks = 0;
-      } else if (++looks < kLooksBeforeSleep) {
+        polls = 0;
+      } else if (++polls < kPollsBeforeSleep) {
         __builtin_ia32_pause();
       } else {
         wake_ups_.wait(seen);
-        looks = 0;
+        polls = 0;
       }
     }
   }

@@ -1,18 +1,18 @@
 #pragma once
 
-// Which thread block computes which tile of prefill_sm90.cu. A tile is a number of consecutive new
-// tokens of one sequence for one group of query heads. Its cost is its level, the number of key
-// blocks that it sees. Only the device knows the lengths, so no list of tiles exists. Instead every
-// thread block computes the same order by itself: all tiles of the highest level, then those of the
-// next one, down to level one. Heavy tiles come first to keep the tail short ("longest processing
-// time first"). Thread blocks draw their next place in that order from a counter.
-//
-// The order is walked once for each section of KV heads, as many as fit the L2 cache together, so
-// that tiles that run at the same time find each other's keys there.
-
 #include "nanovllm/ops/cuda/attention/attention.h"
 #include "nanovllm/ops/cuda/device/device.cuh"
 
+// The tile scheduler of prefill_sm90.cu. A tile is some consecutive new tokens of one sequence, for
+// one group of query heads. Its level is the number of key blocks that it sees, and so its cost.
+// Only the device knows the lengths, so there is no list of tiles. Instead every thread block
+// computes the same order by itself: all tiles of the highest level, then those of the next lower
+// one, down to level 1. Expensive tiles come first, so that all thread blocks end at about the same
+// time ("longest processing time first"). A thread block takes its next place in that order from a
+// counter.
+//
+// The order is repeated for each section of KV heads. A section has as many KV heads as fit into
+// the L2 cache, so that tiles that are computed at the same time find their keys there.
 namespace nanovllm::cuda::prefill {
 
 /// What the warps of a thread block need to know of a tile.
@@ -37,11 +37,11 @@ struct PrefillParams {
   float scale_log2;      ///< scale * log2(e)
 };
 
-/// One warp's walk along the order of tiles; every lane of the warp calls every function.
+/// Finds tiles by their place in the order. One warp uses it; all its lanes call every function.
 template <int kBlockKeys, int kHeadDim>
-class TileWalk {
+class TileScheduler {
  public:
-  __device__ explicit TileWalk(const PrefillParams& params) : params_(params) {
+  __device__ explicit TileScheduler(const PrefillParams& params) : params_(params) {
     int64_t num_keys = 0;
     for (int s = lane(); s < params.args.num_seqs; s += 32) {
       const Lengths l = lengths(s);
@@ -61,7 +61,7 @@ class TileWalk {
     enter_level(max_level_);
   }
 
-  /// The tile at this place; places must not decrease from call to call.
+  /// The tile at this place. Places must not decrease from call to call.
   __device__ Tile at(int place) {
     while (level_ > 0 && place >= level_place_ + level_tiles_ * groups_in_section()) {
       level_place_ += level_tiles_ * groups_in_section();
@@ -93,7 +93,7 @@ class TileWalk {
  private:
   struct Lengths {
     int token = 0;
-    int num_tokens = 0;  ///< 0 for a sequence that decode attention serves
+    int num_tokens = 0;  ///< 0 for a sequence with one new token, which decode attention computes
     int context = 0;
     int slot = 0;
   };
@@ -115,8 +115,8 @@ class TileWalk {
     return l;
   }
 
-  /// How many of the sequence's tiles, the first ones, have a level of at most `level`. All tiles
-  /// but the last have all their tokens.
+  /// How many tiles of the sequence have at most this level; these are its first ones. All tiles
+  /// but the last one have 2^log2_tile_tokens tokens.
   __device__ int tiles_up_to(const Lengths& l, int level) const {
     const int log2_tokens = params_.log2_tile_tokens;
     if (level * kBlockKeys >= l.context) {
@@ -134,7 +134,8 @@ class TileWalk {
       const Lengths l = lengths(s);
       const int below = tiles_up_to(l, level - 1);
       tiles += tiles_up_to(l, level) - below;
-      // The level of the sequence's last tile below this level; the highest of all comes next.
+      // The level of the sequence's last tile below this level. The highest one of all sequences is
+      // the next level.
       if (below > 0) {
         const int limit =
             min(l.context, l.context - l.num_tokens + (below << params_.log2_tile_tokens));
@@ -163,17 +164,18 @@ class TileWalk {
   int max_level_ = 0;
   int section_groups_ = 0;
   int first_group_ = 0;  ///< of this section
-  int level_ = 0;        ///< 0: the end
+  int level_ = 0;        ///< the current level; 0: there are no more tiles
   int level_place_ = 0;  ///< the place of the level's first tile
-  int level_tiles_ = 0;  ///< its tiles of one head group
-  int next_level_ = 0;   ///< the next lower one that has tiles
-  int chunk_first_ = 0;  ///< the sequences at hand, one a lane
-  int chunk_rank_ = 0;   ///< the level's tiles before them
-  int chunk_tiles_ = 0;  ///< and theirs
-  Lengths own_;          ///< this lane's sequence,
-  int own_below_ = 0;    ///< its tiles of lower levels,
-  int own_tiles_ = 0;    ///< of this one,
-  int own_until_ = 0;    ///< and of this one up to this lane
+  int level_tiles_ = 0;  ///< the number of the level's tiles in one head group
+  int next_level_ = 0;   ///< the next lower level that has tiles
+  // The sequences are visited in chunks of 32, one for each lane.
+  int chunk_first_ = 0;  ///< the chunk's first sequence
+  int chunk_rank_ = 0;   ///< the number of the level's tiles in earlier chunks
+  int chunk_tiles_ = 0;  ///< the number of the level's tiles in this chunk
+  Lengths own_;          ///< of this lane's sequence
+  int own_below_ = 0;    ///< the number of its tiles of lower levels
+  int own_tiles_ = 0;    ///< the number of its tiles of this level
+  int own_until_ = 0;    ///< own_tiles_, added over this lane and all lower ones
 };
 
 }  // namespace nanovllm::cuda::prefill

@@ -3,16 +3,18 @@
 #include <algorithm>
 
 #include "nanovllm/ops/cuda/attention/attention.h"
-#include "nanovllm/ops/cuda/attention/decode_heads.cuh"
+#include "nanovllm/ops/cuda/attention/decode/decode_heads.cuh"
+#include "nanovllm/ops/cuda/device/hopper.cuh"
 
-// How keys and values come into the shared memory of a thread block of attention_decode.cu: through
-// a ring of stages that is filled ahead of the computation, tile after tile of the block's range.
+// How the thread blocks of attention_decode.cu prefetch keys and values: tile after tile of a
+// thread block's range is copied into a ring of stages in shared memory.
 namespace nanovllm::cuda::decode {
+using namespace hopper;
 
-inline constexpr int kWarps = 4, kThreads = kWarps * 32;  // that compute
+inline constexpr int kWarps = 4, kThreads = kWarps * 32;  // without the warp that copies
 static_assert(kWarps * kDecodeKeys == kDecodeTile);
-/// Without bulk copies two stages have to fit: most GPUs that lack them have 99 KB of shared memory
-/// a thread block.
+/// Without bulk copies the ring is small, because most GPUs without them have 99 KB of shared
+/// memory for a thread block.
 template <int kHeadDim, bool kBulk>
 inline constexpr int kRingStages = kBulk ? kDecodeStages<kHeadDim>
                                          : std::max(1, 16384 / kDecodeStageBytes<kHeadDim>);
@@ -48,8 +50,8 @@ struct Cursor {
   }
 };
 
-/// Without bulk copies: each warp copies the 16 keys of a tile that it will compute, through a ring
-/// of its own.
+/// Without bulk copies, each warp copies the 16 keys of each tile that it will compute into its own
+/// ring.
 template <class T, int kHeadDim>
 struct WarpCopies {
   static constexpr int kStages = kRingStages<kHeadDim, false>;
@@ -57,12 +59,13 @@ struct WarpCopies {
   int remaining;  // tiles of the block's range from `at` on
   uint32_t ring;
   int num_issued = 0;
-  int block = 0;  // of the cache, that holds the tile at `at`
+  int block = 0;  // block of the cache that holds the tile at `at`
 
   __device__ int first_key() const {
     return at.tile * kDecodeTile + static_cast<int>(threadIdx.x) / 32 * kDecodeKeys;
   }
-  /// Finds the next tile that has keys for this warp, and its block before it is needed.
+  /// Finds the next tile that has keys for this warp, and loads the number of its block of the
+  /// cache.
   __device__ void seek(const AttentionParams& p, const DecodePlan& plan) {
     while (remaining > 0 && first_key() >= at.context) step(p, plan);
     if (remaining > 0)
@@ -82,18 +85,18 @@ struct WarpCopies {
       const T* v = static_cast<const T*>(p.v) + from;
 #pragma unroll
       for (int i = 0; i < kHalf / 512; ++i) {
-        hopper::async_copy16(to + i * 512 + lane * 16, k + i * 256 + lane * 8);
-        hopper::async_copy16(to + kHalf + i * 512 + lane * 16, v + i * 256 + lane * 8);
+        async_copy16(to + i * 512 + lane * 16, k + i * 256 + lane * 8);
+        async_copy16(to + kHalf + i * 512 + lane * 16, v + i * 256 + lane * 8);
       }
       ++num_issued;
       step(p, plan);
       seek(p, plan);
     }
-    commit_copies();
+    commit_async_copies();
   }
 };
 
-/// With bulk copies: one ring for the thread block. A stage holds K of all keys of a tile, then V.
+/// With bulk copies, the thread block has one ring. A stage holds K of all keys of a tile, then V.
 template <int kHeadDim>
 struct TileRing {
   static constexpr int kStages = kRingStages<kHeadDim, true>;
@@ -105,17 +108,17 @@ struct TileRing {
   __device__ void init() const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     for (int i = 0; i < kStages; ++i) {
-      hopper::barrier_init(full(i), 1);
-      hopper::barrier_init(empty(i), kThreads);
+      barrier_init(full(i), 1);
+      barrier_init(empty(i), kThreads);
     }
-    hopper::fence_barrier_init();
+    fence_barrier_init();
 #endif
   }
 };
 
-/// The work of the warp that copies for all others: `count` tiles from `at` on, the first of which
-/// lies in `block` of the cache. With `prefetch_keys` it waits for the previous kernel only before
-/// the first tile that holds a sequence's newest key.
+/// The producer warp copies `count` tiles from `at` on; the first of them lies in `block` of the
+/// cache. With `prefetch_keys` it waits for the previous kernel only before the first tile that
+/// holds a sequence's newest key.
 template <class T, int kHeadDim>
 __device__ inline void copy_tiles(const AttentionParams& p, const DecodePlan& plan, Cursor at,
                                   int block, int count, const TileRing<kHeadDim>& ring,
@@ -125,7 +128,7 @@ __device__ inline void copy_tiles(const AttentionParams& p, const DecodePlan& pl
   const int lane = threadIdx.x % 32;
   // Each lane copies the keys of a tile that lie in one block of the cache.
   const int lane_keys = p.layout.block_size % kDecodeTile == 0 ? kDecodeTile : kDecodeKeys;
-  hopper::RingCursor<Ring::kStages> to;
+  RingCursor<Ring::kStages> to;
   if (lane > 0) block = -1;  // not known yet
   for (;; at.advance(p, plan), block = -1) {
     const int first = at.tile * kDecodeTile + lane * lane_keys;
@@ -140,8 +143,8 @@ __device__ inline void copy_tiles(const AttentionParams& p, const DecodePlan& pl
         prefetch_keys = false;
       }
       if (lane == 0) {
-        hopper::barrier_wait(ring.empty(to.stage), to.parity ^ 1);
-        hopper::barrier_arrive_expect(ring.full(to.stage), 2 * num_keys * Ring::kKeyBytes);
+        barrier_wait(ring.empty(to.stage), to.parity ^ 1);
+        barrier_arrive_expect(ring.full(to.stage), 2 * num_keys * Ring::kKeyBytes);
       }
       __syncwarp();
       if (own > 0) {
@@ -149,9 +152,8 @@ __device__ inline void copy_tiles(const AttentionParams& p, const DecodePlan& pl
             p.layout.entry(block, at.head) + first % p.layout.block_size * kHeadDim;
         const uint32_t k = ring.stage(to.stage) + lane * lane_keys * Ring::kKeyBytes;
         const uint32_t bytes = own * Ring::kKeyBytes;
-        hopper::bulk_copy(k, static_cast<const T*>(p.k) + from, bytes, ring.full(to.stage));
-        hopper::bulk_copy(k + Ring::kHalf, static_cast<const T*>(p.v) + from, bytes,
-                          ring.full(to.stage));
+        bulk_copy(k, static_cast<const T*>(p.k) + from, bytes, ring.full(to.stage));
+        bulk_copy(k + Ring::kHalf, static_cast<const T*>(p.v) + from, bytes, ring.full(to.stage));
       }
       to.advance();
     }

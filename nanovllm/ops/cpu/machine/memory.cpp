@@ -1,4 +1,4 @@
-#include "nanovllm/ops/cpu/memory.h"
+#include "nanovllm/ops/cpu/machine/memory.h"
 
 #include <sys/mman.h>
 

@@ -3,17 +3,18 @@
 #include "nanovllm/ops/cuda/device/mma.cuh"
 
 // Causal attention of sequences with several new tokens over their paged keys, for every GPU from
-// Ampere on; the formula is that of prefill_sm90.cu. A thread block computes one query head of
-// kRows tokens, a warp 16 of them, and walks the keys that the last of them sees with an online
-// softmax. Keys and values of the next tile are copied while this one is computed. In shared memory
-// they lie as in the cache (kv_layout.cuh): two stages of [K, V], [kKeys / 8][head_dim / 64][8][64]
-// each. Source: Dao, "FlashAttention-2", 2023.
+// Ampere on; the formula is in prefill_sm90.cu. A thread block computes one query head of kRows
+// tokens, 16 in each warp, for the keys that the last token sees, with an online softmax. The next
+// tile of keys and values is copied while this one is computed. In shared memory they lie as in the
+// cache (kv_layout.cuh): two stages of [K, V], [kKeys / 8][head_dim / 64][8][64] each. Source: Dao,
+// "FlashAttention-2", 2023.
 namespace nanovllm::cuda {
 namespace {
 
-// -- kernel
+constexpr int kWarps = 4, kThreads = 32 * kWarps;
+constexpr int kRows = 16 * kWarps, kKeys = 64;  // tokens of a thread block, keys of a tile
 
-constexpr int kWarps = 4, kRows = 16 * kWarps, kKeys = 64, kThreads = 32 * kWarps;
+// -- kernel
 
 /// Finds the sequence of tile `index` of the batch, and the first of its kRows tokens. Sequences
 /// with one new token have no tiles. False beyond the last tile. All lanes of a warp call this
@@ -35,13 +36,6 @@ __device__ bool find_tile(const AttentionParams& p, int index, int& seq, int& fi
     index -= __shfl_sync(kAllLanes, sum, 31);
   }
   return false;
-}
-
-/// Copies 16 bytes into shared memory, zeros where `exists` is false.
-__device__ void copy_or_zero(uint32_t to, const void* from, bool exists) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(exists ? 16 : 0)
-               : "memory");
 }
 
 template <class T, int kHeadDim>
@@ -73,10 +67,10 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams
                                         first % p.layout.block_size * kHeadDim +
                                         offset % (8 * kHeadDim * 2) / 2
                                   : 0;
-      copy_or_zero(to + offset, static_cast<const T*>(p.k) + from, exists);
-      copy_or_zero(to + kTileBytes + offset, static_cast<const T*>(p.v) + from, exists);
+      async_copy16_or_zero(to + offset, static_cast<const T*>(p.k) + from, exists);
+      async_copy16_or_zero(to + kTileBytes + offset, static_cast<const T*>(p.v) + from, exists);
     }
-    commit_copies();
+    commit_async_copies();
   };
   copy_tile(0);
 
@@ -110,8 +104,8 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams
   float acc[kHeadDim / 8][4] = {};
   for (int tile = 0; tile < num_tiles; ++tile) {
     if (tile + 1 < num_tiles) copy_tile(tile + 1);
-    else commit_copies();
-    wait_copies<1>();
+    else commit_async_copies();
+    wait_async_copies<1>();
     __syncthreads();
     const uint32_t k = ring + tile % 2 * 2 * kTileBytes, v = k + kTileBytes;
     float s[kKeys / 8][4] = {};
@@ -125,7 +119,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams
         mma_16x8x16<T>(s[2 * j + 1], q[i], b[2], b[3]);
       }
     }
-    // A token sees the keys up to its own. All rows see most tiles whole.
+    // A token sees the keys up to its own, so only the last tiles need a mask.
     const int first_seen = num_before + first_row + warp * 16 + 1 - tile * kKeys;
     if (first_seen < kKeys) {
 #pragma unroll
@@ -168,7 +162,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams
         mma_16x8x16<T>(acc[2 * i + 1], weights[j], b[2], b[3]);
       }
     }
-    __syncthreads();  // all warps have read this tile before the next but one overwrites it
+    __syncthreads();  // all warps have read this stage before it is overwritten
   }
 
 #pragma unroll

@@ -1,15 +1,15 @@
 #pragma once
 
-// The helper warps of prefill_sm90.cu, and the layout of shared memory. One warp publishes the
-// tiles of the thread block, one copies blocks of keys and values, two copy q. Each runs ahead of
-// the warpgroups that multiply, as far as the rings in shared memory have room.
-
-#include "nanovllm/ops/cuda/attention/prefill_tiles.cuh"
+#include "nanovllm/ops/cuda/attention/prefill/prefill_tiles.cuh"
 #include "nanovllm/ops/cuda/device/hopper.cuh"
 
+// The producer warps of prefill_sm90.cu, and the layout of shared memory. One warp publishes the
+// tiles of the thread block, one copies blocks of keys and values, and two copy q. Each fills its
+// ring in shared memory as long as there is a free stage.
 namespace nanovllm::cuda::prefill {
+using namespace hopper;
 
-inline constexpr int kRows = 64;  // rows of q that a warpgroup computes
+inline constexpr int kRows = 64;  // rows of q in a consumer warpgroup
 inline constexpr int kTileStages = 2;
 
 template <int kHeadDim>
@@ -33,33 +33,32 @@ struct Shape {
 };
 
 template <class Shared>
-__device__ Tile read_tile(Shared& shared, hopper::RingCursor<kTileStages>& cursor) {
-  hopper::barrier_wait(hopper::shared_address(&shared.tile_full[cursor.stage]), cursor.parity);
+__device__ Tile read_tile(Shared& shared, RingCursor<kTileStages>& cursor) {
+  barrier_wait(shared_address(&shared.tile_full[cursor.stage]), cursor.parity);
   const Tile tile = shared.tiles[cursor.stage];
   __syncwarp();
-  if (threadIdx.x % 32 == 0)
-    hopper::barrier_arrive(hopper::shared_address(&shared.tile_empty[cursor.stage]));
+  if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&shared.tile_empty[cursor.stage]));
   cursor.advance();
   return tile;
 }
 
-/// Draws places from the counter and publishes their tiles, up to kTileStages of them unread.
+/// Takes one place after the other from the counter and publishes its tile, until kTileStages tiles
+/// are not read yet.
 template <int kHeadDim>
 __device__ void schedule(const PrefillParams& params, typename Shape<kHeadDim>::Shared& shared) {
   const bool leader = threadIdx.x % 32 == 0;
   int32_t* const counters = params.counters;
-  TileWalk<Shape<kHeadDim>::kBlockKeys, kHeadDim> walk(params);
-  hopper::RingCursor<kTileStages> cursor;
+  TileScheduler<Shape<kHeadDim>::kBlockKeys, kHeadDim> scheduler(params);
+  RingCursor<kTileStages> cursor;
   for (int place = blockIdx.x;;) {
-    const Tile tile = walk.at(place);
+    const Tile tile = scheduler.at(place);
     if (leader) shared.tiles[cursor.stage] = tile;
-    if (leader) hopper::barrier_arrive(hopper::shared_address(&shared.tile_full[cursor.stage]));
+    if (leader) barrier_arrive(shared_address(&shared.tile_full[cursor.stage]));
     if (tile.num_blocks == 0) break;
     cursor.advance();
-    hopper::barrier_wait(hopper::shared_address(&shared.tile_empty[cursor.stage]),
-                         cursor.parity ^ 1);
+    barrier_wait(shared_address(&shared.tile_empty[cursor.stage]), cursor.parity ^ 1);
     if (leader) place = gridDim.x + atomicAdd(&counters[0], 1);
-    place = __shfl_sync(~0u, place, 0);
+    place = __shfl_sync(kAllLanes, place, 0);
   }
   // The last thread block to get here resets the counters for the next launch.
   if (leader) {
@@ -71,7 +70,8 @@ __device__ void schedule(const PrefillParams& params, typename Shape<kHeadDim>::
   }
 }
 
-/// A key block to copy; lane i has the block id of its keys [i * copy_keys, (i + 1) * copy_keys).
+/// A key block to copy. `id` is the block of the cache of the lane's keys: lane i has keys
+/// [i * copy_keys, (i + 1) * copy_keys).
 struct KeyBlock {
   int id;
   int first_key;
@@ -79,14 +79,14 @@ struct KeyBlock {
   int kv_head;
 };
 
-/// Copies one key block of K or V, and nothing beyond the context, where NaN may lie.
+/// Copies one key block of K or V, without keys beyond the context, which may be NaN.
 template <int kHeadDim>
 __device__ void copy_block(const PrefillParams& params, const void* pool, uint32_t to,
                            uint32_t barrier, const KeyBlock& block) {
   using S = Shape<kHeadDim>;
   const int lane = threadIdx.x % 32;
   const int num_keys = min(S::kBlockKeys, block.context - block.first_key);
-  if (lane == 0) hopper::barrier_arrive_expect(barrier, num_keys * S::kKeyBytes);
+  if (lane == 0) barrier_arrive_expect(barrier, num_keys * S::kKeyBytes);
   __syncwarp();
   const int own = lane * params.copy_keys;
   const int count = min(params.copy_keys, num_keys - own);
@@ -98,17 +98,18 @@ __device__ void copy_block(const PrefillParams& params, const void* pool, uint32
                           (head * block_size + (block.first_key + own) % block_size) * S::kKeyBytes;
     to += own * S::kKeyBytes;
     const int whole = count / 8 * S::kGroupBytes;
-    if (whole > 0) hopper::bulk_copy(to, from, whole, barrier);
+    if (whole > 0) bulk_copy(to, from, whole, barrier);
     if (count % 8 != 0) {
       for (int panel = 0; panel < kHeadDim / 64; ++panel) {
         const int offset = whole + panel * 1024;
-        hopper::bulk_copy(to + offset, from + offset, count % 8 * 128, barrier);
+        bulk_copy(to + offset, from + offset, count % 8 * 128, barrier);
       }
     }
   }
 }
 
-/// Clears the values of a key block from num_keys on: their weights are 0, but 0 * NaN is NaN.
+/// Sets the values of a key block from num_keys on to zero: their weights are 0, but 0 * NaN is
+/// NaN.
 template <int kHeadDim>
 __device__ void clear_tail(uint32_t to, int num_keys) {
   using S = Shape<kHeadDim>;
@@ -118,15 +119,14 @@ __device__ void clear_tail(uint32_t to, int num_keys) {
   if (num_keys % 8 != 0) {
     for (int panel = 0; panel < kHeadDim / 64; ++panel) {
       for (int at = num_keys % 8 * 128 + lane * 16; at < 1024; at += 512) {
-        hopper::shared_store_zero16(to + group + panel * 1024 + at);
+        store_shared_zeros16(to + group + panel * 1024 + at);
       }
     }
   }
   const int rest = (num_keys + 7) / 8 * S::kGroupBytes;
 #pragma unroll 4
-  for (int at = rest + lane * 16; at < S::kBlockBytes; at += 512)
-    hopper::shared_store_zero16(to + at);
-  hopper::fence_async_proxy();
+  for (int at = rest + lane * 16; at < S::kBlockBytes; at += 512) store_shared_zeros16(to + at);
+  fence_async_proxy();
   __syncwarp();
 }
 
@@ -137,16 +137,15 @@ __device__ void copy_keys(const PrefillParams& params, typename Shape<kHeadDim>:
   using S = Shape<kHeadDim>;
   const int lane = threadIdx.x % 32;
   const AttentionParams& args = params.args;
-  hopper::RingCursor<kTileStages> tiles;
-  hopper::RingCursor<S::kStages> ring;
+  RingCursor<kTileStages> tiles;
+  RingCursor<S::kStages> ring;
 
   auto copy = [&](const void* pool, const KeyBlock& block, bool is_v) {
-    hopper::barrier_wait(hopper::shared_address(&shared.kv_empty[ring.stage]), ring.parity ^ 1);
-    const uint32_t to = hopper::shared_address(shared.kv[ring.stage]);
+    barrier_wait(shared_address(&shared.kv_empty[ring.stage]), ring.parity ^ 1);
+    const uint32_t to = shared_address(shared.kv[ring.stage]);
     const int num_keys = block.context - block.first_key;
     if (is_v && num_keys < S::kBlockKeys) clear_tail<kHeadDim>(to, num_keys);
-    copy_block<kHeadDim>(params, pool, to, hopper::shared_address(&shared.kv_full[ring.stage]),
-                         block);
+    copy_block<kHeadDim>(params, pool, to, shared_address(&shared.kv_full[ring.stage]), block);
     ring.advance();
   };
   auto block_id = [&](const Tile& tile, int block) {
@@ -165,7 +164,7 @@ __device__ void copy_keys(const PrefillParams& params, typename Shape<kHeadDim>:
     for (int block = tile.num_blocks - 1; block >= 0; --block) {
       const KeyBlock now{id, block * S::kBlockKeys, tile.context,
                          tile.head_group / params.kv_groups};
-      id = block_id(tile, block - 1);  // arrives while this warp waits for free stages
+      id = block_id(tile, block - 1);  // loaded while this warp waits for a free stage
       copy(args.k, now, false);
       if (pending) copy(args.v, previous, true);
       previous = now;
@@ -185,8 +184,8 @@ __device__ void copy_q(const PrefillParams& params, typename Shape<kHeadDim>::Sh
   const AttentionParams& args = params.args;
   const int64_t row_bytes =
       static_cast<int64_t>(args.num_heads + 2 * args.layout.num_kv_heads) * S::kKeyBytes;
-  hopper::RingCursor<kTileStages> tiles;
-  hopper::RingCursor<S::kQStages> ring;
+  RingCursor<kTileStages> tiles;
+  RingCursor<S::kQStages> ring;
   for (;;) {
     const Tile tile = read_tile(shared, tiles);
     if (tile.num_blocks == 0) return;
@@ -194,20 +193,19 @@ __device__ void copy_q(const PrefillParams& params, typename Shape<kHeadDim>::Sh
     const int first = params.group_heads == 2 ? 0 : group * kRows;
     const uint8_t* from = static_cast<const uint8_t*>(args.qkv) + tile.token * row_bytes +
                           head * S::kKeyBytes + lane % kChunks * 16;
-    hopper::barrier_wait(hopper::shared_address(&shared.q_empty[ring.stage][group]),
-                         ring.parity ^ 1);
-    const uint32_t to = hopper::shared_address(shared.q[ring.stage][group]);
+    barrier_wait(shared_address(&shared.q_empty[ring.stage][group]), ring.parity ^ 1);
+    const uint32_t to = shared_address(shared.q[ring.stage][group]);
     const int chunk = lane % kChunks;
 #pragma unroll 8
     for (int row = lane / kChunks; row < kRows; row += 32 / kChunks) {
       // Rows beyond the sequence repeat its last one; their results are not written.
       const int token = min(first + row, tile.num_tokens - 1);
-      hopper::async_copy16(to + chunk / 8 * (kRows * 128) + row * 128 + ((chunk ^ row) % 8) * 16,
-                           from + token * row_bytes);
+      async_copy16(to + chunk / 8 * (kRows * 128) + row * 128 + ((chunk ^ row) % 8) * 16,
+                   from + token * row_bytes);
     }
-    hopper::async_copy_wait_all();
-    hopper::fence_async_proxy();
-    hopper::barrier_arrive(hopper::shared_address(&shared.q_full[ring.stage][group]));
+    wait_all_async_copies();
+    fence_async_proxy();
+    barrier_arrive(shared_address(&shared.q_full[ring.stage][group]));
     ring.advance();
   }
 }

@@ -1,4 +1,4 @@
-#include "nanovllm/ops/cpu/isa.h"
+#include "nanovllm/ops/cpu/machine/isa.h"
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/ops/cpu/kernels/attention.h"

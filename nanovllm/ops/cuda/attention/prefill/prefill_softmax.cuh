@@ -1,19 +1,19 @@
 #pragma once
 
-// What a warpgroup of prefill_sm90.cu does with its scores and sums outside the tensor cores.
-// Scores and sums lie in the threads' registers as wgmma leaves them (wgmma.cuh).
-
 #include "nanovllm/ops/cuda/device/device.cuh"
 
+// What a warpgroup of prefill_sm90.cu does with its scores and sums outside the tensor cores.
+// Scores and sums lie in the threads' registers as wgmma leaves them (wgmma.cuh).
 namespace nanovllm::cuda::prefill {
 
-/// Sums are rescaled once their maximum is behind the scores by more than this, in powers of two.
+/// Sums are rescaled when a score exceeds their maximum by more than this, in powers of two.
 inline constexpr float kRescaleLog2 = 8;
 
-/// The running softmax of a thread's two rows (lane/4 and 8 below) over four threads' columns.
+/// The online softmax of a thread's two rows, lane / 4 and the row 8 below. Four threads (a quad)
+/// share the columns of a row.
 struct Softmax {
   float maximum[2];
-  float sum[2];  // this thread's columns only
+  float sum[2];  // over this thread's columns only
 
   __device__ void reset() {
     maximum[0] = maximum[1] = -INFINITY;
@@ -34,7 +34,7 @@ struct Softmax {
       const bool grow = (block_max[r] - maximum[r]) * scale_log2 > kRescaleLog2;
       factor[r] = grow ? exp2_approx((maximum[r] - block_max[r]) * scale_log2) : 1.f;
       maximum[r] = grow ? block_max[r] : maximum[r];
-      // A row that has seen no key yet: any finite shift gives weights of 0.
+      // If a row has seen no key yet, any finite shift gives weights of 0.
       shift[r] = maximum[r] == -INFINITY ? 0.f : maximum[r] * scale_log2;
       sum[r] *= factor[r];
     }
@@ -47,8 +47,8 @@ struct Softmax {
   }
 };
 
-/// Hides the keys that a row must not see: those at `limit` and beyond, counted from the block's
-/// first key; the lower row sees 8 more.
+/// The causal mask: the upper row sees the keys before `limit`, counted from the first key of the
+/// key block; the lower row sees 8 more.
 template <int kCount>
 __device__ __forceinline__ void mask(float (&s)[kCount], int limit) {
   limit -= 2 * (threadIdx.x % 4);
@@ -59,8 +59,8 @@ __device__ __forceinline__ void mask(float (&s)[kCount], int limit) {
   }
 }
 
-/// Divides by the sums and writes the rows. The four threads of a quad hold a row's columns in
-/// pairs and exchange them, so that each stores 16 contiguous bytes.
+/// Divides the rows by their sums and writes them. The threads of a quad have a row's columns in
+/// pairs and exchange them, so that each thread stores 16 contiguous bytes.
 template <class T, int kHeadDim>
 __device__ __forceinline__ void write_rows(const float (&o)[kHeadDim / 2], const float (&sums)[2],
                                            T* out, int64_t row_stride, int num_rows) {

@@ -1,15 +1,15 @@
-#include "nanovllm/ops/cuda/attention/decode_copies.cuh"
+#include "nanovllm/ops/cuda/attention/decode/decode_copies.cuh"
 #include "nanovllm/ops/cuda/attention/dispatch.cuh"
 
 // Decode attention: out[h] = sum_j softmax(scale q[h] . k[j]) v[j] for the one new token of each
-// sequence. Reading the keys and values once bounds it. Each thread block takes a range of the
-// step's tiles (DecodePlan); each of its four warps computes 16 keys of every tile with an online
-// softmax of its own. Copies run ahead of the computation through a ring. On Hopper a fifth warp
-// issues them as bulk copies, because the thread that issues a bulk copy waits while earlier ones
-// are being started. Where a thread block's range ends inside a head, the parts of the head are
-// merged by the block that finishes last; parts are always added in the order of the keys, so that
-// results do not depend on timing. Sources: of the split over keys Dao et al., "Flash-Decoding for
-// long-context inference", 2023; of equal ranges Osama et al., "Stream-K", 2023.
+// sequence. Reading the keys and values once bounds it. Each thread block computes a range of the
+// step's tiles (DecodePlan); each of its four warps computes 16 keys of every tile with its own
+// online softmax. Keys and values are prefetched into a ring in shared memory. On Hopper a fifth
+// warp issues these as bulk copies, because the thread that issues a bulk copy waits until earlier
+// ones have been started. If several thread blocks compute parts of a head, the one that finishes
+// last merges their partial results, always in the order of the keys, so that the result does not
+// depend on timing. Sources: of the split over keys Dao et al., "Flash-Decoding for long-context
+// inference", 2023; of equal ranges Osama et al., "Stream-K", 2023.
 #pragma nv_diag_suppress 177  // constants that only the code for Hopper uses
 namespace nanovllm::cuda {
 using namespace decode;
@@ -17,8 +17,8 @@ namespace {
 
 // -- layout of shared memory: the ring, Control, then float[group * merged_width()]
 
-/// Floats for each query head: first the warps' sums, then the thread block's own sums and the
-/// weights of up to `num_blocks` parts.
+/// Floats for each query head: first the warps' partial results; later the thread block's own
+/// partial result and the weights of up to `num_blocks` partial results.
 template <int kHeadDim>
 __host__ __device__ constexpr int merged_width(int num_blocks) {
   constexpr int kWidth = kHeadDim + 2;
@@ -34,7 +34,7 @@ struct alignas(16) Control {
   int is_last;
 };
 
-constexpr int kMaxPartHeads = 16;  // query heads of a part in DecodeScratch
+constexpr int kMaxPartHeads = 16;  // query heads of a partial result in DecodeScratch
 
 // -- kernel
 
@@ -51,7 +51,8 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
   float* const merged = reinterpret_cast<float*>(&control + 1);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int num_kv_heads = p.layout.num_kv_heads, group = p.num_heads / num_kv_heads;
-  const auto sync = [] { hopper::named_barrier_sync(1, kThreads); };  // of the warps that compute
+  // A barrier of all warps but the one that copies.
+  const auto sync = [] { named_barrier_sync(1, kThreads); };
   const TileRing<kHeadDim> ring = {shared_address(shared), shared_address(&control.barriers)};
   if constexpr (kBulk) {
     if (threadIdx.x == kThreads) ring.init();
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
       .at = at,
       .remaining = end - begin,
       .ring = ring.stages + warp * kStages * kDecodeStageBytes<kHeadDim>};
-  hopper::RingCursor<kStages> place;
+  RingCursor<kStages> place;
   if constexpr (!kBulk) {
     copies.seek(p, plan);
     for (int i = 0; i < kStages; ++i) copies.issue(p, plan);
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
   if (prefetch_keys) begin_kernel();
 
   const float scale = p.scale * kLog2e;
-  for (int position = begin; position < end;) {  // a turn for each head of the range
+  for (int position = begin; position < end;) {  // one iteration for each head of the range
     const int first_tile = at.tile, seq = at.seq, head = at.head, context = at.context;
     const int num_tiles = min(at.num_tiles - at.tile, end - position);
     const int64_t token = at.token;
@@ -103,15 +104,15 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
       if constexpr (kBulk) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
         const uint32_t k = ring.stage(place.stage) + warp * kHalf;
-        hopper::barrier_wait(ring.full(place.stage), place.parity);
+        barrier_wait(ring.full(place.stage), place.parity);
         if (num_keys > 0) heads.add(k, k + ring.kHalf, num_keys, scale);
         // Every thread arrives: compute-sanitizer's racecheck does not follow __syncwarp().
-        hopper::barrier_arrive(ring.empty(place.stage));
+        barrier_arrive(ring.empty(place.stage));
         place.advance();
 #endif
       } else if (num_keys > 0) {
         const uint32_t k = copies.ring + place.stage * kDecodeStageBytes<kHeadDim>;
-        wait_copies<kStages - 1>();
+        wait_async_copies<kStages - 1>();
         __syncwarp();
         heads.add(k, k + kHalf, num_keys, scale);
         __syncwarp();
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
       }
     }
 
-    // The other thread blocks with parts of this head, if it is split.
+    // The thread blocks that compute this head, if it is split.
     const bool is_split = num_tiles != at.num_tiles;
     const int first_block = is_split ? splits.first_block(position - first_tile) : 0;
     const int last_block = is_split ? splits.last_block(position - first_tile, at.num_tiles) : 0;
@@ -153,8 +154,8 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
       partial[row * kWidth + kHeadDim] = all.max;
       partial[row * kWidth + kHeadDim + 1] = all.total;
     }
-    // Merge over the thread blocks, by the one that finishes last. Mostly it has seen before that
-    // it is the last, so that its own part need not be written to global memory.
+    // Merge over the thread blocks, by the one that finishes last. Usually it already knows that it
+    // is the last one, and then its own partial result need not be written to global memory.
     if (is_split && !is_last) {
       __threadfence();
       sync();
@@ -181,8 +182,9 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
       const auto value_of = [&](int i, int row, int d) {
         return i == own ? merged[row * kWidth + d] : other(i, row * kWidth + d);
       };
-      // Few parts are loaded at once by each thread. Many take a pass for their weights first: one
-      // sequence of 8,192 keys takes 16.4 us with both paths and 25.6 us with one of them.
+      // Each thread loads few partial results at once. For many a first pass computes their
+      // weights: one sequence of 8,192 keys takes 16.4 us with both paths and 25.6 us with only one
+      // of them.
       constexpr int kFewParts = 4;
       if (num_parts <= kFewParts) {
         for (int i = threadIdx.x; i < group * kHeadDim; i += kThreads) {

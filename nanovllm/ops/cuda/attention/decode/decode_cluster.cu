@@ -1,21 +1,23 @@
 #include <algorithm>
 
 #include "nanovllm/ops/cuda/attention/attention.h"
-#include "nanovllm/ops/cuda/attention/decode_heads.cuh"
+#include "nanovllm/ops/cuda/attention/decode/decode_heads.cuh"
 #include "nanovllm/ops/cuda/attention/dispatch.cuh"
+#include "nanovllm/ops/cuda/device/hopper.cuh"
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 
 // Decode attention of few sequences on Hopper, together with the norm of q and k, their rotation
-// and the store of the newest key and value. With few sequences not the copies but the chain of
-// waits takes the time, and this is one kernel less in it. Each KV head of each sequence has a
-// cluster of thread blocks that share its keys evenly. They prefetch the old keys while the
-// previous kernel still runs, and merge their sums through each other's shared memory.
+// and the store of the newest key and value. With few sequences the time is spent not in copies but
+// in a chain of dependent loads and kernels, which this makes one kernel shorter. A cluster of
+// thread blocks computes a KV head of a sequence, and each of them has an equal part of the keys.
+// They prefetch the old keys while the previous kernel still runs, and merge their partial results
+// through each other's shared memory (distributed shared memory).
 namespace nanovllm::cuda {
 namespace {
 
 constexpr int kWarps = 4, kThreads = kWarps * 32;
 constexpr int kMaxGroup = 8;         // query heads for a KV head
-constexpr int kMaxClusterSize = 16;  // a size that a kernel has to opt in to
+constexpr int kMaxClusterSize = 16;  // not portable: a kernel has to opt in to more than 8
 
 // -- layout of shared memory
 
@@ -50,7 +52,7 @@ __device__ Vec<float, N> choose(bool first, const Vec<float, N>& a, const Vec<fl
 
 /// Grid: (sequences, KV heads, thread blocks of a cluster), the last varies fastest.
 template <class T, int kHeadDim>
-__global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopedDecodeParams params) {
+__global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopeDecodeParams params) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   using Heads = DecodeHeads<T, kHeadDim, 1>;
   using Shared = Layout<T, kHeadDim>;
@@ -81,7 +83,8 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopedDec
   hopper::fence_barrier_init();
   __syncwarp();
 
-  // A lane keeps the cache block of one of the warp's next 32 tiles, and of the 32 behind these.
+  // Each lane holds the cache block of one of the warp's next 32 tiles, and of one of the 32 tiles
+  // after these.
   const auto find_block = [&](int n) {
     const int tile = first + warp + n * kWarps;
     return tile < end ? table[tile * kDecodeKeys / p.layout.block_size] : 0;
@@ -126,8 +129,8 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopedDec
     queries[i] = from_float<T>(0);
   if (params.prefetch_keys) begin_kernel();
 
-  // The group's heads of q and, in one thread block of the cluster, the newest k and v. All are
-  // loaded before the first is computed.
+  // The query heads of the KV head and, in one thread block of the cluster, the newest k and v. All
+  // are loaded before the first one is computed.
   T* const newest = reinterpret_cast<T*>(shared + Shared::kNewest);
   {
     constexpr int kMaxHeads = (kMaxGroup + 2 + kWarps - 1) / kWarps;  // of a warp
@@ -179,7 +182,7 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopedDec
     const uint32_t k = ring + n % kStages * kDecodeStageBytes<kHeadDim>;
     hopper::barrier_wait(full + n % kStages * 8, n / kStages % 2);
     if (tile == num_tiles - 1) {
-      // The copy of this tile was made before the newest key was stored.
+      // This tile was copied before the newest key was stored.
       constexpr int kChunks = kHeadDim / 8;
       unsigned char* const stage = shared + (k - shared_address(shared));
       for (int c = lane; c < 2 * kChunks; c += 32)
@@ -193,7 +196,8 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopedDec
     fetch(n + kStages);
   }
 
-  // Merge over the warps, then over the cluster: each thread block merges a slice of the elements.
+  // Merge over the warps, then over the cluster, where each thread block merges a slice of the
+  // elements.
   const int slice = group * kHeadDim / cluster_size;
   float* const slices = reinterpret_cast<float*>(shared + Shared::kSlices);
   float* const merged = slices + group * kHeadDim;
@@ -240,7 +244,7 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopedDec
 // -- launcher
 
 template <class T, int kHeadDim>
-void run(Launch where, const RopedDecodeParams& params, int cluster_size) {
+void run(Launch where, const RopeDecodeParams& params, int cluster_size) {
   const AttentionParams& p = params.attention;
   const int bytes = Layout<T, kHeadDim>::bytes(p.num_heads / p.layout.num_kv_heads);
   constexpr auto kernel = decode_cluster_kernel<T, kHeadDim>;
@@ -257,8 +261,8 @@ void run(Launch where, const RopedDecodeParams& params, int cluster_size) {
 int decode_cluster_size(Launch where, const KvLayout& layout, int num_seqs, int64_t num_keys,
                         int64_t longest) {
   if (!layout.tiled || layout.head_dim > 128) return 0;
-  // A thread block for each multiprocessor, so that the next kernel's fit beside it; two where one
-  // would leave a head's keys to a single thread block.
+  // At most one thread block for each multiprocessor, so that those of the next kernel have room;
+  // two if otherwise a single thread block would have all keys of a head.
   const auto fitting = [&](int most, int room) {
     while (most > 0 && num_seqs * layout.num_kv_heads * most > room) most /= 2;
     return most;
@@ -266,18 +270,18 @@ int decode_cluster_size(Launch where, const KvLayout& layout, int num_seqs, int6
   int size = fitting(longest > 2048 ? kMaxClusterSize : kMaxClusterSize / 2, where.num_sms);
   if (size < 2) size = fitting(2, 2 * where.num_sms);
   if (size == 0) return 0;
-  // decode_attention gives all thread blocks equal ranges, which is faster where there is much to
-  // copy; merging parts through global memory costs it the time of 256 keys.
+  // decode_attention() gives all thread blocks equal ranges, which is faster if there is much to
+  // copy. Its merge through global memory takes as long as 256 keys.
   constexpr int64_t kMuchToCopy = 1024, kMergeKeys = 256;
   const int64_t mean = num_keys * layout.num_kv_heads / where.num_sms;  // keys of a multiprocessor
   return mean <= kMuchToCopy && longest / size <= mean + kMergeKeys ? size : 0;
 }
 
-void roped_decode_attention(Launch where, RopedDecodeParams params, DType dtype, int cluster_size) {
+void rope_decode_attention(Launch where, RopeDecodeParams params, DType dtype, int cluster_size) {
   const AttentionParams& p = params.attention;
   check_args(p.layout.tiled && p.num_heads <= kMaxGroup * p.layout.num_kv_heads &&
                  cluster_size >= 1 && cluster_size <= kMaxClusterSize,
-             "roped_decode_attention: needs a tiled cache, up to 8 query heads for a KV head and a "
+             "rope_decode_attention: needs a tiled cache, up to 8 query heads for a KV head and a "
              "cluster of up to 16");
   params.prefetch_keys = params.prefetch_keys && where.overlaps;
   with_tiled_type<128>(dtype, p.layout.head_dim, [&](auto type, auto head_dim) {

@@ -1,45 +1,49 @@
+#include <algorithm>
+
+#include "nanovllm/ops/cuda/attention/dispatch.cuh"
+#include "nanovllm/ops/cuda/attention/prefill/prefill_copy.cuh"
+#include "nanovllm/ops/cuda/attention/prefill/prefill_softmax.cuh"
+#include "nanovllm/ops/cuda/device/wgmma.cuh"
+
 // Causal attention of many new tokens over a paged cache, for Hopper (sm_90a).
 //
 //   out[i, h] = sum_j p[j] v[j, g] / sum_j p[j],  p[j] = exp(scale q[i, h] . k[j, g] - max),
 //
 // for new token i of a sequence with n new ones and a context of c keys, j < c - n + i + 1, and
-// g = h / (num_heads / num_kv_heads). The maximum and the sum run along with the keys (online
-// softmax). The structure is FlashAttention-3's (Shah et al., 2024): a warp that only copies, two
-// warpgroups that multiply and take turns at the tensor cores, and in each of them the scores of
-// the next key block computed while the softmax of this one runs. Sums are rescaled only when the
-// maximum grew by more than a factor 2^8, as in FlashAttention-4: exact, since both sums share the
-// factor.
+// g = h / (num_heads / num_kv_heads). The maximum and the sum are updated with each block of keys
+// (online softmax). The structure is FlashAttention-3's (Shah et al., 2024): producer warps that
+// only copy, and two consumer warpgroups that use the tensor cores in turns (ping-pong), each of
+// which computes the scores of the next key block during the softmax of this one. Sums are rescaled
+// only when the maximum has grown by more than a factor of 2^8, as in FlashAttention-4. This is
+// exact, because both sums have the same factor.
 //
-// K and V come into shared memory as they lie in the cache (kv_layout.cuh), which is as wgmma wants
-// them.
+// In the cache, K and V already have the layout that wgmma needs (kv_layout.cuh), so they are
+// copied to shared memory unchanged.
 //
-// A thread block has four helper warps (prefill_copy.cuh), one of which finds its tiles
-// (prefill_tiles.cuh), and two warpgroups that multiply. A tile is 128 rows: 64 tokens of two query
-// heads that share a KV head where the ratio is even, else 128 tokens of one head; each warpgroup
-// has 64 rows of one head. A key block is kBlockKeys keys, walked from the last (where the causal
-// edge is) to the first. The pipeline runs on across tiles: the first scores of a tile are computed
-// beside the last P V of the previous tile.
-
-#include <algorithm>
-
-#include "nanovllm/ops/cuda/attention/dispatch.cuh"
-#include "nanovllm/ops/cuda/attention/prefill_copy.cuh"
-#include "nanovllm/ops/cuda/attention/prefill_softmax.cuh"
-#include "nanovllm/ops/cuda/device/wgmma.cuh"
-
+// A thread block is persistent: it computes one tile after the other. It has four producer warps
+// (prefill_copy.cuh), one of which finds the tiles (prefill_tiles.cuh), and two consumer
+// warpgroups. A tile is 128 rows: 64 tokens of two query heads that share a KV head if the ratio is
+// even, else 128 tokens of one head; each warpgroup has 64 rows of one head. Key blocks of
+// kBlockKeys keys are processed from the last one (which the causal mask cuts) to the first. The
+// pipeline continues across tiles: the first scores of a tile are computed together with the last P
+// V of the previous tile.
 namespace nanovllm::cuda {
 namespace {
 
 using namespace hopper;
 using namespace prefill;
 
-constexpr int kThreads = 384;  // 4 helper warps, then two warpgroups that multiply
-// Registers of a thread once helpers and warpgroups have exchanged them. The three warpgroups start
-// with 168 a thread, and more than 3 * 168 together would wait for ever.
-constexpr int kHelperRegisters = 56;
-constexpr int kRegisters = 224;
-static_assert(kHelperRegisters + 2 * kRegisters <= 3 * 168);
+constexpr int kThreads = 384;  // a warpgroup of producers, then two of consumers
+// Registers of a thread after the producers have given some to the consumers. The three warpgroups
+// start with 168 for each thread; if all together asked for more than 3 * 168, they would wait for
+// ever.
+constexpr int kProducerRegisters = 56;
+constexpr int kConsumerRegisters = 224;
+static_assert(kProducerRegisters + 2 * kConsumerRegisters <= 3 * 168);
 
+// -- kernel
+
+/// The consumer warpgroup `group`.
 template <class T, int kHeadDim>
 __device__ __forceinline__ void attend(const PrefillParams& params,
                                        typename Shape<kHeadDim>::Shared& shared, int group) {
@@ -97,7 +101,7 @@ __device__ __forceinline__ void attend(const PrefillParams& params,
     T* out = static_cast<T*>(args.out) + (tile.token + own_row) * stride + head * kHeadDim;
     write_rows<T, kHeadDim>(o, sums, out, stride, tile.num_tokens - own_row);
   };
-  // The turns at the tensor cores: barrier 1 + group opens this group's turn.
+  // Turns at the tensor cores: named barrier 1 + group begins this group's turn.
   auto wait_for_turn = [&] { named_barrier_sync(1 + group, 256); };
   auto pass_turn = [&] { named_barrier_arrive(2 - group, 256); };
 
@@ -123,7 +127,8 @@ __device__ __forceinline__ void attend(const PrefillParams& params,
   pack_weights();
 
   for (;;) {
-    // Here p holds the weights of `block` of `tile`, and o the sum over the later blocks.
+    // Here p holds the weights of key block `block` of `tile`, and o the sum over the blocks behind
+    // it.
     const Tile done = tile;
     const bool new_tile = block == 0;
     if (new_tile) {
@@ -166,8 +171,8 @@ __device__ __forceinline__ void attend(const PrefillParams& params,
 
     pin(s);
     pin(softmax.sum);
-    // This returns at once. Its branch keeps the compiler from moving the wgmma_wait below in front
-    // of the softmax, which is to run beside the products of P V.
+    // This wait returns at once. Its branch keeps the compiler from moving the wgmma_wait below in
+    // front of the softmax, which has to overlap with P V.
     barrier_wait(shared_address(&shared.kv_full[v_stage]), v_parity);
     wgmma_wait<0>();
     pin(o);
@@ -192,8 +197,6 @@ __device__ __forceinline__ void attend(const PrefillParams& params,
   pin(o);
   write(tile, softmax.sum);
 }
-
-// -- kernel and launcher
 
 template <class T, int kHeadDim>
 __global__ void __launch_bounds__(kThreads, 1)
@@ -226,7 +229,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
 
   if (warp < 4) {
-    give_registers<kHelperRegisters>();
+    give_registers<kProducerRegisters>();
     if (warp == 0) {
       copy_keys<kHeadDim>(params, shared);
     } else if (warp == 1) {
@@ -235,15 +238,17 @@ __global__ void __launch_bounds__(kThreads, 1)
       copy_q<kHeadDim>(params, shared, warp - 2);
     }
   } else {
-    take_registers<kRegisters>();
+    take_registers<kConsumerRegisters>();
     attend<T, kHeadDim>(params, shared, warp / 4 - 1);
   }
 #endif
 }
 
+// -- launcher
+
 template <class T, int kHeadDim>
 void run(Launch where, const PrefillParams& params) {
-  constexpr int kBytes = sizeof(typename Shape<kHeadDim>::Shared) + 1024;  // room to align
+  constexpr int kBytes = sizeof(typename Shape<kHeadDim>::Shared) + 1024;  // room to align it
   const int64_t most_tiles =
       (static_cast<int64_t>(params.args.num_tokens >> params.log2_tile_tokens) +
        params.args.num_seqs) *
