@@ -60,7 +60,7 @@ std::vector<Prompt> read_dataset(const ThroughputOptions& options, const LLMEngi
   std::vector<Prompt> prompts = reader.from_file(own ? default_dataset() : options.dataset);
   if (options.num_prompts > 0 && static_cast<size_t>(options.num_prompts) < prompts.size())
     prompts.resize(static_cast<size_t>(options.num_prompts));
-  require(!prompts.empty(), "{}: holds no prompts", options.dataset);
+  require(!prompts.empty(), "{}: contains no prompts", options.dataset);
   for (Prompt& prompt : prompts) {
     require(prompt.error.empty(), "{}", prompt.error);
     if (!own) continue;

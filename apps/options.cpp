@@ -19,7 +19,7 @@ CLI::Validator whole_number(int64_t least, uint64_t most) {
     uint64_t number = 0;
     if (read(number) && number <= most) text = std::to_string(number);
     else if (read(below_0) && below_0 < 0 && below_0 >= least) text = std::to_string(below_0);
-    else return fmt::format("'{}' is no whole number of at most {}", text, most);
+    else return fmt::format("'{}' is not a whole number of at most {}", text, most);
     return {};
   };
   return {rewrite, ""};

@@ -1,7 +1,7 @@
 // Measures single kernels of the CUDA backend: us, TB/s or TFLOP/s, and the share of the peak that
 // the GPU reaches in the same run.
-//   cuda_bench [decode | prefill | gemm | rows | sampler | tiles]
-//       `gemm` measures GEMMs, `tiles` the same in every tile configuration
+//   cuda_bench [decode | prefill | gemms | rows | sampler | tiles]
+//       `tiles` measures the GEMMs in every tile configuration
 //   cuda_bench all_reduce N
 //       checks and times all-reduces over N GPUs inside a graph, with one process for each GPU; the
 //       exit status is 77 if there are fewer GPUs
@@ -399,7 +399,7 @@ int main(int argc, char** argv) {
   if (what.empty() || what == "prefill")
     for (const auto& [num_seqs, length] : {std::pair{16, 1024}, {4, 4096}, {1, 16384}})
       bench.prefill(num_seqs, length, 16, 8);
-  if (what.empty() || what == "gemm" || what == "tiles") {
+  if (what.empty() || what == "gemms" || what == "tiles") {
     const bool all = what == "tiles";
     for (const int64_t tokens : all ? std::vector<int64_t>{32, 64, 96, 128, 192, 256, 512}
                                     : std::vector<int64_t>{32, 64, 128, 256, 16384})

@@ -25,12 +25,12 @@ struct Message {
 };
 
 /// The tokenizer and the chat template of a checkpoint. Thread-safe. Copies are cheap and may
-/// outlive the LLM.
+/// outlive the LLM. Every member throws UserError for a mistake of the caller.
 class __attribute__((visibility("default"))) LLMTokenizer {
  public:
-  /// Throws UserError if the checkpoint has no tokenizer.json. Special tokens that are written in
-  /// the text are recognized. Unless `add_special_tokens` is false, the tokenizer's post-processor
-  /// adds further ones, such as a begin-of-text token.
+  /// The token ids of a text. Special tokens that are written in the text are recognized. Unless
+  /// `add_special_tokens` is false, the tokenizer's post-processor adds others, such as a
+  /// begin-of-text token. Like decode(), it throws UserError if there is no tokenizer.json.
   std::vector<int32_t> encode(const std::string& text, bool add_special_tokens = true) const;
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
   /// The prompt for a conversation. Encode it with add_special_tokens = false, because it already

@@ -36,7 +36,7 @@ const char* kind_of(const std::optional<T>&) {
   return kind_of(T());
 }
 
-/// None leaves the field as it is, which is its default, unless the field says what None means.
+/// None leaves the field at its default, unless FieldInfo::none_means gives another value.
 template <class T>
 void read(nb::handle value, const FieldInfo& field, T& to) {
   if (value.is_none()) {
@@ -52,7 +52,7 @@ void read(nb::handle value, const FieldInfo& field, T& to) {
   if (!nb::try_cast(value, to)) wrong_type(field.name, value, kind_of(T()));
 }
 
-/// A seed below 0 is one as well; it wraps, as on the command line and in JSON.
+/// A negative seed is allowed; it wraps around, as on the command line and in JSON.
 void read(nb::handle value, const FieldInfo& field, std::optional<uint64_t>& to) {
   if (int64_t seed = 0; nb::try_cast(value, seed)) to = static_cast<uint64_t>(seed);
   else read<std::optional<uint64_t>>(value, field, to);

@@ -1,4 +1,4 @@
-// nanovllm._core: llm.h and the engine's inboxes for Python; here is what concerns the GIL and the
+// nanovllm._core: llm.h and the engine's inboxes for Python. This file also handles the GIL and the
 // end of the interpreter. python/nanovllm/_core.pyi has the signatures.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -24,11 +24,13 @@ namespace nanovllm::python {
 namespace {
 
 std::atomic<bool> is_leaving = false;
-std::atomic<int> num_away = 0, num_returning = 0;  // threads without the GIL; that want it back
+std::atomic<int> num_away = 0,
+                 num_returning = 0;  // threads that released the GIL; that wait for it
 thread_local bool is_leaver = false;
 
-/// Lets go of the GIL meanwhile. A thread that wants it back while the interpreter ends would be
-/// ended by Python, C++ frames or not, and abort the process: it sleeps instead.
+/// Releases the GIL while the object exists. If a thread asks for the GIL while the interpreter
+/// ends, Python ends the thread inside its C++ frames, which aborts the process. So such a thread
+/// sleeps for ever instead.
 class Released {
  public:
   Released() : state_(PyEval_SaveThread()) { ++num_away; }
@@ -49,14 +51,15 @@ class Released {
   PyThreadState* state_;
 };
 
-/// From now on only this thread comes back to Python; those that are about to may.
+/// From now on only this thread, and threads that are already waiting for the GIL, return to
+/// Python.
 void leave() {
   is_leaver = true;
   is_leaving = true;
   PyThreadState* const state = PyEval_SaveThread();
   while (num_returning > 0) std::this_thread::yield();
   PyEval_RestoreThread(state);
-  if (num_away > 0) nb::set_leak_warnings(false);  // what sleeping threads hold
+  if (num_away > 0) nb::set_leak_warnings(false);  // sleeping threads keep their objects
 }
 
 std::vector<int32_t> to_ids(const LLM& llm, Prompt prompt) {
@@ -69,7 +72,7 @@ std::vector<int32_t> to_ids(const LLM& llm, Prompt prompt) {
 NB_MODULE(_core, m) {
   pthread_atfork(nullptr, nullptr, [] {  // no other thread is in a forked process
     num_away = num_returning = 0;
-    nb::set_leak_warnings(false);  // what they hold
+    nb::set_leak_warnings(false);  // the objects of the other threads remain
   });
 
   nb::exception<UserError>(m, "UserError", PyExc_ValueError);

@@ -2,8 +2,8 @@
 # Checks every include of nanovllm/, apps/ and python/ against the layer rule of docs/architecture.md, and prints those that break
 # it. In the order
 #   llm > engine > runtime > model > ops > cpu | cuda
-# a folder may include the folders to its right, and base/. The exceptions are: engine may also include text; server only llm,
-# engine and text; apps these and runtime; python only llm and engine/async_engine.h; ops/cpu and ops/cuda may include the
+# a folder may include the folders to its right, and base/. The exceptions are: engine may also include text; apps only llm,
+# engine, runtime and text; python only llm and engine/async_engine.h; ops/cpu and ops/cuda may include the
 # interface ops/, but no other folder may include them; only ops/cuda may include CUDA's headers.
 #   scripts/check_layers.sh [ROOT]
 set -eu
@@ -23,8 +23,7 @@ find $folders -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '
     sees["runtime"] = "base ops model runtime"
     sees["engine"] = "base text ops model runtime engine"
     sees["llm"] = "base text ops model runtime engine llm"
-    sees["server"] = "base text engine llm server"
-    sees["apps"] = "base text runtime engine llm server apps"
+    sees["apps"] = "base text runtime engine llm apps"
     sees["python"] = "llm async_engine"
   }
   # The layer of a path is the innermost of its folders that the table names; files in nanovllm/ itself belong to llm.

@@ -12,7 +12,8 @@
 
 namespace nanovllm::testing {
 
-/// /proc/PID/stat from the state on: state, parent, ...; empty where there is no such process.
+/// The fields of /proc/PID/stat that follow the name: state, parent, ... Empty if there is no such
+/// process.
 inline std::vector<std::string> process_stat(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
@@ -43,7 +44,7 @@ inline std::vector<pid_t> children_of(pid_t parent) {
   return children;
 }
 
-/// Looks until `condition` holds or `seconds` have passed; whether it holds.
+/// Waits until `condition` holds or `seconds` have passed. Returns whether it holds.
 template <class Condition>
 bool holds_within(double seconds, Condition condition) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
@@ -54,7 +55,7 @@ bool holds_within(double seconds, Condition condition) {
   return true;
 }
 
-/// Workers that `parent` has started, once there are `count`.
+/// Waits until `parent` has started `count` workers, and returns their process ids.
 inline std::vector<pid_t> wait_for_children(pid_t parent, size_t count) {
   std::vector<pid_t> children;
   EXPECT_TRUE(holds_within(10, [&] { return (children = children_of(parent)).size() == count; }))
@@ -62,7 +63,7 @@ inline std::vector<pid_t> wait_for_children(pid_t parent, size_t count) {
   return children;
 }
 
-/// Nothing outlives its parent; ends what does.
+/// Expects that these processes have ended or end within 5 seconds, and kills those that do not.
 inline void expect_gone(const std::vector<pid_t>& pids) {
   for (const pid_t pid : pids) {
     const bool gone = holds_within(5, [&] { return !is_running(pid); });

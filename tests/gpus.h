@@ -4,7 +4,7 @@
 
 namespace nanovllm::testing {
 
-/// GPUs whose driver is loaded here.
+/// The number of GPUs of NVIDIA's driver; 0 if it is not loaded.
 inline int num_gpus() {
   std::error_code none;
   const std::filesystem::directory_iterator gpus("/proc/driver/nvidia/gpus", none);

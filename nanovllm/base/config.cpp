@@ -47,10 +47,10 @@ void check_value(const FieldInfo& field, const std::string& text) {
 }
 
 void check_item(const FieldInfo& field, int32_t id) {
-  require(id >= 0, "{} holds {}; an id is at least 0", field.name, id);
+  require(id >= 0, "{} contains {}; an id is at least 0", field.name, id);
 }
 void check_item(const FieldInfo& field, const std::string& text) {
-  require(!text.empty(), "{} holds an empty text", field.name);
+  require(!text.empty(), "{} contains an empty text", field.name);
 }
 void check_item(const FieldInfo& field, const std::pair<const int32_t, double>& item) {
   check_item(field, item.first);
@@ -67,7 +67,7 @@ template <class T>
 void check_value(const FieldInfo& field, const std::optional<T>& value) {
   if (!value) return;
   if constexpr (requires { value->empty(); })
-    require(!value->empty(), "{} is empty; it must hold at least one id", field.name);
+    require(!value->empty(), "{} is empty; it must contain at least one id", field.name);
   check_value(field, *value);
 }
 

@@ -15,7 +15,7 @@ namespace nanovllm {
 /// chosen at the start.
 struct __attribute__((visibility("default"))) EngineConfig {
   std::string device = "auto";         ///< auto, cpu, cuda
-  std::string dtype = "auto";          ///< auto (that of the checkpoint, but bfloat16 for float32),
+  std::string dtype = "auto";          ///< auto (the checkpoint's, but bfloat16 for float32),
                                        ///< bfloat16, float16, float32
   std::string load_format = "auto";    ///< auto (safetensors) or dummy (random weights)
   int64_t max_model_len = 0;           ///< most tokens of a prompt and its answer together
@@ -56,7 +56,7 @@ struct __attribute__((visibility("default"))) SamplingParams {
   double top_p = 1.0;  ///< keep the fewest best tokens whose total probability reaches it; 1: off
   int64_t top_k = 0;   ///< keep the top_k best tokens; 0 or -1: off
   double min_p = 0.0;  ///< least probability of a token, relative to that of the best token
-  int64_t max_tokens = 64;  ///< kNoMaxTokens: as many as fit in the context
+  int64_t max_tokens = 64;  ///< kNoMaxTokens: only the context limits it
   int64_t min_tokens = 0;   ///< before it, end tokens and stop_token_ids cannot be drawn
   bool ignore_eos = false;
   std::vector<std::string> stop = {};  ///< texts that end the answer; they are not part of it
@@ -91,18 +91,18 @@ void EngineConfig::for_each_field(Visit&& visit) {
   using C = EngineConfig;
   constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
   visit({"device", "--device DEVICE",
-         "cpu, cuda, or auto: CUDA where this build and this machine have it",
+         "cpu, cuda, or auto: CUDA if this build and this machine have it",
          one_of("auto", "cpu", "cuda")},
         &C::device);
   visit({"dtype", "--dtype DTYPE",
-         "bfloat16, float16, float32, or auto: the checkpoint's, with bfloat16 for float32",
+         "bfloat16, float16, float32, or auto: the checkpoint's, but bfloat16 for float32",
          one_of("auto", "bfloat16", "float16", "float32")},
         &C::dtype);
   visit({"load_format", "--load-format FORMAT",
-         "auto, or dummy: random weights from config.json alone", one_of("auto", "dummy")},
+         "auto, or dummy: random weights; only config.json is needed", one_of("auto", "dummy")},
         &C::load_format);
   visit({"max_model_len", "--max-model-len TOKENS",
-         "Longest prompt and answer together; 0: the most that model and cache hold",
+         "Most tokens of a prompt and its answer; 0: what the model and the cache allow",
          between(0, kMaxInt)},
         &C::max_model_len);
   visit({"max_num_seqs", "--max-num-seqs N", "Most sequences that run at the same time",
@@ -113,10 +113,10 @@ void EngineConfig::for_each_field(Visit&& visit) {
        "Most tokens computed in one step; 0: 2048 on the CPU, 16384 on CUDA", between(0, 1 << 24)},
       &C::max_num_batched_tokens);
   visit({"gpu_memory_utilization", "--gpu-memory-utilization SHARE",
-         "Share of the GPU's memory that may be full: above 0, at most 1", above(0, 1)},
+         "Share of the GPU's memory to use, above 0, at most 1", above(0, 1)},
         &C::gpu_memory_utilization);
   visit({"kv_cache_memory_bytes", "--kv-cache-memory-bytes BYTES",
-         "Size of the KV cache; 0: what fits", at_least(0)},
+         "Size of the KV cache; 0: depends on the free memory", at_least(0)},
         &C::kv_cache_memory_bytes);
   visit({"block_size",
          "--block-size TOKENS",
@@ -124,17 +124,17 @@ void EngineConfig::for_each_field(Visit&& visit) {
          {.least = 16, .most = 65536, .multiple_of = 16}},
         &C::block_size);
   visit({"num_gpu_blocks_override", "--num-gpu-blocks-override N",
-         "Blocks of the KV cache, on the CPU too; 0: what fits", between(0, kMaxInt)},
+         "Blocks of the KV cache, on the CPU too; 0: from the cache's size", between(0, kMaxInt)},
         &C::num_gpu_blocks_override);
   visit({"enforce_eager", "--enforce-eager", "Use no CUDA graphs"}, &C::enforce_eager);
   visit({"enable_prefix_caching", "--no-enable-prefix-caching",
-         "Compute every prompt from its start"},
+         "Do not reuse the KV cache of equal prefixes"},
         &C::enable_prefix_caching);
   visit({"async_scheduling", "--no-async-scheduling",
-         "Schedule a step only when the step before it is done"},
+         "Schedule each step only when the previous one is done"},
         &C::async_scheduling);
   visit({"tensor_parallel_size", "--tensor-parallel-size N",
-         "Ranks that share the model, one process for each; also -tp N", between(1, 64)},
+         "Ranks that divide the model, one process each; also -tp N", between(1, 64)},
         &C::tensor_parallel_size);
   visit({"step_timeout", "--step-timeout SECONDS",
          "Time without progress after which a step counts as hung", above(0)},
@@ -142,7 +142,7 @@ void EngineConfig::for_each_field(Visit&& visit) {
   visit({"threads", "--threads N", "Threads of the CPU backend, all ranks together; 0: all cores",
          between(0, 4096)},
         &C::threads);
-  visit({"seed", "--seed N", "Seed of requests that bring none; random unless given"}, &C::seed);
+  visit({"seed", "--seed N", "Seed of requests that have none; random by default"}, &C::seed);
   visit({"worker_path"}, &C::worker_path);
 }
 
@@ -154,8 +154,9 @@ void SamplingParams::for_each_field(Visit&& visit) {
   // nearer to 0 would make infinite logits.
   constexpr double kMaxFloat = std::numeric_limits<float>::max();
   constexpr double kMaxPenalty = 1e6;
-  visit({"temperature", "--temperature T", "Below 1 likelier tokens, above 1 others; 0: the best",
-         between(0, kMaxFloat), "temperature"},
+  visit({"temperature", "--temperature T",
+         "Lower: likely tokens are drawn more often; 0: only the best token", between(0, kMaxFloat),
+         "temperature"},
         &P::temperature);
   visit({"top_p", "--top-p P",
          "Draw from the best tokens that together have this probability, above 0 to 1", above(0, 1),
@@ -164,45 +165,45 @@ void SamplingParams::for_each_field(Visit&& visit) {
   visit({"top_k", "--top-k K", "Draw from the K best tokens; 0: from all", between(-1, kMaxInt),
          "top_k"},
         &P::top_k);
-  visit({"min_p", "--min-p P", "Least probability, 0 to 1, as a share of the best token's",
+  visit({"min_p", "--min-p P", "Least probability, relative to the best token's, 0 to 1",
          between(0, 1), "min_p"},
         &P::min_p);
-  visit({"max_tokens", "--max-tokens TOKENS", "Longest answer", between(1, kMaxInt),
+  visit({"max_tokens", "--max-tokens TOKENS", "Most tokens of an answer", between(1, kMaxInt),
          "max_new_tokens", kNoMaxTokens},
         &P::max_tokens);
-  visit(
-      {"min_tokens", "--min-tokens TOKENS",
-       "Neither an end token nor a stop string ends an answer before so many", between(0, kMaxInt)},
-      &P::min_tokens);
-  visit({"ignore_eos", "--ignore-eos", "Go on past end tokens"}, &P::ignore_eos);
+  visit({"min_tokens", "--min-tokens TOKENS",
+         "No end token or stop string ends an answer with fewer tokens", between(0, kMaxInt)},
+        &P::min_tokens);
+  visit({"ignore_eos", "--ignore-eos", "Continue after end tokens"}, &P::ignore_eos);
   visit({.name = "stop",
          .option = "--stop TEXT",
-         .help = "End before this text; repeatable",
+         .help = "End the answer before this text; repeatable",
          .takes_one_text = true},
         &P::stop);
-  visit({"stop_token_ids", "--stop-token-id ID", "End at this token; repeatable"},
+  visit({"stop_token_ids", "--stop-token-id ID", "End the answer at this token; repeatable"},
         &P::stop_token_ids);
   visit({"presence_penalty", "--presence-penalty X",
-         "Taken from the logits of tokens that the answer holds, -2 to 2", between(-2, 2)},
+         "Subtracted from the logits of tokens that the answer contains, -2 to 2", between(-2, 2)},
         &P::presence_penalty);
   visit({"frequency_penalty", "--frequency-penalty X",
-         "The same for each time that the answer holds them, -2 to 2", between(-2, 2)},
+         "The same, multiplied by how often they occur, -2 to 2", between(-2, 2)},
         &P::frequency_penalty);
   visit({"repetition_penalty", "--repetition-penalty X",
-         "Against tokens of prompt and answer where above 1", between(1 / kMaxPenalty, kMaxPenalty),
-         "repetition_penalty"},
+         "Above 1: tokens that the prompt or answer contains get less likely",
+         between(1 / kMaxPenalty, kMaxPenalty), "repetition_penalty"},
         &P::repetition_penalty);
   visit({.name = "logit_bias", .allowed = between(-100, 100)}, &P::logit_bias);
   visit({"allowed_token_ids"}, &P::allowed_token_ids);
   visit({"bad_words"}, &P::bad_words);
   visit({"logprobs", "--logprobs K",
-         "Log-probabilities of each token and the K best, 0 to 20, with --json", between(0, 20)},
+         "With --json: log-probabilities of each token and the K best, 0 to 20", between(0, 20)},
         &P::logprobs);
   visit({"prompt_logprobs", "--prompt-logprobs K", "The same for each token of the prompt",
          between(0, 20)},
         &P::prompt_logprobs);
   visit({"n", "--n N", "Answers to each prompt", between(1, 128)}, &P::n);
-  visit({"seed", "--sample-seed N", "The same seed gives the same answer"}, &P::seed);
+  visit({"seed", "--sample-seed N", "Seed of the request; the same seed gives the same answer"},
+        &P::seed);
   visit({"skip_special_tokens", "--keep-special-tokens", "Show special tokens in the text"},
         &P::skip_special_tokens);
 }

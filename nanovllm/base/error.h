@@ -13,7 +13,7 @@ class __attribute__((visibility("default"))) UserError : public std::runtime_err
   using std::runtime_error::runtime_error;
 };
 
-/// The message of an exception, for people who do not know C++.
+/// The message of an exception, for users: "out of memory" instead of "std::bad_alloc".
 inline const char* what_of(const std::exception& error) {
   return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what();
 }

@@ -61,7 +61,7 @@ class SortedCheck final : public nlohmann::json_sax<SortedJson> {
     count();
     require(name.size() <= kMaxKeyBytes, "{}: the name {} has {} bytes; at most {} are read",
             where_, printable(name), name.size(), kMaxKeyBytes);
-    require(keys_.back().insert(name).second, "{}: the name {} stands twice", where_,
+    require(keys_.back().insert(name).second, "{}: the name {} occurs twice", where_,
             printable(name));
     return true;
   }

@@ -22,7 +22,7 @@ using SortedJson = nlohmann::json;
 
 /// Parses `text`. Throws UserError, also if an object has the same key twice (one of the two values
 /// would be hidden), for more than 8 levels of nesting, for a key of more than 4096 bytes, and for
-/// more than `max_values` keys and values in all (progress.bounded-work).
+/// more than `max_values` keys and values in total (progress.bounded-work).
 SortedJson parse_sorted_json(std::string_view text, const std::string& where, size_t max_values);
 
 /// A value from a file for a message: printable, in one line, and shortened if it is long.

@@ -74,7 +74,7 @@ void read(const Json& json, std::optional<T>& value) {
   if (!json.is_null()) read(json, value.emplace());
 }
 
-/// Whether a field of type T has a value of its own for JSON's null: only std::optional has.
+/// Whether a field of type T has a separate value for JSON's null: only std::optional has one.
 template <class T>
 constexpr bool kHasNone = requires(T value) {
   value.reset();

@@ -58,8 +58,8 @@ AsyncEngine::~AsyncEngine() { exit(); }
 
 bool AsyncEngine::belongs_to_this_process() const { return getpid() == process_; }
 
-// The process is checked before the mutex is locked: in a forked process, the mutex may be held by
-// a thread that does not exist there.
+// The process is checked before the mutex is locked: in a forked process, a thread that does not
+// exist there may hold the mutex (`threads.fork`).
 std::unique_lock<std::mutex> AsyncEngine::lock() const {
   if (!belongs_to_this_process())
     throw EngineDead(fmt::format(
@@ -114,7 +114,7 @@ void AsyncEngine::cancel_all(Inbox& inbox) {
 
 void AsyncEngine::queue(Command command) {
   queue_.push_back(std::move(command));
-  if (!turns_.empty()) turns_.front()->changed.notify_one();  // run() may sleep
+  if (!turns_.empty()) turns_.front()->changed.notify_one();  // run() may be asleep
 }
 
 std::vector<RequestUpdate> AsyncEngine::wait(Inbox& inbox, double seconds) {
@@ -205,7 +205,7 @@ void AsyncEngine::exit() {
     const std::lock_guard lifetime(engine_lifetime_);
     engine_.reset();
   }
-  locked.lock();  // for the turn's end
+  locked.lock();  // the Turn is destroyed with the mutex held
 }
 
 bool AsyncEngine::is_finished(const Inbox& inbox) const {

@@ -15,7 +15,7 @@
 
 namespace nanovllm {
 
-/// The requests of one caller and what arrived for them.
+/// The requests of one caller, and the updates that have arrived for them.
 class Inbox {
  public:
   /// With `wants_pieces` every update is delivered (a stream), otherwise only the last one of each
@@ -38,11 +38,11 @@ class Inbox {
 };
 
 /// The engine for several threads at once. A caller submits requests for its inbox and waits for
-/// the answers. The engine has no thread of its own: of the callers that wait, the one that has
-/// waited longest steps the engine for all of them (`threads.one-steps`) until its own answer is
-/// there; then the next one takes over. Each update goes to the inbox of its request, whichever
-/// thread steps. Submissions and cancellations are queued and applied between two steps, so only
-/// wait(), run() and exit() can last as long as a step.
+/// the answers. The engine has no thread of its own: the caller that has waited longest steps the
+/// engine for all callers (`threads.turns`) until its own answer is complete; then the next one
+/// takes over. Each update goes to the inbox of its request, whichever thread steps. Submissions
+/// and cancellations are queued and applied between two steps (`threads.queue`), so only wait(),
+/// run() and exit() can take as long as a step.
 ///
 /// Every member throws EngineDead after exit(), after a step that failed, and in a process that was
 /// forked from the one that made the engine: the threads that run steps do not exist there. Such a
@@ -57,23 +57,23 @@ class AsyncEngine {
   NewRequest prepare(std::vector<int32_t> prompt_token_ids, const SamplingParams& params) const;
   /// Queues a request, whose updates go to `inbox`; returns its number.
   uint64_t submit(const std::shared_ptr<Inbox>& inbox, NewRequest request);
-  /// Queues the end of a request. Its last update brings the tokens so far, with finish_reason
-  /// "abort" unless the request ended by itself before. Returns false if it has ended already or
-  /// was cancelled before.
+  /// Queues the end of a request. Its last update has the tokens so far and the finish_reason
+  /// "abort", unless the request ended by itself first. Returns false if it has already ended or
+  /// been cancelled.
   bool cancel(uint64_t request_id);
-  /// Ends the inbox's requests; nothing more arrives for them. Does not throw.
+  /// Ends the inbox's requests; no more updates arrive for them. Does not throw.
   void cancel_all(Inbox& inbox);
-  /// Waits until all requests of the inbox have ended, or an update has arrived if it wants pieces,
-  /// or `seconds` have passed, but for at least one step. Returns what arrived.
+  /// Waits for at least one step, and until all requests of the inbox have ended, an update has
+  /// arrived (if the inbox wants pieces) or `seconds` have passed. Returns the updates.
   std::vector<RequestUpdate> wait(Inbox& inbox,
                                   double seconds = std::numeric_limits<double>::infinity());
-  /// What arrived, without waiting.
+  /// Returns the updates that have arrived, without waiting.
   std::vector<RequestUpdate> take(Inbox& inbox);
-  /// Steps the engine whenever there is work: for a thread that serves callers that cannot block.
-  /// Returns when the engine is dead; take() then throws the reason.
+  /// Steps the engine whenever there is work. This is for a thread that serves callers that cannot
+  /// block. Returns when the engine is dead; take() then throws the reason.
   void run();
 
-  /// Frees the model now, after the step under way. Calls that wait throw EngineDead.
+  /// Frees the model as soon as the running step has ended. Calls that wait throw EngineDead.
   void exit();
   void require_alive() const;
   bool belongs_to_this_process() const;
@@ -81,7 +81,7 @@ class AsyncEngine {
   bool is_finished(const Inbox& inbox) const;
   /// As of the last step.
   EngineStats stats() const;
-  /// The number of calls of wait() and run() under way.
+  /// How many calls of wait() and run() have not returned yet.
   size_t num_waiting_calls() const;
   const EngineSetup& setup() const { return setup_; }
   std::shared_ptr<const Tokenizer> tokenizer() const { return tokenizer_; }
@@ -117,9 +117,9 @@ class AsyncEngine {
   std::vector<Command> queue_;  // applied before the next step, in order
   std::unordered_map<uint64_t, Running> running_;
   uint64_t next_id_ = 0, num_steps_ = 0;
-  bool has_work_ = false;  // whether the last step left any
+  bool has_work_ = false;  // whether work remains after the last step
   EngineStats stats_;
-  std::string dead_;  // why the engine is dead; empty while it lives
+  std::string dead_;  // why the engine is dead; empty if it is not
 };
 
 }  // namespace nanovllm

@@ -59,7 +59,7 @@ bool BlockManager::can_allocate(const Prefix& prefix, int64_t num_blocks) const 
 }
 
 void BlockManager::allocate(Sequence& seq, const Prefix& prefix, int64_t num_blocks) {
-  check(seq.block_table.empty(), "sequence {} holds blocks already", seq.id);
+  check(seq.block_table.empty(), "sequence {} already has blocks", seq.id);
   for (const int32_t id : prefix.blocks) share(id);
   seq.block_table.assign(prefix.blocks.begin(), prefix.blocks.end());
   seq.num_hashed = static_cast<int64_t>(prefix.blocks.size());
@@ -84,7 +84,7 @@ void BlockManager::deallocate(Sequence& seq) {
 
 std::optional<std::pair<int32_t, int32_t>> BlockManager::fork(const Sequence& parent,
                                                               Sequence& child) {
-  check(child.block_table.empty(), "sequence {} holds blocks already", child.id);
+  check(child.block_table.empty(), "sequence {} already has blocks", child.id);
   const auto num_full = static_cast<size_t>(parent.num_prompt_tokens / block_size_);
   for (size_t i = 0; i < num_full; ++i) {
     share(parent.block_table[i]);
@@ -118,7 +118,7 @@ void BlockManager::register_blocks(Sequence& seq, int64_t limit) {
         continue;
       }
       const bool orphan = other.parent.id >= 0 && ref(other.parent.id) != other.parent;
-      if (!orphan) {  // a collision of hashes: the first registration stays
+      if (!orphan) {  // the hashes collide: the first registration stays
         seq.last_block = {};
         continue;
       }

@@ -10,8 +10,8 @@
 
 namespace nanovllm {
 
-/// Hash of a full block: of the previous block's hash (for the first block the cache salt) and the
-/// block's token ids.
+/// The hash of a full block, computed from its token ids and the previous block's hash (for the
+/// first block from the cache salt).
 using BlockHashFunction = uint64_t (*)(uint64_t previous, std::span<const int32_t> token_ids);
 uint64_t block_hash(uint64_t previous, std::span<const int32_t> token_ids);
 
@@ -27,26 +27,26 @@ class BlockManager {
   /// The blocks at the start of a sequence that are in the cache.
   struct Prefix {
     std::vector<int32_t> blocks;
-    int64_t num_free = 0;  ///< of them, how many are on the free list
+    int64_t num_free = 0;  ///< how many of these are on the free list
     uint64_t last_hash = 0;
   };
 
-  /// The longest cached prefix of the sequence's known tokens, whole blocks only.
+  /// Finds the longest cached prefix of the sequence's known tokens that consists of full blocks.
   void match_prefix(const Sequence& seq, Prefix& prefix) const;
   /// Whether a new table of `num_blocks` blocks that starts with `prefix` can be allocated.
   bool can_allocate(const Prefix& prefix, int64_t num_blocks) const;
-  /// Fills the sequence's empty table with the prefix and new blocks, num_blocks in all.
+  /// Fills the sequence's empty table with the prefix and new blocks, `num_blocks` in total.
   void allocate(Sequence& seq, const Prefix& prefix, int64_t num_blocks);
   bool can_append(int64_t num_blocks) const { return num_blocks <= num_free(); }
   /// Adds a new block to the table.
   void append(Sequence& seq);
   /// Frees all blocks of the sequence; the last one will be reused first.
   void deallocate(Sequence& seq);
-  /// The child's empty table becomes the parent's blocks for the prompt: full ones shared, a
-  /// half-full last one replaced by a new block. Returns the copy to make, if any.
+  /// Fills the child's empty table with the blocks of the parent's prompt. Full blocks are shared;
+  /// a last block that is not full is replaced by a new one, and the copy to make is returned.
   std::optional<std::pair<int32_t, int32_t>> fork(const Sequence& parent, Sequence& child);
-  /// Registers the hashes of the blocks that end at or before token `limit`; these tokens are known
-  /// and computed.
+  /// Registers the hashes of the full blocks in the first `limit` tokens, which must be known and
+  /// computed.
   void register_blocks(Sequence& seq, int64_t limit);
   /// Removes the sequence's blocks from the prefix cache, because their K and V may be wrong.
   void forget(const Sequence& seq);
@@ -65,7 +65,7 @@ class BlockManager {
     int32_t previous = -1, next = -1;  // neighbours on the free list
     std::optional<uint64_t> hash;      // set while registered
     BlockRef parent;
-    uint64_t salt = 0;  // tells first blocks of different salts apart
+    uint64_t salt = 0;  // distinguishes first blocks with different salts
     std::vector<int32_t> token_ids;
   };
 

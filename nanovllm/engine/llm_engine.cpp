@@ -35,7 +35,7 @@ LLMEngine::LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,
       scheduler_(setup_.config, blocks_) {
   const EngineConfig& c = setup_.config;
   check(c.max_model_len <= setup_.num_blocks * c.block_size,
-        "{} blocks of {} tokens cannot hold a sequence of {}", setup_.num_blocks, c.block_size,
+        "{} blocks of {} tokens are too few for a sequence of {}", setup_.num_blocks, c.block_size,
         c.max_model_len);
   check(c.max_num_batched_tokens >= c.max_num_seqs,
         "max_num_seqs {} is above max_num_batched_tokens {}", c.max_num_seqs,
@@ -54,7 +54,7 @@ void LLMEngine::check_prompt(std::span<const int32_t> ids) const {
 void LLMEngine::check_ids(const char* where, std::span<const int32_t> ids) const {
   for (const int32_t id : ids)
     require(id >= 0 && id < setup_.model.vocab_size,
-            "{} holds token id {}; the model's ids are 0 to {}", where, id,
+            "{} contains token id {}; the model's ids are 0 to {}", where, id,
             setup_.model.vocab_size - 1);
 }
 
@@ -70,7 +70,7 @@ void LLMEngine::check_sampling(const SamplingParams& params) const {
 }
 
 // A word is forbidden at the start of the answer and after a space, where its tokens differ. As in
-// vLLM, the spelling after a space counts only if it has as many tokens and another first token.
+// vLLM, the tokens after a space are forbidden only if they are equally many and the first differs.
 std::vector<int32_t> LLMEngine::encode_bad_words(const SamplingParams& params) const {
   std::vector<int32_t> words;
   const auto add = [&](const std::vector<int32_t>& ids) {
@@ -183,7 +183,7 @@ void LLMEngine::advance() {
   }
   const size_t may_stay = submitted && setup_.config.async_scheduling ? 1 : 0;
   if (in_flight_.size() <= may_stay) {
-    check(submitted || scheduler_.is_finished(), "nothing can run, and {} requests wait",
+    check(submitted || scheduler_.is_finished(), "no request can run, and {} wait",
           scheduler_.num_waiting() + scheduler_.num_running());
     return;
   }
@@ -193,7 +193,7 @@ void LLMEngine::advance() {
 }
 
 void LLMEngine::apply(const StepPlan& plan, const StepOutput& output) {
-  // This comes first: a sequence may end in this step, and postprocess() keeps it only until then.
+  // This comes first: a sequence may end in this step, and then postprocess() removes it.
   std::span<const Logprob> entries = output.prompt_logprobs;
   for (const PromptLogprobOutput& p : output.prompt) {
     const auto count = static_cast<size_t>(p.num_logprobs);

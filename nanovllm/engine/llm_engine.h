@@ -26,14 +26,15 @@ struct NewRequest {
   std::vector<std::unique_ptr<Sequence>> choices;
 };
 
-/// The engine: requests go in, and step() advances all of them. One thread at a time uses it; only
-/// prepare() may be called by any thread. AsyncEngine is its front for several threads.
+/// The engine: requests go in, and step() advances all of them. One thread at a time uses it
+/// (`threads.one-steps`); only prepare() may be called by any thread. AsyncEngine is its front for
+/// several threads.
 class LLMEngine {
  public:
   /// Loads a checkpoint folder. Throws UserError.
   static LLMEngine load(const std::string& model, const EngineConfig& config);
-  /// An engine over any executor. Of setup.model it reads only the vocabulary and the end tokens.
-  /// `tokenizer` may be null: then prompts and answers are token ids alone.
+  /// An engine over any executor. It reads only the vocabulary size and the end tokens of
+  /// setup.model. `tokenizer` may be null; then prompts and answers are only token ids.
   LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,
             std::shared_ptr<const Tokenizer> tokenizer);
 
@@ -52,9 +53,9 @@ class LLMEngine {
   /// false if there is no such request.
   bool abort(uint64_t request_id);
   /// Submits the next step (with async_scheduling, before the previous one is done) and applies the
-  /// oldest submitted one. Returns the requests that got tokens or ended, valid until the next
-  /// call; the caller may move from the updates. Throws EngineDead when a step failed, and in every
-  /// later call.
+  /// output of the oldest submitted one. Returns the updates of the requests that got tokens or
+  /// ended. They are valid until the next call, and the caller may move from them. Throws
+  /// EngineDead if a step failed, and in every later call.
   std::span<RequestUpdate> step();
   /// Whether there is nothing left to do. Throws EngineDead after a step that failed.
   bool is_finished() const;
@@ -88,7 +89,7 @@ class LLMEngine {
   std::unordered_map<uint64_t, std::unique_ptr<Request>> requests_;
   std::vector<uint64_t> aborted_;
   std::vector<SequenceUpdate> changes_;
-  std::vector<RequestUpdate> updates_;  // the first num_updates_ count; the rest keep their memory
+  std::vector<RequestUpdate> updates_;  // the first num_updates_; others only keep their memory
   size_t num_updates_ = 0;
   uint64_t next_request_ = 0, next_sequence_ = 0;
   std::string dead_;

@@ -71,7 +71,7 @@ bool Request::apply(const SequenceUpdate& change, const StepOutput& output, Requ
       choice.output.stop_reason = token;
   } else {
     choice.output.error = fmt::format(
-        "nothing can be drawn at token {}: the logits are not finite, or none is allowed",
+        "no token can be drawn at position {}: the logits are not finite, or no token is allowed",
         seq.num_known());
   }
   if (seq.choice == 0) output_.num_cached_tokens = seq.num_cached_tokens.value_or(0);

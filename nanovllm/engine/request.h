@@ -24,12 +24,12 @@ class Request {
   /// Its choices are the sequences `first_sequence` and those that follow.
   void set_ids(uint64_t id, uint64_t first_sequence);
 
-  /// Applies what a step (with `output`) changed in one of the sequences; fills `update`. Returns
-  /// true where a stop string ended the answer: the caller then finishes the sequence.
+  /// Applies what a step (with `output`) changed in one of the sequences, and fills `update`.
+  /// Returns true if a stop string ended the answer; the caller then finishes the sequence.
   bool apply(const SequenceUpdate& change, const StepOutput& output, RequestUpdate& update);
   /// Log-probabilities of the prompt token at `position`.
   void set_prompt_logprobs(int64_t position, std::span<const Logprob> entries);
-  /// Ends all answers that still run; their sequences are finished already.
+  /// Ends all answers that still run; their sequences are already finished.
   void abort(RequestUpdate& update);
 
   uint64_t id() const { return output_.request_id; }

@@ -130,19 +130,20 @@ bool Scheduler::ensure_block(Sequence& seq) {
 }
 
 bool Scheduler::admit(StepPlan& plan, Sequence& seq) {
-  // A preempted sequence whose last token is still unread: the next step knows that token.
+  // The host has not read the last token of this preempted sequence yet. The next step will know
+  // it.
   if (seq.num_unread > 0) return false;
   prefix_.blocks.clear();
   prefix_.num_free = 0;
   if (!seq.wants_prompt_logprobs()) blocks_.match_prefix(seq, prefix_);
   const int64_t num_known = seq.num_known();
-  const int64_t num_blocks = ceil_div(num_known, blocks_.block_size());
+  const int64_t num_blocks = ceil_div(num_known, blocks_.block_size());  // `progress.whole-prompt`
   if (!blocks_.can_allocate(prefix_, num_blocks)) return false;
   waiting_.pop_front();
   blocks_.allocate(seq, prefix_, num_blocks);
   const int64_t num_hit = static_cast<int64_t>(prefix_.blocks.size()) * blocks_.block_size();
-  // Where the whole sequence is cached, the last token is computed again for its logits, but its K
-  // and V are not stored: nobody writes a shared block (`ownership.shared-blocks`).
+  // If the whole sequence is cached, the last token is computed again for its logits, but its K and
+  // V are not stored: nobody writes to a shared block (`ownership.shared-blocks`).
   seq.num_computed = std::min(num_hit, num_known - 1);
   if (!seq.num_cached_tokens) seq.num_cached_tokens = seq.num_computed;
   stats_.prefix_queries += num_known;
@@ -233,7 +234,7 @@ void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
                        static_cast<size_t>(drawn.num_logprobs)});
     if (reason != FinishReason::kNone) finish(seq, reason);
   }
-  // A finished sequence lives until no submitted step has a row of it (`cleanup.in-flight`).
+  // A finished sequence exists until no submitted step has a row of it (`cleanup.in-flight`).
   const auto landed = [&](Sequence& seq) {
     if (--seq.num_in_flight == 0 && seq.is_finished()) retire(seq);
   };
@@ -242,8 +243,8 @@ void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
     if (sample.forked) landed(*sample.seq);
 }
 
-// A block with generated tokens is registered when the token after its last one is known
-// (`cache.same-with-async`): the cache then holds the same with and without async scheduling.
+// A block with generated tokens is registered when the token after its last one is known, so that
+// async scheduling does not change what is in the cache (`cache.same-with-async`).
 void Scheduler::register_blocks(Sequence& seq) {
   blocks_.register_blocks(
       seq, std::min(seq.num_computed, std::max(seq.num_prompt_tokens, seq.num_known() - 1)));

@@ -22,10 +22,10 @@ struct ScheduledRow {
 struct ScheduledSample {
   Sequence* seq = nullptr;
   int64_t row = 0;
-  bool forked = false;  ///< a choice that shares its parent's row and has none of its own
+  bool forked = false;  ///< whether it is a choice that has no row, but shares its parent's
 };
 
-/// What one step computes, as decided by Scheduler::schedule().
+/// What one step computes, as Scheduler::schedule() has decided.
 struct StepPlan {
   uint64_t step = 0;
   std::vector<ScheduledRow> rows;
@@ -38,7 +38,7 @@ struct StepPlan {
   void clear();
 };
 
-/// What a step changed in a sequence: a new last token, its end, or both. The
+/// What a step changed in a sequence: it has a new last token, it has ended, or both. The
 /// log-probabilities are the output's entries [first_logprob, first_logprob + num_logprobs).
 struct SequenceUpdate {
   Sequence* seq = nullptr;
@@ -49,25 +49,26 @@ struct SequenceUpdate {
 
 /// Chooses the rows of each step: first come, first served; the decodes of running sequences come
 /// first, then unfinished prefills, then new admissions. It owns the sequences
-/// (`ownership.sequences`). schedule() may run one step before postprocess() of the step before.
+/// (`ownership.sequences`). schedule() may be called for a step before postprocess() of the
+/// previous one.
 class Scheduler {
  public:
-  /// `config` is resolved: none of max_num_seqs, max_num_batched_tokens and max_model_len, which
-  /// are read here, is zero.
+  /// `config` is resolved: max_num_seqs, max_num_batched_tokens and max_model_len, which are read
+  /// here, are not zero.
   Scheduler(const EngineConfig& config, BlockManager& blocks);
 
   /// Adds the choices of a request. The first one computes the prompt for all of them. The caller
   /// has checked that the prompt fits.
   void add(std::vector<std::unique_ptr<Sequence>> choices);
-  /// Ends a sequence in any state, and the choices that still wait for its prompt. What submitted
-  /// steps sample for it is dropped. The sequence is valid until the next postprocess().
+  /// Ends a sequence in any state, and the choices that still wait for its prompt. Tokens that
+  /// submitted steps sample for it are dropped. It is valid until the next postprocess().
   void finish(Sequence& seq, FinishReason reason);
   /// The sequence, or null if it has ended.
   Sequence* find(uint64_t id) const;
-  /// Decides the next step. The plan's sequences live until postprocess() of that plan.
+  /// Decides the next step. The plan's sequences exist until postprocess() of that plan.
   void schedule(StepPlan& plan);
-  /// Applies what a step sampled; called in the order of the steps. The updates' sequences live
-  /// until the next call.
+  /// Applies what a step sampled. It is called in the order of the steps. The updates' sequences
+  /// exist until the next call.
   void postprocess(const StepPlan& plan, const StepOutput& output,
                    std::vector<SequenceUpdate>& updates);
 

@@ -13,7 +13,7 @@ enum class SequenceStatus { kWaiting, kRunning, kFinished };
 /// Request names them in this order.
 enum class FinishReason { kNone, kStop, kLength, kAbort, kError };
 
-/// A block as it was when it held certain tokens: reuse counts the generation up.
+/// A block with certain contents: each reuse of the block increments its generation.
 struct BlockRef {
   int32_t id = -1;
   uint32_t generation = 0;
@@ -21,17 +21,17 @@ struct BlockRef {
 };
 
 /// One answer while it is generated: the prompt, the tokens that were sampled so far, and where
-/// their K and V lie. A request with n choices is n sequences. Only the scheduler and the block
-/// manager change a sequence (`ownership.sequences`).
+/// their K and V are stored. A request with n choices is n sequences. Only the scheduler and the
+/// block manager change a sequence (`ownership.sequences`).
 struct Sequence {
-  uint64_t id = 0;  ///< unique; ascends with the arrival and, within a request, the choice
+  uint64_t id = 0;  ///< unique; in the order of arrival and, within a request, of the choices
   uint64_t request_id = 0;
   int32_t choice = 0;
   std::shared_ptr<const SamplingParams> params;
   std::shared_ptr<const std::vector<int32_t>> stop_ids;   ///< end tokens and stop_token_ids, sorted
   std::shared_ptr<const std::vector<int32_t>> bad_words;  ///< in the format of SlotSetup
   uint64_t seed = 0;
-  uint64_t cache_salt = 0;  ///< prompts of different salts share no blocks
+  uint64_t cache_salt = 0;  ///< prompts with different salts share no blocks
 
   SequenceStatus status = SequenceStatus::kWaiting;
   FinishReason finish_reason = FinishReason::kNone;

@@ -26,7 +26,7 @@ std::optional<DType> weight_dtype(const std::string& name) {
   for (const fs::directory_entry& file : fs::directory_iterator(folder, ignored))
     for (const char* extension : {".bin", ".pt", ".pth", ".gguf"})
       require(file.path().extension() != extension,
-              "{}: weights only in another format ({}); safetensors are needed", folder,
+              "{}: the weights are in another format ({}); safetensors files are needed", folder,
               file.path().filename().string());
   fail("{}: no weights: neither model.safetensors nor model.safetensors.index.json", folder);
 }
@@ -46,13 +46,13 @@ void Checkpoint::add_file(const std::string& path) {
   for (auto& [name, entry] : read_safetensors_header(*files_.back())) {
     const auto [slot, is_new] =
         tensors_.try_emplace(name, Slot{std::move(entry), files_.size() - 1, false});
-    require(is_new, "{}: tensor {} is in {} too", path, printable(name),
+    require(is_new, "{}: tensor {} is also in {}", path, printable(name),
             files_[slot->second.file]->path());
   }
 }
 
 void Checkpoint::add_shards(const std::string& index_path) {
-  // Beside the name and the file of each tensor, an index has a few fields of its own.
+  // Besides the name and the file of each tensor, an index has a few other fields.
   const SortedJson index = parse_sorted_json(read_file(index_path, kMaxIndexBytes), index_path,
                                              /*max_values=*/2 * kMaxTensors + 1000);
   const auto map = index.find("weight_map");
@@ -78,7 +78,7 @@ void Checkpoint::add_shards(const std::string& index_path) {
     const std::string path = fmt::format("{}/{}", folder_, shard.get_ref<const std::string&>());
     const auto slot = tensors_.find(name);
     require(slot != tensors_.end() && files_[slot->second.file]->path() == path,
-            "{}: tensor {} is not there, though {} says so", path, printable(name), index_path);
+            "{}: tensor {} is missing, although {} names it", path, printable(name), index_path);
   }
 }
 
@@ -91,7 +91,7 @@ WeightRows Checkpoint::take(const std::string& name, const std::vector<int64_t>&
   const std::optional<DType> dtype = weight_dtype(entry.dtype);
   require(dtype.has_value(), "{}: tensor \"{}\" has dtype {}; it must be BF16, F16 or F32",
           file->path(), name, entry.dtype);
-  require(entry.shape == shape, "{}: tensor \"{}\" has shape [{}]; config.json asks for [{}]",
+  require(entry.shape == shape, "{}: tensor \"{}\" has shape [{}]; config.json requires [{}]",
           file->path(), name, fmt::join(entry.shape, ", "), fmt::join(shape, ", "));
   slot.taken = true;
 

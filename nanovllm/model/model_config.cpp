@@ -21,12 +21,12 @@ constexpr int64_t kMaxSize = int64_t{1} << 22;
 constexpr int64_t kMaxLayers = 8192;
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
-/// The defaults that transformers' configuration class of an architecture has for absent keys, and
-/// what is fixed for the architecture.
+/// What is fixed for an architecture, and the defaults that its configuration class in transformers
+/// has for absent keys.
 struct Architecture {
   const char* name;
   bool qk_norm, qkv_bias;
-  int64_t num_kv_heads;  // 0: as many as query heads
+  int64_t num_kv_heads;  // 0: the number of query heads
   int64_t head_dim;      // 0: hidden_size / num_attention_heads
   int64_t max_position_embeddings;
   int64_t sliding_window;  // 0: none, unless use_sliding_window is true
@@ -44,7 +44,7 @@ constexpr std::array kArchitectures = {
 class Fields {
  public:
   Fields(const Json& object, std::string prefix) : object_(object), prefix_(std::move(prefix)) {
-    require(object_.is_object(), "{}it must hold an object", prefix_);
+    require(object_.is_object(), "{}must be a JSON object", prefix_);
   }
 
   /// The value of `key`, or none if it is absent or null.
@@ -127,7 +127,7 @@ RopeConfig parse_rope(const Fields& config) {
   refuse_partial(scaling);
   for (const char* layers : {"full_attention", "sliding_attention"})
     if (scaling.find(layers) != nullptr)
-      scaling.refuse(layers, "one rotary embedding serves all layers");
+      scaling.refuse(layers, "all layers must have the same rotary embedding");
   const char* type_key = scaling.find("rope_type") != nullptr ? "rope_type" : "type";
   const std::string type = scaling.text(type_key, "default");
   if (type == "default") return rope;

@@ -57,9 +57,9 @@ SafetensorsEntry parse_entry(const SortedJson& object, size_t data_bytes,
   const auto begin = static_cast<size_t>(offsets->front());
   const auto end = static_cast<size_t>(offsets->back());
   require(begin <= end && end <= data_bytes,
-          "{}: its data are bytes {} to {}, but the file has {} bytes of data; is it cut short?",
+          "{}: its data are bytes {} to {}, but the file has {} bytes of data; is it incomplete?",
           where, begin, end, data_bytes);
-  require(end - begin == bytes, "{}: its data takes {} bytes; dtype and shape ask for {}", where,
+  require(end - begin == bytes, "{}: its data have {} bytes; dtype and shape require {}", where,
           end - begin, bytes);
   entry.offset = begin;
   entry.bytes = bytes;
@@ -84,13 +84,13 @@ std::map<std::string, SafetensorsEntry> read_safetensors_header(const InputFile&
 std::map<std::string, SafetensorsEntry> parse_safetensors(std::string_view start, size_t file_bytes,
                                                           const std::string& path) {
   require(!start.starts_with("version https://git-lfs"),
-          "{}: a Git LFS pointer in place of the file; run git lfs pull in its folder", path);
-  require(file_bytes >= kLengthBytes, "{}: no safetensors file: it has only {} bytes", path,
+          "{}: a Git LFS pointer instead of the file; run git lfs pull in its folder", path);
+  require(file_bytes >= kLengthBytes, "{}: not a safetensors file: it has only {} bytes", path,
           file_bytes);
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, start.data(), kLengthBytes);  // x86 and the format are little-endian
   require(header_bytes <= file_bytes - kLengthBytes && header_bytes <= kMaxHeaderBytes,
-          "{}: no safetensors file, or one cut short: a header of {} bytes in a file of {}", path,
+          "{}: not a safetensors file, or incomplete: a header of {} bytes in a file of {}", path,
           header_bytes, file_bytes);
   const std::string_view header = start.substr(kLengthBytes, header_bytes);
   const size_t data_start = kLengthBytes + header_bytes, data_bytes = file_bytes - data_start;
@@ -119,7 +119,7 @@ std::map<std::string, SafetensorsEntry> parse_safetensors(std::string_view start
     end += entry.bytes;
     entry.offset += data_start;
   }
-  require(end == data_bytes, "{}: {} bytes at its end belong to no tensor", path, data_bytes - end);
+  require(end == data_bytes, "{}: its last {} bytes belong to no tensor", path, data_bytes - end);
   return entries;
 }
 

@@ -12,8 +12,9 @@
 
 namespace nanovllm {
 
-/// The largest published models have about 200,000 tensors in all their files together, counting
-/// the scales of every expert. A header with this many takes 0.5 GB and two seconds.
+/// The limit for one file. The largest published models have about 200,000 tensors in all files
+/// together, counting the scales of every expert. Reading a header of 500,000 takes 0.5 GB and two
+/// seconds.
 constexpr size_t kMaxTensors = 500'000;
 
 /// A tensor as a safetensors header describes it, checked against the size of its file.

@@ -8,7 +8,7 @@
 
 namespace nanovllm {
 
-/// What one rank holds of a model: some attention heads, some columns of the MLP, and a part of the
+/// One rank's part of a model: some attention heads, some columns of the MLP, and a part of the
 /// vocabulary. Nothing is padded: if a size is not divisible by the number of ranks, the ranks have
 /// unequal parts.
 struct Shard {

@@ -74,7 +74,7 @@ class Loader {
   }
 
   /// Fills the tables piece by piece: with a context of millions of tokens they take a gigabyte,
-  /// which the host should not hold a second time.
+  /// and the host should not store them a second time.
   void rope_tables(const ModelConfig& config, int64_t num_positions) {
     constexpr int64_t kPositions = 8192;
     const Tensor shape(nullptr, DType::kF32, num_positions, config.head_dim / 2);

@@ -11,7 +11,7 @@ namespace nanovllm {
 namespace {
 
 constexpr double kGiB = 1 << 30;
-// A token's place in the cache is an int32 (Batch::slot_mapping).
+// The index of a token's slot in the cache is an int32 (Batch::slot_mapping).
 constexpr int64_t kMaxSlots = std::numeric_limits<int32_t>::max();
 
 }  // namespace
@@ -28,8 +28,8 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
   const size_t block_bytes =
       model.kv_bytes_per_token(kv_dtype) * static_cast<size_t>(config.block_size);
   const int64_t blocks_for_one = (wanted_len + config.block_size - 1) / config.block_size;
-  // Each block of max_model_len also needs a part of the rotary tables and of the block tables. On
-  // the CPU there are two copies of the block tables: the rank's and the backend's.
+  // The bytes for each block of the longest sequence in tables that grow with it. The rank has
+  // block tables, and the CPU's backend has a copy of them.
   const size_t table_bytes = sizeof(int32_t) * (config.device == "cuda" ? 1 : 2);
   const size_t length_bytes =
       rope_bytes_per_position(model.head_dim) * static_cast<size_t>(config.block_size) +
@@ -40,12 +40,12 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
   if (config.num_gpu_blocks_override > 0) {
     size.num_blocks = config.num_gpu_blocks_override;
     require(size.num_blocks <= kMaxSlots / config.block_size,
-            "--num-gpu-blocks-override is {}; it may be at most {} of --block-size {}",
+            "--num-gpu-blocks-override is {}; it must be at most {} with --block-size {}",
             size.num_blocks, kMaxSlots / config.block_size, config.block_size);
   } else {
     size.num_blocks = static_cast<int64_t>(bytes / block_bytes);
     if (config.kv_cache_memory_bytes == 0) {
-      // The longest sequence has at most blocks_for_one blocks, even if the cache has more.
+      // The longest sequence has all blocks, but at most blocks_for_one.
       const auto longest = static_cast<size_t>(blocks_for_one);
       size_t blocks = bytes / (block_bytes + length_bytes);
       if (blocks > longest) blocks = (bytes - longest * length_bytes) / block_bytes;
@@ -56,8 +56,8 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
   }
   if (ranks != nullptr) size.num_blocks = ranks->smallest(size.num_blocks);
   require(size.num_blocks >= 1,
-          "the KV cache gets {:.3f} GiB of what the weights leave; one block of {} tokens takes "
-          "{:.3f} GiB: lower --block-size, raise {} or free memory",
+          "the KV cache may take {:.3f} GiB, but one block of {} tokens takes {:.3f} GiB: lower "
+          "--block-size, raise {} or free memory",
           static_cast<double>(bytes) / kGiB, config.block_size,
           static_cast<double>(block_bytes + length_bytes) / kGiB,
           config.device == "cuda" && config.kv_cache_memory_bytes == 0 ? "--gpu-memory-utilization"

@@ -10,19 +10,18 @@
 
 namespace nanovllm {
 
-/// How large the KV cache becomes and the longest sequence it allows.
+/// The size of the KV cache, and the longest sequence that it allows.
 struct KvSize {
   int64_t num_blocks = 0;
   int64_t max_model_len = 0;
 };
 
-/// Computes the size of a cache of `kv_dtype`. If the options give a number of blocks or bytes,
-/// that is the size. Otherwise it is the smaller of `bytes` and what max_num_seqs sequences of
-/// max_model_len tokens need. `bytes` must also hold the rotary tables and block tables, which grow
-/// with max_model_len; the bytes of the option are for the cache alone. If max_model_len is more
-/// than the model or the cache allows, it throws UserError with the numbers and the option to
-/// change. With several ranks all of them call it, each with its own shard and its own bytes, and
-/// all use the smallest number of blocks.
+/// Computes the size of a cache of `kv_dtype`: the blocks or bytes of the options if they are
+/// given, otherwise the smaller of `bytes` and what max_num_seqs sequences of max_model_len tokens
+/// need. `bytes` include the rotary tables and block tables, which grow with max_model_len; the
+/// bytes of the options are only for the cache. If max_model_len is more than the model or the
+/// cache allows, throws UserError with the numbers and the option to change. With several ranks all
+/// of them call it, each with its own shard and bytes, and all use the smallest number of blocks.
 KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType kv_dtype,
                      size_t bytes, Communicator* ranks = nullptr);
 

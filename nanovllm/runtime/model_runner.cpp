@@ -50,8 +50,8 @@ ModelRunner::ModelRunner(const std::string& folder, const EngineSetup& setup,
 
 int64_t ModelRunner::replay_size(const StepInput& input) const {
   const auto num_rows = static_cast<int64_t>(input.rows.size());
-  // A sequence that starts may share blocks that this same step fills, and a replayed step reads
-  // the older keys early.
+  // A sequence that starts may share blocks that this same step fills, but a replayed step
+  // prefetches all keys except the newest.
   if (!replays_ || num_rows > kMaxReplayRows || !input.setups.empty() ||
       input.token_ids.size() != input.rows.size() || input.samples.size() != input.rows.size())
     return 0;
@@ -113,7 +113,7 @@ void ModelRunner::submit(const StepInput& input) {
   if (size > 0) backend_->replay(size, pass);
   else pass();
   if (!batch.samples.empty()) backend_->finish_sample(logits);
-  // The step counts from here on, because settle() may run below.
+  // This is set here, because settle() may run below.
   now.settled = input.samples.empty();
   ++num_submitted_;
   if (host_.reads_logits) {
@@ -188,7 +188,7 @@ void ModelRunner::prompt_logprobs(const StepInput& input, Residual& last, StepOu
 }
 
 void ModelRunner::sample_logprobs(Tensor logits, StepOutput& output) {
-  // Adjacent rows with the same number of alternatives share one call.
+  // One call handles neighbouring rows with the same number of alternatives.
   const size_t num_rows = output.samples.size();
   for (size_t i = 0; i < num_rows;) {
     const int32_t wanted = output.samples[i].num_logprobs;

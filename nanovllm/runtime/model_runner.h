@@ -17,12 +17,12 @@
 
 namespace nanovllm {
 
-/// One rank of the model: its weights, KV cache, buffers and slots, all allocated at start. Each
-/// step is a forward pass and the sampling of its tokens.
+/// One rank: weights, KV cache, buffers and slots, which are allocated once. Each step is a forward
+/// pass and its sampling.
 class ModelRunner : public Executor {
  public:
-  /// Loads `folder` onto `backend`. `setup` comes from resolve_setup(), which also connected
-  /// `backend` to the other ranks if there are any.
+  /// Loads the checkpoint `folder` into the memory of `backend`. `setup` is the result of
+  /// resolve_setup(), which also connected `backend` to the other ranks, if there are any.
   ModelRunner(const std::string& folder, const EngineSetup& setup, std::unique_ptr<Backend> backend,
               Rank rank = {});
 
@@ -31,11 +31,11 @@ class ModelRunner : public Executor {
   const StepOutput& wait() override;
 
  private:
-  /// A step that was submitted and whose output was not fetched yet.
+  /// A step that was submitted and not waited for.
   struct Flight {
     StepOutput output;
     std::vector<std::pair<int32_t, uint64_t>> slots;  ///< of its samples: slot, its num_starts()
-    bool settled = true;                              ///< its tokens are on the host
+    bool settled = true;                              ///< whether the host has its tokens
   };
   Flight& flight(uint64_t number) { return flights_[number % flights_.size()]; }
   /// The number of rows to which the step is padded for a graph replay; 0: it cannot be replayed.
@@ -62,7 +62,7 @@ class ModelRunner : public Executor {
   uint64_t num_submitted_ = 0, num_waited_ = 0;
   bool replays_;
 
-  // Scratch memory of one step, kept to be reused.
+  // Arrays of one step, whose memory is reused.
   std::vector<int32_t> token_ids_, targets_, ids_, ranks_;
   std::vector<RowStatus> status_;
   std::vector<float> logprobs_;

@@ -13,7 +13,7 @@ namespace nanovllm {
 /// What a rank remembers of a running sequence from step to step (`ownership.slots`).
 class Slot {
  public:
-  /// A sequence gets the slot. Removes the setup's lists from the front of both spans.
+  /// Gives the slot to a sequence. Removes the setup's lists from the front of both spans.
   void start(const SlotSetup& setup, std::span<const int32_t>& ids,
              std::span<const TokenBias>& biases);
   /// How the token at `position` is sampled; valid until the next call.
@@ -35,8 +35,8 @@ class Slot {
   uint64_t num_starts_ = 0;
   std::vector<int32_t> masked_ids_, allowed_ids_, bad_words_;
   std::vector<TokenBias> biases_;
-  std::vector<int32_t> answer_;     // kept only if there are bad words
-  std::vector<TokenCount> counts_;  // kept only if there are penalties
+  std::vector<int32_t> answer_;     // empty if there are no bad words
+  std::vector<TokenCount> counts_;  // empty if there are no penalties
   std::unordered_map<int32_t, size_t> count_of_;
   std::vector<int32_t> masked_now_;
 };

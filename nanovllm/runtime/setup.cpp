@@ -17,11 +17,11 @@ double gib(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 // Larger steps are not more efficient on a CPU, and every running answer waits for the whole step.
 constexpr int64_t kCpuBatchedTokens = 2048, kCudaBatchedTokens = 16384;
-// For cuBLASLt's workspace, CUDA graphs, the sampler's memory and the driver's own.
+// For cuBLASLt's workspace, graphs, the sampler's memory and the driver.
 constexpr size_t kCudaReserve = size_t{512} << 20;
 
-/// The dtype of weights and activations: the option's, or with "auto" the checkpoint's, float32
-/// becoming bfloat16.
+/// The dtype of weights and activations: the option's. "auto" means the checkpoint's, but bfloat16
+/// if that is float32.
 DType model_dtype(const EngineConfig& config, const ModelConfig& model) {
   if (config.dtype != "auto") return parse_float_dtype(config.dtype);
   return model.dtype == DType::kF32 ? DType::kBF16 : model.dtype;
@@ -91,16 +91,16 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
   }
   const KvSize kv = size_kv_cache(config, own, setup.dtype, bytes, ranks);
   setup.num_blocks = kv.num_blocks;
-  // In double, because the product of a hostile config.json's and the options' sizes may overflow
-  // any integer.
+  // In double, because products of sizes from config.json and from options can overflow integers.
   const double cache_gib = gib(own.kv_bytes_per_token(setup.dtype)) *
                            static_cast<double>(config.block_size * kv.num_blocks);
-  require(cache_gib <= gib(memory.total),
-          "a KV cache of {} blocks of {} tokens takes {:.2f} GiB, and there are {:.2f} GiB in all: "
-          "lower --kv-cache-memory-bytes or --num-gpu-blocks-override",
-          kv.num_blocks, config.block_size, cache_gib, gib(memory.total));
+  require(
+      cache_gib <= gib(memory.total),
+      "a KV cache of {} blocks of {} tokens takes {:.2f} GiB, and there are {:.2f} GiB in total: "
+      "lower --kv-cache-memory-bytes or --num-gpu-blocks-override",
+      kv.num_blocks, config.block_size, cache_gib, gib(memory.total));
   config.max_model_len = kv.max_model_len;
-  // No step has more sequences than there are blocks, nor more tokens than the blocks hold.
+  // No step has more sequences than there are blocks, nor more tokens than fit in them.
   config.max_num_seqs = std::min(config.max_num_seqs, kv.num_blocks);
   config.max_num_batched_tokens =
       std::min(config.max_num_batched_tokens, kv.num_blocks * config.block_size);

@@ -10,8 +10,7 @@
 
 namespace nanovllm {
 
-/// The sizes and limits that follow from a checkpoint's config, the options and this machine. They
-/// are known before any weight is read.
+/// How a checkpoint will run with the options on this machine; known before any weight is read.
 struct EngineSetup {
   EngineConfig config;  ///< with the automatic values filled in, so no limit is zero
   ModelConfig model;
@@ -25,14 +24,14 @@ struct EngineSetup {
   }
 };
 
-/// The backend of config.device for rank number `rank`. "auto" becomes "cuda" where there is a GPU
-/// and the libraries that it needs, else "cpu", with a warning where a GPU is there but a library
-/// is missing. Throws UserError.
+/// The backend of config.device for rank number `rank`. "auto" becomes "cuda" if there is a GPU and
+/// the libraries that it needs, otherwise "cpu", with a warning if there is a GPU but a library is
+/// missing. Throws UserError if the device cannot be used.
 std::unique_ptr<Backend> make_backend(EngineConfig& config, int rank = 0);
 
-/// `config` is the one that make_backend() completed. Throws UserError for options out of range,
-/// for a folder that is no supported checkpoint, and where the model does not fit the backend's
-/// memory. With `ranks` it connects the backend to the others, all of which call this.
+/// make_backend() has filled in `config`. Throws UserError if an option is out of range, the folder
+/// is not a supported checkpoint, or the model does not fit in the backend's memory. With `ranks`,
+/// all ranks call this, and it connects their backends.
 EngineSetup resolve_setup(const std::string& model, const EngineConfig& config, Backend& backend,
                           Communicator* ranks = nullptr);
 

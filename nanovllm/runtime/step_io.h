@@ -19,12 +19,12 @@ struct RowInput {
   int32_t slot = 0;
   int32_t start = 0;  ///< index of the first new token in the sequence
   int32_t num_tokens = 0;
-  int32_t store = 1;          ///< 0: K and V are in shared blocks already and are not written again
+  int32_t store = 1;  ///< 0: K and V are already in the cache, in a shared block; not written again
   int32_t want_logprobs = 0;  ///< 1: log-probabilities of the tokens that follow each of these
   int32_t next_token = -1;  ///< with want_logprobs: the known token after the last of these, or -1
 };
 
-/// A sequence for which a token is sampled, from the logits of the last token of rows[row]. The
+/// A sequence for which a token is sampled from the logits of the last token of rows[row]. The
 /// choices of one prompt share a row.
 struct SampleInput {
   uint64_t sequence = 0;  ///< names the row in the output
@@ -32,9 +32,9 @@ struct SampleInput {
   int32_t row = 0;
 };
 
-/// The sampling parameters of the sequence that gets a slot in this step. Its lists are the next
-/// entries of StepInput::setup_ids, in the order of their counts here, and of StepInput::biases.
-struct SlotSetup : SamplingScalars {  // `position` is set for each row
+/// The parameters of a sequence, sent when it gets its slot. Its lists are the next entries of
+/// StepInput::setup_ids, in the order of their counts here, and of StepInput::biases.
+struct SlotSetup : SamplingScalars {  // `position` is not used here; each row has its own
   int32_t slot = 0;
   int32_t num_logprobs = -1;  ///< best alternatives for each drawn token; -1: none are wanted
   int32_t num_prompt_logprobs = -1;  ///< the same for prompt tokens
@@ -42,15 +42,15 @@ struct SlotSetup : SamplingScalars {  // `position` is set for each row
   int32_t num_masked_ids = 0;
   int32_t num_allowed_ids = 0;   ///< 0: all tokens may be drawn
   int32_t num_bad_word_ids = 0;  ///< each word is the number of its tokens and their ids
-  int32_t num_tokens = 0;  ///< of the sequence, where penalties or bad words need them, else 0
-  int32_t num_prompt_tokens = 0;  ///< of those
+  int32_t num_tokens = 0;  ///< of the sequence, if penalties or bad words need them; otherwise 0
+  int32_t num_prompt_tokens = 0;  ///< how many of these are the prompt's
   int32_t num_biases = 0;
 };
 
-/// The arrays of a step, in their order in its buffer: from the largest alignment to the smallest,
-/// so that none needs padding. The ranks keep block tables, sampling parameters and last tokens
-/// from step to step; these arrays hold only what changed. `List` is a vector while the step is put
-/// together, and then a view of the buffer.
+/// The arrays of a step, in the order of its buffer: from the largest alignment to the smallest, so
+/// that none needs padding. The ranks keep block tables, sampling parameters and last tokens; the
+/// arrays contain only changes. `List` is a vector while the step is built, and then a view of the
+/// buffer.
 template <template <class> class List>
 struct StepLists {
   List<SampleInput> samples;
@@ -93,19 +93,19 @@ class StepInput : public StepLists<StepView> {
   std::span<const std::byte> buffer_;
 };
 
-/// The arrays of a StepInput while it is put together; reused from step to step.
+/// The arrays of a StepInput while it is built. Their memory is reused for the next step.
 struct StepArrays : StepLists<StepVector> {
   void clear();
   /// Writes header and arrays into `buffer` and returns the view of it.
   StepInput write(uint64_t step, std::vector<std::byte>& buffer) const;
 };
 
-/// The result of one sampled row. Its log-probabilities are the next num_logprobs entries of
+/// The token that was sampled for a row. Its log-probabilities are the next num_logprobs entries of
 /// StepOutput::logprobs.
 struct SampleOutput {
   uint64_t sequence = 0;
   int32_t token_id = 0;
-  RowStatus status = RowStatus::kOk;  ///< with kNotFinite no token was drawn
+  RowStatus status = RowStatus::kOk;  ///< if it is kNotFinite, no token was drawn
   int32_t num_logprobs = 0;
 };
 
@@ -117,8 +117,8 @@ struct PromptLogprobOutput {
   int32_t num_logprobs = 0;
 };
 
-/// The results of a step: a SampleOutput for each SampleInput, in the same order, and the prompt
-/// log-probabilities that were asked for.
+/// What a step returns: a SampleOutput for each SampleInput, in the same order, and prompt
+/// log-probabilities if they were requested.
 struct StepOutput {
   std::vector<SampleOutput> samples;
   std::vector<Logprob> logprobs;  ///< of samples, in their order

@@ -12,8 +12,8 @@
 
 namespace nanovllm {
 
-/// Ids are 0 .. kMaxTokens - 1, because tables are as large as the largest id. The largest
-/// published vocabulary has an eighth of it.
+/// Ids are less than kMaxTokens, because tables are as large as the largest id. The largest
+/// published vocabulary has an eighth of this.
 inline constexpr int32_t kMaxTokens = 1 << 21;
 
 /// An object of tokenizer.json, read field by field. A missing field or a value of another type is
@@ -34,8 +34,8 @@ struct Component : JsonObject {
   std::string type;
 };
 
-/// A tokenizer.json. The vocabulary and the merges are kept apart from the other fields: as a DOM
-/// they would take longer to read than everything else that loading does.
+/// A tokenizer.json. The vocabulary and the merges are not part of the Json: building a Json from
+/// them would take longer than everything else in loading.
 struct TokenizerJson {
   struct Token {
     std::string_view text;
@@ -46,13 +46,13 @@ struct TokenizerJson {
   std::string where;             ///< the file's name, with which error messages begin
   std::vector<Token> vocab;      ///< model.vocab in the file's order
   std::vector<Merge> merges;     ///< model.merges, "a b" or ["a", "b"], the lowest rank first
-  Json fields;                   ///< everything else; objects as they are in the file
+  Json fields;                   ///< everything else, as it is in the file
   Json config = Json::object();  ///< tokenizer_config.json, if there is one
-  std::deque<std::string> unescaped{};  ///< strings that views cannot find in the file as they are
+  std::deque<std::string> unescaped{};  ///< strings with escapes, to which views cannot point
 
   /// The components of the pipeline `name` in their order: none for null, the members of a
-  /// Sequence (its field `list` holds them), else the one that stands there. Throws UserError for a
-  /// type that is not among `supported`.
+  /// Sequence (which are in its field `list`), otherwise the single component. Throws UserError for
+  /// a type that is not among `supported`.
   std::vector<Component> components(const char* name, const char* list,
                                     std::initializer_list<std::string_view> supported) const;
 };

@@ -7,7 +7,8 @@
 
 namespace nanovllm {
 
-/// What tokenization asks about a code point. The first four are disjoint and cover everything.
+/// The properties of a code point that tokenization uses. Every code point has exactly one of the
+/// first four.
 enum CharClass : uint8_t {
   kLetter = 1,    ///< \p{L}
   kNumber = 2,    ///< \p{N}
@@ -19,7 +20,7 @@ enum CharClass : uint8_t {
   kUnstable = 64
 };
 
-/// The CharClass bits of all code points, from utf8proc's tables and what Unicode 16 added to them.
+/// The CharClass bits of all code points: utf8proc's tables, and what Unicode 16 has added since.
 class CharTable {
  public:
   static const CharTable& get();
@@ -29,13 +30,13 @@ class CharTable {
 
  private:
   CharTable();
-  // Planes 4 to 16 hold no letter, number or space, and nothing that NFC touches.
+  // Planes 4 to 16 have no letter, number or space, and nothing that NFC changes.
   std::array<uint8_t, 0x40000> classes_;
 };
 
-/// Well-formed `text` in Normalization Form C: `text` itself if nothing changes, else in `storage`.
-/// Reads each character once, and works more only where a character may change (UAX #15, section
-/// 9).
+/// Well-formed `text` in Normalization Form C: `text` itself if nothing changes, otherwise a text
+/// in `storage`. Reads each character once, and normalizes only around characters that may change
+/// (UAX #15, section 9).
 std::string_view to_nfc(std::string_view text, std::string& storage);
 
 /// \w of Rust's regex: alphabetic, mark, decimal digit, connector punctuation, join control (UTS

@@ -18,11 +18,11 @@ bool is_utf8(std::string_view bytes);
 /// the beginning of a character that may still be completed.
 size_t append_utf8(std::string& out, std::string_view bytes, bool at_end);
 
-/// The first place of `what` at or after byte `from` of `text`, npos if there is none. Unlike
-/// std::string_view::find() it takes linear time whatever the two are.
+/// The first position of `what` at or after byte `from` of `text`; npos if there is none. Unlike
+/// std::string_view::find() it always takes linear time.
 size_t find_bytes(std::string_view text, std::string_view what, size_t from = 0);
 
-/// The code point at `p` of well-formed UTF-8; moves `p` after it.
+/// Returns the code point at `p` of well-formed UTF-8, and moves `p` to the next one.
 inline char32_t next_code_point(const char*& p) {
   const auto next = [&] { return static_cast<char32_t>(static_cast<unsigned char>(*p++)); };
   const char32_t c = next();

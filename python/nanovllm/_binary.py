@@ -1,4 +1,4 @@
-"""The command `nanovllm`: the binary of this package, in place of Python."""
+"""The command `nanovllm`: replaces the Python process by the binary of this package."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
-"""The engine as Python sees it; nanovllm.LLM is the interface to use.
+"""The extension module. It is not for users: nanovllm.LLM is the public interface.
 
-Every call may raise UserError or EngineDead, TypeError for an argument of another kind.
+Every call may raise UserError, EngineDead, or TypeError if an argument has a wrong type.
 """
 
 from collections.abc import Mapping, Sequence

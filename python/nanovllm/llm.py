@@ -29,30 +29,30 @@ if TYPE_CHECKING:
 
 
 class EngineOptions(TypedDict, total=False):
-    """What LLM takes besides the model. Zero or empty means chosen at start."""
+    """The options of LLM. Zero or empty means that the value is chosen at the start."""
 
     # nano-vLLM's
     max_num_batched_tokens: int  #: tokens computed in one step
     max_num_seqs: int  #: sequences that run at the same time, 512
     max_model_len: int  #: tokens of prompt and answer together
-    gpu_memory_utilization: float  #: share of the GPU's memory that may be full, 0.9
-    tensor_parallel_size: int  #: GPUs, or groups of cores, that share the model, 1
+    gpu_memory_utilization: float  #: share of the GPU's memory to use, 0.9
+    tensor_parallel_size: int  #: GPUs, or groups of cores, over which the model is divided, 1
     enforce_eager: bool  #: no CUDA graphs
-    kvcache_block_size: int  #: tokens in a block of the KV cache, a multiple of 16, 64
-    num_kvcache_blocks: int  #: blocks of the KV cache; -1: chosen
+    kvcache_block_size: int  #: tokens in a block of the KV cache, a multiple of 16; 64
+    num_kvcache_blocks: int  #: blocks of the KV cache; -1: chosen at the start
     # vLLM's
     device: str  #: auto, cpu, cuda
-    dtype: str  #: auto (the checkpoint's, float32 as bfloat16), bfloat16, float16, float32
-    load_format: str  #: auto, dummy (random weights from config.json alone)
+    dtype: str  #: auto (the checkpoint's, but bfloat16 for float32), bfloat16, float16, float32
+    load_format: str  #: auto, dummy (random weights; only config.json is needed)
     kv_cache_memory_bytes: int
-    block_size: int  #: kvcache_block_size by its other name
-    num_gpu_blocks_override: int  #: num_kvcache_blocks by its other name
+    block_size: int  #: another name of kvcache_block_size
+    num_gpu_blocks_override: int  #: another name of num_kvcache_blocks
     enable_prefix_caching: bool
     async_scheduling: bool  #: schedule one step ahead of the device
     step_timeout: float  #: seconds without progress after which a step counts as hung, 60
     threads: int  #: of the CPU backend
-    seed: int  #: of requests that bring none
-    worker_path: str  #: the binary that further ranks run; the package's own
+    seed: int  #: of requests that have none
+    worker_path: str  #: the binary that the other ranks run; by default the package's own
 
 
 _OTHER_NAMES = {
@@ -64,28 +64,28 @@ _OTHER_NAMES = {
 class Logprob(TypedDict):
     id: int
     logprob: float  #: natural, from the raw logits
-    rank: int  #: among all tokens, 1 the best
+    rank: int  #: among all tokens; 1 is the best
 
 
 class CompletionOutput(TypedDict):
     """One answer of T tokens."""
 
     text: str
-    token_ids: list[int]  #: [T], the end token included when one was sampled
+    token_ids: list[int]  #: [T], including the end token if one was sampled
     finish_reason: str  #: stop, length, abort, error
-    stop_reason: int | str | None  #: the id or text of stop_token_ids or stop that ended it
+    stop_reason: int | str | None  #: the id from stop_token_ids or text from stop that ended it
     logprobs: NotRequired[list[list[Logprob]]]  #: [T, 1 + k], the sampled token first
     error: NotRequired[str]
 
 
 class RequestOutput(CompletionOutput):
-    """The answer to a prompt of P tokens, the first one where there are several."""
+    """The answer to a prompt of P tokens; the inherited fields are those of the first choice."""
 
-    index: NotRequired[int]  #: of the prompt, from generate
+    index: NotRequired[int]  #: of the prompt in the call of generate
     prompt_token_ids: list[int]  #: [P]
     num_cached_tokens: int  #: prompt tokens read from the prefix cache, at most P - 1
     prompt_logprobs: NotRequired[list[list[Logprob] | None]]  #: [P, 1 + k], None for the first
-    outputs: NotRequired[list[CompletionOutput]]  #: [n], where n is above 1
+    outputs: NotRequired[list[CompletionOutput]]  #: [n], if n is above 1
 
 
 class StreamPiece(TypedDict):
@@ -93,25 +93,25 @@ class StreamPiece(TypedDict):
 
     text: str  #: may be empty while a character is incomplete
     token_ids: list[int]
-    output: RequestOutput | None  #: the whole, with the last piece
+    output: RequestOutput | None  #: the whole result in the last piece, otherwise None
 
 
-# Python looks for Ctrl-C, and the bar moves, this often while the engine works.
+# How often Python checks for Ctrl-C, and the progress bar is updated, while the engine works.
 _SECONDS_BETWEEN_LOOKS = 0.1
 
 
 class LLM:
-    """A model ready to generate.
+    """A loaded model that generates text.
 
-    Several threads may use it: their requests run together. Raises UserError (a ValueError) for a
-    caller's mistake and EngineDead (a RuntimeError) when the engine broke, was ended by `exit`, or
-    belongs to the process that this one was forked from. The last reference to go frees the model,
-    its memory and its GPU at once, as `exit` and the end of a `with` do.
+    Several threads may use it; their requests run in one batch. Raises UserError (a ValueError) for
+    a mistake of the caller, and EngineDead (a RuntimeError) if the engine has failed, `exit` was
+    called, or this process was forked from the one that made the LLM. `exit`, the end of a `with`
+    block and the deletion of the last reference free the model's memory and its GPU at once.
     """
 
     def __init__(self, model: str | os.PathLike[str], **kwargs: Unpack[EngineOptions]) -> None:
-        """Loads a checkpoint folder in Hugging Face layout; `kwargs` are EngineOptions. A name that
-        is none of them gives a warning that says which is near."""
+        """Loads a checkpoint folder in Hugging Face layout; `kwargs` are EngineOptions. For an
+        unknown option it gives a warning that suggests the most similar one."""
         known = EngineOptions.__annotations__
         options: dict[str, object] = {"worker_path": BINARY}
         for name, value in kwargs.items():
@@ -122,8 +122,8 @@ class LLM:
             elif not (name == "num_kvcache_blocks" and value == -1):
                 options[_OTHER_NAMES.get(name, name)] = value
         self._engine = _core.Engine(os.fspath(model), options)
-        self._added = _core.inbox(False)  # of add_request
-        self._num_added = 0  # and not yet returned by step
+        self._added = _core.inbox(False)  # for the requests of add_request
+        self._num_added = 0  # how many of them step has not returned yet
         self.tokenizer = Tokenizer(self._engine.tokenizer())
         _alive.add(self)
 
@@ -133,14 +133,14 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
-        """Runs all prompts to their end; their outputs in order.
+        """Runs all prompts until they are finished, and returns their outputs in the same order.
 
-        A prompt is a text, or ids that are taken as they are: 1 to max_model_len - 1 of them, each
-        below vocab_size; also as a dictionary, {"prompt": text} or {"prompt_token_ids": ids}, of
-        which a single one needs no list. `sampling_params`: one, or one for each prompt.
-        `use_tqdm`: a bar on stderr with the tokens a second of prefill and decode. Raises
-        ValueError where a prompt, a parameter or their number is refused; then, and after Ctrl-C,
-        nothing of the call runs on.
+        A prompt is a text, or 1 to max_model_len - 1 token ids, each below vocab_size; or a
+        dictionary, {"prompt": text} or {"prompt_token_ids": ids}; a single dictionary needs no
+        list. `sampling_params`: one, or one for each prompt. `use_tqdm`: show a progress bar on
+        stderr with the speed of prefill and decode in tokens per second. Raises ValueError if a
+        prompt, a parameter or their number is wrong. After an exception, also after Ctrl-C, no
+        request of the call continues to run.
         """
         self._engine.require_alive()
         if isinstance(prompts, str):
@@ -176,10 +176,10 @@ class LLM:
     def stream(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None
     ) -> Iterator[StreamPiece]:
-        """The answer to one prompt as it grows: `for piece in llm.stream("Once"): piece["text"]`.
+        """Yields the answer to one prompt in pieces: `for piece in llm.stream("Once"): ...`.
 
-        It begins with the first piece asked for; leaving the loop ends the request. Raises as
-        `generate` does, and ValueError where n is above 1.
+        The request starts when the first piece is requested, and ends if the loop is left. Raises
+        what `generate` raises, and ValueError if n is above 1.
         """
         params = sampling_params or SamplingParams()
         if params.n not in (1, None):
@@ -190,7 +190,7 @@ class LLM:
             while True:
                 arrived = self._engine.wait(inbox, _SECONDS_BETWEEN_LOOKS)
                 for _, piece in cast("list[tuple[int, StreamPiece]]", arrived):
-                    self._engine.require_alive()  # `exit` may have come between two pieces
+                    self._engine.require_alive()  # `exit` may have been called between two pieces
                     yield piece
                     if piece["output"] is not None:
                         return
@@ -198,21 +198,21 @@ class LLM:
             self._engine.abandon(inbox)
 
     def add_request(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> int:
-        """For callers that drive the engine themselves: add requests, then `step()` until
-        `is_finished()`. Returns the request's number. Raises as `generate` does."""
+        """For callers that run the engine step by step: add requests, then call `step()` until
+        `is_finished()`. Returns the id of the request. Raises what `generate` raises."""
         request_id = self._add(self._added, prompt, sampling_params or SamplingParams())
         self._num_added += 1
         return request_id
 
     def abort(self, request_id: int) -> bool:
-        """Ends a request; the next `step()` returns it with what it has. False if it does not
-        run."""
+        """Ends a request; the next `step()` returns it with the tokens it has. Returns False if no
+        such request is running."""
         return self._engine.abort(request_id)
 
     def step(self) -> tuple[list[tuple[int, list[int]]], int]:
-        """Moves every request on. Returns those of `add_request` that ended, each with its number
-        and token ids, and how many prompt tokens the step computed, or less than 0 if none: minus
-        the tokens that it generated."""
+        """Runs one step for all requests. Returns the requests of `add_request` that ended, each as
+        (id, token ids), and a number: how many prompt tokens the step computed or, if it computed
+        none, minus the number of tokens that it generated."""
         before = self._engine.num_tokens()
         arrived = cast("list[tuple[int, RequestOutput]]", self._engine.wait(self._added, 0))
         prefill, decode = (b - a for a, b in zip(before, self._engine.num_tokens()))
@@ -220,18 +220,18 @@ class LLM:
         return [(i, output["token_ids"]) for i, output in arrived], prefill or -decode
 
     def is_finished(self) -> bool:
-        """Whether `step` returned every request of `add_request`."""
+        """Whether `step` has returned every request of `add_request`."""
         self._engine.require_alive()
         return self._num_added == 0
 
     @property
     def max_model_len(self) -> int:
-        """Tokens that a prompt and its answer may have together."""
+        """The most tokens that a prompt and its answer may have together."""
         return self._engine.max_model_len
 
     @property
     def vocab_size(self) -> int:
-        """Ids are 0 to vocab_size - 1."""
+        """Token ids are 0 to vocab_size - 1."""
         return self._engine.vocab_size
 
     def exit(self) -> None:
@@ -254,7 +254,7 @@ class LLM:
 
 
 def _plain(prompt: Prompt) -> str | Sequence[int] | Array:
-    """A prompt in vLLM's dictionaries as what it holds; where both are given, the ids count."""
+    """Takes the text or the ids out of vLLM's dictionary; if it has both, the ids."""
     if not isinstance(prompt, Mapping):
         return prompt
     names = {name for name, value in prompt.items() if value is not None}
@@ -277,7 +277,7 @@ _alive: weakref.WeakSet[LLM] = weakref.WeakSet()
 
 @atexit.register
 def _exit_all() -> None:
-    """Ends the engines before the interpreter, whatever threads still wait for them."""
+    """Ends the engines before the interpreter ends, even if threads still wait for them."""
     _core.leave()
     for llm in list(_alive):
         llm.exit()
@@ -290,7 +290,7 @@ class _Bar:
         self._bar: Any = None
         if not shown:
             return
-        from tqdm.auto import tqdm  # a tenth of a second, for those who look
+        from tqdm.auto import tqdm  # takes a tenth of a second, so only if a bar is shown
 
         self._bar = tqdm(total=total, desc="Generating", dynamic_ncols=True)
         self._engine = engine
@@ -310,7 +310,7 @@ class _Bar:
             return
         now, counts = time.perf_counter(), self._engine.num_tokens()
         for i, name in enumerate(self._speeds):
-            if counts[i] > self._before[i]:  # else the last speed stays
+            if counts[i] > self._before[i]:  # otherwise the last speed stays
                 speed = (counts[i] - self._before[i]) / (now - self._since)
                 self._speeds[name] = f"{speed:.0f}tok/s"
         self._before, self._since = counts, now

@@ -6,23 +6,23 @@ from typing import Any, Literal, overload
 
 from nanovllm import _core
 
-# Arguments of transformers that say how ids are packed; here they are a list.
+# Arguments of transformers that choose how ids are packed; this class always returns a list.
 _PACKING = ("padding", "truncation", "max_length", "return_tensors", "return_dict")
 
 
 class Tokenizer:
     """The checkpoint's tokenizer and chat template, with transformers' names and defaults.
 
-    Any number of threads may use it, also after `LLM.exit()`. Each method raises UserError (a
-    ValueError) where the checkpoint has no tokenizer.json or no chat template.
+    Several threads may use it, also after `LLM.exit()`. Each method raises UserError (a ValueError)
+    if the checkpoint has no tokenizer.json, or no chat template where one is needed.
     """
 
     def __init__(self, core: _core.Tokenizer) -> None:
         self._core = core
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text. Special tokens written in it are parsed as such;
-        `add_special_tokens`: also what the tokenizer adds of its own (a BOS)."""
+        """The token ids of a text. Special tokens that are written in it are recognized.
+        `add_special_tokens`: also add the tokenizer's own, such as a begin-of-text token."""
         return self._core.encode(text, add_special_tokens)
 
     def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
@@ -68,11 +68,12 @@ class Tokenizer:
         tokenize: bool = True,
         **kwargs: Any,
     ) -> str | list[int]:
-        """The prompt for a conversation in OpenAI's form: a text, or its ids with `tokenize`.
+        """The prompt for a conversation in OpenAI's format: its token ids, or the text if
+        `tokenize` is False.
 
-        `tools`: their JSON schemas. `continue_final_message`: the prompt ends within the last
-        message, for the model to go on. `kwargs` are variables of the template, such as
-        enable_thinking. Raises UserError with the template's own error.
+        `tools`: their JSON schemas. `continue_final_message`: the prompt ends inside the last
+        message, so that the model continues it. `kwargs` are variables of the template, such as
+        enable_thinking. Raises UserError if the template fails.
         """
         for name in _PACKING:
             if kwargs.pop(name, None):
@@ -91,7 +92,7 @@ class Tokenizer:
         prompt = self._core.render_chat_template(json.dumps(variables, ensure_ascii=False))
         if continue_final_message:
             final = conversation[-1]["content"]
-            if isinstance(final, list | tuple) and final:  # parts
+            if isinstance(final, list | tuple) and final:  # a list of parts
                 final = final[-1]["text"] if isinstance(final[-1], Mapping) else final[-1]
             final = str(final).strip()
             if final not in prompt:

@@ -28,7 +28,7 @@ constexpr const char* kUp = "\x1b[A";
 constexpr const char* kDim = "\x1b[2m";
 constexpr const char* kPlain = "\x1b[0m";
 
-/// `nanovllm chat`, or another command, on a terminal of its own.
+/// `nanovllm chat`, or another command, on a separate pseudo-terminal.
 class Chat {
  public:
   explicit Chat(std::vector<std::string> options, const std::string& model = kTinyTales,
@@ -54,7 +54,8 @@ class Chat {
   void type(const std::string& keys) const {
     ASSERT_EQ(::write(fd_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
   }
-  /// What came since the last call, up to and with `text`; lines end as in a pipe.
+  /// Waits for `text` and returns the output from the last call to the end of `text`, with "\n" as
+  /// line ends.
   std::string read_until(const std::string& text) {
     while (new_.find(text) == std::string::npos && read_some()) {
     }
@@ -63,7 +64,7 @@ class Chat {
     new_.erase(0, end);
     return out;
   }
-  /// The same up to a prompt that takes keys one by one.
+  /// The same until a prompt of the line editor, which reads single keys.
   std::string read_until_prompt() {
     std::string out = read_until("\n> ");
     for (const auto end = Clock::now() + kPatience; is_cooked() && Clock::now() < end;)
@@ -71,13 +72,13 @@ class Chat {
     EXPECT_FALSE(is_cooked());
     return out;
   }
-  /// The terminal gathers lines and shows what is typed, as a shell expects to find it.
+  /// Whether the terminal collects lines and echoes keys, as a shell expects it.
   bool is_cooked() const {
     termios modes{};
     EXPECT_EQ(::tcgetattr(fd_, &modes), 0);
     return (modes.c_lflag & (ICANON | ECHO)) == (ICANON | ECHO);
   }
-  /// The exit status, once it has ended.
+  /// Waits for the end of the process and returns its exit status.
   int wait() {
     while (read_some()) {
     }
@@ -95,7 +96,7 @@ class Chat {
  private:
   static constexpr std::chrono::seconds kPatience{60};
 
-  // False at the end of the output, or where nothing comes for long.
+  // Returns false at the end of the output, or if no output comes for a long time.
   bool read_some() {
     pollfd waiting{fd_, POLLIN, 0};
     if (::poll(&waiting, 1, std::chrono::milliseconds(kPatience).count()) <= 0) return false;
@@ -111,7 +112,7 @@ class Chat {
   std::string new_;
 };
 
-TEST(ChatOnATerminal, ShowsThoughtsDimmedAndWithoutTheirTags) {
+TEST(ChatOnATerminal, DimsThoughtsAndHidesTheirTags) {
   const std::vector<std::string> options = {"--dtype", "float32",      "--sample-seed",
                                             "1",       "--max-tokens", "200"};
   const std::string question = "Tell me about the sea.";
@@ -137,7 +138,7 @@ TEST(ChatOnATerminal, ShowsThoughtsDimmedAndWithoutTheirTags) {
   EXPECT_EQ(chat.wait(), 0);
 }
 
-/// The demo model, which says these characters at each beginning of a word.
+/// The demo model with a tokenizer that writes these characters at the beginning of each word.
 class HostileModel {
  public:
   HostileModel() {
@@ -194,7 +195,7 @@ TEST(FiltersOnATerminal, TextHasNoEscapeSequences) {
   EXPECT_EQ(terminal.wait(), 0);
 }
 
-TEST(ChatOnATerminal, CtrlDEndsItAndCtrlCAtThePromptWith130) {
+TEST(ChatOnATerminal, CtrlDAndCtrlCAtThePromptEndIt) {
   for (const auto& [key, status] : {std::pair(kCtrlD, 0), std::pair(kCtrlC, 130)}) {
     Chat chat({});
     chat.read_until_prompt();
@@ -225,7 +226,7 @@ TEST(ChatOnATerminal, CtrlCEndsAnAnswerAndKeepsWhatWasPrinted) {
   const size_t echo = answer.find("^C");
   ASSERT_NE(echo, std::string::npos);
   answer.erase(echo, 2);
-  // Far less than the context would hold, in case it was longer than 600 tokens.
+  // An answer that was not stopped could be as long as the context.
   EXPECT_LT(answer.size(), 2 * whole.size());
   const size_t common = std::min(answer.size(), whole.size() - 1);
   EXPECT_EQ(answer.substr(0, common), whole.substr(0, common));
@@ -234,7 +235,7 @@ TEST(ChatOnATerminal, CtrlCEndsAnAnswerAndKeepsWhatWasPrinted) {
   EXPECT_THAT(chat.read_until_prompt(), HasSubstr("'/nonsense' is not a command"));
   chat.type("Go on.\n");
   chat.read_until("Go on.\n");
-  chat.read_until(".");  // of the answer: Ctrl-C before it ends the program
+  chat.read_until(".");  // in the answer; before it Ctrl-C would end the program
   chat.type(kCtrlC);
   chat.read_until_prompt();
   chat.type(kCtrlC);  // the second one
@@ -242,7 +243,7 @@ TEST(ChatOnATerminal, CtrlCEndsAnAnswerAndKeepsWhatWasPrinted) {
   EXPECT_TRUE(chat.is_cooked());
 }
 
-TEST(ChatOnATerminal, LinesAreEditedAndRemembered) {
+TEST(ChatOnATerminal, LinesCanBeEditedAndRecalled) {
   Chat chat({});
   chat.read_until_prompt();
   const auto expect_command = [&](const std::string& keys, const std::string& name) {

@@ -79,7 +79,7 @@ TEST(Generate, MessagesMayHaveParts) {
   EXPECT_THAT(out[2]["error"].get<std::string>(), HasSubstr("image_url"));
 }
 
-TEST(Generate, JsonLinesHoldTheDocumentedFieldsInTheOrderOfTheInput) {
+TEST(Generate, JsonLinesHaveTheDocumentedFieldsInInputOrder) {
   const Result r =
       run({"generate", kTinyTales, "--prompts-file", "-", "--json", "--temperature", "0"},
           R"({"prompt": "The sky was", "sampling_params": {"max_tokens": 30}}
@@ -137,8 +137,8 @@ TEST(Generate, BadLinesAreReportedAndTheOthersRun) {
   }
 }
 
-// Two ids are allowed, and none after the first of them: a choice that draws it ends with an error.
-// With this seed these are the last two of four.
+// Two ids are allowed, and after the first of them none is. A choice that draws the first one ends
+// with an error; with this seed these are the last two of four choices.
 const std::string kTwoOfFourFail =
     R"({"prompt": "Once", "sampling_params": {"allowed_token_ids": [16, 17], "bad_words": ["11", "12"], )"
     R"("max_tokens": 2, "temperature": 100, "ignore_eos": true, "n": 4, "seed": 5}})"
@@ -156,7 +156,7 @@ TEST(Generate, ErrorInAnyChoiceIsExitStatus2) {
   EXPECT_EQ(r.err, "error: prompts that were refused or ended with an error: 1 of 2\n");
 }
 
-TEST(Generate, NumbersAreDecimalAndNegativeSeedsAreSeeds) {
+TEST(Generate, NumbersAreDecimalAndSeedsMayBeNegative) {
   const std::vector<std::string> args = {"generate", kTinyTales,     "--prompt", "Once",
                                          "--json",   "--max-tokens", "010",      "--ignore-eos"};
   const auto answer = [&](const char* seed) {
@@ -169,7 +169,7 @@ TEST(Generate, NumbersAreDecimalAndNegativeSeedsAreSeeds) {
   EXPECT_EQ(out, answer("18446744073709551611"));
 }
 
-TEST(Generate, PromptThatIsTooLongIsALineWithTheNumbers) {
+TEST(Generate, TooLongPromptIsAnErrorLineWithTheNumbers) {
   std::string prompt = "hello";
   for (int i = 0; i < 3000; ++i) prompt += " hello";
   const Result r =
@@ -237,7 +237,7 @@ TEST(Generate, RefusalsAreOneClearLine) {
   expect_refused({}, "subcommand");
 }
 
-TEST(Help, TeachesByExampleAndTellsTheExitStatus) {
+TEST(Help, HasExamplesAndTheExitStatus) {
   for (const std::vector<std::string>& command : {std::vector<std::string>{},
                                                   {"generate"},
                                                   {"chat"},
@@ -253,7 +253,7 @@ TEST(Help, TeachesByExampleAndTellsTheExitStatus) {
     EXPECT_EQ(r.status, 0);
     EXPECT_THAT(r.out, HasSubstr("Examples:\n  "));
     EXPECT_THAT(r.out, HasSubstr("Exit status: 0 "));
-    // Values are called by what they are.
+    // The help names values by their meaning, not by CLI11's types.
     EXPECT_THAT(r.out, Not(HasSubstr(" INT")));
     EXPECT_THAT(r.out, Not(HasSubstr(" FLOAT")));
   }
@@ -302,7 +302,7 @@ TEST(Generate, BrokenPipeIsSilentAndFullDiskOneLine) {
   EXPECT_THAT(full.err, HasSubstr("No space left"));
 }
 
-TEST(Info, TellsShapeMemoryAndKernels) {
+TEST(Info, ShowsShapeMemoryAndKernels) {
   const Result r = run({"info", kTinyTales, "--device", "cpu", "--json"});
   ASSERT_EQ(r.status, 0) << r.err;
   const Json info = Json::parse(r.out);
@@ -310,7 +310,7 @@ TEST(Info, TellsShapeMemoryAndKernels) {
   EXPECT_EQ(info["max_model_len"], 2048);
   EXPECT_EQ(info["kv_bytes_per_token"], 2 * 6 * 2 * 128 * 2);
   EXPECT_EQ(info["device"], "cpu");
-  // The file holds each parameter once, in two bytes, behind its header.
+  // The file has a header and then each parameter in two bytes.
   const auto file_bytes = std::filesystem::file_size(kTinyTales + "/model.safetensors");
   EXPECT_LE(info["weight_bytes"].get<size_t>(), file_bytes);
   EXPECT_GE(info["weight_bytes"].get<size_t>(), file_bytes - 32768);
@@ -318,8 +318,8 @@ TEST(Info, TellsShapeMemoryAndKernels) {
   EXPECT_EQ(run({"info", kTinyTales}).status, 0);
 }
 
-// Sizes near the end of their types, of which a product or a sum would wrap around to a small one.
-TEST(Info, CacheThatNoMachineHoldsIsRefused) {
+// Sizes so large that a product or a sum of them would overflow to a small number.
+TEST(Info, CacheLargerThanAnyMemoryIsRefused) {
   const std::string most = "9223372036854775807";
   for (const char* block_size : {"16", "64", "65536"}) {
     expect_refused({"info", kTinyTales, "--device", "cpu", "--kv-cache-memory-bytes", most,
@@ -335,12 +335,12 @@ TEST(Info, CacheThatNoMachineHoldsIsRefused) {
     expect_refused({"info", kTinyTales, option, most}, most);
 }
 
-TEST(Bench, RequestThatEndsWithAnErrorIsNoFigure) {
+TEST(Bench, FailedRequestGivesAnErrorAndNoFigure) {
   const std::filesystem::path file = ::testing::TempDir() + "bench_test_errors.jsonl";
   std::ofstream(file) << "{\"prompt\": \"The\"}\n" << kTwoOfFourFail;
   expect_refused({"bench", "throughput", kTinyTales, "--dtype", "float32", "--dataset",
                   file.string(), "--json"},
-                 "prompt 1 ended with an error: nothing can be drawn");
+                 "prompt 1 ended with an error: no token can be drawn");
   std::filesystem::remove(file);
 }
 
@@ -391,9 +391,10 @@ TEST(Bench, PrintsTheDocumentedKeys) {
                  "2048");
 }
 
-// A library of the driver's name that is none, as a broken installation has.
-TEST(Cli, DriverThatDoesNotWorkLeavesTheWorkToTheCpu) {
-  if (std::filesystem::exists("/proc/driver/nvidia/version")) GTEST_SKIP() << "a driver is here";
+// A file with the name of the driver's library that is not a library, as in a broken installation.
+TEST(Cli, BrokenDriverMeansTheCpuIsUsed) {
+  if (std::filesystem::exists("/proc/driver/nvidia/version"))
+    GTEST_SKIP() << "this machine has a driver";
   const std::string folder = ::testing::TempDir() + "no_driver";
   std::filesystem::create_directory(folder);
   std::filesystem::remove(folder + "/libcuda.so.1");

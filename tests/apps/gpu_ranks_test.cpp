@@ -25,7 +25,7 @@ class GpuRanksKilled : public ::testing::TestWithParam<Kill> {
   }
 };
 
-TEST_P(GpuRanksKilled, NobodyWaitsAndNothingStays) {
+TEST_P(GpuRanksKilled, AllProcessesEndSoon) {
   const Kill& k = GetParam();
   const std::string model = std::string(NANOVLLM_SOURCE_DIR) + "/bench/shapes/" + k.shape;
   for (const int milliseconds :

@@ -1,5 +1,5 @@
-// What stands where a checkpoint's files should: nothing of it may be waited for, read without end,
-// or shown to the terminal as it is.
+// Hostile files in a checkpoint. The program must not wait for them, read them without end, or
+// print their contents to the terminal unescaped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -53,7 +53,7 @@ const char* const kFiles[] = {"config.json",         "generation_config.json",
                               "chat_template.jinja", "additional_chat_templates/tool_use.jinja",
                               "model.safetensors",   "model.safetensors.index.json"};
 
-// Nothing but printable characters and the line's end.
+// Expects one line on stderr that consists of printable characters.
 void expect_one_clean_line(const Result& r) {
   EXPECT_EQ(r.num_error_lines(), 1) << r.err;
   EXPECT_THAT(r.err, StartsWith("error: "));
@@ -64,7 +64,7 @@ void expect_one_clean_line(const Result& r) {
   }
 }
 
-TEST(HostileFiles, WhatIsNoRegularFileIsRefusedAtOnce) {
+TEST(HostileFiles, FilesThatAreNotRegularAreRefusedAtOnce) {
   for (const std::string file : kFiles) {
     for (const char* kind : {"fifo", "device", "loop", "folder"}) {
       const Checkpoint checkpoint;
@@ -100,7 +100,7 @@ TEST(HostileFiles, SparseFilesOfGigabytesAreNotRead) {
   }
 }
 
-TEST(HostileFiles, ModelItselfIsALoopAFifoOrATemplateWithoutEnd) {
+TEST(HostileFiles, ModelPathIsALoopAFifoOrAnEndlessTemplate) {
   const Checkpoint checkpoint;
   const std::string loop = checkpoint.path("loop"), fifo = checkpoint.path("fifo"),
                     large = checkpoint.path("large.jinja");
@@ -119,7 +119,7 @@ TEST(HostileFiles, ModelItselfIsALoopAFifoOrATemplateWithoutEnd) {
   EXPECT_THAT(r.err, HasSubstr("at most 1048576"));
 }
 
-TEST(HostileFiles, InputWithoutAnEndIsRefused) {
+TEST(HostileFiles, EndlessInputIsRefused) {
   const Result file = run({"generate", kTinyTales, "--prompts-file", "/dev/zero"});
   EXPECT_EQ(file.status, 2);
   EXPECT_THAT(file.err, HasSubstr("/dev/zero: a line of more than"));
@@ -131,7 +131,7 @@ TEST(HostileFiles, InputWithoutAnEndIsRefused) {
   expect_one_clean_line(folder);
 }
 
-TEST(HostileTexts, ErrorsSteerNoTerminal) {
+TEST(HostileTexts, ErrorsHaveNoEscapeSequences) {
   const std::string escape = "\x1b]0;title\x07\x1b[31m\r\n\x7f\u009b2J\x9b";
   const Checkpoint checkpoint;
   const auto expect_refused = [&](const std::vector<std::string>& args, const std::string& input) {
@@ -156,14 +156,14 @@ TEST(HostileTexts, ErrorsSteerNoTerminal) {
   expect_refused({"tokenize", checkpoint.path()}, "");
 }
 
-TEST(HostileTexts, PipesGetEachByteAsItIs) {
+TEST(HostileTexts, PipesGetEveryByteUnchanged) {
   const std::string text = "a\x1b[31m\u009b\x07z";
   const Result ids = run({"tokenize", kTinyTales}, text + "\n");
   ASSERT_EQ(ids.status, 0) << ids.err;
   EXPECT_EQ(run({"detokenize", kTinyTales}, ids.out).out, text + "\n");
 }
 
-TEST(Limits, FileThatMayNotGrowIsOneLine) {
+TEST(Limits, FileSizeLimitIsAOneLineError) {
   const std::string out = ::testing::TempDir() + "limits_test_out";
   for (const auto& args : std::vector<std::vector<std::string>>{
            {"--help"}, {"--version"}, {"info", kTinyTales, "--device", "cpu"}}) {

@@ -8,8 +8,7 @@
 #include "nanovllm/base/arguments.h"
 #include "tests/base/other_values.h"
 
-// What the command line reads is what to_arguments() writes for the worker processes, field by
-// field.
+// The command line must read back, field by field, what to_arguments() writes for workers.
 namespace nanovllm::testing {
 namespace {
 
@@ -21,7 +20,7 @@ Struct parse(std::vector<std::string> arguments) {
   CLI::App app;
   Struct values;
   add_options(app, values);
-  std::ranges::reverse(arguments);  // as CLI11 takes them
+  std::ranges::reverse(arguments);  // CLI11 expects the last one first
   app.parse(arguments);
   return values;
 }
@@ -31,7 +30,7 @@ class Options : public ::testing::Test {};
 using Structs = ::testing::Types<EngineConfig, SamplingParams>;
 TYPED_TEST_SUITE(Options, Structs);
 
-TYPED_TEST(Options, OfEachFieldAreReadAsTheyAreWritten) {
+TYPED_TEST(Options, ReadBackTheArgumentsOfEveryField) {
   TypeParam all;
   TypeParam::for_each_field([&](const FieldInfo& field, auto member) {
     if (field.option.empty()) return;

@@ -32,11 +32,11 @@ struct Process {
   std::string program = NANOVLLM_BINARY;
   std::string input = {};
   std::string stdout_path = {};     ///< instead of a pipe
-  bool close_stdout_early = false;  ///< the reader goes away at once
+  bool close_stdout_early = false;  ///< the reading end is closed at once
   std::vector<int> closed = {};     ///< standard streams that are closed from the start
-  /// Called with what came so far; a result above 0 is a signal to send, once.
+  /// Called with the output so far. A result above 0 is a signal that is then sent once.
   std::function<int(const std::string& out)> signal_when = nullptr;
-  std::function<void(pid_t)> when_started = nullptr;  ///< nothing is read while it runs
+  std::function<void(pid_t)> when_started = nullptr;  ///< no output is read while it runs
 
   Result run(std::vector<std::string> args) const {
     std::array<int, 2> in{}, out{}, err{};
@@ -50,7 +50,7 @@ struct Process {
     if (stdout_path.empty()) posix_spawn_file_actions_adddup2(&actions, out[1], 1);
     else posix_spawn_file_actions_addopen(&actions, 1, stdout_path.c_str(), O_WRONLY, 0);
     for (const int fd : closed) posix_spawn_file_actions_addclose(&actions, fd);
-    // A child that ends without reading its input must not end the tests.
+    // A child that ends without reading its input must not end the test program.
     std::signal(SIGPIPE, SIG_IGN);
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
@@ -70,7 +70,8 @@ struct Process {
     posix_spawnattr_destroy(&attributes);
     for (const int fd : {in[0], out[1], err[1]}) ::close(fd);
     if (close_stdout_early) ::close(out[0]);
-    // Inputs here are smaller than a pipe's buffer or read whole before any output.
+    // The inputs are smaller than a pipe's buffer, or the program reads all of them before it
+    // writes.
     for (size_t done = 0; done < input.size();) {
       const ssize_t n = ::write(in[1], input.data() + done, input.size() - done);
       if (n <= 0) break;
@@ -109,7 +110,7 @@ struct Process {
   }
 };
 
-/// A run of the binary by a shell: `line` is what stands around "$@", the binary and `args`.
+/// Runs the shell command `line`, in which "$@" is the binary with `args`.
 inline Result run_in_shell(const std::string& line, std::vector<std::string> args) {
   args.insert(args.begin(), {"-c", line, "sh", NANOVLLM_BINARY});
   return Process{.program = "/bin/sh"}.run(args);

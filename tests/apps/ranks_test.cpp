@@ -1,4 +1,4 @@
-// The binary with -tp: what it prints, and what stays when a process of it is killed.
+// The binary with -tp: its output, and that no process remains when one of its processes is killed.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -46,8 +46,8 @@ void expect_goldens(const Result& result, const std::vector<Json>& rows) {
   }
 }
 
-/// A run that would go on for minutes. Its prompts are in a file: a pipe would only be full when
-/// the model is loaded.
+/// A run that would take minutes. Its prompts are in a file, because nobody reads a pipe before the
+/// model is loaded.
 class LongRun {
  public:
   LongRun() { std::ofstream(path_) << prompts_of(llama_goldens(), 100); }
@@ -77,7 +77,7 @@ TEST(Ranks, ProcessesGiveTheReferenceTokens) {
   for (const int world : {2, 3, 4}) expect_goldens(run(arguments(world), prompts_of(rows)), rows);
 }
 
-TEST(Ranks, TwoEnginesAtOnceDoNotMeet) {
+TEST(Ranks, TwoEnginesAtOnceAreIndependent) {
   const std::vector<Json> rows = llama_goldens();
   Result first, second;
   std::thread other([&] { first = run(arguments(2), prompts_of(rows)); });
@@ -87,11 +87,11 @@ TEST(Ranks, TwoEnginesAtOnceDoNotMeet) {
   expect_goldens(second, rows);
 }
 
-TEST(Ranks, ModelThatCannotBeReadIsOneLineAndStatus2) {
+TEST(Ranks, UnreadableModelIsAOneLineErrorWithStatus2) {
   const Result missing = run({"generate", "/nowhere", "--prompt", "a", "-tp", "2"});
   EXPECT_EQ(missing.status, 2);
   EXPECT_EQ(missing.num_error_lines(), 1) << missing.err;
-  // Found when the weights are read, by all ranks at once.
+  // All ranks find the error at the same time, when they read the weights.
   const std::string folder = ::testing::TempDir() + "ranks_without_weights";
   std::filesystem::create_directory(folder);
   std::filesystem::copy_file(kLlama + "/config.json", folder + "/config.json",
@@ -104,8 +104,8 @@ TEST(Ranks, ModelThatCannotBeReadIsOneLineAndStatus2) {
   EXPECT_NE(empty.err.find("no weights"), std::string::npos) << empty.err;
 }
 
-// What is printed must not go into the memory of the ranks, which would take the closed stream's
-// number.
+// The output must not be written to the memory of the ranks, whose descriptor could otherwise have
+// the closed stream's number.
 TEST(Ranks, ClosedStandardStreamsAreNotReused) {
   const std::vector<Json> rows = llama_goldens();
   const std::string prompts = ::testing::TempDir() + "closed_streams.jsonl";
@@ -136,8 +136,8 @@ struct Kill {
 
 class Killed : public ::testing::TestWithParam<Kill> {};
 
-// At moments of the start, of loading and of the run.
-TEST_P(Killed, NobodyWaitsAndNothingStays) {
+// The moments are during the start, the loading and the run.
+TEST_P(Killed, AllProcessesEndSoon) {
   const Kill& k = GetParam();
   const LongRun endless;
   for (const int milliseconds : {0, 5, 10, 20, 40, 80, 400}) {
@@ -187,7 +187,7 @@ TEST(Ranks, RankThatHangsEndsTheRun) {
   expect_gone(workers);
 }
 
-TEST(Ranks, CtrlCIsRank0s) {
+TEST(Ranks, CtrlCReachesOnlyRank0) {
   std::vector<pid_t> workers;
   const LongRun endless;
   Process process;

@@ -21,7 +21,7 @@ std::string write_file(const std::string& name, const std::string& text) {
   return path;
 }
 
-TEST(TokenizeCommand, LinesAndJsonGoThereAndBack) {
+TEST(TokenizeCommand, LinesAndJsonRoundTrip) {
   const Result ids = run({"tokenize", kTinyTales}, "Once upon a time\n\nHéllo, 世界!");
   EXPECT_EQ(ids.status, 0) << ids.err;
   const Result text = run({"detokenize", kTinyTales}, ids.out);
@@ -37,7 +37,7 @@ TEST(TokenizeCommand, LinesAndJsonGoThereAndBack) {
             "{\"text\":\"two\\nlines<|im_end|>\"}\n");
 }
 
-TEST(TokenizeCommand, BadLinesAreToldAndTheOthersRun) {
+TEST(TokenizeCommand, BadLinesAreReportedAndTheOthersRun) {
   const Result r = run({"tokenize", kTinyTales, "--json"}, "{}\nnot json\n{\"text\": \"a\"}\n");
   EXPECT_EQ(r.status, 2);
   EXPECT_THAT(r.out, HasSubstr("'text'"));
@@ -50,7 +50,7 @@ TEST(TokenizeCommand, BadLinesAreToldAndTheOthersRun) {
   EXPECT_THAT(run({"tokenize", "Qwen/Qwen3-0.6B"}).err, HasSubstr("hf download Qwen/Qwen3-0.6B"));
 }
 
-TEST(RenderCommand, RendersAFolderOrAFileAndItsErrorsAreAnswers) {
+TEST(RenderCommand, RendersAFolderOrAFileAndReportsTemplateErrors) {
   const std::string line =
       R"({"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": true})"
       "\n";
@@ -80,14 +80,14 @@ TEST(ChatCommand, KeepsTheConversationUntilReset) {
   const Result reset = run(chat, "introduce yourself\n/reset\nWhat did you say?\n");
   EXPECT_EQ(reset.status, 0) << reset.err;
   const Result alone = run(chat, "What did you say?\n");
-  // After /reset the question stands alone; in one conversation it does not.
+  // After /reset the question begins a conversation; in `twice` it continues one.
   EXPECT_TRUE(reset.out.ends_with(alone.out));
   EXPECT_FALSE(twice.out.ends_with(alone.out));
   EXPECT_EQ(twice.out.substr(0, twice.out.find('\n')), reset.out.substr(0, reset.out.find('\n')));
 }
 
-TEST(ChatCommand, SamplingValuesOfTheCheckpointHoldUnlessAnOptionSetsThem) {
-  // The same folder with a generation_config.json of its own.
+TEST(ChatCommand, OptionsOverrideTheCheckpointsSamplingValues) {
+  // A copy of the model with another generation_config.json.
   const std::string folder = ::testing::TempDir() + "/nanovllm_chat_model";
   std::filesystem::remove_all(folder);
   std::filesystem::create_directory(folder);
@@ -124,14 +124,14 @@ TEST(ChatCommand, RefusalsOfOptionsDoNotNameTheCheckpointsFile) {
                  "min_tokens is 10; it must be at most max_tokens, 9");
   expect_refused({"--generation-config", "none"},
                  "--generation-config is 'none'; it must be auto or vllm");
-  // An answer has no limit of its own, so that its least length has none either.
+  // max_tokens has no limit in a chat, so --min-tokens has none either.
   const Result r = run({"chat", kTinyTales, "--sample-seed", "4", "--min-tokens", "100"},
                        "introduce yourself\n");
   EXPECT_EQ(r.status, 0) << r.err;
   EXPECT_GT(r.out.size(), 200u);
 }
 
-TEST(ChatCommand, WhatItCannotDoIsOneLineAndTheConversationGoesOn) {
+TEST(ChatCommand, ErrorsAreOneLineAndTheConversationContinues) {
   const Result r = run({"chat", kTinyTales, "--max-model-len", "64", "--max-tokens", "5"},
                        "/foo\n" + std::string(4'000, 'x') + "\nhello\n");
   EXPECT_EQ(r.status, 2);

@@ -95,7 +95,7 @@ TEST(SamplingParams, JsonFieldsHaveVllmsNames) {
   EXPECT_EQ(p, expected);
 }
 
-TEST(SamplingParams, ExtremesInRangeAreTaken) {
+TEST(SamplingParams, ExtremeValuesInRangeAreAccepted) {
   SamplingParams p;
   p.temperature = 3e38;
   p.top_p = 1e-300;

@@ -10,7 +10,7 @@
 namespace nanovllm {
 namespace {
 
-TEST(Escape, WritesOutEveryControlCharacter) {
+TEST(Escape, EscapesEveryControlCharacter) {
   for (int c = 0; c < 0xa0; ++c) {
     if (c >= 0x20 && c < 0x7f) continue;
     const std::string text = c < 0x80 ? std::string(1, static_cast<char>(c))
@@ -34,7 +34,7 @@ TEST(Escape, LeavesTextAsItIs) {
 
 // A terminal that reads single bytes would take these for C1 control characters, and one that
 // accepts overlong forms would take them for the characters that they encode.
-TEST(Escape, WritesOutBytesThatAreNotUtf8) {
+TEST(Escape, EscapesBytesThatAreNotUtf8) {
   EXPECT_EQ(escape_controls("\x9b"), "\\x9b");
   EXPECT_EQ(escape_controls("a\xff"), "a\\xff");
   EXPECT_EQ(escape_controls("\xc2"), "\\xc2");
@@ -46,7 +46,7 @@ TEST(Escape, WritesOutBytesThatAreNotUtf8) {
   EXPECT_EQ(escape_controls("\xe6\xb5"), "\\xe6\\xb5");
 }
 
-TEST(Escape, LogLinesAndProgressBarsHaveNoControlCharactersOfOthers) {
+TEST(Escape, LogLinesAndProgressBarsAreEscaped) {
   ::testing::internal::CaptureStderr();
   log().warn("a file named {}", "x\x1b]0;title\x07\ny");
   { const ProgressBar bar("t\x1b[2Jitle", 1, true); }

@@ -20,7 +20,7 @@ class Fields : public ::testing::Test {};
 using Structs = ::testing::Types<EngineConfig, SamplingParams>;
 TYPED_TEST_SUITE(Fields, Structs);
 
-TYPED_TEST(Fields, HaveNamesAndOptionsOfTheirOwn) {
+TYPED_TEST(Fields, HaveUniqueNamesAndOptions) {
   std::set<std::string_view> names, flags;
   TypeParam::for_each_field([&](const FieldInfo& field, auto) {
     EXPECT_TRUE(names.insert(field.name).second) << field.name;
@@ -81,7 +81,7 @@ TEST(Fields, EachOneOfSamplingParamsIsReadFromJson) {
   });
 }
 
-TEST(Arguments, AreOfWhatDiffersFromTheDefault) {
+TEST(Arguments, ContainOnlyValuesThatDifferFromTheDefault) {
   EXPECT_THAT(to_arguments(EngineConfig()), ::testing::IsEmpty());
   EngineConfig config;
   config.block_size = 32;

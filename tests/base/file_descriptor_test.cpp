@@ -43,7 +43,7 @@ TEST(FileDescriptor, FailedCallIsKeptWithItsErrno) {
 
 // If a standard stream is closed, the next file that is opened gets its number, and whatever is
 // printed to the stream would be written to the file.
-TEST(FileDescriptor, TakesNoNumberOfAStandardStream) {
+TEST(FileDescriptor, NeverHasTheNumberOfAStandardStream) {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     const int saved = ::fcntl(stream, F_DUPFD_CLOEXEC, 3);
     ::close(stream);

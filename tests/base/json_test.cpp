@@ -21,7 +21,7 @@ TEST(Json, KeepsTheOrderOfKeysAndTheLastOfEqualOnes) {
   EXPECT_EQ(json.dump(), R"({"b":3,"a":[2,"x:{[\"]}"]})");
 }
 
-TEST(Json, WhatIsNoJsonIsRefusedWithItsPlace) {
+TEST(Json, InvalidJsonIsRefusedWithItsPosition) {
   for (const char* text :
        {"", "{", "[1,]", "{\"a\" 1}", "nul", "\"\\ud800\"", "\"\x80\"", "1 2", "]"})
     expect_refused(text, "here: not valid JSON");

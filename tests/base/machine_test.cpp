@@ -25,7 +25,7 @@ size_t mem_available() { return meminfo("MemAvailable:"); }
 size_t mem_total() { return meminfo("MemTotal:"); }
 
 // Other processes allocate and free memory meanwhile, so the kernel is asked before and after.
-TEST(Machine, AvailableMemoryIsWhatTheKernelSaysWhereNothingElseBoundsIt) {
+TEST(Machine, AvailableMemoryIsTheKernelsFigureWithoutOtherLimits) {
   constexpr size_t kSlack = size_t{64} << 20;
   const size_t before = mem_available(), left = available_host_memory(), after = mem_available();
   ASSERT_GT(before, kSlack);
@@ -65,7 +65,7 @@ TEST(Machine, PageCacheOfACgroupIsFreeMemory) {
   std::filesystem::remove_all(folder);
 }
 
-TEST(Machine, OwnLimitsBoundTheMemory) {
+TEST(Machine, ProcessLimitsBoundTheMemory) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's own memory does not fit the limits";
 #endif
@@ -136,7 +136,7 @@ class Topology {
 
 // The numbering of two sockets with two cores of two threads each: first one thread of every core,
 // then the other ones.
-TEST(Machine, CpusOfASocketAreTogetherHoweverTheyAreNumbered) {
+TEST(Machine, CpusOfASocketAreFoundForAnyNumbering) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   for (const int cpu : {0, 1, 2, 3, 4, 6, 7}) CPU_SET(cpu, &allowed);
@@ -150,7 +150,7 @@ TEST(Machine, CpusOfASocketAreTogetherHoweverTheyAreNumbered) {
   EXPECT_EQ(cpus(1), listed(allowed));  // without a description there is one socket
 }
 
-TEST(Machine, AllMemoryIsMoreThanWhatIsLeft) {
+TEST(Machine, HostMemoryIsMoreThanAvailableMemory) {
   EXPECT_GE(host_memory(), available_host_memory());
   EXPECT_LE(host_memory(), mem_total());
 }

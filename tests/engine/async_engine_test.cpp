@@ -23,7 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-/// Steps that take the time that a test gives them, and who submitted them.
+/// Steps that end when the test allows it. It also records which thread submitted each step.
 class GatedExecutor : public Executor {
  public:
   explicit GatedExecutor(std::unique_ptr<Executor> inner) : inner_(std::move(inner)) {}
@@ -40,16 +40,16 @@ class GatedExecutor : public Executor {
     return inner_->wait();
   }
 
-  /// From now on each step ends at open() only.
+  /// From now on steps do not end before open() is called.
   void close() { gated_ = true; }
   void open(int steps = 1) { gate_.release(steps); }
   void open_for_ever() {
     gated_ = false;
     gate_.release(1000);
   }
-  /// Returns when a step waits at the gate.
+  /// Returns when a step waits for open().
   void await_step() { waiting_.acquire(); }
-  /// Read while nobody steps.
+  /// May only be called while no thread runs a step.
   const std::vector<std::thread::id>& steppers() const { return steppers_; }
 
  private:
@@ -82,12 +82,12 @@ struct Front {
                   int64_t max_tokens) const {
     return engine->submit(inbox, engine->prepare(prompt, params(max_tokens)));
   }
-  /// Until `count` calls wait: only then the next one is behind them.
+  /// Waits until `count` calls wait, so that the next call is behind them in the queue.
   void await_turns(size_t count) const {
     while (engine->num_waiting_calls() < count) std::this_thread::sleep_for(1ms);
   }
 
-  TestEngine test;  // for alone() alone
+  TestEngine test;  // only for its alone()
   FakeExecutor* fake = nullptr;
   GatedExecutor* gate = nullptr;
   std::unique_ptr<AsyncEngine> engine;
@@ -135,7 +135,7 @@ TEST(AsyncEngine, ThreadsSubmitStreamAndCancelAndNothingIsLost) {
           };
           for (int32_t i = 0; i < round % 5; ++i) read();
           const bool cancelled =
-              engine.cancel(id);  // not where other threads stepped it to its end
+              engine.cancel(id);  // returns false if other threads have finished the request
           while (!engine.is_finished(*inbox)) read();
           EXPECT_TRUE(reason == "length" || (cancelled && reason == "abort")) << reason;
         } else {  // answers that nobody reads
@@ -196,7 +196,7 @@ TEST(AsyncEngine, SubmittingAndCancellingDoNotWaitForAStep) {
     EXPECT_EQ(arrived[0].finished->finish_reason, "abort");
   });
   front.gate->await_step();
-  // The step cannot end before the gate opens.
+  // The step cannot end before open().
   const int64_t num_steps = front.engine->stats().steps;
   const uint64_t next = front.submit(other, made_prompt(5), 3);
   EXPECT_THROW(front.submit(other, {}, 3), UserError);
@@ -212,7 +212,7 @@ TEST(AsyncEngine, SubmittingAndCancellingDoNotWaitForAStep) {
   EXPECT_EQ(arrived[0].finished->token_ids, front.test.alone(made_prompt(5), 3));
 }
 
-TEST(AsyncEngine, CancelBeforeTheFirstStepAndOfWhatIsNotThere) {
+TEST(AsyncEngine, CancelBeforeTheFirstStepAndOfUnknownRequests) {
   Front front;
   const auto inbox = answers();
   const uint64_t id = front.submit(inbox, made_prompt(4), 30);
@@ -225,11 +225,11 @@ TEST(AsyncEngine, CancelBeforeTheFirstStepAndOfWhatIsNotThere) {
   EXPECT_TRUE(arrived[0].finished->token_ids.empty());
   EXPECT_FALSE(front.engine->cancel(id));
   EXPECT_TRUE(front.engine->is_finished(*inbox));
-  EXPECT_TRUE(front.engine->wait(*inbox).empty());  // nothing runs: at once
+  EXPECT_TRUE(front.engine->wait(*inbox).empty());  // returns at once, because no request runs
   EXPECT_EQ(front.fake->num_submitted(), 0);
 }
 
-TEST(AsyncEngine, WhatIsWrongWithARequestIsSaidAtOnce) {
+TEST(AsyncEngine, InvalidRequestsAreRefusedAtOnce) {
   Front front;
   const auto inbox = answers();
   EXPECT_THAT([&] { front.submit(inbox, {1000}, 1); },
@@ -241,7 +241,7 @@ TEST(AsyncEngine, WhatIsWrongWithARequestIsSaidAtOnce) {
   EXPECT_EQ(front.submit(inbox, {1}, 1), 0u);
 }
 
-TEST(AsyncEngine, ExitWhileOthersWaitIsAnErrorInThem) {
+TEST(AsyncEngine, ExitIsAnErrorForThreadsThatWait) {
   Front front;
   front.gate->close();
   std::atomic<int> num_dead = 0;
@@ -267,17 +267,17 @@ TEST(AsyncEngine, ExitWhileOthersWaitIsAnErrorInThem) {
   EXPECT_EQ(num_dead, 3);
   EXPECT_THROW(front.engine->require_alive(), EngineDead);
   EXPECT_THROW(front.engine->prepare({1}, {}), EngineDead);
-  front.engine->exit();  // once more is nothing
+  front.engine->exit();  // a second call does nothing
 }
 
-TEST(AsyncEngine, TurnsAreTakenInTheOrderAsked) {
+TEST(AsyncEngine, TurnsAreInTheOrderOfTheCalls) {
   Front front;
   front.gate->close();
   constexpr int32_t kThreads = 4;
   std::vector<std::jthread> threads;
   std::vector<std::thread::id> ids;
   for (int32_t t = 0; t < kThreads; ++t) {
-    // Each answer is longer than those before it: the thread that asked first is done first.
+    // Each answer is longer than the previous ones, so the thread that asked first is done first.
     threads.emplace_back([&front, t] {
       const auto inbox = answers();
       front.submit(inbox, made_prompt(4, t), 4 * (t + 1));
@@ -295,7 +295,7 @@ TEST(AsyncEngine, TurnsAreTakenInTheOrderAsked) {
   EXPECT_THAT(order, ElementsAre(ids[0], ids[1], ids[2], ids[3]));
 }
 
-TEST(AsyncEngine, AWaitOfNoTimeLastsForOneStep) {
+TEST(AsyncEngine, WaitOfZeroSecondsRunsOneStep) {
   Front front;
   const auto inbox = answers();
   front.submit(inbox, made_prompt(4), 3);
@@ -306,7 +306,7 @@ TEST(AsyncEngine, AWaitOfNoTimeLastsForOneStep) {
   EXPECT_EQ(front.engine->wait(*inbox, 0).size(), 1u);
 }
 
-TEST(AsyncEngine, AThreadThatRunsServesCallersThatDoNotWait) {
+TEST(AsyncEngine, RunServesCallersThatDoNotWait) {
   Front front;
   std::jthread runner([&] { front.engine->run(); });
   front.await_turns(1);
@@ -327,11 +327,11 @@ TEST(AsyncEngine, AThreadThatRunsServesCallersThatDoNotWait) {
     }
     EXPECT_EQ(streamed, front.test.alone(made_prompt(5, round), 6));
   }
-  // A caller that waits is served as well.
+  // A caller of wait() gets its answers too.
   const auto waits = answers();
   front.submit(waits, made_prompt(3), 2);
   EXPECT_EQ(front.engine->wait(*waits).size(), 1u);
-  // The end wakes those whose requests run.
+  // exit() wakes the callers whose requests run.
   front.gate->close();
   front.submit(inbox, made_prompt(5), 6);
   front.gate->await_step();

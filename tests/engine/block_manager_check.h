@@ -8,9 +8,9 @@
 
 namespace nanovllm {
 
-/// Sees what BlockManager keeps to itself.
+/// Has access to BlockManager's private members.
 struct BlockManagerTest {
-  /// Throws std::logic_error unless each block is counted once and the free list is whole.
+  /// Throws std::logic_error unless all reference counts and the free list are right.
   static void validate(const BlockManager& manager, std::span<const Sequence* const> holders) {
     std::vector<int64_t> references(manager.blocks_.size(), 0);
     for (const Sequence* seq : holders)
@@ -29,7 +29,7 @@ struct BlockManagerTest {
           "{} listed, {} free, {} used", num_listed, manager.num_free_, num_used);
     for (auto [hash, id] : manager.cached_)
       check(manager.block(id).hash == hash,
-            "the cache names block {} for a hash that it does not hold", id);
+            "the cache has block {} under a hash that is not the block's", id);
   }
 };
 

@@ -17,7 +17,7 @@ Sequence make(std::vector<int32_t> tokens, uint64_t salt = 0) {
   return seq;
 }
 
-// Allocates as the scheduler does; the number of cached blocks.
+// Allocates blocks as the scheduler does. Returns the number of cached blocks.
 int64_t admit(BlockManager& blocks, Sequence& seq) {
   BlockManager::Prefix prefix;
   blocks.match_prefix(seq, prefix);
@@ -45,7 +45,7 @@ TEST(BlockManager, ReusedBlockLosesItsHash) {
   EXPECT_TRUE(prefix.blocks.empty());
 }
 
-TEST(BlockManager, HitOnAFreeBlockCountsAgainstTheFreeOnes) {
+TEST(BlockManager, HitOnAFreeBlockReducesTheFreeBlocks) {
   BlockManager blocks(3, 2, true);
   Sequence a = make({1, 2, 3, 4});
   admit(blocks, a);
@@ -57,13 +57,13 @@ TEST(BlockManager, HitOnAFreeBlockCountsAgainstTheFreeOnes) {
   BlockManager::Prefix prefix;
   blocks.match_prefix(longer, prefix);
   EXPECT_EQ(prefix.num_free, 1);
-  EXPECT_FALSE(blocks.can_allocate(prefix, 3));  // one hit that is free, and two more: three of two
+  EXPECT_FALSE(blocks.can_allocate(prefix, 3));  // a hit on a free block, and two new ones: 3 of 2
   Sequence again = make({1, 2, 3, 4});
   EXPECT_EQ(admit(blocks, again), 2);
   EXPECT_EQ(blocks.num_free(), 0);
 }
 
-TEST(BlockManager, CollidingHashesAreNoHit) {
+TEST(BlockManager, CollidingHashesAreNotAHit) {
   BlockManager blocks(8, 2, true, same_hash);
   Sequence a = make({1, 2});
   EXPECT_EQ(admit(blocks, a), 0);
@@ -75,10 +75,10 @@ TEST(BlockManager, CollidingHashesAreNoHit) {
   EXPECT_EQ(admit(blocks, same), 1);  // the second block has the tokens of the first, but a parent
 }
 
-TEST(BlockManager, ParentThatWasReusedIsNoParent) {
-  // Block 1 is registered behind block 0; then block 0 comes to hold other tokens. With equal
-  // hashes only the generation of the parent tells that block 1 belongs to what block 0 held
-  // before.
+TEST(BlockManager, ReusedParentIsNotAParent) {
+  // Block 1 is registered as the successor of block 0; then block 0 is reused for other tokens. The
+  // hashes are equal, so only the generation of the parent shows that block 1 belongs to the former
+  // contents of block 0.
   BlockManager blocks(2, 2, true, [](uint64_t, std::span<const int32_t> ids) -> uint64_t {
     return ids[0] == 3 ? 1 : 2;
   });
@@ -97,7 +97,7 @@ TEST(BlockManager, ParentThatWasReusedIsNoParent) {
   BlockManager::Prefix prefix;
   blocks.match_prefix(c, prefix);
   EXPECT_EQ(prefix.blocks, std::vector<int32_t>{table[0]})
-      << "block " << second << " is another prefix's";
+      << "block " << second << " belongs to another prefix";
 }
 
 TEST(BlockManager, LeastRecentlyUsedIsReusedFirstTailBeforeHead) {
@@ -131,7 +131,7 @@ TEST(BlockManager, FirstRegistrationOfAHashStays) {
   EXPECT_EQ(prefix.blocks[0], a.block_table[0]);
 }
 
-TEST(BlockManager, ResetForgetsWhatIsCached) {
+TEST(BlockManager, ResetEmptiesTheCache) {
   BlockManager blocks(4, 2, true);
   Sequence a = make({1, 2, 3, 4});
   admit(blocks, a);

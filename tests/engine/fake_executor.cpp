@@ -42,8 +42,8 @@ StepOutput FakeExecutor::run(const StepInput& input) {
     for (int32_t t = batch_.cu_seqlens_q[r]; t < batch_.cu_seqlens_q[r + 1]; ++t)
       if (int32_t& id = batch_.input_ids[static_cast<size_t>(t)]; id == kTokenInFlight)
         id = last_tokens_[static_cast<size_t>(input.rows[r].slot)];
-  // As on a device, all rows of the step store K and V before any reads them: two passes, the
-  // second one checks.
+  // As on a device, all rows of the step store K and V before any row reads them. So there are two
+  // passes, of which the second one checks.
   std::vector<uint64_t> chains(batch_.input_ids.size());
   for (size_t r = 0; r < input.rows.size(); ++r) {
     const RowInput& row = input.rows[r];
@@ -74,7 +74,7 @@ StepOutput FakeExecutor::run(const StepInput& input) {
             entry.position);
     }
     check(chain == chains[static_cast<size_t>(batch_.cu_seqlens_q[r + 1] - 1)],
-          "step {}, row {}: the cache holds another prefix than the row", input.header().step, r);
+          "step {}, row {}: the cache has another prefix than the row", input.header().step, r);
   }
   StepOutput output;
   for (size_t i = 0; i < input.samples.size(); ++i) {

@@ -16,10 +16,11 @@ inline uint64_t mix(uint64_t a, uint64_t b) {
   return x ^ (x >> 31);
 }
 
-/// What the made-up model draws after a prefix with hash `chain`.
+/// A fake model, which draws a token that depends only on the hash `chain` of the prefix.
 struct FakeModel {
   int32_t vocab_size = 8;
-  uint64_t not_finite_every = 0;  ///< one prefix in so many has logits that are not finite; 0: none
+  uint64_t not_finite_every =
+      0;  ///< the logits of one prefix in this number are not finite; 0: of none
 
   static uint64_t extend(uint64_t chain, int32_t token) {
     return mix(chain, static_cast<uint64_t>(token));
@@ -33,10 +34,10 @@ struct FakeModel {
   }
 };
 
-/// A rank without a model. Its cache holds for each position the token and a hash of the whole
-/// prefix, as real K and V depend on all tokens before them; every step walks the whole context of
-/// every row through the block table and throws where the cache holds anything else. So a block
-/// that is reused, shared or overwritten at the wrong time is seen at once.
+/// A rank with the fake model. Its cache stores for each position the token and a hash of the whole
+/// prefix, because real K and V depend on all tokens before them. Every step reads the whole
+/// context of every row through the block table, and throws if the cache contains anything else. So
+/// it detects a block that is reused, shared or overwritten at the wrong time.
 class FakeExecutor : public Executor {
  public:
   FakeExecutor(const FakeModel& model, int64_t max_num_seqs, int64_t num_blocks, int64_t block_size,

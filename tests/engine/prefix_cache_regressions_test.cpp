@@ -14,7 +14,7 @@ class PrefixCache : public ::testing::TestWithParam<bool> {
   }
 };
 
-TEST_P(PrefixCache, WhollyCachedPromptComputesItsLastTokenAndStoresNothing) {
+TEST_P(PrefixCache, FullyCachedPromptComputesItsLastTokenAndStoresNothing) {
   TestEngine t(options());
   const auto prompt = made_prompt(8);
   t.add(prompt, 3);
@@ -79,7 +79,7 @@ TEST_P(PrefixCache, ThousandPromptsWithOneSystemTextComputeItOnce) {
   EXPECT_EQ(t.engine->stats().prefill_tokens, kSystem + 1000);
 }
 
-TEST_P(PrefixCache, NumCachedTokensIsThatOfTheFirstAdmission) {
+TEST_P(PrefixCache, NumCachedTokensIsSetAtTheFirstAdmission) {
   TestEngine::Options o = options();
   o.num_blocks = 10;
   TestEngine t(o);
@@ -152,7 +152,7 @@ TEST_P(PrefixCache, SecondTurnFindsPromptAndAnswer) {
   EXPECT_EQ(t.outputs[turn].token_ids, t.alone(second, 2));
 }
 
-TEST_P(PrefixCache, SaltsDoNotShare) {
+TEST_P(PrefixCache, DifferentSaltsShareNoBlocks) {
   TestEngine t(options());
   const auto prompt = made_prompt(9);
   SamplingParams params;

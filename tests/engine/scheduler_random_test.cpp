@@ -31,8 +31,8 @@ struct Expected {
   FinishReason reason = FinishReason::kNone;
 };
 
-/// One engine of random sizes, driven with random requests and aborts, each answer compared with
-/// what the made-up model gives when it is asked alone.
+/// One engine of random sizes with random requests and aborts. Each answer is compared with the one
+/// that the fake model gives to this request alone.
 class Episode {
  public:
   Episode(uint64_t seed, bool step_ahead) : random_(seed), step_ahead_(step_ahead) {
@@ -65,8 +65,8 @@ class Episode {
       if (below(20) == 0) abort_one();
       step();
       ++steps;
-      // Each step computes at least one token of the oldest sequence, or waits for a step under
-      // way.
+      // Each step computes at least one token of the oldest sequence, or waits for a submitted
+      // step.
       check(steps < 1000 + 10 * num_requests * 4 * config_.max_model_len, "no end after {} steps",
             steps);
     }
@@ -170,7 +170,8 @@ class Episode {
         if (update.seq->is_finished()) compare(*update.seq);
       check_blocks();
     } else {
-      check(submitted || scheduler_->is_finished(), "nothing to do, and not finished");
+      check(submitted || scheduler_->is_finished(),
+            "no step can be submitted, but the engine is not finished");
     }
   }
 
@@ -178,7 +179,7 @@ class Episode {
     const Expected& e = expected_.at(seq.id);
     check(seq.finish_reason == e.reason, "sequence {} ended with {}, not {}", seq.id,
           static_cast<int>(seq.finish_reason), static_cast<int>(e.reason));
-    check(seq.token_ids == e.token_ids, "sequence {} gave other tokens than alone", seq.id);
+    check(seq.token_ids == e.token_ids, "sequence {} has other tokens than alone", seq.id);
     check(*seq.num_cached_tokens < seq.num_prompt_tokens, "sequence {}: {} cached", seq.id,
           *seq.num_cached_tokens);
     check(live_.erase(seq.id) == 1, "sequence {} ended twice", seq.id);
@@ -193,8 +194,8 @@ class Episode {
     check(static_cast<int64_t>(holders.size()) <= config_.max_num_seqs, "{} run", holders.size());
   }
 
-  // A block that a row writes belongs to nobody else, but for those who were admitted in this step
-  // to share it and start behind it.
+  // A block that a row writes belongs to no other sequence, except to those that were admitted in
+  // this step, share the block and start after it.
   void check_writes(const StepPlan& plan) {
     std::map<int32_t, std::vector<const Sequence*>> holders;
     for (const Sequence* seq : scheduler_->running())
@@ -211,7 +212,7 @@ class Episode {
           const bool behind =
               at != plan.rows.end() && (at->start >= (i + 1) * block_size_ || !at->store);
           check(std::ranges::count(plan.setups, other) == 1 && (forked || behind),
-                "step {}: sequence {} writes a block that {} holds", plan.step, row.seq->id,
+                "step {}: sequence {} writes a block of sequence {}", plan.step, row.seq->id,
                 other->id);
         }
     }

@@ -11,7 +11,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Every test runs with and without a step ahead.
+// Every test runs with and without async scheduling.
 class Scheduling : public ::testing::TestWithParam<bool> {
  protected:
   TestEngine::Options options() const {
@@ -37,7 +37,7 @@ TEST_P(Scheduling, OneSequenceThatFillsTheCacheEndsByLength) {
   EXPECT_EQ(t.num_free(), 4);
 }
 
-TEST_P(Scheduling, ResumedSequenceComputesWhatIsNotCachedNow) {
+TEST_P(Scheduling, ResumedSequenceComputesAllTokensThatAreNotCached) {
   TestEngine::Options o = options();
   o.num_blocks = 10;
   TestEngine t(o);
@@ -77,7 +77,7 @@ TEST_P(Scheduling, PreemptedSequenceRecomputesItsWholePrefix) {
     t.step();
     if (t.engine->stats().preemptions == 0 || running != 0 || t.fake->last_rows().empty()) continue;
     if (seen) continue;
-    // The first row after the preemption: prompt and what was drawn, from the start, in one chunk.
+    // The first row after the preemption: the prompt and the drawn tokens in one chunk.
     const RowInput& row = t.fake->last_rows().back();
     if (row.num_tokens > 1) {
       EXPECT_EQ(row.start, 0);
@@ -132,8 +132,8 @@ TEST_P(Scheduling, AbortInEveryState) {
   TestEngine::Options o = options();
   o.num_blocks = 10;
   o.max_num_batched_tokens = 8;
-  // A request is aborted after so many steps: waiting, half prefilled, running, preempted, in
-  // flight.
+  // A request is aborted after this number of steps, when it is waiting, half prefilled, running,
+  // preempted or in flight.
   for (int64_t after = 0; after < 40; ++after)
     for (size_t which = 0; which < 4; ++which) {
       TestEngine t(o);
@@ -164,7 +164,7 @@ TEST_P(Scheduling, AbortInEveryState) {
     }
 }
 
-TEST_P(Scheduling, RequestsAbortedAndAddedWhileAStepsUpdatesAreRead) {
+TEST_P(Scheduling, AbortAndAddWhileUpdatesAreRead) {
   TestEngine t(options());
   SamplingParams params;
   params.max_tokens = 20;
@@ -245,8 +245,8 @@ TEST_P(Scheduling, NearlyFullCacheMakesProgress) {
   TestEngine t(o);
   constexpr int64_t kRequests = 12, kPrompt = 17, kAnswer = 20;
   for (int32_t i = 0; i < kRequests; ++i) t.add(made_prompt(kPrompt, i), kAnswer);
-  // Alone, one after another, each takes 3 steps for its prompt, 19 more for its answer, and one to
-  // be read.
+  // If they ran one after another, each would take 3 steps for its prompt, 19 more for its answer,
+  // and one in which its last token is read.
   EXPECT_LE(t.run(), kRequests * (3 + kAnswer + 1));
   EXPECT_EQ(static_cast<int64_t>(t.outputs.size()), kRequests);
 }
@@ -288,7 +288,8 @@ TEST(StepAhead, NextStepIsSubmittedBeforeTheTokensOfTheLastAreRead) {
       EXPECT_EQ(t.fake->num_waited(), async ? k - 1 : k);
     }
     t.run();
-    // Ends by length are foreseen: no step is submitted for nothing.
+    // The scheduler knows in advance which sequences end by length, so no submitted step is
+    // useless.
     EXPECT_EQ(t.fake->num_submitted(), 10);
     EXPECT_EQ(t.outputs.size(), 1u);
   }
@@ -316,7 +317,7 @@ TEST(StepAhead, NothingDrawnAfterTheEndReachesTheAnswer) {
       EXPECT_TRUE(end == output.token_ids.end() || end + 1 == output.token_ids.end());
     }
     EXPECT_EQ(t.num_free(), 16);
-    // Nor does the step ahead leave more in the prefix cache: a second turn finds the same.
+    // Async scheduling does not change the prefix cache either: a second turn has the same hits.
     for (const auto& [id, output] : std::map(t.outputs)) {
       TestEngine fresh(o);
       fresh.add(output.prompt_token_ids, 30);

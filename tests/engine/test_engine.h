@@ -10,7 +10,7 @@
 
 namespace nanovllm::testing {
 
-/// An engine over the made-up model, small by default: 16 blocks of 4 tokens.
+/// An engine with the fake model, small by default: 16 blocks of 4 tokens.
 struct TestEngine {
   struct Options {
     int64_t num_blocks = 16, block_size = 4, max_num_seqs = 4, max_num_batched_tokens = 64;
@@ -46,12 +46,12 @@ struct TestEngine {
     return engine->add_request(prompt, params);
   }
 
-  /// One step; requests that ended in it go to `outputs`.
+  /// Runs one step. Requests that ended in it are added to `outputs`.
   void step() {
     for (const RequestUpdate& update : engine->step())
       if (update.finished) outputs[update.request_id] = *update.finished;
   }
-  /// Steps until nothing is left; how many it took.
+  /// Runs steps until the engine is finished. Returns their number.
   int64_t run(int64_t most = 10'000) {
     int64_t steps = 0;
     for (; !engine->is_finished() && steps < most; ++steps) step();
@@ -59,7 +59,7 @@ struct TestEngine {
   }
   int64_t num_free() const { return engine->stats().num_free_blocks; }
 
-  /// What the model gives for a prompt that is alone.
+  /// The model's answer to a prompt that runs alone.
   std::vector<int32_t> alone(const std::vector<int32_t>& prompt, int64_t num_tokens,
                              int32_t choice = 0) const {
     uint64_t chain = 0;

@@ -7,7 +7,7 @@
 
 namespace nanovllm::testing {
 
-/// What can be made to fail.
+/// The kinds of calls that can be made to fail.
 enum class Fault {
   kThread,
   kSpawn,
@@ -24,14 +24,15 @@ constexpr std::array kFaultNames = {"thread",     "spawn", "memfd", "mmap",  "op
                                     "descriptor", "read",  "write", "memory"};
 
 constexpr size_t kMaxPaths = 16384;
-/// Callers that tell one path of calls to an allocation from another.
+/// Two allocations have the same path of calls if this number of their callers is the same.
 constexpr size_t kPathLength = 6;
 
-/// What a run under the shim leaves, in a file that both sides map: also where it was killed.
+/// The results of a run with the shim, in a file that both sides map, so that they exist even if
+/// the run was killed.
 struct Report {
   std::array<std::atomic<uint64_t>, kFaultNames.size()> calls;
   std::atomic<uint64_t> num_faults, num_paths;
-  std::array<std::atomic<uint64_t>, kMaxPaths> hashes;  // of the shim alone
+  std::array<std::atomic<uint64_t>, kMaxPaths> hashes;  // used only by the shim
   std::array<uint64_t, kMaxPaths> paths;                ///< numbers of allocations, in no order
 };
 

@@ -1,5 +1,5 @@
-// Each call to the system that can fail is made to fail, one in each run: the program then ends by
-// itself, with a line that says why, and what it printed is whole.
+// Makes each system call that can fail, fail once, one in each run. The program must then end by
+// itself, with one line that says why, and its output must consist of complete lines.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -23,9 +23,9 @@ namespace nanovllm::testing {
 namespace {
 
 const std::string kSource = NANOVLLM_SOURCE_DIR;
-// A run takes 30 ms. What hangs is killed and reported.
+// A run takes 30 ms. A run that hangs is killed and reported.
 constexpr int kPatienceMilliseconds = 30'000;
-// Of the allocations of a command, at most so many fail in turn; NANOVLLM_FAULTS is another number.
+// At most this number of a command's allocations are made to fail; NANOVLLM_FAULTS replaces it.
 constexpr size_t kMostRuns = 350;
 constexpr int kRunsAtOnce = 2;
 
@@ -33,8 +33,8 @@ struct Command {
   const char* name;
   std::vector<std::string> args;
   std::string input = {};
-  bool in_worker = false;  // the faults are
-  bool streams = false;    // prints pieces of lines
+  bool in_worker = false;  // whether the calls of workers fail
+  bool streams = false;    // whether it prints pieces of lines
 
   friend void PrintTo(const Command& command, std::ostream* out) { *out << command.name; }
 };
@@ -51,7 +51,7 @@ std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// Files of one run at a time: its streams, and the report, which this side maps as well.
+/// The files of one run at a time: its streams, and the report, which is mapped here too.
 class Bench {
  public:
   explicit Bench(const Command& command) : command_(command) {
@@ -97,7 +97,7 @@ class Bench {
     posix_spawn_file_actions_addopen(&files, 2, (folder_ + "/err").c_str(), to, 0600);
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);  // workers are of it too
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);  // workers are in the same session
     pid_t pid = -1;
     const int error = ::posix_spawn(&pid, NANOVLLM_BINARY, &files, &attributes,
                                     pointers(args).data(), pointers(variables).data());
@@ -140,7 +140,7 @@ class Bench {
   pid_t session_ = -1;
 };
 
-/// What must hold of a run in which something failed.
+/// Checks a run in which a call failed. Returns what is wrong, or an empty text.
 std::string what_is_wrong(const Command& command, const Outcome& run,
                           const std::string& whole_output, const Bench& bench) {
   const bool has_workers = std::ranges::find(command.args, "-tp") != command.args.end();
@@ -222,7 +222,7 @@ std::vector<Command> commands() {
       "{\"prompt_token_ids\": [1, 2, 3]}\n"
       "{\"prompt_token_ids\": [5, 6], \"sampling_params\": {\"n\": 2, \"logprobs\": 1}}\n";
   const std::vector<std::string> two = {"-tp", "2"};
-  // oneDNN and its OpenMP threads compute the products of so many rows.
+  // With this number of rows, oneDNN and its OpenMP threads compute the GEMMs.
   std::vector<std::string> longer = kTiny;
   for (std::string& value : longer)
     if (value == "64") value = "512";
@@ -276,7 +276,7 @@ TEST_P(FaultsOf, EndInOneLineAndStatus) {
       distinct = std::min<size_t>(bench.report().num_paths, kMaxPaths);
       numbers.assign(bench.report().paths.begin(), bench.report().paths.begin() + distinct);
       std::ranges::sort(numbers);
-      // A spread of them where there are too many.
+      // If there are too many, takes some at equal distances.
       const char* const asked = std::getenv("NANOVLLM_FAULTS");
       const size_t most = asked == nullptr ? kMostRuns : std::strtoull(asked, nullptr, 10);
       if (numbers.size() > most) {
@@ -288,7 +288,7 @@ TEST_P(FaultsOf, EndInOneLineAndStatus) {
       for (uint64_t n = 1; n <= num_calls; ++n) numbers.push_back(n);
     }
     injected += inject(command, name, numbers, good.out);
-    // As where a limit is reached for good.
+    // All later calls fail too, as if a limit was reached.
     if (kind != static_cast<size_t>(Fault::kMemory))
       injected += inject(command, name, numbers, good.out, /*stays=*/true);
     counts +=
@@ -299,7 +299,7 @@ TEST_P(FaultsOf, EndInOneLineAndStatus) {
   EXPECT_GT(injected, 20u);
 }
 
-// The initializers of shared libraries are most of the time before main().
+// The initializers of shared libraries take most of the time before main().
 TEST_F(Faults, SignalsBeforeMainEndTheProgramAsLaterOnes) {
   const Command version = {.name = "Version", .args = {"--version"}};
   Bench bench(version);

@@ -1,8 +1,8 @@
-// A chat template and, behind a line of dashes, the variables that it is rendered with.
+// A chat template and, after a line of dashes, the variables that it is rendered with.
 //
-// The budget is a fiftieth of a real one: what it bounds ends in much less than a second, also
-// under the sanitizers, so that a rendering of seconds, or an allocation of many megabytes, is work
-// that nobody charged. run.sh makes both a finding.
+// The budget is a fiftieth of a real one, so that work that it bounds ends in much less than a
+// second, even under the sanitizers. If a rendering takes seconds or allocates many megabytes, some
+// work is not charged; run.sh reports both as findings.
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/text/jinja/interpreter.h"

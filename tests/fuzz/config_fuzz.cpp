@@ -1,4 +1,4 @@
-// config.json and, behind a line of dashes, generation_config.json.
+// config.json and, after a line of dashes, generation_config.json.
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/model/model_config.h"
@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         input.empty() ? Json() : parse_json(input, "generation_config.json");
     const ModelConfig c = ModelConfig::parse(config, generation_config, "folder");
     check(c.num_parameters() > 0 && c.kv_bytes_per_token(DType::kF32) > 0, "sizes that overflow");
-    check(c.num_heads % c.num_kv_heads == 0 && c.rope.theta > 0, "a config that is none");
+    check(c.num_heads % c.num_kv_heads == 0 && c.rope.theta > 0, "an invalid config");
   });
   return 0;
 }

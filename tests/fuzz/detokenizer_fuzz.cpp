@@ -1,5 +1,5 @@
 // Streams of ids, two bytes each, through the incremental detokenizer; the first byte of the input
-// picks the tokenizer and whether special tokens are skipped.
+// chooses the tokenizer, and whether special tokens are skipped.
 
 #include "nanovllm/text/tokenizer/detokenizer.h"
 
@@ -27,7 +27,7 @@ const Tokenizer& tokenizer(bool byte_level) {
   return byte_level ? *tiny_tales : *sentence_piece;
 }
 
-// What the ids spell, all at once.
+// The text of all ids, decoded at once.
 std::string spelled(const TokenTexts& texts, const std::vector<int32_t>& ids, bool skip) {
   std::string bytes, text;
   for (const int32_t id : ids)
@@ -67,6 +67,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   check(is_utf8(last), "the last piece is not UTF-8");
   check(text + last == source.decode(ids, skip), "the pieces joined are not the whole text");
   if (byte_level)
-    check(text + last == spelled(source.token_texts(), ids, skip), "not what the ids spell");
+    check(text + last == spelled(source.token_texts(), ids, skip), "not the text of the ids");
   return 0;
 }

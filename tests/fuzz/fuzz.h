@@ -10,7 +10,7 @@
 
 #include "nanovllm/base/error.h"
 
-/// What libFuzzer calls for each input, and replay.cpp for each seed.
+/// libFuzzer calls this for each input, and replay.cpp for each seed.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace nanovllm {
@@ -21,8 +21,8 @@ inline std::string_view text_of(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-/// Cuts from `input` what stands before a line of three dashes, and the line; all where there is
-/// none. A text of several parts can so be read and written by hand.
+/// Removes the part before the next line of three dashes and this line from `input`, and returns
+/// the part; all of `input` if there is no such line. So people can read and write the seeds.
 inline std::string_view take_part(std::string_view& input) {
   constexpr std::string_view kLine = "\n---\n";
   const size_t end = input.find(kLine);
@@ -31,8 +31,8 @@ inline std::string_view take_part(std::string_view& input) {
   return part;
 }
 
-/// Calls `f`. UserError alone may come out of it for bad input; any other exception ends the
-/// program, which is a finding.
+/// Calls `f`. For bad input it may throw only UserError; any other exception ends the program,
+/// which is a finding.
 template <class F>
 void expect_user_errors_only(F&& f) {
   try {
@@ -41,8 +41,8 @@ void expect_user_errors_only(F&& f) {
   }
 }
 
-/// A folder, under TMPDIR, whose files hold the input. It vanishes with the program; but libFuzzer
-/// ends without destructors, so that run.sh makes the TMPDIR and removes it.
+/// A folder in TMPDIR whose files contain the input. The destructor removes it; but libFuzzer ends
+/// without destructors, so run.sh makes the TMPDIR and removes it.
 class InputFolder {
  public:
   InputFolder() {

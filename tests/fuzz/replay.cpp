@@ -1,5 +1,5 @@
-// Runs a fuzz target on every file of a folder of seeds: what was found once stays found in the
-// test suite, which has neither Clang nor libFuzzer.
+// Runs a fuzz target on every file of a folder of seeds. So the test suite, which has neither Clang
+// nor libFuzzer, detects old findings again.
 
 #include <algorithm>
 #include <cstdio>

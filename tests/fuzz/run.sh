@@ -1,16 +1,16 @@
 #!/bin/sh
 # Runs each fuzz target, one after the other, for FUZZ_SECONDS.
 #   tests/fuzz/run.sh BUILD_DIR [TARGET...]
-# What is new goes to BUILD_DIR/corpus/TARGET and is read again by the next run; an input that is a finding is written to
-# BUILD_DIR/found/TARGET. Its least form belongs in tests/fuzz/seeds/TARGET (the target takes -minimize_crash=1).
+# New inputs are written to BUILD_DIR/corpus/TARGET, and the next run reads them. An input that is a finding is written to
+# BUILD_DIR/found/TARGET. Reduce it (the target has the option -minimize_crash=1), and add it to tests/fuzz/seeds/TARGET.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 build=$1
 shift
 [ $# -gt 0 ] || set -- safetensors config tokenizer chat_template detokenizer prompts
 
-# An input that takes 5 s, or 256 MiB at once, is a finding too: whatever is bounded takes far less under the sanitizers.
-# Targets that open files write them: in memory where there is a file system for that.
+# An input that takes 5 s, or 256 MiB at once, is a finding too: bounded work takes far less, even under the sanitizers.
+# Some targets write files. These are in memory if there is a file system for this.
 TMPDIR=$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d)
 trap 'rm -rf "$TMPDIR"' EXIT
 trap 'exit 1' INT TERM

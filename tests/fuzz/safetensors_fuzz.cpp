@@ -1,5 +1,5 @@
-// A checkpoint's weights: the input is model.safetensors, or where it begins with a brace, the
-// index of shards.
+// A checkpoint's weights. The input is a model.safetensors or, if it begins with a brace, the index
+// of the shards.
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/model/checkpoint.h"
@@ -11,7 +11,7 @@ namespace {
 void take_all(const std::string& folder, const std::map<std::string, SafetensorsEntry>& expected) {
   Checkpoint checkpoint(folder);
   for (const auto& [name, entry] : expected) {
-    // No weight has another rank.
+    // A weight has one or two dimensions.
     if (entry.shape.empty() || entry.shape.size() > 2) continue;
     expect_user_errors_only([&] {
       const WeightRows tensor = checkpoint.take(name, entry.shape);

@@ -1,6 +1,6 @@
-// The input is a tokenizer.json, and after lines of dashes a text to encode, a
-// tokenizer_config.json, and how often the text is repeated. Without repetition inputs are too
-// short to show a time that is not linear; run.sh's time limit makes such a time a finding.
+// The input is a tokenizer.json and, after lines of dashes, a text to encode, a
+// tokenizer_config.json, and how often the text is repeated. Without the repetition, inputs are too
+// short to show a time that is not linear. With it, such a time exceeds run.sh's time limit.
 
 #include "nanovllm/text/tokenizer/tokenizer.h"
 
@@ -47,8 +47,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   expect_user_errors_only([&] {
     const auto tokenizer = Tokenizer::parse(tokenizer_json, "tokenizer.json");
-    // The tokenizer has a JSON scanner of its own, which must refuse what is not JSON.
-    check(Json::accept(tokenizer_json), "a tokenizer out of a text that is no JSON");
+    // The tokenizer has its own JSON scanner, which must refuse text that is not JSON.
+    check(Json::accept(tokenizer_json), "a text that is not JSON was accepted as a tokenizer");
     encode_and_decode(*tokenizer, text);
     encode_and_decode(*tokenizer, tokenizer_json.substr(0, 2000));
   });

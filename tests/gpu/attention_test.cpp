@@ -19,9 +19,9 @@ struct Shape {
 /// Fills a cache through rope_and_store, then computes new tokens over it, on both backends.
 class GpuAttention : public TwoBackends {
  protected:
-  bool fuses = false;  // rotation and store are expected to be part of the product
-  /// With a hidden_size q, k and v are a product's, else given. Plain: without norms of q and k,
-  /// with a bias.
+  bool fuses = false;  // whether rotation and store must be in the GEMM's epilogue
+  /// With a hidden_size, a GEMM computes q, k and v; otherwise they are random. `plain`: without
+  /// norms of q and k, and with a bias.
   void check(const Shape& shape, const std::vector<Seq>& seqs, int64_t hidden_size = 0,
              bool plain = false) {
     if (skips()) return;
@@ -69,12 +69,13 @@ class GpuAttention : public TwoBackends {
     const int64_t columns = (num_heads + 2 * shape.num_kv_heads) * shape.head_dim;
 
     const int64_t k = std::max<int64_t>(hidden_size, 1);
-    // q and k of one size, however wide x is: large scores would multiply their rounding.
+    // The scale makes q and k independent of the width of x, because large scores would multiply
+    // the rounding errors.
     const Twin weight =
         make({nullptr, shape.dtype, columns, k}, 1.6f / std::sqrt(static_cast<float>(k)));
     const Twin input_norm = make({nullptr, DType::kF32, k});
     const Twin bias = make({nullptr, DType::kF32, columns});
-    // Of the GEMM before, which adds nothing to x but may begin its norm.
+    // The weight of the previous GEMM, which adds nothing to x but may begin its norm.
     const int64_t q_size = num_heads * shape.head_dim;
     const Twin before_weight = make({nullptr, shape.dtype, k, q_size});
     WeightPtr weights[2], before_weights[2];
@@ -89,7 +90,7 @@ class GpuAttention : public TwoBackends {
       size_t next = 0;
       for (int32_t s = 0; s < num_seqs; ++s) {
         const Seq& seq = seqs[static_cast<size_t>(s)];
-        // A slot is not the sequence's place in the batch.
+        // The number of a slot differs from the sequence's index in the batch.
         const auto slot = static_cast<int32_t>(num_seqs - 1 - s);
         const int32_t first = prompt ? 0 : seq.context - seq.num_new;
         const int32_t last = prompt ? seq.context - seq.num_new : seq.context;
@@ -110,7 +111,7 @@ class GpuAttention : public TwoBackends {
       }
       const auto num_tokens = static_cast<int64_t>(host.input_ids.size());
       if (num_tokens == 0) {
-        // The tables are still to be filled.
+        // One token, so that the step fills the block tables.
         host.input_ids = {0};
         host.positions = {0};
         host.slot_mapping = {-1};
@@ -129,7 +130,7 @@ class GpuAttention : public TwoBackends {
         HostBatch mine = host;
         const Batch batch = backends[b]->begin_step(mine, slots[b], kv[b]);
         if (num_tokens == 0) continue;
-        std::vector<char> before;  // this step's keys, of what the cache holds on the GPU
+        std::vector<char> before;  // the GPU's cache before this step
         if (b == 1 && !prompt) {
           before.resize(kv[1].block_bytes() * static_cast<size_t>(num_blocks));
           gpu->download(before.data(), memory[1].get(), before.size());
@@ -164,7 +165,8 @@ class GpuAttention : public TwoBackends {
           enqueue();
           continue;
         }
-        // As a graph: it runs as it is, then it is captured. The CPU has changed qkv by now.
+        // With a graph, the first call runs eagerly and the second one is captured. The CPU has
+        // already changed qkv.host.
         gpu->replay(++num_graphs_, enqueue);
         expect_equal(out, "eager, " + what, shape.dtype == DType::kF32 ? 5e-5 : 1.5e-2);
         gpu->upload(qkv.on_gpu.data, original.data(), original.size());
@@ -174,7 +176,7 @@ class GpuAttention : public TwoBackends {
         gpu->replay(num_graphs_, enqueue);
         expect_equal(out, "graph, " + what, shape.dtype == DType::kF32 ? 5e-5 : 1.5e-2);
         if (fuses) {
-          // Keys and values went to the cache alone.
+          // Keys and values must be written only to the cache.
           const std::vector<char> now = from_gpu(qkv.on_gpu);
           const size_t q_bytes = static_cast<size_t>(num_heads * shape.head_dim) * 2;
           const size_t row = static_cast<size_t>(columns) * 2;
@@ -182,8 +184,8 @@ class GpuAttention : public TwoBackends {
             ASSERT_TRUE(std::equal(&now[at + q_bytes], &now[at] + row, &original[at + q_bytes]))
                 << what;
         }
-        // What the cache holds of the newest keys, by the kernel that reads them there: q is the
-        // CPU's, rotated.
+        // Checks the newest keys in the cache, with a kernel that reads them from there. q is the
+        // CPU's, which is already rotated.
         gpu->upload(qkv.on_gpu.data, qkv.host.data(), qkv.host.size());
         gpu->upload(out.on_gpu.data, nothing.data(), nothing.size());
         gpu->attention(args, kv[b], batch);
@@ -237,7 +239,7 @@ TEST_P(GpuAttention, RaggedBatches) {
   }
 }
 
-// Sequences about as long as the first: pieces end where heads do, where that is not far.
+// Sequences of about equal length, for which range boundaries move to the end of a head.
 TEST_P(GpuAttention, EvenBatches) {
   for (const auto& [num_seqs, shortest, kv_heads] :
        {std::array<int32_t, 3>{300, 300, 4}, {70, 640, 8}, {4, 20000, 8}, {280, 513, 2}}) {
@@ -247,9 +249,9 @@ TEST_P(GpuAttention, EvenBatches) {
   }
 }
 
-/// The shapes of Qwen3 0.6B and 8B, whose products of a batch have norm, rotation and store in the
-/// same kernel; not where a cluster of blocks for each head does that.
-TEST_P(GpuAttention, BehindTheProduct) {
+/// The shapes of Qwen3 0.6B and 8B. For batches, norm, rotation and store are in the GEMM's
+/// epilogue, unless the attention kernel with a cluster for each head includes them.
+TEST_P(GpuAttention, RotationInTheEpilogue) {
   for (const int64_t num_seqs : {17, 34, 40, 63, 64, 65}) {
     std::vector<Seq> seqs;
     for (int64_t s = 0; s < num_seqs; ++s)

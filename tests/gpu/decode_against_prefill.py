@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Tokens drawn in decode steps, held against one prefill of prompt and answer by the same engine. No reference is needed: decode
-and prefill compute the same function with different kernels, so in bfloat16 each of them may differ from float32 by what bfloat16
-rounds away, which the same binary measures here on the same weights. The roundings of the two are independent: between them
-lies the square root of two times either one's distance from float32.
+"""Compares tokens drawn in decode steps with one prefill of prompt and answer by the same engine. No reference is needed:
+decode and prefill compute the same function with different kernels, so in bfloat16 each of them may differ from float32 only
+by bfloat16's rounding, which the same binary measures here with the same weights. The rounding errors of the two are
+independent, so they may differ from each other by the square root of two times that.
 
-For each batch size, with CUDA graphs and without (--enforce-eager), two draws:
-- greedy, without log-probabilities, as most users run it: prefill has to rank the drawn tokens first (--least-first), and the
-  others close to its best (--largest-gap);
-- at temperature 1 with log-probabilities: the mean difference between decode and float32 is at most the one between bfloat16
-  prefill and float32 (and TOLERANCE, for both are means of a sample), and each draw's mean difference between decode and
-  prefill at most the square root of two times that.
+For each batch size, with CUDA graphs and without (--enforce-eager), there are two draws:
+- greedy, without log-probabilities, as most users run it: prefill must rank the drawn tokens first (--least-first is the
+  share), and the log-probability of the others must be close to its best token's (--largest-gap);
+- at temperature 1 with log-probabilities: the mean difference between decode and float32 is at most TOLERANCE times that
+  between bfloat16 prefill and float32 (because both are means of a sample), and each draw's mean difference between decode and
+  prefill is at most the square root of two times that.
 Without --least-first and --largest-gap the limits come from the float32 run: see judge_greedy().
 
 decode_against_prefill.py NANOVLLM MODEL --device cpu|cuda [options]
@@ -25,8 +25,8 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROMPT_LENGTHS = (5, 33, 64, 129, 300)
-LEAST_PROMPTS = 16  # of a draw: a batch of one sequence is then run so many times, one after the other
-FLOAT32_PROMPTS = 4  # of a draw are computed in float32 too: the general attention kernel is slow
+LEAST_PROMPTS = 16  # of a draw; with a batch of one sequence, they run one after the other
+FLOAT32_PROMPTS = 4  # prompts of a draw that are also computed in float32, whose attention kernel is slow
 TOLERANCE = 1.1
 
 
@@ -38,12 +38,12 @@ def parse_options():
     parser.add_argument("--batch-sizes", default="1,8,16,24,48,64,128,256")
     parser.add_argument("--tokens", type=int, default=48, help="of an answer")
     parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--config", help='JSON: the model is a config.json, these keys are replaced ("num_hidden_layers"), '
-                        "and random bfloat16 weights are written for it")
-    parser.add_argument("--least-first", type=float, help="share of the drawn tokens")
-    parser.add_argument("--largest-gap", type=float, help="natural logarithm of the probabilities' ratio")
+    parser.add_argument("--config", help='JSON, for example {"num_hidden_layers": 6}: MODEL is a config.json in which these '
+                        "values are replaced, and random bfloat16 weights are written for it")
+    parser.add_argument("--least-first", type=float, help="least share of the greedy tokens that prefill ranks first")
+    parser.add_argument("--largest-gap", type=float, help="largest difference of log-probabilities to prefill's best token")
     parser.add_argument("--temperature", type=float, default=0,
-                        help="of the greedy draw; another one must fail, which shows that the comparison sees wrong tokens")
+                        help="of the greedy draw; a value above 0 must fail, which shows that the comparison finds wrong tokens")
     return parser.parse_args()
 
 
@@ -83,7 +83,7 @@ class Engine:
         params = {"max_tokens": 1, "temperature": 0, "ignore_eos": True, "prompt_logprobs": 1}
         outputs = self.generate([{"prompt_token_ids": text, "sampling_params": params} for text in texts], "--dtype", dtype)
 
-        def read(entry):  # the prompt's token, then the best one where that is another
+        def read(entry):  # the prompt's token, then the best one if that is another token
             best = max(entry, key=lambda e: e["logprob"])
             return entry[0]["logprob"], entry[0]["rank"], best["logprob"], best["id"]
 
@@ -91,7 +91,7 @@ class Engine:
 
 
 class Draw:
-    """The answers of one run, and what prefill says of their tokens."""
+    """The answers of one run, and prefill's log-probabilities of their tokens."""
 
     def __init__(self, name, prompts, outputs):
         self.name = name
@@ -111,10 +111,10 @@ class Draw:
 
 
 def judge_greedy(draw, options, other_best, largest_difference):
-    """What is wrong with the greedy draw. Where no limits are given: rounding to bfloat16 makes another token the best in a share
-    `other_best` of the positions. Two independent roundings do so in sqrt(2) times as many, and three standard deviations of such
-    a count are allowed above it. Two log-probabilities, the drawn token's and the best one's, may each be off by the largest
-    difference that was seen."""
+    """Returns what is wrong with the greedy draw. The default limits are: rounding to bfloat16 makes another token the best at a
+    share `other_best` of the positions. Two independent roundings do so at sqrt(2) times that number, and three standard
+    deviations of this number are added. Each of two log-probabilities, the drawn token's and the best one's, may have the
+    largest error that was seen."""
     tokens = draw.tokens("bfloat16", None)
     misses = sum(rank != 1 for _, rank, _, _ in tokens)
     gap = max(best - logprob for logprob, _, best, _ in tokens)
@@ -141,7 +141,7 @@ def judge_sampled(draw, limit):
 
 
 def judge_decode(draws, limit):
-    """What is wrong with decode's own distance from float32, over all draws."""
+    """Returns what is wrong with the difference between decode and float32 over all draws."""
     difference = mean_difference([(own, entry[0]) for draw in draws for answer, entries in zip(draw.own, draw.prefill["float32"])
                                   for own, entry in zip(answer, entries)])
     print(f"all draws: the mean difference between decode and float32 is {difference:.5f} (at most {limit:.5f})")

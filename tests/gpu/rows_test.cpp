@@ -77,7 +77,7 @@ TEST_P(GpuRows, CopyBlocks) {
   }
 }
 
-/// n, k of products in published models and odd ones.
+/// n and k of GEMMs in published models, and odd ones.
 constexpr std::pair<int64_t, int64_t> kShapes[] = {{1024, 2048}, {4096, 1024}, {192, 64},
                                                    {256, 12288}, {80, 72},     {24, 40}};
 constexpr int64_t kTokens[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64, 100, 257};
@@ -85,7 +85,7 @@ constexpr int64_t kTokens[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64, 100, 257};
 class GpuGemms : public TwoBackends {
  protected:
   enum Which { kStores = 1, kAdds = 2, kSwiglus = 4, kLogits = 8, kAll = 15 };
-  /// These products with w [n, k].
+  /// Compares the GEMMs of `which` with w [n, k], for each number of tokens.
   void expect_gemms(DType dtype, int64_t n, int64_t k, std::span<const int64_t> token_counts,
                     int which = kAll) {
     const Twin w = make({nullptr, dtype, n, k}, 0.05f);
@@ -95,7 +95,7 @@ class GpuGemms : public TwoBackends {
     const WeightPtr on_cpu = cpu->pack(parts, dtype);
     const Twin weight = make({nullptr, DType::kF32, k});
     for (const int64_t tokens : token_counts) {
-      if (which == kAll && skips()) continue;  // those that choose are few
+      if (which == kAll && skips()) continue;  // tests with other values of `which` have few shapes
       const std::string what = fmt::format("{} [{}, {}, {}]", dtype_name(dtype), tokens, n, k);
       const Twin x = make({nullptr, dtype, tokens, k});
       const Twin out = make({nullptr, dtype, tokens, n}, 0);
@@ -141,8 +141,8 @@ TEST_P(GpuGemms, OfAllDtypesAndOddShapes) {
     for (const auto& [n, k] : kShapes) expect_gemms(dtype, n, k, kTokens);
 }
 
-/// The shapes of 0.6B and 8B, for which batches have a kernel of their own.
-TEST_P(GpuGemms, OfModelsForABatch) {
+/// The shapes of 0.6B and 8B, with the kernel that the backend chooses and with swap-AB.
+TEST_P(GpuGemms, OfModelsWithSwapAb) {
   for (const int gemm : {-1, CudaKernels::kSwapAb}) {
     const bool portable = GetParam() == Kernels::kPortable;
     if (portable && gemm >= 0) continue;  // it has no such kernel
@@ -154,7 +154,7 @@ TEST_P(GpuGemms, OfModelsForABatch) {
   }
 }
 
-/// A norm between two products, part of which the first may compute: that of 0.6B's and 8B's.
+/// A norm between two GEMMs in the shapes of 0.6B and 8B. The first GEMM may compute a part of it.
 TEST_P(GpuGemms, WithANormBetween) {
   for (const auto& [first_k, hidden, n] :
        {std::array<int64_t, 3>{2048, 1024, 6144}, {3072, 1024, 4096}, {12288, 4096, 6144}}) {
@@ -202,18 +202,18 @@ TEST_P(GpuGemms, WithANormBetween) {
   }
 }
 
-/// Shapes of which cuBLASLt computes nothing, for the tools that report it.
+/// Shapes that do not use cuBLASLt, for the tools that report races in its kernels.
 TEST_P(GpuGemms, OfOwnKernels) {
-  if (GetParam() == Kernels::kPortable) GTEST_SKIP() << "cuBLASLt's";
+  if (GetParam() == Kernels::kPortable) GTEST_SKIP() << "cuBLASLt computes these GEMMs";
   const std::array<int64_t, 4> tokens = {3, 16, 20, 50};
   expect_gemms(DType::kBF16, 4096, 1024, tokens, kStores);
   expect_gemms(DType::kBF16, 1024, 2048, tokens, kAdds);
   expect_gemms(DType::kBF16, 6144, 1024, tokens, kSwiglus);
 }
 
-/// The parts of k are added in one order, whichever block is first.
-TEST_P(GpuGemms, OfABatchAreTheSameEachTime) {
-  if (GetParam() == Kernels::kPortable) GTEST_SKIP() << "cuBLASLt's";
+/// The sums of split-K are added in a fixed order, whichever thread block is first.
+TEST_P(GpuGemms, SwapAbIsDeterministic) {
+  if (GetParam() == Kernels::kPortable) GTEST_SKIP() << "cuBLASLt computes these GEMMs";
   gpu = make_cuda_backend({.gemm = CudaKernels::kSwapAb});
   const int64_t n = 1024, k = 3072, tokens = 50;
   const Twin w = make({nullptr, DType::kBF16, n, k}, 0.05f);
@@ -231,20 +231,20 @@ TEST_P(GpuGemms, OfABatchAreTheSameEachTime) {
   }
 }
 
-/// Those that measure faster serve a shape; here each serves all that it can. They throw where they
-/// do not.
+/// In a run, autotuning chooses a tile configuration for a shape. Here each configuration computes
+/// every shape that it supports.
 class GpuTiles : public GpuGemms {
  protected:
   using Epilogue = cuda::Epilogue;
   void SetUp() override {
     GpuGemms::SetUp();
     if (IsSkipped()) return;
-    if (GetParam() == Kernels::kPortable) GTEST_SKIP() << "it has no tiles";
+    if (GetParam() == Kernels::kPortable) GTEST_SKIP() << "the portable kernels have no tiles";
     for (int config = 0; config < cuda::kNumTileConfigs; ++config)
       by_config.push_back(make_cuda_backend({.gemm = config}));
   }
-  /// Calls body(name) with that configuration's backend as `gpu`; every Hopper has room for as many
-  /// blocks.
+  /// Calls body(name) for each configuration that supports the shape, with its backend as `gpu`.
+  /// 78 thread blocks fit on every Hopper GPU at once.
   template <class Body>
   void for_configs(Epilogue epilogue, int64_t tokens, int64_t n, int64_t k, Body body) {
     cuda::GemmArgs args = {};
@@ -313,13 +313,13 @@ TEST_P(GpuTiles, OfAllConfigurations) {
   }
 }
 
-/// The parts of k are added in one order, and none is forgotten, however often they meet.
-TEST_P(GpuTiles, PartsAreTheSameEachTime) {
+/// The sums of split-K are added in a fixed order, and none is lost in any of many runs.
+TEST_P(GpuTiles, SplitKIsDeterministic) {
   const int64_t n = 512, k = 4096, tokens = 100;
   const Twin w = make({nullptr, DType::kBF16, n, k}, 0.05f);
   const WeightPtr on_gpu = gpu->pack(w.on_cpu, DType::kBF16);
   const WeightPtr on_cpu = cpu->pack(w.on_cpu, DType::kBF16);
-  // In turns, so that what the product before left is not what is right.
+  // Two inputs in turns, so that the sums that the previous GEMM left in memory are wrong here.
   const std::array<Twin, 2> x = {make({nullptr, DType::kBF16, tokens, k}),
                                  make({nullptr, DType::kBF16, tokens, k})};
   const std::array<Twin, 2> out = {make({nullptr, DType::kBF16, tokens, n}, 0),

@@ -13,8 +13,8 @@ namespace {
 class GpuSampler : public TwoBackends {
  protected:
   using Sampling = std::function<void(const Batch&)>;
-  /// The tokens by row, of a step of as many sequences as rows. Without `sampling`, which then
-  /// makes logits and draws from them, they are there.
+  /// Runs a step with one sequence for each row, and returns the token of each row. `sampling`
+  /// computes logits and draws from them; without it, the tokens are drawn from `logits`.
   std::vector<int32_t> draw(Backend& backend, Tensor logits, const std::vector<SampleRow>& rows,
                             std::vector<RowStatus>& status, const Sampling& sampling = nullptr,
                             bool reads_logits = true) {
@@ -54,14 +54,15 @@ class GpuSampler : public TwoBackends {
     return tokens;
   }
 
-  /// Logits whose sums are exact in any order, so that both backends have the same: of x of 1 and
-  /// -1, whose norm is 1, and w of few bits.
-  struct Product {
+  /// The GEMM of the logits. The elements of x are 1 and -1 and those of w have few bits, so the
+  /// sums are exact in any order, and both backends have the same logits.
+  struct LogitsGemm {
     int64_t num_rows, vocab, k;
-    float odd = 0;  // an entry of w's last row
+    float odd = 0;  // if not 0, the last element of w
   };
-  /// The tokens of steps of one graph, whose logits are read or not.
-  void expect_equal_tokens(const Product& p, const std::vector<bool>& reads_logits) {
+  /// Runs steps of one graph on both backends and compares the tokens. `reads_logits`: for each
+  /// step, whether its logits are read.
+  void expect_equal_tokens(const LogitsGemm& p, const std::vector<bool>& reads_logits) {
     if (skips()) return;
     SCOPED_TRACE(fmt::format("{} rows, vocabulary {}, k {}", p.num_rows, p.vocab, p.k));
     Twin x = make({nullptr, DType::kBF16, p.num_rows, p.k});
@@ -112,7 +113,7 @@ class GpuSampler : public TwoBackends {
   }
 
  private:
-  std::map<Backend*, Buffer> slots_;  // in one place, which a graph knows
+  std::map<Backend*, Buffer> slots_;  // they keep their address, because graphs contain it
   int64_t num_graphs_ = 0;
 };
 
@@ -149,7 +150,7 @@ TEST_P(GpuSampler, DrawsWhatTheCpuDraws) {
     EXPECT_EQ(draw(*gpu, logits.on_gpu, rows, on_gpu), draw(*cpu, logits.on_cpu, rows, on_cpu))
         << vocab;
     EXPECT_EQ(on_gpu, on_cpu);
-    EXPECT_EQ(from_gpu(logits.on_gpu), logits.host) << "the logits stay as they are";
+    EXPECT_EQ(from_gpu(logits.on_gpu), logits.host) << "the sampler must not change the logits";
   }
 }
 
@@ -164,22 +165,22 @@ TEST_P(GpuSampler, ManyPlainRowsAgree) {
   }
 }
 
-TEST_P(GpuSampler, DrawsAtTheEndOfTheProduct) {
-  for (const Product& p : {Product{5, 200, 72},
-                           {4, 8, 64},
-                           {6, 512, 256, INFINITY},
-                           {7, 4096, 200},
-                           {16, 1000, 64, std::nanf("")},
-                           {17, 151936, 64},
-                           {33, 32000, 512},
-                           {64, 151936, 128},
-                           {64, 50280, 1024}})
-    expect_equal_tokens(p, {false, false, false});  // enqueued, captured, replayed
+TEST_P(GpuSampler, SamplerInTheEpilogue) {
+  for (const LogitsGemm& p : {LogitsGemm{5, 200, 72},
+                              {4, 8, 64},
+                              {6, 512, 256, INFINITY},
+                              {7, 4096, 200},
+                              {16, 1000, 64, std::nanf("")},
+                              {17, 151936, 64},
+                              {33, 32000, 512},
+                              {64, 151936, 128},
+                              {64, 50280, 1024}})
+    expect_equal_tokens(p, {false, false, false});  // eager, captured, replayed
 }
 
-// Where somebody reads the logits, or there are too few or too many rows.
+// If the logits are read, or if there are too few or too many rows, a separate sampler runs.
 TEST_P(GpuSampler, DrawsWhetherLogitsAreReadOrNot) {
-  for (const Product& p : {Product{20, 5000, 128}, {3, 200, 64}, {65, 512, 64}})
+  for (const LogitsGemm& p : {LogitsGemm{20, 5000, 128}, {3, 200, 64}, {65, 512, 64}})
     expect_equal_tokens(p, {false, false, false, true, true, true, false, true});
 }
 
@@ -198,7 +199,7 @@ TEST_P(GpuSampler, TiesGoToTheLowerId) {
   EXPECT_LE(tokens[1], 14);
 }
 
-TEST_P(GpuSampler, RowsThatAreNotFiniteEndAlone) {
+TEST_P(GpuSampler, RowsThatAreNotFiniteDoNotAffectOthers) {
   const int64_t vocab = 5000;
   Twin logits = make({nullptr, DType::kF32, 8, vocab}, 1);
   const auto put = [&](int64_t row, int64_t id, float x) {

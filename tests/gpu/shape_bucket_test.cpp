@@ -13,14 +13,15 @@ TEST(SharedChoice, GraphsUpTo256HaveTheirOwn) {
   }
 }
 
-TEST(SharedChoice, NeighboursNeedAsManyTiles) {
+TEST(SharedChoice, TokensThatShareAChoiceNeedEquallyManyTiles) {
   for (int64_t tokens = 1; tokens <= 20000; ++tokens) {
     const int64_t largest = largest_in_bucket(tokens);
     ASSERT_GE(largest, tokens);
     ASSERT_EQ(largest_in_bucket(largest), largest);
     ASSERT_EQ(is_stale(0, tokens), true);
     if (tokens > 1024) continue;
-    // Where what is measured changes, and how many tiles of the sizes measured there hold them.
+    // A shared choice does not cross the bounds at which the candidates change, and needs the same
+    // number of tiles of each size that is a candidate there.
     for (const int64_t bound : {64, 128, 192, 256, 384})
       ASSERT_EQ(tokens <= bound, largest <= bound) << tokens;
     for (const int64_t tile : {64, 128, 192, 256}) {

@@ -43,10 +43,10 @@ class Driver {
   void* library_ = dlopen("libcuda.so.1", RTLD_NOW);
 };
 
-/// x [T, k] of ones times w [n, k] of ones.
-class Product {
+/// The GEMM of x [T, k] and w [n, k], all of whose elements are 1.
+class GemmOfOnes {
  public:
-  Product(Backend& backend, int64_t num_tokens, int64_t n, int64_t k) : backend_(backend) {
+  GemmOfOnes(Backend& backend, int64_t num_tokens, int64_t n, int64_t k) : backend_(backend) {
     std::vector<uint16_t> ones(static_cast<size_t>(std::max(n, num_tokens) * k), f32_to_bf16(1));
     w_ = backend.pack(Tensor(ones.data(), DType::kBF16, n, k), DType::kBF16);
     x_ = place(num_tokens, k);
@@ -84,10 +84,10 @@ TEST(GpuSharing, TheCallersContextStaysAndDoesNotMatter) {
     const auto backend = make_cuda_backend();
     expect_own("the constructor");
     for (const int64_t num_tokens : {1, 40, 300}) {
-      Product product(*backend, num_tokens, 256, 1024);
-      product.run();
-      EXPECT_TRUE(product.is_right()) << num_tokens;
-      expect_own("a product");
+      GemmOfOnes gemm(*backend, num_tokens, 256, 1024);
+      gemm.run();
+      EXPECT_TRUE(gemm.is_right()) << num_tokens;
+      expect_own("a GEMM");
     }
     (void)backend->memory();
     expect_own("memory()");
@@ -98,9 +98,9 @@ TEST(GpuSharing, TheCallersContextStaysAndDoesNotMatter) {
   const Driver::Context other = driver.make_context(0);
   for (const Driver::Context context : {own, other, own}) {
     driver.set_current(context);
-    Product product(*backend, 300, 256, 1024);
-    product.run();
-    EXPECT_TRUE(product.is_right());
+    GemmOfOnes gemm(*backend, 300, 256, 1024);
+    gemm.run();
+    EXPECT_TRUE(gemm.is_right());
     EXPECT_EQ(driver.current(), context);
   }
   driver.set_current(nullptr);
@@ -108,8 +108,8 @@ TEST(GpuSharing, TheCallersContextStaysAndDoesNotMatter) {
   driver.destroy(own);
 }
 
-// Thread blocks that share out the columns of x wait for each other. Two engines must not each hold
-// some of the multiprocessors and wait for the rest.
+// Thread blocks of a split-K GEMM wait for each other. Two engines must not each occupy some of the
+// multiprocessors and wait for the rest.
 TEST(GpuSharing, TwoEnginesOfAProcessUseAGpuAtOnce) {
   if (!has_cuda_driver()) GTEST_SKIP() << "no NVIDIA driver here";
   if (std::getenv("NANOVLLM_TEST_ONE_IN") != nullptr) GTEST_SKIP() << "too slow under a tool";
@@ -118,9 +118,9 @@ TEST(GpuSharing, TwoEnginesOfAProcessUseAGpuAtOnce) {
   for (bool& is_right : right)
     engines.emplace_back([&] {
       const auto backend = make_cuda_backend();
-      Product product(*backend, 96, 4096, 12288);  // few tiles and many columns: mostly split
-      for (int i = 0; i < 5000; ++i) product.run();
-      is_right = product.is_right();
+      GemmOfOnes gemm(*backend, 96, 4096, 12288);  // few tiles and a long k: mostly split-K
+      for (int i = 0; i < 5000; ++i) gemm.run();
+      is_right = gemm.is_right();
     });
   engines.clear();
   EXPECT_TRUE(right[0]);

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Prompt log-probabilities of random weights in a published shape, beside transformers on the same GPU. The limit is the mean
-difference of its own bfloat16 run from its float32 run: ours in bfloat16 differ from the latter by at most as much (transformers
-rounds the logits to bfloat16 too, we do not), ours in float32 by at most a tenth of that. Exit 77 where torch, transformers or a GPU is missing.
+"""Compares prompt log-probabilities with those of transformers on the same GPU, for random weights in a published shape. The
+limit is the mean difference between transformers' bfloat16 run and its float32 run. Ours in bfloat16 may differ from its
+float32 run by this much (unlike transformers, we do not round the logits to bfloat16), and ours in float32 by a tenth of this.
+The exit status is 77 (skipped) if torch, transformers or a GPU is missing.
 transformers_logprobs.py NANOVLLM [SHAPE_FOLDER]"""
 import json
 import os
@@ -57,7 +58,7 @@ def main():
     prompts = [[draw.randrange(vocab_size) for _ in range(length)] for length in LENGTHS]
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, os.path.join(HERE, "../../bench/make_checkpoint.py"), shape, folder], check=True)
-        # Theirs before ours: each fills the GPU for itself.
+        # Theirs run before ours, because each of them fills the GPU's memory.
         exact = theirs(torch, transformers, folder, prompts, torch.float32)
         rounded = theirs(torch, transformers, folder, prompts, torch.bfloat16)
         found = {dtype: ours(sys.argv[1], folder, prompts, dtype) for dtype in ("float32", "bfloat16")}

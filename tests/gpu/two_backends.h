@@ -18,10 +18,10 @@
 
 namespace nanovllm {
 
-/// The portable kernels too, on whatever GPU there is.
+/// Every GPU also runs the portable kernels.
 enum class Kernels { kNative, kPortable };
 
-/// The same operation on the GPU and on the CPU, from the same random inputs.
+/// Runs the same operation on the GPU and on the CPU, with the same random inputs.
 class TwoBackends : public ::testing::TestWithParam<Kernels> {
  protected:
   void SetUp() override {
@@ -30,13 +30,15 @@ class TwoBackends : public ::testing::TestWithParam<Kernels> {
     cpu = make_cpu_backend(0);
   }
 
-  /// A tensor's place on the host, on the CPU backend and on the GPU.
+  /// The same tensor on the CPU backend, whose memory is `host`, and on the GPU, whose memory is
+  /// `device`.
   struct Twin {
     std::vector<char> host;
     Buffer device;
     Tensor on_cpu, on_gpu;
   };
-  /// `t` gives dtype and shape. Values are normal, times `scale`; 0: everything is NaN.
+  /// A twin with the dtype and shape of `t`. Its values are normally distributed with the standard
+  /// deviation `scale`; if that is 0, they are NaN.
   Twin make(Tensor t, float scale = 1) {
     Twin twin;
     twin.host.resize(t.bytes(), static_cast<char>(0xff));
@@ -51,25 +53,26 @@ class TwoBackends : public ::testing::TestWithParam<Kernels> {
     twin.host.assign(bytes, bytes + values.size() * sizeof(int32_t));
     return place(std::move(twin), {nullptr, DType::kI32, static_cast<int64_t>(values.size())});
   }
-  /// Whether to leave a shape out: where a slow tool watches, one in NANOVLLM_TEST_ONE_IN is
-  /// tested.
+  /// Whether to leave a shape out: under a slow tool, only one in NANOVLLM_TEST_ONE_IN is tested.
   bool skips() {
     static const char* const one_in = std::getenv("NANOVLLM_TEST_ONE_IN");
     return one_in != nullptr && num_shapes_++ % std::max(std::atoi(one_in), 1) != 0;
   }
-  /// What the GPU has of it now.
+  /// The present contents of a tensor on the GPU.
   std::vector<char> from_gpu(const Tensor& t) {
     std::vector<char> bytes(t.bytes());
     gpu->download(bytes.data(), t.data, bytes.size());
     return bytes;
   }
-  /// Holds the GPU's values against the CPU's: the norm of the difference, and the largest.
+  /// Compares the GPU's values with the CPU's. The norm of the difference may be `share` of the
+  /// norm of the values (0: a default for the dtype), and the largest difference 4 times `share` of
+  /// the largest value.
   void expect_equal(const Twin& twin, const std::string& what, double share = 0) {
     const Tensor& t = twin.on_cpu;
     if (share == 0) share = t.dtype == DType::kF32 ? 2e-5 : t.dtype == DType::kF16 ? 2e-3 : 1e-2;
     const std::vector<char> bytes = from_gpu(twin.on_gpu);
     double difference = 0, size = 0, largest = 0, worst = 0;
-    int64_t not_on_gpu = 0, not_on_cpu = 0;  // finite
+    int64_t not_on_gpu = 0, not_on_cpu = 0;  // values that are finite only on the other side
     for (int64_t i = 0; i < t.size(); ++i) {
       const double a = get(bytes.data(), t.dtype, i), b = get(t.as<char>(), t.dtype, i);
       if (!std::isfinite(a) || !std::isfinite(b)) {

@@ -1,5 +1,5 @@
-# Installs BUILD_DIR to a folder of its own, moves that, builds examples/ with find_package(nanovllm) alone against it and
-# runs what was built. The examples see no other header or library of this tree.
+# Installs BUILD_DIR to a new folder, moves the folder, builds examples/ with find_package(nanovllm) against it, and runs the
+# examples. They can use no other header or library of this tree.
 #   cmake -DSOURCE_DIR=... -DBUILD_DIR=... -DCOMPILER=... -P install_test.cmake
 set(work ${BUILD_DIR}/install_test)
 file(REMOVE_RECURSE ${work})
@@ -35,7 +35,7 @@ expect("\nPrompt: '[^\n]*list all prime numbers within 100[^\n]*\nCompletion: '[
 run(${work}/examples/bench ${SOURCE_DIR}/models/tiny-tales 2)
 expect("^Total: [0-9]+tok, Time: [0-9.]+s, Throughput: [0-9.]+tok/s\n$" "bench")
 
-# UserError is caught by its type on the other side of the library's border.
+# The example catches a UserError that the shared library threw, by its type.
 execute_process(COMMAND ${work}/examples/example no/such/folder ERROR_VARIABLE out RESULT_VARIABLE status)
 if(NOT status EQUAL 2)
   message(FATAL_ERROR "example no/such/folder ended with ${status}: ${out}")

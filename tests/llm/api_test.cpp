@@ -15,8 +15,8 @@ namespace {
 
 EngineConfig small() { return {.dtype = "float32", .kv_cache_memory_bytes = 16 << 20}; }
 
-// None of the engine's threads is in a forked process: it may neither wait for them nor end them.
-TEST(Fork, ChildGetsAnErrorAndCanLetGoAndTheParentGoesOn) {
+// The engine's threads do not exist in a forked process, so it must not wait for them or end them.
+TEST(Fork, ChildGetsAnErrorAndTheParentContinues) {
   auto llm = std::make_unique<LLM>(kTinyTales, small());
   const pid_t child = fork();
   if (child == 0) {
@@ -56,7 +56,8 @@ TEST(Tokenizer, OutlivesItsLLMAndRendersWithAllVariables) {
 
 using Tokens = std::map<uint64_t, std::vector<int32_t>>;
 
-/// Steps to the end; adds each request's tokens, and where it ended its choices', to the maps.
+/// Runs steps until the engine is finished. Adds the tokens of each update to `pieces`, and those
+/// of each finished request to `whole`.
 void run(LLM& llm, Tokens& pieces, Tokens& whole) {
   while (!llm.is_finished()) {
     for (const RequestUpdate& update : llm.step()) {
@@ -67,7 +68,7 @@ void run(LLM& llm, Tokens& pieces, Tokens& whole) {
   }
 }
 
-TEST(AddRequest, GenerateLosesNothingOfWhatWasAddedBefore) {
+TEST(AddRequest, GenerateKeepsTheUpdatesOfAddedRequests) {
   LLM llm(kTinyTales, small());
   const std::vector<int32_t> prompt = {5, 6, 7};
   SamplingParams params = {.max_tokens = 20, .ignore_eos = true, .seed = 1};
@@ -86,7 +87,7 @@ TEST(AddRequest, GenerateLosesNothingOfWhatWasAddedBefore) {
   EXPECT_TRUE(llm.step().empty());
 }
 
-TEST(AddRequest, RefusedGenerateLeavesNothingBehind) {
+TEST(AddRequest, RefusedGenerateLeavesNoRequests) {
   LLM llm(kTinyTales, small());
   SamplingParams bad;
   bad.logit_bias = {{1 << 20, 1.0}};

@@ -8,9 +8,9 @@
 namespace nanovllm::testing {
 namespace {
 
-// The next turn's prompt begins with what the last one computed: its prompt and all of its answer
-// but the token drawn last.
-TEST(Conversation, NextTurnReadsWhatTheLastOneComputedFromTheCache) {
+// The prompt of a turn begins with the tokens that the previous turn computed: its prompt, and its
+// answer without the last token.
+TEST(Conversation, NextTurnUsesTheCacheOfThePreviousOne) {
   for (const int64_t block_size : {16, 64}) {
     LLM llm(kTinyTales,
             {.dtype = "float32", .kv_cache_memory_bytes = 64 << 20, .block_size = block_size});

@@ -16,7 +16,7 @@ inline std::string model_folder(const std::string& name) {
   return name == "tiny-tales" ? kTinyTales : kSource + "/tests/variants/" + name;
 }
 
-/// Reference answers of transformers in float32; tests/goldens/README.md tells of the fields.
+/// Reference answers of transformers in float32; tests/goldens/README.md explains the fields.
 inline std::vector<Json> goldens(const std::string& name) {
   std::ifstream file(kSource + "/tests/goldens/" + name + ".jsonl");
   std::vector<Json> rows;

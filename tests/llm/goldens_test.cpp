@@ -34,8 +34,8 @@ struct Case {
   std::string model;
   EngineConfig config = float32();
   bool alone = false;
-  int64_t rounds = 1;       // each row is given so often
-  int64_t preemptions = 0;  // at least so many
+  int64_t rounds = 1;       // how often each row is requested
+  int64_t preemptions = 0;  // the least number
 };
 
 std::vector<Case> cases() {
@@ -75,7 +75,7 @@ std::vector<Case> cases() {
     });
   }
 #if defined(__SANITIZE_THREAD__)
-  // A hundred times slower there, and threads meet in the same way whatever the sizes.
+  // It would be a hundred times slower there, and other sizes do not change how threads interact.
   std::erase_if(all, [](const Case& c) {
     return c.model == "tiny-tales" && !c.name.ends_with("_batch") &&
            !c.name.ends_with("_step_ahead_off");
@@ -106,7 +106,7 @@ TEST_P(Goldens, Float32GivesTheReferenceTokens) {
   EXPECT_EQ(engine.stats().num_free_blocks, engine.stats().num_blocks);
   int64_t num_compared = 0;
   for (const auto& [id, row] : rows) {
-    if (row.value("tie", false)) continue;  // the reference's own best two are within 1e-3
+    if (row.value("tie", false)) continue;  // the reference's best two logits are within 1e-3
     const RequestOutput& output = outputs[id];
     EXPECT_EQ(output.token_ids, row["greedy_token_ids"].get<std::vector<int32_t>>()) << row["id"];
     EXPECT_EQ(output.finish_reason, row["finish_reason"]) << row["id"];
@@ -165,9 +165,9 @@ INSTANTIATE_TEST_SUITE_P(Models, Logprobs,
                            return name;
                          });
 
-// The rule for bfloat16: with the reference's tokens fed in, the mean difference of
-// log-probabilities and the share of agreeing best tokens are at least as good as transformers' own
-// bfloat16 run.
+// The rule for bfloat16: with the reference's tokens as input, the mean difference of
+// log-probabilities and the share of equal best tokens are at least as good as those of
+// transformers' own bfloat16 run.
 void expect_close_in_bfloat16(LLM& llm) {
   std::vector<Json> rows;
   std::vector<std::vector<int32_t>> prompts;
@@ -233,7 +233,7 @@ TEST(Float32Weights, GiveTheReferenceTokens) {
 
 TEST(Stories260k, GivesTheReferenceIds) {
   const std::string folder = kSource + "/../shared/data/stories260k";
-  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "third-party data is not there: " << folder;
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "third-party data is missing: " << folder;
   std::ifstream file(folder + "/golden_greedy.json");
   const Json golden = Json::parse(file);
   LLM llm(folder, {.dtype = "float32"});

@@ -1,5 +1,5 @@
-// Answers over two GPUs: the reference's in float32, and with seeds those of one GPU. (Sums of all
-// sizes: gpu.SumsOverTwoGpus. bfloat16: gpu.DecodeAgainstPrefill.*)
+// Answers over two GPUs. In float32 they must be the reference's, and with seeds those of one GPU.
+// (gpu.SumsOverTwoGpus tests sums of all sizes, gpu.DecodeAgainstPrefill.* tests bfloat16.)
 #include <gtest/gtest.h>
 
 #include "goldens.h"
@@ -57,7 +57,7 @@ TEST_P(GpuRanks, Float32GivesTheReferenceTokens) {
     const auto found = answers(
         config, std::vector<SamplingParams>(rows.size(), {.temperature = 0, .max_tokens = 64}));
     for (size_t i = 0; i < rows.size(); ++i) {
-      if (rows[i].value("tie", false)) continue;  // the reference's own best two are within 1e-3
+      if (rows[i].value("tie", false)) continue;  // the reference's best two logits are within 1e-3
       EXPECT_EQ(found[i], rows[i]["greedy_token_ids"].get<std::vector<int32_t>>()) << rows[i]["id"];
     }
   }
@@ -67,7 +67,7 @@ TEST_P(GpuRanks, SeedsGiveTheAnswersOfOneGpu) {
   EXPECT_EQ(answers(config_of(2, "float32"), seeded()), answers(config_of(1, "float32"), seeded()));
 }
 
-// In bfloat16 two GPUs round other partial sums than one, but always the same ones.
+// In bfloat16 two GPUs round other partial sums than one GPU, but the same ones in every run.
 TEST_P(GpuRanks, SeedsGiveTheSameAnswersAgainInBfloat16) {
   const EngineConfig config = config_of(2, "bfloat16");
   EXPECT_EQ(answers(config, seeded()), answers(config, seeded()));

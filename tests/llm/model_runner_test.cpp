@@ -12,8 +12,8 @@
 namespace nanovllm::testing {
 namespace {
 
-/// The CPU with what ModelRunner sees of a GPU: graphs, whose sizes this notes and whose padding it
-/// takes off again, and calls that fail.
+/// A CPU backend that behaves like a GPU for ModelRunner: it has graphs, whose sizes it records and
+/// whose padding it removes, and its calls can fail.
 class GraphsOnTheCpu : public cpu::CpuBackend {
  public:
   struct Seen {
@@ -91,9 +91,10 @@ std::map<uint64_t, RequestOutput> run(LLMEngine& engine, size_t num_requests = 1
     SamplingParams params;
     params.max_tokens = 30;
     params.ignore_eos = true;
-    // Ends that nobody sees coming: a row is in flight when its slot passes on.
+    // Ends that the scheduler cannot foresee: a row is in flight when its slot gets another
+    // sequence.
     params.stop_token_ids = {12};
-    params.allowed_token_ids = {10, 11, 12, 13, 14, 15};  // so tokens come again at once
+    params.allowed_token_ids = {10, 11, 12, 13, 14, 15};  // so that tokens are soon repeated
     params.temperature = i % 2 == 0 ? 0 : 1.5;
     params.seed = i;
     params.presence_penalty = i % 3 == 0 ? 0 : 1.5;  // waits for the token in flight
@@ -125,7 +126,7 @@ void expect_same(const std::map<uint64_t, RequestOutput>& got,
   }
 }
 
-// As on a GPU: a step is launched before the tokens of the one before it are fetched.
+// As on a GPU, a step is launched before the tokens of the previous one are fetched.
 TEST(ModelRunner, LaunchingAheadGivesTheSameAnswers) {
   EngineConfig config = small_config();
   const auto ahead = engine_on(make_backend(config), config);
@@ -134,7 +135,7 @@ TEST(ModelRunner, LaunchingAheadGivesTheSameAnswers) {
   EXPECT_GT(ahead->stats().steps, 0);
 }
 
-// Steps of one token a sequence are padded to a few sizes, others are not.
+// Steps with one token for each sequence are padded to a few sizes; other steps are not padded.
 TEST(ModelRunner, ReplayedStepsGiveTheSameAnswers) {
   int num_padded = 0;
   for (const int64_t most : {5, 40}) {
@@ -176,7 +177,7 @@ TEST(ModelRunner, FailureOfTheDeviceEndsTheEngine) {
   }
 }
 
-TEST(ModelRunner, RowThatIsNotFiniteEndsItsRequestAlone) {
+TEST(ModelRunner, RowThatIsNotFiniteEndsOnlyItsRequest) {
   GraphsOnTheCpu::Seen seen;
   seen.not_finite = 12;
   const auto engine = engine_on(std::make_unique<GraphsOnTheCpu>(seen), small_config());
@@ -187,7 +188,7 @@ TEST(ModelRunner, RowThatIsNotFiniteEndsItsRequestAlone) {
   EXPECT_EQ(num_others, 19);
 }
 
-TEST(ModelRunner, CacheThatDoesNotFitIsTheCallersMistake) {
+TEST(ModelRunner, CacheThatDoesNotFitIsAUserError) {
   GraphsOnTheCpu::Seen seen;
   EngineConfig config = small_config();
   config.num_gpu_blocks_override = 4000;

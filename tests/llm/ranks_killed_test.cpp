@@ -1,7 +1,7 @@
-// A rank's process is killed or stopped at each stage of an engine's life, on the CPU and on two
-// GPUs: the caller gets an exception that names the reason, no process stays, and the next engine
-// works. (Rank 0's own death, and times instead of stages: tests/apps/ranks_test.cpp and
-// gpu_ranks_test.cpp.)
+// The process of a rank is killed or stopped at each stage of an engine, on the CPU and on two
+// GPUs. The caller must get an exception that names the reason, no process may remain, and the next
+// engine must work. (tests/apps/ranks_test.cpp and gpu_ranks_test.cpp also kill rank 0, at random
+// times.)
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -34,7 +34,8 @@ EngineConfig config_of(const Kill& k) {
   config.kv_cache_memory_bytes = 64 << 20;
   config.tensor_parallel_size = 2;
   config.worker_path = NANOVLLM_BINARY;
-  // A stopped process is noticed by this alone. The first steps on a GPU measure GEMMs for a while.
+  // Only this timeout detects a stopped process. It is longer on a GPU, whose first steps autotune
+  // GEMMs.
   if (k.signal == SIGSTOP) config.step_timeout = k.device == "cpu" ? 2 : 10;
   return config;
 }
@@ -53,7 +54,7 @@ void step_for_ever(LLM& llm) {
   }
 }
 
-/// How long the stages take on this machine, when nobody is killed.
+/// How long the stages take on this machine if no process is killed.
 struct Times {
   Seconds load, first_prefill;
 };
@@ -67,7 +68,7 @@ const Times& times_of(const Kill& k) {
   const auto loaded = Clock::now();
   add_requests(llm);
   llm.step();
-  llm.step();  // brings what the first one computed
+  llm.step();  // returns the tokens of the first step
   return known[k.device] = {loaded - start, Clock::now() - loaded};
 }
 
@@ -78,7 +79,7 @@ class RanksKilled : public ::testing::TestWithParam<Kill> {
       GTEST_SKIP() << "needs two GPUs; " << num_gpus() << " are here";
   }
 
-  /// Sends the signal to the worker after this time, on a thread.
+  /// Starts a thread that sends the signal to the worker after this time.
   std::jthread kill_after(Seconds delay) {
     return std::jthread([this, delay] {
       workers_ = wait_for_children(getpid(), 1);
@@ -89,7 +90,7 @@ class RanksKilled : public ::testing::TestWithParam<Kill> {
   }
   void kill_now() { kill_after({}).join(); }
 
-  /// Runs until the engine is dead, which it must be by the signal.
+  /// Calls `run` and expects EngineDead with the signal as its reason.
   template <class F>
   void expect_death(F run) {
     const Kill& k = GetParam();
@@ -109,7 +110,7 @@ class RanksKilled : public ::testing::TestWithParam<Kill> {
   Clock::time_point killed_ = Clock::now();
 };
 
-TEST_P(RanksKilled, TheCallerGetsAnExceptionAndNothingStays) {
+TEST_P(RanksKilled, TheCallerGetsAnExceptionAndNoProcessRemains) {
   const Kill& k = GetParam();
   const Times& times = times_of(k);
   const bool has_moments = k.stage == Stage::kLoad || k.stage == Stage::kFirstPrefill;

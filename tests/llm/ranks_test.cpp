@@ -1,4 +1,5 @@
-// Rank 0 in this process, the library's caller, the others in processes of the nanovllm binary.
+// Rank 0 is in this process, which calls the library; the others are processes of the nanovllm
+// binary.
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
@@ -55,7 +56,7 @@ void expect_goldens(LLM& llm) {
 const std::string kLlama = model_folder("llama");
 const std::vector<int32_t> kPrompt = {1, 2, 3};
 
-TEST(LibraryRanks, GiveTheReferenceTokensWithAndWithoutAStepAhead) {
+TEST(LibraryRanks, GiveTheReferenceTokensWithAndWithoutAsyncScheduling) {
   for (const bool ahead : {true, false}) {
     EngineConfig config = config_of(2);
     config.async_scheduling = ahead;
@@ -74,8 +75,8 @@ TEST(LibraryRanks, TwoEnginesInOneProcess) {
   EXPECT_EQ(children_of(getpid()).size(), 3u);
 }
 
-// Whoever prints in such a process must not write into the memory of the ranks.
-TEST(LibraryRanks, TakeNoNumberOfAClosedStandardStream) {
+// Output of a process with closed standard streams must not be written to the memory of the ranks.
+TEST(LibraryRanks, DoNotUseTheNumberOfAClosedStandardStream) {
   std::cout.flush();
   std::array<int, 3> saved;
   for (int fd = 0; fd < 3; ++fd) saved[static_cast<size_t>(fd)] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
@@ -94,7 +95,7 @@ TEST(LibraryRanks, TakeNoNumberOfAClosedStandardStream) {
   EXPECT_EQ(answer, row["greedy_token_ids"].get<std::vector<int32_t>>());
 }
 
-TEST(LibraryRanks, WeightsThatChangeUnderARunningEngineDoNotMatter) {
+TEST(LibraryRanks, ChangedWeightFilesDoNotAffectARunningEngine) {
   for (const int world : {1, 2}) {
     const TempFolder copy;
     for (const auto& file : std::filesystem::directory_iterator(kLlama))
@@ -110,8 +111,8 @@ TEST(LibraryRanks, WeightsThatChangeUnderARunningEngineDoNotMatter) {
   }
 }
 
-// The caller gets an exception, lives on, and may start again.
-TEST(LibraryRanks, DeathAtWorkOrAtRestIsAnException) {
+// The caller gets an exception, continues to run, and can make a new engine.
+TEST(LibraryRanks, DeathInAStepOrWhileIdleIsAnException) {
   for (const bool at_work : {true, false})
     for (const int signal : {SIGKILL, SIGTERM, SIGUSR1}) {
       LLM llm(kLlama, config_of(3));
@@ -164,7 +165,7 @@ std::string worker_script(const TempFolder& folder, const std::string& script) {
   return path;
 }
 
-// A rank that was told of smaller steps than rank 0 cannot run the prompt's.
+// A rank whose largest step is smaller than rank 0's cannot run the prompt's step.
 TEST(LibraryRanks, ExceptionInOneRankReachesTheCallerWithItsText) {
   const TempFolder folder;
   EngineConfig config = config_of(2);
@@ -182,15 +183,15 @@ TEST(LibraryRanks, ExceptionInOneRankReachesTheCallerWithItsText) {
   expect_gone(workers);
 }
 
-TEST(LibraryRanks, WorkerThatCannotStartIsTheCallersMistake) {
+TEST(LibraryRanks, WorkerThatCannotStartIsAUserError) {
   const TempFolder folder;
   EngineConfig config = config_of(2);
   const auto error = [&] { return user_error([&] { LLM llm(kLlama, config); }); };
   config.worker_path = "/nowhere/nanovllm";
   EXPECT_NE(error().find("/nowhere/nanovllm: cannot be started"), std::string::npos);
   config.worker_path = worker_script(folder, "exit 3");
-  EXPECT_NE(error().find("another build"), std::string::npos);
-  config.worker_path = "";  // this test is no nanovllm, and none is beside it
+  EXPECT_NE(error().find("not from the same build"), std::string::npos);
+  config.worker_path = "";  // neither this program nor a file in its folder is nanovllm
   EXPECT_NE(error().find("worker_path"), std::string::npos);
   EXPECT_TRUE(children_of(getpid()).empty());
 }
@@ -214,7 +215,7 @@ TEST(LibraryRanks, IdleEngineUsesNoProcessorTime) {
   generate_one(llm, kPrompt, greedy());
   std::vector<pid_t> processes = wait_for_children(getpid(), 2);
   processes.push_back(getpid());
-  // A rank on a busy machine may still be on its way to sleep when the answer is here.
+  // On a busy machine a rank may still be polling when the answer arrives.
   EXPECT_TRUE(holds_within(30, [&] {
     std::vector<int64_t> before(processes.size());
     std::ranges::transform(processes, before.begin(), ticks_used);

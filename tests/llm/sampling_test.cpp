@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kCache = 64 << 20;
 
-// Probability that a chi-square variable of `degrees` exceeds `x`: Wilson and Hilferty's cube-root
-// normal, good to some 1e-4 from 10 degrees on; the tests ask for 1e-5 and more.
+// The probability that a chi-square variable with `degrees` degrees of freedom exceeds `x`, by
+// Wilson and Hilferty's cube-root approximation. Its error is about 1e-4 from 10 degrees on.
 double chi_square_tail(double x, double degrees) {
   const double variance = 2.0 / (9.0 * degrees);
   const double z = (std::cbrt(x / degrees) - (1.0 - variance)) / std::sqrt(variance);
@@ -42,7 +42,7 @@ TEST(Sampling, DistributionIsTheReferences) {
     for (const RequestOutput& output : llm.generate(prompts, all, false))
       for (const CompletionOutput& answer : output.outputs) ++drawn[answer.token_ids.at(0)];
     EXPECT_LE(static_cast<int64_t>(drawn.size()), c["support"].get<int64_t>());
-    // Bins of at least five expected draws; all the others together are one more.
+    // Each token with at least five expected draws is a bin, and all others together are one bin.
     double chi_square = 0, rest_expected = kDraws, rest_drawn = kDraws;
     int64_t bins = 1;
     for (const Json& top : c["top"]) {
@@ -79,7 +79,7 @@ SamplingParams seeded(uint64_t seed) {
   return params;
 }
 
-TEST(Sampling, SeededRequestGivesTheSameAloneAmongOthersAndPreempted) {
+TEST(Sampling, SeededRequestGivesTheSameTokensAloneInABatchAndPreempted) {
   const auto prompts = story_prompts();
   const std::vector<int32_t>& prompt = prompts.at(12);
   LLM llm(kTinyTales, {.dtype = "float32", .kv_cache_memory_bytes = kCache});
@@ -134,7 +134,7 @@ TEST(Sampling, ChoicesDifferAndTheFirstIsTheRequestsOwn) {
   for (size_t i = 1; i < 5; ++i) EXPECT_NE(five.outputs[i].token_ids, five.outputs[0].token_ids);
 }
 
-TEST(Sampling, MinTokensHoldsBackEveryEnd) {
+TEST(Sampling, MinTokensDelaysEveryEnd) {
   LLM llm(kTinyTales, {.dtype = "float32", .kv_cache_memory_bytes = kCache});
   SamplingParams params;
   params.temperature = 0;
@@ -177,9 +177,9 @@ TEST(Sampling, StopTokenIdsEndTheAnswerAndAreNamed) {
             llm.tokenizer().decode(std::span(plain.token_ids).first(static_cast<size_t>(first))));
 }
 
-TEST(Sampling, BlockOfTheCacheDoesNotMatterForTheAnswer) {
-  // Prompts that share 0, 1, block_size - 1, block_size, block_size + 1 and all tokens; cache on
-  // and off, cold and warm.
+TEST(Sampling, PrefixCacheDoesNotChangeTheAnswer) {
+  // Prompts that share 0, 1, block_size - 1, block_size, block_size + 1 and all tokens, with and
+  // without the prefix cache, which is empty first and then filled.
   const std::vector<int32_t> text = goldens("tiny-tales").at(33)["prompt_token_ids"];
   ASSERT_GE(text.size(), 200u);
   std::vector<std::vector<int32_t>> prompts;

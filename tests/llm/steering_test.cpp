@@ -33,10 +33,10 @@ class Steering : public ::testing::Test {
   std::vector<int32_t> prompt = llm.tokenizer().encode("Once upon a time");
 };
 
-TEST_F(Steering, StopStringCutsTheTextWhereverItLiesAndNothingOfItIsSent) {
+TEST_F(Steering, StopStringIsFoundAnywhereAndNoPartOfItIsSent) {
   const std::string whole = answer(greedy()).text;
   ASSERT_GT(whole.size(), 60u);
-  // Across tokens, inside one, at the start and the end of the text, of every small length.
+  // Stop strings of all small lengths: across tokens, inside one, and at both ends of the text.
   for (size_t at = 0; at + 9 < whole.size(); at += 7) {
     for (const size_t length : {1u, 2u, 5u, 9u}) {
       SamplingParams params = greedy();
@@ -55,7 +55,7 @@ TEST_F(Steering, StopStringCutsTheTextWhereverItLiesAndNothingOfItIsSent) {
       EXPECT_EQ(sent, output.text);
       EXPECT_EQ(output.finish_reason, "stop");
       EXPECT_EQ(output.stop_reason, StopReason(params.stop[1]));
-      // What was sampled stays in token_ids, and no more than that.
+      // token_ids contains exactly the sampled tokens.
       const std::string sampled = llm.tokenizer().decode(output.token_ids);
       EXPECT_NE(sampled.find(params.stop[1]), std::string::npos);
       const std::string before =
@@ -65,7 +65,7 @@ TEST_F(Steering, StopStringCutsTheTextWhereverItLiesAndNothingOfItIsSent) {
   }
 }
 
-TEST_F(Steering, StopStringThatDoesNotComeKeepsNothingBack) {
+TEST_F(Steering, StopStringThatDoesNotOccurHoldsBackNothing) {
   const RequestOutput plain = answer(greedy());
   SamplingParams params = greedy();
   params.stop = {plain.text.substr(plain.text.size() - 5) + "and more"};
@@ -87,7 +87,7 @@ TEST_F(Steering, StopStringsWaitForMinTokens) {
 }
 
 // Sums of a prompt's length with these overflow 32 bits.
-TEST_F(Steering, LargestMinTokensLetNoEndTokenBeDrawn) {
+TEST_F(Steering, LargestMinTokensPreventsEveryEndToken) {
   EngineConfig small = config();
   small.max_model_len = 48;
   LLM short_context(kTinyTales, small);
@@ -103,8 +103,8 @@ TEST_F(Steering, LargestMinTokensLetNoEndTokenBeDrawn) {
   }
 }
 
-// What is no number above 0 as a float, or has no finite reciprocal.
-TEST_F(Steering, SmallestTemperaturesAndSharesDrawTheBestToken) {
+// Values that are 0 as a float, or have no finite reciprocal.
+TEST_F(Steering, SmallestTemperaturesAndTopPDrawTheBestToken) {
   const std::vector<int32_t> best = answer(greedy()).token_ids;
   for (const double tiny : {1e-300, 5e-324, 1e-40, 1e-6}) {
     SamplingParams params = greedy();
@@ -127,7 +127,7 @@ TEST_F(Steering, SmallestTemperaturesAndSharesDrawTheBestToken) {
   EXPECT_EQ(answer(params).finish_reason, "length");
 }
 
-TEST_F(Steering, StopStringsEndEachChoiceAlone) {
+TEST_F(Steering, StopStringsEndEachChoiceSeparately) {
   SamplingParams params;
   params.n = 8;
   params.seed = 3;
@@ -161,7 +161,7 @@ TEST_F(Steering, AfterAStopStringTheCacheGivesTheSameAnswers) {
 
 // The chosen token must be the best after the penalties, which shift log-probabilities as they
 // shift logits.
-TEST_F(Steering, PresenceAndFrequencyPenaltiesArePaidForTheAnswerAlone) {
+TEST_F(Steering, PresenceAndFrequencyPenaltiesCountOnlyTheAnswer) {
   SamplingParams params = greedy();
   params.logprobs = 20;
   params.presence_penalty = 0.7;
@@ -182,13 +182,13 @@ TEST_F(Steering, PresenceAndFrequencyPenaltiesArePaidForTheAnswerAlone) {
 
 TEST_F(Steering, RepetitionPenaltyCoversThePrompt) {
   SamplingParams params = greedy();
-  params.repetition_penalty = 1e6;  // a token of prompt or answer is as good as none
+  params.repetition_penalty = 1e6;  // the tokens of prompt and answer become nearly impossible
   const RequestOutput output = answer(params);
   std::set<int32_t> seen(prompt.begin(), prompt.end());
   for (const int32_t token : output.token_ids) EXPECT_TRUE(seen.insert(token).second) << token;
 }
 
-TEST_F(Steering, PenaltiesAreTheSameAloneAheadAndPreempted) {
+TEST_F(Steering, PenaltiesAreTheSameAloneAsyncAndPreempted) {
   SamplingParams params = greedy();
   params.temperature = 0.9;
   params.seed = 11;
@@ -230,7 +230,7 @@ TEST_F(Steering, BiasesAndAllowedTokensDecideWhatIsDrawn) {
   for (const int32_t token : answer(params).token_ids) EXPECT_EQ(token, 4000);
 }
 
-TEST_F(Steering, BadWordsAreNotWrittenAndTheirBeginningsAre) {
+TEST_F(Steering, OnlyTheLastTokenOfABadWordIsForbidden) {
   const RequestOutput plain = answer(greedy());
   // The last token of a word of several tokens is forbidden only after the others.
   const std::string word = llm.tokenizer().decode(std::span(plain.token_ids).subspan(5, 3));

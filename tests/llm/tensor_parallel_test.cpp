@@ -36,7 +36,7 @@ std::map<uint64_t, RequestOutput> run(LLMEngine& engine) {
   return outputs;
 }
 
-/// Prompts of a model with every way to draw among them.
+/// Adds the prompts, with every kind of sampling among them.
 void add_requests(LLMEngine& engine, const std::vector<std::vector<int32_t>>& prompts) {
   for (size_t i = 0; i < prompts.size(); ++i) {
     SamplingParams params;
@@ -101,7 +101,7 @@ TEST_P(TensorParallel, Float32GivesTheReferenceTokens) {
     rows[engine->add_request(row["prompt_token_ids"].get<std::vector<int32_t>>(), greedy)] = row;
   auto outputs = run(*engine);
   for (const auto& [id, row] : rows) {
-    if (row.value("tie", false)) continue;  // the reference's own best two are within 1e-3
+    if (row.value("tie", false)) continue;  // the reference's best two logits are within 1e-3
     EXPECT_EQ(outputs[id].token_ids, row["greedy_token_ids"].get<std::vector<int32_t>>())
         << row["id"];
   }
@@ -124,7 +124,7 @@ std::vector<Case> cases() {
   for (const char* model : {"tiny-tales", "llama", "qwen2", "qwen3-sharded"})
     for (const int world : {2, 3, 4}) all.push_back({model, world});
 #if defined(__SANITIZE_THREAD__)
-  // A hundred times slower there, and threads meet in the same way whatever the sizes.
+  // It would be a hundred times slower there, and other sizes do not change how threads interact.
   std::erase_if(all, [](const Case& c) { return c.model == "tiny-tales"; });
 #endif
   return all;
@@ -137,7 +137,7 @@ INSTANTIATE_TEST_SUITE_P(Models, TensorParallel, ::testing::ValuesIn(cases()),
                            return name;
                          });
 
-// Sizes that leave the last rank less than a whole run of columns and of tokens.
+// Sizes with which the last rank gets fewer columns and tokens than a group of 16.
 TEST(TensorParallel, OddSizesOverThreeRanks) {
   Json config = tiny_config();
   config["num_attention_heads"] = 6;
@@ -164,7 +164,8 @@ TEST(TensorParallel, OddSizesOverThreeRanks) {
   }
 }
 
-// Every rank recomputes the prefix of a sequence that lost its blocks, not its last token alone.
+// Every rank recomputes the whole prefix of a sequence that lost its blocks, not only its last
+// token.
 TEST(TensorParallel, PreemptedSequencesGiveTheReferenceTokens) {
   EngineConfig config = float32();
   config.num_gpu_blocks_override = 26;

@@ -16,7 +16,8 @@
 
 namespace nanovllm::testing {
 
-/// All ranks of a model on the CPU, each on a thread of this process; what they draw must agree.
+/// All ranks of a model on the CPU, each on a thread of this process. All must draw the same
+/// tokens.
 class ThreadRanks : public Executor {
  public:
   ThreadRanks(const std::string& folder, const EngineSetup& setup, int world)

@@ -317,7 +317,7 @@ TEST(ModelConfig, ChecksSizes) {
 }
 
 // Regression 33: the folder.
-TEST(ModelConfig, SaysHowToDownloadWhereThereIsNoFolder) {
+TEST(ModelConfig, MissingFolderErrorSaysHowToDownload) {
   EXPECT_THAT(user_error([] { ModelConfig::load("Qwen/Qwen3-0.6B"); }),
               AllOf(HasSubstr("Qwen/Qwen3-0.6B: no such folder"),
                     HasSubstr("pip install huggingface_hub; hf download Qwen/Qwen3-0.6B "

@@ -65,7 +65,7 @@ TEST(Shard, SizesThatTheRanksDoNotDivideGiveUnequalParts) {
   EXPECT_EQ(vocab(2).count, 36);
 }
 
-TEST(Shard, RefusesByNameWhatCannotBeDealtOut) {
+TEST(Shard, RefusesSizesThatCannotBeDividedByName) {
   const auto refused = [](const ModelConfig& m, int world) {
     return user_error([&] { make_shard(m, {0, world}); });
   };

@@ -231,7 +231,7 @@ TEST(LoadModel, NamesEveryTensorOfTheWrongShape) {
     t.values.resize(t.values.size() + (t.shape.size() == 2 ? static_cast<size_t>(t.shape[1]) : 1));
     EXPECT_THAT(load_error(tensors, config),
                 AllOf(HasSubstr("model.safetensors: tensor \"" + t.name + "\" has shape"),
-                      HasSubstr("config.json asks for")));
+                      HasSubstr("config.json requires")));
     t = right;
     t.shape.push_back(1);
     EXPECT_THAT(load_error(tensors, config), HasSubstr(t.name));
@@ -351,7 +351,7 @@ TEST(RopeTables, FollowTheFormula) {
     }
 }
 
-TEST(RopeTables, StretchLongWavesAsLlama3Does) {
+TEST(RopeTables, ScaleLowFrequenciesAsLlama3Does) {
   const RopeConfig rope{.theta = 500000,
                         .scaling = RopeConfig::Scaling::kLlama3,
                         .factor = 32,

@@ -24,7 +24,7 @@ TEST(CpuBackend, MemoryIsZeroedAndAligned) {
   }
 }
 
-TEST(CpuBackend, MemoryThatCannotBeHadIsAUserErrorWithItsSize) {
+TEST(CpuBackend, FailedAllocationIsAUserErrorWithItsSize) {
   const auto backend = make_cpu_backend(1);
   try {
     backend->allocate(size_t{1} << 60);

@@ -26,7 +26,7 @@ void on_ranks(int world, const std::function<void(Communicator&)>& rank) {
     });
 }
 
-TEST(Share, PartsFollowEachOtherAndDifferByOneRun) {
+TEST(Share, PartsAreAdjacentAndDifferByAtMostOneUnit) {
   for (const int64_t total : {1, 15, 16, 17, 100, 512, 151936})
     for (const int64_t unit : {1, 8, 16})
       for (const int world : {1, 2, 3, 4, 7, 8}) {
@@ -116,7 +116,7 @@ TEST(Communicator, GathersBytesNumbersAndColumns) {
   });
 }
 
-TEST(Communicator, AbortEndsWhoWaitsAndWhoComesLater) {
+TEST(Communicator, AbortEndsCurrentAndLaterWaits) {
   std::latch waiting(2);
   on_ranks(3, [&](Communicator& ranks) {
     if (ranks.rank().index == 2) {

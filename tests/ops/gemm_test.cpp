@@ -12,8 +12,8 @@ namespace {
 
 /// Compares out with a GEMM in double. `rounding` is half an ulp of out's dtype. A float32 sum of k
 /// terms of about 1 may differ by a few 1e-7 times sqrt(k).
-void expect_product(const Matrix& out, const Matrix& x, const std::vector<const Matrix*>& parts,
-                    const float* bias) {
+void expect_gemm(const Matrix& out, const Matrix& x, const std::vector<const Matrix*>& parts,
+                 const float* bias) {
   const double rounding = out.tensor.dtype == DType::kF32    ? 1e-6
                           : out.tensor.dtype == DType::kBF16 ? 0x1p-8
                                                              : 0x1p-11;
@@ -62,11 +62,11 @@ TEST(Gemm, EqualsTheSumOfProductsForAllShapesAndDtypes) {
           const auto packed = gemm.pack(w.tensor, dtype);
           Matrix out(dtype, s.m, s.n, s.n + 5), out_f32(DType::kF32, s.m, s.n);
           gemm.matmul(out.tensor, x.tensor, *packed, {});
-          expect_product(out, x, {&w}, nullptr);
+          expect_gemm(out, x, {&w}, nullptr);
           Matrix bias = random_matrix(DType::kF32, 1, s.n, 3);
           gemm.matmul(out_f32.tensor, x.tensor, *packed,
                       Tensor(bias.tensor.data, DType::kF32, s.n));
-          expect_product(out_f32, x, {&w}, bias.tensor.as<float>());
+          expect_gemm(out_f32, x, {&w}, bias.tensor.as<float>());
         }
 }
 
@@ -127,7 +127,7 @@ TEST(Gemm, StacksStridedPartsOfAnyFloatDtype) {
       Matrix out(dtype, 5, 69);
       gemm.matmul(out.tensor, x.tensor, *gemm.pack(parts, dtype), {});
       SCOPED_TRACE(testing::Message() << isa_name(isa) << " " << dtype_name(dtype));
-      expect_product(out, x, {&rounded[0], &rounded[1], &rounded[2]}, nullptr);
+      expect_gemm(out, x, {&rounded[0], &rounded[1], &rounded[2]}, nullptr);
     }
 }
 

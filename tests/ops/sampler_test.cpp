@@ -129,7 +129,7 @@ TEST(Sampler, SeedPositionAndChoiceAllMatter) {
   EXPECT_NE(draw(flat, {row}).tokens[0], token);
 }
 
-TEST(Sampler, NotFiniteRowsAreMarkedAndLeaveOthersAlone) {
+TEST(Sampler, RowsThatAreNotFiniteAreMarkedAndDoNotAffectOthers) {
   constexpr int64_t kVocab = 100;
   for (const Isa isa : isas())
     for (const int64_t at : {0, 63, 64, 99}) {

@@ -13,7 +13,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=64)
 
 
 def goldens(name: str = "tiny-tales") -> list[dict[str, Any]]:
-    """Rows of tests/goldens; those with a tie may rightly come out otherwise."""
+    """Rows of tests/goldens, without those with a tie, whose answers may differ."""
     lines = (ROOT / f"tests/goldens/{name}.jsonl").read_text().splitlines()
     return [row for row in map(json.loads, lines) if not row.get("tie")]
 

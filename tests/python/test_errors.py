@@ -1,4 +1,4 @@
-"""Bad input is one clear error and loses nothing."""
+"""Wrong input raises a clear error, and other requests are not affected."""
 
 from typing import Any
 
@@ -77,7 +77,7 @@ def test_sampling_params_say_what_is_wrong(field: str, value: Any, kind: type[Ex
         ([1] * 3000, ValueError, "3000 tokens"),
     ],
 )
-def test_a_bad_prompt_stops_nothing_else(
+def test_a_bad_prompt_does_not_affect_others(
     llm: LLM, prompt: Any, kind: type[Exception], reason: str
 ) -> None:
     with pytest.raises(kind, match=reason):
@@ -139,7 +139,7 @@ def test_options_out_of_range(options: dict[str, Any], kind: type[Exception], re
         LLM(TINY_TALES, **options)
 
 
-def test_models_that_are_none(tmp_path: Any) -> None:
+def test_invalid_models(tmp_path: Any) -> None:
     with pytest.raises(UserError, match="no such folder"):
         LLM("Qwen/Qwen3-0.6B")
     with pytest.raises(UserError, match="config.json"):
@@ -161,7 +161,7 @@ def test_after_exit_every_use_is_a_typed_error() -> None:
     llm = LLM(TINY_TALES, **SMALL)
     stream, ahead = llm.stream("Once"), llm.stream("There", SamplingParams(ignore_eos=True))
     next(stream)
-    for _ in range(5):  # the other stream's steps leave pieces for the first one
+    for _ in range(5):  # the steps of the other stream add pieces to the first one's inbox
         next(ahead)
     next(stream)
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Each of examples/*.py does what it says."""
+"""Runs each of examples/*.py and checks what its docstring promises."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from conftest import ROOT, TINY_TALES, goldens
 
 from nanovllm import LLM
 
-# Ray keeps to itself; the mark tells the processes that it starts.
+# Settings that isolate Ray. The mark in the environment identifies the processes that Ray starts.
 MARK = f"NANOVLLM_TEST={os.getpid()}"
 ENVIRONMENT = {
     **os.environ,
@@ -70,13 +70,13 @@ def test_stream_answers_and_reads_the_last_turn_from_the_cache() -> None:
 
 
 def left_behind() -> list[int]:
-    """Processes that a started program started; they have its environment."""
+    """The processes with the mark in their environment, which they inherit from the example."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if MARK.encode() in (process / "environ").read_bytes().split(b"\0"):
                 found.append(int(process.name))
-        except OSError:  # ended, or another user's
+        except OSError:  # it has ended, or belongs to another user
             pass
     return found
 
@@ -87,7 +87,7 @@ def read_parts(folder: Path) -> dict[int, dict[str, Any]]:
     return {row["index"]: row for row in rows}
 
 
-# Characters that Python takes for the end of a line and JSON does not; lines that are no object.
+# Lines with characters that end a line for Python but not in JSON, and lines that are not objects.
 ODD_LINES = [
     '{"prompt": "Once\u2028upon"}',
     '{"prompt": "Once\u0085upon"}',
@@ -110,7 +110,7 @@ GOOD_LINES = {0, 1, len(ODD_LINES) - 1}
 def test_ray_batch_gives_each_line_its_answer_or_error(
     llm: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))  # nothing of it is used here
+    monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))  # empty, because unused here
     ray_batch = runpy.run_path(str(ROOT / "examples/ray_batch.py"))
     file = tmp_path / "prompts.jsonl"
     file.write_bytes("".join(line + "\n" for line in ODD_LINES).encode() + b'{"prompt": "\xff"}\r')
@@ -133,7 +133,7 @@ def test_ray_batch_gives_each_line_its_answer_or_error(
     assert ray_batch["read_lines"](empty) == []
 
 
-def test_ray_batch_goes_on_after_a_kill(tmp_path: Path) -> None:
+def test_ray_batch_continues_after_a_kill(tmp_path: Path) -> None:
     pytest.importorskip("ray.data", reason="Ray is not there; pip could not get it")
     prompts, output = tmp_path / "prompts.jsonl", tmp_path / "output"
     rows = goldens()

@@ -1,4 +1,4 @@
-"""SamplingParams and EngineOptions say what the extension's table of fields says."""
+"""SamplingParams and EngineOptions have the fields and defaults of the extension's descriptions."""
 
 import dataclasses
 from typing import Any
@@ -16,7 +16,7 @@ def test_sampling_params_have_the_fields_and_defaults_of_the_engine() -> None:
     fields = {field.name: field.default for field in dataclasses.fields(SamplingParams)}
     assert sorted(fields) == sorted(DEFAULTS)
     for name, default in fields.items():
-        # None stands for a list that is empty, too.
+        # None may also be the default of a list that is empty.
         assert default == DEFAULTS[name] or (default is None and not DEFAULTS[name]), name
 
 
@@ -27,7 +27,7 @@ def test_engine_options_are_the_fields_of_the_engine_and_nano_vllms_names() -> N
 
 
 def other_values(default: Any) -> list[Any]:
-    """Values of the kind of a default; None may be that of a number or of a list."""
+    """Values of the type of a default. None may be the default of a number or of a list."""
     kinds: dict[type, list[Any]] = {
         float: [0.1 + 0.2],
         int: [3, 48],
@@ -45,7 +45,7 @@ def test_each_sampling_field_reaches_the_engine(name: str) -> None:
     for value in other_values(DEFAULTS[name]):
         try:
             params = SamplingParams(**{name: value})
-        except TypeError:  # of the other kind
+        except TypeError:  # the field has another type
             continue
         assert _core.sampling_fields(params) == {**DEFAULTS, name: value}
         return

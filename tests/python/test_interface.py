@@ -29,12 +29,12 @@ EMPTY = inspect.Parameter.empty
         (LLM.stream, {"prompt": EMPTY, "sampling_params": None}),
     ],
 )
-def test_methods_take_what_nano_vllms_take(function: Any, parameters: dict[str, Any]) -> None:
+def test_methods_have_nano_vllms_parameters(function: Any, parameters: dict[str, Any]) -> None:
     given = inspect.signature(function).parameters
     assert {name: p.default for name, p in given.items() if name != "self"} == parameters
 
 
-def test_constructors_take_what_nano_vllms_take() -> None:
+def test_constructors_have_nano_vllms_parameters() -> None:
     model, kwargs = list(inspect.signature(LLM).parameters.values())
     assert (model.name, model.default, kwargs.kind) == ("model", EMPTY, kwargs.VAR_KEYWORD)
     first = dataclasses.fields(SamplingParams)[:3]
@@ -77,7 +77,7 @@ def check_types(*arguments: str, folder: Path) -> None:
 def test_examples_and_package_pass_mypy_strict(tmp_path: Path) -> None:
     config = f"--config-file={ROOT / 'pyproject.toml'}"
     assert (Path(nanovllm.__file__).parent / "py.typed").exists()
-    # From another folder: the types are the installed package's.
+    # It runs in another folder, so that it checks the types of the installed package.
     for example in ("example", "bench", "stream", "ray_batch"):
         check_types("mypy", config, f"{ROOT}/examples/{example}.py", folder=tmp_path)
     check_types("mypy", config, "-p", "nanovllm", folder=tmp_path)

@@ -1,4 +1,4 @@
-"""What the module gives back."""
+"""The results of the module."""
 
 import copy
 import pickle
@@ -92,7 +92,7 @@ def test_dictionaries_of_vllm_are_prompts(llm: LLM) -> None:
     assert sum((p["token_ids"] for p in llm.stream(ids, GREEDY)), []) == row["greedy_token_ids"]
 
 
-def test_max_tokens_none_is_what_the_context_leaves() -> None:
+def test_max_tokens_none_is_limited_by_the_context() -> None:
     with LLM(TINY_TALES, max_model_len=96, **SMALL) as llm:
         params = SamplingParams(max_tokens=None, min_tokens=2**31 - 1, ignore_eos=True)
         params.n = None  # type: ignore[assignment]
@@ -124,7 +124,7 @@ def test_sampling_params_for_each_prompt_and_all_fields_of_an_output(llm: LLM) -
     assert stopped["text"] == row["text"][: row["text"].index("Tiny")]
 
 
-def test_a_seed_below_0_is_a_seed(llm: LLM) -> None:
+def test_a_seed_may_be_negative(llm: LLM) -> None:
     seeds = (-5, 2**64 - 5, 5)
     params = [SamplingParams(max_tokens=8, ignore_eos=True, seed=seed) for seed in seeds]
     outputs = llm.generate([[5, 6, 7]] * 3, params, use_tqdm=False)
@@ -142,13 +142,13 @@ def test_pieces_of_a_stream_join_to_the_answer(llm: LLM) -> None:
     assert pieces[-1]["output"] and pieces[-1]["output"]["text"] == row["text"]
 
 
-def test_streams_left_and_side_by_side(llm: LLM) -> None:
+def test_streams_that_are_left_and_parallel_streams(llm: LLM) -> None:
     rows = [row for row in goldens() if len(row["greedy_token_ids"]) > 20][:2]
     left = llm.stream(rows[0]["prompt_token_ids"], GREEDY)
     next(left)
     streams = [llm.stream(row["prompt_token_ids"], GREEDY) for row in rows]
     answers: list[list[int]] = [[], []]
-    for pieces in zip(*streams):  # both go on by turns; the shorter one ends it
+    for pieces in zip(*streams):  # takes from both in turns, until the shorter one ends
         for answer, piece in zip(answers, pieces):
             answer += piece["token_ids"]
     left.close()
@@ -198,7 +198,7 @@ def test_names_of_nano_vllm_mean_the_same() -> None:
         assert llm.max_model_len == 512 and llm.vocab_size == 8192
         outputs = llm.generate(golden_prompts(rows), GREEDY, use_tqdm=False)
     assert [o["token_ids"] for o in outputs] == golden_answers(rows)
-    # 8 blocks of 256 tokens hold no more.
+    # 8 blocks of 256 tokens have 2,048 tokens.
     with pytest.raises(ValueError, match="2048|512"):
         LLM(TINY_TALES, **{**options, "max_model_len": 2049})
     LLM(TINY_TALES, num_kvcache_blocks=-1, max_model_len=64, max_num_seqs=1).exit()

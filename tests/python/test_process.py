@@ -23,7 +23,7 @@ LONG = SamplingParams(max_tokens=2000, ignore_eos=True)
 
 
 def status(name: str) -> int:
-    """A field of /proc/self/status, in KiB where it is a size."""
+    """A field of /proc/self/status; sizes are in KiB."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1])
@@ -45,7 +45,7 @@ def interrupt_once_it_runs(llm: LLM) -> threading.Thread:
 
 @pytest.fixture
 def takes_interrupts() -> Iterator[None]:
-    """Python takes none in a process that a shell put in the background."""
+    """Ctrl-C raises KeyboardInterrupt, even if a shell started this process in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -70,7 +70,7 @@ def test_ctrl_c_ends_the_call_and_leaves_the_engine_usable(
     before = llm._engine.num_tokens()[1]
     output = llm.generate([row["prompt_token_ids"]], GREEDY, use_tqdm=False)[0]
     assert output["token_ids"] == row["greedy_token_ids"]
-    # Nothing else ran beside it, but for rows that were in flight at the interrupt and at its end.
+    # No other request ran, except rows that were in flight at the interrupt and at the end.
     assert llm._engine.num_tokens()[1] - before <= len(output["token_ids"]) + 4
 
 
@@ -114,7 +114,7 @@ def test_two_engines_in_one_process() -> None:
 
 
 def state_of_the_process() -> dict[str, object]:
-    """What belongs to the program, and not to a library in it."""
+    """Properties of the process that a library must not change."""
     environ = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
     variables = []
     for entry in environ:
@@ -146,7 +146,7 @@ def test_an_llm_changes_nothing_of_its_process(num_ranks: int) -> None:
 
 
 def in_child(work: Callable[[], None]) -> None:
-    """Runs `work` in a forked process; its exception is a failure, and so is a hang."""
+    """Runs `work` in a forked process. The test fails if it raises an exception or hangs."""
     child = os.fork()
     if child == 0:
         signal.alarm(60)
@@ -229,7 +229,7 @@ def test_the_last_reference_frees_threads_and_memory() -> None:
         else:
             del llm, stream
         assert status("Threads") == threads, way
-        assert status("VmSize") - size < 1 << 18, way  # what the allocator keeps
+        assert status("VmSize") - size < 1 << 18, way  # the allocator keeps some memory
         assert tokenizer.encode("Once")
 
 

@@ -1,4 +1,4 @@
-"""The wheel runs where none of the packages is that it was built with."""
+"""The wheel runs on machines without the packages that it was built with."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import nanovllm
 PACKAGE = Path(nanovllm.__file__).parent
 CARRIED = PACKAGE.parent / "nanovllm.libs"
 
-# Hides the libraries that the wheel carries from all that follows, in this process's view alone.
+# Hides the distribution's copies of the wheel's libraries from this process and those it starts.
 HIDE = """
 import ctypes, os, sys
 MS_BIND = 4096
@@ -37,7 +37,7 @@ from nanovllm import LLM, SamplingParams
 prompts = json.loads(sys.stdin.read())
 llm = LLM({TINY_TALES!r}, dtype="float32", max_model_len=2048)
 outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=64), use_tqdm=False)
-bfloat16 = LLM({TINY_TALES!r}, dtype="bfloat16")  # oneDNN's products
+bfloat16 = LLM({TINY_TALES!r}, dtype="bfloat16")  # oneDNN computes its GEMMs
 bfloat16.generate([[1] * 600], SamplingParams(max_tokens=2), use_tqdm=False)
 print(json.dumps([output["token_ids"] for output in outputs]))
 """
@@ -51,7 +51,7 @@ def wheel() -> Path:
 
 
 def system_libraries() -> list[str]:
-    """The distribution's copies of what the wheel carries."""
+    """The distribution's copies of the libraries in the wheel."""
     names = [path.name.rsplit("-", 1)[0] for path in CARRIED.iterdir()]
     folders = [Path("/usr/lib/x86_64-linux-gnu"), Path("/lib/x86_64-linux-gnu"), Path("/usr/lib64")]
     files = {
@@ -107,7 +107,7 @@ def test_wheel_says_where_it_runs() -> None:
         assert f"-cp3{sys.version_info.minor}-cp3{sys.version_info.minor}-" in name
 
 
-def test_further_ranks_run_the_package_s_binary() -> None:
+def test_other_ranks_run_the_package_s_binary() -> None:
     binary = PACKAGE / "bin/nanovllm"
 
     def num_workers() -> int:
@@ -126,7 +126,7 @@ def test_further_ranks_run_the_package_s_binary() -> None:
 def running(process: Path) -> Path | None:
     try:
         return process.readlink()
-    except OSError:  # ended, or another user's
+    except OSError:  # it has ended, or belongs to another user
         return None
 
 

@@ -33,11 +33,11 @@ ModelConfig model() {
 // 2 (K and V) x 4 layers x 2 heads x 64 x 2 bytes
 constexpr size_t kTokenBytes = 2048;
 constexpr size_t kBlockBytes = 64 * kTokenBytes;
-// What 64 positions of the longest sequence take beside the cache: cosines and sines, and an entry
-// of the block tables, twice, for each of 512 sequences.
+// The bytes that 64 positions of the longest sequence take besides the cache: cosines and sines,
+// and two entries of block tables for each of 512 sequences.
 constexpr size_t kLengthBytes = 64 * 64 * 4 + 2 * 4 * 512;
 
-TEST(KvSize, OnTheCpuItIsTheLeastOfFourGibHalfOfWhatIsLeftAndTheNeed) {
+TEST(KvSize, OnTheCpuItIsAtMost4GibHalfTheFreeMemoryAndTheNeed) {
   EngineConfig config;
   const auto size = [&](size_t left) {
     return size_kv_cache(config, model(), DType::kBF16, cpu_kv_bytes(left));
@@ -59,7 +59,7 @@ TEST(KvSize, ContextIsTheLargestThatFits) {
 }
 
 // The rotary tables of ten million positions take as much as a small model's cache.
-TEST(KvSize, WhatGrowsWithTheContextIsCounted) {
+TEST(KvSize, TablesThatGrowWithTheContextAreCounted) {
   ModelConfig m = model();
   m.max_position_embeddings = 2147483647;
   for (const char* device : {"cpu", "cuda"}) {
@@ -83,7 +83,7 @@ TEST(KvSize, WhatGrowsWithTheContextIsCounted) {
   }
 }
 
-TEST(KvSize, OptionsWin) {
+TEST(KvSize, OptionsHavePrecedence) {
   EngineConfig config;
   config.kv_cache_memory_bytes = static_cast<int64_t>(100 * 64 * kTokenBytes);
   EXPECT_EQ(size_kv_cache(config, model(), DType::kBF16, kGiB).num_blocks, 100);
@@ -92,14 +92,14 @@ TEST(KvSize, OptionsWin) {
   EXPECT_EQ(size_kv_cache(config, model(), DType::kBF16, kGiB).num_blocks, 7);
 }
 
-TEST(KvSize, OnAGpuItIsTheShareLessWhatIsTakenAndToCome) {
+TEST(KvSize, OnAGpuItIsTheUtilizationLessUsedAndReservedMemory) {
   EXPECT_EQ(gpu_kv_bytes({.total = 100 * kGiB, .free = 100 * kGiB}, 0.9, 20 * kGiB), 70 * kGiB);
   EXPECT_EQ(gpu_kv_bytes({.total = 100 * kGiB, .free = 60 * kGiB}, 0.9, 20 * kGiB), 30 * kGiB);
   EXPECT_EQ(gpu_kv_bytes({.total = 100 * kGiB, .free = 20 * kGiB}, 0.9, 20 * kGiB), 0u);
 }
 
-// Ranks have unequal memory, and unequal parts of the heads: all take the fewest blocks of any.
-TEST(KvSize, TheSmallestOfTheRanksCounts) {
+// Ranks have unequal memory and unequal numbers of heads. All use the smallest number of blocks.
+TEST(KvSize, AllRanksUseTheSmallestSize) {
   const Buffer memory = cpu::allocate(Communicator::bytes());
   std::array<KvSize, 3> sizes;
   {
@@ -120,14 +120,14 @@ TEST(KvSize, TheSmallestOfTheRanksCounts) {
   }
 }
 
-TEST(KvSize, MemoryThatOthersTookIsNoNegativeSize) {
+TEST(KvSize, SizeIsNotNegativeIfMemoryIsUsedUp) {
   const EngineConfig config;
   EXPECT_THAT([&] { size_kv_cache(config, model(), DType::kBF16, 0); },
               ThrowsMessage<UserError>(AllOf(HasSubstr("0.000 GiB"), HasSubstr("--block-size"))));
 }
 
-// A token's place in the cache is an int32, and sizes are products of what options say.
-TEST(KvSize, OptionsAtTheirLargestOverflowNothing) {
+// The index of a token's slot in the cache is an int32, and sizes are products of option values.
+TEST(KvSize, LargestOptionsDoNotOverflow) {
   EngineConfig config;
   config.kv_cache_memory_bytes = std::numeric_limits<int64_t>::max();
   for (const int64_t block_size : {16, 64, 65536}) {
@@ -139,7 +139,7 @@ TEST(KvSize, OptionsAtTheirLargestOverflowNothing) {
   config.num_gpu_blocks_override = std::numeric_limits<int32_t>::max();
   EXPECT_THAT([&] { size_kv_cache(config, model(), DType::kBF16, kGiB); },
               ThrowsMessage<UserError>(AllOf(HasSubstr("--num-gpu-blocks-override is 2147483647"),
-                                             HasSubstr("at most 32767 of --block-size 65536"))));
+                                             HasSubstr("at most 32767 with --block-size 65536"))));
 }
 
 TEST(KvSize, LengthThatDoesNotFitIsRefusedWithTheOneThatDoes) {

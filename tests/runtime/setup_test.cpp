@@ -22,7 +22,7 @@ using ::testing::ThrowsMessage;
 constexpr size_t kGiB = size_t{1} << 30;
 const std::string kShape = std::string(NANOVLLM_SOURCE_DIR) + "/bench/shapes/Qwen3-0.6B";
 
-/// A device of this much memory. Nothing is computed on it.
+/// A device with a given amount of memory, on which nothing is computed.
 class Device : public cpu::CpuBackend {
  public:
   Device(size_t total, size_t free) : CpuBackend(1), memory_{total, free} {}
@@ -43,7 +43,7 @@ EngineConfig cuda() {
   return config;
 }
 
-TEST(Setup, OnAGpuTheCacheGetsWhatModelAndUtilizationLeave) {
+TEST(Setup, OnAGpuTheCacheGetsTheUtilizationLessTheModel) {
   const EngineSetup setup = setup_on(cuda(), 16 * kGiB, 16 * kGiB);
   EXPECT_EQ(setup.config.max_num_batched_tokens, 16384);
   EXPECT_EQ(setup.config.max_num_seqs, 512);
@@ -54,7 +54,7 @@ TEST(Setup, OnAGpuTheCacheGetsWhatModelAndUtilizationLeave) {
   EXPECT_LT(cache + setup.weight_bytes, 16 * kGiB * 9 / 10);
   EXPECT_GT(cache + setup.weight_bytes, 16 * kGiB * 6 / 10);
 
-  // What others hold is not there for the cache.
+  // Memory that other programs use is not available for the cache.
   const EngineSetup shared = setup_on(cuda(), 16 * kGiB, 12 * kGiB);
   const auto fewer = static_cast<size_t>(setup.num_blocks - shared.num_blocks) * block;
   EXPECT_NEAR(static_cast<double>(fewer) / kGiB, 4, 0.1);
@@ -76,7 +76,7 @@ TEST(Setup, GpuWithoutRoomForACacheIsRefusedUnlessItsSizeIsGiven) {
   config.num_gpu_blocks_override = 7;
   const EngineSetup few = setup_on(config, 16 * kGiB, 2 * kGiB);
   EXPECT_EQ(few.num_blocks, 7);
-  EXPECT_EQ(few.config.max_num_seqs, 7);  // no step holds more sequences than blocks
+  EXPECT_EQ(few.config.max_num_seqs, 7);  // no step has more sequences than there are blocks
   EXPECT_EQ(few.config.max_num_batched_tokens, 7 * 64);
   EXPECT_EQ(few.config.max_model_len, 7 * 64);
 }
@@ -90,7 +90,7 @@ TEST(Setup, CacheLargerThanAllMemoryIsRefused) {
   config.device = "cpu";
   config.kv_cache_memory_bytes = 17 * static_cast<int64_t>(kGiB);
   EXPECT_THAT([&] { setup_on(config, 16 * kGiB, 16 * kGiB); },
-              ThrowsMessage<UserError>(HasSubstr("and there are 16.00 GiB in all")));
+              ThrowsMessage<UserError>(HasSubstr("and there are 16.00 GiB in total")));
 }
 
 TEST(Setup, OnTheCpuStepsAreSmallerAndHoldAsManySequences) {
@@ -124,8 +124,8 @@ TEST(Setup, DtypeAutoIsTheCheckpointsAndBfloat16ForFloat32) {
   EXPECT_EQ(dtype("float16"), DType::kF32);
 }
 
-TEST(Setup, DeviceAutoIsTheCpuWhereNoDriverIs) {
-  if (has_cuda_driver()) GTEST_SKIP() << "a driver is here";
+TEST(Setup, DeviceAutoIsTheCpuWithoutADriver) {
+  if (has_cuda_driver()) GTEST_SKIP() << "this machine has a driver";
   EngineConfig config;
   config.threads = 3;
   EXPECT_THAT(make_backend(config)->describe(), HasSubstr("3"));

@@ -18,13 +18,13 @@ StepInput make_step(uint64_t number, size_t num_tokens, std::vector<std::byte>& 
   return arrays.write(number, buffer);
 }
 
-/// Another mapping of the same memory, as a worker has it.
+/// Maps the same memory again, as a worker does.
 RankMemory worker_of(const RankMemory& memory, Rank rank) {
   return {FileDescriptor(dup(memory.fd())), rank};
 }
 
-// The largest step that 512 sequences of 40,000 tokens allow, with their ids and block tables, is
-// some hundred megabytes: many times the ring.
+// The largest step of 512 sequences of 40,000 tokens, with their ids and block tables, has more
+// than a hundred megabytes, which is many times the size of the ring.
 TEST(StepChannel, StepsOfAnySizeArriveWholeAndInOrder) {
   RankMemory memory(3);
   constexpr uint64_t kNumSteps = 40;
@@ -56,7 +56,7 @@ TEST(StepChannel, StepsOfAnySizeArriveWholeAndInOrder) {
   memory.channel().stop();
 }
 
-TEST(StepChannel, AbortFreesWhoWaitsForSpace) {
+TEST(StepChannel, AbortEndsTheWaitForSpace) {
   RankMemory memory(2);
   std::vector<std::byte> buffer;
   const StepInput step = make_step(1, 1 << 20, buffer);
@@ -68,7 +68,7 @@ TEST(StepChannel, AbortFreesWhoWaitsForSpace) {
   EXPECT_TRUE(memory.channel().is_busy());
 }
 
-TEST(StepChannel, MemoryOfAnotherBuildIsNoted) {
+TEST(StepChannel, MemoryOfAnotherBuildIsDetected) {
   RankMemory memory(2);
   RankMemory worker = worker_of(memory, {1, 2});
   EXPECT_TRUE(worker.channel().is_same_build());

@@ -1,5 +1,5 @@
-// A worker's side of the ranks in a process of this test, and rank 0's with workers that are
-// scripts. Whole engines over ranks: tests/llm/ranks_test.cpp.
+// Tests the worker's side of the ranks in a child process, and rank 0's side with workers that are
+// scripts. tests/llm/ranks_test.cpp tests complete engines with several ranks.
 #include "nanovllm/runtime/ranks/worker.h"
 
 #include <fcntl.h>
@@ -27,7 +27,7 @@ using ::testing::ThrowsMessage;
 
 const std::string kLlama = std::string(NANOVLLM_SOURCE_DIR) + "/tests/variants/llama";
 
-/// Runs rank 1 of two on `model` in a child; its exit status.
+/// Runs rank 1 of two on `model` in a child process. Returns its exit status.
 int run_rank_1(RankMemory& memory, const std::string& model) {
   std::array<int, 2> ends{};
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
@@ -46,13 +46,13 @@ int run_rank_1(RankMemory& memory, const std::string& model) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
-TEST(Worker, MistakeOfTheCallersReachesRank0AsOne) {
+TEST(Worker, UserErrorReachesRank0AsAUserError) {
   RankMemory memory(2);
   EXPECT_EQ(run_rank_1(memory, "/nowhere"), 1);
   EXPECT_THAT([&] { memory.ranks().barrier(); }, ThrowsMessage<UserError>(HasSubstr("/nowhere")));
 }
 
-TEST(Worker, EndsWhereTheRanksWereAborted) {
+TEST(Worker, EndsIfTheRanksWereAborted) {
   RankMemory memory(2);
   memory.ranks().abort("rank 0 is out of ink");
   EXPECT_EQ(run_rank_1(memory, kLlama), 1);
@@ -69,9 +69,9 @@ TEST(Worker, EndsBeforeItReadsTheMemoryOfAnotherBuild) {
   EXPECT_FALSE(memory.ranks().aborted());
 }
 
-/// What rank 0 says of a worker that is this script; $parent is its socket.
+/// The reason that rank 0 reports if a worker is this script. $parent is the worker's socket.
 std::string reason_of(const std::string& script, bool& is_user_error) {
-  // Of this process alone: tests run side by side.
+  // The name contains the process id, because tests run at the same time.
   const std::string path = fmt::format("{}worker_test_{}.sh", ::testing::TempDir(), ::getpid());
   std::ofstream(path) << "#!/bin/bash\nparent=${@: -1}\n" << script << "\n";
   ::chmod(path.c_str(), 0700);
@@ -79,8 +79,8 @@ std::string reason_of(const std::string& script, bool& is_user_error) {
   std::string reason;
   try {
     for (;;) {
-      workers.ranks().barrier();  // which no other rank comes to
-      ADD_FAILURE() << "a barrier of one";
+      workers.ranks().barrier();  // no other rank reaches it
+      ADD_FAILURE() << "a barrier of two ended with one rank";
     }
   } catch (const UserError& e) {
     is_user_error = true;
@@ -93,17 +93,17 @@ std::string reason_of(const std::string& script, bool& is_user_error) {
   return reason;
 }
 
-TEST(WorkerProcesses, EndOfAWorkerIsNamed) {
+TEST(WorkerProcesses, EndOfAWorkerIsReported) {
   bool is_user_error = true;
   EXPECT_EQ(reason_of("exit 7", is_user_error), "the process of rank 1 ended with status 7");
   EXPECT_FALSE(is_user_error);
   EXPECT_THAT(reason_of("kill -USR1 $$", is_user_error), HasSubstr("ended by signal 10"));
   EXPECT_FALSE(is_user_error);
-  EXPECT_THAT(reason_of("exit 3", is_user_error), HasSubstr("is of another build"));
+  EXPECT_THAT(reason_of("exit 3", is_user_error), HasSubstr("is not from the same build"));
   EXPECT_TRUE(is_user_error);
 }
 
-TEST(WorkerProcesses, LastWordsOfAWorkerAreTheReason) {
+TEST(WorkerProcesses, MessageOfAWorkerIsTheReason) {
   bool is_user_error = false;
   EXPECT_EQ(reason_of("printf 'no such option' >&$parent; exit 2", is_user_error),
             "rank 1: no such option");

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A bundle's programs start with its own libraries; without a build there is none, nor half of one.
+# The programs of a bundle start with the bundle's libraries. Without a build, no bundle and no part of one is written.
 #   bundle_test.sh SOURCE_DIR BUILD_DIR
 set -eu
 folder=$(mktemp -d)
@@ -16,7 +16,7 @@ for program in nanovllm tests/gpu_test tests/llm_test bench/cuda_bench; do
 done
 [ "$(LD_LIBRARY_PATH=lib ./nanovllm --version)" = "$("$2/nanovllm" --version)" ]
 if "$1/scripts/bundle.sh" "$folder/there/tests" "$folder/none.tar.xz" 2>"$folder/error"; then
-  echo "a bundle of no build" >&2
+  echo "bundle.sh accepted a folder without a build" >&2
   exit 1
 fi
 grep -q 'does not exist' "$folder/error"

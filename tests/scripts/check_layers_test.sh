@@ -1,5 +1,5 @@
 #!/bin/sh
-# scripts/check_layers.sh accepts this tree and finds an include the wrong way, whichever it is.
+# scripts/check_layers.sh accepts this tree and finds each kind of include that breaks the layer rule.
 set -eu
 check=$1/scripts/check_layers.sh
 "$check" "$1"
@@ -18,7 +18,7 @@ accepts() {
 refuses() {
   plant "$1" "$2"
   ! "$check" "$tree" >"$tree/out" || { echo "accepted in $1: $2"; exit 1; }
-  grep -q "^$1:3:" "$tree/out" || { echo "not named: $1: $2"; exit 1; }
+  grep -q "^$1:3:" "$tree/out" || { echo "line not reported: $1: $2"; exit 1; }
   rm "$tree/$1"
 }
 

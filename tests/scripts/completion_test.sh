@@ -1,5 +1,6 @@
 #!/bin/bash
-# apps/completion.bash offers commands, options and values of the binary: completion_test.sh SOURCE_DIR BINARY
+# apps/completion.bash offers the commands, options and values of the binary.
+#   completion_test.sh SOURCE_DIR BINARY
 set -eu
 source "$1/apps/completion.bash"
 binary=$2

@@ -26,7 +26,7 @@ std::vector<std::string> parts(const AddedTokenFinder& finder, const std::string
   return out;
 }
 
-/// Searches the leftmost, and of those the longest, token at one place after the other.
+/// Searches the leftmost, and of those the longest, token at one position after the other.
 std::vector<std::string> slow_parts(const std::vector<std::string>& texts, std::string text) {
   std::vector<std::string> out;
   std::string between;
@@ -49,7 +49,7 @@ std::vector<std::string> slow_parts(const std::vector<std::string>& texts, std::
   return out;
 }
 
-TEST(AddedTokens, TheLeftmostOfThoseTheLongest) {
+TEST(AddedTokens, FindsTheLeftmostAndOfThoseTheLongest) {
   EXPECT_THAT(parts(finder({"ab", "abcd", "bc", "d"}), "xabcabcd"),
               ElementsAre("x", "[0 ab]", "c", "[1 abcd]"));
   EXPECT_THAT(parts(finder({"abcx", "bc"}), "abcd"), ElementsAre("a", "[1 bc]", "d"));
@@ -58,7 +58,7 @@ TEST(AddedTokens, TheLeftmostOfThoseTheLongest) {
   EXPECT_TRUE(finder({"a"}).split("").empty());
 }
 
-TEST(AddedTokens, AgreeWithALookAtEachPlace) {
+TEST(AddedTokens, AgreeWithASearchAtEachPosition) {
   Random random(1);
   const auto word = [&](size_t max_len) {
     std::string s;
@@ -73,8 +73,8 @@ TEST(AddedTokens, AgreeWithALookAtEachPlace) {
   }
 }
 
-// A look at each place would take hours for each of these.
-TEST(AddedTokens, LongTokensThatAlmostBeginEverywhere) {
+// Searching at each position separately would take hours for each of these.
+TEST(AddedTokens, LongTokensThatAlmostMatchEverywhere) {
   const std::string as(1 << 19, 'a');
   EXPECT_THAT(parts(finder({as + "b", "ab"}), as + as), ElementsAre(as + as));
   const auto found = finder({as + "b", "a"}).split(as + as);
@@ -82,7 +82,7 @@ TEST(AddedTokens, LongTokensThatAlmostBeginEverywhere) {
   EXPECT_EQ(found.back().id, 1);
 }
 
-TEST(AddedTokens, SpaceThatManyTokensTakeAlong) {
+TEST(AddedTokens, WhiteSpaceThatManyTokensInclude) {
   const std::string spaces(1 << 20, ' ');
   const AddedTokenFinder both({{.id = 0, .content = " ", .lstrip = true, .rstrip = true}});
   const std::string text = "a" + spaces + "a";

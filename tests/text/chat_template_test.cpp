@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-/// A checkpoint folder that vanishes with the test.
+/// A checkpoint folder that the destructor removes.
 class Folder {
  public:
   Folder() {
@@ -68,7 +68,7 @@ TEST(ChatTemplate, RendersTinyTalesByHand) {
       "<|im_start|>assistant\n<think>\n\n</think>\n\n");
   try {
     chat->render({{"messages", {{{"role", "tool"}, {"content", ""}}}}});
-    FAIL() << "a role that the template refuses";
+    FAIL() << "the template must refuse the role";
   } catch (const UserError& error) {
     EXPECT_THAT(error.what(),
                 HasSubstr("Tiny Tales knows the roles system, user and assistant, not tool"));
@@ -143,7 +143,7 @@ TEST(ChatTemplate, PartsAreJoinedForATemplateThatWantsATextIn) {
         prompt_of(std::string("{% for m in messages %}<{{ ") + content + " }}>{% endfor %}", user),
         "<one\ntwo>")
         << content;
-  // Qwen's kind
+  // the form of Qwen's templates
   const auto chat = ChatTemplate::load(kTinyTales);
   EXPECT_EQ(chat->prompt({{"messages", user}}), "<|im_start|>user\none\ntwo<|im_end|>\n");
   EXPECT_EQ(
@@ -162,7 +162,7 @@ TEST(ChatTemplate, PartsGoToATemplateThatReadsThem) {
                     "}}]{% endfor %}{% endfor %}"),
         macro + "{% for m in messages %}{{ say(m['content']) }}{% endfor %}"})
     EXPECT_EQ(prompt_of(source, user), "[one][two]") << source;
-  // Roles may differ, as Llama 3.2 Vision's do.
+  // The result may differ between roles, as in Llama 3.2 Vision's template.
   const std::string mixed =
       macro +
       "{% for m in messages %}{{ m.content if m.role == 'system' else say(m.content) "
@@ -172,7 +172,7 @@ TEST(ChatTemplate, PartsGoToATemplateThatReadsThem) {
             "one\ntwo;[one][two];");
 }
 
-TEST(ChatTemplate, PartsThatAreNoTextAreRefusedByName) {
+TEST(ChatTemplate, PartsThatAreNotTextAreRefusedByName) {
   const auto error = [](const Json& part) {
     for (const char* source :
          {"{{ messages[0].content }}",
@@ -203,7 +203,7 @@ TEST(ChatTemplate, FolderWithoutATemplate) {
   EXPECT_FALSE(ChatTemplate::load(folder.path()).has_value());
 }
 
-TEST(ChatTemplate, TheFileWinsOverTheConfiguration) {
+TEST(ChatTemplate, TheFileHasPrecedence) {
   const Folder folder;
   folder.write(
       "tokenizer_config.json",
@@ -214,7 +214,7 @@ TEST(ChatTemplate, TheFileWinsOverTheConfiguration) {
   EXPECT_EQ(ChatTemplate::load(folder.path())->render({{"bos_token", "[B]"}}), "[B]</s>False");
 }
 
-TEST(ChatTemplate, ToolsPickTheirOwnTemplate) {
+TEST(ChatTemplate, ToolsUseTheToolTemplate) {
   const Folder folder;
   folder.write(
       "tokenizer_config.json",

@@ -10,7 +10,7 @@ namespace {
 
 using Ids = std::vector<int32_t>;
 
-// The pieces joined; each must be well-formed by itself.
+// Returns the joined pieces, each of which must be well-formed UTF-8.
 std::string streamed(const Tokenizer& tokenizer, const Ids& ids, bool skip_special_tokens) {
   Detokenizer detokenizer(tokenizer, skip_special_tokens);
   std::string text;
@@ -44,7 +44,7 @@ TEST(Detokenizer, NeverCutsACharacter) {
   EXPECT_EQ(detokenizer.finish(), "");
 }
 
-TEST(Detokenizer, FinishReplacesWhatWasCutOff) {
+TEST(Detokenizer, FinishReplacesIncompleteCharacters) {
   const auto tokenizer = Tokenizer::load(kTinyTales);
   Ids ids = tokenizer->encode("a\U0001F468");
   ids.pop_back();
@@ -74,7 +74,8 @@ TEST(Detokenizer, StripsTheFirstSpaceOfSentencePieceOnce) {
   EXPECT_EQ(tokenizer->decode(Ids{2, 1}), "b a");
   EXPECT_EQ(tokenizer->decode(Ids{5, 2}), "b");
   EXPECT_EQ(tokenizer->decode(Ids{2, 3, 4}), "bé");
-  // A run of byte tokens that is no text is replaced byte by byte, what was well-formed in it too.
+  // If a run of byte tokens is not valid UTF-8, each byte is replaced, even those of valid
+  // characters.
   EXPECT_EQ(tokenizer->decode(Ids{3, 4, 3, 2}), "\uFFFD\uFFFD\uFFFDb");
   Detokenizer detokenizer(*tokenizer, true);
   EXPECT_EQ(detokenizer.push(3), "");
@@ -93,7 +94,7 @@ TEST(Detokenizer, MetaspaceDropsTheFirstTokensSpaces) {
 
 class DetokenizerOnRandomIds : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(DetokenizerOnRandomIds, PiecesJoinedAreTheWhole) {
+TEST_P(DetokenizerOnRandomIds, JoinedPiecesAreTheWholeText) {
   const std::string folder = GetParam();
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no " << folder;
   const auto tokenizer = Tokenizer::load(folder);
@@ -102,7 +103,7 @@ TEST_P(DetokenizerOnRandomIds, PiecesJoinedAreTheWhole) {
     Ids ids(random.below(12));
     for (int32_t& id : ids)
       id = static_cast<int32_t>(random.below(static_cast<size_t>(tokenizer->vocab_size()) + 2)) - 1;
-    // The bytes' tokens come first in every vocabulary: more cut characters.
+    // The first ids of every vocabulary are bytes, so these rounds have more incomplete characters.
     if (round % 2 == 0)
       for (int32_t& id : ids) id %= 260;
     for (const bool skip : {true, false})

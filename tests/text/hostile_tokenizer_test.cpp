@@ -3,7 +3,7 @@
 #include "nanovllm/base/error.h"
 #include "tests/text/tokenizer_files.h"
 
-// Files of a few kilobytes that would take minutes or gigabytes if nothing bounded them.
+// Files of a few kilobytes that would take minutes or gigabytes without limits.
 namespace nanovllm {
 namespace {
 
@@ -57,7 +57,7 @@ TEST(TokenizerJson, StagesOfThePreTokenizerAreBounded) {
   EXPECT_THAT(error_of(file(9)), HasSubstr("more than 8 stages"));
 }
 
-// The budget is not renewed for each part between added tokens.
+// All parts between added tokens share one budget.
 TEST(Tokenizer, WorkIsBoundedForATextAsAWhole) {
   Fields fields;
   fields.added_tokens = R"([{"id": 7, "content": "<s>", "normalized": false}])";
@@ -66,7 +66,7 @@ TEST(Tokenizer, WorkIsBoundedForATextAsAWhole) {
   EXPECT_EQ(tokenizer->encode("b").size(), 1000);
   EXPECT_EQ(tokenizer->encode(std::string(1000, 'b')).size(), 1999);
   EXPECT_THROW(tokenizer->encode(repeat("b<s>", 100'000)), UserError);
-  // A text that grows and shrinks in turn takes as long.
+  // A text that grows and shrinks in turn takes equally long.
   fields.normalizer = R"({"type": "Sequence", "normalizers": [)" + fields.normalizer +
                       R"(, {"type": "Replace", "pattern": {"String": "a"}, "content": ""}]})";
   EXPECT_THROW(fields.parse()->encode(repeat("b<s>", 100'000)), UserError);
@@ -86,8 +86,8 @@ TEST(TokenizerJson, WorkOnTheVocabularyIsBounded) {
   EXPECT_THROW(fields.parse(), UserError);
 }
 
-// At each place of the text the literal matches except for its last byte.
-TEST(Tokenizer, LiteralsThatAlmostBeginEverywhere) {
+// At each position of the text, all bytes of the literal match except the last one.
+TEST(Tokenizer, LiteralsThatAlmostMatchEverywhere) {
   const std::string as(1 << 20, 'a'), literal = as + "b";
   Fields fields;
   fields.normalizer =
@@ -105,7 +105,8 @@ TEST(Tokenizer, LiteralsThatAlmostBeginEverywhere) {
 }
 
 TEST(TokenizerJson, FieldsOfAnObjectAreBounded) {
-  // Fields::json() has 5 beside the model, and the model 1 beside its vocabulary and merges.
+  // Fields::json() has 5 fields besides the model, and the model 1 besides its vocabulary and
+  // merges.
   const auto file = [](int num_fields, int num_model_fields) {
     Fields fields;
     for (int i = 1; i < num_model_fields; ++i)

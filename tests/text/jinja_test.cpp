@@ -7,9 +7,8 @@
 #include "nanovllm/text/utf8.h"
 #include "tests/text/tokenizer_files.h"
 
-// The template language. What templates must render is in jinja_cases.jsonl: our own templates with
-// what Jinja2 3.1.6 renders, set up as in scripts/templates_differential.py, or null where it
-// raises.
+// The template language. jinja_cases.jsonl has our own templates and the results of Jinja2 3.1.6
+// with the settings of scripts/templates_differential.py, or null if it raises.
 namespace nanovllm {
 namespace {
 
@@ -92,7 +91,7 @@ TEST(Jinja, HostileTemplatesEndInAnError) {
       {"{% set n = namespace(x=[]) %}{% for i in range(99) %}{% set n.x = [n.x, n.x] %}{% endfor "
        "%}{{ n.x|tojson }}",
        "steps"},
-      // work that leaves nothing behind: reading, calling, looking up
+      // work without a result: reading, calling, looking up
       {"{% set t = 'a' * 1000000 %}{% for i in range(99999) %}{{ t.islower() }}{% endfor %}",
        "steps"},
       {"{% set t = 'A' * 1000000 %}{% for i in range(99999) %}{{ t.isupper() }}{% endfor %}",
@@ -138,7 +137,7 @@ TEST(Jinja, HostileTemplatesEndInAnError) {
       {"{% set r = range(1000)|list %}{% macro f() %}{{ varargs|length }}{% endmacro %}{% for i in "
        "range(99999) %}{{ f(*r) }}{% endfor %}",
        "bytes"},
-      // what is small each time
+      // many small results
       {"{% for i in range(99999) %}{% for j in range(99) %}{% set x = strftime_now('%4090Y') %}{% "
        "endfor %}{% endfor %}",
        "bytes"},
@@ -238,13 +237,13 @@ TEST(Jinja, LongSourcesEndInAnError) {
         loop("{% set x = " + std::string(10000, 'a') + " is defined %}"),
         loop("{% set x = range." + std::string(10000, 'a') + " is defined %}")})
     EXPECT_THAT(error_of(source), HasSubstr("the template ")) << source.substr(0, 90);
-  // A copy of the body for each block around it would take minutes.
+  // Copying the body for each enclosing block would take minutes.
   EXPECT_EQ(render(repeat("{% set x %}", 150) + repeat("{{ 1 }}", 100'000) +
                    repeat("{% endset %}", 150) + "{{ x|length }}"),
             "0");
 }
 
-TEST(Jinja, MessagesAreCut) {
+TEST(Jinja, LongMessagesAreShortened) {
   const std::string error = error_of("{{ raise_exception('\u00e9' * 1000000) }}");
   EXPECT_LT(error.size(), 3000);
   EXPECT_TRUE(is_utf8(error)) << error;

@@ -28,7 +28,7 @@ std::string split_json(const std::string& behavior, bool invert) {
          R"(", "invert": )" + (invert ? "true}" : "false}");
 }
 
-// The results are those of tokenizers 0.23.
+// The results are those of the Python package tokenizers 0.23.
 TEST(PreTokenizer, SplitBehaviors) {
   const std::string text = "1ab23c";
   EXPECT_THAT(split(split_json("Isolated", false), text), ElementsAre("1", "ab", "2", "3", "c"));
@@ -51,7 +51,7 @@ TEST(PreTokenizer, MetaspaceSchemes) {
 }
 
 TEST(PreTokenizer, WhiteSpaceIsUnicodesNotPcres) {
-  // U+180E is no white space since Unicode 6.3; U+0085 is.
+  // Since Unicode 6.3, U+180E is not white space; U+0085 is.
   const std::string json =
       R"({"type": "Split", "pattern": {"Regex": "\\s+"}, "behavior": "Removed"})";
   EXPECT_THAT(split(json, "a\u180Eb\u0085c\u3000d"), ElementsAre("a\u180Eb", "c", "d"));
@@ -67,8 +67,8 @@ TEST(PreTokenizer, RefusesPatternsThatAreReadDifferently) {
         << pattern;
 }
 
-// The hand-written matcher against the pattern itself in PCRE2, on the characters that PCRE2's
-// Unicode version knows.
+// Compares the hand-written matcher with the same pattern in PCRE2, for the characters of PCRE2's
+// Unicode version.
 TEST(Words, AgreeWithTheirPattern) {
   const Regex known(R"(\P{Cn})", "t");
   std::vector<std::string> alphabet = {

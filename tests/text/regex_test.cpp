@@ -11,7 +11,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Of Qwen 2; of GPT-2; of GPT-4o; of DeepSeek V3 (its three, one after the other).
+// The patterns of Qwen 2, GPT-2, GPT-4o and DeepSeek V3 (which has three, applied one after the
+// other).
 const std::string kQwen =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 const std::string kPublished[] = {
@@ -74,7 +75,7 @@ TEST(Regex, PublishedPatternsTakeAnyLongText) {
   }
 }
 
-// What is found near by and what is not, against the matcher that is written by hand.
+// Compares matches that are near, and matches that are not, with the hand-written matcher.
 TEST(Regex, FindsTheSameNearAndFar) {
   const Regex regex(kQwen, "t");
   const std::string pieces[] = {"a",  "é", "你", "1", " ",      "\n",
@@ -98,7 +99,7 @@ TEST(Regex, FindsTheSameNearAndFar) {
   }
 }
 
-TEST(Regex, LooksBehindAndAheadOfWhatIsNear) {
+TEST(Regex, LooksBehindAndAheadOfANearMatch) {
   const auto matches = [](const char* pattern, const std::string& text) {
     return count(Regex(pattern, "t"), text);
   };
@@ -117,7 +118,7 @@ TEST(Regex, LooksBehindAndAheadOfWhatIsNear) {
   }
 }
 
-// Each takes quadratic time or worse, most of them many minutes.
+// Without limits, each of these would take quadratic time or worse, most of them many minutes.
 TEST(Regex, PatternsThatTakeTooLongEndInAnErrorThatNamesThem) {
   const std::string as(1 << 18, 'a');
   for (const char* pattern :
@@ -128,7 +129,7 @@ TEST(Regex, PatternsThatTakeTooLongEndInAnErrorThatNamesThem) {
     EXPECT_THAT(error_of(pattern, as),
                 testing::AllOf(HasSubstr("t.json: the pattern '"), HasSubstr(pattern),
                                HasSubstr("moves on 262144 bytes")));
-  // Runs that end before a quadratic time is long, but there are many of them.
+  // Many runs, each too short for its quadratic time to matter.
   EXPECT_THAT(error_of("a*a*a*a*[bc]", repeated(std::string(300, 'a') + "d", 1 << 18)),
               HasSubstr("moves"));
   for (const char* pattern : {"a*a*[bc]", "a*a*a*a*a*a*[bc]", "(?:a|a)(?:a|a)*(?:a|aa)*[bc]"})

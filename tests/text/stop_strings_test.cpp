@@ -7,8 +7,8 @@
 namespace nanovllm::testing {
 namespace {
 
-/// What a reader of the whole text would do: cut at the stop string that ends first, the longest of
-/// those that end there.
+/// Cuts the whole text at the stop string that ends first, or at the longest of those that end
+/// there.
 std::string cut(const std::string& text, const std::vector<std::string>& stop, std::string& found) {
   for (size_t end = 1; end <= text.size(); ++end) {
     for (const std::string& s : stop)
@@ -18,7 +18,7 @@ std::string cut(const std::string& text, const std::vector<std::string>& stop, s
   return text;
 }
 
-TEST(StopStrings, PiecesOfAnyLengthGiveWhatTheWholeTextGives) {
+TEST(StopStrings, PiecesOfAnyLengthGiveTheResultOfTheWholeText) {
   std::mt19937 random(1);
   const auto text_of = [&](int most) {
     std::string text;

@@ -17,7 +17,8 @@ namespace nanovllm {
 inline const std::string kTinyTales = std::string(NANOVLLM_SOURCE_DIR) + "/models/tiny-tales";
 /// Our own tokenizers and expected results; fixtures/README.md says how they were made.
 inline const std::string kFixtures = std::string(NANOVLLM_SOURCE_DIR) + "/tests/text/fixtures";
-/// Published ones, which not every checkout has.
+/// Published tokenizers, which are not part of this repository. Tests that need them are skipped if
+/// the folder is missing.
 inline const std::string kSharedData = std::string(NANOVLLM_SOURCE_DIR) + "/../shared/data";
 
 inline bool has_shared(const std::string& name) {
@@ -31,7 +32,7 @@ inline std::vector<Json> read_json_lines(const std::string& path) {
   return rows;
 }
 
-/// Repeatable numbers (Steele et al., SplitMix64), the same with every standard library.
+/// Pseudorandom numbers (Steele et al., SplitMix64) that are the same with every standard library.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -47,7 +48,7 @@ class Random {
   uint64_t state_;
 };
 
-/// What Tokenizer::parse() says of it, in one line that begins with its name.
+/// The error of Tokenizer::parse() for this file, which must be one line that begins with its name.
 inline std::string error_of(const std::string& json) {
   try {
     Tokenizer::parse(json, "t.json");
@@ -59,7 +60,7 @@ inline std::string error_of(const std::string& json) {
   return "no error";
 }
 
-/// A tokenizer.json with one field replaced or taken away.
+/// A tokenizer.json with one field replaced or removed.
 struct Fields {
   std::string added_tokens = "[]";
   std::string normalizer = "null";

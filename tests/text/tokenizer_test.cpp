@@ -44,7 +44,7 @@ TEST(Tokenizer, DecodesTheGoldensAnswers) {
         << row["id"];
 }
 
-// In the forms of GPT-2, Llama 2, Llama 3, Mistral and older Metaspace tokenizers.
+// Tokenizers in the forms of GPT-2, Llama 2, Llama 3, Mistral and older Metaspace tokenizers.
 TEST(Tokenizer, AgreesWithTheEncodingsOfTheFixtures) {
   std::map<std::string, std::unique_ptr<const Tokenizer>> tokenizers;
   for (const Json& row : read_json_lines(kFixtures + "/encodings.jsonl")) {
@@ -166,7 +166,7 @@ TEST(Tokenizer, MergesByRankNotByVocabulary) {
   fields.merges = R"(["b c", "a b", "ab c"])";
   fields.vocab = R"({"a": 0, "b": 1, "c": 2, "ab": 3, "abc": 4, "bc": 5})";
   EXPECT_THAT(fields.parse()->encode("abc"), ElementsAre(0, 5))
-      << "abc is a token that merges never reach";
+      << "abc is a token that no merge produces";
   EXPECT_THAT(fields.parse()->encode(std::string(60, 'a') + "abc").size(), 62);
   fields.model += R"(, "ignore_merges": true)";
   EXPECT_THAT(fields.parse()->encode("abc"), ElementsAre(4));
@@ -199,9 +199,9 @@ TEST(Tokenizer, IllFormedUtf8BecomesReplacementCharacters) {
   same("\xF4\x90\x80\x80", "\uFFFD\uFFFD\uFFFD\uFFFD");  // past U+10FFFF
 }
 
-// Control characters, the same letter 5,000 times, a megabyte in one piece: quadratic time would
-// take minutes.
-TEST(Tokenizer, OddAndLongTextsComeBackWhole) {
+// Control characters, the same letter 5,000 times, and a megabyte in one piece, for which quadratic
+// time would be minutes.
+TEST(Tokenizer, OddAndLongTextsRoundTrip) {
   std::vector<std::string> texts = {std::string("\0\x01\x1f\x7f", 4), std::string(5000, 'a'),
                                     std::string(1 << 20, 'a'),        std::string(1 << 20, ' '),
                                     std::string(1 << 20, '\n'),       std::string(1 << 20, '<')};
@@ -319,7 +319,7 @@ TEST(TokenizerJson, NamesWhatIsNotSupported) {
   refuses(&Fields::model, R"("dropout": 0.1)", "dropout");
   refuses(&Fields::model, R"("end_of_word_suffix": "</w>")", "end_of_word_suffix");
   refuses(&Fields::model, R"("continuing_subword_prefix": 1)", "continuing_subword_prefix");
-  // As files write that they have none.
+  // The ways in which files say that a component is absent.
   Fields off;
   off.model = R"("dropout": 0.0, "continuing_subword_prefix": "", "end_of_word_suffix": null)";
   EXPECT_EQ(error_of(off.json()), "no error");

@@ -34,8 +34,8 @@ TEST(Nfc, AgreesWithTheFixture) {
   }
 }
 
-// Unicode's own test: of the columns c1 to c5 of each line, c2 is the NFC of c1, c2 and c3, and c4
-// that of c4 and c5.
+// Unicode's own test. Each line has the columns c1 to c5; c2 is the NFC of c1, c2 and c3, and c4 is
+// the NFC of c4 and c5.
 TEST(Nfc, PassesUnicodesOwnTest) {
   const std::string path = kSharedData + "/conformance/NormalizationTest.txt";
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path;
@@ -54,7 +54,7 @@ TEST(Nfc, PassesUnicodesOwnTest) {
     }
     for (const int i : {0, 1, 2}) EXPECT_EQ(nfc(column[i]), column[1]) << line;
     for (const int i : {3, 4}) EXPECT_EQ(nfc(column[i]), column[3]) << line;
-    // In the middle of other text, and twice.
+    // Two columns in the middle of other text.
     EXPECT_EQ(nfc("x\u00e9" + column[2] + "\u4f60" + column[4] + "z"),
               "x\u00e9" + column[1] + "\u4f60" + column[3] + "z")
         << line;
@@ -85,7 +85,7 @@ TEST(Utf8, ReplacesMaximalSubparts) {
   EXPECT_EQ(replaced("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41"), "\uFFFD\uFFFD\uFFFD\uFFFDA");
 }
 
-TEST(Utf8, KeepsBackWhatMayBeCompleted) {
+TEST(Utf8, HoldsBackIncompleteCharacters) {
   std::string out;
   EXPECT_EQ(append_utf8(out, "a\xF0\x9F\x98", /*at_end=*/false), 1);
   EXPECT_EQ(append_utf8(out, "\xF0\x28", /*at_end=*/false), 2);

@@ -42,7 +42,7 @@ std::string read_file(const std::string& path, size_t max_bytes) {
   struct stat status {};
   require(::fstat(file.get(), &status) == 0, "{}: {}", path, std::strerror(errno));
   const auto size = static_cast<size_t>(status.st_size);
-  require(size <= max_bytes, "{}: {} bytes; at most {} are read of this file", path, size,
+  require(size <= max_bytes, "{}: {} bytes; a file of this kind may have at most {}", path, size,
           max_bytes);
   // Reads until the end of the file instead of `size` bytes: files in /proc have size 0, and other
   // files may grow.
@@ -52,7 +52,8 @@ std::string read_file(const std::string& path, size_t max_bytes) {
     if (n < 0 && errno == EINTR) continue;
     require(n >= 0, "{}: {}", path, std::strerror(errno));
     done += static_cast<size_t>(n);
-    require(done <= max_bytes, "{}: at most {} bytes are read of this file", path, max_bytes);
+    require(done <= max_bytes, "{}: a file of this kind may have at most {} bytes", path,
+            max_bytes);
     if (n == 0) {
       text.resize(done);
       return text;

@@ -14,8 +14,8 @@ namespace nanovllm {
 
 namespace {
 
-/// Rank 0 in this process and the others in theirs. A step that fails in any of them, a process
-/// that ends and ranks that hang throw EngineDead with the reason.
+/// Rank 0 in this process, and each other rank in its own process. If a step fails in any of them,
+/// a process ends or the ranks hang, the calls throw EngineDead with the reason.
 class RankExecutor : public Executor {
  public:
   /// `local` runs rank 0. Waits until all ranks are ready.
@@ -37,7 +37,7 @@ class RankExecutor : public Executor {
   }
 
  private:
-  /// Throws the first reason: if rank 0 failed because another rank had ended, that end.
+  /// Throws the first reason: if rank 0 failed because another rank ended, the end of that rank.
   [[noreturn]] void end_all(const std::exception& error) {
     workers_->abort(fmt::format("rank 0: {}", what_of(error)));
     workers_->ranks().throw_aborted();
@@ -52,7 +52,7 @@ class RankExecutor : public Executor {
 std::unique_ptr<Executor> start_ranks(const std::string& model, const EngineConfig& given,
                                       EngineSetup& setup) {
   EngineConfig config = given;
-  std::unique_ptr<WorkerProcesses> workers;  // outlives the backend, which may know its memory
+  std::unique_ptr<WorkerProcesses> workers;  // outlives the backend, which may use its memory
   std::unique_ptr<Backend> backend = make_backend(config);
   workers = start_workers(model, config);
   setup = resolve_setup(model, config, *backend, workers ? &workers->ranks() : nullptr);

@@ -10,14 +10,15 @@ namespace nanovllm {
 
 struct EngineSetup;
 
-/// All ranks of the model as the engine sees them: steps go in, sampled tokens come out, in the
-/// same order. At most two steps may be in flight. One thread at a time uses it.
+/// All ranks of the model as the engine sees them: it takes steps and returns their outputs in the
+/// same order (`order.steps`). At most two steps may be submitted and not waited for. One thread at
+/// a time uses it.
 class Executor {
  public:
   virtual ~Executor() = default;
 
-  /// Hands a step to every rank and returns at once; `input` is read before it returns. After an
-  /// exception the executor cannot be used any more.
+  /// Gives a step to every rank and returns without waiting for the step. `input` is not needed
+  /// afterwards. After an exception, the executor cannot be used any more.
   virtual void submit(const StepInput& input) = 0;
   /// The output of the oldest step not yet waited for, valid until the next submit(). Throws
   /// EngineDead, or what the step threw.
@@ -25,8 +26,8 @@ class Executor {
 };
 
 /// Loads a model on all ranks: rank 0 in this process, each other rank in a process of its own.
-/// Stores what resolve_setup() returned in `setup`. Throws UserError, or the error that keeps a
-/// rank from being ready.
+/// Stores in `setup` what resolve_setup() returned. Throws UserError, or the error that made a rank
+/// fail at its start.
 std::unique_ptr<Executor> start_ranks(const std::string& model, const EngineConfig& config,
                                       EngineSetup& setup);
 

@@ -9,7 +9,7 @@ namespace nanovllm {
 
 LocalExecutor::LocalExecutor(std::unique_ptr<Executor> inner)
     : inner_(std::move(inner)),
-      thread_(start_thread("the thread of the steps", [this] { loop(); })) {}
+      thread_(start_thread("the thread that runs the steps", [this] { loop(); })) {}
 
 LocalExecutor::~LocalExecutor() {
   {

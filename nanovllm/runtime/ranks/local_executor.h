@@ -13,12 +13,12 @@
 
 namespace nanovllm {
 
-/// Runs the steps of another executor on a separate thread, so that the caller can schedule the
-/// next step meanwhile.
+/// Runs an executor's steps on a separate thread, so that the caller can schedule the next step
+/// meanwhile.
 class LocalExecutor : public Executor {
  public:
   explicit LocalExecutor(std::unique_ptr<Executor> inner);
-  /// Steps that were submitted run to their end.
+  /// Waits until the submitted steps have ended.
   ~LocalExecutor() override;
 
   void submit(const StepInput& input) override;
@@ -39,7 +39,7 @@ class LocalExecutor : public Executor {
   std::condition_variable changed_;
   uint64_t num_submitted_ = 0, num_done_ = 0, num_waited_ = 0;
   bool stop_ = false;
-  std::jthread thread_;  // last: it uses all of the above
+  std::jthread thread_;  // last, because it uses all members above
 };
 
 }  // namespace nanovllm

@@ -19,19 +19,19 @@ extern const uint64_t kBuildChecksum;
 constexpr int kMaxRanks = 64;
 
 /// Sends steps from rank 0 to the other ranks: a ring buffer of slots in memory that all of them
-/// map. A step takes as many slots as it needs. Each rank copies a step out before it computes it,
-/// so that a step may be larger than the ring and its slots are free again early. Rank 0 waits only
-/// if a rank has not read the ring's oldest slot.
+/// map. A step takes one or more slots. Each rank copies a step out before it computes it, so that
+/// a step may be larger than the ring, and its slots soon become free. Rank 0 waits only for a rank
+/// that is a whole ring behind.
 class StepChannel {
  public:
   static size_t bytes();
-  /// `memory` is shared by all ranks and zero at first.
+  /// Uses `memory`, which all ranks share and which is filled with zeros at first.
   StepChannel(void* memory, Communicator& ranks);
 
   // -- rank 0, one thread
-  /// Marks the memory as this build's.
+  /// Writes this build's checksum to the memory.
   void open();
-  /// Throws EngineDead if the Communicator was aborted.
+  /// Throws what the Communicator throws if it was aborted.
   void send(const StepInput& step);
   /// Ends the ranks' receive().
   void stop();
@@ -40,7 +40,7 @@ class StepChannel {
   /// Whether rank 0 is the same build; if not, nothing else may be called.
   bool is_same_build() const;
   enum class Received { kStep, kNothing, kStop };
-  /// Waits for the next step, at most `milliseconds` or, if that is negative, without a limit.
+  /// Waits for the next step; at most `milliseconds`, unless that is negative.
   Received receive(int milliseconds);
   /// The step that was received, until the next receive().
   StepInput step() const { return StepInput(step_); }
@@ -64,7 +64,7 @@ class StepChannel {
     std::array<Counter, kMaxRanks> num_slots_read, num_steps_done;
     alignas(64) std::array<std::array<std::byte, kSlotBytes>, kNumSlots> slots;
   };
-  /// False where no slot came in time, or after stop().
+  /// Returns false if no slot was sent in time, or after stop().
   bool wait_for_slot(int milliseconds);
 
   Shared& shared_;

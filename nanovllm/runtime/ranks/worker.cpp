@@ -32,15 +32,16 @@ std::string find_worker(const EngineConfig& config) {
   for (const fs::path& place : {folder / "nanovllm", folder / "../bin/nanovllm"})
     if (fs::exists(place, error)) return place.string();
   fail(
-      "the nanovllm binary, which other ranks run, is neither in {} nor in {}/../bin; name it in "
+      "the nanovllm binary, which the other ranks run, is neither in {} nor in {}/../bin; name it "
+      "in "
       "worker_path",
       folder.string(), folder.string());
 }
 
-/// Runs the steps that rank 0 sends, until it stops.
+/// Runs the steps that rank 0 sends, until rank 0 stops.
 void run_steps(RankMemory& memory, ModelRunner& runner) {
-  // A device computes a step while the next one is prepared, so its result is waited for only if no
-  // other step arrives within this time.
+  // The device computes a step while the next one is prepared. So the rank waits for the result
+  // only if no other step arrives during this time.
   constexpr int kMilliseconds = 10;
   StepChannel& channel = memory.channel();
   memory.ranks().barrier();
@@ -63,7 +64,7 @@ std::unique_ptr<WorkerProcesses> start_workers(const std::string& model,
                                                const EngineConfig& config) {
   const auto world = static_cast<int>(config.tensor_parallel_size);
   if (world == 1) return nullptr;
-  make_shard(ModelConfig::load(model), {0, world});  // refuses what cannot run before any process
+  make_shard(ModelConfig::load(model), {0, world});  // throws before any process is started
   std::vector<std::string> arguments = to_arguments(config);
   arguments.insert(arguments.begin(), {"worker", model});  // what apps/worker.cpp reads
   return std::make_unique<WorkerProcesses>(find_worker(config), arguments, world,

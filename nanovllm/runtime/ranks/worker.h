@@ -9,8 +9,9 @@
 
 namespace nanovllm {
 
-/// Starts the processes of the other ranks; null for one rank. `config` is make_backend()'s. Throws
-/// UserError, also for a model that cannot be sharded over so many ranks.
+/// Starts the processes of the other ranks; returns null if there is only one rank. make_backend()
+/// has filled in `config`. Throws UserError, also if the model cannot be divided over that many
+/// ranks.
 std::unique_ptr<WorkerProcesses> start_workers(const std::string& model,
                                                const EngineConfig& config);
 

@@ -116,7 +116,7 @@ void WorkerProcesses::start(int rank, std::vector<std::string> arguments) {
     posix_spawn_file_actions_adddup2(&files, fd, fd);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  // In a process group of its own, so that Ctrl-C in a terminal reaches rank 0 only, and with the
+  // In a separate process group, so that Ctrl-C in a terminal reaches only rank 0, and with the
   // default signal handlers and mask.
   sigset_t none, all;
   sigemptyset(&none);
@@ -206,10 +206,11 @@ void WorkerProcesses::report_end(size_t i, int status) {
     ranks().abort(fmt::format("the process of rank {} was ended by signal {} ({})", i + 1,
                               WTERMSIG(status), strsignal(WTERMSIG(status))));
   else if (WEXITSTATUS(status) == kExitOtherBuild)
-    ranks().abort(fmt::format("{} is of another build than this program; name the nanovllm binary "
-                              "that belongs to it in worker_path",
-                              binary_),
-                  /*is_user_error=*/true);
+    ranks().abort(
+        fmt::format("{} is not from the same build as this program; name the nanovllm binary "
+                    "that belongs to it in worker_path",
+                    binary_),
+        /*is_user_error=*/true);
   else
     ranks().abort(
         fmt::format("the process of rank {} ended with status {}", i + 1, WEXITSTATUS(status)));

@@ -16,11 +16,11 @@
 
 namespace nanovllm {
 
-/// The exit status of a worker that is another build than rank 0.
+/// The exit status of a worker whose build is not that of rank 0.
 constexpr int kExitOtherBuild = 3;
 
 /// The memory that all ranks map, and the objects in it. It is a memfd, which has no name and is
-/// freed when its last user ends (`cleanup.no-names`).
+/// freed when the last process that uses it ends (`cleanup.no-names`).
 class RankMemory {
  public:
   /// New memory, for rank 0 of `world`.
@@ -50,14 +50,14 @@ class WorkerProcesses {
   /// UserError if it cannot be started.
   WorkerProcesses(const std::string& binary, const std::vector<std::string>& arguments, int world,
                   double step_timeout);
-  /// Ends them: ranks that are ready are asked to stop, others are killed.
+  /// Ends the processes: ranks that are ready are asked to stop, others are killed.
   ~WorkerProcesses();
 
   Communicator& ranks() { return memory_.ranks(); }
   StepChannel& channel() { return memory_.channel(); }
-  /// All ranks have loaded the model.
+  /// To be called when all ranks have loaded the model.
   void set_ready() { ready_ = true; }
-  /// Aborts the Communicator for this reason, unless it was aborted already, and kills the
+  /// Aborts the Communicator with this reason, unless it is already aborted, and kills the
   /// processes.
   void abort(const std::string& why);
 
@@ -71,9 +71,10 @@ class WorkerProcesses {
   void watch_ranks(double step_timeout);
   void kill_all();
   /// Waits for worker number `i`, which has ended or was killed. Returns its status as waitpid()
-  /// gives it, or 0.
+  /// does, or 0.
   int take_end(size_t i);
-  /// Aborts the Communicator with how worker number `i` ended, unless it was aborted already.
+  /// Aborts the Communicator, unless it is already aborted, with a text that says how worker number
+  /// `i` ended.
   void report_end(size_t i, int status);
 
   std::string binary_;
@@ -85,9 +86,9 @@ class WorkerProcesses {
   std::jthread watcher_;
 };
 
-/// For a worker: closes all inherited descriptors but the standard streams and these two, and ends
-/// this process at once when rank 0's process is gone, whatever it is doing. The socket stays open
-/// until then: rank 0 reports what is written there as the reason why this process ended.
+/// For a worker: closes all inherited descriptors except the standard streams and these two, and
+/// ends this process at once when rank 0's process has ended, whatever it is doing. The socket
+/// stays open until then; rank 0 reports a text written to it as the reason why this process ended.
 void end_with_parent(int socket, int memory);
 
 }  // namespace nanovllm

@@ -11,8 +11,8 @@
 // Errors of templates, and the limits that end a hostile one in bounded time and memory.
 namespace nanovllm::jinja {
 
-/// What is wrong with a template, and where: a byte offset in its source. An error that is raised
-/// without an offset gets that of the innermost expression which it leaves.
+/// What is wrong with a template, and the byte offset of the place in its source. An error that is
+/// raised without an offset gets the offset of the innermost expression that raised it.
 class TemplateError : public std::runtime_error {
  public:
   static constexpr size_t kUnknown = static_cast<size_t>(-1);
@@ -30,10 +30,10 @@ template <class... Args>
   raise_at(TemplateError::kUnknown, format, std::forward<Args>(args)...);
 }
 
-/// What one rendering may use. Steps count evaluated expressions and whatever else takes time.
-/// Bytes count all memory that was ever allocated, not what is still held, so that they bound time
-/// as well. Interpreter::call() and Bound charge for the arguments and the result of each builtin;
-/// a function that builds more than it reads charges the difference before it allocates.
+/// What one rendering may use. Steps count evaluated expressions and everything else that takes
+/// time. Bytes count all memory that was ever allocated, even if it is already freed, so that they
+/// bound the time as well. Interpreter::call() and Bound charge for the arguments and the result of
+/// each builtin. A function that builds more than it reads charges the rest before it allocates.
 class Budget {
  public:
   static constexpr int64_t kSteps = 10'000'000;
@@ -42,8 +42,8 @@ class Budget {
   explicit Budget(int64_t max_steps = kSteps, int64_t max_bytes = kBytes)
       : max_steps_(max_steps), max_bytes_(max_bytes) {}
 
-  /// Raises both limits for a variable of so many bytes: the work of an honest template is
-  /// proportional to its input. A long conversation needs a few percent of the limits.
+  /// Raises both limits for an input variable of `input_bytes` bytes, because the work of an honest
+  /// template is proportional to its input. A long conversation needs a few percent of the limits.
   void grow(size_t input_bytes) {
     max_steps_ += 4 * static_cast<int64_t>(input_bytes);
     max_bytes_ += 64 * static_cast<int64_t>(input_bytes);
@@ -52,7 +52,8 @@ class Budget {
     steps_ += static_cast<int64_t>(count);
     if (steps_ > max_steps_) raise("the template takes more than {} steps", max_steps_);
   }
-  /// Reading is cheap, but a loop may read a long text again and again.
+  /// Charges a sixteenth of a step for a byte: reading is cheap, but a loop may read a long text
+  /// again and again.
   void read(size_t bytes) { step(bytes / 16); }
   /// To be called before the bytes are allocated.
   void build(size_t bytes) {
@@ -70,7 +71,7 @@ class Budget {
   int64_t max_bytes_;
 };
 
-/// Counts a level of recursion while it lives.
+/// Counts one level of recursion while the object exists.
 class Level {
  public:
   Level(int& depth, int max_depth, std::string_view what) : depth_(depth) {

@@ -11,10 +11,10 @@ namespace nanovllm::jinja {
 
 class Bound;
 
-/// A function of the language: a filter, a test, a global function, or a method, whose kind is the
-/// name of a type and whose first argument is its object. Kinds, names and parameters are separated
-/// by spaces: {"filter str", "lower", "s", ...} is a filter and a method of str. "?" marks an
-/// optional parameter; "*", at the end, takes all remaining arguments.
+/// A function of the language: a filter, a test, a global function or a method. The kind of a
+/// method is the name of a type, and its first argument is the object. Kinds, names and parameters
+/// are separated by spaces: {"filter str", "lower", "s", ...} is a filter and a method of str. "?"
+/// marks an optional parameter; "*" at the end takes all remaining arguments.
 struct Builtin {
   std::string_view kinds;
   std::string_view names;
@@ -28,20 +28,20 @@ class Bound {
   const Builtin& builtin;
   Interpreter& interpreter;
   Budget& budget;
-  Args rest;  ///< what "*" took
+  Args rest;  ///< the arguments that "*" took
 
   Bound(const Builtin& builtin, Interpreter& interpreter, Args args);
 
-  /// Undefined where it is not given.
+  /// Argument `i`; undefined if it is not given.
   const Value& operator[](size_t i) const { return values_[i]; }
   /// Whether it is given, and not None.
   bool has(size_t i) const { return given_[i] && !values_[i].is_none(); }
-  /// Raises unless it is an integer; the default where it was not given.
+  /// An integer; `otherwise` if it is not given. Raises if it has another type.
   int64_t integer(size_t i, int64_t otherwise = 0) const;
-  /// Raises unless it is a text. Charged as if all of it were read.
+  /// A text. Raises if it has another type. Charges the budget for reading all of it.
   const std::string& string(size_t i) const;
   bool flag(size_t i) const { return given_[i] && truthy(values_[i]); }
-  /// Whatever it is, as a text, charged likewise.
+  /// A value of any type, converted to a text. Charges the budget for reading all of it.
   std::string text(size_t i = 0) const;
   Values list(size_t i = 0) const { return to_list(values_[i], budget); }
 
@@ -50,10 +50,11 @@ class Bound {
   std::vector<bool> given_;
 };
 
-/// Null where there is none: find_builtin("filter", "upper"), find_builtin("dict", "items").
+/// For example find_builtin("filter", "upper") or find_builtin("dict", "items"). Null if there is
+/// none.
 const Builtin* find_builtin(std::string_view kind, std::string_view name);
 
-/// The function of all methods that would change their object, which the sandbox hides.
+/// The function behind every method that would change its object. The sandbox does not offer them.
 Value is_unsafe(Bound& args);
 
 /// The parts of the table.
@@ -61,7 +62,7 @@ std::span<const Builtin> filters();
 std::span<const Builtin> tests_and_globals();
 std::span<const Builtin> methods();
 
-/// format % args and format.format(args).
+/// Python's `format % args` and `format.format(args)`.
 std::string format_percent(std::string_view format, const Args& args, Budget& budget);
 std::string format_braces(std::string_view format, const Args& args, Budget& budget);
 

@@ -16,7 +16,7 @@ struct BinaryOperator {
   std::string_view text;
   int level;  // a higher one binds tighter
 };
-// All of them group from left to right. Between the levels 1 and 3 are `not` and comparisons.
+// All of them group from left to right. Level 2 is that of `not` and the comparisons.
 inline constexpr BinaryOperator kBinaryOperators[] = {{"or", 0}, {"and", 1}, {"+", 3}, {"-", 3},
                                                       {"~", 4},  {"*", 5},   {"/", 5}, {"//", 5},
                                                       {"%", 5},  {"**", 6}};
@@ -43,7 +43,7 @@ struct CallArgs {
   };
   std::vector<Part> parts = {};
 
-  /// `first`: arguments before those that are written.
+  /// `first`: arguments that precede the written ones.
   Args eval(Scope& scope, Values first = {}) const {
     Budget& budget = scope.interpreter.budget;
     Args args{std::move(first)};
@@ -68,8 +68,8 @@ struct CallArgs {
   }
 };
 
-/// Expressions, filters, tests and what is assigned to: recursive descent with the precedence of
-/// Jinja2's grammar.
+/// Parses expressions, filters, tests and the targets of assignments, by recursive descent with
+/// the precedence of Jinja2's grammar.
 class ExpressionParser : protected TokenReader {
  protected:
   using TokenReader::TokenReader;
@@ -120,7 +120,7 @@ class ExpressionParser : protected TokenReader {
               [operand = std::move(operand)](Scope& s) -> Value { return !truthy(operand(s)); });
   }
 
-  /// Takes the operator of a comparison; empty where there is none.
+  /// Takes the operator of a comparison. Returns an empty text if there is none.
   std::string take_comparison() {
     for (const std::string_view op : {"==", "!=", "<", "<=", ">", ">="})
       if (skip_op(op)) return std::string(op);
@@ -129,7 +129,7 @@ class ExpressionParser : protected TokenReader {
     return !skip_name("in") ? "" : negated ? "not in" : "in";
   }
 
-  /// `not` before a comparison; a < b < c is a < b and b < c.
+  /// A comparison, which may have `not` before it. `a < b < c` means `a < b and b < c`.
   Expr parse_compare() {
     if (is_name("not")) {
       const Level level = nested();
@@ -197,7 +197,7 @@ class ExpressionParser : protected TokenReader {
     if (const auto it = constants().find(name); it != constants().end())
       return constant(it->second);
     const Symbol symbol = this->symbol(name);
-    if (symbol <= kKwargs)  // of any macro around, because call blocks read those of their macro
+    if (symbol <= kKwargs)  // of every enclosing macro, because a call block reads its macro's
       for (Macro* macro : macros_) macro->mentions[symbol] = true;
     return [symbol](Scope& s) {
       const Value* found = s.find(symbol);
@@ -232,7 +232,7 @@ class ExpressionParser : protected TokenReader {
     return is_op("}}") || is_op("%}") || is_op(")") || is_op("=") || is_name(end_names);
   }
 
-  /// One expression, or a tuple where commas follow.
+  /// One expression, or a tuple if commas follow.
   Expr parse_tuple(bool with_condition = true, Names end_names = {}, bool in_parentheses = false) {
     const size_t offset = now().offset;
     std::vector<Expr> parts;
@@ -249,7 +249,7 @@ class ExpressionParser : protected TokenReader {
     });
   }
 
-  /// What may follow an expression: .name, [key] and, where it is allowed, (args).
+  /// What may follow an expression: .name, [key] and, if `with_call`, (args).
   Expr parse_postfix(Expr node, bool with_call = true) {
     for (;;) {
       const size_t offset = now().offset;
@@ -315,8 +315,8 @@ class ExpressionParser : protected TokenReader {
     });
   }
 
-  /// A filter or test, from its name on. That there is none of that name is an error of the
-  /// rendering, as in Jinja2: the template may never come there.
+  /// A filter or test, beginning with its name. An unknown name is an error only when it is
+  /// evaluated, as in Jinja2, because the template may never evaluate it.
   Expr parse_builtin(Expr operand, std::string_view kind) {
     const size_t offset = now().offset;
     std::string name = expect_name();
@@ -329,7 +329,7 @@ class ExpressionParser : protected TokenReader {
     } else if (kind == "test" &&
                ((next == Type::kName && !is_name({"else", "or", "and", "is"})) ||
                 next == Type::kString || next == Type::kNumber || is_op("[") || is_op("{"))) {
-      // One argument may stand without parentheses.
+      // A single argument needs no parentheses.
       args.parts.push_back({CallArgs::Kind::kPositional, {}, parse_postfix(parse_primary())});
     }
     return at(offset, [=, operand = std::move(operand), args = std::move(args)](Scope& s) {
@@ -346,7 +346,8 @@ class ExpressionParser : protected TokenReader {
     return negated ? negation(offset, std::move(node)) : node;
   }
 
-  /// What is assigned to: names and tuples of them, and attributes of a namespace where allowed.
+  /// The target of an assignment: names, tuples of names and, if `with_namespace`, attributes of a
+  /// namespace.
   Target parse_target(bool with_namespace = false, Names end_names = {}) {
     const Level level = nested();
     std::vector<Target> parts;
@@ -384,8 +385,8 @@ class ExpressionParser : protected TokenReader {
     };
   }
 
-  std::vector<Macro*> macros_ = {};  // around the current token
-  int num_loops_ = 0;                // around the current token, within its macro
+  std::vector<Macro*> macros_ = {};  // those that enclose the current token
+  int num_loops_ = 0;                // those that enclose the current token, within its macro
 };
 
 }  // namespace nanovllm::jinja

@@ -10,38 +10,39 @@
 
 #include "nanovllm/text/jinja/value.h"
 
-/// An interpreter for the part of Jinja2 that chat templates use, set up as transformers sets
-/// Jinja2 up: an immutable sandbox with trim_blocks, lstrip_blocks and loop controls. Start here.
+/// An interpreter for the part of Jinja2 that chat templates use. It behaves as Jinja2 does in
+/// transformers: an immutable sandbox with trim_blocks, lstrip_blocks and loop controls. Read this
+/// file first.
 ///
-///   lexer.cpp        the source becomes tokens (tokens.h); whitespace around tags is cut here
-///   expressions.h    expressions become a tree of functions, each an Expr
-///   parser.cpp       statements do likewise, each a Body. What a construct means stands where it
-///                    is parsed
+///   lexer.cpp        turns the source into tokens (tokens.h), and removes whitespace around tags
+///   expressions.h    turns expressions into a tree of functions, each an Expr
+///   parser.cpp       turns statements into such functions, each a Body; the function is written
+///                    where the statement is parsed
 ///   interpreter.h    the state of one rendering, which those functions get through their Scope
-///   builtins.h       the table of filters, tests, global functions and methods, whose arguments
-///   are
-///                    matched in one place: filters.cpp, methods.cpp, builtins.cpp
+///   builtins.h       the table of filters, tests, global functions and methods, which are in
+///                    filters.cpp, methods.cpp and builtins.cpp
 ///   value.h          Python's values; operators.cpp, print.cpp (str, repr, json.dumps, formats)
 ///   text.h           Python's str on UTF-8
 ///   budget.h         errors and limits
 ///
-/// Supported are all expressions; the statements if, for (with else, if, recursive), set, with,
+/// It supports all expressions; the statements if, for (with else, if, recursive), set, with,
 /// filter, macro, call, raw, break, continue and transformers' generation; namespaces; and the
-/// builtins that published templates use. Refused are include, import, extends and block, because a
-/// chat template is one file, and whatever could change a value or leave the sandbox.
+/// builtins that published templates use. It refuses include, import, extends and block, because a
+/// chat template is one file, and everything that could change a value or leave the sandbox.
 ///
-/// A template comes with a checkpoint, so it may be hostile. Budget bounds steps and bytes of a
-/// rendering; constants in tokens.h, value.cpp and below bound nesting, which becomes recursion.
+/// A template comes with a checkpoint, so it may be hostile. Budget bounds the steps and bytes of a
+/// rendering. Constants in tokens.h, value.cpp and below bound nesting, because nesting becomes
+/// recursion.
 namespace nanovllm::jinja {
 
 class Interpreter;
 
-/// The number of a variable's name: its place in Template::names(), which begins with these four.
+/// The number of a variable's name: its index in Template::names(), which begins with these four.
 using Symbol = int;
 inline constexpr Symbol kCaller = 0, kVarargs = 1, kKwargs = 2, kLoop = 3;
 
-/// The variables of a block; those of the blocks around it are read through `parent`. A lookup
-/// compares one after another, because there are few.
+/// The variables of a block. Those of the enclosing blocks are read through `parent`. A lookup
+/// compares one variable after another, because there are few.
 struct Scope {
   Interpreter& interpreter;
   Scope* parent;
@@ -54,7 +55,7 @@ struct Scope {
 /// How a statement ended.
 enum class Flow { kNormal, kBreak, kContinue };
 
-/// The tree of a template. Its functions own their parts and hold nothing of a rendering, so
+/// The tree of a template. Its functions own their parts and store nothing of a rendering, so
 /// several threads may call them at once.
 using Expr = std::function<Value(Scope&)>;
 using Body = std::function<Flow(Scope&)>;
@@ -73,7 +74,7 @@ struct Args {
   std::optional<Value> take_named(std::string_view name, Budget& budget);
   /// All positional arguments that are left.
   Values take_rest();
-  /// Raise where some are left that the callee does not take.
+  /// These raise if arguments are left, because the callee does not take them.
   void expect_no_positional(std::string_view callee) const;
   void expect_no_named(std::string_view callee) const;
 };
@@ -81,7 +82,7 @@ struct Args {
 struct Parameter {
   std::string name;
   Symbol symbol;
-  Expr default_value;  // empty where it has none
+  Expr default_value;  // empty if it has none
 };
 
 /// A macro, or the body of a call block.
@@ -89,14 +90,14 @@ struct Macro {
   std::string name;
   std::vector<Parameter> parameters = {};
   Body body = {};
-  bool mentions[3] = {};  // kCaller, kVarargs, kKwargs, where they are not parameters
+  bool mentions[3] = {};  // kCaller, kVarargs, kKwargs: read by the body, and not parameters
 };
 
 /// {% for target in items if test %} body {% else %} else_body {% endfor %}
 struct ForLoop {
   Target target;
   Expr items;
-  Expr test;  // empty where absent, as `else_body`
+  Expr test;  // empty if absent; so is `else_body`
   Body body;
   Body else_body;
   bool recursive = false;
@@ -108,7 +109,7 @@ struct Loop {
   Scope& outer;
   int depth;
   // items[0, num_ready) passed the loop's test; those from num_taken on are not tested yet. An item
-  // is tested when it is needed and no earlier, because the test may read what the body sets.
+  // is tested only when it is needed, because the test may read what the body sets.
   Values items;
   size_t num_taken;
   size_t num_ready;
@@ -124,8 +125,8 @@ class Template {
 
   const Body& body() const { return body_; }
   const std::vector<std::string>& names() const { return names_; }
-  /// Throws `error` as a UserError with its line and column, both from 1; columns count code
-  /// points.
+  /// Throws `error` as a UserError with its line and column, which are counted from 1. Columns
+  /// count code points.
   [[noreturn]] void report(const TemplateError& error) const;
 
  private:
@@ -143,10 +144,10 @@ class Interpreter {
                        std::time_t now = std::time(nullptr))
       : budget(budget), now(now), template_(source) {}
 
-  /// Throws UserError with the position of a template's error.
+  /// Throws UserError with the position if the template has an error.
   std::string render(const Json& context, const Json& defaults);
 
-  /// A step, and a level of recursion while the result lives.
+  /// Counts a step, and a level of recursion while the result exists.
   [[nodiscard]] Level enter() {
     budget.step();
     return {depth_, kMaxDepth, "the template recurses"};
@@ -154,8 +155,8 @@ class Interpreter {
 
   Value call(const Value& callee, Args args);
   Value call(const Builtin& builtin, Args args);
-  /// object.name and object[key], with Jinja2's fallback from the one to the other. Undefined where
-  /// there is neither.
+  /// object.name and object[key]. Like Jinja2, each tries the other form next; the result is
+  /// undefined if both fail.
   Value attribute(const Value& object, const Value& name);
   Value item(const Value& object, const Value& key);
   template <class... Parts>
@@ -165,12 +166,12 @@ class Interpreter {
   const std::string& name(Symbol s) const { return template_.names()[static_cast<size_t>(s)]; }
 
   Flow run(const ForLoop& statement, Scope& outer, Values items, int depth);
-  /// How many items of the loop are still to come. Tests only the next item unless `all`.
+  /// How many items of the loop remain. Without `all`, it tests only the next item.
   size_t num_to_come(Loop& loop, bool all);
-  /// What the body writes, as a text.
+  /// Returns what the body writes.
   std::string capture(const Body& body, Scope& scope, Flow* flow = nullptr);
 
-  /// Both live as long as the rendering, because macros and loops refer to scopes by address.
+  /// Both exist as long as the rendering, because macros and loops refer to scopes by address.
   Scope& new_scope(Scope* parent);
   Namespace& new_namespace();
 
@@ -180,8 +181,8 @@ class Interpreter {
   Value block_text;       // the input of a block's filters
 
  private:
-  // Nested expressions, statements and macro calls. CPython ends a template's recursion at about
-  // the same depth; it takes a megabyte of stack.
+  // Limits nested expressions, statements and macro calls, which take a megabyte of stack at this
+  // depth. CPython ends a template's recursion at about the same depth.
   static constexpr int kMaxDepth = 1000;
 
   Value call_macro(const Macro& macro, Scope& defined_in, Args args);

@@ -8,12 +8,12 @@
 #include "nanovllm/text/jinja/budget.h"
 #include "nanovllm/text/utf8.h"
 
-/// What Python's str can do, on well-formed UTF-8. Positions and lengths count code points.
+/// The operations of Python's str, on well-formed UTF-8. Positions and lengths count code points.
 namespace nanovllm::jinja {
 
 inline constexpr size_t kNotFound = std::string_view::npos;
 
-/// The code point at byte `i`, which moves behind it.
+/// Returns the code point at byte `i` and moves `i` to the next one.
 inline char32_t next_code_point(std::string_view s, size_t& i) {
   const char* p = s.data() + i;
   const char32_t c = nanovllm::next_code_point(p);
@@ -28,17 +28,17 @@ bool is_digit(char32_t c);
 bool is_alphanumeric(char32_t c);
 
 size_t count_code_points(std::string_view s);
-/// The byte at which code point number `n` begins, or the size.
+/// The byte at which code point number `n` begins, or the size if there are fewer.
 size_t byte_offset(std::string_view s, size_t n);
 
 using Chars = std::optional<std::string_view>;
-/// Without the whitespace, or the characters of `chars`, at its ends.
+/// Returns `s` without the whitespace, or the characters of `chars`, at its start and its end.
 std::string_view strip(std::string_view s, Chars chars = {}, bool left = true, bool right = true);
-/// At each separator, or at runs of whitespace. A limit that is not negative is the number of
-/// splits, counted from the left, or by rsplit() from the right.
+/// These split at each separator or, if it is not given, at runs of whitespace. A limit that is
+/// not negative is the largest number of splits; rsplit() counts them from the right.
 std::vector<std::string_view> split(std::string_view s, Chars separator, int64_t limit = -1);
 std::vector<std::string_view> rsplit(std::string_view s, Chars separator, int64_t limit = -1);
-/// At Python's line ends, which include "\r\n" and those of Unicode.
+/// Splits at the line ends that Python knows, which include "\r\n" and those of Unicode.
 std::vector<std::string_view> split_lines(std::string_view s, bool keep_ends = false);
 
 /// Which letters become capitals: none, all, the first, each that follows something without case
@@ -46,13 +46,13 @@ std::vector<std::string_view> split_lines(std::string_view s, bool keep_ends = f
 /// `title`). All others become lower case.
 enum class Capitals { kNone, kAll, kFirst, kTitle, kTitleFilter };
 std::string change_case(std::string_view s, Capitals capitals);
-/// Whether some character has case, and all that do are capitals (or lower case).
+/// Whether at least one character has case, and all of these are capitals (or lower case).
 bool has_case(std::string_view s, bool capitals);
 
 /// Python's literal for the text, in the quotes that repr() chooses.
 std::string quote(std::string_view s);
-/// Python's int() and float() of a text. Empty where it is no number; an integer that does not fit
-/// raises.
+/// Python's int() and float() of a text. Return nothing if the text is not a number. An integer
+/// that does not fit raises.
 std::optional<__int128> parse_integer(std::string_view text, int base = 10);
 std::optional<double> parse_float(std::string_view text);
 

@@ -13,7 +13,7 @@
 namespace nanovllm::jinja {
 
 struct Token {
-  /// What begins and ends a tag is an operator: "{{", "}}", "{%", "%}".
+  /// The delimiters of a tag, "{{", "}}", "{%" and "%}", are operators too.
   enum class Type { kData, kName, kString, kNumber, kOperator, kEnd };
   Type type;
   size_t offset;     // where it begins in the source
@@ -28,7 +28,7 @@ struct Token {
 std::vector<Token> tokenize(std::string_view source);
 
 /// What the parsers of expressions and statements share: a position in the tokens, the numbers of
-/// names, and the places of errors.
+/// names, and the offsets of errors.
 class TokenReader {
  protected:
   using Type = Token::Type;
@@ -67,7 +67,7 @@ class TokenReader {
     raise("expected {}, got {}", wanted, at_end ? "the end of the template" : quote(now().text));
   }
 
-  /// Calls `parse_item` for each item up to `end`, with commas between and perhaps behind them.
+  /// Calls `parse_item` for each item up to `end`. Commas separate the items; one more may follow.
   template <class ParseItem>
   void parse_list(std::string_view end, ParseItem parse_item) {
     while (!skip_op(end)) {
@@ -87,8 +87,8 @@ class TokenReader {
   /// Counts a level of nested brackets or blocks, because they all become recursion.
   [[nodiscard]] Level nested() { return {depth_, /*max_depth=*/200, "nested"}; }
 
-  /// Makes `eval` a node of the tree: evaluating it counts against the limits, and errors that it
-  /// raises without an offset get this one.
+  /// Makes `eval` a node of the tree: evaluating it counts as a step, and errors that it raises
+  /// without an offset get this one.
   template <class Eval>
   std::function<std::invoke_result_t<Eval, Scope&>(Scope&)> at(size_t offset, Eval eval) {
     if (++num_nodes_ > kMaxNodes) raise_at(offset, "a tag of more than {} operations", kMaxNodes);
@@ -103,9 +103,9 @@ class TokenReader {
     };
   }
 
-  /// The most nodes of one tag. Each owns others, so freeing the outermost node recurses.
+  /// The most nodes of one tag. A node owns others, so freeing the outermost one is recursive.
   static constexpr int kMaxNodes = 4000;
-  /// A lookup compares variables one after another.
+  /// The limit is low because a lookup compares variables one after another.
   static constexpr size_t kMaxNames = 1000;
 
   std::vector<Token> tokens_;

@@ -29,7 +29,8 @@ struct Sequence;
 using Int = __int128;
 
 struct None {};
-/// Jinja2's default Undefined prints as nothing, is false and empty; any other use raises `why`.
+/// Jinja2's default Undefined: it prints as nothing, is false and is empty. Every other use raises
+/// `why`.
 struct Undefined {
   std::shared_ptr<const std::string> why;
 };
@@ -40,9 +41,10 @@ struct Text {
 /// A dictionary that {% set x.y = z %} can change.
 struct Namespace;
 
-/// As in Jinja2's immutable sandbox, a template can change only namespaces, loops, scopes and how
-/// far a generator was read. Other values are shared and never change. Cycles can only go through
-/// namespaces, loops and scopes, which the interpreter owns, so reference counts free the rest.
+/// A value. As in Jinja2's immutable sandbox, a template can change only namespaces, loops, scopes
+/// and the position in a generator. Other values are shared and never change. Cycles can only go
+/// through namespaces, loops and scopes, which the interpreter owns, so reference counts free
+/// everything else.
 class Value {
  public:
   using Data = std::variant<Undefined, None, bool, Int, double, std::shared_ptr<const Text>,
@@ -50,7 +52,7 @@ class Value {
                             std::shared_ptr<const Function>, Namespace*, Loop*>;
 
   Value() = default;
-  /// From each type of Data, and from all integers.
+  /// Converts from each type of Data, and from all integers.
   template <class T>
   requires(!std::same_as<std::remove_cvref_t<T>, Value> && std::constructible_from<Data, T>)
       Value(T&& v)
@@ -64,26 +66,26 @@ class Value {
   bool is_none() const { return std::holds_alternative<None>(data_); }
   bool is_bool() const { return std::holds_alternative<bool>(data_); }
   bool is_float() const { return std::holds_alternative<double>(data_); }
-  /// Python's bool is an int.
+  /// True for a bool too, because Python's bool is an int.
   bool is_integer() const { return is_bool() || std::holds_alternative<Int>(data_); }
   bool is_number() const { return is_integer() || is_float(); }
   bool is_string() const { return std::holds_alternative<std::shared_ptr<const Text>>(data_); }
   bool is_markup() const { return is_string() && text().markup; }
-  /// A text that no other value shares.
+  /// Whether it is a text that no other value shares.
   bool is_new_text() const {
     const auto* text = std::get_if<std::shared_ptr<const Text>>(&data_);
     return text != nullptr && text->use_count() == 1;
   }
   bool is_iterable() const { return is_undefined() || is_string() || sequence() || dict(); }
 
-  /// The following require the kind.
+  /// The following may only be called for a value of that kind.
   const Text& text() const { return *std::get<std::shared_ptr<const Text>>(data_); }
   const std::string& string() const { return text().s; }
   Int integer() const { return is_bool() ? Int{std::get<bool>(data_)} : std::get<Int>(data_); }
   double number() const {
     return is_float() ? std::get<double>(data_) : static_cast<double>(integer());
   }
-  /// The following are null for other kinds.
+  /// The following return null for other kinds.
   const Sequence* sequence() const { return pointer<std::shared_ptr<const Sequence>>(); }
   const Dict* dict() const { return pointer<std::shared_ptr<const Dict>>(); }
   const Function* function() const { return pointer<std::shared_ptr<const Function>>(); }
@@ -92,9 +94,9 @@ class Value {
 
   /// The name of the Python type.
   std::string_view type_name() const;
-  /// Raises the reason where the value is undefined.
+  /// The value itself. Raises the reason if it is undefined.
   const Value& defined() const;
-  /// Levels of lists and dictionaries within, 0 for a plain value.
+  /// How many levels of lists and dictionaries are nested in it; 0 for a plain value.
   int depth() const;
   const Data& data() const { return data_; }
 
@@ -108,8 +110,8 @@ class Value {
   Data data_;
 };
 
-/// A list, or something that is read like one: what range(), dict.items() and the filters that are
-/// generators in Python give.
+/// A list, or something that is read like one: the result of range(), of dict.items(), or of a
+/// filter that is a generator in Python.
 struct Sequence {
   enum class Kind { kList, kTuple, kRange, kView, kGenerator };
   Kind kind;
@@ -132,7 +134,7 @@ struct Dict {
 };
 struct Namespace : Dict {};
 
-/// A builtin (with the object whose method it is) or a macro with the scope it was defined in.
+/// A builtin (if it is a method, with its object), or a macro with the scope of its definition.
 struct Function {
   const Builtin* builtin = nullptr;
   Value self = {};
@@ -146,7 +148,7 @@ Value make_dict(Dict dict, Budget& budget);
 Value make_text(std::string_view text, Budget& budget);
 Value make_function(Function function, Budget& budget);
 Value make_undefined(std::string why, Budget& budget);
-/// A variable of the caller; grows the budget by its size.
+/// Converts an input variable of the caller. Raises the limits of the budget by its size.
 Value from_json(const Json& json, Budget& budget);
 
 /// Python's bool(), str(), repr(), len(), list(). str() of an undefined value is empty.
@@ -155,7 +157,7 @@ std::string to_string(const Value& v, Budget& budget);
 std::string repr(const Value& v, Budget& budget);
 size_t length(const Value& v, Budget& budget);
 Values to_list(const Value& v, Budget& budget);
-/// Appends what to_string() gives.
+/// Appends what to_string() returns.
 void write(Writer& out, const Value& v);
 std::string float_repr(double d);
 
@@ -171,7 +173,7 @@ struct PrintStyle {
 };
 std::string print(const Value& v, const PrintStyle& style, Budget& budget);
 
-/// a op b for arithmetic and "~", -a, and a[start:stop:step], as Python has them.
+/// `a op b` for arithmetic and "~", `-a`, and `a[start:stop:step]`, as in Python.
 Value binary(std::string_view op, const Value& a, const Value& b, Budget& budget);
 Value negative(const Value& a);
 Value slice(const Value& v, const Value& start, const Value& stop, const Value& step,
@@ -179,7 +181,7 @@ Value slice(const Value& v, const Value& start, const Value& stop, const Value& 
 bool equal(const Value& a, const Value& b, Budget& budget);
 /// Whether a comes before b in a sorted list.
 bool less(const Value& a, const Value& b, Budget& budget);
-/// Any of == != < <= > >= in "not in".
+/// `op` is one of == != < <= > >= in "not in".
 bool compare(std::string_view op, const Value& a, const Value& b, Budget& budget);
 
 }  // namespace nanovllm::jinja

@@ -11,8 +11,8 @@ namespace nanovllm {
 struct JsonObject;
 struct TokenizerJson;
 
-/// tokenizer.json's `pre_tokenizer`: cuts a text into the pieces that BPE encodes, each by itself.
-/// Sequence, Split, ByteLevel (last, if at all) and Metaspace; null leaves the text whole.
+/// tokenizer.json's `pre_tokenizer`: splits a text into the pieces that BPE encodes one by one. It
+/// is a Sequence, Split, ByteLevel (only as the last one) or Metaspace. Null does not split.
 class PreTokenizer {
  public:
   /// Throws UserError that names what is not supported.
@@ -24,7 +24,7 @@ class PreTokenizer {
 
   using OnPiece = std::function<void(std::string_view)>;
   /// Calls on_piece for each piece of well-formed `text` in turn. No piece is empty, and a piece
-  /// lasts for the call only. `at_start`: the text is the beginning of what the user gave.
+  /// is valid only during the call. `at_start`: the text is the beginning of the user's text.
   void split(std::string_view text, bool at_start, const OnPiece& on_piece) const {
     run(0, text, at_start, on_piece);
   }
@@ -40,9 +40,9 @@ class PreTokenizer {
     Behavior behavior = kIsolated;
     bool invert = false;
   };
-  // Spaces become `replacement`, and a text that does not begin with it gets one in front: always,
-  // only the first one, or never, by `scheme`. ByteLevel's add_prefix_space is the same with a
-  // space as replacement.
+  // Spaces become `replacement`, and a text that does not begin with it gets one in front: every
+  // text, only the first one, or none, depending on `scheme`. ByteLevel's add_prefix_space is the
+  // same with a space as replacement.
   struct Metaspace {
     std::string replacement, scheme;
   };

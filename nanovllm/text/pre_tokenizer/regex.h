@@ -12,25 +12,25 @@ struct pcre2_real_code_8;
 namespace nanovllm {
 
 /// A pattern of a tokenizer.json, written for Oniguruma (Ruby's syntax) and run by PCRE2's JIT over
-/// well-formed UTF-8. \p{..} are of PCRE2's Unicode version. Immutable and thread-safe.
+/// well-formed UTF-8. \p{..} has the meaning of PCRE2's Unicode version. Immutable and thread-safe.
 ///
-/// A pattern may backtrack, or look far ahead from every place, so that a text takes quadratic time
-/// or worse. Published patterns do not: they look a few characters ahead, and far only for a match
-/// that they then take. So each match is first searched in the next kNearBytes, with few
-/// backtracks, at the JIT's full speed. Only if it does not end there is it searched again with
-/// every move counted, and the number of moves is bounded for a text as a whole.
+/// A pattern may backtrack, or look far ahead from every position, so that a text takes quadratic
+/// time or worse. Published patterns do not: they look far ahead only for a match that they then
+/// return. So each match is first searched in the next kNearBytes, with few backtracks, at the
+/// JIT's full speed. If it does not end there, it is searched again while every move is counted,
+/// and the number of moves is bounded for the whole text.
 class Regex {
  public:
-  /// Throws UserError, beginning with `where`, for a syntax error and for what Oniguruma and PCRE2
-  /// read differently.
+  /// Throws UserError that begins with `where` for a syntax error, and for syntax that Oniguruma
+  /// and PCRE2 interpret differently.
   Regex(std::string_view pattern, const std::string& where);
 
   /// Calls on_match(begin, end), in bytes, for each match in turn; they do not overlap. Throws
-  /// UserError if that takes more than max_moves().
+  /// UserError if this takes more than max_moves().
   void find_all(std::string_view text, const std::function<void(size_t, size_t)>& on_match) const;
 
-  /// A move steps over a character or tries a part of the pattern. A megabyte of one letter takes
-  /// published patterns up to 4 moves for a byte.
+  /// A move steps over a character or tries a part of the pattern. Published patterns take up to 4
+  /// moves for each byte of a megabyte of one letter.
   static int64_t max_moves(size_t text_bytes) {
     return 64 * static_cast<int64_t>(text_bytes) + 4096;
   }

@@ -11,7 +11,8 @@ namespace nanovllm {
 int word_pattern_digits(std::string_view pattern);
 
 /// The end of the word that begins at `p` < `end`, as that pattern finds it, in well-formed UTF-8.
-/// Such words cover every text. This is several times as fast as the same pattern in PCRE2.
+/// Every character of a text belongs to a word. This is several times as fast as PCRE2 with the
+/// same pattern.
 const char* end_of_word(const char* p, const char* end, int max_digits);
 
 }  // namespace nanovllm

@@ -14,15 +14,17 @@ namespace nanovllm {
 
 struct TokenizerJson;
 
-/// The byte-level alphabet (GPT-2) has a printable character for each byte. Appends to `bytes` what
-/// `token` spells in it; returns false, and appends nothing, if a character is not of the alphabet.
+/// Appends to `bytes` what `token` spells in the byte-level alphabet of GPT-2, which has a
+/// printable character for each byte. If a character is not in it, returns false and appends
+/// nothing.
 bool append_spelled_bytes(std::string_view token, std::string& bytes);
 
-/// Byte-pair encoding (Sennrich et al., 2016): of all neighbours that may merge, the pair of the
-/// lowest rank does, the leftmost of equals first, until none may.
+/// Byte-pair encoding (Sennrich et al., 2016): of all neighbours that can merge, the pair with the
+/// lowest rank is merged (of equal pairs the leftmost), until no pair can merge.
 class Bpe {
  public:
-  /// `byte_level`: tokens are spelled in the byte-level alphabet. Throws UserError.
+  /// `byte_level`: tokens are spelled in the byte-level alphabet. Throws UserError if the model is
+  /// invalid or not supported.
   Bpe(const TokenizerJson& json, bool byte_level);
 
   /// Appends the ids of a piece, which is not empty and well-formed UTF-8.
@@ -48,15 +50,15 @@ class Bpe {
 
   bool byte_level_, byte_fallback_, fuse_unk_, ignore_merges_;
   bool splits_at_spaces_;  // no merge reaches from another character to a U+2581 after it
-  TokenTable tokens_;      // by the bytes that a piece has
+  TokenTable tokens_;      // by their bytes in a piece
   // By the ids of two neighbours: rank << 32 | id of the merged token, so that the pair that merges
   // first has the lower value.
   FlatMap merges_;
   int32_t unk_ = -1;
   std::array<int32_t, 256> symbol_of_byte_;    // of a byte, or of an ASCII character; -1: none
   std::array<int32_t, 256> fallback_of_byte_;  // "<0x00>" to "<0xFF>"; -1: none
-  // Whether the merges make of a token's bytes that token alone, which is nearly always so. By id,
-  // found out on first use.
+  // By id: whether the merges turn a token's bytes into just that token, which is nearly always so.
+  // It is computed at the first use.
   std::unique_ptr<std::atomic<uint8_t>[]> direct_;
 };
 

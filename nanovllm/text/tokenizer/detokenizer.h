@@ -13,20 +13,20 @@ namespace nanovllm {
 struct TokenizerJson;
 class Tokenizer;
 
-/// What each token decodes to by itself, by tokenizer.json's `decoder`: ByteLevel, Metaspace, or a
-/// Sequence of Replace, ByteFallback, Fuse and Strip in this order.
+/// The text that each token decodes to. It follows tokenizer.json's `decoder`: ByteLevel,
+/// Metaspace, or a Sequence of Replace, ByteFallback, Fuse and Strip in this order.
 class TokenTexts {
  public:
   /// Throws UserError that names what is not supported.
   explicit TokenTexts(const TokenizerJson& json);
 
-  /// Sets the text of a token. Later calls for the same id win.
+  /// Sets the text of a token. A later call for the same id replaces it.
   void set(int32_t id, std::string_view token, bool special);
 
   int32_t size() const { return static_cast<int32_t>(entries_.size()); }
   bool contains(int32_t id) const { return id >= 0 && id < size() && entry(id).known; }
   bool is_special(int32_t id) const { return contains(id) && entry(id).special; }
-  /// The text of an id that it contains.
+  /// The text of an id for which contains() is true.
   std::string_view text(int32_t id) const {
     return {bytes_.data() + entry(id).begin, entry(id).len};
   }
@@ -47,10 +47,10 @@ class TokenTexts {
   bool byte_level_ = false;  // texts are bytes, and a character may span tokens
   bool byte_fallback_ = false;
   std::vector<std::pair<std::string, std::string>> replacements_;
-  std::string metaspace_;            // what texts have in the place of spaces; may be empty
-  bool drops_first_spaces_ = false;  // Metaspace: the first token has none
-  std::string stripped_;             // Strip: what is cut from the start of the whole,
-  int max_stripped_ = 0;             // at most so often
+  std::string metaspace_;            // what tokens have instead of spaces; may be empty
+  bool drops_first_spaces_ = false;  // Metaspace: the first token has no leading spaces
+  std::string stripped_;             // Strip: what is removed from the start of the whole text,
+  int max_stripped_ = 0;             // at most this many times
 };
 
 /// Decodes one answer token by token. The pieces that push() and finish() return, joined, are
@@ -60,15 +60,15 @@ class Detokenizer {
  public:
   Detokenizer(const Tokenizer& tokenizer, bool skip_special_tokens);
 
-  /// The text that became certain with this token, often the token's own, sometimes none.
+  /// The text that is certain after this token: often the token's own, sometimes none.
   std::string push(int32_t id);
-  /// What was held back: U+FFFD for a character that was cut off. Call nothing after it.
+  /// Returns what was held back: U+FFFD for an incomplete character. Call nothing after it.
   std::string finish();
 
  private:
-  // The byte tokens held back, as text: U+FFFD for each if they are not well-formed.
+  // The byte tokens that were held back, as text: U+FFFD for each if they are not valid UTF-8.
   std::string take_bytes();
-  // Cuts from the start of the whole what the decoder's Strip cuts.
+  // Removes what the decoder's Strip removes from the start of the whole text.
   std::string strip(std::string text);
 
   const TokenTexts& texts_;

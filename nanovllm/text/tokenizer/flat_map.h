@@ -7,8 +7,8 @@
 
 namespace nanovllm {
 
-/// A map from 64-bit keys to 64-bit values for the millions of lookups of the tokenizer: open
-/// addressing in one array, at least a third of it free.
+/// A map from 64-bit keys to 64-bit values for the tokenizer's millions of lookups: open addressing
+/// in one array, of which at least a third is free.
 class FlatMap {
  public:
   static constexpr uint64_t kNone = ~uint64_t{0};
@@ -20,7 +20,7 @@ class FlatMap {
 
   static uint64_t pair(uint32_t left, uint32_t right) { return uint64_t{left} << 32 | right; }
 
-  /// kNone: no such key.
+  /// The value of the key; kNone if there is no such key.
   uint64_t find(uint64_t key) const { return slots_[slot_of(key)].value; }
   /// The value of the key, which is added with the value kNone if it is new.
   uint64_t& operator[](uint64_t key) {
@@ -28,8 +28,8 @@ class FlatMap {
     slot.key = key;
     return slot.value;
   }
-  /// Calls use(i) for each keys[i], whose slot is prefetched some turns before: to wait for one
-  /// cache miss after the other would be most of loading.
+  /// Calls use(i) for each keys[i]. The slots are prefetched, because waiting for one cache miss
+  /// after the other would take most of the time of loading.
   template <class Use>
   void for_each(const std::vector<uint64_t>& keys, Use&& use) const {
     constexpr size_t kDistance = 16;

@@ -22,17 +22,17 @@ namespace nanovllm {
 /// file first.
 ///
 /// encode() sends a text through this pipeline; each stage has a file of its own:
-///   1. added tokens    "<|im_end|>" and the like are found and cut out       added_tokens.h
-///   2. normalizer      the rest is rewritten, for example to NFC             normalizer.h
-///   3. added tokens    those that are searched in normalized text
-///   4. pre-tokenizer   what is left is cut into words                        pre_tokenizer.h
-///   5. BPE             the bytes of a word are merged to tokens              bpe.h
-///   6. post-processor  ids before and after the text, for example a BOS      tokenizer.cpp
-/// Detokenizer goes back, one id at a time: each id has its bytes (TokenTexts), and bytes are held
-/// back until they are whole characters (detokenizer.h). tokenizer_json.h reads the file.
+///   1. added tokens    finds tokens such as "<|im_end|>" in the text         added_tokens.h
+///   2. normalizer      rewrites the rest, for example to NFC                 normalizer.h
+///   3. added tokens    finds those that are searched in normalized text
+///   4. pre-tokenizer   splits the rest into words                            pre_tokenizer.h
+///   5. BPE             merges the bytes of a word into tokens                bpe.h
+///   6. post-processor  adds ids at the start and the end, such as a BOS      tokenizer.cpp
+/// Detokenizer does the reverse, one id at a time: each id has its bytes (TokenTexts), and bytes
+/// are held back until they are whole characters (detokenizer.h). tokenizer_json.h reads the file.
 ///
-/// Supported are the components of byte-level (GPT-2, Qwen, Llama 3) and SentencePiece-like (Llama
-/// 2, Mistral) tokenizers:
+/// It supports the components of byte-level (GPT-2, Qwen, Llama 3) and SentencePiece-like (Llama 2,
+/// Mistral) tokenizers:
 ///   normalizer      Sequence, NFC, Prepend, Replace of a string
 ///   pre_tokenizer   Sequence, Split, ByteLevel, Metaspace
 ///   model           BPE with byte_fallback, fuse_unk, ignore_merges
@@ -41,9 +41,8 @@ namespace nanovllm {
 /// Truncation and padding are not applied. NFC is that of the latest Unicode version, while
 /// `tokenizers` does not reorder marks that were added after Unicode 10.
 ///
-/// Whatever the file says, encoding takes time and memory in proportion to the text (times a
-/// logarithm), or ends with a UserError. Immutable: every member may be called from several threads
-/// at once.
+/// For every file, encoding takes time and memory in proportion to the text (times a logarithm), or
+/// ends with a UserError. A tokenizer is immutable: several threads may call every member at once.
 class Tokenizer {
  public:
   /// Reads `folder`/tokenizer.json, and tokenizer_config.json if it is there: its
@@ -54,16 +53,16 @@ class Tokenizer {
   static std::unique_ptr<const Tokenizer> parse(std::string_view tokenizer_json,
                                                 const std::string& where);
 
-  /// Added tokens written in the text are parsed as such. `add_special_tokens`: also the ids of the
-  /// post-processor. Bytes that are not UTF-8 become U+FFFD, one for each maximal subpart (Unicode
-  /// 15, section 3.9; what Python's errors="replace" does).
+  /// Added tokens that are written in the text are recognized. `add_special_tokens` adds the ids of
+  /// the post-processor. Bytes that are not UTF-8 become U+FFFD, one for each maximal subpart
+  /// (Unicode 15, section 3.9; what Python's errors="replace" does).
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
 
-  /// Ids that no token has are left out, and so are special tokens if asked. The result is valid
-  /// UTF-8 whatever the ids are.
+  /// Ids that no token has are left out, and so are special tokens if `skip_special_tokens`. The
+  /// result is always valid UTF-8.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
 
-  /// The token as tokenizer.json spells it ("<|im_end|>", "Ġthe").
+  /// The id of a token as tokenizer.json spells it ("<|im_end|>", "Ġthe").
   std::optional<int32_t> token_to_id(std::string_view token) const;
   /// The largest id + 1, added tokens included.
   int32_t vocab_size() const { return texts_.size(); }

@@ -1,14 +1,14 @@
-// A library to preload: makes one call of a kind fail, as an exhausted machine would. Chosen by the
-// environment:
+// A library to preload. It makes one call of a kind fail, as on a machine without free resources.
+// The environment selects the call:
 //   FAULT_KIND    thread, spawn, memfd, mmap, open, descriptor, read, write or memory
-//   FAULT_AT      number of the call of this kind, from 1 on, that fails; 0 or nothing: none does
-//   FAULT_STAYS   set: all calls from that one on fail
-//   FAULT_IN      worker: in ranks of other processes; else in those that are none
-//   FAULT_SIGNAL  a number: this signal comes while the libraries are initialized, before main()
-//   FAULT_TRACE   set: writes on stderr from where the call came that fails
-//   FAULT_REPORT  a file of sizeof(Report) zero bytes, which takes the counts
-//   FAULT_PATHS   set: the report takes the numbers of the allocations by distinct paths of calls
-// Counting begins with main(): what the libraries' own initializers do is out of a program's hands.
+//   FAULT_AT      the number of the call of this kind that fails, from 1 on; 0 or not set: none
+//   FAULT_STAYS   if set, all later calls of the kind fail too
+//   FAULT_IN      worker: only calls of worker processes fail; otherwise only calls of rank 0
+//   FAULT_SIGNAL  this signal is raised while the libraries are initialized, before main()
+//   FAULT_TRACE   if set, the callers of the failing call are written to stderr
+//   FAULT_REPORT  a file of sizeof(Report) zero bytes, to which the counts are written
+//   FAULT_PATHS   if set, the report gets the numbers of allocations with distinct paths of calls
+// Counting begins with main(), because a program has no influence on the initializers of libraries.
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <fcntl.h>
@@ -50,7 +50,7 @@ Report* report = &own_report;
 Fault faulty = Fault::kCount;  // none
 uint64_t fault_at = 0;
 bool stays = false, wants_paths = false, wants_trace = false;
-// The general model allocates on first use.
+// The default TLS model allocates memory on first use.
 __attribute__((tls_model("initial-exec"))) constinit thread_local bool inside = false;
 
 bool fails(Fault kind) {
@@ -68,7 +68,7 @@ bool fails(Fault kind) {
   return true;
 }
 
-// Notes an allocation whose last callers were not seen before.
+// Records an allocation whose last callers are new.
 void note_path() {
   if (!wants_paths || inside || !active.load(std::memory_order_relaxed)) return;
   inside = true;
@@ -244,10 +244,12 @@ EXPORTED long syscall(long number, ...) noexcept {
   for (long& argument : a) argument = va_arg(rest, long);
   va_end(rest);
   if (number == SYS_pidfd_open && fails_with(Fault::kDescriptor, EMFILE)) return -1;
-  static auto* const real = next<long(long, ...)>("syscall");  // futexes are many
+  static auto* const real =
+      next<long(long, ...)>("syscall");  // found once, because futexes are many
   return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
-// What getc() calls for the next part of a stream; glibc's own call of read() cannot be caught.
+// getc() calls this for the next part of a stream. glibc's own call of read() cannot be
+// intercepted.
 EXPORTED int __uflow(FILE* file) {  // NOLINT(bugprone-reserved-identifier)
   constexpr int kErrorSeen = 0x20;
   if (fails_with(Fault::kRead, EIO)) {
