@@ -130,8 +130,7 @@ bool Scheduler::ensure_block(Sequence& seq) {
 }
 
 bool Scheduler::admit(StepPlan& plan, Sequence& seq) {
-  // The host has not read the last token of this preempted sequence yet. The next step will know
-  // it.
+  // The host has not read this sequence's last token yet; the next step will know it.
   if (seq.num_unread > 0) return false;
   prefix_.blocks.clear();
   prefix_.num_free = 0;

@@ -67,8 +67,8 @@ class Scheduler {
   Sequence* find(uint64_t id) const;
   /// Decides the next step. The plan's sequences exist until postprocess() of that plan.
   void schedule(StepPlan& plan);
-  /// Applies what a step sampled. It is called in the order of the steps. The updates' sequences
-  /// exist until the next call.
+  /// Applies what a step sampled, in the order of the steps. Its sequences exist until the next
+  /// call.
   void postprocess(const StepPlan& plan, const StepOutput& output,
                    std::vector<SequenceUpdate>& updates);
 

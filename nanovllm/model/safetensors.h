@@ -12,9 +12,8 @@
 
 namespace nanovllm {
 
-/// The limit for one file. The largest published models have about 200,000 tensors in all files
-/// together, counting the scales of every expert. Reading a header of 500,000 takes 0.5 GB and two
-/// seconds.
+/// The largest published models have about 200,000 tensors in all files together, counting the
+/// scales of every expert. Reading a header of 500,000 tensors takes 0.5 GB and two seconds.
 constexpr size_t kMaxTensors = 500'000;
 
 /// A tensor as a safetensors header describes it, checked against the size of its file.

@@ -94,11 +94,10 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
   // In double, because products of sizes from config.json and from options can overflow integers.
   const double cache_gib = gib(own.kv_bytes_per_token(setup.dtype)) *
                            static_cast<double>(config.block_size * kv.num_blocks);
-  require(
-      cache_gib <= gib(memory.total),
-      "a KV cache of {} blocks of {} tokens takes {:.2f} GiB, and there are {:.2f} GiB in total: "
-      "lower --kv-cache-memory-bytes or --num-gpu-blocks-override",
-      kv.num_blocks, config.block_size, cache_gib, gib(memory.total));
+  require(cache_gib <= gib(memory.total),
+          "a KV cache of {} blocks of {} tokens takes {:.2f} GiB of {:.2f} GiB in total: "
+          "lower --kv-cache-memory-bytes or --num-gpu-blocks-override",
+          kv.num_blocks, config.block_size, cache_gib, gib(memory.total));
   config.max_model_len = kv.max_model_len;
   // No step has more sequences than there are blocks, nor more tokens than fit in them.
   config.max_num_seqs = std::min(config.max_num_seqs, kv.num_blocks);

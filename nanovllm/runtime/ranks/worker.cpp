@@ -32,10 +32,9 @@ std::string find_worker(const EngineConfig& config) {
   for (const fs::path& place : {folder / "nanovllm", folder / "../bin/nanovllm"})
     if (fs::exists(place, error)) return place.string();
   fail(
-      "the nanovllm binary, which the other ranks run, is neither in {} nor in {}/../bin; name it "
-      "in "
+      "the nanovllm binary, which the other ranks run, is not in {0} or {0}/../bin; name it in "
       "worker_path",
-      folder.string(), folder.string());
+      folder.string());
 }
 
 /// Runs the steps that rank 0 sends, until rank 0 stops.
