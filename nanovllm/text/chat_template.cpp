@@ -138,7 +138,6 @@ std::string ChatTemplate::render(const Json& context) const {
 }
 
 std::string ChatTemplate::prompt(const Json& context) const {
-  require(context.is_object(), "a chat template's context is not a JSON object");
   const auto has_parts = [](const Json& message) {
     return message.is_object() && message.contains("content") && message["content"].is_array();
   };
@@ -157,9 +156,8 @@ std::string ChatTemplate::prompt(const Json& context) const {
     // Templates that know more roles treat them as one of these.
     constexpr std::string_view kRoles[] = {"system", "developer", "assistant", "tool"};
     if (std::ranges::find(kRoles, role) == std::end(kRoles)) role = "user";
-    auto known = reads_parts.find(role);
-    if (known == reads_parts.end())
-      known = reads_parts.emplace(role, this->reads_parts(role, context)).first;
+    const auto [known, is_new] = reads_parts.try_emplace(role);
+    if (is_new) known->second = this->reads_parts(role, context);
     message["content"] = known->second ? parts : Json(joined(parts));
   }
   return render(changed);

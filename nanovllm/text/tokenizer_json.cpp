@@ -185,6 +185,12 @@ bool JsonObject::flag(const std::string& key, bool otherwise) const {
   return json[key].get<bool>();
 }
 
+std::string JsonObject::literal_pattern() const {
+  std::string literal = object("pattern").string("String");
+  require(!literal.empty(), "{}: the pattern is empty", where);
+  return literal;
+}
+
 int32_t JsonObject::token_id(const Json& id) const {
   require(id.is_number_integer() && id >= 0 && id < kMaxTokens,
           "{}: an id must be an integer of 0 to {}", where, kMaxTokens - 1);

@@ -26,6 +26,8 @@ struct JsonObject {
   JsonObject object(const std::string& key) const { return {at(key), where + ": " + key}; }
   std::string string(const std::string& key) const;
   bool flag(const std::string& key, bool otherwise) const;
+  /// Its "pattern": {"String": ...}, which is not empty.
+  std::string literal_pattern() const;
   int32_t token_id(const Json& id) const;  // `id` is any value inside of the object
 };
 

@@ -83,11 +83,7 @@ void append_nfc(std::string& out, std::string_view text) {
     marks = marks_end;
   }
   compose(chars);
-  for (const utf8proc_int32_t c : chars) {
-    utf8proc_uint8_t utf8[4];
-    const auto len = utf8proc_encode_char(c, utf8);
-    out.append(reinterpret_cast<const char*>(utf8), static_cast<size_t>(len));
-  }
+  for (const utf8proc_int32_t c : chars) out += to_utf8(static_cast<char32_t>(c));
 }
 
 constexpr bool is_hangul_syllable(char32_t c) { return c >= 0xAC00 && c <= 0xD7A3; }
@@ -157,6 +153,12 @@ std::string_view to_nfc(std::string_view text, std::string& storage) {
   changed.append(done, end);
   storage = std::move(changed);
   return storage;
+}
+
+std::string to_utf8(char32_t c) {
+  utf8proc_uint8_t bytes[4];
+  const auto len = utf8proc_encode_char(static_cast<utf8proc_int32_t>(c), bytes);
+  return {reinterpret_cast<const char*>(bytes), static_cast<size_t>(len)};
 }
 
 bool is_word_char(char32_t c) {

@@ -39,6 +39,9 @@ class CharTable {
 /// (UAX #15, section 9).
 std::string_view to_nfc(std::string_view text, std::string& storage);
 
+/// A code point in UTF-8.
+std::string to_utf8(char32_t c);
+
 /// \w of Rust's regex: alphabetic, mark, decimal digit, connector punctuation, join control (UTS
 /// #18, Annex C).
 bool is_word_char(char32_t c);

@@ -41,4 +41,14 @@ inline int utf8_len(char lead) {
   return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
 }
 
+/// Whether the byte is not the first one of its character.
+inline bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
+/// Where the last character of well-formed `text` begins, which is not empty.
+inline size_t last_char(std::string_view text) {
+  size_t at = text.size() - 1;
+  while (at > 0 && is_continuation(text[at])) --at;
+  return at;
+}
+
 }  // namespace nanovllm

@@ -172,6 +172,48 @@ TEST(ChatTemplate, PartsGoToATemplateThatReadsThem) {
             "one\ntwo;[one][two];");
 }
 
+TEST(ChatTemplate, PartsInMessagesOfEveryRole) {
+  // Refuses what no conversation has: a first turn that is the assistant's, a result without a
+  // call.
+  const std::string checks =
+      "{% for m in messages %}{% if m.role == 'assistant' and loop.first %}{{ raise_exception('who "
+      "began?') }}{% endif %}{% if m.role == 'tool' and loop.previtem.tool_calls is not defined "
+      "%}{{ raise_exception('no call') }}{% endif %}";
+  const std::string reads = checks +
+                            "{{ m.role }}:{% for p in m.content if p.text is defined %}[{{ p.text "
+                            "}}]{% endfor %};{% endfor %}";
+  const std::string prints = checks + "{{ m.role }}:{{ m.content }};{% endfor %}";
+  const Json call = {{"type", "function"}, {"function", {{"name", "f"}, {"arguments", {}}}}};
+  const Json messages = {
+      {{"role", "system"}, {"content", kParts}},
+      {{"role", "developer"}, {"content", kParts}},
+      {{"role", "narrator"}, {"content", kParts}},
+      {{"content", kParts}},
+      {{"role", 5}, {"content", kParts}},
+      {{"role", "user"}, {"content", "text"}},
+      {{"role", "assistant"}, {"content", kParts}, {"tool_calls", Json::array({call})}},
+      {{"role", "tool"}, {"content", kParts}}};
+  EXPECT_EQ(prompt_of(reads, messages),
+            "system:[one][two];developer:[one][two];narrator:[one][two];:[one][two];5:[one][two];"
+            "user:;assistant:[one][two];tool:[one][two];");
+  EXPECT_EQ(prompt_of(prints, messages),
+            "system:one\ntwo;developer:one\ntwo;narrator:one\ntwo;:one\ntwo;5:one\ntwo;"
+            "user:text;assistant:one\ntwo;tool:one\ntwo;");
+}
+
+TEST(ChatTemplate, MessagesThatAreNotOpenAis) {
+  EXPECT_EQ(prompt_of("{{ messages }}", 5), "5");
+  EXPECT_EQ(prompt_of("{{ messages }}", {"a", {{"role", "user"}}}), "['a', {'role': 'user'}]");
+  EXPECT_EQ(prompt_of("{{ messages[0] }}{{ messages[1].content }}", {"a", {{"content", kParts}}}),
+            "aone\ntwo");
+  const ChatTemplate chat("x{{ messages }}", Json::object(), "template");
+  EXPECT_EQ(chat.prompt(Json::object()), "x");
+  for (const Json& context : {Json(), Json(5), Json::array()}) {
+    EXPECT_THROW(chat.prompt(context), UserError);
+    EXPECT_THROW(chat.render(context), UserError);
+  }
+}
+
 TEST(ChatTemplate, PartsThatAreNotTextAreRefusedByName) {
   const auto error = [](const Json& part) {
     for (const char* source :
@@ -207,9 +249,11 @@ TEST(ChatTemplate, TheFileHasPrecedence) {
   const Folder folder;
   folder.write(
       "tokenizer_config.json",
-      R"({"chat_template": "config", "bos_token": "<s>", "eos_token": {"content": "</s>"}, "unk_token": null})");
+      R"({"chat_template": "config", "bos_token": "<s>", "eos_token": {"content": "</s>"}, "unk_token": null, "pad_token": {}})");
   EXPECT_EQ(ChatTemplate::load(folder.path())->render(Json::object()), "config");
-  folder.write("chat_template.jinja", "{{ bos_token }}{{ eos_token }}{{ unk_token is defined }}\n");
+  folder.write(
+      "chat_template.jinja",
+      "{{ bos_token }}{{ eos_token }}{{ unk_token is defined or pad_token is defined }}\n");
   EXPECT_EQ(ChatTemplate::load(folder.path())->render(Json::object()), "<s></s>False");
   EXPECT_EQ(ChatTemplate::load(folder.path())->render({{"bos_token", "[B]"}}), "[B]</s>False");
 }
@@ -223,6 +267,8 @@ TEST(ChatTemplate, ToolsUseTheToolTemplate) {
   EXPECT_EQ(chat->render({{"messages", Json::array()}}), "plain");
   EXPECT_EQ(chat->render({{"tools", nullptr}}), "plain");
   EXPECT_EQ(chat->render({{"tools", {{{"type", "function"}}}}}), "tools");
+  folder.write("tokenizer_config.json", R"({"chat_template": "one for all"})");
+  EXPECT_EQ(ChatTemplate::load(folder.path())->render({{"tools", Json::array()}}), "one for all");
   folder.write("chat_template.jinja", "file");
   folder.write("additional_chat_templates/tool_use.jinja", "file for tools");
   EXPECT_EQ(ChatTemplate::load(folder.path())->render({{"tools", Json::array()}}),
@@ -247,6 +293,12 @@ TEST(ChatTemplate, BadFilesAreNamed) {
   EXPECT_THAT(error(), HasSubstr("one named 'default'"));
   folder.write("tokenizer_config.json", R"({"chat_template": 5})");
   EXPECT_THAT(error(), HasSubstr("neither a text nor a list"));
+  for (const char* entries : {"[5]", R"([{"name": "default"}])", R"([{"template": 5}])"}) {
+    folder.write("tokenizer_config.json", R"({"chat_template": )" + std::string(entries) + "}");
+    EXPECT_THAT(error(), HasSubstr("chat_template holds an entry without a text 'template'"));
+  }
+  folder.write("tokenizer_config.json", "[]");
+  EXPECT_THAT(error(), HasSubstr("tokenizer_config.json: not a JSON object"));
   folder.write("tokenizer_config.json", "[");
   EXPECT_THAT(error(), HasSubstr("tokenizer_config.json"));
   folder.write("chat_template.jinja", "{{ 'x }}");

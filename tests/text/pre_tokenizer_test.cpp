@@ -58,13 +58,23 @@ TEST(PreTokenizer, WhiteSpaceIsUnicodesNotPcres) {
 }
 
 TEST(PreTokenizer, RefusesPatternsThatAreReadDifferently) {
-  for (const char* pattern :
-       {"[a[b]]", "[a&&b]", "\\\\w+", "\\\\h", "(?m:a)", "a{1,3}+", "(", "[]a]", "(*VERB)"})
+  for (const char* pattern : {"[a[b]]", "[a&&b]", "\\\\w+", "\\\\h", "(?m:a)", "a{1,3}+", "(",
+                              "[]a]", "(*VERB)", "a{,3}", "[\\\\S]", "\\\\p{L", "a\\\\"})
     EXPECT_THROW(split(std::string(R"({"type": "Split", "pattern": {"Regex": ")") + pattern +
                            R"("}, "behavior": "Isolated"})",
                        "a"),
                  UserError)
         << pattern;
+}
+
+TEST(Words, OtherPatternsAreNotTheirs) {
+  const std::string before = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})";
+  const std::string after = R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  EXPECT_EQ(word_pattern_digits(before + after), 1);
+  EXPECT_EQ(word_pattern_digits(before + "{1,3}" + after), 3);
+  for (const std::string& other :
+       {before, before + "{1,2}" + after, before + "{1,3}", before + after + "|x", after})
+    EXPECT_EQ(word_pattern_digits(other), 0) << other;
 }
 
 // Compares the hand-written matcher with the same pattern in PCRE2, for the characters of PCRE2's

@@ -19,7 +19,7 @@ struct Builtin {
   std::string_view kinds;
   std::string_view names;
   std::string_view parameters;
-  Value (*call)(Bound& args);
+  Value (*call)(Bound& args);  // null for methods that change their object: the sandbox hides them
 };
 
 /// The arguments of a call, matched to a builtin's parameters.
@@ -54,16 +54,13 @@ class Bound {
 /// none.
 const Builtin* find_builtin(std::string_view kind, std::string_view name);
 
-/// The function behind every method that would change its object. The sandbox does not offer them.
-Value is_unsafe(Bound& args);
-
-/// The parts of the table.
+/// The filters of the table.
 std::span<const Builtin> filters();
-std::span<const Builtin> tests_and_globals();
-std::span<const Builtin> methods();
 
-/// Python's `format % args` and `format.format(args)`.
+/// Python's `format % args`, with the arguments as a list or as the operator's right side, and
+/// `format.format(args)`.
 std::string format_percent(std::string_view format, const Args& args, Budget& budget);
+std::string format_percent(std::string_view format, const Value& arguments, Budget& budget);
 std::string format_braces(std::string_view format, const Args& args, Budget& budget);
 
 }  // namespace nanovllm::jinja

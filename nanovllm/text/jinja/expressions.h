@@ -229,7 +229,7 @@ class ExpressionParser : protected TokenReader {
   }
 
   bool ends_tuple(Names end_names) const {
-    return is_op("}}") || is_op("%}") || is_op(")") || is_op("=") || is_name(end_names);
+    return is_op("}}") || is_op("%}") || is_op(")") || is_name(end_names);
   }
 
   /// One expression, or a tuple if commas follow.

@@ -12,9 +12,7 @@ Value generator(Values items, Bound& a) {
   return make_list(std::move(items), a.budget, Sequence::Kind::kGenerator);
 }
 
-bool is_generator(const Value& v) {
-  return v.sequence() != nullptr && v.sequence()->kind == Sequence::Kind::kGenerator;
-}
+bool is_generator(const Value& v) { return is_kind(v, Sequence::Kind::kGenerator); }
 
 /// An item, or what "a.0.b" names in it; a number alone is one key. Without case where texts are to
 /// be compared so.
@@ -310,7 +308,7 @@ Value round(Bound& a) {  // value precision method
 
 Value absolute(Bound& a) {
   const Value opposite = negative(a[0]);
-  return opposite.number() > 0 ? opposite : negative(opposite);
+  return std::signbit(a[0].number()) ? opposite : negative(opposite);
 }
 
 Value to_text(Bound& a) { return a[0].is_string() ? a[0] : Value(a.text()); }

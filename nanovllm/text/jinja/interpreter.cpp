@@ -7,6 +7,39 @@
 
 namespace nanovllm::jinja {
 
+namespace {
+
+/// A text of a variable. Everything that reads texts relies on well-formed UTF-8.
+Value text_from_json(const std::string& s, Budget& budget) {
+  if (!is_utf8(s)) raise("a variable holds a text that is not UTF-8");
+  budget.grow(s.size());
+  budget.build(s.size());
+  return s;
+}
+
+/// A variable of the caller; grows the budget by its size.
+Value from_json(const Json& json, Budget& budget) {
+  budget.grow(16);
+  if (json.is_null()) return None{};
+  if (json.is_boolean()) return json.get<bool>();
+  if (json.is_number_unsigned()) return json.get<uint64_t>();
+  if (json.is_number_integer()) return json.get<int64_t>();
+  if (json.is_number_float()) return json.get<double>();
+  if (json.is_string()) return text_from_json(json.get_ref<const std::string&>(), budget);
+  if (json.is_array()) {
+    Values items;
+    for (const Json& item : json) items.push_back(from_json(item, budget));
+    return make_list(std::move(items), budget);
+  }
+  if (!json.is_object()) raise("a variable is of a type that JSON does not have");
+  Dict dict;
+  for (const auto& [key, item] : json.items())
+    dict.add(text_from_json(key, budget), from_json(item, budget), budget);
+  return make_dict(std::move(dict), budget);
+}
+
+}  // namespace
+
 const Value* Scope::find(Symbol symbol) const {
   const Value* found = nullptr;
   size_t num_read = 0;
@@ -201,7 +234,7 @@ Value Interpreter::attribute(const Value& object, const Value& key) {
   if (Loop* loop = object.loop())
     if (const std::optional<Value> value = loop_attribute(*loop, name)) return *value;
   const Builtin* method = find_builtin(type, name);
-  if (method != nullptr && method->call == is_unsafe)
+  if (method != nullptr && method->call == nullptr)
     return undefined("access to attribute '{}' of '{}' object is unsafe", name, type);
   if (method != nullptr) return make_function({.builtin = method, .self = object}, budget);
   if (const Dict* dict = object.dict())

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/base/json.h"
 #include "nanovllm/text/jinja/value.h"
 
 /// An interpreter for the part of Jinja2 that chat templates use. It behaves as Jinja2 does in
@@ -19,9 +20,8 @@
 ///   parser.cpp       turns statements into such functions, each a Body; the function is written
 ///                    where the statement is parsed
 ///   interpreter.h    the state of one rendering, which those functions get through their Scope
-///   builtins.h       the table of filters, tests, global functions and methods, which are in
-///                    filters.cpp, methods.cpp and builtins.cpp
-///   value.h          Python's values; operators.cpp, print.cpp (str, repr, json.dumps, formats)
+///   builtins.h       the table of filters (filters.cpp), tests, global functions and methods
+///   value.h          Python's values and operators; print.cpp: str, repr, json.dumps, formats
 ///   text.h           Python's str on UTF-8
 ///   budget.h         errors and limits
 ///

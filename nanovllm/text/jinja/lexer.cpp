@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "nanovllm/text/jinja/tokens.h"
+#include "nanovllm/text/unicode.h"
 
 namespace nanovllm::jinja {
 
@@ -209,7 +210,7 @@ class Lexer {
     if (error != std::errc() || last != digits.data() + num_digits || code > 0x10FFFF ||
         (code >= 0xD800 && code < 0xE000))
       raise_at(pos_ - 2, "a bad character escape");
-    out += encode(code);
+    out += to_utf8(code);
     pos_ += num_digits;
   }
 

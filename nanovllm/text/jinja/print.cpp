@@ -202,6 +202,16 @@ std::string format_percent(std::string_view format, const Args& args, Budget& bu
   return out.take();
 }
 
+std::string format_percent(std::string_view format, const Value& arguments, Budget& budget) {
+  Args args;
+  if (arguments.dict() != nullptr) args.named = *arguments.dict();
+  if (is_kind(arguments, Sequence::Kind::kTuple)) args.positional = arguments.sequence()->items;
+  else args.positional.push_back(arguments);
+  args.charge(budget);
+  budget.read(format.size());
+  return format_percent(format, args, budget);
+}
+
 /// {}, {0} and {name}, and {:d} and {:s}.
 std::string format_braces(std::string_view format, const Args& args, Budget& budget) {
   Formatter formatter(args, budget);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <functional>
 
 #include "nanovllm/text/unicode.h"
 
@@ -48,12 +49,6 @@ std::string map_characters(std::string_view s, Map map) {
 
 }  // namespace
 
-std::string encode(char32_t c) {
-  utf8proc_uint8_t bytes[4];
-  const auto size = utf8proc_encode_char(static_cast<utf8proc_int32_t>(c), bytes);
-  return {reinterpret_cast<const char*>(bytes), static_cast<size_t>(size)};
-}
-
 bool is_space(char32_t c) {
   // Python's whitespace also has the four separators of ASCII.
   return (CharTable::get()[c] & kSpace) != 0 || (c >= 0x1C && c <= 0x1F);
@@ -63,8 +58,7 @@ bool is_digit(char32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
 bool is_alphanumeric(char32_t c) { return is_letter(c) || is_digit(c); }
 
 size_t count_code_points(std::string_view s) {
-  return static_cast<size_t>(std::ranges::count_if(
-      s, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  return static_cast<size_t>(std::ranges::count_if(s, std::not_fn(is_continuation)));
 }
 
 size_t byte_offset(std::string_view s, size_t n) {
@@ -81,8 +75,7 @@ std::string_view strip(std::string_view s, Chars chars, bool left, bool right) {
   while (left && !s.empty() && strips(s.substr(0, byte_offset(s, 1))))
     s.remove_prefix(byte_offset(s, 1));
   while (right && !s.empty()) {
-    size_t last = s.size() - 1;
-    while ((static_cast<unsigned char>(s[last]) & 0xC0) == 0x80) --last;
+    const size_t last = last_char(s);
     if (!strips(s.substr(last))) break;
     s = s.substr(0, last);
   }
@@ -153,7 +146,7 @@ std::string change_case(std::string_view s, Capitals capitals) {
     const auto map = !is_capital     ? utf8proc_tolower
                      : is_whole_word ? utf8proc_toupper
                                      : utf8proc_totitle;
-    return encode(static_cast<char32_t>(map(static_cast<utf8proc_int32_t>(c))));
+    return to_utf8(static_cast<char32_t>(map(static_cast<utf8proc_int32_t>(c))));
   });
 }
 
@@ -176,12 +169,12 @@ std::string quote(std::string_view s) {
     if (c == '\n') return "\\n";
     if (c == '\r') return "\\r";
     if (c == '\t') return "\\t";
-    if (is_printable(c)) return encode(c);
+    if (is_printable(c)) return to_utf8(c);
     const auto code = static_cast<uint32_t>(c);
     if (c < 0x100) return fmt::format("\\x{:02x}", code);
     return c < 0x10000 ? fmt::format("\\u{:04x}", code) : fmt::format("\\U{:08x}", code);
   };
-  return encode(mark) + map_characters(s, literal) + encode(mark);
+  return to_utf8(mark) + map_characters(s, literal) + to_utf8(mark);
 }
 
 std::optional<__int128> parse_integer(std::string_view text, int base) {

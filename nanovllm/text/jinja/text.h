@@ -20,7 +20,6 @@ inline char32_t next_code_point(std::string_view s, size_t& i) {
   i = static_cast<size_t>(p - s.data());
   return c;
 }
-std::string encode(char32_t code_point);
 
 bool is_space(char32_t c);
 bool is_letter(char32_t c);

@@ -8,7 +8,6 @@
 #include <variant>
 #include <vector>
 
-#include "nanovllm/base/json.h"
 #include "nanovllm/text/jinja/budget.h"
 
 // The values of templates and their operations. They are Python's, because templates are written
@@ -123,6 +122,10 @@ struct Sequence {
   bool is_indexable() const { return is_plain() || kind == Kind::kRange; }
 };
 
+inline bool is_kind(const Value& v, Sequence::Kind kind) {
+  return v.sequence() != nullptr && v.sequence()->kind == kind;
+}
+
 /// Keys in the order of insertion. A lookup compares one key after another, because the
 /// dictionaries of templates are small.
 struct Dict {
@@ -131,6 +134,8 @@ struct Dict {
 
   const Value* find(const Value& key, Budget& budget) const;
   void set(Value key, Value value, Budget& budget);
+  /// A key that is not there yet: nothing is looked up.
+  void add(Value key, Value value, Budget& budget);
 };
 struct Namespace : Dict {};
 
@@ -148,8 +153,6 @@ Value make_dict(Dict dict, Budget& budget);
 Value make_text(std::string_view text, Budget& budget);
 Value make_function(Function function, Budget& budget);
 Value make_undefined(std::string why, Budget& budget);
-/// Converts an input variable of the caller. Raises the limits of the budget by its size.
-Value from_json(const Json& json, Budget& budget);
 
 /// Python's bool(), str(), repr(), len(), list(). str() of an undefined value is empty.
 bool truthy(const Value& v);

@@ -39,9 +39,7 @@ Normalizer::Normalizer(const TokenizerJson& json) {
     } else if (component.type == "Prepend") {
       steps_.push_back({Step::kPrepend, "", component.string("prepend")});
     } else {
-      steps_.push_back({Step::kReplace, component.object("pattern").string("String"),
-                        component.string("content")});
-      require(!steps_.back().what.empty(), "{}: the pattern is empty", component.where);
+      steps_.push_back({Step::kReplace, component.literal_pattern(), component.string("content")});
     }
   }
 }

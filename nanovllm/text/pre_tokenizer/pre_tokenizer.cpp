@@ -54,18 +54,12 @@ PreTokenizer::Split PreTokenizer::make_split(const JsonObject& json) {
   const std::string name = json.string("behavior");
   const auto* const behavior = std::ranges::find(kBehaviors, name);
   require(behavior != std::end(kBehaviors), "{}: behavior '{}' is not supported", json.where, name);
-  Split split{.pattern = {},
-              .behavior = static_cast<Split::Behavior>(behavior - kBehaviors),
-              .invert = json.flag("invert", false)};
   const JsonObject pattern = json.object("pattern");
-  if (pattern.json.contains("String")) {
-    const std::string literal = pattern.string("String");
-    require(!literal.empty(), "{}: the pattern is empty", json.where);
-    split.pattern = literal_pattern(literal);
-  } else {
-    split.pattern = regex_pattern(pattern.string("Regex"), json.where);
-  }
-  return split;
+  return {.pattern = pattern.json.contains("Regex")
+                         ? regex_pattern(pattern.string("Regex"), json.where)
+                         : literal_pattern(json.literal_pattern()),
+          .behavior = static_cast<Split::Behavior>(behavior - kBehaviors),
+          .invert = json.flag("invert", false)};
 }
 
 void PreTokenizer::add_metaspace(const JsonObject& json) {

@@ -178,7 +178,7 @@ void Regex::find_all(std::string_view text,
   Moves moves{max_moves(text.size())};
   for (size_t from = 0; from <= text.size();) {
     size_t near = std::min(from + kNearBytes, text.size());
-    while (near < text.size() && (text[near] & 0xC0) == 0x80) ++near;
+    while (near < text.size() && is_continuation(text[near])) ++near;
     const bool is_all = near == text.size();
     // With a hard partial match PCRE2 gives up as soon as the pattern looks past `near`.
     int rc = pcre2_jit_match(near_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), near, from,

@@ -14,13 +14,6 @@ namespace nanovllm {
 
 namespace {
 
-// The start of the last character of `text`, which is not empty.
-size_t last_char(std::string_view text) {
-  size_t at = text.size() - 1;
-  while (at > 0 && (text[at] & 0xC0) == 0x80) --at;
-  return at;
-}
-
 bool is_space_at(std::string_view text, size_t at) {
   return (CharTable::get()[code_point_at(text.data() + at)] & kSpace) != 0;
 }

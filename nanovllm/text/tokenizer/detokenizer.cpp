@@ -41,11 +41,8 @@ TokenTexts::TokenTexts(const TokenizerJson& json) {
                               ? metaspace->string("prepend_scheme") != "never"
                               : metaspace->flag("add_prefix_space", true);
   } else {
-    while (const Component* replace = take("Replace")) {
-      replacements_.emplace_back(replace->object("pattern").string("String"),
-                                 replace->string("content"));
-      require(!replacements_.back().first.empty(), "{}: the pattern is empty", replace->where);
-    }
+    while (const Component* replace = take("Replace"))
+      replacements_.emplace_back(replace->literal_pattern(), replace->string("content"));
     byte_fallback_ = take("ByteFallback") != nullptr;
     const bool has_fuse = take("Fuse") != nullptr;
     if (const Component* strip = take("Strip")) {
