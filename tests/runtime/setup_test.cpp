@@ -90,7 +90,7 @@ TEST(Setup, CacheLargerThanAllMemoryIsRefused) {
   config.device = "cpu";
   config.kv_cache_memory_bytes = 17 * static_cast<int64_t>(kGiB);
   EXPECT_THAT([&] { setup_on(config, 16 * kGiB, 16 * kGiB); },
-              ThrowsMessage<UserError>(HasSubstr("and there are 16.00 GiB in total")));
+              ThrowsMessage<UserError>(HasSubstr("GiB of 16.00 GiB in total")));
 }
 
 TEST(Setup, OnTheCpuStepsAreSmallerAndHoldAsManySequences) {
