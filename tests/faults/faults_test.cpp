@@ -144,9 +144,10 @@ class Bench {
 std::string what_is_wrong(const Command& command, const Outcome& run,
                           const std::string& whole_output, const Bench& bench) {
   const bool has_workers = std::ranges::find(command.args, "-tp") != command.args.end();
-  // If libgomp gets no memory, it prints a message of its own between two line ends and ends the
-  // process. In a worker, rank 0's own line follows.
-  const bool is_libgomps = run.err.starts_with("\nlibgomp: Out of memory");
+  // If libgomp gets no memory or no thread, it prints its own message between two line ends and
+  // ends the process. In a worker, rank 0's own line follows.
+  const bool is_libgomps = run.err.starts_with("\nlibgomp: Out of memory") ||
+                           run.err.starts_with("\nlibgomp: Thread creation failed");
   const auto num_lines =
       std::ranges::count(run.err, '\n') - (is_libgomps ? (has_workers ? 2 : 1) : 0);
   if (run.hung) return "it hangs";

@@ -2,6 +2,14 @@
 
 #include <omp.h>
 
+#include <csetjmp>
+#include <csignal>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "nanovllm/base/check.h"
 #include "nanovllm/ops/cpu/machine/parallel.h"
 
 namespace nanovllm::cpu {
@@ -20,7 +28,55 @@ void try_threads(int count) {
   num_tried = count;
 }
 
+// oneDNN 2.6 does not check its allocations: if there is no memory, it accesses a null pointer
+// while it compiles. Such an access must not end the process, so it is caught and becomes an
+// exception.
+
+thread_local sigjmp_buf* on_null_access = nullptr;  // of a thread in survives()
+struct sigaction previous_action;                   // of SIGSEGV, meanwhile
+
+void handle_segv(int, siginfo_t* info, void*) {
+  constexpr uintptr_t kNullPage = 4096;
+  if (on_null_access != nullptr && reinterpret_cast<uintptr_t>(info->si_addr) < kNullPage)
+    siglongjmp(*on_null_access, 1);
+  // Another access or another thread: when this returns, the previous action handles it.
+  ::sigaction(SIGSEGV, &previous_action, nullptr);
+}
+
+/// Makes calls of oneDNN. Returns false if one accessed a null pointer. It is not resumed then, and
+/// what it allocated stays allocated.
+bool survives(const std::function<void()>& calls) {
+  static std::mutex mutex;  // of previous_action
+  const std::lock_guard lock(mutex);
+  struct sigaction action = {};
+  action.sa_sigaction = handle_segv;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  ::sigaction(SIGSEGV, &action, &previous_action);
+  struct Restore {
+    ~Restore() {
+      on_null_access = nullptr;
+      ::sigaction(SIGSEGV, &previous_action, nullptr);
+    }
+  } const restore;
+  sigjmp_buf here;
+  if (sigsetjmp(here, /*savemask=*/1) != 0) return false;
+  on_null_access = &here;
+  calls();
+  return true;
+}
+
 }  // namespace
+
+OnednnMatmul::OnednnMatmul() {
+  const bool started = survives([this] {
+    // The primitives are kept in `compiled_`. oneDNN's own cache would wait for ever for one whose
+    // compilation did not end.
+    dnnl::set_primitive_cache_capacity(0);
+    engine_ = dnnl::engine(dnnl::engine::kind::cpu, 0);
+    stream_ = dnnl::stream(engine_);
+  });
+  require(started, "no memory is left to start oneDNN");
+}
 
 OnednnMatmul::Matmul OnednnMatmul::compile(const GemmCall& call, int64_t rows) const {
   using dnnl::memory;
@@ -51,7 +107,10 @@ void OnednnMatmul::run(const GemmCall& call, int64_t rows) {
   auto it = compiled_.find(key);
   if (it == compiled_.end()) {
     if (compiled_.size() == kMaxCompiled) compiled_.clear();
-    it = compiled_.emplace(key, compile(call, rows)).first;
+    std::optional<Matmul> compiled;
+    require(survives([&] { compiled = compile(call, rows); }),
+            "no memory is left to compile a GEMM of {} rows with oneDNN", rows);
+    it = compiled_.emplace(key, std::move(*compiled)).first;
   }
   Matmul& matmul = it->second;
   const auto set = [&](int operand, const void* data) {

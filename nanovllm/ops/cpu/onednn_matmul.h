@@ -15,8 +15,11 @@ namespace nanovllm::cpu {
 /// calls come from one thread at a time.
 class OnednnMatmul {
  public:
+  /// Throws UserError if there is no memory.
+  OnednnMatmul();
   /// Number of rows from which oneDNN is faster than our kernels on this processor.
   int64_t min_rows() const { return min_rows_; }
+  /// Throws UserError if there is no memory to compile the GEMM.
   void run(const GemmCall& call, int64_t rows);
 
  private:
@@ -33,8 +36,8 @@ class OnednnMatmul {
   // faster one where weights come from memory.
   const int64_t min_rows_ =
       dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx ? 32 : 256;
-  dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
-  dnnl::stream stream_{engine_};
+  dnnl::engine engine_;
+  dnnl::stream stream_;
   std::map<Key, Matmul> compiled_;
   Scratch scratch_;
 };
