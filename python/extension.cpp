@@ -1,7 +1,6 @@
 // nanovllm._core: llm.h and the engine's inboxes for Python. This file also handles the GIL and the
 // end of the interpreter. python/nanovllm/_core.pyi has the signatures.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <nanovllm/engine/async_engine.h>
@@ -62,6 +61,13 @@ void leave() {
   if (num_away > 0) nb::set_leak_warnings(false);  // sleeping threads keep their objects
 }
 
+/// An inbox as a Python object. The engine must share only `inbox`: a shared_ptr to the Python
+/// object would take the GIL when the engine destroys it, with its mutex locked, while a thread
+/// that has the GIL may wait for that mutex.
+struct PythonInbox {
+  std::shared_ptr<Inbox> inbox;
+};
+
 std::vector<int32_t> to_ids(const LLM& llm, Prompt prompt) {
   if (const auto* text = std::get_if<std::string>(&prompt)) return llm.tokenizer().encode(*text);
   return std::get<std::vector<int32_t>>(std::move(prompt));
@@ -99,8 +105,9 @@ NB_MODULE(_core, m) {
         return tokenizer.render_chat_template(utf8);
       });
 
-  nb::class_<Inbox>(m, "Inbox");
-  m.def("inbox", [](bool wants_pieces) { return std::make_shared<Inbox>(wants_pieces); });
+  nb::class_<PythonInbox>(m, "Inbox");
+  m.def("inbox",
+        [](bool wants_pieces) { return PythonInbox{std::make_shared<Inbox>(wants_pieces)}; });
 
   nb::class_<LLM>(m, "Engine")
       .def("__init__",
@@ -112,31 +119,34 @@ NB_MODULE(_core, m) {
            })
       .def(
           "add",
-          [](const LLM& llm, const std::shared_ptr<Inbox>& inbox, nb::handle prompt,
-             nb::handle params) {
+          [](const LLM& llm, const PythonInbox& inbox, nb::handle prompt, nb::handle params) {
             Prompt given = to_prompt(prompt);
             const SamplingParams sampling = to_sampling_params(params);
             const Released released;
             AsyncEngine& engine = llm.async_engine();
-            return engine.submit(inbox, engine.prepare(to_ids(llm, std::move(given)), sampling));
+            return engine.submit(inbox.inbox,
+                                 engine.prepare(to_ids(llm, std::move(given)), sampling));
           },
           nb::arg(), nb::arg().none(), nb::arg().none())
       .def("wait",
-           [](const LLM& llm, Inbox& inbox, double seconds) {
+           [](const LLM& llm, const PythonInbox& inbox, double seconds) {
              std::vector<RequestUpdate> arrived;
              {
                const Released released;
-               arrived = llm.async_engine().wait(inbox, seconds);
+               arrived = llm.async_engine().wait(*inbox.inbox, seconds);
              }
              nb::list list;
              for (const RequestUpdate& update : arrived)
-               list.append(nb::make_tuple(update.request_id, inbox.wants_pieces()
+               list.append(nb::make_tuple(update.request_id, inbox.inbox->wants_pieces()
                                                                  ? from_update(update)
                                                                  : from_output(*update.finished)));
              return list;
            })
       .def(
-          "abandon", [](const LLM& llm, Inbox& inbox) { llm.async_engine().cancel_all(inbox); },
+          "abandon",
+          [](const LLM& llm, const PythonInbox& inbox) {
+            llm.async_engine().cancel_all(*inbox.inbox);
+          },
           nb::call_guard<Released>())
       .def("abort", &LLM::abort, nb::call_guard<Released>())
       .def("exit", &LLM::exit, nb::call_guard<Released>())

@@ -89,6 +89,22 @@ def test_threads_share_an_engine(llm: LLM) -> None:
         list(pool.map(ask, range(4)))
 
 
+def test_calls_that_keep_the_gil_do_not_block_the_steps() -> None:
+    """In a process of its own, because a deadlock with the GIL stops every thread."""
+    program = f"""
+import threading
+from nanovllm import LLM, SamplingParams
+llm = LLM({TINY_TALES!r}, dtype="float32", kv_cache_memory_bytes=1 << 26)
+def ask():
+    for _ in range(150):
+        llm.generate([[1, 2, 3]] * 4, SamplingParams(max_tokens=1), use_tqdm=False)
+threads = [threading.Thread(target=ask) for _ in range(3)]
+for thread in threads: thread.start()
+while any(thread.is_alive() for thread in threads): llm._engine.num_tokens()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
 def test_exit_in_one_thread_is_an_error_in_the_others() -> None:
     llm = LLM(TINY_TALES, **SMALL)
     with ThreadPoolExecutor(2) as pool:
