@@ -55,9 +55,9 @@ int64_t ModelRunner::replay_size(const StepInput& input) const {
   if (!replays_ || num_rows > kMaxReplayRows || !input.setups.empty() ||
       input.token_ids.size() != input.rows.size() || input.samples.size() != input.rows.size())
     return 0;
+  // A row of one token that is sampled needs no log-probabilities of the prompt.
   for (size_t i = 0; i < input.rows.size(); ++i)
-    if (input.samples[i].row != static_cast<int32_t>(i) || input.rows[i].want_logprobs != 0)
-      return 0;
+    if (input.samples[i].row != static_cast<int32_t>(i)) return 0;
   const int64_t size = num_rows <= 8
                            ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_rows)))
                            : (num_rows + 15) / 16 * 16;

@@ -160,6 +160,32 @@ TEST(ModelRunner, ReplayedStepsGiveTheSameAnswers) {
   EXPECT_GT(num_padded, 0);
 }
 
+// If the last piece of a chunked prompt is one token, its step is replayed as in decode. No prompt
+// token follows it, so it needs no log-probabilities of the prompt.
+TEST(ModelRunner, PromptLogprobsAreTheSameIfTheLastTokenIsReplayed) {
+  EngineConfig config = small_config();
+  config.max_num_batched_tokens = 8;
+  GraphsOnTheCpu::Seen seen;
+  const auto graphs = engine_on(std::make_unique<GraphsOnTheCpu>(seen), config);
+  LLMEngine plain = LLMEngine::load(model_folder("llama"), config);
+  std::vector<RequestOutput> outputs;
+  for (LLMEngine* engine : {graphs.get(), &plain}) {
+    SamplingParams params;
+    params.max_tokens = 1;
+    params.prompt_logprobs = 0;
+    engine->add_request({1, 2, 3, 4, 5, 6, 7, 8, 9}, params);
+    while (!engine->is_finished())
+      for (const RequestUpdate& update : engine->step())
+        if (update.finished) outputs.push_back(*update.finished);
+  }
+  ASSERT_EQ(outputs.size(), 2u);
+  ASSERT_EQ(outputs[0].prompt_logprobs.size(), 9u);
+  for (size_t i = 1; i < 9; ++i)
+    EXPECT_EQ(outputs[0].prompt_logprobs[i].at(0).logprob,
+              outputs[1].prompt_logprobs[i].at(0).logprob);
+  EXPECT_FALSE(seen.replays.empty());
+}
+
 TEST(ModelRunner, FailureOfTheDeviceEndsTheEngine) {
   for (const bool at_launch : {true, false}) {
     GraphsOnTheCpu::Seen seen;
