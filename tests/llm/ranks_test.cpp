@@ -1,5 +1,6 @@
 // Rank 0 is in this process, which calls the library; the others are processes of the nanovllm
 // binary.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
@@ -14,11 +15,16 @@
 
 #include "goldens.h"
 #include "nanovllm/llm.h"
+#include "nanovllm/runtime/ranks/executor.h"
+#include "nanovllm/runtime/setup.h"
 #include "tests/children.h"
 #include "tests/model/model_test_util.h"
 
 namespace nanovllm::testing {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 EngineConfig config_of(int world) {
   EngineConfig config;
@@ -55,6 +61,25 @@ void expect_goldens(LLM& llm) {
 
 const std::string kLlama = model_folder("llama");
 const std::vector<int32_t> kPrompt = {1, 2, 3};
+
+// `ranks.one-failure-ends-all`
+TEST(LibraryRanks, StepThatRank0RefusesEndsAll) {
+  EngineSetup setup;
+  const std::unique_ptr<Executor> ranks = start_ranks(kLlama, config_of(2), setup);
+  StepArrays arrays;
+  arrays.setups.emplace_back();
+  arrays.block_updates.emplace_back();
+  arrays.rows.push_back({.num_tokens = 1});
+  arrays.token_ids = {1};
+  std::vector<std::byte> buffer;
+  const StepInput step = arrays.write(0, buffer);
+  ranks->submit(step);
+  ranks->submit(step);
+  const auto refused = ThrowsMessage<EngineDead>(HasSubstr("more than two steps in flight"));
+  EXPECT_THAT([&] { ranks->submit(step); }, refused);
+  EXPECT_THAT([&] { ranks->wait(); }, refused);
+  EXPECT_TRUE(holds_within(10, [] { return children_of(getpid()).empty(); }));
+}
 
 TEST(LibraryRanks, GiveTheReferenceTokensWithAndWithoutAsyncScheduling) {
   for (const bool ahead : {true, false}) {

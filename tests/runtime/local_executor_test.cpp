@@ -93,6 +93,7 @@ TEST(StepInput, SizesThatDisagreeAreRefused) {
   EXPECT_EQ(input.token_ids[2], 3);
   EXPECT_EQ(input.samples[0].sequence, 9u);
   EXPECT_THROW(StepInput(std::span(buffer).first(buffer.size() - 4)), std::logic_error);
+  EXPECT_THROW(StepInput(std::span(buffer).first(4)), std::logic_error);  // less than a header
   StepInput::Header header = input.header();
   header.counts[2] = 1000;
   std::memcpy(buffer.data(), &header, sizeof header);
