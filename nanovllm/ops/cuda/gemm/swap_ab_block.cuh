@@ -170,7 +170,7 @@ struct Block {
                      shared + to * bytes, bytes, remote_address(barrier(kSumsFull), to));
   }
 
-  /// Adds four columns of a token over the parts of k, which are `stride` bytes apart.
+  /// Adds four columns of a token over the ranges of k, which are `stride` bytes apart.
   __device__ float4 sum_at(uint32_t address, int stride) const {
     uint4 part[kMaxSplit] = {};
 #pragma unroll

@@ -10,7 +10,7 @@
 // or more would be padding.
 //
 // A thread block computes some rows of w for one part of k (split-K), and the thread blocks of a
-// cluster compute the other parts of k for the same rows. Each finishes some of the tokens: the
+// cluster compute the other ranges of k for the same rows. Each finishes some of the tokens: the
 // others send it their sums of these tokens, which it adds in the order of k. TMA copies w and x
 // into one ring of stages, and as much of w as the ring holds is prefetched before the previous
 // kernel has ended. The epilogue adds bias or residual, computes SwiGLU, and begins or finishes a
