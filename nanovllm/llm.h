@@ -1,5 +1,9 @@
 #pragma once
 
+#if __cplusplus < 202002L
+#error "nanovllm/llm.h needs C++20: compile with -std=c++20 or CMAKE_CXX_STANDARD 20"
+#endif
+
 #include <concepts>
 #include <cstdint>
 #include <initializer_list>
