@@ -4,6 +4,7 @@
 
 #include "commands.h"
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/terminal/capabilities.h"
 #include "nanovllm/base/terminal/escape.h"
 #include "nanovllm/base/terminal/progress.h"
 #include "nanovllm/engine/llm_engine.h"

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/terminal/capabilities.h"
 #include "nanovllm/base/terminal/progress.h"
 #include "nanovllm/engine/async_engine.h"
 #include "nanovllm/text/chat_template.h"

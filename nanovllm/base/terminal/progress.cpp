@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
+#include "nanovllm/base/terminal/capabilities.h"
 #include "nanovllm/base/terminal/escape.h"
 
 namespace nanovllm {
@@ -12,7 +15,7 @@ namespace nanovllm {
 namespace {
 
 constexpr std::chrono::milliseconds kBetweenDrawings{100};
-constexpr int kWidth = 10;
+constexpr int kLongestBar = 10, kShortestBar = 4;
 
 std::string duration(double seconds) {
   const auto s = static_cast<int64_t>(seconds);
@@ -20,20 +23,24 @@ std::string duration(double seconds) {
   return fmt::format("{:02}:{:02}", s / 60, s % 60);
 }
 
-std::string bar(double share) {
+std::string bar(double share, int length) {
   static constexpr const char* kEighths[] = {" ", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
-  const int eighths = static_cast<int>(share * kWidth * 8);
+  const int eighths = static_cast<int>(share * length * 8);
   std::string text;
-  for (int i = 0; i < kWidth; ++i) {
+  for (int i = 0; i < length; ++i) {
     const int filled = eighths - 8 * i;
     text += filled >= 8 ? "█" : kEighths[filled > 0 ? filled : 0];
   }
   return text;
 }
 
-}  // namespace
+/// The columns of a text whose characters all have one, such as the blocks of the bar.
+int columns_of(std::string_view text) {
+  const auto starts = [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; };
+  return static_cast<int>(std::ranges::count_if(text, starts));
+}
 
-bool stderr_is_terminal() { return ::isatty(STDERR_FILENO) == 1; }
+}  // namespace
 
 ProgressBar::ProgressBar(std::string_view title, int64_t total, bool enabled)
     : title_(escape_controls(title)),
@@ -56,39 +63,62 @@ void ProgressBar::update(int64_t done, int64_t prefill_tokens, int64_t decode_to
   decode_tokens_ = decode_tokens;
   if (!enabled_) return;
   const Clock::time_point now = Clock::now();
-  if (!visible_ || now - last_draw_ >= kBetweenDrawings) draw(now);
+  if (drawn_columns_ == 0 || now - last_draw_ >= kBetweenDrawings) draw(now);
 }
 
 void ProgressBar::hide() {
-  if (!visible_) return;
-  std::fputs("\r\x1b[K", stderr);
-  std::fflush(stderr);
-  visible_ = false;
+  if (drawn_columns_ > 0) show("", terminal_width(STDERR_FILENO));
 }
 
 void ProgressBar::draw(Clock::time_point now) {
-  const double since = std::chrono::duration<double>(now - last_draw_).count();
-  if (since > 0.01) {
-    if (prefill_tokens_ > drawn_prefill_)
-      prefill_rate_ = static_cast<double>(prefill_tokens_ - drawn_prefill_) / since;
-    if (decode_tokens_ > drawn_decode_)
-      decode_rate_ = static_cast<double>(decode_tokens_ - drawn_decode_) / since;
-    drawn_prefill_ = prefill_tokens_;
-    drawn_decode_ = decode_tokens_;
-    last_draw_ = now;
+  const int columns = terminal_width(STDERR_FILENO);
+  // The last column stays empty: a character there makes some terminals begin a new line.
+  show(text(std::chrono::duration<double>(now - start_).count(), std::max(columns - 1, 1)),
+       columns);
+  last_draw_ = now;
+}
+
+/// Replaces the visible bar.
+void ProgressBar::show(const std::string& line, int columns) {
+  const int length = columns_of(line);
+  if (has_escape_sequences()) {
+    // A terminal that has become narrower than the bar has wrapped it into several lines; only
+    // xterm cuts it instead.
+    const int wraps = std::getenv("XTERM_VERSION") == nullptr ? (drawn_columns_ - 1) / columns : 0;
+    const std::string up = wraps > 0 ? fmt::format("\x1b[{}A", wraps) : "";
+    fmt::print(stderr, "{}\r{}\x1b[J", up, line);
+  } else {
+    fmt::print(stderr, "\r{}{:{}}", line, "", std::max(drawn_columns_ - length, 0));
+    if (length == 0) std::fputc('\r', stderr);
   }
-  const double elapsed = std::chrono::duration<double>(now - start_).count();
-  const double share = total_ > 0 ? static_cast<double>(done_) / static_cast<double>(total_) : 1;
-  const double rate = elapsed > 0 ? static_cast<double>(done_) / elapsed : 0;
-  const std::string rest = rate > 0 ? duration(static_cast<double>(total_ - done_) / rate) : "?";
-  const std::string speed = rate >= 1 || rate == 0 ? fmt::format("{:.2f}it/s", rate)
-                                                   : fmt::format("{:.2f}s/it", 1 / rate);
-  fmt::print(stderr,
-             "\r{}: {:3.0f}%|{}| {}/{} [{}<{}, {}, Prefill={:.0f}tok/s, Decode={:.0f}tok/s]\x1b[K",
-             title_, 100 * share, bar(share), done_, total_, duration(elapsed), rest, speed,
-             prefill_rate_, decode_rate_);
   std::fflush(stderr);
-  visible_ = true;
+  drawn_columns_ = length;
+}
+
+/// The longest of several forms that fits.
+std::string ProgressBar::text(double elapsed, int columns) const {
+  const double share = total_ > 0 ? static_cast<double>(done_) / static_cast<double>(total_) : 1;
+  const auto per_second = [&](int64_t count) {
+    return elapsed > 0 ? static_cast<double>(count) / elapsed : 0;
+  };
+  const double rate = per_second(done_);
+  const std::string rest = rate > 0 ? duration(static_cast<double>(total_ - done_) / rate) : "?";
+  const std::string speed = rate >= 1 || rate == 0 ? fmt::format(", {:.2f}it/s", rate)
+                                                   : fmt::format(", {:.2f}s/it", 1 / rate);
+  const std::string prefill = fmt::format(", Prefill={:.0f}tok/s", per_second(prefill_tokens_));
+  const std::string decode = fmt::format(", Decode={:.0f}tok/s", per_second(decode_tokens_));
+  const std::string percent = fmt::format("{:3.0f}%", 100 * share);
+  const std::string left = title_ + ": " + percent + "|";
+  const std::string count = fmt::format(" {}/{}", done_, total_);
+  const std::string times = fmt::format(" [{}<{}", duration(elapsed), rest);
+  for (const std::string& rates : {speed + prefill + decode, prefill + decode, decode, {}}) {
+    const std::string right = "|" + count + times + rates + "]";
+    const int room = columns - columns_of(left + right);
+    if (room >= kShortestBar) return left + bar(share, std::min(room, kLongestBar)) + right;
+  }
+  for (const std::string& form : {left + count + times + "]", left + count, percent + count})
+    if (columns_of(form) <= columns) return form;
+  return columns_of(percent) <= columns ? percent : "";
 }
 
 }  // namespace nanovllm

@@ -9,7 +9,9 @@ namespace nanovllm {
 
 /// A progress bar on stderr that looks like tqdm's and is redrawn at most ten times a second:
 /// "Generating:  45%|████▌     | 115/256 [00:12<00:15, 9.20it/s, Prefill=1234tok/s,
-/// Decode=567tok/s]". Only one thread at a time may use it.
+/// Decode=567tok/s]". The rates are those of the whole run. In a narrow terminal the bar gets
+/// shorter, and then the less important parts are left out, so that it is always one line. Only one
+/// thread at a time may use it.
 class ProgressBar {
  public:
   ProgressBar(std::string_view title, int64_t total, bool enabled);
@@ -27,20 +29,15 @@ class ProgressBar {
  private:
   using Clock = std::chrono::steady_clock;
   void draw(Clock::time_point now);
+  std::string text(double elapsed, int columns) const;
+  void show(const std::string& line, int columns);
 
   std::string title_;
   int64_t total_;
   bool enabled_;
-  bool visible_ = false;
-  int64_t done_ = 0;
+  int64_t done_ = 0, prefill_tokens_ = 0, decode_tokens_ = 0;
   Clock::time_point start_, last_draw_;
-  // The rates are measured from one drawing to the next. If no token of a kind was computed, its
-  // rate stays as it was.
-  int64_t prefill_tokens_ = 0, decode_tokens_ = 0, drawn_prefill_ = 0, drawn_decode_ = 0;
-  double prefill_rate_ = 0, decode_rate_ = 0;
+  int drawn_columns_ = 0;  // of the bar that is visible; 0: none is
 };
-
-/// Whether stderr is a terminal.
-bool stderr_is_terminal();
 
 }  // namespace nanovllm
