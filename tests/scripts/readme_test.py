@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Checks what README.md, CONTRIBUTING.md, CHANGELOG.md and docs/ say against the tree.
+readme_test.py SOURCE_DIR BINARY LIBRARY COMPILER, or readme_test.py SOURCE_DIR --python
+
+- Every link to a file, to a heading, or to a name in a file ([`Scheduler::schedule`](path)) has a target.
+- The commands of the README's shell blocks run, its C++ block compiles and runs, and with --python its Python block.
+  A comment <!-- not run by the test: ... --> before a block excludes it.
+- Every `make TARGET` exists, and every `nanovllm COMMAND --option` is known to the binary."""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+FENCE = re.compile(r"(<!-- not run by the test: [^\n]* -->\n)?```(\w+)\n(.*?)```", re.S)
+failures = []
+
+
+def pages(root):
+    for folder in (root, os.path.join(root, "docs")):
+        for name in sorted(os.listdir(folder)):
+            if name.endswith(".md"):
+                path = os.path.join(folder, name)
+                with open(path, encoding="utf8") as file:
+                    yield path, file.read()
+
+
+def without_code(text):
+    return FENCE.sub("", text)
+
+
+def heading_anchor(heading):
+    """The anchor that GitHub makes of a heading."""
+    return re.sub(r"[^\w\- ]", "", re.sub(r"[`*]", "", heading).strip().lower()).replace(" ", "-")
+
+
+def check_links(path, text):
+    for label, target in re.findall(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)", without_code(text)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        full = os.path.normpath(os.path.join(os.path.dirname(path), file)) if file else path
+        if not os.path.exists(full):
+            failures.append(f"{path}: no such file: {target}")
+        elif os.path.isfile(full) and not full.endswith(".svg"):
+            with open(full, encoding="utf8") as opened:
+                content = opened.read()
+            if anchor and anchor not in map(heading_anchor, re.findall(r"^#+ (.*)$", content, re.M)):
+                failures.append(f"{path}: no such heading: {target}")
+            if re.fullmatch(r"`[^`]+`", label):
+                name = re.findall(r"\w+", label)[-1]  # of A::b or a.b the last one
+                if not re.search(rf"\b{name}\b", content) and os.path.basename(full) != label.strip("`"):
+                    failures.append(f"{path}: {full} contains no {name}")
+
+
+def check_commands(root, binary, path, text):
+    with open(os.path.join(root, "Makefile"), encoding="utf8") as file:
+        targets = set(re.findall(r"^([a-z -]+):", file.read(), re.M))
+    targets = {word for line in targets for word in line.split()}
+    # A code span may be broken over lines; what follows `nanovllm` up to an option is the command.
+    spans = [re.sub(r"\s+", " ", span) for span in re.findall(r"`([^`]+)`", without_code(text))]
+    lines = [line for _, kind, code in FENCE.findall(text) if kind == "sh" for line in code.splitlines()]
+    for span in spans + lines:
+        for target in re.findall(r"^make ([a-z-]+)", span):
+            if target not in targets:
+                failures.append(f"{path}: the Makefile has no target {target}: {span}")
+        match = re.match(r"(?:\S*/)?nanovllm ((?:bench )?[a-z]+)\b(.*)", span)
+        if not match:
+            continue
+        # nanovllm worker is hidden and has options of its own.
+        asked = subprocess.run([binary, *match[1].split(), "--help"], capture_output=True, text=True)
+        if asked.returncode:
+            failures.append(f"{path}: no command {match[1]}: {span}")
+        for option in re.findall(r"(?<=\s)--[a-z][a-z-]+", match[2]):
+            if option not in asked.stdout:
+                failures.append(f"{path}: nanovllm {match[1]} has no option {option}: {span}")
+
+
+def run(what, command, **more):
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, **more)
+    if done.returncode:
+        failures.append(f"{what}\nends with {done.returncode}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
+
+
+def run_blocks(root, binary, library, compiler):
+    with open(os.path.join(root, "README.md"), encoding="utf8") as file:
+        blocks = [(kind, code) for excluded, kind, code in FENCE.findall(file.read()) if not excluded]
+    for kind, code in blocks:
+        if kind == "sh":
+            run(code, ["bash", "-euo", "pipefail", "-c", code.replace("build/release/nanovllm", binary)], cwd=root)
+        elif kind == "cpp":
+            includes, body = re.fullmatch(r"((?:#include[^\n]*\n|\n)*)(.*)", code, re.S).groups()
+            with tempfile.TemporaryDirectory() as folder:
+                source, program = os.path.join(folder, "main.cpp"), os.path.join(folder, "main")
+                with open(source, "w", encoding="utf8") as file:
+                    file.write(f"{includes}\nint main() {{\n{body}}}\n")
+                run(code, [compiler, "-std=c++20", "-Wno-unused-value", "-I", root, source, "-o", program, library,
+                           f"-Wl,-rpath,{os.path.dirname(library)}"])
+                if os.path.exists(program):
+                    run(code, [program], cwd=root)
+    kinds = {kind for kind, _ in blocks}
+    if not {"sh", "cpp", "python"} <= kinds:
+        failures.append(f"README.md: expected blocks of sh, cpp and python, found {kinds}")
+
+
+def run_python(root):
+    with open(os.path.join(root, "README.md"), encoding="utf8") as file:
+        blocks = [code for excluded, kind, code in FENCE.findall(file.read()) if kind == "python" and not excluded]
+    with tempfile.TemporaryDirectory() as folder:  # not in the tree, whose folder python/ has no extension module
+        os.symlink(os.path.join(root, "models"), os.path.join(folder, "models"))
+        for code in blocks:
+            run(code, [sys.executable, "-c", code], cwd=folder)
+
+
+def main():
+    root = os.path.abspath(sys.argv[1])
+    if sys.argv[2:] == ["--python"]:
+        run_python(root)
+    else:
+        binary, library, compiler = map(os.path.abspath, sys.argv[2:])
+        for path, text in pages(root):
+            check_links(path, text)
+            check_commands(root, binary, path, text)
+        run_blocks(root, binary, library, compiler)
+    for failure in failures:
+        print(failure)
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
