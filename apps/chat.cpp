@@ -8,11 +8,11 @@
 #include "commands.h"
 #include "line_reader.h"
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/sampling_json.h"
 #include "nanovllm/base/terminal/escape.h"
 #include "nanovllm/engine/llm_engine.h"
 #include "options.h"
 #include "prompts.h"
+#include "sampling_options.h"
 #include "terminal.h"
 
 namespace nanovllm {
@@ -22,9 +22,7 @@ namespace {
 struct ChatOptions {
   std::string model;
   EngineConfig config;
-  SamplingParams params;
-  std::vector<std::string> given;  // names of the sampling fields that options set
-  std::string generation_config = "auto";
+  SamplingOptions sampling;
   std::string system;
   bool no_thinking = false;
 };
@@ -86,23 +84,6 @@ class Thoughts {
   bool at_start_ = true;  // nothing of the current thoughts or answer has been shown yet
   std::string held_;
 };
-
-/// The sampling parameters of the options, or those of generation_config.json for the fields that
-/// no option sets. If neither limits the answer, only the context does.
-SamplingParams sampling_of(const ChatOptions& options) {
-  SamplingParams params = options.params;
-  if (std::ranges::find(options.given, "max_tokens") == options.given.end())
-    params.max_tokens = kNoMaxTokens;
-  // Validated before they are merged, so that an option's error does not name the checkpoint's
-  // file.
-  params.validate();
-  if (options.generation_config == "vllm") return params;
-  require(options.generation_config == "auto",
-          "--generation-config is '{}'; it must be auto or vllm", options.generation_config);
-  Json defaults = sampling_defaults(options.model);
-  for (const std::string& name : options.given) defaults.erase(name);
-  return sampling_params_from_json(defaults, params, options.model + "/generation_config.json");
-}
 
 class Chat {
  public:
@@ -223,11 +204,7 @@ void add_chat(CLI::App& app, Command& command) {
   sub->add_option("--system", options->system, "The system message")->type_name("TEXT");
   sub->add_flag("--no-thinking", options->no_thinking,
                 "Ask the chat template for answers without thinking");
-  sub->add_option("--generation-config", options->generation_config,
-                  "auto: use the checkpoint's sampling values; vllm: ignore them")
-      ->type_name("WHICH")
-      ->capture_default_str();
-  add_sampling_options(*sub, options->params);
+  options->sampling.add_to(*sub);
   // A conversation has one answer, shown as text.
   for (const char* name : {"--n", "--logprobs", "--prompt-logprobs"})
     sub->remove_option(sub->get_option(name));
@@ -248,13 +225,10 @@ void add_chat(CLI::App& app, Command& command) {
                   "the conversation:\n") +
       kHelp + kExitStatusHelp);
   sub->callback([&command, options, sub] {
-    SamplingParams::for_each_field([&](const FieldInfo& field, auto) {
-      if (field.option.empty()) return;
-      if (const CLI::Option* option = sub->get_option_no_throw(std::string(field.flag()));
-          option != nullptr && option->count() > 0)
-        options->given.emplace_back(field.name);
-    });
-    command = [options] { return Chat(*options, sampling_of(*options)).run(); };
+    options->sampling.find_given(*sub);
+    command = [options] {
+      return Chat(*options, options->sampling.for_chat(options->model)).run();
+    };
   });
 }
 

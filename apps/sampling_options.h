@@ -1,0 +1,28 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "nanovllm/base/config.h"
+
+namespace nanovllm {
+
+/// The sampling options of a command in which the values of the checkpoint's generation_config.json
+/// may apply (`chat`, `generate --chat`).
+struct SamplingOptions {
+  SamplingParams params;
+  std::vector<std::string> given;  ///< names of the fields that options set
+  std::string generation_config = "auto";
+
+  /// Adds the sampling options and --generation-config.
+  void add_to(CLI::App& app);
+  /// Must be called when the command line was parsed: fills `given`.
+  void find_given(const CLI::App& app);
+  /// The parameters of a conversation: those of the options, and those of MODEL's
+  /// generation_config.json for the fields that no option sets. If neither limits the answer, only
+  /// the context does. Throws UserError.
+  SamplingParams for_chat(const std::string& model) const;
+};
+
+}  // namespace nanovllm
