@@ -97,6 +97,25 @@ TEST(ProgressBar, FitsTheTerminal) {
   EXPECT_EQ(drawn(0), drawn(80));  // unknown
 }
 
+TEST(ProgressBar, UnknownTotalIsACount) {
+  const Terminal terminal(80);
+  ProgressBar bar("Generating", std::nullopt, true);
+  bar.hide();
+  terminal.written();
+  bar.update(12, 0, 0);
+  EXPECT_THAT(without_times(terminal.written()), StartsWith("\rGenerating: 12it [00:00, "));
+  terminal.resize(30);
+  bar.hide();
+  terminal.written();
+  bar.update(13, 0, 0);
+  EXPECT_EQ(without_times(terminal.written()), "\rGenerating: 13it [00:00]\x1b[J");
+  bar.set_total(26);
+  bar.hide();
+  terminal.written();
+  bar.update(13, 0, 0);
+  EXPECT_EQ(terminal.written(), "\rGenerating:  50%| 13/26\x1b[J");
+}
+
 TEST(ProgressBar, IsReplacedWhereTheTerminalHasWrappedIt) {
   const Terminal terminal(80);
   ProgressBar bar("Generating", 256, true);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 
@@ -42,7 +43,7 @@ int columns_of(std::string_view text) {
 
 }  // namespace
 
-ProgressBar::ProgressBar(std::string_view title, int64_t total, bool enabled)
+ProgressBar::ProgressBar(std::string_view title, std::optional<int64_t> total, bool enabled)
     : title_(escape_controls(title)),
       total_(total),
       enabled_(enabled),
@@ -97,21 +98,30 @@ void ProgressBar::show(const std::string& line, int columns) {
 
 /// The longest of several forms that fits.
 std::string ProgressBar::text(double elapsed, int columns) const {
-  const double share = total_ > 0 ? static_cast<double>(done_) / static_cast<double>(total_) : 1;
   const auto per_second = [&](int64_t count) {
     return elapsed > 0 ? static_cast<double>(count) / elapsed : 0;
   };
   const double rate = per_second(done_);
-  const std::string rest = rate > 0 ? duration(static_cast<double>(total_ - done_) / rate) : "?";
   const std::string speed = rate >= 1 || rate == 0 ? fmt::format(", {:.2f}it/s", rate)
                                                    : fmt::format(", {:.2f}s/it", 1 / rate);
   const std::string prefill = fmt::format(", Prefill={:.0f}tok/s", per_second(prefill_tokens_));
   const std::string decode = fmt::format(", Decode={:.0f}tok/s", per_second(decode_tokens_));
+  const std::array all_rates = {speed + prefill + decode, prefill + decode, decode, std::string()};
+  if (!total_) {
+    const std::string count = fmt::format("{}: {}it", title_, done_);
+    for (const std::string& rates : all_rates)
+      if (const std::string form = fmt::format("{} [{}{}]", count, duration(elapsed), rates);
+          columns_of(form) <= columns)
+        return form;
+    return columns_of(count) <= columns ? count : "";
+  }
+  const double share = *total_ > 0 ? static_cast<double>(done_) / static_cast<double>(*total_) : 1;
+  const std::string rest = rate > 0 ? duration(static_cast<double>(*total_ - done_) / rate) : "?";
   const std::string percent = fmt::format("{:3.0f}%", 100 * share);
   const std::string left = title_ + ": " + percent + "|";
-  const std::string count = fmt::format(" {}/{}", done_, total_);
+  const std::string count = fmt::format(" {}/{}", done_, *total_);
   const std::string times = fmt::format(" [{}<{}", duration(elapsed), rest);
-  for (const std::string& rates : {speed + prefill + decode, prefill + decode, decode, {}}) {
+  for (const std::string& rates : all_rates) {
     const std::string right = "|" + count + times + rates + "]";
     const int room = columns - columns_of(left + right);
     if (room >= kShortestBar) return left + bar(share, std::min(room, kLongestBar)) + right;
