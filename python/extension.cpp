@@ -14,7 +14,8 @@
 #include <variant>
 #include <vector>
 
-#include "convert.h"
+#include "python/convert.h"
+#include "python/views/views.h"
 
 namespace nb = nanobind;
 
@@ -160,6 +161,9 @@ NB_MODULE(_core, m) {
       .def_prop_ro("max_model_len", &LLM::max_model_len)
       .def_prop_ro("vocab_size", &LLM::vocab_size);
 
+  bind_sequence(m);
+  bind_block_manager(m);
+  bind_scheduler(m);
   m.def("leave", &leave);
   m.def("validate", [](nb::handle params) { to_sampling_params(params).validate(); });
   m.def("sampling_fields", &sampling_fields);

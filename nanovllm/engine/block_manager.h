@@ -58,7 +58,7 @@ class BlockManager {
   int64_t block_size() const { return block_size_; }
 
  private:
-  friend struct BlockManagerTest;
+  friend struct BlockManagerState;
   struct Block {
     int64_t ref_count = 0;
     uint32_t generation = 0;

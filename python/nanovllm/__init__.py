@@ -5,6 +5,7 @@
     llm.generate(["Once upon a time"], SamplingParams(temperature=0.6, max_tokens=64))[0]["text"]
 """
 
+import nanovllm._absent
 from nanovllm._core import EngineDead, UserError
 from nanovllm.llm import LLM, EngineOptions, Logprob, RequestOutput, StreamPiece
 from nanovllm.sampling_params import SamplingParams

@@ -9,7 +9,7 @@
 namespace nanovllm {
 
 /// Has access to BlockManager's private members.
-struct BlockManagerTest {
+struct BlockManagerState {
   /// Throws std::logic_error unless all reference counts and the free list are right.
   static void validate(const BlockManager& manager, std::span<const Sequence* const> holders) {
     std::vector<int64_t> references(manager.blocks_.size(), 0);

@@ -139,7 +139,7 @@ TEST(BlockManager, ResetEmptiesTheCache) {
   Sequence b = make({1, 2, 3, 4});
   EXPECT_EQ(admit(blocks, b), 0);
   const Sequence* holders[] = {&a, &b};
-  BlockManagerTest::validate(blocks, holders);
+  BlockManagerState::validate(blocks, holders);
 }
 
 }  // namespace

@@ -188,7 +188,7 @@ class Episode {
   void check_blocks() {
     const std::vector<const Sequence*> holders(scheduler_->running().begin(),
                                                scheduler_->running().end());
-    BlockManagerTest::validate(*blocks_, holders);
+    BlockManagerState::validate(*blocks_, holders);
     for (const Sequence* seq : holders)
       check(seq->slot >= 0 && seq->slot < config_.max_num_seqs, "slot {}", seq->slot);
     check(static_cast<int64_t>(holders.size()) <= config_.max_num_seqs, "{} run", holders.size());

@@ -6,7 +6,7 @@ check=$1/scripts/check_layers.sh
 
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
-mkdir -p "$tree/nanovllm/ops/cpu/kernels" "$tree/nanovllm/ops/cuda" "$tree/apps" "$tree/python"
+mkdir -p "$tree/nanovllm/ops/cpu/kernels" "$tree/nanovllm/ops/cuda" "$tree/apps" "$tree/python/views"
 (cd "$tree/nanovllm" && mkdir -p base text model runtime engine)
 
 plant() { printf '#pragma once\n\n#  include %s\n' "$2" >"$tree/$1"; }
@@ -32,6 +32,7 @@ accepts apps/a.cpp '"b.h"'
 accepts python/a.cpp '<nanovllm/llm.h>'
 accepts python/a.cpp '<nanovllm/engine/async_engine.h>'
 accepts python/a.cpp '"b.h"'
+accepts python/views/a.cpp '"python/b.h"'
 
 refuses nanovllm/base/a.h '"nanovllm/text/b.h"'
 refuses nanovllm/text/a.h '"nanovllm/engine/b.h"'
@@ -49,5 +50,5 @@ accepts apps/a.cpp '"nanovllm/runtime/b.h"'
 refuses apps/a.cpp '"nanovllm/model/b.h"'
 refuses apps/a.cpp '"../nanovllm/runtime/b.h"'
 refuses apps/a.cpp '<nccl.h>'
-refuses python/a.cpp '<nanovllm/base/config.h>'
-refuses python/a.cpp '"nanovllm/engine/b.h"'
+refuses python/a.cpp '<nanovllm/runtime/step_io.h>'
+refuses python/a.cpp '"nanovllm/model/b.h"'

@@ -1,0 +1,3 @@
+from nanovllm._core import Block, BlockManager
+
+__all__ = ["Block", "BlockManager"]

@@ -1,0 +1,3 @@
+from nanovllm.llm import LLM as LLMEngine
+
+__all__ = ["LLMEngine"]

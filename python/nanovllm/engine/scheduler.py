@@ -1,0 +1,3 @@
+from nanovllm._core import Scheduler
+
+__all__ = ["Scheduler"]

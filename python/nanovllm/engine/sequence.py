@@ -1,0 +1,3 @@
+from nanovllm._core import Sequence, SequenceStatus
+
+__all__ = ["Sequence", "SequenceStatus"]

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanovllm/base/check.h>
+#include <nanovllm/engine/block_manager.h>
+
+#include <cstdint>
+#include <memory>
+
+/// Views of the engine's own classes with nano-vLLM's names, to look at and to experiment with a
+/// scheduler without a model (nanovllm.engine).
+namespace nanovllm::python {
+
+using Blocks = std::shared_ptr<BlockManager>;
+
+constexpr int64_t kDefaultBlockSize = EngineConfig().block_size;
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// A sequence as a Python object. The object owns the sequence before a scheduler takes it and
+/// after it has ended: the scheduler frees its sequences, so the object keeps a copy of the end.
+struct SequenceView {
+  int64_t seq_id = 0;                       ///< in the order of construction
+  std::unique_ptr<Sequence> own = nullptr;  ///< null while a scheduler owns the sequence
+  Sequence* seq = nullptr;
+  Blocks blocks = nullptr;    ///< that gave it blocks; null before
+  int64_t num_scheduled = 0;  ///< tokens that the latest step computes for it
+
+  int64_t block_size() const { return blocks ? blocks->block_size() : kDefaultBlockSize; }
+  int64_t num_blocks() const { return ceil_div(seq->num_known(), block_size()); }
+  void take_back() {
+    own = std::make_unique<Sequence>(*seq);
+    seq = own.get();
+    num_scheduled = 0;
+  }
+  /// Changes by hand are only for sequences that no scheduler has.
+  void require_own(const char* what) const {
+    require(own != nullptr, "sequence {} belongs to a scheduler, which alone may {}", seq_id, what);
+  }
+};
+
+/// Throws UserError for a number outside 1 to 1,000,000: more would be a mistake in an experiment.
+Blocks make_blocks(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching);
+
+void bind_sequence(nanobind::module_& m);
+void bind_block_manager(nanobind::module_& m);
+void bind_scheduler(nanobind::module_& m);
+
+}  // namespace nanovllm::python
