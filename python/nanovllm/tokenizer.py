@@ -82,6 +82,8 @@ class Tokenizer:
             raise ValueError("chat_template is not supported; the checkpoint's own is used")
         if continue_final_message and add_generation_prompt:
             raise ValueError("continue_final_message and add_generation_prompt exclude each other")
+        if continue_final_message:
+            conversation, final = _marked(conversation)
         variables = {
             "messages": conversation,
             "tools": tools,
@@ -91,11 +93,34 @@ class Tokenizer:
         }
         prompt = self._core.render_chat_template(json.dumps(variables, ensure_ascii=False))
         if continue_final_message:
-            final = conversation[-1]["content"]
-            if isinstance(final, list | tuple) and final:  # a list of parts
-                final = final[-1]["text"] if isinstance(final[-1], Mapping) else final[-1]
-            final = str(final).strip()
-            if final not in prompt:
-                raise ValueError("the template changes the last message; it cannot be continued")
-            prompt = prompt[: prompt.rindex(final) + len(final)]
+            prompt = _cut(prompt, final)
         return self._core.encode(prompt, False) if tokenize else prompt
+
+
+_MARK = "\ue000end of the last message\ue000 "
+
+
+def _marked(conversation: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], str]:
+    """The conversation with a mark at the end of the last text of its last message; that text."""
+    final = dict(conversation[-1]) if conversation else {}
+    content = final.get("content")
+    if isinstance(content, str):
+        final["content"] = content + _MARK
+        return [*conversation[:-1], final], content
+    parts = list(content) if isinstance(content, list | tuple) else []
+    for i, part in reversed(list(enumerate(parts))):
+        if isinstance(part, Mapping) and isinstance(part.get("text"), str):
+            parts[i] = {**part, "text": part["text"] + _MARK}
+            final["content"] = parts
+            return [*conversation[:-1], final], part["text"]
+    raise ValueError("continue_final_message: the last message has no text to continue")
+
+
+def _cut(prompt: str, final: str) -> str:
+    """The prompt up to the mark. As in transformers, spaces at the end of the message stay if the
+    template keeps those of messages, which the space at the end of the mark shows."""
+    end = prompt.rfind(_MARK.rstrip())
+    if end < 0 or final.strip() not in prompt:
+        raise ValueError("the template changes the last message; it cannot be continued")
+    kept = prompt.startswith(_MARK, end)
+    return prompt[:end] if kept else prompt[:end].rstrip()

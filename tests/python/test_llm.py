@@ -1,9 +1,11 @@
 """The results of the module."""
 
 import copy
+import json
 import pickle
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,6 +70,32 @@ def test_chat_template_takes_tools_and_a_message_to_continue(llm: LLM) -> None:
     for name in ("return_tensors", "chat_template"):
         with pytest.raises(ValueError, match=name):
             llm.tokenizer.apply_chat_template(chat, **{name: "pt"})
+
+
+def test_a_continued_message_keeps_its_spaces_if_the_template_does(tmp_path: Path) -> None:
+    """As in transformers 5."""
+    for file in Path(TINY_TALES).iterdir():
+        (tmp_path / file.name).symlink_to(file.absolute())
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").unlink()
+
+    def continued(content: str, *messages: dict[str, Any], final: str = " Once, \n") -> str:
+        config["chat_template"] = f"{{% for m in messages %}}<{{{{ {content} }}}}>{{% endfor %}}"
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+        with LLM(str(tmp_path), **SMALL) as llm:
+            chat = [*messages, {"role": "assistant", "content": final}]
+            return llm.tokenizer.apply_chat_template(
+                chat, tokenize=False, continue_final_message=True
+            )
+
+    user = {"role": "user", "content": "Once"}
+    assert continued("m.content", user) == "<Once>< Once, \n"
+    assert continued("m.content | trim", user) == "<Once><Once,"
+    assert continued("m.content", user, final="") == "<Once><"
+    with pytest.raises(ValueError, match="changes the last message"):
+        continued("m.content | upper")
+    with pytest.raises(ValueError, match="no text to continue"):
+        continued("m.role", final=None)  # type: ignore[arg-type]
 
 
 def test_every_kind_of_prompt_gives_the_same(llm: LLM) -> None:
