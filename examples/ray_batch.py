@@ -3,15 +3,18 @@ machine or on a cluster. When it is started again after a kill, it continues whe
 
 python examples/ray_batch.py MODEL PROMPTS.jsonl OUTPUT [--batch-size 1024] [--engines N] ...
 
-A line of PROMPTS has one of prompt, prompt_token_ids and messages, and may have sampling_params.
-OUTPUT is a folder that all machines can access. Each finished batch becomes one file in it, with
-JSON lines that have `index` (the line of PROMPTS, from 0) and the fields of LLM.generate or `error`.
+A line of PROMPTS has one of prompt, prompt_token_ids and messages. It may have sampling_params, or
+their fields at the top level; its other fields (`id`, ...) are copied to its result. OUTPUT is a
+folder that all machines can access. Each finished batch becomes one file in it, with JSON lines that
+have `index` (the line of PROMPTS, from 0) and the fields of LLM.generate or `error`. A later run,
+also one with another batch size, leaves out the lines whose results are in OUTPUT.
 `cat OUTPUT/*.jsonl` prints all results. docs/scaling.md explains how to run it on a cluster.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -20,6 +23,14 @@ from typing import Any
 import ray
 
 from nanovllm import LLM, SamplingParams
+
+
+PROMPTS = ("messages", "prompt", "prompt_token_ids")
+SAMPLING = {field.name for field in dataclasses.fields(SamplingParams)}
+KNOWN = {*PROMPTS, *SAMPLING, "sampling_params"}
+
+# The line's number, the fields to copy, the prompt and its parameters.
+Request = tuple[int, dict[str, Any], "str | list[int]", SamplingParams]
 
 
 class Engine:
@@ -44,32 +55,50 @@ class Engine:
         return {"index": batch["index"]}
 
     def answer(self, rows: list[tuple[int, bytes]]) -> list[dict[str, Any]]:
-        try:
-            requests = [self.request(line) for _, line in rows]
-            prompts, params = [r[0] for r in requests], [r[1] for r in requests]
-            outputs = self.llm.generate(prompts, params, use_tqdm=False)
-            return [{**output, "index": i} for (i, _), output in zip(rows, outputs)]
-        except (ValueError, TypeError, RecursionError) as error:
-            # One bad prompt makes generate refuse all, so search for it in both halves.
-            if len(rows) == 1:
-                return [{"index": rows[0][0], "error": f"line {rows[0][0] + 1}: {error}"}]
-            half = len(rows) // 2
-            return self.answer(rows[:half]) + self.answer(rows[half:])
+        answers, requests = {}, []
+        for index, line in rows:
+            copied: dict[str, Any] = {}
+            try:
+                row = json.loads(line.decode())
+                if not isinstance(row, dict):
+                    raise TypeError("it must be a JSON object")
+                copied = {name: value for name, value in row.items() if name not in KNOWN}
+                requests.append((index, copied, *self.request(row)))
+            except (ValueError, TypeError, RecursionError) as error:
+                answers[index] = {**copied, "error": f"line {index + 1}: {error}"}
+        answers.update(self.generate(requests))
+        return [{**answers[index], "index": index} for index, _ in rows]
 
-    def request(self, line: bytes) -> tuple[str | list[int], SamplingParams]:
-        row = json.loads(line.decode())
-        if not isinstance(row, dict):
-            raise TypeError("it must be a JSON object")
-        kinds = [k for k in ("messages", "prompt", "prompt_token_ids") if k in row]
-        if len(kinds) != 1:
-            raise ValueError(f"it needs one of prompt, prompt_token_ids, messages; has {len(kinds)}")
+    def generate(self, requests: list[Request]) -> dict[int, dict[str, Any]]:
+        if not requests:
+            return {}
+        try:
+            prompts, params = [r[2] for r in requests], [r[3] for r in requests]
+            outputs = self.llm.generate(prompts, params, use_tqdm=False)
+            return {r[0]: {**r[1], **output} for r, output in zip(requests, outputs)}
+        except (ValueError, TypeError) as error:
+            # One bad prompt makes generate refuse all, so search for it in both halves.
+            if len(requests) == 1:
+                index, copied = requests[0][:2]
+                return {index: {**copied, "error": f"line {index + 1}: {error}"}}
+            half = len(requests) // 2
+            return {**self.generate(requests[:half]), **self.generate(requests[half:])}
+
+    def request(self, row: dict[str, Any]) -> tuple[str | list[int], SamplingParams]:
+        kinds = [name for name in PROMPTS if name in row]
+        if not kinds:
+            found = ", ".join(map(repr, row)) or "none"
+            raise ValueError(f"it has none of the fields {', '.join(PROMPTS)}; its fields: {found}")
+        if len(kinds) > 1:
+            raise ValueError(f"it has {' and '.join(kinds)}; it may have only one of them")
         prompt = row[kinds[0]]
         if kinds[0] == "messages":
             prompt = self.llm.tokenizer.apply_chat_template(prompt, add_generation_prompt=True)
         given = row.get("sampling_params")
         if not isinstance(given, (dict, type(None))):
             raise TypeError("sampling_params must be a JSON object")
-        return prompt, SamplingParams(**{**self.defaults, **(given or {})})
+        named = {name: value for name, value in row.items() if name in SAMPLING}
+        return prompt, SamplingParams(**{**self.defaults, **named, **(given or {})})
 
 
 def read_lines(path: Path) -> list[bytes]:
@@ -99,6 +128,8 @@ def main() -> None:
     args.model, args.output = os.path.abspath(args.model), os.path.abspath(args.output)
     Path(args.output).mkdir(parents=True, exist_ok=True)
 
+    for unfinished in Path(args.output).glob("*.tmp"):  # of a run that was killed
+        unfinished.unlink()
     done = done_before(Path(args.output))
     lines = read_lines(Path(args.prompts))
     rows = [{"index": i, "line": line} for i, line in enumerate(lines) if i not in done]
