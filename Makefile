@@ -3,7 +3,7 @@ PREFIX ?= /usr/local
 MODEL = models/tiny-tales
 PYTHON ?= python3
 VENV ?= build/python/venv
-# The CUDA half is built if nvcc is found; CUDA=0 leaves it out. Compiling it needs no GPU.
+# The CUDA backend is built if nvcc is found; CUDA=0 leaves it out. Compiling it needs no GPU.
 NVCC := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 CUDA ?= $(if $(NVCC),1,0)
 # These files use vector extensions and processor names that only GCC has, so clang-tidy cannot read them.
@@ -19,7 +19,7 @@ demo: build  ## build, then ask the demo model two questions and let it tell som
 test: release  ## build everything and run the test suite
 	ctest --preset release
 
-gpu-test: release  ## run the tests of the CUDA half, and the engine's tests on the GPU
+gpu-test: release  ## run the tests of the CUDA backend, and the engine's tests on the GPU
 	ctest --preset release -R '^(gpu|llm)\.|GpuRanks'
 
 # Tests the wheel as users get it, with the libraries that it needs inside. One test uses Ray. The compiler has the same name

@@ -5,6 +5,7 @@ readme_test.py SOURCE_DIR BINARY LIBRARY COMPILER, or readme_test.py SOURCE_DIR 
 - Every link to a file, to a heading, or to a name in a file ([`Scheduler::schedule`](path)) has a target.
 - The commands of the README's shell blocks run, its C++ block compiles and runs, and with --python its Python block.
   A comment <!-- not run by the test: ... --> before a block excludes it.
+- Every test that docs/regressions.md names exists.
 - Every `make TARGET` exists, and every `nanovllm COMMAND --option` is known to the binary."""
 import os
 import re
@@ -76,6 +77,22 @@ def check_commands(root, binary, path, text):
                 failures.append(f"{path}: nanovllm {match[1]} has no option {option}: {span}")
 
 
+def check_tests(root):
+    with open(os.path.join(root, "docs/regressions.md"), encoding="utf8") as file:
+        rows = [line for line in file if line.startswith("| ")]
+    sources = []
+    for folder, _, files in os.walk(os.path.join(root, "tests")):
+        for name in files:
+            if name.endswith(".cpp"):
+                with open(os.path.join(folder, name), encoding="utf8") as file:
+                    sources.append(file.read())
+    known = set(re.findall(r"TEST\w*\(\s*(?:\w+),\s*(\w+)\)", "\n".join(sources)))
+    for row in rows:
+        for name in re.findall(r"\b[A-Z]\w+\.([A-Z]\w+)", row.split("|")[3]):
+            if name not in known:
+                failures.append(f"docs/regressions.md: no test {name}")
+
+
 def run(what, command, **more):
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, **more)
     if done.returncode:
@@ -121,6 +138,7 @@ def main():
         for path, text in pages(root):
             check_links(path, text)
             check_commands(root, binary, path, text)
+        check_tests(root)
         run_blocks(root, binary, library, compiler)
     for failure in failures:
         print(failure)
