@@ -32,7 +32,7 @@ struct Message {
 /// outlive the LLM. Every member throws UserError for a mistake of the caller.
 class __attribute__((visibility("default"))) LLMTokenizer {
  public:
-  /// The token ids of a text. Special tokens that are written in the text are recognized. Unless
+  /// The token ids of a text. Special tokens that are written in the text are recognised. Unless
   /// `add_special_tokens` is false, the tokenizer's post-processor adds others, such as a
   /// begin-of-text token. Like decode(), it throws UserError if there is no tokenizer.json.
   std::vector<int32_t> encode(const std::string& text, bool add_special_tokens = true) const;

@@ -64,7 +64,7 @@ void LLMEngine::check_sampling(const SamplingParams& params) const {
           "stop and bad_words need a tokenizer; the model has no tokenizer.json");
   for (const std::vector<std::string>* texts : {&params.stop, &params.bad_words})
     for (const std::string& text : *texts)
-      require(is_utf8(text), "a text in stop or bad_words is not UTF-8");
+      require(is_utf8(text), "a string in stop or bad_words is not valid UTF-8");
   for (const auto& [id, bias] : params.logit_bias) check_ids("logit_bias", {&id, 1});
   if (params.allowed_token_ids) check_ids("allowed_token_ids", *params.allowed_token_ids);
 }

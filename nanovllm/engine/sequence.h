@@ -21,7 +21,7 @@ struct BlockRef {
 };
 
 /// One answer while it is generated: the prompt, the tokens that were sampled so far, and where
-/// their K and V are stored. A request with n choices is n sequences. Only the scheduler and the
+/// its KV cache is stored. A request with n choices is n sequences. Only the scheduler and the
 /// block manager change a sequence (`ownership.sequences`).
 struct Sequence {
   uint64_t id = 0;  ///< unique; in the order of arrival and, within a request, of the choices

@@ -28,8 +28,10 @@ void* open_library() {
     }
   }
   if (void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL)) return library;
-  fail("this build has no CUDA half ({}: {}); use --device cpu or auto, or build where nvcc is",
-       kLibrary, why);
+  fail(
+      "this build has no CUDA backend ({}: {}); use --device cpu or auto, or build it "
+      "on a machine with nvcc",
+      kLibrary, why);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace nanovllm {
 
 /// A matrix [rows, columns] of a checkpoint, or a part of one. Its rows are read only when a
-/// backend asks for them, directly to where the backend needs them, and by as many threads as it
+/// backend requests them, directly to where the backend needs them, and by as many threads as it
 /// likes.
 class WeightRows {
  public:

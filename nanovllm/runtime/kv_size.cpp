@@ -22,8 +22,8 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
   require(asked_len <= model.max_position_embeddings,
           "--max-model-len is {}; the model's max_position_embeddings allow at most {}", asked_len,
           model.max_position_embeddings);
-  require(asked_len == 0 || asked_len >= 2, "--max-model-len is {}; a prompt and an answer need 2",
-          asked_len);
+  require(asked_len == 0 || asked_len >= 2,
+          "--max-model-len is {}; it must be at least 2, for a prompt and an answer", asked_len);
   const int64_t wanted_len = asked_len > 0 ? asked_len : model.max_position_embeddings;
   const size_t block_bytes =
       model.kv_bytes_per_token(kv_dtype) * static_cast<size_t>(config.block_size);

@@ -36,7 +36,7 @@ ModelRunner::ModelRunner(const std::string& folder, const EngineSetup& setup,
     buffers_.push_back(
         backend_->allocate(kv_.block_bytes() * static_cast<size_t>(setup.num_blocks)));
   } catch (const UserError& error) {
-    fail("the KV cache of {} blocks: {}; give it less with --kv-cache-memory-bytes",
+    fail("the KV cache of {} blocks: {}; make it smaller with --kv-cache-memory-bytes",
          setup.num_blocks, error.what());
   }
   kv_.data = buffers_.back().get();

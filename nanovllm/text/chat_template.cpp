@@ -37,9 +37,9 @@ Json text_parts(const Json& content) {
       continue;
     }
     require(part.is_object() && part.contains("type") && part["type"].is_string(),
-            "a part of a message's content must be a text or an object with a type");
+            "a part of a message's content must be a string or an object with a type");
     require(part["type"] == "text",
-            "a message's content has a part of type {}, but the model reads text only",
+            "a message's content has a part of type {}, but the model reads only text",
             dump_json(part["type"]));
     require(part.contains("text") && part["text"].is_string(),
             "a text part of a message's content must have a string in 'text'");
@@ -94,7 +94,8 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::string& folder) {
     try {
       return std::make_shared<const jinja::Template>(source, where);
     } catch (const UserError& error) {
-      // The folder is for whoever starts the program: an error in a rendering may go to a client.
+      // Only the person who starts the program may see the folder: an error in a rendering may go
+      // to a client.
       fail("{}: {}", folder, error.what());
     }
   };
@@ -115,7 +116,7 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::string& folder) {
   ChatTemplate loaded(nullptr, tokens);
   for (const Json& entry : found->is_array() ? *found : Json::array()) {
     require(entry.is_object() && entry.contains("template") && entry["template"].is_string(),
-            "{}: {} holds an entry without a text 'template'", folder, where);
+            "{}: {} contains an entry without a string 'template'", folder, where);
     const Json name = entry.value("name", Json());
     if (name != "default" && name != "tool_use") continue;
     auto& slot = name == "default" ? loaded.template_ : loaded.tool_template_;
@@ -123,7 +124,7 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::string& folder) {
                  fmt::format("{} {}", where, name.dump()));
   }
   require(loaded.template_ != nullptr,
-          "{}: {} is neither a text nor a list of {{name, template}} with one named 'default'",
+          "{}: {} is neither a string nor a list of {{name, template}} with one named 'default'",
           folder, where);
   return loaded;
 }
@@ -163,8 +164,9 @@ std::string ChatTemplate::prompt(const Json& context) const {
   return render(changed);
 }
 
-/// Whether a message of the role may have parts: found out with one whose text must be in the
-/// prompt and whose other field must not, as it is where the list is printed as it stands.
+/// Whether the template reads a list of parts in a message of the role. It renders a part whose
+/// text must be in the prompt and whose other field must not: a template that does not read parts
+/// prints the whole list.
 bool ChatTemplate::reads_parts(const std::string& role, Json context) const {
   const Json part = {{"type", "text"}, {"text", "wordofthepart"}, {"otherfieldofthepart", "y"}};
   context["messages"] = conversation_with(role, Json::array({part}));

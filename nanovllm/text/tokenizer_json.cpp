@@ -135,7 +135,7 @@ TokenizerJson::Merge read_merge(Scanner& scanner, const std::string& where) {
     if (n < 2) tokens[n] = token;
     ++n;
   });
-  require(n == 2, "{}: model.merges: an entry holds {} tokens instead of 2", where, n);
+  require(n == 2, "{}: model.merges: an entry has {} tokens instead of 2", where, n);
   return {tokens[0], tokens[1]};
 }
 

@@ -100,8 +100,9 @@ TEST(Setup, OnTheCpuStepsAreSmallerAndHoldAsManySequences) {
   config.max_num_batched_tokens = 100;
   EXPECT_EQ(setup_on(config, 16 * kGiB, 16 * kGiB).config.max_num_seqs, 100);
   config.max_model_len = 1;
-  EXPECT_THAT([&] { setup_on(config, 16 * kGiB, 16 * kGiB); },
-              ThrowsMessage<UserError>(HasSubstr("a prompt and an answer need 2")));
+  EXPECT_THAT(
+      [&] { setup_on(config, 16 * kGiB, 16 * kGiB); },
+      ThrowsMessage<UserError>(HasSubstr("it must be at least 2, for a prompt and an answer")));
 }
 
 TEST(Setup, DtypeAutoIsTheCheckpointsAndBfloat16ForFloat32) {

@@ -229,7 +229,7 @@ TEST(ChatTemplate, PartsThatAreNotTextAreRefusedByName) {
     return std::string();
   };
   EXPECT_EQ(error({{"type", "image_url"}, {"image_url", {{"url", "http://x"}}}}),
-            "a message's content has a part of type \"image_url\", but the model reads text only");
+            "a message's content has a part of type \"image_url\", but the model reads only text");
   EXPECT_THAT(error({{"type", "a\nb"}}), HasSubstr("\"a\\nb\""));
   EXPECT_THAT(error({{"type", "text"}}), HasSubstr("'text'"));
   EXPECT_THAT(error({{"type", "text"}, {"text", 1}}), HasSubstr("'text'"));
@@ -292,10 +292,10 @@ TEST(ChatTemplate, BadFilesAreNamed) {
   folder.write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "x"}]})");
   EXPECT_THAT(error(), HasSubstr("one named 'default'"));
   folder.write("tokenizer_config.json", R"({"chat_template": 5})");
-  EXPECT_THAT(error(), HasSubstr("neither a text nor a list"));
+  EXPECT_THAT(error(), HasSubstr("neither a string nor a list"));
   for (const char* entries : {"[5]", R"([{"name": "default"}])", R"([{"template": 5}])"}) {
     folder.write("tokenizer_config.json", R"({"chat_template": )" + std::string(entries) + "}");
-    EXPECT_THAT(error(), HasSubstr("chat_template holds an entry without a text 'template'"));
+    EXPECT_THAT(error(), HasSubstr("chat_template contains an entry without a string 'template'"));
   }
   folder.write("tokenizer_config.json", "[]");
   EXPECT_THAT(error(), HasSubstr("tokenizer_config.json: not a JSON object"));
@@ -303,8 +303,9 @@ TEST(ChatTemplate, BadFilesAreNamed) {
   EXPECT_THAT(error(), HasSubstr("tokenizer_config.json"));
   folder.write("chat_template.jinja", "{{ 'x }}");
   folder.write("tokenizer_config.json", "{}");
-  EXPECT_THAT(error(),
-              HasSubstr("chat_template.jinja, line 1, column 4: a text without its closing quote"));
+  EXPECT_THAT(
+      error(),
+      HasSubstr("chat_template.jinja, line 1, column 4: a string without its closing quote"));
 }
 
 TEST(ChatTemplate, RendersInSeveralThreads) {

@@ -97,7 +97,7 @@ TEST(Jinja, WhatIsNotSupportedEndsInAnError) {
        "column 9: the format 'd' is unknown or does not fit a value of type 'float'"},
       // what would take too much memory
       {"{{ strftime_now('a' * 300) }}", "column 16: strftime_now: the format is too long"},
-      {"{{ ('a ' * 1000001).split() }}", "column 26: a text splits into more than 1000000 parts"},
+      {"{{ ('a ' * 1000001).split() }}", "column 26: a string splits into more than 1000000 parts"},
   };
   for (const Refused& refused : cases)
     EXPECT_EQ(error_of(refused.source), std::string("template, line 1, ") + refused.error);
@@ -304,7 +304,7 @@ TEST(Jinja, IntegersOfJsonStayExact) {
 }
 
 TEST(Jinja, RefusesTextsThatAreNotUtf8) {
-  EXPECT_THAT(error_of("{{ x }}", {{"x", "a\xFF"}}), HasSubstr("not UTF-8"));
+  EXPECT_THAT(error_of("{{ x }}", {{"x", "a\xFF"}}), HasSubstr("not valid UTF-8"));
 }
 
 TEST(Jinja, RefusesWhatJsonDoesNotHave) {

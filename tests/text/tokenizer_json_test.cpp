@@ -151,12 +151,12 @@ TEST(TokenizerJson, SaysWhatIsWrongWithASetting) {
        "pre_tokenizer: ByteLevel: nothing may follow ByteLevel"},
       {&Fields::post_processor,
        R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}, {"Sequence": {"id": "A"}}]})",
-       "post_processor: TemplateProcessing: 'single' must hold the sequence A once"},
+       "post_processor: TemplateProcessing: 'single' must contain the sequence A once"},
       {&Fields::post_processor,
        R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "B"}}]})",
-       "post_processor: TemplateProcessing: 'single' must hold the sequence A once"},
+       "post_processor: TemplateProcessing: 'single' must contain the sequence A once"},
       {&Fields::post_processor, R"({"type": "TemplateProcessing", "single": []})",
-       "post_processor: TemplateProcessing: 'single' must hold the sequence A once"},
+       "post_processor: TemplateProcessing: 'single' must contain the sequence A once"},
       {&Fields::post_processor, R"({"type": "TemplateProcessing", "single": ["A"]})",
        "post_processor: TemplateProcessing: 'SpecialToken' is missing"},
       {&Fields::post_processor,
@@ -255,7 +255,7 @@ TEST(TokenizerConfig, AddsAndReplacesAddedTokens) {
                           std::string(id) + "' is no id of 0 to 2097151"));
   EXPECT_THAT(error_with(R"({"added_tokens_decoder": []})"),
               HasSubstr("added_tokens_decoder of tokenizer_config.json: must be an object"));
-  EXPECT_THAT(error_with("[]"), HasSubstr("tokenizer_config.json: must hold an object"));
+  EXPECT_THAT(error_with("[]"), HasSubstr("tokenizer_config.json: must be an object"));
   EXPECT_EQ(error_with(R"({"eos_token": {}})"), "no error");
 }
 

@@ -80,7 +80,7 @@ class Attention {
   }
 
  private:
-  /// Lists the tasks, from the last sequence to the first, because prefills stand behind decodes
+  /// Lists the tasks, from the last sequence to the first, because prefills come after decodes
   /// and long tasks should start first. Returns the number of partial results. How tiles are split
   /// depends on the number of threads, but the results do not, since each key block has its own
   /// partial result.

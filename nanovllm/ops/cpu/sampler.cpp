@@ -57,7 +57,7 @@ class RowScratch {
   Scratch memory_;
 };
 
-/// The weight that top_p asks for.
+/// The weight that the kept tokens must reach for top_p.
 uint64_t share(float top_p, uint64_t weight) {
   return static_cast<uint64_t>(std::ceil(double{top_p} * static_cast<double>(weight)));
 }

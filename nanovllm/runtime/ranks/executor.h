@@ -10,9 +10,9 @@ namespace nanovllm {
 
 struct EngineSetup;
 
-/// All ranks of the model as the engine sees them: it takes steps and returns their outputs in the
-/// same order (`order.steps`). At most two steps may be submitted and not waited for. One thread at
-/// a time uses it.
+/// The engine's interface to all ranks of the model: it takes steps and returns their outputs in
+/// the same order (`order.steps`). At most two steps may be submitted and not waited for. One
+/// thread at a time uses it.
 class Executor {
  public:
   virtual ~Executor() = default;

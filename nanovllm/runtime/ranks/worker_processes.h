@@ -63,8 +63,9 @@ class WorkerProcesses {
 
  private:
   struct Worker {
-    pid_t pid = -1;         // -1: it was waited for
-    FileDescriptor socket;  // only the worker has the other end: each side sees the other's death
+    pid_t pid = -1;  // -1: it was waited for
+    // Only the worker has the other end, so each side notices when the other one ends.
+    FileDescriptor socket;
   };
   void start(int rank, std::vector<std::string> arguments);
   void watch(double step_timeout);

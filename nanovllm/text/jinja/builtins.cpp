@@ -379,7 +379,7 @@ int64_t Bound::integer(size_t i, int64_t otherwise) const {
 
 const std::string& Bound::string(size_t i) const {
   const Value& v = values_[i].defined();
-  if (!v.is_string()) raise("{} needs a text, not {}", builtin.names, v.type_name());
+  if (!v.is_string()) raise("{} needs a string, not {}", builtin.names, v.type_name());
   budget.read(v.string().size());
   return v.string();
 }

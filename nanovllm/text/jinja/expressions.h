@@ -300,7 +300,7 @@ class ExpressionParser : protected TokenReader {
                         : is_named      ? Kind::kNamed
                                         : Kind::kPositional;
       if (kind == Kind::kPositional && !args.parts.empty() && args.parts.back().kind != kind)
-        raise("a positional argument behind others");
+        raise("a positional argument after a named one");
       Value name = is_named ? Value(take().text) : Value();
       if (is_named) take();
       args.parts.push_back({kind, std::move(name), parse_expression()});

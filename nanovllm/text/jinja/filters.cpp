@@ -245,7 +245,7 @@ Value tojson(Bound& a) {  // x ensure_ascii? indent? separators? sort_keys?
   if (a.has(3)) {
     const Values pair = a.list(3);
     if (pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string())
-      raise("tojson: separators must be two texts");
+      raise("tojson: separators must be two strings");
     a.budget.read(pair[0].string().size() + pair[1].string().size());
     style.item_separator = pair[0].string();
     style.key_separator = pair[1].string();

@@ -11,7 +11,7 @@ namespace {
 
 /// A text of a variable. Everything that reads texts relies on well-formed UTF-8.
 Value text_from_json(const std::string& s, Budget& budget) {
-  if (!is_utf8(s)) raise("a variable holds a text that is not UTF-8");
+  if (!is_utf8(s)) raise("a variable is a string that is not valid UTF-8");
   budget.grow(s.size());
   budget.build(s.size());
   return s;

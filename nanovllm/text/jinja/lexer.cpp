@@ -164,7 +164,7 @@ class Lexer {
     add(Type::kOperator, pos_ - op->size());
   }
 
-  /// Decimal digits alone: nobody writes the other notations of Python into a template.
+  /// Only decimal digits: templates do not use the other notations of Python.
   void read_number() {
     const size_t begin = pos_;
     const char* first = source_.data() + begin;
@@ -188,7 +188,7 @@ class Lexer {
       if (source_[pos_] == '\\') read_escape(text);
       else text += source_[pos_++];
     }
-    if (pos_ >= source_.size()) raise_at(begin, "a text without its closing quote");
+    if (pos_ >= source_.size()) raise_at(begin, "a string without its closing quote");
     ++pos_;
     tokens_.push_back({Type::kString, begin, std::move(text)});
   }

@@ -148,7 +148,7 @@ class Formatter {
   }
   const Value& named(std::string_view name) {
     const Value* found = args_.named.find(make_text(name, out.budget), out.budget);
-    if (found == nullptr) raise("nothing is given for {} in the format", quote(name));
+    if (found == nullptr) raise("the format has no argument for {}", quote(name));
     return *found;
   }
   bool has_more() const { return num_taken_ < args_.positional.size(); }
@@ -226,8 +226,7 @@ std::string format_braces(std::string_view format, const Args& args, Budget& bud
       continue;
     }
     const size_t end = format.find('}', i);
-    if (format[brace] == '}' || end == kNotFound)
-      raise("a brace without its partner in the format");
+    if (format[brace] == '}' || end == kNotFound) raise("an unmatched brace in the format");
     const std::string_view field = format.substr(i, end - i);
     const std::string_view name = field.substr(0, field.find(':'));
     i = end;

@@ -23,7 +23,7 @@ bool is_line_end(char32_t c) {
 }
 
 bool is_printable(char32_t c) {
-  // The categories behind the symbols are separators, controls and unassigned code points.
+  // The categories after the symbols are separators, controls and unassigned code points.
   return c == ' ' || (category(c) >= UTF8PROC_CATEGORY_LU && category(c) <= UTF8PROC_CATEGORY_SO);
 }
 
@@ -35,7 +35,7 @@ bool is_cased(char32_t c) {
 constexpr size_t kMaxParts = 1'000'000;
 
 void add_part(std::vector<std::string_view>& parts, std::string_view part) {
-  if (parts.size() == kMaxParts) raise("a text splits into more than {} parts", kMaxParts);
+  if (parts.size() == kMaxParts) raise("a string splits into more than {} parts", kMaxParts);
   parts.push_back(part);
 }
 

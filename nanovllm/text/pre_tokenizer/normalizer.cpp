@@ -11,7 +11,8 @@
 namespace nanovllm {
 
 void WorkBudget::take(size_t bytes) {
-  require(bytes <= left_, "the steps of the tokenizer make too many bytes of the text");
+  require(bytes <= left_,
+          "the tokenizer's normalizer or decoder turns the text into too many bytes");
   left_ -= bytes;
 }
 

@@ -197,11 +197,12 @@ void Regex::find_all(std::string_view text,
       fail("{}: the pattern '{}' takes more than {} moves on {} bytes of text", where_, pattern_,
            max_moves(text.size()), text.size());
     if (rc < 0)
-      fail("{}: the pattern '{}' gave up on this text: {}", where_, pattern_, pcre_message(rc));
+      fail("{}: the pattern '{}' cannot be matched against this text: {}", where_, pattern_,
+           pcre_message(rc));
     const size_t begin = found[0];
     const size_t end = found[1];
     on_match(begin, end);
-    // After an empty match the search goes on at the next character.
+    // After an empty match the search continues at the next character.
     from = end + (begin < end ? 0 : end < text.size() ? utf8_len(text[end]) : 1);
   }
 }

@@ -118,7 +118,7 @@ TokenTable Bpe::read_vocab(const TokenizerJson& json) const {
     ids.push_back(id);
   }
   TokenTable table(tokens, ids);
-  require(table.size() == tokens.size(), "{}: model: vocab holds {} tokens twice", json.where,
+  require(table.size() == tokens.size(), "{}: model: vocab contains {} tokens twice", json.where,
           tokens.size() - table.size());
   return table;
 }

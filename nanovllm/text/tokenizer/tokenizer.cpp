@@ -26,7 +26,7 @@ std::unique_ptr<const Tokenizer> Tokenizer::load(const std::string& folder) {
   TokenizerJson json = read_tokenizer_json(text, path);
   if (const auto config = read_file_if_there(config_path, kMaxTokenizerConfigBytes))
     json.config = parse_json(*config, config_path);
-  require(json.config.is_object(), "{}: must hold an object", config_path);
+  require(json.config.is_object(), "{}: must be an object", config_path);
   return std::unique_ptr<const Tokenizer>(new Tokenizer(json));
 }
 
@@ -78,14 +78,14 @@ void Tokenizer::read_post_processor(const TokenizerJson& json) {
     if (component.type == "ByteLevel") continue;  // it changes offsets only
     require(!std::exchange(has_template, true), "{}: only one is supported", component.where);
     const Json& single = component.at("single");
-    require(single.size() <= kMaxSpecialIds, "{}: 'single' holds more than {} parts",
+    require(single.size() <= kMaxSpecialIds, "{}: 'single' contains more than {} parts",
             component.where, kMaxSpecialIds);
     bool has_text = false;
     for (const Json& element : single) {
       const JsonObject part{element, component.where};
       if (element.is_object() && element.contains("Sequence")) {
         require(!has_text && part.object("Sequence").string("id") == "A",
-                "{}: 'single' must hold the sequence A once", component.where);
+                "{}: 'single' must contain the sequence A once", component.where);
         has_text = true;
         continue;
       }
@@ -96,7 +96,7 @@ void Tokenizer::read_post_processor(const TokenizerJson& json) {
       for (const Json& id : ids)
         (has_text ? ids_after_ : ids_before_).push_back(component.token_id(id));
     }
-    require(has_text, "{}: 'single' must hold the sequence A once", component.where);
+    require(has_text, "{}: 'single' must contain the sequence A once", component.where);
   }
 }
 

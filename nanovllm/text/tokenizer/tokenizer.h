@@ -53,7 +53,7 @@ class Tokenizer {
   static std::unique_ptr<const Tokenizer> parse(std::string_view tokenizer_json,
                                                 const std::string& where);
 
-  /// Added tokens that are written in the text are recognized. `add_special_tokens` adds the ids of
+  /// Added tokens that are written in the text are recognised. `add_special_tokens` adds the ids of
   /// the post-processor. Bytes that are not UTF-8 become U+FFFD, one for each maximal subpart
   /// (Unicode 15, section 3.9; what Python's errors="replace" does).
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;

@@ -109,7 +109,7 @@ using Bf16Dot = FloatDot<Bf16>;
 #endif
 
 /// Transposes keys [first, first + kPanelKeys) into the panel. Keys from `end` on may never have
-/// been written: the one before stands in for them, and nobody looks at their scores.
+/// been written: the one before is read instead, and their scores are not used.
 template <class Dot>
 void pack_panel(const KeyBlockArgs& a, int first, int end) {
   for (int v = 0; v < kVectors && first + v * kLanes < end; ++v) {

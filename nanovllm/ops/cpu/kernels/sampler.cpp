@@ -1,6 +1,6 @@
 // The sampler's passes over the vocabulary for one instruction set. No multiplication and addition
-// of floats may become one fused operation (CMakeLists.txt sees to it), so that every instruction
-// set computes the same bits.
+// of floats may become one fused operation (CMakeLists.txt has the compiler option), so that every
+// instruction set computes the same bits.
 
 #include "nanovllm/ops/cpu/kernels/sampler.h"
 #include "nanovllm/ops/cpu/kernels/simd.h"

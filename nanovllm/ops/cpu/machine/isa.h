@@ -30,7 +30,7 @@ struct Kernels {
   const SamplerKernels& sampler;
 };
 Kernels kernels_for(Isa isa, DType dtype);
-/// Where a dtype stands in a table of functions: float32, bfloat16, float16.
+/// The index of a dtype in a table of functions: float32, bfloat16, float16.
 size_t table_index(DType dtype);
 
 }  // namespace nanovllm::cpu

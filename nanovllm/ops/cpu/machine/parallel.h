@@ -13,7 +13,7 @@ int num_threads();
 using TaskFunction = std::function<void(int64_t task, int thread)>;
 
 /// function(task, thread) for each task in [0, num_tasks), thread in [0, num_threads()). Tasks are
-/// taken in ascending order by whoever is free, and the caller is one of them: a helper that
+/// taken in ascending order by the next free thread, and the caller is one of them: a helper that
 /// sleeps, or that other programs keep from running, is not waited for. That is why this is not
 /// OpenMP, whose barriers wait for every thread: beside other busy programs a GEMM of 4 us took 12
 /// to 28 ms. After an exception no further task starts, and the first one is thrown again here.

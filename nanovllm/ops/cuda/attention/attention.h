@@ -9,7 +9,7 @@
 #include "nanovllm/ops/cuda/device/runtime.h"
 
 // Attention over the paged KV cache, and the rotary embedding before it. Read this file first, then
-// - kv_layout.cuh: where keys and values lie; rope.h and rope.cu: the kernels that store them;
+// - kv_layout.cuh: how keys and values are stored; rope.h and rope.cu: the kernels that store them;
 // - attention_general.cu: the formula in its simplest form, for every dtype and head_dim;
 // - decode/: sequences with one new token. attention_decode.cu with decode_splits.h,
 //   decode_copies.cuh and decode_heads.cuh; decode_cluster.cu: few sequences, with norm and
@@ -18,7 +18,7 @@
 //   with prefill_tiles.cuh, prefill_copy.cuh and prefill_softmax.cuh: on Hopper.
 namespace nanovllm::cuda {
 
-/// backend.h's attention as the kernels see it.
+/// The arguments of backend.h's attention in the form that the kernels take.
 struct AttentionParams {
   void* out;                    // [T, num_heads * head_dim]
   const void* qkv;              // [T, (num_heads + 2 num_kv_heads) * head_dim], q first

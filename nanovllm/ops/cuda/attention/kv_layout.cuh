@@ -12,12 +12,12 @@
 
 namespace nanovllm::cuda {
 
-/// Where keys and values lie. The cache is [layers, 2 (K, V), blocks, kv_heads] of entries. An
+/// How keys and values are stored. The cache is [layers, 2 (K, V), blocks, kv_heads] of entries. An
 /// entry is the keys (or values) of one head in one block of the cache, block_size * head_dim
 /// elements:
 ///
 /// - tiled (16-bit elements, head_dim 64, 128 or 256): [block_size / 8][head_dim / 64][8 keys][64
-///   dims], where the 16-byte chunk c of key r lies at chunk c ^ r. Every [8, 64] piece is an atom
+///   dims], where the 16-byte chunk c of key r is at chunk c ^ r. Every [8, 64] piece is an atom
 ///   of the tensor cores' 128-byte swizzle. So a contiguous copy of 8 n keys into shared memory is
 ///   ready for wgmma, and ldmatrix causes no bank conflicts.
 /// - else [block_size][head_dim].
@@ -34,7 +34,7 @@ struct KvLayout {
         tiled(dtype_size(kv.dtype) == 2 &&
               (kv.head_dim == 64 || kv.head_dim == 128 || kv.head_dim == 256)) {}
 
-  /// K of a layer; its V lies layer_stride elements behind it.
+  /// K of a layer; its V is layer_stride elements after it.
   char* layer_keys(const KvCache& kv, int64_t layer) const {
     return static_cast<char*>(kv.data) +
            2 * layer_stride * layer * static_cast<int64_t>(dtype_size(kv.dtype));

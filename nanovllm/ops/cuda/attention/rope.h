@@ -8,13 +8,13 @@
 
 namespace nanovllm::cuda {
 
-/// backend.h's rope_and_store as the kernels see it.
+/// The arguments of backend.h's rope_and_store in the form that the kernels take.
 struct RopeParams {
   void* qkv;                                // [T, (num_heads + 2 num_kv_heads) * head_dim]
   const float *q_norm, *k_norm;             // [head_dim] or null
   const float *cos, *sin;                   // [positions, head_dim / 2]
   const int32_t *positions, *slot_mapping;  // [T]; a negative slot: the token is not stored
-  void* k;  // the layer's K; its V lies layout.layer_stride elements further on
+  void* k;  // the layer's K; its V is layout.layer_stride elements after it
   KvLayout layout;
   int num_heads;
   float eps;

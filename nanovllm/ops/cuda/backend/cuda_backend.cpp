@@ -26,8 +26,8 @@ CudaBackend::CudaBackend(CudaKernels kernels, Rank rank) : kernels_(kernels) {
   context_ = primary_context(rank.index);
   const ContextScope here(context_);
   cuda_check(cudaGetDeviceProperties(&device_, rank.index), "device");
-  require(device_.major >= 8, "{} has compute capability {}.{}; 8.0 is the least", device_.name,
-          device_.major, device_.minor);
+  require(device_.major >= 8, "{} has compute capability {}.{}; 8.0 or newer is needed",
+          device_.name, device_.major, device_.minor);
   portable_ = kernels.portable || device_.major != 9;
   where_.num_sms = device_.multiProcessorCount;
   where_.overlaps = has_dependent_launch();

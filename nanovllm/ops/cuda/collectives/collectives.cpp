@@ -112,8 +112,8 @@ using SumNorm = CudaKernels::SumNorm;
 Collectives::Collectives(Launch where, Communicator& ranks, std::optional<SumNorm> sum_norm)
     : where_(where), ranks_(ranks) {
   const Rank rank = ranks.rank();
-  require(rank.world <= kMaxPeers, "tensor_parallel_size is {}; {} is the most on GPUs", rank.world,
-          kMaxPeers);
+  require(rank.world <= kMaxPeers, "tensor_parallel_size is {}; at most {} are possible on GPUs",
+          rank.world, kMaxPeers);
   peers_.rank = rank.index;
   peers_.world = rank.world;
   nccl_ = std::make_unique<Nccl>(ranks);

@@ -21,7 +21,7 @@ namespace nanovllm::cuda {
 
 inline constexpr int kMaxPeers = 8;
 
-/// The ranks as the kernels see them: each one's exchange buffer, mapped into this process.
+/// What the kernels know of the ranks: each one's exchange buffer, mapped into this process.
 struct Peers {
   std::array<char*, kMaxPeers> buffers = {};
   int rank = 0, world = 1;

@@ -194,7 +194,7 @@ bool supports_one_shot(const Tensor& x) {
 }
 
 bool supports_two_shot(const Tensor& x, int world) {
-  // The lines of both phases of a share lie beside each other.
+  // The lines of both phases of a share are next to each other.
   const int64_t most = (x.shape[0] + world - 1) / world;
   return supports_one_shot(x) && supports_one_shot(Tensor(nullptr, x.dtype, 2 * most, x.shape[1]));
 }

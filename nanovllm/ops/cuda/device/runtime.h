@@ -7,7 +7,7 @@
 #include <source_location>
 
 // The folder device/ holds what all kernels and the backend share and what is not about models.
-// Read this file first: errors, contexts and launches as host code sees them. Then device.cuh: what
+// Read this file first: errors, contexts and launches for host code. Then device.cuh: what
 // device code needs on every GPU; mma.cuh: matrix instructions of a warp; hopper.cuh, wgmma.cuh and
 // tensor_map.cuh: Hopper's; libraries.h: NVIDIA's libraries, opened at run time.
 namespace nanovllm::cuda {

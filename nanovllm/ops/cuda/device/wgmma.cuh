@@ -39,7 +39,7 @@ __device__ __forceinline__ void pin(uint32_t (&values)[kCount]) {
 }
 
 /// The descriptor of a tile in shared memory made of 128-byte-swizzle atoms (8 rows of 128 bytes,
-/// 1024 bytes, aligned to 1024; 16-byte chunk c of row r lies at c ^ r). For a K-major tile
+/// 1024 bytes, aligned to 1024; 16-byte chunk c of row r is at c ^ r). For a K-major tile
 /// `stride` is the distance of groups of 8 rows and `leading` unused; for an MN-major one `stride`
 /// is the distance of groups of 8 along K and `leading` that of groups of 64 along M or N.
 __device__ __forceinline__ uint64_t tile_descriptor(uint32_t address, uint32_t stride,

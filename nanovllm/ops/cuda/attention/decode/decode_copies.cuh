@@ -116,7 +116,7 @@ struct TileRing {
   }
 };
 
-/// The producer warp copies `count` tiles from `at` on; the first of them lies in `block` of the
+/// The producer warp copies `count` tiles from `at` on; the first of them is in `block` of the
 /// cache. With `prefetch_keys` it waits for the previous kernel only before the first tile that
 /// holds a sequence's newest key.
 template <class T, int kHeadDim>
@@ -126,7 +126,7 @@ __device__ inline void copy_tiles(const AttentionParams& p, const DecodePlan& pl
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   using Ring = TileRing<kHeadDim>;
   const int lane = threadIdx.x % 32;
-  // Each lane copies the keys of a tile that lie in one block of the cache.
+  // Each lane copies the keys of a tile that are in one block of the cache.
   const int lane_keys = p.layout.block_size % kDecodeTile == 0 ? kDecodeTile : kDecodeKeys;
   RingCursor<Ring::kStages> to;
   if (lane > 0) block = -1;  // not known yet

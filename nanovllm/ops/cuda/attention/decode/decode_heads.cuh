@@ -6,7 +6,7 @@
 #include "nanovllm/ops/cuda/device/mma.cuh"
 
 // What both kernels of decode attention share: a warp computes the query heads of one KV head for
-// 16 keys at a time, which lie in shared memory as they do in the cache (kv_layout.cuh).
+// 16 keys at a time, which have the same layout in shared memory as in the cache (kv_layout.cuh).
 namespace nanovllm::cuda {
 
 inline constexpr int kDecodeKeys = 16;  // that a warp computes at a time
@@ -35,7 +35,7 @@ struct DecodeHeads {
     for (int e = 0; e < kHeadTiles; ++e) max[e][0] = max[e][1] = -INFINITY;
   }
 
-  /// Adds 16 keys and values, which lie at these shared addresses (multiples of 128). Only the
+  /// Adds 16 keys and values, which are at these shared addresses (multiples of 128). Only the
   /// first `num_keys` are valid. `scale` contains log2(e), so that weights are powers of two.
   __device__ void add(uint32_t k, uint32_t v, int num_keys, float scale) {
     const int lane = threadIdx.x % 32;

@@ -10,7 +10,7 @@ inline constexpr int kDecodeTile = 64;  // keys
 constexpr int num_decode_tiles(int num_keys) { return (num_keys + kDecodeTile - 1) / kDecodeTile; }
 
 /// Where the list of all heads' tiles (DecodePlan) is divided into ranges, one for each thread
-/// block. Boundary b lies at b * num_tiles / num_blocks, but a boundary within `slack` tiles of a
+/// block. Boundary b is at b * num_tiles / num_blocks, but a boundary within `slack` tiles of a
 /// head's end moves to that end. Merging the partial results of a head costs more than ranges of
 /// slightly different lengths, because the thread blocks that still run share the whole bandwidth.
 struct DecodeSplits {

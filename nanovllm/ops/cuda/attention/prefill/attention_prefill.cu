@@ -5,9 +5,9 @@
 // Causal attention of sequences with several new tokens over their paged keys, for every GPU from
 // Ampere on; the formula is in prefill_sm90.cu. A thread block computes one query head of kRows
 // tokens, 16 in each warp, for the keys that the last token sees, with an online softmax. The next
-// tile of keys and values is copied while this one is computed. In shared memory they lie as in the
-// cache (kv_layout.cuh): two stages of [K, V], [kKeys / 8][head_dim / 64][8][64] each. Source: Dao,
-// "FlashAttention-2", 2023.
+// tile of keys and values is copied while this one is computed. In shared memory they have the
+// layout of the cache (kv_layout.cuh): two stages of [K, V], [kKeys / 8][head_dim / 64][8][64]
+// each. Source: Dao, "FlashAttention-2", 2023.
 namespace nanovllm::cuda {
 namespace {
 
