@@ -1,17 +1,24 @@
-#include <algorithm>
-#include <map>
-#include <memory>
+#include <unistd.h>
 
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "apps/batch/batch_run.h"
+#include "apps/batch/line_stream.h"
+#include "apps/batch/output_file.h"
 #include "commands.h"
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/terminal/capabilities.h"
 #include "nanovllm/base/terminal/escape.h"
-#include "nanovllm/base/terminal/progress.h"
 #include "nanovllm/engine/llm_engine.h"
 #include "nanovllm/text/chat_template.h"
 #include "options.h"
-#include "output_json.h"
 #include "prompts.h"
+#include "sampling_options.h"
 #include "terminal.h"
 
 namespace nanovllm {
@@ -21,120 +28,138 @@ namespace {
 struct GenerateOptions {
   std::string model;
   EngineConfig config;
-  SamplingParams params;
+  SamplingOptions sampling;
   std::vector<std::string> prompts;
   std::string prompts_file;
   bool chat = false;
   std::string system;
   bool no_thinking = false;
   bool json = false;
+  std::string output;
+  bool unordered = false;
+  bool quiet = false;
+
+  bool given(const std::string& field) const {
+    return std::ranges::find(sampling.given, field) != sampling.given.end();
+  }
 };
 
-std::string to_text(const Prompt& prompt, const RequestOutput& output) {
-  std::string text = "\nPrompt: ";
-  if (prompt.text.empty() && !output.prompt_token_ids.empty())
-    text += fmt::format("[{}]\n", fmt::join(output.prompt_token_ids, ", "));
-  else text += repr(prompt.text) + "\n";
-  const auto add = [&](const CompletionOutput& answer) {
-    text += "Completion: " + repr(answer.text) + "\n";
-    if (!answer.error.empty()) text += "Error: " + escape_controls(answer.error) + "\n";
-  };
-  if (output.outputs.empty()) add(output);
-  for (const CompletionOutput& answer : output.outputs) add(answer);
-  return text;
+constexpr const char* kFooter =
+    R"(Examples:
+  nanovllm generate models/tiny-tales --prompt "Once upon a time" --temperature 0
+  nanovllm generate models/tiny-tales --chat --prompt "introduce yourself"
+  nanovllm generate models/tiny-tales --prompts-file examples/batch.jsonl --output results.jsonl
+  echo '{"prompt": "The king", "n": 3}' |
+    nanovllm generate models/tiny-tales --prompts-file - --json
+A single prompt on a terminal is answered as plain text. With --chat, sampling values that no option
+sets are those of the checkpoint's generation_config.json, and an answer may be as long as the
+context allows.
+Each line of a prompts file is a JSON object with one of these keys:
+  prompt             a text to continue; with --chat, a user's message
+  prompt_token_ids   token ids, [1, 2, ...], used unchanged
+  messages           [{"role": "user", "content": ...}, ...] for the chat template, optionally
+                     with the keys tools, enable_thinking and chat_template_kwargs
+  body               a request of OpenAI's batch files, {"custom_id", "method", "url", "body"}
+A line may also have sampling parameters under their names (max_tokens, stop, stop_token_ids, seed,
+ignore_eos, skip_special_tokens, logit_bias, allowed_token_ids, bad_words), directly or as
+"sampling_params": {...}. They have precedence over the options. All other keys, such as id, are
+copied to the line's result.
+With --json the result of each prompt is a line {"index", "prompt_token_ids", "token_ids", "text",
+"finish_reason", "stop_reason", "num_cached_tokens", "outputs", "usage"}, or {"index", "error"} for
+a line that is refused. "outputs" has an object for each of the --n answers; the keys outside it are
+those of the first answer.
+With --output a second run with the same file computes only the results that are missing.
+)";
+
+/// Refuses options that would have no effect.
+void check_options(const GenerateOptions& o) {
+  require(o.prompts.empty() != o.prompts_file.empty(),
+          "generate needs --prompt TEXT or --prompts-file FILE, and not both");
+  for (const auto& [given, option] :
+       {std::pair(!o.system.empty(), "--system"), std::pair(o.no_thinking, "--no-thinking")})
+    require(!given || o.chat || !o.prompts_file.empty(),
+            "{} needs --chat, or a prompts file with messages", option);
+  for (const char* field : {"logprobs", "prompt_logprobs"})
+    require(o.json || !o.given(field), "--{} needs --json or --output",
+            field == std::string_view("logprobs") ? "logprobs" : "prompt-logprobs");
+  require(!o.unordered || !o.prompts_file.empty() || o.prompts.size() > 1,
+          "--unordered needs several prompts");
 }
 
-/// Prints the results in the order of the prompts, each as soon as all earlier ones are printed.
-class Results {
- public:
-  Results(const std::vector<Prompt>& prompts, bool json, ProgressBar& bar)
-      : prompts_(prompts), json_(json), bar_(bar) {}
-
-  void add(size_t index, RequestOutput output) {
-    num_failed_ += output.has_error() ? 1 : 0;
-    ready_.emplace(index, std::move(output));
-    for (; !ready_.empty() && ready_.begin()->first == next_; ++next_) {
-      print(ready_.begin()->second);
-      ready_.erase(ready_.begin());
+/// Prints the answer to a single prompt as it is generated, and then a line about its speed.
+int stream(LLMEngine& engine, const Prompt& prompt, bool quiet) {
+  require(prompt.error.empty(), "{}", prompt.error);
+  const uint64_t id = engine.add_request(prompt.token_ids, prompt.params);
+  RequestOutput output;
+  bool ends_line = false;
+  for (bool aborted = false; !engine.is_finished();) {
+    if (InterruptGuard::interrupted() && !aborted) aborted = engine.abort(id);
+    for (RequestUpdate& update : engine.step()) {
+      if (!update.text.empty()) {
+        print_out(update.text);
+        ends_line = update.text.ends_with('\n');
+      }
+      if (update.finished) output = std::move(*update.finished);
     }
   }
-  size_t num_printed() const { return next_; }
-  /// Number of prompts that were refused or have a choice that ended with an error.
-  size_t num_failed() const { return num_failed_; }
-
- private:
-  void print(const RequestOutput& output) {
-    bar_.hide();
-    const Prompt& prompt = prompts_[next_];
-    if (!json_) print_out(to_text(prompt, output));
-    else if (!prompt.error.empty())
-      print_out(dump_json({{"index", next_}, {"error", prompt.error}}) + "\n");
-    else print_out(dump_json(to_json(output, static_cast<int64_t>(next_))) + "\n");
-  }
-
-  const std::vector<Prompt>& prompts_;
-  bool json_;
-  ProgressBar& bar_;
-  std::map<size_t, RequestOutput> ready_;
-  size_t next_ = 0;
-  size_t num_failed_ = 0;
-};
-
-RequestOutput failed_output(const Prompt& prompt, const std::string& error) {
-  RequestOutput output;
-  output.prompt_token_ids = prompt.token_ids;
-  output.finish_reason = "error";
-  output.error = error;
-  return output;
+  if (!ends_line) print_out("\n");
+  const size_t num_tokens = output.token_ids.size();
+  const double seconds = output.finish_time - output.first_token_time;
+  if (!quiet && num_tokens > 0)
+    fmt::print(stderr, "{} token{}{}, first token after {:.3f} s\n", num_tokens,
+               num_tokens == 1 ? "" : "s",
+               num_tokens > 1
+                   ? fmt::format(", {:.1f} tokens/s", static_cast<double>(num_tokens - 1) / seconds)
+                   : "",
+               output.first_token_time - output.arrival_time);
+  if (output.has_error()) throw UserError(output.error);
+  return InterruptGuard::interrupted() ? InterruptGuard::exit_status() : kExitOk;
 }
 
-int generate(const GenerateOptions& options) {
-  require(options.prompts.empty() != options.prompts_file.empty(),
-          "generate needs --prompt TEXT or --prompts-file FILE, and not both");
-  options.params.validate();
+int generate(GenerateOptions options) {
+  if (options.output == "-") options.output.clear(), options.json = true;
+  options.json = options.json || !options.output.empty();
+  check_options(options);
+  SamplingParams& params = options.sampling.params;
+  if (options.chat) params = options.sampling.for_chat(options.model);
+  params.validate();
+  // These are opened first, because a mistake should not be found only after the model is loaded.
+  std::optional<LineStream> lines;
+  if (!options.prompts_file.empty()) lines.emplace(options.prompts_file);
+  std::optional<OutputFile> file;
+  if (!options.output.empty()) file.emplace(options.output);
+
   LLMEngine engine = LLMEngine::load(options.model, options.config);
   const std::shared_ptr<const Tokenizer> tokenizer = engine.tokenizer();
   std::optional<ChatTemplate> chat_template;
   if (tokenizer != nullptr) chat_template = ChatTemplate::load(options.model);
   PromptReader reader{.tokenizer = tokenizer.get(),
                       .chat_template = chat_template,
-                      .defaults = options.params,
+                      .defaults = params,
                       .chat = options.chat,
                       .system = options.system,
                       .enable_thinking = {}};
   if (options.no_thinking) reader.enable_thinking = false;
-  std::vector<Prompt> prompts;
-  if (!options.prompts_file.empty()) prompts = reader.from_file(options.prompts_file);
-  for (const std::string& text : options.prompts) prompts.push_back(reader.from_text(text));
 
   const InterruptGuard guard;
-  ProgressBar bar("Generating", static_cast<int64_t>(prompts.size()), stderr_is_terminal());
-  Results results(prompts, options.json, bar);
-  std::map<uint64_t, size_t> index;
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    try {
-      require(prompts[i].error.empty(), "{}", prompts[i].error);
-      index[engine.add_request(prompts[i].token_ids, prompts[i].params)] = i;
-    } catch (const UserError& e) {
-      results.add(i, failed_output(prompts[i], e.what()));
-    }
-  }
-  int64_t num_done = static_cast<int64_t>(prompts.size() - index.size());
-  while (!engine.is_finished() && !InterruptGuard::interrupted()) {
-    for (const RequestUpdate& update : engine.step()) {
-      if (!update.finished) continue;
-      results.add(index.at(update.request_id), *update.finished);
-      ++num_done;
-    }
-    const EngineStats stats = engine.stats();
-    bar.update(num_done, stats.prefill_tokens, stats.decode_tokens);
-  }
-  if (InterruptGuard::interrupted()) return InterruptGuard::exit_status();
-  if (results.num_failed() == 0) return kExitOk;
-  bar.hide();
-  fmt::print(stderr, "error: prompts that were refused or ended with an error: {} of {}\n",
-             results.num_failed(), prompts.size());
-  return kExitUserError;
+  const bool is_single = options.prompts.size() == 1 && params.n == 1 && !options.json;
+  if (is_single && ::isatty(STDOUT_FILENO) == 1)
+    return stream(engine, reader.from_text(options.prompts[0]), options.quiet);
+  if (file && file->num_held() > 0 && !options.quiet)
+    fmt::print(stderr, "{} has {} results already, which are skipped\n",
+               escape_controls(options.output), file->num_held());
+  BatchRun run(engine, reader, lines ? &*lines : nullptr, options.prompts,
+               {.json = options.json,
+                .ordered = !options.unordered,
+                .quiet = options.quiet,
+                .file = file ? &*file : nullptr});
+  const int status = run.run();
+  if (status == kExitOk && !run.used_template() && (!options.system.empty() || options.no_thinking))
+    fmt::print(
+        stderr,
+        "warning: no line has messages, so {} had no effect; --chat makes messages of texts\n",
+        options.no_thinking ? "--no-thinking" : "--system");
+  return status;
 }
 
 }  // namespace
@@ -155,36 +180,20 @@ void add_generate(CLI::App& app, Command& command) {
   sub->add_flag("--no-thinking", options->no_thinking,
                 "Ask the chat template for an answer without thinking");
   sub->add_flag("--json", options->json, "Print a JSON line for each prompt");
-  add_sampling_options(*sub, options->params);
+  sub->add_option("--output", options->output,
+                  "Append the JSON lines to this file; what it holds already is skipped")
+      ->type_name("FILE");
+  sub->add_flag("--unordered", options->unordered,
+                "Give out results as they are finished, not in the order of the prompts");
+  sub->add_flag("--quiet", options->quiet, "No progress bar and no line about the speed");
+  options->sampling.add_to(*sub);
+  sub->get_option("--generation-config")->needs(sub->get_option("--chat"));
   add_engine_options(*sub, options->config);
-  sub->footer(
-      std::string(
-          "Examples:\n"
-          "  nanovllm generate models/tiny-tales --prompt \"Once upon a time\" --temperature 0\n"
-          "  nanovllm generate models/tiny-tales --chat --prompt \"introduce yourself\" "
-          "--max-tokens "
-          "256\n"
-          "  echo '{\"prompt\": \"The king\", \"sampling_params\": {\"n\": 3}}' |\n"
-          "    nanovllm generate models/tiny-tales --prompts-file - --json\n"
-          "Each line of a prompts file is a JSON object with one of these keys:\n"
-          "  prompt             a text to continue\n"
-          "  prompt_token_ids   token ids, [1, 2, ...], used unchanged\n"
-          "  messages           [{\"role\": \"user\", \"content\": ...}, ...] for the chat "
-          "template, optionally\n"
-          "                     with the keys tools, enable_thinking and chat_template_kwargs\n"
-          "A line may also have sampling_params: {...}, with the names of the sampling options "
-          "(max_tokens,\n"
-          "stop, stop_token_ids, seed), ignore_eos, skip_special_tokens, logit_bias, "
-          "allowed_token_ids or\n"
-          "bad_words. They have precedence over the options.\n"
-          "With --json the result of each prompt is a line {\"index\", \"prompt_token_ids\", "
-          "\"token_ids\", \"text\",\n"
-          "\"finish_reason\", \"stop_reason\", \"num_cached_tokens\"} or {\"index\", \"error\"}, "
-          "in "
-          "the order of the\n"
-          "prompts. With --n above 1 the answers are in \"outputs\".\n") +
-      kExitStatusHelp);
-  sub->callback([&command, options] { command = [options] { return generate(*options); }; });
+  sub->footer(std::string(kFooter) + kExitStatusHelp);
+  sub->callback([&command, options, sub] {
+    options->sampling.find_given(*sub);
+    command = [options] { return generate(*options); };
+  });
 }
 
 }  // namespace nanovllm

@@ -1,11 +1,12 @@
 #include "prompts.h"
 
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <utility>
 
+#include "apps/batch/prompt_line.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/sampling_json.h"
 #include "nanovllm/base/system/files.h"
@@ -18,6 +19,10 @@ namespace {
 // for example a device, before memory is full.
 constexpr size_t kMaxPromptsBytes = size_t{1} << 30;
 
+Json user_message(const std::string& text) {
+  return Json::array({{{"role", "user"}, {"content", text}}});
+}
+
 }  // namespace
 
 void PromptReader::encode(Prompt& prompt, bool add_special_tokens) const {
@@ -25,37 +30,35 @@ void PromptReader::encode(Prompt& prompt, bool add_special_tokens) const {
   prompt.token_ids = tokenizer->encode(prompt.text, add_special_tokens);
 }
 
-void PromptReader::render(const Json& messages, const Json& line, Prompt& prompt) const {
+void PromptReader::render(const Json& request, Prompt& prompt) const {
+  Json messages = request["messages"];
   require(messages.is_array() && !messages.empty(),
           "messages must be a list of at least one message");
   for (const Json& message : messages)
     require(message.is_object() && message.contains("role"),
             "each message must be an object with a role");
   require(chat_template.has_value(), "the model has no chat template");
-  Json context =
-      line.contains("chat_template_kwargs") ? line["chat_template_kwargs"] : Json::object();
+  if (!system.empty() && messages[0]["role"] != "system")
+    messages.insert(messages.begin(), Json{{"role", "system"}, {"content", system}});
+  Json context = request.value("chat_template_kwargs", Json::object());
   require(context.is_object(), "chat_template_kwargs must be an object");
   if (enable_thinking && !context.contains("enable_thinking"))
     context["enable_thinking"] = *enable_thinking;
-  if (line.contains("enable_thinking")) {
-    require(line["enable_thinking"].is_boolean(), "enable_thinking must be true or false");
-    context["enable_thinking"] = line["enable_thinking"];
+  if (request.contains("enable_thinking")) {
+    require(request["enable_thinking"].is_boolean(), "enable_thinking must be true or false");
+    context["enable_thinking"] = request["enable_thinking"];
   }
-  context["tools"] = line.contains("tools") ? line["tools"] : Json();  // null, as in transformers
+  context["tools"] = request.value("tools", Json());  // null, as in transformers
   context.emplace("documents", nullptr);
-  context["messages"] = messages;
+  context["messages"] = std::move(messages);
   context["add_generation_prompt"] = true;
   prompt.text = chat_template->prompt(context);
+  prompt.from_messages = true;
   encode(prompt, false);  // the template has written the special tokens
 }
 
 Prompt PromptReader::from_text(const std::string& text) const {
-  if (chat) {
-    Json messages = Json::array();
-    if (!system.empty()) messages.push_back({{"role", "system"}, {"content", system}});
-    messages.push_back({{"role", "user"}, {"content", text}});
-    return from_messages(messages);
-  }
+  if (chat) return from_messages(user_message(text));
   Prompt prompt;
   prompt.params = defaults;
   prompt.text = text;
@@ -71,54 +74,46 @@ Prompt PromptReader::from_messages(const Json& messages) const {
   Prompt prompt;
   prompt.params = defaults;
   try {
-    render(messages, Json::object(), prompt);
+    render({{"messages", messages}}, prompt);
   } catch (const UserError& e) {
     prompt.error = e.what();
   }
   return prompt;
 }
 
-Prompt PromptReader::from_line(const std::string& line, int64_t line_number) const {
+void PromptReader::fill(const PromptLine& line, const std::string& where, Prompt& prompt) const {
+  const Json& request = line.request;
+  if (request.contains("prompt_token_ids")) {
+    prompt.token_ids =
+        token_ids_from_json(request["prompt_token_ids"], where + ": prompt_token_ids");
+    return;
+  }
+  try {
+    if (request.contains("messages")) return render(request, prompt);
+    require(request["prompt"].is_string(), "prompt must be a text");
+    prompt.text = request["prompt"].get<std::string>();
+    // OpenAI's API for completions has no conversations.
+    if (chat && !line.has_body) render({{"messages", user_message(prompt.text)}}, prompt);
+    else encode(prompt, true);
+  } catch (const UserError& e) {
+    fail("{}: {}", where, e.what());
+  }
+}
+
+Prompt PromptReader::from_line(const std::string& text, int64_t line_number) const {
   Prompt prompt;
+  PromptLine line;
   const std::string where = fmt::format("line {}", line_number);
   try {
-    const Json json = parse_json(line, where);
+    const Json json = parse_json(text, where);
     require(json.is_object(), "{}: must be a JSON object", where);
-    for (const auto& [key, value] : json.items()) {
-      static constexpr std::array kKeys = {
-          "prompt",          "prompt_token_ids", "messages", "tools", "chat_template_kwargs",
-          "enable_thinking", "sampling_params"};
-      bool known = false;
-      for (const char* k : kKeys) known = known || key == k;
-      require(known, "{}: '{}' is not one of {}", where, key, fmt::join(kKeys, ", "));
-    }
-    const int num_prompts = static_cast<int>(json.contains("prompt")) +
-                            static_cast<int>(json.contains("prompt_token_ids")) +
-                            static_cast<int>(json.contains("messages"));
-    require(num_prompts == 1, "{}: needs one of prompt, prompt_token_ids and messages, has {}",
-            where, num_prompts);
-    SamplingParams params = defaults;
-    if (json.contains("sampling_params"))
-      params =
-          sampling_params_from_json(json["sampling_params"], defaults, where + ": sampling_params");
-    if (json.contains("prompt_token_ids")) {
-      prompt.token_ids =
-          token_ids_from_json(json["prompt_token_ids"], where + ": prompt_token_ids");
-    } else if (json.contains("prompt")) {
-      require(json["prompt"].is_string(), "{}: prompt must be a text", where);
-      prompt = from_text(json["prompt"].get<std::string>());
-      require(prompt.error.empty(), "{}: {}", where, prompt.error);
-    } else {
-      try {
-        render(json["messages"], json, prompt);
-      } catch (const UserError& e) {
-        fail("{}: {}", where, e.what());
-      }
-    }
-    prompt.params = params;
+    line.read(json, where);
+    prompt.params = sampling_params_from_json(line.sampling, defaults, where);
+    fill(line, where, prompt);
   } catch (const UserError& e) {
     prompt.error = e.what();
   }
+  prompt.passed = std::move(line.passed);
   return prompt;
 }
 

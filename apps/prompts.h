@@ -12,22 +12,26 @@
 
 namespace nanovllm {
 
+struct PromptLine;
+
 /// One prompt of the command line or of a prompts file, ready for the engine, or an error.
 struct Prompt {
   std::string text;  ///< as given or rendered; empty for token ids
   std::vector<int32_t> token_ids;
   SamplingParams params;
-  std::string error;
+  Json passed = Json::object();  ///< fields of the line that its result has too
+  bool from_messages = false;    ///< rendered with the chat template
+  std::string error;             ///< why the line was refused; empty if it was not
 };
 
-/// Turns texts and the lines of prompts files into prompts. `tokenizer` and `chat_template` may be
-/// missing.
+/// Turns texts and the lines of prompts files (batch/prompt_line.h) into prompts. `tokenizer` and
+/// `chat_template` may be missing.
 struct PromptReader {
   const Tokenizer* tokenizer = nullptr;
   const std::optional<ChatTemplate>& chat_template;
   SamplingParams defaults;
-  bool chat = false;  ///< plain texts become a user's message
-  std::string system;
+  bool chat = false;   ///< plain texts become a user's message
+  std::string system;  ///< the system message of conversations that have none
   std::optional<bool> enable_thinking;
 
   /// These three do not throw if the text or line is wrong; they return a Prompt with an error.
@@ -35,11 +39,12 @@ struct PromptReader {
   Prompt from_messages(const Json& messages) const;
   Prompt from_line(const std::string& line, int64_t line_number) const;
   /// Reads all lines of a file, or of stdin for "-", and skips lines of white space. Throws
-  /// UserError if the file cannot be read.
+  /// UserError if the file cannot be read, or if it has more than 1 GiB.
   std::vector<Prompt> from_file(const std::string& path) const;
 
  private:
-  void render(const Json& messages, const Json& line, Prompt& prompt) const;
+  void fill(const PromptLine& line, const std::string& where, Prompt& prompt) const;
+  void render(const Json& request, Prompt& prompt) const;
   void encode(Prompt& prompt, bool add_special_tokens) const;
 };
 

@@ -91,9 +91,11 @@ TEST(Generate, JsonLinesHaveTheDocumentedFieldsInInputOrder) {
   const std::vector<Json> out = lines(r.out);
   ASSERT_EQ(out.size(), 3u);
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(out[i]["index"], i);
-  EXPECT_THAT(keys(out[0]),
-              ::testing::UnorderedElementsAre("index", "prompt_token_ids", "token_ids", "text",
-                                              "finish_reason", "stop_reason", "num_cached_tokens"));
+  EXPECT_THAT(keys(out[0]), ::testing::UnorderedElementsAre(
+                                "index", "prompt_token_ids", "token_ids", "text", "finish_reason",
+                                "stop_reason", "num_cached_tokens", "outputs", "usage"));
+  EXPECT_EQ(out[0]["usage"],
+            Json({{"prompt_tokens", 3}, {"completion_tokens", 30}, {"cached_tokens", 0}}));
   EXPECT_EQ(out[0]["prompt_token_ids"], Json({327, 1874, 308}));
   EXPECT_EQ(out[0]["finish_reason"], "length");
   EXPECT_EQ(out[0]["stop_reason"], Json());
@@ -105,30 +107,33 @@ TEST(Generate, JsonLinesHaveTheDocumentedFieldsInInputOrder) {
   ASSERT_EQ(out[1]["prompt_logprobs"].size(), 3u);
   EXPECT_EQ(out[1]["prompt_logprobs"][0], Json());
   EXPECT_EQ(out[1]["prompt_logprobs"][1][0]["id"], 1874);
-  EXPECT_THAT(keys(out[2]), ::testing::UnorderedElementsAre("index", "prompt_token_ids",
-                                                            "num_cached_tokens", "outputs"));
-  EXPECT_EQ(out[2]["outputs"].size(), 2u);
-  EXPECT_THAT(keys(out[2]["outputs"][0]),
+  EXPECT_EQ(keys(out[2]), keys(out[0]));
+  ASSERT_EQ(out[2]["outputs"].size(), 2u);
+  for (const size_t line : {0, 2})  // one shape for one answer and for several
+    for (const char* field : {"token_ids", "text", "finish_reason", "stop_reason"})
+      EXPECT_EQ(out[line]["outputs"][0][field], out[line][field]);
+  EXPECT_THAT(keys(out[2]["outputs"][1]),
               ::testing::UnorderedElementsAre("token_ids", "text", "finish_reason", "stop_reason"));
+  EXPECT_EQ(out[2]["usage"]["completion_tokens"], 6);
 }
 
 TEST(Generate, BadLinesAreReportedAndTheOthersRun) {
   std::string deep = "{\"prompt\": " + std::string(100'000, '[') + "}";
   const Result r =
       run({"generate", kTinyTales, "--prompts-file", "-", "--json", "--max-tokens", "2"},
-          "{\"prompt\": \"a\"}\nnot json\n{\"prompt\": 5}\n{}\n{\"promt\": \"a\"}\n" + deep +
+          "{\"prompt\": \"a\"}\nnot json\n{\"prompt\": 5}\n{}\n[\"prompt\"]\n" + deep +
               "\n{\"prompt\": \"a\", \"sampling_params\": {\"temperature\": -1}}\n"
               "{\"prompt\": \"a\", \"sampling_params\": {\"top_q\": 1}}\n"
               "{\"prompt\": \"a\", \"sampling_params\": {\"stop\": \"\"}}\n"
               "{\"prompt\": \"a\", \"sampling_params\": {\"max_tokens\": 1e400}}\n"
               "{\"prompt\": \"b\"}\n");
   EXPECT_EQ(r.status, 2);
-  EXPECT_EQ(r.err, "error: prompts that were refused or ended with an error: 9 of 11\n");
+  EXPECT_EQ(r.err, "error: 9 of 11 prompts refused\n");
   const std::vector<Json> out = lines(r.out);
   ASSERT_EQ(out.size(), 11u);
   EXPECT_EQ(out[0]["token_ids"].size(), 2u);
   EXPECT_EQ(out[10]["token_ids"].size(), 2u);
-  const char* expected[] = {"",       "line 2", "line 3: prompt", "line 4", "line 5: 'promt'",
+  const char* expected[] = {"",       "line 2", "line 3: prompt", "line 4", "line 5: must be",
                             "line 6", "-1",     "top_q",          "stop",   "line 10"};
   for (size_t i = 1; i < 10; ++i) {
     EXPECT_THAT(keys(out[i]), ::testing::ElementsAre("index", "error")) << i;
@@ -153,7 +158,7 @@ TEST(Generate, ErrorInAnyChoiceIsExitStatus2) {
   for (const Json& choice : first["outputs"]) reasons.push_back(choice["finish_reason"]);
   EXPECT_THAT(reasons, ::testing::ElementsAre("length", "length", "error", "error"));
   EXPECT_EQ(r.status, 2);
-  EXPECT_EQ(r.err, "error: prompts that were refused or ended with an error: 1 of 2\n");
+  EXPECT_EQ(r.err, "error: 1 of 2 prompts ended with an error\n");
 }
 
 TEST(Generate, NumbersAreDecimalAndSeedsMayBeNegative) {

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "apps/batch/line_stream.h"
+#include "apps/batch/output_file.h"
+#include "apps/batch/output_json.h"
+#include "apps/batch/result_order.h"
+#include "apps/prompts.h"
+#include "nanovllm/base/terminal/progress.h"
+#include "nanovllm/engine/llm_engine.h"
+
+namespace nanovllm {
+
+/// A run of `generate` over many prompts. Prompts are read, tokenized and submitted only as far
+/// ahead as the engine can use them, and results are given out as they come, so a run needs the
+/// same memory for a thousand prompts and for a million.
+class BatchRun {
+ public:
+  struct Options {
+    bool json = false;           ///< results are JSON lines
+    bool ordered = true;         ///< results are in the order of the prompts
+    bool quiet = false;          ///< no progress bar, only errors on stderr
+    OutputFile* file = nullptr;  ///< gets the results instead of stdout
+  };
+  /// The prompts are `texts`, or the lines of `lines` if that is not null.
+  BatchRun(LLMEngine& engine, const PromptReader& reader, LineStream* lines,
+           std::vector<std::string> texts, const Options& options);
+  /// Returns the exit status. Throws what the engine throws, after giving out what is finished.
+  int run();
+  /// Whether a prompt was made with the chat template.
+  bool used_template() const { return used_template_; }
+
+ private:
+  struct Running {
+    int64_t index = 0;
+    size_t num_tokens = 0;
+    Prompt prompt;
+  };
+  void run_all();
+  void read_ahead(int wait_ms);
+  bool wants_more() const;
+  bool at_end() const;
+  bool take_line(int wait_ms);
+  void submit(Prompt prompt);
+  void finish(int64_t index, const Prompt& prompt, RequestOutput& output);
+  void refuse(int64_t index, const Prompt& prompt);
+  void count(Outcome outcome);
+  void write(const std::string& result);
+  void show_progress();
+  int summary();
+
+  LLMEngine& engine_;
+  const PromptReader& reader_;
+  LineStream* lines_;
+  std::vector<std::string> texts_;
+  Options options_;
+  std::optional<ProgressBar> bar_;  // if it is shown
+  ResultOrder order_;
+
+  int64_t num_lines_ = 0;    // read, with blank ones
+  int64_t num_prompts_ = 0;  // read
+  int64_t num_done_ = 0, num_held_ = 0, num_refused_ = 0, num_failed_ = 0;
+  size_t num_running_tokens_ = 0;                  // of the prompts that run or wait in the engine
+  std::unordered_map<uint64_t, Running> running_;  // by the engine's number
+  std::string input_error_;                        // why the rest of the input cannot be read
+  bool used_template_ = false;
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,178 @@
+#include "apps/batch/prompt_line.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/base/config.h"
+
+namespace nanovllm {
+
+namespace {
+
+constexpr std::array<std::string_view, 3> kPrompts = {"prompt", "prompt_token_ids", "messages"};
+constexpr std::array<std::string_view, 6> kRequest = {
+    "prompt", "prompt_token_ids", "messages", "tools", "chat_template_kwargs", "enable_thinking"};
+
+/// Fields of OpenAI's and vLLM's API that change the answer in a way that this program cannot. The
+/// value, if any, is the one that asks for nothing.
+struct Unsupported {
+  std::string_view name;
+  const char* harmless = "null";
+};
+constexpr auto kUnsupported = std::to_array<Unsupported>({{"response_format", R"({"type":"text"})"},
+                                                          {"tool_choice", R"("auto")"},
+                                                          {"structured_outputs"},
+                                                          {"guided_json"},
+                                                          {"guided_regex"},
+                                                          {"guided_choice"},
+                                                          {"guided_grammar"}});
+// These have names that a line of one's own may use for something else, so they are refused only in
+// a body. So is every name that is in no list.
+constexpr auto kUnsupportedInBody =
+    std::to_array<Unsupported>({{"parallel_tool_calls", "true"},
+                                {"modalities", R"(["text"])"},
+                                {"verbosity", R"("medium")"},
+                                {"echo", "false"},
+                                {"suffix", R"("")"},
+                                {"best_of", "1"},
+                                {"length_penalty", "1.0"},
+                                {"use_beam_search", "false"},
+                                {"add_generation_prompt", "true"},
+                                {"continue_final_message", "false"},
+                                {"include_stop_str_in_output", "false"}});
+constexpr auto kIgnoredInBody = std::to_array<std::string_view>(
+    {"model", "user", "metadata", "store", "stream", "stream_options", "service_tier",
+     "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prediction", "priority",
+     "request_id"});
+
+bool is_in(const auto& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+bool is_sampling_field(std::string_view name) {
+  bool found = false;
+  SamplingParams::for_each_field(
+      [&](const FieldInfo& field, auto) { found = found || name == field.name; });
+  return found;
+}
+
+bool is_unsupported(const auto& list, std::string_view name) {
+  return std::ranges::find(list, name, &Unsupported::name) != list.end();
+}
+
+/// Throws if the field is in the list and asks for something. Returns false if it is not there.
+bool refuse(const auto& list, const std::string& name, const Json& value,
+            const std::string& where) {
+  const auto at = std::ranges::find(list, name, &Unsupported::name);
+  if (at == list.end()) return false;
+  require(value.is_null() || value == Json::parse(at->harmless), "{}: {} {} is not supported",
+          where, name, printable(value));
+  return true;
+}
+
+/// Whether the field has a meaning in every line.
+bool is_known(std::string_view name) {
+  return is_in(kRequest, name) || is_sampling_field(name) || is_unsupported(kUnsupported, name) ||
+         name == "sampling_params" || name == "max_completion_tokens" || name == "top_logprobs";
+}
+
+bool has(const Json& object, std::string_view name) {
+  const auto at = object.find(name);
+  return at != object.end() && !at->is_null();
+}
+
+}  // namespace
+
+void PromptLine::add_sampling(const std::string& name, const Json& value,
+                              const std::string& where) {
+  const auto at = sampling.find(name);
+  if (at == sampling.end()) sampling[name] = value;
+  else if (at->is_null()) *at = value;
+  else require(value.is_null(), "{}: {} is given twice", where, name);
+}
+
+bool PromptLine::take(const std::string& name, const Json& object, const std::string& where) {
+  const Json& value = object[name];
+  if (is_in(kRequest, name)) {
+    const bool is_unused =
+        name == "tools" && has(object, "tool_choice") && object["tool_choice"] == "none";
+    if (!value.is_null() && !is_unused) request[name] = value;
+  } else if (name == "tool_choice" && value == "none") {
+    return true;
+  } else if (name == "max_completion_tokens") {
+    add_sampling("max_tokens", value, where);
+  } else if (name == "logprobs" && value.is_boolean()) {  // of the chat API
+    const bool with_others = value.get<bool>() && has(object, "top_logprobs");
+    if (value.get<bool>())
+      add_sampling("logprobs", with_others ? object["top_logprobs"] : Json(0), where);
+  } else if (name == "top_logprobs") {
+    require(value.is_null() || (has(object, "logprobs") && object["logprobs"] == true),
+            "{}: top_logprobs needs logprobs to be true", where);
+  } else if (is_sampling_field(name)) {
+    add_sampling(name, value, where);
+  } else {
+    return refuse(kUnsupported, name, value, where);
+  }
+  return true;
+}
+
+void PromptLine::read(const Json& line, const std::string& where) {
+  const auto num_prompts =
+      std::ranges::count_if(kPrompts, [&](const auto& name) { return has(line, name); });
+  has_body = num_prompts == 0 && has(line, "body");
+  for (const auto& [name, value] : line.items()) {
+    const bool is_envelope = has_body && (name == "method" || name == "url" || name == "body");
+    if (!is_known(name) && !is_envelope) passed[name] = value;
+  }
+  if (num_prompts != 1 && !has_body) {
+    std::string names;
+    for (const auto& [name, value] : line.items()) names += (names.empty() ? "" : ", ") + name;
+    fail("{}: needs exactly one of prompt, prompt_token_ids, messages and body; it has {}", where,
+         names.empty() ? "nothing" : printable(names));
+  }
+  for (const auto& [name, value] : line.items()) take(name, line, where);
+  if (has_body) read_body(line, where);
+  if (!has(line, "sampling_params")) return;
+  require(line["sampling_params"].is_object(), "{}: sampling_params must be an object", where);
+  for (const auto& [name, value] : line["sampling_params"].items())
+    add_sampling(name, value, where);
+}
+
+void PromptLine::read_body(const Json& line, const std::string& line_name) {
+  const std::string where = line_name + ": body";
+  const Json& body = line["body"];
+  require(body.is_object(), "{}: must be an object", where);
+  if (has(line, "method"))
+    require(line["method"] == "POST", "{}: method is {}; it must be \"POST\"", line_name,
+            printable(line["method"]));
+  for (const auto& [name, value] : body.items()) {
+    if (take(name, body, where) || is_in(kIgnoredInBody, name) ||
+        refuse(kUnsupportedInBody, name, value, where))
+      continue;
+    require(value.is_null(), "{}: {} is not supported", where, printable(name));
+  }
+  if (has(line, "url")) {
+    const bool chat = line["url"] == "/v1/chat/completions";
+    require(chat || line["url"] == "/v1/completions",
+            "{}: url is {}; it must be \"/v1/chat/completions\" or \"/v1/completions\"", line_name,
+            printable(line["url"]));
+    require(request.contains(chat ? "messages" : "prompt"), "{}: has no {}", where,
+            chat ? "messages" : "prompt");
+  }
+  const auto num_prompts =
+      std::ranges::count_if(kPrompts, [&](const auto& name) { return request.contains(name); });
+  require(num_prompts == 1, "{}: needs exactly one of messages and prompt", where);
+  if (!request.contains("prompt") || !request["prompt"].is_array()) return;
+  // The API also takes a list of prompts, and token ids instead of a text.
+  Json prompt = request["prompt"];
+  if (prompt.size() == 1 && !prompt[0].is_number()) prompt = Json(prompt[0]);
+  require(prompt.is_string() ||
+              (prompt.is_array() && std::ranges::all_of(prompt, &Json::is_number_integer)),
+          "{}: prompt must be one text or one list of token ids", where);
+  request.erase("prompt");
+  request[prompt.is_string() ? "prompt" : "prompt_token_ids"] = std::move(prompt);
+}
+
+}  // namespace nanovllm
