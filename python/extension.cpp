@@ -76,7 +76,7 @@ std::vector<int32_t> to_ids(const LLM& llm, Prompt prompt) {
 
 }  // namespace
 
-NB_MODULE(_core, m) {
+NB_MODULE(_core_of_main_interpreter, m) {
   pthread_atfork(nullptr, nullptr, [] {  // no other thread is in a forked process
     num_away = num_returning = 0;
     nb::set_leak_warnings(false);  // the objects of the other threads remain
@@ -168,6 +168,17 @@ NB_MODULE(_core, m) {
   m.def("validate", [](nb::handle params) { to_sampling_params(params).validate(); });
   m.def("sampling_fields", &sampling_fields);
   m.def("engine_fields", &engine_fields);
+}
+
+// nanobind keeps its state in the process. If a second interpreter imported the module and still
+// existed at the end of the process, Python would crash there.
+extern "C" NB_EXPORT PyObject* PyInit__core() {
+  if (PyInterpreterState_GetID(PyInterpreterState_Get()) == 0)
+    return PyInit__core_of_main_interpreter();
+  PyErr_SetString(PyExc_ImportError,
+                  "nanovllm runs in the main interpreter only, and this is a subinterpreter; use a "
+                  "thread or a process instead");
+  return nullptr;
 }
 
 }  // namespace nanovllm::python

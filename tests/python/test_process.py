@@ -282,3 +282,26 @@ def fork():
     command = [sys.executable, "-W", "ignore", "-c", program]
     done = subprocess.run(command, capture_output=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_subinterpreter_is_refused_and_may_be_left_alive() -> None:
+    program = """
+import nanovllm
+try:
+    import _interpreters
+    run, made = _interpreters.exec, _interpreters.create("legacy")
+except ImportError:  # before Python 3.13
+    import _xxsubinterpreters
+    run, made = _xxsubinterpreters.run_string, _xxsubinterpreters.create(isolated=False)
+run(made, '''
+try:
+    import nanovllm
+except ImportError as error:
+    print(error, flush=True)
+''')
+nanovllm.SamplingParams(max_tokens=1)
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "runs in the main interpreter only" in done.stdout
