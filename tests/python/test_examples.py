@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,12 @@ ODD_LINES = [
     '{"prompt": "Once", "prompt_token_ids": [1]}',
     '{"messages": 5}',
     '{"text": "Once"}',
-    '{"prompt_token_ids": [5, 6], "sampling_params": null}',
+    "{}",
+    '{"id": "a", "prompt_token_ids": [5, 6], "sampling_params": null}',
+    '{"id": "b", "prompt": "Once", "max_tokens": 2, "ignore_eos": true, "index": 70}',
+    '{"id": "c", "prompt": ""}',
 ]
-GOOD_LINES = {0, 1, len(ODD_LINES) - 1}
+GOOD_LINES = {0, 1, len(ODD_LINES) - 3, len(ODD_LINES) - 2}
 
 
 def test_ray_batch_gives_each_line_its_answer_or_error(
@@ -127,35 +131,58 @@ def test_ray_batch_gives_each_line_its_answer_or_error(
     assert {index for index, row in answers.items() if "error" not in row} == GOOD_LINES
     for index in set(answers) - GOOD_LINES:
         assert answers[index]["error"].startswith(f"line {index + 1}: ")
+    errors = {str(row.get("error")).partition(": ")[2] for row in answers.values()}
+    none = "it has none of the fields messages, prompt, prompt_token_ids; its fields: "
+    assert {none + "'text'", none + "none"} <= errors
+    assert "it has prompt and prompt_token_ids; it may have only one of them" in errors
+    with_id = [answers[len(ODD_LINES) - i] for i in (3, 2, 1)]
+    assert [row["id"] for row in with_id] == ["a", "b", "c"]
+    assert len(with_id[1]["token_ids"]) == 2 and "empty" in with_id[2]["error"]
     assert answers[0]["prompt_token_ids"] == llm.tokenizer.encode("Once\u2028upon")
     empty = tmp_path / "empty.jsonl"
     empty.write_text("")
     assert ray_batch["read_lines"](empty) == []
 
 
-def test_ray_batch_continues_after_a_kill(tmp_path: Path) -> None:
+def wait_for(condition: Callable[[], object], process: "subprocess.Popen[str]") -> None:
+    """Until the condition is true, while the process runs."""
+    end = time.monotonic() + 300
+    while not condition():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < end, "nothing happens"
+        time.sleep(0.01)
+
+
+def actors() -> list[int]:
+    def title(process: int) -> bytes:
+        try:
+            return Path(f"/proc/{process}/cmdline").read_bytes()
+        except OSError:
+            return b""
+
+    return [process for process in left_behind() if b"MapBatches(Engine)" in title(process)]
+
+
+def test_ray_batch_continues_after_kills(tmp_path: Path) -> None:
+    """First the driver is killed. Then a run with another batch size loses its engine's process."""
     pytest.importorskip("ray.data", reason="Ray is not there; pip could not get it")
     prompts, output = tmp_path / "prompts.jsonl", tmp_path / "output"
     rows = goldens()
     params = {"temperature": 0, "max_tokens": 64}
-    lines = [
+    lines: list[dict[str, Any]] = [
         {"prompt_token_ids": row["prompt_token_ids"], "sampling_params": params} for row in rows
     ]
     long = {"max_tokens": 1500, "ignore_eos": True}
     lines += [{"prompt": "", "sampling_params": params}]
-    lines += [{"prompt": "Once", "sampling_params": long}] * 8
+    lines += [{"prompt": "Once", **long, "id": [i] * i} for i in range(8)]
     texts = [json.dumps(line) for line in lines]
     texts[-1] = texts[-1].replace("Once", "Once\u2028\u0085upon")
     prompts.write_text("".join(text + "\n" for text in texts) + "[7]\n")
-    options = ["--batch-size", "4", "--cpus", "1", "--engines", "1", "--dtype", "float32"]
+    options = ["--cpus", "1", "--engines", "1", "--dtype", "float32", "--batch-size"]
 
-    killed = start("ray_batch.py", TINY_TALES, prompts, output, *options)
+    killed = start("ray_batch.py", TINY_TALES, prompts, output, *options, "4")
     try:
-        end = time.monotonic() + 300
-        while killed.poll() is None and not list(output.glob("*.jsonl")):
-            assert time.monotonic() < end, "no answers yet"
-            time.sleep(0.01)
-        assert killed.poll() is None, killed.communicate()[0]
+        wait_for(lambda: list(output.glob("*.jsonl")), killed)
     finally:
         os.killpg(killed.pid, signal.SIGKILL)
         killed.communicate()
@@ -168,7 +195,14 @@ def test_ray_batch_continues_after_a_kill(tmp_path: Path) -> None:
     num_before = len(read_parts(output))
     assert 0 < num_before < len(lines)
 
-    told = run("ray_batch.py", TINY_TALES, prompts, output, *options)
+    resumed = start("ray_batch.py", TINY_TALES, prompts, output, *options, "3")
+    wait_for(lambda: len(list(output.glob("*.jsonl"))) > len(before), resumed)
+    engines = actors()
+    assert engines
+    for process in engines:
+        os.kill(process, signal.SIGKILL)
+    told, _ = resumed.communicate(timeout=300)
+    assert resumed.returncode == 0, told
     num_left = len(lines) + 1 - num_before
     assert f"{len(lines) + 1} prompts, {num_before} done before, {num_left} to do" in told
     assert f"\n{num_left} done\n" in told
@@ -179,5 +213,8 @@ def test_ray_batch_continues_after_a_kill(tmp_path: Path) -> None:
         assert answers[index]["token_ids"] == row["greedy_token_ids"]
     assert "empty" in answers[len(rows)]["error"]
     assert f"line {len(lines) + 1}:" in answers[len(lines)]["error"]
-    assert all(len(answers[len(rows) + i]["token_ids"]) == 1500 for i in range(1, 9))
-    assert "0 to do" in run("ray_batch.py", TINY_TALES, prompts, output, *options)
+    for i in range(8):
+        answer = answers[len(rows) + 1 + i]
+        assert len(answer["token_ids"]) == 1500 and answer["id"] == [i] * i
+    assert "0 to do" in run("ray_batch.py", TINY_TALES, prompts, output, *options, "3")
+    assert not list(output.glob("*.tmp"))
