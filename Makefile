@@ -22,7 +22,7 @@ test: release  ## build everything and run the test suite
 gpu-test: release  ## run the tests of the CUDA backend, and the engine's tests on the GPU
 	ctest --preset release -R '^(gpu|llm)\.|GpuRanks'
 
-# Tests the wheel as users get it, with the libraries that it needs inside. One test uses Ray. The compiler has the same name
+# Tests the wheel as users get it, with the libraries that it needs inside. One test uses Ray, one lm-eval. The compiler has the same name
 # as in `make build`, so that ccache finds its objects; Debian's Python would use another name.
 test-python: export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 test-python:  ## build the Python package's wheel and run its tests in a virtual environment
@@ -35,6 +35,7 @@ test-python:  ## build the Python package's wheel and run its tests in a virtual
 	pip install -q --force-reinstall --no-deps $(VENV)/wheel/*.whl
 	pip install -q "nanovllm[test] @ file://$$(ls $(CURDIR)/$(VENV)/wheel/*.whl)"
 	-pip install -q 'ray[data]'
+	-pip install -q lm-eval
 	pytest
 
 build: configure  ## build the binary and the library, build/release/nanovllm and libnanovllm.so
