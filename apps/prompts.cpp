@@ -93,8 +93,11 @@ void PromptReader::fill(const PromptLine& line, const std::string& where, Prompt
     require(request["prompt"].is_string(), "prompt must be a text");
     prompt.text = request["prompt"].get<std::string>();
     // OpenAI's API for completions has no conversations.
-    if (chat && !line.has_body) render({{"messages", user_message(prompt.text)}}, prompt);
-    else encode(prompt, true);
+    if (!chat || line.has_body) return encode(prompt, true);
+    Json conversation = request;
+    conversation.erase("prompt");
+    conversation["messages"] = user_message(prompt.text);
+    render(conversation, prompt);
   } catch (const UserError& e) {
     fail("{}: {}", where, e.what());
   }
@@ -114,6 +117,7 @@ Prompt PromptReader::from_line(const std::string& text, int64_t line_number) con
     prompt.error = e.what();
   }
   prompt.passed = std::move(line.passed);
+  prompt.warning = std::move(line.warning);
   return prompt;
 }
 

@@ -20,6 +20,7 @@ struct Prompt {
   std::vector<int32_t> token_ids;
   SamplingParams params;
   Json passed = Json::object();  ///< fields of the line that its result has too
+  std::string warning;           ///< about the line, for the user
   bool from_messages = false;    ///< rendered with the chat template
   std::string error;             ///< why the line was refused; empty if it was not
 };

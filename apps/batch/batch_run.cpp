@@ -121,6 +121,10 @@ bool BatchRun::take_line(int wait_ms) {
 void BatchRun::submit(Prompt prompt) {
   const int64_t index = num_prompts_++;
   used_template_ = used_template_ || prompt.from_messages;
+  if (!prompt.warning.empty() && !std::exchange(has_warned_, true)) {
+    if (bar_) bar_->hide();
+    fmt::print(stderr, "warning: {}\n", escape_controls(prompt.warning));
+  }
   if (options_.file != nullptr && options_.file->holds(index, prompt)) {
     ++num_held_;
     count(options_.file->outcome(index));

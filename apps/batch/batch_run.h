@@ -69,6 +69,7 @@ class BatchRun {
   std::unordered_map<uint64_t, Running> running_;  // by the engine's number
   std::string input_error_;                        // why the rest of the input cannot be read
   bool used_template_ = false;
+  bool has_warned_ = false;  // about one line; the others are probably alike
 };
 
 }  // namespace nanovllm

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/config.h"
@@ -56,6 +59,33 @@ bool is_sampling_field(std::string_view name) {
   SamplingParams::for_each_field(
       [&](const FieldInfo& field, auto) { found = found || name == field.name; });
   return found;
+}
+
+/// How many characters must be inserted, deleted or replaced to make `b` of `a`.
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);  // of the first i characters of a and the first j of b
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({replaced, row[j] + 1, row[j - 1] + 1}));
+    }
+  }
+  return row[b.size()];
+}
+
+/// The sampling field of which `name` is probably a misspelling, or an empty text.
+std::string_view meant_field(std::string_view name) {
+  constexpr size_t kLongest = 32;
+  std::string_view meant;
+  if (name.size() > kLongest) return meant;
+  SamplingParams::for_each_field([&](const FieldInfo& field, auto) {
+    const size_t length = std::string_view(field.name).size();
+    const size_t most = length >= 9 ? 2 : length >= 5 ? 1 : 0;
+    if (edit_distance(name, field.name) <= most) meant = field.name;
+  });
+  return meant;
 }
 
 bool is_unsupported(const auto& list, std::string_view name) {
@@ -124,7 +154,11 @@ void PromptLine::read(const Json& line, const std::string& where) {
   has_body = num_prompts == 0 && has(line, "body");
   for (const auto& [name, value] : line.items()) {
     const bool is_envelope = has_body && (name == "method" || name == "url" || name == "body");
-    if (!is_known(name) && !is_envelope) passed[name] = value;
+    if (is_known(name) || is_envelope) continue;
+    passed[name] = value;
+    if (const std::string_view meant = meant_field(name); warning.empty() && !meant.empty())
+      warning = fmt::format("{}: {} is only copied to the result; did you mean {}?", where,
+                            printable(name), meant);
   }
   if (num_prompts != 1 && !has_body) {
     std::string names;

@@ -16,6 +16,7 @@ struct PromptLine {
   Json sampling = Json::object();  ///< with the names of SamplingParams
   Json passed = Json::object();    ///< the other fields, which the line's result has too
   bool has_body = false;
+  std::string warning;  ///< about a field that is passed on but looks like a misspelt parameter
 
   /// Throws UserError that begins with `where`; `passed` is filled even then.
   void read(const Json& line, const std::string& where);

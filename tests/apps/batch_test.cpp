@@ -98,6 +98,41 @@ TEST(PromptsFile, OtherFieldsArePassedThrough) {
   EXPECT_TRUE(out[2]["text"].is_string());
 }
 
+TEST(PromptsFile, ExamplesRun) {
+  for (const char* name : {"batch.jsonl", "openai_batch.jsonl"}) {
+    const std::string path = std::string(NANOVLLM_SOURCE_DIR) + "/examples/" + name;
+    const Result r = run(generate({"--chat", "--prompts-file", path, "--json"}));
+    EXPECT_EQ(r.status, 0) << r.out;
+    EXPECT_EQ(r.err, "");
+  }
+}
+
+TEST(PromptsFile, TextIsAUsersMessageWithChat) {
+  const Result r =
+      run(generate({"--chat", "--prompts-file", "-", "--json", "--max-tokens", "1"}),
+          R"({"prompt": "Hi", "enable_thinking": false})"
+          "\n"
+          R"({"messages": [{"role": "user", "content": "Hi"}], "enable_thinking": false})"
+          "\n"
+          R"({"body": {"prompt": "Hi"}})"
+          "\n");
+  ASSERT_EQ(r.status, 0) << r.err;
+  const std::vector<Json> out = lines(r.out);
+  EXPECT_EQ(out.at(0)["prompt_token_ids"], out.at(1)["prompt_token_ids"]);
+  EXPECT_LT(out.at(2)["prompt_token_ids"].size(), 5u);  // as in OpenAI's API for completions
+}
+
+TEST(PromptsFile, MisspeltParameterIsPassedThroughWithAWarning) {
+  const std::string line = R"({"prompt": "Once", "max_tokens": 1, "temprature": 0, "topic": "t"})"
+                           "\n";
+  const Result r = run(generate({"--prompts-file", "-", "--json"}), line + line);
+  EXPECT_EQ(r.status, 0);
+  EXPECT_EQ(r.err,
+            "warning: line 1: \"temprature\" is only copied to the result; did you mean "
+            "temperature?\n");
+  EXPECT_EQ(lines(r.out).at(1)["temprature"], 0);
+}
+
 TEST(PromptsFile, SamplingFieldsMayStandAtTheTopLevel) {
   const Result r = run(generate({"--prompts-file", "-", "--json", "--max-tokens", "9"}),
                        R"({"prompt": "Once", "max_tokens": 2, "ignore_eos": true})"
