@@ -103,15 +103,7 @@ int stream(LLMEngine& engine, const Prompt& prompt, bool quiet) {
     }
   }
   if (!ends_line) print_out("\n");
-  const size_t num_tokens = output.token_ids.size();
-  const double seconds = output.finish_time - output.first_token_time;
-  if (!quiet && num_tokens > 0)
-    fmt::print(stderr, "{} token{}{}, first token after {:.3f} s\n", num_tokens,
-               num_tokens == 1 ? "" : "s",
-               num_tokens > 1
-                   ? fmt::format(", {:.1f} tokens/s", static_cast<double>(num_tokens - 1) / seconds)
-                   : "",
-               output.first_token_time - output.arrival_time);
+  if (!quiet && !output.token_ids.empty()) fmt::print(stderr, "{}\n", speed_of(output));
   if (output.has_error()) throw UserError(output.error);
   return InterruptGuard::interrupted() ? InterruptGuard::exit_status() : kExitOk;
 }

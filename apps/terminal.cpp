@@ -1,6 +1,7 @@
 #include "terminal.h"
 
 #include <fmt/format.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -10,6 +11,7 @@
 #include <cstring>
 
 #include "commands.h"
+#include "nanovllm/base/terminal/capabilities.h"
 #include "nanovllm/base/terminal/escape.h"
 
 namespace nanovllm {
@@ -18,10 +20,32 @@ namespace {
 
 volatile std::sig_atomic_t guarded = 0;
 volatile std::sig_atomic_t interrupted_by = 0;  // a signal's number
+volatile std::sig_atomic_t says_interrupted = 0;
+volatile std::sig_atomic_t is_raw = 0, is_styled = 0;
+termios modes_before;  // of the terminal, before is_raw was set
+
+// Only calls that a signal handler may make.
+void write_all(int fd, std::string_view text) { (void)!::write(fd, text.data(), text.size()); }
+
+void restore_terminal() {
+  if (is_raw != 0) {
+    write_all(STDOUT_FILENO, "\x1b[?2004l");
+    ::tcsetattr(STDIN_FILENO, TCSANOW, &modes_before);
+    is_raw = 0;
+  }
+}
 
 extern "C" void on_interrupt(int number) {
-  if (guarded == 0 || interrupted_by != 0) ::_exit(128 + number);
+  const int saved_errno = errno;
+  if (guarded == 0 || interrupted_by != 0) {
+    restore_terminal();
+    if (is_styled != 0) write_all(STDOUT_FILENO, "\x1b[0m");
+    ::_exit(128 + number);
+  }
   interrupted_by = number;
+  if (number == SIGINT && says_interrupted != 0)
+    write_all(STDERR_FILENO, "\nstopping after this step; press Ctrl-C again to end now\n");
+  errno = saved_errno;
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -50,6 +74,7 @@ void handle_signals() {
 }
 
 InterruptGuard::InterruptGuard() {
+  says_interrupted = stderr_is_terminal() ? 1 : 0;
   interrupted_by = 0;
   guarded = 1;
 }
@@ -57,13 +82,33 @@ InterruptGuard::~InterruptGuard() { guarded = 0; }
 bool InterruptGuard::interrupted() { return interrupted_by != 0; }
 int InterruptGuard::exit_status() { return 128 + interrupted_by; }
 
+RawMode::RawMode() {
+  if (::tcgetattr(STDIN_FILENO, &modes_before) == 0) enter();
+}
+RawMode::~RawMode() { leave(); }
+
+void RawMode::enter() const {
+  termios modes = modes_before;
+  modes.c_iflag &= ~static_cast<tcflag_t>(ICRNL | IXON | ISTRIP);
+  modes.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO | ISIG | IEXTEN);
+  modes.c_cc[VMIN] = 1;
+  modes.c_cc[VTIME] = 0;
+  is_raw = 1;
+  ::tcsetattr(STDIN_FILENO, TCSANOW, &modes);  // keeps what was typed already
+  write_all(STDOUT_FILENO, "\x1b[?2004h");
+}
+void RawMode::leave() const { restore_terminal(); }
+
 void print_out(std::string_view text) {
   static const bool terminal = ::isatty(STDOUT_FILENO) == 1;
   if (terminal) write_out(escape_controls(text, /*keep_lines=*/true));
   else write_out(text);
 }
 
-void print_styled(std::string_view text) { write_out(text); }
+void print_styled(std::string_view text) {
+  is_styled = 1;  // first, since a signal may end the process in the middle of the text
+  write_out(text);
+}
 
 void print_error(std::string_view what) {
   try {
@@ -71,6 +116,16 @@ void print_error(std::string_view what) {
   } catch (const std::exception&) {
     std::fputs("error: out of memory\n", stderr);
   }
+}
+
+std::string speed_of(const RequestOutput& output) {
+  const size_t num_tokens = output.token_ids.size();
+  std::string text = fmt::format("{} token{}", num_tokens, num_tokens == 1 ? "" : "s");
+  const double seconds = output.finish_time - output.first_token_time;
+  if (num_tokens > 1 && seconds > 0)
+    text += fmt::format(", {:.1f} tokens/s", static_cast<double>(num_tokens - 1) / seconds);
+  return text +
+         fmt::format(", first token after {:.3f} s", output.first_token_time - output.arrival_time);
 }
 
 std::string repr(std::string_view text) {

@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "nanovllm/base/output.h"
+
 namespace nanovllm {
 
 /// The reader of stdout has closed it. The program then ends without a message.
@@ -24,9 +26,9 @@ void print_styled(std::string_view text);
 /// Prints one line on stderr, whatever characters `what` has. Never throws.
 void print_error(std::string_view what);
 
-/// While an object of this class exists, the first Ctrl-C or SIGTERM only sets a flag. The second
-/// one, or one at any other time, ends the process with exit status 128 + the signal's number: 130
-/// or 143.
+/// While an object of this class exists, the first Ctrl-C or SIGTERM only sets a flag; on a
+/// terminal a line says that Ctrl-C was noticed, since a step may take long. The second one, or one
+/// at any other time, ends the process with exit status 128 + the signal's number: 130 or 143.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -39,10 +41,28 @@ class InterruptGuard {
   static int exit_status();
 };
 
+/// While an object of this class exists, the terminal of stdin delivers single keys without an
+/// echo, Ctrl-C and Ctrl-Z are keys, and a paste is between "\x1b[200~" and "\x1b[201~". A signal
+/// that ends the process restores the terminal first.
+class RawMode {
+ public:
+  RawMode();
+  ~RawMode();
+  RawMode(const RawMode&) = delete;
+  RawMode& operator=(const RawMode&) = delete;
+
+  /// Sets the modes again after the process was stopped.
+  void enter() const;
+  void leave() const;
+};
+
 /// Installs the signal handlers. Broken pipes and files that have reached their size limit become
 /// errors of print_out(). The dynamic linker has already called it before any library's
 /// initializers.
 void handle_signals();
+
+/// How many tokens an answer has and how fast they came, for the line below it.
+std::string speed_of(const RequestOutput& output);
 
 /// The text as Python's repr() shows it.
 std::string repr(std::string_view text);

@@ -1,0 +1,79 @@
+#include "apps/chat/conversation.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/base/system/file_descriptor.h"
+#include "nanovllm/base/system/files.h"
+
+namespace nanovllm {
+
+namespace {
+
+constexpr size_t kMaxFileBytes = size_t{1} << 26;  // many times the longest context
+
+void write_all(const FileDescriptor& file, std::string_view text, const std::string& path) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(file.get(), text.data(), text.size());
+    require(n > 0 || errno == EINTR, "{}: {}", path, std::strerror(errno));
+    if (n > 0) text.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+}  // namespace
+
+Json message_of(const std::string& role, const std::string& content) {
+  return {{"role", role}, {"content", content}};
+}
+
+void Conversation::begin(const std::string& system) {
+  messages_ = Json::array();
+  if (!system.empty()) messages_.push_back(message_of("system", system));
+}
+
+std::string Conversation::system() const {
+  const bool has_system = !messages_.empty() && messages_[0]["role"] == "system";
+  return has_system ? messages_[0]["content"].get<std::string>() : "";
+}
+
+void Conversation::save(const std::string& path) {
+  require(path == file_ || !path_exists(path),
+          "{} exists already; give another name, or remove it first", path);
+  const std::string text =
+      Json({{"messages", messages_}}).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  // The old file must survive a full disk.
+  std::string unfinished = path + ".XXXXXX";
+  const FileDescriptor file(::mkostemp(unfinished.data(), O_CLOEXEC));
+  require(file.get() >= 0, "{}: {}", path, std::strerror(errno));
+  try {
+    write_all(file, text, path);
+    require(::rename(unfinished.c_str(), path.c_str()) == 0, "{}: {}", path, std::strerror(errno));
+  } catch (...) {
+    ::unlink(unfinished.c_str());
+    throw;
+  }
+  file_ = path;
+}
+
+void Conversation::load(const std::string& path) {
+  const Json json = parse_json(read_file(path, kMaxFileBytes), path);
+  require(json.is_object() && json.contains("messages") && json["messages"].is_array(),
+          "{}: must be an object with a list of messages, as /save writes it", path);
+  size_t number = 0;
+  for (const Json& message : json["messages"]) {
+    ++number;
+    const auto is_text = [&](const char* key) {
+      return message.contains(key) && message[key].is_string();
+    };
+    require(message.is_object() && is_text("role") && is_text("content"),
+            "{}: message {} must be an object with the texts role and content", path, number);
+  }
+  messages_ = json["messages"];
+  file_ = path;
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,30 @@
+#include "apps/chat/line_reader.h"
+
+#include <clocale>
+
+#include "nanovllm/base/system/files.h"
+#include "nanovllm/base/terminal/capabilities.h"
+#include "terminal.h"
+
+namespace nanovllm {
+
+LineReader::LineReader(bool interactive) : interactive_(interactive) {
+  if (!interactive || !has_escape_sequences()) return;
+  // For wcwidth(). Without that locale it takes the characters of the user's.
+  if (std::setlocale(LC_CTYPE, "C.UTF-8") == nullptr) std::setlocale(LC_CTYPE, "");
+  editing_.emplace();
+}
+
+Input LineReader::read(bool interrupted) {
+  if (!editing_) {
+    if (interactive_) print_out("> ");
+    const auto line = read_line(stdin, "stdin");
+    if (!line && interactive_) print_out("\n");
+    return line ? Input{Input::Kind::kText, *line} : Input{};
+  }
+  const Input input = LineEditor(editing_->keys, editing_->history.entries(), interrupted).read();
+  if (input.text.find_first_not_of(" \n\t") != std::string::npos) editing_->history.add(input.text);
+  return input;
+}
+
+}  // namespace nanovllm

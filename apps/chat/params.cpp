@@ -1,0 +1,74 @@
+#include "apps/chat/params.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/base/json.h"
+#include "nanovllm/base/sampling_json.h"
+
+namespace nanovllm {
+
+namespace {
+
+template <class T>
+Json to_json(const T& value) {
+  return value;
+}
+template <class T>
+Json to_json(const std::optional<T>& value) {
+  return value ? to_json(*value) : Json();
+}
+Json to_json(const std::map<int32_t, double>& values) {
+  Json json = Json::object();
+  for (const auto& [id, value] : values) json[std::to_string(id)] = value;
+  return json;
+}
+
+void require_known(const std::string& name) {
+  std::vector<std::string_view> names;
+  SamplingParams::for_each_field([&](const FieldInfo& field, auto) {
+    if (is_for_chat(field)) names.emplace_back(field.name);
+  });
+  require(std::ranges::find(names, name) != names.end(),
+          "'{}' is not a sampling parameter of a conversation; /params lists them", name);
+}
+
+}  // namespace
+
+bool is_for_chat(const FieldInfo& field) {
+  static constexpr std::array kOthers = {"n", "logprobs", "prompt_logprobs"};
+  return std::ranges::find(kOthers, std::string_view(field.name)) == kOthers.end();
+}
+
+std::string describe(const SamplingParams& params, const std::string& name) {
+  if (!name.empty()) require_known(name);
+  std::string text;
+  SamplingParams::for_each_field([&](const FieldInfo& field, auto member) {
+    if (!is_for_chat(field) || !(name.empty() || name == field.name)) return;
+    Json value = to_json(params.*member);
+    if (value == field.none_means && field.none_means != 0) value = nullptr;
+    // The option of a bool, and so its help, is about the opposite of the default.
+    const bool is_opposite = to_json(SamplingParams().*member) == Json(true);
+    text += fmt::format("  {:<19} {:<6} {}{}\n", field.name, dump_json(value),
+                        is_opposite ? "false: " : "", field.help);
+  });
+  return text;
+}
+
+SamplingParams changed(const SamplingParams& params, const std::string& name,
+                       const std::string& value) {
+  require_known(name);
+  Json json = value;
+  try {
+    json = parse_json(value, name);
+  } catch (const UserError&) {  // a text
+  }
+  return sampling_params_from_json({{name, json}}, params, "/params");
+}
+
+}  // namespace nanovllm

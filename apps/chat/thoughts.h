@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+
+namespace nanovllm {
+
+/// Dims the text between <think> and </think>, and leaves out the tags and the blank lines at the
+/// beginning of the thoughts and of the answer.
+class Thoughts {
+ public:
+  /// `begun`: the prompt ends with <think>.
+  explicit Thoughts(bool begun) : thinking_(begun) {}
+
+  /// What to show for the next piece of the text. It keeps back what may be a part of a tag.
+  std::string show(const std::string& piece);
+  /// The rest.
+  std::string finish();
+
+ private:
+  void add(std::string& out, std::string text);
+
+  bool thinking_;
+  bool at_start_ = true;  // nothing of the current thoughts or answer has been shown yet
+  std::string held_;
+};
+
+/// The text, dimmed.
+std::string dimmed(const std::string& text);
+
+}  // namespace nanovllm
