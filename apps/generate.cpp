@@ -174,7 +174,8 @@ void add_generate(CLI::App& app, Command& command) {
   sub->add_flag("--json", options->json, "Print a JSON line for each prompt");
   sub->add_option("--output", options->output,
                   "Append the JSON lines to this file; what it holds already is skipped")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check([](const std::string& name) { return name.empty() ? "needs a file name" : ""; });
   sub->add_flag("--unordered", options->unordered,
                 "Give out results as they are finished, not in the order of the prompts");
   sub->add_flag("--quiet", options->quiet, "No progress bar and no line about the speed");

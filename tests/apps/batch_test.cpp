@@ -11,6 +11,7 @@
 
 #include "nanovllm/base/json.h"
 #include "process.h"
+#include "tests/children.h"
 
 namespace nanovllm::testing {
 namespace {
@@ -39,8 +40,7 @@ std::vector<int> indices(const std::vector<Json>& results) {
 /// Greedy, so that the answers of two runs are equal.
 std::vector<std::string> generate(const std::vector<std::string>& more) {
   std::vector<std::string> args = {
-      "generate", kTinyTales,  "--dtype", "float32", "--kv-cache-memory-bytes",
-      "50000000", "--threads", "1"};
+      "generate", kTinyTales, "--dtype", "float32", "--kv-cache-memory-bytes", "50000000"};
   args.insert(args.end(), more.begin(), more.end());
   return args;
 }
@@ -339,6 +339,30 @@ TEST(Output, IsContinuedAfterKillsAndInterrupts) {
     std::vector<Json> found = lines(out.read());
     std::ranges::sort(found, {}, [](const Json& result) { return result["index"].get<int>(); });
     EXPECT_EQ(found, lines(whole.read()));
+  }
+}
+
+// The second of ten answers is long, so those after it wait for their turn when the run ends early.
+TEST(Output, KeepsWhatIsFinishedWhenTheRunOrTheEngineEndsEarly) {
+  std::string text;
+  for (int i = 0; i < 10; ++i)
+    text += R"({"prompt": "Once", "ignore_eos": true, "max_tokens": )" +
+            std::string(i == 1 ? "2000" : "3") + "}\n";
+  const TempFile in(text);
+  for (const bool kills_worker : {false, true}) {
+    const TempFile out;
+    const Process process{.when_started = [&](pid_t pid) {
+      const pid_t worker = kills_worker ? wait_for_children(pid, 1).at(0) : 0;
+      EXPECT_TRUE(holds_within(60, [&] { return !out.read().empty(); }));
+      if (kills_worker) ::kill(worker, SIGKILL);
+      else ::kill(pid, SIGINT);
+    }};
+    std::vector<std::string> args = generate({"--prompts-file", in.path(), "--output", out.path()});
+    if (kills_worker) args.insert(args.end(), {"-tp", "2"});
+    const Result r = process.run(args);
+    EXPECT_EQ(r.status, kills_worker ? 1 : 130);
+    EXPECT_EQ(r.num_error_lines(), 1) << r.err;
+    EXPECT_EQ(indices(lines(out.read())), (std::vector{0, 2, 3, 4, 5, 6, 7, 8, 9}));
   }
 }
 
