@@ -4,8 +4,8 @@ terminal_svg.py OUT.svg [--size COLUMNSxROWS] LINE...
 
 Each line is typed when the screen has not changed for a second. The current folder is the shell's, and build/release is on
 its PATH. docs/images/chat.svg was drawn by
-scripts/terminal_svg.py docs/images/chat.svg 'nanovllm chat models/tiny-tales --sample-seed 8' 'introduce yourself' \\
-  'Tell me a story about a fox.'"""
+scripts/terminal_svg.py docs/images/chat.svg 'nanovllm chat models/tiny-tales --temperature 0.5 --sample-seed 15' \\
+  'Tell me a story about a fox.' 'introduce yourself' 'list all prime numbers within 100'"""
 import argparse
 import os
 import re

@@ -104,7 +104,10 @@ def run_blocks(root, binary, library, compiler):
         blocks = [(kind, code) for excluded, kind, code in FENCE.findall(file.read()) if not excluded]
     for kind, code in blocks:
         if kind == "sh":
-            run(code, ["bash", "-euo", "pipefail", "-c", code.replace("build/release/nanovllm", binary)], cwd=root)
+            with tempfile.TemporaryDirectory() as folder:  # for the files that the commands write
+                for name in ("models", "examples", "bench"):
+                    os.symlink(os.path.join(root, name), os.path.join(folder, name))
+                run(code, ["bash", "-euo", "pipefail", "-c", code.replace("build/release/nanovllm", binary)], cwd=folder)
         elif kind == "cpp":
             includes, body = re.fullmatch(r"((?:#include[^\n]*\n|\n)*)(.*)", code, re.S).groups()
             with tempfile.TemporaryDirectory() as folder:
