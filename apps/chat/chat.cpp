@@ -168,9 +168,9 @@ std::string Chat::help() {
     if (c.help != nullptr)
       text += fmt::format("  {:<19} {}\n", fmt::format("{} {}", c.name, c.argument), c.help);
   return text +
-         "Alt-Enter begins a new line, a pasted text may have several, and so may a text between\n"
-         "\"\"\" and \"\"\". Ctrl-C stops an answer or clears the line; a second one ends the "
-         "program.\n";
+         "A pasted text is one message, even if it has several lines. Alt-Enter begins a\n"
+         "line, and so does Enter between \"\"\" and \"\"\". Ctrl-C stops an answer or clears\n"
+         "the text; a second Ctrl-C ends the program.\n";
 }
 
 /// Does what the user has entered.

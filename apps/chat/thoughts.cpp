@@ -22,6 +22,7 @@ std::string Thoughts::show(const std::string& piece) {
       if (!at_start_) out += thinking_ ? std::string(kPlain) + "\n\n" : "";
       held_.erase(0, at + tag.size());
       thinking_ = !thinking_;
+      newlines_ = 0;
       at_start_ = true;
       continue;
     }
@@ -46,6 +47,13 @@ void Thoughts::add(std::string& out, std::string text) {
     if (text.empty()) return;
     at_start_ = false;
     if (thinking_) out += kDim;
+  }
+  // Newlines at the end of the thoughts are left out too.
+  if (thinking_) {
+    text.insert(0, newlines_, '\n');
+    const size_t end = text.find_last_not_of('\n') + 1;
+    newlines_ = text.size() - end;
+    text.resize(end);
   }
   out += text;
 }

@@ -1,11 +1,12 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 namespace nanovllm {
 
-/// Dims the text between <think> and </think>, and leaves out the tags and the blank lines at the
-/// beginning of the thoughts and of the answer.
+/// Dims the text between <think> and </think>, and leaves out the tags and the blank lines around
+/// the thoughts: one remains before the answer.
 class Thoughts {
  public:
   /// `begun`: the prompt ends with <think>.
@@ -22,6 +23,7 @@ class Thoughts {
   bool thinking_;
   bool at_start_ = true;  // nothing of the current thoughts or answer has been shown yet
   std::string held_;
+  size_t newlines_ = 0;  // at the end of the thoughts so far; not shown yet
 };
 
 /// The text, dimmed.

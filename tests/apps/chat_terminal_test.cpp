@@ -43,7 +43,7 @@ TEST(ChatOnATerminal, DimsThoughtsAndHidesTheirTags) {
 
   Terminal chat(chat_with(options));
   chat.read_until_prompt();
-  EXPECT_EQ(chat.say(question), (kDim + thoughts) + "\n" + kPlain + "\n\n" + answer);
+  EXPECT_EQ(chat.say(question), (kDim + thoughts) + kPlain + "\n\n" + answer);
   chat.type(kCtrlD);
   EXPECT_EQ(chat.wait(), 0);
 }
