@@ -22,7 +22,7 @@ Input LineReader::read(bool interrupted) {
     if (!line && interactive_) print_out("\n");
     return line ? Input{Input::Kind::kText, *line} : Input{};
   }
-  const Input input = LineEditor(editing_->keys, editing_->history.entries(), interrupted).read();
+  Input input = LineEditor(editing_->keys, editing_->history.entries(), interrupted).read();
   if (input.text.find_first_not_of(" \n\t") != std::string::npos) editing_->history.add(input.text);
   return input;
 }

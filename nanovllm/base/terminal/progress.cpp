@@ -110,7 +110,7 @@ std::string ProgressBar::text(double elapsed, int columns) const {
   if (!total_) {
     const std::string count = fmt::format("{}: {}it", title_, done_);
     for (const std::string& rates : all_rates)
-      if (const std::string form = fmt::format("{} [{}{}]", count, duration(elapsed), rates);
+      if (std::string form = fmt::format("{} [{}{}]", count, duration(elapsed), rates);
           columns_of(form) <= columns)
         return form;
     return columns_of(count) <= columns ? count : "";
@@ -122,11 +122,14 @@ std::string ProgressBar::text(double elapsed, int columns) const {
   const std::string count = fmt::format(" {}/{}", done_, *total_);
   const std::string times = fmt::format(" [{}<{}", duration(elapsed), rest);
   for (const std::string& rates : all_rates) {
-    const std::string right = "|" + count + times + rates + "]";
-    const int room = columns - columns_of(left + right);
-    if (room >= kShortestBar) return left + bar(share, std::min(room, kLongestBar)) + right;
+    const std::string right = fmt::format("|{}{}{}]", count, times, rates);
+    const int room = columns - columns_of(left) - columns_of(right);
+    if (room >= kShortestBar)
+      return fmt::format("{}{}{}", left, bar(share, std::min(room, kLongestBar)), right);
   }
-  for (const std::string& form : {left + count + times + "]", left + count, percent + count})
+  const std::array forms = {fmt::format("{}{}{}]", left, count, times), left + count,
+                            percent + count};
+  for (const std::string& form : forms)
     if (columns_of(form) <= columns) return form;
   return columns_of(percent) <= columns ? percent : "";
 }
