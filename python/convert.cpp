@@ -153,7 +153,6 @@ nb::dict from_output(const RequestOutput& output) {
   dict["num_cached_tokens"] = output.num_cached_tokens;
   if (!output.prompt_logprobs.empty())
     dict["prompt_logprobs"] = from_logprobs(output.prompt_logprobs);
-  if (output.outputs.empty()) return dict;
   nb::list answers;
   for (const CompletionOutput& answer : output.outputs) {
     nb::dict one;

@@ -49,6 +49,9 @@ struct __attribute__((visibility("default"))) EngineConfig {
 /// The value of max_tokens for an answer that only the context length limits.
 constexpr int64_t kNoMaxTokens = std::numeric_limits<int32_t>::max();
 
+/// The value of a request's seed that means none: -1, as in vLLM.
+constexpr uint64_t kNoSeed = std::numeric_limits<uint64_t>::max();
+
 /// How one request is sampled, with vLLM's names and meanings. A temperature of 0 (or below 1e-5)
 /// means greedy.
 struct __attribute__((visibility("default"))) SamplingParams {
@@ -74,6 +77,7 @@ struct __attribute__((visibility("default"))) SamplingParams {
   int64_t n = 1;                                          ///< answers to the same prompt, 1 to 128
   std::optional<uint64_t> seed = std::nullopt;
   bool skip_special_tokens = true;  ///< leave special tokens out of the text
+  bool detokenize = true;           ///< false: the text stays empty
 
   /// Throws UserError that names the field, its value and what would be right.
   void validate() const;
@@ -206,6 +210,7 @@ void SamplingParams::for_each_field(Visit&& visit) {
         &P::seed);
   visit({"skip_special_tokens", "--keep-special-tokens", "Show special tokens in the text"},
         &P::skip_special_tokens);
+  visit({"detokenize"}, &P::detokenize);
 }
 
 }  // namespace nanovllm

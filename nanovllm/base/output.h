@@ -30,6 +30,8 @@ struct CompletionOutput {
   std::string finish_reason;  ///< stop, length, abort or error; empty while the answer grows
   std::optional<StopReason> stop_reason;
   std::vector<TokenLogprobs> logprobs;
+  /// The sum of the sampled tokens' log-probabilities; only with SamplingParams::logprobs.
+  std::optional<double> cumulative_logprob;
   std::string error;
 };
 
@@ -39,7 +41,7 @@ struct RequestOutput : CompletionOutput {
   std::vector<int32_t> prompt_token_ids;
   int64_t num_cached_tokens = 0;  ///< prompt tokens found in the prefix cache at first admission
   std::vector<TokenLogprobs> prompt_logprobs;
-  std::vector<CompletionOutput> outputs;  ///< all choices if n is above 1, else empty
+  std::vector<CompletionOutput> outputs;  ///< all n choices, the first one included
   double arrival_time = 0;                ///< seconds on the steady clock
   double first_token_time = 0;
   double finish_time = 0;

@@ -65,6 +65,7 @@ void LLMEngine::check_sampling(const SamplingParams& params) const {
   for (const std::vector<std::string>* texts : {&params.stop, &params.bad_words})
     for (const std::string& text : *texts)
       require(is_utf8(text), "a string in stop or bad_words is not valid UTF-8");
+  require(params.detokenize || params.stop.empty(), "stop needs detokenize to be true");
   for (const auto& [id, bias] : params.logit_bias) check_ids("logit_bias", {&id, 1});
   if (params.allowed_token_ids) check_ids("allowed_token_ids", *params.allowed_token_ids);
 }
@@ -131,7 +132,8 @@ uint64_t LLMEngine::add(NewRequest added) {
   for (const std::unique_ptr<Sequence>& seq : added.choices) {
     seq->id = next_sequence_++;
     seq->request_id = id;
-    seq->seed = seq->params->seed.value_or(XXH64(&id, sizeof id, seed_));
+    const auto& seed = seq->params->seed;
+    seq->seed = seed && *seed != kNoSeed ? *seed : XXH64(&id, sizeof id, seed_);
   }
   scheduler_.add(std::move(added.choices));
   requests_.emplace(id, std::move(added.request));

@@ -32,7 +32,7 @@ Request::Request(std::vector<int32_t> prompt, std::shared_ptr<const SamplingPara
   output_.prompt_token_ids = std::move(prompt);
   output_.arrival_time = now();
   if (params_->prompt_logprobs) output_.prompt_logprobs.resize(output_.prompt_token_ids.size());
-  if (tokenizer_ == nullptr) return;
+  if (tokenizer_ == nullptr || !params_->detokenize) return;
   for (Choice& choice : choices_) {
     choice.detokenizer.emplace(*tokenizer_, params_->skip_special_tokens);
     if (!params_->stop.empty()) choice.stop_strings.emplace(params_->stop);
@@ -61,6 +61,8 @@ bool Request::apply(const SequenceUpdate& change, const StepOutput& output, Requ
       const auto first = output.logprobs.begin() + static_cast<ptrdiff_t>(change.first_logprob);
       choice.output.logprobs.emplace_back(first,
                                           first + static_cast<ptrdiff_t>(change.num_logprobs));
+      choice.output.cumulative_logprob =
+          choice.output.cumulative_logprob.value_or(0) + double{first->logprob};
     }
     // A token that ends the answer is shown only if it is a special one and those are kept.
     const bool shown = seq.finish_reason != FinishReason::kStop ||
@@ -122,9 +124,8 @@ void Request::end(Choice& choice, FinishReason reason, std::string& new_text) {
 
 void Request::finish_request(RequestUpdate& update) {
   output_.finish_time = now();
-  if (choices_.size() > 1)
-    for (const Choice& choice : choices_) output_.outputs.push_back(choice.output);
-  static_cast<CompletionOutput&>(output_) = std::move(choices_.front().output);
+  for (Choice& choice : choices_) output_.outputs.push_back(std::move(choice.output));
+  static_cast<CompletionOutput&>(output_) = output_.outputs.front();
   update.finished = std::move(output_);
 }
 

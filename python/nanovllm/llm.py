@@ -85,7 +85,7 @@ class RequestOutput(CompletionOutput):
     prompt_token_ids: list[int]  #: [P]
     num_cached_tokens: int  #: prompt tokens read from the prefix cache, at most P - 1
     prompt_logprobs: NotRequired[list[list[Logprob] | None]]  #: [P, 1 + k], None for the first
-    outputs: NotRequired[list[CompletionOutput]]  #: [n], if n is above 1
+    outputs: list[CompletionOutput]  #: [n], the first one included
 
 
 class StreamPiece(TypedDict):

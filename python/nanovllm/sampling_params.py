@@ -35,6 +35,7 @@ class SamplingParams:
     n: int = 1  #: answers, 1 to 128
     seed: int | None = None  #: the same seed gives the same tokens, in any batch
     skip_special_tokens: bool = True  #: leave special tokens out of the text
+    detokenize: bool = True  #: False: the text stays empty
 
     def __post_init__(self) -> None:
         _core.validate(self)
