@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/sampling_json.h"
 #include "nanovllm/base/terminal/capabilities.h"
 #include "nanovllm/base/terminal/progress.h"
 #include "nanovllm/engine/async_engine.h"
@@ -66,7 +67,13 @@ LLM::LLM(const std::string& model, const EngineConfig& config)
       tokenizer_(std::make_shared<const LLMTokenizer::Parts>(LLMTokenizer::Parts{
           engine_->tokenizer(),
           engine_->tokenizer() == nullptr ? std::nullopt : ChatTemplate::load(model)})),
-      added_(std::make_shared<Inbox>(/*wants_pieces=*/true)) {}
+      added_(std::make_shared<Inbox>(/*wants_pieces=*/true)) {
+  try {
+    default_params_ = checkpoint_sampling_params(model);
+  } catch (const UserError& e) {  // matters only to callers that want these values
+    default_params_error_ = e.what();
+  }
+}
 
 LLM::LLM(LLM&&) noexcept = default;
 LLM::~LLM() {
@@ -88,7 +95,8 @@ const AsyncEngine& LLM::alive() const {
 template <TextOrTokens Prompt>
 std::vector<RequestOutput> LLM::generate_all(const std::vector<Prompt>& prompts,
                                              std::span<const SamplingParams> params,
-                                             std::optional<bool> use_tqdm) {
+                                             std::optional<bool> use_tqdm,
+                                             const OnUpdate& on_update) {
   AsyncEngine& engine = async_engine();
   engine.require_alive();
   require(params.size() == 1 || params.size() == prompts.size(),
@@ -98,11 +106,18 @@ std::vector<RequestOutput> LLM::generate_all(const std::vector<Prompt>& prompts,
   std::vector<NewRequest> requests;
   for (size_t i = 0; i < prompts.size(); ++i) {
     const SamplingParams& of_this = params[params.size() == 1 ? 0 : i];
-    if constexpr (std::same_as<Prompt, std::string>)
-      requests.push_back(engine.prepare(tokenizer_.encode(prompts[i]), of_this));
-    else requests.push_back(engine.prepare(prompts[i], of_this));
+    try {
+      if constexpr (std::same_as<Prompt, std::string>)
+        requests.push_back(engine.prepare(tokenizer_.encode(prompts[i]), of_this));
+      else requests.push_back(engine.prepare(prompts[i], of_this));
+    } catch (const UserError& e) {
+      if (prompts.size() == 1) throw;
+      fail("prompt {} of {}: {}", i, prompts.size(), e.what());
+    }
   }
-  const auto inbox = std::make_shared<Inbox>(/*wants_pieces=*/false);
+  const auto inbox = std::make_shared<Inbox>(/*wants_pieces=*/on_update != nullptr);
+  const auto cancel = [&](Inbox* i) { engine.cancel_all(*i); };
+  const std::unique_ptr<Inbox, decltype(cancel)> cancel_at_exit(inbox.get(), cancel);
   std::unordered_map<uint64_t, size_t> index;
   for (size_t i = 0; i < requests.size(); ++i)
     index[engine.submit(inbox, std::move(requests[i]))] = i;
@@ -112,7 +127,10 @@ std::vector<RequestOutput> LLM::generate_all(const std::vector<Prompt>& prompts,
   std::vector<RequestOutput> outputs(prompts.size());
   for (size_t num_done = 0; num_done < prompts.size();) {
     for (RequestUpdate& update : engine.wait(*inbox, kSecondsBetweenUpdates)) {
-      outputs[index.at(update.request_id)] = *std::move(update.finished);
+      const size_t i = index.at(update.request_id);
+      if (on_update && !on_update(i, update)) engine.cancel(update.request_id);
+      if (!update.finished) continue;
+      outputs[i] = *std::move(update.finished);
       ++num_done;
     }
     const EngineStats stats = engine.stats();
@@ -124,21 +142,34 @@ std::vector<RequestOutput> LLM::generate_all(const std::vector<Prompt>& prompts,
 
 template std::vector<RequestOutput> LLM::generate_all(const std::vector<std::string>& prompts,
                                                       std::span<const SamplingParams> params,
-                                                      std::optional<bool> use_tqdm);
+                                                      std::optional<bool> use_tqdm,
+                                                      const OnUpdate& on_update);
 template std::vector<RequestOutput> LLM::generate_all(
     const std::vector<std::vector<int32_t>>& prompts, std::span<const SamplingParams> params,
-    std::optional<bool> use_tqdm);
+    std::optional<bool> use_tqdm, const OnUpdate& on_update);
 
 std::vector<RequestOutput> LLM::generate(const std::vector<std::string>& prompts,
                                          const SamplingParams& sampling_params,
-                                         std::optional<bool> use_tqdm) {
-  return generate_all(prompts, {&sampling_params, 1}, use_tqdm);
+                                         std::optional<bool> use_tqdm, const OnUpdate& on_update) {
+  return generate_all(prompts, {&sampling_params, 1}, use_tqdm, on_update);
 }
 
 std::vector<RequestOutput> LLM::generate(const std::vector<std::vector<int32_t>>& prompts,
                                          const SamplingParams& sampling_params,
-                                         std::optional<bool> use_tqdm) {
-  return generate_all(prompts, {&sampling_params, 1}, use_tqdm);
+                                         std::optional<bool> use_tqdm, const OnUpdate& on_update) {
+  return generate_all(prompts, {&sampling_params, 1}, use_tqdm, on_update);
+}
+
+RequestOutput LLM::chat(const std::vector<Message>& messages,
+                        const std::optional<SamplingParams>& sampling_params,
+                        const OnUpdate& on_update, std::optional<bool> enable_thinking) {
+  const std::string prompt =
+      tokenizer_.apply_chat_template(messages, /*add_generation_prompt=*/true, enable_thinking);
+  const std::vector<std::vector<int32_t>> ids = {
+      tokenizer_.encode(prompt, /*add_special_tokens=*/false)};
+  return generate(ids, sampling_params ? *sampling_params : default_sampling_params(),
+                  /*use_tqdm=*/false, on_update)
+      .front();
 }
 
 uint64_t LLM::add_request(const std::string& prompt, const SamplingParams& sampling_params) {
@@ -154,6 +185,10 @@ uint64_t LLM::add_request(std::vector<int32_t> prompt_token_ids,
 bool LLM::abort(uint64_t request_id) { return async_engine().cancel(request_id); }
 std::vector<RequestUpdate> LLM::step() { return async_engine().wait(*added_, /*seconds=*/0); }
 bool LLM::is_finished() const { return async_engine().is_finished(*added_); }
+const SamplingParams& LLM::default_sampling_params() const {
+  require(default_params_error_.empty(), "{}", default_params_error_);
+  return default_params_;
+}
 EngineStats LLM::stats() const { return alive().stats(); }
 int64_t LLM::max_model_len() const { return alive().setup().config.max_model_len; }
 int64_t LLM::vocab_size() const { return alive().setup().model.vocab_size; }

@@ -6,6 +6,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -58,6 +59,11 @@ class __attribute__((visibility("default"))) LLMTokenizer {
 template <class T>
 concept TextOrTokens = std::same_as<T, std::string> || std::same_as<T, std::vector<int32_t>>;
 
+/// Called on the thread of generate() for each update of prompt number `prompt`. If it returns
+/// false, the answers to that prompt end with the finish_reason "abort". If it throws, all requests
+/// of the call end, and generate() throws the same.
+using OnUpdate = std::function<bool(size_t prompt, const RequestUpdate& update)>;
+
 /// A loaded model that generates text: `LLM llm("models/tiny-tales"); llm.generate({"Once upon a
 /// time"})[0].text`. Several threads may use it at the same time; their requests run in one batch.
 /// Every member throws UserError for a mistake of the caller, and EngineDead if the engine has
@@ -72,37 +78,54 @@ class __attribute__((visibility("default"))) LLM {
 
   /// Runs all prompts until they are finished, and returns their outputs in the order of the
   /// prompts. `use_tqdm` shows a progress bar on stderr; by default it is shown if stderr is a
-  /// terminal. If any prompt or parameter is invalid, nothing runs. Requests of add_request()
-  /// continue to run during the call; the next step() returns their updates.
+  /// terminal. `on_update` gets every piece of text as soon as it is generated. If any prompt or
+  /// parameter is invalid, nothing runs, and the error says which one it is. Requests of
+  /// add_request() continue to run during the call; the next step() returns their updates.
   std::vector<RequestOutput> generate(const std::vector<std::string>& prompts,
                                       const SamplingParams& sampling_params = {},
-                                      std::optional<bool> use_tqdm = std::nullopt);
+                                      std::optional<bool> use_tqdm = std::nullopt,
+                                      const OnUpdate& on_update = {});
   /// The same for prompts given as token ids.
   std::vector<RequestOutput> generate(const std::vector<std::vector<int32_t>>& prompts,
                                       const SamplingParams& sampling_params = {},
-                                      std::optional<bool> use_tqdm = std::nullopt);
+                                      std::optional<bool> use_tqdm = std::nullopt,
+                                      const OnUpdate& on_update = {});
   /// The same with one SamplingParams for each prompt. (It is a template so that the braces in
   /// generate(prompts, {.max_tokens = 2}) can only mean a single SamplingParams.)
   template <TextOrTokens Prompt, std::same_as<SamplingParams> Params>
   std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,
                                       const std::vector<Params>& sampling_params,
-                                      std::optional<bool> use_tqdm = std::nullopt) {
-    return generate_all(prompts, sampling_params, use_tqdm);
+                                      std::optional<bool> use_tqdm = std::nullopt,
+                                      const OnUpdate& on_update = {}) {
+    return generate_all(prompts, sampling_params, use_tqdm, on_update);
   }
   /// The same for prompts that are written in the call: generate({"a", "b"}) and generate({{1, 2},
   /// {3}}).
   std::vector<RequestOutput> generate(std::initializer_list<const char*> prompts,
                                       const SamplingParams& sampling_params = {},
-                                      std::optional<bool> use_tqdm = std::nullopt) {
+                                      std::optional<bool> use_tqdm = std::nullopt,
+                                      const OnUpdate& on_update = {}) {
     return generate(std::vector<std::string>(prompts.begin(), prompts.end()), sampling_params,
-                    use_tqdm);
+                    use_tqdm, on_update);
   }
   std::vector<RequestOutput> generate(std::initializer_list<std::initializer_list<int32_t>> prompts,
                                       const SamplingParams& sampling_params = {},
-                                      std::optional<bool> use_tqdm = std::nullopt) {
+                                      std::optional<bool> use_tqdm = std::nullopt,
+                                      const OnUpdate& on_update = {}) {
     return generate(std::vector<std::vector<int32_t>>(prompts.begin(), prompts.end()),
-                    sampling_params, use_tqdm);
+                    sampling_params, use_tqdm, on_update);
   }
+
+  /// The answer to a conversation, which the checkpoint's chat template turns into a prompt.
+  /// Without `sampling_params` it uses default_sampling_params(). `on_update` gets the answer in
+  /// pieces.
+  RequestOutput chat(const std::vector<Message>& messages,
+                     const std::optional<SamplingParams>& sampling_params = std::nullopt,
+                     const OnUpdate& on_update = {},
+                     std::optional<bool> enable_thinking = std::nullopt);
+  /// The sampling values of the checkpoint's generation_config.json. If it does not limit the
+  /// length of an answer, only the context does. Throws UserError if the file is not valid.
+  const SamplingParams& default_sampling_params() const;
 
   /// For callers that run the engine step by step: add requests, then call step() until
   /// is_finished(). Returns the id of the request.
@@ -135,11 +158,13 @@ class __attribute__((visibility("default"))) LLM {
   template <TextOrTokens Prompt>
   std::vector<RequestOutput> generate_all(const std::vector<Prompt>& prompts,
                                           std::span<const SamplingParams> sampling_params,
-                                          std::optional<bool> use_tqdm);
+                                          std::optional<bool> use_tqdm, const OnUpdate& on_update);
 
   std::unique_ptr<AsyncEngine> engine_;
   LLMTokenizer tokenizer_;
-  std::shared_ptr<Inbox> added_;  // for the requests of add_request()
+  SamplingParams default_params_;
+  std::string default_params_error_;  // why the checkpoint has no default_params_
+  std::shared_ptr<Inbox> added_;      // for the requests of add_request()
 };
 
 }  // namespace nanovllm

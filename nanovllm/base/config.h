@@ -34,6 +34,10 @@ struct __attribute__((visibility("default"))) EngineConfig {
                         ///< this process may use
   /// The seed of requests that have none; random if it is not given.
   std::optional<uint64_t> seed = std::nullopt;
+  /// Log-probabilities of generated tokens: raw_logprobs (of the model's logits) or
+  /// processed_logprobs (of the distribution that the token was drawn from, after penalties,
+  /// biases, temperature and filters). Those of prompt tokens are always raw.
+  std::string logprobs_mode = "raw_logprobs";
   std::string worker_path = {};  ///< the nanovllm binary that worker ranks run; by default this
                                  ///< program if it is nanovllm, else the one next to the library
 
@@ -147,6 +151,10 @@ void EngineConfig::for_each_field(Visit&& visit) {
          between(0, 4096)},
         &C::threads);
   visit({"seed", "--seed N", "Seed of requests that have none; random by default"}, &C::seed);
+  visit({"logprobs_mode", "--logprobs-mode MODE",
+         "raw_logprobs, or processed_logprobs: after penalties, temperature and filters",
+         one_of("raw_logprobs", "processed_logprobs")},
+        &C::logprobs_mode);
   visit({"worker_path"}, &C::worker_path);
 }
 

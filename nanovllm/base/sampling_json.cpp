@@ -142,6 +142,11 @@ Json sampling_defaults(const std::string& folder) {
   return defaults;
 }
 
+SamplingParams checkpoint_sampling_params(const std::string& folder) {
+  return sampling_params_from_json(sampling_defaults(folder), {.max_tokens = kNoMaxTokens},
+                                   folder + "/generation_config.json");
+}
+
 std::vector<int32_t> token_ids_from_json(const Json& json, const std::string& where) {
   std::vector<int32_t> ids;
   try {

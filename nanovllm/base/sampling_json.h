@@ -18,6 +18,10 @@ SamplingParams sampling_params_from_json(const Json& json, SamplingParams params
 /// UserError if the file is not valid.
 Json sampling_defaults(const std::string& folder);
 
+/// The same as SamplingParams: the default of a conversation. If the file does not limit the length
+/// of an answer, max_tokens is kNoMaxTokens.
+SamplingParams checkpoint_sampling_params(const std::string& folder);
+
 /// Reads a JSON list of token ids. Throws UserError that begins with `where`.
 std::vector<int32_t> token_ids_from_json(const Json& json, const std::string& where);
 

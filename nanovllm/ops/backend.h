@@ -217,11 +217,13 @@ class Backend {
   virtual void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) = 0;
   /// Natural log-probabilities of logits [R, vocab]: entry 0 of row r is for targets[r], entries 1
   /// to k are the best k tokens, the best first; of equal ones, the lower id is better. ids and
-  /// logprobs are [R, k + 1]; target_ranks [R] counts from 1. It waits for its results. All ranks
-  /// call it, but only the results of rank 0 are used.
+  /// logprobs are [R, k + 1]; target_ranks [R] counts from 1. With `processed` [R] they
+  /// are those of the distributions from which such rows are drawn, else those of the raw logits.
+  /// It waits for its results. All ranks call it, but only the results of rank 0 are used.
   virtual void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
                               std::span<int32_t> ids, std::span<float> logprobs,
-                              std::span<int32_t> target_ranks) = 0;
+                              std::span<int32_t> target_ranks,
+                              std::span<const SampleRow> processed = {}) = 0;
 };
 
 /// The CPU backend. With `threads` 0 it uses all cores that this process may use.

@@ -25,7 +25,8 @@ ModelRunner::ModelRunner(const std::string& folder, const EngineSetup& setup,
       activations_(*backend_, model_->config, setup.dtype, setup.config.max_num_batched_tokens,
                    setup.config.max_num_seqs),
       state_(setup.config.max_num_seqs, setup.max_blocks_per_seq(), setup.config.block_size),
-      replays_(!setup.config.enforce_eager && backend_->replays()) {
+      replays_(!setup.config.enforce_eager && backend_->replays()),
+      processed_logprobs_(setup.config.logprobs_mode == "processed_logprobs") {
   kv_ = {.dtype = setup.dtype,
          .num_layers = model_->config.num_layers,
          .num_blocks = setup.num_blocks,
@@ -118,8 +119,7 @@ void ModelRunner::submit(const StepInput& input) {
   ++num_submitted_;
   if (host_.reads_logits) {
     if (!before.settled) settle(before);
-    settle(now);
-    sample_logprobs(logits, now.output);
+    settle(now, logits);
   }
   if (!input.copies.empty()) backend_->copy_blocks(kv_, input.copies);
 }
@@ -144,7 +144,7 @@ void ModelRunner::start_samples(const StepInput& input, Flight& flight) {
   }
 }
 
-void ModelRunner::settle(Flight& flight) {
+void ModelRunner::settle(Flight& flight, std::optional<Tensor> logits) {
   const size_t num_rows = flight.output.samples.size();
   token_ids_.resize(num_rows);
   status_.resize(num_rows);
@@ -155,6 +155,9 @@ void ModelRunner::settle(Flight& flight) {
     drawn.token_id = token_ids_[i];
     drawn.status = status_[i];
     if (drawn.status != RowStatus::kOk) drawn.num_logprobs = 0;
+  }
+  if (logits) sample_logprobs(*logits, flight.output);  // before the slots' counts change
+  for (size_t i = 0; i < num_rows; ++i) {
     Slot& slot = state_.slot(flight.slots[i].first);
     if (slot.num_starts() == flight.slots[i].second) slot.push(token_ids_[i]);
   }
@@ -198,18 +201,20 @@ void ModelRunner::sample_logprobs(Tensor logits, StepOutput& output) {
       targets_.push_back(output.samples[end].token_id);
     if (wanted > 0)
       add_logprobs(logits.rows(static_cast<int64_t>(i), static_cast<int64_t>(end - i)), targets_,
-                   wanted - 1, output.logprobs);
+                   wanted - 1, output.logprobs,
+                   std::span(host_.samples).subspan(i, processed_logprobs_ ? end - i : 0));
     i = end;
   }
 }
 
 void ModelRunner::add_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
-                               std::vector<Logprob>& entries) {
+                               std::vector<Logprob>& entries,
+                               std::span<const SampleRow> processed) {
   const size_t width = static_cast<size_t>(k) + 1;
   ids_.resize(targets.size() * width);
   logprobs_.resize(ids_.size());
   ranks_.resize(targets.size());
-  backend_->token_logprobs(logits, targets, k, ids_, logprobs_, ranks_);
+  backend_->token_logprobs(logits, targets, k, ids_, logprobs_, ranks_, processed);
   for (size_t i = 0; i < ids_.size(); ++i)
     entries.push_back({ids_[i], logprobs_[i],
                        i % width == 0 ? ranks_[i / width] : static_cast<int32_t>(i % width)});

@@ -44,11 +44,12 @@ class ModelRunner : public Executor {
   /// `last`: the residual of all tokens after the last layer.
   void prompt_logprobs(const StepInput& input, Residual& last, StepOutput& output);
   void start_samples(const StepInput& input, Flight& flight);
-  /// Waits for the step's tokens and appends them to their slots.
-  void settle(Flight& flight);
+  /// Waits for the step's tokens and appends them to their slots. With `logits`, also computes the
+  /// log-probabilities that are wanted.
+  void settle(Flight& flight, std::optional<Tensor> logits = std::nullopt);
   void sample_logprobs(Tensor logits, StepOutput& output);
   void add_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
-                    std::vector<Logprob>& entries);
+                    std::vector<Logprob>& entries, std::span<const SampleRow> processed = {});
 
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;
@@ -60,7 +61,7 @@ class ModelRunner : public Executor {
   HostBatch host_;
   std::array<Flight, 2> flights_;
   uint64_t num_submitted_ = 0, num_waited_ = 0;
-  bool replays_;
+  bool replays_, processed_logprobs_;
 
   // Arrays of one step, whose memory is reused.
   std::vector<int32_t> token_ids_, targets_, ids_, ranks_;

@@ -244,6 +244,46 @@ TEST_P(GpuSampler, LogprobsAreTheCpus) {
   }
 }
 
+TEST_P(GpuSampler, ProcessedLogprobsAreTheCpus) {
+  const std::vector<TokenCount> counts = {{3, 2}, {40, 0}};
+  const std::vector<TokenBias> biases = {{7, 4.0f}, {9, -3.0f}};
+  const std::vector<int32_t> masked = {1, 2}, allowed = {3, 4, 5, 7, 11, 100, 200, 299};
+  std::vector<SampleRow> rows = {
+      {{.temperature = 0.5f}},
+      {{.temperature = 0}},
+      {{.temperature = 1.5f, .top_k = 12}},
+      {{.temperature = 0.8f, .top_p = 0.7f}},
+      {{.temperature = 0.9f, .top_p = 0.8f, .min_p = 0.01f, .top_k = 30}},
+      {{.temperature = 1, .presence_penalty = 0.5f, .repetition_penalty = 1.3f}, counts, biases},
+      {{.temperature = 0, .frequency_penalty = 1}, counts, {}, masked},
+      {{.temperature = 2, .top_k = 5}, {}, biases, {}, allowed}};
+  while (rows.size() < 70) rows.push_back(rows[rows.size() % 8]);  // more than one launch
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  for (const int64_t vocab : {300, 151936}) {
+    const Twin logits = make({nullptr, DType::kF32, num_rows, vocab}, 3);
+    const std::vector<int32_t> targets(rows.size(), 7);
+    const int64_t k = 5;
+    const size_t size = rows.size() * static_cast<size_t>(k + 1);
+    std::vector<int32_t> ids[2], ranks[2];
+    std::vector<float> logprobs[2];
+    for (int b = 0; b < 2; ++b) {
+      ids[b].resize(size);
+      logprobs[b].resize(size);
+      ranks[b].resize(rows.size());
+      (b == 0 ? *cpu : *gpu)
+          .token_logprobs(b == 0 ? logits.on_cpu : logits.on_gpu, targets, k, ids[b], logprobs[b],
+                          ranks[b], rows);
+    }
+    EXPECT_EQ(ids[0], ids[1]);
+    EXPECT_EQ(ranks[0], ranks[1]);
+    for (size_t i = 0; i < size; ++i) {
+      if (logprobs[0][i] != logprobs[1][i]) {  // both may be -infinity
+        EXPECT_NEAR(logprobs[0][i], logprobs[1][i], 1e-5);
+      }
+    }
+  }
+}
+
 NANOVLLM_BOTH_KERNELS(GpuSampler);
 
 }  // namespace

@@ -2,9 +2,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "goldens.h"
@@ -97,6 +100,110 @@ TEST(AddRequest, RefusedGenerateLeavesNoRequests) {
                UserError);
   EXPECT_TRUE(llm.is_finished());
   EXPECT_TRUE(llm.step().empty());
+}
+
+TEST(Generate, UpdatesArriveInPiecesAndCanEndAPrompt) {
+  LLM llm(kTinyTales, small());
+  const SamplingParams params = {.max_tokens = 30, .ignore_eos = true, .seed = 1};
+  std::map<size_t, std::string> texts;
+  const OnUpdate collect = [&](size_t prompt, const RequestUpdate& update) {
+    texts[prompt] += update.text;
+    return prompt != 1 || texts[1].size() < 20;
+  };
+  const auto outputs = llm.generate({"The", "Once", "A"}, params, false, collect);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(outputs[i].text, texts[i]);
+  EXPECT_EQ(outputs[1].finish_reason, "abort");
+  EXPECT_LT(outputs[1].token_ids.size(), 30u);
+  EXPECT_EQ(outputs[2].finish_reason, "length");
+  EXPECT_EQ(outputs[2].text, llm.generate({"A"}, params, false)[0].text);
+}
+
+TEST(Generate, ErrorOfTheCallbackEndsAllRequests) {
+  LLM llm(kTinyTales, small());
+  const OnUpdate fail = [](size_t, const RequestUpdate&) -> bool { throw std::range_error("x"); };
+  EXPECT_THROW(llm.generate({"The", "Once"}, {.max_tokens = 500}, false, fail), std::range_error);
+  llm.generate({"The"}, {.max_tokens = 2}, false);  // runs the step that ends them
+  EXPECT_EQ(llm.stats().num_running, 0);
+}
+
+TEST(Generate, ErrorsNameThePrompt) {
+  LLM llm(kTinyTales, small());
+  const std::vector<std::vector<int32_t>> prompts = {{1}, {2}, {1 << 20}, {3}};
+  try {
+    llm.generate(prompts, {}, false);
+    FAIL() << "no error";
+  } catch (const UserError& e) {
+    EXPECT_EQ(std::string(e.what()).find("prompt 2 of 4: "), 0u) << e.what();
+  }
+}
+
+TEST(Generate, AllChoicesAndTheirLogprobsAreInOutputs) {
+  LLM llm(kTinyTales, small());
+  for (const int64_t n : {1, 3}) {
+    const RequestOutput output =
+        llm.generate({"The"}, {.max_tokens = 5, .logprobs = 0, .n = n}, false)[0];
+    ASSERT_EQ(output.outputs.size(), static_cast<size_t>(n));
+    EXPECT_EQ(output.token_ids, output.outputs[0].token_ids);
+    for (const CompletionOutput& answer : output.outputs) {
+      double sum = 0;
+      for (const TokenLogprobs& token : answer.logprobs) sum += double{token[0].logprob};
+      EXPECT_DOUBLE_EQ(answer.cumulative_logprob.value(), sum);
+    }
+  }
+  EXPECT_FALSE(llm.generate({"The"}, {}, false)[0].cumulative_logprob.has_value());
+}
+
+TEST(Generate, WithoutDetokenizeTheTextIsEmpty) {
+  LLM llm(kTinyTales, small());
+  SamplingParams params = {.max_tokens = 5, .ignore_eos = true, .detokenize = false};
+  const RequestOutput output = llm.generate({"The"}, params, false)[0];
+  EXPECT_EQ(output.text, "");
+  EXPECT_EQ(output.token_ids.size(), 5u);
+  params.stop = {"x"};
+  EXPECT_THROW(llm.generate({"The"}, params, false), UserError);
+}
+
+TEST(Generate, SeedMinusOneIsNone) {
+  LLM llm(kTinyTales, small());
+  const SamplingParams params = {.max_tokens = 30, .seed = kNoSeed};
+  EXPECT_NE(llm.generate({"The"}, params, false)[0].token_ids,
+            llm.generate({"The"}, params, false)[0].token_ids);
+}
+
+TEST(Chat, AnswersAConversationWithTheCheckpointsSamplingValues) {
+  LLM llm(kTinyTales, small());
+  EXPECT_EQ(llm.default_sampling_params().max_tokens, kNoMaxTokens);
+  SamplingParams params = llm.default_sampling_params();
+  params.seed = 3;
+  std::string streamed;
+  const std::vector<Message> messages = {{"user", "introduce yourself"}};
+  const RequestOutput output = llm.chat(messages, params, [&](size_t, const RequestUpdate& update) {
+    streamed += update.text;
+    return true;
+  });
+  EXPECT_EQ(output.finish_reason, "stop");
+  EXPECT_EQ(output.text, streamed);
+  const std::string prompt = llm.tokenizer().apply_chat_template(messages);
+  EXPECT_EQ(output.prompt_token_ids, llm.tokenizer().encode(prompt, false));
+  EXPECT_EQ(llm.generate({prompt.c_str()}, params, false)[0].token_ids, output.token_ids);
+}
+
+TEST(Logprobs, ProcessedOnesAreOfTheDistributionThatIsDrawnFrom) {
+  EngineConfig config = small();
+  config.logprobs_mode = "processed_logprobs";
+  LLM llm(kTinyTales, config);
+  SamplingParams params = {.temperature = 2, .top_k = 4, .max_tokens = 20, .ignore_eos = true};
+  params.logprobs = 6;
+  params.presence_penalty = 2;
+  for (const TokenLogprobs& token : llm.generate({"The"}, params, false)[0].logprobs) {
+    double sum = 0;
+    for (size_t i = 1; i < token.size(); ++i) sum += std::exp(double{token[i].logprob});
+    EXPECT_NEAR(sum, 1, 1e-5);
+    EXPECT_LE(token[0].rank, 4);
+    EXPECT_TRUE(std::isinf(token[5].logprob));
+  }
+  config.logprobs_mode = "raw";
+  EXPECT_THROW(LLM(kTinyTales, config), UserError);
 }
 
 TEST(Stats, CountTokensAndBlocks) {

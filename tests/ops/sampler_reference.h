@@ -25,7 +25,8 @@ inline float noise(const SampleRow& row, int32_t id) {
 }
 
 struct Reference {
-  std::vector<int32_t> kept;  // best first
+  std::vector<int32_t> kept;  // best first; of a greedy row, all that are not masked
+  std::vector<float> value;   // of every token
   int32_t token = 0;
   // how far the probability of the kept tokens, with or without the last one, is from top_p
   double top_p_margin = 1;
@@ -46,17 +47,17 @@ inline Reference reference(std::vector<float> logits, const SampleRow& row) {
     for (size_t i = 0; i < logits.size(); ++i)
       if (!std::ranges::binary_search(row.allowed_ids, static_cast<int32_t>(i)))
         logits[i] = -kInfinity;
-  std::vector<float> value(logits.size());
+  Reference result;
+  auto& [kept, value, token, top_p_margin] = result;
+  value.resize(logits.size());
   const bool greedy = row.temperature < 1e-5f;
   for (size_t i = 0; i < logits.size(); ++i)
     value[i] = greedy ? logits[i] : logits[i] * (1 / row.temperature);
-  Reference result;
-  auto& kept = result.kept;
   for (size_t i = 0; i < value.size(); ++i)
     if (value[i] > -kInfinity) kept.push_back(static_cast<int32_t>(i));
   std::stable_sort(kept.begin(), kept.end(),
                    [&](int32_t a, int32_t b) { return value[a] > value[b]; });
-  result.token = kept[0];
+  token = kept[0];
   if (greedy) return result;
   const float best = value[kept[0]];
   if (row.min_p > 0)
@@ -71,8 +72,7 @@ inline Reference reference(std::vector<float> logits, const SampleRow& row) {
     while (count < kept.size()) {
       const double before = sum / total;
       sum += std::exp(double{value[kept[count++]]} - best);
-      result.top_p_margin =
-          std::min(std::abs(sum / total - row.top_p), std::abs(before - row.top_p));
+      top_p_margin = std::min(std::abs(sum / total - row.top_p), std::abs(before - row.top_p));
       if (sum >= row.top_p * total) break;
     }
     kept.resize(count);
@@ -80,11 +80,28 @@ inline Reference reference(std::vector<float> logits, const SampleRow& row) {
   float best_score = -kInfinity;
   for (const int32_t id : kept) {
     const float score = value[id] + noise(row, id);
-    if (score > best_score || (score == best_score && id < result.token)) {
+    if (score > best_score || (score == best_score && id < token)) {
       best_score = score;
-      result.token = id;
+      token = id;
     }
   }
+  return result;
+}
+
+/// The log-probabilities of the distribution from which a row is drawn.
+struct Processed {
+  std::vector<int32_t> order;    // the tokens that can be drawn, the best first
+  std::vector<double> logprobs;  // of every token
+};
+
+inline Processed processed_reference(const std::vector<float>& logits, const SampleRow& row) {
+  const Reference drawn = reference(logits, row);
+  Processed result = {drawn.kept, std::vector<double>(logits.size(), -INFINITY)};
+  double total = 0;
+  for (const int32_t id : drawn.kept)
+    total += std::exp(double{drawn.value[id]} - drawn.value[drawn.kept[0]]);
+  for (const int32_t id : drawn.kept)
+    result.logprobs[id] = drawn.value[id] - drawn.value[drawn.kept[0]] - std::log(total);
   return result;
 }
 

@@ -227,14 +227,14 @@ struct Logprobs {
 };
 
 Logprobs logprobs_of(std::vector<float> logits, std::vector<int32_t> targets, int64_t k,
-                     Isa isa = best_isa()) {
+                     Isa isa = best_isa(), const std::vector<SampleRow>& processed = {}) {
   const auto rows = static_cast<int64_t>(targets.size());
   const size_t size = targets.size() * static_cast<size_t>(k + 1);
   Logprobs result{std::vector<int32_t>(size, -1), std::vector<float>(size),
                   std::vector<int32_t>(targets.size())};
   token_logprobs(
       Tensor(logits.data(), DType::kF32, rows, static_cast<int64_t>(logits.size()) / rows), targets,
-      k, result.ids, result.logprobs, result.ranks, isa);
+      k, result.ids, result.logprobs, result.ranks, processed, isa);
   return result;
 }
 
@@ -260,6 +260,49 @@ TEST(TokenLogprobs, EqualNaiveReferenceOnEveryInstructionSet) {
           }
         }
       }
+}
+
+TEST(TokenLogprobs, ProcessedOnesAreThoseOfTheDistributionThatIsDrawnFrom) {
+  const int64_t vocab = 700, k = 20;
+  const std::vector<TokenCount> counts = {{3, 2}, {40, 0}};
+  const std::vector<TokenBias> biases = {{7, 4.0f}, {9, -3.0f}};
+  const std::vector<int32_t> masked = {1, 2}, allowed = {3, 4, 5, 7, 11, 100, 200, 699};
+  std::vector<SampleRow> rows = {
+      {{.temperature = 0.5f}},
+      {{.temperature = 0}},
+      {{.temperature = 1.5f, .top_k = 12}},
+      {{.temperature = 0.8f, .top_p = 0.7f}},
+      {{.temperature = 1, .min_p = 0.05f}},
+      {{.temperature = 0.9f, .top_p = 0.8f, .min_p = 0.01f, .top_k = 30}},
+      {{.temperature = 1, .presence_penalty = 0.5f, .repetition_penalty = 1.3f}, counts, biases},
+      {{.temperature = 0, .frequency_penalty = 1}, counts, {}, masked},
+      {{.temperature = 2, .top_k = 5}, {}, biases, {}, allowed}};
+  std::vector<float> all;
+  std::vector<int32_t> targets;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const std::vector<float> logits = random_logits(vocab, 2, static_cast<uint32_t>(r));
+    all.insert(all.end(), logits.begin(), logits.end());
+    targets.push_back(reference(logits, rows[r]).token);
+  }
+  for (const Isa isa : isas()) {
+    const Logprobs got = logprobs_of(all, targets, k, isa, rows);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const auto from = all.begin() + static_cast<ptrdiff_t>(r) * vocab;
+      const Processed want = processed_reference({from, from + vocab}, rows[r]);
+      for (size_t i = 0; i <= k; ++i) {
+        const size_t at = r * (k + 1) + i;
+        const double logprob = want.logprobs[static_cast<size_t>(got.ids[at])];
+        if (std::isinf(logprob)) {
+          EXPECT_EQ(got.logprobs[at], logprob);
+        } else {
+          EXPECT_NEAR(got.logprobs[at], logprob, 2e-6) << r << " " << i;
+        }
+        if (i > 0 && i <= want.order.size()) {
+          EXPECT_EQ(got.ids[at], want.order[i - 1]) << r;
+        }
+      }
+    }
+  }
 }
 
 TEST(TokenLogprobs, AreTheSameBitsOnEveryInstructionSet) {

@@ -197,7 +197,8 @@ void CpuBackend::fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus
 
 void CpuBackend::token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
                                 std::span<int32_t> ids, std::span<float> logprobs,
-                                std::span<int32_t> target_ranks) {
+                                std::span<int32_t> target_ranks,
+                                std::span<const SampleRow> processed) {
   set_num_threads(threads_);
   std::ranges::fill(ids, 0);
   std::ranges::fill(logprobs, 0);
@@ -206,7 +207,8 @@ void CpuBackend::token_logprobs(Tensor logits, std::span<const int32_t> targets,
     const auto count = static_cast<size_t>(rows.shape[0]), width = static_cast<size_t>(k) + 1;
     cpu::token_logprobs(
         rows, targets.subspan(first, count), k, ids.subspan(first * width, count * width),
-        logprobs.subspan(first * width, count * width), target_ranks.subspan(first, count), isa_);
+        logprobs.subspan(first * width, count * width), target_ranks.subspan(first, count),
+        processed.empty() ? processed : processed.subspan(first, count), isa_);
   });
   sum_over_ranks(ids);
   sum_over_ranks(logprobs);

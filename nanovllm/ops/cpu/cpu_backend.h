@@ -44,7 +44,8 @@ class CpuBackend : public Backend {
   void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) override;
   void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
                       std::span<int32_t> ids, std::span<float> logprobs,
-                      std::span<int32_t> target_ranks) override;
+                      std::span<int32_t> target_ranks,
+                      std::span<const SampleRow> processed) override;
 
  private:
   /// Divides the rows of logits, of which each rank has some columns, among the ranks. Calls

@@ -70,22 +70,12 @@ class RowSampler {
 
   RowStatus sample(const SampleRow& params, int32_t& token) {
     token = 0;
-    if (!scan()) return RowStatus::kNotFinite;
-    if (adjust(params) && !scan()) return RowStatus::kNotFinite;
-    row_.scale = 1 / params.temperature;
-    best_ = best_logit_ * row_.scale;
-    if (params.temperature < kGreedyTemperature || std::isinf(best_)) {
+    if (!adjust(params)) return RowStatus::kNotFinite;
+    if (!warm(params)) {
       token = greedy();
       return RowStatus::kOk;
     }
-    Candidate worst = {kLowest, kLastId};
-    if (params.min_p > 0)
-      worst.value =
-          std::clamp(static_cast<float>(best_ + std::log(double{params.min_p})), kLowest, best_);
-    if (params.top_k > 0 && params.top_k < row_.vocab)
-      worst = worst_of_top_k(worst.value, params.top_k, params.top_p);
-    else if (params.top_p < 1) worst = worst_of_top_p(worst.value, params.top_p);
-    token = kernels_.draw(row_, {.worst = worst,
+    token = kernels_.draw(row_, {.worst = worst_kept(params),
                                  .key = {static_cast<uint32_t>(params.seed),
                                          static_cast<uint32_t>(params.seed >> 32)},
                                  .position = params.position,
@@ -93,6 +83,20 @@ class RowSampler {
                                  .first_chunk = first_chunk_,
                                  .noise = gumbel_noise});
     return RowStatus::kOk;
+  }
+
+  /// Replaces the logits by what the row is drawn from: values, or -infinity for tokens that cannot
+  /// be drawn. A greedy row is only adjusted.
+  void process(const SampleRow& params) {
+    if (!adjust(params) || !warm(params)) return;
+    const Candidate worst = worst_kept(params);
+    float* const copy = scratch_.logits;
+    for (int32_t id = 0; id < row_.vocab; ++id) {
+      const Candidate token = {row_.logits[id] * row_.scale, id};
+      copy[id] = better(worst, token) ? -kInfinity : token.value;
+    }
+    row_.logits = copy;
+    row_.scale = 1;
   }
 
   void logprobs(int32_t target, int64_t k, int32_t* ids, float* logprobs, int32_t& rank) {
@@ -129,9 +133,11 @@ class RowSampler {
     return best_logit_ > -kInfinity;
   }
 
-  /// Penalties, biases and masks, on a copy of the logits; false where there are none.
+  /// Applies penalties, biases and masks to a copy of the logits. False where there is no
+  /// distribution.
   bool adjust(const SampleRow& params) {
-    if (!params.has_lists()) return false;
+    if (!scan()) return false;
+    if (!params.has_lists()) return true;
     const float* const raw = row_.logits;
     float* const copy = scratch_.logits;
     const auto in_vocabulary = [&](int32_t id) { return 0 <= id && id < row_.vocab; };
@@ -154,7 +160,28 @@ class RowSampler {
     for (const int32_t id : params.masked_ids)
       if (in_vocabulary(id)) copy[id] = -kInfinity;
     row_.logits = copy;
+    return scan();
+  }
+
+  /// Divides by the temperature. False where the row is greedy.
+  bool warm(const SampleRow& params) {
+    if (params.temperature < kGreedyTemperature) return false;
+    const float scale = 1 / params.temperature;
+    best_ = best_logit_ * scale;
+    if (std::isinf(best_)) return false;
+    row_.scale = scale;
     return true;
+  }
+
+  /// The worst token that can be drawn.
+  Candidate worst_kept(const SampleRow& params) {
+    Candidate worst = {kLowest, kLastId};
+    if (params.min_p > 0)
+      worst.value =
+          std::clamp(static_cast<float>(best_ + std::log(double{params.min_p})), kLowest, best_);
+    if (params.top_k > 0 && params.top_k < row_.vocab)
+      return worst_of_top_k(worst.value, params.top_k, params.top_p);
+    return params.top_p < 1 ? worst_of_top_p(worst.value, params.top_p) : worst;
   }
 
   int32_t greedy() const {
@@ -177,7 +204,6 @@ class RowSampler {
     return kernels_.collect(row_, at_least, kInfinity, scratch_.candidates);
   }
 
-  /// The worst token that can be drawn.
   Candidate worst_of_top_k(float at_least, int64_t k, float top_p) {
     const int64_t found = collect_best(at_least, k), count = std::min(found, k);
     Candidate* const candidates = scratch_.candidates;
@@ -256,7 +282,8 @@ void sample(Tensor logits, std::span<const SampleRow> rows, std::span<int32_t> t
 
 void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
                     std::span<int32_t> ids, std::span<float> logprobs,
-                    std::span<int32_t> target_ranks, Isa isa) {
+                    std::span<int32_t> target_ranks, std::span<const SampleRow> processed,
+                    Isa isa) {
   const int64_t vocab = logits.shape[1];
   const size_t columns = static_cast<size_t>(k) + 1;
   check(0 <= k && k <= vocab && ids.size() == targets.size() * columns &&
@@ -266,6 +293,7 @@ void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
   for (const int32_t id : targets)
     check(0 <= id && id < vocab, "target {} is not in the vocabulary of {}", id, vocab);
   for_each_row(logits, targets.size(), isa, [&](RowSampler& row, size_t r) {
+    if (!processed.empty()) row.process(processed[r]);
     row.logprobs(targets[r], k, &ids[r * columns], &logprobs[r * columns], target_ranks[r]);
   });
 }

@@ -14,9 +14,10 @@ void sample(Tensor logits, std::span<const SampleRow> rows, std::span<int32_t> t
             std::span<RowStatus> status, Isa isa);
 
 /// Backend::token_logprobs. k is at most the vocabulary. A row without a distribution (NaN,
-/// +infinity, nothing but -infinity) gets NaN everywhere, ids 0 to k - 1 and rank 1.
+/// +infinity, nothing but -infinity) gets NaN everywhere, ids 0 to k - 1 and rank 1. `processed` is
+/// empty for the raw logits; else it has the parameters of each row.
 void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
                     std::span<int32_t> ids, std::span<float> logprobs,
-                    std::span<int32_t> target_ranks, Isa isa);
+                    std::span<int32_t> target_ranks, std::span<const SampleRow> processed, Isa isa);
 
 }  // namespace nanovllm::cpu

@@ -75,7 +75,8 @@ class CudaBackend final : public Backend {
   void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) override;
   void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
                       std::span<int32_t> ids, std::span<float> logprobs,
-                      std::span<int32_t> target_ranks) override;
+                      std::span<int32_t> target_ranks,
+                      std::span<const SampleRow> processed) override;
 
  private:
   /// Two steps may be running, and the host writes the input of a third one.

@@ -331,24 +331,46 @@ void CudaBackend::fetch_samples(std::span<int32_t> token_ids, std::span<RowStatu
 
 void CudaBackend::token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
                                  std::span<int32_t> ids, std::span<float> logprobs,
-                                 std::span<int32_t> target_ranks) {
+                                 std::span<int32_t> target_ranks,
+                                 std::span<const SampleRow> processed) {
   const ContextScope here(context_);
+  words_.clear();
+  row_params_.clear();
+  for (const SampleRow& row : processed) row_params_.push_back(row_params(row, /*slot=*/-1));
   const int64_t vocab = collectives_ ? vocab_size_ : logits.shape[1];
   for (const int32_t id : targets)
     check(0 <= id && id < vocab, "target {} is not in the vocabulary of {}", id, vocab);
-  grow(logprobs_memory_, (2 * targets.size() + 2 * ids.size()) * sizeof(int32_t));
+  const size_t results = (2 * targets.size() + 2 * ids.size() + 1) / 2 * 2 * sizeof(int32_t);
+  const size_t params = row_params_.size() * sizeof(RowParams);
+  grow(logprobs_memory_, results + params + words_.size() * sizeof(int32_t));
   auto* const device = logprobs_memory_.as<int32_t>();
   int32_t* const device_ids = device + targets.size();
   auto* const device_logprobs = reinterpret_cast<float*>(device_ids + ids.size());
   auto* const device_ranks = device_ids + 2 * ids.size();
   upload(device, targets.data(), targets.size_bytes());
+  char* const device_rows = logprobs_memory_.as<char>() + results;
+  if (!processed.empty()) {
+    upload(device_rows, row_params_.data(), params);
+    upload(device_rows + params, words_.data(), words_.size() * sizeof(int32_t));
+  }
   const auto num_rows = static_cast<int64_t>(targets.size());
-  const int64_t most = collectives_ ? kSpecialRows : num_rows;
+  const int64_t most = collectives_ || !processed.empty() ? kSpecialRows : num_rows;
   for (int64_t first = 0; first < num_rows; first += most) {
     const int64_t count = std::min(most, num_rows - first);
     const Tensor rows = logits.rows(first, count);
-    cuda::token_logprobs(where_, {.logits = collectives_ ? whole_logits(rows, nullptr, count)
-                                                         : rows.as<const float>(),
+    const float* whole = collectives_ ? whole_logits(rows, nullptr, count) : rows.as<const float>();
+    if (!processed.empty()) {
+      grow(special_scratch_, static_cast<size_t>(count * vocab) * sizeof(float));
+      process_logits(where_,
+                     {.logits = whole,
+                      .rows = reinterpret_cast<const RowParams*>(device_rows) + first,
+                      .num_rows = static_cast<int>(count),
+                      .vocab = static_cast<int>(vocab)},
+                     reinterpret_cast<const int32_t*>(device_rows + params),
+                     special_scratch_.as<float>());
+      whole = special_scratch_.as<float>();
+    }
+    cuda::token_logprobs(where_, {.logits = whole,
                                   .targets = device + first,
                                   .ids = device_ids + first * (k + 1),
                                   .logprobs = device_logprobs + first * (k + 1),

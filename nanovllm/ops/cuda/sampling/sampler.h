@@ -69,6 +69,11 @@ void draw_found(Launch where, const SampleParams& params, Tensor found);
 void sample_special(Launch where, const SampleParams& params, const int32_t* special, int count,
                     const int32_t* words, float* scratch);
 
+/// Writes to out [R, vocab] what the rows are drawn from: values after lists, temperature and
+/// filters, -infinity for tokens that cannot be drawn. A greedy row is only adjusted. Of `params`
+/// it reads logits, rows, num_rows and vocab.
+void process_logits(Launch where, const SampleParams& params, const int32_t* words, float* out);
+
 struct LogprobParams {
   const float* logits;     // [R, vocab]
   const int32_t* targets;  // [R]
