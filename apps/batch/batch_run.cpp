@@ -142,12 +142,12 @@ void BatchRun::submit(Prompt prompt) {
     output.finish_reason = "error";
     output.error = e.what();
     output.prompt_token_ids = std::move(prompt.token_ids);
+    output.outputs.push_back(output);
     finish(index, prompt, output);
   }
 }
 
 void BatchRun::finish(int64_t index, const Prompt& prompt, RequestOutput& output) {
-  if (output.outputs.empty()) output.outputs.push_back(output);
   count(outcome_of(output));
   order_.add(index, options_.json ? dump_json(to_json(output, index, prompt.passed)) + "\n"
                                   : to_text(prompt, output));

@@ -8,12 +8,17 @@ namespace nanovllm {
 
 namespace {
 
+/// Written for a token that cannot be drawn, because JSON has no -infinity. vLLM's server writes
+/// the same number.
+constexpr float kLowestLogprob = -9999;
+
 Json to_json(const std::vector<TokenLogprobs>& tokens) {
   Json list = Json::array();
   for (const TokenLogprobs& token : tokens) {
     Json entries = Json::array();
     for (const Logprob& e : token)
-      entries.push_back({{"id", e.id}, {"logprob", e.logprob}, {"rank", e.rank}});
+      entries.push_back(
+          {{"id", e.id}, {"logprob", std::max(e.logprob, kLowestLogprob)}, {"rank", e.rank}});
     list.push_back(token.empty() ? Json() : std::move(entries));
   }
   return list;
