@@ -38,6 +38,7 @@ struct __attribute__((visibility("default"))) EngineConfig {
   /// processed_logprobs (of the distribution that the token was drawn from, after penalties,
   /// biases, temperature and filters). Those of prompt tokens are always raw.
   std::string logprobs_mode = "raw_logprobs";
+  std::string trace = {};        ///< a file for a trace of all steps and requests; empty: none
   std::string worker_path = {};  ///< the nanovllm binary that worker ranks run; by default this
                                  ///< program if it is nanovllm, else the one next to the library
 
@@ -124,7 +125,9 @@ void EngineConfig::for_each_field(Visit&& visit) {
          "Share of the GPU's memory to use, above 0, at most 1", above(0, 1)},
         &C::gpu_memory_utilization);
   visit({"kv_cache_memory_bytes", "--kv-cache-memory-bytes BYTES",
-         "Size of the KV cache; 0: depends on the free memory", at_least(0)},
+         "Size of the KV cache; 0: what the free memory allows, on the CPU at most 4 GiB, of which "
+         "idle prefixes keep at most as much as the weights take",
+         at_least(0)},
         &C::kv_cache_memory_bytes);
   visit({"block_size",
          "--block-size TOKENS",
@@ -155,6 +158,9 @@ void EngineConfig::for_each_field(Visit&& visit) {
          "raw_logprobs, or processed_logprobs: after penalties, temperature and filters",
          one_of("raw_logprobs", "processed_logprobs")},
         &C::logprobs_mode);
+  visit({"trace", "--trace FILE",
+         "Write all steps and requests to FILE, for https://ui.perfetto.dev (docs/learn.md)"},
+        &C::trace);
   visit({"worker_path"}, &C::worker_path);
 }
 

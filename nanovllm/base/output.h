@@ -66,13 +66,23 @@ struct RequestUpdate {
 /// Counts since the engine was started.
 struct SchedulerStats {
   int64_t steps = 0, prefill_tokens = 0, decode_tokens = 0, preemptions = 0;
+  int64_t generated_tokens = 0;                 ///< drawn, and not dropped after an end
   int64_t prefix_queries = 0, prefix_hits = 0;  ///< prompt tokens looked up, tokens found
 };
 
+/// How often blocks of the KV cache changed hands since the engine was started.
+struct BlockStats {
+  int64_t blocks_taken = 0;   ///< a free block was taken for new contents
+  int64_t blocks_shared = 0;  ///< a block with its contents got one more holder
+  int64_t blocks_freed = 0;   ///< the last holder gave a block back
+};
+
 /// The state after the latest step, and counts since the engine was started.
-struct EngineStats : SchedulerStats {
+struct EngineStats : SchedulerStats, BlockStats {
   int64_t num_running = 0, num_waiting = 0;     ///< sequences
   int64_t num_blocks = 0, num_free_blocks = 0;  ///< of the KV cache
+  double host_seconds = 0;  ///< in step(), except for waiting: scheduling, building, postprocessing
+  double device_seconds = 0;  ///< in which a step was computed
 };
 
 }  // namespace nanovllm

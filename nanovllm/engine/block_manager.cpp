@@ -16,16 +16,14 @@ uint64_t block_hash(uint64_t previous, std::span<const int32_t> token_ids) {
 }
 
 BlockManager::BlockManager(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching,
-                           BlockHashFunction hash)
+                           BlockHashFunction hash, int64_t num_kept)
     : blocks_(static_cast<size_t>(num_blocks)),
       block_size_(block_size),
       enable_prefix_caching_(enable_prefix_caching),
-      hash_(hash) {
+      hash_(hash),
+      num_free_(num_blocks),
+      num_kept_(num_kept) {
   cached_.reserve(blocks_.size());
-  for (int32_t id = 0; id < num_blocks; ++id) {
-    block(id).ref_count = 1;
-    release(id);
-  }
 }
 
 bool BlockManager::holds(const Block& b, const BlockRef& parent, uint64_t salt,
@@ -159,16 +157,23 @@ void BlockManager::forget(int32_t id) {
 }
 
 int32_t BlockManager::take_free() {
-  check(first_free_ >= 0, "no free block");
-  const int32_t id = first_free_;
-  unlink(id);
+  check(num_free_ > 0, "no free block");
+  int32_t id = first_free_;
+  if (num_used_ < num_blocks() && (id < 0 || num_used_ < num_kept_)) {
+    id = num_used_++;
+    --num_free_;
+  } else {
+    unlink(id);
+  }
   forget(id);
   block(id).ref_count = 1;
+  ++stats_.blocks_taken;
   return id;
 }
 
 void BlockManager::share(int32_t id) {
   if (block(id).ref_count++ == 0) unlink(id);
+  ++stats_.blocks_shared;
 }
 
 void BlockManager::release(int32_t id) {
@@ -180,6 +185,7 @@ void BlockManager::release(int32_t id) {
   (last_free_ >= 0 ? block(last_free_).next : first_free_) = id;
   last_free_ = id;
   ++num_free_;
+  ++stats_.blocks_freed;
 }
 
 void BlockManager::unlink(int32_t id) {

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "nanovllm/base/output.h"
 #include "nanovllm/engine/sequence.h"
 
 namespace nanovllm {
@@ -19,10 +21,15 @@ uint64_t block_hash(uint64_t previous, std::span<const int32_t> token_ids);
 /// in the order of last use. A free block keeps its hash and tokens until it is reused; a cache hit
 /// takes it off the free list. A hit compares hash, token ids and parent block, so that a hash
 /// collision is never a hit (`cache.exact-hits`).
+///
+/// Blocks are first used in the order of their ids. When `num_kept` of them were used, another one
+/// is only if all of these are in use: memory that is allocated at the first use then grows with
+/// what runs at the same time, not with the number of requests.
 class BlockManager {
  public:
   BlockManager(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching,
-               BlockHashFunction hash = block_hash);
+               BlockHashFunction hash = block_hash,
+               int64_t num_kept = std::numeric_limits<int64_t>::max());
 
   /// The blocks at the start of a sequence that are in the cache.
   struct Prefix {
@@ -56,6 +63,7 @@ class BlockManager {
   int64_t num_blocks() const { return static_cast<int64_t>(blocks_.size()); }
   int64_t num_free() const { return num_free_; }
   int64_t block_size() const { return block_size_; }
+  const BlockStats& stats() const { return stats_; }
 
  private:
   friend struct BlockManagerState;
@@ -86,7 +94,10 @@ class BlockManager {
   BlockHashFunction hash_;
   std::unordered_map<uint64_t, int32_t> cached_;  // hash -> the first block registered with it
   int32_t first_free_ = -1, last_free_ = -1;
-  int64_t num_free_ = 0;
+  int64_t num_free_;
+  int64_t num_kept_;
+  int32_t num_used_ = 0;  // blocks with lower ids were used; those on the free list are among them
+  BlockStats stats_;
 };
 
 }  // namespace nanovllm

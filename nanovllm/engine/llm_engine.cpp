@@ -8,13 +8,28 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/system/clock.h"
 #include "nanovllm/base/system/files.h"
 #include "nanovllm/runtime/setup.h"
+#include "nanovllm/text/bad_words.h"
 #include "nanovllm/text/utf8.h"
 
 namespace nanovllm {
 
+namespace {
+
+void describe(const StepPlan& plan, EngineTurn& turn) {
+  for (const ScheduledRow& row : plan.rows)
+    turn.rows.push_back({row.seq->id, row.start, row.num_tokens, row.is_decode});
+  for (const Sequence* seq : plan.setups) turn.admitted.push_back(seq->id);
+  for (const Sequence* seq : plan.preempted) turn.preempted.push_back(seq->id);
+}
+
+}  // namespace
+
 LLMEngine LLMEngine::load(const std::string& model, const EngineConfig& config) {
+  std::unique_ptr<Trace> trace;
+  if (!config.trace.empty()) trace = std::make_unique<Trace>(config.trace);
   std::shared_ptr<const Tokenizer> tokenizer;
   if (path_exists(model + "/tokenizer.json")) tokenizer = Tokenizer::load(model);
   EngineSetup setup;
@@ -22,17 +37,19 @@ LLMEngine LLMEngine::load(const std::string& model, const EngineConfig& config) 
   std::vector<int32_t>& end_tokens = setup.model.eos_token_ids;
   if (tokenizer != nullptr && end_tokens.empty())
     if (const auto eos = tokenizer->eos_token_id()) end_tokens.push_back(*eos);
-  return LLMEngine(std::move(setup), std::move(executor), std::move(tokenizer));
+  return LLMEngine(std::move(setup), std::move(executor), std::move(tokenizer), std::move(trace));
 }
 
 LLMEngine::LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,
-                     std::shared_ptr<const Tokenizer> tokenizer)
+                     std::shared_ptr<const Tokenizer> tokenizer, std::unique_ptr<Trace> trace)
     : setup_(std::move(setup)),
       seed_(setup_.config.seed.value_or(std::random_device()())),
       tokenizer_(std::move(tokenizer)),
       executor_(std::move(executor)),
-      blocks_(setup_.num_blocks, setup_.config.block_size, setup_.config.enable_prefix_caching),
-      scheduler_(setup_.config, blocks_) {
+      blocks_(setup_.num_blocks, setup_.config.block_size, setup_.config.enable_prefix_caching,
+              block_hash, setup_.num_kept_blocks),
+      scheduler_(setup_.config, blocks_),
+      trace_(std::move(trace)) {
   const EngineConfig& c = setup_.config;
   check(c.max_model_len <= setup_.num_blocks * c.block_size,
         "{} blocks of {} tokens are too few for a sequence of {}", setup_.num_blocks, c.block_size,
@@ -70,25 +87,6 @@ void LLMEngine::check_sampling(const SamplingParams& params) const {
   if (params.allowed_token_ids) check_ids("allowed_token_ids", *params.allowed_token_ids);
 }
 
-// A word is forbidden at the start of the answer and after a space, where its tokens differ. As in
-// vLLM, the tokens after a space are forbidden only if they are equally many and the first differs.
-std::vector<int32_t> LLMEngine::encode_bad_words(const SamplingParams& params) const {
-  std::vector<int32_t> words;
-  const auto add = [&](const std::vector<int32_t>& ids) {
-    words.push_back(static_cast<int32_t>(ids.size()));
-    words.insert(words.end(), ids.begin(), ids.end());
-  };
-  for (const std::string& word : params.bad_words) {
-    const std::string bare = word.substr(std::min(word.find_first_not_of(' '), word.size() - 1));
-    const std::vector<int32_t> ids = tokenizer_->encode(bare, /*add_special_tokens=*/false);
-    if (ids.empty()) continue;
-    add(ids);
-    const std::vector<int32_t> spaced = tokenizer_->encode(" " + bare, false);
-    if (spaced.size() == ids.size() && spaced[0] != ids[0]) add(spaced);
-  }
-  return words;
-}
-
 NewRequest LLMEngine::prepare(std::vector<int32_t> prompt, const SamplingParams& given,
                               const std::string& cache_salt) const {
   check_prompt(prompt);
@@ -108,7 +106,10 @@ NewRequest LLMEngine::prepare(std::vector<int32_t> prompt, const SamplingParams&
   std::ranges::sort(*stop_ids);
   std::erase_if(*stop_ids, [&](int32_t id) { return id < 0 || id >= setup_.model.vocab_size; });
 
-  const auto bad_words = std::make_shared<const std::vector<int32_t>>(encode_bad_words(given));
+  std::shared_ptr<const std::vector<int32_t>> bad_words;
+  if (!given.bad_words.empty())
+    bad_words = std::make_shared<const std::vector<int32_t>>(
+        encode_bad_words(given.bad_words, *tokenizer_));
 
   NewRequest made = {std::make_unique<Request>(prompt, params, tokenizer_.get()), {}};
   for (int64_t choice = 0; choice < params->n; ++choice) {
@@ -134,6 +135,9 @@ uint64_t LLMEngine::add(NewRequest added) {
     seq->request_id = id;
     const auto& seed = seq->params->seed;
     seq->seed = seed && *seed != kNoSeed ? *seed : XXH64(&id, sizeof id, seed_);
+    if (trace_)
+      trace_->add(seq->id, id, seq->choice, added.choices.size(), seq->num_prompt_tokens,
+                  added.request->arrival_time());
   }
   scheduler_.add(std::move(added.choices));
   requests_.emplace(id, std::move(added.request));
@@ -144,9 +148,11 @@ bool LLMEngine::abort(uint64_t request_id) {
   const auto at = requests_.find(request_id);
   if (at == requests_.end() || at->second->is_aborted()) return false;
   const Request& request = *at->second;
-  for (uint64_t i = 0; i < request.num_choices(); ++i)
-    if (Sequence* seq = scheduler_.find(request.first_sequence() + i))
-      scheduler_.finish(*seq, FinishReason::kAbort);
+  for (uint64_t i = 0; i < request.num_choices(); ++i) {
+    const uint64_t sequence = request.first_sequence() + i;
+    if (Sequence* seq = scheduler_.find(sequence)) scheduler_.finish(*seq, FinishReason::kAbort);
+    if (trace_) trace_->end(sequence, steady_seconds(), reason_name(FinishReason::kAbort));
+  }
   at->second->set_aborted();
   aborted_.push_back(request_id);
   return true;
@@ -177,19 +183,42 @@ void LLMEngine::take_aborted() {
 }
 
 void LLMEngine::advance() {
+  EngineTurn turn;
+  turn.start = steady_seconds();
   scheduler_.schedule(spare_);
+  turn.scheduled = steady_seconds();
+  if (trace_) describe(spare_, turn);
   const bool submitted = !spare_.empty();
   if (submitted) {
+    turn.submitted_step = spare_.step;
     executor_->submit(builder_.build(spare_));
     in_flight_.push_back(std::exchange(spare_, {}));
   }
+  turn.submitted = turn.received = steady_seconds();
   const size_t may_stay = submitted && setup_.config.async_scheduling ? 1 : 0;
-  if (in_flight_.size() <= may_stay) {
+  if (in_flight_.size() > may_stay) receive(turn);
+  else
     check(submitted || scheduler_.is_finished(), "no request can run, and {} wait",
           scheduler_.num_waiting() + scheduler_.num_running());
-    return;
-  }
-  apply(in_flight_.front(), executor_->wait());
+  turn.processed = steady_seconds();
+  host_seconds_ += (turn.processed - turn.received) + (turn.submitted - turn.start);
+  if (trace_) trace_->turn(turn, stats());
+}
+
+void LLMEngine::receive(EngineTurn& turn) {
+  const StepPlan& plan = in_flight_.front();
+  const StepOutput& output = executor_->wait();
+  turn.received = steady_seconds();
+  turn.received_step = plan.step;
+  // A device computes one step at a time, in their order (`order.steps`).
+  turn.device_start = std::max(output.submit_time, device_end_);
+  turn.device_end = device_end_ = output.done_time;
+  device_seconds_ += turn.device_end - turn.device_start;
+  apply(plan, output);
+  if (trace_)
+    for (const SequenceUpdate& change : changes_)
+      turn.drawn.push_back({change.seq->id, change.seq->status == SequenceStatus::kRunning,
+                            reason_name(change.seq->finish_reason)});
   spare_ = std::move(in_flight_.front());
   in_flight_.pop_front();
 }
@@ -220,11 +249,13 @@ RequestUpdate& LLMEngine::next_update() {
 }
 
 EngineStats LLMEngine::stats() const {
-  EngineStats stats{scheduler_.stats()};
+  EngineStats stats{scheduler_.stats(), blocks_.stats()};
   stats.num_running = scheduler_.num_running();
   stats.num_waiting = scheduler_.num_waiting();
   stats.num_blocks = blocks_.num_blocks();
   stats.num_free_blocks = blocks_.num_free();
+  stats.host_seconds = host_seconds_;
+  stats.device_seconds = device_seconds_;
   return stats;
 }
 

@@ -11,6 +11,7 @@
 
 #include "nanovllm/base/config.h"
 #include "nanovllm/base/output.h"
+#include "nanovllm/base/trace/trace.h"
 #include "nanovllm/engine/batch_builder.h"
 #include "nanovllm/engine/request.h"
 #include "nanovllm/engine/scheduler.h"
@@ -35,8 +36,9 @@ class LLMEngine {
   static LLMEngine load(const std::string& model, const EngineConfig& config);
   /// An engine over any executor. It reads only the vocabulary size and the end tokens of
   /// setup.model. `tokenizer` may be null; then prompts and answers are only token ids.
+  /// Everything that it does is written to `trace`, if there is one.
   LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,
-            std::shared_ptr<const Tokenizer> tokenizer);
+            std::shared_ptr<const Tokenizer> tokenizer, std::unique_ptr<Trace> trace = nullptr);
 
   /// Checks a request and prepares it for add(); reads only what never changes. Throws UserError
   /// for ids outside the vocabulary, for a prompt that is empty or can never fit, and for
@@ -71,9 +73,10 @@ class LLMEngine {
   void check_ids(const char* where, std::span<const int32_t> ids) const;
   void check_prompt(std::span<const int32_t> ids) const;
   void check_sampling(const SamplingParams& params) const;
-  std::vector<int32_t> encode_bad_words(const SamplingParams& params) const;
   void take_aborted();
   void advance();
+  /// Waits for the output of the oldest step and applies it.
+  void receive(EngineTurn& turn);
   void apply(const StepPlan& plan, const StepOutput& output);
   RequestUpdate& next_update();
 
@@ -92,6 +95,8 @@ class LLMEngine {
   std::vector<RequestUpdate> updates_;  // the first num_updates_; others only keep their memory
   size_t num_updates_ = 0;
   uint64_t next_request_ = 0, next_sequence_ = 0;
+  double host_seconds_ = 0, device_seconds_ = 0, device_end_ = 0;
+  std::unique_ptr<Trace> trace_;  // null: off
   std::string dead_;
 };
 

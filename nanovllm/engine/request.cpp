@@ -2,26 +2,18 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/system/clock.h"
 #include "nanovllm/text/tokenizer/tokenizer.h"
 
 namespace nanovllm {
-
-namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 const char* reason_name(FinishReason reason) {
   static constexpr std::array kNames = {"", "stop", "length", "abort", "error"};
   return kNames[static_cast<size_t>(reason)];
 }
-
-}  // namespace
 
 Request::Request(std::vector<int32_t> prompt, std::shared_ptr<const SamplingParams> params,
                  const Tokenizer* tokenizer)
@@ -30,7 +22,7 @@ Request::Request(std::vector<int32_t> prompt, std::shared_ptr<const SamplingPara
       choices_(static_cast<size_t>(params_->n)),
       num_running_(choices_.size()) {
   output_.prompt_token_ids = std::move(prompt);
-  output_.arrival_time = now();
+  output_.arrival_time = steady_seconds();
   if (params_->prompt_logprobs) output_.prompt_logprobs.resize(output_.prompt_token_ids.size());
   if (tokenizer_ == nullptr || !params_->detokenize) return;
   for (Choice& choice : choices_) {
@@ -54,7 +46,7 @@ bool Request::apply(const SequenceUpdate& change, const StepOutput& output, Requ
   update.finished.reset();
   if (change.has_token) {
     const int32_t token = seq.token_ids.back();
-    if (output_.first_token_time == 0) output_.first_token_time = now();
+    if (output_.first_token_time == 0) output_.first_token_time = steady_seconds();
     choice.output.token_ids.push_back(token);
     update.token_ids.push_back(token);
     if (params_->logprobs) {
@@ -123,7 +115,7 @@ void Request::end(Choice& choice, FinishReason reason, std::string& new_text) {
 }
 
 void Request::finish_request(RequestUpdate& update) {
-  output_.finish_time = now();
+  output_.finish_time = steady_seconds();
   for (Choice& choice : choices_) output_.outputs.push_back(std::move(choice.output));
   static_cast<CompletionOutput&>(output_) = output_.outputs.front();
   update.finished = std::move(output_);

@@ -14,6 +14,9 @@
 
 namespace nanovllm {
 
+/// The finish_reason of CompletionOutput.
+const char* reason_name(FinishReason reason);
+
 /// A request while its answers are generated: turns tokens into text and log-probabilities, and
 /// both into a RequestOutput.
 class Request {
@@ -33,6 +36,7 @@ class Request {
   void abort(RequestUpdate& update);
 
   uint64_t id() const { return output_.request_id; }
+  double arrival_time() const { return output_.arrival_time; }
   uint64_t first_sequence() const { return first_sequence_; }
   uint64_t num_choices() const { return choices_.size(); }
   bool is_aborted() const { return is_aborted_; }

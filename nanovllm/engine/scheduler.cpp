@@ -31,6 +31,7 @@ void StepPlan::clear() {
   rows.clear();
   samples.clear();
   setups.clear();
+  preempted.clear();
   copies.clear();
   num_tokens = 0;
 }
@@ -76,14 +77,13 @@ Sequence* Scheduler::find(uint64_t id) const {
 void Scheduler::schedule(StepPlan& plan) {
   plan.clear();
   plan.step = ++step_;
-  preempted_ = false;
   // A preemption removes from the end of running_, never before the sequence that needs a block; a
   // fork inserts behind it. So the index stays right (`progress.oldest-never-preempted`).
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence& seq = *running_[i];
     if (seq.last_step == step_ || seq.num_pending() != 1 || seq.num_tokens() >= final_len(seq))
       continue;
-    if (ensure_block(seq)) schedule_row(plan, seq, 1, true);
+    if (ensure_block(plan, seq)) schedule_row(plan, seq, 1, true);
   }
   for (size_t i = 0; i < running_.size() && plan.num_tokens < config_.max_num_batched_tokens; ++i) {
     Sequence& seq = *running_[i];
@@ -94,7 +94,7 @@ void Scheduler::schedule(StepPlan& plan) {
   }
   // No admission in a step that preempted: the freed blocks are for the sequences that run
   // (`progress.no-admission-after-preemption`).
-  while (!preempted_ && !waiting_.empty() && !free_slots_.empty() &&
+  while (plan.preempted.empty() && !waiting_.empty() && !free_slots_.empty() &&
          plan.num_tokens < config_.max_num_batched_tokens) {
     if (!admit(plan, *waiting_.front())) break;
   }
@@ -102,10 +102,11 @@ void Scheduler::schedule(StepPlan& plan) {
 }
 
 void Scheduler::schedule_row(StepPlan& plan, Sequence& seq, int64_t num_tokens, bool store) {
-  plan.rows.push_back({&seq, seq.num_computed, num_tokens, store});
+  const bool is_new = !plan.setups.empty() && plan.setups.back() == &seq;
+  const bool is_decode = seq.num_generated() > 0 && seq.num_pending() == 1 && !is_new;
+  plan.rows.push_back({&seq, seq.num_computed, num_tokens, store, is_decode});
   plan.num_tokens += num_tokens;
-  (seq.num_generated() > 0 && num_tokens == 1 ? stats_.decode_tokens : stats_.prefill_tokens) +=
-      num_tokens;
+  (is_decode ? stats_.decode_tokens : stats_.prefill_tokens) += num_tokens;
   seq.num_computed += num_tokens;
   seq.last_step = step_;
   ++seq.num_in_flight;
@@ -116,13 +117,13 @@ void Scheduler::schedule_row(StepPlan& plan, Sequence& seq, int64_t num_tokens, 
   if (!seq.choices.empty()) fork_choices(plan, seq);
 }
 
-bool Scheduler::ensure_block(Sequence& seq) {
+bool Scheduler::ensure_block(StepPlan& plan, Sequence& seq) {
   if (seq.num_computed < static_cast<int64_t>(seq.block_table.size()) * blocks_.block_size())
     return true;
   while (!blocks_.can_append(1)) {
     Sequence& newest = *running_.back();
     check(newest.last_step != step_, "sequence {} is in the step that preempts it", newest.id);
-    preempt(newest);
+    preempt(plan, newest);
     if (&newest == &seq) return false;
   }
   blocks_.append(seq);
@@ -193,12 +194,12 @@ void Scheduler::stop_running(Sequence& seq) {
   erase_by_age(running_, &seq);
 }
 
-void Scheduler::preempt(Sequence& seq) {
+void Scheduler::preempt(StepPlan& plan, Sequence& seq) {
   stop_running(seq);
   seq.status = SequenceStatus::kWaiting;
   insert_by_age(waiting_, &seq);
   ++stats_.preemptions;
-  preempted_ = true;
+  plan.preempted.push_back(&seq);
 }
 
 void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
@@ -224,6 +225,7 @@ void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
     FinishReason reason = FinishReason::kError;
     if (drawn.status == RowStatus::kOk) {
       seq.token_ids.push_back(drawn.token_id);
+      ++stats_.generated_tokens;
       register_blocks(seq);
       reason = end_of(seq);
     } else {

@@ -17,6 +17,7 @@ struct ScheduledRow {
   Sequence* seq = nullptr;
   int64_t start = 0, num_tokens = 0;
   bool store = true;
+  bool is_decode = false;  ///< whether it computes the token that was drawn last; else a prefill
 };
 
 struct ScheduledSample {
@@ -30,7 +31,8 @@ struct StepPlan {
   uint64_t step = 0;
   std::vector<ScheduledRow> rows;
   std::vector<ScheduledSample> samples;
-  std::vector<Sequence*> setups;  ///< sequences that got their slot in this step
+  std::vector<Sequence*> setups;     ///< sequences that got their slot in this step
+  std::vector<Sequence*> preempted;  ///< sequences that lost theirs
   std::vector<BlockCopy> copies;
   int64_t num_tokens = 0;
 
@@ -82,12 +84,12 @@ class Scheduler {
 
  private:
   void schedule_row(StepPlan& plan, Sequence& seq, int64_t num_tokens, bool store);
-  bool ensure_block(Sequence& seq);
+  bool ensure_block(StepPlan& plan, Sequence& seq);
   bool admit(StepPlan& plan, Sequence& seq);
   void fork_choices(StepPlan& plan, Sequence& parent);
   void start_running(StepPlan& plan, Sequence& seq);
   void stop_running(Sequence& seq);
-  void preempt(Sequence& seq);
+  void preempt(StepPlan& plan, Sequence& seq);
   void register_blocks(Sequence& seq);
   int64_t final_len(const Sequence& seq) const;
   FinishReason end_of(const Sequence& seq) const;
@@ -102,7 +104,6 @@ class Scheduler {
   std::vector<std::unique_ptr<Sequence>> retired_;  // finished, kept for the last updates
   int64_t num_held_choices_ = 0;
   uint64_t step_ = 0;
-  bool preempted_ = false;  // in the step being decided
   BlockManager::Prefix prefix_;
   SchedulerStats stats_;
 };

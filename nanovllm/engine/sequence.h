@@ -10,7 +10,7 @@
 namespace nanovllm {
 
 enum class SequenceStatus { kWaiting, kRunning, kFinished };
-/// Request names them in this order.
+/// reason_name() has their names, in this order.
 enum class FinishReason { kNone, kStop, kLength, kAbort, kError };
 
 /// A block with certain contents: each reuse of the block increments its generation.

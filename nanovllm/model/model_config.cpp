@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <limits>
 #include <optional>
-#include <string_view>
-#include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/json_fields.h"
 #include "nanovllm/base/system/files.h"
 
 namespace nanovllm {
@@ -39,64 +37,7 @@ constexpr std::array kArchitectures = {
     Architecture{"MistralForCausalLM", false, false, 8, 0, 131072, 4096},
 };
 
-/// The values of a JSON object, with their types checked. A null counts as an absent key; an absent
-/// key without a default is an error. Errors name file and key.
-class Fields {
- public:
-  Fields(const Json& object, std::string prefix) : object_(object), prefix_(std::move(prefix)) {
-    require(object_.is_object(), "{}must be a JSON object", prefix_);
-  }
-
-  /// The value of `key`, or none if it is absent or null.
-  const Json* find(const char* key) const {
-    const auto it = object_.find(key);
-    return it == object_.end() || it->is_null() ? nullptr : &*it;
-  }
-  bool contains(const char* key) const { return object_.contains(key); }
-
-  int64_t integer(const char* key, int64_t most, std::optional<int64_t> absent = {}) const {
-    return get(key, absent, fmt::format("an integer from 1 to {}", most), [&](const Json& value) {
-      return value.is_number_integer() && value >= 1 && value <= most;
-    });
-  }
-  double positive(const char* key, std::optional<double> absent = {}) const {
-    return get(key, absent, "a number above 0", [](const Json& value) {
-      return value.is_number() && value > 0 && value <= std::numeric_limits<float>::max();
-    });
-  }
-  bool boolean(const char* key, bool absent) const {
-    return get(key, std::optional(absent), "true or false", &Json::is_boolean);
-  }
-  std::string text(const char* key, const char* absent) const {
-    return get(key, std::optional<std::string>(absent), "a string", &Json::is_string);
-  }
-  Fields object(const char* key) const {
-    return {get(key, std::optional<Json>(), "an object or null", &Json::is_object),
-            fmt::format("{}{}.", prefix_, key)};
-  }
-  [[noreturn]] void refuse(const char* key, const char* why) const {
-    fail("{}{} is {}, which is not supported: {}", prefix_, key, printable(object_.at(key)), why);
-  }
-
-  const std::string& prefix() const { return prefix_; }
-
- private:
-  template <class T, class IsRight>
-  T get(const char* key, const std::optional<T>& absent, std::string_view right,
-        const IsRight& is_right) const {
-    const Json* value = find(key);
-    require(value != nullptr || absent, "{}{} is missing", prefix_, key);
-    if (value == nullptr) return *absent;
-    require(std::invoke(is_right, *value), "{}{} is {}; it must be {}", prefix_, key,
-            printable(*value), right);
-    return value->get<T>();
-  }
-
-  Json object_;
-  std::string prefix_;  // "FILE: ", and the names of the objects around it, as in "rope_scaling."
-};
-
-const Architecture& find_architecture(const Fields& config) {
+const Architecture& find_architecture(const JsonFields& config) {
   const Json* names = config.find("architectures");
   require(names != nullptr && names->is_array() && names->size() == 1 && names->front().is_string(),
           "{}architectures must list one architecture", config.prefix());
@@ -111,10 +52,10 @@ const Architecture& find_architecture(const Fields& config) {
 
 // transformers 5 writes an object rope_parameters, which includes rope_theta. Older versions write
 // rope_theta and an object rope_scaling, whose rope_type was called type at first.
-RopeConfig parse_rope(const Fields& config) {
+RopeConfig parse_rope(const JsonFields& config) {
   RopeConfig rope;
   rope.theta = config.positive("rope_theta", 10000);
-  const auto refuse_partial = [](const Fields& fields) {
+  const auto refuse_partial = [](const JsonFields& fields) {
     if (fields.positive("partial_rotary_factor", 1) != 1)
       fields.refuse("partial_rotary_factor", "it must be 1");
   };
@@ -122,7 +63,7 @@ RopeConfig parse_rope(const Fields& config) {
   const char* key = config.find("rope_scaling") != nullptr ? "rope_scaling" : "rope_parameters";
   if (config.find(key) == nullptr) return rope;
 
-  const Fields scaling = config.object(key);
+  const JsonFields scaling = config.object(key);
   rope.theta = scaling.positive("rope_theta", rope.theta);
   refuse_partial(scaling);
   for (const char* layers : {"full_attention", "sliding_attention"})
@@ -148,7 +89,7 @@ RopeConfig parse_rope(const Fields& config) {
   return rope;
 }
 
-std::vector<int32_t> parse_eos(const Fields& fields) {
+std::vector<int32_t> parse_eos(const JsonFields& fields) {
   const Json* value = fields.find("eos_token_id");
   if (value == nullptr) return {};
   const Json ids = value->is_array() ? *value : Json::array({*value});
@@ -159,7 +100,7 @@ std::vector<int32_t> parse_eos(const Fields& fields) {
   return ids.get<std::vector<int32_t>>();
 }
 
-void refuse_unsupported(const Fields& config, const Architecture& architecture,
+void refuse_unsupported(const JsonFields& config, const Architecture& architecture,
                         int64_t max_position_embeddings) {
   if (config.text("hidden_act", "silu") != "silu") config.refuse("hidden_act", "it must be silu");
   for (const char* key : {"attention_bias", "mlp_bias"})
@@ -185,7 +126,7 @@ void refuse_unsupported(const Fields& config, const Architecture& architecture,
         config.refuse("layer_types", "every layer must be full_attention");
 }
 
-DType parse_dtype(const Fields& config) {
+DType parse_dtype(const JsonFields& config) {
   const char* key = config.find("dtype") != nullptr ? "dtype" : "torch_dtype";
   try {
     return parse_float_dtype(config.text(key, "float32"));
@@ -213,7 +154,7 @@ ModelConfig ModelConfig::load(const std::string& folder) {
 
 ModelConfig ModelConfig::parse(const Json& config_json, const Json& generation_config_json,
                                const std::string& where) {
-  const Fields config(config_json, where + "/config.json: ");
+  const JsonFields config(config_json, where + "/config.json: ");
   const std::string& prefix = config.prefix();
   const Architecture& architecture = find_architecture(config);
 
@@ -255,7 +196,7 @@ ModelConfig ModelConfig::parse(const Json& config_json, const Json& generation_c
   refuse_unsupported(config, architecture, c.max_position_embeddings);
   if (!generation_config_json.is_null())
     c.eos_token_ids =
-        parse_eos(Fields(generation_config_json, where + "/generation_config.json: "));
+        parse_eos(JsonFields(generation_config_json, where + "/generation_config.json: "));
   if (c.eos_token_ids.empty()) c.eos_token_ids = parse_eos(config);
   return c;
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/system/clock.h"
 
 namespace nanovllm {
 
@@ -85,6 +86,7 @@ void ModelRunner::submit(const StepInput& input) {
   Flight& before = flight(num_submitted_ + 1);
   Flight& now = flight(num_submitted_);
   now.output.clear();
+  now.output.submit_time = steady_seconds();
   state_.apply(input);
   for (const SampleInput& sample : input.samples)
     if (!before.settled && state_.slot(sample.slot).needs_last_token()) settle(before);
@@ -128,6 +130,7 @@ const StepOutput& ModelRunner::wait() {
   check(num_waited_ < num_submitted_, "wait without a step in flight");
   Flight& oldest = flight(num_waited_);
   if (!oldest.settled) settle(oldest);
+  oldest.output.done_time = steady_seconds();
   ++num_waited_;
   return oldest.output;
 }

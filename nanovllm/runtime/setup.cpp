@@ -17,6 +17,8 @@ double gib(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 // Larger steps are not more efficient on a CPU, and every running answer waits for the whole step.
 constexpr int64_t kCpuBatchedTokens = 2048, kCudaBatchedTokens = 16384;
+// A process on the CPU keeps idle prefixes in at least this much memory.
+constexpr size_t kKeptCpuBytes = size_t{128} << 20;
 // For cuBLASLt's workspace, graphs, the sampler's memory and the driver.
 constexpr size_t kCudaReserve = size_t{512} << 20;
 
@@ -91,6 +93,11 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
   }
   const KvSize kv = size_kv_cache(config, own, setup.dtype, bytes, ranks);
   setup.num_blocks = kv.num_blocks;
+  // Memory that the user did not give to the cache should not fill up with idle prefixes.
+  if (!cuda && config.kv_cache_memory_bytes == 0 && config.num_gpu_blocks_override == 0)
+    setup.num_kept_blocks = static_cast<int64_t>(
+        std::max(kKeptCpuBytes, setup.weight_bytes) / static_cast<size_t>(world) /
+        (own.kv_bytes_per_token(setup.dtype) * static_cast<size_t>(config.block_size)));
   // In double, because products of sizes from config.json and from options can overflow integers.
   const double cache_gib = gib(own.kv_bytes_per_token(setup.dtype)) *
                            static_cast<double>(config.block_size * kv.num_blocks);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -16,7 +17,10 @@ struct EngineSetup {
   ModelConfig model;
   DType dtype = DType::kF32;  ///< of weights, activations and the KV cache
   int64_t num_blocks = 0;     ///< of the KV cache
-  size_t weight_bytes = 0;    ///< of all ranks together
+  /// How many of them are filled before the oldest contents are replaced; more only if so many are
+  /// in use at the same time.
+  int64_t num_kept_blocks = std::numeric_limits<int64_t>::max();
+  size_t weight_bytes = 0;  ///< of all ranks together
 
   /// Entries of a sequence's block table.
   int64_t max_blocks_per_seq() const {

@@ -124,6 +124,9 @@ struct StepOutput {
   std::vector<Logprob> logprobs;  ///< of samples, in their order
   std::vector<PromptLogprobOutput> prompt;
   std::vector<Logprob> prompt_logprobs;  ///< of prompt, in its order
+  /// When rank 0 got the step, and when its output was there for the host; seconds on the steady
+  /// clock. A device with a queue of steps may begin later, when it has finished the step before.
+  double submit_time = 0, done_time = 0;
 
   void clear();
 };

@@ -25,6 +25,7 @@ struct BlockManagerState {
     for (int32_t id = manager.first_free_; id >= 0; id = manager.block(id).next, ++num_listed)
       check(manager.block(id).ref_count == 0 && num_listed < manager.num_blocks(),
             "free list is broken at block {}", id);
+    num_listed += manager.num_blocks() - manager.num_used_;
     check(num_listed == manager.num_free_ && manager.num_free_ + num_used == manager.num_blocks(),
           "{} listed, {} free, {} used", num_listed, manager.num_free_, num_used);
     for (auto [hash, id] : manager.cached_)

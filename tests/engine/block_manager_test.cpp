@@ -45,6 +45,50 @@ TEST(BlockManager, ReusedBlockLosesItsHash) {
   EXPECT_TRUE(prefix.blocks.empty());
 }
 
+// With two blocks to keep, a third one is used only while both are in use.
+TEST(BlockManager, UsesMoreBlocksThanItKeepsOnlyIfItMust) {
+  BlockManager blocks(4, 2, true, block_hash, /*num_kept=*/2);
+  const auto runs_alone = [&](int32_t token) {
+    Sequence seq = make({token, token});
+    admit(blocks, seq);
+    const int32_t block = seq.block_table[0];
+    blocks.deallocate(seq);
+    return block;
+  };
+  EXPECT_EQ(runs_alone(1), 0);
+  EXPECT_EQ(runs_alone(2), 1);
+  EXPECT_EQ(runs_alone(1), 0);  // a hit
+  EXPECT_EQ(runs_alone(3), 1);  // the oldest contents are replaced
+  EXPECT_EQ(blocks.num_free(), 4);
+  Sequence a = make({5, 5, 6, 6, 7, 7});
+  admit(blocks, a);
+  EXPECT_EQ(a.block_table, (std::vector<int32_t>{0, 1, 2}));
+  blocks.deallocate(a);
+  EXPECT_EQ(runs_alone(8), 2);  // all three are kept from then on, the tail of a is the oldest
+  Sequence b = make({1, 1, 2, 2, 3, 3, 4, 4});
+  EXPECT_EQ(admit(blocks, b), 0);
+  EXPECT_EQ(b.block_table.back(), 3);
+  EXPECT_EQ(blocks.num_free(), 0);
+  BlockManagerTest::validate(blocks, std::vector<const Sequence*>{&b});
+}
+
+TEST(BlockManager, CountsBlocksThatChangeHands) {
+  BlockManager blocks(8, 2, true);
+  const auto counts = [&] {
+    const BlockStats s = blocks.stats();
+    return std::vector{s.blocks_taken, s.blocks_shared, s.blocks_freed};
+  };
+  Sequence a = make({1, 2, 3, 4, 5}), b = make({1, 2, 3, 4, 6});
+  admit(blocks, a);
+  EXPECT_EQ(counts(), (std::vector<int64_t>{3, 0, 0}));
+  admit(blocks, b);
+  EXPECT_EQ(counts(), (std::vector<int64_t>{4, 2, 0}));
+  blocks.deallocate(a);
+  EXPECT_EQ(counts(), (std::vector<int64_t>{4, 2, 1}));  // b holds the shared ones
+  blocks.deallocate(b);
+  EXPECT_EQ(counts(), (std::vector<int64_t>{4, 2, 4}));
+}
+
 TEST(BlockManager, HitOnAFreeBlockReducesTheFreeBlocks) {
   BlockManager blocks(3, 2, true);
   Sequence a = make({1, 2, 3, 4});

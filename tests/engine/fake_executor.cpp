@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/system/clock.h"
 
 namespace nanovllm::testing {
 
@@ -21,7 +22,10 @@ void FakeExecutor::submit(const StepInput& input) {
   ++num_submitted_;
   check(num_submitted_ - num_waited_ <= 2, "more than two steps under way");
   last_rows_.assign(input.rows.begin(), input.rows.end());
+  const double submit_time = steady_seconds();
   outputs_.push_back(run(input));
+  outputs_.back().submit_time = submit_time;
+  outputs_.back().done_time = steady_seconds();
 }
 
 const StepOutput& FakeExecutor::wait() {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "fake_executor.h"
@@ -18,6 +19,7 @@ struct TestEngine {
     bool async_scheduling = true, enable_prefix_caching = true;
     FakeModel model = {.vocab_size = 1000};
     std::vector<int32_t> eos_token_ids = {};
+    std::string trace = {};
   };
 
   explicit TestEngine(const Options& o) : options(o) {
@@ -35,7 +37,9 @@ struct TestEngine {
     auto executor = std::make_unique<FakeExecutor>(o.model, o.max_num_seqs, o.num_blocks,
                                                    o.block_size, o.max_model_len);
     fake = executor.get();
-    engine = std::make_unique<LLMEngine>(setup, std::move(executor), nullptr);
+    engine =
+        std::make_unique<LLMEngine>(setup, std::move(executor), nullptr,
+                                    o.trace.empty() ? nullptr : std::make_unique<Trace>(o.trace));
   }
 
   uint64_t add(const std::vector<int32_t>& prompt, int64_t max_tokens, int64_t n = 1) {

@@ -60,6 +60,28 @@ TEST(Setup, OnAGpuTheCacheGetsTheUtilizationLessTheModel) {
   EXPECT_NEAR(static_cast<double>(fewer) / kGiB, 4, 0.1);
 }
 
+// Idle prefixes take as much memory as the weights, but at least 128 MiB. A size that the user gave
+// is used in full, and so is a GPU's memory.
+TEST(Setup, OnTheCpuTheCacheKeepsAsMuchAsTheWeightsTake) {
+  constexpr auto kAll = std::numeric_limits<int64_t>::max();
+  EngineConfig config;
+  config.device = "cpu";
+  const EngineSetup setup = setup_on(config, 64 * kGiB, 64 * kGiB);
+  const size_t block = setup.model.kv_bytes_per_token(DType::kBF16) * 64;
+  EXPECT_EQ(setup.num_kept_blocks, static_cast<int64_t>(setup.weight_bytes / block));
+  EXPECT_GT(setup.num_blocks, 2 * setup.num_kept_blocks);
+  Device device(64 * kGiB, 64 * kGiB);
+  const EngineSetup tiny =
+      resolve_setup(std::string(NANOVLLM_SOURCE_DIR) + "/models/tiny-tales", config, device);
+  EXPECT_EQ(tiny.num_kept_blocks, (128 << 20) / (6144 * 64));
+  EXPECT_EQ(setup_on(cuda(), 16 * kGiB, 16 * kGiB).num_kept_blocks, kAll);
+  config.kv_cache_memory_bytes = static_cast<int64_t>(2 * kGiB);
+  EXPECT_EQ(setup_on(config, 64 * kGiB, 64 * kGiB).num_kept_blocks, kAll);
+  config.kv_cache_memory_bytes = 0;
+  config.num_gpu_blocks_override = 7;
+  EXPECT_EQ(setup_on(config, 64 * kGiB, 64 * kGiB).num_kept_blocks, kAll);
+}
+
 TEST(Setup, GpuWithoutRoomForACacheIsRefusedUnlessItsSizeIsGiven) {
   EngineConfig config = cuda();
   EXPECT_THAT([&] { setup_on(config, 16 * kGiB, 2 * kGiB); },

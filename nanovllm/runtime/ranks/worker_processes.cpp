@@ -1,18 +1,15 @@
 #include "nanovllm/runtime/ranks/worker_processes.h"
 
 #include <poll.h>
-#include <spawn.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -106,34 +103,10 @@ void WorkerProcesses::start(int rank, std::vector<std::string> arguments) {
   for (const auto& [name, value] :
        {std::pair("--rank", rank), {"--memory", memory_.fd()}, {"--parent", theirs.get()}})
     arguments.insert(arguments.end(), {name, std::to_string(value)});
-  std::vector<char*> argv(arguments.size() + 1);  // null at its end
-  for (size_t i = 0; i < arguments.size(); ++i) argv[i] = arguments[i].data();
-
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  // posix_spawn lets the child inherit a descriptor with O_CLOEXEC if it is duplicated onto itself.
-  for (const int fd : {memory_.fd(), theirs.get()})
-    posix_spawn_file_actions_adddup2(&files, fd, fd);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  // In a separate process group, so that Ctrl-C in a terminal reaches only rank 0, and with the
-  // default signal handlers and mask.
-  sigset_t none, all;
-  sigemptyset(&none);
-  sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes,
-                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  const int error =
-      posix_spawn(&worker.pid, binary_.c_str(), &files, &attributes, argv.data(), environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&files);
-  if (error == 0) return;
-  worker.pid = -1;
-  fail("{}: cannot be started for rank {}: {}; name the nanovllm binary in worker_path", binary_,
-       rank, std::strerror(error));
+  const int error = worker.process.start(arguments, std::array{memory_.fd(), theirs.get()});
+  require(error == 0,
+          "{}: cannot be started for rank {}: {}; name the nanovllm binary in worker_path", binary_,
+          rank, std::strerror(error));
 }
 
 void WorkerProcesses::abort(const std::string& why) {
@@ -161,7 +134,7 @@ void WorkerProcesses::watch_ranks(double step_timeout) {
     const int num_events = ::poll(fds.data(), fds.size(), tick);
     if (stopping_) return;
     for (size_t i = 0; i < workers_.size() && num_events > 0; ++i)
-      if (fds[i + 1].revents != 0) report_end(i, take_end(i));
+      if (fds[i + 1].revents != 0) report_end(i, workers_[i].process.wait());
     const uint64_t now = ranks().progress();
     const bool waits = !ready_ || channel().is_busy();
     num_idle = num_events == 0 && waits && now == progress ? num_idle + 1 : 0;
@@ -176,21 +149,8 @@ void WorkerProcesses::watch_ranks(double step_timeout) {
 }
 
 void WorkerProcesses::kill_all() {
-  for (const Worker& worker : workers_) {
-    const std::lock_guard lock(mutex_);
-    if (worker.pid > 0) ::kill(worker.pid, SIGKILL);
-  }
-  for (size_t i = 0; i < workers_.size(); ++i) take_end(i);
-}
-
-int WorkerProcesses::take_end(size_t i) {
-  const std::lock_guard lock(mutex_);
-  int status = 0;
-  if (workers_[i].pid > 0)
-    while (::waitpid(workers_[i].pid, &status, 0) < 0 && errno == EINTR) {
-    }
-  workers_[i].pid = -1;
-  return status;
+  for (Worker& worker : workers_) worker.process.kill();
+  for (Worker& worker : workers_) worker.process.wait();
 }
 
 void WorkerProcesses::report_end(size_t i, int status) {
@@ -214,25 +174,6 @@ void WorkerProcesses::report_end(size_t i, int status) {
   else
     ranks().abort(
         fmt::format("the process of rank {} ended with status {}", i + 1, WEXITSTATUS(status)));
-}
-
-void end_with_parent(int socket, int memory) {
-  unsigned next = 3;
-  for (const int kept : {std::min(socket, memory), std::max(socket, memory)}) {
-    const auto fd = static_cast<unsigned>(kept);
-    if (fd > next) ::close_range(next, fd - 1, 0);
-    next = std::max(next, fd + 1);
-  }
-  ::close_range(next, ~0U, 0);
-  // A process that rank 0 forked may keep rank 0's end of the socket open, so the end of rank 0's
-  // process counts as well.
-  FileDescriptor parent(static_cast<int>(syscall(SYS_pidfd_open, getppid(), 0)));
-  start_thread("the thread that watches rank 0", [socket, parent = std::move(parent)] {
-    std::array<pollfd, 2> ends = {pollfd{socket, POLLIN, 0}, {parent.get(), POLLIN, 0}};
-    while (::poll(ends.data(), ends.size(), -1) < 0 && errno == EINTR) {
-    }
-    ::_exit(1);
-  }).detach();
 }
 
 }  // namespace nanovllm

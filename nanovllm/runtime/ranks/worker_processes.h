@@ -1,15 +1,13 @@
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "nanovllm/base/system/child_process.h"
 #include "nanovllm/base/system/file_descriptor.h"
 #include "nanovllm/ops/communicator.h"
 #include "nanovllm/runtime/ranks/step_channel.h"
@@ -63,17 +61,15 @@ class WorkerProcesses {
 
  private:
   struct Worker {
-    pid_t pid = -1;  // -1: it was waited for
-    // Only the worker has the other end, so each side notices when the other one ends.
+    ChildProcess process;
+    // Only the worker has the other end, so each side notices when the other one ends. A text that
+    // the worker writes is the reason why it ended.
     FileDescriptor socket;
   };
   void start(int rank, std::vector<std::string> arguments);
   void watch(double step_timeout);
   void watch_ranks(double step_timeout);
   void kill_all();
-  /// Waits for worker number `i`, which has ended or was killed. Returns its status as waitpid()
-  /// does, or 0.
-  int take_end(size_t i);
   /// Aborts the Communicator, unless it is already aborted, with a text that says how worker number
   /// `i` ended.
   void report_end(size_t i, int status);
@@ -81,15 +77,9 @@ class WorkerProcesses {
   std::string binary_;
   RankMemory memory_;
   std::vector<Worker> workers_;
-  std::mutex mutex_;  // of workers_' pids
   std::atomic<bool> ready_ = false, stopping_ = false;
   FileDescriptor wake_;  // of the watching thread
   std::jthread watcher_;
 };
-
-/// For a worker: closes all inherited descriptors except the standard streams and these two, and
-/// ends this process at once when rank 0's process has ended, whatever it is doing. The socket
-/// stays open until then; rank 0 reports a text written to it as the reason why this process ended.
-void end_with_parent(int socket, int memory);
 
 }  // namespace nanovllm

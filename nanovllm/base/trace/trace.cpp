@@ -1,0 +1,180 @@
+#include "nanovllm/base/trace/trace.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <iterator>
+
+namespace nanovllm {
+
+namespace {
+
+constexpr int kEngine = 1, kRequests = 2;  // processes
+constexpr TraceFile::Track kHost = {kEngine, 1}, kDevice = {kEngine, 3};
+constexpr uint64_t kFirstLane = 10;
+constexpr std::string_view kQueue = "queue", kPrefill = "prefill", kDecode = "decode",
+                           kPreempted = "preempted";
+// A process that is killed loses at most this much of its trace.
+constexpr double kSecondsBetweenFlushes = 0.25;
+constexpr size_t kLargestBuffer = size_t{1} << 20;
+
+TraceFile::Track lane_track(uint64_t sequence) { return {kRequests, kFirstLane + sequence}; }
+
+}  // namespace
+
+Trace::Trace(const std::string& path) : file_(path) {
+  file_.name_process(kEngine, "engine");
+  file_.name_process(kRequests, "requests");
+  file_.name_track(kHost, "host");
+  file_.name_track(kDevice, "device");
+}
+
+Trace::~Trace() {
+  while (!lanes_.empty()) end(lanes_.begin()->first, last_time_, "");
+}
+
+// -- the tracks of the sequences
+
+void Trace::add(uint64_t sequence, uint64_t request, int32_t choice, size_t num_choices,
+                int64_t num_prompt_tokens, double arrival) {
+  std::string label = fmt::format("{}", request);
+  if (num_choices > 1) label += fmt::format(".{}", choice);
+  file_.name_track(lane_track(sequence), "request " + label);
+  lanes_[sequence].label = label;
+  enter(sequence, kQueue, arrival, fmt::format(R"("prompt_tokens":{})", num_prompt_tokens));
+}
+
+void Trace::enter(uint64_t sequence, std::string_view phase, double at, std::string_view args) {
+  const auto at_lane = lanes_.find(sequence);
+  if (at_lane == lanes_.end() || at_lane->second.phase == phase) return;
+  Lane& lane = at_lane->second;
+  if (!lane.phase.empty()) file_.end(lane_track(sequence), at);
+  file_.begin(lane_track(sequence), phase, at, args);
+  lane.phase = phase;
+  lane.since = at;
+}
+
+void Trace::end(uint64_t sequence, double at, const char* finish_reason) {
+  if (lanes_.erase(sequence) == 0) return;
+  file_.end(lane_track(sequence), at, fmt::format(R"("finish_reason":"{}")", finish_reason));
+}
+
+// -- a turn of the engine
+
+void Trace::turn(const EngineTurn& turn, const EngineStats& stats) {
+  host(turn, stats);
+  for (const uint64_t sequence : turn.preempted) enter(sequence, kPreempted, turn.scheduled);
+  for (const uint64_t sequence : turn.admitted) enter(sequence, kPrefill, turn.scheduled);
+  if (turn.received_step != 0) device(turn);
+  for (const EngineTurn::Drawn& drawn : turn.drawn) {
+    if (*drawn.finish_reason != '\0') end(drawn.sequence, turn.processed, drawn.finish_reason);
+    else if (drawn.runs) enter(drawn.sequence, kDecode, turn.processed);
+  }
+  counters(turn, stats);
+  last_ = stats;
+  last_time_ = turn.processed;
+  if (lanes_.empty() || file_.num_buffered() > kLargestBuffer ||
+      turn.processed - last_flush_ > kSecondsBetweenFlushes) {
+    file_.flush();
+    last_flush_ = turn.processed;
+  }
+}
+
+std::string Trace::labels(const std::vector<uint64_t>& sequences) const {
+  std::string list;
+  for (const uint64_t sequence : sequences)
+    fmt::format_to(std::back_inserter(list), R"({}"{}")", list.empty() ? "" : ",", label(sequence));
+  return list;
+}
+
+/// The members of the JSON object that describes the turn: what the submitted step computes, and
+/// how the counts changed.
+std::string Trace::turn_args(const EngineTurn& turn, const EngineStats& stats) const {
+  std::string args;
+  const auto add = [&](const char* name, auto value) {
+    fmt::format_to(std::back_inserter(args), R"({}"{}":{})", args.empty() ? "" : ",", name, value);
+  };
+  std::string decodes, prefills;
+  for (const EngineTurn::Row& row : turn.rows) {
+    std::string& list = row.is_decode ? decodes : prefills;
+    const char* const comma = list.empty() ? "" : ",";
+    if (row.is_decode) {
+      fmt::format_to(std::back_inserter(list), R"({}"{}")", comma, label(row.sequence));
+      continue;
+    }
+    // A sequence that is admitted starts behind what the prefix cache has of it.
+    const bool is_admitted = lanes_.at(row.sequence).phase != kPrefill;
+    fmt::format_to(std::back_inserter(list),
+                   R"({}{{"request":"{}","cached":{},"start":{},"tokens":{}}})", comma,
+                   label(row.sequence), is_admitted ? row.start : 0, row.start, row.num_tokens);
+  }
+  if (turn.submitted_step != 0) add("step", turn.submitted_step);
+  add("decodes", "[" + decodes + "]");
+  add("prefills", "[" + prefills + "]");
+  add("admitted", "[" + labels(turn.admitted) + "]");
+  add("preempted", "[" + labels(turn.preempted) + "]");
+  add("prefill_tokens", stats.prefill_tokens - last_.prefill_tokens);
+  add("decode_tokens", stats.decode_tokens - last_.decode_tokens);
+  add("cached_tokens", stats.prefix_hits - last_.prefix_hits);
+  add("blocks_taken", stats.blocks_taken - last_.blocks_taken);
+  add("blocks_shared", stats.blocks_shared - last_.blocks_shared);
+  add("blocks_freed", stats.blocks_freed - last_.blocks_freed);
+  if (turn.received_step != 0) add("output_of_step", turn.received_step);
+  add("generated_tokens", stats.generated_tokens - last_.generated_tokens);
+  std::vector<uint64_t> finished;
+  for (const EngineTurn::Drawn& drawn : turn.drawn)
+    if (*drawn.finish_reason != '\0') finished.push_back(drawn.sequence);
+  add("finished", "[" + labels(finished) + "]");
+  return args;
+}
+
+void Trace::host(const EngineTurn& turn, const EngineStats& stats) {
+  // The slice that contains the others comes first: slices that begin at the same time are nested
+  // in the order of the file.
+  file_.slice(kHost, "engine step", turn.start, turn.processed, turn_args(turn, stats));
+  file_.slice(kHost, "schedule", turn.start, turn.scheduled);
+  if (turn.submitted_step != 0) {
+    file_.slice(kHost, "submit", turn.scheduled, turn.submitted,
+                fmt::format(R"("step":{})", turn.submitted_step),
+                {.id = turn.submitted_step, .out = true});
+    in_flight_.push_back({turn.submitted_step, turn.rows});
+  }
+  if (turn.received_step == 0) return;
+  const std::string args = fmt::format(R"("step":{})", turn.received_step);
+  file_.slice(kHost, "wait", turn.submitted, turn.received, args);
+  file_.slice(kHost, "postprocess", turn.received, turn.processed, args,
+              {.id = turn.received_step, .in = true});
+}
+
+void Trace::device(const EngineTurn& turn) {
+  const Submitted& step = in_flight_.front();
+  int64_t num_tokens = 0;
+  for (const EngineTurn::Row& row : step.rows) num_tokens += row.num_tokens;
+  file_.slice(kDevice, "step", turn.device_start, turn.device_end,
+              fmt::format(R"("step":{},"sequences":{},"tokens":{})", step.step, step.rows.size(),
+                          num_tokens),
+              {.id = step.step, .in = true, .out = true});
+  for (const EngineTurn::Row& row : step.rows) {
+    const auto lane = lanes_.find(row.sequence);
+    // A sequence may have ended or lost its blocks since.
+    if (row.is_decode || lane == lanes_.end() || lane->second.phase != kPrefill ||
+        lane->second.since > turn.device_start)
+      continue;
+    file_.slice(lane_track(row.sequence), fmt::format("{} tokens", row.num_tokens),
+                turn.device_start, turn.device_end, fmt::format(R"("step":{})", step.step));
+  }
+  in_flight_.pop_front();
+}
+
+void Trace::counters(const EngineTurn& turn, const EngineStats& stats) {
+  const auto count = [&](const char* name, double at, int64_t value, int64_t before) {
+    if (value != before) file_.counter(kEngine, name, at, value);
+  };
+  const auto computed = [](const EngineStats& s) { return s.prefill_tokens + s.decode_tokens; };
+  count("tokens in the step", turn.scheduled, computed(stats) - computed(last_), -1);
+  count("running", turn.processed, stats.num_running, last_.num_running);
+  count("waiting", turn.processed, stats.num_waiting, last_.num_waiting);
+  count("free blocks", turn.processed, stats.num_free_blocks, last_.num_free_blocks);
+}
+
+}  // namespace nanovllm
