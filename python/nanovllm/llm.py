@@ -52,6 +52,7 @@ class EngineOptions(TypedDict, total=False):
     step_timeout: float  #: seconds without progress after which a step counts as hung, 60
     threads: int  #: of the CPU backend
     seed: int  #: of requests that have none
+    trace: str  #: a file for a trace of all steps and requests, for https://ui.perfetto.dev
     worker_path: str  #: the binary that the other ranks run; by default the package's own
 
 

@@ -31,6 +31,7 @@ struct BlockManagerState {
   }
   static std::vector<int32_t> free_ids(const BlockManager& m) {
     std::vector<int32_t> ids;
+    for (int32_t id = m.num_used_; id < m.num_blocks(); ++id) ids.push_back(id);
     for (int32_t id = m.first_free_; id >= 0; id = m.block(id).next) ids.push_back(id);
     return ids;
   }

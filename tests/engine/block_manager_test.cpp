@@ -69,7 +69,7 @@ TEST(BlockManager, UsesMoreBlocksThanItKeepsOnlyIfItMust) {
   EXPECT_EQ(admit(blocks, b), 0);
   EXPECT_EQ(b.block_table.back(), 3);
   EXPECT_EQ(blocks.num_free(), 0);
-  BlockManagerTest::validate(blocks, std::vector<const Sequence*>{&b});
+  BlockManagerState::validate(blocks, std::vector<const Sequence*>{&b});
 }
 
 TEST(BlockManager, CountsBlocksThatChangeHands) {
