@@ -39,10 +39,10 @@ struct RowProgress {
 using FoundRow = unsigned long long;
 
 struct SampleParams {
-  const float* logits;     // [R, vocab]
-  const RowParams* rows;   // [R]
-  DrawnRow* const* drawn;  // [1], the address of [R], which may be the host's memory
-  int32_t* last_tokens;    // [max_num_seqs]
+  const float* logits;               // [R, vocab]
+  const RowParams* rows;             // [R]
+  DrawnRow* const* drawn = nullptr;  // [1], the address of [R], which may be the host's memory
+  int32_t* last_tokens = nullptr;    // [max_num_seqs]
   int num_rows, vocab;
   // With several ranks: the id of this rank's first column, a multiple of 4, and where the rank
   // writes what it found, for draw_found().
