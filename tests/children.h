@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -55,10 +56,26 @@ bool holds_within(double seconds, Condition condition) {
   return true;
 }
 
-/// Waits until `parent` has started `count` workers, and returns their process ids.
+/// The program and arguments of a process, as in /proc/PID/cmdline.
+inline std::string command_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline");
+  std::string command;
+  std::getline(file, command);
+  return command;
+}
+
+/// Waits until `parent` has started `count` workers, and returns their process ids. A child that
+/// still has the command of its parent is not a worker yet: until it has become one, the parent
+/// cannot react to anything.
 inline std::vector<pid_t> wait_for_children(pid_t parent, size_t count) {
   std::vector<pid_t> children;
-  EXPECT_TRUE(holds_within(10, [&] { return (children = children_of(parent)).size() == count; }))
+  const auto is_worker = [&](pid_t pid) { return command_of(pid) != command_of(parent); };
+  EXPECT_TRUE(holds_within(10,
+                           [&] {
+                             children = children_of(parent);
+                             return children.size() == count &&
+                                    std::ranges::all_of(children, is_worker);
+                           }))
       << children.size() << " of " << count << " workers";
   return children;
 }
