@@ -19,8 +19,11 @@ demo: build  ## build, then ask the demo model two questions and let it tell som
 test: release  ## build everything and run the test suite
 	ctest --preset release
 
-gpu-test: release  ## run the tests of the CUDA backend, and the engine's tests on the GPU
+gpu-test: gpu release  ## run the tests of the CUDA backend, and the engine's tests on the GPU
 	ctest --preset release -R '^(gpu|llm)\.|GpuRanks'
+
+gpu:
+	@[ -e /proc/driver/nvidia/version ] || { echo "make gpu-test needs an NVIDIA GPU; this machine has no driver" >&2; exit 2; }
 
 # Tests the wheel as users get it, with the libraries that it needs inside. One test uses Ray, one lm-eval. The compiler has the same name
 # as in `make build`, so that ccache finds its objects; Debian's Python would use another name.
@@ -38,8 +41,8 @@ test-python:  ## build the Python package's wheel and run its tests in a virtual
 	-pip install -q lm-eval
 	pytest
 
-build: configure  ## build the binary and the library, build/release/nanovllm and libnanovllm.so
-	cmake --build --preset release --target nanovllm_cli nanovllm_shared $(if $(filter 1,$(CUDA)),nanovllm_cuda)
+build: configure  ## build the binary, the library and the engine's benchmark below build/release
+	cmake --build --preset release --target nanovllm_cli nanovllm_shared engine_bench $(if $(filter 1,$(CUDA)),nanovllm_cuda)
 
 release: configure
 	cmake --build --preset release
@@ -103,4 +106,4 @@ install: build  ## install into PREFIX, /usr/local by default
 clean:  ## remove build/
 	rm -rf build
 
-.PHONY: help demo test test-python gpu-test build release bundle configure deps bench asan asan-core tsan coverage fuzz lint install clean
+.PHONY: help demo test test-python gpu-test gpu build release bundle configure deps bench asan asan-core tsan coverage fuzz lint install clean

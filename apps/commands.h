@@ -23,10 +23,10 @@ void add_worker(CLI::App& app, Command& command);
 bool tell_rank0(int argc, char** argv, std::string_view why);
 
 enum ExitCode { kExitOk = 0, kExitFailure = 1, kExitUserError = 2 };
-/// The last lines of a command's help.
+/// The last paragraph of a command's help.
 constexpr const char* kExitStatusHelp =
-    "Exit status: 0 if all is done; 2 if an option, a file or a prompt was refused or an answer\n"
-    "ended with an error (one line on stderr explains it); 130 after Ctrl-C; 143 after SIGTERM;\n"
+    "\nExit status: 0 if all is done; 2 if an option, a file or a prompt was refused or an answer "
+    "ended with an error (one line on stderr explains it); 130 after Ctrl-C; 143 after SIGTERM; "
     "1 for any other failure.";
 
 }  // namespace nanovllm

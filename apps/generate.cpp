@@ -11,12 +11,12 @@
 #include "apps/batch/batch_run.h"
 #include "apps/batch/line_stream.h"
 #include "apps/batch/output_file.h"
+#include "apps/cli/options.h"
 #include "commands.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/terminal/escape.h"
 #include "nanovllm/engine/llm_engine.h"
 #include "nanovllm/text/chat_template.h"
-#include "options.h"
 #include "prompts.h"
 #include "sampling_options.h"
 #include "terminal.h"
@@ -46,28 +46,36 @@ struct GenerateOptions {
 
 constexpr const char* kFooter =
     R"(Examples:
-  nanovllm generate models/tiny-tales --prompt "Once upon a time" --temperature 0
-  nanovllm generate models/tiny-tales --chat --prompt "introduce yourself"
-  nanovllm generate models/tiny-tales --prompts-file examples/batch.jsonl --output results.jsonl
+  nanovllm generate models/tiny-tales -p "Once upon a time" --temperature 0
+  nanovllm generate models/tiny-tales --chat -p "introduce yourself"
+  nanovllm generate models/tiny-tales --prompts-file examples/batch.jsonl \
+    --output results.jsonl
   echo '{"prompt": "The king", "n": 3}' |
     nanovllm generate models/tiny-tales --prompts-file - --json
+
 A single prompt on a terminal is answered as plain text. With --chat, sampling values that no option
 sets are those of the checkpoint's generation_config.json, and an answer may be as long as the
 context allows.
+
 Each line of a prompts file is a JSON object with one of these keys:
   prompt             a text to continue; with --chat, a user's message
   prompt_token_ids   token ids, [1, 2, ...], used unchanged
-  messages           [{"role": "user", "content": ...}, ...] for the chat template, optionally
-                     with the keys tools, enable_thinking and chat_template_kwargs
-  body               a request of OpenAI's batch files, {"custom_id", "method", "url", "body"}
-A line may also have sampling parameters under their names (max_tokens, stop, stop_token_ids, seed,
+  messages           [{"role": "user", "content": ...}, ...] for the chat
+                     template, optionally with the keys tools,
+                     enable_thinking and chat_template_kwargs
+  body               a request of OpenAI's batch files,
+                     {"custom_id", "method", "url", "body"}
+
+Text must be UTF-8. A line may also have sampling parameters under their names (max_tokens, stop, stop_token_ids, seed,
 ignore_eos, skip_special_tokens, logit_bias, allowed_token_ids, bad_words), directly or as
 "sampling_params": {...}. They have precedence over the options. All other keys, such as id, are
 copied to the line's result.
+
 With --json the result of each prompt is a line {"index", "prompt_token_ids", "token_ids", "text",
 "finish_reason", "stop_reason", "num_cached_tokens", "outputs", "usage"}, or {"index", "error"} for
 a line that is refused. "outputs" has an object for each of the --n answers; the keys outside it are
 those of the first answer.
+
 With --output a second run with the same file computes only the results that are missing.
 )";
 
@@ -160,22 +168,25 @@ void add_generate(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("generate", "Answer all prompts in one batch");
   auto options = std::make_shared<GenerateOptions>();
   add_model_argument(*sub, options->model);
-  sub->add_option("--prompt", options->prompts, "A text to continue; repeatable")
+  sub->add_option("-p,--prompt", options->prompts, "A text to continue; repeatable")
       ->type_name("TEXT")
+      ->check(utf8_text())
       ->allow_extra_args(false);
   sub->add_option("--prompts-file", options->prompts_file, "JSON lines, see below; - for stdin")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(not_empty());
   sub->add_flag("--chat", options->chat,
                 "Send each text as a user's message through the chat template");
   sub->add_option("--system", options->system, "The system message; only with --chat")
-      ->type_name("TEXT");
+      ->type_name("TEXT")
+      ->check(utf8_text());
   sub->add_flag("--no-thinking", options->no_thinking,
                 "Ask the chat template for an answer without thinking");
   sub->add_flag("--json", options->json, "Print a JSON line for each prompt");
   sub->add_option("--output", options->output,
                   "Append the JSON lines to this file; what it holds already is skipped")
       ->type_name("FILE")
-      ->check([](const std::string& name) { return name.empty() ? "needs a file name" : ""; });
+      ->check(not_empty());
   sub->add_flag("--unordered", options->unordered,
                 "Give out results as they are finished, not in the order of the prompts");
   sub->add_flag("--quiet", options->quiet, "No progress bar and no line about the speed");

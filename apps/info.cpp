@@ -1,11 +1,17 @@
-#include <algorithm>
-#include <memory>
+#include <unistd.h>
 
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "apps/cli/options.h"
 #include "commands.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/json.h"
+#include "nanovllm/base/system/files.h"
 #include "nanovllm/runtime/setup.h"
-#include "options.h"
+#include "nanovllm/text/chat_template.h"
+#include "nanovllm/text/tokenizer/tokenizer.h"
 #include "terminal.h"
 
 namespace nanovllm {
@@ -18,74 +24,198 @@ struct InfoOptions {
   bool json = false;
 };
 
-int info(const InfoOptions& options) {
-  EngineConfig config = options.config;
-  const std::unique_ptr<Backend> backend = make_backend(config);
-  const EngineSetup setup = resolve_setup(options.model, config, *backend);
-  const ModelConfig& m = setup.model;
-  const size_t kv_bytes = m.kv_bytes_per_token(setup.dtype);
-  const int64_t cache_tokens = setup.num_blocks * setup.config.block_size;
-  const std::string kernels = backend->describe();
-  if (options.json) {
-    const Json json = {{"architecture", m.architecture},
-                       {"num_parameters", m.num_parameters()},
-                       {"dtype", dtype_name(setup.dtype)},
-                       {"weight_bytes", setup.weight_bytes},
-                       {"num_layers", m.num_layers},
-                       {"hidden_size", m.hidden_size},
-                       {"num_attention_heads", m.num_heads},
-                       {"num_key_value_heads", m.num_kv_heads},
-                       {"head_dim", m.head_dim},
-                       {"vocab_size", m.vocab_size},
-                       {"eos_token_ids", m.eos_token_ids},
-                       {"max_position_embeddings", m.max_position_embeddings},
-                       {"max_model_len", setup.config.max_model_len},
-                       {"kv_bytes_per_token", kv_bytes},
-                       {"kv_cache_tokens", cache_tokens},
-                       {"num_blocks", setup.num_blocks},
-                       {"block_size", setup.config.block_size},
-                       {"max_num_seqs", setup.config.max_num_seqs},
-                       {"max_num_batched_tokens", setup.config.max_num_batched_tokens},
-                       {"device", setup.config.device},
-                       {"kernels", kernels}};
-    print_out(dump_json(json) + "\n");
-    return kExitOk;
+/// What is known about a checkpoint and how this machine would run it. A part that could not be
+/// read is empty, and `reasons` says why.
+struct Report {
+  std::optional<ModelConfig> model;
+  std::optional<CheckpointSize> files;
+  std::optional<int64_t> tokenizer_size;
+  bool has_template = false;
+  std::unique_ptr<Backend> backend;
+  std::string device_reason;  // why the device was chosen
+  std::optional<EngineSetup> setup;
+  std::vector<std::string> reasons;  // why it would not run
+
+  size_t kv_bytes_per_token() const { return model->kv_bytes_per_token(setup->dtype); }
+  int64_t kv_tokens() const { return setup->num_blocks * setup->config.block_size; }
+  size_t kv_bytes() const { return kv_bytes_per_token() * static_cast<size_t>(kv_tokens()); }
+  /// Bytes of weights and KV cache: on each GPU, or of all ranks together on the CPU.
+  size_t needed_bytes() const {
+    const bool cuda = setup->config.device == "cuda";
+    return (setup->weight_bytes + kv_bytes()) /
+           static_cast<size_t>(cuda ? setup->config.tensor_parallel_size : 1);
   }
-  constexpr double kMiB = 1 << 20;
-  print_out(fmt::format(
-      "architecture   {}\n"
-      "parameters     {:.1f} M, {:.1f} MiB as {}\n"
-      "shape          {} layers, hidden {}, {} heads, {} KV heads of {}, vocabulary {}\n"
-      "context        {} tokens (the model's own: {})\n"
-      "KV cache       {} bytes a token; {} tokens in {} blocks of {}, {:.1f} MiB\n"
-      "a step         at most {} tokens of {} sequences\n"
-      "device         {}: {}\n",
-      m.architecture, static_cast<double>(m.num_parameters()) / 1e6,
-      static_cast<double>(setup.weight_bytes) / kMiB, dtype_name(setup.dtype), m.num_layers,
-      m.hidden_size, m.num_heads, m.num_kv_heads, m.head_dim, m.vocab_size,
-      setup.config.max_model_len, m.max_position_embeddings, kv_bytes, cache_tokens,
-      setup.num_blocks, setup.config.block_size,
-      static_cast<double>(kv_bytes) * static_cast<double>(cache_tokens) / kMiB,
-      setup.config.max_num_batched_tokens, setup.config.max_num_seqs, setup.config.device,
-      kernels));
-  return kExitOk;
+};
+
+/// The backend that a run would use; says why in `reason`.
+std::unique_ptr<Backend> choose_device(EngineConfig& config, std::string& reason) {
+  if (config.device != "auto") {
+    reason = "--device " + config.device;
+    return make_backend(config);
+  }
+  EngineConfig cuda = config;
+  cuda.device = "cuda";
+  try {
+    std::unique_ptr<Backend> backend = make_backend(cuda);
+    config = cuda;
+    reason = "there is a GPU";
+    return backend;
+  } catch (const std::exception& e) {
+    reason = e.what();
+  }
+  return make_backend(config);
+}
+
+Report examine(const InfoOptions& options) {
+  const std::string& folder = options.model;
+  Report report;
+  const auto try_to = [&](const auto& part) {
+    try {
+      part();
+    } catch (const UserError& e) {
+      report.reasons.emplace_back(e.what());
+    }
+  };
+  try_to([&] { report.model = ModelConfig::load(folder); });
+  if (report.model && options.config.load_format != "dummy")
+    try_to([&] { report.files = check_checkpoint(folder, *report.model); });
+  try_to([&] {
+    if (path_exists(folder + "/tokenizer.json"))
+      report.tokenizer_size = Tokenizer::load(folder)->vocab_size();
+  });
+  try_to([&] { report.has_template = ChatTemplate::load(folder).has_value(); });
+  EngineConfig config = options.config;
+  try_to([&] { report.backend = choose_device(config, report.device_reason); });
+  if (report.model && report.backend)
+    try_to([&] { report.setup = resolve_setup(folder, config, *report.backend); });
+  return report;
+}
+
+Json to_json(const Report& r) {
+  Json json = {{"would_run", r.reasons.empty()}, {"reasons", r.reasons}};
+  if (r.model) {
+    const ModelConfig& m = *r.model;
+    json.update({{"architecture", m.architecture},
+                 {"num_parameters", m.num_parameters()},
+                 {"num_layers", m.num_layers},
+                 {"hidden_size", m.hidden_size},
+                 {"num_attention_heads", m.num_heads},
+                 {"num_key_value_heads", m.num_kv_heads},
+                 {"head_dim", m.head_dim},
+                 {"vocab_size", m.vocab_size},
+                 {"eos_token_ids", m.eos_token_ids},
+                 {"max_position_embeddings", m.max_position_embeddings}});
+  }
+  if (r.files)
+    json.update({{"num_weight_files", r.files->num_files},
+                 {"num_tensors", r.files->num_tensors},
+                 {"weight_file_bytes", r.files->bytes}});
+  json["tokenizer_vocab_size"] = r.tokenizer_size ? Json(*r.tokenizer_size) : Json();
+  json["has_chat_template"] = r.has_template;
+  if (r.backend) {
+    const Memory memory = r.backend->memory();
+    json.update({{"device_reason", r.device_reason},
+                 {"kernels", r.backend->describe()},
+                 {"memory_total_bytes", memory.total},
+                 {"memory_free_bytes", memory.free}});
+  }
+  if (r.setup) {
+    const EngineConfig& c = r.setup->config;
+    json.update({{"device", c.device},
+                 {"dtype", dtype_name(r.setup->dtype)},
+                 {"weight_bytes", r.setup->weight_bytes},
+                 {"max_model_len", c.max_model_len},
+                 {"kv_bytes_per_token", r.kv_bytes_per_token()},
+                 {"kv_cache_tokens", r.kv_tokens()},
+                 {"kv_cache_bytes", r.kv_bytes()},
+                 {"memory_needed_bytes", r.needed_bytes()},
+                 {"num_blocks", r.setup->num_blocks},
+                 {"block_size", c.block_size},
+                 {"max_num_seqs", c.max_num_seqs},
+                 {"max_num_batched_tokens", c.max_num_batched_tokens}});
+  }
+  return json;
+}
+
+std::string human_bytes(size_t bytes) {
+  constexpr double kMiB = 1 << 20, kGiB = 1 << 30;
+  const auto x = static_cast<double>(bytes);
+  return x < kGiB ? fmt::format("{:.1f} MiB", x / kMiB) : fmt::format("{:.2f} GiB", x / kGiB);
+}
+
+std::string to_text(const Report& r) {
+  std::string text;
+  const auto line = [&](const char* name, const std::string& what) {
+    text += fmt::format("{:<15}{}\n", name, what);
+  };
+  if (r.model) {
+    const ModelConfig& m = *r.model;
+    line("architecture", m.architecture);
+    line("parameters", fmt::format("{:.1f} M", static_cast<double>(m.num_parameters()) / 1e6));
+    line("shape", fmt::format("{} layers, hidden {}, {} heads, {} KV heads of {}", m.num_layers,
+                              m.hidden_size, m.num_heads, m.num_kv_heads, m.head_dim));
+    line("vocabulary", fmt::format("{} tokens", m.vocab_size));
+  }
+  if (r.files)
+    line("weights",
+         fmt::format("{} tensors in {} file{}, {}", r.files->num_tensors, r.files->num_files,
+                     r.files->num_files == 1 ? "" : "s", human_bytes(r.files->bytes)));
+  line("tokenizer", r.tokenizer_size ? fmt::format("{} tokens", *r.tokenizer_size)
+                                     : "none that can be used; prompts must be token ids");
+  line("chat template", r.has_template ? "yes" : "none that can be used");
+  if (r.setup) {
+    const EngineConfig& c = r.setup->config;
+    line("dtype", fmt::format("{}; the weights take {}", dtype_name(r.setup->dtype),
+                              human_bytes(r.setup->weight_bytes)));
+    line("context", fmt::format("{} tokens (the model's own: {})", c.max_model_len,
+                                r.model->max_position_embeddings));
+    line("KV cache",
+         fmt::format("{} bytes a token; {} tokens in {} blocks of {}", r.kv_bytes_per_token(),
+                     r.kv_tokens(), r.setup->num_blocks, c.block_size));
+    line("step", fmt::format("at most {} tokens of {} sequences", c.max_num_batched_tokens,
+                             c.max_num_seqs));
+    const Memory memory = r.backend->memory();
+    line("memory", fmt::format("up to {} (KV cache: {}); {} of {} are free",
+                               human_bytes(r.needed_bytes()), human_bytes(r.kv_bytes()),
+                               human_bytes(memory.free), human_bytes(memory.total)));
+    line("device", r.backend->describe());
+    line("", "chosen because: " + r.device_reason);
+  }
+  if (r.reasons.empty()) return text + "would run\n";
+  for (const std::string& reason : r.reasons) text += "would not run, because " + reason + "\n";
+  return text;
+}
+
+int info(const InfoOptions& options) {
+  options.config.validate();
+  require_model_folder(options.model);
+  const Report report = examine(options);
+  print_out(options.json ? dump_json(to_json(report)) + "\n" : to_text(report));
+  if (report.reasons.empty()) return kExitOk;
+  // On a terminal, the text above has just said this.
+  if (options.json || ::isatty(STDOUT_FILENO) == 0) print_error(report.reasons.front());
+  return kExitUserError;
 }
 
 }  // namespace
 
 void add_info(CLI::App& app, Command& command) {
-  CLI::App* sub = app.add_subcommand("info", "Describe a model and how this machine would run it");
+  CLI::App* sub =
+      app.add_subcommand("info", "Check a model and show how this machine would run it");
   auto options = std::make_shared<InfoOptions>();
   add_model_argument(*sub, options->model);
   sub->add_flag("--json", options->json, "Print one JSON object");
   add_engine_options(*sub, options->config);
-  sub->footer(std::string("Examples:\n"
-                          "  nanovllm info models/tiny-tales\n"
-                          "  nanovllm info models/tiny-tales --block-size 16 --json\n"
-                          "It reads only config.json and the headers of the weights. With engine "
-                          "options it describes a run\n"
-                          "with these options.\n") +
-              kExitStatusHelp);
+  sub->footer(R"(Examples:
+  nanovllm info models/tiny-tales
+  nanovllm info models/tiny-tales --block-size 16 --json
+
+It checks config.json, the headers of the weights, the tokenizer and the chat template, chooses
+the device, and computes the sizes that a run with the same engine options would have. The last
+line is 'would run', or 'would not run, because' and the reason. It does not read the weights.
+
+Exit status: 0 if the model would run; 2 if it would not, or if an option was refused; 143 after
+SIGTERM; 1 for any other failure.)");
   sub->callback([&command, options] { command = [options] { return info(*options); }; });
 }
 

@@ -3,12 +3,16 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <exception>
-#include <sstream>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "apps/cli/completion.h"
+#include "apps/cli/help.h"
 #include "commands.h"
 #include "nanovllm/base/error.h"
 #include "terminal.h"
@@ -16,6 +20,8 @@
 namespace {
 
 using namespace nanovllm;
+
+constexpr const char* kVersion = "nanovllm " NANOVLLM_VERSION;
 
 int num_arguments = 0;
 char** given_arguments = nullptr;
@@ -58,18 +64,46 @@ std::vector<std::string> arguments(int argc, char** argv) {
   return args;
 }
 
+void add_help(CLI::App& app, Command& command) {
+  CLI::App* sub = app.add_subcommand("help", "Describe a command");
+  auto words = std::make_shared<std::vector<std::string>>();
+  sub->add_option("COMMAND", *words, "The command, for example generate or bench latency");
+  sub->footer(
+      "Examples:\n"
+      "  nanovllm help generate\n"
+      "  nanovllm help bench latency\n"
+      "\nExit status: 0, or 2 if there is no such command.");
+  sub->callback([&app, &command, words] {
+    command = [&app, words] {
+      print_out(help_of(find_command(app, *words)));
+      return static_cast<int>(kExitOk);
+    };
+  });
+  sub = app.add_subcommand("version", "Print the version");
+  sub->footer("Examples:\n  nanovllm version\n\nExit status: 0.");
+  sub->callback([&command] {
+    command = [] {
+      print_out(std::string(kVersion) + "\n");
+      return static_cast<int>(kExitOk);
+    };
+  });
+}
+
 int run(int argc, char** argv) {
-  CLI::App app("nanovllm: run language models from Hugging Face checkpoint folders", "nanovllm");
-  app.set_version_flag("--version", "nanovllm " NANOVLLM_VERSION);
+  CLI::App app("Run language models from Hugging Face checkpoint folders.", "nanovllm");
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.set_help_flag("-h,--help", "Print this help");
+  app.set_version_flag("-v,-V,--version", kVersion, "Print the version");
   app.require_subcommand(1);
-  app.get_formatter()->column_width(38);  // the longest option and its value
-  app.footer(std::string("Examples:\n"
-                         "  nanovllm generate models/tiny-tales --prompt \"Once upon a time\"\n"
-                         "  nanovllm chat models/tiny-tales\n"
-                         "  nanovllm info models/tiny-tales\n"
-                         "  nanovllm bench throughput models/tiny-tales --json\n"
-                         "'nanovllm COMMAND --help' describes a command, with examples.\n") +
-             kExitStatusHelp);
+  app.footer(
+      std::string("Examples:\n"
+                  "  nanovllm generate models/tiny-tales -p \"Once upon a time\"\n"
+                  "  nanovllm chat models/tiny-tales\n"
+                  "  nanovllm info models/tiny-tales\n"
+                  "  nanovllm bench throughput models/tiny-tales --json\n\n"
+                  "'nanovllm COMMAND --help' or 'nanovllm help COMMAND' describes a command, "
+                  "with examples.\n") +
+      kExitStatusHelp);
   Command command;
   add_generate(app, command);
   add_chat(app, command);
@@ -77,24 +111,23 @@ int run(int argc, char** argv) {
   add_info(app, command);
   add_bench(app, command);
   add_worker(app, command);
+  add_help(app, command);
+  const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  if (!words.empty() && words.front() == "complete") {  // for the scripts in apps/completions/
+    print_out(complete(app, {words.begin() + 1, words.end()}));
+    return kExitOk;
+  }
+  if (words.empty() || words.front() != "worker") find_command(app, words);
   try {
     app.parse(arguments(argc, argv));
-  } catch (const CLI::Success& e) {  // --help, --version
-    std::ostringstream text;
-    const int status = app.exit(e, text, text);
-    print_out(text.str());
-    return status;
+  } catch (const CLI::CallForHelp&) {
+    print_out(app.help());
+    return kExitOk;
+  } catch (const CLI::CallForVersion& e) {
+    print_out(std::string(e.what()) + "\n");
+    return kExitOk;
   } catch (const CLI::ParseError& e) {
-    const auto chosen = app.get_subcommands();
-    if (chosen.empty() && argc > 1 && argv[1][0] != '-')
-      return report(fmt::format("'{}' is not a command (see 'nanovllm --help')", argv[1]),
-                    kExitUserError);
-    std::string help = "nanovllm";
-    for (const CLI::App* sub = &app; !sub->get_subcommands().empty();) {
-      sub = sub->get_subcommands().front();
-      help += " " + sub->get_name();
-    }
-    return report(std::string(e.what()) + " (see '" + help + " --help')", kExitUserError);
+    return report(explain(app, e, words), kExitUserError);
   }
   return command();
 }

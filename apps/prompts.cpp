@@ -9,6 +9,7 @@
 #include "apps/batch/prompt_line.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/sampling_json.h"
+#include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/base/system/files.h"
 
 namespace nanovllm {
@@ -27,6 +28,7 @@ Json user_message(const std::string& text) {
 
 void PromptReader::encode(Prompt& prompt, bool add_special_tokens) const {
   require(tokenizer != nullptr, "the model has no tokenizer.json: give prompt_token_ids");
+  require_utf8(prompt.text, "the prompt");
   prompt.token_ids = tokenizer->encode(prompt.text, add_special_tokens);
 }
 

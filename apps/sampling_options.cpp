@@ -2,17 +2,14 @@
 
 #include <algorithm>
 
-#include "nanovllm/base/check.h"
+#include "apps/cli/options.h"
 #include "nanovllm/base/sampling_json.h"
-#include "options.h"
 
 namespace nanovllm {
 
 void SamplingOptions::add_to(CLI::App& app) {
-  app.add_option("--generation-config", generation_config,
-                 "auto: use the checkpoint's sampling values; vllm: ignore them")
-      ->type_name("WHICH")
-      ->capture_default_str();
+  add_choice(app, "--generation-config", generation_config, "auto|vllm",
+             "auto: use the checkpoint's sampling values; vllm: ignore them");
   add_sampling_options(app, params);
 }
 
@@ -32,8 +29,6 @@ SamplingParams SamplingOptions::for_chat(const std::string& model) const {
   // file.
   merged.validate();
   if (generation_config == "vllm") return merged;
-  require(generation_config == "auto", "--generation-config is '{}'; it must be auto or vllm",
-          generation_config);
   Json defaults = sampling_defaults(model);
   for (const std::string& name : given) defaults.erase(name);
   return sampling_params_from_json(defaults, merged, model + "/generation_config.json");

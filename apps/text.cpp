@@ -6,11 +6,13 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <tuple>
 
+#include "apps/cli/options.h"
 #include "commands.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/json.h"
-#include "nanovllm/base/sampling_json.h"
+#include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/base/system/files.h"
 #include "nanovllm/text/chat_template.h"
 #include "nanovllm/text/tokenizer/tokenizer.h"
@@ -59,8 +61,10 @@ std::unique_ptr<const Tokenizer> load_tokenizer(const std::string& folder) {
 int tokenize(const TextOptions& options) {
   const auto tokenizer = load_tokenizer(options.model);
   const Filter filter = [&](const std::string& line) {
-    if (!options.json)
+    if (!options.json) {
+      require_utf8(line, "");
       return fmt::format("{}", fmt::join(tokenizer->encode(line, options.special_tokens), " "));
+    }
     const Json json = object_of(line);
     require(json.contains("text") && json["text"].is_string(), "the line needs a text in 'text'");
     return dump_json({{"ids", tokenizer->encode(json["text"].get_ref<const std::string&>(),
@@ -69,29 +73,57 @@ int tokenize(const TextOptions& options) {
   return run_filter(filter, options.json) == 0 ? kExitOk : kExitUserError;
 }
 
-std::vector<int32_t> ids_of(const std::string& line) {
-  std::vector<int32_t> ids;
-  constexpr const char* kSeparators = " ,\t\r[]";
-  for (size_t at = 0; (at = line.find_first_not_of(kSeparators, at)) != std::string::npos;) {
-    const size_t end = std::min(line.find_first_of(kSeparators, at), line.size());
-    int32_t id = -1;
-    const auto [stop, error] = std::from_chars(line.data() + at, line.data() + end, id);
-    require(error == std::errc() && stop == line.data() + end && id >= 0, "'{}' is not a token id",
-            line.substr(at, end - at));
-    ids.push_back(id);
-    at = end;
+/// Token ids of one vocabulary.
+class IdReader {
+ public:
+  explicit IdReader(const Tokenizer& tokenizer) : vocab_size_(tokenizer.vocab_size()) {}
+
+  std::vector<int32_t> from_text(const std::string& line) const {
+    std::vector<int32_t> ids;
+    constexpr const char* kSeparators = " ,\t\r[]";
+    for (size_t at = 0; (at = line.find_first_not_of(kSeparators, at)) != std::string::npos;) {
+      const size_t end = std::min(line.find_first_of(kSeparators, at), line.size());
+      int64_t id = -1;
+      const auto [stop, error] = std::from_chars(line.data() + at, line.data() + end, id);
+      const std::string word = line.substr(at, end - at);
+      require(stop == line.data() + end && error != std::errc::invalid_argument,
+              "'{}' is not a token id", word);
+      ids.push_back(in_range(error == std::errc() ? id : -1, word));
+      at = end;
+    }
+    return ids;
   }
-  return ids;
-}
+
+  std::vector<int32_t> from_json(const Json& list) const {
+    require(list.is_array(), "ids must be a list of token ids");
+    std::vector<int32_t> ids;
+    for (const Json& item : list) {
+      require(item.is_number_integer(), "{} in ids is not a token id", printable(item));
+      const bool fits = !item.is_number_unsigned() || item.get<uint64_t>() <= INT64_MAX;
+      ids.push_back(in_range(fits ? item.get<int64_t>() : -1, printable(item)));
+    }
+    return ids;
+  }
+
+ private:
+  int32_t in_range(int64_t id, const std::string& written) const {
+    require(id >= 0 && id < vocab_size_, "{} is not a token id; the vocabulary has {} ids, 0 to {}",
+            written, vocab_size_, vocab_size_ - 1);
+    return static_cast<int32_t>(id);
+  }
+
+  int64_t vocab_size_;
+};
 
 int detokenize(const TextOptions& options) {
   const auto tokenizer = load_tokenizer(options.model);
+  const IdReader reader(*tokenizer);
   const Filter filter = [&](const std::string& line) {
-    if (!options.json) return tokenizer->decode(ids_of(line), options.special_tokens);
+    if (!options.json) return tokenizer->decode(reader.from_text(line), options.special_tokens);
     const Json json = object_of(line);
     require(json.contains("ids"), "the line needs a list in 'ids'");
-    return dump_json({{"text", tokenizer->decode(token_ids_from_json(json["ids"], "ids"),
-                                                 options.special_tokens)}});
+    return dump_json(
+        {{"text", tokenizer->decode(reader.from_json(json["ids"]), options.special_tokens)}});
   };
   return run_filter(filter, options.json) == 0 ? kExitOk : kExitUserError;
 }
@@ -127,52 +159,61 @@ int render(const TextOptions& options) {
 }  // namespace
 
 void add_text_commands(CLI::App& app, Command& command) {
-  const auto add = [&](const char* name, const char* description, const char* model,
-                       int (*run)(const TextOptions&), const char* footer) {
+  const auto add = [&](const char* name, const char* description, int (*run)(const TextOptions&)) {
     CLI::App* sub = app.add_subcommand(name, description);
     auto options = std::make_shared<TextOptions>();
-    sub->add_option("MODEL", options->model, model)->required();
+    sub->add_option("MODEL", options->model, "Folder with tokenizer.json")
+        ->required()
+        ->type_name("FOLDER")
+        ->check(not_empty());
     sub->add_flag("--json", options->json, "Read and print JSON lines");
-    sub->footer(footer);
     sub->callback([&command, options, run] { command = [options, run] { return run(*options); }; });
     return std::pair(sub, options);
   };
-  const char* folder = "Folder with tokenizer.json";
-  const auto [tokenize_command, tokenize_options] =
-      add("tokenize", "Turn lines of text into token ids", folder, tokenize,
-          "With --json a line {\"text\": ...} becomes {\"ids\": [...]} or {\"error\": ...}.\n"
-          "Examples:\n"
-          "  echo 'Once upon a time' | nanovllm tokenize models/tiny-tales\n"
-          "  echo '{\"text\": \"two\\nlines\"}' | nanovllm tokenize models/tiny-tales --json\n"
-          "Exit status: 0 if all is done; 2 if MODEL or a line could not be read.");
-  tokenize_command->add_flag_callback(
-      "--no-special-tokens",
-      [options = tokenize_options.get()] { options->special_tokens = false; },
-      "Do not add the special tokens of the tokenizer, such as a begin token");
-  const auto [detokenize_command, detokenize_options] = add(
-      "detokenize", "Turn lines of token ids into text", folder, detokenize,
-      "The ids of a line are separated by spaces or commas. With --json a line {\"ids\": [...]}\n"
-      "becomes {\"text\": ...} or {\"error\": ...}. Special tokens are left out by default.\n"
-      "Examples:\n"
-      "  echo '327 1874 308' | nanovllm detokenize models/tiny-tales\n"
-      "  echo Hello | nanovllm tokenize models/tiny-tales | nanovllm detokenize "
-      "models/tiny-tales\n"
-      "Exit status: 0 if all is done; 2 if MODEL or a line could not be read.");
-  detokenize_command->add_flag_callback(
-      "--keep-special-tokens",
-      [options = detokenize_options.get()] { options->special_tokens = false; },
-      "Show special tokens in the text");
-  add("render", "Turn conversations into prompts with a chat template",
-      "Checkpoint folder, or the file of a template", render,
-      "A line is {\"messages\": [...], \"tools\"?, \"add_generation_prompt\"?, ...variables}. An\n"
-      "error of the template is the result of its line and does not change the exit status.\n"
-      "Examples:\n"
-      "  echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], "
-      "\"add_generation_prompt\": "
-      "true}' |\n"
-      "    nanovllm render models/tiny-tales\n"
-      "  nanovllm render chat_template.jinja --json < conversations.jsonl\n"
-      "Exit status: 0 if all is done; 2 if MODEL could not be read.");
+  constexpr const char* kStatus =
+      "\nExit status: 0 if all is done; 2 if MODEL or a line was refused; 143 after SIGTERM; 1 for "
+      "any other failure.";
+
+  auto [sub, options] = add("tokenize", "Turn lines of text into token ids", tokenize);
+  sub->add_flag_callback(
+      "--no-special-tokens", [options = options.get()] { options->special_tokens = false; },
+      "Do not add the tokenizer's special tokens, such as a begin token");
+  sub->footer(std::string(R"(Examples:
+  echo 'Once upon a time' | nanovllm tokenize models/tiny-tales
+  echo '{"text": "two\nlines"}' | nanovllm tokenize models/tiny-tales --json
+
+It reads stdin line by line. With --json, a line {"text": ...} becomes {"ids": [...]} or
+{"error": ...}. Text must be UTF-8; other lines are refused.
+)") + kStatus);
+
+  std::tie(sub, options) = add("detokenize", "Turn lines of token ids into text", detokenize);
+  sub->add_flag_callback(
+      "--keep-special-tokens", [options = options.get()] { options->special_tokens = false; },
+      "Keep special tokens in the text");
+  sub->footer(std::string(R"(Examples:
+  echo '327 1874 308' | nanovllm detokenize models/tiny-tales
+  echo Hello | nanovllm tokenize models/tiny-tales |
+    nanovllm detokenize models/tiny-tales
+
+It reads stdin line by line. The ids of a line are separated by spaces or commas. With --json, a
+line {"ids": [...]} becomes {"text": ...} or {"error": ...}. Ids that the vocabulary does not have
+are refused.
+)") + kStatus);
+
+  std::tie(sub, options) =
+      add("render", "Turn conversations into prompts with a chat template", render);
+  sub->get_option("MODEL")
+      ->description("Checkpoint folder, or the file of a template")
+      ->type_name("FILE");
+  sub->footer(std::string(R"(Examples:
+  echo '{"messages": [{"role": "user", "content": "Hi"}]}' |
+    nanovllm render models/tiny-tales
+  nanovllm render chat_template.jinja --json < conversations.jsonl
+
+It reads stdin line by line. A line is {"messages": [...], "tools"?, "add_generation_prompt"?,
+...variables}. With --json, it becomes {"prompt": ...} or {"error": ...}. An error of the template
+is the result of its line and does not change the exit status.
+)") + kStatus);
 }
 
 }  // namespace nanovllm

@@ -4,9 +4,9 @@
 #include <cstdlib>
 #include <memory>
 
+#include "apps/cli/options.h"
 #include "commands.h"
 #include "nanovllm/runtime/ranks/worker.h"
-#include "options.h"
 
 namespace nanovllm {
 

@@ -12,6 +12,7 @@ import argparse
 import datetime
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -21,7 +22,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def call(args):
-    done = subprocess.run(args, capture_output=True, text=True, timeout=300)
+    try:
+        done = subprocess.run(args, capture_output=True, text=True, timeout=300)
+    except OSError as e:
+        sys.exit(f"{args[0]}: {e.strerror}")
     if done.returncode:
         sys.exit(f"{' '.join(args)}: exit {done.returncode}: {done.stderr.strip()[-300:]}")
     return done.stdout
@@ -52,6 +56,8 @@ def main():
     a.add_argument("--decode", default="1,8,64,256", help="batch sizes")
     a.add_argument("--prefill", default="16x1024,8x4000")
     o = a.parse_args()
+    if not shutil.which("nvidia-smi"):
+        sys.exit("gpu_bench.py needs an NVIDIA GPU and its driver; this machine has no nvidia-smi")
     gpu = call(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]).split("\n")[0]
     result = {"gpu": gpu, "tensor_parallel_size": int(o.tp), "date": datetime.date.today().isoformat(), "shapes": {}}
     print(gpu)

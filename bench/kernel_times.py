@@ -21,6 +21,10 @@ def main():
         sys.exit(__doc__)
     options, command = args[:args.index("--")], args[args.index("--") + 1:]
     cuda = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    if not os.path.exists("/proc/driver/nvidia/version"):
+        sys.exit("kernel_times.py needs an NVIDIA GPU; this machine has no driver")
+    if not os.path.exists(cuda + "/extras/CUPTI"):
+        sys.exit(f"kernel_times.py needs CUPTI; {cuda}/extras/CUPTI does not exist (CUDA_HOME names the folder of CUDA)")
     with tempfile.TemporaryDirectory() as folder:
         library, times = folder + "/kernel_times.so", folder + "/times"
         libs = [f"-L{cuda}/{x}" for x in ("lib", "lib64", "extras/CUPTI/lib64")]

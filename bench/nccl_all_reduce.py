@@ -6,8 +6,11 @@ import statistics
 import sys
 import time
 
-import torch
-import torch.distributed as dist
+try:
+    import torch
+    import torch.distributed as dist
+except ImportError:
+    sys.exit("nccl_all_reduce.py needs PyTorch: pip install torch")
 
 
 def rank(index, world):
@@ -43,4 +46,6 @@ def rank(index, world):
 
 if __name__ == "__main__":
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 2
+    if torch.cuda.device_count() < n:
+        sys.exit(f"nccl_all_reduce.py needs {n} NVIDIA GPUs; PyTorch sees {torch.cuda.device_count()}")
     torch.multiprocessing.spawn(rank, (n,), n)

@@ -7,6 +7,7 @@ so that other programs on the machine slow down both. On a GPU use --in-turn.
 """
 
 import argparse
+import importlib.util
 import json
 import re
 import statistics
@@ -24,6 +25,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--in-turn", action="store_true")
     args = parser.parse_args()
+    if importlib.util.find_spec("nanovllm") is None:
+        sys.exit("python_bench.py needs the Python package: pip install .")
     threads = [] if args.in_turn else ["--threads", "1"]
     binary = [sys.executable, "-m", "nanovllm", "bench", "throughput", args.model, "--json"]
     binary += ["--num-prompts", args.num_prompts, *threads]

@@ -13,12 +13,16 @@ import json
 import os
 import re
 import subprocess
+import sys
 import time
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["RAYON_NUM_THREADS"] = "1"
-import tiktoken
-from tokenizers import Tokenizer
+try:
+    import tiktoken
+    from tokenizers import Tokenizer
+except ImportError:
+    sys.exit("tokenizer_peers.py needs two packages: pip install tokenizers tiktoken")
 
 RUNS = 7
 

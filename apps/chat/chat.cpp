@@ -14,12 +14,13 @@
 #include "apps/chat/line_reader.h"
 #include "apps/chat/params.h"
 #include "apps/chat/thoughts.h"
+#include "apps/cli/options.h"
 #include "commands.h"
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/base/terminal/capabilities.h"
 #include "nanovllm/base/terminal/escape.h"
 #include "nanovllm/engine/llm_engine.h"
-#include "options.h"
 #include "prompts.h"
 #include "sampling_options.h"
 #include "terminal.h"
@@ -201,7 +202,10 @@ void Chat::hear(const std::string& text) {
 }
 
 void Chat::reset(const std::string&) { conversation_.begin(conversation_.system()); }
-void Chat::set_system(const std::string& text) { conversation_.begin(text); }
+void Chat::set_system(const std::string& text) {
+  require_utf8(text, "the message");
+  conversation_.begin(text);
+}
 
 void Chat::regenerate(const std::string&) {
   Json messages = conversation_.messages();
@@ -239,6 +243,7 @@ void Chat::leave(const std::string&) { left_ = true; }
 // -- Answers
 
 void Chat::say(const std::string& text) {
+  require_utf8(text, "the message");
   Json messages = conversation_.messages();
   messages.push_back(message_of("user", text));
   ask(std::move(messages));
@@ -319,7 +324,9 @@ void add_chat(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("chat", "Talk to a model in the terminal");
   auto options = std::make_shared<ChatOptions>();
   add_model_argument(*sub, options->model);
-  sub->add_option("--system", options->system, "The system message")->type_name("TEXT");
+  sub->add_option("--system", options->system, "The system message")
+      ->type_name("TEXT")
+      ->check(utf8_text());
   sub->add_flag("--no-thinking", options->no_thinking,
                 "Ask the chat template for answers without thinking");
   sub->add_flag("--quiet", options->quiet, "Print neither the model's name nor tokens per second");
@@ -333,19 +340,18 @@ void add_chat(CLI::App& app, Command& command) {
       option->default_str("");
   });
   add_engine_options(*sub, options->config);
-  sub->footer(
-      std::string("Examples:\n"
-                  "  nanovllm chat models/tiny-tales\n"
-                  "  nanovllm chat Qwen3-0.6B --no-thinking --temperature 0.7\n"
-                  "  printf 'Hello\\nTell me more\\n' | nanovllm chat models/tiny-tales\n"
-                  "Sampling options have precedence over the checkpoint's "
-                  "generation_config.json. If neither limits\n"
-                  "an answer, it may be as long as the context allows. A terminal shows thoughts "
-                  "dimmed, unless the\n"
-                  "environment variable NO_COLOR is set. What you enter is kept in "
-                  "~/.local/state/nanovllm/history.\n"
-                  "Commands in the conversation:\n") +
-      Chat::help() + kExitStatusHelp);
+  sub->footer(std::string(R"(Examples:
+  nanovllm chat models/tiny-tales
+  nanovllm chat Qwen3-0.6B --no-thinking --temperature 0.7
+  printf 'Hello\nTell me more\n' | nanovllm chat models/tiny-tales
+
+Sampling options have precedence over the checkpoint's generation_config.json. If neither limits
+an answer, it may be as long as the context allows. A terminal shows thoughts dimmed, unless the
+environment variable NO_COLOR is set. What you enter is kept in ~/.local/state/nanovllm/history.
+
+Commands in the conversation:
+)") + Chat::help() +
+              kExitStatusHelp);
   sub->callback([&command, options, sub] {
     options->sampling.find_given(*sub);
     command = [options] {

@@ -9,9 +9,9 @@
 #include <string_view>
 
 #include "nanovllm/base/error.h"
+#include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/base/system/file_descriptor.h"
 #include "nanovllm/base/system/files.h"
-#include "nanovllm/text/utf8.h"
 
 namespace nanovllm {
 

@@ -8,7 +8,7 @@
 #include <csignal>
 #include <string_view>
 
-#include "nanovllm/text/utf8.h"
+#include "nanovllm/base/strings/utf8.h"
 
 namespace nanovllm {
 

@@ -12,7 +12,7 @@
 #include <map>
 #include <utility>
 
-#include "nanovllm/text/utf8.h"
+#include "nanovllm/base/strings/utf8.h"
 #include "terminal.h"
 
 namespace nanovllm {

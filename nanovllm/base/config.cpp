@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <span>
-#include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/strings/suggestion.h"
 
 namespace nanovllm {
 
@@ -41,9 +41,10 @@ void check_value(const FieldInfo&, uint64_t) {}
 
 void check_value(const FieldInfo& field, const std::string& text) {
   const auto end = std::ranges::find(field.allowed.choices, nullptr);
-  const auto choices = std::span(field.allowed.choices.begin(), end);
-  require(choices.empty() || std::ranges::count(choices, std::string_view(text)) > 0,
-          "{} is '{}'; it must be one of {}", field.name, text, fmt::join(choices, ", "));
+  const std::vector<std::string> choices(field.allowed.choices.begin(), end);
+  require(choices.empty() || std::ranges::count(choices, text) > 0,
+          "{} is '{}'; it must be one of {}{}", field.name, text, fmt::join(choices, ", "),
+          did_you_mean(text, choices));
 }
 
 void check_item(const FieldInfo& field, int32_t id) {

@@ -99,63 +99,69 @@ template <class Visit>
 void EngineConfig::for_each_field(Visit&& visit) {
   using C = EngineConfig;
   constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
-  visit({"device", "--device DEVICE",
-         "cpu, cuda, or auto: CUDA if this build and this machine have it",
+  visit({"device", "--device",
+         "Where the model runs; auto: on the GPU if there is one, else on the CPU",
          one_of("auto", "cpu", "cuda")},
         &C::device);
-  visit({"dtype", "--dtype DTYPE",
-         "bfloat16, float16, float32, or auto: the checkpoint's, but bfloat16 for float32",
+  visit({"dtype", "--dtype",
+         "Type of weights and activations; auto: the checkpoint's, but bfloat16 for float32",
          one_of("auto", "bfloat16", "float16", "float32")},
         &C::dtype);
-  visit({"load_format", "--load-format FORMAT",
-         "auto, or dummy: random weights; only config.json is needed", one_of("auto", "dummy")},
+  visit({"load_format", "--load-format",
+         "Where weights come from; dummy: random weights, only config.json is needed",
+         one_of("auto", "dummy")},
         &C::load_format);
-  visit({"max_model_len", "--max-model-len TOKENS",
-         "Most tokens of a prompt and its answer; 0: what the model and the cache allow",
-         between(0, kMaxInt)},
-        &C::max_model_len);
-  visit({"max_num_seqs", "--max-num-seqs N", "Most sequences that run at the same time",
-         between(1, 65536)},
-        &C::max_num_seqs);
   visit(
-      {"max_num_batched_tokens", "--max-num-batched-tokens TOKENS",
-       "Most tokens computed in one step; 0: 2048 on the CPU, 16384 on CUDA", between(0, 1 << 24)},
-      &C::max_num_batched_tokens);
+      {"max_model_len", "-c,--max-model-len TOKENS",
+       "Context length, prompt and answer together; 0: as long as the model and the KV cache allow",
+       between(0, kMaxInt)},
+      &C::max_model_len);
+  visit({"max_num_seqs", "--max-num-seqs N",
+         "Maximum number of sequences that run at the same time", between(1, 65536)},
+        &C::max_num_seqs);
+  visit({"max_num_batched_tokens", "--max-num-batched-tokens TOKENS",
+         "Maximum number of tokens per step; 0: 2048 on the CPU, 16384 on a GPU",
+         between(0, 1 << 24)},
+        &C::max_num_batched_tokens);
   visit({"gpu_memory_utilization", "--gpu-memory-utilization SHARE",
-         "Share of the GPU's memory to use, above 0, at most 1", above(0, 1)},
+         "Share of the GPU's memory to use, above 0 and at most 1", above(0, 1)},
         &C::gpu_memory_utilization);
-  visit({"kv_cache_memory_bytes", "--kv-cache-memory-bytes BYTES",
-         "Size of the KV cache; 0: what the free memory allows, on the CPU at most 4 GiB, of which "
-         "idle prefixes keep at most as much as the weights take",
-         at_least(0)},
+  visit({.name = "kv_cache_memory_bytes",
+         .option = "--kv-cache-memory-bytes BYTES",
+         .help = "Size of the KV cache, for example 4G or 512M; 0: what the free memory allows, on "
+                 "the CPU at most 4 GiB, of which idle prefixes keep at most as much as the "
+                 "weights take",
+         .allowed = at_least(0),
+         .in_bytes = true},
         &C::kv_cache_memory_bytes);
   visit({"block_size",
          "--block-size TOKENS",
-         "Tokens in a block of the KV cache, a multiple of 16",
+         "Tokens per KV-cache block, a multiple of 16",
          {.least = 16, .most = 65536, .multiple_of = 16}},
         &C::block_size);
   visit({"num_gpu_blocks_override", "--num-gpu-blocks-override N",
-         "Blocks of the KV cache, on the CPU too; 0: from the cache's size", between(0, kMaxInt)},
+         "Number of KV-cache blocks, also on the CPU; 0: as many as the cache's size allows",
+         between(0, kMaxInt)},
         &C::num_gpu_blocks_override);
-  visit({"enforce_eager", "--enforce-eager", "Use no CUDA graphs"}, &C::enforce_eager);
+  visit({"enforce_eager", "--enforce-eager", "Do not use CUDA graphs"}, &C::enforce_eager);
   visit({"enable_prefix_caching", "--no-enable-prefix-caching",
-         "Do not reuse the KV cache of equal prefixes"},
+         "Do not reuse the KV cache of prompts that begin alike"},
         &C::enable_prefix_caching);
   visit({"async_scheduling", "--no-async-scheduling",
          "Schedule each step only when the previous one is done"},
         &C::async_scheduling);
   visit({"tensor_parallel_size", "--tensor-parallel-size N",
-         "Ranks that divide the model, one process each; also -tp N", between(1, 64)},
+         "Number of processes (and GPUs) that share the model; also -tp N", between(1, 64)},
         &C::tensor_parallel_size);
-  visit({"step_timeout", "--step-timeout SECONDS",
-         "Time without progress after which a step counts as hung", above(0)},
+  visit({"step_timeout", "--step-timeout SECONDS", "Stop if a step makes no progress for this long",
+         above(0)},
         &C::step_timeout);
-  visit({"threads", "--threads N", "Threads of the CPU backend, all ranks together; 0: all cores",
+  visit({"threads", "-t,--threads N", "CPU threads, all processes together; 0: one for each core",
          between(0, 4096)},
         &C::threads);
-  visit({"seed", "--seed N", "Seed of requests that have none; random by default"}, &C::seed);
-  visit({"logprobs_mode", "--logprobs-mode MODE",
-         "raw_logprobs, or processed_logprobs: after penalties, temperature and filters",
+  visit({"seed", "--seed N", "Default seed; random if omitted"}, &C::seed);
+  visit({"logprobs_mode", "--logprobs-mode",
+         "Log-probabilities of the model, or processed: after penalties, temperature and filters",
          one_of("raw_logprobs", "processed_logprobs")},
         &C::logprobs_mode);
   visit({"trace", "--trace FILE",
@@ -173,56 +179,58 @@ void SamplingParams::for_each_field(Visit&& visit) {
   constexpr double kMaxFloat = std::numeric_limits<float>::max();
   constexpr double kMaxPenalty = 1e6;
   visit({"temperature", "--temperature T",
-         "Lower: likely tokens are drawn more often; 0: only the best token", between(0, kMaxFloat),
+         "Sampling temperature; 0: greedy, always the likeliest token", between(0, kMaxFloat),
          "temperature"},
         &P::temperature);
   visit({"top_p", "--top-p P",
-         "Draw from the best tokens that together have this probability, above 0 to 1", above(0, 1),
-         "top_p"},
+         "Nucleus sampling: draw from the likeliest tokens whose probabilities add up to P",
+         above(0, 1), "top_p"},
         &P::top_p);
-  visit({"top_k", "--top-k K", "Draw from the K best tokens; 0: from all", between(-1, kMaxInt),
-         "top_k"},
+  visit({"top_k", "--top-k K", "Draw from the K likeliest tokens; 0: from all",
+         between(-1, kMaxInt), "top_k"},
         &P::top_k);
-  visit({"min_p", "--min-p P", "Least probability, relative to the best token's, 0 to 1",
+  visit({"min_p", "--min-p P",
+         "Leave out tokens with less than P times the probability of the likeliest one",
          between(0, 1), "min_p"},
         &P::min_p);
-  visit({"max_tokens", "--max-tokens TOKENS", "Most tokens of an answer", between(1, kMaxInt),
-         "max_new_tokens", kNoMaxTokens},
+  visit({"max_tokens", "-n,--max-tokens TOKENS", "Maximum number of tokens to generate",
+         between(1, kMaxInt), "max_new_tokens", kNoMaxTokens},
         &P::max_tokens);
   visit({"min_tokens", "--min-tokens TOKENS",
-         "No end token or stop string ends an answer with fewer tokens", between(0, kMaxInt)},
+         "Minimum number of tokens before an end token or a stop string ends the answer",
+         between(0, kMaxInt)},
         &P::min_tokens);
-  visit({"ignore_eos", "--ignore-eos", "Continue after end tokens"}, &P::ignore_eos);
+  visit({"ignore_eos", "--ignore-eos", "Do not stop at the model's end token"}, &P::ignore_eos);
   visit({.name = "stop",
          .option = "--stop TEXT",
-         .help = "End the answer before this text; repeatable",
+         .help = "Stop before this text; repeatable",
          .takes_one_text = true},
         &P::stop);
-  visit({"stop_token_ids", "--stop-token-id ID", "End the answer at this token; repeatable"},
+  visit({"stop_token_ids", "--stop-token-id ID", "Stop at this token; repeatable"},
         &P::stop_token_ids);
   visit({"presence_penalty", "--presence-penalty X",
-         "Subtracted from the logits of tokens that the answer contains, -2 to 2", between(-2, 2)},
+         "Above 0: make tokens that the answer contains less likely; -2 to 2", between(-2, 2)},
         &P::presence_penalty);
   visit({"frequency_penalty", "--frequency-penalty X",
-         "The same, multiplied by how often they occur, -2 to 2", between(-2, 2)},
+         "The same, in proportion to how often they occur; -2 to 2", between(-2, 2)},
         &P::frequency_penalty);
   visit({"repetition_penalty", "--repetition-penalty X",
-         "Above 1: tokens that the prompt or answer contains get less likely",
+         "Above 1: make tokens of the prompt and the answer less likely",
          between(1 / kMaxPenalty, kMaxPenalty), "repetition_penalty"},
         &P::repetition_penalty);
   visit({.name = "logit_bias", .allowed = between(-100, 100)}, &P::logit_bias);
   visit({"allowed_token_ids"}, &P::allowed_token_ids);
   visit({"bad_words"}, &P::bad_words);
   visit({"logprobs", "--logprobs K",
-         "With --json: log-probabilities of each token and the K best, 0 to 20", between(0, 20)},
+         "With --json: log-probability of each token and of the K likeliest, 0 to 20",
+         between(0, 20)},
         &P::logprobs);
-  visit({"prompt_logprobs", "--prompt-logprobs K", "The same for each token of the prompt",
+  visit({"prompt_logprobs", "--prompt-logprobs K", "The same for the tokens of the prompt",
          between(0, 20)},
         &P::prompt_logprobs);
-  visit({"n", "--n N", "Answers to each prompt", between(1, 128)}, &P::n);
-  visit({"seed", "--sample-seed N", "Seed of the request; the same seed gives the same answer"},
-        &P::seed);
-  visit({"skip_special_tokens", "--keep-special-tokens", "Show special tokens in the text"},
+  visit({"n", "--n N", "Number of answers to each prompt", between(1, 128)}, &P::n);
+  visit({"seed", "--sample-seed N", "Seed of each request; without it, --seed decides"}, &P::seed);
+  visit({"skip_special_tokens", "--keep-special-tokens", "Keep special tokens in the text"},
         &P::skip_special_tokens);
   visit({"detokenize"}, &P::detokenize);
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <string_view>
 
 namespace nanovllm {
@@ -34,8 +35,9 @@ constexpr Allowed one_of(Texts... choices) {
 /// so none of them can omit a field.
 struct FieldInfo {
   const char* name;  ///< in C++, JSON and Python
-  /// The option "--flag VALUE" of the command line; empty if the field cannot be set there. The
-  /// option of a bool has no value; it sets the opposite of the default.
+  /// The option "--flag VALUE" or "-f,--flag VALUE" of the command line; empty if the field cannot
+  /// be set there. The option of a bool has no value; it sets the opposite of the default. A field
+  /// with choices has them as its VALUE.
   std::string_view option = {};
   const char* help = "";
   Allowed allowed = {};
@@ -44,10 +46,18 @@ struct FieldInfo {
   const char* generation_config = nullptr;
   int64_t none_means = 0;       ///< the value for JSON's null and Python's None; 0: the default
   bool takes_one_text = false;  ///< JSON and Python accept a single text instead of a list
+  bool in_bytes = false;        ///< the command line accepts K, M, G and T, powers of 1,024
 
-  std::string_view flag() const { return option.substr(0, option.find(' ')); }
-  std::string_view value_name() const {
-    return option.substr(std::min(flag().size() + 1, option.size()));
+  /// All names of the option, "-f,--flag", and the long one.
+  std::string_view flags() const { return option.substr(0, option.find(' ')); }
+  std::string_view flag() const {
+    return flags().substr(std::min(flags().find("--"), option.size()));
+  }
+  std::string value_name() const {
+    std::string name(option.substr(std::min(flags().size() + 1, option.size())));
+    for (const char* choice : allowed.choices)
+      if (choice != nullptr) name += (name.empty() ? "" : "|") + std::string(choice);
+    return name;
   }
 };
 

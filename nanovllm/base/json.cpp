@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/strings/utf8.h"
 
 namespace nanovllm {
 
@@ -42,7 +43,8 @@ void check_limits(std::string_view text, const std::string& where) {
   }
 }
 
-void check_no_nul(std::string_view text, const std::string& where) {
+void check_bytes(std::string_view text, const std::string& where) {
+  require_utf8(text, where + ": not valid JSON");
   const size_t nul = text.find('\0');  // nlohmann's parser would take it for the end of the text
   require(nul == std::string_view::npos, "{}: not valid JSON: a NUL at byte {}", where, nul);
 }
@@ -104,7 +106,7 @@ class SortedCheck final : public nlohmann::json_sax<SortedJson> {
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& where) {
-  check_no_nul(text, where);
+  check_bytes(text, where);
   check_limits(text, where);
   try {
     return Json::parse(text.begin(), text.end());
@@ -121,7 +123,7 @@ Json parse_json(std::string_view text, const std::string& where) {
 }
 
 SortedJson parse_sorted_json(std::string_view text, const std::string& where, size_t max_values) {
-  check_no_nul(text, where);
+  check_bytes(text, where);
   SortedCheck check(where, max_values);
   SortedJson::sax_parse(text.begin(), text.end(), &check);
   return SortedJson::parse(text.begin(), text.end());

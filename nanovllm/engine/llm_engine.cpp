@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/base/system/clock.h"
 #include "nanovllm/base/system/files.h"
 #include "nanovllm/runtime/setup.h"
 #include "nanovllm/text/bad_words.h"
-#include "nanovllm/text/utf8.h"
 
 namespace nanovllm {
 
@@ -71,8 +71,8 @@ void LLMEngine::check_prompt(std::span<const int32_t> ids) const {
 void LLMEngine::check_ids(const char* where, std::span<const int32_t> ids) const {
   for (const int32_t id : ids)
     require(id >= 0 && id < setup_.model.vocab_size,
-            "{} contains token id {}; the model's ids are 0 to {}", where, id,
-            setup_.model.vocab_size - 1);
+            "{} contains token id {}; the vocabulary has {} ids, 0 to {}", where, id,
+            setup_.model.vocab_size, setup_.model.vocab_size - 1);
 }
 
 void LLMEngine::check_sampling(const SamplingParams& params) const {
@@ -80,9 +80,9 @@ void LLMEngine::check_sampling(const SamplingParams& params) const {
   require(tokenizer_ != nullptr || (params.stop.empty() && params.bad_words.empty()),
           "stop and bad_words need a tokenizer; the model has no tokenizer.json");
   for (const std::vector<std::string>* texts : {&params.stop, &params.bad_words})
-    for (const std::string& text : *texts)
-      require(is_utf8(text), "a string in stop or bad_words is not valid UTF-8");
+    for (const std::string& text : *texts) require_utf8(text, "a string in stop or bad_words");
   require(params.detokenize || params.stop.empty(), "stop needs detokenize to be true");
+  check_ids("stop_token_ids", params.stop_token_ids);
   for (const auto& [id, bias] : params.logit_bias) check_ids("logit_bias", {&id, 1});
   if (params.allowed_token_ids) check_ids("allowed_token_ids", *params.allowed_token_ids);
 }

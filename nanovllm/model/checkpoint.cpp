@@ -107,6 +107,12 @@ void Checkpoint::require_unchanged() const {
   for (const auto& file : files_) file->require_unchanged();
 }
 
+CheckpointSize Checkpoint::size() const {
+  CheckpointSize size{files_.size(), tensors_.size(), 0};
+  for (const auto& file : files_) size.bytes += file->size();
+  return size;
+}
+
 void Checkpoint::require_all_taken(const std::function<bool(const std::string&)>& ignorable) const {
   for (const auto& [name, slot] : tensors_)
     require(slot.taken || ignorable(name), "{}: tensor {} does not belong to this architecture",

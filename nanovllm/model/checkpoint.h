@@ -15,6 +15,11 @@
 
 namespace nanovllm {
 
+/// Number of files and tensors of a checkpoint, and the bytes of the files.
+struct CheckpointSize {
+  size_t num_files = 0, num_tensors = 0, bytes = 0;
+};
+
 /// All weights of a checkpoint folder: model.safetensors, or the files that
 /// model.safetensors.index.json lists. Every error is a UserError that names file and tensor. One
 /// thread at a time; the WeightRows that it returns may be read by any thread.
@@ -31,6 +36,7 @@ class Checkpoint {
   /// Throws if a file was written to since it was opened, because what was read may be a mixture of
   /// the old and the new contents.
   void require_unchanged() const;
+  CheckpointSize size() const;
 
  private:
   struct Slot {

@@ -41,8 +41,8 @@ struct ModelConfig {
   std::vector<int32_t> eos_token_ids;
 
   /// Reads both files of a checkpoint folder. Throws UserError that names the file and the key if a
-  /// value is wrong or not supported. If there is no such folder, the error says how to download a
-  /// model.
+  /// value is wrong or not supported. If the folder is missing and can be the id of a model, the
+  /// error says how to download it.
   static ModelConfig load(const std::string& folder);
   /// The same from parsed files (`generation_config` may be null). Each error begins with `where`.
   static ModelConfig parse(const Json& config, const Json& generation_config,

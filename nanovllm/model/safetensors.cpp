@@ -85,6 +85,7 @@ std::map<std::string, SafetensorsEntry> parse_safetensors(std::string_view start
                                                           const std::string& path) {
   require(!start.starts_with("version https://git-lfs"),
           "{}: a Git LFS pointer instead of the file; run git lfs pull in its folder", path);
+  require(!start.starts_with("GGUF"), "{}: a GGUF file; safetensors files are needed", path);
   require(file_bytes >= kLengthBytes, "{}: not a safetensors file: it has only {} bytes", path,
           file_bytes);
   uint64_t header_bytes = 0;
@@ -95,8 +96,8 @@ std::map<std::string, SafetensorsEntry> parse_safetensors(std::string_view start
   const std::string_view header = start.substr(kLengthBytes, header_bytes);
   const size_t data_start = kLengthBytes + header_bytes, data_bytes = file_bytes - data_start;
   std::map<std::string, SafetensorsEntry> entries;
+  require(header.starts_with('{'), "{}: not a safetensors file: its header is no JSON object", path);
   const SortedJson tensors = parse_sorted_json(header, path + ": header", kMaxHeaderValues);
-  require(tensors.is_object(), "{}: the header must be a JSON object", path);
   require(tensors.size() <= kMaxTensors, "{}: more than {} tensors", path, kMaxTensors);
   for (const auto& [name, object] : tensors.items())
     if (name != "__metadata__")

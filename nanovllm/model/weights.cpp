@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/model/checkpoint.h"
 #include "nanovllm/model/dummy_weights.h"
 #include "nanovllm/model/rope.h"
 
@@ -45,10 +44,11 @@ void append_as_float(std::vector<float>& out, const WeightRows& vector) {
                                                   : floats[i]);
 }
 
-/// Reads tensors from `source` into the backend's memory.
+/// Reads tensors from `source` into the backend's memory. Without a backend it only asks `source`
+/// for them, which checks their names, shapes and dtypes.
 class Loader {
  public:
-  Loader(Model& model, Backend& backend, WeightSource source)
+  Loader(Model& model, Backend* backend, WeightSource source)
       : model_(model), backend_(backend), source_(std::move(source)) {}
 
   /// A weight stacked from `parts`, which have `columns` columns. The rank takes the columns
@@ -59,17 +59,19 @@ class Loader {
       const WeightRows whole = source_(part.name, {part.rows, columns});
       for (const Range& rows : part.taken) stacked.push_back(whole.part(rows, taken));
     }
-    return backend_.pack(stacked, model_.dtype);
+    return backend_ == nullptr ? nullptr : backend_->pack(stacked, model_.dtype);
   }
 
   Tensor vector(Parts parts) {
     std::vector<float> values;
     for (const Part& part : parts) {
       const WeightRows whole = source_(part.name, {part.rows});
+      if (backend_ == nullptr) continue;
       for (const Range& rows : part.taken) append_as_float(values, whole.part(rows, {0, 1}));
     }
+    if (backend_ == nullptr) return {};
     Tensor out = allocate(Tensor(nullptr, DType::kF32, static_cast<int64_t>(values.size())));
-    backend_.upload(out.data, values.data(), out.bytes());
+    backend_->upload(out.data, values.data(), out.bytes());
     return out;
   }
 
@@ -84,20 +86,20 @@ class Loader {
       const int64_t count = std::min(kPositions, num_positions - first);
       const RopeTables piece = nanovllm::rope_tables(config.rope, config.head_dim, count, first);
       const Tensor cos = model_.rope_cos.rows(first, count);
-      backend_.upload(cos.data, piece.cos.data(), cos.bytes());
-      backend_.upload(model_.rope_sin.rows(first, count).data, piece.sin.data(), cos.bytes());
+      backend_->upload(cos.data, piece.cos.data(), cos.bytes());
+      backend_->upload(model_.rope_sin.rows(first, count).data, piece.sin.data(), cos.bytes());
     }
   }
 
  private:
   Tensor allocate(Tensor shape) {
-    model_.buffers.push_back(backend_.allocate(shape.bytes()));
+    model_.buffers.push_back(backend_->allocate(shape.bytes()));
     shape.data = model_.buffers.back().get();
     return shape;
   }
 
   Model& model_;
-  Backend& backend_;
+  Backend* backend_;
   WeightSource source_;
 };
 
@@ -138,48 +140,64 @@ Layer load_layer(Loader& load, const ModelConfig& c, const Shard& shard, int64_t
   return out;
 }
 
+void load_tensors(Model& model, Loader& load, const ModelConfig& config, const Shard& shard) {
+  const Range hidden = {0, config.hidden_size};
+  model.embed = load.matrix({{"model.embed_tokens.weight", config.vocab_size, {shard.vocab}}},
+                            hidden.count, hidden);
+  for (int64_t i = 0; i < config.num_layers; ++i)
+    model.layers.push_back(load_layer(load, config, shard, i));
+  model.norm = {load.vector({{"model.norm.weight", hidden.count, {hidden}}}), config.rms_norm_eps};
+  model.lm_head = config.tie_word_embeddings
+                      ? model.embed
+                      : load.matrix({{"lm_head.weight", config.vocab_size, {shard.vocab}}},
+                                    hidden.count, hidden);
+}
+
+WeightSource tensors_of(Checkpoint& checkpoint) {
+  return [&](const std::string& name, const std::vector<int64_t>& shape) {
+    return checkpoint.take(name, shape);
+  };
+}
+
+// Old Llama checkpoints also store the rotary frequencies, and some checkpoints store lm_head
+// although it is tied to the embedding.
+void require_all_taken(const Checkpoint& checkpoint, const ModelConfig& config) {
+  checkpoint.require_all_taken([&](const std::string& name) {
+    return name.ends_with(".rotary_emb.inv_freq") ||
+           (config.tie_word_embeddings && name == "lm_head.weight");
+  });
+}
+
 }  // namespace
 
 std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& config, DType dtype,
                                   bool dummy, Backend& backend, int64_t max_model_len, Rank rank) {
   std::optional<Checkpoint> checkpoint;
-  WeightSource source;
-  if (dummy) {
-    source = dummy_weights(dtype, config.initializer_range);
-  } else {
-    checkpoint.emplace(folder);
-    source = [&](const std::string& name, const std::vector<int64_t>& shape) {
-      return checkpoint->take(name, shape);
-    };
-  }
+  if (!dummy) checkpoint.emplace(folder);
 
   auto model = std::make_unique<Model>();
   const Shard shard = make_shard(config, rank);
   model->config = shard.config;
   model->dtype = dtype;
   model->weight_bytes = static_cast<size_t>(shard.config.num_parameters()) * dtype_size(dtype);
-  Loader load(*model, backend, std::move(source));
-  const bool tied = config.tie_word_embeddings;
-  const Range hidden = {0, config.hidden_size};
-  model->embed = load.matrix({{"model.embed_tokens.weight", config.vocab_size, {shard.vocab}}},
-                             hidden.count, hidden);
-  for (int64_t i = 0; i < config.num_layers; ++i)
-    model->layers.push_back(load_layer(load, config, shard, i));
-  model->norm = {load.vector({{"model.norm.weight", hidden.count, {hidden}}}), config.rms_norm_eps};
-  model->lm_head = tied ? model->embed
-                        : load.matrix({{"lm_head.weight", config.vocab_size, {shard.vocab}}},
-                                      hidden.count, hidden);
+  Loader load(*model, &backend,
+              dummy ? dummy_weights(dtype, config.initializer_range) : tensors_of(*checkpoint));
+  load_tensors(*model, load, config, shard);
   load.rope_tables(config, max_model_len);
-
-  // Old Llama checkpoints also store the rotary frequencies, and some checkpoints store lm_head
-  // although it is tied to the embedding.
   if (checkpoint) {
-    checkpoint->require_all_taken([&](const std::string& name) {
-      return name.ends_with(".rotary_emb.inv_freq") || (tied && name == "lm_head.weight");
-    });
+    require_all_taken(*checkpoint, config);
     checkpoint->require_unchanged();
   }
   return model;
+}
+
+CheckpointSize check_weights(const std::string& folder, const ModelConfig& config) {
+  Checkpoint checkpoint(folder);
+  Model model;
+  Loader load(model, nullptr, tensors_of(checkpoint));
+  load_tensors(model, load, config, make_shard(config, {}));
+  require_all_taken(checkpoint, config);
+  return checkpoint.size();
 }
 
 }  // namespace nanovllm

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "nanovllm/model/checkpoint.h"
 #include "nanovllm/model/shard.h"
 #include "nanovllm/ops/backend.h"
 
@@ -42,5 +43,9 @@ struct Model {
 std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& config, DType dtype,
                                   bool dummy, Backend& backend, int64_t max_model_len,
                                   Rank rank = {});
+
+/// Checks that the files in `folder` contain exactly the weights that `config` requires, as
+/// load_model() does, but reads only their headers.
+CheckpointSize check_weights(const std::string& folder, const ModelConfig& config);
 
 }  // namespace nanovllm

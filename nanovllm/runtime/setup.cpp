@@ -7,6 +7,7 @@
 #include "nanovllm/base/terminal/logging.h"
 #include "nanovllm/model/forward.h"
 #include "nanovllm/model/shard.h"
+#include "nanovllm/model/weights.h"
 #include "nanovllm/ops/cuda_library.h"
 
 namespace nanovllm {
@@ -88,6 +89,11 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
             std::max(0.0, may_take), gib(to_come), gib(to_come) - may_take);
   } else {
     // All ranks share the host's memory.
+    require(setup.weight_bytes < memory.free || config.kv_cache_memory_bytes > 0 ||
+                config.num_gpu_blocks_override > 0,
+            "the weights take {:.2f} GiB as {}, and of {:.2f} GiB of memory {:.2f} are free: free "
+            "memory or use a smaller model",
+            gib(setup.weight_bytes), dtype_name(setup.dtype), gib(memory.total), gib(memory.free));
     bytes = cpu_kv_bytes(memory.free - std::min(memory.free, setup.weight_bytes)) /
             static_cast<size_t>(world);
   }
@@ -111,6 +117,10 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
   config.max_num_batched_tokens =
       std::min(config.max_num_batched_tokens, kv.num_blocks * config.block_size);
   return setup;
+}
+
+CheckpointSize check_checkpoint(const std::string& model, const ModelConfig& config) {
+  return check_weights(model, config);
 }
 
 }  // namespace nanovllm

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "nanovllm/base/config.h"
+#include "nanovllm/model/checkpoint.h"
 #include "nanovllm/model/model_config.h"
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/runtime/kv_size.h"
@@ -38,5 +39,9 @@ std::unique_ptr<Backend> make_backend(EngineConfig& config, int rank = 0);
 /// all ranks call this, and it connects their backends.
 EngineSetup resolve_setup(const std::string& model, const EngineConfig& config, Backend& backend,
                           Communicator* ranks = nullptr);
+
+/// Checks the files of weights in the folder `model` without reading the weights. Throws UserError
+/// if one is missing or broken, or does not match the model's config.json.
+CheckpointSize check_checkpoint(const std::string& model, const ModelConfig& config);
 
 }  // namespace nanovllm

@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/text/utf8.h"
+#include "nanovllm/base/strings/utf8.h"
 
 namespace nanovllm {
 
@@ -143,7 +143,7 @@ TokenizerJson::Merge read_merge(Scanner& scanner, const std::string& where) {
 
 TokenizerJson read_tokenizer_json(std::string_view text, const std::string& where) {
   require(text.size() < size_t{1} << 30, "{}: larger than 1 GiB", where);
-  require(is_utf8(text), "{}: not valid UTF-8", where);
+  require_utf8(text, where);
   TokenizerJson out{.where = where, .vocab = {}, .merges = {}, .fields = Json::object()};
   Scanner scanner(text, out);
   const auto keep = [&](Json& object, std::string_view key) {

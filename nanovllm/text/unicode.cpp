@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/text/utf8.h"
+#include "nanovllm/base/strings/utf8.h"
 
 namespace nanovllm {
 

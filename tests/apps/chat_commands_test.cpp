@@ -122,13 +122,13 @@ TEST(ChatCommands, ParamsShowsAndSetsSamplingParameters) {
       "/params\n/params stop END\n/params = \n/params top_k = 5\n/params top_k\n/params stop\n"
       "/params max_tokens\n/params max_tokens 7\n/params max_tokens\n");
   EXPECT_EQ(result.status, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("  temperature         0.0    Lower: likely tokens"));
-  EXPECT_THAT(result.out, HasSubstr("  skip_special_tokens true   false: Show special tokens"));
+  EXPECT_THAT(result.out, HasSubstr("  temperature         0.0    Sampling temperature"));
+  EXPECT_THAT(result.out, HasSubstr("  skip_special_tokens true   false: Keep special tokens"));
   EXPECT_THAT(result.out, Not(HasSubstr("  n ")));
   EXPECT_THAT(result.out, HasSubstr("\n  top_k               5      Draw"));
-  EXPECT_THAT(result.out, HasSubstr("\n  stop                [\"END\"] End"));
-  EXPECT_THAT(result.out, HasSubstr("\n  max_tokens          null   Most"));
-  EXPECT_THAT(result.out, HasSubstr("\n  max_tokens          7      Most"));
+  EXPECT_THAT(result.out, HasSubstr("\n  stop                [\"END\"] Stop"));
+  EXPECT_THAT(result.out, HasSubstr("\n  max_tokens          null   Maximum"));
+  EXPECT_THAT(result.out, HasSubstr("\n  max_tokens          7      Maximum"));
   for (const auto& [command, error] :
        {std::pair("n 2", "'n' is not a sampling parameter of a conversation"),
         std::pair("foo", "'foo' is not a sampling parameter"),

@@ -5,42 +5,14 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
-#include "nanovllm/base/json.h"
-#include "process.h"
+#include "binary.h"
 
 namespace nanovllm::testing {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-const std::string kSource = NANOVLLM_SOURCE_DIR;
-const std::string kTinyTales = kSource + "/models/tiny-tales";
-const std::string kLlama = kSource + "/tests/variants/llama";
-
-std::vector<Json> lines(const std::string& text) {
-  std::vector<Json> all;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) all.push_back(Json::parse(line));
-  return all;
-}
-
-std::vector<std::string> keys(const Json& json) {
-  std::vector<std::string> names;
-  for (const auto& [key, value] : json.items()) names.push_back(key);
-  return names;
-}
-
-// One clear line on stderr, nothing on stdout, exit status 2.
-void expect_refused(const std::vector<std::string>& args, const std::string& what) {
-  const Result r = run(args);
-  EXPECT_EQ(r.status, 2) << r.err;
-  EXPECT_EQ(r.num_error_lines(), 1) << r.err;
-  EXPECT_THAT(r.err, HasSubstr(what));
-  EXPECT_EQ(r.out, "");
-}
 
 TEST(Generate, PrintsPromptAndCompletion) {
   const Result r = run({"generate", kTinyTales, "--prompt", "Once upon a time", "--prompt",
@@ -142,13 +114,6 @@ TEST(Generate, BadLinesAreReportedAndTheOthersRun) {
   }
 }
 
-// Two ids are allowed, and after the first of them none is. A choice that draws the first one ends
-// with an error; with this seed these are the last two of four choices.
-const std::string kTwoOfFourFail =
-    R"({"prompt": "Once", "sampling_params": {"allowed_token_ids": [16, 17], "bad_words": ["11", "12"], )"
-    R"("max_tokens": 2, "temperature": 100, "ignore_eos": true, "n": 4, "seed": 5}})"
-    "\n";
-
 TEST(Generate, ErrorInAnyChoiceIsExitStatus2) {
   const std::vector<std::string> args = {"generate", kTinyTales,       "--dtype", "float32",
                                          "--json",   "--prompts-file", "-"};
@@ -242,40 +207,6 @@ TEST(Generate, RefusalsAreOneClearLine) {
   expect_refused({}, "subcommand");
 }
 
-TEST(Help, HasExamplesAndTheExitStatus) {
-  for (const std::vector<std::string>& command : {std::vector<std::string>{},
-                                                  {"generate"},
-                                                  {"chat"},
-                                                  {"tokenize"},
-                                                  {"detokenize"},
-                                                  {"render"},
-                                                  {"info"},
-                                                  {"bench", "throughput"},
-                                                  {"bench", "latency"}}) {
-    std::vector<std::string> args = command;
-    args.emplace_back("--help");
-    const Result r = run(args);
-    EXPECT_EQ(r.status, 0);
-    EXPECT_THAT(r.out, HasSubstr("Examples:\n  "));
-    EXPECT_THAT(r.out, HasSubstr("Exit status: 0 "));
-    // The help names values by their meaning, not by CLI11's types.
-    EXPECT_THAT(r.out, Not(HasSubstr(" INT")));
-    EXPECT_THAT(r.out, Not(HasSubstr(" FLOAT")));
-  }
-  EXPECT_THAT(run({"--version"}).out, HasSubstr("nanovllm "));
-}
-
-TEST(Help, ChatOffersWhatAConversationCanUse) {
-  const std::string generate = run({"generate", "--help"}).out, chat = run({"chat", "--help"}).out;
-  EXPECT_THAT(generate, HasSubstr("--max-tokens TOKENS=64"));
-  EXPECT_THAT(chat, HasSubstr("--max-tokens TOKENS "));
-  for (const char* option : {"  --n ", "  --logprobs ", "  --prompt-logprobs "}) {
-    EXPECT_THAT(generate, HasSubstr(option));
-    EXPECT_THAT(chat, Not(HasSubstr(option)));
-  }
-  expect_refused({"chat", kTinyTales, "--n", "2"}, "--n");
-}
-
 TEST(Generate, InterruptKeepsWhatWasPrinted) {
   std::string input;
   for (int i = 0; i < 64; ++i)
@@ -305,95 +236,6 @@ TEST(Generate, BrokenPipeIsSilentAndFullDiskOneLine) {
   EXPECT_EQ(full.status, 1);
   EXPECT_EQ(full.num_error_lines(), 1) << full.err;
   EXPECT_THAT(full.err, HasSubstr("No space left"));
-}
-
-TEST(Info, ShowsShapeMemoryAndKernels) {
-  const Result r = run({"info", kTinyTales, "--device", "cpu", "--json"});
-  ASSERT_EQ(r.status, 0) << r.err;
-  const Json info = Json::parse(r.out);
-  EXPECT_EQ(info["architecture"], "Qwen3ForCausalLM");
-  EXPECT_EQ(info["max_model_len"], 2048);
-  EXPECT_EQ(info["kv_bytes_per_token"], 2 * 6 * 2 * 128 * 2);
-  EXPECT_EQ(info["device"], "cpu");
-  // The file has a header and then each parameter in two bytes.
-  const auto file_bytes = std::filesystem::file_size(kTinyTales + "/model.safetensors");
-  EXPECT_LE(info["weight_bytes"].get<size_t>(), file_bytes);
-  EXPECT_GE(info["weight_bytes"].get<size_t>(), file_bytes - 32768);
-  EXPECT_GT(info["kv_cache_tokens"], 2048);
-  EXPECT_EQ(run({"info", kTinyTales}).status, 0);
-}
-
-// Sizes so large that a product or a sum of them would overflow to a small number.
-TEST(Info, CacheLargerThanAnyMemoryIsRefused) {
-  const std::string most = "9223372036854775807";
-  for (const char* block_size : {"16", "64", "65536"}) {
-    expect_refused({"info", kTinyTales, "--device", "cpu", "--kv-cache-memory-bytes", most,
-                    "--block-size", block_size},
-                   "--kv-cache-memory-bytes");
-    expect_refused({"info", kTinyTales, "--device", "cpu", "--num-gpu-blocks-override",
-                    "2147483647", "--block-size", block_size},
-                   "--num-gpu-blocks-override");
-  }
-  for (const char* option :
-       {"--num-gpu-blocks-override", "--max-num-batched-tokens", "--max-num-seqs",
-        "--max-model-len", "--block-size", "--threads", "--tensor-parallel-size"})
-    expect_refused({"info", kTinyTales, option, most}, most);
-}
-
-TEST(Bench, FailedRequestGivesAnErrorAndNoFigure) {
-  const std::filesystem::path file = ::testing::TempDir() + "bench_test_errors.jsonl";
-  std::ofstream(file) << "{\"prompt\": \"The\"}\n" << kTwoOfFourFail;
-  expect_refused({"bench", "throughput", kTinyTales, "--dtype", "float32", "--dataset",
-                  file.string(), "--json"},
-                 "prompt 1 ended with an error: no token can be drawn");
-  std::filesystem::remove(file);
-}
-
-TEST(Bench, SizesOutOfRangeAreRefused) {
-  const std::string most = "9223372036854775807";
-  const std::vector<std::string> latency = {"bench", "latency", kTinyTales};
-  const auto with = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> args = latency;
-    args.insert(args.end(), more.begin(), more.end());
-    return args;
-  };
-  expect_refused(with({"--input-len", most, "--output-len", most}), "--input-len " + most);
-  expect_refused(with({"--input-len", "1", "--output-len", most}), "--output-len " + most);
-  expect_refused(with({"--batch-size", most}), "--batch-size is " + most);
-  expect_refused(with({"--num-iters", "0"}), "--num-iters");
-  expect_refused({"bench", "throughput", kTinyTales, "--num-prompts", "-1"}, "--num-prompts is -1");
-}
-
-TEST(Bench, PrintsTheDocumentedKeys) {
-  const Result t = run({"bench", "throughput", kTinyTales, "--num-prompts", "4", "--json"});
-  ASSERT_EQ(t.status, 0) << t.err;
-  const Json throughput = Json::parse(t.out);
-  EXPECT_THAT(keys(throughput),
-              ::testing::UnorderedElementsAre(
-                  "elapsed_time", "num_requests", "prompt_tokens", "output_tokens",
-                  "requests_per_second", "output_tokens_per_second", "total_tokens_per_second",
-                  "num_preemptions", "prefix_cache_hit_tokens", "steps", "device", "dtype"));
-  std::ifstream file(kSource + "/bench/nanovllm_256.jsonl");
-  int64_t prompt_tokens = 0, output_tokens = 0;
-  for (int i = 0; i < 4; ++i) {
-    std::string line;
-    std::getline(file, line);
-    const Json row = Json::parse(line);
-    prompt_tokens += static_cast<int64_t>(row["prompt_token_ids"].size());
-    output_tokens += row["sampling_params"]["max_tokens"].get<int64_t>();
-  }
-  EXPECT_EQ(throughput["prompt_tokens"], prompt_tokens);
-  EXPECT_EQ(throughput["output_tokens"], output_tokens);
-
-  const Result l = run({"bench", "latency", kTinyTales, "--batch-size", "2", "--input-len", "8",
-                        "--output-len", "4", "--num-iters", "1", "--json"});
-  ASSERT_EQ(l.status, 0) << l.err;
-  EXPECT_THAT(keys(Json::parse(l.out)),
-              ::testing::UnorderedElementsAre("batch_size", "input_len", "output_len", "prefill_s",
-                                              "decode_ms_per_step", "prefill_tokens_per_second",
-                                              "output_tokens_per_second", "total_s"));
-  expect_refused({"bench", "latency", kTinyTales, "--input-len", "2000", "--output-len", "100"},
-                 "2048");
 }
 
 // A file with the name of the driver's library that is not a library, as in a broken installation.

@@ -1,4 +1,4 @@
-#include "apps/options.h"
+#include "apps/cli/options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,6 +50,30 @@ TYPED_TEST(Options, AreInTheHelpWithTheirDefaults) {
     if (field.option.empty()) return;
     EXPECT_THAT(help, ::testing::HasSubstr("  " + std::string(field.option))) << field.name;
   });
+}
+
+TEST(Options, BytesHaveUnits) {
+  const CLI::Validator bytes = byte_size();
+  const auto read = [&](std::string text) {
+    const std::string error = bytes(text);
+    return error.empty() ? text : error;
+  };
+  EXPECT_EQ(read("0"), "0");
+  EXPECT_EQ(read("123"), "123");
+  EXPECT_EQ(read("4G"), "4294967296");
+  EXPECT_EQ(read("4GiB"), "4294967296");
+  EXPECT_EQ(read("4gb"), "4294967296");
+  EXPECT_EQ(read("1.5k"), "1536");
+  EXPECT_EQ(read("512M"), "536870912");
+  EXPECT_EQ(read("2T"), "2199023255552");
+  EXPECT_EQ(read("9223372036854775807"), "9223372036854775807");
+  EXPECT_EQ(read("8388607T"), "9223370937343148032");
+  for (const char* wrong :
+       {"", "G", "4X", "4GG", "1.5", "1.2.3M", "-1", "+1", "4 G", "1e9", "0x10"})
+    EXPECT_THAT(read(wrong), ::testing::HasSubstr("is not a number of bytes")) << wrong;
+  for (const char* large :
+       {"9223372036854775808", "8388608T", "8388608.5T", "99999999999999999999G"})
+    EXPECT_THAT(read(large), ::testing::HasSubstr("is out of range")) << large;
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ struct Result {
 struct Process {
   std::string program = NANOVLLM_BINARY;
   std::string input = {};
+  bool keep_stdin_open = false;     ///< after the input, until the program has ended
   std::string stdout_path = {};     ///< instead of a pipe
   bool close_stdout_early = false;  ///< the reading end is closed at once
   std::vector<int> closed = {};     ///< standard streams that are closed from the start
@@ -77,7 +78,7 @@ struct Process {
       if (n <= 0) break;
       done += static_cast<size_t>(n);
     }
-    ::close(in[1]);
+    if (!keep_stdin_open) ::close(in[1]);
 
     if (when_started) when_started(pid);
     Result result;
@@ -103,6 +104,7 @@ struct Process {
         if (signalled) ::kill(pid, number);
       }
     }
+    if (keep_stdin_open) ::close(in[1]);
     int status = 0;
     ::waitpid(pid, &status, 0);
     result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);

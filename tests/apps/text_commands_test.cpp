@@ -50,6 +50,30 @@ TEST(TokenizeCommand, BadLinesAreReportedAndTheOthersRun) {
   EXPECT_THAT(run({"tokenize", "Qwen/Qwen3-0.6B"}).err, HasSubstr("hf download Qwen/Qwen3-0.6B"));
 }
 
+TEST(DetokenizeCommand, IdsThatTheVocabularyDoesNotHaveAreRefused) {
+  const Result text = run({"detokenize", kTinyTales}, "8191 64\n8192\n-1\n99999999999999999999\n");
+  EXPECT_EQ(text.status, 2);
+  EXPECT_EQ(text.err,
+            "error: line 2: 8192 is not a token id; the vocabulary has 8192 ids, 0 to 8191\n"
+            "error: line 3: -1 is not a token id; the vocabulary has 8192 ids, 0 to 8191\n"
+            "error: line 4: 99999999999999999999 is not a token id; the vocabulary has 8192 ids, "
+            "0 to 8191\n");
+  const Result json =
+      run({"detokenize", kTinyTales, "--json"},
+          "{\"ids\": [-1]}\n{\"ids\": [18446744073709551615]}\n{\"ids\": [1.5]}\n{\"ids\": 1}\n");
+  EXPECT_EQ(json.status, 2);
+  for (const char* error : {"-1 is not a token id; the vocabulary has 8192 ids",
+                            "18446744073709551615 is not a token id; the vocabulary has",
+                            "1.5 in ids is not a token id", "ids must be a list of token ids"})
+    EXPECT_THAT(json.out, HasSubstr(error));
+  // An option with an id that is too large names the vocabulary too.
+  const Result stop = run({"generate", kTinyTales, "--prompt", "a", "--stop-token-id", "8192"});
+  EXPECT_EQ(stop.status, 2);
+  EXPECT_THAT(stop.out + stop.err,
+              HasSubstr("stop_token_ids contains token id 8192; the vocabulary "
+                        "has 8192 ids, 0 to 8191"));
+}
+
 TEST(RenderCommand, RendersAFolderOrAFileAndReportsTemplateErrors) {
   const std::string line =
       R"({"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": true})"
@@ -122,8 +146,9 @@ TEST(ChatCommand, RefusalsOfOptionsDoNotNameTheCheckpointsFile) {
   expect_refused({"--temperature", "-1"}, "temperature is -1; it must be at least 0");
   expect_refused({"--min-tokens", "10", "--max-tokens", "9"},
                  "min_tokens is 10; it must be at most max_tokens, 9");
-  expect_refused({"--generation-config", "none"},
-                 "--generation-config is 'none'; it must be auto or vllm");
+  expect_refused(
+      {"--generation-config", "none"},
+      "--generation-config: 'none' must be one of auto, vllm (see 'nanovllm chat --help')");
   // max_tokens has no limit in a chat, so --min-tokens has none either.
   const Result r = run({"chat", kTinyTales, "--sample-seed", "4", "--min-tokens", "100"},
                        "introduce yourself\n");

@@ -28,6 +28,16 @@ TEST(Json, InvalidJsonIsRefusedWithItsPosition) {
   expect_refused("[1e400]", "too large for a double");
 }
 
+TEST(Json, TextThatIsNotUtf8IsRefusedWithTheByte) {
+  for (const char* text : {"{\"k\": \"\xff\"}", "[1] \xff", "\"ab\xed\xa0\x80\""}) {
+    const size_t byte = std::string_view(text).find_first_of("\xff\xed") + 1;
+    const std::string error = fmt::format("here: not valid JSON: byte {} (0x", byte);
+    EXPECT_THAT([&] { parse_json(text, "here"); }, ThrowsMessage<UserError>(HasSubstr(error)));
+    EXPECT_THAT([&] { parse_sorted_json(text, "here", 100); },
+                ThrowsMessage<UserError>(HasSubstr(error)));
+  }
+}
+
 TEST(Json, EndsWithItsTextAndNotAtANul) {
   EXPECT_EQ(parse_json("[1] \t\r\n", "here"), Json({1}));
   const std::string nul(1, '\0');

@@ -5,8 +5,8 @@
 // work is not charged; run.sh reports both as findings.
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/text/jinja/interpreter.h"
-#include "nanovllm/text/utf8.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

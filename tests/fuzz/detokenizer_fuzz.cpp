@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/text/tokenizer/tokenizer.h"
-#include "nanovllm/text/utf8.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace nanovllm {

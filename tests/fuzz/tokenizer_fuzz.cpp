@@ -8,8 +8,8 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/json.h"
+#include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/text/chat_template.h"
-#include "nanovllm/text/utf8.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace nanovllm {

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "nanovllm/text/utf8.h"
+#include "nanovllm/base/strings/utf8.h"
 #include "tests/text/tokenizer_files.h"
 
 namespace nanovllm {

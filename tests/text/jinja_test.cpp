@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "nanovllm/base/error.h"
+#include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/text/chat_template.h"
 #include "nanovllm/text/jinja/text.h"
-#include "nanovllm/text/utf8.h"
 #include "tests/text/tokenizer_files.h"
 
 // The template language. jinja_cases.jsonl, which make_jinja_cases.py writes, has our own templates
@@ -68,7 +68,7 @@ TEST(Jinja, ErrorsNameLineAndColumn) {
   EXPECT_EQ(error_of("{% include 'x' %}"),
             "template, line 1, column 4: 'include' is not supported: a chat template is one file");
   EXPECT_EQ(error_of("{% do x %}"), "template, line 1, column 4: unknown tag 'do'");
-  EXPECT_EQ(error_of("\xFF"), "template: not UTF-8");
+  EXPECT_EQ(error_of("\xFF"), "template: byte 1 (0xff) is not valid UTF-8");
 }
 
 struct Refused {

@@ -4,7 +4,7 @@
 
 #include <sstream>
 
-#include "nanovllm/text/utf8.h"
+#include "nanovllm/base/strings/utf8.h"
 #include "tests/text/tokenizer_files.h"
 
 namespace nanovllm {

@@ -89,17 +89,20 @@ void require_model_folder(const std::string& folder) {
   if (is_folder(folder)) return;
   require(!path_exists(folder),
           "{} is a file; a checkpoint folder in Hugging Face layout is needed", folder);
-  const bool is_id =  // OWNER/NAME, the form of ids on the Hugging Face hub
-      std::count(folder.begin(), folder.end(), '/') == 1 && !folder.starts_with('/') &&
-      !folder.starts_with('.') && !folder.ends_with('/') &&
-      folder.find_first_not_of(
-          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-          "._-/") == std::string::npos;
-  const std::string id = is_id ? folder : "Qwen/Qwen3-0.6B";
+  // OWNER/NAME, the form of ids on the Hugging Face hub.
+  const size_t slash = folder.find('/');
+  const bool may_be_id = slash != std::string::npos && slash == folder.rfind('/') && slash > 0 &&
+                         slash + 1 < folder.size() && folder[0] != '.' &&
+                         folder[slash + 1] != '.' && !path_exists(folder.substr(0, slash)) &&
+                         folder.find_first_not_of(
+                             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                             "._-/") == std::string::npos;
+  require(may_be_id, "{}: no such folder; a checkpoint folder in Hugging Face layout is needed",
+          folder);
   fail(
-      "{}: no such folder; to download {}: pip install huggingface_hub; hf download {} "
+      "{}: no such folder; to download this model: pip install huggingface_hub; hf download {} "
       "--local-dir {}",
-      folder, is_id ? "this model" : "a model", id, id.substr(id.find('/') + 1));
+      folder, folder, folder.substr(slash + 1));
 }
 
 }  // namespace nanovllm

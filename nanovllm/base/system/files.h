@@ -44,8 +44,8 @@ bool path_exists(const std::string& path);
 /// Whether the path is a folder. Throws as path_exists() does.
 bool is_folder(const std::string& path);
 
-/// Throws UserError if `folder` is not a folder. If it does not exist, or is the id of a model on
-/// the Hugging Face hub, the error says how to download a model.
+/// Throws UserError if `folder` is not a folder. If it can be the id of a model on the Hugging Face
+/// hub, the error says how to download it.
 void require_model_folder(const std::string& folder);
 
 }  // namespace nanovllm

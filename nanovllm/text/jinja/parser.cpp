@@ -247,7 +247,7 @@ class Parser : ExpressionParser {
 }  // namespace
 
 Template::Template(std::string_view source, std::string where) : where_(std::move(where)) {
-  require(is_utf8(source), "{}: not UTF-8", where_);
+  require_utf8(source, where_);
   // As Jinja2 does before all else: line ends become "\n", and one at the very end is dropped.
   for (char previous = '\0'; const char c : source) {
     if (c != '\n' || previous != '\r') source_ += c == '\r' ? '\n' : c;

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/text/jinja/budget.h"
-#include "nanovllm/text/utf8.h"
 
 /// The operations of Python's str, on well-formed UTF-8. Positions and lengths count code points.
 namespace nanovllm::jinja {

@@ -4,11 +4,11 @@
 #include <memory>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/text/pre_tokenizer/normalizer.h"
 #include "nanovllm/text/pre_tokenizer/regex.h"
 #include "nanovllm/text/pre_tokenizer/words.h"
 #include "nanovllm/text/tokenizer_json.h"
-#include "nanovllm/text/utf8.h"
 
 namespace nanovllm {
 

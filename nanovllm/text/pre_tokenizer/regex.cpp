@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/text/utf8.h"
+#include "nanovllm/base/strings/utf8.h"
 
 namespace nanovllm {
 

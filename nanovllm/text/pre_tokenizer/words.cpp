@@ -1,7 +1,7 @@
 #include "nanovllm/text/pre_tokenizer/words.h"
 
+#include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/text/unicode.h"
-#include "nanovllm/text/utf8.h"
 
 namespace nanovllm {
 

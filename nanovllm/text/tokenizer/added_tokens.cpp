@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/text/tokenizer_json.h"
 #include "nanovllm/text/unicode.h"
-#include "nanovllm/text/utf8.h"
 
 namespace nanovllm {
 

@@ -5,8 +5,8 @@
 #include <queue>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/text/tokenizer_json.h"
-#include "nanovllm/text/utf8.h"
 
 namespace nanovllm {
 

@@ -3,10 +3,10 @@
 #include <charconv>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/text/tokenizer/bpe.h"
 #include "nanovllm/text/tokenizer/tokenizer.h"
 #include "nanovllm/text/tokenizer_json.h"
-#include "nanovllm/text/utf8.h"
 
 namespace nanovllm {
 

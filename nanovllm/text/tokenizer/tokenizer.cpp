@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/base/system/files.h"
 #include "nanovllm/text/tokenizer_json.h"
-#include "nanovllm/text/utf8.h"
 
 namespace nanovllm {
 

@@ -12,6 +12,11 @@ inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+
 /// U+10FFFF).
 bool is_utf8(std::string_view bytes);
 
+/// Throws UserError that begins with `where` and names the first wrong byte, counted from 1, unless
+/// all of `bytes` is well-formed UTF-8. Every text from outside is checked by this function:
+/// options, prompts, lines of stdin, and JSON.
+void require_utf8(std::string_view bytes, std::string_view where);
+
 /// Appends `bytes` to `out`, each maximal subpart of an ill-formed sequence replaced by U+FFFD
 /// (Unicode 15, section 3.9, "U+FFFD Substitution of Maximal Subparts"; what Rust's from_utf8_lossy
 /// and Python's errors="replace" do). Returns how many bytes it used: all if `at_end`, else all but

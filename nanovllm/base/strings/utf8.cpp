@@ -1,10 +1,12 @@
-#include "nanovllm/text/utf8.h"
+#include "nanovllm/base/strings/utf8.h"
 
 #include <string.h>  // memmem, which the C++ headers need not have
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+
+#include "nanovllm/base/check.h"
 
 namespace nanovllm {
 
@@ -57,6 +59,14 @@ size_t well_formed_until(std::string_view bytes, size_t at) {
 }  // namespace
 
 bool is_utf8(std::string_view bytes) { return well_formed_until(bytes, 0) == bytes.size(); }
+
+void require_utf8(std::string_view bytes, std::string_view where) {
+  const size_t at = well_formed_until(bytes, 0);
+  if (at == bytes.size()) [[likely]]
+    return;
+  fail("{}{}byte {} (0x{:02x}) is not valid UTF-8", where, where.empty() ? "" : ": ", at + 1,
+       static_cast<unsigned char>(bytes[at]));
+}
 
 size_t append_utf8(std::string& out, std::string_view bytes, bool at_end) {
   size_t at = 0;

@@ -1,0 +1,60 @@
+#include "apps/bench/bench.h"
+
+#include <string>
+
+#include "apps/terminal.h"
+#include "nanovllm/base/check.h"
+
+namespace nanovllm {
+
+namespace {
+
+std::string error_of(const RequestOutput& output) {
+  for (const CompletionOutput& choice : output.outputs)
+    if (!choice.error.empty()) return choice.error;
+  return output.error;
+}
+
+}  // namespace
+
+int64_t run_all(LLMEngine& engine, const std::vector<Prompt>& prompts, ProgressBar* bar) {
+  const EngineStats before = engine.stats();
+  uint64_t first = 0;  // request
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const uint64_t id = engine.add_request(prompts[i].token_ids, prompts[i].params);
+    if (i == 0) first = id;
+  }
+  int64_t num_done = 0, num_tokens = 0;
+  while (!engine.is_finished()) {
+    for (const RequestUpdate& update : engine.step()) {
+      num_tokens += static_cast<int64_t>(update.token_ids.size());
+      if (!update.finished) continue;
+      ++num_done;
+      // The tokens of a failed prompt are missing, so the figures would describe less work.
+      require(!update.finished->has_error(), "prompt {} ended with an error: {}",
+              update.request_id - first, error_of(*update.finished));
+    }
+    if (InterruptGuard::interrupted()) return -1;
+    if (bar == nullptr) continue;
+    const EngineStats stats = engine.stats();
+    bar->update(num_done, stats.prefill_tokens - before.prefill_tokens,
+                stats.decode_tokens - before.decode_tokens);
+  }
+  return num_tokens;
+}
+
+void add_bench(CLI::App& app, Command& command) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure throughput or latency");
+  bench->require_subcommand(1);
+  bench->footer(
+      std::string("Examples:\n"
+                  "  nanovllm bench throughput models/tiny-tales\n"
+                  "  nanovllm bench latency models/tiny-tales --batch-size 1,8,32\n"
+                  "\n"
+                  "'nanovllm bench COMMAND --help' describes a command, with examples.\n") +
+      kExitStatusHelp);
+  add_throughput(*bench, command);
+  add_latency(*bench, command);
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "apps/commands.h"
+#include "apps/prompts.h"
+#include "nanovllm/base/terminal/progress.h"
+#include "nanovllm/engine/llm_engine.h"
+
+namespace nanovllm {
+
+using Clock = std::chrono::steady_clock;
+
+inline double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Runs all prompts to their end. Returns the number of generated tokens, or -1 after Ctrl-C. The
+/// bar counts finished prompts. Throws UserError if one of the prompts ends with an error.
+int64_t run_all(LLMEngine& engine, const std::vector<Prompt>& prompts, ProgressBar* bar = nullptr);
+
+/// These add the subcommands of bench.
+void add_throughput(CLI::App& bench, Command& command);
+void add_latency(CLI::App& bench, Command& command);
+
+}  // namespace nanovllm

@@ -1,0 +1,185 @@
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <random>
+
+#include "apps/bench/bench.h"
+#include "apps/bench/latency_table.h"
+#include "apps/cli/options.h"
+#include "apps/terminal.h"
+#include "nanovllm/base/check.h"
+#include "nanovllm/base/terminal/capabilities.h"
+#include "nanovllm/base/terminal/logging.h"
+#include "nanovllm/runtime/setup.h"
+
+namespace nanovllm {
+
+namespace {
+
+// The upper limit of max_num_seqs, because the whole batch must run at the same time.
+constexpr int64_t kMaxBatchSize = 65536;
+
+struct LatencyOptions {
+  std::string model;
+  EngineConfig config;
+  std::vector<int64_t> batch_sizes = {1};
+  std::vector<int64_t> input_lens = {128};
+  std::vector<int64_t> output_lens = {128};
+  int64_t num_iters = 5;
+  std::string format = "table";
+};
+
+/// Reads whole numbers that are separated by commas.
+std::vector<int64_t> read_list(const std::string& list, const std::string& option) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  std::vector<int64_t> numbers;
+  for (size_t begin = 0, end = 0; begin <= list.size(); begin = end + 1) {
+    end = std::min(list.find(',', begin), list.size());
+    std::string number = list.substr(begin, end - begin);
+    const std::string error = whole_number(-kMost, kMost)(number);
+    if (!error.empty()) throw CLI::ValidationError(option, error);
+    numbers.push_back(std::stoll(number));
+  }
+  return numbers;
+}
+
+void check_sizes(const LatencyOptions& options) {
+  const auto at_least_1 = [](const std::vector<int64_t>& sizes, const char* option) {
+    for (const int64_t size : sizes)
+      require(size >= 1, "{} is {}; it must be at least 1", option, size);
+  };
+  at_least_1(options.batch_sizes, "--batch-size");
+  at_least_1(options.input_lens, "--input-len");
+  at_least_1(options.output_lens, "--output-len");
+  at_least_1({options.num_iters}, "--num-iters");
+  const int64_t batch = std::ranges::max(options.batch_sizes);
+  require(batch <= kMaxBatchSize, "--batch-size is {}; it must be at most {}", batch,
+          kMaxBatchSize);
+}
+
+/// Each combination of the sizes.
+std::vector<LatencyResult> combinations(const LatencyOptions& options) {
+  std::vector<LatencyResult> all;
+  for (const int64_t batch_size : options.batch_sizes)
+    for (const int64_t input_len : options.input_lens)
+      for (const int64_t output_len : options.output_lens)
+        all.push_back({batch_size, input_len, output_len, {}, {}, {}});
+  return all;
+}
+
+void check_fit(const LatencyResult& r, const EngineSetup& setup) {
+  const int64_t longest = setup.config.max_model_len;
+  require(r.input_len <= longest && r.output_len <= longest - r.input_len,
+          "--input-len {} and --output-len {} together exceed max_model_len {}", r.input_len,
+          r.output_len, longest);
+}
+
+/// Warns if the sequences of a batch cannot all run at the same time.
+void warn_of_waiting(const LatencyResult& r, const EngineSetup& setup) {
+  const int64_t block_size = setup.config.block_size;
+  const int64_t blocks =
+      r.batch_size * ((r.input_len + r.output_len + block_size - 1) / block_size);
+  if (r.batch_size > setup.config.max_num_seqs)
+    log().warn("only {} of {} sequences run at the same time; raise --max-num-seqs",
+               setup.config.max_num_seqs, r.batch_size);
+  else if (blocks > setup.num_blocks)
+    log().warn(
+        "{} sequences of {} tokens do not fit in the KV cache at the same time; raise "
+        "--kv-cache-memory-bytes",
+        r.batch_size, r.input_len + r.output_len);
+}
+
+int latency(const LatencyOptions& options) {
+  check_sizes(options);
+  LLMEngine engine = LLMEngine::load(options.model, options.config);
+  const EngineSetup& setup = engine.setup();
+  std::vector<LatencyResult> results = combinations(options);
+  for (const LatencyResult& r : results) check_fit(r, setup);
+  for (const LatencyResult& r : results) warn_of_waiting(r, setup);
+  std::mt19937_64 random(0);
+  // Seconds that a batch of new random prompts takes to generate output_len tokens each; negative
+  // after Ctrl-C.
+  const auto timed = [&](const LatencyResult& r, int64_t output_len) {
+    std::vector<Prompt> prompts(static_cast<size_t>(r.batch_size));
+    for (Prompt& prompt : prompts) {
+      prompt.params.temperature = 0.6;
+      prompt.params.ignore_eos = true;
+      prompt.params.max_tokens = output_len;
+      for (int64_t i = 0; i < r.input_len; ++i)
+        prompt.token_ids.push_back(
+            static_cast<int32_t>(random() % static_cast<uint64_t>(setup.model.vocab_size)));
+    }
+    const Clock::time_point start = Clock::now();
+    return run_all(engine, prompts) < 0 ? -1.0 : seconds_since(start);
+  };
+  const InterruptGuard guard;
+  ProgressBar bar("Measuring", std::ssize(results) * options.num_iters, stderr_is_terminal());
+  if (options.format == "table")
+    print_out(fmt::format("{} in {} on {}: medians of {} runs\n", options.model,
+                          dtype_name(setup.dtype), setup.config.device, options.num_iters));
+  print_out(latency_header(options.format));
+  int64_t num_done = 0;
+  for (LatencyResult& r : results) {
+    std::vector<double> first, all, decode_ms;
+    // The warm-up allocates buffers, creates oneDNN's primitives and raises the clocks.
+    timed(r, std::min<int64_t>(r.output_len, 2));
+    for (int64_t i = 0; i < options.num_iters && !InterruptGuard::interrupted(); ++i) {
+      const EngineStats stats = engine.stats();
+      bar.update(num_done++, stats.prefill_tokens, stats.decode_tokens);
+      first.push_back(timed(r, 1));
+      all.push_back(timed(r, r.output_len));
+      const double steps = static_cast<double>(r.output_len - 1);
+      decode_ms.push_back(steps > 0 ? 1000 * (all.back() - first.back()) / steps : 0);
+    }
+    if (InterruptGuard::interrupted()) return InterruptGuard::exit_status();
+    r.prefill_s = Spread::of(first);
+    r.decode_ms_per_step = Spread::of(decode_ms);
+    r.total_s = Spread::of(all);
+    bar.hide();
+    print_out(latency_line(options.format, r));
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_latency(CLI::App& bench, Command& command) {
+  CLI::App* sub = bench.add_subcommand("latency", "Run batches of requests of equal length");
+  auto options = std::make_shared<LatencyOptions>();
+  add_model_argument(*sub, options->model);
+  const auto add_list = [&](const std::string& name, std::vector<int64_t>& sizes, const char* type,
+                            const char* text) {
+    sub->add_option_function<std::string>(
+           name, [&sizes, name](const std::string& list) { sizes = read_list(list, name); }, text)
+        ->take_last()
+        ->type_name(type)
+        ->default_str(std::to_string(sizes[0]));
+  };
+  add_list("--batch-size", options->batch_sizes, "N[,N...]", "Numbers of sequences");
+  add_list("--input-len", options->input_lens, "TOKENS[,TOKENS...]", "Lengths of the prompts");
+  add_list("--output-len", options->output_lens, "TOKENS[,TOKENS...]", "Lengths of the answers");
+  add_value(*sub, "--num-iters", options->num_iters,
+            "Measured runs of each combination, after one for warming up")
+      ->type_name("N")
+      ->capture_default_str();
+  CLI::Option* const format =
+      add_choice(*sub, "--format", options->format, "table|csv|markdown|json", "How to print it");
+  sub->add_flag_callback(
+         "--json", [options] { options->format = "json"; }, "The same as --format json")
+      ->excludes(format);
+  add_engine_options(*sub, options->config);
+  sub->footer(std::string(R"(Examples:
+  nanovllm bench latency models/tiny-tales
+  nanovllm bench latency models/tiny-tales --batch-size 1,8,32 --format csv
+  nanovllm bench latency FOLDER --load-format dummy   # needs only config.json
+
+Each combination of the sizes is one line. 'prefill' is the time until the last sequence has its
+first token, 'decode' the time of each later step. The figures are medians of the runs; the table
+also shows the smallest and the largest. With --json, each combination is one JSON object. Every
+run uses new random prompts, so that the prefix cache is not used, with temperature 0.6, and end
+tokens are ignored.
+)") + kExitStatusHelp);
+  sub->callback([&command, options] { command = [options] { return latency(*options); }; });
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,168 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "binary.h"
+
+namespace nanovllm::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const std::vector<std::vector<std::string>> kCommands = {{},
+                                                         {"generate"},
+                                                         {"chat"},
+                                                         {"tokenize"},
+                                                         {"detokenize"},
+                                                         {"render"},
+                                                         {"info"},
+                                                         {"bench"},
+                                                         {"bench", "throughput"},
+                                                         {"bench", "latency"}};
+
+std::vector<std::string> with(std::vector<std::string> first,
+                              const std::vector<std::string>& rest) {
+  first.insert(first.end(), rest.begin(), rest.end());
+  return first;
+}
+
+TEST(Help, HasExamplesAndTheExitStatusIn80Columns) {
+  for (const std::vector<std::string>& command : kCommands) {
+    const Result r = run(with(command, {"--help"}));
+    EXPECT_EQ(r.status, 0);
+    EXPECT_THAT(r.out, HasSubstr("Examples:\n  "));
+    EXPECT_THAT(r.out, HasSubstr("Exit status: 0 "));
+    // The help names values by their meaning, not by CLI11's types.
+    EXPECT_THAT(r.out, Not(HasSubstr(" INT")));
+    EXPECT_THAT(r.out, Not(HasSubstr(" FLOAT")));
+    std::istringstream text(r.out);
+    for (std::string line; std::getline(text, line);) EXPECT_LE(line.size(), 80u) << line;
+    EXPECT_EQ(run(with({"help"}, command)).out, r.out);
+  }
+}
+
+TEST(Help, ShowsVersionAndIsAnErrorOnAFullDisk) {
+  const std::string version = run({"--version"}).out;
+  EXPECT_THAT(version, ::testing::MatchesRegex("nanovllm [0-9.]+\n"));
+  for (const char* word : {"version", "-v", "-V"}) EXPECT_EQ(run({word}).out, version);
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  for (const char* word : {"--help", "--version", "help", "version"}) {
+    const Result r = Process{.stdout_path = "/dev/full"}.run({word});
+    EXPECT_EQ(r.status, 1);
+    EXPECT_EQ(r.err, "error: cannot write to stdout: No space left on device\n");
+  }
+}
+
+TEST(Help, ChatOffersWhatAConversationCanUse) {
+  const std::string generate = run({"generate", "--help"}).out, chat = run({"chat", "--help"}).out;
+  EXPECT_THAT(generate, HasSubstr("generate (default: 64)"));
+  EXPECT_THAT(chat, HasSubstr("tokens to generate\n"));
+  for (const char* option : {"  --n ", "  --logprobs ", "  --prompt-logprobs "}) {
+    EXPECT_THAT(generate, HasSubstr(option));
+    EXPECT_THAT(chat, Not(HasSubstr(option)));
+  }
+  expect_refused({"chat", kTinyTales, "--n", "2"}, "--n");
+}
+
+TEST(Arguments, MisspelledNamesGetASuggestion) {
+  expect_refused({"generat"}, "'generat' is not a command; did you mean 'generate'?");
+  expect_refused({"bench", "latncy"}, "not a command of bench; did you mean 'latency'?");
+  expect_refused({"help", "chta"}, "did you mean 'chat'?");
+  expect_refused({"generate", kTinyTales, "--temprature", "1"}, "did you mean '--temperature'?");
+  expect_refused({"generate", kTinyTales, "--max_tokens=5"}, "did you mean '--max-tokens'?");
+  expect_refused({"generate", kTinyTales, "-temperature", "1"}, "did you mean '--temperature'?");
+  expect_refused({"info", kTinyTales, "--device", "cdua"}, "did you mean 'cuda'?");
+  expect_refused({"bench", "latency", kTinyTales, "--format", "cvs"}, "did you mean 'csv'?");
+  expect_refused({"generate", kTinyTales, "--verbose"},
+                 "'--verbose' is not an option of nanovllm generate (see");
+  expect_refused({"fly"}, "'fly' is not a command (see");
+}
+
+TEST(Arguments, MissingAndExcessOnesAreNamed) {
+  expect_refused({}, "nanovllm needs a command: generate, chat, ");
+  expect_refused({"bench"}, "nanovllm bench needs a command: throughput, latency");
+  expect_refused({"--json"}, "'--json' is not an option of nanovllm ");
+  expect_refused({"info"}, "MODEL is required (see 'nanovllm info --help')");
+  expect_refused({"info", ""}, "MODEL: the name is empty");
+  expect_refused({"info", kTinyTales, "--dtype"}, "--dtype needs a value");
+  expect_refused({"info", kTinyTales, "--dtype="}, "--dtype needs a value");
+  expect_refused({"info", kTinyTales, "again"}, "'again' is one argument too many");
+  expect_refused({"bench", "throughput", kTinyTales, "--dataset", ""}, "--dataset: the name is");
+}
+
+// An empty text is not 0, and a number that is too large is not the largest one.
+TEST(Arguments, NumbersAreReadExactly) {
+  const std::vector<std::string> info = {"info", kTinyTales};
+  expect_refused(with(info, {"--seed", ""}), "--seed: '' is not a whole number");
+  expect_refused(with(info, {"--seed", "1 "}), "--seed: '1 ' is not a whole number");
+  expect_refused(with(info, {"--seed", "0x10"}), "'0x10' is not a whole number");
+  expect_refused(with(info, {"--seed", "1.5"}), "'1.5' is not a whole number");
+  expect_refused(with(info, {"--seed", "12345678901234567890123"}), "is out of range; it must be");
+  expect_refused(with(info, {"--threads", "-1"}), "threads is -1; it must be from 0 to 4096");
+  const char* real = "--gpu-memory-utilization";
+  expect_refused(with(info, {real, ""}), "'' is not a number");
+  expect_refused(with(info, {real, "half"}), "'half' is not a number");
+  expect_refused(with(info, {real, "nan"}), "'nan' is not a number");
+  expect_refused(with(info, {real, "inf"}), "'inf' is not a number");
+  expect_refused(with(info, {real, "1e999"}), "1e999 is out of range; it must be");
+  expect_refused(with(info, {real, "0"}), "gpu_memory_utilization is 0; it must be above 0");
+}
+
+TEST(Arguments, TheLastOneOfAnOptionCounts) {
+  const Result r = run({"info", kTinyTales, "-c", "128", "--max-model-len", "256", "--json"});
+  EXPECT_EQ(Json::parse(r.out)["max_model_len"], 256) << r.err;
+}
+
+TEST(Arguments, ShortOptionsAreThoseOfLlamaCpp) {
+  const Result r = run({"generate", kTinyTales, "-p", "Once", "-n", "3", "-t", "1", "-c", "64",
+                        "--ignore-eos", "--json"});
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(lines(r.out).at(0)["token_ids"].size(), 3u);
+}
+
+// One rule and one message, wherever a text comes from.
+TEST(Utf8, OtherBytesAreRefusedWithTheirPosition) {
+  const std::string bad = "Caf\xe9 noir", error = "byte 4 (0xe9) is not valid UTF-8";
+  expect_refused({"generate", kTinyTales, "-p", bad}, "--prompt: " + error);
+  expect_refused({"generate", kTinyTales, "-p", "a", "--chat", "--system", bad},
+                 "--system: " + error);
+  expect_refused({"generate", kTinyTales, "-p", "a", "--stop", bad}, "--stop: " + error);
+  const Result text = run({"tokenize", kTinyTales}, bad + "\na\n");
+  EXPECT_EQ(text.status, 2);
+  EXPECT_EQ(text.out, "64\n");
+  EXPECT_EQ(text.err, "error: line 1: " + error + "\n");
+  const Result chat = run({"chat", kTinyTales, "--max-tokens", "1"}, bad + "\n");
+  EXPECT_EQ(chat.status, 2);
+  EXPECT_EQ(chat.err, "error: the message: " + error + "\n");
+  const std::string json = "byte 14 (0xe9) is not valid UTF-8";
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"tokenize", kTinyTales, "--json"},
+        {"render", kTinyTales, "--json"},
+        {"generate", kTinyTales, "--prompts-file", "-", "--json"}}) {
+    const Result r = run(command, "{\"text\": \"Caf\xe9 noir\"}\n");
+    EXPECT_THAT(r.out, HasSubstr(json)) << r.err;
+  }
+}
+
+TEST(Signals, TermIsExitStatus143) {
+  const auto terminated = [](const std::vector<std::string>& args, const std::string& input) {
+    return Process{.input = input,
+                   .keep_stdin_open = true,
+                   .signal_when = [](const std::string& out) { return out.empty() ? 0 : SIGTERM; }}
+        .run(args);
+  };
+  const std::string messages = R"({"messages": [{"role": "user", "content": "Hi"}]})";
+  for (const Result& r :
+       {terminated({"tokenize", kTinyTales}, "a\n"), terminated({"detokenize", kTinyTales}, "64\n"),
+        terminated({"render", kTinyTales}, messages + "\n"),
+        terminated({"bench", "latency", kTinyTales, "--num-iters", "9999"}, "")}) {
+    EXPECT_EQ(r.status, 143) << r.out;
+    EXPECT_EQ(r.err, "");
+  }
+}
+
+}  // namespace
+}  // namespace nanovllm::testing

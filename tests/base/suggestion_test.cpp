@@ -1,0 +1,38 @@
+#include "nanovllm/base/strings/suggestion.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace nanovllm::testing {
+namespace {
+
+TEST(Suggestion, IsTheNearestName) {
+  const std::vector<std::string> options = {"--temperature",
+                                            "--top-p",
+                                            "--top-k",
+                                            "--max-tokens",
+                                            "--max-model-len",
+                                            "--max-num-batched-tokens",
+                                            "--n"};
+  const auto nearest = [&](std::string_view given) { return nearest_name(given, options); };
+  EXPECT_EQ(nearest("--temprature"), "--temperature");
+  EXPECT_EQ(nearest("--temp"), "--temperature");
+  EXPECT_EQ(nearest("-temperature"), "--temperature");
+  EXPECT_EQ(nearest("--max_num_batched_tokens"), "--max-num-batched-tokens");
+  EXPECT_EQ(nearest("--Max-Tokens"), "--max-tokens");
+  EXPECT_EQ(nearest("--max-tokesn"), "--max-tokens");
+  EXPECT_EQ(nearest("--topk"), "--top-k");
+  for (const char* far : {"--verbose", "-x", "", "---", "--stream"}) EXPECT_EQ(nearest(far), "");
+  EXPECT_EQ(nearest(std::string(1 << 20, 'x')), "");
+}
+
+TEST(Suggestion, IsASentenceOrNothing) {
+  const std::vector<std::string> commands = {"generate", "chat", "info"};
+  EXPECT_EQ(did_you_mean("chta", commands), "; did you mean 'chat'?");
+  EXPECT_EQ(did_you_mean("gen", commands), "; did you mean 'generate'?");
+  EXPECT_EQ(did_you_mean("fly", commands), "");
+}
+
+}  // namespace
+}  // namespace nanovllm::testing
