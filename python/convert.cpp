@@ -6,8 +6,11 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <cctype>
 #include <concepts>
 #include <stdexcept>
+
+#include "nanovllm/base/check.h"
 
 namespace nb = nanobind;
 
@@ -59,10 +62,14 @@ void read(nb::handle value, const FieldInfo& field, std::optional<uint64_t>& to)
 }
 
 template <class Struct>
-nb::dict to_dict(const Struct& values) {
+nb::dict fields_of(const Struct& values) {
   nb::dict dict;
-  Struct::for_each_field(
-      [&](const FieldInfo& field, auto member) { dict[field.name] = nb::cast(values.*member); });
+  Struct::for_each_field([&](const FieldInfo& field, auto member) {
+    dict[field.name] = nb::cast(values.*member);
+    if constexpr (std::same_as<decltype(values.*member), const int64_t&>)
+      if (field.none_means != 0 && values.*member == field.none_means)
+        dict[field.name] = nb::none();
+  });
   return dict;
 }
 
@@ -86,13 +93,26 @@ nb::list from_logprobs(const std::vector<TokenLogprobs>& tokens) {
   return list;
 }
 
-void add_answer(nb::dict& dict, const CompletionOutput& answer) {
+nb::dict from_answer(const CompletionOutput& answer) {
+  nb::dict dict;
   dict["text"] = answer.text;
   dict["token_ids"] = answer.token_ids;
   dict["finish_reason"] = answer.finish_reason;
   dict["stop_reason"] = answer.stop_reason;
   if (!answer.logprobs.empty()) dict["logprobs"] = from_logprobs(answer.logprobs);
   if (!answer.error.empty()) dict["error"] = answer.error;
+  return dict;
+}
+
+/// Adds the text of each token in `positions` to `texts`, which maps ids to texts.
+void add_texts(nb::dict& texts, const std::vector<TokenLogprobs>& positions,
+               const Tokenizer& tokenizer) {
+  for (const TokenLogprobs& position : positions)
+    for (const Logprob& entry : position) {
+      const nb::int_ id(entry.id);
+      if (!texts.contains(id))
+        texts[id] = tokenizer.decode({&entry.id, 1}, /*skip_special_tokens=*/false);
+    }
 }
 
 }  // namespace
@@ -142,33 +162,97 @@ EngineConfig to_engine_config(const nb::dict& options) {
   return config;
 }
 
-nb::dict sampling_fields(nb::handle object) { return to_dict(to_sampling_params(object)); }
+nb::dict to_dict(const SamplingParams& params) { return fields_of(params); }
+nb::dict to_dict(const EngineConfig& config) { return fields_of(config); }
 
-nb::dict engine_fields(const nb::dict& options) { return to_dict(to_engine_config(options)); }
+template <class Struct>
+nb::dict help_of_fields() {
+  nb::dict help;
+  Struct::for_each_field([&](const FieldInfo& field, auto member) {
+    std::string text = field.help;
+    // An option of the command line sets the opposite of a bool's default, and the help says what
+    // that does.
+    if constexpr (std::same_as<decltype(Struct().*member), bool>)
+      if (!text.empty()) {
+        text[0] = static_cast<char>(std::tolower(text[0]));
+        text = (Struct().*member ? "False: " : "True: ") + text;
+      }
+    help[field.name] = with_python_names(text);
+  });
+  return help;
+}
+template nb::dict help_of_fields<SamplingParams>();
+template nb::dict help_of_fields<EngineConfig>();
 
-nb::dict from_output(const RequestOutput& output) {
-  nb::dict dict;
-  add_answer(dict, output);
-  dict["prompt_token_ids"] = output.prompt_token_ids;
-  dict["num_cached_tokens"] = output.num_cached_tokens;
-  if (!output.prompt_logprobs.empty())
-    dict["prompt_logprobs"] = from_logprobs(output.prompt_logprobs);
-  nb::list answers;
-  for (const CompletionOutput& answer : output.outputs) {
-    nb::dict one;
-    add_answer(one, answer);
-    answers.append(one);
-  }
-  dict["outputs"] = answers;
-  return dict;
+std::string with_python_names(std::string message) {
+  const auto rename = [&](const FieldInfo& field, auto) {
+    const std::string_view flag = field.flag();
+    if (flag.empty()) return;
+    const std::string name =
+        flag.starts_with("--no-") ? fmt::format("{}=False", field.name) : field.name;
+    for (size_t at = 0; (at = message.find(flag, at)) != std::string::npos;) {
+      const size_t end = at + flag.size();
+      const bool goes_on = end < message.size() && (std::isalnum(message[end]) || message[end] == '-');
+      if (!goes_on) message.replace(at, flag.size(), name);
+      at += goes_on ? flag.size() : name.size();
+    }
+  };
+  EngineConfig::for_each_field(rename);
+  SamplingParams::for_each_field(rename);
+  return message;
 }
 
-nb::dict from_update(const RequestUpdate& update) {
+nb::tuple from_output(const RequestOutput& output, const Tokenizer* tokenizer) {
+  nb::list answers, sums;
+  for (const CompletionOutput& answer : output.outputs) {
+    answers.append(from_answer(answer));
+    sums.append(nb::cast(answer.cumulative_logprob));
+  }
+  nb::dict keys = nb::borrow<nb::dict>(answers[0].attr("copy")());
+  keys["prompt_token_ids"] = output.prompt_token_ids;
+  keys["num_cached_tokens"] = output.num_cached_tokens;
+  if (!output.prompt_logprobs.empty())
+    keys["prompt_logprobs"] = from_logprobs(output.prompt_logprobs);
+  keys["outputs"] = answers;
+
+  nb::dict texts;
+  if (tokenizer != nullptr) {
+    add_texts(texts, output.prompt_logprobs, *tokenizer);
+    for (const CompletionOutput& answer : output.outputs)
+      add_texts(texts, answer.logprobs, *tokenizer);
+  }
+  nb::dict more;
+  more["request_id"] = std::to_string(output.request_id);
+  more["cumulative_logprobs"] = sums;
+  more["decoded_tokens"] = texts;
+  more["times"] =
+      nb::make_tuple(output.arrival_time, output.first_token_time, output.finish_time);
+  return nb::make_tuple(keys, more);
+}
+
+nb::dict from_update(const RequestUpdate& update, const Tokenizer* tokenizer) {
   nb::dict piece;
   piece["text"] = update.text;
   piece["token_ids"] = update.token_ids;
-  piece["output"] = update.finished ? nb::object(from_output(*update.finished)) : nb::none();
+  piece["choice"] = update.choice;
+  piece["output"] =
+      update.finished ? nb::object(from_output(*update.finished, tokenizer)) : nb::none();
   return piece;
+}
+
+nb::dict from_stats(const EngineStats& stats) {
+  nb::dict dict;
+  dict["steps"] = stats.steps;
+  dict["prefill_tokens"] = stats.prefill_tokens;
+  dict["decode_tokens"] = stats.decode_tokens;
+  dict["preemptions"] = stats.preemptions;
+  dict["prefix_queries"] = stats.prefix_queries;
+  dict["prefix_hits"] = stats.prefix_hits;
+  dict["num_running"] = stats.num_running;
+  dict["num_waiting"] = stats.num_waiting;
+  dict["num_blocks"] = stats.num_blocks;
+  dict["num_free_blocks"] = stats.num_free_blocks;
+  return dict;
 }
 
 }  // namespace nanovllm::python

@@ -2,6 +2,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanovllm/llm.h>
+#include <nanovllm/text/tokenizer/tokenizer.h>
 
 #include <string>
 #include <variant>
@@ -21,13 +22,21 @@ Prompt to_prompt(nanobind::handle prompt);
 SamplingParams to_sampling_params(nanobind::handle object);
 /// Converts a dictionary with the names of the fields.
 EngineConfig to_engine_config(const nanobind::dict& options);
-/// The values of all fields after the conversion, by name. Tests compare them.
-nanobind::dict sampling_fields(nanobind::handle object);
-nanobind::dict engine_fields(const nanobind::dict& options);
+/// The values of all fields by name, as the constructors of Python take them.
+nanobind::dict to_dict(const SamplingParams& params);
+nanobind::dict to_dict(const EngineConfig& config);
+/// The help text of each field by name: help() shows it. A bool's text says which value it means.
+template <class Struct>
+nanobind::dict help_of_fields();
+/// A message with the fields' names in Python in place of the options of the command line:
+/// "max_model_len" for "--max-model-len".
+std::string with_python_names(std::string message);
 
-/// A finished request as generate() returns it.
-nanobind::dict from_output(const RequestOutput& output);
-/// A piece of an answer: text, token_ids, output (None until the answer has ended).
-nanobind::dict from_update(const RequestUpdate& update);
+/// A finished request: what nanovllm.RequestOutput has as keys, and what it has only as attributes.
+/// `tokenizer` (it may be null) gives the text of each token in the log-probabilities.
+nanobind::tuple from_output(const RequestOutput& output, const Tokenizer* tokenizer);
+/// A piece of an answer: text, token_ids, choice, and output: None until the request has ended.
+nanobind::dict from_update(const RequestUpdate& update, const Tokenizer* tokenizer);
+nanobind::dict from_stats(const EngineStats& stats);
 
 }  // namespace nanovllm::python

@@ -1,9 +1,12 @@
 // nanovllm._core: llm.h and the engine's inboxes for Python. This file also handles the GIL and the
 // end of the interpreter. python/nanovllm/_core.pyi has the signatures.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <nanovllm/engine/async_engine.h>
+#include <nanovllm/model/model_config.h>
+#include <nanovllm/text/chat_template.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -69,6 +72,29 @@ struct PythonInbox {
   std::shared_ptr<Inbox> inbox;
 };
 
+/// Raises UserError and EngineDead with the names that Python's arguments have.
+template <class Error>
+void translate(const std::exception_ptr& thrown, void* type) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error& error) {
+    PyErr_SetString(static_cast<PyObject*>(type), with_python_names(error.what()).c_str());
+  }
+}
+
+/// The module's exception for `Error`.
+template <class Error>
+void add_error(nb::module_& m, const char* name, PyObject* base) {
+  const nb::exception<Error> type(m, name, base);
+  nb::register_exception_translator(&translate<Error>, type.ptr());
+}
+
+/// LLMTokenizer, and the vocabulary, which the C++ API does not show.
+struct PythonTokenizer {
+  LLMTokenizer text;
+  std::shared_ptr<const Tokenizer> vocabulary;  // null if there is no tokenizer.json
+};
+
 std::vector<int32_t> to_ids(const LLM& llm, Prompt prompt) {
   if (const auto* text = std::get_if<std::string>(&prompt)) return llm.tokenizer().encode(*text);
   return std::get<std::vector<int32_t>>(std::move(prompt));
@@ -77,33 +103,39 @@ std::vector<int32_t> to_ids(const LLM& llm, Prompt prompt) {
 }  // namespace
 
 NB_MODULE(_core_of_main_interpreter, m) {
+  m.attr("__version__") = NANOVLLM_VERSION;
   pthread_atfork(nullptr, nullptr, [] {  // no other thread is in a forked process
     num_away = num_returning = 0;
     nb::set_leak_warnings(false);  // the objects of the other threads remain
   });
 
-  nb::exception<UserError>(m, "UserError", PyExc_ValueError);
-  nb::exception<EngineDead>(m, "EngineDead", PyExc_RuntimeError);
+  add_error<UserError>(m, "UserError", PyExc_ValueError);
+  add_error<EngineDead>(m, "EngineDead", PyExc_RuntimeError);
 
-  nb::class_<LLMTokenizer>(m, "Tokenizer")
+  nb::class_<PythonTokenizer>(m, "Tokenizer")
       .def(
           "encode",
-          [](const LLMTokenizer& tokenizer, nb::handle text, bool add_special_tokens) {
+          [](const PythonTokenizer& tokenizer, nb::handle text, bool add_special_tokens) {
             const std::string utf8 = to_text(text, "text");
             const Released released;
-            return tokenizer.encode(utf8, add_special_tokens);
+            return tokenizer.text.encode(utf8, add_special_tokens);
           },
           nb::arg().none(), nb::arg())
       .def(
           "decode",
-          [](const LLMTokenizer& tokenizer, nb::handle token_ids, bool skip_special_tokens) {
-            return tokenizer.decode(to_token_ids(token_ids, "token_ids"), skip_special_tokens);
+          [](const PythonTokenizer& tokenizer, nb::handle token_ids, bool skip_special_tokens) {
+            return tokenizer.text.decode(to_token_ids(token_ids, "token_ids"), skip_special_tokens);
           },
           nb::arg().none(), nb::arg())
-      .def("render_chat_template", [](const LLMTokenizer& tokenizer, nb::handle variables_json) {
+      .def("token_to_id",
+           [](const PythonTokenizer& tokenizer, nb::handle token) {
+             const std::string utf8 = to_text(token, "token");
+             return tokenizer.vocabulary ? tokenizer.vocabulary->token_to_id(utf8) : std::nullopt;
+           })
+      .def("render_chat_template", [](const PythonTokenizer& tokenizer, nb::handle variables_json) {
         const std::string utf8 = to_text(variables_json, "variables");
         const Released released;
-        return tokenizer.render_chat_template(utf8);
+        return tokenizer.text.render_chat_template(utf8);
       });
 
   nb::class_<PythonInbox>(m, "Inbox");
@@ -129,6 +161,12 @@ NB_MODULE(_core_of_main_interpreter, m) {
                                  engine.prepare(to_ids(llm, std::move(given)), sampling));
           },
           nb::arg(), nb::arg().none(), nb::arg().none())
+      .def(
+          "check",
+          [](const LLM& llm, nb::handle params) {
+            llm.async_engine().prepare(std::vector<int32_t>{0}, to_sampling_params(params));
+          },
+          nb::arg().none())
       .def("wait",
            [](const LLM& llm, const PythonInbox& inbox, double seconds) {
              std::vector<RequestUpdate> arrived;
@@ -136,11 +174,14 @@ NB_MODULE(_core_of_main_interpreter, m) {
                const Released released;
                arrived = llm.async_engine().wait(*inbox.inbox, seconds);
              }
+             const std::shared_ptr<const Tokenizer> tokenizer = llm.async_engine().tokenizer();
              nb::list list;
-             for (const RequestUpdate& update : arrived)
-               list.append(nb::make_tuple(update.request_id, inbox.inbox->wants_pieces()
-                                                                 ? from_update(update)
-                                                                 : from_output(*update.finished)));
+             for (const RequestUpdate& update : arrived) {
+               const nb::object shown = inbox.inbox->wants_pieces()
+                                            ? nb::object(from_update(update, tokenizer.get()))
+                                            : from_output(*update.finished, tokenizer.get());
+               list.append(nb::make_tuple(update.request_id, shown));
+             }
              return list;
            })
       .def(
@@ -157,7 +198,14 @@ NB_MODULE(_core_of_main_interpreter, m) {
              const EngineStats stats = llm.async_engine().stats();
              return nb::make_tuple(stats.prefill_tokens, stats.decode_tokens);
            })
-      .def("tokenizer", &LLM::tokenizer)
+      .def("stats", [](const LLM& llm) { return from_stats(llm.stats()); })
+      .def("reset_prefix_cache", [](const LLM& llm) { llm.async_engine().reset_prefix_cache(); })
+      .def("default_sampling_params",
+           [](const LLM& llm) { return to_dict(llm.default_sampling_params()); })
+      .def("tokenizer",
+           [](const LLM& llm) {
+             return PythonTokenizer{llm.tokenizer(), llm.async_engine().tokenizer()};
+           })
       .def_prop_ro("max_model_len", &LLM::max_model_len)
       .def_prop_ro("vocab_size", &LLM::vocab_size);
 
@@ -166,8 +214,21 @@ NB_MODULE(_core_of_main_interpreter, m) {
   bind_scheduler(m);
   m.def("leave", &leave);
   m.def("validate", [](nb::handle params) { to_sampling_params(params).validate(); });
-  m.def("sampling_fields", &sampling_fields);
-  m.def("engine_fields", &engine_fields);
+  m.def("sampling_fields", [](nb::handle params) { return to_dict(to_sampling_params(params)); });
+  m.def("engine_fields",
+        [](const nb::dict& options) { return to_dict(to_engine_config(options)); });
+  m.def("sampling_help", &help_of_fields<SamplingParams>);
+  m.def("engine_help", &help_of_fields<EngineConfig>);
+  m.def("model_context", [](nb::handle model) {
+    return ModelConfig::load(to_text(model, "model")).max_position_embeddings;
+  });
+  m.def("render", [](nb::handle chat_template, nb::handle variables_json) {
+    const std::string source = to_text(chat_template, "chat_template");
+    const std::string variables = to_text(variables_json, "variables");
+    const Released released;
+    return ChatTemplate(source, Json::object(), "chat_template")
+        .prompt(parse_json(variables, "the chat template's variables"));
+  });
 }
 
 // nanobind keeps its state in the process. If a second interpreter imported the module and still

@@ -112,6 +112,11 @@ void AsyncEngine::cancel_all(Inbox& inbox) {
   }
 }
 
+void AsyncEngine::reset_prefix_cache() {
+  const std::unique_lock locked = lock_alive();
+  queue({.resets_cache = true});
+}
+
 void AsyncEngine::queue(Command command) {
   queue_.push_back(std::move(command));
   if (!turns_.empty()) turns_.front()->changed.notify_one();  // run() may be asleep
@@ -152,7 +157,8 @@ void AsyncEngine::step(std::unique_lock<std::mutex>& locked) {
   bool has_work = false;
   try {
     for (Command& command : commands) {
-      if (command.request.request == nullptr) engine_->abort(command.id);
+      if (command.resets_cache) engine_->reset_prefix_cache();
+      else if (command.request.request == nullptr) engine_->abort(command.id);
       else
         check(engine_->add(std::move(command.request)) == command.id, "request {} has another id",
               command.id);

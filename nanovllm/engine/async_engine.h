@@ -63,6 +63,8 @@ class AsyncEngine {
   bool cancel(uint64_t request_id);
   /// Ends the inbox's requests; no more updates arrive for them. Does not throw.
   void cancel_all(Inbox& inbox);
+  /// Queues LLMEngine::reset_prefix_cache().
+  void reset_prefix_cache();
   /// Waits for at least one step, and until all requests of the inbox have ended, an update has
   /// arrived (if the inbox wants pieces) or `seconds` have passed. Returns the updates.
   std::vector<RequestUpdate> wait(Inbox& inbox,
@@ -92,10 +94,11 @@ class AsyncEngine {
     std::shared_ptr<Inbox> inbox;
     bool cancelled = false;
   };
-  /// Adds a request, or ends the request `id` if `request` is empty.
+  /// Adds a request; if it is empty, ends the request `id` or resets the prefix cache.
   struct Command {
     uint64_t id = 0;
-    NewRequest request;
+    NewRequest request = {};
+    bool resets_cache = false;
   };
   std::unique_lock<std::mutex> lock() const;
   std::unique_lock<std::mutex> lock_alive() const;

@@ -6,19 +6,35 @@
 """
 
 import nanovllm._absent
-from nanovllm._core import EngineDead, UserError
-from nanovllm.llm import LLM, EngineOptions, Logprob, RequestOutput, StreamPiece
+from nanovllm._core import EngineDead, UserError, __version__
+from nanovllm.inputs import TextPrompt, TokensPrompt
+from nanovllm.llm import LLM
+from nanovllm.options import EngineOptions
+from nanovllm.outputs import (
+    CompletionOutput,
+    EngineStats,
+    Logprob,
+    RequestMetrics,
+    RequestOutput,
+    StreamPiece,
+)
 from nanovllm.sampling_params import SamplingParams
 from nanovllm.tokenizer import Tokenizer
 
 __all__ = [
     "LLM",
+    "CompletionOutput",
     "EngineDead",
     "EngineOptions",
+    "EngineStats",
     "Logprob",
+    "RequestMetrics",
     "RequestOutput",
     "SamplingParams",
     "StreamPiece",
+    "TextPrompt",
     "Tokenizer",
+    "TokensPrompt",
     "UserError",
+    "__version__",
 ]

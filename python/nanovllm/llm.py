@@ -1,101 +1,23 @@
 from __future__ import annotations
 
 import atexit
-import difflib
 import os
-import time
-import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from nanovllm import _core
-from nanovllm._binary import BINARY
+from nanovllm._bar import Bar
+from nanovllm.inputs import Prompt, TokenIds, TokensPrompt, split_prompt, to_prompts
+from nanovllm.options import OPTIONS_HELP, EngineOptions, to_engine_fields
+from nanovllm.outputs import EngineStats, RequestOutput, StreamPiece
 from nanovllm.sampling_params import SamplingParams
-from nanovllm.tokenizer import Tokenizer
+from nanovllm.tokenizer import Conversation, Tokenizer
 
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Protocol
 
-    from typing_extensions import NotRequired, Self, Unpack
-
-    class Array(Protocol):
-        """A numpy array of ids, or anything else with tolist()."""
-
-        def tolist(self) -> list[int]: ...
-
-    Prompt = str | Sequence[int] | Array | Mapping[str, str | Sequence[int] | Array]
-
-
-class EngineOptions(TypedDict, total=False):
-    """The options of LLM. Zero or empty means that the value is chosen at the start."""
-
-    # nano-vLLM's
-    max_num_batched_tokens: int  #: tokens computed in one step
-    max_num_seqs: int  #: sequences that run at the same time, 512
-    max_model_len: int  #: tokens of prompt and answer together
-    gpu_memory_utilization: float  #: share of the GPU's memory to use, 0.9
-    tensor_parallel_size: int  #: GPUs, or groups of cores, over which the model is divided, 1
-    enforce_eager: bool  #: no CUDA graphs
-    kvcache_block_size: int  #: tokens in a block of the KV cache, a multiple of 16; 64
-    num_kvcache_blocks: int  #: blocks of the KV cache; -1: chosen at the start
-    # vLLM's
-    device: str  #: auto, cpu, cuda
-    dtype: str  #: auto (the checkpoint's, but bfloat16 for float32), bfloat16, float16, float32
-    load_format: str  #: auto, dummy (random weights; only config.json is needed)
-    kv_cache_memory_bytes: int
-    block_size: int  #: another name of kvcache_block_size
-    num_gpu_blocks_override: int  #: another name of num_kvcache_blocks
-    enable_prefix_caching: bool
-    async_scheduling: bool  #: schedule one step ahead of the device
-    step_timeout: float  #: seconds without progress after which a step counts as hung, 60
-    threads: int  #: of the CPU backend
-    seed: int  #: of requests that have none
-    trace: str  #: a file for a trace of all steps and requests, for https://ui.perfetto.dev
-    worker_path: str  #: the binary that the other ranks run; by default the package's own
-
-
-_OTHER_NAMES = {
-    "kvcache_block_size": "block_size",
-    "num_kvcache_blocks": "num_gpu_blocks_override",
-}
-
-
-class Logprob(TypedDict):
-    id: int
-    logprob: float  #: natural, from the raw logits
-    rank: int  #: among all tokens; 1 is the best
-
-
-class CompletionOutput(TypedDict):
-    """One answer of T tokens."""
-
-    text: str
-    token_ids: list[int]  #: [T], including the end token if one was sampled
-    finish_reason: str  #: stop, length, abort, error
-    stop_reason: int | str | None  #: the id from stop_token_ids or text from stop that ended it
-    logprobs: NotRequired[list[list[Logprob]]]  #: [T, 1 + k], the sampled token first
-    error: NotRequired[str]
-
-
-class RequestOutput(CompletionOutput):
-    """The answer to a prompt of P tokens; the inherited fields are those of the first choice."""
-
-    index: NotRequired[int]  #: of the prompt in the call of generate
-    prompt_token_ids: list[int]  #: [P]
-    num_cached_tokens: int  #: prompt tokens read from the prefix cache, at most P - 1
-    prompt_logprobs: NotRequired[list[list[Logprob] | None]]  #: [P, 1 + k], None for the first
-    outputs: list[CompletionOutput]  #: [n], the first one included
-
-
-class StreamPiece(TypedDict):
-    """What one step added to an answer."""
-
-    text: str  #: may be empty while a character is incomplete
-    token_ids: list[int]
-    output: RequestOutput | None  #: the whole result in the last piece, otherwise None
-
+    from typing_extensions import Self, Unpack
 
 # How often Python checks for Ctrl-C, and the progress bar is updated, while the engine works.
 _SECONDS_BETWEEN_LOOKS = 0.1
@@ -110,98 +32,202 @@ class LLM:
     block and the deletion of the last reference free the model's memory and its GPU at once.
     """
 
+    tokenizer: Tokenizer  #: can be used after `exit` too
+
     def __init__(self, model: str | os.PathLike[str], **kwargs: Unpack[EngineOptions]) -> None:
-        """Loads a checkpoint folder in Hugging Face layout; `kwargs` are EngineOptions. For an
-        unknown option it gives a warning that suggests the most similar one."""
-        known = EngineOptions.__annotations__
-        options: dict[str, object] = {"worker_path": BINARY}
-        for name, value in kwargs.items():
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
-                text = f"LLM has no option '{name}', which is ignored; did you mean '{near}'?"
-                warnings.warn(text, stacklevel=2)
-            elif not (name == "num_kvcache_blocks" and value == -1):
-                options[_OTHER_NAMES.get(name, name)] = value
-        self._engine = _core.Engine(os.fspath(model), options)
+        """Loads a checkpoint folder in Hugging Face layout. `kwargs` are the options below.
+
+        It gives a warning for an unknown option, and for a max_model_len above the model's own,
+        which is then used.
+        """
+        folder = os.fspath(model)
+        self._engine = _core.Engine(folder, to_engine_fields(folder, kwargs))
         self._added = _core.inbox(False)  # for the requests of add_request
         self._num_added = 0  # how many of them step has not returned yet
-        self.tokenizer = Tokenizer(self._engine.tokenizer())
+        self.tokenizer = Tokenizer(self._engine.tokenizer(), folder)
         _alive.add(self)
+
+    @overload
+    def generate(
+        self,
+        prompts: Prompt | Iterable[Prompt] | None = None,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool | Callable[..., Any] = True,
+        *,
+        prompt_token_ids: TokenIds | Iterable[TokenIds] | None = None,
+        stream: Literal[False] = False,
+        lora_request: None = None,
+    ) -> list[RequestOutput]: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: Prompt | Iterable[Prompt] | None = None,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool | Callable[..., Any] = True,
+        *,
+        prompt_token_ids: TokenIds | Iterable[TokenIds] | None = None,
+        stream: Literal[True],
+        lora_request: None = None,
+    ) -> Iterator[StreamPiece]: ...
 
     def generate(
         self,
-        prompts: Sequence[Prompt] | Mapping[str, str | Sequence[int] | Array],
+        prompts: Prompt | Iterable[Prompt] | None = None,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        use_tqdm: bool = True,
-    ) -> list[RequestOutput]:
+        use_tqdm: bool | Callable[..., Any] = True,
+        *,
+        prompt_token_ids: TokenIds | Iterable[TokenIds] | None = None,
+        stream: bool = False,
+        lora_request: None = None,
+    ) -> list[RequestOutput] | Iterator[StreamPiece]:
         """Runs all prompts until they are finished, and returns their outputs in the same order.
 
-        A prompt is a text, or 1 to max_model_len - 1 token ids, each below vocab_size; or a
-        dictionary, {"prompt": text} or {"prompt_token_ids": ids}; a single dictionary needs no
-        list. `sampling_params`: one, or one for each prompt. `use_tqdm`: show a progress bar on
-        stderr with the speed of prefill and decode in tokens per second. Raises ValueError if a
-        prompt, a parameter or their number is wrong. After an exception, also after Ctrl-C, no
-        request of the call continues to run.
+        A prompt is a text; or 1 to max_model_len - 1 token ids, each below vocab_size; or a
+        dictionary, {"prompt": text} or {"prompt_token_ids": ids}. `prompts` is one of them, or any
+        iterable of them; prompts of ids may also be given as `prompt_token_ids`.
+        `sampling_params`: one, or one for each prompt. `use_tqdm`: show a progress bar on stderr
+        with the speed of prefill and decode in tokens per second; a function is called in place of
+        tqdm. With `stream` it returns an iterator of pieces instead, whose `index` is that of the
+        prompt; see `stream()`.
+
+        Raises ValueError or TypeError if a prompt, a parameter or their number is wrong; then
+        nothing runs. After an exception, also after Ctrl-C, no request of the call continues to
+        run.
         """
+        _refuse_lora(lora_request)
         self._engine.require_alive()
-        if isinstance(prompts, str):
-            raise TypeError("prompts is a text; give a list of prompts")
-        if isinstance(prompts, (set, frozenset)):
-            raise TypeError("prompts is a set, which has no order; give a list of prompts")
-        if isinstance(prompts, Mapping):
-            prompts = [prompts]
+        listed = to_prompts(prompts, prompt_token_ids)
         if sampling_params is None:
             sampling_params = SamplingParams()
         if isinstance(sampling_params, SamplingParams):
-            sampling_params = [sampling_params] * len(prompts)
-        if len(prompts) != len(sampling_params):
+            if len(listed) > 1:
+                self._engine.check(sampling_params)  # so that no prompt is blamed
+            sampling_params = [sampling_params] * len(listed)
+        if len(listed) != len(sampling_params):
             raise ValueError(
-                f"{len(prompts)} prompts and {len(sampling_params)} SamplingParams; "
+                f"{len(listed)} prompts and {len(sampling_params)} SamplingParams; "
                 "give one, or one for each prompt"
             )
-        inbox = _core.inbox(False)
-        outputs: dict[int, RequestOutput] = {}
-        try:
-            ids = [self._add(inbox, *both) for both in zip(prompts, sampling_params)]
-            with _Bar(len(ids), use_tqdm, self._engine) as bar:
-                while len(outputs) < len(ids):
-                    arrived = self._engine.wait(inbox, _SECONDS_BETWEEN_LOOKS)
-                    outputs.update(cast("list[tuple[int, RequestOutput]]", arrived))
-                    bar.update(len(arrived))
-        finally:
-            self._engine.abandon(inbox)
-        for index, request_id in enumerate(ids):
-            outputs[request_id]["index"] = index
-        return [outputs[i] for i in ids]
+        if stream:
+            return self._pieces(listed, sampling_params)
+        return self._outputs(listed, sampling_params, use_tqdm)
 
     def stream(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None
     ) -> Iterator[StreamPiece]:
         """Yields the answer to one prompt in pieces: `for piece in llm.stream("Once"): ...`.
 
-        The request starts when the first piece is requested, and ends if the loop is left. Raises
-        what `generate` raises, and ValueError if n is above 1.
+        The request starts when the first piece is requested, and ends if the loop is left. If n is
+        above 1, the pieces of all answers come in turns; their `choice` says which answer they
+        belong to. Raises what `generate` raises.
         """
-        params = sampling_params or SamplingParams()
-        if params.n not in (1, None):
-            raise ValueError(f"n is {params.n}; a stream has one answer")
-        inbox = _core.inbox(True)
-        try:
-            self._add(inbox, prompt, params)
-            while True:
-                arrived = self._engine.wait(inbox, _SECONDS_BETWEEN_LOOKS)
-                for _, piece in cast("list[tuple[int, StreamPiece]]", arrived):
-                    self._engine.require_alive()  # `exit` may have been called between two pieces
-                    yield piece
-                    if piece["output"] is not None:
-                        return
-        finally:
-            self._engine.abandon(inbox)
+        self._engine.require_alive()
+        return self._pieces([prompt], [sampling_params or SamplingParams()])
+
+    @overload
+    def chat(
+        self,
+        messages: Conversation | Iterable[Conversation],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool | Callable[..., Any] = True,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        *,
+        stream: Literal[False] = False,
+        lora_request: None = None,
+    ) -> list[RequestOutput]: ...
+
+    @overload
+    def chat(
+        self,
+        messages: Conversation | Iterable[Conversation],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool | Callable[..., Any] = True,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        *,
+        stream: Literal[True],
+        lora_request: None = None,
+    ) -> Iterator[StreamPiece]: ...
+
+    def chat(
+        self,
+        messages: Conversation | Iterable[Conversation],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool | Callable[..., Any] = True,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        *,
+        stream: bool = False,
+        lora_request: None = None,
+    ) -> list[RequestOutput] | Iterator[StreamPiece]:
+        """Answers a conversation in OpenAI's format, or several in one batch, as `generate` does
+        with the prompts that the chat template makes of them.
+
+        Without `sampling_params` it uses `get_default_sampling_params()`. The other parameters are
+        those of `Tokenizer.apply_chat_template`; `chat_template_kwargs` are variables of the
+        template, such as {"enable_thinking": False}.
+        """
+        self._engine.require_alive()
+        conversations = _to_conversations(messages)
+        prompts: list[Prompt] = []
+        for index, conversation in enumerate(conversations):
+            try:
+                text = self.tokenizer.apply_chat_template(
+                    conversation,
+                    tools,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    chat_template=chat_template,
+                    tokenize=False,
+                    **(chat_template_kwargs or {}),
+                )
+            except (TypeError, ValueError) as error:
+                raise _with_place(error, "conversation", index, len(conversations)) from None
+            ids = self.tokenizer.encode(text, add_special_tokens=False)
+            prompts.append(TokensPrompt(prompt_token_ids=ids, prompt=text))
+        if sampling_params is None:
+            sampling_params = self.get_default_sampling_params()
+        if stream:
+            return self.generate(prompts, sampling_params, stream=True, lora_request=lora_request)
+        return self.generate(prompts, sampling_params, use_tqdm, lora_request=lora_request)
+
+    def get_tokenizer(self, transformers: bool = False) -> Any:
+        """`self.tokenizer`, or the checkpoint's tokenizer as an object of the package transformers,
+        which raises ImportError if that is not installed."""
+        return self.tokenizer.to_transformers() if transformers else self.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The sampling values of the checkpoint's generation_config.json. If it does not limit the
+        length of an answer, max_tokens is None. `chat` uses them by default."""
+        values = self._engine.default_sampling_params()
+        usual = _core.sampling_fields(SamplingParams())
+        return SamplingParams(**{name: v for name, v in values.items() if v != usual[name]})
+
+    def reset_prefix_cache(self) -> bool:
+        """Empties the prefix cache; running requests keep their blocks. Returns True."""
+        self._engine.reset_prefix_cache()
+        return True
+
+    def stats(self) -> EngineStats:
+        """What the engine has done so far, and its state after the latest step."""
+        return EngineStats(**self._engine.stats())
 
     def add_request(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> int:
         """For callers that run the engine step by step: add requests, then call `step()` until
         `is_finished()`. Returns the id of the request. Raises what `generate` raises."""
-        request_id = self._add(self._added, prompt, sampling_params or SamplingParams())
+        params = sampling_params or SamplingParams()
+        request_id = self._engine.add(self._added, split_prompt(prompt)[0], params)
         self._num_added += 1
         return request_id
 
@@ -212,13 +238,14 @@ class LLM:
 
     def step(self) -> tuple[list[tuple[int, list[int]]], int]:
         """Runs one step for all requests. Returns the requests of `add_request` that ended, each as
-        (id, token ids), and a number: how many prompt tokens the step computed or, if it computed
-        none, minus the number of tokens that it generated."""
+        (id, token ids of its first answer), and how many tokens the step computed: a negative
+        number if all of them were decodes, a positive one if tokens of prompts were among them."""
         before = self._engine.num_tokens()
-        arrived = cast("list[tuple[int, RequestOutput]]", self._engine.wait(self._added, 0))
+        arrived = self._engine.wait(self._added, 0)
         prefill, decode = (b - a for a, b in zip(before, self._engine.num_tokens()))
         self._num_added -= len(arrived)
-        return [(i, output["token_ids"]) for i, output in arrived], prefill or -decode
+        ended = [(request_id, keys["token_ids"]) for request_id, (keys, _) in arrived]
+        return ended, prefill + decode if prefill else -decode
 
     def is_finished(self) -> bool:
         """Whether `step` has returned every request of `add_request`."""
@@ -236,10 +263,11 @@ class LLM:
         return self._engine.vocab_size
 
     def exit(self) -> None:
-        """Frees the model now; every later use raises EngineDead."""
+        """Frees the model now. Every later use raises EngineDead; only `tokenizer` still works."""
         self._engine.exit()
 
     def __enter__(self) -> Self:
+        self._engine.require_alive()
         return self
 
     def __exit__(
@@ -250,27 +278,86 @@ class LLM:
     ) -> None:
         self.exit()
 
-    def _add(self, inbox: _core.Inbox, prompt: Prompt, params: SamplingParams) -> int:
-        return self._engine.add(inbox, cast("str | Sequence[int]", _plain(prompt)), params)
+    def _submit(
+        self, inbox: _core.Inbox, prompts: Sequence[Prompt], params: Sequence[SamplingParams]
+    ) -> dict[int, tuple[int, str | None]]:
+        """Adds the requests of a call. Returns the index and the text of each prompt by the id of
+        its request."""
+        requests = {}
+        for index, prompt in enumerate(prompts):
+            try:
+                given, text = split_prompt(prompt)
+                requests[self._engine.add(inbox, given, params[index])] = index, text
+            except (TypeError, ValueError) as error:
+                raise _with_place(error, "prompt", index, len(prompts)) from None
+        return requests
+
+    def _outputs(
+        self,
+        prompts: Sequence[Prompt],
+        params: Sequence[SamplingParams],
+        use_tqdm: bool | Callable[..., Any],
+    ) -> list[RequestOutput]:
+        inbox = _core.inbox(False)
+        outputs: dict[int, RequestOutput] = {}
+        try:
+            requests = self._submit(inbox, prompts, params)
+            with Bar(len(prompts), use_tqdm, self._engine.num_tokens) as bar:
+                while len(outputs) < len(prompts):
+                    arrived = self._engine.wait(inbox, _SECONDS_BETWEEN_LOOKS)
+                    for request_id, finished in arrived:
+                        index, text = requests[request_id]
+                        outputs[index] = RequestOutput(*finished, text, index)
+                    bar.update(len(arrived))
+        finally:
+            self._engine.abandon(inbox)
+        return [outputs[index] for index in range(len(prompts))]
+
+    def _pieces(
+        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]
+    ) -> Iterator[StreamPiece]:
+        inbox = _core.inbox(True)
+        num_left = len(prompts)
+        try:
+            requests = self._submit(inbox, prompts, params)
+            while num_left > 0:
+                for request_id, update in self._engine.wait(inbox, _SECONDS_BETWEEN_LOOKS):
+                    self._engine.require_alive()  # `exit` may have been called between two pieces
+                    index, text = requests[request_id]
+                    piece = StreamPiece(update, index=index)
+                    if piece["output"] is not None:
+                        piece["output"] = RequestOutput(*piece["output"], text, index)
+                        num_left -= 1
+                    yield piece
+        finally:
+            self._engine.abandon(inbox)
 
 
-def _plain(prompt: Prompt) -> str | Sequence[int] | Array:
-    """Takes the text or the ids out of vLLM's dictionary; if it has both, the ids."""
-    if not isinstance(prompt, Mapping):
-        return prompt
-    names = {name for name, value in prompt.items() if value is not None}
-    if not names or not names <= {"prompt", "prompt_token_ids"}:
+LLM.__doc__ = f"{LLM.__doc__}\n    The options:\n\n{OPTIONS_HELP}"
+
+
+def _refuse_lora(lora_request: None) -> None:
+    if lora_request is not None:
+        raise ValueError("lora_request is not supported; it must be None")
+
+
+def _to_conversations(messages: Any) -> list[Conversation]:
+    """One conversation, or several, as a list of conversations."""
+    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Iterable):
         raise TypeError(
-            f"a prompt is a dictionary with {sorted(map(str, names)) or 'nothing'}; "
-            "it must have 'prompt', a text, or 'prompt_token_ids', a list of token ids"
+            f"messages is {messages!r:.60}; it must be a list of messages such as "
+            "{'role': 'user', 'content': 'Hi'}, or a list of such lists"
         )
-    if "prompt_token_ids" not in names:
-        if not isinstance(prompt["prompt"], str):
-            raise TypeError(f"prompt is {prompt['prompt']!r}; it must be a text")
-        return prompt["prompt"]
-    if isinstance(prompt["prompt_token_ids"], str):
-        raise TypeError("prompt_token_ids is a text; it must be a list of token ids")
-    return prompt["prompt_token_ids"]
+    listed = list(messages)
+    return [listed] if listed and isinstance(listed[0], Mapping) else listed
+
+
+def _with_place(error: Exception, what: str, index: int, count: int) -> Exception:
+    """The same error, with the place in the call if that had more than one item."""
+    if count == 1:
+        return error
+    kind = TypeError if isinstance(error, TypeError) else _core.UserError
+    return kind(f"{what} {index} of {count}: {error}")
 
 
 _alive: weakref.WeakSet[LLM] = weakref.WeakSet()
@@ -282,38 +369,3 @@ def _exit_all() -> None:
     _core.leave()
     for llm in list(_alive):
         llm.exit()
-
-
-class _Bar:
-    """tqdm's bar with the speed of prefill and decode, as nano-vLLM shows them."""
-
-    def __init__(self, total: int, shown: bool, engine: _core.Engine) -> None:
-        self._bar: Any = None
-        if not shown:
-            return
-        from tqdm.auto import tqdm  # takes a tenth of a second, so only if a bar is shown
-
-        self._bar = tqdm(total=total, desc="Generating", dynamic_ncols=True)
-        self._engine = engine
-        self._before = engine.num_tokens()
-        self._since = time.perf_counter()
-        self._speeds = {"Prefill": "0tok/s", "Decode": "0tok/s"}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def update(self, num_ended: int) -> None:
-        if self._bar is None:
-            return
-        now, counts = time.perf_counter(), self._engine.num_tokens()
-        for i, name in enumerate(self._speeds):
-            if counts[i] > self._before[i]:  # otherwise the last speed stays
-                speed = (counts[i] - self._before[i]) / (now - self._since)
-                self._speeds[name] = f"{speed:.0f}tok/s"
-        self._before, self._since = counts, now
-        self._bar.set_postfix(self._speeds, refresh=False)
-        self._bar.update(num_ended)

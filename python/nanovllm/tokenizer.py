@@ -1,13 +1,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, overload
 
 from nanovllm import _core
 
-# Arguments of transformers that choose how ids are packed; this class always returns a list.
+Conversation = Sequence[Mapping[str, Any]]
+
+# The special tokens that have a name, in the order of all_special_tokens.
+_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+# Arguments of transformers that choose how ids are packed; this class always returns lists.
 _PACKING = ("padding", "truncation", "max_length", "return_tensors", "return_dict")
+
+
+class BatchEncoding(dict[str, Any]):
+    """The ids of a text, or of each text in a list."""
+
+    @property
+    def input_ids(self) -> Any:
+        """list[int], or a list of those."""
+        return self["input_ids"]
+
+    @property
+    def attention_mask(self) -> Any:
+        """A 1 for each id, because nothing is padded."""
+        return self["attention_mask"]
 
 
 class Tokenizer:
@@ -15,10 +36,61 @@ class Tokenizer:
 
     Several threads may use it, also after `LLM.exit()`. Each method raises UserError (a ValueError)
     if the checkpoint has no tokenizer.json, or no chat template where one is needed.
+
+    bos_token, eos_token, unk_token, sep_token, pad_token, cls_token and mask_token are texts, and
+    bos_token_id, ... their ids; None if the checkpoint's tokenizer_config.json does not name them.
     """
 
-    def __init__(self, core: _core.Tokenizer) -> None:
+    bos_token: str | None
+    eos_token: str | None
+    unk_token: str | None
+    sep_token: str | None
+    pad_token: str | None
+    cls_token: str | None
+    mask_token: str | None
+    bos_token_id: int | None
+    eos_token_id: int | None
+    unk_token_id: int | None
+    sep_token_id: int | None
+    pad_token_id: int | None
+    cls_token_id: int | None
+    mask_token_id: int | None
+
+    def __init__(self, core: _core.Tokenizer, folder: str) -> None:
         self._core = core
+        self.name_or_path = folder
+        config = _read_json(Path(folder, "tokenizer_config.json"))
+        names = {**_read_json(Path(folder, "special_tokens_map.json")), **config}
+        for name in _NAMED:
+            setattr(self, name, _content(names.get(name)))
+        self._additional = [_content(t) for t in names.get("additional_special_tokens") or []]
+        self._added_later = config.get("added_tokens_decoder") or {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.endswith("_token_id") and name[:-3] in _NAMED:
+            token = getattr(self, name[:-3])
+            return None if token is None else self._core.token_to_id(token)
+        raise AttributeError(
+            f"Tokenizer has no attribute '{name}'; to_transformers() makes an object that has all "
+            "of transformers' attributes"
+        )
+
+    def __call__(
+        self,
+        text: str | Iterable[str],
+        add_special_tokens: bool = True,
+        **packing: Any,
+    ) -> BatchEncoding:
+        """{"input_ids", "attention_mask"}: two lists, or two lists of lists if `text` is a list."""
+        _refuse_packing(packing)
+        if packing:
+            raise TypeError(f"unknown argument {next(iter(packing))!r}")
+        if isinstance(text, str):
+            ids = self.encode(text, add_special_tokens)
+            return BatchEncoding(input_ids=ids, attention_mask=[1] * len(ids))
+        lists = [self.encode(one, add_special_tokens) for one in text]
+        masks = [[1] * len(ids) for ids in lists]
+        return BatchEncoding(input_ids=lists, attention_mask=masks)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The token ids of a text. Special tokens that are written in it are recognized.
@@ -31,6 +103,103 @@ class Tokenizer:
         ids = [token_ids] if isinstance(token_ids, int) else token_ids
         return self._core.decode(ids, skip_special_tokens)
 
+    def batch_decode(
+        self, sequences: Iterable[Sequence[int]], skip_special_tokens: bool = False
+    ) -> list[str]:
+        """The text of each sequence of ids."""
+        return [self.decode(ids, skip_special_tokens) for ids in sequences]
+
+    def tokenize(self, text: str, add_special_tokens: bool = False) -> list[str]:
+        """The tokens of a text, as the vocabulary spells them."""
+        return self.convert_ids_to_tokens(self.encode(text, add_special_tokens))
+
+    @overload
+    def convert_ids_to_tokens(self, ids: int, skip_special_tokens: bool = False) -> str: ...
+
+    @overload
+    def convert_ids_to_tokens(
+        self, ids: Sequence[int], skip_special_tokens: bool = False
+    ) -> list[str]: ...
+
+    def convert_ids_to_tokens(
+        self, ids: int | Sequence[int], skip_special_tokens: bool = False
+    ) -> str | list[str]:
+        """Tokens as the vocabulary spells them ("Ġthe"); None for an id that no token has."""
+        if isinstance(ids, int):
+            return self._tables[2].get(ids)  # type: ignore[return-value]
+        left_out = set(self.all_special_ids) if skip_special_tokens else ()
+        indices = [operator.index(i) for i in ids]
+        return [self._tables[2].get(i) for i in indices if i not in left_out]  # type: ignore[misc]
+
+    @overload
+    def convert_tokens_to_ids(self, tokens: str) -> int: ...
+
+    @overload
+    def convert_tokens_to_ids(self, tokens: Sequence[str]) -> list[int]: ...
+
+    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int]:
+        """The ids of tokens as the vocabulary spells them; for an unknown token that of unk_token,
+        or None if there is none."""
+        if isinstance(tokens, str):
+            found = self._core.token_to_id(tokens)
+            return self.unk_token_id if found is None else found  # type: ignore[return-value]
+        return [self.convert_tokens_to_ids(token) for token in tokens]
+
+    def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
+        """The text that the tokens stand for."""
+        return self.decode(self.convert_tokens_to_ids(tokens))
+
+    def get_vocab(self) -> dict[str, int]:
+        """The ids of all tokens, added ones included."""
+        return self._tables[1]
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens the vocabulary has without the added ones."""
+        return self._tables[0]
+
+    def __len__(self) -> int:
+        """How many tokens there are, added ones included."""
+        return len(self._tables[1])
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def all_special_tokens(self) -> list[str]:
+        """The special tokens that tokenizer_config.json names."""
+        tokens = [getattr(self, name) for name in _NAMED] + self._additional
+        return list(dict.fromkeys(token for token in tokens if token is not None))
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        """Their ids."""
+        return self.convert_tokens_to_ids(self.all_special_tokens)
+
+    def to_transformers(self) -> Any:
+        """The same tokenizer as an object of the package transformers."""
+        try:
+            from transformers import AutoTokenizer
+        except ImportError as error:
+            raise ImportError(
+                "transformers is not installed; `pip install transformers` installs it"
+            ) from error
+        return AutoTokenizer.from_pretrained(self.name_or_path)
+
+    @cached_property
+    def _tables(self) -> tuple[int, dict[str, int], dict[int, str]]:
+        """How many tokens the vocabulary has without the added ones; the ids of all tokens; the
+        tokens by their ids."""
+        file = Path(self.name_or_path, "tokenizer.json")
+        if not file.exists():
+            raise _core.UserError(f"{self.name_or_path}: no tokenizer.json")
+        content = json.loads(file.read_bytes())
+        vocab: dict[str, int] = dict(content["model"]["vocab"])
+        num_base_tokens = len(vocab)
+        vocab.update((token["content"], token["id"]) for token in content.get("added_tokens") or [])
+        vocab.update((token["content"], int(i)) for i, token in self._added_later.items())
+        return num_base_tokens, vocab, {i: token for token, i in vocab.items()}
+
     @overload
     def apply_chat_template(
         self,
@@ -40,6 +209,7 @@ class Tokenizer:
         *,
         add_generation_prompt: bool = False,
         continue_final_message: bool = False,
+        chat_template: str | None = None,
         tokenize: Literal[True] = True,
         **kwargs: Any,
     ) -> list[int]: ...
@@ -53,6 +223,7 @@ class Tokenizer:
         *,
         add_generation_prompt: bool = False,
         continue_final_message: bool = False,
+        chat_template: str | None = None,
         tokenize: Literal[False],
         **kwargs: Any,
     ) -> str: ...
@@ -65,6 +236,7 @@ class Tokenizer:
         *,
         add_generation_prompt: bool = False,
         continue_final_message: bool = False,
+        chat_template: str | None = None,
         tokenize: bool = True,
         **kwargs: Any,
     ) -> str | list[int]:
@@ -72,14 +244,11 @@ class Tokenizer:
         `tokenize` is False.
 
         `tools`: their JSON schemas. `continue_final_message`: the prompt ends inside the last
-        message, so that the model continues it. `kwargs` are variables of the template, such as
+        message, so that the model continues it. `chat_template`: the text of a Jinja template to
+        use instead of the checkpoint's. `kwargs` are variables of the template, such as
         enable_thinking. Raises UserError if the template fails.
         """
-        for name in _PACKING:
-            if kwargs.pop(name, None):
-                raise ValueError(f"{name} is not supported; ids come as a list")
-        if kwargs.pop("chat_template", None) is not None:
-            raise ValueError("chat_template is not supported; the checkpoint's own is used")
+        _refuse_packing(kwargs)
         if continue_final_message and add_generation_prompt:
             raise ValueError("continue_final_message and add_generation_prompt exclude each other")
         if continue_final_message:
@@ -91,7 +260,12 @@ class Tokenizer:
             "add_generation_prompt": add_generation_prompt,
             **kwargs,
         }
-        prompt = self._core.render_chat_template(json.dumps(variables, ensure_ascii=False))
+        if chat_template is None:
+            prompt = self._core.render_chat_template(json.dumps(variables, ensure_ascii=False))
+        else:
+            named = {name: token for name in _NAMED if (token := getattr(self, name)) is not None}
+            variables = {**named, **variables}
+            prompt = _core.render(chat_template, json.dumps(variables, ensure_ascii=False))
         if continue_final_message:
             prompt = _cut(prompt, final)
         return self._core.encode(prompt, False) if tokenize else prompt
@@ -124,3 +298,26 @@ def _cut(prompt: str, final: str) -> str:
         raise ValueError("the template changes the last message; it cannot be continued")
     kept = prompt.startswith(_MARK, end)
     return prompt[:end] if kept else prompt[:end].rstrip()
+
+
+def _refuse_packing(arguments: dict[str, Any]) -> None:
+    """Removes arguments that ask for nothing, such as padding=False."""
+    for name in _PACKING:
+        if arguments.pop(name, None):
+            raise ValueError(f"{name} is not supported; ids come as a list. to_transformers() makes "
+                             "a tokenizer that has it")
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    """The object in a file, or an empty one if it cannot be read: the engine has already refused
+    the files that it needs."""
+    try:
+        content = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _content(token: Any) -> str | None:
+    """A special token as a text; the files also write it as an object."""
+    return token.get("content") if isinstance(token, dict) else token
