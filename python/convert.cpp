@@ -9,6 +9,7 @@
 #include <cctype>
 #include <concepts>
 #include <stdexcept>
+#include <type_traits>
 
 #include "nanovllm/base/check.h"
 
@@ -172,7 +173,7 @@ nb::dict help_of_fields() {
     std::string text = field.help;
     // An option of the command line sets the opposite of a bool's default, and the help says what
     // that does.
-    if constexpr (std::same_as<decltype(Struct().*member), bool>)
+    if constexpr (std::same_as<std::remove_cvref_t<decltype(Struct().*member)>, bool>)
       if (!text.empty()) {
         text[0] = static_cast<char>(std::tolower(text[0]));
         text = (Struct().*member ? "False: " : "True: ") + text;
@@ -246,12 +247,18 @@ nb::dict from_stats(const EngineStats& stats) {
   dict["prefill_tokens"] = stats.prefill_tokens;
   dict["decode_tokens"] = stats.decode_tokens;
   dict["preemptions"] = stats.preemptions;
+  dict["generated_tokens"] = stats.generated_tokens;
   dict["prefix_queries"] = stats.prefix_queries;
   dict["prefix_hits"] = stats.prefix_hits;
+  dict["blocks_taken"] = stats.blocks_taken;
+  dict["blocks_shared"] = stats.blocks_shared;
+  dict["blocks_freed"] = stats.blocks_freed;
   dict["num_running"] = stats.num_running;
   dict["num_waiting"] = stats.num_waiting;
   dict["num_blocks"] = stats.num_blocks;
   dict["num_free_blocks"] = stats.num_free_blocks;
+  dict["host_seconds"] = stats.host_seconds;
+  dict["device_seconds"] = stats.device_seconds;
   return dict;
 }
 

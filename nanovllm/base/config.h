@@ -80,6 +80,8 @@ struct __attribute__((visibility("default"))) SamplingParams {
   std::optional<int64_t> logprobs = std::nullopt;  ///< best alternatives of each token, 0 to 20
   std::optional<int64_t> prompt_logprobs = std::nullopt;  ///< the same for each prompt token
   int64_t n = 1;                                          ///< answers to the same prompt, 1 to 128
+  /// The same seed gives the same noise. Whether it gives the same tokens in any batch depends on
+  /// device and dtype: docs/architecture.md, "Numbers".
   std::optional<uint64_t> seed = std::nullopt;
   bool skip_special_tokens = true;  ///< leave special tokens out of the text
   bool detokenize = true;           ///< false: the text stays empty
@@ -151,7 +153,7 @@ void EngineConfig::for_each_field(Visit&& visit) {
          "Schedule each step only when the previous one is done"},
         &C::async_scheduling);
   visit({"tensor_parallel_size", "--tensor-parallel-size N",
-         "Number of processes (and GPUs) that share the model; also -tp N", between(1, 64)},
+         "Number of processes (and GPUs) that share the model (also -tp N)", between(1, 64)},
         &C::tensor_parallel_size);
   visit({"step_timeout", "--step-timeout SECONDS", "Stop if a step makes no progress for this long",
          above(0)},
@@ -167,7 +169,8 @@ void EngineConfig::for_each_field(Visit&& visit) {
   visit({"trace", "--trace FILE",
          "Write all steps and requests to FILE, for https://ui.perfetto.dev (docs/learn.md)"},
         &C::trace);
-  visit({"worker_path"}, &C::worker_path);
+  visit({.name = "worker_path", .help = "The nanovllm binary that the other ranks run"},
+        &C::worker_path);
 }
 
 template <class Visit>
@@ -203,10 +206,10 @@ void SamplingParams::for_each_field(Visit&& visit) {
   visit({"ignore_eos", "--ignore-eos", "Do not stop at the model's end token"}, &P::ignore_eos);
   visit({.name = "stop",
          .option = "--stop TEXT",
-         .help = "Stop before this text; repeatable",
+         .help = "Stop before this text (repeatable)",
          .takes_one_text = true},
         &P::stop);
-  visit({"stop_token_ids", "--stop-token-id ID", "Stop at this token; repeatable"},
+  visit({"stop_token_ids", "--stop-token-id ID", "Stop at this token (repeatable)"},
         &P::stop_token_ids);
   visit({"presence_penalty", "--presence-penalty X",
          "Above 0: make tokens that the answer contains less likely; -2 to 2", between(-2, 2)},
@@ -218,21 +221,28 @@ void SamplingParams::for_each_field(Visit&& visit) {
          "Above 1: make tokens of the prompt and the answer less likely",
          between(1 / kMaxPenalty, kMaxPenalty), "repetition_penalty"},
         &P::repetition_penalty);
-  visit({.name = "logit_bias", .allowed = between(-100, 100)}, &P::logit_bias);
-  visit({"allowed_token_ids"}, &P::allowed_token_ids);
-  visit({"bad_words"}, &P::bad_words);
+  visit({.name = "logit_bias",
+         .help = "Added to the logit of each token id, -100 to 100",
+         .allowed = between(-100, 100)},
+        &P::logit_bias);
+  visit({.name = "allowed_token_ids", .help = "Draw only these token ids"}, &P::allowed_token_ids);
+  visit({.name = "bad_words",
+         .help = "Texts: the last token of each is not drawn after its other tokens"},
+        &P::bad_words);
   visit({"logprobs", "--logprobs K",
-         "With --json: log-probability of each token and of the K likeliest, 0 to 20",
+         "Log-probability of each token and of the K likeliest, 0 to 20 (with --json)",
          between(0, 20)},
         &P::logprobs);
   visit({"prompt_logprobs", "--prompt-logprobs K", "The same for the tokens of the prompt",
          between(0, 20)},
         &P::prompt_logprobs);
   visit({"n", "--n N", "Number of answers to each prompt", between(1, 128)}, &P::n);
-  visit({"seed", "--sample-seed N", "Seed of each request; without it, --seed decides"}, &P::seed);
+  visit({"seed", "--sample-seed N",
+         "Seed of each request; the same tokens in any batch only in float32 on the CPU"},
+        &P::seed);
   visit({"skip_special_tokens", "--keep-special-tokens", "Keep special tokens in the text"},
         &P::skip_special_tokens);
-  visit({"detokenize"}, &P::detokenize);
+  visit({.name = "detokenize", .help = "False: the text stays empty"}, &P::detokenize);
 }
 
 }  // namespace nanovllm

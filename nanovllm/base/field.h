@@ -39,7 +39,7 @@ struct FieldInfo {
   /// be set there. The option of a bool has no value; it sets the opposite of the default. A field
   /// with choices has them as its VALUE.
   std::string_view option = {};
-  const char* help = "";
+  const char* help = "";  ///< what is in parentheses concerns only the command line
   Allowed allowed = {};
   /// The name of the field in a checkpoint's generation_config.json, whose value is then the
   /// default in a conversation; null if it has no name there.

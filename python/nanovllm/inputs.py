@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Union, cast
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def to_prompts(prompts: Prompt | Iterable[Prompt] | None, ids: Any) -> list[Prom
             "of both, or several of these"
         )
     listed = list(given)
-    is_one = bool(listed) and all(isinstance(item, int) for item in listed)
+    is_one = bool(listed) and all(isinstance(item, Integral) for item in listed)
     return [listed] if is_one else listed
 
 

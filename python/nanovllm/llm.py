@@ -210,6 +210,7 @@ class LLM:
     def get_default_sampling_params(self) -> SamplingParams:
         """The sampling values of the checkpoint's generation_config.json. If it does not limit the
         length of an answer, max_tokens is None. `chat` uses them by default."""
+        self._engine.require_alive()
         values = self._engine.default_sampling_params()
         usual = _core.sampling_fields(SamplingParams())
         return SamplingParams(**{name: v for name, v in values.items() if v != usual[name]})
@@ -305,9 +306,9 @@ class LLM:
             with Bar(len(prompts), use_tqdm, self._engine.num_tokens) as bar:
                 while len(outputs) < len(prompts):
                     arrived = self._engine.wait(inbox, _SECONDS_BETWEEN_LOOKS)
-                    for request_id, finished in arrived:
+                    for request_id, (keys, more) in arrived:
                         index, text = requests[request_id]
-                        outputs[index] = RequestOutput(*finished, text, index)
+                        outputs[index] = RequestOutput(keys, more, text, index)
                     bar.update(len(arrived))
         finally:
             self._engine.abandon(inbox)
@@ -326,7 +327,8 @@ class LLM:
                     index, text = requests[request_id]
                     piece = StreamPiece(update, index=index)
                     if piece["output"] is not None:
-                        piece["output"] = RequestOutput(*piece["output"], text, index)
+                        keys, more = piece["output"]
+                        piece["output"] = RequestOutput(keys, more, text, index)
                         num_left -= 1
                     yield piece
         finally:

@@ -48,15 +48,15 @@ OTHER_NAMES = {
 
 
 def describe(names: Mapping[str, object], helps: Mapping[str, str], defaults: Mapping[str, object]) -> str:
-    """A paragraph of a docstring for each field. What a help text has in parentheses about options
-    of the command line is left out."""
+    """A paragraph of a docstring for each field. What a help text has in parentheses concerns the
+    command line and is left out."""
     paragraphs = []
     for name in names:
         field = OTHER_NAMES.get(name, name)
-        text = f"The same as {field}" if field != name else re.sub(r" \([^)]* ?-[^)]*\)", "", helps[field])
+        text = f"The same as {field}" if field != name else re.sub(r" \([^)]*\)", "", helps[field])
         lines = textwrap.wrap(text, 92, initial_indent="    ", subsequent_indent="    ")
         paragraphs.append("\n".join([f"{name} = {defaults[field]!r}", *lines]))
-    return "\n".join(paragraphs)
+    return textwrap.indent("\n".join(paragraphs), "    ")
 
 
 OPTIONS_HELP = describe(EngineOptions.__annotations__, _core.engine_help(), _core.engine_fields({}))
@@ -82,7 +82,7 @@ def to_engine_fields(model: str, options: Mapping[str, object]) -> dict[str, obj
 
 
 def _suggestion(name: str) -> str:
-    near = difflib.get_close_matches(name, EngineOptions.__annotations__, n=1, cutoff=0.75)
+    near = difflib.get_close_matches(name, EngineOptions.__annotations__, n=1, cutoff=0.7)
     return f"; did you mean '{near[0]}'?" if near else ""
 
 

@@ -37,12 +37,18 @@ class EngineStats(NamedTuple):
     prefill_tokens: int  #: computed, so without those found in the prefix cache
     decode_tokens: int
     preemptions: int
+    generated_tokens: int  #: drawn, without those that came after an end
     prefix_queries: int  #: prompt tokens looked up in the prefix cache
     prefix_hits: int  #: of these, tokens that were found
+    blocks_taken: int  #: of the KV cache, for new contents
+    blocks_shared: int  #: times that a block with its contents got one more holder
+    blocks_freed: int  #: times that the last holder gave a block back
     num_running: int  #: sequences
     num_waiting: int
     num_blocks: int  #: of the KV cache
     num_free_blocks: int
+    host_seconds: float  #: of scheduling, building and postprocessing steps
+    device_seconds: float  #: in which a step was computed
 
 
 class _Answer(dict[str, Any]):

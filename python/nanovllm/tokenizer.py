@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import json
 import operator
 from collections.abc import Iterable, Mapping, Sequence
@@ -135,9 +136,9 @@ class Tokenizer:
     def convert_tokens_to_ids(self, tokens: str) -> int: ...
 
     @overload
-    def convert_tokens_to_ids(self, tokens: Sequence[str]) -> list[int]: ...
+    def convert_tokens_to_ids(self, tokens: list[str] | tuple[str, ...]) -> list[int]: ...
 
-    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int]:
+    def convert_tokens_to_ids(self, tokens: str | list[str] | tuple[str, ...]) -> int | list[int]:
         """The ids of tokens as the vocabulary spells them; for an unknown token that of unk_token,
         or None if there is none."""
         if isinstance(tokens, str):
@@ -145,7 +146,7 @@ class Tokenizer:
             return self.unk_token_id if found is None else found  # type: ignore[return-value]
         return [self.convert_tokens_to_ids(token) for token in tokens]
 
-    def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
+    def convert_tokens_to_string(self, tokens: list[str] | tuple[str, ...]) -> str:
         """The text that the tokens stand for."""
         return self.decode(self.convert_tokens_to_ids(tokens))
 
@@ -179,12 +180,12 @@ class Tokenizer:
     def to_transformers(self) -> Any:
         """The same tokenizer as an object of the package transformers."""
         try:
-            from transformers import AutoTokenizer
+            transformers = importlib.import_module("transformers")
         except ImportError as error:
             raise ImportError(
                 "transformers is not installed; `pip install transformers` installs it"
             ) from error
-        return AutoTokenizer.from_pretrained(self.name_or_path)
+        return transformers.AutoTokenizer.from_pretrained(self.name_or_path)
 
     @cached_property
     def _tables(self) -> tuple[int, dict[str, int], dict[int, str]]:

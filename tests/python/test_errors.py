@@ -93,9 +93,17 @@ def test_a_bad_prompt_does_not_affect_others(
 def test_counts_and_forms_of_arguments(llm: LLM) -> None:
     with pytest.raises(ValueError, match="2 prompts and 3 SamplingParams"):
         llm.generate(["a", "b"], [SamplingParams()] * 3)
-    for prompts in ("Once", {"Once"}, frozenset(["Once"])):
+    for prompts in ({"Once"}, frozenset(["Once"])):
         with pytest.raises(TypeError, match="list of prompts"):
-            llm.generate(prompts)  # type: ignore[arg-type]
+            llm.generate(prompts)
+    for both in ({}, {"prompts": "a", "prompt_token_ids": [1]}):
+        with pytest.raises(TypeError, match="either prompts or prompt_token_ids"):
+            llm.generate(**both)  # type: ignore[call-overload]
+    for wrong in ("Once", {"prompt": "Once"}, 5):
+        with pytest.raises(TypeError, match="list of token ids"):
+            llm.generate(prompt_token_ids=wrong)
+    with pytest.raises(ValueError, match="lora_request"):
+        llm.generate(["Once"], lora_request="x")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="'a', 'b'"):
         llm.generate({"a": "Once", "b": "There"})
     for params in (["Once"], [None]):
@@ -104,8 +112,6 @@ def test_counts_and_forms_of_arguments(llm: LLM) -> None:
     for call in (llm.tokenizer.encode, llm.tokenizer.decode):
         with pytest.raises(TypeError, match="it must be a"):
             call(None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="one answer"):
-        next(llm.stream("Once", SamplingParams(n=2)))
     params = SamplingParams()
     params.top_p = 7  # after the check of the constructor
     with pytest.raises(ValueError, match="top_p is 7"):
@@ -116,10 +122,47 @@ def test_counts_and_forms_of_arguments(llm: LLM) -> None:
     still_right(llm)
 
 
-def test_an_unknown_option_is_named_with_the_nearest() -> None:
-    with pytest.warns(UserWarning, match="'max_sequences'.*'max_num_seqs'") as warned:
-        LLM(TINY_TALES, max_model_len=64, max_sequences=3).exit()
+def test_the_place_of_a_bad_prompt_is_named(llm: LLM) -> None:
+    prompts: list[Any] = ["Once"] * 1000
+    prompts[417] = [8192]
+    with pytest.raises(UserError, match="^prompt 417 of 1000: the prompt contains token id 8192"):
+        llm.generate(prompts)
+    prompts[417] = ["Once"]
+    with pytest.raises(TypeError, match="^prompt 417 of 1000: a prompt is"):
+        list(llm.generate(prompts, stream=True))
+    prompts[417] = "\ud800"
+    with pytest.raises(UserError, match="^prompt 417 of 1000: .*surrogates"):
+        llm.generate(prompts)
+    params = [SamplingParams() for _ in range(3)]
+    params[2].top_p = 7
+    with pytest.raises(UserError, match="^prompt 2 of 3: top_p is 7"):
+        llm.generate(["Once"] * 3, params)
+    with pytest.raises(UserError, match="^top_p is 7"):
+        llm.generate(["Once"] * 3, params[2])
+    with pytest.raises(UserError, match="^the prompt contains token id 8192"):
+        llm.generate([[8192]])
+    chats = [[{"role": "user", "content": "Hi"}], [{"role": "user", "content": [{"type": "x"}]}]]
+    with pytest.raises(UserError, match="^conversation 1 of 2: .*type \"x\""):
+        llm.chat(chats)
+    still_right(llm)
+
+
+@pytest.mark.parametrize(
+    "name, suggestion", [("max_seqs", "; did you mean 'max_num_seqs'"), ("trust_remote_code", "")]
+)
+def test_an_unknown_option_is_named_with_one_that_is_near(name: str, suggestion: str) -> None:
+    text = f"'{name}', which is ignored{suggestion}"
+    with pytest.warns(UserWarning, match=f"{text}.?$") as warned:
+        LLM(TINY_TALES, max_model_len=64, **{name: 3}).exit()  # type: ignore[arg-type]
     assert len(warned) == 1 and warned[0].filename == __file__
+
+
+def test_a_context_above_the_model_s_is_lowered_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match="max_model_len 4096 is lowered.*2048") as warned:
+        llm = LLM(TINY_TALES, max_model_len=4096, **SMALL)
+    assert len(warned) == 1 and warned[0].filename == __file__
+    with llm:
+        assert llm.max_model_len == 2048
 
 
 @pytest.mark.parametrize(
@@ -130,7 +173,14 @@ def test_an_unknown_option_is_named_with_the_nearest() -> None:
         ({"max_num_seqs": 0}, ValueError, "max_num_seqs is 0"),
         ({"max_num_seqs": "many"}, TypeError, "max_num_seqs is 'many'"),
         ({"kvcache_block_size": 17}, ValueError, "block_size is 17"),
-        ({"max_model_len": 4096}, ValueError, "2048"),
+        ({"max_model_len": "long"}, TypeError, "max_model_len is 'long'"),
+        ({"max_model_len": 1}, ValueError, "^max_model_len is 1"),
+        (
+            {"max_model_len": 2048, "num_gpu_blocks_override": 2},
+            ValueError,
+            "^max_model_len is 2048; .* kv_cache_memory_bytes .* or num_gpu_blocks_override",
+        ),
+        ({"num_gpu_blocks_override": 10**9}, ValueError, "^num_gpu_blocks_override .* block_size"),
         ({"gpu_memory_utilization": 2.0}, ValueError, "gpu_memory_utilization is 2"),
     ],
 )
@@ -179,7 +229,15 @@ def test_after_exit_every_use_is_a_typed_error() -> None:
         lambda: next(llm.stream("Once")),
         lambda: llm.add_request("Once"),
         lambda: llm.abort(0),
+        lambda: llm.generate(["Once"], stream=True),
+        lambda: llm.stream("Once"),
+        lambda: llm.chat([{"role": "user", "content": "Hi"}]),
+        lambda: llm.stats(),
+        lambda: llm.reset_prefix_cache(),
+        lambda: llm.get_default_sampling_params(),
         lambda: llm.max_model_len,
+        lambda: llm.vocab_size,
+        lambda: llm.__enter__(),
     ]
     for call in calls:
         with pytest.raises(EngineDead, match="exit"):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nanovllm import EngineOptions, SamplingParams, _core
-from nanovllm.llm import _OTHER_NAMES
+from nanovllm.options import OTHER_NAMES
 
 DEFAULTS = _core.sampling_fields(SamplingParams())
 ENGINE_DEFAULTS = _core.engine_fields({})
@@ -21,9 +21,9 @@ def test_sampling_params_have_the_fields_and_defaults_of_the_engine() -> None:
 
 
 def test_engine_options_are_the_fields_of_the_engine_and_nano_vllms_names() -> None:
-    expected = {*ENGINE_DEFAULTS, *_OTHER_NAMES}
+    expected = {*ENGINE_DEFAULTS, *OTHER_NAMES}
     assert set(EngineOptions.__annotations__) == expected
-    assert set(_OTHER_NAMES.values()) <= set(ENGINE_DEFAULTS)
+    assert set(OTHER_NAMES.values()) <= set(ENGINE_DEFAULTS)
 
 
 def other_values(default: Any) -> list[Any]:

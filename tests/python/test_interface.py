@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,13 +16,14 @@ from conftest import ROOT
 import nanovllm
 from nanovllm import LLM, SamplingParams, _core
 
+FIELDS = [field.name for field in dataclasses.fields(SamplingParams)]
 EMPTY = inspect.Parameter.empty
 
 
 @pytest.mark.parametrize(
     "function, parameters",
     [
-        (LLM.generate, {"prompts": EMPTY, "sampling_params": None, "use_tqdm": True}),
+        (LLM.generate, {"prompts": None, "sampling_params": None, "use_tqdm": True}),
         (LLM.add_request, {"prompt": EMPTY, "sampling_params": None}),
         (LLM.step, {}),
         (LLM.is_finished, {}),
@@ -31,7 +33,8 @@ EMPTY = inspect.Parameter.empty
 )
 def test_methods_have_nano_vllms_parameters(function: Any, parameters: dict[str, Any]) -> None:
     given = inspect.signature(function).parameters
-    assert {name: p.default for name, p in given.items() if name != "self"} == parameters
+    positional = {n: p.default for n, p in given.items() if p.kind == p.POSITIONAL_OR_KEYWORD}
+    assert {name: default for name, default in positional.items() if name != "self"} == parameters
 
 
 def test_constructors_have_nano_vllms_parameters() -> None:
@@ -56,11 +59,24 @@ def test_constructors_have_nano_vllms_parameters() -> None:
 def test_every_public_name_has_a_docstring() -> None:
     for name in nanovllm.__all__:
         public = getattr(nanovllm, name)
-        if name not in ("Logprob", "UserError", "EngineDead"):
+        if name == "__version__":
+            continue
+        if name not in ("UserError", "EngineDead"):
             assert public.__doc__, name
         for member, value in vars(public).items():
             if callable(value) and not member.startswith("_"):
                 assert value.__doc__, f"{name}.{member}"
+
+
+def test_help_says_what_each_option_does() -> None:
+    options, params = LLM.__doc__ or "", SamplingParams.__doc__ or ""
+    assert nanovllm.EngineOptions.__doc__ and "    max_num_seqs = 512\n" in nanovllm.EngineOptions.__doc__
+    for text, names in ((options, nanovllm.EngineOptions.__annotations__), (params, FIELDS)):
+        for name in names:
+            assert re.search(rf"^    {name} = .*\n {{8}}[A-Za-z]", text, re.MULTILINE), name
+        assert not re.search(r"(^|\s)-+[a-z]", text)  # no option of the command line
+    assert "enable_prefix_caching = True\n        False: do not reuse" in options
+    assert "enforce_eager = False\n        True: use no CUDA graphs" in options
 
 
 def check_types(*arguments: str, folder: Path) -> None:
