@@ -193,7 +193,8 @@ std::string with_python_names(std::string message) {
         flag.starts_with("--no-") ? fmt::format("{}=False", field.name) : field.name;
     for (size_t at = 0; (at = message.find(flag, at)) != std::string::npos;) {
       const size_t end = at + flag.size();
-      const bool goes_on = end < message.size() && (std::isalnum(message[end]) || message[end] == '-');
+      const bool goes_on =
+          end < message.size() && (std::isalnum(message[end]) || message[end] == '-');
       if (!goes_on) message.replace(at, flag.size(), name);
       at += goes_on ? flag.size() : name.size();
     }
@@ -226,8 +227,7 @@ nb::tuple from_output(const RequestOutput& output, const Tokenizer* tokenizer) {
   more["request_id"] = std::to_string(output.request_id);
   more["cumulative_logprobs"] = sums;
   more["decoded_tokens"] = texts;
-  more["times"] =
-      nb::make_tuple(output.arrival_time, output.first_token_time, output.finish_time);
+  more["times"] = nb::make_tuple(output.arrival_time, output.first_token_time, output.finish_time);
   return nb::make_tuple(keys, more);
 }
 

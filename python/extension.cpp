@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <nanovllm/base/sampling_json.h>
 #include <nanovllm/engine/async_engine.h>
 #include <nanovllm/model/model_config.h>
 #include <nanovllm/text/chat_template.h>
@@ -200,8 +201,6 @@ NB_MODULE(_core_of_main_interpreter, m) {
            })
       .def("stats", [](const LLM& llm) { return from_stats(llm.stats()); })
       .def("reset_prefix_cache", [](const LLM& llm) { llm.async_engine().reset_prefix_cache(); })
-      .def("default_sampling_params",
-           [](const LLM& llm) { return to_dict(llm.default_sampling_params()); })
       .def("tokenizer",
            [](const LLM& llm) {
              return PythonTokenizer{llm.tokenizer(), llm.async_engine().tokenizer()};
@@ -221,6 +220,12 @@ NB_MODULE(_core_of_main_interpreter, m) {
   m.def("engine_help", &help_of_fields<EngineConfig>);
   m.def("model_context", [](nb::handle model) {
     return ModelConfig::load(to_text(model, "model")).max_position_embeddings;
+  });
+  m.def("default_sampling_params", [](nb::handle model) {
+    const std::string folder = to_text(model, "model");
+    return to_dict(sampling_params_from_json(sampling_defaults(folder),
+                                             {.max_tokens = kNoMaxTokens},
+                                             folder + "/generation_config.json"));
   });
   m.def("render", [](nb::handle chat_template, nb::handle variables_json) {
     const std::string source = to_text(chat_template, "chat_template");

@@ -89,16 +89,17 @@ uint64_t AsyncEngine::submit(const std::shared_ptr<Inbox>& inbox, NewRequest req
   const uint64_t id = next_id_;
   running_[id] = {inbox};
   inbox->running_.insert(id);
-  queue({id, std::move(request)});
-  ++next_id_;
-  return id;
+  queue([id, added = std::make_shared<NewRequest>(std::move(request))](LLMEngine& engine) {
+    check(engine.add(std::move(*added)) == id, "request {} has another id", id);
+  });
+  return next_id_++;
 }
 
 bool AsyncEngine::cancel(uint64_t request_id) {
   const std::unique_lock locked = lock_alive();
   const auto at = running_.find(request_id);
   if (at == running_.end() || std::exchange(at->second.cancelled, true)) return false;
-  queue({request_id, {}});
+  queue([=](LLMEngine& engine) { engine.abort(request_id); });
   return true;
 }
 
@@ -108,13 +109,13 @@ void AsyncEngine::cancel_all(Inbox& inbox) {
   inbox.arrived_.clear();
   for (const uint64_t id : std::exchange(inbox.running_, {})) {
     running_.erase(id);
-    if (dead_.empty()) queue({id, {}});
+    if (dead_.empty()) queue([=](LLMEngine& engine) { engine.abort(id); });
   }
 }
 
 void AsyncEngine::reset_prefix_cache() {
   const std::unique_lock locked = lock_alive();
-  queue({.resets_cache = true});
+  queue([](LLMEngine& engine) { engine.reset_prefix_cache(); });
 }
 
 void AsyncEngine::queue(Command command) {
@@ -156,13 +157,7 @@ void AsyncEngine::step(std::unique_lock<std::mutex>& locked) {
   std::string failure;
   bool has_work = false;
   try {
-    for (Command& command : commands) {
-      if (command.resets_cache) engine_->reset_prefix_cache();
-      else if (command.request.request == nullptr) engine_->abort(command.id);
-      else
-        check(engine_->add(std::move(command.request)) == command.id, "request {} has another id",
-              command.id);
-    }
+    for (const Command& command : commands) command(*engine_);
     updates = engine_->step();
     has_work = !engine_->is_finished();
   } catch (const std::exception& e) {

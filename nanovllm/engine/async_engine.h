@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -94,12 +95,7 @@ class AsyncEngine {
     std::shared_ptr<Inbox> inbox;
     bool cancelled = false;
   };
-  /// Adds a request; if it is empty, ends the request `id` or resets the prefix cache.
-  struct Command {
-    uint64_t id = 0;
-    NewRequest request = {};
-    bool resets_cache = false;
-  };
+  using Command = std::function<void(LLMEngine&)>;
   std::unique_lock<std::mutex> lock() const;
   std::unique_lock<std::mutex> lock_alive() const;
   void queue(Command command);

@@ -1,4 +1,4 @@
-"""The progress bar of LLM.generate: tqdm's, with the speed of prefill and decode, as in nano-vLLM."""
+"""The progress bar of LLM.generate: tqdm's, with the speed of prefill and decode."""
 
 from __future__ import annotations
 

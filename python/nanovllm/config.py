@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from nanovllm import _core
-from nanovllm.llm import _OTHER_NAMES, EngineOptions
+from nanovllm.options import OTHER_NAMES, EngineOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -38,10 +38,10 @@ class Config(SimpleNamespace):
         for name in options:
             if name not in EngineOptions.__annotations__:
                 raise TypeError(f"Config has no option '{name}'; EngineOptions lists all")
-        given = {_OTHER_NAMES.get(name, name): value for name, value in options.items()}
+        given = {OTHER_NAMES.get(name, name): value for name, value in options.items()}
         if given.get("num_gpu_blocks_override") == -1:
             del given["num_gpu_blocks_override"]
-        nano_vllms = {ours: theirs for theirs, ours in _OTHER_NAMES.items()}
+        nano_vllms = {ours: theirs for theirs, ours in OTHER_NAMES.items()}
         values = {nano_vllms.get(n, n): value for n, value in _core.engine_fields(given).items()}
         for name, value in _WITHOUT_MODEL.items():
             values[name] = values[name] or value

@@ -44,14 +44,16 @@ def to_prompts(prompts: Prompt | Iterable[Prompt] | None, ids: Any) -> list[Prom
     if isinstance(given, (set, frozenset)):
         raise TypeError("prompts is a set, which has no order; give a list of prompts")
     if ids is not None and isinstance(given, (str, Mapping)):
-        raise TypeError(f"prompt_token_ids is {given!r:.60}; it must be a list of token ids, or several")
+        raise TypeError(
+            f"prompt_token_ids is {given!r:.60}; it must be a list of token ids, or several"
+        )
     if isinstance(given, (str, Mapping)):
         return [cast("Prompt", given)]
     given = _plain_list(given)
     if not isinstance(given, Iterable):
         raise TypeError(
-            f"prompts is {given!r:.60}; it must be a text, a list of token ids, a dictionary with one "
-            "of both, or several of these"
+            f"prompts is {given!r:.60}; it must be a string, a list of token ids, a dictionary "
+            "with one of both, or several of these"
         )
     listed = list(given)
     is_one = bool(listed) and all(isinstance(item, Integral) for item in listed)

@@ -42,6 +42,7 @@ class LLM:
         """
         folder = os.fspath(model)
         self._engine = _core.Engine(folder, to_engine_fields(folder, kwargs))
+        self._default_params = _core.default_sampling_params(folder)
         self._added = _core.inbox(False)  # for the requests of add_request
         self._num_added = 0  # how many of them step has not returned yet
         self.tokenizer = Tokenizer(self._engine.tokenizer(), folder)
@@ -211,9 +212,9 @@ class LLM:
         """The sampling values of the checkpoint's generation_config.json. If it does not limit the
         length of an answer, max_tokens is None. `chat` uses them by default."""
         self._engine.require_alive()
-        values = self._engine.default_sampling_params()
         usual = _core.sampling_fields(SamplingParams())
-        return SamplingParams(**{name: v for name, v in values.items() if v != usual[name]})
+        changed = {n: value for n, value in self._default_params.items() if value != usual[n]}
+        return SamplingParams(**changed)
 
     def reset_prefix_cache(self) -> bool:
         """Empties the prefix cache; running requests keep their blocks. Returns True."""

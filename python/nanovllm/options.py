@@ -37,7 +37,6 @@ class EngineOptions(TypedDict, total=False):
     step_timeout: float
     threads: int
     seed: int
-    logprobs_mode: str
     worker_path: str
 
 
@@ -47,7 +46,9 @@ OTHER_NAMES = {
 }
 
 
-def describe(names: Mapping[str, object], helps: Mapping[str, str], defaults: Mapping[str, object]) -> str:
+def describe(
+    names: Mapping[str, object], helps: Mapping[str, str], defaults: Mapping[str, object]
+) -> str:
     """A paragraph of a docstring for each field. What a help text has in parentheses concerns the
     command line and is left out."""
     paragraphs = []
@@ -76,7 +77,10 @@ def to_engine_fields(model: str, options: Mapping[str, object]) -> dict[str, obj
     if isinstance(asked, int) and asked > 0:
         longest = _core.model_context(model)
         if asked > longest:
-            _warn(f"max_model_len {asked} is lowered to the model's max_position_embeddings, {longest}")
+            _warn(
+                f"max_model_len {asked} is lowered to {longest}, the model's own limit "
+                "(max_position_embeddings)"
+            )
             fields["max_model_len"] = longest
     return fields
 

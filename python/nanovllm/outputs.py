@@ -1,7 +1,7 @@
 """What LLM returns. The results are dictionaries with nano-vLLM's keys, and have vLLM's attributes.
 
-    output["text"], output["outputs"][0]["logprobs"][0][0]["logprob"]
-    output.outputs[0].text, output.outputs[0].logprobs[0][token_id].logprob
+output["text"], output["outputs"][0]["logprobs"][0][0]["logprob"]
+output.outputs[0].text, output.outputs[0].logprobs[0][token_id].logprob
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ class _Answer(dict[str, Any]):
         """One dictionary for each token, from ids to Logprob: the sampled token, then the best k.
         None unless logprobs were requested. The key "logprobs" has the same as lists of
         {"id", "logprob", "rank"}."""
-        return [_by_id(entries, self._decoded_tokens) for entries in self.get("logprobs", [])] or None
+        return [
+            _by_id(entries, self._decoded_tokens) for entries in self.get("logprobs", [])
+        ] or None
 
 
 class CompletionOutput(_Answer):
@@ -94,7 +96,9 @@ class CompletionOutput(_Answer):
     any, logprobs and error."""
 
     index: int  #: which of the n answers it is
-    cumulative_logprob: float | None  #: the sum over the tokens; None unless logprobs were requested
+    cumulative_logprob: (
+        float | None
+    )  #: the sum over the tokens; None unless logprobs were requested
 
     def finished(self) -> bool:
         """True: only finished answers are returned."""

@@ -49,4 +49,6 @@ class SamplingParams:
 
 
 _defaults = {field.name: field.default for field in fields(SamplingParams)}
-SamplingParams.__doc__ = f"{SamplingParams.__doc__}\n{describe(_defaults, _core.sampling_help(), _defaults)}"
+SamplingParams.__doc__ = (
+    f"{SamplingParams.__doc__}\n{describe(_defaults, _core.sampling_help(), _defaults)}"
+)

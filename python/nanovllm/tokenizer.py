@@ -13,7 +13,15 @@ from nanovllm import _core
 Conversation = Sequence[Mapping[str, Any]]
 
 # The special tokens that have a name, in the order of all_special_tokens.
-_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_NAMED = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
 # Arguments of transformers that choose how ids are packed; this class always returns lists.
 _PACKING = ("padding", "truncation", "max_length", "return_tensors", "return_dict")
 
@@ -305,8 +313,10 @@ def _refuse_packing(arguments: dict[str, Any]) -> None:
     """Removes arguments that ask for nothing, such as padding=False."""
     for name in _PACKING:
         if arguments.pop(name, None):
-            raise ValueError(f"{name} is not supported; ids come as a list. to_transformers() makes "
-                             "a tokenizer that has it")
+            raise ValueError(
+                f"{name} is not supported; ids come as a list. to_transformers() makes "
+                "a tokenizer that has it"
+            )
 
 
 def _read_json(file: Path) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def test_counts_and_forms_of_arguments(llm: LLM) -> None:
             llm.generate(**both)  # type: ignore[call-overload]
     for wrong in ("Once", {"prompt": "Once"}, 5):
         with pytest.raises(TypeError, match="list of token ids"):
-            llm.generate(prompt_token_ids=wrong)
+            llm.generate(prompt_token_ids=wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="lora_request"):
         llm.generate(["Once"], lora_request="x")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="'a', 'b'"):
@@ -133,16 +133,17 @@ def test_the_place_of_a_bad_prompt_is_named(llm: LLM) -> None:
     prompts[417] = "\ud800"
     with pytest.raises(UserError, match="^prompt 417 of 1000: .*surrogates"):
         llm.generate(prompts)
-    params = [SamplingParams() for _ in range(3)]
-    params[2].top_p = 7
+    each = [SamplingParams() for _ in range(3)]
+    each[2].top_p = 7
     with pytest.raises(UserError, match="^prompt 2 of 3: top_p is 7"):
-        llm.generate(["Once"] * 3, params)
+        llm.generate(["Once"] * 3, each)
     with pytest.raises(UserError, match="^top_p is 7"):
-        llm.generate(["Once"] * 3, params[2])
+        llm.generate(["Once"] * 3, each[2])
     with pytest.raises(UserError, match="^the prompt contains token id 8192"):
         llm.generate([[8192]])
-    chats = [[{"role": "user", "content": "Hi"}], [{"role": "user", "content": [{"type": "x"}]}]]
-    with pytest.raises(UserError, match="^conversation 1 of 2: .*type \"x\""):
+    user: dict[str, Any] = {"role": "user", "content": [{"type": "x"}]}
+    chats = [[{"role": "user", "content": "Hi"}], [user]]
+    with pytest.raises(UserError, match='^conversation 1 of 2: .*type "x"'):
         llm.chat(chats)
     still_right(llm)
 

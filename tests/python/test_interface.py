@@ -70,7 +70,10 @@ def test_every_public_name_has_a_docstring() -> None:
 
 def test_help_says_what_each_option_does() -> None:
     options, params = LLM.__doc__ or "", SamplingParams.__doc__ or ""
-    assert nanovllm.EngineOptions.__doc__ and "    max_num_seqs = 512\n" in nanovllm.EngineOptions.__doc__
+    assert (
+        nanovllm.EngineOptions.__doc__
+        and "    max_num_seqs = 512\n" in nanovllm.EngineOptions.__doc__
+    )
     for text, names in ((options, nanovllm.EngineOptions.__annotations__), (params, FIELDS)):
         for name in names:
             assert re.search(rf"^    {name} = .*\n {{8}}[A-Za-z]", text, re.MULTILINE), name

@@ -44,7 +44,9 @@ def test_calls_give_ids_and_masks(tokenizer: Tokenizer) -> None:
 def test_conversions(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode(TEXT)
     tokens = tokenizer.convert_ids_to_tokens(ids)
-    assert tokens == tokenizer.tokenize(TEXT) and tokens[1] == "Ġupon" and tokens[-1] == "<|im_end|>"
+    assert (
+        tokens == tokenizer.tokenize(TEXT) and tokens[1] == "Ġupon" and tokens[-1] == "<|im_end|>"
+    )
     assert tokenizer.convert_ids_to_tokens(np.array(ids)) == tokens  # type: ignore[call-overload]
     assert tokenizer.convert_ids_to_tokens(ids, skip_special_tokens=True) == tokens[:-1]
     assert tokenizer.convert_ids_to_tokens(ids[0]) == tokens[0] == "Once"
@@ -60,19 +62,18 @@ def test_vocabulary(tokenizer: Tokenizer) -> None:
     assert len(vocab) == len(tokenizer) == 8192 and tokenizer.vocab_size == 8166
     assert vocab["<|im_end|>"] == 8168 and bool(tokenizer)
     assert all(tokenizer.convert_tokens_to_ids(token) == i for token, i in vocab.items())
-    assert json.loads((Path(TINY_TALES) / "tokenizer.json").read_text())["model"]["vocab"].items() <= (
-        vocab.items()
-    )
+    assert json.loads((Path(TINY_TALES) / "tokenizer.json").read_text())["model"][
+        "vocab"
+    ].items() <= (vocab.items())
 
 
-def test_transformers_object_is_made_on_request(
-    llm: LLM, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_transformers_object_is_made_on_request(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match="pip install transformers"):
         llm.get_tokenizer(transformers=True)
     fake = ModuleType("transformers")
-    fake.AutoTokenizer = type("T", (), {"from_pretrained": staticmethod(lambda f: f)})  # type: ignore
+    made = type("AutoTokenizer", (), {"from_pretrained": staticmethod(lambda folder: folder)})
+    monkeypatch.setattr(fake, "AutoTokenizer", made, raising=False)
     monkeypatch.setitem(sys.modules, "transformers", fake)
     assert llm.get_tokenizer(transformers=True) == TINY_TALES
     assert llm.get_tokenizer() is llm.tokenizer

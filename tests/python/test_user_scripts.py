@@ -173,8 +173,8 @@ def test_stop_strings_and_reasons() -> None:
 
 
 def test_seeds_and_generators(tmp_path: Any) -> None:
-    """A data set that is read as it comes, each row with a seed of its own; results as JSON lines."""
-    rows = [{"prompt": f"Number {i}:", "seed": i} for i in range(6)]
+    """A data set that is read as it comes, with a seed for each row; results as JSON lines."""
+    rows: list[dict[str, Any]] = [{"prompt": f"Number {i}:", "seed": i} for i in range(6)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def prompts() -> Iterator[str]:
