@@ -29,9 +29,9 @@ const char* kind_of(bool) { return "True or False"; }
 const char* kind_of(double) { return "a number"; }
 const char* kind_of(int64_t) { return "a whole number"; }
 const char* kind_of(uint64_t) { return "a whole number of at most 64 bits"; }
-const char* kind_of(const std::string&) { return "a text"; }
+const char* kind_of(const std::string&) { return "a string"; }
 const char* kind_of(const std::vector<int32_t>&) { return "a list of token ids"; }
-const char* kind_of(const std::vector<std::string>&) { return "a list of texts"; }
+const char* kind_of(const std::vector<std::string>&) { return "a list of strings"; }
 const char* kind_of(const std::map<int32_t, double>&) {
   return "a dictionary of token ids and numbers";
 }
@@ -119,7 +119,7 @@ void add_texts(nb::dict& texts, const std::vector<TokenLogprobs>& positions,
 }  // namespace
 
 std::string to_text(nb::handle text, const char* what) {
-  if (!nb::isinstance<nb::str>(text)) wrong_type(what, text, "a text");
+  if (!nb::isinstance<nb::str>(text)) wrong_type(what, text, "a string");
   Py_ssize_t size = 0;
   const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
   if (data == nullptr) throw nb::python_error();
@@ -141,7 +141,7 @@ Prompt to_prompt(nb::handle prompt) {
   try {
     ids = to_token_ids(prompt, "a prompt");
   } catch (const nb::builtin_exception&) {
-    wrong_type("a prompt", prompt, "a text, a list of token ids, or a dictionary with one of both");
+    wrong_type("a prompt", prompt, "a string, a list of token ids, or a dictionary with one of both");
   }
   return ids;
 }

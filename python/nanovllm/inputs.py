@@ -74,11 +74,11 @@ def split_prompt(prompt: Prompt) -> tuple[str | Sequence[int], str | None]:
     if not given or not set(given) <= {"prompt", "prompt_token_ids"}:
         raise TypeError(
             f"a prompt is a dictionary with {sorted(map(str, given)) or 'nothing'}; "
-            "it must have 'prompt', a text, or 'prompt_token_ids', a list of token ids"
+            "it must have 'prompt', a string, or 'prompt_token_ids', a list of token ids"
         )
     text, ids = given.get("prompt"), given.get("prompt_token_ids")
     if text is not None and not isinstance(text, str):
-        raise TypeError(f"prompt is {text!r:.60}; it must be a text")
+        raise TypeError(f"prompt is {text!r:.60}; it must be a string")
     if isinstance(ids, str):
         raise TypeError("prompt_token_ids is a text; it must be a list of token ids")
     return cast("str | Sequence[int]", text if ids is None else ids), text

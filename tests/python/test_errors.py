@@ -70,7 +70,7 @@ def test_sampling_params_say_what_is_wrong(field: str, value: Any, kind: type[Ex
         ({5: 6}, TypeError, "'5'.*'prompt_token_ids'"),
         ({}, TypeError, "nothing.*'prompt_token_ids'"),
         ({"prompt": None}, TypeError, "nothing.*'prompt_token_ids'"),
-        ({"prompt": [5]}, TypeError, "must be a text"),
+        ({"prompt": [5]}, TypeError, "must be a string"),
         ({"prompt_token_ids": "Once"}, TypeError, "list of token ids"),
         ({"prompt_token_ids": []}, ValueError, "empty"),
         ("\ud800", ValueError, "surrogates"),
