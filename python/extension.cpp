@@ -6,7 +6,6 @@
 #include <nanobind/stl/vector.h>
 #include <nanovllm/base/sampling_json.h>
 #include <nanovllm/engine/async_engine.h>
-#include <nanovllm/model/model_config.h>
 #include <nanovllm/text/chat_template.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -218,9 +217,6 @@ NB_MODULE(_core_of_main_interpreter, m) {
         [](const nb::dict& options) { return to_dict(to_engine_config(options)); });
   m.def("sampling_help", &help_of_fields<SamplingParams>);
   m.def("engine_help", &help_of_fields<EngineConfig>);
-  m.def("model_context", [](nb::handle model) {
-    return ModelConfig::load(to_text(model, "model")).max_position_embeddings;
-  });
   m.def("default_sampling_params", [](nb::handle model) {
     const std::string folder = to_text(model, "model");
     return to_dict(sampling_params_from_json(sampling_defaults(folder),

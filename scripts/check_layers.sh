@@ -3,7 +3,7 @@
 # it. In the order
 #   llm > engine > runtime > model > ops > cpu | cuda
 # a folder may include the folders to its right, and base/. The exceptions are: engine may also include text; apps only llm,
-# engine, runtime and text; python only llm and engine; ops/cpu and ops/cuda may include the
+# engine, runtime and text; python only llm, engine and text; ops/cpu and ops/cuda may include the
 # interface ops/, but no other folder may include them; only ops/cuda may include CUDA's headers.
 #   scripts/check_layers.sh [ROOT]
 set -eu
@@ -24,7 +24,7 @@ find $folders -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '
     sees["engine"] = "base text ops model runtime engine"
     sees["llm"] = "base text ops model runtime engine llm"
     sees["apps"] = "base text runtime engine llm apps"
-    sees["python"] = "base engine llm python"
+    sees["python"] = "base text engine llm python"
   }
   # The layer of a path is the innermost of its folders that the table names; files in nanovllm/ itself belong to llm.
   function layer(path) {

@@ -7,10 +7,12 @@ import re
 import textwrap
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TypedDict
 
 from nanovllm import _core
 from nanovllm._binary import BINARY
+from nanovllm._files import read_json
 
 
 class EngineOptions(TypedDict, total=False):
@@ -74,9 +76,9 @@ def to_engine_fields(model: str, options: Mapping[str, object]) -> dict[str, obj
         elif not (name == "num_kvcache_blocks" and value == -1):
             fields[OTHER_NAMES.get(name, name)] = value
     asked = fields.get("max_model_len")
-    if isinstance(asked, int) and asked > 0:
-        longest = _core.model_context(model)
-        if asked > longest:
+    if isinstance(asked, int):
+        longest = read_json(Path(model, "config.json")).get("max_position_embeddings", asked)
+        if isinstance(longest, int) and asked > longest > 0:
             _warn(
                 f"max_model_len {asked} is lowered to {longest}, the model's own limit "
                 "(max_position_embeddings)"

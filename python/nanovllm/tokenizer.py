@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from nanovllm import _core
+from nanovllm._files import read_json
 
 Conversation = Sequence[Mapping[str, Any]]
 
@@ -68,8 +69,8 @@ class Tokenizer:
     def __init__(self, core: _core.Tokenizer, folder: str) -> None:
         self._core = core
         self.name_or_path = folder
-        config = _read_json(Path(folder, "tokenizer_config.json"))
-        names = {**_read_json(Path(folder, "special_tokens_map.json")), **config}
+        config = read_json(Path(folder, "tokenizer_config.json"))
+        names = {**read_json(Path(folder, "special_tokens_map.json")), **config}
         for name in _NAMED:
             setattr(self, name, _content(names.get(name)))
         self._additional = [_content(t) for t in names.get("additional_special_tokens") or []]
@@ -317,16 +318,6 @@ def _refuse_packing(arguments: dict[str, Any]) -> None:
                 f"{name} is not supported; ids come as a list. to_transformers() makes "
                 "a tokenizer that has it"
             )
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    """The object in a file, or an empty one if it cannot be read: the engine has already refused
-    the files that it needs."""
-    try:
-        content = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _content(token: Any) -> str | None:

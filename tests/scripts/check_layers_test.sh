@@ -31,6 +31,7 @@ accepts apps/a.cpp '"nanovllm/llm.h"'
 accepts apps/a.cpp '"b.h"'
 accepts python/a.cpp '<nanovllm/llm.h>'
 accepts python/a.cpp '<nanovllm/engine/async_engine.h>'
+accepts python/a.cpp '<nanovllm/text/chat_template.h>'
 accepts python/a.cpp '"b.h"'
 accepts python/views/a.cpp '"python/b.h"'
 
