@@ -4,7 +4,6 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-#include <nanovllm/base/sampling_json.h>
 #include <nanovllm/engine/async_engine.h>
 #include <nanovllm/text/chat_template.h>
 #include <pthread.h>
@@ -199,6 +198,8 @@ NB_MODULE(_core_of_main_interpreter, m) {
              return nb::make_tuple(stats.prefill_tokens, stats.decode_tokens);
            })
       .def("stats", [](const LLM& llm) { return from_stats(llm.stats()); })
+      .def("default_sampling_params",
+           [](const LLM& llm) { return to_dict(llm.default_sampling_params()); })
       .def("reset_prefix_cache", [](const LLM& llm) { llm.async_engine().reset_prefix_cache(); })
       .def("tokenizer",
            [](const LLM& llm) {
@@ -217,12 +218,6 @@ NB_MODULE(_core_of_main_interpreter, m) {
         [](const nb::dict& options) { return to_dict(to_engine_config(options)); });
   m.def("sampling_help", &help_of_fields<SamplingParams>);
   m.def("engine_help", &help_of_fields<EngineConfig>);
-  m.def("default_sampling_params", [](nb::handle model) {
-    const std::string folder = to_text(model, "model");
-    return to_dict(sampling_params_from_json(sampling_defaults(folder),
-                                             {.max_tokens = kNoMaxTokens},
-                                             folder + "/generation_config.json"));
-  });
   m.def("render", [](nb::handle chat_template, nb::handle variables_json) {
     const std::string source = to_text(chat_template, "chat_template");
     const std::string variables = to_text(variables_json, "variables");

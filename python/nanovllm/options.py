@@ -39,6 +39,8 @@ class EngineOptions(TypedDict, total=False):
     step_timeout: float
     threads: int
     seed: int
+    logprobs_mode: str
+    trace: str
     worker_path: str
 
 
