@@ -42,7 +42,6 @@ class LLM:
         """
         folder = os.fspath(model)
         self._engine = _core.Engine(folder, to_engine_fields(folder, kwargs))
-        self._default_params = _core.default_sampling_params(folder)
         self._added = _core.inbox(False)  # for the requests of add_request
         self._num_added = 0  # how many of them step has not returned yet
         self.tokenizer = Tokenizer(self._engine.tokenizer(), folder)
@@ -213,7 +212,8 @@ class LLM:
         length of an answer, max_tokens is None. `chat` uses them by default."""
         self._engine.require_alive()
         usual = _core.sampling_fields(SamplingParams())
-        changed = {n: value for n, value in self._default_params.items() if value != usual[n]}
+        values = self._engine.default_sampling_params()
+        changed = {name: value for name, value in values.items() if value != usual[name]}
         return SamplingParams(**changed)
 
     def reset_prefix_cache(self) -> bool:

@@ -4,6 +4,7 @@ import copy
 import json
 import pickle
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -225,6 +226,24 @@ def test_step_counts_the_tokens_of_prompts_and_decodes(llm: LLM) -> None:
     assert counts[0] == 3 and counts[1] == -1 and max(counts) == 31
     computed = [after[i] - before[i] for i in (1, 2)]
     assert sum(map(abs, counts)) == sum(computed) and computed[0] == 33
+
+
+@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
+def test_logprobs_mode(mode: str) -> None:
+    options: dict[str, Any] = {"max_model_len": 64, "max_num_seqs": 1, "logprobs_mode": mode}
+    with LLM(TINY_TALES, **options) as llm:
+        output = one(llm, temperature=0.5, max_tokens=1, logprobs=1, allowed_token_ids=[300])
+        total = output.outputs[0].cumulative_logprob
+        assert total is not None and (total == 0) == (mode == "processed_logprobs")
+
+
+def test_a_trace_has_the_steps(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    with LLM(TINY_TALES, max_model_len=64, max_num_seqs=1, trace=str(file)) as llm:
+        one(llm, max_tokens=3, ignore_eos=True)
+        stats = llm.stats()
+    assert json.loads(file.read_text())
+    assert stats.generated_tokens == 3 and stats.blocks_taken > 0 and stats.device_seconds > 0
 
 
 def test_seeds() -> None:
