@@ -141,7 +141,8 @@ Prompt to_prompt(nb::handle prompt) {
   try {
     ids = to_token_ids(prompt, "a prompt");
   } catch (const nb::builtin_exception&) {
-    wrong_type("a prompt", prompt, "a string, a list of token ids, or a dictionary with one of both");
+    wrong_type("a prompt", prompt,
+               "a string, a list of token ids, or a dictionary with one of both");
   }
   return ids;
 }

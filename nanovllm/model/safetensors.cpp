@@ -96,7 +96,8 @@ std::map<std::string, SafetensorsEntry> parse_safetensors(std::string_view start
   const std::string_view header = start.substr(kLengthBytes, header_bytes);
   const size_t data_start = kLengthBytes + header_bytes, data_bytes = file_bytes - data_start;
   std::map<std::string, SafetensorsEntry> entries;
-  require(header.starts_with('{'), "{}: not a safetensors file: its header is no JSON object", path);
+  require(header.starts_with('{'), "{}: not a safetensors file: its header is no JSON object",
+          path);
   const SortedJson tensors = parse_sorted_json(header, path + ": header", kMaxHeaderValues);
   require(tensors.size() <= kMaxTensors, "{}: more than {} tensors", path, kMaxTensors);
   for (const auto& [name, object] : tensors.items())

@@ -86,8 +86,7 @@ class FakeBackend : public Backend {
   void sample(Tensor, const Batch&) override { unused(); }
   void fetch_samples(std::span<int32_t>, std::span<RowStatus>) override { unused(); }
   void token_logprobs(Tensor, std::span<const int32_t>, int64_t, std::span<int32_t>,
-                      std::span<float>, std::span<int32_t>,
-                      std::span<const SampleRow>) override {
+                      std::span<float>, std::span<int32_t>, std::span<const SampleRow>) override {
     unused();
   }
 
