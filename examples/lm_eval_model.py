@@ -32,8 +32,8 @@ class NanoVLLM(TemplateLM):
         self.name = model
 
     @property
-    def eot_token_id(self) -> int:
-        return getattr(self.tokenizer, "eos_token_id", 0)
+    def eot_token_id(self) -> int | None:
+        return self.tokenizer.eos_token_id
 
     @property
     def tokenizer_name(self) -> str:
