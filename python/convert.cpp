@@ -179,7 +179,7 @@ nb::dict help_of_fields() {
         text[0] = static_cast<char>(std::tolower(text[0]));
         text = (Struct().*member ? "False: " : "True: ") + text;
       }
-    help[field.name] = with_python_names(text);
+    help[field.name] = nb::make_tuple(field.value_name(), with_python_names(text));
   });
   return help;
 }

@@ -25,7 +25,8 @@ EngineConfig to_engine_config(const nanobind::dict& options);
 /// The values of all fields by name, as the constructors of Python take them.
 nanobind::dict to_dict(const SamplingParams& params);
 nanobind::dict to_dict(const EngineConfig& config);
-/// The help text of each field by name: help() shows it. A bool's text says which value it means.
+/// The name of the value and the help text of each field by name: help() shows them. A bool's text
+/// says which value it means.
 template <class Struct>
 nanobind::dict help_of_fields();
 /// A message with the fields' names in Python in place of the options of the command line:

@@ -128,14 +128,15 @@ void EngineConfig::for_each_field(Visit&& visit) {
   visit({"gpu_memory_utilization", "--gpu-memory-utilization SHARE",
          "Share of the GPU's memory to use, above 0 and at most 1", above(0, 1)},
         &C::gpu_memory_utilization);
-  visit({.name = "kv_cache_memory_bytes",
-         .option = "--kv-cache-memory-bytes BYTES",
-         .help = "Size of the KV cache, for example 4G or 512M; 0: what the free memory allows, on "
-                 "the CPU at most 4 GiB, of which idle prefixes keep at most as much as the "
-                 "weights take",
-         .allowed = at_least(0),
-         .in_bytes = true},
-        &C::kv_cache_memory_bytes);
+  visit(
+      {.name = "kv_cache_memory_bytes",
+       .option = "--kv-cache-memory-bytes BYTES",
+       .help = "Size of the KV cache (for example 4G or 512M); 0: what the free memory allows, on "
+               "the CPU at most 4 GiB, of which idle prefixes keep at most as much as the "
+               "weights take",
+       .allowed = at_least(0),
+       .in_bytes = true},
+      &C::kv_cache_memory_bytes);
   visit({"block_size",
          "--block-size TOKENS",
          "Tokens per KV-cache block, a multiple of 16",
@@ -167,7 +168,7 @@ void EngineConfig::for_each_field(Visit&& visit) {
          one_of("raw_logprobs", "processed_logprobs")},
         &C::logprobs_mode);
   visit({"trace", "--trace FILE",
-         "Write all steps and requests to FILE, for https://ui.perfetto.dev (docs/learn.md)"},
+         "Write all steps and requests to a file for https://ui.perfetto.dev (docs/learn.md)"},
         &C::trace);
   visit({.name = "worker_path", .help = "The nanovllm binary that the other ranks run"},
         &C::worker_path);
@@ -242,7 +243,7 @@ void SamplingParams::for_each_field(Visit&& visit) {
         &P::seed);
   visit({"skip_special_tokens", "--keep-special-tokens", "Keep special tokens in the text"},
         &P::skip_special_tokens);
-  visit({.name = "detokenize", .help = "False: the text stays empty"}, &P::detokenize);
+  visit({.name = "detokenize", .help = "Leave the text empty"}, &P::detokenize);
 }
 
 }  // namespace nanovllm

@@ -51,16 +51,20 @@ OTHER_NAMES = {
 
 
 def describe(
-    names: Mapping[str, object], helps: Mapping[str, str], defaults: Mapping[str, object]
+    names: Mapping[str, object],
+    helps: Mapping[str, tuple[str, str]],
+    defaults: Mapping[str, object],
 ) -> str:
     """A paragraph of a docstring for each field. What a help text has in parentheses concerns the
     command line and is left out."""
     paragraphs = []
     for name in names:
         field = OTHER_NAMES.get(name, name)
-        text = f"The same as {field}" if field != name else re.sub(r" \([^)]*\)", "", helps[field])
+        value, text = helps[field]
+        text = f"The same as {field}" if field != name else re.sub(r" \([^)]*\)", "", text)
         lines = textwrap.wrap(text, 92, initial_indent="    ", subsequent_indent="    ")
-        paragraphs.append("\n".join([f"{name} = {defaults[field]!r}", *lines]))
+        kind = f": {value}" if value else ""
+        paragraphs.append("\n".join([f"{name}{kind} = {defaults[field]!r}", *lines]))
     return textwrap.indent("\n".join(paragraphs), "    ")
 
 

@@ -70,13 +70,11 @@ def test_every_public_name_has_a_docstring() -> None:
 
 def test_help_says_what_each_option_does() -> None:
     options, params = LLM.__doc__ or "", SamplingParams.__doc__ or ""
-    assert (
-        nanovllm.EngineOptions.__doc__
-        and "    max_num_seqs = 512\n" in nanovllm.EngineOptions.__doc__
-    )
+    assert "    max_num_seqs: N = 512\n" in (nanovllm.EngineOptions.__doc__ or "")
+    assert "    device: auto|cpu|cuda = 'auto'\n" in options
     for text, names in ((options, nanovllm.EngineOptions.__annotations__), (params, FIELDS)):
         for name in names:
-            assert re.search(rf"^    {name} = .*\n {{8}}[A-Za-z]", text, re.MULTILINE), name
+            assert re.search(rf"^    {name}(: \S+)? = .*\n {{8}}[A-Za-z]", text, re.MULTILINE), name
         assert not re.search(r"(^|\s)-+[a-z]", text)  # no option of the command line
     assert "enable_prefix_caching = True\n        False: " in options
     assert "enforce_eager = False\n        True: " in options
