@@ -41,7 +41,7 @@ class Bar:
     def update(self, num_ended: int) -> None:
         if self._bar is None:
             return
-        seconds = time.perf_counter() - self._since
+        seconds = max(time.perf_counter() - self._since, 1e-9)
         speeds = {
             name: f"{(count - before) / seconds:.0f}tok/s"
             for name, count, before in zip(("Prefill", "Decode"), self._num_tokens(), self._before)

@@ -47,7 +47,7 @@ def to_prompts(prompts: Prompt | Iterable[Prompt] | None, ids: Any) -> list[Prom
         raise TypeError(
             f"prompt_token_ids is {given!r:.60}; it must be a list of token ids, or several"
         )
-    if isinstance(given, (str, Mapping)):
+    if isinstance(given, (str, bytes, Mapping)):
         return [cast("Prompt", given)]
     given = _plain_list(given)
     if not isinstance(given, Iterable):

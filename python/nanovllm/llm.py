@@ -40,7 +40,7 @@ class LLM:
         It gives a warning for an unknown option, and for a max_model_len above the model's own,
         which is then used.
         """
-        folder = os.fspath(model)
+        folder = os.fsdecode(model)
         self._engine = _core.Engine(folder, to_engine_fields(folder, kwargs))
         self._added = _core.inbox(False)  # for the requests of add_request
         self._num_added = 0  # how many of them step has not returned yet
@@ -51,7 +51,7 @@ class LLM:
     def generate(
         self,
         prompts: Prompt | Iterable[Prompt] | None = None,
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         use_tqdm: bool | Callable[..., Any] = True,
         *,
         prompt_token_ids: TokenIds | Iterable[TokenIds] | None = None,
@@ -63,7 +63,7 @@ class LLM:
     def generate(
         self,
         prompts: Prompt | Iterable[Prompt] | None = None,
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         use_tqdm: bool | Callable[..., Any] = True,
         *,
         prompt_token_ids: TokenIds | Iterable[TokenIds] | None = None,
@@ -74,7 +74,7 @@ class LLM:
     def generate(
         self,
         prompts: Prompt | Iterable[Prompt] | None = None,
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         use_tqdm: bool | Callable[..., Any] = True,
         *,
         prompt_token_ids: TokenIds | Iterable[TokenIds] | None = None,
@@ -104,6 +104,12 @@ class LLM:
             if len(listed) > 1:
                 self._engine.check(sampling_params)  # so that no prompt is blamed
             sampling_params = [sampling_params] * len(listed)
+        elif isinstance(sampling_params, Mapping) or not isinstance(sampling_params, Iterable):
+            raise TypeError(
+                f"sampling_params is {sampling_params!r:.60}; it must be SamplingParams, or a list "
+                "with one for each prompt"
+            )
+        sampling_params = list(sampling_params)
         if len(listed) != len(sampling_params):
             raise ValueError(
                 f"{len(listed)} prompts and {len(sampling_params)} SamplingParams; "
@@ -129,7 +135,7 @@ class LLM:
     def chat(
         self,
         messages: Conversation | Iterable[Conversation],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         use_tqdm: bool | Callable[..., Any] = True,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
@@ -145,7 +151,7 @@ class LLM:
     def chat(
         self,
         messages: Conversation | Iterable[Conversation],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         use_tqdm: bool | Callable[..., Any] = True,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
@@ -160,7 +166,7 @@ class LLM:
     def chat(
         self,
         messages: Conversation | Iterable[Conversation],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         use_tqdm: bool | Callable[..., Any] = True,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
@@ -346,12 +352,13 @@ def _refuse_lora(lora_request: None) -> None:
 
 def _to_conversations(messages: Any) -> list[Conversation]:
     """One conversation, or several, as a list of conversations."""
-    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Iterable):
+    is_list = isinstance(messages, Iterable) and not isinstance(messages, (str, Mapping))
+    listed = list(messages) if is_list else []
+    if not is_list or any(isinstance(item, str) for item in listed):
         raise TypeError(
             f"messages is {messages!r:.60}; it must be a list of messages such as "
             "{'role': 'user', 'content': 'Hi'}, or a list of such lists"
         )
-    listed = list(messages)
     return [listed] if listed and isinstance(listed[0], Mapping) else listed
 
 

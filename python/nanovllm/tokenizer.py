@@ -5,6 +5,7 @@ import json
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -110,7 +111,7 @@ class Tokenizer:
     def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
         """The text of an id or of ids (a list, or anything with tolist()). Ids that no token has
         are left out; bytes that are not UTF-8 become U+FFFD."""
-        ids = [token_ids] if isinstance(token_ids, int) else token_ids
+        ids = [int(token_ids)] if isinstance(token_ids, Integral) else token_ids
         return self._core.decode(ids, skip_special_tokens)
 
     def batch_decode(
@@ -135,8 +136,8 @@ class Tokenizer:
         self, ids: int | Sequence[int], skip_special_tokens: bool = False
     ) -> str | list[str]:
         """Tokens as the vocabulary spells them ("Ġthe"); None for an id that no token has."""
-        if isinstance(ids, int):
-            return self._tables[2].get(ids)  # type: ignore[return-value]
+        if not isinstance(ids, Iterable):
+            return self._tables[2].get(operator.index(ids))  # type: ignore[return-value]
         left_out = set(self.all_special_ids) if skip_special_tokens else ()
         indices = [operator.index(i) for i in ids]
         return [self._tables[2].get(i) for i in indices if i not in left_out]  # type: ignore[misc]

@@ -106,7 +106,7 @@ def test_counts_and_forms_of_arguments(llm: LLM) -> None:
         llm.generate(["Once"], lora_request="x")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="'a', 'b'"):
         llm.generate({"a": "Once", "b": "There"})
-    for params in (["Once"], [None]):
+    for params in (["Once"], [None], {"max_tokens": 3}, 5):
         with pytest.raises(TypeError, match="must be SamplingParams"):
             llm.generate(["Once"], params)  # type: ignore[arg-type]
     for call in (llm.tokenizer.encode, llm.tokenizer.decode):

@@ -137,7 +137,7 @@ def test_every_form_of_prompts_gives_the_same(llm: LLM) -> None:
         (TokensPrompt(prompt_token_ids=ids) for _ in range(2)),
     ]
     for prompts in several:
-        outputs = llm.generate(prompts, [GREEDY] * 2, use_tqdm=False)
+        outputs = llm.generate(prompts, iter([GREEDY] * 2), use_tqdm=False)
         assert [o["token_ids"] for o in outputs] == [row["greedy_token_ids"]] * 2
         assert [o["index"] for o in outputs] == [0, 1]
     for given in (ids, [ids], np.array(ids), np.array([ids])):
@@ -189,7 +189,7 @@ def test_chat_renders_the_template_and_uses_the_checkpoint_s_values(llm: LLM) ->
     usual = llm.get_default_sampling_params()
     assert usual == SamplingParams(temperature=0.6, top_k=20, top_p=0.95, max_tokens=None)
     assert llm.get_default_sampling_params() is not usual
-    for wrong in ("Hi", CHAT[0], 5):
+    for wrong in ("Hi", CHAT[0], 5, ["Hi"]):
         with pytest.raises(TypeError, match="list of messages"):
             llm.chat(wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="chat_template, line 1"):
