@@ -111,7 +111,7 @@ class Tokenizer:
     def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
         """The text of an id or of ids (a list, or anything with tolist()). Ids that no token has
         are left out; bytes that are not UTF-8 become U+FFFD."""
-        ids = [int(token_ids)] if isinstance(token_ids, Integral) else token_ids
+        ids = [int(token_ids)] if isinstance(token_ids, (int, Integral)) else token_ids
         return self._core.decode(ids, skip_special_tokens)
 
     def batch_decode(
