@@ -115,8 +115,7 @@ void add_field(CLI::App& app, const FieldInfo& field, bool& value, const char* g
 }
 template <class T>
 void add_field(CLI::App& app, const FieldInfo& field, T& value, const char* group) {
-  constexpr bool kIsText = std::same_as<T, std::string>;
-  constexpr bool kIsList = std::ranges::range<T> && !kIsText;
+  constexpr bool kIsList = std::ranges::range<T> && !std::same_as<T, std::string>;
   constexpr bool kIsOptional = requires { value.reset(); };
   CLI::Option* option = nullptr;
   if (field.in_bytes)
@@ -125,7 +124,7 @@ void add_field(CLI::App& app, const FieldInfo& field, T& value, const char* grou
                  ->take_last();
   else option = add_value(app, std::string(field.flags()), value, field.help);
   option->group(group)->type_name(field.value_name());
-  if constexpr (kIsText || std::same_as<T, std::vector<std::string>>) option->check(utf8_text());
+  if constexpr (std::same_as<T, std::vector<std::string>>) option->check(utf8_text());
   // Lists, and options that are off unless given, have no default to show.
   if constexpr (!kIsOptional && !kIsList) option->capture_default_str();
 }

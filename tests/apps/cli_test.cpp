@@ -176,9 +176,8 @@ TEST(Generate, RefusalsAreOneClearLine) {
                  "presence_penalty");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--temperature", "1e300"},
                  "temperature is 1e+300");
-  expect_refused(
-      {"generate", kTinyTales, "--prompt", "a", "--temperature", "1e-20000", "--top-p", "1e-20000"},
-      "top_p is 0");
+  expect_refused({"generate", kTinyTales, "--prompt", "a", "--top-p", "1e-20000"},
+                 "1e-20000 is out of range");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--min-tokens", "9223372036854775807"},
                  "min_tokens is 9223372036854775807");
   expect_refused({"generate", kTinyTales, "--prompt", "a", "--max-tokens", "9223372036854775808"},
@@ -204,7 +203,6 @@ TEST(Generate, RefusalsAreOneClearLine) {
   expect_refused({"generate", "Qwen/Qwen3-0.6B", "--prompt", "a"}, "download");
   expect_refused({"generate", kSource + "/docs", "--prompt", "a"}, "config.json");
   expect_refused({"fly"}, "fly");
-  expect_refused({}, "subcommand");
 }
 
 TEST(Generate, InterruptKeepsWhatWasPrinted) {
