@@ -195,7 +195,8 @@ TEST(Logprobs, ProcessedOnesAreOfTheDistributionThatIsDrawnFrom) {
   SamplingParams params = {.temperature = 2, .top_k = 4, .max_tokens = 20, .ignore_eos = true};
   params.logprobs = 6;
   params.presence_penalty = 2;
-  for (const TokenLogprobs& token : llm.generate({"The"}, params, false)[0].logprobs) {
+  const auto outputs = llm.generate({"The"}, params, false);
+  for (const TokenLogprobs& token : outputs[0].logprobs) {
     double sum = 0;
     for (size_t i = 1; i < token.size(); ++i) sum += std::exp(double{token[i].logprob});
     EXPECT_NEAR(sum, 1, 1e-5);
