@@ -76,21 +76,20 @@ Sequence* Scheduler::find(uint64_t id) const {
 
 void Scheduler::schedule(StepPlan& plan) {
   plan.clear();
-  plan.step = ++step_;
+  plan.step = step_ = static_cast<uint64_t>(stats_.steps) + 1;
   // A preemption removes from the end of running_, never before the sequence that needs a block; a
   // fork inserts behind it. So the index stays right (`progress.oldest-never-preempted`).
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence& seq = *running_[i];
     if (seq.last_step == step_ || seq.num_pending() != 1 || seq.num_tokens() >= final_len(seq))
       continue;
-    if (ensure_block(plan, seq)) schedule_row(plan, seq, 1, true);
+    if (ensure_block(plan, seq))
+      schedule_row(plan, {&seq, seq.num_computed, 1, true, seq.num_generated() > 0});
   }
   for (size_t i = 0; i < running_.size() && plan.num_tokens < config_.max_num_batched_tokens; ++i) {
     Sequence& seq = *running_[i];
     if (seq.last_step == step_ || seq.num_pending() <= 1) continue;
-    schedule_row(plan, seq,
-                 std::min(seq.num_pending(), config_.max_num_batched_tokens - plan.num_tokens),
-                 true);
+    schedule_row(plan, {&seq, seq.num_computed, most_tokens(plan, seq), true});
   }
   // No admission in a step that preempted: the freed blocks are for the sequences that run
   // (`progress.no-admission-after-preemption`).
@@ -101,13 +100,16 @@ void Scheduler::schedule(StepPlan& plan) {
   if (!plan.empty()) ++stats_.steps;
 }
 
-void Scheduler::schedule_row(StepPlan& plan, Sequence& seq, int64_t num_tokens, bool store) {
-  const bool is_new = !plan.setups.empty() && plan.setups.back() == &seq;
-  const bool is_decode = seq.num_generated() > 0 && seq.num_pending() == 1 && !is_new;
-  plan.rows.push_back({&seq, seq.num_computed, num_tokens, store, is_decode});
-  plan.num_tokens += num_tokens;
-  (is_decode ? stats_.decode_tokens : stats_.prefill_tokens) += num_tokens;
-  seq.num_computed += num_tokens;
+int64_t Scheduler::most_tokens(const StepPlan& plan, const Sequence& seq) const {
+  return std::min(seq.num_pending(), config_.max_num_batched_tokens - plan.num_tokens);
+}
+
+void Scheduler::schedule_row(StepPlan& plan, const ScheduledRow& row) {
+  Sequence& seq = *row.seq;
+  plan.rows.push_back(row);
+  plan.num_tokens += row.num_tokens;
+  (row.is_decode ? stats_.decode_tokens : stats_.prefill_tokens) += row.num_tokens;
+  seq.num_computed += row.num_tokens;
   seq.last_step = step_;
   ++seq.num_in_flight;
   register_blocks(seq);
@@ -149,9 +151,7 @@ bool Scheduler::admit(StepPlan& plan, Sequence& seq) {
   stats_.prefix_queries += num_known;
   stats_.prefix_hits += seq.num_computed;
   start_running(plan, seq);
-  schedule_row(plan, seq,
-               std::min(seq.num_pending(), config_.max_num_batched_tokens - plan.num_tokens),
-               num_hit < num_known);
+  schedule_row(plan, {&seq, seq.num_computed, most_tokens(plan, seq), num_hit < num_known});
   return true;
 }
 

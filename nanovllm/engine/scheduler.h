@@ -28,7 +28,7 @@ struct ScheduledSample {
 
 /// What one step computes, as Scheduler::schedule() has decided.
 struct StepPlan {
-  uint64_t step = 0;
+  uint64_t step = 0;  ///< counted from 1; a plan without rows does not count
   std::vector<ScheduledRow> rows;
   std::vector<ScheduledSample> samples;
   std::vector<Sequence*> setups;     ///< sequences that got their slot in this step
@@ -83,7 +83,9 @@ class Scheduler {
   const std::vector<Sequence*>& running() const { return running_; }
 
  private:
-  void schedule_row(StepPlan& plan, Sequence& seq, int64_t num_tokens, bool store);
+  /// How many tokens of the sequence the step can still compute.
+  int64_t most_tokens(const StepPlan& plan, const Sequence& seq) const;
+  void schedule_row(StepPlan& plan, const ScheduledRow& row);
   bool ensure_block(StepPlan& plan, Sequence& seq);
   bool admit(StepPlan& plan, Sequence& seq);
   void fork_choices(StepPlan& plan, Sequence& parent);

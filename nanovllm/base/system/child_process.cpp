@@ -1,5 +1,6 @@
 #include "nanovllm/base/system/child_process.h"
 
+#include <dlfcn.h>
 #include <poll.h>
 #include <spawn.h>
 #include <sys/syscall.h>
@@ -10,8 +11,10 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <filesystem>
 #include <utility>
 
+#include "nanovllm/base/check.h"
 #include "nanovllm/base/system/file_descriptor.h"
 #include "nanovllm/base/system/threads.h"
 
@@ -55,6 +58,19 @@ int ChildProcess::wait() {
     }
   pid_ = -1;
   return status;
+}
+
+std::string find_program(const std::string& name, const void* address, const char* advice) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (program.filename() == name) return program.string();
+  Dl_info here;
+  fs::path folder = program.parent_path();
+  if (dladdr(address, &here) != 0) folder = fs::canonical(here.dli_fname, error).parent_path();
+  for (const fs::path& place : {folder / name, folder / "../bin" / name})
+    if (fs::exists(place, error)) return place.string();
+  fail("the {0} binary is not in {1} or {1}/../bin; {2}", name, folder.string(), advice);
 }
 
 void end_with_parent(int socket, int kept) {

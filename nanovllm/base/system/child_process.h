@@ -28,6 +28,11 @@ class ChildProcess {
   pid_t pid_ = -1;  // -1: not started, or waited for
 };
 
+/// The path of the program `name` that belongs to the library with this address in it: this
+/// program, if it has that name, or one in the library's folder or in ../bin from there. Throws
+/// UserError that says where it should be and ends with `advice`.
+std::string find_program(const std::string& name, const void* address, const char* advice);
+
 /// For a child process: closes all inherited descriptors except the standard streams and these two,
 /// and ends this process at once when its parent has ended, whatever it is doing. The parent's end
 /// is seen on `socket`, whose other end only the parent has, and which stays open until then.

@@ -1,14 +1,12 @@
 #include "nanovllm/runtime/ranks/worker.h"
 
-#include <dlfcn.h>
-
-#include <filesystem>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/base/arguments.h"
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/system/child_process.h"
 #include "nanovllm/base/system/machine.h"
 #include "nanovllm/base/terminal/logging.h"
 #include "nanovllm/model/shard.h"
@@ -18,24 +16,6 @@
 namespace nanovllm {
 
 namespace {
-
-std::string find_worker(const EngineConfig& config) {
-  namespace fs = std::filesystem;
-  if (!config.worker_path.empty()) return config.worker_path;
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  if (program.filename() == "nanovllm") return program.string();
-  Dl_info here;
-  fs::path folder = program.parent_path();
-  if (dladdr(reinterpret_cast<const void*>(&start_workers), &here) != 0)
-    folder = fs::canonical(here.dli_fname, error).parent_path();
-  for (const fs::path& place : {folder / "nanovllm", folder / "../bin/nanovllm"})
-    if (fs::exists(place, error)) return place.string();
-  fail(
-      "the nanovllm binary, which the other ranks run, is not in {0} or {0}/../bin; name it in "
-      "worker_path",
-      folder.string());
-}
 
 /// Runs the steps that rank 0 sends, until rank 0 stops.
 void run_steps(RankMemory& memory, ModelRunner& runner) {
@@ -66,8 +46,11 @@ std::unique_ptr<WorkerProcesses> start_workers(const std::string& model,
   make_shard(ModelConfig::load(model), {0, world});  // throws before any process is started
   std::vector<std::string> arguments = to_arguments(config);
   arguments.insert(arguments.begin(), {"worker", model});  // what apps/worker.cpp reads
-  return std::make_unique<WorkerProcesses>(find_worker(config), arguments, world,
-                                           config.step_timeout);
+  std::string binary = config.worker_path;
+  if (binary.empty())
+    binary = find_program("nanovllm", reinterpret_cast<const void*>(&start_workers),
+                          "the other ranks run it; name it in worker_path");
+  return std::make_unique<WorkerProcesses>(binary, arguments, world, config.step_timeout);
 }
 
 int run_worker(const std::string& model, EngineConfig config, int rank, int memory_fd,
