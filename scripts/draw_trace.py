@@ -7,7 +7,7 @@ import argparse
 import json
 from xml.sax.saxutils import escape
 
-LEFT, COLUMN, ROW, LINE, GAP, MARGIN = 128, 58, 40, 22, 12, 14  # pixels
+LEFT, COLUMN, ROW, LINE, GAP, MARGIN = 128, 62, 40, 22, 12, 14  # pixels
 # One look for light pages and one for dark pages; the background belongs to the picture.
 STYLE = """
 svg { font-family: -apple-system, "Segoe UI", "Noto Sans", Helvetica, Arial, sans-serif; font-size: 13px }
@@ -21,7 +21,7 @@ svg { font-family: -apple-system, "Segoe UI", "Noto Sans", Helvetica, Arial, san
 }
 """
 LEGEND = [("queue", "waits in the queue"), ("prefill", "prefill"), ("decode", "decode"),
-          ("preempted", "preempted, or without a part in the step")]
+          ("preempted", "preempted")]
 
 
 def read(path):
@@ -42,7 +42,7 @@ class Trace:
         self.milliseconds = {e["args"]["step"]: e["dur"] / 1000 for e in events
                              if e["name"] == "step" and names[e["tid"]] == "device"}
         counts = [(e["ts"], e["args"]["value"]) for e in events if e["name"] == "free blocks"]
-        self.free_blocks = [[value for at, value in counts if at <= turn["ts"] + turn["dur"]][-1] for turn in self.turns]
+        self.free_blocks = [[value for at, value in counts if at < turn["ts"] + turn["dur"] + 0.001][-1] for turn in self.turns]
         self.requests = {}  # label: its cell in each column
         for event in events:
             if event["name"] == "queue":
@@ -95,7 +95,7 @@ def draw(trace, title):
             if tokens:
                 parts.append(text(x + COLUMN / 2, y + (15 if cached else ROW / 2 + 3), tokens))
             if cached:
-                parts.append(text(x + COLUMN / 2, y + 29, f"+{cached} cached", "small"))
+                parts.append(text(x + COLUMN / 2, y + 29, f"{cached} cached", "small"))
         y += ROW
     y += GAP
     parts.append(f'<path d="M{MARGIN} {y - GAP / 2:g}H{width - MARGIN}" class="grid"/>')
