@@ -39,6 +39,12 @@ struct Report {
   size_t kv_bytes_per_token() const { return model->kv_bytes_per_token(setup->dtype); }
   int64_t kv_tokens() const { return setup->num_blocks * setup->config.block_size; }
   size_t kv_bytes() const { return kv_bytes_per_token() * static_cast<size_t>(kv_tokens()); }
+  /// What the cache takes at most while few sequences run.
+  size_t kept_kv_bytes() const {
+    return kv_bytes_per_token() *
+           static_cast<size_t>(std::min(setup->num_kept_blocks, setup->num_blocks) *
+                               setup->config.block_size);
+  }
   /// Bytes of weights and KV cache: on each GPU, or of all ranks together on the CPU.
   size_t needed_bytes() const {
     const bool cuda = setup->config.device == "cuda";
@@ -128,6 +134,7 @@ Json to_json(const Report& r) {
                  {"kv_bytes_per_token", r.kv_bytes_per_token()},
                  {"kv_cache_tokens", r.kv_tokens()},
                  {"kv_cache_bytes", r.kv_bytes()},
+                 {"kv_cache_kept_bytes", r.kept_kv_bytes()},
                  {"memory_needed_bytes", r.needed_bytes()},
                  {"num_blocks", r.setup->num_blocks},
                  {"block_size", c.block_size},
@@ -178,6 +185,9 @@ std::string to_text(const Report& r) {
     line("memory", fmt::format("up to {} (KV cache: {}); {} of {} are free",
                                human_bytes(r.needed_bytes()), human_bytes(r.kv_bytes()),
                                human_bytes(memory.free), human_bytes(memory.total)));
+    if (r.kept_kv_bytes() < r.kv_bytes())
+      line("", fmt::format("taken when used; above {} only if many sequences run at once",
+                           human_bytes(r.kept_kv_bytes())));
     line("device", r.backend->describe());
     line("", "chosen because: " + r.device_reason);
   }

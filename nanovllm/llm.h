@@ -141,6 +141,8 @@ class __attribute__((visibility("default"))) LLM {
   /// Whether step() has returned the finished output of every request that was added.
   bool is_finished() const;
 
+  /// Counts and times since the start, as of the last step. For each single step and request, see
+  /// the trace file: `LLM llm(model, {.trace = "trace.json"})` (docs/learn.md).
   EngineStats stats() const;
   const LLMTokenizer& tokenizer() const;
   int64_t max_model_len() const;

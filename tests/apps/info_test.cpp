@@ -40,6 +40,7 @@ TEST(Info, ShowsShapeMemoryAndKernels) {
   EXPECT_EQ(info["memory_needed_bytes"].get<size_t>(),
             info["kv_cache_bytes"].get<size_t>() + info["weight_bytes"].get<size_t>());
   EXPECT_GT(info["memory_total_bytes"], info["memory_needed_bytes"]);
+  EXPECT_LE(info["kv_cache_kept_bytes"], 128 << 20);
   const Result text = run({"info", kTinyTales});
   EXPECT_EQ(text.status, 0) << text.err;
   EXPECT_THAT(text.out, ::testing::EndsWith("\nwould run\n"));
