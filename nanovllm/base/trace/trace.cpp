@@ -30,7 +30,10 @@ Trace::Trace(const std::string& path) : file_(path) {
 }
 
 Trace::~Trace() {
-  while (!lanes_.empty()) end(lanes_.begin()->first, last_time_, "");
+  try {
+    while (!lanes_.empty()) end(lanes_.begin()->first, last_time_, "");
+  } catch (const std::exception&) {  // out of memory: these slices have no end, as after a crash
+  }
 }
 
 // -- the tracks of the sequences

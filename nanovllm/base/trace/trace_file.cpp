@@ -37,8 +37,11 @@ TraceFile::TraceFile(const std::string& path)
 }
 
 TraceFile::~TraceFile() {
-  buffer_ += is_empty_ ? "[\n]\n" : "\n]\n";
-  flush();
+  try {
+    buffer_ += is_empty_ ? "[\n]\n" : "\n]\n";
+    flush();
+  } catch (const std::exception&) {  // out of memory: the file has no end, as after a crash
+  }
 }
 
 int64_t TraceFile::nanoseconds(double seconds) const {
