@@ -4,24 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/system/clock.h"
 
 namespace nanovllm {
-
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-Clock::time_point after(double seconds) {
-  constexpr double kLongest = 1e9;  // thirty years; no clock overflows
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                            std::chrono::duration<double>(std::min(seconds, kLongest)));
-}
-
-}  // namespace
 
 void Inbox::wake() const {
   if (wake_fd_ >= 0) eventfd_write(wake_fd_, 1);
@@ -124,10 +112,10 @@ void AsyncEngine::queue(Command command) {
 }
 
 std::vector<RequestUpdate> AsyncEngine::wait(Inbox& inbox, double seconds) {
-  const Clock::time_point end = after(seconds);
+  const auto end = steady_time_in(seconds);
   std::unique_lock locked = lock_alive();
   Turn turn(*this, &inbox);
-  while (!inbox.has_enough() && !(turn.saw_a_step() && Clock::now() >= end)) {
+  while (!inbox.has_enough() && !(turn.saw_a_step() && std::chrono::steady_clock::now() >= end)) {
     if (turn.is_first()) step(locked);
     else if (turn.saw_a_step()) turn.changed.wait_until(locked, end);
     else turn.changed.wait(locked);

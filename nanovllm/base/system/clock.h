@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 
 namespace nanovllm {
@@ -7,6 +8,14 @@ namespace nanovllm {
 /// Seconds on the steady clock, which never jumps.
 inline double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// The time in so many seconds, which may be infinite.
+inline std::chrono::steady_clock::time_point steady_time_in(double seconds) {
+  using Clock = std::chrono::steady_clock;
+  constexpr double kLongest = 1e9;  // thirty years; no clock overflows
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                            std::chrono::duration<double>(std::min(seconds, kLongest)));
 }
 
 }  // namespace nanovllm
