@@ -153,7 +153,7 @@ std::string human_bytes(size_t bytes) {
 std::string to_text(const Report& r) {
   std::string text;
   const auto line = [&](const char* name, const std::string& what) {
-    text += fmt::format("{:<15}{}\n", name, what);
+    text += fmt::format("{:<16}{}\n", name, what);
   };
   if (r.model) {
     const ModelConfig& m = *r.model;
@@ -182,14 +182,15 @@ std::string to_text(const Report& r) {
     line("step", fmt::format("at most {} tokens of {} sequences", c.max_num_batched_tokens,
                              c.max_num_seqs));
     const Memory memory = r.backend->memory();
-    line("memory", fmt::format("up to {} (KV cache: {}); {} of {} are free",
-                               human_bytes(r.needed_bytes()), human_bytes(r.kv_bytes()),
-                               human_bytes(memory.free), human_bytes(memory.total)));
+    line("needs", fmt::format("up to {}, of which the KV cache takes {}",
+                              human_bytes(r.needed_bytes()), human_bytes(r.kv_bytes())));
     if (r.kept_kv_bytes() < r.kv_bytes())
       line("", fmt::format("taken when used; above {} only if many sequences run at once",
                            human_bytes(r.kept_kv_bytes())));
+    line("memory",
+         fmt::format("{} of {} are free", human_bytes(memory.free), human_bytes(memory.total)));
     line("device", r.backend->describe());
-    line("", "chosen because: " + r.device_reason);
+    line("chosen because", r.device_reason);
   }
   if (r.reasons.empty()) return text + "would run\n";
   for (const std::string& reason : r.reasons) text += "would not run, because " + reason + "\n";

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/config.h"
+#include "nanovllm/base/strings/suggestion.h"
 
 namespace nanovllm {
 
@@ -59,20 +59,6 @@ bool is_sampling_field(std::string_view name) {
   SamplingParams::for_each_field(
       [&](const FieldInfo& field, auto) { found = found || name == field.name; });
   return found;
-}
-
-/// How many characters must be inserted, deleted or replaced to make `b` of `a`.
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);  // of the first i characters of a and the first j of b
-  std::iota(row.begin(), row.end(), 0);
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({replaced, row[j] + 1, row[j - 1] + 1}));
-    }
-  }
-  return row[b.size()];
 }
 
 /// The sampling field of which `name` is probably a misspelling, or an empty text.

@@ -113,23 +113,23 @@ int latency(const LatencyOptions& options) {
     return run_all(engine, prompts) < 0 ? -1.0 : seconds_since(start);
   };
   const InterruptGuard guard;
-  ProgressBar bar("Measuring", std::ssize(results) * options.num_iters, stderr_is_terminal());
   if (options.format == "table")
     print_out(fmt::format("{} in {} on {}: medians of {} runs\n", options.model,
                           dtype_name(setup.dtype), setup.config.device, options.num_iters));
   print_out(latency_header(options.format));
+  ProgressBar bar("Measuring", std::ssize(results) * options.num_iters, stderr_is_terminal());
   int64_t num_done = 0;
   for (LatencyResult& r : results) {
     std::vector<double> first, all, decode_ms;
     // The warm-up allocates buffers, creates oneDNN's primitives and raises the clocks.
     timed(r, std::min<int64_t>(r.output_len, 2));
     for (int64_t i = 0; i < options.num_iters && !InterruptGuard::interrupted(); ++i) {
-      const EngineStats stats = engine.stats();
-      bar.update(num_done++, stats.prefill_tokens, stats.decode_tokens);
       first.push_back(timed(r, 1));
       all.push_back(timed(r, r.output_len));
       const double steps = static_cast<double>(r.output_len - 1);
       decode_ms.push_back(steps > 0 ? 1000 * (all.back() - first.back()) / steps : 0);
+      const EngineStats stats = engine.stats();
+      bar.update(++num_done, stats.prefill_tokens, stats.decode_tokens);
     }
     if (InterruptGuard::interrupted()) return InterruptGuard::exit_status();
     r.prefill_s = Spread::of(first);

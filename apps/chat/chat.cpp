@@ -17,6 +17,7 @@
 #include "apps/cli/options.h"
 #include "commands.h"
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/strings/suggestion.h"
 #include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/base/terminal/capabilities.h"
 #include "nanovllm/base/terminal/escape.h"
@@ -191,7 +192,10 @@ void Chat::hear(const std::string& text) {
       const size_t last = text.find_last_not_of(kSpace);
       (this->*found->run)(argument < last + 1 ? text.substr(argument, last + 1 - argument) : "");
     } else if (name[0] == '/' && text.find('\n') == std::string::npos) {
-      fail("'{}' is not a command; /help lists them", name);
+      std::vector<std::string> names;
+      for (const Command& c : commands()) names.emplace_back(c.name);
+      fail("'{}' is not a command{} /help lists them", name,
+           nearest_name(name, names).empty() ? ";" : did_you_mean(name, names));
     } else {
       say(interactive_ ? text.substr(0, text.find_last_not_of('\n') + 1) : text);
     }

@@ -125,6 +125,8 @@ void add_field(CLI::App& app, const FieldInfo& field, T& value, const char* grou
   else option = add_value(app, std::string(field.flags()), value, field.help);
   option->group(group)->type_name(field.value_name());
   if constexpr (std::same_as<T, std::vector<std::string>>) option->check(utf8_text());
+  if constexpr (std::same_as<T, std::string>)
+    if (field.allowed.choices[0] == nullptr) option->check(not_empty());
   // Lists, and options that are off unless given, have no default to show.
   if constexpr (!kIsOptional && !kIsList) option->capture_default_str();
 }

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/strings/suggestion.h"
 #include "nanovllm/base/system/files.h"
 
 namespace nanovllm {
@@ -94,6 +95,13 @@ void read_field(const Json& json, const FieldInfo& field, T& value) {
   }
 }
 
+std::vector<std::string> field_names() {
+  std::vector<std::string> names;
+  SamplingParams::for_each_field(
+      [&](const FieldInfo& field, auto) { names.emplace_back(field.name); });
+  return names;
+}
+
 /// Returns false if there is no such field.
 bool read_field(const Json& json, const std::string& name, SamplingParams& params) {
   bool found = false;
@@ -117,7 +125,9 @@ SamplingParams sampling_params_from_json(const Json& json, SamplingParams params
     } catch (const UserError& e) {
       fail("{}: {} {}", where, name, e.what());
     }
-    require(is_known, "{}: '{}' is not a sampling parameter of this build", where, name);
+    if (!is_known)
+      fail("{}: '{}' is not a sampling parameter of this build{}", where, name,
+           did_you_mean(name, field_names()));
   }
   try {
     params.validate();

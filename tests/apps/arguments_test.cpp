@@ -87,6 +87,7 @@ TEST(Arguments, MissingAndExcessOnesAreNamed) {
   expect_refused({"--json"}, "'--json' is not an option of nanovllm ");
   expect_refused({"info"}, "MODEL is required (see 'nanovllm info --help')");
   expect_refused({"info", ""}, "MODEL: the name is empty");
+  expect_refused({"info", kTinyTales, "--trace", ""}, "--trace: the name is empty");
   expect_refused({"info", kTinyTales, "--dtype"}, "--dtype needs a value");
   expect_refused({"info", kTinyTales, "--dtype="}, "--dtype needs a value");
   expect_refused({"info", kTinyTales, "again"}, "'again' is one argument too many");

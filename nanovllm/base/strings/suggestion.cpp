@@ -18,9 +18,9 @@ std::string plain(std::string_view name) {
   return text;
 }
 
-// How many characters must be inserted, deleted, replaced or exchanged with their neighbour to turn
-// `a` into `b` (the optimal string alignment distance).
-size_t distance(std::string_view a, std::string_view b) {
+}  // namespace
+
+size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> before, row(b.size() + 1), next(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (size_t i = 1; i <= a.size(); ++i) {
@@ -37,8 +37,6 @@ size_t distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-}  // namespace
-
 std::string_view nearest_name(std::string_view given, std::span<const std::string> known) {
   constexpr size_t kMaxLen = 64, kLeastPrefix = 3;
   const std::string wanted = plain(given);
@@ -49,7 +47,7 @@ std::string_view nearest_name(std::string_view given, std::span<const std::strin
   for (const std::string& name : known) {
     const std::string candidate = plain(name);
     const bool continues = wanted.size() >= kLeastPrefix && candidate.starts_with(wanted);
-    const size_t wrong = continues ? 1 : distance(wanted, candidate);
+    const size_t wrong = continues ? 1 : edit_distance(wanted, candidate);
     if (wrong >= least || wrong >= candidate.size()) continue;
     least = wrong;
     best = name;
