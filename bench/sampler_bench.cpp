@@ -81,7 +81,7 @@ int main(int argc, char** argv) {
       std::vector<int32_t> ids(targets.size() * 6), ranks(targets.size());
       std::vector<float> logprobs(ids.size());
       report(isa, "logprobs 5", least_seconds([&] {
-               cpu::token_logprobs(logits, targets, 5, ids, logprobs, ranks, isa);
+               cpu::token_logprobs(logits, targets, 5, ids, logprobs, ranks, {}, isa);
              }));
     }
   }
