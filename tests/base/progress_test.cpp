@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <cctype>
 #include <cstdlib>
-#include <regex>
 
 #include "nanovllm/base/terminal/capabilities.h"
 
@@ -61,9 +61,12 @@ class Terminal {
   int fd_ = -1, stderr_ = -1, saved_ = -1;
 };
 
-/// The machine may be slow.
-std::string without_times(const std::string& text) {
-  return std::regex_replace(text, std::regex("[0-9]{2}:[0-9]{2}"), "00:00");
+/// With 00:00 for every time, because the machine may be slow.
+std::string without_times(std::string text) {
+  const auto is_digit = [&](size_t i) { return i < text.size() && std::isdigit(text[i]) != 0; };
+  for (size_t at = text.find(':'); at != std::string::npos; at = text.find(':', at + 1))
+    if (is_digit(at - 1) && is_digit(at + 1)) text.replace(at - 2, 5, "00:00");
+  return text;
 }
 
 /// A bar at 115 of 256, without the sequences that move the cursor.

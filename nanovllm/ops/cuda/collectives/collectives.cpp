@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <mutex>
 #include <thread>
@@ -98,7 +99,15 @@ struct Nccl {
       std::this_thread::yield();
       if (result_of([&] { return status(comm, &result); }) != kNcclSuccess) break;
     }
-    check(result == kNcclSuccess, "NCCL: {}", error_string(result));
+    if (result == kNcclSuccess) return;
+    // NCCL's connection to a rank that was killed may fail before the thread that watches the ranks
+    // knows that the process has ended. That is the reason to report.
+    using Clock = std::chrono::steady_clock;
+    for (const auto start = Clock::now(); Clock::now() - start < std::chrono::seconds(2);) {
+      if (ranks.aborted()) ranks.throw_aborted();
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    check(false, "NCCL: {}", error_string(result));
   }
 
  private:
