@@ -1,10 +1,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -79,7 +81,12 @@ those of the first answer.
 With --output a second run with the same file computes only the results that are missing.
 )";
 
-/// Refuses options that would have no effect.
+bool same_file(const std::string& a, const std::string& b) {
+  std::error_code error;  // a file that does not exist yet
+  return a == b || std::filesystem::equivalent(a, b, error);
+}
+
+/// Refuses options that would have no effect or destroy a file.
 void check_options(const GenerateOptions& o) {
   require(o.prompts.empty() != o.prompts_file.empty(),
           "generate needs --prompt TEXT or --prompts-file FILE, and not both");
@@ -90,6 +97,10 @@ void check_options(const GenerateOptions& o) {
   for (const char* field : {"logprobs", "prompt_logprobs"})
     require(o.json || !o.given(field), "--{} needs --json or --output",
             field == std::string_view("logprobs") ? "logprobs" : "prompt-logprobs");
+  for (const auto& [file, option] :
+       {std::pair(o.prompts_file, "--prompts-file"), std::pair(o.output, "--output")})
+    require(o.config.trace.empty() || !same_file(o.config.trace, file),
+            "--trace and {} name the same file", option);
   require(!o.unordered || !o.prompts_file.empty() || o.prompts.size() > 1,
           "--unordered needs several prompts");
 }

@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/json.h"
+#include "nanovllm/base/sampling_json.h"
 #include "nanovllm/base/system/files.h"
 #include "nanovllm/runtime/setup.h"
 #include "nanovllm/text/chat_template.h"
@@ -90,6 +91,9 @@ Report examine(const InfoOptions& options) {
       report.tokenizer_size = Tokenizer::load(folder)->vocab_size();
   });
   try_to([&] { report.has_template = ChatTemplate::load(folder).has_value(); });
+  try_to([&] {
+    sampling_params_from_json(sampling_defaults(folder), {}, folder + "/generation_config.json");
+  });
   EngineConfig config = options.config;
   try_to([&] { report.backend = choose_device(config, report.device_reason); });
   if (report.model && report.backend)
@@ -168,7 +172,7 @@ std::string to_text(const Report& r) {
          fmt::format("{} tensors in {} file{}, {}", r.files->num_tensors, r.files->num_files,
                      r.files->num_files == 1 ? "" : "s", human_bytes(r.files->bytes)));
   line("tokenizer", r.tokenizer_size ? fmt::format("{} tokens", *r.tokenizer_size)
-                                     : "none that can be used; prompts must be token ids");
+                                     : "none that can be used");
   line("chat template", r.has_template ? "yes" : "none that can be used");
   if (r.setup) {
     const EngineConfig& c = r.setup->config;
@@ -192,7 +196,8 @@ std::string to_text(const Report& r) {
     line("device", r.backend->describe());
     line("chosen because", r.device_reason);
   }
-  if (r.reasons.empty()) return text + "would run\n";
+  if (r.reasons.empty())
+    return text + (r.tokenizer_size ? "would run\n" : "would run, with prompts of token ids only\n");
   for (const std::string& reason : r.reasons) text += "would not run, because " + reason + "\n";
   return text;
 }
@@ -217,6 +222,7 @@ void add_info(CLI::App& app, Command& command) {
   add_model_argument(*sub, options->model);
   sub->add_flag("--json", options->json, "Print one JSON object");
   add_engine_options(*sub, options->config);
+  sub->remove_option(sub->get_option("--trace"));  // it runs no step
   sub->footer(R"(Examples:
   nanovllm info models/tiny-tales
   nanovllm info models/tiny-tales --block-size 16 --json

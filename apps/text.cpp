@@ -145,15 +145,16 @@ int render(const TextOptions& options) {
       error = e.what();  // reported for each line, like other errors of a template
     }
   }
+  int64_t num_template_errors = 0;
   const Filter filter = [&](const std::string& line) {
-    Json context = parse_json(line, "the line");
-    require(context.is_object(), "the line must be a JSON object");
+    const Json context = object_of(line);
+    ++num_template_errors;
     require(chat_template.has_value(), "{}", error);
     const std::string prompt = chat_template->render(context);
+    --num_template_errors;
     return options.json ? dump_json({{"prompt", prompt}}) : prompt;
   };
-  run_filter(filter, options.json);
-  return kExitOk;
+  return run_filter(filter, options.json) == num_template_errors ? kExitOk : kExitUserError;
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #if __cplusplus < 202002L
 #error "nanovllm/llm.h needs C++20: compile with -std=c++20 or CMAKE_CXX_STANDARD 20"
-#endif
+#else  // nothing more, so that this is the only error
 
 #include <concepts>
 #include <cstdint>
@@ -108,6 +108,14 @@ class __attribute__((visibility("default"))) LLM {
     return generate(std::vector<std::string>(prompts.begin(), prompts.end()), sampling_params,
                     use_tqdm, on_update);
   }
+  template <std::same_as<SamplingParams> Params>
+  std::vector<RequestOutput> generate(std::initializer_list<const char*> prompts,
+                                      const std::vector<Params>& sampling_params,
+                                      std::optional<bool> use_tqdm = std::nullopt,
+                                      const OnUpdate& on_update = {}) {
+    return generate(std::vector<std::string>(prompts.begin(), prompts.end()), sampling_params,
+                    use_tqdm, on_update);
+  }
   std::vector<RequestOutput> generate(std::initializer_list<std::initializer_list<int32_t>> prompts,
                                       const SamplingParams& sampling_params = {},
                                       std::optional<bool> use_tqdm = std::nullopt,
@@ -170,3 +178,5 @@ class __attribute__((visibility("default"))) LLM {
 };
 
 }  // namespace nanovllm
+
+#endif

@@ -65,6 +65,7 @@ def page(binary):
     yield ".SH OPTIONS"
     yield from entries(groups.pop("Options"))
     yield ".TP\n.B \\-h, \\-\\-help\nPrint the help of the program or, after a command, of the command"
+    yield ".PP"
     yield from body(footer)
     yield ".SH COMMANDS"
     engine_options = None  # which several commands have, so they are described once

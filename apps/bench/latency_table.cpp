@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "nanovllm/base/json.h"
 
@@ -69,14 +70,18 @@ std::string latency_line(const std::string& format, const LatencyResult& r) {
                        r.output_len, p.median, p.least, p.most, d.median, d.least, d.most,
                        prefill_rate(r), output_rate(r), t.median, t.least, t.most);
   }
-  const Json json = {{"batch_size", r.batch_size},
-                     {"input_len", r.input_len},
-                     {"output_len", r.output_len},
-                     {"prefill_s", r.prefill_s.median},
-                     {"decode_ms_per_step", r.decode_ms_per_step.median},
-                     {"prefill_tokens_per_second", prefill_rate(r)},
-                     {"output_tokens_per_second", output_rate(r)},
-                     {"total_s", r.total_s.median}};
+  Json json = {{"batch_size", r.batch_size},
+               {"input_len", r.input_len},
+               {"output_len", r.output_len},
+               {"prefill_tokens_per_second", prefill_rate(r)},
+               {"output_tokens_per_second", output_rate(r)}};
+  for (const auto& [name, spread] : {std::pair<std::string, Spread>("prefill_s", r.prefill_s),
+                                     {"decode_ms_per_step", r.decode_ms_per_step},
+                                     {"total_s", r.total_s}}) {
+    json[name] = spread.median;
+    json[name + "_min"] = spread.least;
+    json[name + "_max"] = spread.most;
+  }
   return dump_json(json) + "\n";
 }
 

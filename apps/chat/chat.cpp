@@ -181,16 +181,19 @@ void Chat::hear(const std::string& text) {
   const size_t first = text.find_first_not_of(kSpace);
   if (first == std::string::npos) return;
   try {
-    if (interactive_)
-      if (const auto block = block_in(text)) return say(*block);
+    if (const auto block = block_in(text)) return say(*block);
     const size_t name_end = std::min(text.find_first_of(kSpace, first), text.size());
     const std::string name = text.substr(first, name_end - first);
     const auto is_named = [&](const Command& c) { return name == c.name; };
     const auto found = std::ranges::find_if(commands(), is_named);
-    if (found != commands().end()) {
-      const size_t argument = text.find_first_not_of(kSpace, name_end);
-      const size_t last = text.find_last_not_of(kSpace);
-      (this->*found->run)(argument < last + 1 ? text.substr(argument, last + 1 - argument) : "");
+    const size_t last = text.find_last_not_of(kSpace) + 1;
+    const size_t begin = std::min(text.find_first_not_of(kSpace, name_end), last);
+    const std::string argument = text.substr(begin, last - begin);
+    // A pasted text may begin with the word of a command.
+    const bool is_message = argument.find('\n') != std::string::npos && name != "/system";
+    if (found != commands().end() && !is_message) {
+      require(argument.empty() || *found->argument != '\0', "nothing may follow {}", name);
+      (this->*found->run)(argument);
     } else if (name[0] == '/' && text.find('\n') == std::string::npos) {
       std::vector<std::string> names;
       for (const Command& c : commands()) names.emplace_back(c.name);

@@ -10,6 +10,7 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/json.h"
 #include "nanovllm/base/sampling_json.h"
+#include "nanovllm/base/strings/suggestion.h"
 
 namespace nanovllm {
 
@@ -30,12 +31,14 @@ Json to_json(const std::map<int32_t, double>& values) {
 }
 
 void require_known(const std::string& name) {
-  std::vector<std::string_view> names;
+  std::vector<std::string> names;
   SamplingParams::for_each_field([&](const FieldInfo& field, auto) {
     if (is_for_chat(field)) names.emplace_back(field.name);
   });
-  require(std::ranges::find(names, name) != names.end(),
-          "'{}' is not a sampling parameter of a conversation; /params lists them", name);
+  if (std::ranges::find(names, name) != names.end()) return;
+  const std::string suggestion = did_you_mean(name, names);
+  fail("'{}' is not a sampling parameter of a conversation{} /params lists them", name,
+       suggestion.empty() ? ";" : suggestion);
 }
 
 }  // namespace

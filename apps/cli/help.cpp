@@ -183,9 +183,11 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error,
                        did_you_mean(name, names), help);
   };
   // The parser reads -temperature as -t emperature.
-  for (const std::string& word : words)
-    if (word.starts_with('-') && std::ranges::count(names, "-" + word.substr(0, word.find('='))))
+  for (const std::string& word : words) {
+    const std::string name = word.substr(0, word.find('='));
+    if (name.size() > 2 && name.starts_with('-') && std::ranges::count(names, "-" + name))
       return no_option(word);
+  }
   for (const std::string& word : command->remaining())
     if (word.starts_with('-')) return no_option(word);
   if (!command->remaining().empty())

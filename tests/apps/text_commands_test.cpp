@@ -84,7 +84,7 @@ TEST(RenderCommand, RendersAFolderOrAFileAndReportsTemplateErrors) {
   const std::string path = write_file(
       "template.jinja", "{{ messages[0].content }}{{ tools is defined }}{{ x.y.z if deep }}");
   const Result r =
-      run({"render", path, "--json"}, line + "{\"messages\": [{}], \"deep\": true}\n" + "[]\n");
+      run({"render", path, "--json"}, line + "{\"messages\": [{}], \"deep\": true}\n");
   EXPECT_EQ(r.status, 0);
   EXPECT_THAT(r.out, ::testing::StartsWith("{\"prompt\":\"HiFalse\"}\n{\"error\":"));
   EXPECT_THAT(r.out, HasSubstr("line 1, column"));
@@ -94,6 +94,9 @@ TEST(RenderCommand, RendersAFolderOrAFileAndReportsTemplateErrors) {
   EXPECT_EQ(b.status, 0);
   EXPECT_THAT(b.out, ::testing::StartsWith("{\"error\":"));
   EXPECT_EQ(run({"render", "/nowhere.jinja"}).status, 2);
+  // A line that is no conversation is refused, unlike one that the template refuses.
+  for (const char* bad : {"[]\n", "{\"messages\": \"\xff\"}\n", "no JSON\n"})
+    EXPECT_EQ(run({"render", path, "--json"}, line + bad).status, 2) << bad;
 }
 
 TEST(ChatCommand, KeepsTheConversationUntilReset) {
