@@ -13,7 +13,7 @@ help:  ## print this list
 	@sed -nE 's/^([a-z -]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 demo: CUDA := $(if $(wildcard /proc/driver/nvidia/version),$(CUDA),0)
-demo: build  ## build, then ask the demo model two questions and let it tell some stories
+demo: build  ## build, then ask the demo model two questions and let it begin two stories
 	build/release/nanovllm generate $(MODEL) --prompts-file examples/demo.jsonl --temperature 0.6 --max-tokens 256
 
 test: release  ## build everything and run the test suite

@@ -171,8 +171,8 @@ std::string to_text(const Report& r) {
     line("weights",
          fmt::format("{} tensors in {} file{}, {}", r.files->num_tensors, r.files->num_files,
                      r.files->num_files == 1 ? "" : "s", human_bytes(r.files->bytes)));
-  line("tokenizer", r.tokenizer_size ? fmt::format("{} tokens", *r.tokenizer_size)
-                                     : "none that can be used");
+  line("tokenizer",
+       r.tokenizer_size ? fmt::format("{} tokens", *r.tokenizer_size) : "none that can be used");
   line("chat template", r.has_template ? "yes" : "none that can be used");
   if (r.setup) {
     const EngineConfig& c = r.setup->config;
@@ -197,7 +197,8 @@ std::string to_text(const Report& r) {
     line("chosen because", r.device_reason);
   }
   if (r.reasons.empty())
-    return text + (r.tokenizer_size ? "would run\n" : "would run, with prompts of token ids only\n");
+    return text +
+           (r.tokenizer_size ? "would run\n" : "would run, with prompts of token ids only\n");
   for (const std::string& reason : r.reasons) text += "would not run, because " + reason + "\n";
   return text;
 }

@@ -128,15 +128,14 @@ void EngineConfig::for_each_field(Visit&& visit) {
   visit({"gpu_memory_utilization", "--gpu-memory-utilization SHARE",
          "Share of the GPU's memory to use, above 0 and at most 1", above(0, 1)},
         &C::gpu_memory_utilization);
-  visit(
-      {.name = "kv_cache_memory_bytes",
-       .option = "--kv-cache-memory-bytes BYTES",
-       .help = "Size of the KV cache (for example 4G or 512M); 0: what the free memory allows, on "
-               "the CPU at most 4 GiB, of which idle prefixes keep at most as much as the "
-               "weights take",
-       .allowed = at_least(0),
-       .in_bytes = true},
-      &C::kv_cache_memory_bytes);
+  visit({.name = "kv_cache_memory_bytes",
+         .option = "--kv-cache-memory-bytes BYTES",
+         .help =
+             "Size of the KV cache (for example 4G or 512M). 0: most of the free memory of a GPU; "
+             "on the CPU up to 4 GiB, taken only while many sequences run",
+         .allowed = at_least(0),
+         .in_bytes = true},
+        &C::kv_cache_memory_bytes);
   visit({"block_size",
          "--block-size TOKENS",
          "Tokens per KV-cache block, a multiple of 16",
@@ -239,7 +238,7 @@ void SamplingParams::for_each_field(Visit&& visit) {
         &P::prompt_logprobs);
   visit({"n", "--n N", "Number of answers to each prompt", between(1, 128)}, &P::n);
   visit({"seed", "--sample-seed N",
-         "Seed of each request; the same tokens in any batch only in float32 on the CPU"},
+         "Seed of each request. It fixes the answer whatever else runs only in float32 on the CPU"},
         &P::seed);
   visit({"skip_special_tokens", "--keep-special-tokens", "Keep special tokens in the text"},
         &P::skip_special_tokens);

@@ -74,6 +74,12 @@ TEST(Arguments, MisspelledNamesGetASuggestion) {
   expect_refused({"generate", kTinyTales, "--temprature", "1"}, "did you mean '--temperature'?");
   expect_refused({"generate", kTinyTales, "--max_tokens=5"}, "did you mean '--max-tokens'?");
   expect_refused({"generate", kTinyTales, "-temperature", "1"}, "did you mean '--temperature'?");
+  expect_refused({"generate", kTinyTales, "-p", "hi", "--trace", "f.json", "--output", "f.json"},
+                 "--trace and --output name the same file");
+  // An error beside a short option is not about the short option.
+  expect_refused({"generate", kTinyTales, "-p", "hi", "-n", "1.5"}, "'1.5' is not a whole number");
+  expect_refused({"generate", kTinyTales, "-p", "hi", "-n", "3", "--temprature", "0"},
+                 "did you mean '--temperature'?");
   expect_refused({"info", kTinyTales, "--device", "cdua"}, "did you mean 'cuda'?");
   expect_refused({"bench", "latency", kTinyTales, "--format", "cvs"}, "did you mean 'csv'?");
   expect_refused({"generate", kTinyTales, "--verbose"},
@@ -87,7 +93,7 @@ TEST(Arguments, MissingAndExcessOnesAreNamed) {
   expect_refused({"--json"}, "'--json' is not an option of nanovllm ");
   expect_refused({"info"}, "MODEL is required (see 'nanovllm info --help')");
   expect_refused({"info", ""}, "MODEL: the name is empty");
-  expect_refused({"info", kTinyTales, "--trace", ""}, "--trace: the name is empty");
+  expect_refused({"bench", "throughput", kTinyTales, "--trace", ""}, "--trace: the name is empty");
   expect_refused({"info", kTinyTales, "--dtype"}, "--dtype needs a value");
   expect_refused({"info", kTinyTales, "--dtype="}, "--dtype needs a value");
   expect_refused({"info", kTinyTales, "again"}, "'again' is one argument too many");

@@ -61,9 +61,11 @@ TEST(Bench, PrintsTheDocumentedKeys) {
                         "--output-len", "4", "--num-iters", "1", "--json"});
   ASSERT_EQ(l.status, 0) << l.err;
   EXPECT_THAT(keys(Json::parse(l.out)),
-              ::testing::UnorderedElementsAre("batch_size", "input_len", "output_len", "prefill_s",
-                                              "decode_ms_per_step", "prefill_tokens_per_second",
-                                              "output_tokens_per_second", "total_s"));
+              ::testing::UnorderedElementsAre(
+                  "batch_size", "input_len", "output_len", "prefill_s", "prefill_s_min",
+                  "prefill_s_max", "decode_ms_per_step", "decode_ms_per_step_min",
+                  "decode_ms_per_step_max", "prefill_tokens_per_second", "output_tokens_per_second",
+                  "total_s", "total_s_min", "total_s_max"));
   expect_refused({"bench", "latency", kTinyTales, "--input-len", "2000", "--output-len", "100"},
                  "2048");
 }

@@ -132,6 +132,7 @@ TEST(ChatCommands, ParamsShowsAndSetsSamplingParameters) {
   for (const auto& [command, error] :
        {std::pair("n 2", "'n' is not a sampling parameter of a conversation"),
         std::pair("foo", "'foo' is not a sampling parameter"),
+        std::pair("temprature 1", "did you mean 'temperature'?"),
         std::pair("temperature hot", "/params: temperature must be a number"),
         std::pair("top_p 3", "/params: top_p is 3; it must be above 0 and at most 1")}) {
     result = chat(std::string("/params ") + command + "\n/params top_p\n");
@@ -144,6 +145,20 @@ TEST(ChatCommands, ParamsShowsAndSetsSamplingParameters) {
 TEST(ChatCommands, ExitAndQuitEndIt) {
   for (const char* command : {"/exit", "/quit"})
     EXPECT_EQ(chat(std::string(command) + "\nHello\n").out, "");
+  const Result more = chat("/exit now\n");
+  EXPECT_EQ(more.status, 2);
+  EXPECT_EQ(more.err, "error: nothing may follow /exit\n");
+}
+
+TEST(ChatCommands, ABlockOfSeveralLinesIsOneMessage) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "file.json";
+  const Result result =
+      chat("\"\"\"\n/reset now\nb\"\"\"\n/save " + file + "\n", {"--max-tokens", "4"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const Json saved = messages_in(file);
+  ASSERT_EQ(saved.size(), 2u);
+  EXPECT_EQ(saved[0]["content"], "/reset now\nb");
 }
 
 TEST(ChatCommands, AFullContextSaysWhatToDo) {

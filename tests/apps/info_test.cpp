@@ -126,11 +126,15 @@ TEST(Info, OtherBrokenFilesWouldNotRun) {
   expect_would_not_run({with_file("tokenizer.json", "{")}, "tokenizer.json: not valid JSON");
   expect_would_not_run({with_file("chat_template.jinja", "{% if %}")},
                        "chat_template.jinja, line 1, column 7");
+  expect_would_not_run({with_file("generation_config.json", R"({"temperature": "hot"})")},
+                       "generation_config.json: temperature must be a number");
   expect_would_not_run({kSource + "/docs"}, "no config.json");
   // Without a tokenizer, prompts are token ids.
   const Result ids = run({"info", kLlama, "--json"});
   EXPECT_EQ(ids.status, 0) << ids.err;
   EXPECT_EQ(Json::parse(ids.out)["tokenizer_vocab_size"], Json());
+  EXPECT_THAT(run({"info", kLlama}).out,
+              ::testing::EndsWith("\nwould run, with prompts of token ids only\n"));
 }
 
 TEST(Info, SizesThatDoNotFitWouldNotRun) {

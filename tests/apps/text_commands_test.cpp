@@ -83,8 +83,7 @@ TEST(RenderCommand, RendersAFolderOrAFileAndReportsTemplateErrors) {
 
   const std::string path = write_file(
       "template.jinja", "{{ messages[0].content }}{{ tools is defined }}{{ x.y.z if deep }}");
-  const Result r =
-      run({"render", path, "--json"}, line + "{\"messages\": [{}], \"deep\": true}\n");
+  const Result r = run({"render", path, "--json"}, line + "{\"messages\": [{}], \"deep\": true}\n");
   EXPECT_EQ(r.status, 0);
   EXPECT_THAT(r.out, ::testing::StartsWith("{\"prompt\":\"HiFalse\"}\n{\"error\":"));
   EXPECT_THAT(r.out, HasSubstr("line 1, column"));
