@@ -101,6 +101,9 @@ void check_options(const GenerateOptions& o) {
        {std::pair(o.prompts_file, "--prompts-file"), std::pair(o.output, "--output")})
     require(o.config.trace.empty() || !same_file(o.config.trace, file),
             "--trace and {} name the same file", option);
+  require(o.config.logprobs_mode == EngineConfig().logprobs_mode || !o.prompts_file.empty() ||
+              o.given("logprobs") || o.given("prompt_logprobs"),
+          "--logprobs-mode needs --logprobs or --prompt-logprobs");
   require(!o.unordered || !o.prompts_file.empty() || o.prompts.size() > 1,
           "--unordered needs several prompts");
 }

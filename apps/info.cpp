@@ -223,7 +223,8 @@ void add_info(CLI::App& app, Command& command) {
   add_model_argument(*sub, options->model);
   sub->add_flag("--json", options->json, "Print one JSON object");
   add_engine_options(*sub, options->config);
-  sub->remove_option(sub->get_option("--trace"));  // it runs no step
+  for (const char* option : {"--trace", "--logprobs-mode"})  // it runs no step
+    sub->remove_option(sub->get_option(option));
   sub->footer(R"(Examples:
   nanovllm info models/tiny-tales
   nanovllm info models/tiny-tales --block-size 16 --json

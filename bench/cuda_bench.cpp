@@ -376,7 +376,7 @@ class Bench {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const std::string what = argc > 1 ? argv[1] : "";
   if (what == "all_reduce") return sums_over_gpus(argc > 2 ? std::stoi(argv[2]) : 2);
@@ -421,4 +421,7 @@ int main(int argc, char** argv) {
       bench.sampler(rows, {{.temperature = 0.6f, .top_p = 0.95f, .top_k = 20, .seed = 1}},
                     "top_k 20, top_p 0.95");
     }
+} catch (const nanovllm::UserError& error) {
+  fmt::print(stderr, "error: {}\n", error.what());
+  return 2;
 }

@@ -6,6 +6,7 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/sampling_json.h"
+#include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/base/terminal/capabilities.h"
 #include "nanovllm/base/terminal/progress.h"
 #include "nanovllm/engine/async_engine.h"
@@ -37,7 +38,9 @@ const Tokenizer& need_tokenizer(const Tokenizer* tokenizer) {
 }  // namespace
 
 std::vector<int32_t> LLMTokenizer::encode(const std::string& text, bool add_special_tokens) const {
-  return need_tokenizer(parts_->tokenizer.get()).encode(text, add_special_tokens);
+  const Tokenizer& tokenizer = need_tokenizer(parts_->tokenizer.get());
+  require_utf8(text, "the text");
+  return tokenizer.encode(text, add_special_tokens);
 }
 
 std::string LLMTokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {

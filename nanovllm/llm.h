@@ -79,8 +79,9 @@ class __attribute__((visibility("default"))) LLM {
   /// Runs all prompts until they are finished, and returns their outputs in the order of the
   /// prompts. `use_tqdm` shows a progress bar on stderr; by default it is shown if stderr is a
   /// terminal. `on_update` gets every piece of text as soon as it is generated. If any prompt or
-  /// parameter is invalid, nothing runs, and the error says which one it is. Requests of
-  /// add_request() continue to run during the call; the next step() returns their updates.
+  /// parameter is invalid, nothing runs, and the error says which one it is, counted from 0.
+  /// Requests of add_request() continue to run during the call; the next step() returns their
+  /// updates.
   std::vector<RequestOutput> generate(const std::vector<std::string>& prompts,
                                       const SamplingParams& sampling_params = {},
                                       std::optional<bool> use_tqdm = std::nullopt,
@@ -131,6 +132,11 @@ class __attribute__((visibility("default"))) LLM {
                      const std::optional<SamplingParams>& sampling_params = std::nullopt,
                      const OnUpdate& on_update = {},
                      std::optional<bool> enable_thinking = std::nullopt);
+  RequestOutput chat(const std::vector<Message>& messages, const SamplingParams& sampling_params,
+                     const OnUpdate& on_update = {},
+                     std::optional<bool> enable_thinking = std::nullopt) {
+    return chat(messages, std::optional(sampling_params), on_update, enable_thinking);
+  }
   /// The sampling values of the checkpoint's generation_config.json. If it does not limit the
   /// length of an answer, only the context does. Throws UserError if the file is not valid.
   const SamplingParams& default_sampling_params() const;

@@ -155,6 +155,7 @@ void BatchRun::finish(int64_t index, const Prompt& prompt, RequestOutput& output
 
 void BatchRun::refuse(int64_t index, const Prompt& prompt) {
   count(Outcome::kRefused);
+  refusal_ = prompt.error;
   order_.add(index, options_.json ? dump_json(to_json(prompt.error, index, prompt.passed)) + "\n"
                                   : fmt::format("\nError: {}\n", escape_controls(prompt.error)));
 }
@@ -186,7 +187,9 @@ int BatchRun::summary() {
     return InterruptGuard::exit_status();
   }
   std::string text;
-  if (num_refused_ > 0) text = fmt::format("{} of {} prompts refused", num_refused_, num_prompts_);
+  if (num_refused_ == 1 && num_prompts_ == 1) text = refusal_;
+  else if (num_refused_ > 0)
+    text = fmt::format("{} of {} prompts refused", num_refused_, num_prompts_);
   if (num_failed_ > 0)
     text += text.empty()
                 ? fmt::format("{} of {} prompts ended with an error", num_failed_, num_prompts_)

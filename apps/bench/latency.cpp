@@ -168,6 +168,7 @@ void add_latency(CLI::App& bench, Command& command) {
          "--json", [options] { options->format = "json"; }, "The same as --format json")
       ->excludes(format);
   add_engine_options(*sub, options->config);
+  sub->remove_option(sub->get_option("--logprobs-mode"));
   sub->footer(std::string(R"(Examples:
   nanovllm bench latency models/tiny-tales
   nanovllm bench latency models/tiny-tales --batch-size 1,8,32 --format csv

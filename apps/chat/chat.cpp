@@ -347,6 +347,7 @@ void add_chat(CLI::App& app, Command& command) {
       option->default_str("");
   });
   add_engine_options(*sub, options->config);
+  sub->remove_option(sub->get_option("--logprobs-mode"));
   sub->footer(std::string(R"(Examples:
   nanovllm chat models/tiny-tales
   nanovllm chat Qwen3-0.6B --no-thinking --temperature 0.7

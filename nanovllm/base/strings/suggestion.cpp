@@ -46,7 +46,8 @@ std::string_view nearest_name(std::string_view given, std::span<const std::strin
   size_t least = std::max<size_t>(1, wanted.size() / 3) + 1;
   for (const std::string& name : known) {
     const std::string candidate = plain(name);
-    const bool continues = wanted.size() >= kLeastPrefix && candidate.starts_with(wanted);
+    const bool continues = wanted.size() >= kLeastPrefix && candidate.size() > wanted.size() &&
+                           candidate.starts_with(wanted);
     const size_t wrong = continues ? 1 : edit_distance(wanted, candidate);
     if (wrong >= least || wrong >= candidate.size()) continue;
     least = wrong;
