@@ -209,6 +209,22 @@ def test_step_returns_an_aborted_request(llm: LLM) -> None:
     assert llm.is_finished()
 
 
+def test_stats_after_cancelled_requests_show_what_is_free() -> None:
+    with LLM(TINY_TALES, **SMALL) as llm:
+        long = SamplingParams(max_tokens=1000, ignore_eos=True)
+        for piece in llm.generate(["Once", "There was", "A fox"], long, stream=True):
+            if len(piece["token_ids"]) and llm.stats().num_running == 3:
+                break
+        stats = llm.stats()
+        assert (stats.num_running, stats.num_waiting) == (0, 0)
+        assert stats.num_free_blocks == stats.num_blocks > 0
+        request = llm.add_request("Once", long)
+        llm.step()
+        assert llm.stats().num_running == 1 and llm.abort(request)
+        assert llm.stats().num_running == 0
+        assert [i for i, _ in llm.step()[0]] == [request]
+
+
 def test_names_of_nano_vllm_mean_the_same() -> None:
     options = {
         "max_num_batched_tokens": 256,
