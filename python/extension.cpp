@@ -132,7 +132,7 @@ NB_MODULE(_core_of_main_interpreter, m) {
              return tokenizer.vocabulary ? tokenizer.vocabulary->token_to_id(utf8) : std::nullopt;
            })
       .def("render_chat_template", [](const PythonTokenizer& tokenizer, nb::handle variables_json) {
-        const std::string utf8 = to_text(variables_json, "variables");
+        const std::string utf8 = to_text(variables_json, "the conversation");
         const Released released;
         return tokenizer.text.render_chat_template(utf8);
       });
@@ -220,7 +220,7 @@ NB_MODULE(_core_of_main_interpreter, m) {
   m.def("engine_help", &help_of_fields<EngineConfig>);
   m.def("render", [](nb::handle chat_template, nb::handle variables_json) {
     const std::string source = to_text(chat_template, "chat_template");
-    const std::string variables = to_text(variables_json, "variables");
+    const std::string variables = to_text(variables_json, "the conversation");
     const Released released;
     return ChatTemplate(source, Json::object(), "chat_template")
         .prompt(parse_json(variables, "the chat template's variables"));

@@ -24,6 +24,7 @@ def still_right(llm: LLM) -> None:
         ("temperature", "hot", TypeError),
         ("max_tokens", 0, ValueError),
         ("max_tokens", 2.5, TypeError),
+        ("max_tokens", True, TypeError),
         ("max_tokens", 2**70, TypeError),
         ("ignore_eos", "yes", TypeError),
         ("top_p", 0, ValueError),
@@ -45,6 +46,8 @@ def still_right(llm: LLM) -> None:
         ("prompt_logprobs", -1, ValueError),
         ("n", 0, ValueError),
         ("seed", 2**64, TypeError),
+        ("seed", True, TypeError),
+        ("temperature", False, TypeError),
     ],
 )
 def test_sampling_params_say_what_is_wrong(field: str, value: Any, kind: type[Exception]) -> None:
@@ -73,7 +76,7 @@ def test_sampling_params_say_what_is_wrong(field: str, value: Any, kind: type[Ex
         ({"prompt": [5]}, TypeError, "must be a string"),
         ({"prompt_token_ids": "Once"}, TypeError, "list of token ids"),
         ({"prompt_token_ids": []}, ValueError, "empty"),
-        ("\ud800", ValueError, "surrogates"),
+        ("\ud800", UserError, "prompt is not a valid text: .*surrogates"),
         ([1] * 3000, ValueError, "3000 tokens"),
     ],
 )
@@ -183,6 +186,7 @@ def test_a_context_above_the_model_s_is_lowered_with_a_warning() -> None:
         ),
         ({"num_gpu_blocks_override": 10**9}, ValueError, "^num_gpu_blocks_override .* block_size"),
         ({"gpu_memory_utilization": 2.0}, ValueError, "gpu_memory_utilization is 2"),
+        ({"kv_cache_memory_bytes": 100}, ValueError, "take 100 bytes, but one block of 64 tokens"),
     ],
 )
 def test_options_out_of_range(options: dict[str, Any], kind: type[Exception], reason: str) -> None:
