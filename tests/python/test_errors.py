@@ -56,6 +56,25 @@ def test_sampling_params_say_what_is_wrong(field: str, value: Any, kind: type[Ex
 
 
 @pytest.mark.parametrize(
+    "arguments, kind, reason",
+    [
+        ({"use_beam_search": True}, UserError, "^use_beam_search=True is not supported"),
+        ({"best_of": 3}, UserError, "^best_of=3 is not supported"),
+        ({"best_of": 3, "n": 2}, UserError, "^best_of=3 is not supported"),
+        ({"length_penalty": 0.5}, UserError, "^length_penalty=0.5 is not supported"),
+        ({"guided_decoding": {}}, UserError, "^guided_decoding={} is not supported"),
+        ({"temprature": 0.5}, TypeError, "no argument 'temprature'; did you mean 'temperature'.$"),
+        ({"beams": 5}, TypeError, "^SamplingParams has no argument 'beams'$"),
+    ],
+)
+def test_unsupported_sampling_params_are_named(
+    arguments: dict[str, Any], kind: type[Exception], reason: str
+) -> None:
+    with pytest.raises(kind, match=reason):
+        SamplingParams(**arguments)
+
+
+@pytest.mark.parametrize(
     "prompt, kind, reason",
     [
         ("", ValueError, "empty"),

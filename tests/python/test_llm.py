@@ -1,6 +1,8 @@
 """The results of the module."""
 
 import copy
+import dataclasses
+import inspect
 import json
 import pickle
 from pathlib import Path
@@ -261,3 +263,32 @@ def test_sampling_params_are_data() -> None:
     assert pickle.loads(pickle.dumps(params)) == copy.deepcopy(params) == params
     assert params != SamplingParams(0.5, 3, True)
     assert SamplingParams() == SamplingParams(temperature=1.0, max_tokens=64, ignore_eos=False)
+    assert dataclasses.replace(params, temperature=1.5).max_tokens == 3
+    with pytest.raises(ValueError, match="top_p is 7"):
+        dataclasses.replace(params, top_p=7)
+    assert dataclasses.asdict(params)["stop"] == ["a"] and not hasattr(params, "__dict__")
+
+
+def test_sampling_params_accept_vllms_arguments_that_ask_for_nothing() -> None:
+    neutral: dict[str, Any] = {
+        "best_of": None,
+        "use_beam_search": False,
+        "length_penalty": 1,
+        "early_stopping": False,
+        "include_stop_str_in_output": False,
+        "spaces_between_special_tokens": True,
+        "truncate_prompt_tokens": None,
+        "guided_decoding": None,
+        "structured_outputs": None,
+        "logits_processors": None,
+        "output_kind": None,
+        "extra_args": None,
+        "flat_logprobs": False,
+        "skip_clone": True,
+    }
+    assert SamplingParams(0.5, n=2, **neutral) == SamplingParams(0.5, n=2)
+    for n in (1, 3):
+        assert SamplingParams(n=n, best_of=n) == SamplingParams(n=n)  # type: ignore[call-arg]
+    assert list(inspect.signature(SamplingParams).parameters) == [
+        field.name for field in dataclasses.fields(SamplingParams)
+    ]
