@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from nanovllm import _core
 from nanovllm._bar import Bar
 from nanovllm.inputs import Prompt, TokenIds, TokensPrompt, split_prompt, to_prompts
-from nanovllm.options import OPTIONS_HELP, EngineOptions, to_engine_fields
+from nanovllm.options import OPTIONS_HELP, EngineOptions, to_engine_fields, with_given_names
 from nanovllm.outputs import EngineStats, RequestOutput, StreamPiece
 from nanovllm.sampling_params import SamplingParams
 from nanovllm.tokenizer import Conversation, Tokenizer
@@ -38,10 +38,14 @@ class LLM:
         """Loads a checkpoint folder in Hugging Face layout. `kwargs` are the options below.
 
         It gives a warning for an unknown option, and for a max_model_len above the model's own,
-        which is then used.
+        which is then used. vLLM's options that would change the results are refused.
         """
         folder = os.fsdecode(model)
-        self._engine = _core.Engine(folder, to_engine_fields(folder, kwargs))
+        fields = to_engine_fields(folder, kwargs)
+        try:
+            self._engine = _core.Engine(folder, fields)
+        except (TypeError, ValueError) as error:
+            raise with_given_names(error, kwargs) from None
         self._added = _core.inbox(False)  # for the requests of add_request
         self._num_added = 0  # how many of them step has not returned yet
         self.tokenizer = Tokenizer(self._engine.tokenizer(), folder)

@@ -171,10 +171,15 @@ def test_the_place_of_a_bad_prompt_is_named(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize(
-    "name, suggestion", [("max_seqs", "; did you mean 'max_num_seqs'"), ("trust_remote_code", "")]
+    "name, suggestion",
+    [
+        ("max_seqs", "; did you mean 'max_num_seqs'"),
+        ("enable_eplb", ""),
+        ("enable_chunked_prefill", ""),
+    ],
 )
 def test_an_unknown_option_is_named_with_one_that_is_near(name: str, suggestion: str) -> None:
-    text = f"'{name}', which is ignored{suggestion}"
+    text = f"LLM has no option '{name}', which is ignored{suggestion}"
     with pytest.warns(UserWarning, match=f"{text}.?$") as warned:
         LLM(TINY_TALES, max_model_len=64, **{name: 3}).exit()  # type: ignore[arg-type]
     assert len(warned) == 1 and warned[0].filename == __file__
@@ -195,7 +200,18 @@ def test_a_context_above_the_model_s_is_lowered_with_a_warning() -> None:
         ({"device": 3}, TypeError, "device is 3"),
         ({"max_num_seqs": 0}, ValueError, "max_num_seqs is 0"),
         ({"max_num_seqs": "many"}, TypeError, "max_num_seqs is 'many'"),
-        ({"kvcache_block_size": 17}, ValueError, "block_size is 17"),
+        ({"kvcache_block_size": 17}, ValueError, "^kvcache_block_size is 17"),
+        ({"block_size": 17}, ValueError, "^block_size is 17"),
+        ({"kvcache_block_size": "a"}, TypeError, "^kvcache_block_size is 'a'"),
+        ({"num_kvcache_blocks": -5}, ValueError, "^num_kvcache_blocks is -5"),
+        ({"num_gpu_blocks_override": -5}, ValueError, "^num_gpu_blocks_override is -5"),
+        ({"quantization": "awq"}, UserError, "^quantization='awq' is not supported"),
+        ({"enable_lora": True}, UserError, "^enable_lora=True is not supported"),
+        ({"kv_cache_dtype": "fp8"}, UserError, "^kv_cache_dtype='fp8' is not supported"),
+        ({"hf_overrides": {"a": 1}}, UserError, "^hf_overrides={'a': 1} is not supported"),
+        ({"speculative_config": {}}, UserError, "^speculative_config={} is not supported"),
+        ({"revision": "main"}, UserError, "^revision='main' is not supported"),
+        ({"max_logprobs": 21}, UserError, "^max_logprobs is 21; it must be from 0 to 20"),
         ({"max_model_len": "long"}, TypeError, "max_model_len is 'long'"),
         ({"max_model_len": 1}, ValueError, "^max_model_len is 1"),
         (

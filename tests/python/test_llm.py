@@ -249,6 +249,34 @@ def test_names_of_nano_vllm_mean_the_same() -> None:
     LLM(TINY_TALES, num_kvcache_blocks=-1, max_model_len=64, max_num_seqs=1).exit()
 
 
+def test_names_and_values_of_vllm_mean_the_same(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    options: dict[str, Any] = {
+        "trust_remote_code": True,
+        "swap_space": 4,
+        "revision": None,
+        "download_dir": None,
+        "tokenizer_mode": "auto",
+        "quantization": None,
+        "enable_chunked_prefill": True,
+        "task": "generate",
+        "disable_log_stats": True,
+        "hf_overrides": {},
+        "max_logprobs": 20,
+        "dtype": "float",
+        "load_format": "safetensors",
+        "trace": tmp_path / "trace",  # a path, not only a text
+    }
+    row = goldens()[0]
+    with LLM(TINY_TALES, max_model_len=512, **options) as llm:
+        output = llm.generate([row["prompt_token_ids"]], GREEDY, use_tqdm=False)[0]
+    assert output["token_ids"] == row["greedy_token_ids"]
+    assert (tmp_path / "trace").stat().st_size > 0
+    LLM(TINY_TALES, max_model_len=64, dtype="half").exit()
+    assert not recwarn.list
+
+
 def test_bar_shows_both_speeds(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
     llm.generate(["Once"] * 3, SamplingParams(max_tokens=30, ignore_eos=True))
     bar = capsys.readouterr().err
