@@ -275,6 +275,17 @@ def test_config_has_nano_vllms_fields_and_reads_a_model() -> None:
         Config(max_seqs=1)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="max_num_seqs"):
         Config(max_num_seqs="four")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="'max_seqs'; did you mean 'max_num_seqs'"):
+        Config(max_seqs=1)  # type: ignore[call-arg]
+    with pytest.raises(UserError, match="^max_num_seqs is -3; it must be from 1"):
+        Config(max_num_seqs=-3)
+    with pytest.raises(UserError, match="^kvcache_block_size is 100; it must be a multiple of 16"):
+        Config(TINY_TALES, kvcache_block_size=100)
+    with pytest.raises(UserError, match="^num_kvcache_blocks is -5"):
+        Config(num_kvcache_blocks=-5)
+    assert Config(hf_config=None).hf_config is None
+    hf_config = SimpleNamespace(max_position_embeddings=77)
+    assert Config(TINY_TALES, hf_config=hf_config).max_model_len == 77
     with pytest.raises(FileNotFoundError, match="no/model"):
         Config("no/model")
 

@@ -126,6 +126,19 @@ def test_counts_and_forms_of_arguments(llm: LLM) -> None:
             llm.generate(prompt_token_ids=wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="lora_request"):
         llm.generate(["Once"], lora_request="x")  # type: ignore[call-overload]
+    for name in ("priority", "tokenization_kwargs", "guided_options_request"):
+        assert llm.generate([], **{name: None}) == []  # type: ignore[arg-type]
+        with pytest.raises(UserError, match=f"^{name}=3 is not supported"):
+            llm.generate(["Once"], **{name: 3})  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="generate has no argument 'steam'; did you mean 'stream'"):
+        llm.generate(["Once"], steam=None)
+    chat = [{"role": "user", "content": "Hi"}]
+    with pytest.raises(UserError, match="^chat_template_content_format='openai' is not supported"):
+        llm.chat(chat, chat_template_content_format="openai")
+    with pytest.raises(TypeError, match="chat has no argument 'tool'; did you mean 'tools'"):
+        llm.chat(chat, tool=None)
+    neutral = {"chat_template_content_format": "auto", "mm_processor_kwargs": None}
+    assert len(llm.chat(chat, SamplingParams(max_tokens=1), False, **neutral)) == 1  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="'a', 'b'"):
         llm.generate({"a": "Once", "b": "There"})
     for params in (["Once"], [None], {"max_tokens": 3}, 5):
@@ -142,6 +155,26 @@ def test_counts_and_forms_of_arguments(llm: LLM) -> None:
         llm.generate(["Once"], SamplingParams(logit_bias={9000: 1}), use_tqdm=False)
     assert not llm.abort(10**6)
     still_right(llm)
+
+
+@pytest.mark.parametrize(
+    "name, replacement",
+    [
+        ("scheduler", "nanovllm.engine.scheduler"),
+        ("model_runner", "nanovllm/runtime/model_runner.h"),
+        ("llm_engine", "add_request"),
+        ("beam_search", "n="),
+        ("score", "prompt_logprobs"),
+        ("sleep", "exit"),
+        ("nothing", "$"),
+    ],
+)
+def test_an_attribute_that_is_missing_names_the_replacement(
+    llm: LLM, name: str, replacement: str
+) -> None:
+    with pytest.raises(AttributeError, match=f"^LLM has no attribute '{name}'.*{replacement}"):
+        getattr(llm, name)
+    assert not hasattr(llm, name)
 
 
 def test_the_place_of_a_bad_prompt_is_named(llm: LLM) -> None:
