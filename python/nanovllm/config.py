@@ -41,7 +41,9 @@ class Config(SimpleNamespace):
         for name in options:
             if name not in EngineOptions.__annotations__:
                 near = did_you_mean(name, EngineOptions.__annotations__)
-                raise TypeError(f"Config has no option '{name}'{near or '; EngineOptions lists all'}")
+                raise TypeError(
+                    f"Config has no option '{name}'{near or '; EngineOptions lists all'}"
+                )
         given = {OTHER_NAMES.get(name, name): value for name, value in options.items()}
         if given.get("num_gpu_blocks_override") == -1:
             del given["num_gpu_blocks_override"]
@@ -61,7 +63,9 @@ class Config(SimpleNamespace):
 
     def _read_model(self) -> None:
         with open(os.path.join(self.model, "config.json"), encoding="utf-8") as file:
-            self.hf_config = self.hf_config or json.load(file, object_hook=lambda values: SimpleNamespace(**values))
+            self.hf_config = self.hf_config or json.load(
+                file, object_hook=lambda values: SimpleNamespace(**values)
+            )
         context: Any = getattr(self.hf_config, "max_position_embeddings", self.max_model_len)
         self.max_model_len = min(self.max_model_len, context)
         if self.eos == -1:

@@ -91,11 +91,12 @@ class LLM:
 
         A prompt is a text; or 1 to max_model_len - 1 token ids, each below vocab_size; or a
         dictionary, {"prompt": text} or {"prompt_token_ids": ids}. `prompts` is one of them, or any
-        iterable of them; prompts of ids may also be given as `prompt_token_ids`.
-        `sampling_params`: one, or one for each prompt. `use_tqdm`: show a progress bar on stderr
-        with the speed of prefill and decode in tokens per second; a function is called in place of
-        tqdm. `unsupported`: vLLM's other arguments, such as lora_request, which must be None. With `stream` it returns an iterator of pieces instead, whose `index` is that of the
-        prompt; see `stream()`.
+        iterable of them; prompts of ids may also be given as `prompt_token_ids`. `sampling_params`:
+        one, or one for each prompt. `use_tqdm`: show a progress bar on stderr with the speed of
+        prefill and decode in tokens per second; a function is called in place of tqdm.
+        `unsupported`: vLLM's other arguments, such as lora_request, which must be None. With
+        `stream` it returns an iterator of pieces instead, whose `index` is that of the prompt; see
+        `stream()`.
 
         Raises ValueError or TypeError if a prompt, a parameter or their number is wrong; then
         nothing runs. After an exception, also after Ctrl-C, no request of the call continues to

@@ -56,8 +56,8 @@ class Tokenizer:
     """The checkpoint's tokenizer and chat template, with transformers' names and defaults.
 
     Several threads may use it, also after `LLM.exit()`. Each method raises UserError (a ValueError)
-    if the checkpoint has no tokenizer.json, or no chat template where one is needed. A copy, also one
-    by pickle, is loaded from the checkpoint folder again.
+    if the checkpoint has no tokenizer.json, or no chat template where one is needed. A copy, also
+    one by pickle, is loaded from the checkpoint folder again.
 
     bos_token, eos_token, unk_token, sep_token, pad_token, cls_token and mask_token are texts, and
     bos_token_id, ... their ids; None if the checkpoint's tokenizer_config.json does not name them.
@@ -161,7 +161,9 @@ class Tokenizer:
         ids: Any = token_ids.tolist() if hasattr(token_ids, "tolist") else token_ids
         if isinstance(ids, (list, tuple)) and len(ids) > 0 and isinstance(ids[0], (list, tuple)):
             return self.batch_decode(ids, skip_special_tokens)
-        return self._core.decode([int(ids)] if isinstance(ids, Integral) else ids, skip_special_tokens)
+        return self._core.decode(
+            [int(ids)] if isinstance(ids, Integral) else ids, skip_special_tokens
+        )
 
     def batch_decode(
         self,

@@ -84,7 +84,9 @@ def test_several_conversations_are_rendered_to_a_list(tokenizer: Tokenizer) -> N
     assert given_dict == {"input_ids": [ids, ids], "attention_mask": [mask, mask]}
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))])
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))]
+)
 def test_a_copy_works_alike(tokenizer: Tokenizer, copied: Any) -> None:
     other = copied(tokenizer)
     chat = [{"role": "user", "content": TEXT}]
