@@ -24,7 +24,11 @@ struct LLMTokenizer::Parts {
   }
 };
 
-LLMTokenizer::LLMTokenizer(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+LLMTokenizer::LLMTokenizer(const std::string& model, std::shared_ptr<const Tokenizer> tokenizer) {
+  std::optional<ChatTemplate> chat_template;
+  if (tokenizer != nullptr) chat_template = ChatTemplate::load(model);
+  parts_ = std::make_shared<const Parts>(Parts{std::move(tokenizer), std::move(chat_template)});
+}
 
 namespace {
 
@@ -67,9 +71,7 @@ std::string LLMTokenizer::render_chat_template(const std::string& variables_json
 LLM::LLM(const std::string& model, const EngineConfig& config)
     : engine_(std::make_unique<AsyncEngine>(
           std::unique_ptr<LLMEngine>(new LLMEngine(LLMEngine::load(model, config))))),
-      tokenizer_(std::make_shared<const LLMTokenizer::Parts>(LLMTokenizer::Parts{
-          engine_->tokenizer(),
-          engine_->tokenizer() == nullptr ? std::nullopt : ChatTemplate::load(model)})),
+      tokenizer_(model, engine_->tokenizer()),
       added_(std::make_shared<Inbox>(/*wants_pieces=*/true)) {
   try {
     default_params_ = checkpoint_sampling_params(model);

@@ -22,6 +22,7 @@ namespace nanovllm {
 
 class AsyncEngine;
 class Inbox;
+class Tokenizer;
 
 /// One message of a conversation.
 struct Message {
@@ -33,6 +34,8 @@ struct Message {
 /// outlive the LLM. Every member throws UserError for a mistake of the caller.
 class __attribute__((visibility("default"))) LLMTokenizer {
  public:
+  /// LLM makes one. `tokenizer` is that of the checkpoint folder, or null if it has none.
+  LLMTokenizer(const std::string& model, std::shared_ptr<const Tokenizer> tokenizer);
   /// The token ids of a text. Special tokens that are written in the text are recognised. Unless
   /// `add_special_tokens` is false, the tokenizer's post-processor adds others, such as a
   /// begin-of-text token. Like decode(), it throws UserError if there is no tokenizer.json.
@@ -49,9 +52,7 @@ class __attribute__((visibility("default"))) LLMTokenizer {
   std::string render_chat_template(const std::string& variables_json) const;
 
  private:
-  friend class LLM;
   struct Parts;
-  explicit LLMTokenizer(std::shared_ptr<const Parts> parts);
   std::shared_ptr<const Parts> parts_;
 };
 

@@ -53,12 +53,16 @@ void read(nb::handle value, const FieldInfo& field, T& to) {
       to = {to_text(value, field.name)};
       return;
     }
-  if (!nb::try_cast(value, to)) wrong_type(field.name, value, kind_of(T()));
+  // A bool is a number in Python, but as one it is a mistake.
+  constexpr bool is_bool = std::same_as<T, bool>;
+  if ((!is_bool && nb::isinstance<nb::bool_>(value)) || !nb::try_cast(value, to))
+    wrong_type(field.name, value, kind_of(T()));
 }
 
 /// A negative seed is allowed; it wraps around, as on the command line and in JSON.
 void read(nb::handle value, const FieldInfo& field, std::optional<uint64_t>& to) {
-  if (int64_t seed = 0; nb::try_cast(value, seed)) to = static_cast<uint64_t>(seed);
+  const bool is_bool = nb::isinstance<nb::bool_>(value);
+  if (int64_t seed = 0; !is_bool && nb::try_cast(value, seed)) to = static_cast<uint64_t>(seed);
   else read<std::optional<uint64_t>>(value, field, to);
 }
 
@@ -122,7 +126,12 @@ std::string to_text(nb::handle text, const char* what) {
   if (!nb::isinstance<nb::str>(text)) wrong_type(what, text, "a string");
   Py_ssize_t size = 0;
   const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
-  if (data == nullptr) throw nb::python_error();
+  if (data == nullptr) {
+    const nb::python_error error;
+    require(!error.matches(PyExc_UnicodeEncodeError), "{} is not a valid text: {}", what,
+            nb::str(error.value()).c_str());
+    throw error;
+  }
   return {data, static_cast<size_t>(size)};
 }
 

@@ -12,8 +12,8 @@ namespace nanovllm::python {
 
 using Prompt = std::variant<std::string, std::vector<int32_t>>;
 
-/// Each throws TypeError that says what is wrong if an object has a wrong type, and
-/// UnicodeEncodeError (a ValueError) if a text cannot be encoded as UTF-8.
+/// Each throws TypeError that says what is wrong if an object has a wrong type, and UserError if a
+/// text cannot be encoded as UTF-8.
 std::string to_text(nanobind::handle text, const char* what);
 std::vector<int32_t> to_token_ids(nanobind::handle ids, const char* what);
 Prompt to_prompt(nanobind::handle prompt);

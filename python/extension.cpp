@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <nanovllm/base/system/files.h>
 #include <nanovllm/engine/async_engine.h>
 #include <nanovllm/text/chat_template.h>
 #include <pthread.h>
@@ -132,7 +133,7 @@ NB_MODULE(_core_of_main_interpreter, m) {
              return tokenizer.vocabulary ? tokenizer.vocabulary->token_to_id(utf8) : std::nullopt;
            })
       .def("render_chat_template", [](const PythonTokenizer& tokenizer, nb::handle variables_json) {
-        const std::string utf8 = to_text(variables_json, "variables");
+        const std::string utf8 = to_text(variables_json, "the conversation");
         const Released released;
         return tokenizer.text.render_chat_template(utf8);
       });
@@ -208,11 +209,19 @@ NB_MODULE(_core_of_main_interpreter, m) {
       .def_prop_ro("max_model_len", &LLM::max_model_len)
       .def_prop_ro("vocab_size", &LLM::vocab_size);
 
+  m.def("load_tokenizer", [](nb::handle model) {
+    const std::string folder = to_text(model, "model");
+    const Released released;
+    std::shared_ptr<const Tokenizer> vocabulary;
+    if (path_exists(folder + "/tokenizer.json")) vocabulary = Tokenizer::load(folder);
+    return PythonTokenizer{LLMTokenizer(folder, vocabulary), vocabulary};
+  });
   bind_sequence(m);
   bind_block_manager(m);
   bind_scheduler(m);
   m.def("leave", &leave);
   m.def("validate", [](nb::handle params) { to_sampling_params(params).validate(); });
+  m.def("validate_engine", [](const nb::dict& options) { to_engine_config(options).validate(); });
   m.def("sampling_fields", [](nb::handle params) { return to_dict(to_sampling_params(params)); });
   m.def("engine_fields",
         [](const nb::dict& options) { return to_dict(to_engine_config(options)); });
@@ -220,7 +229,7 @@ NB_MODULE(_core_of_main_interpreter, m) {
   m.def("engine_help", &help_of_fields<EngineConfig>);
   m.def("render", [](nb::handle chat_template, nb::handle variables_json) {
     const std::string source = to_text(chat_template, "chat_template");
-    const std::string variables = to_text(variables_json, "variables");
+    const std::string variables = to_text(variables_json, "the conversation");
     const Released released;
     return ChatTemplate(source, Json::object(), "chat_template")
         .prompt(parse_json(variables, "the chat template's variables"));

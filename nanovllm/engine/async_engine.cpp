@@ -84,26 +84,29 @@ uint64_t AsyncEngine::submit(const std::shared_ptr<Inbox>& inbox, NewRequest req
 }
 
 bool AsyncEngine::cancel(uint64_t request_id) {
-  const std::unique_lock locked = lock_alive();
+  std::unique_lock locked = lock_alive();
   const auto at = running_.find(request_id);
   if (at == running_.end() || std::exchange(at->second.cancelled, true)) return false;
   queue([=](LLMEngine& engine) { engine.abort(request_id); });
+  apply_if_idle(locked);
   return true;
 }
 
 void AsyncEngine::cancel_all(Inbox& inbox) {
   if (!belongs_to_this_process()) return;
-  const std::unique_lock locked = lock();
+  std::unique_lock locked = lock();
   inbox.arrived_.clear();
   for (const uint64_t id : std::exchange(inbox.running_, {})) {
     running_.erase(id);
     if (dead_.empty()) queue([=](LLMEngine& engine) { engine.abort(id); });
   }
+  apply_if_idle(locked);
 }
 
 void AsyncEngine::reset_prefix_cache() {
-  const std::unique_lock locked = lock_alive();
+  std::unique_lock locked = lock_alive();
   queue([](LLMEngine& engine) { engine.reset_prefix_cache(); });
+  apply_if_idle(locked);
 }
 
 void AsyncEngine::queue(Command command) {
@@ -114,13 +117,16 @@ void AsyncEngine::queue(Command command) {
 std::vector<RequestUpdate> AsyncEngine::wait(Inbox& inbox, double seconds) {
   const auto end = steady_time_in(seconds);
   std::unique_lock locked = lock_alive();
-  Turn turn(*this, &inbox);
-  while (!inbox.has_enough() && !(turn.saw_a_step() && std::chrono::steady_clock::now() >= end)) {
-    if (turn.is_first()) step(locked);
-    else if (turn.saw_a_step()) turn.changed.wait_until(locked, end);
-    else turn.changed.wait(locked);
-    if (!dead_.empty()) throw EngineDead(dead_);
+  {
+    Turn turn(*this, &inbox);
+    while (!inbox.has_enough() && !(turn.saw_a_step() && std::chrono::steady_clock::now() >= end)) {
+      if (turn.is_first()) advance(locked, /*with_step=*/true);
+      else if (turn.saw_a_step()) turn.changed.wait_until(locked, end);
+      else turn.changed.wait(locked);
+      if (!dead_.empty()) throw EngineDead(dead_);
+    }
   }
+  apply_if_idle(locked);  // what was cancelled during the last step
   return std::exchange(inbox.arrived_, {});
 }
 
@@ -133,12 +139,20 @@ void AsyncEngine::run() {
   std::unique_lock locked = lock();
   Turn turn(*this);
   while (dead_.empty()) {
-    if (turn.is_first() && (has_work_ || !queue_.empty())) step(locked);
+    if (turn.is_first() && (has_work_ || !queue_.empty())) advance(locked, /*with_step=*/true);
     else turn.changed.wait(locked);
   }
 }
 
-void AsyncEngine::step(std::unique_lock<std::mutex>& locked) {
+/// Applies the queue if no call will step. Who calls wait() meanwhile is behind it for a moment.
+void AsyncEngine::apply_if_idle(std::unique_lock<std::mutex>& locked) {
+  while (turns_.empty() && !queue_.empty() && dead_.empty()) {
+    const Turn turn(*this);
+    advance(locked, /*with_step=*/false);
+  }
+}
+
+void AsyncEngine::advance(std::unique_lock<std::mutex>& locked, bool with_step) {
   std::vector<Command> commands = std::exchange(queue_, {});
   locked.unlock();
   std::span<RequestUpdate> updates;
@@ -146,13 +160,13 @@ void AsyncEngine::step(std::unique_lock<std::mutex>& locked) {
   bool has_work = false;
   try {
     for (const Command& command : commands) command(*engine_);
-    updates = engine_->step();
+    if (with_step) updates = engine_->step();
     has_work = !engine_->is_finished();
   } catch (const std::exception& e) {
     failure = what_of(e);
   }
   locked.lock();
-  ++num_steps_;
+  if (with_step) ++num_steps_;
   has_work_ = has_work;
   stats_ = engine_->stats();
   for (RequestUpdate& update : updates) deliver(update);

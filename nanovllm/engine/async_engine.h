@@ -43,7 +43,8 @@ class Inbox {
 /// engine for all callers (`threads.turns`) until its own answer is complete; then the next one
 /// takes over. Each update goes to the inbox of its request, whichever thread steps. Submissions
 /// and cancellations are queued and applied between two steps (`threads.queue`), so only wait(),
-/// run() and exit() can take as long as a step.
+/// run() and exit() can take as long as a step. While no call is there that steps, a cancellation
+/// is applied at once, so that nothing of the request remains.
 ///
 /// Every member throws EngineDead after exit(), after a step that failed, and in a process that was
 /// forked from the one that made the engine: the threads that run steps do not exist there. Such a
@@ -82,7 +83,7 @@ class AsyncEngine {
   bool belongs_to_this_process() const;
   /// Whether all requests of the inbox have ended and their updates were taken.
   bool is_finished(const Inbox& inbox) const;
-  /// As of the last step.
+  /// As of the last step, or of the last cancellation without one.
   EngineStats stats() const;
   /// How many calls of wait() and run() have not returned yet.
   size_t num_waiting_calls() const;
@@ -99,7 +100,8 @@ class AsyncEngine {
   std::unique_lock<std::mutex> lock() const;
   std::unique_lock<std::mutex> lock_alive() const;
   void queue(Command command);
-  void step(std::unique_lock<std::mutex>& locked);
+  void apply_if_idle(std::unique_lock<std::mutex>& locked);
+  void advance(std::unique_lock<std::mutex>& locked, bool with_step);
   void deliver(RequestUpdate& update);
   void die(const std::string& why);
 
@@ -113,7 +115,7 @@ class AsyncEngine {
 
   mutable std::mutex mutex_;    // guards all members below; never held during a step
   std::vector<Turn*> turns_;    // in the order of the calls; the first one steps
-  std::vector<Command> queue_;  // applied before the next step, in order
+  std::vector<Command> queue_;  // applied by the first of turns_, in order
   std::unordered_map<uint64_t, Running> running_;
   uint64_t next_id_ = 0, num_steps_ = 0;
   bool has_work_ = false;  // whether work remains after the last step

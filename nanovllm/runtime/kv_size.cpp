@@ -10,7 +10,6 @@ namespace nanovllm {
 
 namespace {
 
-constexpr double kGiB = 1 << 30;
 // The index of a token's slot in the cache is an int32 (Batch::slot_mapping).
 constexpr int64_t kMaxSlots = std::numeric_limits<int32_t>::max();
 
@@ -56,10 +55,9 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
   }
   if (ranks != nullptr) size.num_blocks = ranks->smallest(size.num_blocks);
   require(size.num_blocks >= 1,
-          "the KV cache may take {:.3f} GiB, but one block of {} tokens takes {:.3f} GiB: lower "
+          "the KV cache may take {} bytes, but one block of {} tokens takes {} bytes: lower "
           "--block-size, raise {} or free memory",
-          static_cast<double>(bytes) / kGiB, config.block_size,
-          static_cast<double>(block_bytes + length_bytes) / kGiB,
+          bytes, config.block_size, block_bytes + length_bytes,
           config.device == "cuda" && config.kv_cache_memory_bytes == 0 ? "--gpu-memory-utilization"
                                                                        : "--kv-cache-memory-bytes");
   const int64_t capacity = size.num_blocks * config.block_size;

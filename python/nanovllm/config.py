@@ -6,7 +6,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from nanovllm import _core
-from nanovllm.options import OTHER_NAMES, EngineOptions
+from nanovllm._unsupported import did_you_mean
+from nanovllm.options import OTHER_NAMES, EngineOptions, with_given_names
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -20,7 +21,8 @@ class Config(SimpleNamespace):
 
     `model` may be empty; with a checkpoint folder, `hf_config` has the values of its config.json,
     `eos` is its end token (or tokens), and its context limits max_model_len. Raises TypeError for
-    an option that LLM does not have, or for a value of a wrong type.
+    an option that LLM does not have, or for a value of a wrong type, and UserError for a value out
+    of range. Without a model, a block may have any number of tokens.
     """
 
     model: str
@@ -33,25 +35,37 @@ class Config(SimpleNamespace):
         model: str | os.PathLike[str] = "",
         *,
         eos: int | list[int] = -1,
+        hf_config: Any = None,
         **options: Unpack[EngineOptions],
     ) -> None:
         for name in options:
             if name not in EngineOptions.__annotations__:
-                raise TypeError(f"Config has no option '{name}'; EngineOptions lists all")
+                near = did_you_mean(name, EngineOptions.__annotations__)
+                raise TypeError(
+                    f"Config has no option '{name}'{near or '; EngineOptions lists all'}"
+                )
         given = {OTHER_NAMES.get(name, name): value for name, value in options.items()}
         if given.get("num_gpu_blocks_override") == -1:
             del given["num_gpu_blocks_override"]
         nano_vllms = {ours: theirs for theirs, ours in OTHER_NAMES.items()}
-        values = {nano_vllms.get(n, n): value for n, value in _core.engine_fields(given).items()}
+        limited = {n: value for n, value in given.items() if model or n != "block_size"}
+        try:
+            fields = _core.engine_fields(given)
+            _core.validate_engine(limited)
+        except (TypeError, ValueError) as error:
+            raise with_given_names(error, options) from None
+        values = {nano_vllms.get(n, n): value for n, value in fields.items()}
         for name, value in _WITHOUT_MODEL.items():
             values[name] = values[name] or value
-        super().__init__(model=os.fspath(model), eos=eos, hf_config=None, **values)
+        super().__init__(model=os.fspath(model), eos=eos, hf_config=hf_config, **values)
         if model:
             self._read_model()
 
     def _read_model(self) -> None:
         with open(os.path.join(self.model, "config.json"), encoding="utf-8") as file:
-            self.hf_config = json.load(file, object_hook=lambda values: SimpleNamespace(**values))
+            self.hf_config = self.hf_config or json.load(
+                file, object_hook=lambda values: SimpleNamespace(**values)
+            )
         context: Any = getattr(self.hf_config, "max_position_embeddings", self.max_model_len)
         self.max_model_len = min(self.max_model_len, context)
         if self.eos == -1:

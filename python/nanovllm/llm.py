@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from nanovllm import _core
 from nanovllm._bar import Bar
+from nanovllm._unsupported import Neutral, refuse
 from nanovllm.inputs import Prompt, TokenIds, TokensPrompt, split_prompt, to_prompts
-from nanovllm.options import OPTIONS_HELP, EngineOptions, to_engine_fields
+from nanovllm.options import OPTIONS_HELP, EngineOptions, to_engine_fields, with_given_names
 from nanovllm.outputs import EngineStats, RequestOutput, StreamPiece
 from nanovllm.sampling_params import SamplingParams
 from nanovllm.tokenizer import Conversation, Tokenizer
@@ -38,10 +40,14 @@ class LLM:
         """Loads a checkpoint folder in Hugging Face layout. `kwargs` are the options below.
 
         It gives a warning for an unknown option, and for a max_model_len above the model's own,
-        which is then used.
+        which is then used. vLLM's options that would change the results are refused.
         """
         folder = os.fsdecode(model)
-        self._engine = _core.Engine(folder, to_engine_fields(folder, kwargs))
+        fields = to_engine_fields(folder, kwargs)
+        try:
+            self._engine = _core.Engine(folder, fields)
+        except (TypeError, ValueError) as error:
+            raise with_given_names(error, kwargs) from None
         self._added = _core.inbox(False)  # for the requests of add_request
         self._num_added = 0  # how many of them step has not returned yet
         self.tokenizer = Tokenizer(self._engine.tokenizer(), folder)
@@ -56,7 +62,7 @@ class LLM:
         *,
         prompt_token_ids: TokenIds | Iterable[TokenIds] | None = None,
         stream: Literal[False] = False,
-        lora_request: None = None,
+        **unsupported: None,
     ) -> list[RequestOutput]: ...
 
     @overload
@@ -68,7 +74,7 @@ class LLM:
         *,
         prompt_token_ids: TokenIds | Iterable[TokenIds] | None = None,
         stream: Literal[True],
-        lora_request: None = None,
+        **unsupported: None,
     ) -> Iterator[StreamPiece]: ...
 
     def generate(
@@ -79,23 +85,24 @@ class LLM:
         *,
         prompt_token_ids: TokenIds | Iterable[TokenIds] | None = None,
         stream: bool = False,
-        lora_request: None = None,
+        **unsupported: None,
     ) -> list[RequestOutput] | Iterator[StreamPiece]:
         """Runs all prompts until they are finished, and returns their outputs in the same order.
 
         A prompt is a text; or 1 to max_model_len - 1 token ids, each below vocab_size; or a
         dictionary, {"prompt": text} or {"prompt_token_ids": ids}. `prompts` is one of them, or any
-        iterable of them; prompts of ids may also be given as `prompt_token_ids`.
-        `sampling_params`: one, or one for each prompt. `use_tqdm`: show a progress bar on stderr
-        with the speed of prefill and decode in tokens per second; a function is called in place of
-        tqdm. With `stream` it returns an iterator of pieces instead, whose `index` is that of the
-        prompt; see `stream()`.
+        iterable of them; prompts of ids may also be given as `prompt_token_ids`. `sampling_params`:
+        one, or one for each prompt. `use_tqdm`: show a progress bar on stderr with the speed of
+        prefill and decode in tokens per second; a function is called in place of tqdm.
+        `unsupported`: vLLM's other arguments, such as lora_request, which must be None. With
+        `stream` it returns an iterator of pieces instead, whose `index` is that of the prompt; see
+        `stream()`.
 
         Raises ValueError or TypeError if a prompt, a parameter or their number is wrong; then
         nothing runs. After an exception, also after Ctrl-C, no request of the call continues to
         run.
         """
-        _refuse_lora(lora_request)
+        refuse("generate", unsupported, _GENERATE_NEUTRAL, _GENERATE_ARGUMENTS)
         self._engine.require_alive()
         listed = to_prompts(prompts, prompt_token_ids)
         if sampling_params is None:
@@ -144,7 +151,7 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         *,
         stream: Literal[False] = False,
-        lora_request: None = None,
+        **unsupported: str | None,
     ) -> list[RequestOutput]: ...
 
     @overload
@@ -160,7 +167,7 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         *,
         stream: Literal[True],
-        lora_request: None = None,
+        **unsupported: str | None,
     ) -> Iterator[StreamPiece]: ...
 
     def chat(
@@ -175,15 +182,17 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         *,
         stream: bool = False,
-        lora_request: None = None,
+        **unsupported: str | None,
     ) -> list[RequestOutput] | Iterator[StreamPiece]:
         """Answers a conversation in OpenAI's format, or several in one batch, as `generate` does
         with the prompts that the chat template makes of them.
 
         Without `sampling_params` it uses `get_default_sampling_params()`. The other parameters are
         those of `Tokenizer.apply_chat_template`; `chat_template_kwargs` are variables of the
-        template, such as {"enable_thinking": False}.
+        template, such as {"enable_thinking": False}. `unsupported` are vLLM's other arguments,
+        which must be None; chat_template_content_format may also be "auto".
         """
+        refuse("chat", unsupported, _CHAT_NEUTRAL, _CHAT_ARGUMENTS)
         self._engine.require_alive()
         conversations = _to_conversations(messages)
         prompts: list[Prompt] = []
@@ -205,8 +214,8 @@ class LLM:
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
         if stream:
-            return self.generate(prompts, sampling_params, stream=True, lora_request=lora_request)
-        return self.generate(prompts, sampling_params, use_tqdm, lora_request=lora_request)
+            return self.generate(prompts, sampling_params, stream=True)
+        return self.generate(prompts, sampling_params, use_tqdm)
 
     def get_tokenizer(self, transformers: bool = False) -> Any:
         """`self.tokenizer`, or the checkpoint's tokenizer as an object of the package transformers,
@@ -230,6 +239,12 @@ class LLM:
     def stats(self) -> EngineStats:
         """What the engine has done so far, and its state after the latest step."""
         return EngineStats(**self._engine.stats())
+
+    if not TYPE_CHECKING:  # type checkers shall report unknown attributes
+
+        def __getattr__(self, name: str) -> Any:
+            where = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+            raise AttributeError(f"LLM has no attribute '{name}'{where}", name=name, obj=self)
 
     def add_request(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> int:
         """For callers that run the engine step by step: add requests, then call `step()` until
@@ -345,9 +360,36 @@ class LLM:
 LLM.__doc__ = f"{LLM.__doc__}\n    The options:\n\n{OPTIONS_HELP}"
 
 
-def _refuse_lora(lora_request: None) -> None:
-    if lora_request is not None:
-        raise ValueError("lora_request is not supported; it must be None")
+# vLLM's other arguments, and the ones that generate and chat have.
+_GENERATE_NEUTRAL: Neutral = {
+    "lora_request": (),
+    "priority": (),
+    "tokenization_kwargs": (),
+    "guided_options_request": (),
+    "prompt_adapter_request": (),
+}
+_CHAT_NEUTRAL: Neutral = {
+    **_GENERATE_NEUTRAL,
+    "chat_template_content_format": ("auto",),
+    "mm_processor_kwargs": (),
+}
+_GENERATE_ARGUMENTS = list(inspect.signature(LLM.generate).parameters)[1:]
+_CHAT_ARGUMENTS = list(inspect.signature(LLM.chat).parameters)[1:]
+
+# What LLM has in vLLM or nano-vLLM, and what a script can use here.
+_ELSEWHERE = {
+    "scheduler": "the scheduler is C++; nanovllm.engine.scheduler has one to experiment with, and "
+    "stats() the counts",
+    "model_runner": "ModelRunner is C++, nanovllm/runtime/model_runner.h",
+    "llm_engine": "LLM itself has add_request, step, abort and is_finished",
+    "beam_search": "SamplingParams(n=...) gives several answers, with their cumulative_logprob",
+    "score": "SamplingParams(prompt_logprobs=0) gives the log-probabilities of a prompt",
+    "encode": "LLM only generates; tokenizer.encode gives token ids",
+    "embed": "LLM only generates",
+    "classify": "SamplingParams(allowed_token_ids=...) chooses between labels",
+    "sleep": "exit() frees the model's memory, and a new LLM loads it again",
+    "wake_up": "exit() frees the model's memory, and a new LLM loads it again",
+}
 
 
 def _to_conversations(messages: Any) -> list[Conversation]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import os
 import re
 import textwrap
 import warnings
@@ -13,6 +13,7 @@ from typing import TypedDict
 from nanovllm import _core
 from nanovllm._binary import BINARY
 from nanovllm._files import read_json
+from nanovllm._unsupported import Neutral, did_you_mean, is_neutral, refuse
 
 
 class EngineOptions(TypedDict, total=False):
@@ -49,6 +50,45 @@ OTHER_NAMES = {
     "num_kvcache_blocks": "num_gpu_blocks_override",
 }
 
+# vLLM's names for values that have another name here.
+_OTHER_VALUES = {
+    "dtype": {"half": "float16", "float": "float32"},
+    "load_format": {"safetensors": "auto"},
+}
+
+# Options of vLLM that concern speed, memory or logs, with the values that need no warning.
+_WITHOUT_EFFECT: Neutral = {
+    "trust_remote_code": (False, True),
+    "swap_space": range(1 << 10),
+    "disable_log_stats": (False, True),
+    "disable_custom_all_reduce": (False, True),
+    "enable_chunked_prefill": (True,),
+    "cpu_offload_gb": (0,),
+    "download_dir": (),
+    "max_parallel_loading_workers": (),
+}
+
+# Options that would change the results, with the values that do not.
+_UNSUPPORTED: Neutral = {
+    "tokenizer_mode": ("auto",),
+    "tokenizer_revision": (),
+    "revision": (),
+    "code_revision": (),
+    "skip_tokenizer_init": (False,),
+    "quantization": (),
+    "kv_cache_dtype": ("auto",),
+    "enable_lora": (False,),
+    "hf_overrides": ({},),
+    "speculative_config": (),
+    "task": ("auto", "generate"),
+    "runner": ("auto", "generate"),
+    "convert": ("auto", "none"),
+    "pipeline_parallel_size": (1,),
+    "data_parallel_size": (1,),
+}
+
+_MOST_LOGPROBS = 20
+
 
 def describe(
     names: Mapping[str, object],
@@ -74,13 +114,23 @@ EngineOptions.__doc__ = f"{EngineOptions.__doc__}\n\n{OPTIONS_HELP}"
 
 def to_engine_fields(model: str, options: Mapping[str, object]) -> dict[str, object]:
     """The fields of EngineConfig. Gives warnings for options that do not exist and for a context
-    that is longer than the model's, which is then used instead."""
+    that is longer than the model's, which is then used instead. Raises UserError for an option of
+    vLLM without which the results would differ."""
     fields: dict[str, object] = {"worker_path": BINARY}
+    known = EngineOptions.__annotations__
     for name, value in options.items():
-        if name not in EngineOptions.__annotations__:
-            _warn(f"LLM has no option '{name}', which is ignored{_suggestion(name)}")
-        elif not (name == "num_kvcache_blocks" and value == -1):
-            fields[OTHER_NAMES.get(name, name)] = value
+        if name in known:
+            if not (name == "num_kvcache_blocks" and value == -1):
+                fields[OTHER_NAMES.get(name, name)] = _value(name, value)
+        elif name == "max_logprobs":
+            if value is not None and value not in range(_MOST_LOGPROBS + 1):
+                raise _core.UserError(
+                    f"max_logprobs is {value!r:.60}; it must be from 0 to {_MOST_LOGPROBS}"
+                )
+        elif name in _UNSUPPORTED:
+            refuse("LLM", {name: value}, _UNSUPPORTED, known)
+        elif not (name in _WITHOUT_EFFECT and is_neutral(name, value, _WITHOUT_EFFECT)):
+            _warn(f"LLM has no option '{name}', which is ignored{did_you_mean(name, known)}")
     asked = fields.get("max_model_len")
     if isinstance(asked, int):
         longest = read_json(Path(model, "config.json")).get("max_position_embeddings", asked)
@@ -93,9 +143,19 @@ def to_engine_fields(model: str, options: Mapping[str, object]) -> dict[str, obj
     return fields
 
 
-def _suggestion(name: str) -> str:
-    near = difflib.get_close_matches(name, EngineOptions.__annotations__, n=1, cutoff=0.7)
-    return f"; did you mean '{near[0]}'?" if near else ""
+def _value(name: str, value: object) -> object:
+    """An option's value as the engine takes it: paths and vLLM's names are converted."""
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    return _OTHER_VALUES.get(name, {}).get(text, text) if isinstance(text, str) else text
+
+
+def with_given_names(error: Exception, options: Mapping[str, object]) -> Exception:
+    """The same error with the names that the caller has used."""
+    text = str(error)
+    for other, name in OTHER_NAMES.items():
+        if other in options:
+            text = re.sub(rf"\b{name}\b", other, text)
+    return type(error)(text)
 
 
 def _warn(text: str) -> None:

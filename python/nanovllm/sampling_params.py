@@ -1,11 +1,32 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from nanovllm import _core
+from nanovllm._unsupported import Neutral, refuse
 from nanovllm.options import describe
+
+# vLLM's other arguments.
+_NEUTRAL: Neutral = {
+    "best_of": (1,),
+    "use_beam_search": (False,),
+    "length_penalty": (1.0,),
+    "early_stopping": (False,),
+    "include_stop_str_in_output": (False,),
+    "spaces_between_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "guided_decoding": (),
+    "structured_outputs": (),
+    "logits_processors": (),
+    "output_kind": (),
+    "extra_args": (),
+    "flat_logprobs": (False,),
+    "skip_clone": (False, True),
+}
 
 
 # nanovllm/base/config.h describes each field; help() shows those texts.
@@ -15,7 +36,8 @@ class SamplingParams:
     max_tokens it means no limit.
 
     Raises ValueError for a value out of range and TypeError for a wrong type; both name the field,
-    its value and what would be right. `generate` checks values that are set later.
+    its value and what would be right. `generate` checks values that are set later. vLLM's other
+    arguments, such as best_of, may be given with the values that ask for nothing.
     """
 
     temperature: float = 1.0
@@ -47,6 +69,19 @@ class SamplingParams:
         """A copy whose lists and dictionaries are its own."""
         return copy.deepcopy(self)
 
+
+_init_fields = SamplingParams.__init__
+
+
+@functools.wraps(_init_fields)
+def _init(self: SamplingParams, *args: Any, **kwargs: Any) -> None:
+    others = {name: kwargs.pop(name) for name in [*kwargs] if name not in _defaults}
+    _init_fields(self, *args, **kwargs)
+    refuse("SamplingParams", others, {**_NEUTRAL, "best_of": (1, self.n)}, _defaults)
+
+
+# The dataclass generates a constructor from the fields, and the other arguments are no fields.
+SamplingParams.__init__ = _init  # type: ignore[method-assign]
 
 _defaults = {field.name: field.default for field in fields(SamplingParams)}
 SamplingParams.__doc__ = (

@@ -25,7 +25,17 @@ _NAMED = (
     "mask_token",
 )
 # Arguments of transformers that choose how ids are packed; this class always returns lists.
-_PACKING = ("padding", "truncation", "max_length", "return_tensors", "return_dict")
+_PACKING = (
+    "padding",
+    "truncation",
+    "max_length",
+    "return_tensors",
+    "return_token_type_ids",
+    "return_assistant_tokens_mask",
+    "tokenizer_kwargs",
+)
+# transformers' value for a tokenizer_config.json that names no model_max_length.
+_NO_LIMIT = int(1e30)
 
 
 class BatchEncoding(dict[str, Any]):
@@ -46,7 +56,8 @@ class Tokenizer:
     """The checkpoint's tokenizer and chat template, with transformers' names and defaults.
 
     Several threads may use it, also after `LLM.exit()`. Each method raises UserError (a ValueError)
-    if the checkpoint has no tokenizer.json, or no chat template where one is needed.
+    if the checkpoint has no tokenizer.json, or no chat template where one is needed. A copy, also
+    one by pickle, is loaded from the checkpoint folder again.
 
     bos_token, eos_token, unk_token, sep_token, pad_token, cls_token and mask_token are texts, and
     bos_token_id, ... their ids; None if the checkpoint's tokenizer_config.json does not name them.
@@ -66,6 +77,9 @@ class Tokenizer:
     pad_token_id: int | None
     cls_token_id: int | None
     mask_token_id: int | None
+    chat_template: str | None  #: the text of the checkpoint's template; None if it has none
+    model_max_length: int  #: in tokens, as tokenizer_config.json says; nothing depends on it
+    padding_side: str
 
     def __init__(self, core: _core.Tokenizer, folder: str) -> None:
         self._core = core
@@ -76,6 +90,12 @@ class Tokenizer:
             setattr(self, name, _content(names.get(name)))
         self._additional = [_content(t) for t in names.get("additional_special_tokens") or []]
         self._added_later = config.get("added_tokens_decoder") or {}
+        self.chat_template = _chat_template(Path(folder), config)
+        self.model_max_length = config.get("model_max_length") or _NO_LIMIT
+        self.padding_side = config.get("padding_side", "right")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _load, (self.name_or_path,)
 
     def __getattr__(self, name: str) -> Any:
         if name.endswith("_token_id") and name[:-3] in _NAMED:
@@ -90,32 +110,66 @@ class Tokenizer:
         self,
         text: str | Iterable[str],
         add_special_tokens: bool = True,
+        *,
+        return_attention_mask: bool | None = None,
         **packing: Any,
     ) -> BatchEncoding:
-        """{"input_ids", "attention_mask"}: two lists, or two lists of lists if `text` is a list."""
+        """{"input_ids", "attention_mask"}: two lists, or two lists of lists if `text` is a list.
+        `return_attention_mask`: False leaves the second one out."""
         _refuse_packing(packing)
         if packing:
             raise TypeError(f"unknown argument {next(iter(packing))!r}")
+        texts = [text] if isinstance(text, str) else text
+        lists = [self.encode(one, add_special_tokens) for one in texts]
+        encoding = BatchEncoding(input_ids=lists)
+        if return_attention_mask is None or return_attention_mask:
+            encoding["attention_mask"] = [[1] * len(ids) for ids in lists]
         if isinstance(text, str):
-            ids = self.encode(text, add_special_tokens)
-            return BatchEncoding(input_ids=ids, attention_mask=[1] * len(ids))
-        lists = [self.encode(one, add_special_tokens) for one in text]
-        masks = [[1] * len(ids) for ids in lists]
-        return BatchEncoding(input_ids=lists, attention_mask=masks)
+            return BatchEncoding({name: values[0] for name, values in encoding.items()})
+        return encoding
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The token ids of a text. Special tokens that are written in it are recognized.
         `add_special_tokens`: also add the tokenizer's own, such as a begin-of-text token."""
         return self._core.encode(text, add_special_tokens)
 
-    def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
-        """The text of an id or of ids (a list, or anything with tolist()). Ids that no token has
-        are left out; bytes that are not UTF-8 become U+FFFD."""
-        ids = [int(token_ids)] if isinstance(token_ids, (int, Integral)) else token_ids
-        return self._core.decode(ids, skip_special_tokens)
+    @overload
+    def decode(
+        self,
+        token_ids: int | Sequence[int],
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> str: ...
+
+    @overload
+    def decode(
+        self,
+        token_ids: Sequence[Sequence[int]],
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> list[str]: ...
+
+    def decode(
+        self,
+        token_ids: int | Sequence[int] | Sequence[Sequence[int]],
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> str | list[str]:
+        """The text of an id or of ids (a list, or anything with tolist()), or a list with the text
+        of each list of ids. Ids that no token has are left out; bytes that are not UTF-8 become
+        U+FFFD. `clean_up_tokenization_spaces` has no effect, as in transformers for BPE."""
+        ids: Any = token_ids.tolist() if hasattr(token_ids, "tolist") else token_ids
+        if isinstance(ids, (list, tuple)) and len(ids) > 0 and isinstance(ids[0], (list, tuple)):
+            return self.batch_decode(ids, skip_special_tokens)
+        return self._core.decode(
+            [int(ids)] if isinstance(ids, Integral) else ids, skip_special_tokens
+        )
 
     def batch_decode(
-        self, sequences: Iterable[Sequence[int]], skip_special_tokens: bool = False
+        self,
+        sequences: Iterable[Sequence[int]],
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
     ) -> list[str]:
         """The text of each sequence of ids."""
         return [self.decode(ids, skip_special_tokens) for ids in sequences]
@@ -164,6 +218,10 @@ class Tokenizer:
         """The ids of all tokens, added ones included."""
         return self._tables[1]
 
+    def get_added_vocab(self) -> dict[str, int]:
+        """The ids of the added tokens, in their order."""
+        return dict(sorted(self._tables[3].items(), key=lambda item: item[1]))
+
     @property
     def vocab_size(self) -> int:
         """How many tokens the vocabulary has without the added ones."""
@@ -175,6 +233,11 @@ class Tokenizer:
 
     def __bool__(self) -> bool:
         return True
+
+    @property
+    def special_tokens_map(self) -> dict[str, str]:
+        """The special tokens that have a name, by their names."""
+        return {name: token for name in _NAMED if (token := getattr(self, name)) is not None}
 
     @property
     def all_special_tokens(self) -> list[str]:
@@ -198,18 +261,19 @@ class Tokenizer:
         return transformers.AutoTokenizer.from_pretrained(self.name_or_path)
 
     @cached_property
-    def _tables(self) -> tuple[int, dict[str, int], dict[int, str]]:
+    def _tables(self) -> tuple[int, dict[str, int], dict[int, str], dict[str, int]]:
         """How many tokens the vocabulary has without the added ones; the ids of all tokens; the
-        tokens by their ids."""
+        tokens by their ids; the ids of the added tokens."""
         file = Path(self.name_or_path, "tokenizer.json")
         if not file.exists():
             raise _core.UserError(f"{self.name_or_path}: no tokenizer.json")
         content = json.loads(file.read_bytes())
         vocab: dict[str, int] = dict(content["model"]["vocab"])
         num_base_tokens = len(vocab)
-        vocab.update((token["content"], token["id"]) for token in content.get("added_tokens") or [])
-        vocab.update((token["content"], int(i)) for i, token in self._added_later.items())
-        return num_base_tokens, vocab, {i: token for token, i in vocab.items()}
+        added = {token["content"]: token["id"] for token in content.get("added_tokens") or []}
+        added.update((token["content"], int(i)) for i, token in self._added_later.items())
+        vocab.update(added)
+        return num_base_tokens, vocab, {i: token for token, i in vocab.items()}, added
 
     @overload
     def apply_chat_template(
@@ -222,6 +286,7 @@ class Tokenizer:
         continue_final_message: bool = False,
         chat_template: str | None = None,
         tokenize: Literal[True] = True,
+        return_dict: Literal[False] = False,
         **kwargs: Any,
     ) -> list[int]: ...
 
@@ -236,12 +301,14 @@ class Tokenizer:
         continue_final_message: bool = False,
         chat_template: str | None = None,
         tokenize: Literal[False],
+        return_dict: bool = False,
         **kwargs: Any,
     ) -> str: ...
 
+    @overload
     def apply_chat_template(
         self,
-        conversation: Sequence[Mapping[str, Any]],
+        conversation: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, str]] | None = None,
         *,
@@ -249,10 +316,26 @@ class Tokenizer:
         continue_final_message: bool = False,
         chat_template: str | None = None,
         tokenize: bool = True,
+        return_dict: bool = False,
         **kwargs: Any,
-    ) -> str | list[int]:
+    ) -> Any: ...
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, str]] | None = None,
+        *,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        chat_template: str | None = None,
+        tokenize: bool = True,
+        return_dict: bool = False,
+        **kwargs: Any,
+    ) -> Any:
         """The prompt for a conversation in OpenAI's format: its token ids, or the text if
-        `tokenize` is False.
+        `tokenize` is False. For a list of conversations it is a list of these. With `return_dict`
+        the ids come as `__call__` returns them.
 
         `tools`: their JSON schemas. `continue_final_message`: the prompt ends inside the last
         message, so that the model continues it. `chat_template`: the text of a Jinja template to
@@ -262,24 +345,56 @@ class Tokenizer:
         _refuse_packing(kwargs)
         if continue_final_message and add_generation_prompt:
             raise ValueError("continue_final_message and add_generation_prompt exclude each other")
-        if continue_final_message:
-            conversation, final = _marked(conversation)
         variables = {
-            "messages": conversation,
             "tools": tools,
             "documents": documents,
             "add_generation_prompt": add_generation_prompt,
             **kwargs,
         }
+        given: Any = conversation
+        is_one = len(given) == 0 or not isinstance(given[0], (list, tuple))
+        prompts = [
+            self._render(one, variables, chat_template, continue_final_message)
+            for one in ([given] if is_one else given)
+        ]
+        text: Any = prompts[0] if is_one else prompts
+        if not tokenize:
+            return text
+        encoding = self(text, add_special_tokens=False)
+        return encoding if return_dict else encoding.input_ids
+
+    def _render(
+        self,
+        conversation: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any],
+        chat_template: str | None,
+        continues: bool,
+    ) -> str:
+        if continues:
+            conversation, final = _marked(conversation)
+        variables = {"messages": conversation, **variables}
         if chat_template is None:
             prompt = self._core.render_chat_template(json.dumps(variables, ensure_ascii=False))
         else:
-            named = {name: token for name in _NAMED if (token := getattr(self, name)) is not None}
-            variables = {**named, **variables}
+            variables = {**self.special_tokens_map, **variables}
             prompt = _core.render(chat_template, json.dumps(variables, ensure_ascii=False))
-        if continue_final_message:
-            prompt = _cut(prompt, final)
-        return self._core.encode(prompt, False) if tokenize else prompt
+        return _cut(prompt, final) if continues else prompt
+
+
+def _load(folder: str) -> Tokenizer:
+    return Tokenizer(_core.load_tokenizer(folder), folder)
+
+
+def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """The text of the checkpoint's template; of several ones, the one named "default"."""
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8", errors="replace")
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
 
 
 _MARK = "\ue000end of the last message\ue000 "

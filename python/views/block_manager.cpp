@@ -63,12 +63,12 @@ void allocate(const Blocks& blocks, SequenceView& view, nb::handle /*num_cached_
   require(blocks->can_allocate(prefix, num_blocks),
           "sequence {} needs {} blocks, {} of them cached, and {} are free", view.seq_id,
           num_blocks, prefix.blocks.size(), blocks->num_free());
+  view.set_blocks(blocks);
   blocks->allocate(seq, prefix, num_blocks);
   const auto num_hit = static_cast<int64_t>(prefix.blocks.size()) * blocks->block_size();
   if (!seq.num_cached_tokens) seq.num_cached_tokens = std::min(num_hit, seq.num_known() - 1);
   seq.num_computed = seq.num_known();
   blocks->register_blocks(seq, seq.num_computed);
-  view.blocks = blocks;
 }
 
 void require_blocks(const Blocks& blocks, const SequenceView& view) {
@@ -100,12 +100,19 @@ void append(const Blocks& blocks, SequenceView& view) {
 
 }  // namespace
 
-Blocks make_blocks(int64_t num_blocks, int64_t block_size, bool caching) {
-  constexpr int64_t kMost = 1'000'000;
-  require(num_blocks >= 1 && num_blocks <= kMost, "num_kvcache_blocks is {}; it must be 1 to {}",
-          num_blocks, kMost);
+namespace {
+constexpr int64_t kMost = 1'000'000;
+}
+
+void require_block_size(int64_t block_size) {
   require(block_size >= 1 && block_size <= kMost, "block_size is {}; it must be 1 to {}",
           block_size, kMost);
+}
+
+Blocks make_blocks(int64_t num_blocks, int64_t block_size, bool caching) {
+  require(num_blocks >= 1 && num_blocks <= kMost, "num_kvcache_blocks is {}; it must be 1 to {}",
+          num_blocks, kMost);
+  require_block_size(block_size);
   return std::make_shared<BlockManager>(num_blocks, block_size, caching);
 }
 

@@ -53,9 +53,9 @@ class SchedulerView {
         config_(scheduler_config(config, blocks_->num_blocks() * blocks_->block_size())),
         scheduler_(config_, *blocks_) {
     if (!nb::hasattr(config, "eos")) return;
-    const nb::object eos = config.attr("eos");
-    if (int32_t one = 0; nb::try_cast(eos, one)) end_tokens_ = {one};
-    else end_tokens_ = to_token_ids(eos, "eos");
+    eos_ = config.attr("eos");
+    if (int32_t one = 0; nb::try_cast(eos_, one)) end_tokens_ = {one};
+    else end_tokens_ = to_token_ids(eos_, "eos");
   }
   ~SchedulerView() {
     for (auto& [id, object] : sequences_) view(object).take_back();
@@ -72,6 +72,7 @@ class SchedulerView {
     require(seq.num_prompt_tokens < config_.max_model_len,
             "the prompt has {} tokens; with max_model_len {} it may have at most {}",
             seq.num_prompt_tokens, config_.max_model_len, config_.max_model_len - 1);
+    v.set_blocks(blocks_);
     auto stop_ids = std::make_shared<std::vector<int32_t>>(seq.params->stop_token_ids);
     if (!seq.params->ignore_eos)
       stop_ids->insert(stop_ids->end(), end_tokens_.begin(), end_tokens_.end());
@@ -79,7 +80,6 @@ class SchedulerView {
     seq.stop_ids = std::move(stop_ids);
     seq.id = seq.request_id = next_id_++;
     sequences_.emplace(seq.id, object);
-    v.blocks = blocks_;
     std::vector<std::unique_ptr<Sequence>> choices;
     choices.push_back(std::move(v.own));
     scheduler_.add(std::move(choices));
@@ -161,6 +161,7 @@ class SchedulerView {
 
   bool is_finished() const { return scheduler_.is_finished() && in_flight_.empty(); }
   const Blocks& blocks() const { return blocks_; }
+  const nb::object& eos() const { return eos_; }
   const EngineConfig& config() const { return config_; }
 
  private:
@@ -179,6 +180,7 @@ class SchedulerView {
   Blocks blocks_;
   EngineConfig config_;
   Scheduler scheduler_;
+  nb::object eos_ = nb::int_(-1);
   std::vector<int32_t> end_tokens_;
   std::map<uint64_t, nb::object> sequences_;  // by the scheduler's ids: in the order of arrival
   std::deque<Step> in_flight_;
@@ -207,6 +209,7 @@ void bind_scheduler(nb::module_& m) {
       .def_prop_ro("waiting", [](const V& v) { return v.with_status(SequenceStatus::kWaiting); })
       .def_prop_ro("running", [](const V& v) { return v.with_status(SequenceStatus::kRunning); })
       .def_prop_ro("block_manager", &V::blocks)
+      .def_prop_ro("eos", &V::eos, "Config.eos: an id, or several; -1 if there is none.")
       .def_prop_ro("stats", &V::stats, "Counts since the start.")
       .def_prop_ro("max_num_seqs", [](const V& v) { return v.config().max_num_seqs; })
       .def_prop_ro("max_model_len", [](const V& v) { return v.config().max_model_len; })

@@ -31,11 +31,34 @@ void init_sequence(SequenceView* view, nb::handle token_ids, nb::handle sampling
   view->seq = view->own.get();
 }
 
+/// nano-vLLM's class attribute Sequence.block_size, if a script has set it; 0 otherwise. Until then
+/// the class has the property of this name, which is not a number.
+int64_t set_block_size() {
+  int64_t size = 0;
+  if (nb::try_cast(nb::object(nb::type<SequenceView>().attr("block_size")), size))
+    require_block_size(size);
+  return size;
+}
+
 std::vector<int32_t> part(const std::vector<int32_t>& ids, int64_t begin, int64_t end) {
   return {ids.begin() + begin, ids.begin() + end};
 }
 
 }  // namespace
+
+int64_t SequenceView::block_size() const {
+  if (blocks) return blocks->block_size();
+  const int64_t size = set_block_size();
+  return size > 0 ? size : kDefaultBlockSize;
+}
+
+void SequenceView::set_blocks(const Blocks& given) {
+  const int64_t size = set_block_size();
+  require(size == 0 || size == given->block_size(),
+          "Sequence.block_size is {}, and the blocks have {} tokens; set it to the same", size,
+          given->block_size());
+  blocks = given;
+}
 
 void bind_sequence(nb::module_& m) {
   using V = SequenceView;
@@ -49,8 +72,10 @@ void bind_sequence(nb::module_& m) {
       .def("__init__", &init_sequence, nb::arg("token_ids"),
            nb::arg("sampling_params") = nb::none())
       .def("__len__", [](const V& v) { return v.seq->token_ids.size(); })
+      // The item is an object of its own: an accessor would refer to the list, which is temporary.
       .def("__getitem__",
-           [](const V& v, nb::handle key) { return nb::cast(v.seq->token_ids)[key]; })
+           [](const V& v, nb::handle key) -> nb::object { return nb::cast(v.seq->token_ids)[key]; })
+      .def("__iter__", [](const V& v) { return nb::iter(nb::cast(v.seq->token_ids)); })
       .def("__repr__",
            [](const V& v) {
              static constexpr const char* kNames[] = {"WAITING", "RUNNING", "FINISHED"};

@@ -26,21 +26,27 @@ struct SequenceView {
   Blocks blocks = nullptr;    ///< that gave it blocks; null before
   int64_t num_scheduled = 0;  ///< tokens that the latest step computes for it
 
-  int64_t block_size() const { return blocks ? blocks->block_size() : kDefaultBlockSize; }
+  int64_t block_size() const;
   int64_t num_blocks() const { return ceil_div(seq->num_known(), block_size()); }
   void take_back() {
     own = std::make_unique<Sequence>(*seq);
     seq = own.get();
     num_scheduled = 0;
   }
+  /// From now on the sequence has the block size of this block manager. Throws UserError if a
+  /// script has set Sequence.block_size to another one.
+  void set_blocks(const Blocks& given);
   /// Changes by hand are only for sequences that no scheduler has.
   void require_own(const char* what) const {
     require(own != nullptr, "sequence {} belongs to a scheduler, which alone may {}", seq_id, what);
   }
 };
 
-/// Throws UserError for a number outside 1 to 1,000,000: more would be a mistake in an experiment.
+/// Both throw UserError for a number outside 1 to 1,000,000: more would be a mistake in an
+/// experiment.
 Blocks make_blocks(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching);
+
+void require_block_size(int64_t block_size);
 
 void bind_sequence(nanobind::module_& m);
 void bind_block_manager(nanobind::module_& m);

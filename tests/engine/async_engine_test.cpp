@@ -229,6 +229,43 @@ TEST(AsyncEngine, CancelBeforeTheFirstStepAndOfUnknownRequests) {
   EXPECT_EQ(front.fake->num_submitted(), 0);
 }
 
+TEST(AsyncEngine, ACancellationIsAppliedAtOnceIfNoCallSteps) {
+  Front front;
+  const auto inbox = pieces();
+  for (int32_t i = 0; i < 3; ++i) front.submit(inbox, made_prompt(6, i), 20);
+  const auto single = answers();
+  const uint64_t id = front.submit(single, made_prompt(5), 20);
+  front.engine->wait(*inbox);
+  EXPECT_EQ(front.engine->stats().num_running, 4);
+  front.engine->cancel_all(*inbox);
+  EXPECT_EQ(front.engine->stats().num_running, 1);
+  EXPECT_TRUE(front.engine->cancel(id));
+  EXPECT_EQ(front.engine->stats().num_running, 0);
+  EXPECT_EQ(front.engine->stats().num_free_blocks, 16);
+  const std::vector<RequestUpdate> arrived = front.engine->wait(*single);
+  ASSERT_EQ(arrived.size(), 1u);
+  EXPECT_EQ(arrived[0].finished->finish_reason, "abort");
+  EXPECT_EQ(front.engine->stats().num_free_blocks, 16);
+}
+
+TEST(AsyncEngine, TheLastCallThatLeavesAppliesWhatWasCancelledDuringItsStep) {
+  Front front;
+  front.gate->close();
+  const auto inbox = answers(), other = answers();
+  front.submit(inbox, made_prompt(4), 20);
+  front.submit(other, made_prompt(5), 20);
+  EXPECT_TRUE(front.engine->wait(*inbox, 0).empty());  // submits a step; the next one waits for it
+  std::jthread stepper([&] { EXPECT_TRUE(front.engine->wait(*inbox, 0).empty()); });
+  front.gate->await_step();
+  front.engine->cancel_all(*other);
+  front.gate->open();
+  stepper.join();
+  EXPECT_EQ(front.engine->stats().num_running, 1);
+  front.engine->cancel_all(*inbox);
+  EXPECT_EQ(front.engine->stats().num_free_blocks, 16);
+  front.gate->open_for_ever();
+}
+
 TEST(AsyncEngine, InvalidRequestsAreRefusedAtOnce) {
   Front front;
   const auto inbox = answers();

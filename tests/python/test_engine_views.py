@@ -37,6 +37,7 @@ def step(scheduler: Scheduler, token: int = 7) -> list[Sequence]:
 
 def test_nano_vllms_loop_runs_every_sequence_to_its_end() -> None:
     scheduler = Scheduler(Config(num_kvcache_blocks=16, kvcache_block_size=4, eos=0))
+    assert scheduler.eos == 0 and scheduler_of().eos == -1
     ends = Sequence([5, 6, 7])
     seqs = [ends, *(sequence([n] * n, max_tokens=n) for n in range(1, 6))]
     for seq in seqs:
@@ -172,6 +173,38 @@ def test_a_block_manager_alone() -> None:
     assert manager.hash_to_block_id == {}
 
 
+def test_a_sequence_is_read_as_a_list_of_ids() -> None:
+    seq = Sequence([5, 6, 7, 8, 9])
+    assert (seq[0], seq[4], seq[-1], seq[-5], len(seq)) == (5, 9, 9, 5, 5)
+    assert (seq[1:3], seq[:], seq[::-2], seq[7:]) == ([6, 7], [5, 6, 7, 8, 9], [9, 7, 5], [])
+    assert list(seq) == seq.token_ids and 8 in seq and 4 not in seq
+    iterator = iter(seq)
+    del seq
+    gc.collect()
+    assert [next(iterator), *iterator] == [5, 6, 7, 8, 9]
+    for wrong in (5, -6):
+        with pytest.raises(IndexError):
+            Sequence([5, 6, 7, 8, 9])[wrong]
+    with pytest.raises(TypeError):
+        Sequence([5])["a"]  # type: ignore[call-overload]
+
+
+def test_the_class_s_block_size_is_that_of_its_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """nano-vLLM's LLMEngine sets it."""
+    assert Sequence(PREFIX).block_size == 64
+    monkeypatch.setattr(Sequence, "block_size", 4)
+    seq = Sequence(PREFIX + [9])
+    assert (seq.block_size, seq.num_blocks, seq.last_block_num_tokens) == (4, 3, 1)
+    assert seq.block(2) == [9]
+    scheduler_of().add(seq)
+    for use in (BlockManager(4, 8).allocate, Scheduler(Config(num_kvcache_blocks=9)).add):
+        with pytest.raises(UserError, match="Sequence.block_size is 4, and the blocks have (8|64)"):
+            use(Sequence(PREFIX))
+    monkeypatch.setattr(Sequence, "block_size", 0)
+    with pytest.raises(UserError, match="block_size is 0"):
+        Sequence(PREFIX).num_blocks  # noqa: B018
+
+
 def test_a_sequence_outlives_its_scheduler() -> None:
     scheduler = scheduler_of()
     running = sequence(PREFIX)
@@ -242,6 +275,17 @@ def test_config_has_nano_vllms_fields_and_reads_a_model() -> None:
         Config(max_seqs=1)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="max_num_seqs"):
         Config(max_num_seqs="four")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="'max_seqs'; did you mean 'max_num_seqs'"):
+        Config(max_seqs=1)  # type: ignore[call-arg]
+    with pytest.raises(UserError, match="^max_num_seqs is -3; it must be from 1"):
+        Config(max_num_seqs=-3)
+    with pytest.raises(UserError, match="^kvcache_block_size is 100; it must be a multiple of 16"):
+        Config(TINY_TALES, kvcache_block_size=100)
+    with pytest.raises(UserError, match="^num_kvcache_blocks is -5"):
+        Config(num_kvcache_blocks=-5)
+    assert Config(hf_config=None).hf_config is None
+    hf_config = SimpleNamespace(max_position_embeddings=77)
+    assert Config(TINY_TALES, hf_config=hf_config).max_model_len == 77
     with pytest.raises(FileNotFoundError, match="no/model"):
         Config("no/model")
 

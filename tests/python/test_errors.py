@@ -24,6 +24,7 @@ def still_right(llm: LLM) -> None:
         ("temperature", "hot", TypeError),
         ("max_tokens", 0, ValueError),
         ("max_tokens", 2.5, TypeError),
+        ("max_tokens", True, TypeError),
         ("max_tokens", 2**70, TypeError),
         ("ignore_eos", "yes", TypeError),
         ("top_p", 0, ValueError),
@@ -45,11 +46,32 @@ def still_right(llm: LLM) -> None:
         ("prompt_logprobs", -1, ValueError),
         ("n", 0, ValueError),
         ("seed", 2**64, TypeError),
+        ("seed", True, TypeError),
+        ("temperature", False, TypeError),
     ],
 )
 def test_sampling_params_say_what_is_wrong(field: str, value: Any, kind: type[Exception]) -> None:
     with pytest.raises(kind, match=field):
         SamplingParams(**{field: value})
+
+
+@pytest.mark.parametrize(
+    "arguments, kind, reason",
+    [
+        ({"use_beam_search": True}, UserError, "^use_beam_search=True is not supported"),
+        ({"best_of": 3}, UserError, "^best_of=3 is not supported"),
+        ({"best_of": 3, "n": 2}, UserError, "^best_of=3 is not supported"),
+        ({"length_penalty": 0.5}, UserError, "^length_penalty=0.5 is not supported"),
+        ({"guided_decoding": {}}, UserError, "^guided_decoding={} is not supported"),
+        ({"temprature": 0.5}, TypeError, "no argument 'temprature'; did you mean 'temperature'.$"),
+        ({"beams": 5}, TypeError, "^SamplingParams has no argument 'beams'$"),
+    ],
+)
+def test_unsupported_sampling_params_are_named(
+    arguments: dict[str, Any], kind: type[Exception], reason: str
+) -> None:
+    with pytest.raises(kind, match=reason):
+        SamplingParams(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +95,7 @@ def test_sampling_params_say_what_is_wrong(field: str, value: Any, kind: type[Ex
         ({"prompt": [5]}, TypeError, "must be a string"),
         ({"prompt_token_ids": "Once"}, TypeError, "list of token ids"),
         ({"prompt_token_ids": []}, ValueError, "empty"),
-        ("\ud800", ValueError, "surrogates"),
+        ("\ud800", UserError, "prompt is not a valid text: .*surrogates"),
         ([1] * 3000, ValueError, "3000 tokens"),
     ],
 )
@@ -104,6 +126,19 @@ def test_counts_and_forms_of_arguments(llm: LLM) -> None:
             llm.generate(prompt_token_ids=wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="lora_request"):
         llm.generate(["Once"], lora_request="x")  # type: ignore[call-overload]
+    for name in ("priority", "tokenization_kwargs", "guided_options_request"):
+        assert llm.generate([], **{name: None}) == []  # type: ignore[arg-type]
+        with pytest.raises(UserError, match=f"^{name}=3 is not supported"):
+            llm.generate(["Once"], **{name: 3})  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="generate has no argument 'steam'; did you mean 'stream'"):
+        llm.generate(["Once"], steam=None)
+    chat = [{"role": "user", "content": "Hi"}]
+    with pytest.raises(UserError, match="^chat_template_content_format='openai' is not supported"):
+        llm.chat(chat, chat_template_content_format="openai")
+    with pytest.raises(TypeError, match="chat has no argument 'tool'; did you mean 'tools'"):
+        llm.chat(chat, tool=None)
+    neutral = {"chat_template_content_format": "auto", "mm_processor_kwargs": None}
+    assert len(llm.chat(chat, SamplingParams(max_tokens=1), False, **neutral)) == 1  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="'a', 'b'"):
         llm.generate({"a": "Once", "b": "There"})
     for params in (["Once"], [None], {"max_tokens": 3}, 5):
@@ -120,6 +155,26 @@ def test_counts_and_forms_of_arguments(llm: LLM) -> None:
         llm.generate(["Once"], SamplingParams(logit_bias={9000: 1}), use_tqdm=False)
     assert not llm.abort(10**6)
     still_right(llm)
+
+
+@pytest.mark.parametrize(
+    "name, replacement",
+    [
+        ("scheduler", "nanovllm.engine.scheduler"),
+        ("model_runner", "nanovllm/runtime/model_runner.h"),
+        ("llm_engine", "add_request"),
+        ("beam_search", "n="),
+        ("score", "prompt_logprobs"),
+        ("sleep", "exit"),
+        ("nothing", "$"),
+    ],
+)
+def test_an_attribute_that_is_missing_names_the_replacement(
+    llm: LLM, name: str, replacement: str
+) -> None:
+    with pytest.raises(AttributeError, match=f"^LLM has no attribute '{name}'.*{replacement}"):
+        getattr(llm, name)
+    assert not hasattr(llm, name)
 
 
 def test_the_place_of_a_bad_prompt_is_named(llm: LLM) -> None:
@@ -149,10 +204,15 @@ def test_the_place_of_a_bad_prompt_is_named(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize(
-    "name, suggestion", [("max_seqs", "; did you mean 'max_num_seqs'"), ("trust_remote_code", "")]
+    "name, suggestion",
+    [
+        ("max_seqs", "; did you mean 'max_num_seqs'"),
+        ("enable_eplb", ""),
+        ("enable_chunked_prefill", ""),
+    ],
 )
 def test_an_unknown_option_is_named_with_one_that_is_near(name: str, suggestion: str) -> None:
-    text = f"'{name}', which is ignored{suggestion}"
+    text = f"LLM has no option '{name}', which is ignored{suggestion}"
     with pytest.warns(UserWarning, match=f"{text}.?$") as warned:
         LLM(TINY_TALES, max_model_len=64, **{name: 3}).exit()  # type: ignore[arg-type]
     assert len(warned) == 1 and warned[0].filename == __file__
@@ -173,7 +233,18 @@ def test_a_context_above_the_model_s_is_lowered_with_a_warning() -> None:
         ({"device": 3}, TypeError, "device is 3"),
         ({"max_num_seqs": 0}, ValueError, "max_num_seqs is 0"),
         ({"max_num_seqs": "many"}, TypeError, "max_num_seqs is 'many'"),
-        ({"kvcache_block_size": 17}, ValueError, "block_size is 17"),
+        ({"kvcache_block_size": 17}, ValueError, "^kvcache_block_size is 17"),
+        ({"block_size": 17}, ValueError, "^block_size is 17"),
+        ({"kvcache_block_size": "a"}, TypeError, "^kvcache_block_size is 'a'"),
+        ({"num_kvcache_blocks": -5}, ValueError, "^num_kvcache_blocks is -5"),
+        ({"num_gpu_blocks_override": -5}, ValueError, "^num_gpu_blocks_override is -5"),
+        ({"quantization": "awq"}, UserError, "^quantization='awq' is not supported"),
+        ({"enable_lora": True}, UserError, "^enable_lora=True is not supported"),
+        ({"kv_cache_dtype": "fp8"}, UserError, "^kv_cache_dtype='fp8' is not supported"),
+        ({"hf_overrides": {"a": 1}}, UserError, "^hf_overrides={'a': 1} is not supported"),
+        ({"speculative_config": {}}, UserError, "^speculative_config={} is not supported"),
+        ({"revision": "main"}, UserError, "^revision='main' is not supported"),
+        ({"max_logprobs": 21}, UserError, "^max_logprobs is 21; it must be from 0 to 20"),
         ({"max_model_len": "long"}, TypeError, "max_model_len is 'long'"),
         ({"max_model_len": 1}, ValueError, "^max_model_len is 1"),
         (
@@ -183,6 +254,7 @@ def test_a_context_above_the_model_s_is_lowered_with_a_warning() -> None:
         ),
         ({"num_gpu_blocks_override": 10**9}, ValueError, "^num_gpu_blocks_override .* block_size"),
         ({"gpu_memory_utilization": 2.0}, ValueError, "gpu_memory_utilization is 2"),
+        ({"kv_cache_memory_bytes": 100}, ValueError, "take 100 bytes, but one block of 64 tokens"),
     ],
 )
 def test_options_out_of_range(options: dict[str, Any], kind: type[Exception], reason: str) -> None:

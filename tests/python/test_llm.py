@@ -1,6 +1,8 @@
 """The results of the module."""
 
 import copy
+import dataclasses
+import inspect
 import json
 import pickle
 from pathlib import Path
@@ -209,6 +211,22 @@ def test_step_returns_an_aborted_request(llm: LLM) -> None:
     assert llm.is_finished()
 
 
+def test_stats_after_cancelled_requests_show_what_is_free() -> None:
+    with LLM(TINY_TALES, **SMALL) as llm:
+        long = SamplingParams(max_tokens=1000, ignore_eos=True)
+        for piece in llm.generate(["Once", "There was", "A fox"], long, stream=True):
+            if len(piece["token_ids"]) and llm.stats().num_running == 3:
+                break
+        stats = llm.stats()
+        assert (stats.num_running, stats.num_waiting) == (0, 0)
+        assert stats.num_free_blocks == stats.num_blocks > 0
+        request = llm.add_request("Once", long)
+        llm.step()
+        assert llm.stats().num_running == 1 and llm.abort(request)
+        assert llm.stats().num_running == 0
+        assert [i for i, _ in llm.step()[0]] == [request]
+
+
 def test_names_of_nano_vllm_mean_the_same() -> None:
     options = {
         "max_num_batched_tokens": 256,
@@ -231,6 +249,34 @@ def test_names_of_nano_vllm_mean_the_same() -> None:
     LLM(TINY_TALES, num_kvcache_blocks=-1, max_model_len=64, max_num_seqs=1).exit()
 
 
+def test_names_and_values_of_vllm_mean_the_same(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    options: dict[str, Any] = {
+        "trust_remote_code": True,
+        "swap_space": 4,
+        "revision": None,
+        "download_dir": None,
+        "tokenizer_mode": "auto",
+        "quantization": None,
+        "enable_chunked_prefill": True,
+        "task": "generate",
+        "disable_log_stats": True,
+        "hf_overrides": {},
+        "max_logprobs": 20,
+        "dtype": "float",
+        "load_format": "safetensors",
+        "trace": tmp_path / "trace",  # a path, not only a text
+    }
+    row = goldens()[0]
+    with LLM(TINY_TALES, max_model_len=512, **options) as llm:
+        output = llm.generate([row["prompt_token_ids"]], GREEDY, use_tqdm=False)[0]
+    assert output["token_ids"] == row["greedy_token_ids"]
+    assert (tmp_path / "trace").stat().st_size > 0
+    LLM(TINY_TALES, max_model_len=64, dtype="half").exit()
+    assert not recwarn.list
+
+
 def test_bar_shows_both_speeds(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
     llm.generate(["Once"] * 3, SamplingParams(max_tokens=30, ignore_eos=True))
     bar = capsys.readouterr().err
@@ -245,3 +291,32 @@ def test_sampling_params_are_data() -> None:
     assert pickle.loads(pickle.dumps(params)) == copy.deepcopy(params) == params
     assert params != SamplingParams(0.5, 3, True)
     assert SamplingParams() == SamplingParams(temperature=1.0, max_tokens=64, ignore_eos=False)
+    assert dataclasses.replace(params, temperature=1.5).max_tokens == 3
+    with pytest.raises(ValueError, match="top_p is 7"):
+        dataclasses.replace(params, top_p=7)
+    assert dataclasses.asdict(params)["stop"] == ["a"] and not hasattr(params, "__dict__")
+
+
+def test_sampling_params_accept_vllms_arguments_that_ask_for_nothing() -> None:
+    neutral: dict[str, Any] = {
+        "best_of": None,
+        "use_beam_search": False,
+        "length_penalty": 1,
+        "early_stopping": False,
+        "include_stop_str_in_output": False,
+        "spaces_between_special_tokens": True,
+        "truncate_prompt_tokens": None,
+        "guided_decoding": None,
+        "structured_outputs": None,
+        "logits_processors": None,
+        "output_kind": None,
+        "extra_args": None,
+        "flat_logprobs": False,
+        "skip_clone": True,
+    }
+    assert SamplingParams(0.5, n=2, **neutral) == SamplingParams(0.5, n=2)
+    for n in (1, 3):
+        assert SamplingParams(n=n, best_of=n) == SamplingParams(n=n)  # type: ignore[call-arg]
+    assert list(inspect.signature(SamplingParams).parameters) == [
+        field.name for field in dataclasses.fields(SamplingParams)
+    ]

@@ -62,10 +62,12 @@ def takes_interrupts() -> Iterator[None]:
 def test_ctrl_c_ends_the_call_and_leaves_the_engine_usable(
     llm: LLM, run: Callable[[LLM], object]
 ) -> None:
+    free = llm.stats().num_free_blocks
     thread = interrupt_once_it_runs(llm)
     with pytest.raises(KeyboardInterrupt):
         run(llm)
     thread.join()
+    assert (llm.stats().num_running, llm.stats().num_free_blocks) == (0, free)
     row = goldens()[0]
     before = llm._engine.num_tokens()[1]
     output = llm.generate([row["prompt_token_ids"]], GREEDY, use_tqdm=False)[0]

@@ -210,3 +210,45 @@ def test_a_bar_of_one_s_own() -> None:
 
     LLM(MODEL).generate(["Once"] * 3, SamplingParams(max_tokens=2), use_tqdm=Bar)
     assert shown[0] == 3 and sum(shown) == 0
+
+
+def test_a_wrapper_class_that_passes_all_of_vllms_arguments(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    """The shape of LangChain's class VLLM, which gives every argument that it knows."""
+
+    class Wrapper:
+        def __init__(self, model: str, vllm_kwargs: dict[str, Any], **params: Any) -> None:
+            self.client = LLM(
+                model=model,
+                tensor_parallel_size=1,
+                trust_remote_code=False,
+                dtype="auto",
+                download_dir=None,
+                **vllm_kwargs,
+            )
+            self.defaults = {
+                "n": 1,
+                "best_of": None,
+                "max_tokens": 512,
+                "top_k": -1,
+                "top_p": 1.0,
+                "temperature": 1.0,
+                "presence_penalty": 0.0,
+                "frequency_penalty": 0.0,
+                "stop": None,
+                "ignore_eos": False,
+                "use_beam_search": False,
+                "logprobs": None,
+                **params,
+            }
+
+        def generate(self, prompts: list[str], stop: list[str] | None = None) -> list[list[str]]:
+            params = SamplingParams(**{**self.defaults, "stop": stop})
+            outputs = self.client.generate(prompts, params, lora_request=None, use_tqdm=False)
+            return [[output.outputs[0].text] for output in outputs]
+
+    llm = Wrapper(MODEL, {"gpu_memory_utilization": 0.5, "swap_space": 4}, temperature=0)
+    texts = llm.generate(["Once upon", "There was"], stop=["."])
+    assert len(texts) == 2 and texts[0][0].startswith(" a time") and "." not in texts[0][0]
+    assert not recwarn.list

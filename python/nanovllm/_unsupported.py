@@ -1,0 +1,32 @@
+"""Arguments of vLLM that this engine does not have. A script may give them if their values ask for
+nothing, so that it runs as it is; otherwise its results would differ, which is an error."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+
+from nanovllm import _core
+
+# The values of an argument that ask for nothing. None always does.
+Neutral = Mapping[str, Collection[object]]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def is_neutral(name: str, value: object, neutral: Neutral) -> bool:
+    return value is None or value in neutral[name]
+
+
+def refuse(owner: str, given: Mapping[str, object], neutral: Neutral, known: Iterable[str]) -> None:
+    """Raises an error for the first argument that asks for something. `known`: the arguments that
+    `owner` has, for a name that is misspelled."""
+    for name, value in given.items():
+        if name not in neutral:
+            raise TypeError(f"{owner} has no argument '{name}'{did_you_mean(name, known)}")
+        if not is_neutral(name, value, neutral):
+            raise _core.UserError(f"{name}={value!r:.60} is not supported; leave it out")
