@@ -140,7 +140,7 @@ void BatchRun::submit(Prompt prompt) {
   } catch (const UserError& e) {
     RequestOutput output;
     output.finish_reason = "error";
-    output.error = e.what();
+    refusal_ = output.error = e.what();
     output.prompt_token_ids = std::move(prompt.token_ids);
     output.outputs.push_back(output);
     finish(index, prompt, output);
@@ -187,7 +187,7 @@ int BatchRun::summary() {
     return InterruptGuard::exit_status();
   }
   std::string text;
-  if (num_refused_ == 1 && num_prompts_ == 1) text = refusal_;
+  if (num_refused_ == 1 && num_prompts_ == 1 && !options_.json) text = refusal_;
   else if (num_refused_ > 0)
     text = fmt::format("{} of {} prompts refused", num_refused_, num_prompts_);
   if (num_failed_ > 0)
@@ -196,7 +196,7 @@ int BatchRun::summary() {
                 : fmt::format(", and {} ended with an error", num_failed_);
   if (!text.empty()) print_error(text);
   if (!input_error_.empty()) throw UserError(input_error_);
-  return text.empty() ? kExitOk : kExitUserError;
+  return num_refused_ + num_failed_ == 0 ? kExitOk : kExitUserError;
 }
 
 }  // namespace nanovllm
