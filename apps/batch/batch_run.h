@@ -68,7 +68,7 @@ class BatchRun {
   size_t num_running_tokens_ = 0;                  // of the prompts that run or wait in the engine
   std::unordered_map<uint64_t, Running> running_;  // by the engine's number
   std::string input_error_;                        // why the rest of the input cannot be read
-  std::string refusal_;  // of the prompt that was refused last
+  std::string refusal_;                            // of the prompt that was refused last
   bool used_template_ = false;
   bool has_warned_ = false;  // about one line; the others are probably alike
 };

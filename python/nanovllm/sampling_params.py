@@ -17,7 +17,7 @@ _NEUTRAL: Neutral = {
     "length_penalty": (1.0,),
     "early_stopping": (False,),
     "include_stop_str_in_output": (False,),
-    "spaces_between_special_tokens": (True,),
+    "spaces_between_special_tokens": (True, False),
     "truncate_prompt_tokens": (),
     "guided_decoding": (),
     "structured_outputs": (),
