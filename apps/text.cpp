@@ -145,7 +145,7 @@ int render(const TextOptions& options) {
       error = e.what();  // reported for each line, like other errors of a template
     }
   }
-  int64_t num_template_errors = 0;
+  int64_t num_template_errors = 0;  // counts a line until it is rendered
   const Filter filter = [&](const std::string& line) {
     const Json context = object_of(line);
     ++num_template_errors;

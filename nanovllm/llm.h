@@ -58,7 +58,7 @@ class __attribute__((visibility("default"))) LLMTokenizer {
 
 /// What a prompt can be.
 template <class T>
-concept TextOrTokens = std::same_as<T, std::string> || std::same_as<T, std::vector<int32_t> >;
+concept TextOrTokens = std::same_as<T, std::string> || std::same_as<T, std::vector<int32_t>>;
 
 /// Called on the thread of generate() for each update of prompt number `prompt`. If it returns
 /// false, the answers to that prompt end with the finish_reason "abort". If it throws, all requests
@@ -88,7 +88,7 @@ class __attribute__((visibility("default"))) LLM {
                                       std::optional<bool> use_tqdm = std::nullopt,
                                       const OnUpdate& on_update = {});
   /// The same for prompts given as token ids.
-  std::vector<RequestOutput> generate(const std::vector<std::vector<int32_t> >& prompts,
+  std::vector<RequestOutput> generate(const std::vector<std::vector<int32_t>>& prompts,
                                       const SamplingParams& sampling_params = {},
                                       std::optional<bool> use_tqdm = std::nullopt,
                                       const OnUpdate& on_update = {});
@@ -118,11 +118,11 @@ class __attribute__((visibility("default"))) LLM {
     return generate(std::vector<std::string>(prompts.begin(), prompts.end()), sampling_params,
                     use_tqdm, on_update);
   }
-  std::vector<RequestOutput> generate(
-      std::initializer_list<std::initializer_list<int32_t> > prompts,
-      const SamplingParams& sampling_params = {}, std::optional<bool> use_tqdm = std::nullopt,
-      const OnUpdate& on_update = {}) {
-    return generate(std::vector<std::vector<int32_t> >(prompts.begin(), prompts.end()),
+  std::vector<RequestOutput> generate(std::initializer_list<std::initializer_list<int32_t>> prompts,
+                                      const SamplingParams& sampling_params = {},
+                                      std::optional<bool> use_tqdm = std::nullopt,
+                                      const OnUpdate& on_update = {}) {
+    return generate(std::vector<std::vector<int32_t>>(prompts.begin(), prompts.end()),
                     sampling_params, use_tqdm, on_update);
   }
 

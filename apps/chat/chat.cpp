@@ -41,7 +41,7 @@ struct ChatOptions {
 
 /// The text between """ and """, if that is all the user has entered.
 std::optional<std::string> block_in(const std::string& text) {
-  constexpr std::string_view kBlock = "\"\"\"", kSpace = " \t\n";
+  constexpr std::string_view kSpace = " \t\n";
   const size_t first = text.find_first_not_of(kSpace), last = text.find_last_not_of(kSpace);
   if (first == std::string::npos || last + 1 - first < 2 * kBlock.size()) return std::nullopt;
   std::string block = text.substr(first, last + 1 - first);

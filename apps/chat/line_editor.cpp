@@ -20,7 +20,6 @@ namespace nanovllm {
 namespace {
 
 constexpr std::string_view kPrompt = "> ", kIndent = "  ";  // of the first and of each later line
-constexpr std::string_view kBlock = "\"\"\"";
 
 /// The columns of a character. A combining character has none: it is drawn over the one before it.
 int columns_of(char32_t c) {
@@ -35,6 +34,12 @@ bool is_combining(const char* at) { return columns_of(code_point_at(at)) == 0; }
 bool is_word(char c) { return is_continuation(c) || c < 0 || std::isalnum(c) != 0; }
 
 }  // namespace
+
+bool is_open_block(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \n\t");
+  return first != std::string_view::npos && text.substr(first).starts_with(kBlock) &&
+         text.find(kBlock, first + kBlock.size()) == std::string_view::npos;
+}
 
 Input LineEditor::read() {
   const RawMode raw;
@@ -107,7 +112,7 @@ void LineEditor::apply(const std::string& key) {
 // -- Keys
 
 void LineEditor::enter() {
-  if (is_open_block()) return insert("\n");
+  if (is_open_block(text_)) return insert("\n");
   end_line("");
   done_ = true;
 }
@@ -130,13 +135,6 @@ void LineEditor::end_of_input() {
   kind_ = Input::Kind::kEnd;
   done_ = true;
   end_line("");
-}
-
-/// Whether the text begins with """ and no other """ follows.
-bool LineEditor::is_open_block() const {
-  const size_t first = text_.find_first_not_of(" \n\t");
-  return first != std::string::npos && text_.compare(first, kBlock.size(), kBlock) == 0 &&
-         text_.find(kBlock, first + kBlock.size()) == std::string::npos;
 }
 
 void LineEditor::insert(std::string_view text) {

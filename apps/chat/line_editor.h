@@ -15,6 +15,10 @@ struct Input {
   std::string text = {};
 };
 
+inline constexpr std::string_view kBlock = "\"\"\"";
+/// Whether the text begins with """ and no other """ follows, so that the next line belongs to it.
+bool is_open_block(std::string_view text);
+
 /// Edits one text on the terminal with the keys of Emacs, as shells do. The text may have several
 /// lines: a paste is inserted unchanged, Alt-Enter begins a line, and so does Enter in a text that
 /// begins with """ until another """ ends it. A text that is taller than the terminal is shown in
@@ -49,7 +53,6 @@ class LineEditor {
   void up();
   void down();
   void recall(size_t entry);
-  bool is_open_block() const;
 
   // Positions in text_
   size_t before(size_t at) const;

@@ -1,7 +1,6 @@
 #include "apps/chat/line_reader.h"
 
 #include <clocale>
-#include <string_view>
 
 #include "nanovllm/base/system/files.h"
 #include "nanovllm/base/terminal/capabilities.h"
@@ -22,13 +21,12 @@ Input LineReader::read(bool interrupted) {
     auto line = read_line(stdin, "stdin");
     if (!line && interactive_) print_out("\n");
     if (!line) return {};
-    // A text between \"\"\" and \"\"\" may have several lines.
-    constexpr std::string_view kBlock = "\"\"\"";
-    if (line->starts_with(kBlock) && line->find(kBlock, kBlock.size()) == std::string::npos)
-      while (const auto more = read_line(stdin, "stdin")) {
-        *line += "\n" + *more;
-        if (more->find(kBlock) != std::string::npos) break;
-      }
+    for (bool is_open = is_open_block(*line); is_open;) {
+      const auto more = read_line(stdin, "stdin");
+      if (!more) break;
+      *line += "\n" + *more;
+      is_open = more->find(kBlock) == std::string::npos;
+    }
     return {Input::Kind::kText, *line};
   }
   Input input = LineEditor(editing_->keys, editing_->history.entries(), interrupted).read();

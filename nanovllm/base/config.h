@@ -132,7 +132,7 @@ void EngineConfig::for_each_field(Visit&& visit) {
          .option = "--kv-cache-memory-bytes BYTES",
          .help =
              "Size of the KV cache (for example 4G or 512M). 0: most of the free memory of a GPU; "
-             "on the CPU up to 4 GiB, taken only while many sequences run",
+             "on the CPU up to 4 GiB, taken as it is used",
          .allowed = at_least(0),
          .in_bytes = true},
         &C::kv_cache_memory_bytes);
@@ -237,9 +237,10 @@ void SamplingParams::for_each_field(Visit&& visit) {
          between(0, 20)},
         &P::prompt_logprobs);
   visit({"n", "--n N", "Number of answers to each prompt", between(1, 128)}, &P::n);
-  visit({"seed", "--sample-seed N",
-         "Seed of each request. It fixes the answer whatever else runs only in float32 on the CPU"},
-        &P::seed);
+  visit(
+      {"seed", "--sample-seed N",
+       "Seed of each request. In float32 on the CPU the answer then does not depend on the batch"},
+      &P::seed);
   visit({"skip_special_tokens", "--keep-special-tokens", "Keep special tokens in the text"},
         &P::skip_special_tokens);
   visit({.name = "detokenize", .help = "Leave the text empty"}, &P::detokenize);
