@@ -225,10 +225,12 @@ class Bench {
     begin(1, contexts(num_rows, 64, false), cache(num_rows, 64, 1, 1));
     std::vector<int32_t> ids(static_cast<size_t>(num_rows));
     std::vector<RowStatus> status(ids.size());
+    std::vector<Logprob> logprobs;
     const double time = timed(20, [&] {  // the same step repeatedly; nothing uses its tokens
       gpu_->sample(logits, batch_);
       gpu_->finish_sample(logits);
-      gpu_->fetch_samples(ids, status);
+      logprobs.clear();
+      gpu_->fetch_samples(ids, status, logprobs);
     });
     samples_.clear();
     print("sampler, " + name, num_rows, 4 * num_rows * vocab, time);
@@ -248,7 +250,8 @@ class Bench {
     const Tensor logits(random(num_rows, 2 * vocab).data, DType::kF32, num_rows, vocab);
     for (const bool reads : {true, false}) {
       samples_.assign(static_cast<size_t>(num_rows), {{.temperature = 0.6f, .seed = 1}});
-      begin(1, contexts(num_rows, 64, false), cache(num_rows, 64, 1, 1), reads);
+      samples_[0].num_logprobs = reads ? 1 : 0;
+      begin(1, contexts(num_rows, 64, false), cache(num_rows, 64, 1, 1));
       print(reads ? "logits, then sampler" : "logits and sampler", num_rows, 2 * vocab * k,
             timed(20, [&] { gpu_->norm_sample(logits, residual, norm, *w, batch_); }));
     }
@@ -324,8 +327,7 @@ class Bench {
   }
   /// Begins a step of sequences whose blocks are scattered over the cache. The last `num_new`
   /// tokens of each sequence are new.
-  void begin(int64_t num_new, const std::vector<int64_t>& contexts, const KvCache& kv,
-             bool reads_logits = true) {
+  void begin(int64_t num_new, const std::vector<int64_t>& contexts, const KvCache& kv) {
     const auto num_seqs = static_cast<int64_t>(contexts.size());
     const int64_t seq_blocks = kv.num_blocks / num_seqs;
     tables_ = gpu_->allocate(static_cast<size_t>(num_seqs * (seq_blocks + 1)) * 4);
@@ -334,7 +336,6 @@ class Bench {
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), std::mt19937(3));
     host_ = {};
-    host_.reads_logits = reads_logits;
     host_.cu_seqlens_q = {0};
     for (int64_t s = 0; s < num_seqs; ++s) {
       const int64_t context = contexts[static_cast<size_t>(s)];
@@ -418,8 +419,20 @@ int main(int argc, char** argv) try {
       if (rows == 64) bench.logits_and_sampler(rows);
       bench.sampler(rows, {{.temperature = 0}}, "greedy");
       bench.sampler(rows, {{.temperature = 0.6f, .seed = 1}}, "temperature");
-      bench.sampler(rows, {{.temperature = 0.6f, .top_p = 0.95f, .top_k = 20, .seed = 1}},
+      const SamplingScalars warm = {.temperature = 0.6f, .seed = 1};
+      const auto with = [&](auto change) {
+        SampleRow row{warm};
+        change(row);
+        return row;
+      };
+      bench.sampler(rows, with([](SampleRow& r) { r.min_p = 0.05f; }), "min_p 0.05");
+      bench.sampler(rows, with([](SampleRow& r) { r.top_p = 0.9f; }), "top_p 0.9");
+      bench.sampler(rows, with([](SampleRow& r) { r.top_p = 0.95f, r.top_k = 20; }),
                     "top_k 20, top_p 0.95");
+      bench.sampler(rows, with([](SampleRow& r) { r.num_logprobs = 1; }), "logprobs 0");
+      bench.sampler(rows, with([](SampleRow& r) { r.num_logprobs = 6; }), "logprobs 5");
+      const std::vector<TokenBias> biases = {{7, 1.0f}};
+      bench.sampler(rows, with([&](SampleRow& r) { r.biases = biases; }), "one logit_bias");
     }
 } catch (const nanovllm::UserError& error) {
   fmt::print(stderr, "error: {}\n", error.what());

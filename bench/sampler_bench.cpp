@@ -78,11 +78,9 @@ int main(int argc, char** argv) {
         report(isa, name, least_seconds([&] { cpu::sample(logits, params, tokens, status, isa); }));
       }
       const std::vector<int32_t> targets(static_cast<size_t>(rows), 5);
-      std::vector<int32_t> ids(targets.size() * 6), ranks(targets.size());
-      std::vector<float> logprobs(ids.size());
-      report(isa, "logprobs 5", least_seconds([&] {
-               cpu::token_logprobs(logits, targets, 5, ids, logprobs, ranks, {}, isa);
-             }));
+      std::vector<Logprob> entries(targets.size() * 6);
+      report(isa, "logprobs 5",
+             least_seconds([&] { cpu::token_logprobs(logits, targets, 5, entries, {}, isa); }));
     }
   }
 }

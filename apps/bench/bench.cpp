@@ -44,17 +44,20 @@ int64_t run_all(LLMEngine& engine, const std::vector<Prompt>& prompts, ProgressB
 }
 
 void add_bench(CLI::App& app, Command& command) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure throughput or latency");
+  CLI::App* bench =
+      app.add_subcommand("bench", "Measure throughput, latency or the cost of sampling options");
   bench->require_subcommand(1);
   bench->footer(
       std::string("Examples:\n"
                   "  nanovllm bench throughput models/tiny-tales\n"
                   "  nanovllm bench latency models/tiny-tales --batch-size 1,8,32\n"
+                  "  nanovllm bench sampling models/tiny-tales --num-prompts 64\n"
                   "\n"
                   "'nanovllm bench COMMAND --help' describes a command, with examples.\n") +
       kExitStatusHelp);
   add_throughput(*bench, command);
   add_latency(*bench, command);
+  add_sampling(*bench, command);
 }
 
 }  // namespace nanovllm

@@ -25,5 +25,6 @@ int64_t run_all(LLMEngine& engine, const std::vector<Prompt>& prompts, ProgressB
 /// These add the subcommands of bench.
 void add_throughput(CLI::App& bench, Command& command);
 void add_latency(CLI::App& bench, Command& command);
+void add_sampling(CLI::App& bench, Command& command);
 
 }  // namespace nanovllm

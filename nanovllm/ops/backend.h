@@ -5,8 +5,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "nanovllm/base/error.h"
+#include "nanovllm/base/output.h"
 #include "nanovllm/base/tensor.h"
 #include "nanovllm/ops/batch.h"
 #include "nanovllm/ops/communicator.h"
@@ -202,28 +204,27 @@ class Backend {
   /// -infinity after the masks, gets kNotFinite and token 0. Inside replay() only rows without
   /// filters and lists are drawn; finish_sample() draws the others.
   virtual void sample(Tensor logits, const Batch& batch) = 0;
-  /// logits = norm(residual [R, k]) w^T, then sample(). If the step's HostBatch does not set
-  /// reads_logits, the contents of logits are unspecified afterwards.
+  /// logits = norm(residual [R, k]) w^T, then sample(). If no row wants log-probabilities, the
+  /// contents of logits are unspecified afterwards.
   virtual void norm_sample(Tensor logits, Residual& residual, const Norm& norm, const Weight& w,
                            const Batch& batch) {
     norm_matmul(logits, residual, norm, w);
     sample(logits, batch);
   }
-  /// Ends the sampling of a step; called once for each step. Draws the rows that sample() left and
-  /// starts sending the results to the host.
+  /// Ends the sampling of a step; called once for each step. Draws the rows that sample() left,
+  /// computes the log-probabilities that rows want, and starts sending the results to the host.
   virtual void finish_sample(Tensor /*logits*/) {}
   /// Waits for the results of the oldest finish_sample() that were not fetched yet, and writes them
-  /// to token_ids [R] and status [R].
-  virtual void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) = 0;
-  /// Natural log-probabilities of logits [R, vocab]: entry 0 of row r is for targets[r], entries 1
-  /// to k are the best k tokens, the best first; of equal ones, the lower id is better. ids and
-  /// logprobs are [R, k + 1]; target_ranks [R] counts from 1. With `processed` [R] they
-  /// are those of the distributions from which such rows are drawn, else those of the raw logits.
-  /// It waits for its results. All ranks call it, but only the results of rank 0 are used.
+  /// to token_ids [R] and status [R]. Appends num_logprobs entries to `logprobs` for each row with
+  /// kOk: as token_logprobs(), with the drawn token as the target.
+  virtual void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status,
+                             std::vector<Logprob>& logprobs) = 0;
+  /// Appends to `entries`, for each row r of logits [R, vocab], k + 1 natural log-probabilities
+  /// under the raw logits: of targets[r], then of the best k tokens, the best first; of equal
+  /// ones, the lower id is better. It waits for its results. All ranks call it, but only the
+  /// entries of rank 0 are used.
   virtual void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
-                              std::span<int32_t> ids, std::span<float> logprobs,
-                              std::span<int32_t> target_ranks,
-                              std::span<const SampleRow> processed = {}) = 0;
+                              std::vector<Logprob>& entries) = 0;
 };
 
 /// The CPU backend. With `threads` 0 it uses all cores that this process may use.

@@ -9,10 +9,6 @@
 
 namespace nanovllm {
 
-/// A placeholder for an input token that the host does not know yet: the token that the slot drew
-/// last.
-inline constexpr int32_t kTokenInFlight = -1;
-
 /// Entry `index` of the slot's block table becomes `block`.
 struct BlockUpdate {
   int32_t slot = 0, index = 0, block = 0;
@@ -38,7 +34,9 @@ struct HostBatch {
       sample_rows, sample_slots;
   std::vector<SampleRow> samples;
   std::vector<BlockUpdate> block_updates;
-  bool reads_logits = true;  ///< whether logits are needed after the tokens are drawn
+  /// Log-probabilities are those of the distributions from which the rows are drawn, instead of
+  /// those of the raw logits.
+  bool processed_logprobs = false;
 };
 
 /// What the forward pass knows about a step: T new tokens of S sequences, and R rows whose next
@@ -58,6 +56,7 @@ struct Batch {
                         ///< several times
   Tensor sample_slots;  ///< [R] the slot that gets the drawn token; -1: none
   std::span<const SampleRow> samples = {};  ///< [R] in host memory
+  bool processed_logprobs = false;          ///< as in HostBatch
 
   int64_t num_tokens() const { return input_ids.shape[0]; }
   int64_t num_seqs() const { return context_lens.shape[0]; }

@@ -42,6 +42,10 @@ struct SamplingScalars {
 };
 static_assert(std::is_trivially_copyable_v<SamplingScalars>);
 
+/// A placeholder for a token that the host does not know yet: the one that the slot drew last.
+inline constexpr int32_t kTokenInFlight = -1;
+inline constexpr int32_t kNoToken = -2;
+
 struct TokenBias {
   int32_t id = 0;
   float bias = 0;
@@ -52,13 +56,19 @@ struct TokenCount {
   int32_t in_answer = 0;
 };
 
+/// `id` cannot be drawn after the token `after`.
+struct MaskedAfter {
+  int32_t after = 0, id = 0;
+};
+
 /// How one row is drawn. Every backend draws the same token from the same logits, because each
 /// computes exactly the following, and rounds every float32 multiplication and addition:
 ///
 /// - The logit l of a token in `counts` becomes (l > 0 ? l / repetition_penalty : l *
 ///   repetition_penalty) - frequency_penalty * in_answer - (presence_penalty if in_answer > 0).
 ///   Then its bias is added, and masked tokens and those not in `allowed_ids` become -infinity. Ids
-///   outside the vocabulary have no effect.
+///   outside the vocabulary have no effect. `last_token` occurs once more in the answer than
+///   `counts` says, and the `id` of each MaskedAfter with this token is masked.
 /// - value = logit * (1 / temperature). Tokens are ordered by value, then by lower id.
 /// - min_p keeps values >= best value + log(min_p), computed in double and rounded to float32.
 /// - top_k keeps the first top_k of those.
@@ -78,9 +88,16 @@ struct SampleRow : SamplingScalars {
   std::span<const TokenBias> biases = {};
   std::span<const int32_t> masked_ids = {};   ///< cannot be drawn
   std::span<const int32_t> allowed_ids = {};  ///< nothing else can be drawn; empty: all
+  /// The token before the drawn one, if the lists do not take it into account yet, because another
+  /// step draws it at this moment. kTokenInFlight: only the backend knows it. kNoToken: there is
+  /// none.
+  int32_t last_token = kNoToken;
+  std::span<const MaskedAfter> masked_after = {};
+  int32_t num_logprobs = 0;  ///< wanted: of the drawn token and of the best num_logprobs - 1
 
   bool has_lists() const {
-    return !(counts.empty() && biases.empty() && masked_ids.empty() && allowed_ids.empty());
+    return last_token != kNoToken ||
+           !(counts.empty() && biases.empty() && masked_ids.empty() && allowed_ids.empty());
   }
 };
 

@@ -26,8 +26,8 @@ ModelRunner::ModelRunner(const std::string& folder, const EngineSetup& setup,
       activations_(*backend_, model_->config, setup.dtype, setup.config.max_num_batched_tokens,
                    setup.config.max_num_seqs),
       state_(setup.config.max_num_seqs, setup.max_blocks_per_seq(), setup.config.block_size),
-      replays_(!setup.config.enforce_eager && backend_->replays()),
-      processed_logprobs_(setup.config.logprobs_mode == "processed_logprobs") {
+      replays_(!setup.config.enforce_eager && backend_->replays()) {
+  host_.processed_logprobs = setup.config.logprobs_mode == "processed_logprobs";
   kv_ = {.dtype = setup.dtype,
          .num_layers = model_->config.num_layers,
          .num_blocks = setup.num_blocks,
@@ -83,17 +83,12 @@ void ModelRunner::pad(int64_t size) {
 
 void ModelRunner::submit(const StepInput& input) {
   check(num_submitted_ - num_waited_ < flights_.size(), "more than two steps in flight");
-  Flight& before = flight(num_submitted_ + 1);
   Flight& now = flight(num_submitted_);
   now.output.clear();
   now.output.submit_time = steady_seconds();
   state_.apply(input);
-  for (const SampleInput& sample : input.samples)
-    if (!before.settled && state_.slot(sample.slot).needs_last_token()) settle(before);
   state_.fill(input, host_);
   start_samples(input, now);
-  host_.reads_logits = std::ranges::any_of(
-      now.output.samples, [](const SampleOutput& sample) { return sample.num_logprobs > 0; });
 
   const int64_t size = replay_size(input);
   if (size > 0) pad(size);
@@ -116,20 +111,14 @@ void ModelRunner::submit(const StepInput& input) {
   if (size > 0) backend_->replay(size, pass);
   else pass();
   if (!batch.samples.empty()) backend_->finish_sample(logits);
-  // This is set here, because settle() may run below.
-  now.settled = input.samples.empty();
-  ++num_submitted_;
-  if (host_.reads_logits) {
-    if (!before.settled) settle(before);
-    settle(now, logits);
-  }
   if (!input.copies.empty()) backend_->copy_blocks(kv_, input.copies);
+  ++num_submitted_;
 }
 
 const StepOutput& ModelRunner::wait() {
   check(num_waited_ < num_submitted_, "wait without a step in flight");
   Flight& oldest = flight(num_waited_);
-  if (!oldest.settled) settle(oldest);
+  if (!oldest.slots.empty()) fetch(oldest);
   oldest.output.done_time = steady_seconds();
   ++num_waited_;
   return oldest.output;
@@ -147,20 +136,16 @@ void ModelRunner::start_samples(const StepInput& input, Flight& flight) {
   }
 }
 
-void ModelRunner::settle(Flight& flight, std::optional<Tensor> logits) {
+void ModelRunner::fetch(Flight& flight) {
   const size_t num_rows = flight.output.samples.size();
   token_ids_.resize(num_rows);
   status_.resize(num_rows);
-  backend_->fetch_samples(token_ids_, status_);
-  flight.settled = true;
+  backend_->fetch_samples(token_ids_, status_, flight.output.logprobs);
   for (size_t i = 0; i < num_rows; ++i) {
     SampleOutput& drawn = flight.output.samples[i];
     drawn.token_id = token_ids_[i];
     drawn.status = status_[i];
     if (drawn.status != RowStatus::kOk) drawn.num_logprobs = 0;
-  }
-  if (logits) sample_logprobs(*logits, flight.output);  // before the slots' counts change
-  for (size_t i = 0; i < num_rows; ++i) {
     Slot& slot = state_.slot(flight.slots[i].first);
     if (slot.num_starts() == flight.slots[i].second) slot.push(token_ids_[i]);
   }
@@ -187,40 +172,10 @@ void ModelRunner::prompt_logprobs(const StepInput& input, Residual& last, StepOu
       Residual some = last.rows(first + done, count);
       const Tensor logits = activations_.logits.rows(0, count);
       backend_->norm_matmul(logits, some, model_->norm, *model_->lm_head);
-      add_logprobs(logits, targets_, k, output.prompt_logprobs);
+      backend_->token_logprobs(logits, targets_, k, output.prompt_logprobs);
       done += count;
     }
   }
-}
-
-void ModelRunner::sample_logprobs(Tensor logits, StepOutput& output) {
-  // One call handles neighbouring rows with the same number of alternatives.
-  const size_t num_rows = output.samples.size();
-  for (size_t i = 0; i < num_rows;) {
-    const int32_t wanted = output.samples[i].num_logprobs;
-    targets_.clear();
-    size_t end = i;
-    for (; end < num_rows && output.samples[end].num_logprobs == wanted; ++end)
-      targets_.push_back(output.samples[end].token_id);
-    if (wanted > 0)
-      add_logprobs(logits.rows(static_cast<int64_t>(i), static_cast<int64_t>(end - i)), targets_,
-                   wanted - 1, output.logprobs,
-                   std::span(host_.samples).subspan(i, processed_logprobs_ ? end - i : 0));
-    i = end;
-  }
-}
-
-void ModelRunner::add_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
-                               std::vector<Logprob>& entries,
-                               std::span<const SampleRow> processed) {
-  const size_t width = static_cast<size_t>(k) + 1;
-  ids_.resize(targets.size() * width);
-  logprobs_.resize(ids_.size());
-  ranks_.resize(targets.size());
-  backend_->token_logprobs(logits, targets, k, ids_, logprobs_, ranks_, processed);
-  for (size_t i = 0; i < ids_.size(); ++i)
-    entries.push_back({ids_[i], logprobs_[i],
-                       i % width == 0 ? ranks_[i / width] : static_cast<int32_t>(i % width)});
 }
 
 }  // namespace nanovllm

@@ -35,7 +35,6 @@ class ModelRunner : public Executor {
   struct Flight {
     StepOutput output;
     std::vector<std::pair<int32_t, uint64_t>> slots;  ///< of its samples: slot, its num_starts()
-    bool settled = true;                              ///< whether the host has its tokens
   };
   Flight& flight(uint64_t number) { return flights_[number % flights_.size()]; }
   /// The number of rows to which the step is padded for a graph replay; 0: it cannot be replayed.
@@ -44,12 +43,8 @@ class ModelRunner : public Executor {
   /// `last`: the residual of all tokens after the last layer.
   void prompt_logprobs(const StepInput& input, Residual& last, StepOutput& output);
   void start_samples(const StepInput& input, Flight& flight);
-  /// Waits for the step's tokens and appends them to their slots. With `logits`, also computes the
-  /// log-probabilities that are wanted.
-  void settle(Flight& flight, std::optional<Tensor> logits = std::nullopt);
-  void sample_logprobs(Tensor logits, StepOutput& output);
-  void add_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
-                    std::vector<Logprob>& entries, std::span<const SampleRow> processed = {});
+  /// Waits for the step's tokens and appends them to their slots.
+  void fetch(Flight& flight);
 
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;
@@ -61,12 +56,11 @@ class ModelRunner : public Executor {
   HostBatch host_;
   std::array<Flight, 2> flights_;
   uint64_t num_submitted_ = 0, num_waited_ = 0;
-  bool replays_, processed_logprobs_;
+  bool replays_;
 
   // Arrays of one step, whose memory is reused.
-  std::vector<int32_t> token_ids_, targets_, ids_, ranks_;
+  std::vector<int32_t> token_ids_, targets_;
   std::vector<RowStatus> status_;
-  std::vector<float> logprobs_;
 };
 
 }  // namespace nanovllm

@@ -21,6 +21,7 @@ void Slot::start(const SlotSetup& setup, std::span<const int32_t>& ids,
   answer_.clear();
   counts_.clear();
   count_of_.clear();
+  num_known_ = std::min(setup.num_tokens, setup.num_prompt_tokens);
   for (int32_t i = 0; i < setup.num_tokens; ++i) {
     const int32_t id = ids[static_cast<size_t>(i)];
     if (i >= setup.num_prompt_tokens) push(id);
@@ -30,6 +31,7 @@ void Slot::start(const SlotSetup& setup, std::span<const int32_t>& ids,
 }
 
 void Slot::push(int32_t token) {
+  ++num_known_;
   if (!bad_words_.empty()) answer_.push_back(token);
   if (setup_.has_penalties()) count(token, 1);
 }
@@ -46,17 +48,27 @@ SampleRow Slot::sample_row(int32_t position) {
   row.counts = counts_;
   row.biases = biases_;
   row.allowed_ids = allowed_ids_;
+  row.num_logprobs = setup_.num_logprobs + 1;
   if (position < setup_.masked_before) row.masked_ids = masked_ids_;
-  if (bad_words_.empty()) return row;
+  if (!setup_.has_penalties() && bad_words_.empty()) return row;
+  const bool in_flight = num_known_ < position;
+  check(num_known_ + 1 >= position, "position {}: only {} tokens are known", position, num_known_);
+  if (in_flight) row.last_token = kTokenInFlight;
   masked_now_.assign(row.masked_ids.begin(), row.masked_ids.end());
+  masked_after_.clear();
   for (auto word = bad_words_.begin(); word != bad_words_.end();) {
     const auto first = word + 1, last = word + *word;
-    if (last - first <= static_cast<ptrdiff_t>(answer_.size()) &&
-        std::equal(first, last, answer_.end() - (last - first)))
-      masked_now_.push_back(*last);
+    // All of the word but its last token must have been drawn; the end of that may be in flight.
+    const auto known = in_flight && first < last ? last - 1 : last;
+    if (known - first <= std::ssize(answer_) &&
+        std::equal(first, known, answer_.end() - (known - first))) {
+      if (known == last) masked_now_.push_back(*last);
+      else masked_after_.push_back({*known, *last});
+    }
     word = last + 1;
   }
   row.masked_ids = masked_now_;
+  row.masked_after = masked_after_;
   return row;
 }
 

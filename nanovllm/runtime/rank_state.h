@@ -16,7 +16,8 @@ class Slot {
   /// Gives the slot to a sequence. Removes the setup's lists from the front of both spans.
   void start(const SlotSetup& setup, std::span<const int32_t>& ids,
              std::span<const TokenBias>& biases);
-  /// How the token at `position` is sampled; valid until the next call.
+  /// How the token at `position` is sampled; valid until the next call. The token before it may be
+  /// in flight.
   SampleRow sample_row(int32_t position);
   /// Appends the token that was sampled.
   void push(int32_t token);
@@ -25,8 +26,6 @@ class Slot {
   /// How often the slot was started: a token that was sampled before the last start belongs to
   /// another sequence and is dropped (`cleanup.slots`).
   uint64_t num_starts() const { return num_starts_; }
-  /// Whether sample_row() depends on the last token.
-  bool needs_last_token() const { return setup_.has_penalties() || !bad_words_.empty(); }
 
  private:
   void count(int32_t token, int32_t in_answer);
@@ -35,10 +34,12 @@ class Slot {
   uint64_t num_starts_ = 0;
   std::vector<int32_t> masked_ids_, allowed_ids_, bad_words_;
   std::vector<TokenBias> biases_;
+  int32_t num_known_ = 0;           // tokens of the sequence that are in the next three lists
   std::vector<int32_t> answer_;     // empty if there are no bad words
   std::vector<TokenCount> counts_;  // empty if there are no penalties
   std::unordered_map<int32_t, size_t> count_of_;
   std::vector<int32_t> masked_now_;
+  std::vector<MaskedAfter> masked_after_;
 };
 
 /// The slots of one rank and their block tables. It applies a step's changes to them and writes the

@@ -1,8 +1,11 @@
 #include <fmt/format.h>
 
+#include <array>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <numeric>
+#include <tuple>
 
 #include "../ops/sampler_reference.h"
 #include "two_backends.h"
@@ -16,8 +19,7 @@ class GpuSampler : public TwoBackends {
   /// Runs a step with one sequence for each row, and returns the token of each row. `sampling`
   /// computes logits and draws from them; without it, the tokens are drawn from `logits`.
   std::vector<int32_t> draw(Backend& backend, Tensor logits, const std::vector<SampleRow>& rows,
-                            std::vector<RowStatus>& status, const Sampling& sampling = nullptr,
-                            bool reads_logits = true) {
+                            std::vector<RowStatus>& status, const Sampling& sampling = nullptr) {
     constexpr int64_t kMostRows = 512;
     Buffer& memory = slots_[&backend];
     if (memory == nullptr) memory = backend.allocate(2 * kMostRows * sizeof(int32_t));
@@ -33,25 +35,40 @@ class GpuSampler : public TwoBackends {
     HostBatch host;
     std::vector<int32_t> all(rows.size());
     std::iota(all.begin(), all.end(), 0);
-    host.input_ids.assign(rows.size(), 0);
-    host.positions = host.input_ids;
+    host.positions.assign(rows.size(), 0);
+    for (size_t i = 0; i < rows.size(); ++i) host.input_ids.push_back(static_cast<int32_t>(i % 45));
     host.slot_mapping.assign(rows.size(), -1);
     host.context_lens.assign(rows.size(), 1);
     host.cu_seqlens_q = all;
     host.cu_seqlens_q.push_back(static_cast<int32_t>(rows.size()));
     host.seq_slots = host.sample_rows = host.sample_slots = all;
     host.samples = rows;
-    host.reads_logits = reads_logits;
+    host.processed_logprobs = processed_logprobs_;
     const Batch batch = backend.begin_step(host, slots, kv);
     if (sampling) sampling(batch);
     else backend.sample(logits, batch);
     backend.finish_sample(logits);
     std::vector<int32_t> tokens(rows.size()), last(rows.size());
     status.resize(rows.size());
-    backend.fetch_samples(tokens, status);
+    std::vector<Logprob>& logprobs = logprobs_[&backend];
+    logprobs.clear();
+    backend.fetch_samples(tokens, status, logprobs);
     backend.download(last.data(), slots.last_tokens.data, last.size() * sizeof(int32_t));
     EXPECT_EQ(last, tokens) << "the slots' last tokens";
     return tokens;
+  }
+
+  /// Compares the log-probabilities of the latest draws on both backends.
+  void expect_equal_logprobs() {
+    const std::vector<Logprob>&want = logprobs_[cpu.get()], &got = logprobs_[gpu.get()];
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      ASSERT_EQ(got[i].id, want[i].id) << i;
+      ASSERT_EQ(got[i].rank, want[i].rank) << i;
+      if (got[i].logprob != want[i].logprob) {  // both may be -infinity
+        ASSERT_NEAR(got[i].logprob, want[i].logprob, 1e-5) << i;
+      }
+    }
   }
 
   /// The GEMM of the logits. The elements of x are 1 and -1 and those of w have few bits, so the
@@ -95,6 +112,7 @@ class GpuSampler : public TwoBackends {
     for (const bool reads : reads_logits) {
       is_written |= reads;
       for (SampleRow& row : rows) ++row.position;
+      rows[0].num_logprobs = reads ? 1 : 0;
       std::vector<RowStatus> on_cpu, on_gpu;
       const auto sample = [&](Backend& backend, const Weight& weight, auto side) {
         return [&, side](const Batch& batch) {
@@ -104,13 +122,16 @@ class GpuSampler : public TwoBackends {
           });
         };
       };
-      EXPECT_EQ(draw(*gpu, logits.on_gpu, rows, on_gpu, sample(*gpu, *w_gpu, &Twin::on_gpu), reads),
-                draw(*cpu, logits.on_cpu, rows, on_cpu, sample(*cpu, *w_cpu, &Twin::on_cpu), reads))
+      EXPECT_EQ(draw(*gpu, logits.on_gpu, rows, on_gpu, sample(*gpu, *w_gpu, &Twin::on_gpu)),
+                draw(*cpu, logits.on_cpu, rows, on_cpu, sample(*cpu, *w_cpu, &Twin::on_cpu)))
           << "step of position " << rows[0].position;
       EXPECT_EQ(on_gpu, on_cpu);
       EXPECT_EQ(from_gpu(logits.on_gpu) != unwritten, is_written);
     }
   }
+
+  std::map<Backend*, std::vector<Logprob>> logprobs_;  // of the latest draw()
+  bool processed_logprobs_ = false;
 
  private:
   std::map<Backend*, Buffer> slots_;  // they keep their address, because graphs contain it
@@ -121,11 +142,13 @@ TEST_P(GpuSampler, DrawsWhatTheCpuDraws) {
   std::vector<TokenCount> counts = {{3, 2}, {5, 0}, {40, 1}};
   std::vector<TokenBias> biases = {{7, 2.5f}, {3, -1}};
   std::vector<int32_t> masked = {0, 9, 30}, allowed = {2, 3, 5, 7, 11, 13, 40};
+  std::vector<MaskedAfter> masked_after;
+  for (int32_t id = 0; id < 40; ++id) masked_after.push_back({id * 7 % 45, id});
   for (const int64_t vocab : {41, 512, 2049, 8192, 50257, 151936}) {
     std::vector<SampleRow> rows;
     for (const float temperature : {0.0f, 0.3f, 1.0f, 2.0f})
-      for (const int32_t top_k : {0, 1, 5, 50})
-        for (const float top_p : {1.0f, 0.9f, 0.2f})
+      for (const int32_t top_k : {0, 1, 5, 50, 3000})
+        for (const float top_p : {1.0f, 0.9f, 0.2f, 0.001f})
           for (const float min_p : {0.0f, 0.05f}) {
             SampleRow row = {{.temperature = temperature,
                               .top_p = top_p,
@@ -143,6 +166,9 @@ TEST_P(GpuSampler, DrawsWhatTheCpuDraws) {
             if (rows.size() % 4 == 0) row.biases = biases;
             if (rows.size() % 5 == 0) row.masked_ids = masked;
             if (rows.size() % 7 == 0) row.allowed_ids = allowed;
+            if (rows.size() % 6 == 0) row.last_token = kTokenInFlight;
+            if (rows.size() % 12 == 0) row.masked_after = masked_after;
+            row.num_logprobs = std::array{0, 1, 6, 0, 21}[rows.size() % 5];
             rows.push_back(row);
           }
     const Twin logits = make({nullptr, DType::kF32, static_cast<int64_t>(rows.size()), vocab}, 3);
@@ -150,6 +176,7 @@ TEST_P(GpuSampler, DrawsWhatTheCpuDraws) {
     EXPECT_EQ(draw(*gpu, logits.on_gpu, rows, on_gpu), draw(*cpu, logits.on_cpu, rows, on_cpu))
         << vocab;
     EXPECT_EQ(on_gpu, on_cpu);
+    expect_equal_logprobs();
     EXPECT_EQ(from_gpu(logits.on_gpu), logits.host) << "the sampler must not change the logits";
   }
 }
@@ -182,6 +209,44 @@ TEST_P(GpuSampler, SamplerInTheEpilogue) {
 TEST_P(GpuSampler, DrawsWhetherLogitsAreReadOrNot) {
   for (const LogitsGemm& p : {LogitsGemm{20, 5000, 128}, {3, 200, 64}, {65, 512, 64}})
     expect_equal_tokens(p, {false, false, false, true, true, true, false, true});
+}
+
+// The values of all tokens are nearly the same, or few differ from the others: filters keep very
+// many or very few, and boundaries run through equal values.
+TEST_P(GpuSampler, FiltersOfFlatPeakedAndEqualLogits) {
+  for (const int64_t vocab : {1000, 151936}) {
+    const std::vector<std::function<float(int64_t)>> kinds = {
+        [&](int64_t) { return 0.1f * std::sin(static_cast<float>(random() % 100000)); },
+        [&](int64_t id) { return id % 977 == 5 ? 20.0f : static_cast<float>(random() % 8) - 4; },
+        [](int64_t id) { return id < 600 ? 3.0f + static_cast<float>(id % 3) : 0.0f; },
+        [](int64_t) { return 2.5f; }};
+    std::vector<SampleRow> rows;
+    std::vector<float> values;
+    for (const auto& kind : kinds)
+      for (const auto& [top_k, top_p, min_p] : {std::tuple{0, 0.9f, 0.0f},
+                                                {0, 0.01f, 0.0f},
+                                                {0, 0.999f, 0.1f},
+                                                {20, 0.95f, 0.0f},
+                                                {600, 1.0f, 0.0f},
+                                                {900, 0.5f, 0.0f},
+                                                {700, 1.0f, 0.5f},
+                                                {0, 1.0f, 0.9f}}) {
+        rows.push_back({{.temperature = 0.8f,
+                         .top_p = top_p,
+                         .min_p = min_p,
+                         .top_k = top_k,
+                         .seed = random()}});
+        rows.back().num_logprobs = static_cast<int32_t>(rows.size() % 3) * 9;
+        for (int64_t id = 0; id < vocab; ++id) values.push_back(kind(id));
+      }
+    Twin logits = make({nullptr, DType::kF32, static_cast<int64_t>(rows.size()), vocab}, 1);
+    for (size_t i = 0; i < values.size(); ++i)
+      set(logits.host.data(), DType::kF32, static_cast<int64_t>(i), values[i]);
+    gpu->upload(logits.on_gpu.data, logits.host.data(), logits.host.size());
+    std::vector<RowStatus> status;
+    EXPECT_EQ(draw(*gpu, logits.on_gpu, rows, status), draw(*cpu, logits.on_cpu, rows, status));
+    expect_equal_logprobs();
+  }
 }
 
 TEST_P(GpuSampler, TiesGoToTheLowerId) {
@@ -220,31 +285,24 @@ TEST_P(GpuSampler, RowsThatAreNotFiniteDoNotAffectOthers) {
   EXPECT_EQ(on_gpu[0], RowStatus::kOk);
 }
 
-TEST_P(GpuSampler, LogprobsAreTheCpus) {
+TEST_P(GpuSampler, LogprobsOfTargetsAreTheCpus) {
   for (const int64_t vocab : {300, 151936}) {
     const Twin logits = make({nullptr, DType::kF32, 9, vocab}, 3);
     std::vector<int32_t> targets(9);
     for (int32_t& id : targets) id = static_cast<int32_t>(random() % static_cast<uint64_t>(vocab));
-    for (const int64_t k : {0, 1, 20}) {
-      const size_t size = targets.size() * static_cast<size_t>(k + 1);
-      std::vector<int32_t> ids[2], ranks[2];
-      std::vector<float> logprobs[2];
-      for (int b = 0; b < 2; ++b) {
-        ids[b].resize(size);
-        logprobs[b].resize(size);
-        ranks[b].resize(targets.size());
-        (b == 0 ? *cpu : *gpu)
-            .token_logprobs(b == 0 ? logits.on_cpu : logits.on_gpu, targets, k, ids[b], logprobs[b],
-                            ranks[b]);
+    for (const int64_t k : {0, 1, 20, 250}) {
+      for (Backend* backend : {cpu.get(), gpu.get()}) {
+        logprobs_[backend].clear();
+        backend->token_logprobs(backend == cpu.get() ? logits.on_cpu : logits.on_gpu, targets, k,
+                                logprobs_[backend]);
       }
-      EXPECT_EQ(ids[0], ids[1]);
-      EXPECT_EQ(ranks[0], ranks[1]);
-      for (size_t i = 0; i < size; ++i) EXPECT_NEAR(logprobs[0][i], logprobs[1][i], 1e-5);
+      expect_equal_logprobs();
     }
   }
 }
 
 TEST_P(GpuSampler, ProcessedLogprobsAreTheCpus) {
+  processed_logprobs_ = true;
   const std::vector<TokenCount> counts = {{3, 2}, {40, 0}};
   const std::vector<TokenBias> biases = {{7, 4.0f}, {9, -3.0f}};
   const std::vector<int32_t> masked = {1, 2}, allowed = {3, 4, 5, 7, 11, 100, 200, 299};
@@ -258,29 +316,15 @@ TEST_P(GpuSampler, ProcessedLogprobsAreTheCpus) {
       {{.temperature = 0, .frequency_penalty = 1}, counts, {}, masked},
       {{.temperature = 2, .top_k = 5}, {}, biases, {}, allowed}};
   while (rows.size() < 70) rows.push_back(rows[rows.size() % 8]);  // more than one launch
-  const auto num_rows = static_cast<int64_t>(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].num_logprobs = 6;
+    if (i % 3 == 0) rows[i].last_token = kTokenInFlight;
+  }
   for (const int64_t vocab : {300, 151936}) {
-    const Twin logits = make({nullptr, DType::kF32, num_rows, vocab}, 3);
-    const std::vector<int32_t> targets(rows.size(), 7);
-    const int64_t k = 5;
-    const size_t size = rows.size() * static_cast<size_t>(k + 1);
-    std::vector<int32_t> ids[2], ranks[2];
-    std::vector<float> logprobs[2];
-    for (int b = 0; b < 2; ++b) {
-      ids[b].resize(size);
-      logprobs[b].resize(size);
-      ranks[b].resize(rows.size());
-      (b == 0 ? *cpu : *gpu)
-          .token_logprobs(b == 0 ? logits.on_cpu : logits.on_gpu, targets, k, ids[b], logprobs[b],
-                          ranks[b], rows);
-    }
-    EXPECT_EQ(ids[0], ids[1]);
-    EXPECT_EQ(ranks[0], ranks[1]);
-    for (size_t i = 0; i < size; ++i) {
-      if (logprobs[0][i] != logprobs[1][i]) {  // both may be -infinity
-        EXPECT_NEAR(logprobs[0][i], logprobs[1][i], 1e-5);
-      }
-    }
+    const Twin logits = make({nullptr, DType::kF32, std::ssize(rows), vocab}, 3);
+    std::vector<RowStatus> status;
+    EXPECT_EQ(draw(*gpu, logits.on_gpu, rows, status), draw(*cpu, logits.on_cpu, rows, status));
+    expect_equal_logprobs();
   }
 }
 

@@ -84,9 +84,10 @@ class FakeBackend : public Backend {
   void silu_mul(Tensor, Tensor) override { unused(); }
   void copy_blocks(const KvCache&, std::span<const BlockCopy>) override { unused(); }
   void sample(Tensor, const Batch&) override { unused(); }
-  void fetch_samples(std::span<int32_t>, std::span<RowStatus>) override { unused(); }
-  void token_logprobs(Tensor, std::span<const int32_t>, int64_t, std::span<int32_t>,
-                      std::span<float>, std::span<int32_t>, std::span<const SampleRow>) override {
+  void fetch_samples(std::span<int32_t>, std::span<RowStatus>, std::vector<Logprob>&) override {
+    unused();
+  }
+  void token_logprobs(Tensor, std::span<const int32_t>, int64_t, std::vector<Logprob>&) override {
     unused();
   }
 

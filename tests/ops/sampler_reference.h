@@ -32,10 +32,17 @@ struct Reference {
   double top_p_margin = 1;
 };
 
-/// Draws a token from logits [vocab], of which at least one is finite and not masked.
+/// Draws a token from logits [vocab], of which at least one is finite and not masked. Each id is in
+/// the vocabulary.
 inline Reference reference(std::vector<float> logits, const SampleRow& row) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  for (const TokenCount& token : row.counts) {
+  std::vector<TokenCount> counts(row.counts.begin(), row.counts.end());
+  if (row.last_token != kNoToken) {
+    const auto at = std::ranges::find(counts, row.last_token, &TokenCount::id);
+    if (at == counts.end()) counts.push_back({row.last_token, 1});
+    else ++at->in_answer;
+  }
+  for (const TokenCount& token : counts) {
     float& l = logits[token.id];
     l = l > 0 ? l / row.repetition_penalty : l * row.repetition_penalty;
     l -= row.frequency_penalty * static_cast<float>(token.in_answer);
@@ -43,6 +50,8 @@ inline Reference reference(std::vector<float> logits, const SampleRow& row) {
   }
   for (const TokenBias& b : row.biases) logits[b.id] += b.bias;
   for (const int32_t id : row.masked_ids) logits[id] = -kInfinity;
+  for (const MaskedAfter& masked : row.masked_after)
+    if (masked.after == row.last_token) logits[masked.id] = -kInfinity;
   if (!row.allowed_ids.empty())
     for (size_t i = 0; i < logits.size(); ++i)
       if (!std::ranges::binary_search(row.allowed_ids, static_cast<int32_t>(i)))
@@ -186,6 +195,11 @@ void for_each_sample_row(const SampleCase& c, Check&& check) {
             }
           if (number % 8 == 5)
             for (int32_t id = 0; id < vocab; id += 2) allowed.push_back(id);
+          // Of the tokens that may be the last one, two are in `counts` and one is not.
+          const int32_t last = number % 5 < 3 ? kNoToken : static_cast<int32_t>(number % 7) % vocab;
+          std::vector<MaskedAfter> masked_after;
+          for (int32_t id = 2; number % 10 == 4 && id < vocab; id += 9)
+            masked_after.push_back({id % 14 - 7, id});
           const SampleRow row = {{.temperature = temperature,
                                   .top_p = top_p,
                                   .min_p = min_p,
@@ -199,7 +213,9 @@ void for_each_sample_row(const SampleCase& c, Check&& check) {
                                  counts,
                                  biases,
                                  masked,
-                                 allowed};
+                                 allowed,
+                                 last,
+                                 masked_after};
           ++number;
           check(logits, row);
         }

@@ -229,12 +229,18 @@ struct Logprobs {
 Logprobs logprobs_of(std::vector<float> logits, std::vector<int32_t> targets, int64_t k,
                      Isa isa = best_isa(), const std::vector<SampleRow>& processed = {}) {
   const auto rows = static_cast<int64_t>(targets.size());
-  const size_t size = targets.size() * static_cast<size_t>(k + 1);
-  Logprobs result{std::vector<int32_t>(size, -1), std::vector<float>(size),
-                  std::vector<int32_t>(targets.size())};
+  const auto width = static_cast<size_t>(k) + 1;
+  std::vector<Logprob> entries(targets.size() * width);
   token_logprobs(
       Tensor(logits.data(), DType::kF32, rows, static_cast<int64_t>(logits.size()) / rows), targets,
-      k, result.ids, result.logprobs, result.ranks, processed, isa);
+      k, entries, processed, isa);
+  Logprobs result;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    result.ids.push_back(entries[i].id);
+    result.logprobs.push_back(entries[i].logprob);
+    if (i % width == 0) result.ranks.push_back(entries[i].rank);
+    else EXPECT_EQ(entries[i].rank, i % width);
+  }
   return result;
 }
 

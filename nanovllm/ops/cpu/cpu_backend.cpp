@@ -87,6 +87,9 @@ Batch CpuBackend::begin_step(HostBatch& host, const SlotTables& slots, const KvC
     int32_t& last = host.input_ids[static_cast<size_t>(host.cu_seqlens_q[s + 1]) - 1];
     if (last == kTokenInFlight) last = last_tokens[host.seq_slots[s]];
   }
+  for (size_t i = 0; i < host.samples.size(); ++i)
+    if (host.samples[i].last_token == kTokenInFlight)
+      host.samples[i].last_token = host.input_ids[static_cast<size_t>(host.sample_rows[i])];
   const auto view = [](std::vector<int32_t>& v) {
     return Tensor(v.data(), DType::kI32, static_cast<int64_t>(v.size()));
   };
@@ -100,7 +103,8 @@ Batch CpuBackend::begin_step(HostBatch& host, const SlotTables& slots, const KvC
           .last_tokens = slots.last_tokens,
           .sample_rows = view(host.sample_rows),
           .sample_slots = view(host.sample_slots),
-          .samples = host.samples};
+          .samples = host.samples,
+          .processed_logprobs = host.processed_logprobs};
 }
 
 WeightPtr CpuBackend::pack(std::span<const WeightRows> parts, DType dtype) {
@@ -109,9 +113,11 @@ WeightPtr CpuBackend::pack(std::span<const WeightRows> parts, DType dtype) {
 }
 
 template <class T>
-void CpuBackend::sum_over_ranks(std::span<T> values) {
-  const DType dtype = std::is_same_v<T, float> ? DType::kF32 : DType::kI32;
-  all_reduce({values.data(), dtype, static_cast<int64_t>(values.size())});
+void CpuBackend::join_ranks(std::span<T> values) {
+  // As integers: the bits of a float plus zeros are the float.
+  static_assert(sizeof(T) % sizeof(int32_t) == 0);
+  all_reduce(
+      {values.data(), DType::kI32, static_cast<int64_t>(values.size_bytes() / sizeof(int32_t))});
 }
 
 // Helpers belong to the calling thread, and the one that runs the steps did not make this backend:
@@ -178,13 +184,28 @@ void CpuBackend::sample(Tensor logits, const Batch& batch) {
                 std::span(drawn.token_ids).subspan(first, count),
                 std::span(drawn.status).subspan(first, count), isa_);
   });
-  sum_over_ranks(std::span(drawn.token_ids));  // other ranks' rows are zero here
-  sum_over_ranks(std::span(drawn.status));
+  join_ranks(std::span(drawn.token_ids));
+  join_ranks(std::span(drawn.status));
   for (size_t i = 0; i < num_rows; ++i)
     batch.last_tokens.as<int32_t>()[batch.sample_slots.as<int32_t>()[i]] = drawn.token_ids[i];
+  // One call handles neighbouring rows with the same number of log-probabilities.
+  const auto wanted = [&](size_t i) {
+    return drawn.status[i] == RowStatus::kOk ? batch.samples[i].num_logprobs : 0;
+  };
+  for (size_t i = 0; i < num_rows;) {
+    size_t end = i + 1;
+    while (end < num_rows && wanted(end) == wanted(i)) ++end;
+    if (wanted(i) > 0)
+      append_logprobs(logits.rows(static_cast<int64_t>(i), static_cast<int64_t>(end - i)),
+                      std::span(drawn.token_ids).subspan(i, end - i), wanted(i) - 1,
+                      batch.samples.subspan(i, batch.processed_logprobs ? end - i : 0),
+                      drawn.logprobs);
+    i = end;
+  }
 }
 
-void CpuBackend::fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) {
+void CpuBackend::fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status,
+                               std::vector<Logprob>& logprobs) {
   check(!drawn_.empty(), "no step whose tokens are not fetched");
   const Drawn drawn = std::move(drawn_.front());
   drawn_.pop_front();
@@ -193,26 +214,28 @@ void CpuBackend::fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus
         drawn.token_ids.size());
   std::ranges::copy(drawn.token_ids, token_ids.begin());
   std::ranges::copy(drawn.status, status.begin());
+  logprobs.insert(logprobs.end(), drawn.logprobs.begin(), drawn.logprobs.end());
 }
 
 void CpuBackend::token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
-                                std::span<int32_t> ids, std::span<float> logprobs,
-                                std::span<int32_t> target_ranks,
-                                std::span<const SampleRow> processed) {
+                                std::vector<Logprob>& entries) {
   set_num_threads(threads_);
-  std::ranges::fill(ids, 0);
-  std::ranges::fill(logprobs, 0);
-  std::ranges::fill(target_ranks, 0);
+  append_logprobs(logits, targets, k, {}, entries);
+}
+
+void CpuBackend::append_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
+                                 std::span<const SampleRow> processed,
+                                 std::vector<Logprob>& entries) {
+  const size_t before = entries.size(), width = static_cast<size_t>(k) + 1;
+  entries.resize(before + targets.size() * width);
+  const std::span<Logprob> added = std::span(entries).subspan(before);
   for_own_rows(logits, [&](Tensor rows, size_t first) {
-    const auto count = static_cast<size_t>(rows.shape[0]), width = static_cast<size_t>(k) + 1;
-    cpu::token_logprobs(
-        rows, targets.subspan(first, count), k, ids.subspan(first * width, count * width),
-        logprobs.subspan(first * width, count * width), target_ranks.subspan(first, count),
-        processed.empty() ? processed : processed.subspan(first, count), isa_);
+    const auto count = static_cast<size_t>(rows.shape[0]);
+    cpu::token_logprobs(rows, targets.subspan(first, count), k,
+                        added.subspan(first * width, count * width),
+                        processed.empty() ? processed : processed.subspan(first, count), isa_);
   });
-  sum_over_ranks(ids);
-  sum_over_ranks(logprobs);
-  sum_over_ranks(target_ranks);
+  join_ranks(added);
 }
 
 }  // namespace nanovllm::cpu

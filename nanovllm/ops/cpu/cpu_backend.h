@@ -41,19 +41,21 @@ class CpuBackend : public Backend {
   void copy_blocks(const KvCache& kv, std::span<const BlockCopy> copies) override;
 
   void sample(Tensor logits, const Batch& batch) override;
-  void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) override;
+  void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status,
+                     std::vector<Logprob>& logprobs) override;
   void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
-                      std::span<int32_t> ids, std::span<float> logprobs,
-                      std::span<int32_t> target_ranks,
-                      std::span<const SampleRow> processed) override;
+                      std::vector<Logprob>& entries) override;
 
  private:
   /// Divides the rows of logits, of which each rank has some columns, among the ranks. Calls
   /// draw(rows, index of the first) for this rank's rows, with the columns of all ranks.
   template <class Draw>
   void for_own_rows(Tensor logits, Draw draw);
+  /// Sums arrays in which the elements of other ranks are zero.
   template <class T>
-  void sum_over_ranks(std::span<T> values);
+  void join_ranks(std::span<T> values);
+  void append_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
+                       std::span<const SampleRow> processed, std::vector<Logprob>& entries);
 
   Isa isa_;
   int threads_;
@@ -65,6 +67,7 @@ class CpuBackend : public Backend {
   struct Drawn {
     std::vector<int32_t> token_ids;
     std::vector<RowStatus> status;
+    std::vector<Logprob> logprobs;
   };
   std::deque<Drawn> drawn_;  // not fetched yet, oldest first
 };

@@ -99,27 +99,25 @@ class RowSampler {
     row_.scale = 1;
   }
 
-  void logprobs(int32_t target, int64_t k, int32_t* ids, float* logprobs, int32_t& rank) {
-    ids[0] = target;
+  void logprobs(int32_t target, std::span<Logprob> entries) {
+    const auto k = std::ssize(entries) - 1;
     if (!scan()) {
-      std::iota(ids + 1, ids + 1 + k, 0);
-      std::fill_n(logprobs, k + 1, std::numeric_limits<float>::quiet_NaN());
-      rank = 1;
+      constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+      entries[0] = {target, kNan, 1};
+      for (int32_t i = 1; i <= k; ++i) entries[static_cast<size_t>(i)] = {i - 1, kNan, i};
       return;
     }
     const uint64_t weight = kernels_.mass(row_, best_logit_, kLowest).weight;
     const double log_sum = best_logit_ + std::log(static_cast<double>(weight) / kWeightOne);
     const auto logprob = [&](float logit) { return static_cast<float>(logit - log_sum); };
-    logprobs[0] = logprob(row_.logits[target]);
-    rank = static_cast<int32_t>(kernels_.count_better(row_, target)) + 1;
+    entries[0] = {target, logprob(row_.logits[target]),
+                  static_cast<int32_t>(kernels_.count_better(row_, target)) + 1};
     if (k == 0) return;
     Candidate* const best = scratch_.candidates;
     const int64_t count = collect_best(-kInfinity, k);
     std::partial_sort(best, best + k, best + count, better);
-    for (int64_t i = 0; i < k; ++i) {
-      ids[i + 1] = best[i].id;
-      logprobs[i + 1] = logprob(best[i].value);
-    }
+    for (int32_t i = 0; i < k; ++i)
+      entries[static_cast<size_t>(i) + 1] = {best[i].id, logprob(best[i].value), i + 1};
   }
 
  private:
@@ -148,17 +146,26 @@ class RowSampler {
       for (const int32_t id : params.allowed_ids)
         if (in_vocabulary(id)) copy[id] = raw[id];
     }
-    for (const TokenCount& token : params.counts) {
-      if (!in_vocabulary(token.id)) continue;
+    const auto penalize = [&](TokenCount token) {
+      if (!in_vocabulary(token.id)) return;
       float& logit = copy[token.id];
       logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
       logit -= params.frequency_penalty * static_cast<float>(token.in_answer);
       if (token.in_answer > 0) logit -= params.presence_penalty;
+    };
+    bool counts_last = false;
+    for (TokenCount token : params.counts) {
+      const bool is_last = token.id == params.last_token;
+      counts_last |= is_last;
+      penalize({token.id, token.in_answer + (is_last ? 1 : 0)});
     }
+    if (!counts_last) penalize({params.last_token, 1});
     for (const TokenBias& b : params.biases)
       if (in_vocabulary(b.id)) copy[b.id] += b.bias;
     for (const int32_t id : params.masked_ids)
       if (in_vocabulary(id)) copy[id] = -kInfinity;
+    for (const auto [after, id] : params.masked_after)
+      if (after == params.last_token && in_vocabulary(id)) copy[id] = -kInfinity;
     row_.logits = copy;
     return scan();
   }
@@ -281,20 +288,17 @@ void sample(Tensor logits, std::span<const SampleRow> rows, std::span<int32_t> t
 }
 
 void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
-                    std::span<int32_t> ids, std::span<float> logprobs,
-                    std::span<int32_t> target_ranks, std::span<const SampleRow> processed,
-                    Isa isa) {
+                    std::span<Logprob> entries, std::span<const SampleRow> processed, Isa isa) {
   const int64_t vocab = logits.shape[1];
   const size_t columns = static_cast<size_t>(k) + 1;
-  check(0 <= k && k <= vocab && ids.size() == targets.size() * columns &&
-            logprobs.size() == ids.size() && target_ranks.size() == targets.size(),
-        "the best {} of {} tokens for {} rows: {} ids, {} log-probabilities, {} ranks", k, vocab,
-        targets.size(), ids.size(), logprobs.size(), target_ranks.size());
+  check(0 <= k && k <= vocab && entries.size() == targets.size() * columns,
+        "the best {} of {} tokens for {} rows: {} entries", k, vocab, targets.size(),
+        entries.size());
   for (const int32_t id : targets)
     check(0 <= id && id < vocab, "target {} is not in the vocabulary of {}", id, vocab);
   for_each_row(logits, targets.size(), isa, [&](RowSampler& row, size_t r) {
     if (!processed.empty()) row.process(processed[r]);
-    row.logprobs(targets[r], k, &ids[r * columns], &logprobs[r * columns], target_ranks[r]);
+    row.logprobs(targets[r], entries.subspan(r * columns, columns));
   });
 }
 

@@ -32,17 +32,14 @@ CudaBackend::CudaBackend(CudaKernels kernels, Rank rank) : kernels_(kernels) {
   where_.num_sms = device_.multiProcessorCount;
   where_.overlaps = has_dependent_launch();
   cuda_check(cudaStreamCreateWithFlags(&where_.stream, cudaStreamNonBlocking), "stream");
+  cuda_check(cudaStreamCreateWithFlags(&words_stream_, cudaStreamNonBlocking), "stream");
   kernels_.portable = portable_;
   gemms_.emplace(
       where_, kernels_, rank.index, [this](size_t bytes) { return allocate(bytes); },
       [this](cudaEvent_t event) { wait(event); });
   for (Growing& buffer : pinned_input_) buffer.pinned = true;
-  for (Growing& buffer : drawn_) buffer.pinned = true;
-  for (cudaEvent_t& event : drawn_there_)
-    cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
-  for (cudaEvent_t& event : input_sent_)
-    cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
-  cuda_check(cudaEventCreateWithFlags(&stream_end_, cudaEventDisableTiming), "event");
+  for (cudaEvent_t* event : events())
+    cuda_check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "event");
 }
 
 CudaBackend::~CudaBackend() {
@@ -51,11 +48,18 @@ CudaBackend::~CudaBackend() {
   cudaStreamSynchronize(where_.stream);
   forget_graphs();
   collectives_.reset();
-  cudaEventDestroy(stream_end_);
-  for (cudaEvent_t event : drawn_there_) cudaEventDestroy(event);
-  for (cudaEvent_t event : input_sent_) cudaEventDestroy(event);
+  for (cudaEvent_t* event : events()) cudaEventDestroy(*event);
   gemms_.reset();
+  cudaStreamDestroy(words_stream_);
   cudaStreamDestroy(where_.stream);
+}
+
+std::vector<cudaEvent_t*> CudaBackend::events() {
+  std::vector<cudaEvent_t*> all = {&stream_end_};
+  for (cudaEvent_t& event : input_sent_) all.push_back(&event);
+  for (Results& results : results_) all.push_back(&results.there);
+  for (Words& words : words_sent_) all.insert(all.end(), {&words.there, &words.used});
+  return all;
 }
 
 std::string CudaBackend::describe() const {

@@ -72,11 +72,10 @@ class CudaBackend final : public Backend {
   void norm_sample(Tensor logits, Residual& residual, const Norm& norm, const Weight& w,
                    const Batch& batch) override;
   void finish_sample(Tensor logits) override;
-  void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) override;
+  void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status,
+                     std::vector<Logprob>& logprobs) override;
   void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
-                      std::span<int32_t> ids, std::span<float> logprobs,
-                      std::span<int32_t> target_ranks,
-                      std::span<const SampleRow> processed) override;
+                      std::vector<Logprob>& entries) override;
 
  private:
   /// Two steps may be running, and the host writes the input of a third one.
@@ -93,6 +92,7 @@ class CudaBackend final : public Backend {
       return static_cast<T*>(memory.get());
     }
   };
+  std::vector<cudaEvent_t*> events();
   /// Waits for an event. With several ranks it throws EngineDead if one of them dies before.
   void wait(cudaEvent_t event);
   void wait_for_stream();
@@ -107,6 +107,8 @@ class CudaBackend final : public Backend {
   GemmInput normed(Residual& residual, const Norm& norm);
   static AttentionParams attention_params(const AttentionArgs& args, const KvCache& kv,
                                           const Batch& batch);
+  /// Sends words_ to the device on a stream of its own, so that this does not delay the step.
+  void send_words();
   SampleParams sample_params(const Tensor& logits) const;
   /// Called after the kernel that draws the plain rows. With several ranks that kernel has only
   /// written the best token of this rank's columns to `found`; this compares the ranks' tokens and
@@ -115,6 +117,11 @@ class CudaBackend final : public Backend {
   /// Rows of logits with the whole vocabulary, gathered from all ranks: the rows that `rows`
   /// [count] (device memory) names, or the first `count` if it is null.
   const float* whole_logits(Tensor logits, const int32_t* rows, int64_t count);
+  /// Calls body(params, first, count) for `num_rows` rows of logits, whose indices are `rows` in
+  /// device memory (null: the first ones). It does so for a few rows at a time if they are gathered
+  /// from all ranks, or if each needs a row of special_scratch_.
+  template <class Body>
+  void for_rows(Tensor logits, const int32_t* rows, int num_rows, bool needs_scratch, Body body);
 
   CUcontext context_ = nullptr;  // the GPU's primary context
   Launch where_;
@@ -129,9 +136,24 @@ class CudaBackend final : public Backend {
   Range vocab_;                             // this rank's part of it
   cudaEvent_t stream_end_ = nullptr;
 
-  std::array<Growing, kNumSlots> pinned_input_, drawn_;  // pinned host memory
-  std::array<cudaEvent_t, kNumSlots> input_sent_ = {}, drawn_there_ = {};
-  uint64_t num_begun_ = 0, num_finished_ = 0, num_fetched_ = 0;
+  std::array<Growing, kNumSlots> pinned_input_;  // pinned host memory
+  std::array<cudaEvent_t, kNumSlots> input_sent_ = {};
+  /// What the sampler's kernels write directly to host memory, and the event after which it is
+  /// complete.
+  struct Results {
+    Growing drawn{.pinned = true}, logprobs{.pinned = true};
+    std::vector<LogprobRow> wanted;  ///< whose entries are in logprobs
+    cudaEvent_t there = nullptr;
+  };
+  std::array<Results, kNumSlots> results_;
+  /// The lists of the rows of a step that has any.
+  struct Words {
+    Growing host{.pinned = true}, device;
+    cudaEvent_t there = nullptr, used = nullptr;
+  };
+  std::array<Words, kNumSlots> words_sent_;
+  cudaStream_t words_stream_ = nullptr;
+  uint64_t num_begun_ = 0, num_finished_ = 0, num_fetched_ = 0, num_words_ = 0;
 
   // State of the step that begin_step() began.
   Growing input_{.in_graphs = true}, plan_memory_{.in_graphs = true}, partial_{.in_graphs = true},
@@ -143,12 +165,22 @@ class CudaBackend final : public Backend {
   int decode_cluster_ = 0;  // cluster size in thread blocks for rope_decode_attention; 0: not used
   DecodeScratch decode_scratch_ = {};
   const RowParams* rows_ = nullptr;
+  const int32_t *input_ids_ = nullptr, *sample_rows_ = nullptr;
   int32_t* last_tokens_ = nullptr;
   std::vector<RowParams> row_params_;
   std::vector<int32_t> special_, words_;  // the rows that are not plain, and their lists
+  std::vector<LogprobRow> wanted_;        // of the rows that want log-probabilities
+  std::vector<int32_t> wanted_rows_;
+  bool processed_logprobs_ = false;
+  struct {
+    const int32_t* special;
+    const LogprobRow* wanted;
+    const int32_t* wanted_rows;
+  } special_rows_ = {};  // in device memory
 
   Growing drawn_at_{.in_graphs = true}, progress_{.in_graphs = true}, found_{.in_graphs = true},
-      copies_, special_memory_, special_scratch_, logprobs_memory_, whole_logits_, gather_scratch_;
+      copies_, special_scratch_, prompt_wanted_, prompt_logprobs_{.pinned = true}, whole_logits_,
+      gather_scratch_;
   // The key is size, decode_cluster_ and draws_in_gemm_. Null: it ran eagerly once and will be
   // captured the next time.
   std::map<std::tuple<int64_t, int, bool>, cudaGraphExec_t> graphs_;

@@ -14,8 +14,8 @@ namespace {
 /// The initial size of a step's input: large enough that it rarely grows, because graphs contain
 /// its address.
 constexpr size_t kInputBytes = size_t{4} << 20;
-/// How many special rows are drawn at a time; each of them needs a copy of its logits.
-constexpr int kSpecialRows = 64;
+/// How many rows of logits are gathered from the ranks, or copied, at a time.
+constexpr int kFewRows = 64;
 
 template <class T>
 void append(std::vector<int32_t>& words, std::span<const T> list) {
@@ -58,16 +58,19 @@ void CudaBackend::forget_graphs() {
 RowParams CudaBackend::row_params(const SampleRow& row, int32_t slot) {
   RowParams params{row};
   params.slot = slot;
+  params.last_token = row.last_token;
   if (!row.has_lists() && (!row.has_filters() || row.temperature < 1e-5f)) return params;
   params.is_plain = 0;
   words_.resize((words_.size() + 1) / 2 * 2);  // aligned, because the kernel reads pairs of words
   params.first_word = static_cast<int32_t>(words_.size());
   params.num_counts = static_cast<int32_t>(row.counts.size());
   params.num_biases = static_cast<int32_t>(row.biases.size());
+  params.num_masked_after = static_cast<int32_t>(row.masked_after.size());
   params.num_masked = static_cast<int32_t>(row.masked_ids.size());
   params.num_allowed = static_cast<int32_t>(row.allowed_ids.size());
   append(words_, row.counts);
   append(words_, row.biases);
+  append(words_, row.masked_after);
   append(words_, row.masked_ids);
   append(words_, row.allowed_ids);
   return params;
@@ -80,19 +83,27 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
   words_.clear();
   special_.clear();
   row_params_.clear();
+  wanted_.clear();
+  wanted_rows_.clear();
   for (size_t i = 0; i < num_rows; ++i) {
-    row_params_.push_back(row_params(host.samples[i], host.sample_slots[i]));
+    const SampleRow& sample = host.samples[i];
+    row_params_.push_back(row_params(sample, host.sample_slots[i]));
     if (row_params_.back().is_plain == 0) special_.push_back(static_cast<int32_t>(i));
+    if (sample.num_logprobs == 0) continue;
+    const int32_t first = wanted_.empty() ? 0 : wanted_.back().first + wanted_.back().count;
+    wanted_rows_.push_back(static_cast<int32_t>(i));
+    wanted_.push_back({.row = wanted_rows_.back(), .count = sample.num_logprobs, .first = first});
   }
+  processed_logprobs_ = host.processed_logprobs;
+  if (!words_.empty()) send_words();
   struct {
     size_t input_ids, positions, slot_mapping, cu_seqlens_q, context_lens, seq_slots, sample_rows,
-        sample_slots, rows, updates;
+        sample_slots, rows, updates, special, wanted, wanted_rows;
   } at;
   const auto pack_all = [&](char* memory) {
     Packer pack(memory);
     const auto ints = [&](const std::vector<int32_t>& v) { return pack.add(std::span(v)); };
-    // The updates come last because their number varies: a graph contains the offsets of all
-    // others.
+    // Those whose number varies come last: a graph contains the offsets of all others.
     at = {ints(host.input_ids),
           ints(host.positions),
           ints(host.slot_mapping),
@@ -102,7 +113,10 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
           ints(host.sample_rows),
           ints(host.sample_slots),
           pack.add(std::span<const RowParams>(row_params_)),
-          pack.add(std::span<const BlockUpdate>(host.block_updates))};
+          pack.add(std::span<const BlockUpdate>(host.block_updates)),
+          ints(special_),
+          pack.add(std::span<const LogprobRow>(wanted_)),
+          ints(wanted_rows_)};
     return pack.bytes();
   };
   const size_t bytes = pack_all(nullptr);
@@ -127,7 +141,7 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
   if (collectives_)
     grow(found_, (1 + static_cast<size_t>(collectives_->ranks().rank().world)) * (max_seqs + 1) *
                      sizeof(FoundRow));
-  for (Growing& buffer : drawn_) grow(buffer, max_seqs * sizeof(DrawnRow));
+  for (Results& results : results_) grow(results.drawn, max_seqs * sizeof(DrawnRow));
   plan_.starts = plan_memory_.as<DecodeStart>();
   plan_.splits = reinterpret_cast<DecodeSplits*>(plan_.starts + num_blocks + 1);
   plan_.first_tile = reinterpret_cast<int32_t*>(plan_.splits + 1);
@@ -148,9 +162,15 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
                  .last_tokens = slots.last_tokens,
                  .sample_rows = ints(at.sample_rows, host.sample_rows),
                  .sample_slots = ints(at.sample_slots, host.sample_slots),
-                 .samples = host.samples};
+                 .samples = host.samples,
+                 .processed_logprobs = host.processed_logprobs};
   rows_ = reinterpret_cast<const RowParams*>(device + at.rows);
-  draws_in_gemm_ = !host.reads_logits && special_.empty() && !portable_ && kernels_.gemm < 0 &&
+  input_ids_ = batch.input_ids.as<const int32_t>();
+  sample_rows_ = batch.sample_rows.as<const int32_t>();
+  special_rows_ = {reinterpret_cast<const int32_t*>(device + at.special),
+                   reinterpret_cast<const LogprobRow*>(device + at.wanted),
+                   reinterpret_cast<const int32_t*>(device + at.wanted_rows)};
+  draws_in_gemm_ = wanted_.empty() && special_.empty() && !portable_ && kernels_.gemm < 0 &&
                    num_rows >= kFewestDrawn && num_rows <= kMostDrawn;
   has_decode_ = has_prefill_ = false;
   int64_t num_keys = 0, longest = 0;
@@ -182,7 +202,7 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
   cuda::begin_step(where_, {.input = pinned_input_[turn].memory.get(),
                             .to = device,
                             .input_bytes = static_cast<int>(bytes),
-                            .drawn = drawn_[num_finished_ % kNumSlots].as<DrawnRow>(),
+                            .drawn = results_[num_finished_ % kNumSlots].drawn.as<DrawnRow>(),
                             .drawn_at = drawn_at_.as<DrawnRow*>(),
                             .updates = reinterpret_cast<const BlockUpdate*>(device + at.updates),
                             .block_tables = slots.block_tables.as<int32_t>(),
@@ -272,7 +292,10 @@ SampleParams CudaBackend::sample_params(const Tensor& logits) const {
           .num_rows = static_cast<int>(logits.shape[0]),
           .vocab = static_cast<int>(logits.shape[1]),
           .first_id = static_cast<int>(vocab_.first),
-          .found = collectives_ ? found_.as<FoundRow>() : nullptr};
+          .found = collectives_ ? found_.as<FoundRow>() : nullptr,
+          .input_ids = input_ids_,
+          .sample_rows = sample_rows_,
+          .words = words_sent_[(num_words_ + kNumSlots - 1) % kNumSlots].device.as<int32_t>()};
 }
 
 const float* CudaBackend::whole_logits(Tensor logits, const int32_t* rows, int64_t count) {
@@ -283,105 +306,115 @@ const float* CudaBackend::whole_logits(Tensor logits, const int32_t* rows, int64
   return whole_logits_.as<float>();
 }
 
-void CudaBackend::finish_sample(Tensor logits) {
-  const ContextScope here(context_);
-  if (!special_.empty()) {
-    const auto count = static_cast<int>(special_.size());
-    const int64_t vocab = collectives_ ? vocab_size_ : logits.shape[1];
-    const size_t words_at = (special_.size() + 3) / 4 * 4;
-    words_.insert(words_.begin(), words_at, 0);
-    std::copy(special_.begin(), special_.end(), words_.begin());
-    grow(special_memory_, words_.size() * sizeof(int32_t));
-    grow(special_scratch_, static_cast<size_t>(std::min(count, kSpecialRows)) *
-                               static_cast<size_t>(vocab) * sizeof(float));
-    cuda_check(
-        cudaMemcpyAsync(special_memory_.memory.get(), words_.data(),
-                        words_.size() * sizeof(int32_t), cudaMemcpyHostToDevice, where_.stream),
-        "sampler");
-    SampleParams params = sample_params(logits);
-    for (int first = 0; first < count; first += kSpecialRows) {
-      const int32_t* const rows = special_memory_.as<int32_t>() + first;
-      const int num_rows = std::min(count - first, kSpecialRows);
-      if (collectives_) {
-        params.logits = whole_logits(logits, rows, num_rows);
-        params.vocab = static_cast<int>(vocab);
-        params.gathered = true;
-      }
-      sample_special(where_, params, rows, num_rows, special_memory_.as<int32_t>() + words_at,
-                     special_scratch_.as<float>());
+template <class Body>
+void CudaBackend::for_rows(Tensor logits, const int32_t* rows, int num_rows, bool needs_scratch,
+                           Body body) {
+  SampleParams params = sample_params(logits);
+  if (collectives_) params.vocab = static_cast<int>(vocab_size_);
+  const int most = collectives_ || needs_scratch ? std::min(kFewRows, num_rows) : num_rows;
+  if (needs_scratch)
+    grow(special_scratch_,
+         static_cast<size_t>(most) * static_cast<size_t>(params.vocab) * sizeof(float));
+  for (int first = 0; first < num_rows; first += most) {
+    const int count = std::min(most, num_rows - first);
+    if (collectives_) {
+      params.logits = rows != nullptr ? whole_logits(logits, rows + first, count)
+                                      : whole_logits(logits.rows(first, count), nullptr, count);
+      params.gathered = true;
     }
+    body(params, first, count);
   }
-  // The kernels write the drawn tokens directly to host memory; the event says when they are
-  // complete.
-  const size_t turn = num_finished_++ % kNumSlots;
-  cuda_check(cudaEventRecord(drawn_there_[turn], where_.stream), "sampler");
 }
 
-void CudaBackend::fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status) {
+void CudaBackend::send_words() {
+  Words& words = words_sent_[num_words_++ % kNumSlots];
+  wait(words.there);
+  const size_t bytes = words_.size() * sizeof(int32_t);
+  grow(words.host, bytes);
+  grow(words.device, bytes);
+  std::memcpy(words.host.memory.get(), words_.data(), bytes);
+  cuda_check(cudaStreamWaitEvent(words_stream_, words.used), "lists");
+  cuda_check(cudaMemcpyAsync(words.device.memory.get(), words.host.memory.get(), bytes,
+                             cudaMemcpyHostToDevice, words_stream_),
+             "lists");
+  cuda_check(cudaEventRecord(words.there, words_stream_), "lists");
+}
+
+void CudaBackend::finish_sample(Tensor logits) {
+  const ContextScope here(context_);
+  const Words& words = words_sent_[(num_words_ + kNumSlots - 1) % kNumSlots];
+  if (!words_.empty()) cuda_check(cudaStreamWaitEvent(where_.stream, words.there), "sampler");
+  const auto vocab = static_cast<int>(collectives_ ? vocab_size_ : logits.shape[1]);
+  const bool clusters = !portable_ && row_fits_in_cluster(vocab);
+  for_rows(logits, special_rows_.special, static_cast<int>(special_.size()), !clusters,
+           [&](const SampleParams& params, int first, int count) {
+             sample_special(where_, params, special_rows_.special + first, count,
+                            clusters ? nullptr : special_scratch_.as<float>());
+           });
+  Results& results = results_[num_finished_++ % kNumSlots];
+  results.wanted = wanted_;
+  if (!wanted_.empty()) {
+    const LogprobRow& last = wanted_.back();
+    grow(results.logprobs, static_cast<size_t>(last.first + last.count) * sizeof(Logprob));
+  }
+  for_rows(logits, special_rows_.wanted_rows, static_cast<int>(wanted_.size()), processed_logprobs_,
+           [&](SampleParams params, int first, int count) {
+             const LogprobRow* const wanted = special_rows_.wanted + first;
+             if (processed_logprobs_) {
+               process_logits(where_, params, wanted, count, special_scratch_.as<float>());
+               params.logits = special_scratch_.as<float>();
+               params.gathered = true;
+             }
+             cuda::token_logprobs(where_, params, wanted, count, results.logprobs.as<Logprob>(),
+                                  clusters);
+           });
+  if (!words_.empty()) cuda_check(cudaEventRecord(words.used, where_.stream), "sampler");
+  cuda_check(cudaEventRecord(results.there, where_.stream), "sampler");
+}
+
+void CudaBackend::fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status,
+                                std::vector<Logprob>& logprobs) {
   const ContextScope here(context_);
   check(num_fetched_ < num_finished_, "no step whose tokens are not fetched");
-  const size_t turn = num_fetched_++ % kNumSlots;
-  wait(drawn_there_[turn]);
-  const auto* const drawn = drawn_[turn].as<const DrawnRow>();
+  const Results& results = results_[num_fetched_++ % kNumSlots];
+  wait(results.there);
+  const auto* const drawn = results.drawn.as<const DrawnRow>();
   for (size_t i = 0; i < token_ids.size(); ++i) {
     token_ids[i] = drawn[i].token;
     status[i] = static_cast<RowStatus>(drawn[i].status);
   }
+  for (const LogprobRow& row : results.wanted) {
+    if (status[static_cast<size_t>(row.row)] != RowStatus::kOk) continue;
+    const auto* const first = results.logprobs.as<const Logprob>() + row.first;
+    logprobs.insert(logprobs.end(), first, first + row.count);
+  }
 }
 
 void CudaBackend::token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
-                                 std::span<int32_t> ids, std::span<float> logprobs,
-                                 std::span<int32_t> target_ranks,
-                                 std::span<const SampleRow> processed) {
+                                 std::vector<Logprob>& entries) {
   const ContextScope here(context_);
-  words_.clear();
-  row_params_.clear();
-  for (const SampleRow& row : processed) row_params_.push_back(row_params(row, /*slot=*/-1));
   const int64_t vocab = collectives_ ? vocab_size_ : logits.shape[1];
-  for (const int32_t id : targets)
+  const auto width = static_cast<int32_t>(k) + 1;
+  std::vector<LogprobRow> wanted;
+  for (const int32_t id : targets) {
     check(0 <= id && id < vocab, "target {} is not in the vocabulary of {}", id, vocab);
-  const size_t results = (2 * targets.size() + 2 * ids.size() + 1) / 2 * 2 * sizeof(int32_t);
-  const size_t params = row_params_.size() * sizeof(RowParams);
-  grow(logprobs_memory_, results + params + words_.size() * sizeof(int32_t));
-  auto* const device = logprobs_memory_.as<int32_t>();
-  int32_t* const device_ids = device + targets.size();
-  auto* const device_logprobs = reinterpret_cast<float*>(device_ids + ids.size());
-  auto* const device_ranks = device_ids + 2 * ids.size();
-  upload(device, targets.data(), targets.size_bytes());
-  char* const device_rows = logprobs_memory_.as<char>() + results;
-  if (!processed.empty()) {
-    upload(device_rows, row_params_.data(), params);
-    upload(device_rows + params, words_.data(), words_.size() * sizeof(int32_t));
+    const auto row = static_cast<int32_t>(wanted.size());
+    wanted.push_back({row, id, width, row * width});
   }
-  const auto num_rows = static_cast<int64_t>(targets.size());
-  const int64_t most = collectives_ || !processed.empty() ? kSpecialRows : num_rows;
-  for (int64_t first = 0; first < num_rows; first += most) {
-    const int64_t count = std::min(most, num_rows - first);
-    const Tensor rows = logits.rows(first, count);
-    const float* whole = collectives_ ? whole_logits(rows, nullptr, count) : rows.as<const float>();
-    if (!processed.empty()) {
-      grow(special_scratch_, static_cast<size_t>(count * vocab) * sizeof(float));
-      process_logits(where_,
-                     {.logits = whole,
-                      .rows = reinterpret_cast<const RowParams*>(device_rows) + first,
-                      .num_rows = static_cast<int>(count),
-                      .vocab = static_cast<int>(vocab)},
-                     reinterpret_cast<const int32_t*>(device_rows + params),
-                     special_scratch_.as<float>());
-      whole = special_scratch_.as<float>();
-    }
-    cuda::token_logprobs(where_, {.logits = whole,
-                                  .targets = device + first,
-                                  .ids = device_ids + first * (k + 1),
-                                  .logprobs = device_logprobs + first * (k + 1),
-                                  .ranks = device_ranks + first,
-                                  .num_rows = static_cast<int>(count),
-                                  .vocab = static_cast<int>(vocab),
-                                  .k = static_cast<int>(k)});
-  }
-  download(ids.data(), device_ids, ids.size_bytes());
-  download(logprobs.data(), device_logprobs, logprobs.size_bytes());
-  download(target_ranks.data(), device_ranks, target_ranks.size_bytes());
+  const std::span<const LogprobRow> all = wanted;
+  const size_t num_entries = all.size() * static_cast<size_t>(width);
+  grow(prompt_wanted_, all.size_bytes());
+  grow(prompt_logprobs_, num_entries * sizeof(Logprob));
+  upload(prompt_wanted_.memory.get(), all.data(), all.size_bytes());
+  const bool clusters = !portable_ && row_fits_in_cluster(static_cast<int>(vocab));
+  for_rows(logits, nullptr, static_cast<int>(all.size()), false,
+           [&](const SampleParams& params, int first, int count) {
+             cuda::token_logprobs(where_, params, prompt_wanted_.as<LogprobRow>() + first, count,
+                                  prompt_logprobs_.as<Logprob>(), clusters);
+           });
+  wait_for_stream();
+  const auto* const first = prompt_logprobs_.as<const Logprob>();
+  entries.insert(entries.end(), first, first + num_entries);
 }
 
 }  // namespace nanovllm::cuda

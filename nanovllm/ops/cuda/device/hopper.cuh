@@ -171,6 +171,35 @@ __device__ __forceinline__ void remote_store(float* at, int rank, float value) {
                "f"(value)
                : "memory");
 }
+__device__ __forceinline__ void remote_store(unsigned long long* at, int rank,
+                                             unsigned long long value) {
+  asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(remote_address(shared_address(at), rank)),
+               "l"(value)
+               : "memory");
+}
+__device__ __forceinline__ void remote_store(ulonglong2* at, int rank, ulonglong2 value) {
+  asm volatile(
+      "st.shared::cluster.v2.u64 [%0], {%1, %2};" ::"r"(remote_address(shared_address(at), rank)),
+      "l"(value.x), "l"(value.y)
+      : "memory");
+}
+__device__ __forceinline__ float remote_load(const float* at, int rank) {
+  float value;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];"
+               : "=f"(value)
+               : "r"(remote_address(shared_address(at), rank))
+               : "memory");
+  return value;
+}
+/// Adds to the variable there. Returns the value before.
+__device__ __forceinline__ int remote_add(int* at, int rank, int value) {
+  int before;
+  asm volatile("atom.relaxed.cluster.shared::cluster.add.s32 %0, [%1], %2;"
+               : "=r"(before)
+               : "r"(remote_address(shared_address(at), rank)), "r"(value)
+               : "memory");
+  return before;
+}
 /// Arrives at another thread block's barrier without making writes visible.
 __device__ __forceinline__ void remote_barrier_arrive(uint32_t remote) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "nanovllm/base/output.h"
 #include "nanovllm/base/tensor.h"
 #include "nanovllm/ops/cuda/device/runtime.h"
 #include "nanovllm/ops/cuda/gemm/gemm_args.h"
@@ -9,17 +10,19 @@
 
 // The sampler on the GPU, by the rule of ops/sample_row.h; both draw the same tokens from the same
 // logits. Read this file first, then sampler.cuh: noise and scores; sampler_plain.cu: greedy rows
-// and rows with a temperature; sampler_special.cu and sampler_filters.cuh: filters, penalties and
-// log-probabilities; sample_gemm.cu: plain rows as the epilogue of the GEMM that computes the
-// logits.
+// and rows with a temperature; sampler_special.cu with sampler_row.cuh and sampler_filters.cuh:
+// filters, penalties and log-probabilities; sample_gemm.cu: plain rows as the epilogue of the GEMM
+// that computes the logits.
 namespace nanovllm::cuda {
 
 /// A SampleRow in device memory. Its lists are consecutive in an array of 32-bit words: counts as
-/// (id, in_answer), biases as (id, float), masked ids, allowed ids.
+/// (id, in_answer), biases as (id, float), MaskedAfter, masked ids, allowed ids.
 struct RowParams : SamplingScalars {
-  int32_t first_word = 0, num_counts = 0, num_biases = 0, num_masked = 0, num_allowed = 0;
-  int32_t slot = -1;     ///< the slot that gets the token; -1: none
-  int32_t is_plain = 1;  ///< 0: lists or filters, drawn by sample_special()
+  int32_t first_word = 0, num_counts = 0, num_biases = 0, num_masked_after = 0, num_masked = 0,
+          num_allowed = 0;
+  int32_t last_token = kNoToken;  ///< as in SampleRow; kTokenInFlight: the row's input token
+  int32_t slot = -1;              ///< the slot that gets the token; -1: none
+  int32_t is_plain = 1;           ///< 0: lists or filters, drawn by sample_special()
 };
 
 /// The result of a row.
@@ -48,7 +51,10 @@ struct SampleParams {
   // writes what it found, for draw_found().
   int first_id = 0;
   FoundRow* found = nullptr;  // [R]
-  bool gathered = false;      ///< sample_special's logits are [count, vocab], of its rows only
+  // For sample_special() and process_logits():
+  const int32_t *input_ids = nullptr, *sample_rows = nullptr;  // [T], [R], as in Batch
+  const int32_t* words = nullptr;                              ///< the rows' lists
+  bool gathered = false;  ///< the logits are [count, vocab], of the named rows only
 };
 
 /// Draws the plain rows: greedy, or with a temperature alone.
@@ -64,25 +70,29 @@ void sample_gemm(Launch where, const GemmArgs& args, const SampleParams& sample,
 /// With several ranks, finishes the rows of sample_plain() and sample_gemm() with what all ranks
 /// found [world, R or more].
 void draw_found(Launch where, const SampleParams& params, Tensor found);
+/// Whether a row's logits fit in the shared memory of a cluster, so that `scratch` is not needed
+/// below. Only on Hopper.
+bool row_fits_in_cluster(int vocab);
 /// Draws the rows with filters or lists, whose indices are `special` [count] in device memory.
-/// `scratch` [count, vocab] is for adjusted logits; `words` holds the rows' lists.
+/// `scratch` [count, vocab] is for adjusted logits; null: clusters are used.
 void sample_special(Launch where, const SampleParams& params, const int32_t* special, int count,
-                    const int32_t* words, float* scratch);
+                    float* scratch);
 
-/// Writes to out [R, vocab] what the rows are drawn from: values after lists, temperature and
-/// filters, -infinity for tokens that cannot be drawn. A greedy row is only adjusted. Of `params`
-/// it reads logits, rows, num_rows and vocab.
-void process_logits(Launch where, const SampleParams& params, const int32_t* words, float* out);
-
-struct LogprobParams {
-  const float* logits;     // [R, vocab]
-  const int32_t* targets;  // [R]
-  int32_t* ids;            // [R, k + 1]
-  float* logprobs;         // [R, k + 1]
-  int32_t* ranks;          // [R]
-  int num_rows, vocab, k;
+/// The log-probabilities that a row wants.
+struct LogprobRow {
+  int32_t row;                      ///< of the logits
+  int32_t target = kTokenInFlight;  ///< kTokenInFlight: the last token of the row's slot
+  int32_t count = 0;                ///< of the target, and of the best count - 1 tokens
+  int32_t first = 0;                ///< index of its entries
 };
-/// Backend::token_logprobs on device memory.
-void token_logprobs(Launch where, const LogprobParams& params);
+/// Writes to out [count, vocab] what the rows `wanted` [count] are drawn from: values after lists,
+/// temperature and filters, -infinity for tokens that cannot be drawn. A greedy row is only
+/// adjusted.
+void process_logits(Launch where, const SampleParams& params, const LogprobRow* wanted, int count,
+                    float* out);
+/// The log-probabilities of the rows `wanted` [count] in device memory, under params.logits. Writes
+/// to `entries`, which may be the host's memory. `clusters`: row_fits_in_cluster() on Hopper.
+void token_logprobs(Launch where, const SampleParams& params, const LogprobRow* wanted, int count,
+                    Logprob* entries, bool clusters);
 
 }  // namespace nanovllm::cuda

@@ -1,262 +1,186 @@
 #pragma once
 
-#include "nanovllm/ops/cuda/sampling/sampler.cuh"
+#include "nanovllm/ops/cuda/sampling/sampler_row.cuh"
 
-// Passes of a thread block over a row of logits, and the filters min_p, top_k and top_p. To find
-// the worst token that a filter keeps, the thread block builds a histogram of how far values are
-// below the best one. The number of tokens and their weight in each bin tell in which bin the worst
-// token is, and only that bin's tokens are sorted. If they are too many, because of many equal
-// values, a radix select finds the token instead.
-namespace nanovllm::cuda::filters {
+// The filters min_p, top_k and top_p over a Row, and drawing from what they keep.
+//
+// top_k lists the tokens that may be among the best k, few more than k, and sorts them. top_p needs
+// no order at all: a token is drawn from all that the other filters keep, and then the weight of
+// the tokens better than it decides whether top_p keeps it. If not, neither is any worse token
+// kept, and one of the better tokens is drawn. The noise belongs to the token, so this gives the
+// token that is drawn from the kept ones. Source of the idea: FlashInfer's sampling by rejection
+// (Ye et al., "FlashInfer", 2025), which draws anew each time.
+namespace nanovllm::cuda::rows {
 
-inline constexpr int kThreads = 1024;
-
-/// The worst token that may be drawn: the ordered() of its value, and its id.
+/// The worst token that may be drawn.
 struct Worst {
-  uint32_t value = 0;
+  float value = 0;
   int32_t id = 0x7fffffff;
-  __device__ bool keeps(uint32_t v, int32_t i) const {
-    return v > value || (v == value && i <= id);
-  }
+  __device__ bool keeps(float v, int32_t i) const { return v > value || (v == value && i <= id); }
 };
 
-inline constexpr int kBins = 512, kBinsPerUnit = 16;  // 16 bins for each factor e of weight
-inline constexpr int kMaxSorted = 2048;
-
-/// Counts and sums of 42-bit weights. A weight is added in three parts of 14 bits, because shared
-/// memory adds 32 bits ten times faster than 64.
-struct Histogram {
-  uint32_t count[kBins], low[kBins], middle[kBins], high[kBins];
-
-  __device__ void add(int bin, unsigned long long weight) {
-    atomicAdd(&count[bin], 1u);
-    if (weight == 0) return;
-    atomicAdd(&low[bin], static_cast<uint32_t>(weight & 0x3fff));
-    atomicAdd(&middle[bin], static_cast<uint32_t>(weight >> 14 & 0x3fff));
-    atomicAdd(&high[bin], static_cast<uint32_t>(weight >> 28));
-  }
-  __device__ unsigned long long weight(int bin) const {
-    return low[bin] + (static_cast<unsigned long long>(middle[bin]) << 14) +
-           (static_cast<unsigned long long>(high[bin]) << 28);
-  }
-};
-
-/// What a thread block keeps in shared memory.
-struct Shared {
-  union {
-    unsigned long long digits[256];
-    unsigned long long sorted[kMaxSorted];  // token_key() of value and id
-  };
-  Histogram histogram;
-  unsigned long long sums[32];
-  unsigned long long rest;
-  uint32_t digit;
-  int num_sorted;
-};
-
-/// A row, and the passes of a thread block over it.
-class Row {
- public:
-  __device__ Row(const float* logits, int vocab, Shared& shared)
-      : logits_(logits), vocab_(vocab), shared_(shared) {}
-
-  template <class Body>
-  __device__ void for_each(Body body) const {
-    for (int id = threadIdx.x; id < vocab_; id += kThreads) body(id, logits_[id]);
-  }
-  /// Returns RowFlags; `best` becomes the token_key() of the largest logit.
-  __device__ int scan(unsigned long long& best) const {
-    int flags = 0;
-    best = 0;
-    for_each([&](int id, float x) {
-      flags |= flags_of(x);
-      if (x > -INFINITY) best = max(best, token_key(x, id));
-    });
-    const int bad = __syncthreads_or(flags & kRowBad);
-    const int finite = __syncthreads_or(flags & kRowHasFinite);
-    best = largest(best);
-    return (bad ? kRowBad : 0) | (finite ? kRowHasFinite : 0);
-  }
-  /// Radix select over the tokens for which taken(id, logit) is true. Returns the largest x such
-  /// that the sum of amount(id, logit) over the tokens with key(id, logit) >= x is at least
-  /// `target`; 0 if there is none. `target` becomes the share of it that the tokens with key == x
-  /// must contribute.
-  template <class Taken, class Key, class Amount>
-  __device__ uint32_t select(unsigned long long& target, Taken taken, Key key, Amount amount) {
-    uint32_t prefix = 0;
-    for (int shift = 24; shift >= 0; shift -= 8) {
-      __syncthreads();
-      if (threadIdx.x < 256) shared_.digits[threadIdx.x] = 0;
-      __syncthreads();
-      for_each([&](int id, float x) {
-        if (!taken(id, x)) return;
-        const uint32_t k = key(id, x);
-        if (shift == 24 || k >> (shift + 8) == prefix >> (shift + 8))
-          atomicAdd(&shared_.digits[k >> shift & 255], amount(id, x));
-      });
-      __syncthreads();
-      if (threadIdx.x == 0) {
-        unsigned long long above = 0;
-        int digit = 255;
-        while (digit > 0 && above + shared_.digits[digit] < target)
-          above += shared_.digits[digit--];
-        shared_.digit = static_cast<uint32_t>(digit);
-        shared_.rest = target > above ? target - above : 0;
-      }
-      __syncthreads();
-      prefix |= shared_.digit << shift;
-      target = shared_.rest;
-    }
-    return prefix;
-  }
-  /// The worst kept token if, of the tokens with value `value`, only the `count` with the lowest
-  /// ids are kept.
-  template <class Taken>
-  __device__ Worst keep_ties(uint32_t value, unsigned long long count, Taken has_value) {
-    unsigned long long num_ties = 0;
-    for_each([&](int id, float x) { num_ties += has_value(id, x) ? 1 : 0; });
-    num_ties = total(num_ties);
-    if (count >= num_ties) return {value, 0x7fffffff};
-    const uint32_t id = select(
-        count, has_value, [](int i, float) { return ~static_cast<uint32_t>(i); },
-        [](int, float) { return 1ull; });
-    return {value, static_cast<int32_t>(~id)};
-  }
-  /// Sum and maximum over the thread block.
-  __device__ unsigned long long total(unsigned long long x) const { return reduce(x, Sum()); }
-  __device__ unsigned long long largest(unsigned long long x) const { return reduce(x, Max()); }
-
- private:
-  template <class Combine>
-  __device__ unsigned long long reduce(unsigned long long x, Combine combine) const {
-    __syncthreads();  // all threads have read the result of the reduction before
-    return block_reduce(x, shared_.sums, combine);
-  }
-
-  const float* logits_;
-  int vocab_;
-  Shared& shared_;
-};
-
-/// The tokens that min_p, top_k and top_p keep. Every thread has the same state.
+/// The tokens of a row that may be drawn. Every thread has the same state.
+template <bool kClustered>
 class KeptTokens {
  public:
-  __device__ KeptTokens(Row& row, Shared& shared, float scale, float best, float at_least)
-      : row_(row), shared_(shared), scale_(scale), best_(best) {
-    worst_.value = ordered(at_least);
-  }
-  __device__ bool kept(int id, float x) const {
-    return x > -INFINITY && worst_.keeps(ordered(value(x)), id);
-  }
+  /// value = logit * scale; `best` is the best value, and values below `at_least` are not kept.
+  __device__ KeptTokens(Row<kClustered>& row, Shared& shared, float scale, float best,
+                        float at_least)
+      : row_(row), shared_(shared), scale_(scale), best_(best), worst_{at_least} {}
   __device__ float value(float x) const { return __fmul_rn(x, scale_); }
+  __device__ bool kept(int id, float x) const { return worst_.keeps(value(x), id); }
 
-  __device__ void fill_histogram() {
-    for (int i = threadIdx.x; i < kBins * 4; i += kThreads) (&shared_.histogram.count[0])[i] = 0;
-    __syncthreads();
-    row_.for_each([&](int id, float x) {
-      if (kept(id, x)) shared_.histogram.add(bin(x), weight(x));
-    });
-    __syncthreads();
-  }
-  /// Keeps the best `count`, or all if there are fewer.
-  __device__ void keep_count(unsigned long long count) {
-    keep(
-        count, [&](int bin) { return static_cast<unsigned long long>(histogram().count[bin]); },
-        [](float) { return 1ull; });
+  /// Keeps the best `k`, or all if there are fewer.
+  __device__ void keep_count(int k) {
+    const uint32_t mine = row_.mine() == 0 ? 0 : ordered(value(from_ordered(row_.mine())));
+    const uint32_t bound = row_.bound_of_best(k, mine);
+    const int count =
+        row_.list([&](int id, float x) { return kept(id, x) && ordered(value(x)) >= bound; },
+                  [&](float x) { return value(x); });
+    if (count < k) return;
+    if (count > kMaxListed)
+      return keep_amount(static_cast<unsigned long long>(k), [](float) { return 1ull; });
+    const unsigned long long last = row_.listed(k - 1);
+    worst_ = {score_of(last), id_of(last)};
   }
   /// Keeps the fewest best tokens whose weight reaches this share of the weight of all kept tokens.
   __device__ void keep_share(float share) {
+    const auto weight = [&](float v) { return weight_of(__fadd_rn(v, -best_)); };
     unsigned long long all = 0;
-    row_.for_each([&](int id, float x) { all += kept(id, x) ? weight(x) : 0; });
-    const auto target = static_cast<unsigned long long>(
-        ceil(static_cast<double>(share) * static_cast<double>(row_.total(all))));
-    keep(
-        target, [&](int bin) { return histogram().weight(bin); },
-        [&](float v) { return weight_of(__fadd_rn(v, -best_)); });
+    row_.for_each([&](int id, float x) { all += kept(id, x) ? weight(value(x)) : 0; });
+    keep_amount(target(share, row_.total(all)), weight);
+  }
+
+  /// The token_key() of the kept token with the best score, if only the fewest best tokens whose
+  /// weight reaches the share `top_p` of all may be drawn.
+  __device__ unsigned long long draw(const RowParams& params) {
+    const Worst all = worst_;
+    for (;;) {
+      const unsigned long long drawn = draw_once(params);
+      if (params.top_p >= 1 || drawn == 0) return drawn;
+      const int id = id_of(drawn);
+      const Worst token = {value(row_.value_of(id)), id};
+      if (within_share(params.top_p, all, token)) return drawn;
+      worst_ = {token.value, token.id - 1};
+    }
   }
 
  private:
-  __device__ const Histogram& histogram() const { return shared_.histogram; }
-  __device__ unsigned long long weight(float x) const {
-    return weight_of(__fadd_rn(value(x), -best_));
+  __device__ static unsigned long long target(float share, unsigned long long weight) {
+    return static_cast<unsigned long long>(
+        ceil(static_cast<double>(share) * static_cast<double>(weight)));
   }
-  __device__ int bin(float x) const {
-    return static_cast<int>(fminf((best_ - value(x)) * kBinsPerUnit, kBins - 1.0f));
+  /// The weight of the tokens of `all`, and of those better than `token`.
+  struct Weights {
+    unsigned long long all, better;
+  };
+  /// Calls weight(value) for the values of the tokens in `all`.
+  template <class Weight, class Finish>
+  __device__ Weights weights(const Worst& all, const Worst& token, Weight weight, Finish finish) {
+    decltype(weight(0.0f)) sum = 0, better = 0;
+    row_.for_each([&](int id, float x) {
+      const float v = value(x);
+      if (!all.keeps(v, id)) return;
+      const auto w = weight(v);
+      sum += w;
+      if (token.keeps(v, id) && id != token.id) better += w;
+    });
+    const ulonglong2 totals = row_.totals(finish(sum), finish(better));
+    return {totals.x, totals.y};
+  }
+  /// Whether `token` is among the fewest best tokens of `all` that reach this share of the weight.
+  __device__ bool within_share(float share, const Worst& all, const Worst& token) {
+    // Floats decide, unless they are so close that their errors might.
+    constexpr double kError = 1e-4;
+    const Weights about = weights(
+        all, token, [&](float v) { return exp2_approx((v - best_) * kLog2e); },
+        [](float sum) { return __float2ull_rn(sum * 0x1p40f); });
+    const double reached = static_cast<double>(about.better),
+                 wanted = static_cast<double>(share) * static_cast<double>(about.all);
+    if (reached < wanted * (1 - kError)) return true;
+    if (reached > wanted * (1 + kError)) return false;
+    const Weights exact = weights(
+        all, token, [&](float v) { return weight_of(__fadd_rn(v, -best_)); },
+        [](unsigned long long sum) { return sum; });
+    return exact.better < target(share, exact.all);
   }
 
-  /// Keeps the fewest best tokens whose amount together reaches `target`.
-  template <class OfBin, class OfValue>
-  __device__ void keep(unsigned long long target, OfBin of_bin, OfValue of_value) {
+  __device__ unsigned long long draw_once(const RowParams& params) {
+    if (threadIdx.x == 0) shared_.highest = ordered(-INFINITY);
     __syncthreads();
-    if (threadIdx.x == 0) {
-      unsigned long long above = 0;
-      int at = 0;
-      while (at < kBins - 1 && above + of_bin(at) < target) above += of_bin(at++);
-      shared_.digit = static_cast<uint32_t>(at);
-      shared_.rest = target > above ? target - above : 0;
-      shared_.num_sorted = 0;
-    }
-    __syncthreads();
-    const int at = static_cast<int>(shared_.digit);
-    unsigned long long rest = shared_.rest;
-    if (histogram().count[at] > kMaxSorted) return keep_by_select(target, of_value);
-    row_.for_each([&](int id, float x) {
-      if (kept(id, x) && bin(x) == at)
-        shared_.sorted[atomicAdd(&shared_.num_sorted, 1)] = token_key(value(x), id);
+    BestToken best;
+    row_.for_each_four([&](int id, float(&x)[4]) {
+      float highest = -INFINITY;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (!kept(id + i, x[i])) x[i] = -INFINITY;
+        highest = fmaxf(highest, x[i]);
+      }
+      if (highest == -INFINITY) return;
+      const uint4 words = noise_words(params, id);
+      const uint32_t word[4] = {words.x, words.y, words.z, words.w};
+      const float floor = from_ordered(*static_cast<volatile uint32_t*>(&shared_.highest));
+      if (!BestToken::any_may_beat(floor, x, scale_, word)) return;
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (x[i] > -INFINITY && BestToken::may_beat(floor, value(x[i]), word[i]))
+          best.add(value(x[i]), word[i], id + i);
+      if (best.approx() > floor) atomicMax(&shared_.highest, ordered(best.approx()));
     });
     __syncthreads();
-    const int count = shared_.num_sorted;
-    sort(count);
-    if (threadIdx.x == 0) {
-      int last = 0;
-      while (last + 1 < count) {
-        const unsigned long long amount = of_value(score_of(shared_.sorted[last]));
-        if (amount >= rest) break;
-        rest -= amount;
-        ++last;
-      }
-      shared_.rest = count > 0 ? shared_.sorted[last] : 0;
-    }
-    __syncthreads();
-    // With nothing in the bin, all tokens together have less than the target, and all stay.
-    if (count > 0) worst_ = {static_cast<uint32_t>(shared_.rest >> 32), id_of(shared_.rest)};
-  }
-  /// Sorts the bin's tokens, best first: a bitonic sort over the next power of two.
-  __device__ void sort(int count) {
-    int size = 1;
-    while (size < count) size *= 2;
-    for (int i = count + static_cast<int>(threadIdx.x); i < size; i += kThreads)
-      shared_.sorted[i] = 0;
-    for (int run = 2; run <= size; run *= 2)
-      for (int step = run / 2; step > 0; step /= 2) {
-        __syncthreads();
-        for (int i = threadIdx.x; i < size / 2; i += kThreads) {
-          const int low = i / step * 2 * step + i % step, high = low + step;
-          const unsigned long long a = shared_.sorted[low], b = shared_.sorted[high];
-          if ((a < b) == ((low & run) == 0)) {
-            shared_.sorted[low] = b;
-            shared_.sorted[high] = a;
-          }
-        }
-      }
-    __syncthreads();
-  }
-  template <class OfValue>
-  __device__ void keep_by_select(unsigned long long target, OfValue of_value) {
-    const auto keeps = [&](int id, float x) { return kept(id, x); };
-    const uint32_t at = row_.select(
-        target, keeps, [&](int, float x) { return ordered(value(x)); },
-        [&](int, float x) { return of_value(value(x)); });
-    const unsigned long long each = of_value(from_ordered(at));
-    const unsigned long long count = each == 0 ? 1 : max(1ull, (target + each - 1) / each);
-    worst_ = row_.keep_ties(
-        at, count, [&](int id, float x) { return kept(id, x) && ordered(value(x)) == at; });
+    const bool may_win = BestToken::may_win(from_ordered(shared_.highest), best.approx());
+    return row_.largest(may_win ? best.key() : 0);
   }
 
-  Row& row_;
+  /// Keeps the fewest best tokens whose amount(value) together reaches `target`: for the rare rows
+  /// whose candidates cannot be listed, with a pass for each bit of the worst token.
+  template <class Amount>
+  __device__ void keep_amount(unsigned long long target, Amount amount) {
+    const uint32_t at = last_that_reaches(target, [&](uint32_t bound) {
+      return [=, this](int id, float x) {
+        return kept(id, x) && ordered(value(x)) >= bound ? amount(value(x)) : 0;
+      };
+    });
+    const auto has_value = [&](int id, float x) { return kept(id, x) && ordered(value(x)) == at; };
+    unsigned long long above = 0, num_ties = 0;
+    row_.for_each([&](int id, float x) {
+      if (kept(id, x) && ordered(value(x)) > at) above += amount(value(x));
+      num_ties += has_value(id, x) ? 1 : 0;
+    });
+    const ulonglong2 totals = row_.totals(above, num_ties);
+    const unsigned long long rest = target > totals.x ? target - totals.x : 1;
+    const unsigned long long each = max(amount(from_ordered(at)), 1ull);
+    const unsigned long long count = (rest + each - 1) / each;
+    int32_t last = 0x7fffffff;
+    if (count < totals.y) {
+      const uint32_t least = last_that_reaches(count, [&](uint32_t bound) {
+        return [=](int id, float x) {
+          return has_value(id, x) && ~static_cast<uint32_t>(id) >= bound ? 1ull : 0ull;
+        };
+      });
+      last = static_cast<int32_t>(~least);
+    }
+    worst_ = {from_ordered(at), last};
+  }
+  /// The largest bound for which the sum of amount_from(bound)(id, x) over the row is at least
+  /// `target`. The sum does not grow with the bound.
+  template <class AmountFrom>
+  __device__ uint32_t last_that_reaches(unsigned long long target, AmountFrom amount_from) {
+    uint32_t bound = 0;
+    for (int bit = 31; bit >= 0; --bit) {
+      const uint32_t higher = bound | 1u << bit;
+      const auto amount = amount_from(higher);
+      unsigned long long sum = 0;
+      row_.for_each([&](int id, float x) { sum += amount(id, x); });
+      if (row_.total(sum) >= target) bound = higher;
+    }
+    return bound;
+  }
+
+  Row<kClustered>& row_;
   Shared& shared_;
   float scale_, best_;
   Worst worst_;
 };
 
-}  // namespace nanovllm::cuda::filters
+}  // namespace nanovllm::cuda::rows

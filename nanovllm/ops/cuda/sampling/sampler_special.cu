@@ -1,67 +1,86 @@
+#include <algorithm>
+
 #include "nanovllm/ops/cuda/sampling/sampler_filters.cuh"
 
-// Rows with penalties, biases, masks or filters, and log-probabilities: one thread block for each
-// row makes several passes over its logits (sampler_filters.cuh).
+// Rows with penalties, biases, masks or filters, and log-probabilities: a cluster of thread blocks
+// for each row, or one thread block (sampler_row.cuh).
 namespace nanovllm::cuda {
-using namespace filters;
+using namespace rows;
 namespace {
 
-// -- kernels
+// -- device code
 
-/// Copies the row and applies penalties, biases and masks. No list has an id twice.
-__device__ void adjust(int vocab, const RowParams& params, const int32_t* words, const float* raw,
-                       float* copy) {
-  const bool only_allowed = params.num_allowed > 0;
+/// Applies penalties, biases and masks to the row's copy. No list has an id twice.
+template <bool kClustered>
+__device__ void adjust(const Row<kClustered>& row, const RowParams& params, const int32_t* words,
+                       int32_t last_token, const float* raw, float* copy) {
   const int2* counts = reinterpret_cast<const int2*>(words);
   const int2* biases = counts + params.num_counts;
-  const int32_t* masked = reinterpret_cast<const int32_t*>(biases + params.num_biases);
+  const int2* masked_after = biases + params.num_biases;
+  const int32_t* masked = reinterpret_cast<const int32_t*>(masked_after + params.num_masked_after);
   const int32_t* allowed = masked + params.num_masked;
-  // Ids of a list may be outside of the vocabulary.
-  const auto in_vocabulary = [&](int id) { return 0 <= id && id < vocab; };
-  for (int id = threadIdx.x; id < vocab; id += kThreads)
-    copy[id] = only_allowed ? -INFINITY : raw[id];
-  __syncthreads();
-  for (int i = threadIdx.x; i < params.num_allowed; i += kThreads)
-    if (in_vocabulary(allowed[i])) copy[allowed[i]] = raw[allowed[i]];
-  __syncthreads();
-  for (int i = threadIdx.x; i < params.num_counts; i += kThreads) {
-    const int2 token = counts[i];
-    if (!in_vocabulary(token.x)) continue;
-    float x = copy[token.x];
-    x = x > 0 ? __fdiv_rn(x, params.repetition_penalty) : __fmul_rn(x, params.repetition_penalty);
-    x = __fadd_rn(x, -__fmul_rn(params.frequency_penalty, static_cast<float>(token.y)));
-    copy[token.x] = token.y > 0 ? __fadd_rn(x, -params.presence_penalty) : x;
+  const auto first_of_pair = [](int2 pair) { return pair.x; };
+  const auto self = [](int32_t id) { return id; };
+  if (params.num_allowed > 0) {
+    row.for_each([&](int id, float) {
+      if (id < row.vocab()) row.at(copy, id) = -INFINITY;
+    });
+    __syncthreads();
+    row.for_each_listed(allowed, params.num_allowed, self,
+                        [&](int32_t, int id) { row.at(copy, id) = raw[id]; });
   }
+  const auto penalize = [&](int id, int in_answer) {
+    float x = row.at(copy, id);
+    x = x > 0 ? __fdiv_rn(x, params.repetition_penalty) : __fmul_rn(x, params.repetition_penalty);
+    x = __fadd_rn(x, -__fmul_rn(params.frequency_penalty, static_cast<float>(in_answer)));
+    row.at(copy, id) = in_answer > 0 ? __fadd_rn(x, -params.presence_penalty) : x;
+  };
+  bool counts_last = false;
+  row.for_each_listed(counts, params.num_counts, first_of_pair, [&](int2 token, int id) {
+    const bool is_last = id == last_token;
+    counts_last |= is_last;
+    penalize(id, token.y + (is_last ? 1 : 0));
+  });
+  if (__syncthreads_or(counts_last) == 0 && row.has(last_token) && threadIdx.x == 0)
+    penalize(last_token, 1);
   __syncthreads();
-  for (int i = threadIdx.x; i < params.num_biases; i += kThreads)
-    if (in_vocabulary(biases[i].x))
-      copy[biases[i].x] = __fadd_rn(copy[biases[i].x], __int_as_float(biases[i].y));
-  __syncthreads();
-  for (int i = threadIdx.x; i < params.num_masked; i += kThreads)
-    if (in_vocabulary(masked[i])) copy[masked[i]] = -INFINITY;
-  __syncthreads();
+  row.for_each_listed(biases, params.num_biases, first_of_pair, [&](int2 token, int id) {
+    row.at(copy, id) = __fadd_rn(row.at(copy, id), __int_as_float(token.y));
+  });
+  row.for_each_listed(masked, params.num_masked, self,
+                      [&](int32_t, int id) { row.at(copy, id) = -INFINITY; });
+  row.for_each_listed(
+      masked_after, params.num_masked_after, [](int2 pair) { return pair.y; },
+      [&](int2 pair, int id) {
+        if (pair.x == last_token) row.at(copy, id) = -INFINITY;
+      });
 }
 
-/// A row's distribution: the adjusted logits, and the values from which a token is drawn.
+/// A row's distribution: the values from which a token is drawn.
 struct Distribution {
-  const float* logits;
   unsigned long long best_logit;
   int flags;
   float scale, best;  ///< value = logit * scale
   bool is_greedy;     ///< the best logit is the token, or there is no distribution
 };
 
-/// `copy` gets the adjusted logits if there are lists.
-__device__ Distribution distribution(const RowParams& params, const int32_t* words,
-                                     const float* logits, int vocab, float* copy, Shared& shared) {
-  Distribution d = {.logits = logits};
-  d.flags = Row(logits, vocab, shared).scan(d.best_logit);
-  const bool has_lists =
-      params.num_counts + params.num_biases + params.num_masked + params.num_allowed > 0;
+/// Reads row `row_index`, whose logits are `raw`, and adjusts it. `copy` is used if there are
+/// lists, or by a cluster.
+template <bool kClustered>
+__device__ Distribution distribution(Row<kClustered>& row, const SampleParams& p, int row_index,
+                                     const RowParams& params, const float* raw, float* copy) {
+  const bool has_lists = params.num_counts + params.num_biases + params.num_masked_after +
+                                 params.num_masked + params.num_allowed >
+                             0 ||
+                         params.last_token != kNoToken;
+  Distribution d = {};
+  d.flags = row.read(raw, kClustered || has_lists ? copy : nullptr, d.best_logit);
   if (d.flags == kRowHasFinite && has_lists) {
-    adjust(vocab, params, words + params.first_word, logits, copy);
-    d.logits = copy;
-    d.flags = Row(copy, vocab, shared).scan(d.best_logit);
+    const int32_t last_token = params.last_token == kTokenInFlight
+                                   ? p.input_ids[p.sample_rows[row_index]]
+                                   : params.last_token;
+    adjust(row, params, p.words + params.first_word, last_token, raw, copy);
+    d.flags = row.scan(d.best_logit);
   }
   d.scale = __fdiv_rn(1.0f, params.temperature);
   d.best = __fmul_rn(score_of(d.best_logit), d.scale);
@@ -70,135 +89,185 @@ __device__ Distribution distribution(const RowParams& params, const int32_t* wor
   return d;
 }
 
-/// The tokens that the filters keep in a row that is not greedy.
-__device__ KeptTokens kept_tokens(Row& row, const RowParams& params, const Distribution& d,
-                                  int vocab, Shared& shared) {
+/// The tokens that min_p and top_k keep in a row that is not greedy.
+template <bool kClustered>
+__device__ KeptTokens<kClustered> kept_tokens(Row<kClustered>& row, const RowParams& params,
+                                              const Distribution& d, Shared& shared) {
   constexpr float kLowest = -3.402823466e38f;
   float at_least = kLowest;
   if (params.min_p > 0)
     at_least =
         fminf(fmaxf(static_cast<float>(d.best + log(double{params.min_p})), kLowest), d.best);
-  KeptTokens tokens(row, shared, d.scale, d.best, at_least);
-  const bool has_top_k = params.top_k > 0 && params.top_k < vocab;
-  if (has_top_k || params.top_p < 1) tokens.fill_histogram();
-  if (has_top_k) tokens.keep_count(static_cast<unsigned long long>(params.top_k));
-  if (params.top_p < 1) tokens.keep_share(params.top_p);
+  KeptTokens<kClustered> tokens(row, shared, d.scale, d.best, at_least);
+  if (params.top_k > 0 && params.top_k < row.vocab()) tokens.keep_count(params.top_k);
   return tokens;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    special_kernel(const SampleParams p, const int32_t* special, const int32_t* words,
-                   float* scratch) {
+template <bool kClustered>
+__device__ void draw_special(const SampleParams& p, const int32_t* special, float* scratch) {
+  extern __shared__ __align__(16) float part[];
   __shared__ Shared shared;
   begin_kernel();
-  const int row_index = special[blockIdx.x];
+  const int index = kClustered ? blockIdx.x / hopper::cluster_size() : blockIdx.x;
+  const int row_index = special[index];
   const RowParams params = p.rows[row_index];
-  const Distribution d = distribution(
-      params, words, p.logits + int64_t{p.gathered ? int(blockIdx.x) : row_index} * p.vocab,
-      p.vocab, scratch + int64_t{blockIdx.x} * p.vocab, shared);
-  if (d.is_greedy) {
-    if (threadIdx.x == 0) finish_row(p, row_index, d.best_logit, d.flags);
-    return;
-  }
-  Row row(d.logits, p.vocab, shared);
-  const KeptTokens tokens = kept_tokens(row, params, d, p.vocab, shared);
-  BestToken token;
-  for (int group = threadIdx.x * 4; group < p.vocab; group += kThreads * 4) {
-    const uint4 words4 = noise_words(params, group);
-    const uint32_t word[4] = {words4.x, words4.y, words4.z, words4.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (const int id = group + i; id < p.vocab && tokens.kept(id, d.logits[id]))
-        token.add(tokens.value(d.logits[id]), word[i], id);
-  }
-  const unsigned long long drawn = row.largest(token.key());
-  if (threadIdx.x == 0) finish_row(p, row_index, drawn, d.flags);
+  Row<kClustered> row(p.vocab, shared);
+  const float* const raw = p.logits + int64_t{p.gathered ? index : row_index} * p.vocab;
+  const Distribution d = distribution(row, p, row_index, params, raw,
+                                      kClustered ? part : scratch + int64_t{index} * p.vocab);
+  unsigned long long drawn = d.best_logit;
+  if (!d.is_greedy) drawn = kept_tokens(row, params, d, shared).draw(params);
+  if (row.is_first_thread()) finish_row(p, row_index, drawn, d.flags);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    process_kernel(const SampleParams p, const int32_t* words, float* out) {
+template <bool kClustered>
+__device__ void find_logprobs(const SampleParams& p, const LogprobRow* wanted, Logprob* entries) {
+  extern __shared__ __align__(16) float part[];
   __shared__ Shared shared;
   begin_kernel();
-  const RowParams params = p.rows[blockIdx.x];
-  const int64_t first = int64_t{blockIdx.x} * p.vocab;
-  float* const values = out + first;
-  const Distribution d = distribution(params, words, p.logits + first, p.vocab, values, shared);
-  Row row(d.logits, p.vocab, shared);
-  if (d.is_greedy) return row.for_each([&](int id, float x) { values[id] = x; });
-  const KeptTokens tokens = kept_tokens(row, params, d, p.vocab, shared);
-  __syncthreads();
-  row.for_each(
-      [&](int id, float x) { values[id] = tokens.kept(id, x) ? tokens.value(x) : -INFINITY; });
-}
-
-__global__ void __launch_bounds__(kThreads) logprobs_kernel(const LogprobParams p) {
-  __shared__ Shared shared;
-  begin_kernel();
-  const int row_index = blockIdx.x, columns = p.k + 1;
-  const float* logits = p.logits + int64_t{row_index} * p.vocab;
-  const int32_t target = p.targets[row_index];
-  int32_t* const ids = p.ids + int64_t{row_index} * columns;
-  float* const logprobs = p.logprobs + int64_t{row_index} * columns;
-  Row row(logits, p.vocab, shared);
+  const int index = kClustered ? blockIdx.x / hopper::cluster_size() : blockIdx.x;
+  const LogprobRow want = wanted[index];
+  Row<kClustered> row(p.vocab, shared);
+  const float* const logits = p.logits + int64_t{p.gathered ? index : want.row} * p.vocab;
+  const int32_t target =
+      want.target == kTokenInFlight ? p.last_tokens[p.rows[want.row].slot] : want.target;
+  entries += want.first;
   unsigned long long best;
-  if (row.scan(best) != kRowHasFinite) {
-    for (int i = threadIdx.x; i < columns; i += kThreads) {
-      ids[i] = i == 0 ? target : i - 1;
-      logprobs[i] = NAN;
-    }
-    if (threadIdx.x == 0) p.ranks[row_index] = 1;
+  if (row.read(logits, kClustered ? part : nullptr, best) != kRowHasFinite) {
+    if (!row.is_first_part()) return;
+    for (int i = threadIdx.x; i < want.count; i += kThreads)
+      entries[i] = {i == 0 ? target : i - 1, NAN, max(i, 1)};
     return;
   }
-  const float best_logit = score_of(best);
-  const unsigned long long target_key = token_key(logits[target], target);
+  const float best_logit = score_of(best), target_logit = logits[target];
+  const unsigned long long target_key = token_key(target_logit, target);
   unsigned long long sum = 0, num_better = 0;
   row.for_each([&](int id, float x) {
     if (x > -INFINITY) sum += weight_of(__fadd_rn(x, -best_logit));
     num_better += token_key(x, id) > target_key ? 1 : 0;
   });
-  sum = row.total(sum);
-  num_better = row.total(num_better);
-  const double log_sum = best_logit + log(static_cast<double>(sum) / 0x1p40);
+  const ulonglong2 totals = row.totals(sum, num_better);
+  const double log_sum = best_logit + log(static_cast<double>(totals.x) / 0x1p40);
   const auto logprob = [&](float x) { return static_cast<float>(x - log_sum); };
-  if (threadIdx.x == 0) {
-    ids[0] = target;
-    logprobs[0] = logprob(logits[target]);
-    p.ranks[row_index] = static_cast<int32_t>(num_better) + 1;
+  if (row.is_first_thread())
+    entries[0] = {target, logprob(target_logit), static_cast<int32_t>(totals.y) + 1};
+  if (want.count == 1) return;
+  const int k = want.count - 1;
+  const uint32_t bound = row.bound_of_best(k, row.mine());
+  const int listed =
+      row.list([&](int id, float x) { return id < row.vocab() && ordered(x) >= bound; },
+               [](float x) { return x; });
+  const auto write = [&](int i, unsigned long long key) {
+    entries[i + 1] = {id_of(key), logprob(score_of(key)), i + 1};
+  };
+  if (listed <= kMaxListed) {
+    if (row.is_first_part())
+      for (int i = threadIdx.x; i < k; i += kThreads) write(i, shared.listed[i]);
+    return;
   }
   unsigned long long below = ~0ull;
-  for (int i = 1; i < columns; ++i) {
+  for (int i = 0; i < k; ++i) {
     unsigned long long next = 0;
     row.for_each([&](int id, float x) {
       const unsigned long long key = token_key(x, id);
       if (key < below) next = max(next, key);
     });
     below = row.largest(next);
-    if (threadIdx.x == 0) {
-      ids[i] = id_of(below);
-      logprobs[i] = logprob(score_of(below));
-    }
+    if (row.is_first_thread()) write(i, below);
   }
+}
+
+// -- kernels: clusters exist on Hopper only
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr bool kHasClusters = false;
+#else
+constexpr bool kHasClusters = true;
+#endif
+
+template <bool kClustered>
+__global__ void __launch_bounds__(kThreads, 2)
+    special_kernel(const SampleParams p, const int32_t* special, float* scratch) {
+  if constexpr (!kClustered || kHasClusters) draw_special<kClustered>(p, special, scratch);
+}
+
+template <bool kClustered>
+__global__ void __launch_bounds__(kThreads, 2)
+    logprobs_kernel(const SampleParams p, const LogprobRow* wanted, Logprob* entries) {
+  if constexpr (!kClustered || kHasClusters) find_logprobs<kClustered>(p, wanted, entries);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    process_kernel(const SampleParams p, const LogprobRow* wanted, float* out) {
+  __shared__ Shared shared;
+  begin_kernel();
+  const int row_index = wanted[blockIdx.x].row;
+  const RowParams params = p.rows[row_index];
+  float* const values = out + int64_t{blockIdx.x} * p.vocab;
+  Row<false> row(p.vocab, shared);
+  const float* const raw = p.logits + int64_t{p.gathered ? int(blockIdx.x) : row_index} * p.vocab;
+  const Distribution d = distribution(row, p, row_index, params, raw, values);
+  const auto write = [&](auto value) {
+    row.for_each([&](int id, float x) {
+      if (id < p.vocab) values[id] = value(id, x);
+    });
+  };
+  if (d.is_greedy) return write([](int, float x) { return x; });
+  KeptTokens<false> tokens = kept_tokens(row, params, d, shared);
+  if (params.top_p < 1) tokens.keep_share(params.top_p);
+  write([&](int id, float x) { return tokens.kept(id, x) ? tokens.value(x) : -INFINITY; });
+}
+
+/// A cluster has the fewest thread blocks whose parts have at most this many tokens, so that two
+/// fit on a multiprocessor.
+constexpr int kPartTokens = 19456;
+
+int cluster_for(int vocab) {
+  int size = 1;
+  while (size < kMaxCluster && Row<true>::width_of_part(vocab, size) > kPartTokens) size *= 2;
+  return size;
+}
+size_t part_bytes(int vocab) {
+  return static_cast<size_t>(Row<true>::width_of_part(vocab, cluster_for(vocab))) * sizeof(float);
+}
+
+/// Launches a kernel for `count` rows, by clusters or by one thread block for each.
+template <auto kClusterKernel, auto kBlockKernel, class... Args>
+void launch_rows(Launch where, bool clusters, int vocab, int count, const Args&... args) {
+  if (!clusters) return launch(where, kBlockKernel, blocks_for(count), kThreads, 0, args...);
+  allow_shared_memory<kClusterKernel>();
+  const int size = cluster_for(vocab);
+  launch(ClusterLaunch{where, size}, kClusterKernel, blocks_for(count * size), kThreads,
+         part_bytes(vocab), args...);
 }
 
 }  // namespace
 
 // -- launchers
 
+bool row_fits_in_cluster(int vocab) {
+  constexpr size_t kMostBytes = size_t{200} << 10;  // of 227 KB; Shared takes 17
+  return part_bytes(vocab) <= kMostBytes;
+}
+
 void sample_special(Launch where, const SampleParams& params, const int32_t* special, int count,
-                    const int32_t* words, float* scratch) {
+                    float* scratch) {
   check_args(count > 0 && params.vocab > 0, "sample_special: needs rows and columns");
-  launch(where, special_kernel, blocks_for(count), kThreads, 0, params, special, words, scratch);
+  launch_rows<special_kernel<true>, special_kernel<false>>(where, scratch == nullptr, params.vocab,
+                                                           count, params, special, scratch);
 }
 
-void process_logits(Launch where, const SampleParams& params, const int32_t* words, float* out) {
-  check_args(params.num_rows > 0 && params.vocab > 0, "process_logits: needs rows and columns");
-  launch(where, process_kernel, blocks_for(params.num_rows), kThreads, 0, params, words, out);
+void process_logits(Launch where, const SampleParams& params, const LogprobRow* wanted, int count,
+                    float* out) {
+  check_args(count > 0 && params.vocab > 0, "process_logits: needs rows and columns");
+  launch(where, process_kernel, blocks_for(count), kThreads, 0, params, wanted, out);
 }
 
-void token_logprobs(Launch where, const LogprobParams& params) {
-  check_args(params.num_rows > 0 && params.k >= 0 && params.k <= params.vocab,
-             "token_logprobs: needs rows, and k must be at most the vocabulary");
-  launch(where, logprobs_kernel, blocks_for(params.num_rows), kThreads, 0, params);
+void token_logprobs(Launch where, const SampleParams& params, const LogprobRow* wanted, int count,
+                    Logprob* entries, bool clusters) {
+  check_args(count > 0 && params.vocab > 0, "token_logprobs: needs rows and columns");
+  launch_rows<logprobs_kernel<true>, logprobs_kernel<false>>(where, clusters, params.vocab, count,
+                                                             params, wanted, entries);
 }
 
 }  // namespace nanovllm::cuda

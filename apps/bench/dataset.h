@@ -1,0 +1,26 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "apps/bench/bench.h"
+#include "nanovllm/base/config.h"
+
+namespace nanovllm {
+
+/// What the commands of bench that run a set of requests have in common.
+struct DatasetOptions {
+  std::string model;
+  EngineConfig config;
+  std::string dataset;      ///< a prompts file; empty: nano-vLLM's 256 sequences
+  int64_t num_prompts = 0;  ///< only the first ones; 0: all
+};
+
+void add_dataset_options(CLI::App& command, DatasetOptions& options);
+
+/// Throws UserError if the file has no prompts, or one that is refused.
+std::vector<Prompt> read_dataset(const DatasetOptions& options, const LLMEngine& engine);
+
+}  // namespace nanovllm
