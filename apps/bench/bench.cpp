@@ -17,6 +17,12 @@ std::string error_of(const RequestOutput& output) {
 
 }  // namespace
 
+void require_success(const RequestUpdate& update, uint64_t first) {
+  if (update.finished)
+    require(!update.finished->has_error(), "prompt {} ended with an error: {}",
+            update.request_id - first, error_of(*update.finished));
+}
+
 int64_t run_all(LLMEngine& engine, const std::vector<Prompt>& prompts, ProgressBar* bar) {
   const EngineStats before = engine.stats();
   uint64_t first = 0;  // request
@@ -28,11 +34,8 @@ int64_t run_all(LLMEngine& engine, const std::vector<Prompt>& prompts, ProgressB
   while (!engine.is_finished()) {
     for (const RequestUpdate& update : engine.step()) {
       num_tokens += static_cast<int64_t>(update.token_ids.size());
-      if (!update.finished) continue;
-      ++num_done;
-      // The tokens of a failed prompt are missing, so the figures would describe less work.
-      require(!update.finished->has_error(), "prompt {} ended with an error: {}",
-              update.request_id - first, error_of(*update.finished));
+      num_done += update.finished ? 1 : 0;
+      require_success(update, first);
     }
     if (InterruptGuard::interrupted()) return -1;
     if (bar == nullptr) continue;
@@ -45,19 +48,21 @@ int64_t run_all(LLMEngine& engine, const std::vector<Prompt>& prompts, ProgressB
 
 void add_bench(CLI::App& app, Command& command) {
   CLI::App* bench =
-      app.add_subcommand("bench", "Measure throughput, latency or the cost of sampling options");
+      app.add_subcommand("bench", "Measure throughput, latency, sampling options or a cold start");
   bench->require_subcommand(1);
   bench->footer(
       std::string("Examples:\n"
                   "  nanovllm bench throughput models/tiny-tales\n"
                   "  nanovllm bench latency models/tiny-tales --batch-size 1,8,32\n"
                   "  nanovllm bench sampling models/tiny-tales --num-prompts 64\n"
+                  "  nanovllm bench cold models/tiny-tales --num-prompts 8\n"
                   "\n"
                   "'nanovllm bench COMMAND --help' describes a command, with examples.\n") +
       kExitStatusHelp);
   add_throughput(*bench, command);
   add_latency(*bench, command);
   add_sampling(*bench, command);
+  add_cold(*bench, command);
 }
 
 }  // namespace nanovllm

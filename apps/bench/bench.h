@@ -22,9 +22,15 @@ inline double seconds_since(Clock::time_point start) {
 /// bar counts finished prompts. Throws UserError if one of the prompts ends with an error.
 int64_t run_all(LLMEngine& engine, const std::vector<Prompt>& prompts, ProgressBar* bar = nullptr);
 
+/// Throws UserError if the update is the end of a request that failed. The tokens of a failed
+/// request are missing, so the figures would describe less work. The message counts requests from
+/// number `first`.
+void require_success(const RequestUpdate& update, uint64_t first);
+
 /// These add the subcommands of bench.
 void add_throughput(CLI::App& bench, Command& command);
 void add_latency(CLI::App& bench, Command& command);
 void add_sampling(CLI::App& bench, Command& command);
+void add_cold(CLI::App& bench, Command& command);
 
 }  // namespace nanovllm

@@ -74,7 +74,8 @@ endif()
 # The manual page has every command, and groff has nothing to complain about.
 set(page ${work}/prefix/share/man/man1/nanovllm.1)
 file(READ ${page} out)
-foreach(command generate chat tokenize detokenize render info "bench throughput" "bench latency")
+foreach(command generate chat tokenize detokenize render info "bench throughput" "bench latency"
+                "bench sampling" "bench cold")
   expect("\n.SS nanovllm ${command} MODEL" "nanovllm.1")
 endforeach()
 foreach(section NAME SYNOPSIS OPTIONS COMMANDS "ENGINE OPTIONS" "EXIT STATUS")

@@ -16,6 +16,7 @@ throughput|nanovllm bench th
 --input-len|nanovllm bench latency --inp
 float32|nanovllm generate model --dtype fl
 csv|nanovllm bench latency model --format c
+arriving|nanovllm bench cold model --traffic ar
 models/|nanovllm generate mod
 models/tiny-tales|nanovllm chat models/tiny
 Makefile|nanovllm generate models/tiny-tales --prompts-file Makef'

@@ -18,4 +18,8 @@ inline std::chrono::steady_clock::time_point steady_time_in(double seconds) {
                             std::chrono::duration<double>(std::min(seconds, kLongest)));
 }
 
+/// Seconds since the kernel started this process, which is before main() and before the dynamic
+/// linker. The kernel rounds the start down to its clock tick, mostly 10 ms.
+double seconds_since_process_start();
+
 }  // namespace nanovllm
