@@ -143,7 +143,8 @@ Json to_json(const Report& r) {
                  {"num_blocks", r.setup->num_blocks},
                  {"block_size", c.block_size},
                  {"max_num_seqs", c.max_num_seqs},
-                 {"max_num_batched_tokens", c.max_num_batched_tokens}});
+                 {"max_num_batched_tokens", c.max_num_batched_tokens},
+                 {"kernel_choices", r.backend->describe_cache(choice_cache(c))}});
   }
   return json;
 }
@@ -195,6 +196,8 @@ std::string to_text(const Report& r) {
          fmt::format("{} of {} are free", human_bytes(memory.free), human_bytes(memory.total)));
     line("device", r.backend->describe());
     line("chosen because", r.device_reason);
+    if (const std::string cached = r.backend->describe_cache(choice_cache(c)); !cached.empty())
+      line("kernel choices", cached);
   }
   if (r.reasons.empty())
     return text +

@@ -146,14 +146,17 @@ class Bench {
     for (int64_t i = 0; i < copies; ++i) weights.push_back(gpu_->pack(part, DType::kBF16));
     const auto timed_on = [&](Backend& gpu) {
       const int64_t key = ++num_graphs_;
-      const auto replay = [&] {
-        gpu.replay(key, [&] {
-          for (const WeightPtr& w : weights)
-            if (around == Around::kNorm) gpu.norm_matmul(out, residual, norm, *w);
-            else if (around == Around::kAdd) gpu.add_matmul(sum, x, *w);
-            else gpu.norm_swiglu(act, residual, norm, *w, wide);
-        });
+      const auto run = [&] {
+        for (const WeightPtr& w : weights)
+          if (around == Around::kNorm) gpu.norm_matmul(out, residual, norm, *w);
+          else if (around == Around::kAdd) gpu.add_matmul(sum, x, *w);
+          else gpu.norm_swiglu(act, residual, norm, *w, wide);
       };
+      const auto replay = [&] { gpu.replay(key, run); };
+      const auto tune = [&](const RehearsedStep& step) {
+        if (step.num_tokens == num_tokens) run();
+      };
+      gpu.prepare({.max_tokens = num_tokens, .replay_sizes = {}, .run = tune}, {});
       replay();
       return timed(20, replay, &gpu) / static_cast<double>(copies);
     };
@@ -164,11 +167,6 @@ class Bench {
     if (!all_configs) return;
     const bool swiglu = around == Around::kNormSwiglu;
     std::vector<std::pair<double, std::string>> times;
-    if (num_tokens <= 128) {
-      std::unique_ptr<Backend>& gpu = by_config_[CudaKernels::kSwapAb];
-      if (!gpu) gpu = make_cuda_backend({.gemm = CudaKernels::kSwapAb});
-      times.emplace_back(timed_on(*gpu) * 1e6, "swap-AB");
-    }
     for (int i = 0; i < cuda::kNumTileConfigs; ++i) {
       const cuda::TileConfig config = cuda::tile_config(i);
       const int64_t blocks =

@@ -46,18 +46,10 @@ std::string from_line(std::string_view line) {
   return valid;
 }
 
-fs::path state_folder() {
-  // The XDG Base Directory Specification: a relative path is invalid and ignored.
-  for (const auto& [name, below] : {std::pair("XDG_STATE_HOME", ""), {"HOME", ".local/state"}})
-    if (const char* value = std::getenv(name); value != nullptr && *value == '/')
-      return fs::path(value) / below;
-  return {};
-}
-
 }  // namespace
 
 History::History() {
-  const fs::path folder = state_folder();
+  const fs::path folder = user_folder("XDG_STATE_HOME", ".local/state");
   if (folder.empty()) return;
   std::error_code ignored;
   fs::create_directories(folder, ignored);

@@ -7,6 +7,7 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/strings/suggestion.h"
+#include "nanovllm/base/system/files.h"
 
 namespace nanovllm {
 
@@ -86,6 +87,12 @@ void SamplingParams::validate() const {
   check_fields(*this);
   require(min_tokens <= max_tokens, "min_tokens is {}; it must be at most max_tokens, {}",
           min_tokens, max_tokens);
+}
+
+std::string EngineConfig::cache_folder() const {
+  if (!use_cache || !cache_dir.empty()) return use_cache ? cache_dir : "";
+  const std::string folder = user_folder("XDG_CACHE_HOME", ".cache");
+  return folder.empty() ? folder : folder + "/nanovllm";
 }
 
 }  // namespace nanovllm

@@ -38,12 +38,17 @@ struct __attribute__((visibility("default"))) EngineConfig {
   /// processed_logprobs (of the distribution that the token was drawn from, after penalties,
   /// biases, temperature and filters). Those of prompt tokens are always raw.
   std::string logprobs_mode = "raw_logprobs";
+  bool use_cache = true;         ///< keep choices of kernels for later processes
+  std::string cache_dir = {};    ///< their folder; empty: nanovllm in the user's cache folder
   std::string trace = {};        ///< a file for a trace of all steps and requests; empty: none
   std::string worker_path = {};  ///< the nanovllm binary that worker ranks run; by default this
                                  ///< program if it is nanovllm, else the one next to the library
 
   /// Throws UserError that names the field, its value and what would be right.
   void validate() const;
+  /// The folder for choices of kernels: cache_dir, or nanovllm in $XDG_CACHE_HOME or ~/.cache.
+  /// Empty if there is none.
+  std::string cache_folder() const;
   /// Calls visit(FieldInfo, pointer to member) for every field.
   template <class Visit>
   static void for_each_field(Visit&& visit);
@@ -166,6 +171,12 @@ void EngineConfig::for_each_field(Visit&& visit) {
          "Log-probabilities of the model, or processed: after penalties, temperature and filters",
          one_of("raw_logprobs", "processed_logprobs")},
         &C::logprobs_mode);
+  visit({"use_cache", "--no-cache", "Do not keep choices of GPU kernels for later processes"},
+        &C::use_cache);
+  visit({"cache_dir", "--cache-dir DIR",
+         "Folder for choices of GPU kernels; by default $XDG_CACHE_HOME/nanovllm or "
+         "~/.cache/nanovllm"},
+        &C::cache_dir);
   visit({"trace", "--trace FILE",
          "Write all steps and requests to a file for https://ui.perfetto.dev (docs/learn.md)"},
         &C::trace);

@@ -74,8 +74,9 @@ void attend(Backend& backend, const Model& model, int64_t layer_index, Residual&
 
 std::optional<Residual> forward(Backend& backend, const Model& model, const KvCache& kv,
                                 const Batch& batch, const std::optional<Tensor>& rows,
-                                Activations& activations) {
-  const int64_t num_tokens = batch.num_tokens(), num_layers = model.config.num_layers;
+                                Activations& activations, int64_t num_layers) {
+  const int64_t num_tokens = batch.num_tokens();
+  num_layers = std::min(num_layers, model.config.num_layers);
   check(num_tokens <= activations.residual.shape[0], "a batch of {} tokens in activations for {}",
         num_tokens, activations.residual.shape[0]);
   const auto used = [&](const Tensor& t, const Residual& r) { return t.rows(0, r.num_tokens()); };

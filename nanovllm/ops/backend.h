@@ -12,6 +12,7 @@
 #include "nanovllm/base/tensor.h"
 #include "nanovllm/ops/batch.h"
 #include "nanovllm/ops/communicator.h"
+#include "nanovllm/ops/rehearsal.h"
 #include "nanovllm/ops/residual.h"
 #include "nanovllm/ops/weight_rows.h"
 
@@ -120,6 +121,13 @@ class Backend {
   /// keys were all stored by earlier steps. The backend may call `enqueue` only for the first steps
   /// of a size, capture its work as a graph, and launch the graph from then on.
   virtual void replay(int64_t /*size*/, const std::function<void()>& enqueue) { enqueue(); }
+
+  /// Called once, when the model is loaded and before the first step: does what would delay the
+  /// first steps otherwise, such as loading and choosing kernels. All ranks call it together.
+  virtual void prepare(const Rehearsal& /*rehearsal*/, const ChoiceCache& /*cache*/) {}
+  /// One line about the choices that earlier processes left in the cache; empty if the device has
+  /// none.
+  virtual std::string describe_cache(const ChoiceCache& /*cache*/) const { return {}; }
 
   // -- weights
   /// Makes one weight [sum of n_i, k] from parts [n_i, k] of any float dtype, stacked in this

@@ -1,7 +1,6 @@
 #include "nanovllm/runtime/model_runner.h"
 
 #include <algorithm>
-#include <bit>
 #include <optional>
 #include <ranges>
 #include <utility>
@@ -10,13 +9,6 @@
 #include "nanovllm/base/system/clock.h"
 
 namespace nanovllm {
-
-namespace {
-
-// Larger decode batches are rare, and they run long enough to hide the launches of their kernels.
-constexpr int64_t kMaxReplayRows = 512;
-
-}  // namespace
 
 ModelRunner::ModelRunner(const std::string& folder, const EngineSetup& setup,
                          std::unique_ptr<Backend> backend, Rank rank)
@@ -48,22 +40,50 @@ ModelRunner::ModelRunner(const std::string& folder, const EngineSetup& setup,
   };
   tables_.block_tables = allocate_ints(setup.config.max_num_seqs, setup.max_blocks_per_seq());
   tables_.last_tokens = allocate_ints(setup.config.max_num_seqs);
+  prepare(setup);
+}
+
+void ModelRunner::prepare(const EngineSetup& setup) {
+  const EngineConfig& c = setup.config;
+  const Rehearsal rehearsal = {
+      .max_tokens = std::min(c.max_num_batched_tokens, c.max_num_seqs * c.max_model_len),
+      .replay_sizes = replays_ ? replay_sizes(max_replay_rows()) : std::vector<int64_t>(),
+      .weight_bytes = model_->weight_bytes,
+      .run = [&](const RehearsedStep& step) { rehearse(step, c.max_model_len); }};
+  backend_->prepare(rehearsal, choice_cache(c));
+}
+
+void ModelRunner::rehearse(const RehearsedStep& step, int64_t max_len) {
+  fill(host_, step, state_.num_slots(), max_len);
+  const Batch batch = backend_->begin_step(host_, tables_, kv_);
+  const int64_t num_rows = batch.sample_rows.shape[0];
+  const Tensor logits = activations_.logits.rows(0, num_rows);
+  const auto pass = [&](int64_t num_layers) {
+    const bool all = num_rows == batch.num_tokens();
+    const auto rows = all ? std::nullopt : std::optional(batch.sample_rows);
+    std::optional<Residual> last =
+        forward(*backend_, *model_, kv_, batch, rows, activations_, num_layers);
+    backend_->norm_sample(logits, *last, model_->norm, *model_->lm_head, batch);
+  };
+  if (step.replays) return backend_->replay(num_rows, [&] { pass(model_->config.num_layers); });
+  pass(2);  // the last layer computes only the rows that are sampled
+  backend_->finish_sample(logits);
+  token_ids_.resize(static_cast<size_t>(num_rows));
+  status_.resize(static_cast<size_t>(num_rows));
+  backend_->fetch_samples(token_ids_, status_, flights_[0].output.logprobs);
 }
 
 int64_t ModelRunner::replay_size(const StepInput& input) const {
   const auto num_rows = static_cast<int64_t>(input.rows.size());
   // A sequence that starts may share blocks that this same step fills, but a replayed step
   // prefetches all keys except the newest.
-  if (!replays_ || num_rows > kMaxReplayRows || !input.setups.empty() ||
+  if (!replays_ || num_rows > max_replay_rows() || !input.setups.empty() ||
       input.token_ids.size() != input.rows.size() || input.samples.size() != input.rows.size())
     return 0;
   // A row of one token that is sampled needs no log-probabilities of the prompt.
   for (size_t i = 0; i < input.rows.size(); ++i)
     if (input.samples[i].row != static_cast<int32_t>(i)) return 0;
-  const int64_t size = num_rows <= 8
-                           ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_rows)))
-                           : (num_rows + 15) / 16 * 16;
-  return std::min({size, state_.num_slots(), kMaxReplayRows});
+  return padded_rows(num_rows, max_replay_rows());
 }
 
 void ModelRunner::pad(int64_t size) {

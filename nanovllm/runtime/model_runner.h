@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -39,6 +40,11 @@ class ModelRunner : public Executor {
   Flight& flight(uint64_t number) { return flights_[number % flights_.size()]; }
   /// The number of rows to which the step is padded for a graph replay; 0: it cannot be replayed.
   int64_t replay_size(const StepInput& input) const;
+  /// Larger decode batches are rare, and they run long enough to hide the launches of kernels.
+  int64_t max_replay_rows() const { return std::min<int64_t>(state_.num_slots(), 512); }
+  /// Backend::prepare().
+  void prepare(const EngineSetup& setup);
+  void rehearse(const RehearsedStep& step, int64_t max_len);
   void pad(int64_t size);
   /// `last`: the residual of all tokens after the last layer.
   void prompt_logprobs(const StepInput& input, Residual& last, StepOutput& output);

@@ -9,6 +9,7 @@
 #include "nanovllm/model/shard.h"
 #include "nanovllm/model/weights.h"
 #include "nanovllm/ops/cuda_library.h"
+#include "nanovllm/runtime/ranks/step_channel.h"
 
 namespace nanovllm {
 
@@ -117,6 +118,10 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
   config.max_num_batched_tokens =
       std::min(config.max_num_batched_tokens, kv.num_blocks * config.block_size);
   return setup;
+}
+
+ChoiceCache choice_cache(const EngineConfig& config) {
+  return {config.cache_folder(), kBuildChecksum};
 }
 
 CheckpointSize check_checkpoint(const std::string& model, const ModelConfig& config) {

@@ -40,6 +40,9 @@ std::unique_ptr<Backend> make_backend(EngineConfig& config, int rank = 0);
 EngineSetup resolve_setup(const std::string& model, const EngineConfig& config, Backend& backend,
                           Communicator* ranks = nullptr);
 
+/// Where the choices of kernels are kept.
+ChoiceCache choice_cache(const EngineConfig& config);
+
 /// Checks the files of weights in the folder `model` without reading the weights. Throws UserError
 /// if one is missing or broken, or does not match the model's config.json.
 CheckpointSize check_checkpoint(const std::string& model, const ModelConfig& config);

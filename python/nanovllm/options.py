@@ -41,6 +41,8 @@ class EngineOptions(TypedDict, total=False):
     threads: int
     seed: int
     logprobs_mode: str
+    use_cache: bool
+    cache_dir: str
     trace: str
     worker_path: str
 

@@ -141,17 +141,12 @@ TEST_P(GpuGemms, OfAllDtypesAndOddShapes) {
     for (const auto& [n, k] : kShapes) expect_gemms(dtype, n, k, kTokens);
 }
 
-/// The shapes of 0.6B and 8B, with the kernel that the backend chooses and with swap-AB.
-TEST_P(GpuGemms, OfModelsWithSwapAb) {
-  for (const int gemm : {-1, CudaKernels::kSwapAb}) {
-    const bool portable = GetParam() == Kernels::kPortable;
-    if (portable && gemm >= 0) continue;  // it has no such kernel
-    gpu = make_cuda_backend({.portable = portable, .gemm = gemm});
-    for (const auto& [n, k] : {std::pair{4096, 1024}, {1024, 2048}, {6144, 1024}, {1024, 3072}})
-      expect_gemms(DType::kBF16, n, k, std::array<int64_t, 9>{17, 31, 32, 33, 48, 64, 65, 96, 128});
-    for (const auto& [n, k] : {std::pair{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}})
-      expect_gemms(DType::kBF16, n, k, std::array<int64_t, 4>{17, 32, 33, 64});
-  }
+/// The shapes of 0.6B and 8B: swap-AB up to 64 tokens, and what the cost model chooses above.
+TEST_P(GpuGemms, OfModels) {
+  for (const auto& [n, k] : {std::pair{4096, 1024}, {1024, 2048}, {6144, 1024}, {1024, 3072}})
+    expect_gemms(DType::kBF16, n, k, std::array<int64_t, 9>{17, 31, 32, 33, 48, 64, 65, 96, 128});
+  for (const auto& [n, k] : {std::pair{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}})
+    expect_gemms(DType::kBF16, n, k, std::array<int64_t, 4>{17, 32, 33, 64});
 }
 
 /// A norm between two GEMMs in the shapes of 0.6B and 8B. The first GEMM may compute a part of it.
@@ -214,7 +209,6 @@ TEST_P(GpuGemms, OfOwnKernels) {
 /// The sums of split-K are added in a fixed order, whichever thread block is first.
 TEST_P(GpuGemms, SwapAbIsDeterministic) {
   if (GetParam() == Kernels::kPortable) GTEST_SKIP() << "cuBLASLt computes these GEMMs";
-  gpu = make_cuda_backend({.gemm = CudaKernels::kSwapAb});
   const int64_t n = 1024, k = 3072, tokens = 50;
   const Twin w = make({nullptr, DType::kBF16, n, k}, 0.05f);
   const WeightPtr weight = gpu->pack(w.on_cpu, DType::kBF16);

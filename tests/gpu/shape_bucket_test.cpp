@@ -1,6 +1,8 @@
-#include "nanovllm/ops/cuda/gemm/shape_bucket.h"
+#include "nanovllm/ops/cuda/tuning/shape_bucket.h"
 
 #include <gtest/gtest.h>
+
+#include <functional>
 
 namespace nanovllm::cuda {
 namespace {
@@ -18,7 +20,6 @@ TEST(SharedChoice, TokensThatShareAChoiceNeedEquallyManyTiles) {
     const int64_t largest = largest_in_bucket(tokens);
     ASSERT_GE(largest, tokens);
     ASSERT_EQ(largest_in_bucket(largest), largest);
-    ASSERT_EQ(is_stale(0, tokens), true);
     if (tokens > 1024) continue;
     // A shared choice does not cross the bounds at which the candidates change, and needs the same
     // number of tiles of each size that is a candidate there.
@@ -31,13 +32,14 @@ TEST(SharedChoice, TokensThatShareAChoiceNeedEquallyManyTiles) {
   }
 }
 
-TEST(SharedChoice, TheLargestIsMeasuredOnceMore) {
-  EXPECT_FALSE(is_stale(236, 237));  // they share a choice
-  EXPECT_TRUE(is_stale(236, 240));
-  EXPECT_FALSE(is_stale(240, 240));
-  EXPECT_FALSE(is_stale(240, 236));
-  EXPECT_TRUE(is_stale(9000, 16384));
-  EXPECT_FALSE(is_stale(16384, 16384));
+TEST(SharedChoice, BucketSizesAreThoseOfAllTokens) {
+  for (const int64_t most : {1, 5, 8, 100, 512, 3000, 16384}) {
+    const std::vector<int64_t> sizes = bucket_sizes(most);
+    EXPECT_EQ(sizes.front(), most);
+    EXPECT_TRUE(std::ranges::is_sorted(sizes, std::greater()));
+    for (int64_t tokens = 1; tokens <= most; ++tokens)
+      ASSERT_EQ(std::ranges::count(sizes, std::min(largest_in_bucket(tokens), most)), 1) << tokens;
+  }
 }
 
 }  // namespace

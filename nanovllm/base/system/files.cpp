@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -83,6 +84,17 @@ bool path_exists(const std::string& path) { return mode_of(path).has_value(); }
 bool is_folder(const std::string& path) {
   const auto mode = mode_of(path);
   return mode && S_ISDIR(*mode);
+}
+
+std::string user_folder(const char* variable, const char* below_home) {
+  // A relative path is invalid and ignored.
+  const auto folder_of = [](const char* name) -> std::string {
+    const char* const value = std::getenv(name);
+    return value != nullptr && *value == '/' ? value : "";
+  };
+  if (std::string folder = folder_of(variable); !folder.empty()) return folder;
+  const std::string home = folder_of("HOME");
+  return home.empty() ? home : home + "/" + below_home;
 }
 
 void require_model_folder(const std::string& folder) {

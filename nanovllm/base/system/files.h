@@ -44,6 +44,10 @@ bool path_exists(const std::string& path);
 /// Whether the path is a folder. Throws as path_exists() does.
 bool is_folder(const std::string& path);
 
+/// The user's folder that the XDG Base Directory Specification names `variable`, which is
+/// `below_home` in the home folder if that is not set. Empty if there is no home folder either.
+std::string user_folder(const char* variable, const char* below_home);
+
 /// Throws UserError if `folder` is not a folder. If it can be the id of a model on the Hugging Face
 /// hub, the error says how to download it.
 void require_model_folder(const std::string& folder);

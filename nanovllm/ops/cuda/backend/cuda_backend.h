@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "nanovllm/ops/backend.h"
+#include "nanovllm/ops/choice_file.h"
 #include "nanovllm/ops/cuda/attention/attention.h"
 #include "nanovllm/ops/cuda/backend/weight_upload.h"
 #include "nanovllm/ops/cuda/collectives/collectives.h"
@@ -40,6 +41,8 @@ class CudaBackend final : public Backend {
   Batch begin_step(HostBatch& host, const SlotTables& slots, const KvCache& kv) override;
   bool replays() const override { return true; }
   void replay(int64_t size, const std::function<void()>& enqueue) override;
+  void prepare(const Rehearsal& rehearsal, const ChoiceCache& cache) override;
+  std::string describe_cache(const ChoiceCache& cache) const override;
 
   using Backend::pack;
   WeightPtr pack(std::span<const WeightRows> parts, DType dtype) override;
@@ -99,6 +102,13 @@ class CudaBackend final : public Backend {
   Buffer allocate_pinned(size_t bytes);
   void grow(Growing& buffer, size_t bytes);
   void forget_graphs();
+  /// The work of `enqueue` as a graph.
+  cudaGraphExec_t capture(const std::function<void()>& enqueue);
+  /// Measures and shares the choices of GEMMs, and loads the code of kernels.
+  void prepare_kernels(const Rehearsal& rehearsal, const ChoiceCache& cache);
+  /// Gives all ranks the same choices: of each GEMM that of the first rank that has one.
+  void share_choices();
+  ChoiceFile choice_file(const ChoiceCache& cache) const;
   /// Finishes the residual. Returns true if one kernel did that together with its norm, which is in
   /// scratch() then; false if the norm is still to be computed, of the whole residual.
   bool sum_norm(Residual& residual, const Norm& norm);
@@ -129,6 +139,7 @@ class CudaBackend final : public Backend {
   CudaKernels kernels_;
   bool portable_ = false;  // portable kernels were requested, or the GPU is not Hopper
   bool capturing_ = false;
+  bool preparing_ = false;  // replay() only captures
   std::optional<Gemms> gemms_;
   std::optional<WeightUpload> weight_upload_;
   std::optional<Collectives> collectives_;  // only with several ranks
@@ -181,8 +192,7 @@ class CudaBackend final : public Backend {
   Growing drawn_at_{.in_graphs = true}, progress_{.in_graphs = true}, found_{.in_graphs = true},
       copies_, special_scratch_, prompt_wanted_, prompt_logprobs_{.pinned = true}, whole_logits_,
       gather_scratch_;
-  // The key is size, decode_cluster_ and draws_in_gemm_. Null: it ran eagerly once and will be
-  // captured the next time.
+  // The key is size, decode_cluster_ and draws_in_gemm_.
   std::map<std::tuple<int64_t, int, bool>, cudaGraphExec_t> graphs_;
 };
 

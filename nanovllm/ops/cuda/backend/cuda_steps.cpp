@@ -50,8 +50,7 @@ class Packer {
 // -- steps
 
 void CudaBackend::forget_graphs() {
-  for (auto& [key, graph] : graphs_)
-    if (graph != nullptr) cudaGraphExecDestroy(graph);
+  for (auto& [key, graph] : graphs_) cudaGraphExecDestroy(graph);
   graphs_.clear();
 }
 
@@ -224,29 +223,37 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
 
 void CudaBackend::replay(int64_t size, const std::function<void()>& enqueue) {
   const ContextScope here(context_);
-  // The first time the step runs eagerly, and its GEMMs are autotuned; the second time it is
-  // captured.
-  const auto [at, is_new] = graphs_.try_emplace({size, decode_cluster_, draws_in_gemm_}, nullptr);
-  if (is_new) return enqueue();
-  if (at->second == nullptr) {
-    cuda_check(cudaStreamBeginCapture(where_.stream, cudaStreamCaptureModeThreadLocal), "graph");
-    capturing_ = true;
-    cudaGraph_t graph = nullptr;
-    try {
-      enqueue();
-    } catch (...) {
-      capturing_ = false;
-      cudaStreamEndCapture(where_.stream, &graph);
-      cudaGraphDestroy(graph);
-      throw;
-    }
-    capturing_ = false;
-    cuda_check(cudaStreamEndCapture(where_.stream, &graph), "graph");
-    const cudaError_t error = cudaGraphInstantiate(&at->second, graph, 0);
-    cudaGraphDestroy(graph);
-    cuda_check(error, "graph");
+  const std::tuple key(size, decode_cluster_, draws_in_gemm_);
+  const auto at = graphs_.find(key);
+  if (at != graphs_.end()) {
+    if (!preparing_) cuda_check(cudaGraphLaunch(at->second, where_.stream), "graph");
+    return;
   }
-  cuda_check(cudaGraphLaunch(at->second, where_.stream), "graph");
+  // prepare() has captured the usual graphs. Any other one is captured while the GPU is already
+  // busy with the step.
+  if (!preparing_) enqueue();
+  graphs_[key] = capture(enqueue);
+}
+
+cudaGraphExec_t CudaBackend::capture(const std::function<void()>& enqueue) {
+  cuda_check(cudaStreamBeginCapture(where_.stream, cudaStreamCaptureModeThreadLocal), "graph");
+  capturing_ = true;
+  cudaGraph_t graph = nullptr;
+  try {
+    enqueue();
+  } catch (...) {
+    capturing_ = false;
+    cudaStreamEndCapture(where_.stream, &graph);
+    cudaGraphDestroy(graph);
+    throw;
+  }
+  capturing_ = false;
+  cuda_check(cudaStreamEndCapture(where_.stream, &graph), "graph");
+  cudaGraphExec_t ready = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&ready, graph, 0);
+  cudaGraphDestroy(graph);
+  cuda_check(error, "graph");
+  return ready;
 }
 
 // -- sampler

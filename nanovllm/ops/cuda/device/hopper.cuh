@@ -159,6 +159,14 @@ __device__ __forceinline__ void cluster_wait() {
 __device__ __forceinline__ void cluster_sync_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
 }
+/// cluster_arrive() for threads that wrote nothing, or that called cluster_fence() since.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+/// Makes what this thread wrote visible to the cluster, before it arrives at a barrier.
+__device__ __forceinline__ void cluster_fence() {
+  asm volatile("fence.acq_rel.cluster;" ::: "memory");
+}
 /// The address in thread block `rank` of the cluster that corresponds to `address` in this one.
 __device__ __forceinline__ uint32_t remote_address(uint32_t address, int rank) {
   uint32_t there;
@@ -171,25 +179,22 @@ __device__ __forceinline__ void remote_store(float* at, int rank, float value) {
                "f"(value)
                : "memory");
 }
-__device__ __forceinline__ void remote_store(unsigned long long* at, int rank,
-                                             unsigned long long value) {
-  asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(remote_address(shared_address(at), rank)),
-               "l"(value)
+/// The same without waiting for anything: the barrier at `barrier` in that thread block gets a
+/// report of the bytes.
+__device__ __forceinline__ void remote_store_async(unsigned long long* at, int rank,
+                                                   unsigned long long value, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u64 [%0], %1, [%2];" ::"r"(
+                   remote_address(shared_address(at), rank)),
+               "l"(value), "r"(remote_address(barrier, rank))
                : "memory");
 }
-__device__ __forceinline__ void remote_store(ulonglong2* at, int rank, ulonglong2 value) {
+__device__ __forceinline__ void remote_store_async(ulonglong2* at, int rank, ulonglong2 value,
+                                                   uint32_t barrier) {
   asm volatile(
-      "st.shared::cluster.v2.u64 [%0], {%1, %2};" ::"r"(remote_address(shared_address(at), rank)),
-      "l"(value.x), "l"(value.y)
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.u64 [%0], {%1, %2}, [%3];" ::"r"(
+          remote_address(shared_address(at), rank)),
+      "l"(value.x), "l"(value.y), "r"(remote_address(barrier, rank))
       : "memory");
-}
-__device__ __forceinline__ float remote_load(const float* at, int rank) {
-  float value;
-  asm volatile("ld.shared::cluster.f32 %0, [%1];"
-               : "=f"(value)
-               : "r"(remote_address(shared_address(at), rank))
-               : "memory");
-  return value;
 }
 /// Adds to the variable there. Returns the value before.
 __device__ __forceinline__ int remote_add(int* at, int rank, int value) {

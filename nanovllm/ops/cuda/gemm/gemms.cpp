@@ -1,28 +1,18 @@
 #include "nanovllm/ops/cuda/gemm/gemms.h"
 
+#include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/ops/cuda/elementwise/elementwise.h"
+#include "nanovllm/ops/cuda/tuning/tile_cost.h"
 
 namespace nanovllm::cuda {
 
 namespace {
 
-/// Whether a tile configuration is worth measuring. The answer is the same for all T of a bucket
-/// (shape_bucket.h).
-bool may_win(const TileConfig& config, int num_tokens, int n, int num_sms) {
-  // The tile that has the fewest rows of padding.
-  const int large = num_tokens <= 192 || (num_tokens > 256 && num_tokens <= 384) ? 192 : 256;
-  const bool suits = num_tokens <= 64    ? config.tokens == 64
-                     : num_tokens <= 128 ? config.tokens <= 128
-                                         : config.tokens == 128 || config.tokens == large;
-  if (num_tokens > 1024)
-    return config.tokens == 256 && config.rows == (config.swiglu ? 192 : 128) && config.split == 1;
-  if (config.swiglu) return suits && (num_tokens <= 256 || config.tokens == large);
-  return suits && 3 * config.blocks(num_tokens, n) > num_sms;
-}
+/// How many tile configurations are candidates.
+constexpr size_t kTileCandidates = 2;
 
 }  // namespace
 
@@ -32,7 +22,7 @@ Gemms::Gemms(Launch where, const CudaKernels& kernels, int device,
       kernels_(kernels),
       is_native_(!kernels.portable),
       autotuner_(where, std::move(wait)),
-      cublaslt_(where, autotuner_) {
+      cublaslt_(where) {
   if (!is_native_) return;
   waiting_grids_.emplace(device);
   tile_memory_ = {allocate(kTilePartBytes), allocate(kTileCounters * sizeof(uint32_t))};
@@ -64,7 +54,6 @@ void Gemms::add(Residual& residual, Tensor x, const Weight& w, const Norm& next)
 
 bool Gemms::norm_rope(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,
                       const KvCache& kv, const Batch& batch) {
-  const bool may_swap_ab = kernels_.gemm < 0 || kernels_.gemm == CudaKernels::kSwapAb;
   const Call call = {.epilogue = Epilogue::kStore,
                      .out = rope.qkv,
                      .in = {residual, qkv.norm},
@@ -72,7 +61,8 @@ bool Gemms::norm_rope(Residual& residual, const QkvArgs& qkv, const RopeStoreArg
                      .bias = qkv.bias};
   GemmArgs args = args_of(call);
   const RopeParams params(rope, kv, batch);
-  if (!is_native_ || !may_swap_ab || !prefers_swap_ab_gemm(where_, args, call.in.x.dtype, &params))
+  if (!is_native_ || kernels_.gemm >= 0 ||
+      !prefers_swap_ab_gemm(where_, args, call.in.x.dtype, &params))
     return false;
   const DeferredNorm norm = apply_norm(call, /*is_swap_ab=*/true, args);
   swap_ab_gemm(where_, args, norm, &params);
@@ -114,18 +104,44 @@ DeferredNorm Gemms::apply_norm(const Call& call, bool is_swap_ab, GemmArgs& args
   return {};
 }
 
-void Gemms::run_cublaslt(const Call& call, Tensor out, Tensor x) {
-  switch (call.epilogue) {
-    case Epilogue::kStore:
-      cublaslt_.run(out, x, call.w);
-      if (call.bias) cuda::add(where_, out, call.bias);
-      return;
-    case Epilogue::kAdd:
-      return cublaslt_.run(out, x, call.w, call.scratch);
-    case Epilogue::kSwiglu:
-      run({.epilogue = Epilogue::kStore, .out = call.scratch, .in = x, .w = call.w});
-      return cuda::silu_mul(where_, out, call.scratch);
+void Gemms::run_as(const GemmChoice& choice, const Call& call, Tensor out) {
+  GemmArgs args = args_of(call);
+  args.out = out.data;
+  const DeferredNorm norm = apply_norm(call, choice.kernel == GemmChoice::kSwapAb, args);
+  if (choice.kernel == GemmChoice::kSwapAb) return swap_ab_gemm(where_, args, norm);
+  if (choice.kernel != GemmChoice::kCublasLt)
+    return tile_gemm(where_, args, choice.kernel,
+                     {tile_memory_[0].get(), static_cast<uint32_t*>(tile_memory_[1].get())});
+  const Tensor x = call.in.norm.weight ? call.in.residual->scratch() : call.in.x;
+  if (call.epilogue == Epilogue::kSwiglu) {
+    run({.epilogue = Epilogue::kStore, .out = call.scratch, .in = x, .w = call.w});
+    return cuda::silu_mul(where_, out, call.scratch);
   }
+  cublaslt_.run(choice, out, x, call.w, call.epilogue == Epilogue::kAdd);
+  if (call.bias) cuda::add(where_, out, call.bias);
+}
+
+bool Gemms::may_use(int config, const GemmArgs& args, DType dtype) const {
+  return is_native_ && config < kNumTileConfigs &&
+         supports_tile_gemm(args, dtype, max_tile_blocks(where_), tile_config(config)) &&
+         (tile_config(config).split == 1 || waiting_grids_->allowed());
+}
+
+std::vector<GemmChoice> Gemms::candidates(const Call& call) {
+  const GemmArgs args = args_of(call);
+  std::vector<std::pair<double, int>> tiles;
+  for (int i = 0; i < kNumTileConfigs; ++i)
+    if (may_use(i, args, call.in.x.dtype))
+      tiles.emplace_back(tile_cost(args, tile_config(i), where_.num_sms), i);
+  std::ranges::sort(tiles);
+  tiles.resize(std::min(tiles.size(), kTileCandidates));
+  // tile_gemm() is faster than cuBLASLt and a separate SwiGLU. For a GEMM alone cuBLASLt is mostly
+  // the faster one.
+  std::vector<GemmChoice> all;
+  if (call.epilogue != Epilogue::kSwiglu) all = cublaslt_.candidates(call.out, call.in.x, call.w);
+  else if (tiles.empty()) all.emplace_back();
+  for (const auto& [cost, config] : tiles) all.push_back({.kernel = config});
+  return all;
 }
 
 void Gemms::run(const Call& call) {
@@ -133,46 +149,25 @@ void Gemms::run(const Call& call) {
   const DType dtype = call.in.x.dtype;
   const bool same = call.out.dtype == dtype;
   if (same && prefers_small_gemm(args, dtype)) return small_gemm(where_, args, dtype);
-
-  constexpr int kCublasLt = -1;
-  const auto run_as = [&](int kernel, Tensor out) {
-    GemmArgs now = args;
-    now.out = out.data;
-    const DeferredNorm norm = apply_norm(call, kernel == CudaKernels::kSwapAb, now);
-    if (kernel == CudaKernels::kSwapAb) return swap_ab_gemm(where_, now, norm);
-    if (kernel == kCublasLt)
-      return run_cublaslt(call, out, call.in.norm.weight ? call.in.residual->scratch() : call.in.x);
-    tile_gemm(where_, now, kernel,
-              {tile_memory_[0].get(), static_cast<uint32_t*>(tile_memory_[1].get())});
-  };
-  if (!is_native_ || dtype != DType::kBF16) return run_as(kCublasLt, call.out);
-  const int most = max_tile_blocks(where_), forced = kernels_.gemm;
-  const auto supports = [&](int config) {
-    return supports_tile_gemm(args, dtype, most, tile_config(config));
-  };
-  if (forced >= 0 && forced != CudaKernels::kSwapAb) {
-    check(supports(forced), "tile configuration {} does not support this GEMM", forced);
-    return run_as(forced, call.out);
-  }
   // A rule decides instead of autotuning: part of this kernel's gain is that it overlaps with its
   // neighbours in a step, which a measurement of the kernel alone does not show.
-  if (same && prefers_swap_ab_gemm(where_, args, dtype))
-    return run_as(CudaKernels::kSwapAb, call.out);
-  if (forced == CudaKernels::kSwapAb) return run_as(kCublasLt, call.out);
-
-  std::vector<int> candidates = {kCublasLt};
-  for (int config = 0; config < kNumTileConfigs; ++config)
-    if (supports(config) && (waiting_grids_->allowed() || tile_config(config).split == 1) &&
-        may_win(tile_config(config), args.num_tokens, args.n, where_.num_sms))
-      candidates.push_back(config);
-  if (candidates.size() == 1) return run_as(kCublasLt, call.out);
-  const auto candidate = [&](int i) { return candidates[static_cast<size_t>(i)]; };
-  const Tensor measured = call.epilogue == Epilogue::kAdd ? call.scratch : call.out;
+  const int forced = kernels_.gemm;
+  if (is_native_ && forced < 0 && same && prefers_swap_ab_gemm(where_, args, dtype))
+    return run_as({.kernel = GemmChoice::kSwapAb}, call, call.out);
+  if (is_native_ && forced >= 0 && dtype == DType::kBF16) {
+    check(supports_tile_gemm(args, dtype, max_tile_blocks(where_), tile_config(forced)),
+          "tile configuration {} does not support this GEMM", forced);
+    return run_as({.kernel = forced}, call, call.out);
+  }
   const int operation = 2 * static_cast<int>(call.epilogue) + (call.in.norm.weight ? 1 : 0);
-  const int best =
-      autotuner_.choose(operation, call.out, call.in.x, call.w, static_cast<int>(candidates.size()),
-                        [&](int i) { run_as(candidate(i), measured); });
-  run_as(candidate(best), call.out);
+  const Tensor measured = call.epilogue == Epilogue::kAdd ? call.scratch : call.out;
+  GemmChoice choice = autotuner_.choose(
+      Autotuner::key(operation, call.out, call.in.x, call.w), args.num_tokens,
+      [&] { return candidates(call); },
+      [&](const GemmChoice& candidate) { run_as(candidate, call, measured); });
+  // Choices of an earlier process or of another T may not suit here.
+  if (choice.kernel >= 0 && !may_use(choice.kernel, args, dtype)) choice = candidates(call).front();
+  run_as(choice, call, call.out);
 }
 
 }  // namespace nanovllm::cuda

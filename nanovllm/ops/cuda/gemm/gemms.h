@@ -4,20 +4,21 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "nanovllm/ops/backend.h"
-#include "nanovllm/ops/cuda/gemm/autotuner.h"
 #include "nanovllm/ops/cuda/gemm/cublaslt.h"
 #include "nanovllm/ops/cuda/gemm/swap_ab_gemm.h"
 #include "nanovllm/ops/cuda/gemm/tile_gemm.h"
+#include "nanovllm/ops/cuda/tuning/autotuner.h"
 #include "nanovllm/ops/cuda_library.h"
 
 // The first file to read of this folder: every GEMM of the backend, and how its kernel is chosen.
 //   small_gemm     up to 16 tokens; norm, SwiGLU, bias and residual are fused
 //   swap_ab_gemm   17 to 64 tokens on Hopper, for the shapes where a rule says that it is fastest
-//   tile_gemm      any number of tokens on Hopper, in the tile configuration that autotuning finds
-//   cublaslt       all other GEMMs, and those where autotuning finds it faster than tile_gemm; row
-//                  operations are separate kernels
+//   tile_gemm      any number of tokens on Hopper, in one of many tile configurations
+//   cublaslt       any GEMM; row operations are separate kernels
+// Where both of the last two compute a GEMM, autotuning chooses (tuning/autotuner.h).
 // docs/kernels.md says why each of them is needed and what else was tried.
 namespace nanovllm::cuda {
 
@@ -59,6 +60,9 @@ class Gemms {
   bool norm_rope(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,
                  const KvCache& kv, const Batch& batch);
 
+  Autotuner& autotuner() { return autotuner_; }
+  uint64_t cublaslt_version() const { return cublaslt_.version(); }
+
  private:
   /// A GEMM with the row operations before and after it.
   struct Call {
@@ -77,8 +81,11 @@ class Gemms {
   /// What the GEMM has to do for a DeferredNorm: with kAdd to begin it, otherwise to finish it. If
   /// there is a norm of x that was not begun, this enqueues it. Sets args.x to the normed x.
   DeferredNorm apply_norm(const Call& call, bool is_swap_ab, GemmArgs& args);
-  /// Uses cuBLASLt and separate row operations; x has been normed.
-  void run_cublaslt(const Call& call, Tensor out, Tensor x);
+  /// Computes the GEMM as `choice` says; `out` may replace call.out.
+  void run_as(const GemmChoice& choice, const Call& call, Tensor out);
+  std::vector<GemmChoice> candidates(const Call& call);
+  /// Whether tile_gemm() computes the GEMM in this configuration here.
+  bool may_use(int config, const GemmArgs& args, DType dtype) const;
 
   Launch where_;
   CudaKernels kernels_;

@@ -80,6 +80,13 @@ __device__ inline float score_of(unsigned long long key) {
   return from_ordered(static_cast<uint32_t>(key >> 32));
 }
 
+/// The score whose ordered() is at an address in shared memory, where other threads change it.
+__device__ inline float shared_score(uint32_t at) {
+  uint32_t seen;
+  asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(seen) : "r"(at));
+  return from_ordered(seen);
+}
+
 /// The token with the highest score among those that one thread has seen. Exact noise takes a
 /// hundred instructions in double precision, so it is computed only where approximate scores cannot
 /// tell two tokens apart.
@@ -116,6 +123,7 @@ class BestToken {
     id_ = id;
   }
   __device__ float approx() const { return approx_; }
+  __device__ float value() const { return value_; }
   /// token_key() with the exact score; 0 if there was no token.
   __device__ unsigned long long key() const { return id_ < 0 ? 0 : exact_key(value_, word_, id_); }
 
@@ -151,9 +159,7 @@ __device__ inline float exp_nonpositive(float x) {
 }
 /// The integer nearest to 2^40 e^x. Sums of integers are exact in any order.
 __device__ inline unsigned long long weight_of(float x) {
-  const double sum = static_cast<double>(exp_nonpositive(x)) + 0x1p12;
-  return static_cast<unsigned long long>(__double_as_longlong(sum)) -
-         static_cast<unsigned long long>(__double_as_longlong(0x1p12));
+  return __float2ull_rn(__fmul_rn(exp_nonpositive(x), 0x1p40f));
 }
 
 // -- the end of a row

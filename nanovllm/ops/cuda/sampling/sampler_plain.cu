@@ -73,9 +73,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     const uint4 words = noise_words(params, p.first_id + group);
     const uint32_t word[4] = {words.x, words.y, words.z, words.w};
     // Nearly every token is far below the best that some thread of the thread block has seen.
-    uint32_t seen;
-    asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(seen) : "r"(highest_at));
-    const float floor = from_ordered(seen);
+    const float floor = shared_score(highest_at);
     if (BestToken::any_may_beat(floor, x, scale, word)) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {

@@ -9,23 +9,60 @@
 // memory.
 namespace nanovllm::cuda::rows {
 
-inline constexpr int kThreads = 512;
+inline constexpr int kThreads = 512, kWarps = kThreads / 32;
 inline constexpr int kMaxCluster = 8;
 /// How many tokens a Row can list.
 inline constexpr int kMaxListed = 2048;
 
 /// What a thread block keeps in shared memory, besides its part of the row.
-struct Shared {
+struct alignas(16) Shared {
   unsigned long long listed[kMaxListed];  // token_key() of a value and an id
   // Of reductions: what each warp and each thread block contributes.
-  ulonglong2 warps[kThreads / 32];
+  ulonglong2 warps[kWarps];
   ulonglong2 parts[2][kMaxCluster];
+  // The ordered() of the largest logit of each warp's tokens, in this thread block and in all.
+  alignas(16) uint32_t own_maxima[kWarps];
+  alignas(16) uint32_t maxima[kMaxCluster * kWarps];
+  // mbarriers: for the copy of the row, `maxima`, `parts` and `listed`
+  unsigned long long copied, scanned, reduced[2], is_listed;
   int num_listed;
+  uint32_t bound;
   uint32_t highest;  // of the thread block's approximate scores, as ordered()
 };
 
-/// Sorts shared.listed[0, count), the largest first: a bitonic sort over the next power of two.
+/// The larger number; NaN if one is NaN.
+__device__ inline float max_or_nan(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+__device__ inline float largest_of(const float (&x)[4]) {
+  return fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
+}
+
+/// The largest number of a warp, by two instructions instead of five exchanges.
+__device__ inline unsigned long long warp_largest(unsigned long long x) {
+  const auto high = static_cast<uint32_t>(x >> 32);
+  const uint32_t highest = __reduce_max_sync(kAllLanes, high);
+  const uint32_t low = high == highest ? static_cast<uint32_t>(x) : 0;
+  return static_cast<unsigned long long>(highest) << 32 | __reduce_max_sync(kAllLanes, low);
+}
+
+/// Sorts shared.listed[0, count), the largest first. No number occurs twice.
 __device__ inline void sort(Shared& shared, int count) {
+  if (count <= kThreads / 4) {
+    // Four threads count how many numbers are larger than theirs, which is its place.
+    const int i = static_cast<int>(threadIdx.x) / 4;
+    const unsigned long long mine = i < count ? shared.listed[i] : 0;
+    int place = 0;
+    for (int j = threadIdx.x % 4; j < count; j += 4) place += shared.listed[j] > mine ? 1 : 0;
+    place = quad_reduce(place, Sum());
+    __syncthreads();
+    if (threadIdx.x % 4 == 0 && i < count) shared.listed[place] = mine;
+    __syncthreads();
+    return;
+  }
+  // A bitonic sort over the next power of two.
   int size = 1;
   while (size < count) size *= 2;
   for (int i = count + static_cast<int>(threadIdx.x); i < size; i += kThreads) shared.listed[i] = 0;
@@ -44,8 +81,9 @@ __device__ inline void sort(Shared& shared, int count) {
   __syncthreads();
 }
 
-/// All threads of the cluster (of the thread block, if there is none) call its functions together,
-/// except where it says otherwise, and get the same results.
+/// Construct it, then call read(), wait() and scan() once each. All threads of the cluster (of the
+/// thread block, if there is none) call its functions together, except where it says otherwise, and
+/// get the same results.
 template <bool kClustered>
 class Row {
  public:
@@ -57,7 +95,15 @@ class Row {
       width_ = width_of_part(vocab, num_parts_);
       first_ = min(part_ * width_, vocab);
       count_ = min(width_, vocab - first_);
-      hopper::cluster_arrive();  // scan() waits until all thread blocks have started
+      if (threadIdx.x == 0) {
+        for (unsigned long long* barrier : {&shared.copied, &shared.scanned, &shared.reduced[0],
+                                            &shared.reduced[1], &shared.is_listed})
+          hopper::barrier_init(shared_address(barrier), 1);
+        hopper::fence_barrier_init();
+        hopper::cluster_fence();
+      }
+      __syncwarp();
+      hopper::cluster_arrive_relaxed();  // wait() waits until all thread blocks have started
     } else {
       __syncthreads();
     }
@@ -70,27 +116,72 @@ class Row {
   __device__ bool is_first_part() const { return part_ == 0; }
   __device__ bool is_first_thread() const { return is_first_part() && threadIdx.x == 0; }
 
-  /// Takes the row `logits` [vocab] in global memory; with a `copy`, this thread block's part is
-  /// copied there, to count_ + 3 floats. Returns RowFlags; `best` becomes the token_key() of the
-  /// largest logit.
-  __device__ int read(const float* logits, float* copy, unsigned long long& best) {
-    values_ = logits + first_;
+  /// Takes the row `logits` [vocab] in global memory. With a `copy`, which a cluster needs, this
+  /// thread block's part is copied there, to a multiple of four floats; wait() waits for the copy.
+  __device__ void read(const float* logits, float* copy) {
+    logits += first_;
     is_aligned_ = vocab_ % 4 == 0;
-    const int flags = scan(best, [&](int i, const float(&x)[4]) {
-      if (copy == nullptr) return;
-      if constexpr (kClustered) {
-        store<4>(copy + i, {x[0], x[1], x[2], x[3]});
-      } else {
-        for (int j = 0; j < min(4, count_ - i); ++j) copy[i + j] = x[j];
+    values_ = kClustered || copy != nullptr ? copy : logits;
+    if constexpr (kClustered) {
+      if (is_aligned_) {
+        if (threadIdx.x != 0) return;
+        const auto bytes = static_cast<uint32_t>(count_ * sizeof(float));
+        const uint32_t barrier = shared_address(&shared_.copied);
+        hopper::barrier_arrive_expect(barrier, bytes);
+        if (bytes > 0) hopper::bulk_copy(shared_address(copy), logits, bytes, barrier);
+        return;
       }
-    });
-    if (copy != nullptr) values_ = copy;
-    is_aligned_ |= kClustered && copy != nullptr;
-    return flags;
+    }
+    if (copy == nullptr) return;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < count_; i += kThreads) copy[i] = logits[i];
+    if (kClustered && threadIdx.x < (-count_ & 3)) copy[count_ + threadIdx.x] = -INFINITY;
   }
-  /// The same for the values that are there.
-  __device__ int scan(unsigned long long& best) {
-    return scan(best, [](int, const float(&)[4]) {});
+  __device__ void wait() {
+    if constexpr (kClustered) {
+      __syncwarp();  // one thread of the first warp may have started the copy
+      hopper::cluster_wait();
+      if (is_aligned_) return hopper::barrier_wait(shared_address(&shared_.copied), 0);
+    }
+    __syncthreads();
+  }
+  /// The largest logit; NaN or infinity if the row has one, or if any thread says that it `is_bad`.
+  __device__ float scan(bool is_bad) {
+    float highest = is_bad ? NAN : -INFINITY;
+    for_each_four([&](int, const float(&x)[4]) {
+      highest = max_or_nan(highest, max_or_nan(max_or_nan(x[0], x[1]), max_or_nan(x[2], x[3])));
+    });
+    mine_ = ordered(highest);  // NaN is above all numbers
+    const uint32_t of_warp = __reduce_max_sync(kAllLanes, mine_);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (lane == 0) (kClustered ? shared_.own_maxima : shared_.maxima)[warp] = of_warp;
+    __syncthreads();
+    if constexpr (kClustered) {
+      const uint32_t barrier = shared_address(&shared_.scanned);
+      if (warp == 0) {
+        if (lane == 0)
+          hopper::barrier_arrive_expect(barrier, num_parts_ * sizeof(of_warp) * kWarps);
+        constexpr int kEach = 4;  // numbers that a lane sends
+        const int at = lane % (kWarps / kEach) * kEach, rank = lane / (kWarps / kEach);
+        if (rank < num_parts_)
+          hopper::remote_store_async(
+              reinterpret_cast<ulonglong2*>(shared_.maxima + part_ * kWarps + at), rank,
+              *reinterpret_cast<const ulonglong2*>(shared_.own_maxima + at), barrier);
+      }
+      hopper::barrier_wait(barrier, 0);
+    }
+    uint4 m = {};
+    static_assert(kMaxCluster * kWarps == 4 * 32);
+    if (lane * 4 < num_parts_ * kWarps) m = reinterpret_cast<const uint4*>(shared_.maxima)[lane];
+    return from_ordered(__reduce_max_sync(kAllLanes, max(max(m.x, m.y), max(m.z, m.w))));
+  }
+  /// The token_key() of the first token with this logit.
+  __device__ unsigned long long first_with(float logit) {
+    int32_t first = 0x7fffffff;
+    for_each([&](int id, float x) {
+      if (x == logit) first = min(first, id);
+    });
+    return largest(first < vocab_ ? token_key(logit, first) : 0);
   }
 
   /// Calls body(id, x) for the tokens of this thread, four neighbours x[4] at a time: id is a
@@ -98,9 +189,17 @@ class Row {
   template <class Body>
   __device__ void for_each_four(Body body) const {
     for (int i = threadIdx.x * 4; i < count_; i += kThreads * 4) {
-      Vec<float, 4> v = fetch(i);
+      const Vec<float, 4> v = fetch(i);
       body(first_ + i, v.x);
     }
+  }
+  /// The same for the four tokens from `id` on, a multiple of four, in the thread that has them.
+  template <class Body>
+  __device__ void for_four(int id, Body body) const {
+    const int i = id - first_;
+    if (i < 0 || i >= count_ || i / 4 % kThreads != static_cast<int>(threadIdx.x)) return;
+    const Vec<float, 4> v = fetch(i);
+    body(id, v.x);
   }
   template <class Body>
   __device__ void for_each(Body body) const {
@@ -109,159 +208,153 @@ class Row {
       for (int i = 0; i < 4; ++i) body(id + i, x[i]);
     });
   }
-  /// Calls body(i, id) for the ids in this thread block's part among list [count], where `id_of`
-  /// gives an entry's id. `body` may change at(id). Ids outside of the vocabulary are left out.
-  template <class T, class IdOf, class Body>
-  __device__ void for_each_listed(const T* list, int count, IdOf id_of, Body body) const {
-    for (int i = threadIdx.x; i < count; i += kThreads)
-      if (const int id = id_of(list[i]); first_ <= id && id < first_ + count_) body(list[i], id);
-    __syncthreads();
-  }
-  /// The value of a token in this thread block's part, for changes after read() with a copy.
+  /// The value of a token in this thread block's part, for changes of the copy.
   __device__ float& at(float* copy, int id) const { return copy[id - first_]; }
   __device__ bool has(int id) const { return first_ <= id && id < first_ + count_; }
-  /// The value of any token. Before a thread block ends, the cluster must have had a reduction
-  /// after the last call. A single thread may call it.
-  __device__ float value_of(int id) const {
-    if constexpr (kClustered) {
-      const int part = id / width_;
-      return hopper::remote_load(values_ + (id - part * width_), part);
-    }
-    return values_[id];
-  }
 
-  /// x and y of all threads, combined. Two at a time, because the barrier takes most of the time.
-  template <class CombineX, class CombineY>
-  __device__ ulonglong2 reduce(ulonglong2 v, CombineX x, CombineY y) {
+  /// v, of 16 bytes, of all threads, combined. combine(v) gives every lane of a warp the result of
+  /// the warp; zeros must not change it.
+  template <class T, class Combine>
+  __device__ T reduce(T v, Combine combine) {
+    static_assert(sizeof(T) == sizeof(ulonglong2));
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    v = {warp_reduce(v.x, x), warp_reduce(v.y, y)};
-    if (lane == 0) shared_.warps[warp] = v;
+    const auto among = [&](const ulonglong2* list, int count) {
+      return combine(bits_as<T>(lane < count ? list[lane] : ulonglong2{}));
+    };
+    v = combine(v);
+    if (lane == 0) shared_.warps[warp] = bits_as<ulonglong2>(v);
     __syncthreads();
-    if (!kClustered || warp == 0) {
-      v = lane < kThreads / 32 ? shared_.warps[lane] : ulonglong2{};
-      v = {warp_reduce(v.x, x), warp_reduce(v.y, y)};
-    }
     if constexpr (kClustered) {
-      ulonglong2* const parts = shared_.parts[turn_];
-      turn_ ^= 1;
-      if (threadIdx.x < num_parts_) hopper::remote_store(parts + part_, lane, v);
-      hopper::cluster_arrive();
-      hopper::cluster_wait();
-      v = parts[0];
-      for (int i = 1; i < num_parts_; ++i) v = {x(v.x, parts[i].x), y(v.y, parts[i].y)};
+      // Two barriers take turns. When a thread block sends for the second time after this, it has
+      // received what all sent in between, and so all have read what they receive now.
+      const int turn = num_reductions_ % 2, parity = num_reductions_ / 2 % 2;
+      ++num_reductions_;
+      const uint32_t barrier = shared_address(&shared_.reduced[turn]);
+      if (warp == 0) {
+        v = among(shared_.warps, kWarps);
+        if (lane == 0) hopper::barrier_arrive_expect(barrier, num_parts_ * sizeof(v));
+        if (lane < num_parts_)
+          hopper::remote_store_async(&shared_.parts[turn][part_], lane, bits_as<ulonglong2>(v),
+                                     barrier);
+      }
+      hopper::barrier_wait(barrier, parity);
+      return among(shared_.parts[turn], num_parts_);
     } else {
+      v = among(shared_.warps, kWarps);
       __syncthreads();
+      return v;
     }
-    return v;
   }
   __device__ ulonglong2 totals(unsigned long long x, unsigned long long y) {
-    return reduce({x, y}, Sum(), Sum());
-  }
-  __device__ unsigned long long total(unsigned long long x) { return totals(x, 0).x; }
-  __device__ unsigned long long largest(unsigned long long x) {
-    return reduce({x, 0}, Max(), Max()).x;
-  }
-
-  /// A value that at least k tokens reach, not much less than the k-th largest, as ordered(); 0 if
-  /// there is none. `mine`: the ordered() of the largest value of this thread's tokens.
-  __device__ uint32_t bound_of_best(int k, uint32_t mine) {
-    constexpr int kGroups = kThreads / 4;
-    const uint32_t of_quad = quad_reduce(mine, Max());
-    if (threadIdx.x % 4 == 0) shared_.listed[threadIdx.x / 4] = of_quad;
-    __syncthreads();
-    sort(shared_, kGroups);
-    // The largest values of groups of threads are values of different tokens. So at least k tokens
-    // reach the k-th largest of them in one part, or the lowest (k / parts)-th of all parts.
-    const int each = (k + num_parts_ - 1) / num_parts_;
-    const unsigned long long in_one = k <= kGroups ? shared_.listed[k - 1] : 0;
-    const unsigned long long in_all = each <= kGroups ? shared_.listed[each - 1] : 0;
-    const ulonglong2 found = reduce({in_one, ~in_all}, Max(), Max());
-    return static_cast<uint32_t>(max(found.x, ~found.y));
-  }
-  /// The ordered() of the largest logit of this thread's tokens; 0 if there is none.
-  __device__ uint32_t mine() const { return mine_; }
-
-  /// Lists the token_key() of every token for which taken(id, x) is true, sorted, the best first,
-  /// in shared.listed of the first part. Returns their number; if it is above kMaxListed, the list
-  /// is useless. It can be used once. `value` gives what a logit is sorted by.
-  template <class Taken, class Value>
-  __device__ int list(Taken taken, Value value) {
-    unsigned long long count = 0;
-    for_each([&](int id, float x) {
-      if (!taken(id, x)) return;
-      ++count;
-      int at;
-      if constexpr (kClustered) at = hopper::remote_add(&shared_.num_listed, 0, 1);
-      else at = atomicAdd(&shared_.num_listed, 1);
-      if (at >= kMaxListed) return;
-      const unsigned long long key = token_key(value(x), id);
-      if constexpr (kClustered) hopper::remote_store(shared_.listed + at, 0, key);
-      else shared_.listed[at] = key;
+    return reduce(ulonglong2{x, y}, [](ulonglong2 v) {
+      return ulonglong2{warp_sum(v.x), warp_sum(v.y)};
     });
-    const auto all = static_cast<int>(total(count));
-    if (all <= kMaxListed && is_first_part()) sort(shared_, all);
-    return all;
   }
-  /// Entry i of the list, in every thread.
-  __device__ unsigned long long listed(int i) {
-    return largest(is_first_thread() ? shared_.listed[i] : 0);
+  __device__ unsigned long long total(unsigned long long x) {
+    return reduce(ulonglong2{x, 0}, [](ulonglong2 v) { return ulonglong2{warp_sum(v.x), 0}; }).x;
+  }
+  __device__ unsigned long long largest(unsigned long long x) {
+    return reduce(ulonglong2{x, 0},
+                  [](ulonglong2 v) {
+                    return ulonglong2{warp_largest(v.x), 0};
+                  })
+        .x;
+  }
+
+  /// A logit that at least k tokens reach, not much less than the k-th largest; -infinity if none
+  /// is known.
+  __device__ float bound_of_best(int k) {
+    const int num_maxima = num_parts_ * kWarps;
+    // The largest logits of groups of tokens are logits of different tokens. So at least k tokens
+    // reach the k-th largest of them.
+    if (k <= num_maxima) {
+      const int i = static_cast<int>(threadIdx.x) / 4;
+      if (i < num_maxima) {  // four threads compare one of them with all
+        const uint32_t mine = shared_.maxima[i];
+        int above = 0, same = 0;
+        const auto compare = [&](uint32_t other) {
+          above += other > mine ? 1 : 0;
+          same += other == mine ? 1 : 0;
+        };
+        for (int j = threadIdx.x % 4; j < num_maxima / 4; j += 4) {
+          const uint4 others = reinterpret_cast<const uint4*>(shared_.maxima)[j];
+          compare(others.x), compare(others.y), compare(others.z), compare(others.w);
+        }
+        above = quad_reduce(above, Sum());
+        same = quad_reduce(same, Sum());
+        if (above < k && k <= above + same) shared_.bound = mine;
+      }
+      __syncthreads();
+      return from_ordered(shared_.bound);
+    }
+    // Here the groups are those of threads: at least k tokens reach the (k / parts)-th largest of
+    // each part. It is found bit by bit.
+    const int each = (k + num_parts_ - 1) / num_parts_;
+    if (each > kThreads) return -INFINITY;
+    uint32_t bound = 0;
+#pragma unroll 1
+    for (uint32_t bit = 1u << 31; bit > 0; bit /= 2)
+      if (__syncthreads_count(mine_ >= (bound | bit)) >= each) bound |= bit;
+    return from_ordered(~static_cast<uint32_t>(largest(~bound)));
+  }
+
+  /// Lists the token_key() of the tokens whose value(logit) is at least `bound`, sorted, the best
+  /// first, in shared.listed of the first part. Returns their number; if it is above kMaxListed,
+  /// the list is useless. It can be used once.
+  template <class Value>
+  __device__ int list(float bound, Value value) {
+    uint32_t count = 0;
+    const uint32_t barrier = shared_address(&shared_.is_listed);
+    for_each_four([&](int id, const float(&x)[4]) {
+      if (!(value(largest_of(x)) >= bound)) return;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float v = value(x[i]);
+        if (!(v >= bound) || id + i >= vocab_) continue;
+        ++count;
+        const unsigned long long key = token_key(v, id + i);
+        if constexpr (kClustered) {
+          const int at = hopper::remote_add(&shared_.num_listed, 0, 1);
+          if (at < kMaxListed) hopper::remote_store_async(shared_.listed + at, 0, key, barrier);
+        } else {
+          const int at = atomicAdd(&shared_.num_listed, 1);
+          if (at < kMaxListed) shared_.listed[at] = key;
+        }
+      }
+    });
+    const auto all = static_cast<int>(reduce(uint4{count, 0, 0, 0}, [](uint4 v) {
+                                        return uint4{__reduce_add_sync(kAllLanes, v.x), 0, 0, 0};
+                                      }).x);
+    if (!is_first_part()) return all;
+    if constexpr (kClustered) {
+      if (threadIdx.x == 0)
+        hopper::barrier_arrive_expect(barrier, min(all, kMaxListed) * sizeof(shared_.listed[0]));
+      hopper::barrier_wait(barrier, 0);
+    }
+    if (all <= kMaxListed) sort(shared_, all);
+    return all;
   }
 
  private:
   __device__ Vec<float, 4> fetch(int i) const {
-    if (is_aligned_) return load<4>(values_ + i);
-    Vec<float, 4> v;
+    if constexpr (!kClustered) {
+      if (!is_aligned_) {
+        Vec<float, 4> v;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) v.x[j] = i + j < count_ ? values_[i + j] : -INFINITY;
-    return v;
-  }
-  template <class Store>
-  __device__ int scan(unsigned long long& best, Store store) {
-    bool is_bad = false;
-    float highest = -INFINITY;
-    int highest_id = -1;
-    constexpr int kPrefetched = 4;  // groups whose loads are in flight
-    const auto next = [&](int i) {
-      return i < count_ ? fetch(i) : Vec<float, 4>{-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-    };
-    for (int base = threadIdx.x * 4; base < count_; base += kPrefetched * kThreads * 4) {
-      Vec<float, 4> groups[kPrefetched];
-#pragma unroll
-      for (int j = 0; j < kPrefetched; ++j) groups[j] = next(base + j * kThreads * 4);
-#pragma unroll
-      for (int j = 0; j < kPrefetched; ++j) {
-        const int i = base + j * kThreads * 4;
-        if (i >= count_) break;
-        store(i, groups[j].x);
-#pragma unroll
-        for (int l = 0; l < 4; ++l) {
-          const float x = groups[j].x[l];
-          is_bad |= !(x < INFINITY);
-          if (x > highest) {
-            highest = x;
-            highest_id = first_ + i + l;
-          }
-        }
+        for (int j = 0; j < 4; ++j) v.x[j] = i + j < count_ ? values_[i + j] : -INFINITY;
+        return v;
       }
     }
-    mine_ = highest_id < 0 ? 0 : ordered(highest);
-    if constexpr (kClustered)
-      if (!has_started_) hopper::cluster_wait();
-    has_started_ = true;
-    const ulonglong2 found = reduce(
-        {highest_id < 0 ? 0 : token_key(highest, highest_id), is_bad ? 1ull : 0ull}, Max(), Max());
-    best = found.x;
-    return (found.y != 0 ? kRowBad : 0) | (best != 0 ? kRowHasFinite : 0);
+    return load<4>(values_ + i);
   }
 
   Shared& shared_;
   int vocab_;
   int num_parts_ = 1, part_ = 0, width_ = 0, first_ = 0, count_;
   const float* values_ = nullptr;  // of this part
-  bool is_aligned_ = false;        // four values can be loaded at once
-  bool has_started_ = false;
-  int turn_ = 0;
-  uint32_t mine_ = 0;
+  bool is_aligned_ = false;        // rows start at multiples of 16 bytes
+  int num_reductions_ = 0;
+  uint32_t mine_ = 0;  // the ordered() of the largest logit of this thread's tokens
 };
 
 }  // namespace nanovllm::cuda::rows

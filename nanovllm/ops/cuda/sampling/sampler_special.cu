@@ -10,55 +10,95 @@ namespace {
 
 // -- device code
 
-/// Applies penalties, biases and masks to the row's copy. No list has an id twice.
+/// A list in global memory. Each thread loads its first entry at once, so that it arrives while the
+/// row is copied.
+template <class T>
+class Entries {
+ public:
+  __device__ Entries(const void* at, int count) : at_(static_cast<const T*>(at)), count_(count) {
+    if (static_cast<int>(threadIdx.x) < count) first_ = at_[threadIdx.x];
+  }
+  __device__ bool is_empty() const { return count_ == 0; }
+  __device__ const T* end() const { return at_ + count_; }
+  /// Calls body(entry) for this thread's entries.
+  template <class Body>
+  __device__ void for_each(Body body) const {
+    T entry = first_;
+    for (int i = threadIdx.x; i < count_; i += kThreads) {
+      if (i >= kThreads) entry = at_[i];
+      body(entry);
+    }
+  }
+
+ private:
+  const T* at_;
+  int count_;
+  T first_ = {};
+};
+
+/// Waits for the row's copy, and applies penalties, biases and masks to it. No list has an id
+/// twice. Returns whether this thread masked a logit that makes the row bad.
 template <bool kClustered>
-__device__ void adjust(const Row<kClustered>& row, const RowParams& params, const int32_t* words,
+__device__ bool adjust(Row<kClustered>& row, const RowParams& params, const int32_t* words,
                        int32_t last_token, const float* raw, float* copy) {
-  const int2* counts = reinterpret_cast<const int2*>(words);
-  const int2* biases = counts + params.num_counts;
-  const int2* masked_after = biases + params.num_biases;
-  const int32_t* masked = reinterpret_cast<const int32_t*>(masked_after + params.num_masked_after);
-  const int32_t* allowed = masked + params.num_masked;
-  const auto first_of_pair = [](int2 pair) { return pair.x; };
-  const auto self = [](int32_t id) { return id; };
-  if (params.num_allowed > 0) {
-    row.for_each([&](int id, float) {
-      if (id < row.vocab()) row.at(copy, id) = -INFINITY;
+  const Entries<int2> counts(words, params.num_counts);
+  const Entries<int2> biases(counts.end(), params.num_biases);
+  const Entries<int2> masked_after(biases.end(), params.num_masked_after);
+  const Entries<int32_t> masked(masked_after.end(), params.num_masked);
+  const Entries<int32_t> allowed(masked.end(), params.num_allowed);
+  row.wait();
+  bool is_bad = false;
+  const auto mask = [&](int id) {
+    if (!row.has(id)) return;
+    is_bad |= flags_of(raw[id]) == kRowBad;
+    row.at(copy, id) = -INFINITY;
+  };
+  if (!allowed.is_empty()) {
+    row.for_each([&](int id, float) { mask(id); });
+    __syncthreads();
+    allowed.for_each([&](int32_t id) {
+      if (row.has(id)) row.at(copy, id) = raw[id];
     });
     __syncthreads();
-    row.for_each_listed(allowed, params.num_allowed, self,
-                        [&](int32_t, int id) { row.at(copy, id) = raw[id]; });
   }
-  const auto penalize = [&](int id, int in_answer) {
-    float x = row.at(copy, id);
-    x = x > 0 ? __fdiv_rn(x, params.repetition_penalty) : __fmul_rn(x, params.repetition_penalty);
-    x = __fadd_rn(x, -__fmul_rn(params.frequency_penalty, static_cast<float>(in_answer)));
-    row.at(copy, id) = in_answer > 0 ? __fadd_rn(x, -params.presence_penalty) : x;
-  };
-  bool counts_last = false;
-  row.for_each_listed(counts, params.num_counts, first_of_pair, [&](int2 token, int id) {
-    const bool is_last = id == last_token;
-    counts_last |= is_last;
-    penalize(id, token.y + (is_last ? 1 : 0));
+  if (last_token != kNoToken || !counts.is_empty()) {
+    bool counts_last = false;
+    const auto penalize = [&](int id, int in_answer) {
+      if (!row.has(id)) return;
+      float x = row.at(copy, id);
+      x = x > 0 ? __fdiv_rn(x, params.repetition_penalty) : __fmul_rn(x, params.repetition_penalty);
+      x = __fadd_rn(x, -__fmul_rn(params.frequency_penalty, static_cast<float>(in_answer)));
+      row.at(copy, id) = in_answer > 0 ? __fadd_rn(x, -params.presence_penalty) : x;
+    };
+    counts.for_each([&](int2 token) {
+      const bool is_last = token.x == last_token;
+      counts_last |= is_last;
+      penalize(token.x, token.y + (is_last ? 1 : 0));
+    });
+    if (__syncthreads_or(counts_last) == 0) {
+      if (threadIdx.x == 0) penalize(last_token, 1);
+      __syncthreads();
+    }
+  }
+  if (!biases.is_empty()) {
+    biases.for_each([&](int2 token) {
+      if (!row.has(token.x)) return;
+      float& x = row.at(copy, token.x);
+      x = __fadd_rn(x, __int_as_float(token.y));
+    });
+    __syncthreads();
+  }
+  masked.for_each(mask);
+  masked_after.for_each([&](int2 pair) {
+    if (pair.x == last_token) mask(pair.y);
   });
-  if (__syncthreads_or(counts_last) == 0 && row.has(last_token) && threadIdx.x == 0)
-    penalize(last_token, 1);
   __syncthreads();
-  row.for_each_listed(biases, params.num_biases, first_of_pair, [&](int2 token, int id) {
-    row.at(copy, id) = __fadd_rn(row.at(copy, id), __int_as_float(token.y));
-  });
-  row.for_each_listed(masked, params.num_masked, self,
-                      [&](int32_t, int id) { row.at(copy, id) = -INFINITY; });
-  row.for_each_listed(
-      masked_after, params.num_masked_after, [](int2 pair) { return pair.y; },
-      [&](int2 pair, int id) {
-        if (pair.x == last_token) row.at(copy, id) = -INFINITY;
-      });
+  return is_bad;
 }
 
 /// A row's distribution: the values from which a token is drawn.
 struct Distribution {
-  unsigned long long best_logit;
+  float best_logit;
   int flags;
   float scale, best;  ///< value = logit * scale
   bool is_greedy;     ///< the best logit is the token, or there is no distribution
@@ -73,23 +113,27 @@ __device__ Distribution distribution(Row<kClustered>& row, const SampleParams& p
                                  params.num_masked + params.num_allowed >
                              0 ||
                          params.last_token != kNoToken;
-  Distribution d = {};
-  d.flags = row.read(raw, kClustered || has_lists ? copy : nullptr, d.best_logit);
-  if (d.flags == kRowHasFinite && has_lists) {
+  row.read(raw, kClustered || has_lists ? copy : nullptr);
+  bool is_bad = false;
+  if (has_lists) {
     const int32_t last_token = params.last_token == kTokenInFlight
                                    ? p.input_ids[p.sample_rows[row_index]]
                                    : params.last_token;
-    adjust(row, params, p.words + params.first_word, last_token, raw, copy);
-    d.flags = row.scan(d.best_logit);
+    is_bad = adjust(row, params, p.words + params.first_word, last_token, raw, copy);
+  } else {
+    row.wait();
   }
+  Distribution d = {};
+  d.best_logit = row.scan(is_bad);
+  d.flags = flags_of(d.best_logit);
   d.scale = __fdiv_rn(1.0f, params.temperature);
-  d.best = __fmul_rn(score_of(d.best_logit), d.scale);
+  d.best = __fmul_rn(d.best_logit, d.scale);
   d.is_greedy =
       d.flags != kRowHasFinite || params.temperature < kGreedyTemperature || isinf(d.best);
   return d;
 }
 
-/// The tokens that min_p and top_k keep in a row that is not greedy.
+/// The tokens that min_p keeps in a row that is not greedy.
 template <bool kClustered>
 __device__ KeptTokens<kClustered> kept_tokens(Row<kClustered>& row, const RowParams& params,
                                               const Distribution& d, Shared& shared) {
@@ -98,25 +142,36 @@ __device__ KeptTokens<kClustered> kept_tokens(Row<kClustered>& row, const RowPar
   if (params.min_p > 0)
     at_least =
         fminf(fmaxf(static_cast<float>(d.best + log(double{params.min_p})), kLowest), d.best);
-  KeptTokens<kClustered> tokens(row, shared, d.scale, d.best, at_least);
-  if (params.top_k > 0 && params.top_k < row.vocab()) tokens.keep_count(params.top_k);
-  return tokens;
+  return {row, shared, d.scale, d.best, at_least};
+}
+__device__ bool has_top_k(const RowParams& params, int vocab) {
+  return params.top_k > 0 && params.top_k < vocab;
 }
 
 template <bool kClustered>
 __device__ void draw_special(const SampleParams& p, const int32_t* special, float* scratch) {
   extern __shared__ __align__(16) float part[];
   __shared__ Shared shared;
-  begin_kernel();
   const int index = kClustered ? blockIdx.x / hopper::cluster_size() : blockIdx.x;
-  const int row_index = special[index];
-  const RowParams params = p.rows[row_index];
   Row<kClustered> row(p.vocab, shared);
+  const int row_index = special[index];
+  const RowParams& params = p.rows[row_index];
+  begin_kernel();
   const float* const raw = p.logits + int64_t{p.gathered ? index : row_index} * p.vocab;
   const Distribution d = distribution(row, p, row_index, params, raw,
                                       kClustered ? part : scratch + int64_t{index} * p.vocab);
-  unsigned long long drawn = d.best_logit;
-  if (!d.is_greedy) drawn = kept_tokens(row, params, d, shared).draw(params);
+  unsigned long long drawn = 0;
+  if (!d.is_greedy) {
+    KeptTokens<kClustered> tokens = kept_tokens(row, params, d, shared);
+    if (has_top_k(params, p.vocab) && tokens.keep_count(params.top_k)) {
+      if (!row.is_first_part()) return;
+      drawn = tokens.draw_listed(params);
+    } else {
+      drawn = tokens.draw(params);
+    }
+  } else if (d.flags == kRowHasFinite) {
+    drawn = row.first_with(d.best_logit);
+  }
   if (row.is_first_thread()) finish_row(p, row_index, drawn, d.flags);
 }
 
@@ -124,39 +179,37 @@ template <bool kClustered>
 __device__ void find_logprobs(const SampleParams& p, const LogprobRow* wanted, Logprob* entries) {
   extern __shared__ __align__(16) float part[];
   __shared__ Shared shared;
-  begin_kernel();
   const int index = kClustered ? blockIdx.x / hopper::cluster_size() : blockIdx.x;
-  const LogprobRow want = wanted[index];
   Row<kClustered> row(p.vocab, shared);
+  begin_kernel();
+  const LogprobRow want = wanted[index];
   const float* const logits = p.logits + int64_t{p.gathered ? index : want.row} * p.vocab;
+  row.read(logits, kClustered ? part : nullptr);
   const int32_t target =
       want.target == kTokenInFlight ? p.last_tokens[p.rows[want.row].slot] : want.target;
+  const float target_logit = logits[target];
   entries += want.first;
-  unsigned long long best;
-  if (row.read(logits, kClustered ? part : nullptr, best) != kRowHasFinite) {
+  row.wait();
+  const float best = row.scan(false);
+  if (flags_of(best) != kRowHasFinite) {
     if (!row.is_first_part()) return;
     for (int i = threadIdx.x; i < want.count; i += kThreads)
       entries[i] = {i == 0 ? target : i - 1, NAN, max(i, 1)};
     return;
   }
-  const float best_logit = score_of(best), target_logit = logits[target];
-  const unsigned long long target_key = token_key(target_logit, target);
   unsigned long long sum = 0, num_better = 0;
   row.for_each([&](int id, float x) {
-    if (x > -INFINITY) sum += weight_of(__fadd_rn(x, -best_logit));
-    num_better += token_key(x, id) > target_key ? 1 : 0;
+    sum += weight_of(__fadd_rn(x, -best));
+    num_better += x > target_logit || (x == target_logit && id < target) ? 1 : 0;
   });
   const ulonglong2 totals = row.totals(sum, num_better);
-  const double log_sum = best_logit + log(static_cast<double>(totals.x) / 0x1p40);
+  const double log_sum = best + log(static_cast<double>(totals.x) / 0x1p40);
   const auto logprob = [&](float x) { return static_cast<float>(x - log_sum); };
   if (row.is_first_thread())
     entries[0] = {target, logprob(target_logit), static_cast<int32_t>(totals.y) + 1};
   if (want.count == 1) return;
   const int k = want.count - 1;
-  const uint32_t bound = row.bound_of_best(k, row.mine());
-  const int listed =
-      row.list([&](int id, float x) { return id < row.vocab() && ordered(x) >= bound; },
-               [](float x) { return x; });
+  const int listed = row.list(row.bound_of_best(k), [](float x) { return x; });
   const auto write = [&](int i, unsigned long long key) {
     entries[i + 1] = {id_of(key), logprob(score_of(key)), i + 1};
   };
@@ -202,7 +255,7 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ Shared shared;
   begin_kernel();
   const int row_index = wanted[blockIdx.x].row;
-  const RowParams params = p.rows[row_index];
+  const RowParams& params = p.rows[row_index];
   float* const values = out + int64_t{blockIdx.x} * p.vocab;
   Row<false> row(p.vocab, shared);
   const float* const raw = p.logits + int64_t{p.gathered ? int(blockIdx.x) : row_index} * p.vocab;
@@ -214,16 +267,18 @@ __global__ void __launch_bounds__(kThreads)
   };
   if (d.is_greedy) return write([](int, float x) { return x; });
   KeptTokens<false> tokens = kept_tokens(row, params, d, shared);
+  if (has_top_k(params, p.vocab)) tokens.keep_count(params.top_k);
   if (params.top_p < 1) tokens.keep_share(params.top_p);
   write([&](int id, float x) { return tokens.kept(id, x) ? tokens.value(x) : -INFINITY; });
 }
 
 /// A cluster has the fewest thread blocks whose parts have at most this many tokens, so that two
-/// fit on a multiprocessor.
+/// fit on a multiprocessor. It has at least two, because st.async is an illegal instruction in a
+/// kernel that is launched without clusters.
 constexpr int kPartTokens = 19456;
 
 int cluster_for(int vocab) {
-  int size = 1;
+  int size = 2;
   while (size < kMaxCluster && Row<true>::width_of_part(vocab, size) > kPartTokens) size *= 2;
   return size;
 }

@@ -1,18 +1,21 @@
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <vector>
 
 // Numbers of tokens T form buckets that share the choice of a GEMM's kernel, because autotuning for
-// each T would take seconds. The candidates (gemms.cpp) must be the same for all T of a bucket.
+// each T would take seconds. A choice is measured with the largest T of its bucket, since the tile
+// that just holds fewer tokens may not hold these.
 namespace nanovllm::cuda {
 
 /// A GEMM of many tokens may be faster in pieces of this many.
 inline constexpr int64_t kPieceTokens = 2048;
 
 /// The largest T of the bucket of `num_tokens`. Up to 256 tokens, the largest tile, every size of a
-/// graph (cuda_steps.cpp) has its own bucket. Then there are four buckets for each doubling of T,
-/// and above kPieceTokens one.
+/// graph (ModelRunner) has its own bucket. Then there are four buckets for each doubling of T, and
+/// above kPieceTokens one.
 constexpr int64_t largest_in_bucket(int64_t num_tokens) {
   const auto bits = static_cast<uint64_t>(num_tokens);
   if (num_tokens <= 8 || num_tokens > kPieceTokens)
@@ -23,11 +26,15 @@ constexpr int64_t largest_in_bucket(int64_t num_tokens) {
   return (((num_tokens - 1) >> shift) + 1) << shift;
 }
 
-/// Whether to measure again for `num_tokens` what was measured with `measured` tokens (0: never). A
-/// bucket is measured again with its largest T, because the tile that just holds fewer tokens may
-/// not hold these.
-constexpr bool is_stale(int64_t measured, int64_t num_tokens) {
-  return measured == 0 || (measured < num_tokens && num_tokens == largest_in_bucket(num_tokens));
+/// The largest T of every bucket of up to `max_tokens` tokens, in descending order; that of the
+/// last bucket is max_tokens.
+inline std::vector<int64_t> bucket_sizes(int64_t max_tokens) {
+  std::vector<int64_t> sizes;
+  for (int64_t size = 1; size < max_tokens; size = largest_in_bucket(size + 1))
+    sizes.push_back(size);
+  sizes.push_back(max_tokens);
+  std::ranges::reverse(sizes);
+  return sizes;
 }
 
 }  // namespace nanovllm::cuda

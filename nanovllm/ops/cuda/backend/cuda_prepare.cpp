@@ -1,0 +1,126 @@
+#include <algorithm>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/base/system/clock.h"
+#include "nanovllm/base/system/files.h"
+#include "nanovllm/base/terminal/logging.h"
+#include "nanovllm/ops/cuda/backend/cuda_backend.h"
+#include "nanovllm/ops/cuda/tuning/shape_bucket.h"
+
+// What CudaBackend does before the first step, so that no request waits for it: it chooses how each
+// GEMM is computed, loads the code of the kernels, and captures graphs.
+namespace nanovllm::cuda {
+
+namespace {
+
+/// How long the choices are measured, in seconds for each byte of weights: as long as reading them
+/// from a fast disk takes, and some more. What is not measured then uses the cost model, until a
+/// later process measures it.
+constexpr double kSeconds = 0.4, kSecondsPerByte = 1.0 / 16e9;
+
+/// Lengths for which attention uses other kernels (decode_cluster_size()), and so other graphs.
+constexpr int64_t kFewKeys = 64, kManyKeys = 4096;
+/// With more tokens, neither such lengths nor filters make a difference for the other kernels.
+constexpr int64_t kFewDecoding = 64;
+
+}  // namespace
+
+ChoiceFile CudaBackend::choice_file(const ChoiceCache& cache) const {
+  int driver = 0, runtime = 0;
+  cuda_check(cudaDriverGetVersion(&driver), "driver");
+  cuda_check(cudaRuntimeGetVersion(&runtime), "runtime");
+  std::string driver_name;
+  try {
+    driver_name = read_file_if_there("/sys/module/nvidia/version", kMaxConfigBytes).value_or("");
+  } catch (const UserError&) {  // the number above is enough
+  }
+  std::erase(driver_name, '\n');
+  return {
+      cache.folder,
+      fmt::format("{}, compute capability {}.{}, {} multiprocessors\ndriver {} {}, CUDA {}, "
+                  "cuBLASLt {}\nbuild {:016x}{}, ranks {}",
+                  device_.name, device_.major, device_.minor, where_.num_sms, driver, driver_name,
+                  runtime, gemms_->cublaslt_version(), cache.build, portable_ ? ", portable" : "",
+                  collectives_ ? collectives_->ranks().rank().world : 1)};
+}
+
+std::string CudaBackend::describe_cache(const ChoiceCache& cache) const {
+  const ContextScope here(context_);
+  const ChoiceFile file = choice_file(cache);
+  if (file.path().empty()) return "off";
+  const std::string text = file.read();
+  return fmt::format("{} choices of kernels in {}", std::ranges::count(text, '\n'), file.path());
+}
+
+void CudaBackend::prepare(const Rehearsal& rehearsal, const ChoiceCache& cache) {
+  const ContextScope here(context_);
+  const double start = steady_seconds();
+  prepare_kernels(rehearsal, cache);
+  const double prepared = steady_seconds();
+  preparing_ = true;
+  for (const int64_t size : rehearsal.replay_sizes)
+    for (const bool has_filters : {false, true})
+      for (const RehearsedStep& step :
+           {RehearsedStep{.num_keys = kFewKeys}, RehearsedStep{.num_keys = kManyKeys},
+            RehearsedStep{.num_keys = kManyKeys, .has_equal_keys = false}}) {
+        RehearsedStep now = step;
+        now.num_tokens = size;
+        now.has_filters = has_filters;
+        now.replays = true;
+        rehearsal.run(now);
+      }
+  preparing_ = false;
+  log().debug("prepared {} GEMMs in {:.2f} s and {} graphs in {:.2f} s",
+              gemms_->autotuner().num_measured(), prepared - start, graphs_.size(),
+              steady_seconds() - prepared);
+}
+
+void CudaBackend::prepare_kernels(const Rehearsal& rehearsal, const ChoiceCache& cache) {
+  Autotuner& tuner = gemms_->autotuner();
+  const bool is_first = !collectives_ || collectives_->ranks().rank().index == 0;
+  const ChoiceFile file = choice_file(is_first ? cache : ChoiceCache());
+  const auto add_file = [&] {
+    try {
+      tuner.add_text(file.read());
+    } catch (const UserError& error) {
+      log().warn("the cache of kernel choices is ignored: {}: {}", file.path(), error.what());
+    }
+  };
+  add_file();
+  share_choices();
+  const int64_t num_known = tuner.num_measured();
+  const double end =
+      steady_seconds() + kSeconds + kSecondsPerByte * static_cast<double>(rehearsal.weight_bytes);
+  for (const int64_t num_tokens : bucket_sizes(rehearsal.max_tokens)) {
+    int64_t has_time = steady_seconds() < end ? 1 : 0;
+    if (collectives_) has_time = collectives_->ranks().smallest(has_time);
+    tuner.measure_only(has_time != 0 ? num_tokens : 0);
+    rehearsal.run({.num_tokens = num_tokens, .num_keys = kFewKeys, .has_filters = true});
+    if (num_tokens <= kFewDecoding)
+      rehearsal.run({.num_tokens = num_tokens, .num_keys = kManyKeys, .has_equal_keys = false});
+  }
+  tuner.measure_only(0);
+  share_choices();
+  if (!is_first || tuner.num_measured() == num_known) return;
+  add_file();  // another process may have written it in the meantime
+  file.write(tuner.to_text());
+}
+
+void CudaBackend::share_choices() {
+  if (!collectives_) return;
+  Communicator& ranks = collectives_->ranks();
+  Autotuner& tuner = gemms_->autotuner();
+  std::string mine = tuner.to_text();
+  const auto size = static_cast<size_t>(-ranks.smallest(-static_cast<int64_t>(mine.size())));
+  if (size == 0) return;
+  mine.resize(size, '\0');
+  std::string all(size * static_cast<size_t>(ranks.rank().world), '\0');
+  ranks.all_gather(mine.data(), size, all.data());
+  tuner.forget();
+  for (size_t first = 0; first < all.size(); first += size) {
+    const std::string text = all.substr(first, size);
+    tuner.add_text(text.c_str());  // without the zeros at the end
+  }
+}
+
+}  // namespace nanovllm::cuda

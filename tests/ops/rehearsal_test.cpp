@@ -1,0 +1,65 @@
+#include "nanovllm/ops/rehearsal.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <vector>
+
+namespace nanovllm {
+namespace {
+
+TEST(Rehearsal, RowsArePaddedToFewSizes) {
+  EXPECT_EQ(replay_sizes(40), (std::vector<int64_t>{1, 2, 4, 8, 16, 32, 40}));
+  EXPECT_EQ(replay_sizes(3), (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_EQ(replay_sizes(512).size(), 36u);
+  for (const int64_t most : {1, 7, 8, 9, 100, 512}) {
+    const std::vector<int64_t> sizes = replay_sizes(most);
+    EXPECT_TRUE(std::ranges::is_sorted(sizes, std::less_equal())) << most;
+    for (int64_t n = 1; n <= most; ++n) {
+      EXPECT_GE(padded_rows(n, most), n);
+      EXPECT_EQ(std::ranges::count(sizes, padded_rows(n, most)), 1) << n << " of " << most;
+    }
+  }
+}
+
+TEST(Rehearsal, BatchesKeepTheLimitsOfRealSteps) {
+  HostBatch batch;
+  batch.processed_logprobs = true;
+  for (const auto& [max_seqs, max_len] :
+       {std::pair<int64_t, int64_t>{512, 4096}, {1, 100}, {8, 16}})
+    for (const int64_t num_tokens : {1, 2, 8, 9, 100, 128, 3000}) {
+      if (num_tokens > max_seqs * max_len) continue;
+      for (const bool equal : {false, true}) {
+        fill(batch,
+             {.num_tokens = num_tokens,
+              .num_keys = 5000,
+              .has_equal_keys = equal,
+              .has_filters = true},
+             max_seqs, max_len);
+        const size_t num_seqs = batch.context_lens.size();
+        EXPECT_LE(static_cast<int64_t>(num_seqs), max_seqs);
+        EXPECT_EQ(static_cast<int64_t>(batch.input_ids.size()), num_tokens);
+        EXPECT_EQ(batch.positions.size(), batch.input_ids.size());
+        EXPECT_EQ(batch.slot_mapping, std::vector<int32_t>(batch.input_ids.size(), -1));
+        ASSERT_EQ(batch.cu_seqlens_q.size(), num_seqs + 1);
+        EXPECT_EQ(batch.cu_seqlens_q.back(), num_tokens);
+        for (size_t s = 0; s < num_seqs; ++s) {
+          const int32_t first = batch.cu_seqlens_q[s], end = batch.cu_seqlens_q[s + 1];
+          EXPECT_LT(first, end);
+          EXPECT_GE(batch.positions[static_cast<size_t>(first)], 0);
+          EXPECT_EQ(batch.positions[static_cast<size_t>(end - 1)], batch.context_lens[s] - 1);
+          EXPECT_LE(batch.context_lens[s], max_len);
+        }
+        // A row that wants log-probabilities needs a slot, where the drawn token is found.
+        EXPECT_EQ(batch.samples.size(), num_seqs);
+        EXPECT_EQ(batch.sample_slots, std::vector<int32_t>(num_seqs, 0));
+        EXPECT_EQ(batch.samples[0].num_logprobs, 2);
+      }
+    }
+  EXPECT_TRUE(batch.processed_logprobs);
+}
+
+}  // namespace
+}  // namespace nanovllm
