@@ -1,13 +1,6 @@
 #include "apps/chat/conversation.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/system/file_descriptor.h"
 #include "nanovllm/base/system/files.h"
 
 namespace nanovllm {
@@ -15,14 +8,6 @@ namespace nanovllm {
 namespace {
 
 constexpr size_t kMaxFileBytes = size_t{1} << 26;  // many times the longest context
-
-void write_all(const FileDescriptor& file, std::string_view text, const std::string& path) {
-  while (!text.empty()) {
-    const ssize_t n = ::write(file.get(), text.data(), text.size());
-    require(n > 0 || errno == EINTR, "{}: {}", path, std::strerror(errno));
-    if (n > 0) text.remove_prefix(static_cast<size_t>(n));
-  }
-}
 
 }  // namespace
 
@@ -45,17 +30,7 @@ void Conversation::save(const std::string& path) {
           "{} exists already; give another name, or remove it first", path);
   const std::string text =
       Json({{"messages", messages_}}).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-  // The old file must survive a full disk.
-  std::string unfinished = path + ".XXXXXX";
-  const FileDescriptor file(::mkostemp(unfinished.data(), O_CLOEXEC));
-  require(file.get() >= 0, "{}: {}", path, std::strerror(errno));
-  try {
-    write_all(file, text, path);
-    require(::rename(unfinished.c_str(), path.c_str()) == 0, "{}: {}", path, std::strerror(errno));
-  } catch (...) {
-    ::unlink(unfinished.c_str());
-    throw;
-  }
+  replace_file(path, text);
   file_ = path;
 }
 

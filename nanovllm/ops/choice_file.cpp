@@ -1,14 +1,9 @@
 #include "nanovllm/ops/choice_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <optional>
 
@@ -25,25 +20,6 @@ constexpr size_t kMaxBytes = size_t{1} << 20;
 
 std::string checksum_line(const std::string& text) {
   return fmt::format("checksum {:016x}\n", XXH64(text.data(), text.size(), 0));
-}
-
-/// Writes a new file, whose name begins with `path`, and returns the name. It is removed if that
-/// fails.
-std::string write_new_file(const std::string& path, const std::string& text) {
-  std::string name = path + ".XXXXXX";
-  const FileDescriptor file(::mkostemp(name.data(), O_CLOEXEC));
-  require(file.get() >= 0, "{}: {}", name, std::strerror(errno));
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t count = ::write(file.get(), text.data() + done, text.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      const int error = errno;
-      ::unlink(name.c_str());
-      fail("{}: {}", name, std::strerror(error));
-    }
-    done += static_cast<size_t>(count);
-  }
-  return name;
 }
 
 }  // namespace
@@ -65,7 +41,7 @@ std::string ChoiceFile::read() const {
     const std::string body = text->substr(0, text->size() - end_size);
     require(text->ends_with(checksum_line(body)), "{}: damaged", path_);
     return body.substr(header_.size());
-  } catch (const UserError& error) {
+  } catch (const std::exception& error) {
     log().warn("the cache of kernel choices is ignored: {}", error.what());
     return {};
   }
@@ -76,11 +52,7 @@ void ChoiceFile::write(const std::string& choices) const {
   try {
     std::filesystem::create_directories(folder_);
     const std::string text = header_ + choices;
-    const std::string name = write_new_file(path_, text + checksum_line(text));
-    std::error_code error;
-    std::filesystem::rename(name, path_, error);
-    if (error) ::unlink(name.c_str());
-    require(!error, "{}: {}", path_, error.message());
+    replace_file(path_, text + checksum_line(text));
   } catch (const std::exception& error) {
     log().warn("the choices of kernels are not kept for later processes: {}", error.what());
   }

@@ -86,6 +86,23 @@ bool is_folder(const std::string& path) {
   return mode && S_ISDIR(*mode);
 }
 
+void replace_file(const std::string& path, const std::string& text) {
+  std::string unfinished = path + ".XXXXXX";  // mkostemp() replaces the X by other characters
+  const FileDescriptor file(::mkostemp(unfinished.data(), O_CLOEXEC));
+  require(file.get() >= 0, "{}: {}", path, std::strerror(errno));
+  try {
+    for (size_t done = 0; done < text.size();) {
+      const ssize_t count = ::write(file.get(), text.data() + done, text.size() - done);
+      require(count > 0 || errno == EINTR, "{}: {}", path, std::strerror(errno));
+      done += static_cast<size_t>(std::max<ssize_t>(count, 0));
+    }
+    require(::rename(unfinished.c_str(), path.c_str()) == 0, "{}: {}", path, std::strerror(errno));
+  } catch (...) {
+    ::unlink(unfinished.c_str());
+    throw;
+  }
+}
+
 std::string user_folder(const char* variable, const char* below_home) {
   // A relative path is invalid and ignored.
   const auto folder_of = [](const char* name) -> std::string {

@@ -44,6 +44,10 @@ bool path_exists(const std::string& path);
 /// Whether the path is a folder. Throws as path_exists() does.
 bool is_folder(const std::string& path);
 
+/// Writes `text` to a new file beside `path` and renames it to `path`, so that there is always the
+/// old file or the whole new one, also if the disk is full. Throws UserError that names the path.
+void replace_file(const std::string& path, const std::string& text);
+
 /// The user's folder that the XDG Base Directory Specification names `variable`, which is
 /// `below_home` in the home folder if that is not set. Empty if there is no home folder either.
 std::string user_folder(const char* variable, const char* below_home);

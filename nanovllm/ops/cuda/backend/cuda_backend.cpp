@@ -16,7 +16,7 @@ constexpr double kGiB = 1 << 30;
 
 }  // namespace
 
-CudaBackend::CudaBackend(CudaKernels kernels, Rank rank) : kernels_(kernels) {
+CudaBackend::CudaBackend(CudaKernels kernels, Rank rank) : rank_(rank), kernels_(kernels) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   require(error == cudaSuccess && count > 0, "no CUDA device: {}",

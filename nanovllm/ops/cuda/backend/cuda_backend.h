@@ -133,6 +133,7 @@ class CudaBackend final : public Backend {
   template <class Body>
   void for_rows(Tensor logits, const int32_t* rows, int num_rows, bool needs_scratch, Body body);
 
+  Rank rank_;
   CUcontext context_ = nullptr;  // the GPU's primary context
   Launch where_;
   cudaDeviceProp device_ = {};

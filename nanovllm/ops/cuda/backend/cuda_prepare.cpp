@@ -7,8 +7,9 @@
 #include "nanovllm/ops/cuda/backend/cuda_backend.h"
 #include "nanovllm/ops/cuda/tuning/shape_bucket.h"
 
-// What CudaBackend does before the first step, so that no request waits for it: it chooses how each
-// GEMM is computed, loads the code of the kernels, and captures graphs.
+// What CudaBackend does before the first step, so that requests do not wait for it: it chooses how
+// each GEMM is computed, loads the code of the kernels, and captures graphs. The kernels that only
+// few requests need (copies of blocks, log-probabilities of prompts) are loaded when they are used.
 namespace nanovllm::cuda {
 
 namespace {
@@ -35,13 +36,12 @@ ChoiceFile CudaBackend::choice_file(const ChoiceCache& cache) const {
   } catch (const UserError&) {  // the number above is enough
   }
   std::erase(driver_name, '\n');
-  return {
-      cache.folder,
-      fmt::format("{}, compute capability {}.{}, {} multiprocessors\ndriver {} {}, CUDA {}, "
-                  "cuBLASLt {}\nbuild {:016x}{}, ranks {}",
-                  device_.name, device_.major, device_.minor, where_.num_sms, driver, driver_name,
-                  runtime, gemms_->cublaslt_version(), cache.build, portable_ ? ", portable" : "",
-                  collectives_ ? collectives_->ranks().rank().world : 1)};
+  return {cache.folder,
+          fmt::format("{}, compute capability {}.{}, {} multiprocessors\ndriver {} {}, CUDA {}, "
+                      "cuBLASLt {}\nbuild {:016x}{}, ranks {}",
+                      device_.name, device_.major, device_.minor, where_.num_sms, driver,
+                      driver_name, runtime, gemms_->cublaslt_version(), cache.build,
+                      portable_ ? ", portable" : "", rank_.world)};
 }
 
 std::string CudaBackend::describe_cache(const ChoiceCache& cache) const {

@@ -20,7 +20,7 @@ constexpr size_t kFlushBytes = size_t{128} << 20;
 /// How long the kernel before a measured one runs. What a GEMM prefetches during that time is its
 /// advantage in a step as well.
 constexpr int64_t kSpinCycles = 6000;
-/// With more tokens one run takes long enough to be measured once.
+/// With more tokens a run takes long enough for two measurements instead of four.
 constexpr int64_t kManyTokens = 1024;
 /// A candidate that takes this many times as long as the fastest one is not measured again.
 constexpr double kTooSlow = 1.15;
@@ -43,15 +43,15 @@ Autotuner::Key Autotuner::key(int operation, Tensor out, Tensor x, Tensor w) {
 }
 
 void Autotuner::measure_only(int64_t num_tokens) {
-  measured_tokens_ = num_tokens;
   if (num_tokens == 0) cudaFree(std::exchange(flush_, nullptr));
-  else if (flush_ == nullptr) cuda_check(cudaMalloc(&flush_, kFlushBytes), "autotuning");
+  else if (flush_ == nullptr && cudaMalloc(&flush_, kFlushBytes) != cudaSuccess) cudaGetLastError();
+  measured_tokens_ = flush_ != nullptr ? num_tokens : 0;
 }
 
 GemmChoice Autotuner::choose(const Key& key, int64_t num_tokens,
                              const std::function<std::vector<GemmChoice>()>& candidates,
                              const std::function<void(const GemmChoice&)>& run) {
-  const bool measures = num_tokens == measured_tokens_;
+  const bool measures = flush_ != nullptr && num_tokens == measured_tokens_;
   const auto at = choices_.find(key);
   if (at != choices_.end() && (at->second.is_measured || !measures)) return at->second.choice;
   const std::vector<GemmChoice> all = candidates();

@@ -19,8 +19,6 @@ struct GemmChoice {
   int32_t kernel = kCublasLt;  ///< kCublasLt, kSwapAb or a tile configuration (tile_gemm.h)
   bool in_pieces = false;      ///< cuBLASLt computes kPieceTokens tokens at a time
   std::array<uint64_t, 8> algorithm = {};  ///< a cublasLtMatmulAlgo_t
-
-  bool operator==(const GemmChoice&) const = default;
 };
 
 /// Chooses how each GEMM is computed, and remembers that. The candidates come in the order of a
@@ -41,7 +39,7 @@ class Autotuner {
   static Key key(int operation, Tensor out, Tensor x, Tensor w);
 
   /// From now on, measures the GEMMs of exactly this many tokens whose choice was not measured yet;
-  /// 0: none.
+  /// 0: none. If there is no memory to measure with, nothing is measured.
   void measure_only(int64_t num_tokens);
   /// The choice for a GEMM of `num_tokens` tokens. candidates() is called if it is not known; it
   /// returns at least one. run(candidate) enqueues the GEMM and may be called many times.

@@ -14,8 +14,8 @@ namespace nanovllm::cuda {
 inline constexpr int64_t kPieceTokens = 2048;
 
 /// The largest T of the bucket of `num_tokens`. Up to 256 tokens, the largest tile, every size of a
-/// graph (ModelRunner) has its own bucket. Then there are four buckets for each doubling of T, and
-/// above kPieceTokens one.
+/// graph (padded_rows()) has its own bucket. Then there are four buckets for each doubling of T,
+/// and above kPieceTokens one.
 constexpr int64_t largest_in_bucket(int64_t num_tokens) {
   const auto bits = static_cast<uint64_t>(num_tokens);
   if (num_tokens <= 8 || num_tokens > kPieceTokens)
