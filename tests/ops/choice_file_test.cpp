@@ -64,6 +64,18 @@ TEST_F(ChoiceFiles, KeepsChoicesForTheSameEnvironmentOnly) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder + "/new/folder"), {}), 1);
 }
 
+TEST_F(ChoiceFiles, HaveThePermissionsThatTheUmaskAllows) {
+  const ChoiceFile file(folder, "GPU");
+  for (const mode_t mask : {mode_t{0022}, mode_t{0077}}) {
+    const mode_t old = ::umask(mask);
+    file.write("1\n");
+    ::umask(old);
+    struct stat status {};
+    ASSERT_EQ(::stat(file.path().c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777, 0666 & ~mask);
+  }
+}
+
 TEST_F(ChoiceFiles, NowhereWithoutAFolder) {
   const ChoiceFile file("", "GPU");
   file.write("1\n");

@@ -1,6 +1,7 @@
 #include "nanovllm/base/system/files.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 #include <utility>
 
 #include "nanovllm/base/check.h"
@@ -87,8 +89,10 @@ bool is_folder(const std::string& path) {
 }
 
 void replace_file(const std::string& path, const std::string& text) {
-  std::string unfinished = path + ".XXXXXX";  // mkostemp() replaces the X by other characters
-  const FileDescriptor file(::mkostemp(unfinished.data(), O_CLOEXEC));
+  // Unlike mkostemp(), this gives the file the permissions that the user's umask allows.
+  const std::string unfinished = fmt::format("{}.{:08x}", path, std::random_device()());
+  const FileDescriptor file(
+      ::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   require(file.get() >= 0, "{}: {}", path, std::strerror(errno));
   try {
     for (size_t done = 0; done < text.size();) {
