@@ -2,7 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
+#include <algorithm>
+#include <set>
 
 namespace nanovllm::cuda {
 namespace {
@@ -34,11 +35,10 @@ TEST(SharedChoice, TokensThatShareAChoiceNeedEquallyManyTiles) {
 
 TEST(SharedChoice, BucketSizesAreThoseOfAllTokens) {
   for (const int64_t most : {1, 5, 8, 100, 512, 3000, 16384}) {
-    const std::vector<int64_t> sizes = bucket_sizes(most);
-    EXPECT_EQ(sizes.front(), most);
-    EXPECT_TRUE(std::ranges::is_sorted(sizes, std::greater()));
+    const std::set sizes = bucket_sizes(most);
+    EXPECT_EQ(*sizes.begin(), most);
     for (int64_t tokens = 1; tokens <= most; ++tokens)
-      ASSERT_EQ(std::ranges::count(sizes, std::min(largest_in_bucket(tokens), most)), 1) << tokens;
+      ASSERT_TRUE(sizes.contains(std::min(largest_in_bucket(tokens), most))) << tokens;
   }
 }
 

@@ -106,7 +106,8 @@ class CudaBackend final : public Backend {
   cudaGraphExec_t capture(const std::function<void()>& enqueue);
   /// Measures and shares the choices of GEMMs, and loads the code of kernels.
   void prepare_kernels(const Rehearsal& rehearsal, const ChoiceCache& cache);
-  /// Gives all ranks the same choices: of each GEMM that of the first rank that has one.
+  /// Gives all ranks the same choices: of each GEMM the one that was measured with most tokens, and
+  /// if several ranks have such a one, that of the first.
   void share_choices();
   ChoiceFile choice_file(const ChoiceCache& cache) const;
   /// Finishes the residual. Returns true if one kernel did that together with its norm, which is in

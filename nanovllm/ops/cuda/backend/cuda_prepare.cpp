@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <string>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/clock.h"
@@ -36,12 +37,14 @@ ChoiceFile CudaBackend::choice_file(const ChoiceCache& cache) const {
   } catch (const UserError&) {  // the number above is enough
   }
   std::erase(driver_name, '\n');
-  return {cache.folder,
-          fmt::format("{}, compute capability {}.{}, {} multiprocessors\ndriver {} {}, CUDA {}, "
-                      "cuBLASLt {}\nbuild {:016x}{}, ranks {}",
-                      device_.name, device_.major, device_.minor, where_.num_sms, driver,
-                      driver_name, runtime, gemms_->cublaslt_version(), cache.build,
-                      portable_ ? ", portable" : "", rank_.world)};
+  std::string limits = portable_ ? ", portable" : "";
+  if (!gemms_->may_split_k()) limits += ", no split-K";
+  return {
+      cache.folder,
+      fmt::format("{}, compute capability {}.{}, {} multiprocessors\ndriver {} {}, CUDA {}, "
+                  "cuBLASLt {}\nbuild {:016x}{}, ranks {}",
+                  device_.name, device_.major, device_.minor, where_.num_sms, driver, driver_name,
+                  runtime, gemms_->cublaslt_version(), cache.build, limits, rank_.world)};
 }
 
 std::string CudaBackend::describe_cache(const ChoiceCache& cache) const {
@@ -71,55 +74,56 @@ void CudaBackend::prepare(const Rehearsal& rehearsal, const ChoiceCache& cache) 
       }
   preparing_ = false;
   log().debug("prepared {} GEMMs in {:.2f} s and {} graphs in {:.2f} s",
-              gemms_->autotuner().num_measured(), prepared - start, graphs_.size(),
+              gemms_->autotuner().choices().num_measured(), prepared - start, graphs_.size(),
               steady_seconds() - prepared);
 }
 
 void CudaBackend::prepare_kernels(const Rehearsal& rehearsal, const ChoiceCache& cache) {
   Autotuner& tuner = gemms_->autotuner();
+  GemmChoices& choices = tuner.choices();
   const bool is_first = !collectives_ || collectives_->ranks().rank().index == 0;
   const ChoiceFile file = choice_file(is_first ? cache : ChoiceCache());
   const auto add_file = [&] {
     try {
-      tuner.add_text(file.read());
+      choices.add_text(file.read());
     } catch (const UserError& error) {
       log().warn("the cache of kernel choices is ignored: {}: {}", file.path(), error.what());
     }
   };
   add_file();
   share_choices();
-  const int64_t num_known = tuner.num_measured();
+  const std::string known = choices.to_text();
   const double end =
       steady_seconds() + kSeconds + kSecondsPerByte * static_cast<double>(rehearsal.weight_bytes);
   for (const int64_t num_tokens : bucket_sizes(rehearsal.max_tokens)) {
     int64_t has_time = steady_seconds() < end ? 1 : 0;
     if (collectives_) has_time = collectives_->ranks().smallest(has_time);
-    tuner.measure_only(has_time != 0 ? num_tokens : 0);
+    tuner.set_measuring(has_time != 0);
     rehearsal.run({.num_tokens = num_tokens, .num_keys = kFewKeys, .has_filters = true});
     if (num_tokens <= kFewDecoding)
       rehearsal.run({.num_tokens = num_tokens, .num_keys = kManyKeys, .has_equal_keys = false});
   }
-  tuner.measure_only(0);
+  tuner.set_measuring(false);
   share_choices();
-  if (!is_first || tuner.num_measured() == num_known) return;
+  if (!is_first || choices.to_text() == known) return;
   add_file();  // another process may have written it in the meantime
-  file.write(tuner.to_text());
+  file.write(choices.to_text());
 }
 
 void CudaBackend::share_choices() {
   if (!collectives_) return;
   Communicator& ranks = collectives_->ranks();
-  Autotuner& tuner = gemms_->autotuner();
-  std::string mine = tuner.to_text();
+  GemmChoices& choices = gemms_->autotuner().choices();
+  std::string mine = choices.to_text();
   const auto size = static_cast<size_t>(-ranks.smallest(-static_cast<int64_t>(mine.size())));
   if (size == 0) return;
   mine.resize(size, '\0');
   std::string all(size * static_cast<size_t>(ranks.rank().world), '\0');
   ranks.all_gather(mine.data(), size, all.data());
-  tuner.forget();
+  choices.clear();
   for (size_t first = 0; first < all.size(); first += size) {
     const std::string text = all.substr(first, size);
-    tuner.add_text(text.c_str());  // without the zeros at the end
+    choices.add_text(text.c_str());  // without the zeros at the end
   }
 }
 

@@ -140,7 +140,7 @@ std::vector<GemmChoice> CublasLt::candidates(Tensor out, Tensor x, Tensor w) {
   return all;
 }
 
-void CublasLt::run(const GemmChoice& choice, Tensor out, Tensor x, Tensor w, bool adds) {
+void CublasLt::run(GemmChoice& choice, Tensor out, Tensor x, Tensor w, bool adds) {
   const int64_t num_tokens = x.shape[0], piece = choice.in_pieces ? kPieceTokens : num_tokens;
   for (int64_t first = 0; first < num_tokens; first += piece) {
     const int64_t count = std::min(piece, num_tokens - first);
@@ -148,13 +148,15 @@ void CublasLt::run(const GemmChoice& choice, Tensor out, Tensor x, Tensor w, boo
   }
 }
 
-void CublasLt::run_whole(const GemmChoice& choice, Tensor out, Tensor x, Tensor w, bool adds) {
+void CublasLt::run_whole(GemmChoice& choice, Tensor out, Tensor x, Tensor w, bool adds) {
   const Problem problem(*lib_, out, x, w);
-  const auto run = [&](const GemmChoice& as) {
-    return problem.run(handle_, std::bit_cast<cublasLtMatmulAlgo_t>(as.algorithm), workspace_,
+  const auto run = [&] {
+    return problem.run(handle_, std::bit_cast<cublasLtMatmulAlgo_t>(choice.algorithm), workspace_,
                        where_.stream, adds);
   };
-  if (run(choice) != CUBLAS_STATUS_SUCCESS) lt_check(run(heuristic(problem, 1).front()), "GEMM");
+  if (run() == CUBLAS_STATUS_SUCCESS) return;
+  choice.algorithm = heuristic(problem, 1).front().algorithm;
+  lt_check(run(), "GEMM");
 }
 
 }  // namespace nanovllm::cuda

@@ -9,7 +9,7 @@
 #include "nanovllm/base/tensor.h"
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cuda/device/runtime.h"
-#include "nanovllm/ops/cuda/tuning/autotuner.h"
+#include "nanovllm/ops/cuda/tuning/gemm_choices.h"
 
 namespace nanovllm::cuda {
 
@@ -27,15 +27,15 @@ class CublasLt {
   /// computing kPieceTokens at a time is a choice too.
   std::vector<GemmChoice> candidates(Tensor out, Tensor x, Tensor w);
   /// out = x w^T, or out += x w^T if `adds`. If the algorithm does not compute these tensors, which
-  /// can be another T than it was chosen for, cuBLASLt's heuristic chooses one.
-  void run(const GemmChoice& choice, Tensor out, Tensor x, Tensor w, bool adds);
+  /// can be another T than it was chosen for, cuBLASLt's heuristic replaces it in `choice`.
+  void run(GemmChoice& choice, Tensor out, Tensor x, Tensor w, bool adds);
   /// The library's version.
   uint64_t version() const;
 
  private:
   struct Problem;
   std::vector<GemmChoice> heuristic(const Problem& problem, int count);
-  void run_whole(const GemmChoice& choice, Tensor out, Tensor x, Tensor w, bool adds);
+  void run_whole(GemmChoice& choice, Tensor out, Tensor x, Tensor w, bool adds);
 
   Launch where_;
   std::unique_ptr<CublasLtLibrary> lib_;

@@ -104,7 +104,7 @@ DeferredNorm Gemms::apply_norm(const Call& call, bool is_swap_ab, GemmArgs& args
   return {};
 }
 
-void Gemms::run_as(const GemmChoice& choice, const Call& call, Tensor out) {
+void Gemms::run_as(GemmChoice& choice, const Call& call, Tensor out) {
   GemmArgs args = args_of(call);
   args.out = out.data;
   const DeferredNorm norm = apply_norm(call, choice.kernel == GemmChoice::kSwapAb, args);
@@ -124,7 +124,7 @@ void Gemms::run_as(const GemmChoice& choice, const Call& call, Tensor out) {
 bool Gemms::may_use(int config, const GemmArgs& args, DType dtype) const {
   return is_native_ && config < kNumTileConfigs &&
          supports_tile_gemm(args, dtype, max_tile_blocks(where_), tile_config(config)) &&
-         (tile_config(config).split == 1 || waiting_grids_->allowed());
+         (tile_config(config).split == 1 || may_split_k());
 }
 
 std::vector<GemmChoice> Gemms::candidates(const Call& call) {
@@ -152,22 +152,26 @@ void Gemms::run(const Call& call) {
   // A rule decides instead of autotuning: part of this kernel's gain is that it overlaps with its
   // neighbours in a step, which a measurement of the kernel alone does not show.
   const int forced = kernels_.gemm;
-  if (is_native_ && forced < 0 && same && prefers_swap_ab_gemm(where_, args, dtype))
-    return run_as({.kernel = GemmChoice::kSwapAb}, call, call.out);
-  if (is_native_ && forced >= 0 && dtype == DType::kBF16) {
+  GemmChoice choice;
+  if (is_native_ && forced < 0 && same && prefers_swap_ab_gemm(where_, args, dtype)) {
+    choice.kernel = GemmChoice::kSwapAb;
+  } else if (is_native_ && forced >= 0 && dtype == DType::kBF16) {
     check(supports_tile_gemm(args, dtype, max_tile_blocks(where_), tile_config(forced)),
           "tile configuration {} does not support this GEMM", forced);
-    return run_as({.kernel = forced}, call, call.out);
+    choice.kernel = forced;
   }
+  if (choice.kernel != GemmChoice::kCublasLt) return run_as(choice, call, call.out);
   const int operation = 2 * static_cast<int>(call.epilogue) + (call.in.norm.weight ? 1 : 0);
   const Tensor measured = call.epilogue == Epilogue::kAdd ? call.scratch : call.out;
-  GemmChoice choice = autotuner_.choose(
-      Autotuner::key(operation, call.out, call.in.x, call.w), args.num_tokens,
-      [&] { return candidates(call); },
-      [&](const GemmChoice& candidate) { run_as(candidate, call, measured); });
-  // Choices of an earlier process or of another T may not suit here.
+  const GemmChoices::Key key = GemmChoices::key(operation, call.out, call.in.x, call.w);
+  const GemmChoice known = choice = autotuner_.choose(
+      key, args.num_tokens, [&] { return candidates(call); },
+      [&](GemmChoice& candidate) { run_as(candidate, call, measured); });
+  // Choices of an earlier process or of another T may not suit here. Another one is found once,
+  // because that takes longer than launching the GEMM.
   if (choice.kernel >= 0 && !may_use(choice.kernel, args, dtype)) choice = candidates(call).front();
   run_as(choice, call, call.out);
+  if (choice != known) autotuner_.choices().set(key, {choice});
 }
 
 }  // namespace nanovllm::cuda

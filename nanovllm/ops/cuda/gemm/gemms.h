@@ -61,6 +61,8 @@ class Gemms {
                  const KvCache& kv, const Batch& batch);
 
   Autotuner& autotuner() { return autotuner_; }
+  /// Whether split-K may be used.
+  bool may_split_k() const { return waiting_grids_ && waiting_grids_->allowed(); }
   uint64_t cublaslt_version() const { return cublaslt_.version(); }
 
  private:
@@ -81,8 +83,9 @@ class Gemms {
   /// What the GEMM has to do for a DeferredNorm: with kAdd to begin it, otherwise to finish it. If
   /// there is a norm of x that was not begun, this enqueues it. Sets args.x to the normed x.
   DeferredNorm apply_norm(const Call& call, bool is_swap_ab, GemmArgs& args);
-  /// Computes the GEMM as `choice` says; `out` may replace call.out.
-  void run_as(const GemmChoice& choice, const Call& call, Tensor out);
+  /// Computes the GEMM as `choice` says, or as CublasLt::run() corrects it; `out` may replace
+  /// call.out.
+  void run_as(GemmChoice& choice, const Call& call, Tensor out);
   std::vector<GemmChoice> candidates(const Call& call);
   /// Whether tile_gemm() computes the GEMM in this configuration here.
   bool may_use(int config, const GemmArgs& args, DType dtype) const;

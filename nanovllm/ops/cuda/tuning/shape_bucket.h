@@ -1,9 +1,9 @@
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <vector>
+#include <functional>
+#include <set>
 
 // Numbers of tokens T form buckets that share the choice of a GEMM's kernel, because autotuning for
 // each T would take seconds. A choice is measured with the largest T of its bucket, since the tile
@@ -28,12 +28,9 @@ constexpr int64_t largest_in_bucket(int64_t num_tokens) {
 
 /// The largest T of every bucket of up to `max_tokens` tokens, in descending order; that of the
 /// last bucket is max_tokens.
-inline std::vector<int64_t> bucket_sizes(int64_t max_tokens) {
-  std::vector<int64_t> sizes;
-  for (int64_t size = 1; size < max_tokens; size = largest_in_bucket(size + 1))
-    sizes.push_back(size);
-  sizes.push_back(max_tokens);
-  std::ranges::reverse(sizes);
+inline std::set<int64_t, std::greater<>> bucket_sizes(int64_t max_tokens) {
+  std::set<int64_t, std::greater<>> sizes = {max_tokens};
+  for (int64_t size = 1; size < max_tokens; size = largest_in_bucket(size + 1)) sizes.insert(size);
   return sizes;
 }
 

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "nanovllm/base/tensor.h"
+
+namespace nanovllm::cuda {
+
+/// How a GEMM is computed.
+struct GemmChoice {
+  static constexpr int32_t kCublasLt = -1, kSwapAb = -2;
+  int32_t kernel = kCublasLt;  ///< kCublasLt, kSwapAb or a tile configuration (tile_gemm.h)
+  bool in_pieces = false;      ///< cuBLASLt computes kPieceTokens tokens at a time
+  std::array<uint64_t, 8> algorithm = {};  ///< a cublasLtMatmulAlgo_t
+
+  bool operator==(const GemmChoice&) const = default;
+};
+
+/// The choices for the GEMMs that were met. Similar numbers of tokens share a choice
+/// (shape_bucket.h). Those that were measured can be written as text, for the other ranks and for
+/// later processes (choice_file.h).
+class GemmChoices {
+ public:
+  /// An operation, and a GEMM out [T, n] = x [T, k] w [n, k]^T.
+  using Key = std::tuple<int /*operation*/, int64_t /*bucket of T*/, int64_t /*n*/, int64_t /*k*/,
+                         int /*DType of x*/, int /*DType of out*/>;
+  static Key key(int operation, Tensor out, Tensor x, Tensor w);
+
+  struct Known {
+    GemmChoice choice;
+    int64_t num_tokens = 0;  ///< T of the measurement; 0: there was none
+  };
+  /// Null if nothing is known.
+  const Known* find(const Key& key) const;
+  void set(const Key& key, const Known& known) { all_[key] = known; }
+
+  /// The choices that were measured, one in each line.
+  std::string to_text() const;
+  /// Adds the choices of such a text that were measured with more tokens than those here. Throws
+  /// UserError if it is no such text; then nothing is added.
+  void add_text(const std::string& text);
+  void clear() { all_.clear(); }
+  int64_t num_measured() const;
+
+ private:
+  std::map<Key, Known> all_;
+};
+
+}  // namespace nanovllm::cuda
