@@ -1,6 +1,5 @@
 #include "nanovllm/ops/cuda/gemm/cublaslt.h"
 
-#include <algorithm>
 #include <array>
 #include <bit>
 #include <vector>
@@ -141,9 +140,12 @@ std::vector<GemmChoice> CublasLt::candidates(Tensor out, Tensor x, Tensor w) {
 }
 
 void CublasLt::run(GemmChoice& choice, Tensor out, Tensor x, Tensor w, bool adds) {
-  const int64_t num_tokens = x.shape[0], piece = choice.in_pieces ? kPieceTokens : num_tokens;
-  for (int64_t first = 0; first < num_tokens; first += piece) {
-    const int64_t count = std::min(piece, num_tokens - first);
+  const int64_t num_tokens = x.shape[0];
+  for (int64_t first = 0, count = 0; first < num_tokens; first += count) {
+    count = num_tokens - first;
+    // The last piece has half as many tokens as the others or more, because a few tokens take
+    // nearly as long.
+    if (choice.in_pieces && count >= kPieceTokens + kPieceTokens / 2) count = kPieceTokens;
     run_whole(choice, out.rows(first, count), x.rows(first, count), w, adds);
   }
 }
