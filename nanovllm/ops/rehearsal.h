@@ -23,6 +23,7 @@ struct RehearsedStep {
 /// The steps that a backend may run to prepare itself (Backend::prepare()).
 struct Rehearsal {
   int64_t max_tokens = 0;             ///< of a step
+  int64_t max_seqs = 1;               ///< of a step, so the largest number of rows of logits
   std::vector<int64_t> replay_sizes;  ///< with which Backend::replay() will be called
   size_t weight_bytes = 0;
   /// Runs a step: a few layers and the sampler, unless it only replays.

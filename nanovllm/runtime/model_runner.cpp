@@ -47,6 +47,7 @@ void ModelRunner::prepare(const EngineSetup& setup) {
   const EngineConfig& c = setup.config;
   const Rehearsal rehearsal = {
       .max_tokens = std::min(c.max_num_batched_tokens, c.max_num_seqs * c.max_model_len),
+      .max_seqs = c.max_num_seqs,
       .replay_sizes = replays_ ? replay_sizes(max_replay_rows()) : std::vector<int64_t>(),
       .weight_bytes = model_->weight_bytes,
       .run = [&](const RehearsedStep& step) { rehearse(step, c.max_model_len); }};

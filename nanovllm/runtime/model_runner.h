@@ -42,8 +42,7 @@ class ModelRunner : public Executor {
   int64_t replay_size(const StepInput& input) const;
   /// Larger decode batches are rare, and they run long enough to hide the launches of kernels.
   int64_t max_replay_rows() const { return std::min<int64_t>(state_.num_slots(), 512); }
-  /// Backend::prepare().
-  void prepare(const EngineSetup& setup);
+  void prepare(const EngineSetup& setup);  // calls Backend::prepare()
   void rehearse(const RehearsedStep& step, int64_t max_len);
   void pad(int64_t size);
   /// `last`: the residual of all tokens after the last layer.

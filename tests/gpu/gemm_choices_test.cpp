@@ -125,11 +125,13 @@ TEST(GpuGemmChoices, AStartMeasuresWhatNoEarlierOneHas) {
       for (const auto& file : fs::directory_iterator(folder)) fs::last_write_time(file, start);
       // The size of the weights gives it more than a minute.
       gpu->prepare({.max_tokens = max_tokens,
+                    .max_seqs = 100,
                     .replay_sizes = {},
                     .weight_bytes = size_t{1} << 40,
                     .run = run},
                    {.folder = folder});
       EXPECT_EQ(sizes.front(), max_tokens);
+      EXPECT_EQ(std::ranges::count(sizes, 100), 1);
       EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 1);
       return fs::last_write_time(*fs::directory_iterator(folder)) > start + std::chrono::minutes(1);
     };

@@ -28,8 +28,8 @@ TEST(Rehearsal, BatchesKeepTheLimitsOfRealSteps) {
   HostBatch batch;
   batch.processed_logprobs = true;
   for (const auto& [max_seqs, max_len] :
-       {std::pair<int64_t, int64_t>{512, 4096}, {1, 100}, {8, 16}})
-    for (const int64_t num_tokens : {1, 2, 8, 9, 100, 128, 3000}) {
+       {std::pair<int64_t, int64_t>{512, 4096}, {1, 100}, {1, 4096}, {3, 1001}, {8, 16}, {100, 64}})
+    for (const int64_t num_tokens : {1, 2, 3, 4, 8, 9, 99, 100, 101, 112, 128, 3000, 3001, 3003}) {
       if (num_tokens > max_seqs * max_len) continue;
       for (const bool equal : {false, true}) {
         fill(batch,
@@ -40,6 +40,10 @@ TEST(Rehearsal, BatchesKeepTheLimitsOfRealSteps) {
              max_seqs, max_len);
         const size_t num_seqs = batch.context_lens.size();
         EXPECT_LE(static_cast<int64_t>(num_seqs), max_seqs);
+        // Up to max_seqs tokens the step decodes, so all GEMMs have as many rows.
+        if (num_tokens <= max_seqs) {
+          EXPECT_EQ(static_cast<int64_t>(num_seqs), num_tokens);
+        }
         EXPECT_EQ(static_cast<int64_t>(batch.input_ids.size()), num_tokens);
         EXPECT_EQ(batch.positions.size(), batch.input_ids.size());
         EXPECT_EQ(batch.slot_mapping, std::vector<int32_t>(batch.input_ids.size(), -1));

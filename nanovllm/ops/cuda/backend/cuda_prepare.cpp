@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 #include <string>
 
 #include "nanovllm/base/check.h"
@@ -20,8 +21,10 @@ namespace {
 /// later process measures it.
 constexpr double kSeconds = 0.4, kSecondsPerByte = 1.0 / 16e9;
 
-/// Lengths for which attention uses other kernels (decode_cluster_size()), and so other graphs.
-constexpr int64_t kFewKeys = 64, kManyKeys = 4096;
+/// Lengths for which attention uses other kernels, and so other graphs. For equal lengths
+/// decode_cluster_size() changes above 2048 keys. It is 0 for very different lengths, and always
+/// above 20,000 keys.
+constexpr int64_t kFewKeys = 64, kManyKeys = 4096, kMostKeys = 32768;
 /// With more tokens, neither such lengths nor filters make a difference for the other kernels.
 constexpr int64_t kFewDecoding = 64;
 
@@ -65,7 +68,7 @@ void CudaBackend::prepare(const Rehearsal& rehearsal, const ChoiceCache& cache) 
     for (const bool has_filters : {false, true})
       for (const RehearsedStep& step :
            {RehearsedStep{.num_keys = kFewKeys}, RehearsedStep{.num_keys = kManyKeys},
-            RehearsedStep{.num_keys = kManyKeys, .has_equal_keys = false}}) {
+            RehearsedStep{.num_keys = kMostKeys, .has_equal_keys = false}}) {
         RehearsedStep now = step;
         now.num_tokens = size;
         now.has_filters = has_filters;
@@ -95,13 +98,15 @@ void CudaBackend::prepare_kernels(const Rehearsal& rehearsal, const ChoiceCache&
   const std::string known = choices.to_text();
   const double end =
       steady_seconds() + kSeconds + kSecondsPerByte * static_cast<double>(rehearsal.weight_bytes);
-  for (const int64_t num_tokens : bucket_sizes(rehearsal.max_tokens)) {
+  std::set sizes = bucket_sizes(rehearsal.max_tokens);
+  sizes.insert(rehearsal.max_seqs);  // the most rows of logits, which may be within a bucket
+  for (const int64_t num_tokens : sizes) {
     int64_t has_time = steady_seconds() < end ? 1 : 0;
     if (collectives_) has_time = collectives_->ranks().smallest(has_time);
     tuner.set_measuring(has_time != 0);
     rehearsal.run({.num_tokens = num_tokens, .num_keys = kFewKeys, .has_filters = true});
     if (num_tokens <= kFewDecoding)
-      rehearsal.run({.num_tokens = num_tokens, .num_keys = kManyKeys, .has_equal_keys = false});
+      rehearsal.run({.num_tokens = num_tokens, .num_keys = kMostKeys, .has_equal_keys = false});
   }
   tuner.set_measuring(false);
   share_choices();
