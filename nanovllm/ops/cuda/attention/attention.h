@@ -32,6 +32,9 @@ struct AttentionParams {
 
 // -- decode: sequences with one new token, tiled layout
 
+/// The most query heads for a KV head that the kernels for decode support.
+inline constexpr int kMaxGroup = 16;
+
 /// The first tile of a thread block's range in decode attention.
 struct alignas(16) DecodeStart {
   int32_t seq, head, tile;       // sequence, KV head, tile of the head's keys
@@ -54,9 +57,9 @@ struct DecodePlan {
 /// Memory that decode attention keeps between its thread blocks. Counters are zero between
 /// launches.
 struct DecodeScratch {
-  // [num_blocks, 2, 16, head_dim + 2]: weighted sums, then maximum and sum of weights. A thread
-  // block has two such partial results: of the head that begins before its range, and of the head
-  // that ends behind it.
+  // [num_blocks, 2, kMaxGroup, head_dim + 2]: weighted sums, then maximum and sum of weights. A
+  // thread block has two such partial results: of the head that begins before its range, and of the
+  // head that ends behind it.
   float* partial;
   int32_t* counters;  // [S, num_kv_heads]
 };
@@ -69,7 +72,7 @@ struct DecodeOptions {
   /// the previous kernel has ended.
   bool prefetch_keys = false;
 };
-/// Up to 16 query heads for a KV head; up to 8 with `portable` and head_dim 256.
+/// Up to kMaxGroup query heads for a KV head; up to 8 with `portable` and head_dim 256.
 void decode_attention(Launch where, const AttentionParams& params, const DecodePlan& plan,
                       const DecodeScratch& scratch, DType dtype, DecodeOptions options);
 
@@ -80,12 +83,14 @@ struct RopeDecodeParams {
   bool prefetch_keys;  // as in DecodeOptions
 };
 /// How many thread blocks share the keys of a KV head in rope_decode_attention(); 0 if
-/// decode_attention() is faster, or head_dim is above 128. Each of the sequences has one new token;
-/// `num_keys` is the sum of their lengths, `longest` the largest one.
+/// decode_attention() is faster, for example for most batches of more than kFewTokens sequences, or
+/// if head_dim is above 128. Each of the sequences has one new token; `num_keys` is the sum of
+/// their lengths, `longest` the largest one.
 int decode_cluster_size(Launch where, const KvLayout& layout, int num_seqs, int64_t num_keys,
                         int64_t longest);
-/// On Hopper, for few sequences and up to 8 query heads for a KV head: rope_and_store and attention
-/// in one kernel. `cluster_size` is decode_cluster_size().
+/// On Hopper, for few sequences and up to kMaxGroup query heads for a KV head: rope_and_store and
+/// attention in one kernel. `cluster_size` is decode_cluster_size(), or another power of two up to
+/// 16.
 void rope_decode_attention(Launch where, RopeDecodeParams params, DType dtype, int cluster_size);
 
 // -- prefill: sequences with more than one new token, tiled layout

@@ -74,7 +74,7 @@ void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const 
   const AttentionParams params = attention_params(args, kv, batch);
   const DType dtype = args.qkv.dtype;
   // The portable kernel must fit in the 99 KB of shared memory that every GPU has.
-  const int64_t most = portable_ && kv.head_dim == 256 ? 8 : 16;  // query heads of a KV head
+  const int64_t most = portable_ && kv.head_dim == 256 ? 8 : kMaxGroup;  // query heads of a KV head
   if (!params.layout.tiled || args.num_heads > most * kv.num_kv_heads)
     return general_attention(where_, params, dtype);
   if (has_decode_)
@@ -192,7 +192,7 @@ void CudaBackend::norm_swiglu(Tensor out, Residual& residual, const Norm& norm, 
 void CudaBackend::rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args,
                                  const KvCache& kv, const Batch& batch) {
   const ContextScope here(context_);
-  if (decode_cluster_ == 0 || args.num_heads > 8 * kv.num_kv_heads)
+  if (decode_cluster_ == 0 || args.num_heads > kMaxGroup * kv.num_kv_heads)
     return Backend::rope_attention(rope, args, kv, batch);
   rope_decode_attention(where_,
                         {.attention = attention_params(args, kv, batch),

@@ -30,11 +30,9 @@ __host__ __device__ constexpr int merged_width(int num_blocks) {
 template <int kStages>
 struct alignas(16) Control {
   uint64_t barriers[2][kStages];
-  float own_max[16], own_total[16];  // of the thread block's part, for each query head
+  float own_max[kMaxGroup], own_total[kMaxGroup];  // of the thread block's part
   int is_last;
 };
-
-constexpr int kMaxPartHeads = 16;  // query heads of a partial result in DecodeScratch
 
 // -- kernel
 
@@ -45,6 +43,8 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
                   bool prefetch_keys) {
   constexpr int kStages = kRingStages<kHeadDim, kBulk>, kHalf = kDecodeStageBytes<kHeadDim> / 2;
   constexpr int kWidth = DecodeHeads<T, kHeadDim, kHeadTiles>::kWidth;
+  // Elements that a thread merges at once: as many as registers are left for.
+  constexpr int kAtOnce = (kHeadDim == 64 ? 1 : 2) * kHeadTiles;
   extern __shared__ __align__(1024) unsigned char shared[];
   auto& control =
       *reinterpret_cast<Control<kStages>*>(shared + kWarps * kStages * kDecodeStageBytes<kHeadDim>);
@@ -136,24 +136,22 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
     bool is_last = is_split && control.is_last;
     T* const out = static_cast<T*>(p.out) + (token * p.num_heads + head * group) * kHeadDim;
     const int slot = 2 * blockIdx.x + (first_tile == 0 ? 1 : 0);
-    float* const partial = scratch.partial + int64_t{slot} * kMaxPartHeads * kWidth;
-    for (int i = threadIdx.x; i < group * kHeadDim; i += kThreads) {
-      const int row = i / kHeadDim, d = i % kHeadDim;
-      const DecodePart all =
-          merge_parts<kWarps>(merged + row * kWidth, group * kWidth, d, kHeadDim);
+    float* const partial = scratch.partial + int64_t{slot} * kMaxGroup * kWidth;
+    const auto use = [&](int row, int d, const DecodePart& all) {
       if (!is_split) {
         out[row * kHeadDim + d] = from_float<T>(all.value / all.total);
-        continue;
+        return;
       }
       merged[row * kWidth + d] = all.value;  // this element is read by this thread alone
       if (!is_last) partial[row * kWidth + d] = all.value;
-      if (d > 0) continue;
+      if (d > 0) return;
       control.own_max[row] = all.max;
       control.own_total[row] = all.total;
-      if (is_last) continue;
+      if (is_last) return;
       partial[row * kWidth + kHeadDim] = all.max;
       partial[row * kWidth + kHeadDim + 1] = all.total;
-    }
+    };
+    merge_warps<kWarps, kHeadDim, kAtOnce>(merged, group * kWidth, group, use);
     // Merge over the thread blocks, by the one that finishes last. Usually it already knows that it
     // is the last one, and then its own partial result need not be written to global memory.
     if (is_split && !is_last) {
@@ -171,7 +169,7 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
       const int own = static_cast<int>(blockIdx.x) - first_block;
       const auto other = [&](int i, int at_part) {
         const int from = 2 * (first_block + i) + (i == 0 ? 1 : 0);
-        return __ldcg(scratch.partial + int64_t{from} * kMaxPartHeads * kWidth + at_part);
+        return __ldcg(scratch.partial + int64_t{from} * kMaxGroup * kWidth + at_part);
       };
       const auto max_of = [&](int i, int row) {
         return i == own ? control.own_max[row] : other(i, row * kWidth + kHeadDim);
@@ -182,31 +180,42 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
       const auto value_of = [&](int i, int row, int d) {
         return i == own ? merged[row * kWidth + d] : other(i, row * kWidth + d);
       };
+      // As in merge_warps(), a thread loads all of kAtOnce elements before it stores the first one,
+      // so that it waits for global memory once, and not for each of them.
+      const int num_elements = group * kHeadDim;
       // Each thread loads few partial results at once. For many a first pass computes their
       // weights: one sequence of 8,192 keys takes 16.4 us with both paths and 25.6 us with only one
       // of them.
       constexpr int kFewParts = 4;
       if (num_parts <= kFewParts) {
-        for (int i = threadIdx.x; i < group * kHeadDim; i += kThreads) {
-          const int row = i / kHeadDim, d = i % kHeadDim;
-          float max[kFewParts], total[kFewParts], value[kFewParts];
+        for (int first = threadIdx.x; first < num_elements; first += kAtOnce * kThreads) {
+          float max[kAtOnce][kFewParts], total[kAtOnce][kFewParts], value[kAtOnce][kFewParts];
 #pragma unroll
-          for (int b = 0; b < kFewParts; ++b) {
-            const bool exists = b < num_parts;
-            max[b] = exists ? max_of(b, row) : -INFINITY;
-            total[b] = exists ? total_of(b, row) : 0;
-            value[b] = exists ? value_of(b, row, d) : 0;
+          for (int e = 0; e < kAtOnce; ++e) {
+            const int i = first + e * kThreads, row = i / kHeadDim, d = i % kHeadDim;
+#pragma unroll
+            for (int b = 0; b < kFewParts; ++b) {
+              const bool exists = b < num_parts && i < num_elements;
+              max[e][b] = exists ? max_of(b, row) : -INFINITY;
+              total[e][b] = exists ? total_of(b, row) : 0;
+              value[e][b] = exists ? value_of(b, row, d) : 0;
+            }
           }
-          float m = max[0], all_total = 0, all_value = 0;
 #pragma unroll
-          for (int b = 1; b < kFewParts; ++b) m = fmaxf(m, max[b]);
+          for (int e = 0; e < kAtOnce; ++e) {
+            const int i = first + e * kThreads;
+            if (i >= num_elements) break;
+            float m = max[e][0], all_total = 0, all_value = 0;
 #pragma unroll
-          for (int b = 0; b < kFewParts; ++b) {
-            const float weight = exp2f(max[b] - m);
-            all_total += total[b] * weight;
-            all_value += value[b] * weight;
+            for (int b = 1; b < kFewParts; ++b) m = fmaxf(m, max[e][b]);
+#pragma unroll
+            for (int b = 0; b < kFewParts; ++b) {
+              const float weight = exp2f(max[e][b] - m);
+              all_total += total[e][b] * weight;
+              all_value += value[e][b] * weight;
+            }
+            out[i] = from_float<T>(all_value / all_total);
           }
-          out[i] = from_float<T>(all_value / all_total);
         }
       } else {
         float* const weights = merged + group * kWidth;  // [group, num_parts]
@@ -223,13 +232,31 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
           for (int i = lane; i < num_parts; i += 32) weights[row * num_parts + i] /= total;
         }
         sync();
-        for (int i = threadIdx.x; i < group * kHeadDim; i += kThreads) {
-          const int row = i / kHeadDim, d = i % kHeadDim;
-          float value = 0;
-#pragma unroll 8
-          for (int b = 0; b < num_parts; ++b)
-            value += weights[row * num_parts + b] * value_of(b, row, d);
-          out[i] = from_float<T>(value);
+        for (int first = threadIdx.x; first < num_elements; first += kAtOnce * kThreads) {
+          constexpr int kLoads = 8;  // of an element at once
+          float sums[kAtOnce] = {};
+          for (int b = 0; b < num_parts; b += kLoads) {
+            float values[kAtOnce][kLoads];
+#pragma unroll
+            for (int e = 0; e < kAtOnce; ++e) {
+              const int i = first + e * kThreads, row = i / kHeadDim, d = i % kHeadDim;
+#pragma unroll
+              for (int j = 0; j < kLoads; ++j)
+                values[e][j] = b + j < num_parts && i < num_elements ? value_of(b + j, row, d) : 0;
+            }
+#pragma unroll
+            for (int e = 0; e < kAtOnce; ++e) {
+              const int i = first + e * kThreads, row = i / kHeadDim;
+              if (i >= num_elements) break;
+#pragma unroll
+              for (int j = 0; j < kLoads; ++j)
+                if (b + j < num_parts) sums[e] += weights[row * num_parts + b + j] * values[e][j];
+            }
+          }
+#pragma unroll
+          for (int e = 0; e < kAtOnce; ++e)
+            if (const int i = first + e * kThreads; i < num_elements)
+              out[i] = from_float<T>(sums[e]);
         }
       }
     }
@@ -261,7 +288,7 @@ void run(Launch where, const AttentionParams& params, const DecodePlan& plan,
 }  // namespace
 
 int64_t decode_partial_size(int num_blocks, int head_dim) {
-  return int64_t{2} * num_blocks * kMaxPartHeads * (head_dim + 2);
+  return int64_t{2} * num_blocks * kMaxGroup * (head_dim + 2);
 }
 
 void decode_attention(Launch where, const AttentionParams& params, const DecodePlan& plan,

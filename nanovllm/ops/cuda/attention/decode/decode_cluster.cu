@@ -16,25 +16,24 @@ namespace nanovllm::cuda {
 namespace {
 
 constexpr int kWarps = 4, kThreads = kWarps * 32;
-constexpr int kMaxGroup = 8;         // query heads for a KV head
 constexpr int kMaxClusterSize = 16;  // not portable: a kernel has to opt in to more than 8
 
 // -- layout of shared memory
 
-/// Offsets in bytes. The warps' rings come first.
-template <class T, int kHeadDim>
+/// Offsets in bytes. The warps' rings come first. When a warp has used all its keys, its ring holds
+/// its sums, [group, head_dim + 2] floats; so two thread blocks fit on a multiprocessor even with
+/// 16 query heads for a KV head.
+template <int kHeadDim, int kHeadTiles>
 struct Layout {
-  static constexpr int kWidth = DecodeHeads<T, kHeadDim, 1>::kWidth;
+  static constexpr int kMaxHeads = 8 * kHeadTiles;
   static constexpr int kQueryPitch = kHeadDim + 8;  // so that ldmatrix meets no bank conflict
-  static constexpr int kRings = kWarps * kDecodeStages<kHeadDim> * kDecodeStageBytes<kHeadDim>;
-  static constexpr int kQueries = kRings;  // [kMaxGroup, kQueryPitch] of T
-  static constexpr int kNewest = kQueries + kMaxGroup * kQueryPitch * 2;  // newest k, then v
+  static constexpr int kRing = kDecodeStages<kHeadDim> * kDecodeStageBytes<kHeadDim>;  // of a warp
+  static constexpr int kQueries = kWarps * kRing;  // [kMaxHeads, kQueryPitch] of a 16-bit type
+  static constexpr int kNewest = kQueries + kMaxHeads * kQueryPitch * 2;  // newest k, then v
   static constexpr int kTotals = kNewest + 2 * kHeadDim * 2;  // [cluster, group] maximum, total
-  static constexpr int kSlices = kTotals + kMaxClusterSize * kMaxGroup * 8;  // [cluster, slice]
-  /// Behind the slices come the warps' sums, [warps, group, kWidth].
-  static int bytes(int group) {
-    return kSlices + group * kHeadDim * 4 + kWarps * group * kWidth * 4;
-  }
+  static constexpr int kSlices = kTotals + kMaxClusterSize * kMaxHeads * 8;  // [cluster, slice]
+  static_assert(kMaxHeads * (kHeadDim + 2) * 4 <= kRing);
+  static int bytes(int group) { return kSlices + group * kHeadDim * 4; }
 };
 
 // -- kernel
@@ -50,12 +49,13 @@ __device__ Vec<float, N> choose(bool first, const Vec<float, N>& a, const Vec<fl
 }
 #endif
 
-/// Grid: (sequences, KV heads, thread blocks of a cluster), the last varies fastest.
-template <class T, int kHeadDim>
+/// Grid: (sequences, KV heads, thread blocks of a cluster), the last varies fastest. kHeadTiles:
+/// the query heads of a KV head, in tiles of eight.
+template <class T, int kHeadDim, int kHeadTiles>
 __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopeDecodeParams params) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  using Heads = DecodeHeads<T, kHeadDim, 1>;
-  using Shared = Layout<T, kHeadDim>;
+  using Heads = DecodeHeads<T, kHeadDim, kHeadTiles>;
+  using Shared = Layout<kHeadDim, kHeadTiles>;
   constexpr int kStages = kDecodeStages<kHeadDim>, kHalf = kDecodeStageBytes<kHeadDim> / 2;
   constexpr int kPerLane = kHeadDim / 64, kHalfDim = kHeadDim / 2;
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopeDeco
   const int first = num_tiles * rank / cluster_size, end = num_tiles * (rank + 1) / cluster_size;
   const bool has_newest = rank == cluster_size - 1;
   const int32_t* const table = p.block_tables + int64_t{p.seq_slots[seq]} * p.max_blocks;
-  const uint32_t ring = shared_address(shared) + warp * kStages * kDecodeStageBytes<kHeadDim>;
+  const uint32_t ring = shared_address(shared) + warp * Shared::kRing;
   const uint32_t full = shared_address(&barriers[warp][0]);
   if (lane < kStages) hopper::barrier_init(full + lane * 8, 1);
   hopper::fence_barrier_init();
@@ -124,8 +124,8 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopeDeco
   }
   const int slot = r.slot_mapping[seq];
   T* const queries = reinterpret_cast<T*>(shared + Shared::kQueries);
-  for (int i = threadIdx.x + group * Shared::kQueryPitch; i < kMaxGroup * Shared::kQueryPitch;
-       i += kThreads)
+  for (int i = threadIdx.x + group * Shared::kQueryPitch;
+       i < Shared::kMaxHeads * Shared::kQueryPitch; i += kThreads)
     queries[i] = from_float<T>(0);
   if (params.prefetch_keys) begin_kernel();
 
@@ -133,21 +133,21 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopeDeco
   // are loaded before the first one is computed.
   T* const newest = reinterpret_cast<T*>(shared + Shared::kNewest);
   {
-    constexpr int kMaxHeads = (kMaxGroup + 2 + kWarps - 1) / kWarps;  // of a warp
+    constexpr int kMostHeads = (Shared::kMaxHeads + 2 + kWarps - 1) / kWarps;  // of a warp
     const T* const token = static_cast<const T*>(p.qkv) + int64_t{seq} * r.num_rows() * kHeadDim;
     const int num_heads = group + (has_newest ? 2 : 0);
     const auto row_of = [&](int h) {
       return h < group ? head * group + h : p.num_heads + (h - group) * num_kv_heads + head;
     };
-    HeadPart<T, kPerLane> parts[kMaxHeads];
+    HeadPart<T, kPerLane> parts[kMostHeads];
 #pragma unroll
-    for (int i = 0; i < kMaxHeads; ++i) {
+    for (int i = 0; i < kMostHeads; ++i) {
       const int h = warp + i * kWarps;
       if (h >= num_heads) break;
       parts[i].load_from(token + row_of(h) * kHeadDim, kHalfDim, at);
     }
 #pragma unroll
-    for (int i = 0; i < kMaxHeads; ++i) {
+    for (int i = 0; i < kMostHeads; ++i) {
       const int h = warp + i * kWarps;
       if (h >= num_heads) break;
       const bool is_q = h < group, is_v = h == group + 1;
@@ -170,13 +170,15 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopeDeco
 
   Heads heads;
 #pragma unroll
-  for (int i = 0; i < kHeadDim / 16; i += 2) {
-    uint32_t q[4];
-    ldmatrix_x4(q,
-                shared_address(queries + lane % 8 * Shared::kQueryPitch + i * 16 + lane / 8 * 8));
+  for (int e = 0; e < kHeadTiles; ++e)
 #pragma unroll
-    for (int j = 0; j < 4; ++j) heads.q[2 * i + j][0] = q[j];
-  }
+    for (int i = 0; i < kHeadDim / 16; i += 2) {
+      uint32_t q[4];
+      const int row = e * 8 + lane % 8;
+      ldmatrix_x4(q, shared_address(queries + row * Shared::kQueryPitch + i * 16 + lane / 8 * 8));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) heads.q[2 * i + j][e] = q[j];
+    }
   const float scale = p.scale * kLog2e;
   for (int n = 0, tile = first + warp; tile < end; ++n, tile += kWarps) {
     const uint32_t k = ring + n % kStages * kDecodeStageBytes<kHeadDim>;
@@ -200,21 +202,20 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopeDeco
   // elements.
   const int slice = group * kHeadDim / cluster_size;
   float* const slices = reinterpret_cast<float*>(shared + Shared::kSlices);
-  float* const merged = slices + group * kHeadDim;
   float2* const totals = reinterpret_cast<float2*>(shared + Shared::kTotals);
-  heads.save(merged + warp * group * Heads::kWidth, group);
+  float* const sums = reinterpret_cast<float*>(shared);
+  heads.save(sums + warp * (Shared::kRing / 4), group);
   __syncthreads();
   hopper::cluster_wait();  // all thread blocks of the cluster have started
-  for (int i = threadIdx.x; i < group * kHeadDim; i += kThreads) {
-    const int row = i / kHeadDim, d = i % kHeadDim;
-    const DecodePart mine =
-        merge_parts<kWarps>(merged + row * Heads::kWidth, group * Heads::kWidth, d, kHeadDim);
-    hopper::remote_store(slices + rank * slice + i % slice, i / slice, mine.value);
-    if (d >= cluster_size) continue;
+  const auto send = [&](int row, int d, const DecodePart& mine) {
+    const int element = row * kHeadDim + d;
+    hopper::remote_store(slices + rank * slice + element % slice, element / slice, mine.value);
+    if (d >= cluster_size) return;
     float2* const total = totals + rank * group + row;
     hopper::remote_store(&total->x, d, mine.max);
     hopper::remote_store(&total->y, d, mine.total);
-  }
+  };
+  merge_warps<kWarps, kHeadDim, 2 * kHeadTiles>(sums, Shared::kRing / 4, group, send);
   hopper::cluster_arrive();
   hopper::cluster_wait();
   T* const out = static_cast<T*>(p.out) + (int64_t{seq} * p.num_heads + head * group) * kHeadDim;
@@ -243,11 +244,11 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopeDeco
 
 // -- launcher
 
-template <class T, int kHeadDim>
+template <class T, int kHeadDim, int kHeadTiles>
 void run(Launch where, const RopeDecodeParams& params, int cluster_size) {
   const AttentionParams& p = params.attention;
-  const int bytes = Layout<T, kHeadDim>::bytes(p.num_heads / p.layout.num_kv_heads);
-  constexpr auto kernel = decode_cluster_kernel<T, kHeadDim>;
+  const int bytes = Layout<kHeadDim, kHeadTiles>::bytes(p.num_heads / p.layout.num_kv_heads);
+  constexpr auto kernel = decode_cluster_kernel<T, kHeadDim, kHeadTiles>;
   allow_shared_memory<kernel>();
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
              "decode attention");
@@ -279,13 +280,17 @@ int decode_cluster_size(Launch where, const KvLayout& layout, int num_seqs, int6
 
 void rope_decode_attention(Launch where, RopeDecodeParams params, DType dtype, int cluster_size) {
   const AttentionParams& p = params.attention;
-  check_args(p.layout.tiled && p.num_heads <= kMaxGroup * p.layout.num_kv_heads &&
-                 cluster_size >= 1 && cluster_size <= kMaxClusterSize,
-             "rope_decode_attention: needs a tiled cache, up to 8 query heads for a KV head and a "
-             "cluster of up to 16");
+  const bool is_power = cluster_size > 0 && (cluster_size & (cluster_size - 1)) == 0;
+  check_args(p.layout.tiled && p.num_heads <= kMaxGroup * p.layout.num_kv_heads && is_power &&
+                 cluster_size <= kMaxClusterSize,
+             "rope_decode_attention: needs a tiled cache, up to 16 query heads for a KV head and a "
+             "cluster of 1, 2, 4, 8 or 16");
   params.prefetch_keys = params.prefetch_keys && where.overlaps;
   with_tiled_type<128>(dtype, p.layout.head_dim, [&](auto type, auto head_dim) {
-    run<decltype(type), head_dim()>(where, params, cluster_size);
+    using T = decltype(type);
+    if (p.num_heads <= 8 * p.layout.num_kv_heads)
+      run<T, head_dim(), 1>(where, params, cluster_size);
+    else run<T, head_dim(), 2>(where, params, cluster_size);
   });
 }
 

@@ -169,4 +169,29 @@ __device__ inline DecodePart merge_parts(const float* row, int stride, int d, in
   return part;
 }
 
+/// Calls use(row, d, part) for the elements of `group` heads, whose partial results the kNumWarps
+/// warps of these threads have saved, `stride` floats apart. A thread merges kAtOnce elements
+/// before it uses the first one, so that their chains of dependent instructions overlap: stores in
+/// between would keep the compiler from moving loads.
+template <int kNumWarps, int kHeadDim, int kAtOnce, class Use>
+__device__ inline void merge_warps(const float* saved, int stride, int group, Use use) {
+  constexpr int kWidth = kHeadDim + 2, kThreads = kNumWarps * 32;
+  const int num_elements = group * kHeadDim;
+  for (int first = threadIdx.x; first < num_elements; first += kAtOnce * kThreads) {
+    DecodePart parts[kAtOnce];
+#pragma unroll
+    for (int e = 0; e < kAtOnce; ++e) {
+      // Without a branch: instead of an element that does not exist, the first one is merged again.
+      const int i = first + e * kThreads < num_elements ? first + e * kThreads : first;
+      parts[e] =
+          merge_parts<kNumWarps>(saved + i / kHeadDim * kWidth, stride, i % kHeadDim, kHeadDim);
+    }
+#pragma unroll
+    for (int e = 0; e < kAtOnce; ++e) {
+      const int i = first + e * kThreads;
+      if (i < num_elements) use(i / kHeadDim, i % kHeadDim, parts[e]);
+    }
+  }
+}
+
 }  // namespace nanovllm::cuda
