@@ -249,14 +249,51 @@ TEST_P(GpuAttention, EvenBatches) {
   }
 }
 
+/// Steps for which decode_cluster_size() on 132 multiprocessors chooses each cluster size, with
+/// query heads that fill one or two column tiles of the matrix instruction, or a part of them.
+TEST_P(GpuAttention, ClustersOfEachSize) {
+  struct Step {
+    int32_t num_seqs, kv_heads, longest;
+  };
+  constexpr Step kSteps[] = {{1, 1, 1},   {1, 1, 15},   {1, 1, 16},
+                             {1, 1, 17},  {2, 4, 600},                 // 8 thread blocks
+                             {1, 1, 600}, {1, 2, 5000}, {2, 1, 513},   // 16
+                             {3, 8, 100}, {20, 1, 200},                // 4
+                             {5, 8, 70},  {12, 8, 40},  {64, 1, 100},  // 2
+                             {16, 10, 33}};                            // 1
+  for (const int64_t head_dim : {64, 128})
+    for (const int64_t group : {5, 8, 9, 13, 16})
+      for (const Step& step : kSteps) {
+        std::vector<Seq> seqs;
+        for (int32_t s = 0; s < step.num_seqs; ++s)
+          seqs.push_back({1, step.longest - s % std::min(step.longest, 20)});
+        const DType dtype = group % 2 == 0 ? DType::kBF16 : DType::kF16;
+        check({head_dim, group, step.kv_heads, 64, dtype}, seqs);
+      }
+  for (const int64_t num_seqs : {2, 64}) {
+    const std::vector<Seq> seqs(static_cast<size_t>(num_seqs), {1, 300});
+    check({128, 16, 1, 64, DType::kBF16}, seqs, 1024);
+  }
+}
+
+/// Heads that are divided among few and among many thread blocks of decode_attention(), and many
+/// query heads: each thread merges several batches of elements, the last one of them incomplete.
+TEST_P(GpuAttention, SplitHeadsOfManyQueryHeads) {
+  for (const int64_t head_dim : {64, 128, 256})
+    for (const int64_t group : {1, 3, 7, 9, 11, 16}) {
+      check({head_dim, group, 2, 64, DType::kBF16}, std::vector<Seq>(64, {1, 300}));
+      check({head_dim, group, 1, 64, DType::kBF16}, {{1, 1500}, {1, 2}, {1, 400}});
+    }
+}
+
 /// The shapes of Qwen3 0.6B and 8B. For batches, norm, rotation and store are in the GEMM's
-/// epilogue, unless the attention kernel with a cluster for each head includes them.
+/// epilogue, unless few multiprocessors would have rows of its weight.
 TEST_P(GpuAttention, RotationInTheEpilogue) {
-  for (const int64_t num_seqs : {17, 34, 40, 63, 64, 65}) {
+  for (const int64_t num_seqs : {17, 33, 40, 63, 64, 65}) {
     std::vector<Seq> seqs;
     for (int64_t s = 0; s < num_seqs; ++s)
       seqs.push_back({1, static_cast<int32_t>(1 + random() % 300)});
-    fuses = GetParam() == Kernels::kNative && num_seqs >= 34 && num_seqs <= 64;
+    fuses = GetParam() == Kernels::kNative && num_seqs >= 33 && num_seqs <= 64;
     for (const bool plain : {false, true}) check({128, 2, 8, 64, DType::kBF16}, seqs, 1024, plain);
     fuses = false;
     seqs.resize(static_cast<size_t>(num_seqs / 2));
@@ -264,7 +301,7 @@ TEST_P(GpuAttention, RotationInTheEpilogue) {
     check({128, 2, 8, 16, DType::kBF16}, seqs, 1024);
   }
   for (const int64_t num_seqs : {17, 32, 50, 64}) {
-    std::vector<Seq> seqs = {{1, 700}};  // too long for clusters
+    std::vector<Seq> seqs = {{1, 700}};
     while (std::ssize(seqs) < num_seqs)
       seqs.push_back({1, static_cast<int32_t>(1 + random() % 100)});
     fuses = GetParam() == Kernels::kNative;

@@ -5,6 +5,7 @@
 #include "nanovllm/ops/cuda/attention/dispatch.cuh"
 #include "nanovllm/ops/cuda/device/hopper.cuh"
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
+#include "nanovllm/ops/cuda/gemm/gemm_args.h"
 
 // Decode attention of few sequences on Hopper, together with the norm of q and k, their rotation
 // and the store of the newest key and value. With few sequences the time is spent not in copies but
@@ -262,14 +263,30 @@ void run(Launch where, const RopeDecodeParams& params, int cluster_size) {
 int decode_cluster_size(Launch where, const KvLayout& layout, int num_seqs, int64_t num_keys,
                         int64_t longest) {
   if (!layout.tiled || layout.head_dim > 128) return 0;
+  const int num_heads = num_seqs * layout.num_kv_heads;
   // At most one thread block for each multiprocessor, so that those of the next kernel have room;
   // two if otherwise a single thread block would have all keys of a head.
   const auto fitting = [&](int most, int room) {
-    while (most > 0 && num_seqs * layout.num_kv_heads * most > room) most /= 2;
+    while (most > 0 && num_heads * most > room) most /= 2;
     return most;
   };
-  int size = fitting(longest > 2048 ? kMaxClusterSize : kMaxClusterSize / 2, where.num_sms);
-  if (size < 2) size = fitting(2, 2 * where.num_sms);
+  // A cluster of 16 takes twice the multiprocessors of one of eight. This is worth it with more
+  // than 2,048 keys. If the next kernel still has three quarters of the multiprocessors, it is
+  // worth it with more than 512 keys, because then some warps in a cluster of eight have more than
+  // one tile. So each thread block has at least 32 keys, tiles for two warps.
+  constexpr int kHalfSize = kMaxClusterSize / 2;
+  const bool leaves_room = num_heads * kMaxClusterSize <= where.num_sms / 4;
+  const bool is_long = longest > (leaves_room ? kHalfSize * kWarps * kDecodeKeys : 2048);
+  int size = fitting(is_long ? kMaxClusterSize : kHalfSize, where.num_sms);
+  if (size < 2) {
+    // With more tokens than small_gemm() serves, the GEMM of q, k and v can rotate, and
+    // decode_attention() reads faster. It is slower only if a cluster of two thread blocks for each
+    // head fits: then it would divide a head among four thread blocks or more, because it gives
+    // every multiprocessor two equal ranges of the tiles, and the merge of so many partial results
+    // takes longer than the few tiles of a range.
+    if (num_seqs > kFewTokens) return 0;
+    size = fitting(2, 2 * where.num_sms);
+  }
   if (size == 0) return 0;
   // decode_attention() gives all thread blocks equal ranges, which is faster if there is much to
   // copy. Its merge through global memory takes as long as 256 keys.
