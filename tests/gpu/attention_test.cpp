@@ -252,6 +252,7 @@ TEST_P(GpuAttention, EvenBatches) {
 /// Steps for which decode_cluster_size() on 132 multiprocessors chooses each cluster size, with
 /// query heads that fill one or two column tiles of the matrix instruction, or a part of them.
 TEST_P(GpuAttention, ClustersOfEachSize) {
+  if (GetParam() == Kernels::kPortable) GTEST_SKIP() << "the portable kernels have no clusters";
   struct Step {
     int32_t num_seqs, kv_heads, longest;
   };
@@ -262,7 +263,7 @@ TEST_P(GpuAttention, ClustersOfEachSize) {
                              {5, 8, 70},  {12, 8, 40},  {64, 1, 100},  // 2
                              {16, 10, 33}};                            // 1
   for (const int64_t head_dim : {64, 128})
-    for (const int64_t group : {5, 8, 9, 13, 16})
+    for (const int64_t group : {5, 8, 13, 16})
       for (const Step& step : kSteps) {
         std::vector<Seq> seqs;
         for (int32_t s = 0; s < step.num_seqs; ++s)
@@ -280,28 +281,29 @@ TEST_P(GpuAttention, ClustersOfEachSize) {
 /// query heads: each thread merges several batches of elements, the last one of them incomplete.
 TEST_P(GpuAttention, SplitHeadsOfManyQueryHeads) {
   for (const int64_t head_dim : {64, 128, 256})
-    for (const int64_t group : {1, 3, 7, 9, 11, 16}) {
+    for (const int64_t group : {3, 9, 16}) {
       check({head_dim, group, 2, 64, DType::kBF16}, std::vector<Seq>(64, {1, 300}));
       check({head_dim, group, 1, 64, DType::kBF16}, {{1, 1500}, {1, 2}, {1, 400}});
     }
 }
 
 /// The shapes of Qwen3 0.6B and 8B. For batches, norm, rotation and store are in the GEMM's
-/// epilogue, unless few multiprocessors would have rows of its weight.
+/// epilogue, unless the attention kernel with a cluster for each head includes them.
 TEST_P(GpuAttention, RotationInTheEpilogue) {
   for (const int64_t num_seqs : {17, 33, 40, 63, 64, 65}) {
     std::vector<Seq> seqs;
     for (int64_t s = 0; s < num_seqs; ++s)
       seqs.push_back({1, static_cast<int32_t>(1 + random() % 300)});
     fuses = GetParam() == Kernels::kNative && num_seqs >= 33 && num_seqs <= 64;
-    for (const bool plain : {false, true}) check({128, 2, 8, 64, DType::kBF16}, seqs, 1024, plain);
+    for (const bool plain : {false, true})
+      check({plain ? 64 : 128, 2, 8, 64, DType::kBF16}, seqs, 1024, plain);
     fuses = false;
     seqs.resize(static_cast<size_t>(num_seqs / 2));
     seqs.push_back({9, 50});
     check({128, 2, 8, 16, DType::kBF16}, seqs, 1024);
   }
   for (const int64_t num_seqs : {17, 32, 50, 64}) {
-    std::vector<Seq> seqs = {{1, 700}};
+    std::vector<Seq> seqs = {{1, 700}};  // too long for clusters
     while (std::ssize(seqs) < num_seqs)
       seqs.push_back({1, static_cast<int32_t>(1 + random() % 100)});
     fuses = GetParam() == Kernels::kNative;

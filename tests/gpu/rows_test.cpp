@@ -149,10 +149,31 @@ TEST_P(GpuGemms, OfModels) {
     expect_gemms(DType::kBF16, n, k, std::array<int64_t, 4>{17, 32, 33, 64});
 }
 
-/// A norm between two GEMMs in the shapes of 0.6B and 8B. The first GEMM may compute a part of it.
+/// Sizes that thread blocks cannot share evenly: columns of a thread block, chunks of k, waves.
+TEST_P(GpuGemms, OfUnevenModels) {
+  for (const auto& [n, k] : {std::pair{1152, 896},
+                             {896, 896},
+                             {9728, 896},
+                             {896, 4864},
+                             {1600, 960},
+                             {5120, 960},
+                             {960, 2560},
+                             {16384, 512}})
+    expect_gemms(DType::kBF16, n, k, std::array<int64_t, 7>{1, 5, 12, 17, 31, 40, 64},
+                 kStores | kAdds | kSwiglus);
+  // Few tokens with a long k, and with so many columns that thread blocks have more of them.
+  for (const auto& [n, k] : {std::pair{1024, 5120}, {9216, 5120}, {9216, 256}, {6000, 256}})
+    expect_gemms(DType::kBF16, n, k, std::array<int64_t, 4>{1, 2, 7, 16},
+                 kStores | kAdds | kSwiglus);
+}
+
+/// A norm between two GEMMs in the shapes of 0.6B and 8B, and with an uneven k. The first GEMM may
+/// compute a part of it.
 TEST_P(GpuGemms, WithANormBetween) {
-  for (const auto& [first_k, hidden, n] :
-       {std::array<int64_t, 3>{2048, 1024, 6144}, {3072, 1024, 4096}, {12288, 4096, 6144}}) {
+  for (const auto& [first_k, hidden, n] : {std::array<int64_t, 3>{2048, 1024, 6144},
+                                           {3072, 1024, 4096},
+                                           {12288, 4096, 6144},
+                                           {4864, 896, 1152}}) {
     const Twin w = make({nullptr, DType::kBF16, hidden, first_k}, 0.05f);
     const Twin next_w = make({nullptr, DType::kBF16, n, hidden}, 0.05f);
     const Twin weight = make({nullptr, DType::kF32, hidden});

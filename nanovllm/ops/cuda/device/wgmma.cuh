@@ -1,7 +1,8 @@
 #pragma once
 
 // wgmma: one warpgroup multiplies A [64, 16] with B [16, N] into float accumulators; N is 32, 48,
-// 64, 96, 128, 192 or 256. A comes from shared memory or from registers, B from shared memory, T is
+// 64, 80, 96, 112, 128, 160, 192, 224 or 256. A comes from shared memory or from registers, B from
+// shared memory, T is
 // __nv_bfloat16 or __half. Thread t of the warpgroup holds of D, for column pair j = 0 .. N/8-1:
 //   d[4j], d[4j+1]    row 16*(t/32) + (t%32)/4,     columns 8j + 2*(t%4) and + 1
 //   d[4j+2], d[4j+3]  the same columns, 8 rows below
@@ -62,9 +63,13 @@ struct Wgmma;
 #define LIST_16(x, last) TEN(x, ) x(10) x(11) x(12) x(13) x(14) last(15)
 #define LIST_24(x, last) TEN(x, ) TEN(x, 1) x(20) x(21) x(22) last(23)
 #define LIST_32(x, last) TEN(x, ) TEN(x, 1) TEN(x, 2) x(30) last(31)
+#define LIST_40(x, last) TEN(x, ) TEN(x, 1) TEN(x, 2) x(30) x(31) x(32) x(33) x(34) x(35) x(36) x(37) x(38) last(39)
 #define LIST_48(x, last) TEN(x, ) TEN(x, 1) TEN(x, 2) TEN(x, 3) x(40) x(41) x(42) x(43) x(44) x(45) x(46) last(47)
+#define LIST_56(x, last) TEN(x, ) TEN(x, 1) TEN(x, 2) TEN(x, 3) TEN(x, 4) x(50) x(51) x(52) x(53) x(54) last(55)
 #define LIST_64(x, last) SIXTY(x) x(60) x(61) x(62) last(63)
+#define LIST_80(x, last) SIXTY(x) TEN(x, 6) x(70) x(71) x(72) x(73) x(74) x(75) x(76) x(77) x(78) last(79)
 #define LIST_96(x, last) SIXTY(x) TEN(x, 6) TEN(x, 7) TEN(x, 8) x(90) x(91) x(92) x(93) x(94) last(95)
+#define LIST_112(x, last) SIXTY(x) TEN(x, 6) TEN(x, 7) TEN(x, 8) TEN(x, 9) TEN(x, 10) x(110) last(111)
 #define LIST_128(x, last) SIXTY(x) TEN(x, 6) TEN(x, 7) TEN(x, 8) TEN(x, 9) TEN(x, 10) TEN(x, 11) \
   x(120) x(121) x(122) x(123) x(124) x(125) x(126) last(127)
 #define LAST_NAME(i) "%" #i
@@ -103,8 +108,16 @@ struct Wgmma;
     WGMMA_RS(type, 64, 32, "{%32, %33, %34, %35}, %36", "%37")            \
   };                                                                      \
   template <>                                                             \
+  struct Wgmma<T, 80> {                                                  \
+    WGMMA_SS(type, 80, 40, "%40, %41", "%42")                             \
+  };                                                                      \
+  template <>                                                             \
   struct Wgmma<T, 96> {                                                   \
     WGMMA_SS(type, 96, 48, "%48, %49", "%50")                             \
+  };                                                                      \
+  template <>                                                             \
+  struct Wgmma<T, 112> {                                                  \
+    WGMMA_SS(type, 112, 56, "%56, %57", "%58")                             \
   };                                                                      \
   template <>                                                             \
   struct Wgmma<T, 128> {                                                  \
@@ -112,8 +125,16 @@ struct Wgmma;
     WGMMA_RS(type, 128, 64, "{%64, %65, %66, %67}, %68", "%69")           \
   };                                                                      \
   template <>                                                             \
+  struct Wgmma<T, 160> {                                                  \
+    WGMMA_SS(type, 160, 80, "%80, %81", "%82")                             \
+  };                                                                      \
+  template <>                                                             \
   struct Wgmma<T, 192> {                                                  \
     WGMMA_SS(type, 192, 96, "%96, %97", "%98")                            \
+  };                                                                      \
+  template <>                                                             \
+  struct Wgmma<T, 224> {                                                  \
+    WGMMA_SS(type, 224, 112, "%112, %113", "%114")                             \
   };                                                                      \
   template <>                                                             \
   struct Wgmma<T, 256> {                                                  \
@@ -130,9 +151,13 @@ WGMMA(__half, f16)
 #undef NAME
 #undef LAST_NAME
 #undef LIST_128
+#undef LIST_112
 #undef LIST_96
+#undef LIST_80
 #undef LIST_64
+#undef LIST_56
 #undef LIST_48
+#undef LIST_40
 #undef LIST_32
 #undef LIST_24
 #undef LIST_16

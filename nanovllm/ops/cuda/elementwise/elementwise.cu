@@ -19,6 +19,17 @@ __global__ void spin_kernel(int64_t num_cycles) {
   while (clock64() - begin < num_cycles) continue;
 }
 
+__global__ void read_kernel(const uint4* from, int64_t count) {
+  begin_kernel();
+  uint32_t bits = 0;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    const uint4 x = from[i];
+    bits |= x.x | x.y | x.z | x.w;
+  }
+  if (bits == 1) __nanosleep(1);  // so that the compiler keeps the loads
+}
+
 /// A thread block copies one row. A Unit is 16 bytes, or 2 where rows are no multiple of 16 bytes.
 template <class Unit>
 __global__ void gather_kernel(Unit* out, const Unit* table, const int32_t* rows, int64_t width,
@@ -225,6 +236,11 @@ void copy_blocks(Launch where, const KvCache& kv, std::span<const BlockCopy> cop
   const dim3 grid(blocks_for(static_cast<int64_t>(copies.size())), blocks_for(2 * kv.num_layers));
   launch(where, copy_blocks_kernel, grid, 256, 0, static_cast<uint4*>(kv.data), copies.data(),
          kv.num_blocks * bytes / 16, bytes / 16);
+}
+
+void read_all(Launch where, const void* memory, size_t bytes) {
+  launch(where, read_kernel, blocks_for(4 * where.num_sms), 512, 0,
+         static_cast<const uint4*>(memory), static_cast<int64_t>(bytes / sizeof(uint4)));
 }
 
 void spin(Launch where, int64_t num_cycles) {

@@ -20,6 +20,8 @@ void convert(Launch where, Tensor out, Tensor x);
 void silu_mul(Launch where, Tensor out, Tensor gate_up);
 /// Backend::copy_blocks; `copies` are in device memory.
 void copy_blocks(Launch where, const KvCache& kv, std::span<const BlockCopy> copies);
+/// Reads this memory, a multiple of 16 bytes, so that the L2 cache holds it and nothing else.
+void read_all(Launch where, const void* memory, size_t bytes);
 /// Keeps the GPU busy for this many clock cycles. Before and after a kernel that is measured, it
 /// stands for the kernels before and after it in a step.
 void spin(Launch where, int64_t num_cycles);

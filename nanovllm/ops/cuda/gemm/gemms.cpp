@@ -12,7 +12,7 @@ namespace nanovllm::cuda {
 namespace {
 
 /// How many tile configurations are candidates.
-constexpr size_t kTileCandidates = 2;
+constexpr size_t kTileCandidates = 3;
 
 }  // namespace
 

@@ -15,7 +15,7 @@
 
 // The first file to read of this folder: every GEMM of the backend, and how its kernel is chosen.
 //   small_gemm     up to 16 tokens; norm, SwiGLU, bias and residual are fused
-//   swap_ab_gemm   17 to 64 tokens on Hopper, for the shapes where a rule says that it is fastest
+//   swap_ab_gemm   17 to 64 tokens on Hopper, for nearly every shape; norm and rotation are fused
 //   tile_gemm      any number of tokens on Hopper, in one of many tile configurations
 //   cublaslt       any GEMM; row operations are separate kernels
 // Where both of the last two compute a GEMM, autotuning chooses (tuning/autotuner.h).

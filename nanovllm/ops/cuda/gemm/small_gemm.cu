@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "nanovllm/ops/cuda/device/mma.cuh"
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 #include "nanovllm/ops/cuda/gemm/gemm_args.h"
@@ -25,7 +27,6 @@ constexpr int kPieceBytes = 32 * 16;  // 16 bytes for each lane of a warp
 /// What the 16 rows of w are that one matrix instruction multiplies.
 enum class Tile {
   kWhole,   // 16 columns of out
-  kHalf,    // 8 columns, and zeros: twice as many thread blocks where w has few rows
   kSwiglu,  // the gates of 8 columns, then their ups
 };
 
@@ -41,9 +42,8 @@ __device__ inline uint32_t word(const uint4& v, int i) {
 template <class T, Tile kTile, bool kNorm, int kTokenTiles, int kTiles, int kStages, int kXStages>
 __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs p) {
   constexpr int kTokens = kTokenTiles * 8, kColumns = kTile == Tile::kWhole ? 16 : 8;
-  constexpr int kHalves = kTile == Tile::kHalf ? 1 : 2;   // of a tile's rows
-  constexpr int kPitch = kTile == Tile::kHalf ? 12 : 20;  // without bank conflicts
-  constexpr int kStageBytes = kTiles * kHalves * 2 * kPieceBytes;
+  constexpr int kPitch = 20;  // floats from one token's sums to the next one's: no bank conflicts
+  constexpr int kStageBytes = kTiles * 4 * kPieceBytes;
   static_assert(kTiles * kTokens * kPitch * 4 <= kStages * kStageBytes,
                 "the sums need more memory than the rings");
   extern __shared__ __align__(128) unsigned char shared[];
@@ -61,14 +61,14 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
 #pragma unroll
       for (int r = 0; r < kTiles; ++r)
 #pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
-          const int64_t row = first_column + r * kColumns + quad +
+        for (int half = 0; half < 2; ++half) {
+          // A tile behind the last column repeats the last tile, and its sums are not stored.
+          const int64_t row = min(first_column + r * kColumns, p.n - kColumns) + quad +
                               int64_t{half} * (kTile == Tile::kSwiglu ? p.n : 8);
 #pragma unroll
           for (int i = 0; i < 2; ++i)
-            async_copy16_of_128(
-                mine + stage * kStageBytes + ((r * kHalves + half) * 2 + i) * kPieceBytes,
-                from + row * p.k + i * 32);
+            async_copy16_of_128(mine + stage * kStageBytes + ((r * 2 + half) * 2 + i) * kPieceBytes,
+                                from + row * p.k + i * 32);
         }
     }
     commit_async_copies();
@@ -105,6 +105,9 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
   // A thread's outputs. With kAdd their old values are loaded together with x.
   constexpr int kBlockColumns = kTiles * kColumns;
   constexpr int kOutputs = (kTokens * kBlockColumns + kThreads - 1) / kThreads;
+  const auto is_output = [&](int at) {
+    return at < p.num_tokens * kBlockColumns && first_column + at % kBlockColumns < p.n;
+  };
   const auto out_at = [&](int at) {
     return static_cast<T*>(p.out) + int64_t{at / kBlockColumns} * p.n + first_column +
            at % kBlockColumns;
@@ -114,8 +117,7 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) {
       const int at = threadIdx.x + i * kThreads;
-      if (p.epilogue == Epilogue::kAdd && at < p.num_tokens * kBlockColumns)
-        old[i] = to_float(*out_at(at));
+      if (p.epilogue == Epilogue::kAdd && is_output(at)) old[i] = to_float(*out_at(at));
     }
   }
   float scale[kTokenTiles];
@@ -177,10 +179,8 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
       for (int r = 0; r < kTiles; ++r)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const uint32_t from = mine + stage * kStageBytes + (r * kHalves * 2 + i) * kPieceBytes;
-          const uint4 low = load_shared(from);
-          uint4 high = make_uint4(0, 0, 0, 0);
-          if constexpr (kHalves == 2) high = load_shared(from + 2 * kPieceBytes);
+          const uint32_t from = mine + stage * kStageBytes + (r * 4 + i) * kPieceBytes;
+          const uint4 low = load_shared(from), high = load_shared(from + 2 * kPieceBytes);
 #pragma unroll
           for (int j = 0; j < 4; j += 2)
 #pragma unroll
@@ -203,13 +203,13 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t)
 #pragma unroll
-      for (int i = 0; i < kHalves * 2; ++i)
+      for (int i = 0; i < 4; ++i)
         sums[(r * kTokens + t * 8 + 2 * pair + i % 2) * kPitch + quad + i / 2 * 8] = acc[r][t][i];
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < kOutputs; ++i) {
     const int at = threadIdx.x + i * kThreads;
-    if (at >= p.num_tokens * kBlockColumns) break;
+    if (!is_output(at)) continue;
     const int token = at / kBlockColumns, column = at % kBlockColumns;
     const float* from = reinterpret_cast<const float*>(shared) +
                         (column / kColumns * kTokens + token) * kPitch + column % kColumns;
@@ -234,34 +234,44 @@ __global__ void __launch_bounds__(kThreads, 2) small_gemm_kernel(const GemmArgs 
 template <class T, Tile kTile, bool kNorm, int kTokenTiles, int kTiles, int kStages, int kXStages>
 void run(Launch where, const GemmArgs& args) {
   constexpr int kColumns = kTile == Tile::kWhole ? 16 : 8;
-  constexpr int kHalves = kTile == Tile::kHalf ? 1 : 2;
   constexpr auto kernel =
       small_gemm_kernel<T, kTile, kNorm, kTokenTiles, kTiles, kStages, kXStages>;
-  const size_t bytes = size_t{kWarps} * kStages * kTiles * kHalves * 2 * kPieceBytes +
+  const size_t bytes = size_t{kWarps} * kStages * kTiles * 4 * kPieceBytes +
                        (kNorm ? static_cast<size_t>(args.k) * 4 : 0);
   allow_shared_memory<kernel>();
-  launch(where, kernel, dim3(static_cast<unsigned>(args.n / (kTiles * kColumns))), kThreads, bytes,
-         args);
+  launch(where, kernel, blocks_for(args.n, kTiles * kColumns), kThreads, bytes, args);
 }
 
+/// Calls one of the kernels. What counts is how many bytes of weights are in flight: a ring of 64
+/// or 96 KB for each of up to two thread blocks on a multiprocessor. Every thread block computes
+/// the norm anew, so it should have many columns if that takes long.
 template <class T, int kTokenTiles>
 void run_shape(Launch where, const GemmArgs& args) {
-  // A thread block gets as many columns as leave three quarters of the multiprocessors a thread
-  // block.
-  const auto fits = [&](int columns) {
-    return args.n % columns == 0 && args.n / columns >= where.num_sms * 3 / 4;
+  const auto fits = [&](int columns, int residents) {
+    return (args.n + columns - 1) / columns <= where.num_sms * residents;
   };
+  // Two rings of 96 KB and two copies of the norm's weights have room on a multiprocessor.
+  const bool is_deep = args.k > 4096;
   if (args.epilogue == Epilogue::kSwiglu) {
-    if (fits(24)) run<T, Tile::kSwiglu, true, kTokenTiles, 3, 2, 2>(where, args);
-    else run<T, Tile::kSwiglu, true, kTokenTiles, 1, 4, 2>(where, args);
+    // Thread blocks that run at the same time form a wave; the last one may be small.
+    const auto waves = [&](int columns) {
+      return static_cast<double>((args.n + columns - 1) / columns) / (2 * where.num_sms);
+    };
+    const auto waste = [&](int columns) { return std::ceil(waves(columns)) / waves(columns); };
+    if (is_deep && args.num_tokens <= 2)
+      run<T, Tile::kSwiglu, true, kTokenTiles, 1, 4, 2>(where, args);
+    else if (waves(24) > 1 && waste(16) < 0.8 * waste(24))
+      run<T, Tile::kSwiglu, true, kTokenTiles, 2, 3, 3>(where, args);
+    else run<T, Tile::kSwiglu, true, kTokenTiles, 3, 2, 2>(where, args);
   } else if (args.norm != nullptr) {
-    if (fits(48)) run<T, Tile::kWhole, true, kTokenTiles, 3, 2, 2>(where, args);
-    else if (fits(32)) run<T, Tile::kWhole, true, kTokenTiles, 2, 2, 2>(where, args);
-    else run<T, Tile::kWhole, true, kTokenTiles, 1, 4, 2>(where, args);
+    if (!fits(32, 2)) run<T, Tile::kWhole, true, kTokenTiles, 3, 2, 2>(where, args);
+    else if (is_deep) run<T, Tile::kWhole, true, kTokenTiles, 2, 2, 2>(where, args);
+    else run<T, Tile::kWhole, true, kTokenTiles, 2, 3, 3>(where, args);
   } else {
-    if (fits(32)) run<T, Tile::kWhole, false, kTokenTiles, 2, 3, 3>(where, args);
-    else if (fits(16)) run<T, Tile::kWhole, false, kTokenTiles, 1, 4, 4 / kTokenTiles>(where, args);
-    else run<T, Tile::kHalf, false, kTokenTiles, 1, 6, 6 / kTokenTiles>(where, args);
+    if (fits(16, 2)) run<T, Tile::kWhole, false, kTokenTiles, 1, 6, 6 / kTokenTiles>(where, args);
+    else if (fits(16, 3))
+      run<T, Tile::kWhole, false, kTokenTiles, 1, 4, 4 / kTokenTiles>(where, args);
+    else run<T, Tile::kWhole, false, kTokenTiles, 2, 3, 3>(where, args);
   }
 }
 

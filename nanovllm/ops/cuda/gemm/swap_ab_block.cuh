@@ -16,7 +16,7 @@ using namespace hopper;
 
 constexpr int kChunk = kBoxColumns;        // of k in a stage
 constexpr int kChunkBytes = kBoxRowBytes;  // of a row
-constexpr int kHeadDim = 128;              // the only one that finish_head() computes
+constexpr int kMaxSplit = 8;
 constexpr int kPerLine = 32;            // floats in 128 bytes, which the L2 cache fetches at once
 constexpr int kThreads = 2 * 128 + 32;  // two consumer warpgroups and the producer's warp
 
@@ -25,7 +25,7 @@ struct Params {
   GemmArgs args;
   DeferredNorm norm;
   int rows, split, stages;
-  int num_chunks;   // of k, for a thread block
+  int num_chunks;   // of k, for the thread blocks of a cluster together
   int consumers;    // threads that multiply
   bool early;       // lets the next kernel start before the previous one has ended
   RopeParams rope;  // if out is q, k and v
@@ -63,7 +63,6 @@ struct Layout {
 /// kTokens is 32 or 64. All warps run the epilogue for the tokens that this thread block finishes.
 template <int kTokens>
 struct Block {
-  static constexpr int kMaxSplit = 8;
   const Params& p;
   const GemmArgs& args = p.args;
   const Layout<kTokens> layout{p.rows, p.stages};
@@ -72,18 +71,20 @@ struct Block {
   const int rank = cluster_rank();  // which part of k
   const int columns = swiglu ? p.rows / 2 : p.rows;
   const int first_column = static_cast<int>(blockIdx.x) / p.split * columns;
+  const int first_chunk = p.num_chunks * rank / p.split;
+  const int num_chunks = p.num_chunks * (rank + 1) / p.split - first_chunk;
 
   __device__ uint32_t barrier(Kind kind, int stage = 0) const {
     return shared + layout.barrier(kind, stage);
   }
-  __device__ int first_k(int chunk) const { return (rank * p.num_chunks + chunk) * kChunk; }
+  __device__ int first_k(int chunk) const { return (first_chunk + chunk) * kChunk; }
 
   /// Calls body(chunk, stage, parity) for each of the thread block's chunks.
   template <class Body>
   __device__ void for_chunks(Body body) const {
     int stage = 0;
     uint32_t parity = 0;
-    for (int chunk = 0; chunk < p.num_chunks; ++chunk) {
+    for (int chunk = 0; chunk < num_chunks; ++chunk) {
       body(chunk, stage, parity);
       if (++stage == p.stages) stage = 0, parity ^= 1;
     }
@@ -100,12 +101,13 @@ struct Block {
     barrier_init(barrier(kRingsFree), p.split);
     barrier_init(barrier(kSumsFull), 1);
     fence_barrier_init();
-    for (int chunk = 0; chunk < min(p.stages, p.num_chunks); ++chunk) {
+    for (int chunk = 0; chunk < min(p.stages, num_chunks); ++chunk) {
       fetch_w(chunk, chunk);
       expect_x(chunk);
     }
     prefetch_tensor_map(p.x);
-    barrier_arrive_expect(barrier(kSumsFull), static_cast<uint32_t>(layout.sums_bytes()));
+    if (p.split > 1)
+      barrier_arrive_expect(barrier(kSumsFull), static_cast<uint32_t>(layout.sums_bytes()));
   }
   __device__ void fetch_w(int chunk, int stage) const {
     const uint32_t to = shared + layout.w(stage), there = barrier(kWFull, stage);
@@ -144,7 +146,7 @@ struct Block {
         Wgmma<Bf16, kTokens>::ss(sums, tile_descriptor(w + i * 32, 1024, 0),
                                  tile_descriptor(x + i * 32, 1024, 0), chunk + i > 0);
       wgmma_commit();
-      if (chunk + p.stages < p.num_chunks) {  // another chunk will be copied into this stage
+      if (chunk + p.stages < num_chunks) {  // another chunk will be copied into this stage
         wgmma_wait<0>();
         if (lane == 0) barrier_arrive(barrier(kEmpty, stage));
       }
@@ -152,9 +154,9 @@ struct Block {
     wgmma_wait<0>();
     pin(sums);
     named_barrier_sync(1, p.consumers);  // all consumers have read the ring
-    if (thread < p.split) remote_barrier_arrive(remote_address(barrier(kRingsFree), thread));
+    if (p.split > 1 && thread < p.split)
+      remote_barrier_arrive(remote_address(barrier(kRingsFree), thread));
     const int row = thread / 32 * 16 + lane / 4;
-    if (row >= p.rows) return;  // with 32 rows, half of the warps have only padding
 #pragma unroll
     for (int j = 0; j < kTokens / 2; ++j) {
       const int token = j / 4 * 8 + lane % 4 * 2 + j % 2;
@@ -164,12 +166,20 @@ struct Block {
 
   /// Sends the sums of the tokens that thread block `to` of the cluster finishes.
   __device__ void send_sums(int to) const {
+    if (p.split == 1) return;
     const auto bytes = static_cast<uint32_t>(layout.sums_bytes() / p.split);
     barrier_wait(barrier(kRingsFree), 0);
     remote_bulk_copy(remote_address(shared + layout.sums_bytes() + rank * bytes, to),
                      shared + to * bytes, bytes, remote_address(barrier(kSumsFull), to));
   }
 
+  __device__ void wait_for_sums() const {
+    if (p.split > 1) barrier_wait(barrier(kSumsFull), 0);
+  }
+  /// Where the sums of token `row` of this thread block's tokens are.
+  __device__ uint32_t sums_at(int row) const {
+    return shared + (p.split > 1 ? layout.sums_bytes() : 0) + row * layout.pitch() * 4;
+  }
   /// Adds four columns of a token over the ranges of k, which are `stride` bytes apart.
   __device__ float4 sum_at(uint32_t address, int stride) const {
     uint4 part[kMaxSplit] = {};
@@ -236,8 +246,8 @@ struct Block {
       if (adds) y = load<4>(out);
       if (norms) weight = load<4>(p.norm.weight + first_column + column);
       const float scale = factor(token, column / 4, per_token);
-      barrier_wait(barrier(kSumsFull), 0);
-      const uint32_t from = shared + layout.sums_bytes() + row * layout.pitch() * 4;
+      wait_for_sums();
+      const uint32_t from = sums_at(row);
       const float4 a = sum_at(from + column * 4, stride);
       float at[4] = {a.x * scale, a.y * scale, a.z * scale, a.w * scale};
       if (swiglu) {
@@ -256,41 +266,45 @@ struct Block {
       if (norms) defer_norm(y, weight, token, column, per_token);
     }
     // Threads without tokens wait too: no thread block may end before every copy to it has arrived.
-    barrier_wait(barrier(kSumsFull), 0);
+    wait_for_sums();
   }
 
-  /// Prefetches into the L2 cache what finish_head() will read.
+  /// Prefetches into the L2 cache what finish_heads() will read.
+  template <int kHeadDim>
   __device__ void prefetch_angles() const {
     const RopeParams& r = p.rope;
     if (const int i = threadIdx.x * kPerLine; r.q_norm != nullptr && i < kHeadDim) {
       prefetch_l2(r.q_norm + i);
       prefetch_l2(r.k_norm + i);
     }
-    const int num_tokens = kTokens / p.split, half = threadIdx.x % 2 * 32;
-    for (int i = threadIdx.x / 2; i < num_tokens; i += blockDim.x / 2) {
+    constexpr int kLines = kHeadDim / 2 / kPerLine;  // of a token's cosines
+    const int num_tokens = kTokens / p.split, line = threadIdx.x % kLines * kPerLine;
+    for (int i = threadIdx.x / kLines; i < num_tokens; i += blockDim.x / kLines) {
       const int token = min(rank * num_tokens + i, args.num_tokens - 1);
-      const int64_t angle = r.positions[token] * int64_t{kHeadDim / 2} + half;
+      const int64_t angle = r.positions[token] * int64_t{kHeadDim / 2} + line;
       prefetch_l2(r.cos + angle);
       prefetch_l2(r.sin + angle);
     }
   }
 
-  /// The epilogue if the rows are one head of q, k or v: the head's norm, rotation and store. Half
-  /// a warp computes a token. A lane has four neighbouring elements of each half of the head, which
-  /// rotate together.
-  __device__ void finish_head() const {
-    constexpr int kPer = 4, kLanes = 16, kHalf = kHeadDim / 2;
+  /// The epilogue if the rows are heads of q, k or v: a head's norm, rotation and store. A lane has
+  /// four neighbouring elements of each half of a head of a token, which rotate together.
+  template <int kHeadDim>
+  __device__ void finish_heads() const {
+    constexpr int kPer = 4, kHalf = kHeadDim / 2, kLanes = kHalf / kPer;
     const RopeParams& r = p.rope;
-    const int lane = threadIdx.x % kLanes, at = lane * kPer, head = first_column / kHeadDim;
-    const int num_tokens = kTokens / p.split;
-    const bool is_q = r.is_q(head), is_v = r.is_v(head);
-    const float* const norm = r.norm(head);
+    const int lane = threadIdx.x % kLanes, at = lane * kPer;
+    const int num_tokens = kTokens / p.split, num_rows = p.rows / kHeadDim * num_tokens;
     const int stride = layout.sums_bytes() / p.split;
-    // num_tokens is even, so both halves of a warp have a row; the last one may not exist.
-    for (int row = threadIdx.x / kLanes; row < num_tokens; row += blockDim.x / kLanes) {
+    // num_rows is a multiple of a warp's rows, so all of them exist or none; their tokens may not.
+    for (int i = threadIdx.x / kLanes; i < num_rows; i += blockDim.x / kLanes) {
+      const int row = i % num_tokens, column = i / num_tokens * kHeadDim + at;
+      const int head = (first_column + column) / kHeadDim;
+      const bool is_q = r.is_q(head), is_v = r.is_v(head);
+      const float* const norm = r.norm(head);
       const bool there = rank * num_tokens + row < args.num_tokens;
       const int token = there ? rank * num_tokens + row : args.num_tokens - 1;
-      Bf16 *low = static_cast<Bf16*>(args.out) + int64_t{token} * args.n + first_column + at,
+      Bf16 *low = static_cast<Bf16*>(args.out) + int64_t{token} * args.n + first_column + column,
            *high = low + kHalf;
       const int slot = is_q ? 0 : r.slot_mapping[token];
       if (!is_q && slot >= 0) {
@@ -308,18 +322,18 @@ struct Block {
       for (int half = 0; half < 2; ++half) {
         if (norm != nullptr) weight[half] = load<kPer>(norm + half * kHalf + at);
         if (args.bias != nullptr)
-          bias[half] = load<kPer>(args.bias + first_column + half * kHalf + at);
+          bias[half] = load<kPer>(args.bias + first_column + half * kHalf + column);
       }
       const float scale = factor(token, lane, kLanes);
-      barrier_wait(barrier(kSumsFull), 0);
-      const uint32_t from = shared + layout.sums_bytes() + row * layout.pitch() * 4;
+      wait_for_sums();
+      const uint32_t from = sums_at(row);
       HeadPart<Bf16, kPer> part;  // rounded to bfloat16, as a separate GEMM would store it
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float4 sum = sum_at(from + (half * kHalf + at) * 4, stride);
+        const float4 sum = sum_at(from + (half * kHalf + column) * 4, stride);
         float y[kPer] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
-        for (int i = 0; i < kPer; ++i) y[i] = y[i] * scale + bias[half].x[i];
+        for (int j = 0; j < kPer; ++j) y[j] = y[j] * scale + bias[half].x[j];
         (half == 0 ? part.low : part.high) = rounded<Bf16>(y);
       }
       const float squares = lanes_sum(add_squares(part.high, add_squares(part.low, 0)), kLanes);
@@ -329,7 +343,7 @@ struct Block {
       store<kPer>(low, part.low);
       store<kPer>(high, part.high);
     }
-    barrier_wait(barrier(kSumsFull), 0);
+    wait_for_sums();
   }
 };
 

@@ -21,59 +21,53 @@ namespace nanovllm::cuda {
 using namespace swap_ab;
 namespace {
 
-// -- tile configuration
+// -- configuration
+
+/// Of a thread block if one, two or three of them run on a multiprocessor.
+constexpr int kRingBytes[] = {200 << 10, 100 << 10, 72 << 10};
 
 struct Config {
-  int rows;    // of w in a thread block, a multiple of 32; with SwiGLU half of them are gates
+  int rows;    // of w in a thread block; with SwiGLU half of them are gates
   int split;   // thread blocks of a cluster, each with a part of k
   int stages;  // of the ring
 };
 
-/// The configuration for a GEMM, or none if other kernels are faster. The rule was found on an H200
-/// in whole steps of Qwen3's shapes from 0.6B to 14B. These GEMMs are bound by how soon every
-/// multiprocessor has enough loads of w in flight, and by how long thread blocks wait for each
-/// other. Up to 32 tokens this takes four thirds to two thread blocks for each multiprocessor; a
-/// thread block has as many rows as that allows. With more tokens the exchange of sums costs more,
-/// so one thread block for each multiprocessor is enough, and GEMMs with a long k are left to
-/// tile_gemm(), which reads x less often.
-std::optional<Config> find_config(Launch where, const GemmArgs& args, bool has_rope) {
+/// The configuration for a GEMM, or none if it has too many rows. `head_dim`: of the heads that the
+/// epilogue rotates, or 0. The rules were found on an H200 with chains of the GEMMs of 15 models
+/// from 0.36B to 32B, at 24, 40 and 64 tokens; docs/kernels.md has the reasons.
+std::optional<Config> find_config(Launch where, const GemmArgs& args, int head_dim) {
   const int total_rows = (args.epilogue == Epilogue::kSwiglu ? 2 : 1) * args.n;
   const int tokens = args.num_tokens <= 32 ? 32 : kSwapAbTokens;
-  const int num_chunks = args.k / kChunk;
-  const auto make = [&](int rows, int split) -> std::optional<Config> {
-    const int blocks = total_rows / rows * split;
-    if (total_rows % rows != 0 || args.k % kChunk != 0 || num_chunks % split != 0) return {};
-    if (args.epilogue == Epilogue::kAdd && args.n / rows > kMaxNormParts) return {};
-    if (blocks > 2 * where.num_sms) return {};
-    // A multiprocessor has room for two thread blocks; for three if most multiprocessors have two
-    // of this GEMM, so that thread blocks of the next one can start while these end.
-    const int ring_bytes = (blocks > where.num_sms * 3 / 2 ? 72 : 100) << 10;
-    return Config{rows, split,
-                  std::min(num_chunks / split, ring_bytes / ((rows + tokens) * kChunkBytes))};
+  const int rows = std::max(64, head_dim), num_chunks = args.k / kChunk;
+  if (total_rows % rows != 0 || args.k % kChunk != 0) return {};
+  if (args.epilogue == Epilogue::kAdd && args.n / rows > kMaxNormParts) return {};
+  // All thread blocks run at the same time. Clusters of four or more do not fill every group of
+  // multiprocessors.
+  constexpr int kMostResident = std::size(kRingBytes);
+  const auto residents = [&](int split) {
+    const int usable = split <= 2 ? where.num_sms : where.num_sms * 6 / 7;
+    return (total_rows / rows * split + usable - 1) / usable;
   };
-  if (tokens == 32) {
-    constexpr int kSplit = 4;
-    const int least_rows = has_rope ? kHeadDim : args.epilogue == Epilogue::kSwiglu ? 64 : 32;
-    int rows = 128;
-    const auto is_enough = [&] { return total_rows / rows * kSplit >= where.num_sms * 4 / 3; };
-    while (rows > least_rows && !is_enough()) rows /= 2;
-    if (has_rope && !is_enough()) return {};
-    // 32 rows leave half of wgmma's M empty. If k is long, twice the rows and twice the split give
-    // as many thread blocks.
-    constexpr int kLeastChunks = 6;  // of k in a thread block
-    const bool is_long = num_chunks % (2 * kSplit) == 0 && num_chunks >= 2 * kSplit * kLeastChunks;
-    return rows == 32 && is_long ? make(64, 2 * kSplit) : make(rows, kSplit);
+  if (residents(1) > kMostResident) return {};
+  // The more a GEMM is split, the more of w is loaded at once, and the more sums are exchanged.
+  constexpr int kLeastWork = 40;  // rows times chunks of a thread block, for each part of k
+  constexpr int kLongPart = 24;   // chunks for which a large ring gains more than another split
+  int split = 1;
+  for (int more = 2; more <= kMaxSplit; more *= 2) {
+    const int chunks = (num_chunks + more - 1) / more;
+    const bool is_balanced =
+        residents(split) == 1 && total_rows / rows * split >= where.num_sms * 15 / 16;
+    if (is_balanced && num_chunks >= kLongPart * split) break;
+    if (chunks * rows >= kLeastWork * more && residents(more) <= kMostResident) split = more;
   }
-  const int rows = has_rope ? kHeadDim : 64, most_chunks = has_rope ? 16 : 8;
-  for (const int split : {1, 2, 4, 8})
-    if (total_rows / rows * split >= where.num_sms * 15 / 16)
-      return num_chunks <= most_chunks * split ? make(rows, split) : std::nullopt;
-  return {};
+  const int most_stages = kRingBytes[residents(split) - 1] / ((rows + tokens) * kChunkBytes);
+  return Config{rows, split, std::min((num_chunks + split - 1) / split, most_stages)};
 }
 
 // -- kernel
 
-template <int kTokens, bool kRope>
+/// kHeadDim: of the heads of q, k and v whose rotation and store are part of the epilogue; or 0.
+template <int kTokens, int kHeadDim>
 __global__ void __launch_bounds__(kThreads, 3) swap_ab_kernel(const __grid_constant__ Params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -81,7 +75,7 @@ __global__ void __launch_bounds__(kThreads, 3) swap_ab_kernel(const __grid_const
   const int thread = threadIdx.x;
   const int producer = thread - p.consumers;  // negative in consumer warps; thread 0 copies
   if (producer == 0) block.begin_copies();
-  else if constexpr (kRope) block.prefetch_angles();
+  else if constexpr (kHeadDim > 0) block.template prefetch_angles<kHeadDim>();
   else block.prefetch_norm();
   __syncwarp();
   cluster_sync_relaxed();  // all thread blocks have initialised their barriers
@@ -96,7 +90,7 @@ __global__ void __launch_bounds__(kThreads, 3) swap_ab_kernel(const __grid_const
   __syncthreads();
   if (thread < p.split) block.send_sums(thread);
   __syncwarp();
-  if constexpr (kRope) block.finish_head();
+  if constexpr (kHeadDim > 0) block.template finish_heads<kHeadDim>();
   else block.finish();
   __syncwarp();
   cluster_sync_relaxed();  // no copy reads this thread block's sums any more
@@ -105,12 +99,12 @@ __global__ void __launch_bounds__(kThreads, 3) swap_ab_kernel(const __grid_const
 
 // -- launcher
 
-template <int kTokens, bool kRope>
+template <int kTokens, int kHeadDim>
 void run(Launch where, const GemmArgs& args, const DeferredNorm& norm, const Config& config,
          const RopeParams& rope) {
   const int parts = args.epilogue == Epilogue::kSwiglu ? 2 : 1;  // of w: gates and ups
-  const int num_chunks = args.k / kChunk / config.split;
-  const int consumers = (config.rows + 63) / 64 * 128;
+  const int num_chunks = args.k / kChunk;
+  const int consumers = config.rows / 64 * 128;
   const Params params = {
       .w = tensor_map(args.w, parts * args.n, args.k, config.rows / 2),
       .x = tensor_map(args.x, args.num_tokens, args.k, kTokens),
@@ -122,40 +116,49 @@ void run(Launch where, const GemmArgs& args, const DeferredNorm& norm, const Con
       .num_chunks = num_chunks,
       .consumers = consumers,
       // As in small_gemm.cu: only a kernel whose weights do not all fit the ring.
-      .early = num_chunks > config.stages,
+      .early = num_chunks > config.stages * config.split,
       .rope = rope};
   const int bytes = Layout<kTokens>(config.rows, config.stages).bytes();
-  constexpr auto kernel = swap_ab_kernel<kTokens, kRope>;
+  constexpr auto kernel = swap_ab_kernel<kTokens, kHeadDim>;
   allow_shared_memory<kernel>();
   launch(ClusterLaunch{where, config.split}, kernel,
          dim3(static_cast<unsigned>(parts * args.n / config.rows * config.split)), kThreads,
          static_cast<size_t>(bytes), params);
 }
 
+int rope_dim(const RopeParams* rope) { return rope != nullptr ? rope->layout.head_dim : 0; }
+
 }  // namespace
 
 bool prefers_swap_ab_gemm(Launch where, const GemmArgs& args, DType dtype, const RopeParams* rope) {
-  const bool is_head = rope == nullptr || (args.epilogue == Epilogue::kStore &&
-                                           rope->layout.tiled && rope->layout.head_dim == kHeadDim);
   // Float16 could overflow before a deferred norm divides.
-  return is_head && dtype == DType::kBF16 && args.num_tokens > kFewTokens &&
-         args.num_tokens <= kSwapAbTokens && find_config(where, args, rope != nullptr).has_value();
+  if (dtype != DType::kBF16 || args.num_tokens <= kFewTokens || args.num_tokens > kSwapAbTokens)
+    return false;
+  if (rope != nullptr && !(rope->layout.tiled && rope->layout.head_dim <= 128)) return false;
+  const std::optional<Config> config = find_config(where, args, rope_dim(rope));
+  // With SwiGLU tile_gemm() is faster, because it reads x less often; but not if a norm would have
+  // to be computed before it and all weights fit into the rings before x is known.
+  const int64_t ring_bytes = int64_t{kRingBytes[0]} * where.num_sms;
+  const bool is_small = args.norm != nullptr && int64_t{4} * args.n * args.k <= ring_bytes;
+  return config.has_value() && (args.epilogue != Epilogue::kSwiglu || is_small);
 }
 
 void swap_ab_gemm(Launch where, const GemmArgs& args, const DeferredNorm& norm,
                   const RopeParams* rope) {
-  const std::optional<Config> config = find_config(where, args, rope != nullptr);
+  const int head_dim = rope_dim(rope);
+  const std::optional<Config> config = find_config(where, args, head_dim);
   check_args(config.has_value(), "swap_ab_gemm: a shape that it does not support");
   const auto with_tokens = [&]<int kTokens>() {
-    if (rope != nullptr) run<kTokens, true>(where, args, norm, *config, *rope);
-    else run<kTokens, false>(where, args, norm, *config, RopeParams({}, {}, {}));
+    if (head_dim == 0) run<kTokens, 0>(where, args, norm, *config, RopeParams({}, {}, {}));
+    else if (head_dim == 64) run<kTokens, 64>(where, args, norm, *config, *rope);
+    else run<kTokens, 128>(where, args, norm, *config, *rope);
   };
   if (args.num_tokens <= 32) with_tokens.template operator()<32>();
   else with_tokens.template operator()<kSwapAbTokens>();
 }
 
 int num_norm_parts(Launch where, const GemmArgs& args) {
-  return args.n / find_config(where, args, false)->rows;
+  return args.n / find_config(where, args, 0)->rows;
 }
 
 }  // namespace nanovllm::cuda

@@ -20,7 +20,9 @@ inline constexpr int kSwapAbTokens = 64;
 inline constexpr int kMaxNormParts = 128;
 
 /// Whether swap_ab_gemm() computes this GEMM, and faster than the other kernels: 17 to
-/// kSwapAbTokens tokens, bfloat16, and weights that a rule finds small enough. Hopper only.
+/// kSwapAbTokens tokens, bfloat16, n and k multiples of 64, and so few rows of w that all thread
+/// blocks run at the same time. With SwiGLU, the weights must be small and x not normed yet.
+/// `rope` needs a head_dim of 64 or 128. Hopper only.
 bool prefers_swap_ab_gemm(Launch where, const GemmArgs& args, DType dtype,
                           const RopeParams* rope = nullptr);
 /// args.x has been normed, or it is norm.x. With kAdd the GEMM begins `norm` if it has a weight;

@@ -27,10 +27,13 @@ struct TileConfig {
   }
 };
 inline constexpr TileConfig kTiles[] = {
-    {64, 64, false},   {64, 96, false},   {64, 128, false}, {128, 64, false},  {128, 96, false},
-    {128, 128, false}, {192, 64, false},  {192, 96, false}, {192, 128, false}, {256, 64, false},
-    {256, 96, false},  {256, 128, false}, {64, 96, true},   {64, 192, true},   {128, 96, true},
-    {128, 192, true},  {192, 96, true},   {192, 192, true}, {256, 192, true}};
+    {64, 64, false},   {64, 96, false},   {64, 128, false},  {64, 160, false},  {128, 64, false},
+    {128, 96, false},  {128, 128, false}, {128, 160, false}, {192, 64, false},  {192, 96, false},
+    {192, 128, false}, {256, 64, false},  {256, 96, false},  {256, 128, false}, {64, 96, true},
+    {64, 128, true},   {64, 160, true},   {64, 192, true},   {64, 224, true},   {128, 96, true},
+    {128, 128, true},  {128, 160, true},  {128, 192, true},  {128, 224, true},  {192, 96, true},
+    {192, 128, true},  {192, 160, true},  {192, 192, true},  {256, 128, true},  {256, 160, true},
+    {256, 192, true}};
 inline constexpr int kNumTiles = std::size(kTiles), kNumTileConfigs = 3 * kNumTiles;
 /// Configuration `index` of kNumTileConfigs: each tile has one with a split of 1, of 2 and of 4.
 constexpr TileConfig tile_config(int index) {

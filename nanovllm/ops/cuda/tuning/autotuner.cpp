@@ -10,9 +10,9 @@ namespace nanovllm::cuda {
 
 namespace {
 
-/// Larger than the L2 cache. This much memory is written before each measured GEMM, so that the
-/// GEMM reads its weights from memory, as in a step, and so that it is launched before the GPU is
-/// free.
+/// Larger than the L2 cache. This much memory is read before each measured GEMM, so that the GEMM
+/// reads its weights from memory, as in a step, and so that it is launched before the GPU is free.
+/// If it were written, the L2 cache would have to write it to memory while the GEMM reads.
 constexpr size_t kFlushBytes = size_t{128} << 20;
 /// How long the kernel before a measured one runs. What a GEMM prefetches during that time is its
 /// advantage in a step as well.
@@ -68,7 +68,7 @@ GemmChoice Autotuner::measure(std::vector<GemmChoice> candidates, int64_t num_to
 }
 
 double Autotuner::time_of(const std::function<void()>& enqueue) {
-  cuda_check(cudaMemsetAsync(flush_, 0, kFlushBytes, where_.stream), "autotuning");
+  read_all(where_, flush_, kFlushBytes);
   cuda_check(cudaEventRecord(events_[0], where_.stream), "autotuning");
   spin(where_, kSpinCycles);
   enqueue();

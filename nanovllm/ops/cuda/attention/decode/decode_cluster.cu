@@ -278,16 +278,11 @@ int decode_cluster_size(Launch where, const KvLayout& layout, int num_seqs, int6
   const bool leaves_room = num_heads * kMaxClusterSize <= where.num_sms / 4;
   const bool is_long = longest > (leaves_room ? kHalfSize * kWarps * kDecodeKeys : 2048);
   int size = fitting(is_long ? kMaxClusterSize : kHalfSize, where.num_sms);
-  if (size < 2) {
-    // With more tokens than small_gemm() serves, the GEMM of q, k and v can rotate, and
-    // decode_attention() reads faster. It is slower only if a cluster of two thread blocks for each
-    // head fits: then it would divide a head among four thread blocks or more, because it gives
-    // every multiprocessor two equal ranges of the tiles, and the merge of so many partial results
-    // takes longer than the few tiles of a range.
-    if (num_seqs > kFewTokens) return 0;
-    size = fitting(2, 2 * where.num_sms);
-  }
-  if (size == 0) return 0;
+  if (size < 2) size = fitting(2, 2 * where.num_sms);
+  // With more tokens than small_gemm() computes, the GEMM of q, k and v rotates too. Then single
+  // thread blocks for each head gain nothing if most multiprocessors have two of them.
+  const bool is_full = size == 1 && 2 * num_heads > 3 * where.num_sms;
+  if (size == 0 || (is_full && num_seqs > kFewTokens)) return 0;
   // decode_attention() gives all thread blocks equal ranges, which is faster if there is much to
   // copy. Its merge through global memory takes as long as 256 keys.
   constexpr int64_t kMuchToCopy = 1024, kMergeKeys = 256;
