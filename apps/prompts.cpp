@@ -11,6 +11,7 @@
 #include "nanovllm/base/sampling_json.h"
 #include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/base/system/files.h"
+#include "nanovllm/text/conversation.h"
 
 namespace nanovllm {
 
@@ -33,28 +34,13 @@ void PromptReader::encode(Prompt& prompt, bool add_special_tokens) const {
 }
 
 void PromptReader::render(const Json& request, Prompt& prompt) const {
-  Json messages = request["messages"];
-  require(messages.is_array() && !messages.empty(),
-          "messages must be a list of at least one message");
-  for (const Json& message : messages)
-    require(message.is_object() && message.contains("role"),
-            "each message must be an object with a role");
+  Json variables = template_variables(request);
   require(chat_template.has_value(), "the model has no chat template");
+  Json& messages = variables["messages"];
   if (!system.empty() && messages[0]["role"] != "system")
     messages.insert(messages.begin(), Json{{"role", "system"}, {"content", system}});
-  Json context = request.value("chat_template_kwargs", Json::object());
-  require(context.is_object(), "chat_template_kwargs must be an object");
-  if (enable_thinking && !context.contains("enable_thinking"))
-    context["enable_thinking"] = *enable_thinking;
-  if (request.contains("enable_thinking")) {
-    require(request["enable_thinking"].is_boolean(), "enable_thinking must be true or false");
-    context["enable_thinking"] = request["enable_thinking"];
-  }
-  context["tools"] = request.value("tools", Json());  // null, as in transformers
-  context.emplace("documents", nullptr);
-  context["messages"] = std::move(messages);
-  context["add_generation_prompt"] = true;
-  prompt.text = chat_template->prompt(context);
+  if (enable_thinking) variables.emplace("enable_thinking", *enable_thinking);
+  prompt.text = chat_template->prompt(variables);
   prompt.from_messages = true;
   encode(prompt, false);  // the template has written the special tokens
 }

@@ -8,6 +8,8 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/config.h"
+#include "nanovllm/base/openai_fields.h"
+#include "nanovllm/base/sampling_json.h"
 #include "nanovllm/base/strings/suggestion.h"
 
 namespace nanovllm {
@@ -18,33 +20,7 @@ constexpr std::array<std::string_view, 3> kPrompts = {"prompt", "prompt_token_id
 constexpr std::array<std::string_view, 6> kRequest = {
     "prompt", "prompt_token_ids", "messages", "tools", "chat_template_kwargs", "enable_thinking"};
 
-/// Fields of OpenAI's and vLLM's API that change the answer in a way that this program cannot. The
-/// value, if any, is the one that asks for nothing.
-struct Unsupported {
-  std::string_view name;
-  const char* harmless = "null";
-};
-constexpr auto kUnsupported = std::to_array<Unsupported>({{"response_format", R"({"type":"text"})"},
-                                                          {"tool_choice", R"("auto")"},
-                                                          {"structured_outputs"},
-                                                          {"guided_json"},
-                                                          {"guided_regex"},
-                                                          {"guided_choice"},
-                                                          {"guided_grammar"}});
-// These have names that a line of one's own may use for something else, so they are refused only in
-// a body. So is every name that is in no list.
-constexpr auto kUnsupportedInBody =
-    std::to_array<Unsupported>({{"parallel_tool_calls", "true"},
-                                {"modalities", R"(["text"])"},
-                                {"verbosity", R"("medium")"},
-                                {"echo", "false"},
-                                {"suffix", R"("")"},
-                                {"best_of", "1"},
-                                {"length_penalty", "1.0"},
-                                {"use_beam_search", "false"},
-                                {"add_generation_prompt", "true"},
-                                {"continue_final_message", "false"},
-                                {"include_stop_str_in_output", "false"}});
+// Fields of a body that do not change the answer. Any other name is refused.
 constexpr auto kIgnoredInBody = std::to_array<std::string_view>(
     {"model", "user", "metadata", "store", "stream", "stream_options", "service_tier",
      "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prediction", "priority",
@@ -52,13 +28,6 @@ constexpr auto kIgnoredInBody = std::to_array<std::string_view>(
 
 bool is_in(const auto& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
-}
-
-bool is_sampling_field(std::string_view name) {
-  bool found = false;
-  SamplingParams::for_each_field(
-      [&](const FieldInfo& field, auto) { found = found || name == field.name; });
-  return found;
 }
 
 /// The sampling field of which `name` is probably a misspelling, or an empty text.
@@ -74,23 +43,18 @@ std::string_view meant_field(std::string_view name) {
   return meant;
 }
 
-bool is_unsupported(const auto& list, std::string_view name) {
-  return std::ranges::find(list, name, &Unsupported::name) != list.end();
-}
-
-/// Throws if the field is in the list and asks for something. Returns false if it is not there.
-bool refuse(const auto& list, const std::string& name, const Json& value,
-            const std::string& where) {
-  const auto at = std::ranges::find(list, name, &Unsupported::name);
-  if (at == list.end()) return false;
-  require(value.is_null() || value == Json::parse(at->harmless), "{}: {} {} is not supported",
-          where, name, printable(value));
-  return true;
+/// As refuse_unsupported(), with the place in the message.
+bool refuse(const std::string& name, const Json& value, bool in_body, const std::string& where) {
+  try {
+    return refuse_unsupported(name, value, in_body);
+  } catch (const UserError& e) {
+    fail("{}: {}", where, e.what());
+  }
 }
 
 /// Whether the field has a meaning in every line.
 bool is_known(std::string_view name) {
-  return is_in(kRequest, name) || is_sampling_field(name) || is_unsupported(kUnsupported, name) ||
+  return is_in(kRequest, name) || is_sampling_field(name) || is_unsupported_field(name) ||
          name == "sampling_params" || name == "max_completion_tokens" || name == "top_logprobs";
 }
 
@@ -129,7 +93,7 @@ bool PromptLine::take(const std::string& name, const Json& object, const std::st
   } else if (is_sampling_field(name)) {
     add_sampling(name, value, where);
   } else {
-    return refuse(kUnsupported, name, value, where);
+    return refuse(name, value, /*in_body=*/false, where);
   }
   return true;
 }
@@ -169,7 +133,7 @@ void PromptLine::read_body(const Json& line, const std::string& line_name) {
             printable(line["method"]));
   for (const auto& [name, value] : body.items()) {
     if (take(name, body, where) || is_in(kIgnoredInBody, name) ||
-        refuse(kUnsupportedInBody, name, value, where))
+        refuse(name, value, /*in_body=*/true, where))
       continue;
     require(value.is_null(), "{}: {} is not supported", where, printable(name));
   }

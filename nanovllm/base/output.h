@@ -59,8 +59,23 @@ struct RequestUpdate {
   int32_t choice = 0;
   std::vector<int32_t> token_ids;  ///< the new tokens
   std::string text;                ///< the new text; empty while a character is incomplete
+  TokenLogprobs logprobs;          ///< of the new token, if they were asked for
+  std::string finish_reason;       ///< as in CompletionOutput, if the answer has ended
+  std::optional<StopReason> stop_reason;
   std::optional<RequestOutput>
       finished;  ///< the whole result, once all answers of the request have ended
+
+  /// Starts anew for another answer, and keeps the memory.
+  void begin(uint64_t id, int32_t its_choice) {
+    request_id = id;
+    choice = its_choice;
+    token_ids.clear();
+    text.clear();
+    logprobs.clear();
+    finish_reason.clear();
+    stop_reason.reset();
+    finished.reset();
+  }
 };
 
 /// Counts since the engine was started.

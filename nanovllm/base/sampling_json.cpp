@@ -115,6 +115,13 @@ bool read_field(const Json& json, const std::string& name, SamplingParams& param
 
 }  // namespace
 
+bool is_sampling_field(std::string_view name) {
+  bool found = false;
+  SamplingParams::for_each_field(
+      [&](const FieldInfo& field, auto) { found = found || name == field.name; });
+  return found;
+}
+
 SamplingParams sampling_params_from_json(const Json& json, SamplingParams params,
                                          const std::string& where) {
   require(json.is_object(), "{}: must be an object", where);

@@ -65,11 +65,12 @@ std::unique_lock<std::mutex> AsyncEngine::lock_alive() const {
 
 void AsyncEngine::require_alive() const { lock_alive(); }
 
-NewRequest AsyncEngine::prepare(std::vector<int32_t> prompt, const SamplingParams& params) const {
+NewRequest AsyncEngine::prepare(std::vector<int32_t> prompt, const SamplingParams& params,
+                                const std::string& cache_salt) const {
   require_alive();
   const std::shared_lock lifetime(engine_lifetime_);
   require_alive();  // exit() may have run before the lock was taken
-  return engine_->prepare(std::move(prompt), params);
+  return engine_->prepare(std::move(prompt), params, cache_salt);
 }
 
 uint64_t AsyncEngine::submit(const std::shared_ptr<Inbox>& inbox, NewRequest request) {
@@ -183,8 +184,8 @@ void AsyncEngine::deliver(RequestUpdate& update) {
   const bool finished = update.finished.has_value();
   if (finished) inbox.running_.erase(update.request_id);
   if (finished || inbox.wants_pieces_) {
+    if (inbox.arrived_.empty()) inbox.wake();
     inbox.arrived_.push_back(std::move(update));
-    inbox.wake();
   }
   if (finished) running_.erase(at);
 }

@@ -56,7 +56,8 @@ class AsyncEngine {
 
   /// LLMEngine::prepare(). Every mistake in a request is found here, on the caller's thread. Throws
   /// UserError.
-  NewRequest prepare(std::vector<int32_t> prompt_token_ids, const SamplingParams& params) const;
+  NewRequest prepare(std::vector<int32_t> prompt_token_ids, const SamplingParams& params,
+                     const std::string& cache_salt = "") const;
   /// Queues a request, whose updates go to `inbox`; returns its number.
   uint64_t submit(const std::shared_ptr<Inbox>& inbox, NewRequest request);
   /// Queues the end of a request. Its last update has the tokens so far and the finish_reason

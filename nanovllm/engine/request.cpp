@@ -39,11 +39,7 @@ void Request::set_ids(uint64_t id, uint64_t first_sequence) {
 bool Request::apply(const SequenceUpdate& change, const StepOutput& output, RequestUpdate& update) {
   const Sequence& seq = *change.seq;
   Choice& choice = choices_[static_cast<size_t>(seq.choice)];
-  update.request_id = id();
-  update.choice = seq.choice;
-  update.token_ids.clear();
-  update.text.clear();
-  update.finished.reset();
+  update.begin(id(), seq.choice);
   if (change.has_token) {
     const int32_t token = seq.token_ids.back();
     if (output_.first_token_time == 0) output_.first_token_time = steady_seconds();
@@ -51,8 +47,8 @@ bool Request::apply(const SequenceUpdate& change, const StepOutput& output, Requ
     update.token_ids.push_back(token);
     if (params_->logprobs) {
       const auto first = output.logprobs.begin() + static_cast<ptrdiff_t>(change.first_logprob);
-      choice.output.logprobs.emplace_back(first,
-                                          first + static_cast<ptrdiff_t>(change.num_logprobs));
+      update.logprobs.assign(first, first + static_cast<ptrdiff_t>(change.num_logprobs));
+      choice.output.logprobs.push_back(update.logprobs);
       choice.output.cumulative_logprob =
           choice.output.cumulative_logprob.value_or(0) + double{first->logprob};
     }
@@ -72,6 +68,8 @@ bool Request::apply(const SequenceUpdate& change, const StepOutput& output, Requ
   const bool stopped = choice.stop_strings && choice.stop_strings->matched();
   if (stopped || seq.is_finished()) end(choice, seq.finish_reason, update.text);
   choice.output.text += update.text;
+  update.finish_reason = choice.output.finish_reason;
+  update.stop_reason = choice.output.stop_reason;
   if (num_running_ == 0) finish_request(update);
   return stopped;
 }

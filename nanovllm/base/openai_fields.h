@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "nanovllm/base/json.h"
+
+namespace nanovllm {
+
+// What the lines of batch files and the server know about the fields of OpenAI's and vLLM's API.
+// Some fields change the answer in a way that this program cannot. Each of them has at most one
+// value that asks for nothing, besides null.
+
+/// Whether a field of the name is one of these wherever it occurs: no line of a batch file would
+/// use such a name for something of its own.
+bool is_unsupported_field(std::string_view name);
+
+/// Throws UserError "<name> <value> is not supported" if the field is one of these and asks for
+/// something. Returns false if it is none of these. `in_body`: the field is in the body of a
+/// request, where also names such as "suffix" have OpenAI's meaning.
+bool refuse_unsupported(std::string_view name, const Json& value, bool in_body);
+
+}  // namespace nanovllm
