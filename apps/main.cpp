@@ -107,6 +107,7 @@ int run(int argc, char** argv) {
   Command command;
   add_generate(app, command);
   add_chat(app, command);
+  add_serve(app, command);
   add_text_commands(app, command);
   add_info(app, command);
   add_bench(app, command);

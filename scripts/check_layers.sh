@@ -2,9 +2,9 @@
 # Checks every include of nanovllm/, apps/ and python/ against the layer rule of docs/architecture.md, and prints those that break
 # it. In the order
 #   llm > engine > runtime > model > ops > cpu | cuda
-# a folder may include the folders to its right, and base/. The exceptions are: engine may also include text; apps only llm,
-# engine, runtime and text; python only llm, engine and text; ops/cpu and ops/cuda may include the
-# interface ops/, but no other folder may include them; only ops/cuda may include CUDA's headers.
+# a folder may include the folders to its right, and base/. The exceptions are: engine may also include text; server only engine,
+# runtime and text; apps only llm, server, engine, runtime and text; python only llm, engine and text; ops/cpu and ops/cuda may
+# include the interface ops/, but no other folder may include them; only ops/cuda may include CUDA's headers.
 #   scripts/check_layers.sh [ROOT]
 set -eu
 cd "${1:-$(dirname "$0")/..}"
@@ -23,7 +23,8 @@ find $folders -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '
     sees["runtime"] = "base ops model runtime"
     sees["engine"] = "base text ops model runtime engine"
     sees["llm"] = "base text ops model runtime engine llm"
-    sees["apps"] = "base text runtime engine llm apps"
+    sees["server"] = "base text runtime engine server"
+    sees["apps"] = "base text runtime engine llm server apps"
     sees["python"] = "base text engine llm python"
   }
   # The layer of a path is the innermost of its folders that the table names; files in nanovllm/ itself belong to llm.

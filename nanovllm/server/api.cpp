@@ -1,0 +1,226 @@
+#include "nanovllm/server/api.h"
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/base/json.h"
+#include "nanovllm/base/sampling_json.h"
+#include "nanovllm/base/terminal/logging.h"
+#include "nanovllm/server/http/api_error.h"
+#include "nanovllm/server/openai/request.h"
+#include "nanovllm/server/openai/response.h"
+
+namespace nanovllm::server {
+
+namespace {
+
+constexpr std::string_view kJson = "application/json";
+constexpr int kPoolThreads = 2;  // for JSON, templates and tokenizing
+
+/// Compares in a time that depends only on the lengths.
+bool equal_keys(std::string_view given, std::string_view key) {
+  if (key.empty()) return false;
+  size_t different = given.size() ^ key.size();
+  for (size_t i = 0; i < given.size(); ++i)
+    different |=
+        static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(key[i % key.size()]);
+  return different == 0;
+}
+
+/// The text of POST /tokenize: {"prompt"} or {"messages", ...}, as vLLM has it.
+std::string tokenize_response(const Serving& serving, const std::string& body_text) {
+  const Json body = parse_json(body_text, "the body");
+  const auto tokenizer = serving.client.engine().tokenizer();
+  if (tokenizer == nullptr) throw ApiError(400, "the model has no tokenizer");
+  if (!body.is_object()) throw ApiError(400, "the body must be a JSON object");
+  std::vector<int32_t> ids;
+  if (body.contains("messages")) {
+    if (!serving.chat_template) throw ApiError(400, "the model has no chat template");
+    const ChatRequest request = chat_request(body, serving.defaults);
+    ids = tokenizer->encode(serving.chat_template->prompt(request.variables),
+                            request.add_special_tokens);
+  } else {
+    const auto prompt = body.find("prompt");
+    if (prompt == body.end() || !prompt->is_string())
+      throw ApiError(400, "prompt must be a text", "prompt");
+    const auto special = body.find("add_special_tokens");
+    ids = tokenizer->encode(prompt->get<std::string>(), special == body.end() || *special != false);
+  }
+  const Json answer = {{"count", ids.size()},
+                       {"max_model_len", serving.client.engine().setup().config.max_model_len},
+                       {"tokens", ids}};
+  return dump_json(answer);
+}
+
+/// The text of POST /detokenize: {"tokens": [...]}.
+std::string detokenize_response(const Serving& serving, const std::string& body_text) {
+  const Json body = parse_json(body_text, "the body");
+  const auto tokenizer = serving.client.engine().tokenizer();
+  if (tokenizer == nullptr) throw ApiError(400, "the model has no tokenizer");
+  if (!body.is_object() || !body.contains("tokens"))
+    throw ApiError(400, "tokens is missing", "tokens");
+  const Json answer = {
+      {"prompt", tokenizer->decode(token_ids_from_json(body["tokens"], "tokens"), false)}};
+  return dump_json(answer);
+}
+
+}  // namespace
+
+const Api::Route Api::kRoutes[] = {
+    {"GET", "/health", &Api::health, true},
+    {"GET", "/version", &Api::version},
+    {"GET", "/load", &Api::load},
+    {"GET", "/v1/models", &Api::models},
+    {"POST", "/v1/completions", &Api::completions, false, true},
+    {"POST", "/v1/chat/completions", &Api::chat, false, true},
+    {"POST", "/tokenize", &Api::tokenize, false, true},
+    {"POST", "/detokenize", &Api::detokenize, false, true},
+};
+
+Api::Api(asio::io_context& io, const std::string& model, const ServerOptions& options)
+    : io_(io), options_(options), model_(model), names_(options.served_names), pool_(kPoolThreads) {
+  if (names_.empty()) names_.push_back(model);
+}
+
+Api::~Api() { pool_.join(); }
+
+void Api::set_engine(AsyncEngine& engine) {
+  serving_.reset(new Serving{
+      .io = io_,
+      .pool = pool_,
+      .client = EngineClient(io_, engine),
+      .chat_template = {},
+      .defaults = checkpoint_sampling_params(model_),
+      .names = names_,
+      .most_sequences = engine.setup().config.max_num_seqs + options_.max_queued_requests});
+  if (engine.tokenizer() != nullptr) serving_->chat_template = ChatTemplate::load(model_);
+  asio::co_spawn(io_, serving_->client.run(), asio::detached);
+  state_ = State::kReady;
+}
+
+void Api::set_dead() {
+  state_ = State::kDead;
+  if (serving_) serving_->client.fail_all("the engine has ended");
+}
+
+void Api::stop_engine() {
+  if (serving_) serving_->client.engine().exit();
+}
+
+Task<> Api::handle(const HttpRequest& request, HttpReply& reply) {
+  std::optional<ApiError> error;
+  try {
+    co_await answer(request, reply);
+  } catch (const ApiError& e) {
+    error = e;
+  } catch (const UserError& e) {
+    error = ApiError(400, e.what());
+  } catch (const EngineDead&) {
+    error = ApiError(500, "the engine has failed");
+  } catch (const boost::system::system_error&) {
+    throw;
+  } catch (const std::exception& e) {
+    log().error("{} {}: {}", request.method, request.path, what_of(e));
+    error = ApiError(500, "internal error");
+  }
+  if (!error) co_return;
+  if (reply.status() != 0) {  // a stream has begun
+    reply.add_event(error->body());
+    co_await reply.end_events();
+    co_return;
+  }
+  HttpHeaders headers;
+  if (error->status == 429 || error->status == 503) headers.emplace_back("Retry-After", "1");
+  if (error->status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
+  co_await reply.send(error->status, kJson, error->body(), headers);
+}
+
+Task<> Api::answer(const HttpRequest& request, HttpReply& reply) {
+  const bool is_head = request.method == "HEAD";
+  std::string allowed;
+  for (const Route& route : kRoutes) {
+    if (route.path != request.path) continue;
+    if (route.method != (is_head ? "GET" : request.method)) {
+      (allowed += allowed.empty() ? "" : ", ") += route.method;
+      continue;
+    }
+    if (!route.is_open) check_key(request);
+    if (route.needs_engine) check_ready();
+    if (route.needs_engine) ++num_requests_;
+    try {
+      co_await (this->*route.handler)(request, reply);
+    } catch (...) {
+      if (route.needs_engine) --num_requests_;
+      throw;
+    }
+    if (route.needs_engine) --num_requests_;
+    co_return;
+  }
+  if (allowed.empty())
+    throw ApiError(404, fmt::format("there is no {}", printable(Json(request.path))));
+  const ApiError error(405, fmt::format("{} allows only {}", request.path, allowed));
+  HttpHeaders headers;
+  headers.emplace_back("Allow", allowed);
+  co_await reply.send(error.status, kJson, error.body(), headers);
+}
+
+void Api::check_key(const HttpRequest& request) const {
+  if (options_.api_keys.empty()) return;
+  std::string_view given = request.header("Authorization");
+  constexpr std::string_view kBearer = "Bearer ";
+  if (given.starts_with(kBearer)) given.remove_prefix(kBearer.size());
+  else given = request.header("x-api-key");  // Anthropic's clients
+  bool is_known = false;
+  for (const std::string& key : options_.api_keys) is_known |= equal_keys(given, key);
+  if (!is_known) throw ApiError::wrong_key();
+}
+
+void Api::check_ready() const {
+  if (state_ == State::kReady) return;
+  if (state_ == State::kDraining) throw ApiError::shutting_down();
+  throw ApiError(503,
+                 state_ == State::kLoading ? "the model is being loaded" : "the engine has failed");
+}
+
+Task<> Api::health(const HttpRequest&, HttpReply& reply) {
+  co_await reply.send(state_ == State::kReady ? 200 : 503, "text/plain", "");
+}
+
+Task<> Api::version(const HttpRequest&, HttpReply& reply) {
+  const Json version = {{"version", options_.version}};
+  co_await reply.send(200, kJson, dump_json(version));
+}
+
+Task<> Api::load(const HttpRequest&, HttpReply& reply) {
+  const Json load = {{"server_load", num_requests_}};
+  co_await reply.send(200, kJson, dump_json(load));
+}
+
+Task<> Api::models(const HttpRequest&, HttpReply& reply) {
+  std::vector<ServedModel> models;
+  const int64_t longest = serving_ ? serving_->client.engine().setup().config.max_model_len : 0;
+  for (const std::string& name : names_) models.push_back({name, start_time_, longest});
+  co_await reply.send(200, kJson, models_response(models), HttpHeaders());
+}
+
+Task<> Api::completions(const HttpRequest& request, HttpReply& reply) {
+  co_await answer_completion(*serving_, request, reply);
+}
+
+Task<> Api::chat(const HttpRequest& request, HttpReply& reply) {
+  co_await answer_chat(*serving_, request, reply);
+}
+
+Task<> Api::tokenize(const HttpRequest& request, HttpReply& reply) {
+  std::string answer;
+  const auto work = [&] { answer = tokenize_response(*serving_, request.body); };
+  co_await on_pool(pool_, work);
+  co_await reply.send(200, kJson, answer, HttpHeaders());
+}
+
+Task<> Api::detokenize(const HttpRequest& request, HttpReply& reply) {
+  std::string answer;
+  const auto work = [&] { answer = detokenize_response(*serving_, request.body); };
+  co_await on_pool(pool_, work);
+  co_await reply.send(200, kJson, answer, HttpHeaders());
+}
+
+}  // namespace nanovllm::server

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <ctime>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "nanovllm/server/generation.h"
+#include "nanovllm/server/http/http.h"
+#include "nanovllm/server/server.h"
+
+namespace nanovllm::server {
+
+/// The routes, and what their handlers share. Used by the I/O thread only.
+class Api {
+ public:
+  Api(asio::io_context& io, const std::string& model, const ServerOptions& options);
+  ~Api();
+
+  /// Answers a request. Every error becomes a response, unless the client is gone.
+  Task<> handle(const HttpRequest& request, HttpReply& reply);
+
+  /// From now on requests are answered, until unset_engine(). Throws nothing.
+  void set_engine(AsyncEngine& engine);
+  void unset_engine() { serving_.reset(); }
+  bool has_engine() const { return serving_ != nullptr; }
+  void set_draining() { state_ = State::kDraining; }
+  bool is_draining() const { return state_ == State::kDraining; }
+  /// Requests that still run get an error.
+  void set_dead();
+  /// Ends AsyncEngine::run().
+  void stop_engine();
+  /// Requests whose answers are computed.
+  size_t num_requests() const { return num_requests_; }
+  const std::string& model_name() const { return names_.front(); }
+
+ private:
+  enum class State { kLoading, kReady, kDraining, kDead };
+  struct Route {
+    std::string_view method, path;
+    Task<> (Api::*handler)(const HttpRequest&, HttpReply&);
+    bool is_open = false;  // needs no key
+    bool needs_engine = false;
+  };
+  static const Route kRoutes[];
+
+  Task<> answer(const HttpRequest& request, HttpReply& reply);
+  void check_key(const HttpRequest& request) const;
+  void check_ready() const;
+
+  Task<> health(const HttpRequest&, HttpReply&);
+  Task<> version(const HttpRequest&, HttpReply&);
+  Task<> load(const HttpRequest&, HttpReply&);
+  Task<> models(const HttpRequest&, HttpReply&);
+  Task<> completions(const HttpRequest&, HttpReply&);
+  Task<> chat(const HttpRequest&, HttpReply&);
+  Task<> tokenize(const HttpRequest&, HttpReply&);
+  Task<> detokenize(const HttpRequest&, HttpReply&);
+
+  asio::io_context& io_;
+  const ServerOptions& options_;
+  const std::string model_;
+  std::vector<std::string> names_;
+  asio::thread_pool pool_;
+  std::unique_ptr<Serving> serving_;
+  State state_ = State::kLoading;
+  size_t num_requests_ = 0;
+  const int64_t start_time_ = std::time(nullptr);
+};
+
+}  // namespace nanovllm::server

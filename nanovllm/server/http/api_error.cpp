@@ -1,0 +1,81 @@
+#include "nanovllm/server/http/api_error.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "nanovllm/base/json.h"
+#include "nanovllm/server/http/json_text.h"
+
+namespace nanovllm::server {
+
+namespace {
+
+/// A text that the client has sent, for a message. It is shortened, because the message goes back
+/// to the client and into the log.
+std::string shown(std::string_view text) {
+  constexpr size_t kMostBytes = 200;
+  return printable(Json(text.substr(0, kMostBytes)));
+}
+
+void append_member(std::string& to, std::string_view name, std::string_view text) {
+  to += name;
+  if (text.empty()) to += "null";
+  else append_json_string(to, text);
+}
+
+}  // namespace
+
+ApiError::ApiError(int status_, const std::string& message, std::string param_, std::string code_)
+    : UserError(message), status(status_), param(std::move(param_)), code(std::move(code_)) {}
+
+ApiError ApiError::wrong_key() {
+  return {401, "the API key is missing or wrong; send it in the header 'Authorization: Bearer KEY'",
+          "", "invalid_api_key"};
+}
+
+ApiError ApiError::unknown_model(std::string_view name) {
+  return {404,
+          fmt::format("the model {} does not exist; /v1/models lists those that do", shown(name)),
+          "model", "model_not_found"};
+}
+
+ApiError ApiError::unknown_route(std::string_view method, std::string_view path) {
+  return {404, fmt::format("there is no {} {}", shown(method), shown(path)), "", "unknown_url"};
+}
+
+ApiError ApiError::wrong_method(std::string_view method, std::string_view path) {
+  return {405, fmt::format("{} does not take {}", shown(path), shown(method)), "",
+          "method_not_allowed"};
+}
+
+ApiError ApiError::too_large(size_t most_bytes) {
+  return {413, fmt::format("the body has more than {} bytes", most_bytes), "", "request_too_large"};
+}
+
+ApiError ApiError::queue_full(int64_t most_requests) {
+  return {429, fmt::format("{} requests are waiting already; try again later", most_requests), "",
+          "rate_limit_exceeded"};
+}
+
+ApiError ApiError::shutting_down() {
+  return {503, "the server is shutting down and takes no new requests", "", "shutting_down"};
+}
+
+std::string_view ApiError::type() const {
+  if (status == 401) return "authentication_error";
+  if (status == 404) return "not_found_error";
+  if (status == 429) return "rate_limit_error";
+  return status >= 500 ? "server_error" : "invalid_request_error";
+}
+
+std::string ApiError::body() const {
+  std::string body;
+  append_member(body, R"({"error":{"message":)", what());
+  append_member(body, R"(,"type":)", type());
+  append_member(body, R"(,"param":)", param);
+  append_member(body, R"(,"code":)", code);
+  return body + "}}";
+}
+
+}  // namespace nanovllm::server

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "nanovllm/base/error.h"
+
+namespace nanovllm::server {
+
+/// An error for the client, with its HTTP status. The message is one line that says what is wrong
+/// and what would be right. It is a UserError, and any other UserError that a request causes
+/// becomes ApiError(400, what()).
+struct ApiError : UserError {
+  /// `param` is the field of the request that is wrong; empty if it is none or unknown. `code` is a
+  /// word for programs; empty if there is none.
+  ApiError(int status, const std::string& message, std::string param = {}, std::string code = {});
+
+  static ApiError wrong_key();
+  static ApiError unknown_model(std::string_view name);
+  static ApiError unknown_route(std::string_view method, std::string_view path);
+  static ApiError wrong_method(std::string_view method, std::string_view path);
+  static ApiError too_large(size_t most_bytes);
+  static ApiError queue_full(int64_t most_requests);
+  static ApiError shutting_down();
+
+  /// OpenAI's name for this kind of error, which follows from the status.
+  std::string_view type() const;
+  /// {"error": {"message", "type", "param", "code"}}
+  std::string body() const;
+
+  int status;
+  std::string param, code;
+};
+
+}  // namespace nanovllm::server

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <utility>  // Boost 1.74's awaitable.hpp forgets it
+
+// The parts of Asio that the server uses.
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+
+namespace nanovllm::server {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+/// A coroutine on the I/O thread.
+template <class T = void>
+using Task = asio::awaitable<T>;
+
+/// Calls work() on a thread of the pool, and throws what it throws. It returns nothing, because GCC
+/// 12 destroys results of coroutines twice in some expressions: work() sets a variable instead.
+template <class Work>
+Task<> on_pool(asio::thread_pool& pool, Work work) {
+  constexpr auto run = [](Work todo) -> Task<> {
+    todo();
+    co_return;
+  };
+  Task<> there = run(std::move(work));
+  co_await asio::co_spawn(pool, std::move(there), asio::use_awaitable);
+}
+
+}  // namespace nanovllm::server

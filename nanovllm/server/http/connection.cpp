@@ -1,0 +1,241 @@
+#include "nanovllm/server/http/connection.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <memory>
+#include <optional>
+
+#include "nanovllm/server/http/api_error.h"
+#include "nanovllm/server/http/ids.h"
+
+namespace nanovllm::server {
+
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+
+namespace {
+
+using Protocol = asio::generic::stream_protocol;
+using Stream = beast::basic_stream<Protocol>;
+using Parser = http::request_parser<http::string_body>;
+
+std::string_view to_view(boost::string_view text) { return {text.data(), text.size()}; }
+bool equal(std::string_view a, std::string_view b) {
+  return beast::iequals({a.data(), a.size()}, {b.data(), b.size()});
+}
+
+class Reply : public HttpReply {
+ public:
+  Reply(Stream& stream, const HttpLimits& limits, const HttpRequest& request, bool keep_alive,
+        bool is_old)
+      : stream_(stream),
+        limits_(limits),
+        request_(request),
+        keep_alive_(keep_alive),
+        is_old_(is_old) {}
+  ~Reply() override {
+    error_code ignored;
+    if (state_) {
+      state_->then = nullptr;
+      stream_.socket().cancel(ignored);
+    }
+  }
+
+  Task<> send(int status, std::string_view content_type, std::string body,
+              const HttpHeaders& headers) override {
+    status_ = status;
+    std::string head = begin(content_type, headers);
+    head += fmt::format("Content-Length: {}\r\n\r\n", body.size());
+    if (request_.method == "HEAD") body.clear();
+    co_await write(head, body);
+  }
+
+  Task<> begin_events() override {
+    status_ = 200;
+    if (is_old_)
+      keep_alive_ = false;  // HTTP/1.0 has no chunks: the end of the connection is the end
+    HttpHeaders headers;
+    headers.emplace_back("Cache-Control", "no-cache");
+    headers.emplace_back("X-Accel-Buffering", "no");  // no proxy holds events back
+    std::string head = begin("text/event-stream; charset=utf-8", headers);
+    head += is_old_ ? "\r\n" : "Transfer-Encoding: chunked\r\n\r\n";
+    co_await write(head);
+  }
+
+  void add_event(std::string_view data, std::string_view name) override {
+    if (!name.empty()) (events_ += "event: ").append(name) += '\n';
+    (events_ += "data: ").append(data) += "\n\n";
+  }
+
+  Task<> flush() override {
+    if (events_.empty()) co_return;
+    const std::string size = fmt::format("{:x}\r\n", events_.size());
+    if (is_old_) co_await write(events_);
+    else co_await write(size, events_, "\r\n");
+    events_.clear();
+  }
+
+  Task<> end_events() override {
+    co_await flush();
+    if (!is_old_) co_await write("0\r\n\r\n");
+  }
+
+  void on_gone(std::function<void()> then) override {
+    if (!state_) {
+      state_ = std::make_shared<State>();
+      stream_.socket().async_wait(
+          asio::socket_base::wait_read,
+          [state = state_, fd = stream_.socket().native_handle()](error_code error) {
+            char next = 0;
+            // More bytes are the next request of a client that does not wait.
+            if (!error && state->then && ::recv(fd, &next, 1, MSG_PEEK | MSG_DONTWAIT) <= 0)
+              state->then();
+          });
+    }
+    state_->then = std::move(then);
+  }
+
+  int status() const override { return status_; }
+  bool keep_alive() const { return keep_alive_; }
+
+ private:
+  struct State {
+    std::function<void()> then;
+  };
+
+  std::string begin(std::string_view content_type, const HttpHeaders& headers) const {
+    std::string head =
+        fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nX-Request-Id: {}\r\n", status_,
+                    to_view(http::obsolete_reason(static_cast<http::status>(status_))),
+                    content_type, request_.id);
+    for (const auto& [name, value] : headers) head += fmt::format("{}: {}\r\n", name, value);
+    if (!keep_alive_) head += "Connection: close\r\n";
+    else if (is_old_) head += "Connection: keep-alive\r\n";
+    return head;
+  }
+
+  Task<> write(std::string_view a, std::string_view b = {}, std::string_view c = {}) {
+    const std::array<asio::const_buffer, 3> buffers = {asio::buffer(a), asio::buffer(b),
+                                                       asio::buffer(c)};
+    stream_.expires_after(limits_.write);
+    co_await asio::async_write(stream_, buffers, asio::use_awaitable);
+    stream_.expires_never();
+  }
+
+  Stream& stream_;
+  const HttpLimits& limits_;
+  const HttpRequest& request_;
+  bool keep_alive_;
+  const bool is_old_;
+  int status_ = 0;
+  std::string events_;
+  std::shared_ptr<State> state_;
+};
+
+/// The error for a request that could not be read; nothing if no answer makes sense.
+std::optional<ApiError> error_of(error_code error, const HttpLimits& limits) {
+  if (error == http::error::body_limit) return ApiError::too_large(limits.body_bytes);
+  if (error == http::error::header_limit || error == http::error::buffer_overflow)
+    return ApiError(431, fmt::format("the headers are larger than {} bytes", limits.header_bytes));
+  if (error.category() == make_error_code(http::error::bad_method).category() &&
+      error != http::error::end_of_stream && error != http::error::partial_message)
+    return ApiError(400, fmt::format("not a valid HTTP request: {}", error.message()));
+  return std::nullopt;
+}
+
+class Connection {
+ public:
+  Connection(Protocol::socket socket, const HttpLimits& limits, const HttpHandler& handler)
+      : stream_(std::move(socket)), limits_(limits), handler_(handler) {}
+
+  Task<> run() {
+    while (co_await serve_one()) continue;
+    error_code ignored;
+    stream_.socket().shutdown(asio::socket_base::shutdown_send, ignored);
+  }
+
+ private:
+  /// Reads and answers a request. Returns false if the connection has to end.
+  Task<bool> serve_one() {
+    if (buffer_.size() == 0) {
+      stream_.expires_after(limits_.idle);
+      buffer_.commit(
+          co_await stream_.async_read_some(buffer_.prepare(kFirstRead), asio::use_awaitable));
+    }
+    Parser parser;
+    parser.header_limit(static_cast<uint32_t>(limits_.header_bytes));
+    parser.body_limit(limits_.body_bytes);
+    error_code error;
+    stream_.expires_after(limits_.header);
+    co_await http::async_read_header(stream_, buffer_, parser,
+                                     asio::redirect_error(asio::use_awaitable, error));
+    if (!error && equal(to_view(parser.get()[http::field::expect]), "100-continue") &&
+        parser.content_length().value_or(0) <= limits_.body_bytes)
+      co_await asio::async_write(stream_,
+                                 asio::buffer(std::string_view("HTTP/1.1 100 Continue\r\n\r\n")),
+                                 asio::use_awaitable);
+    stream_.expires_after(limits_.body);
+    if (!error)
+      co_await http::async_read(stream_, buffer_, parser,
+                                asio::redirect_error(asio::use_awaitable, error));
+    stream_.expires_never();
+    HttpRequest request = read(parser);
+    Reply reply(stream_, limits_, request, !error && parser.get().keep_alive(),
+                parser.get().version() < 11);
+    if (error) {
+      if (const std::optional<ApiError> answer = error_of(error, limits_))
+        co_await reply.send(answer->status, "application/json", answer->body(), {});
+      co_return false;
+    }
+    co_await handler_(request, reply);
+    if (buffer_.size() == 0) buffer_.shrink_to_fit();
+    co_return reply.keep_alive();
+  }
+
+  static HttpRequest read(Parser& parser) {
+    HttpRequest request;
+    const auto& message = parser.get();
+    request.method = std::string(to_view(message.method_string()));
+    request.path = std::string(to_view(message.target()));
+    request.path.resize(std::min(request.path.find('?'), request.path.size()));
+    for (const auto& field : message)
+      request.headers.emplace_back(to_view(field.name_string()), to_view(field.value()));
+    request.id = std::string(request.header("X-Request-Id"));
+    const auto is_plain = [](char c) { return c > ' ' && c < 127; };
+    if (request.id.empty() || request.id.size() > kLongestId ||
+        !std::ranges::all_of(request.id, is_plain))
+      request.id = new_id("req-");
+    request.body = std::move(parser.get().body());
+    return request;
+  }
+
+  static constexpr size_t kFirstRead = 4096, kLongestId = 128;
+  Stream stream_;
+  const HttpLimits& limits_;
+  const HttpHandler& handler_;
+  beast::flat_buffer buffer_{limits_.header_bytes + kFirstRead};
+};
+
+}  // namespace
+
+std::string_view HttpRequest::header(std::string_view name) const {
+  const auto at =
+      std::ranges::find_if(headers, [&](const auto& h) { return equal(h.first, name); });
+  return at == headers.end() ? std::string_view() : at->second;
+}
+
+Task<> serve_connection(Protocol::socket socket, const HttpLimits& limits,
+                        const HttpHandler& handler) {
+  Connection connection(std::move(socket), limits, handler);
+  try {
+    co_await connection.run();
+  } catch (const boost::system::system_error&) {  // the client is gone or too slow
+  }
+}
+
+}  // namespace nanovllm::server

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/server/http/asio.h"
+
+// What the rest of the server sees of HTTP: requests that were read completely, and replies that
+// are whole or streams of events. connection.h speaks the protocol.
+namespace nanovllm::server {
+
+struct HttpRequest {
+  std::string method, path, body;
+  std::string id;  ///< the client's X-Request-Id, or a new one
+  std::vector<std::pair<std::string, std::string>> headers;
+
+  /// The value of a header, or an empty text; `name` in any case.
+  std::string_view header(std::string_view name) const;
+};
+
+/// More headers of a response: names and values.
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
+/// The reply to one request. Every member throws boost::system::system_error if the client is gone
+/// or too slow.
+class HttpReply {
+ public:
+  virtual ~HttpReply() = default;
+  /// The whole response.
+  virtual Task<> send(int status, std::string_view content_type, std::string body,
+                      const HttpHeaders& headers = {}) = 0;
+  /// Begins a response of server-sent events.
+  virtual Task<> begin_events() = 0;
+  /// Adds an event to those that flush() sends. `data` has no newline.
+  virtual void add_event(std::string_view data, std::string_view name = {}) = 0;
+  virtual Task<> flush() = 0;
+  /// Ends the events.
+  virtual Task<> end_events() = 0;
+  /// Calls `then` once if the client closes the connection before the response has ended.
+  virtual void on_gone(std::function<void()> then) = 0;
+  /// The status that was sent; 0: none yet.
+  virtual int status() const = 0;
+};
+
+struct HttpLimits {
+  size_t header_bytes = size_t{64} << 10;
+  size_t body_bytes = size_t{32} << 20;
+  size_t connections = 16384;
+  std::chrono::seconds idle{75};    ///< between two requests
+  std::chrono::seconds header{10};  ///< to send a request's headers
+  std::chrono::seconds body{60};    ///< to send its body
+  std::chrono::seconds write{60};   ///< to accept what was written
+};
+
+using HttpHandler = std::function<Task<>(const HttpRequest&, HttpReply&)>;
+
+}  // namespace nanovllm::server

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+// JSON that is written straight into a buffer. A stream has a chunk for each token; building a tree
+// of Json for each of them would cost more than everything else that the server does.
+namespace nanovllm::server {
+
+/// Appends the text in quotes. Control characters, quotes and backslashes are escaped, so the
+/// result has no newline. Bytes that are not valid UTF-8 become U+FFFD.
+void append_json_string(std::string& to, std::string_view utf8);
+
+void append_number(std::string& to, int64_t value);
+
+/// Appends a log-probability with the digits that a float needs. JSON has no -infinity; it becomes
+/// -9999, as in vLLM and in OpenAI's description, and so does NaN.
+void append_logprob(std::string& to, float value);
+
+void append_ids(std::string& to, std::span<const int32_t> ids);
+
+}  // namespace nanovllm::server

@@ -1,0 +1,156 @@
+#include "nanovllm/server/openai/logprobs.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/base/strings/utf8.h"
+#include "nanovllm/server/http/json_text.h"
+
+namespace nanovllm::server {
+
+namespace {
+
+/// Appends a list or an object: a comma before each item but the first one.
+class Items {
+ public:
+  Items(std::string& to, char open, char close) : to_(to), close_(close) { to_ += open; }
+  Items(const Items&) = delete;
+  ~Items() { to_ += close_; }
+  std::string& next() {
+    if (!std::exchange(is_first_, false)) to_ += ',';
+    return to_;
+  }
+
+ private:
+  std::string& to_;
+  char close_;
+  bool is_first_ = true;
+};
+
+void append_bytes(std::string& to, const std::string& text) {
+  Items bytes(to, '[', ']');
+  for (const char c : text) append_number(bytes.next(), static_cast<unsigned char>(c));
+}
+
+void append_token(std::string& to, const std::string& text, float logprob) {
+  to += R"({"token":)";
+  append_json_string(to, text);
+  to += R"(,"logprob":)";
+  append_logprob(to, logprob);
+  to += R"(,"bytes":)";
+  append_bytes(to, text);
+}
+
+/// The number of characters, where each one that is not valid counts as its U+FFFD.
+size_t num_chars(const std::string& text) {
+  std::string valid;
+  append_utf8(valid, text, /*at_end=*/true);
+  return static_cast<size_t>(
+      std::ranges::count_if(valid, [](char c) { return !is_continuation(c); }));
+}
+
+/// {"<token>": logprob} for the token and the best ones. Of tokens that decode to the same text,
+/// only the first one is written: an object has a key once.
+void append_top(std::string& to, const TokenLogprobs& entries, const TokenText& text) {
+  if (entries.empty()) {
+    to += "null";
+    return;
+  }
+  Items top(to, '{', '}');
+  std::vector<std::string> written;
+  for (const Logprob& entry : entries) {
+    std::string key;
+    append_json_string(key, text(entry.id));
+    if (std::ranges::find(written, key) != written.end()) continue;
+    top.next() += key;
+    to += ':';
+    append_logprob(to, entry.logprob);
+    written.push_back(std::move(key));
+  }
+}
+
+}  // namespace
+
+void append_chat_logprobs(std::string& to, const TokensView& tokens, const TokenText& text) {
+  if (tokens.logprobs.empty()) {
+    to += "null";
+    return;
+  }
+  to += R"({"content":)";
+  {
+    Items content(to, '[', ']');
+    for (const TokenLogprobs& entries : tokens.logprobs) {
+      if (entries.empty()) continue;
+      append_token(content.next(), text(entries[0].id), entries[0].logprob);
+      to += R"(,"top_logprobs":)";
+      {
+        Items top(to, '[', ']');
+        for (const Logprob& entry : std::span(entries).subspan(1)) {
+          append_token(top.next(), text(entry.id), entry.logprob);
+          to += '}';
+        }
+      }
+      to += '}';
+    }
+  }
+  to += R"(,"refusal":null})";
+}
+
+void append_completion_logprobs(std::string& to, const TokensView& prompt, const TokensView& answer,
+                                const TokenText& text, size_t& offset) {
+  if (prompt.logprobs.empty() && answer.logprobs.empty()) {
+    to += "null";
+    return;
+  }
+  // The four lists have an entry for each token. They are written side by side, because what a
+  // token decodes to is needed for two of them.
+  std::string token_logprobs, top_logprobs, offsets;
+  to += R"({"tokens":)";
+  {
+    Items tokens(to, '[', ']'), logprobs(token_logprobs, '[', ']'), tops(top_logprobs, '[', ']'),
+        starts(offsets, '[', ']');
+    for (const TokensView* part : {&prompt, &answer}) {
+      for (size_t i = 0; i < std::min(part->ids.size(), part->logprobs.size()); ++i) {
+        const TokenLogprobs& entries = part->logprobs[i];
+        const std::string token = text(part->ids[i]);
+        append_json_string(tokens.next(), token);
+        if (entries.empty()) logprobs.next() += "null";
+        else append_logprob(logprobs.next(), entries[0].logprob);
+        append_top(tops.next(), entries, text);
+        append_number(starts.next(), static_cast<int64_t>(offset));
+        offset += num_chars(token);
+      }
+    }
+  }
+  to += R"(,"token_logprobs":)" + token_logprobs;
+  to += R"(,"top_logprobs":)" + top_logprobs;
+  to += R"(,"text_offset":)" + offsets + '}';
+}
+
+void append_prompt_logprobs(std::string& to, std::span<const TokenLogprobs> logprobs,
+                            const TokenText& text) {
+  Items tokens(to, '[', ']');
+  for (const TokenLogprobs& entries : logprobs) {
+    if (entries.empty()) {
+      tokens.next() += "null";
+      continue;
+    }
+    Items best(tokens.next(), '{', '}');
+    for (size_t i = 0; i < entries.size(); ++i) {
+      // The token itself is often one of the best, too.
+      if (i != 0 && entries[i].id == entries[0].id) continue;
+      best.next() += '"';
+      append_number(to, entries[i].id);
+      to += R"(":{"logprob":)";
+      append_logprob(to, entries[i].logprob);
+      to += R"(,"rank":)";
+      append_number(to, entries[i].rank);
+      to += R"(,"decoded_token":)";
+      append_json_string(to, text(entries[i].id));
+      to += '}';
+    }
+  }
+}
+
+}  // namespace nanovllm::server

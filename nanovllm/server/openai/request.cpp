@@ -1,0 +1,272 @@
+#include "nanovllm/server/openai/request.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <string_view>
+#include <utility>
+
+#include "nanovllm/base/openai_fields.h"
+#include "nanovllm/base/sampling_json.h"
+#include "nanovllm/server/openai/limits.h"
+#include "nanovllm/server/openai/request_fields.h"
+#include "nanovllm/text/conversation.h"
+
+namespace nanovllm::server {
+
+namespace {
+
+constexpr int64_t kCompletionTokens = 16;  // the default of OpenAI's API
+
+// Fields that are read below and are neither sampling fields nor refused.
+constexpr auto kOfCompletions = std::to_array<std::string_view>({"echo"});
+constexpr auto kOfChat = std::to_array<std::string_view>(
+    {"tool_choice", "parallel_tool_calls", "add_generation_prompt"});
+
+void check_is_object(const Json& body) {
+  if (!body.is_object()) throw ApiError(400, "the body must be a JSON object");
+}
+
+void check_list(const Json& body, const std::string& name, size_t most) {
+  const Json* list = find_field(body, name);
+  if (list != nullptr && list->is_array() && list->size() > most)
+    refuse_field(name, "has {} entries; at most {} are allowed", list->size(), most);
+}
+
+/// The fields of the body that are sampling fields. Fields that ask for what this program cannot do
+/// are refused, except for those that the endpoint reads itself.
+Json sampling_of(const Json& body, auto read_elsewhere) {
+  check_list(body, "stop", kMaxStops);
+  check_list(body, "stop_token_ids", kMaxStopTokenIds);
+  check_list(body, "bad_words", kMaxBadWords);
+  Json sampling = Json::object();
+  for (auto field = body.begin(); field != body.end(); ++field) {
+    if (std::ranges::find(read_elsewhere, field.key()) != read_elsewhere.end()) continue;
+    if (is_sampling_field(field.key())) sampling[field.key()] = field.value();
+    else naming_field([&] { refuse_unsupported(field.key(), field.value(), /*in_body=*/true); });
+  }
+  return sampling;
+}
+
+/// `rename` says how the client calls a sampling field.
+template <class Rename = std::identity>
+SamplingParams params_of(const Json& sampling, const SamplingParams& defaults, Rename rename = {}) {
+  const std::string where = "request";
+  return naming_field(
+      [&] {
+        try {
+          return sampling_params_from_json(sampling, defaults, where);
+        } catch (const UserError& e) {
+          throw UserError(std::string(e.what()).substr(where.size() + 2));
+        }
+      },
+      rename);
+}
+
+void read_stream_options(const Json& body, OpenAiRequest& request) {
+  request.stream = bool_field(body, "stream", false);
+  const Json* options = find_field(body, "stream_options");
+  if (options == nullptr) return;
+  if (!request.stream) refuse_field("stream_options", "needs stream to be true");
+  if (!options->is_object())
+    refuse_field("stream_options", "must be an object, not {}", printable(*options));
+  request.include_usage = bool_field(*options, "include_usage", false);
+  request.continuous_usage =
+      bool_field(*options, "continuous_usage_stats", false) && request.include_usage;
+}
+
+void read_common(const Json& body, OpenAiRequest& request, bool add_special_tokens) {
+  request.model = name_field(body, "model");
+  read_stream_options(body, request);
+  request.return_token_ids = bool_field(body, "return_token_ids", false);
+  request.return_prompt_logprobs = request.params.prompt_logprobs.has_value();
+  if (request.stream && request.return_prompt_logprobs)
+    refuse_field("prompt_logprobs", "needs stream to be false");
+  request.add_special_tokens = bool_field(body, "add_special_tokens", add_special_tokens);
+  request.cache_salt = name_field(body, "cache_salt");
+  request.priority = integer_field(body, "priority", 0);
+}
+
+void check_num_choices(int64_t n, size_t num_prompts) {
+  const auto prompts = static_cast<int64_t>(num_prompts);
+  if (n * prompts > kMaxChoices)
+    refuse_field("n", "is {} for {} prompts; a request has at most {} answers", n, prompts,
+                 kMaxChoices);
+}
+
+std::vector<int32_t> ids_of(const Json& list, const std::string& where) {
+  if (list.empty()) throw ApiError(400, where + " is an empty list", "prompt");
+  try {
+    return token_ids_from_json(list, where);
+  } catch (const UserError& e) {
+    throw ApiError(400, e.what(), "prompt");
+  }
+}
+
+std::vector<PromptInput> prompts_of(const Json& body) {
+  const Json* prompt = find_field(body, "prompt");
+  if (prompt == nullptr) refuse_field("prompt", "is missing");
+  if (prompt->is_string()) return {prompt->get<std::string>()};
+  if (!prompt->is_array())
+    refuse_field("prompt", "must be a text, a list of texts, token ids, or a list of such lists");
+  if (prompt->empty() || prompt->front().is_number()) return {ids_of(*prompt, "prompt")};
+  if (prompt->size() > kMaxPrompts)
+    refuse_field("prompt", "is a list of {} prompts; at most {} are allowed", prompt->size(),
+                 kMaxPrompts);
+  std::vector<PromptInput> prompts;
+  for (const Json& item : *prompt) {
+    if (item.is_string()) prompts.emplace_back(item.get<std::string>());
+    else if (item.is_array())
+      prompts.emplace_back(ids_of(item, fmt::format("prompt[{}]", prompts.size())));
+    else
+      refuse_field("prompt", "contains {}; it must be a text or a list of token ids",
+                   printable(item));
+  }
+  return prompts;
+}
+
+void check_message(const Json& message, size_t i) {
+  const auto refuse = [&](std::string_view what) {
+    throw ApiError(400, fmt::format("messages[{}] {}", i, what), "messages");
+  };
+  if (!message.is_object()) refuse("must be an object with a role and a content");
+  const Json* role = find_field(message, "role");
+  if (role == nullptr || !role->is_string()) refuse("must have a role, a text");
+  const Json* content = find_field(message, "content");
+  if (content != nullptr && !content->is_string() && !content->is_array())
+    refuse("must have a content that is a text or a list of parts");
+}
+
+/// OpenAI's API has the arguments of a call as a text of JSON, but templates of models expect an
+/// object, which transformers passes to them; so does vLLM. An answer that was cut off may have
+/// arguments that are not JSON; these remain a text.
+void parse_arguments(Json& message) {
+  const auto calls = message.find("tool_calls");
+  if (calls == message.end() || !calls->is_array()) return;
+  for (Json& call : *calls) {
+    if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) continue;
+    const auto arguments = call["function"].find("arguments");
+    if (arguments == call["function"].end() || !arguments->is_string()) continue;
+    const auto& text = arguments->get_ref<const std::string&>();
+    try {
+      Json parsed = text.empty() ? Json::object() : parse_json(text, "arguments");
+      if (parsed.is_object()) *arguments = std::move(parsed);
+    } catch (const UserError&) {
+    }
+  }
+}
+
+void read_messages(Json& body) {
+  if (find_field(body, "messages") == nullptr) refuse_field("messages", "is missing");
+  Json& messages = body["messages"];
+  if (!messages.is_array() || messages.empty())
+    refuse_field("messages", "must be a list of at least one message");
+  for (size_t i = 0; i < messages.size(); ++i) {
+    check_message(messages[i], i);
+    parse_arguments(messages[i]);
+  }
+}
+
+/// Leaves the tools in the body only if they may be called. Returns their names.
+std::vector<std::string> read_tools(Json& body) {
+  const Json* choice = find_field(body, "tool_choice");
+  if (choice != nullptr && *choice != "none" && *choice != "auto")
+    refuse_field("tool_choice", "{} is not supported; it must be \"none\" or \"auto\"",
+                 printable(*choice));
+  const Json* tools = find_field(body, "tools");
+  if (tools == nullptr) return {};
+  if (!tools->is_array()) refuse_field("tools", "must be a list, not {}", printable(*tools));
+  std::vector<std::string> names;
+  for (const Json& tool : *tools) {
+    if (!tool.is_object()) refuse_field("tools", "contains {}, not an object", printable(tool));
+    const Json* type = find_field(tool, "type");
+    if (type != nullptr && *type != "function")
+      refuse_field("tools", "contains the type {}; only \"function\" is supported",
+                   printable(*type));
+    const Json* function = find_field(tool, "function");
+    if (function == nullptr || !function->is_object() || !function->contains("name") ||
+        !(*function)["name"].is_string())
+      refuse_field("tools", "contains a tool without a function that has a name");
+    names.push_back((*function)["name"].get<std::string>());
+  }
+  const bool may_be_called = choice == nullptr || *choice != "none";
+  if (!names.empty() && may_be_called) return names;
+  body.erase("tools");
+  return {};
+}
+
+/// The variables that the chat template gets besides those that a line of a batch file can have.
+void add_variables(const Json& body, Json& variables) {
+  variables["add_generation_prompt"] = bool_field(body, "add_generation_prompt", true);
+  if (const Json* documents = find_field(body, "documents")) {
+    if (!documents->is_array()) refuse_field("documents", "must be a list");
+    variables["documents"] = *documents;
+  }
+  const std::string effort = name_field(body, "reasoning_effort");
+  if (effort.empty()) return;
+  variables.emplace("reasoning_effort", effort);
+  if (effort == "none") variables.emplace("enable_thinking", false);
+}
+
+/// Replaces the fields logprobs and top_logprobs of the chat API by the one that is meant.
+void read_chat_logprobs(const Json& body, Json& sampling) {
+  sampling.erase("logprobs");
+  const bool logprobs = bool_field(body, "logprobs", false);
+  const Json* top = find_field(body, "top_logprobs");
+  if (!logprobs && top != nullptr && *top != 0)
+    refuse_field("top_logprobs", "needs logprobs to be true");
+  if (logprobs) sampling["logprobs"] = top == nullptr ? Json(0) : *top;
+}
+
+}  // namespace
+
+CompletionRequest completion_request(const Json& body, const SamplingParams& defaults) {
+  check_is_object(body);
+  CompletionRequest request;
+  Json sampling = sampling_of(body, kOfCompletions);
+  request.echo = bool_field(body, "echo", false);
+  if (!sampling.contains("max_tokens")) sampling["max_tokens"] = kCompletionTokens;
+  if (request.echo && sampling["max_tokens"] == 0) {
+    request.prompt_only = true;
+    sampling["max_tokens"] = 1;
+  }
+  if (sampling.contains("logprobs") && sampling["logprobs"] == false) sampling.erase("logprobs");
+  request.params = params_of(sampling, defaults);
+  read_common(body, request, /*add_special_tokens=*/true);
+  if (request.echo && request.params.logprobs) {
+    if (request.stream) refuse_field("logprobs", "with echo needs stream to be false");
+    if (!request.params.prompt_logprobs) request.params.prompt_logprobs = request.params.logprobs;
+  }
+  request.prompts = prompts_of(body);
+  check_num_choices(request.params.n, request.prompts.size());
+  return request;
+}
+
+ChatRequest chat_request(Json body, const SamplingParams& defaults) {
+  check_is_object(body);
+  ChatRequest request;
+  Json sampling = sampling_of(body, kOfChat);
+  read_chat_logprobs(body, sampling);
+  // max_tokens is the older name of max_completion_tokens.
+  const Json* newer = find_field(body, "max_completion_tokens");
+  if (newer != nullptr) sampling["max_tokens"] = *newer;
+  // Null means the default here: a model's own limit holds for all its conversations.
+  if (sampling.contains("max_tokens") && sampling["max_tokens"].is_null())
+    sampling.erase("max_tokens");
+  request.params = params_of(sampling, defaults, [&](const std::string& name) -> std::string {
+    if (name == "max_tokens" && newer != nullptr) return "max_completion_tokens";
+    return name == "logprobs" ? "top_logprobs" : name;
+  });
+  read_common(body, request, /*add_special_tokens=*/false);
+  request.parallel_tool_calls = bool_field(body, "parallel_tool_calls", true);
+  read_messages(body);
+  request.tool_names = read_tools(body);
+  Json conversation = Json::object();
+  for (const char* name : {"messages", "tools", "chat_template_kwargs", "enable_thinking"})
+    if (body.contains(name)) conversation[name] = std::move(body[name]);
+  request.variables = naming_field([&] { return template_variables(std::move(conversation)); });
+  add_variables(body, request.variables);
+  return request;
+}
+
+}  // namespace nanovllm::server

@@ -1,0 +1,42 @@
+#include "nanovllm/server/openai/request_fields.h"
+
+#include <limits>
+
+#include "nanovllm/server/openai/limits.h"
+
+namespace nanovllm::server {
+
+const Json* find_field(const Json& object, const std::string& name) {
+  const auto at = object.find(name);
+  return at == object.end() || at->is_null() ? nullptr : &*at;
+}
+
+bool bool_field(const Json& object, const std::string& name, bool absent) {
+  const Json* value = find_field(object, name);
+  if (value == nullptr) return absent;
+  if (!value->is_boolean()) refuse_field(name, "must be true or false, not {}", printable(*value));
+  return value->get<bool>();
+}
+
+std::string name_field(const Json& object, const std::string& name) {
+  const Json* value = find_field(object, name);
+  if (value == nullptr) return {};
+  if (!value->is_string() || value->get_ref<const std::string&>().empty())
+    refuse_field(name, "must be a text that is not empty, not {}", printable(*value));
+  const auto& text = value->get_ref<const std::string&>();
+  if (text.size() > kMaxNameBytes)
+    refuse_field(name, "has {} bytes; at most {} are allowed", text.size(), kMaxNameBytes);
+  return text;
+}
+
+int64_t integer_field(const Json& object, const std::string& name, int64_t absent) {
+  const Json* value = find_field(object, name);
+  if (value == nullptr) return absent;
+  constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  const bool is_right = value->is_number_integer() &&
+                        (!value->is_number_unsigned() || value->get<uint64_t>() <= kMost);
+  if (!is_right) refuse_field(name, "must be a whole number of 64 bits, not {}", printable(*value));
+  return value->get<int64_t>();
+}
+
+}  // namespace nanovllm::server

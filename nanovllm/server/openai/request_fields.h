@@ -1,0 +1,51 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "nanovllm/base/json.h"
+#include "nanovllm/server/http/api_error.h"
+
+// The fields of a request's body. A null counts as an absent field. Every error is an ApiError that
+// names the field in its message and as its `param`.
+namespace nanovllm::server {
+
+/// Throws the error of a field, whose name begins the message: "<name> <format>".
+template <class... Args>
+[[noreturn]] void refuse_field(const std::string& name,
+                               fmt::format_string<std::type_identity_t<Args>...> format,
+                               Args&&... args) {
+  throw ApiError(400, name + " " + fmt::format(format, std::forward<Args>(args)...), name);
+}
+
+/// The value of a field, or null if there is none.
+const Json* find_field(const Json& object, const std::string& name);
+
+bool bool_field(const Json& object, const std::string& name, bool absent);
+/// A text that is not empty, of at most kMaxNameBytes. Empty: the field is absent.
+std::string name_field(const Json& object, const std::string& name);
+int64_t integer_field(const Json& object, const std::string& name, int64_t absent);
+
+/// Calls `read`. A UserError whose text begins with the name of a field becomes the ApiError of
+/// that field. `rename` says how the client calls it.
+template <class Read, class Rename = std::identity>
+auto naming_field(Read&& read, Rename&& rename = {}) {
+  try {
+    return read();
+  } catch (const ApiError&) {
+    throw;
+  } catch (const UserError& e) {
+    const std::string text = e.what();
+    const size_t end = text.find_first_of(" :");
+    if (end == std::string::npos) throw;
+    const std::string name = rename(text.substr(0, end));
+    throw ApiError(400, name + text.substr(end), name);
+  }
+}
+
+}  // namespace nanovllm::server

@@ -1,0 +1,176 @@
+#include "nanovllm/server/server.h"
+
+#include <unistd.h>
+
+#include <future>
+#include <memory>
+#include <thread>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/base/terminal/logging.h"
+#include "nanovllm/engine/async_engine.h"
+#include "nanovllm/server/api.h"
+#include "nanovllm/server/http/connection.h"
+
+namespace nanovllm::server {
+
+using asio::ip::tcp;
+
+namespace {
+
+/// How often the end of running requests is looked for while draining.
+constexpr std::chrono::milliseconds kDrainTick{20};
+/// For requests that still run to get their error when the engine has ended.
+constexpr double kSecondsToReport = 2;
+
+class Server {
+ public:
+  Server(const std::string& model, const EngineConfig& config, const ServerOptions& options)
+      : options_(options),
+        model_(model),
+        config_(config),
+        api_(io_, model, options),
+        acceptor_(io_),
+        signals_(io_, SIGINT, SIGTERM) {
+    listen();
+  }
+
+  int run() {
+    asio::co_spawn(io_, accept(), asio::detached);
+    asio::co_spawn(io_, wait_for_signals(), asio::detached);
+    std::thread io_thread([&] { io_.run(); });
+    std::exception_ptr failure;
+    try {
+      load_and_step();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    asio::post(io_, [&] { io_.stop(); });
+    io_thread.join();
+    if (failure) std::rethrow_exception(failure);
+    return status_;
+  }
+
+ private:
+  void listen() {
+    try {
+      tcp::resolver resolver(io_);
+      const tcp::endpoint endpoint =
+          *resolver.resolve(options_.host, std::to_string(options_.port), tcp::resolver::passive)
+               .begin();
+      acceptor_.open(endpoint.protocol());
+      acceptor_.set_option(tcp::acceptor::reuse_address(true));
+      acceptor_.bind(endpoint);
+      acceptor_.listen();
+    } catch (const boost::system::system_error& error) {
+      fail("cannot listen on {}:{}: {}", options_.host, options_.port, error.code().message());
+    }
+    log().info("listening on http://{}:{}", options_.host, acceptor_.local_endpoint().port());
+  }
+
+  /// The main thread: the engine's.
+  void load_and_step() {
+    // Constructed in place: its parts refer to each other.
+    AsyncEngine engine(std::unique_ptr<LLMEngine>(new LLMEngine(LLMEngine::load(model_, config_))));
+    std::promise<void> is_set;
+    asio::post(io_, [&] {
+      api_.set_engine(engine);
+      is_set.set_value();
+    });
+    is_set.get_future().wait();
+    log().info("{} is ready", api_.model_name());
+    engine.run();
+    // Either the drain has ended or the engine has failed.
+    std::promise<void> is_over;
+    asio::post(io_, [&] { asio::co_spawn(io_, end(is_over), asio::detached); });
+    is_over.get_future().wait();
+  }
+
+  Task<> end(std::promise<void>& is_over) {
+    if (!api_.is_draining()) status_ = 1;
+    api_.set_dead();
+    co_await wait_for_requests(kSecondsToReport);
+    // A client that reads nothing does not hold the process.
+    if (api_.num_requests() > 0) ::_exit(status_);
+    api_.unset_engine();
+    is_over.set_value();
+  }
+
+  Task<> wait_for_requests(double seconds) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+    asio::steady_timer timer(io_);
+    while (api_.num_requests() > 0 && std::chrono::steady_clock::now() < end) {
+      timer.expires_after(kDrainTick);
+      co_await timer.async_wait(asio::use_awaitable);
+    }
+  }
+
+  Task<> wait_for_signals() {
+    const int number = co_await signals_.async_wait(asio::use_awaitable);
+    if (!api_.has_engine()) ::_exit(128 + number);
+    log().info("shutting down: no new requests; {} run", api_.num_requests());
+    api_.set_draining();
+    asio::co_spawn(
+        io_,
+        [this]() -> Task<> {
+          co_await wait_for_requests(options_.shutdown_timeout);
+          api_.stop_engine();
+        },
+        asio::detached);
+    const int second = co_await signals_.async_wait(asio::use_awaitable);
+    ::_exit(128 + second);
+  }
+
+  Task<> accept() {
+    for (;;) {
+      error_code error;
+      tcp::socket socket(io_);
+      co_await acceptor_.async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
+      if (error) {  // no file descriptor is free, for example
+        asio::steady_timer timer(io_, kDrainTick);
+        co_await timer.async_wait(asio::use_awaitable);
+        continue;
+      }
+      if (num_connections_ >= limits_.connections) continue;  // closes it
+      socket.set_option(tcp::no_delay(true), error);
+      ++num_connections_;
+      asio::co_spawn(io_, serve_connection(std::move(socket), limits_, handler_),
+                     [this](std::exception_ptr failure) {
+                       --num_connections_;
+                       if (failure) try {
+                           std::rethrow_exception(failure);
+                         } catch (const std::exception& e) {
+                           log().error("a connection ended: {}", e.what());
+                         }
+                     });
+    }
+  }
+
+  const ServerOptions& options_;
+  const std::string& model_;
+  const EngineConfig& config_;
+  asio::io_context io_{1};
+  Api api_;
+  tcp::acceptor acceptor_;
+  asio::signal_set signals_;
+  HttpLimits limits_;
+  HttpHandler handler_ = [this](const HttpRequest& request, HttpReply& reply) {
+    return api_.handle(request, reply);
+  };
+  size_t num_connections_ = 0;
+  int status_ = 0;
+};
+
+}  // namespace
+
+int run_server(const std::string& model, const EngineConfig& config, const ServerOptions& options) {
+  require(options.port >= 0 && options.port <= 65535, "--port is {}; it must be from 0 to 65535",
+          options.port);
+  require(options.max_queued_requests >= 0, "--max-queued-requests is {}; it must be at least 0",
+          options.max_queued_requests);
+  require(options.shutdown_timeout >= 0, "--shutdown-timeout is {}; it must be at least 0",
+          options.shutdown_timeout);
+  return Server(model, config, options).run();
+}
+
+}  // namespace nanovllm::server

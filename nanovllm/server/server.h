@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "nanovllm/base/config.h"
+
+namespace nanovllm::server {
+
+/// Settings of `nanovllm serve`.
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  int32_t port = 8000;
+  std::vector<std::string> api_keys;      ///< none: every client may do everything
+  std::vector<std::string> served_names;  ///< the names of the model; none: as it was given
+  int64_t max_queued_requests = 1024;     ///< waiting besides those that run
+  double shutdown_timeout = 30;           ///< seconds for running requests after SIGTERM
+  std::string version;
+};
+
+/// Serves a model over HTTP until a signal ends it. It listens at once and answers /health with
+/// 503 while the model is loaded. SIGTERM or SIGINT drains: new requests are refused, running ones
+/// end within shutdown_timeout; a second signal ends at once. Returns the exit status: 0 after a
+/// drain, 1 if the engine failed. Throws UserError, also if the address cannot be used.
+int run_server(const std::string& model, const EngineConfig& config, const ServerOptions& options);
+
+}  // namespace nanovllm::server

@@ -1,0 +1,548 @@
+#include "nanovllm/server/openai/answer_parser.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+namespace nanovllm::server {
+namespace {
+
+using ::testing::StartsWith;
+
+const AnswerParser::Options kPlain{};
+const AnswerParser::Options kReasoning{.splits_reasoning = true};
+const AnswerParser::Options kBegun{.splits_reasoning = true, .begins_in_reasoning = true};
+const AnswerParser::Options kTools{.tool_names = {"f", "get_weather"}};
+const AnswerParser::Options kAll{.splits_reasoning = true, .tool_names = {"f", "get_weather"}};
+const AnswerParser::Options kAllBegun{
+    .splits_reasoning = true, .begins_in_reasoning = true, .tool_names = {"f", "get_weather"}};
+const AnswerParser::Options kEveryOption[] = {kPlain, kReasoning, kBegun, kTools, kAll, kAllBegun};
+
+/// The parts in one line: thoughts in [], then the content, then "| name(arguments)" for each call.
+std::string shown(const AnswerParts& parts) {
+  std::string out = parts.reasoning.empty() ? "" : "[" + parts.reasoning + "]";
+  out += parts.content;
+  for (const ToolCall& call : parts.calls) out += "|" + call.name + "(" + call.arguments + ")";
+  return out;
+}
+
+std::string parsed(std::string_view text, const AnswerParser::Options& options) {
+  return shown(parse_answer(text, options));
+}
+
+void append(AnswerParts& answer, AnswerParts more) {
+  answer.reasoning += more.reasoning;
+  answer.content += more.content;
+  std::move(more.calls.begin(), more.calls.end(), std::back_inserter(answer.calls));
+}
+
+void expect_is_content(const std::string& text, const AnswerParser::Options& options) {
+  const AnswerParts answer = parse_answer(text, options);
+  EXPECT_EQ(answer.content, text);
+  EXPECT_EQ(answer.reasoning, "") << text;
+  EXPECT_TRUE(answer.calls.empty()) << text;
+}
+
+std::string call_of(const std::string& arguments, const std::string& name = "f") {
+  return "<tool_call>\n{\"name\": \"" + name + "\", \"arguments\": " + arguments +
+         "}\n</tool_call>";
+}
+
+// Thoughts
+
+TEST(AnswerParserReasoning, IsBetweenTheTagsWithoutTheNewlinesAtItsEnds) {
+  EXPECT_EQ(parsed("<think>\n\n  a\n\nb \n\n</think>\n\nHello\n", kReasoning),
+            "[  a\n\nb ]Hello\n");
+  EXPECT_EQ(parsed("<think>a</think>b", kReasoning), "[a]b");
+}
+
+TEST(AnswerParserReasoning, IndentationOfTheContentIsKept) {
+  EXPECT_EQ(parsed("<think>a</think>\n\n    code", kReasoning), "[a]    code");
+}
+
+TEST(AnswerParserReasoning, EmptyThoughtsLeaveOnlyTheContent) {
+  EXPECT_EQ(parsed("<think>\n\n</think>\n\nHello", kReasoning), "Hello");
+  EXPECT_EQ(parsed("<think></think>", kReasoning), "");
+}
+
+TEST(AnswerParserReasoning, WhiteSpaceMayComeBeforeTheTag) {
+  EXPECT_EQ(parsed(" \n\t<think>a</think>b", kReasoning), "[a]b");
+}
+
+TEST(AnswerParserReasoning, IsOnlyAtTheBeginning) {
+  expect_is_content("Write <think>a</think>", kReasoning);
+  EXPECT_EQ(parsed("<think>a</think>b<think>c</think>", kReasoning), "[a]b<think>c</think>");
+  EXPECT_EQ(parsed("<think>a</think><think>c</think>", kReasoning), "[a]<think>c</think>");
+}
+
+TEST(AnswerParserReasoning, BeginsInThePrompt) {
+  EXPECT_EQ(parsed("\na\n</think>\n\nb", kBegun), "[a]b");
+  EXPECT_EQ(parsed("</think>b", kBegun), "b");
+}
+
+TEST(AnswerParserReasoning, ARepeatedTagIsDropped) {
+  EXPECT_EQ(parsed("\n<think>\na</think>b", kBegun), "[a]b");
+  EXPECT_EQ(parsed("a<think>b</think>c", kBegun), "[a<think>b]c");
+}
+
+TEST(AnswerParserReasoning, AnAnswerThatIsCutOffInTheThoughtsHasNoContent) {
+  EXPECT_EQ(parsed("<think>\na\n", kReasoning), "[a]");
+  EXPECT_EQ(parsed("a\n\n", kBegun), "[a]");
+  EXPECT_EQ(parsed("a\n</thi", kBegun), "[a\n</thi]");
+  EXPECT_EQ(parsed("<think>", kReasoning), "");
+}
+
+TEST(AnswerParserReasoning, AnAnswerThatIsCutOffInTheFirstTagIsContent) {
+  expect_is_content("\n<thin", kReasoning);
+  expect_is_content(" \n", kReasoning);
+  EXPECT_EQ(parsed("<thin", kBegun), "[<thin]");
+}
+
+TEST(AnswerParserReasoning, WithoutThoughtsTheContentIsUnchanged) {
+  expect_is_content("\n\n Hello </think> \n", kReasoning);
+  expect_is_content("<thinking>a</thinking>", kReasoning);
+  expect_is_content("<<think>a</think>", kReasoning);
+}
+
+TEST(AnswerParserReasoning, IsContentIfItIsNotSplit) {
+  expect_is_content("<think>\na\n</think>\n\nb", kPlain);
+  expect_is_content("<think>\na\n</think>\n\nb", kTools);
+  expect_is_content("a</think>b", {.splits_reasoning = false, .begins_in_reasoning = true});
+}
+
+TEST(AnswerParserReasoning, KeepsWhatOnlyLooksLikeTheClosingTag) {
+  EXPECT_EQ(parsed("<think>a < b, </thin, <</think>c", kReasoning), "[a < b, </thin, <]c");
+  EXPECT_EQ(parsed("<think>\n</t\n</think>c", kReasoning), "[</t]c");
+}
+
+// Calls
+
+TEST(AnswerParserCall, HasNameArgumentsAndId) {
+  const AnswerParts answer = parse_answer(call_of(R"({"city": "Zürich"})", "get_weather"), kTools);
+  ASSERT_EQ(answer.calls.size(), 1);
+  EXPECT_EQ(answer.calls[0].name, "get_weather");
+  EXPECT_EQ(answer.calls[0].arguments, R"({"city": "Zürich"})");
+  EXPECT_THAT(answer.calls[0].id, StartsWith("call_"));
+  EXPECT_EQ(answer.content, "");
+}
+
+TEST(AnswerParserCall, SeveralHaveTheirOwnIndexesAndIds) {
+  const AnswerParts answer =
+      parse_answer(call_of("{}") + "\n" + call_of("{}") + call_of("{}"), kTools);
+  ASSERT_EQ(answer.calls.size(), 3);
+  std::set<std::string> ids;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(answer.calls[i].index, i);
+    ids.insert(answer.calls[i].id);
+  }
+  EXPECT_EQ(ids.size(), 3);
+  EXPECT_EQ(answer.content, "");
+}
+
+TEST(AnswerParserCall, ArgumentsAreTheModelsText) {
+  // Numbers that a double cannot hold, spaces, escapes, and brackets in strings stay as they are.
+  const std::string arguments =
+      R"({ "n":12345678901234567890123,  "x": 1.0e2, "s": "\u00e9 }],\"{", "l": [1, {"a":[]}]})";
+  EXPECT_EQ(parsed(call_of(" " + arguments + " \n"), kTools), "|f(" + arguments + ")");
+}
+
+TEST(AnswerParserCall, KeysMayHaveAnyOrderAndOthersAreIgnored) {
+  EXPECT_EQ(parsed(R"(<tool_call>{"arguments":{"arguments":1},"id":[{"arguments":2}],"name":"f"})"
+                   "</tool_call>",
+                   kTools),
+            R"(|f({"arguments":1}))");
+  EXPECT_EQ(parsed(R"(<tool_call>{"x":"arguments","name":"f","arguments":{"name":"g"},"y":1})"
+                   "</tool_call>",
+                   kTools),
+            R"(|f({"name":"g"}))");
+}
+
+TEST(AnswerParserCall, TheLastOfEqualKeysCounts) {
+  EXPECT_EQ(parsed(R"(<tool_call>{"name":"g","name":"f","arguments":1,"arguments":{"a":2}})"
+                   "</tool_call>",
+                   kTools),
+            R"(|f({"a":2}))");
+}
+
+TEST(AnswerParserCall, KeysMayHaveEscapes) {
+  EXPECT_EQ(parsed(R"(<tool_call>{"n\u0061me":"\u0066","\u0061rguments":{"a": 2}})"
+                   "</tool_call>",
+                   kTools),
+            R"(|f({"a":2}))");
+}
+
+TEST(AnswerParserCall, ArgumentsMayBeCalledParameters) {
+  EXPECT_EQ(parsed(R"(<tool_call>{"name": "f", "parameters": {"a": 1}}</tool_call>)", kTools),
+            R"(|f({"a": 1}))");
+}
+
+TEST(AnswerParserCall, ArgumentsMayBeAStringWithAnObject) {
+  EXPECT_EQ(parsed(call_of(R"("{\"a\": \"\\n\"}")"), kTools), R"(|f({"a": "\n"}))");
+  for (const char* arguments : {R"("")", R"("[1]")", R"("{")", R"("text")"})
+    expect_is_content(call_of(arguments), kTools);
+}
+
+TEST(AnswerParserCall, AClosingTagInAStringBelongsToIt) {
+  EXPECT_EQ(parsed(call_of(R"({"a": "</tool_call>\"<tool_call>"})"), kTools),
+            R"(|f({"a": "</tool_call>\"<tool_call>"}))");
+}
+
+TEST(AnswerParserCall, NeedsNoWhiteSpaceAndMayHaveMore) {
+  EXPECT_EQ(parsed(R"(<tool_call>{"name":"f","arguments":{}}</tool_call>)", kTools), "|f({})");
+  EXPECT_EQ(parsed("<tool_call> \r\n\t{\n\"name\"\n:\n\"f\"\n,\n\"arguments\"\n:\n{\n}\n}\n\n "
+                   "</tool_call>",
+                   kTools),
+            "|f({\n})");
+}
+
+TEST(AnswerParserCall, WhiteSpaceAroundCallsIsNotContent) {
+  EXPECT_EQ(parsed("\n I look. \n\n" + call_of("{}") + "\n\n" + call_of("{}") + " \n", kTools),
+            "\n I look.|f({})|f({})");
+  EXPECT_EQ(parsed("\n\n" + call_of("{}") + "\n\nDone. ", kTools), "Done. |f({})");
+}
+
+TEST(AnswerParserCall, WhiteSpaceAfterItStaysBetweenTwoTexts) {
+  EXPECT_EQ(parsed("A\n" + call_of("{}") + " " + call_of("{}") + "\n\nB", kTools),
+            "A\n\nB|f({})|f({})");
+}
+
+TEST(AnswerParserCall, MayFollowThoughts) {
+  EXPECT_EQ(parsed("<think>\na\n</think>\n\n" + call_of("{}"), kAll), "[a]|f({})");
+  EXPECT_EQ(parsed("a</think>\n\nb\n" + call_of("{}"), kAllBegun), "[a]b|f({})");
+}
+
+TEST(AnswerParserCall, IsNotLookedForInThoughts) {
+  const std::string call = call_of("{}");
+  EXPECT_EQ(parsed("<think>" + call + "</think>b", kAll), "[" + call + "]b");
+  EXPECT_EQ(parsed(call, kAllBegun), "[" + call + "]");
+}
+
+TEST(AnswerParserCall, IsContentIfNoFunctionsAreOffered) {
+  expect_is_content("a \n" + call_of("{}") + "\n", kPlain);
+  expect_is_content(call_of("{}"), kReasoning);
+}
+
+TEST(AnswerParserCall, OfAFunctionThatWasNotOfferedIsContent) {
+  expect_is_content("a\n" + call_of("{}", "g") + "\n", kTools);
+  EXPECT_EQ(parsed(call_of("{}", "g") + "\n" + call_of("{}"), kTools),
+            call_of("{}", "g") + "|f({})");
+}
+
+TEST(AnswerParserCall, WhatIsNotACallIsContent) {
+  for (const char* body : {"",
+                           "\n",
+                           "f",
+                           "null",
+                           "[]",
+                           "{}",
+                           "\"f\"",
+                           "{\"name\": \"f\"}",
+                           "{\"arguments\": {}}",
+                           "{\"name\": 1, \"arguments\": {}}",
+                           "{\"name\": [\"f\"], \"arguments\": {}}",
+                           "{\"name\": \"f\", \"arguments\": null}",
+                           "{\"name\": \"f\", \"arguments\": [1]}",
+                           "{\"name\": \"f\", \"arguments\": 1, \"parameters\": {}}",
+                           "[{\"name\": \"f\", \"arguments\": {}}]",
+                           "{\"x\": {\"name\": \"f\", \"arguments\": {}}}",
+                           "{\"name\": \"f\", \"arguments\": {}} x",
+                           "{\"name\": \"f\", \"arguments\": {}}}",
+                           "{\"name\": \"f\", \"arguments\": {}}{}",
+                           "{'name': 'f', 'arguments': {}}"})
+    for (const char* end : {"</tool_call>", "\n</tool_call>\n", ""})
+      expect_is_content("a <tool_call>" + std::string(body) + end, kTools);
+}
+
+TEST(AnswerParserCall, InvalidJsonIsContent) {
+  for (const char* arguments :
+       {"{\"a\": 1", "{\"a\" 1}", "{\"a\": \"\n\"}", "{\"a\": \"}", "{\"a\": 1,}", "{a: 1}", "{]",
+        "{\"a\": [1}]}", "{\"a\": 01}", "{\"a\": \"\\x\"}", "{\"a\": \"\\\n\"}", "{\"a\": 1e999}",
+        "{\"a\": \"\\ud800\"}", "{\"a\": \"\xff\"}", "{\"a\": <b>}"})
+    expect_is_content(call_of(arguments), kTools);
+  expect_is_content("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"" +
+                        std::string(1, '\0') + "\"}}</tool_call>",
+                    kTools);
+}
+
+TEST(AnswerParserCall, TooDeepJsonIsContent) {
+  const auto nested = [](size_t depth) {
+    return "{\"a\":" + std::string(depth, '[') + std::string(depth, ']') + "}";
+  };
+  EXPECT_EQ(parsed(call_of(nested(100)), kTools), "|f(" + nested(100) + ")");
+  expect_is_content(call_of(nested(100'000)), kTools);
+}
+
+TEST(AnswerParserCall, ABrokenOneDoesNotHideTheNext) {
+  for (const char* broken :
+       {"The tag <tool_call> begins a call.", "<tool_call>", "<tool_call>\n{",
+        "<tool_call>{\"a\": \"x",
+        "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x}}\n</tool_call>",
+        "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}\n</tool_call>",
+        "<tool_call>{\"name\": \"f\", \"arguments\": {}}", "<tool_call>[]</tool_call>",
+        "</tool_call>", "<tool_call", "<"})
+    EXPECT_EQ(parsed(std::string(broken) + "\n" + call_of("{}"), kTools),
+              std::string(broken) + "|f({})")
+        << broken;
+}
+
+TEST(AnswerParserCall, DoubledTagsAreContentAroundIt) {
+  EXPECT_EQ(parsed("<tool_call>" + call_of("{}") + "</tool_call>", kTools),
+            "<tool_call></tool_call>|f({})");
+}
+
+TEST(AnswerParserCall, MayLackTheClosingTagAtTheEnd) {
+  const std::string json = R"({"name": "f", "arguments": {}})";
+  for (const char* end : {"", "\n", "\n</tool_", "</tool_call"})
+    EXPECT_EQ(parsed("a\n<tool_call>\n" + json + end, kTools), "a|f({})") << end;
+  expect_is_content("<tool_call>" + json + "</tool_x", kTools);
+  expect_is_content("<tool_call>" + call_of("{}", "g").substr(12, 31), kTools);
+}
+
+TEST(AnswerParserCall, ThatIsCutOffIsContent) {
+  const std::string call = call_of(R"({"a": "b\"c", "d": [1, 2]})");
+  const size_t json_end = call.find_last_of('}') + 1;
+  for (size_t len = 0; len < json_end; ++len)
+    expect_is_content("a \n" + call.substr(0, len), kTools);
+  EXPECT_EQ(parse_answer(call.substr(0, json_end), kTools).calls.size(), 1);
+}
+
+// Pieces
+
+TEST(AnswerParserPieces, TextIsHeldBackOnlyWhileItMayBecomeATag) {
+  AnswerParser parser(kTools);
+  const std::pair<const char*, const char*> steps[] = {{"a", "a"},
+                                                       {" ", ""},
+                                                       {"b", " b"},
+                                                       {"<", ""},
+                                                       {"<", "<"},
+                                                       {"too", ""},
+                                                       {"k", "<took"},
+                                                       {"\n<tool_", ""},
+                                                       {"x", "\n<tool_x"},
+                                                       {"<tool_call>", ""},
+                                                       {"\n ", ""},
+                                                       {"y", "<tool_call>\n y"},
+                                                       {"z</tool_call>", "z</tool_call>"}};
+  for (const auto& [piece, delivered] : steps)
+    EXPECT_EQ(shown(parser.add(piece)), delivered) << piece;
+  EXPECT_TRUE(parser.finish().empty());
+}
+
+TEST(AnswerParserPieces, ThoughtsAreDeliveredWhileTheyAreWritten) {
+  AnswerParser parser(kAll);
+  const std::pair<const char*, const char*> steps[] = {
+      {"<th", ""},    {"ink>\n", ""}, {"a", "[a]"}, {" b", "[ b]"}, {"\n", ""},
+      {"c", "[\nc]"}, {"\n</th", ""}, {"ink>", ""}, {"\n\n", ""},   {"d", "d"}};
+  for (const auto& [piece, delivered] : steps)
+    EXPECT_EQ(shown(parser.add(piece)), delivered) << piece;
+  EXPECT_TRUE(parser.finish().empty());
+}
+
+TEST(AnswerParserPieces, ACallIsDeliveredWithItsClosingTag) {
+  AnswerParser parser(kTools);
+  const std::string call = call_of("{}");
+  for (const char c : call.substr(0, call.size() - 1))
+    EXPECT_TRUE(parser.add(std::string(1, c)).empty());
+  EXPECT_EQ(shown(parser.add(">")), "|f({})");
+  EXPECT_TRUE(parser.finish().empty());
+}
+
+TEST(AnswerParserPieces, WithoutTagsToLookForNothingIsHeldBack) {
+  AnswerParser parser(kPlain);
+  for (const char* piece : {" ", "<", "<think>", "\n", "<tool_call>{"})
+    EXPECT_EQ(shown(parser.add(piece)), piece);
+}
+
+TEST(AnswerParserPieces, AnEmptyPieceAddsNothing) {
+  AnswerParser parser(kAll);
+  EXPECT_TRUE(parser.add("").empty());
+  EXPECT_TRUE(parser.finish().empty());
+}
+
+/// Texts of tags, parts of tags, and what may be between them.
+class RandomTexts {
+ public:
+  std::string next() {
+    static const std::vector<std::string> fragments = {
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        "<",
+        "<t",
+        "<th",
+        "</",
+        "</tool_",
+        "<tool_c",
+        "\n",
+        "\n\n",
+        " ",
+        "a",
+        "text",
+        "é",
+        "{",
+        "}",
+        "[",
+        "]",
+        "\"",
+        "\\",
+        ",",
+        ":",
+        "{\"name\": \"f\", \"arguments\": ",
+        "{\"name\": \"g\", \"arguments\": {}}",
+        "{}}",
+        "{\"a\": \"b\"}}",
+        "{\"name\": \"f\", \"arguments\": {}}",
+        "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"</tool_call>\"}}\n</tool_call>"};
+    std::string text;
+    for (size_t i = below(20); i > 0; --i) text += fragments[below(fragments.size())];
+    return text;
+  }
+  size_t below(size_t end) { return std::uniform_int_distribution<size_t>(0, end - 1)(random_); }
+
+ private:
+  std::mt19937 random_{42};
+};
+
+TEST(AnswerParserPieces, AnyPiecesGiveTheSameAsTheWhole) {
+  RandomTexts texts;
+  size_t num_calls = 0, num_thoughts = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    const std::string text = texts.next();
+    for (const AnswerParser::Options& options : kEveryOption) {
+      const AnswerParts whole = parse_answer(text, options);
+      AnswerParser parser(options);
+      AnswerParts joined;
+      const size_t longest = 1 + texts.below(12);
+      for (size_t at = 0; at < text.size();) {
+        const size_t len = 1 + texts.below(longest);
+        append(joined, parser.add(std::string_view(text).substr(at, len)));
+        at += len;
+      }
+      append(joined, parser.finish());
+      ASSERT_EQ(shown(joined), shown(whole)) << text;
+      ASSERT_EQ(joined.reasoning, whole.reasoning) << text;
+      for (size_t n = 0; n < joined.calls.size(); ++n) ASSERT_EQ(joined.calls[n].index, n) << text;
+      num_calls += whole.calls.size();
+      num_thoughts += !whole.reasoning.empty();
+    }
+  }
+  EXPECT_GT(num_calls, 1000);  // otherwise the texts would test little
+  EXPECT_GT(num_thoughts, 1000);
+}
+
+std::string without_spaces(std::string text) {
+  std::erase_if(text, [](char c) { return c == ' ' || c == '\n'; });
+  return text;
+}
+
+TEST(AnswerParserPieces, NothingIsLost) {
+  RandomTexts texts;
+  for (int i = 0; i < 20'000; ++i) {
+    const std::string text = texts.next();
+    // The parts in the order of the text, with calls as the texts have them.
+    AnswerParser parser(kTools);
+    std::string joined;
+    const auto join = [&](const AnswerParts& parts) {
+      joined += parts.content;
+      for (const ToolCall& call : parts.calls) joined += call_of(call.arguments, call.name);
+    };
+    for (const char c : text) join(parser.add(std::string(1, c)));
+    join(parser.finish());
+    // The closing tag of a call at the end may be missing in the text.
+    ASSERT_THAT(without_spaces(joined), StartsWith(without_spaces(text)));
+    ASSERT_LE(without_spaces(joined).size(), without_spaces(text).size() + 12) << text;
+  }
+}
+
+TEST(AnswerParserPieces, WithoutCallsAndThoughtsTheTextIsUnchanged) {
+  RandomTexts texts;
+  for (int i = 0; i < 20'000; ++i) {
+    const std::string text = texts.next();
+    expect_is_content(text, kPlain);
+    expect_is_content(text, {.tool_names = {"not in the texts"}});
+    expect_is_content("a" + text, {.splits_reasoning = true, .tool_names = {"not in the texts"}});
+  }
+}
+
+TEST(AnswerParserPieces, ThoughtsAreTheTextBeforeTheFirstClosingTag) {
+  RandomTexts texts;
+  const auto drop = [](std::string text, bool front, bool back) {
+    if (front) text.erase(0, std::min(text.find_first_not_of('\n'), text.size()));
+    if (back) text.resize(text.find_last_not_of('\n') + 1);
+    return text;
+  };
+  for (int i = 0; i < 20'000; ++i) {
+    const std::string text = texts.next();
+    const size_t end = text.find("</think>");
+    const AnswerParts answer = parse_answer("<think>" + text, kReasoning);
+    ASSERT_EQ(answer.reasoning, drop(text.substr(0, end), true, true)) << text;
+    ASSERT_EQ(answer.content,
+              end == std::string::npos ? "" : drop(text.substr(end + 8), true, false));
+  }
+}
+
+// Each of these texts has a megabyte. A parser that reads or moves the text again for each of its
+// tags would take hours.
+TEST(AnswerParserHostile, TheTimeIsProportionalToTheText) {
+  const std::vector<std::string> patterns = {"<",
+                                             "<t",
+                                             "<tool_call>",
+                                             "<tool_call>{",
+                                             "<tool_call>{\"",
+                                             "<tool_call>{\"\n",
+                                             "{",
+                                             "[",
+                                             "\"",
+                                             "\\",
+                                             " ",
+                                             "\n",
+                                             "<think>",
+                                             "</think>",
+                                             "\n<",
+                                             "<think></think>",
+                                             "</tool_call>",
+                                             "<tool_call>{}</tool_call>",
+                                             "<tool_call>{}",
+                                             "\\\"",
+                                             call_of("{}"),
+                                             call_of("{}", "g")};
+  const std::vector<std::string> beginnings = {
+      "", "<think>", "a<tool_call>", "<tool_call>{",
+      "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \""};
+  for (const std::string& beginning : beginnings) {
+    for (const std::string& pattern : patterns) {
+      std::string text = beginning;
+      while (text.size() < 1'000'000) text += pattern;
+      AnswerParser parser(kAll);
+      size_t num_bytes = 0;
+      for (size_t at = 0; at < text.size(); at += 3) {
+        const AnswerParts parts = parser.add(std::string_view(text).substr(at, 3));
+        num_bytes += parts.reasoning.size() + parts.content.size();
+      }
+      const AnswerParts rest = parser.finish();
+      EXPECT_LE(num_bytes + rest.reasoning.size() + rest.content.size(), text.size());
+    }
+  }
+}
+
+TEST(AnswerParserHostile, AMegabyteThatIsNoTagIsContent) {
+  for (const char* pattern : {"<", "{", "<tool_call>", "<tool_call>{\"", "</think>", "<too"}) {
+    std::string text;
+    while (text.size() < 1'000'000) text += pattern;
+    EXPECT_TRUE(parse_answer(text, kAll).content == text) << pattern;
+  }
+}
+
+TEST(AnswerParserHostile, ALongArgumentIsACall) {
+  const std::string arguments = "{\"a\": \"" + std::string(1'000'000, 'x') + "\"}";
+  const AnswerParts answer = parse_answer(call_of(arguments), kTools);
+  ASSERT_EQ(answer.calls.size(), 1);
+  EXPECT_TRUE(answer.calls[0].arguments == arguments);
+}
+
+}  // namespace
+}  // namespace nanovllm::server

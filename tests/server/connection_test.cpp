@@ -1,0 +1,204 @@
+// The protocol, over real sockets of the loopback interface and with a handler that needs no
+// engine.
+#include "nanovllm/server/http/connection.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/asio/read.hpp>
+#include <future>
+#include <thread>
+
+#include "nanovllm/server/http/api_error.h"
+
+namespace nanovllm::server {
+namespace {
+
+using asio::ip::tcp;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+/// Answers with the method and the body; /events answers with three events.
+Task<> echo(const HttpRequest& request, HttpReply& reply) {
+  if (request.path == "/events") {
+    co_await reply.begin_events();
+    for (const char* event : {"one", "two", "three"}) {
+      reply.add_event(event);
+      co_await reply.flush();
+    }
+    co_await reply.end_events();
+    co_return;
+  }
+  const std::string text = request.method + " " + request.path + " " + request.body;
+  co_await reply.send(200, "text/plain", text, HttpHeaders());
+}
+
+class Connections : public ::testing::Test {
+ protected:
+  Connections() {
+    limits.header_bytes = 4096;
+    limits.body_bytes = 10000;
+    limits.header = limits.body = limits.idle = std::chrono::seconds(1);
+    acceptor =
+        std::make_unique<tcp::acceptor>(io, tcp::endpoint(asio::ip::address_v4::loopback(), 0));
+    asio::co_spawn(io, accept(), asio::detached);
+    thread = std::thread([this] { io.run(); });
+  }
+  ~Connections() override {
+    io.stop();
+    thread.join();
+  }
+  Task<> accept() {
+    for (;;) {
+      tcp::socket socket = co_await acceptor->async_accept(asio::use_awaitable);
+      asio::co_spawn(io, serve_connection(std::move(socket), limits, handler), asio::detached);
+    }
+  }
+  tcp::socket connect() {
+    tcp::socket socket(client_io);
+    socket.connect(acceptor->local_endpoint());
+    return socket;
+  }
+  static void send(tcp::socket& socket, std::string_view text) {
+    error_code ignored;  // the server may have closed the connection
+    asio::write(socket, asio::buffer(text), ignored);
+  }
+  /// All that the server sends until it closes the connection.
+  static std::string rest(tcp::socket& socket) {
+    std::string text(1 << 16, '\0');
+    size_t size = 0;
+    error_code error;
+    while (!error) size += socket.read_some(asio::buffer(&text[size], text.size() - size), error);
+    text.resize(size);
+    return text;
+  }
+  std::string answer(std::string_view request) {
+    tcp::socket socket = connect();
+    send(socket, request);
+    return rest(socket);
+  }
+
+  HttpLimits limits;
+  HttpHandler handler = echo;
+  asio::io_context io, client_io;
+  std::unique_ptr<tcp::acceptor> acceptor;
+  std::thread thread;
+};
+
+constexpr std::string_view kClose = "Host: x\r\nConnection: close\r\n";
+
+std::string get(std::string_view line, std::string_view headers = kClose) {
+  return std::string(line) + " HTTP/1.1\r\n" + std::string(headers) + "\r\n";
+}
+
+TEST_F(Connections, AnswersAndCloses) {
+  const std::string text = answer(get("GET /a?b=c"));
+  EXPECT_THAT(text, StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(text, HasSubstr("\r\nContent-Length: 7\r\n"));
+  EXPECT_THAT(text, ::testing::EndsWith("\r\n\r\nGET /a "));
+}
+
+TEST_F(Connections, KeepsTheClientsRequestId) {
+  EXPECT_THAT(answer(get("GET /", "Host: x\r\nX-Request-Id: mine\r\nConnection: close\r\n")),
+              HasSubstr("\r\nX-Request-Id: mine\r\n"));
+  EXPECT_THAT(answer(get("GET /")), HasSubstr("\r\nX-Request-Id: req-"));
+}
+
+TEST_F(Connections, PipelinedRequestsAreAnsweredInOrder) {
+  const std::string text =
+      answer(get("GET /1", "Host: x\r\n") + get("GET /2", "Host: x\r\n") + get("GET /3"));
+  const size_t one = text.find("GET /1"), two = text.find("GET /2"), three = text.find("GET /3");
+  EXPECT_LT(one, two);
+  EXPECT_LT(two, three);
+  EXPECT_NE(three, std::string::npos);
+}
+
+TEST_F(Connections, ABodyMayComeInChunksByteByByte) {
+  tcp::socket socket = connect();
+  const std::string request =
+      get("POST /", "Host: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n") +
+      "3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n";
+  for (const char c : request) send(socket, {&c, 1});
+  EXPECT_THAT(rest(socket), ::testing::EndsWith("POST / abcdefg"));
+}
+
+TEST_F(Connections, HeadHasNoBody) {
+  const std::string text = answer(get("HEAD /"));
+  EXPECT_THAT(text, HasSubstr("Content-Length: 7"));
+  EXPECT_THAT(text, ::testing::EndsWith("\r\n\r\n"));
+}
+
+TEST_F(Connections, EventsAreChunks) {
+  EXPECT_THAT(answer(get("GET /events")),
+              ::testing::EndsWith("\r\n\r\nb\r\ndata: one\n\n\r\nb\r\ndata: two\n\n\r\n"
+                                  "d\r\ndata: three\n\n\r\n0\r\n\r\n"));
+}
+
+TEST_F(Connections, AnOldClientGetsEventsUntilTheConnectionEnds) {
+  EXPECT_THAT(answer("GET /events HTTP/1.0\r\n\r\n"),
+              ::testing::EndsWith("\r\n\r\ndata: one\n\ndata: two\n\ndata: three\n\n"));
+}
+
+TEST_F(Connections, RefusesWhatIsTooLarge) {
+  EXPECT_THAT(answer(get("POST /", "Host: x\r\nContent-Length: 10001\r\n")),
+              StartsWith("HTTP/1.1 413 "));
+  EXPECT_THAT(answer(get("GET /", "Host: x\r\nX: " + std::string(5000, 'a') + "\r\n")),
+              StartsWith("HTTP/1.1 431 "));
+  const std::string chunk = "1000\r\n" + std::string(4096, 'a') + "\r\n";
+  EXPECT_THAT(
+      answer(get("POST /", "Host: x\r\nTransfer-Encoding: chunked\r\n") + chunk + chunk + chunk),
+      StartsWith("HTTP/1.1 413 "));
+}
+
+TEST_F(Connections, RefusesWhatTwoServersCouldReadDifferently) {
+  for (const char* headers :
+       {"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+        "Content-Length: 5\r\nContent-Length: 6\r\n", "Content-Length: -1\r\n",
+        "Content-Length: 5x\r\n", "Content-Length : 5\r\n", "A\r\n"})
+    EXPECT_THAT(answer(get("POST /", std::string("Host: x\r\n") + headers) + "0\r\n\r\n"),
+                StartsWith("HTTP/1.1 400 "))
+        << headers;
+  for (const char* line : {"", "GET", "GET /", "G\x01T / HTTP/1.1", "GET / HTTP/3.0"})
+    EXPECT_THAT(answer(std::string(line) + "\r\n\r\n"), StartsWith("HTTP/1.1 400 ")) << line;
+}
+
+TEST_F(Connections, EndsSlowClients) {
+  tcp::socket idle = connect(), slow = connect(), stuck = connect();
+  send(slow, "GET / HTTP/1.1\r\nHost:");
+  send(stuck, get("POST /", "Host: x\r\nContent-Length: 10\r\n") + "abc");
+  for (tcp::socket* socket : {&idle, &slow, &stuck}) EXPECT_EQ(rest(*socket), "");
+  EXPECT_THAT(answer(get("GET /")), StartsWith("HTTP/1.1 200 "));
+}
+
+TEST_F(Connections, AskToGoOnAreAnswered) {
+  tcp::socket socket = connect();
+  send(socket,
+       get("POST /",
+           "Host: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\nConnection: close\r\n"));
+  std::string first(25, '\0');
+  asio::read(socket, asio::buffer(first));
+  EXPECT_EQ(first, "HTTP/1.1 100 Continue\r\n\r\n");
+  send(socket, "ab");
+  EXPECT_THAT(rest(socket), ::testing::EndsWith("POST / ab"));
+}
+
+TEST_F(Connections, AClientThatGoesIsNoticed) {
+  std::promise<void> noticed;
+  handler = [&](const HttpRequest&, HttpReply& reply) -> Task<> {
+    asio::steady_timer forever(io, std::chrono::seconds(60));
+    const auto end = [&] { forever.cancel(); };
+    reply.on_gone(end);
+    error_code cancelled;
+    co_await forever.async_wait(asio::redirect_error(asio::use_awaitable, cancelled));
+    noticed.set_value();
+  };
+  {
+    tcp::socket socket = connect();
+    send(socket, get("GET /"));
+  }
+  EXPECT_EQ(noticed.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
+}
+
+}  // namespace
+}  // namespace nanovllm::server

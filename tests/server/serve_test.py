@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""serve_test.py NANOVLLM MODEL: starts `nanovllm serve` and speaks to it as clients do."""
+import concurrent.futures
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+KEY = "secret"
+
+
+class Server:
+    def __init__(self, *options):
+        self.process = subprocess.Popen([sys.argv[1], "serve", sys.argv[2], "--port", "0", *options], stderr=subprocess.PIPE,
+                                        text=True)
+        self.port = int(re.search(r":(\d+)$", self.process.stderr.readline().strip()).group(1))
+        while self.call("GET", "/health")[0] != 200:
+            time.sleep(0.05)
+
+    def connect(self):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+
+    def call(self, method, path, body=None, key=KEY):
+        connection = self.connect()
+        text = body if isinstance(body, (str, bytes, type(None))) else json.dumps(body)
+        connection.request(method, path, text, {"Authorization": "Bearer " + key} if key else {})
+        response = connection.getresponse()
+        data = response.read()
+        connection.close()
+        is_json = response.getheader("Content-Type") == "application/json"
+        return response.status, json.loads(data) if is_json else data.decode()
+
+    def events(self, path, body):
+        status, text = self.call("POST", path, dict(body, stream=True))
+        assert status == 200, text
+        events = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+        assert events.pop() == "[DONE]"
+        return [json.loads(event) for event in events]
+
+    def stop(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+
+def equal(found, expected):
+    assert found == expected, f"{found!r} instead of {expected!r}"
+
+
+def test_routes(server):
+    equal(server.call("GET", "/health", key=None), (200, ""))
+    equal(server.call("GET", "/v1/models")[1]["data"][0]["id"], "tiny")
+    for path in ("/v1/models", "/version", "/load", "/metrics", "/nowhere"):
+        equal(server.call("GET", path, key="wrong")[0] in (401, 404), True)
+    for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
+        equal(server.call("POST", path, {}, key=None)[0], 401)
+        equal(server.call("GET", path)[0], 405)
+    equal(server.call("GET", "/nowhere")[0], 404)
+    ids = server.call("POST", "/tokenize", {"prompt": "Once upon a time"})[1]["tokens"]
+    equal(server.call("POST", "/detokenize", {"tokens": ids})[1], {"prompt": "Once upon a time"})
+
+
+def test_completions(server):
+    body = {"model": "tiny", "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}
+    status, whole = server.call("POST", "/v1/completions", body)
+    equal(status, 200)
+    equal(whole["usage"]["completion_tokens"], 12)
+    streamed = server.events("/v1/completions", body)
+    equal("".join(e["choices"][0]["text"] for e in streamed), whole["choices"][0]["text"])
+    equal(streamed[-1]["choices"][0]["finish_reason"], "length")
+    ids = server.call("POST", "/tokenize", {"prompt": body["prompt"]})[1]["tokens"]
+    equal(server.call("POST", "/v1/completions", dict(body, prompt=ids))[1]["choices"], whole["choices"])
+    both = server.call("POST", "/v1/completions", dict(body, prompt=[body["prompt"], "A dog"], n=2, temperature=0.8, seed=7))[1]
+    equal([choice["index"] for choice in both["choices"]], [0, 1, 2, 3])
+    echo = server.call("POST", "/v1/completions", dict(body, echo=True, logprobs=2))[1]["choices"][0]
+    equal(echo["text"], body["prompt"] + whole["choices"][0]["text"])
+    equal("".join(echo["logprobs"]["tokens"]), echo["text"])
+
+
+def test_chat(server):
+    body = {"messages": [{"role": "user", "content": "introduce yourself"}], "max_tokens": 40, "temperature": 0}
+    whole = server.call("POST", "/v1/chat/completions", body)[1]
+    chunks = server.events("/v1/chat/completions", dict(body, stream_options={"include_usage": True}))
+    equal(chunks[0]["choices"][0]["delta"]["role"], "assistant")
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
+    equal("".join(delta.get("content", "") for delta in deltas), whole["choices"][0]["message"]["content"])
+    equal(chunks[-1]["usage"]["completion_tokens"], 40)
+    stopped = server.call("POST", "/v1/chat/completions", dict(body, stop=["Tiny"]))[1]["choices"][0]
+    equal((stopped["finish_reason"], stopped["stop_reason"], "Tiny" in stopped["message"]["content"]), ("stop", "Tiny", False))
+
+
+def test_errors(server):
+    for path, body, param in (("/v1/completions", {}, "prompt"), ("/v1/completions", {"prompt": "a", "temperature": -1}, "temperature"),
+                              ("/v1/completions", {"prompt": "a", "n": 10**9}, "n"), ("/v1/chat/completions", {}, "messages"),
+                              ("/v1/completions", {"prompt": "a", "model": "other"}, "model")):
+        status, error = server.call("POST", path, body)
+        equal((status, error["error"]["param"]), (404 if param == "model" else 400, param))
+    for text in ("", "{", "[1]", '{"prompt": 1e400}', "[" * 100000, b"\xff"):
+        equal(server.call("POST", "/v1/completions", text)[0], 400)
+    equal(server.call("POST", "/v1/completions", {"prompt": "a " * 100000})[0], 400)
+
+
+def test_clients_that_go(server):
+    for _ in range(20):
+        connection = server.connect()
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": "Once", "max_tokens": 1500, "stream": True,
+                                                                 "ignore_eos": True}), {"Authorization": "Bearer " + KEY})
+        connection.getresponse().read(10)
+        connection.close()
+    for _ in range(200):
+        if server.call("GET", "/load")[1]["server_load"] == 0:
+            return
+        time.sleep(0.05)
+    raise AssertionError("requests of clients that went are still running")
+
+
+def test_many_at_once(server):
+    body = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
+    expected = server.call("POST", "/v1/completions", body)[1]["choices"]
+    with concurrent.futures.ThreadPoolExecutor(32) as pool:
+        for status, answer in pool.map(lambda _: server.call("POST", "/v1/completions", body), range(200)):
+            equal((status, answer["choices"]), (200, expected))
+
+
+def test_drain():
+    server = Server("--shutdown-timeout", "20")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        running = pool.submit(server.call, "POST", "/v1/completions", {"prompt": "Once", "max_tokens": 300, "ignore_eos": True})
+        while server.call("GET", "/load")[1]["server_load"] == 0:
+            time.sleep(0.01)
+        server.process.send_signal(signal.SIGTERM)
+        while server.call("GET", "/health")[0] != 503:
+            time.sleep(0.01)
+        equal(server.call("POST", "/v1/completions", {"prompt": "a"})[0], 503)
+        equal(running.result()[1]["usage"]["completion_tokens"], 300)
+    equal(server.process.wait(60), 0)
+
+
+def main():
+    server = Server("--api-key", KEY, "--served-model-name", "tiny", "--dtype", "float32", "--max-num-seqs", "64")
+    for test in (test_routes, test_completions, test_chat, test_errors, test_clients_that_go, test_many_at_once):
+        test(server)
+        print(test.__name__, "passed", flush=True)
+    equal(server.stop(), 0)
+    full = Server("--max-num-seqs", "1", "--max-queued-requests", "0")
+    equal(full.call("POST", "/v1/completions", {"prompt": "a", "n": 2})[0], 429)
+    equal(full.stop(signal.SIGINT), 0)
+    test_drain()
+
+
+main()
