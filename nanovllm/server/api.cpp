@@ -83,15 +83,18 @@ Api::Api(asio::io_context& io, const std::string& model, const ServerOptions& op
 Api::~Api() { pool_.join(); }
 
 void Api::set_engine(AsyncEngine& engine) {
+  // What may throw comes first: the client must not outlive the engine.
+  std::optional<ChatTemplate> chat_template;
+  if (engine.tokenizer() != nullptr) chat_template = ChatTemplate::load(model_);
+  const SamplingParams defaults = checkpoint_sampling_params(model_);
   serving_.reset(new Serving{
       .io = io_,
       .pool = pool_,
       .client = EngineClient(io_, engine),
-      .chat_template = {},
-      .defaults = checkpoint_sampling_params(model_),
+      .chat_template = std::move(chat_template),
+      .defaults = defaults,
       .names = names_,
       .most_sequences = engine.setup().config.max_num_seqs + options_.max_queued_requests});
-  if (engine.tokenizer() != nullptr) serving_->chat_template = ChatTemplate::load(model_);
   asio::co_spawn(io_, serving_->client.run(), asio::detached);
   state_ = State::kReady;
 }
@@ -154,9 +157,8 @@ Task<> Api::answer(const HttpRequest& request, HttpReply& reply) {
     if (route.needs_engine) --num_requests_;
     co_return;
   }
-  if (allowed.empty())
-    throw ApiError(404, fmt::format("there is no {}", printable(Json(request.path))));
-  const ApiError error(405, fmt::format("{} allows only {}", request.path, allowed));
+  if (allowed.empty()) throw ApiError::unknown_route(request.method, request.path);
+  const ApiError error = ApiError::wrong_method(request.method, request.path);
   HttpHeaders headers;
   headers.emplace_back("Allow", allowed);
   co_await reply.send(error.status, kJson, error.body(), headers);

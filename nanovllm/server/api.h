@@ -20,7 +20,8 @@ class Api {
   /// Answers a request. Every error becomes a response, unless the client is gone.
   Task<> handle(const HttpRequest& request, HttpReply& reply);
 
-  /// From now on requests are answered, until unset_engine(). Throws nothing.
+  /// From now on requests are answered, until unset_engine(). Throws UserError for a
+  /// chat template or a generation_config.json that cannot be read; then nothing has changed.
   void set_engine(AsyncEngine& engine);
   void unset_engine() { serving_.reset(); }
   bool has_engine() const { return serving_ != nullptr; }

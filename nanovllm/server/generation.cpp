@@ -85,6 +85,30 @@ TokensView tokens_of(const RequestUpdate& update, const TokenLogprobs*& logprobs
   return {update.token_ids, {logprobs, update.logprobs.empty() ? size_t{0} : size_t{1}}};
 }
 
+ChunkOptions chunk_options_of(const Serving& serving, const OpenAiRequest& request) {
+  return {.token_text = token_text(serving),
+          .token_ids = request.return_token_ids,
+          .include_usage = request.include_usage};
+}
+ResponseOptions response_options_of(const Serving& serving, const OpenAiRequest& request) {
+  return {.token_text = token_text(serving),
+          .token_ids = request.return_token_ids,
+          .prompt_logprobs = request.return_prompt_logprobs};
+}
+
+/// The events after the last answer has ended.
+template <class Chunks>
+Task<> end_stream(HttpReply& reply, const Chunks& chunks, const OpenAiRequest& request,
+                  const Usage& usage) {
+  if (request.include_usage) {
+    std::string chunk;
+    chunks.usage(chunk, usage);
+    reply.add_event(chunk);
+  }
+  reply.add_event("[DONE]");
+  co_await reply.end_events();
+}
+
 // -- completions
 
 struct PreparedCompletion {
@@ -130,10 +154,7 @@ Task<> answer_completion(Serving& serving, const HttpRequest& http, HttpReply& r
 
   std::vector<RequestOutput> outputs(num_prompts);
   Usage usage;
-  ChunkOptions chunk_options;
-  chunk_options.token_text = token_text(serving);
-  chunk_options.token_ids = request.return_token_ids;
-  chunk_options.include_usage = request.include_usage;
+  const ChunkOptions chunk_options = chunk_options_of(serving, request);
   CompletionChunks chunks(now.head, chunk_options);
   std::vector<char> has_begun(num_prompts * static_cast<size_t>(n)), has_ended(has_begun.size());
   std::string chunk;
@@ -185,13 +206,7 @@ Task<> answer_completion(Serving& serving, const HttpRequest& http, HttpReply& r
   co_await for_updates(call, num_prompts, gone, on_update, on_pause);
   if (gone) co_return;
   if (request.stream) {
-    if (request.include_usage) {
-      chunk.clear();
-      chunks.usage(chunk, usage);
-      reply.add_event(chunk);
-    }
-    reply.add_event("[DONE]");
-    co_await reply.end_events();
+    co_await end_stream(reply, chunks, request, usage);
     co_return;
   }
   std::vector<PromptAnswers> answers;
@@ -202,10 +217,7 @@ Task<> answer_completion(Serving& serving, const HttpRequest& http, HttpReply& r
     answers.back().echo_tokens = request.echo && request.params.logprobs.has_value();
     answers.back().prompt_only = request.prompt_only;
   }
-  ResponseOptions options;
-  options.token_text = chunk_options.token_text;
-  options.token_ids = request.return_token_ids;
-  options.prompt_logprobs = request.return_prompt_logprobs;
+  const ResponseOptions options = response_options_of(serving, request);
   co_await reply.send(200, kJson, completion_response(now.head, answers, options), HttpHeaders());
 }
 
@@ -260,10 +272,7 @@ Task<> answer_chat(Serving& serving, const HttpRequest& http, HttpReply& reply) 
 
   RequestOutput output;
   Usage usage;
-  ChunkOptions chunk_options;
-  chunk_options.token_text = token_text(serving);
-  chunk_options.token_ids = request.return_token_ids;
-  chunk_options.include_usage = request.include_usage;
+  const ChunkOptions chunk_options = chunk_options_of(serving, request);
   const ChatChunks chunks(now.head, chunk_options);
   struct Choice {
     AnswerParser parser;
@@ -330,13 +339,7 @@ Task<> answer_chat(Serving& serving, const HttpRequest& http, HttpReply& reply) 
   co_await for_updates(call, 1, gone, on_update, on_pause);
   if (gone) co_return;
   if (request.stream) {
-    if (request.include_usage) {
-      chunk.clear();
-      chunks.usage(chunk, usage);
-      reply.add_event(chunk);
-    }
-    reply.add_event("[DONE]");
-    co_await reply.end_events();
+    co_await end_stream(reply, chunks, request, usage);
     co_return;
   }
   std::vector<AnswerParts> answers;
@@ -344,10 +347,7 @@ Task<> answer_chat(Serving& serving, const HttpRequest& http, HttpReply& reply) 
     answers.push_back(parse_answer(answer.text, now.parsing));
     limit_calls(answers.back().calls, request.parallel_tool_calls);
   }
-  ResponseOptions options;
-  options.token_text = chunk_options.token_text;
-  options.token_ids = request.return_token_ids;
-  options.prompt_logprobs = request.return_prompt_logprobs;
+  const ResponseOptions options = response_options_of(serving, request);
   co_await reply.send(200, kJson, chat_response(now.head, output, answers, options), HttpHeaders());
 }
 

@@ -74,10 +74,14 @@ class Server {
     AsyncEngine engine(std::unique_ptr<LLMEngine>(new LLMEngine(LLMEngine::load(model_, config_))));
     std::promise<void> is_set;
     asio::post(io_, [&] {
-      api_.set_engine(engine);
-      is_set.set_value();
+      try {
+        api_.set_engine(engine);
+        is_set.set_value();
+      } catch (...) {
+        is_set.set_exception(std::current_exception());
+      }
     });
-    is_set.get_future().wait();
+    is_set.get_future().get();
     log().info("{} is ready", api_.model_name());
     engine.run();
     // Either the drain has ended or the engine has failed.

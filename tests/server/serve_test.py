@@ -4,9 +4,11 @@ import concurrent.futures
 import http.client
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 KEY = "secret"
@@ -138,6 +140,16 @@ def test_drain():
     equal(server.process.wait(60), 0)
 
 
+def test_a_template_that_is_broken():
+    """The process ends with one error and status 2 after the model has been loaded."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(sys.argv[2], folder, dirs_exist_ok=True)
+        with open(folder + "/chat_template.jinja", "w", encoding="utf8") as file:
+            file.write("{% if %}")
+        done = subprocess.run([sys.argv[1], "serve", folder, "--port", "0"], capture_output=True, text=True, timeout=60)
+        equal((done.returncode, done.stderr.count("error: ")), (2, 1))
+
+
 def main():
     server = Server("--api-key", KEY, "--served-model-name", "tiny", "--dtype", "float32", "--max-num-seqs", "64")
     for test in (test_routes, test_completions, test_chat, test_errors, test_clients_that_go, test_many_at_once):
@@ -148,6 +160,7 @@ def main():
     equal(full.call("POST", "/v1/completions", {"prompt": "a", "n": 2})[0], 429)
     equal(full.stop(signal.SIGINT), 0)
     test_drain()
+    test_a_template_that_is_broken()
 
 
 main()
