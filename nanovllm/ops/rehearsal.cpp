@@ -41,12 +41,14 @@ void fill(HostBatch& batch, const RehearsedStep& step, int64_t max_seqs, int64_t
   for (int64_t s = 0; s < num_seqs; ++s) {
     const int64_t first = step.num_tokens * s / num_seqs;
     const int64_t num_new = step.num_tokens * (s + 1) / num_seqs - first;
-    const int64_t num_keys = !decodes                        ? num_new
+    const bool is_padding = s >= num_seqs - step.num_padding;
+    const int64_t num_keys = is_padding                      ? 0
+                             : !decodes                      ? num_new
                              : s == 0 || step.has_equal_keys ? std::min(step.num_keys, max_len)
                                                              : 1;
     for (int64_t i = 0; i < num_new; ++i) {
       batch.input_ids.push_back(0);
-      batch.positions.push_back(static_cast<int32_t>(num_keys - num_new + i));
+      batch.positions.push_back(static_cast<int32_t>(is_padding ? 0 : num_keys - num_new + i));
       batch.slot_mapping.push_back(-1);
     }
     batch.cu_seqlens_q.push_back(static_cast<int32_t>(batch.input_ids.size()));

@@ -16,6 +16,7 @@ struct RehearsedStep {
   int64_t num_tokens = 1;
   int64_t num_keys = 1;        ///< of the longest sequence that decodes
   bool has_equal_keys = true;  ///< whether all sequences that decode have as many
+  int64_t num_padding = 0;     ///< of the tokens, at the end of the batch: of no sequence
   bool has_filters = false;    ///< whether a row has filters and wants log-probabilities
   bool replays = false;        ///< only calls Backend::replay(), for the whole model
 };

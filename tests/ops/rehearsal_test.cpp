@@ -65,5 +65,13 @@ TEST(Rehearsal, BatchesKeepTheLimitsOfRealSteps) {
   EXPECT_TRUE(batch.processed_logprobs);
 }
 
+TEST(Rehearsal, PaddingIsLikeThatOfARealStep) {
+  HostBatch batch;
+  fill(batch, {.num_tokens = 5, .num_keys = 64, .num_padding = 2}, /*max_seqs=*/8, /*max_len=*/100);
+  EXPECT_EQ(batch.context_lens, (std::vector<int32_t>{64, 64, 64, 0, 0}));
+  EXPECT_EQ(batch.positions, (std::vector<int32_t>{63, 63, 63, 0, 0}));
+  EXPECT_EQ(batch.cu_seqlens_q, (std::vector<int32_t>{0, 1, 2, 3, 4, 5}));
+}
+
 }  // namespace
 }  // namespace nanovllm

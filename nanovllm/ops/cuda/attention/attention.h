@@ -84,10 +84,10 @@ struct RopeDecodeParams {
 };
 /// How many thread blocks share the keys of a KV head in rope_decode_attention(); 0 if
 /// decode_attention() is faster, for example for most batches of more than kFewTokens sequences, or
-/// if head_dim is above 128. Each of the sequences has one new token; `num_keys` is the sum of
-/// their lengths, `longest` the largest one.
-int decode_cluster_size(Launch where, const KvLayout& layout, int num_seqs, int64_t num_keys,
-                        int64_t longest);
+/// if head_dim is above 128. Each of the sequences has one new token; the last `num_padding` of
+/// them have no keys. `num_keys` is the sum of their lengths, `longest` the largest one.
+int decode_cluster_size(Launch where, const KvLayout& layout, int num_seqs, int num_padding,
+                        int64_t num_keys, int64_t longest);
 /// On Hopper, for few sequences and up to kMaxGroup query heads for a KV head: rope_and_store and
 /// attention in one kernel. `cluster_size` is decode_cluster_size(), or another power of two up to
 /// 16.

@@ -64,17 +64,21 @@ void CudaBackend::prepare(const Rehearsal& rehearsal, const ChoiceCache& cache) 
   prepare_kernels(rehearsal, cache);
   const double prepared = steady_seconds();
   preparing_ = true;
-  for (const int64_t size : rehearsal.replay_sizes)
+  int64_t previous = 0;  // size
+  for (const int64_t size : rehearsal.replay_sizes) {
+    const int64_t most_padding = size - previous - 1;
     for (const bool has_filters : {false, true})
-      for (const RehearsedStep& step :
-           {RehearsedStep{.num_keys = kFewKeys}, RehearsedStep{.num_keys = kManyKeys},
-            RehearsedStep{.num_keys = kMostKeys, .has_equal_keys = false}}) {
-        RehearsedStep now = step;
-        now.num_tokens = size;
-        now.has_filters = has_filters;
-        now.replays = true;
-        rehearsal.run(now);
+      for (RehearsedStep step : {RehearsedStep{.num_keys = kFewKeys},
+                                 RehearsedStep{.num_keys = kFewKeys, .num_padding = most_padding},
+                                 RehearsedStep{.num_keys = kManyKeys},
+                                 RehearsedStep{.num_keys = kMostKeys, .has_equal_keys = false}}) {
+        step.num_tokens = size;
+        step.has_filters = has_filters;
+        step.replays = true;
+        rehearsal.run(step);
       }
+    previous = size;
+  }
   preparing_ = false;
   log().debug("prepared {} GEMMs in {:.2f} s and {} graphs in {:.2f} s",
               gemms_->autotuner().choices().num_measured(), prepared - start, graphs_.size(),

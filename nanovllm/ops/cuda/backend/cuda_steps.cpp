@@ -173,6 +173,7 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
                    num_rows >= kFewestDrawn && num_rows <= kMostDrawn;
   has_decode_ = has_prefill_ = false;
   int64_t num_keys = 0, longest = 0;
+  int num_padding = 0;
   int32_t fewest_tiles = std::numeric_limits<int32_t>::max(),
           most_tiles = 0;  // of decoding sequences
   for (size_t s = 0; s < num_seqs; ++s) {
@@ -181,6 +182,7 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
     const int32_t context = host.context_lens[s];
     num_keys += context;
     longest = std::max<int64_t>(longest, context);
+    if (context == 0) ++num_padding;
     if (!decodes || context == 0) continue;
     const int32_t tiles = num_decode_tiles(context);
     fewest_tiles = std::min(fewest_tiles, tiles);
@@ -196,8 +198,8 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
     layout.num_kv_heads = most_kv_heads_;
   }
   if (!has_prefill_ && !portable_)
-    decode_cluster_ =
-        decode_cluster_size(where_, layout, static_cast<int>(num_seqs), num_keys, longest);
+    decode_cluster_ = decode_cluster_size(where_, layout, static_cast<int>(num_seqs), num_padding,
+                                          num_keys, longest);
   cuda::begin_step(where_, {.input = pinned_input_[turn].memory.get(),
                             .to = device,
                             .input_bytes = static_cast<int>(bytes),

@@ -50,15 +50,18 @@ std::optional<Config> find_config(Launch where, const GemmArgs& args, int head_d
   };
   if (residents(1) > kMostResident) return {};
   // The more a GEMM is split, the more of w is loaded at once, and the more sums are exchanged.
-  constexpr int kLeastWork = 40;  // rows times chunks of a thread block, for each part of k
-  constexpr int kLongPart = 24;   // chunks for which a large ring gains more than another split
+  // Rows times chunks of a thread block, for each part of k.
+  const int least_work = tokens == 32 ? 32 : 40;
+  constexpr int kLongPart = 24;  // chunks for which a large ring gains more than another split
   int split = 1;
   for (int more = 2; more <= kMaxSplit; more *= 2) {
     const int chunks = (num_chunks + more - 1) / more;
     const bool is_balanced =
         residents(split) == 1 && total_rows / rows * split >= where.num_sms * 15 / 16;
     if (is_balanced && num_chunks >= kLongPart * split) break;
-    if (chunks * rows >= kLeastWork * more && residents(more) <= kMostResident) split = more;
+    if (num_chunks >= more && chunks * rows >= least_work * more &&
+        residents(more) <= kMostResident)
+      split = more;
   }
   const int most_stages = kRingBytes[residents(split) - 1] / ((rows + tokens) * kChunkBytes);
   return Config{rows, split, std::min((num_chunks + split - 1) / split, most_stages)};

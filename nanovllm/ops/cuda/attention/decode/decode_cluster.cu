@@ -260,8 +260,8 @@ void run(Launch where, const RopeDecodeParams& params, int cluster_size) {
 
 }  // namespace
 
-int decode_cluster_size(Launch where, const KvLayout& layout, int num_seqs, int64_t num_keys,
-                        int64_t longest) {
+int decode_cluster_size(Launch where, const KvLayout& layout, int num_seqs, int num_padding,
+                        int64_t num_keys, int64_t longest) {
   if (!layout.tiled || layout.head_dim > 128) return 0;
   const int num_heads = num_seqs * layout.num_kv_heads;
   // At most one thread block for each multiprocessor, so that those of the next kernel have room;
@@ -279,10 +279,12 @@ int decode_cluster_size(Launch where, const KvLayout& layout, int num_seqs, int6
   const bool is_long = longest > (leaves_room ? kHalfSize * kWarps * kDecodeKeys : 2048);
   int size = fitting(is_long ? kMaxClusterSize : kHalfSize, where.num_sms);
   if (size < 2) size = fitting(2, 2 * where.num_sms);
-  // With more tokens than small_gemm() computes, the GEMM of q, k and v rotates too. Then single
-  // thread blocks for each head gain nothing if most multiprocessors have two of them.
-  const bool is_full = size == 1 && 2 * num_heads > 3 * where.num_sms;
-  if (size == 0 || (is_full && num_seqs > kFewTokens)) return 0;
+  // With more tokens than small_gemm() computes, the GEMM of q, k and v rotates too if
+  // decode_attention() is used. This is faster if each of that kernel's thread blocks, two for each
+  // multiprocessor, has about one head, and slower if many of them share a head.
+  const bool has_whole_heads =
+      10 * (num_seqs - num_padding) * layout.num_kv_heads > 9 * 2 * where.num_sms;
+  if (size == 0 || (size == 1 && has_whole_heads && num_seqs > kFewTokens)) return 0;
   // decode_attention() gives all thread blocks equal ranges, which is faster if there is much to
   // copy. Its merge through global memory takes as long as 256 keys.
   constexpr int64_t kMuchToCopy = 1024, kMergeKeys = 256;
