@@ -7,6 +7,7 @@
 #include "nanovllm/server/http/api_error.h"
 #include "nanovllm/server/openai/request.h"
 #include "nanovllm/server/openai/response.h"
+#include "nanovllm/server/page/page.h"
 
 namespace nanovllm::server {
 
@@ -65,6 +66,7 @@ std::string detokenize_response(const Serving& serving, const std::string& body_
 }  // namespace
 
 const Api::Route Api::kRoutes[] = {
+    {"GET", "/", &Api::page, true},
     {"GET", "/health", &Api::health, true},
     {"GET", "/version", &Api::version},
     {"GET", "/load", &Api::load},
@@ -184,6 +186,15 @@ void Api::check_ready() const {
 
 Task<> Api::health(const HttpRequest&, HttpReply& reply) {
   co_await reply.send(state_ == State::kReady ? 200 : 503, "text/plain", "");
+}
+
+Task<> Api::page(const HttpRequest&, HttpReply& reply) {
+  HttpHeaders headers;
+  headers.emplace_back("Content-Security-Policy", kPagePolicy);
+  headers.emplace_back("X-Content-Type-Options", "nosniff");
+  headers.emplace_back("Referrer-Policy", "no-referrer");
+  headers.emplace_back("Cache-Control", "no-cache");
+  co_await reply.send(200, "text/html; charset=utf-8", std::string(kPage), headers);
 }
 
 Task<> Api::version(const HttpRequest&, HttpReply& reply) {

@@ -49,6 +49,7 @@ class Api {
   void check_key(const HttpRequest& request) const;
   void check_ready() const;
 
+  Task<> page(const HttpRequest&, HttpReply&);
   Task<> health(const HttpRequest&, HttpReply&);
   Task<> version(const HttpRequest&, HttpReply&);
   Task<> load(const HttpRequest&, HttpReply&);

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string_view>
+
+// The build makes both from chat.html (cmake/embed_page.cmake), so the binary needs no file.
+namespace nanovllm::server {
+
+/// The chat page, HTML in UTF-8.
+extern const std::string_view kPage;
+/// Its Content-Security-Policy: its own style and script, and requests to its own server.
+extern const std::string_view kPagePolicy;
+
+}  // namespace nanovllm::server
