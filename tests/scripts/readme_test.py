@@ -43,7 +43,7 @@ def check_links(path, text):
         full = os.path.normpath(os.path.join(os.path.dirname(path), file)) if file else path
         if not os.path.exists(full):
             failures.append(f"{path}: no such file: {target}")
-        elif os.path.isfile(full) and not full.endswith(".svg"):
+        elif os.path.isfile(full) and not full.endswith((".svg", ".png")):
             with open(full, encoding="utf8") as opened:
                 content = opened.read()
             # scripts/link_lines.py writes the numbers of lines, and the test scripts.link_lines checks them.

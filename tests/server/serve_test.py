@@ -53,6 +53,8 @@ def equal(found, expected):
 
 def test_routes(server):
     equal(server.call("GET", "/health", key=None), (200, ""))
+    status, page = server.call("GET", "/", key=None)
+    equal((status, "<html" in page), (200, True))
     equal(server.call("GET", "/v1/models")[1]["data"][0]["id"], "tiny")
     for path in ("/v1/models", "/version", "/load", "/metrics", "/nowhere"):
         equal(server.call("GET", path, key="wrong")[0] in (401, 404), True)
