@@ -37,7 +37,7 @@ test-python:  ## build the Python package's wheel and run its tests in a virtual
 	auditwheel repair $(VENV)/wheel/built/*.whl -w $(VENV)/wheel
 	pip install -q --force-reinstall --no-deps $(VENV)/wheel/*.whl
 	pip install -q "nanovllm[test] @ file://$$(ls $(CURDIR)/$(VENV)/wheel/*.whl)"
-	-pip install -q 'ray[data]'
+	-pip install -q 'ray[data,serve]'
 	-pip install -q lm-eval
 	pytest
 

@@ -31,7 +31,10 @@ Headers = list[tuple[str, str]]
 
 # Of one connection, or written anew for the next one.
 NOT_FORWARDED = {"connection", "content-length", "host", "keep-alive", "transfer-encoding"}
-REPLACED = {"date", "x-request-id"}  # in a response: Ray has its own, and X-Request-Id is the same one
+REPLACED = {
+    "date",
+    "x-request-id",
+}  # in a response: Ray has its own, and X-Request-Id is the same one
 # A request that makes engines die ends this many of them at most.
 ATTEMPTS = 4
 LOST = b'data: {"error": {"message": "the replica has ended", "type": "server_error", "param": null, "code": null}}\n\n'
@@ -44,7 +47,7 @@ def forwarded(headers: Any) -> Headers:
 class Engine:
     """A replica: an actor that starts `nanovllm serve` and passes requests on to it."""
 
-    async def __init__(self, command: list[str]) -> None:
+    async def __init__(self, command: list[str]) -> None:  # type: ignore[misc]  # Ray awaits it
         # The kernel ends the engine with this process, even if it is killed: the GPU is free then.
         self.process = await asyncio.create_subprocess_exec(
             "setpriv", "--pdeathsig", "KILL", *command, stderr=asyncio.subprocess.PIPE
@@ -80,20 +83,24 @@ class Engine:
 
     async def is_healthy(self) -> bool:
         async with self.client.get("/health") as response:
-            return response.status == 200
+            return bool(response.status == 200)
 
     async def check_health(self) -> None:  # Ray calls it from time to time
         if not await self.is_healthy():
             raise RuntimeError("the engine is not healthy")
 
-    async def answer(self, method: str, path: str, headers: Headers, body: bytes) -> AsyncIterator[Any]:
+    async def answer(
+        self, method: str, path: str, headers: Headers, body: bytes
+    ) -> AsyncIterator[Any]:
         """Yields the status, the headers and the first piece of the body, and then the other pieces.
         What is not a stream of events has only one piece."""
         try:
             async with self.client.request(method, path, headers=headers, data=body) as response:
                 if response.status == 503:
                     raise ConnectionError("the engine takes no requests")
-                named = [(n, v) for n, v in forwarded(response.headers) if n.lower() not in REPLACED]
+                named = [
+                    (n, v) for n, v in forwarded(response.headers) if n.lower() not in REPLACED
+                ]
                 named.append(("X-Replica", self.name))
                 if response.content_type != "text/event-stream":
                     yield response.status, named, await response.read()
@@ -124,8 +131,12 @@ class Gateway:
                 print(f"attempt {attempt + 1} of {ATTEMPTS}: {error}", file=sys.stderr)
                 await asyncio.sleep(0.1 * 4**attempt)
         else:
-            return Response('{"error": {"message": "no replica could answer", "type": "server_error", "param": null, '
-                            '"code": null}}', 500, media_type="application/json")
+            return Response(
+                '{"error": {"message": "no replica could answer", "type": "server_error", "param": null, '
+                '"code": null}}',
+                500,
+                media_type="application/json",
+            )
         response: Response
         if any(value.startswith("text/event-stream") for _, value in headers):
             response = StreamingResponse(self.stream(first, pieces), status)
@@ -153,10 +164,21 @@ def main() -> None:
     parser.add_argument("--cpus", type=int, default=0, help="cores per replica if there is no GPU")
     parser.add_argument("--min-replicas", type=int, default=1)
     parser.add_argument("--max-replicas", type=int, default=0, help="0: as many as fit the cluster")
-    parser.add_argument("--target-ongoing-requests", type=int, default=128, help="per replica, for the autoscaler")
-    parser.add_argument("--max-ongoing-requests", type=int, default=1024, help="per replica; more wait in the gateway")
+    parser.add_argument(
+        "--target-ongoing-requests", type=int, default=128, help="per replica, for the autoscaler"
+    )
+    parser.add_argument(
+        "--max-ongoing-requests",
+        type=int,
+        default=1024,
+        help="per replica; more wait in the gateway",
+    )
     parser.add_argument("--gateways", type=int, default=1)
-    parser.add_argument("--nanovllm", default=shutil.which("nanovllm"), help="the program, at the same path everywhere")
+    parser.add_argument(
+        "--nanovllm",
+        default=shutil.which("nanovllm"),
+        help="the program, at the same path everywhere",
+    )
     cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     options = sys.argv[cut + 1 :]  # of nanovllm serve
     args = parser.parse_args(sys.argv[1:cut])
@@ -168,8 +190,20 @@ def main() -> None:
     gpus = int(resources.get("GPU", 0))
     cpus = args.cpus or (1 if gpus else int(resources["CPU"]))
     most = gpus // args.tensor_parallel_size if gpus else int(resources["CPU"]) // cpus
-    command = [args.nanovllm, "serve", os.path.abspath(args.model), "--served-model-name", args.model, "--port", "0"]
-    command += ["--tensor-parallel-size", str(args.tensor_parallel_size)] if gpus else ["--threads", str(cpus)]
+    command = [
+        args.nanovllm,
+        "serve",
+        os.path.abspath(args.model),
+        "--served-model-name",
+        args.model,
+        "--port",
+        "0",
+    ]
+    command += (
+        ["--tensor-parallel-size", str(args.tensor_parallel_size)]
+        if gpus
+        else ["--threads", str(cpus)]
+    )
     most = args.max_replicas or max(most, 1)
     engines = serve.deployment(
         Engine,

@@ -91,11 +91,25 @@ def client() -> Iterator[Client]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = ["--port", port, "--cpus", 1, "--min-replicas", 2, "--max-replicas", 2, "--", "--dtype", "float32"]
+    options = [
+        "--port",
+        port,
+        "--cpus",
+        1,
+        "--min-replicas",
+        2,
+        "--max-replicas",
+        2,
+        "--",
+        "--dtype",
+        "float32",
+    ]
     command = [sys.executable, ROOT / "examples/ray_serve.py", TINY_TALES, *options]
     log = Path(f"/tmp/nanovllm_ray_serve_{os.getpid()}.log")
     with log.open("wb") as file:
-        process = subprocess.Popen([*map(str, command)], env=ENVIRONMENT, stdout=file, stderr=file, start_new_session=True)
+        process = subprocess.Popen(
+            [*map(str, command)], env=ENVIRONMENT, stdout=file, stderr=file, start_new_session=True
+        )
     try:
         wait_for(lambda: "serving on" in log.read_text() or process.poll() is not None, "the start")
         assert process.poll() is None, log.read_text()

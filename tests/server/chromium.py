@@ -109,7 +109,8 @@ class Browser:
         self.call("Input.insertText", text=text)
 
     def resize(self, width, height, mobile=False):
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=2 if mobile else 1, mobile=mobile)
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=2 if mobile else 1,
+                  mobile=mobile)
         self.call("Emulation.setTouchEmulationEnabled", enabled=mobile)
 
     def prefer(self, scheme):
