@@ -9,10 +9,12 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "apps/cli/completion.h"
 #include "apps/cli/help.h"
+#include "apps/cli/vllm_options.h"
 #include "commands.h"
 #include "nanovllm/base/error.h"
 #include "terminal.h"
@@ -52,16 +54,20 @@ void reserve_standard_streams() {
   ::_exit(kExitFailure);
 }
 
-// "-tp" is vLLM's spelling, but CLI11 supports only one letter after a single dash.
+// "-tp" is vLLM's spelling, but CLI11 supports only one letter after a single dash. vLLM also
+// accepts underscores in names; deployments of servers use them.
 std::vector<std::string> arguments(int argc, char** argv) {
   std::vector<std::string> args;
   for (int i = argc; i-- > 1;) {
     const std::string arg = argv[i];
     if (arg == "-tp") args.emplace_back("--tensor-parallel-size");
+    else if (arg == "-pp") args.emplace_back("--pipeline-parallel-size");
+    else if (arg == "-dp") args.emplace_back("--data-parallel-size");
     else if (arg.starts_with("-tp=")) args.push_back("--tensor-parallel-size" + arg.substr(3));
     else args.push_back(arg);
   }
-  return args;
+  return argc > 1 && argv[1] == std::string_view("serve") ? without_vllm_spellings(std::move(args))
+                                                          : args;
 }
 
 void add_help(CLI::App& app, Command& command) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -43,6 +44,7 @@ struct RequestOutput : CompletionOutput {
   std::vector<TokenLogprobs> prompt_logprobs;
   std::vector<CompletionOutput> outputs;  ///< all n choices, the first one included
   double arrival_time = 0;                ///< seconds on the steady clock
+  double scheduled_time = 0;              ///< when its first step was scheduled; 0: never
   double first_token_time = 0;
   double finish_time = 0;
 
@@ -57,6 +59,7 @@ struct RequestOutput : CompletionOutput {
 struct RequestUpdate {
   uint64_t request_id = 0;
   int32_t choice = 0;
+  double time = 0;                 ///< when the step's output was read, on the steady clock
   std::vector<int32_t> token_ids;  ///< the new tokens
   std::string text;                ///< the new text; empty while a character is incomplete
   TokenLogprobs logprobs;          ///< of the new token, if they were asked for
@@ -66,9 +69,10 @@ struct RequestUpdate {
       finished;  ///< the whole result, once all answers of the request have ended
 
   /// Starts anew for another answer, and keeps the memory.
-  void begin(uint64_t id, int32_t its_choice) {
+  void begin(uint64_t id, int32_t its_choice, double now) {
     request_id = id;
     choice = its_choice;
+    time = now;
     token_ids.clear();
     text.clear();
     logprobs.clear();
@@ -83,6 +87,18 @@ struct SchedulerStats {
   int64_t steps = 0, prefill_tokens = 0, decode_tokens = 0, preemptions = 0;
   int64_t generated_tokens = 0;                 ///< drawn, and not dropped after an end
   int64_t prefix_queries = 0, prefix_hits = 0;  ///< prompt tokens looked up, tokens found
+
+  /// Steps by their number of tokens: entry i counts those with at most kStepSizes[i] tokens and
+  /// more than kStepSizes[i - 1]; the last entry counts those with more.
+  static constexpr std::array<int64_t, 13> kStepSizes = {1,   8,    16,   32,   64,   128,  256,
+                                                         512, 1024, 2048, 4096, 8192, 16384};
+  std::array<int64_t, kStepSizes.size() + 1> steps_of_size = {};
+
+  void count_step(int64_t num_tokens) {
+    ++steps;
+    ++steps_of_size[static_cast<size_t>(std::ranges::lower_bound(kStepSizes, num_tokens) -
+                                        kStepSizes.begin())];
+  }
 };
 
 /// How often blocks of the KV cache changed hands since the engine was started.

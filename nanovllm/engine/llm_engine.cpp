@@ -166,7 +166,8 @@ bool LLMEngine::is_finished() const {
 std::span<RequestUpdate> LLMEngine::step() {
   if (!dead_.empty()) throw EngineDead(dead_);
   num_updates_ = 0;
-  take_aborted();
+  for (const uint64_t id : std::exchange(aborted_, {}))
+    requests_.extract(id).mapped()->abort(next_update());
   try {
     advance();
   } catch (const std::exception& e) {
@@ -176,17 +177,13 @@ std::span<RequestUpdate> LLMEngine::step() {
   return std::span(updates_).first(num_updates_);
 }
 
-void LLMEngine::take_aborted() {
-  for (const uint64_t id : std::exchange(aborted_, {})) {
-    requests_.extract(id).mapped()->abort(next_update());
-  }
-}
-
 void LLMEngine::advance() {
   EngineTurn turn;
   turn.start = steady_seconds();
   scheduler_.schedule(spare_);
   turn.scheduled = steady_seconds();
+  for (const Sequence* seq : spare_.setups)
+    requests_.at(seq->request_id)->set_scheduled(turn.scheduled);
   if (trace_) describe(spare_, turn);
   const bool submitted = !spare_.empty();
   if (submitted) {

@@ -73,7 +73,6 @@ class LLMEngine {
   void check_ids(const char* where, std::span<const int32_t> ids) const;
   void check_prompt(std::span<const int32_t> ids) const;
   void check_sampling(const SamplingParams& params) const;
-  void take_aborted();
   void advance();
   /// Waits for the output of the oldest step and applies it.
   void receive(EngineTurn& turn);

@@ -39,10 +39,10 @@ void Request::set_ids(uint64_t id, uint64_t first_sequence) {
 bool Request::apply(const SequenceUpdate& change, const StepOutput& output, RequestUpdate& update) {
   const Sequence& seq = *change.seq;
   Choice& choice = choices_[static_cast<size_t>(seq.choice)];
-  update.begin(id(), seq.choice);
+  update.begin(id(), seq.choice, steady_seconds());
   if (change.has_token) {
     const int32_t token = seq.token_ids.back();
-    if (output_.first_token_time == 0) output_.first_token_time = steady_seconds();
+    if (output_.first_token_time == 0) output_.first_token_time = update.time;
     choice.output.token_ids.push_back(token);
     update.token_ids.push_back(token);
     if (params_->logprobs) {
@@ -94,8 +94,7 @@ void Request::abort(RequestUpdate& update) {
     end(choice, FinishReason::kAbort, rest);
     choice.output.text += rest;
   }
-  update = {};
-  update.request_id = id();
+  update.begin(id(), /*its_choice=*/0, steady_seconds());
   finish_request(update);
 }
 
@@ -113,7 +112,7 @@ void Request::end(Choice& choice, FinishReason reason, std::string& new_text) {
 }
 
 void Request::finish_request(RequestUpdate& update) {
-  output_.finish_time = steady_seconds();
+  output_.finish_time = update.time;
   for (Choice& choice : choices_) output_.outputs.push_back(std::move(choice.output));
   static_cast<CompletionOutput&>(output_) = output_.outputs.front();
   update.finished = std::move(output_);

@@ -24,6 +24,10 @@ class Request {
   /// `tokenizer` may be null: texts stay empty.
   Request(std::vector<int32_t> prompt, std::shared_ptr<const SamplingParams> params,
           const Tokenizer* tokenizer);
+  /// Its first step was scheduled at this time. Only the first call counts.
+  void set_scheduled(double at) {
+    if (output_.scheduled_time == 0) output_.scheduled_time = at;
+  }
   /// Its choices are the sequences `first_sequence` and those that follow.
   void set_ids(uint64_t id, uint64_t first_sequence);
 

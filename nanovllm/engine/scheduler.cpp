@@ -97,7 +97,7 @@ void Scheduler::schedule(StepPlan& plan) {
          plan.num_tokens < config_.max_num_batched_tokens) {
     if (!admit(plan, *waiting_.front())) break;
   }
-  if (!plan.empty()) ++stats_.steps;
+  if (!plan.empty()) stats_.count_step(plan.num_tokens);
 }
 
 int64_t Scheduler::most_tokens(const StepPlan& plan, const Sequence& seq) const {

@@ -1,5 +1,7 @@
 #include "nanovllm/server/api.h"
 
+#include <algorithm>
+
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/json.h"
 #include "nanovllm/base/sampling_json.h"
@@ -70,6 +72,7 @@ const Api::Route Api::kRoutes[] = {
     {"GET", "/health", &Api::health, true},
     {"GET", "/version", &Api::version},
     {"GET", "/load", &Api::load},
+    {"GET", "/metrics", &Api::metrics},
     {"GET", "/v1/models", &Api::models},
     {"POST", "/v1/completions", &Api::completions, false, true},
     {"POST", "/v1/chat/completions", &Api::chat, false, true},
@@ -87,12 +90,14 @@ Api::~Api() { pool_.join(); }
 void Api::set_engine(AsyncEngine& engine) {
   // What may throw comes first: the client must not outlive the engine.
   std::optional<ChatTemplate> chat_template;
-  if (engine.tokenizer() != nullptr) chat_template = ChatTemplate::load(model_);
-  const SamplingParams defaults = checkpoint_sampling_params(model_);
+  if (engine.tokenizer() != nullptr)
+    chat_template = ChatTemplate::load(model_, options_.chat_template);
+  SamplingParams defaults = {.max_tokens = kNoMaxTokens};
+  if (options_.generation_config == "auto") defaults = checkpoint_sampling_params(model_);
   serving_.reset(new Serving{
       .io = io_,
       .pool = pool_,
-      .client = EngineClient(io_, engine),
+      .client = EngineClient(io_, engine, names_.front()),
       .chat_template = std::move(chat_template),
       .defaults = defaults,
       .names = names_,
@@ -112,6 +117,7 @@ void Api::stop_engine() {
 
 Task<> Api::handle(const HttpRequest& request, HttpReply& reply) {
   std::optional<ApiError> error;
+  reply.more_headers = cors_headers(options_.cors, request);
   try {
     co_await answer(request, reply);
   } catch (const ApiError& e) {
@@ -128,6 +134,7 @@ Task<> Api::handle(const HttpRequest& request, HttpReply& reply) {
   }
   if (!error) co_return;
   if (reply.status() != 0) {  // a stream has begun
+    reply.generation.end = "error";
     reply.add_event(error->body());
     co_await reply.end_events();
     co_return;
@@ -140,6 +147,10 @@ Task<> Api::handle(const HttpRequest& request, HttpReply& reply) {
 
 Task<> Api::answer(const HttpRequest& request, HttpReply& reply) {
   const bool is_head = request.method == "HEAD";
+  if (!options_.cors.origins.empty() && is_preflight(request)) {
+    co_await answer_preflight(request, reply);
+    co_return;
+  }
   std::string allowed;
   for (const Route& route : kRoutes) {
     if (route.path != request.path) continue;
@@ -164,6 +175,17 @@ Task<> Api::answer(const HttpRequest& request, HttpReply& reply) {
   HttpHeaders headers;
   headers.emplace_back("Allow", allowed);
   co_await reply.send(error.status, kJson, error.body(), headers);
+}
+
+/// It needs no key: browsers send none.
+Task<> Api::answer_preflight(const HttpRequest& request, HttpReply& reply) {
+  const auto is_allow = [](const auto& header) {
+    return header.first == "Access-Control-Allow-Origin";
+  };
+  if (std::ranges::none_of(reply.more_headers, is_allow))
+    throw ApiError(403, "pages of this origin may not use the server; see --allowed-origins");
+  const HttpHeaders headers = preflight_headers(options_.cors, request);
+  co_await reply.send(200, "text/plain", "", headers);
 }
 
 void Api::check_key(const HttpRequest& request) const {
@@ -205,6 +227,12 @@ Task<> Api::version(const HttpRequest&, HttpReply& reply) {
 Task<> Api::load(const HttpRequest&, HttpReply& reply) {
   const Json load = {{"server_load", num_requests_}};
   co_await reply.send(200, kJson, dump_json(load));
+}
+
+Task<> Api::metrics(const HttpRequest&, HttpReply& reply) {
+  if (!serving_) throw ApiError(503, "the model is being loaded");
+  constexpr std::string_view kPrometheusText = "text/plain; version=0.0.4; charset=utf-8";
+  co_await reply.send(200, kPrometheusText, serving_->client.metrics(), HttpHeaders());
 }
 
 Task<> Api::models(const HttpRequest&, HttpReply& reply) {

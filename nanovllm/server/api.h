@@ -46,6 +46,7 @@ class Api {
   static const Route kRoutes[];
 
   Task<> answer(const HttpRequest& request, HttpReply& reply);
+  Task<> answer_preflight(const HttpRequest& request, HttpReply& reply);
   void check_key(const HttpRequest& request) const;
   void check_ready() const;
 
@@ -53,6 +54,7 @@ class Api {
   Task<> health(const HttpRequest&, HttpReply&);
   Task<> version(const HttpRequest&, HttpReply&);
   Task<> load(const HttpRequest&, HttpReply&);
+  Task<> metrics(const HttpRequest&, HttpReply&);
   Task<> models(const HttpRequest&, HttpReply&);
   Task<> completions(const HttpRequest&, HttpReply&);
   Task<> chat(const HttpRequest&, HttpReply&);

@@ -6,11 +6,14 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/system/clock.h"
 
 namespace nanovllm::server {
 
-EngineClient::EngineClient(asio::io_context& io, AsyncEngine& engine)
-    : engine_(engine), wake_(io, ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+EngineClient::EngineClient(asio::io_context& io, AsyncEngine& engine, const std::string& model_name)
+    : engine_(engine),
+      metrics_(model_name, engine.setup()),
+      wake_(io, ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   inbox_ = std::make_shared<Inbox>(/*wants_pieces=*/true, wake_.native_handle());
 }
 
@@ -22,12 +25,12 @@ Task<> EngineClient::run() {
     for (;;) {
       co_await wake_.async_read_some(asio::buffer(&count, sizeof count), asio::use_awaitable);
       for (RequestUpdate& update : engine_.take(*inbox_)) {
-        const auto at = calls_.find(update.request_id);
-        if (at == calls_.end()) continue;  // its client is gone
-        EngineCall& call = *at->second;
-        if (update.finished) calls_.erase(at);
-        if (call.updates_.empty()) call.arrived_.cancel();
-        call.updates_.push_back(std::move(update));
+        const auto at = running_.find(update.request_id);
+        if (at == running_.end()) continue;
+        metrics_.count(at->second.progress, update);
+        EngineCall* const call = at->second.call;
+        if (update.finished) running_.erase(at);
+        if (call != nullptr) call->deliver(update);
       }
     }
   } catch (const EngineDead& dead) {
@@ -37,12 +40,15 @@ Task<> EngineClient::run() {
 
 void EngineClient::fail_all(const std::string& why) {
   dead_ = why;
-  for (const auto& [id, call] : calls_) call->arrived_.cancel();
+  for (const auto& [id, running] : running_)
+    if (running.call != nullptr) running.call->arrived_.cancel();
 }
 
 EngineCall::~EngineCall() {
   for (const uint64_t id : ids_) {
-    if (client_.calls_.erase(id) == 0 || !client_.dead_.empty()) continue;
+    const auto at = client_.running_.find(id);
+    if (at == client_.running_.end()) continue;
+    at->second.call = nullptr;  // the metrics still count its end
     try {
       client_.engine_.cancel(id);
     } catch (const EngineDead&) {  // then nothing runs any more
@@ -51,8 +57,24 @@ EngineCall::~EngineCall() {
 }
 
 void EngineCall::submit(NewRequest request) {
+  RequestProgress progress;
+  progress.arrival_time = request.request->arrival_time();
+  progress.num_prompt_tokens = request.choices.front()->num_prompt_tokens;
+  record_.prompt_tokens += progress.num_prompt_tokens;
   ids_.push_back(client_.engine_.submit(client_.inbox_, std::move(request)));
-  client_.calls_[ids_.back()] = this;
+  client_.running_[ids_.back()] = {this, std::move(progress)};
+}
+
+void EngineCall::deliver(RequestUpdate& update) {
+  if (!update.token_ids.empty() && record_.first_token_time == 0)
+    record_.first_token_time = steady_seconds();
+  record_.generated_tokens += static_cast<int64_t>(update.token_ids.size());
+  if (update.finished) {
+    record_.cached_tokens += update.finished->num_cached_tokens;
+    record_.end = update.finished->finish_reason;
+  }
+  if (updates_.empty()) arrived_.cancel();
+  updates_.push_back(std::move(update));
 }
 
 size_t EngineCall::index_of(const RequestUpdate& update) const {

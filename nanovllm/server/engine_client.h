@@ -7,6 +7,7 @@
 
 #include "nanovllm/engine/async_engine.h"
 #include "nanovllm/server/http/http.h"
+#include "nanovllm/server/metrics.h"
 
 namespace nanovllm::server {
 
@@ -17,7 +18,8 @@ class EngineCall;
 /// thread only.
 class EngineClient {
  public:
-  EngineClient(asio::io_context& io, AsyncEngine& engine);
+  /// `model_name`: the label of the metrics.
+  EngineClient(asio::io_context& io, AsyncEngine& engine, const std::string& model_name);
   EngineClient(const EngineClient&) = delete;
   ~EngineClient();
 
@@ -26,21 +28,29 @@ class EngineClient {
   /// Calls that wait throw EngineDead.
   void fail_all(const std::string& why);
   AsyncEngine& engine() const { return engine_; }
-  size_t num_calls() const { return calls_.size(); }
+  /// The text of GET /metrics.
+  std::string metrics() const { return metrics_.text(engine_.stats()); }
 
  private:
   friend class EngineCall;
+  struct Running {
+    EngineCall* call = nullptr;  // null: its client is gone
+    RequestProgress progress;
+  };
   AsyncEngine& engine_;
+  Metrics metrics_;
   asio::posix::stream_descriptor wake_;  // an eventfd
   std::shared_ptr<Inbox> inbox_;
-  std::unordered_map<uint64_t, EngineCall*> calls_;  // by the engine's number of the request
+  std::unordered_map<uint64_t, Running> running_;  // by the engine's number of the request
   std::string dead_;
 };
 
 /// The requests of one HTTP request. Its end cancels those that still run.
 class EngineCall {
  public:
-  EngineCall(EngineClient& client, asio::io_context& io) : client_(client), arrived_(io) {}
+  /// `record` is filled for the access log.
+  EngineCall(EngineClient& client, asio::io_context& io, GenerationRecord& record)
+      : client_(client), record_(record), arrived_(io) {}
   EngineCall(const EngineCall&) = delete;
   ~EngineCall();
 
@@ -55,7 +65,10 @@ class EngineCall {
 
  private:
   friend class EngineClient;
+  void deliver(RequestUpdate& update);
+
   EngineClient& client_;
+  GenerationRecord& record_;
   std::vector<uint64_t> ids_;
   std::vector<RequestUpdate> updates_;
   bool interrupted_ = false;

@@ -147,7 +147,7 @@ Task<> answer_completion(Serving& serving, const HttpRequest& http, HttpReply& r
   const int64_t n = request.params.n;
   const size_t num_prompts = now.made.size();
   const Admission admission(serving, n * static_cast<int64_t>(num_prompts));
-  EngineCall call(serving.client, serving.io);
+  EngineCall call(serving.client, serving.io, reply.generation);
   const auto interrupt = [&] { call.interrupt(); };
   reply.on_gone(interrupt);
   for (NewRequest& made : now.made) call.submit(std::move(made));
@@ -265,7 +265,7 @@ Task<> answer_chat(Serving& serving, const HttpRequest& http, HttpReply& reply) 
   const ChatRequest& request = now.request;
   const auto n = static_cast<size_t>(request.params.n);
   const Admission admission(serving, request.params.n);
-  EngineCall call(serving.client, serving.io);
+  EngineCall call(serving.client, serving.io, reply.generation);
   const auto interrupt = [&] { call.interrupt(); };
   reply.on_gone(interrupt);
   call.submit(std::move(now.made));

@@ -1,9 +1,13 @@
 #include "nanovllm/server/server.h"
 
+#include <netinet/in.h>
 #include <unistd.h>
 
+#include <boost/asio/local/stream_protocol.hpp>
+#include <cstring>
 #include <future>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "nanovllm/base/check.h"
@@ -11,10 +15,12 @@
 #include "nanovllm/engine/async_engine.h"
 #include "nanovllm/server/api.h"
 #include "nanovllm/server/http/connection.h"
+#include "nanovllm/server/http/unix_socket.h"
 
 namespace nanovllm::server {
 
 using asio::ip::tcp;
+using Protocol = asio::generic::stream_protocol;
 
 namespace {
 
@@ -30,6 +36,7 @@ class Server {
         model_(model),
         config_(config),
         api_(io_, model, options),
+        access_log_(options.access_log, options.quiet_paths),
         acceptor_(io_),
         signals_(io_, SIGINT, SIGTERM) {
     listen();
@@ -53,19 +60,40 @@ class Server {
 
  private:
   void listen() {
+    tcp::resolver resolver(io_);
+    std::string where = fmt::format("http://{}:{}", options_.host, options_.port);
     try {
-      tcp::resolver resolver(io_);
-      const tcp::endpoint endpoint =
-          *resolver.resolve(options_.host, std::to_string(options_.port), tcp::resolver::passive)
-               .begin();
-      acceptor_.open(endpoint.protocol());
-      acceptor_.set_option(tcp::acceptor::reuse_address(true));
-      acceptor_.bind(endpoint);
-      acceptor_.listen();
+      if (options_.uds.empty()) {
+        open(resolver.resolve(options_.host, std::to_string(options_.port), tcp::resolver::passive)
+                 .begin()
+                 ->endpoint());
+        // The port has the same place in the addresses of IPv4 and IPv6.
+        sockaddr_in address{};
+        const Protocol::endpoint bound = acceptor_.local_endpoint();
+        std::memcpy(&address, bound.data(), sizeof address);
+        where = fmt::format("http://{}:{}", options_.host, ntohs(address.sin_port));
+      } else {
+        where = "unix:" + options_.uds;
+        socket_file_.emplace(options_.uds);
+        open(asio::local::stream_protocol::endpoint(options_.uds));
+      }
     } catch (const boost::system::system_error& error) {
-      fail("cannot listen on {}:{}: {}", options_.host, options_.port, error.code().message());
+      fail("cannot listen on {}: {}", where, error.code().message());
     }
-    log().info("listening on http://{}:{}", options_.host, acceptor_.local_endpoint().port());
+    log().info("listening on {}", where);
+  }
+
+  void open(const Protocol::endpoint& endpoint) {
+    acceptor_.open(endpoint.protocol());
+    acceptor_.set_option(asio::socket_base::reuse_address(true));
+    acceptor_.bind(endpoint);
+    acceptor_.listen();
+  }
+
+  /// Ends the process without waiting for anybody.
+  [[noreturn]] void leave(int status) {
+    if (socket_file_) socket_file_->remove();
+    ::_exit(status);
   }
 
   /// The main thread: the engine's.
@@ -85,17 +113,26 @@ class Server {
     log().info("{} is ready", api_.model_name());
     engine.run();
     // Either the drain has ended or the engine has failed.
+    std::string why;
+    try {
+      engine.require_alive();
+    } catch (const EngineDead& dead) {
+      why = dead.what();
+    }
     std::promise<void> is_over;
-    asio::post(io_, [&] { asio::co_spawn(io_, end(is_over), asio::detached); });
+    asio::post(io_, [&] { asio::co_spawn(io_, end(why, is_over), asio::detached); });
     is_over.get_future().wait();
   }
 
-  Task<> end(std::promise<void>& is_over) {
-    if (!api_.is_draining()) status_ = 1;
+  Task<> end(std::string why, std::promise<void>& is_over) {
+    if (!api_.is_draining()) {
+      status_ = 1;
+      log().error("{}", why);
+    }
     api_.set_dead();
     co_await wait_for_requests(kSecondsToReport);
     // A client that reads nothing does not hold the process.
-    if (api_.num_requests() > 0) ::_exit(status_);
+    if (api_.num_requests() > 0) leave(status_);
     api_.unset_engine();
     is_over.set_value();
   }
@@ -111,7 +148,7 @@ class Server {
 
   Task<> wait_for_signals() {
     const int number = co_await signals_.async_wait(asio::use_awaitable);
-    if (!api_.has_engine()) ::_exit(128 + number);
+    if (!api_.has_engine()) leave(128 + number);
     log().info("shutting down: no new requests; {} run", api_.num_requests());
     api_.set_draining();
     asio::co_spawn(
@@ -122,13 +159,13 @@ class Server {
         },
         asio::detached);
     const int second = co_await signals_.async_wait(asio::use_awaitable);
-    ::_exit(128 + second);
+    leave(128 + second);
   }
 
   Task<> accept() {
     for (;;) {
       error_code error;
-      tcp::socket socket(io_);
+      Protocol::socket socket(io_);
       co_await acceptor_.async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
       if (error) {  // no file descriptor is free, for example
         asio::steady_timer timer(io_, kDrainTick);
@@ -138,7 +175,7 @@ class Server {
       if (num_connections_ >= limits_.connections) continue;  // closes it
       socket.set_option(tcp::no_delay(true), error);
       ++num_connections_;
-      asio::co_spawn(io_, serve_connection(std::move(socket), limits_, handler_),
+      asio::co_spawn(io_, serve_connection(std::move(socket), limits_, handler_, &access_log_),
                      [this](std::exception_ptr failure) {
                        --num_connections_;
                        if (failure) try {
@@ -155,7 +192,9 @@ class Server {
   const EngineConfig& config_;
   asio::io_context io_{1};
   Api api_;
-  tcp::acceptor acceptor_;
+  const AccessLog access_log_;
+  std::optional<UnixSocketFile> socket_file_;
+  asio::basic_socket_acceptor<Protocol> acceptor_;
   asio::signal_set signals_;
   HttpLimits limits_;
   HttpHandler handler_ = [this](const HttpRequest& request, HttpReply& reply) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "nanovllm/base/config.h"
+#include "nanovllm/server/http/cors.h"
 
 namespace nanovllm::server {
 
@@ -12,10 +13,16 @@ namespace nanovllm::server {
 struct ServerOptions {
   std::string host = "127.0.0.1";
   int32_t port = 8000;
-  std::vector<std::string> api_keys;      ///< none: every client may do everything
-  std::vector<std::string> served_names;  ///< the names of the model; none: as it was given
-  int64_t max_queued_requests = 1024;     ///< waiting besides those that run
-  double shutdown_timeout = 30;           ///< seconds for running requests after SIGTERM
+  std::string uds;                         ///< a Unix socket instead of host and port
+  std::vector<std::string> api_keys;       ///< none: every client may do everything
+  std::vector<std::string> served_names;   ///< the names of the model; none: as it was given
+  std::string chat_template;               ///< a file instead of the checkpoint's template
+  std::string generation_config = "auto";  ///< auto: the checkpoint's sampling values are defaults
+  CorsOptions cors;
+  bool access_log = true;
+  std::vector<std::string> quiet_paths;  ///< that the access log leaves out
+  int64_t max_queued_requests = 1024;    ///< waiting besides those that run
+  double shutdown_timeout = 30;          ///< seconds for running requests after SIGTERM
   std::string version;
 };
 

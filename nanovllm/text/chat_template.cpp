@@ -82,7 +82,8 @@ ChatTemplate::ChatTemplate(const std::string& source, Json special_tokens, std::
 ChatTemplate::ChatTemplate(std::shared_ptr<const jinja::Template> parsed, Json special_tokens)
     : template_(std::move(parsed)), special_tokens_(std::move(special_tokens)) {}
 
-std::optional<ChatTemplate> ChatTemplate::load(const std::string& folder) {
+std::optional<ChatTemplate> ChatTemplate::load(const std::string& folder,
+                                               const std::string& template_file) {
   const fs::path root(folder);
   const std::string config_path = root / "tokenizer_config.json";
   Json config = Json::object();
@@ -96,10 +97,13 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::string& folder) {
     } catch (const UserError& error) {
       // Only the person who starts the program may see the folder: an error in a rendering may go
       // to a client.
-      fail("{}: {}", folder, error.what());
+      fail("{}: {}", template_file.empty() ? folder : template_file, error.what());
     }
   };
 
+  if (!template_file.empty())
+    return ChatTemplate(parse(read_file(template_file, kMaxTemplateBytes), "the chat template"),
+                        tokens);
   if (const auto file = read_file_if_there(root / "chat_template.jinja", kMaxTemplateBytes)) {
     ChatTemplate loaded(parse(*file, "chat_template.jinja"), tokens);
     const auto more = read_file_if_there(root / "additional_chat_templates" / "tool_use.jinja",

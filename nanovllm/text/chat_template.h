@@ -21,8 +21,10 @@ class ChatTemplate {
   /// Reads FOLDER/chat_template.jinja or, if there is none, the chat_template of
   /// FOLDER/tokenizer_config.json (a text, or a list of {name, template}: "tool_use" is used if
   /// tools are given, otherwise "default"). The special tokens are those of tokenizer_config.json.
-  /// Returns nothing if the folder has no template. Throws UserError if one does not parse.
-  static std::optional<ChatTemplate> load(const std::string& folder);
+  /// Returns nothing if the folder has no template. Throws UserError if one does not parse. A
+  /// `template_file` replaces the folder's templates.
+  static std::optional<ChatTemplate> load(const std::string& folder,
+                                          const std::string& template_file = "");
 
   /// `special_tokens`: {"bos_token": "<s>", ...}, variables of every rendering. `where` names the
   /// template in errors. Throws UserError "<where>, line L, column C: <what>" if the template does

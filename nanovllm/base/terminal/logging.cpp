@@ -1,7 +1,14 @@
 #include "nanovllm/base/terminal/logging.h"
 
+#include <fmt/format.h>
+#include <poll.h>
 #include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/base_sink.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <string_view>
 
 #include "nanovllm/base/terminal/escape.h"
 
@@ -22,13 +29,43 @@ class EscapedMessage final : public spdlog::custom_flag_formatter {
   }
 };
 
+/// Writes lines to stderr, but never waits there: if a pipe is full because nobody reads it, or a
+/// disk is full, lines are lost. The next line that can be written says how many.
+class NonBlockingStderr final : public spdlog::sinks::base_sink<std::mutex> {
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    if (num_lost_ > 0 && write(fmt::format("warning: {} lines of the log were lost\n", num_lost_)))
+      num_lost_ = 0;
+    if (num_lost_ > 0 || !write({line.data(), line.size()})) ++num_lost_;
+  }
+  void flush_() override {}
+
+ private:
+  static bool write(std::string_view text) {
+    // A pipe that can be written to takes this many bytes without waiting.
+    constexpr size_t kMostBytes = 4096;
+    while (!text.empty()) {
+      pollfd stderr_now = {STDERR_FILENO, POLLOUT, 0};
+      if (::poll(&stderr_now, 1, 0) != 1 || (stderr_now.revents & POLLOUT) == 0) return false;
+      const ssize_t done = ::write(STDERR_FILENO, text.data(), std::min(text.size(), kMostBytes));
+      if (done <= 0) return false;
+      text.remove_prefix(static_cast<size_t>(done));
+    }
+    return true;
+  }
+
+  int64_t num_lost_ = 0;
+};
+
 }  // namespace
 
 spdlog::logger& log() {
   static spdlog::logger logger = [] {
     auto formatter = std::make_unique<spdlog::pattern_formatter>();
     formatter->add_flag<EscapedMessage>('*').set_pattern("%l: %*");
-    spdlog::logger made("nanovllm", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    spdlog::logger made("nanovllm", std::make_shared<NonBlockingStderr>());
     made.set_formatter(std::move(formatter));
     return made;
   }();

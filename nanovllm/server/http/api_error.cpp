@@ -49,6 +49,10 @@ ApiError ApiError::wrong_method(std::string_view method, std::string_view path) 
           "method_not_allowed"};
 }
 
+ApiError ApiError::too_slow() {
+  return {408, "the request did not arrive completely in time", "", "request_timeout"};
+}
+
 ApiError ApiError::too_large(size_t most_bytes) {
   return {413, fmt::format("the body has more than {} bytes", most_bytes), "", "request_too_large"};
 }

@@ -21,6 +21,7 @@ struct ApiError : UserError {
   static ApiError unknown_model(std::string_view name);
   static ApiError unknown_route(std::string_view method, std::string_view path);
   static ApiError wrong_method(std::string_view method, std::string_view path);
+  static ApiError too_slow();
   static ApiError too_large(size_t most_bytes);
   static ApiError queue_full(int64_t most_requests);
   static ApiError shutting_down();

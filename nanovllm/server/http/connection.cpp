@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 
+#include "nanovllm/base/system/clock.h"
 #include "nanovllm/server/http/api_error.h"
 #include "nanovllm/server/http/ids.h"
 
@@ -93,8 +94,9 @@ class Reply : public HttpReply {
           [state = state_, fd = stream_.socket().native_handle()](error_code error) {
             char next = 0;
             // More bytes are the next request of a client that does not wait.
-            if (!error && state->then && ::recv(fd, &next, 1, MSG_PEEK | MSG_DONTWAIT) <= 0)
-              state->then();
+            if (error || !state->then || ::recv(fd, &next, 1, MSG_PEEK | MSG_DONTWAIT) > 0) return;
+            state->is_gone = true;
+            state->then();
           });
     }
     state_->then = std::move(then);
@@ -102,10 +104,12 @@ class Reply : public HttpReply {
 
   int status() const override { return status_; }
   bool keep_alive() const { return keep_alive_; }
+  bool client_is_gone() const { return state_ && state_->is_gone; }
 
  private:
   struct State {
     std::function<void()> then;
+    bool is_gone = false;
   };
 
   std::string begin(std::string_view content_type, const HttpHeaders& headers) const {
@@ -113,7 +117,8 @@ class Reply : public HttpReply {
         fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nX-Request-Id: {}\r\n", status_,
                     to_view(http::obsolete_reason(static_cast<http::status>(status_))),
                     content_type, request_.id);
-    for (const auto& [name, value] : headers) head += fmt::format("{}: {}\r\n", name, value);
+    for (const HttpHeaders* more : {&headers, &more_headers})
+      for (const auto& [name, value] : *more) head += fmt::format("{}: {}\r\n", name, value);
     if (!keep_alive_) head += "Connection: close\r\n";
     else if (is_old_) head += "Connection: keep-alive\r\n";
     return head;
@@ -137,6 +142,36 @@ class Reply : public HttpReply {
   std::shared_ptr<State> state_;
 };
 
+/// Ends the reads of a request that take too long. The stream's own timeout would close the
+/// connection, and the client would get no answer.
+class ReadLimit {
+ public:
+  ReadLimit(Stream& stream, std::chrono::seconds seconds)
+      : timer_(stream.get_executor()), state_(std::make_shared<State>(State{&stream})) {
+    restart(seconds);
+  }
+  ReadLimit(const ReadLimit&) = delete;
+  ~ReadLimit() { state_->stream = nullptr; }
+  void restart(std::chrono::seconds seconds) {
+    timer_.expires_after(seconds);
+    timer_.async_wait([state = state_](error_code cancelled) {
+      if (cancelled || state->stream == nullptr) return;
+      state->has_expired = true;
+      error_code ignored;
+      state->stream->socket().cancel(ignored);
+    });
+  }
+  bool has_expired() const { return state_->has_expired; }
+
+ private:
+  struct State {  // the handler of the timer may run after the object is gone
+    Stream* stream = nullptr;
+    bool has_expired = false;
+  };
+  asio::steady_timer timer_;
+  std::shared_ptr<State> state_;
+};
+
 /// The error for a request that could not be read; nothing if no answer makes sense.
 std::optional<ApiError> error_of(error_code error, const HttpLimits& limits) {
   if (error == http::error::body_limit) return ApiError::too_large(limits.body_bytes);
@@ -150,13 +185,21 @@ std::optional<ApiError> error_of(error_code error, const HttpLimits& limits) {
 
 class Connection {
  public:
-  Connection(Protocol::socket socket, const HttpLimits& limits, const HttpHandler& handler)
-      : stream_(std::move(socket)), limits_(limits), handler_(handler) {}
+  Connection(Protocol::socket socket, const HttpLimits& limits, const HttpHandler& handler,
+             const AccessLog* access_log)
+      : stream_(std::move(socket)), limits_(limits), handler_(handler), access_log_(access_log) {}
 
   Task<> run() {
     while (co_await serve_one()) continue;
-    error_code ignored;
-    stream_.socket().shutdown(asio::socket_base::shutdown_send, ignored);
+    error_code error;
+    stream_.socket().shutdown(asio::socket_base::shutdown_send, error);
+    // What the client still sends is read for a moment: closing a socket with unread bytes would
+    // also take back the response.
+    stream_.expires_after(kLinger);
+    buffer_.consume(buffer_.size());
+    while (!error)
+      co_await stream_.async_read_some(buffer_.prepare(kFirstRead),
+                                       asio::redirect_error(asio::use_awaitable, error));
   }
 
  private:
@@ -167,11 +210,13 @@ class Connection {
       buffer_.commit(
           co_await stream_.async_read_some(buffer_.prepare(kFirstRead), asio::use_awaitable));
     }
+    const double start = steady_seconds();
     Parser parser;
     parser.header_limit(static_cast<uint32_t>(limits_.header_bytes));
     parser.body_limit(limits_.body_bytes);
     error_code error;
-    stream_.expires_after(limits_.header);
+    stream_.expires_never();
+    std::optional<ReadLimit> limit(std::in_place, stream_, limits_.header);
     co_await http::async_read_header(stream_, buffer_, parser,
                                      asio::redirect_error(asio::use_awaitable, error));
     if (!error && equal(to_view(parser.get()[http::field::expect]), "100-continue") &&
@@ -179,22 +224,37 @@ class Connection {
       co_await asio::async_write(stream_,
                                  asio::buffer(std::string_view("HTTP/1.1 100 Continue\r\n\r\n")),
                                  asio::use_awaitable);
-    stream_.expires_after(limits_.body);
-    if (!error)
+    if (!error) {
+      limit->restart(limits_.body);
       co_await http::async_read(stream_, buffer_, parser,
                                 asio::redirect_error(asio::use_awaitable, error));
-    stream_.expires_never();
+    }
+    const bool was_too_slow = limit->has_expired();
+    limit.reset();
     HttpRequest request = read(parser);
     Reply reply(stream_, limits_, request, !error && parser.get().keep_alive(),
                 parser.get().version() < 11);
     if (error) {
-      if (const std::optional<ApiError> answer = error_of(error, limits_))
-        co_await reply.send(answer->status, "application/json", answer->body(), {});
+      const std::optional<ApiError> answer =
+          was_too_slow ? ApiError::too_slow() : error_of(error, limits_);
+      if (!answer) co_return false;
+      co_await reply.send(answer->status, "application/json", answer->body(), {});
+      log(request, reply, start, /*client_is_gone=*/false);
       co_return false;
     }
-    co_await handler_(request, reply);
+    try {
+      co_await handler_(request, reply);
+    } catch (...) {
+      log(request, reply, start, /*client_is_gone=*/true);
+      throw;
+    }
+    log(request, reply, start, reply.client_is_gone());
     if (buffer_.size() == 0) buffer_.shrink_to_fit();
     co_return reply.keep_alive();
+  }
+
+  void log(const HttpRequest& request, const Reply& reply, double start, bool client_is_gone) {
+    if (access_log_ != nullptr) access_log_->write(request, reply, start, client_is_gone);
   }
 
   static HttpRequest read(Parser& parser) {
@@ -215,9 +275,11 @@ class Connection {
   }
 
   static constexpr size_t kFirstRead = 4096, kLongestId = 128;
+  static constexpr std::chrono::seconds kLinger{2};
   Stream stream_;
   const HttpLimits& limits_;
   const HttpHandler& handler_;
+  const AccessLog* const access_log_;
   beast::flat_buffer buffer_{limits_.header_bytes + kFirstRead};
 };
 
@@ -230,8 +292,8 @@ std::string_view HttpRequest::header(std::string_view name) const {
 }
 
 Task<> serve_connection(Protocol::socket socket, const HttpLimits& limits,
-                        const HttpHandler& handler) {
-  Connection connection(std::move(socket), limits, handler);
+                        const HttpHandler& handler, const AccessLog* access_log) {
+  Connection connection(std::move(socket), limits, handler, access_log);
   try {
     co_await connection.run();
   } catch (const boost::system::system_error&) {  // the client is gone or too slow

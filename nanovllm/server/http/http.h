@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -21,6 +22,13 @@ struct HttpRequest {
 
   /// The value of a header, or an empty text; `name` in any case.
   std::string_view header(std::string_view name) const;
+};
+
+/// What the access log says of the text that was generated for a request.
+struct GenerationRecord {
+  int64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
+  double first_token_time = 0;  ///< on the steady clock; 0: there is none
+  std::string end;              ///< stop, length or error; of several answers, the last one's
 };
 
 /// More headers of a response: names and values.
@@ -45,6 +53,9 @@ class HttpReply {
   virtual void on_gone(std::function<void()> then) = 0;
   /// The status that was sent; 0: none yet.
   virtual int status() const = 0;
+
+  HttpHeaders more_headers;  ///< of the response, besides those of send()
+  GenerationRecord generation;
 };
 
 struct HttpLimits {
