@@ -16,7 +16,7 @@ namespace nanovllm::server {
 struct RequestProgress {
   double arrival_time = 0;  ///< seconds on the steady clock
   int64_t num_prompt_tokens = 0;
-  std::vector<double> token_times;  ///< of the newest token of each choice; 0: it has none
+  std::vector<double> token_times = {};  ///< of the newest token of each choice; 0: it has none
 };
 
 /// What GET /metrics shows, in Prometheus' text format and with vLLM's names and buckets. The

@@ -167,8 +167,31 @@ TEST_F(Connections, EndsSlowClients) {
   tcp::socket idle = connect(), slow = connect(), stuck = connect();
   send(slow, "GET / HTTP/1.1\r\nHost:");
   send(stuck, get("POST /", "Host: x\r\nContent-Length: 10\r\n") + "abc");
-  for (tcp::socket* socket : {&idle, &slow, &stuck}) EXPECT_EQ(rest(*socket), "");
+  EXPECT_EQ(rest(idle), "");
+  for (tcp::socket* socket : {&slow, &stuck}) {
+    const std::string text = rest(*socket);
+    EXPECT_THAT(text, StartsWith("HTTP/1.1 408 Request Timeout\r\n"));
+    EXPECT_THAT(text, HasSubstr("\r\nConnection: close\r\n"));
+    EXPECT_THAT(text, HasSubstr("\"code\":\"request_timeout\""));
+  }
   EXPECT_THAT(answer(get("GET /")), StartsWith("HTTP/1.1 200 "));
+}
+
+TEST_F(Connections, AnAnswerMayTakeLongerThanARequest) {
+  handler = [&](const HttpRequest&, HttpReply& reply) -> Task<> {
+    asio::steady_timer pause(io, limits.body + std::chrono::milliseconds(100));
+    co_await pause.async_wait(asio::use_awaitable);
+    co_await reply.send(200, "text/plain", "late", HttpHeaders());
+  };
+  EXPECT_THAT(answer(get("GET /")), ::testing::EndsWith("late"));
+}
+
+// The answer would be lost if the connection was closed while the client still sends.
+TEST_F(Connections, ARefusalArrivesAlthoughTheClientStillSends) {
+  tcp::socket socket = connect();
+  send(socket, get("POST /", "Host: x\r\nContent-Length: 1000000\r\n"));
+  for (int i = 0; i < 100; ++i) send(socket, std::string(10000, 'a'));
+  EXPECT_THAT(rest(socket), StartsWith("HTTP/1.1 413 "));
 }
 
 TEST_F(Connections, AskToGoOnAreAnswered) {

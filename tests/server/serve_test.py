@@ -33,7 +33,7 @@ class Server:
         data = response.read()
         connection.close()
         is_json = response.getheader("Content-Type") == "application/json"
-        return response.status, json.loads(data) if is_json else data.decode()
+        return response.status, json.loads(data) if is_json and data else data.decode()
 
     def events(self, path, body):
         status, text = self.call("POST", path, dict(body, stream=True))
@@ -165,4 +165,5 @@ def main():
     test_a_template_that_is_broken()
 
 
-main()
+if __name__ == "__main__":
+    main()

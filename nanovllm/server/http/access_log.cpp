@@ -48,7 +48,7 @@ void AccessLog::write(const HttpRequest& request, const HttpReply& reply, double
   line += fmt::format(" total={:.4f}s", steady_seconds() - start);
   std::string_view end = made.end;
   if (client_is_gone) end = "client_gone";
-  else if (status >= 500) end = "error";
+  else if (status == 500) end = "error";
   else if (status >= 400) end = "refused";
   if (!end.empty()) line += fmt::format(" end={}", end);
   log().info("{}", line);
