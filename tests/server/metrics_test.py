@@ -6,11 +6,10 @@ The parser is the Python package prometheus_client. If it is missing, it is inst
 import concurrent.futures
 import http.client
 import json
-import os
-import subprocess
 import sys
 import time
 
+import python_packages
 from serve_test import KEY, Server, equal
 
 # name -> type; the parser takes "_total" from the names of counters
@@ -29,27 +28,6 @@ BUCKETS = {
     "vllm:iteration_tokens_total": [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384],
     "vllm:request_prompt_tokens": [1, 2, 5, 10, 20, 50, 100, 200, 500],
 }
-
-
-def ensure_parser():
-    """Goes on in the virtual environment if the parser is not here."""
-    try:
-        import prometheus_client  # noqa: F401
-        return
-    except ImportError:
-        pass
-    folder = sys.argv[3]
-    python = os.path.join(folder, "bin", "python3")
-    if os.environ.get("IN_METRICS_VENV") != "1":
-        for command in ([sys.executable, "-m", "venv", folder], [python, "-m", "pip", "install", "-q", "prometheus_client"]):
-            done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-            if done.returncode != 0:
-                break
-        else:
-            os.environ["IN_METRICS_VENV"] = "1"
-            os.execv(python, [python, *sys.argv])
-        print("skipped: prometheus_client cannot be installed:", (done.stderr.strip().splitlines() or ["?"])[-1])
-    sys.exit(77)
 
 
 class Page:
@@ -166,7 +144,7 @@ def test_running_waiting_and_clients_that_vanish(server):
 
 
 def main():
-    ensure_parser()
+    python_packages.require(sys.argv[3], {"prometheus_client": "prometheus_client"})
     server = Server("--api-key", KEY, "--served-model-name", "tiny", "--dtype", "float32", "--max-num-seqs", "8", "--block-size", "16",
                     "--num-gpu-blocks-override", "600", "--max-model-len", "512", "--disable-access-log")
     for test in (test_form, test_numbers_add_up, test_running_waiting_and_clients_that_vanish):
