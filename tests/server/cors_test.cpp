@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "nanovllm/server/http/http.h"
+
 namespace nanovllm::server {
 namespace {
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "nanovllm/server/http/http.h"
+
 namespace nanovllm::server {
 
 namespace {

@@ -1,11 +1,14 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "nanovllm/server/http/http.h"
-
 namespace nanovllm::server {
+
+// http.h has these. It is not included, so that who only sets options needs no Asio.
+struct HttpRequest;
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 /// Which pages of other origins may use the server from a browser (cross-origin resource sharing).
 /// "*" allows all. Without origins there are no such headers, and browsers refuse.
