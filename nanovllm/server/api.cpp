@@ -6,9 +6,11 @@
 #include "nanovllm/base/json.h"
 #include "nanovllm/base/sampling_json.h"
 #include "nanovllm/base/terminal/logging.h"
+#include "nanovllm/server/conversation/conversation.h"
 #include "nanovllm/server/http/api_error.h"
 #include "nanovllm/server/openai/request.h"
 #include "nanovllm/server/openai/response.h"
+#include "nanovllm/server/openai/writers.h"
 #include "nanovllm/server/page/page.h"
 
 namespace nanovllm::server {
@@ -31,21 +33,18 @@ bool equal_keys(std::string_view given, std::string_view key) {
 /// The text of POST /tokenize: {"prompt"} or {"messages", ...}, as vLLM has it.
 std::string tokenize_response(const Serving& serving, const std::string& body_text) {
   const Json body = parse_json(body_text, "the body");
-  const auto tokenizer = serving.client.engine().tokenizer();
-  if (tokenizer == nullptr) throw ApiError(400, "the model has no tokenizer");
   if (!body.is_object()) throw ApiError(400, "the body must be a JSON object");
   std::vector<int32_t> ids;
   if (body.contains("messages")) {
-    if (!serving.chat_template) throw ApiError(400, "the model has no chat template");
     const ChatRequest request = chat_request(body, serving.defaults);
-    ids = tokenizer->encode(serving.chat_template->prompt(request.variables),
-                            request.add_special_tokens);
+    ids = read_conversation(serving, request, request.add_special_tokens).prompt;
   } else {
     const auto prompt = body.find("prompt");
     if (prompt == body.end() || !prompt->is_string())
       throw ApiError(400, "prompt must be a text", "prompt");
     const auto special = body.find("add_special_tokens");
-    ids = tokenizer->encode(prompt->get<std::string>(), special == body.end() || *special != false);
+    ids = serving.tokenizer().encode(prompt->get<std::string>(),
+                                     special == body.end() || *special != false);
   }
   const Json answer = {{"count", ids.size()},
                        {"max_model_len", serving.client.engine().setup().config.max_model_len},
@@ -56,12 +55,10 @@ std::string tokenize_response(const Serving& serving, const std::string& body_te
 /// The text of POST /detokenize: {"tokens": [...]}.
 std::string detokenize_response(const Serving& serving, const std::string& body_text) {
   const Json body = parse_json(body_text, "the body");
-  const auto tokenizer = serving.client.engine().tokenizer();
-  if (tokenizer == nullptr) throw ApiError(400, "the model has no tokenizer");
   if (!body.is_object() || !body.contains("tokens"))
     throw ApiError(400, "tokens is missing", "tokens");
   const Json answer = {
-      {"prompt", tokenizer->decode(token_ids_from_json(body["tokens"], "tokens"), false)}};
+      {"prompt", serving.tokenizer().decode(token_ids_from_json(body["tokens"], "tokens"), false)}};
   return dump_json(answer);
 }
 
@@ -243,11 +240,11 @@ Task<> Api::models(const HttpRequest&, HttpReply& reply) {
 }
 
 Task<> Api::completions(const HttpRequest& request, HttpReply& reply) {
-  co_await answer_completion(*serving_, request, reply);
+  co_await generate(*serving_, request, reply, read_completion);
 }
 
 Task<> Api::chat(const HttpRequest& request, HttpReply& reply) {
-  co_await answer_chat(*serving_, request, reply);
+  co_await generate(*serving_, request, reply, read_chat);
 }
 
 Task<> Api::tokenize(const HttpRequest& request, HttpReply& reply) {

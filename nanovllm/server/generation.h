@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,11 +21,41 @@ struct Serving {
   std::vector<std::string> names;  ///< of the model; a request without a name means the first one
   int64_t most_sequences = 0;      ///< that may run or wait; further requests get status 429
   int64_t num_sequences = 0;
+
+  /// Throws ApiError if the model has none.
+  const Tokenizer& tokenizer() const;
+  /// The name of the model for a response; `asked` is that of the request, which may be empty.
+  /// Throws ApiError if the model has no such name.
+  const std::string& name_of(const std::string& asked) const;
 };
 
-/// POST /v1/completions and /v1/chat/completions. Both throw ApiError or another UserError before
-/// anything was sent, and EngineDead at any time. If the client goes, its requests end.
-Task<> answer_completion(Serving& serving, const HttpRequest& request, HttpReply& reply);
-Task<> answer_chat(Serving& serving, const HttpRequest& request, HttpReply& reply);
+/// How the answers to one request are written for its client. Each API has a class for it.
+class AnswerWriter {
+ public:
+  virtual ~AnswerWriter() = default;
+  /// Adds the events of an update to a stream. `request` is the index in Generation::requests. The
+  /// update has new tokens, or its choice ends. Each choice ends once.
+  virtual void add(HttpReply& stream, size_t request, const RequestUpdate& update) = 0;
+  /// Adds the last events of a stream.
+  virtual void end(HttpReply& stream, const std::vector<RequestOutput>& outputs) = 0;
+  /// The text of a response that is not a stream. outputs[i] answers Generation::requests[i].
+  virtual std::string whole(const std::vector<RequestOutput>& outputs) = 0;
+};
+
+/// A request of a client, ready for the engine.
+struct Generation {
+  std::vector<NewRequest> requests;
+  int64_t n = 1;  ///< choices of each request
+  bool stream = false;
+  std::unique_ptr<AnswerWriter> writer;
+};
+
+/// Reads the body of a request. Called on a thread of the pool. Throws ApiError or another
+/// UserError.
+using ReadGeneration = Generation (*)(const Serving& serving, const std::string& body);
+
+/// Runs a request and writes its answer. Throws what `read` throws before anything was sent, and
+/// EngineDead or ApiError (500) at any time. If the client goes, the requests end.
+Task<> generate(Serving& serving, const HttpRequest& http, HttpReply& reply, ReadGeneration read);
 
 }  // namespace nanovllm::server

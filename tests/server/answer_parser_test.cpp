@@ -1,4 +1,4 @@
-#include "nanovllm/server/openai/answer_parser.h"
+#include "nanovllm/server/conversation/answer_parser.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "nanovllm/server/http/http.h"
 #include "nanovllm/server/openai/response.h"
 
 // The chunks of streams of OpenAI's API. What they have in common is written once for a response,
@@ -98,5 +99,16 @@ class CompletionChunks {
   ChunkFrame frame_;
   std::vector<size_t> offsets_;  // [choices so far]: characters of the tokens written
 };
+
+/// The events after the last answer has ended. `usage` is written if the client asked for it.
+template <class Chunks>
+void end_stream(HttpReply& stream, const Chunks& chunks, bool include_usage, const Usage& usage) {
+  if (include_usage) {
+    std::string chunk;
+    chunks.usage(chunk, usage);
+    stream.add_event(chunk);
+  }
+  stream.add_event("[DONE]");
+}
 
 }  // namespace nanovllm::server

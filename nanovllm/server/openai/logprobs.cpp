@@ -72,6 +72,13 @@ void append_top(std::string& to, const TokenLogprobs& entries, const TokenText& 
 
 }  // namespace
 
+TokenText token_text_of(std::shared_ptr<const Tokenizer> tokenizer) {
+  return [tokenizer = std::move(tokenizer)](int32_t id) {
+    return tokenizer ? tokenizer->decode(std::span(&id, 1), /*skip_special_tokens=*/false)
+                     : std::string();
+  };
+}
+
 void append_chat_logprobs(std::string& to, const TokensView& tokens, const TokenText& text) {
   if (tokens.logprobs.empty()) {
     to += "null";

@@ -2,22 +2,31 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 
 #include "nanovllm/base/output.h"
+#include "nanovllm/text/tokenizer/tokenizer.h"
 
 // Log-probabilities in the three forms of OpenAI's and vLLM's responses, appended to a buffer.
 namespace nanovllm::server {
 
 /// What a token decodes to. It need not be valid UTF-8: a token may be a part of a character.
 using TokenText = std::function<std::string(int32_t)>;
+/// Without a tokenizer, all texts are empty.
+TokenText token_text_of(std::shared_ptr<const Tokenizer> tokenizer);
 
 /// Tokens and, if they were asked for, the log-probabilities at their positions; else `logprobs` is
 /// empty.
 struct TokensView {
   std::span<const int32_t> ids;             // [num_tokens]
   std::span<const TokenLogprobs> logprobs;  // [num_tokens] or [0]
+
+  /// What an update adds. The view is valid as long as the update.
+  static TokensView of(const RequestUpdate& update) {
+    return {update.token_ids, {&update.logprobs, update.logprobs.empty() ? size_t{0} : size_t{1}}};
+  }
 };
 
 /// {"content": [{"token", "logprob", "bytes", "top_logprobs"}], "refusal": null} of the chat API;

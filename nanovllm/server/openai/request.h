@@ -7,6 +7,7 @@
 
 #include "nanovllm/base/config.h"
 #include "nanovllm/base/json.h"
+#include "nanovllm/server/conversation/conversation.h"
 
 // The bodies of OpenAI's /v1/completions and /v1/chat/completions, with vLLM's additional fields.
 // Fields that are unknown are ignored, as in vLLM. Fields that would change the answer in a way
@@ -28,6 +29,9 @@ struct OpenAiRequest {
   bool add_special_tokens = false;      ///< Tokenizer::encode() of a prompt that is a text
   std::string cache_salt;  ///< requests with different ones share no prefix; empty: none was given
   int64_t priority = 0;
+
+  /// Whether a stream also has chunks that show only tokens.
+  bool shows_tokens() const { return return_token_ids || params.logprobs.has_value(); }
 };
 
 struct CompletionRequest : OpenAiRequest {
@@ -38,11 +42,7 @@ struct CompletionRequest : OpenAiRequest {
   bool prompt_only = false;
 };
 
-struct ChatRequest : OpenAiRequest {
-  Json variables;                       ///< of ChatTemplate::prompt()
-  std::vector<std::string> tool_names;  ///< that may be called; empty with tool_choice "none"
-  bool parallel_tool_calls = true;      ///< false: only the first call is part of the response
-};
+struct ChatRequest : OpenAiRequest, ConversationRequest {};
 
 /// `defaults`: checkpoint_sampling_params(). They limit the length of a conversation's answer that
 /// has no limit of its own; without one, a completion has at most 16 tokens, as in OpenAI's API.

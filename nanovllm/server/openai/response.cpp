@@ -89,6 +89,12 @@ void Usage::add(const RequestOutput& output) {
     completion_tokens += static_cast<int64_t>(answer.token_ids.size());
 }
 
+Usage usage_of(std::span<const RequestOutput> outputs) {
+  Usage usage;
+  for (const RequestOutput& output : outputs) usage.add(output);
+  return usage;
+}
+
 std::string_view finish_reason_of(std::string_view finish_reason, bool has_tool_calls) {
   return has_tool_calls && finish_reason == "stop" ? "tool_calls" : finish_reason;
 }
@@ -114,9 +120,7 @@ std::string chat_response(const ResponseHead& head, const RequestOutput& output,
     to += '}';
   }
   to += R"(],"usage":)";
-  Usage usage;
-  usage.add(output);
-  append_usage(to, usage);
+  append_usage(to, usage_of({&output, 1}));
   append_prompt(to, output, options);
   to += '}';
   return to;

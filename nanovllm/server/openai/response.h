@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nanovllm/base/output.h"
-#include "nanovllm/server/openai/answer_parser.h"
+#include "nanovllm/server/conversation/answer_parser.h"
 #include "nanovllm/server/openai/logprobs.h"
 
 // The whole responses of OpenAI's API, as JSON texts. chunks.h has those of streams. The
@@ -30,6 +30,7 @@ struct Usage {
   /// Adds a prompt and all its answers.
   void add(const RequestOutput& output);
 };
+Usage usage_of(std::span<const RequestOutput> outputs);
 
 /// What a response shows besides the answers.
 struct ResponseOptions {

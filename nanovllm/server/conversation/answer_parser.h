@@ -22,6 +22,7 @@ struct AnswerParts {
   std::vector<ToolCall> calls = {};
 
   bool empty() const { return reasoning.empty() && content.empty() && calls.empty(); }
+  void append(AnswerParts more);
 };
 
 /// Divides the text of an answer into thoughts, content and tool calls while it is generated, for
@@ -47,6 +48,8 @@ class AnswerParser {
     bool begins_in_reasoning = false;
     /// The functions that may be called. If there are none, the tags of calls are content.
     std::vector<std::string> tool_names = {};
+    /// Otherwise only the first call of an answer is delivered.
+    bool parallel_calls = true;
   };
 
   explicit AnswerParser(Options options);

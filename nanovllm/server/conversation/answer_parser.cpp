@@ -1,4 +1,4 @@
-#include "nanovllm/server/openai/answer_parser.h"
+#include "nanovllm/server/conversation/answer_parser.h"
 
 #include <algorithm>
 #include <iterator>
@@ -85,6 +85,12 @@ std::optional<ToolCall> parse_call(std::string_view text, const std::vector<std:
 }
 
 }  // namespace
+
+void AnswerParts::append(AnswerParts more) {
+  reasoning += more.reasoning;
+  content += more.content;
+  std::move(more.calls.begin(), more.calls.end(), std::back_inserter(calls));
+}
 
 AnswerParser::AnswerParser(Options options)
     : options_(std::move(options)),
@@ -207,7 +213,7 @@ void AnswerParser::end_call(AnswerParts& parts) {
   if (std::optional<ToolCall> call = parse_call(json, options_.tool_names)) {
     call->index = num_calls_++;
     call->id = new_id("call_");
-    parts.calls.push_back(std::move(*call));
+    if (call->index == 0 || options_.parallel_calls) parts.calls.push_back(std::move(*call));
     held_.clear();
     matched_ = 0;
     follows_call_ = true;
@@ -247,10 +253,7 @@ void AnswerParser::deliver(AnswerParts& parts) {
 AnswerParts parse_answer(std::string_view text, AnswerParser::Options options) {
   AnswerParser parser(std::move(options));
   AnswerParts answer = parser.add(text);
-  AnswerParts rest = parser.finish();
-  answer.reasoning += rest.reasoning;
-  answer.content += rest.content;
-  std::move(rest.calls.begin(), rest.calls.end(), std::back_inserter(answer.calls));
+  answer.append(parser.finish());
   return answer;
 }
 
