@@ -6,6 +6,7 @@
 #include "nanovllm/base/json.h"
 #include "nanovllm/base/sampling_json.h"
 #include "nanovllm/base/terminal/logging.h"
+#include "nanovllm/server/anthropic/writer.h"
 #include "nanovllm/server/conversation/conversation.h"
 #include "nanovllm/server/http/api_error.h"
 #include "nanovllm/server/openai/request.h"
@@ -73,6 +74,8 @@ const Api::Route Api::kRoutes[] = {
     {"GET", "/v1/models", &Api::models},
     {"POST", "/v1/completions", &Api::completions, false, true},
     {"POST", "/v1/chat/completions", &Api::chat, false, true},
+    {"POST", "/v1/messages", &Api::messages, false, true},
+    {"POST", "/v1/messages/count_tokens", &Api::count_tokens, false, true},
     {"POST", "/tokenize", &Api::tokenize, false, true},
     {"POST", "/detokenize", &Api::detokenize, false, true},
 };
@@ -132,14 +135,14 @@ Task<> Api::handle(const HttpRequest& request, HttpReply& reply) {
   if (!error) co_return;
   if (reply.status() != 0) {  // a stream has begun
     reply.generation.end = "error";
-    reply.add_event(error->body());
+    reply.add_event(error->body(request.path), error->event(request.path));
     co_await reply.end_events();
     co_return;
   }
   HttpHeaders headers;
   if (error->status == 429 || error->status == 503) headers.emplace_back("Retry-After", "1");
   if (error->status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
-  co_await reply.send(error->status, kJson, error->body(), headers);
+  co_await reply.send(error->status, kJson, error->body(request.path), headers);
 }
 
 Task<> Api::answer(const HttpRequest& request, HttpReply& reply) {
@@ -171,7 +174,7 @@ Task<> Api::answer(const HttpRequest& request, HttpReply& reply) {
   const ApiError error = ApiError::wrong_method(request.method, request.path);
   HttpHeaders headers;
   headers.emplace_back("Allow", allowed);
-  co_await reply.send(error.status, kJson, error.body(), headers);
+  co_await reply.send(error.status, kJson, error.body(request.path), headers);
 }
 
 /// It needs no key: browsers send none.
@@ -245,6 +248,17 @@ Task<> Api::completions(const HttpRequest& request, HttpReply& reply) {
 
 Task<> Api::chat(const HttpRequest& request, HttpReply& reply) {
   co_await generate(*serving_, request, reply, read_chat);
+}
+
+Task<> Api::messages(const HttpRequest& request, HttpReply& reply) {
+  co_await generate(*serving_, request, reply, read_message);
+}
+
+Task<> Api::count_tokens(const HttpRequest& request, HttpReply& reply) {
+  std::string answer;
+  const auto work = [&] { answer = count_tokens_response(*serving_, request.body); };
+  co_await on_pool(pool_, work);
+  co_await reply.send(200, kJson, answer, HttpHeaders());
 }
 
 Task<> Api::tokenize(const HttpRequest& request, HttpReply& reply) {

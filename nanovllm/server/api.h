@@ -58,6 +58,8 @@ class Api {
   Task<> models(const HttpRequest&, HttpReply&);
   Task<> completions(const HttpRequest&, HttpReply&);
   Task<> chat(const HttpRequest&, HttpReply&);
+  Task<> messages(const HttpRequest&, HttpReply&);
+  Task<> count_tokens(const HttpRequest&, HttpReply&);
   Task<> tokenize(const HttpRequest&, HttpReply&);
   Task<> detokenize(const HttpRequest&, HttpReply&);
 

@@ -24,6 +24,15 @@ void append_member(std::string& to, std::string_view name, std::string_view text
   else append_json_string(to, text);
 }
 
+bool is_anthropic(std::string_view path) { return path.starts_with("/v1/messages"); }
+
+/// Anthropic's names of errors. Those that are missing here are the same in both APIs.
+std::string_view anthropic_type(const ApiError& error) {
+  if (error.status == 413) return "request_too_large";
+  if (error.status == 503) return "overloaded_error";
+  return error.status >= 500 ? "api_error" : error.type();
+}
+
 }  // namespace
 
 ApiError::ApiError(int status_, const std::string& message, std::string param_, std::string code_)
@@ -73,8 +82,17 @@ std::string_view ApiError::type() const {
   return status >= 500 ? "server_error" : "invalid_request_error";
 }
 
-std::string ApiError::body() const {
+std::string_view ApiError::event(std::string_view path) {
+  return is_anthropic(path) ? "error" : "";
+}
+
+std::string ApiError::body(std::string_view path) const {
   std::string body;
+  if (is_anthropic(path)) {
+    append_member(body, R"({"type":"error","error":{"type":)", anthropic_type(*this));
+    append_member(body, R"(,"message":)", what());
+    return body + "}}";
+  }
   append_member(body, R"({"error":{"message":)", what());
   append_member(body, R"(,"type":)", type());
   append_member(body, R"(,"param":)", param);

@@ -28,8 +28,11 @@ struct ApiError : UserError {
 
   /// OpenAI's name for this kind of error, which follows from the status.
   std::string_view type() const;
-  /// {"error": {"message", "type", "param", "code"}}
-  std::string body() const;
+  /// {"error": {"message", "type", "param", "code"}}, or for a route of Anthropic's API
+  /// {"type": "error", "error": {"type", "message"}}.
+  std::string body(std::string_view path = {}) const;
+  /// The name of the event with body() in a stream; empty for OpenAI's API, whose events have none.
+  static std::string_view event(std::string_view path);
 
   int status;
   std::string param, code;

@@ -238,7 +238,7 @@ class Connection {
       const std::optional<ApiError> answer =
           was_too_slow ? ApiError::too_slow() : error_of(error, limits_);
       if (!answer) co_return false;
-      co_await reply.send(answer->status, "application/json", answer->body(), {});
+      co_await reply.send(answer->status, "application/json", answer->body(request.path), {});
       log(request, reply, start, /*client_is_gone=*/false);
       co_return false;
     }

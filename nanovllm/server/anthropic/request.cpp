@@ -1,0 +1,223 @@
+#include "nanovllm/server/anthropic/request.h"
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "nanovllm/server/openai/request_fields.h"
+
+namespace nanovllm::server {
+
+namespace {
+
+// Fields that mean the same in both APIs, and vLLM's sampling fields.
+constexpr auto kSame = std::to_array<const char*>({"model",
+                                                   "max_tokens",
+                                                   "stream",
+                                                   "temperature",
+                                                   "top_p",
+                                                   "top_k",
+                                                   "min_p",
+                                                   "seed",
+                                                   "min_tokens",
+                                                   "ignore_eos",
+                                                   "stop_token_ids",
+                                                   "presence_penalty",
+                                                   "frequency_penalty",
+                                                   "repetition_penalty",
+                                                   "logit_bias",
+                                                   "bad_words",
+                                                   "allowed_token_ids",
+                                                   "chat_template_kwargs",
+                                                   "cache_salt",
+                                                   "priority"});
+// Fields that ask for what this program cannot do, unless they are null.
+constexpr auto kUnsupported =
+    std::to_array<const char*>({"output_format", "output_config", "mcp_servers", "container"});
+
+/// A list of blocks, each of which has a type. A text counts as a block of it.
+Json blocks_of(const Json& content, const std::string& where) {
+  if (content.is_string()) return {{{"type", "text"}, {"text", content}}};
+  if (!content.is_array()) throw ApiError(400, where + " must be a text or a list", "messages");
+  for (size_t i = 0; i < content.size(); ++i) {
+    const Json& block = content[i];
+    if (!block.is_object() || !block.contains("type") || !block["type"].is_string())
+      throw ApiError(400, fmt::format("{}[{}] must be an object with a type", where, i),
+                     "messages");
+  }
+  return content;
+}
+
+[[noreturn]] void refuse_block(const Json& block, const std::string& where) {
+  throw ApiError(
+      400, fmt::format("{}: the type {} is not supported here", where, printable(block["type"])),
+      "messages");
+}
+
+const std::string& text_member(const Json& block, const char* name, const std::string& where) {
+  const Json* text = find_field(block, name);
+  if (text == nullptr || !text->is_string())
+    throw ApiError(400, fmt::format("{}: {} must be a text", where, name), "messages");
+  return text->get_ref<const std::string&>();
+}
+
+/// The text of blocks that may only be texts.
+std::string text_of(const Json& content, const std::string& where) {
+  std::string text;
+  for (const Json& block : blocks_of(content, where)) {
+    if (block["type"] != "text") refuse_block(block, where);
+    if (!text.empty()) text += '\n';
+    text += text_member(block, "text", where);
+  }
+  return text;
+}
+
+/// Results of tools are messages of their own in OpenAI's form; texts between them stay in order.
+void add_user_message(Json& messages, const Json& content, const std::string& where) {
+  Json parts = Json::array();
+  const auto add_parts = [&] {
+    if (parts.size() == 1) messages.push_back({{"role", "user"}, {"content", parts[0]["text"]}});
+    else if (!parts.empty()) messages.push_back({{"role", "user"}, {"content", parts}});
+    parts = Json::array();
+  };
+  for (const Json& block : blocks_of(content, where)) {
+    if (block["type"] == "text") {
+      parts.push_back({{"type", "text"}, {"text", text_member(block, "text", where)}});
+    } else if (block["type"] == "tool_result") {
+      add_parts();
+      const Json* result = find_field(block, "content");
+      messages.push_back(
+          {{"role", "tool"},
+           {"tool_call_id", text_member(block, "tool_use_id", where)},
+           {"content", result == nullptr ? "" : text_of(*result, where + ": tool_result")}});
+    } else {
+      refuse_block(block, where);
+    }
+  }
+  add_parts();
+}
+
+void add_assistant_message(Json& messages, const Json& content, const std::string& where) {
+  std::string text, thoughts;
+  Json calls = Json::array();
+  for (const Json& block : blocks_of(content, where)) {
+    if (block["type"] == "text") {
+      text += text_member(block, "text", where);
+    } else if (block["type"] == "thinking") {
+      thoughts += text_member(block, "thinking", where);
+    } else if (block["type"] == "tool_use") {
+      const Json* input = find_field(block, "input");
+      if (input == nullptr || !input->is_object())
+        throw ApiError(400, where + ": input must be an object", "messages");
+      calls.push_back(
+          {{"id", text_member(block, "id", where)},
+           {"type", "function"},
+           {"function", {{"name", text_member(block, "name", where)}, {"arguments", *input}}}});
+    } else if (block["type"] != "redacted_thinking") {
+      refuse_block(block, where);
+    }
+  }
+  Json message = {{"role", "assistant"}, {"content", text}};
+  if (!thoughts.empty()) message["reasoning_content"] = thoughts;
+  if (!calls.empty()) message["tool_calls"] = std::move(calls);
+  messages.push_back(std::move(message));
+}
+
+Json messages_of(const Json& body) {
+  Json messages = Json::array();
+  if (const Json* system = find_field(body, "system"))
+    messages.push_back({{"role", "system"}, {"content", text_of(*system, "system")}});
+  const Json* given = find_field(body, "messages");
+  if (given == nullptr || !given->is_array() || given->empty())
+    refuse_field("messages", "must be a list of at least one message");
+  for (size_t i = 0; i < given->size(); ++i) {
+    const Json& message = (*given)[i];
+    const std::string where = fmt::format("messages[{}]", i);
+    const bool is_complete =
+        message.is_object() && message.contains("role") && message.contains("content");
+    if (!is_complete)
+      throw ApiError(400, where + " must be an object with a role and a content", "messages");
+    const std::string content = where + ".content";
+    if (message["role"] == "user") add_user_message(messages, message["content"], content);
+    else if (message["role"] == "assistant")
+      add_assistant_message(messages, message["content"], content);
+    else
+      throw ApiError(400,
+                     fmt::format("{} has the role {}; it must be \"user\" or \"assistant\"", where,
+                                 printable(message["role"])),
+                     "messages");
+  }
+  if (given->back()["role"] == "assistant")
+    refuse_field("messages", "end with the assistant's; to continue an answer is not supported");
+  return messages;
+}
+
+Json tools_of(const Json& tools) {
+  if (!tools.is_array()) refuse_field("tools", "must be a list, not {}", printable(tools));
+  Json functions = Json::array();
+  for (const Json& tool : tools) {
+    if (!tool.is_object() || !tool.contains("name") || !tool["name"].is_string())
+      refuse_field("tools", "contains a tool without a name");
+    const Json* type = find_field(tool, "type");
+    if (type != nullptr && *type != "custom")
+      refuse_field("tools", "contains the type {}; only \"custom\" is supported", printable(*type));
+    Json function = {{"name", tool["name"]}};
+    if (const Json* text = find_field(tool, "description")) function["description"] = *text;
+    const Json* schema = find_field(tool, "input_schema");
+    function["parameters"] = schema == nullptr ? Json::object() : *schema;
+    functions.push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  return functions;
+}
+
+void read_tool_choice(const Json& choice, Json& chat) {
+  const Json* type = choice.is_object() ? find_field(choice, "type") : nullptr;
+  if (type == nullptr || (*type != "auto" && *type != "none"))
+    refuse_field("tool_choice", "{} is not supported; its type must be \"auto\" or \"none\"",
+                 printable(choice));
+  chat["tool_choice"] = *type;
+  chat["parallel_tool_calls"] = !bool_field(choice, "disable_parallel_tool_use", false);
+}
+
+void read_thinking(const Json& thinking, Json& chat) {
+  const Json* type = thinking.is_object() ? find_field(thinking, "type") : nullptr;
+  if (type != nullptr && *type == "enabled") chat["enable_thinking"] = true;
+  else if (type != nullptr && *type == "disabled") chat["enable_thinking"] = false;
+  else if (type == nullptr || *type != "adaptive")
+    refuse_field("thinking", "must have the type \"enabled\", \"disabled\" or \"adaptive\", not {}",
+                 printable(thinking));
+}
+
+}  // namespace
+
+ChatRequest messages_request(const Json& body, const SamplingParams& defaults,
+                             MessagesRoute route) {
+  if (!body.is_object()) throw ApiError(400, "the body must be a JSON object");
+  for (const char* name : kUnsupported)
+    if (find_field(body, name) != nullptr) refuse_field(name, "is not supported");
+  Json chat = Json::object();
+  for (const char* name : kSame)
+    if (const Json* value = find_field(body, name)) chat[name] = *value;
+  if (route == MessagesRoute::kMessages && !chat.contains("max_tokens"))
+    refuse_field("max_tokens", "is missing");
+  if (const Json* stop = find_field(body, "stop_sequences")) {
+    if (!stop->is_array()) refuse_field("stop_sequences", "must be a list of texts");
+    chat["stop"] = *stop;
+  }
+  if (const Json* tools = find_field(body, "tools")) chat["tools"] = tools_of(*tools);
+  if (const Json* choice = find_field(body, "tool_choice")) read_tool_choice(*choice, chat);
+  if (const Json* thinking = find_field(body, "thinking")) read_thinking(*thinking, chat);
+  chat["messages"] = messages_of(body);
+  try {
+    return chat_request(std::move(chat), defaults);
+  } catch (const ApiError& e) {
+    // The only field that the client calls by another name.
+    constexpr std::string_view kStop = "stop";
+    if (e.param != kStop) throw;
+    throw ApiError(400, "stop_sequences" + std::string(e.what()).substr(kStop.size()),
+                   "stop_sequences");
+  }
+}
+
+}  // namespace nanovllm::server
