@@ -15,7 +15,7 @@ const ChunkOptions kPlain = {.token_text = [](int32_t id) { return "é" + std::t
 
 ChunkOptions with_usage() {
   ChunkOptions options = kPlain;
-  options.include_usage = true;
+  options.null_usage = true;
   return options;
 }
 ChunkOptions with_ids() {

@@ -21,7 +21,7 @@ class ChatWriter : public AnswerWriter {
         text_(std::move(text)),
         chunks_(head_, {.token_text = text_,
                         .token_ids = request_.return_token_ids,
-                        .include_usage = request_.include_usage}) {
+                        .null_usage = request_.include_usage}) {
     for (int64_t i = 0; i < request_.params.n; ++i)
       choices_.emplace_back(conversation_.parsing,
                             static_cast<int64_t>(conversation_.prompt.size()));

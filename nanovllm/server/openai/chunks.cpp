@@ -60,7 +60,7 @@ void ChunkFrame::end(std::string& to, const TokensView& tokens, const ChunkEnd& 
     append_ids(to, tokens.ids);
   }
   to += "}]";
-  if (!options_.include_usage) return;
+  if (usage == nullptr && !options_.null_usage) return;
   to += R"(,"usage":)";
   if (usage == nullptr) to += "null";
   else append_usage(to, *usage);

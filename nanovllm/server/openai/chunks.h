@@ -16,9 +16,11 @@
 namespace nanovllm::server {
 
 struct ChunkOptions {
-  TokenText token_text;        ///< needed for log-probabilities
-  bool token_ids = false;      ///< return_token_ids
-  bool include_usage = false;  ///< chunks have a usage, which is null in all but the last
+  TokenText token_text;    ///< needed for log-probabilities
+  bool token_ids = false;  ///< return_token_ids
+  /// Chunks without usage say so by null. OpenAI's chat API does that if the client asks for the
+  /// usage; its schema of completions does not allow it.
+  bool null_usage = false;
 };
 
 // The spans and views of what is written need to live only during the call.

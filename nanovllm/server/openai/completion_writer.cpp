@@ -26,9 +26,7 @@ class CompletionWriter : public AnswerWriter {
         prompts_(std::move(prompts)),
         head_(std::move(head)),
         text_(std::move(text)),
-        chunks_(head_, {.token_text = text_,
-                        .token_ids = request_.return_token_ids,
-                        .include_usage = request_.include_usage}) {
+        chunks_(head_, {.token_text = text_, .token_ids = request_.return_token_ids}) {
     for (const auto& ids : prompts_.ids)
       for (int64_t i = 0; i < request_.params.n; ++i)
         choices_.push_back({.usage = {.prompt_tokens = static_cast<int64_t>(ids.size())}});
