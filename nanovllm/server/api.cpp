@@ -10,6 +10,7 @@
 #include "nanovllm/server/conversation/conversation.h"
 #include "nanovllm/server/http/api_error.h"
 #include "nanovllm/server/openai/request.h"
+#include "nanovllm/server/openai/request_fields.h"
 #include "nanovllm/server/openai/response.h"
 #include "nanovllm/server/openai/writers.h"
 #include "nanovllm/server/page/page.h"
@@ -38,14 +39,14 @@ std::string tokenize_response(const Serving& serving, const std::string& body_te
   std::vector<int32_t> ids;
   if (body.contains("messages")) {
     const ChatRequest request = chat_request(body, serving.defaults);
-    ids = read_conversation(serving, request, request.add_special_tokens).prompt;
+    ids = read_conversation(serving, request).prompt;
   } else {
     const auto prompt = body.find("prompt");
     if (prompt == body.end() || !prompt->is_string())
       throw ApiError(400, "prompt must be a text", "prompt");
     const auto special = body.find("add_special_tokens");
-    ids = serving.tokenizer().encode(prompt->get<std::string>(),
-                                     special == body.end() || *special != false);
+    ids = serving.encode(prompt->get<std::string>(), special == body.end() || *special != false,
+                         name_field(body, "cache_salt"));
   }
   const Json answer = {{"count", ids.size()},
                        {"max_model_len", serving.client.engine().setup().config.max_model_len},

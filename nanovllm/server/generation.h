@@ -11,6 +11,9 @@
 
 namespace nanovllm::server {
 
+/// Of texts and ids that are kept. A conversation of 16,000 tokens takes about 130 KB.
+inline constexpr size_t kEncodedBytes = size_t{32} << 20;
+
 /// What the answers to all requests need. Used by the I/O thread, and by the pool only to read.
 struct Serving {
   asio::io_context& io;
@@ -21,9 +24,16 @@ struct Serving {
   std::vector<std::string> names;  ///< of the model; a request without a name means the first one
   int64_t most_sequences = 0;      ///< that may run or wait; further requests get status 429
   int64_t num_sequences = 0;
+  mutable EncodedParts encoded_parts{kEncodedBytes};  ///< the earlier turns of conversations
 
   /// Throws ApiError if the model has none.
   const Tokenizer& tokenizer() const;
+  /// Tokenizer::encode(). What requests with another cache_salt have sent has no influence on the
+  /// time.
+  std::vector<int32_t> encode(std::string_view text, bool add_special_tokens,
+                              std::string_view cache_salt) const {
+    return tokenizer().encode(text, add_special_tokens, &encoded_parts, cache_salt);
+  }
   /// The name of the model for a response; `asked` is that of the request, which may be empty.
   /// Throws ApiError if the model has no such name.
   const std::string& name_of(const std::string& asked) const;

@@ -34,8 +34,8 @@ SCRIPTS = {
 
 class Server:
     def __init__(self, model: str, *options: str) -> None:
-        self.process = subprocess.Popen([BINARY, "serve", model, "--port", "0", "--dtype", "float32", "--kv-cache-memory-bytes", "64M",
-                                         *options], stderr=subprocess.PIPE, text=True)
+        settings = ["--port", "0", "--dtype", "float32", "--kv-cache-memory-bytes", "64M"]
+        self.process = subprocess.Popen([BINARY, "serve", model, *settings, *options], stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         line = self.process.stderr.readline()
         found = re.search(r":(\d+)$", line.strip())

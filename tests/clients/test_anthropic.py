@@ -96,7 +96,7 @@ def test_thinking(script: Any, messages: Any) -> None:
 
 
 def test_tools(script: Any, messages: Any) -> None:
-    calls = [{"type": "tool_use", "name": json.loads(call)["name"], "input": json.loads(call)["arguments"]} for call in (WEATHER, TIME)]
+    calls = [{"type": "tool_use", "name": call["name"], "input": call["arguments"]} for call in map(json.loads, (WEATHER, TIME))]
     expected = [{"type": "text", "text": "I look it up."}, *calls]
     whole = messages.create(**script("calls", tools=TOOLS, tool_choice={"type": "auto"}))
     assert (blocks(whole), whole.stop_reason) == (expected, "tool_use")
@@ -130,7 +130,8 @@ def test_what_is_no_call_is_text(script: Any, messages: Any, name: str) -> None:
 def test_the_events(tales: str) -> None:
     """In the order of Anthropic's description, each with its name."""
     body = {"model": "tiny", "max_tokens": 3, "messages": HELLO, "stream": True}
-    request = urllib.request.Request(tales + "/v1/messages", json.dumps(body).encode(), {"x-api-key": KEY, "anthropic-version": "2023-06-01"})
+    headers = {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
+    request = urllib.request.Request(tales + "/v1/messages", json.dumps(body).encode(), headers)
     events = urllib.request.urlopen(request).read().decode().split("\n\n")
     assert events.pop() == ""
     names = []
@@ -145,7 +146,8 @@ def test_the_events(tales: str) -> None:
 
 def test_errors(client: Any, full: str) -> None:
     ask = {"model": "tiny", "max_tokens": 4, "messages": HELLO}
-    image = [{"role": "user", "content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}]}]
+    source = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
+    image = [{"role": "user", "content": [{"type": "image", "source": source}]}]
     for options, word in (({"extra_body": {"temperature": -1}}, "temperature"), ({"messages": image}, "image"),
                           ({"tools": TOOLS, "tool_choice": {"type": "any"}}, "tool_choice"),
                           ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "get_time"}}, "tool_choice"),
@@ -160,7 +162,8 @@ def test_errors(client: Any, full: str) -> None:
     with pytest.raises(anthropic.AuthenticationError):
         client.with_options(api_key="wrong").messages.create(**ask)
     held = client_of(full)
-    name = json.load(urllib.request.urlopen(urllib.request.Request(full + "/v1/models", headers={"x-api-key": KEY})))["data"][0]["id"]
+    models = urllib.request.Request(full + "/v1/models", headers={"x-api-key": KEY})
+    name = json.load(urllib.request.urlopen(models))["data"][0]["id"]
     with held.messages.stream(model=name, max_tokens=1500, messages=HELLO, extra_body={"ignore_eos": True}) as stream:
         next(iter(stream))
         with pytest.raises(anthropic.RateLimitError):

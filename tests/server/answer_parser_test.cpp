@@ -142,6 +142,16 @@ TEST(AnswerParserCall, SeveralHaveTheirOwnIndexesAndIds) {
   EXPECT_EQ(answer.content, "");
 }
 
+TEST(AnswerParserCall, OnlyTheFirstOneIsDeliveredIfTheClientWantsNoMore) {
+  AnswerParser::Options options = kTools;
+  options.parallel_calls = false;
+  const AnswerParts answer =
+      parse_answer("a" + call_of(R"({"x": 1})") + "\n" + call_of("{}"), options);
+  ASSERT_EQ(answer.calls.size(), 1);
+  EXPECT_EQ(answer.calls[0].arguments, R"({"x": 1})");
+  EXPECT_EQ(answer.content, "a");
+}
+
 TEST(AnswerParserCall, ArgumentsAreTheModelsText) {
   // Numbers that a double cannot hold, spaces, escapes, and brackets in strings stay as they are.
   const std::string arguments =

@@ -58,7 +58,8 @@ def test_routes(server):
     equal(server.call("GET", "/v1/models")[1]["data"][0]["id"], "tiny")
     for path in ("/v1/models", "/version", "/load", "/metrics", "/nowhere"):
         equal(server.call("GET", path, key="wrong")[0] in (401, 404), True)
-    for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
+    for path in ("/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/tokenize",
+                 "/detokenize"):
         equal(server.call("POST", path, {}, key=None)[0], 401)
         equal(server.call("GET", path)[0], 405)
     equal(server.call("GET", "/nowhere")[0], 404)
@@ -93,6 +94,36 @@ def test_chat(server):
     equal(chunks[-1]["usage"]["completion_tokens"], 40)
     stopped = server.call("POST", "/v1/chat/completions", dict(body, stop=["Tiny"]))[1]["choices"][0]
     equal((stopped["finish_reason"], stopped["stop_reason"], "Tiny" in stopped["message"]["content"]), ("stop", "Tiny", False))
+
+
+def test_messages(server):
+    body = {"messages": [{"role": "user", "content": "introduce yourself"}], "max_tokens": 20, "temperature": 0}
+    whole = server.call("POST", "/v1/messages", body)[1]
+    chat = server.call("POST", "/v1/chat/completions", body)[1]
+    equal(whole["content"], [{"type": "text", "text": chat["choices"][0]["message"]["content"]}])
+    equal((whole["stop_reason"], whole["usage"]["output_tokens"]), ("max_tokens", 20))
+    text = server.call("POST", "/v1/messages", dict(body, stream=True))[1]
+    events = [json.loads(event.split("\ndata: ")[1]) for event in text.split("\n\n") if event]
+    equal("".join(e["delta"]["text"] for e in events if e["type"] == "content_block_delta"), whole["content"][0]["text"])
+    equal(events[-1], {"type": "message_stop"})
+    equal(server.call("POST", "/v1/messages/count_tokens", body)[1], {"input_tokens": chat["usage"]["prompt_tokens"]})
+    status, error = server.call("POST", "/v1/messages", dict(body, max_tokens=None))
+    equal((status, error["type"]), (400, "error"))
+    equal(error["error"], {"type": "invalid_request_error", "message": "max_tokens is missing"})
+
+
+def test_usage_of_chunks(server):
+    options = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}, "max_tokens": 9, "temperature": 0,
+               "ignore_eos": True, "return_token_ids": True}
+    for path, prompt in (("/v1/completions", {"prompt": ["Once upon a time", "A dog"]}),
+                         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]})):
+        *chunks, last = server.events(path, {**options, **prompt})
+        counts = {}
+        for chunk in chunks:
+            counts.setdefault(chunk["choices"][0]["index"], []).append(chunk["usage"]["completion_tokens"])
+        for count in counts.values():
+            equal((count, count[-1]), (sorted(count), 9))
+        equal(last["usage"]["completion_tokens"], 9 * len(counts))
 
 
 def test_errors(server):
@@ -154,7 +185,8 @@ def test_a_template_that_is_broken():
 
 def main():
     server = Server("--api-key", KEY, "--served-model-name", "tiny", "--dtype", "float32", "--max-num-seqs", "64")
-    for test in (test_routes, test_completions, test_chat, test_errors, test_clients_that_go, test_many_at_once):
+    for test in (test_routes, test_completions, test_chat, test_messages, test_usage_of_chunks, test_errors, test_clients_that_go,
+                 test_many_at_once):
         test(server)
         print(test.__name__, "passed", flush=True)
     equal(server.stop(), 0)

@@ -111,7 +111,7 @@ Generation read_message(const Serving& serving, const std::string& body) {
   const ChatRequest request =
       messages_request(parse_json(body, "the body"), serving.defaults, MessagesRoute::kMessages);
   MessageHead head = {new_id("msg_"), serving.name_of(request.model)};
-  Conversation conversation = read_conversation(serving, request, request.add_special_tokens);
+  Conversation conversation = read_conversation(serving, request);
   Generation generation;
   generation.requests.push_back(
       serving.client.engine().prepare(conversation.prompt, request.params, request.cache_salt));
@@ -124,7 +124,7 @@ std::string count_tokens_response(const Serving& serving, const std::string& bod
   const ChatRequest request =
       messages_request(parse_json(body, "the body"), serving.defaults, MessagesRoute::kCountTokens);
   serving.name_of(request.model);
-  const Conversation conversation = read_conversation(serving, request, request.add_special_tokens);
+  const Conversation conversation = read_conversation(serving, request);
   const Json counts = {{"input_tokens", conversation.prompt.size()}};
   return dump_json(counts);
 }

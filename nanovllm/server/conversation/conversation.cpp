@@ -4,14 +4,13 @@
 
 namespace nanovllm::server {
 
-Conversation read_conversation(const Serving& serving, const ConversationRequest& request,
-                               bool add_special_tokens) {
+Conversation read_conversation(const Serving& serving, const ChatRequest& request) {
   if (!serving.chat_template)
     throw ApiError(400, "the model has no chat template; use /v1/completions");
   const Tokenizer& tokenizer = serving.tokenizer();
   std::string text = serving.chat_template->prompt(request.variables);
   Conversation conversation;
-  conversation.prompt = tokenizer.encode(text, add_special_tokens);
+  conversation.prompt = serving.encode(text, request.add_special_tokens, request.cache_salt);
   text.resize(text.find_last_not_of("\n ") + 1);
   conversation.parsing = {.splits_reasoning = tokenizer.token_to_id("<think>").has_value(),
                           .begins_in_reasoning = text.ends_with("<think>"),

@@ -91,7 +91,7 @@ class ChatWriter : public AnswerWriter {
 Generation read_chat(const Serving& serving, const std::string& body) {
   ChatRequest request = chat_request(parse_json(body, "the body"), serving.defaults);
   ResponseHead head = {new_id("chatcmpl-"), std::time(nullptr), serving.name_of(request.model)};
-  Conversation conversation = read_conversation(serving, request, request.add_special_tokens);
+  Conversation conversation = read_conversation(serving, request);
   Generation generation;
   generation.requests.push_back(
       serving.client.engine().prepare(conversation.prompt, request.params, request.cache_salt));

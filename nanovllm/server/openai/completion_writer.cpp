@@ -105,7 +105,8 @@ Generation read_completion(const Serving& serving, const std::string& body) {
     const auto* const text = std::get_if<std::string>(&prompt);
     const auto* const ids = std::get_if<std::vector<int32_t>>(&prompt);
     prompts.ids.push_back(
-        ids != nullptr ? *ids : serving.tokenizer().encode(*text, request.add_special_tokens));
+        ids != nullptr ? *ids
+                       : serving.encode(*text, request.add_special_tokens, request.cache_salt));
     if (request.echo)
       prompts.echoes.push_back(text != nullptr ? *text : serving.tokenizer().decode(*ids, false));
     generation.requests.push_back(

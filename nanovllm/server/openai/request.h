@@ -7,7 +7,6 @@
 
 #include "nanovllm/base/config.h"
 #include "nanovllm/base/json.h"
-#include "nanovllm/server/conversation/conversation.h"
 
 // The bodies of OpenAI's /v1/completions and /v1/chat/completions, with vLLM's additional fields.
 // Fields that are unknown are ignored, as in vLLM. Fields that would change the answer in a way
@@ -42,7 +41,11 @@ struct CompletionRequest : OpenAiRequest {
   bool prompt_only = false;
 };
 
-struct ChatRequest : OpenAiRequest, ConversationRequest {};
+struct ChatRequest : OpenAiRequest {
+  Json variables;                       ///< of ChatTemplate::prompt()
+  std::vector<std::string> tool_names;  ///< that may be called; empty with tool_choice "none"
+  bool parallel_tool_calls = true;      ///< false: only the first call is part of the response
+};
 
 /// `defaults`: checkpoint_sampling_params(). They limit the length of a conversation's answer that
 /// has no limit of its own; without one, a completion has at most 16 tokens, as in OpenAI's API.

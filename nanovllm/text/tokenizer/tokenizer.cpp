@@ -100,7 +100,8 @@ void Tokenizer::read_post_processor(const TokenizerJson& json) {
   }
 }
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens,
+                                       EncodedParts* known, std::string_view owner) const {
   require(text.size() <= kMaxTextBytes, "the text has {} bytes; at most {} can be tokenized",
           text.size(), kMaxTextBytes);
   std::string well_formed;
@@ -117,21 +118,28 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_t
       ids.push_back(part.id);
       continue;
     }
-    std::string storage;
-    const std::string_view normalized = normalizer_.normalize(part.text, storage, budget);
-    for (const auto& inner : normalized_finder_.split(normalized)) {
-      if (inner.id >= 0) {
-        ids.push_back(inner.id);
-        continue;
-      }
-      const bool at_start =
-          part.text.data() == text.data() && inner.text.data() == normalized.data();
-      pre_tokenizer_.split(inner.text, at_start,
-                           [&](std::string_view piece) { bpe_.encode(piece, ids); });
-    }
+    const EncodedParts::Key key = {owner, part.text.data() == text.data(), part.text};
+    if (known != nullptr && known->find(key, ids)) continue;
+    const size_t begin = ids.size();
+    encode_part(key.text, key.at_start, budget, ids);
+    if (known != nullptr) known->add(key, std::span(ids).subspan(begin));
   }
   if (add_special_tokens) ids.insert(ids.end(), ids_after_.begin(), ids_after_.end());
   return ids;
+}
+
+void Tokenizer::encode_part(std::string_view part, bool at_start, WorkBudget& budget,
+                            std::vector<int32_t>& ids) const {
+  std::string storage;
+  const std::string_view normalized = normalizer_.normalize(part, storage, budget);
+  for (const auto& inner : normalized_finder_.split(normalized)) {
+    if (inner.id >= 0) {
+      ids.push_back(inner.id);
+      continue;
+    }
+    pre_tokenizer_.split(inner.text, at_start && inner.text.data() == normalized.data(),
+                         [&](std::string_view piece) { bpe_.encode(piece, ids); });
+  }
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {

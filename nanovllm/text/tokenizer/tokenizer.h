@@ -14,6 +14,7 @@
 #include "nanovllm/text/tokenizer/added_tokens.h"
 #include "nanovllm/text/tokenizer/bpe.h"
 #include "nanovllm/text/tokenizer/detokenizer.h"
+#include "nanovllm/text/tokenizer/encoded_parts.h"
 
 namespace nanovllm {
 
@@ -56,7 +57,10 @@ class Tokenizer {
   /// Added tokens that are written in the text are recognised. `add_special_tokens` adds the ids of
   /// the post-processor. Bytes that are not UTF-8 become U+FFFD, one for each maximal subpart
   /// (Unicode 15, section 3.9; what Python's errors="replace" does).
-  std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
+  /// `known` has the ids of parts that this tokenizer has encoded before, for `owner`; it does not
+  /// change the result.
+  std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true,
+                              EncodedParts* known = nullptr, std::string_view owner = {}) const;
 
   /// Ids that no token has are left out, and so are special tokens if `skip_special_tokens`. The
   /// result is always valid UTF-8.
@@ -75,6 +79,8 @@ class Tokenizer {
 
  private:
   explicit Tokenizer(const TokenizerJson& json);
+  void encode_part(std::string_view part, bool at_start, WorkBudget& budget,
+                   std::vector<int32_t>& ids) const;
   void read_post_processor(const TokenizerJson& json);
 
   Normalizer normalizer_;
