@@ -129,7 +129,7 @@ def test_what_is_no_call_is_text(script: Any, messages: Any, name: str) -> None:
 
 def test_the_events(tales: str) -> None:
     """In the order of Anthropic's description, each with its name."""
-    body = {"model": "tiny", "max_tokens": 3, "messages": HELLO, "stream": True, "temperature": 0}
+    body = {"model": "tiny", "max_tokens": 20, "messages": HELLO, "stream": True, "temperature": 0}
     headers = {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
     request = urllib.request.Request(tales + "/v1/messages", json.dumps(body).encode(), headers)
     events = urllib.request.urlopen(request).read().decode().split("\n\n")
