@@ -25,7 +25,7 @@ gpu-test: gpu release  ## run the tests of the CUDA backend, and the engine's te
 gpu:
 	@[ -e /proc/driver/nvidia/version ] || { echo "make gpu-test needs an NVIDIA GPU; this machine has no driver" >&2; exit 2; }
 
-# Tests the wheel as users get it, with the libraries that it needs inside. One test uses Ray, one lm-eval, and those of the server the official clients. The compiler has the same name
+# Tests the wheel as users get it, with the libraries that it needs inside. One test uses Ray, one lm-eval. The compiler has the same name
 # as in `make build`, so that ccache finds its objects; Debian's Python would use another name.
 test-python: export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 test-python:  ## build the Python package's wheel and run its tests in a virtual environment
@@ -39,9 +39,7 @@ test-python:  ## build the Python package's wheel and run its tests in a virtual
 	pip install -q "nanovllm[test] @ file://$$(ls $(CURDIR)/$(VENV)/wheel/*.whl)"
 	-pip install -q 'ray[data,serve]'
 	-pip install -q lm-eval
-	-pip install -q openai anthropic jsonschema pyyaml
 	pytest
-	pytest tests/clients
 
 build: configure  ## build the binary, the library and the engine's benchmark below build/release
 	cmake --build --preset release --target nanovllm_cli nanovllm_shared engine_bench $(if $(filter 1,$(CUDA)),nanovllm_cuda)

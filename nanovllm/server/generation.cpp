@@ -45,7 +45,7 @@ class Progress {
     for (size_t i = 0; i < outputs_[request].outputs.size(); ++i) {
       const CompletionOutput& output = outputs_[request].outputs[i];
       RequestUpdate end;
-      end.begin(update.request_id, static_cast<int32_t>(i));
+      end.begin(update.request_id, static_cast<int32_t>(i), update.time);
       end.finish_reason = output.finish_reason;
       end.stop_reason = output.stop_reason;
       write(request, end);

@@ -1,8 +1,7 @@
-"""Servers for tests with clients that others have written. The binary is that of the environment variable NANOVLLM, else the
-command of the Python package, else that of `make build`."""
+"""Servers for tests with clients that others have written. The binary is that of the environment variable NANOVLLM, else that of
+`make build`."""
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
@@ -16,7 +15,7 @@ import pytest
 from scripted_model import write_model
 
 ROOT = Path(__file__).parents[2]
-BINARY = os.environ.get("NANOVLLM") or shutil.which("nanovllm") or str(ROOT / "build/release/nanovllm")
+BINARY = os.environ.get("NANOVLLM", str(ROOT / "build/release/nanovllm"))
 KEY = "secret"
 
 THOUGHTS = "The user greets me."

@@ -82,7 +82,7 @@ def write_model(folder: Path, scripts: dict[str, str]) -> None:
     tokens = [{"id": ids[token], "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
                "special": token.startswith("<|")} for token in added]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-    tokenizer = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": tokens, "normalizer": None,
+    tokenizer: dict[str, Any] = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": tokens, "normalizer": None,
                  "pre_tokenizer": byte_level, "post_processor": None, "decoder": byte_level,
                  "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
                            "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "vocab": vocab, "merges": []}}

@@ -149,6 +149,36 @@ def test_extra_fields_of_vllm(client: Any) -> None:
     assert len(set(only.text.split())) == 1
 
 
+def test_each_sampling_field_has_its_effect(client: Any) -> None:
+    def ask(**extra: Any) -> Any:
+        fields = {"temperature": 0, "max_tokens": 24, "return_token_ids": True, "ignore_eos": True} | extra
+        return client.completions.create(model="tiny", prompt=PROMPT, extra_body=fields).choices[0]
+    greedy = ask()
+    ids = greedy.token_ids
+    # What leaves only the best token.
+    for field, value in (("top_k", 1), ("top_p", 1e-6), ("min_p", 1)):
+        assert ask(temperature=1, seed=1, **{field: value}).token_ids == ids, field
+    assert ask(temperature=1, seed=1).token_ids == ask(temperature=1, seed=1).token_ids != ask(temperature=1, seed=2).token_ids
+    # What makes the best token another one.
+    for field, value in (("repetition_penalty", 1.9), ("presence_penalty", 2), ("frequency_penalty", 2)):
+        assert ask(**{field: value}).token_ids != ids, field
+    word = greedy.text.split()[0]
+    assert word not in ask(bad_words=[word]).text
+    assert ask(logit_bias={str(ids[0]): -100}).token_ids[0] != ids[0]
+    assert ask(logit_bias={str(ids[5]): 100}).token_ids == [ids[5]] * 24
+    assert set(ask(allowed_token_ids=ids[:3]).token_ids) <= set(ids[:3])
+    # What ends the answer.
+    end = ask(stop_token_ids=[ids[6]])
+    assert (end.finish_reason, end.stop_reason, end.token_ids) == ("stop", ids[6], ids[:ids.index(ids[6]) + 1])
+    assert len(ask(stop_token_ids=[ids[6]], min_tokens=12).token_ids) >= 12
+    assert ask(stop=word).text.strip() == "" and ask(stop=["xyzzy", word]).stop_reason == word
+    assert ask(max_tokens=1).token_ids == ids[:1]
+    stop = ask(ignore_eos=False, logit_bias={"8168": 100})  # <|im_end|>
+    assert (stop.finish_reason, stop.text) == ("stop", "")
+    shown = ask(skip_special_tokens=False, max_tokens=1, logit_bias={"8168": 100})
+    assert shown.text == "<|im_end|>"
+
+
 def test_errors(client: Any, tales: str, full: str) -> None:
     ask = {"model": "tiny", "messages": HELLO}
     schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}

@@ -59,9 +59,9 @@ def call(url: str, path: str, body: Any = None, key: str = KEY) -> str:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url + path, data, {"Authorization": "Bearer " + key})
     try:
-        return urllib.request.urlopen(request).read().decode()
+        return str(urllib.request.urlopen(request).read(), "utf8")
     except urllib.error.HTTPError as error:
-        return error.read().decode()
+        return str(error.read(), "utf8")
 
 
 def chunks(url: str, path: str, body: Any) -> list[Any]:

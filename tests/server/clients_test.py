@@ -1,0 +1,14 @@
+#!/usr/bin/env python3
+"""clients_test.py NANOVLLM VENV: runs tests/clients, which need packages of PyPI, in the virtual environment VENV."""
+import os
+import subprocess
+import sys
+
+import python_packages
+
+python_packages.require(sys.argv[2], {"openai": "openai", "anthropic": "anthropic", "jsonschema": "jsonschema", "yaml": "pyyaml",
+                                      "pytest": "pytest"})
+folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "clients")
+done = subprocess.run([sys.executable, "-m", "pytest", "-ra", "-p", "no:cacheprovider", folder],
+                      env={**os.environ, "NANOVLLM": sys.argv[1]})
+sys.exit(done.returncode)
