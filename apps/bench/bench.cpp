@@ -47,8 +47,8 @@ int64_t run_all(LLMEngine& engine, const std::vector<Prompt>& prompts, ProgressB
 }
 
 void add_bench(CLI::App& app, Command& command) {
-  CLI::App* bench =
-      app.add_subcommand("bench", "Measure throughput, latency, sampling options or a cold start");
+  CLI::App* bench = app.add_subcommand(
+      "bench", "Measure throughput, latency, sampling options, a cold start or a server");
   bench->require_subcommand(1);
   bench->footer(
       std::string("Examples:\n"
@@ -56,6 +56,7 @@ void add_bench(CLI::App& app, Command& command) {
                   "  nanovllm bench latency models/tiny-tales --batch-size 1,8,32\n"
                   "  nanovllm bench sampling models/tiny-tales --num-prompts 64\n"
                   "  nanovllm bench cold models/tiny-tales --num-prompts 8\n"
+                  "  nanovllm bench serve --base-url http://127.0.0.1:8000\n"
                   "\n"
                   "'nanovllm bench COMMAND --help' describes a command, with examples.\n") +
       kExitStatusHelp);
@@ -63,6 +64,7 @@ void add_bench(CLI::App& app, Command& command) {
   add_latency(*bench, command);
   add_sampling(*bench, command);
   add_cold(*bench, command);
+  add_serve_bench(*bench, command);
 }
 
 }  // namespace nanovllm

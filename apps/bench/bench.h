@@ -32,5 +32,6 @@ void add_throughput(CLI::App& bench, Command& command);
 void add_latency(CLI::App& bench, Command& command);
 void add_sampling(CLI::App& bench, Command& command);
 void add_cold(CLI::App& bench, Command& command);
+void add_serve_bench(CLI::App& bench, Command& command);
 
 }  // namespace nanovllm

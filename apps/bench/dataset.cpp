@@ -11,10 +11,6 @@
 
 namespace nanovllm {
 
-namespace {
-
-// The file of nano-vLLM's 256 sequences: in the share folder of an installation, or in the source
-// tree if the binary was not installed.
 std::string default_dataset() {
   namespace fs = std::filesystem;
   std::error_code error;  // a path that cannot be read counts as missing
@@ -25,8 +21,6 @@ std::string default_dataset() {
   fail("nanovllm_256.jsonl is neither {} nor {}: give --dataset FILE", installed.string(),
        NANOVLLM_DATASET);
 }
-
-}  // namespace
 
 std::vector<Prompt> read_dataset(const DatasetOptions& options, const LLMEngine& engine) {
   require(options.num_prompts >= 0, "--num-prompts is {}; it must be at least 0",

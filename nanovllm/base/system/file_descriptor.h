@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+
 namespace nanovllm {
 
 /// A file descriptor that is closed by the destructor. It is never 0, 1 or 2
@@ -18,5 +20,9 @@ class FileDescriptor {
  private:
   int fd_;
 };
+
+/// Raises the soft limit of open files to the hard one, for a process with many connections.
+/// Returns how many files it may have open.
+size_t raise_open_files_limit();
 
 }  // namespace nanovllm
