@@ -1,6 +1,7 @@
 #include "nanovllm/server/server.h"
 
 #include <netinet/in.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <boost/asio/local/stream_protocol.hpp>
@@ -45,7 +46,10 @@ class Server {
   int run() {
     asio::co_spawn(io_, accept(), asio::detached);
     asio::co_spawn(io_, wait_for_signals(), asio::detached);
-    std::thread io_thread([&] { io_.run(); });
+    std::thread io_thread([&] {
+      ::pthread_setname_np(::pthread_self(), "io");
+      io_.run();
+    });
     std::exception_ptr failure;
     try {
       load_and_step();

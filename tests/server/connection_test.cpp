@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/asio/read.hpp>
 #include <future>
 #include <thread>
@@ -204,6 +205,26 @@ TEST_F(Connections, AskToGoOnAreAnswered) {
   EXPECT_EQ(first, "HTTP/1.1 100 Continue\r\n\r\n");
   send(socket, "ab");
   EXPECT_THAT(rest(socket), ::testing::EndsWith("POST / ab"));
+}
+
+TEST_F(Connections, AClientThatDoesNotReadGetsAllLaterAndStopsNobody) {
+  const std::string large(size_t{16} << 20, '~');  // which no header has
+  handler = [&](const HttpRequest& request, HttpReply& reply) -> Task<> {
+    co_await reply.begin_events();
+    for (int i = 0; i < (request.path == "/large" ? 2 : 0); ++i) {
+      reply.add_event(large);
+      co_await reply.flush();
+    }
+    co_await reply.end_events();
+  };
+  tcp::socket slow = connect();
+  send(slow, get("GET /large", "Host: x\r\nConnection: close\r\n"));
+  EXPECT_THAT(answer(get("GET /")), ::testing::EndsWith("\r\n\r\n0\r\n\r\n"));
+  std::string text(3 * large.size(), '\0');
+  error_code end;
+  text.resize(asio::read(slow, asio::buffer(text), end));
+  EXPECT_EQ(std::ranges::count(text, '~'), 2 * std::ssize(large));
+  EXPECT_EQ(text.substr(text.size() - 7), "\r\n0\r\n\r\n");
 }
 
 TEST_F(Connections, AClientThatGoesIsNoticed) {

@@ -52,17 +52,17 @@ class EventReader {
   /// Calls on_data(data) for each event that `piece` completes.
   template <class OnData>
   void add(std::string_view piece, OnData&& on_data) {
-    rest_ += piece;
-    size_t begin = 0;
-    for (size_t end; (end = rest_.find('\n', begin)) != std::string::npos; begin = end + 1) {
-      std::string_view line = std::string_view(rest_).substr(begin, end - begin);
+    for (size_t end; (end = piece.find('\n')) != std::string_view::npos;
+         piece.remove_prefix(end + 1)) {
+      std::string_view line = piece.substr(0, end);
+      if (!rest_.empty()) line = rest_ += line;
       if (line.ends_with('\r')) line.remove_suffix(1);
-      if (!line.starts_with("data:")) continue;
-      line.remove_prefix(line.starts_with("data: ") ? 6 : 5);
-      on_data(line);
+      if (line.starts_with("data:")) on_data(line.substr(line.starts_with("data: ") ? 6 : 5));
+      rest_.clear();
     }
-    rest_.erase(0, begin);
+    rest_ += piece;
   }
+
  private:
   std::string rest_;  // what has no newline yet
 };

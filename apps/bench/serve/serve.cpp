@@ -137,7 +137,7 @@ class Load {
     io_.restart();
     io_.run();
     if (interrupted) return std::nullopt;
-    measured_.duration = seconds_since(start);
+    measured_.duration = std::chrono::duration<double>(end_ - start).count();
     bar.update(measured_.completed + measured_.failed, measured_.input_tokens,
                measured_.num_events);
     return std::move(measured_);
@@ -201,10 +201,11 @@ class Load {
         else answer.itl.push_back(ms);
         last = now;
         ++measured_.num_events;
-      }
-      if (event.find(R"("usage")") != std::string_view::npos) read_usage(event, answer);
-      if (event.find(R"("error")") != std::string_view::npos && !has_choice(event))
+      } else if (event.find(R"("usage")") != std::string_view::npos) {
+        read_usage(event, answer);
+      } else if (event.find(R"("error")") != std::string_view::npos) {
         answer.error = message_of(std::string(event));
+      }
     };
     std::string refusal;
     int status = 0;
@@ -225,7 +226,7 @@ class Load {
     answer.e2el = 1000 * std::chrono::duration<double>(last - start).count();
     add(answer);
     --measured_.num_running;
-    --num_left_;
+    if (--num_left_ == 0) end_ = Clock::now();
     freed_.cancel();
   }
 
@@ -268,6 +269,7 @@ class Load {
   std::vector<std::unique_ptr<HttpClient>> idle_;
   asio::steady_timer freed_{io_};  // cancelled when a request has ended
   size_t most_running_, num_left_ = 0;
+  Clock::time_point end_;
   Measured measured_;
 };
 
