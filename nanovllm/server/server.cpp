@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <cstring>
 #include <future>
@@ -12,6 +13,7 @@
 #include <thread>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/system/file_descriptor.h"
 #include "nanovllm/base/terminal/logging.h"
 #include "nanovllm/engine/async_engine.h"
 #include "nanovllm/server/api.h"
@@ -27,6 +29,8 @@ namespace {
 
 /// How often the end of running requests is looked for while draining.
 constexpr std::chrono::milliseconds kDrainTick{20};
+/// Files of the process that are not connections: the model's, and those of its threads.
+constexpr size_t kOtherFiles = 64;
 /// For requests that still run to get their error when the engine has ended.
 constexpr double kSecondsToReport = 2;
 
@@ -40,6 +44,9 @@ class Server {
         access_log_(options.access_log, options.quiet_paths),
         acceptor_(io_),
         signals_(io_, SIGINT, SIGTERM) {
+    const size_t most_files = raise_open_files_limit();
+    if (most_files < limits_.connections + kOtherFiles)
+      limits_.connections = std::max(most_files, 2 * kOtherFiles) - kOtherFiles;
     listen();
   }
 
@@ -85,6 +92,7 @@ class Server {
       fail("cannot listen on {}: {}", where, error.code().message());
     }
     log().info("listening on {}", where);
+    log().info("up to {} connections", limits_.connections);
   }
 
   void open(const Protocol::endpoint& endpoint) {
