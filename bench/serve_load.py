@@ -6,8 +6,8 @@ Without --model the engine costs almost nothing: it runs a model of one layer wi
 characters. The script starts the server, opens the idle connections, which ask for /health once a minute, and runs
 `nanovllm bench serve` again and again. It prints these figures, and ends with status 1 if a request or a connection was lost:
 events_per_second: events that the clients have received, by the clock.
-us_per_event, events_per_io_second: the processor time of the server's I/O thread and pool for one event (all of the process
-without the engine's threads), and its inverse for the I/O thread alone.
+us_per_event, events_per_io_second: the processor time of the server's I/O thread for one event, and how many events it would
+send in a second of its own, whatever else the machine does.
 idle_kb, stream_kb: memory of the process for each idle connection, and for each connection while all of them are open.
 health_ms: the longest and the 99th percentile of the times in which a new connection got an answer of /health.
 rss_mb: memory of the process, from the beginning of the first run to the end of the last one."""
@@ -63,13 +63,13 @@ class Server:
             return next(int(line.split()[1]) for line in file if line.startswith("RssAnon"))
 
     def seconds(self):
-        """Processor time of the threads by their names; those of the pool begin with the I/O thread's name."""
-        times = {"io": 0.0, "pool": 0.0, "engine": 0.0}
+        """Processor time of the I/O thread, and of all others: the engine's, and those that read JSON and tokenize."""
+        times = {"io": 0.0, "others": 0.0}
         for path in glob.glob(f"/proc/{self.process.pid}/task/*/stat"):
             with open(path, encoding="utf8") as file:
                 name, rest = file.read().split("(", 1)[1].rsplit(")", 1)
             fields = rest.split()
-            times[name if name in times else "engine"] += (int(fields[11]) + int(fields[12])) / TICKS
+            times["io" if name == "io" else "others"] += (int(fields[11]) + int(fields[12])) / TICKS
         return times
 
 
@@ -157,7 +157,7 @@ def measure(server, o):
     threading.Thread(target=sample, daemon=True).start()
     before, begin, runs = server.seconds(), time.monotonic(), []
     while not runs or time.monotonic() - begin < 60 * o.minutes:
-        runs.append(run(o.streams, 4 * o.streams))
+        runs.append(run(o.streams, 2 * o.streams))
     after = server.seconds()
     stop.set()
     events, seconds = sum(r["num_events"] for r in runs), sum(r["duration"] for r in runs)
@@ -169,7 +169,7 @@ def measure(server, o):
         "first_error": next((r["first_error"] for r in runs if r["failed"]), None),
         "events": events, "events_per_second": round(events / seconds),
         "seconds_of_threads": {name: round(value, 2) for name, value in spent.items()},
-        "us_per_event": round(1e6 * (spent["io"] + spent["pool"]) / events, 2),
+        "us_per_event": round(1e6 * spent["io"] / events, 2),
         "events_per_io_second": round(events / spent["io"]),
         "idle_kb": round((with_idle - empty) / max(o.idle, 1), 2),
         "stream_kb": round((max(memory) - empty) / (o.idle + o.streams), 2),

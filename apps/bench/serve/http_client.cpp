@@ -5,6 +5,7 @@
 #include <array>
 #include <boost/asio/connect.hpp>
 #include <boost/beast/http.hpp>
+#include <limits>
 
 #include "nanovllm/base/check.h"
 
@@ -83,7 +84,7 @@ Task<> HttpClient::exchange(std::string_view head, std::string_view body, const 
   co_await asio::async_write(socket_, buffers, asio::use_awaitable);
   http::response_parser<http::string_body> parser;
   parser.eager(true);  // it parses all that has arrived
-  parser.body_limit(boost::none);
+  parser.body_limit(std::numeric_limits<uint64_t>::max());
   while (!parser.is_done()) {
     error_code error, parsing;
     const size_t n = co_await socket_.async_read_some(
