@@ -83,13 +83,16 @@ class Idle:
         threading.Thread(target=self.keep, daemon=True).start()
 
     def round(self, seconds=0):
-        for connection in self.sockets:
-            try:
-                connection.sendall(HEALTH)
-                self.lost += not connection.recv(4096).startswith(b"HTTP/1.1 200")
-            except OSError:
-                self.lost += 1
-            time.sleep(seconds / len(self.sockets))
+        group = 200
+        for at in range(0, len(self.sockets), group):
+            begin = time.monotonic()
+            for act in (lambda s: s.sendall(HEALTH) is None, lambda s: s.recv(4096).startswith(b"HTTP/1.1 200")):
+                for connection in self.sockets[at:at + group]:
+                    try:
+                        self.lost += not act(connection)
+                    except OSError:
+                        self.lost += 1
+            time.sleep(max(seconds * group / len(self.sockets) - (time.monotonic() - begin), 0))
 
     def keep(self):
         while self.sockets:
@@ -118,7 +121,7 @@ def main():
     o = a.parse_args()
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with tempfile.TemporaryDirectory() as folder:
-        blocks = o.streams * ((o.input_len + o.output_len) // 64 + 2)
+        blocks = o.streams * ((o.input_len + o.output_len - 1) // 64 + 1) + 64
         options = ["--max-num-seqs", str(o.streams), "--num-gpu-blocks-override", str(blocks)]
         if not o.model:
             options += ["--load-format", "dummy", "--threads", "1", "--max-num-batched-tokens", "8192"]
@@ -143,7 +146,7 @@ def measure(server, o):
         sys.stderr.write(done.stderr)
         return json.loads(done.stdout)
 
-    run(min(64, o.streams), o.streams)  # touches every block of the KV cache once
+    run(min(64, o.streams), o.streams + 128)  # touches every block of the KV cache once
     empty = server.memory_kb()
     idle = Idle(server, o.idle)
     with_idle = server.memory_kb()
