@@ -244,7 +244,10 @@ Task<> Api::models(const HttpRequest&, HttpReply& reply) {
 }
 
 Task<> Api::completions(const HttpRequest& request, HttpReply& reply) {
-  co_await generate(*serving_, request, reply, read_completion);
+  // It has no template. To tokenize a small body takes less time than to wake a thread of the pool
+  // and then this one again.
+  constexpr size_t kMostBytesHere = 2048;
+  co_await generate(*serving_, request, reply, read_completion, kMostBytesHere);
 }
 
 Task<> Api::chat(const HttpRequest& request, HttpReply& reply) {

@@ -96,10 +96,12 @@ const std::string& Serving::name_of(const std::string& asked) const {
   return *found;
 }
 
-Task<> generate(Serving& serving, const HttpRequest& http, HttpReply& reply, ReadGeneration read) {
+Task<> generate(Serving& serving, const HttpRequest& http, HttpReply& reply, ReadGeneration read,
+                size_t most_bytes_here) {
   Generation generation;
   const auto prepare = [&] { generation = read(serving, http.body); };
-  co_await on_pool(serving.pool, prepare);
+  if (http.body.size() <= most_bytes_here) prepare();
+  else co_await on_pool(serving.pool, prepare);
   const Admission admission(serving,
                             generation.n * static_cast<int64_t>(generation.requests.size()));
   EngineCall call(serving.client, serving.io, reply.generation);

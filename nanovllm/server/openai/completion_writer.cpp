@@ -49,7 +49,9 @@ class CompletionWriter : public AnswerWriter {
       piece.tokens = TokensView::of(update);
     }
     if (ends) piece.end = {finish_reason_of(update.finish_reason, false), &update.stop_reason};
-    if (!piece.text.empty() || ends || request_.shows_tokens()) add_chunk(stream, number, piece);
+    // One event a token, as in vLLM, even if its character is not complete.
+    const bool has_token = !request_.prompt_only && !update.token_ids.empty();
+    if (has_token || ends) add_chunk(stream, number, piece);
   }
 
   void end(HttpReply& stream, const std::vector<RequestOutput>& outputs) override {
