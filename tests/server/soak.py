@@ -31,7 +31,7 @@ class Soak:
                                         text=True)
         self.port = int(re.search(r":(\d+)$", self.process.stderr.readline().strip()).group(1))
         threading.Thread(target=self.process.stderr.read, daemon=True).start()
-        self.end = time.monotonic() + 60 * options.minutes
+        self.end = 0  # when the clients stop
         self.lock = threading.Lock()
         self.first, self.counts, self.wrong = {}, collections.Counter(), []
 
@@ -166,6 +166,7 @@ def main():
     for i in range(12):
         soak.answer(random.Random(i), soak.connect(), {"prompt": [(i * 7919 + j) % 8000 for j in range(1200)], "max_tokens": 1,
                                                        "stream": False})
+    soak.end = time.monotonic() + 60 * o.minutes
     clients = [threading.Thread(target=soak.client, args=(o.seed * 1000 + i,)) for i in range(o.clients)]
     for client in clients:
         client.start()
