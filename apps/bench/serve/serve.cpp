@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <memory>
-#include <numeric>
 #include <optional>
 
 #include "apps/bench/bench.h"
 #include "apps/bench/serve/http_client.h"
+#include "apps/bench/serve/report.h"
 #include "apps/bench/serve/requests.h"
 #include "apps/cli/options.h"
 #include "apps/terminal.h"
@@ -51,15 +51,6 @@ void check_options(const ServeOptions& options) {
   require(traffic.trace.empty() || traffic.request_rate == 0,
           "--trace says when requests arrive; use --speed instead of --request-rate");
 }
-
-/// What the requests of a run took, in milliseconds; as vLLM counts it.
-struct Measured {
-  std::vector<double> ttft, tpot, itl, e2el;
-  int64_t completed = 0, failed = 0, input_tokens = 0, output_tokens = 0, num_events = 0;
-  size_t num_running = 0, most_running = 0;
-  double duration = 0;
-  std::string first_error;
-};
 
 /// Whether an event has a piece of an answer. In the text of a JSON string every quote has a
 /// backslash, so a name in quotes is the name of a member.
@@ -127,7 +118,7 @@ class Load {
   }
 
   /// Returns nothing after Ctrl-C.
-  std::optional<Measured> run(const ServeRequests& requests) {
+  std::optional<ServeResult> run(const ServeRequests& requests) {
     ProgressBar bar("Serving", std::ssize(requests), stderr_is_terminal());
     bool interrupted = false;
     num_left_ = requests.size();
@@ -270,103 +261,8 @@ class Load {
   asio::steady_timer freed_{io_};  // cancelled when a request has ended
   size_t most_running_, num_left_ = 0;
   Clock::time_point end_;
-  Measured measured_;
+  ServeResult measured_;
 };
-
-double mean_of(const std::vector<double>& values) {
-  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
-  return values.empty() ? 0 : sum / static_cast<double>(values.size());
-}
-
-double std_of(const std::vector<double>& values) {
-  const double mean = mean_of(values);
-  double sum = 0;
-  for (const double value : values) sum += (value - mean) * (value - mean);
-  return values.empty() ? 0 : std::sqrt(sum / static_cast<double>(values.size()));
-}
-
-/// With linear interpolation, as numpy's percentile.
-double percentile(const std::vector<double>& sorted, double percent) {
-  if (sorted.empty()) return 0;
-  const double at = percent / 100 * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<size_t>(at);
-  const size_t above = std::min(below + 1, sorted.size() - 1);
-  return sorted[below] + (sorted[above] - sorted[below]) * (at - static_cast<double>(below));
-}
-
-struct Figure {
-  const char *key, *name, *title;
-  std::vector<double> Measured::*values;
-};
-constexpr Figure kFigures[] = {
-    {"ttft", "TTFT", "Time to First Token", &Measured::ttft},
-    {"tpot", "TPOT", "Time per Output Token (excl. 1st token)", &Measured::tpot},
-    {"itl", "ITL", "Inter-token Latency", &Measured::itl},
-    {"e2el", "E2EL", "End-to-end Latency", &Measured::e2el},
-};
-
-Json json_of(const Measured& m, const ServeOptions& options, const ServeRequests& requests) {
-  const auto per_second = [&](int64_t count) { return static_cast<double>(count) / m.duration; };
-  const double rate = options.traffic.request_rate;
-  Json json = {
-      {"model_id", options.model},
-      {"num_prompts", requests.size()},
-      {"request_rate", rate > 0 ? Json(rate) : Json("inf")},
-      {"max_concurrency", options.max_concurrency > 0 ? Json(options.max_concurrency) : Json()},
-      {"duration", m.duration},
-      {"completed", m.completed},
-      {"failed", m.failed},
-      {"total_input_tokens", m.input_tokens},
-      {"total_output_tokens", m.output_tokens},
-      {"request_throughput", per_second(m.completed)},
-      {"output_throughput", per_second(m.output_tokens)},
-      {"total_token_throughput", per_second(m.input_tokens + m.output_tokens)},
-      {"max_concurrent_requests", m.most_running},
-      {"num_events", m.num_events},
-      {"num_cut", requests.num_cut()}};
-  for (const Figure& figure : kFigures) {
-    const std::vector<double>& values = m.*figure.values;
-    const std::string key = std::string(figure.key) + "_ms";
-    json["mean_" + key] = mean_of(values);
-    json["median_" + key] = percentile(values, 50);
-    json["std_" + key] = std_of(values);
-    for (const int percent : {90, 99})
-      json[fmt::format("p{}_{}", percent, key)] = percentile(values, percent);
-  }
-  if (m.failed > 0) json["first_error"] = m.first_error;
-  return json;
-}
-
-std::string report_of(const Json& json) {
-  std::string text = fmt::format("{:=^50}\n", " Serving Benchmark Result ");
-  const auto whole = [&](const char* label, const char* key) {
-    text += fmt::format("{:<40} {:<10}\n", label, json[key].get<int64_t>());
-  };
-  const auto number = [&](const std::string& label, const std::string& key) {
-    text += fmt::format("{:<40} {:<10.2f}\n", label, json[key].get<double>());
-  };
-  whole("Successful requests:", "completed");
-  whole("Failed requests:", "failed");
-  if (json["num_cut"] != 0) whole("Requests cut to the context:", "num_cut");
-  if (!json["max_concurrency"].is_null()) whole("Maximum request concurrency:", "max_concurrency");
-  if (json["request_rate"].is_number()) number("Request rate configured (RPS):", "request_rate");
-  number("Benchmark duration (s):", "duration");
-  whole("Total input tokens:", "total_input_tokens");
-  whole("Total generated tokens:", "total_output_tokens");
-  number("Request throughput (req/s):", "request_throughput");
-  number("Output token throughput (tok/s):", "output_throughput");
-  number("Total token throughput (tok/s):", "total_token_throughput");
-  for (const Figure& figure : kFigures) {
-    text += fmt::format("{:-^50}\n", figure.title);
-    for (const char* what : {"mean", "median", "p90", "p99"}) {
-      std::string label = what;
-      label.front() = static_cast<char>(label.front() - 'a' + 'A');
-      number(fmt::format("{} {} (ms):", label, figure.name),
-             fmt::format("{}_{}_ms", what, figure.key));
-    }
-  }
-  return text + std::string(50, '=') + "\n";
-}
 
 int serve(ServeOptions options) {
   check_options(options);
@@ -378,14 +274,22 @@ int serve(ServeOptions options) {
   load.ask_for_model(options.model, max_model_len);
   const std::unique_ptr<ServeRequests> requests =
       ServeRequests::make(options.traffic, options.model, max_model_len);
-  std::optional<Measured> measured = load.run(*requests);
+  std::optional<ServeResult> measured = load.run(*requests);
   if (!measured) return InterruptGuard::exit_status();
-  for (const Figure& figure : kFigures) std::ranges::sort((*measured).*figure.values);
-  const Json json = json_of(*measured, options, *requests);
-  print_out(options.json ? dump_json(json) + "\n" : report_of(json));
-  if (measured->failed == 0) return kExitOk;
-  print_error(fmt::format("{} of {} requests failed; the first one: {}", measured->failed,
-                          requests->size(), measured->first_error));
+  const double rate = options.traffic.request_rate;
+  const int64_t concurrency = options.max_concurrency;
+  const Json settings = {{"model_id", options.model},
+                         {"num_prompts", requests->size()},
+                         {"request_rate", rate > 0 ? Json(rate) : Json("inf")},
+                         {"max_concurrency", concurrency > 0 ? Json(concurrency) : Json()},
+                         {"num_cut", requests->num_cut()}};
+  const int64_t failed = measured->failed;
+  const std::string first_error = measured->first_error;
+  const Json report = serve_report(*std::move(measured), settings);
+  print_out(options.json ? dump_json(report) + "\n" : serve_table(report));
+  if (failed == 0) return kExitOk;
+  print_error(fmt::format("{} of {} requests failed; the first one: {}", failed, requests->size(),
+                          first_error));
   return kExitFailure;
 }
 
