@@ -1,4 +1,4 @@
-// The numbers of /metrics. tests/serving/operating_test.py reads the whole text with Prometheus' own
+// The numbers of /metrics. tests/serving/metrics_test.py reads the whole text with Prometheus' own
 // parser.
 #include "nanovllm/server/metrics.h"
 
