@@ -114,7 +114,12 @@ void add_serve(CLI::App& app, Command& command) {
       ->type_name("PATHS");
   add_choice(*sub, "--log-level,--uvicorn-log-level", options->log_level,
              "trace|debug|info|warning|error|critical", "The least important lines of the log");
+  // Smaller steps than those of batch work, so that a long prompt delays the other answers less.
+  options->config.cpu_batched_tokens = 512;
+  options->config.cuda_batched_tokens = 8192;
   add_engine_options(*sub, options->config);
+  sub->get_option("--max-num-batched-tokens")
+      ->description("Maximum number of tokens per step; 0: 512 on the CPU, 8192 on a GPU");
   add_vllm_options(*sub);
   sub->footer(std::string(R"(Examples:
   nanovllm serve models/tiny-tales

@@ -89,6 +89,11 @@ void SamplingParams::validate() const {
           min_tokens, max_tokens);
 }
 
+void EngineConfig::choose_batched_tokens() {
+  if (max_num_batched_tokens > 0) return;
+  max_num_batched_tokens = device == "cuda" ? cuda_batched_tokens : cpu_batched_tokens;
+}
+
 std::string EngineConfig::cache_folder() const {
   if (!use_cache || !cache_dir.empty()) return use_cache ? cache_dir : "";
   const std::string folder = user_folder("XDG_CACHE_HOME", ".cache");

@@ -21,6 +21,9 @@ struct __attribute__((visibility("default"))) EngineConfig {
   int64_t max_model_len = 0;           ///< most tokens of a prompt and its answer together
   int64_t max_num_seqs = 512;          ///< most sequences that run at the same time
   int64_t max_num_batched_tokens = 0;  ///< most tokens computed in one step
+  /// What max_num_batched_tokens is if it is 0; not options. Larger steps are not more efficient on
+  /// a CPU, and every running answer waits for the whole step.
+  int64_t cpu_batched_tokens = 2048, cuda_batched_tokens = 16384;
   double gpu_memory_utilization = 0.9;
   int64_t kv_cache_memory_bytes = 0;
   int64_t block_size = 64;              ///< tokens in a block of the KV cache, a multiple of 16
@@ -46,6 +49,8 @@ struct __attribute__((visibility("default"))) EngineConfig {
 
   /// Throws UserError that names the field, its value and what would be right.
   void validate() const;
+  /// Replaces a max_num_batched_tokens of 0, once the device is known.
+  void choose_batched_tokens();
   /// The folder for choices of kernels: cache_dir, or nanovllm in $XDG_CACHE_HOME or ~/.cache.
   /// Empty if there is none.
   std::string cache_folder() const;

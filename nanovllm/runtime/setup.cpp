@@ -17,8 +17,6 @@ namespace {
 
 double gib(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
-// Larger steps are not more efficient on a CPU, and every running answer waits for the whole step.
-constexpr int64_t kCpuBatchedTokens = 2048, kCudaBatchedTokens = 16384;
 // A process on the CPU keeps idle prefixes in at least this much memory.
 constexpr size_t kKeptCpuBytes = size_t{128} << 20;
 // For cuBLASLt's workspace, graphs, the sampler's memory and the driver.
@@ -58,8 +56,7 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
   EngineSetup setup;
   EngineConfig& config = setup.config = given;
   const bool cuda = config.device == "cuda";
-  if (config.max_num_batched_tokens == 0)
-    config.max_num_batched_tokens = cuda ? kCudaBatchedTokens : kCpuBatchedTokens;
+  config.choose_batched_tokens();
   if (config.max_num_batched_tokens < config.max_num_seqs) {
     log().info("max_num_seqs lowered from {} to max_num_batched_tokens, {}", config.max_num_seqs,
                config.max_num_batched_tokens);

@@ -147,6 +147,19 @@ TEST(SamplingParams, JsonOfAnotherTypeIsRefusedWithPlaceAndName) {
         << text;
 }
 
+TEST(EngineConfig, TheStepSizeDependsOnTheDevice) {
+  EngineConfig config;
+  config.device = "cuda";
+  config.choose_batched_tokens();
+  EXPECT_EQ(config.max_num_batched_tokens, 16384);
+  config.device = "cpu";
+  config.choose_batched_tokens();  // it is known already
+  EXPECT_EQ(config.max_num_batched_tokens, 16384);
+  config = {.cpu_batched_tokens = 512};
+  config.choose_batched_tokens();
+  EXPECT_EQ(config.max_num_batched_tokens, 512);
+}
+
 TEST(EngineConfig, EveryFieldOutOfRangeIsNamed) {
   EXPECT_NO_THROW(EngineConfig().validate());
   const std::pair<const char*, std::function<void(EngineConfig&)>> bad[] = {

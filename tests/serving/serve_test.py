@@ -151,6 +151,14 @@ def test_clients_that_go(server):
     raise AssertionError("requests of clients that went are still running")
 
 
+def test_steps_are_short(server):
+    """On the CPU a step has at most 512 tokens, so that a long prompt does not delay the other answers for long."""
+    status, answer = server.call("POST", "/v1/completions", {"prompt": [100 + i % 50 for i in range(1300)], "max_tokens": 1})
+    equal((status, answer["usage"]["prompt_tokens"]), (200, 1300))
+    steps = re.findall(r"vllm:iteration_tokens_total_bucket\{.*le=\"(?:512|\+Inf)\"\} (\d+)", server.call("GET", "/metrics")[1])
+    equal(steps, steps[:1] * 2)
+
+
 def test_many_at_once(server):
     body = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
     expected = server.call("POST", "/v1/completions", body)[1]["choices"]
@@ -186,7 +194,7 @@ def test_a_template_that_is_broken():
 def main():
     server = Server("--api-key", KEY, "--served-model-name", "tiny", "--dtype", "float32", "--max-num-seqs", "64")
     for test in (test_routes, test_completions, test_chat, test_messages, test_usage_of_chunks, test_errors, test_clients_that_go,
-                 test_many_at_once):
+                 test_many_at_once, test_steps_are_short):
         test(server)
         print(test.__name__, "passed", flush=True)
     equal(server.stop(), 0)

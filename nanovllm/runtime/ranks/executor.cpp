@@ -54,6 +54,7 @@ std::unique_ptr<Executor> start_ranks(const std::string& model, const EngineConf
   EngineConfig config = given;
   std::unique_ptr<WorkerProcesses> workers;  // outlives the backend, which may use its memory
   std::unique_ptr<Backend> backend = make_backend(config);
+  config.choose_batched_tokens();  // for the workers too
   workers = start_workers(model, config);
   setup = resolve_setup(model, config, *backend, workers ? &workers->ranks() : nullptr);
   std::optional<SocketBinding> socket;  // of rank 0's memory and of the thread of its steps
