@@ -12,23 +12,13 @@ import argparse
 import datetime
 import json
 import os
-import shutil
 import statistics
-import subprocess
 import sys
 import time
 
+from measuring import call, needed_gpu, write
+
 HERE = os.path.dirname(os.path.abspath(__file__))
-
-
-def call(args):
-    try:
-        done = subprocess.run(args, capture_output=True, text=True, timeout=300)
-    except OSError as e:
-        sys.exit(f"{args[0]}: {e.strerror}")
-    if done.returncode:
-        sys.exit(f"{' '.join(args)}: exit {done.returncode}: {done.stderr.strip()[-300:]}")
-    return done.stdout
 
 
 def start_to_first_token(binary, folder, options):
@@ -56,9 +46,7 @@ def main():
     a.add_argument("--decode", default="1,8,64,256", help="batch sizes")
     a.add_argument("--prefill", default="16x1024,8x4000")
     o = a.parse_args()
-    if not shutil.which("nvidia-smi"):
-        sys.exit("gpu_bench.py needs an NVIDIA GPU and its driver; this machine has no nvidia-smi")
-    gpu = call(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]).split("\n")[0]
+    gpu = needed_gpu()
     result = {"gpu": gpu, "tensor_parallel_size": int(o.tp), "date": datetime.date.today().isoformat(), "shapes": {}}
     print(gpu)
     for shape in o.shapes.split(","):
@@ -84,10 +72,7 @@ def main():
         note("bench_256_tok_s", round(run["output_tokens_per_second"]))
         if o.start:
             note("process_start_to_first_token_s", start_to_first_token(o.binary, folder, device))
-    if o.out:
-        with open(o.out, "w", encoding="utf8") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
+    write(result, o.out)
 
 
 if __name__ == "__main__":

@@ -13,26 +13,17 @@ import datetime
 import json
 import os
 import random
-import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 
+from measuring import call, gpu, write
 from serve_load import Server
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def call(args):
-    done = subprocess.run(args, capture_output=True, text=True, timeout=580, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(args)}: exit {done.returncode}: {done.stderr.strip()[-300:]}")
-    return json.loads(done.stdout)
-
-
 def client(binary, server, *options):
-    return call([binary, "bench", "serve", "--base-url", f"http://127.0.0.1:{server.port}", "--json", *options])
+    return json.loads(call([binary, "bench", "serve", "--base-url", f"http://127.0.0.1:{server.port}", "--json", *options]))
 
 
 def served(binary, folder, options, vocab, num_prompts):
@@ -72,11 +63,7 @@ def main():
     a.add_argument("--out")
     a.add_argument("options", nargs="*", help="options of the engine, after --")
     o = a.parse_args()
-    device = "CPU"
-    if shutil.which("nvidia-smi"):
-        query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        device = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split("\n")[0]
-    result = {"device": device, "date": datetime.date.today().isoformat(), "shapes": {}}
+    result = {"device": gpu() or "CPU", "date": datetime.date.today().isoformat(), "shapes": {}}
     for shape in o.shapes.split(","):
         folder = shape if os.path.isdir(shape) else os.path.join(HERE, "shapes", shape)
         with open(os.path.join(folder, "config.json"), encoding="utf8") as file:
@@ -87,8 +74,8 @@ def main():
         for i in range(o.rounds):
             for what in ("offline", "online") if i % 2 == 0 else ("online", "offline"):
                 if what == "offline":
-                    run = call([o.binary, "bench", "throughput", folder, "--warmup", "--json", "--num-prompts", o.num_prompts,
-                                *options])
+                    run = json.loads(call([o.binary, "bench", "throughput", folder, "--warmup", "--json", "--num-prompts",
+                                           o.num_prompts, *options]))
                     offline.append(run["output_tokens_per_second"])
                 else:
                     speed, cost = served(o.binary, folder, options, vocab, o.num_prompts)
@@ -102,10 +89,7 @@ def main():
         if o.cached_len:
             row["cached_16k_ttft_ms"] = round(cached_ttft(o.binary, folder, options, vocab, o.cached_len), 2)
         print(shape, json.dumps(row), flush=True)
-    if o.out:
-        with open(o.out, "w", encoding="utf8") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
+    write(result, o.out)
 
 
 if __name__ == "__main__":

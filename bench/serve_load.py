@@ -24,6 +24,8 @@ import tempfile
 import threading
 import time
 
+from measuring import write
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -130,10 +132,7 @@ def main():
         server.process.terminate()
         result["exit_status"] = server.process.wait(60)
     print(json.dumps(result, indent=1))
-    if o.out:
-        with open(o.out, "w", encoding="utf8") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
+    write(result, o.out)
     sys.exit(bool(result["lost_requests"] or result["lost_connections"] or result["exit_status"]))
 
 

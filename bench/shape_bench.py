@@ -12,8 +12,9 @@ import datetime
 import json
 import os
 import re
-import subprocess
 import sys
+
+from measuring import call, needed_gpu, write
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BYTES_PER_US, FLOPS_PER_US = 4.26e6, 797e6
@@ -48,13 +49,6 @@ class Shape:
         return products + self.product_us(self.lm_head, prompts) + attention / FLOPS_PER_US
 
 
-def call(args):
-    done = subprocess.run(args, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(args)}: exit {done.returncode}: {done.stderr.strip()[-300:]}")
-    return done.stdout
-
-
 def measure(binary, folder):
     shape = Shape(folder)
 
@@ -85,9 +79,7 @@ def main():
     a.add_argument("--binary", default=os.path.join(HERE, "../build/release/nanovllm"))
     a.add_argument("--out")
     o = a.parse_args()
-    if not os.path.exists("/proc/driver/nvidia/version"):
-        sys.exit("shape_bench.py needs an NVIDIA GPU; this machine has no driver")
-    gpu = call(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]).split("\n")[0]
+    gpu = needed_gpu()
     result = {"gpu": gpu, "date": datetime.date.today().isoformat(), "shapes": {}}
     print(gpu)
     print(f"{'shape':16}" + "".join(f"{x:>20}" for x in ("batch 1", "batch 64", "batch 256", "prefill 16x1024")))
@@ -95,10 +87,7 @@ def main():
         name = os.path.basename(folder.rstrip("/"))
         row = result["shapes"][name] = measure(o.binary, folder)
         print(f"{name:16}" + "".join(f"{r['share']:>9.3f} {r['us_a_layer_over']:>5.1f} us" + "  " for r in row.values()), flush=True)
-    if o.out:
-        with open(o.out, "w", encoding="utf8") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
+    write(result, o.out)
 
 
 if __name__ == "__main__":
