@@ -98,6 +98,9 @@ const std::string& Serving::name_of(const std::string& asked) const {
 
 Task<> generate(Serving& serving, const HttpRequest& http, HttpReply& reply, ReadGeneration read,
                 size_t most_bytes_here) {
+  // A full queue costs no template and no tokenizing.
+  if (serving.num_sequences >= serving.most_sequences)
+    throw ApiError::queue_full(serving.most_sequences);
   Generation generation;
   const auto prepare = [&] { generation = read(serving, http.body); };
   if (http.body.size() <= most_bytes_here) prepare();
