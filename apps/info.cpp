@@ -83,7 +83,7 @@ Report examine(const InfoOptions& options) {
       report.reasons.emplace_back(e.what());
     }
   };
-  try_to([&] { report.model = ModelConfig::load(folder); });
+  try_to([&] { report.model = ModelConfig::load(folder, options.config); });
   if (report.model && options.config.load_format != "dummy")
     try_to([&] { report.files = check_checkpoint(folder, *report.model); });
   try_to([&] {

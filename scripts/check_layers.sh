@@ -1,7 +1,7 @@
 #!/bin/sh
 # Checks every include of nanovllm/, apps/ and python/ against the layer rule of docs/architecture.md, and prints those that break
 # it. In the order
-#   llm > engine > runtime > model > ops > cpu | cuda
+#   llm > engine > runtime > model > checkpoint > ops > cpu | cuda
 # a folder may include the folders to its right, and base/. The exceptions are: engine may also include text; server only engine,
 # runtime and text; apps only llm, server, engine, runtime and text; python only llm, engine and text; ops/cpu and ops/cuda may
 # include the interface ops/, but no other folder may include them; only ops/cuda may include CUDA's headers.
@@ -19,10 +19,11 @@ find $folders -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '
     sees["ops"] = "base ops"
     sees["ops/cpu"] = "base ops ops/cpu"
     sees["ops/cuda"] = "base ops ops/cuda"
-    sees["model"] = "base ops model"
-    sees["runtime"] = "base ops model runtime"
-    sees["engine"] = "base text ops model runtime engine"
-    sees["llm"] = "base text ops model runtime engine llm"
+    sees["checkpoint"] = "base ops checkpoint"
+    sees["model"] = "base ops checkpoint model"
+    sees["runtime"] = "base ops checkpoint model runtime"
+    sees["engine"] = "base text ops checkpoint model runtime engine"
+    sees["llm"] = "base text ops checkpoint model runtime engine llm"
     sees["server"] = "base text runtime engine server"
     sees["apps"] = "base text runtime engine llm server apps"
     sees["python"] = "base text engine llm python"

@@ -67,7 +67,6 @@ constexpr VllmOption kRefused[] = {
     {"--middleware", nullptr, "there is no Python in the server"},
     {"--config", nullptr, "options are read only from the command line"},
     {"--tokenizer", nullptr, "the tokenizer is the one in the model's folder"},
-    {"--hf-overrides", nullptr, "change config.json instead"},
     {"--enable-lora", nullptr, "LoRA adapters are not supported"},
     {"--lora-modules", nullptr, "LoRA adapters are not supported"},
     {"--speculative-config", nullptr, "speculative decoding is not supported"},

@@ -14,10 +14,14 @@ namespace nanovllm {
 /// The options of the engine, with vLLM's names and meanings. Zero or empty means that the value is
 /// chosen at the start.
 struct __attribute__((visibility("default"))) EngineConfig {
-  std::string device = "auto";         ///< auto, cpu, cuda
-  std::string dtype = "auto";          ///< auto (the checkpoint's, but bfloat16 for float32),
-                                       ///< bfloat16, float16, float32
-  std::string load_format = "auto";    ///< auto (safetensors) or dummy (random weights)
+  std::string device = "auto";       ///< auto, cpu, cuda
+  std::string dtype = "auto";        ///< auto (the checkpoint's, but bfloat16 for float32),
+                                     ///< bfloat16, float16, float32
+  std::string load_format = "auto";  ///< auto (safetensors) or dummy (random weights)
+  /// JSON that replaces rope_scaling (rope_parameters) of the model's config.json: with yarn the
+  /// context may be longer than the model's own. Empty: as config.json says.
+  std::string rope_scaling = {};
+  std::string hf_overrides = {};       ///< the same as {"rope_scaling": ...}
   int64_t max_model_len = 0;           ///< most tokens of a prompt and its answer together
   int64_t max_num_seqs = 512;          ///< most sequences that run at the same time
   int64_t max_num_batched_tokens = 0;  ///< most tokens computed in one step
@@ -128,6 +132,13 @@ void EngineConfig::for_each_field(Visit&& visit) {
        "Context length, prompt and answer together; 0: as long as the model and the KV cache allow",
        between(0, kMaxInt)},
       &C::max_model_len);
+  visit({"rope_scaling", "--rope-scaling JSON",
+         "Replaces the model's rope_scaling (rope_parameters), for a longer context: "
+         "{\"rope_type\": \"yarn\", \"factor\": 4, \"original_max_position_embeddings\": 32768}"},
+        &C::rope_scaling);
+  visit({"hf_overrides", "--hf-overrides JSON",
+         "The same as vLLM's option: {\"rope_scaling\": {...}} or {\"rope_parameters\": {...}}"},
+        &C::hf_overrides);
   visit({"max_num_seqs", "--max-num-seqs N",
          "Maximum number of sequences that run at the same time", between(1, 65536)},
         &C::max_num_seqs);

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/json.h"
@@ -27,6 +28,11 @@ class JsonFields {
     return it == object_.end() || it->is_null() ? nullptr : &*it;
   }
   bool contains(const char* key) const { return object_.contains(key); }
+  std::vector<std::string> keys() const {
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : object_.items()) keys.push_back(key);
+    return keys;
+  }
 
   int64_t integer(const char* key, int64_t most, std::optional<int64_t> absent = {}) const {
     return get(key, absent, fmt::format("an integer from 1 to {}", most), [&](const Json& value) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <optional>
 
@@ -50,9 +51,48 @@ const Architecture& find_architecture(const JsonFields& config) {
        printable(names->front()), supported);
 }
 
+/// The rotary embedding that the options ask for in place of config.json's.
+std::optional<JsonFields> rope_of(const EngineConfig& options) {
+  const auto read = [](const std::string& text, const char* name) {
+    return JsonFields(parse_json(text, name), std::string(name) + ": ");
+  };
+  if (!options.rope_scaling.empty()) return read(options.rope_scaling, "--rope-scaling");
+  if (options.hf_overrides.empty()) return {};
+  const JsonFields overrides = read(options.hf_overrides, "--hf-overrides");
+  std::optional<JsonFields> rope;
+  for (const std::string& key : overrides.keys()) {
+    require(key == "rope_scaling" || key == "rope_parameters",
+            "{}{} cannot be overridden, only rope_scaling or rope_parameters", overrides.prefix(),
+            printable(key));
+    rope = overrides.object(key.c_str());
+  }
+  return rope;
+}
+
+/// Source: Peng et al., "YaRN: Efficient Context Window Extension of Large Language Models", 2023;
+/// the keys and their defaults are those of transformers.
+void parse_yarn(const JsonFields& scaling, double max_position_embeddings, RopeConfig& rope) {
+  rope.original_max_position_embeddings =
+      scaling.positive("original_max_position_embeddings", max_position_embeddings);
+  rope.beta_fast = scaling.positive("beta_fast", rope.beta_fast);
+  rope.beta_slow = scaling.positive("beta_slow", rope.beta_slow);
+  rope.truncate = scaling.boolean("truncate", rope.truncate);
+  require(rope.theta > 1, "{}rope_theta is {}; with yarn it must be above 1", scaling.prefix(),
+          rope.theta);
+  const auto mscale = [&](double scale) {
+    return rope.factor <= 1 ? 1 : 0.1 * scale * std::log(rope.factor) + 1;
+  };
+  const bool has_mscales = scaling.find("mscale") != nullptr && scaling.find("mscale_all_dim");
+  rope.attention_factor = scaling.positive(
+      "attention_factor",
+      has_mscales ? mscale(scaling.positive("mscale")) / mscale(scaling.positive("mscale_all_dim"))
+                  : mscale(1));
+}
+
 // transformers 5 writes an object rope_parameters, which includes rope_theta. Older versions write
 // rope_theta and an object rope_scaling, whose rope_type was called type at first.
-RopeConfig parse_rope(const JsonFields& config) {
+RopeConfig parse_rope(const JsonFields& config, const EngineConfig& options,
+                      int64_t max_position_embeddings) {
   RopeConfig rope;
   rope.theta = config.positive("rope_theta", 10000);
   const auto refuse_partial = [](const JsonFields& fields) {
@@ -60,32 +100,36 @@ RopeConfig parse_rope(const JsonFields& config) {
       fields.refuse("partial_rotary_factor", "it must be 1");
   };
   refuse_partial(config);
-  const char* key = config.find("rope_scaling") != nullptr ? "rope_scaling" : "rope_parameters";
-  if (config.find(key) == nullptr) return rope;
+  std::optional<JsonFields> scaling;
+  for (const char* key : {"rope_parameters", "rope_scaling"})
+    if (config.find(key) != nullptr) scaling = config.object(key);
+  if (scaling) rope.theta = scaling->positive("rope_theta", rope.theta);
+  if (const std::optional<JsonFields> given = rope_of(options)) scaling = given;
+  if (!scaling) return rope;
 
-  const JsonFields scaling = config.object(key);
-  rope.theta = scaling.positive("rope_theta", rope.theta);
-  refuse_partial(scaling);
+  rope.theta = scaling->positive("rope_theta", rope.theta);
+  refuse_partial(*scaling);
   for (const char* layers : {"full_attention", "sliding_attention"})
-    if (scaling.find(layers) != nullptr)
-      scaling.refuse(layers, "all layers must have the same rotary embedding");
-  const char* type_key = scaling.find("rope_type") != nullptr ? "rope_type" : "type";
-  const std::string type = scaling.text(type_key, "default");
+    if (scaling->find(layers) != nullptr)
+      scaling->refuse(layers, "all layers must have the same rotary embedding");
+  const char* type_key = scaling->find("rope_type") != nullptr ? "rope_type" : "type";
+  const std::string type = scaling->text(type_key, "default");
   if (type == "default") return rope;
-  if (type == "linear") {
-    rope.scaling = RopeConfig::Scaling::kLinear;
-  } else if (type == "llama3") {
-    rope.scaling = RopeConfig::Scaling::kLlama3;
-    rope.low_freq_factor = scaling.positive("low_freq_factor");
-    rope.high_freq_factor = scaling.positive("high_freq_factor");
-    rope.original_max_position_embeddings = scaling.positive("original_max_position_embeddings");
+  constexpr std::array kTypes = {"linear", "llama3", "yarn"};  // in the order of Scaling
+  const auto at = std::ranges::find(kTypes, type);
+  if (at == kTypes.end())
+    scaling->refuse(type_key, "supported are default, linear, llama3 and yarn");
+  rope.scaling = static_cast<RopeConfig::Scaling>(at - kTypes.begin() + 1);
+  rope.factor = scaling->positive("factor");
+  if (type == "yarn") parse_yarn(*scaling, static_cast<double>(max_position_embeddings), rope);
+  if (type == "llama3") {
+    rope.low_freq_factor = scaling->positive("low_freq_factor");
+    rope.high_freq_factor = scaling->positive("high_freq_factor");
+    rope.original_max_position_embeddings = scaling->positive("original_max_position_embeddings");
     require(rope.high_freq_factor > rope.low_freq_factor,
-            "{}high_freq_factor is {}; it must be above low_freq_factor, {}", scaling.prefix(),
+            "{}high_freq_factor is {}; it must be above low_freq_factor, {}", scaling->prefix(),
             rope.high_freq_factor, rope.low_freq_factor);
-  } else {
-    scaling.refuse(type_key, "supported are default, linear, llama3");
   }
-  rope.factor = scaling.positive("factor");
   return rope;
 }
 
@@ -143,17 +187,17 @@ Json read_config(const std::string& path) {
 
 }  // namespace
 
-ModelConfig ModelConfig::load(const std::string& folder) {
+ModelConfig ModelConfig::load(const std::string& folder, const EngineConfig& options) {
   require_model_folder(folder);
   const std::string config = folder + "/config.json";
   const std::string generation_config = folder + "/generation_config.json";
   require(path_exists(config),
           "{}: no config.json; a checkpoint folder in Hugging Face layout is needed", folder);
-  return parse(read_config(config), read_config(generation_config), folder);
+  return parse(read_config(config), read_config(generation_config), folder, options);
 }
 
 ModelConfig ModelConfig::parse(const Json& config_json, const Json& generation_config_json,
-                               const std::string& where) {
+                               const std::string& where, const EngineConfig& options) {
   const JsonFields config(config_json, where + "/config.json: ");
   const std::string& prefix = config.prefix();
   const Architecture& architecture = find_architecture(config);
@@ -192,7 +236,13 @@ ModelConfig ModelConfig::parse(const Json& config_json, const Json& generation_c
   c.initializer_range = static_cast<float>(config.positive("initializer_range", 0.02));
   c.tie_word_embeddings = config.boolean("tie_word_embeddings", false);
   c.dtype = parse_dtype(config);
-  c.rope = parse_rope(config);
+  c.rope = parse_rope(config, options, c.max_position_embeddings);
+  // Published checkpoints leave max_position_embeddings as it is when yarn is added.
+  if (c.rope.scaling == RopeConfig::Scaling::kYarn)
+    c.max_position_embeddings =
+        std::max(c.max_position_embeddings,
+                 static_cast<int64_t>(std::min(
+                     c.rope.factor * c.rope.original_max_position_embeddings, double{kMaxInt})));
   refuse_unsupported(config, architecture, c.max_position_embeddings);
   if (!generation_config_json.is_null())
     c.eos_token_ids =

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "nanovllm/base/config.h"
 #include "nanovllm/base/dtype.h"
 #include "nanovllm/base/json.h"
 
@@ -13,13 +14,16 @@ namespace nanovllm {
 /// Parameters of the rotary embedding: the base of its frequencies, and how they are scaled for
 /// longer contexts.
 struct RopeConfig {
-  enum class Scaling { kNone, kLinear, kLlama3 };
+  enum class Scaling { kNone, kLinear, kLlama3, kYarn };
 
   double theta = 10000;
   Scaling scaling = Scaling::kNone;
-  double factor = 1;  ///< linear and llama3: how much longer the context becomes
+  double factor = 1;                                 ///< how much longer the context becomes
+  double original_max_position_embeddings = 0;       ///< llama3 and yarn
   double low_freq_factor = 1, high_freq_factor = 4;  ///< llama3
-  double original_max_position_embeddings = 0;       ///< llama3
+  double beta_fast = 32, beta_slow = 1;              ///< yarn
+  bool truncate = true;                              ///< yarn
+  double attention_factor = 1;                       ///< yarn: multiplies the cosines and sines
 };
 
 /// The shape of a dense decoder, read from its config.json and generation_config.json. Absent keys
@@ -40,13 +44,14 @@ struct ModelConfig {
   /// From generation_config.json, or else from config.json. May be empty.
   std::vector<int32_t> eos_token_ids;
 
-  /// Reads both files of a checkpoint folder. Throws UserError that names the file and the key if a
-  /// value is wrong or not supported. If the folder is missing and can be the id of a model, the
-  /// error says how to download it.
-  static ModelConfig load(const std::string& folder);
+  /// Reads both files of a checkpoint folder; rope_scaling and hf_overrides of `options` replace
+  /// what config.json says. Throws UserError that names the file and the key if a value is wrong or
+  /// not supported. If the folder is missing and can be the id of a model, the error says how to
+  /// download it.
+  static ModelConfig load(const std::string& folder, const EngineConfig& options = {});
   /// The same from parsed files (`generation_config` may be null). Each error begins with `where`.
   static ModelConfig parse(const Json& config, const Json& generation_config,
-                           const std::string& where);
+                           const std::string& where, const EngineConfig& options = {});
 
   int64_t q_size() const { return num_heads * head_dim; }
   int64_t kv_size() const { return num_kv_heads * head_dim; }

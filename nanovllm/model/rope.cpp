@@ -1,5 +1,6 @@
 #include "nanovllm/model/rope.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -22,16 +23,49 @@ float llama3_frequency(const RopeConfig& rope, float frequency) {
   return (1 - smooth) * (frequency / factor) + smooth * frequency;
 }
 
+/// Yarn leaves the frequencies with more than beta_fast rotations in the original context as they
+/// are and divides those with fewer than beta_slow by `factor`; between these two dimensions it
+/// interpolates.
+struct YarnRamp {
+  float low, width;
+
+  YarnRamp(const RopeConfig& rope, int64_t head_dim) {
+    const auto dimension = [&](double num_rotations) {
+      return static_cast<double>(head_dim) *
+             std::log(rope.original_max_position_embeddings /
+                      (num_rotations * 2 * std::numbers::pi)) /
+             (2 * std::log(rope.theta));
+    };
+    double first = dimension(rope.beta_fast), last = dimension(rope.beta_slow);
+    if (rope.truncate) {
+      first = std::floor(first);
+      last = std::ceil(last);
+    }
+    first = std::max(first, 0.0);
+    last = std::min(last, static_cast<double>(head_dim - 1));
+    low = static_cast<float>(first);
+    width = static_cast<float>(first == last ? 0.001 : last - first);
+  }
+  float frequency(const RopeConfig& rope, float power, size_t i) const {
+    const float ramp = std::clamp((static_cast<float>(i) - low) / width, 0.0f, 1.0f);
+    const float kept = 1 - ramp;
+    return 1 / (static_cast<float>(rope.factor) * power) * (1 - kept) + 1 / power * kept;
+  }
+};
+
 }  // namespace
 
 std::vector<float> rope_frequencies(const RopeConfig& rope, int64_t head_dim) {
   std::vector<float> frequencies(static_cast<size_t>(head_dim / 2));
+  const YarnRamp yarn(rope, head_dim);
   for (size_t i = 0; i < frequencies.size(); ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
+    const float power = std::pow(static_cast<float>(rope.theta), exponent);
     float& frequency = frequencies[i];
-    frequency = 1 / std::pow(static_cast<float>(rope.theta), exponent);
+    frequency = 1 / power;
     if (rope.scaling == RopeConfig::Scaling::kLinear) frequency /= static_cast<float>(rope.factor);
     if (rope.scaling == RopeConfig::Scaling::kLlama3) frequency = llama3_frequency(rope, frequency);
+    if (rope.scaling == RopeConfig::Scaling::kYarn) frequency = yarn.frequency(rope, power, i);
   }
   return frequencies;
 }
@@ -39,14 +73,15 @@ std::vector<float> rope_frequencies(const RopeConfig& rope, int64_t head_dim) {
 RopeTables rope_tables(const RopeConfig& rope, int64_t head_dim, int64_t num_positions,
                        int64_t first) {
   const std::vector<float> frequencies = rope_frequencies(rope, head_dim);
+  const auto scale = static_cast<float>(rope.attention_factor);
   RopeTables tables;
   tables.cos.reserve(static_cast<size_t>(num_positions) * frequencies.size());
   tables.sin.reserve(tables.cos.capacity());
   for (int64_t position = first; position < first + num_positions; ++position) {
     for (const float frequency : frequencies) {
       const float angle = static_cast<float>(position) * frequency;
-      tables.cos.push_back(std::cos(angle));
-      tables.sin.push_back(std::sin(angle));
+      tables.cos.push_back(std::cos(angle) * scale);
+      tables.sin.push_back(std::sin(angle) * scale);
     }
   }
   return tables;

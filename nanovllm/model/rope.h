@@ -14,8 +14,8 @@ namespace nanovllm {
 /// modeling_rope_utils.py of transformers.
 std::vector<float> rope_frequencies(const RopeConfig& rope, int64_t head_dim);
 
-/// Cosines and sines of position * frequency, each [num_positions, head_dim / 2], starting with
-/// position `first`.
+/// Cosines and sines of position * frequency, times RopeConfig::attention_factor, each
+/// [num_positions, head_dim / 2], starting with position `first`.
 struct RopeTables {
   std::vector<float> cos, sin;
 };

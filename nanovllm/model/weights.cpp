@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/model/dummy_weights.h"
+#include "nanovllm/checkpoint/dummy_weights.h"
 #include "nanovllm/model/rope.h"
 
 namespace nanovllm {

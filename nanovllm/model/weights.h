@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/model/checkpoint.h"
+#include "nanovllm/checkpoint/checkpoint.h"
 #include "nanovllm/model/shard.h"
 #include "nanovllm/ops/backend.h"
 

@@ -19,8 +19,9 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
                      size_t bytes, Communicator* ranks) {
   const int64_t asked_len = config.max_model_len;
   require(asked_len <= model.max_position_embeddings,
-          "--max-model-len is {}; the model's max_position_embeddings allow at most {}", asked_len,
-          model.max_position_embeddings);
+          "--max-model-len is {}; the model's max_position_embeddings allow at most {} (a "
+          "--rope-scaling of type yarn allows more)",
+          asked_len, model.max_position_embeddings);
   require(asked_len == 0 || asked_len >= 2,
           "--max-model-len is {}; it must be at least 2, for a prompt and an answer", asked_len);
   const int64_t wanted_len = asked_len > 0 ? asked_len : model.max_position_embeddings;

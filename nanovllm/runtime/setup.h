@@ -5,7 +5,7 @@
 #include <string>
 
 #include "nanovllm/base/config.h"
-#include "nanovllm/model/checkpoint.h"
+#include "nanovllm/checkpoint/checkpoint.h"
 #include "nanovllm/model/model_config.h"
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/runtime/kv_size.h"

@@ -2,7 +2,7 @@
 // of the shards.
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/model/checkpoint.h"
+#include "nanovllm/checkpoint/checkpoint.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace nanovllm {

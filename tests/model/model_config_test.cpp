@@ -5,8 +5,8 @@
 
 #include <filesystem>
 
-#include "nanovllm/model/checkpoint.h"
-#include "nanovllm/model/safetensors.h"
+#include "nanovllm/checkpoint/checkpoint.h"
+#include "nanovllm/checkpoint/safetensors.h"
 #include "tests/model/model_test_util.h"
 
 namespace nanovllm {

@@ -9,7 +9,7 @@
 
 #include "nanovllm/base/dtype.h"
 #include "nanovllm/base/error.h"
-#include "nanovllm/model/safetensors.h"
+#include "nanovllm/checkpoint/safetensors.h"
 
 namespace nanovllm {
 

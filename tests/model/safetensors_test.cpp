@@ -1,4 +1,4 @@
-#include "nanovllm/model/safetensors.h"
+#include "nanovllm/checkpoint/safetensors.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -7,7 +7,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "nanovllm/model/checkpoint.h"
+#include "nanovllm/checkpoint/checkpoint.h"
 #include "tests/model/model_test_util.h"
 
 namespace nanovllm {

@@ -1,4 +1,4 @@
-#include "nanovllm/model/dummy_weights.h"
+#include "nanovllm/checkpoint/dummy_weights.h"
 
 #include <algorithm>
 #include <cstring>

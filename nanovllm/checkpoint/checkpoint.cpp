@@ -1,4 +1,4 @@
-#include "nanovllm/model/checkpoint.h"
+#include "nanovllm/checkpoint/checkpoint.h"
 
 #include <filesystem>
 #include <optional>

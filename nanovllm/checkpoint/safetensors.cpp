@@ -1,4 +1,4 @@
-#include "nanovllm/model/safetensors.h"
+#include "nanovllm/checkpoint/safetensors.h"
 
 #include <algorithm>
 #include <cstring>

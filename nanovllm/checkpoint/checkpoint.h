@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "nanovllm/base/system/input_file.h"
-#include "nanovllm/model/safetensors.h"
+#include "nanovllm/checkpoint/safetensors.h"
 #include "nanovllm/ops/weight_rows.h"
 
 namespace nanovllm {
