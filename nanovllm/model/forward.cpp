@@ -7,6 +7,21 @@
 
 namespace nanovllm {
 
+namespace {
+
+/// Elements of the two buffers that the stages of a layer share, for each token: what the attention
+/// stores there is no longer needed when the MLP writes.
+int64_t wide_size(const ModelConfig& c) {
+  return std::max({c.qkv_size(), 2 * c.intermediate_size,
+                   c.num_experts_per_tok * std::max(2 * c.moe_intermediate_size, c.hidden_size)});
+}
+int64_t narrow_size(const ModelConfig& c) {
+  return std::max(
+      {c.q_size(), c.intermediate_size, c.num_experts_per_tok * c.moe_intermediate_size});
+}
+
+}  // namespace
+
 Activations::Activations(Backend& backend, const ModelConfig& config, DType dtype,
                          int64_t max_tokens, int64_t max_rows) {
   const auto allocate = [&](int64_t n, int64_t k, DType type) {
@@ -18,27 +33,34 @@ Activations::Activations(Backend& backend, const ModelConfig& config, DType dtyp
   const int64_t hidden_size = config.hidden_size;
   residual = allocate(max_tokens, hidden_size, dtype);
   hidden = allocate(max_tokens, hidden_size, dtype);
-  // The buffers of the attention are no longer needed when those of the MLP are written, so they
-  // share memory.
-  const int64_t gate_up_size = 2 * config.intermediate_size;
-  void* wide = allocate(max_tokens, std::max(config.qkv_size(), gate_up_size), dtype).data;
-  void* narrow =
-      allocate(max_tokens, std::max(config.q_size(), config.intermediate_size), dtype).data;
+  void* wide = allocate(max_tokens, wide_size(config), dtype).data;
+  void* narrow = allocate(max_tokens, narrow_size(config), dtype).data;
   qkv = Tensor(wide, dtype, max_tokens, config.qkv_size());
-  gate_up = Tensor(wide, dtype, max_tokens, gate_up_size);
+  gate_up = Tensor(wide, dtype, max_tokens, 2 * config.intermediate_size);
   attn = Tensor(narrow, dtype, max_tokens, config.q_size());
   act = Tensor(narrow, dtype, max_tokens, config.intermediate_size);
+  if (const int64_t top_k = config.num_experts_per_tok; config.num_experts > 0) {
+    const int64_t num_entries = max_tokens * top_k;
+    expert_gate_up = Tensor(wide, dtype, num_entries, 2 * config.moe_intermediate_size);
+    expert_act = Tensor(narrow, dtype, num_entries, config.moe_intermediate_size);
+    expert_out = Tensor(wide, dtype, num_entries, hidden_size);
+    routing = {.logits = allocate(max_tokens, config.num_experts, DType::kF32),
+               .weights = allocate(max_tokens, top_k, DType::kF32),
+               .entries = allocate(max_tokens, top_k, DType::kI32),
+               .tokens = allocate(num_entries, 1, DType::kI32),
+               .starts = allocate(config.num_experts + 1, 1, DType::kI32)};
+  }
   row_residual = allocate(max_rows, hidden_size, dtype);
   row_hidden = allocate(max_rows, hidden_size, dtype);
   logits = allocate(max_rows, config.vocab_size, DType::kF32);
 }
 
 size_t Activations::bytes(const ModelConfig& c, DType dtype, int64_t max_tokens, int64_t max_rows) {
-  const int64_t per_token = 2 * c.hidden_size + std::max(c.qkv_size(), 2 * c.intermediate_size) +
-                            std::max(c.q_size(), c.intermediate_size);
+  const int64_t per_token = 2 * c.hidden_size + wide_size(c) + narrow_size(c);
+  const int64_t routing = max_tokens * (c.num_experts + 3 * c.num_experts_per_tok);
   return static_cast<size_t>(max_tokens * per_token + max_rows * 2 * c.hidden_size) *
              dtype_size(dtype) +
-         static_cast<size_t>(max_rows * c.vocab_size) * sizeof(float);
+         static_cast<size_t>(max_rows * c.vocab_size + routing) * sizeof(float);
 }
 
 namespace {
@@ -68,6 +90,33 @@ void attend(Backend& backend, const Model& model, int64_t layer_index, Residual&
                          .scale = 1 / std::sqrt(static_cast<float>(config.head_dim)),
                          .layer = layer_index},
                         kv, batch);
+}
+
+/// The MLP of a layer: dense, or a mixture of experts. `next` is the norm after it.
+void feed_forward(Backend& backend, const ModelConfig& config, const Layer& layer,
+                  Residual& residual, const Activations& a, const Norm& next) {
+  const int64_t num_tokens = residual.num_tokens();
+  if (layer.router == nullptr) {
+    const Tensor act = a.act.rows(0, num_tokens);
+    backend.norm_swiglu(act, residual, layer.post_attention_norm, *layer.gate_up,
+                        a.gate_up.rows(0, num_tokens));
+    return backend.add_matmul(residual, act, *layer.down, next);
+  }
+  const int64_t num_entries = num_tokens * config.num_experts_per_tok;
+  backend.norm_experts(residual, layer.post_attention_norm,
+                       {.router = *layer.router,
+                        .gate_up = *layer.gate_up,
+                        .down = *layer.down,
+                        .normalize = config.norm_topk_prob,
+                        .routing = {.logits = a.routing.logits.rows(0, num_tokens),
+                                    .weights = a.routing.weights.rows(0, num_tokens),
+                                    .entries = a.routing.entries.rows(0, num_tokens),
+                                    .tokens = a.routing.tokens.rows(0, num_entries),
+                                    .starts = a.routing.starts},
+                        .wide = a.expert_gate_up.rows(0, num_entries),
+                        .narrow = a.expert_act.rows(0, num_entries),
+                        .out = a.expert_out.rows(0, num_entries)},
+                       next);
 }
 
 }  // namespace
@@ -101,11 +150,8 @@ std::optional<Residual> forward(Backend& backend, const Model& model, const KvCa
       residual = gather_rows(backend, residual, *rows, activations);
     }
     backend.add_matmul(residual, attn, *layer.o, layer.post_attention_norm);
-    const Tensor act = used(activations.act, residual);
-    backend.norm_swiglu(act, residual, layer.post_attention_norm, *layer.gate_up,
-                        used(activations.gate_up, residual));
-    backend.add_matmul(residual, act, *layer.down,
-                       is_last ? Norm() : model.layers[static_cast<size_t>(i) + 1].input_norm);
+    feed_forward(backend, model.config, layer, residual, activations,
+                 is_last ? Norm() : model.layers[static_cast<size_t>(i) + 1].input_norm);
   }
   return residual;
 }

@@ -25,6 +25,9 @@ struct Activations {
   Tensor gate_up;   ///< [max_tokens, 2 * intermediate_size]
   Tensor attn;      ///< [max_tokens, q_size]; shares its memory with act
   Tensor act;       ///< [max_tokens, intermediate_size]
+  // The same for experts, empty if the model has none. Each token has num_experts_per_tok rows.
+  Tensor expert_gate_up, expert_act, expert_out;
+  Routing routing;
 
   // For the rows whose logits are needed: norm_matmul() and norm_sample() write them.
   Tensor row_residual, row_hidden;  ///< [max_rows, hidden_size] model dtype

@@ -14,10 +14,10 @@ namespace nanovllm {
 
 namespace {
 
-// With sizes of at most 2^22 and at most 2^13 layers, there are fewer than 2^60 parameters, so
-// their number of bytes fits in 64 bits.
+// With sizes of at most 2^22 (of all experts together) and at most 2^13 layers, there are fewer
+// than 2^61 parameters, so their number of bytes fits in 64 bits.
 constexpr int64_t kMaxSize = int64_t{1} << 22;
-constexpr int64_t kMaxLayers = 8192;
+constexpr int64_t kMaxLayers = 8192, kMaxExperts = 4096;
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
 /// What is fixed for an architecture, and the defaults that its configuration class in transformers
@@ -29,10 +29,12 @@ struct Architecture {
   int64_t head_dim;      // 0: hidden_size / num_attention_heads
   int64_t max_position_embeddings;
   int64_t sliding_window;  // 0: none, unless use_sliding_window is true
+  bool has_experts = false;
 };
 
 constexpr std::array kArchitectures = {
     Architecture{"Qwen3ForCausalLM", true, false, 32, 128, 32768, 0},
+    Architecture{"Qwen3MoeForCausalLM", true, false, 4, 0, 32768, 0, true},
     Architecture{"Qwen2ForCausalLM", false, true, 32, 0, 32768, 0},
     Architecture{"LlamaForCausalLM", false, false, 0, 0, 2048, 0},
     Architecture{"MistralForCausalLM", false, false, 8, 0, 131072, 4096},
@@ -133,6 +135,26 @@ RopeConfig parse_rope(const JsonFields& config, const EngineConfig& options,
   return rope;
 }
 
+/// Absent keys have the defaults of Qwen3-MoE.
+void parse_experts(const JsonFields& config, ModelConfig& c) {
+  // transformers 5 has the second name, for all architectures.
+  const char* key = config.find("num_experts") != nullptr ? "num_experts" : "num_local_experts";
+  c.num_experts = config.integer(key, kMaxExperts, 128);
+  c.num_experts_per_tok = config.integer("num_experts_per_tok", c.num_experts, 8);
+  c.moe_intermediate_size = config.integer("moe_intermediate_size", kMaxSize / c.num_experts, 768);
+  c.norm_topk_prob = config.boolean("norm_topk_prob", false);
+  const int64_t step = config.integer("decoder_sparse_step", kMaxInt, 1);
+  for (int64_t layer = 1; layer <= c.num_layers; ++layer)
+    c.expert_layers.push_back(layer % step == 0);
+  if (const Json* dense = config.find("mlp_only_layers"))
+    for (const Json& layer : *dense) {
+      require(layer.is_number_integer() && layer >= 0 && layer < c.num_layers,
+              "{}mlp_only_layers is {}; it must be a list of layers, 0 to {}", config.prefix(),
+              printable(*dense), c.num_layers - 1);
+      c.expert_layers[layer.get<size_t>()] = false;
+    }
+}
+
 std::vector<int32_t> parse_eos(const JsonFields& fields) {
   const Json* value = fields.find("eos_token_id");
   if (value == nullptr) return {};
@@ -210,6 +232,7 @@ ModelConfig ModelConfig::parse(const Json& config_json, const Json& generation_c
   c.hidden_size = config.integer("hidden_size", kMaxSize);
   c.intermediate_size = config.integer("intermediate_size", kMaxSize);
   c.num_layers = config.integer("num_hidden_layers", kMaxLayers);
+  if (architecture.has_experts) parse_experts(config, c);
   c.num_heads = config.integer("num_attention_heads", kMaxSize);
   // An explicit null differs from an absent key, for which the architecture may have a default.
   const auto absent = [&](const char* key, int64_t architectures, int64_t derived) {
@@ -254,10 +277,13 @@ ModelConfig ModelConfig::parse(const Json& config_json, const Json& generation_c
 int64_t ModelConfig::num_parameters() const {
   const int64_t attention = (qkv_size() + q_size()) * hidden_size;
   const int64_t mlp = 3 * intermediate_size * hidden_size;
+  const int64_t experts = num_experts * (3 * moe_intermediate_size + 1) * hidden_size;
+  const int64_t num_sparse = std::ranges::count(expert_layers, true);
   const int64_t vectors =
       2 * hidden_size + (qk_norm ? 2 * head_dim : 0) + (qkv_bias ? qkv_size() : 0);
   const int64_t embeddings = (tie_word_embeddings ? 1 : 2) * vocab_size * hidden_size;
-  return embeddings + num_layers * (attention + mlp + vectors) + hidden_size;
+  return embeddings + num_layers * (attention + vectors) + num_sparse * experts +
+         (num_layers - num_sparse) * mlp + hidden_size;
 }
 
 size_t ModelConfig::kv_bytes_per_token(DType dtype) const {

@@ -26,13 +26,17 @@ struct RopeConfig {
   double attention_factor = 1;                       ///< yarn: multiplies the cosines and sines
 };
 
-/// The shape of a dense decoder, read from its config.json and generation_config.json. Absent keys
+/// The shape of a decoder, read from its config.json and generation_config.json. Absent keys
 /// have the defaults of transformers.
 struct ModelConfig {
   std::string architecture;  ///< as in config.json, for example Qwen3ForCausalLM
   int64_t hidden_size = 0, intermediate_size = 0, num_layers = 0;
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
   int64_t vocab_size = 0;
+  int64_t num_experts = 0;  ///< 0: every MLP is dense
+  int64_t num_experts_per_tok = 0, moe_intermediate_size = 0;
+  bool norm_topk_prob = false;      ///< the weights of a token's experts have the sum 1
+  std::vector<bool> expert_layers;  ///< for each layer, whether its MLP is a mixture of experts
   int64_t max_position_embeddings = 0;
   float rms_norm_eps = 1e-6f;
   RopeConfig rope;
@@ -56,6 +60,9 @@ struct ModelConfig {
   int64_t q_size() const { return num_heads * head_dim; }
   int64_t kv_size() const { return num_kv_heads * head_dim; }
   int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
+  bool has_experts(int64_t layer) const {
+    return num_experts > 0 && expert_layers[static_cast<size_t>(layer)];
+  }
 
   int64_t num_parameters() const;
   /// Bytes that one token takes in a KV cache of `dtype`, in all layers together.

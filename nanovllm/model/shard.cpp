@@ -14,12 +14,15 @@ Shard make_shard(const ModelConfig& model, Rank rank) {
             name, total, most);
     return share(total, unit, rank);
   };
-  Shard shard{.config = model, .heads = {}, .columns = {}, .vocab = {}, .kv_heads = {}};
+  Shard shard;
+  shard.config = model;
   // All query heads of a KV head are on one rank, if there are at least as many KV heads as ranks.
   const int64_t group = model.num_heads / model.num_kv_heads;
   shard.heads =
       deal("num_attention_heads", model.num_heads, model.num_kv_heads >= rank.world ? group : 1);
   shard.columns = deal("intermediate_size", model.intermediate_size, kShareUnit);
+  if (model.num_experts > 0)
+    shard.expert_columns = deal("moe_intermediate_size", model.moe_intermediate_size, kShareUnit);
   shard.vocab = deal("vocab_size", model.vocab_size, kShareUnit);
   // Every local KV head must serve the same number of query heads, hence the gcd. A KV head that
   // would serve more of them is on this rank several times.
@@ -29,6 +32,7 @@ Shard make_shard(const ModelConfig& model, Rank rank) {
   shard.config.num_heads = shard.heads.count;
   shard.config.num_kv_heads = static_cast<int64_t>(shard.kv_heads.size());
   shard.config.intermediate_size = shard.columns.count;
+  shard.config.moe_intermediate_size = shard.expert_columns.count;
   shard.config.vocab_size = shard.vocab.count;
   return shard;
 }

@@ -1,7 +1,6 @@
 #include "nanovllm/model/weights.h"
 
 #include <algorithm>
-#include <initializer_list>
 #include <optional>
 #include <utility>
 
@@ -20,7 +19,7 @@ struct Part {
   int64_t rows;
   std::vector<Range> taken;
 };
-using Parts = std::initializer_list<Part>;
+using Parts = std::vector<Part>;
 
 /// The rows of these heads, each of which has `count` rows. Adjacent heads become one range.
 std::vector<Range> rows_of(const std::vector<int64_t>& heads, int64_t count) {
@@ -52,17 +51,19 @@ class Loader {
       : model_(model), backend_(backend), source_(std::move(source)) {}
 
   /// A weight stacked from `parts`, which have `columns` columns. The rank takes the columns
-  /// `taken`.
-  WeightPtr matrix(Parts parts, int64_t columns, Range taken) {
+  /// `taken`. With `num_experts` it is as many matrices, whose parts follow each other.
+  WeightPtr matrix(const Parts& parts, int64_t columns, Range taken, int64_t num_experts = 0) {
     std::vector<WeightRows> stacked;
     for (const Part& part : parts) {
       const WeightRows whole = source_(part.name, {part.rows, columns});
       for (const Range& rows : part.taken) stacked.push_back(whole.part(rows, taken));
     }
-    return backend_ == nullptr ? nullptr : backend_->pack(stacked, model_.dtype);
+    if (backend_ == nullptr) return nullptr;
+    return num_experts > 0 ? backend_->pack_experts(stacked, num_experts, model_.dtype)
+                           : backend_->pack(stacked, model_.dtype);
   }
 
-  Tensor vector(Parts parts) {
+  Tensor vector(const Parts& parts) {
     std::vector<float> values;
     for (const Part& part : parts) {
       const WeightRows whole = source_(part.name, {part.rows});
@@ -132,11 +133,21 @@ Layer load_layer(Loader& load, const ModelConfig& c, const Shard& shard, int64_t
   out.post_attention_norm = {
       load.vector({whole(layer + "post_attention_layernorm.weight", hidden.count)}),
       c.rms_norm_eps};
-  out.gate_up = load.matrix({{mlp + "gate_proj.weight", c.intermediate_size, {shard.columns}},
-                             {mlp + "up_proj.weight", c.intermediate_size, {shard.columns}}},
-                            hidden.count, hidden);
-  out.down = load.matrix({whole(mlp + "down_proj.weight", hidden.count)}, c.intermediate_size,
-                         shard.columns);
+  const bool has_experts = c.has_experts(index);
+  const int64_t num_experts = has_experts ? c.num_experts : 0;
+  const int64_t size = has_experts ? c.moe_intermediate_size : c.intermediate_size;
+  const Range columns = has_experts ? shard.expert_columns : shard.columns;
+  if (has_experts)
+    out.router = load.matrix({whole(mlp + "gate.weight", num_experts)}, hidden.count, hidden);
+  Parts gate_up, down;
+  for (int64_t e = 0; e < std::max<int64_t>(num_experts, 1); ++e) {
+    const std::string from = has_experts ? fmt::format("{}experts.{}.", mlp, e) : mlp;
+    gate_up.push_back({from + "gate_proj.weight", size, {columns}});
+    gate_up.push_back({from + "up_proj.weight", size, {columns}});
+    down.push_back(whole(from + "down_proj.weight", hidden.count));
+  }
+  out.gate_up = load.matrix(gate_up, hidden.count, hidden, num_experts);
+  out.down = load.matrix(down, size, columns, num_experts);
   return out;
 }
 

@@ -18,7 +18,10 @@ struct Layer {
   WeightPtr o;        ///< [hidden_size, q_size]
   WeightPtr gate_up;  ///< [2 * intermediate_size, hidden_size]: gate and up stacked
   WeightPtr down;     ///< [hidden_size, intermediate_size]
-  Tensor qkv_bias;    ///< [q_size + 2 * kv_size], or none
+  /// [num_experts, hidden_size], or none if the MLP is dense. If there is one, gate_up and down
+  /// have such matrices for each expert, with moe_intermediate_size instead of intermediate_size.
+  WeightPtr router;
+  Tensor qkv_bias;                       ///< [q_size + 2 * kv_size], or none
   Norm input_norm, post_attention_norm;  ///< [hidden_size]
   Tensor q_norm, k_norm;                 ///< [head_dim], or none
 };

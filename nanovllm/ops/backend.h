@@ -66,6 +66,29 @@ struct AttentionArgs {
   int64_t layer = 0;
 };
 
+/// How the tokens of a step are divided among experts. A backend writes and reads it on its device:
+/// the host never knows it, and no size depends on it. Each token has top_k entries, one for each
+/// of its experts. The entries are sorted by expert, then by token.
+struct Routing {
+  Tensor logits;   ///< [T, num_experts] float32, the router's
+  Tensor weights;  ///< [T, top_k] float32, of each of a token's experts, the best one first
+  Tensor entries;  ///< [T, top_k] int32, the entry of each of them
+  Tensor tokens;   ///< [T * top_k] int32, the token of each entry
+  Tensor starts;  ///< [num_experts + 1] int32, each expert's first entry; the last one is T * top_k
+};
+
+/// The experts of a layer, and the buffers of norm_experts(), whose contents are scratch.
+struct ExpertArgs {
+  const Weight& router;    ///< [num_experts, hidden]
+  const Weight& gate_up;   ///< of each expert [2 * n, hidden]
+  const Weight& down;      ///< of each expert [hidden, n]
+  bool normalize = false;  ///< a token's weights have the sum 1
+  Routing routing;
+  Tensor wide;    ///< [T * top_k, 2 * n]
+  Tensor narrow;  ///< [T * top_k, n]
+  Tensor out;     ///< [T * top_k, hidden]; may share its memory with `wide`
+};
+
 /// The size in bytes of the memory that a backend computes in, and how much of it is free now.
 struct Memory {
   size_t total = 0, free = 0;
@@ -136,6 +159,13 @@ class Backend {
   /// The same for one matrix.
   WeightPtr pack(const WeightRows& matrix, DType dtype) { return pack({&matrix, 1}, dtype); }
 
+  /// Makes one weight of num_experts matrices for expert_matmul(). `parts` has those of the first
+  /// expert, then those of the second, and so on, all with equal shapes.
+  virtual WeightPtr pack_experts(std::span<const WeightRows> /*parts*/, int64_t /*num_experts*/,
+                                 DType /*dtype*/) {
+    refuse_experts();
+  }
+
   // -- forward pass: tensors
   /// out [T, hidden] = table[ids [T]]. The ids refer to the whole vocabulary on every rank.
   virtual void embed(Tensor out, const Weight& table, Tensor ids) = 0;
@@ -153,6 +183,20 @@ class Backend {
   virtual void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) = 0;
   /// out [T, n] = silu(gate_up [T, :n]) * gate_up [T, n:]
   virtual void silu_mul(Tensor out, Tensor gate_up) = 0;
+  /// Chooses each token's experts: those with the top_k largest logits, of equal ones the lower
+  /// expert. The weight of an expert is its probability in the softmax of all logits or, with
+  /// `normalize`, of the logits of the chosen ones. Reads routing.logits and writes the rest.
+  virtual void route(const Routing& /*routing*/, bool /*normalize*/) { refuse_experts(); }
+  /// out [T * top_k, n]: entry i of expert e is row rows[i] of x, times the matrix [n, k] of e.
+  /// If `rows` is empty, it is row i of x.
+  virtual void expert_matmul(Tensor /*out*/, Tensor /*x*/, const Weight& /*w*/,
+                             const Routing& /*routing*/, Tensor /*rows*/ = {}) {
+    refuse_experts();
+  }
+  /// out [T, n] = for each token, the sum of its entries in x [T * top_k, n] times their weights.
+  virtual void combine_experts(Tensor /*out*/, Tensor /*x*/, const Routing& /*routing*/) {
+    refuse_experts();
+  }
 
   // -- forward pass: the residual stream
   /// Finishes every addition to the residual on all ranks, and returns it (order.residual).
@@ -202,6 +246,22 @@ class Backend {
     norm_matmul(gate_up, residual, norm, w);
     silu_mul(out, gate_up);
   }
+  /// residual += for each token, the sum of its experts' MLPs of norm(residual) times their
+  /// weights. Each rank has the whole router and a part of the n columns of every expert. `next` is
+  /// as in add_matmul().
+  virtual void norm_experts(Residual& residual, const Norm& norm, const ExpertArgs& experts,
+                            const Norm& /*next*/ = {}) {
+    const Routing& routing = experts.routing;
+    const Tensor x = this->norm(residual, norm);
+    matmul(routing.logits, x, experts.router);
+    route(routing, experts.normalize);
+    expert_matmul(experts.wide, x, experts.gate_up, routing, routing.tokens);
+    silu_mul(experts.narrow, experts.wide);
+    expert_matmul(experts.out, experts.narrow, experts.down, routing);
+    combine_experts(residual.scratch(), experts.out, routing);
+    all_reduce(residual.scratch());
+    add(residual, residual.scratch());
+  }
   /// Copies blocks of the KV cache. No block is both a source and a destination.
   virtual void copy_blocks(const KvCache& kv, std::span<const BlockCopy> copies) = 0;
 
@@ -233,6 +293,11 @@ class Backend {
   /// entries of rank 0 are used.
   virtual void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
                               std::vector<Logprob>& entries) = 0;
+
+ private:
+  [[noreturn]] static void refuse_experts() {
+    throw UserError("mixtures of experts run only on the CPU so far; use --device cpu");
+  }
 };
 
 /// The CPU backend. With `threads` 0 it uses all cores that this process may use.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import textwrap
@@ -32,6 +33,8 @@ class EngineOptions(TypedDict, total=False):
     device: str
     dtype: str
     load_format: str
+    rope_scaling: Mapping[str, object] | str
+    hf_overrides: Mapping[str, object] | str
     kv_cache_memory_bytes: int
     block_size: int
     num_gpu_blocks_override: int
@@ -80,7 +83,6 @@ _UNSUPPORTED: Neutral = {
     "quantization": (),
     "kv_cache_dtype": ("auto",),
     "enable_lora": (False,),
-    "hf_overrides": ({},),
     "speculative_config": (),
     "task": ("auto", "generate"),
     "runner": ("auto", "generate"),
@@ -135,7 +137,7 @@ def to_engine_fields(model: str, options: Mapping[str, object]) -> dict[str, obj
             _warn(f"LLM has no option '{name}', which is ignored{did_you_mean(name, known)}")
     asked = fields.get("max_model_len")
     if isinstance(asked, int):
-        longest = read_json(Path(model, "config.json")).get("max_position_embeddings", asked)
+        longest = _longest_context(model, options)
         if isinstance(longest, int) and asked > longest > 0:
             _warn(
                 f"max_model_len {asked} is lowered to {longest}, the model's own limit "
@@ -145,8 +147,36 @@ def to_engine_fields(model: str, options: Mapping[str, object]) -> dict[str, obj
     return fields
 
 
+def _longest_context(model: str, options: Mapping[str, object]) -> object:
+    """The model's max_position_embeddings, or with yarn the longer context that it makes; None if
+    they are not known. The engine finds mistakes in the values."""
+    config = read_json(Path(model, "config.json"))
+    own = config.get("max_position_embeddings")
+    overrides = _mapping(options.get("hf_overrides"))
+    keys = ("rope_scaling", "rope_parameters")
+    ropes = [options.get("rope_scaling"), *map(overrides.get, keys), *map(config.get, keys)]
+    rope = next(filter(None, map(_mapping, ropes)), {})
+    if not isinstance(own, int) or "yarn" not in (rope.get("rope_type"), rope.get("type")):
+        return own
+    factor, original = rope.get("factor"), rope.get("original_max_position_embeddings", own)
+    if not (isinstance(factor, (int, float)) and isinstance(original, (int, float))):
+        return None
+    return max(own, int(factor * original))
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    """A dictionary that may be given as JSON; empty if it is none."""
+    try:
+        value = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return {}
+    return value if isinstance(value, Mapping) else {}
+
+
 def _value(name: str, value: object) -> object:
     """An option's value as the engine takes it: paths and vLLM's names are converted."""
+    if name in ("rope_scaling", "hf_overrides") and isinstance(value, Mapping):
+        return json.dumps(value)
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     return _OTHER_VALUES.get(name, {}).get(text, text) if isinstance(text, str) else text
 

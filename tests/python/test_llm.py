@@ -277,6 +277,21 @@ def test_names_and_values_of_vllm_mean_the_same(
     assert not recwarn.list
 
 
+def test_yarn_allows_a_context_longer_than_the_models(recwarn: pytest.WarningsRecorder) -> None:
+    rope = {"rope_type": "yarn", "factor": 2, "original_max_position_embeddings": 2048}
+    given: list[dict[str, Any]] = [
+        {"rope_scaling": rope},
+        {"rope_scaling": json.dumps(rope)},
+        {"hf_overrides": {"rope_parameters": rope}},
+    ]
+    for options in given:
+        with LLM(TINY_TALES, max_model_len=4096, max_num_seqs=1, **options) as llm:
+            assert llm.max_model_len == 4096
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match="max_model_len 9999 is lowered to 4096"):
+        LLM(TINY_TALES, max_model_len=9999, max_num_seqs=1, rope_scaling=rope).exit()
+
+
 def test_bar_shows_both_speeds(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
     llm.generate(["Once"] * 3, SamplingParams(max_tokens=30, ignore_eos=True))
     bar = capsys.readouterr().err

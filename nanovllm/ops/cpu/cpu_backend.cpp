@@ -10,6 +10,7 @@
 #include "nanovllm/base/system/machine.h"
 #include "nanovllm/ops/cpu/attention.h"
 #include "nanovllm/ops/cpu/elementwise.h"
+#include "nanovllm/ops/cpu/experts.h"
 #include "nanovllm/ops/cpu/machine/memory.h"
 #include "nanovllm/ops/cpu/machine/parallel.h"
 #include "nanovllm/ops/cpu/sampler.h"
@@ -112,6 +113,12 @@ WeightPtr CpuBackend::pack(std::span<const WeightRows> parts, DType dtype) {
   return gemm_.pack(parts, dtype);
 }
 
+WeightPtr CpuBackend::pack_experts(std::span<const WeightRows> parts, int64_t num_experts,
+                                   DType dtype) {
+  if (ranks_ != nullptr) ++ranks_->progress();
+  return gemm_.pack(parts, dtype, num_experts);
+}
+
 template <class T>
 void CpuBackend::join_ranks(std::span<T> values) {
   // As integers: the bits of a float plus zeros are the float.
@@ -166,6 +173,22 @@ void CpuBackend::attention(const AttentionArgs& args, const KvCache& kv, const B
 void CpuBackend::silu_mul(Tensor out, Tensor gate_up) {
   set_num_threads(threads_);
   cpu::silu_mul(out, gate_up, isa_);
+}
+
+void CpuBackend::route(const Routing& routing, bool normalize) {
+  set_num_threads(threads_);
+  cpu::route(routing, normalize);
+}
+
+void CpuBackend::expert_matmul(Tensor out, Tensor x, const Weight& w, const Routing& routing,
+                               Tensor rows) {
+  set_num_threads(threads_);
+  gemm_.expert_matmul(out, x, packed(w), routing, rows);
+}
+
+void CpuBackend::combine_experts(Tensor out, Tensor x, const Routing& routing) {
+  set_num_threads(threads_);
+  cpu::combine_experts(out, x, routing, isa_);
 }
 
 void CpuBackend::copy_blocks(const KvCache& kv, std::span<const BlockCopy> copies) {

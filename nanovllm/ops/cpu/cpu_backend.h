@@ -27,6 +27,8 @@ class CpuBackend : public Backend {
   Batch begin_step(HostBatch& host, const SlotTables& slots, const KvCache& kv) override;
   using Backend::pack;
   WeightPtr pack(std::span<const WeightRows> parts, DType dtype) override;
+  WeightPtr pack_experts(std::span<const WeightRows> parts, int64_t num_experts,
+                         DType dtype) override;
 
   void embed(Tensor out, const Weight& table, Tensor ids) override;
   void rms_norm(Tensor out, Tensor x, const Norm& norm) override;
@@ -38,6 +40,10 @@ class CpuBackend : public Backend {
   void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) override;
   void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) override;
   void silu_mul(Tensor out, Tensor gate_up) override;
+  void route(const Routing& routing, bool normalize) override;
+  void expert_matmul(Tensor out, Tensor x, const Weight& w, const Routing& routing,
+                     Tensor rows) override;
+  void combine_experts(Tensor out, Tensor x, const Routing& routing) override;
   void copy_blocks(const KvCache& kv, std::span<const BlockCopy> copies) override;
 
   void sample(Tensor logits, const Batch& batch) override;

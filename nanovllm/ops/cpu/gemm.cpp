@@ -30,15 +30,18 @@ Gemm::Gemm(Isa isa, int threads)
 
 Gemm::~Gemm() = default;
 
-std::shared_ptr<const PackedWeight> Gemm::pack(std::span<const WeightRows> parts,
-                                               DType dtype) const {
-  check(!parts.empty(), "a weight without parts");
+std::shared_ptr<const PackedWeight> Gemm::pack(std::span<const WeightRows> all_parts, DType dtype,
+                                               int64_t num_experts) const {
+  const size_t num_parts = all_parts.size() / static_cast<size_t>(num_experts);
+  check(num_parts > 0, "a weight without parts");
   auto w = std::make_shared<PackedWeight>();
   w->dtype = dtype;
-  w->k = parts[0].num_columns();
-  for (const WeightRows& part : parts) {
-    check(part.num_columns() == w->k, "parts of a weight differ in their columns");
-    w->n += part.num_rows();
+  w->num_experts = num_experts;
+  w->k = all_parts[0].num_columns();
+  for (size_t i = 0; i < all_parts.size(); ++i) {
+    check(all_parts[i].num_columns() == w->k, "parts of a weight differ in their columns");
+    check(all_parts[i].num_rows() == all_parts[i % num_parts].num_rows(), "experts differ in rows");
+    if (i < num_parts) w->n += all_parts[i].num_rows();
   }
   const Kernels kernels = kernels_for(isa_, dtype);
   const int64_t columns = kernels.gemm.panel_columns;
@@ -46,8 +49,11 @@ std::shared_ptr<const PackedWeight> Gemm::pack(std::span<const WeightRows> parts
   const int64_t padded_k = dtype == DType::kBF16 ? div_up(w->k, 32) * 32 : w->k;
   const int64_t row_bytes = w->k * static_cast<int64_t>(dtype_size(dtype));
   w->panel_bytes = columns * padded_k * static_cast<int64_t>(dtype_size(dtype));
-  w->panels = allocate(static_cast<size_t>(panels * w->panel_bytes));
-  parallel_for_once(threads_, panels, [&](int64_t panel, int) {
+  w->expert_bytes = panels * w->panel_bytes;
+  w->panels = allocate(static_cast<size_t>(num_experts * w->expert_bytes));
+  parallel_for_once(threads_, num_experts * panels, [&](int64_t task, int) {
+    const int64_t panel = task % panels;
+    const auto parts = all_parts.subspan(static_cast<size_t>(task / panels) * num_parts, num_parts);
     // A panel's rows are read just before they are packed, into memory that stays in the cache.
     std::vector<char> rows(static_cast<size_t>(columns * row_bytes)), other_dtype;
     int64_t part_first = 0;
@@ -67,7 +73,7 @@ std::shared_ptr<const PackedWeight> Gemm::pack(std::span<const WeightRows> parts
       }
       part_first += part.num_rows();
     }
-    kernels.gemm.pack(static_cast<char*>(w->panels.get()) + panel * w->panel_bytes, rows.data(),
+    kernels.gemm.pack(static_cast<char*>(w->panels.get()) + task * w->panel_bytes, rows.data(),
                       w->k);
   });
   return w;
@@ -123,6 +129,53 @@ void Gemm::matmul(Tensor out, Tensor x, const PackedWeight& w, Tensor bias) {
   if (parallel) parallel_for(tasks, run);
   else
     for (int64_t i = 0; i < tasks; ++i) run(i, 0);
+}
+
+void Gemm::expert_matmul(Tensor out, Tensor x, const PackedWeight& w, const Routing& routing,
+                         Tensor rows) {
+  const int64_t num_entries = out.shape[0];
+  check(x.shape[1] == w.k && x.dtype == w.dtype && out.shape[1] == w.n && out.dtype == w.dtype &&
+            routing.starts.size() == w.num_experts + 1 &&
+            (rows ? rows.size() : x.shape[0]) == num_entries,
+        "expert_matmul: wrong shapes");
+  const GemmKernels& kernels = kernels_for(isa_, w.dtype).gemm;
+  const auto* starts = routing.starts.as<const int32_t>();
+  const int64_t panels = div_up(w.n, kernels.panel_columns);
+  const int64_t most_rows = kGemmTaskRows / kernels.tile_rows * kernels.tile_rows;
+  int64_t num_row_parts = 0;
+  for (int64_t e = 0; e < w.num_experts; ++e)
+    num_row_parts += div_up(starts[e + 1] - starts[e], most_rows);
+  // Several tasks for each thread, since experts have unequal numbers of rows.
+  const int64_t column_parts = std::min(panels, div_up(4 * threads_, num_row_parts));
+  tasks_.clear();
+  for (int64_t e = 0; e < w.num_experts; ++e) {
+    const int64_t count = starts[e + 1] - starts[e], row_parts = div_up(count, most_rows);
+    for (int64_t r = 0; r < row_parts; ++r)
+      for (int64_t c = 0; c < column_parts; ++c)
+        tasks_.push_back({e, starts[e] + r * most_rows,
+                          starts[e] + std::min(count, (r + 1) * most_rows),
+                          panels * c / column_parts, panels * (c + 1) / column_parts});
+  }
+  const auto run = [&](int64_t i, int thread) {
+    const ExpertTask& task = tasks_[static_cast<size_t>(i)];
+    const GemmCall call{
+        .x = x.data,
+        .x_stride = x.row_stride,
+        .rows = rows.as<const int32_t>(),
+        .panels = static_cast<const char*>(w.panels.get()) + task.expert * w.expert_bytes,
+        .panel_bytes = w.panel_bytes,
+        .out = out.data,
+        .out_stride = out.row_stride,
+        .n = w.n,
+        .k = w.k};
+    kernels.task(call, task.row, task.row_end, task.panel, task.panel_end,
+                 static_cast<float*>(scratch_.get()) + thread * kGemmScratchFloats);
+  };
+  const auto size = static_cast<int64_t>(dtype_size(w.dtype));
+  const auto num_tasks = static_cast<int64_t>(tasks_.size());
+  if (threads_ > 1 && w.n * w.k * (4 * size * num_row_parts + num_entries) > kParallelWork)
+    return parallel_for(num_tasks, run);
+  for (int64_t i = 0; i < num_tasks; ++i) run(i, 0);
 }
 
 }  // namespace nanovllm::cpu

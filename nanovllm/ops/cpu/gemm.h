@@ -11,11 +11,13 @@ namespace nanovllm::cpu {
 
 class OnednnMatmul;
 
-/// A weight [n, k] in the layout of kernels/gemm.h, for GEMMs and for embedding.
+/// A weight [n, k] in the layout of kernels/gemm.h, for GEMMs and for embedding; or those of all
+/// experts, one after the other.
 struct PackedWeight : Weight {
   DType dtype = DType::kF32;  ///< of the model, and of the panels
-  int64_t n = 0, k = 0;
-  int64_t panel_bytes = 0;
+  int64_t num_experts = 1;
+  int64_t n = 0, k = 0;  ///< of each expert
+  int64_t panel_bytes = 0, expert_bytes = 0;
   Buffer panels;
 };
 
@@ -25,19 +27,28 @@ class Gemm {
   Gemm(Isa isa, int threads);
   ~Gemm();
 
-  /// Backend::pack. Weights are loaded by another thread than the one that runs the steps, so the
-  /// helper threads of this call end with it.
-  std::shared_ptr<const PackedWeight> pack(std::span<const WeightRows> parts, DType dtype) const;
+  /// Backend::pack, or pack_experts() with their number. Weights are loaded by another thread than
+  /// the one that runs the steps, so the helper threads of this call end with it.
+  std::shared_ptr<const PackedWeight> pack(std::span<const WeightRows> parts, DType dtype,
+                                           int64_t num_experts = 1) const;
   std::shared_ptr<const PackedWeight> pack(const WeightRows& matrix, DType dtype) const {
     return pack({&matrix, 1}, dtype);
   }
   /// Backend::matmul. Large ones are split over the threads of parallel_for().
   void matmul(Tensor out, Tensor x, const PackedWeight& w, Tensor bias);
+  /// Backend::expert_matmul; only the weights of experts that have entries are read. Large ones are
+  /// split over the threads of parallel_for().
+  void expert_matmul(Tensor out, Tensor x, const PackedWeight& w, const Routing& routing,
+                     Tensor rows);
 
  private:
   Isa isa_;
   int threads_;
-  Buffer scratch_;                        ///< [threads, kGemmScratchFloats]
+  struct ExpertTask {
+    int64_t expert, row, row_end, panel, panel_end;
+  };
+  std::vector<ExpertTask> tasks_;  ///< of expert_matmul(); kept, so that it need not allocate
+  Buffer scratch_;                 ///< [threads, kGemmScratchFloats]
   std::unique_ptr<OnednnMatmul> onednn_;  ///< with AVX512-BF16
 };
 

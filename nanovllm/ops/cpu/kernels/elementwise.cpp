@@ -1,4 +1,4 @@
-// Operations on single rows for one instruction set: conversion, addition, RMSNorm, SwiGLU and the
+// Operations on single rows for one instruction set: conversion, additions, RMSNorm, SwiGLU and the
 // rotary embedding. All of them compute in float32 and round once, when they store.
 #include "nanovllm/ops/cpu/kernels/elementwise.h"
 #include "nanovllm/ops/cpu/kernels/simd.h"
@@ -47,6 +47,18 @@ void silu_mul(void* out, const void* gate, const void* up, int64_t n) {
   });
 }
 
+template <class T>
+void weighted_sum(void* out, const void* x_rows, int64_t stride, const int32_t* rows,
+                  const float* weights, int64_t count, int64_t n) {
+  const T* x = static_cast<const T*>(x_rows);
+  for_each_vector(n, [=](int64_t i, auto ld, auto st) {
+    F32 sum{};
+    for (int64_t j = 0; j < count; ++j)
+      sum = fma(broadcast(weights[j]), ld(x + rows[j] * stride + i), sum);
+    st(static_cast<T*>(out) + i, sum);
+  });
+}
+
 /// Rotates the pairs (i, i + head_dim / 2). Source: Su et al., "RoFormer", 2021, with the halves'
 /// order of GPT-NeoX.
 template <class T>
@@ -72,6 +84,7 @@ constexpr ElementwiseKernels kKernels = {
     .convert = {convert<T, float>, convert<T, Bf16>, convert<T, F16>},
     .add = add<T>,
     .rms_norm = rms_norm<T>,
+    .weighted_sum = weighted_sum<T>,
     .silu_mul = silu_mul<T>,
     .norm_and_rotate = norm_and_rotate<T>,
 };

@@ -21,6 +21,9 @@ struct ElementwiseKernels {
   void (*add)(void* sum, const void* x, int64_t n);  ///< sum += x
   /// out = x / rms(x) * weight
   void (*rms_norm)(void* out, const void* x, const float* weight, int64_t n, float eps);
+  /// out = the sum of rows[j] of x [.., stride] times weights[j], j below `count`, in this order
+  void (*weighted_sum)(void* out, const void* x, int64_t stride, const int32_t* rows,
+                       const float* weights, int64_t count, int64_t n);
   void (*silu_mul)(void* out, const void* gate, const void* up, int64_t n);
   /// out = the rotation of x, or of x / rms(x) * norm [head_dim] where there is a norm. `out` may
   /// be x.

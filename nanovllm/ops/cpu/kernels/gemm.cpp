@@ -157,13 +157,15 @@ void compute_panels(Tile<W> t, int64_t rows, int64_t panels) {
   }
 }
 
-/// block [rows, k] (rows kGemmBlockK apart) = x [rows, k], and zeros up to a multiple of W::kStep.
+/// block [rows, k] (rows kGemmBlockK apart) = those rows of x from `row` on, k columns from
+/// `column` on, and zeros up to a multiple of W::kStep.
 template <class W>
-void load_block(typename W::Input* block, const typename W::Element* x, int64_t x_stride,
-                int64_t rows, int64_t k) {
+void load_block(typename W::Input* block, const GemmCall& call, int64_t row, int64_t rows,
+                int64_t column, int64_t k) {
+  const auto* x = static_cast<const typename W::Element*>(call.x) + column;
   for (int64_t r = 0; r < rows; ++r) {
     auto* to = block + r * kGemmBlockK;
-    const auto* from = x + r * x_stride;
+    const auto* from = x + (call.rows ? call.rows[row + r] : row + r) * call.x_stride;
     if constexpr (sizeof(*to) == sizeof(*from))
       __builtin_memcpy(to, from, static_cast<size_t>(k) * sizeof(*to));
     else convert(to, from, k);
@@ -198,8 +200,7 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
     const Element* group_w = static_cast<const Element*>(call.panels) + group * panel_stride;
     for (int64_t k = 0; k < call.k; k += kGemmBlockK) {
       const int64_t block_k = call.k - k < kGemmBlockK ? call.k - k : kGemmBlockK;
-      load_block<W>(block, static_cast<const Element*>(call.x) + row * call.x_stride + k,
-                    call.x_stride, rows, block_k);
+      load_block<W>(block, call, row, rows, k, block_k);
       const Element* w = group_w + k * kColumns;
       const Element* after =
           k + kGemmBlockK < call.k ? w + kGemmBlockK * kColumns : group_w + panels * panel_stride;

@@ -20,8 +20,9 @@ constexpr int64_t kGemmScratchFloats = kGemmTaskRows * (kGemmBlockK + kGemmGroup
 /// columns] of its dtype, and for bfloat16 [panels, k / 2, columns, 2]. k is rounded up to a
 /// multiple of 32 in bfloat16; all padding is zero.
 struct GemmCall {
-  const void* x = nullptr;  ///< [m, k] of the weight's dtype
-  int64_t x_stride = 0;     ///< elements from row to row
+  const void* x = nullptr;        ///< [m, k] of the weight's dtype
+  int64_t x_stride = 0;           ///< elements from row to row
+  const int32_t* rows = nullptr;  ///< [m] the row of x for each row of out; none: the same one
   const void* panels = nullptr;
   int64_t panel_bytes = 0;
   const float* bias = nullptr;  ///< [n] or none
