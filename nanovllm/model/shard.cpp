@@ -21,8 +21,11 @@ Shard make_shard(const ModelConfig& model, Rank rank) {
   shard.heads =
       deal("num_attention_heads", model.num_heads, model.num_kv_heads >= rank.world ? group : 1);
   shard.columns = deal("intermediate_size", model.intermediate_size, kShareUnit);
+  // Experts are narrow: for many ranks their columns are divided in smaller groups.
+  const int64_t expert_unit =
+      model.moe_intermediate_size >= rank.world * kShareUnit ? kShareUnit : kShareUnit / 2;
   if (model.num_experts > 0)
-    shard.expert_columns = deal("moe_intermediate_size", model.moe_intermediate_size, kShareUnit);
+    shard.expert_columns = deal("moe_intermediate_size", model.moe_intermediate_size, expert_unit);
   shard.vocab = deal("vocab_size", model.vocab_size, kShareUnit);
   // Every local KV head must serve the same number of query heads, hence the gcd. A KV head that
   // would serve more of them is on this rank several times.

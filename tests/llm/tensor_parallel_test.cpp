@@ -121,7 +121,8 @@ TEST_P(TensorParallel, SeededSamplingAndLogprobsAreThoseOfOneRank) {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const char* model : {"tiny-tales", "llama", "qwen2", "qwen3-sharded"})
+  for (const char* model : {"tiny-tales", "llama", "qwen2", "qwen3-sharded", "qwen3-yarn",
+                            "qwen3-moe", "qwen3-moe-mixed"})
     for (const int world : {2, 3, 4}) all.push_back({model, world});
 #if defined(__SANITIZE_THREAD__)
   // It would be a hundred times slower there, and other sizes do not change how threads interact.

@@ -186,7 +186,10 @@ class Forward : public ::testing::TestWithParam<Case> {
 constexpr Case kCases[] = {{"tiny-tales", "models/tiny-tales", 1e-4, 0.0165},
                            {"qwen3-sharded", "tests/variants/qwen3-sharded", 5e-4, 0.04},
                            {"qwen2", "tests/variants/qwen2", 5e-4, 0.04},
-                           {"llama", "tests/variants/llama", 5e-4, 0.04}};
+                           {"llama", "tests/variants/llama", 5e-4, 0.04},
+                           {"qwen3-yarn", "tests/variants/qwen3-yarn", 5e-4, 0.04},
+                           {"qwen3-moe", "tests/variants/qwen3-moe", 5e-4, 0.04},
+                           {"qwen3-moe-mixed", "tests/variants/qwen3-moe-mixed", 5e-4, 0.04}};
 
 INSTANTIATE_TEST_SUITE_P(Goldens, Forward, ::testing::ValuesIn(kCases), [](const auto& test) {
   std::string name = test.param.goldens;

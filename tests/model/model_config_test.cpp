@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "nanovllm/checkpoint/checkpoint.h"
@@ -118,10 +119,11 @@ TEST(ModelConfig, CountsTheParametersOfQwen3) {
 
 TEST(ModelConfig, FolderOfAnArchitectureThatIsNotSupportedIsRefused) {
   const TempFolder folder;
-  folder.write("config.json", with(tiny_config(), "architectures", {"Qwen3MoeForCausalLM"}).dump());
+  folder.write("config.json",
+               with(tiny_config(), "architectures", {"Qwen3NextForCausalLM"}).dump());
   EXPECT_THAT(user_error([&] { ModelConfig::load(folder.path()); }),
-              AllOf(HasSubstr("config.json"), HasSubstr("Qwen3MoeForCausalLM"),
-                    HasSubstr("supported are Qwen3ForCausalLM, Qwen2ForCausalLM")));
+              AllOf(HasSubstr("config.json"), HasSubstr("Qwen3NextForCausalLM"),
+                    HasSubstr("supported are Qwen3ForCausalLM, Qwen3MoeForCausalLM, Qwen2For")));
 }
 
 // The published file, without a generation_config.json and with keys that no other family has.
@@ -211,10 +213,10 @@ TEST(ModelConfig, ReadsEveryFormOfRopeScaling) {
       EXPECT_EQ(linear.rope.factor, 2);
     }
     EXPECT_THAT(user_error([&] {
-                  parse(with(llama(), key, {{"rope_type", "yarn"}, {"factor", 4}}));
+                  parse(with(llama(), key, {{"rope_type", "longrope"}, {"factor", 4}}));
                 }),
                 AllOf(StartsWith("folder/config.json: "), HasSubstr(key), HasSubstr("rope_type"),
-                      HasSubstr("yarn"), HasSubstr("supported are default, linear, llama3")));
+                      HasSubstr("longrope"), HasSubstr("default, linear, llama3 and yarn")));
   }
   for (const char* missing :
        {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"})
@@ -229,6 +231,121 @@ TEST(ModelConfig, ReadsEveryFormOfRopeScaling) {
               HasSubstr("rope_scaling.factor is 0"));
   EXPECT_THAT(error_with("rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}),
               HasSubstr("rope_parameters.full_attention"));
+}
+
+TEST(ModelConfig, ReadsYarn) {
+  const Json yarn = {{"factor", 4.0}, {"original_max_position_embeddings", 128}};
+  for (const char* key : {"rope_scaling", "rope_parameters"})
+    for (const char* type : {"type", "rope_type"}) {
+      const ModelConfig c = parse(with(llama(), key, with(yarn, type, "yarn")));
+      EXPECT_EQ(c.rope.scaling, RopeConfig::Scaling::kYarn);
+      EXPECT_EQ(c.rope.factor, 4);
+      EXPECT_EQ(c.rope.original_max_position_embeddings, 128);
+      EXPECT_EQ(c.rope.beta_fast, 32);
+      EXPECT_EQ(c.rope.beta_slow, 1);
+      EXPECT_TRUE(c.rope.truncate);
+      EXPECT_DOUBLE_EQ(c.rope.attention_factor, 0.1 * std::log(4.0) + 1);
+      EXPECT_EQ(c.max_position_embeddings, 512);
+    }
+  const auto rope = [&](const Json& more) {
+    Json scaling = with(yarn, "rope_type", "yarn");
+    scaling.update(more);
+    return parse(with(llama(), "rope_scaling", scaling)).rope;
+  };
+  EXPECT_EQ(rope({{"attention_factor", 1.5}}).attention_factor, 1.5);
+  EXPECT_DOUBLE_EQ(rope({{"mscale", 2}, {"mscale_all_dim", 0.5}}).attention_factor,
+                   (0.2 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1));
+  EXPECT_EQ(rope({{"mscale", 1}, {"mscale_all_dim", 1}}).attention_factor, 1);
+  EXPECT_DOUBLE_EQ(rope({{"mscale", 2}}).attention_factor, 0.1 * std::log(4.0) + 1);
+  EXPECT_EQ(rope({{"factor", 0.5}}).attention_factor, 1);
+  EXPECT_EQ(rope({{"beta_fast", 16}}).beta_fast, 16);
+  EXPECT_EQ(rope({{"beta_slow", 2.5}}).beta_slow, 2.5);
+  EXPECT_FALSE(rope({{"truncate", false}}).truncate);
+  // The original context is by default the model's own, and that may be longer than yarn's.
+  const ModelConfig own = parse(with(llama(), "rope_scaling", {{"type", "yarn"}, {"factor", 3}}));
+  EXPECT_EQ(own.rope.original_max_position_embeddings, 64);
+  EXPECT_EQ(own.max_position_embeddings, 192);
+  EXPECT_EQ(parse(with(llama(), "rope_scaling", {{"type", "yarn"}, {"factor", 0.5}}))
+                .max_position_embeddings,
+            64);
+  EXPECT_THAT(error_with("rope_scaling", {{"type", "yarn"}}), HasSubstr("factor is missing"));
+  EXPECT_THAT(error_with("rope_scaling", {{"type", "yarn"}, {"factor", 4}, {"truncate", 1}}),
+              HasSubstr("rope_scaling.truncate is 1"));
+  EXPECT_THAT(error_with("rope_parameters", {{"type", "yarn"}, {"factor", 4}, {"rope_theta", 1}}),
+              HasSubstr("rope_parameters.rope_theta is 1"));
+}
+
+TEST(ModelConfig, OptionsReplaceTheRotaryEmbedding) {
+  const auto load = [](const Json& config, const std::string& rope, const std::string& overrides) {
+    EngineConfig options;
+    options.rope_scaling = rope;
+    options.hf_overrides = overrides;
+    return ModelConfig::parse(config, {}, "folder", options);
+  };
+  const std::string yarn = R"({"rope_type": "yarn", "factor": 4.0})";
+  const Json linear = with(llama(), "rope_parameters",
+                           {{"rope_theta", 5e5}, {"rope_type", "linear"}, {"factor", 2}});
+  for (const ModelConfig& c :
+       {load(linear, yarn, ""), load(linear, "", R"({"rope_scaling": )" + yarn + "}"),
+        load(linear, "", R"({"rope_parameters": )" + yarn + "}")}) {
+    EXPECT_EQ(c.rope.scaling, RopeConfig::Scaling::kYarn);
+    EXPECT_EQ(c.rope.factor, 4);
+    EXPECT_EQ(c.rope.theta, 5e5);  // the model's, since the option has none
+    EXPECT_EQ(c.max_position_embeddings, 256);
+  }
+  EXPECT_EQ(load(linear, R"({"rope_type": "default", "rope_theta": 7})", "").rope.theta, 7);
+  EXPECT_EQ(load(linear, "", "{}").rope.scaling, RopeConfig::Scaling::kLinear);
+  const auto error = [&](const std::string& rope, const std::string& overrides) {
+    return user_error([&] { load(linear, rope, overrides); });
+  };
+  EXPECT_EQ(error(R"({"rope_type": "yarn"})", ""), "--rope-scaling: factor is missing");
+  EXPECT_THAT(error("{", ""), StartsWith("--rope-scaling: not valid JSON"));
+  EXPECT_EQ(error("4", ""), "--rope-scaling: must be a JSON object");
+  EXPECT_EQ(error("", R"({"rope_scaling": 4})"),
+            "--hf-overrides: rope_scaling is 4; it must be an object or null");
+  EXPECT_EQ(error("", R"({"rope_scaling": {"type": "yarn"}})"),
+            "--hf-overrides: rope_scaling.factor is missing");
+  EXPECT_EQ(error("", R"({"num_hidden_layers": 4})"),
+            "--hf-overrides: \"num_hidden_layers\" cannot be overridden, only rope_scaling or "
+            "rope_parameters");
+}
+
+TEST(ModelConfig, ReadsExperts) {
+  const std::string variants = kRoot + "/tests/variants/";
+  const ModelConfig moe = ModelConfig::load(variants + "qwen3-moe");
+  EXPECT_EQ(moe.num_experts, 8);
+  EXPECT_EQ(moe.num_experts_per_tok, 2);
+  EXPECT_EQ(moe.moe_intermediate_size, 64);
+  EXPECT_TRUE(moe.norm_topk_prob);
+  EXPECT_TRUE(moe.qk_norm);
+  EXPECT_THAT(moe.expert_layers, ElementsAre(true, true));
+  EXPECT_EQ(moe.num_parameters(), elements_in(variants + "qwen3-moe"));
+  const ModelConfig mixed = ModelConfig::load(variants + "qwen3-moe-mixed");
+  EXPECT_FALSE(mixed.norm_topk_prob);
+  EXPECT_THAT(mixed.expert_layers, ElementsAre(false, false, false, true, false, true));
+  EXPECT_EQ(mixed.num_parameters(), elements_in(variants + "qwen3-moe-mixed"));
+  EXPECT_FALSE(ModelConfig::load(variants + "qwen2").has_experts(0));
+
+  Json config = with(tiny_config(), "architectures", {"Qwen3MoeForCausalLM"});
+  const ModelConfig absent = parse(config);
+  EXPECT_EQ(absent.num_experts, 128);
+  EXPECT_EQ(absent.num_experts_per_tok, 8);
+  EXPECT_EQ(absent.moe_intermediate_size, 768);
+  EXPECT_FALSE(absent.norm_topk_prob);
+  EXPECT_THAT(absent.expert_layers, ElementsAre(true, true));
+  EXPECT_EQ(parse(with(config, "num_local_experts", 60)).num_experts, 60);
+  EXPECT_THAT(parse(with(config, "mlp_only_layers", nullptr)).expert_layers,
+              ElementsAre(true, true));
+  const auto error = [&](const char* key, Json value) {
+    return user_error([&] { parse(with(config, key, std::move(value))); });
+  };
+  EXPECT_THAT(error("num_experts", 0), HasSubstr("num_experts is 0"));
+  EXPECT_THAT(error("num_experts", 5000), HasSubstr("num_experts is 5000"));
+  EXPECT_THAT(error("num_experts_per_tok", 129), HasSubstr("num_experts_per_tok is 129"));
+  EXPECT_THAT(error("moe_intermediate_size", 1 << 22), HasSubstr("moe_intermediate_size is"));
+  EXPECT_THAT(error("decoder_sparse_step", 0), HasSubstr("decoder_sparse_step is 0"));
+  for (const Json& wrong : {Json({2}), Json({-1}), Json({"0"}), Json("x")})
+    EXPECT_THAT(error("mlp_only_layers", wrong), HasSubstr("mlp_only_layers is"));
 }
 
 // Regression 32.

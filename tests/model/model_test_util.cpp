@@ -103,14 +103,22 @@ std::vector<TestTensor> test_checkpoint(const Json& config, const std::string& d
       add(layer + "self_attn.k_proj.bias", {kv});
       add(layer + "self_attn.v_proj.bias", {kv});
     }
-    if (architecture == "Qwen3ForCausalLM") {
+    if (architecture.starts_with("Qwen3")) {
       add(layer + "self_attn.q_norm.weight", {size("head_dim")});
       add(layer + "self_attn.k_norm.weight", {size("head_dim")});
     }
     add(layer + "post_attention_layernorm.weight", {hidden});
-    add(layer + "mlp.gate_proj.weight", {inner, hidden});
-    add(layer + "mlp.up_proj.weight", {inner, hidden});
-    add(layer + "mlp.down_proj.weight", {hidden, inner});
+    const auto add_mlp = [&](const std::string& mlp, int64_t columns) {
+      add(mlp + "gate_proj.weight", {columns, hidden});
+      add(mlp + "up_proj.weight", {columns, hidden});
+      add(mlp + "down_proj.weight", {hidden, columns});
+    };
+    const bool has_experts =
+        config.contains("num_experts") && (i + 1) % size("decoder_sparse_step") == 0;
+    if (has_experts) add(layer + "mlp.gate.weight", {size("num_experts"), hidden});
+    for (int64_t e = 0; has_experts && e < size("num_experts"); ++e)
+      add_mlp(layer + "mlp.experts." + std::to_string(e) + ".", size("moe_intermediate_size"));
+    if (!has_experts) add_mlp(layer + "mlp.", inner);
   }
   add("model.norm.weight", {hidden});
   if (!config.at("tie_word_embeddings").get<bool>())
@@ -174,6 +182,16 @@ Json tiny_config() {
           {"max_position_embeddings", 64},
           {"tie_word_embeddings", true},
           {"torch_dtype", "bfloat16"}};
+}
+
+Json tiny_experts() {
+  Json config = tiny_config();
+  config.update({{"architectures", {"Qwen3MoeForCausalLM"}},
+                 {"num_experts", 3},
+                 {"num_experts_per_tok", 2},
+                 {"moe_intermediate_size", 24},
+                 {"decoder_sparse_step", 2}});
+  return config;
 }
 
 }  // namespace nanovllm

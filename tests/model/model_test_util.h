@@ -50,5 +50,7 @@ void write_wider_float32(const std::string& from, const TempFolder& to, int64_t 
 /// The config of a tiny Qwen3 model: 2 layers, hidden 16, 2 query heads, 1 KV head of 8, 24 tokens,
 /// tied.
 Json tiny_config();
+/// The same as a Qwen3-MoE whose second layer has 3 experts of 24 columns, 2 of them for a token.
+Json tiny_experts();
 
 }  // namespace nanovllm

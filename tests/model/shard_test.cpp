@@ -65,6 +65,20 @@ TEST(Shard, SizesThatTheRanksDoNotDivideGiveUnequalParts) {
   EXPECT_EQ(vocab(2).count, 36);
 }
 
+TEST(Shard, ColumnsOfExpertsAreDividedAsThoseOfADenseMlp) {
+  const ModelConfig whole = ModelConfig::parse(tiny_experts(), {}, "tiny");
+  for (const int r : {0, 1}) {
+    const Shard shard = make_shard(whole, {r, 2});
+    EXPECT_EQ(shard.expert_columns.first, 16 * r);
+    EXPECT_EQ(shard.config.moe_intermediate_size, r == 0 ? 16 : 8);
+    EXPECT_EQ(shard.config.num_experts, 3);
+  }
+  EXPECT_NE(user_error([&] {
+              make_shard(whole, {0, 3});
+            }).find("tensor_parallel_size is 3"),
+            std::string::npos);
+}
+
 TEST(Shard, RefusesSizesThatCannotBeDividedByName) {
   const auto refused = [](const ModelConfig& m, int world) {
     return user_error([&] { make_shard(m, {0, world}); });

@@ -82,6 +82,11 @@ class FakeBackend : public Backend {
   void rope_and_store(const RopeStoreArgs&, const KvCache&, const Batch&) override { unused(); }
   void attention(const AttentionArgs&, const KvCache&, const Batch&) override { unused(); }
   void silu_mul(Tensor, Tensor) override { unused(); }
+  WeightPtr pack_experts(std::span<const WeightRows> parts, int64_t num_experts,
+                         DType dtype) override {
+    num_packed_experts += num_experts;
+    return pack(parts, dtype);
+  }
   void copy_blocks(const KvCache&, std::span<const BlockCopy>) override { unused(); }
   void sample(Tensor, const Batch&) override { unused(); }
   void fetch_samples(std::span<int32_t>, std::span<RowStatus>, std::vector<Logprob>&) override {
@@ -92,6 +97,7 @@ class FakeBackend : public Backend {
   }
 
   int live_buffers = 0;
+  int64_t num_packed_experts = 0;
   std::function<void()> on_part_read;
   size_t largest_upload = 0;
 
@@ -191,6 +197,44 @@ TEST(LoadModel, FillsEverySlotFromEveryDType) {
         EXPECT_EQ(model->weight_bytes, static_cast<size_t>(model->config.num_parameters()) * 2);
         expect_loaded(folder, config, *model);
       }
+}
+
+// Layer 0 is dense. The weights of layer 1's experts follow each other; a rank takes some columns
+// of each expert, and the whole router.
+TEST(LoadModel, StacksTheWeightsOfExperts) {
+  const Json config = tiny_experts();
+  const TestFolder folder(test_checkpoint(config, "BF16"));
+  FakeBackend backend;
+  const auto model = load(folder, config, backend);
+  EXPECT_EQ(backend.num_packed_experts, 2 * 3);
+  EXPECT_EQ(model->layers[0].router, nullptr);
+  EXPECT_EQ(fake(model->layers[0].down).k, 32);
+  const Layer& layer = model->layers[1];
+  const std::string mlp = "model.layers.1.mlp.";
+  EXPECT_EQ(fake(layer.router).values, folder.stacked({mlp + "gate.weight"}));
+  std::vector<std::string> gate_up, down;
+  for (const char* expert : {"0.", "1.", "2."}) {
+    gate_up.push_back(mlp + "experts." + expert + "gate_proj.weight");
+    gate_up.push_back(mlp + "experts." + expert + "up_proj.weight");
+    down.push_back(mlp + "experts." + expert + "down_proj.weight");
+  }
+  EXPECT_EQ(fake(layer.gate_up).values, folder.stacked(gate_up));
+  EXPECT_EQ(fake(layer.down).values, folder.stacked(down));
+  EXPECT_EQ(model->weight_bytes, static_cast<size_t>(model->config.num_parameters()) * 2);
+
+  const auto half = load_model(folder.folder.path(), parse(config), DType::kBF16, /*dummy=*/false,
+                               backend, /*max_model_len=*/16, {1, 2});
+  EXPECT_EQ(fake(half->layers[1].router).n, 3);
+  EXPECT_EQ(fake(half->layers[1].gate_up).n, 3 * 2 * 8);  // 16 of the 24 columns are rank 0's
+  EXPECT_EQ(fake(half->layers[1].down).k, 8);
+  EXPECT_EQ(half->config.moe_intermediate_size, 8);
+
+  std::vector<TestTensor> tensors = test_checkpoint(config, "BF16");
+  std::erase_if(tensors, [&](const auto& t) { return t.name == down[2]; });
+  EXPECT_THAT(load_error(tensors, config), AllOf(HasSubstr(down[2]), HasSubstr("missing")));
+  tensors = test_checkpoint(config, "BF16");
+  tensors.push_back({mlp + "experts.3.up_proj.weight", "BF16", {1}, {0}});
+  EXPECT_THAT(load_error(tensors, config), HasSubstr("experts.3.up_proj.weight"));
 }
 
 TEST(LoadModel, TakesFilesOfMixedDTypes) {
@@ -356,9 +400,9 @@ TEST(RopeTables, ScaleLowFrequenciesAsLlama3Does) {
   const RopeConfig rope{.theta = 500000,
                         .scaling = RopeConfig::Scaling::kLlama3,
                         .factor = 32,
+                        .original_max_position_embeddings = 8192,
                         .low_freq_factor = 1,
-                        .high_freq_factor = 4,
-                        .original_max_position_embeddings = 8192};
+                        .high_freq_factor = 4};
   const std::vector<float> frequencies = rope_frequencies(rope, 64);
   ASSERT_EQ(frequencies.size(), 32u);
   int kept = 0, mixed = 0, stretched = 0;
@@ -378,6 +422,45 @@ TEST(RopeTables, ScaleLowFrequenciesAsLlama3Does) {
   const RopeConfig linear{.theta = 10000, .scaling = RopeConfig::Scaling::kLinear, .factor = 4};
   EXPECT_FLOAT_EQ(rope_frequencies(linear, 8)[0], 0.25f);
   EXPECT_FLOAT_EQ(rope_frequencies(linear, 8)[2], 0.0025f);
+}
+
+// Qwen3's published settings. With 32 turns or more in the original context a frequency stays, with
+// at most one it is divided by the factor; the limits are rounded to whole dimensions.
+TEST(RopeTables, ScaleFrequenciesAsYarnDoes) {
+  for (const bool truncate : {true, false}) {
+    const RopeConfig rope{.theta = 1e6,
+                          .scaling = RopeConfig::Scaling::kYarn,
+                          .factor = 4,
+                          .original_max_position_embeddings = 32768,
+                          .truncate = truncate,
+                          .attention_factor = 1.25};
+    const std::vector<float> frequencies = rope_frequencies(rope, 128);
+    ASSERT_EQ(frequencies.size(), 64u);
+    // The dimension i with t turns: 32768 * 1e6^(-2 i / 128) = 2 pi t.
+    const auto dimension = [](double turns) {
+      return 64 * std::log(32768 / (2 * M_PI * turns)) / std::log(1e6);
+    };
+    const double low = truncate ? std::floor(dimension(32)) : dimension(32);
+    const double high = truncate ? std::ceil(dimension(1)) : dimension(1);
+    EXPECT_GT(low, 10);
+    EXPECT_LT(high, 50);
+    for (size_t i = 0; i < 64; ++i) {
+      const double plain = std::pow(1e6, -static_cast<double>(2 * i) / 128);
+      const double stretched = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+      EXPECT_NEAR(frequencies[i] / (plain * (1 - stretched + stretched / 4)), 1, 2e-6) << i;
+    }
+    const RopeTables tables = rope_tables(rope, 128, 3);
+    EXPECT_EQ(tables.cos[0], 1.25f);
+    EXPECT_EQ(tables.sin[64 + 63], std::sin(frequencies[63]) * 1.25f);
+  }
+  // A range of no width divides by no zero.
+  const RopeConfig narrow{.theta = 1e6,
+                          .scaling = RopeConfig::Scaling::kYarn,
+                          .factor = 4,
+                          .original_max_position_embeddings = 2,
+                          .beta_fast = 1,
+                          .beta_slow = 1};
+  for (const float frequency : rope_frequencies(narrow, 8)) EXPECT_TRUE(std::isfinite(frequency));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ from conftest import GREEDY, ROOT, SMALL, TINY_TALES, golden_answers, golden_pro
 from nanovllm import LLM, SamplingParams, UserError
 
 
-@pytest.mark.parametrize("name", ["tiny-tales", "llama", "qwen2", "qwen3-sharded"])
+@pytest.mark.parametrize("name", ["tiny-tales", "llama", "qwen2", "qwen3-sharded", "qwen3-yarn"])
 def test_float32_gives_the_reference_tokens(name: str) -> None:
     folder = TINY_TALES if name == "tiny-tales" else ROOT / "tests/variants" / name
     rows = goldens(name)
