@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -115,6 +116,11 @@ Json to_json(const Report& r) {
                  {"vocab_size", m.vocab_size},
                  {"eos_token_ids", m.eos_token_ids},
                  {"max_position_embeddings", m.max_position_embeddings}});
+    if (m.num_experts > 0)
+      json.update({{"num_experts", m.num_experts},
+                   {"num_experts_per_tok", m.num_experts_per_tok},
+                   {"moe_intermediate_size", m.moe_intermediate_size},
+                   {"num_expert_layers", std::ranges::count(m.expert_layers, true)}});
   }
   if (r.files)
     json.update({{"num_weight_files", r.files->num_files},
@@ -166,6 +172,11 @@ std::string to_text(const Report& r) {
     line("parameters", fmt::format("{:.1f} M", static_cast<double>(m.num_parameters()) / 1e6));
     line("shape", fmt::format("{} layers, hidden {}, {} heads, {} KV heads of {}", m.num_layers,
                               m.hidden_size, m.num_heads, m.num_kv_heads, m.head_dim));
+    if (m.num_experts > 0)
+      line("experts",
+           fmt::format("{} of {} columns in {} layers, {} for each token", m.num_experts,
+                       m.moe_intermediate_size, std::ranges::count(m.expert_layers, true),
+                       m.num_experts_per_tok));
     line("vocabulary", fmt::format("{} tokens", m.vocab_size));
   }
   if (r.files)

@@ -135,12 +135,17 @@ bool Scheduler::ensure_block(StepPlan& plan, Sequence& seq) {
 bool Scheduler::admit(StepPlan& plan, Sequence& seq) {
   // The host has not read this sequence's last token yet; the next step will know it.
   if (seq.num_unread > 0) return false;
+  if (seq.id == blocked_ && blocks_.stats().blocks_freed == num_freed_) return false;
   prefix_.blocks.clear();
   prefix_.num_free = 0;
   if (!seq.wants_prompt_logprobs()) blocks_.match_prefix(seq, prefix_);
   const int64_t num_known = seq.num_known();
   const int64_t num_blocks = ceil_div(num_known, blocks_.block_size());  // `progress.whole-prompt`
-  if (!blocks_.can_allocate(prefix_, num_blocks)) return false;
+  if (!blocks_.can_allocate(prefix_, num_blocks)) {
+    blocked_ = seq.id;
+    num_freed_ = blocks_.stats().blocks_freed;
+    return false;
+  }
   waiting_.pop_front();
   blocks_.allocate(seq, prefix_, num_blocks);
   const int64_t num_hit = static_cast<int64_t>(prefix_.blocks.size()) * blocks_.block_size();

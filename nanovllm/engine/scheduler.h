@@ -107,6 +107,10 @@ class Scheduler {
   int64_t num_held_choices_ = 0;
   uint64_t step_ = 0;
   BlockManager::Prefix prefix_;
+  /// The sequence that found too few free blocks last, and how often blocks had been freed then.
+  /// Until one is freed it is not tried again: each try reads its whole prompt.
+  uint64_t blocked_ = 0;
+  int64_t num_freed_ = -1;
   SchedulerStats stats_;
 };
 

@@ -23,41 +23,42 @@ float llama3_frequency(const RopeConfig& rope, float frequency) {
   return (1 - smooth) * (frequency / factor) + smooth * frequency;
 }
 
-/// Yarn leaves the frequencies with more than beta_fast rotations in the original context as they
-/// are and divides those with fewer than beta_slow by `factor`; between these two dimensions it
-/// interpolates.
+/// The dimensions between which yarn interpolates: those before `low` keep their frequency, those
+/// from low + width on are divided by `factor`. At these limits a pair rotates beta_fast and
+/// beta_slow times in the original context.
 struct YarnRamp {
-  float low, width;
-
-  YarnRamp(const RopeConfig& rope, int64_t head_dim) {
-    const auto dimension = [&](double num_rotations) {
-      return static_cast<double>(head_dim) *
-             std::log(rope.original_max_position_embeddings /
-                      (num_rotations * 2 * std::numbers::pi)) /
-             (2 * std::log(rope.theta));
-    };
-    double first = dimension(rope.beta_fast), last = dimension(rope.beta_slow);
-    if (rope.truncate) {
-      first = std::floor(first);
-      last = std::ceil(last);
-    }
-    first = std::max(first, 0.0);
-    last = std::min(last, static_cast<double>(head_dim - 1));
-    low = static_cast<float>(first);
-    width = static_cast<float>(first == last ? 0.001 : last - first);
-  }
-  float frequency(const RopeConfig& rope, float power, size_t i) const {
-    const float ramp = std::clamp((static_cast<float>(i) - low) / width, 0.0f, 1.0f);
-    const float kept = 1 - ramp;
-    return 1 / (static_cast<float>(rope.factor) * power) * (1 - kept) + 1 / power * kept;
-  }
+  float low = 0, width = 1;
 };
+
+YarnRamp yarn_ramp(const RopeConfig& rope, int64_t head_dim) {
+  const auto dimension = [&](double num_rotations) {
+    return static_cast<double>(head_dim) *
+           std::log(rope.original_max_position_embeddings /
+                    (num_rotations * 2 * std::numbers::pi)) /
+           (2 * std::log(rope.theta));
+  };
+  double low = dimension(rope.beta_fast), high = dimension(rope.beta_slow);
+  if (rope.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(head_dim - 1));
+  return {static_cast<float>(low), static_cast<float>(low == high ? 0.001 : high - low)};
+}
+
+/// The frequency of dimension `i` is 1 / power before the scaling.
+float yarn_frequency(const RopeConfig& rope, const YarnRamp& ramp, float power, size_t i) {
+  const float kept = 1 - std::clamp((static_cast<float>(i) - ramp.low) / ramp.width, 0.0f, 1.0f);
+  return 1 / (static_cast<float>(rope.factor) * power) * (1 - kept) + 1 / power * kept;
+}
 
 }  // namespace
 
 std::vector<float> rope_frequencies(const RopeConfig& rope, int64_t head_dim) {
   std::vector<float> frequencies(static_cast<size_t>(head_dim / 2));
-  const YarnRamp yarn(rope, head_dim);
+  const bool is_yarn = rope.scaling == RopeConfig::Scaling::kYarn;
+  const YarnRamp ramp = is_yarn ? yarn_ramp(rope, head_dim) : YarnRamp();
   for (size_t i = 0; i < frequencies.size(); ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
     const float power = std::pow(static_cast<float>(rope.theta), exponent);
@@ -65,7 +66,7 @@ std::vector<float> rope_frequencies(const RopeConfig& rope, int64_t head_dim) {
     frequency = 1 / power;
     if (rope.scaling == RopeConfig::Scaling::kLinear) frequency /= static_cast<float>(rope.factor);
     if (rope.scaling == RopeConfig::Scaling::kLlama3) frequency = llama3_frequency(rope, frequency);
-    if (rope.scaling == RopeConfig::Scaling::kYarn) frequency = yarn.frequency(rope, power, i);
+    if (is_yarn) frequency = yarn_frequency(rope, ramp, power, i);
   }
   return frequencies;
 }

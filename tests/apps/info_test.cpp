@@ -137,6 +137,23 @@ TEST(Info, OtherBrokenFilesWouldNotRun) {
               ::testing::EndsWith("\nwould run, with prompts of token ids only\n"));
 }
 
+TEST(Info, DescribesExpertsAndLongerContexts) {
+  const std::string folder = kSource + "/tests/variants/qwen3-moe-mixed";
+  const Json json = Json::parse(run({"info", folder, "--json", "--device", "cpu"}).out);
+  EXPECT_EQ(json["num_experts"], 8);
+  EXPECT_EQ(json["num_experts_per_tok"], 3);
+  EXPECT_EQ(json["moe_intermediate_size"], 48);
+  EXPECT_EQ(json["num_expert_layers"], 2);
+  EXPECT_EQ(json["would_run"], true);
+  EXPECT_THAT(run({"info", folder, "--device", "cpu"}).out,
+              HasSubstr("8 of 48 columns in 2 layers, 3 for each token"));
+  const std::string yarn = R"({"rope_type": "yarn", "factor": 4})";
+  const Json longer =
+      Json::parse(run({"info", kTinyTales, "--json", "-c", "8192", "--rope-scaling", yarn}).out);
+  EXPECT_EQ(longer["max_model_len"], 8192);
+  EXPECT_EQ(longer["max_position_embeddings"], 8192);
+}
+
 TEST(Info, SizesThatDoNotFitWouldNotRun) {
   expect_would_not_run({kTinyTales, "-c", "4096"}, "max_position_embeddings allow at most 2048");
   std::string config = read_file(kTinyTales + "/config.json");

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "nanovllm/base/error.h"
 #include "test_engine.h"
 
@@ -275,6 +277,59 @@ TEST_P(Scheduling, StepsThatFailEndTheEngineWithAnException) {
 
 INSTANTIATE_TEST_SUITE_P(StepAhead, Scheduling, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "on" : "off"; });
+
+int64_t num_hashes = 0;
+uint64_t counted_hash(uint64_t previous, std::span<const int32_t> ids) {
+  ++num_hashes;
+  return block_hash(previous, ids);
+}
+
+// A prompt that waits for blocks while another one is computed or answered is not read in each
+// step.
+TEST(Scheduler, PromptThatFindsTooFewBlocksIsReadAgainOnlyWhenSomeAreFreed) {
+  EngineConfig config;
+  config.max_num_seqs = 4;
+  config.max_num_batched_tokens = 64;
+  config.max_model_len = 60;
+  BlockManager blocks(16, 4, true, counted_hash);
+  Scheduler scheduler(config, blocks);
+  const auto add = [&](uint64_t id, int64_t max_tokens) {
+    std::vector<std::unique_ptr<Sequence>> choices;
+    choices.push_back(std::make_unique<Sequence>());
+    Sequence& seq = *choices[0];
+    SamplingParams params;
+    params.max_tokens = max_tokens;
+    seq.id = id;
+    seq.params = std::make_shared<const SamplingParams>(params);
+    seq.stop_ids = std::make_shared<const std::vector<int32_t>>();
+    seq.token_ids.resize(40);
+    std::iota(seq.token_ids.begin(), seq.token_ids.end(), 0);
+    seq.token_ids[20] = static_cast<int32_t>(id);  // half of the prompts is equal
+    seq.num_prompt_tokens = 40;
+    scheduler.add(std::move(choices));
+  };
+  std::vector<SequenceUpdate> updates;
+  const auto step = [&] {
+    StepPlan plan;
+    scheduler.schedule(plan);
+    StepOutput output;
+    for (const ScheduledSample& sample : plan.samples) output.samples.push_back({sample.seq->id});
+    scheduler.postprocess(plan, output, updates);
+  };
+  add(0, 15);
+  add(1, 1);
+  num_hashes = 0;
+  step();
+  EXPECT_EQ(num_hashes,
+            10 + 6);  // of the first prompt, and of the second one's hits and first miss
+  EXPECT_EQ(scheduler.num_waiting(), 1);
+  const int64_t after_first = num_hashes;
+  for (int i = 0; i < 10; ++i) step();
+  EXPECT_EQ(scheduler.num_waiting(), 1);
+  EXPECT_LE(num_hashes - after_first, 3);  // of the blocks that the answer fills
+  while (!scheduler.is_finished()) step();
+  EXPECT_EQ(scheduler.stats().prefix_hits, 20);
+}
 
 TEST(StepAhead, NextStepIsSubmittedBeforeTheTokensOfTheLastAreRead) {
   for (const bool async : {true, false}) {
