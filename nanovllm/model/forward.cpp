@@ -48,7 +48,8 @@ Activations::Activations(Backend& backend, const ModelConfig& config, DType dtyp
                .weights = allocate(max_tokens, top_k, DType::kF32),
                .entries = allocate(max_tokens, top_k, DType::kI32),
                .tokens = allocate(num_entries, 1, DType::kI32),
-               .starts = allocate(config.num_experts + 1, 1, DType::kI32)};
+               .starts = allocate(config.num_experts + 1, 1, DType::kI32),
+               .scratch = allocate(num_entries + 4 * config.num_experts + 1, 1, DType::kI32)};
   }
   row_residual = allocate(max_rows, hidden_size, dtype);
   row_hidden = allocate(max_rows, hidden_size, dtype);
@@ -57,7 +58,7 @@ Activations::Activations(Backend& backend, const ModelConfig& config, DType dtyp
 
 size_t Activations::bytes(const ModelConfig& c, DType dtype, int64_t max_tokens, int64_t max_rows) {
   const int64_t per_token = 2 * c.hidden_size + wide_size(c) + narrow_size(c);
-  const int64_t routing = max_tokens * (c.num_experts + 3 * c.num_experts_per_tok);
+  const int64_t routing = max_tokens * (c.num_experts + 4 * c.num_experts_per_tok);
   return static_cast<size_t>(max_tokens * per_token + max_rows * 2 * c.hidden_size) *
              dtype_size(dtype) +
          static_cast<size_t>(max_rows * c.vocab_size + routing) * sizeof(float);
@@ -112,7 +113,8 @@ void feed_forward(Backend& backend, const ModelConfig& config, const Layer& laye
                                     .weights = a.routing.weights.rows(0, num_tokens),
                                     .entries = a.routing.entries.rows(0, num_tokens),
                                     .tokens = a.routing.tokens.rows(0, num_entries),
-                                    .starts = a.routing.starts},
+                                    .starts = a.routing.starts,
+                                    .scratch = a.routing.scratch},
                         .wide = a.expert_gate_up.rows(0, num_entries),
                         .narrow = a.expert_act.rows(0, num_entries),
                         .out = a.expert_out.rows(0, num_entries)},

@@ -63,9 +63,6 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
     config.max_num_seqs = config.max_num_batched_tokens;
   }
   setup.model = ModelConfig::load(model, config);
-  require(!cuda || setup.model.num_experts == 0,
-          "{} is a mixture of experts; these run only on the CPU so far; use --device cpu",
-          setup.model.architecture);
   setup.dtype = model_dtype(config, setup.model);
   setup.weight_bytes = static_cast<size_t>(setup.model.num_parameters()) * dtype_size(setup.dtype);
   const auto world = static_cast<int>(config.tensor_parallel_size);

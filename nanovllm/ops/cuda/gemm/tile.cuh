@@ -23,6 +23,7 @@ struct TileParams {
   int group;       // how many token tiles have kGroupBytes of x
   int split_bits;  // log2 of the split
   TileScratch scratch;
+  TokenGroups groups;  // of a grouped GEMM
 };
 
 /// A tile of kTokens tokens by kRows rows of w; with SwiGLU half of the rows are gates. The
@@ -74,9 +75,9 @@ using TileSums = float[Tile::kBlocks][Tile::kGroupRows / 2];
 
 /// Where a thread's sums belong. Of each 64 tokens, thread t of a warpgroup has token
 /// t % 128 / 32 * 16 + t % 32 / 4 and the token 8 further on. first_token is the thread's first
-/// token, first_column the first column of its warpgroup.
+/// token, first_column the first column of its warpgroup; tokens from last_token on are others'.
 struct Corner {
-  int first_token, first_column;
+  int first_token, first_column, last_token;
 };
 __device__ __forceinline__ int token_at(const Corner& at, int row) {
   return at.first_token + row / 2 * 64 + row % 2 * 8;
@@ -108,7 +109,7 @@ __device__ __forceinline__ void store_swiglu(const TileParams& p, const Corner& 
       return swiglu_pair(gate, gate + Tile::kGroupRows / 4);
     };
     const auto there = [&](int column) {
-      return token < p.args.num_tokens && at.first_column + column < p.args.n;
+      return token < at.last_token && at.first_column + column < p.args.n;
     };
     constexpr int kWords = Tile::kGroupRows / 16, kInFours = kWords / 4 * 4;
 #pragma unroll
@@ -159,7 +160,7 @@ struct TileStore {
   __device__ __forceinline__ Piece piece(int row, int j) const {
     Piece piece = {.column = at.first_column + j * 8};
     const int token = token_at(at, row);
-    if (j >= kRowPairs || token >= p.args.num_tokens || piece.column >= p.args.n) return piece;
+    if (j >= kRowPairs || token >= at.last_token || piece.column >= p.args.n) return piece;
     const int64_t place = int64_t{token} * p.args.n + piece.column;
     if (p.args.float_out) {
       piece.out = static_cast<float*>(p.args.out) + place;

@@ -57,7 +57,8 @@ void run(Launch where, const GemmArgs& args, const TileConfig& config, const Til
       .group =
           static_cast<int>(std::max<int64_t>(kGroupBytes / (int64_t{2} * args.k * T::kTokens), 1)),
       .split_bits = std::countr_zero(static_cast<unsigned>(config.split)),
-      .scratch = scratch};
+      .scratch = scratch,
+      .groups = {}};
   launch(ClusterLaunch{where, 2}, tile_kernel<T>, dim3(static_cast<unsigned>(blocks)), T::kThreads,
          static_cast<size_t>(T::kSharedBytes), params);
 }

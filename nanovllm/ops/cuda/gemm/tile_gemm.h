@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "nanovllm/ops/cuda/gemm/gemm_args.h"
+#include "nanovllm/ops/cuda/gemm/token_groups.h"
 
 namespace nanovllm::cuda {
 

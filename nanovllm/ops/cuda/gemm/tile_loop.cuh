@@ -10,22 +10,24 @@
 namespace nanovllm::cuda {
 
 /// One unit of a thread block's work: the first token and column of a tile of out, and the part of
-/// k, which is the chunks [begin, end).
+/// k, which is the chunks [begin, end). Tokens from last_token on belong to other tiles. first_row
+/// is the row of w that gives column 0 of out.
 struct Item {
-  int token, column, part, begin, end;
+  int token, column, part, begin, end, last_token, first_row = 0;
 };
 /// The order of the items. The two thread blocks of a cluster take items of the same tokens and
 /// part at the same time, with neighbouring columns.
 template <class Tile>
 struct Order {
-  int rank, group, token_tiles, column_pairs, num_chunks, split_bits;
+  int rank, group, token_tiles, column_pairs, num_chunks, split_bits, num_tokens;
   __device__ Order(const TileParams& p, int rank_)
       : rank(rank_),
         group(p.group),
         token_tiles((p.args.num_tokens + Tile::kTokens - 1) / Tile::kTokens),
         column_pairs((p.args.n + 2 * Tile::kOutColumns - 1) / (2 * Tile::kOutColumns)),
         num_chunks((p.args.k + kChunk - 1) / kChunk),
-        split_bits(Tile::kSwiglu ? 0 : p.split_bits) {}
+        split_bits(Tile::kSwiglu ? 0 : p.split_bits),
+        num_tokens(p.args.num_tokens) {}
   __device__ int count() const { return token_tiles * column_pairs << split_bits; }
   __device__ Item at(int i) const {
     const int tile = i >> split_bits, part = i - (tile << split_bits);
@@ -37,13 +39,43 @@ struct Order {
             .column = (2 * pair + rank) * Tile::kOutColumns,
             .part = part,
             .begin = num_chunks * part >> split_bits,
-            .end = num_chunks * (part + 1) >> split_bits};
+            .end = num_chunks * (part + 1) >> split_bits,
+            .last_token = num_tokens};
+  }
+};
+
+/// The order of the items of a grouped GEMM. Which tiles there are is known only on the device, so
+/// some thread blocks may have no item; at() may be called for as many items as the grid has.
+template <class Tile>
+struct GroupedOrder {
+  const TokenTile* tiles;
+  int rank, column_pairs, num_chunks, rows, num_tiles;
+  __device__ GroupedOrder(const TileParams& p, int rank_)
+      : tiles(p.groups.tiles),
+        rank(rank_),
+        column_pairs((p.args.n + 2 * Tile::kOutColumns - 1) / (2 * Tile::kOutColumns)),
+        num_chunks((p.args.k + kChunk - 1) / kChunk),
+        rows(Tile::kSwiglu ? 2 * p.args.n : p.args.n) {
+    if (!p.groups.are_old) wait_for_previous_kernel();
+    num_tiles = *p.groups.num_tiles;
+  }
+  __device__ int count() const { return num_tiles * column_pairs; }
+  __device__ Item at(int i) const {
+    const int index = i / column_pairs, pair = i - index * column_pairs;
+    const TokenTile tile = tiles[index];
+    return {.token = tile.first,
+            .column = (2 * pair + rank) * Tile::kOutColumns,
+            .part = 0,
+            .begin = 0,
+            .end = num_chunks,
+            .last_token = tile.last,
+            .first_row = tile.group * rows};
   }
 };
 
 /// The consumers call epilogue = make_epilogue() once, then epilogue(corner, item, sums) for each
 /// of the thread block's items, and epilogue.finish() in the end.
-template <class Tile, class MakeEpilogue>
+template <class Tile, class Order = Order<Tile>, class MakeEpilogue>
 __device__ __forceinline__ void run_tiles(const TileParams& p, const MakeEpilogue& make_epilogue) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int kStages = Tile::kStages;
@@ -53,16 +85,19 @@ __device__ __forceinline__ void run_tiles(const TileParams& p, const MakeEpilogu
   const auto full = [&](int stage) { return stage_at(kStages) + stage * 8; };
   const auto empty = [&](int stage) { return full(kStages + stage); };
   const int thread = threadIdx.x, rank = cluster_rank();
-  const Order<Tile> order(p, rank);
-  const int count = order.count(), step = gridDim.x / 2;
+  if (thread == Tile::kConsumers) prefetch_tensor_map(p.w);
+  const Order order(p, rank);
+  const int step = gridDim.x / 2;
   int i = blockIdx.x / 2;
   Item item = order.at(i);
+  const int count = order.count();
+  if (i >= count) return;  // both thread blocks of the cluster
   const auto fetch_w = [&](int chunk, int stage) {
     barrier_arrive_expect(full(stage), Tile::kStageBytes);
 #pragma unroll
     for (int box = 0; box < Tile::kBoxes; ++box)
       box_copy(stage_at(stage) + Tile::box_offset(box), p.w, chunk * kChunk,
-               Tile::box_row(item.column, box, p.args.n), full(stage));
+               item.first_row + Tile::box_row(item.column, box, p.args.n), full(stage));
   };
   int prefetched_end = min(item.begin + kStages, item.end);
   if (thread == Tile::kConsumers) {
@@ -123,7 +158,7 @@ __device__ __forceinline__ void run_tiles(const TileParams& p, const MakeEpilogu
     for (;;) {
       Corner corner = {
           item.token + x_offset / kChunkBytes + thread % 128 / 32 * 16 + thread % 32 / 4,
-          item.column + (Tile::kSplitsRows ? group * Tile::kOutColumns / 2 : 0)};
+          item.column + (Tile::kSplitsRows ? group * Tile::kOutColumns / 2 : 0), item.last_token};
       // Keeps the compiler from moving this computation behind the multiplications.
       asm volatile("" : "+r"(corner.first_token), "+r"(corner.first_column));
       int before = 0;

@@ -1,0 +1,82 @@
+#include "nanovllm/base/check.h"
+#include "nanovllm/ops/cuda/backend/cuda_backend.h"
+#include "nanovllm/ops/cuda/elementwise/elementwise.h"
+#include "nanovllm/ops/cuda/experts/experts.h"
+#include "nanovllm/ops/cuda/gemm/grouped_gemm.h"
+
+// The mixture of experts of CudaBackend. The tokens are sorted by expert, a copy of each for every
+// expert that it chooses; two grouped GEMMs compute the experts; and each token adds up its rows.
+namespace nanovllm::cuda {
+
+namespace {
+
+/// Uses the memory of `routing`; of `starts` and `tokens` the kernels need other contents than the
+/// operations that they replace.
+ExpertChoices choices_of(const Routing& routing, int tile_tokens) {
+  ExpertChoices choices = {.num_tokens = static_cast<int>(routing.weights.shape[0]),
+                           .num_experts = static_cast<int>(routing.logits.shape[1]),
+                           .top_k = static_cast<int>(routing.weights.shape[1]),
+                           .tile_tokens = tile_tokens};
+  choices.weights = routing.weights.as<float>();
+  choices.experts = routing.tokens.as<int>();
+  choices.places = routing.entries.as<int>();
+  // The counts are at a place that does not depend on T, because they must stay zero.
+  choices.counts = routing.scratch.as<int>();
+  choices.num_tiles = choices.counts + choices.num_experts;
+  choices.tiles = reinterpret_cast<TokenTile*>(choices.num_tiles + 1);
+  const int64_t num_tiles = choices.num_tokens * choices.top_k / tile_tokens + choices.num_experts;
+  check(routing.scratch.size() > choices.num_experts + 3 * num_tiles, "a routing scratch of {}",
+        routing.scratch.size());
+  return choices;
+}
+
+}  // namespace
+
+void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const ExpertArgs& experts,
+                               const Norm& /*next*/) {
+  const ContextScope here(context_);
+  const Tensor out = finish(residual), x = residual.scratch(), rows = experts.out;
+  residual.begun_norm = 0;
+  const bool is_native = !portable_ && out.dtype == DType::kBF16 && out.shape[1] % 8 == 0 &&
+                         experts.narrow.shape[1] % 8 == 0;
+  const auto num_experts = static_cast<int>(experts.routing.logits.shape[1]);
+  const int tile_tokens =
+      grouped_tile_tokens(static_cast<int>(rows.shape[0]), num_experts, is_native);
+  const ExpertChoices choices = choices_of(experts.routing, tile_tokens);
+  if (supports_route_few(choices, out)) {
+    route_few(where_, choices,
+              {.x = out,
+               .norm_weight = norm.weight,
+               .eps = norm.eps,
+               .router = matrix_of(experts.router),
+               .logits = experts.routing.logits,
+               .normed = x,
+               .rows = rows,
+               .normalizes = experts.normalize});
+  } else {
+    cuda::rms_norm(where_, x, out, norm);
+    gemms_->store(experts.routing.logits, x, experts.router);
+    choose_experts(where_, choices, experts.routing.logits, experts.normalize);
+    sort_tokens(where_, choices, rows, x);
+  }
+  const auto multiply = [&](Tensor to, Tensor from, const Weight& w, Epilogue epilogue,
+                            bool groups_are_old) {
+    const GemmArgs args = {.out = to.data,
+                           .x = from.data,
+                           .w = matrix_of(w).data,
+                           .num_tokens = static_cast<int>(from.shape[0]),
+                           .n = static_cast<int>(to.shape[1]),
+                           .k = static_cast<int>(from.shape[1]),
+                           .epilogue = epilogue};
+    grouped_gemm(where_, {args, num_experts, choices.groups(groups_are_old)}, tile_tokens,
+                 out.dtype, is_native);
+  };
+  multiply(experts.narrow, rows, experts.gate_up, Epilogue::kSwiglu, /*groups_are_old=*/false);
+  multiply(rows, experts.narrow, experts.down, Epilogue::kStore, /*groups_are_old=*/true);
+  if (!collectives_) return add_experts(where_, choices, out, rows, /*adds=*/true);
+  add_experts(where_, choices, x, rows, /*adds=*/false);
+  all_reduce(x);
+  cuda::add(where_, out, x);
+}
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,192 @@
+#include "nanovllm/ops/cuda/gemm/grouped_gemm.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "nanovllm/ops/cuda/gemm/tile_loop.cuh"
+
+// Grouped GEMMs: on Hopper the tiles of tile_gemm.cu, taken from a list that an earlier kernel
+// wrote; on other GPUs, and for other dtypes, a plain kernel.
+#pragma nv_diag_suppress 177  // unused functions when compiling for other targets than Hopper
+namespace nanovllm::cuda {
+namespace {
+
+// -- Hopper
+
+template <class Tile>
+struct StoreGroupTile {
+  const TileParams& p;
+  __device__ __forceinline__ void operator()(const Corner& at, const Item&,
+                                             const TileSums<Tile>& sums) const {
+    if constexpr (Tile::kSwiglu) store_swiglu<Tile>(p, at, sums);
+    else TileStore<Tile>{p, at}.store_whole(sums);
+  }
+  __device__ void finish() const {}
+};
+
+template <class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    grouped_tile_kernel(const __grid_constant__ TileParams p) {
+  run_tiles<Tile, GroupedOrder<Tile>>(p, [&] { return StoreGroupTile<Tile>{p}; });
+}
+
+template <class Tile>
+void run_tile(Launch where, const GroupedGemm& gemm) {
+  const GemmArgs& args = gemm.args;
+  const int rows = Tile::kSwiglu ? 2 * args.n : args.n;
+  const TileParams params = {
+      .w = tensor_map(args.w, int64_t{gemm.num_groups} * rows, args.k, Tile::kBoxRows),
+      .x = tensor_map(args.x, args.num_tokens, args.k, Tile::kHalfTokens),
+      .args = args,
+      .group = 1,
+      .split_bits = 0,
+      .scratch = {},
+      .groups = gemm.groups};
+  static const int fit = max_tile_blocks_of<Tile>(grouped_tile_kernel<Tile>);
+  // Each group may have a tile with few tokens.
+  const int most_tiles =
+      std::min(args.num_tokens, args.num_tokens / Tile::kTokens + gemm.num_groups);
+  const int pairs = (args.n + 2 * Tile::kOutColumns - 1) / (2 * Tile::kOutColumns);
+  const int clusters = std::min(std::min(fit, where.num_sms) / 2, most_tiles * pairs);
+  launch(ClusterLaunch{where, 2}, grouped_tile_kernel<Tile>, blocks_for(2 * clusters),
+         Tile::kThreads, static_cast<size_t>(Tile::kSharedBytes), params);
+}
+
+/// A tile that grouped GEMMs use.
+struct GroupTile {
+  int tokens, rows;
+  bool swiglu;
+  void (*run)(Launch, const GroupedGemm&);
+};
+template <int kTokens, int kRows, bool kSwiglu>
+constexpr GroupTile group_tile() {
+  return {kTokens, kRows, kSwiglu, run_tile<Tile<kTokens, kRows, kSwiglu>>};
+}
+constexpr std::array kGroupTiles = {
+    group_tile<64, 64, false>(),   group_tile<64, 96, false>(),  group_tile<64, 128, false>(),
+    group_tile<64, 160, false>(),  group_tile<128, 96, false>(), group_tile<128, 128, false>(),
+    group_tile<128, 160, false>(), group_tile<256, 96, false>(), group_tile<256, 128, false>(),
+    group_tile<64, 96, true>(),    group_tile<64, 128, true>(),  group_tile<64, 160, true>(),
+    group_tile<64, 192, true>(),   group_tile<128, 128, true>(), group_tile<128, 192, true>(),
+    group_tile<128, 224, true>(),  group_tile<256, 128, true>(), group_tile<256, 192, true>()};
+
+/// About how many clock cycles the GEMM takes with this tile: rounds of thread blocks, in each of
+/// which a multiprocessor reads its share of w or multiplies, whichever takes longer. It supposes
+/// that tokens choose their groups evenly.
+double grouped_cost(const GroupedGemm& gemm, const GroupTile& tile, int num_sms) {
+  constexpr double kBytesPerCycle = 19, kMultipliesPerCycle = 1600, kItemCycles = 1500;
+  const GemmArgs& args = gemm.args;
+  const double groups = std::min(args.num_tokens, gemm.num_groups);
+  const double per_group = args.num_tokens / groups;
+  const int columns = tile.swiglu ? tile.rows / 2 : tile.rows;
+  const double tiles = groups * std::max(1.0, per_group / tile.tokens + (per_group > 32 ? 0.5 : 0));
+  const double items = tiles * 2 * ((args.n + 2 * columns - 1) / (2 * columns));
+  const double read = tile.rows * 2.0 * args.k / kBytesPerCycle;
+  const double multiply = double{1.0 * tile.tokens} * tile.rows * args.k / kMultipliesPerCycle;
+  const double rounds = std::ceil(items / (num_sms / 2 * 2));
+  return rounds * (std::max(read, multiply) + kItemCycles);
+}
+
+// -- other GPUs and dtypes
+
+constexpr int kPlainTokens = 32, kPlainColumns = 32, kPlainDepth = 16;
+
+/// Grid: (columns / kPlainColumns, tiles at most). A thread computes two by two sums; with SwiGLU
+/// the gates and the ups of the same columns.
+template <class T, bool kSwiglu>
+__global__ void __launch_bounds__(256) grouped_plain_kernel(GroupedGemm gemm) {
+  begin_kernel();
+  if (static_cast<int>(blockIdx.y) >= *gemm.groups.num_tiles) return;
+  const TokenTile tile = gemm.groups.tiles[blockIdx.y];
+  const GemmArgs& args = gemm.args;
+  constexpr int kParts = kSwiglu ? 2 : 1;
+  __shared__ float x[kPlainTokens][kPlainDepth + 1];
+  __shared__ float w[kParts][kPlainColumns][kPlainDepth + 1];
+  const int first_column = blockIdx.x * kPlainColumns, thread = threadIdx.x;
+  const T* const from_x = static_cast<const T*>(args.x);
+  const T* const from_w =
+      static_cast<const T*>(args.w) + int64_t{tile.group} * kParts * args.n * args.k;
+  float sums[kParts][2][2] = {};
+  const int row = thread / 16, column = thread % 16;  // and those 16 further on
+  for (int k = 0; k < args.k; k += kPlainDepth) {
+    for (int i = thread; i < kPlainTokens * kPlainDepth; i += blockDim.x) {
+      const int token = tile.first + i / kPlainDepth, at = k + i % kPlainDepth;
+      const bool there = token < tile.last && at < args.k;
+      x[i / kPlainDepth][i % kPlainDepth] =
+          there ? to_float(from_x[int64_t{token} * args.k + at]) : 0;
+    }
+    for (int i = thread; i < kParts * kPlainColumns * kPlainDepth; i += blockDim.x) {
+      const int part = i / (kPlainColumns * kPlainDepth), c = i / kPlainDepth % kPlainColumns;
+      const int n = first_column + c, at = k + i % kPlainDepth;
+      const bool there = n < args.n && at < args.k;
+      w[part][c][i % kPlainDepth] =
+          there ? to_float(from_w[(int64_t{part} * args.n + n) * args.k + at]) : 0;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kPlainDepth; ++i)
+#pragma unroll
+      for (int part = 0; part < kParts; ++part)
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+#pragma unroll
+          for (int c = 0; c < 2; ++c)
+            sums[part][r][c] += x[row + r * 16][i] * w[part][column + c * 16][i];
+    __syncthreads();
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r)
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int token = tile.first + row + r * 16, n = first_column + column + c * 16;
+      if (token >= tile.last || n >= args.n) continue;
+      T y;
+      if constexpr (kSwiglu) y = swiglu_of_sums<T>(sums[0][r][c], sums[1][r][c]);
+      else y = from_float<T>(sums[0][r][c]);
+      static_cast<T*>(args.out)[int64_t{token} * args.n + n] = y;
+    }
+}
+
+}  // namespace
+
+// -- launchers
+
+int grouped_tile_tokens(int num_tokens, int num_groups, bool is_native) {
+  if (!is_native) return kPlainTokens;
+  const int per_group = num_tokens / num_groups;
+  if (per_group <= 64) return 64;
+  return per_group <= 256 ? 128 : 256;
+}
+
+void grouped_gemm(Launch where, const GroupedGemm& gemm, int tile_tokens, DType dtype,
+                  bool is_native) {
+  const GemmArgs& args = gemm.args;
+  const bool swiglu = args.epilogue == Epilogue::kSwiglu;
+  check_args(args.norm == nullptr && args.bias == nullptr && args.epilogue != Epilogue::kAdd,
+             "grouped_gemm: an epilogue that it does not support");
+  if (is_native) {
+    check_args(dtype == DType::kBF16 && args.n % 8 == 0 && args.k % 8 == 0,
+               "grouped_gemm: needs bfloat16, and n and k that are multiples of 8");
+    const GroupTile* best = nullptr;
+    double least = 0;
+    for (const GroupTile& tile : kGroupTiles) {
+      if (tile.tokens != tile_tokens || tile.swiglu != swiglu) continue;
+      const double cost = grouped_cost(gemm, tile, where.num_sms);
+      if (best == nullptr || cost < least) best = &tile, least = cost;
+    }
+    check_args(best != nullptr, "grouped_gemm: no tile has this number of tokens");
+    return best->run(where, gemm);
+  }
+  check_args(tile_tokens == kPlainTokens, "grouped_gemm: another number of tokens in a tile");
+  const dim3 grid(
+      blocks_for(args.n, kPlainColumns),
+      blocks_for(std::min(args.num_tokens, args.num_tokens / kPlainTokens + gemm.num_groups)));
+  with_float_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    if (swiglu) launch(where, grouped_plain_kernel<T, true>, grid, 256, 0, gemm);
+    else launch(where, grouped_plain_kernel<T, false>, grid, 256, 0, gemm);
+  });
+}
+
+}  // namespace nanovllm::cuda
