@@ -18,7 +18,6 @@ const std::vector<std::string> kModels = {
 
 EngineConfig float32(const std::string& model = "") {
   EngineConfig config;
-  if (model.starts_with("qwen3-moe")) config.device = "cpu";  // experts run only there so far
   config.dtype = "float32";
   config.kv_cache_memory_bytes = 64 << 20;
   return config;
