@@ -11,7 +11,6 @@
 #include "nanovllm/server/http/api_error.h"
 #include "nanovllm/server/openai/request.h"
 #include "nanovllm/server/openai/request_fields.h"
-#include "nanovllm/server/openai/response.h"
 #include "nanovllm/server/openai/writers.h"
 #include "nanovllm/server/page/page.h"
 
@@ -20,6 +19,7 @@ namespace nanovllm::server {
 namespace {
 
 constexpr std::string_view kJson = "application/json";
+constexpr std::string_view kModelPath = "/v1/models/";
 constexpr int kPoolThreads = 2;  // for JSON, templates and tokenizing
 
 /// Compares in a time that depends only on the lengths.
@@ -73,6 +73,7 @@ const Api::Route Api::kRoutes[] = {
     {"GET", "/load", &Api::load},
     {"GET", "/metrics", &Api::metrics},
     {"GET", "/v1/models", &Api::models},
+    {"GET", kModelPath, &Api::model},
     {"POST", "/v1/completions", &Api::completions, false, true},
     {"POST", "/v1/chat/completions", &Api::chat, false, true},
     {"POST", "/v1/messages", &Api::messages, false, true},
@@ -80,6 +81,11 @@ const Api::Route Api::kRoutes[] = {
     {"POST", "/tokenize", &Api::tokenize, false, true},
     {"POST", "/detokenize", &Api::detokenize, false, true},
 };
+
+bool Api::Route::takes(std::string_view asked) const {
+  if (path.size() == 1 || !path.ends_with('/')) return asked == path;
+  return asked.size() > path.size() && asked.starts_with(path);
+}
 
 Api::Api(asio::io_context& io, const std::string& model, const ServerOptions& options)
     : io_(io), options_(options), model_(model), names_(options.served_names), pool_(kPoolThreads) {
@@ -154,7 +160,7 @@ Task<> Api::answer(const HttpRequest& request, HttpReply& reply) {
   }
   std::string allowed;
   for (const Route& route : kRoutes) {
-    if (route.path != request.path) continue;
+    if (!route.takes(request.path)) continue;
     if (route.method != (is_head ? "GET" : request.method)) {
       (allowed += allowed.empty() ? "" : ", ") += route.method;
       continue;
@@ -207,6 +213,11 @@ void Api::check_ready() const {
                  state_ == State::kLoading ? "the model is being loaded" : "the engine has failed");
 }
 
+ServedModel Api::served_model(const std::string& name) const {
+  const int64_t longest = serving_ ? serving_->client.engine().setup().config.max_model_len : 0;
+  return {name, start_time_, longest};
+}
+
 Task<> Api::health(const HttpRequest&, HttpReply& reply) {
   co_await reply.send(state_ == State::kReady ? 200 : 503, "text/plain", "");
 }
@@ -238,9 +249,14 @@ Task<> Api::metrics(const HttpRequest&, HttpReply& reply) {
 
 Task<> Api::models(const HttpRequest&, HttpReply& reply) {
   std::vector<ServedModel> models;
-  const int64_t longest = serving_ ? serving_->client.engine().setup().config.max_model_len : 0;
-  for (const std::string& name : names_) models.push_back({name, start_time_, longest});
+  for (const std::string& name : names_) models.push_back(served_model(name));
   co_await reply.send(200, kJson, models_response(models), HttpHeaders());
+}
+
+Task<> Api::model(const HttpRequest& request, HttpReply& reply) {
+  const std::string name = url_decoded(request.path.substr(kModelPath.size()));
+  if (std::ranges::count(names_, name) == 0) throw ApiError::unknown_model(name);
+  co_await reply.send(200, kJson, model_response(served_model(name)), HttpHeaders());
 }
 
 Task<> Api::completions(const HttpRequest& request, HttpReply& reply) {

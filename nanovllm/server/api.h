@@ -7,6 +7,7 @@
 
 #include "nanovllm/server/generation.h"
 #include "nanovllm/server/http/http.h"
+#include "nanovllm/server/openai/response.h"
 #include "nanovllm/server/server.h"
 
 namespace nanovllm::server {
@@ -38,10 +39,13 @@ class Api {
  private:
   enum class State { kLoading, kReady, kDraining, kDead };
   struct Route {
-    std::string_view method, path;
+    std::string_view method;
+    std::string_view path;  // if it ends with a slash, a name follows; "/" is only the page
     Task<> (Api::*handler)(const HttpRequest&, HttpReply&);
     bool is_open = false;  // needs no key
     bool needs_engine = false;
+
+    bool takes(std::string_view asked) const;
   };
   static const Route kRoutes[];
 
@@ -49,6 +53,7 @@ class Api {
   Task<> answer_preflight(const HttpRequest& request, HttpReply& reply);
   void check_key(const HttpRequest& request) const;
   void check_ready() const;
+  ServedModel served_model(const std::string& name) const;
 
   Task<> page(const HttpRequest&, HttpReply&);
   Task<> health(const HttpRequest&, HttpReply&);
@@ -56,6 +61,7 @@ class Api {
   Task<> load(const HttpRequest&, HttpReply&);
   Task<> metrics(const HttpRequest&, HttpReply&);
   Task<> models(const HttpRequest&, HttpReply&);
+  Task<> model(const HttpRequest&, HttpReply&);
   Task<> completions(const HttpRequest&, HttpReply&);
   Task<> chat(const HttpRequest&, HttpReply&);
   Task<> messages(const HttpRequest&, HttpReply&);

@@ -46,6 +46,9 @@ def texts(stream: Iterator[Any], n: int = 1) -> list[str]:
 
 def test_models(client: Any) -> None:
     assert [model.id for model in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").id == "tiny"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("a/b")
 
 
 def test_completions(client: Any) -> None:

@@ -123,12 +123,13 @@ def test_thoughts_and_tools(check: Any, scripted: str, script: str, tools: Any) 
 
 
 def test_models(check: Any, tales: str) -> None:
-    assert check("ListModelsResponse", json.loads(call(tales, "/v1/models")))["data"]
+    model, = check("ListModelsResponse", json.loads(call(tales, "/v1/models")))["data"]
+    assert check("Model", json.loads(call(tales, "/v1/models/tiny"))) == model
 
 
 def test_errors(check: Any, tales: str) -> None:
     for path, body, key in (("/v1/chat/completions", {}, KEY), ("/v1/completions", {"prompt": "a", "n": "x"}, KEY),
                             ("/v1/completions", {"prompt": "a", "model": "other"}, KEY), ("/v1/completions", None, KEY),
-                            ("/nowhere", None, KEY), ("/v1/chat/completions", {}, "wrong"),
+                            ("/nowhere", None, KEY), ("/v1/models/other", None, KEY), ("/v1/chat/completions", {}, "wrong"),
                             ("/v1/completions", {"prompt": "x" * (33 << 20)}, KEY)):
         check("ErrorResponse", json.loads(call(tales, path, body, key)))

@@ -92,6 +92,13 @@ std::string get(std::string_view line, std::string_view headers = kClose) {
   return std::string(line) + " HTTP/1.1\r\n" + std::string(headers) + "\r\n";
 }
 
+TEST(UrlDecoded, ReplacesOnlyEscapes) {
+  EXPECT_EQ(url_decoded("a%2Fb%20c%c3%A9"), "a/b c\u00e9");
+  EXPECT_EQ(url_decoded("%"), "%");
+  EXPECT_EQ(url_decoded("%4"), "%4");
+  EXPECT_EQ(url_decoded("%4g%-1%+1%%41"), "%4g%-1%+1%A");
+}
+
 TEST_F(Connections, AnswersAndCloses) {
   const std::string text = answer(get("GET /a?b=c"));
   EXPECT_THAT(text, StartsWith("HTTP/1.1 200 OK\r\n"));

@@ -55,8 +55,17 @@ def test_routes(server):
     equal(server.call("GET", "/health", key=None), (200, ""))
     status, page = server.call("GET", "/", key=None)
     equal((status, "<html" in page), (200, True))
-    equal(server.call("GET", "/v1/models")[1]["data"][0]["id"], "tiny")
-    for path in ("/v1/models", "/version", "/load", "/metrics", "/nowhere"):
+    models = server.call("GET", "/v1/models")[1]["data"]
+    equal([model["id"] for model in models], ["tiny", "group/tiny 2"])
+    for model, path in zip(models, ("tiny", "group/tiny%202")):
+        equal(server.call("GET", "/v1/models/" + path), (200, model))
+    equal(server.call("GET", "/v1/models/group%2Ftiny%202")[1], models[1])
+    for path in ("other", "tiny/", "%74iny%", "%FF"):
+        status, error = server.call("GET", "/v1/models/" + path)
+        equal((status, error["error"]["code"], error["error"]["param"]), (404, "model_not_found", "model"))
+    equal(server.call("GET", "/v1/models/")[0], 404)
+    equal(server.call("POST", "/v1/models/tiny", {})[0], 405)
+    for path in ("/v1/models", "/v1/models/tiny", "/version", "/load", "/metrics", "/nowhere"):
         equal(server.call("GET", path, key="wrong")[0] in (401, 404), True)
     for path in ("/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/tokenize",
                  "/detokenize"):
@@ -193,7 +202,8 @@ def test_a_template_that_is_broken():
 
 
 def main():
-    server = Server("--api-key", KEY, "--served-model-name", "tiny", "--dtype", "float32", "--max-num-seqs", "64")
+    server = Server("--api-key", KEY, "--served-model-name", "tiny", "--served-model-name", "group/tiny 2", "--dtype", "float32",
+                    "--max-num-seqs", "64")
     for test in (test_routes, test_completions, test_chat, test_messages, test_usage_of_chunks, test_errors, test_clients_that_go,
                  test_many_at_once, test_steps_are_short):
         test(server)

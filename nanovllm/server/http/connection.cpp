@@ -7,6 +7,7 @@
 #include <array>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+#include <charconv>
 #include <memory>
 #include <optional>
 
@@ -304,6 +305,19 @@ std::string_view HttpRequest::header(std::string_view name) const {
   const auto at =
       std::ranges::find_if(headers, [&](const auto& h) { return equal(h.first, name); });
   return at == headers.end() ? std::string_view() : at->second;
+}
+
+std::string url_decoded(std::string_view text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned char byte = 0;
+    const char* const digits = text.data() + i + 1;
+    const bool is_escape = text[i] == '%' && text.size() - i > 2 &&
+                           std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2;
+    decoded += is_escape ? static_cast<char>(byte) : text[i];
+    if (is_escape) i += 2;
+  }
+  return decoded;
 }
 
 Task<> serve_connection(Protocol::socket socket, const HttpLimits& limits,

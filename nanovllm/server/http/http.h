@@ -68,6 +68,9 @@ struct HttpLimits {
   std::chrono::seconds write{60};   ///< to accept what was written
 };
 
+/// `text` with each "%2F" replaced by the byte that it stands for. What is no such escape stays.
+std::string url_decoded(std::string_view text);
+
 using HttpHandler = std::function<Task<>(const HttpRequest&, HttpReply&)>;
 
 }  // namespace nanovllm::server
