@@ -82,8 +82,10 @@ void add_serve(CLI::App& app, Command& command) {
       ->type_name("FILE")
       ->check(not_empty());
   add_value(*sub, "--served-model-name", options->served_names,
-            "A name of the model for clients; may be given several times")
-      ->type_name("NAME");
+            "A name of the model for clients; several names may follow, or the option may be given "
+            "several times")
+      ->type_name("NAME")
+      ->allow_extra_args();
   add_value(*sub, "--chat-template", options->chat_template,
             "A Jinja file instead of the checkpoint's chat template")
       ->type_name("FILE")

@@ -205,7 +205,7 @@ def test_cors(folder):
 def test_vllm_options(folder):
     """A server starts with the options that deployments of vLLM use, and refuses those that ask for something else."""
     path = os.path.join(folder, "socket")
-    server = subprocess.Popen([sys.argv[1], "serve", "--model=" + sys.argv[2], "--uds", path, "--served_model_name", "m",
+    server = subprocess.Popen([sys.argv[1], "serve", "--served_model_name", "m", "other", "--model", sys.argv[2], "--uds", path,
                                "--tensor_parallel_size=1", "--gpu-memory-utilization", "0.8", "--max-model-len", "512",
                                "--max-num-seqs", "8", "--max-num-batched-tokens", "256", "--enable-prefix-caching",
                                "--enable-chunked-prefill", "--disable-log-requests", "--trust-remote-code", "--dtype", "float32",
@@ -216,9 +216,10 @@ def test_vllm_options(folder):
     client = UnixServer.__new__(UnixServer)
     client.path, client.process = path, server
     client.wait_until_ready()
-    equal(client.call("GET", "/v1/models")[1]["data"][0]["id"], "m")
+    equal([model["id"] for model in client.call("GET", "/v1/models")[1]["data"]], ["m", "other"])
     equal(client.stop(), 0)
     equal(server.stderr.read(), "")  # the log level
+    equal(run("--served-model-name", "a", "--model=nowhere", "--port", "0")[1].count("nowhere"), 1)
     for options in (["--enable-lora"], ["--ssl-keyfile", "k"], ["--middleware=x"], ["-pp", "2"], ["--kv-transfer-config", "{}"],
                     ["--speculative-config", "{}"], ["--no-enable-chunked-prefill"], ["--tool-call-parser", "mistral"],
                     ["--distributed-executor-backend", "ray"], ["--allowed-origins", "[1]"], ["--allowed-origins", "a b"],

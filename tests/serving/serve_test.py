@@ -56,8 +56,8 @@ def test_routes(server):
     status, page = server.call("GET", "/", key=None)
     equal((status, "<html" in page), (200, True))
     models = server.call("GET", "/v1/models")[1]["data"]
-    equal([model["id"] for model in models], ["tiny", "group/tiny 2"])
-    for model, path in zip(models, ("tiny", "group/tiny%202")):
+    equal([model["id"] for model in models], ["tiny", "group/tiny 2", "third"])
+    for model, path in zip(models, ("tiny", "group/tiny%202", "third")):
         equal(server.call("GET", "/v1/models/" + path), (200, model))
     equal(server.call("GET", "/v1/models/group%2Ftiny%202")[1], models[1])
     for path in ("other", "tiny/", "%74iny%", "%FF"):
@@ -202,7 +202,7 @@ def test_a_template_that_is_broken():
 
 
 def main():
-    server = Server("--api-key", KEY, "--served-model-name", "tiny", "--served-model-name", "group/tiny 2", "--dtype", "float32",
+    server = Server("--api-key", KEY, "--served-model-name", "tiny", "group/tiny 2", "--served-model-name=third", "--dtype", "float32",
                     "--max-num-seqs", "64")
     for test in (test_routes, test_completions, test_chat, test_messages, test_usage_of_chunks, test_errors, test_clients_that_go,
                  test_many_at_once, test_steps_are_short):
