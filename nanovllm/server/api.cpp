@@ -122,7 +122,7 @@ void Api::stop_engine() {
   if (serving_) serving_->client.engine().exit();
 }
 
-Task<> Api::handle(const HttpRequest& request, HttpReply& reply) {
+Task<> Api::handle(HttpRequest& request, HttpReply& reply) {
   std::optional<ApiError> error;
   reply.more_headers = cors_headers(options_.cors, request);
   try {
@@ -146,13 +146,11 @@ Task<> Api::handle(const HttpRequest& request, HttpReply& reply) {
     co_await reply.end_events();
     co_return;
   }
-  HttpHeaders headers;
-  if (error->status == 429 || error->status == 503) headers.emplace_back("Retry-After", "1");
-  if (error->status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
+  const HttpHeaders headers = error->headers();
   co_await reply.send(error->status, kJson, error->body(request.path), headers);
 }
 
-Task<> Api::answer(const HttpRequest& request, HttpReply& reply) {
+Task<> Api::answer(HttpRequest& request, HttpReply& reply) {
   const bool is_head = request.method == "HEAD";
   if (!options_.cors.origins.empty() && is_preflight(request)) {
     co_await answer_preflight(request, reply);
@@ -218,11 +216,11 @@ ServedModel Api::served_model(const std::string& name) const {
   return {name, start_time_, longest};
 }
 
-Task<> Api::health(const HttpRequest&, HttpReply& reply) {
+Task<> Api::health(HttpRequest&, HttpReply& reply) {
   co_await reply.send(state_ == State::kReady ? 200 : 503, "text/plain", "");
 }
 
-Task<> Api::page(const HttpRequest&, HttpReply& reply) {
+Task<> Api::page(HttpRequest&, HttpReply& reply) {
   HttpHeaders headers;
   headers.emplace_back("Content-Security-Policy", kPagePolicy);
   headers.emplace_back("X-Content-Type-Options", "nosniff");
@@ -231,64 +229,64 @@ Task<> Api::page(const HttpRequest&, HttpReply& reply) {
   co_await reply.send(200, "text/html; charset=utf-8", std::string(kPage), headers);
 }
 
-Task<> Api::version(const HttpRequest&, HttpReply& reply) {
+Task<> Api::version(HttpRequest&, HttpReply& reply) {
   const Json version = {{"version", options_.version}};
   co_await reply.send(200, kJson, dump_json(version));
 }
 
-Task<> Api::load(const HttpRequest&, HttpReply& reply) {
+Task<> Api::load(HttpRequest&, HttpReply& reply) {
   const Json load = {{"server_load", num_requests_}};
   co_await reply.send(200, kJson, dump_json(load));
 }
 
-Task<> Api::metrics(const HttpRequest&, HttpReply& reply) {
+Task<> Api::metrics(HttpRequest&, HttpReply& reply) {
   if (!serving_) throw ApiError(503, "the model is being loaded");
   constexpr std::string_view kPrometheusText = "text/plain; version=0.0.4; charset=utf-8";
   co_await reply.send(200, kPrometheusText, serving_->client.metrics(), HttpHeaders());
 }
 
-Task<> Api::models(const HttpRequest&, HttpReply& reply) {
+Task<> Api::models(HttpRequest&, HttpReply& reply) {
   std::vector<ServedModel> models;
   for (const std::string& name : names_) models.push_back(served_model(name));
   co_await reply.send(200, kJson, models_response(models), HttpHeaders());
 }
 
-Task<> Api::model(const HttpRequest& request, HttpReply& reply) {
+Task<> Api::model(HttpRequest& request, HttpReply& reply) {
   const std::string name = url_decoded(request.path.substr(kModelPath.size()));
   if (std::ranges::count(names_, name) == 0) throw ApiError::unknown_model(name);
   co_await reply.send(200, kJson, model_response(served_model(name)), HttpHeaders());
 }
 
-Task<> Api::completions(const HttpRequest& request, HttpReply& reply) {
+Task<> Api::completions(HttpRequest& request, HttpReply& reply) {
   // It has no template. To tokenize a small body takes less time than to wake a thread of the pool
   // and then this one again.
   constexpr size_t kMostBytesHere = 2048;
   co_await generate(*serving_, request, reply, read_completion, kMostBytesHere);
 }
 
-Task<> Api::chat(const HttpRequest& request, HttpReply& reply) {
+Task<> Api::chat(HttpRequest& request, HttpReply& reply) {
   co_await generate(*serving_, request, reply, read_chat);
 }
 
-Task<> Api::messages(const HttpRequest& request, HttpReply& reply) {
+Task<> Api::messages(HttpRequest& request, HttpReply& reply) {
   co_await generate(*serving_, request, reply, read_message);
 }
 
-Task<> Api::count_tokens(const HttpRequest& request, HttpReply& reply) {
+Task<> Api::count_tokens(HttpRequest& request, HttpReply& reply) {
   std::string answer;
   const auto work = [&] { answer = count_tokens_response(*serving_, request.body); };
   co_await on_pool(pool_, work);
   co_await reply.send(200, kJson, answer, HttpHeaders());
 }
 
-Task<> Api::tokenize(const HttpRequest& request, HttpReply& reply) {
+Task<> Api::tokenize(HttpRequest& request, HttpReply& reply) {
   std::string answer;
   const auto work = [&] { answer = tokenize_response(*serving_, request.body); };
   co_await on_pool(pool_, work);
   co_await reply.send(200, kJson, answer, HttpHeaders());
 }
 
-Task<> Api::detokenize(const HttpRequest& request, HttpReply& reply) {
+Task<> Api::detokenize(HttpRequest& request, HttpReply& reply) {
   std::string answer;
   const auto work = [&] { answer = detokenize_response(*serving_, request.body); };
   co_await on_pool(pool_, work);

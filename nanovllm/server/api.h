@@ -19,7 +19,7 @@ class Api {
   ~Api();
 
   /// Answers a request. Every error becomes a response, unless the client is gone.
-  Task<> handle(const HttpRequest& request, HttpReply& reply);
+  Task<> handle(HttpRequest& request, HttpReply& reply);
 
   /// From now on requests are answered, until unset_engine(). Throws UserError for a
   /// chat template or a generation_config.json that cannot be read; then nothing has changed.
@@ -41,7 +41,7 @@ class Api {
   struct Route {
     std::string_view method;
     std::string_view path;  // if it ends with a slash, a name follows; "/" is only the page
-    Task<> (Api::*handler)(const HttpRequest&, HttpReply&);
+    Task<> (Api::*handler)(HttpRequest&, HttpReply&);
     bool is_open = false;  // needs no key
     bool needs_engine = false;
 
@@ -49,25 +49,25 @@ class Api {
   };
   static const Route kRoutes[];
 
-  Task<> answer(const HttpRequest& request, HttpReply& reply);
+  Task<> answer(HttpRequest& request, HttpReply& reply);
   Task<> answer_preflight(const HttpRequest& request, HttpReply& reply);
   void check_key(const HttpRequest& request) const;
   void check_ready() const;
   ServedModel served_model(const std::string& name) const;
 
-  Task<> page(const HttpRequest&, HttpReply&);
-  Task<> health(const HttpRequest&, HttpReply&);
-  Task<> version(const HttpRequest&, HttpReply&);
-  Task<> load(const HttpRequest&, HttpReply&);
-  Task<> metrics(const HttpRequest&, HttpReply&);
-  Task<> models(const HttpRequest&, HttpReply&);
-  Task<> model(const HttpRequest&, HttpReply&);
-  Task<> completions(const HttpRequest&, HttpReply&);
-  Task<> chat(const HttpRequest&, HttpReply&);
-  Task<> messages(const HttpRequest&, HttpReply&);
-  Task<> count_tokens(const HttpRequest&, HttpReply&);
-  Task<> tokenize(const HttpRequest&, HttpReply&);
-  Task<> detokenize(const HttpRequest&, HttpReply&);
+  Task<> page(HttpRequest&, HttpReply&);
+  Task<> health(HttpRequest&, HttpReply&);
+  Task<> version(HttpRequest&, HttpReply&);
+  Task<> load(HttpRequest&, HttpReply&);
+  Task<> metrics(HttpRequest&, HttpReply&);
+  Task<> models(HttpRequest&, HttpReply&);
+  Task<> model(HttpRequest&, HttpReply&);
+  Task<> completions(HttpRequest&, HttpReply&);
+  Task<> chat(HttpRequest&, HttpReply&);
+  Task<> messages(HttpRequest&, HttpReply&);
+  Task<> count_tokens(HttpRequest&, HttpReply&);
+  Task<> tokenize(HttpRequest&, HttpReply&);
+  Task<> detokenize(HttpRequest&, HttpReply&);
 
   asio::io_context& io_;
   const ServerOptions& options_;

@@ -96,7 +96,7 @@ const std::string& Serving::name_of(const std::string& asked) const {
   return *found;
 }
 
-Task<> generate(Serving& serving, const HttpRequest& http, HttpReply& reply, ReadGeneration read,
+Task<> generate(Serving& serving, HttpRequest& http, HttpReply& reply, ReadGeneration read,
                 size_t most_bytes_here) {
   // A full queue costs no template and no tokenizing.
   if (serving.num_sequences >= serving.most_sequences)
@@ -105,6 +105,7 @@ Task<> generate(Serving& serving, const HttpRequest& http, HttpReply& reply, Rea
   const auto prepare = [&] { generation = read(serving, http.body); };
   if (http.body.size() <= most_bytes_here) prepare();
   else co_await on_pool(serving.pool, prepare);
+  http.drop_body();
   const Admission admission(serving,
                             generation.n * static_cast<int64_t>(generation.requests.size()));
   EngineCall call(serving.client, serving.io, reply.generation);

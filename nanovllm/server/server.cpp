@@ -45,8 +45,8 @@ class Server {
         acceptor_(io_),
         signals_(io_, SIGINT, SIGTERM) {
     const size_t most_files = raise_open_files_limit();
-    if (most_files < limits_.connections + kOtherFiles)
-      limits_.connections = std::max(most_files, 2 * kOtherFiles) - kOtherFiles;
+    if (most_files < http_.limits.connections + kOtherFiles)
+      http_.limits.connections = std::max(most_files, 2 * kOtherFiles) - kOtherFiles;
     listen();
   }
 
@@ -92,7 +92,7 @@ class Server {
       fail("cannot listen on {}: {}", where, error.code().message());
     }
     log().info("listening on {}", where);
-    log().info("up to {} connections", limits_.connections);
+    log().info("up to {} connections", http_.limits.connections);
   }
 
   void open(const Protocol::endpoint& endpoint) {
@@ -184,10 +184,10 @@ class Server {
         co_await timer.async_wait(asio::use_awaitable);
         continue;
       }
-      if (num_connections_ >= limits_.connections) continue;  // closes it
+      if (num_connections_ >= http_.limits.connections) continue;  // closes it
       socket.set_option(tcp::no_delay(true), error);
       ++num_connections_;
-      asio::co_spawn(io_, serve_connection(std::move(socket), limits_, handler_, &access_log_),
+      asio::co_spawn(io_, serve_connection(std::move(socket), http_),
                      [this](std::exception_ptr failure) {
                        --num_connections_;
                        if (failure) try {
@@ -208,10 +208,9 @@ class Server {
   std::optional<UnixSocketFile> socket_file_;
   asio::basic_socket_acceptor<Protocol> acceptor_;
   asio::signal_set signals_;
-  HttpLimits limits_;
-  HttpHandler handler_ = [this](const HttpRequest& request, HttpReply& reply) {
-    return api_.handle(request, reply);
-  };
+  HttpService http_{.handler = [this](HttpRequest& request,
+                                      HttpReply& reply) { return api_.handle(request, reply); },
+                    .access_log = &access_log_};
   size_t num_connections_ = 0;
   int status_ = 0;
 };

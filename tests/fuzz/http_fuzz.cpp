@@ -44,19 +44,18 @@ void read_all(int fd, std::string& text) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace nanovllm;
   using namespace nanovllm::server;
-  HttpLimits limits;
-  limits.header_bytes = 2048;
-  limits.body_bytes = 4096;
-  const HttpHandler handler = echo;
+  HttpService service{.handler = echo};
+  service.limits.header_bytes = 2048;
+  service.limits.body_bytes = 4096;
+  service.limits.all_body_bytes = 3000;
   asio::io_context io{1};
   std::array<int, 2> ends;
   check(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0, "socketpair");
   asio::generic::stream_protocol::socket socket(
       io, asio::generic::stream_protocol(AF_UNIX, SOCK_STREAM), ends[0]);
-  asio::co_spawn(io, serve_connection(std::move(socket), limits, handler),
-                 [](std::exception_ptr failure) {
-                   if (failure) std::rethrow_exception(failure);
-                 });
+  asio::co_spawn(io, serve_connection(std::move(socket), service), [](std::exception_ptr failure) {
+    if (failure) std::rethrow_exception(failure);
+  });
   std::string_view input = text_of(data, size);
   std::string answers;
   while (!input.empty()) {
@@ -69,6 +68,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   io.run();  // ends, because a connection whose client has sent everything waits for nothing
   read_all(ends[1], answers);
   ::close(ends[1]);
+  check(service.body_bytes == 0, "{} bytes are still counted", service.body_bytes);
   check(answers.empty() || answers.starts_with("HTTP/1.1 "), "an answer without a status");
   return 0;
 }

@@ -52,7 +52,7 @@ class Connections : public ::testing::Test {
   Task<> accept() {
     for (;;) {
       tcp::socket socket = co_await acceptor->async_accept(asio::use_awaitable);
-      asio::co_spawn(io, serve_connection(std::move(socket), limits, handler), asio::detached);
+      asio::co_spawn(io, serve_connection(std::move(socket), service), asio::detached);
     }
   }
   tcp::socket connect() {
@@ -79,8 +79,9 @@ class Connections : public ::testing::Test {
     return rest(socket);
   }
 
-  HttpLimits limits;
-  HttpHandler handler = echo;
+  HttpService service{.handler = echo};
+  HttpLimits& limits = service.limits;
+  HttpHandler& handler = service.handler;
   asio::io_context io, client_io;
   std::unique_ptr<tcp::acceptor> acceptor;
   std::thread thread;
@@ -156,6 +157,33 @@ TEST_F(Connections, RefusesWhatIsTooLarge) {
   EXPECT_THAT(
       answer(get("POST /", "Host: x\r\nTransfer-Encoding: chunked\r\n") + chunk + chunk + chunk),
       StartsWith("HTTP/1.1 413 "));
+}
+
+TEST_F(Connections, AllBodiesTogetherAreBounded) {
+  limits.all_body_bytes = 12000;
+  limits.body = std::chrono::seconds(60);
+  handler = [&](HttpRequest& request, HttpReply& reply) -> Task<> {
+    if (request.path == "/drop") request.drop_body();
+    co_await reply.send(200, "text/plain", std::to_string(service.body_bytes), HttpHeaders());
+  };
+  const std::string close(kClose), body(7000, 'a'), length = close + "Content-Length: 7000\r\n";
+  EXPECT_THAT(answer(get("POST /", length) + body), ::testing::EndsWith("\n7000"));
+  EXPECT_THAT(answer(get("POST /drop", length) + body), ::testing::EndsWith("\n0"));
+  tcp::socket first = connect();
+  send(first, get("POST /", length) + body.substr(1));  // the last byte is missing
+  while (!answer(get("GET /")).ends_with("\n6999")) continue;
+  // The second body is not read: it need not even be sent.
+  const std::string refused = answer(get("POST /", length + "Expect: 100-continue\r\n"));
+  EXPECT_THAT(refused, StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(refused, HasSubstr("\r\nRetry-After: 1\r\n"));
+  const std::string chunk = "800\r\n" + body.substr(0, 0x800) + "\r\n";  // 2,048 bytes
+  const std::string chunks =
+      get("POST /", close + "Transfer-Encoding: chunked\r\n") + chunk + chunk;
+  EXPECT_THAT(answer(chunks + "0\r\n\r\n"), ::testing::EndsWith("\n11095"));
+  EXPECT_THAT(answer(chunks + chunk), StartsWith("HTTP/1.1 503 "));
+  send(first, "a");
+  EXPECT_THAT(rest(first), ::testing::EndsWith("\n7000"));
+  EXPECT_THAT(answer(get("POST /", length) + body), ::testing::EndsWith("\n7000"));
 }
 
 TEST_F(Connections, RefusesWhatTwoServersCouldReadDifferently) {

@@ -71,6 +71,14 @@ ApiError ApiError::queue_full(int64_t most_requests) {
           "rate_limit_exceeded"};
 }
 
+ApiError ApiError::bodies_too_large(size_t most_bytes) {
+  return {503,
+          fmt::format("the bodies of the requests that arrive have more than {} bytes together; "
+                      "try again later",
+                      most_bytes),
+          "", "overloaded"};
+}
+
 ApiError ApiError::shutting_down() {
   return {503, "the server is shutting down and takes no new requests", "", "shutting_down"};
 }
@@ -84,6 +92,13 @@ std::string_view ApiError::type() const {
 
 std::string_view ApiError::event(std::string_view path) {
   return is_anthropic(path) ? "error" : "";
+}
+
+std::vector<std::pair<std::string, std::string>> ApiError::headers() const {
+  std::vector<std::pair<std::string, std::string>> headers;
+  if (status == 429 || status == 503) headers.emplace_back("Retry-After", "1");
+  if (status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
+  return headers;
 }
 
 std::string ApiError::body(std::string_view path) const {

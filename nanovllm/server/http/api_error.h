@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "nanovllm/base/error.h"
 
@@ -24,6 +26,7 @@ struct ApiError : UserError {
   static ApiError too_slow();
   static ApiError too_large(size_t most_bytes);
   static ApiError queue_full(int64_t most_requests);
+  static ApiError bodies_too_large(size_t most_bytes);
   static ApiError shutting_down();
 
   /// OpenAI's name for this kind of error, which follows from the status.
@@ -31,6 +34,8 @@ struct ApiError : UserError {
   /// {"error": {"message", "type", "param", "code"}}, or for a route of Anthropic's API
   /// {"type": "error", "error": {"type", "message"}}.
   std::string body(std::string_view path = {}) const;
+  /// The headers that belong to the status, such as Retry-After.
+  std::vector<std::pair<std::string, std::string>> headers() const;
   /// The name of the event with body() in a stream; empty for OpenAI's API, whose events have none.
   static std::string_view event(std::string_view path);
 

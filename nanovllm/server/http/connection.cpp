@@ -198,9 +198,8 @@ std::optional<ApiError> error_of(error_code error, const HttpLimits& limits) {
 
 class Connection {
  public:
-  Connection(Protocol::socket socket, const HttpLimits& limits, const HttpHandler& handler,
-             const AccessLog* access_log)
-      : stream_(std::move(socket)), limits_(limits), handler_(handler), access_log_(access_log) {
+  Connection(Protocol::socket socket, HttpService& service)
+      : stream_(std::move(socket)), service_(service) {
     error_code ignored;
     stream_.socket().non_blocking(true, ignored);  // for Reply::write()
   }
@@ -235,31 +234,38 @@ class Connection {
     std::optional<ReadLimit> limit(std::in_place, stream_, limits_.header);
     co_await http::async_read_header(stream_, buffer_, parser,
                                      asio::redirect_error(asio::use_awaitable, error));
-    if (!error && equal(to_view(parser.get()[http::field::expect]), "100-continue") &&
-        parser.content_length().value_or(0) <= limits_.body_bytes)
+    CountedBytes body_bytes(service_.body_bytes);
+    bool has_room = error || has_room_for(parser.content_length().value_or(0));
+    if (!error && has_room && equal(to_view(parser.get()[http::field::expect]), "100-continue"))
       co_await asio::async_write(stream_,
                                  asio::buffer(std::string_view("HTTP/1.1 100 Continue\r\n\r\n")),
                                  asio::use_awaitable);
-    if (!error) {
-      limit->restart(limits_.body);
-      co_await http::async_read(stream_, buffer_, parser,
-                                asio::redirect_error(asio::use_awaitable, error));
+    limit->restart(limits_.body);
+    while (!error && has_room && !parser.is_done()) {
+      co_await http::async_read_some(stream_, buffer_, parser,
+                                     asio::redirect_error(asio::use_awaitable, error));
+      body_bytes.set(parser.get().body().size());
+      has_room = has_room_for(0);
     }
     const bool was_too_slow = limit->has_expired();
     limit.reset();
     HttpRequest request = read(parser);
-    Reply reply(stream_, limits_, request, !error && parser.get().keep_alive(),
+    request.body_bytes = std::move(body_bytes);
+    Reply reply(stream_, limits_, request, !error && has_room && parser.get().keep_alive(),
                 parser.get().version() < 11);
-    if (error) {
-      const std::optional<ApiError> answer =
-          was_too_slow ? ApiError::too_slow() : error_of(error, limits_);
+    if (error || !has_room) {
+      request.drop_body();
+      std::optional<ApiError> answer = error_of(error, limits_);
+      if (was_too_slow) answer = ApiError::too_slow();
+      else if (!error) answer = ApiError::bodies_too_large(limits_.all_body_bytes);
       if (!answer) co_return false;
-      co_await reply.send(answer->status, "application/json", answer->body(request.path), {});
+      const HttpHeaders headers = answer->headers();
+      co_await reply.send(answer->status, "application/json", answer->body(request.path), headers);
       log(request, reply, start, /*client_is_gone=*/false);
       co_return false;
     }
     try {
-      co_await handler_(request, reply);
+      co_await service_.handler(request, reply);
     } catch (...) {
       log(request, reply, start, /*client_is_gone=*/true);
       throw;
@@ -269,8 +275,14 @@ class Connection {
     co_return reply.keep_alive();
   }
 
+  bool has_room_for(size_t body) const {
+    return service_.body_bytes <= limits_.all_body_bytes &&
+           body <= limits_.all_body_bytes - service_.body_bytes;
+  }
+
   void log(const HttpRequest& request, const Reply& reply, double start, bool client_is_gone) {
-    if (access_log_ != nullptr) access_log_->write(request, reply, start, client_is_gone);
+    const AccessLog* const access_log = service_.access_log;
+    if (access_log != nullptr) access_log->write(request, reply, start, client_is_gone);
   }
 
   static HttpRequest read(Parser& parser) {
@@ -293,9 +305,8 @@ class Connection {
   static constexpr size_t kFirstRead = 4096, kLongestId = 128;
   static constexpr std::chrono::seconds kLinger{2};
   Stream stream_;
-  const HttpLimits& limits_;
-  const HttpHandler& handler_;
-  const AccessLog* const access_log_;
+  HttpService& service_;
+  const HttpLimits& limits_ = service_.limits;
   beast::flat_buffer buffer_{limits_.header_bytes + kFirstRead};
 };
 
@@ -320,9 +331,8 @@ std::string url_decoded(std::string_view text) {
   return decoded;
 }
 
-Task<> serve_connection(Protocol::socket socket, const HttpLimits& limits,
-                        const HttpHandler& handler, const AccessLog* access_log) {
-  Connection connection(std::move(socket), limits, handler, access_log);
+Task<> serve_connection(Protocol::socket socket, HttpService& service) {
+  Connection connection(std::move(socket), service);
   try {
     co_await connection.run();
   } catch (const boost::system::system_error&) {  // the client is gone or too slow

@@ -15,13 +15,41 @@
 // are whole or streams of events. connection.h speaks the protocol.
 namespace nanovllm::server {
 
+/// Bytes that count in a sum for as long as this object lives.
+class CountedBytes {
+ public:
+  CountedBytes() = default;
+  explicit CountedBytes(size_t& sum) : sum_(&sum) {}
+  CountedBytes(CountedBytes&& other) noexcept { *this = std::move(other); }
+  CountedBytes& operator=(CountedBytes&& other) noexcept {
+    std::swap(sum_, other.sum_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~CountedBytes() { set(0); }
+  void set(size_t bytes) {
+    if (sum_ != nullptr) *sum_ += bytes - bytes_;
+    bytes_ = bytes;
+  }
+
+ private:
+  size_t* sum_ = nullptr;
+  size_t bytes_ = 0;
+};
+
 struct HttpRequest {
   std::string method, path, body;
   std::string id;  ///< the client's X-Request-Id, or a new one
   std::vector<std::pair<std::string, std::string>> headers;
+  CountedBytes body_bytes;  ///< in HttpService::body_bytes
 
   /// The value of a header, or an empty text; `name` in any case.
   std::string_view header(std::string_view name) const;
+  /// Frees the body. An answer may take far longer than reading the body.
+  void drop_body() {
+    body = std::string();
+    body_bytes.set(0);
+  }
 };
 
 /// What the access log says of the text that was generated for a request.
@@ -61,6 +89,8 @@ class HttpReply {
 struct HttpLimits {
   size_t header_bytes = size_t{64} << 10;
   size_t body_bytes = size_t{32} << 20;
+  /// Of all bodies that are received or wait to be read: as many as 16 of the largest size.
+  size_t all_body_bytes = size_t{512} << 20;
   size_t connections = 16384;
   std::chrono::seconds idle{75};    ///< between two requests
   std::chrono::seconds header{10};  ///< to send a request's headers
@@ -71,6 +101,6 @@ struct HttpLimits {
 /// `text` with each "%2F" replaced by the byte that it stands for. What is no such escape stays.
 std::string url_decoded(std::string_view text);
 
-using HttpHandler = std::function<Task<>(const HttpRequest&, HttpReply&)>;
+using HttpHandler = std::function<Task<>(HttpRequest&, HttpReply&)>;
 
 }  // namespace nanovllm::server
