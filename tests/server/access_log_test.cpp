@@ -2,6 +2,7 @@
 #include "nanovllm/server/http/access_log.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -116,6 +117,31 @@ TEST(Log, DoesNotWaitForAReaderAndSaysHowManyLinesWereLost) {
   const auto num_read = std::ranges::count(read, '\n');
   EXPECT_EQ(rest, "warning: " + std::to_string(1000 - num_read) +
                       " lines of the log were lost\ninfo: again\n");
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+TEST(Log, CompletesALineThatWasWrittenInPart) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const std::string line = "info: " + std::string(20000, 'a') + "\n";  // not written at once
+  std::string read(1 << 20, '\0');
+  const auto read_some = [&] {
+    return read.substr(0, static_cast<size_t>(::read(ends[0], read.data(), read.size())));
+  };
+  std::string first;
+  {
+    const StderrIs pipe(ends[1]);
+    for (int i = 0; i < 10; ++i) log().info("{}", std::string(20000, 'a'));
+    first = read_some();
+    log().info("again");
+  }
+  const auto num_begun = static_cast<int64_t>((first.size() + line.size() - 1) / line.size());
+  EXPECT_NE(first.size() % line.size(), 0u);
+  std::string expected;
+  for (int64_t i = 0; i < num_begun; ++i) expected += line;
+  expected += fmt::format("warning: {} lines of the log were lost\ninfo: again\n", 10 - num_begun);
+  EXPECT_EQ(first + read_some(), expected);
   ::close(ends[0]);
   ::close(ends[1]);
 }

@@ -6,8 +6,8 @@
 #include <spdlog/sinks/base_sink.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <mutex>
+#include <string>
 #include <string_view>
 
 #include "nanovllm/base/terminal/escape.h"
@@ -30,32 +30,46 @@ class EscapedMessage final : public spdlog::custom_flag_formatter {
 };
 
 /// Writes lines to stderr, but never waits there: if a pipe is full because nobody reads it, or a
-/// disk is full, lines are lost. The next line that can be written says how many.
+/// disk is full, lines are lost. The next line that can be written says how many. A line of which
+/// stderr took only a part is completed before any other.
 class NonBlockingStderr final : public spdlog::sinks::base_sink<std::mutex> {
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
-    if (num_lost_ > 0 && write(fmt::format("warning: {} lines of the log were lost\n", num_lost_)))
+    rest_.erase(0, write(rest_));
+    if (num_lost_ > 0 && begin(fmt::format("warning: {} lines of the log were lost\n", num_lost_)))
       num_lost_ = 0;
-    if (num_lost_ > 0 || !write({line.data(), line.size()})) ++num_lost_;
+    if (num_lost_ > 0 || !begin({line.data(), line.size()})) ++num_lost_;
   }
   void flush_() override {}
 
  private:
-  static bool write(std::string_view text) {
-    // A pipe that can be written to takes this many bytes without waiting.
-    constexpr size_t kMostBytes = 4096;
-    while (!text.empty()) {
-      pollfd stderr_now = {STDERR_FILENO, POLLOUT, 0};
-      if (::poll(&stderr_now, 1, 0) != 1 || (stderr_now.revents & POLLOUT) == 0) return false;
-      const ssize_t done = ::write(STDERR_FILENO, text.data(), std::min(text.size(), kMostBytes));
-      if (done <= 0) return false;
-      text.remove_prefix(static_cast<size_t>(done));
-    }
-    return true;
+  /// Writes a line or its first bytes. Returns false if nothing was written.
+  bool begin(std::string_view line) {
+    if (!rest_.empty()) return false;
+    const size_t written = write(line);
+    if (written > 0) rest_ = line.substr(written);
+    return written > 0;
   }
 
+  /// Returns how many bytes were written.
+  static size_t write(std::string_view text) {
+    // A pipe that can be written to takes this many bytes without waiting.
+    constexpr size_t kMostBytes = 4096;
+    size_t written = 0;
+    while (written < text.size()) {
+      pollfd stderr_now = {STDERR_FILENO, POLLOUT, 0};
+      if (::poll(&stderr_now, 1, 0) != 1 || (stderr_now.revents & POLLOUT) == 0) break;
+      const std::string_view piece = text.substr(written, kMostBytes);
+      const ssize_t done = ::write(STDERR_FILENO, piece.data(), piece.size());
+      if (done <= 0) break;
+      written += static_cast<size_t>(done);
+    }
+    return written;
+  }
+
+  std::string rest_;  // of a line
   int64_t num_lost_ = 0;
 };
 
