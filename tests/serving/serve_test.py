@@ -211,6 +211,11 @@ def main():
     equal(server.stop(), 0)
     full = Server("--max-num-seqs", "1", "--max-queued-requests", "0")
     equal(full.call("POST", "/v1/completions", {"prompt": "a", "n": 2})[0], 429)
+    stream = full.connect()
+    stream.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": 1500, "ignore_eos": True, "stream": True}))
+    stream.getresponse().read(10)
+    equal(full.call("POST", "/v1/completions", "{")[0], 429)  # costs no work while the queue is full
+    stream.close()
     equal(full.stop(signal.SIGINT), 0)
     test_drain()
     test_a_template_that_is_broken()
