@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -65,8 +66,9 @@ struct RequestUpdate {
   TokenLogprobs logprobs;          ///< of the new token, if they were asked for
   std::string finish_reason;       ///< as in CompletionOutput, if the answer has ended
   std::optional<StopReason> stop_reason;
-  std::optional<RequestOutput>
-      finished;  ///< the whole result, once all answers of the request have ended
+  /// The whole result, once all answers of the request have ended. A pointer, because updates that
+  /// wait for a slow reader are many, and only one of a request has it.
+  std::unique_ptr<RequestOutput> finished;
 
   /// Starts anew for another answer, and keeps the memory.
   void begin(uint64_t id, int32_t its_choice, double now) {

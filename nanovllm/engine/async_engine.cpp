@@ -181,7 +181,7 @@ void AsyncEngine::deliver(RequestUpdate& update) {
   const auto at = running_.find(update.request_id);
   if (at == running_.end()) return;  // after cancel_all()
   Inbox& inbox = *at->second.inbox;
-  const bool finished = update.finished.has_value();
+  const bool finished = update.finished != nullptr;
   if (finished) inbox.running_.erase(update.request_id);
   if (finished || inbox.wants_pieces_) {
     if (inbox.arrived_.empty()) inbox.wake();

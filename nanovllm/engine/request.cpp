@@ -115,7 +115,7 @@ void Request::finish_request(RequestUpdate& update) {
   output_.finish_time = update.time;
   for (Choice& choice : choices_) output_.outputs.push_back(std::move(choice.output));
   static_cast<CompletionOutput&>(output_) = output_.outputs.front();
-  update.finished = std::move(output_);
+  update.finished = std::make_unique<RequestOutput>(std::move(output_));
 }
 
 }  // namespace nanovllm

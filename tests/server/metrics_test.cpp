@@ -40,7 +40,7 @@ TEST(MetricsOfRequests, TimesAreBetweenTheTokensOfEachAnswer) {
   metrics.count(progress, token(0, 10.75));
   metrics.count(progress, token(1, 11.5));
   RequestUpdate last;
-  last.finished.emplace();
+  last.finished = std::make_unique<RequestOutput>();
   last.finished->arrival_time = 10;
   last.finished->scheduled_time = 10.25;
   last.finished->finish_time = 12;
@@ -74,7 +74,7 @@ TEST(MetricsOfRequests, ARequestThatNeverRanWaitedUntilItsEnd) {
   Metrics metrics("m", setup_of(100));
   RequestProgress progress = {.arrival_time = 10, .num_prompt_tokens = 7};
   RequestUpdate last;
-  last.finished.emplace();
+  last.finished = std::make_unique<RequestOutput>();
   last.finished->arrival_time = 10;
   last.finished->finish_time = 13;
   last.finished->outputs.resize(1);
