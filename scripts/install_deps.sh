@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the missing Debian or Ubuntu packages; prints nothing if none is missing.
-#   scripts/install_deps.sh [build|lint|fuzz|python]
+#   scripts/install_deps.sh [build|lint|fuzz|python|page]
 # docs/dependencies.md says what each package is for.
 set -eu
 
@@ -12,13 +12,15 @@ build="g++ make cmake ninja-build ccache python3
 lint="clang-format-14 clang-tidy-16 libomp-16-dev"
 fuzz="clang-16 libclang-rt-16-dev libomp-16-dev"
 python="python3-venv python3-dev"
+page="chromium"
 
 case "${1:-build}" in
   build) needed=$build ;;
   lint) needed="$build $lint" ;;
   fuzz) needed="$build $fuzz" ;;
   python) needed="$build $python" ;;
-  *) echo "usage: $0 [build|lint|fuzz|python]" >&2; exit 2 ;;
+  page) needed=$page ;;
+  *) echo "usage: $0 [build|lint|fuzz|python|page]" >&2; exit 2 ;;
 esac
 
 if ! command -v apt-get >/dev/null; then
