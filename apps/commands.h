@@ -18,6 +18,8 @@ void add_text_commands(CLI::App& app, Command& command);
 void add_info(CLI::App& app, Command& command);
 void add_bench(CLI::App& app, Command& command);
 void add_serve(CLI::App& app, Command& command);
+/// Adds pull, list and remove.
+void add_model_commands(CLI::App& app, Command& command);
 void add_worker(CLI::App& app, Command& command);
 /// In a worker process, tells rank 0 why the worker ends. Returns false in every other process.
 /// Allocates no memory.

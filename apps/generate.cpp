@@ -13,6 +13,7 @@
 #include "apps/batch/batch_run.h"
 #include "apps/batch/line_stream.h"
 #include "apps/batch/output_file.h"
+#include "apps/cli/model_argument.h"
 #include "apps/cli/options.h"
 #include "commands.h"
 #include "nanovllm/base/check.h"

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "apps/cli/model_argument.h"
 #include "apps/cli/options.h"
 #include "commands.h"
 #include "nanovllm/base/check.h"

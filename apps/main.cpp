@@ -14,6 +14,7 @@
 
 #include "apps/cli/completion.h"
 #include "apps/cli/help.h"
+#include "apps/cli/model_argument.h"
 #include "apps/cli/vllm_options.h"
 #include "commands.h"
 #include "nanovllm/base/error.h"
@@ -96,7 +97,8 @@ void add_help(CLI::App& app, Command& command) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Run language models from Hugging Face checkpoint folders.", "nanovllm");
+  CLI::App app("Run language models in Hugging Face layout, from folders or from the hub.",
+               "nanovllm");
   app.formatter(std::make_shared<HelpFormatter>());
   app.set_help_flag("-h,--help", "Print this help");
   app.set_version_flag("-v,-V,--version", kVersion, "Print the version");
@@ -105,6 +107,7 @@ int run(int argc, char** argv) {
       std::string("Examples:\n"
                   "  nanovllm generate models/tiny-tales -p \"Once upon a time\"\n"
                   "  nanovllm chat models/tiny-tales\n"
+                  "  nanovllm chat Qwen/Qwen3-0.6B\n"
                   "  nanovllm info models/tiny-tales\n"
                   "  nanovllm bench throughput models/tiny-tales --json\n\n"
                   "'nanovllm COMMAND --help' or 'nanovllm help COMMAND' describes a command, "
@@ -117,6 +120,7 @@ int run(int argc, char** argv) {
   add_text_commands(app, command);
   add_info(app, command);
   add_bench(app, command);
+  add_model_commands(app, command);
   add_worker(app, command);
   add_help(app, command);
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
@@ -136,6 +140,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return report(explain(app, e, words), kExitUserError);
   }
+  if (words.front() != "worker") find_model_of(app);  // a worker gets rank 0's folder
   return command();
 }
 

@@ -3,12 +3,14 @@
 #include <memory>
 #include <sstream>
 
+#include "apps/cli/model_argument.h"
 #include "apps/cli/options.h"
 #include "apps/cli/vllm_options.h"
 #include "apps/commands.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/files.h"
 #include "nanovllm/base/terminal/logging.h"
+#include "nanovllm/hub/hub.h"
 #include "nanovllm/server/server.h"
 
 namespace nanovllm {
@@ -57,6 +59,7 @@ int serve(ServeOptions& options, const std::vector<std::string>& quiet) {
     for (std::string path; std::getline(paths, path, ',');) options.quiet_paths.push_back(path);
   }
   set_log_level(options.log_level);
+  if (options.served_names.empty()) options.served_names = {hub::shown_name(options.model)};
   return server::run_server(options.model, options.config, options);
 }
 

@@ -8,7 +8,7 @@
 #include <memory>
 #include <tuple>
 
-#include "apps/cli/options.h"
+#include "apps/cli/model_argument.h"
 #include "commands.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/json.h"
@@ -163,10 +163,9 @@ void add_text_commands(CLI::App& app, Command& command) {
   const auto add = [&](const char* name, const char* description, int (*run)(const TextOptions&)) {
     CLI::App* sub = app.add_subcommand(name, description);
     auto options = std::make_shared<TextOptions>();
-    sub->add_option("MODEL", options->model, "Folder with tokenizer.json")
-        ->required()
-        ->type_name("FOLDER")
-        ->check(not_empty());
+    add_model_argument(*sub, options->model)
+        ->description("Folder with tokenizer.json, or a Hugging Face id (ORG/NAME[@REVISION])");
+    sub->add_flag("--local-files-only")->description("Download nothing");
     sub->add_flag("--json", options->json, "Read and print JSON lines");
     sub->callback([&command, options, run] { command = [options, run] { return run(*options); }; });
     return std::pair(sub, options);
@@ -204,7 +203,7 @@ are refused.
   std::tie(sub, options) =
       add("render", "Turn conversations into prompts with a chat template", render);
   sub->get_option("MODEL")
-      ->description("Checkpoint folder, or the file of a template")
+      ->description("Checkpoint folder, Hugging Face id, or the file of a template")
       ->type_name("FILE");
   sub->footer(std::string(R"(Examples:
   echo '{"messages": [{"role": "user", "content": "Hi"}]}' |

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "apps/cli/model_argument.h"
 #include "apps/cli/options.h"
 #include "commands.h"
 #include "nanovllm/runtime/ranks/worker.h"

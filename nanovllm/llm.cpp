@@ -10,6 +10,7 @@
 #include "nanovllm/base/terminal/capabilities.h"
 #include "nanovllm/base/terminal/progress.h"
 #include "nanovllm/engine/async_engine.h"
+#include "nanovllm/hub/hub.h"
 #include "nanovllm/text/chat_template.h"
 
 namespace nanovllm {
@@ -69,12 +70,14 @@ std::string LLMTokenizer::render_chat_template(const std::string& variables_json
 }
 
 LLM::LLM(const std::string& model, const EngineConfig& config)
-    : engine_(std::make_unique<AsyncEngine>(
-          std::unique_ptr<LLMEngine>(new LLMEngine(LLMEngine::load(model, config))))),
-      tokenizer_(model, engine_->tokenizer()),
+    : folder_(hub::find_model(model, {.local_files_only = config.local_files_only,
+                                      .needs_weights = config.load_format != "dummy"})),
+      engine_(std::make_unique<AsyncEngine>(
+          std::unique_ptr<LLMEngine>(new LLMEngine(LLMEngine::load(folder_, config))))),
+      tokenizer_(folder_, engine_->tokenizer()),
       added_(std::make_shared<Inbox>(/*wants_pieces=*/true)) {
   try {
-    default_params_ = checkpoint_sampling_params(model);
+    default_params_ = checkpoint_sampling_params(folder_);
   } catch (const UserError& e) {  // matters only to callers that want these values
     default_params_error_ = e.what();
   }

@@ -72,7 +72,9 @@ using OnUpdate = std::function<bool(size_t prompt, const RequestUpdate& update)>
 /// (threads.fork).
 class __attribute__((visibility("default"))) LLM {
  public:
-  /// Loads a checkpoint folder in Hugging Face layout.
+  /// Loads a model: a checkpoint folder in Hugging Face layout, or the id of a model on the Hugging
+  /// Face hub, ORG/NAME[@REVISION], which is found in the Hugging Face cache or downloaded into it
+  /// (docs/models.md). Throws std::runtime_error if a download fails.
   explicit LLM(const std::string& model, const EngineConfig& config = {});
   LLM(LLM&&) noexcept;
   ~LLM();
@@ -177,6 +179,7 @@ class __attribute__((visibility("default"))) LLM {
                                           std::span<const SamplingParams> sampling_params,
                                           std::optional<bool> use_tqdm, const OnUpdate& on_update);
 
+  std::string folder_;  // of the checkpoint
   std::unique_ptr<AsyncEngine> engine_;
   LLMTokenizer tokenizer_;
   SamplingParams default_params_;

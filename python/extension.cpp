@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 #include <nanovllm/base/system/files.h>
 #include <nanovllm/engine/async_engine.h>
+#include <nanovllm/hub/hub.h>
 #include <nanovllm/text/chat_template.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -36,22 +37,38 @@ thread_local bool is_leaver = false;
 /// sleeps for ever instead.
 class Released {
  public:
-  Released() : state_(PyEval_SaveThread()) { ++num_away; }
+  Released() { release(); }
   ~Released() {
+    if (state_ != nullptr) take();
+  }
+  Released(const Released&) = delete;
+  Released& operator=(const Released&) = delete;
+
+  /// Throws what the handler of a signal raises, such as KeyboardInterrupt. Then the GIL is taken.
+  void check_signals() {
+    take();
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    release();
+  }
+
+ private:
+  void release() {
+    state_ = PyEval_SaveThread();
+    ++num_away;
+  }
+  void take() {
     ++num_returning;
     if (is_leaving && !is_leaver) {
       --num_returning;
       for (;;) pause();
     }
     PyEval_RestoreThread(state_);
+    state_ = nullptr;
     --num_returning;
     --num_away;
   }
-  Released(const Released&) = delete;
-  Released& operator=(const Released&) = delete;
 
- private:
-  PyThreadState* state_;
+  PyThreadState* state_ = nullptr;
 };
 
 /// From now on only this thread, and threads that are already waiting for the GIL, return to
@@ -209,6 +226,13 @@ NB_MODULE(_core_of_main_interpreter, m) {
       .def_prop_ro("max_model_len", &LLM::max_model_len)
       .def_prop_ro("vocab_size", &LLM::vocab_size);
 
+  m.def("find_model", [](nb::handle model, bool local_files_only, bool needs_weights) {
+    const std::string given = to_text(model, "model");
+    Released released;
+    return hub::find_model(given, {.local_files_only = local_files_only,
+                                   .needs_weights = needs_weights,
+                                   .check_interrupt = [&] { released.check_signals(); }});
+  });
   m.def("load_tokenizer", [](nb::handle model) {
     const std::string folder = to_text(model, "model");
     const Released released;

@@ -2,9 +2,10 @@
 # Checks every include of nanovllm/, apps/ and python/ against the layer rule of docs/architecture.md, and prints those that break
 # it. In the order
 #   llm > engine > runtime > model > checkpoint > ops > cpu | cuda
-# a folder may include the folders to its right, and base/. The exceptions are: engine may also include text; server only engine,
-# runtime and text; apps only llm, server, engine, runtime and text; python only llm, engine and text; ops/cpu and ops/cuda may
-# include the interface ops/, but no other folder may include them; only ops/cuda may include CUDA's headers.
+# a folder may include the folders to its right, and base/. The exceptions are: hub may include only base; llm may also include
+# hub; engine may also include text; server only engine, runtime and text; apps only llm, server, engine, runtime, text and hub;
+# python only llm, engine, text and hub; ops/cpu and ops/cuda may include the interface ops/, but no other folder may include
+# them; only ops/cuda may include CUDA's headers.
 #   scripts/check_layers.sh [ROOT]
 set -eu
 cd "${1:-$(dirname "$0")/..}"
@@ -16,6 +17,7 @@ find $folders -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '
   BEGIN {
     sees["base"] = "base"
     sees["text"] = "base text"
+    sees["hub"] = "base hub"
     sees["ops"] = "base ops"
     sees["ops/cpu"] = "base ops ops/cpu"
     sees["ops/cuda"] = "base ops ops/cuda"
@@ -23,10 +25,10 @@ find $folders -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '
     sees["model"] = "base ops checkpoint model"
     sees["runtime"] = "base ops checkpoint model runtime"
     sees["engine"] = "base text ops checkpoint model runtime engine"
-    sees["llm"] = "base text ops checkpoint model runtime engine llm"
+    sees["llm"] = "base text hub ops checkpoint model runtime engine llm"
     sees["server"] = "base text runtime engine server"
-    sees["apps"] = "base text runtime engine llm server apps"
-    sees["python"] = "base text engine llm python"
+    sees["apps"] = "base text hub runtime engine llm server apps"
+    sees["python"] = "base text hub engine llm python"
   }
   # The layer of a path is the innermost of its folders that the table names; files in nanovllm/ itself belong to llm.
   function layer(path) {

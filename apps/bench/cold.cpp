@@ -11,6 +11,7 @@
 
 #include "apps/bench/bench.h"
 #include "apps/bench/cold_traffic.h"
+#include "apps/cli/model_argument.h"
 #include "apps/cli/options.h"
 #include "apps/terminal.h"
 #include "nanovllm/base/arguments.h"

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "apps/cli/model_argument.h"
 #include "apps/cli/options.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/runtime/setup.h"

@@ -5,11 +5,13 @@
 
 #include "apps/bench/bench.h"
 #include "apps/bench/latency_table.h"
+#include "apps/cli/model_argument.h"
 #include "apps/cli/options.h"
 #include "apps/terminal.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/terminal/capabilities.h"
 #include "nanovllm/base/terminal/logging.h"
+#include "nanovllm/hub/hub.h"
 #include "nanovllm/runtime/setup.h"
 
 namespace nanovllm {
@@ -114,7 +116,7 @@ int latency(const LatencyOptions& options) {
   };
   const InterruptGuard guard;
   if (options.format == "table")
-    print_out(fmt::format("{} in {} on {}: medians of {} runs\n", options.model,
+    print_out(fmt::format("{} in {} on {}: medians of {} runs\n", hub::shown_name(options.model),
                           dtype_name(setup.dtype), setup.config.device, options.num_iters));
   print_out(latency_header(options.format));
   ProgressBar bar("Measuring", std::ssize(results) * options.num_iters, stderr_is_terminal());

@@ -14,6 +14,7 @@
 #include "apps/chat/line_reader.h"
 #include "apps/chat/params.h"
 #include "apps/chat/thoughts.h"
+#include "apps/cli/model_argument.h"
 #include "apps/cli/options.h"
 #include "commands.h"
 #include "nanovllm/base/check.h"
@@ -22,6 +23,7 @@
 #include "nanovllm/base/terminal/capabilities.h"
 #include "nanovllm/base/terminal/escape.h"
 #include "nanovllm/engine/llm_engine.h"
+#include "nanovllm/hub/hub.h"
 #include "prompts.h"
 #include "sampling_options.h"
 #include "terminal.h"
@@ -129,7 +131,7 @@ int Chat::run() {
   LineReader lines(interactive_);
   if (interactive_ && !options_.quiet) {
     const EngineSetup& setup = engine_.setup();
-    std::filesystem::path folder(options_.model);
+    std::filesystem::path folder(hub::shown_name(options_.model));
     if (!folder.has_filename()) folder = folder.parent_path();  // a slash at the end
     note(fmt::format("{}, {} tokens of context, {} on {}. /help lists the commands.",
                      folder.filename().string(), context(), dtype_name(setup.dtype),

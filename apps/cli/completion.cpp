@@ -6,6 +6,8 @@
 
 #include "apps/cli/help.h"
 #include "apps/cli/options.h"
+#include "nanovllm/hub/cache.h"
+#include "nanovllm/hub/settings.h"
 
 namespace nanovllm {
 
@@ -60,6 +62,9 @@ class Candidates {
   /// The values of an option or positional argument; each candidate begins with `prefix`.
   void add_values(const CLI::Option& option, const std::string& prefix = {}) {
     const std::string type = option.get_type_name();
+    if (option.get_name() == "MODEL" || option.get_name() == "ID")
+      for (const std::string& id : hub::list_ids(hub::Settings::from_environment().cache_folder))
+        add(id);
     for (const std::string& choice : choices_of(option)) add(prefix + choice);
     if (type.starts_with("FOLDER")) lines_ += "<folders>\n";
     else if (type.starts_with("FILE")) lines_ += "<files>\n";

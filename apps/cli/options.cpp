@@ -143,13 +143,6 @@ void add_fields(CLI::App& app, Struct& values, const char* group) {
 
 }  // namespace
 
-void add_model_argument(CLI::App& app, std::string& model) {
-  app.add_option("MODEL", model, "Checkpoint folder in Hugging Face layout")
-      ->required()
-      ->type_name("FOLDER")
-      ->check(not_empty());
-}
-
 void add_engine_options(CLI::App& app, EngineConfig& config) {
   add_fields(app, config, "Engine options");
 }

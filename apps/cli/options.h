@@ -12,7 +12,6 @@
 
 namespace nanovllm {
 
-void add_model_argument(CLI::App& app, std::string& model);
 /// These add an option for each field of `config` or `params` that has one in config.h.
 void add_engine_options(CLI::App& app, EngineConfig& config);
 void add_sampling_options(CLI::App& app, SamplingParams& params);

@@ -22,6 +22,7 @@ struct __attribute__((visibility("default"))) EngineConfig {
   /// context may be longer than the model's own. Empty: as config.json says.
   std::string rope_scaling = {};
   std::string hf_overrides = {};       ///< the same as {"rope_scaling": ...}
+  bool local_files_only = false;       ///< never download a model
   int64_t max_model_len = 0;           ///< most tokens of a prompt and its answer together
   int64_t max_num_seqs = 512;          ///< most sequences that run at the same time
   int64_t max_num_batched_tokens = 0;  ///< most tokens computed in one step
@@ -127,6 +128,9 @@ void EngineConfig::for_each_field(Visit&& visit) {
          "Where weights come from; dummy: random weights, only config.json is needed",
          one_of("auto", "dummy")},
         &C::load_format);
+  visit({"local_files_only", "--local-files-only",
+         "Download nothing: MODEL must be a folder or complete in the Hugging Face cache"},
+        &C::local_files_only);
   visit(
       {"max_model_len", "-c,--max-model-len TOKENS",
        "Context length, prompt and answer together; 0: as long as the model and the KV cache allow",

@@ -37,12 +37,18 @@ class LLM:
     tokenizer: Tokenizer  #: can be used after `exit` too
 
     def __init__(self, model: str | os.PathLike[str], **kwargs: Unpack[EngineOptions]) -> None:
-        """Loads a checkpoint folder in Hugging Face layout. `kwargs` are the options below.
+        """Loads a model: a checkpoint folder in Hugging Face layout, or the id of a model on the
+        Hugging Face hub, "ORG/NAME[@REVISION]", which is found in the Hugging Face cache or
+        downloaded into it. `kwargs` are the options below.
 
         It gives a warning for an unknown option, and for a max_model_len above the model's own,
         which is then used. vLLM's options that would change the results are refused.
         """
-        folder = os.fsdecode(model)
+        folder = _core.find_model(
+            os.fsdecode(model),
+            kwargs.get("local_files_only", False) is True,
+            kwargs.get("load_format") != "dummy",
+        )
         fields = to_engine_fields(folder, kwargs)
         try:
             self._engine = _core.Engine(folder, fields)

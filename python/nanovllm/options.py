@@ -33,6 +33,7 @@ class EngineOptions(TypedDict, total=False):
     device: str
     dtype: str
     load_format: str
+    local_files_only: bool
     rope_scaling: Mapping[str, object] | str
     hf_overrides: Mapping[str, object] | str
     kv_cache_memory_bytes: int

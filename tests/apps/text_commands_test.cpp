@@ -47,7 +47,8 @@ TEST(TokenizeCommand, BadLinesAreReportedAndTheOthersRun) {
   EXPECT_EQ(d.status, 2);
   EXPECT_EQ(d.out, "a\n");
   EXPECT_EQ(d.err, "error: line 2: 'x' is not a token id\n");
-  EXPECT_THAT(run({"tokenize", "Qwen/Qwen3-0.6B"}).err, HasSubstr("hf download Qwen/Qwen3-0.6B"));
+  EXPECT_THAT(run({"tokenize", "org/no-such-model", "--local-files-only"}).err,
+              HasSubstr("org/no-such-model: it is neither a folder nor in the cache"));
 }
 
 TEST(DetokenizeCommand, IdsThatTheVocabularyDoesNotHaveAreRefused) {

@@ -434,17 +434,10 @@ TEST(ModelConfig, ChecksSizes) {
 }
 
 // Regression 33: the folder.
-TEST(ModelConfig, MissingFolderErrorSaysHowToDownloadWhatCanBeAnId) {
-  EXPECT_THAT(user_error([] { ModelConfig::load("Qwen/Qwen3-0.6B"); }),
-              AllOf(HasSubstr("Qwen/Qwen3-0.6B: no such folder"),
-                    HasSubstr("pip install huggingface_hub; hf download Qwen/Qwen3-0.6B "
-                              "--local-dir Qwen3-0.6B")));
-  for (const std::string& path :
-       {std::string("/no/such/folder"), std::string("./Qwen3-0.6B"), std::string("../Qwen3-0.6B"),
-        std::string("Qwen3-0.6B"), std::string("a/b/c"), std::string("a b/c"), std::string(),
-        std::string("owner/"), std::string("/owner")})
+TEST(ModelConfig, MissingFolder) {
+  for (const std::string path : {"Qwen/Qwen3-0.6B", "/no/such/folder", "./Qwen3-0.6B", "a/b/c", ""})
     EXPECT_THAT(user_error([&] { ModelConfig::load(path); }),
-                AllOf(HasSubstr(path + ": no such folder"), Not(HasSubstr("hf download"))));
+                AllOf(HasSubstr(path + ": no such folder"), HasSubstr("Hugging Face hub")));
   EXPECT_THAT(user_error([] { ModelConfig::load(kRoot + "/CMakeLists.txt"); }),
               HasSubstr("is a file"));
 }

@@ -265,8 +265,10 @@ def test_options_out_of_range(options: dict[str, Any], kind: type[Exception], re
 
 
 def test_invalid_models(tmp_path: Any) -> None:
+    with pytest.raises(UserError, match="neither a folder nor in the cache"):
+        LLM("org/no-such-model", local_files_only=True)
     with pytest.raises(UserError, match="no such folder"):
-        LLM("Qwen/Qwen3-0.6B")
+        LLM("/no/such/folder")
     with pytest.raises(UserError, match="config.json"):
         LLM(tmp_path)
     with pytest.raises(TypeError):

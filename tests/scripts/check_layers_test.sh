@@ -7,7 +7,7 @@ check=$1/scripts/check_layers.sh
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 mkdir -p "$tree/nanovllm/ops/cpu/kernels" "$tree/nanovllm/ops/cuda" "$tree/apps" "$tree/python/views"
-(cd "$tree/nanovllm" && mkdir -p base text model runtime engine)
+(cd "$tree/nanovllm" && mkdir -p base hub text model runtime engine)
 
 plant() { printf '#pragma once\n\n#  include %s\n' "$2" >"$tree/$1"; }
 accepts() {
@@ -28,6 +28,8 @@ accepts nanovllm/ops/cpu/kernels/a.cpp '"nanovllm/ops/b.h"'
 accepts nanovllm/ops/cuda/a.cu '<cuda_runtime.h>'
 accepts nanovllm/llm.cpp '"nanovllm/engine/b.h"'
 accepts apps/a.cpp '"nanovllm/llm.h"'
+accepts apps/a.cpp '"nanovllm/hub/hub.h"'
+accepts nanovllm/llm.cpp '"nanovllm/hub/hub.h"'
 accepts apps/a.cpp '"b.h"'
 accepts python/a.cpp '<nanovllm/llm.h>'
 accepts python/a.cpp '<nanovllm/engine/async_engine.h>'
@@ -37,6 +39,8 @@ accepts python/views/a.cpp '"python/b.h"'
 
 refuses nanovllm/base/a.h '"nanovllm/text/b.h"'
 refuses nanovllm/text/a.h '"nanovllm/engine/b.h"'
+refuses nanovllm/hub/a.cpp '"nanovllm/text/b.h"'
+refuses nanovllm/engine/a.cpp '"nanovllm/hub/b.h"'
 refuses nanovllm/model/a.cpp '"nanovllm/runtime/b.h"'
 refuses nanovllm/model/a.cpp '"nanovllm/ops/cpu/b.h"'
 refuses nanovllm/model/a.cpp '<nanovllm/ops/cpu/b.h>'

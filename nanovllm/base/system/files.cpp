@@ -122,20 +122,10 @@ void require_model_folder(const std::string& folder) {
   if (is_folder(folder)) return;
   require(!path_exists(folder),
           "{} is a file; a checkpoint folder in Hugging Face layout is needed", folder);
-  // OWNER/NAME, the form of ids on the Hugging Face hub.
-  const size_t slash = folder.find('/');
-  const bool may_be_id = slash != std::string::npos && slash == folder.rfind('/') && slash > 0 &&
-                         slash + 1 < folder.size() && folder[0] != '.' &&
-                         folder[slash + 1] != '.' && !path_exists(folder.substr(0, slash)) &&
-                         folder.find_first_not_of(
-                             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                             "._-/") == std::string::npos;
-  require(may_be_id, "{}: no such folder; a checkpoint folder in Hugging Face layout is needed",
-          folder);
   fail(
-      "{}: no such folder; to download this model: pip install huggingface_hub; hf download {} "
-      "--local-dir {}",
-      folder, folder, folder.substr(slash + 1));
+      "{}: no such folder; a checkpoint folder in Hugging Face layout is needed, or the id of a "
+      "model on the Hugging Face hub, such as Qwen/Qwen3-0.6B",
+      folder);
 }
 
 }  // namespace nanovllm

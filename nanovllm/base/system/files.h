@@ -52,8 +52,7 @@ void replace_file(const std::string& path, const std::string& text);
 /// `below_home` in the home folder if that is not set. Empty if there is no home folder either.
 std::string user_folder(const char* variable, const char* below_home);
 
-/// Throws UserError if `folder` is not a folder. If it can be the id of a model on the Hugging Face
-/// hub, the error says how to download it.
+/// Throws UserError if `folder` is not a folder.
 void require_model_folder(const std::string& folder);
 
 }  // namespace nanovllm

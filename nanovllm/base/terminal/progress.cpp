@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "nanovllm/base/terminal/bar_text.h"
 #include "nanovllm/base/terminal/capabilities.h"
 #include "nanovllm/base/terminal/escape.h"
 
@@ -17,29 +18,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kBetweenDrawings{100};
 constexpr int kLongestBar = 10, kShortestBar = 4;
-
-std::string duration(double seconds) {
-  const auto s = static_cast<int64_t>(seconds);
-  if (s >= 3600) return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
-  return fmt::format("{:02}:{:02}", s / 60, s % 60);
-}
-
-std::string bar(double share, int length) {
-  static constexpr const char* kEighths[] = {" ", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
-  const int eighths = static_cast<int>(share * length * 8);
-  std::string text;
-  for (int i = 0; i < length; ++i) {
-    const int filled = eighths - 8 * i;
-    text += filled >= 8 ? "█" : kEighths[filled > 0 ? filled : 0];
-  }
-  return text;
-}
-
-/// The columns of a text whose characters all have one, such as the blocks of the bar.
-int columns_of(std::string_view text) {
-  const auto starts = [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; };
-  return static_cast<int>(std::ranges::count_if(text, starts));
-}
 
 }  // namespace
 
@@ -110,22 +88,23 @@ std::string ProgressBar::text(double elapsed, int columns) const {
   if (!total_) {
     const std::string count = fmt::format("{}: {}it", title_, done_);
     for (const std::string& rates : all_rates)
-      if (std::string form = fmt::format("{} [{}{}]", count, duration(elapsed), rates);
+      if (std::string form = fmt::format("{} [{}{}]", count, duration_text(elapsed), rates);
           columns_of(form) <= columns)
         return form;
     return columns_of(count) <= columns ? count : "";
   }
   const double share = *total_ > 0 ? static_cast<double>(done_) / static_cast<double>(*total_) : 1;
-  const std::string rest = rate > 0 ? duration(static_cast<double>(*total_ - done_) / rate) : "?";
+  const std::string rest =
+      rate > 0 ? duration_text(static_cast<double>(*total_ - done_) / rate) : "?";
   const std::string percent = fmt::format("{:3.0f}%", 100 * share);
   const std::string left = title_ + ": " + percent + "|";
   const std::string count = fmt::format(" {}/{}", done_, *total_);
-  const std::string times = fmt::format(" [{}<{}", duration(elapsed), rest);
+  const std::string times = fmt::format(" [{}<{}", duration_text(elapsed), rest);
   for (const std::string& rates : all_rates) {
     const std::string right = fmt::format("|{}{}{}]", count, times, rates);
     const int room = columns - columns_of(left) - columns_of(right);
     if (room >= kShortestBar)
-      return fmt::format("{}{}{}", left, bar(share, std::min(room, kLongestBar)), right);
+      return fmt::format("{}{}{}", left, bar_text(share, std::min(room, kLongestBar)), right);
   }
   const std::array forms = {fmt::format("{}{}{}]", left, count, times), left + count,
                             percent + count};

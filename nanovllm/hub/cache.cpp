@@ -1,0 +1,177 @@
+#include "nanovllm/hub/cache.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <stdexcept>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/base/strings/suggestion.h"
+#include "nanovllm/base/system/files.h"
+
+namespace nanovllm::hub {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxRefBytes = 100;
+
+void create_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error)
+    throw std::runtime_error(fmt::format("{}: {}; set HF_HOME to a folder for downloaded models",
+                                         folder.string(), error.message()));
+}
+
+uint64_t size_if_there(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode)
+             ? static_cast<uint64_t>(status.st_size)
+             : 0;
+}
+
+FileDescriptor open_lock_file(const std::string& path) {
+  return FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+}
+
+template <class Visit>
+void for_each_in(const fs::path& folder, Visit&& visit) {
+  std::error_code ignored;  // a folder that is missing has no entries
+  for (fs::directory_iterator at(folder, ignored), end; at != end; at.increment(ignored))
+    visit(*at);
+}
+
+}  // namespace
+
+CachedModel::CachedModel(const std::string& cache_folder, const std::string& id)
+    : folder_(cache_folder + "/" + folder_name(id)),
+      locks_(cache_folder + "/.locks/" + folder_name(id)) {}
+
+std::optional<std::string> CachedModel::commit_of(const std::string& revision) const {
+  if (is_commit(revision)) return revision;
+  std::optional<std::string> commit =
+      read_file_if_there(folder_ + "/refs/" + revision, kMaxRefBytes);
+  while (commit && commit->ends_with('\n')) commit->pop_back();
+  return commit && is_commit(*commit) ? commit : std::nullopt;
+}
+
+uint64_t CachedModel::bytes_there(const RemoteFile& file) const {
+  const uint64_t bytes =
+      std::max(size_if_there(blob(file)), size_if_there(blob(file) + ".incomplete"));
+  return std::min(bytes, file.size);
+}
+
+void CachedModel::create_folders() const {
+  create_folder(folder_ + "/blobs");
+  create_folder(locks_);
+}
+
+FileDescriptor CachedModel::open_lock(const RemoteFile& file) const {
+  const std::string path = locks_ + "/" + file.digits + ".lock";
+  FileDescriptor lock = open_lock_file(path);
+  if (lock.get() < 0) throw std::runtime_error(fmt::format("{}: {}", path, std::strerror(errno)));
+  return lock;
+}
+
+void CachedModel::link(const std::string& commit, const RemoteFile& file) const {
+  const fs::path path = fs::path(snapshot(commit)) / file.name;
+  create_folder(path.parent_path());
+  const fs::path target = fs::path(blob(file)).lexically_relative(path.parent_path());
+  // Another process may make the same link at the same time, so it is replaced in one step.
+  const std::string unfinished = fmt::format("{}.{}", path.string(), ::getpid());
+  ::unlink(unfinished.c_str());
+  if (::symlink(target.c_str(), unfinished.c_str()) != 0 ||
+      ::rename(unfinished.c_str(), path.c_str()) != 0)
+    throw std::runtime_error(fmt::format("{}: {}", path.string(), std::strerror(errno)));
+}
+
+void CachedModel::set_ref(const std::string& revision, const std::string& commit) const {
+  if (is_commit(revision) || commit_of(revision) == commit) return;
+  const fs::path path = fs::path(folder_) / "refs" / revision;
+  create_folder(path.parent_path());
+  replace_file(path, commit);
+}
+
+std::vector<std::string> missing_files(const std::string& snapshot, bool needs_weights) {
+  std::vector<std::string> names = {"config.json", "tokenizer.json"};
+  const std::string index = snapshot + "/" + kWeightsIndex;
+  if (needs_weights && !path_exists(snapshot + "/" + kSingleWeights) && path_exists(index)) {
+    const std::set<std::string> shards = shards_of_index(read_file(index, kMaxIndexBytes), index);
+    names.insert(names.end(), shards.begin(), shards.end());
+  } else if (needs_weights) {
+    names.emplace_back(kSingleWeights);
+  }
+  std::erase_if(names, [&](const std::string& name) { return path_exists(snapshot + "/" + name); });
+  return names;
+}
+
+std::vector<std::string> list_ids(const std::string& cache_folder) {
+  std::vector<std::string> ids;
+  for_each_in(cache_folder, [&](const fs::directory_entry& entry) {
+    std::error_code ignored;
+    std::string id = id_of_folder_name(entry.path().filename().string());
+    if (!id.empty() && entry.is_directory(ignored)) ids.push_back(std::move(id));
+  });
+  std::ranges::sort(ids);
+  return ids;
+}
+
+std::vector<CacheEntry> list_models(const std::string& cache_folder) {
+  std::vector<CacheEntry> entries;
+  for (const std::string& id : list_ids(cache_folder)) {
+    CacheEntry entry{.id = id};
+    const fs::path folder = fs::path(cache_folder) / folder_name(id);
+    for_each_in(folder / "blobs", [&](const fs::directory_entry& blob) {
+      struct stat status {};
+      if (::stat(blob.path().c_str(), &status) != 0) return;
+      entry.bytes += static_cast<uint64_t>(status.st_size);
+      entry.last_used = std::max(entry.last_used, status.st_atime);
+    });
+    for_each_in(folder / "snapshots", [&](const fs::directory_entry& snapshot) {
+      try {
+        const auto missing = missing_files(snapshot.path(), /*needs_weights=*/true);
+        const bool lacks_only_tokenizer = missing == std::vector<std::string>{"tokenizer.json"};
+        if (missing.empty() || lacks_only_tokenizer) entry.is_complete = true;
+      } catch (const UserError&) {  // an index that is not valid
+      }
+    });
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+void remove_model(const std::string& cache_folder, const std::string& id) {
+  const std::vector<std::string> ids = list_ids(cache_folder);
+  require(std::ranges::count(ids, id) > 0, "{} is not in the cache {}{}", id, cache_folder,
+          did_you_mean(id, ids));
+  const fs::path folder = fs::path(cache_folder) / folder_name(id);
+  const fs::path locks = fs::path(cache_folder) / ".locks" / folder_name(id);
+  std::vector<FileDescriptor> held;
+  for_each_in(locks, [&](const fs::directory_entry& entry) {
+    held.push_back(open_lock_file(entry.path()));
+    require(held.back().get() < 0 || ::flock(held.back().get(), LOCK_EX | LOCK_NB) == 0,
+            "{} is being downloaded by another process; try again when that has ended", id);
+  });
+  // The links first: a snapshot is never left without some of its blobs.
+  for (const fs::path& path : {folder / "refs", folder / "snapshots", folder, locks}) {
+    std::error_code error;
+    fs::remove_all(path, error);
+    require(!error, "{}: {}", path.string(), error.message());
+  }
+}
+
+void mark_used(const std::string& snapshot) {
+  const timespec times[] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
+  // A cache that others own cannot be marked, which does not matter.
+  (void)!::utimensat(AT_FDCWD, (snapshot + "/config.json").c_str(), times, 0);
+}
+
+}  // namespace nanovllm::hub

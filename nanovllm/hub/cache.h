@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nanovllm/base/system/file_descriptor.h"
+#include "nanovllm/hub/model_id.h"
+#include "nanovllm/hub/remote_model.h"
+
+namespace nanovllm::hub {
+
+/// The copy of one model in the cache, in the layout of the package huggingface_hub:
+///   models--ORG--NAME/blobs/DIGITS              a file, named by its checksum
+///   models--ORG--NAME/blobs/DIGITS.incomplete   a download that can be resumed
+///   models--ORG--NAME/snapshots/COMMIT/FILE     a relative symbolic link to a blob
+///   models--ORG--NAME/refs/REVISION             the commit of a branch or tag
+///   .locks/models--ORG--NAME/DIGITS.lock        locked with flock() by who downloads the blob
+class CachedModel {
+ public:
+  CachedModel(const std::string& cache_folder, const std::string& id);
+
+  std::string blob(const RemoteFile& file) const { return folder_ + "/blobs/" + file.digits; }
+  std::string snapshot(const std::string& commit) const { return folder_ + "/snapshots/" + commit; }
+  /// The commit that the cache has for a branch, a tag, or a commit itself.
+  std::optional<std::string> commit_of(const std::string& revision) const;
+  /// How many bytes of the file need not be downloaded any more.
+  uint64_t bytes_there(const RemoteFile& file) const;
+
+  /// Makes the folders for blobs and locks. Throws std::runtime_error that names the folder.
+  void create_folders() const;
+  /// The file to lock while a blob is downloaded, opened.
+  FileDescriptor open_lock(const RemoteFile& file) const;
+  /// Adds the file, whose blob is complete, to the snapshot.
+  void link(const std::string& commit, const RemoteFile& file) const;
+  void set_ref(const std::string& revision, const std::string& commit) const;
+
+ private:
+  std::string folder_, locks_;
+};
+
+/// The files that a snapshot needs and lacks, or whose blob does not exist; empty if it can be
+/// used. A snapshot that another program made may have no tokenizer on purpose, but the caller asks
+/// the hub first whether there is one.
+std::vector<std::string> missing_files(const std::string& snapshot, bool needs_weights);
+
+/// A model in the cache, for a list.
+struct CacheEntry {
+  std::string id;
+  uint64_t bytes = 0;         ///< on the disk, unfinished downloads too
+  std::time_t last_used = 0;  ///< when one of its files was last read
+  bool is_complete = false;   ///< there is a snapshot that can be used
+};
+
+/// The models in the cache, sorted by id.
+std::vector<CacheEntry> list_models(const std::string& cache_folder);
+/// Their ids, which is faster.
+std::vector<std::string> list_ids(const std::string& cache_folder);
+
+/// Removes all revisions of a model. Throws UserError if the cache does not have it, with the
+/// nearest id, or if a process is downloading it.
+void remove_model(const std::string& cache_folder, const std::string& id);
+
+/// Notes that the snapshot is used now, for the list: reading need not change the time of a file.
+void mark_used(const std::string& snapshot);
+
+}  // namespace nanovllm::hub

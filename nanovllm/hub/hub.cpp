@@ -1,0 +1,73 @@
+#include "nanovllm/hub/hub.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/base/strings/suggestion.h"
+#include "nanovllm/base/system/files.h"
+#include "nanovllm/hub/cache.h"
+#include "nanovllm/hub/download/download.h"
+#include "nanovllm/hub/model_id.h"
+#include "nanovllm/hub/settings.h"
+
+namespace nanovllm::hub {
+
+namespace {
+
+constexpr const char* kOffline = "HF_HUB_OFFLINE forbids to download it";
+
+}  // namespace
+
+std::string find_model(const std::string& model, const FindOptions& options) {
+  const std::optional<ModelId> id = parse_model_id(model);
+  if (!id || path_exists(model)) return model;
+  const Settings settings = Settings::from_environment();
+  const CachedModel cached(settings.cache_folder, id->name);
+  const std::optional<std::string> commit = cached.commit_of(id->revision);
+  const std::string snapshot = commit ? cached.snapshot(*commit) : "";
+  const bool is_there = commit && is_folder(snapshot);
+  const std::vector<std::string> missing =
+      is_there ? missing_files(snapshot, options.needs_weights) : std::vector<std::string>();
+  if (is_there && missing.empty()) {
+    mark_used(snapshot);
+    return snapshot;
+  }
+  if (!options.local_files_only && !settings.is_offline)
+    return download_model(*id, settings, options.needs_weights, options.check_interrupt);
+
+  // A model without a tokenizer runs with prompts of token ids.
+  if (missing == std::vector<std::string>{"tokenizer.json"}) return snapshot;
+  const char* const forbidden =
+      options.local_files_only ? "--local-files-only forbids to download it" : kOffline;
+  require(!is_there, "{}: the copy in the cache {} lacks {}, and {}", model, settings.cache_folder,
+          fmt::join(missing, ", "), forbidden);
+  const std::vector<std::string> ids = list_ids(settings.cache_folder);
+  require(std::ranges::count(ids, id->name) == 0,
+          "{}: the cache {} does not have it completely, and {}", model, settings.cache_folder,
+          forbidden);
+  fail("{}: it is neither a folder nor in the cache {}, and {}{}", model, settings.cache_folder,
+       forbidden, did_you_mean(id->name, ids));
+}
+
+std::string pull_model(const std::string& id) {
+  const std::optional<ModelId> parsed = parse_model_id(id);
+  require(parsed.has_value(),
+          "'{}' is not the id of a model: it must be ORG/NAME, or ORG/NAME@REVISION", id);
+  const Settings settings = Settings::from_environment();
+  require(!settings.is_offline, "{}: {}", id, kOffline);
+  return download_model(*parsed, settings, /*needs_weights=*/true, [] {});
+}
+
+std::string shown_name(const std::string& folder) {
+  const std::filesystem::path path(folder);
+  const std::filesystem::path snapshots = path.parent_path();
+  if (!is_commit(path.filename().string()) || snapshots.filename() != "snapshots") return folder;
+  const std::string id = id_of_folder_name(snapshots.parent_path().filename().string());
+  return id.empty() ? folder : id;
+}
+
+}  // namespace nanovllm::hub

@@ -1,0 +1,449 @@
+#!/usr/bin/env python3
+"""Downloads models from a small hub of the test's own with `nanovllm pull` and the other commands.
+download_test.py NANOVLLM MODEL"""
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+import time
+import unittest
+
+from fake_hub import FakeHub, Model, cut_fault, status_fault
+
+NANOVLLM, TALES = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2])
+ID = "org/tiny"
+
+
+def tales_files():
+    return {path.name: path.read_bytes() for path in TALES.iterdir() if path.is_file()}
+
+
+def sharded_files(parts=3, size=100_000):
+    """A model with several files of weights, which are not real."""
+    shards = {f"model-{i:05}-of-{parts:05}.safetensors": os.urandom(size) for i in range(1, parts + 1)}
+    index = {"metadata": {}, "weight_map": {f"tensor.{i}": name for i, name in enumerate(shards)}}
+    small = {name: data for name, data in tales_files().items() if not name.endswith(".safetensors")}
+    return {**small, "model.safetensors.index.json": json.dumps(index).encode(), **shards}
+
+
+class HubTest(unittest.TestCase):
+    def setUp(self):
+        self.hub = FakeHub()
+        self.addCleanup(self.hub.server.shutdown)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.home = pathlib.Path(folder.name)
+        self.cache = self.home / "hub"
+        self.model = Model(tales_files())
+        self.hub.add(ID, self.model)
+
+    def environment(self, **more):
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING", "XDG_"))}
+        no_proxy = {"no_proxy": "127.0.0.1,localhost"}
+        return {**kept, **no_proxy, "HF_HOME": str(self.home), "HF_ENDPOINT": self.hub.endpoint, **more}
+
+    def run_command(self, *arguments, status=0, **more):
+        result = subprocess.run(
+            [NANOVLLM, *arguments], env=self.environment(**more), capture_output=True, text=True, timeout=120, cwd=self.home
+        )
+        self.assertEqual(result.returncode, status, result.stderr)
+        if status:
+            self.assertEqual(result.stdout, "")
+            self.assertRegex(result.stderr.splitlines()[-1], "^error: ")
+        return result
+
+    def pull(self, model_id=ID, **more):
+        return self.run_command("pull", model_id, **more)
+
+    def refused(self, *patterns, command=("pull", ID), status=1, **more):
+        error = self.run_command(*command, status=status, **more).stderr.splitlines()[-1]
+        for pattern in patterns:
+            self.assertRegex(error, pattern)
+        return error
+
+    def start(self, *arguments, **more):
+        return subprocess.Popen(
+            [NANOVLLM, *arguments], env=self.environment(**more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def folder(self, model_id=ID):
+        return self.cache / ("models--" + model_id.replace("/", "--"))
+
+    def incomplete(self):
+        return sorted(self.folder().glob("blobs/*.incomplete"))
+
+    def wait_for(self, condition):
+        for _ in range(3000):
+            if condition():
+                return
+            time.sleep(0.02)
+        self.fail("nothing happened for a minute")
+
+
+class Layout(HubTest):
+    def test_a_download_has_the_layout_of_huggingface_hub(self):
+        result = self.pull()
+        snapshot = self.folder() / "snapshots" / self.model.commit
+        self.assertEqual(result.stdout, f"{snapshot}\n")
+        self.assertEqual((self.folder() / "refs/main").read_text(), self.model.commit)
+        for name in ("config.json", "tokenizer.json", "model.safetensors"):
+            link = snapshot / name
+            self.assertEqual(os.readlink(link), f"../../blobs/{self.model.etag(name)}")
+            self.assertEqual(link.read_bytes(), self.model.files[name])
+            self.assertTrue((self.cache / ".locks" / self.folder().name / f"{self.model.etag(name)}.lock").exists())
+        self.assertEqual(self.incomplete(), [])
+        lines = result.stderr.splitlines()
+        self.assertRegex(lines[0], rf"^Downloading \d+ files of {ID} \([\d.]+ [kM]?B\) from {self.hub.endpoint} to ")
+        self.assertRegex(lines[1], rf"^Downloading 1 file of {ID} ")
+        self.assertEqual(len(lines), 2)
+
+    def test_only_the_needed_files_are_downloaded(self):
+        files = tales_files() | {"README.md": b"x", "pytorch_model.bin": b"pickle", "onnx/model.onnx": b"x", "a.py": b"x"}
+        files |= {"original.safetensors": b"x"}
+        self.hub.add("org/more", Model(files))
+        self.pull("org/more")
+        names = {path.name for path in self.folder("org/more").glob("snapshots/*/*")}
+        self.assertLessEqual({"config.json", "tokenizer.json", "model.safetensors"}, names)
+        self.assertFalse(names & {"README.md", "pytorch_model.bin", "onnx", "a.py", "original.safetensors"})
+
+    def test_commands_take_an_id_and_then_need_no_hub(self):
+        command = ["generate", ID, "--prompt", "Once upon a time", "--max-tokens", "4", "--temperature", "0"]
+        first = self.run_command(*command)
+        self.assertIn("Downloading", first.stderr)
+        num_requests = len(self.hub.requests)
+        second = self.run_command(*command)
+        self.assertEqual(second.stdout, first.stdout)
+        self.assertNotIn("Downloading", second.stderr)
+        self.assertEqual(len(self.hub.requests), num_requests)
+        self.run_command(*command, "--local-files-only")
+        self.run_command(*command, HF_HUB_OFFLINE="1")
+        by_folder = subprocess.run([NANOVLLM, *command[:1], TALES, *command[2:]], capture_output=True, text=True)
+        self.assertEqual(by_folder.stdout, first.stdout)
+
+    def test_tokenize_downloads_no_weights(self):
+        subprocess.run([NANOVLLM, "tokenize", ID], env=self.environment(), input=b"Once", check=True, capture_output=True)
+        self.assertEqual(self.hub.gets("model.safetensors"), [])
+        self.run_command("info", ID, "--load-format", "dummy")
+        self.assertEqual(self.hub.gets("model.safetensors"), [])
+        self.run_command("info", ID)
+        self.assertNotEqual(self.hub.gets("model.safetensors"), [])
+
+    def test_a_revision(self):
+        other = Model({**tales_files(), "config.json": tales_files()["config.json"] + b"\n"})
+        self.hub.add(ID, other, revisions=("v1.0", "refs/pr/1"))
+        self.pull(f"{ID}@v1.0")
+        self.assertEqual((self.folder() / "refs/v1.0").read_text(), other.commit)
+        self.assertFalse((self.folder() / "refs/main").exists())
+        self.pull(f"{ID}@refs/pr/1")
+        self.assertEqual((self.folder() / "refs/refs/pr/1").read_text(), other.commit)
+        weights = self.hub.gets("/cdn/")
+        self.assertEqual(len(weights), 1)  # the revisions share their blobs
+        self.run_command("info", f"{ID}@{other.commit}", "--local-files-only")
+        self.refused("has no revision 'v2'", status=2, command=("pull", f"{ID}@v2"))
+
+    def test_pull_gets_a_newer_commit_and_the_others_keep_what_is_there(self):
+        self.pull()
+        newer = Model({**tales_files(), "config.json": tales_files()["config.json"] + b"\n"})
+        self.hub.add(ID, newer)
+        self.run_command("info", ID)
+        self.assertEqual((self.folder() / "refs/main").read_text(), self.model.commit)
+        self.assertIn("Downloading 1 of ", self.pull().stderr)
+        self.assertEqual((self.folder() / "refs/main").read_text(), newer.commit)
+
+    def test_shards_come_over_several_connections(self):
+        model = Model(sharded_files(parts=4))
+        self.hub.add("org/big", model)
+        meeting = threading.Barrier(4, timeout=30)  # breaks unless four requests run at the same time
+
+        def meet(handler, path):
+            if path.startswith("/cdn/"):
+                meeting.wait()
+            return False
+
+        self.hub.faults.append(meet)
+        self.pull("org/big")
+        for name in model.files:
+            if name.endswith(".safetensors"):
+                link = self.folder("org/big") / "snapshots" / model.commit / name
+                self.assertEqual(link.read_bytes(), model.files[name])
+
+    def test_list_and_remove(self):
+        self.pull()
+        self.hub.add("org/part", Model(sharded_files()))
+        self.hub.faults.append(status_fault(self.hub, "model-00002", 404, code="EntryNotFound"))
+        self.run_command("pull", "org/part", status=2)
+        head, *lines = self.run_command("list").stdout.splitlines()
+        self.assertRegex(head, r"^ID +SIZE +LAST USE$")
+        self.assertRegex(lines[0], r"^org/part +[\d.]+ [kM]B +\S+ \S+  incomplete$")
+        self.assertRegex(lines[1], rf"^{ID} +[\d.]+ MB +20\d\d-\d\d-\d\d \d\d:\d\d$")
+        completions = subprocess.run(
+            [NANOVLLM, "complete", "chat", "org/t"], env=self.environment(), capture_output=True, text=True
+        )
+        self.assertIn(ID, completions.stdout)
+        self.assertEqual(self.run_command("remove", ID).stdout, f"removed {ID}\n")
+        self.assertFalse(self.folder().exists())
+        self.assertFalse((self.cache / ".locks" / self.folder().name).exists())
+        self.refused("org/parts is not in the cache .* did you mean 'org/part'", command=("remove", "org/parts"), status=2)
+        self.refused("not in the cache", command=("remove", "../.."), status=2)
+
+    def test_remove_refuses_what_is_being_downloaded(self):
+        self.hub.faults.append(cut_fault(self.hub, "model", 1000, wait=60))
+        process = self.start("pull", ID)
+        self.wait_for(self.incomplete)
+        self.refused("is being downloaded by another process", command=("remove", ID), status=2)
+        process.kill()
+        process.communicate()
+        self.run_command("remove", ID)
+
+
+class Resume(HubTest):
+    """The hub sees in the Range header that only the rest is asked for."""
+
+    def ranges(self):
+        return [headers.get("range") for _, headers in self.hub.gets("/cdn/")]
+
+    def test_broken_connections(self):
+        self.hub.faults.append(cut_fault(self.hub, "model.safetensors", 50_000, times=3))
+        result = self.pull()
+        self.assertEqual(self.ranges(), [None, "bytes=50000-", "bytes=100000-", "bytes=150000-"])
+        self.assertIn("trying again in", result.stderr)
+
+    def test_a_server_that_stops_sending(self):
+        self.hub.faults.append(cut_fault(self.hub, "model.safetensors", 70_000, times=1, wait=20))
+        self.pull(HF_HUB_DOWNLOAD_TIMEOUT="1")
+        self.assertEqual(self.ranges(), [None, "bytes=70000-"])
+
+    def test_a_killed_download(self):
+        for number, status in ((signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            with self.subTest(number):
+                self.hub.requests.clear()
+                self.hub.faults.append(cut_fault(self.hub, "model.safetensors", 200_000, times=1, wait=60))
+                process = self.start("generate", ID, "--prompt", "a")
+                self.wait_for(lambda: any(path.stat().st_size == 200_000 for path in self.incomplete()))
+                process.send_signal(number)
+                self.assertEqual(process.wait(30), status)
+                process.communicate()
+                self.hub.faults.clear()
+                self.refused("does not have it completely, and --local-files-only", command=("info", ID, "--local-files-only"), status=2)
+                self.assertIn("Downloading 1 file", self.pull().stderr)
+                self.assertEqual(self.ranges(), [None, "bytes=200000-"])
+                self.run_command("remove", ID)
+
+    def test_a_wrong_beginning_is_downloaded_again(self):
+        blobs = self.folder() / "blobs"
+        blobs.mkdir(parents=True)
+        (blobs / (self.model.etag("model.safetensors") + ".incomplete")).write_bytes(b"x" * 1000)
+        self.assertIn("wrong checksum; downloading it again", self.pull().stderr)
+        self.assertEqual(self.ranges(), ["bytes=1000-", None])
+
+    def test_what_is_left_may_be_complete_or_too_long(self):
+        data = self.model.files["model.safetensors"]
+        blobs = self.folder() / "blobs"
+        blobs.mkdir(parents=True)
+        left = blobs / (self.model.etag("model.safetensors") + ".incomplete")
+        left.write_bytes(data)
+        self.pull()
+        self.assertEqual(self.ranges(), [])
+        self.run_command("remove", ID)
+        blobs.mkdir(parents=True)
+        left.write_bytes(data + b"x")
+        self.pull()
+        self.assertEqual(self.ranges(), [None])
+
+    def test_a_server_without_ranges(self):
+        self.hub.faults.append(cut_fault(self.hub, "model.safetensors", 50_000, times=1))
+
+        def whole(handler, path):
+            if not path.startswith("/cdn/") or not handler.headers.get("Range"):
+                return False
+            self.hub.send(handler, 200, self.model.files["model.safetensors"], {})
+            return True
+
+        self.hub.faults.append(whole)
+        self.assertIn("cannot send only the rest", self.pull().stderr)
+        self.assertEqual(self.ranges(), [None, "bytes=50000-", None])
+
+    def test_two_processes_download_the_same_once(self):
+        self.hub.faults.append(cut_fault(self.hub, "model.safetensors", 200_000, times=1, wait=2))
+        processes = [self.start("pull", ID) for _ in range(2)]
+        errors = [process.communicate(timeout=60)[1] for process in processes]
+        self.assertEqual([process.returncode for process in processes], [0, 0], errors)
+        self.assertEqual(self.ranges(), [None, "bytes=200000-"])
+        self.assertIn("another process is downloading", "".join(errors))
+
+
+class Failures(HubTest):
+    def test_gated_models(self):
+        self.hub.faults.append(status_fault(self.hub, "resolve", 401, code="GatedRepo"))
+        page = f"{self.hub.endpoint}/{ID}"
+        self.refused("gated model: accept its licence at " + page, "set HF_TOKEN to a token from", status=2)
+        self.hub.faults[:] = [status_fault(self.hub, "resolve", 403, code="GatedRepo")]
+        self.refused("account of your HF_TOKEN has no access.*" + page, status=2, HF_TOKEN="hf_x")
+
+    def test_wrong_ids(self):
+        self.pull()
+        self.refused(
+            f"{self.hub.endpoint} has no model of this name", "HF_TOKEN", f"did you mean '{ID}'", status=2, command=("pull", "org/tinny")
+        )
+        self.refused("no such folder, and .* has no model", status=2, command=("info", "models/typo"))
+        self.refused("neither a folder nor in the cache", "--local-files-only forbids", f"did you mean '{ID}'", status=2,
+                     command=("generate", "org/tinny", "--prompt", "x", "--local-files-only"))  # fmt: skip
+        self.refused("HF_HUB_OFFLINE forbids", status=2, command=("info", "org/tinny"), HF_HUB_OFFLINE="1")
+        self.refused("HF_HUB_OFFLINE forbids", status=2, HF_HUB_OFFLINE="1")
+        for name in ("tiny", "a/b/c", "/org/tiny", "../tiny", "org/..", "org/a--b", "org/tiny@", "org/tiny@../x", "org/a b", ""):
+            self.run_command("pull", name, status=2)
+
+    def test_no_network(self):
+        self.refused("cannot be reached", "check the network and https_proxy", HF_ENDPOINT="http://127.0.0.1:9")
+        self.refused("HF_ENDPOINT is 'ftp://x'", status=2, HF_ENDPOINT="ftp://x")
+
+    def test_servers_with_problems(self):
+        self.hub.faults.append(status_fault(self.hub, "/api/", 503, times=2))
+        self.hub.faults.append(status_fault(self.hub, "/cdn/", 500, times=2))
+        self.pull()
+        self.run_command("remove", ID)
+        self.hub.faults[:] = [status_fault(self.hub, "/cdn/", 502)]
+        self.refused("status 502", "gave up after 5 tries; try again later: what was downloaded is kept")
+
+    def test_too_many_requests(self):
+        self.hub.faults.append(status_fault(self.hub, "/cdn/", 429, times=1, Retry_After="1"))
+        self.assertIn("asks for fewer requests (status 429)", self.pull().stderr)
+        self.run_command("remove", ID)
+        self.hub.faults[:] = [status_fault(self.hub, "/api/", 429, Retry_After="3600")]
+        self.refused("status 429", "try again after 3600 seconds")
+
+    def test_wrong_contents(self):
+        self.model.digests["model.safetensors"] = "0" * 64
+        self.refused("model.safetensors has a wrong checksum, so it was deleted")
+        self.assertEqual(self.incomplete(), [])
+        self.assertEqual(list(self.folder().glob("snapshots/*")), [])
+        self.model.digests = {"config.json": "0" * 40}
+        self.refused("config.json has a wrong checksum")
+
+    def test_wrong_sizes(self):
+        size = len(self.model.files["model.safetensors"])
+        self.model.sizes["model.safetensors"] = size - 1
+        self.refused(f"the server sends more than the {size - 1} bytes")
+        self.model.sizes["model.safetensors"] = size + 1
+        self.refused(f"the server ends it after {size} of {size + 1} bytes; gave up after 5 tries")
+
+    def test_a_full_disk(self):
+        self.model.sizes["model.safetensors"] = 1 << 41
+        self.refused(r"org/tiny needs 2\.20 TB more, but .* has only [\d.]+ [MGT]B free", "nanovllm remove", "HF_HOME")
+        self.model.sizes["model.safetensors"] = 1 << 60
+        self.refused("model.safetensors has 1152921504606846976 bytes; at most", status=2)
+        limited = ["sh", "-c", 'ulimit -f 64; exec "$0" pull "$1"', NANOVLLM, ID]
+        self.model.sizes.clear()
+        result = subprocess.run(limited, env=self.environment(), capture_output=True, text=True)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("File too large", result.stderr)
+
+    def test_models_without_safetensors(self):
+        files = {name: data for name, data in tales_files().items() if not name.endswith(".safetensors")}
+        self.hub.add("org/pickle", Model({**files, "pytorch_model.bin": b"x"}))
+        self.refused("another format .pytorch_model.bin.; safetensors", status=2, command=("pull", "org/pickle"))
+        self.hub.add("org/none", Model({"README.md": b"x"}))
+        self.refused("has no config.json", status=2, command=("pull", "org/none"))
+        self.assertEqual(self.hub.gets("/resolve/"), [])
+
+
+class Security(HubTest):
+    def test_names_never_leave_the_snapshot(self):
+        for name in ("../../../evil.safetensors", "/tmp/evil.safetensors", "sub/evil.safetensors", "..", ".safetensors", "evil.bin"):
+            files = sharded_files()
+            files["model.safetensors.index.json"] = json.dumps({"weight_map": {"a": name}}).encode()
+            model = Model(files)
+            model.extra_siblings = [{"rfilename": name, "size": 1, "blobId": "0" * 40}]
+            self.hub.add("org/evil", model)
+            self.refused("is not the name of a safetensors file", status=2, command=("pull", "org/evil"))
+        self.assertEqual([path for path in self.home.rglob("*evil*") if path.name != "models--org--evil"], [])
+
+    def test_checksums_that_are_paths(self):
+        for name in ("config.json", "model.safetensors"):
+            self.model.digests = {name: "../../../../evil"}
+            self.refused(f"no valid checksum for {name}", status=2)
+        self.model.digests = {}
+        self.model.commit = "../../evil"
+        self.refused("no valid commit")
+
+    def test_answers_that_are_not_a_list(self):
+        for body in (b"", b"[]", b"<html>", b'{"sha": 1}', b'{"siblings": {}}', b"[" * 100_000):
+            def answer(handler, path, body=body):
+                self.hub.send(handler, 200, body, {})
+                return True
+
+            self.hub.faults[:] = [answer]
+            self.refused("does not answer as the Hugging Face hub does")
+
+    def test_an_endless_list(self):
+        def answer(handler, path):
+            handler.send_response(200)
+            handler.end_headers()
+            with contextlib.suppress(OSError):
+                while True:
+                    handler.wfile.write(b" " * (1 << 20))
+            handler.close_connection = True
+            return True
+
+        self.hub.faults.append(answer)
+        self.refused("the list of files is too long")
+
+    def test_the_token_goes_to_the_endpoint_only(self):
+        self.pull(HF_TOKEN=" hf_secret\n")
+        for path, headers in self.hub.gets(""):
+            wanted = None if path.startswith("/cdn/") else "Bearer hf_secret"
+            self.assertEqual(headers.get("authorization"), wanted, path)
+        self.assertNotEqual(self.hub.gets("/cdn/"), [])
+
+    def test_the_token_of_the_login(self):
+        (self.home / "token").write_text("hf_file\n")
+        self.pull()
+        self.assertEqual({h.get("authorization") for _, h in self.hub.gets("/api/")}, {"Bearer hf_file"})
+        self.refused("HF_TOKEN: a token has only letters", status=2, HF_TOKEN="a\nHost: b")
+
+    def test_a_redirect_loop(self):
+        def loop(handler, path):
+            if "/resolve/" not in path:
+                return False
+            self.hub.send(handler, 302, b"", {"Location": handler.path})
+            return True
+
+        self.hub.faults.append(loop)
+        self.refused("redirects")
+
+
+class Terminal(HubTest):
+    def test_bars_fit_80_columns(self):
+        self.hub.add("org/big", Model(sharded_files(parts=3, size=3_000_000)))
+        self.hub.faults.append(cut_fault(self.hub, "model-00002", 1_000_000, times=1))
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.execve(NANOVLLM, [NANOVLLM, "pull", "org/big"], {**self.environment(), "TERM": "xterm"})
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        shown = b""
+        with contextlib.suppress(OSError):  # at the end of the process
+            while piece := os.read(terminal, 65536):
+                shown += piece
+        self.assertEqual(os.waitpid(pid, 0)[1], 0, shown)
+        os.close(terminal)
+        lines = [re.sub(r"\x1b\[\d*[A-Z]", "", line) for line in shown.decode().replace("\r", "").split("\n")]
+        bars = [line for line in lines if "|" in line]
+        for bar in bars:
+            self.assertLessEqual(len(bar), 79, bar)
+        for name in ("config.json", "model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors"):
+            done = [bar for bar in bars if name[-16:] in bar and "100%|██████████|" in bar]
+            self.assertTrue(done, (name, bars))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
