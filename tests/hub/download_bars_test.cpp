@@ -27,7 +27,7 @@ TEST(DownloadBars, ABarLooksAsTqdmDrawsIt) {
 TEST(DownloadBars, ABarIsOneLineInEveryTerminal) {
   const std::string name = "model-00001-of-00005.safetensors";
   EXPECT_EQ(bar_of_file(name, 4'000'000'000, 4'000'000'000, 30, 133e6, 79),
-            "…-00001-of-00005.safetensors: 100%|██████████| 4.00G/4.00G [00:30<00:00, 133MB/s]");
+            "…0001-of-00005.safetensors: 100%|██████████| 4.00G/4.00G [00:30<00:00, 133MB/s]");
   for (int columns = 1; columns < 100; ++columns)
     EXPECT_LE(columns_of(bar_of_file(name, 4'000'000'000, 1, 30, 1, columns)), columns);
 }

@@ -24,7 +24,9 @@ class TempFolder {
   TempFolder(const TempFolder&) = delete;
   TempFolder& operator=(const TempFolder&) = delete;
 
-  std::string path(const std::string& name = "") const { return path_ / name; }
+  std::string path(const std::string& name = "") const {
+    return name.empty() ? path_ : path_ / name;
+  }
   void write(const std::string& name, const std::string& text) const {
     std::filesystem::create_directories((path_ / name).parent_path());
     std::ofstream(path_ / name) << text;
