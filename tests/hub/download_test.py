@@ -304,7 +304,7 @@ class Failures(HubTest):
             self.run_command("pull", name, status=2)
 
     def test_no_network(self):
-        self.refused("cannot be reached", "check the network and https_proxy", HF_ENDPOINT="http://127.0.0.1:9")
+        self.refused("cannot be reached", "check the name, the network and https_proxy", status=2, HF_ENDPOINT="http://127.0.0.1:9")
         self.refused("HF_ENDPOINT is 'ftp://x'", status=2, HF_ENDPOINT="ftp://x")
 
     def test_servers_with_problems(self):

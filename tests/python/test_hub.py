@@ -72,4 +72,4 @@ def test_errors(hub: Any) -> None:
     assert "UserError: org/other: no such folder, and http" in done.stderr
     done = run('import os; os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"\n'
                'from nanovllm import LLM; LLM("org/other")')  # fmt: skip
-    assert "RuntimeError: org/other" in done.stderr and "cannot be reached" in done.stderr
+    assert "UserError: org/other" in done.stderr and "cannot be reached" in done.stderr

@@ -53,11 +53,12 @@ void fail_for(const HttpReply& reply, const ModelId& id, const Settings& setting
 }
 
 void fail_unreachable(const NetworkError& error, const ModelId& id, const Settings& settings) {
-  throw std::runtime_error(
-      fmt::format("{}: it is neither a folder nor complete in the cache {}, and {} cannot be "
-                  "reached ({}); check the network and https_proxy{}",
-                  id.text(), settings.cache_folder, settings.endpoint, error.what(),
-                  did_you_mean(id.name, list_ids(settings.cache_folder))));
+  fail(
+      "{}: it is neither a folder nor complete in the cache {}, and {} cannot be reached ({}); "
+      "check "
+      "the name, the network and https_proxy{}",
+      id.text(), settings.cache_folder, settings.endpoint, error.what(),
+      did_you_mean(id.name, list_ids(settings.cache_folder)));
 }
 
 }  // namespace nanovllm::hub

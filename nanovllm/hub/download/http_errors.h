@@ -18,7 +18,8 @@ std::string describe_temporary(const HttpReply& reply, const Settings& settings)
 [[noreturn]] void fail_for(const HttpReply& reply, const ModelId& id, const Settings& settings,
                            bool has_token);
 
-/// Throws std::runtime_error for a hub that cannot be reached.
+/// Throws UserError for a model that is only on a hub that cannot be reached. (Without a network, a
+/// wrong path looks the same.)
 [[noreturn]] void fail_unreachable(const NetworkError& error, const ModelId& id,
                                    const Settings& settings);
 
