@@ -69,8 +69,8 @@ TEST(Shard, ColumnsOfExpertsAreDividedAsThoseOfADenseMlp) {
   const ModelConfig whole = ModelConfig::parse(tiny_experts(), {}, "tiny");
   for (const int r : {0, 1}) {
     const Shard shard = make_shard(whole, {r, 2});
-    EXPECT_EQ(shard.expert_columns.first, 16 * r);
-    EXPECT_EQ(shard.config.moe_intermediate_size, r == 0 ? 16 : 8);
+    EXPECT_EQ(shard.expert_columns.first, 8 * r);
+    EXPECT_EQ(shard.config.moe_intermediate_size, r == 0 ? 8 : 16);
     EXPECT_EQ(shard.config.num_experts, 3);
   }
   EXPECT_NE(user_error([&] {

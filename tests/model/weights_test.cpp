@@ -225,9 +225,9 @@ TEST(LoadModel, StacksTheWeightsOfExperts) {
   const auto half = load_model(folder.folder.path(), parse(config), DType::kBF16, /*dummy=*/false,
                                backend, /*max_model_len=*/16, {1, 2});
   EXPECT_EQ(fake(half->layers[1].router).n, 3);
-  EXPECT_EQ(fake(half->layers[1].gate_up).n, 3 * 2 * 8);  // 16 of the 24 columns are rank 0's
-  EXPECT_EQ(fake(half->layers[1].down).k, 8);
-  EXPECT_EQ(half->config.moe_intermediate_size, 8);
+  EXPECT_EQ(fake(half->layers[1].gate_up).n, 3 * 2 * 16);  // 8 of the 24 columns are rank 0's
+  EXPECT_EQ(fake(half->layers[1].down).k, 16);
+  EXPECT_EQ(half->config.moe_intermediate_size, 16);
 
   std::vector<TestTensor> tensors = test_checkpoint(config, "BF16");
   std::erase_if(tensors, [&](const auto& t) { return t.name == down[2]; });
