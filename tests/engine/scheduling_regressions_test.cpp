@@ -320,8 +320,8 @@ TEST(Scheduler, PromptThatFindsTooFewBlocksIsReadAgainOnlyWhenSomeAreFreed) {
   add(1, 1);
   num_hashes = 0;
   step();
-  EXPECT_EQ(num_hashes,
-            10 + 6);  // of the first prompt, and of the second one's hits and first miss
+  // Two lookups up to their first miss, and the blocks of the first prompt.
+  EXPECT_EQ(num_hashes, 1 + 6 + 10);
   EXPECT_EQ(scheduler.num_waiting(), 1);
   const int64_t after_first = num_hashes;
   for (int i = 0; i < 10; ++i) step();
