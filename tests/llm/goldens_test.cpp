@@ -16,7 +16,7 @@ namespace {
 const std::vector<std::string> kModels = {
     "tiny-tales", "llama", "qwen2", "qwen3-sharded", "qwen3-yarn", "qwen3-moe", "qwen3-moe-mixed"};
 
-EngineConfig float32(const std::string& model = "") {
+EngineConfig float32() {
   EngineConfig config;
   config.dtype = "float32";
   config.kv_cache_memory_bytes = 64 << 20;
@@ -47,7 +47,7 @@ std::vector<Case> cases() {
     const auto add = [&](const std::string& what, const auto& change) {
       std::string name = model + "_" + what;
       std::ranges::replace(name, '-', '_');
-      all.push_back({name, model, float32(model)});
+      all.push_back({name, model, float32()});
       change(all.back());
     };
     add("batch", [](Case&) {});
