@@ -127,7 +127,7 @@ class Logprobs : public ::testing::TestWithParam<std::string> {};
 TEST_P(Logprobs, OfPromptAndFirstTokenAreTheReferences) {
   const double tolerance = GetParam() == "tiny-tales" ? 1e-4 : 5e-4;
   for (const int64_t budget : {2048, 24}) {
-    EngineConfig config = float32(GetParam());
+    EngineConfig config = float32();
     config.max_num_batched_tokens = budget;
     config.max_num_seqs = 20;  // prompts need more rows of logits than that
     LLM llm(model_folder(GetParam()), config);
