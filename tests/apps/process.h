@@ -8,6 +8,7 @@
 
 #include <array>
 #include <csignal>
+#include <cstdlib>
 #include <functional>
 #include <string>
 #include <vector>
@@ -53,6 +54,7 @@ struct Process {
     for (const int fd : closed) posix_spawn_file_actions_addclose(&actions, fd);
     // A child that ends without reading its input must not end the test program.
     std::signal(SIGPIPE, SIG_IGN);
+    ::setenv("HF_HUB_OFFLINE", "1", 1);  // a name that could be an id is not looked for on the hub
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
     sigset_t defaults;
