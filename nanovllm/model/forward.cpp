@@ -58,7 +58,10 @@ Activations::Activations(Backend& backend, const ModelConfig& config, DType dtyp
 
 size_t Activations::bytes(const ModelConfig& c, DType dtype, int64_t max_tokens, int64_t max_rows) {
   const int64_t per_token = 2 * c.hidden_size + wide_size(c) + narrow_size(c);
-  const int64_t routing = max_tokens * (c.num_experts + 4 * c.num_experts_per_tok);
+  const int64_t routing =
+      c.num_experts == 0
+          ? 0
+          : max_tokens * (c.num_experts + 4 * c.num_experts_per_tok) + 5 * c.num_experts + 2;
   return static_cast<size_t>(max_tokens * per_token + max_rows * 2 * c.hidden_size) *
              dtype_size(dtype) +
          static_cast<size_t>(max_rows * c.vocab_size + routing) * sizeof(float);
@@ -117,8 +120,7 @@ void feed_forward(Backend& backend, const ModelConfig& config, const Layer& laye
                                     .scratch = a.routing.scratch},
                         .wide = a.expert_gate_up.rows(0, num_entries),
                         .narrow = a.expert_act.rows(0, num_entries),
-                        .out = a.expert_out.rows(0, num_entries)},
-                       next);
+                        .out = a.expert_out.rows(0, num_entries)});
 }
 
 }  // namespace

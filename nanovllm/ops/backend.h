@@ -248,10 +248,8 @@ class Backend {
     silu_mul(out, gate_up);
   }
   /// residual += for each token, the sum of its experts' MLPs of norm(residual) times their
-  /// weights. Each rank has the whole router and a part of the n columns of every expert. `next` is
-  /// as in add_matmul().
-  virtual void norm_experts(Residual& residual, const Norm& norm, const ExpertArgs& experts,
-                            const Norm& /*next*/ = {}) {
+  /// weights. Each rank has the whole router and a part of the n columns of every expert.
+  virtual void norm_experts(Residual& residual, const Norm& norm, const ExpertArgs& experts) {
     const Routing& routing = experts.routing;
     const Tensor x = this->norm(residual, norm);
     matmul(routing.logits, x, experts.router);

@@ -46,9 +46,9 @@ class CudaBackend final : public Backend {
 
   using Backend::pack;
   WeightPtr pack(std::span<const WeightRows> parts, DType dtype) override;
-  WeightPtr pack_experts(std::span<const WeightRows> parts, int64_t num_experts,
+  /// The matrices of all experts follow each other in memory.
+  WeightPtr pack_experts(std::span<const WeightRows> parts, int64_t /*num_experts*/,
                          DType dtype) override {
-    (void)num_experts;  // the parts of all experts follow each other in memory
     return pack(parts, dtype);
   }
   void embed(Tensor out, const Weight& table, Tensor ids) override;
@@ -74,8 +74,7 @@ class CudaBackend final : public Backend {
                      const AttentionArgs& args, const KvCache& kv, const Batch& batch) override;
   void norm_swiglu(Tensor out, Residual& residual, const Norm& norm, const Weight& w,
                    Tensor gate_up) override;
-  void norm_experts(Residual& residual, const Norm& norm, const ExpertArgs& experts,
-                    const Norm& next) override;
+  void norm_experts(Residual& residual, const Norm& norm, const ExpertArgs& experts) override;
   void copy_blocks(const KvCache& kv, std::span<const BlockCopy> copies) override;
 
   void sample(Tensor logits, const Batch& batch) override;

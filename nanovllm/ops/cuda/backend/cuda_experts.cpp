@@ -32,8 +32,7 @@ ExpertChoices choices_of(const Routing& routing, int tile_tokens) {
 
 }  // namespace
 
-void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const ExpertArgs& experts,
-                               const Norm& /*next*/) {
+void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const ExpertArgs& experts) {
   const ContextScope here(context_);
   const Tensor out = finish(residual), x = residual.scratch(), rows = experts.out;
   residual.begun_norm = 0;

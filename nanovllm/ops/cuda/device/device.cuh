@@ -51,6 +51,14 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
+/// An unsigned number for each float, in the same order.
+__device__ inline uint32_t ordered(float x) {
+  const uint32_t bits = __float_as_uint(x + 0.0f);  // -0 becomes 0
+  return bits & 0x80000000 ? ~bits : bits | 0x80000000;
+}
+__device__ inline float from_ordered(uint32_t x) {
+  return __uint_as_float(x & 0x80000000 ? x & 0x7fffffff : ~x);
+}
 /// The bits of x as another type of the same size.
 template <class To, class From>
 __device__ inline To bits_as(const From& x) {

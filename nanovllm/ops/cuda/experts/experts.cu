@@ -7,13 +7,6 @@ namespace {
 
 constexpr int kWarps = 8;  // of a thread block
 
-/// A float as an integer of the same order, above 0; NaN is the least.
-__device__ inline uint32_t ordered_logit(float logit) {
-  if (!(logit > -INFINITY)) return 1;
-  const uint32_t bits = __float_as_uint(logit == 0 ? 0.0f : logit);  // -0 equals 0
-  return bits ^ (bits >> 31 != 0 ? 0xffffffff : 0x80000000);
-}
-
 /// What a warp chooses for a token: lane i has choice i.
 struct Choice {
   int expert = 0;
@@ -42,7 +35,7 @@ __device__ inline Choice choose(const ExpertChoices& c, const float* logits, boo
   uint32_t order[kPerLane];  // 0: has been chosen, or does not exist
 #pragma unroll
   for (int j = 0; j < kPerLane; ++j)
-    order[j] = j * 32 + lane < c.num_experts ? ordered_logit(x[j]) : 0;
+    order[j] = j * 32 + lane >= c.num_experts ? 0 : isnan(x[j]) ? 1 : ordered(x[j]);
   Choice mine;
   for (int i = 0; i < c.top_k; ++i) {
     uint32_t best = 0;
@@ -160,14 +153,11 @@ __global__ void __launch_bounds__(kWarps * 32) few_logits_kernel(ExpertChoices c
   const int expert = blockIdx.x * kWarps + warp;
   const auto column = [&](int j) { return (j * 32 + lane) * kN; };
   Vec<T, kN> w[kVectors];
-  Vec<float, kN> weight[kVectors];
 #pragma unroll
   for (int j = 0; j < kVectors; ++j) {
     w[j] = {};
     if (expert < c.num_experts && column(j) < width)
       w[j] = load<kN>(static_cast<const T*>(a.router.data) + int64_t{expert} * width + column(j));
-    if (column(j) < width)
-      weight[j] = load<kN>(static_cast<const float*>(a.norm_weight.data) + column(j));
   }
   begin_kernel();
   for (int token = warp; token < c.num_tokens; token += kWarps) {

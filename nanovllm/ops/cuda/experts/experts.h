@@ -45,7 +45,7 @@ void route_few(Launch where, const ExpertChoices& choices, const RouteArgs& args
 
 /// Chooses the top_k experts with the largest logits [T, num_experts] float32; of equal ones, the
 /// lower number. Their weights are those of a softmax over all experts, divided by the sum of the
-/// chosen ones if `normalizes`. NaNs count as -infinity.
+/// chosen ones if `normalizes`. NaN is the smallest.
 void choose_experts(Launch where, const ExpertChoices& choices, Tensor logits, bool normalizes);
 /// rows [T * top_k, n] = the rows of x [T, n], once for each choice, sorted by expert. Writes the
 /// tiles.

@@ -61,14 +61,6 @@ __device__ inline float noise_bound(uint32_t x) {
 
 // -- scores and ids as ordered numbers
 
-/// An unsigned number for each float, in the same order.
-__device__ inline uint32_t ordered(float x) {
-  const uint32_t bits = __float_as_uint(x + 0.0f);  // -0 becomes 0
-  return bits & 0x80000000 ? ~bits : bits | 0x80000000;
-}
-__device__ inline float from_ordered(uint32_t x) {
-  return __uint_as_float(x & 0x80000000 ? x & 0x7fffffff : ~x);
-}
 /// A token as one number: the larger number has the higher score or, of equal scores, the lower id.
 __device__ inline unsigned long long token_key(float score, int32_t id) {
   return static_cast<unsigned long long>(ordered(score)) << 32 | (0xffffffff - id);
