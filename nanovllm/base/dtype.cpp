@@ -1,10 +1,35 @@
 #include "nanovllm/base/dtype.h"
 
+#include <algorithm>
+#include <array>
 #include <bit>
+#include <cmath>
+#include <limits>
 
 #include "nanovllm/base/check.h"
 
 namespace nanovllm {
+
+namespace {
+
+std::array<float, 256> make_e4m3_table() {
+  std::array<float, 256> table{};
+  for (int i = 0; i < 128; ++i) {
+    const int exponent = i >> 3, mantissa = i & 7;
+    // Without the implicit bit, the smallest exponent counts once more.
+    const float value = i == 127 ? std::numeric_limits<float>::quiet_NaN()
+                        : exponent == 0
+                            ? std::ldexp(static_cast<float>(mantissa), -9)
+                            : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+    table[static_cast<size_t>(i)] = value;
+    table[static_cast<size_t>(i + 128)] = -value;
+  }
+  return table;
+}
+
+const std::array<float, 256> kE4M3 = make_e4m3_table();
+
+}  // namespace
 
 const char* dtype_name(DType dtype) {
   switch (dtype) {
@@ -18,6 +43,8 @@ const char* dtype_name(DType dtype) {
       return "int64";
     case DType::kI32:
       return "int32";
+    case DType::kE4M3:
+      return "float8_e4m3fn";
   }
   return "unknown";
 }
@@ -33,5 +60,17 @@ DType parse_float_dtype(const std::string& name) {
 float f16_to_f32(uint16_t x) { return static_cast<float>(std::bit_cast<_Float16>(x)); }
 
 uint16_t f32_to_f16(float f) { return std::bit_cast<uint16_t>(static_cast<_Float16>(f)); }
+
+float e4m3_to_f32(uint8_t x) { return kE4M3[x]; }
+
+uint8_t f32_to_e4m3(float f) {
+  if (std::isnan(f)) return 127;
+  const uint8_t sign = std::signbit(f) ? 128 : 0;
+  const float size = std::min(std::fabs(f), 448.0f);
+  // Eight steps from one power of two to the next; below 2^-6 the steps stay equal.
+  const int exponent = std::max(std::ilogb(size), -6);
+  const auto steps = static_cast<int>(std::nearbyint(std::ldexp(size, 3 - exponent)));
+  return static_cast<uint8_t>(sign + ((exponent + 6) << 3) + steps);
+}
 
 }  // namespace nanovllm

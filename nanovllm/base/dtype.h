@@ -7,7 +7,7 @@
 
 namespace nanovllm {
 
-enum class DType : uint8_t { kF32, kBF16, kF16, kI64, kI32 };
+enum class DType : uint8_t { kF32, kBF16, kF16, kI64, kI32, kE4M3 };
 
 /// Bytes of one element.
 constexpr size_t dtype_size(DType dtype) {
@@ -20,6 +20,8 @@ constexpr size_t dtype_size(DType dtype) {
     case DType::kBF16:
     case DType::kF16:
       return 2;
+    case DType::kE4M3:
+      return 1;
   }
   return 0;
 }
@@ -50,5 +52,11 @@ inline uint16_t f32_to_bf16(float f) {
 /// processor has it. f32_to_f16 rounds to nearest, ties to even.
 float f16_to_f32(uint16_t x);
 uint16_t f32_to_f16(float f);
+
+/// 8-bit floats with 4 bits of exponent and 3 of mantissa, without infinities; the largest is 448.
+/// f32_to_e4m3 rounds to nearest, ties to even, and what is larger becomes 448. Source:
+/// Micikevicius et al., "FP8 Formats for Deep Learning", 2022.
+float e4m3_to_f32(uint8_t x);
+uint8_t f32_to_e4m3(float f);
 
 }  // namespace nanovllm

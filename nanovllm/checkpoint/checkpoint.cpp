@@ -1,7 +1,7 @@
 #include "nanovllm/checkpoint/checkpoint.h"
 
+#include <algorithm>
 #include <filesystem>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -14,11 +14,40 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::optional<DType> weight_dtype(const std::string& name) {
-  if (name == "BF16") return DType::kBF16;
-  if (name == "F16") return DType::kF16;
-  if (name == "F32") return DType::kF32;
-  return std::nullopt;
+/// As the format names it.
+const char* safetensors_name(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "F32";
+    case DType::kBF16:
+      return "BF16";
+    case DType::kF16:
+      return "F16";
+    case DType::kI64:
+      return "I64";
+    case DType::kI32:
+      return "I32";
+    case DType::kE4M3:
+      return "F8_E4M3";
+  }
+  return "";
+}
+
+std::string list_of(std::initializer_list<DType> dtypes) {
+  std::string list;
+  for (const DType* dtype = dtypes.begin(); dtype != dtypes.end(); ++dtype)
+    list += fmt::format("{}{}",
+                        dtype == dtypes.begin()     ? ""
+                        : dtype + 1 == dtypes.end() ? " or "
+                                                    : ", ",
+                        safetensors_name(*dtype));
+  return list;
+}
+
+/// A tensor of one element has many shapes: published scales are [], [1] or [1, 1].
+bool is_same_shape(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+  const auto is_one = [](int64_t size) { return size == 1; };
+  return a == b || (std::ranges::all_of(a, is_one) && std::ranges::all_of(b, is_one));
 }
 
 [[noreturn]] void fail_without_weights(const std::string& folder) {
@@ -82,17 +111,20 @@ void Checkpoint::add_shards(const std::string& index_path) {
   }
 }
 
-WeightRows Checkpoint::take(const std::string& name, const std::vector<int64_t>& shape) {
+WeightRows Checkpoint::take(const std::string& name, const std::vector<int64_t>& shape,
+                            std::initializer_list<DType> dtypes) {
   const auto found = tensors_.find(name);
   require(found != tensors_.end(), "{}: tensor \"{}\" is missing", folder_, name);
   Slot& slot = found->second;
   const std::shared_ptr<const InputFile>& file = files_[slot.file];
   const SafetensorsEntry& entry = slot.entry;
-  const std::optional<DType> dtype = weight_dtype(entry.dtype);
-  require(dtype.has_value(), "{}: tensor \"{}\" has dtype {}; it must be BF16, F16 or F32",
-          file->path(), name, entry.dtype);
-  require(entry.shape == shape, "{}: tensor \"{}\" has shape [{}]; config.json requires [{}]",
-          file->path(), name, fmt::join(entry.shape, ", "), fmt::join(shape, ", "));
+  const DType* const dtype = std::ranges::find_if(
+      dtypes, [&](DType candidate) { return entry.dtype == safetensors_name(candidate); });
+  require(dtype != dtypes.end(), "{}: tensor \"{}\" has dtype {}; it must be {}", file->path(),
+          name, entry.dtype, list_of(dtypes));
+  require(is_same_shape(entry.shape, shape),
+          "{}: tensor \"{}\" has shape [{}]; config.json requires [{}]", file->path(), name,
+          fmt::join(entry.shape, ", "), fmt::join(shape, ", "));
   slot.taken = true;
 
   return {*dtype, shape[0], shape.size() == 1 ? 1 : shape[1],
@@ -114,9 +146,17 @@ CheckpointSize Checkpoint::size() const {
 }
 
 void Checkpoint::require_all_taken(const std::function<bool(const std::string&)>& ignorable) const {
+  const auto is_zero_bias = [&](const std::string& name, const Slot& slot) {
+    constexpr size_t kMostBytes = size_t{1} << 24;
+    if (!name.ends_with(".bias") || slot.entry.bytes > kMostBytes) return false;
+    std::vector<char> bytes(slot.entry.bytes);
+    files_[slot.file]->read(slot.entry.offset, bytes.data(), bytes.size());
+    return std::ranges::all_of(bytes, [](char byte) { return byte == 0; });
+  };
   for (const auto& [name, slot] : tensors_)
-    require(slot.taken || ignorable(name), "{}: tensor {} does not belong to this architecture",
-            files_[slot.file]->path(), printable(name));
+    require(slot.taken || ignorable(name) || is_zero_bias(name, slot),
+            "{}: tensor {} does not belong to this architecture", files_[slot.file]->path(),
+            printable(name));
 }
 
 }  // namespace nanovllm

@@ -11,7 +11,7 @@
 
 #include "nanovllm/base/system/input_file.h"
 #include "nanovllm/checkpoint/safetensors.h"
-#include "nanovllm/ops/weight_rows.h"
+#include "nanovllm/checkpoint/tensor_source.h"
 
 namespace nanovllm {
 
@@ -23,15 +23,17 @@ struct CheckpointSize {
 /// All weights of a checkpoint folder: model.safetensors, or the files that
 /// model.safetensors.index.json lists. Every error is a UserError that names file and tensor. One
 /// thread at a time; the WeightRows that it returns may be read by any thread.
-class Checkpoint {
+class Checkpoint : public TensorSource {
  public:
   explicit Checkpoint(const std::string& folder);
 
-  /// The tensor `name`, of one or two dimensions; a vector has one column. It can be read even
-  /// after the Checkpoint is destroyed. Throws if it is missing, if its shape is not `shape`, or if
-  /// its dtype is not BF16, F16 or F32.
-  WeightRows take(const std::string& name, const std::vector<int64_t>& shape);
-  /// Throws if a tensor was never taken, unless `ignorable` returns true for its name.
+  bool has(const std::string& name) const override { return tensors_.contains(name); }
+  /// The tensor can be read even after the Checkpoint is destroyed.
+  WeightRows take(const std::string& name, const std::vector<int64_t>& shape,
+                  std::initializer_list<DType> dtypes = {DType::kBF16, DType::kF16,
+                                                         DType::kF32}) override;
+  /// Throws if a tensor was never taken, unless `ignorable` returns true for its name, or it is a
+  /// bias of zeros: some exporters write one for every projection.
   void require_all_taken(const std::function<bool(const std::string&)>& ignorable) const;
   /// Throws if a file was written to since it was opened, because what was read may be a mixture of
   /// the old and the new contents.

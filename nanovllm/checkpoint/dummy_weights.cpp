@@ -1,6 +1,7 @@
 #include "nanovllm/checkpoint/dummy_weights.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 
@@ -53,23 +54,72 @@ void copy_repeated(const Bytes& table, size_t start, char* to, size_t bytes) {
   }
 }
 
-}  // namespace
+/// A table for each kind of tensor; each tensor is a piece of its endless repetition.
+class DummyWeights : public TensorSource {
+ public:
+  DummyWeights(DType dtype, float initializer_range,
+               std::function<bool(const std::string&)> is_quantized)
+      : dtype_(dtype), is_quantized_(std::move(is_quantized)) {
+    normal_ =
+        make_table(kTableSize, dtype, [&](size_t i) { return initializer_range * near_normal(i); });
+    ones_ = make_table(4096, dtype, [](size_t) { return 1; });
+    if (!is_quantized_) return;
+    // The bytes are from 112 to 143, so that 8-bit integers and both halves as 4-bit integers are
+    // near the middle of their ranges. With E4M3's deviation one scale suits all formats.
+    constexpr float kDeviation = 8;
+    scales_ = make_table(4096, dtype, [&](size_t) { return initializer_range / kDeviation; });
+    const auto make_bytes = [](const auto& value) {
+      auto bytes = std::make_shared<Bytes>(4 * kTableSize);
+      for (size_t i = 0; i < bytes->size(); ++i) (*bytes)[i] = static_cast<char>(value(i));
+      return bytes;
+    };
+    e4m3_ = make_bytes([](size_t i) { return f32_to_e4m3(kDeviation * near_normal(i)); });
+    words_ = make_bytes([](size_t i) { return 112 + splitmix64(i) % 32; });
+  }
 
-WeightSource dummy_weights(DType dtype, float initializer_range) {
-  const auto normal =
-      make_table(kTableSize, dtype, [&](size_t i) { return initializer_range * near_normal(i); });
-  const auto ones = make_table(4096, dtype, [](size_t) { return 1; });
-  return [=](const std::string& name, const std::vector<int64_t>& shape) -> WeightRows {
+  /// Has what the module's dialect needs to be recognized, and nothing that it may leave out.
+  bool has(const std::string& name) const override {
+    const size_t dot = std::min(name.rfind('.'), name.size());
+    constexpr std::array kRequired = {".qweight", ".weight_packed", ".weight_scale",
+                                      ".weight_scale_inv"};
+    return is_quantized_ && std::ranges::find(kRequired, name.substr(dot)) != kRequired.end() &&
+           is_quantized_(name.substr(0, dot));
+  }
+
+  WeightRows take(const std::string& name, const std::vector<int64_t>& shape,
+                  std::initializer_list<DType> dtypes) override {
     uint64_t seed = 0;
     for (const char c : name) seed = splitmix64(seed ^ static_cast<unsigned char>(c));
-    const auto read = [table = name.ends_with("norm.weight") ? ones : normal, seed,
-                       size = dtype_size(dtype)](int64_t first, int64_t count, void* to) {
+    const DType kind = *dtypes.begin();
+    const bool is_float = kind != DType::kI32 && kind != DType::kE4M3;
+    const DType dtype = is_float ? dtype_ : kind;
+    const bool is_scale = name.ends_with("scales") || name.find(".weight_scale") != name.npos;
+    const auto& table = kind == DType::kI32             ? words_
+                        : kind == DType::kE4M3          ? e4m3_
+                        : is_scale                      ? scales_
+                        : name.ends_with("norm.weight") ? ones_
+                                                        : normal_;
+    const auto read = [table, seed, size = dtype_size(dtype)](int64_t first, int64_t count,
+                                                              void* to) {
       const size_t num_values = table->size() / size;
       copy_repeated(*table, (seed + static_cast<size_t>(first)) % num_values * size,
                     static_cast<char*>(to), static_cast<size_t>(count) * size);
     };
     return {dtype, shape[0], shape.size() == 1 ? 1 : shape[1], read};
-  };
+  }
+
+ private:
+  DType dtype_;
+  std::function<bool(const std::string&)> is_quantized_;
+  std::shared_ptr<const Bytes> normal_, ones_, scales_, e4m3_, words_;
+};
+
+}  // namespace
+
+std::unique_ptr<TensorSource> dummy_weights(
+    DType dtype, float initializer_range,
+    std::function<bool(const std::string& module)> is_quantized) {
+  return std::make_unique<DummyWeights>(dtype, initializer_range, std::move(is_quantized));
 }
 
 }  // namespace nanovllm

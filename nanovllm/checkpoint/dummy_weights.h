@@ -1,23 +1,22 @@
 #pragma once
 
-#include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
-#include <vector>
 
 #include "nanovllm/base/dtype.h"
-#include "nanovllm/ops/weight_rows.h"
+#include "nanovllm/checkpoint/tensor_source.h"
 
 namespace nanovllm {
-
-/// Where tensors come from: takes a name and a shape of one or two dimensions, returns the tensor.
-/// A vector has one column.
-using WeightSource = std::function<WeightRows(const std::string&, const std::vector<int64_t>&)>;
 
 /// Random weights of `dtype` in place of a checkpoint, the same in every run. They are made about
 /// as fast as memory is copied: there is one table of values that are nearly normally distributed
 /// with the standard deviation `initializer_range`, and each tensor repeats it from a different
-/// start. The weights of norms are 1.
-WeightSource dummy_weights(DType dtype, float initializer_range);
+/// start. The weights of norms are 1. Quantized tensors have random values of their format, with
+/// scales that give the weights about the same deviation; it has them for each module (a weight's
+/// name without ".weight") for which `is_quantized` returns true.
+std::unique_ptr<TensorSource> dummy_weights(
+    DType dtype, float initializer_range,
+    std::function<bool(const std::string& module)> is_quantized = {});
 
 }  // namespace nanovllm

@@ -171,9 +171,6 @@ void refuse_unsupported(const JsonFields& config, const Architecture& architectu
   if (config.text("hidden_act", "silu") != "silu") config.refuse("hidden_act", "it must be silu");
   for (const char* key : {"attention_bias", "mlp_bias"})
     if (config.boolean(key, false)) config.refuse(key, "it must be false");
-  for (const char* key : {"quantization_config", "compression_config"})
-    if (config.find(key) != nullptr)
-      config.refuse(key, "weights must be bfloat16, float16 or float32");
   if (config.boolean("use_sliding_window", false))
     config.refuse("use_sliding_window", "every layer attends to the whole context");
   if (architecture.sliding_window != 0) {
@@ -259,6 +256,7 @@ ModelConfig ModelConfig::parse(const Json& config_json, const Json& generation_c
   c.initializer_range = static_cast<float>(config.positive("initializer_range", 0.02));
   c.tie_word_embeddings = config.boolean("tie_word_embeddings", false);
   c.dtype = parse_dtype(config);
+  c.quantization = parse_quantization(config);
   c.rope = parse_rope(config, options, c.max_position_embeddings);
   // Published checkpoints leave max_position_embeddings as it is when yarn is added.
   if (c.rope.scaling == RopeConfig::Scaling::kYarn)

@@ -2,12 +2,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "nanovllm/base/config.h"
 #include "nanovllm/base/dtype.h"
 #include "nanovllm/base/json.h"
+#include "nanovllm/checkpoint/quantized/dialect.h"
 
 namespace nanovllm {
 
@@ -45,6 +47,7 @@ struct ModelConfig {
   bool qkv_bias = false;  ///< q_proj, k_proj and v_proj have a bias
   float initializer_range = 0.02f;
   DType dtype = DType::kF32;  ///< of the checkpoint
+  std::optional<Quantization> quantization;
   /// From generation_config.json, or else from config.json. May be empty.
   std::vector<int32_t> eos_token_ids;
 

@@ -32,30 +32,19 @@ std::vector<Range> rows_of(const std::vector<int64_t>& heads, int64_t count) {
   return rows;
 }
 
-void append_as_float(std::vector<float>& out, const WeightRows& vector) {
-  std::vector<char> bytes(static_cast<size_t>(vector.num_rows()) * vector.row_bytes());
-  vector.read(0, vector.num_rows(), bytes.data());
-  const auto* const halves = reinterpret_cast<const uint16_t*>(bytes.data());
-  const auto* const floats = reinterpret_cast<const float*>(bytes.data());
-  for (int64_t i = 0; i < vector.num_rows(); ++i)
-    out.push_back(vector.dtype() == DType::kBF16  ? bf16_to_f32(halves[i])
-                  : vector.dtype() == DType::kF16 ? f16_to_f32(halves[i])
-                                                  : floats[i]);
-}
-
 /// Reads tensors from `source` into the backend's memory. Without a backend it only asks `source`
 /// for them, which checks their names, shapes and dtypes.
 class Loader {
  public:
-  Loader(Model& model, Backend* backend, WeightSource source)
-      : model_(model), backend_(backend), source_(std::move(source)) {}
+  Loader(Model& model, const ModelConfig& config, Backend* backend, TensorSource& source)
+      : model_(model), quantization_(config.quantization), backend_(backend), source_(source) {}
 
   /// A weight stacked from `parts`, which have `columns` columns. The rank takes the columns
   /// `taken`. With `num_experts` it is as many matrices, whose parts follow each other.
   WeightPtr matrix(const Parts& parts, int64_t columns, Range taken, int64_t num_experts = 0) {
     std::vector<WeightRows> stacked;
     for (const Part& part : parts) {
-      const WeightRows whole = source_(part.name, {part.rows, columns});
+      const WeightRows whole = take_weight(source_, quantization_, part.name, {part.rows, columns});
       for (const Range& rows : part.taken) stacked.push_back(whole.part(rows, taken));
     }
     if (backend_ == nullptr) return nullptr;
@@ -66,9 +55,10 @@ class Loader {
   Tensor vector(const Parts& parts) {
     std::vector<float> values;
     for (const Part& part : parts) {
-      const WeightRows whole = source_(part.name, {part.rows});
+      const WeightRows whole = source_.take(part.name, {part.rows});
       if (backend_ == nullptr) continue;
-      for (const Range& rows : part.taken) append_as_float(values, whole.part(rows, {0, 1}));
+      for (const Range& rows : part.taken)
+        for (const float value : read_floats(whole.part(rows, {0, 1}))) values.push_back(value);
     }
     if (backend_ == nullptr) return {};
     Tensor out = allocate(Tensor(nullptr, DType::kF32, static_cast<int64_t>(values.size())));
@@ -100,8 +90,9 @@ class Loader {
   }
 
   Model& model_;
+  const std::optional<Quantization>& quantization_;
   Backend* backend_;
-  WeightSource source_;
+  TensorSource& source_;
 };
 
 /// `c` describes the whole model, `shard` this rank's part of it.
@@ -164,12 +155,6 @@ void load_tensors(Model& model, Loader& load, const ModelConfig& config, const S
                                     hidden.count, hidden);
 }
 
-WeightSource tensors_of(Checkpoint& checkpoint) {
-  return [&](const std::string& name, const std::vector<int64_t>& shape) {
-    return checkpoint.take(name, shape);
-  };
-}
-
 // Old Llama checkpoints also store the rotary frequencies, and some checkpoints store lm_head
 // although it is tied to the embedding.
 void require_all_taken(const Checkpoint& checkpoint, const ModelConfig& config) {
@@ -183,16 +168,20 @@ void require_all_taken(const Checkpoint& checkpoint, const ModelConfig& config) 
 
 std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& config, DType dtype,
                                   bool dummy, Backend& backend, int64_t max_model_len, Rank rank) {
+  std::unique_ptr<TensorSource> random;
   std::optional<Checkpoint> checkpoint;
-  if (!dummy) checkpoint.emplace(folder);
+  if (dummy)
+    random = dummy_weights(dtype, config.initializer_range, [&](const std::string& module) {
+      return is_quantized(config.quantization, module);
+    });
+  else checkpoint.emplace(folder);
 
   auto model = std::make_unique<Model>();
   const Shard shard = make_shard(config, rank);
   model->config = shard.config;
   model->dtype = dtype;
   model->weight_bytes = static_cast<size_t>(shard.config.num_parameters()) * dtype_size(dtype);
-  Loader load(*model, &backend,
-              dummy ? dummy_weights(dtype, config.initializer_range) : tensors_of(*checkpoint));
+  Loader load(*model, config, &backend, dummy ? *random : *checkpoint);
   load_tensors(*model, load, config, shard);
   load.rope_tables(config, max_model_len);
   if (checkpoint) {
@@ -205,7 +194,7 @@ std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& 
 CheckpointSize check_weights(const std::string& folder, const ModelConfig& config) {
   Checkpoint checkpoint(folder);
   Model model;
-  Loader load(model, nullptr, tensors_of(checkpoint));
+  Loader load(model, config, nullptr, checkpoint);
   load_tensors(model, load, config, make_shard(config, {}));
   require_all_taken(checkpoint, config);
   return checkpoint.size();

@@ -1,6 +1,8 @@
 #include "nanovllm/ops/weight_rows.h"
 
+#include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "nanovllm/base/check.h"
@@ -22,6 +24,29 @@ WeightRows::WeightRows(const Tensor& matrix)
                                static_cast<size_t>(count) * size);
                  }) {
   row_stride_ = matrix.row_stride;
+}
+
+WeightRows::WeightRows(int64_t num_rows, int64_t num_columns, std::function<QuantizedMatrix()> load)
+    : WeightRows(DType::kF32, num_rows, num_columns, {}) {
+  struct Lazy {
+    std::function<QuantizedMatrix()> load;
+    std::once_flag once;
+    std::shared_ptr<const QuantizedMatrix> matrix;
+  };
+  quantized_ = [lazy = std::make_shared<Lazy>(std::move(load))] {
+    std::call_once(lazy->once,
+                   [&] { lazy->matrix = std::make_shared<const QuantizedMatrix>(lazy->load()); });
+    return lazy->matrix;
+  };
+  read_ = [quantized = quantized_, num_columns](int64_t first, int64_t count, void* to) {
+    const Range rows = {first / num_columns, std::max<int64_t>(count / num_columns, 1)};
+    const Range columns = {first % num_columns, std::min(count, num_columns)};
+    quantized()->dequantize(rows, columns, static_cast<float*>(to));
+  };
+}
+
+QuantizedRows WeightRows::quantized() const {
+  return {quantized_ ? quantized_() : nullptr, rows_, columns_};
 }
 
 WeightRows WeightRows::part(Range rows, Range columns) const {

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "nanovllm/base/tensor.h"
 #include "nanovllm/ops/communicator.h"
+#include "nanovllm/ops/quantized.h"
 
 namespace nanovllm {
 
@@ -21,6 +23,9 @@ class WeightRows {
   WeightRows(DType dtype, int64_t num_rows, int64_t num_columns, Read read);
   /// The rows of a matrix in host memory, which must outlive this. A vector has one column.
   WeightRows(const Tensor& matrix);  // NOLINT(google-explicit-constructor): it is a view of them
+  /// A quantized matrix, which `load` reads when it is first needed. It is a float32 matrix for
+  /// those who do not ask for quantized().
+  WeightRows(int64_t num_rows, int64_t num_columns, std::function<QuantizedMatrix()> load);
 
   DType dtype() const { return dtype_; }
   int64_t num_rows() const { return rows_.count; }
@@ -29,12 +34,15 @@ class WeightRows {
   WeightRows part(Range rows, Range columns) const;
   /// Writes rows [first, first + count) to `to`, without gaps.
   void read(int64_t first, int64_t count, void* to) const;
+  /// The same part of the quantized matrix; its `matrix` is null if this one is not quantized.
+  QuantizedRows quantized() const;
 
  private:
   DType dtype_;
   int64_t row_stride_;    // elements from row to row of the whole matrix
   Range rows_, columns_;  // of the whole matrix
   Read read_;
+  std::function<std::shared_ptr<const QuantizedMatrix>()> quantized_;
 };
 
 }  // namespace nanovllm

@@ -1,0 +1,111 @@
+#include "nanovllm/checkpoint/quantized/dialect.h"
+
+#include <algorithm>
+#include <array>
+
+#include "nanovllm/base/check.h"
+
+namespace nanovllm {
+
+namespace {
+
+struct Name {
+  const char* quant_method;
+  Quantization (*parse)(const JsonFields&);
+};
+constexpr std::array kDialects = {Name{"fp8", fp8}, Name{"compressed-tensors", compressed_tensors},
+                                  Name{"awq", awq}, Name{"gptq", gptq}};
+
+}  // namespace
+
+std::optional<Quantization> parse_quantization(const JsonFields& config) {
+  // The second name is that of old exporters of compressed-tensors.
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    if (config.find(key) == nullptr) continue;
+    const JsonFields fields = config.object(key);
+    const std::string method = fields.text("quant_method", "");
+    for (const Name& dialect : kDialects)
+      if (method == dialect.quant_method) return dialect.parse(fields);
+    fail(
+        "{}quant_method is {}, which is not supported; supported are fp8, compressed-tensors, awq "
+        "and gptq",
+        fields.prefix(), printable(method));
+  }
+  return std::nullopt;
+}
+
+WeightRows take_weight(TensorSource& tensors, const std::optional<Quantization>& quantization,
+                       const std::string& name, const std::vector<int64_t>& shape) {
+  constexpr std::string_view kSuffix = ".weight";
+  if (quantization && shape.size() == 2 && name.ends_with(kSuffix)) {
+    const std::string module = name.substr(0, name.size() - kSuffix.size());
+    if (auto weight = quantization->take(tensors, module, shape[0], shape[1])) return *weight;
+  }
+  return tensors.take(name, shape);
+}
+
+bool is_quantized(const std::optional<Quantization>& quantization, const std::string& module) {
+  // Routers are never quantized, and checkpoints do not always list them.
+  if (!quantization || !module.starts_with("model.layers.") || module.ends_with(".mlp.gate"))
+    return false;
+  return std::ranges::none_of(quantization->left_out, [&](std::string part) {
+    // A regular expression of compressed-tensors; in practice it says "ends with".
+    if (part.starts_with("re:.*")) part = part.substr(5);
+    return module.find(part) != std::string::npos;
+  });
+}
+
+std::vector<float> read_floats(const WeightRows& tensor) {
+  const auto count = static_cast<size_t>(tensor.num_rows() * tensor.num_columns());
+  std::vector<char> bytes(count * dtype_size(tensor.dtype()));
+  tensor.read(0, tensor.num_rows(), bytes.data());
+  const auto* const halves = reinterpret_cast<const uint16_t*>(bytes.data());
+  const auto* const floats = reinterpret_cast<const float*>(bytes.data());
+  std::vector<float> out(count);
+  for (size_t i = 0; i < count; ++i)
+    out[i] = tensor.dtype() == DType::kBF16  ? bf16_to_f32(halves[i])
+             : tensor.dtype() == DType::kF16 ? f16_to_f32(halves[i])
+                                             : floats[i];
+  return out;
+}
+
+std::vector<float> transpose(const std::vector<float>& values, int64_t rows) {
+  const auto height = static_cast<size_t>(rows), width = values.size() / height;
+  std::vector<float> out(values.size());
+  for (size_t row = 0; row < height; ++row)
+    for (size_t column = 0; column < width; ++column)
+      out[column * height + row] = values[row * width + column];
+  return out;
+}
+
+std::vector<uint32_t> read_words(const WeightRows& tensor) {
+  std::vector<uint32_t> words(static_cast<size_t>(tensor.num_rows() * tensor.num_columns()));
+  tensor.read(0, tensor.num_rows(), words.data());
+  return words;
+}
+
+std::vector<std::string> read_names(const JsonFields& config, const char* key) {
+  const Json* list = config.find(key);
+  if (list == nullptr) return {};
+  require(list->is_array() && std::ranges::all_of(*list, &Json::is_string),
+          "{}{} is {}; it must be a list of names", config.prefix(), key, printable(*list));
+  return list->get<std::vector<std::string>>();
+}
+
+int64_t read_group_size(const JsonFields& config) {
+  const Json* size = config.find("group_size");
+  if (size == nullptr || *size == -1) return kOneGroup;
+  return config.integer("group_size", kOneGroup);
+}
+
+std::vector<int32_t> read_groups(const WeightRows& tensor, int64_t num_groups,
+                                 const std::string& module) {
+  std::vector<int32_t> groups(static_cast<size_t>(tensor.num_rows()));
+  tensor.read(0, tensor.num_rows(), groups.data());
+  for (const int32_t group : groups)
+    require(group >= 0 && group < num_groups, "{}: a column is in group {}; there are {} groups",
+            module, group, num_groups);
+  return groups;
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nanovllm/base/json_fields.h"
+#include "nanovllm/checkpoint/tensor_source.h"
+#include "nanovllm/ops/quantized.h"
+
+namespace nanovllm {
+
+/// How a checkpoint stores its quantized weights. A dialect is a file of this folder: a function
+/// that reads quantization_config, refuses by name what it does not know, and returns one of these.
+struct Quantization {
+  /// For people: the dialect, the format and what shares a scale.
+  std::string description;
+  /// The weight [rows, columns] of a module, which is its name without ".weight", or none if the
+  /// checkpoint has left it unquantized.
+  std::function<std::optional<WeightRows>(TensorSource& tensors, const std::string& module,
+                                          int64_t rows, int64_t columns)>
+      take;
+  /// Modules that stay unquantized, as the dialect lists them: a name, or a part of one.
+  std::vector<std::string> left_out;
+};
+
+Quantization fp8(const JsonFields& config);
+Quantization compressed_tensors(const JsonFields& config);
+Quantization awq(const JsonFields& config);
+Quantization gptq(const JsonFields& config);
+
+/// What the key quantization_config of config.json says, if it is there.
+std::optional<Quantization> parse_quantization(const JsonFields& config);
+/// The tensor `name`; weights of two dimensions may be quantized.
+WeightRows take_weight(TensorSource& tensors, const std::optional<Quantization>& quantization,
+                       const std::string& name, const std::vector<int64_t>& shape);
+/// Whether a checkpoint of this quantization has quantized tensors for `module`.
+bool is_quantized(const std::optional<Quantization>& quantization, const std::string& module);
+
+// -- for the dialects
+/// The weight of a module in E4M3: module + ".weight", and its scales module + `suffix`, one for
+/// each block of scale_rows x scale_columns.
+WeightRows take_e4m3(TensorSource& tensors, const std::string& module, const std::string& suffix,
+                     int64_t rows, int64_t columns, int64_t scale_rows, int64_t scale_columns);
+/// The elements of a small tensor as float32.
+std::vector<float> read_floats(const WeightRows& tensor);
+/// [columns, rows] of `values` [rows, columns], for scales that are stored the other way round.
+std::vector<float> transpose(const std::vector<float>& values, int64_t rows);
+/// All 32-bit words of a tensor.
+std::vector<uint32_t> read_words(const WeightRows& tensor);
+/// `words` [rows, words in a row] hold fields of `bits` bits, the first in the lowest bits. Field
+/// `index` of row `row`.
+inline uint32_t field_at(const std::vector<uint32_t>& words, int64_t words_in_row, int64_t row,
+                         int64_t index, int bits) {
+  const int64_t in_word = 32 / bits;
+  const uint32_t word = words[static_cast<size_t>(row * words_in_row + index / in_word)];
+  return word >> (index % in_word * bits) & ((1u << bits) - 1);
+}
+/// The list of strings `key`, empty if it is absent.
+std::vector<std::string> read_names(const JsonFields& config, const char* key);
+/// The number of columns that share a scale: group_size of `config`. If it is -1 or absent, there
+/// is one group, whose size is kOneGroup.
+constexpr int64_t kOneGroup = 1 << 30;
+int64_t read_group_size(const JsonFields& config);
+/// The group of each column. Throws UserError if one is not below `num_groups`.
+std::vector<int32_t> read_groups(const WeightRows& tensor, int64_t num_groups,
+                                 const std::string& module);
+
+}  // namespace nanovllm

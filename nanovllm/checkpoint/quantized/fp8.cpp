@@ -1,0 +1,61 @@
+#include <algorithm>
+
+#include "nanovllm/base/check.h"
+#include "nanovllm/checkpoint/quantized/dialect.h"
+
+namespace nanovllm {
+
+// quant_method "fp8", as DeepSeek and Qwen publish it: weight [n, k] in E4M3, weight_scale_inv with
+// a scale for each block of weight_block_size. Without that key, as vLLM writes it: one
+// weight_scale for the whole matrix. Scales of activations (activation_scheme "static") are not
+// needed, because activations get their scales at run time.
+Quantization fp8(const JsonFields& config) {
+  if (config.text("fmt", "e4m3") != "e4m3") config.refuse("fmt", "it must be e4m3");
+  const std::string scheme = config.text("activation_scheme", "dynamic");
+  if (scheme != "dynamic" && scheme != "static")
+    config.refuse("activation_scheme", "it must be dynamic or static");
+  int64_t block_rows = 0, block_columns = 0;  // 0: all
+  if (const Json* block = config.find("weight_block_size")) {
+    require(block->is_array() && block->size() == 2 &&
+                std::ranges::all_of(*block,
+                                    [](const Json& size) {
+                                      return size.is_number_integer() && size >= 1 && size <= 65536;
+                                    }),
+            "{}weight_block_size is {}; it must be two integers from 1 to 65536", config.prefix(),
+            printable(*block));
+    block_rows = block->front();
+    block_columns = block->back();
+  }
+  const char* const suffix = block_rows > 0 ? ".weight_scale_inv" : ".weight_scale";
+  const auto take = [=](TensorSource& tensors, const std::string& module, int64_t rows,
+                        int64_t columns) -> std::optional<WeightRows> {
+    if (!tensors.has(module + suffix)) return std::nullopt;
+    return take_e4m3(tensors, module, suffix, rows, columns, block_rows > 0 ? block_rows : rows,
+                     block_columns > 0 ? block_columns : columns);
+  };
+  return {block_rows > 0 ? fmt::format("fp8, blocks of {} x {}", block_rows, block_columns)
+                         : std::string("fp8, a scale for each matrix"),
+          take, read_names(config, "modules_to_not_convert")};
+}
+
+WeightRows take_e4m3(TensorSource& tensors, const std::string& module, const std::string& suffix,
+                     int64_t rows, int64_t columns, int64_t scale_rows, int64_t scale_columns) {
+  const auto blocks = [](int64_t size, int64_t block) { return (size + block - 1) / block; };
+  const WeightRows weight = tensors.take(module + ".weight", {rows, columns}, {DType::kE4M3});
+  const WeightRows scales =
+      tensors.take(module + suffix, {blocks(rows, scale_rows), blocks(columns, scale_columns)});
+  return {rows, columns, [=] {
+            return QuantizedMatrix{.format = QuantizedFormat::kE4M3,
+                                   .num_rows = rows,
+                                   .num_columns = columns,
+                                   .scale_rows = scale_rows,
+                                   .scale_columns = scale_columns,
+                                   .scales = read_floats(scales),
+                                   .quantizes_activations = true,
+                                   .values = [weight](Range some, Range of, uint8_t* to) {
+                                     weight.part(some, of).read(0, some.count, to);
+                                   }};
+          }};
+}
+
+}  // namespace nanovllm
