@@ -16,12 +16,23 @@ inline std::string model_folder(const std::string& name) {
   return name == "tiny-tales" ? kTinyTales : kSource + "/tests/variants/" + name;
 }
 
+inline std::vector<Json> read_goldens(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<Json> rows;
+  for (std::string line; std::getline(file, line);) rows.push_back(parse_json(line, path));
+  return rows;
+}
+
 /// Reference answers of transformers in float32; tests/goldens/README.md explains the fields.
 inline std::vector<Json> goldens(const std::string& name) {
-  std::ifstream file(kSource + "/tests/goldens/" + name + ".jsonl");
-  std::vector<Json> rows;
-  for (std::string line; std::getline(file, line);) rows.push_back(parse_json(line, name));
-  return rows;
+  return read_goldens(kSource + "/tests/goldens/" + name + ".jsonl");
+}
+
+inline SamplingParams greedy() {
+  SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = 64;
+  return params;
 }
 
 inline RequestOutput generate_one(LLM& llm, const std::vector<int32_t>& prompt,
