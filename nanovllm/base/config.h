@@ -14,10 +14,11 @@ namespace nanovllm {
 /// The options of the engine, with vLLM's names and meanings. Zero or empty means that the value is
 /// chosen at the start.
 struct __attribute__((visibility("default"))) EngineConfig {
-  std::string device = "auto";       ///< auto, cpu, cuda
-  std::string dtype = "auto";        ///< auto (the checkpoint's, but bfloat16 for float32),
-                                     ///< bfloat16, float16, float32
-  std::string load_format = "auto";  ///< auto (safetensors) or dummy (random weights)
+  std::string device = "auto";        ///< auto, cpu, cuda
+  std::string dtype = "auto";         ///< auto (the checkpoint's, but bfloat16 for float32),
+                                      ///< bfloat16, float16, float32
+  std::string load_format = "auto";   ///< auto (safetensors) or dummy (random weights)
+  std::string quantization = "auto";  ///< auto (as the checkpoint is), or fp8 or int8: made at load
   /// JSON that replaces rope_scaling (rope_parameters) of the model's config.json: with yarn the
   /// context may be longer than the model's own. Empty: as config.json says.
   std::string rope_scaling = {};
@@ -128,6 +129,11 @@ void EngineConfig::for_each_field(Visit&& visit) {
          "Where weights come from; dummy: random weights, only config.json is needed",
          one_of("auto", "dummy")},
         &C::load_format);
+  visit({"quantization", "--quantization",
+         "Weights of the layers; auto: as the checkpoint has them; fp8, int8: made at load from a "
+         "checkpoint that is not quantized",
+         one_of("auto", "fp8", "int8")},
+        &C::quantization);
   visit({"local_files_only", "--local-files-only",
          "Download nothing: MODEL must be a folder or complete in the Hugging Face cache"},
         &C::local_files_only);

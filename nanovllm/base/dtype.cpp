@@ -1,6 +1,5 @@
 #include "nanovllm/base/dtype.h"
 
-#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -62,15 +61,5 @@ float f16_to_f32(uint16_t x) { return static_cast<float>(std::bit_cast<_Float16>
 uint16_t f32_to_f16(float f) { return std::bit_cast<uint16_t>(static_cast<_Float16>(f)); }
 
 float e4m3_to_f32(uint8_t x) { return kE4M3[x]; }
-
-uint8_t f32_to_e4m3(float f) {
-  if (std::isnan(f)) return 127;
-  const uint8_t sign = std::signbit(f) ? 128 : 0;
-  const float size = std::min(std::fabs(f), 448.0f);
-  // Eight steps from one power of two to the next; below 2^-6 the steps stay equal.
-  const int exponent = std::max(std::ilogb(size), -6);
-  const auto steps = static_cast<int>(std::nearbyint(std::ldexp(size, 3 - exponent)));
-  return static_cast<uint8_t>(sign + ((exponent + 6) << 3) + steps);
-}
 
 }  // namespace nanovllm

@@ -57,6 +57,19 @@ uint16_t f32_to_f16(float f);
 /// f32_to_e4m3 rounds to nearest, ties to even, and what is larger becomes 448. Source:
 /// Micikevicius et al., "FP8 Formats for Deep Learning", 2022.
 float e4m3_to_f32(uint8_t x);
-uint8_t f32_to_e4m3(float f);
+inline uint8_t f32_to_e4m3(float f) {
+  const auto bits_of = [](float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+  };
+  const uint32_t sign = bits_of(f) >> 24 & 128;
+  const float size = f < 0 ? -f : f;
+  if (!(size < 448)) return static_cast<uint8_t>(sign | (size >= 448 ? 126 : 127));
+  // Below 2^-6 all steps are 2^-9, which is the step of floats from 2^14 on.
+  if (size < 0.015625f) return static_cast<uint8_t>(sign | (bits_of(size + 16384.0f) & 255));
+  const uint32_t bits = bits_of(size);
+  return static_cast<uint8_t>(sign | (((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - (120 << 3)));
+}
 
 }  // namespace nanovllm

@@ -33,6 +33,7 @@ class EngineOptions(TypedDict, total=False):
     device: str
     dtype: str
     load_format: str
+    quantization: str | None
     local_files_only: bool
     rope_scaling: Mapping[str, object] | str
     hf_overrides: Mapping[str, object] | str
@@ -60,6 +61,7 @@ OTHER_NAMES = {
 _OTHER_VALUES = {
     "dtype": {"half": "float16", "float": "float32"},
     "load_format": {"safetensors": "auto"},
+    "quantization": {None: "auto"},
 }
 
 # Options of vLLM that concern speed, memory or logs, with the values that need no warning.
@@ -81,7 +83,6 @@ _UNSUPPORTED: Neutral = {
     "revision": (),
     "code_revision": (),
     "skip_tokenizer_init": (False,),
-    "quantization": (),
     "kv_cache_dtype": ("auto",),
     "enable_lora": (False,),
     "speculative_config": (),
@@ -179,7 +180,8 @@ def _value(name: str, value: object) -> object:
     if name in ("rope_scaling", "hf_overrides") and isinstance(value, Mapping):
         return json.dumps(value)
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
-    return _OTHER_VALUES.get(name, {}).get(text, text) if isinstance(text, str) else text
+    others = _OTHER_VALUES.get(name, {})
+    return others.get(text, text) if isinstance(text, str | None) else text
 
 
 def with_given_names(error: Exception, options: Mapping[str, object]) -> Exception:

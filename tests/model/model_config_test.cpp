@@ -382,8 +382,8 @@ TEST(ModelConfig, RefusesByNameWhatIsNotImplemented) {
   EXPECT_THAT(error_with("hidden_act", "gelu"), HasSubstr("hidden_act is \"gelu\""));
   EXPECT_THAT(error_with("attention_bias", true), HasSubstr("attention_bias is true"));
   EXPECT_THAT(error_with("use_sliding_window", true), HasSubstr("use_sliding_window is true"));
-  EXPECT_THAT(error_with("quantization_config", {{"quant_method", "awq"}}),
-              AllOf(HasSubstr("quantization_config"), HasSubstr("awq")));
+  EXPECT_THAT(error_with("quantization_config", {{"quant_method", "bitsandbytes"}}),
+              AllOf(HasSubstr("quantization_config"), HasSubstr("bitsandbytes")));
   EXPECT_THAT(error_with("layer_types", {"full_attention", "sliding_attention"}),
               AllOf(HasSubstr("layer_types"), HasSubstr("sliding_attention")));
   EXPECT_NO_THROW(parse(with(tiny_config(), "layer_types", {"full_attention", "full_attention"})));

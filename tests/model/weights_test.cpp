@@ -290,7 +290,7 @@ TEST(LoadModel, NamesATensorThatNobodyNeeds) {
   for (const char* name : {"model.layers.2.input_layernorm.weight", "model.extra",
                            "model.layers.0.self_attn.q_proj.bias", "model.layers.00.mlp"}) {
     std::vector<TestTensor> more = all;
-    more.push_back({name, "F32", {1}, {0}});
+    more.push_back({name, "F32", {1}, {1}});
     EXPECT_THAT(load_error(more, config), HasSubstr(std::string("tensor \"") + name + "\""));
   }
 }

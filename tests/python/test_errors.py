@@ -238,7 +238,7 @@ def test_a_context_above_the_model_s_is_lowered_with_a_warning() -> None:
         ({"kvcache_block_size": "a"}, TypeError, "^kvcache_block_size is 'a'"),
         ({"num_kvcache_blocks": -5}, ValueError, "^num_kvcache_blocks is -5"),
         ({"num_gpu_blocks_override": -5}, ValueError, "^num_gpu_blocks_override is -5"),
-        ({"quantization": "awq"}, UserError, "^quantization='awq' is not supported"),
+        ({"quantization": "nf4"}, ValueError, "^quantization is 'nf4'"),
         ({"enable_lora": True}, UserError, "^enable_lora=True is not supported"),
         ({"kv_cache_dtype": "fp8"}, UserError, "^kv_cache_dtype='fp8' is not supported"),
         ({"hf_overrides": {"a": 1}}, UserError, '^hf_overrides: "a" cannot be overridden'),

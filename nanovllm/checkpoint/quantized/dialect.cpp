@@ -18,12 +18,16 @@ constexpr std::array kDialects = {Name{"fp8", fp8}, Name{"compressed-tensors", c
 
 }  // namespace
 
-std::optional<Quantization> parse_quantization(const JsonFields& config) {
+std::optional<Quantization> parse_quantization(const JsonFields& config,
+                                               const std::string& at_load) {
   // The second name is that of old exporters of compressed-tensors.
   for (const char* key : {"quantization_config", "compression_config"}) {
     if (config.find(key) == nullptr) continue;
     const JsonFields fields = config.object(key);
     const std::string method = fields.text("quant_method", "");
+    require(at_load == "auto" || at_load == method,
+            "{}quant_method is {}: the weights cannot be quantized to {} at load", fields.prefix(),
+            printable(method), at_load);
     for (const Name& dialect : kDialects)
       if (method == dialect.quant_method) return dialect.parse(fields);
     fail(
@@ -31,6 +35,7 @@ std::optional<Quantization> parse_quantization(const JsonFields& config) {
         "and gptq",
         fields.prefix(), printable(method));
   }
+  if (at_load != "auto") return quantization_at_load(at_load);
   return std::nullopt;
 }
 
@@ -44,13 +49,18 @@ WeightRows take_weight(TensorSource& tensors, const std::optional<Quantization>&
   return tensors.take(name, shape);
 }
 
+// Checkpoints do not always list routers, but they are never quantized.
+bool is_linear(const std::string& module) {
+  return module.starts_with("model.layers.") && !module.ends_with(".mlp.gate");
+}
+
 bool is_quantized(const std::optional<Quantization>& quantization, const std::string& module) {
-  // Routers are never quantized, and checkpoints do not always list them.
-  if (!quantization || !module.starts_with("model.layers.") || module.ends_with(".mlp.gate"))
-    return false;
+  if (!quantization || !is_linear(module)) return false;
   return std::ranges::none_of(quantization->left_out, [&](std::string part) {
-    // A regular expression of compressed-tensors; in practice it says "ends with".
+    // A regular expression of compressed-tensors; published ones have wildcards at the ends only.
     if (part.starts_with("re:.*")) part = part.substr(5);
+    for (const std::string_view end : {".*", "$"})
+      if (part.ends_with(end)) part.resize(part.size() - end.size());
     return module.find(part) != std::string::npos;
   });
 }
