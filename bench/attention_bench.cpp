@@ -48,7 +48,7 @@ double seconds(DType dtype, cpu::Isa isa, int64_t num_seqs, int64_t num_tokens, 
              .head_dim = kHeadDim};
   const Buffer cache = cpu::allocate(kv.block_bytes() * static_cast<size_t>(num_blocks));
   kv.data = cache.get();
-  fill(kv.data, dtype, 2 * kv.block_elements() * num_blocks);
+  fill(kv.data, dtype, 2 * kBlockSize * kKvHeads * kHeadDim * num_blocks);
 
   const int64_t columns = (kHeads + 2 * kKvHeads) * kHeadDim;
   std::vector<float> qkv(static_cast<size_t>(tokens * columns));
