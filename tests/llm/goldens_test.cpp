@@ -183,7 +183,7 @@ TEST(Bfloat16, IsAsCloseOverTwoRanks) {
 }
 
 TEST(Fp8Cache, IsAsCloseAsItsEmulation) {
-  for (const std::string& dtype : {"bfloat16", "float16", "float32"}) {
+  for (const char* dtype : {"bfloat16", "float16", "float32"}) {
     SCOPED_TRACE(dtype);
     LLM llm(kTinyTales,
             {.dtype = dtype, .kv_cache_memory_bytes = 64 << 20, .kv_cache_dtype = "fp8"});

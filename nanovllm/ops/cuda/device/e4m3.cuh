@@ -10,25 +10,28 @@ struct E4m3 {
   uint8_t bits;
 };
 
-/// Two numbers, in the low half of `pair`, as halfs. Every e4m3 number is also a half.
-__device__ __forceinline__ uint32_t e4m3_to_halfs(uint32_t pair) {
+/// Four numbers as two pairs of halfs. Every e4m3 number is also a half.
+__device__ __forceinline__ void e4m3_to_halfs(uint32_t four, uint32_t& low, uint32_t& high) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-  uint32_t halfs;
-  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\ncvt.rn.f16x2.e4m3x2 %0, low;\n}"
-      : "=r"(halfs)
-      : "r"(pair));
-  return halfs;
+  asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.rn.f16x2.e4m3x2 %0, l;\n"
+      "cvt.rn.f16x2.e4m3x2 %1, h;\n}"
+      : "=r"(low), "=r"(high)
+      : "r"(four));
 #else
   // A byte becomes the high byte of a half whose exponent is one bit wider; multiplying by 2^8
   // corrects the exponent's bias, also for subnormals.
-  const uint32_t wide = __byte_perm(pair, 0, 0x1404);
-  const uint32_t bits = (wide & 0x80008000) | (wide & 0x7f007f00) >> 1;
-  return bits_as<uint32_t>(__hmul2(bits_as<__half2>(bits), bits_as<__half2>(0x5c005c00)));
+  const auto convert = [](uint32_t wide) {
+    const uint32_t bits = (wide & 0x80008000) | (wide & 0x7f007f00) >> 1, factor = 0x5c005c00;
+    return bits_as<uint32_t>(__hmul2(bits_as<__half2>(bits), bits_as<__half2>(factor)));
+  };
+  low = convert(__byte_perm(four, 0, 0x1404));
+  high = convert(__byte_perm(four, 0, 0x3424));
 #endif
 }
 __device__ inline float to_float(E4m3 x) {
-  const uint32_t halfs = e4m3_to_halfs(x.bits);
-  return __low2float(bits_as<__half2>(halfs));
+  uint32_t low, high;
+  e4m3_to_halfs(x.bits, low, high);
+  return __low2float(bits_as<__half2>(low));
 }
 
 /// Two floats of at most 448 rounded to e4m3, `low` in the low byte.

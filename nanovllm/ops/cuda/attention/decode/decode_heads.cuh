@@ -108,7 +108,7 @@ struct DecodeHeads {
       if constexpr (kIsE4m3<C>) {
         if (i % 2 == 0) ldmatrix_x4(raw, k + (chunk ^ i * 16));
 #pragma unroll
-        for (int j = 0; j < 4; ++j) a[j] = e4m3_to_halfs(raw[i % 2 * 2 + j % 2] >> j / 2 * 16);
+        for (int j = 0; j < 2; ++j) e4m3_to_halfs(raw[i % 2 * 2 + j], a[j], a[2 + j]);
       } else {
         ldmatrix_x4(a, chunks_at(k, i));
       }
@@ -199,8 +199,7 @@ struct DecodeHeads {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const uint32_t by_dimension = __byte_perm(raw[j % 2 * 2 + i], 0, 0x3120);
-          a[2 * i] = e4m3_to_halfs(by_dimension);
-          a[2 * i + 1] = e4m3_to_halfs(by_dimension >> 16);
+          e4m3_to_halfs(by_dimension, a[2 * i], a[2 * i + 1]);
         }
       } else {
         ldmatrix_x4_trans(a, chunks_at(v, j));

@@ -36,10 +36,14 @@ __global__ void __launch_bounds__(kThreads)
     const uint32_t in[4] = {words.x, words.y, words.z, words.w};
     uint32_t out[8];
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const uint32_t halfs = e4m3_to_halfs(in[j / 2] >> j % 2 * 16);
-      const float2 pair = __half22float2(bits_as<__half2>(halfs));
-      out[j] = pack<T>(pair.x * scale, pair.y * scale);
+    for (int j = 0; j < 4; ++j) {
+      uint32_t halfs[2];
+      e4m3_to_halfs(in[j], halfs[0], halfs[1]);
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const float2 pair = __half22float2(bits_as<__half2>(halfs[k]));
+        out[2 * j + k] = pack<T>(pair.x * scale, pair.y * scale);
+      }
     }
     char* const copy = keys + (is_v ? layout.layer_stride : 0) + to;
     *reinterpret_cast<uint4*>(copy + layout.at(key, d)) = {out[0], out[1], out[2], out[3]};
