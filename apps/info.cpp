@@ -39,7 +39,7 @@ struct Report {
   std::optional<EngineSetup> setup;
   std::vector<std::string> reasons;  // why it would not run
 
-  size_t kv_bytes_per_token() const { return model->kv_bytes_per_token(setup->dtype); }
+  size_t kv_bytes_per_token() const { return model->kv_bytes_per_token(setup->kv_dtype); }
   int64_t kv_tokens() const { return setup->num_blocks * setup->config.block_size; }
   size_t kv_bytes() const { return kv_bytes_per_token() * static_cast<size_t>(kv_tokens()); }
   /// What the cache takes at most while few sequences run.
@@ -142,6 +142,7 @@ Json to_json(const Report& r) {
                  {"dtype", dtype_name(r.setup->dtype)},
                  {"weight_bytes", r.setup->weight_bytes},
                  {"max_model_len", c.max_model_len},
+                 {"kv_cache_dtype", dtype_name(r.setup->kv_dtype)},
                  {"kv_bytes_per_token", r.kv_bytes_per_token()},
                  {"kv_cache_tokens", r.kv_tokens()},
                  {"kv_cache_bytes", r.kv_bytes()},
@@ -193,9 +194,9 @@ std::string to_text(const Report& r) {
                               human_bytes(r.setup->weight_bytes)));
     line("context", fmt::format("{} tokens (the model's own: {})", c.max_model_len,
                                 r.model->max_position_embeddings));
-    line("KV cache",
-         fmt::format("{} bytes a token; {} tokens in {} blocks of {}", r.kv_bytes_per_token(),
-                     r.kv_tokens(), r.setup->num_blocks, c.block_size));
+    line("KV cache", fmt::format("{}, {} bytes a token; {} tokens in {} blocks of {}",
+                                 dtype_name(r.setup->kv_dtype), r.kv_bytes_per_token(),
+                                 r.kv_tokens(), r.setup->num_blocks, c.block_size));
     line("step", fmt::format("at most {} tokens of {} sequences", c.max_num_batched_tokens,
                              c.max_num_seqs));
     const Memory memory = r.backend->memory();

@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/ops/cpu/attention.h"
@@ -36,11 +38,12 @@ void fill(void* data, DType dtype, int64_t count) {
 
 /// The shortest time, in seconds, of attention for `num_seqs` sequences with `num_tokens` new
 /// tokens each.
-double seconds(DType dtype, cpu::Isa isa, int64_t num_seqs, int64_t num_tokens, int64_t context) {
+double seconds(DType dtype, DType kv_dtype, cpu::Isa isa, int64_t num_seqs, int64_t num_tokens,
+               int64_t context) {
   const int64_t seq_blocks = (context + kBlockSize - 1) / kBlockSize;
   const int64_t num_blocks = num_seqs * seq_blocks, tokens = num_seqs * num_tokens;
   KvCache kv{.data = nullptr,
-             .dtype = dtype,
+             .dtype = kv_dtype,
              .num_layers = 1,
              .num_blocks = num_blocks,
              .block_size = kBlockSize,
@@ -48,7 +51,10 @@ double seconds(DType dtype, cpu::Isa isa, int64_t num_seqs, int64_t num_tokens, 
              .head_dim = kHeadDim};
   const Buffer cache = cpu::allocate(kv.block_bytes() * static_cast<size_t>(num_blocks));
   kv.data = cache.get();
-  fill(kv.data, dtype, 2 * kv.block_elements() * num_blocks);
+  if (kv_dtype != DType::kE4M3)
+    fill(kv.data, dtype, 2 * kv.num_kv_heads * kHeadDim * kBlockSize * num_blocks);
+  else  // small positive numbers both as elements and, four of these bytes, as a scale
+    std::memset(kv.data, 0x39, kv.block_bytes() * static_cast<size_t>(num_blocks));
 
   const int64_t columns = (kHeads + 2 * kKvHeads) * kHeadDim;
   std::vector<float> qkv(static_cast<size_t>(tokens * columns));
@@ -88,27 +94,32 @@ double seconds(DType dtype, cpu::Isa isa, int64_t num_seqs, int64_t num_tokens, 
 
 int main(int argc, char** argv) {
   if (argc > 1) cpu::set_num_threads(std::atoi(argv[1]));
-  fmt::print("{} threads\n{:<10} {:<12} {:>5} {:>7} {:>8} {:>10} {:>8} {:>9}\n", cpu::num_threads(),
-             "dtype", "isa", "seqs", "tokens", "context", "ms", "GB/s", "GFLOP/s");
+  fmt::print("{} threads\n{:<10} {:<14} {:<12} {:>5} {:>7} {:>8} {:>10} {:>8} {:>9}\n",
+             cpu::num_threads(), "dtype", "cache", "isa", "seqs", "tokens", "context", "ms", "GB/s",
+             "GFLOP/s");
   struct Work {
     int64_t num_seqs, num_tokens, context;
   };
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16})
+  constexpr std::pair<DType, DType> kDTypes[] = {{DType::kF32, DType::kF32},
+                                                 {DType::kBF16, DType::kBF16},
+                                                 {DType::kF16, DType::kF16},
+                                                 {DType::kBF16, DType::kE4M3}};
+  for (const auto& [dtype, kv_dtype] : kDTypes)
     for (const cpu::Isa isa :
          {cpu::Isa::kPlain, cpu::Isa::kAvx2, cpu::Isa::kAvx512, cpu::Isa::kAvx512Bf16}) {
       if (isa > cpu::best_isa() || (isa == cpu::Isa::kAvx512Bf16 && dtype != DType::kBF16))
         continue;
       for (const auto& [num_seqs, num_tokens, context] :
            {Work{32, 1, 1024}, Work{1, 1, 16384}, Work{1, 1024, 1024}, Work{4, 256, 4096}}) {
-        const double time = seconds(dtype, isa, num_seqs, num_tokens, context);
-        const double keys_and_values =
-            2.0 * static_cast<double>(num_seqs * context * kKvHeads * kHeadDim);
+        const double time = seconds(dtype, kv_dtype, isa, num_seqs, num_tokens, context);
+        const double keys_and_values = 2.0 * static_cast<double>(num_seqs * context * kKvHeads) *
+                                       static_cast<double>(kv_key_bytes(kv_dtype, kHeadDim));
         const double seen =
             static_cast<double>(num_seqs * num_tokens) *
             (static_cast<double>(context) - static_cast<double>(num_tokens - 1) / 2);
-        fmt::print("{:<10} {:<12} {:>5} {:>7} {:>8} {:>10.3f} {:>8.1f} {:>9.1f}\n",
-                   dtype_name(dtype), cpu::isa_name(isa), num_seqs, num_tokens, context, time * 1e3,
-                   keys_and_values * static_cast<double>(dtype_size(dtype)) / time / 1e9,
+        fmt::print("{:<10} {:<14} {:<12} {:>5} {:>7} {:>8} {:>10.3f} {:>8.1f} {:>9.1f}\n",
+                   dtype_name(dtype), dtype_name(kv_dtype), cpu::isa_name(isa), num_seqs,
+                   num_tokens, context, time * 1e3, keys_and_values / time / 1e9,
                    4 * seen * kHeads * kHeadDim / time / 1e9);
       }
     }

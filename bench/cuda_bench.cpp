@@ -61,15 +61,16 @@ class Bench {
   /// One new token for each of `num_seqs` sequences of `context` keys. With `roped` the norm, the
   /// rotation and the store of the newest key are included.
   void decode(int64_t num_seqs, int64_t context, int64_t heads, int64_t kv_heads, bool roped,
-              bool ragged = false) {
+              bool ragged = false, DType kv_dtype = DType::kBF16) {
     buffers_.clear();
     const std::vector<int64_t> lengths = contexts(num_seqs, context, ragged);
     const int64_t num_keys = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-    const double bytes = static_cast<double>(num_keys * 2 * kv_heads * kHeadDim * 2);
+    const auto key_bytes = static_cast<int64_t>(kv_key_bytes(kv_dtype, kHeadDim));
+    const double bytes = static_cast<double>(num_keys * 2 * kv_heads * key_bytes);
     // The calls use the layers in turn, so that the L2 cache has no keys of the next call.
     const auto layers = static_cast<int64_t>(std::ceil(1e9 / bytes));
     const int64_t longest = *std::ranges::max_element(lengths);
-    const KvCache kv = cache(num_seqs, longest, layers, kv_heads);
+    const KvCache kv = cache(num_seqs, longest, layers, kv_heads, kv_dtype);
     begin(1, lengths, kv);
     const Tensor qkv = random(num_seqs, (heads + 2 * kv_heads) * kHeadDim);
     const Tensor out = random(num_seqs, heads * kHeadDim);
@@ -98,16 +99,17 @@ class Bench {
     gpu_->replay(key, enqueue);
     gpu_->replay(key, enqueue);
     const double time = timed(10, [&] { gpu_->replay(key, enqueue); }) / static_cast<double>(calls);
-    fmt::print("{} attention B{} L{}{}, {}/{} heads: {:.1f} us, {:.2f} TB/s, {:.0f}% of read\n",
+    fmt::print("{} attention B{} L{}{}{}, {}/{} heads: {:.1f} us, {:.2f} TB/s, {:.0f}% of read\n",
                roped ? "rope and decode" : "decode", num_seqs, context,
-               ragged ? " in the mean" : "", heads, kv_heads, time * 1e6, bytes / time / 1e12,
-               100 * bytes / time / read_);
+               ragged ? " in the mean" : "", kv_dtype == DType::kE4M3 ? ", FP8" : "", heads,
+               kv_heads, time * 1e6, bytes / time / 1e12, 100 * bytes / time / read_);
   }
 
   /// Prompts of `length` tokens without cached tokens.
-  void prefill(int64_t num_seqs, int64_t length, int64_t heads, int64_t kv_heads) {
+  void prefill(int64_t num_seqs, int64_t length, int64_t heads, int64_t kv_heads,
+               DType kv_dtype = DType::kBF16) {
     buffers_.clear();
-    const KvCache kv = cache(num_seqs, length, 3, kv_heads);
+    const KvCache kv = cache(num_seqs, length, 3, kv_heads, kv_dtype);
     begin(length, contexts(num_seqs, length, false), kv);
     const Tensor qkv = random(num_seqs * length, (heads + 2 * kv_heads) * kHeadDim);
     const Tensor out = random(num_seqs * length, heads * kHeadDim);
@@ -119,10 +121,10 @@ class Bench {
     });
     const double flops = 2.0 * static_cast<double>(num_seqs * length * length * heads * kHeadDim);
     fmt::print(
-        "prefill attention {}x{}, {}/{} heads: {:.1f} us, {:.0f} TFLOP/s, {:.0f}% of the "
+        "prefill attention {}x{}{}, {}/{} heads: {:.1f} us, {:.0f} TFLOP/s, {:.0f}% of the "
         "matrix rate\n",
-        num_seqs, length, heads, kv_heads, time * 1e6, flops / time / 1e12,
-        100 * flops / time / flops_);
+        num_seqs, length, kv_dtype == DType::kE4M3 ? ", FP8" : "", heads, kv_heads, time * 1e6,
+        flops / time / 1e12, 100 * flops / time / flops_);
   }
 
   enum class Around { kNorm, kAdd, kNormSwiglu };
@@ -301,16 +303,28 @@ class Bench {
     gpu_->upload(buffers_.back().get(), host.data(), host.size() * 2);
     return {buffers_.back().get(), DType::kBF16, n, k};
   }
-  KvCache cache(int64_t num_seqs, int64_t context, int64_t layers, int64_t kv_heads) {
+  KvCache cache(int64_t num_seqs, int64_t context, int64_t layers, int64_t kv_heads,
+                DType dtype = DType::kBF16) {
     const int64_t blocks = num_seqs * ((context + kBlockSize - 1) / kBlockSize);
-    KvCache kv = {.dtype = DType::kBF16,
+    KvCache kv = {.dtype = dtype,
                   .num_layers = layers,
                   .num_blocks = blocks,
                   .block_size = kBlockSize,
                   .num_kv_heads = kv_heads,
                   .head_dim = kHeadDim};
     const auto bytes = static_cast<int64_t>(kv.block_bytes()) * blocks;
-    kv.data = random(1, bytes / 2).data;
+    if (dtype == DType::kBF16) {
+      kv.data = random(1, bytes / 2).data;
+      return kv;
+    }
+    // Bytes that are small positive numbers both as e4m3 and, four of them, as a scale.
+    std::vector<uint8_t> host(static_cast<size_t>(bytes));
+    std::mt19937 generator(5);
+    for (size_t i = 0; i < host.size(); ++i)
+      host[i] = i < 1 << 20 ? static_cast<uint8_t>(0x39 + generator() % 3) : host[i - (1 << 20)];
+    buffers_.push_back(gpu_->allocate(host.size()));
+    kv.data = buffers_.back().get();
+    gpu_->upload(kv.data, host.data(), host.size());
     return kv;
   }
   /// Context lengths: all `mean`, or from a fifth of it to nine fifths in a random order.
@@ -395,6 +409,16 @@ int main(int argc, char** argv) try {
     for (const auto& [num_seqs, context] : {std::pair{64, 520}, {256, 264}, {256, 640}})
       for (const bool ragged : {false, true}) bench.decode(num_seqs, context, 32, 8, false, ragged);
   }
+  if (what.empty() || what == "fp8")
+    for (const auto& [num_seqs, context, heads] :
+         {std::array{256, 2048, 16}, {256, 640, 16}, {64, 2048, 32}, {8, 8192, 16}, {1, 640, 16}})
+      for (const DType dtype : {DType::kBF16, DType::kE4M3})
+        for (const bool roped : {false, true})
+          bench.decode(num_seqs, context, heads, 8, roped, /*ragged=*/false, dtype);
+  if (what.empty() || what == "fp8")
+    for (const auto& [num_seqs, length] : {std::pair{16, 1024}, {1, 16384}})
+      for (const DType dtype : {DType::kBF16, DType::kE4M3})
+        bench.prefill(num_seqs, length, 16, 8, dtype);
   if (what.empty() || what == "prefill")
     for (const auto& [num_seqs, length] : {std::pair{16, 1024}, {4, 4096}, {1, 16384}})
       bench.prefill(num_seqs, length, 16, 8);

@@ -46,7 +46,6 @@ constexpr VllmOption kValues[] = {
     {"--api-server-count", "1", "one thread serves all connections"},
     {"--nnodes", "1", "a model runs on one machine"},
     {"--distributed-executor-backend", "mp|uni", "the ranks are processes of this machine"},
-    {"--kv-cache-dtype", "auto", "the KV cache has the type of the activations"},
     {"--tokenizer-mode", "auto|hf", "the tokenizer is the checkpoint's tokenizer.json"},
     {"--config-format", "auto|hf", "checkpoints have Hugging Face's layout"},
     {"--model-impl", "auto|vllm", "there is one implementation of each model"},

@@ -32,6 +32,8 @@ struct __attribute__((visibility("default"))) EngineConfig {
   int64_t cpu_batched_tokens = 2048, cuda_batched_tokens = 16384;
   double gpu_memory_utilization = 0.9;
   int64_t kv_cache_memory_bytes = 0;
+  std::string kv_cache_dtype = "auto";  ///< auto (that of dtype) or fp8: e4m3, each key and value
+                                        ///< of a head with a float32 scale
   int64_t block_size = 64;              ///< tokens in a block of the KV cache, a multiple of 16
   int64_t num_gpu_blocks_override = 0;  ///< blocks of the KV cache, on the CPU too
   bool enforce_eager = false;
@@ -167,6 +169,10 @@ void EngineConfig::for_each_field(Visit&& visit) {
          .allowed = at_least(0),
          .in_bytes = true},
         &C::kv_cache_memory_bytes);
+  visit({"kv_cache_dtype", "--kv-cache-dtype",
+         "Type of keys and values; auto: that of --dtype; fp8: 8 bits, for nearly twice the tokens",
+         one_of("auto", "fp8")},
+        &C::kv_cache_dtype);
   visit({"block_size",
          "--block-size TOKENS",
          "Tokens per KV-cache block, a multiple of 16",

@@ -9,6 +9,7 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/json_fields.h"
 #include "nanovllm/base/system/files.h"
+#include "nanovllm/ops/batch.h"
 
 namespace nanovllm {
 
@@ -285,7 +286,7 @@ int64_t ModelConfig::num_parameters() const {
 }
 
 size_t ModelConfig::kv_bytes_per_token(DType dtype) const {
-  return static_cast<size_t>(2 * num_layers * kv_size()) * dtype_size(dtype);
+  return static_cast<size_t>(2 * num_layers * num_kv_heads) * kv_key_bytes(dtype, head_dim);
 }
 
 }  // namespace nanovllm

@@ -156,10 +156,12 @@ void load_tensors(Model& model, Loader& load, const ModelConfig& config, const S
 }
 
 // Old Llama checkpoints also store the rotary frequencies, and some checkpoints store lm_head
-// although it is tied to the embedding.
+// although it is tied to the embedding. Checkpoints that were made for a cache in FP8 store one
+// scale for all keys of a layer and one for its values; here each key has its own scale instead.
 void require_all_taken(const Checkpoint& checkpoint, const ModelConfig& config) {
   checkpoint.require_all_taken([&](const std::string& name) {
-    return name.ends_with(".rotary_emb.inv_freq") ||
+    return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".k_scale") ||
+           name.ends_with(".v_scale") || name.ends_with(".kv_scale") ||
            (config.tie_word_embeddings && name == "lm_head.weight");
   });
 }

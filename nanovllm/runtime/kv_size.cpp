@@ -28,12 +28,17 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
   const size_t block_bytes =
       model.kv_bytes_per_token(kv_dtype) * static_cast<size_t>(config.block_size);
   const int64_t blocks_for_one = (wanted_len + config.block_size - 1) / config.block_size;
-  // The bytes for each block of the longest sequence in tables that grow with it. The rank has
-  // block tables, and the CPU's backend has a copy of them.
+  // The bytes for each block of the longest sequence in what grows with it. The rank has block
+  // tables, and the CPU's backend has a copy of them.
   const size_t table_bytes = sizeof(int32_t) * (config.device == "cuda" ? 1 : 2);
-  const size_t length_bytes =
-      rope_bytes_per_position(model.head_dim) * static_cast<size_t>(config.block_size) +
-      static_cast<size_t>(config.max_num_seqs) * table_bytes;
+  // On a GPU, prefill attention reads 16-bit copies of one layer's keys if the cache is of e4m3.
+  const bool copies = config.device == "cuda" && kv_dtype == DType::kE4M3;
+  const size_t copy_bytes = copies ? 2 * static_cast<size_t>(model.num_kv_heads) *
+                                         kv_key_bytes(DType::kF16, model.head_dim)
+                                   : 0;
+  const size_t length_bytes = (rope_bytes_per_position(model.head_dim) + copy_bytes) *
+                                  static_cast<size_t>(config.block_size) +
+                              static_cast<size_t>(config.max_num_seqs) * table_bytes;
 
   if (config.kv_cache_memory_bytes > 0) bytes = static_cast<size_t>(config.kv_cache_memory_bytes);
   KvSize size;

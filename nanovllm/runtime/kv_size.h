@@ -18,8 +18,8 @@ struct KvSize {
 
 /// Computes the size of a cache of `kv_dtype`: the blocks or bytes of the options if they are
 /// given, otherwise the smaller of `bytes` and what max_num_seqs sequences of max_model_len tokens
-/// need. `bytes` include the rotary tables and block tables, which grow with max_model_len; the
-/// bytes of the options are only for the cache. If max_model_len is more than the model or the
+/// need. `bytes` include the tables and copies of keys that grow with max_model_len; the bytes of
+/// the options are only for the cache. If max_model_len is more than the model or the
 /// cache allows, throws UserError with the numbers and the option to change. With several ranks all
 /// of them call it, each with its own shard and bytes, and all use the smallest number of blocks.
 KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType kv_dtype,

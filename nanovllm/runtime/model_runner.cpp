@@ -20,7 +20,7 @@ ModelRunner::ModelRunner(const std::string& folder, const EngineSetup& setup,
       state_(setup.config.max_num_seqs, setup.max_blocks_per_seq(), setup.config.block_size),
       replays_(!setup.config.enforce_eager && backend_->replays()) {
   host_.processed_logprobs = setup.config.logprobs_mode == "processed_logprobs";
-  kv_ = {.dtype = setup.dtype,
+  kv_ = {.dtype = setup.kv_dtype,
          .num_layers = model_->config.num_layers,
          .num_blocks = setup.num_blocks,
          .block_size = setup.config.block_size,

@@ -64,6 +64,7 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
   }
   setup.model = ModelConfig::load(model, config);
   setup.dtype = model_dtype(config, setup.model);
+  setup.kv_dtype = config.kv_cache_dtype == "fp8" ? DType::kE4M3 : setup.dtype;
   setup.weight_bytes = static_cast<size_t>(setup.model.num_parameters()) * dtype_size(setup.dtype);
   const auto world = static_cast<int>(config.tensor_parallel_size);
   const ModelConfig own =
@@ -95,15 +96,15 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
     bytes = cpu_kv_bytes(memory.free - std::min(memory.free, setup.weight_bytes)) /
             static_cast<size_t>(world);
   }
-  const KvSize kv = size_kv_cache(config, own, setup.dtype, bytes, ranks);
+  const KvSize kv = size_kv_cache(config, own, setup.kv_dtype, bytes, ranks);
   setup.num_blocks = kv.num_blocks;
   // Memory that the user did not give to the cache should not fill up with idle prefixes.
   if (!cuda && config.kv_cache_memory_bytes == 0 && config.num_gpu_blocks_override == 0)
     setup.num_kept_blocks = static_cast<int64_t>(
         std::max(kKeptCpuBytes, setup.weight_bytes) / static_cast<size_t>(world) /
-        (own.kv_bytes_per_token(setup.dtype) * static_cast<size_t>(config.block_size)));
+        (own.kv_bytes_per_token(setup.kv_dtype) * static_cast<size_t>(config.block_size)));
   // In double, because products of sizes from config.json and from options can overflow integers.
-  const double cache_gib = gib(own.kv_bytes_per_token(setup.dtype)) *
+  const double cache_gib = gib(own.kv_bytes_per_token(setup.kv_dtype)) *
                            static_cast<double>(config.block_size * kv.num_blocks);
   require(cache_gib <= gib(memory.total),
           "a KV cache of {} blocks of {} tokens takes {:.2f} GiB of {:.2f} GiB in total: "

@@ -16,8 +16,9 @@ namespace nanovllm {
 struct EngineSetup {
   EngineConfig config;  ///< with the automatic values filled in, so no limit is zero
   ModelConfig model;
-  DType dtype = DType::kF32;  ///< of weights, activations and the KV cache
-  int64_t num_blocks = 0;     ///< of the KV cache
+  DType dtype = DType::kF32;     ///< of weights and activations
+  DType kv_dtype = DType::kF32;  ///< of the KV cache
+  int64_t num_blocks = 0;        ///< of the KV cache
   /// How many of them are filled before the oldest contents are replaced; more only if so many are
   /// in use at the same time.
   int64_t num_kept_blocks = std::numeric_limits<int64_t>::max();

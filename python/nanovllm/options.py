@@ -38,6 +38,7 @@ class EngineOptions(TypedDict, total=False):
     rope_scaling: Mapping[str, object] | str
     hf_overrides: Mapping[str, object] | str
     kv_cache_memory_bytes: int
+    kv_cache_dtype: str
     block_size: int
     num_gpu_blocks_override: int
     enable_prefix_caching: bool
@@ -62,6 +63,7 @@ _OTHER_VALUES = {
     "dtype": {"half": "float16", "float": "float32"},
     "load_format": {"safetensors": "auto"},
     "quantization": {None: "auto"},
+    "kv_cache_dtype": {"fp8_e4m3": "fp8"},
 }
 
 # Options of vLLM that concern speed, memory or logs, with the values that need no warning.
@@ -83,7 +85,6 @@ _UNSUPPORTED: Neutral = {
     "revision": (),
     "code_revision": (),
     "skip_tokenizer_init": (False,),
-    "kv_cache_dtype": ("auto",),
     "enable_lora": (False,),
     "speculative_config": (),
     "task": ("auto", "generate"),

@@ -44,6 +44,13 @@ TEST(Info, ShowsShapeMemoryAndKernels) {
   const Result text = run({"info", kTinyTales});
   EXPECT_EQ(text.status, 0) << text.err;
   EXPECT_THAT(text.out, ::testing::EndsWith("\nwould run\n"));
+  const Result fp8 =
+      run({"info", kTinyTales, "--device", "cpu", "--kv-cache-dtype", "fp8", "--json"});
+  ASSERT_EQ(fp8.status, 0) << fp8.err;
+  const Json with_fp8 = Json::parse(fp8.out);
+  EXPECT_EQ(with_fp8["kv_cache_dtype"], "float8_e4m3fn");
+  EXPECT_EQ(with_fp8["kv_bytes_per_token"], 2 * 6 * 2 * (128 + 4));
+  EXPECT_GT(with_fp8["kv_cache_tokens"].get<double>(), 1.9 * info["kv_cache_tokens"].get<double>());
 }
 
 /// A copy of tiny-tales in which `change` has changed a file.

@@ -14,6 +14,15 @@ struct Seq {
 struct Shape {
   int64_t head_dim, group, num_kv_heads, block_size;
   DType dtype;
+  bool e4m3 = false;  // the cache
+
+  /// The largest difference between the backends. Elements of keys that differ in their last bit
+  /// before they are quantized may differ by a sixteenth afterwards, and of a small head each
+  /// counts more.
+  double tolerance() const {
+    const double quantized = !e4m3 ? 0 : head_dim < 64 ? 5e-2 : 2.5e-2;
+    return (dtype == DType::kF32 ? 5e-5 : 1.5e-2) + quantized;
+  }
 };
 
 /// Fills a cache through rope_and_store, then computes new tokens over it, on both backends.
@@ -26,9 +35,9 @@ class GpuAttention : public TwoBackends {
              bool plain = false) {
     if (skips()) return;
     const std::string what =
-        fmt::format("head_dim {}, group {}, block {}, {}, {} sequences, first {} of {}",
+        fmt::format("head_dim {}, group {}, block {}, {}{}, {} sequences, first {} of {}",
                     shape.head_dim, shape.group, shape.block_size, dtype_name(shape.dtype),
-                    seqs.size(), seqs[0].num_new, seqs[0].context);
+                    shape.e4m3 ? " over e4m3" : "", seqs.size(), seqs[0].num_new, seqs[0].context);
     const auto num_seqs = static_cast<int64_t>(seqs.size());
     int64_t num_blocks = 1, max_blocks = 1, longest = 0;
     for (const Seq& seq : seqs) {
@@ -42,7 +51,7 @@ class GpuAttention : public TwoBackends {
     SlotTables slots[2];
     Backend* const backends[2] = {cpu.get(), gpu.get()};
     for (int b = 0; b < 2; ++b) {
-      kv[b] = {.dtype = shape.dtype,
+      kv[b] = {.dtype = shape.e4m3 ? DType::kE4M3 : shape.dtype,
                .num_layers = 2,
                .num_blocks = num_blocks,
                .block_size = shape.block_size,
@@ -168,13 +177,13 @@ class GpuAttention : public TwoBackends {
         // With a graph, the first call runs eagerly and the second one is captured. The CPU has
         // already changed qkv.host.
         gpu->replay(++num_graphs_, enqueue);
-        expect_equal(out, "eager, " + what, shape.dtype == DType::kF32 ? 5e-5 : 1.5e-2);
+        expect_equal(out, "eager, " + what, shape.tolerance());
         gpu->upload(qkv.on_gpu.data, original.data(), original.size());
         gpu->upload(memory[1].get(), before.data(), before.size());
         const std::vector<char> nothing(out.host.size(), static_cast<char>(0xff));
         gpu->upload(out.on_gpu.data, nothing.data(), nothing.size());
         gpu->replay(num_graphs_, enqueue);
-        expect_equal(out, "graph, " + what, shape.dtype == DType::kF32 ? 5e-5 : 1.5e-2);
+        expect_equal(out, "graph, " + what, shape.tolerance());
         if (fuses) {
           // Keys and values must be written only to the cache.
           const std::vector<char> now = from_gpu(qkv.on_gpu);
@@ -190,7 +199,7 @@ class GpuAttention : public TwoBackends {
         gpu->upload(out.on_gpu.data, nothing.data(), nothing.size());
         gpu->attention(args, kv[b], batch);
       }
-      if (!prompt) expect_equal(out, what, shape.dtype == DType::kF32 ? 5e-5 : 1.5e-2);
+      if (!prompt) expect_equal(out, what, shape.tolerance());
     }
   }
 
@@ -312,6 +321,68 @@ TEST_P(GpuAttention, RotationInTheEpilogue) {
     seqs.resize(static_cast<size_t>(num_seqs / 2));
     seqs.push_back({9, 50});
     check({128, 4, 8, 64, DType::kBF16}, seqs, 4096, true);
+  }
+}
+
+// A cache of e4m3, with every kernel that writes or reads it.
+
+TEST_P(GpuAttention, Fp8HeadDimsAndGroups) {
+  for (const DType dtype : kDTypes)
+    for (const int64_t head_dim : {8, 64, 80, 128, 256})
+      for (const int64_t group : {1, 2, 7, 16, 17}) {
+        check({head_dim, group, 2, 64, dtype, true},
+              {{1, 1}, {1, 130}, {5, 70}, {64, 64}, {1, 64}});
+        check({head_dim, group, 2, 64, dtype, true},
+              {{1, 2}, {1, 130}, {1, 17}, {1, 700}, {1, 64}});
+      }
+}
+
+TEST_P(GpuAttention, Fp8BlockSizesAndLengthsAtTheirEdges) {
+  for (const int64_t block_size : {16, 48, 64, 256})
+    for (const int32_t length : {15, 16, 17, 63, 64, 65, 257, 1025}) {
+      const Shape shape = {128, 2, 2, block_size, DType::kBF16, true};
+      check(shape, {{1, length}, {2, length}, {length, length}, {length / 2, length}, {1, 1}});
+      check(shape, {{1, length}, {1, 1}, {1, length}});
+    }
+}
+
+TEST_P(GpuAttention, Fp8LongContextsAndLargeBatches) {
+  check({128, 2, 1, 64, DType::kBF16, true}, {{1, 40000}, {1, 3}, {1, 8192}, {1, 20001}});
+  check({64, 8, 1, 16, DType::kF16, true}, {{130, 10000}, {1, 9999}});
+  check({128, 2, 8, 64, DType::kBF16, true}, std::vector<Seq>(70, {1, 660}));
+  // More keys than are copied for prefill attention at a time: three groups, one of them mixed.
+  check({128, 2, 8, 64, DType::kBF16, true},
+        {{1, 50}, {500, 9000}, {3, 11000}, {1, 2}, {2, 8000}, {400, 400}});
+  for (const int64_t num_seqs : {64, 300}) {
+    std::vector<Seq> decodes, mixed;
+    for (int64_t s = 0; s < num_seqs; ++s) {
+      const auto context = static_cast<int32_t>(1 + random() % 700);
+      decodes.push_back({1, context});
+      mixed.push_back({s % 3 == 0 ? 1 + static_cast<int32_t>(random() % context) : 1, context});
+    }
+    check({128, 2, 2, 64, DType::kBF16, true}, decodes);
+    check({128, 4, 1, 16, DType::kBF16, true}, mixed);
+  }
+}
+
+TEST_P(GpuAttention, Fp8FusedRotations) {
+  for (const int64_t head_dim : {64, 128})
+    for (const int64_t group : {2, 5, 16})
+      for (const auto& [num_seqs, kv_heads, longest] :
+           {std::array<int32_t, 3>{1, 1, 1}, {1, 1, 17}, {1, 2, 5000}, {3, 8, 100}, {12, 8, 40}}) {
+        std::vector<Seq> seqs;
+        for (int32_t s = 0; s < num_seqs; ++s)
+          seqs.push_back({1, longest - s % std::min(longest, 20)});
+        check({head_dim, group, kv_heads, 64, group == 5 ? DType::kF16 : DType::kBF16, true}, seqs);
+      }
+  for (const int64_t num_seqs : {17, 40, 64}) {
+    std::vector<Seq> seqs = {{1, 700}};  // too long for clusters
+    while (std::ssize(seqs) < num_seqs)
+      seqs.push_back({1, static_cast<int32_t>(1 + random() % 100)});
+    fuses = GetParam() == Kernels::kNative;
+    for (const bool plain : {false, true})
+      check({plain ? 64 : 128, 4, 8, 64, DType::kBF16, true}, seqs, 4096, plain);
+    fuses = false;
   }
 }
 

@@ -56,7 +56,7 @@ TEST_P(GpuRows, GatherAndEmbed) {
 
 /// On the GPU a layer has the keys of all blocks, then the values of all blocks.
 TEST_P(GpuRows, CopyBlocks) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kE4M3}) {
     KvCache kv = {.dtype = dtype,
                   .num_layers = 3,
                   .num_blocks = 40,
@@ -65,7 +65,9 @@ TEST_P(GpuRows, CopyBlocks) {
                   .head_dim = 24};
     std::vector<BlockCopy> copies;
     for (int32_t block = 0; block < 20; ++block) copies.push_back({block, 39 - block});
-    Twin blocks = make({nullptr, dtype, 2 * kv.num_layers * kv.num_blocks, kv.block_elements()});
+    // Any words will do.
+    const int64_t words = kv.num_kv_heads * kv.entry_bytes() / 4;
+    Twin blocks = make({nullptr, DType::kF32, 2 * kv.num_layers * kv.num_blocks, words});
     kv.data = blocks.on_gpu.data;
     gpu->copy_blocks(kv, copies);
     for (int64_t first = 0; first < blocks.on_cpu.shape[0]; first += kv.num_blocks)

@@ -160,6 +160,9 @@ INSTANTIATE_TEST_SUITE_P(Models, Logprobs, ::testing::ValuesIn(kModels), [](cons
   return name;
 });
 
+// The limits for quantized keys and values, those of an emulation in PyTorch.
+constexpr Bfloat16Limits kFp8Cache = {.mean = 0.0418, .agreement = 0.969, .gap = 0.53};
+
 TEST(Bfloat16, IsAsCloseToFloat32AsTransformers) {
   LLM llm(kTinyTales, {.dtype = "bfloat16", .kv_cache_memory_bytes = 64 << 20});
   expect_close_in_bfloat16(llm, goldens("tiny-tales"), {});
@@ -174,6 +177,54 @@ TEST(Bfloat16, IsAsCloseOverTwoRanks) {
   config.worker_path = NANOVLLM_BINARY;
   LLM llm(kTinyTales, config);
   expect_close_in_bfloat16(llm, goldens("tiny-tales"), {});
+  config.kv_cache_dtype = "fp8";
+  LLM fp8(kTinyTales, config);
+  expect_close_in_bfloat16(fp8, goldens("tiny-tales"), kFp8Cache);
+}
+
+TEST(Fp8Cache, IsAsCloseAsItsEmulation) {
+  for (const char* dtype : {"bfloat16", "float16", "float32"}) {
+    SCOPED_TRACE(dtype);
+    LLM llm(kTinyTales,
+            {.dtype = dtype, .kv_cache_memory_bytes = 64 << 20, .kv_cache_dtype = "fp8"});
+    expect_close_in_bfloat16(llm, goldens("tiny-tales"), kFp8Cache);
+  }
+}
+
+// Every key is quantized before anything reads it, so the answers do not depend on how the steps
+// are divided, on what other sequences computed, or on copies of blocks.
+TEST(Fp8Cache, GivesTheSameTokensHoweverTheyAreComputed) {
+  EngineConfig config = float32();
+  config.kv_cache_dtype = "fp8";
+  config.device = "cpu";  // where the bits of a row do not depend on its batch
+  std::vector<std::vector<int32_t>> prompts;
+  for (const Json& row : goldens("tiny-tales"))
+    if (row["prompt_token_ids"].size() < 700) prompts.push_back(row["prompt_token_ids"]);
+  SamplingParams params = greedy();
+  params.max_tokens = 24;
+  const auto answers = [&](const EngineConfig& options) {
+    LLM llm(kTinyTales, options);
+    std::vector<std::vector<int32_t>> ids;
+    for (const RequestOutput& output : llm.generate(prompts, params, false)) {
+      for (const CompletionOutput& choice : output.outputs) ids.push_back(choice.token_ids);
+    }
+    return ids;
+  };
+  const auto want = answers(config);
+  EngineConfig other = config;
+  other.block_size = 16;
+  other.max_num_batched_tokens = 24;
+  other.enable_prefix_caching = false;
+  EXPECT_EQ(answers(other), want) << "in small steps";
+  other = config;
+  other.block_size = 16;
+  other.num_gpu_blocks_override = 64;
+  other.max_model_len = 1024;
+  EXPECT_EQ(answers(other), want) << "with preemptions";
+  params.n = 3;  // greedy choices are alike, and they share the prompt's blocks
+  auto choices = answers(config);
+  ASSERT_EQ(choices.size(), 3 * want.size());
+  for (size_t i = 0; i < choices.size(); ++i) EXPECT_EQ(choices[i], want[i / 3]);
 }
 
 TEST(Float32Weights, GiveTheReferenceTokens) {

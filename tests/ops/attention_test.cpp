@@ -26,6 +26,7 @@ struct Shape {
   int64_t group = 2;
   int64_t block_size = 16;
   DType dtype = DType::kF32;
+  bool e4m3 = false;  // the cache
 };
 
 float load(const void* data, DType dtype, int64_t i) {
@@ -51,6 +52,11 @@ float element(uint64_t kind, uint64_t seq, uint64_t position, uint64_t head, uin
   return static_cast<float>(x & 0xffffff) / 0x800000 - 1;
 }
 
+/// The scale of a key (kind 1) or value (kind 2) in a cache of e4m3; elements are at most 1.
+float scale_of(uint64_t kind, uint64_t seq, uint64_t position, uint64_t head) {
+  return 0.003f * (2 + element(kind + 2, seq, position, head, 0));
+}
+
 /// A batch over a KV cache in which all unused positions are NaN, also those in blocks that are
 /// used. Blocks are assigned in a shuffled order.
 class Problem {
@@ -73,17 +79,14 @@ class Problem {
     }
     const size_t size = dtype_size(shape.dtype);
     kv_ = {.data = nullptr,
-           .dtype = shape.dtype,
+           .dtype = shape.e4m3 ? DType::kE4M3 : shape.dtype,
            .num_layers = 2,
            .num_blocks = num_blocks,
            .block_size = shape.block_size,
            .num_kv_heads = shape.num_kv_heads,
            .head_dim = shape.head_dim};
-    cache_.resize(kv_.block_bytes() * static_cast<size_t>(num_blocks));
+    cache_.assign(kv_.block_bytes() * static_cast<size_t>(num_blocks), 0xff);  // NaN
     kv_.data = cache_.data();
-    for (size_t i = 0; i < cache_.size() / size; ++i)
-      store(cache_.data(), shape.dtype, static_cast<int64_t>(i),
-            std::numeric_limits<float>::quiet_NaN());
 
     std::vector<int32_t> order(static_cast<size_t>(num_blocks));
     std::iota(order.begin(), order.end(), 0);
@@ -96,11 +99,7 @@ class Problem {
         if (block < 0) block = order[next++];
         for (int64_t h = 0; h < shape.num_kv_heads; ++h)
           for (int64_t value = 0; value < 2; ++value)
-            for (int64_t d = 0; d < shape.head_dim; ++d)
-              store(cache_.data(), shape.dtype,
-                    kv_offset(kv_, kLayer, block, value, h) +
-                        p % shape.block_size * shape.head_dim + d,
-                    element(1 + value, names_[s], p, h, d));
+            store_key(kv_entry(kv_, kLayer, block, value, h), p, 1 + value, names_[s], h);
       }
     }
     const int64_t heads = shape.num_kv_heads * shape.group;
@@ -177,6 +176,18 @@ class Problem {
  private:
   static constexpr int64_t kLayer = 1;
 
+  /// Stores the key (kind 1) or value (kind 2) of this position in an entry of the cache.
+  void store_key(char* entry, int64_t p, uint64_t kind, uint64_t name, int64_t head) const {
+    const int64_t row = p % shape_.block_size;
+    char* const to = kv_key(kv_, entry, row);
+    const float scale = scale_of(kind, name, p, head);
+    if (shape_.e4m3) *kv_key_scale(kv_, entry, row) = scale;
+    for (int64_t d = 0; d < shape_.head_dim; ++d) {
+      const float x = element(kind, name, p, head, d);
+      if (shape_.e4m3) to[d] = static_cast<char>(f32_to_e4m3(x / scale));
+      else store(to, shape_.dtype, d, x);
+    }
+  }
   int64_t position(int64_t seq, int64_t token) const {
     return seqs_[seq].context - seqs_[seq].num_tokens + token;
   }
@@ -190,8 +201,12 @@ class Problem {
     std::vector<double> x;
     for (int64_t h = 0; h < shape_.num_kv_heads; ++h)
       for (int64_t p = 0; p < seqs_[seq].context; ++p)
-        for (int64_t d = 0; d < shape_.head_dim; ++d)
-          x.push_back(rounded(element(kind, names_[seq], p, h, d)));
+        for (int64_t d = 0; d < shape_.head_dim; ++d) {
+          const float value = element(kind, names_[seq], p, h, d);
+          const float scale = scale_of(kind, names_[seq], p, h);
+          x.push_back(shape_.e4m3 ? double{e4m3_to_f32(f32_to_e4m3(value / scale))} * scale
+                                  : rounded(value));
+        }
     return x;
   }
   std::vector<double> reference_row(size_t seq, int64_t position, int64_t head, const double* keys,
@@ -219,17 +234,18 @@ class Problem {
   std::vector<int32_t> starts_, contexts_, tables_, slots_, rows_;
 };
 
-class AttentionGrid : public testing::TestWithParam<std::tuple<DType, int64_t>> {};
+class AttentionGrid : public testing::TestWithParam<std::tuple<DType, int64_t, bool>> {};
 
 TEST_P(AttentionGrid, EqualsNaiveReferenceOnEveryInstructionSet) {
-  const auto [dtype, head_dim] = GetParam();
+  const auto [dtype, head_dim, e4m3] = GetParam();
   for (const int64_t group : {1, 2, 3, 5, 7, 8, 16}) {
     const auto problem_of = [&](int64_t block_size) {
       return Problem({.head_dim = head_dim,
                       .num_kv_heads = group == 1 ? 3 : 1,
                       .group = group,
                       .block_size = block_size,
-                      .dtype = dtype},
+                      .dtype = dtype,
+                      .e4m3 = e4m3},
                      {{1, 1}, {1, 17}, {33, 33}, {19, 270}, {1, 256}, {3, 258}});
     };
     const std::vector<double> want = problem_of(16).reference();
@@ -248,10 +264,12 @@ TEST_P(AttentionGrid, EqualsNaiveReferenceOnEveryInstructionSet) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionGrid,
                          testing::Combine(testing::Values(DType::kF32, DType::kBF16, DType::kF16),
-                                          testing::Values(8, 32, 64, 80, 96, 128, 256)),
+                                          testing::Values(8, 32, 64, 80, 96, 128, 256),
+                                          testing::Bool()),
                          [](const auto& info) {
                            return std::string(dtype_name(std::get<0>(info.param))) + "_head_dim_" +
-                                  std::to_string(std::get<1>(info.param));
+                                  std::to_string(std::get<1>(info.param)) +
+                                  (std::get<2>(info.param) ? "_e4m3" : "");
                          });
 
 TEST(Attention, LongContexts) {
@@ -276,7 +294,7 @@ TEST(Attention, MoreQueryHeadsThanATileHasRows) {
 }
 
 /// The output bits of a token depend only on its query and on its keys and values.
-class AttentionBits : public testing::TestWithParam<DType> {
+class AttentionBits : public testing::TestWithParam<std::tuple<DType, bool>> {
  protected:
   static constexpr int32_t kContext = 1100;
   Shape shape(int64_t block_size) const {
@@ -284,7 +302,8 @@ class AttentionBits : public testing::TestWithParam<DType> {
             .num_kv_heads = 2,
             .group = 3,
             .block_size = block_size,
-            .dtype = GetParam()};
+            .dtype = std::get<0>(GetParam()),
+            .e4m3 = std::get<1>(GetParam())};
   }
   /// Output of every position of sequence 7 computed in one step on one thread.
   std::vector<std::string> whole(Isa isa) const {
@@ -333,8 +352,12 @@ TEST_P(AttentionBits, DoNotDependOnBatchBlockSizeOrThreads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, AttentionBits,
-                         testing::Values(DType::kF32, DType::kBF16, DType::kF16),
-                         [](const auto& info) { return std::string(dtype_name(info.param)); });
+                         testing::Combine(testing::Values(DType::kF32, DType::kBF16, DType::kF16),
+                                          testing::Bool()),
+                         [](const auto& info) {
+                           return std::string(dtype_name(std::get<0>(info.param))) +
+                                  (std::get<1>(info.param) ? "_e4m3" : "");
+                         });
 
 }  // namespace
 }  // namespace nanovllm::cpu

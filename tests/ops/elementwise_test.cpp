@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "nanovllm/ops/cpu/attention.h"
+#include "nanovllm/ops/cpu/kernels/elementwise.h"
 #include "tests/ops/matrix.h"
 
 namespace nanovllm::cpu {
@@ -154,13 +155,26 @@ struct Cache {
     kv.data = bytes.data();
   }
   float at(int64_t layer, int64_t slot, int64_t value_not_key, int64_t head, int64_t i) const {
-    const int64_t offset = kv_offset(kv, layer, slot / kv.block_size, value_not_key, head) +
-                           slot % kv.block_size * kv.head_dim + i;
-    if (kv.dtype == DType::kF32) return static_cast<const float*>(kv.data)[offset];
-    const uint16_t bits = static_cast<const uint16_t*>(kv.data)[offset];
+    char* const entry = kv_entry(kv, layer, slot / kv.block_size, value_not_key, head);
+    char* const key = kv_key(kv, entry, slot % kv.block_size);
+    if (kv.dtype == DType::kF32) return reinterpret_cast<const float*>(key)[i];
+    if (kv.dtype == DType::kE4M3)
+      return e4m3_to_f32(static_cast<uint8_t>(key[i])) *
+             *kv_key_scale(kv, entry, slot % kv.block_size);
+    const uint16_t bits = reinterpret_cast<const uint16_t*>(key)[i];
     return kv.dtype == DType::kBF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
   }
 };
+
+/// What a cache of e4m3 has of x.
+std::vector<double> quantized(const std::vector<float>& x) {
+  float largest = 0x1p-60f;
+  for (const float v : x) largest = std::max(largest, std::abs(v));
+  std::vector<double> y;
+  for (const float v : x)
+    y.push_back(e4m3_to_f32(f32_to_e4m3(v * (448 / largest))) * (largest / 448));
+  return y;
+}
 
 /// The optional RMSNorm and the rotation of one head, in double.
 std::vector<double> rotated(const Matrix& x, int64_t row, int64_t first, int64_t head_dim,
@@ -190,8 +204,10 @@ TEST(Elementwise, RopeAndStoreWritesTheSlotsAndNothingElse) {
   for (Isa isa : isas())
     for (DType dtype : kDTypes)
       for (int64_t head_dim : {8, 32, 80, 96, 128})
-        for (bool with_norm : {false, true}) {
-          SCOPED_TRACE(name(isa, dtype) + ", head_dim " + std::to_string(head_dim));
+        for (const auto& [with_norm, e4m3] :
+             {std::pair(false, false), {true, false}, {false, true}, {true, true}}) {
+          SCOPED_TRACE(name(isa, dtype) + ", head_dim " + std::to_string(head_dim) +
+                       (e4m3 ? ", e4m3" : ""));
           const int64_t width = (num_heads + 2 * kv_heads) * head_dim;
           Matrix qkv = random_matrix(dtype, tokens, width, 1);
           const Matrix before = random_matrix(dtype, tokens, width, 1);
@@ -204,7 +220,7 @@ TEST(Elementwise, RopeAndStoreWritesTheSlotsAndNothingElse) {
               sin.set(p, i, std::sin(static_cast<float>(p) / static_cast<float>(i + 1)));
             }
           std::vector<int32_t> positions = {0, 7, 39, 3, 1}, slots = {33, -1, 0, 16, 47};
-          Cache cache({.dtype = dtype,
+          Cache cache({.dtype = e4m3 ? DType::kE4M3 : dtype,
                        .num_layers = 2,
                        .num_blocks = 3,
                        .block_size = 16,
@@ -245,12 +261,20 @@ TEST(Elementwise, RopeAndStoreWritesTheSlotsAndNothingElse) {
             for (int64_t h = 0; slot >= 0 && h < kv_heads; ++h) {
               const auto k = rotated(before, t, (num_heads + h) * head_dim, head_dim,
                                      weight(k_norm), 1e-6f, cos, sin, position);
+              std::vector<float> v;
+              for (int64_t i = 0; i < head_dim; ++i)
+                v.push_back(before.at(t, (num_heads + kv_heads + h) * head_dim + i));
+              const std::vector<double> quantized_v = quantized(v);
+              const double largest =
+                  std::abs(*std::ranges::max_element(k, {}, [](double x) { return std::abs(x); }));
               for (int64_t i = 0; i < head_dim; ++i) {
-                const double expected = k[static_cast<size_t>(i)];
-                ASSERT_NEAR(cache.at(1, slot, 0, h, i), expected,
-                            tolerance(dtype, expected) + 3e-6);
-                const double v = before.at(t, (num_heads + kv_heads + h) * head_dim + i);
-                ASSERT_NEAR(cache.at(1, slot, 1, h, i), v, 0);
+                const auto d = static_cast<size_t>(i);
+                // Half a step of e4m3, which is an eighth of a power of two, but not below 2^-9.
+                const double step = e4m3 ? std::max(std::abs(k[d]) / 16, largest / 448 / 1024) : 0;
+                ASSERT_NEAR(cache.at(1, slot, 0, h, i), k[d],
+                            1.01 * step + tolerance(dtype, k[d]) + 3e-6);
+                ASSERT_EQ(cache.at(1, slot, 1, h, i),
+                          e4m3 ? static_cast<float>(quantized_v[d]) : v[d]);
               }
             }
           }
@@ -281,15 +305,34 @@ TEST(Elementwise, Float32BitsOfARowDoNotDependOnItsBatch) {
   }
 }
 
+TEST(Elementwise, QuantizedKeysOfZerosAndInfinitiesAndNaN) {
+  for (Isa isa : isas())
+    for (DType dtype : kDTypes)
+      for (const float special : {0.0f, 1e-30f, std::numeric_limits<float>::infinity(),
+                                  std::numeric_limits<float>::quiet_NaN()}) {
+        SCOPED_TRACE(name(isa, dtype) + " " + std::to_string(special));
+        Matrix x(dtype, 1, 24);
+        for (int64_t i = 0; i < 24; ++i) x.set(0, i, i == 5 ? special : 0);
+        uint8_t out[24];
+        const float scale = kernels_for(isa, dtype).elementwise.quantize(out, x.bytes.data(), 24);
+        EXPECT_NE(scale, 0);
+        EXPECT_EQ(std::isfinite(scale), std::isfinite(special));
+        EXPECT_EQ(std::isnan(scale), std::isnan(special));
+        if (std::isfinite(special)) {
+          EXPECT_NEAR(e4m3_to_f32(out[5]) * scale, special, 1e-18);
+        }
+      }
+}
+
 TEST(Elementwise, CopyBlocksCopiesAllLayersOfKeysAndValues) {
-  for (DType dtype : kDTypes) {
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kE4M3}) {
     Cache cache({.dtype = dtype,
                  .num_layers = 3,
                  .num_blocks = 5,
                  .block_size = 16,
                  .num_kv_heads = 2,
                  .head_dim = 8});
-    const size_t pair = static_cast<size_t>(2 * cache.kv.block_elements()) * dtype_size(dtype);
+    const size_t pair = cache.kv.block_bytes() / 3;
     for (size_t i = 0; i < cache.bytes.size(); ++i) cache.bytes[i] = static_cast<char>(i / pair);
     const std::vector<char> before = cache.bytes;
     const BlockCopy copies[] = {{.from = 4, .to = 0}, {.from = 1, .to = 3}};

@@ -240,7 +240,7 @@ def test_a_context_above_the_model_s_is_lowered_with_a_warning() -> None:
         ({"num_gpu_blocks_override": -5}, ValueError, "^num_gpu_blocks_override is -5"),
         ({"quantization": "nf4"}, ValueError, "^quantization is 'nf4'"),
         ({"enable_lora": True}, UserError, "^enable_lora=True is not supported"),
-        ({"kv_cache_dtype": "fp8"}, UserError, "^kv_cache_dtype='fp8' is not supported"),
+        ({"kv_cache_dtype": "int4"}, ValueError, "^kv_cache_dtype is 'int4'"),
         ({"hf_overrides": {"a": 1}}, UserError, '^hf_overrides: "a" cannot be overridden'),
         ({"rope_scaling": {"type": "yarn"}}, UserError, "^rope_scaling: factor is missing"),
         ({"rope_scaling": "yarn"}, UserError, "^rope_scaling: not valid JSON"),

@@ -60,6 +60,20 @@ TEST(Setup, OnAGpuTheCacheGetsTheUtilizationLessTheModel) {
   EXPECT_NEAR(static_cast<double>(fewer) / kGiB, 4, 0.1);
 }
 
+TEST(Setup, Fp8CacheHasNearlyTwiceTheBlocks) {
+  EngineConfig config = cuda();
+  const auto before = static_cast<double>(setup_on(config, 16 * kGiB, 16 * kGiB).num_blocks);
+  config.kv_cache_dtype = "fp8";
+  const EngineSetup setup = setup_on(config, 16 * kGiB, 16 * kGiB);
+  EXPECT_EQ(setup.dtype, DType::kBF16);
+  EXPECT_EQ(setup.kv_dtype, DType::kE4M3);
+  // 8 KV heads with keys and values of 128 bytes and a scale, in 28 layers.
+  EXPECT_EQ(setup.model.kv_bytes_per_token(setup.kv_dtype), size_t{2 * 28 * 8 * (128 + 4)});
+  // A part of the memory is for 16-bit copies of one layer's keys.
+  EXPECT_GT(static_cast<double>(setup.num_blocks), 1.88 * before);
+  EXPECT_LT(static_cast<double>(setup.num_blocks), 1.94 * before);
+}
+
 // Idle prefixes take as much memory as the weights, but at least 128 MiB. A size that the user gave
 // is used in full, and so is a GPU's memory.
 TEST(Setup, OnTheCpuTheCacheKeepsAsMuchAsTheWeightsTake) {

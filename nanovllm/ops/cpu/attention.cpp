@@ -41,10 +41,11 @@ struct Workspace {
 };
 
 /// The best kernels of `isa` and those before it whose vectors divide head_dim.
-const AttentionKernels& choose_kernels(Isa isa, DType dtype, int64_t head_dim) {
+const AttentionKernels& choose_kernels(Isa isa, DType dtype, const KvCache& kv) {
   for (;; isa = static_cast<Isa>(static_cast<int>(isa) - 1)) {
-    const AttentionKernels& kernels = kernels_for(isa, dtype).attention;
-    if (head_dim % kernels.head_dim_multiple == 0) return kernels;
+    const Kernels all = kernels_for(isa, dtype);
+    const AttentionKernels& kernels = kv.dtype == DType::kE4M3 ? all.e4m3_attention : all.attention;
+    if (kv.head_dim % kernels.head_dim_multiple == 0) return kernels;
   }
 }
 
@@ -58,7 +59,7 @@ class Attention {
         group_(args.num_heads / kv.num_kv_heads),
         tokens_per_tile_(std::max<int64_t>(kTileRows / group_, 1)),
         max_rows_((tokens_per_tile_ * group_ + 15) / 16 * 16),
-        kernels_(choose_kernels(isa, kv.dtype, kv.head_dim)) {}
+        kernels_(choose_kernels(isa, args.qkv.dtype, kv)) {}
 
   void run(Workspace& workspace) {
     const int64_t num_partials = plan(num_threads(), workspace);
@@ -200,11 +201,10 @@ class Attention {
         batch_.block_tables.as<int32_t>() +
         batch_.seq_slots.as<int32_t>()[task.seq] * batch_.block_tables.row_stride;
     const auto group_of = [&](int64_t key, int64_t value_not_key) {
-      const int64_t offset =
-          kv_offset(kv_, args_.layer, blocks[key / kv_.block_size], value_not_key, task.kv_head) +
-          key % kv_.block_size * head_dim_;
-      return static_cast<const char*>(kv_.data) +
-             offset * static_cast<int64_t>(dtype_size(kv_.dtype));
+      return kv_key(
+          kv_,
+          kv_entry(kv_, args_.layer, blocks[key / kv_.block_size], value_not_key, task.kv_head),
+          key % kv_.block_size);
     };
     for (int64_t i = 0; i < kKeyBlock / kKeyGroup; ++i) {
       const int64_t key = first_key + i * kKeyGroup;
@@ -257,8 +257,8 @@ void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch,
   check(kv.block_size % kKeyGroup == 0, "block size {} is no multiple of {}", kv.block_size,
         kKeyGroup);
   check(kv.head_dim % 8 == 0, "head_dim {} is no multiple of 8", kv.head_dim);
-  check(args.qkv.dtype == kv.dtype, "attention of {} over a cache of {}",
-        dtype_name(args.qkv.dtype), dtype_name(kv.dtype));
+  check(args.qkv.dtype == kv.dtype || kv.dtype == DType::kE4M3,
+        "attention of {} over a cache of {}", dtype_name(args.qkv.dtype), dtype_name(kv.dtype));
   check(args.num_heads % kv.num_kv_heads == 0, "{} query heads for {} KV heads", args.num_heads,
         kv.num_kv_heads);
   Attention(args, kv, batch, isa).run(thread_owned<Workspace>());

@@ -83,13 +83,13 @@ void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& b
   const int64_t head_dim = kv.head_dim;
   check(qkv.shape[0] == batch.num_tokens() &&
             qkv.shape[1] == (args.num_heads + 2 * kv.num_kv_heads) * head_dim &&
-            qkv.dtype == kv.dtype,
+            (qkv.dtype == kv.dtype || kv.dtype == DType::kE4M3),
         "rope_and_store: wrong shapes");
   const auto rotate = kernels(isa, qkv.dtype).norm_and_rotate;
+  const auto quantize = kernels(isa, qkv.dtype).quantize;
   const int32_t* positions = batch.positions.as<const int32_t>();
   const int32_t* slots = batch.slot_mapping.as<const int32_t>();
-  const auto size = static_cast<int64_t>(dtype_size(qkv.dtype));
-  const int64_t head_bytes = head_dim * size;
+  const int64_t head_bytes = head_dim * static_cast<int64_t>(dtype_size(qkv.dtype));
   for_each_row(qkv.shape[0], qkv.shape[1], [&](int64_t i) {
     const Rotation rotation = {
         .cos = args.cos.as<const float>() + positions[i] * args.cos.row_stride,
@@ -102,25 +102,26 @@ void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& b
     if (slots[i] < 0) return;
     const int64_t block = slots[i] / kv.block_size, row = slots[i] % kv.block_size;
     for (int64_t h = 0; h < kv.num_kv_heads; ++h, head += head_bytes) {
-      const auto to = [&](int64_t value_not_key) {
-        return static_cast<char*>(kv.data) +
-               kv_offset(kv, args.layer, block, value_not_key, h) * size + row * head_bytes;
-      };
-      rotate(to(0), head, args.k_norm.as<const float>(), rotation);
-      std::memcpy(to(1), head + kv.num_kv_heads * head_bytes, static_cast<size_t>(head_bytes));
+      char* const value = head + kv.num_kv_heads * head_bytes;
+      char* const keys = kv_entry(kv, args.layer, block, 0, h);
+      char* const values = kv_entry(kv, args.layer, block, 1, h);
+      if (kv.dtype == DType::kE4M3) {
+        rotate(head, head, args.k_norm.as<const float>(), rotation);
+        *kv_key_scale(kv, keys, row) = quantize(kv_key(kv, keys, row), head, head_dim);
+        *kv_key_scale(kv, values, row) = quantize(kv_key(kv, values, row), value, head_dim);
+      } else {
+        rotate(kv_key(kv, keys, row), head, args.k_norm.as<const float>(), rotation);
+        std::memcpy(kv_key(kv, values, row), value, static_cast<size_t>(head_bytes));
+      }
     }
   });
 }
 
 void copy_blocks(const KvCache& kv, std::span<const BlockCopy> copies) {
-  const auto size = static_cast<int64_t>(dtype_size(kv.dtype));
-  const auto block = [&](int64_t layer, int32_t b) {
-    return static_cast<char*>(kv.data) + kv_offset(kv, layer, b, 0, 0) * size;
-  };
+  const size_t bytes = kv.block_bytes() / static_cast<size_t>(kv.num_layers);  // in one layer
   for (const BlockCopy& copy : copies)
     for (int64_t layer = 0; layer < kv.num_layers; ++layer)
-      std::memcpy(block(layer, copy.to), block(layer, copy.from),
-                  static_cast<size_t>(2 * kv.block_elements() * size));
+      std::memcpy(kv_entry(kv, layer, copy.to, 0, 0), kv_entry(kv, layer, copy.from, 0, 0), bytes);
 }
 
 }  // namespace nanovllm::cpu

@@ -68,6 +68,12 @@ const T* key_row(const void* const* groups, int key, int head_dim) {
   return static_cast<const T*>(groups[key / kKeyGroup]) + key % kKeyGroup * head_dim;
 }
 
+/// The scales of `key` and of those that follow in its group, up to kLanes.
+inline F32 load_scales(const void* const* groups, int key, int head_dim) {
+  const auto* const group = static_cast<const char*>(groups[key / kKeyGroup]);
+  return load(reinterpret_cast<const float*>(group + kKeyGroup * head_dim) + key % kKeyGroup);
+}
+
 inline int num_visible(const KeyBlockArgs& a, int row) {
   const int keys = a.first_visible + row / a.group;
   return keys < kKeyBlock ? keys : kKeyBlock;
@@ -75,13 +81,15 @@ inline int num_visible(const KeyBlockArgs& a, int row) {
 
 // -- scores
 
-/// Float32 queries and keys of any dtype: a lane of the panel holds one dimension of a key.
-template <class T>
+/// A model of dtype T. Float32 queries, and keys of any dtype: a lane of the panel holds one
+/// dimension of a key.
+template <class T, class K = T>
 struct FloatDot {
-  using Key = T;
+  using Model = T;
+  using Key = K;
   using Query = float;
   static constexpr int kDims = 1;  // dimensions in a lane
-  static F32 load_keys(const T* p) { return load(p); }
+  static F32 load_keys(const K* p) { return load(p); }
   static F32 load_query(const float* p) { return broadcast(*p); }
   static F32 multiply_add(F32 query, F32 keys, F32 sum) { return fma(query, keys, sum); }
 };
@@ -90,6 +98,7 @@ struct FloatDot {
 /// bfloat16 queries and keys, two dimensions in a lane. Products are exact and their sums float32,
 /// as in FloatDot.
 struct Bf16Dot {
+  using Model = Bf16;
   using Key = Bf16;
   using Query = Bf16;
   static constexpr int kDims = 2;
@@ -149,12 +158,21 @@ void panel_scores(const KeyBlockArgs& a, int row, float* scores) {
 // -- softmax
 
 /// A row's scores become weights relative to their largest; the lanes after its last key become 0.
-inline void softmax_row(float* scores, int count, float scale, float* max_out, float* sum_out) {
+/// Keys of e4m3 give scores without their scales, and values get weights with theirs.
+template <class Key>
+void softmax_row(const KeyBlockArgs& a, int row, float* max_out, float* sum_out) {
+  constexpr bool kHasScales = sizeof(Key) == 1;
+  static_assert(kKeyGroup % kLanes == 0);
+  float* const scores = a.scores + row * kKeyBlock;
+  const int count = num_visible(a, row);
   const int padded = (count + kLanes - 1) / kLanes * kLanes;
+  if constexpr (kHasScales)
+    for (int j = 0; j < padded; j += kLanes)
+      store(scores + j, load(scores + j) * load_scales(a.keys, j, a.head_dim));
   for (int j = count; j < padded; ++j) scores[j] = -__builtin_inff();
   F32 top = broadcast(-__builtin_inff());
   for (int j = 0; j < padded; j += kLanes) {
-    const F32 x = load(scores + j) * scale;
+    const F32 x = load(scores + j) * a.scale;
     store(scores + j, x);
     top = larger(top, x);
   }
@@ -163,8 +181,8 @@ inline void softmax_row(float* scores, int count, float scale, float* max_out, f
   F32 total = {};
   for (int j = 0; j < padded; j += kLanes) {
     const F32 x = exp2_nonpositive(load(scores + j) - row_max);
-    store(scores + j, x);
     total = total + x;
+    store(scores + j, kHasScales ? x * load_scales(a.values, j, a.head_dim) : x);
   }
   *max_out = row_max;
   *sum_out = sum(total);
@@ -233,8 +251,7 @@ void key_block(const KeyBlockArgs& a, const Partial& partial) {
     });
   }
   for (int row = 0; row < a.rows; ++row)
-    softmax_row(a.scores + row * kKeyBlock, num_visible(a, row), a.scale, partial.max + row,
-                partial.sum + row);
+    softmax_row<typename Dot::Key>(a, row, partial.max + row, partial.sum + row);
   weighted_values_of_all<typename Dot::Key>(a, partial.out);
 }
 
@@ -244,7 +261,7 @@ template <class Dot>
 void load_queries(void* to, const void* from, int head_dim) {
   for (int d = 0; d < head_dim; d += kLanes)
     store(static_cast<typename Dot::Query*>(to) + d,
-          load(static_cast<const typename Dot::Key*>(from) + d));
+          load(static_cast<const typename Dot::Model*>(from) + d));
 }
 
 void merge(const Partial& total, const Partial& next, int rows, int head_dim) {
@@ -273,12 +290,14 @@ constexpr AttentionKernels kKernels = {
     .load_queries = load_queries<Dot>,
     .key_block = key_block<Dot>,
     .merge = merge,
-    .store_row = store_row<typename Dot::Key>,
+    .store_row = store_row<typename Dot::Model>,
 };
 
 }  // namespace
 
 extern const AttentionKernels kAttention[3] = {kKernels<FloatDot<float>>, kKernels<Bf16Dot>,
                                                kKernels<FloatDot<F16>>};
+extern const AttentionKernels kE4m3Attention[3] = {
+    kKernels<FloatDot<float, E4m3>>, kKernels<FloatDot<Bf16, E4m3>>, kKernels<FloatDot<F16, E4m3>>};
 
 }  // namespace nanovllm::cpu::NANOVLLM_ISA

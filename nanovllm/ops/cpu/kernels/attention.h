@@ -10,14 +10,16 @@ namespace nanovllm::cpu {
 /// keys alone, not on chunks, batch or threads. Source: Milakov and Gimelshein, "Online normalizer
 /// calculation for softmax", 2018; Dao, "FlashAttention-2", 2023.
 constexpr int kKeyBlock = 256;
-/// This many keys are contiguous in the cache: block_size is a multiple of it.
+/// This many keys are contiguous in the cache: block_size is a multiple of it. If the cache is of
+/// e4m3, the group's scales follow, a float for each key.
 constexpr int kKeyGroup = 16;
 
 /// One block of keys against a tile of query rows of one KV head. Rows are ordered by query token,
 /// then query head.
 struct KeyBlockArgs {
   const void* queries;                        // [rows, head_dim] as load_queries left them
-  const void* keys[kKeyBlock / kKeyGroup];    // each [kKeyGroup, head_dim] of the cache's dtype
+  const void* keys[kKeyBlock / kKeyGroup];    // each [kKeyGroup, head_dim] of the cache's dtype,
+                                              // then [kKeyGroup] scales if that is e4m3
   const void* values[kKeyBlock / kKeyGroup];  // the same
   int first_visible;  // keys of this block that the first token's rows see, at least 1; one more
                       // for each further token
@@ -38,7 +40,7 @@ struct Partial {
 /// The most keys of a panel on any instruction set.
 constexpr int kMaxPanelKeys = 64;
 
-/// Kernels of one instruction set for one dtype of queries and cache.
+/// Kernels of one instruction set for one dtype of queries and one of the cache.
 struct AttentionKernels {
   int head_dim_multiple;  // of which head_dim must be a multiple
   int query_bytes;        // of an element that load_queries writes

@@ -80,6 +80,26 @@ void norm_and_rotate(void* to, const void* from, const float* norm, const Rotati
 }
 
 template <class T>
+float quantize(void* to, const void* from, int64_t n) {
+  const T* x = static_cast<const T*>(from);
+  // As integers, magnitudes have the same order, and NaN is larger than all numbers.
+  U32 top{};
+  for_each_vector(n, [&](int64_t i, auto ld, auto) {
+    const U32 magnitude = reinterpret_cast<U32>(ld(x + i)) & 0x7fffffff;
+    top = magnitude > top ? magnitude : top;
+  });
+  uint32_t bits = 0x21800000;  // 2^-60
+  for (int i = 0; i < kLanes; ++i) bits = bits > top[i] ? bits : top[i];
+  float largest;
+  __builtin_memcpy(&largest, &bits, sizeof largest);
+  constexpr float kMost = 448;
+  const F32 inverse = broadcast(kMost / largest);
+  for_each_vector(
+      n, [=](int64_t i, auto ld, auto st) { st(static_cast<E4m3*>(to) + i, ld(x + i) * inverse); });
+  return largest / kMost;
+}
+
+template <class T>
 constexpr ElementwiseKernels kKernels = {
     .convert = {convert<T, float>, convert<T, Bf16>, convert<T, F16>},
     .add = add<T>,
@@ -87,6 +107,7 @@ constexpr ElementwiseKernels kKernels = {
     .weighted_sum = weighted_sum<T>,
     .silu_mul = silu_mul<T>,
     .norm_and_rotate = norm_and_rotate<T>,
+    .quantize = quantize<T>,
 };
 
 }  // namespace

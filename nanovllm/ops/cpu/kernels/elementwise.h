@@ -28,6 +28,9 @@ struct ElementwiseKernels {
   /// out = the rotation of x, or of x / rms(x) * norm [head_dim] where there is a norm. `out` may
   /// be x.
   void (*norm_and_rotate)(void* out, const void* x, const float* norm, const Rotation&);
+  /// out = x / scale as e4m3. Returns the scale, with which the largest magnitude becomes 448. It
+  /// is never zero; if x has a NaN, so is it.
+  float (*quantize)(void* out, const void* x, int64_t n);
 };
 
 }  // namespace nanovllm::cpu

@@ -22,12 +22,17 @@ constexpr int kLanes = 4;
 using F32 = float __attribute__((vector_size(4 * kLanes)));
 using U32 = uint32_t __attribute__((vector_size(4 * kLanes)));
 using U16 = uint16_t __attribute__((vector_size(2 * kLanes)));
+using U8 = uint8_t __attribute__((vector_size(kLanes)));
 
 struct Bf16 {
   uint16_t bits;
 };
 struct F16 {
   uint16_t bits;
+};
+/// An 8-bit float: nanovllm/base/dtype.h.
+struct E4m3 {
+  uint8_t bits;
 };
 
 /// Subtracting zero changes no value, so the compiler leaves only the broadcast.
@@ -81,6 +86,14 @@ inline F32 load(const F16* p) {
 #endif
 }
 
+/// The multiplication corrects the exponent's bias, also for subnormals. NaN becomes 480.
+inline F32 load(const E4m3* p) {
+  U8 v;
+  __builtin_memcpy(&v, p, sizeof v);
+  const U32 x = __builtin_convertvector(v, U32);
+  return reinterpret_cast<F32>((x & 0x7f) << 20 | (x & 0x80) << 24) * 0x1p120f;
+}
+
 inline void store(float* p, F32 v) { __builtin_memcpy(p, &v, sizeof v); }
 
 /// To nearest, ties to even; NaN stays NaN.
@@ -111,6 +124,19 @@ inline void store(F16* p, F32 v) {
   const U16 packed = __builtin_convertvector(half | (bits >> 16 & 0x8000), U16);
   __builtin_memcpy(p, &packed, sizeof packed);
 #endif
+}
+
+/// To nearest, ties to even; for numbers up to 448.
+inline void store(E4m3* p, F32 v) {
+  const U32 bits = reinterpret_cast<U32>(v);
+  const U32 magnitude = bits & 0x7fffffff;
+  const U32 normal = (magnitude + 0x7ffff + (magnitude >> 20 & 1) - (120u << 23)) >> 20;
+  // Adding 2^14 leaves a subnormal's bits, rounded, in the low end.
+  const U32 subnormal =
+      reinterpret_cast<U32>(reinterpret_cast<F32>(magnitude) + 0x1p14f) - 0x46800000;
+  const U32 rounded = magnitude < 0x3c800000 ? subnormal : normal;
+  const U8 packed = __builtin_convertvector(rounded | (bits >> 24 & 0x80), U8);
+  __builtin_memcpy(p, &packed, sizeof packed);
 }
 
 /// The first `count` lanes; the others are zero.

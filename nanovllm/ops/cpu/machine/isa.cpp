@@ -9,13 +9,15 @@
 namespace nanovllm::cpu {
 
 // Each source in kernels/ defines its table in every one of these namespaces (CMakeLists.txt).
-#define NANOVLLM_TABLES(isa)                                                                       \
-  namespace isa {                                                                                  \
-  extern const AttentionKernels kAttention[3];                                                     \
-  extern const ElementwiseKernels kElementwise[3];                                                 \
-  extern const GemmKernels kGemm[3];                                                               \
-  extern const SamplerKernels kSampler;                                                            \
-  static Kernels tables(size_t i) { return {kAttention[i], kElementwise[i], kGemm[i], kSampler}; } \
+#define NANOVLLM_TABLES(isa)                                                        \
+  namespace isa {                                                                   \
+  extern const AttentionKernels kAttention[3], kE4m3Attention[3];                   \
+  extern const ElementwiseKernels kElementwise[3];                                  \
+  extern const GemmKernels kGemm[3];                                                \
+  extern const SamplerKernels kSampler;                                             \
+  static Kernels tables(size_t i) {                                                 \
+    return {kAttention[i], kE4m3Attention[i], kElementwise[i], kGemm[i], kSampler}; \
+  }                                                                                 \
   }
 NANOVLLM_TABLES(plain)
 NANOVLLM_TABLES(avx2)

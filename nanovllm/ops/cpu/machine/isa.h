@@ -24,7 +24,8 @@ struct SamplerKernels;
 /// The kernels of one instruction set for a model of one dtype: a table of functions for each
 /// source in kernels/. The sampler's logits are float32 in every model.
 struct Kernels {
-  const AttentionKernels& attention;
+  const AttentionKernels& attention;       ///< over a cache of the model's dtype
+  const AttentionKernels& e4m3_attention;  ///< over a cache of e4m3
   const ElementwiseKernels& elementwise;
   const GemmKernels& gemm;
   const SamplerKernels& sampler;

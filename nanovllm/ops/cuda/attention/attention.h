@@ -15,7 +15,8 @@
 //   decode_copies.cuh and decode_heads.cuh; decode_cluster.cu: few sequences, with norm and
 //   rotation in the same kernel;
 // - prefill/: sequences with several new tokens. attention_prefill.cu: on any GPU; prefill_sm90.cu
-//   with prefill_tiles.cuh, prefill_copy.cuh and prefill_softmax.cuh: on Hopper.
+//   with prefill_tiles.cuh, prefill_copy.cuh and prefill_softmax.cuh: on Hopper; dequantize.cu:
+//   makes 16-bit copies of e4m3 keys for both.
 namespace nanovllm::cuda {
 
 /// The arguments of backend.h's attention in the form that the kernels take.
@@ -28,6 +29,14 @@ struct AttentionParams {
   KvLayout layout;
   int num_seqs, num_tokens, num_heads, max_blocks;
   float scale;
+
+  /// The same for `count` sequences from `first` on, which have `tokens` new tokens.
+  AttentionParams sequences(int first, int count, int tokens) const {
+    AttentionParams part = *this;
+    part.seq_slots += first, part.cu_seqlens_q += first, part.context_lens += first;
+    part.num_seqs = count, part.num_tokens = tokens;
+    return part;
+  }
 };
 
 // -- decode: sequences with one new token, tiled layout
@@ -95,12 +104,25 @@ void rope_decode_attention(Launch where, RopeDecodeParams params, DType dtype, i
 
 // -- prefill: sequences with more than one new token, tiled layout
 
-/// On any GPU.
+/// On any GPU; like the next one it reads 16-bit keys.
 void prefill_attention(Launch where, const AttentionParams& params, DType dtype);
 /// On Hopper. `counters` [kPrefillCounters] are zero between launches.
 void prefill_attention_sm90(Launch where, const AttentionParams& params, int32_t* counters,
                             DType dtype);
 inline constexpr int kPrefillCounters = 2;
+
+/// For a cache of e4m3: 16-bit copies of the keys and values of a layer that prefill attention
+/// reads, in blocks of their own.
+struct DequantizedKeys {
+  void* memory;           // a layer of num_seqs * blocks_per_seq blocks in the 16-bit layout
+  int32_t* block_tables;  // [max_num_seqs, max_blocks]
+};
+/// Copies them for the sequences of `params` that have more than one new token and at most
+/// `blocks_per_seq` blocks. Returns params with these copies in place of the cache.
+AttentionParams dequantize(Launch where, const AttentionParams& params, DType dtype,
+                           int blocks_per_seq, const DequantizedKeys& to);
+/// The bytes of DequantizedKeys::memory for each block.
+int64_t dequantized_block_bytes(const KvCache& kv);
 
 // -- all sequences, any layout and dtype; slow
 

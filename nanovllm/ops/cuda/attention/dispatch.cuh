@@ -2,7 +2,8 @@
 
 #include <type_traits>
 
-#include "nanovllm/ops/cuda/device/device.cuh"
+#include "nanovllm/ops/cuda/attention/kv_layout.cuh"
+#include "nanovllm/ops/cuda/device/e4m3.cuh"
 
 namespace nanovllm::cuda {
 
@@ -18,6 +19,13 @@ void with_tiled_type(DType dtype, int head_dim, Body body) {
     check_args(false, "attention: a head_dim that the kernel is not compiled for");
   };
   with_16bit_type(dtype, with_head_dim);
+}
+
+/// Calls body(C()) with the C++ type of the cache's elements, in a model of type T.
+template <class T, class Body>
+void with_cache_type(const KvLayout& layout, Body body) {
+  if (layout.is_e4m3()) body(E4m3());
+  else body(T());
 }
 
 }  // namespace nanovllm::cuda

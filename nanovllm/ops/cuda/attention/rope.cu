@@ -2,6 +2,7 @@
 
 #include <bit>
 
+#include "nanovllm/ops/cuda/attention/dispatch.cuh"
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 
 // RMSNorm of each head of q and k (Qwen3), rotary embedding, and the store of k and v into the
@@ -18,7 +19,7 @@ constexpr int kMaxHeadDim = 256;  // a head fits a warp with N = 4
 
 /// Few tokens; head_dim is a multiple of 2 N. 2^lane_bits neighbouring threads compute a head, so
 /// that its sum of squares stays in a warp; threads beyond half of head_dim have nothing to do.
-template <class T, int N>
+template <class T, class C, int N>
 __global__ void __launch_bounds__(kThreads, 4)
     rope_kernel(const RopeParams p, int lane_bits, int num_threads) {
   const int head_dim = p.layout.head_dim, half = head_dim / 2;
@@ -46,13 +47,21 @@ __global__ void __launch_bounds__(kThreads, 4)
   HeadPart<T, N> part = {};
   if (is_active) part.load_from(x, half, at);
   const float squares = lanes_sum(part.squares(), lanes);
-  if (!is_active || (!p.is_q(row) && slot < 0)) return;
+  const bool stores = is_active && (p.is_q(row) || slot >= 0);
+  if (!kIsE4m3<C> && !stores) return;
   const float factor = norm != nullptr ? rms_factor(squares, head_dim, p.eps) : 1.0f;
   if (!p.is_v(row)) part.norm_and_rotate(norm != nullptr, factor, norm_low, norm_high, cos, sin);
-  T* const low = p.is_q(row) ? x + at : p.cache_at<T>(row, slot, at);
-  T* const high = p.is_q(row) ? x + half + at : p.cache_at<T>(row, slot, half + at);
-  store<N>(low, part.low);
-  store<N>(high, part.high);
+  const float scale = scale_of_head<C>(part.low, part.high, lanes);
+  if (!stores) return;
+  if (p.is_q(row)) {
+    store<N>(x + at, part.low);
+    store<N>(x + half + at, part.high);
+    return;
+  }
+  const CacheEntry<C> entry = p.cache_entry<C>(row, slot);
+  entry.store(p.layout, at, cache_elements<C>(part.low, 1 / scale));
+  entry.store(p.layout, half + at, cache_elements<C>(part.high, 1 / scale));
+  if (at == 0) entry.store_scale(p.layout, scale);
 }
 
 /// Many tokens of a 16-bit type; head_dim is a power of two from 16 on. A warp computes a token.
@@ -61,7 +70,7 @@ __global__ void __launch_bounds__(kThreads, 4)
 /// weights and angles are multiplied once for each token and not once for each head:
 ///   low' = factor * (low * (weight_low * cos) - high * (weight_high * sin)), high' likewise.
 /// This rounds differently from rope_kernel in the last bit of a float.
-template <class T>
+template <class T, class C>
 __global__ void __launch_bounds__(kThreads, 3)
     rope_many_tokens_kernel(const RopeParams p, int num_tokens) {
   begin_kernel();
@@ -121,20 +130,22 @@ __global__ void __launch_bounds__(kThreads, 3)
   });
   const int slot = p.slot_mapping[token];
   if (slot < 0) return;
-  const int per_head = p.layout.block_size * head_dim;
-  T* const k_low = p.cache_at<T>(p.num_heads, slot, at);
-  T* const k_high = p.cache_at<T>(p.num_heads, slot, half + at);
+  const CacheEntry<C> first_entry = p.cache_entry<C>(p.num_heads, slot);  // of head 0
+  const auto store_in_cache = [&](int64_t to, const Vec<T, 8>& low, const Vec<T, 8>& high) {
+    const CacheEntry<C> entry = {first_entry.entry + to, first_entry.row};
+    const float scale = scale_of_head<C>(low, high, lanes);
+    entry.store(p.layout, at, cache_elements<C>(low, 1 / scale));
+    entry.store(p.layout, half + at, cache_elements<C>(high, 1 / scale));
+    if (at == 0) entry.store_scale(p.layout, scale);
+  };
   rotate(p.num_heads, num_kv_heads, p.k_norm,
          [&](int head, const Vec<T, 8>& low, const Vec<T, 8>& high) {
-           store<8>(k_low + head * per_head, low);
-           store<8>(k_high + head * per_head, high);
+           store_in_cache(p.layout.entry(0, head), low, high);
          });
   const T* const values = x + (p.num_heads + num_kv_heads) * head_dim;
-  for (int head = first; head < num_kv_heads; head += stride) {
-    const int64_t to = p.layout.layer_stride + head * per_head;
-    store<8>(k_low + to, load<8>(values + head * head_dim));
-    store<8>(k_high + to, load<8>(values + head * head_dim + half));
-  }
+  for (int head = first; head < num_kv_heads; head += stride)
+    store_in_cache(p.layout.layer_stride + p.layout.entry(0, head),
+                   load<8>(values + head * head_dim), load<8>(values + head * head_dim + half));
 }
 
 }  // namespace
@@ -145,28 +156,32 @@ void rope_and_store(Launch where, const RopeStoreArgs& args, const KvCache& kv,
                     const Batch& batch) {
   const Tensor& qkv = args.qkv;
   const int64_t num_rows = args.num_heads + 2 * kv.num_kv_heads, half = kv.head_dim / 2;
-  check_args(qkv.shape[0] == batch.num_tokens() && qkv.shape[1] == num_rows * kv.head_dim &&
-                 kv.dtype == qkv.dtype && kv.head_dim % 8 == 0 && kv.head_dim <= kMaxHeadDim &&
-                 args.cos.shape[1] == half,
-             "rope_and_store: qkv must be [tokens, heads * head_dim] of the cache's dtype, cos "
-             "[positions, head_dim / 2], head_dim a multiple of 8 up to 256");
+  check_args(
+      qkv.shape[0] == batch.num_tokens() && qkv.shape[1] == num_rows * kv.head_dim &&
+          (kv.dtype == qkv.dtype || kv.dtype == DType::kE4M3) && kv.head_dim % 8 == 0 &&
+          kv.head_dim <= kMaxHeadDim && args.cos.shape[1] == half,
+      "rope_and_store: qkv must be [tokens, heads * head_dim] of the cache's dtype if that is "
+      "not e4m3, cos [positions, head_dim / 2], head_dim a multiple of 8 up to 256");
   const RopeParams params(args, kv, batch);
   with_float_type(qkv.dtype, [&](auto type) {
     using T = decltype(type);
-    const auto run = [&]<int N>() {
+    const auto run = [&]<int N, class C>() {
       const int lane_bits = std::bit_width(static_cast<uint64_t>(half / N) - 1);
       const int64_t num_threads = qkv.shape[0] * num_rows << lane_bits;
       check_args(num_threads < INT32_MAX, "rope_and_store: too many tokens");
       if constexpr (sizeof(T) == 2 && N == 8)
         // With that many tokens all multiprocessors are full, and fewer instructions are faster.
         if (half == int64_t{N} << lane_bits && num_threads >= int64_t{kThreads} * 8 * where.num_sms)
-          return launch(where, rope_many_tokens_kernel<T>, blocks_for(qkv.shape[0], kWarps),
+          return launch(where, rope_many_tokens_kernel<T, C>, blocks_for(qkv.shape[0], kWarps),
                         kThreads, 0, params, static_cast<int>(qkv.shape[0]));
-      launch(where, rope_kernel<T, N>, blocks_for(num_threads, kThreads), kThreads, 0, params,
+      launch(where, rope_kernel<T, C, N>, blocks_for(num_threads, kThreads), kThreads, 0, params,
              lane_bits, static_cast<int>(num_threads));
     };
-    if (half % 8 == 0) run.template operator()<8>();
-    else run.template operator()<4>();
+    with_cache_type<T>(params.layout, [&](auto element) {
+      using C = decltype(element);
+      if (half % 8 == 0) run.template operator()<8, C>();
+      else run.template operator()<4, C>();
+    });
   });
 }
 

@@ -5,6 +5,9 @@
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cuda/attention/kv_layout.cuh"
 #include "nanovllm/ops/cuda/device/runtime.h"
+#if defined(__CUDACC__)
+#include "nanovllm/ops/cuda/attention/kv_store.cuh"
+#endif
 
 namespace nanovllm::cuda {
 
@@ -14,7 +17,7 @@ struct RopeParams {
   const float *q_norm, *k_norm;             // [head_dim] or null
   const float *cos, *sin;                   // [positions, head_dim / 2]
   const int32_t *positions, *slot_mapping;  // [T]; a negative slot: the token is not stored
-  void* k;  // the layer's K; its V is layout.layer_stride elements after it
+  void* k;                                  // the layer's K; its V is layout.layer_stride after it
   KvLayout layout;
   int num_heads;
   float eps;
@@ -41,11 +44,12 @@ struct RopeParams {
   __device__ const float* norm(int row) const {
     return is_q(row) ? q_norm : is_v(row) ? nullptr : k_norm;
   }
-  /// Where the cache has element `d` of the key or value head `row` in this slot.
-  template <class T>
-  __device__ T* cache_at(int row, int slot, int d) const {
-    return static_cast<T*>(k) + (is_v(row) ? layout.layer_stride : 0) +
-           layout.element(slot, (row - num_heads) % layout.num_kv_heads, d);
+  /// Where the cache has the key or value head `row` in this slot. C: the type of its elements.
+  template <class C>
+  __device__ CacheEntry<C> cache_entry(int row, int slot) const {
+    return {static_cast<char*>(k) + (is_v(row) ? layout.layer_stride : 0) +
+                layout.entry(slot / layout.block_size, (row - num_heads) % layout.num_kv_heads),
+            slot % layout.block_size};
   }
 #endif
 };

@@ -124,6 +124,8 @@ class CudaBackend final : public Backend {
   GemmInput normed(Residual& residual, const Norm& norm);
   static AttentionParams attention_params(const AttentionArgs& args, const KvCache& kv,
                                           const Batch& batch);
+  /// Fills prefill_groups_, and makes room for the copies of the largest group.
+  void group_prefills(const HostBatch& host, const SlotTables& slots, const KvCache& kv);
   /// Sends words_ to the device on a stream of its own, so that this does not delay the step.
   void send_words();
   SampleParams sample_params(const Tensor& logits) const;
@@ -178,6 +180,13 @@ class CudaBackend final : public Backend {
   Growing input_{.in_graphs = true}, plan_memory_{.in_graphs = true}, partial_{.in_graphs = true},
       counters_{.in_graphs = true}, prefill_counters_;
   bool has_prefill_ = false, has_decode_ = false;
+  /// Neighbouring sequences whose 16-bit keys are in dequantized_ at the same time, if the cache is
+  /// of e4m3 and prefill attention needs such copies.
+  struct PrefillGroup {
+    int first, num_seqs, num_tokens, blocks_per_seq;
+  };
+  std::vector<PrefillGroup> prefill_groups_;
+  Growing dequantized_, dequantized_tables_;
   bool draws_in_gemm_ = false;  // whether norm_sample may use sample_gemm()
   DecodePlan plan_ = {};
   int most_kv_heads_ = 0;   // the largest number of KV heads of a rank; 0: not known yet

@@ -56,7 +56,7 @@ AttentionParams CudaBackend::attention_params(const AttentionArgs& args, const K
   return {.out = args.out.data,
           .qkv = args.qkv.data,
           .k = k,
-          .v = k + layout.layer_stride * static_cast<int64_t>(dtype_size(kv.dtype)),
+          .v = k + layout.layer_stride,
           .block_tables = batch.block_tables.as<const int32_t>(),
           .seq_slots = batch.seq_slots.as<const int32_t>(),
           .cu_seqlens_q = batch.cu_seqlens_q.as<const int32_t>(),
@@ -75,14 +75,22 @@ void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const 
   const DType dtype = args.qkv.dtype;
   // The portable kernel must fit in the 99 KB of shared memory that every GPU has.
   const int64_t most = portable_ && kv.head_dim == 256 ? 8 : kMaxGroup;  // query heads of a KV head
-  if (!params.layout.tiled || args.num_heads > most * kv.num_kv_heads)
+  if (!params.layout.tiled || dtype == DType::kF32 || args.num_heads > most * kv.num_kv_heads)
     return general_attention(where_, params, dtype);
   if (has_decode_)
     decode_attention(where_, params, plan_, decode_scratch_, dtype,
                      {.portable = portable_, .prefetch_keys = capturing_});
-  if (has_prefill_ && portable_) prefill_attention(where_, params, dtype);
-  else if (has_prefill_)
-    prefill_attention_sm90(where_, params, prefill_counters_.as<int32_t>(), dtype);
+  if (!has_prefill_) return;
+  const auto prefill = [&](const AttentionParams& of) {
+    if (portable_) prefill_attention(where_, of, dtype);
+    else prefill_attention_sm90(where_, of, prefill_counters_.as<int32_t>(), dtype);
+  };
+  if (kv.dtype != DType::kE4M3) return prefill(params);
+  for (const PrefillGroup& group : prefill_groups_) {
+    const AttentionParams part = params.sequences(group.first, group.num_seqs, group.num_tokens);
+    prefill(dequantize(where_, part, dtype, group.blocks_per_seq,
+                       {dequantized_.memory.get(), dequantized_tables_.as<int32_t>()}));
+  }
 }
 
 // -- the residual stream
@@ -192,7 +200,8 @@ void CudaBackend::norm_swiglu(Tensor out, Residual& residual, const Norm& norm, 
 void CudaBackend::rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args,
                                  const KvCache& kv, const Batch& batch) {
   const ContextScope here(context_);
-  if (decode_cluster_ == 0 || args.num_heads > kMaxGroup * kv.num_kv_heads)
+  if (decode_cluster_ == 0 || args.num_heads > kMaxGroup * kv.num_kv_heads ||
+      args.qkv.dtype == DType::kF32)
     return Backend::rope_attention(rope, args, kv, batch);
   rope_decode_attention(where_,
                         {.attention = attention_params(args, kv, batch),
@@ -206,7 +215,8 @@ void CudaBackend::qkv_attention(Residual& residual, const QkvArgs& qkv, const Ro
   const ContextScope here(context_);
   check(rope.qkv.shape[1] == (rope.num_heads + 2 * kv.num_kv_heads) * kv.head_dim &&
             residual.num_tokens() == batch.num_tokens() && rope.cos.shape[1] == kv.head_dim / 2 &&
-            kv.dtype == rope.qkv.dtype && rope.qkv.dtype == residual.sum().dtype,
+            (kv.dtype == rope.qkv.dtype || kv.dtype == DType::kE4M3) &&
+            rope.qkv.dtype == residual.sum().dtype,
         "qkv_attention: wrong shapes");
   if (!collectives_ && decode_cluster_ == 0 && gemms_->norm_rope(residual, qkv, rope, kv, batch))
     return attention(args, kv, batch);

@@ -188,6 +188,8 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
     fewest_tiles = std::min(fewest_tiles, tiles);
     most_tiles = std::max(most_tiles, tiles);
   }
+  prefill_groups_.clear();
+  if (has_prefill_ && kv.dtype == DType::kE4M3) group_prefills(host, slots, kv);
   decode_cluster_ = 0;
   KvLayout layout(kv);
   if (collectives_) {
@@ -221,6 +223,38 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
                             .is_even = most_tiles - 1 <= fewest_tiles});
   cuda_check(cudaEventRecord(input_sent_[turn], where_.stream), "step");
   return batch;
+}
+
+void CudaBackend::group_prefills(const HostBatch& host, const SlotTables& slots,
+                                 const KvCache& kv) {
+  // The copies of a group are read soon after they are written, so small groups find them in the L2
+  // cache; but each group costs two launches.
+  constexpr int64_t kGroupBytes = 64 << 20;
+  const int64_t block_bytes = dequantized_block_bytes(kv);
+  int64_t largest = 0;  // bytes of a group
+  const auto num_seqs = static_cast<int>(host.context_lens.size());
+  for (int s = 0; s < num_seqs; ++s) {
+    const auto i = static_cast<size_t>(s);
+    const int num_tokens = host.cu_seqlens_q[i + 1] - host.cu_seqlens_q[i];
+    if (num_tokens <= 1) continue;
+    const auto blocks =
+        static_cast<int>((host.context_lens[i] + kv.block_size - 1) / kv.block_size);
+    bool fits = false;
+    if (!prefill_groups_.empty()) {
+      PrefillGroup& group = prefill_groups_.back();
+      const int most = std::max(group.blocks_per_seq, blocks), count = s + 1 - group.first;
+      fits = int64_t{count} * most * block_bytes <= kGroupBytes;
+      if (fits)
+        group = {group.first, count,
+                 host.cu_seqlens_q[i + 1] - host.cu_seqlens_q[static_cast<size_t>(group.first)],
+                 most};
+    }
+    if (!fits) prefill_groups_.push_back({s, 1, num_tokens, blocks});
+    const PrefillGroup& group = prefill_groups_.back();
+    largest = std::max(largest, int64_t{group.num_seqs} * group.blocks_per_seq * block_bytes);
+  }
+  grow(dequantized_, static_cast<size_t>(std::max(largest, kGroupBytes)));
+  grow(dequantized_tables_, slots.block_tables.bytes());
 }
 
 void CudaBackend::replay(int64_t size, const std::function<void()>& enqueue) {

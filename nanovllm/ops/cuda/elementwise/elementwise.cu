@@ -231,7 +231,7 @@ void silu_mul(Launch where, Tensor out, Tensor gate_up) {
 }
 
 void copy_blocks(Launch where, const KvCache& kv, std::span<const BlockCopy> copies) {
-  const int64_t bytes = kv.block_elements() * static_cast<int64_t>(dtype_size(kv.dtype));
+  const int64_t bytes = kv.num_kv_heads * kv.entry_bytes();  // K or V in one layer
   check_args(bytes % 16 == 0, "copy_blocks: a block of the cache must be a multiple of 16 bytes");
   const dim3 grid(blocks_for(static_cast<int64_t>(copies.size())), blocks_for(2 * kv.num_layers));
   launch(where, copy_blocks_kernel, grid, 256, 0, static_cast<uint4*>(kv.data), copies.data(),

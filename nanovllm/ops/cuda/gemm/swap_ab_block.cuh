@@ -289,7 +289,7 @@ struct Block {
 
   /// The epilogue if the rows are heads of q, k or v: a head's norm, rotation and store. A lane has
   /// four neighbouring elements of each half of a head of a token, which rotate together.
-  template <int kHeadDim>
+  template <int kHeadDim, class C>
   __device__ void finish_heads() const {
     constexpr int kPer = 4, kHalf = kHeadDim / 2, kLanes = kHalf / kPer;
     const RopeParams& r = p.rope;
@@ -304,13 +304,7 @@ struct Block {
       const float* const norm = r.norm(head);
       const bool there = rank * num_tokens + row < args.num_tokens;
       const int token = there ? rank * num_tokens + row : args.num_tokens - 1;
-      Bf16 *low = static_cast<Bf16*>(args.out) + int64_t{token} * args.n + first_column + column,
-           *high = low + kHalf;
       const int slot = is_q ? 0 : r.slot_mapping[token];
-      if (!is_q && slot >= 0) {
-        low = r.cache_at<Bf16>(head, slot, at);
-        high = r.cache_at<Bf16>(head, slot, at + kHalf);
-      }
       Vec<float, kPer> cos = {1, 1, 1, 1}, sin = {};
       if (!is_v) {
         const int64_t angle = r.positions[token] * int64_t{kHalf} + at;
@@ -340,8 +334,18 @@ struct Block {
       const float factor = norm != nullptr ? rms_factor(squares, kHeadDim, r.eps) : 1.0f;
       if (!is_v) part.norm_and_rotate(norm != nullptr, factor, weight[0], weight[1], cos, sin);
       if (!there || slot < 0) continue;
-      store<kPer>(low, part.low);
-      store<kPer>(high, part.high);
+      if (is_q) {
+        Bf16* const out =
+            static_cast<Bf16*>(args.out) + int64_t{token} * args.n + first_column + column;
+        store<kPer>(out, part.low);
+        store<kPer>(out + kHalf, part.high);
+        continue;
+      }
+      const float key_scale = scale_of_head<C>(part.low, part.high, kLanes);
+      const CacheEntry<C> entry = r.cache_entry<C>(head, slot);
+      entry.store(r.layout, at, cache_elements<C>(part.low, 1 / key_scale));
+      entry.store(r.layout, at + kHalf, cache_elements<C>(part.high, 1 / key_scale));
+      if (at == 0) entry.store_scale(r.layout, key_scale);
     }
     wait_for_sums();
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "nanovllm/ops/cuda/attention/dispatch.cuh"
 #include "nanovllm/ops/cuda/gemm/swap_ab_block.cuh"
 
 // GEMMs of 17 to 64 tokens on Hopper with swapped operands (swap-AB): the rows of w are wgmma's M,
@@ -69,8 +70,9 @@ std::optional<Config> find_config(Launch where, const GemmArgs& args, int head_d
 
 // -- kernel
 
-/// kHeadDim: of the heads of q, k and v whose rotation and store are part of the epilogue; or 0.
-template <int kTokens, int kHeadDim>
+/// kHeadDim: of the heads of q, k and v whose rotation and store are part of the epilogue; or 0. C:
+/// the type of the cache's elements.
+template <int kTokens, int kHeadDim, class C>
 __global__ void __launch_bounds__(kThreads, 3) swap_ab_kernel(const __grid_constant__ Params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -93,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, 3) swap_ab_kernel(const __grid_const
   __syncthreads();
   if (thread < p.split) block.send_sums(thread);
   __syncwarp();
-  if constexpr (kHeadDim > 0) block.template finish_heads<kHeadDim>();
+  if constexpr (kHeadDim > 0) block.template finish_heads<kHeadDim, C>();
   else block.finish();
   __syncwarp();
   cluster_sync_relaxed();  // no copy reads this thread block's sums any more
@@ -102,7 +104,7 @@ __global__ void __launch_bounds__(kThreads, 3) swap_ab_kernel(const __grid_const
 
 // -- launcher
 
-template <int kTokens, int kHeadDim>
+template <int kTokens, int kHeadDim, class C = Bf16>
 void run(Launch where, const GemmArgs& args, const DeferredNorm& norm, const Config& config,
          const RopeParams& rope) {
   const int parts = args.epilogue == Epilogue::kSwiglu ? 2 : 1;  // of w: gates and ups
@@ -122,7 +124,7 @@ void run(Launch where, const GemmArgs& args, const DeferredNorm& norm, const Con
       .early = num_chunks > config.stages * config.split,
       .rope = rope};
   const int bytes = Layout<kTokens>(config.rows, config.stages).bytes();
-  constexpr auto kernel = swap_ab_kernel<kTokens, kHeadDim>;
+  constexpr auto kernel = swap_ab_kernel<kTokens, kHeadDim, C>;
   allow_shared_memory<kernel>();
   launch(ClusterLaunch{where, config.split}, kernel,
          dim3(static_cast<unsigned>(parts * args.n / config.rows * config.split)), kThreads,
@@ -152,9 +154,12 @@ void swap_ab_gemm(Launch where, const GemmArgs& args, const DeferredNorm& norm,
   const std::optional<Config> config = find_config(where, args, head_dim);
   check_args(config.has_value(), "swap_ab_gemm: a shape that it does not support");
   const auto with_tokens = [&]<int kTokens>() {
-    if (head_dim == 0) run<kTokens, 0>(where, args, norm, *config, RopeParams({}, {}, {}));
-    else if (head_dim == 64) run<kTokens, 64>(where, args, norm, *config, *rope);
-    else run<kTokens, 128>(where, args, norm, *config, *rope);
+    if (head_dim == 0) return run<kTokens, 0>(where, args, norm, *config, RopeParams({}, {}, {}));
+    with_cache_type<Bf16>(rope->layout, [&](auto element) {
+      using C = decltype(element);
+      if (head_dim == 64) run<kTokens, 64, C>(where, args, norm, *config, *rope);
+      else run<kTokens, 128, C>(where, args, norm, *config, *rope);
+    });
   };
   if (args.num_tokens <= 32) with_tokens.template operator()<32>();
   else with_tokens.template operator()<kSwapAbTokens>();

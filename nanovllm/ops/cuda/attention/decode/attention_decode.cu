@@ -36,24 +36,25 @@ struct alignas(16) Control {
 
 // -- kernel
 
-/// kHeadTiles: the query heads of a KV head, in tiles of eight.
-template <class T, int kHeadDim, bool kBulk, int kHeadTiles>
+/// C: the type of the cache's elements. kHeadTiles: the query heads of a KV head, in tiles of
+/// eight.
+template <class T, class C, int kHeadDim, bool kBulk, int kHeadTiles>
 __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
     decode_kernel(const AttentionParams p, const DecodePlan plan, const DecodeScratch scratch,
                   bool prefetch_keys) {
-  constexpr int kStages = kRingStages<kHeadDim, kBulk>, kHalf = kDecodeStageBytes<kHeadDim> / 2;
-  constexpr int kWidth = DecodeHeads<T, kHeadDim, kHeadTiles>::kWidth;
+  constexpr int kStages = kRingStages<C, kHeadDim, kBulk>;
+  constexpr int kStageBytes = kDecodeStageBytes<C, kHeadDim>, kHalf = kStageBytes / 2;
+  constexpr int kWidth = DecodeHeads<T, C, kHeadDim, kHeadTiles>::kWidth;
   // Elements that a thread merges at once: as many as registers are left for.
   constexpr int kAtOnce = (kHeadDim == 64 ? 1 : 2) * kHeadTiles;
   extern __shared__ __align__(1024) unsigned char shared[];
-  auto& control =
-      *reinterpret_cast<Control<kStages>*>(shared + kWarps * kStages * kDecodeStageBytes<kHeadDim>);
+  auto& control = *reinterpret_cast<Control<kStages>*>(shared + kWarps * kStages * kStageBytes);
   float* const merged = reinterpret_cast<float*>(&control + 1);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int num_kv_heads = p.layout.num_kv_heads, group = p.num_heads / num_kv_heads;
   // A barrier of all warps but the one that copies.
   const auto sync = [] { named_barrier_sync(1, kThreads); };
-  const TileRing<kHeadDim> ring = {shared_address(shared), shared_address(&control.barriers)};
+  const TileRing<C, kHeadDim> ring = {shared_address(shared), shared_address(&control.barriers)};
   if constexpr (kBulk) {
     if (threadIdx.x == kThreads) ring.init();
     __syncthreads();
@@ -68,12 +69,10 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
   Cursor at(start, splits);
   if constexpr (kBulk) {
     if (warp == kWarps)
-      return copy_tiles<T, kHeadDim>(p, plan, at, start.block, end - begin, ring, prefetch_keys);
+      return copy_tiles<C, kHeadDim>(p, plan, at, start.block, end - begin, ring, prefetch_keys);
   }
-  WarpCopies<T, kHeadDim> copies{
-      .at = at,
-      .remaining = end - begin,
-      .ring = ring.stages + warp * kStages * kDecodeStageBytes<kHeadDim>};
+  WarpCopies<C, kHeadDim> copies{
+      .at = at, .remaining = end - begin, .ring = ring.stages + warp * kStages * kStageBytes};
   RingCursor<kStages> place;
   if constexpr (!kBulk) {
     copies.seek(p, plan);
@@ -86,18 +85,11 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
     const int first_tile = at.tile, seq = at.seq, head = at.head, context = at.context;
     const int num_tiles = min(at.num_tiles - at.tile, end - position);
     const int64_t token = at.token;
-    DecodeHeads<T, kHeadDim, kHeadTiles> heads;
-    const T* const queries = static_cast<const T*>(p.qkv) +
-                             token * (p.num_heads + 2 * num_kv_heads) * kHeadDim +
-                             (head * group + lane / 4) * kHeadDim + 2 * (lane % 4);
-#pragma unroll
-    for (int e = 0; e < kHeadTiles; ++e) {
-      const bool exists = e * 8 + lane / 4 < group;
-#pragma unroll
-      for (int i = 0; i < kHeadDim / 8; ++i)
-        heads.q[i][e] =
-            exists ? *reinterpret_cast<const uint32_t*>(queries + e * 8 * kHeadDim + i * 8) : 0u;
-    }
+    DecodeHeads<T, C, kHeadDim, kHeadTiles> heads;
+    heads.load_queries(static_cast<const T*>(p.qkv) +
+                           token * (p.num_heads + 2 * num_kv_heads) * kHeadDim +
+                           head * group * kHeadDim,
+                       kHeadDim, group, scale);
     const int last_tile = min(first_tile + num_tiles, num_decode_tiles(context));
     for (int tile = first_tile; tile < last_tile; ++tile) {
       const int num_keys = context - tile * kDecodeTile - warp * kDecodeKeys;
@@ -111,7 +103,7 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
         place.advance();
 #endif
       } else if (num_keys > 0) {
-        const uint32_t k = copies.ring + place.stage * kDecodeStageBytes<kHeadDim>;
+        const uint32_t k = copies.ring + place.stage * kStageBytes;
         wait_async_copies<kStages - 1>();
         __syncwarp();
         heads.add(k, k + kHalf, num_keys, scale);
@@ -271,15 +263,15 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
 
 // -- launcher
 
-template <class T, int kHeadDim, bool kBulk, int kHeadTiles>
+template <class T, class C, int kHeadDim, bool kBulk, int kHeadTiles>
 void run(Launch where, const AttentionParams& params, const DecodePlan& plan,
          const DecodeScratch& scratch, bool prefetch_keys) {
   const int group = params.num_heads / params.layout.num_kv_heads;
   const size_t bytes =
-      kWarps * kRingStages<kHeadDim, kBulk> * kDecodeStageBytes<kHeadDim> +
-      sizeof(Control<kRingStages<kHeadDim, kBulk>>) +
+      kWarps * kRingStages<C, kHeadDim, kBulk> * kDecodeStageBytes<C, kHeadDim> +
+      sizeof(Control<kRingStages<C, kHeadDim, kBulk>>) +
       static_cast<size_t>(group * merged_width<kHeadDim>(plan.num_blocks)) * sizeof(float);
-  constexpr auto kernel = decode_kernel<T, kHeadDim, kBulk, kHeadTiles>;
+  constexpr auto kernel = decode_kernel<T, C, kHeadDim, kBulk, kHeadTiles>;
   allow_shared_memory<kernel>();
   launch(where, kernel, blocks_for(plan.num_blocks), kThreads + (kBulk ? 32 : 0), bytes, params,
          plan, scratch, kBulk && prefetch_keys && where.overlaps);
@@ -301,15 +293,18 @@ void decode_attention(Launch where, const AttentionParams& params, const DecodeP
       "if portable with head_dim 256");
   with_tiled_type(dtype, params.layout.head_dim, [&](auto type, auto head_dim) {
     using T = decltype(type);
-    const auto with_head_tiles = [&](auto bulk) {
+    const auto with_head_tiles = [&](auto bulk, auto element) {
       constexpr bool kBulk = bulk();
+      using C = decltype(element);
       if (head_tiles == 1)
-        run<T, head_dim(), kBulk, 1>(where, params, plan, scratch, options.prefetch_keys);
+        run<T, C, head_dim(), kBulk, 1>(where, params, plan, scratch, options.prefetch_keys);
       else if constexpr (kBulk || head_dim() < 256)
-        run<T, head_dim(), kBulk, 2>(where, params, plan, scratch, options.prefetch_keys);
+        run<T, C, head_dim(), kBulk, 2>(where, params, plan, scratch, options.prefetch_keys);
     };
-    if (options.portable) with_head_tiles(std::false_type());
-    else with_head_tiles(std::true_type());
+    with_cache_type<T>(params.layout, [&](auto element) {
+      if (options.portable) with_head_tiles(std::false_type(), element);
+      else with_head_tiles(std::true_type(), element);
+    });
   });
 }
 

@@ -24,14 +24,16 @@ constexpr int kMaxClusterSize = 16;  // not portable: a kernel has to opt in to 
 /// Offsets in bytes. The warps' rings come first. When a warp has used all its keys, its ring holds
 /// its sums, [group, head_dim + 2] floats; so two thread blocks fit on a multiprocessor even with
 /// 16 query heads for a KV head.
-template <int kHeadDim, int kHeadTiles>
+template <class C, int kHeadDim, int kHeadTiles>
 struct Layout {
   static constexpr int kMaxHeads = 8 * kHeadTiles;
   static constexpr int kQueryPitch = kHeadDim + 8;  // so that ldmatrix meets no bank conflict
-  static constexpr int kRing = kDecodeStages<kHeadDim> * kDecodeStageBytes<kHeadDim>;  // of a warp
+  static constexpr int kRing =
+      kDecodeStages<C, kHeadDim> * kDecodeStageBytes<C, kHeadDim>;  // of a warp
   static constexpr int kQueries = kWarps * kRing;  // [kMaxHeads, kQueryPitch] of a 16-bit type
+  static constexpr int kNewestBytes = (kKeyBytes<C, kHeadDim> + 15) / 16 * 16;
   static constexpr int kNewest = kQueries + kMaxHeads * kQueryPitch * 2;  // newest k, then v
-  static constexpr int kTotals = kNewest + 2 * kHeadDim * 2;  // [cluster, group] maximum, total
+  static constexpr int kTotals = kNewest + 2 * kNewestBytes;  // [cluster, group] maximum, total
   static constexpr int kSlices = kTotals + kMaxClusterSize * kMaxHeads * 8;  // [cluster, slice]
   static_assert(kMaxHeads * (kHeadDim + 2) * 4 <= kRing);
   static int bytes(int group) { return kSlices + group * kHeadDim * 4; }
@@ -51,13 +53,14 @@ __device__ Vec<float, N> choose(bool first, const Vec<float, N>& a, const Vec<fl
 #endif
 
 /// Grid: (sequences, KV heads, thread blocks of a cluster), the last varies fastest. kHeadTiles:
-/// the query heads of a KV head, in tiles of eight.
-template <class T, int kHeadDim, int kHeadTiles>
+/// the query heads of a KV head, in tiles of eight. C: the type of the cache's elements.
+template <class T, class C, int kHeadDim, int kHeadTiles>
 __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopeDecodeParams params) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  using Heads = DecodeHeads<T, kHeadDim, kHeadTiles>;
-  using Shared = Layout<kHeadDim, kHeadTiles>;
-  constexpr int kStages = kDecodeStages<kHeadDim>, kHalf = kDecodeStageBytes<kHeadDim> / 2;
+  using Heads = DecodeHeads<T, C, kHeadDim, kHeadTiles>;
+  using Shared = Layout<C, kHeadDim, kHeadTiles>;
+  constexpr int kStages = kDecodeStages<C, kHeadDim>;
+  constexpr int kStageBytes = kDecodeStageBytes<C, kHeadDim>, kHalf = kStageBytes / 2;
   constexpr int kPerLane = kHeadDim / 64, kHalfDim = kHeadDim / 2;
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ uint64_t barriers[kWarps][kStages];
@@ -100,13 +103,13 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopeDeco
     }
     const int block = __shfl_sync(kAllLanes, blocks, n % 32);
     if (lane != 0) return;
-    const int64_t from =
-        p.layout.entry(block, head) + tile * kDecodeKeys % p.layout.block_size * kHeadDim;
-    const uint32_t to = ring + n % kStages * kDecodeStageBytes<kHeadDim>;
+    const int64_t from = p.layout.entry(block, head) +
+                         tile * kDecodeKeys % p.layout.block_size * kKeyBytes<C, kHeadDim>;
+    const uint32_t to = ring + n % kStages * kStageBytes;
     const uint32_t barrier = full + n % kStages * 8;
     hopper::barrier_arrive_expect(barrier, 2 * kHalf);
-    hopper::bulk_copy(to, static_cast<const T*>(p.k) + from, kHalf, barrier);
-    hopper::bulk_copy(to + kHalf, static_cast<const T*>(p.v) + from, kHalf, barrier);
+    hopper::bulk_copy(to, static_cast<const char*>(p.k) + from, kHalf, barrier);
+    hopper::bulk_copy(to + kHalf, static_cast<const char*>(p.v) + from, kHalf, barrier);
   };
 #pragma unroll
   for (int n = 0; n < kStages; ++n) fetch(n);
@@ -132,7 +135,7 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopeDeco
 
   // The query heads of the KV head and, in one thread block of the cluster, the newest k and v. All
   // are loaded before the first one is computed.
-  T* const newest = reinterpret_cast<T*>(shared + Shared::kNewest);
+  unsigned char* const newest = shared + Shared::kNewest;
   {
     constexpr int kMostHeads = (Shared::kMaxHeads + 2 + kWarps - 1) / kWarps;  // of a warp
     const T* const token = static_cast<const T*>(p.qkv) + int64_t{seq} * r.num_rows() * kHeadDim;
@@ -158,40 +161,60 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopeDeco
         parts[i].norm_and_rotate(has_norm, factor, choose(is_q, q_norm_low, k_norm_low),
                                  choose(is_q, q_norm_high, k_norm_high), cos, sin);
       }
-      T* const to = is_q ? queries + h * Shared::kQueryPitch : newest + (is_v ? kHeadDim : 0);
-      store<kPerLane>(to + at, parts[i].low);
-      store<kPerLane>(to + kHalfDim + at, parts[i].high);
-      if (is_q || slot < 0) continue;
-      T* const cache = static_cast<T*>(is_v ? p.v : p.k);
-      store<kPerLane>(cache + p.layout.element(slot, head, at), parts[i].low);
-      store<kPerLane>(cache + p.layout.element(slot, head, kHalfDim + at), parts[i].high);
+      if (is_q) {
+        store<kPerLane>(queries + h * Shared::kQueryPitch + at, parts[i].low);
+        store<kPerLane>(queries + h * Shared::kQueryPitch + kHalfDim + at, parts[i].high);
+        continue;
+      }
+      // What the cache gets, and a copy of it for this step.
+      const float scale = scale_of_head<C>(parts[i].low, parts[i].high, 32);
+      const auto low = cache_elements<C>(parts[i].low, 1 / scale);
+      const auto high = cache_elements<C>(parts[i].high, 1 / scale);
+      unsigned char* const to = newest + (is_v ? Shared::kNewestBytes : 0);
+      store<kPerLane>(reinterpret_cast<C*>(to) + at, low);
+      store<kPerLane>(reinterpret_cast<C*>(to) + kHalfDim + at, high);
+      if (kIsE4m3<C> && lane == 0) *reinterpret_cast<float*>(to + kHeadDim) = scale;
+      if (slot < 0) continue;
+      const CacheEntry<C> entry = r.cache_entry<C>(row_of(h), slot);
+      entry.store(p.layout, at, low);
+      entry.store(p.layout, kHalfDim + at, high);
+      if (lane == 0) entry.store_scale(p.layout, scale);
     }
   }
   __syncthreads();
 
   Heads heads;
-#pragma unroll
-  for (int e = 0; e < kHeadTiles; ++e)
-#pragma unroll
-    for (int i = 0; i < kHeadDim / 16; i += 2) {
-      uint32_t q[4];
-      const int row = e * 8 + lane % 8;
-      ldmatrix_x4(q, shared_address(queries + row * Shared::kQueryPitch + i * 16 + lane / 8 * 8));
-#pragma unroll
-      for (int j = 0; j < 4; ++j) heads.q[2 * i + j][e] = q[j];
-    }
   const float scale = p.scale * kLog2e;
+  if constexpr (kIsE4m3<C>) {
+    heads.load_queries(queries, Shared::kQueryPitch, Shared::kMaxHeads, scale);
+  } else {
+#pragma unroll
+    for (int e = 0; e < kHeadTiles; ++e)
+#pragma unroll
+      for (int i = 0; i < kHeadDim / 16; i += 2) {
+        uint32_t q[4];
+        const int row = e * 8 + lane % 8;
+        ldmatrix_x4(q, shared_address(queries + row * Shared::kQueryPitch + i * 16 + lane / 8 * 8));
+#pragma unroll
+        for (int j = 0; j < 4; ++j) heads.q[2 * i + j][e] = q[j];
+      }
+  }
   for (int n = 0, tile = first + warp; tile < end; ++n, tile += kWarps) {
-    const uint32_t k = ring + n % kStages * kDecodeStageBytes<kHeadDim>;
+    const uint32_t k = ring + n % kStages * kStageBytes;
     hopper::barrier_wait(full + n % kStages * 8, n / kStages % 2);
     if (tile == num_tiles - 1) {
       // This tile was copied before the newest key was stored.
-      constexpr int kChunks = kHeadDim / 8;
+      constexpr int kPerChunk = kPer16Bytes<C>, kChunks = kHeadDim / kPerChunk;
       unsigned char* const stage = shared + (k - shared_address(shared));
+      const int row = (context - 1) % kDecodeKeys;
       for (int c = lane; c < 2 * kChunks; c += 32)
-        store<8>(reinterpret_cast<T*>(stage + c / kChunks * kHalf) +
-                     p.layout.at((context - 1) % kDecodeKeys, c % kChunks * 8),
-                 load<8>(newest + c * 8));
+        *reinterpret_cast<uint4*>(stage + c / kChunks * kHalf +
+                                  p.layout.at(row, c % kChunks * kPerChunk)) =
+            *reinterpret_cast<const uint4*>(newest + c / kChunks * Shared::kNewestBytes +
+                                            c % kChunks * 16);
+      if (kIsE4m3<C> && lane < 2)
+        *reinterpret_cast<float*>(stage + lane * kHalf + p.layout.scale_at(row)) =
+            *reinterpret_cast<const float*>(newest + lane * Shared::kNewestBytes + kHeadDim);
       __syncwarp();
     }
     heads.add(k, k + kHalf, context - tile * kDecodeKeys, scale);
@@ -245,11 +268,11 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopeDeco
 
 // -- launcher
 
-template <class T, int kHeadDim, int kHeadTiles>
+template <class T, class C, int kHeadDim, int kHeadTiles>
 void run(Launch where, const RopeDecodeParams& params, int cluster_size) {
   const AttentionParams& p = params.attention;
-  const int bytes = Layout<kHeadDim, kHeadTiles>::bytes(p.num_heads / p.layout.num_kv_heads);
-  constexpr auto kernel = decode_cluster_kernel<T, kHeadDim, kHeadTiles>;
+  const int bytes = Layout<C, kHeadDim, kHeadTiles>::bytes(p.num_heads / p.layout.num_kv_heads);
+  constexpr auto kernel = decode_cluster_kernel<T, C, kHeadDim, kHeadTiles>;
   allow_shared_memory<kernel>();
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
              "decode attention");
@@ -302,9 +325,12 @@ void rope_decode_attention(Launch where, RopeDecodeParams params, DType dtype, i
   params.prefetch_keys = params.prefetch_keys && where.overlaps;
   with_tiled_type<128>(dtype, p.layout.head_dim, [&](auto type, auto head_dim) {
     using T = decltype(type);
-    if (p.num_heads <= 8 * p.layout.num_kv_heads)
-      run<T, head_dim(), 1>(where, params, cluster_size);
-    else run<T, head_dim(), 2>(where, params, cluster_size);
+    with_cache_type<T>(p.layout, [&](auto element) {
+      using C = decltype(element);
+      if (p.num_heads <= 8 * p.layout.num_kv_heads)
+        run<T, C, head_dim(), 1>(where, params, cluster_size);
+      else run<T, C, head_dim(), 2>(where, params, cluster_size);
+    });
   });
 }
 

@@ -15,9 +15,9 @@ inline constexpr int kWarps = 4, kThreads = kWarps * 32;  // without the warp th
 static_assert(kWarps * kDecodeKeys == kDecodeTile);
 /// Without bulk copies the ring is small, because most GPUs without them have 99 KB of shared
 /// memory for a thread block.
-template <int kHeadDim, bool kBulk>
-inline constexpr int kRingStages = kBulk ? kDecodeStages<kHeadDim>
-                                         : std::max(1, 16384 / kDecodeStageBytes<kHeadDim>);
+template <class C, int kHeadDim, bool kBulk>
+inline constexpr int kRingStages = kBulk ? kDecodeStages<C, kHeadDim>
+                                         : std::max(1, 16384 / kDecodeStageBytes<C, kHeadDim>);
 
 /// A place in the list of tiles (DecodePlan).
 struct Cursor {
@@ -52,9 +52,9 @@ struct Cursor {
 
 /// Without bulk copies, each warp copies the 16 keys of each tile that it will compute into its own
 /// ring.
-template <class T, int kHeadDim>
+template <class C, int kHeadDim>
 struct WarpCopies {
-  static constexpr int kStages = kRingStages<kHeadDim, false>;
+  static constexpr int kStages = kRingStages<C, kHeadDim, false>;
   Cursor at;
   int remaining;  // tiles of the block's range from `at` on
   uint32_t ring;
@@ -75,18 +75,19 @@ struct WarpCopies {
     if (--remaining > 0) at.advance(p, plan);
   }
   __device__ void issue(const AttentionParams& p, const DecodePlan& plan) {
-    constexpr int kHalf = kDecodeStageBytes<kHeadDim> / 2;
+    constexpr int kHalf = kDecodeStageBytes<C, kHeadDim> / 2;
     if (remaining > 0) {
-      const int lane = threadIdx.x % 32;
-      const uint32_t to = ring + num_issued % kStages * kDecodeStageBytes<kHeadDim>;
-      const int64_t from =
-          p.layout.entry(block, at.head) + first_key() % p.layout.block_size * kHeadDim;
-      const T* k = static_cast<const T*>(p.k) + from;
-      const T* v = static_cast<const T*>(p.v) + from;
+      const uint32_t to = ring + num_issued % kStages * kDecodeStageBytes<C, kHeadDim>;
+      const int64_t from = p.layout.entry(block, at.head) +
+                           first_key() % p.layout.block_size * kKeyBytes<C, kHeadDim>;
+      const char* k = static_cast<const char*>(p.k) + from;
+      const char* v = static_cast<const char*>(p.v) + from;
 #pragma unroll
-      for (int i = 0; i < kHalf / 512; ++i) {
-        async_copy16(to + i * 512 + lane * 16, k + i * 256 + lane * 8);
-        async_copy16(to + kHalf + i * 512 + lane * 16, v + i * 256 + lane * 8);
+      for (int i = 0; i < (kHalf + 511) / 512; ++i) {
+        const int offset = i * 512 + static_cast<int>(threadIdx.x) % 32 * 16;
+        if (kHalf % 512 != 0 && offset >= kHalf) break;
+        async_copy16(to + offset, k + offset);
+        async_copy16(to + kHalf + offset, v + offset);
       }
       ++num_issued;
       step(p, plan);
@@ -97,10 +98,10 @@ struct WarpCopies {
 };
 
 /// With bulk copies, the thread block has one ring. A stage holds K of all keys of a tile, then V.
-template <int kHeadDim>
+template <class C, int kHeadDim>
 struct TileRing {
-  static constexpr int kStages = kRingStages<kHeadDim, true>;
-  static constexpr int kKeyBytes = kHeadDim * 2, kHalf = kDecodeTile * kKeyBytes;
+  static constexpr int kStages = kRingStages<C, kHeadDim, true>;
+  static constexpr int kBytes = kKeyBytes<C, kHeadDim>, kHalf = kDecodeTile * kBytes;
   uint32_t stages, barriers;
   __device__ uint32_t stage(int i) const { return stages + i * 2 * kHalf; }
   __device__ uint32_t full(int i) const { return barriers + i * 8; }
@@ -119,12 +120,12 @@ struct TileRing {
 /// The producer warp copies `count` tiles from `at` on; the first of them is in `block` of the
 /// cache. With `prefetch_keys` it waits for the previous kernel only before the first tile that
 /// holds a sequence's newest key.
-template <class T, int kHeadDim>
+template <class C, int kHeadDim>
 __device__ inline void copy_tiles(const AttentionParams& p, const DecodePlan& plan, Cursor at,
-                                  int block, int count, const TileRing<kHeadDim>& ring,
+                                  int block, int count, const TileRing<C, kHeadDim>& ring,
                                   bool prefetch_keys) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  using Ring = TileRing<kHeadDim>;
+  using Ring = TileRing<C, kHeadDim>;
   const int lane = threadIdx.x % 32;
   // Each lane copies the keys of a tile that are in one block of the cache.
   const int lane_keys = p.layout.block_size % kDecodeTile == 0 ? kDecodeTile : kDecodeKeys;
@@ -132,8 +133,10 @@ __device__ inline void copy_tiles(const AttentionParams& p, const DecodePlan& pl
   if (lane > 0) block = -1;  // not known yet
   for (;; at.advance(p, plan), block = -1) {
     const int first = at.tile * kDecodeTile + lane * lane_keys;
-    // Whole groups of 8 keys, since the layout is made of these.
-    const int num_keys = (min(kDecodeTile, at.context - at.tile * kDecodeTile) + 7) / 8 * 8;
+    // Whole groups of keys, since the layout is made of these.
+    constexpr int kGroup = kIsE4m3<C> ? kScaledKeys : 8;
+    const int num_keys =
+        (min(kDecodeTile, at.context - at.tile * kDecodeTile) + kGroup - 1) / kGroup * kGroup;
     if (num_keys > 0) {
       const int own = min(lane_keys, num_keys - lane * lane_keys);
       if (own > 0 && block < 0)
@@ -144,16 +147,16 @@ __device__ inline void copy_tiles(const AttentionParams& p, const DecodePlan& pl
       }
       if (lane == 0) {
         barrier_wait(ring.empty(to.stage), to.parity ^ 1);
-        barrier_arrive_expect(ring.full(to.stage), 2 * num_keys * Ring::kKeyBytes);
+        barrier_arrive_expect(ring.full(to.stage), 2 * num_keys * Ring::kBytes);
       }
       __syncwarp();
       if (own > 0) {
         const int64_t from =
-            p.layout.entry(block, at.head) + first % p.layout.block_size * kHeadDim;
-        const uint32_t k = ring.stage(to.stage) + lane * lane_keys * Ring::kKeyBytes;
-        const uint32_t bytes = own * Ring::kKeyBytes;
-        bulk_copy(k, static_cast<const T*>(p.k) + from, bytes, ring.full(to.stage));
-        bulk_copy(k + Ring::kHalf, static_cast<const T*>(p.v) + from, bytes, ring.full(to.stage));
+            p.layout.entry(block, at.head) + first % p.layout.block_size * Ring::kBytes;
+        const uint32_t k = ring.stage(to.stage) + lane * lane_keys * Ring::kBytes;
+        const uint32_t bytes = own * Ring::kBytes, full = ring.full(to.stage);
+        bulk_copy(k, static_cast<const char*>(p.k) + from, bytes, full);
+        bulk_copy(k + Ring::kHalf, static_cast<const char*>(p.v) + from, bytes, full);
       }
       to.advance();
     }

@@ -2,28 +2,43 @@
 
 #include <algorithm>
 
-#include "nanovllm/ops/cuda/attention/kv_layout.cuh"
+#include "nanovllm/ops/cuda/attention/kv_store.cuh"
 #include "nanovllm/ops/cuda/device/mma.cuh"
 
 // What both kernels of decode attention share: a warp computes the query heads of one KV head for
-// 16 keys at a time, which have the same layout in shared memory as in the cache (kv_layout.cuh).
+// 16 keys at a time, which have the same layout in shared memory as in the cache (kv_layout.cuh). C
+// is the type of the cache's elements.
 namespace nanovllm::cuda {
 
 inline constexpr int kDecodeKeys = 16;  // that a warp computes at a time
+static_assert(kDecodeKeys == kScaledKeys);
+__device__ __forceinline__ float load_shared_float(uint32_t from) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+  return x;
+}
+template <class C, int kHeadDim>
+inline constexpr int kKeyBytes = kHeadDim* static_cast<int>(sizeof(C)) + (kIsE4m3<C> ? 4 : 0);
 /// A stage of one warp: K of its keys, then V.
-template <int kHeadDim>
-inline constexpr int kDecodeStageBytes = 2 * kDecodeKeys* kHeadDim * 2;
-template <int kHeadDim>
-inline constexpr int kDecodeStages = std::max(2, 24576 / kDecodeStageBytes<kHeadDim>);
+template <class C, int kHeadDim>
+inline constexpr int kDecodeStageBytes = 2 * kDecodeKeys* kKeyBytes<C, kHeadDim>;
+template <class C, int kHeadDim>
+inline constexpr int kDecodeStages = std::max(2, 24576 / kDecodeStageBytes<C, kHeadDim>);
 
 /// The online softmax of a warp's query heads, up to 8 * kHeadTiles. The 16 rows of the m16n8k16
 /// instruction are keys (or dimensions of values), and its 8 columns are query heads, since a KV
 /// head often has 8 query heads or fewer; with heads as rows twice as many instructions would be
 /// needed. Source of the softmax: Milakov and Gimelshein, "Online normalizer calculation for
 /// softmax", 2018.
-template <class T, int kHeadDim, int kHeadTiles>
+///
+/// Elements of e4m3 are converted to halfs in registers, and q is too, times the scale of the
+/// softmax, so that it does not overflow. A key's scale multiplies its scores, a value's scale its
+/// weights. Halfs must not be tiny: weights are relative to the largest product of a weight and a
+/// scale instead of the largest weight.
+template <class T, class C, int kHeadDim, int kHeadTiles>
 struct DecodeHeads {
-  static constexpr int kWidth = kHeadDim + 2;  // floats that save() writes for a head
+  using Operand = std::conditional_t<kIsE4m3<C>, F16, T>;  // of the matrix instruction
+  static constexpr int kWidth = kHeadDim + 2;              // floats that save() writes for a head
 
   uint32_t q[kHeadDim / 8]
             [kHeadTiles];  // the operand b of mma.cuh; zero for heads that do not exist
@@ -35,24 +50,71 @@ struct DecodeHeads {
     for (int e = 0; e < kHeadTiles; ++e) max[e][0] = max[e][1] = -INFINITY;
   }
 
-  /// Adds 16 keys and values, which are at these shared addresses (multiples of 128). Only the
-  /// first `num_keys` are valid. `scale` contains log2(e), so that weights are powers of two.
+  /// Loads q of `group` heads, which are `pitch` elements apart. `scale` is that of add().
+  __device__ void load_queries(const T* heads, int pitch, int group, float scale) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int e = 0; e < kHeadTiles; ++e) {
+      const bool exists = e * 8 + lane / 4 < group;
+      const T* const head = heads + (e * 8 + lane / 4) * pitch;
+#pragma unroll
+      for (int i = 0; i < kHeadDim / 16; ++i) {
+        // The order of k in a matrix instruction is free: each lane has four neighbours of e4m3.
+        const int low = i * 16 + lane % 4 * (kIsE4m3<C> ? 4 : 2), high = low + (kIsE4m3<C> ? 2 : 8);
+        const auto pair = [&](int d) {
+          if (!exists) return 0u;
+          const auto x = load<2>(head + d);
+          if constexpr (!kIsE4m3<C>) return bits_as<uint32_t>(x);
+          else return pack<F16>(to_float(x.x[0]) * scale, to_float(x.x[1]) * scale);
+        };
+        q[2 * i][e] = pair(low);
+        q[2 * i + 1][e] = pair(high);
+      }
+    }
+  }
+
+  /// Adds 16 keys and values, which are at these shared addresses (multiples of 128, or of 16 if
+  /// they are e4m3). Only the first `num_keys` are valid. `scale` contains log2(e), so that weights
+  /// are powers of two.
   __device__ void add(uint32_t k, uint32_t v, int num_keys, float scale) {
     const int lane = threadIdx.x % 32;
     // ldmatrix: lane l addresses row l % 8 of matrix l / 8. Matrices 0 and 1 are neighbours in keys
-    // for K, in dimensions for V.
+    // for K, in dimensions for V; in keys for both if they are e4m3.
     const int matrix = lane / 8, matrix_row = lane % 8;
-    k += matrix % 2 * (8 * kHeadDim * 2) + matrix_row * 128 + ((matrix / 2) ^ matrix_row) * 16;
-    v += matrix / 2 * (8 * kHeadDim * 2) + matrix_row * 128 + ((matrix % 2) ^ matrix_row) * 16;
+    uint32_t chunk = 0;                                                      // of a row of e4m3
+    float key_scale[2] = {1, 1}, value_scale[2] = {1, 1}, lift[2] = {0, 0};  // lane / 4 and + 8
+    if constexpr (kIsE4m3<C>) {
+      scale = 1;  // q contains it
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int key = lane / 4 + i * 8, at = kDecodeKeys * kHeadDim + key * 4;
+        key_scale[i] = load_shared_float(k + at);
+        value_scale[i] = key < num_keys ? load_shared_float(v + at) : 0;
+        lift[i] = __log2f(value_scale[i]);
+      }
+      chunk = ((matrix / 2) ^ (kHeadDim == 64 ? matrix_row / 2 : matrix_row)) * 16;
+      k += (matrix % 2 * 8 + matrix_row) * kHeadDim;
+      v += (matrix % 2 * 8 + matrix_row) * kHeadDim;
+    } else {
+      k += matrix % 2 * (8 * kHeadDim * 2) + matrix_row * 128 + ((matrix / 2) ^ matrix_row) * 16;
+      v += matrix / 2 * (8 * kHeadDim * 2) + matrix_row * 128 + ((matrix % 2) ^ matrix_row) * 16;
+    }
     // Two sums halve the chain of dependent instructions.
     float s[kHeadTiles][4] = {}, odd[kHeadTiles][4] = {};
+    uint32_t raw[4];  // e4m3 elements of two operands
 #pragma unroll
     for (int i = 0; i < kHeadDim / 16; ++i) {
       uint32_t a[4];
-      ldmatrix_x4(a, chunks_at(k, i));
+      if constexpr (kIsE4m3<C>) {
+        if (i % 2 == 0) ldmatrix_x4(raw, k + (chunk ^ i * 16));
+#pragma unroll
+        for (int j = 0; j < 2; ++j) e4m3_to_halfs(raw[i % 2 * 2 + j], a[j], a[2 + j]);
+      } else {
+        ldmatrix_x4(a, chunks_at(k, i));
+      }
 #pragma unroll
       for (int e = 0; e < kHeadTiles; ++e)
-        mma_16x8x16<T>(i % 2 == 0 ? s[e] : odd[e], a, q[2 * i][e], q[2 * i + 1][e]);
+        mma_16x8x16<Operand>(i % 2 == 0 ? s[e] : odd[e], a, q[2 * i][e], q[2 * i + 1][e]);
     }
     uint32_t weights[kHeadTiles][2];
     float shrink[kHeadTiles][2];
@@ -62,12 +124,12 @@ struct DecodeHeads {
       float w[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        s[e][i] += odd[e][i];
+        s[e][i] = (s[e][i] + odd[e][i]) * key_scale[i / 2];
         if (num_keys < kDecodeKeys && lane / 4 + i / 2 * 8 >= num_keys) s[e][i] = -INFINITY;
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        float m = column_reduce(fmaxf(s[e][i], s[e][2 + i]), Max());
+        float m = column_reduce(fmaxf(s[e][i] + lift[0], s[e][2 + i] + lift[1]), Max());
         m = fmaxf(m * scale, max[e][i]);
         shrink[e][i] = exp2_approx(max[e][i] - m);
         shrinks |= shrink[e][i] != 1;
@@ -76,8 +138,10 @@ struct DecodeHeads {
         w[2 + i] = exp2_approx(s[e][2 + i] * scale - m);
         sum[e][i] = sum[e][i] * shrink[e][i] + (w[i] + w[2 + i]);
       }
-      weights[e][0] = transpose_8x8(pack<T>(w[0], w[1]));
-      weights[e][1] = transpose_8x8(pack<T>(w[2], w[3]));
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        weights[e][i] =
+            transpose_8x8(pack<Operand>(w[2 * i] * value_scale[i], w[2 * i + 1] * value_scale[i]));
     }
     if (__any_sync(kAllLanes, shrinks)) {
 #pragma unroll
@@ -88,8 +152,8 @@ struct DecodeHeads {
           for (int i = 0; i < 4; ++i) acc[j][e][i] *= shrink[e][i % 2];
     }
     // One branch around all loads: a branch for each would keep the compiler from grouping them.
-    if (num_keys < kDecodeKeys) add_values<true>(v, num_keys, weights);
-    else add_values<false>(v, num_keys, weights);
+    if (num_keys < kDecodeKeys) add_values<true>(v, chunk, num_keys, weights);
+    else add_values<false>(v, chunk, num_keys, weights);
   }
 
   /// Writes the first `group` heads as [group, kWidth] floats: weighted sums, then the maximum and
@@ -105,8 +169,9 @@ struct DecodeHeads {
         float* const row = to + head_of(e, i) * kWidth;
 #pragma unroll
         for (int j = 0; j < kHeadDim / 16; ++j) {
-          row[j * 16 + lane / 4] = acc[j][e][i];
-          row[j * 16 + lane / 4 + 8] = acc[j][e][2 + i];
+          const int d = j * 16 + lane / 4 * (kIsE4m3<C> ? 2 : 1);
+          row[d] = acc[j][e][i];
+          row[d + (kIsE4m3<C> ? 1 : 8)] = acc[j][e][2 + i];
         }
         if (lane / 4 == 0)
           *reinterpret_cast<float2*>(row + kHeadDim) = make_float2(max[e][i], sum[e][i]);
@@ -121,12 +186,24 @@ struct DecodeHeads {
   }
 
   template <bool kMasked>
-  __device__ __forceinline__ void add_values(uint32_t v, int num_keys,
+  __device__ __forceinline__ void add_values(uint32_t v, uint32_t chunk, int num_keys,
                                              const uint32_t (&weights)[kHeadTiles][2]) {
+    uint32_t raw[4];
 #pragma unroll
     for (int j = 0; j < kHeadDim / 16; ++j) {
       uint32_t a[4];
-      ldmatrix_x4_trans(a, chunks_at(v, j));
+      if constexpr (kIsE4m3<C>) {
+        // A word has two neighbouring dimensions of two keys; rows of the operand alternate between
+        // even and odd dimensions.
+        if (j % 2 == 0) ldmatrix_x4_trans(raw, v + (chunk ^ j * 16));
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const uint32_t by_dimension = __byte_perm(raw[j % 2 * 2 + i], 0, 0x3120);
+          e4m3_to_halfs(by_dimension, a[2 * i], a[2 * i + 1]);
+        }
+      } else {
+        ldmatrix_x4_trans(a, chunks_at(v, j));
+      }
       if constexpr (kMasked) {  // stale values may be NaN, and 0 * NaN is NaN
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -137,7 +214,7 @@ struct DecodeHeads {
       }
 #pragma unroll
       for (int e = 0; e < kHeadTiles; ++e)
-        mma_16x8x16<T>(acc[j][e], a, weights[e][0], weights[e][1]);
+        mma_16x8x16<Operand>(acc[j][e], a, weights[e][0], weights[e][1]);
     }
   }
 

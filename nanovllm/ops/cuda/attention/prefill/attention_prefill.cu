@@ -64,11 +64,11 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams
       const int first = tile * kKeys + group * 8, key = first + offset / 128 % 8;
       const bool exists = key < context;
       const int64_t from = exists ? p.layout.entry(table[first / p.layout.block_size], kv_head) +
-                                        first % p.layout.block_size * kHeadDim +
-                                        offset % (8 * kHeadDim * 2) / 2
+                                        first % p.layout.block_size * (kHeadDim * 2) +
+                                        offset % (8 * kHeadDim * 2)
                                   : 0;
-      async_copy16_or_zero(to + offset, static_cast<const T*>(p.k) + from, exists);
-      async_copy16_or_zero(to + kTileBytes + offset, static_cast<const T*>(p.v) + from, exists);
+      async_copy16_or_zero(to + offset, static_cast<const char*>(p.k) + from, exists);
+      async_copy16_or_zero(to + kTileBytes + offset, static_cast<const char*>(p.v) + from, exists);
     }
     commit_async_copies();
   };
@@ -194,7 +194,8 @@ void run(Launch where, const AttentionParams& params) {
 }  // namespace
 
 void prefill_attention(Launch where, const AttentionParams& params, DType dtype) {
-  check_args(params.layout.tiled, "prefill_attention: needs a tiled cache");
+  check_args(params.layout.tiled && !params.layout.is_e4m3(),
+             "prefill_attention: needs a tiled cache of 16-bit elements");
   with_tiled_type(dtype, params.layout.head_dim, [&](auto type, auto head_dim) {
     run<decltype(type), head_dim()>(where, params);
   });

@@ -264,8 +264,9 @@ void run(Launch where, const PrefillParams& params) {
 
 void prefill_attention_sm90(Launch where, const AttentionParams& args, int32_t* counters,
                             DType dtype) {
-  check_args(args.layout.tiled && args.layout.block_size % 16 == 0,
-             "prefill_attention_sm90: needs a tiled cache with blocks of a multiple of 16 keys");
+  check_args(args.layout.tiled && !args.layout.is_e4m3() && args.layout.block_size % 16 == 0,
+             "prefill_attention_sm90: needs a tiled cache of 16-bit elements with blocks of a "
+             "multiple of 16 keys");
   const int ratio = args.num_heads / args.layout.num_kv_heads;
   const int group_heads = ratio % 2 == 0 ? 2 : 1;
   const PrefillParams params = {
