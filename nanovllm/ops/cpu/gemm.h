@@ -24,7 +24,10 @@ struct PackedWeight : Weight {
 /// The GEMMs of one backend. Calls are made from one thread at a time.
 class Gemm {
  public:
+  /// Measures which kernels multiply bfloat16 faster: those of `isa` or those of AVX-512 without
+  /// BF16.
   Gemm(Isa isa, int threads);
+  Gemm(Isa isa, int threads, Isa bf16_isa);
   ~Gemm();
 
   /// Backend::pack, or pack_experts() with their number. Weights are loaded by another thread than
@@ -42,7 +45,10 @@ class Gemm {
                      Tensor rows);
 
  private:
+  const GemmKernels& kernels(DType dtype) const;
+
   Isa isa_;
+  Isa bf16_isa_;
   int threads_;
   struct ExpertTask {
     int64_t expert, row, row_end, panel, panel_end;
