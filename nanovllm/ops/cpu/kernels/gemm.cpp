@@ -268,7 +268,7 @@ void unpack_row(void* row, const void* panel, int64_t column, int64_t k) {
 }
 
 template <class W>
-constexpr GemmKernels kKernels = {kColumns, kMaxRows, task<W>, pack<W>, unpack_row<W>};
+constexpr GemmKernels kKernels = {{kColumns, kMaxRows, task<W>}, pack<W>, unpack_row<W>};
 
 }  // namespace
 

@@ -30,15 +30,22 @@ struct GemmCall {
   int64_t out_stride = 0;
   bool out_f32 = false;
   int64_t n = 0, k = 0;
+  // Of quantized weights (int_gemm.h):
+  int64_t group = 0;        ///< values of k that share a scale
+  int64_t group_bytes = 0;  ///< from group to group of a panel
 };
 
-/// Kernels of one instruction set for weights of one dtype.
-struct GemmKernels {
+/// A kernel of one instruction set.
+struct GemmKernel {
   int64_t panel_columns;
   int64_t tile_rows;  ///< the rows of a task should be a multiple of it
   /// Rows [row, row_end) of the columns of panels [panel, panel_end); at most kGemmTaskRows rows.
   void (*task)(const GemmCall&, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end,
                float* scratch);
+};
+
+/// Kernels of one instruction set for weights of one dtype.
+struct GemmKernels : GemmKernel {
   /// A panel out of rows [panel_columns, k] of its dtype.
   void (*pack)(void* panel, const void* rows, int64_t k);
   /// Writes the row [k] that pack() made column `column` of the panel.
