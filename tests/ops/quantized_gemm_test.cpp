@@ -184,6 +184,7 @@ TEST(QuantizedGemm, KeepsTheFormatOfTheWeight) {
   };
   EXPECT_EQ(format({QuantizedFormat::kInt8, 1, 256}), QuantizedFormat::kInt8);
   EXPECT_EQ(format({QuantizedFormat::kInt4, 1, 128, true, true}), QuantizedFormat::kInt4);
+  EXPECT_EQ(format({QuantizedFormat::kE4M3, 128, 128}), QuantizedFormat::kE4M3);
   EXPECT_EQ(format({QuantizedFormat::kInt4, 1, 40}), std::nullopt);
   // In float32 nothing is rounded.
   EXPECT_EQ(

@@ -75,10 +75,9 @@ Gemm::Gemm(Isa isa, int threads, Isa bf16_isa)
 Gemm::~Gemm() = default;
 
 const GemmKernel& Gemm::kernel(const PackedWeight& w) const {
-  if (w.format) {
-    const IntGemmKernels& kernels = kernels_for(isa_, w.dtype).int_gemm;
-    return *w.format == QuantizedFormat::kInt8 ? kernels.int8 : kernels.int4;
-  }
+  if (w.format == QuantizedFormat::kE4M3) return kernels_for(isa_, w.dtype).gemm.e4m3;
+  if (w.format == QuantizedFormat::kInt8) return kernels_for(isa_, w.dtype).int_gemm.int8;
+  if (w.format == QuantizedFormat::kInt4) return kernels_for(isa_, w.dtype).int_gemm.int4;
   return kernels_for(w.dtype == DType::kBF16 ? bf16_isa_ : isa_, w.dtype).gemm;
 }
 
@@ -94,7 +93,7 @@ GemmCall Gemm::make_call(const PackedWeight& w, Tensor x, Tensor out) {
                 .k = w.k,
                 .group = w.group,
                 .group_bytes = w.group_bytes};
-  if (!w.format) return call;
+  if (!w.format || w.format == QuantizedFormat::kE4M3) return call;
   const IntGemmKernels& kernels = kernels_for(isa_, w.dtype).int_gemm;
   const int64_t groups = div_up(w.k, kIntGroup);
   const int64_t row_bytes =

@@ -16,7 +16,8 @@ struct GemmCall;
 struct GemmKernel;
 
 /// A weight [n, k] in the layout of kernels/gemm.h, for GEMMs and for embedding; or those of all
-/// experts, one after the other. A quantized one is in the layout of kernels/int_gemm.h.
+/// experts, one after the other. A quantized one has the layout of GemmKernels::e4m3 or of
+/// kernels/int_gemm.h.
 struct PackedWeight : Weight {
   DType dtype = DType::kF32;  ///< of the model, and of panels that are not quantized
   int64_t num_experts = 1;

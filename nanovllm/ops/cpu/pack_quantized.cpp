@@ -87,6 +87,12 @@ void reorder(PanelRows& panel, const std::vector<int32_t>& order, int64_t padded
 /// Writes `count` values from `k` on of each column, and returns the end.
 uint8_t* pack_values(uint8_t* to, const PanelRows& panel, QuantizedFormat format, int64_t columns,
                      int64_t padded_k, int64_t k, int64_t count) {
+  if (format == QuantizedFormat::kE4M3) {
+    for (int64_t i = k; i < k + count; ++i)
+      for (int64_t c = 0; c < columns; ++c)
+        *to++ = panel.values[static_cast<size_t>(c * padded_k + i)];
+    return to;
+  }
   const int64_t step = format == QuantizedFormat::kInt4 ? 8 : 4;
   for (int64_t i = k; i < k + count; i += step)
     for (int64_t c = 0; c < columns; ++c, to += 4) {
@@ -116,22 +122,24 @@ std::shared_ptr<const PackedWeight> pack_quantized(std::span<const WeightRows> a
   w->k = parts[0].columns.count;
   w->format = parts[0].matrix->format;
   w->order = sorted_columns(parts[0]);
-  if (w->format == QuantizedFormat::kE4M3) return nullptr;
+  const bool is_float = w->format == QuantizedFormat::kE4M3;
   for (size_t i = 0; i < parts.size(); ++i) {
     const QuantizedRows& part = parts[i];
     if (part.matrix->format != *w->format || part.columns.count != w->k ||
-        part.rows.count != parts[i % num_parts].rows.count ||
-        sorted_columns(part) != w->order || !zeros_fit_in_bytes(*part.matrix))
+        part.rows.count != parts[i % num_parts].rows.count || sorted_columns(part) != w->order ||
+        !zeros_fit_in_bytes(*part.matrix))
       return nullptr;
     w->group = std::gcd(w->group, common_group(part, w->order));
   }
   for (size_t i = 0; i < num_parts; ++i) w->n += parts[i].rows.count;
-  const int64_t padded_k = round_up(w->k, kIntGroup);
-  if (w->group % kIntGroup != 0) return nullptr;
+  // The integers' kernels quantize x by groups.
+  const int64_t padded_k = is_float ? w->k : round_up(w->k, kIntGroup);
+  if (w->group % kIntGroup != 0 || (is_float && !w->order.empty())) return nullptr;
   if (w->group == 0) w->group = padded_k;
 
   const int64_t value_bits = w->format == QuantizedFormat::kInt4 ? 4 : 8;
-  const int64_t scale_bytes = panel_columns * static_cast<int64_t>(sizeof(float) + 1);
+  const int64_t scale_bytes =
+      panel_columns * static_cast<int64_t>(is_float ? sizeof(float) : sizeof(float) + 1);
   const auto group_bytes = [&](int64_t count) {
     return round_up(count * panel_columns * value_bits / 8 + scale_bytes, 64);
   };
@@ -156,9 +164,9 @@ std::shared_ptr<const PackedWeight> pack_quantized(std::span<const WeightRows> a
         const auto& [part, row] = panel.rows[c];
         const int64_t column =
             part->columns.first + (w->order.empty() ? k : w->order[static_cast<size_t>(k)]);
-        const float scale = part->matrix->scale(row, column);
+        const float scale = part->matrix->scale(row, column) * (is_float ? kE4M3Unit : 1);
         std::memcpy(to + c * sizeof(float), &scale, sizeof scale);
-        zeros[c] = static_cast<uint8_t>(part->matrix->zero(row, column));
+        if (!is_float) zeros[c] = static_cast<uint8_t>(part->matrix->zero(row, column));
       }
     }
   });
