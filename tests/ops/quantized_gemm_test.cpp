@@ -9,6 +9,7 @@
 #include <numeric>
 #include <random>
 
+#include "nanovllm/ops/cpu/elementwise.h"
 #include "nanovllm/ops/cpu/gemm.h"
 #include "nanovllm/ops/cpu/machine/parallel.h"
 #include "tests/ops/matrix.h"
@@ -249,6 +250,21 @@ TEST(QuantizedGemm, XThatIsNotFiniteMakesItsRowNotFinite) {
         EXPECT_TRUE(std::isfinite(out.at(0, c)) && std::isfinite(out.at(2, c))) << isa_name(isa);
         EXPECT_FALSE(std::isfinite(out.at(1, c))) << isa_name(isa);
       }
+    }
+}
+
+TEST(QuantizedGemm, EmbedsRows) {
+  for (Isa isa : isas())
+    for (const Kind& kind : kKinds) {
+      SCOPED_TRACE(testing::Message() << isa_name(isa) << ", " << name(kind));
+      const WeightRows rows = quantized_rows(kind, 70, 300, 1);
+      const Matrix want = dequantized(rows);
+      int32_t ids[] = {69, 0, 31, 32, kElsewhere};
+      Matrix out(DType::kBF16, 5, 300);
+      embed(out.tensor, *Gemm(isa, 1).pack(rows, DType::kBF16), Tensor(ids, DType::kI32, 5), isa);
+      for (int64_t r = 0; r < 5; ++r)
+        for (int64_t c = 0; c < 300; ++c)
+          ASSERT_EQ(out.at(r, c), r == 4 ? 0 : bf16_to_f32(f32_to_bf16(want.at(ids[r], c))));
     }
 }
 

@@ -14,6 +14,11 @@ namespace {
 
 int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
+/// Values of k that a panel has: the integers' kernels quantize x by groups.
+int64_t padded(const PackedWeight& w) {
+  return w.format == QuantizedFormat::kE4M3 ? w.k : round_up(w.k, kIntGroup);
+}
+
 /// The columns of a part, sorted by group; empty if they are so already.
 std::vector<int32_t> sorted_columns(const QuantizedRows& part) {
   const std::vector<int32_t>& groups = part.matrix->groups;
@@ -132,8 +137,7 @@ std::shared_ptr<const PackedWeight> pack_quantized(std::span<const WeightRows> a
     w->group = std::gcd(w->group, common_group(part, w->order));
   }
   for (size_t i = 0; i < num_parts; ++i) w->n += parts[i].rows.count;
-  // The integers' kernels quantize x by groups.
-  const int64_t padded_k = is_float ? w->k : round_up(w->k, kIntGroup);
+  const int64_t padded_k = padded(*w);
   if (w->group % kIntGroup != 0 || (is_float && !w->order.empty())) return nullptr;
   if (w->group == 0) w->group = padded_k;
 
@@ -171,6 +175,34 @@ std::shared_ptr<const PackedWeight> pack_quantized(std::span<const WeightRows> a
     }
   });
   return w;
+}
+
+void dequantize_row(float* row, const PackedWeight& w, int64_t i, int64_t panel_columns) {
+  const auto* const panel =
+      static_cast<const uint8_t*>(w.panels.get()) + i / panel_columns * w.panel_bytes;
+  const int64_t column = i % panel_columns, padded_k = padded(w);
+  for (int64_t first = 0; first < w.k; first += w.group) {
+    const int64_t count = std::min(w.group, padded_k - first);
+    const uint8_t* const values = panel + first / w.group * w.group_bytes;
+    const uint8_t* const scales =
+        values + count * panel_columns / (w.format == QuantizedFormat::kInt4 ? 2 : 1);
+    float scale;
+    std::memcpy(&scale, scales + column * static_cast<int64_t>(sizeof scale), sizeof scale);
+    const int zero = scales[panel_columns * static_cast<int64_t>(sizeof scale) + column];
+    for (int64_t j = 0; j < std::min(count, w.k - first); ++j) {
+      float value;
+      if (w.format == QuantizedFormat::kE4M3) {
+        value = e4m3_to_f32(values[j * panel_columns + column]) / kE4M3Unit;
+      } else if (w.format == QuantizedFormat::kInt8) {
+        value = static_cast<float>(values[(j / 4 * panel_columns + column) * 4 + j % 4] - zero);
+      } else {
+        const int both = values[(j / 8 * panel_columns + column) * 4 + j % 4];
+        value = static_cast<float>((j % 8 < 4 ? both & 15 : both >> 4) - zero);
+      }
+      const int64_t k = first + j;
+      row[w.order.empty() ? k : w.order[static_cast<size_t>(k)]] = value * scale;
+    }
+  }
 }
 
 }  // namespace nanovllm::cpu

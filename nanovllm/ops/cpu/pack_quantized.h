@@ -14,4 +14,7 @@ std::shared_ptr<const PackedWeight> pack_quantized(std::span<const WeightRows> a
                                                    DType dtype, int64_t num_experts,
                                                    int64_t panel_columns, int threads);
 
+/// row [k] = the elements of row i of a weight that pack_quantized() made.
+void dequantize_row(float* row, const PackedWeight& w, int64_t i, int64_t panel_columns);
+
 }  // namespace nanovllm::cpu
