@@ -76,10 +76,18 @@ template <>
 struct Format<E4M3> : Format<float> {
   using Element = E4M3;
   static F32 load_columns(const E4M3* w) {
-    int8_t __attribute__((vector_size(kLanes))) bytes;
-    __builtin_memcpy(&bytes, w, sizeof bytes);
-    using I16 = int16_t __attribute__((vector_size(2 * kLanes)));
-    const U16 bits = reinterpret_cast<U16>(__builtin_convertvector(bytes, I16));
+    // Extended to 16 bits, the sign is in all bits above the exponent.
+#if defined(__AVX512F__)
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(w));
+    const U16 bits = reinterpret_cast<U16>(_mm256_cvtepi8_epi16(bytes));
+#elif defined(__AVX2__)
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(w));
+    const U16 bits = reinterpret_cast<U16>(_mm_cvtepi8_epi16(bytes));
+#else
+    U16 bits;
+    for (int i = 0; i < kLanes; ++i)
+      bits[i] = static_cast<uint16_t>(static_cast<int8_t>(w[i].bits));
+#endif
     return from_half(bits << 7 & 0xbfff);
   }
 };
