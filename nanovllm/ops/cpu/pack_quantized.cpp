@@ -1,6 +1,7 @@
 #include "nanovllm/ops/cpu/pack_quantized.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <numeric>
 
@@ -153,11 +154,14 @@ std::shared_ptr<const PackedWeight> pack_quantized(std::span<const WeightRows> a
   w->panel_bytes = (groups - 1) * w->group_bytes + group_bytes(padded_k - (groups - 1) * w->group);
   w->expert_bytes = panels * w->panel_bytes;
   w->panels = allocate(static_cast<size_t>(num_experts * w->expert_bytes));
+  std::atomic<bool> has_nan = false;
   parallel_for_once(threads, num_experts * panels, [&](int64_t task, int) {
     const auto own =
         std::span(parts).subspan(static_cast<size_t>(task / panels) * num_parts, num_parts);
     PanelRows panel = read_rows(own, task % panels * panel_columns, panel_columns, w->k, padded_k);
     if (!w->order.empty()) reorder(panel, w->order, padded_k);
+    if (is_float && std::ranges::any_of(panel.values, [](int x) { return (x & 127) == 127; }))
+      has_nan = true;
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t k = g * w->group, count = std::min(w->group, padded_k - k);
       uint8_t* to = pack_values(
@@ -174,6 +178,8 @@ std::shared_ptr<const PackedWeight> pack_quantized(std::span<const WeightRows> a
       }
     }
   });
+  // The kernel takes the bits of NaN for those of 480.
+  if (has_nan) return nullptr;
   return w;
 }
 

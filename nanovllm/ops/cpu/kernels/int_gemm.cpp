@@ -195,7 +195,7 @@ void compute_panels(Tile t, const GemmCall& call, int64_t padded_k, int64_t rows
   if constexpr (R > 1) {
     if (rows < R) return compute_panels<W, R - 1>(t, call, padded_k, rows, panels, offset);
   }
-  constexpr int P = kLanes < 16 ? (R == 1 ? 2 : 1) : R == 1 ? 4 : R <= 3 ? 2 : 1;
+  constexpr int P = R <= kMaxRows / 2 ? 2 : 1;
   const char* const after = t.next;
   for (; panels > 0; panels -= P, t.panel += P * call.panel_bytes, t.out += P * kColumns) {
     t.next = panels > P ? t.panel + P * call.panel_bytes + offset : after;
