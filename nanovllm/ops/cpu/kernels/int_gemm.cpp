@@ -1,9 +1,10 @@
 // GEMMs of integers for one instruction set; int_gemm.h has the layout and the contract.
 //
-// A lane holds four values of a column, which VNNI multiplies by four values of x and adds up in
-// one instruction. Without VNNI two instructions do so for two values each, with 16 bits. A tile of
-// out, R rows by V vectors, has integer sums over kIntGroup values of k and float sums over a group
-// of the weight: out += scale * (sum of x_scale * integer sum - zero * sum of x).
+// A lane holds four values of a column. VNNI multiplies them by four bytes of x and adds up in one
+// instruction: once for the high bytes of kIntGroup values of x, once for the low ones. Without
+// VNNI two instructions multiply two values each, with 16 bits. A tile of out, R rows by V vectors,
+// has integer sums over kIntGroup values of k and float sums over a group of the weight: out +=
+// scale * (sum of x_scale * integer sum - zero * sum of x).
 #include "nanovllm/ops/cpu/kernels/int_gemm.h"
 #include "nanovllm/ops/cpu/kernels/simd.h"
 
@@ -11,7 +12,7 @@ namespace nanovllm::cpu::NANOVLLM_ISA {
 namespace {
 
 using I32 = int32_t __attribute__((vector_size(4 * kLanes)));
-using I8 = int8_t __attribute__((vector_size(kLanes)));
+using I16 = int16_t __attribute__((vector_size(2 * kLanes)));
 using U8 = uint8_t __attribute__((vector_size(kLanes)));
 
 constexpr int kColumns = 2 * kLanes;
@@ -20,12 +21,19 @@ constexpr int64_t kGroupPanels = kGemmGroupColumns / kColumns;
 /// Values of k whose part of a panel stays in L1 under all rows of a task.
 constexpr int64_t kBlockK = 512;
 
+/// x as kIntGroup values are multiplied. With VNNI, high bytes and then low bytes, both signed;
+/// without it 16-bit values, of four in the order 0, 2, 1, 3.
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+constexpr bool kVnni = true;
 using XValue = int8_t;
 #else
-/// Of four values the order is 0, 2, 1, 3.
+constexpr bool kVnni = false;
 using XValue = int16_t;
 #endif
+constexpr int64_t kXValueBytes = 2;
+/// The largest value whose high and low byte are both at most 127; kIntGroup of them times 255 fit
+/// in 32 bits.
+constexpr float kLargest = 127 * 257;
 
 inline I32 broadcast_bits(const XValue* x) {
   int32_t bits;
@@ -144,7 +152,7 @@ void compute(const Tile& t, const GemmCall& call, int64_t padded_k) {
     const char* x[R];
     float x_sums[R] = {};
 #pragma GCC unroll 6
-    for (int r = 0; r < R; ++r) x[r] = t.x[r] + k * static_cast<int64_t>(sizeof(XValue));
+    for (int r = 0; r < R; ++r) x[r] = t.x[r] + k * kXValueBytes;
     F32 sums[R][V] = {};
     for (int64_t i = k / kIntGroup; i < stop / kIntGroup; ++i) {
 #pragma GCC unroll 4
@@ -155,15 +163,23 @@ void compute(const Tile& t, const GemmCall& call, int64_t padded_k) {
       next += t.next_step;
       I32 integers[R][V] = {};
       multiply<W>(integers, w, x);
+      if constexpr (kVnni) {
+#pragma GCC unroll 6
+        for (int r = 0; r < R; ++r) {
+          x[r] += kIntGroup;
+#pragma GCC unroll 8
+          for (int v = 0; v < V; ++v) integers[r][v] <<= 8;
+        }
+        multiply<W>(integers, w, x);
+      }
 #pragma GCC unroll 6
       for (int r = 0; r < R; ++r) {
-        const float* scales = reinterpret_cast<const float*>(
-            t.x[r] + padded_k * static_cast<int64_t>(sizeof(XValue)));
+        const auto* scales = reinterpret_cast<const float*>(t.x[r] + padded_k * kXValueBytes);
         const F32 scale = broadcast(scales[i]);
         x_sums[r] += scales[padded_k / kIntGroup + i];
 #pragma GCC unroll 8
         for (int v = 0; v < V; ++v) sums[r][v] = fma(to_float(integers[r][v]), scale, sums[r][v]);
-        x[r] += kIntGroup * static_cast<int64_t>(sizeof(XValue));
+        x[r] += kVnni ? kIntGroup : kIntGroup * kXValueBytes;
       }
 #pragma GCC unroll 8
       for (int v = 0; v < V; ++v) w[v] += kBytes;
@@ -272,9 +288,10 @@ void quantize_row(void* row, const void* x, const int32_t* order, int64_t k) {
   constexpr int kVectors = kIntGroup / kLanes;
   const int64_t groups = (k + kIntGroup - 1) / kIntGroup;
   auto* values = static_cast<XValue*>(row);
-  auto* scales = reinterpret_cast<float*>(values + groups * kIntGroup);
+  auto* scales =
+      reinterpret_cast<float*>(static_cast<char*>(row) + groups * kIntGroup * kXValueBytes);
   const T* from = static_cast<const T*>(x);
-  for (int64_t g = 0; g < groups; ++g, values += kIntGroup) {
+  for (int64_t g = 0; g < groups; ++g, values += kIntGroup * (kVnni ? 2 : 1)) {
     const int64_t first = g * kIntGroup, count = k - first < kIntGroup ? k - first : kIntGroup;
     const T* elements = from + first;
     T gathered[kIntGroup] = {};
@@ -296,30 +313,33 @@ void quantize_row(void* row, const void* x, const int32_t* order, int64_t k) {
     for (int i = 0; i < kLanes; ++i) largest = most[i] > largest ? most[i] : largest;
     float size;
     __builtin_memcpy(&size, &largest, sizeof size);
-    // A group so small counts as zeros, since 127 / size could be infinite.
-    const float inverse = size < 1e-30f ? 0 : 127 / size;
-    const float scale = size < 1e-30f ? 0 : size / 127;
+    // A group so small counts as zeros, since the inverse could be infinite.
+    const float inverse = size < 1e-30f ? 0 : kLargest / size;
+    const float scale = size < 1e-30f ? 0 : size / kLargest;
     I32 total = {};
-    int8_t bytes[kIntGroup];
+    int16_t rounded[kIntGroup];
 #pragma GCC unroll 8
     for (int i = 0; i < kVectors; ++i) {
       // Adding 1.5 * 2^23 rounds to an integer, in the low bits.
-      const I32 rounded =
+      const I32 value =
           reinterpret_cast<I32>(fma(v[i], broadcast(inverse), broadcast(12582912.0f))) - 0x4b400000;
-      total += rounded;
-      const I8 narrow = __builtin_convertvector(rounded, I8);
-      __builtin_memcpy(bytes + i * kLanes, &narrow, sizeof narrow);
+      total += value;
+      const I16 narrow = __builtin_convertvector(value, I16);
+      __builtin_memcpy(rounded + i * kLanes, &narrow, sizeof narrow);
     }
     int32_t sum = 0;
     for (int i = 0; i < kLanes; ++i) sum += total[i];
-    if constexpr (sizeof(XValue) == 1) {
-      __builtin_memcpy(values, bytes, sizeof bytes);
+    if constexpr (kVnni) {
+      for (int i = 0; i < kIntGroup; ++i) {
+        values[i] = static_cast<XValue>((rounded[i] + 128) >> 8);
+        values[kIntGroup + i] = static_cast<XValue>(rounded[i]);
+      }
     } else {
       for (int i = 0; i < kIntGroup; i += 4) {
-        values[i] = bytes[i];
-        values[i + 1] = bytes[i + 2];
-        values[i + 2] = bytes[i + 1];
-        values[i + 3] = bytes[i + 3];
+        values[i] = static_cast<XValue>(rounded[i]);
+        values[i + 1] = static_cast<XValue>(rounded[i + 2]);
+        values[i + 2] = static_cast<XValue>(rounded[i + 1]);
+        values[i + 3] = static_cast<XValue>(rounded[i + 3]);
       }
     }
     scales[g] = scale;
@@ -330,7 +350,7 @@ void quantize_row(void* row, const void* x, const int32_t* order, int64_t k) {
 template <class T>
 constexpr IntGemmKernels kKernels = {{kColumns, kMaxRows, task<Int8, T>},
                                      {kColumns, kMaxRows, task<Int4, T>},
-                                     sizeof(XValue),
+                                     kXValueBytes,
                                      quantize_row<T>};
 
 }  // namespace

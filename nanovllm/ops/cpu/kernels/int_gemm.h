@@ -9,8 +9,8 @@ namespace nanovllm::cpu {
 /// Columns of x that share a scale. Groups of a weight have a multiple of as many.
 constexpr int64_t kIntGroup = 32;
 
-/// out [m, n] = x [m, k] w^T + bias, where x is quantized to 8 bits and w is (value - zero) *
-/// scale with unsigned values of 8 or 4 bits.
+/// out [m, n] = x [m, k] w^T + bias, where x is quantized to 16 bits, which is as exact as bfloat16
+/// or more, and w is (value - zero) * scale with unsigned values of 8 or 4 bits.
 ///
 /// A panel has, for each group of k, the values, the scales [columns] float32 and the zero points
 /// [columns], one byte each. The values of a group are [count / 4, columns, 4] or, with 4 bits,
