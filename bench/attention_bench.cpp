@@ -107,7 +107,7 @@ int main(int argc, char** argv) {
   for (const auto& [dtype, kv_dtype] : kDTypes)
     for (const cpu::Isa isa :
          {cpu::Isa::kPlain, cpu::Isa::kAvx2, cpu::Isa::kAvx512, cpu::Isa::kAvx512Bf16}) {
-      if (isa > cpu::best_isa() || (isa == cpu::Isa::kAvx512Bf16 && dtype != DType::kBF16))
+      if (!cpu::is_supported(isa) || (isa == cpu::Isa::kAvx512Bf16 && dtype != DType::kBF16))
         continue;
       for (const auto& [num_seqs, num_tokens, context] :
            {Work{32, 1, 1024}, Work{1, 1, 16384}, Work{1, 1024, 1024}, Work{4, 256, 4096}}) {

@@ -1,7 +1,9 @@
 // GEMMs of the CPU backend: GFLOP/s, GB/s of weights that are read, and the share of the memory's
 // read rate, which is measured in the same run.
 //
-//   gemm_bench [float32|bfloat16|float16] [threads] [isa 0..3]
+//   gemm_bench [float32|bfloat16|float16|int8|int4|e4m3] [threads] [isa 0..5]
+//
+// Quantized weights have groups of 128 values (int4) or one scale for each row, and x is bfloat16.
 #include <omp.h>
 
 #include <algorithm>
@@ -9,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -72,16 +75,40 @@ double read_rate() {
   return kWords * sizeof(uint64_t) / seconds;
 }
 
+/// A weight of random values of a quantized format.
+WeightRows random_quantized(QuantizedFormat format, int64_t n, int64_t k) {
+  return {n, k, [=] {
+            QuantizedMatrix m{.format = format,
+                              .num_rows = n,
+                              .num_columns = k,
+                              .scale_columns = format == QuantizedFormat::kInt4 ? 128 : k};
+            m.scales.assign(static_cast<size_t>(m.num_scales()), 0.01f);
+            m.values = [format](Range rows, Range columns, uint8_t* to) {
+              const int mask = format == QuantizedFormat::kInt4   ? 15
+                               : format == QuantizedFormat::kInt8 ? 255
+                                                                  : 0x77;
+              for (int64_t i = 0; i < rows.count * columns.count; ++i)
+                to[i] = static_cast<uint8_t>((rows.first + i * 7) & mask);
+            };
+            return m;
+          }};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const DType dtype = parse_float_dtype(argc > 1 ? argv[1] : "bfloat16");
+  const std::string name = argc > 1 ? argv[1] : "bfloat16";
+  const std::map<std::string, QuantizedFormat> formats = {{"int8", QuantizedFormat::kInt8},
+                                                          {"int4", QuantizedFormat::kInt4},
+                                                          {"e4m3", QuantizedFormat::kE4M3}};
+  const auto format = formats.find(name);
+  const DType dtype = format == formats.end() ? parse_float_dtype(name) : DType::kBF16;
   const int threads = argc > 2 ? std::atoi(argv[2]) : omp_get_num_procs();
   const Isa isa = argc > 3 ? static_cast<Isa>(std::atoi(argv[3])) : best_isa();
   cpu::set_num_threads(threads);
   Gemm gemm(isa, threads);
   const double memory = read_rate();
-  std::printf("%s, %s, %d threads, memory %.1f GB/s\n", dtype_name(dtype), isa_name(isa), threads,
+  std::printf("%s, %s, %d threads, memory %.1f GB/s\n", name.c_str(), isa_name(isa), threads,
               memory / 1e9);
   std::printf("%6s %6s %6s %10s %10s %8s %8s\n", "m", "n", "k", "us", "GFLOP/s", "GB/s", "of mem");
 
@@ -96,11 +123,12 @@ int main(int argc, char** argv) {
                         {4096, 4096},
                         {151936, 1024}}) {
     const Buffer raw = random_elements(s.n * s.k, dtype);
-    const Tensor part(raw.get(), dtype, s.n, s.k);
+    const WeightRows part = format == formats.end() ? WeightRows(Tensor(raw.get(), dtype, s.n, s.k))
+                                                    : random_quantized(format->second, s.n, s.k);
     const double t = now();
-    auto w = gemm.pack(part, dtype);
-    std::printf("pack %ld x %ld: %.1f GB/s\n", s.n, s.k,
-                static_cast<double>(part.bytes()) / (now() - t) / 1e9);
+    const auto w = gemm.pack(part, dtype);
+    const auto bytes = static_cast<double>(w->expert_bytes);
+    std::printf("pack %ld x %ld: %.1f GB/s\n", s.n, s.k, bytes / (now() - t) / 1e9);
     for (const int64_t m : {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048}) {
       if (s.n > 100000 && m > 64) continue;
       const Buffer x = random_elements(m * s.k, dtype),
@@ -108,7 +136,6 @@ int main(int argc, char** argv) {
       const double seconds = best_time([&] {
         gemm.matmul(Tensor(out.get(), dtype, m, s.n), Tensor(x.get(), dtype, m, s.k), *w, {});
       });
-      const double bytes = static_cast<double>(part.bytes());
       std::printf("%6ld %6ld %6ld %10.1f %10.1f %8.1f %7.0f%%\n", m, s.n, s.k, seconds * 1e6,
                   2e-9 * static_cast<double>(m * s.n * s.k) / seconds, bytes / seconds / 1e9,
                   100 * bytes / seconds / memory);

@@ -56,7 +56,7 @@ TEST(Gemm, EqualsTheSumOfProductsForAllShapesAndDtypes) {
                        << isa_name(isa) << ", " << threads << " threads, " << dtype_name(dtype)
                        << ", m " << s.m << ", n " << s.n << ", k " << s.k);
           cpu::set_num_threads(threads);
-          Gemm gemm(isa, threads);
+          Gemm gemm(isa, threads, isa);
           const Matrix w = random_matrix(dtype, s.n, s.k, 1);
           const Matrix x = random_matrix(dtype, s.m, s.k, 2, s.k + 3);
           const auto packed = gemm.pack(w.tensor, dtype);

@@ -11,8 +11,8 @@ namespace nanovllm::cpu {
 /// The instruction sets that this machine supports.
 inline std::vector<Isa> isas() {
   std::vector<Isa> all;
-  for (Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16})
-    if (isa <= best_isa()) all.push_back(isa);
+  for (int isa = 0; isa < kNumIsas; ++isa)
+    if (is_supported(static_cast<Isa>(isa))) all.push_back(static_cast<Isa>(isa));
   return all;
 }
 

@@ -6,6 +6,7 @@
 #include "nanovllm/ops/cpu/attention.h"
 #include "nanovllm/ops/cpu/kernels/elementwise.h"
 #include "nanovllm/ops/cpu/kernels/gemm.h"
+#include "nanovllm/ops/cpu/pack_quantized.h"
 #include "nanovllm/ops/cpu/rows.h"
 
 namespace nanovllm::cpu {
@@ -31,6 +32,11 @@ void embed(Tensor out, const PackedWeight& table, Tensor ids, Isa isa) {
     if (id[i] == kElsewhere) {
       std::memset(row_of(out, i), 0, static_cast<size_t>(table.k) * dtype_size(out.dtype));
       return;
+    }
+    if (table.format) {
+      std::vector<float> row(static_cast<size_t>(table.k));
+      dequantize_row(row.data(), table, id[i], panels.panel_columns);
+      return kernels(isa, out.dtype).convert[0](row_of(out, i), row.data(), table.k);
     }
     const int64_t panel = id[i] / panels.panel_columns, column = id[i] % panels.panel_columns;
     panels.unpack_row(row_of(out, i),

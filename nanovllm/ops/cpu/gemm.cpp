@@ -1,13 +1,17 @@
 #include "nanovllm/ops/cpu/gemm.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/ops/cpu/kernels/elementwise.h"
 #include "nanovllm/ops/cpu/kernels/gemm.h"
+#include "nanovllm/ops/cpu/kernels/int_gemm.h"
 #include "nanovllm/ops/cpu/machine/memory.h"
 #include "nanovllm/ops/cpu/machine/parallel.h"
 #include "nanovllm/ops/cpu/onednn_matmul.h"
+#include "nanovllm/ops/cpu/pack_quantized.h"
+#include "nanovllm/ops/cpu/rows.h"
 
 namespace nanovllm::cpu {
 
@@ -19,21 +23,101 @@ int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /// threads cost more than they save: about 2 microseconds of one thread.
 constexpr int64_t kParallelWork = 1'000'000;
 
+/// Seconds of a bfloat16 GEMM whose operands are in the L1 cache; zeros are as fast as other
+/// values.
+double gemm_seconds(const GemmKernels& kernels) {
+  constexpr int64_t kRows = 24, kPanels = 2, kK = 128;
+  const int64_t n = kPanels * kernels.panel_columns;
+  const std::vector<uint16_t> x(kRows * kK), w(static_cast<size_t>(n * kK));
+  std::vector<float> out(static_cast<size_t>(kRows * n)), scratch(kGemmScratchFloats);
+  const GemmCall call{.x = x.data(),
+                      .x_stride = kK,
+                      .panels = w.data(),
+                      .panel_bytes = kernels.panel_columns * kK * 2,
+                      .out = out.data(),
+                      .out_stride = n,
+                      .out_f32 = true,
+                      .n = n,
+                      .k = kK};
+  double best = 1;
+  for (int i = 0; i < 12; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    kernels.task(call, 0, kRows, 0, kPanels, scratch.data());
+    best = std::min(
+        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return best;
+}
+
+/// The instruction set for bfloat16 GEMMs. Outside of AMX, Intel's processors multiply bfloat16 at
+/// half of their speed in float32 and AMD's at twice, so it is measured once, which takes 0.1 ms.
+Isa bf16_gemm_isa(Isa isa) {
+  if (isa != Isa::kAvx512Bf16) return isa;
+  static const Isa faster = gemm_seconds(kernels_for(Isa::kAvx512Vnni, DType::kBF16).gemm) <
+                                    gemm_seconds(kernels_for(isa, DType::kBF16).gemm)
+                                ? Isa::kAvx512Vnni
+                                : isa;
+  return faster;
+}
+
 }  // namespace
 
-Gemm::Gemm(Isa isa, int threads)
+Gemm::Gemm(Isa isa, int threads) : Gemm(isa, threads, bf16_gemm_isa(isa)) {}
+
+Gemm::Gemm(Isa isa, int threads, Isa bf16_isa)
     : isa_(isa),
+      bf16_isa_(bf16_isa),
       threads_(threads),
       scratch_(allocate(static_cast<size_t>(threads * kGemmScratchFloats) * sizeof(float))) {
-  if (isa == Isa::kAvx512Bf16) onednn_ = std::make_unique<OnednnMatmul>();
+  if (isa == Isa::kAvx512Bf16) onednn_ = std::make_unique<OnednnMatmul>(bf16_isa_ == isa);
 }
 
 Gemm::~Gemm() = default;
+
+const GemmKernel& Gemm::kernel(const PackedWeight& w) const {
+  if (w.format == QuantizedFormat::kE4M3) return kernels_for(isa_, w.dtype).gemm.e4m3;
+  if (w.format == QuantizedFormat::kInt8) return kernels_for(isa_, w.dtype).int_gemm.int8;
+  if (w.format == QuantizedFormat::kInt4) return kernels_for(isa_, w.dtype).int_gemm.int4;
+  return kernels_for(w.dtype == DType::kBF16 ? bf16_isa_ : isa_, w.dtype).gemm;
+}
+
+GemmCall Gemm::make_call(const PackedWeight& w, Tensor x, Tensor out) {
+  GemmCall call{.x = x.data,
+                .x_stride = x.row_stride,
+                .panels = w.panels.get(),
+                .panel_bytes = w.panel_bytes,
+                .out = out.data,
+                .out_stride = out.row_stride,
+                .out_f32 = out.dtype == DType::kF32,
+                .n = w.n,
+                .k = w.k,
+                .group = w.group,
+                .group_bytes = w.group_bytes};
+  if (!w.format || w.format == QuantizedFormat::kE4M3) return call;
+  const IntGemmKernels& kernels = kernels_for(isa_, w.dtype).int_gemm;
+  const int64_t groups = div_up(w.k, kIntGroup);
+  const int64_t row_bytes =
+      groups * (kIntGroup * kernels.x_value_bytes + 2 * static_cast<int64_t>(sizeof(float)));
+  call.x_stride = div_up(row_bytes, 64) * 64;
+  auto* const rows =
+      static_cast<char*>(quantized_x_.reserve(static_cast<size_t>(x.shape[0] * call.x_stride)));
+  call.x = rows;
+  const int32_t* const order = w.order.empty() ? nullptr : w.order.data();
+  for_each_row(x.shape[0], w.k, [&](int64_t i) {
+    kernels.quantize_row(rows + i * call.x_stride, row_of(x, i), order, w.k);
+  });
+  return call;
+}
 
 std::shared_ptr<const PackedWeight> Gemm::pack(std::span<const WeightRows> all_parts, DType dtype,
                                                int64_t num_experts) const {
   const size_t num_parts = all_parts.size() / static_cast<size_t>(num_experts);
   check(num_parts > 0, "a weight without parts");
+  if (dtype != DType::kF32)
+    if (auto quantized =
+            pack_quantized(all_parts, dtype, num_experts,
+                           kernels_for(isa_, dtype).int_gemm.int8.panel_columns, threads_))
+      return quantized;
   auto w = std::make_shared<PackedWeight>();
   w->dtype = dtype;
   w->num_experts = num_experts;
@@ -91,24 +175,16 @@ void Gemm::matmul(Tensor out, Tensor x, const PackedWeight& w, Tensor bias) {
   check(!bias || (bias.dtype == DType::kF32 && bias.size() == w.n),
         "matmul: bias has the wrong shape");
 
-  const GemmCall call{.x = x.data,
-                      .x_stride = x.row_stride,
-                      .panels = w.panels.get(),
-                      .panel_bytes = w.panel_bytes,
-                      .bias = bias.as<const float>(),
-                      .out = out.data,
-                      .out_stride = out.row_stride,
-                      .out_f32 = out.dtype == DType::kF32,
-                      .n = w.n,
-                      .k = w.k};
-  if (onednn_ && w.dtype == DType::kBF16 && m >= onednn_->min_rows()) return onednn_->run(call, m);
+  GemmCall call = make_call(w, x, out);
+  call.bias = bias.as<const float>();
+  if (onednn_ && w.dtype == DType::kBF16 && !w.format && m >= onednn_->min_rows())
+    return onednn_->run(call, m);
 
-  const GemmKernels& kernels = kernels_for(isa_, w.dtype).gemm;
+  const GemmKernel& kernels = kernel(w);
   const int64_t panels = div_up(w.n, kernels.panel_columns);
   const int64_t tiles = div_up(m, kernels.tile_rows);
   const int64_t row_parts = div_up(tiles, kGemmTaskRows / kernels.tile_rows);
-  const auto size = static_cast<int64_t>(dtype_size(w.dtype));
-  const bool parallel = threads_ > 1 && w.n * w.k * (4 * size + m) > kParallelWork;
+  const bool parallel = threads_ > 1 && 4 * panels * w.panel_bytes + w.n * w.k * m > kParallelWork;
   // Where the rows are one part, each thread gets two runs of panels. Otherwise tasks are smaller,
   // and those that share panels follow each other.
   int64_t column_parts = parallel ? 2 * threads_ : 1;
@@ -138,7 +214,7 @@ void Gemm::expert_matmul(Tensor out, Tensor x, const PackedWeight& w, const Rout
             routing.starts.size() == w.num_experts + 1 &&
             (rows ? rows.size() : x.shape[0]) == num_entries,
         "expert_matmul: wrong shapes");
-  const GemmKernels& kernels = kernels_for(isa_, w.dtype).gemm;
+  const GemmKernel& kernels = kernel(w);
   const auto* starts = routing.starts.as<const int32_t>();
   const int64_t panels = div_up(w.n, kernels.panel_columns);
   const int64_t most_rows = kGemmTaskRows / kernels.tile_rows * kernels.tile_rows;
@@ -156,24 +232,17 @@ void Gemm::expert_matmul(Tensor out, Tensor x, const PackedWeight& w, const Rout
                           starts[e] + std::min(count, (r + 1) * most_rows),
                           panels * c / column_parts, panels * (c + 1) / column_parts});
   }
+  GemmCall first = make_call(w, x, out);
+  first.rows = rows.as<const int32_t>();
   const auto run = [&](int64_t i, int thread) {
     const ExpertTask& task = tasks_[static_cast<size_t>(i)];
-    const GemmCall call{
-        .x = x.data,
-        .x_stride = x.row_stride,
-        .rows = rows.as<const int32_t>(),
-        .panels = static_cast<const char*>(w.panels.get()) + task.expert * w.expert_bytes,
-        .panel_bytes = w.panel_bytes,
-        .out = out.data,
-        .out_stride = out.row_stride,
-        .n = w.n,
-        .k = w.k};
+    GemmCall call = first;
+    call.panels = static_cast<const char*>(w.panels.get()) + task.expert * w.expert_bytes;
     kernels.task(call, task.row, task.row_end, task.panel, task.panel_end,
                  static_cast<float*>(scratch_.get()) + thread * kGemmScratchFloats);
   };
-  const auto size = static_cast<int64_t>(dtype_size(w.dtype));
   const auto num_tasks = static_cast<int64_t>(tasks_.size());
-  if (threads_ > 1 && w.n * w.k * (4 * size * num_row_parts + num_entries) > kParallelWork)
+  if (threads_ > 1 && 4 * w.expert_bytes * num_row_parts + w.n * w.k * num_entries > kParallelWork)
     return parallel_for(num_tasks, run);
   for (int64_t i = 0; i < num_tasks; ++i) run(i, 0);
 }

@@ -1,30 +1,41 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cpu/machine/isa.h"
+#include "nanovllm/ops/cpu/machine/memory.h"
 
 namespace nanovllm::cpu {
 
 class OnednnMatmul;
+struct GemmCall;
+struct GemmKernel;
 
 /// A weight [n, k] in the layout of kernels/gemm.h, for GEMMs and for embedding; or those of all
-/// experts, one after the other.
+/// experts, one after the other. A quantized one has the layout of GemmKernels::e4m3 or of
+/// kernels/int_gemm.h.
 struct PackedWeight : Weight {
-  DType dtype = DType::kF32;  ///< of the model, and of the panels
+  DType dtype = DType::kF32;  ///< of the model, and of panels that are not quantized
   int64_t num_experts = 1;
   int64_t n = 0, k = 0;  ///< of each expert
   int64_t panel_bytes = 0, expert_bytes = 0;
   Buffer panels;
+  std::optional<QuantizedFormat> format;  ///< if it is quantized
+  int64_t group = 0, group_bytes = 0;     ///< as in GemmCall
+  std::vector<int32_t> order;  ///< [k] the element of x for each value of k; none: the same one
 };
 
 /// The GEMMs of one backend. Calls are made from one thread at a time.
 class Gemm {
  public:
+  /// Measures which kernels multiply bfloat16 faster: those of `isa` or those of AVX-512 without
+  /// BF16.
   Gemm(Isa isa, int threads);
+  Gemm(Isa isa, int threads, Isa bf16_isa);
   ~Gemm();
 
   /// Backend::pack, or pack_experts() with their number. Weights are loaded by another thread than
@@ -42,13 +53,19 @@ class Gemm {
                      Tensor rows);
 
  private:
+  const GemmKernel& kernel(const PackedWeight& w) const;
+  /// The operands that a weight defines; x [m, k] is quantized if the kernel wants it so.
+  GemmCall make_call(const PackedWeight& w, Tensor x, Tensor out);
+
   Isa isa_;
+  Isa bf16_isa_;
   int threads_;
   struct ExpertTask {
     int64_t expert, row, row_end, panel, panel_end;
   };
   std::vector<ExpertTask> tasks_;  ///< of expert_matmul(); kept, so that it need not allocate
   Buffer scratch_;                 ///< [threads, kGemmScratchFloats]
+  Scratch quantized_x_;
   std::unique_ptr<OnednnMatmul> onednn_;  ///< with AVX512-BF16
 };
 

@@ -15,8 +15,9 @@ namespace nanovllm::cpu {
 /// calls come from one thread at a time.
 class OnednnMatmul {
  public:
-  /// Throws UserError if there is no memory.
-  OnednnMatmul();
+  /// `has_fast_bf16`: outside of AMX, bfloat16 products are faster than float32's. Throws UserError
+  /// if there is no memory.
+  explicit OnednnMatmul(bool has_fast_bf16);
   /// Number of rows from which oneDNN is faster than our kernels on this processor.
   int64_t min_rows() const { return min_rows_; }
   /// Throws UserError if there is no memory to compile the GEMM.
@@ -32,10 +33,7 @@ class OnednnMatmul {
   };
   Matmul compile(const GemmCall& call, int64_t rows) const;
 
-  // With AMX from two tiles of 16 rows on; without it the two are within 10%, and ours is the
-  // faster one where weights come from memory.
-  const int64_t min_rows_ =
-      dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx ? 32 : 256;
+  int64_t min_rows_;
   dnnl::engine engine_;
   dnnl::stream stream_;
   std::map<Key, Matmul> compiled_;

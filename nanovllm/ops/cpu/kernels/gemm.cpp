@@ -67,6 +67,31 @@ struct Format<Bf16> {
 #endif
 };
 
+struct E4M3 {
+  uint8_t bits;
+};
+
+/// Times kE4M3Unit: sign, exponent and mantissa of a float16, whose exponent has one bit more.
+template <>
+struct Format<E4M3> : Format<float> {
+  using Element = E4M3;
+  static F32 load_columns(const E4M3* w) {
+    // Extended to 16 bits, the sign is in all bits above the exponent.
+#if defined(__AVX512F__)
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(w));
+    const U16 bits = reinterpret_cast<U16>(_mm256_cvtepi8_epi16(bytes));
+#elif defined(__AVX2__)
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(w));
+    const U16 bits = reinterpret_cast<U16>(_mm_cvtepi8_epi16(bytes));
+#else
+    U16 bits;
+    for (int i = 0; i < kLanes; ++i)
+      bits[i] = static_cast<uint16_t>(static_cast<int8_t>(w[i].bits));
+#endif
+    return from_half(bits << 7 & 0xbfff);
+  }
+};
+
 /// One multiply-add of each accumulator of a tile: acc [R][V] += x [R] columns [V].
 template <class W, int kPass, int R, int V, class Columns>
 [[gnu::always_inline]] inline void multiply_add(F32 (&acc)[R][V], const typename W::Input* x,
@@ -101,6 +126,8 @@ struct Tile {
   const typename W::Element* w;  // of the first panel
   int64_t panel_stride;          // elements
   int64_t k;
+  const char* scales;    // of the first panel's columns, float32; none: 1
+  int64_t scale_stride;  // bytes from panel to panel
   // Weights that are read next and prefetched meanwhile: the processor's own prefetch stops at each
   // 4 KiB page and reaches half of the memory's speed from two rows on. Each of `sharers` tiles of
   // the panel prefetches its part.
@@ -130,13 +157,16 @@ void compute(const Tile<W>& t) {
     }
     step<W>(acc, t.x + i, columns);
   }
-#pragma GCC unroll 12
-  for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) {
+  for (int v = 0; v < V; ++v) {
+    const auto* scales = reinterpret_cast<const float*>(t.scales + v / 2 * t.scale_stride);
+    const F32 scale = t.scales ? load(scales + v % 2 * kLanes) : broadcast(1);
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
       float* out = t.out + r * kGemmGroupColumns + v * kLanes;
-      store(out, t.first ? acc[r][v] : load(out) + acc[r][v]);
+      store(out, t.first ? acc[r][v] * scale : fma(acc[r][v], scale, load(out)));
     }
+  }
 }
 
 /// `rows` rows, at most R, of `panels` panels.
@@ -147,22 +177,25 @@ void compute_panels(Tile<W> t, int64_t rows, int64_t panels) {
   }
   constexpr int P = R == 1 ? 4 : R <= kMaxRows / 4 ? 2 : 1;
   const auto* after = t.next;
-  for (; panels > 0; panels -= P, t.w += P * t.panel_stride, t.out += P * kColumns) {
+  for (; panels > 0; panels -= P, t.w += P * t.panel_stride, t.out += P * kColumns,
+                     t.scales += P * t.scale_stride) {
     t.next = panels > P ? t.w + P * t.panel_stride : after;
     if (P == 1 || panels >= P) {
       compute<R, P>(t);
     } else {
-      for (; panels > 0; --panels, t.w += t.panel_stride, t.out += kColumns) compute<R, 1>(t);
+      for (; panels > 0;
+           --panels, t.w += t.panel_stride, t.out += kColumns, t.scales += t.scale_stride)
+        compute<R, 1>(t);
     }
   }
 }
 
 /// block [rows, k] (rows kGemmBlockK apart) = those rows of x from `row` on, k columns from
 /// `column` on, and zeros up to a multiple of W::kStep.
-template <class W>
+template <class W, class T>
 void load_block(typename W::Input* block, const GemmCall& call, int64_t row, int64_t rows,
                 int64_t column, int64_t k) {
-  const auto* x = static_cast<const typename W::Element*>(call.x) + column;
+  const auto* x = static_cast<const T*>(call.x) + column;
   for (int64_t r = 0; r < rows; ++r) {
     auto* to = block + r * kGemmBlockK;
     const auto* from = x + (call.rows ? call.rows[row + r] : row + r) * call.x_stride;
@@ -183,44 +216,95 @@ void store_out(Out* out, int64_t out_stride, const float* sums, const float* bia
     });
 }
 
+/// Float32 panels in place of quantized ones: block [k, kColumns] = the values at w.
 template <class W>
+void unpack_block(float* block, const typename W::Element* w, const char* next, int64_t k) {
+  for (int64_t i = 0; i < 2 * k; ++i) {
+    if (i % 4 == 0) __builtin_prefetch(next + i * kLanes);
+    store(block + i * kLanes, W::load_columns(w + i * kLanes));
+  }
+}
+
+/// T is the dtype of x and of out.
+template <class W, class T>
 void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end,
           float* scratch) {
   using Element = typename W::Element;
   using Input = typename W::Input;
+  constexpr bool kQuantized = sizeof(Element) == 1;
+  constexpr int64_t kBlockK = kQuantized ? kQuantizedBlockK : kGemmBlockK;
   const int64_t rows = row_end - row;
   const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;
   const int64_t tile_rows = (rows + tiles - 1) / tiles;
   const int64_t panel_stride = call.panel_bytes / static_cast<int64_t>(sizeof(Element));
   Input* block = reinterpret_cast<Input*>(scratch);
   float* sums = scratch + kGemmTaskRows * kGemmBlockK;
+  float* unpacked = sums + kGemmTaskRows * kGemmGroupColumns;
 
   for (int64_t group = panel; group < panel_end; group += kGroupPanels) {
     const int64_t panels = panel_end - group < kGroupPanels ? panel_end - group : kGroupPanels;
     const Element* group_w = static_cast<const Element*>(call.panels) + group * panel_stride;
-    for (int64_t k = 0; k < call.k; k += kGemmBlockK) {
-      const int64_t block_k = call.k - k < kGemmBlockK ? call.k - k : kGemmBlockK;
-      load_block<W>(block, call, row, rows, k, block_k);
-      const Element* w = group_w + k * kColumns;
-      const Element* after =
-          k + kGemmBlockK < call.k ? w + kGemmBlockK * kColumns : group_w + panels * panel_stride;
-      if (tiles == 1) {
-        compute_panels<kMaxRows>(
-            Tile<W>{sums, k == 0, block, w, panel_stride, block_k, after, /*sharers=*/1}, rows,
-            panels);
-        continue;
-      }
-      for (int64_t p = 0; p < panels; ++p) {
-        const Element* panel_w = w + p * panel_stride;
-        const Element* next = p + 1 < panels ? panel_w + panel_stride : after;
-        for (int64_t i = 0; i < tiles && i * tile_rows < rows; ++i) {
-          const int64_t r = i * tile_rows;
-          compute_panels<kMaxRows>(
-              Tile<W>{sums + r * kGemmGroupColumns + p * kColumns, k == 0, block + r * kGemmBlockK,
-                      panel_w, panel_stride, block_k, next + i * block_k * kColumns / tiles, tiles},
-              rows - r < tile_rows ? rows - r : tile_rows, 1);
+    const Element* w = group_w;
+    int64_t scale_end = 0;  // where the values of the scales that were passed last end
+    for (int64_t k = 0, block_k = 0; k < call.k; k += block_k) {
+      block_k = call.k - k < kBlockK ? call.k - k : kBlockK;
+      const char* scales = nullptr;
+      const Element* after = w + block_k * kColumns;
+      if constexpr (kQuantized) {
+        const int64_t rest = scale_end + call.group - k;
+        const int64_t left = rest < call.k - k ? rest : call.k - k;
+        if (left < block_k) block_k = left;
+        scales = reinterpret_cast<const char*>(w + left * kColumns);
+        after = w + block_k * kColumns;
+        if (block_k == rest) {
+          scale_end += call.group;
+          after = group_w + scale_end / call.group * call.group_bytes;
         }
       }
+      if (k + block_k >= call.k) after = group_w + panels * panel_stride;
+      load_block<W, T>(block, call, row, rows, k, block_k);
+      Tile<W> tile{.out = sums,
+                   .first = k == 0,
+                   .x = block,
+                   .w = w,
+                   .panel_stride = panel_stride,
+                   .k = block_k,
+                   .scales = scales,
+                   .scale_stride = kQuantized ? call.panel_bytes : 0,
+                   .next = after,
+                   .sharers = 1};
+      if (tiles == 1) compute_panels<kMaxRows>(tile, rows, panels);
+      for (int64_t p = 0; p < panels && tiles > 1; ++p) {
+        const Element* panel_w = w + p * panel_stride;
+        const Element* next = p + 1 < panels ? panel_w + panel_stride : after;
+        if constexpr (kQuantized)
+          unpack_block<W>(unpacked, panel_w, reinterpret_cast<const char*>(next), block_k);
+        for (int64_t i = 0; i < tiles && i * tile_rows < rows; ++i) {
+          const int64_t r = i * tile_rows;
+          const int64_t count = rows - r < tile_rows ? rows - r : tile_rows;
+          tile.out = sums + r * kGemmGroupColumns + p * kColumns;
+          tile.x = block + r * kGemmBlockK;
+          if constexpr (kQuantized) {
+            compute_panels<kMaxRows>(Tile<Format<float>>{.out = tile.out,
+                                                         .first = tile.first,
+                                                         .x = tile.x,
+                                                         .w = unpacked,
+                                                         .panel_stride = 0,
+                                                         .k = block_k,
+                                                         .scales = scales + p * call.panel_bytes,
+                                                         .scale_stride = 0,
+                                                         .next = unpacked,
+                                                         .sharers = tiles},
+                                     count, 1);
+          } else {
+            tile.w = panel_w;
+            tile.next = next + i * block_k * kColumns / tiles;
+            tile.sharers = tiles;
+            compute_panels<kMaxRows>(tile, count, 1);
+          }
+        }
+      }
+      w = after;
     }
     const int64_t column = group * kColumns;
     const int64_t columns =
@@ -229,9 +313,7 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
     const int64_t offset = row * call.out_stride + column;
     if (call.out_f32)
       store_out(static_cast<float*>(call.out) + offset, call.out_stride, sums, bias, rows, columns);
-    else
-      store_out(static_cast<Element*>(call.out) + offset, call.out_stride, sums, bias, rows,
-                columns);
+    else store_out(static_cast<T*>(call.out) + offset, call.out_stride, sums, bias, rows, columns);
   }
 }
 
@@ -267,12 +349,14 @@ void unpack_row(void* row, const void* panel, int64_t column, int64_t k) {
   if (i < k) to[i] = *from;
 }
 
-template <class W>
-constexpr GemmKernels kKernels = {kColumns, kMaxRows, task<W>, pack<W>, unpack_row<W>};
+template <class T, class W = Format<T>>
+constexpr GemmKernels kKernels = {{kColumns, kMaxRows, task<W, T>},
+                                  {kColumns, kMaxRows, task<Format<E4M3>, T>},
+                                  pack<W>,
+                                  unpack_row<W>};
 
 }  // namespace
 
-extern const GemmKernels kGemm[3] = {kKernels<Format<float>>, kKernels<Format<Bf16>>,
-                                     kKernels<Format<F16>>};
+extern const GemmKernels kGemm[3] = {kKernels<float>, kKernels<Bf16>, kKernels<F16>};
 
 }  // namespace nanovllm::cpu::NANOVLLM_ISA

@@ -12,9 +12,12 @@ constexpr int64_t kGemmBlockK = 256;
 constexpr int64_t kGemmGroupColumns = 512;
 /// Most rows of one task: its blocks of x and of out stay in a 1 MiB L2.
 constexpr int64_t kGemmTaskRows = 120;
-/// Scratch memory of one thread: a block of x [kGemmTaskRows, kGemmBlockK] and of out
-/// [kGemmTaskRows, kGemmGroupColumns], float32.
-constexpr int64_t kGemmScratchFloats = kGemmTaskRows * (kGemmBlockK + kGemmGroupColumns);
+/// The same of quantized weights, whose blocks of a panel become float32 [kQuantizedBlockK, 32].
+constexpr int64_t kQuantizedBlockK = 128;
+/// Scratch memory of one thread: a block of x [kGemmTaskRows, kGemmBlockK], of out [kGemmTaskRows,
+/// kGemmGroupColumns] and of a panel, float32.
+constexpr int64_t kGemmScratchFloats =
+    kGemmTaskRows * (kGemmBlockK + kGemmGroupColumns) + kQuantizedBlockK * 32;
 
 /// out [m, n] = x [m, k] w^T + bias, w packed into panels of a few columns of out: [panels, k,
 /// columns] of its dtype, and for bfloat16 [panels, k / 2, columns, 2]. k is rounded up to a
@@ -30,15 +33,28 @@ struct GemmCall {
   int64_t out_stride = 0;
   bool out_f32 = false;
   int64_t n = 0, k = 0;
+  // Of quantized weights:
+  int64_t group = 0;        ///< values of k that share a scale
+  int64_t group_bytes = 0;  ///< from group to group of a panel
 };
 
-/// Kernels of one instruction set for weights of one dtype.
-struct GemmKernels {
+/// The bits of an E4M3 number are those of a float16 that is as many times smaller.
+constexpr float kE4M3Unit = 256;
+
+/// A kernel of one instruction set.
+struct GemmKernel {
   int64_t panel_columns;
   int64_t tile_rows;  ///< the rows of a task should be a multiple of it
   /// Rows [row, row_end) of the columns of panels [panel, panel_end); at most kGemmTaskRows rows.
   void (*task)(const GemmCall&, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end,
                float* scratch);
+};
+
+/// Kernels of one instruction set for a model of one dtype.
+struct GemmKernels : GemmKernel {
+  /// For weights in E4M3, whose panels have, for each group of k, the values [count, columns] and
+  /// the scales [columns] float32, which are kE4M3Unit times larger than the weight's.
+  GemmKernel e4m3;
   /// A panel out of rows [panel_columns, k] of its dtype.
   void (*pack)(void* panel, const void* rows, int64_t k);
   /// Writes the row [k] that pack() made column `column` of the panel.

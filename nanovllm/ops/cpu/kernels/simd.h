@@ -68,22 +68,27 @@ inline F32 load(const Bf16* p) {
 #endif
 }
 
-inline F32 load(const F16* p) {
+/// Of the bits of float16.
+inline F32 from_half(U16 bits) {
 #if defined(__AVX512F__)
-  return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return _mm512_maskz_cvtph_ps(0xffff, reinterpret_cast<__m256i>(bits));
 #elif defined(__AVX2__)
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm256_cvtph_ps(reinterpret_cast<__m128i>(bits));
 #else
   // The multiplication corrects the exponent's bias, also for subnormals.
-  U16 v;
-  __builtin_memcpy(&v, p, sizeof v);
-  const U32 half = __builtin_convertvector(v, U32);
+  const U32 half = __builtin_convertvector(bits, U32);
   const U32 magnitude = half & 0x7fff;
   const F32 finite = reinterpret_cast<F32>(magnitude << 13) * 0x1p112f;
   const U32 special = (magnitude << 13) | 0x7f800000;
-  const U32 bits = magnitude >= 0x7c00 ? special : reinterpret_cast<U32>(finite);
-  return reinterpret_cast<F32>(bits | (half & 0x8000) << 16);
+  const U32 float_bits = magnitude >= 0x7c00 ? special : reinterpret_cast<U32>(finite);
+  return reinterpret_cast<F32>(float_bits | (half & 0x8000) << 16);
 #endif
+}
+
+inline F32 load(const F16* p) {
+  U16 bits;
+  __builtin_memcpy(&bits, p, sizeof bits);
+  return from_half(bits);
 }
 
 /// The multiplication corrects the exponent's bias, also for subnormals. NaN becomes 480.

@@ -4,41 +4,65 @@
 #include "nanovllm/ops/cpu/kernels/attention.h"
 #include "nanovllm/ops/cpu/kernels/elementwise.h"
 #include "nanovllm/ops/cpu/kernels/gemm.h"
+#include "nanovllm/ops/cpu/kernels/int_gemm.h"
 #include "nanovllm/ops/cpu/kernels/sampler.h"
 
 namespace nanovllm::cpu {
 
 // Each source in kernels/ defines its table in every one of these namespaces (CMakeLists.txt).
-#define NANOVLLM_TABLES(isa)                                                        \
-  namespace isa {                                                                   \
-  extern const AttentionKernels kAttention[3], kE4m3Attention[3];                   \
-  extern const ElementwiseKernels kElementwise[3];                                  \
-  extern const GemmKernels kGemm[3];                                                \
-  extern const SamplerKernels kSampler;                                             \
-  static Kernels tables(size_t i) {                                                 \
-    return {kAttention[i], kE4m3Attention[i], kElementwise[i], kGemm[i], kSampler}; \
-  }                                                                                 \
+#define NANOVLLM_TABLES(isa)                                                                     \
+  namespace isa {                                                                                \
+  extern const AttentionKernels kAttention[3], kE4m3Attention[3];                                \
+  extern const ElementwiseKernels kElementwise[3];                                               \
+  extern const GemmKernels kGemm[3];                                                             \
+  extern const IntGemmKernels kIntGemm[3];                                                       \
+  extern const SamplerKernels kSampler;                                                          \
+  static Kernels tables(size_t i) {                                                              \
+    return {kAttention[i], kE4m3Attention[i], kElementwise[i], kGemm[i], kIntGemm[i], kSampler}; \
+  }                                                                                              \
   }
 NANOVLLM_TABLES(plain)
 NANOVLLM_TABLES(avx2)
+NANOVLLM_TABLES(avxvnni)
 NANOVLLM_TABLES(avx512)
+NANOVLLM_TABLES(avx512vnni)
 NANOVLLM_TABLES(avx512bf16)
 
-Isa best_isa() {
+bool is_supported(Isa isa) {
   __builtin_cpu_init();
-  if (!__builtin_cpu_supports("x86-64-v3")) return Isa::kPlain;
-  if (!__builtin_cpu_supports("x86-64-v4")) return Isa::kAvx2;
-  return __builtin_cpu_supports("avx512bf16") ? Isa::kAvx512Bf16 : Isa::kAvx512;
+  switch (isa) {
+    case Isa::kPlain:
+      return true;
+    case Isa::kAvx2:
+      return __builtin_cpu_supports("x86-64-v3");
+    case Isa::kAvxVnni:
+      return is_supported(Isa::kAvx2) && __builtin_cpu_supports("avxvnni");
+    case Isa::kAvx512:
+      return __builtin_cpu_supports("x86-64-v4");
+    case Isa::kAvx512Vnni:
+      return is_supported(Isa::kAvx512) && __builtin_cpu_supports("avx512vnni");
+    case Isa::kAvx512Bf16:
+      return is_supported(Isa::kAvx512Vnni) && __builtin_cpu_supports("avx512bf16");
+  }
+  return false;
+}
+
+Isa best_isa() {
+  int best = kNumIsas - 1;
+  while (!is_supported(static_cast<Isa>(best))) --best;
+  return static_cast<Isa>(best);
 }
 
 const char* isa_name(Isa isa) {
-  static const char* const names[] = {"x86-64", "avx2", "avx512", "avx512_bf16"};
+  static const char* const names[] = {"x86-64", "avx2",        "avx_vnni",
+                                      "avx512", "avx512_vnni", "avx512_bf16"};
   return names[static_cast<size_t>(isa)];
 }
 
 Kernels kernels_for(Isa isa, DType dtype) {
-  static constexpr Kernels (*tables[])(size_t) = {plain::tables, avx2::tables, avx512::tables,
-                                                  avx512bf16::tables};
+  static constexpr Kernels (*tables[])(size_t) = {plain::tables,      avx2::tables,
+                                                  avxvnni::tables,    avx512::tables,
+                                                  avx512vnni::tables, avx512bf16::tables};
   return tables[static_cast<size_t>(isa)](table_index(dtype));
 }
 

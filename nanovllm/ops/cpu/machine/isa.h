@@ -4,21 +4,28 @@
 
 namespace nanovllm::cpu {
 
-/// Instruction sets that the kernels are compiled for; each includes all before it.
+/// Instruction sets that the kernels are compiled for, the best one last. VNNI are instructions for
+/// products of integers.
 enum class Isa {
   kPlain,       ///< any x86-64
   kAvx2,        ///< AVX2, FMA, F16C (x86-64-v3)
+  kAvxVnni,     ///< and AVX-VNNI
   kAvx512,      ///< AVX-512 F, BW, CD, DQ, VL (x86-64-v4)
+  kAvx512Vnni,  ///< and VNNI
   kAvx512Bf16,  ///< and BF16; only oneDNN uses AMX
 };
+constexpr int kNumIsas = 6;
 
-/// The best one that this processor and its operating system support.
+/// Whether this processor and its operating system support it.
+bool is_supported(Isa isa);
+/// The best one that they support.
 Isa best_isa();
 const char* isa_name(Isa isa);
 
 struct AttentionKernels;
 struct ElementwiseKernels;
 struct GemmKernels;
+struct IntGemmKernels;
 struct SamplerKernels;
 
 /// The kernels of one instruction set for a model of one dtype: a table of functions for each
@@ -28,6 +35,7 @@ struct Kernels {
   const AttentionKernels& e4m3_attention;  ///< over a cache of e4m3
   const ElementwiseKernels& elementwise;
   const GemmKernels& gemm;
+  const IntGemmKernels& int_gemm;
   const SamplerKernels& sampler;
 };
 Kernels kernels_for(Isa isa, DType dtype);

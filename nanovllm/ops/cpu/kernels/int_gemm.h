@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+
+#include "nanovllm/ops/cpu/kernels/gemm.h"
+
+namespace nanovllm::cpu {
+
+/// Columns of x that share a scale. Groups of a weight have a multiple of as many.
+constexpr int64_t kIntGroup = 32;
+
+/// out [m, n] = x [m, k] w^T + bias, where x is quantized to 16 bits, which is as exact as bfloat16
+/// or more, and w is (value - zero) * scale with unsigned values of 8 or 4 bits.
+///
+/// A panel has, for each group of k, the values, the scales [columns] float32 and the zero points
+/// [columns], one byte each. The values of a group are [count / 4, columns, 4] or, with 4 bits,
+/// [count / 8, columns, 4]: the low halves of the bytes are the first four of eight values. k is
+/// rounded up to a multiple of kIntGroup, which may cut the last group short.
+///
+/// A row of x (GemmCall::x_stride is in bytes) has the values, then for each kIntGroup of them
+/// the scale, and then for each the sum of its values times the scale, float32.
+struct IntGemmKernels {
+  /// For weights of 8 and 4 bits.
+  GemmKernel int8, int4;
+  int64_t x_value_bytes;
+  /// Makes a row of x out of k elements of the model's dtype: element i is x[i] or, with `order`,
+  /// x[order[i]]. If an element of a group is not finite, then the scale is not a number.
+  void (*quantize_row)(void* row, const void* x, const int32_t* order, int64_t k);
+};
+
+}  // namespace nanovllm::cpu
