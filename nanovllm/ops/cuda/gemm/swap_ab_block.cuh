@@ -61,11 +61,11 @@ struct Layout {
 // -- thread block
 
 /// kTokens is 32 or 64. All warps run the epilogue for the tokens that this thread block finishes.
-template <int kTokens>
+template <int kTokens, class LayoutOf = Layout<kTokens>>
 struct Block {
   const Params& p;
   const GemmArgs& args = p.args;
-  const Layout<kTokens> layout{p.rows, p.stages};
+  const LayoutOf layout{p.rows, p.stages};
   const uint32_t shared;
   const bool swiglu = args.epilogue == Epilogue::kSwiglu;
   const int rank = cluster_rank();  // which part of k
@@ -153,6 +153,12 @@ struct Block {
     });
     wgmma_wait<0>();
     pin(sums);
+    store_sums(sums, thread);
+  }
+
+  /// Writes a consumer's sums where the ring was.
+  __device__ void store_sums(const float (&sums)[kTokens / 2], int thread) const {
+    const int lane = thread % 32;
     named_barrier_sync(1, p.consumers);  // all consumers have read the ring
     if (p.split > 1 && thread < p.split)
       remote_barrier_arrive(remote_address(barrier(kRingsFree), thread));
