@@ -24,16 +24,12 @@ std::string name_of(const Kind& kind) {
                      kind.quantizes_activations ? ", activations too" : "");
 }
 
-constexpr Kind kKinds[] = {{QuantizedFormat::kE4M3, 128, 128},
-                           {QuantizedFormat::kE4M3, 1, 0},
-                           {QuantizedFormat::kE4M3, 0, 0},
-                           {QuantizedFormat::kInt4, 1, 128, true},
-                           {QuantizedFormat::kInt4, 1, 128},
-                           {QuantizedFormat::kInt4, 1, 32, true},
-                           {QuantizedFormat::kInt4, 1, 0},
-                           {QuantizedFormat::kInt8, 1, 0},
-                           {QuantizedFormat::kInt8, 1, 128, true},
-                           {QuantizedFormat::kInt8, 1, 32}};
+constexpr Kind kKinds[] = {
+    {QuantizedFormat::kE4M3, 128, 128},     {QuantizedFormat::kE4M3, 1, 0},
+    {QuantizedFormat::kE4M3, 0, 0},         {QuantizedFormat::kInt4, 1, 128, true},
+    {QuantizedFormat::kInt4, 1, 128},       {QuantizedFormat::kInt4, 1, 32, true},
+    {QuantizedFormat::kInt4, 1, 0},         {QuantizedFormat::kInt8, 1, 0},
+    {QuantizedFormat::kInt8, 1, 128, true}, {QuantizedFormat::kInt8, 1, 32}};
 constexpr Kind kActivationKinds[] = {{QuantizedFormat::kE4M3, 128, 128, false, true},
                                      {QuantizedFormat::kE4M3, 1, 0, false, true},
                                      {QuantizedFormat::kE4M3, 1, 128, false, true}};
@@ -65,8 +61,8 @@ class GpuQuantized : public TwoBackends {
                       : static_cast<uint8_t>(random() & (is_int4 ? 15 : 255));
     m.values = [values, k](Range rows, Range columns, uint8_t* to) {
       for (int64_t row = 0; row < rows.count; ++row)
-        to = std::copy_n(values->data() + (rows.first + row) * k + columns.first, columns.count,
-                         to);
+        to =
+            std::copy_n(values->data() + (rows.first + row) * k + columns.first, columns.count, to);
     };
     return {n, k, [m] { return m; }};
   }
@@ -117,12 +113,14 @@ class GpuQuantized : public TwoBackends {
       gpu->matmul(logits.on_gpu, x.on_gpu, *on_gpu);
       cpu->matmul(logits.on_cpu, x.on_cpu, *on_cpu);
       expect_equal(logits, "float32 logits, " + what,
-                   share > 0 ? share : dtype == DType::kBF16 ? 5e-3 : 1e-3);
+                   share > 0               ? share
+                   : dtype == DType::kBF16 ? 5e-3
+                                           : 1e-3);
     }
   }
 };
 
-constexpr int64_t kTokens[] = {1, 2, 3, 8, 9, 15, 16, 17, 33, 64};
+constexpr int64_t kTokens[] = {1, 2, 3, 8, 9, 15, 16, 17, 33, 64, 150};
 
 TEST_P(GpuQuantized, OfAllFormats) {
   for (const Kind& kind : kKinds)
@@ -147,9 +145,10 @@ TEST_P(GpuQuantized, OfStackedParts) {
   const std::array<int64_t, 3> tokens = {2, 11, 20};
   for (const Kind& kind : kKinds) {
     const WeightRows q = weight(kind, 320, 512), k = weight(kind, 192, 512);
-    for (const auto& [rows, columns] :
-         {std::pair{Range{0, 128}, Range{0, 512}}, {Range{128, 64}, Range{256, 128}},
-          {Range{16, 96}, Range{160, 96}}, {Range{8, 104}, Range{48, 208}}}) {
+    for (const auto& [rows, columns] : {std::pair{Range{0, 128}, Range{0, 512}},
+                                        {Range{128, 64}, Range{256, 128}},
+                                        {Range{16, 96}, Range{160, 96}},
+                                        {Range{8, 104}, Range{48, 208}}}) {
       const WeightRows parts[] = {q.part(rows, columns), k.part(rows, columns)};
       expect_gemms("parts of " + name_of(kind), DType::kBF16, parts, tokens);
     }

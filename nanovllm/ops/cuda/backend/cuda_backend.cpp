@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/ops/cuda/gemm/quantized/pack.h"
 #include "nanovllm/ops/cuda/backend/step.h"
 #include "nanovllm/ops/cuda/elementwise/elementwise.h"
+#include "nanovllm/ops/cuda/gemm/quantized/pack.h"
 
 namespace nanovllm::cuda {
 

@@ -62,11 +62,9 @@ void Gemms::add(Residual& residual, Tensor x, const Weight& w, const Norm& next)
 
 bool Gemms::norm_rope(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,
                       const KvCache& kv, const Batch& batch) {
-  const Call call = with_weight({.epilogue = Epilogue::kStore,
-                                 .out = rope.qkv,
-                                 .in = {residual, qkv.norm},
-                                 .bias = qkv.bias},
-                                qkv.w);
+  const Call call = with_weight(
+      {.epilogue = Epilogue::kStore, .out = rope.qkv, .in = {residual, qkv.norm}, .bias = qkv.bias},
+      qkv.w);
   if (call.quantized != nullptr) return false;
   GemmArgs args = args_of(call);
   const RopeParams params(rope, kv, batch);

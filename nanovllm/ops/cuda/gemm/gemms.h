@@ -8,7 +8,7 @@
 
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cuda/gemm/cublaslt.h"
-#include "nanovllm/ops/cuda/gemm/quantized/quantized_weight.h"
+#include "nanovllm/ops/cuda/gemm/quantized/quantized_gemm.h"
 #include "nanovllm/ops/cuda/gemm/swap_ab_gemm.h"
 #include "nanovllm/ops/cuda/gemm/tile_gemm.h"
 #include "nanovllm/ops/cuda/tuning/autotuner.h"
@@ -97,9 +97,12 @@ class Gemms {
   void run_quantized_small(const Call& call);
   /// Returns false without doing anything if quantized_swap_ab_gemm() does not compute it.
   bool run_swap_ab(const Call& call);
-  /// Quantizes x and multiplies E4M3. Returns false without doing anything if cuBLASLt cannot.
+  /// Quantizes x and multiplies E4M3. Returns false without doing anything if no kernel can.
   bool run_e4m3(Call call);
-  char* e4m3_memory(size_t bytes);
+  bool run_e4m3_by_cublaslt(Call call);
+  /// Memory for num_tokens rows of quantized activations.
+  QuantizedActivations e4m3_activations(const QuantizedWeight& w, int64_t num_tokens,
+                                        int64_t scale_stride);
   Tensor dequantized(const QuantizedWeight& w, DType dtype);
   /// What the GEMM has to do for a DeferredNorm: with kAdd to begin it, otherwise to finish it. If
   /// there is a norm of x that was not begun, this enqueues it. Sets args.x to the normed x.

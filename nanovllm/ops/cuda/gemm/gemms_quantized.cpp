@@ -1,5 +1,5 @@
+#include <algorithm>
 #include <bit>
-#include <cstdlib>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/ops/cuda/elementwise/elementwise.h"
@@ -57,15 +57,31 @@ void Gemms::run_quantized_small(const Call& call) {
 }
 
 bool Gemms::run_swap_ab(const Call& call) {
-  if (getenv("NO_QSWAP")) return false;
+  // Reading the weights again for every kSwapAbTokens tokens takes less time than dequantizing
+  // them.
+  constexpr int kMostTokens = 512;
+  const int num_tokens = static_cast<int>(call.in.x.shape[0]);
   GemmArgs args = args_of(call);
   args.w = call.quantized->values;
   args.norm = nullptr;
-  if (!supports_quantized_swap_ab(args, *call.quantized, call.in.x.dtype)) return false;
-  args = args_of(call);
-  apply_norm(call, /*is_swap_ab=*/false, args);
-  args.w = call.quantized->values;
-  quantized_swap_ab_gemm(where_, args, *call.quantized);
+  args.num_tokens = std::min(num_tokens, kSwapAbTokens);
+  if (num_tokens > kMostTokens || !supports_quantized_swap_ab(args, *call.quantized)) return false;
+  if (call.in.norm.weight) {
+    const Tensor normed = call.in.residual->scratch();
+    call.in.residual->begun_norm = 0;
+    cuda::rms_norm(where_, normed, call.in.x, call.in.norm);
+    args.x = normed.data;
+  }
+  for (int first = 0; first < num_tokens; first += kSwapAbTokens) {
+    GemmArgs part = args;
+    const auto after = [&](const void* start, int64_t width) {
+      return static_cast<const char*>(start) + int64_t{first} * width * 2;
+    };
+    part.x = after(args.x, args.k);
+    part.out = const_cast<char*>(after(args.out, args.n));
+    part.num_tokens = std::min(num_tokens - first, kSwapAbTokens);
+    quantized_swap_ab_gemm(where_, part, *call.quantized, call.in.x.dtype);
+  }
   return true;
 }
 
@@ -73,22 +89,48 @@ bool Gemms::run_e4m3(Call call) {
   const QuantizedWeight& w = *call.quantized;
   const int64_t k = call.in.x.shape[1];
   if (w.format != QuantizedFormat::kE4M3 || k > kMaxQuantizedColumns) return false;
+  GemmArgs args = args_of(call);
+  args.w = w.values;
+  if (!supports_e4m3_swap_ab(args, w)) return run_e4m3_by_cublaslt(call);
+  const QuantizedActivations x =
+      e4m3_activations(w, args.num_tokens, (args.num_tokens + 3) / 4 * 4);
+  quantize_rows(where_, x, call.in.x, call.in.norm);
+  e4m3_swap_ab_gemm(where_, args, w, x, call.in.x.dtype);
+  return true;
+}
+
+QuantizedActivations Gemms::e4m3_activations(const QuantizedWeight& w, int64_t num_tokens,
+                                             int64_t scale_stride) {
+  const bool has_chunks = w.group_shift != kWholeShift;
+  const int64_t value_bytes = num_tokens * w.padded_columns();
+  const int64_t num_scales = scale_stride * (has_chunks ? w.padded_columns() / kQuantizedChunk : 1);
+  const auto bytes = static_cast<size_t>(value_bytes + num_scales * 4);
+  if (bytes > e4m3_bytes_) {
+    e4m3_bytes_ = std::bit_ceil(bytes);
+    e4m3_.push_back(allocate_(e4m3_bytes_));  // graphs may use the old memory
+  }
+  char* const memory = static_cast<char*>(e4m3_.back().get());
+  return {.values = memory,
+          .scales = reinterpret_cast<float*>(memory + value_bytes),
+          .row_bytes = w.padded_columns(),
+          .scale_stride = static_cast<int>(scale_stride),
+          .has_chunks = has_chunks};
+}
+
+bool Gemms::run_e4m3_by_cublaslt(Call call) {
+  const QuantizedWeight& w = *call.quantized;
+  const int64_t k = call.in.x.shape[1];
   // cuBLASLt multiplies multiples of four tokens; the others are as few as a small GEMM computes.
   const int64_t rest = call.in.x.shape[0] % 4, num_tokens = call.in.x.shape[0] - rest;
-  const bool has_rows = w.group_shift == kWholeShift;
-  const int64_t chunks = w.padded_columns() / kQuantizedChunk;
-  const int64_t value_bytes = num_tokens * w.padded_columns();
-  char* const memory =
-      e4m3_memory(static_cast<size_t>(value_bytes + num_tokens * (has_rows ? 1 : chunks) * 4));
-  Tensor x(memory, DType::kE4M3, num_tokens, k);
+  const QuantizedActivations quantized = e4m3_activations(w, num_tokens, num_tokens);
+  Tensor x(quantized.values, DType::kE4M3, num_tokens, k);
   Tensor matrix(const_cast<void*>(w.values), DType::kE4M3, w.n, k);
   x.row_stride = matrix.row_stride = w.padded_columns();
-  const E4M3Scales scales = {.x = reinterpret_cast<const float*>(memory + value_bytes),
+  const auto kind = quantized.has_chunks ? E4M3Scales::kChunks : E4M3Scales::kRows;
+  const E4M3Scales scales = {.x = quantized.scales,
                              .w = reinterpret_cast<const float*>(w.scales),
-                             .x_kind = has_rows ? E4M3Scales::kRows : E4M3Scales::kChunks,
-                             .w_kind = has_rows           ? E4M3Scales::kRows
-                                       : w.row_shift == 7 ? E4M3Scales::kBlocks
-                                                          : E4M3Scales::kChunks};
+                             .x_kind = kind,
+                             .w_kind = w.row_shift == 7 ? E4M3Scales::kBlocks : kind};
 
   const bool adds = call.epilogue == Epilogue::kAdd, swiglu = call.epilogue == Epilogue::kSwiglu;
   const Tensor out = (swiglu ? call.scratch : call.out).rows(0, num_tokens);
@@ -112,12 +154,7 @@ bool Gemms::run_e4m3(Call call) {
     cuda::rms_norm(where_, call.in.residual->scratch(), call.in.x, call.in.norm);
     call.in = call.in.residual->scratch();
   }
-  quantize_rows(where_,
-                {.values = x.data,
-                 .scales = const_cast<float*>(scales.x),
-                 .row_bytes = x.row_stride,
-                 .has_chunks = !has_rows},
-                call.in.x.rows(0, num_tokens), call.in.norm);
+  quantize_rows(where_, quantized, call.in.x.rows(0, num_tokens), call.in.norm);
   cublaslt_.run(choice, out, x, matrix, scales, adds);
   if (choice != known) autotuner_.choices().set(key, {choice});
   if (call.bias) cuda::add(where_, out, call.bias);
@@ -128,14 +165,6 @@ bool Gemms::run_e4m3(Call call) {
   if (call.scratch) call.scratch = call.scratch.rows(num_tokens, rest);
   run_quantized_small(call);
   return true;
-}
-
-char* Gemms::e4m3_memory(size_t bytes) {
-  if (bytes > e4m3_bytes_) {
-    e4m3_bytes_ = std::bit_ceil(bytes);
-    e4m3_.push_back(allocate_(e4m3_bytes_));  // graphs may use the old memory
-  }
-  return static_cast<char*>(e4m3_.back().get());
 }
 
 }  // namespace nanovllm::cuda

@@ -23,19 +23,34 @@ void run_shape(Launch where, const GemmArgs& args) {
     };
     const auto waste = [&](int columns) { return std::ceil(waves(columns)) / waves(columns); };
     if (is_deep && args.num_tokens <= 2)
-      run_small_gemm<PlainFormat<T>, SmallTile::kSwiglu, true, kTokenTiles, 1, 4, 2>(where, args, {});
+      run_small_gemm<PlainFormat<T>, SmallTile::kSwiglu, true, kTokenTiles, 1, 4, 2>(where, args,
+                                                                                     {});
     else if (waves(24) > 1 && waste(16) < 0.8 * waste(24))
-      run_small_gemm<PlainFormat<T>, SmallTile::kSwiglu, true, kTokenTiles, 2, 3, 3>(where, args, {});
-    else run_small_gemm<PlainFormat<T>, SmallTile::kSwiglu, true, kTokenTiles, 3, 2, 2>(where, args, {});
+      run_small_gemm<PlainFormat<T>, SmallTile::kSwiglu, true, kTokenTiles, 2, 3, 3>(where, args,
+                                                                                     {});
+    else
+      run_small_gemm<PlainFormat<T>, SmallTile::kSwiglu, true, kTokenTiles, 3, 2, 2>(where, args,
+                                                                                     {});
   } else if (args.norm != nullptr) {
-    if (!fits(32, 2)) run_small_gemm<PlainFormat<T>, SmallTile::kWhole, true, kTokenTiles, 3, 2, 2>(where, args, {});
-    else if (is_deep) run_small_gemm<PlainFormat<T>, SmallTile::kWhole, true, kTokenTiles, 2, 2, 2>(where, args, {});
-    else run_small_gemm<PlainFormat<T>, SmallTile::kWhole, true, kTokenTiles, 2, 3, 3>(where, args, {});
+    if (!fits(32, 2))
+      run_small_gemm<PlainFormat<T>, SmallTile::kWhole, true, kTokenTiles, 3, 2, 2>(where, args,
+                                                                                    {});
+    else if (is_deep)
+      run_small_gemm<PlainFormat<T>, SmallTile::kWhole, true, kTokenTiles, 2, 2, 2>(where, args,
+                                                                                    {});
+    else
+      run_small_gemm<PlainFormat<T>, SmallTile::kWhole, true, kTokenTiles, 2, 3, 3>(where, args,
+                                                                                    {});
   } else {
-    if (fits(16, 2)) run_small_gemm<PlainFormat<T>, SmallTile::kWhole, false, kTokenTiles, 1, 6, 6 / kTokenTiles>(where, args, {});
+    if (fits(16, 2))
+      run_small_gemm<PlainFormat<T>, SmallTile::kWhole, false, kTokenTiles, 1, 6, 6 / kTokenTiles>(
+          where, args, {});
     else if (fits(16, 3))
-      run_small_gemm<PlainFormat<T>, SmallTile::kWhole, false, kTokenTiles, 1, 4, 4 / kTokenTiles>(where, args, {});
-    else run_small_gemm<PlainFormat<T>, SmallTile::kWhole, false, kTokenTiles, 2, 3, 3>(where, args, {});
+      run_small_gemm<PlainFormat<T>, SmallTile::kWhole, false, kTokenTiles, 1, 4, 4 / kTokenTiles>(
+          where, args, {});
+    else
+      run_small_gemm<PlainFormat<T>, SmallTile::kWhole, false, kTokenTiles, 2, 3, 3>(where, args,
+                                                                                     {});
   }
 }
 

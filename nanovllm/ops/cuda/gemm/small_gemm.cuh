@@ -56,7 +56,8 @@ __global__ void __launch_bounds__(kSmallThreads, 2)
                 "the sums need more memory than the rings");
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float squares_of[kSmallWarps][kTokens];
-  float* const norm = reinterpret_cast<float*>(shared + kSmallWarps * kStages * kStageBytes);  // [k]
+  float* const norm =
+      reinterpret_cast<float*>(shared + kSmallWarps * kStages * kStageBytes);  // [k]
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane / 4, pair = lane % 4;
   const int num_chunks = (p.k + kChunk - 1) / kChunk;
   const int first_column = blockIdx.x * kTiles * kColumns;
@@ -91,10 +92,10 @@ __global__ void __launch_bounds__(kSmallThreads, 2)
           const int i = first + lane, tile = i / 16 % kTiles, group = i / (16 * kTiles);
           const int column = chunk * kChunk + group * (kChunk / kScaleGroups);
           if (i < kWords)
-            async_copy4(to + i * 4, scales.scales +
-                                        int64_t{row_of(tile, i % 16) >> scales.row_shift} *
-                                            scales.row_stride +
-                                        int64_t{column >> scales.group_shift} * scales.group_stride);
+            async_copy4(to + i * 4,
+                        scales.scales +
+                            int64_t{row_of(tile, i % 16) >> scales.row_shift} * scales.row_stride +
+                            int64_t{column >> scales.group_shift} * scales.group_stride);
         }
       }
     }

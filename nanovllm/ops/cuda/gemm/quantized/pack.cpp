@@ -115,15 +115,14 @@ std::optional<QuantizedPack> pack_quantized(std::span<const WeightRows> parts) {
   weight.has_bf16_scales = !has_f16_scales;
   weight.quantizes_activations = std::ranges::all_of(
       all, [](const QuantizedRows& part) { return part.matrix->quantizes_activations; });
-  weight.group_shift =
-      group == 0 ? kWholeShift : std::countr_zero(static_cast<uint64_t>(group));
+  weight.group_shift = group == 0 ? kWholeShift : std::countr_zero(static_cast<uint64_t>(group));
   weight.row_shift = has_blocks ? 7 : 0;
   // Blocks are stored in the order that cuBLASLt needs: a multiple of four for each row of blocks.
   weight.row_stride = has_blocks ? static_cast<int>((num_groups + 3) / 4 * 4) : 1;
   weight.group_stride = has_blocks ? 1 : weight.n;
   const int64_t rows_of_words = has_blocks ? (n + 127) / 128 : n;
-  pack.scales.resize(static_cast<size_t>(
-      has_blocks ? rows_of_words * weight.row_stride : num_groups * rows_of_words));
+  pack.scales.resize(static_cast<size_t>(has_blocks ? rows_of_words * weight.row_stride
+                                                    : num_groups * rows_of_words));
   int64_t first = 0;
   for (const QuantizedRows& part : all) {
     for (int64_t i = 0; i < part.rows.count; i += has_blocks ? 128 : 1)

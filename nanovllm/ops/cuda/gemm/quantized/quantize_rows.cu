@@ -12,17 +12,17 @@ namespace {
 
 constexpr int kThreads = 256, kWidth = 8;  // columns that a thread has together
 constexpr int kLanes = kQuantizedChunk / kWidth;
-constexpr float kLargest = 448;            // of E4M3
+constexpr float kLargest = 448;  // of E4M3
 
 __device__ inline uint2 to_e4m3(const float (&x)[kWidth], float factor) {
   uint32_t words[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float* const v = x + 4 * i;
-    const uint32_t low = __nv_cvt_float2_to_fp8x2({v[0] * factor, v[1] * factor}, __NV_SATFINITE,
-                                                  __NV_E4M3);
-    const uint32_t high = __nv_cvt_float2_to_fp8x2({v[2] * factor, v[3] * factor}, __NV_SATFINITE,
-                                                   __NV_E4M3);
+    const uint32_t low =
+        __nv_cvt_float2_to_fp8x2({v[0] * factor, v[1] * factor}, __NV_SATFINITE, __NV_E4M3);
+    const uint32_t high =
+        __nv_cvt_float2_to_fp8x2({v[2] * factor, v[3] * factor}, __NV_SATFINITE, __NV_E4M3);
     words[i] = low | high << 16;
   }
   return {words[0], words[1]};
@@ -35,7 +35,9 @@ __global__ void __launch_bounds__(kThreads)
                     float eps, int num_rows) {
   launch_dependents();
   __shared__ float shared[2][kThreads / 32];
-  const auto column = [&](int j) { return (j * kThreads + static_cast<int>(threadIdx.x)) * kWidth; };
+  const auto column = [&](int j) {
+    return (j * kThreads + static_cast<int>(threadIdx.x)) * kWidth;
+  };
   wait_for_previous_kernel();
   for (int64_t row = blockIdx.x; row < num_rows; row += gridDim.x) {
     Vec<T, kWidth> x[kVectors];
@@ -83,7 +85,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int i = 0; i < kWidth; ++i) values[i] = to_float(x[j].x[i]);
       *reinterpret_cast<uint2*>(to + column(j)) = to_e4m3(values, factor);
       if (out.has_chunks && threadIdx.x % kLanes == 0)
-        out.scales[int64_t{column(j) / kQuantizedChunk} * num_rows + row] = most / kLargest;
+        out.scales[int64_t{column(j) / kQuantizedChunk} * out.scale_stride + row] = most / kLargest;
     }
     if (gridDim.x < num_rows) __syncthreads();  // before `shared` is used again
   }

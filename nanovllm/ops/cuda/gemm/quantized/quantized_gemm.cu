@@ -25,17 +25,16 @@ __global__ void dequantize_kernel(typename Format::T* out, const QuantizedWeight
   const int64_t count = int64_t{w.n} * chunks;
   // All lanes of a warp take part in each step, because they exchange words.
   for (int64_t first = blockIdx.x * per_block; first < count; first += gridDim.x * per_block) {
-    const int64_t item = min(first + static_cast<int64_t>(threadIdx.x) / kThreadsPerChunk,
-                             count - 1);
+    const int64_t item =
+        min(first + static_cast<int64_t>(threadIdx.x) / kThreadsPerChunk, count - 1);
     const int row = static_cast<int>(item / chunks), chunk = static_cast<int>(item % chunks);
     const auto* const values = static_cast<const unsigned char*>(w.values) + row * row_bytes +
                                chunk * (Format::kPieces * 64) + lane * 16;
     constexpr int kPerPiece = Format::kGroups / Format::kPieces;
     const uint4 piece = *reinterpret_cast<const uint4*>(values + group / kPerPiece * 64);
     const int column = chunk * Format::kChunk + (Format::kFine ? group * 32 : 0);
-    const uint32_t scale_word =
-        w.scales[int64_t{row >> w.row_shift} * w.row_stride +
-                 int64_t{column >> w.group_shift} * w.group_stride];
+    const uint32_t scale_word = w.scales[int64_t{row >> w.row_shift} * w.row_stride +
+                                         int64_t{column >> w.group_shift} * w.group_stride];
     const float scale = Format::scale(w, scale_word);
     uint32_t pairs[4];
     // The group is not a constant here, so the compiler selects among four.
@@ -67,7 +66,8 @@ __global__ void dequantize_kernel(typename Format::T* out, const QuantizedWeight
 bool supports_quantized_small_gemm(const GemmArgs& args) {
   const bool is_swiglu = args.epilogue == Epilogue::kSwiglu;
   return args.num_tokens <= kFewTokens && args.n % 8 == 0 && args.n >= 16 && args.k % 8 == 0 &&
-         (is_swiglu || args.n % 16 == 0) && (args.norm == nullptr || args.k <= kMaxQuantizedNormK) &&
+         (is_swiglu || args.n % 16 == 0) &&
+         (args.norm == nullptr || args.k <= kMaxQuantizedNormK) &&
          (!is_swiglu || args.norm != nullptr) && (!args.float_out || args.norm == nullptr);
 }
 
@@ -83,7 +83,8 @@ void quantized_small_gemm(Launch where, const GemmArgs& args, const QuantizedWei
 }
 
 void dequantize(Launch where, Tensor out, const QuantizedWeight& w) {
-  check_args(out.shape[0] == w.n && out.shape[1] == w.k && w.k % 8 == 0, "dequantize: wrong shapes");
+  check_args(out.shape[0] == w.n && out.shape[1] == w.k && w.k % 8 == 0,
+             "dequantize: wrong shapes");
   with_16bit_type(out.dtype, [&](auto type) {
     using T = decltype(type);
     with_quantized_format<T>(w, [&](auto format) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "nanovllm/ops/cuda/gemm/quantized/quantized_gemm.h"
 #include "nanovllm/ops/cuda/gemm/small_gemm.cuh"
 
 // Which kernel of small_gemm.cuh computes which GEMM with a quantized weight. Each format is
@@ -14,8 +13,8 @@ void run_quantized_shape(Launch where, const GemmArgs& args, const QuantizedWeig
   constexpr bool kIsInt4 = Format::kPieces == 1;
   constexpr int kNormTiles = kIsInt4 ? 3 : 2;
   if (args.epilogue == Epilogue::kSwiglu)
-    run_small_gemm<Format, SmallTile::kSwiglu, true, kTokenTiles, kNormTiles, 2, kXStages>(
-        where, args, w);
+    run_small_gemm<Format, SmallTile::kSwiglu, true, kTokenTiles, kNormTiles, 2, kXStages>(where,
+                                                                                           args, w);
   else if (args.norm != nullptr)
     run_small_gemm<Format, SmallTile::kWhole, true, kTokenTiles, 2, 2, kXStages>(where, args, w);
   else

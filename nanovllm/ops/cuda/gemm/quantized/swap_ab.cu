@@ -1,23 +1,23 @@
 #include <algorithm>
-#include <optional>
 
+#include "nanovllm/ops/cuda/gemm/quantized/byte_map.cuh"
 #include "nanovllm/ops/cuda/gemm/quantized/quantized_gemm.h"
 #include "nanovllm/ops/cuda/gemm/quantized/weight_formats.cuh"
 #include "nanovllm/ops/cuda/gemm/swap_ab_block.cuh"
 
 // swap_ab_gemm.cu for integer weights. Rows of w are wgmma's M, and its operand A comes from
 // registers: a consumer reads 16 bytes of values from shared memory, which are in the order that it
-// needs (quantized_place()), and turns them into bfloat16, scaled, while the tensor cores multiply
-// the ones before. What comes after the sums is the same.
+// needs (quantized_place()), and turns them into 16-bit floats, scaled, while the tensor cores
+// multiply the ones before. What comes after the sums is the same.
 namespace nanovllm::cuda {
 namespace {
 using namespace swap_ab;
 
 // -- layout
 
-constexpr int kQuantizedRows = 128;               // of w in a thread block
-constexpr int kXBytes = 2 * kBoxRowBytes;         // of a token in a chunk: two boxes
-constexpr int kRing = 100 << 10;                  // two thread blocks on a multiprocessor
+constexpr int kQuantizedRows = 128;        // of w in a thread block
+constexpr int kXBytes = 2 * kBoxRowBytes;  // of a token in a chunk: two boxes
+constexpr int kRing = 100 << 10;           // two thread blocks on a multiprocessor
 
 /// A stage has the values, the words of the scales [groups, rows], and x as two boxes.
 template <class Format, int kTokens>
@@ -49,41 +49,53 @@ struct QuantizedLayout {
 #define TEN(x, t) \
   x(t##0), x(t##1), x(t##2), x(t##3), x(t##4), x(t##5), x(t##6), x(t##7), x(t##8), x(t##9)
 #define VALUE(i) "+f"(d[i])
+#define MULTIPLY_32(type)                                                              \
+  asm volatile(                                                                        \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"                                     \
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type                      \
+      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "      \
+      "{%16, %17, %18, %19}, %20, p, 1, 1, 0;\n}\n"                                    \
+      : TEN(VALUE, ), VALUE(10), VALUE(11), VALUE(12), VALUE(13), VALUE(14), VALUE(15) \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds))
+#define MULTIPLY_64(type)                                                                       \
+  asm volatile(                                                                                 \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                                              \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                               \
+      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
+      "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                      \
+      "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}\n"                                             \
+      : TEN(VALUE, ), TEN(VALUE, 1), TEN(VALUE, 2), VALUE(30), VALUE(31)                        \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds))
+template <class T>
 __device__ __forceinline__ void multiply_add(float (&d)[16], const uint32_t (&a)[4], uint64_t b,
                                              int adds) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, "
-      "%9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, %20, p, 1, 1, 0;\n}\n"
-      : TEN(VALUE, ), VALUE(10), VALUE(11), VALUE(12), VALUE(13), VALUE(14), VALUE(15)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));
+  if constexpr (std::is_same_v<T, F16>) MULTIPLY_32("f16");
+  else MULTIPLY_32("bf16");
 }
+template <class T>
 __device__ __forceinline__ void multiply_add(float (&d)[32], const uint32_t (&a)[4], uint64_t b,
                                              int adds) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, "
-      "%9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, "
-      "%27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}\n"
-      : TEN(VALUE, ), TEN(VALUE, 1), TEN(VALUE, 2), VALUE(30), VALUE(31)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));
+  if constexpr (std::is_same_v<T, F16>) MULTIPLY_64("f16");
+  else MULTIPLY_64("bf16");
 }
+#undef MULTIPLY_64
+#undef MULTIPLY_32
 #undef TEN
 #undef VALUE
 #endif
 
 // -- thread block
 
-__device__ __forceinline__ uint32_t load_shared_word(uint32_t from) {
+[[maybe_unused]] __device__ __forceinline__ uint32_t load_shared_word(uint32_t from) {
   uint32_t x;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
   return x;
 }
 
 template <class Format, int kTokens>
-struct QuantizedBlock : Block<kTokens, QuantizedLayout<Format, kTokens>> {
+struct QuantizedBlock : Block<kTokens, QuantizedLayout<Format, kTokens>, typename Format::T> {
+  using T = typename Format::T;
   using Layout = QuantizedLayout<Format, kTokens>;
-  using Base = Block<kTokens, Layout>;
   const QuantizedWeight& weight;
 
   /// The row of w that is row `row` of the thread block: with SwiGLU gates, then ups.
@@ -103,7 +115,8 @@ struct QuantizedBlock : Block<kTokens, QuantizedLayout<Format, kTokens>> {
     barrier_init(this->barrier(kRingsFree), this->p.split);
     barrier_init(this->barrier(kSumsFull), 1);
     fence_barrier_init();
-    for (int chunk = 0; chunk < min(this->p.stages, this->num_chunks); ++chunk) fetch_w(chunk, chunk);
+    for (int chunk = 0; chunk < min(this->p.stages, this->num_chunks); ++chunk)
+      fetch_w(chunk, chunk);
     prefetch_tensor_map(this->p.x);
     if (this->p.split > 1)
       barrier_arrive_expect(this->barrier(kSumsFull),
@@ -119,11 +132,11 @@ struct QuantizedBlock : Block<kTokens, QuantizedLayout<Format, kTokens>> {
                at * kRowBytes, row_of(half), there);
       for (int group = 0; group < Layout::kScaleGroups; ++group) {
         const int column = at * Format::kChunk + group * (Format::kChunk / Layout::kScaleGroups);
-        bulk_copy(this->shared + this->layout.scales(stage) +
-                      (group * kQuantizedRows + half * kHalf) * 4,
-                  weight.scales + int64_t{column >> weight.group_shift} * weight.group_stride +
-                      row_of(half),
-                  kHalf * 4, there);
+        bulk_copy(
+            this->shared + this->layout.scales(stage) + (group * kQuantizedRows + half * kHalf) * 4,
+            weight.scales + int64_t{column >> weight.group_shift} * weight.group_stride +
+                row_of(half),
+            kHalf * 4, there);
       }
     }
   }
@@ -133,7 +146,8 @@ struct QuantizedBlock : Block<kTokens, QuantizedLayout<Format, kTokens>> {
         barrier_wait(this->barrier(kEmpty, stage), parity ^ 1);
         fetch_w(chunk, stage);
       }
-      const uint32_t to = this->shared + this->layout.x(stage), there = this->barrier(kXFull, stage);
+      const uint32_t to = this->shared + this->layout.x(stage),
+                     there = this->barrier(kXFull, stage);
       const int column = (this->first_chunk + chunk) * Format::kChunk;
       barrier_arrive_expect(there, kTokens * kXBytes);
       box_copy(to, this->p.x, column, 0, there);
@@ -163,7 +177,7 @@ struct QuantizedBlock : Block<kTokens, QuantizedLayout<Format, kTokens>> {
               scales + (Format::kFine ? (kFirst + j) * kQuantizedRows * 4 : 0) + i * 32);
           zeros[i] = Format::zero(scale_word);
           const float scale = Format::scale(weight, scale_word);
-          factors[i] = pack<Bf16>(scale, scale);
+          factors[i] = pack<T>(scale, scale);
         }
       }
       uint32_t upper[4], lower[4];
@@ -171,8 +185,8 @@ struct QuantizedBlock : Block<kTokens, QuantizedLayout<Format, kTokens>> {
       Format::unpack(high, kFirst + j, zeros[1], lower);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        a[j * 2 + i / 2][i % 2 * 2] = multiply_pairs<Bf16>(upper[i], factors[0]);
-        a[j * 2 + i / 2][i % 2 * 2 + 1] = multiply_pairs<Bf16>(lower[i], factors[1]);
+        a[j * 2 + i / 2][i % 2 * 2] = multiply_pairs<T>(upper[i], factors[0]);
+        a[j * 2 + i / 2][i % 2 * 2 + 1] = multiply_pairs<T>(lower[i], factors[1]);
       }
     }
   }
@@ -185,7 +199,7 @@ struct QuantizedBlock : Block<kTokens, QuantizedLayout<Format, kTokens>> {
       wgmma_fence();
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        multiply_add(sums, a[i], tile_descriptor(x + i * 32, 1024, 0), adds || i > 0);
+        multiply_add<T>(sums, a[i], tile_descriptor(x + i * 32, 1024, 0), adds || i > 0);
       wgmma_commit();
     };
     barrier_wait(this->barrier(kWFull, 0), 0);
@@ -244,45 +258,16 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 // -- launcher
 
-/// The descriptor of the bytes [rows, row_bytes] for copies of boxes [box_rows, box_bytes].
-CUtensorMap byte_map(const void* data, int64_t rows, int64_t row_bytes, int box_rows,
-                     int box_bytes) {
-  static const decltype(&cuTensorMapEncodeTiled) encode =
-      driver_function("cuTensorMapEncodeTiled", 12000);
-  CUtensorMap map;
-  const cuuint64_t shape[] = {static_cast<cuuint64_t>(row_bytes), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(row_bytes)};
-  const cuuint32_t box[] = {static_cast<cuuint32_t>(box_bytes), static_cast<cuuint32_t>(box_rows)};
-  const cuuint32_t steps[] = {1, 1};
-  const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void*>(data), shape, strides, box,
-             steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  check_args(result == CUDA_SUCCESS, "byte_map: the driver refuses the matrix or the box");
-  return map;
-}
-
-/// The most parts of k with which all thread blocks run at the same time, two on a multiprocessor.
-/// Clusters of four or more do not fill every group of multiprocessors. 0: there are too many rows.
-int find_split(Launch where, const GemmArgs& args) {
-  const int tiles = (args.epilogue == Epilogue::kSwiglu ? 2 : 1) * args.n / kQuantizedRows;
-  const int chunks = args.k / kQuantizedChunk;
-  int split = 1;
-  for (int more = 2; more <= kMaxSplit; more *= 2) {
-    const int usable = 2 * (more <= 2 ? where.num_sms : where.num_sms * 6 / 7);
-    if (chunks >= 4 * more && tiles * more <= usable) split = more;
-  }
-  return split;
-}
-
 template <class Format, int kTokens>
 void run(Launch where, const GemmArgs& args, const QuantizedWeight& w) {
   using Layout = QuantizedLayout<Format, kTokens>;
-  const int num_chunks = args.k / Format::kChunk, split = find_split(where, args);
+  const int num_chunks = args.k / Format::kChunk,
+            split = find_byte_split(where, w.n / kQuantizedRows, num_chunks);
   const int stages = std::min((num_chunks + split - 1) / split, kRing / Layout::kStageBytes);
   const int row_bytes = static_cast<int>(w.row_bytes());
   const Params params = {
-      .w = byte_map(w.values, w.n, row_bytes, kQuantizedRows / 2, Format::kPieces * 64),
+      .w = byte_map(w.values, w.n, row_bytes, kQuantizedRows / 2, Format::kPieces * 64,
+                    /*swizzles=*/false),
       .x = tensor_map(args.x, args.num_tokens, args.k, kTokens),
       .args = args,
       .norm = {},
@@ -303,25 +288,25 @@ void run(Launch where, const GemmArgs& args, const QuantizedWeight& w) {
 
 }  // namespace
 
-bool supports_quantized_swap_ab(const GemmArgs& args, const QuantizedWeight& w, DType dtype) {
-  return dtype == DType::kBF16 && w.format != QuantizedFormat::kE4M3 && !args.float_out &&
-         args.norm == nullptr && args.num_tokens <= kSwapAbTokens && w.n % kQuantizedRows == 0 &&
+bool supports_quantized_swap_ab(const GemmArgs& args, const QuantizedWeight& w) {
+  return w.format != QuantizedFormat::kE4M3 && !args.float_out && args.norm == nullptr &&
+         args.num_tokens <= kSwapAbTokens && w.n % kQuantizedRows == 0 &&
          args.k % kQuantizedChunk == 0;
 }
 
-void quantized_swap_ab_gemm(Launch where, const GemmArgs& args, const QuantizedWeight& w) {
-  check_args(supports_quantized_swap_ab(args, w, DType::kBF16),
+void quantized_swap_ab_gemm(Launch where, const GemmArgs& args, const QuantizedWeight& w,
+                            DType dtype) {
+  check_args(supports_quantized_swap_ab(args, w),
              "quantized_swap_ab_gemm: a shape that it does not support");
-  const auto with_format = [&](auto format) {
-    using Format = decltype(format);
-    if (args.num_tokens <= 32) run<Format, 32>(where, args, w);
-    else run<Format, kSwapAbTokens>(where, args, w);
-  };
-  const bool is_fine = w.group_shift == 5;
-  if (w.format == QuantizedFormat::kInt8 && is_fine) with_format(Int8Format<Bf16, true>());
-  else if (w.format == QuantizedFormat::kInt8) with_format(Int8Format<Bf16, false>());
-  else if (is_fine) with_format(Int4Format<Bf16, true>());
-  else with_format(Int4Format<Bf16, false>());
+  with_16bit_type(dtype, [&](auto type) {
+    with_quantized_format<decltype(type)>(w, [&](auto format) {
+      using Format = decltype(format);
+      if constexpr (!Format::kInOrder) {
+        if (args.num_tokens <= 32) run<Format, 32>(where, args, w);
+        else run<Format, kSwapAbTokens>(where, args, w);
+      }
+    });
+  });
 }
 
 }  // namespace nanovllm::cuda

@@ -80,7 +80,8 @@ struct E4M3Format : QuantizedFormats<T_, false> {
   }
   static __device__ uint32_t zero(uint32_t) { return 0; }
   /// The exponent and the mantissa of E4M3 are moved to those of T. That divides by a power of two,
-  /// because T's exponent is biased more; so this multiplies by it. It also suits subnormal numbers.
+  /// because T's exponent is biased more; so this multiplies by it. It also suits subnormal
+  /// numbers.
   static __device__ uint32_t pair_of(uint32_t two_bytes_at_8) {
     constexpr bool kIsF16 = std::is_same_v<T, F16>;
     constexpr int kShift = kIsF16 ? 1 : 4;
