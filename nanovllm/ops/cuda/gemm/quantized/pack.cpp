@@ -13,16 +13,25 @@ namespace {
 constexpr int kChunk = kQuantizedChunk;
 using Chunk = std::array<uint8_t, kChunk>;
 
-/// Writes a chunk in the order of quantized_place().
+// Both write a chunk in the order of quantized_place(), the pairs of a lane and a group of 32
+// columns at once.
 void pack_int8(const uint8_t* from, uint8_t* to) {
-  for (int column = 0; column < kChunk; ++column) to[quantized_place(column).byte] = from[column];
+  for (int group = 0; group < kChunk / 32; ++group)
+    for (int lane = 0; lane < 4; ++lane) {
+      const uint8_t* const in = from + group * 32 + lane * 2;
+      uint8_t* const out = to + quantized_place(group * 32 + lane * 2).byte;
+      for (int i = 0; i < 4; ++i) out[2 * i] = in[8 * i], out[2 * i + 1] = in[8 * i + 1];
+    }
 }
 void pack_int4(const uint8_t* from, uint8_t* to) {
   std::array<uint32_t, kChunk / 8> words = {};
-  for (int column = 0; column < kChunk; ++column) {
-    const QuantizedPlace place = quantized_place(column);
-    words[static_cast<size_t>(place.word)] |= uint32_t{from[column]} << (4 * place.nibble);
-  }
+  for (int group = 0; group < kChunk / 32; ++group)
+    for (int lane = 0; lane < 4; ++lane) {
+      const uint8_t* const in = from + group * 32 + lane * 2;
+      uint32_t& word = words[static_cast<size_t>(quantized_place(group * 32 + lane * 2).word)];
+      for (int i = 0; i < 4; ++i)
+        word |= uint32_t{in[8 * i]} << (4 * i) | uint32_t{in[8 * i + 1]} << (4 * i + 16);
+    }
   std::memcpy(to, words.data(), sizeof words);
 }
 
