@@ -30,12 +30,15 @@ Tensor Gemms::matrix_of(const Weight& w, DType dtype) {
 }
 
 void Gemms::run_quantized(Call call) {
+  // From here on the tensor cores' larger instructions are faster, where they are possible.
+  constexpr int64_t kFew = 8;
   const int64_t num_tokens = call.in.x.shape[0];
-  const DType dtype = call.in.x.dtype;
+  if (is_native_ && num_tokens > kFew) {
+    if (call.quantized->quantizes_activations && run_e4m3(call)) return;
+    if (run_swap_ab(call)) return;
+  }
   if (num_tokens <= kFewTokens) return run_quantized_small(call);
-  if (is_native_ && call.quantized->quantizes_activations && run_e4m3(call)) return;
-  if (is_native_ && run_swap_ab(call)) return;
-  call.w = dequantized(*call.quantized, dtype);
+  call.w = dequantized(*call.quantized, call.in.x.dtype);
   call.quantized = nullptr;
   run(call);
 }
@@ -59,7 +62,7 @@ void Gemms::run_quantized_small(const Call& call) {
 bool Gemms::run_swap_ab(const Call& call) {
   // Reading the weights again for every kSwapAbTokens tokens takes less time than dequantizing
   // them.
-  constexpr int kMostTokens = 512;
+  constexpr int kMostTokens = 128;
   const int num_tokens = static_cast<int>(call.in.x.shape[0]);
   GemmArgs args = args_of(call);
   args.w = call.quantized->values;
@@ -91,7 +94,8 @@ bool Gemms::run_e4m3(Call call) {
   if (w.format != QuantizedFormat::kE4M3 || k > kMaxQuantizedColumns) return false;
   GemmArgs args = args_of(call);
   args.w = w.values;
-  if (!supports_e4m3_swap_ab(args, w)) return run_e4m3_by_cublaslt(call);
+  if (!supports_e4m3_swap_ab(args, w))
+    return args.num_tokens > kFewTokens && run_e4m3_by_cublaslt(call);
   const QuantizedActivations x =
       e4m3_activations(w, args.num_tokens, (args.num_tokens + 3) / 4 * 4);
   quantize_rows(where_, x, call.in.x, call.in.norm);

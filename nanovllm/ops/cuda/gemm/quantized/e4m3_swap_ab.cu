@@ -16,7 +16,6 @@ using namespace swap_ab;
 constexpr int kRows = 128;                   // of w in a thread block
 constexpr int kE4M3Chunk = kQuantizedChunk;  // columns, and bytes of a row
 constexpr int kValueBytes = kRows * kE4M3Chunk;
-constexpr int kRing = 100 << 10;  // two thread blocks on a multiprocessor
 
 /// A stage has the values of w, those of x, and the scales of x.
 template <int kTokens>
@@ -209,9 +208,9 @@ template <int kTokens, class T>
 void run(Launch where, const GemmArgs& args, const QuantizedWeight& w,
          const QuantizedActivations& x) {
   using Layout = E4M3Layout<kTokens>;
-  const int num_chunks = args.k / kE4M3Chunk,
-            split = find_byte_split(where, w.n / kRows, num_chunks);
-  const int stages = std::min((num_chunks + split - 1) / split, kRing / Layout::kStageBytes);
+  const int num_chunks = args.k / kE4M3Chunk;
+  const auto [split, ring] = find_byte_split(where, w.n / kRows, num_chunks);
+  const int stages = std::min((num_chunks + split - 1) / split, ring / Layout::kStageBytes);
   const Params params = {
       .w = byte_map(w.values, w.n, w.row_bytes(), kRows / 2, kE4M3Chunk, /*swizzles=*/true),
       .x = byte_map(x.values, args.num_tokens, x.row_bytes, kTokens, kE4M3Chunk, /*swizzles=*/true),

@@ -115,7 +115,9 @@ std::optional<QuantizedPack> pack_quantized(std::span<const WeightRows> parts) {
   if (!has_zeros || (group != 0 && group < (is_e4m3 ? kChunk : 32))) return std::nullopt;
   group = std::min<int64_t>(group, kChunk);
   if (!is_e4m3 && group != 0 && group < kChunk) group = 32;
-  const int64_t num_groups = group == 0 ? 1 : (k + group - 1) / group;
+  // Kernels read the scales of whole chunks.
+  const int64_t padded = (k + kChunk - 1) / kChunk * kChunk;
+  const int64_t num_groups = group == 0 ? 1 : padded / group;
   has_blocks = has_blocks && is_e4m3 && group == kChunk;
 
   QuantizedPack pack;
@@ -135,7 +137,7 @@ std::optional<QuantizedPack> pack_quantized(std::span<const WeightRows> parts) {
   int64_t first = 0;
   for (const QuantizedRows& part : all) {
     for (int64_t i = 0; i < part.rows.count; i += has_blocks ? 128 : 1)
-      for (int64_t g = 0; g < num_groups; ++g)
+      for (int64_t g = 0; g == 0 || (group != 0 && g * group < k); ++g)
         pack.scales[static_cast<size_t>(((first + i) >> weight.row_shift) * weight.row_stride +
                                         g * weight.group_stride)] =
             scale_word(*part.matrix, weight, part.rows.first + i, part.columns.first + g * group);

@@ -17,7 +17,6 @@ using namespace swap_ab;
 
 constexpr int kQuantizedRows = 128;        // of w in a thread block
 constexpr int kXBytes = 2 * kBoxRowBytes;  // of a token in a chunk: two boxes
-constexpr int kRing = 100 << 10;           // two thread blocks on a multiprocessor
 
 /// A stage has the values, the words of the scales [groups, rows], and x as two boxes.
 template <class Format, int kTokens>
@@ -261,9 +260,9 @@ __global__ void __launch_bounds__(kThreads, 2)
 template <class Format, int kTokens>
 void run(Launch where, const GemmArgs& args, const QuantizedWeight& w) {
   using Layout = QuantizedLayout<Format, kTokens>;
-  const int num_chunks = args.k / Format::kChunk,
-            split = find_byte_split(where, w.n / kQuantizedRows, num_chunks);
-  const int stages = std::min((num_chunks + split - 1) / split, kRing / Layout::kStageBytes);
+  const int num_chunks = args.k / Format::kChunk;
+  const auto [split, ring] = find_byte_split(where, w.n / kQuantizedRows, num_chunks);
+  const int stages = std::min((num_chunks + split - 1) / split, ring / Layout::kStageBytes);
   const int row_bytes = static_cast<int>(w.row_bytes());
   const Params params = {
       .w = byte_map(w.values, w.n, row_bytes, kQuantizedRows / 2, Format::kPieces * 64,
