@@ -66,14 +66,17 @@ class GpuQuantized : public TwoBackends {
     };
     return {n, k, [m] { return m; }};
   }
-  /// The same weight as bfloat16 or float16, for the CPU.
+  /// The same weights without their quantized form, for the CPU.
   static std::vector<WeightRows> floats(std::span<const WeightRows> parts) {
     std::vector<WeightRows> out;
-    for (const WeightRows& part : parts)
-      out.emplace_back(DType::kF32, part.num_rows(), part.num_columns(),
-                       [part](int64_t first, int64_t count, void* to) {
-                         part.read(first / part.num_columns(), count / part.num_columns(), to);
-                       });
+    for (const WeightRows& part : parts) {
+      if (part.quantized().matrix == nullptr) out.push_back(part);
+      else
+        out.emplace_back(DType::kF32, part.num_rows(), part.num_columns(),
+                         [part](int64_t first, int64_t count, void* to) {
+                           part.read(first / part.num_columns(), count / part.num_columns(), to);
+                         });
+    }
     return out;
   }
 

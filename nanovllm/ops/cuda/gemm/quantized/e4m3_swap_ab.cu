@@ -209,8 +209,8 @@ void run(Launch where, const GemmArgs& args, const QuantizedWeight& w,
          const QuantizedActivations& x) {
   using Layout = E4M3Layout<kTokens>;
   const int num_chunks = args.k / kE4M3Chunk;
-  const auto [split, ring] = find_byte_split(where, w.n / kRows, num_chunks);
-  const int stages = std::min((num_chunks + split - 1) / split, ring / Layout::kStageBytes);
+  const int split = find_byte_split(where, w.n / kRows, num_chunks);
+  const int stages = std::min((num_chunks + split - 1) / split, kByteRing / Layout::kStageBytes);
   const Params params = {
       .w = byte_map(w.values, w.n, w.row_bytes(), kRows / 2, kE4M3Chunk, /*swizzles=*/true),
       .x = byte_map(x.values, args.num_tokens, x.row_bytes, kTokens, kE4M3Chunk, /*swizzles=*/true),

@@ -8,16 +8,15 @@ namespace nanovllm::cuda {
 
 template <class Format, int kTokenTiles>
 void run_quantized_shape(Launch where, const GemmArgs& args, const QuantizedWeight& w) {
-  // A chunk has twice the columns of a plain weight's, so x needs twice the registers. Four bits
-  // leave room for more stages: with a k of 4096 a warp has four chunks.
+  // A chunk has twice the columns of a plain weight's, so x needs twice the registers.
+  constexpr int kXStages = kTokenTiles == 1 ? 2 : 1;
   constexpr bool kIsInt4 = Format::kPieces == 1;
-  constexpr int kXStages = kTokenTiles == 1 ? 2 : 1, kNormXStages = kIsInt4 ? 3 : 2;
+  constexpr int kNormTiles = kIsInt4 ? 3 : 2;
   if (args.epilogue == Epilogue::kSwiglu)
-    run_small_gemm<Format, SmallTile::kSwiglu, true, kTokenTiles, kIsInt4 ? 3 : 2, kIsInt4 ? 3 : 2,
-                   kTokenTiles == 1 ? kNormXStages : 1>(where, args, w);
+    run_small_gemm<Format, SmallTile::kSwiglu, true, kTokenTiles, kNormTiles, 2, kXStages>(where,
+                                                                                           args, w);
   else if (args.norm != nullptr)
-    run_small_gemm<Format, SmallTile::kWhole, true, kTokenTiles, 2, kIsInt4 ? 4 : 2, kXStages>(
-        where, args, w);
+    run_small_gemm<Format, SmallTile::kWhole, true, kTokenTiles, 2, 2, kXStages>(where, args, w);
   else
     run_small_gemm<Format, SmallTile::kWhole, false, kTokenTiles, 1, 6, kXStages>(where, args, w);
 }

@@ -261,8 +261,8 @@ template <class Format, int kTokens>
 void run(Launch where, const GemmArgs& args, const QuantizedWeight& w) {
   using Layout = QuantizedLayout<Format, kTokens>;
   const int num_chunks = args.k / Format::kChunk;
-  const auto [split, ring] = find_byte_split(where, w.n / kQuantizedRows, num_chunks);
-  const int stages = std::min((num_chunks + split - 1) / split, ring / Layout::kStageBytes);
+  const int split = find_byte_split(where, w.n / kQuantizedRows, num_chunks);
+  const int stages = std::min((num_chunks + split - 1) / split, kByteRing / Layout::kStageBytes);
   const int row_bytes = static_cast<int>(w.row_bytes());
   const Params params = {
       .w = byte_map(w.values, w.n, row_bytes, kQuantizedRows / 2, Format::kPieces * 64,
