@@ -91,7 +91,7 @@ TEST(GemmChoices, WrongTextIsRefusedAsAWhole) {
                                     good.substr(0, good.size() - 1) + " 1\n",
                                     line_with(kNumTokens, "0"),
                                     line_with(kNumTokens, "-300"),
-                                    line_with(kKernel, "-2")};
+                                    line_with(kKernel, "-3")};
   for (size_t i = 0; i < words.size(); ++i) wrong.push_back(line_with(i, "x"));
   for (const std::string& text : wrong) {
     GemmChoices none;

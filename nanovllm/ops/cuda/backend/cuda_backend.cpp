@@ -7,6 +7,7 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/ops/cuda/backend/step.h"
 #include "nanovllm/ops/cuda/elementwise/elementwise.h"
+#include "nanovllm/ops/cuda/gemm/quantized/pack.h"
 
 namespace nanovllm::cuda {
 
@@ -155,10 +156,40 @@ void CudaBackend::grow(Growing& buffer, size_t bytes) {
 
 // -- weights and blocks
 
-WeightPtr CudaBackend::pack(std::span<const WeightRows> parts, DType dtype) {
-  const ContextScope here(context_);
+void CudaBackend::begin_upload() {
   if (!weight_upload_) weight_upload_.emplace();
   if (collectives_) collectives_->ranks().progress().fetch_add(1, std::memory_order_relaxed);
+}
+
+WeightPtr CudaBackend::pack(std::span<const WeightRows> parts, DType dtype) {
+  if (dtype == DType::kF32) return pack_floats(parts, dtype);
+  std::optional<QuantizedPack> quantized = pack_quantized(parts);
+  if (!quantized) return pack_floats(parts, dtype);
+  const ContextScope here(context_);
+  begin_upload();
+  auto weight = std::make_shared<DeviceWeight>();
+  weight->quantized = quantized->weight;
+  QuantizedWeight& to = *weight->quantized;
+  weight->memory = allocate(static_cast<size_t>(to.n * to.row_bytes()));
+  weight->scales = allocate(quantized->scales.size() * sizeof(uint32_t));
+  to.values = weight->memory.get();
+  to.scales = static_cast<const uint32_t*>(weight->scales.get());
+  gemms_->reserve_dequantized(to, dtype);
+  std::vector<WeightUpload::Copy> copies;
+  auto* place = static_cast<char*>(weight->memory.get());
+  for (const WeightRows& rows : quantized->rows) {
+    copies.push_back({place, rows});
+    place += static_cast<size_t>(rows.num_rows()) * rows.row_bytes();
+  }
+  weight_upload_->copy(copies);
+  upload(weight->scales.get(), quantized->scales.data(),
+         quantized->scales.size() * sizeof(uint32_t));
+  return weight;
+}
+
+WeightPtr CudaBackend::pack_floats(std::span<const WeightRows> parts, DType dtype) {
+  const ContextScope here(context_);
+  begin_upload();
   auto weight = std::make_shared<DeviceWeight>();
   int64_t n = 0;
   const int64_t k = parts.front().num_columns();

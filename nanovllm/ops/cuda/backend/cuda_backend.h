@@ -46,10 +46,10 @@ class CudaBackend final : public Backend {
 
   using Backend::pack;
   WeightPtr pack(std::span<const WeightRows> parts, DType dtype) override;
-  /// The matrices of all experts follow each other in memory.
+  /// The matrices of all experts follow each other in memory. Quantized ones become floats.
   WeightPtr pack_experts(std::span<const WeightRows> parts, int64_t /*num_experts*/,
                          DType dtype) override {
-    return pack(parts, dtype);
+    return pack_floats(parts, dtype);
   }
   void embed(Tensor out, const Weight& table, Tensor ids) override;
   void rms_norm(Tensor out, Tensor x, const Norm& norm) override;
@@ -105,6 +105,8 @@ class CudaBackend final : public Backend {
   /// Waits for an event. With several ranks it throws EngineDead if one of them dies before.
   void wait(cudaEvent_t event);
   void wait_for_stream();
+  void begin_upload();
+  WeightPtr pack_floats(std::span<const WeightRows> parts, DType dtype);
   Buffer allocate_pinned(size_t bytes);
   void grow(Growing& buffer, size_t bytes);
   void forget_graphs();

@@ -47,7 +47,7 @@ void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const Exper
               {.x = out,
                .norm_weight = norm.weight,
                .eps = norm.eps,
-               .router = matrix_of(experts.router),
+               .router = gemms_->matrix_of(experts.router, out.dtype),
                .logits = experts.routing.logits,
                .normed = x,
                .rows = rows,
@@ -62,7 +62,7 @@ void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const Exper
                             bool groups_are_old) {
     const GemmArgs args = {.out = to.data,
                            .x = from.data,
-                           .w = matrix_of(w).data,
+                           .w = gemms_->matrix_of(w, out.dtype).data,
                            .num_tokens = static_cast<int>(from.shape[0]),
                            .n = static_cast<int>(to.shape[1]),
                            .k = static_cast<int>(from.shape[1]),

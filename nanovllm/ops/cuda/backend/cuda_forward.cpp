@@ -15,7 +15,7 @@ using State = Residual::State;
 
 void CudaBackend::embed(Tensor out, const Weight& table, Tensor ids) {
   const ContextScope here(context_);
-  cuda::gather_rows(where_, out, matrix_of(table), ids, vocab_.first);
+  cuda::gather_rows(where_, out, gemms_->matrix_of(table, out.dtype), ids, vocab_.first);
   all_reduce(out);  // the rows of other ranks are zero here
 }
 

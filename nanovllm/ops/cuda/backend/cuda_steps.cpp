@@ -304,7 +304,9 @@ void CudaBackend::sample(Tensor logits, const Batch& /*batch*/) {
 void CudaBackend::norm_sample(Tensor logits, Residual& residual, const Norm& norm, const Weight& w,
                               const Batch& batch) {
   const ContextScope here(context_);
-  const Tensor matrix = matrix_of(w);
+  const auto& weight = static_cast<const DeviceWeight&>(w);
+  if (weight.quantized) return Backend::norm_sample(logits, residual, norm, w, batch);
+  const Tensor& matrix = weight.matrix;
   GemmArgs args = {.w = matrix.data,
                    .num_tokens = static_cast<int>(residual.num_tokens()),
                    .n = static_cast<int>(matrix.shape[0]),

@@ -20,7 +20,16 @@ constexpr int kCandidates = 2, kManyCandidates = 4;
 constexpr int64_t kFewTokens = 1024;
 
 cudaDataType_t data_type(DType dtype) {
-  return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
+  return dtype == DType::kF32    ? CUDA_R_32F
+         : dtype == DType::kBF16 ? CUDA_R_16BF
+         : dtype == DType::kE4M3 ? CUDA_R_8F_E4M3
+                                 : CUDA_R_16F;
+}
+
+cublasLtMatmulMatrixScale_t scale_mode(E4M3Scales::Kind kind) {
+  return kind == E4M3Scales::kRows     ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+         : kind == E4M3Scales::kChunks ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F
+                                       : CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
 }
 
 }  // namespace
@@ -55,17 +64,24 @@ void lt_check(cublasStatus_t status, const char* what) {
 
 /// One GEMM in cuBLASLt's terms: column-major, out^T [n, T] = w^T x^T.
 struct CublasLt::Problem {
-  Problem(const CublasLtLibrary& l, const Tensor& out_, const Tensor& x_, const Tensor& w_)
+  Problem(const CublasLtLibrary& l, const Tensor& out_, const Tensor& x_, const Tensor& w_,
+          const E4M3Scales& scales = {})
       : lib(l), out(out_), x(x_), w(w_) {
     check(out.shape[0] == x.shape[0] && x.shape[1] == w.shape[1] && out.shape[1] == w.shape[0] &&
               x.dtype == w.dtype,
           "matmul: [{}, {}] = [{}, {}] x [{}, {}]", out.shape[0], out.shape[1], x.shape[0],
           x.shape[1], w.shape[0], w.shape[1]);
     lt_check(lib.MatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "description");
-    const cublasOperation_t transposed = CUBLAS_OP_T;
-    lt_check(lib.MatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                                        sizeof transposed),
-             "attribute");
+    const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+      lt_check(lib.MatmulDescSetAttribute(desc, attribute, &value, sizeof value), "attribute");
+    };
+    set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+    if (scales.w != nullptr) {
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(scales.w_kind));
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scales.w);
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(scales.x_kind));
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scales.x);
+    }
     const auto layout = [&](const Tensor& t) {
       cublasLtMatrixLayout_t made = nullptr;
       lt_check(lib.MatrixLayoutCreate(&made, data_type(t.dtype), static_cast<uint64_t>(t.shape[1]),
@@ -117,9 +133,7 @@ std::vector<GemmChoice> CublasLt::heuristic(const Problem& problem, int count) {
       handle_, problem.desc, problem.layouts[0], problem.layouts[1], problem.layouts[2],
       problem.layouts[2], preference, count, found.data(), &count);
   lib_->MatmulPreferenceDestroy(preference);
-  lt_check(status, "choice of an algorithm");
-  check(count > 0, "cuBLASLt has no algorithm for [{}, {}] x [{}, {}]", problem.x.shape[0],
-        problem.x.shape[1], problem.w.shape[0], problem.w.shape[1]);
+  if (status != CUBLAS_STATUS_SUCCESS) count = 0;
   std::vector<GemmChoice> choices;
   for (int i = 0; i < count; ++i)
     choices.push_back(
@@ -132,11 +146,20 @@ std::vector<GemmChoice> CublasLt::candidates(Tensor out, Tensor x, Tensor w) {
   const Problem problem(*lib_, out, x, w);
   std::vector<GemmChoice> all =
       heuristic(problem, num_tokens > kFewTokens ? kManyCandidates : kCandidates);
+  check(!all.empty(), "cuBLASLt has no algorithm for [{}, {}] x [{}, {}]", num_tokens, x.shape[1],
+        w.shape[0], w.shape[1]);
   if (num_tokens < 2 * kPieceTokens) return all;
   const Problem piece(*lib_, out.rows(0, kPieceTokens), x.rows(0, kPieceTokens), w);
-  all.push_back(heuristic(piece, 1).front());
-  all.back().in_pieces = true;
+  for (GemmChoice choice : heuristic(piece, 1)) {
+    choice.in_pieces = true;
+    all.push_back(choice);
+  }
   return all;
+}
+
+std::vector<GemmChoice> CublasLt::candidates(Tensor out, Tensor x, Tensor w,
+                                             const E4M3Scales& scales) {
+  return heuristic(Problem(*lib_, out, x, w, scales), kManyCandidates);
 }
 
 void CublasLt::run(GemmChoice& choice, Tensor out, Tensor x, Tensor w, bool adds) {
@@ -146,18 +169,23 @@ void CublasLt::run(GemmChoice& choice, Tensor out, Tensor x, Tensor w, bool adds
     // The last piece has half as many tokens as the others or more, because a few tokens take
     // nearly as long.
     if (choice.in_pieces && count >= kPieceTokens + kPieceTokens / 2) count = kPieceTokens;
-    run_whole(choice, out.rows(first, count), x.rows(first, count), w, adds);
+    run_whole(choice, Problem(*lib_, out.rows(first, count), x.rows(first, count), w), adds);
   }
 }
 
-void CublasLt::run_whole(GemmChoice& choice, Tensor out, Tensor x, Tensor w, bool adds) {
-  const Problem problem(*lib_, out, x, w);
+void CublasLt::run(GemmChoice& choice, Tensor out, Tensor x, Tensor w, const E4M3Scales& scales,
+                   bool adds) {
+  run_whole(choice, Problem(*lib_, out, x, w, scales), adds);
+}
+
+void CublasLt::run_whole(GemmChoice& choice, const Problem& problem, bool adds) {
   const auto run = [&] {
     return problem.run(handle_, std::bit_cast<cublasLtMatmulAlgo_t>(choice.algorithm), workspace_,
                        where_.stream, adds);
   };
   if (run() == CUBLAS_STATUS_SUCCESS) return;
-  choice.algorithm = heuristic(problem, 1).front().algorithm;
+  const std::vector<GemmChoice> others = heuristic(problem, 1);
+  if (!others.empty()) choice.algorithm = others.front().algorithm;
   lt_check(run(), "GEMM");
 }
 

@@ -22,43 +22,50 @@ Gemms::Gemms(Launch where, const CudaKernels& kernels, int device,
       kernels_(kernels),
       is_native_(!kernels.portable),
       autotuner_(where, std::move(wait)),
-      cublaslt_(where) {
+      cublaslt_(where),
+      allocate_(allocate) {
   if (!is_native_) return;
   waiting_grids_.emplace(device);
   tile_memory_ = {allocate(kTilePartBytes), allocate(kTileCounters * sizeof(uint32_t))};
   norm_squares_ = allocate(size_t{kMaxNormParts} * kSwapAbTokens * sizeof(float));
 }
 
+Gemms::Call Gemms::with_weight(Call call, const Weight& w) {
+  const auto& weight = static_cast<const DeviceWeight&>(w);
+  call.w = weight.matrix;
+  if (weight.quantized) call.quantized = &*weight.quantized;
+  return call;
+}
+
 void Gemms::store(Tensor out, const GemmInput& x, const Weight& w, Tensor bias) {
-  run({.epilogue = Epilogue::kStore, .out = out, .in = x, .w = matrix_of(w), .bias = bias});
+  run(with_weight({.epilogue = Epilogue::kStore, .out = out, .in = x, .bias = bias}, w));
 }
 
 void Gemms::swiglu(Tensor out, const GemmInput& x, const Weight& w, Tensor gate_up) {
-  run({.epilogue = Epilogue::kSwiglu, .out = out, .in = x, .w = matrix_of(w), .scratch = gate_up});
+  run(with_weight({.epilogue = Epilogue::kSwiglu, .out = out, .in = x, .scratch = gate_up}, w));
 }
 
 void Gemms::add(Tensor out, Tensor x, const Weight& w, Tensor scratch) {
-  run({.epilogue = Epilogue::kAdd, .out = out, .in = x, .w = matrix_of(w), .scratch = scratch});
+  run(with_weight({.epilogue = Epilogue::kAdd, .out = out, .in = x, .scratch = scratch}, w));
 }
 
 void Gemms::add(Residual& residual, Tensor x, const Weight& w, const Norm& next) {
   residual.begun_norm = 0;
-  run({.epilogue = Epilogue::kAdd,
-       .out = residual.whole(),
-       .in = x,
-       .w = matrix_of(w),
-       .scratch = residual.scratch(),
-       .residual = &residual,
-       .next = next});
+  run(with_weight({.epilogue = Epilogue::kAdd,
+                   .out = residual.whole(),
+                   .in = x,
+                   .scratch = residual.scratch(),
+                   .residual = &residual,
+                   .next = next},
+                  w));
 }
 
 bool Gemms::norm_rope(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,
                       const KvCache& kv, const Batch& batch) {
-  const Call call = {.epilogue = Epilogue::kStore,
-                     .out = rope.qkv,
-                     .in = {residual, qkv.norm},
-                     .w = matrix_of(qkv.w),
-                     .bias = qkv.bias};
+  const Call call = with_weight(
+      {.epilogue = Epilogue::kStore, .out = rope.qkv, .in = {residual, qkv.norm}, .bias = qkv.bias},
+      qkv.w);
+  if (call.quantized != nullptr) return false;
   GemmArgs args = args_of(call);
   const RopeParams params(rope, kv, batch);
   if (!is_native_ || kernels_.gemm >= 0 ||
@@ -145,6 +152,7 @@ std::vector<GemmChoice> Gemms::candidates(const Call& call) {
 }
 
 void Gemms::run(const Call& call) {
+  if (call.quantized != nullptr) return run_quantized(call);
   const GemmArgs args = args_of(call);
   const DType dtype = call.in.x.dtype;
   const bool same = call.out.dtype == dtype;

@@ -8,6 +8,7 @@
 
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cuda/gemm/cublaslt.h"
+#include "nanovllm/ops/cuda/gemm/quantized/quantized_gemm.h"
 #include "nanovllm/ops/cuda/gemm/swap_ab_gemm.h"
 #include "nanovllm/ops/cuda/gemm/tile_gemm.h"
 #include "nanovllm/ops/cuda/tuning/autotuner.h"
@@ -18,16 +19,18 @@
 //   swap_ab_gemm   17 to 64 tokens on Hopper, for nearly every shape; norm and rotation are fused
 //   tile_gemm      any number of tokens on Hopper, in one of many tile configurations
 //   cublaslt       any GEMM; row operations are separate kernels
-// Where both of the last two compute a GEMM, autotuning chooses (tuning/autotuner.h).
+//   quantized/     quantized weights: few tokens, and how the others above compute with them
+// Where both tile_gemm and cublaslt compute a GEMM, autotuning chooses (tuning/autotuner.h).
 // docs/kernels.md says why each of them is needed and what else was tried.
 namespace nanovllm::cuda {
 
-/// A weight in the device's memory: [n, k], dense, in the model's dtype.
+/// A weight in the device's memory: [n, k], dense, in the model's dtype; or quantized, and then
+/// `matrix` has no memory.
 struct DeviceWeight : Weight {
-  Buffer memory;
+  Buffer memory, scales;
   Tensor matrix;
+  std::optional<QuantizedWeight> quantized;
 };
-inline Tensor matrix_of(const Weight& w) { return static_cast<const DeviceWeight&>(w).matrix; }
 
 /// The x of a GEMM: a tensor, or the norm of a residual without unfinished additions.
 struct GemmInput {
@@ -60,6 +63,12 @@ class Gemms {
   bool norm_rope(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,
                  const KvCache& kv, const Batch& batch);
 
+  /// Memory for matrix_of() of a quantized weight, before graphs that use it are captured.
+  void reserve_dequantized(const QuantizedWeight& w, DType dtype);
+  /// A weight [n, k] in `dtype`. If it is quantized, the matrix is only valid for what is enqueued
+  /// before the next call.
+  Tensor matrix_of(const Weight& w, DType dtype);
+
   Autotuner& autotuner() { return autotuner_; }
   /// Whether split-K may be used.
   bool may_split_k() const { return waiting_grids_ && waiting_grids_->allowed(); }
@@ -71,15 +80,30 @@ class Gemms {
     Epilogue epilogue;
     Tensor out;
     GemmInput in;
-    Tensor w;
-    Tensor bias = {};  // with kStore
+    Tensor w = {};
+    const QuantizedWeight* quantized = nullptr;  // instead of w
+    Tensor bias = {};                            // with kStore
     // With kAdd: of out's shape; runs that are only measured write to it. With kSwiglu: gate_up.
     Tensor scratch = {};
     Residual* residual = nullptr;  // with kAdd: out is its sum, if the norm after it is known
     Norm next = {};                // that norm
   };
   static GemmArgs args_of(const Call& call);
+  /// A call's fields for a weight.
+  static Call with_weight(Call call, const Weight& w);
   void run(const Call& call);
+  // gemms_quantized.cpp
+  void run_quantized(Call call);
+  void run_quantized_small(const Call& call);
+  /// Returns false without doing anything if quantized_swap_ab_gemm() does not compute it.
+  bool run_swap_ab(const Call& call);
+  /// Quantizes x and multiplies E4M3. Returns false without doing anything if no kernel can.
+  bool run_e4m3(Call call);
+  bool run_e4m3_by_cublaslt(Call call);
+  /// Memory for num_tokens rows of quantized activations.
+  QuantizedActivations e4m3_activations(const QuantizedWeight& w, int64_t num_tokens,
+                                        int64_t scale_stride);
+  Tensor dequantized(const QuantizedWeight& w, DType dtype);
   /// What the GEMM has to do for a DeferredNorm: with kAdd to begin it, otherwise to finish it. If
   /// there is a norm of x that was not begun, this enqueues it. Sets args.x to the normed x.
   DeferredNorm apply_norm(const Call& call, bool is_swap_ab, GemmArgs& args);
@@ -98,6 +122,12 @@ class Gemms {
   std::optional<WaitingGrids> waiting_grids_;  // only if is_native_
   std::array<Buffer, 2> tile_memory_;          // of TileScratch
   Buffer norm_squares_;
+  std::function<Buffer(size_t)> allocate_;
+  Buffer dequantized_;
+  size_t dequantized_bytes_ = 0;
+  // Quantized activations and their scales.
+  std::vector<Buffer> e4m3_;  // the last one is used
+  size_t e4m3_bytes_ = 0;
   // The norm that was begun last; Residual::begun_norm is its number.
   DeferredNorm begun_;
   uint64_t num_begun_ = 0;

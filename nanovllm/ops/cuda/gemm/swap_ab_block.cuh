@@ -61,11 +61,11 @@ struct Layout {
 // -- thread block
 
 /// kTokens is 32 or 64. All warps run the epilogue for the tokens that this thread block finishes.
-template <int kTokens>
+template <int kTokens, class LayoutOf = Layout<kTokens>, class T = Bf16>
 struct Block {
   const Params& p;
   const GemmArgs& args = p.args;
-  const Layout<kTokens> layout{p.rows, p.stages};
+  const LayoutOf layout{p.rows, p.stages};
   const uint32_t shared;
   const bool swiglu = args.epilogue == Epilogue::kSwiglu;
   const int rank = cluster_rank();  // which part of k
@@ -143,8 +143,8 @@ struct Block {
       wgmma_fence();
 #pragma unroll
       for (int i = 0; i < kChunk / 16; ++i)
-        Wgmma<Bf16, kTokens>::ss(sums, tile_descriptor(w + i * 32, 1024, 0),
-                                 tile_descriptor(x + i * 32, 1024, 0), chunk + i > 0);
+        Wgmma<T, kTokens>::ss(sums, tile_descriptor(w + i * 32, 1024, 0),
+                              tile_descriptor(x + i * 32, 1024, 0), chunk + i > 0);
       wgmma_commit();
       if (chunk + p.stages < num_chunks) {  // another chunk will be copied into this stage
         wgmma_wait<0>();
@@ -153,6 +153,12 @@ struct Block {
     });
     wgmma_wait<0>();
     pin(sums);
+    store_sums(sums, thread);
+  }
+
+  /// Writes a consumer's sums where the ring was.
+  __device__ void store_sums(const float (&sums)[kTokens / 2], int thread) const {
+    const int lane = thread % 32;
     named_barrier_sync(1, p.consumers);  // all consumers have read the ring
     if (p.split > 1 && thread < p.split)
       remote_barrier_arrive(remote_address(barrier(kRingsFree), thread));
@@ -201,24 +207,24 @@ struct Block {
     if (args.epilogue == Epilogue::kAdd || p.norm.squares == nullptr) return 1;
     float squares = 0;
     for (int part = lane; part < p.norm.num_parts; part += lanes)
-      squares += p.norm.squares[part * kSwapAbTokens + token];
+      squares += p.norm.squares[part * kNormTokens + token];
     const float mean = lanes_sum(squares, lanes) * __fdividef(1, static_cast<float>(args.k));
     return rsqrtf(mean + args.eps);
   }
   /// Begins a deferred norm: writes four columns of residual * weight and adds their squares.
-  __device__ void defer_norm(const Vec<Bf16, 4>& y, const Vec<float, 4>& weight, int token,
-                             int column, int lanes) const {
-    Vec<Bf16, 4> x;
+  __device__ void defer_norm(const Vec<T, 4>& y, const Vec<float, 4>& weight, int token, int column,
+                             int lanes) const {
+    Vec<T, 4> x;
     float squares = 0;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const float value = to_float(y.x[j]);
       squares += value * value;
-      x.x[j] = from_float<Bf16>(value * weight.x[j]);
+      x.x[j] = from_float<T>(value * weight.x[j]);
     }
-    store<4>(static_cast<Bf16*>(p.norm.x) + int64_t{token} * args.n + first_column + column, x);
+    store<4>(static_cast<T*>(p.norm.x) + int64_t{token} * args.n + first_column + column, x);
     squares = lanes_sum(squares, lanes);
-    if (column == 0) p.norm.squares[first_column / p.rows * kSwapAbTokens + token] = squares;
+    if (column == 0) p.norm.squares[first_column / p.rows * kNormTokens + token] = squares;
   }
 
   /// Prefetches into the L2 cache what finish() will read; no kernel of the step writes it.
@@ -236,12 +242,11 @@ struct Block {
       const int row = i / per_token, column = i % per_token * 4;
       const int token = rank * num_tokens + row;
       if (token >= args.num_tokens) break;
-      Bf16* const out =
-          static_cast<Bf16*>(args.out) + int64_t{token} * args.n + first_column + column;
+      T* const out = static_cast<T*>(args.out) + int64_t{token} * args.n + first_column + column;
       // These loads are issued before the wait for the sums.
       const bool adds = args.epilogue == Epilogue::kAdd;
       const bool norms = adds && p.norm.weight != nullptr;
-      Vec<Bf16, 4> y = {};
+      Vec<T, 4> y = {};
       Vec<float, 4> weight = {};
       if (adds) y = load<4>(out);
       if (norms) weight = load<4>(p.norm.weight + first_column + column);
@@ -254,12 +259,12 @@ struct Block {
         const float4 b = sum_at(from + (columns + column) * 4, stride);
         const float up[4] = {b.x * scale, b.y * scale, b.z * scale, b.w * scale};
 #pragma unroll
-        for (int j = 0; j < 4; ++j) y.x[j] = swiglu_of_sums<Bf16>(at[j], up[j]);
+        for (int j = 0; j < 4; ++j) y.x[j] = swiglu_of_sums<T>(at[j], up[j]);
       } else {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           if (args.bias != nullptr) at[j] += args.bias[first_column + column + j];
-          y.x[j] = from_float<Bf16>(to_float(y.x[j]) + at[j]);
+          y.x[j] = from_float<T>(to_float(y.x[j]) + at[j]);
         }
       }
       store<4>(out, y);
@@ -321,22 +326,21 @@ struct Block {
       const float scale = factor(token, lane, kLanes);
       wait_for_sums();
       const uint32_t from = sums_at(row);
-      HeadPart<Bf16, kPer> part;  // rounded to bfloat16, as a separate GEMM would store it
+      HeadPart<T, kPer> part;  // rounded to bfloat16, as a separate GEMM would store it
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float4 sum = sum_at(from + (half * kHalf + column) * 4, stride);
         float y[kPer] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
         for (int j = 0; j < kPer; ++j) y[j] = y[j] * scale + bias[half].x[j];
-        (half == 0 ? part.low : part.high) = rounded<Bf16>(y);
+        (half == 0 ? part.low : part.high) = rounded<T>(y);
       }
       const float squares = lanes_sum(add_squares(part.high, add_squares(part.low, 0)), kLanes);
       const float factor = norm != nullptr ? rms_factor(squares, kHeadDim, r.eps) : 1.0f;
       if (!is_v) part.norm_and_rotate(norm != nullptr, factor, weight[0], weight[1], cos, sin);
       if (!there || slot < 0) continue;
       if (is_q) {
-        Bf16* const out =
-            static_cast<Bf16*>(args.out) + int64_t{token} * args.n + first_column + column;
+        T* const out = static_cast<T*>(args.out) + int64_t{token} * args.n + first_column + column;
         store<kPer>(out, part.low);
         store<kPer>(out + kHalf, part.high);
         continue;

@@ -41,7 +41,7 @@ void GemmChoices::add_text(const std::string& text) {
     words >> known.num_tokens >> known.choice.kernel >> known.choice.in_pieces;
     for (uint64_t& word : known.choice.algorithm) words >> word;
     require(words && words.peek() == std::char_traits<char>::eof() && known.num_tokens > 0 &&
-                known.choice.kernel >= GemmChoice::kCublasLt,
+                known.choice.kernel >= GemmChoice::kDequantized,
             "not a choice: {}", line);
     added[key] = known;
   }

@@ -1,0 +1,97 @@
+#include "nanovllm/ops/cuda/gemm/quantized/quantized_gemm.h"
+
+#include "nanovllm/ops/cuda/gemm/quantized/weight_formats.cuh"
+
+namespace nanovllm::cuda {
+
+/// In small_e4m3.cu, small_int8.cu and small_int4.cu.
+template <class Format>
+void run_quantized_small(Launch where, const GemmArgs& args, const QuantizedWeight& w);
+
+namespace {
+
+// -- kernel
+
+/// A thread converts a group of a quad's columns (weight_formats.cuh), and stores eight columns.
+template <class Format>
+__global__ void dequantize_kernel(typename Format::T* out, const QuantizedWeight w) {
+  using T = typename Format::T;
+  constexpr int kThreadsPerChunk = 4 * Format::kGroups;
+  begin_kernel();
+  const int chunks = w.padded_columns() / Format::kChunk;
+  const int64_t row_bytes = Format::row_bytes(w.k);
+  const int lane = threadIdx.x % 4, group = threadIdx.x / 4 % Format::kGroups;
+  const int64_t per_block = blockDim.x / kThreadsPerChunk;
+  const int64_t count = int64_t{w.n} * chunks;
+  // All lanes of a warp take part in each step, because they exchange words.
+  for (int64_t first = blockIdx.x * per_block; first < count; first += gridDim.x * per_block) {
+    const int64_t item =
+        min(first + static_cast<int64_t>(threadIdx.x) / kThreadsPerChunk, count - 1);
+    const int row = static_cast<int>(item / chunks), chunk = static_cast<int>(item % chunks);
+    const auto* const values = static_cast<const unsigned char*>(w.values) + row * row_bytes +
+                               chunk * (Format::kPieces * 64) + lane * 16;
+    constexpr int kPerPiece = Format::kGroups / Format::kPieces;
+    const uint4 piece = *reinterpret_cast<const uint4*>(values + group / kPerPiece * 64);
+    const int column = chunk * Format::kChunk + (Format::kFine ? group * 32 : 0);
+    const uint32_t scale_word = w.scales[int64_t{row >> w.row_shift} * w.row_stride +
+                                         int64_t{column >> w.group_shift} * w.group_stride];
+    const float scale = Format::scale(w, scale_word);
+    uint32_t pairs[4];
+    // The group is not a constant here, so the compiler selects among four.
+#pragma unroll
+    for (int i = 0; i < Format::kGroups; ++i)
+      if (i == group) Format::unpack(piece, i, Format::zero(scale_word), pairs);
+#pragma unroll
+    for (uint32_t& pair : pairs) {
+      const auto two = bits_as<Vec<T, 2>>(pair);
+      pair = pack<T>(to_float(two.x[0]) * scale, to_float(two.x[1]) * scale);
+    }
+    uint4 eight = {pairs[0], pairs[1], pairs[2], pairs[3]};
+    int at;
+    if constexpr (Format::kInOrder) {
+      at = Format::x_column(group, lane);
+    } else {
+      eight = transpose_quad(pairs[0], pairs[1], pairs[2], pairs[3]);
+      at = group * 32 + lane * 8;
+    }
+    at += chunk * Format::kChunk;
+    if (at < w.k) *reinterpret_cast<uint4*>(out + int64_t{row} * w.k + at) = eight;
+  }
+}
+
+}  // namespace
+
+// -- launchers
+
+bool supports_quantized_small_gemm(const GemmArgs& args) {
+  const bool is_swiglu = args.epilogue == Epilogue::kSwiglu;
+  return args.num_tokens <= kFewTokens && args.n % 8 == 0 && args.n >= 16 && args.k % 8 == 0 &&
+         (is_swiglu || args.n % 16 == 0) &&
+         (args.norm == nullptr || args.k <= kMaxQuantizedNormK) &&
+         (!is_swiglu || args.norm != nullptr) && (!args.float_out || args.norm == nullptr);
+}
+
+void quantized_small_gemm(Launch where, const GemmArgs& args, const QuantizedWeight& w,
+                          DType dtype) {
+  check_args(supports_quantized_small_gemm(args),
+             "quantized_small_gemm: a shape that it does not compute");
+  with_16bit_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    with_quantized_format<T>(
+        w, [&](auto format) { run_quantized_small<decltype(format)>(where, args, w); });
+  });
+}
+
+void dequantize(Launch where, Tensor out, const QuantizedWeight& w) {
+  check_args(out.shape[0] == w.n && out.shape[1] == w.k && w.k % 8 == 0,
+             "dequantize: wrong shapes");
+  with_16bit_type(out.dtype, [&](auto type) {
+    using T = decltype(type);
+    with_quantized_format<T>(w, [&](auto format) {
+      launch(where, dequantize_kernel<decltype(format)>, blocks_for(16 * where.num_sms), 256, 0,
+             out.as<T>(), w);
+    });
+  });
+}
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,337 @@
+#pragma once
+
+#include "nanovllm/ops/cuda/device/mma.cuh"
+#include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
+#include "nanovllm/ops/cuda/gemm/gemm_args.h"
+#include "nanovllm/ops/cuda/gemm/quantized/weight_formats.cuh"
+
+// GEMMs of up to 16 tokens. They are bound by reading the weights once and by the latency from one
+// kernel to the next. So a thread block is small and prefetches most of its weights into shared
+// memory before the previous kernel has ended (programmatic dependent launch). It leaves registers
+// free, so that thread blocks of the next kernel can start and do the same. Each warp multiplies
+// every eighth chunk of k and reads its part of x into registers once; in the end the warps' sums
+// are added.
+//
+// A lane copies into shared memory exactly those pieces of w that it will feed to the tensor cores
+// itself, so no other thread waits for them. This is possible because the order of k inside a GEMM
+// is free: a piece is 16 contiguous bytes of one row. Of each chunk of k of a plain weight, lane
+// 4 q + p takes elements 8 p to 8 p + 7 and 32 + 8 p to 32 + 8 p + 7 of row q of 8, and of token q;
+// weight_formats.cuh has the other formats. Scales are copied with the weights.
+namespace nanovllm::cuda {
+
+// -- layout
+
+/// Like async_copy16().
+__device__ __forceinline__ void async_copy4(uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+
+constexpr int kSmallWarps = 8, kSmallThreads = kSmallWarps * 32;
+constexpr int kPieceBytes = 32 * 16;  // 16 bytes for each lane of a warp
+
+/// What the 16 rows of w are that one matrix instruction multiplies.
+enum class SmallTile {
+  kWhole,   // 16 columns of out
+  kSwiglu,  // the gates of 8 columns, then their ups
+};
+
+// -- kernel
+
+/// kTokenTiles: tiles of 8 tokens. kTiles: tiles of w in a thread block. kStages: chunks of w in a
+/// warp's ring in shared memory. kXStages: chunks of x in a warp's registers.
+template <class Format, SmallTile kTile, bool kNorm, int kTokenTiles, int kTiles, int kStages,
+          int kXStages>
+__global__ void __launch_bounds__(kSmallThreads, 2)
+    small_gemm_kernel(const GemmArgs p, const typename Format::Scales scales) {
+  using T = typename Format::T;
+  constexpr int kChunk = Format::kChunk, kPieces = Format::kPieces, kGroups = Format::kGroups;
+  constexpr int kScaleGroups = !Format::kScaled ? 0 : Format::kFine ? kGroups : 1;
+  constexpr int kTokens = kTokenTiles * 8, kColumns = kTile == SmallTile::kWhole ? 16 : 8;
+  constexpr int kPitch = 20;  // floats from one token's sums to the next one's: no bank conflicts
+  // A stage has the pieces, then the words of the scales: [groups, tiles, 16 rows].
+  constexpr int kWords = kScaleGroups * kTiles * 16;
+  constexpr int kValueBytes = kTiles * 2 * kPieces * kPieceBytes;
+  constexpr int kStageBytes = kValueBytes + kWords * 4;
+  static_assert(kTiles * kTokens * kPitch * 4 <= kStages * kStageBytes,
+                "the sums need more memory than the rings");
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ float squares_of[kSmallWarps][kTokens];
+  float* const norm =
+      reinterpret_cast<float*>(shared + kSmallWarps * kStages * kStageBytes);  // [k]
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane / 4, pair = lane % 4;
+  const int num_chunks = (p.k + kChunk - 1) / kChunk;
+  const int first_column = blockIdx.x * kTiles * kColumns;
+  unsigned char* const ring = shared + warp * kStages * kStageBytes;
+  const uint32_t mine = shared_address(ring) + lane * 16;
+
+  // A tile behind the last column repeats the last tile, and its sums are not stored.
+  const auto row_of = [&](int tile, int row) {  // of 16
+    return min(first_column + tile * kColumns, p.n - kColumns) + row % 8 +
+           row / 8 * (kTile == SmallTile::kSwiglu ? p.n : 8);
+  };
+  const int64_t row_bytes = Format::row_bytes(p.k);
+  const auto fetch = [&](int stage, int chunk) {
+    if (chunk < num_chunks) {
+      const auto* const from =
+          static_cast<const unsigned char*>(p.w) + chunk * (kPieces * 64) + pair * 16;
+#pragma unroll
+      for (int r = 0; r < kTiles; ++r)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int64_t row = row_of(r, half * 8 + quad);
+#pragma unroll
+          for (int i = 0; i < kPieces; ++i)
+            async_copy16_of_128(
+                mine + stage * kStageBytes + ((r * 2 + half) * kPieces + i) * kPieceBytes,
+                from + row * row_bytes + i * 64);
+        }
+      if constexpr (Format::kScaled) {
+        const uint32_t to = shared_address(ring) + stage * kStageBytes + kValueBytes;
+#pragma unroll
+        for (int first = 0; first < kWords; first += 32) {
+          const int i = first + lane, tile = i / 16 % kTiles, group = i / (16 * kTiles);
+          const int column = chunk * kChunk + group * (kChunk / kScaleGroups);
+          if (i < kWords)
+            async_copy4(to + i * 4,
+                        scales.scales +
+                            int64_t{row_of(tile, i % 16) >> scales.row_shift} * scales.row_stride +
+                            int64_t{column >> scales.group_shift} * scales.group_stride);
+        }
+      }
+    }
+    commit_async_copies();
+  };
+  if constexpr (kNorm)
+    for (int i = threadIdx.x; i < num_chunks * (kChunk / 4); i += kSmallThreads)
+      async_copy16_or_zero(shared_address(norm + i * 4), p.norm + (i * 4 < p.k ? i * 4 : 0),
+                           i * 4 < p.k);
+  commit_async_copies();
+#pragma unroll
+  for (int i = 0; i < kStages; ++i) fetch(i, warp + i * kSmallWarps);
+  // If all weights fit the rings, the next kernel may start, and load its weights, only when the
+  // previous kernel has ended, so that its loads do not delay this kernel's x. If this kernel loads
+  // more weights later, the next kernel may start at once.
+  const bool is_long = num_chunks > kStages * kSmallWarps;
+  if (is_long) launch_dependents();
+  wait_for_previous_kernel();
+  if (!is_long) launch_dependents();
+
+  uint4 x[kXStages][kTokenTiles][kGroups];
+  const T* const x_row = static_cast<const T*>(p.x) + int64_t{quad} * p.k;
+  const auto fetch_x = [&](uint4(&to)[kTokenTiles][kGroups], int chunk) {
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t)
+#pragma unroll
+      for (int i = 0; i < kGroups; ++i) {
+        to[t][i] = make_uint4(0, 0, 0, 0);
+        const int column = chunk * kChunk + Format::x_column(i, pair);
+        const T* const from = x_row + int64_t{t} * 8 * p.k + column;
+        if (t * 8 + quad >= p.num_tokens || chunk >= num_chunks) continue;
+        if constexpr (Format::kInOrder) {
+          if (!Format::kScaled || column < p.k) to[t][i] = *reinterpret_cast<const uint4*>(from);
+        } else {
+          const auto pair_at = [&](int eight) {
+            return column + eight * 8 < p.k ? *reinterpret_cast<const uint32_t*>(from + eight * 8)
+                                            : 0;
+          };
+          to[t][i] = make_uint4(pair_at(0), pair_at(1), pair_at(2), pair_at(3));
+        }
+      }
+  };
+#pragma unroll
+  for (int i = 0; i < kXStages; ++i) fetch_x(x[i], warp + i * kSmallWarps);
+  // A thread's outputs. With kAdd their old values are loaded together with x.
+  constexpr int kBlockColumns = kTiles * kColumns;
+  constexpr int kOutputs = (kTokens * kBlockColumns + kSmallThreads - 1) / kSmallThreads;
+  const auto is_output = [&](int at) {
+    return at < p.num_tokens * kBlockColumns && first_column + at % kBlockColumns < p.n;
+  };
+  const auto out_at = [&](int at) {
+    return static_cast<T*>(p.out) + int64_t{at / kBlockColumns} * p.n + first_column +
+           at % kBlockColumns;
+  };
+  float old[kOutputs] = {};
+  if constexpr (!kNorm) {
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) {
+      const int at = threadIdx.x + i * kSmallThreads;
+      if (p.epilogue == Epilogue::kAdd && is_output(at)) old[i] = to_float(*out_at(at));
+    }
+  }
+  float scale[kTokenTiles];
+  const float inverse_k = __fdividef(1, static_cast<float>(p.k));
+  const auto elements = [](const uint4& v) { return bits_as<Vec<T, 8>>(v); };
+  if constexpr (kNorm) {
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t) scale[t] = 0;
+#pragma unroll
+    for (int i = 0; i < kXStages; ++i)
+#pragma unroll
+      for (int t = 0; t < kTokenTiles; ++t)
+#pragma unroll
+        for (int j = 0; j < kGroups; ++j) scale[t] = add_squares(elements(x[i][t][j]), scale[t]);
+    for (int chunk = warp + kXStages * kSmallWarps; chunk < num_chunks; chunk += kSmallWarps) {
+      uint4 more[kTokenTiles][kGroups];
+      fetch_x(more, chunk);
+#pragma unroll
+      for (int t = 0; t < kTokenTiles; ++t)
+#pragma unroll
+        for (int j = 0; j < kGroups; ++j) scale[t] = add_squares(elements(more[t][j]), scale[t]);
+    }
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t) {
+      scale[t] = quad_reduce(scale[t], Sum());
+      if (pair == 0) squares_of[warp][t * 8 + quad] = scale[t];
+    }
+    wait_async_copies<kStages>();  // the norm's weights
+    __syncthreads();
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t) {
+      float sum = 0;
+#pragma unroll
+      for (int w = 0; w < kSmallWarps; ++w) sum += squares_of[w][t * 8 + quad];
+      scale[t] = rsqrtf(sum * inverse_k + p.eps);
+    }
+  }
+
+  float acc[kTiles][kTokenTiles][4] = {};
+  // A multiple of both numbers of stages, so that the stage of each unrolled step is a constant.
+  constexpr int kSteps = kStages % kXStages == 0 ? kStages : kStages * kXStages;
+  for (int base = warp; base < num_chunks; base += kSteps * kSmallWarps) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int chunk = base + step * kSmallWarps;
+      if (chunk >= num_chunks) break;
+      const int stage = step % kStages;
+      uint4(&b)[kTokenTiles][kGroups] = x[step % kXStages];
+      if constexpr (kNorm) {
+#pragma unroll
+        for (int i = 0; i < kGroups; ++i) {
+          Vec<float, 8> weight;
+          if constexpr (Format::kInOrder) {
+            weight = load<8>(norm + chunk * kChunk + Format::x_column(i, pair));
+          } else {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+              const auto two = load<2>(norm + chunk * kChunk + Format::x_column(i, pair) + j * 8);
+              weight.x[2 * j] = two.x[0], weight.x[2 * j + 1] = two.x[1];
+            }
+          }
+#pragma unroll
+          for (int t = 0; t < kTokenTiles; ++t)
+            b[t][i] = bits_as<uint4>(normed(elements(b[t][i]), scale[t], weight));
+        }
+      }
+      wait_async_copies<kStages - 1>();
+      if constexpr (Format::kScaled) __syncwarp();  // other lanes have copied some of the scales
+#pragma unroll
+      for (int r = 0; r < kTiles; ++r) {
+        uint4 low, high;
+        uint32_t words[2] = {}, zeros[2] = {};
+        float part[kTokenTiles][4] = {};
+#pragma unroll
+        for (int i = 0; i < kGroups; ++i) {
+          constexpr int kPerPiece = kGroups / kPieces;
+          if (i % kPerPiece == 0) {
+            const uint32_t from =
+                mine + stage * kStageBytes + (r * 2 * kPieces + i / kPerPiece) * kPieceBytes;
+            low = load_shared(from), high = load_shared(from + kPieces * kPieceBytes);
+          }
+          if constexpr (Format::kScaled) {
+            if (i % (kGroups / kScaleGroups) == 0) {
+              const auto* const at =
+                  reinterpret_cast<const uint32_t*>(ring + stage * kStageBytes + kValueBytes) +
+                  (i / (kGroups / kScaleGroups) * kTiles + r) * 16 + quad;
+              words[0] = at[0], words[1] = at[8];
+              zeros[0] = Format::zero(words[0]), zeros[1] = Format::zero(words[1]);
+            }
+          }
+          uint32_t upper[4], lower[4];
+          Format::unpack(low, i, zeros[0], upper);
+          Format::unpack(high, i, zeros[1], lower);
+#pragma unroll
+          for (int j = 0; j < 4; j += 2)
+#pragma unroll
+            for (int t = 0; t < kTokenTiles; ++t)
+              mma_16x8x16<T>(Format::kScaled ? part[t] : acc[r][t],
+                             {upper[j], lower[j], upper[j + 1], lower[j + 1]}, word(b[t][i], j),
+                             word(b[t][i], j + 1));
+          if constexpr (Format::kScaled) {
+            if ((i + 1) % (kGroups / kScaleGroups) != 0) continue;
+            const float scale_low = Format::scale(scales, words[0]);
+            const float scale_high = Format::scale(scales, words[1]);
+#pragma unroll
+            for (int t = 0; t < kTokenTiles; ++t)
+#pragma unroll
+              for (int c = 0; c < 4; ++c) {
+                acc[r][t][c] += part[t][c] * (c < 2 ? scale_low : scale_high);
+                part[t][c] = 0;
+              }
+          }
+        }
+      }
+      if constexpr (Format::kScaled) __syncwarp();  // all lanes have read the scales
+      fetch(stage, chunk + kStages * kSmallWarps);
+      fetch_x(b, chunk + kXStages * kSmallWarps);
+    }
+  }
+
+  // Each warp writes its sums to the memory of its ring.
+  wait_async_copies<0>();
+  __syncwarp();
+  float* const sums = reinterpret_cast<float*>(ring);
+#pragma unroll
+  for (int r = 0; r < kTiles; ++r)
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        sums[(r * kTokens + t * 8 + 2 * pair + i % 2) * kPitch + quad + i / 2 * 8] = acc[r][t][i];
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kOutputs; ++i) {
+    const int at = threadIdx.x + i * kSmallThreads;
+    if (!is_output(at)) continue;
+    const int token = at / kBlockColumns, column = at % kBlockColumns;
+    const float* from = reinterpret_cast<const float*>(shared) +
+                        (column / kColumns * kTokens + token) * kPitch + column % kColumns;
+    float y = 0, up = 0;
+#pragma unroll
+    for (int w = 0; w < kSmallWarps; ++w) {
+      y += from[0];
+      if constexpr (kTile == SmallTile::kSwiglu) up += from[8];
+      from += kStages * kStageBytes / 4;
+    }
+    if constexpr (kTile == SmallTile::kSwiglu) {
+      *out_at(at) = swiglu_of_sums<T>(y, up);
+    } else {
+      if (p.bias != nullptr) y += p.bias[first_column + column];
+      if constexpr (Format::kScaled && !kNorm) {
+        if (p.float_out) {
+          static_cast<float*>(p.out)[int64_t{token} * p.n + first_column + column] = y;
+          continue;
+        }
+      }
+      *out_at(at) = from_float<T>(old[i] + y);
+    }
+  }
+}
+
+// -- launcher
+
+template <class Format, SmallTile kTile, bool kNorm, int kTokenTiles, int kTiles, int kStages,
+          int kXStages>
+void run_small_gemm(Launch where, const GemmArgs& args, const typename Format::Scales& scales) {
+  constexpr int kColumns = kTile == SmallTile::kWhole ? 16 : 8;
+  constexpr int kScaleGroups = !Format::kScaled ? 0 : Format::kFine ? Format::kGroups : 1;
+  constexpr auto kernel =
+      small_gemm_kernel<Format, kTile, kNorm, kTokenTiles, kTiles, kStages, kXStages>;
+  constexpr int kStageBytes = kTiles * (2 * Format::kPieces * kPieceBytes + kScaleGroups * 64);
+  const int chunks = (args.k + Format::kChunk - 1) / Format::kChunk;
+  const size_t bytes = size_t{kSmallWarps} * kStages * kStageBytes +
+                       (kNorm ? static_cast<size_t>(chunks * Format::kChunk) * 4 : 0);
+  allow_shared_memory<kernel>();
+  launch(where, kernel, blocks_for(args.n, kTiles * kColumns), kSmallThreads, bytes, args, scales);
+}
+
+}  // namespace nanovllm::cuda
