@@ -34,30 +34,31 @@ ExpertChoices choices_of(const Routing& routing, int tile_tokens) {
 
 void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const ExpertArgs& experts) {
   const ContextScope here(context_);
-  const Tensor out = finish(residual), x = residual.scratch(), rows = experts.out;
-  residual.begun_norm = 0;
+  const bool is_normed = sum_norm(residual, norm);
+  const Tensor sum = residual.sum(), x = residual.scratch(), rows = experts.out;
+  const auto [out, added] = begin_addend(residual);
+  const FewExperts few = {.x = is_normed ? x : sum,
+                          .norm = is_normed ? Norm() : norm,
+                          .router = matrix_of(experts.router),
+                          .gate_up = matrix_of(experts.gate_up),
+                          .down = matrix_of(experts.down),
+                          .normed = x,
+                          .logits = experts.routing.logits,
+                          .act = experts.narrow,
+                          .out = out,
+                          .added = added,
+                          .normalizes = experts.normalize};
+  if (supports_few_experts(few)) return few_experts(where_, few);
   const bool is_native = !portable_ && out.dtype == DType::kBF16 && out.shape[1] % 8 == 0 &&
                          experts.narrow.shape[1] % 8 == 0;
   const auto num_experts = static_cast<int>(experts.routing.logits.shape[1]);
   const int tile_tokens =
       grouped_tile_tokens(static_cast<int>(rows.shape[0]), num_experts, is_native);
   const ExpertChoices choices = choices_of(experts.routing, tile_tokens);
-  if (supports_route_few(choices, out)) {
-    route_few(where_, choices,
-              {.x = out,
-               .norm_weight = norm.weight,
-               .eps = norm.eps,
-               .router = matrix_of(experts.router),
-               .logits = experts.routing.logits,
-               .normed = x,
-               .rows = rows,
-               .normalizes = experts.normalize});
-  } else {
-    cuda::rms_norm(where_, x, out, norm);
-    gemms_->store(experts.routing.logits, x, experts.router);
-    choose_experts(where_, choices, experts.routing.logits, experts.normalize);
-    sort_tokens(where_, choices, rows, x);
-  }
+  if (!is_normed) cuda::rms_norm(where_, x, sum, norm);
+  gemms_->store(experts.routing.logits, x, experts.router);
+  choose_experts(where_, choices, experts.routing.logits, experts.normalize);
+  sort_tokens(where_, choices, rows, x);
   const auto multiply = [&](Tensor to, Tensor from, const Weight& w, Epilogue epilogue,
                             bool groups_are_old) {
     const GemmArgs args = {.out = to.data,
@@ -68,14 +69,11 @@ void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const Exper
                            .k = static_cast<int>(from.shape[1]),
                            .epilogue = epilogue};
     grouped_gemm(where_, {args, num_experts, choices.groups(groups_are_old)}, tile_tokens,
-                 out.dtype, is_native);
+                 sum.dtype, is_native);
   };
   multiply(experts.narrow, rows, experts.gate_up, Epilogue::kSwiglu, /*groups_are_old=*/false);
   multiply(rows, experts.narrow, experts.down, Epilogue::kStore, /*groups_are_old=*/true);
-  if (!collectives_) return add_experts(where_, choices, out, rows, /*adds=*/true);
-  add_experts(where_, choices, x, rows, /*adds=*/false);
-  all_reduce(x);
-  cuda::add(where_, out, x);
+  add_experts(where_, choices, out, rows, added);
 }
 
 }  // namespace nanovllm::cuda
