@@ -193,6 +193,7 @@ class CudaBackend final : public Backend {
   const RowParams* rows_ = nullptr;
   const int32_t *input_ids_ = nullptr, *sample_rows_ = nullptr;
   int32_t* last_tokens_ = nullptr;
+  Tensor context_lens_;  // of Batch
   std::vector<RowParams> row_params_;
   std::vector<int32_t> special_, words_;  // the rows that are not plain, and their lists
   std::vector<LogprobRow> wanted_;        // of the rows that want log-probabilities

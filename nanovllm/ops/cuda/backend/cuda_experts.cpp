@@ -37,17 +37,20 @@ void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const Exper
   const bool is_normed = sum_norm(residual, norm);
   const Tensor sum = residual.sum(), x = residual.scratch(), rows = experts.out;
   const auto [out, added] = begin_addend(residual);
-  const FewExperts few = {.x = is_normed ? x : sum,
-                          .norm = is_normed ? Norm() : norm,
-                          .router = matrix_of(experts.router),
-                          .gate_up = matrix_of(experts.gate_up),
-                          .down = matrix_of(experts.down),
-                          .normed = x,
-                          .logits = experts.routing.logits,
-                          .act = experts.narrow,
-                          .out = out,
-                          .added = added,
-                          .normalizes = experts.normalize};
+  const FewExperts few = {
+      .x = is_normed ? x : sum,
+      .norm = is_normed ? Norm() : norm,
+      .router = matrix_of(experts.router),
+      .gate_up = matrix_of(experts.gate_up),
+      .down = matrix_of(experts.down),
+      .normed = x,
+      .logits = experts.routing.logits,
+      .act = experts.narrow,
+      .out = out,
+      .added = added,
+      // Only a step with one token of each sequence may be padded.
+      .context_lens = context_lens_.size() == x.shape[0] ? context_lens_ : Tensor(),
+      .normalizes = experts.normalize};
   if (supports_few_experts(few)) return few_experts(where_, few);
   const bool is_native = !portable_ && out.dtype == DType::kBF16 && out.shape[1] % 8 == 0 &&
                          experts.narrow.shape[1] % 8 == 0;

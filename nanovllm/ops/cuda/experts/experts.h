@@ -50,6 +50,7 @@ struct FewExperts {
   Tensor act;            // [T * top_k, n] scratch
   Tensor out;            // [T, hidden]; may be x or normed
   Range added;           // these rows of out are added to the sum
+  Tensor context_lens;   // [T] int32 or none: tokens where it is 0 are padding
   bool normalizes = false;
 };
 /// Whether few_experts() can be used: up to 8 tokens that choose up to 64 experts together, and a

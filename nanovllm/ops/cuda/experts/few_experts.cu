@@ -38,6 +38,7 @@ struct Params {
   const void *gate_up, *down;   // of each expert [2 n, hidden] and [hidden, n]
   void* normed;                 // [T, hidden]
   float* logits;                // [T, num_experts]
+  const int32_t* context_lens;  // [T] or null: a token where it is 0 chooses no expert
   void* act;                    // [T * top_k, n]
   void* out;                    // [T, hidden]
   int first_added, last_added;  // to these rows of out the sum is added
@@ -132,11 +133,12 @@ struct ChosenExperts {
     if (warp < p.num_tokens) {
       const Choice choice =
           choose<kPerLane>(p.logits + warp * p.num_experts, p.num_experts, p.top_k, p.normalizes);
+      const bool is_padding = p.context_lens != nullptr && p.context_lens[warp] == 0;
       if (lane < p.top_k) {
         const int at = warp * p.top_k + lane;
-        expert_of[at] = choice.expert;
+        expert_of[at] = is_padding ? -1 : choice.expert;
         weight_of[at] = choice.weight;
-        atomicMin(&first_choice[choice.expert], at);
+        if (!is_padding) atomicMin(&first_choice[choice.expert], at);
       }
     }
     __syncthreads();
@@ -144,8 +146,8 @@ struct ChosenExperts {
       int num_found = 0;
       for (int base = 0; base < p.num_tokens * p.top_k; base += 32) {
         const int at = base + lane;
-        const bool exists = at < p.num_tokens * p.top_k;
-        const int expert = exists ? expert_of[at] : 0;
+        const int expert = at < p.num_tokens * p.top_k ? expert_of[at] : -1;
+        const bool exists = expert >= 0;
         const bool is_first = exists && first_choice[expert] == at;
         const uint32_t firsts = __ballot_sync(kAllLanes, is_first);
         if (is_first) {
@@ -417,6 +419,7 @@ void few_experts(Launch where, const FewExperts& args) {
                     .down = args.down.data,
                     .normed = args.norm.weight ? args.normed.data : args.x.data,
                     .logits = args.logits.as<float>(),
+                    .context_lens = args.context_lens.as<const int32_t>(),
                     .act = args.act.data,
                     .out = args.out.data,
                     .first_added = static_cast<int>(args.added.first),
@@ -428,6 +431,12 @@ void few_experts(Launch where, const FewExperts& args) {
                     .n = static_cast<int>(args.act.shape[1]),
                     .eps = args.norm.eps,
                     .normalizes = args.normalizes};
+  static const auto env = [](const char* name, int x) {
+    const char* const v = std::getenv(name);
+    return v != nullptr ? std::atoi(v) : x;
+  };
+  static const int gate_stages = env("FEW_GATE", 6), down_stages = env("FEW_DOWN", 6),
+                   gate_blocks = env("FEW_BLOCKS", 1);
   const auto run = [&]<class T, int kPerLane>() {
     const auto run_logits = [&](auto num_vectors) {
       constexpr auto logits = few_logits_kernel<T, num_vectors()>;
@@ -437,16 +446,32 @@ void few_experts(Launch where, const FewExperts& args) {
     };
     if (p.hidden <= 2048) run_logits(std::integral_constant<int, 8>());
     else run_logits(std::integral_constant<int, kMaxHidden / 256>());
-    constexpr auto gate_up = few_gate_up_kernel<T, kPerLane, kRingStages>;
-    constexpr auto down = few_down_kernel<T, kPerLane, kRingStages>;
-    allow_shared_memory<gate_up>();
-    allow_shared_memory<down>();
-    constexpr size_t kRings = size_t{kWarps} * kRingStages * kTileBytes;
-    const int most_tiles = p.num_tokens * p.top_k * ((p.n + 7) / 8);
-    launch(where, gate_up, blocks_for(std::min(most_tiles, where.num_sms)), kThreads,
-           kRings + static_cast<size_t>(p.num_tokens * pitch_of(p.hidden)), p);
-    launch(where, down, blocks_for(p.hidden, 16), kThreads,
-           kRings + static_cast<size_t>(kWarps * kRingStages * p.num_tokens * kChunk * 2), p);
+    const auto run_gate = [&](auto stages) {
+      constexpr auto gate_up = few_gate_up_kernel<T, kPerLane, stages()>;
+      allow_shared_memory<gate_up>();
+      const int most_tiles = p.num_tokens * p.top_k * ((p.n + 7) / 8);
+      launch(where, gate_up, blocks_for(std::min(most_tiles, where.num_sms * gate_blocks)),
+             kThreads,
+             size_t{kWarps} * stages() * kTileBytes +
+                 static_cast<size_t>(p.num_tokens * pitch_of(p.hidden)),
+             p);
+    };
+    const auto run_down = [&](auto stages) {
+      constexpr auto down = few_down_kernel<T, kPerLane, stages()>;
+      allow_shared_memory<down>();
+      launch(where, down, blocks_for(p.hidden, 16), kThreads,
+             size_t{kWarps} * stages() * kTileBytes +
+                 static_cast<size_t>(kWarps * stages() * p.num_tokens * kChunk * 2),
+             p);
+    };
+    const auto with_stages = [](int stages, auto body) {
+      if (stages == 3) body(std::integral_constant<int, 3>());
+      else if (stages == 4) body(std::integral_constant<int, 4>());
+      else if (stages == 6) body(std::integral_constant<int, 6>());
+      else body(std::integral_constant<int, 8>());
+    };
+    with_stages(gate_stages, run_gate);
+    with_stages(down_stages, run_down);
   };
   with_16bit_type(args.x.dtype, [&](auto type) {
     using T = decltype(type);
