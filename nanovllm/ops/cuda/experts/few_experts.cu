@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdlib>
 
 #include "nanovllm/ops/cuda/device/mma.cuh"
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
@@ -30,7 +29,6 @@ constexpr int kMaxHidden = 4096;             // a warp has a row of the router i
 constexpr int kChunk = 64;                   // of k
 constexpr int kPieceBytes = 32 * 16;         // 16 bytes for each lane of a warp
 constexpr int kTileBytes = 4 * kPieceBytes;  // a chunk of 16 rows of w
-constexpr int kRingStages = 6;               // chunks of w in a warp's ring
 
 struct Params {
   const void *x, *router;       // [T, hidden]; [num_experts, hidden]
@@ -51,71 +49,69 @@ struct Params {
 
 constexpr int kLogitsWarps = 4, kLogitsThreads = kLogitsWarps * 32;
 
-/// Every warp norms all tokens itself. It has its row of the router, and the thread block has the
-/// weights of the norm, before the previous kernel has ended.
+/// Grid: (experts / kLogitsWarps, tokens). Every warp norms the token itself. It has its row of the
+/// router, and the thread block has the weights of the norm, before the previous kernel has ended.
 template <class T, int kVectors>
 __global__ void __launch_bounds__(kLogitsThreads) few_logits_kernel(const Params p) {
   constexpr int kN = kPer16Bytes<T>;
-  extern __shared__ __align__(128) unsigned char shared[];
-  float* const norm = reinterpret_cast<float*>(shared);   // [hidden]
-  T* const rows = reinterpret_cast<T*>(norm + p.hidden);  // [T, hidden]
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  __shared__ __align__(16) float norm[kMaxHidden];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, token = blockIdx.y;
   const int expert = blockIdx.x * kLogitsWarps + warp;
   const auto column = [&](int j) { return (j * 32 + lane) * kN; };
-  Vec<T, kN> w[kVectors];
+  Vec<T, kN> w[kVectors], x[kVectors];
 #pragma unroll
   for (int j = 0; j < kVectors; ++j) {
-    w[j] = {};
+    w[j] = x[j] = {};
     if (expert < p.num_experts && column(j) < p.hidden)
       w[j] = load<kN>(static_cast<const T*>(p.router) + int64_t{expert} * p.hidden + column(j));
   }
   if (p.norm != nullptr)
     for (int i = threadIdx.x * 4; i < p.hidden; i += kLogitsThreads * 4)
       async_copy16(shared_address(norm + i), p.norm + i);
-  begin_kernel();
-  for (int i = threadIdx.x * kN; i < p.num_tokens * p.hidden; i += kLogitsThreads * kN)
-    async_copy16(shared_address(rows + i), static_cast<const T*>(p.x) + i);
   wait_all_async_copies();
   __syncthreads();
-#pragma unroll 1
-  for (int token = 0; token < p.num_tokens; ++token) {
-    Vec<T, kN> x[kVectors];
+  begin_kernel();
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j)
+    if (column(j) < p.hidden)
+      x[j] = load<kN>(static_cast<const T*>(p.x) + int64_t{token} * p.hidden + column(j));
+  // Each vector has a sum of its own, because a chain of additions takes as long as it is.
+  if (p.norm != nullptr) {
     float squares = 0;
 #pragma unroll
+    for (int j = 0; j < kVectors; ++j) squares += add_squares(x[j], 0);
+    const float factor = rms_factor(warp_sum(squares), p.hidden, p.eps);
+#pragma unroll
     for (int j = 0; j < kVectors; ++j) {
-      x[j] = {};
-      if (column(j) < p.hidden) x[j] = load<kN>(rows + token * p.hidden + column(j));
-      squares = add_squares(x[j], squares);
+      if (column(j) >= p.hidden) continue;
+      x[j] = normed(x[j], factor, load<kN>(norm + column(j)));
+      if (blockIdx.x == 0 && warp == 0)
+        store<kN>(static_cast<T*>(p.normed) + int64_t{token} * p.hidden + column(j), x[j]);
     }
-    if (p.norm != nullptr) {
-      const float factor = rms_factor(warp_sum(squares), p.hidden, p.eps);
-#pragma unroll
-      for (int j = 0; j < kVectors; ++j) {
-        if (column(j) >= p.hidden) continue;
-        x[j] = normed(x[j], factor, load<kN>(norm + column(j)));
-        if (blockIdx.x == 0 && warp == token % kLogitsWarps)
-          store<kN>(static_cast<T*>(p.normed) + int64_t{token} * p.hidden + column(j), x[j]);
-      }
-    }
-    float sum = 0;
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j)
-#pragma unroll
-      for (int i = 0; i < kN; ++i) sum += to_float(x[j].x[i]) * to_float(w[j].x[i]);
-    sum = warp_sum(sum);
-    if (lane == 0 && expert < p.num_experts) p.logits[token * p.num_experts + expert] = sum;
   }
+  float sum = 0;
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) {
+    float part = 0;
+#pragma unroll
+    for (int i = 0; i < kN; ++i) part += to_float(x[j].x[i]) * to_float(w[j].x[i]);
+    sum += part;
+  }
+  sum = warp_sum(sum);
+  if (lane == 0 && expert < p.num_experts) p.logits[token * p.num_experts + expert] = sum;
 }
 
 // -- the chosen experts
 
 /// In shared memory: every thread block finds them itself.
 struct ChosenExperts {
-  int count;                             // of different experts
-  int experts[kMaxChoices];              // in the order in which tokens chose them first
-  int8_t rows[kMaxChoices][kMaxTokens];  // of act, for each token; -1: it did not choose the expert
-  float weights[kMaxChoices][kMaxTokens];  // 0 in this case
-  // Of all choices in the order of the tokens:
+  // The different experts, in the order in which tokens chose them first; for each of them and each
+  // token the weight, and the row of act. They are 0 and -1 if the token did not choose the expert.
+  alignas(16) float weights[kMaxChoices][kMaxTokens];
+  int8_t rows[kMaxChoices][kMaxTokens];
+  int experts[kMaxChoices];
+  int count;
+  // All choices in the order of the tokens.
   int expert_of[kMaxChoices], index_of[kMaxChoices];
   float weight_of[kMaxChoices];
   int first_choice[kMaxExperts];  // of an expert
@@ -187,6 +183,7 @@ __device__ inline void multiply(float (&acc)[4], uint32_t w, const uint4 (&x)[2]
 }
 
 constexpr int kPitch = 20;  // floats from one token's sums to the next one's: no bank conflicts
+using BlockSums = float[2][kWarps][kMaxTokens * kPitch];  // tiles use them in turn
 /// Writes a warp's sums.
 __device__ inline void store_sums(float* sums, const float (&acc)[4]) {
   const int quad = threadIdx.x % 32 / 4, pair = threadIdx.x % 4;
@@ -203,7 +200,7 @@ template <class T, int kPerLane, int kStages>
 __global__ void __launch_bounds__(kThreads) few_gate_up_kernel(const Params p) {
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ ChosenExperts chosen;
-  __shared__ float sums[2][kWarps][kMaxTokens * kPitch];
+  __shared__ BlockSums sums;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane / 4, pair = lane % 4;
   const int k = p.hidden, num_chunks = (k + kChunk - 1) / kChunk, num_tiles = (p.n + 7) / 8;
   const uint32_t ring = shared_address(shared) + warp * kStages * kTileBytes + lane * 16;
@@ -271,17 +268,17 @@ __global__ void __launch_bounds__(kThreads) few_gate_up_kernel(const Params p) {
     store_sums(sums[turn][warp], acc);
     __syncthreads();
     const int token = threadIdx.x / 8, column = at % num_tiles * 8 + threadIdx.x % 8;
-    if (token >= p.num_tokens || column >= p.n) continue;
-    const int row = chosen.rows[at / num_tiles][token];
-    if (row < 0) continue;
-    float gate = 0, up = 0;
+    const int row = token < p.num_tokens ? chosen.rows[at / num_tiles][token] : -1;
+    if (row >= 0 && column < p.n) {
+      float gate = 0, up = 0;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      const float* const sum = sums[turn][w] + token * kPitch + threadIdx.x % 8;
-      gate += sum[0];
-      up += sum[8];
+      for (int w = 0; w < kWarps; ++w) {
+        const float* const sum = sums[turn][w] + token * kPitch + threadIdx.x % 8;
+        gate += sum[0];
+        up += sum[8];
+      }
+      static_cast<T*>(p.act)[int64_t{row} * p.n + column] = swiglu_of_sums<T>(gate, up);
     }
-    static_cast<T*>(p.act)[int64_t{row} * p.n + column] = swiglu_of_sums<T>(gate, up);
   }
 }
 
@@ -397,15 +394,37 @@ __global__ void __launch_bounds__(kThreads) few_down_kernel(const Params p) {
   *out = from_float<T>(y);
 }
 
-}  // namespace
-
 // -- launcher
+
+/// With one token, two thread blocks of gate_up and one of down have room on a multiprocessor
+/// together if their rings are small. With more tokens, large rings are faster.
+int num_stages(int64_t num_tokens) { return num_tokens == 1 ? 3 : 6; }
+/// The dynamic shared memory of the GEMMs.
+int64_t gate_up_bytes(int64_t num_tokens, int64_t hidden) {
+  return kWarps * num_stages(num_tokens) * kTileBytes +
+         num_tokens * pitch_of(static_cast<int>(hidden));
+}
+int64_t down_bytes(int64_t num_tokens) {
+  return kWarps * num_stages(num_tokens) * (kTileBytes + num_tokens * kChunk * 2);
+}
+int64_t most_shared_bytes() {
+  int device = 0, most = 0;
+  cuda_check(cudaGetDevice(&device), "device");
+  cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+             "shared memory");
+  return most;
+}
+
+}  // namespace
 
 bool supports_few_experts(const FewExperts& args) {
   const int64_t num_tokens = args.x.shape[0], hidden = args.x.shape[1], n = args.act.shape[1];
-  return num_tokens <= kMaxTokens && args.act.shape[0] <= kMaxChoices &&
-         dtype_size(args.x.dtype) == 2 && hidden % 8 == 0 && hidden <= kMaxHidden && n % 8 == 0 &&
-         args.logits.shape[1] <= kMaxExperts;
+  if (num_tokens > kMaxTokens || args.act.shape[0] > kMaxChoices || dtype_size(args.x.dtype) != 2 ||
+      hidden % 8 != 0 || hidden > kMaxHidden || n % 8 != 0 || args.logits.shape[1] > kMaxExperts)
+    return false;
+  constexpr int64_t kStatic = sizeof(ChosenExperts) + sizeof(BlockSums);
+  return std::max(gate_up_bytes(num_tokens, hidden), down_bytes(num_tokens)) + kStatic <=
+         most_shared_bytes();
 }
 
 void few_experts(Launch where, const FewExperts& args) {
@@ -431,52 +450,31 @@ void few_experts(Launch where, const FewExperts& args) {
                     .n = static_cast<int>(args.act.shape[1]),
                     .eps = args.norm.eps,
                     .normalizes = args.normalizes};
-  static const auto env = [](const char* name, int x) {
-    const char* const v = std::getenv(name);
-    return v != nullptr ? std::atoi(v) : x;
-  };
-  static const int gate_stages = env("FEW_GATE", 6), down_stages = env("FEW_DOWN", 6),
-                   gate_blocks = env("FEW_BLOCKS", 1);
-  const auto run = [&]<class T, int kPerLane>() {
-    const auto run_logits = [&](auto num_vectors) {
-      constexpr auto logits = few_logits_kernel<T, num_vectors()>;
-      allow_shared_memory<logits>();
-      launch(where, logits, blocks_for(p.num_experts, kLogitsWarps), kLogitsThreads,
-             static_cast<size_t>(p.hidden * (4 + 2 * p.num_tokens)), p);
-    };
-    if (p.hidden <= 2048) run_logits(std::integral_constant<int, 8>());
-    else run_logits(std::integral_constant<int, kMaxHidden / 256>());
-    const auto run_gate = [&](auto stages) {
-      constexpr auto gate_up = few_gate_up_kernel<T, kPerLane, stages()>;
-      allow_shared_memory<gate_up>();
-      const int most_tiles = p.num_tokens * p.top_k * ((p.n + 7) / 8);
-      launch(where, gate_up, blocks_for(std::min(most_tiles, where.num_sms * gate_blocks)),
-             kThreads,
-             size_t{kWarps} * stages() * kTileBytes +
-                 static_cast<size_t>(p.num_tokens * pitch_of(p.hidden)),
-             p);
-    };
-    const auto run_down = [&](auto stages) {
-      constexpr auto down = few_down_kernel<T, kPerLane, stages()>;
-      allow_shared_memory<down>();
-      launch(where, down, blocks_for(p.hidden, 16), kThreads,
-             size_t{kWarps} * stages() * kTileBytes +
-                 static_cast<size_t>(kWarps * stages() * p.num_tokens * kChunk * 2),
-             p);
-    };
-    const auto with_stages = [](int stages, auto body) {
-      if (stages == 3) body(std::integral_constant<int, 3>());
-      else if (stages == 4) body(std::integral_constant<int, 4>());
-      else if (stages == 6) body(std::integral_constant<int, 6>());
-      else body(std::integral_constant<int, 8>());
-    };
-    with_stages(gate_stages, run_gate);
-    with_stages(down_stages, run_down);
+  const auto run = [&]<class T, int kPerLane, int kStages>(int blocks_per_sm) {
+    const auto logits =
+        p.hidden <= 2048 ? few_logits_kernel<T, 8> : few_logits_kernel<T, kMaxHidden / 256>;
+    constexpr auto gate_up = few_gate_up_kernel<T, kPerLane, kStages>;
+    constexpr auto down = few_down_kernel<T, kPerLane, kStages>;
+    allow_shared_memory<gate_up>();
+    allow_shared_memory<down>();
+    launch(where, logits,
+           dim3(blocks_for(p.num_experts, kLogitsWarps), static_cast<unsigned>(p.num_tokens)),
+           kLogitsThreads, 0, p);
+    const int most_tiles = p.num_tokens * p.top_k * ((p.n + 7) / 8);
+    launch(
+        where, gate_up, blocks_for(std::min(most_tiles, where.num_sms * blocks_per_sm)), kThreads,
+        static_cast<size_t>(kWarps * kStages * kTileBytes + p.num_tokens * pitch_of(p.hidden)), p);
+    launch(where, down, blocks_for(p.hidden, 16), kThreads,
+           static_cast<size_t>(down_bytes(p.num_tokens)), p);
   };
   with_16bit_type(args.x.dtype, [&](auto type) {
     using T = decltype(type);
-    if (p.num_experts <= 128) run.template operator()<T, 4>();
-    else run.template operator()<T, kMaxExperts / 32>();
+    const auto run_stages = [&]<int kPerLane>() {
+      if (num_stages(p.num_tokens) == 3) run.template operator()<T, kPerLane, 3>(2);
+      else run.template operator()<T, kPerLane, 6>(1);
+    };
+    if (p.num_experts <= 128) run_stages.template operator()<4>();
+    else run_stages.template operator()<kMaxExperts / 32>();
   });
 }
 
