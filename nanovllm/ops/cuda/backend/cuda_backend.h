@@ -121,6 +121,13 @@ class CudaBackend final : public Backend {
   /// Finishes the residual. Returns true if one kernel did that together with its norm, which is in
   /// scratch() then; false if the norm is still to be computed, of the whole residual.
   bool sum_norm(Residual& residual, const Norm& norm);
+  /// Where this rank's addend to a residual is to be written: it is added to the rows `added` and
+  /// replaces the others. The residual's state is then that after the write.
+  struct Addend {
+    Tensor out;
+    Range added;
+  };
+  Addend begin_addend(Residual& residual);
   RowParams row_params(const SampleRow& row, int32_t slot);
   /// The norm of a residual as the input of a GEMM, which may fuse the norm.
   GemmInput normed(Residual& residual, const Norm& norm);
@@ -197,6 +204,7 @@ class CudaBackend final : public Backend {
   const RowParams* rows_ = nullptr;
   const int32_t *input_ids_ = nullptr, *sample_rows_ = nullptr;
   int32_t* last_tokens_ = nullptr;
+  Tensor context_lens_;  // of Batch
   std::vector<RowParams> row_params_;
   std::vector<int32_t> special_, words_;  // the rows that are not plain, and their lists
   std::vector<LogprobRow> wanted_;        // of the rows that want log-probabilities

@@ -34,30 +34,34 @@ ExpertChoices choices_of(const Routing& routing, int tile_tokens) {
 
 void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const ExpertArgs& experts) {
   const ContextScope here(context_);
-  const Tensor out = finish(residual), x = residual.scratch(), rows = experts.out;
-  residual.begun_norm = 0;
+  const bool is_normed = sum_norm(residual, norm);
+  const Tensor sum = residual.sum(), x = residual.scratch(), rows = experts.out;
+  const auto [out, added] = begin_addend(residual);
+  const FewExperts few = {
+      .x = is_normed ? x : sum,
+      .norm = is_normed ? Norm() : norm,
+      .router = gemms_->matrix_of(experts.router, out.dtype),
+      .gate_up = gemms_->matrix_of(experts.gate_up, out.dtype),
+      .down = gemms_->matrix_of(experts.down, out.dtype),
+      .normed = x,
+      .logits = experts.routing.logits,
+      .act = experts.narrow,
+      .out = out,
+      .added = added,
+      // Only a step with one token of each sequence may be padded.
+      .context_lens = context_lens_.size() == x.shape[0] ? context_lens_ : Tensor(),
+      .normalizes = experts.normalize};
+  if (supports_few_experts(few)) return few_experts(where_, few);
   const bool is_native = !portable_ && out.dtype == DType::kBF16 && out.shape[1] % 8 == 0 &&
                          experts.narrow.shape[1] % 8 == 0;
   const auto num_experts = static_cast<int>(experts.routing.logits.shape[1]);
   const int tile_tokens =
       grouped_tile_tokens(static_cast<int>(rows.shape[0]), num_experts, is_native);
   const ExpertChoices choices = choices_of(experts.routing, tile_tokens);
-  if (supports_route_few(choices, out)) {
-    route_few(where_, choices,
-              {.x = out,
-               .norm_weight = norm.weight,
-               .eps = norm.eps,
-               .router = gemms_->matrix_of(experts.router, out.dtype),
-               .logits = experts.routing.logits,
-               .normed = x,
-               .rows = rows,
-               .normalizes = experts.normalize});
-  } else {
-    cuda::rms_norm(where_, x, out, norm);
-    gemms_->store(experts.routing.logits, x, experts.router);
-    choose_experts(where_, choices, experts.routing.logits, experts.normalize);
-    sort_tokens(where_, choices, rows, x);
-  }
+  if (!is_normed) cuda::rms_norm(where_, x, sum, norm);
+  gemms_->store(experts.routing.logits, x, experts.router);
+  choose_experts(where_, choices, experts.routing.logits, experts.normalize);
+  sort_tokens(where_, choices, rows, x);
   const auto multiply = [&](Tensor to, Tensor from, const Weight& w, Epilogue epilogue,
                             bool groups_are_old) {
     const GemmArgs args = {.out = to.data,
@@ -68,14 +72,11 @@ void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const Exper
                            .k = static_cast<int>(from.shape[1]),
                            .epilogue = epilogue};
     grouped_gemm(where_, {args, num_experts, choices.groups(groups_are_old)}, tile_tokens,
-                 out.dtype, is_native);
+                 sum.dtype, is_native);
   };
   multiply(experts.narrow, rows, experts.gate_up, Epilogue::kSwiglu, /*groups_are_old=*/false);
   multiply(rows, experts.narrow, experts.down, Epilogue::kStore, /*groups_are_old=*/true);
-  if (!collectives_) return add_experts(where_, choices, out, rows, /*adds=*/true);
-  add_experts(where_, choices, x, rows, /*adds=*/false);
-  all_reduce(x);
-  cuda::add(where_, out, x);
+  add_experts(where_, choices, out, rows, added);
 }
 
 }  // namespace nanovllm::cuda

@@ -139,33 +139,33 @@ Tensor CudaBackend::norm(Residual& residual, const Norm& norm) {
   return residual.scratch();
 }
 
-void CudaBackend::add_matmul(Residual& residual, Tensor x, const Weight& w, const Norm& next) {
-  const ContextScope here(context_);
-  if (!collectives_) return gemms_->add(residual, x, w, next);
-  const Tensor &sum = residual.sum(), &scratch = residual.scratch();
-  const Rank rank = collectives_->ranks().rank();
+CudaBackend::Addend CudaBackend::begin_addend(Residual& residual) {
   residual.begun_norm = 0;
+  const Tensor& sum = residual.sum();
+  const Range all = {0, sum.shape[0]};
+  if (!collectives_) return {finish(residual), all};
   // If only the rank that owns a row adds to it, the rank needs no other rows.
   if (residual.state != State::kOwnRows || !collectives_->shares_rows(sum)) finish(residual);
   if (collectives_->adds_residual(sum)) {
-    gemms_->store(scratch, x, w);
     residual.state = State::kUnadded;
-    return;
+    return {residual.scratch(), {}};
   }
   residual.state = State::kPartial;
-  if (collectives_->shares_rows(sum)) {
-    const Range own = row_share(sum.shape[0], rank);
-    const int64_t end = own.first + own.count, rest = sum.shape[0] - end;
-    if (own.first > 0) gemms_->store(sum.rows(0, own.first), x.rows(0, own.first), w);
-    if (own.count > 0)
-      gemms_->add(sum.rows(own.first, own.count), x.rows(own.first, own.count), w,
-                  scratch.rows(own.first, own.count));
-    if (rest > 0) gemms_->store(sum.rows(end, rest), x.rows(end, rest), w);
-  } else if (rank.index == 0) {
-    gemms_->add(sum, x, w, scratch);  // the old residual must be added only once
-  } else {
-    gemms_->store(sum, x, w);
-  }
+  const Rank rank = collectives_->ranks().rank();
+  if (collectives_->shares_rows(sum)) return {sum, row_share(sum.shape[0], rank)};
+  return {sum, rank.index == 0 ? all : Range()};  // the old residual must be added only once
+}
+
+void CudaBackend::add_matmul(Residual& residual, Tensor x, const Weight& w, const Norm& next) {
+  const ContextScope here(context_);
+  if (!collectives_) return gemms_->add(residual, x, w, next);
+  const auto [out, added] = begin_addend(residual);
+  const int64_t end = added.first + added.count, rest = out.shape[0] - end;
+  if (added.first > 0) gemms_->store(out.rows(0, added.first), x.rows(0, added.first), w);
+  if (added.count > 0)
+    gemms_->add(out.rows(added.first, added.count), x.rows(added.first, added.count), w,
+                residual.scratch().rows(added.first, added.count));
+  if (rest > 0) gemms_->store(out.rows(end, rest), x.rows(end, rest), w);
 }
 
 void CudaBackend::gather_rows(Residual& out, Residual& residual, Tensor rows) {

@@ -166,6 +166,7 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
   rows_ = reinterpret_cast<const RowParams*>(device + at.rows);
   input_ids_ = batch.input_ids.as<const int32_t>();
   sample_rows_ = batch.sample_rows.as<const int32_t>();
+  context_lens_ = batch.context_lens;
   special_rows_ = {reinterpret_cast<const int32_t*>(device + at.special),
                    reinterpret_cast<const LogprobRow*>(device + at.wanted),
                    reinterpret_cast<const int32_t*>(device + at.wanted_rows)};

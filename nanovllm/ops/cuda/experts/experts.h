@@ -1,6 +1,6 @@
 #pragma once
 
-#include "nanovllm/base/tensor.h"
+#include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cuda/device/runtime.h"
 #include "nanovllm/ops/cuda/gemm/token_groups.h"
 
@@ -28,21 +28,6 @@ struct ExpertChoices {
 /// The most experts, and the most that a token chooses.
 inline constexpr int kMaxExperts = 512, kMaxTopK = 32;
 
-/// Whether route_few() can be used: few tokens of a 16-bit dtype in rows of a usual width.
-bool supports_route_few(const ExpertChoices& choices, Tensor x);
-/// rms_norm of x [T, n], whose result is x_normed; logits [T, num_experts] = x_normed router^T;
-/// then choose_experts() and sort_tokens(): in two kernels instead of four and a GEMM.
-struct RouteArgs {
-  Tensor x, norm_weight;  // [T, n]; [n] float32
-  float eps = 0;
-  Tensor router;  // [num_experts, n]
-  Tensor logits;  // [T, num_experts] float32 scratch
-  Tensor normed;  // [T, n] scratch
-  Tensor rows;    // [T * top_k, n]
-  bool normalizes = false;
-};
-void route_few(Launch where, const ExpertChoices& choices, const RouteArgs& args);
-
 /// Chooses the top_k experts with the largest logits [T, num_experts] float32; of equal ones, the
 /// lower number. Their weights are those of a softmax over all experts, divided by the sum of the
 /// chosen ones if `normalizes`. NaN is the smallest.
@@ -50,8 +35,27 @@ void choose_experts(Launch where, const ExpertChoices& choices, Tensor logits, b
 /// rows [T * top_k, n] = the rows of x [T, n], once for each choice, sorted by expert. Writes the
 /// tiles.
 void sort_tokens(Launch where, const ExpertChoices& choices, Tensor rows, Tensor x);
-/// out [T, n] += the sum over a token's choices of weight * rows [T * top_k, n], which is computed
-/// in float32. Without `adds` it is stored instead.
-void add_experts(Launch where, const ExpertChoices& choices, Tensor out, Tensor rows, bool adds);
+/// out [T, n] = the sum over a token's choices of weight * rows [T * top_k, n], which is computed
+/// in float32. The rows `added` of out are added to it.
+void add_experts(Launch where, const ExpertChoices& choices, Tensor out, Tensor rows, Range added);
+
+/// All of a mixture of experts for few tokens: norm, router, choice, GEMMs and sum.
+struct FewExperts {
+  Tensor x;              // [T, hidden]
+  Norm norm;             // without a weight, x has been normed already
+  Tensor router;         // [num_experts, hidden]
+  Tensor gate_up, down;  // of each expert [2 n, hidden] and [hidden, n]
+  Tensor normed;         // [T, hidden] scratch, if there is a norm
+  Tensor logits;         // [T, num_experts] float32 scratch
+  Tensor act;            // [T * top_k, n] scratch
+  Tensor out;            // [T, hidden]; may be x or normed
+  Range added;           // these rows of out are added to the sum
+  Tensor context_lens;   // [T] int32 or none: tokens where it is 0 are padding
+  bool normalizes = false;
+};
+/// Whether few_experts() can be used: up to 8 tokens that choose up to 64 experts together, and a
+/// 16-bit dtype.
+bool supports_few_experts(const FewExperts& args);
+void few_experts(Launch where, const FewExperts& args);
 
 }  // namespace nanovllm::cuda
