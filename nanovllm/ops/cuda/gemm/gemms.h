@@ -80,9 +80,10 @@ class Gemms {
   };
   static GemmArgs args_of(const Call& call);
   void run(const Call& call);
-  /// What the GEMM has to do for a DeferredNorm: with kAdd to begin it, otherwise to finish it. If
-  /// there is a norm of x that was not begun, this enqueues it. Sets args.x to the normed x.
-  DeferredNorm apply_norm(const Call& call, bool is_swap_ab, GemmArgs& args);
+  /// What the GEMM, computed by `kernel` (GemmChoice::kernel), has to do for a DeferredNorm: with
+  /// kAdd to begin it, otherwise to finish it. If there is a norm of x that was not begun, or that
+  /// the kernel cannot finish, this enqueues it. Sets args.x to the normed x.
+  DeferredNorm apply_norm(const Call& call, int32_t kernel, GemmArgs& args);
   /// Computes the GEMM as `choice` says, or as CublasLt::run() corrects it; `out` may replace
   /// call.out.
   void run_as(GemmChoice& choice, const Call& call, Tensor out);

@@ -201,7 +201,7 @@ struct Block {
     if (args.epilogue == Epilogue::kAdd || p.norm.squares == nullptr) return 1;
     float squares = 0;
     for (int part = lane; part < p.norm.num_parts; part += lanes)
-      squares += p.norm.squares[part * kSwapAbTokens + token];
+      squares += p.norm.squares[part * kNormTokens + token];
     const float mean = lanes_sum(squares, lanes) * __fdividef(1, static_cast<float>(args.k));
     return rsqrtf(mean + args.eps);
   }
@@ -218,7 +218,7 @@ struct Block {
     }
     store<4>(static_cast<Bf16*>(p.norm.x) + int64_t{token} * args.n + first_column + column, x);
     squares = lanes_sum(squares, lanes);
-    if (column == 0) p.norm.squares[first_column / p.rows * kSwapAbTokens + token] = squares;
+    if (column == 0) p.norm.squares[first_column / p.rows * kNormTokens + token] = squares;
   }
 
   /// Prefetches into the L2 cache what finish() will read; no kernel of the step writes it.
