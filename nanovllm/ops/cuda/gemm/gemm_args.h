@@ -30,6 +30,20 @@ struct GemmArgs {
   bool float_out = false;  // out is float32; only tile_gemm() with kStore
 };
 
+/// A norm between two GEMMs whose division is deferred to the epilogue of the second:
+///   rms_norm(residual) w^T = ((residual * weight) w^T) / rms(residual)
+/// The GEMM that adds to the residual [T, n] also writes residual * weight, and the sums of the
+/// residual's squares. The next GEMM multiplies residual * weight by w and divides in its epilogue.
+struct DeferredNorm {
+  const float* weight = nullptr;  ///< [n]
+  void* x = nullptr;              ///< [T, n]: residual * weight
+  float* squares = nullptr;       ///< [num_parts, kNormTokens]: sums of the residual's squares
+  int num_parts = 0;              ///< parts of n, each with its own sums; at most kMaxNormParts
+};
+/// The most tokens of a DeferredNorm.
+inline constexpr int kNormTokens = 64;
+inline constexpr int kMaxNormParts = 128;
+
 /// Whether small_gemm() computes this GEMM, and faster than cuBLASLt with separate row operations:
 /// up to kFewTokens tokens and a 16-bit dtype. It computes SwiGLU only together with a norm.
 bool prefers_small_gemm(const GemmArgs& args, DType dtype);

@@ -27,7 +27,7 @@ Gemms::Gemms(Launch where, const CudaKernels& kernels, int device,
   if (!is_native_) return;
   waiting_grids_.emplace(device);
   tile_memory_ = {allocate(kTilePartBytes), allocate(kTileCounters * sizeof(uint32_t))};
-  norm_squares_ = allocate(size_t{kMaxNormParts} * kSwapAbTokens * sizeof(float));
+  norm_squares_ = allocate(size_t{kMaxNormParts} * kNormTokens * sizeof(float));
 }
 
 Gemms::Call Gemms::with_weight(Call call, const Weight& w) {
@@ -71,7 +71,7 @@ bool Gemms::norm_rope(Residual& residual, const QkvArgs& qkv, const RopeStoreArg
   if (!is_native_ || kernels_.gemm >= 0 ||
       !prefers_swap_ab_gemm(where_, args, call.in.x.dtype, &params))
     return false;
-  const DeferredNorm norm = apply_norm(call, /*is_swap_ab=*/true, args);
+  const DeferredNorm norm = apply_norm(call, GemmChoice::kSwapAb, args);
   swap_ab_gemm(where_, args, norm, &params);
   return true;
 }
@@ -90,8 +90,8 @@ GemmArgs Gemms::args_of(const Call& call) {
           .float_out = call.out.dtype == DType::kF32 && call.in.x.dtype != DType::kF32};
 }
 
-DeferredNorm Gemms::apply_norm(const Call& call, bool is_swap_ab, GemmArgs& args) {
-  if (is_swap_ab && call.next.weight) {
+DeferredNorm Gemms::apply_norm(const Call& call, int32_t kernel, GemmArgs& args) {
+  if (kernel == GemmChoice::kSwapAb && call.next.weight) {
     begun_ = {.weight = call.next.weight.as<const float>(),
               .x = call.scratch.data,
               .squares = static_cast<float*>(norm_squares_.get()),
@@ -105,7 +105,9 @@ DeferredNorm Gemms::apply_norm(const Call& call, bool is_swap_ab, GemmArgs& args
   args.norm = nullptr;
   // A begun norm is used once, because the scratch that holds its x may be overwritten afterwards.
   const uint64_t begun = std::exchange(call.in.residual->begun_norm, 0);
-  if (is_swap_ab && begun != 0 && begun == num_begun_ && begun_.weight == call.in.norm.weight.data)
+  const bool finishes = kernel == GemmChoice::kSwapAb ||
+                        (kernel != GemmChoice::kCublasLt && args.num_tokens <= kNormTokens);
+  if (finishes && begun != 0 && begun == num_begun_ && begun_.weight == call.in.norm.weight.data)
     return begun_;
   cuda::rms_norm(where_, normed, call.in.x, call.in.norm);
   return {};
@@ -114,11 +116,11 @@ DeferredNorm Gemms::apply_norm(const Call& call, bool is_swap_ab, GemmArgs& args
 void Gemms::run_as(GemmChoice& choice, const Call& call, Tensor out) {
   GemmArgs args = args_of(call);
   args.out = out.data;
-  const DeferredNorm norm = apply_norm(call, choice.kernel == GemmChoice::kSwapAb, args);
+  const DeferredNorm norm = apply_norm(call, choice.kernel, args);
   if (choice.kernel == GemmChoice::kSwapAb) return swap_ab_gemm(where_, args, norm);
   if (choice.kernel != GemmChoice::kCublasLt)
     return tile_gemm(where_, args, choice.kernel,
-                     {tile_memory_[0].get(), static_cast<uint32_t*>(tile_memory_[1].get())});
+                     {tile_memory_[0].get(), static_cast<uint32_t*>(tile_memory_[1].get())}, norm);
   const Tensor x = call.in.norm.weight ? call.in.residual->scratch() : call.in.x;
   if (call.epilogue == Epilogue::kSwiglu) {
     run({.epilogue = Epilogue::kStore, .out = call.scratch, .in = x, .w = call.w});

@@ -104,9 +104,10 @@ class Gemms {
   QuantizedActivations e4m3_activations(const QuantizedWeight& w, int64_t num_tokens,
                                         int64_t scale_stride);
   Tensor dequantized(const QuantizedWeight& w, DType dtype);
-  /// What the GEMM has to do for a DeferredNorm: with kAdd to begin it, otherwise to finish it. If
-  /// there is a norm of x that was not begun, this enqueues it. Sets args.x to the normed x.
-  DeferredNorm apply_norm(const Call& call, bool is_swap_ab, GemmArgs& args);
+  /// What the GEMM, computed by `kernel` (GemmChoice::kernel), has to do for a DeferredNorm: with
+  /// kAdd to begin it, otherwise to finish it. If there is a norm of x that was not begun, or that
+  /// the kernel cannot finish, this enqueues it. Sets args.x to the normed x.
+  DeferredNorm apply_norm(const Call& call, int32_t kernel, GemmArgs& args);
   /// Computes the GEMM as `choice` says, or as CublasLt::run() corrects it; `out` may replace
   /// call.out.
   void run_as(GemmChoice& choice, const Call& call, Tensor out);

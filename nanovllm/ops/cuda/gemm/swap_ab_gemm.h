@@ -5,19 +5,8 @@
 
 namespace nanovllm::cuda {
 
-/// A norm between two GEMMs whose division is deferred to the epilogue of the second:
-///   rms_norm(residual) w^T = ((residual * weight) w^T) / rms(residual)
-/// The GEMM that adds to the residual [T, n] also writes residual * weight, and the sums of the
-/// residual's squares. The next GEMM multiplies residual * weight by w and divides in its epilogue.
-struct DeferredNorm {
-  const float* weight = nullptr;  ///< [n]
-  void* x = nullptr;              ///< [T, n]: residual * weight
-  float* squares = nullptr;       ///< [num_parts, kSwapAbTokens]: sums of the residual's squares
-  int num_parts = 0;              ///< parts of n, each with its own sums; at most kMaxNormParts
-};
 /// The most tokens of swap_ab_gemm().
-inline constexpr int kSwapAbTokens = 64;
-inline constexpr int kMaxNormParts = 128;
+inline constexpr int kSwapAbTokens = kNormTokens;
 
 /// Whether swap_ab_gemm() computes this GEMM, and faster than the other kernels: 17 to
 /// kSwapAbTokens tokens, bfloat16, n and k multiples of 64, and so few rows of w that all thread

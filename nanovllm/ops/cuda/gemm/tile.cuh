@@ -23,7 +23,8 @@ struct TileParams {
   int group;       // how many token tiles have kGroupBytes of x
   int split_bits;  // log2 of the split
   TileScratch scratch;
-  TokenGroups groups;  // of a grouped GEMM
+  TokenGroups groups;      // of a grouped GEMM
+  DeferredNorm norm = {};  // that this GEMM finishes, if it has squares
 };
 
 /// A tile of kTokens tokens by kRows rows of w; with SwiGLU half of the rows are gates. The
@@ -76,22 +77,29 @@ using TileSums = float[Tile::kBlocks][Tile::kGroupRows / 2];
 /// Where a thread's sums belong. Of each 64 tokens, thread t of a warpgroup has token
 /// t % 128 / 32 * 16 + t % 32 / 4 and the token 8 further on. first_token is the thread's first
 /// token, first_column the first column of its warpgroup; tokens from last_token on are others'.
+/// factors: of the tokens, by which the epilogue multiplies their sums (a DeferredNorm), or null.
+/// The sums themselves cannot be changed, since that would serialise the next wgmmas.
 struct Corner {
   int first_token, first_column, last_token;
+  const float* factors = nullptr;
 };
 __device__ __forceinline__ int token_at(const Corner& at, int row) {
   return at.first_token + row / 2 * 64 + row % 2 * 8;
+}
+__device__ __forceinline__ float factor_at(const Corner& at, int row) {
+  return at.factors != nullptr ? at.factors[min(token_at(at, row), kNormTokens - 1)] : 1;
 }
 
 /// In each of its rows a thread has kRowPairs pairs of neighbouring columns, eight columns apart.
 /// The four lanes of a quad have the same rows, and together they have whole groups of eight
 /// columns. Of the four groups from pair `first` on, this gives each lane one group: its even
-/// (`which` = 0) or odd columns. Groups beyond the last one repeat it.
+/// (`which` = 0) or odd columns, times `factor`. Groups beyond the last one repeat it.
 template <class Tile>
-__device__ inline uint4 gather_columns(const TileSums<Tile>& sums, int row, int first, int which) {
+__device__ inline uint4 gather_columns(const TileSums<Tile>& sums, int row, int first, int which,
+                                       float factor = 1) {
   const auto bits = [&](int i) {
     const int pair = min(first + i, Tile::kRowPairs - 1);
-    return __float_as_uint(sums[row / 2][4 * pair + row % 2 * 2 + which]);
+    return __float_as_uint(sums[row / 2][4 * pair + row % 2 * 2 + which] * factor);
   };
   return transpose_quad(bits(0), bits(1), bits(2), bits(3));
 }
@@ -103,10 +111,14 @@ __device__ __forceinline__ void store_swiglu(const TileParams& p, const Corner& 
 #pragma unroll
   for (int row = 0; row < 2 * Tile::kBlocks; ++row) {
     const int token = token_at(at, row);
+    const float factor = factor_at(at, row);
     Bf16* const out = static_cast<Bf16*>(p.args.out) + int64_t{token} * p.args.n + at.first_column;
     const auto word = [&](int j) {  // features 8 j + lane % 4 * 2 and the next
-      const float* const gate = sums[row / 2] + 4 * j + row % 2 * 2;
-      return swiglu_pair(gate, gate + Tile::kGroupRows / 4);
+      const float* const sum = sums[row / 2] + 4 * j + row % 2 * 2;
+      const float gate[2] = {sum[0] * factor, sum[1] * factor};
+      const float up[2] = {sum[Tile::kGroupRows / 4] * factor,
+                           sum[Tile::kGroupRows / 4 + 1] * factor};
+      return swiglu_pair(gate, up);
     };
     const auto there = [&](int column) {
       return token < at.last_token && at.first_column + column < p.args.n;
@@ -210,10 +222,11 @@ struct TileStore {
 #pragma unroll
       for (int quad = 0; quad < kQuads; ++quad) now[quad] = next[quad];
       if (row + 1 < kRows) load(row + 1);
+      const float factor = factor_at(at, row);
 #pragma unroll
       for (int quad = 0; quad < kQuads; ++quad) {
         const auto columns = [&](int which) {
-          return gather_columns<Tile>(sums, row, quad * 4, which);
+          return gather_columns<Tile>(sums, row, quad * 4, which, factor);
         };
         const uint4 even = columns(0), odd = columns(1);
         finish(now[quad], reinterpret_cast<const float(&)[4]>(even),
@@ -229,11 +242,13 @@ struct TileStore {
     const int split = 1 << p.split_bits, group = static_cast<int>(threadIdx.x) / 128;
     float2* const own = static_cast<float2*>(p.scratch.parts) +
                         int64_t{blockIdx.x} * (kPairs * kConsumers) + threadIdx.x;
+    float factor = 1;
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const float* const sum =
           sums[i / kRowPairs / 2] + 4 * (i % kRowPairs) + i / kRowPairs % 2 * 2;
-      __stcg(own + i * kConsumers, float2{sum[0], sum[1]});
+      if (i % kRowPairs == 0) factor = factor_at(at, i / kRowPairs);
+      __stcg(own + i * kConsumers, float2{sum[0] * factor, sum[1] * factor});
     }
     const auto sync = [&] {  // constant ids, since a variable id would reserve all 16 barriers
       if (group == 0) named_barrier_sync(1, 128);

@@ -46,7 +46,8 @@ int fit() {
   return blocks;
 }
 template <TileConfig kConfig>
-void run(Launch where, const GemmArgs& args, const TileConfig& config, const TileScratch& scratch) {
+void run(Launch where, const GemmArgs& args, const TileConfig& config, const TileScratch& scratch,
+         const DeferredNorm& norm) {
   using T = Tile<kConfig.tokens, kConfig.rows, kConfig.swiglu>;
   const int num_blocks = config.blocks(args.num_tokens, args.n);
   const int blocks = std::min(std::min(fit<kConfig>(), where.num_sms) / 2 * 2, num_blocks);
@@ -58,7 +59,8 @@ void run(Launch where, const GemmArgs& args, const TileConfig& config, const Til
           static_cast<int>(std::max<int64_t>(kGroupBytes / (int64_t{2} * args.k * T::kTokens), 1)),
       .split_bits = std::countr_zero(static_cast<unsigned>(config.split)),
       .scratch = scratch,
-      .groups = {}};
+      .groups = {},
+      .norm = norm};
   launch(ClusterLaunch{where, 2}, tile_kernel<T>, dim3(static_cast<unsigned>(blocks)), T::kThreads,
          static_cast<size_t>(T::kSharedBytes), params);
 }
@@ -80,10 +82,11 @@ int max_tile_blocks(Launch where) {
   return std::min(where.num_sms, least_fit(std::make_index_sequence<kNumTiles>())) / 2 * 2;
 }
 
-void tile_gemm(Launch where, const GemmArgs& args, int config, const TileScratch& scratch) {
+void tile_gemm(Launch where, const GemmArgs& args, int config, const TileScratch& scratch,
+               const DeferredNorm& norm) {
   check_args(supports_tile_gemm(args, DType::kBF16, max_tile_blocks(where), tile_config(config)),
              "tile_gemm: this configuration does not support the shape");
-  kRuns[static_cast<size_t>(config / 3)](where, args, tile_config(config), scratch);
+  kRuns[static_cast<size_t>(config / 3)](where, args, tile_config(config), scratch, norm);
 }
 
 }  // namespace nanovllm::cuda

@@ -87,7 +87,9 @@ struct TileScratch {
 };
 inline constexpr size_t kTilePartBytes = size_t{20} << 20, kTileCounters = 1024;
 
-/// A GEMM of any number of tokens on Hopper, in tile_config(config). x has been normed.
-void tile_gemm(Launch where, const GemmArgs& args, int config, const TileScratch& scratch);
+/// A GEMM of any number of tokens on Hopper, in tile_config(config). x has been normed; or it is
+/// norm.x, and the GEMM finishes the norm.
+void tile_gemm(Launch where, const GemmArgs& args, int config, const TileScratch& scratch,
+               const DeferredNorm& norm = {});
 
 }  // namespace nanovllm::cuda

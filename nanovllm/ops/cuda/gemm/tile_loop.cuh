@@ -73,6 +73,29 @@ struct GroupedOrder {
   }
 };
 
+constexpr int kNormBarrier = 4;  // a named barrier: the factors of the norm are there
+
+/// A warp that neither copies nor multiplies finishes a deferred norm: it computes 1 / rms of each
+/// token. A lane has two tokens.
+__device__ __forceinline__ void finish_norm(const TileParams& p, float* factors) {
+  constexpr int kAtOnce = 8;  // parts that a lane loads at once
+  static_assert(kNormTokens == 2 * 32);
+  const int token = static_cast<int>(threadIdx.x) % 32 * 2;
+  float2 squares = {};
+  for (int part = 0; part < p.norm.num_parts; part += kAtOnce) {
+    float2 loaded[kAtOnce] = {};
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (part + i < p.norm.num_parts)
+        loaded[i] = __ldcg(
+            reinterpret_cast<const float2*>(p.norm.squares + (part + i) * kNormTokens + token));
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) squares.x += loaded[i].x, squares.y += loaded[i].y;
+  }
+  factors[token] = rms_factor(squares.x, p.args.k, p.args.eps);
+  factors[token + 1] = rms_factor(squares.y, p.args.k, p.args.eps);
+}
+
 /// The consumers call epilogue = make_epilogue() once, then epilogue(corner, item, sums) for each
 /// of the thread block's items, and epilogue.finish() in the end.
 template <class Tile, class Order = Order<Tile>, class MakeEpilogue>
@@ -87,6 +110,7 @@ __device__ __forceinline__ void run_tiles(const TileParams& p, const MakeEpilogu
   const int thread = threadIdx.x, rank = cluster_rank();
   if (thread == Tile::kConsumers) prefetch_tensor_map(p.w);
   const Order order(p, rank);
+  __shared__ float norm_factors[kNormTokens];
   const int step = gridDim.x / 2;
   int i = blockIdx.x / 2;
   Item item = order.at(i);
@@ -141,6 +165,10 @@ __device__ __forceinline__ void run_tiles(const TileParams& p, const MakeEpilogu
       // one arrives at its barriers.
       for (int stage = 0; stage < kStages; ++stage, at.advance())
         barrier_wait(empty(at.stage), at.parity ^ 1);
+    } else if (thread / 32 == Tile::kConsumers / 32 + 1 && p.norm.squares != nullptr) {
+      wait_for_previous_kernel();
+      finish_norm(p, norm_factors);
+      named_barrier_arrive(kNormBarrier, Tile::kConsumers + 32);
     }
   } else {
     take_registers<Tile::kRegisters>();
@@ -150,6 +178,7 @@ __device__ __forceinline__ void run_tiles(const TileParams& p, const MakeEpilogu
     const int x_offset = Tile::kSplitsRows ? 0 : group * Tile::kBlocks * 64 * kChunkBytes;
     const int w_offset =
         (Tile::kTokens + (Tile::kSplitsRows ? group * Tile::kGroupRows : 0)) * kChunkBytes;
+    bool waits_for_norm = p.norm.squares != nullptr;
     TileSums<Tile> sums;
     // The producers of both thread blocks write to this stage, so both are told that it is free.
     const auto release = [&](int stage) {
@@ -158,7 +187,8 @@ __device__ __forceinline__ void run_tiles(const TileParams& p, const MakeEpilogu
     for (;;) {
       Corner corner = {
           item.token + x_offset / kChunkBytes + thread % 128 / 32 * 16 + thread % 32 / 4,
-          item.column + (Tile::kSplitsRows ? group * Tile::kOutColumns / 2 : 0), item.last_token};
+          item.column + (Tile::kSplitsRows ? group * Tile::kOutColumns / 2 : 0), item.last_token,
+          p.norm.squares != nullptr ? norm_factors : nullptr};
       // Keeps the compiler from moving this computation behind the multiplications.
       asm volatile("" : "+r"(corner.first_token), "+r"(corner.first_column));
       int before = 0;
@@ -186,6 +216,8 @@ __device__ __forceinline__ void run_tiles(const TileParams& p, const MakeEpilogu
       release(before);
 #pragma unroll
       for (int block = 0; block < Tile::kBlocks; ++block) pin(sums[block]);
+      if (waits_for_norm) named_barrier_sync(kNormBarrier, Tile::kConsumers + 32);
+      waits_for_norm = false;
       epilogue(corner, item, sums);
       i += step;
       if (i >= count) break;
