@@ -117,6 +117,7 @@ Json to_json(const Report& r) {
                  {"vocab_size", m.vocab_size},
                  {"eos_token_ids", m.eos_token_ids},
                  {"max_position_embeddings", m.max_position_embeddings}});
+    if (m.quantization) json["quantization"] = m.quantization->description;
     if (m.num_experts > 0)
       json.update({{"num_experts", m.num_experts},
                    {"num_experts_per_tok", m.num_experts_per_tok},
@@ -179,6 +180,9 @@ std::string to_text(const Report& r) {
            fmt::format("{} of {} columns in {} layers, {} for each token", m.num_experts,
                        m.moe_intermediate_size, std::ranges::count(m.expert_layers, true),
                        m.num_experts_per_tok));
+    if (m.quantization)
+      line("quantized", fmt::format("{}; {:.3g} bytes for each weight", m.quantization->description,
+                                    m.quantization->bytes_per_value));
     line("vocabulary", fmt::format("{} tokens", m.vocab_size));
   }
   if (r.files)

@@ -285,6 +285,29 @@ int64_t ModelConfig::num_parameters() const {
          (num_layers - num_sparse) * mlp + hidden_size;
 }
 
+size_t ModelConfig::weight_bytes(DType dtype, bool on_gpu) const {
+  const auto size = static_cast<double>(dtype_size(dtype));
+  auto bytes = size * static_cast<double>(num_parameters());
+  const bool keeps =
+      quantization && dtype != DType::kF32 && !(on_gpu && quantization->has_activation_order);
+  for (int64_t layer = 0; keeps && layer < num_layers; ++layer) {
+    const auto count = [&](const char* module, int64_t rows) {
+      if (is_quantized(quantization, fmt::format("model.layers.{}.{}", layer, module)))
+        bytes -= (size - quantization->bytes_per_value) * static_cast<double>(rows * hidden_size);
+    };
+    for (const char* module : {"self_attn.q_proj", "self_attn.o_proj"}) count(module, q_size());
+    for (const char* module : {"self_attn.k_proj", "self_attn.v_proj"}) count(module, kv_size());
+    for (const char* module : {"gate_proj", "up_proj", "down_proj"}) {
+      if (!has_experts(layer)) count((std::string("mlp.") + module).c_str(), intermediate_size);
+      else if (!on_gpu)
+        count((std::string("mlp.experts.0.") + module).c_str(),
+              num_experts * moe_intermediate_size);
+    }
+  }
+  if (keeps && on_gpu) bytes += size * static_cast<double>(2 * intermediate_size * hidden_size);
+  return static_cast<size_t>(bytes);
+}
+
 size_t ModelConfig::kv_bytes_per_token(DType dtype) const {
   return static_cast<size_t>(2 * num_layers * num_kv_heads) * kv_key_bytes(dtype, head_dim);
 }

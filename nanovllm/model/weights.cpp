@@ -182,7 +182,7 @@ std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& 
   const Shard shard = make_shard(config, rank);
   model->config = shard.config;
   model->dtype = dtype;
-  model->weight_bytes = static_cast<size_t>(shard.config.num_parameters()) * dtype_size(dtype);
+  model->weight_bytes = shard.config.weight_bytes(dtype, /*on_gpu=*/true);
   Loader load(*model, config, &backend, dummy ? *random : *checkpoint);
   load_tensors(*model, load, config, shard);
   load.rope_tables(config, max_model_len);

@@ -30,7 +30,7 @@ struct Layer {
 struct Model {
   ModelConfig config;           ///< with the sizes of this rank's shard
   DType dtype = DType::kF32;    ///< of weights and activations
-  size_t weight_bytes = 0;      ///< of this rank's parameters in `dtype`
+  size_t weight_bytes = 0;      ///< of this rank's parameters, as a GPU keeps them
   std::vector<Buffer> buffers;  ///< memory of the tensors below
   WeightPtr embed, lm_head;     ///< [vocab_size, hidden_size]; the same weight if tied
   Norm norm;                    ///< [hidden_size]

@@ -65,7 +65,7 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
   setup.model = ModelConfig::load(model, config);
   setup.dtype = model_dtype(config, setup.model);
   setup.kv_dtype = config.kv_cache_dtype == "fp8" ? DType::kE4M3 : setup.dtype;
-  setup.weight_bytes = static_cast<size_t>(setup.model.num_parameters()) * dtype_size(setup.dtype);
+  setup.weight_bytes = setup.model.weight_bytes(setup.dtype, cuda);
   const auto world = static_cast<int>(config.tensor_parallel_size);
   const ModelConfig own =
       make_shard(setup.model, ranks != nullptr ? ranks->rank() : Rank{0, world}).config;
@@ -74,7 +74,7 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
   size_t bytes = 0;
   if (cuda) {
     const size_t to_come =
-        static_cast<size_t>(own.num_parameters()) * dtype_size(setup.dtype) + kCudaReserve +
+        own.weight_bytes(setup.dtype, cuda) + kCudaReserve +
         Activations::bytes(own, setup.dtype, config.max_num_batched_tokens, config.max_num_seqs);
     bytes = gpu_kv_bytes(memory, config.gpu_memory_utilization, to_come);
     const double may_take =

@@ -378,6 +378,26 @@ TEST(ModelConfig, HonoursSeveralEndIdsAndPrefersGenerationConfig) {
   EXPECT_THAT(error_with("eos_token_id", {1, -2}), HasSubstr("eos_token_id is [1,-2]"));
 }
 
+TEST(ModelConfig, BytesOfQuantizedWeights) {
+  const Json plain = tiny_config();  // layers: 2 of 16 x (16 + 8 + 8 + 16 + 3 * 32) weights
+  const ModelConfig whole = parse(plain);
+  constexpr size_t kProjections = size_t{2} * 16 * (16 + 8 + 8 + 16 + 3 * 32);
+  constexpr size_t kLargest = size_t{16} * 64;
+  const auto all = static_cast<size_t>(whole.num_parameters());
+  EXPECT_EQ(whole.weight_bytes(DType::kBF16, true), 2 * all);
+  const Json blocks = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
+  const ModelConfig fp8 = parse(with(plain, "quantization_config", blocks));
+  EXPECT_EQ(fp8.weight_bytes(DType::kBF16, false), 2 * all - kProjections);
+  EXPECT_EQ(fp8.weight_bytes(DType::kBF16, true), 2 * all - kProjections + 2 * kLargest);
+  EXPECT_EQ(fp8.weight_bytes(DType::kF32, true), 4 * all);
+  Json gptq = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 32}};  // 0.75 bytes each
+  const ModelConfig int4 = parse(with(plain, "quantization_config", gptq));
+  EXPECT_EQ(int4.weight_bytes(DType::kBF16, false), 2 * all - kProjections * 5 / 4);
+  gptq["desc_act"] = true;
+  const ModelConfig ordered = parse(with(plain, "quantization_config", gptq));
+  EXPECT_EQ(ordered.weight_bytes(DType::kBF16, true), 2 * all);
+}
+
 TEST(ModelConfig, RefusesByNameWhatIsNotImplemented) {
   EXPECT_THAT(error_with("hidden_act", "gelu"), HasSubstr("hidden_act is \"gelu\""));
   EXPECT_THAT(error_with("attention_bias", true), HasSubstr("attention_bias is true"));

@@ -133,7 +133,8 @@ Quantization compressed_tensors(const JsonFields& config) {
           [=](TensorSource& tensors, const std::string& module, int64_t rows, int64_t columns) {
             return packed.take(tensors, module, rows, columns);
           },
-          std::move(left_out)};
+          std::move(left_out), bytes_per_value(packed.bits, packed.group_size),
+          weights.text("actorder", "") == "group"};
 }
 
 }  // namespace nanovllm

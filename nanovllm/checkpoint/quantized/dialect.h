@@ -23,7 +23,10 @@ struct Quantization {
                                           int64_t rows, int64_t columns)>
       take;
   /// Modules that stay unquantized, as the dialect lists them: a name, or a part of one.
-  std::vector<std::string> left_out;
+  std::vector<std::string> left_out = {};
+  /// Bytes of a weight with its share of scale and zero point, where a backend keeps them so.
+  double bytes_per_value = 1;
+  bool has_activation_order = false;
 };
 
 Quantization fp8(const JsonFields& config);
@@ -70,6 +73,11 @@ std::vector<std::string> read_names(const JsonFields& config, const char* key);
 /// is one group, whose size is kOneGroup.
 constexpr int64_t kOneGroup = 1 << 30;
 int64_t read_group_size(const JsonFields& config);
+/// Quantization::bytes_per_value of integers; a group has a scale and a zero point of four bytes
+/// each at most.
+inline double bytes_per_value(int64_t bits, int64_t group_size) {
+  return static_cast<double>(bits) / 8 + 8 / static_cast<double>(group_size);
+}
 /// The group of each column. Throws UserError if one is not below `num_groups`.
 std::vector<int32_t> read_groups(const WeightRows& tensor, int64_t num_groups,
                                  const std::string& module);

@@ -15,7 +15,7 @@ struct GemmChoice {
   static constexpr int32_t kCublasLt = -1, kDequantized = -2, kSwapAb = -3;
   /// kCublasLt, kSwapAb, a tile configuration (tile_gemm.h), or kDequantized: not with E4M3.
   int32_t kernel = kCublasLt;
-  bool in_pieces = false;      ///< cuBLASLt computes kPieceTokens tokens at a time
+  bool in_pieces = false;                  ///< cuBLASLt computes kPieceTokens tokens at a time
   std::array<uint64_t, 8> algorithm = {};  ///< a cublasLtMatmulAlgo_t
 
   bool operator==(const GemmChoice&) const = default;
