@@ -1,6 +1,7 @@
 #include "nanovllm/model/weights.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -156,12 +157,13 @@ void load_tensors(Model& model, Loader& load, const ModelConfig& config, const S
 }
 
 // Old Llama checkpoints also store the rotary frequencies, and some checkpoints store lm_head
-// although it is tied to the embedding. Checkpoints that were made for a cache in FP8 store one
-// scale for all keys of a layer and one for its values; here each key has its own scale instead.
+// although it is tied to the embedding. Checkpoints made for activations or a cache in FP8 may have
+// scales for them; here each token has its own scales instead.
 void require_all_taken(const Checkpoint& checkpoint, const ModelConfig& config) {
+  constexpr std::array kIgnored = {
+      ".rotary_emb.inv_freq", ".input_scale", ".output_scale", ".k_scale", ".v_scale", ".kv_scale"};
   checkpoint.require_all_taken([&](const std::string& name) {
-    return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".k_scale") ||
-           name.ends_with(".v_scale") || name.ends_with(".kv_scale") ||
+    return std::ranges::any_of(kIgnored, [&](const char* end) { return name.ends_with(end); }) ||
            (config.tie_word_embeddings && name == "lm_head.weight");
   });
 }

@@ -295,13 +295,14 @@ TEST(LoadModel, NamesATensorThatNobodyNeeds) {
   }
 }
 
-TEST(LoadModel, IgnoresRotaryFrequenciesAndATiedHeadAndScalesOfTheCache) {
+TEST(LoadModel, IgnoresRotaryFrequenciesAndATiedHeadAndScalesOfActivations) {
   Json config = tiny_config();
   std::vector<TestTensor> tensors = test_checkpoint(config, "BF16");
   tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {4}, {0, 0, 0, 0}});
   tensors.push_back({"lm_head.weight", "BF16", {24, 16}, std::vector<float>(24 * 16)});
   tensors.push_back({"model.layers.0.self_attn.k_scale", "F32", {1}, {0.5}});
   tensors.push_back({"model.layers.0.self_attn.v_proj.v_scale", "BF16", {}, {0.5}});
+  tensors.push_back({"model.layers.0.mlp.up_proj.input_scale", "F32", {1}, {0.5}});
   FakeBackend backend;
   const TestFolder folder(tensors);
   expect_loaded(folder, config, *load(folder, config, backend));
