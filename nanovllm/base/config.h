@@ -18,7 +18,7 @@ struct __attribute__((visibility("default"))) EngineConfig {
   std::string dtype = "auto";         ///< auto (the checkpoint's, but bfloat16 for float32),
                                       ///< bfloat16, float16, float32
   std::string load_format = "auto";   ///< auto (safetensors) or dummy (random weights)
-  std::string quantization = "auto";  ///< auto (as the checkpoint is), or fp8 or int8: made at load
+  std::string quantization = "auto";  ///< auto (the checkpoint's), or fp8 or int8: made at load
   /// JSON that replaces rope_scaling (rope_parameters) of the model's config.json: with yarn the
   /// context may be longer than the model's own. Empty: as config.json says.
   std::string rope_scaling = {};
@@ -132,8 +132,8 @@ void EngineConfig::for_each_field(Visit&& visit) {
          one_of("auto", "dummy")},
         &C::load_format);
   visit({"quantization", "--quantization",
-         "Weights of the layers; auto: as the checkpoint has them; fp8, int8: made at load from a "
-         "checkpoint that is not quantized",
+         "Weights; auto: as the checkpoint has them; fp8, int8: those that it has not quantized "
+         "become so at load, on a GPU only those of the layers",
          one_of("auto", "fp8", "int8")},
         &C::quantization);
   visit({"local_files_only", "--local-files-only",

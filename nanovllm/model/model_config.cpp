@@ -257,7 +257,8 @@ ModelConfig ModelConfig::parse(const Json& config_json, const Json& generation_c
   c.initializer_range = static_cast<float>(config.positive("initializer_range", 0.02));
   c.tie_word_embeddings = config.boolean("tie_word_embeddings", false);
   c.dtype = parse_dtype(config);
-  c.quantization = parse_quantization(config, options.quantization);
+  // The GPU's kernels for the embedding and for drawing from the logits read floats.
+  c.quantization = parse_quantization(config, options.quantization, options.device == "cpu");
   c.rope = parse_rope(config, options, c.max_position_embeddings);
   // Published checkpoints leave max_position_embeddings as it is when yarn is added.
   if (c.rope.scaling == RopeConfig::Scaling::kYarn)

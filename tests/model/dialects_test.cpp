@@ -338,9 +338,17 @@ TEST(Dialects, MadeAtLoad) {
     for (const char* name : {"lm_head.weight", "model.layers.0.mlp.up_projs.mlp.gate.weight"})
       EXPECT_EQ(take_weight(checkpoint, made, name, {kRows, kColumns}).quantized().matrix, nullptr);
   }
+  const auto with_head = parse_quantization(JsonFields(Json::object(), ""), "int8", true);
+  const auto is_made = [&](const std::optional<Quantization>& quantization, const char* name) {
+    return take_weight(checkpoint, quantization, name, {kRows, kColumns}).quantized().matrix !=
+           nullptr;
+  };
+  EXPECT_TRUE(is_made(with_head, "lm_head.weight"));
+  EXPECT_FALSE(is_made(with_head, "model.layers.0.mlp.up_projs.mlp.gate.weight"));
+  // Of a quantized checkpoint, what it leaves out.
   const Json awq = {{"quantization_config", {{"quant_method", "awq"}}}};
-  EXPECT_THAT(user_error([&] { parse_quantization(JsonFields(awq, "config.json: "), "fp8"); }),
-              HasSubstr("quant_method is \"awq\": the weights cannot be quantized to fp8 at load"));
+  const auto rest = parse_quantization(JsonFields(awq, "config.json: "), "int8", true);
+  EXPECT_TRUE(is_made(rest, "lm_head.weight"));
 }
 
 TEST(Dialects, RandomWeightsOfEachDialect) {

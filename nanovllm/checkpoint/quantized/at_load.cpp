@@ -54,12 +54,13 @@ QuantizedMatrix quantize(const WeightRows& weight, QuantizedFormat format) {
 
 }  // namespace
 
-Quantization quantization_at_load(const std::string& format) {
+Quantization quantization_at_load(const std::string& format, bool vocabulary) {
   const auto quantized = format == "fp8" ? QuantizedFormat::kE4M3 : QuantizedFormat::kInt8;
   return {fmt::format("{} made at load, a scale for each row", format),
           [=](TensorSource& tensors, const std::string& module, int64_t rows,
               int64_t columns) -> std::optional<WeightRows> {
-            if (!is_linear(module)) return std::nullopt;
+            const bool is_vocabulary = module == "lm_head" || module == "model.embed_tokens";
+            if (!is_linear(module) && !(vocabulary && is_vocabulary)) return std::nullopt;
             const WeightRows weight = tensors.take(module + ".weight", {rows, columns});
             return WeightRows(rows, columns, [=] { return quantize(weight, quantized); });
           },

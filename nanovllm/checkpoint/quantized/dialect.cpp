@@ -16,18 +16,12 @@ struct Name {
 constexpr std::array kDialects = {Name{"fp8", fp8}, Name{"compressed-tensors", compressed_tensors},
                                   Name{"awq", awq}, Name{"gptq", gptq}};
 
-}  // namespace
-
-std::optional<Quantization> parse_quantization(const JsonFields& config,
-                                               const std::string& at_load) {
+std::optional<Quantization> parse_dialect(const JsonFields& config) {
   // The second name is that of old exporters of compressed-tensors.
   for (const char* key : {"quantization_config", "compression_config"}) {
     if (config.find(key) == nullptr) continue;
     const JsonFields fields = config.object(key);
     const std::string method = fields.text("quant_method", "");
-    require(at_load == "auto" || at_load == method,
-            "{}quant_method is {}: the weights cannot be quantized to {} at load", fields.prefix(),
-            printable(method), at_load);
     for (const Name& dialect : kDialects)
       if (method == dialect.quant_method) return dialect.parse(fields);
     fail(
@@ -35,8 +29,24 @@ std::optional<Quantization> parse_quantization(const JsonFields& config,
         "and gptq",
         fields.prefix(), printable(method));
   }
-  if (at_load != "auto") return quantization_at_load(at_load);
   return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Quantization> parse_quantization(const JsonFields& config, const std::string& at_load,
+                                               bool vocabulary) {
+  std::optional<Quantization> own = parse_dialect(config);
+  if (at_load == "auto") return own;
+  Quantization made = quantization_at_load(at_load, vocabulary);
+  if (!own) return made;
+  own->description += fmt::format("; the rest {}", made.description);
+  own->take = [dialect = own->take, rest = made.take](
+                  TensorSource& tensors, const std::string& module, int64_t rows, int64_t columns) {
+    std::optional<WeightRows> weight = dialect(tensors, module, rows, columns);
+    return weight ? weight : rest(tensors, module, rows, columns);
+  };
+  return own;
 }
 
 WeightRows take_weight(TensorSource& tensors, const std::optional<Quantization>& quantization,

@@ -35,9 +35,11 @@ Quantization awq(const JsonFields& config);
 Quantization gptq(const JsonFields& config);
 
 /// What the key quantization_config of config.json says, if it is there. With `at_load` fp8 or int8
-/// instead of auto, the layers of a checkpoint that is not quantized become so when they are read.
+/// instead of auto, projections that the checkpoint has not quantized become so when they are read,
+/// and with `vocabulary` the embedding and the head too.
 std::optional<Quantization> parse_quantization(const JsonFields& config,
-                                               const std::string& at_load = "auto");
+                                               const std::string& at_load = "auto",
+                                               bool vocabulary = false);
 /// The tensor `name`; weights of two dimensions may be quantized.
 WeightRows take_weight(TensorSource& tensors, const std::optional<Quantization>& quantization,
                        const std::string& name, const std::vector<int64_t>& shape);
@@ -45,8 +47,8 @@ WeightRows take_weight(TensorSource& tensors, const std::optional<Quantization>&
 bool is_quantized(const std::optional<Quantization>& quantization, const std::string& module);
 
 // -- for the dialects
-/// Not a dialect: a matrix of layers in E4M3 (fp8) or int8 from any float dtype.
-Quantization quantization_at_load(const std::string& format);
+/// Not a dialect: E4M3 (fp8) or int8 from any float dtype.
+Quantization quantization_at_load(const std::string& format, bool vocabulary);
 /// Whether a module is a projection of a layer. Embeddings, the head and routers are not.
 bool is_linear(const std::string& module);
 /// The weight of a module in E4M3: module + ".weight", and its scales module + `suffix`, one for

@@ -69,8 +69,11 @@ Quantization gptq(const JsonFields& config) {
   };
   const std::string group =
       group_size == kOneGroup ? "a scale for each row" : fmt::format("groups of {}", group_size);
-  return {
-      fmt::format("gptq, int{}, {}{}", bits, group, ordered ? ", activation order" : ""), take, {}};
+  return {fmt::format("gptq, int{}, {}{}", bits, group, ordered ? ", activation order" : ""),
+          take,
+          {},
+          bytes_per_value(bits, group_size),
+          ordered};
 }
 
 }  // namespace nanovllm
