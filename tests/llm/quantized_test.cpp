@@ -89,5 +89,24 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
+// Against the references of the checkpoint that is not quantized. The limits are 1.15 times what an
+// emulation with the same formats, but scales for blocks in E4M3, costs.
+class QuantizedAtLoad : public ::testing::TestWithParam<std::pair<std::string, Bfloat16Limits>> {};
+
+TEST_P(QuantizedAtLoad, IsAsCloseToFloat32AsItsFormatAllows) {
+  const auto& [format, limits] = GetParam();
+  EngineConfig config;
+  config.dtype = "bfloat16";
+  config.quantization = format;
+  config.kv_cache_memory_bytes = 64 << 20;
+  LLM llm(kTinyTales, config);
+  expect_close_in_bfloat16(llm, goldens("tiny-tales"), limits);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, QuantizedAtLoad,
+                         ::testing::Values(std::pair{"int8", Bfloat16Limits{0.0253, 0.97, 1.1}},
+                                           std::pair{"fp8", Bfloat16Limits{0.0748, 0.95, 1.1}}),
+                         [](const auto& info) { return info.param.first; });
+
 }  // namespace
 }  // namespace nanovllm::testing
