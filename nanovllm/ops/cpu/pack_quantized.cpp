@@ -194,10 +194,12 @@ void dequantize_row(float* row, const PackedWeight& w, int64_t i, int64_t panel_
         values + count * panel_columns / (w.format == QuantizedFormat::kInt4 ? 2 : 1);
     float scale;
     std::memcpy(&scale, scales + column * static_cast<int64_t>(sizeof scale), sizeof scale);
-    const int zero = scales[panel_columns * static_cast<int64_t>(sizeof scale) + column];
+    const bool is_float = w.format == QuantizedFormat::kE4M3;  // has no zero points
+    const int zero =
+        is_float ? 0 : scales[panel_columns * static_cast<int64_t>(sizeof scale) + column];
     for (int64_t j = 0; j < std::min(count, w.k - first); ++j) {
       float value;
-      if (w.format == QuantizedFormat::kE4M3) {
+      if (is_float) {
         value = e4m3_to_f32(values[j * panel_columns + column]) / kE4M3Unit;
       } else if (w.format == QuantizedFormat::kInt8) {
         value = static_cast<float>(values[(j / 4 * panel_columns + column) * 4 + j % 4] - zero);
