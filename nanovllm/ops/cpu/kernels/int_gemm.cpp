@@ -316,18 +316,18 @@ void quantize_row(void* row, const void* x, const int32_t* order, int64_t k) {
     // A group so small counts as zeros, since the inverse could be infinite.
     const float inverse = size < 1e-30f ? 0 : kLargest / size;
     const float scale = size < 1e-30f ? 0 : size / kLargest;
-    I32 total = {};
+    U32 total = {};  // if x is not finite it wraps around
     int16_t rounded[kIntGroup];
 #pragma GCC unroll 8
     for (int i = 0; i < kVectors; ++i) {
       // Adding 1.5 * 2^23 rounds to an integer, in the low bits.
       const I32 value =
           reinterpret_cast<I32>(fma(v[i], broadcast(inverse), broadcast(12582912.0f))) - 0x4b400000;
-      total += value;
+      total += reinterpret_cast<U32>(value);
       const I16 narrow = __builtin_convertvector(value, I16);
       __builtin_memcpy(rounded + i * kLanes, &narrow, sizeof narrow);
     }
-    int32_t sum = 0;
+    uint32_t sum = 0;
     for (int i = 0; i < kLanes; ++i) sum += total[i];
     if constexpr (kVnni) {
       for (int i = 0; i < kIntGroup; ++i) {
@@ -343,7 +343,7 @@ void quantize_row(void* row, const void* x, const int32_t* order, int64_t k) {
       }
     }
     scales[g] = scale;
-    scales[groups + g] = scale * static_cast<float>(sum);
+    scales[groups + g] = scale * static_cast<float>(static_cast<int32_t>(sum));
   }
 }
 
