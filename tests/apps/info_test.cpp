@@ -1,8 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 
@@ -44,8 +42,9 @@ TEST(Info, ShowsShapeMemoryAndKernels) {
   const Result text = run({"info", kTinyTales});
   EXPECT_EQ(text.status, 0) << text.err;
   EXPECT_THAT(text.out, ::testing::EndsWith("\nwould run\n"));
-  const Result fp8 =
-      run({"info", kTinyTales, "--device", "cpu", "--kv-cache-dtype", "fp8", "--json"});
+  const Result fp8 = run({"info", kTinyTales, "--device", "cpu", "--kv-cache-dtype", "fp8",
+                          "--kv-cache-memory-bytes", info["kv_cache_bytes"].dump(), "-c", "2048",
+                          "--max-num-seqs", "2048", "--json"});
   ASSERT_EQ(fp8.status, 0) << fp8.err;
   const Json with_fp8 = Json::parse(fp8.out);
   EXPECT_EQ(with_fp8["kv_cache_dtype"], "float8_e4m3fn");
@@ -56,7 +55,9 @@ TEST(Info, ShowsShapeMemoryAndKernels) {
 /// A copy of tiny-tales in which `change` has changed a file.
 template <class Change>
 std::string changed_model(const char* file, const Change& change) {
-  const fs::path folder = fs::path(::testing::TempDir()) / "nanovllm_info_model";
+  // Other tests of this file run at the same time, in other processes.
+  const std::string test = ::testing::UnitTest::GetInstance()->current_test_info()->name();
+  const fs::path folder = fs::path(::testing::TempDir()) / ("nanovllm_info_" + test);
   fs::remove_all(folder);
   fs::create_directory(folder);
   for (const auto& entry : fs::directory_iterator(kTinyTales))
