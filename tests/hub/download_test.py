@@ -199,7 +199,8 @@ class Layout(HubTest):
     def test_remove_refuses_what_is_being_downloaded(self):
         self.hub.faults.append(cut_fault(self.hub, "model", 1000, wait=60))
         process = self.start("pull", ID)
-        self.wait_for(self.incomplete)
+        # The small files, whose locks are released when they are complete, may come first.
+        self.wait_for(lambda: any(path.stat().st_size == 1000 for path in self.incomplete()))
         self.refused("is being downloaded by another process", command=("remove", ID), status=2)
         process.kill()
         process.communicate()
