@@ -289,6 +289,11 @@ TEST(Dialects, RefusedByName) {
   EXPECT_THAT(error({{"quant_method", "fp8"}, {"weight_block_size", {128, 0}}}),
               HasSubstr("weight_block_size is [128,0]"));
   EXPECT_THAT(error({{"quant_method", "fp8"}, {"fmt", "e5m2"}}), HasSubstr("fmt is \"e5m2\""));
+  EXPECT_THAT(error({{"quant_method", "awq"},
+                     {"modules_to_not_convert", std::vector<std::string>(5000, "x")}}),
+              HasSubstr("modules_to_not_convert has 5000 names"));
+  EXPECT_THAT(error({{"quant_method", "awq"}, {"modules_to_not_convert", {1}}}),
+              HasSubstr("modules_to_not_convert is [1]; it must be a list of names"));
   const auto compressed = [&](const Json& weights, const char* format = "pack-quantized") {
     return error({{"quant_method", "compressed-tensors"},
                   {"format", format},

@@ -105,8 +105,13 @@ std::vector<uint32_t> read_words(const WeightRows& tensor) {
 }
 
 std::vector<std::string> read_names(const JsonFields& config, const char* key) {
+  // Every module is compared with every name; published lists have some hundred
+  // (progress.bounded-work).
+  constexpr size_t kMostNames = 4096;
   const Json* list = config.find(key);
   if (list == nullptr) return {};
+  require(list->size() <= kMostNames, "{}{} has {} names; at most {} are supported",
+          config.prefix(), key, list->size(), kMostNames);
   require(list->is_array() && std::ranges::all_of(*list, &Json::is_string),
           "{}{} is {}; it must be a list of names", config.prefix(), key, printable(*list));
   return list->get<std::vector<std::string>>();
