@@ -59,7 +59,7 @@ OTHER_NAMES = {
 }
 
 # vLLM's names for values that have another name here.
-_OTHER_VALUES = {
+_OTHER_VALUES: Mapping[str, Mapping[str | None, str]] = {
     "dtype": {"half": "float16", "float": "float32"},
     "load_format": {"safetensors": "auto"},
     "quantization": {None: "auto"},
