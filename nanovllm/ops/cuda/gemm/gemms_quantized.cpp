@@ -48,7 +48,7 @@ void Gemms::run_quantized_small(const Call& call) {
   args.w = call.quantized->values;
   const DType dtype = call.in.x.dtype;
   if (call.in.norm.weight && (args.k > kMaxQuantizedNormK || args.float_out))
-    apply_norm(call, /*is_swap_ab=*/false, args);
+    apply_norm(call, GemmChoice::kCublasLt, args);  // nothing finishes it: a kernel of its own
   if (call.epilogue == Epilogue::kSwiglu && args.norm == nullptr) {
     args.epilogue = Epilogue::kStore;
     args.out = call.scratch.data;

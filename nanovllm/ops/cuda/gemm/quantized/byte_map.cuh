@@ -31,8 +31,8 @@ inline CUtensorMap byte_map(const void* data, int64_t rows, int64_t row_bytes, i
 /// one is slower, because then the next kernel cannot start early (8B in E4M3, 64 sequences: 5.08
 /// instead of 4.47 ms a step).
 inline constexpr int kByteRing = 100 << 10;
-/// The most parts of k with which all thread blocks run at the same time, two on a multiprocessor.
-/// Clusters of four or more do not fill every group of multiprocessors.
+/// The largest split-K factor with which all thread blocks are resident together, two on a
+/// multiprocessor. Clusters of four or more do not fill every group of multiprocessors.
 inline int find_byte_split(Launch where, int tiles, int num_chunks) {
   int split = 1;
   for (int more = 2; more <= swap_ab::kMaxSplit; more *= 2) {
