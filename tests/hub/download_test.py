@@ -82,6 +82,18 @@ class HubTest(unittest.TestCase):
     def incomplete(self):
         return sorted(self.folder().glob("blobs/*.incomplete"))
 
+    def wait_for_incomplete(self, size):
+        """Waits until an incomplete file has `size` bytes. Another one may be renamed between its listing and its stat()."""
+
+        def found():
+            for path in self.incomplete():
+                with contextlib.suppress(FileNotFoundError):
+                    if path.stat().st_size == size:
+                        return True
+            return False
+
+        self.wait_for(found)
+
     def wait_for(self, condition):
         for _ in range(3000):
             if condition():
@@ -200,7 +212,7 @@ class Layout(HubTest):
         self.hub.faults.append(cut_fault(self.hub, "model", 1000, wait=60))
         process = self.start("pull", ID)
         # The small files, whose locks are released when they are complete, may come first.
-        self.wait_for(lambda: any(path.stat().st_size == 1000 for path in self.incomplete()))
+        self.wait_for_incomplete(1000)
         self.refused("is being downloaded by another process", command=("remove", ID), status=2)
         process.kill()
         process.communicate()
@@ -230,7 +242,7 @@ class Resume(HubTest):
                 self.hub.requests.clear()
                 self.hub.faults.append(cut_fault(self.hub, "model.safetensors", 200_000, times=1, wait=60))
                 process = self.start("generate", ID, "--prompt", "a")
-                self.wait_for(lambda: any(path.stat().st_size == 200_000 for path in self.incomplete()))
+                self.wait_for_incomplete(200_000)
                 process.send_signal(number)
                 self.assertEqual(process.wait(30), status)
                 process.communicate()
