@@ -167,7 +167,7 @@ void CpuBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv, co
 
 void CpuBackend::attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
   set_num_threads(threads_);
-  cpu::attention(args, kv, batch, isa_);
+  cpu::attention(args, kv, batch, args.qkv.dtype == DType::kBF16 ? gemm_.bf16_isa() : isa_);
 }
 
 void CpuBackend::silu_mul(Tensor out, Tensor gate_up) {

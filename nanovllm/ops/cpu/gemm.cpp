@@ -49,9 +49,10 @@ double gemm_seconds(const GemmKernels& kernels) {
   return best;
 }
 
-/// The instruction set for bfloat16 GEMMs. Outside of AMX, Intel's processors multiply bfloat16 at
-/// half of their speed in float32 and AMD's at twice, so it is measured once, which takes 0.1 ms.
-Isa bf16_gemm_isa(Isa isa) {
+/// The instruction set for products of bfloat16. Outside of AMX, Intel's processors multiply
+/// bfloat16 at half of their speed in float32 and AMD's at twice, so it is measured once, which
+/// takes 0.1 ms.
+Isa choose_bf16_isa(Isa isa) {
   if (isa != Isa::kAvx512Bf16) return isa;
   static const Isa faster = gemm_seconds(kernels_for(Isa::kAvx512Vnni, DType::kBF16).gemm) <
                                     gemm_seconds(kernels_for(isa, DType::kBF16).gemm)
@@ -62,7 +63,7 @@ Isa bf16_gemm_isa(Isa isa) {
 
 }  // namespace
 
-Gemm::Gemm(Isa isa, int threads) : Gemm(isa, threads, bf16_gemm_isa(isa)) {}
+Gemm::Gemm(Isa isa, int threads) : Gemm(isa, threads, choose_bf16_isa(isa)) {}
 
 Gemm::Gemm(Isa isa, int threads, Isa bf16_isa)
     : isa_(isa),

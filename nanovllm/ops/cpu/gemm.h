@@ -38,6 +38,8 @@ class Gemm {
   Gemm(Isa isa, int threads, Isa bf16_isa);
   ~Gemm();
 
+  /// The instruction set whose kernels multiply bfloat16 fastest.
+  Isa bf16_isa() const { return bf16_isa_; }
   /// Backend::pack, or pack_experts() with their number. Weights are loaded by another thread than
   /// the one that runs the steps, so the helper threads of this call end with it.
   std::shared_ptr<const PackedWeight> pack(std::span<const WeightRows> parts, DType dtype,

@@ -81,6 +81,10 @@ inline int num_visible(const KeyBlockArgs& a, int row) {
 
 // -- scores
 
+/// While keys are transposed, their values and the keys so far ahead are prefetched: the
+/// processor's own prefetch stops at each 4 KiB page.
+constexpr int kPrefetchKeys = 2 * kLanes;
+
 /// A model of dtype T. Float32 queries, and keys of any dtype: a lane of the panel holds one
 /// dimension of a key.
 template <class T, class K = T>
@@ -121,13 +125,24 @@ using Bf16Dot = FloatDot<Bf16>;
 /// been written: the one before is read instead, and their scores are not used.
 template <class Dot>
 void pack_panel(const KeyBlockArgs& a, int first, int end) {
+  using Key = typename Dot::Key;
   for (int v = 0; v < kVectors && first + v * kLanes < end; ++v) {
-    const typename Dot::Key* rows[kLanes];
+    const Key* rows[kLanes];
     for (int i = 0; i < kLanes; ++i) {
       const int key = first + v * kLanes + i;
-      rows[i] = key_row<typename Dot::Key>(a.keys, key < end ? key : end - 1, a.head_dim);
+      rows[i] = key_row<Key>(a.keys, key < end ? key : end - 1, a.head_dim);
     }
+    const int key = first + v * kLanes, ahead = key + kPrefetchKeys;
+    const auto* next_keys = key_row<Key>(a.keys, ahead < end ? ahead : end - 1, a.head_dim);
+    const auto* values = key_row<Key>(a.values, key, a.head_dim);
     for (int d = 0; d < a.head_dim; d += Dot::kDims * kLanes) {
+      constexpr int kElements = Dot::kDims * kLanes * kLanes;
+      for (int i = 0; i < kElements; i += 64 / static_cast<int>(sizeof(Key))) {
+        __builtin_prefetch(next_keys + i);
+        __builtin_prefetch(values + i, 0, 2);
+      }
+      next_keys += kElements;
+      values += kElements;
       F32 x[kLanes];
       for (int i = 0; i < kLanes; ++i) x[i] = Dot::load_keys(rows[i] + d);
       transpose(x);

@@ -17,6 +17,7 @@ namespace {
 constexpr int kColumns = 2 * kLanes;
 constexpr int kMaxRows =
     kLanes == 16 ? 12 : 6;  // 2 R accumulators, two of w, one of x: of 32 or 16 registers
+constexpr int64_t kFarPanels = 4;
 constexpr int64_t kGroupPanels = kGemmGroupColumns / kColumns;
 
 /// How weights of one dtype are multiplied. A lane holds kStep elements of a column, which takes
@@ -28,6 +29,11 @@ struct Format {
   static constexpr int kStep = 1, kPasses = 1;
   static F32 load_columns(const T* w) { return load(w); }
   static F32 load_row(const float* x) { return broadcast(*x); }
+  /// The values of pass kPass.
+  template <int kPass>
+  static F32 values(F32 columns) {
+    return columns;
+  }
   template <int kPass>
   static F32 multiply_add(F32 sum, F32 row, F32 columns) {
     return fma(row, columns, sum);
@@ -61,8 +67,12 @@ struct Format<Bf16> {
   static constexpr int kPasses = 2;
   static F32 load_row(const float* x) { return broadcast(*x); }
   template <int kPass>
+  static F32 values(U32 columns) {
+    return reinterpret_cast<F32>(kPass == 0 ? columns << 16 : columns & 0xffff0000);
+  }
+  template <int kPass>
   static F32 multiply_add(F32 sum, F32 row, U32 columns) {
-    return fma(row, reinterpret_cast<F32>(kPass == 0 ? columns << 16 : columns & 0xffff0000), sum);
+    return fma(row, values<kPass>(columns), sum);
   }
 #endif
 };
@@ -128,32 +138,39 @@ struct Tile {
   int64_t k;
   const char* scales;    // of the first panel's columns, float32; none: 1
   int64_t scale_stride;  // bytes from panel to panel
-  // Weights that are read next and prefetched meanwhile: the processor's own prefetch stops at each
-  // 4 KiB page and reaches half of the memory's speed from two rows on. Each of `sharers` tiles of
-  // the panel prefetches its part.
-  const typename W::Element* next;
-  int64_t sharers;
+  // Weights that are read later and prefetched meanwhile, `next_step` bytes further for each kStep
+  // of k: the processor's own prefetch stops at each 4 KiB page and reaches half of the memory's
+  // speed from two rows on. `far` is kFarPanels panels ahead and goes into the L2 cache, since L1
+  // cannot wait for as many lines as arrive in the memory's latency. If one panel is computed at a
+  // time, the next one also goes into L1, where four have no room.
+  const char* next;
+  const char* far;
+  int64_t next_step;
 };
+
+template <class W>
+constexpr int64_t kStepBytes = kColumns* W::kStep * sizeof(typename W::Element);
 
 /// R rows, P panels.
 template <int R, int P, class W>
 void compute(const Tile<W>& t) {
   constexpr int V = 2 * P;
   constexpr int64_t kStepElements = kColumns * W::kStep;
-  constexpr int64_t kStepBytes = kStepElements * sizeof(typename W::Element);
   F32 acc[R][V] = {};
-  const char* next = reinterpret_cast<const char*>(t.next);
+  const char* next = t.next;
+  const char* far = t.far;
   const int64_t panel_bytes = t.panel_stride * static_cast<int64_t>(sizeof(*t.w));
-  const int64_t next_step = kStepBytes / t.sharers;
-  for (int64_t i = 0; i < t.k; i += W::kStep, next += next_step) {
+  for (int64_t i = 0; i < t.k; i += W::kStep, next += t.next_step, far += t.next_step) {
     const typename W::Element* columns[V];
 #pragma GCC unroll 4
     for (int p = 0; p < P; ++p) {
       columns[2 * p] = t.w + p * t.panel_stride + i * kColumns;
       columns[2 * p + 1] = columns[2 * p] + kStepElements / 2;
 #pragma GCC unroll 2
-      for (int64_t line = 0; line < kStepBytes; line += 64)
-        __builtin_prefetch(next + p * panel_bytes + line);
+      for (int64_t line = 0; line < kStepBytes<W>; line += 64) {
+        if constexpr (P == 1) __builtin_prefetch(next + line);
+        __builtin_prefetch(far + p * panel_bytes + line, 0, 2);
+      }
     }
     step<W>(acc, t.x + i, columns);
   }
@@ -169,24 +186,28 @@ void compute(const Tile<W>& t) {
   }
 }
 
-/// `rows` rows, at most R, of `panels` panels.
-template <int R, class W>
-void compute_panels(Tile<W> t, int64_t rows, int64_t panels) {
+/// `rows` rows, at most R, of `panels` panels; next_of(p) is what is read after p panels.
+template <int R, class W, class NextOf>
+void compute_panels(Tile<W> t, int64_t rows, int64_t panels, NextOf next_of) {
   if constexpr (R > 1) {
-    if (rows < R) return compute_panels<R - 1>(t, rows, panels);
+    if (rows < R) return compute_panels<R - 1>(t, rows, panels, next_of);
   }
   constexpr int P = R == 1 ? 4 : R <= kMaxRows / 4 ? 2 : 1;
-  const auto* after = t.next;
-  for (; panels > 0; panels -= P, t.w += P * t.panel_stride, t.out += P * kColumns,
-                     t.scales += P * t.scale_stride) {
-    t.next = panels > P ? t.w + P * t.panel_stride : after;
-    if (P == 1 || panels >= P) {
-      compute<R, P>(t);
-    } else {
-      for (; panels > 0;
-           --panels, t.w += t.panel_stride, t.out += kColumns, t.scales += t.scale_stride)
-        compute<R, 1>(t);
-    }
+  const auto go_on = [&](int64_t count) {
+    t.w += count * t.panel_stride;
+    t.out += count * kColumns;
+    t.scales += count * t.scale_stride;
+  };
+  int64_t p = 0;
+  for (; p + P <= panels; p += P, go_on(P)) {
+    t.next = next_of(p + P);
+    t.far = next_of(p + kFarPanels);
+    compute<R, P>(t);
+  }
+  for (; p < panels; ++p, go_on(1)) {
+    t.next = next_of(p + 1);
+    t.far = next_of(p + kFarPanels);
+    compute<R, 1>(t);
   }
 }
 
@@ -216,13 +237,16 @@ void store_out(Out* out, int64_t out_stride, const float* sums, const float* bia
     });
 }
 
-/// Float32 panels in place of quantized ones: block [k, kColumns] = the values at w.
+/// A float32 panel in place of one of another dtype: block [k, kColumns] = the values at w.
 template <class W>
-void unpack_block(float* block, const typename W::Element* w, const char* next, int64_t k) {
-  for (int64_t i = 0; i < 2 * k; ++i) {
-    if (i % 4 == 0) __builtin_prefetch(next + i * kLanes);
-    store(block + i * kLanes, W::load_columns(w + i * kLanes));
-  }
+void unpack_block(float* block, const typename W::Element* w, int64_t k) {
+  for (int64_t i = 0; i < k; i += W::kStep)
+    for (int v = 0; v < 2; ++v, w += kLanes * W::kStep) {
+      const auto columns = W::load_columns(w);
+      float* const to = block + i * kColumns + v * kLanes;
+      store(to, W::template values<0>(columns));
+      if constexpr (W::kPasses == 2) store(to + kColumns, W::template values<1>(columns));
+    }
 }
 
 /// T is the dtype of x and of out.
@@ -232,6 +256,9 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
   using Element = typename W::Element;
   using Input = typename W::Input;
   constexpr bool kQuantized = sizeof(Element) == 1;
+  constexpr bool kUnpacks = sizeof(Input) != sizeof(Element);
+  // Conversion costs E4M3 more than a store and a load do.
+  constexpr int64_t kMinUnpackTiles = kQuantized ? 2 : 6;
   constexpr int64_t kBlockK = kQuantized ? kQuantizedBlockK : kGemmBlockK;
   const int64_t rows = row_end - row;
   const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;
@@ -271,38 +298,48 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
                    .k = block_k,
                    .scales = scales,
                    .scale_stride = kQuantized ? call.panel_bytes : 0,
-                   .next = after,
-                   .sharers = 1};
-      if (tiles == 1) compute_panels<kMaxRows>(tile, rows, panels);
-      for (int64_t p = 0; p < panels && tiles > 1; ++p) {
-        const Element* panel_w = w + p * panel_stride;
-        const Element* next = p + 1 < panels ? panel_w + panel_stride : after;
-        if constexpr (kQuantized)
-          unpack_block<W>(unpacked, panel_w, reinterpret_cast<const char*>(next), block_k);
-        for (int64_t i = 0; i < tiles && i * tile_rows < rows; ++i) {
-          const int64_t r = i * tile_rows;
-          const int64_t count = rows - r < tile_rows ? rows - r : tile_rows;
-          tile.out = sums + r * kGemmGroupColumns + p * kColumns;
-          tile.x = block + r * kGemmBlockK;
-          if constexpr (kQuantized) {
-            compute_panels<kMaxRows>(Tile<Format<float>>{.out = tile.out,
-                                                         .first = tile.first,
-                                                         .x = tile.x,
-                                                         .w = unpacked,
-                                                         .panel_stride = 0,
-                                                         .k = block_k,
-                                                         .scales = scales + p * call.panel_bytes,
-                                                         .scale_stride = 0,
-                                                         .next = unpacked,
-                                                         .sharers = tiles},
-                                     count, 1);
-          } else {
-            tile.w = panel_w;
-            tile.next = next + i * block_k * kColumns / tiles;
-            tile.sharers = tiles;
-            compute_panels<kMaxRows>(tile, count, 1);
+                   .next = nullptr,
+                   .far = nullptr,
+                   .next_step = kStepBytes<W> / tiles};
+      const auto next_of = [&](int64_t p) {
+        return reinterpret_cast<const char*>(p < panels ? w + p * panel_stride
+                                                        : after + (p - panels) * panel_stride);
+      };
+      if (tiles == 1) compute_panels<kMaxRows>(tile, rows, panels, next_of);
+      // All tiles of panel p, of which each prefetches its part.
+      const auto compute_tiles = [&](auto t, int64_t p) {
+        t.out += p * kColumns;
+        for (int64_t row = 0; row < rows; row += tile_rows) {
+          const int64_t part = row / tile_rows * block_k / W::kStep * t.next_step;
+          compute_panels<kMaxRows>(t, rows - row < tile_rows ? rows - row : tile_rows, 1,
+                                   [&](int64_t ahead) { return next_of(p + ahead) + part; });
+          t.out += tile_rows * kGemmGroupColumns;
+          t.x += tile_rows * kGemmBlockK;
+        }
+      };
+      for (int64_t p = 0; p < panels && tiles > 1; ++p, tile.w += panel_stride) {
+        if constexpr (kUnpacks) {
+          if (tiles >= kMinUnpackTiles) {
+            unpack_block<W>(unpacked, tile.w, block_k);
+            const char* const panel_scales = scales ? scales + p * call.panel_bytes : nullptr;
+            compute_tiles(Tile<Format<float>>{.out = sums,
+                                              .first = tile.first,
+                                              .x = block,
+                                              .w = unpacked,
+                                              .panel_stride = 0,
+                                              .k = block_k,
+                                              .scales = panel_scales,
+                                              .scale_stride = 0,
+                                              .next = nullptr,
+                                              .far = nullptr,
+                                              .next_step = tile.next_step / W::kStep},
+                          p);
+            continue;
           }
         }
+        Tile<W> panel_tile = tile;
+        if (scales) panel_tile.scales += p * call.panel_bytes;
+        compute_tiles(panel_tile, p);
       }
       w = after;
     }

@@ -17,7 +17,7 @@ constexpr int64_t kQuantizedBlockK = 128;
 /// Scratch memory of one thread: a block of x [kGemmTaskRows, kGemmBlockK], of out [kGemmTaskRows,
 /// kGemmGroupColumns] and of a panel, float32.
 constexpr int64_t kGemmScratchFloats =
-    kGemmTaskRows * (kGemmBlockK + kGemmGroupColumns) + kQuantizedBlockK * 32;
+    kGemmTaskRows * (kGemmBlockK + kGemmGroupColumns) + kGemmBlockK * 32;
 
 /// out [m, n] = x [m, k] w^T + bias, w packed into panels of a few columns of out: [panels, k,
 /// columns] of its dtype, and for bfloat16 [panels, k / 2, columns, 2]. k is rounded up to a

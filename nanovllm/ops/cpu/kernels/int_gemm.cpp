@@ -17,6 +17,7 @@ using U8 = uint8_t __attribute__((vector_size(kLanes)));
 
 constexpr int kColumns = 2 * kLanes;
 constexpr int kMaxRows = kLanes == 16 ? 6 : 3;  // 4 R sums, two of w, one of x: of 32 or 16
+constexpr int64_t kFarPanels = 3;
 constexpr int64_t kGroupPanels = kGemmGroupColumns / kColumns;
 /// Values of k whose part of a panel stays in L1 under all rows of a task.
 constexpr int64_t kBlockK = 512;
@@ -100,9 +101,10 @@ struct Tile {
   const char* x[kMaxRows];
   const char* panel;
   int64_t begin, k;
-  // What is read next and prefetched meanwhile, as in gemm.cpp: `next_step` bytes further for each
-  // load.
+  // What is read later and prefetched meanwhile, as in gemm.cpp: `next_step` bytes further for each
+  // load. `next` goes into the L1 cache and `far` into L2.
   const char* next;
+  const char* far;
   int64_t next_step;
 };
 
@@ -137,6 +139,7 @@ void compute(const Tile& t, const GemmCall& call, int64_t padded_k) {
   constexpr int V = 2 * P;
   constexpr int64_t kBytes = values_bytes<W>(kIntGroup);
   const char* next = t.next;
+  const char* far = t.far;
   const int64_t end = t.begin + t.k;
   for (int64_t k = t.begin; k < end;) {
     const int64_t group = k / call.group, group_begin = group * call.group;
@@ -157,10 +160,12 @@ void compute(const Tile& t, const GemmCall& call, int64_t padded_k) {
     for (int64_t i = k / kIntGroup; i < stop / kIntGroup; ++i) {
 #pragma GCC unroll 4
       for (int p = 0; p < P; ++p)
-#pragma GCC unroll 16
-        for (int64_t line = 0; line < kBytes; line += 64)
+        for (int64_t line = 0; line < t.next_step; line += 64) {
           __builtin_prefetch(next + p * call.panel_bytes + line);
+          __builtin_prefetch(far + p * call.panel_bytes + line, 0, 2);
+        }
       next += t.next_step;
+      far += t.next_step;
       I32 integers[R][V] = {};
       multiply<W>(integers, w, x);
       if constexpr (kVnni) {
@@ -204,23 +209,23 @@ void compute(const Tile& t, const GemmCall& call, int64_t padded_k) {
   }
 }
 
-/// `rows` rows, at most R, of `panels` panels.
-template <class W, int R>
+/// `rows` rows, at most R, of `panels` panels; next_of(p) is what is read after p panels.
+template <class W, int R, class NextOf>
 void compute_panels(Tile t, const GemmCall& call, int64_t padded_k, int64_t rows, int64_t panels,
-                    int64_t offset) {
+                    NextOf next_of) {
   if constexpr (R > 1) {
-    if (rows < R) return compute_panels<W, R - 1>(t, call, padded_k, rows, panels, offset);
+    if (rows < R) return compute_panels<W, R - 1>(t, call, padded_k, rows, panels, next_of);
   }
   constexpr int P = R <= kMaxRows / 2 ? 2 : 1;
-  const char* const after = t.next;
-  for (; panels > 0; panels -= P, t.panel += P * call.panel_bytes, t.out += P * kColumns) {
-    t.next = panels > P ? t.panel + P * call.panel_bytes + offset : after;
-    if (P == 1 || panels >= P) {
-      compute<W, R, P>(t, call, padded_k);
-    } else {
-      for (; panels > 0; --panels, t.panel += call.panel_bytes, t.out += kColumns)
-        compute<W, R, 1>(t, call, padded_k);
-    }
+  for (int64_t p = 0; p < panels;) {
+    const int count = p + P <= panels ? P : 1;
+    t.next = next_of(p + count);
+    t.far = next_of(p + count + kFarPanels);
+    if (count == P) compute<W, R, P>(t, call, padded_k);
+    else compute<W, R, 1>(t, call, padded_k);
+    p += count;
+    t.panel += count * call.panel_bytes;
+    t.out += count * kColumns;
   }
 }
 
@@ -251,8 +256,14 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
       const int64_t count = padded_k - k < kBlockK ? padded_k - k : kBlockK;
       const char* const after =
           k + kBlockK < padded_k ? base + offset(k + kBlockK) : base + panels * call.panel_bytes;
-      const int64_t step = values_bytes<W>(kIntGroup);
-      // Few rows go through all panels, several at a time; many go through one after the other.
+      const auto next_of = [&](int64_t p) {
+        return p < panels ? base + offset(k) + p * call.panel_bytes
+                          : after + (p - panels) * call.panel_bytes;
+      };
+      // A whole number of cache lines for each tile.
+      const int64_t next_step = (values_bytes<W>(kIntGroup) / 64 + tiles - 1) / tiles * 64;
+      // Few rows go through all panels, several at a time; many go through one after the other, and
+      // each tile prefetches its part.
       const int64_t width = tiles == 1 ? panels : 1;
       for (int64_t p = 0; p < panels; p += width) {
         for (int64_t i = 0; i < tiles; ++i) {
@@ -262,13 +273,15 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
                  .panel = base + p * call.panel_bytes,
                  .begin = k,
                  .k = count,
-                 .next = p + width < panels ? base + (p + 1) * call.panel_bytes + offset(k) : after,
-                 .next_step = step / tiles};
-          t.next += values_bytes<W>(count) * i / tiles;
+                 .next = nullptr,
+                 .far = nullptr,
+                 .next_step = next_step};
+          const int64_t part = i * next_step * (count / kIntGroup);
           for (int64_t j = r; j < r_end; ++j)
             t.x[j - r] = static_cast<const char*>(call.x) +
                          (call.rows ? call.rows[row + j] : row + j) * call.x_stride;
-          compute_panels<W, kMaxRows>(t, call, padded_k, r_end - r, width, offset(k));
+          compute_panels<W, kMaxRows>(t, call, padded_k, r_end - r, width,
+                                      [&](int64_t ahead) { return next_of(p + ahead) + part; });
         }
       }
     }
