@@ -159,7 +159,8 @@ void BlockManager::forget(int32_t id) {
 int32_t BlockManager::take_free() {
   check(num_free_ > 0, "no free block");
   int32_t id = first_free_;
-  if (num_used_ < num_blocks() && (id < 0 || num_used_ < num_kept_)) {
+  const bool evicts = id >= 0 && block(id).hash;
+  if (num_used_ < num_blocks() && (id < 0 || (evicts && num_used_ < num_kept_))) {
     id = num_used_++;
     --num_free_;
   } else {
@@ -180,10 +181,17 @@ void BlockManager::release(int32_t id) {
   Block& b = block(id);
   check(b.ref_count > 0, "block {} is freed twice", id);
   if (--b.ref_count > 0) return;
-  b.previous = last_free_;
-  b.next = -1;
-  (last_free_ >= 0 ? block(last_free_).next : first_free_) = id;
-  last_free_ = id;
+  if (b.hash) {
+    b.previous = last_free_;
+    b.next = -1;
+    (last_free_ >= 0 ? block(last_free_).next : first_free_) = id;
+    last_free_ = id;
+  } else {
+    b.previous = -1;
+    b.next = first_free_;
+    (first_free_ >= 0 ? block(first_free_).previous : last_free_) = id;
+    first_free_ = id;
+  }
   ++num_free_;
   ++stats_.blocks_freed;
 }

@@ -18,12 +18,13 @@ using BlockHashFunction = uint64_t (*)(uint64_t previous, std::span<const int32_
 uint64_t block_hash(uint64_t previous, std::span<const int32_t> token_ids);
 
 /// The pool of KV blocks: reference counts (`ownership.blocks`), the prefix cache, and a free list
-/// in the order of last use. A free block keeps its hash and tokens until it is reused; a cache hit
-/// takes it off the free list. A hit compares hash, token ids and parent block, so that a hash
-/// collision is never a hit (`cache.exact-hits`).
+/// in the order of last use, which begins with blocks that the cache does not know, since nothing
+/// is lost with them. A free block keeps its hash and tokens until it is reused; a cache hit takes
+/// it off the free list. A hit compares hash, token ids and parent block, so that a hash collision
+/// is never a hit (`cache.exact-hits`).
 ///
-/// Blocks are first used in the order of their ids. When `num_kept` of them were used, another one
-/// is only if all of these are in use: memory that is allocated at the first use then grows with
+/// Blocks are first used in the order of their ids, where a free block's contents would be lost
+/// otherwise. When `num_kept` of them were used, another one is only if all of these are in use: memory that is allocated at the first use then grows with
 /// what runs at the same time, not with the number of requests.
 class BlockManager {
  public:

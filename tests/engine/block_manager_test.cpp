@@ -72,6 +72,35 @@ TEST(BlockManager, UsesMoreBlocksThanItKeepsOnlyIfItMust) {
   BlockManagerState::validate(blocks, std::vector<const Sequence*>{&b});
 }
 
+// Blocks that no lookup can find are reused before new ones are taken and cached ones are lost.
+TEST(BlockManager, ReusesBlocksThatAreNotCachedFirst) {
+  BlockManager blocks(4, 2, true);
+  Sequence a = make({1, 1, 2, 2, 3});
+  admit(blocks, a);
+  blocks.deallocate(a);
+  Sequence b = make({4, 4, 5});
+  EXPECT_EQ(admit(blocks, b), 0);
+  EXPECT_EQ(b.block_table, (std::vector<int32_t>{2, 3}));
+  blocks.deallocate(b);
+  Sequence c = make({6});
+  admit(blocks, c);
+  EXPECT_EQ(c.block_table, (std::vector<int32_t>{3}));
+  Sequence again = make({1, 1, 2, 2});
+  EXPECT_EQ(admit(blocks, again), 2);
+  BlockManagerState::validate(blocks, std::vector<const Sequence*>{&c, &again});
+}
+
+// Without a cache, sequences that follow each other use the same memory.
+TEST(BlockManager, WithoutACacheTheLastFreedBlockIsReused) {
+  BlockManager blocks(8, 2, false);
+  for (int32_t token = 0; token < 3; ++token) {
+    Sequence seq = make({token, token, token});
+    admit(blocks, seq);
+    EXPECT_EQ(seq.block_table, (std::vector<int32_t>{0, 1}));
+    blocks.deallocate(seq);
+  }
+}
+
 TEST(BlockManager, CountsBlocksThatChangeHands) {
   BlockManager blocks(8, 2, true);
   const auto counts = [&] {

@@ -57,6 +57,8 @@ def test_ctrl_c_interrupts_a_download(hub: Any) -> None:
         f"""
         import signal, threading
         from nanovllm import LLM
+        # A shell's background job, which may run the tests, begins with SIGINT ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         threading.Timer(2, signal.raise_signal, [signal.SIGINT]).start()
         try:
             LLM("{ID}")
