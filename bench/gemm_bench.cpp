@@ -121,7 +121,8 @@ int main(int argc, char** argv) {
                         {6144, 1024},
                         {1024, 3072},
                         {4096, 4096},
-                        {151936, 1024}}) {
+                        {151936, 1024},
+                        {400000, 1024}}) {
     const Buffer raw = random_elements(s.n * s.k, dtype);
     const WeightRows part = format == formats.end() ? WeightRows(Tensor(raw.get(), dtype, s.n, s.k))
                                                     : random_quantized(format->second, s.n, s.k);
