@@ -309,9 +309,9 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
       // All tiles of panel p, of which each prefetches its part.
       const auto compute_tiles = [&](auto t, int64_t p) {
         t.out += p * kColumns;
-        for (int64_t row = 0; row < rows; row += tile_rows) {
-          const int64_t part = row / tile_rows * block_k / W::kStep * t.next_step;
-          compute_panels<kMaxRows>(t, rows - row < tile_rows ? rows - row : tile_rows, 1,
+        for (int64_t r = 0; r < rows; r += tile_rows) {
+          const int64_t part = r / tile_rows * block_k / W::kStep * t.next_step;
+          compute_panels<kMaxRows>(t, rows - r < tile_rows ? rows - r : tile_rows, 1,
                                    [&](int64_t ahead) { return next_of(p + ahead) + part; });
           t.out += tile_rows * kGemmGroupColumns;
           t.x += tile_rows * kGemmBlockK;
