@@ -181,17 +181,10 @@ void BlockManager::release(int32_t id) {
   Block& b = block(id);
   check(b.ref_count > 0, "block {} is freed twice", id);
   if (--b.ref_count > 0) return;
-  if (b.hash) {
-    b.previous = last_free_;
-    b.next = -1;
-    (last_free_ >= 0 ? block(last_free_).next : first_free_) = id;
-    last_free_ = id;
-  } else {
-    b.previous = -1;
-    b.next = first_free_;
-    (first_free_ >= 0 ? block(first_free_).previous : last_free_) = id;
-    first_free_ = id;
-  }
+  b.previous = b.hash ? last_free_ : -1;
+  b.next = b.hash ? -1 : first_free_;
+  (b.previous >= 0 ? block(b.previous).next : first_free_) = id;
+  (b.next >= 0 ? block(b.next).previous : last_free_) = id;
   ++num_free_;
   ++stats_.blocks_freed;
 }

@@ -23,9 +23,10 @@ uint64_t block_hash(uint64_t previous, std::span<const int32_t> token_ids);
 /// it off the free list. A hit compares hash, token ids and parent block, so that a hash collision
 /// is never a hit (`cache.exact-hits`).
 ///
-/// Blocks are first used in the order of their ids, where a free block's contents would be lost
-/// otherwise. When `num_kept` of them were used, another one is only if all of these are in use: memory that is allocated at the first use then grows with
-/// what runs at the same time, not with the number of requests.
+/// Blocks are first used in the order of their ids, and only if the reuse of a free one would lose
+/// cached contents. When `num_kept` of them were used, another one is only if all of these are in
+/// use: memory that is allocated at the first use then grows with what runs at the same time, not
+/// with the number of requests.
 class BlockManager {
  public:
   BlockManager(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching,

@@ -79,20 +79,12 @@ class HubTest(unittest.TestCase):
     def folder(self, model_id=ID):
         return self.cache / ("models--" + model_id.replace("/", "--"))
 
-    def incomplete(self):
-        return sorted(self.folder().glob("blobs/*.incomplete"))
-
-    def wait_for_incomplete(self, size):
-        """Waits until an incomplete file has `size` bytes. Another one may be renamed between its listing and its stat()."""
-
-        def found():
-            for path in self.incomplete():
-                with contextlib.suppress(FileNotFoundError):
-                    if path.stat().st_size == size:
-                        return True
-            return False
-
-        self.wait_for(found)
+    def incomplete_sizes(self):
+        sizes = []
+        for path in self.folder().glob("blobs/*.incomplete"):
+            with contextlib.suppress(FileNotFoundError):  # complete since it was listed
+                sizes.append(path.stat().st_size)
+        return sizes
 
     def wait_for(self, condition):
         for _ in range(3000):
@@ -113,7 +105,7 @@ class Layout(HubTest):
             self.assertEqual(os.readlink(link), f"../../blobs/{self.model.etag(name)}")
             self.assertEqual(link.read_bytes(), self.model.files[name])
             self.assertTrue((self.cache / ".locks" / self.folder().name / f"{self.model.etag(name)}.lock").exists())
-        self.assertEqual(self.incomplete(), [])
+        self.assertEqual(self.incomplete_sizes(), [])
         lines = result.stderr.splitlines()
         self.assertRegex(lines[0], rf"^Downloading \d+ files of {ID} \([\d.]+ [kM]?B\) from {self.hub.endpoint} to ")
         self.assertRegex(lines[1], rf"^Downloading 1 file of {ID} ")
@@ -212,7 +204,7 @@ class Layout(HubTest):
         self.hub.faults.append(cut_fault(self.hub, "model", 1000, wait=60))
         process = self.start("pull", ID)
         # The small files, whose locks are released when they are complete, may come first.
-        self.wait_for_incomplete(1000)
+        self.wait_for(lambda: 1000 in self.incomplete_sizes())
         self.refused("is being downloaded by another process", command=("remove", ID), status=2)
         process.kill()
         process.communicate()
@@ -242,7 +234,7 @@ class Resume(HubTest):
                 self.hub.requests.clear()
                 self.hub.faults.append(cut_fault(self.hub, "model.safetensors", 200_000, times=1, wait=60))
                 process = self.start("generate", ID, "--prompt", "a")
-                self.wait_for_incomplete(200_000)
+                self.wait_for(lambda: 200_000 in self.incomplete_sizes())
                 process.send_signal(number)
                 self.assertEqual(process.wait(30), status)
                 process.communicate()
@@ -338,7 +330,7 @@ class Failures(HubTest):
     def test_wrong_contents(self):
         self.model.digests["model.safetensors"] = "0" * 64
         self.refused("model.safetensors has a wrong checksum, so it was deleted")
-        self.assertEqual(self.incomplete(), [])
+        self.assertEqual(self.incomplete_sizes(), [])
         self.assertEqual(list(self.folder().glob("snapshots/*")), [])
         self.model.digests = {"config.json": "0" * 40}
         self.refused("config.json has a wrong checksum")

@@ -17,7 +17,6 @@ namespace {
 constexpr int kColumns = 2 * kLanes;
 constexpr int kMaxRows =
     kLanes == 16 ? 12 : 6;  // 2 R accumulators, two of w, one of x: of 32 or 16 registers
-constexpr int64_t kFarPanels = 4;
 constexpr int64_t kGroupPanels = kGemmGroupColumns / kColumns;
 
 /// How weights of one dtype are multiplied. A lane holds kStep elements of a column, which takes
@@ -140,9 +139,9 @@ struct Tile {
   int64_t scale_stride;  // bytes from panel to panel
   // Weights that are read later and prefetched meanwhile, `next_step` bytes further for each kStep
   // of k: the processor's own prefetch stops at each 4 KiB page and reaches half of the memory's
-  // speed from two rows on. `far` is kFarPanels panels ahead and goes into the L2 cache, since L1
-  // cannot wait for as many lines as arrive in the memory's latency. If one panel is computed at a
-  // time, the next one also goes into L1, where four have no room.
+  // speed from two rows on. `far` is kPrefetchPanels panels ahead and goes into the L2 cache, since
+  // L1 cannot wait for as many lines as arrive in the memory's latency. If one panel is computed at
+  // a time, the next one also goes into L1, where four have no room.
   const char* next;
   const char* far;
   int64_t next_step;
@@ -201,12 +200,12 @@ void compute_panels(Tile<W> t, int64_t rows, int64_t panels, NextOf next_of) {
   int64_t p = 0;
   for (; p + P <= panels; p += P, go_on(P)) {
     t.next = next_of(p + P);
-    t.far = next_of(p + kFarPanels);
+    t.far = next_of(p + kPrefetchPanels);
     compute<R, P>(t);
   }
   for (; p < panels; ++p, go_on(1)) {
     t.next = next_of(p + 1);
-    t.far = next_of(p + kFarPanels);
+    t.far = next_of(p + kPrefetchPanels);
     compute<R, 1>(t);
   }
 }
@@ -257,7 +256,8 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
   using Input = typename W::Input;
   constexpr bool kQuantized = sizeof(Element) == 1;
   constexpr bool kUnpacks = sizeof(Input) != sizeof(Element);
-  // Conversion costs E4M3 more than a store and a load do.
+  // Unpacking pays where fewer conversions save more than the block's stores and loads cost: those
+  // of E4M3 take several instructions, those of bfloat16 one.
   constexpr int64_t kMinUnpackTiles = kQuantized ? 2 : 6;
   constexpr int64_t kBlockK = kQuantized ? kQuantizedBlockK : kGemmBlockK;
   const int64_t rows = row_end - row;

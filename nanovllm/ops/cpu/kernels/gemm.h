@@ -10,6 +10,8 @@ namespace nanovllm::cpu {
 constexpr int64_t kGemmBlockK = 256;
 /// Columns of out that share a converted block of x.
 constexpr int64_t kGemmGroupColumns = 512;
+/// Weights are prefetched into the L2 cache so many panels ahead.
+constexpr int64_t kPrefetchPanels = 4;
 /// Most rows of one task: its blocks of x and of out stay in a 1 MiB L2.
 constexpr int64_t kGemmTaskRows = 120;
 /// The same of quantized weights, whose blocks of a panel become float32 [kQuantizedBlockK, 32].

@@ -17,7 +17,6 @@ using U8 = uint8_t __attribute__((vector_size(kLanes)));
 
 constexpr int kColumns = 2 * kLanes;
 constexpr int kMaxRows = kLanes == 16 ? 6 : 3;  // 4 R sums, two of w, one of x: of 32 or 16
-constexpr int64_t kFarPanels = 3;
 constexpr int64_t kGroupPanels = kGemmGroupColumns / kColumns;
 /// Values of k whose part of a panel stays in L1 under all rows of a task.
 constexpr int64_t kBlockK = 512;
@@ -220,7 +219,7 @@ void compute_panels(Tile t, const GemmCall& call, int64_t padded_k, int64_t rows
   for (int64_t p = 0; p < panels;) {
     const int count = p + P <= panels ? P : 1;
     t.next = next_of(p + count);
-    t.far = next_of(p + count + kFarPanels);
+    t.far = next_of(p + kPrefetchPanels);
     if (count == P) compute<W, R, P>(t, call, padded_k);
     else compute<W, R, 1>(t, call, padded_k);
     p += count;
