@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <filesystem>
 
 #include "nanovllm/checkpoint/checkpoint.h"
@@ -25,22 +24,9 @@ ModelConfig parse(const Json& config, const Json& generation_config = {}) {
   return ModelConfig::parse(config, generation_config, "folder");
 }
 
-Json with(Json config, const char* key, Json value) {
-  config[key] = std::move(value);
-  return config;
-}
-
-Json without(Json config, const char* key) {
-  config.erase(key);
-  return config;
-}
-
 std::string error_with(const char* key, Json value) {
   return user_error([&] { parse(with(tiny_config(), key, std::move(value))); });
 }
-
-/// A Llama with the tiny shape; this architecture has a default for every key.
-Json llama() { return with(tiny_config(), "architectures", {"LlamaForCausalLM"}); }
 
 /// The number of elements of all bfloat16 tensors in the safetensors files of a folder.
 int64_t elements_in(const std::string& folder) {
@@ -184,132 +170,6 @@ TEST(ModelConfig, FillsAbsentKeysAsTransformersDoes) {
   EXPECT_EQ(c.head_dim, 16);
 }
 
-// Regression 32.
-TEST(ModelConfig, ReadsEveryFormOfRopeScaling) {
-  const Json llama3 = {{"factor", 32.0},
-                       {"low_freq_factor", 1},
-                       {"high_freq_factor", 4.0},
-                       {"original_max_position_embeddings", 8192}};
-  const auto is_none = [](const Json& config) {
-    return parse(config).rope.scaling == RopeConfig::Scaling::kNone;
-  };
-  EXPECT_TRUE(is_none(llama()));
-  EXPECT_TRUE(is_none(with(llama(), "rope_scaling", nullptr)));
-  EXPECT_TRUE(is_none(with(llama(), "rope_scaling", {{"type", "default"}})));
-  EXPECT_TRUE(is_none(with(llama(), "rope_scaling", {{"rope_type", "default"}})));
-  EXPECT_TRUE(is_none(with(llama(), "rope_parameters", nullptr)));
-  EXPECT_TRUE(is_none(with(llama(), "rope_parameters", {{"rope_type", "default"}})));
-
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    for (const char* type : {"type", "rope_type"}) {
-      const ModelConfig c = parse(with(llama(), key, with(llama3, type, "llama3")));
-      EXPECT_EQ(c.rope.scaling, RopeConfig::Scaling::kLlama3);
-      EXPECT_EQ(c.rope.factor, 32);
-      EXPECT_EQ(c.rope.low_freq_factor, 1);
-      EXPECT_EQ(c.rope.high_freq_factor, 4);
-      EXPECT_EQ(c.rope.original_max_position_embeddings, 8192);
-      const ModelConfig linear = parse(with(llama(), key, {{type, "linear"}, {"factor", 2}}));
-      EXPECT_EQ(linear.rope.scaling, RopeConfig::Scaling::kLinear);
-      EXPECT_EQ(linear.rope.factor, 2);
-    }
-    EXPECT_THAT(user_error([&] {
-                  parse(with(llama(), key, {{"rope_type", "longrope"}, {"factor", 4}}));
-                }),
-                AllOf(StartsWith("folder/config.json: "), HasSubstr(key), HasSubstr("rope_type"),
-                      HasSubstr("longrope"), HasSubstr("default, linear, llama3 and yarn")));
-  }
-  for (const char* missing :
-       {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"})
-    EXPECT_THAT(user_error([&] {
-                  parse(with(llama(), "rope_scaling",
-                             without(with(llama3, "rope_type", "llama3"), missing)));
-                }),
-                HasSubstr(std::string("rope_scaling.") + missing + " is missing"));
-  EXPECT_THAT(error_with("rope_scaling", "linear"), HasSubstr("rope_scaling is \"linear\""));
-  EXPECT_THAT(error_with("rope_scaling", {{"type", 3}}), HasSubstr("rope_scaling.type is 3"));
-  EXPECT_THAT(error_with("rope_scaling", {{"type", "linear"}, {"factor", 0}}),
-              HasSubstr("rope_scaling.factor is 0"));
-  EXPECT_THAT(error_with("rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}),
-              HasSubstr("rope_parameters.full_attention"));
-}
-
-TEST(ModelConfig, ReadsYarn) {
-  const Json yarn = {{"factor", 4.0}, {"original_max_position_embeddings", 128}};
-  for (const char* key : {"rope_scaling", "rope_parameters"})
-    for (const char* type : {"type", "rope_type"}) {
-      const ModelConfig c = parse(with(llama(), key, with(yarn, type, "yarn")));
-      EXPECT_EQ(c.rope.scaling, RopeConfig::Scaling::kYarn);
-      EXPECT_EQ(c.rope.factor, 4);
-      EXPECT_EQ(c.rope.original_max_position_embeddings, 128);
-      EXPECT_EQ(c.rope.beta_fast, 32);
-      EXPECT_EQ(c.rope.beta_slow, 1);
-      EXPECT_TRUE(c.rope.truncate);
-      EXPECT_DOUBLE_EQ(c.rope.attention_factor, 0.1 * std::log(4.0) + 1);
-      EXPECT_EQ(c.max_position_embeddings, 512);
-    }
-  const auto rope = [&](const Json& more) {
-    Json scaling = with(yarn, "rope_type", "yarn");
-    scaling.update(more);
-    return parse(with(llama(), "rope_scaling", scaling)).rope;
-  };
-  EXPECT_EQ(rope({{"attention_factor", 1.5}}).attention_factor, 1.5);
-  EXPECT_DOUBLE_EQ(rope({{"mscale", 2}, {"mscale_all_dim", 0.5}}).attention_factor,
-                   (0.2 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1));
-  EXPECT_EQ(rope({{"mscale", 1}, {"mscale_all_dim", 1}}).attention_factor, 1);
-  EXPECT_DOUBLE_EQ(rope({{"mscale", 2}}).attention_factor, 0.1 * std::log(4.0) + 1);
-  EXPECT_EQ(rope({{"factor", 0.5}}).attention_factor, 1);
-  EXPECT_EQ(rope({{"beta_fast", 16}}).beta_fast, 16);
-  EXPECT_EQ(rope({{"beta_slow", 2.5}}).beta_slow, 2.5);
-  EXPECT_FALSE(rope({{"truncate", false}}).truncate);
-  // The original context is by default the model's own, and that may be longer than yarn's.
-  const ModelConfig own = parse(with(llama(), "rope_scaling", {{"type", "yarn"}, {"factor", 3}}));
-  EXPECT_EQ(own.rope.original_max_position_embeddings, 64);
-  EXPECT_EQ(own.max_position_embeddings, 192);
-  EXPECT_EQ(parse(with(llama(), "rope_scaling", {{"type", "yarn"}, {"factor", 0.5}}))
-                .max_position_embeddings,
-            64);
-  EXPECT_THAT(error_with("rope_scaling", {{"type", "yarn"}}), HasSubstr("factor is missing"));
-  EXPECT_THAT(error_with("rope_scaling", {{"type", "yarn"}, {"factor", 4}, {"truncate", 1}}),
-              HasSubstr("rope_scaling.truncate is 1"));
-  EXPECT_THAT(error_with("rope_parameters", {{"type", "yarn"}, {"factor", 4}, {"rope_theta", 1}}),
-              HasSubstr("rope_parameters.rope_theta is 1"));
-}
-
-TEST(ModelConfig, OptionsReplaceTheRotaryEmbedding) {
-  const auto load = [](const Json& config, const std::string& rope, const std::string& overrides) {
-    EngineConfig options;
-    options.rope_scaling = rope;
-    options.hf_overrides = overrides;
-    return ModelConfig::parse(config, {}, "folder", options);
-  };
-  const std::string yarn = R"({"rope_type": "yarn", "factor": 4.0})";
-  const Json linear = with(llama(), "rope_parameters",
-                           {{"rope_theta", 5e5}, {"rope_type", "linear"}, {"factor", 2}});
-  for (const ModelConfig& c :
-       {load(linear, yarn, ""), load(linear, "", R"({"rope_scaling": )" + yarn + "}"),
-        load(linear, "", R"({"rope_parameters": )" + yarn + "}")}) {
-    EXPECT_EQ(c.rope.scaling, RopeConfig::Scaling::kYarn);
-    EXPECT_EQ(c.rope.factor, 4);
-    EXPECT_EQ(c.rope.theta, 5e5);  // the model's, since the option has none
-    EXPECT_EQ(c.max_position_embeddings, 256);
-  }
-  EXPECT_EQ(load(linear, R"({"rope_type": "default", "rope_theta": 7})", "").rope.theta, 7);
-  EXPECT_EQ(load(linear, "", "{}").rope.scaling, RopeConfig::Scaling::kLinear);
-  const auto error = [&](const std::string& rope, const std::string& overrides) {
-    return user_error([&] { load(linear, rope, overrides); });
-  };
-  EXPECT_EQ(error(R"({"rope_type": "yarn"})", ""), "--rope-scaling: factor is missing");
-  EXPECT_THAT(error("{", ""), StartsWith("--rope-scaling: not valid JSON"));
-  EXPECT_EQ(error("4", ""), "--rope-scaling: must be a JSON object");
-  EXPECT_EQ(error("", R"({"rope_scaling": 4})"),
-            "--hf-overrides: rope_scaling is 4; it must be an object or null");
-  EXPECT_EQ(error("", R"({"rope_scaling": {"type": "yarn"}})"),
-            "--hf-overrides: rope_scaling.factor is missing");
-  EXPECT_EQ(error("", R"({"num_hidden_layers": 4})"),
-            "--hf-overrides: \"num_hidden_layers\" cannot be overridden, only rope_scaling or "
-            "rope_parameters");
-}
-
 TEST(ModelConfig, ReadsExperts) {
   const std::string variants = kRoot + "/tests/variants/";
   const ModelConfig moe = ModelConfig::load(variants + "qwen3-moe");
@@ -350,10 +210,10 @@ TEST(ModelConfig, ReadsExperts) {
 
 // Regression 32.
 TEST(ModelConfig, ReadsRopeThetaAsIntegerOrFloat) {
-  EXPECT_EQ(parse(with(llama(), "rope_theta", 1000000)).rope.theta, 1e6);
-  EXPECT_EQ(parse(with(llama(), "rope_theta", 1000000.0)).rope.theta, 1e6);
-  EXPECT_EQ(parse(with(llama(), "rope_parameters", {{"rope_theta", 500000}})).rope.theta, 5e5);
-  const Json both = with(with(llama(), "rope_theta", 20000),  //
+  EXPECT_EQ(parse(with(tiny_llama(), "rope_theta", 1000000)).rope.theta, 1e6);
+  EXPECT_EQ(parse(with(tiny_llama(), "rope_theta", 1000000.0)).rope.theta, 1e6);
+  EXPECT_EQ(parse(with(tiny_llama(), "rope_parameters", {{"rope_theta", 500000}})).rope.theta, 5e5);
+  const Json both = with(with(tiny_llama(), "rope_theta", 20000),  //
                          "rope_scaling", {{"type", "linear"}, {"factor", 2.5}});
   EXPECT_EQ(parse(both).rope.theta, 20000);
   EXPECT_EQ(parse(both).rope.factor, 2.5);
@@ -410,7 +270,7 @@ TEST(ModelConfig, RefusesByNameWhatIsNotImplemented) {
   EXPECT_THAT(error_with("partial_rotary_factor", 0.5), HasSubstr("partial_rotary_factor is 0.5"));
   EXPECT_THAT(error_with("torch_dtype", "float64"),
               AllOf(HasSubstr("torch_dtype"), HasSubstr("float64")));
-  EXPECT_THAT(user_error([] { parse(with(llama(), "mlp_bias", true)); }),
+  EXPECT_THAT(user_error([] { parse(with(tiny_llama(), "mlp_bias", true)); }),
               HasSubstr("mlp_bias is true"));
   EXPECT_THAT(error_with("architectures", {"GPT2LMHeadModel"}), HasSubstr("\"GPT2LMHeadModel\""));
   EXPECT_THAT(error_with("architectures", {"Evil\nName"}), HasSubstr("Evil\\nName"));
@@ -445,7 +305,7 @@ TEST(ModelConfig, ChecksSizes) {
   EXPECT_THAT(user_error([&] { parse(wide); }), HasSubstr("num_attention_heads * head_dim"));
   EXPECT_THAT(user_error([] { parse(without(tiny_config(), "hidden_size")); }),
               HasSubstr("hidden_size is missing"));
-  Json odd = without(llama(), "head_dim");
+  Json odd = without(tiny_llama(), "head_dim");
   odd["hidden_size"] = 17;
   EXPECT_THAT(user_error([&] { parse(odd); }), HasSubstr("without head_dim"));
   EXPECT_THAT(user_error([] { parse(Json::array()); }), HasSubstr("config.json"));

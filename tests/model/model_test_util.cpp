@@ -194,4 +194,16 @@ Json tiny_experts() {
   return config;
 }
 
+Json tiny_llama() { return with(tiny_config(), "architectures", {"LlamaForCausalLM"}); }
+
+Json with(Json config, const char* key, Json value) {
+  config[key] = std::move(value);
+  return config;
+}
+
+Json without(Json config, const char* key) {
+  config.erase(key);
+  return config;
+}
+
 }  // namespace nanovllm

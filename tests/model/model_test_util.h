@@ -52,5 +52,11 @@ void write_wider_float32(const std::string& from, const TempFolder& to, int64_t 
 Json tiny_config();
 /// The same as a Qwen3-MoE whose second layer has 3 experts of 24 columns, 2 of them for a token.
 Json tiny_experts();
+/// The same as a Llama; this architecture has a default for every key.
+Json tiny_llama();
+
+/// A config with another value for a key, or without it.
+Json with(Json config, const char* key, Json value);
+Json without(Json config, const char* key);
 
 }  // namespace nanovllm

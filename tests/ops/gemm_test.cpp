@@ -1,4 +1,4 @@
-#include "nanovllm/ops/cpu/gemm.h"
+#include "nanovllm/ops/cpu/gemm/gemm.h"
 #include "nanovllm/ops/cpu/machine/parallel.h"
 
 #include <gtest/gtest.h>

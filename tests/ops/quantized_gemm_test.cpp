@@ -10,7 +10,7 @@
 #include <random>
 
 #include "nanovllm/ops/cpu/elementwise.h"
-#include "nanovllm/ops/cpu/gemm.h"
+#include "nanovllm/ops/cpu/gemm/gemm.h"
 #include "nanovllm/ops/cpu/machine/parallel.h"
 #include "tests/ops/matrix.h"
 

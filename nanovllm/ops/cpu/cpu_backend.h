@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "nanovllm/ops/backend.h"
-#include "nanovllm/ops/cpu/gemm.h"
+#include "nanovllm/ops/cpu/gemm/gemm.h"
 #include "nanovllm/ops/cpu/machine/isa.h"
 
 namespace nanovllm::cpu {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "nanovllm/ops/backend.h"
-#include "nanovllm/ops/cpu/gemm.h"
+#include "nanovllm/ops/cpu/gemm/gemm.h"
 #include "nanovllm/ops/cpu/machine/isa.h"
 
 namespace nanovllm::cpu {

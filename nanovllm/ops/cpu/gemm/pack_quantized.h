@@ -3,7 +3,7 @@
 #include <memory>
 #include <span>
 
-#include "nanovllm/ops/cpu/gemm.h"
+#include "nanovllm/ops/cpu/gemm/gemm.h"
 
 namespace nanovllm::cpu {
 

@@ -1,4 +1,4 @@
-#include "nanovllm/ops/cpu/pack_quantized.h"
+#include "nanovllm/ops/cpu/gemm/pack_quantized.h"
 
 #include <algorithm>
 #include <atomic>

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/ops/cpu/gemm.h"
+#include "nanovllm/ops/cpu/gemm/gemm.h"
 #include "nanovllm/ops/cpu/machine/memory.h"
 #include "nanovllm/ops/cpu/machine/parallel.h"
 

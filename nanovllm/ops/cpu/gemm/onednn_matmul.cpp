@@ -1,4 +1,4 @@
-#include "nanovllm/ops/cpu/onednn_matmul.h"
+#include "nanovllm/ops/cpu/gemm/onednn_matmul.h"
 
 #include <omp.h>
 

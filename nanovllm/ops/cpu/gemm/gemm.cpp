@@ -1,4 +1,4 @@
-#include "nanovllm/ops/cpu/gemm.h"
+#include "nanovllm/ops/cpu/gemm/gemm.h"
 
 #include <algorithm>
 #include <chrono>
@@ -9,8 +9,8 @@
 #include "nanovllm/ops/cpu/kernels/int_gemm.h"
 #include "nanovllm/ops/cpu/machine/memory.h"
 #include "nanovllm/ops/cpu/machine/parallel.h"
-#include "nanovllm/ops/cpu/onednn_matmul.h"
-#include "nanovllm/ops/cpu/pack_quantized.h"
+#include "nanovllm/ops/cpu/gemm/onednn_matmul.h"
+#include "nanovllm/ops/cpu/gemm/pack_quantized.h"
 #include "nanovllm/ops/cpu/rows.h"
 
 namespace nanovllm::cpu {
