@@ -4,9 +4,9 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/ops/cpu/attention.h"
+#include "nanovllm/ops/cpu/gemm/pack_quantized.h"
 #include "nanovllm/ops/cpu/kernels/elementwise.h"
 #include "nanovllm/ops/cpu/kernels/gemm.h"
-#include "nanovllm/ops/cpu/gemm/pack_quantized.h"
 #include "nanovllm/ops/cpu/rows.h"
 
 namespace nanovllm::cpu {

@@ -4,13 +4,13 @@
 #include <chrono>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/ops/cpu/gemm/onednn_matmul.h"
+#include "nanovllm/ops/cpu/gemm/pack_quantized.h"
 #include "nanovllm/ops/cpu/kernels/elementwise.h"
 #include "nanovllm/ops/cpu/kernels/gemm.h"
 #include "nanovllm/ops/cpu/kernels/int_gemm.h"
 #include "nanovllm/ops/cpu/machine/memory.h"
 #include "nanovllm/ops/cpu/machine/parallel.h"
-#include "nanovllm/ops/cpu/gemm/onednn_matmul.h"
-#include "nanovllm/ops/cpu/gemm/pack_quantized.h"
 #include "nanovllm/ops/cpu/rows.h"
 
 namespace nanovllm::cpu {
@@ -135,7 +135,7 @@ std::shared_ptr<const PackedWeight> Gemm::pack(std::span<const WeightRows> all_p
   const int64_t row_bytes = w->k * static_cast<int64_t>(dtype_size(dtype));
   w->panel_bytes = columns * padded_k * static_cast<int64_t>(dtype_size(dtype));
   w->expert_bytes = panels * w->panel_bytes;
-  w->panels = allocate(static_cast<size_t>(num_experts * w->expert_bytes));
+  w->panels = allocate_weight(static_cast<size_t>(num_experts * w->expert_bytes));
   parallel_for_once(threads_, num_experts * panels, [&](int64_t task, int) {
     const int64_t panel = task % panels;
     const auto parts = all_parts.subspan(static_cast<size_t>(task / panels) * num_parts, num_parts);

@@ -153,7 +153,7 @@ std::shared_ptr<const PackedWeight> pack_quantized(std::span<const WeightRows> a
   w->group_bytes = group_bytes(w->group);
   w->panel_bytes = (groups - 1) * w->group_bytes + group_bytes(padded_k - (groups - 1) * w->group);
   w->expert_bytes = panels * w->panel_bytes;
-  w->panels = allocate(static_cast<size_t>(num_experts * w->expert_bytes));
+  w->panels = allocate_weight(static_cast<size_t>(num_experts * w->expert_bytes));
   std::atomic<bool> has_nan = false;
   parallel_for_once(threads, num_experts * panels, [&](int64_t task, int) {
     const auto own =

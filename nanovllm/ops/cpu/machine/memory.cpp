@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <mutex>
 
 #include "nanovllm/base/check.h"
 
@@ -19,6 +21,31 @@ Buffer allocate(size_t bytes) {
   // tenth of its time in page walks.
   if (length >= 2 * kHugePage) madvise(p, length, MADV_HUGEPAGE);
   return {p, [length](void* q) { munmap(q, length); }};
+}
+
+namespace {
+
+/// Memory that several buffers share. It is freed with the last of them.
+struct Chunk {
+  Buffer memory;
+  size_t used = 0;
+};
+constexpr size_t kChunkBytes = 32 * kHugePage;
+
+}  // namespace
+
+Buffer allocate_weight(size_t bytes) {
+  if (bytes > kChunkBytes / 4) return allocate(bytes);
+  static std::mutex mutex;
+  static std::weak_ptr<Chunk> last;
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<Chunk> chunk = last.lock();
+  if (chunk == nullptr || kChunkBytes - chunk->used < bytes)
+    last = chunk = std::make_shared<Chunk>(allocate(kChunkBytes));
+  void* const p = static_cast<char*>(chunk->memory.get()) + chunk->used;
+  constexpr size_t kLine = 64;
+  chunk->used += (bytes + kLine - 1) / kLine * kLine;
+  return {p, [chunk = std::move(chunk)](void*) {}};
 }
 
 }  // namespace nanovllm::cpu

@@ -10,6 +10,10 @@ namespace nanovllm::cpu {
 /// Throws UserError with the size.
 Buffer allocate(size_t bytes);
 
+/// The same for memory that lives as long as a model, aligned to a cache line: weights of a few
+/// megabytes share huge pages, since in mappings of their own they would get small ones.
+Buffer allocate_weight(size_t bytes);
+
 /// Memory that is kept from call to call and grows to the largest request.
 class Scratch {
  public:
