@@ -29,7 +29,7 @@ struct GemmArgs {
   float eps = 0;                // of the norm
   int num_tokens = 0, n = 0, k = 0;
   Epilogue epilogue = Epilogue::kStore;
-  bool float_out = false;  // out is float32; only tile_gemm() with kStore
+  bool float_out = false;                      // out is float32; only tile_gemm() with kStore
   const QuantizedWeight* quantized = nullptr;  // instead of w, for the host
 };
 

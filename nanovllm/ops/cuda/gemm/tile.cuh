@@ -62,7 +62,7 @@ struct Tile {
   static constexpr int kGroupRows = kSplitsRows ? kRows / 2 : kRows;
   static constexpr int kStageBytes = (kTokens + kRows) * kChunkBytes;
   /// Of a thread. All that a multiprocessor has are divided among the warpgroups.
-  static constexpr int kProducerRegisters = 40, kDequantizerRegisters = 56;
+  static constexpr int kProducerRegisters = kQuantized ? 48 : 40;  // and the dequantizer's
   static constexpr int kRegisters = kQuantized ? 208 : kConsumerGroups == 3 ? 152 : 232;
   static_assert(!kQuantized || kConsumerGroups == 2);
   /// A thread block begins and ends with a whole step of k: a raw stage has several chunks.

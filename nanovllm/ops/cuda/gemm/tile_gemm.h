@@ -37,10 +37,13 @@ inline constexpr TileConfig kTiles[] = {
     {192, 128, true},  {192, 160, true},  {192, 192, true},  {256, 128, true},  {256, 160, true},
     {256, 192, true}};
 inline constexpr int kNumTiles = std::size(kTiles), kNumTileConfigs = 3 * kNumTiles;
-/// Whether a tile is compiled for quantized weights too. Other tiles save waves of thread blocks
-/// for few shapes, and each would be compiled once for each format.
+/// Whether a tile is compiled for quantized weights too, once for each format. Its two consumer
+/// warpgroups have fewer registers for sums than those of other weights. Tiles between these sizes
+/// only save waves of thread blocks for some shapes.
 constexpr bool dequantizes(const TileConfig& tile) {
-  return std::has_single_bit(static_cast<unsigned>(tile.tokens)) && tile.rows % 64 == 0;
+  constexpr int kMostSums = 160;  // of a thread
+  return std::has_single_bit(static_cast<unsigned>(tile.tokens)) && tile.rows % 64 == 0 &&
+         tile.tokens * tile.rows <= kMostSums * 256;
 }
 /// Configuration `index` of kNumTileConfigs: each tile has one with a split of 1, of 2 and of 4.
 constexpr TileConfig tile_config(int index) {

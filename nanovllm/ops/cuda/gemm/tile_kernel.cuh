@@ -71,17 +71,19 @@ void run_tile(Launch where, const GemmArgs& args, const TileConfig& config,
 
 using RunTile = void(Launch, const GemmArgs&, const TileConfig&, const TileScratch&,
                      const DeferredNorm&);
-/// The launchers of all tiles; null where a tile is not compiled for the format.
+/// Null if the tile is not compiled for the format.
+template <class Format, TileConfig kConfig>
+constexpr RunTile* tile_launcher() {
+  if constexpr (!Format::kScaled || dequantizes(kConfig)) return run_tile<TileOf<Format, kConfig>>;
+  else return nullptr;
+}
+/// The launchers of all tiles.
 template <class Format>
 constexpr std::array<RunTile*, kNumTiles> all_tiles() {
   return []<size_t... kIndices>(std::index_sequence<kIndices...>) {
-    const auto launcher = []<TileConfig kConfig>() -> RunTile* {
-      if constexpr (!Format::kScaled || dequantizes(kConfig))
-        return run_tile<TileOf<Format, kConfig>>;
-      else return nullptr;
-    };
-    return std::array<RunTile*, kNumTiles>{launcher.template operator()<kTiles[kIndices]>()...};
-  }(std::make_index_sequence<kNumTiles>());
+    return std::array<RunTile*, kNumTiles>{tile_launcher<Format, kTiles[kIndices]>()...};
+  }
+  (std::make_index_sequence<kNumTiles>());
 }
 
 }  // namespace nanovllm::cuda

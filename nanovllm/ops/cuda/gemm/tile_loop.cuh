@@ -258,14 +258,12 @@ __device__ __forceinline__ void run_tiles(const typename Tile::Params& p,
   __syncwarp();
   cluster_sync_relaxed();  // both thread blocks have initialised their barriers
 
-  if constexpr (Tile::kQuantized)
-    if (thread >= Tile::kConsumers + 128) {
-      give_registers<Tile::kDequantizerRegisters>();
-      return dequantize_tiles<Tile>(p, rings, order, item, i, step);
-    }
   RingCursor<kStages> at;
   if (thread >= Tile::kConsumers) {
     give_registers<Tile::kProducerRegisters>();
+    if constexpr (Tile::kQuantized)
+      if (thread >= Tile::kConsumers + 128)
+        return dequantize_tiles<Tile>(p, rings, order, item, i, step);
     if (thread == Tile::kConsumers) {
       begin_kernel();
       for (;;) {

@@ -13,6 +13,14 @@ namespace nanovllm::cuda {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
   return x;
 }
+[[maybe_unused]] __device__ __forceinline__ uint32_t load_shared_half(uint32_t from) {
+  uint32_t x;
+  asm volatile("{\n.reg .b16 x;\nld.shared.u16 x, [%1];\ncvt.u32.u16 %0, x;\n}"
+               : "=r"(x)
+               : "r"(from)
+               : "memory");
+  return x;
+}
 [[maybe_unused]] __device__ __forceinline__ uint2 load_shared8(uint32_t from) {
   uint2 v;
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
@@ -35,7 +43,7 @@ struct RowScale {
       : zero(Format::zero(scale_word)) {
     const float scale = Format::scale(w, scale_word);
     high = pack<Bf16>(scale, scale);
-    const float rest = scale - __uint_as_float(high & 0xffff0000);
+    const float rest = scale - bits_as<float>(high & 0xffff0000);
     low = pack<Bf16>(rest, rest);
   }
   /// The scaled pairs of a group (weight_formats.cuh).
@@ -57,7 +65,7 @@ struct RowScale<E4M3Format<Bf16>> {
   float scale;
 
   __device__ __forceinline__ RowScale(const QuantizedWeight&, uint32_t scale_word)
-      : scale(__uint_as_float(scale_word)) {}
+      : scale(bits_as<float>(scale_word)) {}
   __device__ __forceinline__ uint32_t scaled(uint32_t halfs) const {
     const float2 two = __half22float2(bits_as<__half2>(halfs));
     return pack<Bf16>(two.x * scale, two.y * scale);
@@ -70,6 +78,12 @@ struct RowScale<E4M3Format<Bf16>> {
       e4m3_to_halfs(word(piece, group % 2 * 2 + i), low, high);
       pairs[2 * i] = scaled(low), pairs[2 * i + 1] = scaled(high);
     }
+  }
+  /// The scaled pair of the values in the lower two bytes.
+  __device__ __forceinline__ uint32_t convert_pair(uint32_t two) const {
+    uint32_t low, high;
+    e4m3_to_halfs(two, low, high);
+    return scaled(low);
   }
 };
 
