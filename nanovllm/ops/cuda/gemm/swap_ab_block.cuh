@@ -39,6 +39,13 @@ struct PlainWeights {
   static constexpr int kResident = 3;             // thread blocks of a multiprocessor, at most
   static __host__ __device__ int bytes(int rows) { return rows * kChunkBytes; }  // of a stage
 
+  /// Adds the weight to the parameters of a kernel.
+  static Params with_weight(Params p) {
+    const int parts = p.args.epilogue == Epilogue::kSwiglu ? 2 : 1;
+    p.w = tensor_map(p.args.w, parts * p.args.n, p.args.k, p.rows / 2);
+    return p;
+  }
+
   const Params& p;
   __device__ uint32_t copied_bytes() const { return static_cast<uint32_t>(bytes(p.rows)); }
   /// Copies half of the rows of a stage, which begin with row `row` of w.

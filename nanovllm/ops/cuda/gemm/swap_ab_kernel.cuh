@@ -49,28 +49,25 @@ void run_swap_ab_kernel(Launch where, const GemmArgs& args, const SwapAbConfig& 
   const int parts = args.epilogue == Epilogue::kSwiglu ? 2 : 1;  // of w: gates and ups
   const int num_chunks = (args.k + Weights::kChunk - 1) / Weights::kChunk;
   const int consumers = config.rows / 64 * 128;
-  typename Weights::Params params = {
-      {.w = {},
-       .x = tensor_map(args.x, args.num_tokens, args.k, kTokens),
-       .args = args,
-       .norm = norm,
-       .rows = config.rows,
-       .split = config.split,
-       .stages = config.stages,
-       .num_chunks = num_chunks,
-       .consumers = consumers,
-       // As in small_gemm.cu: only a kernel whose weights do not all fit the ring.
-       .early = num_chunks > config.stages * config.split,
-       .rope = rope}};
-  if constexpr (Weights::kQuantized)
-    params.raw = Weights::Stage::params(*args.quantized, config.rows / 2);
-  else params.w = tensor_map(args.w, parts * args.n, args.k, config.rows / 2);
+  const swap_ab::Params params = {
+      .w = {},
+      .x = tensor_map(args.x, args.num_tokens, args.k, kTokens),
+      .args = args,
+      .norm = norm,
+      .rows = config.rows,
+      .split = config.split,
+      .stages = config.stages,
+      .num_chunks = num_chunks,
+      .consumers = consumers,
+      // As in small_gemm.cu: only a kernel whose weights do not all fit the ring.
+      .early = num_chunks > config.stages * config.split,
+      .rope = rope};
   const int bytes = swap_ab::Layout<kTokens, Weights>(config.rows, config.stages).bytes();
   constexpr auto kernel = swap_ab_kernel<Weights, kTokens, kHeadDim, C>;
   allow_shared_memory<kernel>();
   launch(ClusterLaunch{where, config.split}, kernel,
          dim3(static_cast<unsigned>(parts * args.n / config.rows * config.split)),
-         swap_ab::kThreads, static_cast<size_t>(bytes), params);
+         swap_ab::kThreads, static_cast<size_t>(bytes), Weights::with_weight(params));
 }
 
 template <class Weights>

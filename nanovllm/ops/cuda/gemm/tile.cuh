@@ -61,9 +61,13 @@ struct Tile {
   static constexpr int kBlocks = kSplitsRows ? 1 : kTokens / kConsumerGroups / 64;
   static constexpr int kGroupRows = kSplitsRows ? kRows / 2 : kRows;
   static constexpr int kStageBytes = (kTokens + kRows) * kChunkBytes;
-  /// Of a thread. All that a multiprocessor has are divided among the warpgroups.
-  static constexpr int kProducerRegisters = kQuantized ? 48 : 40;  // and the dequantizer's
-  static constexpr int kRegisters = kQuantized ? 208 : kConsumerGroups == 3 ? 152 : 232;
+  /// Of a thread. All that a multiprocessor has are divided among the warpgroups, the dequantizer's
+  /// with as many as the producer's.
+  static constexpr bool kFewSums = kBlocks * kGroupRows <= 192;
+  static constexpr int kProducerRegisters = !kQuantized ? 40 : kFewSums ? 72 : 48;
+  static constexpr int kRegisters = kQuantized             ? 256 - kProducerRegisters
+                                    : kConsumerGroups == 3 ? 152
+                                                           : 232;
   static_assert(!kQuantized || kConsumerGroups == 2);
   /// A thread block begins and ends with a whole step of k: a raw stage has several chunks.
   static constexpr int kStep = kQuantized ? kQuantizedChunk / kChunk : 1;

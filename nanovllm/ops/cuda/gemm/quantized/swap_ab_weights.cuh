@@ -22,6 +22,10 @@ struct RawWeights {
   static constexpr int kChunk = kQuantizedChunk, kResident = 2, kBoxes = 2;
   static __host__ __device__ int bytes(int rows) { return Stage::bytes(rows, kBoxes); }
 
+  static Params with_weight(const swap_ab::Params& p) {
+    return {p, Stage::params(*p.args.quantized, p.rows / kBoxes)};
+  }
+
   const Params& p;
   __device__ uint32_t copied_bytes() const { return Stage::copied_bytes(p.raw, p.rows, kBoxes); }
   __device__ void copy(uint32_t stage, int half, int chunk, int row, uint32_t barrier) const {
