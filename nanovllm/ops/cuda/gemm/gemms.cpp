@@ -14,6 +14,11 @@ namespace {
 /// How many tile configurations are candidates.
 constexpr size_t kTileCandidates = 3;
 
+/// Choices for one kind of weights do not suit another kind. 0: not quantized.
+int kind_of(const QuantizedWeight* w) {
+  return w == nullptr ? 0 : 1 + 2 * static_cast<int>(w->format) + (w->group_shift == 5 ? 1 : 0);
+}
+
 }  // namespace
 
 Gemms::Gemms(Launch where, const CudaKernels& kernels, int device,
@@ -65,7 +70,6 @@ bool Gemms::norm_rope(Residual& residual, const QkvArgs& qkv, const RopeStoreArg
   const Call call = with_weight(
       {.epilogue = Epilogue::kStore, .out = rope.qkv, .in = {residual, qkv.norm}, .bias = qkv.bias},
       qkv.w);
-  if (call.quantized != nullptr) return false;
   GemmArgs args = args_of(call);
   const RopeParams params(rope, kv, batch);
   if (!is_native_ || kernels_.gemm >= 0 ||
@@ -87,7 +91,8 @@ GemmArgs Gemms::args_of(const Call& call) {
           .n = static_cast<int>(call.out.shape[1]),
           .k = static_cast<int>(call.in.x.shape[1]),
           .epilogue = call.epilogue,
-          .float_out = call.out.dtype == DType::kF32 && call.in.x.dtype != DType::kF32};
+          .float_out = call.out.dtype == DType::kF32 && call.in.x.dtype != DType::kF32,
+          .quantized = call.quantized};
 }
 
 DeferredNorm Gemms::apply_norm(const Call& call, int32_t kernel, GemmArgs& args) {
@@ -113,17 +118,29 @@ DeferredNorm Gemms::apply_norm(const Call& call, int32_t kernel, GemmArgs& args)
   return {};
 }
 
+Launch Gemms::launch_of(const Call& call) const {
+  Launch where = where_;
+  if (call.w_is_new) where.overlaps = false;  // kernels read w before the previous one has ended
+  return where;
+}
+
 void Gemms::run_as(GemmChoice& choice, const Call& call, Tensor out) {
+  if (choice.kernel == GemmChoice::kDequantized) return run_dequantized(call, out);
   GemmArgs args = args_of(call);
   args.out = out.data;
   const DeferredNorm norm = apply_norm(call, choice.kernel, args);
-  if (choice.kernel == GemmChoice::kSwapAb) return swap_ab_gemm(where_, args, norm);
+  const Launch where = launch_of(call);
+  if (choice.kernel == GemmChoice::kSwapAb) return swap_ab_gemm(where, args, norm);
   if (choice.kernel != GemmChoice::kCublasLt)
-    return tile_gemm(where_, args, choice.kernel,
+    return tile_gemm(where, args, choice.kernel,
                      {tile_memory_[0].get(), static_cast<uint32_t*>(tile_memory_[1].get())}, norm);
   const Tensor x = call.in.norm.weight ? call.in.residual->scratch() : call.in.x;
   if (call.epilogue == Epilogue::kSwiglu) {
-    run({.epilogue = Epilogue::kStore, .out = call.scratch, .in = x, .w = call.w});
+    run({.epilogue = Epilogue::kStore,
+         .out = call.scratch,
+         .in = x,
+         .w = call.w,
+         .w_is_new = call.w_is_new});
     return cuda::silu_mul(where_, out, call.scratch);
   }
   cublaslt_.run(choice, out, x, call.w, call.epilogue == Epilogue::kAdd);
@@ -136,14 +153,19 @@ bool Gemms::may_use(int config, const GemmArgs& args, DType dtype) const {
          (tile_config(config).split == 1 || may_split_k());
 }
 
-std::vector<GemmChoice> Gemms::candidates(const Call& call) {
-  const GemmArgs args = args_of(call);
+std::vector<std::pair<double, int>> Gemms::best_tiles(const GemmArgs& args, DType dtype) const {
   std::vector<std::pair<double, int>> tiles;
   for (int i = 0; i < kNumTileConfigs; ++i)
-    if (may_use(i, args, call.in.x.dtype))
+    if (may_use(i, args, dtype))
       tiles.emplace_back(tile_cost(args, tile_config(i), where_.num_sms), i);
   std::ranges::sort(tiles);
   tiles.resize(std::min(tiles.size(), kTileCandidates));
+  return tiles;
+}
+
+std::vector<GemmChoice> Gemms::candidates(const Call& call) {
+  if (call.quantized != nullptr) return quantized_candidates(call);
+  const auto tiles = best_tiles(args_of(call), call.in.x.dtype);
   // tile_gemm() is faster than cuBLASLt and a separate SwiGLU. For a GEMM alone cuBLASLt is mostly
   // the faster one.
   std::vector<GemmChoice> all;
@@ -154,11 +176,12 @@ std::vector<GemmChoice> Gemms::candidates(const Call& call) {
 }
 
 void Gemms::run(const Call& call) {
-  if (call.quantized != nullptr) return run_quantized(call);
+  if (call.quantized != nullptr && run_quantized(call)) return;
   const GemmArgs args = args_of(call);
   const DType dtype = call.in.x.dtype;
   const bool same = call.out.dtype == dtype;
-  if (same && prefers_small_gemm(args, dtype)) return small_gemm(where_, args, dtype);
+  if (call.quantized == nullptr && same && prefers_small_gemm(args, dtype))
+    return small_gemm(launch_of(call), args, dtype);
   // A rule decides instead of autotuning: part of this kernel's gain is that it overlaps with its
   // neighbours in a step, which a measurement of the kernel alone does not show.
   const int forced = kernels_.gemm;
@@ -171,7 +194,9 @@ void Gemms::run(const Call& call) {
     choice.kernel = forced;
   }
   if (choice.kernel != GemmChoice::kCublasLt) return run_as(choice, call, call.out);
-  const int operation = 2 * static_cast<int>(call.epilogue) + (call.in.norm.weight ? 1 : 0);
+  constexpr int kOperations = 6;
+  const int operation = 2 * static_cast<int>(call.epilogue) + (call.in.norm.weight ? 1 : 0) +
+                        kOperations * kind_of(call.quantized);
   const Tensor measured = call.epilogue == Epilogue::kAdd ? call.scratch : call.out;
   const GemmChoices::Key key = GemmChoices::key(operation, call.out, call.in.x, call.w);
   const GemmChoice known = choice = autotuner_.choose(
