@@ -38,7 +38,10 @@ Gemms::Gemms(Launch where, const CudaKernels& kernels, int device,
 Gemms::Call Gemms::with_weight(Call call, const Weight& w) {
   const auto& weight = static_cast<const DeviceWeight&>(w);
   call.w = weight.matrix;
-  if (weight.quantized) call.quantized = &*weight.quantized;
+  if (weight.quantized) {
+    call.quantized = &*weight.quantized;
+    call.w = Tensor(nullptr, call.in.x.dtype, weight.quantized->n, weight.quantized->k);
+  }
   return call;
 }
 
