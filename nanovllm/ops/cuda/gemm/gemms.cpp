@@ -207,7 +207,10 @@ void Gemms::run(const Call& call) {
       [&](GemmChoice& candidate) { run_as(candidate, call, measured); });
   // Choices of an earlier process or of another T may not suit here. Another one is found once,
   // because that takes longer than launching the GEMM.
-  if (choice.kernel >= 0 && !may_use(choice.kernel, args, dtype)) choice = candidates(call).front();
+  const bool suits = choice.kernel >= 0 ? may_use(choice.kernel, args, dtype)
+                                        : (choice.kernel == GemmChoice::kDequantized) ==
+                                              (call.quantized != nullptr);
+  if (!suits) choice = candidates(call).front();
   run_as(choice, call, call.out);
   if (choice != known) autotuner_.choices().set(key, {choice});
 }
