@@ -144,6 +144,7 @@ struct Block {
   __device__ void fetch_w(int chunk, int stage) const {
     const uint32_t there = barrier(kWFull, stage);
     barrier_arrive_expect(there, weights.copied_bytes());
+#pragma unroll
     for (int half = 0; half < 2; ++half)
       weights.copy(shared + layout.w(stage), half, first_chunk + chunk, first_row(half), there);
   }
