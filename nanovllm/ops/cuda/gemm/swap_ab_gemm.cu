@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "nanovllm/ops/cuda/gemm/quantized/hopper.h"
+#include "nanovllm/ops/cuda/gemm/quantized/hopper/hopper_gemms.h"
 #include "nanovllm/ops/cuda/gemm/swap_ab_kernel.cuh"
 
 // GEMMs of 17 to 64 tokens (9 to 64 with quantized weights) on Hopper with swapped operands
@@ -26,7 +26,7 @@ namespace {
 constexpr int kRingBytes[] = {200 << 10, 100 << 10, 72 << 10};
 /// Of a thread block with a quantized weight, of which at most two run on a multiprocessor. A
 /// larger ring is slower where there is only one, because then the next kernel cannot start early.
-constexpr int kRawRingBytes = 100 << 10;
+constexpr int kRawRingBytes = 104 << 10;
 
 /// The configuration for a GEMM, or none if it has too many rows. `head_dim`: of the heads that the
 /// epilogue rotates, or 0. The rules were found on an H200 with chains of the GEMMs of 15 models

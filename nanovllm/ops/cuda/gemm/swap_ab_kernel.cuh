@@ -1,10 +1,10 @@
 #pragma once
 
 #include "nanovllm/ops/cuda/attention/dispatch.cuh"
-#include "nanovllm/ops/cuda/gemm/quantized/swap_ab_weights.cuh"
+#include "nanovllm/ops/cuda/gemm/quantized/hopper/swap_ab_weights.cuh"
 
 // The kernel of swap_ab_gemm.cu and its launch. Quantized weights of each format are compiled in
-// files of their own (quantized/hopper_*.cu).
+// files of their own (quantized/hopper/).
 namespace nanovllm::cuda {
 
 /// kHeadDim: of the heads of q, k and v whose rotation and store are part of the epilogue; or 0. C:

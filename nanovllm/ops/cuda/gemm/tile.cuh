@@ -7,7 +7,7 @@
 #include "nanovllm/ops/cuda/device/tensor_map.cuh"
 #include "nanovllm/ops/cuda/device/wgmma.cuh"
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
-#include "nanovllm/ops/cuda/gemm/quantized/raw_stage.cuh"
+#include "nanovllm/ops/cuda/gemm/quantized/hopper/raw_stage.cuh"
 #include "nanovllm/ops/cuda/gemm/tile_gemm.h"
 
 // The tiles of tile_gemm.cu: their layout in shared memory, and the epilogues. tile_loop.cuh has

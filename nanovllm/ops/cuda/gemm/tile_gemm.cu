@@ -1,4 +1,4 @@
-#include "nanovllm/ops/cuda/gemm/quantized/hopper.h"
+#include "nanovllm/ops/cuda/gemm/quantized/hopper/hopper_gemms.h"
 #include "nanovllm/ops/cuda/gemm/tile_kernel.cuh"
 
 // GEMMs of a batch or a prompt on Hopper. The tokens are wgmma's M, the rows of w its N. With

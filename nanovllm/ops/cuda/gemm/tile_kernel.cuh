@@ -8,7 +8,7 @@
 #include "nanovllm/ops/cuda/gemm/tile_loop.cuh"
 
 // The kernel of tile_gemm.cu and its launch. Quantized weights of each format are compiled in files
-// of their own (quantized/hopper_*.cu).
+// of their own (quantized/hopper/).
 #pragma nv_diag_suppress 177  // unused functions when compiling for other targets than Hopper
 namespace nanovllm::cuda {
 

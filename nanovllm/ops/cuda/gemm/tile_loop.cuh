@@ -1,6 +1,6 @@
 #pragma once
 
-#include "nanovllm/ops/cuda/gemm/quantized/dequantizer.cuh"
+#include "nanovllm/ops/cuda/gemm/quantized/hopper/dequantizer.cuh"
 #include "nanovllm/ops/cuda/gemm/tile.cuh"
 
 // The main loop of a GEMM in tiles on Hopper, without its epilogue. It is warp-specialised: one

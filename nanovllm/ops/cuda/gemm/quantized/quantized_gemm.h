@@ -9,7 +9,7 @@
 // their layout, pack.h makes it, and weight_formats.cuh reads it in kernels. gemms.cpp chooses:
 //   quantized_small_gemm   few tokens: values become 16-bit floats in registers
 //   swap_ab_gemm, tile_gemm   more tokens on Hopper: values become bfloat16 on their way to the
-//                          tensor cores (hopper.h, raw_stage.cuh, dequantizer.cuh)
+//                          tensor cores (hopper/)
 //   dequantize             a whole weight becomes floats, just before another GEMM
 //   cublaslt               E4M3 with many tokens, if x may be quantized: by quantize_rows
 namespace nanovllm::cuda {

@@ -1,4 +1,4 @@
-#include "nanovllm/ops/cuda/gemm/quantized/hopper.cuh"
+#include "nanovllm/ops/cuda/gemm/quantized/hopper/hopper_gemms.cuh"
 
 namespace nanovllm::cuda {
 template struct HopperGemms<Int4Format<Bf16, true>>;

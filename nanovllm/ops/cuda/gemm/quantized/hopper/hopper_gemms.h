@@ -16,7 +16,7 @@ void quantized_swap_ab_gemm(Launch where, const GemmArgs& args, const SwapAbConf
 /// Bytes of shared memory that a stage of swap_ab_gemm() has for this many rows of w.
 int quantized_stage_bytes(const QuantizedWeight& w, int rows);
 
-/// Of each format, in hopper_*.cu.
+/// Of each format, in a file of its own.
 template <class Format>
 struct HopperGemms {
   static void tile(Launch where, const GemmArgs& args, size_t index, const TileConfig& tile,

@@ -1,6 +1,6 @@
-#include "nanovllm/ops/cuda/gemm/quantized/hopper.h"
+#include "nanovllm/ops/cuda/gemm/quantized/hopper/hopper_gemms.h"
 
-#include "nanovllm/ops/cuda/gemm/quantized/raw_stage.cuh"
+#include "nanovllm/ops/cuda/gemm/quantized/hopper/raw_stage.cuh"
 
 namespace nanovllm::cuda {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "nanovllm/ops/cuda/gemm/quantized/hopper.h"
+#include "nanovllm/ops/cuda/gemm/quantized/hopper/hopper_gemms.h"
 #include "nanovllm/ops/cuda/gemm/swap_ab_kernel.cuh"
 #include "nanovllm/ops/cuda/gemm/tile_kernel.cuh"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "nanovllm/ops/cuda/gemm/quantized/dequantizer.cuh"
+#include "nanovllm/ops/cuda/gemm/quantized/hopper/dequantizer.cuh"
 #include "nanovllm/ops/cuda/gemm/swap_ab_block.cuh"
 
 // Quantized weights in the thread block of swap_ab_gemm.cu. They are wgmma's operand A, which may

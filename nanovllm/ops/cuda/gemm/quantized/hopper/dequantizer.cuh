@@ -1,7 +1,7 @@
 #pragma once
 
 #include "nanovllm/ops/cuda/device/e4m3.cuh"
-#include "nanovllm/ops/cuda/gemm/quantized/raw_stage.cuh"
+#include "nanovllm/ops/cuda/gemm/quantized/hopper/raw_stage.cuh"
 
 // From quantized values to bfloat16 on Hopper. RowScale applies a scale to the values while they
 // are converted, so that the tensor cores can add the products of all groups; each weight is
