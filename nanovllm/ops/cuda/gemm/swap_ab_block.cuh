@@ -31,7 +31,8 @@ struct Params {
   RopeParams rope;  // if out is q, k and v
 };
 
-/// The weights of a Block: how a stage of them is copied. quantized/hopper/swap_ab_weights.cuh has others.
+/// The weights of a Block: how a stage of them is copied. quantized/hopper/swap_ab_weights.cuh has
+/// others.
 struct PlainWeights {
   using Params = swap_ab::Params;
   static constexpr bool kQuantized = false;
