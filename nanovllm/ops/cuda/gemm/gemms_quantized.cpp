@@ -33,7 +33,10 @@ Tensor Gemms::matrix_of(const Weight& w, DType dtype) {
 bool Gemms::run_quantized(const Call& call) {
   const GemmArgs args = args_of(call);
   const DType dtype = call.in.x.dtype;
-  if (args.num_tokens <= kFewQuantizedTokens) return run_quantized_small(call), true;
+  if (args.num_tokens <= kFewQuantizedTokens) {
+    run_quantized_small(call);
+    return true;
+  }
   if (is_native_ && args.num_tokens > kSwapAbTokens && call.quantized->quantizes_activations &&
       run_e4m3(call))
     return true;
