@@ -61,11 +61,10 @@ struct Tile {
   static constexpr int kBlocks = kSplitsRows ? 1 : kTokens / kConsumerGroups / 64;
   static constexpr int kGroupRows = kSplitsRows ? kRows / 2 : kRows;
   static constexpr int kStageBytes = (kTokens + kRows) * kChunkBytes;
-  /// Of a thread. All that a multiprocessor has are divided among the warpgroups, the dequantizer's
-  /// with as many as the producer's.
+  /// Of a thread. All that a multiprocessor has are divided among the warpgroups.
   static constexpr bool kFewSums = kBlocks * kGroupRows <= 192;
-  static constexpr int kProducerRegisters = !kQuantized ? 40 : kFewSums ? 72 : 48;
-  static constexpr int kRegisters = kQuantized             ? 256 - kProducerRegisters
+  static constexpr int kProducerRegisters = 40, kDequantizerRegisters = kFewSums ? 104 : 56;
+  static constexpr int kRegisters = kQuantized             ? kFewSums ? 184 : 208
                                     : kConsumerGroups == 3 ? 152
                                                            : 232;
   static_assert(!kQuantized || kConsumerGroups == 2);

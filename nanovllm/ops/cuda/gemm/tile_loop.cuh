@@ -260,10 +260,12 @@ __device__ __forceinline__ void run_tiles(const typename Tile::Params& p,
 
   RingCursor<kStages> at;
   if (thread >= Tile::kConsumers) {
-    give_registers<Tile::kProducerRegisters>();
     if constexpr (Tile::kQuantized)
-      if (thread >= Tile::kConsumers + 128)
+      if (thread >= Tile::kConsumers + 128) {
+        give_registers<Tile::kDequantizerRegisters>();
         return dequantize_tiles<Tile>(p, rings, order, item, i, step);
+      }
+    give_registers<Tile::kProducerRegisters>();
     if (thread == Tile::kConsumers) {
       begin_kernel();
       for (;;) {
