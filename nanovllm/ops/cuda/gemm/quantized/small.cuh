@@ -48,7 +48,7 @@ struct QuantizedRing {
 
 /// kTiles: tiles of w in a thread block.
 template <class Format, QuantizedTile kTile, int kMaxTokens, int kTiles>
-__global__ void __launch_bounds__(kQuantizedThreads, 2)
+__global__ void __launch_bounds__(kQuantizedThreads, kMaxTokens > 8 ? 1 : 2)
     quantized_small_kernel(const QuantizedSmall params) {
   using T = typename Format::T;
   using Ring = QuantizedRing<Format, kMaxTokens, kTiles>;
