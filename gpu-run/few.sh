@@ -25,7 +25,7 @@ gtest() { step "$1" "$2" "$new/tests/gpu_test" --gtest_brief=1 --gtest_filter="$
 if [ "${FIRST:-tests}" = tests ]; then
   # A kernel that hangs ends after its limit, and the next step still runs.
   NANOVLLM_TEST_ONE_IN=9 gtest small_some 60 'Gpu/GpuQuantized.OfAllFormats/Native'
-  gtest begun 90 'Gpu/GpuQuantized.OfNormsThatHaveBegun/Native'
+  gtest begun 90 'Gpu/GpuFewQuantized.OfNormsThatHaveBegun/Native'
   gtest small_all 120 'Gpu/GpuQuantized.OfAllFormats/Native:Gpu/GpuQuantized.OfModels/Native'
   gtest small_rest 90 'Gpu/GpuQuantized.OfStackedParts/*:Gpu/GpuQuantized.OfQuantizedActivations/Native'
   NANOVLLM_TEST_ONE_IN=3 gtest portable 90 'Gpu/GpuQuantized.*/Portable'
@@ -33,7 +33,7 @@ if [ "${FIRST:-tests}" = tests ]; then
   gtest experts 120 'Gpu/GpuExperts.AgreeWithDoublePrecision/Native:Gpu/GpuExperts.FewTokens*'
   gtest experts_quantized 150 'Gpu/GpuExperts.OfAllFormats/Native'
   if command -v compute-sanitizer >/dev/null; then
-    for test in GpuQuantized.OfAllFormats GpuQuantized.OfNormsThatHaveBegun GpuExperts.OfAllFormats; do
+    for test in GpuQuantized.OfAllFormats GpuFewQuantized.OfNormsThatHaveBegun GpuExperts.OfAllFormats; do
       NANOVLLM_TEST_ONE_IN=61 step "memcheck_$test" 120 compute-sanitizer --tool memcheck --print-limit 10 \
         "$new/tests/gpu_test" --gtest_brief=1 --gtest_filter="Gpu/$test/Native"
     done

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <vector>
 
-#include "random_weight.h"
+#include "quantized_weights.h"
 #include "two_backends.h"
 
 namespace nanovllm {
@@ -37,12 +37,12 @@ class GpuExperts : public TwoBackends {
                            : gpu->pack(all, dtype);
   }
   /// The matrices of all experts, quantized: `parts` of each expert, all [n, k].
-  WeightPtr pack(const Kind& kind, DType dtype, int64_t n, int64_t k, int64_t parts,
+  WeightPtr pack(const QuantizedKind& kind, DType dtype, int64_t n, int64_t k, int64_t parts,
                  int64_t num_experts, std::vector<float>& values) {
     std::vector<WeightRows> all;
     const float deviation = 1 / std::sqrt(static_cast<float>(k));
     for (int64_t i = 0; i < num_experts * parts; ++i) {
-      all.push_back(random_weight(kind, n, k, deviation, random));
+      all.push_back(random_quantized(kind, n, k, deviation, random));
       values.resize(values.size() + static_cast<size_t>(n * k));
       all.back().read(0, n, &*values.end() - n * k);
     }
@@ -50,7 +50,7 @@ class GpuExperts : public TwoBackends {
   }
   /// `in_pairs`: the router's logits of experts i and num_experts / 2 + i are equal.
   Layer make_layer(DType dtype, const Shape& s, int64_t most_tokens, bool in_pairs = false,
-                   const Kind* kind = nullptr) {
+                   const QuantizedKind* kind = nullptr) {
     const int64_t num_entries = most_tokens * s.top_k;
     Layer layer;
     layer.dtype = dtype;
@@ -224,14 +224,14 @@ TEST_P(GpuExperts, AgreeWithDoublePrecision) {
 }
 
 TEST_P(GpuExperts, OfAllFormats) {
-  constexpr Kind kKinds[] = {
+  constexpr QuantizedKind kKinds[] = {
       {QuantizedFormat::kE4M3, 128, 128},     {QuantizedFormat::kE4M3, 1, 0},
       {QuantizedFormat::kInt4, 1, 128, true}, {QuantizedFormat::kInt4, 1, 32},
       {QuantizedFormat::kInt4, 1, 0},         {QuantizedFormat::kInt8, 1, 128, true},
       {QuantizedFormat::kInt8, 1, 32},        {QuantizedFormat::kInt8, 1, 0}};
   // Chunks of 128 columns that are whole and that are not, and more and fewer of them than warps.
   const Shape shapes[] = {{16, 4, 256, 128}, {6, 3, 1040, 48}, {24, 8, 2048, 384}};
-  for (const Kind& kind : kKinds)
+  for (const QuantizedKind& kind : kKinds)
     for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32})
       for (const Shape& s : shapes) {
         const Layer layer = make_layer(dtype, s, 40, false, &kind);

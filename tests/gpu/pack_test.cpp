@@ -4,7 +4,7 @@
 
 #include <bit>
 
-#include "random_weight.h"
+#include "quantized_weights.h"
 
 // How quantized matrices of experts become one weight; needs no GPU.
 namespace nanovllm::cuda {
@@ -38,13 +38,15 @@ float element(const QuantizedPack& pack, std::span<const uint8_t> bytes, int64_t
 
 TEST(PackQuantized, ExpertsFollowEachOther) {
   std::mt19937 random(1);
-  for (const Kind& kind :
-       {Kind{QuantizedFormat::kE4M3, 128, 128}, Kind{QuantizedFormat::kE4M3, 1, 0},
-        Kind{QuantizedFormat::kInt8, 1, 128, true}, Kind{QuantizedFormat::kInt8, 1, 0},
-        Kind{QuantizedFormat::kInt4, 1, 128, true}, Kind{QuantizedFormat::kInt4, 1, 32}})
+  for (const QuantizedKind& kind : {QuantizedKind{QuantizedFormat::kE4M3, 128, 128},
+                                    QuantizedKind{QuantizedFormat::kE4M3, 1, 0},
+                                    QuantizedKind{QuantizedFormat::kInt8, 1, 128, true},
+                                    QuantizedKind{QuantizedFormat::kInt8, 1, 0},
+                                    QuantizedKind{QuantizedFormat::kInt4, 1, 128, true},
+                                    QuantizedKind{QuantizedFormat::kInt4, 1, 32}})
     for (const auto& [n, k] : {std::pair{128, 256}, {48, 144}}) {
       std::vector<WeightRows> parts;
-      for (int i = 0; i < 6; ++i) parts.push_back(random_weight(kind, n, k, 1, random));
+      for (int i = 0; i < 6; ++i) parts.push_back(random_quantized(kind, n, k, 1, random));
       const auto pack = pack_quantized(parts);
       ASSERT_TRUE(pack) << name_of(kind);
       const int64_t row_bytes = pack->weight.row_bytes();

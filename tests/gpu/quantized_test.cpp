@@ -2,13 +2,27 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 
-#include "random_weight.h"
 #include "two_backends.h"
 
 // GEMMs with quantized weights on the GPU, against the CPU with the dequantized weights.
 namespace nanovllm {
 namespace {
+
+struct Kind {
+  QuantizedFormat format;
+  int64_t scale_rows, scale_columns;  // 0: all
+  bool has_zeros = false;
+  bool quantizes_activations = false;
+};
+
+std::string name_of(const Kind& kind) {
+  constexpr const char* kNames[] = {"E4M3", "int8", "int4"};
+  return fmt::format("{}, scales of {} x {}{}{}", kNames[static_cast<size_t>(kind.format)],
+                     kind.scale_rows, kind.scale_columns, kind.has_zeros ? ", zero points" : "",
+                     kind.quantizes_activations ? ", activations too" : "");
+}
 
 constexpr Kind kKinds[] = {
     {QuantizedFormat::kE4M3, 128, 128},     {QuantizedFormat::kE4M3, 1, 0},
@@ -22,8 +36,35 @@ constexpr Kind kActivationKinds[] = {{QuantizedFormat::kE4M3, 128, 128, false, t
 
 class GpuQuantized : public TwoBackends {
  protected:
-  WeightRows weight(const Kind& kind, int64_t n, int64_t k) {
-    return random_weight(kind, n, k, 0.05f, random);
+  /// A weight with random values, of about `deviation`.
+  WeightRows weight(const Kind& kind, int64_t n, int64_t k, float deviation = 0.05f) {
+    QuantizedMatrix m{.format = kind.format,
+                      .num_rows = n,
+                      .num_columns = k,
+                      .scale_rows = kind.scale_rows > 0 ? kind.scale_rows : n,
+                      .scale_columns = kind.scale_columns > 0 ? kind.scale_columns : k};
+    const bool is_e4m3 = kind.format == QuantizedFormat::kE4M3;
+    const bool is_int4 = kind.format == QuantizedFormat::kInt4;
+    std::uniform_real_distribution<float> factor(0.5f, 2);
+    std::uniform_int_distribution<int> zero(is_int4 ? 4 : 100, is_int4 ? 11 : 160);
+    const float typical = is_e4m3 ? 8 : is_int4 ? 4 : 70;  // of a value
+    for (int64_t i = 0; i < m.num_scales(); ++i) {
+      // As checkpoints have them, in bfloat16.
+      m.scales.push_back(bf16_to_f32(f32_to_bf16(deviation / typical * factor(random))));
+      if (kind.has_zeros) m.zeros.push_back(static_cast<int16_t>(zero(random)));
+    }
+    m.quantizes_activations = kind.quantizes_activations;
+    auto values = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(n * k));
+    std::normal_distribution<float> normal(0, typical);
+    for (uint8_t& value : *values)
+      value = is_e4m3 ? f32_to_e4m3(normal(random))
+                      : static_cast<uint8_t>(random() & (is_int4 ? 15 : 255));
+    m.values = [values, k](Range rows, Range columns, uint8_t* to) {
+      for (int64_t row = 0; row < rows.count; ++row)
+        to =
+            std::copy_n(values->data() + (rows.first + row) * k + columns.first, columns.count, to);
+    };
+    return {n, k, [m] { return m; }};
   }
   /// The same weights without their quantized form, for the CPU.
   static std::vector<WeightRows> floats(std::span<const WeightRows> parts) {
@@ -132,49 +173,6 @@ TEST_P(GpuQuantized, OfQuantizedActivations) {
       expect_gemms(name_of(kind), DType::kBF16, parts,
                    std::array<int64_t, 7>{1, 16, 17, 20, 64, 131, 300}, 0.05);
     }
-}
-
-/// The GEMM that adds to the residual may begin the norm after it, which another one finishes: with
-/// float32 logits, with SwiGLU, or not at all if the two have different weights.
-TEST_P(GpuQuantized, OfNormsThatHaveBegun) {
-  for (const Kind& kind : kKinds)
-    for (const DType dtype : {DType::kBF16, DType::kF16})
-      for (const auto& [hidden, k] : {std::pair{256, 320}, {1040, 144}, {5120, 256}}) {
-        const WeightRows down = weight(kind, hidden, k), up = weight(kind, 352, hidden);
-        const WeightPtr down_gpu = gpu->pack({&down, 1}, dtype),
-                        up_gpu = gpu->pack({&up, 1}, dtype);
-        const WeightPtr down_cpu = cpu->pack(floats({&down, 1}), dtype);
-        const WeightPtr up_cpu = cpu->pack(floats({&up, 1}), dtype);
-        const Twin first = make({nullptr, DType::kF32, hidden});
-        const Twin other = make({nullptr, DType::kF32, hidden});
-        for (const int64_t tokens : {1, 4, 5, 8, 13, 16}) {
-          if (skips()) continue;
-          const std::string what = fmt::format("{}, {} [{}, {}, {}]", name_of(kind),
-                                               dtype_name(dtype), tokens, hidden, k);
-          const Twin x = make({nullptr, dtype, tokens, k});
-          const Twin sum = make({nullptr, dtype, tokens, hidden});
-          const Twin scratch = make({nullptr, dtype, tokens, hidden}, 0);
-          const Twin out = make({nullptr, dtype, tokens, 352}, 0);
-          const Twin half = make({nullptr, dtype, tokens, 176}, 0);
-          const Twin logits = make({nullptr, DType::kF32, tokens, 352}, 0);
-          Residual gpu_sum(sum.on_gpu, scratch.on_gpu), cpu_sum(sum.on_cpu, scratch.on_cpu);
-          for (const Twin* norm : {&first, &other}) {
-            const Norm begun_gpu = {first.on_gpu, 1e-6f}, begun_cpu = {first.on_cpu, 1e-6f};
-            const Norm norm_gpu = {norm->on_gpu, 1e-6f}, norm_cpu = {norm->on_cpu, 1e-6f};
-            gpu->add_matmul(gpu_sum, x.on_gpu, *down_gpu, begun_gpu);
-            cpu->add_matmul(cpu_sum, x.on_cpu, *down_cpu, begun_cpu);
-            expect_equal(sum, "sum, " + what);
-            gpu->norm_matmul(logits.on_gpu, gpu_sum, norm_gpu, *up_gpu, {});
-            cpu->norm_matmul(logits.on_cpu, cpu_sum, norm_cpu, *up_cpu, {});
-            expect_equal(logits, "float32 logits, " + what, dtype == DType::kBF16 ? 1e-2 : 2e-3);
-            gpu->add_matmul(gpu_sum, x.on_gpu, *down_gpu, begun_gpu);
-            cpu->add_matmul(cpu_sum, x.on_cpu, *down_cpu, begun_cpu);
-            gpu->norm_swiglu(half.on_gpu, gpu_sum, norm_gpu, *up_gpu, out.on_gpu);
-            cpu->norm_swiglu(half.on_cpu, cpu_sum, norm_cpu, *up_cpu, out.on_cpu);
-            expect_equal(half, "swiglu, " + what, 2e-2);
-          }
-        }
-      }
 }
 
 NANOVLLM_BOTH_KERNELS(GpuQuantized);

@@ -93,7 +93,7 @@ GemmArgs Gemms::args_of(const Call& call) {
 }
 
 DeferredNorm Gemms::apply_norm(const Call& call, int32_t kernel, GemmArgs& args) {
-  const bool is_small = kernel == GemmChoice::kQuantizedSmall;
+  const bool is_small = kernel == kQuantizedSmall;
   const bool may_begin = is_small ? call.in.x.dtype == DType::kBF16 : kernel == GemmChoice::kSwapAb;
   const int num_parts = !may_begin || !call.next.weight ? 0
                         : is_small                      ? num_quantized_norm_parts(where_, args)

@@ -47,7 +47,7 @@ void Gemms::run_quantized_small(const Call& call) {
   GemmArgs args = args_of(call);
   args.w = call.quantized->values;
   const DType dtype = call.in.x.dtype;
-  const DeferredNorm norm = apply_norm(call, GemmChoice::kQuantizedSmall, args);
+  const DeferredNorm norm = apply_norm(call, kQuantizedSmall, args);
   quantized_small_gemm(where_, args, *call.quantized, dtype, norm);
 }
 

@@ -12,7 +12,7 @@ namespace nanovllm::cuda {
 
 /// How a GEMM is computed.
 struct GemmChoice {
-  static constexpr int32_t kCublasLt = -1, kDequantized = -2, kSwapAb = -3, kQuantizedSmall = -4;
+  static constexpr int32_t kCublasLt = -1, kDequantized = -2, kSwapAb = -3;
   /// kCublasLt, kSwapAb, a tile configuration (tile_gemm.h), or kDequantized: not with E4M3.
   int32_t kernel = kCublasLt;
   bool in_pieces = false;                  ///< cuBLASLt computes kPieceTokens tokens at a time
