@@ -100,17 +100,22 @@ struct ChosenExperts {
 /// A warp's memory for a chunk of kTiles tiles of w.
 template <class Format, int kTiles>
 inline constexpr int kFewChunkBytes = kTiles*(kTileValueBytes<Format> + kTileScaleBytes<Format>);
-/// Tiles of 8 columns of act in a thread block at a time. Four bits make tiles small, so that
-/// adding up the sums of the warps would take as long as multiplying.
+/// Stages of a warp's ring, and tiles of 8 columns of act in a thread block at a time. With one
+/// token, two thread blocks of gate_up and one of down have room on a multiprocessor together if
+/// their rings are small, and there are few tiles to divide. With more tokens, large rings are
+/// faster. Four bits make tiles small, so that adding up the sums of the warps would take as long
+/// as multiplying.
 template <class Format>
-inline constexpr int kGateUpTiles = Format::kPieces == 1 ? 2 : 1;
-/// Stages of a warp's ring. With one token, two thread blocks of gate_up and one of down have room
-/// on a multiprocessor together if their rings are small. With more tokens, large rings are faster.
-inline constexpr int kOneTokenStages = 3, kFewStages = 6;
+struct FewSizes {
+  int stages, tiles;
+  static constexpr FewSizes of(int64_t num_tokens) {
+    constexpr bool kIsInt4 = Format::kPieces == 1;
+    return num_tokens == 1 ? FewSizes{kIsInt4 ? 4 : 3, 1} : FewSizes{6, kIsInt4 ? 2 : 1};
+  }
+};
 
-template <class Format>
-using FewBlockSums =  // tiles use them in turn
-    float[2][kFewWarps][kGateUpTiles<Format> * kMaxTokens * kSumPitch];
+template <int kTiles>
+using FewBlockSums = float[2][kFewWarps][kTiles * kMaxTokens * kSumPitch];  // used in turn
 
 /// Bytes from one token's row of x to the next one's, so that there are no bank conflicts.
 template <class Format>
@@ -120,26 +125,27 @@ __host__ __device__ inline int few_x_pitch(int k) {
 }
 /// The dynamic shared memory of the GEMMs.
 template <class Format>
-int64_t few_gate_up_bytes(int stages, int64_t num_tokens, int64_t hidden) {
-  return int64_t{kFewWarps} * stages * kFewChunkBytes<Format, kGateUpTiles<Format>> +
+int64_t few_gate_up_bytes(int64_t num_tokens, int64_t hidden) {
+  const auto size = FewSizes<Format>::of(num_tokens);
+  return int64_t{kFewWarps} * size.stages * size.tiles * kFewChunkBytes<Format, 1> +
          num_tokens * few_x_pitch<Format>(static_cast<int>(hidden));
 }
 template <class Format>
-int64_t few_down_bytes(int stages, int64_t num_tokens) {
-  return int64_t{kFewWarps} * stages *
+int64_t few_down_bytes(int64_t num_tokens) {
+  return int64_t{kFewWarps} * FewSizes<Format>::of(num_tokens).stages *
          (kFewChunkBytes<Format, 1> + num_tokens * Format::kChunk * 2);
 }
 
 /// A thread block takes every gridDim.x-th item: some tiles of 8 columns of one expert's act. Its
 /// warps divide k and load the weights of the next items while they add up their sums.
-template <class Format, int kPerLane, int kStages>
+template <class Format, int kPerLane, int kStages, int kTiles>
 __global__ void __launch_bounds__(kFewThreads, 2) few_gate_up_kernel(const FewExpertsParams p) {
   using T = typename Format::T;
-  constexpr int kChunk = Format::kChunk, kTiles = kGateUpTiles<Format>, kColumns = kTiles * 8;
+  constexpr int kChunk = Format::kChunk, kColumns = kTiles * 8;
   constexpr int kStageBytes = kFewChunkBytes<Format, kTiles>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ ChosenExperts chosen;
-  __shared__ FewBlockSums<Format> sums;
+  __shared__ FewBlockSums<kTiles> sums;
   const int warp = threadIdx.x / 32;
   const int k = p.hidden, num_chunks = (k + kChunk - 1) / kChunk;
   const int num_tiles = (p.n + kColumns - 1) / kColumns;
@@ -337,40 +343,38 @@ __global__ void __launch_bounds__(kFewThreads, 2) few_down_kernel(const FewExper
 
 // -- launcher
 
-/// Static shared memory of either GEMM.
-template <class Format>
-inline constexpr int64_t kFewStaticBytes = sizeof(ChosenExperts) + sizeof(FewBlockSums<Format>);
-
+/// The largest shared memory of either GEMM.
 template <class Format>
 int64_t few_shared_bytes(int64_t num_tokens, int64_t hidden) {
-  const int stages = num_tokens == 1 ? kOneTokenStages : kFewStages;
-  return std::max(few_gate_up_bytes<Format>(stages, num_tokens, hidden),
-                  few_down_bytes<Format>(stages, num_tokens)) +
-         kFewStaticBytes<Format>;
+  constexpr int64_t kStatic = sizeof(ChosenExperts) + sizeof(FewBlockSums<2>);
+  return std::max(few_gate_up_bytes<Format>(num_tokens, hidden),
+                  few_down_bytes<Format>(num_tokens)) +
+         kStatic;
 }
 
 /// Launches both GEMMs.
 template <class Format>
 void run_few_gemms(Launch where, const FewExpertsParams& p) {
-  const auto run = [&]<int kPerLane, int kStages>(int blocks_per_sm) {
-    constexpr auto gate_up = few_gate_up_kernel<Format, kPerLane, kStages>;
-    constexpr auto down = few_down_kernel<Format, kPerLane, kStages>;
+  const auto run = [&]<int kPerLane, int kTokens>() {
+    constexpr auto kSize = FewSizes<Format>::of(kTokens);
+    constexpr auto gate_up = few_gate_up_kernel<Format, kPerLane, kSize.stages, kSize.tiles>;
+    constexpr auto down = few_down_kernel<Format, kPerLane, kSize.stages>;
     allow_shared_memory<gate_up>();
     allow_shared_memory<down>();
-    constexpr int kColumns = kGateUpTiles<Format> * 8;
+    constexpr int kColumns = kSize.tiles * 8;
     const int most_items = p.num_tokens * p.top_k * ((p.n + kColumns - 1) / kColumns);
-    launch(where, gate_up, blocks_for(std::min(most_items, where.num_sms * blocks_per_sm)),
-           kFewThreads,
-           static_cast<size_t>(few_gate_up_bytes<Format>(kStages, p.num_tokens, p.hidden)), p);
+    const int most_blocks = where.num_sms * (kTokens == 1 ? 2 : 1);
+    launch(where, gate_up, blocks_for(std::min(most_items, most_blocks)), kFewThreads,
+           static_cast<size_t>(few_gate_up_bytes<Format>(p.num_tokens, p.hidden)), p);
     launch(where, down, blocks_for(p.hidden, 16), kFewThreads,
-           static_cast<size_t>(few_down_bytes<Format>(kStages, p.num_tokens)), p);
+           static_cast<size_t>(few_down_bytes<Format>(p.num_tokens)), p);
   };
-  const auto run_stages = [&]<int kPerLane>() {
-    if (p.num_tokens == 1) run.template operator()<kPerLane, kOneTokenStages>(2);
-    else run.template operator()<kPerLane, kFewStages>(1);
+  const auto run_tokens = [&]<int kPerLane>() {
+    if (p.num_tokens == 1) run.template operator()<kPerLane, 1>();
+    else run.template operator()<kPerLane, kMaxTokens>();
   };
-  if (p.num_experts <= 128) run_stages.template operator()<4>();
-  else run_stages.template operator()<kMaxExperts / 32>();
+  if (p.num_experts <= 128) run_tokens.template operator()<4>();
+  else run_tokens.template operator()<kMaxExperts / 32>();
 }
 
 }  // namespace nanovllm::cuda

@@ -29,8 +29,11 @@ enum class QuantizedTile {
 constexpr int kQuantizedWarps = 8, kQuantizedThreads = kQuantizedWarps * 32;
 constexpr int kXRowBytes = kQuantizedChunk * 2;
 
-/// The ring of a thread block with tiles for `most_tokens` tokens. Two thread blocks, with 113 KB
-/// each, have room on a multiprocessor.
+/// The most bytes of a thread block's ring, unless two stages need more. Two thread blocks have
+/// room on a multiprocessor, and when one of them ends, one of the next kernel.
+inline constexpr int kRingBytes = 88 << 10;
+
+/// The ring of a thread block with tiles for `kMaxTokens` tokens.
 template <class Format, int kMaxTokens, int kTiles>
 struct QuantizedRing {
   static constexpr int kWeightBytes = kTiles * (kTileValueBytes<Format> + kTileScaleBytes<Format>);
@@ -38,7 +41,7 @@ struct QuantizedRing {
   // Rows of x begin at multiples of 256 bytes.
   static constexpr int kXAt = (kWeightBytes + kXRowBytes - 1) / kXRowBytes * kXRowBytes;
   static constexpr int kStageBytes = kXAt + kXBytes;
-  static constexpr int kStages = std::clamp((108 << 10) / (kQuantizedWarps * kStageBytes), 2, 6);
+  static constexpr int kStages = std::clamp(kRingBytes / (kQuantizedWarps * kStageBytes), 2, 6);
   static constexpr int kWarpBytes = kStages * kStageBytes;
   static_assert(kTiles * (kMaxTokens + 7) / 8 * 8 * kSumPitch * 4 <= kWarpBytes,
                 "the sums need more memory than the ring");
