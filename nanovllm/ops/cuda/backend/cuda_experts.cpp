@@ -37,12 +37,16 @@ void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const Exper
   const bool is_normed = sum_norm(residual, norm);
   const Tensor sum = residual.sum(), x = residual.scratch(), rows = experts.out;
   const auto [out, added] = begin_addend(residual);
+  const auto& gate_up = static_cast<const DeviceWeight&>(experts.gate_up);
+  const auto& down = static_cast<const DeviceWeight&>(experts.down);
   const FewExperts few = {
       .x = is_normed ? x : sum,
       .norm = is_normed ? Norm() : norm,
       .router = gemms_->matrix_of(experts.router, out.dtype),
-      .gate_up = gemms_->matrix_of(experts.gate_up, out.dtype),
-      .down = gemms_->matrix_of(experts.down, out.dtype),
+      .gate_up = gate_up.matrix,
+      .quantized_gate_up = gate_up.quantized ? &*gate_up.quantized : nullptr,
+      .down = down.matrix,
+      .quantized_down = down.quantized ? &*down.quantized : nullptr,
       .normed = x,
       .logits = experts.routing.logits,
       .act = experts.narrow,
@@ -64,6 +68,8 @@ void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const Exper
   sort_tokens(where_, choices, rows, x);
   const auto multiply = [&](Tensor to, Tensor from, const Weight& w, Epilogue epilogue,
                             bool groups_are_old) {
+    // A quantized weight becomes floats first, all experts of it, because the tiles of
+    // grouped_gemm() read floats.
     const GemmArgs args = {.out = to.data,
                            .x = from.data,
                            .w = gemms_->matrix_of(w, out.dtype).data,

@@ -13,6 +13,8 @@ namespace {
 
 /// How many tile configurations are candidates.
 constexpr size_t kTileCandidates = 3;
+/// Of any kernel that begins a DeferredNorm.
+constexpr int kMostNormParts = 1024;
 
 /// Choices for one kind of weights do not suit another kind. 0: not quantized.
 int kind_of(const QuantizedWeight* w) {
@@ -29,10 +31,10 @@ Gemms::Gemms(Launch where, const CudaKernels& kernels, int device,
       autotuner_(where, std::move(wait)),
       cublaslt_(where),
       allocate_(allocate) {
+  norm_squares_ = allocate(size_t{kMostNormParts} * kNormTokens * sizeof(float));
   if (!is_native_) return;
   waiting_grids_.emplace(device);
   tile_memory_ = {allocate(kTilePartBytes), allocate(kTileCounters * sizeof(uint32_t))};
-  norm_squares_ = allocate(size_t{kMaxNormParts} * kNormTokens * sizeof(float));
 }
 
 Gemms::Call Gemms::with_weight(Call call, const Weight& w) {
@@ -99,11 +101,16 @@ GemmArgs Gemms::args_of(const Call& call) {
 }
 
 DeferredNorm Gemms::apply_norm(const Call& call, int32_t kernel, GemmArgs& args) {
-  if (kernel == GemmChoice::kSwapAb && call.next.weight) {
+  const bool is_small = kernel == kQuantizedSmall;
+  const bool may_begin = is_small ? call.in.x.dtype == DType::kBF16 : kernel == GemmChoice::kSwapAb;
+  const int num_parts = !may_begin || !call.next.weight ? 0
+                        : is_small                      ? num_quantized_norm_parts(where_, args)
+                                                        : num_norm_parts(where_, args);
+  if (num_parts > 0 && num_parts <= kMostNormParts) {
     begun_ = {.weight = call.next.weight.as<const float>(),
               .x = call.scratch.data,
               .squares = static_cast<float*>(norm_squares_.get()),
-              .num_parts = num_norm_parts(where_, args)};
+              .num_parts = num_parts};
     call.residual->begun_norm = ++num_begun_;
     return begun_;
   }
@@ -113,7 +120,7 @@ DeferredNorm Gemms::apply_norm(const Call& call, int32_t kernel, GemmArgs& args)
   args.norm = nullptr;
   // A begun norm is used once, because the scratch that holds its x may be overwritten afterwards.
   const uint64_t begun = std::exchange(call.in.residual->begun_norm, 0);
-  const bool finishes = kernel == GemmChoice::kSwapAb ||
+  const bool finishes = is_small || kernel == GemmChoice::kSwapAb ||
                         (kernel != GemmChoice::kCublasLt && args.num_tokens <= kNormTokens);
   if (finishes && begun != 0 && begun == num_begun_ && begun_.weight == call.in.norm.weight.data)
     return begun_;

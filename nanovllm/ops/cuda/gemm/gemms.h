@@ -107,6 +107,8 @@ class Gemms {
   QuantizedActivations e4m3_activations(const QuantizedWeight& w, int64_t num_tokens,
                                         int64_t scale_stride);
   Tensor dequantized(const QuantizedWeight& w, DType dtype);
+  /// quantized_small_gemm() where a GemmChoice::kernel is meant; it is never stored in a choice.
+  static constexpr int32_t kQuantizedSmall = -100;
   /// What the GEMM, computed by `kernel` (GemmChoice::kernel), has to do for a DeferredNorm: with
   /// kAdd to begin it, otherwise to finish it. If there is a norm of x that was not begun, or that
   /// the kernel cannot finish, this enqueues it. Sets args.x to the normed x.

@@ -76,16 +76,8 @@ void Gemms::run_quantized_small(const Call& call) {
   GemmArgs args = args_of(call);
   args.w = call.quantized->values;
   const DType dtype = call.in.x.dtype;
-  if (call.in.norm.weight && (args.k > kMaxQuantizedNormK || args.float_out))
-    apply_norm(call, GemmChoice::kCublasLt, args);  // nothing finishes it: a kernel of its own
-  if (call.epilogue == Epilogue::kSwiglu && args.norm == nullptr) {
-    args.epilogue = Epilogue::kStore;
-    args.out = call.scratch.data;
-    args.n *= 2;
-    quantized_small_gemm(where_, args, *call.quantized, dtype);
-    return cuda::silu_mul(where_, call.out, call.scratch);
-  }
-  quantized_small_gemm(where_, args, *call.quantized, dtype);
+  const DeferredNorm norm = apply_norm(call, kQuantizedSmall, args);
+  quantized_small_gemm(where_, args, *call.quantized, dtype, norm);
 }
 
 QuantizedActivations Gemms::e4m3_activations(const QuantizedWeight& w, int64_t num_tokens,
@@ -140,7 +132,8 @@ bool Gemms::run_e4m3(Call call) {
       });
   if (choice.kernel != GemmChoice::kCublasLt) return false;
 
-  if (rest > 0 && call.in.norm.weight && k > kMaxQuantizedNormK) {
+  if (rest > 0 && call.in.norm.weight) {
+    call.in.residual->begun_norm = 0;
     cuda::rms_norm(where_, call.in.residual->scratch(), call.in.x, call.in.norm);
     call.in = call.in.residual->scratch();
   }

@@ -14,16 +14,15 @@
 //   cublaslt               E4M3 with many tokens, if x may be quantized: by quantize_rows
 namespace nanovllm::cuda {
 
-/// The longest rows whose norm's weights fit into shared memory.
-inline constexpr int64_t kMaxQuantizedNormK = 8192;
-
-/// Whether quantized_small_gemm() computes a GEMM: up to kFewTokens tokens, with a norm no more
-/// than kMaxQuantizedNormK columns. It computes SwiGLU only together with a norm.
+/// Whether quantized_small_gemm() computes a GEMM: up to kFewTokens tokens, and a norm only as a
+/// DeferredNorm.
 bool supports_quantized_small_gemm(const GemmArgs& args);
-/// small_gemm() for a quantized weight; with kStore out may be float32 if there is no norm. x is
-/// of the 16-bit `dtype`.
-void quantized_small_gemm(Launch where, const GemmArgs& args, const QuantizedWeight& w,
-                          DType dtype);
+/// small_gemm() for a quantized weight; with kStore out may be float32. x is of the 16-bit `dtype`.
+/// With kAdd it begins `norm` if that has a weight; otherwise it finishes `norm` if it has squares.
+void quantized_small_gemm(Launch where, const GemmArgs& args, const QuantizedWeight& w, DType dtype,
+                          const DeferredNorm& norm = {});
+/// DeferredNorm::num_parts of a norm that this GEMM with kAdd begins.
+int num_quantized_norm_parts(Launch where, const GemmArgs& args);
 
 /// out [n, k] = w in out's 16-bit dtype.
 void dequantize(Launch where, Tensor out, const QuantizedWeight& w);
