@@ -113,17 +113,28 @@ DeferredNorm Gemms::apply_norm(const Call& call, int32_t kernel, GemmArgs& args)
   return {};
 }
 
+Launch Gemms::launch_of(const Call& call) const {
+  Launch where = where_;
+  if (call.w_is_new) where.overlaps = false;  // kernels read w before the previous one has ended
+  return where;
+}
+
 void Gemms::run_as(GemmChoice& choice, const Call& call, Tensor out) {
   GemmArgs args = args_of(call);
   args.out = out.data;
   const DeferredNorm norm = apply_norm(call, choice.kernel, args);
-  if (choice.kernel == GemmChoice::kSwapAb) return swap_ab_gemm(where_, args, norm);
+  const Launch where = launch_of(call);
+  if (choice.kernel == GemmChoice::kSwapAb) return swap_ab_gemm(where, args, norm);
   if (choice.kernel != GemmChoice::kCublasLt)
-    return tile_gemm(where_, args, choice.kernel,
+    return tile_gemm(where, args, choice.kernel,
                      {tile_memory_[0].get(), static_cast<uint32_t*>(tile_memory_[1].get())}, norm);
   const Tensor x = call.in.norm.weight ? call.in.residual->scratch() : call.in.x;
   if (call.epilogue == Epilogue::kSwiglu) {
-    run({.epilogue = Epilogue::kStore, .out = call.scratch, .in = x, .w = call.w});
+    run({.epilogue = Epilogue::kStore,
+         .out = call.scratch,
+         .in = x,
+         .w = call.w,
+         .w_is_new = call.w_is_new});
     return cuda::silu_mul(where_, out, call.scratch);
   }
   cublaslt_.run(choice, out, x, call.w, call.epilogue == Epilogue::kAdd);
@@ -158,7 +169,7 @@ void Gemms::run(const Call& call) {
   const GemmArgs args = args_of(call);
   const DType dtype = call.in.x.dtype;
   const bool same = call.out.dtype == dtype;
-  if (same && prefers_small_gemm(args, dtype)) return small_gemm(where_, args, dtype);
+  if (same && prefers_small_gemm(args, dtype)) return small_gemm(launch_of(call), args, dtype);
   // A rule decides instead of autotuning: part of this kernel's gain is that it overlaps with its
   // neighbours in a step, which a measurement of the kernel alone does not show.
   const int forced = kernels_.gemm;

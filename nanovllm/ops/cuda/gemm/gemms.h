@@ -87,11 +87,14 @@ class Gemms {
     Tensor scratch = {};
     Residual* residual = nullptr;  // with kAdd: out is its sum, if the norm after it is known
     Norm next = {};                // that norm
+    bool w_is_new = false;         // the kernel before this GEMM writes w
   };
   static GemmArgs args_of(const Call& call);
   /// A call's fields for a weight.
   static Call with_weight(Call call, const Weight& w);
   void run(const Call& call);
+  /// How the kernels of our own are launched.
+  Launch launch_of(const Call& call) const;
   // gemms_quantized.cpp
   void run_quantized(Call call);
   void run_quantized_small(const Call& call);

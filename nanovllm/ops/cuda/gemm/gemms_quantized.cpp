@@ -40,6 +40,7 @@ void Gemms::run_quantized(Call call) {
   if (num_tokens <= kFewTokens) return run_quantized_small(call);
   call.w = dequantized(*call.quantized, call.in.x.dtype);
   call.quantized = nullptr;
+  call.w_is_new = true;
   run(call);
 }
 
