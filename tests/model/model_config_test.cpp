@@ -20,14 +20,6 @@ using ::testing::StartsWith;
 
 const std::string kRoot = NANOVLLM_SOURCE_DIR;
 
-ModelConfig parse(const Json& config, const Json& generation_config = {}) {
-  return ModelConfig::parse(config, generation_config, "folder");
-}
-
-std::string error_with(const char* key, Json value) {
-  return user_error([&] { parse(with(tiny_config(), key, std::move(value))); });
-}
-
 /// The number of elements of all bfloat16 tensors in the safetensors files of a folder.
 int64_t elements_in(const std::string& folder) {
   int64_t count = 0;

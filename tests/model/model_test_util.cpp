@@ -206,4 +206,12 @@ Json without(Json config, const char* key) {
   return config;
 }
 
+ModelConfig parse(const Json& config, const Json& generation_config) {
+  return ModelConfig::parse(config, generation_config, "folder");
+}
+
+std::string error_with(const char* key, Json value) {
+  return user_error([&] { parse(with(tiny_config(), key, std::move(value))); });
+}
+
 }  // namespace nanovllm

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "nanovllm/base/json.h"
+#include "nanovllm/model/model_config.h"
 
 namespace nanovllm {
 
@@ -58,5 +59,10 @@ Json tiny_llama();
 /// A config with another value for a key, or without it.
 Json with(Json config, const char* key, Json value);
 Json without(Json config, const char* key);
+
+/// The configuration of a model in "folder".
+ModelConfig parse(const Json& config, const Json& generation_config = {});
+/// The error of a tiny_config() with this value.
+std::string error_with(const char* key, Json value);
 
 }  // namespace nanovllm

@@ -16,12 +16,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-ModelConfig parse(const Json& config) { return ModelConfig::parse(config, {}, "folder"); }
-
-std::string error_with(const char* key, Json value) {
-  return user_error([&] { parse(with(tiny_config(), key, std::move(value))); });
-}
-
 // Regression 32.
 TEST(RopeConfig, ReadsEveryFormOfRopeScaling) {
   const Json llama3 = {{"factor", 32.0},

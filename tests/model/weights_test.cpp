@@ -128,8 +128,6 @@ struct TestFolder {
   std::vector<TestTensor> tensors;
 };
 
-ModelConfig parse(const Json& config) { return ModelConfig::parse(config, {}, "folder"); }
-
 std::unique_ptr<Model> load(const TestFolder& f, const Json& config, FakeBackend& backend,
                             DType dtype = DType::kBF16) {
   return load_model(f.folder.path(), parse(config), dtype, /*dummy=*/false, backend,

@@ -10,7 +10,7 @@
 namespace nanovllm::cpu {
 namespace {
 
-// Small ones share a mapping, large ones have their own; nobody sees a difference.
+// Small ones share a mapping, where they follow each other; large ones have their own.
 TEST(Memory, WeightsAreZeroAlignedAndTheirOwn) {
   const std::vector<size_t> sizes = {1,        100,      3 << 20,  16 << 20, (16 << 20) + 1,
                                      15 << 20, 15 << 20, 15 << 20, 15 << 20};
@@ -22,6 +22,7 @@ TEST(Memory, WeightsAreZeroAlignedAndTheirOwn) {
     EXPECT_TRUE(std::all_of(bytes, bytes + size, [](char x) { return x == 0; })) << size;
     std::memset(bytes, static_cast<int>(buffers.size()), size);
   }
+  EXPECT_EQ(static_cast<char*>(buffers[1].get()) - static_cast<char*>(buffers[0].get()), 64);
   buffers[1].reset();  // the others stay
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (i == 1) continue;

@@ -6,6 +6,7 @@ import locale
 import logging
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -219,19 +220,19 @@ def test_thousands_of_calls_leak_nothing(llm: LLM) -> None:
                 llm.generate(["Once", ""], params, use_tqdm=False)
 
     def growth() -> tuple[int, int]:
-        """What 500 calls add: KiB of memory, and Python objects."""
+        """What 400 calls add: KiB of memory, and Python objects."""
         gc.collect()
         memory, objects = status("VmRSS"), len(gc.get_objects())
-        calls(500)
+        calls(400)
         gc.collect()
         return status("VmRSS") - memory, len(gc.get_objects()) - objects
 
     calls(200)
-    # A leak grows every time. What the allocator or the kernel takes once, at any time, is none.
-    rounds = [growth() for _ in range(4)]
-    print(f"KiB and objects that each 500 calls added: {rounds}")
-    assert min(memory for memory, _ in rounds) < 256
-    assert min(objects for _, objects in rounds) < 50
+    # A leak grows every time. What the allocator or the kernel takes or gives back once is none.
+    rounds = [growth() for _ in range(5)]
+    print(f"KiB and objects that each 400 calls added: {rounds}")
+    assert statistics.median(memory for memory, _ in rounds) < 200
+    assert statistics.median(objects for _, objects in rounds) < 40
 
 
 def test_the_last_reference_frees_threads_and_memory() -> None:
