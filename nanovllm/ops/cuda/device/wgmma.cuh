@@ -51,7 +51,7 @@ __device__ __forceinline__ uint64_t tile_descriptor(uint32_t address, uint32_t s
 }
 
 /// D += A B (accumulate = 0: D = A B). ss: A and B from shared memory, both K-major. rs: A from
-/// registers, B from shared memory and MN-major.
+/// registers, B from shared memory and MN-major. rs_k_major: the same with a K-major B.
 template <class T, int N>
 struct Wgmma;
 
@@ -86,10 +86,10 @@ struct Wgmma;
     asm volatile(WGMMA_TEXT(type, N, COUNT, INPUTS, ACCUMULATE, "1, 1, 0, 0")                     \
                  : LIST_##COUNT(VALUE, LAST_VALUE) : "l"(a), "l"(b), "r"(accumulate));            \
   }
-#define WGMMA_RS(type, N, COUNT, INPUTS, ACCUMULATE)                                              \
-  static __device__ __forceinline__ void rs(float (&d)[COUNT], const uint32_t* a, uint64_t b,     \
-                                            int accumulate) {                                     \
-    asm volatile(WGMMA_TEXT(type, N, COUNT, INPUTS, ACCUMULATE, "1, 1, 1")                        \
+#define WGMMA_RS(name, flags, type, N, COUNT, INPUTS, ACCUMULATE)                                 \
+  static __device__ __forceinline__ void name(float (&d)[COUNT], const uint32_t* a, uint64_t b,   \
+                                              int accumulate) {                                   \
+    asm volatile(WGMMA_TEXT(type, N, COUNT, INPUTS, ACCUMULATE, flags)                            \
                  : LIST_##COUNT(VALUE, LAST_VALUE)                                                \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));          \
   }
@@ -97,6 +97,7 @@ struct Wgmma;
   template <>                                                             \
   struct Wgmma<T, 32> {                                                   \
     WGMMA_SS(type, 32, 16, "%16, %17", "%18")                             \
+    WGMMA_RS(rs_k_major, "1, 1, 0", type, 32, 16, "{%16, %17, %18, %19}, %20", "%21") \
   };                                                                      \
   template <>                                                             \
   struct Wgmma<T, 48> {                                                   \
@@ -105,7 +106,8 @@ struct Wgmma;
   template <>                                                             \
   struct Wgmma<T, 64> {                                                   \
     WGMMA_SS(type, 64, 32, "%32, %33", "%34")                             \
-    WGMMA_RS(type, 64, 32, "{%32, %33, %34, %35}, %36", "%37")            \
+    WGMMA_RS(rs_k_major, "1, 1, 0", type, 64, 32, "{%32, %33, %34, %35}, %36", "%37") \
+    WGMMA_RS(rs, "1, 1, 1", type, 64, 32, "{%32, %33, %34, %35}, %36", "%37")            \
   };                                                                      \
   template <>                                                             \
   struct Wgmma<T, 80> {                                                  \
@@ -122,7 +124,7 @@ struct Wgmma;
   template <>                                                             \
   struct Wgmma<T, 128> {                                                  \
     WGMMA_SS(type, 128, 64, "%64, %65", "%66")                            \
-    WGMMA_RS(type, 128, 64, "{%64, %65, %66, %67}, %68", "%69")           \
+    WGMMA_RS(rs, "1, 1, 1", type, 128, 64, "{%64, %65, %66, %67}, %68", "%69")           \
   };                                                                      \
   template <>                                                             \
   struct Wgmma<T, 160> {                                                  \
@@ -138,7 +140,7 @@ struct Wgmma;
   };                                                                      \
   template <>                                                             \
   struct Wgmma<T, 256> {                                                  \
-    WGMMA_RS(type, 256, 128, "{%128, %129, %130, %131}, %132", "%133")    \
+    WGMMA_RS(rs, "1, 1, 1", type, 256, 128, "{%128, %129, %130, %131}, %132", "%133")    \
   };
 WGMMA(__nv_bfloat16, bf16)
 WGMMA(__half, f16)

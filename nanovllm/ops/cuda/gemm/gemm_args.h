@@ -10,6 +10,8 @@ namespace nanovllm::cuda {
 /// The most tokens of small_gemm().
 inline constexpr int64_t kFewTokens = 16;
 
+struct QuantizedWeight;
+
 /// What a GEMM does with its sums before it writes them.
 enum class Epilogue {
   kStore,   ///< out [T, n] = x w^T + bias
@@ -27,7 +29,8 @@ struct GemmArgs {
   float eps = 0;                // of the norm
   int num_tokens = 0, n = 0, k = 0;
   Epilogue epilogue = Epilogue::kStore;
-  bool float_out = false;  // out is float32; only tile_gemm() with kStore
+  bool float_out = false;                      // out is float32; only tile_gemm() with kStore
+  const QuantizedWeight* quantized = nullptr;  // instead of w, for the host
 };
 
 /// A norm between two GEMMs whose division is deferred to the epilogue of the second:

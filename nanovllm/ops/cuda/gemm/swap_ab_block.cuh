@@ -31,6 +31,30 @@ struct Params {
   RopeParams rope;  // if out is q, k and v
 };
 
+/// The weights of a Block: how a stage of them is copied. quantized/hopper/swap_ab_weights.cuh has
+/// others.
+struct PlainWeights {
+  using Params = swap_ab::Params;
+  static constexpr bool kQuantized = false;
+  static constexpr int kChunk = swap_ab::kChunk;  // columns of a stage
+  static constexpr int kResident = 3;             // thread blocks of a multiprocessor, at most
+  static __host__ __device__ int bytes(int rows) { return rows * kChunkBytes; }  // of a stage
+
+  /// Adds the weight to the parameters of a kernel.
+  static Params with_weight(Params p) {
+    const int parts = p.args.epilogue == Epilogue::kSwiglu ? 2 : 1;
+    p.w = tensor_map(p.args.w, parts * p.args.n, p.args.k, p.rows / 2);
+    return p;
+  }
+
+  const Params& p;
+  __device__ uint32_t copied_bytes() const { return static_cast<uint32_t>(bytes(p.rows)); }
+  /// Copies half of the rows of a stage, which begin with row `row` of w.
+  __device__ void copy(uint32_t stage, int half, int chunk, int row, uint32_t barrier) const {
+    box_copy(stage + half * (p.rows / 2) * kChunkBytes, p.w, chunk * kChunk, row, barrier);
+  }
+};
+
 /// mbarriers. Each stage has three: w has arrived, x has arrived, both have been read. The thread
 /// block has two: all rings of the cluster may be overwritten by sums; all sums have arrived.
 enum Kind { kWFull, kXFull, kEmpty, kRingsFree, kSumsFull };
@@ -39,17 +63,19 @@ enum Kind { kWFull, kXFull, kEmpty, kRingsFree, kSumsFull };
 /// ring holds sums: first this thread block's sums of all tokens, [kTokens, pitch], then the sums
 /// that all thread blocks of the cluster have of the tokens that this one finishes, [split, kTokens
 /// / split, pitch].
-template <int kTokens>
+template <int kTokens, class Weights>
 struct Layout {
   int rows, stages, ring_bytes;
   __host__ __device__ Layout(int rows_, int stages_)
       : rows(rows_), stages(stages_), ring_bytes(max(stages_ * stage_bytes(), 2 * sums_bytes())) {}
-  __host__ __device__ int stage_bytes() const { return (rows + kTokens) * kChunkBytes; }
+  __host__ __device__ int stage_bytes() const {
+    return Weights::bytes(rows) + kTokens * Weights::kChunk * 2;
+  }
   /// Floats from one token's sums to the next one's; chosen so that stores have no bank conflicts.
   __host__ __device__ int pitch() const { return rows + 4; }
   __host__ __device__ int sums_bytes() const { return kTokens * pitch() * 4; }
   __host__ __device__ int w(int stage) const { return stage * stage_bytes(); }
-  __host__ __device__ int x(int stage) const { return w(stage) + rows * kChunkBytes; }
+  __host__ __device__ int x(int stage) const { return w(stage) + Weights::bytes(rows); }
   __host__ __device__ int barrier(Kind kind, int stage) const {
     const int index =
         kind < kRingsFree ? kind * stages + stage : kRingsFree * stages + kind - kRingsFree;
@@ -61,11 +87,13 @@ struct Layout {
 // -- thread block
 
 /// kTokens is 32 or 64. All warps run the epilogue for the tokens that this thread block finishes.
-template <int kTokens, class LayoutOf = Layout<kTokens>, class T = Bf16>
+template <int kTokens, class Weights = PlainWeights>
 struct Block {
-  const Params& p;
+  using T = Bf16;
+  const typename Weights::Params& p;
+  const Weights weights{p};
   const GemmArgs& args = p.args;
-  const LayoutOf layout{p.rows, p.stages};
+  const Layout<kTokens, Weights> layout{p.rows, p.stages};
   const uint32_t shared;
   const bool swiglu = args.epilogue == Epilogue::kSwiglu;
   const int rank = cluster_rank();  // which part of k
@@ -77,7 +105,12 @@ struct Block {
   __device__ uint32_t barrier(Kind kind, int stage = 0) const {
     return shared + layout.barrier(kind, stage);
   }
-  __device__ int first_k(int chunk) const { return (first_chunk + chunk) * kChunk; }
+  __device__ int first_k(int chunk) const { return (first_chunk + chunk) * Weights::kChunk; }
+  /// The row of w with which a half of the thread block's rows begins; with SwiGLU the halves are
+  /// gates and ups.
+  __device__ int first_row(int half) const {
+    return first_column + half * (swiglu ? args.n : p.rows / 2);
+  }
 
   /// Calls body(chunk, stage, parity) for each of the thread block's chunks.
   template <class Body>
@@ -110,15 +143,14 @@ struct Block {
       barrier_arrive_expect(barrier(kSumsFull), static_cast<uint32_t>(layout.sums_bytes()));
   }
   __device__ void fetch_w(int chunk, int stage) const {
-    const uint32_t to = shared + layout.w(stage), there = barrier(kWFull, stage);
-    const int half = p.rows / 2;
-    barrier_arrive_expect(there, static_cast<uint32_t>(p.rows * kChunkBytes));
-    box_copy(to, p.w, first_k(chunk), first_column, there);
-    box_copy(to + half * kChunkBytes, p.w, first_k(chunk), first_column + (swiglu ? args.n : half),
-             there);
+    const uint32_t there = barrier(kWFull, stage);
+    barrier_arrive_expect(there, weights.copied_bytes());
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      weights.copy(shared + layout.w(stage), half, first_chunk + chunk, first_row(half), there);
   }
   __device__ void expect_x(int stage) const {
-    barrier_arrive_expect(barrier(kXFull, stage), kTokens * kChunkBytes);
+    barrier_arrive_expect(barrier(kXFull, stage), kTokens * Weights::kChunk * 2);
   }
   __device__ void copy() const {
     for_chunks([&](int chunk, int stage, uint32_t parity) {
@@ -127,12 +159,16 @@ struct Block {
         fetch_w(chunk, stage);
         expect_x(stage);
       }
-      box_copy(shared + layout.x(stage), p.x, first_k(chunk), 0, barrier(kXFull, stage));
+#pragma unroll
+      for (int box = 0; box < Weights::kChunk / kBoxColumns; ++box)
+        box_copy(shared + layout.x(stage) + box * kTokens * kBoxRowBytes, p.x,
+                 first_k(chunk) + box * kBoxColumns, 0, barrier(kXFull, stage));
     });
   }
 
   /// The consumers: a warpgroup multiplies 64 rows and writes the sums where the ring was.
   __device__ void multiply(int thread) const {
+    if constexpr (Weights::kQuantized) return weights.multiply(*this, thread);
     float sums[kTokens / 2];
     const int group = thread / 128, lane = thread % 32;
     for_chunks([&](int chunk, int stage, uint32_t parity) {

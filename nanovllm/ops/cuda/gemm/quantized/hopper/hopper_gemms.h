@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+
+#include "nanovllm/ops/cuda/gemm/swap_ab_gemm.h"
+#include "nanovllm/ops/cuda/gemm/tile_gemm.h"
+
+// tile_gemm() and swap_ab_gemm() for quantized weights (GemmArgs::quantized), which these two call.
+namespace nanovllm::cuda {
+
+/// `tile` is the one at `index` of kTiles with a split; dequantizes(tile).
+void quantized_tile_gemm(Launch where, const GemmArgs& args, size_t index, const TileConfig& tile,
+                         const TileScratch& scratch, const DeferredNorm& norm);
+void quantized_swap_ab_gemm(Launch where, const GemmArgs& args, const SwapAbConfig& config,
+                            const DeferredNorm& norm, const RopeParams* rope);
+/// Bytes of shared memory that a stage of swap_ab_gemm() has for this many rows of w.
+int quantized_stage_bytes(const QuantizedWeight& w, int rows);
+
+/// Of each format, in a file of its own.
+template <class Format>
+struct HopperGemms {
+  static void tile(Launch where, const GemmArgs& args, size_t index, const TileConfig& tile,
+                   const TileScratch& scratch, const DeferredNorm& norm);
+  static void swap_ab(Launch where, const GemmArgs& args, const SwapAbConfig& config,
+                      const DeferredNorm& norm, const RopeParams* rope);
+};
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,91 @@
+#pragma once
+
+#include "nanovllm/ops/cuda/attention/dispatch.cuh"
+#include "nanovllm/ops/cuda/gemm/quantized/hopper/swap_ab_weights.cuh"
+
+// The kernel of swap_ab_gemm.cu and its launch. Quantized weights of each format are compiled in
+// files of their own (quantized/hopper/).
+namespace nanovllm::cuda {
+
+/// kHeadDim: of the heads of q, k and v whose rotation and store are part of the epilogue; or 0. C:
+/// the type of the cache's elements.
+template <class Weights, int kTokens, int kHeadDim, class C>
+__global__ void __launch_bounds__(swap_ab::kThreads, Weights::kResident)
+    swap_ab_kernel(const __grid_constant__ typename Weights::Params p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using namespace swap_ab;
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const Block<kTokens, Weights> block{.p = p, .shared = shared_address(memory)};
+  const int thread = threadIdx.x;
+  const int producer = thread - p.consumers;  // negative in consumer warps; thread 0 copies
+  if (producer == 0) block.begin_copies();
+  else if constexpr (kHeadDim > 0) block.template prefetch_angles<kHeadDim>();
+  else block.prefetch_norm();
+  __syncwarp();
+  cluster_sync_relaxed();  // all thread blocks have initialised their barriers
+  if (p.early) launch_dependents();
+  wait_for_previous_kernel();
+  if (!p.early) launch_dependents();
+
+  if (producer < 0) block.multiply(thread);
+  else if (producer == 0) block.copy();
+  __syncwarp();
+  fence_async_proxy();
+  __syncthreads();
+  if (thread < p.split) block.send_sums(thread);
+  __syncwarp();
+  if constexpr (kHeadDim > 0) block.template finish_heads<kHeadDim, C>();
+  else block.finish();
+  __syncwarp();
+  cluster_sync_relaxed();  // no copy reads this thread block's sums any more
+#endif
+}
+
+// -- launcher
+
+template <class Weights, int kTokens, int kHeadDim, class C = Bf16>
+void run_swap_ab_kernel(Launch where, const GemmArgs& args, const SwapAbConfig& config,
+                        const DeferredNorm& norm, const RopeParams& rope) {
+  const int parts = args.epilogue == Epilogue::kSwiglu ? 2 : 1;  // of w: gates and ups
+  const int num_chunks = (args.k + Weights::kChunk - 1) / Weights::kChunk;
+  const int consumers = config.rows / 64 * 128;
+  const swap_ab::Params params = {
+      .w = {},
+      .x = tensor_map(args.x, args.num_tokens, args.k, kTokens),
+      .args = args,
+      .norm = norm,
+      .rows = config.rows,
+      .split = config.split,
+      .stages = config.stages,
+      .num_chunks = num_chunks,
+      .consumers = consumers,
+      // As in small_gemm.cu: only a kernel whose weights do not all fit the ring.
+      .early = num_chunks > config.stages * config.split,
+      .rope = rope};
+  const int bytes = swap_ab::Layout<kTokens, Weights>(config.rows, config.stages).bytes();
+  constexpr auto kernel = swap_ab_kernel<Weights, kTokens, kHeadDim, C>;
+  allow_shared_memory<kernel>();
+  launch(ClusterLaunch{where, config.split}, kernel,
+         dim3(static_cast<unsigned>(parts * args.n / config.rows * config.split)),
+         swap_ab::kThreads, static_cast<size_t>(bytes), Weights::with_weight(params));
+}
+
+template <class Weights>
+void run_swap_ab(Launch where, const GemmArgs& args, const SwapAbConfig& config,
+                 const DeferredNorm& norm, const RopeParams* rope) {
+  const auto with_tokens = [&]<int kTokens>() {
+    if (rope == nullptr)
+      return run_swap_ab_kernel<Weights, kTokens, 0>(where, args, config, norm,
+                                                     RopeParams({}, {}, {}));
+    with_cache_type<Bf16>(rope->layout, [&](auto element) {
+      using C = decltype(element);
+      if (rope->layout.head_dim == 64)
+        run_swap_ab_kernel<Weights, kTokens, 64, C>(where, args, config, norm, *rope);
+      else run_swap_ab_kernel<Weights, kTokens, 128, C>(where, args, config, norm, *rope);
+    });
+  };
+  if (args.num_tokens <= 32) with_tokens.template operator()<32>();
+  else with_tokens.template operator()<kSwapAbTokens>();
+}
+
+}  // namespace nanovllm::cuda
