@@ -186,6 +186,7 @@ __device__ __forceinline__ void dequantize_tiles(const QuantizedTileParams& p,
     for (int step = item.begin / Tile::kStep; step < item.end / Tile::kStep;
          ++step, raw.advance()) {
       barrier_wait(rings.raw_full(raw.stage), raw.parity);
+      const int chunk_offset = RawStage<Format>::chunk_offset(p.raw.weight, step);
 #pragma unroll 1
       for (int half = 0; half < Tile::kStep; ++half, at.advance()) {
         barrier_wait(rings.empty(at.stage), at.parity ^ 1);
@@ -194,8 +195,8 @@ __device__ __forceinline__ void dequantize_tiles(const QuantizedTileParams& p,
         for (int j = 0; j < kRowsOfThread; ++j) {
           const int row = thread + j * 128;
           if (Tile::kRows % 128 == 0 || row < Tile::kRows)
-            DequantizedRow<Format>{row, scales[j]}.convert(p.raw, rings.raw_stage(raw.stage),
-                                                           Tile::kBoxRows, half, to);
+            DequantizedRow<Format>{row, scales[j] + chunk_offset}.convert(
+                p.raw, rings.raw_stage(raw.stage), Tile::kBoxRows, half, to);
         }
         fence_async_proxy();
         __syncwarp();  // all lanes have written and fenced

@@ -24,7 +24,8 @@ struct RawStage {
   static constexpr int kRowBytes = Format::kPieces * 64;
   static constexpr int kScaleGroups = Format::kFine ? Format::kGroups : 1;
   /// Words of scales that a copy of E4M3's blocks has for each row of blocks, and these rows: the
-  /// least that TMA copies, and as many as the rows of a box can touch.
+  /// least that TMA copies, also the alignment of where it begins, and as many as the rows of a box
+  /// can touch.
   static constexpr int kBlockWords = 4, kBlockRows = 3;
 
   /// Bytes from the scales of a box to those of the next one.
@@ -49,6 +50,10 @@ struct RawStage {
     return rows * kRowBytes + box * scale_stride(box_rows) +
            word * (shift > 0 ? kBlockWords : 1) * 4;
   }
+  /// From there to the scale of the stage's chunk of k.
+  static __device__ __forceinline__ int chunk_offset(const QuantizedWeight& w, int chunk) {
+    return w.row_shift > 0 ? chunk % kBlockWords * 4 : 0;
+  }
   /// From a row's scale to that of the next 32 columns, if these have their own.
   static __device__ __forceinline__ int next_group(const QuantizedWeight& w, int box_rows) {
     return w.group_shift == 5 ? box_rows * 4 : 0;
@@ -64,8 +69,8 @@ struct RawStage {
     const int group = chunk * kQuantizedChunk >> w.weight.group_shift;
     const bool has_blocks = w.weight.row_shift > 0;
     hopper::box_copy(stage + rows * kRowBytes + box * scale_stride(box_rows), w.scales,
-                     has_blocks ? group : first, has_blocks ? first >> w.weight.row_shift : group,
-                     barrier);
+                     has_blocks ? group / kBlockWords * kBlockWords : first,
+                     has_blocks ? first >> w.weight.row_shift : group, barrier);
   }
   /// The bytes of all copies of a stage.
   static __device__ __forceinline__ uint32_t copied_bytes(const RawWeight& w, int rows, int boxes) {

@@ -47,15 +47,17 @@ struct RawWeights {
     return lane;
   }
 
-  /// The scaled values of 64 columns.
+  /// The scaled values of 64 columns of chunk `chunk` of k.
   template <int kHalf>
-  __device__ __forceinline__ void load(Operands& a, uint32_t stage, const Lane& lane) const {
+  __device__ __forceinline__ void load(Operands& a, uint32_t stage, const Lane& lane,
+                                       int chunk) const {
+    const int chunk_offset = Stage::chunk_offset(p.raw.weight, chunk);
     const int quad = threadIdx.x % 4;
     const int next = Format::kFine ? Stage::next_group(p.raw.weight, p.rows / 2) : 0;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = lane.row + 8 * i;
-      const uint32_t scale_at = stage + lane.scales[i] + kHalf * 2 * next;
+      const uint32_t scale_at = stage + lane.scales[i] + chunk_offset + kHalf * 2 * next;
       RowScale<Format> factor(p.raw.weight, load_shared_word(scale_at));
       if constexpr (Format::kInOrder) {
 #pragma unroll
@@ -104,18 +106,18 @@ struct RawWeights {
       wgmma_commit();
     };
     barrier_wait(block.barrier(kWFull, 0), 0);
-    load<0>(first, stage_at(0), lane);
+    load<0>(first, stage_at(0), lane, block.first_chunk);
     block.for_chunks([&](int chunk, int stage, uint32_t parity) {
       barrier_wait(block.barrier(kXFull, stage), parity);
       multiply_half(first, stage, 0, chunk > 0);
-      load<1>(second, stage_at(stage), lane);
+      load<1>(second, stage_at(stage), lane, block.first_chunk + chunk);
       wgmma_wait<0>();
       multiply_half(second, stage, 1, true);
       if (chunk + 1 < block.num_chunks) {
         const bool wraps = stage + 1 == p.stages;
         const int next = wraps ? 0 : stage + 1;
         barrier_wait(block.barrier(kWFull, next), wraps ? parity ^ 1 : parity);
-        load<0>(first, stage_at(next), lane);
+        load<0>(first, stage_at(next), lane, block.first_chunk + chunk + 1);
       }
       wgmma_wait<0>();
       if (chunk + p.stages < block.num_chunks && thread % 32 == 0)
