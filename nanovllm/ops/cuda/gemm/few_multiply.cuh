@@ -21,13 +21,6 @@ __device__ __forceinline__ void async_copy4(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 
-/// Like load_shared().
-__device__ __forceinline__ uint32_t load_shared_word(uint32_t from) {
-  uint32_t v;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
-  return v;
-}
-
 inline constexpr int kPieceBytes = 32 * 16;  // 16 bytes for each lane of a warp
 /// Groups of a chunk that have scales of their own.
 template <class Format>

@@ -18,7 +18,7 @@ constexpr int kChunk = kBoxColumns;        // of k in a stage
 constexpr int kChunkBytes = kBoxRowBytes;  // of a row
 constexpr int kMaxSplit = 8;
 constexpr int kPerLine = 32;            // floats in 128 bytes, which the L2 cache fetches at once
-constexpr int kThreads = 2 * 128 + 32;  // two consumer warpgroups and the producer's warp
+constexpr int kThreads = 2 * 128 + 32;  // at least: two warpgroups and the producer's warp
 
 struct Params {
   CUtensorMap w, x;  // boxes of [rows / 2, kChunk] and [kTokens, kChunk]
@@ -37,7 +37,8 @@ struct PlainWeights {
   using Params = swap_ab::Params;
   static constexpr bool kQuantized = false;
   static constexpr int kChunk = swap_ab::kChunk;  // columns of a stage
-  static constexpr int kResident = 3;             // thread blocks of a multiprocessor, at most
+  /// Threads of a thread block and thread blocks of a multiprocessor, at most.
+  static constexpr int kMostThreads = kThreads, kResident = 3;
   static __host__ __device__ int bytes(int rows) { return rows * kChunkBytes; }  // of a stage
 
   /// Adds the weight to the parameters of a kernel.
@@ -112,14 +113,15 @@ struct Block {
     return first_column + half * (swiglu ? args.n : p.rows / 2);
   }
 
-  /// Calls body(chunk, stage, parity) for each of the thread block's chunks.
+  /// Calls body(chunk, stage, parity) for every `step`-th of the thread block's chunks, from chunk
+  /// `first` on.
   template <class Body>
-  __device__ void for_chunks(Body body) const {
-    int stage = 0;
+  __device__ void for_chunks(Body body, int first = 0, int step = 1) const {
+    int stage = first;
     uint32_t parity = 0;
-    for (int chunk = 0; chunk < num_chunks; ++chunk) {
+    for (int chunk = first; chunk < num_chunks; chunk += step, stage += step) {
+      for (; stage >= p.stages; stage -= p.stages) parity ^= 1;
       body(chunk, stage, parity);
-      if (++stage == p.stages) stage = 0, parity ^= 1;
     }
   }
 
@@ -129,7 +131,7 @@ struct Block {
     for (int stage = 0; stage < p.stages; ++stage) {
       barrier_init(barrier(kWFull, stage), 1);
       barrier_init(barrier(kXFull, stage), 1);
-      barrier_init(barrier(kEmpty, stage), p.consumers / 32);
+      barrier_init(barrier(kEmpty, stage), p.rows / 16);  // warps that read a stage
     }
     barrier_init(barrier(kRingsFree), p.split);
     barrier_init(barrier(kSumsFull), 1);
@@ -192,17 +194,22 @@ struct Block {
     store_sums(sums, thread);
   }
 
-  /// Writes a consumer's sums where the ring was.
+  /// Writes a consumer's sums where the ring was. Consumers that multiplied other chunks of the same
+  /// rows add theirs afterwards.
   __device__ void store_sums(const float (&sums)[kTokens / 2], int thread) const {
-    const int lane = thread % 32;
-    named_barrier_sync(1, p.consumers);  // all consumers have read the ring
-    if (p.split > 1 && thread < p.split)
-      remote_barrier_arrive(remote_address(barrier(kRingsFree), thread));
-    const int row = thread / 32 * 16 + lane / 4;
+    const int lane = thread % 32, per_chunk = 2 * p.rows;  // consumers
+    const int row = thread % per_chunk / 32 * 16 + lane / 4;
+    for (int turn = 0; turn < p.consumers / per_chunk; ++turn) {
+      named_barrier_sync(1, p.consumers);  // at first: all consumers have read the ring
+      if (turn == 0 && p.split > 1 && thread < p.split)
+        remote_barrier_arrive(remote_address(barrier(kRingsFree), thread));
+      if (thread / per_chunk != turn) continue;
 #pragma unroll
-    for (int j = 0; j < kTokens / 2; ++j) {
-      const int token = j / 4 * 8 + lane % 4 * 2 + j % 2;
-      store_shared(shared + (token * layout.pitch() + row + j / 2 % 2 * 8) * 4, sums[j]);
+      for (int j = 0; j < kTokens / 2; ++j) {
+        const int token = j / 4 * 8 + lane % 4 * 2 + j % 2;
+        const uint32_t to = shared + (token * layout.pitch() + row + j / 2 % 2 * 8) * 4;
+        store_shared(to, turn > 0 ? __uint_as_float(load_shared_word(to)) + sums[j] : sums[j]);
+      }
     }
   }
 
@@ -286,7 +293,8 @@ struct Block {
       Vec<float, 4> weight = {};
       if (adds) y = load<4>(out);
       if (norms) weight = load<4>(p.norm.weight + first_column + column);
-      const float scale = factor(token, column / 4, per_token);
+      // Eight lanes, because their number must be a power of two.
+      const float scale = factor(token, column / 4 % 8, 8);
       wait_for_sums();
       const uint32_t from = sums_at(row);
       const float4 a = sum_at(from + column * 4, stride);

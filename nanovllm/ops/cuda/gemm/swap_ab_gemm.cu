@@ -1,6 +1,7 @@
 #include "nanovllm/ops/cuda/gemm/swap_ab_gemm.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 
 #include "nanovllm/ops/cuda/gemm/quantized/hopper/hopper_gemms.h"
@@ -24,27 +25,63 @@ namespace {
 
 /// Of a thread block if one, two or three of them run on a multiprocessor.
 constexpr int kRingBytes[] = {200 << 10, 100 << 10, 72 << 10};
-/// Of a thread block with a quantized weight, of which at most two run on a multiprocessor. A
-/// larger ring is slower where there is only one, because then the next kernel cannot start early.
-constexpr int kRawRingBytes = 104 << 10;
+/// The configuration for a GEMM with a quantized weight. Its bytes are few beside those of x, so
+/// that a thread block should have many rows. Converting takes longer than reading: where one
+/// thread block runs on a multiprocessor, four warpgroups convert, else two in each.
+std::optional<SwapAbConfig> find_quantized_config(Launch where, const GemmArgs& args,
+                                                  int head_dim) {
+  static const char* const e_rows = std::getenv("NV_ROWS"), *e_wg = std::getenv("NV_WG"), *e_split = std::getenv("NV_SPLIT"), *e_sw = std::getenv("NV_SW");
+  constexpr int kMostWarpgroups = 4, kMostResident = 2, kLeastChunks = 4;  // of a part of k
+  const bool swiglu = args.epilogue == Epilogue::kSwiglu;
+  const int total_rows = (swiglu ? 2 : 1) * args.n;
+  const int tokens = args.num_tokens <= 32 ? 32 : kSwapAbTokens;
+  const int num_chunks = (args.k + kQuantizedChunk - 1) / kQuantizedChunk;
+  int rows = std::max(e_rows ? std::atoi(e_rows) : 2 * tokens, head_dim);
+  // A wave of thread blocks with more rows is faster than two.
+  for (int more = rows; swiglu && !e_sw && more <= kMostWarpgroups * 64; more += 64)
+    if (total_rows % more == 0 && total_rows / more <= where.num_sms) {
+      rows = more;
+      break;
+    }
+  if (total_rows % rows != 0) rows = std::max(64, head_dim);
+  if (total_rows % rows != 0 || args.k % 8 != 0) return {};
+  if (args.epilogue == Epilogue::kAdd && args.n / rows > kMaxNormParts) return {};
+  // Clusters of four or more do not fill every group of multiprocessors.
+  const auto residents = [&](int split) {
+    const int usable = split <= 2 ? where.num_sms : where.num_sms * 6 / 7;
+    return (total_rows / rows * split + usable - 1) / usable;
+  };
+  const int most = e_split ? std::atoi(e_split) : kMostResident;
+  int split = 1;
+  while (2 * split <= kMaxSplit && num_chunks >= 2 * split * kLeastChunks &&
+         residents(2 * split) <= most)
+    split *= 2;
+  const bool is_alone = residents(split) == 1;
+  const int chunks = (num_chunks + split - 1) / split, row_groups = rows / 64;
+  const int stage_bytes =
+      quantized_stage_bytes(*args.quantized, rows) + tokens * kQuantizedChunk * 2;
+  const int stages = std::min(kRingBytes[is_alone ? 0 : 1] / stage_bytes, chunks);
+  const int warpgroups = is_alone ? (e_wg ? std::atoi(e_wg) : kMostWarpgroups) : 2;
+  int chunk_groups = std::max(warpgroups / row_groups, 1);
+  // Each reads a stage while the next ones are copied.
+  if (stages < chunks) chunk_groups = std::min(chunk_groups, stages - 1);
+  return SwapAbConfig{rows, split, stages, row_groups * std::max(chunk_groups, 1) * 128};
+}
 
 /// The configuration for a GEMM, or none if it has too many rows. `head_dim`: of the heads that the
 /// epilogue rotates, or 0. The rules were found on an H200 with chains of the GEMMs of 15 models
 /// from 0.36B to 32B, at 24, 40 and 64 tokens; docs/kernels.md has the reasons.
 std::optional<SwapAbConfig> find_config(Launch where, const GemmArgs& args, int head_dim) {
-  const bool quantized = args.quantized != nullptr;
+  if (args.quantized != nullptr) return find_quantized_config(where, args, head_dim);
   const int total_rows = (args.epilogue == Epilogue::kSwiglu ? 2 : 1) * args.n;
   const int tokens = args.num_tokens <= 32 ? 32 : kSwapAbTokens;
-  // Bytes of a quantized w are few beside those of x, so that a thread block has more rows of it.
-  int rows = std::max(quantized ? 2 * tokens : 64, head_dim);
-  if (total_rows % rows != 0) rows = std::max(64, head_dim);
-  const int chunk = quantized ? kQuantizedChunk : kChunk;
-  const int num_chunks = (args.k + chunk - 1) / chunk;
-  if (total_rows % rows != 0 || args.k % (quantized ? 8 : kChunk) != 0) return {};
+  const int rows = std::max(64, head_dim);
+  const int num_chunks = args.k / kChunk;
+  if (total_rows % rows != 0 || args.k % kChunk != 0) return {};
   if (args.epilogue == Epilogue::kAdd && args.n / rows > kMaxNormParts) return {};
   // All thread blocks run at the same time. Clusters of four or more do not fill every group of
   // multiprocessors.
-  const int most_resident = quantized ? 2 : std::size(kRingBytes);
+  const int most_resident = std::size(kRingBytes);
   const auto residents = [&](int split) {
     const int usable = split <= 2 ? where.num_sms : where.num_sms * 6 / 7;
     return (total_rows / rows * split + usable - 1) / usable;
@@ -53,23 +90,21 @@ std::optional<SwapAbConfig> find_config(Launch where, const GemmArgs& args, int 
   // The more a GEMM is split, the more of w is loaded at once, and the more sums are exchanged.
   // Rows times chunks of a thread block, for each part of k.
   const int least_work = tokens == 32 ? 32 : 40;
-  constexpr int kLeastRawChunks = 4;  // of a part of a quantized w
   // Chunks for which a large ring gains more than another split.
-  const int long_part = 24 * kChunk / chunk;
+  constexpr int kLongPart = 24;
   int split = 1;
   for (int more = 2; more <= kMaxSplit; more *= 2) {
     const int chunks = (num_chunks + more - 1) / more;
     const bool is_balanced =
         residents(split) == 1 && total_rows / rows * split >= where.num_sms * 15 / 16;
-    if (is_balanced && num_chunks >= long_part * split) break;
-    const bool is_enough =
-        quantized ? chunks >= kLeastRawChunks : chunks * rows >= least_work * more;
+    if (is_balanced && num_chunks >= kLongPart * split) break;
+    const bool is_enough = chunks * rows >= least_work * more;
     if (num_chunks >= more && is_enough && residents(more) <= most_resident) split = more;
   }
-  const int ring_bytes = quantized ? kRawRingBytes : kRingBytes[residents(split) - 1];
-  const int w_bytes = quantized ? quantized_stage_bytes(*args.quantized, rows) : rows * kChunkBytes;
-  const int most_stages = ring_bytes / (w_bytes + tokens * chunk * 2);
-  return SwapAbConfig{rows, split, std::min((num_chunks + split - 1) / split, most_stages)};
+  const int most_stages =
+      kRingBytes[residents(split) - 1] / (rows * kChunkBytes + tokens * kChunkBytes);
+  return SwapAbConfig{rows, split, std::min((num_chunks + split - 1) / split, most_stages),
+                      rows / 64 * 128};
 }
 
 int rope_dim(const RopeParams* rope) { return rope != nullptr ? rope->layout.head_dim : 0; }
@@ -77,7 +112,7 @@ int rope_dim(const RopeParams* rope) { return rope != nullptr ? rope->layout.hea
 }  // namespace
 
 bool prefers_swap_ab_gemm(Launch where, const GemmArgs& args, DType dtype, const RopeParams* rope) {
-  const int64_t few = args.quantized != nullptr ? kFewQuantizedTokens : kFewTokens;
+  const int64_t few = args.quantized != nullptr ? (std::getenv("NV_FEW") ? 16 : kFewQuantizedTokens) : kFewTokens;
   // Float16 could overflow before a deferred norm divides.
   if (dtype != DType::kBF16 || args.num_tokens <= few || args.num_tokens > kSwapAbTokens)
     return false;
@@ -87,7 +122,7 @@ bool prefers_swap_ab_gemm(Launch where, const GemmArgs& args, DType dtype, const
   // to be computed before it and all weights fit into the rings before x is known.
   const int64_t ring_bytes = int64_t{kRingBytes[0]} * where.num_sms;
   const bool is_small = args.norm != nullptr && int64_t{4} * args.n * args.k <= ring_bytes;
-  return config.has_value() && (args.epilogue != Epilogue::kSwiglu || is_small);
+  return config.has_value() && (args.epilogue != Epilogue::kSwiglu || is_small || args.quantized != nullptr);
 }
 
 void swap_ab_gemm(Launch where, const GemmArgs& args, const DeferredNorm& norm,

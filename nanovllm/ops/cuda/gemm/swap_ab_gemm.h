@@ -13,6 +13,7 @@ struct SwapAbConfig {
   int rows;    // of w in a thread block; with SwiGLU half of them are gates
   int split;   // thread blocks of a cluster, each with a part of k
   int stages;  // of the ring
+  int consumers;  // threads that multiply
 };
 
 /// The most tokens with a quantized weight for which the kernel of few tokens is faster.

@@ -10,7 +10,7 @@ namespace nanovllm::cuda {
 /// kHeadDim: of the heads of q, k and v whose rotation and store are part of the epilogue; or 0. C:
 /// the type of the cache's elements.
 template <class Weights, int kTokens, int kHeadDim, class C>
-__global__ void __launch_bounds__(swap_ab::kThreads, Weights::kResident)
+__global__ void __launch_bounds__(Weights::kMostThreads, Weights::kResident)
     swap_ab_kernel(const __grid_constant__ typename Weights::Params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using namespace swap_ab;
@@ -48,7 +48,6 @@ void run_swap_ab_kernel(Launch where, const GemmArgs& args, const SwapAbConfig& 
                         const DeferredNorm& norm, const RopeParams& rope) {
   const int parts = args.epilogue == Epilogue::kSwiglu ? 2 : 1;  // of w: gates and ups
   const int num_chunks = (args.k + Weights::kChunk - 1) / Weights::kChunk;
-  const int consumers = config.rows / 64 * 128;
   const swap_ab::Params params = {
       .w = {},
       .x = tensor_map(args.x, args.num_tokens, args.k, kTokens),
@@ -58,7 +57,7 @@ void run_swap_ab_kernel(Launch where, const GemmArgs& args, const SwapAbConfig& 
       .split = config.split,
       .stages = config.stages,
       .num_chunks = num_chunks,
-      .consumers = consumers,
+      .consumers = config.consumers,
       // As in small_gemm.cu: only a kernel whose weights do not all fit the ring.
       .early = num_chunks > config.stages * config.split,
       .rope = rope};
@@ -67,7 +66,7 @@ void run_swap_ab_kernel(Launch where, const GemmArgs& args, const SwapAbConfig& 
   allow_shared_memory<kernel>();
   launch(ClusterLaunch{where, config.split}, kernel,
          dim3(static_cast<unsigned>(parts * args.n / config.rows * config.split)),
-         swap_ab::kThreads, static_cast<size_t>(bytes), Weights::with_weight(params));
+         std::max(swap_ab::kThreads, config.consumers + 32), static_cast<size_t>(bytes), Weights::with_weight(params));
 }
 
 template <class Weights>

@@ -103,11 +103,12 @@ struct E4M3Format : QuantizedFormats<T_, false> {
     const auto spread = static_cast<int32_t>(byte_perm_signed(four, 0, selectors));
     return multiply_pairs<T>(static_cast<uint32_t>(spread >> kShift) & kMask, kFactor);
   }
+  static __device__ uint32_t first_pair(uint32_t bytes) { return pair_of(bytes, 0x1804); }
   static __device__ void unpack(const uint4& piece, int group, uint32_t, uint32_t (&pairs)[4]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const uint32_t four = word(piece, group % 2 * 2 + i);
-      pairs[2 * i] = pair_of(four, 0x1804);
+      pairs[2 * i] = first_pair(four);
       pairs[2 * i + 1] = pair_of(four, 0x3a24);
     }
   }

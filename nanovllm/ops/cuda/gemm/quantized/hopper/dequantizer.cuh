@@ -8,11 +8,6 @@
 // rounded once. DequantizedRow converts a row of a stage for wgmma.
 namespace nanovllm::cuda {
 
-[[maybe_unused]] __device__ __forceinline__ uint32_t load_shared_word(uint32_t from) {
-  uint32_t x;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
-  return x;
-}
 [[maybe_unused]] __device__ __forceinline__ uint32_t load_shared_half(uint32_t from) {
   uint32_t x;
   asm volatile("{\n.reg .b16 x;\nld.shared.u16 x, [%1];\ncvt.u32.u16 %0, x;\n}"
@@ -78,12 +73,6 @@ struct RowScale<E4M3Format<Bf16>> {
       e4m3_to_halfs(word(piece, group % 2 * 2 + i), low, high);
       pairs[2 * i] = scaled(low), pairs[2 * i + 1] = scaled(high);
     }
-  }
-  /// The scaled pair of the values in the lower two bytes.
-  __device__ __forceinline__ uint32_t convert_pair(uint32_t two) const {
-    uint32_t low, high;
-    e4m3_to_halfs(two, low, high);
-    return scaled(low);
   }
 };
 

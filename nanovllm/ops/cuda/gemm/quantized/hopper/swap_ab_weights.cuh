@@ -4,9 +4,13 @@
 #include "nanovllm/ops/cuda/gemm/swap_ab_block.cuh"
 
 // Quantized weights in the thread block of swap_ab_gemm.cu. They are wgmma's operand A, which may
-// come from registers. So a consumer converts the values that its own lanes need, while the tensor
-// cores multiply those before, and no 16-bit weights are written to shared memory and read again:
-// that would take longer than reading w from memory.
+// come from registers. So a consumer converts the values that its own lanes need, and no 16-bit
+// weights are written to shared memory and read again: that would take longer than reading w from
+// memory. Values are exact in bfloat16; their scales multiply the sums of their columns of k.
+//
+// Converting takes most of the time, and few warps on each of a multiprocessor's schedulers wait
+// too often. So there may be more warpgroups than the rows need; then each multiplies only some of
+// the chunks of k.
 namespace nanovllm::cuda::swap_ab {
 
 struct QuantizedParams : Params {
@@ -17,9 +21,10 @@ template <class Format>
 struct RawWeights {
   using Params = QuantizedParams;
   using Stage = RawStage<Format>;
-  using Operands = uint32_t[4][4];  // A of the four matrix instructions of 64 columns
   static constexpr bool kQuantized = true;
-  static constexpr int kChunk = kQuantizedChunk, kResident = 2, kBoxes = 2;
+  static constexpr int kChunk = kQuantizedChunk, kBoxes = 2;
+  /// Registers for two thread blocks of two warpgroups, or for one of four.
+  static constexpr int kMostThreads = 2 * kThreads, kResident = 1;
   static __host__ __device__ int bytes(int rows) { return Stage::bytes(rows, kBoxes); }
 
   static Params with_weight(const swap_ab::Params& p) {
@@ -32,58 +37,53 @@ struct RawWeights {
     Stage::copy(p.raw, stage, p.rows, kBoxes, half, chunk, row, barrier);
   }
 
-  /// A lane has two rows, eight apart. Of 16 columns it needs four pairs: the columns 2 lane % 4
-  /// and the next, and those 8 further on, of both rows.
+  /// What a lane needs of a chunk: rows `row` and `row` + 8 of the thread block's.
   struct Lane {
     int row, scales[2];  // Stage::scale() of both rows
   };
   template <class Block>
-  __device__ Lane lane_of(const Block& block, int thread) const {
-    Lane lane = {.row = thread / 32 * 16 + thread % 32 / 4};
-    const int box = lane.row / (p.rows / 2), first = block.first_row(box);
+  __device__ Lane lane_of(const Block& block, int row) const {
+    Lane lane = {.row = row};
+    const int box = row / (p.rows / 2), first = block.first_row(box);
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-      lane.scales[i] = Stage::scale(p.raw.weight, p.rows, kBoxes, lane.row + 8 * i, box, first);
+      lane.scales[i] = Stage::scale(p.raw.weight, p.rows, kBoxes, row + 8 * i, box, first);
     return lane;
   }
 
-  /// The scaled values of 64 columns of chunk `chunk` of k.
-  template <int kHalf>
-  __device__ __forceinline__ void load(Operands& a, uint32_t stage, const Lane& lane,
-                                       int chunk) const {
-    const int chunk_offset = Stage::chunk_offset(p.raw.weight, chunk);
-    const int quad = threadIdx.x % 4;
-    const int next = Format::kFine ? Stage::next_group(p.raw.weight, p.rows / 2) : 0;
+  /// A of the matrix instructions [first, first + kCount) of a stage, for 16 columns each. A lane
+  /// has four pairs of these: the columns 2 lane % 4 and the next, and those 8 further on, of both
+  /// rows. zero: of both rows.
+  template <int kCount>
+  __device__ __forceinline__ void load(uint32_t (&a)[kCount][4], uint32_t stage, const Lane& lane,
+                                       int first, const uint32_t (&zero)[2]) const {
+    const int quad = threadIdx.x % 4, half = first / 4;  // of the stage's columns
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = lane.row + 8 * i;
-      const uint32_t scale_at = stage + lane.scales[i] + chunk_offset + kHalf * 2 * next;
-      RowScale<Format> factor(p.raw.weight, load_shared_word(scale_at));
       if constexpr (Format::kInOrder) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const uint32_t from = stage + Stage::piece(row, kHalf * 4 + j) + quad * 2;
+        for (int j = 0; j < kCount; ++j) {
+          const uint32_t from = stage + Stage::piece(row, first + j) + quad * 2;
 #pragma unroll
           for (int pair = 0; pair < 2; ++pair)
-            a[j][pair * 2 + i] = factor.convert_pair(load_shared_half(from + pair * 8));
+            a[j][pair * 2 + i] = Format::first_pair(load_shared_half(from + pair * 8));
         }
-        continue;
-      }
-      uint4 piece;
-      if constexpr (Format::kPieces == 1) {
-        const uint2 groups = load_shared8(stage + Stage::piece(row, quad) + kHalf * 8);
-        piece = {groups.x, groups.y, 0, 0};
       } else {
-        piece = load_shared(stage + Stage::piece(row, kHalf * 4 + quad));
-      }
+        uint4 piece;
+        if constexpr (Format::kPieces == 1) {
+          const uint2 groups = load_shared8(stage + Stage::piece(row, quad) + half * 8);
+          piece = {groups.x, groups.y, 0, 0};
+        } else {
+          piece = load_shared(stage + Stage::piece(row, half * 4 + quad));
+        }
 #pragma unroll
-      for (int group = 0; group < 2; ++group) {
-        if (group == 1 && next != 0)
-          factor = RowScale<Format>(p.raw.weight, load_shared_word(scale_at + next));
-        uint32_t pairs[4];
-        factor.convert(piece, group, pairs);
+        for (int j = 0; j < kCount; j += 2) {
+          uint32_t pairs[4];
+          Format::unpack(piece, (first + j) / 2 % 2, zero[i], pairs);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) a[group * 2 + j / 2][j % 2 * 2 + i] = pairs[j];
+          for (int pair = 0; pair < 4; ++pair) a[j + pair / 2][pair % 2 * 2 + i] = pairs[pair];
+        }
       }
     }
   }
@@ -92,39 +92,81 @@ struct RawWeights {
   template <int kTokens>
   __device__ __forceinline__ void multiply(const Block<kTokens, RawWeights>& block,
                                            int thread) const {
-    float sums[kTokens / 2];
-    Operands first, second;  // the halves of a chunk
-    const Lane lane = lane_of(block, thread);
-    const auto stage_at = [&](int stage) { return block.shared + block.layout.w(stage); };
-    const auto multiply_half = [&](const Operands& a, int stage, int half, bool adds) {
-      const uint32_t x = block.shared + block.layout.x(stage) + half * kTokens * kBoxRowBytes;
-      wgmma_fence();
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        Wgmma<Bf16, kTokens>::rs_k_major(sums, a[i], tile_descriptor(x + i * 32, 1024, 0),
-                                         adds || i > 0);
-      wgmma_commit();
-    };
-    barrier_wait(block.barrier(kWFull, 0), 0);
-    load<0>(first, stage_at(0), lane, block.first_chunk);
-    block.for_chunks([&](int chunk, int stage, uint32_t parity) {
-      barrier_wait(block.barrier(kXFull, stage), parity);
-      multiply_half(first, stage, 0, chunk > 0);
-      load<1>(second, stage_at(stage), lane, block.first_chunk + chunk);
-      wgmma_wait<0>();
-      multiply_half(second, stage, 1, true);
-      if (chunk + 1 < block.num_chunks) {
-        const bool wraps = stage + 1 == p.stages;
-        const int next = wraps ? 0 : stage + 1;
-        barrier_wait(block.barrier(kWFull, next), wraps ? parity ^ 1 : parity);
-        load<0>(first, stage_at(next), lane, block.first_chunk + chunk + 1);
-      }
-      wgmma_wait<0>();
-      if (chunk + p.stages < block.num_chunks && thread % 32 == 0)
-        barrier_arrive(block.barrier(kEmpty, stage));
-    });
-    pin(sums);
+    float sums[kTokens / 2] = {};
+    if (Format::kFine && p.raw.weight.group_shift == 5) add_chunks<true>(sums, block, thread);
+    else add_chunks<false>(sums, block, thread);
     block.store_sums(sums, thread);
+  }
+
+  /// kFineGroups: each 32 columns have their own scales. Until the end, the sums of a row are
+  /// divided by the scale of the last group of columns, so that the tensor cores add to them.
+  template <bool kFineGroups, int kTokens>
+  __device__ __forceinline__ void add_chunks(float (&sums)[kTokens / 2],
+                                             const Block<kTokens, RawWeights>& block,
+                                             int thread) const {
+    constexpr int kParts = kFineGroups ? 4 : 2, kCount = 8 / kParts;  // of a stage's instructions
+    const int row_groups = p.rows / 64, group = thread / 128;
+    const Lane lane =
+        lane_of(block, group % row_groups * 64 + thread % 128 / 32 * 16 + thread % 32 / 4);
+    float scale[2] = {1, 1};
+    uint32_t zero[2] = {}, read = 0;  // the barrier of the stage before, if it is needed again
+    const auto multiply_sums = [&](const float (&factor)[2]) {
+      wgmma_wait<0>();
+      pin(sums);
+#pragma unroll
+      for (int i = 0; i < kTokens / 2; ++i) sums[i] *= factor[i / 2 % 2];
+    };
+    block.for_chunks(
+        [&](int chunk, int stage, uint32_t parity) {
+          const uint32_t w = block.shared + block.layout.w(stage);
+          const uint32_t x = block.shared + block.layout.x(stage);
+          barrier_wait(block.barrier(kWFull, stage), parity);
+#pragma unroll
+          for (int part = 0; part < kParts; ++part) {
+            const bool has_scales = kFineGroups || part == 0;
+            float factor[2];
+#pragma unroll
+            for (int i = 0; i < 2 && has_scales; ++i) {
+              const uint32_t word = load_shared_word(
+                  w + Stage::chunk_offset(p.raw.weight, block.first_chunk + chunk) +
+                  lane.scales[i] + part * (p.rows / kBoxes) * 4);
+              zero[i] = Format::zero(word);
+              const float next = divisor(Format::scale(p.raw.weight, word));
+              factor[i] = __fdividef(scale[i], next);
+              scale[i] = next;
+            }
+            // The instructions may still read those of the part before.
+            uint32_t a[kCount][4];
+            wgmma_wait<1>();
+            load(a, w, lane, part * kCount, zero);
+            if (has_scales) multiply_sums(factor);
+            if (part == 0) {
+              if (read != 0) barrier_arrive(read);
+              barrier_wait(block.barrier(kXFull, stage), parity);
+            }
+            wgmma_fence();
+#pragma unroll
+            for (int i = 0; i < kCount; ++i) {
+              constexpr int kPerBox = kBoxColumns / 16;
+              const int at = part * kCount + i;
+              Wgmma<Bf16, kTokens>::rs_k_major(
+                  sums, a[i],
+                  tile_descriptor(x + at / kPerBox * kTokens * kBoxRowBytes + at % kPerBox * 32,
+                                  1024, 0),
+                  1);
+            }
+            wgmma_commit();
+          }
+          const bool is_needed = chunk + p.stages < block.num_chunks && thread % 32 == 0;
+          read = is_needed ? block.barrier(kEmpty, stage) : 0;
+        },
+        group / row_groups, p.consumers / (128 * row_groups));
+    multiply_sums(scale);
+  }
+  /// A scale by which sums can be divided: zero becomes so small that its columns do not count.
+  static __device__ __forceinline__ float divisor(float scale) {
+    constexpr float kLeast = 0x1p-80f;
+    return fabsf(scale) < kLeast ? copysignf(kLeast, scale) : scale;
   }
 };
 
