@@ -27,7 +27,7 @@ constexpr Kind kActivationKinds[] = {{QuantizedFormat::kE4M3, 128, 128, false, t
 class GpuQuantized : public TwoBackends {
  protected:
   WeightRows weight(const Kind& kind, int64_t n, int64_t k, bool f16_scales = false) {
-    return random_quantized(kind, n, k, 0.05f, random, f16_scales);
+    return random_quantized(kind, n, k, 0.05f, random, f16_scales ? Scales::kF16 : Scales::kBf16);
   }
 
   void expect_gemms(const std::string& name, DType dtype, std::span<const WeightRows> parts,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -57,10 +58,13 @@ inline WeightRows quantized_weight(const QuantizedKind& kind, int64_t n, int64_t
   return {n, k, [m] { return m; }};
 }
 
-/// A weight with random values, of about `deviation`. Its scales are in bfloat16, as checkpoints
-/// have them, or in float16.
+/// What numbers the scales are. Checkpoints have bfloat16 or float16. With powers of two all
+/// weights are exact in bfloat16 too.
+enum class Scales { kBf16, kF16, kPowersOfTwo };
+
+/// A weight with random values, of about `deviation`.
 inline WeightRows random_quantized(const QuantizedKind& kind, int64_t n, int64_t k, float deviation,
-                                   std::mt19937& random, bool f16_scales = false) {
+                                   std::mt19937& random, Scales scales = Scales::kBf16) {
   const bool is_e4m3 = kind.format == QuantizedFormat::kE4M3;
   const bool is_int4 = kind.format == QuantizedFormat::kInt4;
   std::uniform_real_distribution<float> factor(0.5f, 2);
@@ -73,7 +77,8 @@ inline WeightRows random_quantized(const QuantizedKind& kind, int64_t n, int64_t
   };
   const auto scale = [&] {
     const float x = deviation / typical * factor(random);
-    return f16_scales ? f16_to_f32(f32_to_f16(x)) : bf16_to_f32(f32_to_bf16(x));
+    if (scales == Scales::kPowersOfTwo) return std::exp2(std::round(std::log2(x)));
+    return scales == Scales::kF16 ? f16_to_f32(f32_to_f16(x)) : bf16_to_f32(f32_to_bf16(x));
   };
   return quantized_weight(kind, n, k, value, scale, [&] { return zero(random); });
 }

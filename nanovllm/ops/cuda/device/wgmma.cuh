@@ -50,6 +50,12 @@ __device__ __forceinline__ uint64_t tile_descriptor(uint32_t address, uint32_t s
          (static_cast<uint64_t>(leading >> 4) << 16) | ((address & 0x3ffff) >> 4);
 }
 
+/// The same, `bytes` further on. That changes only the lower word.
+__device__ __forceinline__ uint64_t descriptor_at(uint64_t descriptor, uint32_t bytes) {
+  return (descriptor & 0xffffffff00000000) |
+         static_cast<uint32_t>(static_cast<uint32_t>(descriptor) + (bytes >> 4));
+}
+
 /// D += A B (accumulate = 0: D = A B). ss: A and B from shared memory, both K-major. rs: A from
 /// registers, B from shared memory and MN-major. rs_k_major: the same with a K-major B.
 template <class T, int N>

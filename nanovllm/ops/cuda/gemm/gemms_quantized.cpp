@@ -34,7 +34,7 @@ Tensor Gemms::matrix_of(const Weight& w, DType dtype) {
 bool Gemms::run_quantized(const Call& call) {
   const GemmArgs args = args_of(call);
   const DType dtype = call.in.x.dtype;
-  if (args.num_tokens <= (std::getenv("NV_FEW") ? 16 : kFewQuantizedTokens)) {
+  if (args.num_tokens <= (std::getenv("NV_FEW") ? kFewQuantizedTokens : 16)) {
     run_quantized_small(call);
     return true;
   }

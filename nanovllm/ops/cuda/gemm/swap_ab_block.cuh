@@ -127,7 +127,7 @@ struct Block {
 
   // The producer.
 
-  __device__ void begin_copies() const {
+  __device__ void init_barriers() const {
     for (int stage = 0; stage < p.stages; ++stage) {
       barrier_init(barrier(kWFull, stage), 1);
       barrier_init(barrier(kXFull, stage), 1);
@@ -136,6 +136,9 @@ struct Block {
     barrier_init(barrier(kRingsFree), p.split);
     barrier_init(barrier(kSumsFull), 1);
     fence_barrier_init();
+  }
+  /// Copies as much of w as the ring holds.
+  __device__ void begin_copies() const {
     for (int chunk = 0; chunk < min(p.stages, num_chunks); ++chunk) {
       fetch_w(chunk, chunk);
       expect_x(chunk);
@@ -194,8 +197,8 @@ struct Block {
     store_sums(sums, thread);
   }
 
-  /// Writes a consumer's sums where the ring was. Consumers that multiplied other chunks of the same
-  /// rows add theirs afterwards.
+  /// Writes a consumer's sums where the ring was. Consumers that multiplied other chunks of the
+  /// same rows add theirs afterwards.
   __device__ void store_sums(const float (&sums)[kTokens / 2], int thread) const {
     const int lane = thread % 32, per_chunk = 2 * p.rows;  // consumers
     const int row = thread % per_chunk / 32 * 16 + lane / 4;

@@ -31,12 +31,12 @@ constexpr int kRingBytes[] = {200 << 10, 100 << 10, 72 << 10};
 std::optional<SwapAbConfig> find_quantized_config(Launch where, const GemmArgs& args,
                                                   int head_dim) {
   static const char* const e_rows = std::getenv("NV_ROWS"), *e_wg = std::getenv("NV_WG"), *e_split = std::getenv("NV_SPLIT"), *e_sw = std::getenv("NV_SW");
-  constexpr int kMostWarpgroups = 4, kMostResident = 2, kLeastChunks = 4;  // of a part of k
+  constexpr int kMostWarpgroups = 4, kLeastChunks = 4;  // of a part of k
   const bool swiglu = args.epilogue == Epilogue::kSwiglu;
   const int total_rows = (swiglu ? 2 : 1) * args.n;
   const int tokens = args.num_tokens <= 32 ? 32 : kSwapAbTokens;
   const int num_chunks = (args.k + kQuantizedChunk - 1) / kQuantizedChunk;
-  int rows = std::max(e_rows ? std::atoi(e_rows) : 2 * tokens, head_dim);
+  int rows = std::max(e_rows ? std::atoi(e_rows) : 64, head_dim);
   // A wave of thread blocks with more rows is faster than two.
   for (int more = rows; swiglu && !e_sw && more <= kMostWarpgroups * 64; more += 64)
     if (total_rows % more == 0 && total_rows / more <= where.num_sms) {
@@ -51,7 +51,7 @@ std::optional<SwapAbConfig> find_quantized_config(Launch where, const GemmArgs& 
     const int usable = split <= 2 ? where.num_sms : where.num_sms * 6 / 7;
     return (total_rows / rows * split + usable - 1) / usable;
   };
-  const int most = e_split ? std::atoi(e_split) : kMostResident;
+  const int most = e_split ? std::atoi(e_split) : 1;
   int split = 1;
   while (2 * split <= kMaxSplit && num_chunks >= 2 * split * kLeastChunks &&
          residents(2 * split) <= most)
@@ -112,7 +112,7 @@ int rope_dim(const RopeParams* rope) { return rope != nullptr ? rope->layout.hea
 }  // namespace
 
 bool prefers_swap_ab_gemm(Launch where, const GemmArgs& args, DType dtype, const RopeParams* rope) {
-  const int64_t few = args.quantized != nullptr ? (std::getenv("NV_FEW") ? 16 : kFewQuantizedTokens) : kFewTokens;
+  const int64_t few = args.quantized != nullptr ? (std::getenv("NV_FEW") ? kFewQuantizedTokens : 16) : kFewTokens;
   // Float16 could overflow before a deferred norm divides.
   if (dtype != DType::kBF16 || args.num_tokens <= few || args.num_tokens > kSwapAbTokens)
     return false;

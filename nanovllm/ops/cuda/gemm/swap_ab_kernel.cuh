@@ -15,14 +15,19 @@ __global__ void __launch_bounds__(Weights::kMostThreads, Weights::kResident)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using namespace swap_ab;
   extern __shared__ __align__(1024) unsigned char memory[];
-  const Block<kTokens, Weights> block{.p = p, .shared = shared_address(memory)};
+  uint32_t shared = shared_address(memory);
+  asm volatile("" : "+r"(shared));  // keeps the compiler from computing it again and again
+  const Block<kTokens, Weights> block{.p = p, .shared = shared};
   const int thread = threadIdx.x;
   const int producer = thread - p.consumers;  // negative in consumer warps; thread 0 copies
-  if (producer == 0) block.begin_copies();
+  if (producer == 0) block.init_barriers();
   else if constexpr (kHeadDim > 0) block.template prefetch_angles<kHeadDim>();
   else block.prefetch_norm();
   __syncwarp();
-  cluster_sync_relaxed();  // all thread blocks have initialised their barriers
+  cluster_arrive_relaxed();
+  if (producer == 0) block.begin_copies();
+  __syncwarp();
+  cluster_wait();  // all thread blocks have initialised their barriers
   if (p.early) launch_dependents();
   wait_for_previous_kernel();
   if (!p.early) launch_dependents();
@@ -66,7 +71,8 @@ void run_swap_ab_kernel(Launch where, const GemmArgs& args, const SwapAbConfig& 
   allow_shared_memory<kernel>();
   launch(ClusterLaunch{where, config.split}, kernel,
          dim3(static_cast<unsigned>(parts * args.n / config.rows * config.split)),
-         std::max(swap_ab::kThreads, config.consumers + 32), static_cast<size_t>(bytes), Weights::with_weight(params));
+         std::max(swap_ab::kThreads, config.consumers + 32), static_cast<size_t>(bytes),
+         Weights::with_weight(params));
 }
 
 template <class Weights>

@@ -26,13 +26,6 @@ __device__ __forceinline__ uint32_t and_or(uint32_t x, uint32_t mask, uint32_t b
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
   return y;
 }
-/// Like __byte_perm(), but with bit 3 of a selector a byte is the sign of the selected one.
-__device__ __forceinline__ uint32_t byte_perm_signed(uint32_t a, uint32_t b, uint32_t selectors) {
-  uint32_t y;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(selectors));
-  return y;
-}
-
 /// Not quantized.
 template <class T_>
 struct PlainFormat {
@@ -92,24 +85,26 @@ struct E4M3Format : QuantizedFormats<T_, false> {
   }
   static constexpr bool kHasOffset = false;
   static __device__ uint32_t zero(uint32_t) { return 0; }
-  /// Two bytes. A shift moves the exponent and the mantissa of E4M3 to those of T. That divides by
-  /// a power of two, because T's exponent is biased more; so this multiplies by it. It also suits
-  /// subnormal numbers. The shift copies signs, so the byte above the lower element has its sign.
-  static __device__ uint32_t pair_of(uint32_t four, uint32_t selectors) {
+  /// The pair of two bytes, each in the lower half of 16 bits. A shift moves the exponent and the
+  /// mantissa of E4M3 to those of T. That divides by a power of two, because T's exponent is biased
+  /// more; so this multiplies by it. It also suits subnormal numbers. Multiplications move the
+  /// sign, because they have another pipe than logical operations and shifts.
+  static __device__ uint32_t pair_of(uint32_t spread) {
     constexpr bool kIsF16 = std::is_same_v<T, F16>;
-    constexpr int kShift = kIsF16 ? 1 : 4;
-    constexpr uint32_t kMask = kIsF16 ? 0xbf80bf80 : 0x87f087f0;
+    constexpr int kShift = kIsF16 ? 7 : 4;
     constexpr uint32_t kFactor = kIsF16 ? 0x5c005c00 : 0x7b807b80;  // 2^8, 2^120
-    const auto spread = static_cast<int32_t>(byte_perm_signed(four, 0, selectors));
-    return multiply_pairs<T>(static_cast<uint32_t>(spread >> kShift) & kMask, kFactor);
+    const uint32_t signs = spread & 0x00800080;                     // to bit 15 - kShift
+    return multiply_pairs<T>((signs * ((0x8000 >> kShift) / 0x80 - 1) + spread) << kShift, kFactor);
   }
-  static __device__ uint32_t first_pair(uint32_t bytes) { return pair_of(bytes, 0x1804); }
+  static __device__ uint32_t first_pair(uint32_t bytes) {
+    return pair_of(__byte_perm(bytes, 0, 0x4140));
+  }
   static __device__ void unpack(const uint4& piece, int group, uint32_t, uint32_t (&pairs)[4]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const uint32_t four = word(piece, group % 2 * 2 + i);
       pairs[2 * i] = first_pair(four);
-      pairs[2 * i + 1] = pair_of(four, 0x3a24);
+      pairs[2 * i + 1] = pair_of(__byte_perm(four, 0, 0x4342));
     }
   }
 };

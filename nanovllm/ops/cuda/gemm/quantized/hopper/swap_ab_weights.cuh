@@ -62,9 +62,11 @@ struct RawWeights {
     for (int i = 0; i < 2; ++i) {
       const int row = lane.row + 8 * i;
       if constexpr (Format::kInOrder) {
+        // Both rows have the same swizzle, and rows begin at multiples of 128 bytes.
+        const uint32_t first_piece = stage + Stage::piece(lane.row, 0) + quad * 2;
 #pragma unroll
         for (int j = 0; j < kCount; ++j) {
-          const uint32_t from = stage + Stage::piece(row, first + j) + quad * 2;
+          const uint32_t from = (first_piece ^ (first + j) * 16) + 8 * i * Stage::kRowBytes;
 #pragma unroll
           for (int pair = 0; pair < 2; ++pair)
             a[j][pair * 2 + i] = Format::first_pair(load_shared_half(from + pair * 8));
@@ -105,12 +107,13 @@ struct RawWeights {
                                              const Block<kTokens, RawWeights>& block,
                                              int thread) const {
     constexpr int kParts = kFineGroups ? 4 : 2, kCount = 8 / kParts;  // of a stage's instructions
-    const int row_groups = p.rows / 64, group = thread / 128;
+    // All lanes have the same group; so the compiler computes with one value for a warp.
+    const int row_groups = p.rows / 64, group = __shfl_sync(kAllLanes, thread / 128, 0);
     const Lane lane =
         lane_of(block, group % row_groups * 64 + thread % 128 / 32 * 16 + thread % 32 / 4);
     float scale[2] = {1, 1};
     uint32_t zero[2] = {}, read = 0;  // the barrier of the stage before, if it is needed again
-    const auto multiply_sums = [&](const float (&factor)[2]) {
+    const auto multiply_sums = [&](const float(&factor)[2]) {
       wgmma_wait<0>();
       pin(sums);
 #pragma unroll
@@ -119,7 +122,7 @@ struct RawWeights {
     block.for_chunks(
         [&](int chunk, int stage, uint32_t parity) {
           const uint32_t w = block.shared + block.layout.w(stage);
-          const uint32_t x = block.shared + block.layout.x(stage);
+          const uint64_t x = tile_descriptor(block.shared + block.layout.x(stage), 1024, 0);
           barrier_wait(block.barrier(kWFull, stage), parity);
 #pragma unroll
           for (int part = 0; part < kParts; ++part) {
@@ -132,7 +135,7 @@ struct RawWeights {
                   lane.scales[i] + part * (p.rows / kBoxes) * 4);
               zero[i] = Format::zero(word);
               const float next = divisor(Format::scale(p.raw.weight, word));
-              factor[i] = __fdividef(scale[i], next);
+              factor[i] = quotient(scale[i], next);
               scale[i] = next;
             }
             // The instructions may still read those of the part before.
@@ -151,9 +154,7 @@ struct RawWeights {
               const int at = part * kCount + i;
               Wgmma<Bf16, kTokens>::rs_k_major(
                   sums, a[i],
-                  tile_descriptor(x + at / kPerBox * kTokens * kBoxRowBytes + at % kPerBox * 32,
-                                  1024, 0),
-                  1);
+                  descriptor_at(x, at / kPerBox * kTokens * kBoxRowBytes + at % kPerBox * 32), 1);
             }
             wgmma_commit();
           }
@@ -166,7 +167,12 @@ struct RawWeights {
   /// A scale by which sums can be divided: zero becomes so small that its columns do not count.
   static __device__ __forceinline__ float divisor(float scale) {
     constexpr float kLeast = 0x1p-80f;
-    return fabsf(scale) < kLeast ? copysignf(kLeast, scale) : scale;
+    return fabsf(scale) < kLeast ? kLeast : scale;
+  }
+  static __device__ __forceinline__ float quotient(float x, float y) {
+    float q;
+    asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(q) : "f"(x), "f"(y));
+    return q;
   }
 };
 
