@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/ops/cuda/elementwise/elementwise.h"
@@ -34,7 +33,7 @@ Tensor Gemms::matrix_of(const Weight& w, DType dtype) {
 bool Gemms::run_quantized(const Call& call) {
   const GemmArgs args = args_of(call);
   const DType dtype = call.in.x.dtype;
-  if (args.num_tokens <= (std::getenv("NV_FEW") ? kFewQuantizedTokens : 16)) {
+  if (args.num_tokens <= kFewTokens) {
     run_quantized_small(call);
     return true;
   }
@@ -43,8 +42,7 @@ bool Gemms::run_quantized(const Call& call) {
     return true;
   for (int config = 0; config < kNumTileConfigs; ++config)
     if (may_use(config, args, dtype)) return false;
-  if (args.num_tokens <= kFewTokens) run_quantized_small(call);
-  else run_dequantized(call, call.out);
+  run_dequantized(call, call.out);
   return true;
 }
 

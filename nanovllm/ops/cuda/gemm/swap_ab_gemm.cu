@@ -1,13 +1,12 @@
 #include "nanovllm/ops/cuda/gemm/swap_ab_gemm.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
 
 #include "nanovllm/ops/cuda/gemm/quantized/hopper/hopper_gemms.h"
 #include "nanovllm/ops/cuda/gemm/swap_ab_kernel.cuh"
 
-// GEMMs of 17 to 64 tokens (9 to 64 with quantized weights) on Hopper with swapped operands
+// GEMMs of 17 to 64 tokens on Hopper with swapped operands
 // (swap-AB): the rows of w are wgmma's M, 64 for each warpgroup, and the tokens are its N, 32
 // or 64. With the tokens as M, half of a tile or more would be padding.
 //
@@ -25,47 +24,40 @@ namespace {
 
 /// Of a thread block if one, two or three of them run on a multiprocessor.
 constexpr int kRingBytes[] = {200 << 10, 100 << 10, 72 << 10};
-/// The configuration for a GEMM with a quantized weight. Its bytes are few beside those of x, so
-/// that a thread block should have many rows. Converting takes longer than reading: where one
-/// thread block runs on a multiprocessor, four warpgroups convert, else two in each.
+/// The configuration for a GEMM with a quantized weight. One thread block runs on a multiprocessor:
+/// its ring is large, and two warpgroups at least convert.
 std::optional<SwapAbConfig> find_quantized_config(Launch where, const GemmArgs& args,
                                                   int head_dim) {
-  static const char* const e_rows = std::getenv("NV_ROWS"), *e_wg = std::getenv("NV_WG"), *e_split = std::getenv("NV_SPLIT"), *e_sw = std::getenv("NV_SW");
-  constexpr int kMostWarpgroups = 4, kLeastChunks = 4;  // of a part of k
   const bool swiglu = args.epilogue == Epilogue::kSwiglu;
   const int total_rows = (swiglu ? 2 : 1) * args.n;
   const int tokens = args.num_tokens <= 32 ? 32 : kSwapAbTokens;
   const int num_chunks = (args.k + kQuantizedChunk - 1) / kQuantizedChunk;
-  int rows = std::max(e_rows ? std::atoi(e_rows) : 64, head_dim);
-  // A wave of thread blocks with more rows is faster than two.
-  for (int more = rows; swiglu && !e_sw && more <= kMostWarpgroups * 64; more += 64)
-    if (total_rows % more == 0 && total_rows / more <= where.num_sms) {
-      rows = more;
-      break;
-    }
-  if (total_rows % rows != 0) rows = std::max(64, head_dim);
-  if (total_rows % rows != 0 || args.k % 8 != 0) return {};
-  if (args.epilogue == Epilogue::kAdd && args.n / rows > kMaxNormParts) return {};
-  // Clusters of four or more do not fill every group of multiprocessors.
-  const auto residents = [&](int split) {
-    const int usable = split <= 2 ? where.num_sms : where.num_sms * 6 / 7;
-    return (total_rows / rows * split + usable - 1) / usable;
+  if (args.k % 8 != 0) return {};
+  // A wave of thread blocks takes as long as one of them, and a while to begin, which is that of
+  // about 32 rows. The epilogue without SwiGLU suits no more than 128 rows.
+  const auto waves = [&](int rows) {
+    return (total_rows / rows + where.num_sms - 1) / where.num_sms;
   };
-  const int most = e_split ? std::atoi(e_split) : 1;
+  int rows = 0, least = 0;
+  for (int more = std::max(64, head_dim); more <= (swiglu ? 256 : 128); more += 64) {
+    const int cost = waves(more) * (more + 32);
+    if (total_rows % more == 0 && (rows == 0 || cost < least)) rows = more, least = cost;
+  }
+  if (rows == 0 || (args.epilogue == Epilogue::kAdd && args.n / rows > kMaxNormParts)) return {};
+  constexpr int kLeastChunks = 4;  // of a part of k
   int split = 1;
-  while (2 * split <= kMaxSplit && num_chunks >= 2 * split * kLeastChunks &&
-         residents(2 * split) <= most)
-    split *= 2;
-  const bool is_alone = residents(split) == 1;
-  const int chunks = (num_chunks + split - 1) / split, row_groups = rows / 64;
+  for (int more = 2; more <= kMaxSplit; more *= 2) {
+    // Clusters of four or more do not fill every group of multiprocessors.
+    const int usable = more == 2 ? where.num_sms : where.num_sms * 6 / 7;
+    if (total_rows / rows * more <= usable && num_chunks >= more * kLeastChunks) split = more;
+  }
   const int stage_bytes =
       quantized_stage_bytes(*args.quantized, rows) + tokens * kQuantizedChunk * 2;
-  const int stages = std::min(kRingBytes[is_alone ? 0 : 1] / stage_bytes, chunks);
-  const int warpgroups = is_alone ? (e_wg ? std::atoi(e_wg) : kMostWarpgroups) : 2;
-  int chunk_groups = std::max(warpgroups / row_groups, 1);
-  // Each reads a stage while the next ones are copied.
-  if (stages < chunks) chunk_groups = std::min(chunk_groups, stages - 1);
-  return SwapAbConfig{rows, split, stages, row_groups * std::max(chunk_groups, 1) * 128};
+  return SwapAbConfig{
+      .rows = rows,
+      .split = split,
+      .stages = std::min(kRingBytes[0] / stage_bytes, (num_chunks + split - 1) / split),
+      .consumers = std::max(2, rows / 64) * 128};
 }
 
 /// The configuration for a GEMM, or none if it has too many rows. `head_dim`: of the heads that the
@@ -112,9 +104,8 @@ int rope_dim(const RopeParams* rope) { return rope != nullptr ? rope->layout.hea
 }  // namespace
 
 bool prefers_swap_ab_gemm(Launch where, const GemmArgs& args, DType dtype, const RopeParams* rope) {
-  const int64_t few = args.quantized != nullptr ? (std::getenv("NV_FEW") ? kFewQuantizedTokens : 16) : kFewTokens;
   // Float16 could overflow before a deferred norm divides.
-  if (dtype != DType::kBF16 || args.num_tokens <= few || args.num_tokens > kSwapAbTokens)
+  if (dtype != DType::kBF16 || args.num_tokens <= kFewTokens || args.num_tokens > kSwapAbTokens)
     return false;
   if (rope != nullptr && !(rope->layout.tiled && rope->layout.head_dim <= 128)) return false;
   const std::optional<SwapAbConfig> config = find_config(where, args, rope_dim(rope));
@@ -122,7 +113,8 @@ bool prefers_swap_ab_gemm(Launch where, const GemmArgs& args, DType dtype, const
   // to be computed before it and all weights fit into the rings before x is known.
   const int64_t ring_bytes = int64_t{kRingBytes[0]} * where.num_sms;
   const bool is_small = args.norm != nullptr && int64_t{4} * args.n * args.k <= ring_bytes;
-  return config.has_value() && (args.epilogue != Epilogue::kSwiglu || is_small || args.quantized != nullptr);
+  return config.has_value() &&
+         (args.epilogue != Epilogue::kSwiglu || is_small || args.quantized != nullptr);
 }
 
 void swap_ab_gemm(Launch where, const GemmArgs& args, const DeferredNorm& norm,

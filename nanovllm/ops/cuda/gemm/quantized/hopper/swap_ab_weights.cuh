@@ -23,8 +23,7 @@ struct RawWeights {
   using Stage = RawStage<Format>;
   static constexpr bool kQuantized = true;
   static constexpr int kChunk = kQuantizedChunk, kBoxes = 2;
-  /// Registers for two thread blocks of two warpgroups, or for one of four.
-  static constexpr int kMostThreads = 2 * kThreads, kResident = 1;
+  static constexpr int kMostThreads = 4 * 128 + 32, kResident = 1;
   static __host__ __device__ int bytes(int rows) { return Stage::bytes(rows, kBoxes); }
 
   static Params with_weight(const swap_ab::Params& p) {
