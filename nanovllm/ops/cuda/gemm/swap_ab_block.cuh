@@ -113,15 +113,14 @@ struct Block {
     return first_column + half * (swiglu ? args.n : p.rows / 2);
   }
 
-  /// Calls body(chunk, stage, parity) for every `step`-th of the thread block's chunks, from chunk
-  /// `first` on.
+  /// Calls body(chunk, stage, parity) for each of the thread block's chunks.
   template <class Body>
-  __device__ void for_chunks(Body body, int first = 0, int step = 1) const {
-    int stage = first;
+  __device__ void for_chunks(Body body) const {
+    int stage = 0;
     uint32_t parity = 0;
-    for (int chunk = first; chunk < num_chunks; chunk += step, stage += step) {
-      for (; stage >= p.stages; stage -= p.stages) parity ^= 1;
+    for (int chunk = 0; chunk < num_chunks; ++chunk) {
       body(chunk, stage, parity);
+      if (++stage == p.stages) stage = 0, parity ^= 1;
     }
   }
 
@@ -197,22 +196,31 @@ struct Block {
     store_sums(sums, thread);
   }
 
-  /// Writes a consumer's sums where the ring was. Consumers that multiplied other chunks of the
-  /// same rows add theirs afterwards.
+  /// Writes a consumer's sums where the ring was.
   __device__ void store_sums(const float (&sums)[kTokens / 2], int thread) const {
-    const int lane = thread % 32, per_chunk = 2 * p.rows;  // consumers
-    const int row = thread % per_chunk / 32 * 16 + lane / 4;
-    for (int turn = 0; turn < p.consumers / per_chunk; ++turn) {
-      named_barrier_sync(1, p.consumers);  // at first: all consumers have read the ring
-      if (turn == 0 && p.split > 1 && thread < p.split)
-        remote_barrier_arrive(remote_address(barrier(kRingsFree), thread));
-      if (thread / per_chunk != turn) continue;
-#pragma unroll
-      for (int j = 0; j < kTokens / 2; ++j) {
-        const int token = j / 4 * 8 + lane % 4 * 2 + j % 2;
-        const uint32_t to = shared + (token * layout.pitch() + row + j / 2 % 2 * 8) * 4;
-        store_shared(to, turn > 0 ? __uint_as_float(load_shared_word(to)) + sums[j] : sums[j]);
+    named_barrier_sync(1, p.consumers);  // all consumers have read the ring
+    if (p.split > 1 && thread < p.split)
+      remote_barrier_arrive(remote_address(barrier(kRingsFree), thread));
+    if constexpr (Weights::kQuantized) {
+      // Consumers that multiplied other chunks of the same rows add theirs afterwards.
+      const int per_chunk = 2 * p.rows;
+      if (thread < per_chunk) write_sums<false>(sums, thread);
+      for (int turn = 1; turn < p.consumers / per_chunk; ++turn) {
+        named_barrier_sync(1, p.consumers);
+        if (thread / per_chunk == turn) write_sums<true>(sums, thread % per_chunk);
       }
+    } else {
+      write_sums<false>(sums, thread);
+    }
+  }
+  template <bool kAdds>
+  __device__ __forceinline__ void write_sums(const float (&sums)[kTokens / 2], int thread) const {
+    const int lane = thread % 32, row = thread / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int j = 0; j < kTokens / 2; ++j) {
+      const int token = j / 4 * 8 + lane % 4 * 2 + j % 2;
+      const uint32_t to = shared + (token * layout.pitch() + row + j / 2 % 2 * 8) * 4;
+      store_shared(to, sums[j] + (kAdds ? __uint_as_float(load_shared_word(to)) : 0));
     }
   }
 
@@ -296,8 +304,9 @@ struct Block {
       Vec<float, 4> weight = {};
       if (adds) y = load<4>(out);
       if (norms) weight = load<4>(p.norm.weight + first_column + column);
-      // Eight lanes, because their number must be a power of two.
-      const float scale = factor(token, column / 4 % 8, 8);
+      // Their number must be a power of two, and a quantized weight may have other numbers of rows.
+      const int lanes = Weights::kQuantized ? 8 : per_token;
+      const float scale = factor(token, column / 4 % lanes, lanes);
       wait_for_sums();
       const uint32_t from = sums_at(row);
       const float4 a = sum_at(from + column * 4, stride);

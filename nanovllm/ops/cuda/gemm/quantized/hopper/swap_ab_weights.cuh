@@ -118,49 +118,53 @@ struct RawWeights {
 #pragma unroll
       for (int i = 0; i < kTokens / 2; ++i) sums[i] *= factor[i / 2 % 2];
     };
-    block.for_chunks(
-        [&](int chunk, int stage, uint32_t parity) {
-          const uint32_t w = block.shared + block.layout.w(stage);
-          const uint64_t x = tile_descriptor(block.shared + block.layout.x(stage), 1024, 0);
-          barrier_wait(block.barrier(kWFull, stage), parity);
+    // Each of the warpgroups with the same rows multiplies every so many chunks. The ring has more
+    // stages than these are, or all chunks.
+    const int step = p.consumers / (128 * row_groups);
+    int stage = group / row_groups;
+    uint32_t parity = 0;
+    for (int chunk = stage; chunk < block.num_chunks; chunk += step, stage += step) {
+      for (; stage >= p.stages; stage -= p.stages) parity ^= 1;
+      const uint32_t w = block.shared + block.layout.w(stage);
+      const uint64_t x = tile_descriptor(block.shared + block.layout.x(stage), 1024, 0);
+      barrier_wait(block.barrier(kWFull, stage), parity);
 #pragma unroll
-          for (int part = 0; part < kParts; ++part) {
-            const bool has_scales = kFineGroups || part == 0;
-            float factor[2];
+      for (int part = 0; part < kParts; ++part) {
+        const bool has_scales = kFineGroups || part == 0;
+        float factor[2];
 #pragma unroll
-            for (int i = 0; i < 2 && has_scales; ++i) {
-              const uint32_t word = load_shared_word(
-                  w + Stage::chunk_offset(p.raw.weight, block.first_chunk + chunk) +
-                  lane.scales[i] + part * (p.rows / kBoxes) * 4);
-              zero[i] = Format::zero(word);
-              const float next = divisor(Format::scale(p.raw.weight, word));
-              factor[i] = quotient(scale[i], next);
-              scale[i] = next;
-            }
-            // The instructions may still read those of the part before.
-            uint32_t a[kCount][4];
-            wgmma_wait<1>();
-            load(a, w, lane, part * kCount, zero);
-            if (has_scales) multiply_sums(factor);
-            if (part == 0) {
-              if (read != 0) barrier_arrive(read);
-              barrier_wait(block.barrier(kXFull, stage), parity);
-            }
-            wgmma_fence();
+        for (int i = 0; i < 2 && has_scales; ++i) {
+          const uint32_t word =
+              load_shared_word(w + Stage::chunk_offset(p.raw.weight, block.first_chunk + chunk) +
+                               lane.scales[i] + part * (p.rows / kBoxes) * 4);
+          zero[i] = Format::zero(word);
+          const float next = divisor(Format::scale(p.raw.weight, word));
+          factor[i] = quotient(scale[i], next);
+          scale[i] = next;
+        }
+        // The instructions may still read those of the part before.
+        uint32_t a[kCount][4];
+        wgmma_wait<1>();
+        load(a, w, lane, part * kCount, zero);
+        if (has_scales) multiply_sums(factor);
+        if (part == 0) {
+          if (read != 0) barrier_arrive(read);
+          barrier_wait(block.barrier(kXFull, stage), parity);
+        }
+        wgmma_fence();
 #pragma unroll
-            for (int i = 0; i < kCount; ++i) {
-              constexpr int kPerBox = kBoxColumns / 16;
-              const int at = part * kCount + i;
-              Wgmma<Bf16, kTokens>::rs_k_major(
-                  sums, a[i],
-                  descriptor_at(x, at / kPerBox * kTokens * kBoxRowBytes + at % kPerBox * 32), 1);
-            }
-            wgmma_commit();
-          }
-          const bool is_needed = chunk + p.stages < block.num_chunks && thread % 32 == 0;
-          read = is_needed ? block.barrier(kEmpty, stage) : 0;
-        },
-        group / row_groups, p.consumers / (128 * row_groups));
+        for (int i = 0; i < kCount; ++i) {
+          constexpr int kPerBox = kBoxColumns / 16;
+          const int at = part * kCount + i;
+          Wgmma<Bf16, kTokens>::rs_k_major(
+              sums, a[i],
+              descriptor_at(x, at / kPerBox * kTokens * kBoxRowBytes + at % kPerBox * 32), 1);
+        }
+        wgmma_commit();
+      }
+      const bool is_needed = chunk + p.stages < block.num_chunks && thread % 32 == 0;
+      read = is_needed ? block.barrier(kEmpty, stage) : 0;
+    }
     multiply_sums(scale);
   }
   /// A scale by which sums can be divided: zero becomes so small that its columns do not count.
