@@ -80,8 +80,7 @@ bool Gemms::norm_rope(Residual& residual, const QkvArgs& qkv, const RopeStoreArg
   if (!is_native_ || kernels_.gemm >= 0 ||
       !prefers_swap_ab_gemm(where_, args, call.in.x.dtype, &params))
     return false;
-  const DeferredNorm norm = apply_norm(call, GemmChoice::kSwapAb, args);
-  swap_ab_gemm(where_, args, norm, &params);
+  run_swap_ab(call, args, &params);
   return true;
 }
 
@@ -138,9 +137,9 @@ void Gemms::run_as(GemmChoice& choice, const Call& call, Tensor out) {
   if (choice.kernel == GemmChoice::kDequantized) return run_dequantized(call, out);
   GemmArgs args = args_of(call);
   args.out = out.data;
+  if (choice.kernel == GemmChoice::kSwapAb) return run_swap_ab(call, args);
   const DeferredNorm norm = apply_norm(call, choice.kernel, args);
   const Launch where = launch_of(call);
-  if (choice.kernel == GemmChoice::kSwapAb) return swap_ab_gemm(where, args, norm);
   if (choice.kernel != GemmChoice::kCublasLt)
     return tile_gemm(where, args, choice.kernel,
                      {tile_memory_[0].get(), static_cast<uint32_t*>(tile_memory_[1].get())}, norm);

@@ -100,6 +100,8 @@ class Gemms {
   void run_quantized_small(const Call& call);
   /// Makes a matrix of w just before the GEMM.
   void run_dequantized(Call call, Tensor out);
+  /// swap_ab_gemm() with the norm before it, and quantizing x if that is done.
+  void run_swap_ab(const Call& call, GemmArgs args, const RopeParams* rope = nullptr);
   /// Quantizes x and multiplies E4M3. Returns false without doing anything if no kernel can.
   bool run_e4m3(Call call);
   std::vector<GemmChoice> quantized_candidates(const Call& call);

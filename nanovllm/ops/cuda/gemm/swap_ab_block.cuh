@@ -31,20 +31,23 @@ struct Params {
   RopeParams rope;  // if out is q, k and v
 };
 
-/// The weights of a Block: how a stage of them is copied. quantized/hopper/swap_ab_weights.cuh has
-/// others.
-struct PlainWeights {
+/// The operands of a Block: how a stage of them is copied. Those of quantized weights are in
+/// quantized/hopper/.
+struct PlainOperands {
   using Params = swap_ab::Params;
   static constexpr bool kQuantized = false;
   static constexpr int kChunk = swap_ab::kChunk;  // columns of a stage
   /// Threads of a thread block and thread blocks of a multiprocessor, at most.
   static constexpr int kMostThreads = kThreads, kResident = 3;
-  static __host__ __device__ int bytes(int rows) { return rows * kChunkBytes; }  // of a stage
+  /// Bytes of a stage: of w, and of x.
+  static __host__ __device__ int bytes(int rows) { return rows * kChunkBytes; }
+  static __host__ __device__ int x_bytes(int tokens) { return tokens * kChunkBytes; }
 
-  /// Adds the weight to the parameters of a kernel.
-  static Params with_weight(Params p) {
+  /// Adds w and x to the parameters of a kernel. `tokens`: the rows of x in a stage.
+  static Params with_operands(Params p, int tokens) {
     const int parts = p.args.epilogue == Epilogue::kSwiglu ? 2 : 1;
     p.w = tensor_map(p.args.w, parts * p.args.n, p.args.k, p.rows / 2);
+    p.x = tensor_map(p.args.x, p.args.num_tokens, p.args.k, tokens);
     return p;
   }
 
@@ -53,6 +56,14 @@ struct PlainWeights {
   /// Copies half of the rows of a stage, which begin with row `row` of w.
   __device__ void copy(uint32_t stage, int half, int chunk, int row, uint32_t barrier) const {
     box_copy(stage + half * (p.rows / 2) * kChunkBytes, p.w, chunk * kChunk, row, barrier);
+  }
+  template <int kTokens>
+  __device__ uint32_t copied_x_bytes() const {
+    return kTokens * kChunkBytes;
+  }
+  template <int kTokens>
+  __device__ void copy_x(uint32_t stage, int chunk, uint32_t barrier) const {
+    box_copy(stage, p.x, chunk * kChunk, 0, barrier);
   }
 };
 
@@ -64,19 +75,19 @@ enum Kind { kWFull, kXFull, kEmpty, kRingsFree, kSumsFull };
 /// ring holds sums: first this thread block's sums of all tokens, [kTokens, pitch], then the sums
 /// that all thread blocks of the cluster have of the tokens that this one finishes, [split, kTokens
 /// / split, pitch].
-template <int kTokens, class Weights>
+template <int kTokens, class Operands>
 struct Layout {
   int rows, stages, ring_bytes;
   __host__ __device__ Layout(int rows_, int stages_)
       : rows(rows_), stages(stages_), ring_bytes(max(stages_ * stage_bytes(), 2 * sums_bytes())) {}
   __host__ __device__ int stage_bytes() const {
-    return Weights::bytes(rows) + kTokens * Weights::kChunk * 2;
+    return Operands::bytes(rows) + Operands::x_bytes(kTokens);
   }
   /// Floats from one token's sums to the next one's; chosen so that stores have no bank conflicts.
   __host__ __device__ int pitch() const { return rows + 4; }
   __host__ __device__ int sums_bytes() const { return kTokens * pitch() * 4; }
   __host__ __device__ int w(int stage) const { return stage * stage_bytes(); }
-  __host__ __device__ int x(int stage) const { return w(stage) + Weights::bytes(rows); }
+  __host__ __device__ int x(int stage) const { return w(stage) + Operands::bytes(rows); }
   __host__ __device__ int barrier(Kind kind, int stage) const {
     const int index =
         kind < kRingsFree ? kind * stages + stage : kRingsFree * stages + kind - kRingsFree;
@@ -88,13 +99,13 @@ struct Layout {
 // -- thread block
 
 /// kTokens is 32 or 64. All warps run the epilogue for the tokens that this thread block finishes.
-template <int kTokens, class Weights = PlainWeights>
+template <int kTokens, class Operands = PlainOperands>
 struct Block {
   using T = Bf16;
-  const typename Weights::Params& p;
-  const Weights weights{p};
+  const typename Operands::Params& p;
+  const Operands operands{p};
   const GemmArgs& args = p.args;
-  const Layout<kTokens, Weights> layout{p.rows, p.stages};
+  const Layout<kTokens, Operands> layout{p.rows, p.stages};
   const uint32_t shared;
   const bool swiglu = args.epilogue == Epilogue::kSwiglu;
   const int rank = cluster_rank();  // which part of k
@@ -106,7 +117,6 @@ struct Block {
   __device__ uint32_t barrier(Kind kind, int stage = 0) const {
     return shared + layout.barrier(kind, stage);
   }
-  __device__ int first_k(int chunk) const { return (first_chunk + chunk) * Weights::kChunk; }
   /// The row of w with which a half of the thread block's rows begins; with SwiGLU the halves are
   /// gates and ups.
   __device__ int first_row(int half) const {
@@ -148,13 +158,13 @@ struct Block {
   }
   __device__ void fetch_w(int chunk, int stage) const {
     const uint32_t there = barrier(kWFull, stage);
-    barrier_arrive_expect(there, weights.copied_bytes());
+    barrier_arrive_expect(there, operands.copied_bytes());
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      weights.copy(shared + layout.w(stage), half, first_chunk + chunk, first_row(half), there);
+      operands.copy(shared + layout.w(stage), half, first_chunk + chunk, first_row(half), there);
   }
   __device__ void expect_x(int stage) const {
-    barrier_arrive_expect(barrier(kXFull, stage), kTokens * Weights::kChunk * 2);
+    barrier_arrive_expect(barrier(kXFull, stage), operands.template copied_x_bytes<kTokens>());
   }
   __device__ void copy() const {
     for_chunks([&](int chunk, int stage, uint32_t parity) {
@@ -163,16 +173,14 @@ struct Block {
         fetch_w(chunk, stage);
         expect_x(stage);
       }
-#pragma unroll
-      for (int box = 0; box < Weights::kChunk / kBoxColumns; ++box)
-        box_copy(shared + layout.x(stage) + box * kTokens * kBoxRowBytes, p.x,
-                 first_k(chunk) + box * kBoxColumns, 0, barrier(kXFull, stage));
+      operands.template copy_x<kTokens>(shared + layout.x(stage), first_chunk + chunk,
+                                        barrier(kXFull, stage));
     });
   }
 
   /// The consumers: a warpgroup multiplies 64 rows and writes the sums where the ring was.
   __device__ void multiply(int thread) const {
-    if constexpr (Weights::kQuantized) return weights.multiply(*this, thread);
+    if constexpr (Operands::kQuantized) return operands.multiply(*this, thread);
     float sums[kTokens / 2];
     const int group = thread / 128, lane = thread % 32;
     for_chunks([&](int chunk, int stage, uint32_t parity) {
@@ -201,7 +209,7 @@ struct Block {
     named_barrier_sync(1, p.consumers);  // all consumers have read the ring
     if (p.split > 1 && thread < p.split)
       remote_barrier_arrive(remote_address(barrier(kRingsFree), thread));
-    if constexpr (Weights::kQuantized) {
+    if constexpr (Operands::kQuantized) {
       // Consumers that multiplied other chunks of the same rows add theirs afterwards.
       const int per_chunk = 2 * p.rows;
       if (thread < per_chunk) write_sums<false>(sums, thread);
@@ -305,7 +313,7 @@ struct Block {
       if (adds) y = load<4>(out);
       if (norms) weight = load<4>(p.norm.weight + first_column + column);
       // Their number must be a power of two, and a quantized weight may have other numbers of rows.
-      const int lanes = Weights::kQuantized ? 8 : per_token;
+      const int lanes = Operands::kQuantized ? 8 : per_token;
       const float scale = factor(token, column / 4 % lanes, lanes);
       wait_for_sums();
       const uint32_t from = sums_at(row);

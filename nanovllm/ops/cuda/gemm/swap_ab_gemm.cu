@@ -51,8 +51,7 @@ std::optional<SwapAbConfig> find_quantized_config(Launch where, const GemmArgs& 
     const int usable = more == 2 ? where.num_sms : where.num_sms * 6 / 7;
     if (total_rows / rows * more <= usable && num_chunks >= more * kLeastChunks) split = more;
   }
-  const int stage_bytes =
-      quantized_stage_bytes(*args.quantized, rows) + tokens * kQuantizedChunk * 2;
+  const int stage_bytes = quantized_stage_bytes(args, rows, tokens);
   return SwapAbConfig{
       .rows = rows,
       .split = split,
@@ -122,7 +121,7 @@ void swap_ab_gemm(Launch where, const GemmArgs& args, const DeferredNorm& norm,
   const std::optional<SwapAbConfig> config = find_config(where, args, rope_dim(rope));
   check_args(config.has_value(), "swap_ab_gemm: a shape that it does not support");
   if (args.quantized != nullptr) return quantized_swap_ab_gemm(where, args, *config, norm, rope);
-  run_swap_ab<PlainWeights>(where, args, *config, norm, rope);
+  run_swap_ab<PlainOperands>(where, args, *config, norm, rope);
 }
 
 int num_norm_parts(Launch where, const GemmArgs& args) {

@@ -1,6 +1,6 @@
 #include "nanovllm/ops/cuda/gemm/quantized/hopper/hopper_gemms.h"
 
-#include "nanovllm/ops/cuda/gemm/quantized/hopper/raw_stage.cuh"
+#include "nanovllm/ops/cuda/gemm/quantized/hopper/raw_operands.cuh"
 
 namespace nanovllm::cuda {
 
@@ -30,15 +30,18 @@ void quantized_tile_gemm(Launch where, const GemmArgs& args, size_t index, const
 
 void quantized_swap_ab_gemm(Launch where, const GemmArgs& args, const SwapAbConfig& config,
                             const DeferredNorm& norm, const RopeParams* rope) {
+  if (args.quantized_x != nullptr) return e4m3_swap_ab_gemm(where, args, config, norm, rope);
   with_format(*args.quantized, [&](auto format) {
     HopperGemms<decltype(format)>::swap_ab(where, args, config, norm, rope);
   });
 }
 
-int quantized_stage_bytes(const QuantizedWeight& w, int rows) {
-  constexpr int kBoxes = 2;
-  return with_format(w,
-                     [&](auto format) { return RawStage<decltype(format)>::bytes(rows, kBoxes); });
+int quantized_stage_bytes(const GemmArgs& args, int rows, int tokens) {
+  if (args.quantized_x != nullptr) return e4m3_stage_bytes(rows, tokens);
+  return with_format(*args.quantized, [&](auto format) {
+    using Operands = swap_ab::RawOperands<decltype(format)>;
+    return Operands::bytes(rows) + Operands::x_bytes(tokens);
+  });
 }
 
 }  // namespace nanovllm::cuda

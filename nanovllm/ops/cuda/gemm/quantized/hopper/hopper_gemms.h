@@ -13,8 +13,12 @@ void quantized_tile_gemm(Launch where, const GemmArgs& args, size_t index, const
                          const TileScratch& scratch, const DeferredNorm& norm);
 void quantized_swap_ab_gemm(Launch where, const GemmArgs& args, const SwapAbConfig& config,
                             const DeferredNorm& norm, const RopeParams* rope);
-/// Bytes of shared memory that a stage of swap_ab_gemm() has for this many rows of w.
-int quantized_stage_bytes(const QuantizedWeight& w, int rows);
+/// quantized_swap_ab_gemm() with GemmArgs::quantized_x.
+void e4m3_swap_ab_gemm(Launch where, const GemmArgs& args, const SwapAbConfig& config,
+                       const DeferredNorm& norm, const RopeParams* rope);
+int e4m3_stage_bytes(int rows, int tokens);
+/// Bytes of a stage of quantized_swap_ab_gemm() with this many rows of w, and tokens.
+int quantized_stage_bytes(const GemmArgs& args, int rows, int tokens);
 
 /// Of each format, in a file of its own.
 template <class Format>

@@ -15,18 +15,47 @@ namespace nanovllm::cuda::swap_ab {
 
 struct QuantizedParams : Params {
   RawWeight raw;  // instead of w
+  // Of a quantized x (e4m3_operands.cuh): the scales of a chunk of k, from one chunk to the next.
+  const float* x_scales = nullptr;
+  int x_scale_stride = 0, x_scale_bytes = 0;
+};
+
+/// What a warpgroup multiplies: 64 rows of the thread block's, and of those warpgroups with the
+/// same rows, each every so many chunks.
+struct Share {
+  int first_row, first, step;
+  template <class Block>
+  __device__ Share(const Block& block, int thread) {
+    // All lanes have the same group; so the compiler computes with one value for a warp.
+    const int group = __shfl_sync(kAllLanes, thread / 128, 0), row_groups = block.p.rows / 64;
+    first_row = group % row_groups * 64;
+    first = group / row_groups;
+    step = block.p.consumers / (128 * row_groups);
+  }
+  /// Block::for_chunks(). The ring has at least `step` stages, or all chunks.
+  template <class Block, class Body>
+  __device__ __forceinline__ void for_chunks(const Block& block, Body body) const {
+    int stage = first;
+    uint32_t parity = 0;
+    for (int chunk = first; chunk < block.num_chunks; chunk += step, stage += step) {
+      for (; stage >= block.p.stages; stage -= block.p.stages) parity ^= 1;
+      body(chunk, stage, parity);
+    }
+  }
 };
 
 template <class Format>
-struct RawWeights {
+struct RawOperands {
   using Params = QuantizedParams;
   using Stage = RawStage<Format>;
   static constexpr bool kQuantized = true;
   static constexpr int kChunk = kQuantizedChunk, kBoxes = 2;
   static constexpr int kMostThreads = 4 * 128 + 32, kResident = 1;
   static __host__ __device__ int bytes(int rows) { return Stage::bytes(rows, kBoxes); }
+  static __host__ __device__ int x_bytes(int tokens) { return tokens * kChunk * 2; }
 
-  static Params with_weight(const swap_ab::Params& p) {
+  static Params with_operands(swap_ab::Params p, int tokens) {
+    p.x = tensor_map(p.args.x, p.args.num_tokens, p.args.k, tokens);
     return {p, Stage::params(*p.args.quantized, p.rows / kBoxes)};
   }
 
@@ -34,6 +63,18 @@ struct RawWeights {
   __device__ uint32_t copied_bytes() const { return Stage::copied_bytes(p.raw, p.rows, kBoxes); }
   __device__ void copy(uint32_t stage, int half, int chunk, int row, uint32_t barrier) const {
     Stage::copy(p.raw, stage, p.rows, kBoxes, half, chunk, row, barrier);
+  }
+
+  template <int kTokens>
+  __device__ uint32_t copied_x_bytes() const {
+    return kTokens * kChunk * 2;
+  }
+  template <int kTokens>
+  __device__ void copy_x(uint32_t stage, int chunk, uint32_t barrier) const {
+#pragma unroll
+    for (int box = 0; box < kChunk / kBoxColumns; ++box)
+      box_copy(stage + box * kTokens * kBoxRowBytes, p.x, chunk * kChunk + box * kBoxColumns, 0,
+               barrier);
   }
 
   /// What a lane needs of a chunk: rows `row` and `row` + 8 of the thread block's.
@@ -91,7 +132,7 @@ struct RawWeights {
 
   /// Block::multiply().
   template <int kTokens>
-  __device__ __forceinline__ void multiply(const Block<kTokens, RawWeights>& block,
+  __device__ __forceinline__ void multiply(const Block<kTokens, RawOperands>& block,
                                            int thread) const {
     float sums[kTokens / 2] = {};
     if (Format::kFine && p.raw.weight.group_shift == 5) add_chunks<true>(sums, block, thread);
@@ -103,13 +144,11 @@ struct RawWeights {
   /// divided by the scale of the last group of columns, so that the tensor cores add to them.
   template <bool kFineGroups, int kTokens>
   __device__ __forceinline__ void add_chunks(float (&sums)[kTokens / 2],
-                                             const Block<kTokens, RawWeights>& block,
+                                             const Block<kTokens, RawOperands>& block,
                                              int thread) const {
     constexpr int kParts = kFineGroups ? 4 : 2, kCount = 8 / kParts;  // of a stage's instructions
-    // All lanes have the same group; so the compiler computes with one value for a warp.
-    const int row_groups = p.rows / 64, group = __shfl_sync(kAllLanes, thread / 128, 0);
-    const Lane lane =
-        lane_of(block, group % row_groups * 64 + thread % 128 / 32 * 16 + thread % 32 / 4);
+    const Share share(block, thread);
+    const Lane lane = lane_of(block, share.first_row + thread % 128 / 32 * 16 + thread % 32 / 4);
     float scale[2] = {1, 1};
     uint32_t zero[2] = {}, read = 0;  // the barrier of the stage before, if it is needed again
     const auto multiply_sums = [&](const float(&factor)[2]) {
@@ -118,13 +157,7 @@ struct RawWeights {
 #pragma unroll
       for (int i = 0; i < kTokens / 2; ++i) sums[i] *= factor[i / 2 % 2];
     };
-    // Each of the warpgroups with the same rows multiplies every so many chunks. The ring has more
-    // stages than these are, or all chunks.
-    const int step = p.consumers / (128 * row_groups);
-    int stage = group / row_groups;
-    uint32_t parity = 0;
-    for (int chunk = stage; chunk < block.num_chunks; chunk += step, stage += step) {
-      for (; stage >= p.stages; stage -= p.stages) parity ^= 1;
+    share.for_chunks(block, [&](int chunk, int stage, uint32_t parity) {
       const uint32_t w = block.shared + block.layout.w(stage);
       const uint64_t x = tile_descriptor(block.shared + block.layout.x(stage), 1024, 0);
       barrier_wait(block.barrier(kWFull, stage), parity);
@@ -164,7 +197,7 @@ struct RawWeights {
       }
       const bool is_needed = chunk + p.stages < block.num_chunks && thread % 32 == 0;
       read = is_needed ? block.barrier(kEmpty, stage) : 0;
-    }
+    });
     multiply_sums(scale);
   }
   /// A scale by which sums can be divided: zero becomes so small that its columns do not count.
