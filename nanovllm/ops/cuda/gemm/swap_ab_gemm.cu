@@ -24,8 +24,7 @@ namespace {
 
 /// Of a thread block if one, two or three of them run on a multiprocessor.
 constexpr int kRingBytes[] = {200 << 10, 100 << 10, 72 << 10};
-/// The configuration for a GEMM with a quantized weight. One thread block runs on a multiprocessor:
-/// its ring is large, and two warpgroups at least convert.
+/// The configuration for a GEMM with a quantized weight.
 std::optional<SwapAbConfig> find_quantized_config(Launch where, const GemmArgs& args,
                                                   int head_dim) {
   const bool swiglu = args.epilogue == Epilogue::kSwiglu;
@@ -33,29 +32,33 @@ std::optional<SwapAbConfig> find_quantized_config(Launch where, const GemmArgs& 
   const int tokens = args.num_tokens <= 32 ? 32 : kSwapAbTokens;
   const int num_chunks = (args.k + kQuantizedChunk - 1) / kQuantizedChunk;
   if (args.k % 8 != 0) return {};
+  // Consumers that convert w need all of a multiprocessor: its ring is large, and two warpgroups at
+  // least convert. If x is quantized too, nothing is converted, and it is faster to let the next
+  // kernel start early, which needs memory for a second thread block.
+  const int residents = args.quantized_x != nullptr ? 2 : 1;
   // A wave of thread blocks takes as long as one of them, and a while to begin, which is that of
   // about 32 rows. The epilogue without SwiGLU suits no more than 128 rows.
-  const auto waves = [&](int rows) {
-    return (total_rows / rows + where.num_sms - 1) / where.num_sms;
-  };
+  const int slots = residents * where.num_sms;
+  const int most_rows = swiglu && residents == 1 ? 256 : 128;
   int rows = 0, least = 0;
-  for (int more = std::max(64, head_dim); more <= (swiglu ? 256 : 128); more += 64) {
-    const int cost = waves(more) * (more + 32);
-    if (total_rows % more == 0 && (rows == 0 || cost < least)) rows = more, least = cost;
+  for (int more = std::max(64, head_dim); more <= most_rows; more += 64) {
+    const int cost = (total_rows / more + slots - 1) / slots * (more + 32);
+    const bool is_better = residents == 2 || rows == 0 || cost < least;
+    if (total_rows % more == 0 && is_better) rows = more, least = cost;
   }
   if (rows == 0 || (args.epilogue == Epilogue::kAdd && args.n / rows > kMaxNormParts)) return {};
   constexpr int kLeastChunks = 4;  // of a part of k
   int split = 1;
   for (int more = 2; more <= kMaxSplit; more *= 2) {
     // Clusters of four or more do not fill every group of multiprocessors.
-    const int usable = more == 2 ? where.num_sms : where.num_sms * 6 / 7;
+    const int usable = residents * (more == 2 ? where.num_sms : where.num_sms * 6 / 7);
     if (total_rows / rows * more <= usable && num_chunks >= more * kLeastChunks) split = more;
   }
   const int stage_bytes = quantized_stage_bytes(args, rows, tokens);
   return SwapAbConfig{
       .rows = rows,
       .split = split,
-      .stages = std::min(kRingBytes[0] / stage_bytes, (num_chunks + split - 1) / split),
+      .stages = std::min(kRingBytes[residents - 1] / stage_bytes, (num_chunks + split - 1) / split),
       .consumers = std::max(2, rows / 64) * 128};
 }
 

@@ -9,6 +9,7 @@ namespace nanovllm::cuda {
 namespace swap_ab {
 
 struct E4M3Operands : RawOperands<E4M3Format<Bf16>> {
+  static constexpr int kMostThreads = kThreads, kResident = 2;
   static constexpr int kScaleBytes = 1024;  // of x in a stage: a scale for each token
   static __host__ __device__ int x_bytes(int tokens) { return tokens * kChunk + kScaleBytes; }
 
