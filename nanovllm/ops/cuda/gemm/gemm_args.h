@@ -30,7 +30,7 @@ struct GemmArgs {
   float eps = 0;                // of the norm
   int num_tokens = 0, n = 0, k = 0;
   Epilogue epilogue = Epilogue::kStore;
-  bool float_out = false;                      // out is float32; only tile_gemm() with kStore
+  bool float_out = false;  // out is float32; only tile_gemm() with kStore
   // For the host:
   const QuantizedWeight* quantized = nullptr;         // instead of w
   const QuantizedActivations* quantized_x = nullptr;  // instead of x, normed already
