@@ -89,10 +89,11 @@ class GpuAttention : public TwoBackends {
     // The weight of the previous GEMM, which adds nothing to x but may begin its norm.
     const int64_t q_size = num_heads * shape.head_dim;
     const Twin before_weight = make({nullptr, shape.dtype, k, q_size});
-    // The CPU rounds the weights to bfloat16, the GPU does not.
+    // The CPU rounds the weights to bfloat16, the GPU does not. random_quantized()'s are up to 1.6
+    // times as large as its deviation, so that these are as large as `weight`.
     std::vector<WeightRows> quantized;
     if (shape.w != nullptr)
-      quantized = {random_quantized(*shape.w, columns, k, 1.6f / std::sqrt(static_cast<float>(k)),
+      quantized = {random_quantized(*shape.w, columns, k, 1.0f / std::sqrt(static_cast<float>(k)),
                                     random, Scales::kPowersOfTwo)};
     WeightPtr weights[2], before_weights[2];
     for (int b = 0; b < 2 && hidden_size > 0; ++b) {
