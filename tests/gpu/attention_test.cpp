@@ -89,8 +89,8 @@ class GpuAttention : public TwoBackends {
     // The weight of the previous GEMM, which adds nothing to x but may begin its norm.
     const int64_t q_size = num_heads * shape.head_dim;
     const Twin before_weight = make({nullptr, shape.dtype, k, q_size});
-    // The CPU rounds the weights to bfloat16, the GPU does not. random_quantized()'s are up to 1.6
-    // times as large as its deviation, so that these are as large as `weight`.
+    // The CPU rounds the weights to bfloat16, the GPU does not. random_quantized()'s are 1.4 to
+    // 1.9 times as large as its deviation, so that these are about as large as `weight`.
     std::vector<WeightRows> quantized;
     if (shape.w != nullptr)
       quantized = {random_quantized(*shape.w, columns, k, 1.0f / std::sqrt(static_cast<float>(k)),
