@@ -25,7 +25,7 @@
 
 #include "cuda_peaks.h"
 #include "nanovllm/ops/backend.h"
-#include "nanovllm/ops/cuda/gemm/tile_gemm.h"
+#include "nanovllm/ops/cuda/gemm/hopper/tile_gemm.h"
 #include "nanovllm/ops/cuda_library.h"
 #include "sums_over_gpus.h"
 

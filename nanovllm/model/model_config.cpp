@@ -300,12 +300,16 @@ size_t ModelConfig::weight_bytes(DType dtype, bool on_gpu) const {
     for (const char* module : {"self_attn.k_proj", "self_attn.v_proj"}) count(module, kv_size());
     for (const char* module : {"gate_proj", "up_proj", "down_proj"}) {
       if (!has_experts(layer)) count((std::string("mlp.") + module).c_str(), intermediate_size);
-      else if (!on_gpu)
+      else
         count((std::string("mlp.experts.0.") + module).c_str(),
               num_experts * moe_intermediate_size);
     }
   }
-  if (keeps && on_gpu) bytes += size * static_cast<double>(2 * intermediate_size * hidden_size);
+  // With many tokens a GPU makes floats of one weight at a time.
+  const bool has_sparse = std::ranges::count(expert_layers, true) > 0;
+  const int64_t rows =
+      std::max(num_experts * moe_intermediate_size * (has_sparse ? 1 : 0), intermediate_size);
+  if (keeps && on_gpu) bytes += size * static_cast<double>(2 * rows * hidden_size);
   return static_cast<size_t>(bytes);
 }
 

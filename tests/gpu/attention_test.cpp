@@ -3,6 +3,7 @@
 #include <array>
 #include <numeric>
 
+#include "quantized_weights.h"
 #include "two_backends.h"
 
 namespace nanovllm {
@@ -14,7 +15,8 @@ struct Seq {
 struct Shape {
   int64_t head_dim, group, num_kv_heads, block_size;
   DType dtype;
-  bool e4m3 = false;  // the cache
+  bool e4m3 = false;                 // the cache
+  const QuantizedKind* w = nullptr;  // of the weight of q, k and v, if it is quantized
 
   /// The largest difference between the backends. Elements of keys that differ in their last bit
   /// before they are quantized may differ by a sixteenth afterwards, and of a small head each
@@ -34,10 +36,11 @@ class GpuAttention : public TwoBackends {
   void check(const Shape& shape, const std::vector<Seq>& seqs, int64_t hidden_size = 0,
              bool plain = false) {
     if (skips()) return;
-    const std::string what =
-        fmt::format("head_dim {}, group {}, block {}, {}{}, {} sequences, first {} of {}",
-                    shape.head_dim, shape.group, shape.block_size, dtype_name(shape.dtype),
-                    shape.e4m3 ? " over e4m3" : "", seqs.size(), seqs[0].num_new, seqs[0].context);
+    const std::string what = fmt::format(
+        "head_dim {}, group {}, block {}, {}{}{}, {} sequences, first {} of {}", shape.head_dim,
+        shape.group, shape.block_size, dtype_name(shape.dtype), shape.e4m3 ? " over e4m3" : "",
+        shape.w != nullptr ? ", " + name_of(*shape.w) : "", seqs.size(), seqs[0].num_new,
+        seqs[0].context);
     const auto num_seqs = static_cast<int64_t>(seqs.size());
     int64_t num_blocks = 1, max_blocks = 1, longest = 0;
     for (const Seq& seq : seqs) {
@@ -87,9 +90,16 @@ class GpuAttention : public TwoBackends {
     // The weight of the previous GEMM, which adds nothing to x but may begin its norm.
     const int64_t q_size = num_heads * shape.head_dim;
     const Twin before_weight = make({nullptr, shape.dtype, k, q_size});
+    // The CPU rounds the weights to bfloat16, the GPU does not; with these scales they are exact.
+    std::vector<WeightRows> quantized;
+    if (shape.w != nullptr)
+      quantized = {random_quantized(*shape.w, columns, k, 1.6f / std::sqrt(static_cast<float>(k)),
+                                    random, Scales::kPowersOfTwo)};
     WeightPtr weights[2], before_weights[2];
     for (int b = 0; b < 2 && hidden_size > 0; ++b) {
       weights[b] = backends[b]->pack(weight.on_cpu, shape.dtype);
+      if (shape.w != nullptr)
+        weights[b] = backends[b]->pack(b == 0 ? as_floats(quantized) : quantized, shape.dtype);
       before_weights[b] = backends[b]->pack(before_weight.on_cpu, shape.dtype);
     }
 
@@ -322,6 +332,24 @@ TEST_P(GpuAttention, RotationInTheEpilogue) {
     seqs.push_back({9, 50});
     check({128, 4, 8, 64, DType::kBF16}, seqs, 4096, true);
   }
+}
+
+/// The same with quantized weights, and with both types of the cache.
+TEST_P(GpuAttention, RotationInTheEpilogueOfQuantizedWeights) {
+  for (const QuantizedKind& kind : {QuantizedKind{QuantizedFormat::kE4M3, 128, 128},
+                                    {QuantizedFormat::kInt4, 1, 128, true},
+                                    {QuantizedFormat::kInt4, 1, 32},
+                                    {QuantizedFormat::kInt8, 1, 0}})
+    for (const int64_t num_seqs : {33, 40, 64})
+      for (const int64_t head_dim : {64, 128})
+        for (const bool e4m3 : {false, true}) {
+          std::vector<Seq> seqs;
+          for (int64_t s = 0; s < num_seqs; ++s)
+            seqs.push_back({1, static_cast<int32_t>(1 + random() % 300)});
+          fuses = GetParam() == Kernels::kNative;
+          check({head_dim, 2, 8, 64, DType::kBF16, e4m3, &kind}, seqs, 1024, head_dim == 64);
+          fuses = false;
+        }
 }
 
 // A cache of e4m3, with every kernel that writes or reads it.

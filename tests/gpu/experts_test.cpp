@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include "quantized_weights.h"
 #include "two_backends.h"
 
 namespace nanovllm {
@@ -35,17 +36,35 @@ class GpuExperts : public TwoBackends {
     return num_experts > 0 ? gpu->pack_experts({&all, 1}, num_experts, dtype)
                            : gpu->pack(all, dtype);
   }
+  /// The matrices of all experts, quantized: `parts` of each expert, all [n, k].
+  WeightPtr pack(const QuantizedKind& kind, DType dtype, int64_t n, int64_t k, int64_t parts,
+                 int64_t num_experts, std::vector<float>& values) {
+    std::vector<WeightRows> all;
+    const float deviation = 1 / std::sqrt(static_cast<float>(k));
+    for (int64_t i = 0; i < num_experts * parts; ++i) {
+      all.push_back(random_quantized(kind, n, k, deviation, random));
+      values.resize(values.size() + static_cast<size_t>(n * k));
+      all.back().read(0, n, &*values.end() - n * k);
+    }
+    return gpu->pack_experts(all, num_experts, dtype);
+  }
   /// `in_pairs`: the router's logits of experts i and num_experts / 2 + i are equal.
-  Layer make_layer(DType dtype, const Shape& s, int64_t most_tokens, bool in_pairs = false) {
+  Layer make_layer(DType dtype, const Shape& s, int64_t most_tokens, bool in_pairs = false,
+                   const QuantizedKind* kind = nullptr) {
     const int64_t num_entries = most_tokens * s.top_k;
     Layer layer;
     layer.dtype = dtype;
     layer.shape = s;
     layer.router = pack(dtype, s.num_experts, s.hidden, 4, 0, in_pairs, layer.router_values);
-    layer.gate_up = pack(dtype, s.num_experts * 2 * s.n, s.hidden, 1, s.num_experts, false,
-                         layer.gate_up_values);
-    layer.down =
-        pack(dtype, s.num_experts * s.hidden, s.n, 1, s.num_experts, false, layer.down_values);
+    if (kind != nullptr) {
+      layer.gate_up = pack(*kind, dtype, s.n, s.hidden, 2, s.num_experts, layer.gate_up_values);
+      layer.down = pack(*kind, dtype, s.hidden, s.n, 1, s.num_experts, layer.down_values);
+    } else {
+      layer.gate_up = pack(dtype, s.num_experts * 2 * s.n, s.hidden, 1, s.num_experts, false,
+                           layer.gate_up_values);
+      layer.down =
+          pack(dtype, s.num_experts * s.hidden, s.n, 1, s.num_experts, false, layer.down_values);
+    }
     layer.norm = make({nullptr, DType::kF32, s.hidden});
     layer.logits = make({nullptr, DType::kF32, most_tokens, s.num_experts}, 0);
     layer.shares = make({nullptr, DType::kF32, most_tokens, s.top_k}, 0);
@@ -84,6 +103,9 @@ class GpuExperts : public TwoBackends {
       values.push_back(get(bytes.data(), layer.dtype, i));
     return values;
   }
+  /// Compares what random tokens get with reference().
+  void expect_double_precision(const Layer& layer, int64_t tokens, bool normalizes, bool in_pairs,
+                               const std::string& what);
   /// The norm of token `t` of x, rounded as the GPU does.
   static std::vector<float> normed(const Layer& layer, const Twin& x, int64_t t) {
     const int64_t hidden = layer.shape.hidden;
@@ -144,6 +166,32 @@ std::vector<double> reference(const std::vector<float>& x, const Layer& layer, b
   return out;
 }
 
+void GpuExperts::expect_double_precision(const Layer& layer, int64_t tokens, bool normalizes,
+                                         bool in_pairs, const std::string& what) {
+  const DType dtype = layer.dtype;
+  const int64_t hidden = layer.shape.hidden;
+  const Twin x = make({nullptr, dtype, tokens, hidden});
+  const std::vector<float> got = run(layer, x, normalizes);
+  double difference = 0, size = 0;
+  int64_t num_compared = 0;
+  for (int64_t t = 0; t < tokens; ++t) {
+    double gap = 0;
+    const std::vector<double> added = reference(normed(layer, x, t), layer, normalizes, gap);
+    // Rounding decides between experts with different, but close logits.
+    if (!(in_pairs && gap == 0) && gap < (dtype == DType::kF32 ? 1e-4 : 0.1)) continue;
+    ++num_compared;
+    for (int64_t h = 0; h < hidden; ++h) {
+      const double before = get(x.host.data(), dtype, t * hidden + h);
+      const double y = got[static_cast<size_t>(t * hidden + h)];
+      difference += std::pow(y - before - added[static_cast<size_t>(h)], 2);
+      size += std::pow(added[static_cast<size_t>(h)] + before, 2);
+    }
+  }
+  EXPECT_GE(num_compared, tokens / 3) << what;
+  if (num_compared == 0) return;
+  EXPECT_LE(std::sqrt(difference / size), dtype == DType::kF32 ? 2e-5 : 1e-2) << what;
+}
+
 TEST_P(GpuExperts, AgreeWithDoublePrecision) {
   struct Case {
     Shape shape;
@@ -170,28 +218,30 @@ TEST_P(GpuExperts, AgreeWithDoublePrecision) {
             const std::string what =
                 fmt::format("{} {} of {} experts [{}, {}]{}, {} tokens", dtype_name(dtype), s.top_k,
                             s.num_experts, s.hidden, s.n, in_pairs ? " in pairs" : "", tokens);
-            const Twin x = make({nullptr, dtype, tokens, s.hidden});
-            const std::vector<float> got = run(layer, x, normalizes);
-            double difference = 0, size = 0;
-            int64_t num_compared = 0;
-            for (int64_t t = 0; t < tokens; ++t) {
-              double gap = 0;
-              const std::vector<double> added =
-                  reference(normed(layer, x, t), layer, normalizes, gap);
-              // Rounding decides between experts with different, but close logits.
-              if (!(in_pairs && gap == 0) && gap < (dtype == DType::kF32 ? 1e-4 : 0.1)) continue;
-              ++num_compared;
-              for (int64_t h = 0; h < s.hidden; ++h) {
-                const double before = get(x.host.data(), dtype, t * s.hidden + h);
-                const double y = got[static_cast<size_t>(t * s.hidden + h)];
-                difference += std::pow(y - before - added[static_cast<size_t>(h)], 2);
-                size += std::pow(added[static_cast<size_t>(h)] + before, 2);
-              }
-            }
-            EXPECT_GE(num_compared, tokens / 3) << what;
-            if (num_compared == 0) continue;
-            EXPECT_LE(std::sqrt(difference / size), dtype == DType::kF32 ? 2e-5 : 1e-2) << what;
+            expect_double_precision(layer, tokens, normalizes, in_pairs, what);
           }
+      }
+}
+
+TEST_P(GpuExperts, OfAllFormats) {
+  constexpr QuantizedKind kKinds[] = {
+      {QuantizedFormat::kE4M3, 128, 128},     {QuantizedFormat::kE4M3, 1, 0},
+      {QuantizedFormat::kInt4, 1, 128, true}, {QuantizedFormat::kInt4, 1, 32},
+      {QuantizedFormat::kInt4, 1, 0},         {QuantizedFormat::kInt8, 1, 128, true},
+      {QuantizedFormat::kInt8, 1, 32},        {QuantizedFormat::kInt8, 1, 0}};
+  // Chunks of 128 columns that are whole and that are not, and more and fewer of them than warps.
+  const Shape shapes[] = {{16, 4, 256, 128}, {6, 3, 1040, 48}, {24, 8, 2048, 384}};
+  for (const QuantizedKind& kind : kKinds)
+    for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32})
+      for (const Shape& s : shapes) {
+        const Layer layer = make_layer(dtype, s, 40, false, &kind);
+        for (const int64_t tokens : {1, 2, 5, 8, 9, 40}) {
+          if (skips()) continue;
+          expect_double_precision(
+              layer, tokens, tokens % 2 == 0, false,
+              fmt::format("{}, {} {} of {} experts [{}, {}], {} tokens", name_of(kind),
+                          dtype_name(dtype), s.top_k, s.num_experts, s.hidden, s.n, tokens));
+        }
       }
 }
 

@@ -1,83 +1,33 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
-#include <memory>
+#include <cmath>
 
+#include "nanovllm/ops/cuda/gemm/hopper/tile_gemm.h"
+#include "quantized_weights.h"
 #include "two_backends.h"
 
 // GEMMs with quantized weights on the GPU, against the CPU with the dequantized weights.
 namespace nanovllm {
 namespace {
 
-struct Kind {
-  QuantizedFormat format;
-  int64_t scale_rows, scale_columns;  // 0: all
-  bool has_zeros = false;
-  bool quantizes_activations = false;
-};
-
-std::string name_of(const Kind& kind) {
-  constexpr const char* kNames[] = {"E4M3", "int8", "int4"};
-  return fmt::format("{}, scales of {} x {}{}{}", kNames[static_cast<size_t>(kind.format)],
-                     kind.scale_rows, kind.scale_columns, kind.has_zeros ? ", zero points" : "",
-                     kind.quantizes_activations ? ", activations too" : "");
-}
+using Kind = QuantizedKind;
 
 constexpr Kind kKinds[] = {
-    {QuantizedFormat::kE4M3, 128, 128},     {QuantizedFormat::kE4M3, 1, 0},
-    {QuantizedFormat::kE4M3, 0, 0},         {QuantizedFormat::kInt4, 1, 128, true},
-    {QuantizedFormat::kInt4, 1, 128},       {QuantizedFormat::kInt4, 1, 32, true},
-    {QuantizedFormat::kInt4, 1, 0},         {QuantizedFormat::kInt8, 1, 0},
-    {QuantizedFormat::kInt8, 1, 128, true}, {QuantizedFormat::kInt8, 1, 32}};
+    {QuantizedFormat::kE4M3, 128, 128},    {QuantizedFormat::kE4M3, 1, 0},
+    {QuantizedFormat::kE4M3, 0, 0},        {QuantizedFormat::kInt4, 1, 128, true},
+    {QuantizedFormat::kInt4, 1, 128},      {QuantizedFormat::kInt4, 1, 32, true},
+    {QuantizedFormat::kInt4, 1, 64, true}, {QuantizedFormat::kInt4, 1, 0},
+    {QuantizedFormat::kInt8, 1, 0},        {QuantizedFormat::kInt8, 1, 128, true},
+    {QuantizedFormat::kInt8, 1, 32}};
 constexpr Kind kActivationKinds[] = {{QuantizedFormat::kE4M3, 128, 128, false, true},
                                      {QuantizedFormat::kE4M3, 1, 0, false, true},
                                      {QuantizedFormat::kE4M3, 1, 128, false, true}};
 
 class GpuQuantized : public TwoBackends {
  protected:
-  /// A weight with random values, of about `deviation`.
-  WeightRows weight(const Kind& kind, int64_t n, int64_t k, float deviation = 0.05f) {
-    QuantizedMatrix m{.format = kind.format,
-                      .num_rows = n,
-                      .num_columns = k,
-                      .scale_rows = kind.scale_rows > 0 ? kind.scale_rows : n,
-                      .scale_columns = kind.scale_columns > 0 ? kind.scale_columns : k};
-    const bool is_e4m3 = kind.format == QuantizedFormat::kE4M3;
-    const bool is_int4 = kind.format == QuantizedFormat::kInt4;
-    std::uniform_real_distribution<float> factor(0.5f, 2);
-    std::uniform_int_distribution<int> zero(is_int4 ? 4 : 100, is_int4 ? 11 : 160);
-    const float typical = is_e4m3 ? 8 : is_int4 ? 4 : 70;  // of a value
-    for (int64_t i = 0; i < m.num_scales(); ++i) {
-      // As checkpoints have them, in bfloat16.
-      m.scales.push_back(bf16_to_f32(f32_to_bf16(deviation / typical * factor(random))));
-      if (kind.has_zeros) m.zeros.push_back(static_cast<int16_t>(zero(random)));
-    }
-    m.quantizes_activations = kind.quantizes_activations;
-    auto values = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(n * k));
-    std::normal_distribution<float> normal(0, typical);
-    for (uint8_t& value : *values)
-      value = is_e4m3 ? f32_to_e4m3(normal(random))
-                      : static_cast<uint8_t>(random() & (is_int4 ? 15 : 255));
-    m.values = [values, k](Range rows, Range columns, uint8_t* to) {
-      for (int64_t row = 0; row < rows.count; ++row)
-        to =
-            std::copy_n(values->data() + (rows.first + row) * k + columns.first, columns.count, to);
-    };
-    return {n, k, [m] { return m; }};
-  }
-  /// The same weights without their quantized form, for the CPU.
-  static std::vector<WeightRows> floats(std::span<const WeightRows> parts) {
-    std::vector<WeightRows> out;
-    for (const WeightRows& part : parts) {
-      if (part.quantized().matrix == nullptr) out.push_back(part);
-      else
-        out.emplace_back(DType::kF32, part.num_rows(), part.num_columns(),
-                         [part](int64_t first, int64_t count, void* to) {
-                           part.read(first / part.num_columns(), count / part.num_columns(), to);
-                         });
-    }
-    return out;
+  WeightRows weight(const Kind& kind, int64_t n, int64_t k, bool f16_scales = false) {
+    return random_quantized(kind, n, k, 0.05f, random, f16_scales ? Scales::kF16 : Scales::kBf16);
   }
 
   void expect_gemms(const std::string& name, DType dtype, std::span<const WeightRows> parts,
@@ -86,7 +36,7 @@ class GpuQuantized : public TwoBackends {
     int64_t n = 0;
     for (const WeightRows& part : parts) n += part.num_rows();
     const WeightPtr on_gpu = gpu->pack(parts, dtype);
-    const WeightPtr on_cpu = cpu->pack(floats(parts), dtype);
+    const WeightPtr on_cpu = cpu->pack(as_floats(parts), dtype);
     const Twin bias = make({nullptr, DType::kF32, n}), weight = make({nullptr, DType::kF32, k});
     const Norm norm_gpu = {weight.on_gpu, 1e-6f}, norm_cpu = {weight.on_cpu, 1e-6f};
     for (const int64_t tokens : token_counts) {
@@ -136,7 +86,7 @@ TEST_P(GpuQuantized, OfAllFormats) {
 
 /// Many columns for each warp, and so many rows that thread blocks run in several waves.
 TEST_P(GpuQuantized, OfModels) {
-  for (const Kind& kind : {kKinds[0], kKinds[3], kKinds[5], kKinds[7]})
+  for (const Kind& kind : {kKinds[0], kKinds[3], kKinds[5], kKinds[8]})
     for (const auto& [n, k] : {std::pair{8192, 2048}, {1024, 8192}, {2048, 9728}}) {
       const WeightRows parts[] = {weight(kind, n, k)};
       expect_gemms(name_of(kind), DType::kBF16, parts, std::array<int64_t, 3>{1, 7, 16});
@@ -175,7 +125,210 @@ TEST_P(GpuQuantized, OfQuantizedActivations) {
     }
 }
 
+/// The shapes of models, which the kernels for Hopper share among all multiprocessors.
+TEST_P(GpuQuantized, OfBatches) {
+  for (const Kind& kind : kKinds)
+    for (const auto& [n, k] : {std::pair{4096, 1024}, {1024, 3072}, {6144, 1024}, {896, 4864}}) {
+      const WeightRows parts[] = {weight(kind, n, k, /*f16_scales=*/k == 3072)};
+      expect_gemms(name_of(kind), DType::kBF16, parts,
+                   std::array<int64_t, 7>{9, 17, 32, 33, 64, 65, 130});
+    }
+}
+
+/// A norm between two GEMMs with quantized weights, of which the first may compute a part.
+TEST_P(GpuQuantized, WithANormBetween) {
+  for (const Kind& kind : {kKinds[0], kKinds[3], kKinds[5], kKinds[8]})
+    for (const auto& [first_k, hidden, n] :
+         {std::array<int64_t, 3>{2048, 1024, 6144}, {4864, 896, 1152}, {5120, 2560, 3072}}) {
+      const WeightRows parts[] = {weight(kind, hidden, first_k)};
+      const WeightRows next_parts[] = {weight(kind, n, hidden)};
+      const WeightPtr w_gpu = gpu->pack(parts, DType::kBF16);
+      const WeightPtr w_cpu = cpu->pack(as_floats(parts), DType::kBF16);
+      const WeightPtr next_gpu = gpu->pack(next_parts, DType::kBF16);
+      const WeightPtr next_cpu = cpu->pack(as_floats(next_parts), DType::kBF16);
+      const Twin weight = make({nullptr, DType::kF32, hidden});
+      const Norm on_gpu = {weight.on_gpu, 1e-6f}, on_cpu = {weight.on_cpu, 1e-6f};
+      for (const int64_t tokens : {3, 9, 17, 32, 50, 64, 65}) {
+        if (skips()) continue;
+        const std::string what =
+            fmt::format("{} [{}, {}, {}, {}]", name_of(kind), tokens, first_k, hidden, n);
+        const Twin x = make({nullptr, DType::kBF16, tokens, first_k}, 0.3f);
+        const Twin residual = make({nullptr, DType::kBF16, tokens, hidden});
+        const Twin scratch = make({nullptr, DType::kBF16, tokens, hidden}, 0);
+        const Twin out = make({nullptr, DType::kBF16, tokens, n}, 0);
+        const Twin half = make({nullptr, DType::kBF16, tokens, n / 2}, 0);
+        Residual gpu_sum(residual.on_gpu, scratch.on_gpu), cpu_sum(residual.on_cpu, scratch.on_cpu);
+        for (const bool swiglu : {false, true}) {
+          gpu->add_matmul(gpu_sum, x.on_gpu, *w_gpu, on_gpu);
+          cpu->add_matmul(cpu_sum, x.on_cpu, *w_cpu, on_cpu);
+          expect_equal(residual, "residual, " + what);
+          if (swiglu) {
+            gpu->norm_swiglu(half.on_gpu, gpu_sum, on_gpu, *next_gpu, out.on_gpu);
+            cpu->norm_swiglu(half.on_cpu, cpu_sum, on_cpu, *next_cpu, out.on_cpu);
+            expect_equal(half, "swiglu, " + what, 2e-2);
+          } else {
+            gpu->norm_matmul(out.on_gpu, gpu_sum, on_gpu, *next_gpu);
+            cpu->norm_matmul(out.on_cpu, cpu_sum, on_cpu, *next_cpu);
+            expect_equal(out, "norm, " + what);
+          }
+        }
+      }
+    }
+}
+
+/// Each tile configuration for quantized weights. In a run autotuning chooses one.
+class GpuQuantizedTiles : public GpuQuantized {
+ protected:
+  void SetUp() override {
+    GpuQuantized::SetUp();
+    if (IsSkipped()) return;
+    if (GetParam() == Kernels::kPortable) GTEST_SKIP() << "the portable kernels have no tiles";
+    for (int config = 0; config < cuda::kNumTileConfigs; ++config)
+      if (cuda::dequantizes(cuda::tile_config(config)))
+        by_config.emplace_back(config, make_cuda_backend({.gemm = config}));
+  }
+  /// Calls body(name) for each configuration that supports the shape, with its backend as `gpu`.
+  template <class Body>
+  void for_configs(cuda::Epilogue epilogue, int64_t tokens, int64_t n, int64_t k, Body body) {
+    cuda::GemmArgs args = {};
+    args.num_tokens = static_cast<int>(tokens);
+    args.n = static_cast<int>(n);
+    args.k = static_cast<int>(k);
+    args.epilogue = epilogue;
+    for (auto& [config, backend] : by_config) {
+      // 78 thread blocks fit on every Hopper GPU at once. A part of k has at least 128 columns.
+      const cuda::TileConfig tile = cuda::tile_config(config);
+      if (!cuda::supports_tile_gemm(args, DType::kBF16, 78, tile) ||
+          (tile.split > 1 && k <= 128 * (tile.split - 1)) || skips())
+        continue;
+      std::swap(gpu, backend);
+      body(fmt::format("tile configuration {}: [{}, {}, {}]", config, tokens, n, k));
+      std::swap(gpu, backend);
+    }
+  }
+  std::vector<std::pair<int, std::unique_ptr<Backend>>> by_config;
+};
+
+/// x selects columns of w, so that every element of w comes out unchanged at its place. Integers
+/// are the digits of the row and of the column.
+TEST_P(GpuQuantizedTiles, EveryElementIsAtItsPlace) {
+  const auto one = [] { return 1.0f; };
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{256, 256}, {208, 400}, {128, 64}})
+    for (const Kind& kind : {Kind{QuantizedFormat::kE4M3, 128, 128},
+                             {QuantizedFormat::kE4M3, 1, 0},
+                             {QuantizedFormat::kInt4, 1, 128},
+                             {QuantizedFormat::kInt4, 1, 32},
+                             {QuantizedFormat::kInt8, 1, 0},
+                             {QuantizedFormat::kInt8, 1, 32}})
+      for (int digit = 0; digit < 6; ++digit) {
+        const auto value = [&](int64_t row, int64_t column) -> uint8_t {
+          const int64_t i = digit < 3 ? column : row;
+          const auto of_16 = static_cast<uint8_t>(i >> (4 * (digit % 3)) & 15);
+          if (kind.format == QuantizedFormat::kInt4) return of_16;
+          if (kind.format == QuantizedFormat::kInt8) return static_cast<uint8_t>(of_16 * 17);
+          return static_cast<uint8_t>(0x30 + of_16);
+        };
+        const WeightRows parts[] = {quantized_weight(kind, n, k, value, one)};
+        const WeightPtr w = gpu->pack(parts, DType::kBF16);
+        std::vector<float> expected(static_cast<size_t>(n * k));
+        parts[0].read(0, n, expected.data());
+        const auto expect_columns = [&](int64_t first, int64_t tokens, const std::string& what) {
+          Twin x = make({nullptr, DType::kBF16, tokens, k});
+          const Twin out = make({nullptr, DType::kBF16, tokens, n}, 0);
+          for (int64_t i = 0; i < tokens * k; ++i)
+            set(x.host.data(), DType::kBF16, i, i % k == first + i / k ? 1 : 0);
+          gpu->upload(x.on_gpu.data, x.host.data(), x.host.size());
+          gpu->matmul(out.on_gpu, x.on_gpu, *w, {});
+          const std::vector<char> bytes = from_gpu(out.on_gpu);
+          int64_t wrong = 0;
+          for (int64_t t = 0; t < tokens && first + t < k; ++t)
+            for (int64_t row = 0; row < n; ++row)
+              wrong += get(bytes.data(), DType::kBF16, t * n + row) !=
+                       expected[static_cast<size_t>(row * k + first + t)];
+          EXPECT_EQ(wrong, 0) << name_of(kind) << ", digit " << digit << ", " << what;
+        };
+        for (const int64_t tokens : {32, 64})  // swap-AB
+          for (int64_t first = 0; first < k; first += tokens)
+            expect_columns(first, tokens, fmt::format("{} tokens from {}", tokens, first));
+        for_configs(cuda::Epilogue::kStore, k, n, k,
+                    [&](const std::string& what) { expect_columns(0, k, what); });
+      }
+}
+
+/// All numbers of E4M3 except NaN, also the subnormal ones.
+TEST_P(GpuQuantizedTiles, EveryNumberOfE4M3) {
+  const int64_t n = 256, k = 256;
+  const Kind kind = {QuantizedFormat::kE4M3, 1, 0};
+  const auto number = [](int64_t row, int64_t column) -> uint8_t {
+    const auto bits = static_cast<uint8_t>((row + column) & 255);
+    return (bits & 127) == 127 ? 0 : bits;
+  };
+  const WeightRows parts[] = {quantized_weight(kind, n, k, number, [] { return 0.5f; })};
+  const WeightPtr w = gpu->pack(parts, DType::kBF16);
+  for (const int64_t tokens : {32, 64, 128, 256}) {
+    Twin x = make({nullptr, DType::kBF16, tokens, k});
+    for (int64_t i = 0; i < tokens * k; ++i)
+      set(x.host.data(), DType::kBF16, i, i % k == i / k ? 1 : 0);
+    gpu->upload(x.on_gpu.data, x.host.data(), x.host.size());
+    const Twin out = make({nullptr, DType::kBF16, tokens, n}, 0);
+    const auto expect_numbers = [&](const std::string& what) {
+      gpu->matmul(out.on_gpu, x.on_gpu, *w, {});
+      const std::vector<char> bytes = from_gpu(out.on_gpu);
+      for (int64_t i = 0; i < tokens * n; ++i)
+        ASSERT_EQ(get(bytes.data(), DType::kBF16, i), 0.5f * e4m3_to_f32(number(i % n, i / n)))
+            << what << ", number " << int{number(i % n, i / n)};
+    };
+    expect_numbers(fmt::format("{} tokens", tokens));
+    for_configs(cuda::Epilogue::kStore, tokens, n, k, expect_numbers);
+  }
+}
+
+TEST_P(GpuQuantizedTiles, OfAllConfigurations) {
+  using cuda::Epilogue;
+  for (const Kind& kind : kKinds)
+    for (const auto& [n, k] : {std::pair{1024, 1040}, {208, 80}, {16, 640}, {3072, 256}}) {
+      const WeightRows wide = weight(kind, 2 * n, k, /*f16_scales=*/n == 208);
+      const WeightRows wide_parts[] = {wide}, parts[] = {wide.part({0, n}, {0, k})};
+      const WeightPtr wide_gpu = gpu->pack(wide_parts, DType::kBF16);
+      const WeightPtr wide_cpu = cpu->pack(as_floats(wide_parts), DType::kBF16);
+      const WeightPtr on_gpu = gpu->pack(parts, DType::kBF16);
+      const WeightPtr on_cpu = cpu->pack(as_floats(parts), DType::kBF16);
+      const Twin weight = make({nullptr, DType::kF32, k}), bias = make({nullptr, DType::kF32, n});
+      const Norm norm_gpu = {weight.on_gpu, 1e-6f}, norm_cpu = {weight.on_cpu, 1e-6f};
+      for (const int64_t tokens : {9, 40, 65, 130, 256, 700}) {
+        const Twin x = make({nullptr, DType::kBF16, tokens, k});
+        const Twin hidden = make({nullptr, DType::kBF16, tokens, k}, 0);
+        const Twin scratch = make({nullptr, DType::kBF16, tokens, 2 * n}, 0);
+        const Twin out = make({nullptr, DType::kBF16, tokens, n}, 0);
+        const Twin sum = make({nullptr, DType::kBF16, tokens, n});
+        const std::vector<char> nan(out.host.size(), '\xff'), old = sum.host;
+        cpu->matmul(out.on_cpu, x.on_cpu, *on_cpu, bias.on_cpu);
+        for_configs(Epilogue::kStore, tokens, n, k, [&](const std::string& what) {
+          gpu->upload(out.on_gpu.data, nan.data(), nan.size());
+          gpu->matmul(out.on_gpu, x.on_gpu, *on_gpu, bias.on_gpu);
+          expect_equal(out, name_of(kind) + ", " + what);
+        });
+        Residual cpu_x(x.on_cpu, hidden.on_cpu), cpu_sum(sum.on_cpu, out.on_cpu);
+        cpu->add_matmul(cpu_sum, x.on_cpu, *on_cpu);
+        for_configs(Epilogue::kAdd, tokens, n, k, [&](const std::string& what) {
+          gpu->upload(sum.on_gpu.data, old.data(), old.size());
+          Residual gpu_sum(sum.on_gpu, out.on_gpu);
+          gpu->add_matmul(gpu_sum, x.on_gpu, *on_gpu);
+          expect_equal(sum, name_of(kind) + ", add, " + what);
+        });
+        cpu->norm_swiglu(out.on_cpu, cpu_x, norm_cpu, *wide_cpu, scratch.on_cpu);
+        for_configs(Epilogue::kSwiglu, tokens, n, k, [&](const std::string& what) {
+          gpu->upload(out.on_gpu.data, nan.data(), nan.size());
+          Residual gpu_x(x.on_gpu, hidden.on_gpu);
+          gpu->norm_swiglu(out.on_gpu, gpu_x, norm_gpu, *wide_gpu, scratch.on_gpu);
+          expect_equal(out, name_of(kind) + ", swiglu, " + what, 2e-2);
+        });
+      }
+    }
+}
+
 NANOVLLM_BOTH_KERNELS(GpuQuantized);
+NANOVLLM_BOTH_KERNELS(GpuQuantizedTiles);
 
 }  // namespace
 }  // namespace nanovllm

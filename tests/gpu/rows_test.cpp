@@ -3,7 +3,7 @@
 #include <array>
 #include <cstring>
 
-#include "nanovllm/ops/cuda/gemm/tile_gemm.h"
+#include "nanovllm/ops/cuda/gemm/hopper/tile_gemm.h"
 #include "two_backends.h"
 
 namespace nanovllm {

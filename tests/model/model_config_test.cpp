@@ -250,6 +250,22 @@ TEST(ModelConfig, BytesOfQuantizedWeights) {
   EXPECT_EQ(ordered.weight_bytes(DType::kBF16, true), 2 * all);
 }
 
+TEST(ModelConfig, BytesOfQuantizedExperts) {
+  const Json blocks = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
+  const ModelConfig plain = ModelConfig::load(kRoot + "/tests/variants/qwen3-moe");
+  ModelConfig fp8 = plain;
+  fp8.quantization = parse(with(tiny_config(), "quantization_config", blocks)).quantization;
+  const auto values = [&](int64_t rows) { return static_cast<size_t>(rows * plain.hidden_size); };
+  const size_t experts = values(plain.num_experts * plain.moe_intermediate_size);
+  const size_t attention = values(2 * plain.q_size() + 2 * plain.kv_size());
+  const size_t saved =
+      static_cast<size_t>(plain.num_layers) * (3 * experts + attention);  // a byte for each
+  const size_t whole = plain.weight_bytes(DType::kBF16, true);
+  EXPECT_EQ(fp8.weight_bytes(DType::kBF16, false), whole - saved);
+  // The floats of the largest weight, which is that of the experts here.
+  EXPECT_EQ(fp8.weight_bytes(DType::kBF16, true), whole - saved + 2 * 2 * experts);
+}
+
 TEST(ModelConfig, RefusesByNameWhatIsNotImplemented) {
   EXPECT_THAT(error_with("hidden_act", "gelu"), HasSubstr("hidden_act is \"gelu\""));
   EXPECT_THAT(error_with("attention_bias", true), HasSubstr("attention_bias is true"));

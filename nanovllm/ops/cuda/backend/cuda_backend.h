@@ -46,10 +46,10 @@ class CudaBackend final : public Backend {
 
   using Backend::pack;
   WeightPtr pack(std::span<const WeightRows> parts, DType dtype) override;
-  /// The matrices of all experts follow each other in memory. Quantized ones become floats.
+  /// The matrices of all experts follow each other in memory, as the rows of one weight.
   WeightPtr pack_experts(std::span<const WeightRows> parts, int64_t /*num_experts*/,
                          DType dtype) override {
-    return pack_floats(parts, dtype);
+    return pack(parts, dtype);
   }
   void embed(Tensor out, const Weight& table, Tensor ids) override;
   void rms_norm(Tensor out, Tensor x, const Norm& norm) override;

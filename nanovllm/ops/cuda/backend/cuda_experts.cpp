@@ -37,12 +37,16 @@ void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const Exper
   const bool is_normed = sum_norm(residual, norm);
   const Tensor sum = residual.sum(), x = residual.scratch(), rows = experts.out;
   const auto [out, added] = begin_addend(residual);
+  const auto& gate_up = static_cast<const DeviceWeight&>(experts.gate_up);
+  const auto& down = static_cast<const DeviceWeight&>(experts.down);
   const FewExperts few = {
       .x = is_normed ? x : sum,
       .norm = is_normed ? Norm() : norm,
       .router = gemms_->matrix_of(experts.router, out.dtype),
-      .gate_up = gemms_->matrix_of(experts.gate_up, out.dtype),
-      .down = gemms_->matrix_of(experts.down, out.dtype),
+      .gate_up = gate_up.matrix,
+      .quantized_gate_up = gate_up.quantized ? &*gate_up.quantized : nullptr,
+      .down = down.matrix,
+      .quantized_down = down.quantized ? &*down.quantized : nullptr,
       .normed = x,
       .logits = experts.routing.logits,
       .act = experts.narrow,
@@ -64,6 +68,8 @@ void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const Exper
   sort_tokens(where_, choices, rows, x);
   const auto multiply = [&](Tensor to, Tensor from, const Weight& w, Epilogue epilogue,
                             bool groups_are_old) {
+    // A quantized weight becomes floats first, all experts of it, because the tiles of
+    // grouped_gemm() read floats.
     const GemmArgs args = {.out = to.data,
                            .x = from.data,
                            .w = gemms_->matrix_of(w, out.dtype).data,
@@ -71,8 +77,10 @@ void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const Exper
                            .n = static_cast<int>(to.shape[1]),
                            .k = static_cast<int>(from.shape[1]),
                            .epilogue = epilogue};
-    grouped_gemm(where_, {args, num_experts, choices.groups(groups_are_old)}, tile_tokens,
-                 sum.dtype, is_native);
+    // Groups that are old let the kernel read w before the one before it has ended.
+    const bool is_new = static_cast<const DeviceWeight&>(w).quantized.has_value();
+    grouped_gemm(where_, {args, num_experts, choices.groups(groups_are_old && !is_new)},
+                 tile_tokens, sum.dtype, is_native);
   };
   multiply(experts.narrow, rows, experts.gate_up, Epilogue::kSwiglu, /*groups_are_old=*/false);
   multiply(rows, experts.narrow, experts.down, Epilogue::kStore, /*groups_are_old=*/true);

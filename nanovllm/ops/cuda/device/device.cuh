@@ -214,6 +214,11 @@ __device__ inline uint4 load_shared(uint32_t from) {
                : "memory");
   return v;
 }
+__device__ __forceinline__ uint32_t load_shared_word(uint32_t from) {
+  uint32_t x;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
+  return x;
+}
 __device__ __forceinline__ void store_shared(uint32_t to, float x) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
 }

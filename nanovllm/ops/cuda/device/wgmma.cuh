@@ -2,12 +2,14 @@
 
 // wgmma: one warpgroup multiplies A [64, 16] with B [16, N] into float accumulators; N is 32, 48,
 // 64, 80, 96, 112, 128, 160, 192, 224 or 256. A comes from shared memory or from registers, B from
-// shared memory, T is
-// __nv_bfloat16 or __half. Thread t of the warpgroup holds of D, for column pair j = 0 .. N/8-1:
+// shared memory. T is __nv_bfloat16 or __half; or __nv_fp8_e4m3 with an N of 32 or 64, and then A
+// is [64, 32]. Thread t of the warpgroup holds of D, for column pair j = 0 .. N/8-1:
 //   d[4j], d[4j+1]    row 16*(t/32) + (t%32)/4,     columns 8j + 2*(t%4) and + 1
 //   d[4j+2], d[4j+3]  the same columns, 8 rows below
 // and of A from registers the same for columns 0..7 (a[0], a[1]: upper, lower row) and 8..15.
 // Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
+
+#include <cuda_fp8.h>
 
 #include "nanovllm/ops/cuda/device/hopper.cuh"
 
@@ -50,8 +52,14 @@ __device__ __forceinline__ uint64_t tile_descriptor(uint32_t address, uint32_t s
          (static_cast<uint64_t>(leading >> 4) << 16) | ((address & 0x3ffff) >> 4);
 }
 
+/// The same, `bytes` further on. That changes only the lower word.
+__device__ __forceinline__ uint64_t descriptor_at(uint64_t descriptor, uint32_t bytes) {
+  return (descriptor & 0xffffffff00000000) |
+         static_cast<uint32_t>(static_cast<uint32_t>(descriptor) + (bytes >> 4));
+}
+
 /// D += A B (accumulate = 0: D = A B). ss: A and B from shared memory, both K-major. rs: A from
-/// registers, B from shared memory and MN-major.
+/// registers, B from shared memory and MN-major. rs_k_major: the same with a K-major B.
 template <class T, int N>
 struct Wgmma;
 
@@ -76,72 +84,82 @@ struct Wgmma;
 #define NAME(i) LAST_NAME(i) ", "
 #define LAST_VALUE(i) "+f"(d[i])
 #define VALUE(i) LAST_VALUE(i),
-#define WGMMA_TEXT(type, N, COUNT, INPUTS, ACCUMULATE, FLAGS)                                     \
+#define WGMMA_TEXT(type, N, K, COUNT, INPUTS, ACCUMULATE, FLAGS)                                  \
   "{\n.reg .pred p;\nsetp.ne.b32 p, " ACCUMULATE ", 0;\n"                                         \
-  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." #type "." #type                               \
+  "wgmma.mma_async.sync.aligned.m64n" #N "k" #K ".f32." #type "." #type                               \
   " {" LIST_##COUNT(NAME, LAST_NAME) "}, " INPUTS ", p, " FLAGS ";\n}\n"
-#define WGMMA_SS(type, N, COUNT, INPUTS, ACCUMULATE)                                              \
+#define WGMMA_SS(type, N, K, COUNT, INPUTS, ACCUMULATE, FLAGS)                                    \
   static __device__ __forceinline__ void ss(float (&d)[COUNT], uint64_t a, uint64_t b,            \
                                             int accumulate) {                                     \
-    asm volatile(WGMMA_TEXT(type, N, COUNT, INPUTS, ACCUMULATE, "1, 1, 0, 0")                     \
+    asm volatile(WGMMA_TEXT(type, N, K, COUNT, INPUTS, ACCUMULATE, FLAGS)                     \
                  : LIST_##COUNT(VALUE, LAST_VALUE) : "l"(a), "l"(b), "r"(accumulate));            \
   }
-#define WGMMA_RS(type, N, COUNT, INPUTS, ACCUMULATE)                                              \
-  static __device__ __forceinline__ void rs(float (&d)[COUNT], const uint32_t* a, uint64_t b,     \
-                                            int accumulate) {                                     \
-    asm volatile(WGMMA_TEXT(type, N, COUNT, INPUTS, ACCUMULATE, "1, 1, 1")                        \
+#define WGMMA_RS(name, flags, type, N, COUNT, INPUTS, ACCUMULATE)                                 \
+  static __device__ __forceinline__ void name(float (&d)[COUNT], const uint32_t* a, uint64_t b,   \
+                                              int accumulate) {                                   \
+    asm volatile(WGMMA_TEXT(type, N, 16, COUNT, INPUTS, ACCUMULATE, flags)                            \
                  : LIST_##COUNT(VALUE, LAST_VALUE)                                                \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));          \
   }
-#define WGMMA(T, type)                                                    \
-  template <>                                                             \
-  struct Wgmma<T, 32> {                                                   \
-    WGMMA_SS(type, 32, 16, "%16, %17", "%18")                             \
-  };                                                                      \
-  template <>                                                             \
-  struct Wgmma<T, 48> {                                                   \
-    WGMMA_SS(type, 48, 24, "%24, %25", "%26")                             \
-  };                                                                      \
-  template <>                                                             \
-  struct Wgmma<T, 64> {                                                   \
-    WGMMA_SS(type, 64, 32, "%32, %33", "%34")                             \
-    WGMMA_RS(type, 64, 32, "{%32, %33, %34, %35}, %36", "%37")            \
-  };                                                                      \
-  template <>                                                             \
-  struct Wgmma<T, 80> {                                                  \
-    WGMMA_SS(type, 80, 40, "%40, %41", "%42")                             \
-  };                                                                      \
-  template <>                                                             \
-  struct Wgmma<T, 96> {                                                   \
-    WGMMA_SS(type, 96, 48, "%48, %49", "%50")                             \
-  };                                                                      \
-  template <>                                                             \
-  struct Wgmma<T, 112> {                                                  \
-    WGMMA_SS(type, 112, 56, "%56, %57", "%58")                             \
-  };                                                                      \
-  template <>                                                             \
-  struct Wgmma<T, 128> {                                                  \
-    WGMMA_SS(type, 128, 64, "%64, %65", "%66")                            \
-    WGMMA_RS(type, 128, 64, "{%64, %65, %66, %67}, %68", "%69")           \
-  };                                                                      \
-  template <>                                                             \
-  struct Wgmma<T, 160> {                                                  \
-    WGMMA_SS(type, 160, 80, "%80, %81", "%82")                             \
-  };                                                                      \
-  template <>                                                             \
-  struct Wgmma<T, 192> {                                                  \
-    WGMMA_SS(type, 192, 96, "%96, %97", "%98")                            \
-  };                                                                      \
-  template <>                                                             \
-  struct Wgmma<T, 224> {                                                  \
-    WGMMA_SS(type, 224, 112, "%112, %113", "%114")                             \
-  };                                                                      \
-  template <>                                                             \
-  struct Wgmma<T, 256> {                                                  \
-    WGMMA_RS(type, 256, 128, "{%128, %129, %130, %131}, %132", "%133")    \
+#define WGMMA(T, type)                                                           \
+  template <>                                                                    \
+  struct Wgmma<T, 32> {                                                          \
+    WGMMA_SS(type, 32, 16, 16, "%16, %17", "%18", "1, 1, 0, 0")                  \
+    WGMMA_RS(rs_k_major, "1, 1, 0", type, 32, 16, "{%16, %17, %18, %19}, %20", "%21") \
+  };                                                                             \
+  template <>                                                                    \
+  struct Wgmma<T, 48> {                                                          \
+    WGMMA_SS(type, 48, 16, 24, "%24, %25", "%26", "1, 1, 0, 0")                  \
+  };                                                                             \
+  template <>                                                                    \
+  struct Wgmma<T, 64> {                                                          \
+    WGMMA_SS(type, 64, 16, 32, "%32, %33", "%34", "1, 1, 0, 0")                  \
+    WGMMA_RS(rs_k_major, "1, 1, 0", type, 64, 32, "{%32, %33, %34, %35}, %36", "%37") \
+    WGMMA_RS(rs, "1, 1, 1", type, 64, 32, "{%32, %33, %34, %35}, %36", "%37")    \
+  };                                                                             \
+  template <>                                                                    \
+  struct Wgmma<T, 80> {                                                          \
+    WGMMA_SS(type, 80, 16, 40, "%40, %41", "%42", "1, 1, 0, 0")                  \
+  };                                                                             \
+  template <>                                                                    \
+  struct Wgmma<T, 96> {                                                          \
+    WGMMA_SS(type, 96, 16, 48, "%48, %49", "%50", "1, 1, 0, 0")                  \
+  };                                                                             \
+  template <>                                                                    \
+  struct Wgmma<T, 112> {                                                         \
+    WGMMA_SS(type, 112, 16, 56, "%56, %57", "%58", "1, 1, 0, 0")                 \
+  };                                                                             \
+  template <>                                                                    \
+  struct Wgmma<T, 128> {                                                         \
+    WGMMA_SS(type, 128, 16, 64, "%64, %65", "%66", "1, 1, 0, 0")                 \
+    WGMMA_RS(rs, "1, 1, 1", type, 128, 64, "{%64, %65, %66, %67}, %68", "%69")   \
+  };                                                                             \
+  template <>                                                                    \
+  struct Wgmma<T, 160> {                                                         \
+    WGMMA_SS(type, 160, 16, 80, "%80, %81", "%82", "1, 1, 0, 0")                 \
+  };                                                                             \
+  template <>                                                                    \
+  struct Wgmma<T, 192> {                                                         \
+    WGMMA_SS(type, 192, 16, 96, "%96, %97", "%98", "1, 1, 0, 0")                 \
+  };                                                                             \
+  template <>                                                                    \
+  struct Wgmma<T, 224> {                                                         \
+    WGMMA_SS(type, 224, 16, 112, "%112, %113", "%114", "1, 1, 0, 0")             \
+  };                                                                             \
+  template <>                                                                    \
+  struct Wgmma<T, 256> {                                                         \
+    WGMMA_RS(rs, "1, 1, 1", type, 256, 128, "{%128, %129, %130, %131}, %132", "%133") \
   };
 WGMMA(__nv_bfloat16, bf16)
 WGMMA(__half, f16)
+template <>
+struct Wgmma<__nv_fp8_e4m3, 32> {
+  WGMMA_SS(e4m3, 32, 32, 16, "%16, %17", "%18", "1, 1")
+};
+template <>
+struct Wgmma<__nv_fp8_e4m3, 64> {
+  WGMMA_SS(e4m3, 64, 32, 32, "%32, %33", "%34", "1, 1")
+};
 #undef WGMMA
 #undef WGMMA_RS
 #undef WGMMA_SS

@@ -2,6 +2,7 @@
 
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cuda/device/runtime.h"
+#include "nanovllm/ops/cuda/gemm/quantized/quantized_weight.h"
 #include "nanovllm/ops/cuda/gemm/token_groups.h"
 
 // A mixture of experts: which experts a token chooses, the tokens sorted by expert, and the sum of
@@ -41,20 +42,24 @@ void add_experts(Launch where, const ExpertChoices& choices, Tensor out, Tensor 
 
 /// All of a mixture of experts for few tokens: norm, router, choice, GEMMs and sum.
 struct FewExperts {
-  Tensor x;              // [T, hidden]
-  Norm norm;             // without a weight, x has been normed already
-  Tensor router;         // [num_experts, hidden]
-  Tensor gate_up, down;  // of each expert [2 n, hidden] and [hidden, n]
-  Tensor normed;         // [T, hidden] scratch, if there is a norm
-  Tensor logits;         // [T, num_experts] float32 scratch
-  Tensor act;            // [T * top_k, n] scratch
-  Tensor out;            // [T, hidden]; may be x or normed
-  Range added;           // these rows of out are added to the sum
-  Tensor context_lens;   // [T] int32 or none: tokens where it is 0 are padding
+  Tensor x;       // [T, hidden]
+  Norm norm;      // without a weight, x has been normed already
+  Tensor router;  // [num_experts, hidden]
+  // Of each expert [2 n, hidden] and [hidden, n]. Either the tensor or the quantized weight.
+  Tensor gate_up;
+  const QuantizedWeight* quantized_gate_up = nullptr;
+  Tensor down;
+  const QuantizedWeight* quantized_down = nullptr;
+  Tensor normed;        // [T, hidden] scratch, if there is a norm
+  Tensor logits;        // [T, num_experts] float32 scratch
+  Tensor act;           // [T * top_k, n] scratch
+  Tensor out;           // [T, hidden]; may be x or normed
+  Range added;          // these rows of out are added to the sum
+  Tensor context_lens;  // [T] int32 or none: tokens where it is 0 are padding
   bool normalizes = false;
 };
-/// Whether few_experts() can be used: up to 8 tokens that choose up to 64 experts together, and a
-/// 16-bit dtype.
+/// Whether few_experts() can be used: up to 8 tokens that choose up to 64 experts together, a
+/// 16-bit dtype, and weights that are both not quantized or both in the same format.
 bool supports_few_experts(const FewExperts& args);
 void few_experts(Launch where, const FewExperts& args);
 

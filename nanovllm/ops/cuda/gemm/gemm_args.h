@@ -10,6 +10,9 @@ namespace nanovllm::cuda {
 /// The most tokens of small_gemm().
 inline constexpr int64_t kFewTokens = 16;
 
+struct QuantizedWeight;
+struct QuantizedActivations;
+
 /// What a GEMM does with its sums before it writes them.
 enum class Epilogue {
   kStore,   ///< out [T, n] = x w^T + bias
@@ -28,6 +31,9 @@ struct GemmArgs {
   int num_tokens = 0, n = 0, k = 0;
   Epilogue epilogue = Epilogue::kStore;
   bool float_out = false;  // out is float32; only tile_gemm() with kStore
+  // For the host:
+  const QuantizedWeight* quantized = nullptr;         // instead of w
+  const QuantizedActivations* quantized_x = nullptr;  // instead of x, normed already
 };
 
 /// A norm between two GEMMs whose division is deferred to the epilogue of the second:

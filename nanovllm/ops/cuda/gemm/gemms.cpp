@@ -13,6 +13,13 @@ namespace {
 
 /// How many tile configurations are candidates.
 constexpr size_t kTileCandidates = 3;
+/// Of any kernel that begins a DeferredNorm.
+constexpr int kMostNormParts = 1024;
+
+/// Choices for one kind of weights do not suit another kind. 0: not quantized.
+int kind_of(const QuantizedWeight* w) {
+  return w == nullptr ? 0 : 1 + 2 * static_cast<int>(w->format) + (w->group_shift == 5 ? 1 : 0);
+}
 
 }  // namespace
 
@@ -24,16 +31,19 @@ Gemms::Gemms(Launch where, const CudaKernels& kernels, int device,
       autotuner_(where, std::move(wait)),
       cublaslt_(where),
       allocate_(allocate) {
+  norm_squares_ = allocate(size_t{kMostNormParts} * kNormTokens * sizeof(float));
   if (!is_native_) return;
   waiting_grids_.emplace(device);
   tile_memory_ = {allocate(kTilePartBytes), allocate(kTileCounters * sizeof(uint32_t))};
-  norm_squares_ = allocate(size_t{kMaxNormParts} * kNormTokens * sizeof(float));
 }
 
 Gemms::Call Gemms::with_weight(Call call, const Weight& w) {
   const auto& weight = static_cast<const DeviceWeight&>(w);
   call.w = weight.matrix;
-  if (weight.quantized) call.quantized = &*weight.quantized;
+  if (weight.quantized) {
+    call.quantized = &*weight.quantized;
+    call.w = Tensor(nullptr, call.in.x.dtype, weight.quantized->n, weight.quantized->k);
+  }
   return call;
 }
 
@@ -65,14 +75,12 @@ bool Gemms::norm_rope(Residual& residual, const QkvArgs& qkv, const RopeStoreArg
   const Call call = with_weight(
       {.epilogue = Epilogue::kStore, .out = rope.qkv, .in = {residual, qkv.norm}, .bias = qkv.bias},
       qkv.w);
-  if (call.quantized != nullptr) return false;
   GemmArgs args = args_of(call);
   const RopeParams params(rope, kv, batch);
   if (!is_native_ || kernels_.gemm >= 0 ||
       !prefers_swap_ab_gemm(where_, args, call.in.x.dtype, &params))
     return false;
-  const DeferredNorm norm = apply_norm(call, GemmChoice::kSwapAb, args);
-  swap_ab_gemm(where_, args, norm, &params);
+  run_swap_ab(call, args, &params);
   return true;
 }
 
@@ -87,15 +95,21 @@ GemmArgs Gemms::args_of(const Call& call) {
           .n = static_cast<int>(call.out.shape[1]),
           .k = static_cast<int>(call.in.x.shape[1]),
           .epilogue = call.epilogue,
-          .float_out = call.out.dtype == DType::kF32 && call.in.x.dtype != DType::kF32};
+          .float_out = call.out.dtype == DType::kF32 && call.in.x.dtype != DType::kF32,
+          .quantized = call.quantized};
 }
 
 DeferredNorm Gemms::apply_norm(const Call& call, int32_t kernel, GemmArgs& args) {
-  if (kernel == GemmChoice::kSwapAb && call.next.weight) {
+  const bool is_small = kernel == kQuantizedSmall;
+  const bool may_begin = is_small ? call.in.x.dtype == DType::kBF16 : kernel == GemmChoice::kSwapAb;
+  const int num_parts = !may_begin || !call.next.weight ? 0
+                        : is_small                      ? num_quantized_norm_parts(where_, args)
+                                                        : num_norm_parts(where_, args);
+  if (num_parts > 0 && num_parts <= kMostNormParts) {
     begun_ = {.weight = call.next.weight.as<const float>(),
               .x = call.scratch.data,
               .squares = static_cast<float*>(norm_squares_.get()),
-              .num_parts = num_norm_parts(where_, args)};
+              .num_parts = num_parts};
     call.residual->begun_norm = ++num_begun_;
     return begun_;
   }
@@ -105,7 +119,7 @@ DeferredNorm Gemms::apply_norm(const Call& call, int32_t kernel, GemmArgs& args)
   args.norm = nullptr;
   // A begun norm is used once, because the scratch that holds its x may be overwritten afterwards.
   const uint64_t begun = std::exchange(call.in.residual->begun_norm, 0);
-  const bool finishes = kernel == GemmChoice::kSwapAb ||
+  const bool finishes = is_small || kernel == GemmChoice::kSwapAb ||
                         (kernel != GemmChoice::kCublasLt && args.num_tokens <= kNormTokens);
   if (finishes && begun != 0 && begun == num_begun_ && begun_.weight == call.in.norm.weight.data)
     return begun_;
@@ -120,11 +134,12 @@ Launch Gemms::launch_of(const Call& call) const {
 }
 
 void Gemms::run_as(GemmChoice& choice, const Call& call, Tensor out) {
+  if (choice.kernel == GemmChoice::kDequantized) return run_dequantized(call, out);
   GemmArgs args = args_of(call);
   args.out = out.data;
+  if (choice.kernel == GemmChoice::kSwapAb) return run_swap_ab(call, args);
   const DeferredNorm norm = apply_norm(call, choice.kernel, args);
   const Launch where = launch_of(call);
-  if (choice.kernel == GemmChoice::kSwapAb) return swap_ab_gemm(where, args, norm);
   if (choice.kernel != GemmChoice::kCublasLt)
     return tile_gemm(where, args, choice.kernel,
                      {tile_memory_[0].get(), static_cast<uint32_t*>(tile_memory_[1].get())}, norm);
@@ -147,14 +162,19 @@ bool Gemms::may_use(int config, const GemmArgs& args, DType dtype) const {
          (tile_config(config).split == 1 || may_split_k());
 }
 
-std::vector<GemmChoice> Gemms::candidates(const Call& call) {
-  const GemmArgs args = args_of(call);
+std::vector<std::pair<double, int>> Gemms::best_tiles(const GemmArgs& args, DType dtype) const {
   std::vector<std::pair<double, int>> tiles;
   for (int i = 0; i < kNumTileConfigs; ++i)
-    if (may_use(i, args, call.in.x.dtype))
+    if (may_use(i, args, dtype))
       tiles.emplace_back(tile_cost(args, tile_config(i), where_.num_sms), i);
   std::ranges::sort(tiles);
   tiles.resize(std::min(tiles.size(), kTileCandidates));
+  return tiles;
+}
+
+std::vector<GemmChoice> Gemms::candidates(const Call& call) {
+  if (call.quantized != nullptr) return quantized_candidates(call);
+  const auto tiles = best_tiles(args_of(call), call.in.x.dtype);
   // tile_gemm() is faster than cuBLASLt and a separate SwiGLU. For a GEMM alone cuBLASLt is mostly
   // the faster one.
   std::vector<GemmChoice> all;
@@ -165,11 +185,12 @@ std::vector<GemmChoice> Gemms::candidates(const Call& call) {
 }
 
 void Gemms::run(const Call& call) {
-  if (call.quantized != nullptr) return run_quantized(call);
+  if (call.quantized != nullptr && run_quantized(call)) return;
   const GemmArgs args = args_of(call);
   const DType dtype = call.in.x.dtype;
   const bool same = call.out.dtype == dtype;
-  if (same && prefers_small_gemm(args, dtype)) return small_gemm(launch_of(call), args, dtype);
+  if (call.quantized == nullptr && same && prefers_small_gemm(args, dtype))
+    return small_gemm(launch_of(call), args, dtype);
   // A rule decides instead of autotuning: part of this kernel's gain is that it overlaps with its
   // neighbours in a step, which a measurement of the kernel alone does not show.
   const int forced = kernels_.gemm;
@@ -182,7 +203,9 @@ void Gemms::run(const Call& call) {
     choice.kernel = forced;
   }
   if (choice.kernel != GemmChoice::kCublasLt) return run_as(choice, call, call.out);
-  const int operation = 2 * static_cast<int>(call.epilogue) + (call.in.norm.weight ? 1 : 0);
+  constexpr int kOperations = 6;
+  const int operation = 2 * static_cast<int>(call.epilogue) + (call.in.norm.weight ? 1 : 0) +
+                        kOperations * kind_of(call.quantized);
   const Tensor measured = call.epilogue == Epilogue::kAdd ? call.scratch : call.out;
   const GemmChoices::Key key = GemmChoices::key(operation, call.out, call.in.x, call.w);
   const GemmChoice known = choice = autotuner_.choose(
@@ -190,7 +213,10 @@ void Gemms::run(const Call& call) {
       [&](GemmChoice& candidate) { run_as(candidate, call, measured); });
   // Choices of an earlier process or of another T may not suit here. Another one is found once,
   // because that takes longer than launching the GEMM.
-  if (choice.kernel >= 0 && !may_use(choice.kernel, args, dtype)) choice = candidates(call).front();
+  const bool suits = choice.kernel >= 0 ? may_use(choice.kernel, args, dtype)
+                                        : (choice.kernel == GemmChoice::kDequantized) ==
+                                              (call.quantized != nullptr);
+  if (!suits) choice = candidates(call).front();
   run_as(choice, call, call.out);
   if (choice != known) autotuner_.choices().set(key, {choice});
 }

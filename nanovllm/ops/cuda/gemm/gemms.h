@@ -4,13 +4,14 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cuda/gemm/cublaslt.h"
+#include "nanovllm/ops/cuda/gemm/hopper/swap_ab_gemm.h"
+#include "nanovllm/ops/cuda/gemm/hopper/tile_gemm.h"
 #include "nanovllm/ops/cuda/gemm/quantized/quantized_gemm.h"
-#include "nanovllm/ops/cuda/gemm/swap_ab_gemm.h"
-#include "nanovllm/ops/cuda/gemm/tile_gemm.h"
 #include "nanovllm/ops/cuda/tuning/autotuner.h"
 #include "nanovllm/ops/cuda_library.h"
 
@@ -19,7 +20,7 @@
 //   swap_ab_gemm   17 to 64 tokens on Hopper, for nearly every shape; norm and rotation are fused
 //   tile_gemm      any number of tokens on Hopper, in one of many tile configurations
 //   cublaslt       any GEMM; row operations are separate kernels
-//   quantized/     quantized weights: few tokens, and how the others above compute with them
+//   quantized/     quantized weights: how each of the others computes with them
 // Where both tile_gemm and cublaslt compute a GEMM, autotuning chooses (tuning/autotuner.h).
 // docs/kernels.md says why each of them is needed and what else was tried.
 namespace nanovllm::cuda {
@@ -82,31 +83,34 @@ class Gemms {
     GemmInput in;
     Tensor w = {};
     const QuantizedWeight* quantized = nullptr;  // instead of w
+    bool w_is_new = false;                       // the kernel before this GEMM writes w
     Tensor bias = {};                            // with kStore
     // With kAdd: of out's shape; runs that are only measured write to it. With kSwiglu: gate_up.
     Tensor scratch = {};
     Residual* residual = nullptr;  // with kAdd: out is its sum, if the norm after it is known
     Norm next = {};                // that norm
-    bool w_is_new = false;         // the kernel before this GEMM writes w
   };
   static GemmArgs args_of(const Call& call);
   /// A call's fields for a weight.
   static Call with_weight(Call call, const Weight& w);
   void run(const Call& call);
-  /// How the kernels of our own are launched.
-  Launch launch_of(const Call& call) const;
   // gemms_quantized.cpp
-  void run_quantized(Call call);
+  /// Returns false without doing anything if run() has to choose among Hopper's kernels.
+  bool run_quantized(const Call& call);
   void run_quantized_small(const Call& call);
-  /// Returns false without doing anything if quantized_swap_ab_gemm() does not compute it.
-  bool run_swap_ab(const Call& call);
+  /// Makes a matrix of w just before the GEMM.
+  void run_dequantized(Call call, Tensor out);
+  /// swap_ab_gemm() with the norm before it, and quantizing x if that is done.
+  void run_swap_ab(const Call& call, GemmArgs args, const RopeParams* rope = nullptr);
   /// Quantizes x and multiplies E4M3. Returns false without doing anything if no kernel can.
   bool run_e4m3(Call call);
-  bool run_e4m3_by_cublaslt(Call call);
+  std::vector<GemmChoice> quantized_candidates(const Call& call);
   /// Memory for num_tokens rows of quantized activations.
   QuantizedActivations e4m3_activations(const QuantizedWeight& w, int64_t num_tokens,
                                         int64_t scale_stride);
   Tensor dequantized(const QuantizedWeight& w, DType dtype);
+  /// quantized_small_gemm() where a GemmChoice::kernel is meant; it is never stored in a choice.
+  static constexpr int32_t kQuantizedSmall = -100;
   /// What the GEMM, computed by `kernel` (GemmChoice::kernel), has to do for a DeferredNorm: with
   /// kAdd to begin it, otherwise to finish it. If there is a norm of x that was not begun, or that
   /// the kernel cannot finish, this enqueues it. Sets args.x to the normed x.
@@ -115,6 +119,10 @@ class Gemms {
   /// call.out.
   void run_as(GemmChoice& choice, const Call& call, Tensor out);
   std::vector<GemmChoice> candidates(const Call& call);
+  /// The first tile configurations of the cost model, with their costs.
+  std::vector<std::pair<double, int>> best_tiles(const GemmArgs& args, DType dtype) const;
+  /// How kernels are launched that may read w early.
+  Launch launch_of(const Call& call) const;
   /// Whether tile_gemm() computes the GEMM in this configuration here.
   bool may_use(int config, const GemmArgs& args, DType dtype) const;
 

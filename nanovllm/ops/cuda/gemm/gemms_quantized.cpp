@@ -5,6 +5,7 @@
 #include "nanovllm/ops/cuda/elementwise/elementwise.h"
 #include "nanovllm/ops/cuda/gemm/gemms.h"
 #include "nanovllm/ops/cuda/gemm/quantized/quantized_gemm.h"
+#include "nanovllm/ops/cuda/tuning/tile_cost.h"
 
 // GEMMs with quantized weights: which way computes which (quantized/quantized_gemm.h).
 namespace nanovllm::cuda {
@@ -29,79 +30,68 @@ Tensor Gemms::matrix_of(const Weight& w, DType dtype) {
   return weight.quantized ? dequantized(*weight.quantized, dtype) : weight.matrix;
 }
 
-void Gemms::run_quantized(Call call) {
-  // From here on the tensor cores' larger instructions are faster, where they are possible.
-  constexpr int64_t kFew = 8;
-  const int64_t num_tokens = call.in.x.shape[0];
-  if (is_native_ && num_tokens > kFew) {
-    if (call.quantized->quantizes_activations && run_e4m3(call)) return;
-    if (run_swap_ab(call)) return;
+bool Gemms::run_quantized(const Call& call) {
+  const GemmArgs args = args_of(call);
+  const DType dtype = call.in.x.dtype;
+  if (args.num_tokens <= kFewTokens) {
+    run_quantized_small(call);
+    return true;
   }
-  if (num_tokens <= kFewTokens) return run_quantized_small(call);
+  if (is_native_ && args.num_tokens > kSwapAbTokens && call.quantized->quantizes_activations &&
+      run_e4m3(call))
+    return true;
+  for (int config = 0; config < kNumTileConfigs; ++config)
+    if (may_use(config, args, dtype)) return false;
+  run_dequantized(call, call.out);
+  return true;
+}
+
+void Gemms::run_dequantized(Call call, Tensor out) {
+  call.out = out;
   call.w = dequantized(*call.quantized, call.in.x.dtype);
-  call.quantized = nullptr;
   call.w_is_new = true;
+  call.quantized = nullptr;
   run(call);
+}
+
+std::vector<GemmChoice> Gemms::quantized_candidates(const Call& call) {
+  GemmArgs args = args_of(call);
+  const DType dtype = call.in.x.dtype;
+  const auto tiles = best_tiles(args, dtype);
+  std::vector<GemmChoice> all;
+  for (const auto& [cost, config] : tiles) all.push_back({.kernel = config});
+  // With few tokens reading w takes all of the time, so writing it too is never faster.
+  if (args.num_tokens <= kSwapAbTokens && !all.empty()) return all;
+  const double dequantizing = dequantize_cost(*args.quantized);
+  args.quantized = nullptr;
+  const auto plain = best_tiles(args, dtype);
+  const bool is_best =
+      tiles.empty() || plain.empty() || dequantizing + plain.front().first < tiles.front().first;
+  all.insert(is_best ? all.begin() : all.end(), {.kernel = GemmChoice::kDequantized});
+  return all;
 }
 
 void Gemms::run_quantized_small(const Call& call) {
   GemmArgs args = args_of(call);
   args.w = call.quantized->values;
   const DType dtype = call.in.x.dtype;
-  if (call.in.norm.weight && (args.k > kMaxQuantizedNormK || args.float_out))
-    apply_norm(call, GemmChoice::kCublasLt, args);  // nothing finishes it: a kernel of its own
-  if (call.epilogue == Epilogue::kSwiglu && args.norm == nullptr) {
-    args.epilogue = Epilogue::kStore;
-    args.out = call.scratch.data;
-    args.n *= 2;
-    quantized_small_gemm(where_, args, *call.quantized, dtype);
-    return cuda::silu_mul(where_, call.out, call.scratch);
-  }
-  quantized_small_gemm(where_, args, *call.quantized, dtype);
+  const DeferredNorm norm = apply_norm(call, kQuantizedSmall, args);
+  quantized_small_gemm(where_, args, *call.quantized, dtype, norm);
 }
 
-bool Gemms::run_swap_ab(const Call& call) {
-  // Reading the weights again for every kSwapAbTokens tokens takes less time than dequantizing
-  // them.
-  constexpr int kMostTokens = 128;
-  const int num_tokens = static_cast<int>(call.in.x.shape[0]);
-  GemmArgs args = args_of(call);
-  args.w = call.quantized->values;
-  args.norm = nullptr;
-  args.num_tokens = std::min(num_tokens, kSwapAbTokens);
-  if (num_tokens > kMostTokens || !supports_quantized_swap_ab(args, *call.quantized)) return false;
-  if (call.in.norm.weight) {
-    const Tensor normed = call.in.residual->scratch();
-    call.in.residual->begun_norm = 0;
-    cuda::rms_norm(where_, normed, call.in.x, call.in.norm);
-    args.x = normed.data;
+void Gemms::run_swap_ab(const Call& call, GemmArgs args, const RopeParams* rope) {
+  const QuantizedWeight* const w = call.quantized;
+  if (w == nullptr || !w->quantizes_activations || args.k > kMaxQuantizedColumns) {
+    const DeferredNorm norm = apply_norm(call, GemmChoice::kSwapAb, args);
+    return swap_ab_gemm(launch_of(call), args, norm, rope);
   }
-  for (int first = 0; first < num_tokens; first += kSwapAbTokens) {
-    GemmArgs part = args;
-    const auto after = [&](const void* start, int64_t width) {
-      return static_cast<const char*>(start) + int64_t{first} * width * 2;
-    };
-    part.x = after(args.x, args.k);
-    part.out = const_cast<char*>(after(args.out, args.n));
-    part.num_tokens = std::min(num_tokens - first, kSwapAbTokens);
-    quantized_swap_ab_gemm(where_, part, *call.quantized, call.in.x.dtype);
-  }
-  return true;
-}
-
-bool Gemms::run_e4m3(Call call) {
-  const QuantizedWeight& w = *call.quantized;
-  const int64_t k = call.in.x.shape[1];
-  if (w.format != QuantizedFormat::kE4M3 || k > kMaxQuantizedColumns) return false;
-  GemmArgs args = args_of(call);
-  args.w = w.values;
-  if (!supports_e4m3_swap_ab(args, w))
-    return args.num_tokens > kFewTokens && run_e4m3_by_cublaslt(call);
   const QuantizedActivations x =
-      e4m3_activations(w, args.num_tokens, (args.num_tokens + 3) / 4 * 4);
+      e4m3_activations(*w, args.num_tokens, (args.num_tokens + 3) / 4 * 4);
+  if (call.in.residual != nullptr) call.in.residual->begun_norm = 0;
   quantize_rows(where_, x, call.in.x, call.in.norm);
-  e4m3_swap_ab_gemm(where_, args, w, x, call.in.x.dtype);
-  return true;
+  args.norm = nullptr;
+  args.quantized_x = &x;
+  swap_ab_gemm(where_, args, {}, rope);
 }
 
 QuantizedActivations Gemms::e4m3_activations(const QuantizedWeight& w, int64_t num_tokens,
@@ -122,9 +112,10 @@ QuantizedActivations Gemms::e4m3_activations(const QuantizedWeight& w, int64_t n
           .has_chunks = has_chunks};
 }
 
-bool Gemms::run_e4m3_by_cublaslt(Call call) {
+bool Gemms::run_e4m3(Call call) {
   const QuantizedWeight& w = *call.quantized;
   const int64_t k = call.in.x.shape[1];
+  if (w.format != QuantizedFormat::kE4M3 || k > kMaxQuantizedColumns) return false;
   // cuBLASLt multiplies multiples of four tokens; the others are as few as a small GEMM computes.
   const int64_t rest = call.in.x.shape[0] % 4, num_tokens = call.in.x.shape[0] - rest;
   const QuantizedActivations quantized = e4m3_activations(w, num_tokens, num_tokens);
@@ -155,7 +146,8 @@ bool Gemms::run_e4m3_by_cublaslt(Call call) {
       });
   if (choice.kernel != GemmChoice::kCublasLt) return false;
 
-  if (rest > 0 && call.in.norm.weight && k > kMaxQuantizedNormK) {
+  if (rest > 0 && call.in.norm.weight) {
+    call.in.residual->begun_norm = 0;
     cuda::rms_norm(where_, call.in.residual->scratch(), call.in.x, call.in.norm);
     call.in = call.in.residual->scratch();
   }

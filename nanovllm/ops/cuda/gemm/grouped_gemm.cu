@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "nanovllm/ops/cuda/gemm/tile_loop.cuh"
+#include "nanovllm/ops/cuda/gemm/hopper/tile_loop.cuh"
 
 // Grouped GEMMs: on Hopper the tiles of tile_gemm.cu, taken from a list that an earlier kernel
 // wrote; on other GPUs, and for other dtypes, a plain kernel.

@@ -3,7 +3,6 @@
 #include "nanovllm/ops/cuda/device/mma.cuh"
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 #include "nanovllm/ops/cuda/gemm/gemm_args.h"
-#include "nanovllm/ops/cuda/gemm/quantized/weight_formats.cuh"
 
 // GEMMs of up to 16 tokens. They are bound by reading the weights once and by the latency from one
 // kernel to the next. So a thread block is small and prefetches most of its weights into shared
@@ -14,20 +13,15 @@
 //
 // A lane copies into shared memory exactly those pieces of w that it will feed to the tensor cores
 // itself, so no other thread waits for them. This is possible because the order of k inside a GEMM
-// is free: a piece is 16 contiguous bytes of one row. Of each chunk of k of a plain weight, lane
-// 4 q + p takes elements 8 p to 8 p + 7 and 32 + 8 p to 32 + 8 p + 7 of row q of 8, and of token q;
-// weight_formats.cuh has the other formats. Scales are copied with the weights.
+// is free: a piece is 16 contiguous bytes of one row. Of each chunk of k, lane
+// 4 q + p takes elements 8 p to 8 p + 7 and 32 + 8 p to 32 + 8 p + 7 of row q of 8, and of token q.
 namespace nanovllm::cuda {
 
 // -- layout
 
-/// Like async_copy16().
-__device__ __forceinline__ void async_copy4(uint32_t to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
-}
-
 constexpr int kSmallWarps = 8, kSmallThreads = kSmallWarps * 32;
-constexpr int kPieceBytes = 32 * 16;  // 16 bytes for each lane of a warp
+constexpr int kSmallChunk = 64;            // of k
+constexpr int kSmallPieceBytes = 32 * 16;  // 16 bytes for each lane of a warp
 
 /// What the 16 rows of w are that one matrix instruction multiplies.
 enum class SmallTile {
@@ -39,19 +33,13 @@ enum class SmallTile {
 
 /// kTokenTiles: tiles of 8 tokens. kTiles: tiles of w in a thread block. kStages: chunks of w in a
 /// warp's ring in shared memory. kXStages: chunks of x in a warp's registers.
-template <class Format, SmallTile kTile, bool kNorm, int kTokenTiles, int kTiles, int kStages,
+template <class T, SmallTile kTile, bool kNorm, int kTokenTiles, int kTiles, int kStages,
           int kXStages>
-__global__ void __launch_bounds__(kSmallThreads, 2)
-    small_gemm_kernel(const GemmArgs p, const typename Format::Scales scales) {
-  using T = typename Format::T;
-  constexpr int kChunk = Format::kChunk, kPieces = Format::kPieces, kGroups = Format::kGroups;
-  constexpr int kScaleGroups = !Format::kScaled ? 0 : Format::kFine ? kGroups : 1;
+__global__ void __launch_bounds__(kSmallThreads, 2) small_gemm_kernel(const GemmArgs p) {
+  constexpr int kChunk = kSmallChunk, kPieces = 2;
   constexpr int kTokens = kTokenTiles * 8, kColumns = kTile == SmallTile::kWhole ? 16 : 8;
   constexpr int kPitch = 20;  // floats from one token's sums to the next one's: no bank conflicts
-  // A stage has the pieces, then the words of the scales: [groups, tiles, 16 rows].
-  constexpr int kWords = kScaleGroups * kTiles * 16;
-  constexpr int kValueBytes = kTiles * 2 * kPieces * kPieceBytes;
-  constexpr int kStageBytes = kValueBytes + kWords * 4;
+  constexpr int kStageBytes = kTiles * 2 * kPieces * kSmallPieceBytes;
   static_assert(kTiles * kTokens * kPitch * 4 <= kStages * kStageBytes,
                 "the sums need more memory than the rings");
   extern __shared__ __align__(128) unsigned char shared[];
@@ -69,7 +57,7 @@ __global__ void __launch_bounds__(kSmallThreads, 2)
     return min(first_column + tile * kColumns, p.n - kColumns) + row % 8 +
            row / 8 * (kTile == SmallTile::kSwiglu ? p.n : 8);
   };
-  const int64_t row_bytes = Format::row_bytes(p.k);
+  const int64_t row_bytes = int64_t{p.k} * 2;
   const auto fetch = [&](int stage, int chunk) {
     if (chunk < num_chunks) {
       const auto* const from =
@@ -82,22 +70,9 @@ __global__ void __launch_bounds__(kSmallThreads, 2)
 #pragma unroll
           for (int i = 0; i < kPieces; ++i)
             async_copy16_of_128(
-                mine + stage * kStageBytes + ((r * 2 + half) * kPieces + i) * kPieceBytes,
+                mine + stage * kStageBytes + ((r * 2 + half) * kPieces + i) * kSmallPieceBytes,
                 from + row * row_bytes + i * 64);
         }
-      if constexpr (Format::kScaled) {
-        const uint32_t to = shared_address(ring) + stage * kStageBytes + kValueBytes;
-#pragma unroll
-        for (int first = 0; first < kWords; first += 32) {
-          const int i = first + lane, tile = i / 16 % kTiles, group = i / (16 * kTiles);
-          const int column = chunk * kChunk + group * (kChunk / kScaleGroups);
-          if (i < kWords)
-            async_copy4(to + i * 4,
-                        scales.scales +
-                            int64_t{row_of(tile, i % 16) >> scales.row_shift} * scales.row_stride +
-                            int64_t{column >> scales.group_shift} * scales.group_stride);
-        }
-      }
     }
     commit_async_copies();
   };
@@ -116,26 +91,17 @@ __global__ void __launch_bounds__(kSmallThreads, 2)
   wait_for_previous_kernel();
   if (!is_long) launch_dependents();
 
-  uint4 x[kXStages][kTokenTiles][kGroups];
+  uint4 x[kXStages][kTokenTiles][kPieces];
   const T* const x_row = static_cast<const T*>(p.x) + int64_t{quad} * p.k;
-  const auto fetch_x = [&](uint4(&to)[kTokenTiles][kGroups], int chunk) {
+  const auto fetch_x = [&](uint4(&to)[kTokenTiles][kPieces], int chunk) {
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t)
 #pragma unroll
-      for (int i = 0; i < kGroups; ++i) {
+      for (int i = 0; i < kPieces; ++i) {
         to[t][i] = make_uint4(0, 0, 0, 0);
-        const int column = chunk * kChunk + Format::x_column(i, pair);
-        const T* const from = x_row + int64_t{t} * 8 * p.k + column;
-        if (t * 8 + quad >= p.num_tokens || chunk >= num_chunks) continue;
-        if constexpr (Format::kInOrder) {
-          if (!Format::kScaled || column < p.k) to[t][i] = *reinterpret_cast<const uint4*>(from);
-        } else {
-          const auto pair_at = [&](int eight) {
-            return column + eight * 8 < p.k ? *reinterpret_cast<const uint32_t*>(from + eight * 8)
-                                            : 0;
-          };
-          to[t][i] = make_uint4(pair_at(0), pair_at(1), pair_at(2), pair_at(3));
-        }
+        const T* const from = x_row + int64_t{t} * 8 * p.k + (chunk * kChunk + i * 32 + pair * 8);
+        if (t * 8 + quad < p.num_tokens && chunk < num_chunks)
+          to[t][i] = *reinterpret_cast<const uint4*>(from);
       }
   };
 #pragma unroll
@@ -169,14 +135,14 @@ __global__ void __launch_bounds__(kSmallThreads, 2)
 #pragma unroll
       for (int t = 0; t < kTokenTiles; ++t)
 #pragma unroll
-        for (int j = 0; j < kGroups; ++j) scale[t] = add_squares(elements(x[i][t][j]), scale[t]);
+        for (int j = 0; j < kPieces; ++j) scale[t] = add_squares(elements(x[i][t][j]), scale[t]);
     for (int chunk = warp + kXStages * kSmallWarps; chunk < num_chunks; chunk += kSmallWarps) {
-      uint4 more[kTokenTiles][kGroups];
+      uint4 more[kTokenTiles][kPieces];
       fetch_x(more, chunk);
 #pragma unroll
       for (int t = 0; t < kTokenTiles; ++t)
 #pragma unroll
-        for (int j = 0; j < kGroups; ++j) scale[t] = add_squares(elements(more[t][j]), scale[t]);
+        for (int j = 0; j < kPieces; ++j) scale[t] = add_squares(elements(more[t][j]), scale[t]);
     }
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) {
@@ -203,74 +169,35 @@ __global__ void __launch_bounds__(kSmallThreads, 2)
       const int chunk = base + step * kSmallWarps;
       if (chunk >= num_chunks) break;
       const int stage = step % kStages;
-      uint4(&b)[kTokenTiles][kGroups] = x[step % kXStages];
+      uint4(&b)[kTokenTiles][kPieces] = x[step % kXStages];
       if constexpr (kNorm) {
 #pragma unroll
-        for (int i = 0; i < kGroups; ++i) {
-          Vec<float, 8> weight;
-          if constexpr (Format::kInOrder) {
-            weight = load<8>(norm + chunk * kChunk + Format::x_column(i, pair));
-          } else {
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-              const auto two = load<2>(norm + chunk * kChunk + Format::x_column(i, pair) + j * 8);
-              weight.x[2 * j] = two.x[0], weight.x[2 * j + 1] = two.x[1];
-            }
-          }
+        for (int i = 0; i < kPieces; ++i) {
+          const auto weight = load<8>(norm + chunk * kChunk + i * 32 + pair * 8);
 #pragma unroll
           for (int t = 0; t < kTokenTiles; ++t)
             b[t][i] = bits_as<uint4>(normed(elements(b[t][i]), scale[t], weight));
         }
       }
       wait_async_copies<kStages - 1>();
-      if constexpr (Format::kScaled) __syncwarp();  // other lanes have copied some of the scales
 #pragma unroll
-      for (int r = 0; r < kTiles; ++r) {
-        uint4 low, high;
-        uint32_t words[2] = {}, zeros[2] = {};
-        float part[kTokenTiles][4] = {};
+      for (int r = 0; r < kTiles; ++r)
 #pragma unroll
-        for (int i = 0; i < kGroups; ++i) {
-          constexpr int kPerPiece = kGroups / kPieces;
-          if (i % kPerPiece == 0) {
-            const uint32_t from =
-                mine + stage * kStageBytes + (r * 2 * kPieces + i / kPerPiece) * kPieceBytes;
-            low = load_shared(from), high = load_shared(from + kPieces * kPieceBytes);
-          }
-          if constexpr (Format::kScaled) {
-            if (i % (kGroups / kScaleGroups) == 0) {
-              const auto* const at =
-                  reinterpret_cast<const uint32_t*>(ring + stage * kStageBytes + kValueBytes) +
-                  (i / (kGroups / kScaleGroups) * kTiles + r) * 16 + quad;
-              words[0] = at[0], words[1] = at[8];
-              zeros[0] = Format::zero(words[0]), zeros[1] = Format::zero(words[1]);
-            }
-          }
-          uint32_t upper[4], lower[4];
-          Format::unpack(low, i, zeros[0], upper);
-          Format::unpack(high, i, zeros[1], lower);
+        for (int i = 0; i < kPieces; ++i) {
+          using Words = Vec<uint32_t, 4>;
+          const uint32_t from =
+              mine + stage * kStageBytes + (r * 2 * kPieces + i) * kSmallPieceBytes;
+          const auto upper = bits_as<Words>(load_shared(from));
+          const auto lower = bits_as<Words>(load_shared(from + kPieces * kSmallPieceBytes));
 #pragma unroll
           for (int j = 0; j < 4; j += 2)
 #pragma unroll
-            for (int t = 0; t < kTokenTiles; ++t)
-              mma_16x8x16<T>(Format::kScaled ? part[t] : acc[r][t],
-                             {upper[j], lower[j], upper[j + 1], lower[j + 1]}, word(b[t][i], j),
-                             word(b[t][i], j + 1));
-          if constexpr (Format::kScaled) {
-            if ((i + 1) % (kGroups / kScaleGroups) != 0) continue;
-            const float scale_low = Format::scale(scales, words[0]);
-            const float scale_high = Format::scale(scales, words[1]);
-#pragma unroll
-            for (int t = 0; t < kTokenTiles; ++t)
-#pragma unroll
-              for (int c = 0; c < 4; ++c) {
-                acc[r][t][c] += part[t][c] * (c < 2 ? scale_low : scale_high);
-                part[t][c] = 0;
-              }
-          }
+            for (int t = 0; t < kTokenTiles; ++t) {
+              const auto words = bits_as<Words>(b[t][i]);
+              mma_16x8x16<T>(acc[r][t], {upper.x[j], lower.x[j], upper.x[j + 1], lower.x[j + 1]},
+                             words.x[j], words.x[j + 1]);
+            }
         }
-      }
-      if constexpr (Format::kScaled) __syncwarp();  // all lanes have read the scales
       fetch(stage, chunk + kStages * kSmallWarps);
       fetch_x(b, chunk + kXStages * kSmallWarps);
     }
@@ -306,12 +233,6 @@ __global__ void __launch_bounds__(kSmallThreads, 2)
       *out_at(at) = swiglu_of_sums<T>(y, up);
     } else {
       if (p.bias != nullptr) y += p.bias[first_column + column];
-      if constexpr (Format::kScaled && !kNorm) {
-        if (p.float_out) {
-          static_cast<float*>(p.out)[int64_t{token} * p.n + first_column + column] = y;
-          continue;
-        }
-      }
       *out_at(at) = from_float<T>(old[i] + y);
     }
   }
@@ -319,19 +240,17 @@ __global__ void __launch_bounds__(kSmallThreads, 2)
 
 // -- launcher
 
-template <class Format, SmallTile kTile, bool kNorm, int kTokenTiles, int kTiles, int kStages,
+template <class T, SmallTile kTile, bool kNorm, int kTokenTiles, int kTiles, int kStages,
           int kXStages>
-void run_small_gemm(Launch where, const GemmArgs& args, const typename Format::Scales& scales) {
+void run_small_gemm(Launch where, const GemmArgs& args) {
   constexpr int kColumns = kTile == SmallTile::kWhole ? 16 : 8;
-  constexpr int kScaleGroups = !Format::kScaled ? 0 : Format::kFine ? Format::kGroups : 1;
   constexpr auto kernel =
-      small_gemm_kernel<Format, kTile, kNorm, kTokenTiles, kTiles, kStages, kXStages>;
-  constexpr int kStageBytes = kTiles * (2 * Format::kPieces * kPieceBytes + kScaleGroups * 64);
-  const int chunks = (args.k + Format::kChunk - 1) / Format::kChunk;
-  const size_t bytes = size_t{kSmallWarps} * kStages * kStageBytes +
-                       (kNorm ? static_cast<size_t>(chunks * Format::kChunk) * 4 : 0);
+      small_gemm_kernel<T, kTile, kNorm, kTokenTiles, kTiles, kStages, kXStages>;
+  constexpr int kStageBytes = kTiles * 4 * kSmallPieceBytes;
+  const size_t bytes =
+      size_t{kSmallWarps} * kStages * kStageBytes + (kNorm ? static_cast<size_t>(args.k) * 4 : 0);
   allow_shared_memory<kernel>();
-  launch(where, kernel, blocks_for(args.n, kTiles * kColumns), kSmallThreads, bytes, args, scales);
+  launch(where, kernel, blocks_for(args.n, kTiles * kColumns), kSmallThreads, bytes, args);
 }
 
 }  // namespace nanovllm::cuda

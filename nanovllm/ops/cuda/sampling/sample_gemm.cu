@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "nanovllm/ops/cuda/gemm/tile_loop.cuh"
+#include "nanovllm/ops/cuda/gemm/hopper/tile_loop.cuh"
 #include "nanovllm/ops/cuda/sampling/sampler.cuh"
 
 // Sampling as the epilogue of the GEMM that computes the logits, on Hopper, for up to 64 plain

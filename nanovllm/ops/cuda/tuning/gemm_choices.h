@@ -13,7 +13,8 @@ namespace nanovllm::cuda {
 /// How a GEMM is computed.
 struct GemmChoice {
   static constexpr int32_t kCublasLt = -1, kDequantized = -2, kSwapAb = -3;
-  /// kCublasLt, kSwapAb, a tile configuration (tile_gemm.h), or kDequantized: not with E4M3.
+  /// kCublasLt, kSwapAb, a tile configuration (tile_gemm.h), or kDequantized: not as a quantized
+  /// weight.
   int32_t kernel = kCublasLt;
   bool in_pieces = false;                  ///< cuBLASLt computes kPieceTokens tokens at a time
   std::array<uint64_t, 8> algorithm = {};  ///< a cublasLtMatmulAlgo_t

@@ -4,9 +4,20 @@
 #include <bit>
 #include <cstdint>
 
-#include "nanovllm/ops/cuda/gemm/tile_gemm.h"
+#include "nanovllm/ops/cuda/gemm/hopper/tile_gemm.h"
+#include "nanovllm/ops/cuda/gemm/quantized/quantized_weight.h"
 
 namespace nanovllm::cuda {
+
+inline constexpr double kMemoryPerUs = 4.0e6;  // bytes that all thread blocks load or store
+
+inline double value_bytes(const QuantizedWeight* w) {
+  return w == nullptr ? 2 : w->format == QuantizedFormat::kInt4 ? 0.5 : 1;
+}
+/// About how many microseconds it takes to make 16-bit floats of a whole weight.
+inline double dequantize_cost(const QuantizedWeight& w) {
+  return double{1.0 * w.n} * w.k * (value_bytes(&w) + 2) / kMemoryPerUs;
+}
 
 /// About how many microseconds tile_gemm() takes in this configuration. Only the order of the
 /// configurations matters: autotuning measures the first ones, and without a measurement the first
@@ -22,21 +33,24 @@ inline double tile_cost(const GemmArgs& args, const TileConfig& config, int num_
   constexpr double kEpilogueTime = 1.9;    // of a tile of 256 x 128
   constexpr double kExchangeTime = 1.4;    // of its sums with one other thread block (split-K)
   constexpr double kSplitTime = 2.3;       // until the thread blocks of a tile know of each other
-  constexpr double kMemoryPerUs = 4.0e6;   // bytes that all thread blocks load or store
+  // To convert 64 columns of 128 quantized rows: estimated from the instructions of a warp.
+  constexpr double kConvertTime = 0.2;
   constexpr double kOverlap = 0.16;  // the share of the shorter of both that adds to the longer
   const double tile = config.tokens * config.rows / double{256 * 128};
   const int token_tiles = (args.num_tokens + config.tokens - 1) / config.tokens;
   const int blocks = config.blocks(args.num_tokens, args.n);
   const double waves = (blocks + num_sms - 1) / num_sms;
   const double chunks = (args.k + 64 * config.split - 1) / (64 * config.split);
-  const double w_bytes = 128 * config.rows, x_bytes = 128 * config.tokens;  // of a chunk
+  const double per_value = value_bytes(args.quantized);
+  const double w_bytes = 64 * per_value * config.rows, x_bytes = 128 * config.tokens;  // of a chunk
   const double load = (w_bytes + x_bytes) / kBytesPerUs;
   const double new_load = (w_bytes / token_tiles + kXWeight * x_bytes) / kNewBytesPerUs;
-  const double chunk = std::max({kChunkTime * tile, load, new_load}) + kLoadShare * load;
+  const double convert = args.quantized != nullptr ? kConvertTime * ((config.rows + 127) / 128) : 0;
+  const double chunk = std::max({kChunkTime * tile, load, new_load, convert}) + kLoadShare * load;
   const double compute = waves * (chunks * chunk + kEpilogueTime * tile * (args.float_out ? 2 : 1));
   const double w_rows = double{config.swiglu ? 2.0 : 1.0} * args.n;
   const double out_bytes = (args.float_out ? 4 : 2) * (args.epilogue == Epilogue::kAdd ? 2 : 1);
-  const double bytes = 2 * w_rows * args.k + double{2} * args.num_tokens * args.k +
+  const double bytes = per_value * w_rows * args.k + double{2} * args.num_tokens * args.k +
                        out_bytes * args.num_tokens * args.n;
   const double exchanges = std::countr_zero(static_cast<unsigned>(config.split));
   const double exchange = config.split > 1 ? kSplitTime + kExchangeTime * exchanges * tile : 0;

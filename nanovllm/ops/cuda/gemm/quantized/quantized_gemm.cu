@@ -1,13 +1,9 @@
 #include "nanovllm/ops/cuda/gemm/quantized/quantized_gemm.h"
 
+#include "nanovllm/ops/cuda/gemm/quantized/small.h"
 #include "nanovllm/ops/cuda/gemm/quantized/weight_formats.cuh"
 
 namespace nanovllm::cuda {
-
-/// In small_e4m3.cu, small_int8.cu and small_int4.cu.
-template <class Format>
-void run_quantized_small(Launch where, const GemmArgs& args, const QuantizedWeight& w);
-
 namespace {
 
 // -- kernel
@@ -59,6 +55,15 @@ __global__ void dequantize_kernel(typename Format::T* out, const QuantizedWeight
   }
 }
 
+/// Tiles of 16 rows of w in a thread block. Each thread block reads all of x, which takes longer
+/// than reading w if there are many tokens and few columns. So from five tokens on it has two
+/// tiles, if that leaves few multiprocessors without a thread block.
+int whole_tiles(Launch where, const GemmArgs& args) {
+  const int blocks = (args.n + 15) / 16;
+  if (blocks > 2 * where.num_sms) return 2;
+  return args.num_tokens > 4 && blocks * 2 >= 3 * where.num_sms ? 2 : 1;
+}
+
 }  // namespace
 
 // -- launchers
@@ -66,19 +71,23 @@ __global__ void dequantize_kernel(typename Format::T* out, const QuantizedWeight
 bool supports_quantized_small_gemm(const GemmArgs& args) {
   const bool is_swiglu = args.epilogue == Epilogue::kSwiglu;
   return args.num_tokens <= kFewTokens && args.n % 8 == 0 && args.n >= 16 && args.k % 8 == 0 &&
-         (is_swiglu || args.n % 16 == 0) &&
-         (args.norm == nullptr || args.k <= kMaxQuantizedNormK) &&
-         (!is_swiglu || args.norm != nullptr) && (!args.float_out || args.norm == nullptr);
+         (is_swiglu || args.n % 16 == 0) && args.norm == nullptr;
 }
 
-void quantized_small_gemm(Launch where, const GemmArgs& args, const QuantizedWeight& w,
-                          DType dtype) {
+int num_quantized_norm_parts(Launch where, const GemmArgs& args) {
+  const int columns = 16 * whole_tiles(where, args);
+  return (args.n + columns - 1) / columns;
+}
+
+void quantized_small_gemm(Launch where, const GemmArgs& args, const QuantizedWeight& w, DType dtype,
+                          const DeferredNorm& norm) {
   check_args(supports_quantized_small_gemm(args),
              "quantized_small_gemm: a shape that it does not compute");
   with_16bit_type(dtype, [&](auto type) {
     using T = decltype(type);
-    with_quantized_format<T>(
-        w, [&](auto format) { run_quantized_small<decltype(format)>(where, args, w); });
+    with_quantized_format<T>(w, [&](auto format) {
+      run_quantized_small<decltype(format)>(where, {args, w, norm}, whole_tiles(where, args));
+    });
   });
 }
 

@@ -2,13 +2,9 @@
 
 namespace nanovllm::cuda {
 
-template void run_quantized_small<Int8Format<Bf16, false>>(Launch, const GemmArgs&,
-                                                           const QuantizedWeight&);
-template void run_quantized_small<Int8Format<Bf16, true>>(Launch, const GemmArgs&,
-                                                          const QuantizedWeight&);
-template void run_quantized_small<Int8Format<F16, false>>(Launch, const GemmArgs&,
-                                                          const QuantizedWeight&);
-template void run_quantized_small<Int8Format<F16, true>>(Launch, const GemmArgs&,
-                                                         const QuantizedWeight&);
+template void run_quantized_small<Int8Format<Bf16, false>>(Launch, const QuantizedSmall&, int);
+template void run_quantized_small<Int8Format<Bf16, true>>(Launch, const QuantizedSmall&, int);
+template void run_quantized_small<Int8Format<F16, false>>(Launch, const QuantizedSmall&, int);
+template void run_quantized_small<Int8Format<F16, true>>(Launch, const QuantizedSmall&, int);
 
 }  // namespace nanovllm::cuda

@@ -11,7 +11,8 @@
 // first pair is at x_column(), the others follow it, directly if kInOrder, else 8 columns apart.
 //
 // Values are exact in T, so only the sums are scaled. kFine: each group has its own scales, not the
-// whole chunk.
+// whole chunk. If kHasOffset, unpack_raw() costs less than unpack(), and gives values to each of
+// which offset() must be added: the sums of w x need offset() times the sum of x.
 namespace nanovllm::cuda {
 
 /// Word i of four, where i becomes a constant when loops are unrolled.
@@ -19,13 +20,18 @@ __device__ inline uint32_t word(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
+/// (x & mask) | bits in one instruction; the compiler makes two of constants.
+__device__ __forceinline__ uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) {
+  uint32_t y;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
+  return y;
+}
 /// Not quantized.
 template <class T_>
 struct PlainFormat {
   using T = T_;
-  struct Scales {};
   static constexpr int kChunk = 64, kPieces = 2, kGroups = 2;
-  static constexpr bool kScaled = false, kFine = false, kInOrder = true;
+  static constexpr bool kScaled = false, kFine = false, kInOrder = true, kHasOffset = false;
   static __device__ int x_column(int group, int lane) { return group * 32 + lane * 8; }
   static __device__ int64_t row_bytes(int k) { return int64_t{k} * 2; }
   static __device__ uint32_t zero(uint32_t) { return 0; }
@@ -53,7 +59,6 @@ __device__ __forceinline__ uint32_t multiply_pairs(uint32_t a, uint32_t b) {
 template <class T_, bool kFine_>
 struct QuantizedFormats {
   using T = T_;
-  using Scales = QuantizedWeight;
   static constexpr bool kScaled = true, kFine = kFine_;
   static constexpr int kChunk = kQuantizedChunk, kGroups = 4;
   /// Of integers (quantized_place()).
@@ -78,24 +83,28 @@ struct E4M3Format : QuantizedFormats<T_, false> {
   static __device__ float scale(const QuantizedWeight&, uint32_t scale_word) {
     return __uint_as_float(scale_word);
   }
+  static constexpr bool kHasOffset = false;
   static __device__ uint32_t zero(uint32_t) { return 0; }
-  /// The exponent and the mantissa of E4M3 are moved to those of T. That divides by a power of two,
-  /// because T's exponent is biased more; so this multiplies by it. It also suits subnormal
-  /// numbers.
-  static __device__ uint32_t pair_of(uint32_t two_bytes_at_8) {
+  /// The pair of two bytes, each in the lower half of 16 bits. A shift moves the exponent and the
+  /// mantissa of E4M3 to those of T. That divides by a power of two, because T's exponent is biased
+  /// more; so this multiplies by it. It also suits subnormal numbers. Multiplications move the
+  /// sign, because they have another pipe than logical operations and shifts.
+  static __device__ uint32_t pair_of(uint32_t spread) {
     constexpr bool kIsF16 = std::is_same_v<T, F16>;
-    constexpr int kShift = kIsF16 ? 1 : 4;
-    constexpr uint32_t kMask = kIsF16 ? 0x3f803f80 : 0x07f007f0;
+    constexpr int kShift = kIsF16 ? 7 : 4;
     constexpr uint32_t kFactor = kIsF16 ? 0x5c005c00 : 0x7b807b80;  // 2^8, 2^120
-    const uint32_t moved = two_bytes_at_8 >> kShift & kMask;
-    return multiply_pairs<T>((two_bytes_at_8 & 0x80008000) | moved, kFactor);
+    const uint32_t signs = spread & 0x00800080;                     // to bit 15 - kShift
+    return multiply_pairs<T>((signs * ((0x8000 >> kShift) / 0x80 - 1) + spread) << kShift, kFactor);
+  }
+  static __device__ uint32_t first_pair(uint32_t bytes) {
+    return pair_of(__byte_perm(bytes, 0, 0x4140));
   }
   static __device__ void unpack(const uint4& piece, int group, uint32_t, uint32_t (&pairs)[4]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const uint32_t four = word(piece, group % 2 * 2 + i);
-      pairs[2 * i] = pair_of(__byte_perm(four, 0, 0x1404));
-      pairs[2 * i + 1] = pair_of(__byte_perm(four, 0, 0x3424));
+      pairs[2 * i] = first_pair(four);
+      pairs[2 * i + 1] = pair_of(__byte_perm(four, 0, 0x4342));
     }
   }
 };
@@ -104,7 +113,7 @@ template <class T_, bool kFine_>
 struct Int8Format : QuantizedFormats<T_, kFine_> {
   using T = T_;
   static constexpr int kPieces = 2;
-  static constexpr bool kInOrder = false;
+  static constexpr bool kInOrder = false, kHasOffset = std::is_same_v<T, Bf16>;
   static __device__ int64_t row_bytes(int k) { return QuantizedFormats<T, kFine_>::padded(k); }
   // A byte becomes the lowest bits of the mantissa of 2^23, or with float16 of 1024; so does the
   // zero point, and the difference is exact.
@@ -130,25 +139,51 @@ struct Int8Format : QuantizedFormats<T_, kFine_> {
       }
     }
   }
+  /// The values minus 128, for bfloat16. Its mantissa has room for seven bits of q. They are added
+  /// to 128, and what is subtracted is 256 if the eighth bit is 0, otherwise 128.
+  static __device__ void unpack_raw(const uint4& piece, int group, uint32_t (&pairs)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t two =
+          __byte_perm(word(piece, group % 2 * 2 + i / 2), 0, i % 2 == 0 ? 0x4140 : 0x4342);
+      uint32_t subtracted;
+      asm("lop3.b32 %0, %1, %2, %3, 0x6a;"  // (two & 0x00800080) ^ 0x43804380
+          : "=r"(subtracted)
+          : "r"(two), "r"(0x00800080), "r"(0x43804380));
+      pairs[i] = subtract_pairs<T>(and_or(two, 0x007f007f, 0x43004300), subtracted);
+    }
+  }
+  static __device__ float offset(uint32_t scale_word) {
+    return 8388608.0f + 128 - __uint_as_float(__byte_perm(scale_word, 0x4b000000, 0x7632));
+  }
 };
 
 template <class T_, bool kFine_>
 struct Int4Format : QuantizedFormats<T_, kFine_> {
   using T = T_;
   static constexpr int kPieces = 1;
-  static constexpr bool kInOrder = false;
+  static constexpr bool kInOrder = false, kHasOffset = std::is_same_v<T, Bf16>;
   static __device__ int64_t row_bytes(int k) { return QuantizedFormats<T, kFine_>::padded(k) / 2; }
   // Four bits become the lowest bits of the mantissa of 128, or with float16 of 1024.
   static constexpr uint32_t kBase = std::is_same_v<T, F16> ? 0x6400 : 0x4300;
   static __device__ uint32_t zero(uint32_t scale_word) {
     return (kBase + (scale_word >> 16)) * 0x10001u;
   }
-  static __device__ void unpack(const uint4& piece, int group, uint32_t zero,
-                                uint32_t (&pairs)[4]) {
+  /// The values plus 128. The sums lose five of float32's bits when the offset is added. That is
+  /// far less than bfloat16's rounding of the result. It would not be for 1024 and float16.
+  static __device__ void unpack_raw(const uint4& piece, int group, uint32_t (&pairs)[4]) {
     const uint32_t eight = word(piece, group);
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      pairs[i] = subtract_pairs<T>((eight >> (4 * i) & 0x000f000f) | kBase * 0x10001u, zero);
+    for (int i = 0; i < 4; ++i) pairs[i] = and_or(eight >> (4 * i), 0x000f000f, kBase * 0x10001u);
+  }
+  static __device__ float offset(uint32_t scale_word) {
+    return 8388608.0f - 128 - __uint_as_float(__byte_perm(scale_word, 0x4b000000, 0x7632));
+  }
+  static __device__ void unpack(const uint4& piece, int group, uint32_t zero,
+                                uint32_t (&pairs)[4]) {
+    unpack_raw(piece, group, pairs);
+#pragma unroll
+    for (uint32_t& pair : pairs) pair = subtract_pairs<T>(pair, zero);
   }
 };
 

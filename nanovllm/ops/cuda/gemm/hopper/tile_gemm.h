@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -36,6 +37,14 @@ inline constexpr TileConfig kTiles[] = {
     {192, 128, true},  {192, 160, true},  {192, 192, true},  {256, 128, true},  {256, 160, true},
     {256, 192, true}};
 inline constexpr int kNumTiles = std::size(kTiles), kNumTileConfigs = 3 * kNumTiles;
+/// Whether a tile is compiled for quantized weights too, once for each format. Its two consumer
+/// warpgroups have fewer registers for sums than those of other weights. Tiles between these sizes
+/// only save waves of thread blocks for some shapes.
+constexpr bool dequantizes(const TileConfig& tile) {
+  constexpr int kMostSums = 160;  // of a thread
+  return std::has_single_bit(static_cast<unsigned>(tile.tokens)) && tile.rows % 64 == 0 &&
+         tile.tokens * tile.rows <= kMostSums * 256;
+}
 /// Configuration `index` of kNumTileConfigs: each tile has one with a split of 1, of 2 and of 4.
 constexpr TileConfig tile_config(int index) {
   TileConfig config = kTiles[index / 3];
@@ -46,13 +55,16 @@ constexpr TileConfig tile_config(int index) {
 /// How many thread blocks run on the GPU at the same time, whatever the tile configuration.
 int max_tile_blocks(Launch where);
 /// Whether tile_gemm() computes a GEMM in this configuration: bfloat16, n and k multiples of 8.
-/// With split-K thread blocks wait for each other, so all of them must run at the same time.
+/// With split-K thread blocks wait for each other, so all of them must run at the same time, and
+/// each has a part of k.
 inline bool supports_tile_gemm(const GemmArgs& args, DType dtype, int max_blocks,
                                const TileConfig& config) {
   const bool swiglu = args.epilogue == Epilogue::kSwiglu;
   if (args.float_out && args.epilogue != Epilogue::kStore) return false;
+  if (args.quantized != nullptr && !dequantizes(config)) return false;
+  const int least_columns = args.quantized != nullptr ? 128 : 64;  // of a part
   return dtype == DType::kBF16 && args.n % 8 == 0 && args.k % 8 == 0 && config.swiglu == swiglu &&
-         (config.split == 1 || (!swiglu && args.k > 64 * (config.split - 1) &&
+         (config.split == 1 || (!swiglu && args.k > least_columns * (config.split - 1) &&
                                 config.blocks(args.num_tokens, args.n) <= max_blocks));
 }
 

@@ -4,7 +4,7 @@
 #include "nanovllm/ops/cuda/device/tensor_map.cuh"
 #include "nanovllm/ops/cuda/device/wgmma.cuh"
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
-#include "nanovllm/ops/cuda/gemm/swap_ab_gemm.h"
+#include "nanovllm/ops/cuda/gemm/hopper/swap_ab_gemm.h"
 
 // The thread block of swap_ab_gemm.cu: its layout in shared memory, its main loop, its epilogues.
 // It is warp-specialised: one lane of the last warp is the producer, which copies w and x into the
@@ -18,7 +18,7 @@ constexpr int kChunk = kBoxColumns;        // of k in a stage
 constexpr int kChunkBytes = kBoxRowBytes;  // of a row
 constexpr int kMaxSplit = 8;
 constexpr int kPerLine = 32;            // floats in 128 bytes, which the L2 cache fetches at once
-constexpr int kThreads = 2 * 128 + 32;  // two consumer warpgroups and the producer's warp
+constexpr int kThreads = 2 * 128 + 32;  // at least: two warpgroups and the producer's warp
 
 struct Params {
   CUtensorMap w, x;  // boxes of [rows / 2, kChunk] and [kTokens, kChunk]
@@ -31,6 +31,42 @@ struct Params {
   RopeParams rope;  // if out is q, k and v
 };
 
+/// The operands of a Block: how a stage of them is copied. Those of quantized weights are in
+/// quantized/hopper/.
+struct PlainOperands {
+  using Params = swap_ab::Params;
+  static constexpr bool kQuantized = false;
+  static constexpr int kChunk = swap_ab::kChunk;  // columns of a stage
+  /// Threads of a thread block and thread blocks of a multiprocessor, at most.
+  static constexpr int kMostThreads = kThreads, kResident = 3;
+  /// Bytes of a stage: of w, and of x.
+  static __host__ __device__ int bytes(int rows) { return rows * kChunkBytes; }
+  static __host__ __device__ int x_bytes(int tokens) { return tokens * kChunkBytes; }
+
+  /// Adds w and x to the parameters of a kernel. `tokens`: the rows of x in a stage.
+  static Params with_operands(Params p, int tokens) {
+    const int parts = p.args.epilogue == Epilogue::kSwiglu ? 2 : 1;
+    p.w = tensor_map(p.args.w, parts * p.args.n, p.args.k, p.rows / 2);
+    p.x = tensor_map(p.args.x, p.args.num_tokens, p.args.k, tokens);
+    return p;
+  }
+
+  const Params& p;
+  __device__ uint32_t copied_bytes() const { return static_cast<uint32_t>(bytes(p.rows)); }
+  /// Copies half of the rows of a stage, which begin with row `row` of w.
+  __device__ void copy(uint32_t stage, int half, int chunk, int row, uint32_t barrier) const {
+    box_copy(stage + half * (p.rows / 2) * kChunkBytes, p.w, chunk * kChunk, row, barrier);
+  }
+  template <int kTokens>
+  __device__ uint32_t copied_x_bytes() const {
+    return kTokens * kChunkBytes;
+  }
+  template <int kTokens>
+  __device__ void copy_x(uint32_t stage, int chunk, uint32_t barrier) const {
+    box_copy(stage, p.x, chunk * kChunk, 0, barrier);
+  }
+};
+
 /// mbarriers. Each stage has three: w has arrived, x has arrived, both have been read. The thread
 /// block has two: all rings of the cluster may be overwritten by sums; all sums have arrived.
 enum Kind { kWFull, kXFull, kEmpty, kRingsFree, kSumsFull };
@@ -39,17 +75,19 @@ enum Kind { kWFull, kXFull, kEmpty, kRingsFree, kSumsFull };
 /// ring holds sums: first this thread block's sums of all tokens, [kTokens, pitch], then the sums
 /// that all thread blocks of the cluster have of the tokens that this one finishes, [split, kTokens
 /// / split, pitch].
-template <int kTokens>
+template <int kTokens, class Operands>
 struct Layout {
   int rows, stages, ring_bytes;
   __host__ __device__ Layout(int rows_, int stages_)
       : rows(rows_), stages(stages_), ring_bytes(max(stages_ * stage_bytes(), 2 * sums_bytes())) {}
-  __host__ __device__ int stage_bytes() const { return (rows + kTokens) * kChunkBytes; }
+  __host__ __device__ int stage_bytes() const {
+    return Operands::bytes(rows) + Operands::x_bytes(kTokens);
+  }
   /// Floats from one token's sums to the next one's; chosen so that stores have no bank conflicts.
   __host__ __device__ int pitch() const { return rows + 4; }
   __host__ __device__ int sums_bytes() const { return kTokens * pitch() * 4; }
   __host__ __device__ int w(int stage) const { return stage * stage_bytes(); }
-  __host__ __device__ int x(int stage) const { return w(stage) + rows * kChunkBytes; }
+  __host__ __device__ int x(int stage) const { return w(stage) + Operands::bytes(rows); }
   __host__ __device__ int barrier(Kind kind, int stage) const {
     const int index =
         kind < kRingsFree ? kind * stages + stage : kRingsFree * stages + kind - kRingsFree;
@@ -61,11 +99,13 @@ struct Layout {
 // -- thread block
 
 /// kTokens is 32 or 64. All warps run the epilogue for the tokens that this thread block finishes.
-template <int kTokens, class LayoutOf = Layout<kTokens>, class T = Bf16>
+template <int kTokens, class Operands = PlainOperands>
 struct Block {
-  const Params& p;
+  using T = Bf16;
+  const typename Operands::Params& p;
+  const Operands operands{p};
   const GemmArgs& args = p.args;
-  const LayoutOf layout{p.rows, p.stages};
+  const Layout<kTokens, Operands> layout{p.rows, p.stages};
   const uint32_t shared;
   const bool swiglu = args.epilogue == Epilogue::kSwiglu;
   const int rank = cluster_rank();  // which part of k
@@ -77,7 +117,11 @@ struct Block {
   __device__ uint32_t barrier(Kind kind, int stage = 0) const {
     return shared + layout.barrier(kind, stage);
   }
-  __device__ int first_k(int chunk) const { return (first_chunk + chunk) * kChunk; }
+  /// The row of w with which a half of the thread block's rows begins; with SwiGLU the halves are
+  /// gates and ups.
+  __device__ int first_row(int half) const {
+    return first_column + half * (swiglu ? args.n : p.rows / 2);
+  }
 
   /// Calls body(chunk, stage, parity) for each of the thread block's chunks.
   template <class Body>
@@ -92,15 +136,18 @@ struct Block {
 
   // The producer.
 
-  __device__ void begin_copies() const {
+  __device__ void init_barriers() const {
     for (int stage = 0; stage < p.stages; ++stage) {
       barrier_init(barrier(kWFull, stage), 1);
       barrier_init(barrier(kXFull, stage), 1);
-      barrier_init(barrier(kEmpty, stage), p.consumers / 32);
+      barrier_init(barrier(kEmpty, stage), p.rows / 16);  // warps that read a stage
     }
     barrier_init(barrier(kRingsFree), p.split);
     barrier_init(barrier(kSumsFull), 1);
     fence_barrier_init();
+  }
+  /// Copies as much of w as the ring holds.
+  __device__ void begin_copies() const {
     for (int chunk = 0; chunk < min(p.stages, num_chunks); ++chunk) {
       fetch_w(chunk, chunk);
       expect_x(chunk);
@@ -110,15 +157,14 @@ struct Block {
       barrier_arrive_expect(barrier(kSumsFull), static_cast<uint32_t>(layout.sums_bytes()));
   }
   __device__ void fetch_w(int chunk, int stage) const {
-    const uint32_t to = shared + layout.w(stage), there = barrier(kWFull, stage);
-    const int half = p.rows / 2;
-    barrier_arrive_expect(there, static_cast<uint32_t>(p.rows * kChunkBytes));
-    box_copy(to, p.w, first_k(chunk), first_column, there);
-    box_copy(to + half * kChunkBytes, p.w, first_k(chunk), first_column + (swiglu ? args.n : half),
-             there);
+    const uint32_t there = barrier(kWFull, stage);
+    barrier_arrive_expect(there, operands.copied_bytes());
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      operands.copy(shared + layout.w(stage), half, first_chunk + chunk, first_row(half), there);
   }
   __device__ void expect_x(int stage) const {
-    barrier_arrive_expect(barrier(kXFull, stage), kTokens * kChunkBytes);
+    barrier_arrive_expect(barrier(kXFull, stage), operands.template copied_x_bytes<kTokens>());
   }
   __device__ void copy() const {
     for_chunks([&](int chunk, int stage, uint32_t parity) {
@@ -127,12 +173,14 @@ struct Block {
         fetch_w(chunk, stage);
         expect_x(stage);
       }
-      box_copy(shared + layout.x(stage), p.x, first_k(chunk), 0, barrier(kXFull, stage));
+      operands.template copy_x<kTokens>(shared + layout.x(stage), first_chunk + chunk,
+                                        barrier(kXFull, stage));
     });
   }
 
   /// The consumers: a warpgroup multiplies 64 rows and writes the sums where the ring was.
   __device__ void multiply(int thread) const {
+    if constexpr (Operands::kQuantized) return operands.multiply(*this, thread);
     float sums[kTokens / 2];
     const int group = thread / 128, lane = thread % 32;
     for_chunks([&](int chunk, int stage, uint32_t parity) {
@@ -158,15 +206,29 @@ struct Block {
 
   /// Writes a consumer's sums where the ring was.
   __device__ void store_sums(const float (&sums)[kTokens / 2], int thread) const {
-    const int lane = thread % 32;
     named_barrier_sync(1, p.consumers);  // all consumers have read the ring
     if (p.split > 1 && thread < p.split)
       remote_barrier_arrive(remote_address(barrier(kRingsFree), thread));
-    const int row = thread / 32 * 16 + lane / 4;
+    if constexpr (Operands::kQuantized) {
+      // Consumers that multiplied other chunks of the same rows add theirs afterwards.
+      const int per_chunk = 2 * p.rows;
+      if (thread < per_chunk) write_sums<false>(sums, thread);
+      for (int turn = 1; turn < p.consumers / per_chunk; ++turn) {
+        named_barrier_sync(1, p.consumers);
+        if (thread / per_chunk == turn) write_sums<true>(sums, thread % per_chunk);
+      }
+    } else {
+      write_sums<false>(sums, thread);
+    }
+  }
+  template <bool kAdds>
+  __device__ __forceinline__ void write_sums(const float (&sums)[kTokens / 2], int thread) const {
+    const int lane = thread % 32, row = thread / 32 * 16 + lane / 4;
 #pragma unroll
     for (int j = 0; j < kTokens / 2; ++j) {
       const int token = j / 4 * 8 + lane % 4 * 2 + j % 2;
-      store_shared(shared + (token * layout.pitch() + row + j / 2 % 2 * 8) * 4, sums[j]);
+      const uint32_t to = shared + (token * layout.pitch() + row + j / 2 % 2 * 8) * 4;
+      store_shared(to, sums[j] + (kAdds ? __uint_as_float(load_shared_word(to)) : 0));
     }
   }
 
@@ -250,7 +312,9 @@ struct Block {
       Vec<float, 4> weight = {};
       if (adds) y = load<4>(out);
       if (norms) weight = load<4>(p.norm.weight + first_column + column);
-      const float scale = factor(token, column / 4, per_token);
+      // Their number must be a power of two, and a quantized weight may have other numbers of rows.
+      const int lanes = Operands::kQuantized ? 8 : per_token;
+      const float scale = factor(token, column / 4 % lanes, lanes);
       wait_for_sums();
       const uint32_t from = sums_at(row);
       const float4 a = sum_at(from + column * 4, stride);

@@ -1,10 +1,14 @@
 #pragma once
 
+#include <algorithm>
+#include <type_traits>
+
 #include "nanovllm/ops/cuda/device/device.cuh"
 #include "nanovllm/ops/cuda/device/tensor_map.cuh"
 #include "nanovllm/ops/cuda/device/wgmma.cuh"
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
-#include "nanovllm/ops/cuda/gemm/tile_gemm.h"
+#include "nanovllm/ops/cuda/gemm/hopper/tile_gemm.h"
+#include "nanovllm/ops/cuda/gemm/quantized/hopper/raw_stage.cuh"
 
 // The tiles of tile_gemm.cu: their layout in shared memory, and the epilogues. tile_loop.cuh has
 // the main loop.
@@ -26,13 +30,23 @@ struct TileParams {
   TokenGroups groups;      // of a grouped GEMM
   DeferredNorm norm = {};  // that this GEMM finishes, if it has squares
 };
+struct QuantizedTileParams : TileParams {
+  RawWeight raw;  // instead of w
+};
 
 /// A tile of kTokens tokens by kRows rows of w; with SwiGLU half of the rows are gates. The
 /// consumer warpgroups divide the tokens, or the rows of w if there are only 64 tokens, which is
 /// the M of one wgmma. There are two consumer warpgroups, or three for 192 tokens, and one more
 /// warpgroup of which one thread is the producer.
-template <int kTokens_, int kRows_, bool kSwiglu_>
+///
+/// If w is quantized, that thread copies only x, and another one of its warpgroup copies w into a
+/// ring of raw stages (raw_stage.cuh). One more warpgroup, the dequantizer, converts them into the
+/// stages that the consumers read.
+template <int kTokens_, int kRows_, bool kSwiglu_, class Format_ = PlainFormat<Bf16>>
 struct Tile {
+  using Format = Format_;  // of w: weight_formats.cuh
+  static constexpr bool kQuantized = Format::kScaled;
+  using Params = std::conditional_t<kQuantized, QuantizedTileParams, TileParams>;
   static constexpr int kTokens = kTokens_, kRows = kRows_;
   static constexpr bool kSwiglu = kSwiglu_;
   static constexpr int kOutColumns = kSwiglu ? kRows / 2 : kRows;
@@ -41,23 +55,43 @@ struct Tile {
   static constexpr int kBoxRows = kRows / kBoxes;
   static constexpr bool kSplitsRows = kTokens == 64;
   static constexpr int kConsumerGroups = kTokens == 192 ? 3 : 2;  // warpgroups
-  static constexpr int kConsumers = kConsumerGroups * 128, kThreads = kConsumers + 128;
+  static constexpr int kConsumers = kConsumerGroups * 128;
+  static constexpr int kThreads = kConsumers + (kQuantized ? 2 : 1) * 128;
   /// How many times 64 tokens a warpgroup has.
   static constexpr int kBlocks = kSplitsRows ? 1 : kTokens / kConsumerGroups / 64;
   static constexpr int kGroupRows = kSplitsRows ? kRows / 2 : kRows;
   static constexpr int kStageBytes = (kTokens + kRows) * kChunkBytes;
-  static constexpr int kRegisters = kConsumerGroups == 3 ? 152 : 232;
-  static constexpr int kStages = (226 << 10) / (kStageBytes + 16);
-  static constexpr int kSharedBytes = kStages * (kStageBytes + 16);
+  /// Of a thread. All that a multiprocessor has are divided among the warpgroups.
+  static constexpr bool kFewSums = kBlocks * kGroupRows <= 192;
+  static constexpr int kProducerRegisters = 40, kDequantizerRegisters = kFewSums ? 104 : 56;
+  static constexpr int kRegisters = kQuantized             ? kFewSums ? 184 : 208
+                                    : kConsumerGroups == 3 ? 152
+                                                           : 232;
+  static_assert(!kQuantized || kConsumerGroups == 2);
+  /// A thread block begins and ends with a whole step of k: a raw stage has several chunks.
+  static constexpr int kStep = kQuantized ? kQuantizedChunk / kChunk : 1;
+  /// Raw stages hold what is on its way from memory. With many tokens multiplications take longer
+  /// than copies of w, and x needs the stages.
+  static constexpr int kMemory = 226 << 10, kRawMemory = (kTokens == 256 ? 54 : 72) << 10;
+  static constexpr int kRawBytes = kQuantized ? RawStage<Format>::bytes(kRows, kBoxes) : 0;
+  static constexpr int kRawStages =
+      kQuantized ? std::max(kRawMemory / std::max(kRawBytes, 1), 2) : 0;
+  static constexpr int kAllRawBytes = kRawStages * (kRawBytes + 16);
+  static constexpr int kStages = (kMemory - kAllRawBytes) / (kStageBytes + 16);
+  static constexpr int kSharedBytes = kStages * (kStageBytes + 16) + kAllRawBytes;
+  static_assert(kStages >= 3);
   static constexpr int kRowPairs = kGroupRows / 8;  // pairs of columns that a thread has in a row
   /// The offset of a box in its stage, and its first row of w. With SwiGLU box 2 h + i holds half h
   /// of the gates (i = 0) or of the ups (i = 1).
   static __device__ int box_offset(int box) {
-    const int place = kSplitsRows ? box : box % 2 * 2 + box / 2;
-    return (kTokens + place * kBoxRows) * kChunkBytes;
+    return (kTokens + box_place(box) * kBoxRows) * kChunkBytes;
   }
   static __device__ int box_row(int column, int box, int n) {
     return box % 2 * n + column + box / 2 * kBoxRows;
+  }
+  /// Which of the boxes in a stage this one is; also which box is at this place.
+  static __device__ int box_place(int box) {
+    return kSplitsRows || kBoxes == 1 ? box : box % 2 * 2 + box / 2;
   }
 };
 

@@ -1,12 +1,13 @@
 #pragma once
 
-#include "nanovllm/ops/cuda/gemm/tile.cuh"
+#include "nanovllm/ops/cuda/gemm/hopper/tile.cuh"
+#include "nanovllm/ops/cuda/gemm/quantized/hopper/dequantizer.cuh"
 
 // The main loop of a GEMM in tiles on Hopper, without its epilogue. It is warp-specialised: one
 // producer thread copies w and x with TMA into a ring of stages in shared memory, and two or three
 // consumer warpgroups multiply. The two thread blocks of a cluster have the same tokens, and each
 // copies half of them to both (multicast). Thread blocks are persistent: they compute one tile
-// after the other.
+// after the other. A quantized w goes through a second ring (tile.cuh).
 namespace nanovllm::cuda {
 
 /// One unit of a thread block's work: the first token and column of a tile of out, and the part of
@@ -15,17 +16,22 @@ namespace nanovllm::cuda {
 struct Item {
   int token, column, part, begin, end, last_token, first_row = 0;
 };
+template <class Tile>
+__device__ inline int steps_of(int k) {
+  constexpr int kColumns = Tile::kStep * kChunk;
+  return (k + kColumns - 1) / kColumns;
+}
 /// The order of the items. The two thread blocks of a cluster take items of the same tokens and
 /// part at the same time, with neighbouring columns.
 template <class Tile>
 struct Order {
-  int rank, group, token_tiles, column_pairs, num_chunks, split_bits, num_tokens;
+  int rank, group, token_tiles, column_pairs, num_steps, split_bits, num_tokens;
   __device__ Order(const TileParams& p, int rank_)
       : rank(rank_),
         group(p.group),
         token_tiles((p.args.num_tokens + Tile::kTokens - 1) / Tile::kTokens),
         column_pairs((p.args.n + 2 * Tile::kOutColumns - 1) / (2 * Tile::kOutColumns)),
-        num_chunks((p.args.k + kChunk - 1) / kChunk),
+        num_steps(steps_of<Tile>(p.args.k)),
         split_bits(Tile::kSwiglu ? 0 : p.split_bits),
         num_tokens(p.args.num_tokens) {}
   __device__ int count() const { return token_tiles * column_pairs << split_bits; }
@@ -38,8 +44,8 @@ struct Order {
     return {.token = (first + rest - pair * size) * Tile::kTokens,
             .column = (2 * pair + rank) * Tile::kOutColumns,
             .part = part,
-            .begin = num_chunks * part >> split_bits,
-            .end = num_chunks * (part + 1) >> split_bits,
+            .begin = (num_steps * part >> split_bits) * Tile::kStep,
+            .end = (num_steps * (part + 1) >> split_bits) * Tile::kStep,
             .last_token = num_tokens};
   }
 };
@@ -49,12 +55,12 @@ struct Order {
 template <class Tile>
 struct GroupedOrder {
   const TokenTile* tiles;
-  int rank, column_pairs, num_chunks, rows, num_tiles;
+  int rank, column_pairs, num_steps, rows, num_tiles;
   __device__ GroupedOrder(const TileParams& p, int rank_)
       : tiles(p.groups.tiles),
         rank(rank_),
         column_pairs((p.args.n + 2 * Tile::kOutColumns - 1) / (2 * Tile::kOutColumns)),
-        num_chunks((p.args.k + kChunk - 1) / kChunk),
+        num_steps(steps_of<Tile>(p.args.k)),
         rows(Tile::kSwiglu ? 2 * p.args.n : p.args.n) {
     if (!p.groups.are_old) wait_for_previous_kernel();
     num_tiles = *p.groups.num_tiles;
@@ -67,7 +73,7 @@ struct GroupedOrder {
             .column = (2 * pair + rank) * Tile::kOutColumns,
             .part = 0,
             .begin = 0,
-            .end = num_chunks,
+            .end = num_steps * Tile::kStep,
             .last_token = tile.last,
             .first_row = tile.group * rows};
   }
@@ -96,19 +102,125 @@ __device__ __forceinline__ void finish_norm(const TileParams& p, float* factors)
   factors[token + 1] = rms_factor(squares.y, p.args.k, p.args.eps);
 }
 
+/// The rings of a thread block. A stage has x and w in the layout of wgmma, and after them come raw
+/// stages of a quantized w. An mbarrier of each stage tells that it is full, one that it is empty.
+template <class Tile>
+struct Rings {
+  uint32_t shared;
+  __device__ uint32_t stage(int i) const { return shared + i * Tile::kStageBytes; }
+  __device__ uint32_t raw_stage(int i) const { return stage(Tile::kStages) + i * Tile::kRawBytes; }
+  __device__ uint32_t full(int i) const { return raw_stage(Tile::kRawStages) + i * 8; }
+  __device__ uint32_t empty(int i) const { return full(Tile::kStages + i); }
+  __device__ uint32_t raw_full(int i) const { return empty(Tile::kStages + i); }
+  __device__ uint32_t raw_empty(int i) const { return raw_full(Tile::kRawStages + i); }
+};
+
+/// The thread that copies raw stages. No kernel of the step writes weights, so it waits for none.
+template <class Tile, class Order>
+struct RawProducer {
+  using Stage = RawStage<typename Tile::Format>;
+  const QuantizedTileParams& p;
+  const Rings<Tile> rings;
+
+  __device__ void fetch(const Item& item, int step, int stage) const {
+    const uint32_t there = rings.raw_full(stage);
+    barrier_arrive_expect(there, Stage::copied_bytes(p.raw, Tile::kRows, Tile::kBoxes));
+#pragma unroll
+    for (int box = 0; box < Tile::kBoxes; ++box)
+      Stage::copy(p.raw, rings.raw_stage(stage), Tile::kRows, Tile::kBoxes, Tile::box_place(box),
+                  step, item.first_row + Tile::box_row(item.column, box, p.args.n), there);
+  }
+  __device__ static int prefetched_end(const Item& item) {
+    return min(item.begin / Tile::kStep + Tile::kRawStages, item.end / Tile::kStep);
+  }
+  /// Initialises the barriers and copies the first stages.
+  __device__ void begin(const Item& item) const {
+    prefetch_tensor_map(p.raw.values);
+    prefetch_tensor_map(p.raw.scales);
+    for (int stage = 0; stage < Tile::kRawStages; ++stage) {
+      barrier_init(rings.raw_full(stage), 1);
+      barrier_init(rings.raw_empty(stage), 4);  // warps of the dequantizer
+    }
+    fence_barrier_init();
+    const int first = item.begin / Tile::kStep;
+    for (int step = first; step < prefetched_end(item); ++step) fetch(item, step, step - first);
+  }
+  __device__ void copy(const Order& order, Item item, int i, int stride) const {
+    RingCursor<Tile::kRawStages> at;
+    int prefetched = prefetched_end(item);
+    for (;;) {
+      for (int step = item.begin / Tile::kStep; step < item.end / Tile::kStep;
+           ++step, at.advance()) {
+        if (step < prefetched) continue;
+        barrier_wait(rings.raw_empty(at.stage), at.parity ^ 1);
+        fetch(item, step, at.stage);
+      }
+      i += stride;
+      if (i >= order.count()) return;
+      item = order.at(i);
+      prefetched = 0;
+    }
+  }
+};
+
+/// The warpgroup that converts raw stages.
+template <class Tile, class Order>
+__device__ __forceinline__ void dequantize_tiles(const QuantizedTileParams& p,
+                                                 const Rings<Tile>& rings, const Order& order,
+                                                 Item item, int i, int stride) {
+  using Format = typename Tile::Format;
+  constexpr int kRowsOfThread = (Tile::kRows + 127) / 128;
+  const int thread = threadIdx.x % 128;
+  RingCursor<Tile::kStages> at;
+  RingCursor<Tile::kRawStages> raw;
+  for (;;) {
+    int scales[kRowsOfThread];
+#pragma unroll
+    for (int j = 0; j < kRowsOfThread; ++j) {
+      const int row = thread + j * 128, place = row / Tile::kBoxRows;
+      const int first =
+          item.first_row + Tile::box_row(item.column, Tile::box_place(place), p.args.n);
+      scales[j] =
+          RawStage<Format>::scale(p.raw.weight, Tile::kRows, Tile::kBoxes, row, place, first);
+    }
+    for (int step = item.begin / Tile::kStep; step < item.end / Tile::kStep;
+         ++step, raw.advance()) {
+      barrier_wait(rings.raw_full(raw.stage), raw.parity);
+      const int chunk_offset = RawStage<Format>::chunk_offset(p.raw.weight, step);
+#pragma unroll 1
+      for (int half = 0; half < Tile::kStep; ++half, at.advance()) {
+        barrier_wait(rings.empty(at.stage), at.parity ^ 1);
+        const uint32_t to = rings.stage(at.stage) + Tile::kTokens * kChunkBytes;
+#pragma unroll
+        for (int j = 0; j < kRowsOfThread; ++j) {
+          const int row = thread + j * 128;
+          if (Tile::kRows % 128 == 0 || row < Tile::kRows)
+            DequantizedRow<Format>{row, scales[j] + chunk_offset}.convert(
+                p.raw, rings.raw_stage(raw.stage), Tile::kBoxRows, half, to);
+        }
+        fence_async_proxy();
+        __syncwarp();  // all lanes have written and fenced
+        if (thread % 32 == 0) barrier_arrive(rings.full(at.stage));
+      }
+      if (thread % 32 == 0) barrier_arrive(rings.raw_empty(raw.stage));
+    }
+    i += stride;
+    if (i >= order.count()) return;
+    item = order.at(i);
+  }
+}
+
 /// The consumers call epilogue = make_epilogue() once, then epilogue(corner, item, sums) for each
 /// of the thread block's items, and epilogue.finish() in the end.
 template <class Tile, class Order = Order<Tile>, class MakeEpilogue>
-__device__ __forceinline__ void run_tiles(const TileParams& p, const MakeEpilogue& make_epilogue) {
+__device__ __forceinline__ void run_tiles(const typename Tile::Params& p,
+                                          const MakeEpilogue& make_epilogue) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int kStages = Tile::kStages;
   extern __shared__ __align__(1024) unsigned char memory[];
-  const uint32_t shared = shared_address(memory);
-  const auto stage_at = [&](int stage) { return shared + stage * Tile::kStageBytes; };
-  const auto full = [&](int stage) { return stage_at(kStages) + stage * 8; };
-  const auto empty = [&](int stage) { return full(kStages + stage); };
+  const Rings<Tile> rings = {shared_address(memory)};
   const int thread = threadIdx.x, rank = cluster_rank();
-  if (thread == Tile::kConsumers) prefetch_tensor_map(p.w);
+  if (!Tile::kQuantized && thread == Tile::kConsumers) prefetch_tensor_map(p.w);
   const Order order(p, rank);
   __shared__ float norm_factors[kNormTokens];
   const int step = gridDim.x / 2;
@@ -116,18 +228,25 @@ __device__ __forceinline__ void run_tiles(const TileParams& p, const MakeEpilogu
   Item item = order.at(i);
   const int count = order.count();
   if (i >= count) return;  // both thread blocks of the cluster
+  // Announces the copies into a stage, and copies w unless it is quantized.
   const auto fetch_w = [&](int chunk, int stage) {
-    barrier_arrive_expect(full(stage), Tile::kStageBytes);
+    const uint32_t there = rings.full(stage);
+    if constexpr (Tile::kQuantized) {
+      barrier_arrive_expect(there, Tile::kTokens * kChunkBytes);
+    } else {
+      barrier_arrive_expect(there, Tile::kStageBytes);
 #pragma unroll
-    for (int box = 0; box < Tile::kBoxes; ++box)
-      box_copy(stage_at(stage) + Tile::box_offset(box), p.w, chunk * kChunk,
-               item.first_row + Tile::box_row(item.column, box, p.args.n), full(stage));
+      for (int box = 0; box < Tile::kBoxes; ++box)
+        box_copy(rings.stage(stage) + Tile::box_offset(box), p.w, chunk * kChunk,
+                 item.first_row + Tile::box_row(item.column, box, p.args.n), there);
+    }
   };
+  constexpr int kRawThread = Tile::kConsumers + 64;  // neither the producer's warp nor the norm's
   int prefetched_end = min(item.begin + kStages, item.end);
   if (thread == Tile::kConsumers) {
     for (int stage = 0; stage < kStages; ++stage) {
-      barrier_init(full(stage), 1);
-      barrier_init(empty(stage), 2 * Tile::kConsumerGroups);  // of both thread blocks
+      barrier_init(rings.full(stage), Tile::kQuantized ? 1 + 4 : 1);  // dequantizer: four warps
+      barrier_init(rings.empty(stage), 2 * Tile::kConsumerGroups);    // of both thread blocks
     }
     fence_barrier_init();
     // No kernel of the step writes weights, so they are prefetched before the previous one ends.
@@ -135,12 +254,19 @@ __device__ __forceinline__ void run_tiles(const TileParams& p, const MakeEpilogu
       fetch_w(chunk, chunk - item.begin);
     prefetch_tensor_map(p.x);
   }
+  if constexpr (Tile::kQuantized)
+    if (thread == kRawThread) RawProducer<Tile, Order>{p, rings}.begin(item);
   __syncwarp();
   cluster_sync_relaxed();  // both thread blocks have initialised their barriers
 
   RingCursor<kStages> at;
   if (thread >= Tile::kConsumers) {
-    give_registers<40>();
+    if constexpr (Tile::kQuantized)
+      if (thread >= Tile::kConsumers + 128) {
+        give_registers<Tile::kDequantizerRegisters>();
+        return dequantize_tiles<Tile>(p, rings, order, item, i, step);
+      }
+    give_registers<Tile::kProducerRegisters>();
     if (thread == Tile::kConsumers) {
       begin_kernel();
       for (;;) {
@@ -150,11 +276,11 @@ __device__ __forceinline__ void run_tiles(const TileParams& p, const MakeEpilogu
         const uint32_t x_offset = rank * Tile::kHalfTokens * kChunkBytes;
         for (int chunk = item.begin; chunk < item.end; ++chunk, at.advance()) {
           if (chunk >= prefetched_end) {
-            barrier_wait(empty(at.stage), at.parity ^ 1);
+            barrier_wait(rings.empty(at.stage), at.parity ^ 1);
             fetch_w(chunk, at.stage);
           }
-          box_copy_multicast(stage_at(at.stage) + x_offset, p.x, chunk * kChunk, token,
-                             full(at.stage), 3);
+          box_copy_multicast(rings.stage(at.stage) + x_offset, p.x, chunk * kChunk, token,
+                             rings.full(at.stage), 3);
         }
         i += step;
         if (i >= count) break;
@@ -164,12 +290,14 @@ __device__ __forceinline__ void run_tiles(const TileParams& p, const MakeEpilogu
       // This thread block must not end before both have read all that it copied, since the other
       // one arrives at its barriers.
       for (int stage = 0; stage < kStages; ++stage, at.advance())
-        barrier_wait(empty(at.stage), at.parity ^ 1);
+        barrier_wait(rings.empty(at.stage), at.parity ^ 1);
     } else if (thread / 32 == Tile::kConsumers / 32 + 1 && p.norm.squares != nullptr) {
       wait_for_previous_kernel();
       finish_norm(p, norm_factors);
       named_barrier_arrive(kNormBarrier, Tile::kConsumers + 32);
     }
+    if constexpr (Tile::kQuantized)
+      if (thread == kRawThread) RawProducer<Tile, Order>{p, rings}.copy(order, item, i, step);
   } else {
     take_registers<Tile::kRegisters>();
     wait_for_previous_kernel();
@@ -182,7 +310,7 @@ __device__ __forceinline__ void run_tiles(const TileParams& p, const MakeEpilogu
     TileSums<Tile> sums;
     // The producers of both thread blocks write to this stage, so both are told that it is free.
     const auto release = [&](int stage) {
-      if (thread % 128 < 2) remote_barrier_arrive(remote_address(empty(stage), thread % 128));
+      if (thread % 128 < 2) remote_barrier_arrive(remote_address(rings.empty(stage), thread % 128));
     };
     for (;;) {
       Corner corner = {
@@ -195,8 +323,8 @@ __device__ __forceinline__ void run_tiles(const TileParams& p, const MakeEpilogu
       const int num = item.end - item.begin;
 #pragma unroll 1
       for (int chunk = 0; chunk < num; ++chunk, at.advance()) {
-        barrier_wait(full(at.stage), at.parity);
-        const uint32_t x = stage_at(at.stage) + x_offset, w = stage_at(at.stage) + w_offset;
+        barrier_wait(rings.full(at.stage), at.parity);
+        const uint32_t x = rings.stage(at.stage) + x_offset, w = rings.stage(at.stage) + w_offset;
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < kChunk / 16; ++k)

@@ -8,10 +8,19 @@ namespace nanovllm::cuda {
 /// The most tokens of swap_ab_gemm().
 inline constexpr int kSwapAbTokens = kNormTokens;
 
-/// Whether swap_ab_gemm() computes this GEMM, and faster than the other kernels: 17 to
-/// kSwapAbTokens tokens, bfloat16, n and k multiples of 64, and so few rows of w that all thread
-/// blocks run at the same time. With SwiGLU, the weights must be small and x not normed yet.
-/// `rope` needs a head_dim of 64 or 128. Hopper only.
+/// How a GEMM is divided.
+struct SwapAbConfig {
+  int rows;       // of w in a thread block; with SwiGLU half of them are gates
+  int split;      // thread blocks of a cluster, each with a part of k
+  int stages;     // of the ring
+  int consumers;  // threads that multiply
+};
+
+/// Whether swap_ab_gemm() computes this GEMM, and faster than the other kernels: more than
+/// kFewTokens tokens and up to kSwapAbTokens, bfloat16, n and k multiples of 64 (k of 8 with a
+/// quantized weight). Unless w is quantized, it must have so few rows that all thread blocks run at
+/// the same time; and with SwiGLU, it must be small and x not normed yet. `rope` needs a head_dim
+/// of 64 or 128. Hopper only.
 bool prefers_swap_ab_gemm(Launch where, const GemmArgs& args, DType dtype,
                           const RopeParams* rope = nullptr);
 /// args.x has been normed, or it is norm.x. With kAdd the GEMM begins `norm` if it has a weight;

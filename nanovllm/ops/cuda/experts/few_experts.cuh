@@ -1,0 +1,380 @@
+#pragma once
+
+#include <algorithm>
+
+#include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
+#include "nanovllm/ops/cuda/experts/choose.cuh"
+#include "nanovllm/ops/cuda/experts/experts.h"
+#include "nanovllm/ops/cuda/gemm/few_multiply.cuh"
+
+// The GEMMs of a mixture of experts for few tokens (few_experts.cu), for each format of the
+// weights. They multiply as few_multiply.cuh says. A weight that is not quantized is a
+// QuantizedWeight with only `values`, `n` and `k`. The rows of all experts follow each other.
+namespace nanovllm::cuda {
+
+constexpr int kFewWarps = 8, kFewThreads = kFewWarps * 32;
+constexpr int kMaxTokens = 8;    // columns of a matrix instruction
+constexpr int kMaxChoices = 64;  // of all tokens
+
+/// What the three kernels get.
+struct FewExpertsParams {
+  const void *x, *router;         // [T, hidden]; [num_experts, hidden]
+  const float* norm;              // [hidden] or null: x is the normed x already
+  QuantizedWeight gate_up, down;  // of each expert [2 n, hidden] and [hidden, n]
+  void* normed;                   // [T, hidden]
+  float* logits;                  // [T, num_experts]
+  const int32_t* context_lens;    // [T] or null: a token where it is 0 chooses no expert
+  void* act;                      // [T * top_k, n]
+  void* out;                      // [T, hidden]
+  int first_added, last_added;    // to these rows of out the sum is added
+  int num_tokens, num_experts, top_k, hidden, n;
+  float eps;
+  bool normalizes;
+};
+
+// -- the chosen experts
+
+/// In shared memory: every thread block finds them itself.
+struct ChosenExperts {
+  // The different experts, in the order in which tokens chose them first; for each of them and each
+  // token the weight, and the row of act. They are 0 and -1 if the token did not choose the expert.
+  alignas(16) float weights[kMaxChoices][kMaxTokens];
+  int8_t rows[kMaxChoices][kMaxTokens];
+  int experts[kMaxChoices];
+  int count;
+  // All choices in the order of the tokens.
+  int expert_of[kMaxChoices], index_of[kMaxChoices];
+  float weight_of[kMaxChoices];
+  int first_choice[kMaxExperts];  // of an expert
+
+  __device__ void clear() {
+    for (int i = threadIdx.x; i < kMaxExperts; i += kFewThreads) first_choice[i] = kMaxChoices;
+    for (int i = threadIdx.x; i < kMaxChoices * kMaxTokens; i += kFewThreads)
+      rows[i / kMaxTokens][i % kMaxTokens] = -1, weights[i / kMaxTokens][i % kMaxTokens] = 0;
+    __syncthreads();
+  }
+  /// After clear(), when the logits are there.
+  template <int kPerLane>
+  __device__ void find(const FewExpertsParams& p) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (warp < p.num_tokens) {
+      const Choice choice =
+          choose<kPerLane>(p.logits + warp * p.num_experts, p.num_experts, p.top_k, p.normalizes);
+      const bool is_padding = p.context_lens != nullptr && p.context_lens[warp] == 0;
+      if (lane < p.top_k) {
+        const int at = warp * p.top_k + lane;
+        expert_of[at] = is_padding ? -1 : choice.expert;
+        weight_of[at] = choice.weight;
+        if (!is_padding) atomicMin(&first_choice[choice.expert], at);
+      }
+    }
+    __syncthreads();
+    if (warp == 0) {
+      int num_found = 0;
+      for (int base = 0; base < p.num_tokens * p.top_k; base += 32) {
+        const int at = base + lane;
+        const int expert = at < p.num_tokens * p.top_k ? expert_of[at] : -1;
+        const bool exists = expert >= 0;
+        const bool is_first = exists && first_choice[expert] == at;
+        const uint32_t firsts = __ballot_sync(kAllLanes, is_first);
+        if (is_first) {
+          index_of[at] = num_found + __popc(firsts & ((1u << lane) - 1));
+          experts[index_of[at]] = expert;
+        }
+        num_found += __popc(firsts);
+        __syncwarp();
+        if (exists) {
+          const int index = index_of[first_choice[expert]], token = at / p.top_k;
+          rows[index][token] = static_cast<int8_t>(at);
+          weights[index][token] = weight_of[at];
+        }
+      }
+      if (lane == 0) count = num_found;
+    }
+    __syncthreads();
+  }
+};
+
+// -- GEMMs
+
+/// A warp's memory for a chunk of kTiles tiles of w.
+template <class Format, int kTiles>
+inline constexpr int kFewChunkBytes = kTiles*(kTileValueBytes<Format> + kTileScaleBytes<Format>);
+/// Stages of a warp's ring, and tiles of 8 columns of act in a thread block at a time. With one
+/// token, two thread blocks of gate_up and one of down have room on a multiprocessor together if
+/// their rings are small, and there are few tiles to divide. With more tokens, large rings are
+/// faster. Four bits make tiles small, so that adding up the sums of the warps would take as long
+/// as multiplying.
+template <class Format>
+struct FewSizes {
+  int stages, tiles;
+  static constexpr FewSizes of(int64_t num_tokens) {
+    constexpr bool kIsInt4 = Format::kPieces == 1;
+    return num_tokens == 1 ? FewSizes{kIsInt4 ? 4 : 3, 1} : FewSizes{6, kIsInt4 ? 2 : 1};
+  }
+};
+
+template <int kTiles>
+using FewBlockSums = float[2][kFewWarps][kTiles * kMaxTokens * kSumPitch];  // used in turn
+
+/// Bytes from one token's row of x to the next one's, so that there are no bank conflicts.
+template <class Format>
+__host__ __device__ inline int few_x_pitch(int k) {
+  const int row = (k + Format::kChunk - 1) / Format::kChunk * Format::kChunk * 2;
+  return row + (Format::kScaled ? 16 : 64);
+}
+/// The dynamic shared memory of the GEMMs.
+template <class Format>
+int64_t few_gate_up_bytes(int64_t num_tokens, int64_t hidden) {
+  const auto size = FewSizes<Format>::of(num_tokens);
+  return int64_t{kFewWarps} * size.stages * size.tiles * kFewChunkBytes<Format, 1> +
+         num_tokens * few_x_pitch<Format>(static_cast<int>(hidden));
+}
+template <class Format>
+int64_t few_down_bytes(int64_t num_tokens) {
+  return int64_t{kFewWarps} * FewSizes<Format>::of(num_tokens).stages *
+         (kFewChunkBytes<Format, 1> + num_tokens * Format::kChunk * 2);
+}
+
+/// A thread block takes every gridDim.x-th item: some tiles of 8 columns of one expert's act. Its
+/// warps divide k and load the weights of the next items while they add up their sums.
+template <class Format, int kPerLane, int kStages, int kTiles>
+__global__ void __launch_bounds__(kFewThreads, 2) few_gate_up_kernel(const FewExpertsParams p) {
+  using T = typename Format::T;
+  constexpr int kChunk = Format::kChunk, kColumns = kTiles * 8;
+  constexpr int kStageBytes = kFewChunkBytes<Format, kTiles>;
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ ChosenExperts chosen;
+  __shared__ FewBlockSums<kTiles> sums;
+  const int warp = threadIdx.x / 32;
+  const int k = p.hidden, num_chunks = (k + kChunk - 1) / kChunk;
+  const int num_tiles = (p.n + kColumns - 1) / kColumns;
+  const int pitch = few_x_pitch<Format>(k);
+  const uint32_t ring = shared_address(shared) + warp * kStages * kStageBytes;
+  const uint32_t x = shared_address(shared) + kFewWarps * kStages * kStageBytes;  // [T] rows
+  chosen.clear();
+  begin_kernel();
+  // Behind the last column x is zero.
+  const int row_pieces = num_chunks * (kChunk / 8);
+  for (int i = threadIdx.x; i < p.num_tokens * row_pieces; i += kFewThreads) {
+    const int token = i / row_pieces, column = i % row_pieces * 8;
+    const bool exists = column < k;
+    async_copy16_or_zero(
+        x + token * pitch + column * 2,
+        static_cast<const T*>(p.normed) + (exists ? int64_t{token} * k + column : 0), exists);
+  }
+  commit_async_copies();
+  chosen.find<kPerLane>(p);
+
+  const int num_items = chosen.count * num_tiles;
+  // What is fetched next.
+  int item = warp < num_chunks ? blockIdx.x : num_items, chunk = warp;
+  ChunkSource<Format, kTiles> source;
+  const auto begin_item = [&] {
+    if (item >= num_items) return;
+    const int64_t first = int64_t{2} * p.n * chosen.experts[item / num_tiles];
+    source.begin(p.gate_up, warp, [&](int tile, int row) {
+      return first + min(item % num_tiles * kColumns + tile * 8, p.n - 8) + row % 8 + row / 8 * p.n;
+    });
+  };
+  const auto fetch = [&](int stage) {
+    if (item < num_items) {
+      source.fetch(ring + stage * kStageBytes, kFewWarps);
+      chunk += kFewWarps;
+      if (chunk >= num_chunks) {
+        chunk = warp, item += gridDim.x;
+        begin_item();
+      }
+    }
+    commit_async_copies();
+  };
+  begin_item();
+#pragma unroll
+  for (int stage = 0; stage < kStages; ++stage) fetch(stage);
+  wait_async_copies<kStages>();  // x
+  __syncthreads();
+
+  int stage = 0;
+  for (int at = blockIdx.x, turn = 0; at < num_items; at += gridDim.x, turn ^= 1) {
+    float acc[kTiles][1][4] = {};
+#pragma unroll 1
+    for (int c = warp; c < num_chunks; c += kFewWarps) {
+      // Tokens that do not exist repeat the last one.
+      uint4 b[1][Format::kGroups];
+      load_x<Format>(b[0], [&](int token, int piece) {
+        return x + min(token, p.num_tokens - 1) * pitch + c * (kChunk * 2) + piece * 16;
+      });
+      wait_async_copies<kStages - 1>();
+      __syncwarp();  // other lanes have copied some of the scales
+      multiply_chunk<Format>(acc, ring + stage * kStageBytes, b, p.gate_up);
+      __syncwarp();  // all lanes have read them
+      fetch(stage);
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+    }
+    store_sums(sums[turn][warp], acc);
+    __syncthreads();
+    const int token = threadIdx.x / kColumns, tile = threadIdx.x % kColumns / 8;
+    const int column = at % num_tiles * kColumns + threadIdx.x % kColumns;
+    const int row = token < p.num_tokens ? chosen.rows[at / num_tiles][token] : -1;
+    if (row >= 0 && column < p.n) {
+      float gate = 0, up = 0;
+#pragma unroll
+      for (int w = 0; w < kFewWarps; ++w) {
+        const float* const sum =
+            sums[turn][w] + (tile * kMaxTokens + token) * kSumPitch + threadIdx.x % 8;
+        gate += sum[0];
+        up += sum[8];
+      }
+      static_cast<T*>(p.act)[int64_t{row} * p.n + column] = swiglu_of_sums<T>(gate, up);
+    }
+  }
+}
+
+/// A chunk of k of one of the chosen experts.
+struct Position {
+  int expert = 0, chunk = 0;
+  __device__ void advance(int by, int num_chunks) {
+    chunk += by;
+    while (chunk >= num_chunks) chunk -= num_chunks, ++expert;
+  }
+};
+
+/// A thread block has 16 columns of out. Its warps divide the chunks of k of all chosen experts.
+/// The 16-byte pieces of a token's x are stored at their number ^ token.
+template <class Format, int kPerLane, int kStages>
+__global__ void __launch_bounds__(kFewThreads, 2) few_down_kernel(const FewExpertsParams p) {
+  using T = typename Format::T;
+  constexpr int kChunk = Format::kChunk, kWBytes = kFewChunkBytes<Format, 1>;
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ ChosenExperts chosen;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane / 4, pair = lane % 4;
+  const int k = p.n, num_chunks = (k + kChunk - 1) / kChunk;
+  const int first_column = blockIdx.x * 16;
+  const int stage_bytes = kWBytes + p.num_tokens * kChunk * 2;  // w, then x
+  unsigned char* const mine = shared + warp * kStages * stage_bytes;
+  const uint32_t ring = shared_address(mine);
+  chosen.clear();
+  chosen.find<kPerLane>(p);
+
+  Position start;
+  start.advance(warp, num_chunks);
+  Position next_w = start, next_x = start;
+  const auto fetch_w = [&](int stage) {
+    if (next_w.expert >= chosen.count) return;
+    const int64_t first = int64_t{chosen.experts[next_w.expert]} * p.hidden;
+    ChunkSource<Format, 1> source;
+    source.begin(p.down, next_w.chunk,
+                 [&](int, int row) { return first + min(first_column + row, p.hidden - 1); });
+    source.fetch(ring + stage * stage_bytes, 0);
+    next_w.advance(kFewWarps, num_chunks);
+  };
+  const auto x_piece = [&](int stage, int token, int piece) {
+    return ring + stage * stage_bytes + kWBytes + token * (kChunk * 2) + (piece ^ token) * 16;
+  };
+  const auto fetch_x = [&](int stage) {
+    if (next_x.expert >= chosen.count) return;
+    if (quad < p.num_tokens) {
+      const int row = chosen.rows[next_x.expert][quad];
+#pragma unroll
+      for (int i = 0; i < kChunk / 32; ++i) {
+        const int piece = i * 4 + pair, column = next_x.chunk * kChunk + piece * 8;
+        const bool exists = row >= 0 && column < k;
+        async_copy16_or_zero(
+            x_piece(stage, quad, piece),
+            static_cast<const T*>(p.act) + (exists ? int64_t{row} * k + column : 0), exists);
+      }
+    }
+    next_x.advance(kFewWarps, num_chunks);
+  };
+#pragma unroll
+  for (int stage = 0; stage < kStages; ++stage) fetch_w(stage);
+  commit_async_copies();
+  // As in small_gemm.cuh: the loads of the next kernel must not delay this kernel's x, unless this
+  // kernel loads more weights afterwards.
+  const bool is_long = chosen.count * num_chunks > kStages * kFewWarps;
+  if (is_long) launch_dependents();
+  wait_for_previous_kernel();
+  if (!is_long) launch_dependents();
+#pragma unroll
+  for (int stage = 0; stage < kStages; ++stage) {
+    fetch_x(stage);
+    commit_async_copies();
+  }
+  // A thread has up to one output.
+  const int token = threadIdx.x / 16, column = first_column + threadIdx.x % 16;
+  const bool has_output = token < p.num_tokens && column < p.hidden;
+  T* const out = static_cast<T*>(p.out) + int64_t{token} * p.hidden + column;
+  float y = 0;
+  if (has_output && token >= p.first_added && token < p.last_added) y = to_float(*out);
+
+  float total[1][1][4] = {};
+  int stage = 0;
+#pragma unroll 1
+  for (Position at = start; at.expert < chosen.count; at.advance(kFewWarps, num_chunks)) {
+    wait_async_copies<kStages - 1>();
+    __syncwarp();  // other lanes have copied x and the scales
+    uint4 b[1][Format::kGroups];
+    load_x<Format>(b[0], [&](int token_of_lane, int piece) {
+      return x_piece(stage, min(token_of_lane, p.num_tokens - 1), piece);
+    });
+    float acc[1][1][4] = {};
+    multiply_chunk<Format>(acc, ring + stage * stage_bytes, b, p.down);
+    const auto weight = load<2>(&chosen.weights[at.expert][2 * pair]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) total[0][0][i] += weight.x[i % 2] * acc[0][0][i];
+    __syncwarp();  // all lanes have read them
+    fetch_w(stage);
+    fetch_x(stage);
+    commit_async_copies();
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+  }
+  // Each warp writes its sums to the memory of its ring.
+  wait_async_copies<0>();
+  __syncwarp();
+  store_sums(reinterpret_cast<float*>(mine), total);
+  __syncthreads();
+  if (!has_output) return;
+#pragma unroll
+  for (int w = 0; w < kFewWarps; ++w)
+    y += reinterpret_cast<const float*>(
+        shared + w * kStages * stage_bytes)[token * kSumPitch + threadIdx.x % 16];
+  *out = from_float<T>(y);
+}
+
+// -- launcher
+
+/// The largest shared memory of either GEMM.
+template <class Format>
+int64_t few_shared_bytes(int64_t num_tokens, int64_t hidden) {
+  constexpr int64_t kStatic = sizeof(ChosenExperts) + sizeof(FewBlockSums<2>);
+  return std::max(few_gate_up_bytes<Format>(num_tokens, hidden),
+                  few_down_bytes<Format>(num_tokens)) +
+         kStatic;
+}
+
+/// Launches both GEMMs.
+template <class Format>
+void run_few_gemms(Launch where, const FewExpertsParams& p) {
+  const auto run = [&]<int kPerLane, int kTokens>() {
+    constexpr auto kSize = FewSizes<Format>::of(kTokens);
+    constexpr auto gate_up = few_gate_up_kernel<Format, kPerLane, kSize.stages, kSize.tiles>;
+    constexpr auto down = few_down_kernel<Format, kPerLane, kSize.stages>;
+    allow_shared_memory<gate_up>();
+    allow_shared_memory<down>();
+    constexpr int kColumns = kSize.tiles * 8;
+    const int most_items = p.num_tokens * p.top_k * ((p.n + kColumns - 1) / kColumns);
+    const int most_blocks = where.num_sms * (kTokens == 1 ? 2 : 1);
+    launch(where, gate_up, blocks_for(std::min(most_items, most_blocks)), kFewThreads,
+           static_cast<size_t>(few_gate_up_bytes<Format>(p.num_tokens, p.hidden)), p);
+    launch(where, down, blocks_for(p.hidden, 16), kFewThreads,
+           static_cast<size_t>(few_down_bytes<Format>(p.num_tokens)), p);
+  };
+  const auto run_tokens = [&]<int kPerLane>() {
+    if (p.num_tokens == 1) run.template operator()<kPerLane, 1>();
+    else run.template operator()<kPerLane, kMaxTokens>();
+  };
+  if (p.num_experts <= 128) run_tokens.template operator()<4>();
+  else run_tokens.template operator()<kMaxExperts / 32>();
+}
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <utility>
+
+#include "nanovllm/ops/cuda/gemm/hopper/tile_loop.cuh"
+
+// The kernel of tile_gemm.cu and its launch. Quantized weights of each format are compiled in files
+// of their own (quantized/hopper/).
+#pragma nv_diag_suppress 177  // unused functions when compiling for other targets than Hopper
+namespace nanovllm::cuda {
+
+// -- kernel
+
+/// The epilogue of run_tiles().
+template <class Tile>
+struct StoreTile {
+  const TileParams& p;
+  __device__ __forceinline__ void operator()(const Corner& at, const Item& item,
+                                             const TileSums<Tile>& sums) const {
+    if constexpr (Tile::kSwiglu) store_swiglu<Tile>(p, at, sums);
+    else if (p.split_bits > 0) TileStore<Tile>{p, at}.store_part(sums, item.part);
+    else TileStore<Tile>{p, at}.store_whole(sums);
+  }
+  __device__ void finish() const {}
+};
+
+template <class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    tile_kernel(const __grid_constant__ typename Tile::Params p) {
+  run_tiles<Tile>(p, [&] { return StoreTile<Tile>{p}; });
+}
+
+// -- launcher
+
+template <class Format, TileConfig kConfig>
+using TileOf = Tile<kConfig.tokens, kConfig.rows, kConfig.swiglu, Format>;
+
+/// How many thread blocks of this tile run on the GPU at the same time.
+template <class T>
+int fit() {
+  static const int blocks = max_tile_blocks_of<T>(tile_kernel<T>);
+  return blocks;
+}
+template <class T>
+void run_tile(Launch where, const GemmArgs& args, const TileConfig& config,
+              const TileScratch& scratch, const DeferredNorm& norm) {
+  const int num_blocks = config.blocks(args.num_tokens, args.n);
+  const int blocks = std::min(std::min(fit<T>(), where.num_sms) / 2 * 2, num_blocks);
+  check_args(config.split == 1 || blocks == num_blocks,
+             "tile_gemm: thread blocks that wait for each other do not all fit on the GPU");
+  typename T::Params params;
+  static_cast<TileParams&>(params) = {
+      .w = {},
+      .x = tensor_map(args.x, args.num_tokens, args.k, T::kHalfTokens),
+      .args = args,
+      .group =
+          static_cast<int>(std::max<int64_t>(kGroupBytes / (int64_t{2} * args.k * T::kTokens), 1)),
+      .split_bits = std::countr_zero(static_cast<unsigned>(config.split)),
+      .scratch = scratch,
+      .groups = {},
+      .norm = norm};
+  if constexpr (T::kQuantized)
+    params.raw = RawStage<typename T::Format>::params(*args.quantized, T::kBoxRows);
+  else params.w = tensor_map(args.w, T::kSwiglu ? 2 * args.n : args.n, args.k, T::kBoxRows);
+  launch(ClusterLaunch{where, 2}, tile_kernel<T>, dim3(static_cast<unsigned>(blocks)), T::kThreads,
+         static_cast<size_t>(T::kSharedBytes), params);
+}
+
+using RunTile = void(Launch, const GemmArgs&, const TileConfig&, const TileScratch&,
+                     const DeferredNorm&);
+/// Null if the tile is not compiled for the format.
+template <class Format, TileConfig kConfig>
+constexpr RunTile* tile_launcher() {
+  if constexpr (!Format::kScaled || dequantizes(kConfig)) return run_tile<TileOf<Format, kConfig>>;
+  else return nullptr;
+}
+/// The launchers of all tiles.
+template <class Format>
+constexpr std::array<RunTile*, kNumTiles> all_tiles() {
+  return []<size_t... kIndices>(std::index_sequence<kIndices...>) {
+    return std::array<RunTile*, kNumTiles>{tile_launcher<Format, kTiles[kIndices]>()...};
+  }
+  (std::make_index_sequence<kNumTiles>());
+}
+
+}  // namespace nanovllm::cuda

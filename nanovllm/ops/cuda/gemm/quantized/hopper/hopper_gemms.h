@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+
+#include "nanovllm/ops/cuda/gemm/hopper/swap_ab_gemm.h"
+#include "nanovllm/ops/cuda/gemm/hopper/tile_gemm.h"
+
+// tile_gemm() and swap_ab_gemm() for quantized weights (GemmArgs::quantized), which these two call.
+namespace nanovllm::cuda {
+
+/// `tile` is the one at `index` of kTiles with a split; dequantizes(tile).
+void quantized_tile_gemm(Launch where, const GemmArgs& args, size_t index, const TileConfig& tile,
+                         const TileScratch& scratch, const DeferredNorm& norm);
+void quantized_swap_ab_gemm(Launch where, const GemmArgs& args, const SwapAbConfig& config,
+                            const DeferredNorm& norm, const RopeParams* rope);
+/// quantized_swap_ab_gemm() with GemmArgs::quantized_x.
+void e4m3_swap_ab_gemm(Launch where, const GemmArgs& args, const SwapAbConfig& config,
+                       const DeferredNorm& norm, const RopeParams* rope);
+int e4m3_stage_bytes(int rows, int tokens);
+/// Bytes of a stage of quantized_swap_ab_gemm() with this many rows of w, and tokens.
+int quantized_stage_bytes(const GemmArgs& args, int rows, int tokens);
+
+/// Of each format, in a file of its own.
+template <class Format>
+struct HopperGemms {
+  static void tile(Launch where, const GemmArgs& args, size_t index, const TileConfig& tile,
+                   const TileScratch& scratch, const DeferredNorm& norm);
+  static void swap_ab(Launch where, const GemmArgs& args, const SwapAbConfig& config,
+                      const DeferredNorm& norm, const RopeParams* rope);
+};
+
+}  // namespace nanovllm::cuda
