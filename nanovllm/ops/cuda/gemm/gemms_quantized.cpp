@@ -59,6 +59,7 @@ std::vector<GemmChoice> Gemms::quantized_candidates(const Call& call) {
   const DType dtype = call.in.x.dtype;
   const auto tiles = best_tiles(args, dtype);
   std::vector<GemmChoice> all;
+  all.reserve(tiles.size() + 1);
   for (const auto& [cost, config] : tiles) all.push_back({.kernel = config});
   // With few tokens reading w takes all of the time, so writing it too is never faster.
   if (args.num_tokens <= kSwapAbTokens && !all.empty()) return all;

@@ -39,13 +39,14 @@ inline double tile_cost(const GemmArgs& args, const TileConfig& config, int num_
   const double tile = config.tokens * config.rows / double{256 * 128};
   const int token_tiles = (args.num_tokens + config.tokens - 1) / config.tokens;
   const int blocks = config.blocks(args.num_tokens, args.n);
-  const double waves = (blocks + num_sms - 1) / num_sms;
-  const double chunks = (args.k + 64 * config.split - 1) / (64 * config.split);
+  const int waves = (blocks + num_sms - 1) / num_sms;
+  const int chunks = (args.k + 64 * config.split - 1) / (64 * config.split);
   const double per_value = value_bytes(args.quantized);
   const double w_bytes = 64 * per_value * config.rows, x_bytes = 128 * config.tokens;  // of a chunk
   const double load = (w_bytes + x_bytes) / kBytesPerUs;
   const double new_load = (w_bytes / token_tiles + kXWeight * x_bytes) / kNewBytesPerUs;
-  const double convert = args.quantized != nullptr ? kConvertTime * ((config.rows + 127) / 128) : 0;
+  const int converted = args.quantized != nullptr ? (config.rows + 127) / 128 : 0;
+  const double convert = kConvertTime * converted;
   const double chunk = std::max({kChunkTime * tile, load, new_load, convert}) + kLoadShare * load;
   const double compute = waves * (chunks * chunk + kEpilogueTime * tile * (args.float_out ? 2 : 1));
   const double w_rows = double{config.swiglu ? 2.0 : 1.0} * args.n;
