@@ -74,6 +74,8 @@ def main():
     a.add_argument("--decode", default="1,8,64,256", help="batch sizes")
     a.add_argument("--prefill", default="16x1024,8x4000")
     o = a.parse_args()
+    if unknown := set(o.weights.split(",")) - {"bfloat16", *QUANTIZATION}:
+        a.error(f"no such weights: {', '.join(sorted(unknown))}")
     gpu = needed_gpu()
     result = {"gpu": gpu, "tensor_parallel_size": int(o.tp), "date": datetime.date.today().isoformat(), "shapes": {}}
     print(gpu)
