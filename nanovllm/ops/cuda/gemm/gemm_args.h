@@ -48,7 +48,7 @@ struct DeferredNorm {
 };
 /// The most tokens of a DeferredNorm.
 inline constexpr int kNormTokens = 64;
-inline constexpr int kMaxNormParts = 128;
+inline constexpr int kMaxNormParts = 1024;
 
 /// Whether small_gemm() computes this GEMM, and faster than cuBLASLt with separate row operations:
 /// up to kFewTokens tokens and a 16-bit dtype. It computes SwiGLU only together with a norm.

@@ -13,8 +13,6 @@ namespace {
 
 /// How many tile configurations are candidates.
 constexpr size_t kTileCandidates = 3;
-/// Of any kernel that begins a DeferredNorm.
-constexpr int kMostNormParts = 1024;
 
 /// Choices for one kind of weights do not suit another kind. 0: not quantized.
 int kind_of(const QuantizedWeight* w) {
@@ -31,7 +29,7 @@ Gemms::Gemms(Launch where, const CudaKernels& kernels, int device,
       autotuner_(where, std::move(wait)),
       cublaslt_(where),
       allocate_(allocate) {
-  norm_squares_ = allocate(size_t{kMostNormParts} * kNormTokens * sizeof(float));
+  norm_squares_ = allocate(size_t{kMaxNormParts} * kNormTokens * sizeof(float));
   if (!is_native_) return;
   waiting_grids_.emplace(device);
   tile_memory_ = {allocate(kTilePartBytes), allocate(kTileCounters * sizeof(uint32_t))};
@@ -105,7 +103,7 @@ DeferredNorm Gemms::apply_norm(const Call& call, int32_t kernel, GemmArgs& args)
   const int num_parts = !may_begin || !call.next.weight ? 0
                         : is_small                      ? num_quantized_norm_parts(where_, args)
                                                         : num_norm_parts(where_, args);
-  if (num_parts > 0 && num_parts <= kMostNormParts) {
+  if (num_parts > 0 && num_parts <= kMaxNormParts) {
     begun_ = {.weight = call.next.weight.as<const float>(),
               .x = call.scratch.data,
               .squares = static_cast<float*>(norm_squares_.get()),

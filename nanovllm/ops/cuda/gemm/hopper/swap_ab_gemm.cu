@@ -22,6 +22,8 @@ namespace nanovllm::cuda {
 using namespace swap_ab;
 namespace {
 
+/// The most parts of a norm that this GEMM begins. The next one adds all of them for each token.
+constexpr int kMostNormParts = 128;
 /// Of a thread block if one, two or three of them run on a multiprocessor.
 constexpr int kRingBytes[] = {200 << 10, 100 << 10, 72 << 10};
 /// The configuration for a GEMM with a quantized weight.
@@ -46,7 +48,7 @@ std::optional<SwapAbConfig> find_quantized_config(Launch where, const GemmArgs& 
     const bool is_better = residents == 2 || rows == 0 || cost < least;
     if (total_rows % more == 0 && is_better) rows = more, least = cost;
   }
-  if (rows == 0 || (args.epilogue == Epilogue::kAdd && args.n / rows > kMaxNormParts)) return {};
+  if (rows == 0 || (args.epilogue == Epilogue::kAdd && args.n / rows > kMostNormParts)) return {};
   constexpr int kLeastChunks = 4;  // of a part of k
   int split = 1;
   for (int more = 2; more <= kMaxSplit; more *= 2) {
@@ -72,7 +74,7 @@ std::optional<SwapAbConfig> find_config(Launch where, const GemmArgs& args, int 
   const int rows = std::max(64, head_dim);
   const int num_chunks = args.k / kChunk;
   if (total_rows % rows != 0 || args.k % kChunk != 0) return {};
-  if (args.epilogue == Epilogue::kAdd && args.n / rows > kMaxNormParts) return {};
+  if (args.epilogue == Epilogue::kAdd && args.n / rows > kMostNormParts) return {};
   // All thread blocks run at the same time. Clusters of four or more do not fill every group of
   // multiprocessors.
   const int most_resident = std::size(kRingBytes);

@@ -64,15 +64,15 @@ int whole_tiles(Launch where, const GemmArgs& args) {
   return args.num_tokens > 4 && blocks * 2 >= 3 * where.num_sms ? 2 : 1;
 }
 
-}  // namespace
-
-// -- launchers
-
-bool supports_quantized_small_gemm(const GemmArgs& args) {
+bool is_supported(const GemmArgs& args) {
   const bool is_swiglu = args.epilogue == Epilogue::kSwiglu;
   return args.num_tokens <= kFewTokens && args.n % 8 == 0 && args.n >= 16 && args.k % 8 == 0 &&
          (is_swiglu || args.n % 16 == 0) && args.norm == nullptr;
 }
+
+}  // namespace
+
+// -- launchers
 
 int num_quantized_norm_parts(Launch where, const GemmArgs& args) {
   const int columns = 16 * whole_tiles(where, args);
@@ -81,8 +81,7 @@ int num_quantized_norm_parts(Launch where, const GemmArgs& args) {
 
 void quantized_small_gemm(Launch where, const GemmArgs& args, const QuantizedWeight& w, DType dtype,
                           const DeferredNorm& norm) {
-  check_args(supports_quantized_small_gemm(args),
-             "quantized_small_gemm: a shape that it does not compute");
+  check_args(is_supported(args), "quantized_small_gemm: a shape that it does not compute");
   with_16bit_type(dtype, [&](auto type) {
     using T = decltype(type);
     with_quantized_format<T>(w, [&](auto format) {

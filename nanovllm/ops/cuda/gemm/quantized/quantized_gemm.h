@@ -14,10 +14,8 @@
 //   cublaslt               E4M3 with many tokens, if x may be quantized: by quantize_rows
 namespace nanovllm::cuda {
 
-/// Whether quantized_small_gemm() computes a GEMM: up to kFewTokens tokens, and a norm only as a
-/// DeferredNorm.
-bool supports_quantized_small_gemm(const GemmArgs& args);
 /// small_gemm() for a quantized weight; with kStore out may be float32. x is of the 16-bit `dtype`.
+/// n and k are multiples of 8, n without kSwiglu of 16, and a norm is only a DeferredNorm.
 /// With kAdd it begins `norm` if that has a weight; otherwise it finishes `norm` if it has squares.
 void quantized_small_gemm(Launch where, const GemmArgs& args, const QuantizedWeight& w, DType dtype,
                           const DeferredNorm& norm = {});

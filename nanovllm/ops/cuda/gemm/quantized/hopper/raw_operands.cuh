@@ -15,7 +15,7 @@ namespace nanovllm::cuda::swap_ab {
 
 struct QuantizedParams : Params {
   RawWeight raw;  // instead of w
-  // Of a quantized x (e4m3_operands.cuh): the scales of a chunk of k, from one chunk to the next.
+  // Of a quantized x (e4m3_swap_ab.cu): the scales of a chunk of k, from one chunk to the next.
   const float* x_scales = nullptr;
   int x_scale_stride = 0, x_scale_bytes = 0;
 };
