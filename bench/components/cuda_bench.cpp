@@ -2,6 +2,8 @@
 // the GPU reaches in the same run.
 //   cuda_bench [decode | prefill | gemms | rows | sampler | tiles]
 //       `tiles` measures the GEMMs in every tile configuration
+//   cuda_bench gemms | tiles e4m3 [tokens...]
+//       the same with weights in E4M3, for which activations are quantized
 //   cuda_bench all_reduce N
 //       checks and times all-reduces over N GPUs inside a graph, with one process for each GPU; the
 //       exit status is 77 if there are fewer GPUs
@@ -127,6 +129,7 @@ class Bench {
         flops / time / 1e12, 100 * flops / time / flops_);
   }
 
+  bool e4m3 = false;  // the weights of gemm()
   enum class Around { kNorm, kAdd, kNormSwiglu };
 
   /// A GEMM with the row operations around it: with the kernels that the backend chooses, and with
@@ -136,16 +139,17 @@ class Bench {
             bool all_configs) {
     buffers_.clear();
     // Several copies of the weight, so that the L2 cache does not have the one that is read next.
-    const int64_t bytes = n * k * 2, copies = 1 + 200'000'000 / bytes;
+    const int64_t bytes = n * k * (e4m3 ? 1 : 2), copies = 1 + 200'000'000 / bytes;
     const std::vector<uint16_t> host = random_values(n * k);
-    const Tensor part(const_cast<uint16_t*>(host.data()), DType::kBF16, n, k);
+    const Tensor matrix(const_cast<uint16_t*>(host.data()), DType::kBF16, n, k);
+    const WeightRows parts[] = {e4m3 ? e4m3_weight(n, k) : WeightRows(matrix)};
     const Tensor x = random(num_tokens, k), hidden = random(num_tokens, k),
                  out = random(num_tokens, n), wide = random(num_tokens, n);
     const Tensor act(out.data, DType::kBF16, num_tokens, n / 2);
     Residual residual(x, hidden), sum(out, wide);
     const Norm norm = {{random(1, 2 * k).data, DType::kF32, k}, 1e-6f};
     std::vector<WeightPtr> weights;  // all backends on the GPU can use them
-    for (int64_t i = 0; i < copies; ++i) weights.push_back(gpu_->pack(part, DType::kBF16));
+    for (int64_t i = 0; i < copies; ++i) weights.push_back(gpu_->pack(parts, DType::kBF16));
     const auto timed_on = [&](Backend& gpu) {
       const int64_t key = ++num_graphs_;
       const auto run = [&] {
@@ -162,10 +166,11 @@ class Bench {
       replay();
       return timed(20, replay, &gpu) / static_cast<double>(copies);
     };
-    const double time = timed_on(*gpu_), portable_time = timed_on(*portable_);
-    fmt::print("{} [{}, {}], {} tokens: {:.2f} us, {:.0f}% of read; cuBLASLt and rows {:.2f} us\n",
-               name, n, k, num_tokens, time * 1e6, 100 * static_cast<double>(bytes) / time / read_,
-               portable_time * 1e6);
+    const double time = timed_on(*gpu_);
+    fmt::print("{} [{}, {}], {} tokens: {:.2f} us, {:.0f}% of read", name, n, k, num_tokens,
+               time * 1e6, 100 * static_cast<double>(bytes) / time / read_);
+    if (!e4m3) fmt::print("; cuBLASLt and rows {:.2f} us", timed_on(*portable_) * 1e6);
+    fmt::print("\n");
     if (!all_configs) return;
     const bool swiglu = around == Around::kNormSwiglu;
     std::vector<std::pair<double, std::string>> times;
@@ -173,7 +178,8 @@ class Bench {
       const cuda::TileConfig config = cuda::tile_config(i);
       const int64_t blocks =
           config.blocks(static_cast<int>(num_tokens), static_cast<int>(swiglu ? n / 2 : n));
-      if (config.swiglu != swiglu || (config.split > 1 && (swiglu || blocks > 132)) || blocks < 40)
+      if ((e4m3 && !multiplies_e4m3(config)) || config.swiglu != swiglu ||
+          (config.split > 1 && (swiglu || blocks > 132)) || blocks < 40)
         continue;
       std::unique_ptr<Backend>& gpu = by_config_[i];
       if (!gpu) gpu = make_cuda_backend({.gemm = i});
@@ -296,6 +302,20 @@ class Bench {
     std::vector<uint16_t> values(static_cast<size_t>(count));
     for (size_t i = 0; i < values.size(); ++i) values[i] = table[i % table.size()];
     return values;
+  }
+  static WeightRows e4m3_weight(int64_t n, int64_t k) {
+    QuantizedMatrix m = {.format = QuantizedFormat::kE4M3,
+                         .num_rows = n,
+                         .num_columns = k,
+                         .scale_rows = 128,
+                         .scale_columns = 128,
+                         .quantizes_activations = true};
+    m.scales.assign(static_cast<size_t>(m.num_scales()), 0.5f);
+    m.values = [](Range rows, Range columns, uint8_t* to) {
+      const std::vector<uint16_t> values = random_values(rows.count * columns.count);
+      std::ranges::transform(values, to, [](uint16_t x) { return f32_to_e4m3(bf16_to_f32(x)); });
+    };
+    return {n, k, [m] { return m; }};
   }
   Tensor random(int64_t n, int64_t k) {
     buffers_.push_back(gpu_->allocate(static_cast<size_t>(n * k) * 2));
@@ -424,8 +444,12 @@ int main(int argc, char** argv) try {
       bench.prefill(num_seqs, length, 16, 8);
   if (what.empty() || what == "gemms" || what == "tiles") {
     const bool all = what == "tiles";
-    for (const int64_t tokens : all ? std::vector<int64_t>{32, 64, 96, 128, 192, 256, 512}
-                                    : std::vector<int64_t>{32, 64, 128, 256, 16384})
+    bench.e4m3 = argc > 2 && std::string(argv[2]) == "e4m3";
+    std::vector<int64_t> counts = all ? std::vector<int64_t>{32, 64, 96, 128, 192, 256, 512}
+                                      : std::vector<int64_t>{32, 64, 128, 256, 16384};
+    if (argc > 3) counts.clear();
+    for (int i = 3; i < argc; ++i) counts.push_back(std::stoi(argv[i]));
+    for (const int64_t tokens : counts)
       for (const auto& [hidden, q_size, qkv_size, wide] :
            {std::array<int64_t, 4>{1024, 2048, 4096, 3072}, {4096, 4096, 6144, 12288}}) {
         bench.gemm("qkv", tokens, qkv_size, hidden, Bench::Around::kNorm, all);

@@ -2,8 +2,8 @@
 
 // wgmma: one warpgroup multiplies A [64, 16] with B [16, N] into float accumulators; N is 32, 48,
 // 64, 80, 96, 112, 128, 160, 192, 224 or 256. A comes from shared memory or from registers, B from
-// shared memory. T is __nv_bfloat16 or __half; or __nv_fp8_e4m3 with an N of 32 or 64, and then A
-// is [64, 32]. Thread t of the warpgroup holds of D, for column pair j = 0 .. N/8-1:
+// shared memory. T is __nv_bfloat16 or __half; or __nv_fp8_e4m3, and then A is [64, 32] and comes
+// from shared memory. Thread t of the warpgroup holds of D, for column pair j = 0 .. N/8-1:
 //   d[4j], d[4j+1]    row 16*(t/32) + (t%32)/4,     columns 8j + 2*(t%4) and + 1
 //   d[4j+2], d[4j+3]  the same columns, 8 rows below
 // and of A from registers the same for columns 0..7 (a[0], a[1]: upper, lower row) and 8..15.
@@ -152,14 +152,21 @@ struct Wgmma;
   };
 WGMMA(__nv_bfloat16, bf16)
 WGMMA(__half, f16)
-template <>
-struct Wgmma<__nv_fp8_e4m3, 32> {
-  WGMMA_SS(e4m3, 32, 32, 16, "%16, %17", "%18", "1, 1")
-};
-template <>
-struct Wgmma<__nv_fp8_e4m3, 64> {
-  WGMMA_SS(e4m3, 64, 32, 32, "%32, %33", "%34", "1, 1")
-};
+#define WGMMA_E4M3(N, COUNT, INPUTS, ACCUMULATE)                                  \
+  template <>                                                                    \
+  struct Wgmma<__nv_fp8_e4m3, N> {                                               \
+    WGMMA_SS(e4m3, N, 32, COUNT, INPUTS, ACCUMULATE, "1, 1")                      \
+  };
+WGMMA_E4M3(32, 16, "%16, %17", "%18")
+WGMMA_E4M3(48, 24, "%24, %25", "%26")
+WGMMA_E4M3(64, 32, "%32, %33", "%34")
+WGMMA_E4M3(80, 40, "%40, %41", "%42")
+WGMMA_E4M3(96, 48, "%48, %49", "%50")
+WGMMA_E4M3(112, 56, "%56, %57", "%58")
+WGMMA_E4M3(128, 64, "%64, %65", "%66")
+WGMMA_E4M3(160, 80, "%80, %81", "%82")
+WGMMA_E4M3(192, 96, "%96, %97", "%98")
+#undef WGMMA_E4M3
 #undef WGMMA
 #undef WGMMA_RS
 #undef WGMMA_SS

@@ -139,8 +139,7 @@ void Gemms::run_as(GemmChoice& choice, const Call& call, Tensor out) {
   const DeferredNorm norm = apply_norm(call, choice.kernel, args);
   const Launch where = launch_of(call);
   if (choice.kernel != GemmChoice::kCublasLt)
-    return tile_gemm(where, args, choice.kernel,
-                     {tile_memory_[0].get(), static_cast<uint32_t*>(tile_memory_[1].get())}, norm);
+    return tile_gemm(where, args, choice.kernel, tile_scratch(), norm);
   const Tensor x = call.in.norm.weight ? call.in.residual->scratch() : call.in.x;
   if (call.epilogue == Epilogue::kSwiglu) {
     run({.epilogue = Epilogue::kStore,

@@ -103,7 +103,17 @@ class Gemms {
   /// swap_ab_gemm() with the norm before it, and quantizing x if that is done.
   void run_swap_ab(const Call& call, GemmArgs args, const RopeParams* rope = nullptr);
   /// Quantizes x and multiplies E4M3. Returns false without doing anything if no kernel can.
-  bool run_e4m3(Call call);
+  bool run_e4m3(const Call& call);
+  void run_e4m3_as(GemmChoice& choice, Call call);
+  std::vector<GemmChoice> e4m3_candidates(const Call& call, const GemmArgs& args);
+  /// Whether tile_gemm() multiplies E4M3 by E4M3 with these scales.
+  bool has_e4m3_tiles(const Call& call) const;
+  /// x, quantized, and w as cuBLASLt reads them.
+  struct E4M3Matrices {
+    Tensor x, w;
+    E4M3Scales scales;
+  };
+  E4M3Matrices e4m3_matrices(const Call& call);
   std::vector<GemmChoice> quantized_candidates(const Call& call);
   /// Memory for num_tokens rows of quantized activations.
   QuantizedActivations e4m3_activations(const QuantizedWeight& w, int64_t num_tokens,
@@ -123,6 +133,9 @@ class Gemms {
   std::vector<std::pair<double, int>> best_tiles(const GemmArgs& args, DType dtype) const;
   /// How kernels are launched that may read w early.
   Launch launch_of(const Call& call) const;
+  TileScratch tile_scratch() const {
+    return {tile_memory_[0].get(), static_cast<uint32_t*>(tile_memory_[1].get())};
+  }
   /// Whether tile_gemm() computes the GEMM in this configuration here.
   bool may_use(int config, const GemmArgs& args, DType dtype) const;
 

@@ -113,56 +113,106 @@ QuantizedActivations Gemms::e4m3_activations(const QuantizedWeight& w, int64_t n
           .has_chunks = has_chunks};
 }
 
-bool Gemms::run_e4m3(Call call) {
+std::vector<GemmChoice> Gemms::e4m3_candidates(const Call& call, const GemmArgs& args) {
+  std::vector<GemmChoice> all;
+  if (has_e4m3_tiles(call))
+    for (const auto& [cost, config] : best_tiles(args, call.in.x.dtype))
+      all.push_back({.kernel = config});
+  // A tile's SwiGLU is faster than a separate one.
+  if (call.epilogue == Epilogue::kSwiglu && !all.empty()) return all;
+  const E4M3Matrices matrices = e4m3_matrices(call);
+  const Tensor out = call.epilogue == Epilogue::kSwiglu ? call.scratch : call.out;
+  const auto others = cublaslt_.candidates(out.rows(0, matrices.x.shape[0]), matrices.x, matrices.w,
+                                           matrices.scales);
+  all.insert(all.end(), others.begin(), others.end());
+  if (all.empty()) all.push_back({.kernel = GemmChoice::kDequantized});
+  return all;
+}
+
+bool Gemms::run_e4m3(const Call& call) {
   const QuantizedWeight& w = *call.quantized;
-  const int64_t k = call.in.x.shape[1];
-  if (w.format != QuantizedFormat::kE4M3 || k > kMaxQuantizedColumns) return false;
-  // cuBLASLt multiplies multiples of four tokens; the others are as few as a small GEMM computes.
-  const int64_t rest = call.in.x.shape[0] % 4, num_tokens = call.in.x.shape[0] - rest;
-  const QuantizedActivations quantized = e4m3_activations(w, num_tokens, num_tokens);
-  Tensor x(quantized.values, DType::kE4M3, num_tokens, k);
-  Tensor matrix(const_cast<void*>(w.values), DType::kE4M3, w.n, k);
-  x.row_stride = matrix.row_stride = w.padded_columns();
-  const auto kind = quantized.has_chunks ? E4M3Scales::kChunks : E4M3Scales::kRows;
-  const E4M3Scales scales = {.x = quantized.scales,
-                             .w = reinterpret_cast<const float*>(w.scales),
-                             .x_kind = kind,
-                             .w_kind = w.row_shift == 7 ? E4M3Scales::kBlocks : kind};
-
-  const bool adds = call.epilogue == Epilogue::kAdd, swiglu = call.epilogue == Epilogue::kSwiglu;
-  const Tensor out = (swiglu ? call.scratch : call.out).rows(0, num_tokens);
-  const Tensor measured = adds ? call.scratch.rows(0, num_tokens) : out;
-  const GemmChoices::Key key = GemmChoices::key(2 * scales.w_kind + (adds ? 1 : 0), out, x, matrix);
+  if (w.format != QuantizedFormat::kE4M3 || w.k > kMaxQuantizedColumns) return false;
+  GemmArgs args = args_of(call);
+  const QuantizedActivations x = {};
+  args.quantized_x = &x;
+  Call measured = call;
+  if (call.epilogue == Epilogue::kAdd) measured.out = call.scratch;
+  const E4M3Matrices matrices = e4m3_matrices(call);
+  const int operation = 3 * matrices.scales.w_kind + static_cast<int>(call.epilogue);
+  const auto key = GemmChoices::key(operation, call.out, matrices.x, matrices.w);
   GemmChoice choice;
+  if (kernels_.gemm >= 0 && has_e4m3_tiles(call)) {
+    choice.kernel = kernels_.gemm;
+    run_e4m3_as(choice, call);
+    return true;
+  }
   const GemmChoice known = choice = autotuner_.choose(
-      key, num_tokens,
-      [&] {
-        std::vector<GemmChoice> all = cublaslt_.candidates(measured, x, matrix, scales);
-        if (all.empty()) all.push_back({.kernel = GemmChoice::kDequantized});
-        return all;
-      },
+      key, args.num_tokens, [&] { return e4m3_candidates(call, args); },
       [&](GemmChoice& candidate) {
-        if (candidate.kernel == GemmChoice::kCublasLt)
-          cublaslt_.run(candidate, measured, x, matrix, scales, adds);
+        if (candidate.kernel != GemmChoice::kDequantized) run_e4m3_as(candidate, measured);
       });
-  if (choice.kernel != GemmChoice::kCublasLt) return false;
+  if (choice.kernel >= 0 &&
+      !(has_e4m3_tiles(call) && may_use(choice.kernel, args, call.in.x.dtype)))
+    choice = e4m3_candidates(call, args).front();
+  if (choice.kernel == GemmChoice::kDequantized) return false;
+  run_e4m3_as(choice, call);
+  if (choice != known) autotuner_.choices().set(key, {choice});
+  return true;
+}
 
+bool Gemms::has_e4m3_tiles(const Call& call) const {
+  // Gates and ups begin with a block of rows.
+  return is_native_ && call.quantized->row_shift == 7 &&
+         (call.epilogue != Epilogue::kSwiglu || call.out.shape[1] % 128 == 0);
+}
+
+Gemms::E4M3Matrices Gemms::e4m3_matrices(const Call& call) {
+  const QuantizedWeight& w = *call.quantized;
+  // cuBLASLt multiplies multiples of four tokens.
+  const int64_t num_tokens = call.in.x.shape[0] / 4 * 4;
+  const QuantizedActivations activations = e4m3_activations(w, num_tokens, num_tokens);
+  E4M3Matrices made = {{activations.values, DType::kE4M3, num_tokens, w.k},
+                       {const_cast<void*>(w.values), DType::kE4M3, w.n, w.k},
+                       {}};
+  made.x.row_stride = made.w.row_stride = w.padded_columns();
+  const auto kind = activations.has_chunks ? E4M3Scales::kChunks : E4M3Scales::kRows;
+  made.scales = {.x = activations.scales,
+                 .w = reinterpret_cast<const float*>(w.scales),
+                 .x_kind = kind,
+                 .w_kind = w.row_shift == 7 ? E4M3Scales::kBlocks : kind};
+  return made;
+}
+
+void Gemms::run_e4m3_as(GemmChoice& choice, Call call) {
+  const QuantizedWeight& w = *call.quantized;
+  const int64_t all = call.in.x.shape[0], rest = choice.kernel >= 0 ? 0 : all % 4;
+  const int64_t num_tokens = all - rest;
+  if (call.in.residual != nullptr) call.in.residual->begun_norm = 0;
   if (rest > 0 && call.in.norm.weight) {
-    call.in.residual->begun_norm = 0;
     cuda::rms_norm(where_, call.in.residual->scratch(), call.in.x, call.in.norm);
     call.in = call.in.residual->scratch();
   }
-  quantize_rows(where_, quantized, call.in.x.rows(0, num_tokens), call.in.norm);
-  cublaslt_.run(choice, out, x, matrix, scales, adds);
-  if (choice != known) autotuner_.choices().set(key, {choice});
+  const QuantizedActivations x = e4m3_activations(w, num_tokens, (num_tokens + 3) / 4 * 4);
+  quantize_rows(where_, x, call.in.x.rows(0, num_tokens), call.in.norm);
+  if (choice.kernel >= 0) {
+    GemmArgs args = args_of(call);
+    args.norm = nullptr;
+    args.quantized_x = &x;
+    return tile_gemm(where_, args, choice.kernel, tile_scratch());
+  }
+  const bool swiglu = call.epilogue == Epilogue::kSwiglu;
+  const Tensor out = (swiglu ? call.scratch : call.out).rows(0, num_tokens);
+  const E4M3Matrices matrices = e4m3_matrices(call);
+  cublaslt_.run(choice, out, matrices.x, matrices.w, matrices.scales,
+                call.epilogue == Epilogue::kAdd);
   if (call.bias) cuda::add(where_, out, call.bias);
   if (swiglu) cuda::silu_mul(where_, call.out.rows(0, num_tokens), out);
-  if (rest == 0) return true;
+  if (rest == 0) return;
+  // As few as a small GEMM computes.
   call.out = call.out.rows(num_tokens, rest);
   call.in.x = call.in.x.rows(num_tokens, rest);
   if (call.scratch) call.scratch = call.scratch.rows(num_tokens, rest);
   run_quantized_small(call);
-  return true;
 }
 
 }  // namespace nanovllm::cuda

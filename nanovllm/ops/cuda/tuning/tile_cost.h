@@ -40,18 +40,23 @@ inline double tile_cost(const GemmArgs& args, const TileConfig& config, int num_
   const int token_tiles = (args.num_tokens + config.tokens - 1) / config.tokens;
   const int blocks = config.blocks(args.num_tokens, args.n);
   const int waves = (blocks + num_sms - 1) / num_sms;
-  const int chunks = (args.k + 64 * config.split - 1) / (64 * config.split);
+  // E4M3 operands have twice the columns in the same bytes and time.
+  const bool is_e4m3 = args.quantized_x != nullptr;
+  const int columns = is_e4m3 ? 128 : 64;  // of a chunk
+  const int chunks = (args.k + columns * config.split - 1) / (columns * config.split);
   const double per_value = value_bytes(args.quantized);
-  const double w_bytes = 64 * per_value * config.rows, x_bytes = 128 * config.tokens;  // of a chunk
+  const double w_bytes = columns * per_value * config.rows, x_bytes = 128 * config.tokens;
   const double load = (w_bytes + x_bytes) / kBytesPerUs;
   const double new_load = (w_bytes / token_tiles + kXWeight * x_bytes) / kNewBytesPerUs;
-  const int converted = args.quantized != nullptr ? (config.rows + 127) / 128 : 0;
+  const bool converts = args.quantized != nullptr && !is_e4m3;
+  const int converted = converts ? (config.rows + 127) / 128 : 0;
   const double convert = kConvertTime * converted;
   const double chunk = std::max({kChunkTime * tile, load, new_load, convert}) + kLoadShare * load;
   const double compute = waves * (chunks * chunk + kEpilogueTime * tile * (args.float_out ? 2 : 1));
   const double w_rows = double{config.swiglu ? 2.0 : 1.0} * args.n;
   const double out_bytes = (args.float_out ? 4 : 2) * (args.epilogue == Epilogue::kAdd ? 2 : 1);
-  const double bytes = per_value * w_rows * args.k + double{2} * args.num_tokens * args.k +
+  const double bytes = per_value * w_rows * args.k +
+                       (is_e4m3 ? 1.0 : 2.0) * args.num_tokens * args.k +
                        out_bytes * args.num_tokens * args.n;
   const double exchanges = std::countr_zero(static_cast<unsigned>(config.split));
   const double exchange = config.split > 1 ? kSplitTime + kExchangeTime * exchanges * tile : 0;

@@ -33,6 +33,13 @@ struct TileParams {
 struct QuantizedTileParams : TileParams {
   RawWeight raw;  // instead of w
 };
+struct E4M3TileParams : TileParams {
+  CUtensorMap x_scales;   // boxes of kHalfTokens in a row
+  const float* w_scales;  // [num_blocks, w_scale_stride]: of 128 rows and 128 columns
+  int w_scale_stride, num_blocks;
+};
+/// Instead of the format of w: both x and w are E4M3 (e4m3_multiply.cuh).
+struct E4M3Operands : PlainFormat<__nv_fp8_e4m3> {};
 
 /// A tile of kTokens tokens by kRows rows of w; with SwiGLU half of the rows are gates. The
 /// consumer warpgroups divide the tokens, or the rows of w if there are only 64 tokens, which is
@@ -46,7 +53,9 @@ template <int kTokens_, int kRows_, bool kSwiglu_, class Format_ = PlainFormat<B
 struct Tile {
   using Format = Format_;  // of w: weight_formats.cuh
   static constexpr bool kQuantized = Format::kScaled;
-  using Params = std::conditional_t<kQuantized, QuantizedTileParams, TileParams>;
+  static constexpr bool kE4M3 = std::is_same_v<Format, E4M3Operands>;
+  using Params = std::conditional_t<kQuantized, QuantizedTileParams,
+                                    std::conditional_t<kE4M3, E4M3TileParams, TileParams>>;
   static constexpr int kTokens = kTokens_, kRows = kRows_;
   static constexpr bool kSwiglu = kSwiglu_;
   static constexpr int kOutColumns = kSwiglu ? kRows / 2 : kRows;
@@ -60,7 +69,9 @@ struct Tile {
   /// How many times 64 tokens a warpgroup has.
   static constexpr int kBlocks = kSplitsRows ? 1 : kTokens / kConsumerGroups / 64;
   static constexpr int kGroupRows = kSplitsRows ? kRows / 2 : kRows;
+  static constexpr int kColumns = kE4M3 ? kQuantizedChunk : kChunk;  // of a row in a stage
   static constexpr int kStageBytes = (kTokens + kRows) * kChunkBytes;
+  static constexpr int kScaleBytes = kE4M3 ? kTokens * 4 : 0;  // of x, which come with a stage
   /// Of a thread. All that a multiprocessor has are divided among the warpgroups.
   static constexpr bool kFewSums = kBlocks * kGroupRows <= 192;
   static constexpr int kProducerRegisters = 40, kDequantizerRegisters = kFewSums ? 104 : 56;
@@ -77,8 +88,8 @@ struct Tile {
   static constexpr int kRawStages =
       kQuantized ? std::max(kRawMemory / std::max(kRawBytes, 1), 2) : 0;
   static constexpr int kAllRawBytes = kRawStages * (kRawBytes + 16);
-  static constexpr int kStages = (kMemory - kAllRawBytes) / (kStageBytes + 16);
-  static constexpr int kSharedBytes = kStages * (kStageBytes + 16) + kAllRawBytes;
+  static constexpr int kStages = (kMemory - kAllRawBytes) / (kStageBytes + kScaleBytes + 16);
+  static constexpr int kSharedBytes = kStages * (kStageBytes + kScaleBytes + 16) + kAllRawBytes;
   static_assert(kStages >= 3);
   static constexpr int kRowPairs = kGroupRows / 8;  // pairs of columns that a thread has in a row
   /// The offset of a box in its stage, and its first row of w. With SwiGLU box 2 h + i holds half h
@@ -93,6 +104,22 @@ struct Tile {
   static __device__ int box_place(int box) {
     return kSplitsRows || kBoxes == 1 ? box : box % 2 * 2 + box / 2;
   }
+};
+
+/// The rings of a thread block. A stage has x and w in the layout of wgmma, and after them come raw
+/// stages of a quantized w. An mbarrier of each stage tells that it is full, one that it is empty.
+template <class Tile>
+struct Rings {
+  uint32_t shared;
+  __device__ uint32_t stage(int i) const { return shared + i * Tile::kStageBytes; }
+  __device__ uint32_t raw_stage(int i) const { return stage(Tile::kStages) + i * Tile::kRawBytes; }
+  __device__ uint32_t scales(int i) const {
+    return raw_stage(Tile::kRawStages) + i * Tile::kScaleBytes;
+  }
+  __device__ uint32_t full(int i) const { return scales(Tile::kStages) + i * 8; }
+  __device__ uint32_t empty(int i) const { return full(Tile::kStages + i); }
+  __device__ uint32_t raw_full(int i) const { return empty(Tile::kStages + i); }
+  __device__ uint32_t raw_empty(int i) const { return raw_full(Tile::kRawStages + i); }
 };
 
 // -- epilogues

@@ -45,6 +45,14 @@ constexpr bool dequantizes(const TileConfig& tile) {
   return std::has_single_bit(static_cast<unsigned>(tile.tokens)) && tile.rows % 64 == 0 &&
          tile.tokens * tile.rows <= kMostSums * 256;
 }
+/// Whether a tile is compiled for x and w in E4M3 too. A thread has, beside the sums, those of one
+/// chunk of k and 64 tokens.
+constexpr bool multiplies_e4m3(const TileConfig& tile) {
+  const int groups = tile.tokens == 192 ? 3 : 2;  // of threads that multiply
+  const int part_rows = tile.tokens == 64 ? tile.rows / 2 : tile.rows;
+  const int most = groups == 3 ? 128 : 192;
+  return tile.tokens * tile.rows / (128 * groups) + part_rows / 2 <= most;
+}
 /// Configuration `index` of kNumTileConfigs: each tile has one with a split of 1, of 2 and of 4.
 constexpr TileConfig tile_config(int index) {
   TileConfig config = kTiles[index / 3];
@@ -61,7 +69,9 @@ inline bool supports_tile_gemm(const GemmArgs& args, DType dtype, int max_blocks
                                const TileConfig& config) {
   const bool swiglu = args.epilogue == Epilogue::kSwiglu;
   if (args.float_out && args.epilogue != Epilogue::kStore) return false;
-  if (args.quantized != nullptr && !dequantizes(config)) return false;
+  if (args.quantized_x != nullptr ? !multiplies_e4m3(config)
+                                  : args.quantized != nullptr && !dequantizes(config))
+    return false;
   const int least_columns = args.quantized != nullptr ? 128 : 64;  // of a part
   return dtype == DType::kBF16 && args.n % 8 == 0 && args.k % 8 == 0 && config.swiglu == swiglu &&
          (config.split == 1 || (!swiglu && args.k > least_columns * (config.split - 1) &&

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "nanovllm/ops/cuda/gemm/hopper/tile_loop.cuh"
+#include "nanovllm/ops/cuda/gemm/quantized/quantized_gemm.h"
 
 // The kernel of tile_gemm.cu and its launch. Quantized weights of each format are compiled in files
 // of their own (quantized/hopper/).
@@ -44,6 +45,35 @@ int fit() {
   static const int blocks = max_tile_blocks_of<T>(tile_kernel<T>);
   return blocks;
 }
+/// Sets what is E4M3: x and w with their scales.
+template <class T>
+void set_operands(E4M3TileParams& p) {
+  const QuantizedActivations& x = *p.args.quantized_x;
+  const QuantizedWeight& w = *p.args.quantized;
+  const auto bytes = [&](const void* data, int64_t rows, int64_t row_bytes, int box_rows) {
+    return tensor_map({.data = data,
+                       .type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                       .rows = rows,
+                       .columns = p.args.k,
+                       .row_bytes = row_bytes,
+                       .box_rows = box_rows,
+                       .box_columns = T::kColumns,
+                       .swizzle = CU_TENSOR_MAP_SWIZZLE_128B});
+  };
+  p.x = bytes(x.values, p.args.num_tokens, x.row_bytes, T::kHalfTokens);
+  p.w = bytes(w.values, w.n, w.row_bytes(), T::kBoxRows);
+  p.x_scales = tensor_map({.data = x.scales,
+                           .type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+                           .rows = steps_of<T>(p.args.k),
+                           .columns = x.scale_stride,
+                           .row_bytes = int64_t{4} * x.scale_stride,
+                           .box_rows = 1,
+                           .box_columns = T::kHalfTokens,
+                           .swizzle = CU_TENSOR_MAP_SWIZZLE_NONE});
+  p.w_scales = reinterpret_cast<const float*>(w.scales);
+  p.w_scale_stride = w.row_stride;
+  p.num_blocks = (w.n + kQuantizedChunk - 1) / kQuantizedChunk;
+}
 template <class T>
 void run_tile(Launch where, const GemmArgs& args, const TileConfig& config,
               const TileScratch& scratch, const DeferredNorm& norm) {
@@ -54,15 +84,16 @@ void run_tile(Launch where, const GemmArgs& args, const TileConfig& config,
   typename T::Params params;
   static_cast<TileParams&>(params) = {
       .w = {},
-      .x = tensor_map(args.x, args.num_tokens, args.k, T::kHalfTokens),
+      .x = T::kE4M3 ? CUtensorMap() : tensor_map(args.x, args.num_tokens, args.k, T::kHalfTokens),
       .args = args,
-      .group =
-          static_cast<int>(std::max<int64_t>(kGroupBytes / (int64_t{2} * args.k * T::kTokens), 1)),
+      .group = static_cast<int>(
+          std::max<int64_t>(kGroupBytes / (int64_t{T::kE4M3 ? 1 : 2} * args.k * T::kTokens), 1)),
       .split_bits = std::countr_zero(static_cast<unsigned>(config.split)),
       .scratch = scratch,
       .groups = {},
       .norm = norm};
-  if constexpr (T::kQuantized)
+  if constexpr (T::kE4M3) set_operands<T>(params);
+  else if constexpr (T::kQuantized)
     params.raw = RawStage<typename T::Format>::params(*args.quantized, T::kBoxRows);
   else params.w = tensor_map(args.w, T::kSwiglu ? 2 * args.n : args.n, args.k, T::kBoxRows);
   launch(ClusterLaunch{where, 2}, tile_kernel<T>, dim3(static_cast<unsigned>(blocks)), T::kThreads,
@@ -74,7 +105,10 @@ using RunTile = void(Launch, const GemmArgs&, const TileConfig&, const TileScrat
 /// Null if the tile is not compiled for the format.
 template <class Format, TileConfig kConfig>
 constexpr RunTile* tile_launcher() {
-  if constexpr (!Format::kScaled || dequantizes(kConfig)) return run_tile<TileOf<Format, kConfig>>;
+  constexpr bool kThere = std::is_same_v<Format, E4M3Operands>
+                              ? multiplies_e4m3(kConfig)
+                              : !Format::kScaled || dequantizes(kConfig);
+  if constexpr (kThere) return run_tile<TileOf<Format, kConfig>>;
   else return nullptr;
 }
 /// The launchers of all tiles.

@@ -2,6 +2,7 @@
 
 #include "nanovllm/ops/cuda/gemm/hopper/tile.cuh"
 #include "nanovllm/ops/cuda/gemm/quantized/hopper/dequantizer.cuh"
+#include "nanovllm/ops/cuda/gemm/quantized/hopper/e4m3_multiply.cuh"
 
 // The main loop of a GEMM in tiles on Hopper, without its epilogue. It is warp-specialised: one
 // producer thread copies w and x with TMA into a ring of stages in shared memory, and two or three
@@ -17,8 +18,8 @@ struct Item {
   int token, column, part, begin, end, last_token, first_row = 0;
 };
 template <class Tile>
-__device__ inline int steps_of(int k) {
-  constexpr int kColumns = Tile::kStep * kChunk;
+__host__ __device__ inline int steps_of(int k) {
+  constexpr int kColumns = Tile::kStep * Tile::kColumns;
   return (k + kColumns - 1) / kColumns;
 }
 /// The order of the items. The two thread blocks of a cluster take items of the same tokens and
@@ -102,57 +103,58 @@ __device__ __forceinline__ void finish_norm(const TileParams& p, float* factors)
   factors[token + 1] = rms_factor(squares.y, p.args.k, p.args.eps);
 }
 
-/// The rings of a thread block. A stage has x and w in the layout of wgmma, and after them come raw
-/// stages of a quantized w. An mbarrier of each stage tells that it is full, one that it is empty.
-template <class Tile>
-struct Rings {
-  uint32_t shared;
-  __device__ uint32_t stage(int i) const { return shared + i * Tile::kStageBytes; }
-  __device__ uint32_t raw_stage(int i) const { return stage(Tile::kStages) + i * Tile::kRawBytes; }
-  __device__ uint32_t full(int i) const { return raw_stage(Tile::kRawStages) + i * 8; }
-  __device__ uint32_t empty(int i) const { return full(Tile::kStages + i); }
-  __device__ uint32_t raw_full(int i) const { return empty(Tile::kStages + i); }
-  __device__ uint32_t raw_empty(int i) const { return raw_full(Tile::kRawStages + i); }
-};
-
-/// The thread that copies raw stages. No kernel of the step writes weights, so it waits for none.
+/// The thread that copies w, into raw stages if it is quantized. No kernel of the step writes
+/// weights, so it waits for none.
 template <class Tile, class Order>
-struct RawProducer {
-  using Stage = RawStage<typename Tile::Format>;
-  const QuantizedTileParams& p;
+struct WeightProducer {
+  static constexpr int kStages = Tile::kQuantized ? Tile::kRawStages : Tile::kStages;
+  const typename Tile::Params& p;
   const Rings<Tile> rings;
 
   __device__ void fetch(const Item& item, int step, int stage) const {
-    const uint32_t there = rings.raw_full(stage);
-    barrier_arrive_expect(there, Stage::copied_bytes(p.raw, Tile::kRows, Tile::kBoxes));
+    const auto row_of = [&](int box) {
+      return item.first_row + Tile::box_row(item.column, box, p.args.n);
+    };
+    if constexpr (Tile::kQuantized) {
+      using Stage = RawStage<typename Tile::Format>;
+      const uint32_t there = rings.raw_full(stage);
+      barrier_arrive_expect(there, Stage::copied_bytes(p.raw, Tile::kRows, Tile::kBoxes));
 #pragma unroll
-    for (int box = 0; box < Tile::kBoxes; ++box)
-      Stage::copy(p.raw, rings.raw_stage(stage), Tile::kRows, Tile::kBoxes, Tile::box_place(box),
-                  step, item.first_row + Tile::box_row(item.column, box, p.args.n), there);
+      for (int box = 0; box < Tile::kBoxes; ++box)
+        Stage::copy(p.raw, rings.raw_stage(stage), Tile::kRows, Tile::kBoxes, Tile::box_place(box),
+                    step, row_of(box), there);
+    } else {
+      const uint32_t there = rings.full(stage);
+      barrier_arrive_expect(there, Tile::kStageBytes + Tile::kScaleBytes);  // x too
+#pragma unroll
+      for (int box = 0; box < Tile::kBoxes; ++box)
+        box_copy(rings.stage(stage) + Tile::box_offset(box), p.w, step * Tile::kColumns,
+                 row_of(box), there);
+    }
   }
   __device__ static int prefetched_end(const Item& item) {
-    return min(item.begin / Tile::kStep + Tile::kRawStages, item.end / Tile::kStep);
+    return min(item.begin / Tile::kStep + kStages, item.end / Tile::kStep);
   }
-  /// Initialises the barriers and copies the first stages.
+  /// Copies the first stages.
   __device__ void begin(const Item& item) const {
-    prefetch_tensor_map(p.raw.values);
-    prefetch_tensor_map(p.raw.scales);
-    for (int stage = 0; stage < Tile::kRawStages; ++stage) {
-      barrier_init(rings.raw_full(stage), 1);
-      barrier_init(rings.raw_empty(stage), 4);  // warps of the dequantizer
+    if constexpr (Tile::kQuantized) {
+      prefetch_tensor_map(p.raw.values);
+      prefetch_tensor_map(p.raw.scales);
+    } else {
+      prefetch_tensor_map(p.w);
     }
-    fence_barrier_init();
     const int first = item.begin / Tile::kStep;
     for (int step = first; step < prefetched_end(item); ++step) fetch(item, step, step - first);
   }
   __device__ void copy(const Order& order, Item item, int i, int stride) const {
-    RingCursor<Tile::kRawStages> at;
+    RingCursor<kStages> at;
     int prefetched = prefetched_end(item);
     for (;;) {
       for (int step = item.begin / Tile::kStep; step < item.end / Tile::kStep;
            ++step, at.advance()) {
         if (step < prefetched) continue;
-        barrier_wait(rings.raw_empty(at.stage), at.parity ^ 1);
+        barrier_wait(Tile::kQuantized ? rings.raw_empty(at.stage) : rings.empty(at.stage),
+                     at.parity ^ 1);
         fetch(item, step, at.stage);
       }
       i += stride;
@@ -162,6 +164,34 @@ struct RawProducer {
     }
   }
 };
+
+/// The thread that copies this thread block's half of x to both.
+template <class Tile, class Order>
+__device__ __forceinline__ void copy_x(const typename Tile::Params& p, const Rings<Tile>& rings,
+                                       const Order& order, Item item, int i, int stride) {
+  const int first = cluster_rank() * Tile::kHalfTokens;
+  RingCursor<Tile::kStages> at;
+  begin_kernel();
+  for (;;) {
+    for (int chunk = item.begin; chunk < item.end; ++chunk, at.advance()) {
+      const uint32_t there = rings.full(at.stage);
+      barrier_wait(rings.empty(at.stage), at.parity ^ 1);
+      if constexpr (Tile::kQuantized) barrier_arrive_expect(there, Tile::kTokens * kChunkBytes);
+      box_copy_multicast(rings.stage(at.stage) + first * kChunkBytes, p.x, chunk * Tile::kColumns,
+                         item.token + first, there, 3);
+      if constexpr (Tile::kE4M3)
+        box_copy_multicast(rings.scales(at.stage) + first * 4, p.x_scales, item.token + first,
+                           chunk, there, 3);
+    }
+    i += stride;
+    if (i >= order.count()) break;
+    item = order.at(i);
+  }
+  // This thread block must not end before both have read all that it copied, since the other one
+  // arrives at its barriers.
+  for (int stage = 0; stage < Tile::kStages; ++stage, at.advance())
+    barrier_wait(rings.empty(at.stage), at.parity ^ 1);
+}
 
 /// The warpgroup that converts raw stages.
 template <class Tile, class Order>
@@ -220,7 +250,6 @@ __device__ __forceinline__ void run_tiles(const typename Tile::Params& p,
   extern __shared__ __align__(1024) unsigned char memory[];
   const Rings<Tile> rings = {shared_address(memory)};
   const int thread = threadIdx.x, rank = cluster_rank();
-  if (!Tile::kQuantized && thread == Tile::kConsumers) prefetch_tensor_map(p.w);
   const Order order(p, rank);
   __shared__ float norm_factors[kNormTokens];
   const int step = gridDim.x / 2;
@@ -228,38 +257,25 @@ __device__ __forceinline__ void run_tiles(const typename Tile::Params& p,
   Item item = order.at(i);
   const int count = order.count();
   if (i >= count) return;  // both thread blocks of the cluster
-  // Announces the copies into a stage, and copies w unless it is quantized.
-  const auto fetch_w = [&](int chunk, int stage) {
-    const uint32_t there = rings.full(stage);
-    if constexpr (Tile::kQuantized) {
-      barrier_arrive_expect(there, Tile::kTokens * kChunkBytes);
-    } else {
-      barrier_arrive_expect(there, Tile::kStageBytes);
-#pragma unroll
-      for (int box = 0; box < Tile::kBoxes; ++box)
-        box_copy(rings.stage(stage) + Tile::box_offset(box), p.w, chunk * kChunk,
-                 item.first_row + Tile::box_row(item.column, box, p.args.n), there);
-    }
-  };
-  constexpr int kRawThread = Tile::kConsumers + 64;  // neither the producer's warp nor the norm's
-  int prefetched_end = min(item.begin + kStages, item.end);
-  if (thread == Tile::kConsumers) {
+  // Each thread that copies is in a warp of its own, since a copy takes many instructions.
+  constexpr int kXThread = Tile::kConsumers, kWeightThread = Tile::kConsumers + 64;
+  const WeightProducer<Tile, Order> weights = {p, rings};
+  if (thread == kWeightThread) {
     for (int stage = 0; stage < kStages; ++stage) {
       barrier_init(rings.full(stage), Tile::kQuantized ? 1 + 4 : 1);  // dequantizer: four warps
       barrier_init(rings.empty(stage), 2 * Tile::kConsumerGroups);    // of both thread blocks
     }
+    for (int stage = 0; stage < Tile::kRawStages; ++stage) {
+      barrier_init(rings.raw_full(stage), 1);
+      barrier_init(rings.raw_empty(stage), 4);  // warps of the dequantizer
+    }
     fence_barrier_init();
-    // No kernel of the step writes weights, so they are prefetched before the previous one ends.
-    for (int chunk = item.begin; chunk < prefetched_end; ++chunk)
-      fetch_w(chunk, chunk - item.begin);
-    prefetch_tensor_map(p.x);
+    weights.begin(item);
   }
-  if constexpr (Tile::kQuantized)
-    if (thread == kRawThread) RawProducer<Tile, Order>{p, rings}.begin(item);
+  if (thread == kXThread) prefetch_tensor_map(p.x);
   __syncwarp();
   cluster_sync_relaxed();  // both thread blocks have initialised their barriers
 
-  RingCursor<kStages> at;
   if (thread >= Tile::kConsumers) {
     if constexpr (Tile::kQuantized)
       if (thread >= Tile::kConsumers + 128) {
@@ -267,46 +283,23 @@ __device__ __forceinline__ void run_tiles(const typename Tile::Params& p,
         return dequantize_tiles<Tile>(p, rings, order, item, i, step);
       }
     give_registers<Tile::kProducerRegisters>();
-    if (thread == Tile::kConsumers) {
-      begin_kernel();
-      for (;;) {
-        // Computed outside of the loop, since this thread has hardly enough time to keep the ring
-        // full.
-        const int token = item.token + rank * Tile::kHalfTokens;
-        const uint32_t x_offset = rank * Tile::kHalfTokens * kChunkBytes;
-        for (int chunk = item.begin; chunk < item.end; ++chunk, at.advance()) {
-          if (chunk >= prefetched_end) {
-            barrier_wait(rings.empty(at.stage), at.parity ^ 1);
-            fetch_w(chunk, at.stage);
-          }
-          box_copy_multicast(rings.stage(at.stage) + x_offset, p.x, chunk * kChunk, token,
-                             rings.full(at.stage), 3);
-        }
-        i += step;
-        if (i >= count) break;
-        item = order.at(i);
-        prefetched_end = item.begin;
-      }
-      // This thread block must not end before both have read all that it copied, since the other
-      // one arrives at its barriers.
-      for (int stage = 0; stage < kStages; ++stage, at.advance())
-        barrier_wait(rings.empty(at.stage), at.parity ^ 1);
-    } else if (thread / 32 == Tile::kConsumers / 32 + 1 && p.norm.squares != nullptr) {
+    if (thread == kXThread) copy_x<Tile>(p, rings, order, item, i, step);
+    else if (thread == kWeightThread) weights.copy(order, item, i, step);
+    else if (thread / 32 == Tile::kConsumers / 32 + 1 && p.norm.squares != nullptr) {
       wait_for_previous_kernel();
       finish_norm(p, norm_factors);
       named_barrier_arrive(kNormBarrier, Tile::kConsumers + 32);
     }
-    if constexpr (Tile::kQuantized)
-      if (thread == kRawThread) RawProducer<Tile, Order>{p, rings}.copy(order, item, i, step);
   } else {
     take_registers<Tile::kRegisters>();
     wait_for_previous_kernel();
     auto epilogue = make_epilogue();
-    const int group = thread / 128;
+    const int group = __shfl_sync(kAllLanes, thread / 128, 0);  // uniform for the compiler
     const int x_offset = Tile::kSplitsRows ? 0 : group * Tile::kBlocks * 64 * kChunkBytes;
     const int w_offset =
         (Tile::kTokens + (Tile::kSplitsRows ? group * Tile::kGroupRows : 0)) * kChunkBytes;
     bool waits_for_norm = p.norm.squares != nullptr;
+    RingCursor<kStages> at;
     TileSums<Tile> sums;
     // The producers of both thread blocks write to this stage, so both are told that it is free.
     const auto release = [&](int stage) {
@@ -319,31 +312,39 @@ __device__ __forceinline__ void run_tiles(const typename Tile::Params& p,
           p.norm.squares != nullptr ? norm_factors : nullptr};
       // Keeps the compiler from moving this computation behind the multiplications.
       asm volatile("" : "+r"(corner.first_token), "+r"(corner.first_column));
-      int before = 0;
       const int num = item.end - item.begin;
+      if constexpr (Tile::kE4M3) {
+        const typename E4M3Multiplier<Tile>::Offsets offsets = {
+            x_offset, w_offset, (corner.first_token - item.token) * 4, corner.first_token >> 31};
+        E4M3Multiplier<Tile>(p, rings, offsets, item.first_row + corner.first_column, item.begin,
+                             num)
+            .run(sums, at, release);
+      } else {
+        int before = 0;
 #pragma unroll 1
-      for (int chunk = 0; chunk < num; ++chunk, at.advance()) {
-        barrier_wait(rings.full(at.stage), at.parity);
-        const uint32_t x = rings.stage(at.stage) + x_offset, w = rings.stage(at.stage) + w_offset;
-        wgmma_fence();
+        for (int chunk = 0; chunk < num; ++chunk, at.advance()) {
+          barrier_wait(rings.full(at.stage), at.parity);
+          const uint32_t x = rings.stage(at.stage) + x_offset, w = rings.stage(at.stage) + w_offset;
+          wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < kChunk / 16; ++k)
+          for (int k = 0; k < kChunk / 16; ++k)
 #pragma unroll
-          for (int block = 0; block < Tile::kBlocks; ++block)
-            Wgmma<Bf16, Tile::kGroupRows>::ss(
-                sums[block], tile_descriptor(x + block * 64 * kChunkBytes + k * 32, 1024, 0),
-                tile_descriptor(w + k * 32, 1024, 0), chunk + k > 0);
-        wgmma_commit();
-        if (chunk > 0) {
-          wgmma_wait<1>();
-          release(before);
+            for (int block = 0; block < Tile::kBlocks; ++block)
+              Wgmma<Bf16, Tile::kGroupRows>::ss(
+                  sums[block], tile_descriptor(x + block * 64 * kChunkBytes + k * 32, 1024, 0),
+                  tile_descriptor(w + k * 32, 1024, 0), chunk + k > 0);
+          wgmma_commit();
+          if (chunk > 0) {
+            wgmma_wait<1>();
+            release(before);
+          }
+          before = at.stage;
         }
-        before = at.stage;
-      }
-      wgmma_wait<0>();
-      release(before);
+        wgmma_wait<0>();
+        release(before);
 #pragma unroll
-      for (int block = 0; block < Tile::kBlocks; ++block) pin(sums[block]);
+        for (int block = 0; block < Tile::kBlocks; ++block) pin(sums[block]);
+      }
       if (waits_for_norm) named_barrier_sync(kNormBarrier, Tile::kConsumers + 32);
       waits_for_norm = false;
       epilogue(corner, item, sums);

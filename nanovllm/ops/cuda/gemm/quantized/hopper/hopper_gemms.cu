@@ -23,6 +23,7 @@ auto with_format(const QuantizedWeight& w, Body body) {
 
 void quantized_tile_gemm(Launch where, const GemmArgs& args, size_t index, const TileConfig& tile,
                          const TileScratch& scratch, const DeferredNorm& norm) {
+  if (args.quantized_x != nullptr) return e4m3_tile_gemm(where, args, index, tile, scratch);
   with_format(*args.quantized, [&](auto format) {
     HopperGemms<decltype(format)>::tile(where, args, index, tile, scratch, norm);
   });
