@@ -114,17 +114,17 @@ QuantizedActivations Gemms::e4m3_activations(const QuantizedWeight& w, int64_t n
 }
 
 std::vector<GemmChoice> Gemms::e4m3_candidates(const Call& call, const GemmArgs& args) {
+  std::vector<std::pair<double, int>> tiles;
+  if (has_e4m3_tiles(call)) tiles = best_tiles(args, call.in.x.dtype);
   std::vector<GemmChoice> all;
-  if (has_e4m3_tiles(call))
-    for (const auto& [cost, config] : best_tiles(args, call.in.x.dtype))
-      all.push_back({.kernel = config});
   // A tile's SwiGLU is faster than a separate one.
-  if (call.epilogue == Epilogue::kSwiglu && !all.empty()) return all;
-  const E4M3Matrices matrices = e4m3_matrices(call);
-  const Tensor out = call.epilogue == Epilogue::kSwiglu ? call.scratch : call.out;
-  const auto others = cublaslt_.candidates(out.rows(0, matrices.x.shape[0]), matrices.x, matrices.w,
-                                           matrices.scales);
-  all.insert(all.end(), others.begin(), others.end());
+  if (call.epilogue != Epilogue::kSwiglu || tiles.empty()) {
+    const E4M3Matrices matrices = e4m3_matrices(call);
+    const Tensor out = call.epilogue == Epilogue::kSwiglu ? call.scratch : call.out;
+    all = cublaslt_.candidates(out.rows(0, matrices.x.shape[0]), matrices.x, matrices.w,
+                               matrices.scales);
+  }
+  for (const auto& [cost, config] : tiles) all.push_back({.kernel = config});
   if (all.empty()) all.push_back({.kernel = GemmChoice::kDequantized});
   return all;
 }

@@ -26,6 +26,7 @@ inline double dequantize_cost(const QuantizedWeight& w) {
 /// best of the first two 0.9%, the best of the first three 0.4%.
 inline double tile_cost(const GemmArgs& args, const TileConfig& config, int num_sms) {
   constexpr double kChunkTime = 0.74;      // to multiply 64 of k in a tile of 256 x 128
+  constexpr double kE4M3ChunkTime = 0.9;   // to multiply and scale 128 of k in E4M3
   constexpr double kBytesPerUs = 85e3;     // that a thread block loads
   constexpr double kNewBytesPerUs = 78e3;  // of w if no other thread block has loaded it
   constexpr double kXWeight = 0.49;        // of a byte of x beside such a byte of w
@@ -40,9 +41,10 @@ inline double tile_cost(const GemmArgs& args, const TileConfig& config, int num_
   const int token_tiles = (args.num_tokens + config.tokens - 1) / config.tokens;
   const int blocks = config.blocks(args.num_tokens, args.n);
   const int waves = (blocks + num_sms - 1) / num_sms;
-  // E4M3 operands have twice the columns in the same bytes and time.
+  // E4M3 operands have twice the columns in the same bytes.
   const bool is_e4m3 = args.quantized_x != nullptr;
   const int columns = is_e4m3 ? 128 : 64;  // of a chunk
+  const double chunk_time = is_e4m3 ? kE4M3ChunkTime : kChunkTime;
   const int chunks = (args.k + columns * config.split - 1) / (columns * config.split);
   const double per_value = value_bytes(args.quantized);
   const double w_bytes = columns * per_value * config.rows, x_bytes = 128 * config.tokens;
@@ -51,7 +53,7 @@ inline double tile_cost(const GemmArgs& args, const TileConfig& config, int num_
   const bool converts = args.quantized != nullptr && !is_e4m3;
   const int converted = converts ? (config.rows + 127) / 128 : 0;
   const double convert = kConvertTime * converted;
-  const double chunk = std::max({kChunkTime * tile, load, new_load, convert}) + kLoadShare * load;
+  const double chunk = std::max({chunk_time * tile, load, new_load, convert}) + kLoadShare * load;
   const double compute = waves * (chunks * chunk + kEpilogueTime * tile * (args.float_out ? 2 : 1));
   const double w_rows = double{config.swiglu ? 2.0 : 1.0} * args.n;
   const double out_bytes = (args.float_out ? 4 : 2) * (args.epilogue == Epilogue::kAdd ? 2 : 1);

@@ -44,11 +44,10 @@ struct E4M3Operands : PlainFormat<__nv_fp8_e4m3> {};
 /// A tile of kTokens tokens by kRows rows of w; with SwiGLU half of the rows are gates. The
 /// consumer warpgroups divide the tokens, or the rows of w if there are only 64 tokens, which is
 /// the M of one wgmma. There are two consumer warpgroups, or three for 192 tokens, and one more
-/// warpgroup of which one thread is the producer.
+/// warpgroup of which one thread copies x and another one w.
 ///
-/// If w is quantized, that thread copies only x, and another one of its warpgroup copies w into a
-/// ring of raw stages (raw_stage.cuh). One more warpgroup, the dequantizer, converts them into the
-/// stages that the consumers read.
+/// If w is quantized and x is not, w is copied into a ring of raw stages (raw_stage.cuh). One more
+/// warpgroup, the dequantizer, converts them into the stages that the consumers read.
 template <int kTokens_, int kRows_, bool kSwiglu_, class Format_ = PlainFormat<Bf16>>
 struct Tile {
   using Format = Format_;  // of w: weight_formats.cuh

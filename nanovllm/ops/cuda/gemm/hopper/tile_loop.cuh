@@ -4,9 +4,9 @@
 #include "nanovllm/ops/cuda/gemm/quantized/hopper/dequantizer.cuh"
 #include "nanovllm/ops/cuda/gemm/quantized/hopper/e4m3_multiply.cuh"
 
-// The main loop of a GEMM in tiles on Hopper, without its epilogue. It is warp-specialised: one
-// producer thread copies w and x with TMA into a ring of stages in shared memory, and two or three
-// consumer warpgroups multiply. The two thread blocks of a cluster have the same tokens, and each
+// The main loop of a GEMM in tiles on Hopper, without its epilogue. It is warp-specialised: two
+// threads copy w and x with TMA into a ring of stages in shared memory, and two or three consumer
+// warpgroups multiply. The two thread blocks of a cluster have the same tokens, and each
 // copies half of them to both (multicast). Thread blocks are persistent: they compute one tile
 // after the other. A quantized w goes through a second ring (tile.cuh).
 namespace nanovllm::cuda {

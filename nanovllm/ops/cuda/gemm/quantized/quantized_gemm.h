@@ -11,7 +11,8 @@
 //   swap_ab_gemm, tile_gemm   more tokens on Hopper: values become bfloat16 on their way to the
 //                          tensor cores (hopper/)
 //   dequantize             a whole weight becomes floats, just before another GEMM
-//   cublaslt               E4M3 with many tokens, if x may be quantized: by quantize_rows
+// If x may be quantized too (quantize_rows), swap_ab_gemm and tile_gemm multiply E4M3 by E4M3, and
+// with many tokens cublaslt does.
 namespace nanovllm::cuda {
 
 /// small_gemm() for a quantized weight; with kStore out may be float32. x is of the 16-bit `dtype`.

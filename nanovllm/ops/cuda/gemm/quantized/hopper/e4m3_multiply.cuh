@@ -94,8 +94,8 @@ class E4M3Multiplier {
   /// A unit has 64 tokens, and all rows or half of them. Two units need this many registers.
   static constexpr int kMostSums = Tile::kConsumerGroups == 3 ? 128 : 192;
   static constexpr int kAllSums = Tile::kBlocks * Tile::kGroupRows / 2;
-  static constexpr bool kHalves =
-      kAllSums + Tile::kGroupRows > kMostSums&& Tile::kGroupRows / 2 >= 80;
+  static constexpr bool kTwoFit = kAllSums + Tile::kGroupRows <= kMostSums;
+  static constexpr bool kHalves = !kTwoFit && Tile::kGroupRows / 2 >= 80;
   static constexpr int kUnitRows = kHalves ? Tile::kGroupRows / 2 : Tile::kGroupRows;
   static constexpr int kUnits = Tile::kBlocks * (kHalves ? 2 : 1);  // of a chunk
   static constexpr int kBuffers = kAllSums + kUnitRows <= kMostSums ? 2 : 1;
