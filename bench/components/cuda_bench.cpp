@@ -12,12 +12,10 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
-#include <map>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -25,41 +23,17 @@
 #include <utility>
 #include <vector>
 
-#include "cuda_peaks.h"
+#include "cuda_gemms.h"
+#include "cuda_measure.h"
 #include "nanovllm/ops/backend.h"
-#include "nanovllm/ops/cuda/gemm/hopper/tile_gemm.h"
-#include "nanovllm/ops/cuda_library.h"
 #include "sums_over_gpus.h"
 
 namespace {
 
 using namespace nanovllm;
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-class Bench {
+class Bench : public CudaMeasure {
  public:
-  Bench()
-      : gpu_(make_cuda_backend()),
-        portable_(make_cuda_backend({.portable = true})),
-        sync_word_(gpu_->allocate(4)) {}
-
-  void peaks() {
-    const MemoryPeaks memory = measure_memory();
-    copy_ = memory.copy;
-    read_ = memory.read;
-    const int64_t n = 8192;
-    const Tensor x = random(n, n), out = random(n, n);
-    const std::vector<uint16_t> host = random_values(n * n);
-    const Tensor part(const_cast<uint16_t*>(host.data()), DType::kBF16, n, n);
-    const WeightPtr w = gpu_->pack(part, DType::kBF16);
-    flops_ = 2.0 * n * n * n / timed(20, [&] { gpu_->matmul(out, x, *w); });
-    fmt::print("{}\ncopy {:.2f} TB/s, read {:.2f} TB/s, bf16 GEMM {:.0f} TFLOP/s\n",
-               gpu_->describe(), copy_ / 1e12, read_ / 1e12, flops_ / 1e12);
-  }
-
   /// One new token for each of `num_seqs` sequences of `context` keys. With `roped` the norm, the
   /// rotation and the store of the newest key are included.
   void decode(int64_t num_seqs, int64_t context, int64_t heads, int64_t kv_heads, bool roped,
@@ -127,68 +101,6 @@ class Bench {
         "matrix rate\n",
         num_seqs, length, kv_dtype == DType::kE4M3 ? ", FP8" : "", heads, kv_heads, time * 1e6,
         flops / time / 1e12, 100 * flops / time / flops_);
-  }
-
-  bool e4m3 = false;  // the weights of gemm()
-  enum class Around { kNorm, kAdd, kNormSwiglu };
-
-  /// A GEMM with the row operations around it: with the kernels that the backend chooses, and with
-  /// cuBLASLt and separate row operations; with `all_configs` also in each tile configuration,
-  /// fastest first.
-  void gemm(const char* name, int64_t num_tokens, int64_t n, int64_t k, Around around,
-            bool all_configs) {
-    buffers_.clear();
-    // Several copies of the weight, so that the L2 cache does not have the one that is read next.
-    const int64_t bytes = n * k * (e4m3 ? 1 : 2), copies = 1 + 200'000'000 / bytes;
-    const std::vector<uint16_t> host = random_values(n * k);
-    const Tensor matrix(const_cast<uint16_t*>(host.data()), DType::kBF16, n, k);
-    const WeightRows parts[] = {e4m3 ? e4m3_weight(n, k) : WeightRows(matrix)};
-    const Tensor x = random(num_tokens, k), hidden = random(num_tokens, k),
-                 out = random(num_tokens, n), wide = random(num_tokens, n);
-    const Tensor act(out.data, DType::kBF16, num_tokens, n / 2);
-    Residual residual(x, hidden), sum(out, wide);
-    const Norm norm = {{random(1, 2 * k).data, DType::kF32, k}, 1e-6f};
-    std::vector<WeightPtr> weights;  // all backends on the GPU can use them
-    for (int64_t i = 0; i < copies; ++i) weights.push_back(gpu_->pack(parts, DType::kBF16));
-    const auto timed_on = [&](Backend& gpu) {
-      const int64_t key = ++num_graphs_;
-      const auto run = [&] {
-        for (const WeightPtr& w : weights)
-          if (around == Around::kNorm) gpu.norm_matmul(out, residual, norm, *w);
-          else if (around == Around::kAdd) gpu.add_matmul(sum, x, *w);
-          else gpu.norm_swiglu(act, residual, norm, *w, wide);
-      };
-      const auto replay = [&] { gpu.replay(key, run); };
-      const auto tune = [&](const RehearsedStep& step) {
-        if (step.num_tokens == num_tokens) run();
-      };
-      gpu.prepare({.max_tokens = num_tokens, .replay_sizes = {}, .run = tune}, {});
-      replay();
-      return timed(20, replay, &gpu) / static_cast<double>(copies);
-    };
-    const double time = timed_on(*gpu_);
-    fmt::print("{} [{}, {}], {} tokens: {:.2f} us, {:.0f}% of read", name, n, k, num_tokens,
-               time * 1e6, 100 * static_cast<double>(bytes) / time / read_);
-    if (!e4m3) fmt::print("; cuBLASLt and rows {:.2f} us", timed_on(*portable_) * 1e6);
-    fmt::print("\n");
-    if (!all_configs) return;
-    const bool swiglu = around == Around::kNormSwiglu;
-    std::vector<std::pair<double, std::string>> times;
-    for (int i = 0; i < cuda::kNumTileConfigs; ++i) {
-      const cuda::TileConfig config = cuda::tile_config(i);
-      const int64_t blocks =
-          config.blocks(static_cast<int>(num_tokens), static_cast<int>(swiglu ? n / 2 : n));
-      if ((e4m3 && !multiplies_e4m3(config)) || config.swiglu != swiglu ||
-          (config.split > 1 && (swiglu || blocks > 132)) || blocks < 40)
-        continue;
-      std::unique_ptr<Backend>& gpu = by_config_[i];
-      if (!gpu) gpu = make_cuda_backend({.gemm = i});
-      times.emplace_back(timed_on(*gpu) * 1e6,
-                         fmt::format("{}x{}/{}", config.tokens, config.rows, config.split));
-    }
-    std::ranges::sort(times);
-    for (const auto& [us, config] : times) fmt::print("  {} {:.2f}", config, us);
-    fmt::print("\n");
   }
 
   void rows(int64_t num_tokens) {
@@ -267,62 +179,6 @@ class Bench {
  private:
   static constexpr int64_t kHeadDim = 128, kBlockSize = 64;
 
-  void print(const std::string& name, int64_t rows, int64_t bytes, double time) const {
-    fmt::print("{}, {} rows: {:.1f} us, {:.2f} TB/s, {:.0f}% of copy\n", name, rows, time * 1e6,
-               static_cast<double>(bytes) / time / 1e12,
-               100 * static_cast<double>(bytes) / time / copy_);
-  }
-  /// Seconds that one call takes: the median of five rounds.
-  double timed(int calls, const std::function<void()>& call, Backend* gpu = nullptr) {
-    if (gpu == nullptr) gpu = gpu_.get();
-    call();
-    std::vector<double> times;
-    for (int round = 0; round < 5; ++round) {
-      sync(*gpu);
-      const double start = now();
-      for (int i = 0; i < calls; ++i) call();
-      sync(*gpu);
-      times.push_back((now() - start) / calls);
-    }
-    std::ranges::sort(times);
-    return times[2];
-  }
-  void sync(Backend& gpu) {
-    int32_t word = 0;
-    gpu.download(&word, sync_word_.get(), sizeof word);
-  }
-  static std::vector<uint16_t> random_values(int64_t count) {
-    static std::vector<uint16_t> table;
-    if (table.empty()) {
-      std::mt19937 generator(1);
-      std::normal_distribution<float> normal;
-      table.resize((1 << 20) + 7);
-      for (uint16_t& x : table) x = f32_to_bf16(normal(generator));
-    }
-    std::vector<uint16_t> values(static_cast<size_t>(count));
-    for (size_t i = 0; i < values.size(); ++i) values[i] = table[i % table.size()];
-    return values;
-  }
-  static WeightRows e4m3_weight(int64_t n, int64_t k) {
-    QuantizedMatrix m = {.format = QuantizedFormat::kE4M3,
-                         .num_rows = n,
-                         .num_columns = k,
-                         .scale_rows = 128,
-                         .scale_columns = 128,
-                         .quantizes_activations = true};
-    m.scales.assign(static_cast<size_t>(m.num_scales()), 0.5f);
-    m.values = [](Range rows, Range columns, uint8_t* to) {
-      const std::vector<uint16_t> values = random_values(rows.count * columns.count);
-      std::ranges::transform(values, to, [](uint16_t x) { return f32_to_e4m3(bf16_to_f32(x)); });
-    };
-    return {n, k, [m] { return m; }};
-  }
-  Tensor random(int64_t n, int64_t k) {
-    buffers_.push_back(gpu_->allocate(static_cast<size_t>(n * k) * 2));
-    const std::vector<uint16_t> host = random_values(n * k);
-    gpu_->upload(buffers_.back().get(), host.data(), host.size() * 2);
-    return {buffers_.back().get(), DType::kBF16, n, k};
-  }
   KvCache cache(int64_t num_seqs, int64_t context, int64_t layers, int64_t kv_heads,
                 DType dtype = DType::kBF16) {
     const int64_t blocks = num_seqs * ((context + kBlockSize - 1) / kBlockSize);
@@ -395,16 +251,10 @@ class Bench {
                               kv);
   }
 
-  std::unique_ptr<Backend> gpu_, portable_;            // portable_ uses cuBLASLt from 17 tokens on
-  std::map<int, std::unique_ptr<Backend>> by_config_;  // by CudaKernels::gemm
-  Buffer sync_word_;
-  double copy_ = 1, read_ = 1, flops_ = 1;
-  std::vector<Buffer> buffers_;
   Buffer tables_;
   HostBatch host_;
   std::vector<SampleRow> samples_;
   Batch batch_;
-  int64_t num_graphs_ = 0;
 };
 
 }  // namespace
@@ -444,19 +294,9 @@ int main(int argc, char** argv) try {
       bench.prefill(num_seqs, length, 16, 8);
   if (what.empty() || what == "gemms" || what == "tiles") {
     const bool all = what == "tiles";
-    bench.e4m3 = argc > 2 && std::string(argv[2]) == "e4m3";
-    std::vector<int64_t> counts = all ? std::vector<int64_t>{32, 64, 96, 128, 192, 256, 512}
-                                      : std::vector<int64_t>{32, 64, 128, 256, 16384};
-    if (argc > 3) counts.clear();
+    std::vector<int64_t> counts;
     for (int i = 3; i < argc; ++i) counts.push_back(std::stoi(argv[i]));
-    for (const int64_t tokens : counts)
-      for (const auto& [hidden, q_size, qkv_size, wide] :
-           {std::array<int64_t, 4>{1024, 2048, 4096, 3072}, {4096, 4096, 6144, 12288}}) {
-        bench.gemm("qkv", tokens, qkv_size, hidden, Bench::Around::kNorm, all);
-        bench.gemm("o", tokens, hidden, q_size, Bench::Around::kAdd, all);
-        bench.gemm("gate_up", tokens, 2 * wide, hidden, Bench::Around::kNormSwiglu, all);
-        bench.gemm("down", tokens, hidden, wide, Bench::Around::kAdd, all);
-      }
+    bench_gemms(bench, all, argc > 2 && std::string(argv[2]) == "e4m3", counts);
   }
   if (what.empty() || what == "rows")
     for (const int64_t tokens : {1, 64, 256, 16384}) bench.rows(tokens);
@@ -480,7 +320,7 @@ int main(int argc, char** argv) try {
       const std::vector<TokenBias> biases = {{7, 1.0f}};
       bench.sampler(rows, with([&](SampleRow& r) { r.biases = biases; }), "one logit_bias");
     }
-} catch (const nanovllm::UserError& error) {
+} catch (const std::exception& error) {
   fmt::print(stderr, "error: {}\n", error.what());
   return 2;
 }
