@@ -104,6 +104,7 @@ class Gemms {
   void run_swap_ab(const Call& call, GemmArgs args, const RopeParams* rope = nullptr);
   /// Quantizes x and multiplies E4M3. Returns false without doing anything if no kernel can.
   bool run_e4m3(const Call& call);
+  /// The same as `choice` says, or as CublasLt::run() corrects it.
   void run_e4m3_as(GemmChoice& choice, Call call);
   std::vector<GemmChoice> e4m3_candidates(const Call& call, const GemmArgs& args);
   /// Whether tile_gemm() multiplies E4M3 by E4M3 with these scales.

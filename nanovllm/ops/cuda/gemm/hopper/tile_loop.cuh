@@ -6,9 +6,9 @@
 
 // The main loop of a GEMM in tiles on Hopper, without its epilogue. It is warp-specialised: two
 // threads copy w and x with TMA into a ring of stages in shared memory, and two or three consumer
-// warpgroups multiply. The two thread blocks of a cluster have the same tokens, and each
-// copies half of them to both (multicast). Thread blocks are persistent: they compute one tile
-// after the other. A quantized w goes through a second ring (tile.cuh).
+// warpgroups multiply. The two thread blocks of a cluster have the same tokens, and each copies
+// half of them to both (multicast). Thread blocks are persistent: they compute one tile after the
+// other. A w that becomes bfloat16 goes through a second ring (tile.cuh).
 namespace nanovllm::cuda {
 
 /// One unit of a thread block's work: the first token and column of a tile of out, and the part of
