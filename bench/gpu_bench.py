@@ -76,8 +76,8 @@ def main():
     o = a.parse_args()
     if unknown := set(o.weights.split(",")) - {"bfloat16", *QUANTIZATION}:
         a.error(f"no such weights: {', '.join(sorted(unknown))}")
-    if o.start and o.weights != "bfloat16":
-        a.error("--start writes a checkpoint, and only in bfloat16")
+    if o.start and set(o.weights.split(",")) - {"bfloat16", "fp8"}:
+        a.error("--start writes a checkpoint, and only in bfloat16 or fp8")
     gpu = needed_gpu()
     result = {"gpu": gpu, "tensor_parallel_size": int(o.tp), "date": datetime.date.today().isoformat(), "shapes": {}}
     print(gpu)

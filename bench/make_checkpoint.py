@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes a checkpoint with random bfloat16 weights for a config.json, for runs that need a real file.
+"""Writes a checkpoint with random weights for a config.json, for runs that need a real file: bfloat16, or E4M3 with scales for
+blocks if its quantization_config has the quant_method fp8.
 make_checkpoint.py CONFIG_FOLDER OUT_FOLDER [JSON]
 JSON: values that replace those of config.json, for example {"num_hidden_layers": 4}"""
 import array
@@ -31,23 +32,39 @@ def tensors(c):
         yield "lm_head.weight", (c["vocab_size"], hidden)
 
 
+def stored(c):
+    """Name, dtype and shape of every tensor in the file. Tensors of one byte for each element are E4M3."""
+    quantization = c.get("quantization_config", {"quant_method": None})
+    if quantization["quant_method"] not in (None, "fp8"):
+        sys.exit(f"make_checkpoint.py writes bfloat16 and fp8, not {quantization['quant_method']}")
+    for name, shape in tensors(c):
+        if quantization["quant_method"] is None or "_proj." not in name:
+            yield name, "BF16", shape
+            continue
+        yield name, "F8_E4M3", shape
+        blocks = [-(-size // block) for size, block in zip(shape, quantization["weight_block_size"])]
+        yield name + "_scale_inv", "BF16", blocks
+
+
 def main():
     source, out = sys.argv[1:3]
-    os.makedirs(out, exist_ok=True)
     with open(os.path.join(source, "config.json"), encoding="utf8") as file:
         config = json.load(file)
     config.update(json.loads(sys.argv[3]) if len(sys.argv) > 3 else {})
+    all_tensors = list(stored(config))
+    os.makedirs(out, exist_ok=True)
     with open(os.path.join(out, "config.json"), "w", encoding="utf8") as file:
         json.dump(config, file)
     chance = random.Random(1)
     count = 2**20 + 7  # a prime: no two rows of a matrix are equal
     # The upper half of a float32 is its value in bfloat16, rounded towards zero.
     floats = struct.pack(f"<{count}f", *(chance.gauss(0, 0.02) for _ in range(count)))
-    values = array.array("H", floats)[1::2].tobytes()
+    values = {"BF16": array.array("H", floats)[1::2].tobytes(),
+              "F8_E4M3": bytes(chance.randrange(0x20, 0x40) | chance.choice((0, 0x80)) for _ in range(count))}  # 1/8 to 2
     header, at = {"__metadata__": {"format": "pt"}}, 0  # transformers requires the metadata
-    for name, shape in tensors(config):
-        size = 2 * math.prod(shape)
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
+    for name, dtype, shape in all_tensors:
+        size = (1 if dtype == "F8_E4M3" else 2) * math.prod(shape)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
         at += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -55,12 +72,13 @@ def main():
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
         for name, entry in list(header.items())[1:]:
-            size = 2 * math.prod(entry["shape"])
-            if name.endswith("norm.weight"):
-                file.write(struct.pack("<H", 0x3F80) * (size // 2))
+            begin, end = entry["data_offsets"]
+            size = end - begin
+            if name.endswith(("norm.weight", "_scale_inv")):  # 1, and 0.02
+                file.write(struct.pack("<H", 0x3F80 if name.endswith("norm.weight") else 0x3CA4) * (size // 2))
                 continue
             while size > 0:
-                size -= file.write(values[:size])
+                size -= file.write(values[entry["dtype"]][:size])
 
 
 if __name__ == "__main__":
