@@ -180,10 +180,11 @@ std::string to_text(const Report& r) {
            fmt::format("{} of {} columns in {} layers, {} for each token", m.num_experts,
                        m.moe_intermediate_size, std::ranges::count(m.expert_layers, true),
                        m.num_experts_per_tok));
-    if (m.quantization)
-      line("quantized", fmt::format("{}; {:.3g} byte{} for each weight", m.quantization->description,
-                                    m.quantization->bytes_per_value,
-                                    m.quantization->bytes_per_value == 1 ? "" : "s"));
+    if (m.quantization) {
+      const std::string bytes = fmt::format("{:.3g}", m.quantization->bytes_per_value);
+      line("quantized", fmt::format("{}; {} byte{} for each weight", m.quantization->description,
+                                    bytes, bytes == "1" ? "" : "s"));
+    }
     line("vocabulary", fmt::format("{} tokens", m.vocab_size));
   }
   if (r.files)
