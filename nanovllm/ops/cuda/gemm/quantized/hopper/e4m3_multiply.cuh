@@ -11,7 +11,8 @@
 //
 // Scaling takes nearly as long as multiplying, so a warpgroup does both at the same time: the
 // products of a chunk are computed in units, and while one unit is scaled, the next one is
-// multiplied into other registers.
+// multiplied into other registers. Tiles that leave no registers for two units (kBuffers = 1) do
+// one after the other.
 namespace nanovllm::cuda {
 
 template <class Tile>
@@ -91,7 +92,8 @@ class E4M3Multiplier {
   static constexpr int kBlockRows = 128, kGrain = std::gcd(kRunRows, kBlockRows);
   static constexpr int kGrains = kRunRows / kGrain, kBlocksOfRun = kGrains > 1 ? 2 : 1;
   static_assert(kGrain % 8 == 0 && kRunRows <= 192);
-  /// A unit has 64 tokens, and all rows or half of them. Two units need this many registers.
+  /// A unit has 64 tokens, and all rows or half of them: half only if both units do not fit beside
+  /// the sums otherwise, and not if few rows would be left, because each unit reads all of x.
   static constexpr int kMostSums = Tile::kConsumerGroups == 3 ? 128 : 192;
   static constexpr int kAllSums = Tile::kBlocks * Tile::kGroupRows / 2;
   static constexpr bool kTwoFit = kAllSums + Tile::kGroupRows <= kMostSums;
