@@ -37,7 +37,8 @@ bool Gemms::run_quantized(const Call& call) {
     run_quantized_small(call);
     return true;
   }
-  if (is_native_ && args.num_tokens > kSwapAbTokens && call.quantized->quantizes_activations &&
+  const int most_swap_ab = has_e4m3_tiles(call) ? kE4M3SwapAbTokens : kSwapAbTokens;
+  if (is_native_ && args.num_tokens > most_swap_ab && call.quantized->quantizes_activations &&
       run_e4m3(call))
     return true;
   for (int config = 0; config < kNumTileConfigs; ++config)
@@ -117,8 +118,11 @@ std::vector<GemmChoice> Gemms::e4m3_candidates(const Call& call, const GemmArgs&
   std::vector<std::pair<double, int>> tiles;
   if (has_e4m3_tiles(call)) tiles = best_tiles(args, call.in.x.dtype);
   std::vector<GemmChoice> all;
-  // A tile's SwiGLU is faster than a separate one.
-  if (call.epilogue != Epilogue::kSwiglu || tiles.empty()) {
+  // A tile's SwiGLU is faster than a separate one. With few tokens a measurement of the GEMM alone
+  // does not show what cuBLASLt loses, since nothing of it overlaps with its neighbours in a step.
+  const bool only_tiles =
+      call.epilogue == Epilogue::kSwiglu || args.num_tokens <= kSwapAbTokens;
+  if (!only_tiles || tiles.empty()) {
     const E4M3Matrices matrices = e4m3_matrices(call);
     const Tensor out = call.epilogue == Epilogue::kSwiglu ? call.scratch : call.out;
     all = cublaslt_.candidates(out.rows(0, matrices.x.shape[0]), matrices.x, matrices.w,

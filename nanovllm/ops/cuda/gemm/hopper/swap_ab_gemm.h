@@ -7,6 +7,8 @@ namespace nanovllm::cuda {
 
 /// The most tokens of swap_ab_gemm().
 inline constexpr int kSwapAbTokens = kNormTokens;
+/// The same of a GEMM of E4M3 by E4M3 that tile_gemm() computes too, which is faster beyond.
+inline constexpr int kE4M3SwapAbTokens = 32;
 
 /// How a GEMM is divided.
 struct SwapAbConfig {

@@ -10,9 +10,10 @@
 namespace nanovllm::cuda {
 namespace {
 
-constexpr int kThreads = 256, kWidth = 8;  // columns that a thread has together
+constexpr int kWidth = 8;  // columns that a thread has together
 constexpr int kLanes = kQuantizedChunk / kWidth;
 constexpr float kLargest = 448;  // of E4M3
+constexpr int kMostThreads = 512;
 
 __device__ inline uint2 to_e4m3(const float (&x)[kWidth], float factor) {
   uint32_t words[2];
@@ -28,20 +29,33 @@ __device__ inline uint2 to_e4m3(const float (&x)[kWidth], float factor) {
   return {words[0], words[1]};
 }
 
-/// A thread block takes row after row; each thread has up to kVectors vectors of a row.
+/// A thread block takes row after row, or one of `pieces` parts of a row after the other; a part has
+/// whole chunks. A thread has up to kVectors vectors of it. The norm's weights are loaded before the
+/// previous kernel has ended.
 template <class T, bool kNorm, int kVectors>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kMostThreads)
     quantize_kernel(const QuantizedActivations out, const T* in, const float* weight, int width,
-                    float eps, int num_rows) {
+                    float eps, int num_rows, int pieces) {
   launch_dependents();
-  __shared__ float shared[2][kThreads / 32];
-  const auto column = [&](int j) {
-    return (j * kThreads + static_cast<int>(threadIdx.x)) * kWidth;
+  __shared__ float shared[2][2][kMostThreads / 32];  // rows use them in turn
+  const auto column_of = [&](int piece, int j) {
+    return ((piece * kVectors + j) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) *
+           kWidth;
   };
+  Vec<float, kWidth> w[kNorm ? kVectors : 1];
+  if constexpr (kNorm) {
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j)
+      if (column_of(0, j) < width) w[j] = load<kWidth>(weight + column_of(0, j));
+  }
   wait_for_previous_kernel();
-  for (int64_t row = blockIdx.x; row < num_rows; row += gridDim.x) {
+  const int count = num_rows * pieces;
+  for (int item = static_cast<int>(blockIdx.x), turn = 0; item < count;
+       item += static_cast<int>(gridDim.x), turn ^= 1) {
+    const int row = item / pieces, piece = item % pieces;
+    const auto column = [&](int j) { return column_of(piece, j); };
     Vec<T, kWidth> x[kVectors];
-    const T* const from = in + row * width;
+    const T* const from = in + int64_t{row} * width;
 #pragma unroll
     for (int j = 0; j < kVectors; ++j)
       if (column(j) < width) x[j] = load<kWidth>(from + column(j));
@@ -50,10 +64,10 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int j = 0; j < kVectors; ++j)
         if (column(j) < width) squares = add_squares(x[j], squares);
-      const float factor = rms_factor(block_reduce(squares, shared[0], Sum()), width, eps);
+      const float factor = rms_factor(block_reduce(squares, shared[turn][0], Sum()), width, eps);
 #pragma unroll
       for (int j = 0; j < kVectors; ++j)
-        if (column(j) < width) x[j] = normed(x[j], factor, load<kWidth>(weight + column(j)));
+        if (column(j) < width) x[j] = normed(x[j], factor, w[j]);
     }
     float largest[kVectors], whole = 0;
 #pragma unroll
@@ -71,7 +85,7 @@ __global__ void __launch_bounds__(kThreads)
       whole = fmaxf(whole, largest[j]);
     }
     if (!out.has_chunks) {
-      whole = block_reduce(whole, shared[1], Max());
+      whole = block_reduce(whole, shared[turn][1], Max());
       if (threadIdx.x == 0) out.scales[row] = whole / kLargest;
     }
     auto* const to = static_cast<unsigned char*>(out.values) + row * out.row_bytes;
@@ -87,7 +101,6 @@ __global__ void __launch_bounds__(kThreads)
       if (out.has_chunks && threadIdx.x % kLanes == 0)
         out.scales[int64_t{column(j) / kQuantizedChunk} * out.scale_stride + row] = most / kLargest;
     }
-    if (gridDim.x < num_rows) __syncthreads();  // before `shared` is used again
   }
 }
 
@@ -96,15 +109,25 @@ __global__ void __launch_bounds__(kThreads)
 template <bool kNorm>
 void run(Launch where, const QuantizedActivations& out, Tensor in, const Norm& norm) {
   const auto num_rows = static_cast<int>(in.shape[0]), width = static_cast<int>(in.shape[1]);
+  // Chunks do not depend on each other, so small thread blocks divide a row.
+  const bool divides = !kNorm && out.has_chunks;
+  const int vectors = (width + kWidth - 1) / kWidth;
+  const int threads = divides ? 256 : std::min((vectors + 31) / 32 * 32, kMostThreads);
+  const int most_blocks = 2048 / threads * where.num_sms;  // at once
+  const int of_row = (vectors + threads - 1) / threads;    // a thread's vectors
   with_16bit_type(in.dtype, [&](auto type) {
     using T = decltype(type);
-    const auto launch_with = [&](auto kernel) {
-      launch(where, kernel, std::min(num_rows, 4 * where.num_sms), kThreads, 0, out,
-             in.as<const T>(), norm.weight.as<const float>(), width, norm.eps, num_rows);
+    const auto launch_with = [&]<int kVectors>() {
+      const int pieces = (of_row + kVectors - 1) / kVectors;
+      launch(where, quantize_kernel<T, kNorm, kVectors>, std::min(num_rows * pieces, most_blocks),
+             threads, 0, out, in.as<const T>(), norm.weight.as<const float>(), width, norm.eps,
+             num_rows, pieces);
     };
-    if (width <= 2 * kThreads * kWidth) launch_with(quantize_kernel<T, kNorm, 2>);
-    else if (width <= 6 * kThreads * kWidth) launch_with(quantize_kernel<T, kNorm, 6>);
-    else launch_with(quantize_kernel<T, kNorm, 16>);
+    const int wanted = divides ? num_rows * of_row > most_blocks ? 2 : 1 : of_row;
+    if (wanted <= 1) launch_with.template operator()<1>();
+    else if (wanted <= 2) launch_with.template operator()<2>();
+    else if (wanted <= 4) launch_with.template operator()<4>();
+    else launch_with.template operator()<8>();
   });
 }
 

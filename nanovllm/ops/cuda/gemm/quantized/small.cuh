@@ -30,8 +30,10 @@ constexpr int kQuantizedWarps = 8, kQuantizedThreads = kQuantizedWarps * 32;
 constexpr int kXRowBytes = kQuantizedChunk * 2;
 
 /// The most bytes of a thread block's ring, unless two stages need more. Two thread blocks have
-/// room on a multiprocessor, and when one of them ends, one of the next kernel.
-inline constexpr int kRingBytes = 88 << 10;
+/// room on a multiprocessor, and when one of them ends, one of the next kernel. With one token and
+/// int4 the next kernel's have room beside both, which gains more than larger rings would.
+template <int kMaxTokens>
+constexpr int kRingBytes = (kMaxTokens == 1 ? 48 : 88) << 10;
 
 /// The ring of a thread block with tiles for `kMaxTokens` tokens.
 template <class Format, int kMaxTokens, int kTiles>
@@ -41,7 +43,8 @@ struct QuantizedRing {
   // Rows of x begin at multiples of 256 bytes.
   static constexpr int kXAt = (kWeightBytes + kXRowBytes - 1) / kXRowBytes * kXRowBytes;
   static constexpr int kStageBytes = kXAt + kXBytes;
-  static constexpr int kStages = std::clamp(kRingBytes / (kQuantizedWarps * kStageBytes), 2, 6);
+  static constexpr int kStages =
+      std::clamp(kRingBytes<kMaxTokens> / (kQuantizedWarps * kStageBytes), 2, 6);
   static constexpr int kWarpBytes = kStages * kStageBytes;
   static_assert(kTiles * (kMaxTokens + 7) / 8 * 8 * kSumPitch * 4 <= kWarpBytes,
                 "the sums need more memory than the ring");
@@ -102,7 +105,7 @@ __global__ void __launch_bounds__(kQuantizedThreads, kMaxTokens > 8 ? 1 : 2)
   const auto fetch_x = [&](uint32_t stage) {
     const bool exists = x_column < p.k;
 #pragma unroll
-    for (int i = 0; i < kMaxTokens / 2; ++i)
+    for (int i = 0; i < (kMaxTokens + 1) / 2; ++i)
       if (2 * i + lane / 16 < p.num_tokens)
         async_copy16_or_zero(((stage + x_to) ^ i % 4 * 32) + 2 * i * kXRowBytes,
                              exists ? x_from + 2 * i * int64_t{p.k} : p.x, exists);
@@ -238,6 +241,8 @@ void run_quantized_small(Launch where, const QuantizedSmall& params, int tiles) 
       launch_quantized_small<Format, QuantizedTile::kWhole, kMaxTokens, 1>(where, params);
     else launch_quantized_small<Format, QuantizedTile::kWhole, kMaxTokens, 2>(where, params);
   };
+  if constexpr (Format::kPieces == 1)  // int4
+    if (args.num_tokens == 1) return run.template operator()<1>();
   if (args.num_tokens <= 4) run.template operator()<4>();
   else if (args.num_tokens <= 8) run.template operator()<8>();
   else run.template operator()<16>();
