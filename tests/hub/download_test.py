@@ -18,7 +18,7 @@ import threading
 import time
 import unittest
 
-from fake_hub import FakeHub, Model, cut_fault, status_fault
+from fake_hub import FakeHub, Model, cut_fault, sharded_files, status_fault
 
 NANOVLLM, TALES = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2])
 ID = "org/tiny"
@@ -26,14 +26,6 @@ ID = "org/tiny"
 
 def tales_files():
     return {path.name: path.read_bytes() for path in TALES.iterdir() if path.is_file()}
-
-
-def sharded_files(parts=3, size=100_000):
-    """A model with several files of weights, which are not real."""
-    shards = {f"model-{i:05}-of-{parts:05}.safetensors": os.urandom(size) for i in range(1, parts + 1)}
-    index = {"metadata": {}, "weight_map": {f"tensor.{i}": name for i, name in enumerate(shards)}}
-    small = {name: data for name, data in tales_files().items() if not name.endswith(".safetensors")}
-    return {**small, "model.safetensors.index.json": json.dumps(index).encode(), **shards}
 
 
 class HubTest(unittest.TestCase):
@@ -165,7 +157,7 @@ class Layout(HubTest):
         self.assertEqual((self.folder() / "refs/main").read_text(), newer.commit)
 
     def test_shards_come_over_several_connections(self):
-        model = Model(sharded_files(parts=4))
+        model = Model(sharded_files(tales_files(), parts=4))
         self.hub.add("org/big", model)
         meeting = threading.Barrier(4, timeout=30)  # breaks unless four requests run at the same time
 
@@ -183,7 +175,7 @@ class Layout(HubTest):
 
     def test_list_and_remove(self):
         self.pull()
-        self.hub.add("org/part", Model(sharded_files()))
+        self.hub.add("org/part", Model(sharded_files(tales_files())))
         self.hub.faults.append(status_fault(self.hub, "model-00002", 404, code="EntryNotFound"))
         self.run_command("pull", "org/part", status=2)
         head, *lines = self.run_command("list").stdout.splitlines()
@@ -365,7 +357,7 @@ class Failures(HubTest):
 class Security(HubTest):
     def test_names_never_leave_the_snapshot(self):
         for name in ("../../../evil.safetensors", "/tmp/evil.safetensors", "sub/evil.safetensors", "..", ".safetensors", "evil.bin"):
-            files = sharded_files()
+            files = sharded_files(tales_files())
             files["model.safetensors.index.json"] = json.dumps({"weight_map": {"a": name}}).encode()
             model = Model(files)
             model.extra_siblings = [{"rfilename": name, "size": 1, "blobId": "0" * 40}]
@@ -429,7 +421,7 @@ class Security(HubTest):
 
 class Terminal(HubTest):
     def test_bars_fit_80_columns(self):
-        self.hub.add("org/big", Model(sharded_files(parts=3, size=3_000_000)))
+        self.hub.add("org/big", Model(sharded_files(tales_files(), parts=3, size=3_000_000)))
         self.hub.faults.append(cut_fault(self.hub, "model-00002", 1_000_000, times=1))
         pid, terminal = pty.fork()
         if pid == 0:

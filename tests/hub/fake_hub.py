@@ -3,6 +3,7 @@ another host, localhost, as the real one does. A test can make it misbehave, and
 import hashlib
 import http.server
 import json
+import os
 import threading
 import time
 import urllib.parse
@@ -10,6 +11,14 @@ import urllib.parse
 
 def git_blob(data):
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+def sharded_files(files, parts=3, size=100_000):
+    """The files of a model, with several files of weights, which are not real, instead of its own."""
+    shards = {f"model-{i:05}-of-{parts:05}.safetensors": os.urandom(size) for i in range(1, parts + 1)}
+    index = {"metadata": {}, "weight_map": {f"tensor.{i}": name for i, name in enumerate(shards)}}
+    small = {name: data for name, data in files.items() if not name.endswith(".safetensors")}
+    return {**small, "model.safetensors.index.json": json.dumps(index).encode(), **shards}
 
 
 class Model:

@@ -45,5 +45,17 @@ inline CUtensorMap tensor_map(const void* data, int64_t rows, int64_t k, int box
                      .box_columns = kBoxColumns,
                      .swizzle = CU_TENSOR_MAP_SWIZZLE_128B});
 }
+/// The same for a matrix of bytes and boxes [box_rows, kBoxRowBytes].
+inline CUtensorMap byte_tensor_map(const void* data, int64_t rows, int64_t k, int64_t row_bytes,
+                                   int box_rows) {
+  return tensor_map({.data = data,
+                     .type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                     .rows = rows,
+                     .columns = k,
+                     .row_bytes = row_bytes,
+                     .box_rows = box_rows,
+                     .box_columns = kBoxRowBytes,
+                     .swizzle = CU_TENSOR_MAP_SWIZZLE_128B});
+}
 
 }  // namespace nanovllm::cuda

@@ -120,8 +120,7 @@ std::vector<GemmChoice> Gemms::e4m3_candidates(const Call& call, const GemmArgs&
   std::vector<GemmChoice> all;
   // A tile's SwiGLU is faster than a separate one. With few tokens a measurement of the GEMM alone
   // does not show what cuBLASLt loses, since nothing of it overlaps with its neighbours in a step.
-  const bool only_tiles =
-      call.epilogue == Epilogue::kSwiglu || args.num_tokens <= kSwapAbTokens;
+  const bool only_tiles = call.epilogue == Epilogue::kSwiglu || args.num_tokens <= kSwapAbTokens;
   if (!only_tiles || tiles.empty()) {
     const E4M3Matrices matrices = e4m3_matrices(call);
     const Tensor out = call.epilogue == Epilogue::kSwiglu ? call.scratch : call.out;

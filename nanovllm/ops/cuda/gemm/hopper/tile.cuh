@@ -39,7 +39,7 @@ struct E4M3TileParams : TileParams {
   int w_scale_stride, num_blocks;
 };
 /// Instead of the format of w: both x and w are E4M3 (e4m3_multiply.cuh).
-struct E4M3Operands : PlainFormat<__nv_fp8_e4m3> {};
+struct E4M3ByE4M3 : PlainFormat<__nv_fp8_e4m3> {};
 
 /// A tile of kTokens tokens by kRows rows of w; with SwiGLU half of the rows are gates. The
 /// consumer warpgroups divide the tokens, or the rows of w if there are only 64 tokens, which is
@@ -52,7 +52,7 @@ template <int kTokens_, int kRows_, bool kSwiglu_, class Format_ = PlainFormat<B
 struct Tile {
   using Format = Format_;  // of w: weight_formats.cuh
   static constexpr bool kQuantized = Format::kScaled;
-  static constexpr bool kE4M3 = std::is_same_v<Format, E4M3Operands>;
+  static constexpr bool kE4M3 = std::is_same_v<Format, E4M3ByE4M3>;
   using Params = std::conditional_t<kQuantized, QuantizedTileParams,
                                     std::conditional_t<kE4M3, E4M3TileParams, TileParams>>;
   static constexpr int kTokens = kTokens_, kRows = kRows_;

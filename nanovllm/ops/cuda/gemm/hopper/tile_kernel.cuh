@@ -50,18 +50,8 @@ template <class T>
 void set_operands(E4M3TileParams& p) {
   const QuantizedActivations& x = *p.args.quantized_x;
   const QuantizedWeight& w = *p.args.quantized;
-  const auto bytes = [&](const void* data, int64_t rows, int64_t row_bytes, int box_rows) {
-    return tensor_map({.data = data,
-                       .type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
-                       .rows = rows,
-                       .columns = p.args.k,
-                       .row_bytes = row_bytes,
-                       .box_rows = box_rows,
-                       .box_columns = T::kColumns,
-                       .swizzle = CU_TENSOR_MAP_SWIZZLE_128B});
-  };
-  p.x = bytes(x.values, p.args.num_tokens, x.row_bytes, T::kHalfTokens);
-  p.w = bytes(w.values, w.n, w.row_bytes(), T::kBoxRows);
+  p.x = byte_tensor_map(x.values, p.args.num_tokens, p.args.k, x.row_bytes, T::kHalfTokens);
+  p.w = byte_tensor_map(w.values, w.n, p.args.k, w.row_bytes(), T::kBoxRows);
   p.x_scales = tensor_map({.data = x.scales,
                            .type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
                            .rows = steps_of<T>(p.args.k),
@@ -105,7 +95,7 @@ using RunTile = void(Launch, const GemmArgs&, const TileConfig&, const TileScrat
 /// Null if the tile is not compiled for the format.
 template <class Format, TileConfig kConfig>
 constexpr RunTile* tile_launcher() {
-  constexpr bool kThere = std::is_same_v<Format, E4M3Operands>
+  constexpr bool kThere = std::is_same_v<Format, E4M3ByE4M3>
                               ? multiplies_e4m3(kConfig)
                               : !Format::kScaled || dequantizes(kConfig);
   if constexpr (kThere) return run_tile<TileOf<Format, kConfig>>;

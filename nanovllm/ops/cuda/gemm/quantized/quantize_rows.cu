@@ -29,9 +29,9 @@ __device__ inline uint2 to_e4m3(const float (&x)[kWidth], float factor) {
   return {words[0], words[1]};
 }
 
-/// A thread block takes row after row, or one of `pieces` parts of a row after the other; a part has
-/// whole chunks. A thread has up to kVectors vectors of it. The norm's weights are loaded before the
-/// previous kernel has ended.
+/// A thread block takes row after row, or one of `pieces` parts of a row after the other; a part
+/// has whole chunks. A thread has up to kVectors vectors of it. The norm's weights are loaded
+/// before the previous kernel has ended.
 template <class T, bool kNorm, int kVectors>
 __global__ void __launch_bounds__(kMostThreads)
     quantize_kernel(const QuantizedActivations out, const T* in, const float* weight, int width,

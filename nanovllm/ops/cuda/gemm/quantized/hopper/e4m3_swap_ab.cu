@@ -15,14 +15,7 @@ struct E4M3Operands : RawOperands<E4M3Format<Bf16>> {
 
   static Params with_operands(swap_ab::Params p, int tokens) {
     const QuantizedActivations& x = *p.args.quantized_x;
-    p.x = tensor_map({.data = x.values,
-                      .type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
-                      .rows = p.args.num_tokens,
-                      .columns = p.args.k,
-                      .row_bytes = x.row_bytes,
-                      .box_rows = tokens,
-                      .box_columns = kChunk,
-                      .swizzle = CU_TENSOR_MAP_SWIZZLE_128B});
+    p.x = byte_tensor_map(x.values, p.args.num_tokens, p.args.k, x.row_bytes, tokens);
     return {p, Stage::params(*p.args.quantized, p.rows / kBoxes), x.scales,
             x.has_chunks ? x.scale_stride : 0, std::min(tokens, x.scale_stride) * 4};
   }

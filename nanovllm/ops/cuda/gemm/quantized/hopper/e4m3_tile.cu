@@ -6,7 +6,7 @@ namespace nanovllm::cuda {
 
 void e4m3_tile_gemm(Launch where, const GemmArgs& args, size_t index, const TileConfig& tile,
                     const TileScratch& scratch) {
-  static constexpr auto kRuns = all_tiles<E4M3Operands>();
+  static constexpr auto kRuns = all_tiles<E4M3ByE4M3>();
   check_args(kRuns[index] != nullptr && args.quantized->row_shift == 7 &&
                  args.quantized_x->has_chunks && args.quantized_x->scale_stride % 4 == 0,
              "tile_gemm: E4M3 by E4M3 needs another tile, or other scales");
