@@ -7,7 +7,7 @@ namespace nanovllm::cuda {
 
 /// The most tokens of swap_ab_gemm().
 inline constexpr int kSwapAbTokens = kNormTokens;
-/// The same for E4M3 by E4M3 where tile_gemm() computes it too, because that is faster then.
+/// The same for E4M3 by E4M3 where tile_gemm() computes it too, which is faster beyond.
 inline constexpr int kE4M3SwapAbTokens = 32;
 
 /// How a GEMM is divided.
