@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """operating_test.py NANOVLLM MODEL: what operators rely on: the log, the socket, keys, options, and how the server ends."""
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import os
@@ -13,7 +14,7 @@ import tempfile
 import threading
 import time
 
-from serve_test import KEY, Server, equal
+from serve_test import KEY, Server, equal, serve
 
 LONG = {"prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": True}
 ROUTES = [("GET", "/v1/models"), ("GET", "/version"), ("GET", "/load"), ("GET", "/metrics"), ("POST", "/v1/completions"),
@@ -35,7 +36,7 @@ class UnixServer(Server):
 
     def __init__(self, path, *options, stderr=subprocess.DEVNULL, **settings):
         self.path = path
-        self.process = subprocess.Popen([sys.argv[1], "serve", sys.argv[2], "--uds", path, *options], stderr=stderr, **settings)
+        self.process = serve(sys.argv[2], "--uds", path, *options, stderr=stderr, **settings)
         self.wait_until_ready()
 
     def wait_until_ready(self):
@@ -205,14 +206,13 @@ def test_cors(folder):
 def test_vllm_options(folder):
     """A server starts with the options that deployments of vLLM use, and refuses those that ask for something else."""
     path = os.path.join(folder, "socket")
-    server = subprocess.Popen([sys.argv[1], "serve", "--served_model_name", "m", "other", "--model", sys.argv[2], "--uds", path,
-                               "--tensor_parallel_size=1", "--gpu-memory-utilization", "0.8", "--max-model-len", "512",
-                               "--max-num-seqs", "8", "--max-num-batched-tokens", "256", "--enable-prefix-caching",
-                               "--enable-chunked-prefill", "--disable-log-requests", "--trust-remote-code", "--dtype", "float32",
-                               "--uvicorn-log-level", "warning", "--root-path", "/llm", "--pipeline-parallel-size", "1",
-                               "--distributed-executor-backend", "mp", "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
-                               "--reasoning-parser", "qwen3", "--swap-space", "4", "--disable-log-stats", "-dp", "1"],
-                              stderr=subprocess.PIPE, text=True)
+    server = serve("--served_model_name", "m", "other", "--model", sys.argv[2], "--uds", path, "--tensor_parallel_size=1",
+                   "--gpu-memory-utilization", "0.8", "--max-model-len", "512", "--max-num-seqs", "8", "--max-num-batched-tokens",
+                   "256", "--enable-prefix-caching", "--enable-chunked-prefill", "--disable-log-requests", "--trust-remote-code",
+                   "--dtype", "float32", "--uvicorn-log-level", "warning", "--root-path", "/llm", "--pipeline-parallel-size", "1",
+                   "--distributed-executor-backend", "mp", "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
+                   "--reasoning-parser", "qwen3", "--swap-space", "4", "--disable-log-stats", "-dp", "1", stderr=subprocess.PIPE,
+                   text=True)
     client = UnixServer.__new__(UnixServer)
     client.path, client.process = path, server
     client.wait_until_ready()
@@ -261,9 +261,9 @@ def listening_addresses(pid):
     """Where the sockets of a process listen."""
     inodes = set()
     for name in os.listdir(f"/proc/{pid}/fd"):
-        found = re.match(r"socket:\[(\d+)\]", os.readlink(f"/proc/{pid}/fd/{name}"))
-        if found:
-            inodes.add(found.group(1))
+        with contextlib.suppress(FileNotFoundError):  # a connection that has just been closed
+            if found := re.match(r"socket:\[(\d+)\]", os.readlink(f"/proc/{pid}/fd/{name}")):
+                inodes.add(found.group(1))
     addresses = []
     for table in ("tcp", "tcp6", "udp", "udp6"):
         with open(f"/proc/net/{table}", encoding="utf8") as file:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """serve_test.py NANOVLLM MODEL: starts `nanovllm serve` and speaks to it as clients do."""
+import atexit
 import concurrent.futures
 import http.client
 import json
@@ -14,10 +15,16 @@ import time
 KEY = "secret"
 
 
+def serve(*arguments, **settings):
+    """Starts a server that also ends if a check fails: CTest waits until no process has its output open."""
+    process = subprocess.Popen([sys.argv[1], "serve", *arguments], **settings)
+    atexit.register(process.kill)
+    return process
+
+
 class Server:
     def __init__(self, *options):
-        self.process = subprocess.Popen([sys.argv[1], "serve", sys.argv[2], "--port", "0", *options], stderr=subprocess.PIPE,
-                                        text=True)
+        self.process = serve(sys.argv[2], "--port", "0", *options, stderr=subprocess.PIPE, text=True)
         self.port = int(re.search(r":(\d+)$", self.process.stderr.readline().strip()).group(1))
         while self.call("GET", "/health")[0] != 200:
             time.sleep(0.05)
