@@ -286,7 +286,8 @@ def test_a_folder_without_tokenizer_works_with_ids() -> None:
 
 def test_after_exit_every_use_is_a_typed_error() -> None:
     llm = LLM(TINY_TALES, **SMALL)
-    stream, ahead = llm.stream("Once"), llm.stream("There", SamplingParams(ignore_eos=True))
+    endless = SamplingParams(ignore_eos=True)  # an answer that has ended would be a StopIteration
+    stream, ahead = llm.stream("Once", endless), llm.stream("There", endless)
     next(stream)
     for _ in range(5):  # the steps of the other stream add pieces to the first one's inbox
         next(ahead)
