@@ -151,7 +151,7 @@ TEST_P(GpuQuantized, OfQuantizedActivations) {
          {std::pair{256, 256}, {192, 320}, {48, 1040}, {1552, 144}, {384, 9728}}) {
       const WeightRows parts[] = {weight(kind, n, k)};
       expect_gemms(kind, name_of(kind), DType::kBF16, parts,
-                   std::array<int64_t, 7>{1, 16, 17, 20, 64, 131, 300});
+                   std::array<int64_t, 8>{1, 16, 17, 20, 33, 64, 131, 300});
     }
 }
 
