@@ -186,8 +186,18 @@ std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& 
   model->dtype = dtype;
   model->weight_bytes = shard.config.weight_bytes(dtype, /*on_gpu=*/true);
   Loader load(*model, config, &backend, dummy ? *random : *checkpoint);
+  // If loading fails, nothing may be copied to weights that no longer exist.
+  const auto finish = [](Backend* packing) {
+    try {
+      packing->finish_packs();
+    } catch (const std::exception&) {  // the first error is on its way
+    }
+  };
+  backend.begin_packs();
+  std::unique_ptr<Backend, decltype(finish)> packing(&backend, finish);
   load_tensors(*model, load, config, shard);
   load.rope_tables(config, max_model_len);
+  packing.release()->finish_packs();
   if (checkpoint) {
     require_all_taken(*checkpoint, config);
     checkpoint->require_unchanged();

@@ -154,6 +154,12 @@ class Backend {
   virtual std::string describe_cache(const ChoiceCache& /*cache*/) const { return {}; }
 
   // -- weights
+  /// Until finish_packs() weights that pack() returns may be incomplete and must not be used, so
+  /// that the backend can read the rows of the next one meanwhile. Errors of reading may come from
+  /// later calls of pack() or from finish_packs(). The weights must live until finish_packs() has
+  /// returned or thrown.
+  virtual void begin_packs() {}
+  virtual void finish_packs() {}
   /// Makes one weight [sum of n_i, k] from parts [n_i, k] of any float dtype, stacked in this
   /// order, for matmul(), embed() or both. It reads each row once. `dtype` is the model's dtype.
   virtual WeightPtr pack(std::span<const WeightRows> parts, DType dtype) = 0;

@@ -34,9 +34,11 @@ struct FakeWeight : Weight {
   const std::vector<float>& read() const { return values; }
 };
 
-/// Packs weights by copying them, keeps tensors in host memory, and computes nothing.
+/// Packs weights by copying them as late as it may, keeps tensors in host memory, and computes
+/// nothing.
 class FakeBackend : public Backend {
  public:
+  ~FakeBackend() override { EXPECT_FALSE(packs_are_open_) << "packing was not finished"; }
   std::string describe() const override { return "fake"; }
   Buffer allocate(size_t bytes) override {
     ++live_buffers;
@@ -57,20 +59,30 @@ class FakeBackend : public Backend {
     unused();
     return {};
   }
+  void begin_packs() override { packs_are_open_ = true; }
+  void finish_packs() override {
+    packs_are_open_ = false;
+    for (const auto& [weight, part] : std::exchange(waiting_, {})) {
+      const std::shared_ptr<FakeWeight> alive = weight.lock();
+      ASSERT_NE(alive, nullptr) << "a weight that is not complete yet was destroyed";
+      std::vector<char> bytes(part.row_bytes());
+      const Tensor row(bytes.data(), part.dtype(), 1, alive->k);
+      for (int64_t i = 0; i < part.num_rows(); ++i) {
+        part.read(i, 1, bytes.data());
+        for (int64_t j = 0; j < alive->k; ++j) alive->values.push_back(element(row, 0, j));
+      }
+      if (on_part_read) on_part_read();
+    }
+  }
   WeightPtr pack(std::span<const WeightRows> parts, DType dtype) override {
+    EXPECT_TRUE(packs_are_open_);
     auto weight = std::make_shared<FakeWeight>();
     weight->k = parts.front().num_columns();
     weight->dtype = dtype;
     for (const WeightRows& part : parts) {
       EXPECT_EQ(part.num_columns(), weight->k);
       weight->n += part.num_rows();
-      std::vector<char> bytes(part.row_bytes());
-      const Tensor row(bytes.data(), part.dtype(), 1, weight->k);
-      for (int64_t i = 0; i < part.num_rows(); ++i) {
-        part.read(i, 1, bytes.data());
-        for (int64_t j = 0; j < weight->k; ++j) weight->values.push_back(element(row, 0, j));
-      }
-      if (on_part_read) on_part_read();
+      waiting_.emplace_back(weight, part);
     }
     return weight;
   }
@@ -103,6 +115,9 @@ class FakeBackend : public Backend {
 
  private:
   static void unused() { FAIL() << "loading computes nothing"; }
+
+  bool packs_are_open_ = false;
+  std::vector<std::pair<std::weak_ptr<FakeWeight>, WeightRows>> waiting_;
 };
 
 const FakeWeight& fake(const WeightPtr& weight) { return dynamic_cast<const FakeWeight&>(*weight); }

@@ -161,6 +161,24 @@ void CudaBackend::begin_upload() {
   if (collectives_) collectives_->ranks().progress().fetch_add(1, std::memory_order_relaxed);
 }
 
+void CudaBackend::begin_packs() {
+  const ContextScope here(context_);
+  begin_upload();
+  packs_are_open_ = true;
+}
+
+void CudaBackend::finish_packs() {
+  const ContextScope here(context_);
+  packs_are_open_ = false;
+  if (weight_upload_) weight_upload_->finish();
+  weight_upload_.reset();
+}
+
+void CudaBackend::copy_rows(std::span<const WeightUpload::Copy> copies) {
+  weight_upload_->copy(copies);
+  if (!packs_are_open_) weight_upload_->finish();
+}
+
 WeightPtr CudaBackend::pack(std::span<const WeightRows> parts, DType dtype) {
   if (dtype == DType::kF32) return pack_floats(parts, dtype);
   std::optional<QuantizedPack> quantized = pack_quantized(parts);
@@ -181,7 +199,7 @@ WeightPtr CudaBackend::pack(std::span<const WeightRows> parts, DType dtype) {
     copies.push_back({place, rows});
     place += static_cast<size_t>(rows.num_rows()) * rows.row_bytes();
   }
-  weight_upload_->copy(copies);
+  copy_rows(copies);
   upload(weight->scales.get(), quantized->scales.data(),
          quantized->scales.size() * sizeof(uint32_t));
   return weight;
@@ -213,9 +231,11 @@ WeightPtr CudaBackend::pack_floats(std::span<const WeightRows> parts, DType dtyp
     }
     copies.push_back({to.data, part});
   }
-  weight_upload_->copy(copies);
+  copy_rows(copies);
+  if (conversions.empty()) return weight;
+  weight_upload_->finish();
   for (const auto& [to, raw] : conversions) convert(where_, to, raw);
-  if (!conversions.empty()) cuda_check(cudaStreamSynchronize(where_.stream), "weights");
+  cuda_check(cudaStreamSynchronize(where_.stream), "weights");
   return weight;
 }
 

@@ -218,9 +218,9 @@ void CudaBackend::qkv_attention(Residual& residual, const QkvArgs& qkv, const Ro
             (kv.dtype == rope.qkv.dtype || kv.dtype == DType::kE4M3) &&
             rope.qkv.dtype == residual.sum().dtype,
         "qkv_attention: wrong shapes");
-  if (!collectives_ && decode_cluster_ == 0 && gemms_->norm_rope(residual, qkv, rope, kv, batch))
-    return attention(args, kv, batch);
-  Backend::qkv_attention(residual, qkv, rope, args, kv, batch);
+  if (decode_cluster_ != 0) return Backend::qkv_attention(residual, qkv, rope, args, kv, batch);
+  gemms_->store_rotated(normed(residual, qkv.norm), qkv.w, qkv.bias, rope, kv, batch);
+  attention(args, kv, batch);
 }
 
 }  // namespace nanovllm::cuda

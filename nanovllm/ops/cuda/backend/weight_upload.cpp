@@ -15,6 +15,8 @@ namespace {
 constexpr size_t kPieceBytes = size_t{1} << 20;
 /// One thread reads about 8 GB/s from the page cache, and the bus transfers about 50 GB/s.
 constexpr int kMaxLanes = 8;
+/// Tasks that wait while the next weight is prepared: enough for the time that this takes.
+constexpr size_t kMostWaiting = 64;
 
 }  // namespace
 
@@ -56,6 +58,7 @@ WeightUpload::~WeightUpload() {
 
 void WeightUpload::grow(size_t row_bytes) {
   if (row_bytes <= piece_bytes_) return;
+  if (piece_bytes_ > 0) finish();
   piece_bytes_ = row_bytes;
   for (Lane& lane : lanes_)
     for (char*& piece : lane.pieces) {
@@ -65,22 +68,29 @@ void WeightUpload::grow(size_t row_bytes) {
 }
 
 void WeightUpload::copy(std::span<const Copy> copies) {
-  std::vector<Task> tasks;
   for (const Copy& copy : copies) {
     const WeightRows& from = copy.from;
     if (from.num_rows() == 0 || from.num_columns() == 0) continue;
     grow(from.row_bytes());
+    const auto shared = std::make_shared<const Copy>(copy);
     const auto count = static_cast<int64_t>(piece_bytes_ / from.row_bytes());
+    const std::lock_guard lock(mutex_);
     for (int64_t first = 0; first < from.num_rows(); first += count)
-      tasks.push_back({&copy, first, std::min(count, from.num_rows() - first)});
+      tasks_.push_back({shared, first, std::min(count, from.num_rows() - first)});
+    wake_.notify_all();
   }
-  std::ranges::reverse(tasks);  // serve() takes tasks from the end
   std::unique_lock lock(mutex_);
-  tasks_ = std::move(tasks);
-  wake_.notify_all();
-  done_.wait(lock, [&] { return tasks_.empty() && num_busy_ == 0; });
-  for (const Lane& lane : lanes_)
-    if (!error_) cuda_check(cudaStreamSynchronize(lane.stream), "weights");
+  wait(lock, kMostWaiting);
+}
+
+void WeightUpload::finish() {
+  std::unique_lock lock(mutex_);
+  wait(lock, 0);
+  for (const Lane& lane : lanes_) cuda_check(cudaStreamSynchronize(lane.stream), "weights");
+}
+
+void WeightUpload::wait(std::unique_lock<std::mutex>& lock, size_t most) {
+  done_.wait(lock, [&] { return tasks_.size() <= most && (most > 0 || num_busy_ == 0); });
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
@@ -89,8 +99,8 @@ void WeightUpload::serve(Lane& lane) {
   for (;;) {
     wake_.wait(lock, [&] { return stopping_ || !tasks_.empty(); });
     if (stopping_) return;
-    const Task task = tasks_.back();
-    tasks_.pop_back();
+    const Task task = std::move(tasks_.front());
+    tasks_.pop_front();
     ++num_busy_;
     lock.unlock();
     std::exception_ptr error;
@@ -105,7 +115,7 @@ void WeightUpload::serve(Lane& lane) {
       error_ = error;
       tasks_.clear();
     }
-    if (tasks_.empty() && num_busy_ == 0) done_.notify_all();
+    if (tasks_.size() <= kMostWaiting) done_.notify_all();
   }
 }
 

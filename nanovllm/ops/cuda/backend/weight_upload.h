@@ -4,7 +4,9 @@
 
 #include <array>
 #include <condition_variable>
+#include <deque>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -15,7 +17,8 @@
 namespace nanovllm::cuda {
 
 /// Copies weights to the device at the speed of the bus. Several threads read them into pinned
-/// memory; each has two pieces of it, and fills one while the other is copied.
+/// memory; each has two pieces of it, and fills one while the other is copied. The threads go on
+/// with the next weight while the last pieces of one are copied, and while memory is allocated.
 class WeightUpload {
  public:
   WeightUpload();
@@ -27,8 +30,11 @@ class WeightUpload {
     void* to;
     WeightRows from;
   };
-  /// Returns when everything is copied. Throws what WeightRows::read() throws.
+  /// Returns when few pieces are left to be read, so that the caller's progress is that of the
+  /// copies. Throws what WeightRows::read() has thrown since the last call.
   void copy(std::span<const Copy> copies);
+  /// Returns when everything is copied. Throws as copy() does.
+  void finish();
 
  private:
   struct Lane {
@@ -39,12 +45,14 @@ class WeightUpload {
   };
   /// Rows [first, first + count) of a copy.
   struct Task {
-    const Copy* copy;
+    std::shared_ptr<const Copy> copy;
     int64_t first, count;
   };
   /// Makes the pieces large enough for a row.
   void grow(size_t row_bytes);
   void stop();
+  /// Waits until at most `most` tasks have not been started, and with 0 until none is running.
+  void wait(std::unique_lock<std::mutex>& lock, size_t most);
   void serve(Lane& lane);
   void run(Lane& lane, const Task& task);
 
@@ -55,8 +63,8 @@ class WeightUpload {
   // Shared by the threads and protected by the mutex.
   std::mutex mutex_;
   std::condition_variable wake_, done_;
-  std::vector<Task> tasks_;  // not started yet; taken from the end
-  size_t num_busy_ = 0;      // lanes that are running a task
+  std::deque<Task> tasks_;  // not started yet
+  size_t num_busy_ = 0;     // lanes that are running a task
   std::exception_ptr error_;
   bool stopping_ = false;
 

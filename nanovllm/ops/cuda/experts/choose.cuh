@@ -10,6 +10,9 @@ struct Choice {
   int expert = 0;
   float weight = 0;
 };
+/// What is compared of a logit that exists; 0 is less.
+__device__ inline uint32_t choice_order(float logit) { return isnan(logit) ? 1 : ordered(logit); }
+
 /// The top_k largest of `num_experts` logits; of equal ones, the lower number. NaN is the smallest.
 /// Their weights are those of a softmax over all experts, divided by the sum of the chosen ones if
 /// `normalizes`. A lane has kPerLane neighbouring logits, and kPerLane * 32 are enough for all.
@@ -35,7 +38,7 @@ __device__ inline Choice choose(const float* logits, int num_experts, int top_k,
   uint32_t order[kPerLane];  // 0: has been chosen, or does not exist
 #pragma unroll
   for (int j = 0; j < kPerLane; ++j)
-    order[j] = lane * kPerLane + j >= num_experts ? 0 : isnan(x[j]) ? 1 : ordered(x[j]);
+    order[j] = lane * kPerLane + j >= num_experts ? 0 : choice_order(x[j]);
   Choice mine;
   for (int i = 0; i < top_k; ++i) {
     uint32_t best = 0;

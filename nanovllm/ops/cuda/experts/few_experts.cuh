@@ -46,6 +46,9 @@ struct ChosenExperts {
   int expert_of[kMaxChoices], index_of[kMaxChoices];
   float weight_of[kMaxChoices];
   int first_choice[kMaxExperts];  // of an expert
+  // Of one token.
+  float logits[kMaxExperts];
+  alignas(16) uint32_t order[kMaxExperts];  // choice_order() of them
 
   __device__ void clear() {
     for (int i = threadIdx.x; i < kMaxExperts; i += kFewThreads) first_choice[i] = kMaxChoices;
@@ -56,6 +59,50 @@ struct ChosenExperts {
   /// After clear(), when the logits are there.
   template <int kPerLane>
   __device__ void find(const FewExpertsParams& p) {
+    if (p.num_tokens == 1) find_of_one(p);
+    else find_of_several<kPerLane>(p);
+  }
+
+ private:
+  /// All threads find the choices of one token at once: the place of a logit is the number of
+  /// better ones.
+  __device__ void find_of_one(const FewExpertsParams& p) {
+    for (int i = threadIdx.x; i < kMaxExperts; i += kFewThreads) {
+      logits[i] = i < p.num_experts ? p.logits[i] : 0;
+      order[i] = i < p.num_experts ? choice_order(logits[i]) : 0;
+    }
+    __syncthreads();
+    // Two neighbouring threads compare one expert with all others.
+    const int half = threadIdx.x % 2;
+    for (int base = 0; base < p.num_experts; base += kFewThreads / 2) {
+      const int expert = base + static_cast<int>(threadIdx.x) / 2;
+      const uint32_t mine = expert < p.num_experts ? order[expert] : 0;
+      int better = 0;  // of equal ones, the lower number
+      for (int i = half * 4; i < p.num_experts; i += 8) {
+        const auto others = load<4>(order + i);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) better += others.x[j] >= mine + (i + j >= expert ? 1 : 0);
+      }
+      better += __shfl_xor_sync(kAllLanes, better, 1);
+      if (half == 0 && expert < p.num_experts && better < p.top_k) experts[better] = expert;
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) {
+      const int lane = threadIdx.x;
+      const float most = logits[experts[0]];
+      const float share = lane < p.top_k ? expf(logits[experts[lane]] - most) : 0;
+      float sum = 0;
+      if (p.normalizes) sum = share;
+      else
+        for (int i = lane; i < p.num_experts; i += 32) sum += expf(logits[i] - most);
+      sum = warp_sum(sum);
+      if (lane < p.top_k) weights[lane][0] = share / sum, rows[lane][0] = static_cast<int8_t>(lane);
+      if (lane == 0) count = p.context_lens != nullptr && p.context_lens[0] == 0 ? 0 : p.top_k;
+    }
+    __syncthreads();
+  }
+  template <int kPerLane>
+  __device__ void find_of_several(const FewExpertsParams& p) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (warp < p.num_tokens) {
       const Choice choice =

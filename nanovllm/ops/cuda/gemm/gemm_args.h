@@ -12,6 +12,7 @@ inline constexpr int64_t kFewTokens = 16;
 
 struct QuantizedWeight;
 struct QuantizedActivations;
+struct RopeParams;
 
 /// What a GEMM does with its sums before it writes them.
 enum class Epilogue {
@@ -34,6 +35,9 @@ struct GemmArgs {
   // For the host:
   const QuantizedWeight* quantized = nullptr;         // instead of w
   const QuantizedActivations* quantized_x = nullptr;  // instead of x, normed already
+  // If out is its qkv: rope_and_store() follows, and k and v are not written to out. Only
+  // swap_ab_gemm().
+  const RopeParams* rope = nullptr;
 };
 
 /// A norm between two GEMMs whose division is deferred to the epilogue of the second:

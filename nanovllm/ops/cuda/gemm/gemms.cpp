@@ -68,18 +68,17 @@ void Gemms::add(Residual& residual, Tensor x, const Weight& w, const Norm& next)
                   w));
 }
 
-bool Gemms::norm_rope(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,
-                      const KvCache& kv, const Batch& batch) {
-  const Call call = with_weight(
-      {.epilogue = Epilogue::kStore, .out = rope.qkv, .in = {residual, qkv.norm}, .bias = qkv.bias},
-      qkv.w);
+void Gemms::store_rotated(const GemmInput& x, const Weight& w, Tensor bias,
+                          const RopeStoreArgs& rope, const KvCache& kv, const Batch& batch) {
+  const Call call =
+      with_weight({.epilogue = Epilogue::kStore, .out = rope.qkv, .in = x, .bias = bias}, w);
   GemmArgs args = args_of(call);
   const RopeParams params(rope, kv, batch);
-  if (!is_native_ || kernels_.gemm >= 0 ||
-      !prefers_swap_ab_gemm(where_, args, call.in.x.dtype, &params))
-    return false;
-  run_swap_ab(call, args, &params);
-  return true;
+  args.rope = &params;
+  if (is_native_ && kernels_.gemm < 0 && prefers_swap_ab_gemm(where_, args, call.in.x.dtype))
+    return run_swap_ab(call, args);
+  run(call);
+  rope_and_store(where_, rope, kv, batch);
 }
 
 GemmArgs Gemms::args_of(const Call& call) {

@@ -59,10 +59,10 @@ class Gemms {
   void add(Tensor out, Tensor x, const Weight& w, Tensor scratch);
   /// The same for a residual without unfinished additions. It may begin the norm `next`.
   void add(Residual& residual, Tensor x, const Weight& w, const Norm& next);
-  /// store() of the norm into rope.qkv, then rope_and_store, in one kernel. Returns false without
-  /// doing anything if there is no such kernel for the shapes.
-  bool norm_rope(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,
-                 const KvCache& kv, const Batch& batch);
+  /// store() into rope.qkv, then rope_and_store(); in one kernel where there is one, and then k and
+  /// v are only in the cache.
+  void store_rotated(const GemmInput& x, const Weight& w, Tensor bias, const RopeStoreArgs& rope,
+                     const KvCache& kv, const Batch& batch);
 
   /// Memory for matrix_of() of a quantized weight, before graphs that use it are captured.
   void reserve_dequantized(const QuantizedWeight& w, DType dtype);
@@ -101,7 +101,7 @@ class Gemms {
   /// Makes a matrix of w just before the GEMM.
   void run_dequantized(Call call, Tensor out);
   /// swap_ab_gemm() with the norm before it, and quantizing x if that is done.
-  void run_swap_ab(const Call& call, GemmArgs args, const RopeParams* rope = nullptr);
+  void run_swap_ab(const Call& call, GemmArgs args);
   /// Quantizes x and multiplies E4M3. Returns false without doing anything if no kernel can.
   bool run_e4m3(const Call& call);
   /// The same as `choice` says, or as CublasLt::run() corrects it.

@@ -81,11 +81,11 @@ void Gemms::run_quantized_small(const Call& call) {
   quantized_small_gemm(where_, args, *call.quantized, dtype, norm);
 }
 
-void Gemms::run_swap_ab(const Call& call, GemmArgs args, const RopeParams* rope) {
+void Gemms::run_swap_ab(const Call& call, GemmArgs args) {
   const QuantizedWeight* const w = call.quantized;
   if (w == nullptr || !w->quantizes_activations || args.k > kMaxQuantizedColumns) {
     const DeferredNorm norm = apply_norm(call, GemmChoice::kSwapAb, args);
-    return swap_ab_gemm(launch_of(call), args, norm, rope);
+    return swap_ab_gemm(launch_of(call), args, norm);
   }
   const QuantizedActivations x =
       e4m3_activations(*w, args.num_tokens, (args.num_tokens + 3) / 4 * 4);
@@ -93,7 +93,7 @@ void Gemms::run_swap_ab(const Call& call, GemmArgs args, const RopeParams* rope)
   quantize_rows(where_, x, call.in.x, call.in.norm);
   args.norm = nullptr;
   args.quantized_x = &x;
-  swap_ab_gemm(where_, args, {}, rope);
+  swap_ab_gemm(where_, args, {});
 }
 
 QuantizedActivations Gemms::e4m3_activations(const QuantizedWeight& w, int64_t num_tokens,

@@ -26,9 +26,11 @@ namespace {
 constexpr int kMostNormParts = 128;
 /// Of a thread block if one, two or three of them run on a multiprocessor.
 constexpr int kRingBytes[] = {200 << 10, 100 << 10, 72 << 10};
+/// Of the heads that the epilogue rotates, or 0.
+int head_dim(const GemmArgs& args) { return args.rope != nullptr ? args.rope->layout.head_dim : 0; }
+
 /// The configuration for a GEMM with a quantized weight.
-std::optional<SwapAbConfig> find_quantized_config(Launch where, const GemmArgs& args,
-                                                  int head_dim) {
+std::optional<SwapAbConfig> find_quantized_config(Launch where, const GemmArgs& args) {
   const bool swiglu = args.epilogue == Epilogue::kSwiglu;
   const int total_rows = (swiglu ? 2 : 1) * args.n;
   const int tokens = args.num_tokens <= 32 ? 32 : kSwapAbTokens;
@@ -43,7 +45,7 @@ std::optional<SwapAbConfig> find_quantized_config(Launch where, const GemmArgs& 
   const int slots = residents * where.num_sms;
   const int most_rows = swiglu && residents == 1 ? 256 : 128;
   int rows = 0, least = 0;
-  for (int more = std::max(64, head_dim); more <= most_rows; more += 64) {
+  for (int more = std::max(64, head_dim(args)); more <= most_rows; more += 64) {
     const int cost = (total_rows / more + slots - 1) / slots * (more + 32);
     const bool is_better = residents == 2 || rows == 0 || cost < least;
     if (total_rows % more == 0 && is_better) rows = more, least = cost;
@@ -64,14 +66,14 @@ std::optional<SwapAbConfig> find_quantized_config(Launch where, const GemmArgs& 
       .consumers = std::max(2, rows / 64) * 128};
 }
 
-/// The configuration for a GEMM, or none if it has too many rows. `head_dim`: of the heads that the
-/// epilogue rotates, or 0. The rules were found on an H200 with chains of the GEMMs of 15 models
-/// from 0.36B to 32B, at 24, 40 and 64 tokens; docs/kernels.md has the reasons.
-std::optional<SwapAbConfig> find_config(Launch where, const GemmArgs& args, int head_dim) {
-  if (args.quantized != nullptr) return find_quantized_config(where, args, head_dim);
+/// The configuration for a GEMM, or none if it has too many rows. The rules were found on an H200
+/// with chains of the GEMMs of 15 models from 0.36B to 32B, at 24, 40 and 64 tokens;
+/// docs/kernels.md has the reasons.
+std::optional<SwapAbConfig> find_config(Launch where, const GemmArgs& args) {
+  if (args.quantized != nullptr) return find_quantized_config(where, args);
   const int total_rows = (args.epilogue == Epilogue::kSwiglu ? 2 : 1) * args.n;
   const int tokens = args.num_tokens <= 32 ? 32 : kSwapAbTokens;
-  const int rows = std::max(64, head_dim);
+  const int rows = std::max(64, head_dim(args));
   const int num_chunks = args.k / kChunk;
   if (total_rows % rows != 0 || args.k % kChunk != 0) return {};
   if (args.epilogue == Epilogue::kAdd && args.n / rows > kMostNormParts) return {};
@@ -103,16 +105,14 @@ std::optional<SwapAbConfig> find_config(Launch where, const GemmArgs& args, int 
                       rows / 64 * 128};
 }
 
-int rope_dim(const RopeParams* rope) { return rope != nullptr ? rope->layout.head_dim : 0; }
-
 }  // namespace
 
-bool prefers_swap_ab_gemm(Launch where, const GemmArgs& args, DType dtype, const RopeParams* rope) {
+bool prefers_swap_ab_gemm(Launch where, const GemmArgs& args, DType dtype) {
   // Float16 could overflow before a deferred norm divides.
   if (dtype != DType::kBF16 || args.num_tokens <= kFewTokens || args.num_tokens > kSwapAbTokens)
     return false;
-  if (rope != nullptr && !(rope->layout.tiled && rope->layout.head_dim <= 128)) return false;
-  const std::optional<SwapAbConfig> config = find_config(where, args, rope_dim(rope));
+  if (args.rope != nullptr && !(args.rope->layout.tiled && head_dim(args) <= 128)) return false;
+  const std::optional<SwapAbConfig> config = find_config(where, args);
   // With SwiGLU tile_gemm() is faster, because it reads x less often; but not if a norm would have
   // to be computed before it and all weights fit into the rings before x is known.
   const int64_t ring_bytes = int64_t{kRingBytes[0]} * where.num_sms;
@@ -121,16 +121,15 @@ bool prefers_swap_ab_gemm(Launch where, const GemmArgs& args, DType dtype, const
          (args.epilogue != Epilogue::kSwiglu || is_small || args.quantized != nullptr);
 }
 
-void swap_ab_gemm(Launch where, const GemmArgs& args, const DeferredNorm& norm,
-                  const RopeParams* rope) {
-  const std::optional<SwapAbConfig> config = find_config(where, args, rope_dim(rope));
+void swap_ab_gemm(Launch where, const GemmArgs& args, const DeferredNorm& norm) {
+  const std::optional<SwapAbConfig> config = find_config(where, args);
   check_args(config.has_value(), "swap_ab_gemm: a shape that it does not support");
-  if (args.quantized != nullptr) return quantized_swap_ab_gemm(where, args, *config, norm, rope);
-  run_swap_ab<PlainOperands>(where, args, *config, norm, rope);
+  if (args.quantized != nullptr) return quantized_swap_ab_gemm(where, args, *config, norm);
+  run_swap_ab<PlainOperands>(where, args, *config, norm);
 }
 
 int num_norm_parts(Launch where, const GemmArgs& args) {
-  return args.n / find_config(where, args, 0)->rows;
+  return args.n / find_config(where, args)->rows;
 }
 
 }  // namespace nanovllm::cuda

@@ -21,15 +21,12 @@ struct SwapAbConfig {
 /// Whether swap_ab_gemm() computes this GEMM, and faster than the other kernels: more than
 /// kFewTokens tokens and up to kSwapAbTokens, bfloat16, n and k multiples of 64 (k of 8 with a
 /// quantized weight). Unless w is quantized, it must have so few rows that all thread blocks run at
-/// the same time; and with SwiGLU, it must be small and x not normed yet. `rope` needs a head_dim
+/// the same time; and with SwiGLU, it must be small and x not normed yet. Rotation needs a head_dim
 /// of 64 or 128. Hopper only.
-bool prefers_swap_ab_gemm(Launch where, const GemmArgs& args, DType dtype,
-                          const RopeParams* rope = nullptr);
+bool prefers_swap_ab_gemm(Launch where, const GemmArgs& args, DType dtype);
 /// args.x has been normed, or it is norm.x. With kAdd the GEMM begins `norm` if it has a weight;
-/// otherwise it finishes `norm` if it has squares. With `rope`, out is rope->qkv, and
-/// rope_and_store is part of the epilogue.
-void swap_ab_gemm(Launch where, const GemmArgs& args, const DeferredNorm& norm,
-                  const RopeParams* rope = nullptr);
+/// otherwise it finishes `norm` if it has squares.
+void swap_ab_gemm(Launch where, const GemmArgs& args, const DeferredNorm& norm);
 /// DeferredNorm::num_parts of a norm that this GEMM with kAdd begins.
 int num_norm_parts(Launch where, const GemmArgs& args);
 

@@ -77,7 +77,8 @@ void run_swap_ab_kernel(Launch where, const GemmArgs& args, const SwapAbConfig& 
 
 template <class Operands>
 void run_swap_ab(Launch where, const GemmArgs& args, const SwapAbConfig& config,
-                 const DeferredNorm& norm, const RopeParams* rope) {
+                 const DeferredNorm& norm) {
+  const RopeParams* const rope = args.rope;
   const auto with_tokens = [&]<int kTokens>() {
     if (rope == nullptr)
       return run_swap_ab_kernel<Operands, kTokens, 0>(where, args, config, norm,

@@ -78,8 +78,8 @@ struct E4M3Operands : RawOperands<E4M3Format<Bf16>> {
 }  // namespace swap_ab
 
 void e4m3_swap_ab_gemm(Launch where, const GemmArgs& args, const SwapAbConfig& config,
-                       const DeferredNorm& norm, const RopeParams* rope) {
-  run_swap_ab<swap_ab::E4M3Operands>(where, args, config, norm, rope);
+                       const DeferredNorm& norm) {
+  run_swap_ab<swap_ab::E4M3Operands>(where, args, config, norm);
 }
 
 int e4m3_stage_bytes(int rows, int tokens) {

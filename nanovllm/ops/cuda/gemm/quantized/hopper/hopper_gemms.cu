@@ -30,10 +30,10 @@ void quantized_tile_gemm(Launch where, const GemmArgs& args, size_t index, const
 }
 
 void quantized_swap_ab_gemm(Launch where, const GemmArgs& args, const SwapAbConfig& config,
-                            const DeferredNorm& norm, const RopeParams* rope) {
-  if (args.quantized_x != nullptr) return e4m3_swap_ab_gemm(where, args, config, norm, rope);
+                            const DeferredNorm& norm) {
+  if (args.quantized_x != nullptr) return e4m3_swap_ab_gemm(where, args, config, norm);
   with_format(*args.quantized, [&](auto format) {
-    HopperGemms<decltype(format)>::swap_ab(where, args, config, norm, rope);
+    HopperGemms<decltype(format)>::swap_ab(where, args, config, norm);
   });
 }
 

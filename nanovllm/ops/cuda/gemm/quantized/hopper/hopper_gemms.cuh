@@ -17,8 +17,8 @@ void HopperGemms<Format>::tile(Launch where, const GemmArgs& args, size_t index,
 
 template <class Format>
 void HopperGemms<Format>::swap_ab(Launch where, const GemmArgs& args, const SwapAbConfig& config,
-                                  const DeferredNorm& norm, const RopeParams* rope) {
-  run_swap_ab<swap_ab::RawOperands<Format>>(where, args, config, norm, rope);
+                                  const DeferredNorm& norm) {
+  run_swap_ab<swap_ab::RawOperands<Format>>(where, args, config, norm);
 }
 
 }  // namespace nanovllm::cuda

@@ -15,10 +15,10 @@ void quantized_tile_gemm(Launch where, const GemmArgs& args, size_t index, const
 void e4m3_tile_gemm(Launch where, const GemmArgs& args, size_t index, const TileConfig& tile,
                     const TileScratch& scratch);
 void quantized_swap_ab_gemm(Launch where, const GemmArgs& args, const SwapAbConfig& config,
-                            const DeferredNorm& norm, const RopeParams* rope);
+                            const DeferredNorm& norm);
 /// quantized_swap_ab_gemm() with GemmArgs::quantized_x.
 void e4m3_swap_ab_gemm(Launch where, const GemmArgs& args, const SwapAbConfig& config,
-                       const DeferredNorm& norm, const RopeParams* rope);
+                       const DeferredNorm& norm);
 int e4m3_stage_bytes(int rows, int tokens);
 /// Bytes of a stage of quantized_swap_ab_gemm() with this many rows of w, and tokens.
 int quantized_stage_bytes(const GemmArgs& args, int rows, int tokens);
@@ -29,7 +29,7 @@ struct HopperGemms {
   static void tile(Launch where, const GemmArgs& args, size_t index, const TileConfig& tile,
                    const TileScratch& scratch, const DeferredNorm& norm);
   static void swap_ab(Launch where, const GemmArgs& args, const SwapAbConfig& config,
-                      const DeferredNorm& norm, const RopeParams* rope);
+                      const DeferredNorm& norm);
 };
 
 }  // namespace nanovllm::cuda
