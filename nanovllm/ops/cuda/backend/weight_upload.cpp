@@ -90,7 +90,10 @@ void WeightUpload::finish() {
 }
 
 void WeightUpload::wait(std::unique_lock<std::mutex>& lock, size_t most) {
-  done_.wait(lock, [&] { return tasks_.size() <= most && (most > 0 || num_busy_ == 0); });
+  done_.wait(lock, [&] {
+    const bool may_be_busy = most > 0 && !error_;
+    return tasks_.size() <= most && (may_be_busy || num_busy_ == 0);
+  });
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 

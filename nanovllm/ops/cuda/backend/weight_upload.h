@@ -51,7 +51,8 @@ class WeightUpload {
   /// Makes the pieces large enough for a row.
   void grow(size_t row_bytes);
   void stop();
-  /// Waits until at most `most` tasks have not been started, and with 0 until none is running.
+  /// Waits until at most `most` tasks have not been started. With 0, and before it throws, it waits
+  /// until none is running either.
   void wait(std::unique_lock<std::mutex>& lock, size_t most);
   void serve(Lane& lane);
   void run(Lane& lane, const Task& task);
