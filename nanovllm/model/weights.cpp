@@ -186,7 +186,7 @@ std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& 
   model->dtype = dtype;
   model->weight_bytes = shard.config.weight_bytes(dtype, /*on_gpu=*/true);
   Loader load(*model, config, &backend, dummy ? *random : *checkpoint);
-  // If loading fails, nothing may be copied to weights that no longer exist.
+  // If loading fails, nothing may be read from the checkpoint any more when it is closed.
   const auto finish = [](Backend* packing) {
     try {
       packing->finish_packs();

@@ -196,7 +196,7 @@ WeightPtr CudaBackend::pack(std::span<const WeightRows> parts, DType dtype) {
   std::vector<WeightUpload::Copy> copies;
   auto* place = static_cast<char*>(weight->memory.get());
   for (const WeightRows& rows : quantized->rows) {
-    copies.push_back({place, rows});
+    copies.push_back({place, rows, weight});
     place += static_cast<size_t>(rows.num_rows()) * rows.row_bytes();
   }
   copy_rows(copies);
@@ -229,7 +229,7 @@ WeightPtr CudaBackend::pack_floats(std::span<const WeightRows> parts, DType dtyp
       conversions.emplace_back(to, raw);
       to = raw;
     }
-    copies.push_back({to.data, part});
+    copies.push_back({to.data, part, weight});
   }
   copy_rows(copies);
   if (conversions.empty()) return weight;

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "nanovllm/ops/weight_rows.h"
+#include "nanovllm/ops/backend.h"
 
 namespace nanovllm::cuda {
 
@@ -25,10 +25,11 @@ class WeightUpload {
   ~WeightUpload();
   WeightUpload(const WeightUpload&) = delete;
 
-  /// Copy all rows of `from` to `to` (device memory), without gaps.
+  /// Copy all rows of `from` to `to` (device memory of `owner`), without gaps.
   struct Copy {
     void* to;
     WeightRows from;
+    WeightPtr owner;  // lives until the rows are copied
   };
   /// Returns when few pieces are left to be read, so that the caller's progress is that of the
   /// copies. Throws what WeightRows::read() has thrown since the last call.
