@@ -156,8 +156,8 @@ class Backend {
   // -- weights
   /// Until finish_packs() weights that pack() returns may be incomplete and must not be used, so
   /// that the backend can read the rows of the next one meanwhile. Errors of reading may come from
-  /// later calls of pack() or from finish_packs(). finish_packs() must be called after an error too;
-  /// until it has returned or thrown, rows are read, also of weights that were dropped.
+  /// later calls of pack() or from finish_packs(), which must be called after an error too. Until
+  /// it has returned or thrown, rows are read, also of weights that were dropped.
   virtual void begin_packs() {}
   virtual void finish_packs() {}
   /// Makes one weight [sum of n_i, k] from parts [n_i, k] of any float dtype, stacked in this
