@@ -186,18 +186,10 @@ std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& 
   model->dtype = dtype;
   model->weight_bytes = shard.config.weight_bytes(dtype, /*on_gpu=*/true);
   Loader load(*model, config, &backend, dummy ? *random : *checkpoint);
-  // If loading fails, nothing may be read from the checkpoint any more when it is closed.
-  const auto finish = [](Backend* packing) {
-    try {
-      packing->finish_packs();
-    } catch (const std::exception&) {  // the first error is on its way
-    }
-  };
-  backend.begin_packs();
-  std::unique_ptr<Backend, decltype(finish)> packing(&backend, finish);
-  load_tensors(*model, load, config, shard);
-  load.rope_tables(config, max_model_len);
-  packing.release()->finish_packs();
+  backend.load_weights([&] {
+    load_tensors(*model, load, config, shard);
+    load.rope_tables(config, max_model_len);
+  });
   if (checkpoint) {
     require_all_taken(*checkpoint, config);
     checkpoint->require_unchanged();

@@ -154,12 +154,11 @@ class Backend {
   virtual std::string describe_cache(const ChoiceCache& /*cache*/) const { return {}; }
 
   // -- weights
-  /// Until finish_packs() weights that pack() returns may be incomplete and must not be used, so
-  /// that the backend can read the rows of the next one meanwhile. Errors of reading may come from
-  /// later calls of pack() or from finish_packs(), which must be called after an error too. Until
-  /// it has returned or thrown, rows are read, also of weights that were dropped.
-  virtual void begin_packs() {}
-  virtual void finish_packs() {}
+  /// Calls `load`, which packs weights. When this returns they are complete; when it throws, no row
+  /// is read any more. Until then they must not be used, because the backend may still read rows of
+  /// one while the next one is packed. So errors of reading may come from a later pack() or from
+  /// here. Without this, pack() returns complete weights.
+  virtual void load_weights(const std::function<void()>& load) { load(); }
   /// Makes one weight [sum of n_i, k] from parts [n_i, k] of any float dtype, stacked in this
   /// order, for matmul(), embed() or both. It reads each row once. `dtype` is the model's dtype.
   virtual WeightPtr pack(std::span<const WeightRows> parts, DType dtype) = 0;

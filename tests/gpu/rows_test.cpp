@@ -248,6 +248,36 @@ TEST_P(GpuGemms, SwapAbIsDeterministic) {
   }
 }
 
+/// Weights that are packed one after the other in load_weights(), and what remains of them if one
+/// cannot be read.
+TEST_P(GpuGemms, WeightsThatAreLoadedTogether) {
+  std::vector<Twin> matrices;
+  for (const int64_t n : {2048, 16, 3000, 512})
+    matrices.push_back(make({nullptr, DType::kBF16, n, 1024}));
+  std::vector<WeightPtr> weights;
+  const auto load = [&] {
+    weights.clear();
+    for (const Twin& matrix : matrices) weights.push_back(gpu->pack(matrix.on_cpu, DType::kBF16));
+  };
+  const WeightRows broken(DType::kBF16, 5000, 1024,
+                          [](int64_t, int64_t, void*) { fail("cannot be read"); });
+  EXPECT_THROW(gpu->load_weights([&] {
+    load();
+    gpu->pack(broken, DType::kBF16);  // dropped at once
+    load();
+  }),
+               UserError);
+  gpu->load_weights(load);
+  const Twin x = make({nullptr, DType::kBF16, 3, 1024});
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const int64_t n = matrices[i].on_cpu.shape[0];
+    const Twin out = make({nullptr, DType::kBF16, 3, n}, 0);
+    cpu->matmul(out.on_cpu, x.on_cpu, *cpu->pack(matrices[i].on_cpu, DType::kBF16), {});
+    gpu->matmul(out.on_gpu, x.on_gpu, *weights[i], {});
+    expect_equal(out, fmt::format("weight {}", i));
+  }
+}
+
 /// In a run, autotuning chooses a tile configuration for a shape. Here each configuration computes
 /// every shape that it supports.
 class GpuTiles : public GpuGemms {

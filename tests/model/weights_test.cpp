@@ -38,7 +38,6 @@ struct FakeWeight : Weight {
 /// nothing.
 class FakeBackend : public Backend {
  public:
-  ~FakeBackend() override { EXPECT_FALSE(packs_are_open_) << "packing was not finished"; }
   std::string describe() const override { return "fake"; }
   Buffer allocate(size_t bytes) override {
     ++live_buffers;
@@ -59,9 +58,10 @@ class FakeBackend : public Backend {
     unused();
     return {};
   }
-  void begin_packs() override { packs_are_open_ = true; }
-  void finish_packs() override {
-    packs_are_open_ = false;
+  void load_weights(const std::function<void()>& load) override {
+    is_loading_ = true;
+    load();
+    is_loading_ = false;
     for (const auto& [weight, part] : std::exchange(waiting_, {})) {
       std::vector<char> bytes(part.row_bytes());
       const Tensor row(bytes.data(), part.dtype(), 1, weight->k);
@@ -73,7 +73,7 @@ class FakeBackend : public Backend {
     }
   }
   WeightPtr pack(std::span<const WeightRows> parts, DType dtype) override {
-    EXPECT_TRUE(packs_are_open_);
+    EXPECT_TRUE(is_loading_);
     auto weight = std::make_shared<FakeWeight>();
     weight->k = parts.front().num_columns();
     weight->dtype = dtype;
@@ -114,7 +114,7 @@ class FakeBackend : public Backend {
  private:
   static void unused() { FAIL() << "loading computes nothing"; }
 
-  bool packs_are_open_ = false;
+  bool is_loading_ = false;
   std::vector<std::pair<std::shared_ptr<FakeWeight>, WeightRows>> waiting_;
 };
 

@@ -161,22 +161,22 @@ void CudaBackend::begin_upload() {
   if (collectives_) collectives_->ranks().progress().fetch_add(1, std::memory_order_relaxed);
 }
 
-void CudaBackend::begin_packs() {
+void CudaBackend::load_weights(const std::function<void()>& load) {
   const ContextScope here(context_);
+  const auto end = [this](void*) {
+    is_loading_ = false;
+    weight_upload_.reset();  // also after an error: no thread reads any more
+  };
   begin_upload();
-  packs_are_open_ = true;
-}
-
-void CudaBackend::finish_packs() {
-  const ContextScope here(context_);
-  packs_are_open_ = false;
-  if (weight_upload_) weight_upload_->finish();
-  weight_upload_.reset();
+  const std::unique_ptr<void, decltype(end)> at_end(this, end);
+  is_loading_ = true;
+  load();
+  weight_upload_->finish();
 }
 
 void CudaBackend::copy_rows(std::span<const WeightUpload::Copy> copies) {
   weight_upload_->copy(copies);
-  if (!packs_are_open_) weight_upload_->finish();
+  if (!is_loading_) weight_upload_->finish();
 }
 
 WeightPtr CudaBackend::pack(std::span<const WeightRows> parts, DType dtype) {

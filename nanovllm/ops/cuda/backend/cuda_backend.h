@@ -45,8 +45,7 @@ class CudaBackend final : public Backend {
   std::string describe_cache(const ChoiceCache& cache) const override;
 
   using Backend::pack;
-  void begin_packs() override;
-  void finish_packs() override;
+  void load_weights(const std::function<void()>& load) override;
   WeightPtr pack(std::span<const WeightRows> parts, DType dtype) override;
   /// The matrices of all experts follow each other in memory, as the rows of one weight.
   WeightPtr pack_experts(std::span<const WeightRows> parts, int64_t /*num_experts*/,
@@ -108,7 +107,7 @@ class CudaBackend final : public Backend {
   void wait(cudaEvent_t event);
   void wait_for_stream();
   void begin_upload();
-  /// Copies rows to the device; between begin_packs() and finish_packs() in the background.
+  /// Copies rows to the device; in load_weights() it need not wait until all are there.
   void copy_rows(std::span<const WeightUpload::Copy> copies);
   WeightPtr pack_floats(std::span<const WeightRows> parts, DType dtype);
   Buffer allocate_pinned(size_t bytes);
@@ -165,7 +164,7 @@ class CudaBackend final : public Backend {
   bool preparing_ = false;  // replay() only captures
   std::optional<Gemms> gemms_;
   std::optional<WeightUpload> weight_upload_;
-  bool packs_are_open_ = false;             // between begin_packs() and finish_packs()
+  bool is_loading_ = false;                 // in load_weights()
   std::optional<Collectives> collectives_;  // only with several ranks
   int64_t vocab_size_ = 0;                  // of the whole model; only with several ranks
   Range vocab_;                             // this rank's part of it
