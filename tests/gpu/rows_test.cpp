@@ -3,6 +3,7 @@
 #include <array>
 #include <cstring>
 
+#include "nanovllm/base/check.h"
 #include "nanovllm/ops/cuda/gemm/hopper/tile_gemm.h"
 #include "two_backends.h"
 
