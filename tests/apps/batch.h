@@ -19,7 +19,8 @@ inline std::vector<int> indices(const std::vector<Json>& results) {
 /// Greedy, so that the answers of two runs are equal.
 inline std::vector<std::string> generate(const std::vector<std::string>& more) {
   std::vector<std::string> args = {
-      "generate", kTinyTales, "--dtype", "float32", "--kv-cache-memory-bytes", "50000000"};
+      "generate", kTinyTales,      "--dtype", "float32", "--kv-cache-memory-bytes",
+      "50000000", "--temperature", "0"};
   args.insert(args.end(), more.begin(), more.end());
   return args;
 }

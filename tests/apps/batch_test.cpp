@@ -99,7 +99,7 @@ TEST(PromptsFile, OpenAisBatchLinesWork) {
       R"({"custom_id": "c", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "m", )"
       R"("messages": [{"role": "user", "content": "hello"}])";
   const Result r = run(
-      generate({"--prompts-file", "-", "--json", "--temperature", "0"}),
+      generate({"--prompts-file", "-", "--json"}),
       start +
           R"(, "max_completion_tokens": 3, "logprobs": true, "top_logprobs": 2, "stream": true,)" +
           R"("response_format": {"type": "text"}, "user": "u", "stop": null}})" + "\n" +
@@ -136,8 +136,17 @@ TEST(PromptsFile, OpenAisBatchLinesWork) {
 
 TEST(Chat, TakesTheCheckpointsSamplingValuesAndDoesNotCutTheAnswer) {
   const auto answer = [](const std::vector<std::string>& more) {
-    std::vector<std::string> args = generate({"--chat", "--prompt", "tell me a story about a fox",
-                                              "--sample-seed", "1", "--no-thinking", "--json"});
+    std::vector<std::string> args = {"generate",
+                                     kTinyTales,
+                                     "--dtype",
+                                     "float32",
+                                     "--chat",
+                                     "--prompt",
+                                     "tell me a story about a fox",
+                                     "--no-thinking",
+                                     "--sample-seed",
+                                     "1",
+                                     "--json"};
     args.insert(args.end(), more.begin(), more.end());
     const Result r = run(args);
     EXPECT_EQ(r.status, 0) << r.err;

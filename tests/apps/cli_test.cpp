@@ -91,14 +91,14 @@ TEST(Generate, JsonLinesHaveTheDocumentedFieldsInInputOrder) {
 
 TEST(Generate, BadLinesAreReportedAndTheOthersRun) {
   std::string deep = "{\"prompt\": " + std::string(100'000, '[') + "}";
-  const Result r =
-      run({"generate", kTinyTales, "--prompts-file", "-", "--json", "--max-tokens", "2"},
-          "{\"prompt\": \"a\"}\nnot json\n{\"prompt\": 5}\n{}\n[\"prompt\"]\n" + deep +
-              "\n{\"prompt\": \"a\", \"sampling_params\": {\"temperature\": -1}}\n"
-              "{\"prompt\": \"a\", \"sampling_params\": {\"top_q\": 1}}\n"
-              "{\"prompt\": \"a\", \"sampling_params\": {\"stop\": \"\"}}\n"
-              "{\"prompt\": \"a\", \"sampling_params\": {\"max_tokens\": 1e400}}\n"
-              "{\"prompt\": \"b\"}\n");
+  const Result r = run({"generate", kTinyTales, "--prompts-file", "-", "--json", "--max-tokens",
+                        "2", "--ignore-eos"},
+                       "{\"prompt\": \"a\"}\nnot json\n{\"prompt\": 5}\n{}\n[\"prompt\"]\n" + deep +
+                           "\n{\"prompt\": \"a\", \"sampling_params\": {\"temperature\": -1}}\n"
+                           "{\"prompt\": \"a\", \"sampling_params\": {\"top_q\": 1}}\n"
+                           "{\"prompt\": \"a\", \"sampling_params\": {\"stop\": \"\"}}\n"
+                           "{\"prompt\": \"a\", \"sampling_params\": {\"max_tokens\": 1e400}}\n"
+                           "{\"prompt\": \"b\"}\n");
   EXPECT_EQ(r.status, 2);
   EXPECT_EQ(r.err, "error: 9 of 11 prompts refused\n");
   const std::vector<Json> out = lines(r.out);
@@ -142,9 +142,9 @@ TEST(Generate, NumbersAreDecimalAndSeedsMayBeNegative) {
 TEST(Generate, TooLongPromptIsAnErrorLineWithTheNumbers) {
   std::string prompt = "hello";
   for (int i = 0; i < 3000; ++i) prompt += " hello";
-  const Result r =
-      run({"generate", kTinyTales, "--prompts-file", "-", "--json", "--max-tokens", "2"},
-          "{\"prompt\": \"" + prompt + "\"}\n{\"prompt\": \"a\"}\n");
+  const Result r = run({"generate", kTinyTales, "--prompts-file", "-", "--json", "--max-tokens",
+                        "2", "--ignore-eos"},
+                       "{\"prompt\": \"" + prompt + "\"}\n{\"prompt\": \"a\"}\n");
   EXPECT_EQ(r.status, 2);
   const std::vector<Json> out = lines(r.out);
   ASSERT_EQ(out.size(), 2u);
