@@ -148,6 +148,7 @@ TEST(QuantizedGemm, EqualsTheProductWithTheDequantizedWeight) {
                             {4, 130, 128},
                             {5, 40, 700},
                             {6, 100, 1100},
+                            {9, 40, 1500},
                             {7, 48, 160},
                             {13, 257, 300},
                             {125, 70, 136},

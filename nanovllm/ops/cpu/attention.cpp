@@ -36,6 +36,7 @@ struct Task {
 /// Memory of the calling thread that is kept from call to call.
 struct Workspace {
   std::vector<Task> tasks;
+  std::vector<size_t> runs;  // where each run of tasks begins, and the end
   std::vector<Task> shared;  // a task with all blocks for each tile that several threads share
   Scratch floats;
 };
@@ -69,8 +70,11 @@ class Attention {
     partials_ = memory + num_threads() * thread_floats();
 
     const auto& tasks = workspace.tasks;
-    parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i, int thread) {
-      compute(tasks[static_cast<size_t>(i)], memory + thread * thread_floats());
+    const auto& runs = workspace.runs;
+    parallel_for(std::ssize(runs) - 1, [&](int64_t run, int thread) {
+      const size_t end = runs[static_cast<size_t>(run) + 1];
+      for (size_t i = runs[static_cast<size_t>(run)]; i < end; ++i)
+        compute(tasks[i], i + 1 < end ? &tasks[i + 1] : nullptr, memory + thread * thread_floats());
     });
     const auto& shared = workspace.shared;
     parallel_for(static_cast<int64_t>(shared.size()), [&](int64_t i, int thread) {
@@ -86,8 +90,9 @@ class Attention {
   /// depends on the number of threads, but the results do not, since each key block has its own
   /// partial result.
   int64_t plan(int num_threads, Workspace& workspace) const {
-    auto& [tasks, shared, floats] = workspace;
+    auto& [tasks, runs, shared, floats] = workspace;
     tasks.clear();
+    runs.clear();
     shared.clear();
     const int32_t* starts = batch_.cu_seqlens_q.as<int32_t>();
     const int32_t* contexts = batch_.context_lens.as<int32_t>();
@@ -117,9 +122,8 @@ class Attention {
       }
     }
     int64_t num_partials = 0;
-    if (num_threads == 1) return num_partials;
     const int64_t aim = std::max<int64_t>(total_cost / (num_threads * kTasksPerThread), 1);
-    const size_t num_tiles = tasks.size();
+    const size_t num_tiles = num_threads == 1 ? 0 : tasks.size();
     for (size_t i = 0; i < num_tiles; ++i) {
       Task part = tasks[i];
       const int32_t blocks = part.end_block;
@@ -135,15 +139,27 @@ class Attention {
         else tasks.push_back(part);
       }
     }
+    int64_t run_cost = aim;
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      if (run_cost >= aim) {
+        runs.push_back(i);
+        run_cost = 0;
+      }
+      run_cost += cost(tasks[i]);
+    }
+    runs.push_back(tasks.size());
     return num_partials;
   }
 
   /// Loading a key block costs as much as computing some rows of it.
-  int64_t cost(const Task& tile) const { return tile.end_block * (num_rows(tile) + 8); }
+  int64_t cost(const Task& tile) const {
+    return (tile.end_block - tile.first_block) * (num_rows(tile) + 8);
+  }
 
-  void compute(const Task& task, float* memory) const {
+  /// `next` is what the thread computes then, or null.
+  void compute(const Task& task, const Task* next, float* memory) const {
     const Partial total = partial_at(memory);
-    const Partial next = partial_at(memory + partial_floats());
+    const Partial own = partial_at(memory + partial_floats());
     float* const panel = memory + 2 * partial_floats();
     float* const scores = panel + kMaxPanelKeys * head_dim_;
     char* const queries = reinterpret_cast<char*>(scores + kKeyBlock * max_rows_);
@@ -152,12 +168,12 @@ class Attention {
                             row_of(args_.qkv, task, row), static_cast<int>(head_dim_));
     if (task.first_partial < 0) {
       finish(task, total, [&](int32_t block) {
-        compute_block(task, block, queries, panel, scores, next);
-        return next;
+        compute_block(task, block, next, queries, panel, scores, own);
+        return own;
       });
     } else {
       for (int32_t block = task.first_block; block < task.end_block; ++block)
-        compute_block(task, block, queries, panel, scores, partial(task, block));
+        compute_block(task, block, next, queries, panel, scores, partial(task, block));
     }
   }
 
@@ -179,16 +195,18 @@ class Attention {
                          head_dim);
   }
 
-  /// The partial result of the rows that see any key of the block.
-  void compute_block(const Task& task, int32_t block, const char* queries, float* panel,
-                     float* scores, const Partial& partial) const {
+  /// The partial result of the rows that see any key of the block. What is computed after the
+  /// task's last block is `next`, if anything.
+  void compute_block(const Task& task, int32_t block, const Task* next, const char* queries,
+                     float* panel, float* scores, const Partial& partial) const {
     const int64_t first_key = int64_t{block} * kKeyBlock;
     const int64_t skipped = first_row(task, block);
-    const int64_t last_key = task.first_position + task.num_tokens - 1;
     KeyBlockArgs block_args = {
         .queries = queries + skipped * head_dim_ * kernels_.query_bytes,
         .keys = {},
         .values = {},
+        .next_keys = {},
+        .num_next = 0,
         .first_visible = static_cast<int>(task.first_position + skipped / group_ + 1 - first_key),
         .group = static_cast<int>(group_),
         .rows = static_cast<int>(num_rows(task) - skipped),
@@ -197,22 +215,31 @@ class Attention {
         .panel = panel,
         .scores = scores,
     };
+    list_groups(task, block, 0, block_args.keys);
+    list_groups(task, block, 1, block_args.values);
+    if (block + 1 < task.end_block)
+      block_args.num_next = list_groups(task, block + 1, 0, block_args.next_keys);
+    else if (next != nullptr)
+      block_args.num_next = list_groups(*next, next->first_block, 0, block_args.next_keys);
+    kernels_.key_block(block_args, partial);
+  }
+
+  /// The groups of keys or values of a block, and how many there are.
+  int list_groups(const Task& task, int32_t block, int64_t value_not_key,
+                  const void** groups) const {
+    const int64_t first_key = int64_t{block} * kKeyBlock;
+    const int64_t num_keys =
+        std::min<int64_t>(task.first_position + task.num_tokens - first_key, kKeyBlock);
     const int32_t* blocks =
         batch_.block_tables.as<int32_t>() +
         batch_.seq_slots.as<int32_t>()[task.seq] * batch_.block_tables.row_stride;
-    const auto group_of = [&](int64_t key, int64_t value_not_key) {
-      return kv_key(
+    int count = 0;
+    for (int64_t key = first_key; key < first_key + num_keys; key += kKeyGroup)
+      groups[count++] = kv_key(
           kv_,
           kv_entry(kv_, args_.layer, blocks[key / kv_.block_size], value_not_key, task.kv_head),
           key % kv_.block_size);
-    };
-    for (int64_t i = 0; i < kKeyBlock / kKeyGroup; ++i) {
-      const int64_t key = first_key + i * kKeyGroup;
-      if (key > last_key) break;
-      block_args.keys[i] = group_of(key, 0);
-      block_args.values[i] = group_of(key, 1);
-    }
-    kernels_.key_block(block_args, partial);
+    return count;
   }
 
   int64_t num_rows(const Task& task) const { return task.num_tokens * group_; }

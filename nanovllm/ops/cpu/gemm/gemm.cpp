@@ -70,7 +70,10 @@ Gemm::Gemm(Isa isa, int threads, Isa bf16_isa)
       bf16_isa_(bf16_isa),
       threads_(threads),
       scratch_(allocate(static_cast<size_t>(threads * kGemmScratchFloats) * sizeof(float))) {
-  if (isa == Isa::kAvx512Bf16) onednn_ = std::make_unique<OnednnMatmul>(bf16_isa_ == isa);
+  // Without AMX our kernels are as fast, and the threads of oneDNN's OpenMP, which poll for the next
+  // GEMM, would take the cores from ours.
+  if (isa == Isa::kAvx512Bf16 && OnednnMatmul::has_amx())
+    onednn_ = std::make_unique<OnednnMatmul>();
 }
 
 Gemm::~Gemm() = default;
@@ -178,7 +181,7 @@ void Gemm::matmul(Tensor out, Tensor x, const PackedWeight& w, Tensor bias) {
 
   GemmCall call = make_call(w, x, out);
   call.bias = bias.as<const float>();
-  if (onednn_ && w.dtype == DType::kBF16 && !w.format && m >= onednn_->min_rows())
+  if (onednn_ && w.dtype == DType::kBF16 && !w.format && m >= OnednnMatmul::kMinRows)
     return onednn_->run(call, m);
 
   const GemmKernel& kernels = kernel(w);

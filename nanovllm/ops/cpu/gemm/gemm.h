@@ -68,7 +68,7 @@ class Gemm {
   std::vector<ExpertTask> tasks_;  ///< of expert_matmul(); kept, so that it need not allocate
   Buffer scratch_;                 ///< [threads, kGemmScratchFloats]
   Scratch quantized_x_;
-  std::unique_ptr<OnednnMatmul> onednn_;  ///< with AVX512-BF16
+  std::unique_ptr<OnednnMatmul> onednn_;  ///< with AMX
 };
 
 }  // namespace nanovllm::cpu

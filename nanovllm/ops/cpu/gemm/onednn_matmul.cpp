@@ -5,7 +5,6 @@
 #include <csetjmp>
 #include <csignal>
 #include <functional>
-#include <limits>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -68,11 +67,11 @@ bool survives(const std::function<void()>& calls) {
 
 }  // namespace
 
-OnednnMatmul::OnednnMatmul(bool has_fast_bf16) {
-  // With AMX from two tiles of 16 rows on; without it the two are within 10%, and ours is the
-  // faster one where weights come from memory. oneDNN has no kernel that multiplies in float32.
-  const bool has_amx = dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx;
-  min_rows_ = has_amx ? 32 : has_fast_bf16 ? 256 : std::numeric_limits<int64_t>::max();
+bool OnednnMatmul::has_amx() {
+  return dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx;
+}
+
+OnednnMatmul::OnednnMatmul() {
   const bool started = survives([this] {
     // The primitives are kept in `compiled_`. oneDNN's own cache would wait for ever for one whose
     // compilation did not end.

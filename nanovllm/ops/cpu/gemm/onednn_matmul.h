@@ -12,14 +12,15 @@ namespace nanovllm::cpu {
 
 /// bfloat16 GEMMs of many rows through oneDNN, which has AMX; its format BA16a32b2a is the layout
 /// of our panels of 32 columns, so both read the same weight. Runs on the calling thread's OpenMP;
-/// calls come from one thread at a time.
+/// calls come from one thread at a time. It needs AVX512-BF16.
 class OnednnMatmul {
  public:
-  /// `has_fast_bf16`: outside of AMX, bfloat16 products are faster than float32's. Throws UserError
-  /// if there is no memory.
-  explicit OnednnMatmul(bool has_fast_bf16);
-  /// Number of rows from which oneDNN is faster than our kernels on this processor.
-  int64_t min_rows() const { return min_rows_; }
+  /// Rows from which it is faster than our kernels on a processor with AMX: two tiles.
+  static constexpr int64_t kMinRows = 32;
+  static bool has_amx();
+
+  /// Throws UserError if there is no memory.
+  OnednnMatmul();
   /// Throws UserError if there is no memory to compile the GEMM.
   void run(const GemmCall& call, int64_t rows);
 
@@ -33,7 +34,6 @@ class OnednnMatmul {
   };
   Matmul compile(const GemmCall& call, int64_t rows) const;
 
-  int64_t min_rows_;
   dnnl::engine engine_;
   dnnl::stream stream_;
   std::map<Key, Matmul> compiled_;

@@ -209,7 +209,7 @@ void softmax_row(const KeyBlockArgs& a, int row, float* max_out, float* sum_out)
 /// [first, end) times V.
 template <class T, int kNumRows, int kNumVectors>
 void accumulate_values(const KeyBlockArgs& a, const float* weights, int d, int first, int end,
-                       float* out) {
+                       int num_next, float* out) {
   F32 acc[kNumRows][kNumVectors];
   for (int r = 0; r < kNumRows; ++r)
     for (int v = 0; v < kNumVectors; ++v)
@@ -217,6 +217,12 @@ void accumulate_values(const KeyBlockArgs& a, const float* weights, int d, int f
   for (int j = first; j < end;) {
     const T* value = key_row<T>(a.values, j, a.head_dim) + d;
     const int group_end = (j / kKeyGroup + 1) * kKeyGroup;
+    if (j / kKeyGroup < num_next) {
+      const T* next = static_cast<const T*>(a.next_keys[j / kKeyGroup]) + d;
+      for (int i = 0; i < kKeyGroup; ++i, next += a.head_dim)
+        for (int line = 0; line < kNumVectors * kLanes; line += 64 / static_cast<int>(sizeof(T)))
+          __builtin_prefetch(next + line, 0, 2);
+    }
     for (const int stop = group_end < end ? group_end : end; j < stop; ++j, value += a.head_dim) {
       F32 x[kNumVectors];
       for (int v = 0; v < kNumVectors; ++v) x[v] = load(value + v * kLanes);
@@ -238,11 +244,12 @@ void weighted_values(const KeyBlockArgs& a, int d, float* out) {
     const int common = num_visible(a, row);
     const float* weights = a.scores + row * kKeyBlock;
     float* to = out + row * a.head_dim;
-    accumulate_values<T, kNumRows, kNumVectors>(a, weights, d, 0, common, to);
+    const int num_next = row == 0 ? a.num_next : 0;
+    accumulate_values<T, kNumRows, kNumVectors>(a, weights, d, 0, common, num_next, to);
     for (int r = 1; r < kNumRows; ++r) {
       if (num_visible(a, row + r) > common)
         accumulate_values<T, 1, kNumVectors>(a, weights + r * kKeyBlock, d, common,
-                                             num_visible(a, row + r), to + r * a.head_dim);
+                                             num_visible(a, row + r), 0, to + r * a.head_dim);
     }
   });
 }

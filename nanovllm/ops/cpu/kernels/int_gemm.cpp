@@ -211,6 +211,8 @@ void compute(const Tile& t, const GemmCall& call, int64_t padded_k) {
   }
 }
 
+constexpr int panels_at_once(int64_t rows) { return rows <= kMaxRows / 2 ? 2 : 1; }
+
 /// `rows` rows, at most R, of `panels` panels; next_of(p) is what is read after p panels.
 template <class W, int R, class NextOf>
 void compute_panels(Tile t, const GemmCall& call, int64_t padded_k, int64_t rows, int64_t panels,
@@ -218,7 +220,7 @@ void compute_panels(Tile t, const GemmCall& call, int64_t padded_k, int64_t rows
   if constexpr (R > 1) {
     if (rows < R) return compute_panels<W, R - 1>(t, call, padded_k, rows, panels, next_of);
   }
-  constexpr int P = R <= kMaxRows / 2 ? 2 : 1;
+  constexpr int P = panels_at_once(R);
   for (int64_t p = 0; p < panels;) {
     const int count = p + P <= panels ? P : 1;
     t.next = next_of(p + count);
@@ -251,41 +253,52 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
   const auto offset = [&](int64_t k) {
     return k / call.group * call.group_bytes + values_bytes<W>(k % call.group);
   };
+  const int64_t blocks = (padded_k + kBlockK - 1) / kBlockK;
+  // A whole number of cache lines for each tile.
+  const int64_t next_step = (values_bytes<W>(kIntGroup) / 64 + tiles - 1) / tiles * 64;
+  // The order of panels and of blocks of k is that of gemm.cpp.
+  const bool panel_by_panel = tiles == 1;
+  const int64_t width = panel_by_panel ? panels_at_once(rows) : 1;
   for (int64_t first = panel; first < panel_end; first += kGroupPanels) {
     const int64_t panels = panel_end - first < kGroupPanels ? panel_end - first : kGroupPanels;
     const char* const base = static_cast<const char*>(call.panels) + first * call.panel_bytes;
-    for (int64_t k = 0; k < padded_k; k += kBlockK) {
-      const int64_t count = padded_k - k < kBlockK ? padded_k - k : kBlockK;
-      const char* const after =
-          k + kBlockK < padded_k ? base + offset(k + kBlockK) : base + panels * call.panel_bytes;
-      const auto next_of = [&](int64_t p) {
-        return p < panels ? base + offset(k) + p * call.panel_bytes
-                          : after + (p - panels) * call.panel_bytes;
+    const auto address = [&](int64_t p, int64_t block) {
+      return base + p * call.panel_bytes + offset(block * kBlockK);
+    };
+    // All rows, of which each tile prefetches its part of the weights.
+    const auto compute_block = [&](int64_t p, int64_t block) {
+      const int64_t k = block * kBlockK, count = padded_k - k < kBlockK ? padded_k - k : kBlockK;
+      const auto next_of = [&](int64_t ahead) {
+        const int64_t i = panel_by_panel ? block + ahead / width : p + ahead;
+        if (panel_by_panel) return address(p + i / blocks * width, i % blocks);
+        if (i < panels) return address(i, block);
+        return block + 1 < blocks ? address(i - panels, block + 1) : address(i, 0);
       };
-      // A whole number of cache lines for each tile.
-      const int64_t next_step = (values_bytes<W>(kIntGroup) / 64 + tiles - 1) / tiles * 64;
-      // Few rows go through all panels, several at a time; many go through one after the other, and
-      // each tile prefetches its part.
-      const int64_t width = tiles == 1 ? panels : 1;
-      for (int64_t p = 0; p < panels; p += width) {
-        for (int64_t i = 0; i < tiles; ++i) {
-          const int64_t r = rows * i / tiles, r_end = rows * (i + 1) / tiles;
-          Tile t{.out = sums + r * kGemmGroupColumns + p * kColumns,
-                 .x = {},
-                 .panel = base + p * call.panel_bytes,
-                 .begin = k,
-                 .k = count,
-                 .next = nullptr,
-                 .far = nullptr,
-                 .next_step = next_step};
-          const int64_t part = i * next_step * (count / kIntGroup);
-          for (int64_t j = r; j < r_end; ++j)
-            t.x[j - r] = static_cast<const char*>(call.x) +
-                         (call.rows ? call.rows[row + j] : row + j) * call.x_stride;
-          compute_panels<W, kMaxRows>(t, call, padded_k, r_end - r, width,
-                                      [&](int64_t ahead) { return next_of(p + ahead) + part; });
-        }
+      for (int64_t i = 0; i < tiles; ++i) {
+        const int64_t r = rows * i / tiles, r_end = rows * (i + 1) / tiles;
+        Tile t{.out = sums + r * kGemmGroupColumns + p * kColumns,
+               .x = {},
+               .panel = base + p * call.panel_bytes,
+               .begin = k,
+               .k = count,
+               .next = nullptr,
+               .far = nullptr,
+               .next_step = next_step};
+        const int64_t part = i * next_step * (count / kIntGroup);
+        for (int64_t j = r; j < r_end; ++j)
+          t.x[j - r] = static_cast<const char*>(call.x) +
+                       (call.rows ? call.rows[row + j] : row + j) * call.x_stride;
+        compute_panels<W, kMaxRows>(t, call, padded_k, r_end - r,
+                                    panels - p < width ? panels - p : width,
+                                    [&](int64_t ahead) { return next_of(ahead) + part; });
       }
+    };
+    if (panel_by_panel) {
+      for (int64_t p = 0; p < panels; p += width)
+        for (int64_t block = 0; block < blocks; ++block) compute_block(p, block);
+    } else {
+      for (int64_t block = 0; block < blocks; ++block)
+        for (int64_t p = 0; p < panels; ++p) compute_block(p, block);
     }
     const int64_t column = first * kColumns;
     const int64_t columns =
