@@ -110,7 +110,8 @@ int main(int argc, char** argv) {
       if (!cpu::is_supported(isa) || (isa == cpu::Isa::kAvx512Bf16 && dtype != DType::kBF16))
         continue;
       for (const auto& [num_seqs, num_tokens, context] :
-           {Work{32, 1, 1024}, Work{1, 1, 16384}, Work{1, 1024, 1024}, Work{4, 256, 4096}}) {
+           {Work{256, 1, 160}, Work{32, 1, 1024}, Work{1, 1, 16384}, Work{1, 1024, 1024},
+            Work{4, 256, 4096}}) {
         const double time = seconds(dtype, kv_dtype, isa, num_seqs, num_tokens, context);
         const double keys_and_values = 2.0 * static_cast<double>(num_seqs * context * kKvHeads) *
                                        static_cast<double>(kv_key_bytes(kv_dtype, kHeadDim));

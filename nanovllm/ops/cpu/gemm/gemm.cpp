@@ -70,8 +70,8 @@ Gemm::Gemm(Isa isa, int threads, Isa bf16_isa)
       bf16_isa_(bf16_isa),
       threads_(threads),
       scratch_(allocate(static_cast<size_t>(threads * kGemmScratchFloats) * sizeof(float))) {
-  // Without AMX our kernels are as fast, and the threads of oneDNN's OpenMP, which poll for the next
-  // GEMM, would take the cores from ours.
+  // Without AMX our kernels are as fast, and the threads of oneDNN's OpenMP, which poll for the
+  // next GEMM, would take the cores from ours.
   if (isa == Isa::kAvx512Bf16 && OnednnMatmul::has_amx())
     onednn_ = std::make_unique<OnednnMatmul>();
 }
@@ -189,16 +189,19 @@ void Gemm::matmul(Tensor out, Tensor x, const PackedWeight& w, Tensor bias) {
   const int64_t tiles = div_up(m, kernels.tile_rows);
   const int64_t row_parts = div_up(tiles, kGemmTaskRows / kernels.tile_rows);
   const bool parallel = threads_ > 1 && 4 * panels * w.panel_bytes + w.n * w.k * m > kParallelWork;
-  // Where the rows are one part, each thread gets two runs of panels. Otherwise tasks are smaller,
-  // and those that share panels follow each other.
+  // Where the rows are one part, each thread gets two runs of panels. The second one follows the
+  // first in memory, so that its weights are prefetched, if the threads are equally fast. Otherwise
+  // tasks are smaller, and those that share panels follow each other.
   int64_t column_parts = parallel ? 2 * threads_ : 1;
   if (row_parts > 1)
     column_parts = std::max(div_up(panels * kernels.panel_columns, kGemmGroupColumns),
                             div_up(column_parts, row_parts));
   column_parts = std::min(column_parts, panels);
   const int64_t tasks = row_parts * column_parts;
+  const bool two_runs = row_parts == 1 && column_parts == 2 * threads_;
   const auto run = [&](int64_t task, int thread) {
-    const int64_t r = task % row_parts, c = task / row_parts;
+    const int64_t r = task % row_parts;
+    const int64_t c = two_runs ? task % threads_ * 2 + task / threads_ : task / row_parts;
     const auto row = [&](int64_t part) {
       return std::min(m, tiles * part / row_parts * kernels.tile_rows);
     };

@@ -17,12 +17,14 @@ constexpr int kKeyGroup = 16;
 /// One block of keys against a tile of query rows of one KV head. Rows are ordered by query token,
 /// then query head.
 struct KeyBlockArgs {
-  const void* queries;                           // [rows, head_dim] as load_queries left them
-  const void* keys[kKeyBlock / kKeyGroup];       // each [kKeyGroup, head_dim] of the cache's dtype,
-                                                 // then [kKeyGroup] scales if that is e4m3
-  const void* values[kKeyBlock / kKeyGroup];     // the same
-  const void* next_keys[kKeyBlock / kKeyGroup];  // those of the block that the thread computes next
-  int num_next;                                  // how many of these there are
+  const void* queries;                        // [rows, head_dim] as load_queries left them
+  const void* keys[kKeyBlock / kKeyGroup];    // each [kKeyGroup, head_dim] of the cache's dtype,
+                                              // then [kKeyGroup] scales if that is e4m3
+  const void* values[kKeyBlock / kKeyGroup];  // the same
+  // The keys of the block that the thread computes next, which are prefetched, and how many groups
+  // of them there are.
+  const void* next_keys[kKeyBlock / kKeyGroup];
+  int num_next;
   int first_visible;  // keys of this block that the first token's rows see, at least 1; one more
                       // for each further token
   int group;          // query heads of a token
