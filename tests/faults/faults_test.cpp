@@ -226,7 +226,7 @@ std::vector<Command> commands() {
       "{\"prompt_token_ids\": [1, 2, 3]}\n"
       "{\"prompt_token_ids\": [5, 6], \"sampling_params\": {\"n\": 2, \"logprobs\": 1}}\n";
   const std::vector<std::string> two = {"-tp", "2"};
-  // With this number of rows, oneDNN and its OpenMP threads compute the GEMMs.
+  // With this number of rows, oneDNN and its OpenMP threads compute the GEMMs if there is AMX.
   std::vector<std::string> longer = kTiny;
   for (std::string& value : longer)
     if (value == "64") value = "512";

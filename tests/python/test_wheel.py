@@ -37,7 +37,7 @@ from nanovllm import LLM, SamplingParams
 prompts = json.loads(sys.stdin.read())
 llm = LLM({TINY_TALES!r}, dtype="float32", max_model_len=2048)
 outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=64), use_tqdm=False)
-bfloat16 = LLM({TINY_TALES!r}, dtype="bfloat16")  # oneDNN computes its GEMMs
+bfloat16 = LLM({TINY_TALES!r}, dtype="bfloat16")  # with AMX, oneDNN computes its GEMMs
 bfloat16.generate([[1] * 600], SamplingParams(max_tokens=2), use_tqdm=False)
 print(json.dumps([output["token_ids"] for output in outputs]))
 """
