@@ -182,7 +182,7 @@ TEST_P(GpuQuantized, WithANormBetween) {
       const WeightPtr next_cpu = cpu->pack(as_floats(next_parts), DType::kBF16);
       const Twin weight = make({nullptr, DType::kF32, hidden});
       const Norm on_gpu = {weight.on_gpu, 1e-6f}, on_cpu = {weight.on_cpu, 1e-6f};
-      for (const int64_t tokens : {3, 9, 17, 32, 50, 64, 65}) {
+      for (const int64_t tokens : {3, 9, 17, 32, 50, 64, 65, 257}) {
         if (skips()) continue;
         const std::string what =
             fmt::format("{} [{}, {}, {}, {}]", name_of(kind), tokens, first_k, hidden, n);

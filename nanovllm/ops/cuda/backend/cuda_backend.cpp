@@ -121,8 +121,9 @@ Buffer CudaBackend::allocate(size_t bytes) {
         static_cast<double>(now.total) / kGiB);
   }
   Buffer buffer(p, [](void* memory) { cudaFree(memory); });
+  // Nobody waits for the zeros of a large cache: what uses memory is enqueued on the same stream.
+  // Other streams must wait for this one first.
   cuda_check(cudaMemsetAsync(p, 0, bytes, where_.stream), "memory");
-  cuda_check(cudaStreamSynchronize(where_.stream), "memory");
   return buffer;
 }
 
@@ -152,6 +153,7 @@ void CudaBackend::grow(Growing& buffer, size_t bytes) {
   buffer.memory.reset();
   buffer.bytes = std::bit_ceil(std::max<size_t>(bytes, 4096));
   buffer.memory = buffer.pinned ? allocate_pinned(buffer.bytes) : allocate(buffer.bytes);
+  wait_for_stream();
 }
 
 // -- weights and blocks
@@ -175,6 +177,7 @@ void CudaBackend::load_weights(const std::function<void()>& load) {
 }
 
 void CudaBackend::copy_rows(std::span<const WeightUpload::Copy> copies) {
+  cuda_check(cudaStreamSynchronize(where_.stream), "weights");  // copies use streams of their own
   weight_upload_->copy(copies);
   if (!is_loading_) weight_upload_->finish();
 }
