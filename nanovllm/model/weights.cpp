@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
+#include <future>
 #include <optional>
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/system/machine.h"
 #include "nanovllm/checkpoint/dummy_weights.h"
 #include "nanovllm/model/rope.h"
 
@@ -67,19 +70,27 @@ class Loader {
     return out;
   }
 
-  /// Fills the tables piece by piece: with a context of millions of tokens they take a gigabyte,
-  /// and the host should not store them a second time.
+  /// Fills the tables piece by piece, of which several threads compute the next ones: with a
+  /// context of millions of tokens they take a gigabyte, and the host should not store them a
+  /// second time.
   void rope_tables(const ModelConfig& config, int64_t num_positions) {
-    constexpr int64_t kPositions = 8192;
+    constexpr int64_t kPositions = 4096;
     const Tensor shape(nullptr, DType::kF32, num_positions, config.head_dim / 2);
     model_.rope_cos = allocate(shape);
     model_.rope_sin = allocate(shape);
+    const auto count = [&](int64_t first) { return std::min(kPositions, num_positions - first); };
+    std::deque<std::future<RopeTables>> pieces;
+    int64_t begun = 0;
     for (int64_t first = 0; first < num_positions; first += kPositions) {
-      const int64_t count = std::min(kPositions, num_positions - first);
-      const RopeTables piece = nanovllm::rope_tables(config.rope, config.head_dim, count, first);
-      const Tensor cos = model_.rope_cos.rows(first, count);
+      for (; begun < num_positions && std::ssize(pieces) < num_usable_cpus(); begun += kPositions)
+        pieces.push_back(
+            std::async(nanovllm::rope_tables, config.rope, config.head_dim, count(begun), begun));
+      const RopeTables piece = pieces.front().get();
+      pieces.pop_front();
+      const Tensor cos = model_.rope_cos.rows(first, count(first));
       backend_->upload(cos.data, piece.cos.data(), cos.bytes());
-      backend_->upload(model_.rope_sin.rows(first, count).data, piece.sin.data(), cos.bytes());
+      backend_->upload(model_.rope_sin.rows(first, count(first)).data, piece.sin.data(),
+                       cos.bytes());
     }
   }
 
@@ -170,8 +181,9 @@ void require_all_taken(const Checkpoint& checkpoint, const ModelConfig& config) 
 
 }  // namespace
 
-std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& config, DType dtype,
-                                  bool dummy, Backend& backend, int64_t max_model_len, Rank rank) {
+void load_model(Model& model, const std::string& folder, const ModelConfig& config, DType dtype,
+                bool dummy, Backend& backend, int64_t max_model_len, Rank rank,
+                const std::function<void()>& meanwhile) {
   std::unique_ptr<TensorSource> random;
   std::optional<Checkpoint> checkpoint;
   if (dummy)
@@ -180,21 +192,18 @@ std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& 
     });
   else checkpoint.emplace(folder);
 
-  auto model = std::make_unique<Model>();
   const Shard shard = make_shard(config, rank);
-  model->config = shard.config;
-  model->dtype = dtype;
-  model->weight_bytes = shard.config.weight_bytes(dtype, /*on_gpu=*/true);
-  Loader load(*model, config, &backend, dummy ? *random : *checkpoint);
+  model.config = shard.config;
+  model.dtype = dtype;
+  model.weight_bytes = shard.config.weight_bytes(dtype, /*on_gpu=*/true);
+  Loader load(model, config, &backend, dummy ? *random : *checkpoint);
   backend.load_weights([&] {
-    load_tensors(*model, load, config, shard);
+    load_tensors(model, load, config, shard);
+    if (checkpoint) require_all_taken(*checkpoint, config);
     load.rope_tables(config, max_model_len);
+    meanwhile();
   });
-  if (checkpoint) {
-    require_all_taken(*checkpoint, config);
-    checkpoint->require_unchanged();
-  }
-  return model;
+  if (checkpoint) checkpoint->require_unchanged();
 }
 
 CheckpointSize check_weights(const std::string& folder, const ModelConfig& config) {

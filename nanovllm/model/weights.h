@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,14 +39,15 @@ struct Model {
   std::vector<Layer> layers;
 };
 
-/// Loads this rank's shard from the safetensors files in `folder`, and reads no other weights from
-/// them. With `dummy` it makes random weights from the config alone (the same in every run) and
-/// reads no file. The rotary tables have `max_model_len` positions. The files are not needed
-/// afterwards. If one of them is written to during the loading, that is an error. Throws UserError
-/// that names the file and the tensor.
-std::unique_ptr<Model> load_model(const std::string& folder, const ModelConfig& config, DType dtype,
-                                  bool dummy, Backend& backend, int64_t max_model_len,
-                                  Rank rank = {});
+/// Loads this rank's shard from the safetensors files in `folder` into `model`, and reads no other
+/// weights from them. With `dummy` it makes random weights from the config alone (the same in every
+/// run) and reads no file. The rotary tables have `max_model_len` positions. Calls `meanwhile` when
+/// all memory is there and the tables are complete, but perhaps not yet the values of the weights.
+/// The files are not needed afterwards. If one of them is written to during the loading, that is an
+/// error. Throws UserError that names the file and the tensor.
+void load_model(Model& model, const std::string& folder, const ModelConfig& config, DType dtype,
+                bool dummy, Backend& backend, int64_t max_model_len, Rank rank = {},
+                const std::function<void()>& meanwhile = [] {});
 
 /// Checks that the files in `folder` contain exactly the weights that `config` requires, as
 /// load_model() does, but reads only their headers.

@@ -155,9 +155,9 @@ class Backend {
 
   // -- weights
   /// Calls `load`, which packs weights. When this returns they are complete; when it throws, no row
-  /// is read any more. Until then they must not be used, because the backend may still read rows of
-  /// one while the next one is packed. So errors of reading may come from a later pack() or from
-  /// here. Without this, pack() returns complete weights.
+  /// is read any more. Until then their values are not all there, because the backend may still
+  /// read rows while `load` does something else. So errors of reading may come from a later pack()
+  /// or from here. Without this, pack() returns complete weights.
   virtual void load_weights(const std::function<void()>& load) { load(); }
   /// Makes one weight [sum of n_i, k] from parts [n_i, k] of any float dtype, stacked in this
   /// order, for matmul(), embed() or both. It reads each row once. `dtype` is the model's dtype.

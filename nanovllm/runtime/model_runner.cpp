@@ -13,19 +13,27 @@ namespace nanovllm {
 ModelRunner::ModelRunner(const std::string& folder, const EngineSetup& setup,
                          std::unique_ptr<Backend> backend, Rank rank)
     : backend_(std::move(backend)),
-      model_(load_model(folder, setup.model, setup.dtype, setup.config.load_format == "dummy",
-                        *backend_, setup.config.max_model_len, rank)),
-      activations_(*backend_, model_->config, setup.dtype, setup.config.max_num_batched_tokens,
-                   setup.config.max_num_seqs),
+      activations_(*backend_, make_shard(setup.model, rank).config, setup.dtype,
+                   setup.config.max_num_batched_tokens, setup.config.max_num_seqs),
       state_(setup.config.max_num_seqs, setup.max_blocks_per_seq(), setup.config.block_size),
       replays_(!setup.config.enforce_eager && backend_->replays()) {
   host_.processed_logprobs = setup.config.logprobs_mode == "processed_logprobs";
+  const EngineConfig& c = setup.config;
+  // Reading the weights and preparing kernels take about the same time.
+  load_model(model_, folder, setup.model, setup.dtype, c.load_format == "dummy", *backend_,
+             c.max_model_len, rank, [&] {
+               allocate_cache(setup);
+               prepare(setup);
+             });
+}
+
+void ModelRunner::allocate_cache(const EngineSetup& setup) {
   kv_ = {.dtype = setup.kv_dtype,
-         .num_layers = model_->config.num_layers,
+         .num_layers = model_.config.num_layers,
          .num_blocks = setup.num_blocks,
          .block_size = setup.config.block_size,
-         .num_kv_heads = model_->config.num_kv_heads,
-         .head_dim = model_->config.head_dim};
+         .num_kv_heads = model_.config.num_kv_heads,
+         .head_dim = model_.config.head_dim};
   try {
     buffers_.push_back(
         backend_->allocate(kv_.block_bytes() * static_cast<size_t>(setup.num_blocks)));
@@ -40,7 +48,6 @@ ModelRunner::ModelRunner(const std::string& folder, const EngineSetup& setup,
   };
   tables_.block_tables = allocate_ints(setup.config.max_num_seqs, setup.max_blocks_per_seq());
   tables_.last_tokens = allocate_ints(setup.config.max_num_seqs);
-  prepare(setup);
 }
 
 void ModelRunner::prepare(const EngineSetup& setup) {
@@ -49,7 +56,7 @@ void ModelRunner::prepare(const EngineSetup& setup) {
       .max_tokens = std::min(c.max_num_batched_tokens, c.max_num_seqs * c.max_model_len),
       .max_seqs = c.max_num_seqs,
       .replay_sizes = replays_ ? replay_sizes(max_replay_rows()) : std::vector<int64_t>(),
-      .weight_bytes = model_->weight_bytes,
+      .weight_bytes = model_.weight_bytes,
       .run = [&](const RehearsedStep& step) { rehearse(step, c.max_model_len); }};
   backend_->prepare(rehearsal, choice_cache(c));
 }
@@ -63,10 +70,10 @@ void ModelRunner::rehearse(const RehearsedStep& step, int64_t max_len) {
     const bool all = num_rows == batch.num_tokens();
     const auto rows = all ? std::nullopt : std::optional(batch.sample_rows);
     std::optional<Residual> last =
-        forward(*backend_, *model_, kv_, batch, rows, activations_, num_layers);
-    backend_->norm_sample(logits, *last, model_->norm, *model_->lm_head, batch);
+        forward(*backend_, model_, kv_, batch, rows, activations_, num_layers);
+    backend_->norm_sample(logits, *last, model_.norm, *model_.lm_head, batch);
   };
-  if (step.replays) return backend_->replay(num_rows, [&] { pass(model_->config.num_layers); });
+  if (step.replays) return backend_->replay(num_rows, [&] { pass(model_.config.num_layers); });
   pass(2);  // the last layer computes only the rows that are sampled
   backend_->finish_sample(logits);
   token_ids_.resize(static_cast<size_t>(num_rows));
@@ -123,11 +130,11 @@ void ModelRunner::submit(const StepInput& input) {
         host_.sample_rows, std::views::iota(0, static_cast<int32_t>(batch.num_tokens())));
     std::optional<Tensor> rows;
     if (!wants_all && num_rows < batch.num_tokens()) rows = batch.sample_rows;
-    std::optional<Residual> last = forward(*backend_, *model_, kv_, batch, rows, activations_);
+    std::optional<Residual> last = forward(*backend_, model_, kv_, batch, rows, activations_);
     if (wants_all) prompt_logprobs(input, *last, now.output);
     if (num_rows == 0) return;
     if (!rows && !in_order) last = gather_rows(*backend_, *last, batch.sample_rows, activations_);
-    backend_->norm_sample(logits, *last, model_->norm, *model_->lm_head, batch);
+    backend_->norm_sample(logits, *last, model_.norm, *model_.lm_head, batch);
   };
   if (size > 0) backend_->replay(size, pass);
   else pass();
@@ -192,7 +199,7 @@ void ModelRunner::prompt_logprobs(const StepInput& input, Residual& last, StepOu
       }
       Residual some = last.rows(first + done, count);
       const Tensor logits = activations_.logits.rows(0, count);
-      backend_->norm_matmul(logits, some, model_->norm, *model_->lm_head);
+      backend_->norm_matmul(logits, some, model_.norm, *model_.lm_head);
       backend_->token_logprobs(logits, targets_, k, output.prompt_logprobs);
       done += count;
     }

@@ -42,6 +42,7 @@ class ModelRunner : public Executor {
   int64_t replay_size(const StepInput& input) const;
   /// Larger decode batches are rare, and they run long enough to hide the launches of kernels.
   int64_t max_replay_rows() const { return std::min<int64_t>(state_.num_slots(), 512); }
+  void allocate_cache(const EngineSetup& setup);
   void prepare(const EngineSetup& setup);  // calls Backend::prepare()
   void rehearse(const RehearsedStep& step, int64_t max_len);
   void pad(int64_t size);
@@ -52,7 +53,7 @@ class ModelRunner : public Executor {
   void fetch(Flight& flight);
 
   std::unique_ptr<Backend> backend_;
-  std::unique_ptr<Model> model_;
+  Model model_;
   Activations activations_;
   KvCache kv_;
   std::vector<Buffer> buffers_;  // the cache's and the tables'

@@ -89,7 +89,7 @@ class Runner {
       : backend_(make_cpu_backend(threads)), num_sequences_(num_sequences) {
     const ModelConfig config = ModelConfig::load(folder);
     const int64_t length = std::min(kMaxLength, config.max_position_embeddings);
-    model_ = load_model(folder, config, dtype, /*dummy=*/false, *backend_, length);
+    load_model(model_, folder, config, dtype, /*dummy=*/false, *backend_, length);
     kv_ = {.dtype = dtype,
            .num_layers = config.num_layers,
            .num_blocks = num_sequences * kMaxLength / kBlockSize,
@@ -133,7 +133,7 @@ class Runner {
                                 static_cast<int64_t>(chunks.size()), max_blocks);
     const std::optional<Tensor> wanted = some ? std::optional(upload(*some)) : std::nullopt;
     const std::optional<Residual> last =
-        forward(*backend_, *model_, kv_, batch, wanted, *activations_);
+        forward(*backend_, model_, kv_, batch, wanted, *activations_);
     const int64_t num_rows = some ? static_cast<int64_t>(some->size()) : batch.num_tokens();
 
     Logits logits;
@@ -141,7 +141,7 @@ class Runner {
       const int64_t count = std::min(kMaxRows, num_rows - first);
       Residual part = last->rows(first, count);
       const Tensor out = activations_->logits.rows(0, count);
-      backend_->norm_matmul(out, part, model_->norm, *model_->lm_head);
+      backend_->norm_matmul(out, part, model_.norm, *model_.lm_head);
       for (int64_t i = 0; i < out.shape[0]; ++i) {
         logits.emplace_back(static_cast<size_t>(out.shape[1]));
         backend_->download(logits.back().data(), out.rows(i, 1).data, out.rows(i, 1).bytes());
@@ -164,7 +164,7 @@ class Runner {
 
   std::unique_ptr<Backend> backend_;
   int64_t num_sequences_;
-  std::unique_ptr<Model> model_;
+  Model model_;
   KvCache kv_;
   Buffer cache_;
   std::unique_ptr<Activations> activations_;

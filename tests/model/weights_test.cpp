@@ -143,8 +143,10 @@ struct TestFolder {
 
 std::unique_ptr<Model> load(const TestFolder& f, const Json& config, FakeBackend& backend,
                             DType dtype = DType::kBF16) {
-  return load_model(f.folder.path(), parse(config), dtype, /*dummy=*/false, backend,
-                    /*max_model_len=*/16);
+  auto model = std::make_unique<Model>();
+  load_model(*model, f.folder.path(), parse(config), dtype, /*dummy=*/false, backend,
+             /*max_model_len=*/16);
+  return model;
 }
 
 std::string load_error(std::vector<TestTensor> tensors, const Json& config) {
@@ -233,12 +235,13 @@ TEST(LoadModel, StacksTheWeightsOfExperts) {
   EXPECT_EQ(fake(layer.down).values, folder.stacked(down));
   EXPECT_EQ(model->weight_bytes, static_cast<size_t>(model->config.num_parameters()) * 2);
 
-  const auto half = load_model(folder.folder.path(), parse(config), DType::kBF16, /*dummy=*/false,
-                               backend, /*max_model_len=*/16, {1, 2});
-  EXPECT_EQ(fake(half->layers[1].router).n, 3);
-  EXPECT_EQ(fake(half->layers[1].gate_up).n, 3 * 2 * 16);  // 8 of the 24 columns are rank 0's
-  EXPECT_EQ(fake(half->layers[1].down).k, 16);
-  EXPECT_EQ(half->config.moe_intermediate_size, 16);
+  Model half;
+  load_model(half, folder.folder.path(), parse(config), DType::kBF16, /*dummy=*/false, backend,
+             /*max_model_len=*/16, {1, 2});
+  EXPECT_EQ(fake(half.layers[1].router).n, 3);
+  EXPECT_EQ(fake(half.layers[1].gate_up).n, 3 * 2 * 16);  // 8 of the 24 columns are rank 0's
+  EXPECT_EQ(fake(half.layers[1].down).k, 16);
+  EXPECT_EQ(half.config.moe_intermediate_size, 16);
 
   std::vector<TestTensor> tensors = test_checkpoint(config, "BF16");
   std::erase_if(tensors, [&](const auto& t) { return t.name == down[2]; });
@@ -327,11 +330,12 @@ TEST(LoadModel, MakesDummyWeightsWithoutAnyFile) {
   const ModelConfig config = parse(json);
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     FakeBackend backend;
-    const auto model = load_model("/no/such/folder", config, dtype, /*dummy=*/true, backend, 16);
-    const auto again = load_model("/no/such/folder", config, dtype, /*dummy=*/true, backend, 16);
-    const std::vector<float> embed = fake(model->embed).read();
+    Model model, again;
+    for (Model* into : {&model, &again})
+      load_model(*into, "/no/such/folder", config, dtype, /*dummy=*/true, backend, 16);
+    const std::vector<float> embed = fake(model.embed).read();
     ASSERT_EQ(embed.size(), 2048u * 64);
-    EXPECT_EQ(embed, fake(again->embed).read());
+    EXPECT_EQ(embed, fake(again.embed).read());
     double sum = 0, squares = 0;
     for (const float x : embed) {
       sum += x;
@@ -344,11 +348,11 @@ TEST(LoadModel, MakesDummyWeightsWithoutAnyFile) {
     std::set<std::vector<float>> rows;
     for (auto row = embed.begin(); row != embed.end(); row += 64) rows.insert({row, row + 64});
     EXPECT_EQ(rows.size(), 2048u);
-    EXPECT_NE(fake(model->lm_head).values, embed);
-    EXPECT_NE(fake(model->layers[0].qkv).values, fake(model->layers[1].qkv).values);
+    EXPECT_NE(fake(model.lm_head).values, embed);
+    EXPECT_NE(fake(model.layers[0].qkv).values, fake(model.layers[1].qkv).values);
     for (const Tensor& norm :
-         {model->norm.weight, model->layers[0].input_norm.weight, model->layers[1].q_norm,
-          model->layers[1].post_attention_norm.weight})
+         {model.norm.weight, model.layers[0].input_norm.weight, model.layers[1].q_norm,
+          model.layers[1].post_attention_norm.weight})
       EXPECT_THAT(values(norm), ::testing::Each(1.0f));
   }
 }
@@ -387,13 +391,14 @@ TEST(LoadModel, FillsLongRopeTablesInParts) {
   FakeBackend backend;
   const ModelConfig config = parse(tiny_config());
   const int64_t num_positions = 50'000, width = config.head_dim / 2;
-  const auto model = load_model("", config, DType::kF32, /*dummy=*/true, backend, num_positions);
+  Model model;
+  load_model(model, "", config, DType::kF32, /*dummy=*/true, backend, num_positions);
   const RopeTables tables = rope_tables(config.rope, config.head_dim, num_positions);
   const auto count = static_cast<size_t>(num_positions * width);
   ASSERT_EQ(tables.cos.size(), count);
   EXPECT_LT(backend.largest_upload, count * sizeof(float) / 4);
-  EXPECT_TRUE(std::equal(tables.cos.begin(), tables.cos.end(), model->rope_cos.as<float>()));
-  EXPECT_TRUE(std::equal(tables.sin.begin(), tables.sin.end(), model->rope_sin.as<float>()));
+  EXPECT_TRUE(std::equal(tables.cos.begin(), tables.cos.end(), model.rope_cos.as<float>()));
+  EXPECT_TRUE(std::equal(tables.sin.begin(), tables.sin.end(), model.rope_sin.as<float>()));
 }
 
 }  // namespace

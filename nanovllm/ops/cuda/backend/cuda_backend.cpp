@@ -159,8 +159,10 @@ void CudaBackend::grow(Growing& buffer, size_t bytes) {
 // -- weights and blocks
 
 void CudaBackend::begin_upload() {
-  if (!weight_upload_) weight_upload_.emplace();
-  if (collectives_) collectives_->ranks().progress().fetch_add(1, std::memory_order_relaxed);
+  if (weight_upload_) return;
+  weight_upload_.emplace([this] {
+    if (collectives_) collectives_->ranks().progress().fetch_add(1, std::memory_order_relaxed);
+  });
 }
 
 void CudaBackend::load_weights(const std::function<void()>& load) {

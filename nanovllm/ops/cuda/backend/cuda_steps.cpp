@@ -72,7 +72,7 @@ RowParams CudaBackend::row_params(const SampleRow& row, int32_t slot) {
 
 Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const KvCache& kv) {
   const ContextScope here(context_);
-  weight_upload_.reset();  // all weights have been loaded
+  if (!is_loading_) weight_upload_.reset();  // all weights have been loaded
   const size_t num_seqs = host.context_lens.size(), num_rows = host.samples.size();
   words_.clear();
   special_.clear();

@@ -15,12 +15,12 @@ namespace {
 constexpr size_t kPieceBytes = size_t{1} << 20;
 /// One thread reads about 8 GB/s from the page cache, and the bus transfers about 50 GB/s.
 constexpr int kMaxLanes = 8;
-/// Tasks that wait while the next weight is prepared: enough for the time that this takes.
-constexpr size_t kMostWaiting = 64;
 
 }  // namespace
 
-WeightUpload::WeightUpload() : lanes_(static_cast<size_t>(std::min(num_usable_cpus(), kMaxLanes))) {
+WeightUpload::WeightUpload(std::function<void()> progress)
+    : progress_(std::move(progress)),
+      lanes_(static_cast<size_t>(std::min(num_usable_cpus(), kMaxLanes))) {
   cuda_check(cudaGetDevice(&device_), "device");
   for (Lane& lane : lanes_) {
     cuda_check(cudaStreamCreateWithFlags(&lane.stream, cudaStreamNonBlocking), "stream");
@@ -80,20 +80,17 @@ void WeightUpload::copy(std::span<const Copy> copies) {
     wake_.notify_all();
   }
   std::unique_lock lock(mutex_);
-  wait(lock, kMostWaiting);
+  if (error_) wait(lock);
 }
 
 void WeightUpload::finish() {
   std::unique_lock lock(mutex_);
-  wait(lock, 0);
+  wait(lock);
   for (const Lane& lane : lanes_) cuda_check(cudaStreamSynchronize(lane.stream), "weights");
 }
 
-void WeightUpload::wait(std::unique_lock<std::mutex>& lock, size_t most) {
-  done_.wait(lock, [&] {
-    const bool may_be_busy = most > 0 && !error_;
-    return tasks_.size() <= most && (may_be_busy || num_busy_ == 0);
-  });
+void WeightUpload::wait(std::unique_lock<std::mutex>& lock) {
+  done_.wait(lock, [&] { return tasks_.empty() && num_busy_ == 0; });
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
@@ -109,6 +106,7 @@ void WeightUpload::serve(Lane& lane) {
     std::exception_ptr error;
     try {
       run(lane, task);
+      progress_();
     } catch (...) {
       error = std::current_exception();
     }
@@ -118,7 +116,7 @@ void WeightUpload::serve(Lane& lane) {
       error_ = error;
       tasks_.clear();
     }
-    if (tasks_.size() <= kMostWaiting) done_.notify_all();
+    if (tasks_.empty()) done_.notify_all();
   }
 }
 

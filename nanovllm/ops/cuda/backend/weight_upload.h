@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -18,10 +19,12 @@ namespace nanovllm::cuda {
 
 /// Copies weights to the device at the speed of the bus. Several threads read them into pinned
 /// memory; each has two pieces of it, and fills one while the other is copied. The threads go on
-/// with the next weight while the last pieces of one are copied, and while memory is allocated.
+/// with the next weight while the last pieces of one are copied, and while the caller does
+/// something else.
 class WeightUpload {
  public:
-  WeightUpload();
+  /// The threads call `progress` after each piece.
+  explicit WeightUpload(std::function<void()> progress);
   ~WeightUpload();
   WeightUpload(const WeightUpload&) = delete;
 
@@ -31,8 +34,7 @@ class WeightUpload {
     WeightRows from;
     WeightPtr owner;  // lives until the rows are copied
   };
-  /// Returns when few pieces are left to be read, so that the caller's progress is that of the
-  /// copies. Throws what WeightRows::read() has thrown since the last call.
+  /// Returns at once. Throws what WeightRows::read() has thrown since the last call.
   void copy(std::span<const Copy> copies);
   /// Returns when everything is copied. Throws as copy() does.
   void finish();
@@ -52,12 +54,12 @@ class WeightUpload {
   /// Makes the pieces large enough for a row.
   void grow(size_t row_bytes);
   void stop();
-  /// Waits until at most `most` tasks have not been started. With 0, and before it throws, it waits
-  /// until none is running either.
-  void wait(std::unique_lock<std::mutex>& lock, size_t most);
+  /// Waits until no task is left, and then throws the error if there was one.
+  void wait(std::unique_lock<std::mutex>& lock);
   void serve(Lane& lane);
   void run(Lane& lane, const Task& task);
 
+  std::function<void()> progress_;
   std::vector<Lane> lanes_;
   size_t piece_bytes_ = 0;
   int device_ = 0;
