@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <future>
 #include <random>
 #include <utility>
 
@@ -30,14 +31,18 @@ void describe(const StepPlan& plan, EngineTurn& turn) {
 LLMEngine LLMEngine::load(const std::string& model, const EngineConfig& config) {
   std::unique_ptr<Trace> trace;
   if (!config.trace.empty()) trace = std::make_unique<Trace>(config.trace);
-  std::shared_ptr<const Tokenizer> tokenizer;
-  if (path_exists(model + "/tokenizer.json")) tokenizer = Tokenizer::load(model);
+  // A large vocabulary takes 50 ms, and so another thread.
+  auto loading = std::async([&]() -> std::shared_ptr<const Tokenizer> {
+    if (!path_exists(model + "/tokenizer.json")) return nullptr;
+    return Tokenizer::load(model);
+  });
   EngineSetup setup;
   std::unique_ptr<Executor> executor = start_ranks(model, config, setup);
+  const std::shared_ptr<const Tokenizer> tokenizer = loading.get();
   std::vector<int32_t>& end_tokens = setup.model.eos_token_ids;
   if (tokenizer != nullptr && end_tokens.empty())
     if (const auto eos = tokenizer->eos_token_id()) end_tokens.push_back(*eos);
-  return LLMEngine(std::move(setup), std::move(executor), std::move(tokenizer), std::move(trace));
+  return LLMEngine(std::move(setup), std::move(executor), tokenizer, std::move(trace));
 }
 
 LLMEngine::LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,

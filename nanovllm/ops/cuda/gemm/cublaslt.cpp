@@ -35,7 +35,8 @@ cublasLtMatmulMatrixScale_t scale_mode(E4M3Scales::Kind kind) {
 }  // namespace
 
 struct CublasLtLibrary {
-  SharedLibrary library{"libcublasLt.so.13", "nvidia/cu13/lib", "nvidia-cublas"};
+  static SharedLibrary load() { return {"libcublasLt.so.13", "nvidia/cu13/lib", "nvidia-cublas"}; }
+  SharedLibrary library = load();
 #define FUNCTION(name) decltype(&cublasLt##name) name = library.find("cublasLt" #name)
   FUNCTION(Create);
   FUNCTION(Destroy);
@@ -109,6 +110,13 @@ struct CublasLt::Problem {
   cublasLtMatmulDesc_t desc = nullptr;
   std::array<cublasLtMatrixLayout_t, 3> layouts = {};
 };
+
+void CublasLt::preload() noexcept {
+  try {
+    CublasLtLibrary::load();
+  } catch (const std::exception&) {  // the constructor says why
+  }
+}
 
 CublasLt::CublasLt(Launch where) : where_(where), lib_(std::make_unique<CublasLtLibrary>()) {
   lt_check(lib_->Create(&handle_), "start");
