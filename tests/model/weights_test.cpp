@@ -194,6 +194,27 @@ void expect_loaded(const TestFolder& f, const Json& json, const Model& model) {
 }
 
 // Regression 37: float16, float32 and bfloat16 shards, in any model dtype.
+TEST(LoadModel, LetsTheCallerGoOnWhileWeightsAreRead) {
+  const Json json = tiny_config();
+  const TestFolder folder(test_checkpoint(json, "BF16"));
+  FakeBackend backend;
+  Model model;
+  const auto load = [&](const std::function<void()>& meanwhile) {
+    load_model(model = {}, folder.folder.path(), parse(json), DType::kBF16, /*dummy=*/false,
+               backend, /*max_model_len=*/16, {}, meanwhile);
+  };
+  bool was_called = false;
+  load([&] {
+    was_called = true;
+    EXPECT_EQ(model.layers.size(), static_cast<size_t>(model.config.num_layers));
+    EXPECT_TRUE(model.rope_cos);
+    EXPECT_TRUE(fake(model.embed).values.empty());
+  });
+  EXPECT_TRUE(was_called);
+  EXPECT_FALSE(fake(model.embed).values.empty());
+  EXPECT_EQ(user_error([&] { load([] { fail("no room for a cache"); }); }), "no room for a cache");
+}
+
 TEST(LoadModel, FillsEverySlotFromEveryDType) {
   for (const char* stored : {"F16", "F32", "BF16"})
     for (const char* architecture :
@@ -350,9 +371,8 @@ TEST(LoadModel, MakesDummyWeightsWithoutAnyFile) {
     EXPECT_EQ(rows.size(), 2048u);
     EXPECT_NE(fake(model.lm_head).values, embed);
     EXPECT_NE(fake(model.layers[0].qkv).values, fake(model.layers[1].qkv).values);
-    for (const Tensor& norm :
-         {model.norm.weight, model.layers[0].input_norm.weight, model.layers[1].q_norm,
-          model.layers[1].post_attention_norm.weight})
+    for (const Tensor& norm : {model.norm.weight, model.layers[0].input_norm.weight,
+                               model.layers[1].q_norm, model.layers[1].post_attention_norm.weight})
       EXPECT_THAT(values(norm), ::testing::Each(1.0f));
   }
 }

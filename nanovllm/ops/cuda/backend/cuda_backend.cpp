@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <future>
 #include <utility>
 
 #include "nanovllm/base/check.h"
@@ -19,7 +18,6 @@ constexpr double kGiB = 1 << 30;
 }  // namespace
 
 CudaBackend::CudaBackend(CudaKernels kernels, Rank rank) : rank_(rank), kernels_(kernels) {
-  const std::future<void> library = std::async(CublasLt::preload);  // while the driver starts
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   require(error == cudaSuccess && count > 0, "no CUDA device: {}",

@@ -35,8 +35,7 @@ cublasLtMatmulMatrixScale_t scale_mode(E4M3Scales::Kind kind) {
 }  // namespace
 
 struct CublasLtLibrary {
-  static SharedLibrary load() { return {"libcublasLt.so.13", "nvidia/cu13/lib", "nvidia-cublas"}; }
-  SharedLibrary library = load();
+  SharedLibrary library{"libcublasLt.so.13", "nvidia/cu13/lib", "nvidia-cublas"};
 #define FUNCTION(name) decltype(&cublasLt##name) name = library.find("cublasLt" #name)
   FUNCTION(Create);
   FUNCTION(Destroy);
@@ -110,13 +109,6 @@ struct CublasLt::Problem {
   cublasLtMatmulDesc_t desc = nullptr;
   std::array<cublasLtMatrixLayout_t, 3> layouts = {};
 };
-
-void CublasLt::preload() noexcept {
-  try {
-    CublasLtLibrary::load();
-  } catch (const std::exception&) {  // the constructor says why
-  }
-}
 
 CublasLt::CublasLt(Launch where) : where_(where), lib_(std::make_unique<CublasLtLibrary>()) {
   lt_check(lib_->Create(&handle_), "start");

@@ -30,8 +30,6 @@ struct E4M3Scales {
 /// GEMMs out [T, n] = x [T, k] w [n, k]^T by cuBLASLt.
 class CublasLt {
  public:
-  /// Loads the library if it is there, which takes long enough to do it in another thread.
-  static void preload() noexcept;
   /// Throws UserError that names the package if the library is missing.
   explicit CublasLt(Launch where);
   ~CublasLt();
