@@ -45,9 +45,10 @@ struct Model {
 /// all memory is there and the tables are complete, but perhaps not yet the values of the weights.
 /// The files are not needed afterwards. If one of them is written to during the loading, that is an
 /// error. Throws UserError that names the file and the tensor.
-void load_model(Model& model, const std::string& folder, const ModelConfig& config, DType dtype,
-                bool dummy, Backend& backend, int64_t max_model_len, Rank rank = {},
-                const std::function<void()>& meanwhile = [] {});
+void load_model(
+    Model& model, const std::string& folder, const ModelConfig& config, DType dtype, bool dummy,
+    Backend& backend, int64_t max_model_len, Rank rank = {},
+    const std::function<void()>& meanwhile = [] {});
 
 /// Checks that the files in `folder` contain exactly the weights that `config` requires, as
 /// load_model() does, but reads only their headers.
