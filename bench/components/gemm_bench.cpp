@@ -1,7 +1,7 @@
 // GEMMs of the CPU backend: GFLOP/s, GB/s of weights that are read, and the share of the memory's
 // read rate, which is measured in the same run.
 //
-//   gemm_bench [float32|bfloat16|float16|int8|int4|e4m3] [threads] [isa 0..5]
+//   gemm_bench [float32|bfloat16|float16|int8|int4|e4m3] [threads] [isa 0..6]
 //
 // Quantized weights have groups of 128 values (int4) or one scale for each row, and x is bfloat16.
 #include <omp.h>

@@ -53,7 +53,7 @@ double gemm_seconds(const GemmKernels& kernels) {
 /// bfloat16 at half of their speed in float32 and AMD's at twice, so it is measured once, which
 /// takes 0.1 ms.
 Isa choose_bf16_isa(Isa isa) {
-  if (isa != Isa::kAvx512Bf16) return isa;
+  if (isa < Isa::kAvx512Bf16) return isa;
   static const Isa faster = gemm_seconds(kernels_for(Isa::kAvx512Vnni, DType::kBF16).gemm) <
                                     gemm_seconds(kernels_for(isa, DType::kBF16).gemm)
                                 ? Isa::kAvx512Vnni
@@ -72,8 +72,7 @@ Gemm::Gemm(Isa isa, int threads, Isa bf16_isa)
       scratch_(allocate(static_cast<size_t>(threads * kGemmScratchFloats) * sizeof(float))) {
   // Without AMX our kernels are as fast, and the threads of oneDNN's OpenMP, which poll for the
   // next GEMM, would take the cores from ours.
-  if (isa == Isa::kAvx512Bf16 && OnednnMatmul::has_amx())
-    onednn_ = std::make_unique<OnednnMatmul>();
+  if (isa == Isa::kAmx && OnednnMatmul::has_amx()) onednn_ = std::make_unique<OnednnMatmul>();
 }
 
 Gemm::~Gemm() = default;
@@ -103,8 +102,8 @@ GemmCall Gemm::make_call(const PackedWeight& w, Tensor x, Tensor out) {
   const int64_t row_bytes =
       groups * (kIntGroup * kernels.x_value_bytes + 2 * static_cast<int64_t>(sizeof(float)));
   call.x_stride = div_up(row_bytes, 64) * 64;
-  auto* const rows =
-      static_cast<char*>(quantized_x_.reserve(static_cast<size_t>(x.shape[0] * call.x_stride)));
+  auto* const rows = static_cast<char*>(
+      quantized_x_.reserve(static_cast<size_t>((x.shape[0] + kMoreRows) * call.x_stride)));
   call.x = rows;
   const int32_t* const order = w.order.empty() ? nullptr : w.order.data();
   for_each_row(x.shape[0], w.k, [&](int64_t i) {

@@ -4,36 +4,23 @@
 // instruction: once for the high bytes of kIntGroup values of x, once for the low ones. Without
 // VNNI two instructions multiply two values each, with 16 bits. A tile of out, R rows by V vectors,
 // has integer sums over kIntGroup values of k and float sums over a group of the weight: out +=
-// scale * (sum of x_scale * integer sum - zero * sum of x).
+// scale * (sum of x_scale * integer sum - zero * sum of x). AMX computes the integer sums of 16
+// rows and a panel at once; the rest is the same, so each output has the same bits.
 #include "nanovllm/ops/cpu/kernels/int_gemm.h"
+#include "nanovllm/ops/cpu/kernels/quantize_row.h"
 #include "nanovllm/ops/cpu/kernels/simd.h"
+#if defined(__AMX_INT8__)
+#include "nanovllm/ops/cpu/kernels/amx.h"
+#endif
 
 namespace nanovllm::cpu::NANOVLLM_ISA {
 namespace {
-
-using I32 = int32_t __attribute__((vector_size(4 * kLanes)));
-using I16 = int16_t __attribute__((vector_size(2 * kLanes)));
-using U8 = uint8_t __attribute__((vector_size(kLanes)));
 
 constexpr int kColumns = 2 * kLanes;
 constexpr int kMaxRows = kLanes == 16 ? 6 : 3;  // 4 R sums, two of w, one of x: of 32 or 16
 constexpr int64_t kGroupPanels = kGemmGroupColumns / kColumns;
 /// Values of k whose part of a panel stays in L1 under all rows of a task.
 constexpr int64_t kBlockK = 512;
-
-/// x as kIntGroup values are multiplied. With VNNI, high bytes and then low bytes, both signed;
-/// without it 16-bit values, of four in the order 0, 2, 1, 3.
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-constexpr bool kVnni = true;
-using XValue = int8_t;
-#else
-constexpr bool kVnni = false;
-using XValue = int16_t;
-#endif
-constexpr int64_t kXValueBytes = 2;
-/// The largest value whose high and low byte are both at most 127; kIntGroup of them times 255 fit
-/// in 32 bits.
-constexpr float kLargest = 127 * 257;
 
 inline I32 broadcast_bits(const XValue* x) {
   int32_t bits;
@@ -134,6 +121,25 @@ template <class W, int R, int V>
   }
 }
 
+/// The scales and zero points of a panel's group of k.
+struct GroupScales {
+  F32 scale[2], zero[2];
+  explicit GroupScales(const char* after_values) {
+    for (int v = 0; v < 2; ++v) {
+      scale[v] = load(reinterpret_cast<const float*>(after_values) + v * kLanes);
+      U8 zeros;
+      __builtin_memcpy(&zeros, after_values + kColumns * sizeof(float) + v * kLanes, sizeof zeros);
+      zero[v] = __builtin_convertvector(zeros, F32);
+    }
+  }
+  /// Adds a group's sums, of a row and half v of the panel's columns, to out.
+  [[gnu::always_inline]] void add(float* row, int v, F32 sums, float x_sum, bool is_first) const {
+    const F32 sum = sums - zero[v] * x_sum;
+    float* const out = row + v * kLanes;
+    store(out, is_first ? scale[v] * sum : fma(scale[v], sum, load(out)));
+  }
+};
+
 /// R rows, P panels.
 template <class W, int R, int P>
 void compute(const Tile& t, const GemmCall& call, int64_t padded_k) {
@@ -192,24 +198,90 @@ void compute(const Tile& t, const GemmCall& call, int64_t padded_k) {
       for (int v = 0; v < V; ++v) w[v] += kBytes;
     }
     const char* const after = base + values_bytes<W>(group_end - group_begin);
-#pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) {
-      const char* const panel_after = after + v / 2 * call.panel_bytes;
-      const F32 scale = load(reinterpret_cast<const float*>(panel_after) + v % 2 * kLanes);
-      U8 zeros;
-      __builtin_memcpy(&zeros, panel_after + kColumns * sizeof(float) + v % 2 * kLanes,
-                       sizeof zeros);
-      const F32 zero = __builtin_convertvector(zeros, F32);
+#pragma GCC unroll 4
+    for (int p = 0; p < P; ++p) {
+      const GroupScales of(after + p * call.panel_bytes);
+#pragma GCC unroll 2
+      for (int v = 0; v < 2; ++v)
 #pragma GCC unroll 6
-      for (int r = 0; r < R; ++r) {
-        float* const out = t.out + r * kGemmGroupColumns + v * kLanes;
-        const F32 sum = sums[r][v] - zero * x_sums[r];
-        store(out, k == 0 ? scale * sum : fma(scale, sum, load(out)));
-      }
+        for (int r = 0; r < R; ++r)
+          of.add(t.out + r * kGemmGroupColumns + p * kColumns, v, sums[r][2 * p + v], x_sums[r],
+                 k == 0);
     }
     k = stop;
   }
 }
+
+#if defined(__AMX_INT8__)
+/// Rows from which AMX is faster.
+constexpr int64_t kLeastAmxRows = 8;
+
+/// The values of a block of a panel as bytes.
+template <class W>
+const char* as_bytes(char* bytes, const char* values, int64_t k) {
+  if constexpr (W::kStep == 4) return values;
+  for (int64_t step = 0; step < k / W::kStep; ++step)
+    for (int64_t i = 0; i < kStepBytes; i += sizeof(U32)) {
+      U32 both;
+      __builtin_memcpy(&both, values + step * kStepBytes + i, sizeof both);
+      const U32 parts[2] = {W::template values<0>(both), W::template values<1>(both)};
+      for (int part = 0; part < 2; ++part)
+        __builtin_memcpy(bytes + (2 * step + part) * kStepBytes + i, &parts[part], sizeof(U32));
+    }
+  asm volatile("" ::: "memory");  // the compiler does not know that tiles are loaded from memory
+  return bytes;
+}
+
+/// compute() of one panel and up to 16 rows, the first one at t.x[0]. As many as 15 rows behind
+/// them are read too.
+template <class W>
+void compute_amx(const AmxTiles& tiles, const Tile& t, const GemmCall& call, int64_t padded_k,
+                 int rows) {
+  constexpr int64_t kBytes = values_bytes<Int8>(kIntGroup);
+  const char* const x = t.x[0];
+  AmxTiles::Products products[2];  // one is added while the other one is computed
+  char bytes[kBlockK / Int8::kStep * kStepBytes];
+  F32 sums[AmxTiles::kRows][2];
+  float x_sums[AmxTiles::kRows];
+  const int64_t end = t.begin + t.k;
+  for (int64_t k = t.begin; k < end;) {
+    const int64_t group = k / call.group, group_begin = group * call.group;
+    const int64_t group_end =
+        group_begin + call.group < padded_k ? group_begin + call.group : padded_k;
+    const int64_t stop = group_end < end ? group_end : end;
+    const char* const base = t.panel + group * call.group_bytes;
+    const char* const w = as_bytes<W>(bytes, base + values_bytes<W>(k - group_begin), stop - k);
+    for (int r = 0; r < rows; ++r) sums[r][0] = sums[r][1] = F32{}, x_sums[r] = 0;
+    const int64_t first = k / kIntGroup, last = stop / kIntGroup;
+    const auto multiply = [&](int64_t i) {
+      tiles.multiply(products[i % 2], x + i * kIntGroup * kXValueBytes, call.x_stride,
+                     w + (i - first) * kBytes);
+    };
+    multiply(first);
+    for (int64_t i = first; i < last; ++i) {
+      if (i + 1 < last) multiply(i + 1);
+      const AmxTiles::Products& now = products[i % 2];
+      for (int r = 0; r < rows; ++r) {
+        const auto* const scales =
+            reinterpret_cast<const float*>(x + r * call.x_stride + padded_k * kXValueBytes);
+        const F32 scale = broadcast(scales[i]);
+        x_sums[r] += scales[padded_k / kIntGroup + i];
+        for (int v = 0; v < 2; ++v) {
+          I32 high, low;
+          __builtin_memcpy(&high, now.high[r] + v * kLanes, sizeof high);
+          __builtin_memcpy(&low, now.low[r] + v * kLanes, sizeof low);
+          sums[r][v] = fma(to_float((high << 8) + low), scale, sums[r][v]);
+        }
+      }
+    }
+    const GroupScales of(base + values_bytes<W>(group_end - group_begin));
+    for (int r = 0; r < rows; ++r)
+      for (int v = 0; v < 2; ++v)
+        of.add(t.out + r * kGemmGroupColumns, v, sums[r][v], x_sums[r], k == 0);
+    k = stop;
+  }
+}
+#endif
 
 constexpr int panels_at_once(int64_t rows) { return rows <= kMaxRows / 2 ? 2 : 1; }
 
@@ -256,6 +328,10 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
   const int64_t blocks = (padded_k + kBlockK - 1) / kBlockK;
   // A whole number of cache lines for each tile.
   const int64_t next_step = (values_bytes<W>(kIntGroup) / 64 + tiles - 1) / tiles * 64;
+#if defined(__AMX_INT8__)
+  const bool uses_amx = rows >= kLeastAmxRows && call.rows == nullptr;
+  const AmxTiles amx(uses_amx);
+#endif
   // The order of panels and of blocks of k is that of gemm.cpp.
   const bool panel_by_panel = tiles == 1;
   const int64_t width = panel_by_panel ? panels_at_once(rows) : 1;
@@ -274,6 +350,22 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
         if (i < panels) return address(i, block);
         return block + 1 < blocks ? address(i - panels, block + 1) : address(i, 0);
       };
+#if defined(__AMX_INT8__)
+      for (int64_t r = 0; uses_amx && r < rows; r += AmxTiles::kRows) {
+        const Tile t = {.out = sums + r * kGemmGroupColumns + p * kColumns,
+                        .x = {static_cast<const char*>(call.x) + (row + r) * call.x_stride},
+                        .panel = base + p * call.panel_bytes,
+                        .begin = k,
+                        .k = count,
+                        .next = nullptr,
+                        .far = nullptr,
+                        .next_step = 0};
+        const int64_t left = rows - r;
+        compute_amx<W>(amx, t, call, padded_k,
+                       static_cast<int>(left < AmxTiles::kRows ? left : AmxTiles::kRows));
+      }
+      if (uses_amx) return;
+#endif
       for (int64_t i = 0; i < tiles; ++i) {
         const int64_t r = rows * i / tiles, r_end = rows * (i + 1) / tiles;
         Tile t{.out = sums + r * kGemmGroupColumns + p * kColumns,
@@ -308,70 +400,6 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
     if (call.out_f32)
       store_out(static_cast<float*>(call.out) + at, call.out_stride, sums, bias, rows, columns);
     else store_out(static_cast<T*>(call.out) + at, call.out_stride, sums, bias, rows, columns);
-  }
-}
-
-template <class T>
-void quantize_row(void* row, const void* x, const int32_t* order, int64_t k) {
-  constexpr int kVectors = kIntGroup / kLanes;
-  const int64_t groups = (k + kIntGroup - 1) / kIntGroup;
-  auto* values = static_cast<XValue*>(row);
-  auto* scales =
-      reinterpret_cast<float*>(static_cast<char*>(row) + groups * kIntGroup * kXValueBytes);
-  const T* from = static_cast<const T*>(x);
-  for (int64_t g = 0; g < groups; ++g, values += kIntGroup * (kVnni ? 2 : 1)) {
-    const int64_t first = g * kIntGroup, count = k - first < kIntGroup ? k - first : kIntGroup;
-    const T* elements = from + first;
-    T gathered[kIntGroup] = {};
-    if (order != nullptr || count < kIntGroup) {
-      for (int64_t i = 0; i < count; ++i)
-        gathered[i] = from[order != nullptr ? order[first + i] : first + i];
-      elements = gathered;
-    }
-    // As integers, NaN is larger than infinity and that is larger than all numbers.
-    F32 v[kVectors];
-    I32 most = {};
-#pragma GCC unroll 8
-    for (int i = 0; i < kVectors; ++i) {
-      v[i] = load(elements + i * kLanes);
-      const I32 size = reinterpret_cast<I32>(v[i]) & 0x7fffffff;
-      most = size > most ? size : most;
-    }
-    int32_t largest = 0;
-    for (int i = 0; i < kLanes; ++i) largest = most[i] > largest ? most[i] : largest;
-    float size;
-    __builtin_memcpy(&size, &largest, sizeof size);
-    // A group so small counts as zeros, since the inverse could be infinite.
-    const float inverse = size < 1e-30f ? 0 : kLargest / size;
-    const float scale = size < 1e-30f ? 0 : size / kLargest;
-    U32 total = {};  // if x is not finite it wraps around
-    int16_t rounded[kIntGroup];
-#pragma GCC unroll 8
-    for (int i = 0; i < kVectors; ++i) {
-      // Adding 1.5 * 2^23 rounds to an integer, in the low bits.
-      const I32 value =
-          reinterpret_cast<I32>(fma(v[i], broadcast(inverse), broadcast(12582912.0f))) - 0x4b400000;
-      total += reinterpret_cast<U32>(value);
-      const I16 narrow = __builtin_convertvector(value, I16);
-      __builtin_memcpy(rounded + i * kLanes, &narrow, sizeof narrow);
-    }
-    uint32_t sum = 0;
-    for (int i = 0; i < kLanes; ++i) sum += total[i];
-    if constexpr (kVnni) {
-      for (int i = 0; i < kIntGroup; ++i) {
-        values[i] = static_cast<XValue>((rounded[i] + 128) >> 8);
-        values[kIntGroup + i] = static_cast<XValue>(rounded[i]);
-      }
-    } else {
-      for (int i = 0; i < kIntGroup; i += 4) {
-        values[i] = static_cast<XValue>(rounded[i]);
-        values[i + 1] = static_cast<XValue>(rounded[i + 2]);
-        values[i + 2] = static_cast<XValue>(rounded[i + 1]);
-        values[i + 3] = static_cast<XValue>(rounded[i + 3]);
-      }
-    }
-    scales[g] = scale;
-    scales[groups + g] = scale * static_cast<float>(static_cast<int32_t>(sum));
   }
 }
 

@@ -8,6 +8,8 @@ namespace nanovllm::cpu {
 
 /// Columns of x that share a scale. Groups of a weight have a multiple of as many.
 constexpr int64_t kIntGroup = 32;
+/// Rows of x that kernels may read behind the last one, because AMX takes 16 at once.
+constexpr int64_t kMoreRows = 15;
 
 /// out [m, n] = x [m, k] w^T + bias, where x is quantized to 16 bits, which is as exact as bfloat16
 /// or more, and w is (value - zero) * scale with unsigned values of 8 or 4 bits.
@@ -18,7 +20,8 @@ constexpr int64_t kIntGroup = 32;
 /// rounded up to a multiple of kIntGroup, which may cut the last group short.
 ///
 /// A row of x (GemmCall::x_stride is in bytes) has the values, then for each kIntGroup of them
-/// the scale, and then for each the sum of its values times the scale, float32.
+/// the scale, and then for each the sum of its values times the scale, float32. Memory of kMoreRows
+/// rows follows, whose contents do not matter.
 struct IntGemmKernels {
   /// For weights of 8 and 4 bits.
   GemmKernel int8, int4;

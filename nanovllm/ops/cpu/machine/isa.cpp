@@ -1,5 +1,9 @@
 #include "nanovllm/ops/cpu/machine/isa.h"
 
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "nanovllm/base/check.h"
 #include "nanovllm/ops/cpu/kernels/attention.h"
 #include "nanovllm/ops/cpu/kernels/elementwise.h"
@@ -27,6 +31,16 @@ NANOVLLM_TABLES(avxvnni)
 NANOVLLM_TABLES(avx512)
 NANOVLLM_TABLES(avx512vnni)
 NANOVLLM_TABLES(avx512bf16)
+NANOVLLM_TABLES(amx)
+
+/// Asks the processor, and Linux for the use of its tile registers in this process.
+static bool may_use_amx() {
+  constexpr unsigned kTileAndInt8 = 3u << 24;
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kTileAndInt8) == kTileAndInt8 &&
+         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
 
 bool is_supported(Isa isa) {
   __builtin_cpu_init();
@@ -43,6 +57,9 @@ bool is_supported(Isa isa) {
       return is_supported(Isa::kAvx512) && __builtin_cpu_supports("avx512vnni");
     case Isa::kAvx512Bf16:
       return is_supported(Isa::kAvx512Vnni) && __builtin_cpu_supports("avx512bf16");
+    case Isa::kAmx:
+      static const bool has_amx = may_use_amx();
+      return is_supported(Isa::kAvx512Bf16) && has_amx;
   }
   return false;
 }
@@ -54,15 +71,15 @@ Isa best_isa() {
 }
 
 const char* isa_name(Isa isa) {
-  static const char* const names[] = {"x86-64", "avx2",        "avx_vnni",
-                                      "avx512", "avx512_vnni", "avx512_bf16"};
+  static const char* const names[] = {"x86-64",      "avx2",        "avx_vnni", "avx512",
+                                      "avx512_vnni", "avx512_bf16", "amx"};
   return names[static_cast<size_t>(isa)];
 }
 
 Kernels kernels_for(Isa isa, DType dtype) {
-  static constexpr Kernels (*tables[])(size_t) = {plain::tables,      avx2::tables,
-                                                  avxvnni::tables,    avx512::tables,
-                                                  avx512vnni::tables, avx512bf16::tables};
+  static constexpr Kernels (*tables[])(size_t) = {
+      plain::tables,      avx2::tables,       avxvnni::tables, avx512::tables,
+      avx512vnni::tables, avx512bf16::tables, amx::tables};
   return tables[static_cast<size_t>(isa)](table_index(dtype));
 }
 

@@ -12,9 +12,10 @@ enum class Isa {
   kAvxVnni,     ///< and AVX-VNNI
   kAvx512,      ///< AVX-512 F, BW, CD, DQ, VL (x86-64-v4)
   kAvx512Vnni,  ///< and VNNI
-  kAvx512Bf16,  ///< and BF16; only oneDNN uses AMX
+  kAvx512Bf16,  ///< and BF16
+  kAmx,         ///< and AMX for integers, and through oneDNN for bfloat16
 };
-constexpr int kNumIsas = 6;
+constexpr int kNumIsas = 7;
 
 /// Whether this processor and its operating system support it.
 bool is_supported(Isa isa);
