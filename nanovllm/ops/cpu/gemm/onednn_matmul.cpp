@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/ops/cpu/machine/parallel.h"
@@ -72,13 +73,29 @@ bool OnednnMatmul::has_amx() {
 }
 
 OnednnMatmul::OnednnMatmul() {
+  const int threads = omp_get_max_threads();
   const bool started = survives([this] {
     // The primitives are kept in `compiled_`. oneDNN's own cache would wait for ever for one whose
     // compilation did not end.
     dnnl::set_primitive_cache_capacity(0);
     engine_ = dnnl::engine(dnnl::engine::kind::cpu, 0);
     stream_ = dnnl::stream(engine_);
+    // The first execution makes code that sets up the tile registers, in whichever thread comes
+    // first, and does not check that either. So it is made here, by this thread.
+    omp_set_num_threads(1);
+    constexpr int64_t kSize = 32;
+    std::vector<uint16_t> zeros(kSize * kSize), out(kSize * kSize);
+    const GemmCall call{.x = zeros.data(),
+                        .x_stride = kSize,
+                        .panels = zeros.data(),
+                        .out = out.data(),
+                        .out_stride = kSize,
+                        .n = kSize,
+                        .k = kSize};
+    Matmul matmul = compile(call, kSize);
+    execute(matmul, call);
   });
+  omp_set_num_threads(threads);
   require(started, "no memory is left to start oneDNN");
 }
 
@@ -116,7 +133,10 @@ void OnednnMatmul::run(const GemmCall& call, int64_t rows) {
             "no memory is left to compile a GEMM of {} rows with oneDNN", rows);
     it = compiled_.emplace(key, std::move(*compiled)).first;
   }
-  Matmul& matmul = it->second;
+  execute(it->second, call);
+}
+
+void OnednnMatmul::execute(Matmul& matmul, const GemmCall& call) {
   const auto set = [&](int operand, const void* data) {
     matmul.operands.at(operand).set_data_handle(const_cast<void*>(data));
   };

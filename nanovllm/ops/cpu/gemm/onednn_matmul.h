@@ -33,6 +33,7 @@ class OnednnMatmul {
     std::unordered_map<int, dnnl::memory> operands;
   };
   Matmul compile(const GemmCall& call, int64_t rows) const;
+  void execute(Matmul& matmul, const GemmCall& call);
 
   dnnl::engine engine_;
   dnnl::stream stream_;
