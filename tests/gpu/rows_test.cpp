@@ -147,9 +147,10 @@ TEST_P(GpuGemms, OfAllDtypesAndOddShapes) {
 /// The shapes of 0.6B and 8B: swap-AB up to 64 tokens, and what the cost model chooses above.
 TEST_P(GpuGemms, OfModels) {
   for (const auto& [n, k] : {std::pair{4096, 1024}, {1024, 2048}, {6144, 1024}, {1024, 3072}})
-    expect_gemms(DType::kBF16, n, k, std::array<int64_t, 9>{17, 31, 32, 33, 48, 64, 65, 96, 128});
+    expect_gemms(DType::kBF16, n, k,
+                 std::array<int64_t, 12>{8, 9, 16, 17, 31, 32, 33, 48, 64, 65, 96, 128});
   for (const auto& [n, k] : {std::pair{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}})
-    expect_gemms(DType::kBF16, n, k, std::array<int64_t, 4>{17, 32, 33, 64});
+    expect_gemms(DType::kBF16, n, k, std::array<int64_t, 6>{9, 16, 17, 32, 33, 64});
 }
 
 /// Sizes that thread blocks cannot share evenly: columns of a thread block, chunks of k, waves.
@@ -185,7 +186,7 @@ TEST_P(GpuGemms, WithANormBetween) {
     const WeightPtr w_cpu = cpu->pack(w.on_cpu, DType::kBF16);
     const WeightPtr next_gpu = gpu->pack(next_w.on_cpu, DType::kBF16);
     const WeightPtr next_cpu = cpu->pack(next_w.on_cpu, DType::kBF16);
-    for (const int64_t tokens : {3, 17, 32, 33, 50, 64, 65}) {
+    for (const int64_t tokens : {3, 9, 16, 17, 32, 33, 50, 64, 65}) {
       if (skips()) continue;
       const std::string what = fmt::format("[{}, {}, {}, {}]", tokens, first_k, hidden, n);
       const Twin x = make({nullptr, DType::kBF16, tokens, first_k}, 0.3f);

@@ -75,8 +75,7 @@ void Gemms::store_rotated(const GemmInput& x, const Weight& w, Tensor bias,
   GemmArgs args = args_of(call);
   const RopeParams params(rope, kv, batch);
   args.rope = &params;
-  if (is_native_ && kernels_.gemm < 0 && prefers_swap_ab_gemm(where_, args, call.in.x.dtype))
-    return run_swap_ab(call, args);
+  if (prefers_swap_ab(call, args)) return run_swap_ab(call, args);
   run(call);
   rope_and_store(where_, rope, kv, batch);
 }
@@ -180,19 +179,25 @@ std::vector<GemmChoice> Gemms::candidates(const Call& call) {
   return all;
 }
 
+bool Gemms::prefers_swap_ab(const Call& call, const GemmArgs& args) const {
+  const DType dtype = call.in.x.dtype;
+  return is_native_ && kernels_.gemm < 0 && call.out.dtype == dtype &&
+         prefers_swap_ab_gemm(where_, args, dtype);
+}
+
 void Gemms::run(const Call& call) {
   if (call.quantized != nullptr && run_quantized(call)) return;
   const GemmArgs args = args_of(call);
   const DType dtype = call.in.x.dtype;
   const bool same = call.out.dtype == dtype;
-  if (call.quantized == nullptr && same && prefers_small_gemm(args, dtype))
-    return small_gemm(launch_of(call), args, dtype);
-  // A rule decides instead of autotuning: part of this kernel's gain is that it overlaps with its
-  // neighbours in a step, which a measurement of the kernel alone does not show.
+  // Rules decide before autotuning does: part of the gain of these two kernels is that they overlap
+  // with their neighbours in a step, which a measurement of a kernel alone does not show.
   const int forced = kernels_.gemm;
   GemmChoice choice;
-  if (is_native_ && forced < 0 && same && prefers_swap_ab_gemm(where_, args, dtype)) {
+  if (prefers_swap_ab(call, args)) {
     choice.kernel = GemmChoice::kSwapAb;
+  } else if (call.quantized == nullptr && same && prefers_small_gemm(args, dtype)) {
+    return small_gemm(launch_of(call), args, dtype);
   } else if (is_native_ && forced >= 0 && dtype == DType::kBF16) {
     check(supports_tile_gemm(args, dtype, max_tile_blocks(where_), tile_config(forced)),
           "tile configuration {} does not support this GEMM", forced);

@@ -16,8 +16,10 @@
 #include "nanovllm/ops/cuda_library.h"
 
 // The first file to read of this folder: every GEMM of the backend, and how its kernel is chosen.
-//   small_gemm     up to 16 tokens; norm, SwiGLU, bias and residual are fused
-//   swap_ab_gemm   17 to 64 tokens on Hopper, for nearly every shape; norm and rotation are fused
+//   small_gemm     up to 16 tokens, on Hopper mostly up to 8; norm, SwiGLU, bias and residual are
+//                  fused
+//   swap_ab_gemm   from there to 64 tokens on Hopper, for nearly every shape; norm and rotation are
+//                  fused
 //   tile_gemm      any number of tokens on Hopper, in one of many tile configurations
 //   cublaslt       any GEMM; row operations are separate kernels
 //   quantized/     quantized weights: how each of the others computes with them
@@ -94,6 +96,8 @@ class Gemms {
   /// A call's fields for a weight.
   static Call with_weight(Call call, const Weight& w);
   void run(const Call& call);
+  /// By a rule, not by a measurement.
+  bool prefers_swap_ab(const Call& call, const GemmArgs& args) const;
   // gemms_quantized.cpp
   /// Returns false without doing anything if run() has to choose among Hopper's kernels.
   bool run_quantized(const Call& call);

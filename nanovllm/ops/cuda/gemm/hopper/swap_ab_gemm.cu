@@ -6,7 +6,7 @@
 #include "nanovllm/ops/cuda/gemm/hopper/swap_ab_kernel.cuh"
 #include "nanovllm/ops/cuda/gemm/quantized/hopper/hopper_gemms.h"
 
-// GEMMs of 17 to 64 tokens on Hopper with swapped operands
+// GEMMs of 9 to 64 tokens on Hopper with swapped operands
 // (swap-AB): the rows of w are wgmma's M, 64 for each warpgroup, and the tokens are its N, 32
 // or 64. With the tokens as M, half of a tile or more would be padding.
 //
@@ -108,8 +108,14 @@ std::optional<SwapAbConfig> find_config(Launch where, const GemmArgs& args) {
 }  // namespace
 
 bool prefers_swap_ab_gemm(Launch where, const GemmArgs& args, DType dtype) {
+  // The kernels of few tokens compute the norm before SwiGLU too, and convert int4 with fewer
+  // instructions.
+  const QuantizedWeight* const w = args.quantized;
+  const bool suits_few =
+      w == nullptr ? args.epilogue == Epilogue::kSwiglu : w->format == QuantizedFormat::kInt4;
+  const int64_t fewest = suits_few ? kFewTokens + 1 : kFewestSwapAbTokens;
   // Float16 could overflow before a deferred norm divides.
-  if (dtype != DType::kBF16 || args.num_tokens <= kFewTokens || args.num_tokens > kSwapAbTokens)
+  if (dtype != DType::kBF16 || args.num_tokens < fewest || args.num_tokens > kSwapAbTokens)
     return false;
   if (args.rope != nullptr && !(args.rope->layout.tiled && head_dim(args) <= 128)) return false;
   const std::optional<SwapAbConfig> config = find_config(where, args);

@@ -5,8 +5,8 @@
 
 namespace nanovllm::cuda {
 
-/// The most tokens of swap_ab_gemm().
-inline constexpr int kSwapAbTokens = kNormTokens;
+/// The fewest and the most tokens of swap_ab_gemm().
+inline constexpr int kFewestSwapAbTokens = 9, kSwapAbTokens = kNormTokens;
 /// The same for E4M3 by E4M3 where tile_gemm() computes it too, which is faster beyond.
 inline constexpr int kE4M3SwapAbTokens = 32;
 
@@ -18,11 +18,12 @@ struct SwapAbConfig {
   int consumers;  // threads that multiply
 };
 
-/// Whether swap_ab_gemm() computes this GEMM, and faster than the other kernels: more than
-/// kFewTokens tokens and up to kSwapAbTokens, bfloat16, n and k multiples of 64 (k of 8 with a
-/// quantized weight). Unless w is quantized, it must have so few rows that all thread blocks run at
-/// the same time; and with SwiGLU, it must be small and x not normed yet. Rotation needs a head_dim
-/// of 64 or 128. Hopper only.
+/// Whether swap_ab_gemm() computes this GEMM, and faster than the other kernels: from
+/// kFewestSwapAbTokens to kSwapAbTokens tokens, more than kFewTokens with int4, and with SwiGLU if
+/// w is not quantized; bfloat16, n and k multiples of 64 (k of 8 with a quantized weight). Unless w
+/// is quantized, it must have so few rows that all thread blocks run at the same time; and with
+/// SwiGLU, it must be small and x not normed yet. Rotation needs a head_dim of 64 or 128. Hopper
+/// only.
 bool prefers_swap_ab_gemm(Launch where, const GemmArgs& args, DType dtype);
 /// args.x has been normed, or it is norm.x. With kAdd the GEMM begins `norm` if it has a weight;
 /// otherwise it finishes `norm` if it has squares.
