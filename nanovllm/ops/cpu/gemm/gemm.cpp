@@ -98,16 +98,17 @@ GemmCall Gemm::make_call(const PackedWeight& w, Tensor x, Tensor out) {
                 .group_bytes = w.group_bytes};
   if (!w.format || w.format == QuantizedFormat::kE4M3) return call;
   const IntGemmKernels& kernels = kernels_for(isa_, w.dtype).int_gemm;
-  const int64_t groups = div_up(w.k, kIntGroup);
-  const int64_t row_bytes =
-      groups * (kIntGroup * kernels.x_value_bytes + 2 * static_cast<int64_t>(sizeof(float)));
+  const bool is_large = w.group % kLargeIntGroup == 0 && w.k % kLargeIntGroup == 0;
+  call.x_group = is_large ? kLargeIntGroup : kIntGroup;
+  const int64_t row_bytes = div_up(w.k, call.x_group) * (call.x_group * kernels.x_value_bytes +
+                                                         2 * static_cast<int64_t>(sizeof(float)));
   call.x_stride = div_up(row_bytes, 64) * 64;
   auto* const rows = static_cast<char*>(
       quantized_x_.reserve(static_cast<size_t>((x.shape[0] + kMoreRows) * call.x_stride)));
   call.x = rows;
   const int32_t* const order = w.order.empty() ? nullptr : w.order.data();
   for_each_row(x.shape[0], w.k, [&](int64_t i) {
-    kernels.quantize_row(rows + i * call.x_stride, row_of(x, i), order, w.k);
+    kernels.quantize_row(rows + i * call.x_stride, row_of(x, i), order, w.k, call.x_group);
   });
   return call;
 }

@@ -38,6 +38,7 @@ struct GemmCall {
   // Of quantized weights:
   int64_t group = 0;        ///< values of k that share a scale
   int64_t group_bytes = 0;  ///< from group to group of a panel
+  int64_t x_group = 0;      ///< of integers: values of x that share a scale
 };
 
 /// The bits of an E4M3 number are those of a float16 that is as many times smaller.

@@ -1,9 +1,9 @@
 // GEMMs of integers for one instruction set; int_gemm.h has the layout and the contract.
 //
 // A lane holds four values of a column. VNNI multiplies them by four bytes of x and adds up in one
-// instruction: once for the high bytes of kIntGroup values of x, once for the low ones. Without
-// VNNI two instructions multiply two values each, with 16 bits. A tile of out, R rows by V vectors,
-// has integer sums over kIntGroup values of k and float sums over a group of the weight: out +=
+// instruction: once for the high bytes of a group of x, once for the low ones. Without VNNI two
+// instructions multiply two values each, with 16 bits. A tile of out, R rows by V vectors, has
+// integer sums over a group of x and float sums over a group of the weight: out +=
 // scale * (sum of x_scale * integer sum - zero * sum of x). AMX computes the integer sums of 16
 // rows and a panel at once; the rest is the same, so each output has the same bits.
 #include "nanovllm/ops/cpu/kernels/int_gemm.h"
@@ -96,25 +96,25 @@ struct Tile {
   int64_t next_step;
 };
 
-/// Sums over kIntGroup values of k.
+/// Sums over kIntGroup values of k, which are so many bytes behind w and x.
 template <class W, int R, int V>
 [[gnu::always_inline]] inline void multiply(I32 (&sums)[R][V], const char* const (&w)[V],
-                                            const char* const (&x)[R]) {
+                                            const char* const (&x)[R], int64_t w_at, int64_t x_at) {
   constexpr int kParts = W::kStep / 4;
 #pragma GCC unroll 8
   for (int step = 0; step < kIntGroup / W::kStep; ++step) {
     U32 columns[V];
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v)
-      __builtin_memcpy(&columns[v], w[v] + step * kStepBytes, sizeof columns[v]);
+      __builtin_memcpy(&columns[v], w[v] + w_at + step * kStepBytes, sizeof columns[v]);
     const auto part = [&]<int kPart>() __attribute__((always_inline)) {
 #pragma GCC unroll 6
       for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
         for (int v = 0; v < V; ++v)
-          sums[r][v] =
-              multiply_add(sums[r][v], W::template values<kPart>(columns[v]),
-                           reinterpret_cast<const XValue*>(x[r]) + (step * kParts + kPart) * 4);
+          sums[r][v] = multiply_add(
+              sums[r][v], W::template values<kPart>(columns[v]),
+              reinterpret_cast<const XValue*>(x[r] + x_at) + (step * kParts + kPart) * 4);
     };
     part.template operator()<0>();
     if constexpr (kParts == 2) part.template operator()<1>();
@@ -145,6 +145,7 @@ template <class W, int R, int P>
 void compute(const Tile& t, const GemmCall& call, int64_t padded_k) {
   constexpr int V = 2 * P;
   constexpr int64_t kBytes = values_bytes<W>(kIntGroup);
+  const int64_t parts = call.x_group / kIntGroup;
   const char* next = t.next;
   const char* far = t.far;
   const int64_t end = t.begin + t.k;
@@ -164,38 +165,40 @@ void compute(const Tile& t, const GemmCall& call, int64_t padded_k) {
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) x[r] = t.x[r] + k * kXValueBytes;
     F32 sums[R][V] = {};
-    for (int64_t i = k / kIntGroup; i < stop / kIntGroup; ++i) {
+    for (int64_t i = k / call.x_group; i < stop / call.x_group; ++i) {
+      I32 integers[R][V] = {};  // with VNNI, of the high bytes
+      [[maybe_unused]] I32 low[R][V] = {};
+      for (int64_t part = 0; part < parts; ++part) {
 #pragma GCC unroll 4
-      for (int p = 0; p < P; ++p)
-        for (int64_t line = 0; line < t.next_step; line += 64) {
-          if constexpr (P * kBytes <= values_bytes<Int8>(kIntGroup))
-            __builtin_prefetch(next + p * call.panel_bytes + line);
-          __builtin_prefetch(far + p * call.panel_bytes + line, 0, 2);
-        }
-      next += t.next_step;
-      far += t.next_step;
-      I32 integers[R][V] = {};
-      multiply<W>(integers, w, x);
+        for (int p = 0; p < P; ++p)
+          for (int64_t line = 0; line < t.next_step; line += 64) {
+            if constexpr (P * kBytes <= values_bytes<Int8>(kIntGroup))
+              __builtin_prefetch(next + p * call.panel_bytes + line);
+            __builtin_prefetch(far + p * call.panel_bytes + line, 0, 2);
+          }
+        next += t.next_step;
+        far += t.next_step;
+        const int64_t x_at = part * kIntGroup * (kVnni ? 1 : kXValueBytes);
+        multiply<W>(integers, w, x, part * kBytes, x_at);
+        if constexpr (kVnni) multiply<W>(low, w, x, part * kBytes, call.x_group + x_at);
+      }
       if constexpr (kVnni) {
 #pragma GCC unroll 6
-        for (int r = 0; r < R; ++r) {
-          x[r] += kIntGroup;
+        for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-          for (int v = 0; v < V; ++v) integers[r][v] <<= 8;
-        }
-        multiply<W>(integers, w, x);
+          for (int v = 0; v < V; ++v) integers[r][v] = (integers[r][v] << 8) + low[r][v];
       }
 #pragma GCC unroll 6
       for (int r = 0; r < R; ++r) {
         const auto* scales = reinterpret_cast<const float*>(t.x[r] + padded_k * kXValueBytes);
         const F32 scale = broadcast(scales[i]);
-        x_sums[r] += scales[padded_k / kIntGroup + i];
+        x_sums[r] += scales[padded_k / call.x_group + i];
 #pragma GCC unroll 8
         for (int v = 0; v < V; ++v) sums[r][v] = fma(to_float(integers[r][v]), scale, sums[r][v]);
-        x[r] += kVnni ? kIntGroup : kIntGroup * kXValueBytes;
+        x[r] += call.x_group * kXValueBytes;
       }
 #pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) w[v] += kBytes;
+      for (int v = 0; v < V; ++v) w[v] += parts * kBytes;
     }
     const char* const after = base + values_bytes<W>(group_end - group_begin);
 #pragma GCC unroll 4
@@ -237,7 +240,6 @@ const char* as_bytes(char* bytes, const char* values, int64_t k) {
 template <class W>
 void compute_amx(const AmxTiles& tiles, const Tile& t, const GemmCall& call, int64_t padded_k,
                  int rows) {
-  constexpr int64_t kBytes = values_bytes<Int8>(kIntGroup);
   const char* const x = t.x[0];
   AmxTiles::Products products[2];  // one is added while the other one is computed
   char bytes[kBlockK / Int8::kStep * kStepBytes];
@@ -252,10 +254,10 @@ void compute_amx(const AmxTiles& tiles, const Tile& t, const GemmCall& call, int
     const char* const base = t.panel + group * call.group_bytes;
     const char* const w = as_bytes<W>(bytes, base + values_bytes<W>(k - group_begin), stop - k);
     for (int r = 0; r < rows; ++r) sums[r][0] = sums[r][1] = F32{}, x_sums[r] = 0;
-    const int64_t first = k / kIntGroup, last = stop / kIntGroup;
+    const int64_t first = k / call.x_group, last = stop / call.x_group;
     const auto multiply = [&](int64_t i) {
-      tiles.multiply(products[i % 2], x + i * kIntGroup * kXValueBytes, call.x_stride,
-                     w + (i - first) * kBytes);
+      tiles.multiply(products[i % 2], x + i * call.x_group * kXValueBytes, call.x_stride,
+                     w + (i - first) * values_bytes<Int8>(call.x_group));
     };
     multiply(first);
     for (int64_t i = first; i < last; ++i) {
@@ -265,7 +267,7 @@ void compute_amx(const AmxTiles& tiles, const Tile& t, const GemmCall& call, int
         const auto* const scales =
             reinterpret_cast<const float*>(x + r * call.x_stride + padded_k * kXValueBytes);
         const F32 scale = broadcast(scales[i]);
-        x_sums[r] += scales[padded_k / kIntGroup + i];
+        x_sums[r] += scales[padded_k / call.x_group + i];
         for (int v = 0; v < 2; ++v) {
           I32 high, low;
           __builtin_memcpy(&high, now.high[r] + v * kLanes, sizeof high);
@@ -330,7 +332,7 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
   const int64_t next_step = (values_bytes<W>(kIntGroup) / 64 + tiles - 1) / tiles * 64;
 #if defined(__AMX_INT8__)
   const bool uses_amx = rows >= kLeastAmxRows && call.rows == nullptr;
-  const AmxTiles amx(uses_amx);
+  const AmxTiles amx(uses_amx, static_cast<int>(call.x_group));
 #endif
   // The order of panels and of blocks of k is that of gemm.cpp.
   const bool panel_by_panel = tiles == 1;

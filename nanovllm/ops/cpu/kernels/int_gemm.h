@@ -6,8 +6,10 @@
 
 namespace nanovllm::cpu {
 
-/// Columns of x that share a scale. Groups of a weight have a multiple of as many.
-constexpr int64_t kIntGroup = 32;
+/// Groups of a weight and k, rounded up, are multiples of kIntGroup. As many columns of x share a
+/// scale, or kLargeIntGroup if these are multiples of that too, because integer sums are converted
+/// and scaled once for each (GemmCall::x_group).
+constexpr int64_t kIntGroup = 32, kLargeIntGroup = 128;
 /// Rows of x that kernels may read behind the last one, because AMX takes 16 at once.
 constexpr int64_t kMoreRows = 15;
 
@@ -19,16 +21,17 @@ constexpr int64_t kMoreRows = 15;
 /// [count / 8, columns, 4]: the low halves of the bytes are the first four of eight values. k is
 /// rounded up to a multiple of kIntGroup, which may cut the last group short.
 ///
-/// A row of x (GemmCall::x_stride is in bytes) has the values, then for each kIntGroup of them
-/// the scale, and then for each the sum of its values times the scale, float32. Memory of kMoreRows
+/// A row of x (GemmCall::x_stride is in bytes) has the values, then for each x_group of them the
+/// scale, and then for each the sum of its values times the scale, float32. Memory of kMoreRows
 /// rows follows, whose contents do not matter.
 struct IntGemmKernels {
   /// For weights of 8 and 4 bits.
   GemmKernel int8, int4;
   int64_t x_value_bytes;
   /// Makes a row of x out of k elements of the model's dtype: element i is x[i] or, with `order`,
-  /// x[order[i]]. If an element of a group is not finite, then the scale is not a number.
-  void (*quantize_row)(void* row, const void* x, const int32_t* order, int64_t k);
+  /// x[order[i]]. If an element of a group is not finite, then the scale is not a number. `group`
+  /// is GemmCall::x_group.
+  void (*quantize_row)(void* row, const void* x, const int32_t* order, int64_t k, int64_t group);
 };
 
 }  // namespace nanovllm::cpu

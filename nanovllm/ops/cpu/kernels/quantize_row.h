@@ -11,8 +11,8 @@ namespace {
 using I32 = int32_t __attribute__((vector_size(4 * kLanes)));
 using I16 = int16_t __attribute__((vector_size(2 * kLanes)));
 
-/// x as kIntGroup values are multiplied. With VNNI, high bytes and then low bytes, both signed;
-/// without it 16-bit values, of four in the order 0, 2, 1, 3.
+/// x as the values of a group are multiplied. With VNNI, high bytes and then low bytes, both
+/// signed; without it 16-bit values, of four in the order 0, 2, 1, 3.
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 constexpr bool kVnni = true;
 using XValue = int8_t;
@@ -21,24 +21,22 @@ constexpr bool kVnni = false;
 using XValue = int16_t;
 #endif
 constexpr int64_t kXValueBytes = 2;
-/// The largest value whose high and low byte are both at most 127; kIntGroup of them times 255 fit
-/// in 32 bits.
+/// The largest value whose high and low byte are both at most 127; kLargeIntGroup of them times 255
+/// fit in 32 bits.
 constexpr float kLargest = 127 * 257;
 
-/// IntGemmKernels::quantize_row.
-template <class T>
-void quantize_row(void* row, const void* x, const int32_t* order, int64_t k) {
-  constexpr int kVectors = kIntGroup / kLanes;
-  const int64_t groups = (k + kIntGroup - 1) / kIntGroup;
+template <class T, int64_t kGroup>
+void quantize_groups(void* row, const void* x, const int32_t* order, int64_t k) {
+  constexpr int kVectors = kGroup / kLanes;
+  const int64_t groups = (k + kGroup - 1) / kGroup;
   auto* values = static_cast<XValue*>(row);
-  auto* scales =
-      reinterpret_cast<float*>(static_cast<char*>(row) + groups * kIntGroup * kXValueBytes);
+  auto* scales = reinterpret_cast<float*>(static_cast<char*>(row) + groups * kGroup * kXValueBytes);
   const T* from = static_cast<const T*>(x);
-  for (int64_t g = 0; g < groups; ++g, values += kIntGroup * (kVnni ? 2 : 1)) {
-    const int64_t first = g * kIntGroup, count = k - first < kIntGroup ? k - first : kIntGroup;
+  for (int64_t g = 0; g < groups; ++g, values += kGroup * (kVnni ? 2 : 1)) {
+    const int64_t first = g * kGroup, count = k - first < kGroup ? k - first : kGroup;
     const T* elements = from + first;
-    T gathered[kIntGroup] = {};
-    if (order != nullptr || count < kIntGroup) {
+    T gathered[kGroup] = {};
+    if (order != nullptr || count < kGroup) {
       for (int64_t i = 0; i < count; ++i)
         gathered[i] = from[order != nullptr ? order[first + i] : first + i];
       elements = gathered;
@@ -46,7 +44,7 @@ void quantize_row(void* row, const void* x, const int32_t* order, int64_t k) {
     // As integers, NaN is larger than infinity and that is larger than all numbers.
     F32 v[kVectors];
     I32 most = {};
-#pragma GCC unroll 8
+#pragma GCC unroll 32
     for (int i = 0; i < kVectors; ++i) {
       v[i] = load(elements + i * kLanes);
       const I32 size = reinterpret_cast<I32>(v[i]) & 0x7fffffff;
@@ -60,8 +58,8 @@ void quantize_row(void* row, const void* x, const int32_t* order, int64_t k) {
     const float inverse = size < 1e-30f ? 0 : kLargest / size;
     const float scale = size < 1e-30f ? 0 : size / kLargest;
     U32 total = {};  // if x is not finite it wraps around
-    int16_t rounded[kIntGroup];
-#pragma GCC unroll 8
+    int16_t rounded[kGroup];
+#pragma GCC unroll 32
     for (int i = 0; i < kVectors; ++i) {
       // Adding 1.5 * 2^23 rounds to an integer, in the low bits.
       const I32 value =
@@ -73,12 +71,12 @@ void quantize_row(void* row, const void* x, const int32_t* order, int64_t k) {
     uint32_t sum = 0;
     for (int i = 0; i < kLanes; ++i) sum += total[i];
     if constexpr (kVnni) {
-      for (int i = 0; i < kIntGroup; ++i) {
+      for (int i = 0; i < kGroup; ++i) {
         values[i] = static_cast<XValue>((rounded[i] + 128) >> 8);
-        values[kIntGroup + i] = static_cast<XValue>(rounded[i]);
+        values[kGroup + i] = static_cast<XValue>(rounded[i]);
       }
     } else {
-      for (int i = 0; i < kIntGroup; i += 4) {
+      for (int i = 0; i < kGroup; i += 4) {
         values[i] = static_cast<XValue>(rounded[i]);
         values[i + 1] = static_cast<XValue>(rounded[i + 2]);
         values[i + 2] = static_cast<XValue>(rounded[i + 1]);
@@ -88,6 +86,13 @@ void quantize_row(void* row, const void* x, const int32_t* order, int64_t k) {
     scales[g] = scale;
     scales[groups + g] = scale * static_cast<float>(static_cast<int32_t>(sum));
   }
+}
+
+/// IntGemmKernels::quantize_row.
+template <class T>
+void quantize_row(void* row, const void* x, const int32_t* order, int64_t k, int64_t group) {
+  if (group == kLargeIntGroup) quantize_groups<T, kLargeIntGroup>(row, x, order, k);
+  else quantize_groups<T, kIntGroup>(row, x, order, k);
 }
 
 }  // namespace
