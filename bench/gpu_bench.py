@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Measures complete steps of the published shapes on a GPU, with random weights in bfloat16 or quantized.
 gpu_bench.py [--binary build/release/nanovllm] [--shapes Qwen3-0.6B,Qwen3-8B] [--weights bfloat16,fp8,int4,int8] [--tp N]
-             [--option=--kv-cache-dtype=fp8 ...] [--out FILE.json] [--start]
+             [--decode 1,8,64,256] [--prefill 16x1024,8x4000] [--no-throughput] [--option=--kv-cache-dtype=fp8 ...]
+             [--out FILE.json] [--start]
 
 It prints these figures:
 decode_bsN_ms: ms of a step of N sequences with 512 tokens of prompt; the time for 257 tokens of answer less that for 1.
@@ -71,8 +72,9 @@ def main():
     a.add_argument("--option", action="append", default=[], help="a further option for nanovllm bench; repeatable")
     a.add_argument("--out")
     a.add_argument("--start", action="store_true")
-    a.add_argument("--decode", default="1,8,64,256", help="batch sizes")
-    a.add_argument("--prefill", default="16x1024,8x4000")
+    a.add_argument("--decode", default="1,8,64,256", help="batch sizes; may be empty")
+    a.add_argument("--prefill", default="16x1024,8x4000", help="prompts x their length; may be empty")
+    a.add_argument("--no-throughput", action="store_true", help="without nano-vLLM's 256 sequences")
     o = a.parse_args()
     if unknown := set(o.weights.split(",")) - {"bfloat16", *QUANTIZATION}:
         a.error(f"no such weights: {', '.join(sorted(unknown))}")
@@ -91,21 +93,22 @@ def main():
         common = ["--load-format", "dummy", *device, *o.option, "--json"]
         row = result["shapes"][shape] = {}
 
-        def latency(batch, length, out, iterations):
-            return json.loads(call([o.binary, "bench", "latency", folder, *common, "--batch-size", str(batch),
-                                    "--input-len", str(length), "--output-len", str(out), "--num-iters",
-                                    str(iterations)]))
+        def latency(batches, length, out, iterations):
+            lines = call([o.binary, "bench", "latency", folder, *common, "--batch-size", batches, "--input-len", length,
+                          "--output-len", str(out), "--num-iters", str(iterations)]).splitlines()
+            return [json.loads(line) for line in lines]
 
         def note(name, value):
             row[name] = value
             print(f"{shape} {name}: {value}", flush=True)
 
-        for batch in map(int, o.decode.split(",")):
-            note(f"decode_bs{batch}_ms", round(latency(batch, 512, 257, 3)["decode_ms_per_step"], 3))
-        for batch, length in (map(int, x.split("x")) for x in o.prefill.split(",")):
-            note(f"prefill_{batch}x{length}_tok_s", round(latency(batch, length, 1, 5)["prefill_tokens_per_second"]))
-        run = json.loads(call([o.binary, "bench", "throughput", folder, "--warmup", *common]))
-        note("bench_256_tok_s", round(run["output_tokens_per_second"]))
+        for run in latency(o.decode, "512", 257, 3) if o.decode else []:
+            note(f"decode_bs{run['batch_size']}_ms", round(run["decode_ms_per_step"], 3))
+        for batch, length in (x.split("x") for x in o.prefill.split(",") if x):
+            note(f"prefill_{batch}x{length}_tok_s", round(latency(batch, length, 1, 5)[0]["prefill_tokens_per_second"]))
+        if not o.no_throughput:
+            run = json.loads(call([o.binary, "bench", "throughput", folder, "--warmup", *common]))
+            note("bench_256_tok_s", round(run["output_tokens_per_second"]))
         if o.start:
             note("process_start_to_first_token_s", start_to_first_token(o.binary, folder, device))
     write(result, o.out)
