@@ -96,7 +96,7 @@ struct Tile {
   int64_t next_step;
 };
 
-/// Sums over kIntGroup values of k, which are so many bytes behind w and x.
+/// Sums over kIntGroup values of k, which begin w_at and x_at bytes behind w and x.
 template <class W, int R, int V>
 [[gnu::always_inline]] inline void multiply(I32 (&sums)[R][V], const char* const (&w)[V],
                                             const char* const (&x)[R], int64_t w_at, int64_t x_at) {

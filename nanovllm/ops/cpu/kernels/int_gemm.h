@@ -13,8 +13,9 @@ constexpr int64_t kIntGroup = 32, kLargeIntGroup = 128;
 /// Rows of x that kernels may read behind the last one, because AMX takes 16 at once.
 constexpr int64_t kMoreRows = 15;
 
-/// out [m, n] = x [m, k] w^T + bias, where x is quantized to 16 bits, which is as exact as bfloat16
-/// or more, and w is (value - zero) * scale with unsigned values of 8 or 4 bits.
+/// out [m, n] = x [m, k] w^T + bias, where x is quantized to 16 bits, with errors far below
+/// bfloat16's rounding of the largest of a group, and w is (value - zero) * scale with unsigned
+/// values of 8 or 4 bits.
 ///
 /// A panel has, for each group of k, the values, the scales [columns] float32 and the zero points
 /// [columns], one byte each. The values of a group are [count / 4, columns, 4] or, with 4 bits,

@@ -21,9 +21,10 @@ constexpr bool kVnni = false;
 using XValue = int16_t;
 #endif
 constexpr int64_t kXValueBytes = 2;
-/// The largest value whose high and low byte are both at most 127; kLargeIntGroup of them times 255
-/// fit in 32 bits.
+/// The largest value whose high and low byte are both at most 127.
 constexpr float kLargest = 127 * 257;
+// Integer sums of a group fit in 32 bits.
+static_assert(int64_t{127 * 257} * 255 * kLargeIntGroup <= INT32_MAX);
 
 template <class T, int64_t kGroup>
 void quantize_groups(void* row, const void* x, const int32_t* order, int64_t k) {
