@@ -32,6 +32,7 @@ class Residual {
   enum class State {
     kWhole,    ///< sum() is the residual
     kPartial,  ///< the residual is the all-reduce of sum() over the ranks
+    kSent,     ///< as kPartial, but the all-reduce has begun, and sum() is undefined
     kUnadded,  ///< the residual is sum() plus the all-reduce of scratch() over the ranks
     kOwnRows,  ///< sum() is the residual in this rank's own rows only; its other rows are undefined
   };

@@ -125,10 +125,12 @@ class CudaBackend final : public Backend {
   /// scratch() then; false if the norm is still to be computed, of the whole residual.
   bool sum_norm(Residual& residual, const Norm& norm);
   /// Where this rank's addend to a residual is to be written: it is added to the rows `added` and
-  /// replaces the others. The residual's state is then that after the write.
+  /// replaces the others. The residual's state is then that after the write. If there are `peers`,
+  /// it is sent to them instead.
   struct Addend {
     Tensor out;
     Range added;
+    const Peers* peers = nullptr;
   };
   Addend begin_addend(Residual& residual);
   RowParams row_params(const SampleRow& row, int32_t slot);

@@ -36,7 +36,7 @@ void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const Exper
   const ContextScope here(context_);
   const bool is_normed = sum_norm(residual, norm);
   const Tensor sum = residual.sum(), x = residual.scratch(), rows = experts.out;
-  const auto [out, added] = begin_addend(residual);
+  const auto [out, added, peers] = begin_addend(residual);
   const auto& gate_up = static_cast<const DeviceWeight&>(experts.gate_up);
   const auto& down = static_cast<const DeviceWeight&>(experts.down);
   const FewExperts few = {
@@ -52,6 +52,7 @@ void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const Exper
       .act = experts.narrow,
       .out = out,
       .added = added,
+      .peers = peers,
       // Only a step with one token of each sequence may be padded.
       .context_lens = context_lens_.size() == x.shape[0] ? context_lens_ : Tensor(),
       .normalizes = experts.normalize};
@@ -85,6 +86,7 @@ void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const Exper
   multiply(experts.narrow, rows, experts.gate_up, Epilogue::kSwiglu, /*groups_are_old=*/false);
   multiply(rows, experts.narrow, experts.down, Epilogue::kStore, /*groups_are_old=*/true);
   add_experts(where_, choices, out, rows, added);
+  if (peers != nullptr) collectives_->send(out);
 }
 
 }  // namespace nanovllm::cuda

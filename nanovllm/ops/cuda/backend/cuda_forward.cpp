@@ -113,6 +113,9 @@ Tensor CudaBackend::finish(Residual& residual) {
     case State::kPartial:
       all_reduce(sum);
       break;
+    case State::kSent:
+      collectives_->finish_sum(sum);
+      break;
     case State::kUnadded:
       check(collectives_->sum_norm(sum, sum, {}, residual.scratch()),
             "a residual whose sum was left unadded, but no kernel adds it");
@@ -150,16 +153,22 @@ CudaBackend::Addend CudaBackend::begin_addend(Residual& residual) {
     residual.state = State::kUnadded;
     return {residual.scratch(), {}};
   }
-  residual.state = State::kPartial;
+  const Peers* const peers = collectives_->receivers(sum);
+  residual.state = peers != nullptr ? State::kSent : State::kPartial;
   const Rank rank = collectives_->ranks().rank();
   if (collectives_->shares_rows(sum)) return {sum, row_share(sum.shape[0], rank)};
-  return {sum, rank.index == 0 ? all : Range()};  // the old residual must be added only once
+  return {sum, rank.index == 0 ? all : Range(), peers};  // the old residual is added only once
 }
 
 void CudaBackend::add_matmul(Residual& residual, Tensor x, const Weight& w, const Norm& next) {
   const ContextScope here(context_);
   if (!collectives_) return gemms_->add(residual, x, w, next);
-  const auto [out, added] = begin_addend(residual);
+  const auto [out, added, peers] = begin_addend(residual);
+  if (peers != nullptr) {
+    if (!gemms_->send(*peers, out, x, w, residual.scratch(), added.count > 0))
+      collectives_->send(out);
+    return;
+  }
   const int64_t end = added.first + added.count, rest = out.shape[0] - end;
   if (added.first > 0) gemms_->store(out.rows(0, added.first), x.rows(0, added.first), w);
   if (added.count > 0)

@@ -125,6 +125,7 @@ Collectives::Collectives(Launch where, Communicator& ranks, std::optional<SumNor
           rank.world, kMaxPeers);
   peers_.rank = rank.index;
   peers_.world = rank.world;
+  peers_.pairs_at = pairs_offset(rank.world);
   nccl_ = std::make_unique<Nccl>(ranks);
   nccl_->connect();
   try {
@@ -262,6 +263,13 @@ SumNorm Collectives::fused_sum_norm(const Tensor& x) const {
   const bool is_supported =
       fastest == SumNorm::kTwoShot ? supports_two_shot(x, peers_.world) : supports_one_shot(x);
   return is_supported ? fastest : SumNorm::kSeparate;
+}
+
+const Peers* Collectives::receivers(const Tensor& x) const {
+  constexpr int64_t kMaxTokens = 8;  // the kernels that send have rarely more
+  const bool suits = has_nvlink_ && x.shape[0] <= kMaxTokens && x.shape[1] % 4 == 0 &&
+                     dtype_size(x.dtype) == 2 && 2 * x.bytes() <= kPairsBytes;
+  return suits ? &peers_ : nullptr;
 }
 
 bool Collectives::sum_norm(Tensor out, Tensor x, const Norm& norm, Tensor part) {

@@ -118,8 +118,11 @@ unsigned ll128_blocks(Launch where, size_t count) {
 
 // -- launchers
 
-size_t exchange_buffer_bytes(int world) {
+size_t pairs_offset(int world) {
   return kFlagBytes + size_t{2} * world * (kLinesBytes + 2 * slice_bytes(world));
+}
+size_t exchange_buffer_bytes(int world) {
+  return pairs_offset(world) + size_t{2} * world * kPairsBytes;
 }
 
 void all_reduce_one_shot(Launch where, const Peers& peers, Tensor x) {

@@ -2,34 +2,22 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "nanovllm/ops/backend.h"
+#include "nanovllm/ops/cuda/collectives/peers.h"
 #include "nanovllm/ops/cuda/device/runtime.h"
 #include "nanovllm/ops/cuda_library.h"
 
 // All-reduces and all-gathers over the GPUs of an engine's ranks, each of which is a process.
 // Messages of up to 16 MiB use our own kernels, which write to the peers' memory (CUDA IPC); larger
 // ones use NCCL. Read this file first, then exchange.cuh: the protocols; collectives.cu: all-reduce
-// and all-gather; sum_norm.cu and sum_norm_rows.cu: all-reduce with the norm after it in one
+// and all-gather; pairs.cuh and pairs.cu: all-reduces that a GEMM begins; sum_norm.cu and sum_norm_rows.cu: all-reduce with the norm after it in one
 // kernel; collectives.cpp: set-up, NCCL, and the choice of the algorithm.
 namespace nanovllm::cuda {
-
-inline constexpr int kMaxPeers = 8;
-
-/// What the kernels know of the ranks: each one's exchange buffer, mapped into this process.
-struct Peers {
-  std::array<char*, kMaxPeers> buffers = {};
-  int rank = 0, world = 1;
-  const uint32_t* aborted = nullptr;  ///< in host memory; not 0 once a rank has died
-  /// [0] counts this rank's exchanges and is the same on all ranks; [1] counts the thread blocks
-  /// that have finished the current exchange.
-  uint32_t* epoch = nullptr;
-};
 
 /// A tensor that every rank has, and the addresses of all of them in this process.
 struct PeerTensor {
@@ -46,6 +34,8 @@ inline Range row_share(int64_t num_rows, Rank rank) { return share(num_rows, 1, 
 inline constexpr size_t kLl128Bytes = size_t{4} << 20;
 inline constexpr size_t kTwoShotBytes = size_t{16} << 20;
 inline constexpr int kTwoShotBlocks = 128;
+/// Peers::pairs_at.
+size_t pairs_offset(int world);
 size_t exchange_buffer_bytes(int world);
 
 // -- launchers; tensors are contiguous
@@ -56,6 +46,11 @@ void all_reduce_one_shot(Launch where, const Peers& peers, Tensor x);
 void all_reduce_two_shot(Launch where, const Peers& peers, Tensor x);
 /// all [world, bytes] = each rank's mine [bytes], up to kLl128Bytes.
 void all_gather_ll128(Launch where, const Peers& peers, void* all, const void* mine, size_t bytes);
+
+/// An all-reduce of a 16-bit x in two kernels, over NVLink only, of rows of a multiple of 4 elements
+/// with up to kPairsBytes / 4 in all. A GEMM may replace the first one (pairs.cuh).
+void send_pairs(Launch where, const Peers& peers, Tensor x);
+void sum_pairs(Launch where, const Peers& peers, Tensor x);
 
 /// residual += the sum of `part` over the ranks; out = rms_norm(residual), or residual if there is
 /// no norm. All are [rows, hidden]; out may be the same tensor as part or, without a norm, as
@@ -110,6 +105,11 @@ class Collectives {
     return fused_sum_norm(x) == CudaKernels::SumNorm::kTwoShot ||
            (has_nvlink_ && supports_sum_norm_rows(x));
   }
+  /// To whom the GEMM that computes x sends it, if the all-reduce of x has two parts, the second of
+  /// which is finish_sum(); otherwise null. A GEMM that cannot send writes x; then send() does it.
+  const Peers* receivers(const Tensor& x) const;
+  void send(Tensor x) { send_pairs(where_, peers_, x); }
+  void finish_sum(Tensor x) { sum_pairs(where_, peers_, x); }
   /// all [world, bytes] = each rank's mine [bytes], a multiple of 16.
   void all_gather(void* all, const void* mine, size_t bytes);
   /// Gathers rows [num_rows, vocab_size] float32 into `whole` from each rank's columns of logits

@@ -1,9 +1,11 @@
 #pragma once
 
 #include "nanovllm/ops/cuda/collectives/collectives.h"
+#include "nanovllm/ops/cuda/collectives/pairs.cuh"
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 
-// Exchanges through the memory of other GPUs, as device functions. There are two protocols:
+// Exchanges through the memory of other GPUs, as device functions. There are two protocols beside
+// that of pairs.cuh:
 // - LL128 sends lines of 128 bytes, of which the last 16 are a flag. Eight lanes store a line at
 //   once, and NVLink delivers such a store as a whole. So a reader that sees the flag has the data
 //   too, and no fence is needed.
@@ -15,8 +17,8 @@ namespace nanovllm::cuda {
 
 // -- the exchange buffer
 
-// It holds the flags of the barriers, the LL128 lines of each rank, and the slices of each rank.
-// There are two sets of lines and slices, one for odd and one for even epochs.
+// It holds the flags of the barriers, then of each rank the LL128 lines, the slices and the pairs.
+// There are two sets of these, one for odd and one for even epochs.
 
 constexpr size_t kFlagBytes = size_t{2} * kTwoShotBlocks * kMaxPeers * sizeof(uint32_t);
 
@@ -69,10 +71,6 @@ void with_max_world(int world, Body body) {
 /// flag is in host memory.
 __device__ inline bool is_aborted(const Peers& peers) {
   return *static_cast<const volatile uint32_t*>(peers.aborted) != 0;
-}
-/// The number of this exchange.
-__device__ inline uint32_t current_epoch(const Peers& peers) {
-  return *static_cast<volatile uint32_t*>(peers.epoch) + 1;
 }
 /// Ends the exchange when all thread blocks have called this.
 __device__ inline void end_epoch(const Peers& peers, uint32_t epoch) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "nanovllm/ops/backend.h"
+#include "nanovllm/ops/cuda/collectives/peers.h"
 #include "nanovllm/ops/cuda/device/runtime.h"
 #include "nanovllm/ops/cuda/gemm/quantized/quantized_weight.h"
 #include "nanovllm/ops/cuda/gemm/token_groups.h"
@@ -55,6 +56,7 @@ struct FewExperts {
   Tensor act;           // [T * top_k, n] scratch
   Tensor out;           // [T, hidden]; may be x or normed
   Range added;          // these rows of out are added to the sum
+  const Peers* peers = nullptr;  // if not null, the sum is sent to them and not written to out
   Tensor context_lens;  // [T] int32 or none: tokens where it is 0 are padding
   bool normalizes = false;
 };

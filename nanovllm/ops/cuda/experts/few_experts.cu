@@ -131,7 +131,8 @@ void few_experts(Launch where, const FewExperts& args) {
       .hidden = hidden,
       .n = n,
       .eps = args.norm.eps,
-      .normalizes = args.normalizes};
+      .normalizes = args.normalizes,
+      .peers = args.peers != nullptr ? *args.peers : Peers()};
   with_16bit_type(args.x.dtype, [&](auto type) {
     using T = decltype(type);
     const auto logits =

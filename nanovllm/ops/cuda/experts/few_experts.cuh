@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nanovllm/ops/cuda/collectives/pairs.cuh"
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 #include "nanovllm/ops/cuda/experts/choose.cuh"
 #include "nanovllm/ops/cuda/experts/experts.h"
@@ -30,6 +31,7 @@ struct FewExpertsParams {
   int num_tokens, num_experts, top_k, hidden, n;
   float eps;
   bool normalizes;
+  Peers peers;  // several: the sum is sent to them
 };
 
 // -- the chosen experts
@@ -289,7 +291,7 @@ struct Position {
 /// A thread block has 16 columns of out. Its warps divide the chunks of k of all chosen experts.
 /// The 16-byte pieces of a token's x are stored at their number ^ token.
 template <class Format, int kPerLane, int kStages>
-__global__ void __launch_bounds__(kFewThreads, 2) few_down_kernel(const FewExpertsParams p) {
+__global__ void __launch_bounds__(kFewThreads, 2) few_down_kernel(const __grid_constant__ FewExpertsParams p) {
   using T = typename Format::T;
   constexpr int kChunk = Format::kChunk, kWBytes = kFewChunkBytes<Format, 1>;
   extern __shared__ __align__(128) unsigned char shared[];
@@ -338,7 +340,8 @@ __global__ void __launch_bounds__(kFewThreads, 2) few_down_kernel(const FewExper
   commit_async_copies();
   // As in small_gemm.cuh: the loads of the next kernel must not delay this kernel's x, unless this
   // kernel loads more weights afterwards.
-  const bool is_long = chosen.count * num_chunks > kStages * kFewWarps;
+  const bool sends = p.peers.world > 1;
+  const bool is_long = chosen.count * num_chunks > kStages * kFewWarps && !sends;
   if (is_long) launch_dependents();
   wait_for_previous_kernel();
   if (!is_long) launch_dependents();
@@ -375,6 +378,7 @@ __global__ void __launch_bounds__(kFewThreads, 2) few_down_kernel(const FewExper
     commit_async_copies();
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }
+  const uint32_t epoch = sends ? current_epoch(p.peers) : 0;
   // Each warp writes its sums to the memory of its ring.
   wait_async_copies<0>();
   __syncwarp();
@@ -385,7 +389,8 @@ __global__ void __launch_bounds__(kFewThreads, 2) few_down_kernel(const FewExper
   for (int w = 0; w < kFewWarps; ++w)
     y += reinterpret_cast<const float*>(
         shared + w * kStages * stage_bytes)[token * kSumPitch + threadIdx.x % 16];
-  *out = from_float<T>(y);
+  if (sends) send_element<T>(p.peers, epoch, out - static_cast<T*>(p.out), y);
+  else *out = from_float<T>(y);
 }
 
 // -- launcher

@@ -13,6 +13,7 @@ inline constexpr int64_t kFewTokens = 16;
 struct QuantizedWeight;
 struct QuantizedActivations;
 struct RopeParams;
+struct Peers;
 
 /// What a GEMM does with its sums before it writes them.
 enum class Epilogue {
@@ -38,6 +39,9 @@ struct GemmArgs {
   // If out is its qkv: rope_and_store() follows, and k and v are not written to out. Only
   // swap_ab_gemm().
   const RopeParams* rope = nullptr;
+  // If out is this rank's addend of an all-reduce: it is sent to them and not written
+  // (collectives/pairs.cuh). Only small_gemm() and quantized_small_gemm().
+  const Peers* peers = nullptr;
 };
 
 /// A norm between two GEMMs whose division is deferred to the epilogue of the second:

@@ -57,6 +57,19 @@ void Gemms::add(Tensor out, Tensor x, const Weight& w, Tensor scratch) {
   run(with_weight({.epilogue = Epilogue::kAdd, .out = out, .in = x, .scratch = scratch}, w));
 }
 
+bool Gemms::send(const Peers& peers, Tensor out, Tensor x, const Weight& w, Tensor scratch,
+                 bool adds) {
+  Call call = with_weight({.epilogue = adds ? Epilogue::kAdd : Epilogue::kStore,
+                           .out = out,
+                           .in = x,
+                           .scratch = scratch},
+                          w);
+  const bool sends = prefers_small(call, args_of(call));
+  if (sends) call.peers = &peers;
+  run(call);
+  return sends;
+}
+
 void Gemms::add(Residual& residual, Tensor x, const Weight& w, const Norm& next) {
   residual.begun_norm = 0;
   run(with_weight({.epilogue = Epilogue::kAdd,
@@ -92,7 +105,8 @@ GemmArgs Gemms::args_of(const Call& call) {
           .k = static_cast<int>(call.in.x.shape[1]),
           .epilogue = call.epilogue,
           .float_out = call.out.dtype == DType::kF32 && call.in.x.dtype != DType::kF32,
-          .quantized = call.quantized};
+          .quantized = call.quantized,
+          .peers = call.peers};
 }
 
 DeferredNorm Gemms::apply_norm(const Call& call, int32_t kernel, GemmArgs& args) {
@@ -185,18 +199,24 @@ bool Gemms::prefers_swap_ab(const Call& call, const GemmArgs& args) const {
          prefers_swap_ab_gemm(where_, args, dtype);
 }
 
+bool Gemms::prefers_small(const Call& call, const GemmArgs& args) const {
+  const DType dtype = call.in.x.dtype;
+  if (prefers_swap_ab(call, args)) return false;
+  return call.quantized != nullptr ? args.num_tokens <= kFewTokens
+                                   : call.out.dtype == dtype && prefers_small_gemm(args, dtype);
+}
+
 void Gemms::run(const Call& call) {
   if (call.quantized != nullptr && run_quantized(call)) return;
   const GemmArgs args = args_of(call);
   const DType dtype = call.in.x.dtype;
-  const bool same = call.out.dtype == dtype;
   // Rules decide before autotuning does: part of the gain of these two kernels is that they overlap
   // with their neighbours in a step, which a measurement of a kernel alone does not show.
   const int forced = kernels_.gemm;
   GemmChoice choice;
   if (prefers_swap_ab(call, args)) {
     choice.kernel = GemmChoice::kSwapAb;
-  } else if (call.quantized == nullptr && same && prefers_small_gemm(args, dtype)) {
+  } else if (call.quantized == nullptr && prefers_small(call, args)) {
     return small_gemm(launch_of(call), args, dtype);
   } else if (is_native_ && forced >= 0 && dtype == DType::kBF16) {
     check(supports_tile_gemm(args, dtype, max_tile_blocks(where_), tile_config(forced)),

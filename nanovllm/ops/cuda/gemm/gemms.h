@@ -61,6 +61,9 @@ class Gemms {
   void add(Tensor out, Tensor x, const Weight& w, Tensor scratch);
   /// The same for a residual without unfinished additions. It may begin the norm `next`.
   void add(Residual& residual, Tensor x, const Weight& w, const Norm& next);
+  /// Sends x w^T, plus out if `adds`, to `peers` and returns true, or writes it to out and returns
+  /// false: there are kernels that cannot send.
+  bool send(const Peers& peers, Tensor out, Tensor x, const Weight& w, Tensor scratch, bool adds);
   /// store() into rope.qkv, then rope_and_store(); in one kernel where there is one, and then k and
   /// v are only in the cache.
   void store_rotated(const GemmInput& x, const Weight& w, Tensor bias, const RopeStoreArgs& rope,
@@ -91,12 +94,14 @@ class Gemms {
     Tensor scratch = {};
     Residual* residual = nullptr;  // with kAdd: out is its sum, if the norm after it is known
     Norm next = {};                // that norm
+    const Peers* peers = nullptr;  // only if prefers_small()
   };
   static GemmArgs args_of(const Call& call);
   /// A call's fields for a weight.
   static Call with_weight(Call call, const Weight& w);
   void run(const Call& call);
-  /// By a rule, not by a measurement.
+  /// By rules, not by measurements.
+  bool prefers_small(const Call& call, const GemmArgs& args) const;
   bool prefers_swap_ab(const Call& call, const GemmArgs& args) const;
   // gemms_quantized.cpp
   /// Returns false without doing anything if run() has to choose among Hopper's kernels.

@@ -33,7 +33,7 @@ Tensor Gemms::matrix_of(const Weight& w, DType dtype) {
 bool Gemms::run_quantized(const Call& call) {
   const GemmArgs args = args_of(call);
   const DType dtype = call.in.x.dtype;
-  if (args.num_tokens <= kFewTokens && !prefers_swap_ab(call, args)) {
+  if (prefers_small(call, args)) {
     run_quantized_small(call);
     return true;
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "nanovllm/ops/cuda/collectives/pairs.cuh"
 #include "nanovllm/ops/cuda/device/mma.cuh"
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 #include "nanovllm/ops/cuda/gemm/gemm_args.h"
@@ -35,9 +36,11 @@ enum class SmallTile {
 /// warp's ring in shared memory. kXStages: chunks of x in a warp's registers.
 template <class T, SmallTile kTile, bool kNorm, int kTokenTiles, int kTiles, int kStages,
           int kXStages>
-__global__ void __launch_bounds__(kSmallThreads, 2) small_gemm_kernel(const GemmArgs p) {
+__global__ void __launch_bounds__(kSmallThreads, 2)
+    small_gemm_kernel(const GemmArgs p, const __grid_constant__ Peers peers) {
   constexpr int kChunk = kSmallChunk, kPieces = 2;
   constexpr int kTokens = kTokenTiles * 8, kColumns = kTile == SmallTile::kWhole ? 16 : 8;
+  constexpr bool kCanSend = kTile == SmallTile::kWhole && !kNorm;
   constexpr int kPitch = 20;  // floats from one token's sums to the next one's: no bank conflicts
   constexpr int kStageBytes = kTiles * 2 * kPieces * kSmallPieceBytes;
   static_assert(kTiles * kTokens * kPitch * 4 <= kStages * kStageBytes,
@@ -86,7 +89,8 @@ __global__ void __launch_bounds__(kSmallThreads, 2) small_gemm_kernel(const Gemm
   // If all weights fit the rings, the next kernel may start, and load its weights, only when the
   // previous kernel has ended, so that its loads do not delay this kernel's x. If this kernel loads
   // more weights later, the next kernel may start at once.
-  const bool is_long = num_chunks > kStages * kSmallWarps;
+  // The same holds if the next kernel is sum_pairs().
+  const bool is_long = num_chunks > kStages * kSmallWarps && peers.world == 1;
   if (is_long) launch_dependents();
   wait_for_previous_kernel();
   if (!is_long) launch_dependents();
@@ -203,6 +207,8 @@ __global__ void __launch_bounds__(kSmallThreads, 2) small_gemm_kernel(const Gemm
     }
   }
 
+  const bool sends = kCanSend && peers.world > 1;
+  const uint32_t epoch = sends ? current_epoch(peers) : 0;
   // Each warp writes its sums to the memory of its ring.
   wait_async_copies<0>();
   __syncwarp();
@@ -233,7 +239,10 @@ __global__ void __launch_bounds__(kSmallThreads, 2) small_gemm_kernel(const Gemm
       *out_at(at) = swiglu_of_sums<T>(y, up);
     } else {
       if (p.bias != nullptr) y += p.bias[first_column + column];
-      *out_at(at) = from_float<T>(old[i] + y);
+      y += old[i];
+      if (sends)
+        send_element<T>(peers, epoch, int64_t{token} * p.n + first_column + column, y);
+      else *out_at(at) = from_float<T>(y);
     }
   }
 }
@@ -250,7 +259,8 @@ void run_small_gemm(Launch where, const GemmArgs& args) {
   const size_t bytes =
       size_t{kSmallWarps} * kStages * kStageBytes + (kNorm ? static_cast<size_t>(args.k) * 4 : 0);
   allow_shared_memory<kernel>();
-  launch(where, kernel, blocks_for(args.n, kTiles * kColumns), kSmallThreads, bytes, args);
+  launch(where, kernel, blocks_for(args.n, kTiles * kColumns), kSmallThreads, bytes, args,
+         args.peers != nullptr ? *args.peers : Peers());
 }
 
 }  // namespace nanovllm::cuda

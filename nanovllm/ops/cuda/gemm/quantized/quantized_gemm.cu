@@ -85,7 +85,9 @@ void quantized_small_gemm(Launch where, const GemmArgs& args, const QuantizedWei
   with_16bit_type(dtype, [&](auto type) {
     using T = decltype(type);
     with_quantized_format<T>(w, [&](auto format) {
-      run_quantized_small<decltype(format)>(where, {args, w, norm}, whole_tiles(where, args));
+      const Peers peers = args.peers != nullptr ? *args.peers : Peers();
+      run_quantized_small<decltype(format)>(where, {args, w, norm, peers},
+                                            whole_tiles(where, args));
     });
   });
 }

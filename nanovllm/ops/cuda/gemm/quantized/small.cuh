@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nanovllm/ops/cuda/collectives/pairs.cuh"
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 #include "nanovllm/ops/cuda/gemm/few_multiply.cuh"
 #include "nanovllm/ops/cuda/gemm/quantized/small.h"
@@ -55,7 +56,7 @@ struct QuantizedRing {
 /// kTiles: tiles of w in a thread block.
 template <class Format, QuantizedTile kTile, int kMaxTokens, int kTiles>
 __global__ void __launch_bounds__(kQuantizedThreads, kMaxTokens > 8 ? 1 : 2)
-    quantized_small_kernel(const QuantizedSmall params) {
+    quantized_small_kernel(const __grid_constant__ QuantizedSmall params) {
   using T = typename Format::T;
   using Ring = QuantizedRing<Format, kMaxTokens, kTiles>;
   constexpr int kStages = Ring::kStages, kTokenTiles = (kMaxTokens + 7) / 8;
@@ -93,7 +94,9 @@ __global__ void __launch_bounds__(kQuantizedThreads, kMaxTokens > 8 ? 1 : 2)
   // If all weights fit the rings, the next kernel may start, and load its weights, only when the
   // previous kernel has ended, so that its loads do not delay this kernel's x. If this kernel loads
   // more weights later, the next kernel may start at once.
-  const bool is_long = num_chunks > kStages * kQuantizedWarps;
+  // The same holds if the next kernel is sum_pairs().
+  const bool sends = kTile == QuantizedTile::kWhole && params.peers.world > 1;
+  const bool is_long = num_chunks > kStages * kQuantizedWarps && !sends;
   if (is_long) launch_dependents();
   wait_for_previous_kernel();
   if (!is_long) launch_dependents();
@@ -169,6 +172,7 @@ __global__ void __launch_bounds__(kQuantizedThreads, kMaxTokens > 8 ? 1 : 2)
     if (stage == ring + Ring::kWarpBytes) stage = ring;
   }
 
+  const uint32_t epoch = sends ? current_epoch(params.peers) : 0;
   // Each warp writes its sums to the memory of its ring.
   wait_async_copies<0>();
   __syncwarp();
@@ -192,6 +196,9 @@ __global__ void __launch_bounds__(kQuantizedThreads, kMaxTokens > 8 ? 1 : 2)
     }
     if constexpr (kTile == QuantizedTile::kSwiglu) {
       if (is_output(at)) *out_at(at) = swiglu_of_sums<T>(y * factors[token], up * factors[token]);
+    } else if (sends) {
+      if (is_output(at))
+        send_element<T>(params.peers, epoch, out_at(at) - static_cast<T*>(p.out), old[i] + y);
     } else if (p.epilogue == Epilogue::kAdd) {
       const T sum = from_float<T>(old[i] + y);
       if (is_output(at)) *out_at(at) = sum;
