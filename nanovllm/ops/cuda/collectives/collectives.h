@@ -15,8 +15,9 @@
 // All-reduces and all-gathers over the GPUs of an engine's ranks, each of which is a process.
 // Messages of up to 16 MiB use our own kernels, which write to the peers' memory (CUDA IPC); larger
 // ones use NCCL. Read this file first, then exchange.cuh: the protocols; collectives.cu: all-reduce
-// and all-gather; pairs.cuh and pairs.cu: all-reduces that a GEMM begins; sum_norm.cu and sum_norm_rows.cu: all-reduce with the norm after it in one
-// kernel; collectives.cpp: set-up, NCCL, and the choice of the algorithm.
+// and all-gather; pairs.cuh and pairs.cu: all-reduces that a GEMM begins; sum_norm.cu and
+// sum_norm_rows.cu: all-reduce with the norm after it in one kernel; collectives.cpp: set-up, NCCL,
+// and the choice of the algorithm.
 namespace nanovllm::cuda {
 
 /// A tensor that every rank has, and the addresses of all of them in this process.
@@ -47,8 +48,8 @@ void all_reduce_two_shot(Launch where, const Peers& peers, Tensor x);
 /// all [world, bytes] = each rank's mine [bytes], up to kLl128Bytes.
 void all_gather_ll128(Launch where, const Peers& peers, void* all, const void* mine, size_t bytes);
 
-/// An all-reduce of a 16-bit x in two kernels, over NVLink only, of rows of a multiple of 4 elements
-/// with up to kPairsBytes / 4 in all. A GEMM may replace the first one (pairs.cuh).
+/// An all-reduce of a 16-bit x in two kernels, over NVLink only, of rows of a multiple of 4
+/// elements with up to kPairsBytes / 4 in all. A GEMM may replace the first one (pairs.cuh).
 void send_pairs(Launch where, const Peers& peers, Tensor x);
 void sum_pairs(Launch where, const Peers& peers, Tensor x);
 

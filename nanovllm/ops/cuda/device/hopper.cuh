@@ -173,14 +173,8 @@ __device__ __forceinline__ uint32_t remote_address(uint32_t address, int rank) {
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
   return there;
 }
-/// Writes to the variable `at` in the shared memory of thread block `rank` of the cluster.
-__device__ __forceinline__ void remote_store(float* at, int rank, float value) {
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote_address(shared_address(at), rank)),
-               "f"(value)
-               : "memory");
-}
-/// The same without waiting for anything: the barrier at `barrier` in that thread block gets a
-/// report of the bytes.
+/// Writes to the variable `at` in the shared memory of thread block `rank` of the cluster, without
+/// waiting for anything: the barrier at `barrier` in that thread block gets a report of the bytes.
 __device__ __forceinline__ void remote_store_async(unsigned long long* at, int rank,
                                                    unsigned long long value, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u64 [%0], %1, [%2];" ::"r"(

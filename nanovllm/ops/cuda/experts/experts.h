@@ -51,13 +51,13 @@ struct FewExperts {
   const QuantizedWeight* quantized_gate_up = nullptr;
   Tensor down;
   const QuantizedWeight* quantized_down = nullptr;
-  Tensor normed;        // [T, hidden] scratch, if there is a norm
-  Tensor logits;        // [T, num_experts] float32 scratch
-  Tensor act;           // [T * top_k, n] scratch
-  Tensor out;           // [T, hidden]; may be x or normed
-  Range added;          // these rows of out are added to the sum
+  Tensor normed;                 // [T, hidden] scratch, if there is a norm
+  Tensor logits;                 // [T, num_experts] float32 scratch
+  Tensor act;                    // [T * top_k, n] scratch
+  Tensor out;                    // [T, hidden]; may be x or normed
+  Range added;                   // these rows of out are added to the sum
   const Peers* peers = nullptr;  // if not null, the sum is sent to them and not written to out
-  Tensor context_lens;  // [T] int32 or none: tokens where it is 0 are padding
+  Tensor context_lens;           // [T] int32 or none: tokens where it is 0 are padding
   bool normalizes = false;
 };
 /// Whether few_experts() can be used: up to 8 tokens that choose up to 64 experts together, a

@@ -291,7 +291,8 @@ struct Position {
 /// A thread block has 16 columns of out. Its warps divide the chunks of k of all chosen experts.
 /// The 16-byte pieces of a token's x are stored at their number ^ token.
 template <class Format, int kPerLane, int kStages>
-__global__ void __launch_bounds__(kFewThreads, 2) few_down_kernel(const __grid_constant__ FewExpertsParams p) {
+__global__ void __launch_bounds__(kFewThreads, 2)
+    few_down_kernel(const __grid_constant__ FewExpertsParams p) {
   using T = typename Format::T;
   constexpr int kChunk = Format::kChunk, kWBytes = kFewChunkBytes<Format, 1>;
   extern __shared__ __align__(128) unsigned char shared[];
@@ -339,7 +340,7 @@ __global__ void __launch_bounds__(kFewThreads, 2) few_down_kernel(const __grid_c
   for (int stage = 0; stage < kStages; ++stage) fetch_w(stage);
   commit_async_copies();
   // As in small_gemm.cuh: the loads of the next kernel must not delay this kernel's x, unless this
-  // kernel loads more weights afterwards.
+  // kernel loads more weights afterwards. sum_pairs() relies on the wait.
   const bool sends = p.peers.world > 1;
   const bool is_long = chosen.count * num_chunks > kStages * kFewWarps && !sends;
   if (is_long) launch_dependents();

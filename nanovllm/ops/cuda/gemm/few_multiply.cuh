@@ -100,14 +100,16 @@ struct ChunkSource {
         rows[r][half] += chunks * kBytes;
       }
     if constexpr (Format::kScaled) {
-      const uint32_t to_words = to + kTiles * kTileValueBytes<Format> + lane * 4;
+      const uint32_t to_words = to + kTiles * kTileValueBytes<Format>;
 #pragma unroll
       for (int i = 0; i < (kTiles + 1) / 2; ++i) {
-        if (2 * i + lane / 16 < kTiles) {
+        // Where there is no other tile, lanes 16 to 31 copy the same words as the others: a branch
+        // would take longer.
+        const int word = 2 * i + 1 < kTiles ? lane : lane % 16;
 #pragma unroll
-          for (int g = 0; g < kScaleGroups<Format>; ++g)
-            async_copy4(to_words + (g * kTiles + 2 * i) * 64, words[i] + int64_t{g} * group_step);
-        }
+        for (int g = 0; g < kScaleGroups<Format>; ++g)
+          async_copy4(to_words + (g * kTiles + 2 * i) * 64 + word * 4,
+                      words[i] + int64_t{g} * group_step);
         words[i] += int64_t{chunks * kScaleGroups<Format>} * group_step;
       }
     } else {
@@ -131,6 +133,10 @@ __device__ __forceinline__ void multiply_chunk(float (&acc)[kTiles][kTokenTiles]
   uint32_t scale_words[kTiles][2] = {};
   float part[kTiles][kTokenTiles][4] = {};
   float x_sums[kTokenTiles][4] = {};  // the sum of a token's elements of a group, in each row
+  // A matrix instruction waits for the last one with the same sums. Tiles take turns; a single tile
+  // has two sums. Without scales there is too little to compute for that to matter.
+  constexpr bool kHasOdd = kTiles * kTokenTiles == 1 && Format::kScaled;
+  float odd[4] = {}, odd_x_sums[4] = {};
 #pragma unroll
   for (int i = 0; i < kGroups; ++i) {
 #pragma unroll
@@ -155,7 +161,6 @@ __device__ __forceinline__ void multiply_chunk(float (&acc)[kTiles][kTokenTiles]
         Format::unpack(pieces[r][1], i, Format::zero(scale_words[r][1]), lower[r]);
       }
     }
-    // Tiles take turns, because a matrix instruction waits for the last one with the same sums.
 #pragma unroll
     for (int j = 0; j < 4; j += 2)
 #pragma unroll
@@ -163,15 +168,25 @@ __device__ __forceinline__ void multiply_chunk(float (&acc)[kTiles][kTokenTiles]
         const uint32_t b[2] = {word(x[t][i], j), word(x[t][i], j + 1)};
         if constexpr (Format::kHasOffset) {
           constexpr uint32_t kOnes = 0x3f803f80;  // of bfloat16
-          mma_16x8x16<T>(x_sums[t], {kOnes, kOnes, kOnes, kOnes}, b[0], b[1]);
+          mma_16x8x16<T>(kHasOdd && j > 0 ? odd_x_sums : x_sums[t], {kOnes, kOnes, kOnes, kOnes},
+                         b[0], b[1]);
         }
 #pragma unroll
         for (int r = 0; r < kTiles; ++r)
-          mma_16x8x16<T>(Format::kScaled ? part[r][t] : acc[r][t],
+          mma_16x8x16<T>(kHasOdd && j > 0  ? odd
+                         : Format::kScaled ? part[r][t]
+                                           : acc[r][t],
                          {upper[r][j], lower[r][j], upper[r][j + 1], lower[r][j + 1]}, b[0], b[1]);
       }
     if constexpr (Format::kScaled) {
       if ((i + 1) % kPerScale != 0) continue;
+      if constexpr (kHasOdd) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          part[0][0][c] += odd[c], odd[c] = 0;
+          x_sums[0][c] += odd_x_sums[c], odd_x_sums[c] = 0;
+        }
+      }
 #pragma unroll
       for (int r = 0; r < kTiles; ++r)
 #pragma unroll

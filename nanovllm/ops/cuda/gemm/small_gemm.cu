@@ -52,8 +52,8 @@ bool prefers_small_gemm(const GemmArgs& args, DType dtype) {
   const int64_t rows = is_swiglu ? int64_t{2} * args.n : args.n;
   return args.num_tokens <= kFewTokens && (args.num_tokens <= 8 || rows * args.k <= kMaxWeights) &&
          args.n % 16 == 0 && args.n <= kMaxColumns && args.k % kSmallChunk == 0 &&
-         (args.k <= kMaxNormK || args.norm == nullptr) &&
-         (!is_swiglu || args.norm != nullptr) && dtype_size(dtype) == 2;
+         (args.k <= kMaxNormK || args.norm == nullptr) && (!is_swiglu || args.norm != nullptr) &&
+         dtype_size(dtype) == 2;
 }
 
 void small_gemm(Launch where, const GemmArgs& args, DType dtype) {

@@ -86,14 +86,14 @@ __global__ void __launch_bounds__(kSmallThreads, 2)
   commit_async_copies();
 #pragma unroll
   for (int i = 0; i < kStages; ++i) fetch(i, warp + i * kSmallWarps);
-  // If all weights fit the rings, the next kernel may start, and load its weights, only when the
-  // previous kernel has ended, so that its loads do not delay this kernel's x. If this kernel loads
-  // more weights later, the next kernel may start at once.
-  // The same holds if the next kernel is sum_pairs().
-  const bool is_long = num_chunks > kStages * kSmallWarps && peers.world == 1;
-  if (is_long) launch_dependents();
+  // With a norm, and if all weights fit the rings, the next kernel may start, and load its weights,
+  // only when the previous kernel has ended, so that its loads do not delay this kernel's x. If
+  // this kernel loads more weights later, the next kernel may start at once. Without a norm this
+  // kernel is so short that the start of the next one takes longer. sum_pairs() relies on the wait.
+  const bool is_early = (!kNorm || num_chunks > kStages * kSmallWarps) && peers.world == 1;
+  if (is_early) launch_dependents();
   wait_for_previous_kernel();
-  if (!is_long) launch_dependents();
+  if (!is_early) launch_dependents();
 
   uint4 x[kXStages][kTokenTiles][kPieces];
   const T* const x_row = static_cast<const T*>(p.x) + int64_t{quad} * p.k;
@@ -165,6 +165,9 @@ __global__ void __launch_bounds__(kSmallThreads, 2)
   }
 
   float acc[kTiles][kTokenTiles][4] = {};
+  // A matrix instruction waits for the last one with the same sums, so a single tile has two.
+  constexpr bool kHasOdd = kTiles * kTokenTiles == 1;
+  float odd[4] = {};
   // A multiple of both numbers of stages, so that the stage of each unrolled step is a constant.
   constexpr int kSteps = kStages % kXStages == 0 ? kStages : kStages * kXStages;
   for (int base = warp; base < num_chunks; base += kSteps * kSmallWarps) {
@@ -198,8 +201,9 @@ __global__ void __launch_bounds__(kSmallThreads, 2)
 #pragma unroll
             for (int t = 0; t < kTokenTiles; ++t) {
               const auto words = bits_as<Words>(b[t][i]);
-              mma_16x8x16<T>(acc[r][t], {upper.x[j], lower.x[j], upper.x[j + 1], lower.x[j + 1]},
-                             words.x[j], words.x[j + 1]);
+              mma_16x8x16<T>(kHasOdd && j > 0 ? odd : acc[r][t],
+                             {upper.x[j], lower.x[j], upper.x[j + 1], lower.x[j + 1]}, words.x[j],
+                             words.x[j + 1]);
             }
         }
       fetch(stage, chunk + kStages * kSmallWarps);
@@ -207,6 +211,10 @@ __global__ void __launch_bounds__(kSmallThreads, 2)
     }
   }
 
+  if constexpr (kHasOdd) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) acc[0][0][i] += odd[i];
+  }
   const bool sends = kCanSend && peers.world > 1;
   const uint32_t epoch = sends ? current_epoch(peers) : 0;
   // Each warp writes its sums to the memory of its ring.
@@ -240,8 +248,7 @@ __global__ void __launch_bounds__(kSmallThreads, 2)
     } else {
       if (p.bias != nullptr) y += p.bias[first_column + column];
       y += old[i];
-      if (sends)
-        send_element<T>(peers, epoch, int64_t{token} * p.n + first_column + column, y);
+      if (sends) send_element<T>(peers, epoch, int64_t{token} * p.n + first_column + column, y);
       else *out_at(at) = from_float<T>(y);
     }
   }

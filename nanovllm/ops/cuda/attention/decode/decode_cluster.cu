@@ -16,14 +16,15 @@
 namespace nanovllm::cuda {
 namespace {
 
-constexpr int kWarps = 4, kThreads = kWarps * 32;
+// Four warps multiply. If there is room, as many help with everything else.
+constexpr int kWarps = 4, kThreads = kWarps * 32, kMaxThreads = 2 * kThreads;
 constexpr int kMaxClusterSize = 16;  // not portable: a kernel has to opt in to more than 8
 
 // -- layout of shared memory
 
 /// Offsets in bytes. The warps' rings come first. When a warp has used all its keys, its ring holds
-/// its sums, [group, head_dim + 2] floats; so two thread blocks fit on a multiprocessor even with
-/// 16 query heads for a KV head.
+/// its sums, [group, kSumPitch] floats; so two thread blocks fit on a multiprocessor even with 16
+/// query heads for a KV head.
 template <class C, int kHeadDim, int kHeadTiles>
 struct Layout {
   static constexpr int kMaxHeads = 8 * kHeadTiles;
@@ -35,7 +36,8 @@ struct Layout {
   static constexpr int kNewest = kQueries + kMaxHeads * kQueryPitch * 2;  // newest k, then v
   static constexpr int kTotals = kNewest + 2 * kNewestBytes;  // [cluster, group] maximum, total
   static constexpr int kSlices = kTotals + kMaxClusterSize * kMaxHeads * 8;  // [cluster, slice]
-  static_assert(kMaxHeads * (kHeadDim + 2) * 4 <= kRing);
+  static constexpr int kSumPitch = kHeadDim + 4;  // aligned, and save() meets no bank conflict
+  static_assert(kMaxHeads * kSumPitch * 4 <= kRing);
   static int bytes(int group) { return kSlices + group * kHeadDim * 4; }
 };
 
@@ -55,7 +57,8 @@ __device__ Vec<float, N> choose(bool first, const Vec<float, N>& a, const Vec<fl
 /// Grid: (sequences, KV heads, thread blocks of a cluster), the last varies fastest. kHeadTiles:
 /// the query heads of a KV head, in tiles of eight. C: the type of the cache's elements.
 template <class T, class C, int kHeadDim, int kHeadTiles>
-__global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopeDecodeParams params) {
+__global__ void __launch_bounds__(kMaxThreads, kHeadTiles == 1 ? 2 : 1)
+    decode_cluster_kernel(const RopeDecodeParams params) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   using Heads = DecodeHeads<T, C, kHeadDim, kHeadTiles>;
   using Shared = Layout<C, kHeadDim, kHeadTiles>;
@@ -63,7 +66,7 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopeDeco
   constexpr int kStageBytes = kDecodeStageBytes<C, kHeadDim>, kHalf = kStageBytes / 2;
   constexpr int kPerLane = kHeadDim / 64, kHalfDim = kHeadDim / 2;
   extern __shared__ __align__(1024) unsigned char shared[];
-  __shared__ uint64_t barriers[kWarps][kStages];
+  __shared__ uint64_t barriers[kWarps][kStages], merged;
   const AttentionParams& p = params.attention;
   const RopeParams& r = params.rope;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -76,6 +79,14 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopeDeco
   // The step's arrays are older than the previous kernel.
   const int context = p.context_lens[seq];
   if (context == 0) return;  // the whole cluster returns
+  // This barrier counts the bytes of the partial results that the cluster sends here.
+  const int slice = group * kHeadDim / cluster_size;
+  if (threadIdx.x == 0) {
+    hopper::barrier_init(shared_address(&merged), 1);
+    hopper::fence_barrier_init();
+    hopper::barrier_arrive_expect(shared_address(&merged), cluster_size * (slice * 4 + group * 8));
+  }
+  __syncwarp();
   hopper::cluster_arrive();
   const int num_tiles = (context + kDecodeKeys - 1) / kDecodeKeys;
   const int first = num_tiles * rank / cluster_size, end = num_tiles * (rank + 1) / cluster_size;
@@ -83,7 +94,8 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopeDeco
   const int32_t* const table = p.block_tables + int64_t{p.seq_slots[seq]} * p.max_blocks;
   const uint32_t ring = shared_address(shared) + warp * Shared::kRing;
   const uint32_t full = shared_address(&barriers[warp][0]);
-  if (lane < kStages) hopper::barrier_init(full + lane * 8, 1);
+  const bool multiplies = warp < kWarps;
+  if (multiplies && lane < kStages) hopper::barrier_init(full + lane * 8, 1);
   hopper::fence_barrier_init();
   __syncwarp();
 
@@ -91,12 +103,12 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopeDeco
   // after these.
   const auto find_block = [&](int n) {
     const int tile = first + warp + n * kWarps;
-    return tile < end ? table[tile * kDecodeKeys / p.layout.block_size] : 0;
+    return multiplies && tile < end ? table[tile * kDecodeKeys / p.layout.block_size] : 0;
   };
   int blocks = find_block(lane), next_blocks = find_block(32 + lane);
   const auto fetch = [&](int n) {
     const int tile = first + warp + n * kWarps;
-    if (tile >= end) return;
+    if (!multiplies || tile >= end) return;
     if (n > 0 && n % 32 == 0) {
       blocks = next_blocks;
       next_blocks = find_block(n + 32 + lane);
@@ -129,7 +141,7 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopeDeco
   const int slot = r.slot_mapping[seq];
   T* const queries = reinterpret_cast<T*>(shared + Shared::kQueries);
   for (int i = threadIdx.x + group * Shared::kQueryPitch;
-       i < Shared::kMaxHeads * Shared::kQueryPitch; i += kThreads)
+       i < Shared::kMaxHeads * Shared::kQueryPitch; i += blockDim.x)
     queries[i] = from_float<T>(0);
   if (params.prefetch_keys) begin_kernel();
 
@@ -143,16 +155,17 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopeDeco
     const auto row_of = [&](int h) {
       return h < group ? head * group + h : p.num_heads + (h - group) * num_kv_heads + head;
     };
+    const int num_warps = blockDim.x / 32;
     HeadPart<T, kPerLane> parts[kMostHeads];
 #pragma unroll
     for (int i = 0; i < kMostHeads; ++i) {
-      const int h = warp + i * kWarps;
+      const int h = warp + i * num_warps;
       if (h >= num_heads) break;
       parts[i].load_from(token + row_of(h) * kHeadDim, kHalfDim, at);
     }
 #pragma unroll
     for (int i = 0; i < kMostHeads; ++i) {
-      const int h = warp + i * kWarps;
+      const int h = warp + i * num_warps;
       if (h >= num_heads) break;
       const bool is_q = h < group, is_v = h == group + 1;
       if (!is_v) {
@@ -183,85 +196,119 @@ __global__ void __launch_bounds__(kThreads) decode_cluster_kernel(const RopeDeco
   }
   __syncthreads();
 
-  Heads heads;
-  const float scale = p.scale * kLog2e;
-  if constexpr (kIsE4m3<C>) {
-    heads.load_queries(queries, Shared::kQueryPitch, Shared::kMaxHeads, scale);
-  } else {
-#pragma unroll
-    for (int e = 0; e < kHeadTiles; ++e)
-#pragma unroll
-      for (int i = 0; i < kHeadDim / 16; i += 2) {
-        uint32_t q[4];
-        const int row = e * 8 + lane % 8;
-        ldmatrix_x4(q, shared_address(queries + row * Shared::kQueryPitch + i * 16 + lane / 8 * 8));
-#pragma unroll
-        for (int j = 0; j < 4; ++j) heads.q[2 * i + j][e] = q[j];
-      }
-  }
-  for (int n = 0, tile = first + warp; tile < end; ++n, tile += kWarps) {
-    const uint32_t k = ring + n % kStages * kStageBytes;
-    hopper::barrier_wait(full + n % kStages * 8, n / kStages % 2);
-    if (tile == num_tiles - 1) {
-      // This tile was copied before the newest key was stored.
-      constexpr int kPerChunk = kPer16Bytes<C>, kChunks = kHeadDim / kPerChunk;
-      unsigned char* const stage = shared + (k - shared_address(shared));
-      const int row = (context - 1) % kDecodeKeys;
-      for (int c = lane; c < 2 * kChunks; c += 32)
-        *reinterpret_cast<uint4*>(stage + c / kChunks * kHalf +
-                                  p.layout.at(row, c % kChunks * kPerChunk)) =
-            *reinterpret_cast<const uint4*>(newest + c / kChunks * Shared::kNewestBytes +
-                                            c % kChunks * 16);
-      if (kIsE4m3<C> && lane < 2)
-        *reinterpret_cast<float*>(stage + lane * kHalf + p.layout.scale_at(row)) =
-            *reinterpret_cast<const float*>(newest + lane * Shared::kNewestBytes + kHeadDim);
-      __syncwarp();
-    }
-    heads.add(k, k + kHalf, context - tile * kDecodeKeys, scale);
-    __syncwarp();
-    fetch(n + kStages);
-  }
-
-  // Merge over the warps, then over the cluster, where each thread block merges a slice of the
-  // elements.
-  const int slice = group * kHeadDim / cluster_size;
-  float* const slices = reinterpret_cast<float*>(shared + Shared::kSlices);
-  float2* const totals = reinterpret_cast<float2*>(shared + Shared::kTotals);
+  // Each warp's partial result, over its keys.
+  constexpr int kRingFloats = Shared::kRing / 4;
   float* const sums = reinterpret_cast<float*>(shared);
-  heads.save(sums + warp * (Shared::kRing / 4), group);
+  if (multiplies) {
+    Heads heads;
+    const float scale = p.scale * kLog2e;
+    if constexpr (kIsE4m3<C>) {
+      heads.load_queries(queries, Shared::kQueryPitch, Shared::kMaxHeads, scale);
+    } else {
+#pragma unroll
+      for (int e = 0; e < kHeadTiles; ++e)
+#pragma unroll
+        for (int i = 0; i < kHeadDim / 16; i += 2) {
+          uint32_t q[4];
+          const int row = e * 8 + lane % 8;
+          ldmatrix_x4(q,
+                      shared_address(queries + row * Shared::kQueryPitch + i * 16 + lane / 8 * 8));
+#pragma unroll
+          for (int j = 0; j < 4; ++j) heads.q[2 * i + j][e] = q[j];
+        }
+    }
+    for (int n = 0, tile = first + warp; tile < end; ++n, tile += kWarps) {
+      const uint32_t k = ring + n % kStages * kStageBytes;
+      hopper::barrier_wait(full + n % kStages * 8, n / kStages % 2);
+      if (tile == num_tiles - 1) {
+        // This tile was copied before the newest key was stored.
+        constexpr int kPerChunk = kPer16Bytes<C>, kChunks = kHeadDim / kPerChunk;
+        unsigned char* const stage = shared + (k - shared_address(shared));
+        const int row = (context - 1) % kDecodeKeys;
+        for (int c = lane; c < 2 * kChunks; c += 32)
+          *reinterpret_cast<uint4*>(stage + c / kChunks * kHalf +
+                                    p.layout.at(row, c % kChunks * kPerChunk)) =
+              *reinterpret_cast<const uint4*>(newest + c / kChunks * Shared::kNewestBytes +
+                                              c % kChunks * 16);
+        if (kIsE4m3<C> && lane < 2)
+          *reinterpret_cast<float*>(stage + lane * kHalf + p.layout.scale_at(row)) =
+              *reinterpret_cast<const float*>(newest + lane * Shared::kNewestBytes + kHeadDim);
+        __syncwarp();
+      }
+      heads.add(k, k + kHalf, context - tile * kDecodeKeys, scale);
+      __syncwarp();
+      fetch(n + kStages);
+    }
+    heads.save(sums + warp * kRingFloats, group, Shared::kSumPitch);
+  }
   __syncthreads();
   hopper::cluster_wait();  // all thread blocks of the cluster have started
-  const auto send = [&](int row, int d, const DecodePart& mine) {
-    const int element = row * kHeadDim + d;
-    hopper::remote_store(slices + rank * slice + element % slice, element / slice, mine.value);
-    if (d >= cluster_size) return;
-    float2* const total = totals + rank * group + row;
-    hopper::remote_store(&total->x, d, mine.max);
-    hopper::remote_store(&total->y, d, mine.total);
-  };
-  merge_warps<kWarps, kHeadDim, 2 * kHeadTiles>(sums, Shared::kRing / 4, group, send);
-  hopper::cluster_arrive();
-  hopper::cluster_wait();
+
+  // st.async is only possible in a cluster of several thread blocks.
+  const bool is_alone = cluster_size == 1;
+  // Merge over the warps, then over the cluster, where each thread block merges a slice of the
+  // elements. A thread merges four neighbours.
+  constexpr int kEach = 4;
+  float* const slices = reinterpret_cast<float*>(shared + Shared::kSlices);
+  float2* const totals = reinterpret_cast<float2*>(shared + Shared::kTotals);
+  const uint32_t barrier = shared_address(&merged);
+  for (int i = threadIdx.x; i < group * kHeadDim / kEach; i += blockDim.x) {
+    const int element = i * kEach, row = element / kHeadDim, d = element % kHeadDim;
+    const float* const from = sums + row * Shared::kSumPitch;
+    float2 parts[kWarps];  // maximum, total
+    float2 all = {-INFINITY, 0};
+    alignas(16) float value[kEach] = {};
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      parts[w] = *reinterpret_cast<const float2*>(from + w * kRingFloats + kHeadDim);
+      all.x = fmaxf(all.x, parts[w].x);
+    }
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      // A part without keys has the maximum -infinity.
+      const float weight = parts[w].x == -INFINITY ? 0 : exp2f(parts[w].x - all.x);
+      const auto values = load<kEach>(from + w * kRingFloats + d);
+      all.y += parts[w].y * weight;
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) value[j] += values.x[j] * weight;
+    }
+    if (is_alone) {
+      *reinterpret_cast<float4*>(slices + element) = bits_as<float4>(value);
+      if (d == 0) totals[row] = all;
+      continue;
+    }
+    hopper::remote_store_async(
+        reinterpret_cast<ulonglong2*>(slices + rank * slice + element % slice), element / slice,
+        bits_as<ulonglong2>(value), barrier);
+    if (d / kEach < cluster_size)
+      hopper::remote_store_async(reinterpret_cast<unsigned long long*>(totals + rank * group + row),
+                                 d / kEach, bits_as<unsigned long long>(all), barrier);
+  }
+  if (is_alone) __syncthreads();
+  else hopper::barrier_wait(barrier, 0);
   T* const out = static_cast<T*>(p.out) + (int64_t{seq} * p.num_heads + head * group) * kHeadDim;
-  for (int i = threadIdx.x; i < slice; i += kThreads) {
+  for (int i = threadIdx.x * kEach; i < slice; i += blockDim.x * kEach) {
     const int element = rank * slice + i, row = element / kHeadDim;
-    float max = -INFINITY, total = 0, value = 0;
-    float2 part_totals[kMaxClusterSize];
-    float values[kMaxClusterSize];
+    float2 parts[kMaxClusterSize];
+    float max = -INFINITY, total = 0, value[kEach] = {};
 #pragma unroll
     for (int j = 0; j < kMaxClusterSize; ++j) {
-      const bool exists = j < cluster_size;
-      part_totals[j] = exists ? totals[j * group + row] : make_float2(-INFINITY, 0);
-      values[j] = exists ? slices[j * slice + i] : 0;
-      max = fmaxf(max, part_totals[j].x);
+      parts[j] = j < cluster_size ? totals[j * group + row] : make_float2(-INFINITY, 0);
+      max = fmaxf(max, parts[j].x);
     }
 #pragma unroll
     for (int j = 0; j < kMaxClusterSize; ++j) {
-      const float weight = exp2f(part_totals[j].x - max);
-      total += part_totals[j].y * weight;
-      value += values[j] * weight;
+      if (j >= cluster_size) break;
+      const float weight = exp2f(parts[j].x - max);
+      const auto values = load<kEach>(slices + j * slice + i);
+      total += parts[j].y * weight;
+#pragma unroll
+      for (int n = 0; n < kEach; ++n) value[n] += values.x[n] * weight;
     }
-    out[element] = from_float<T>(value / total);
+    const float inverse = 1 / total;
+#pragma unroll
+    for (int n = 0; n < kEach; ++n) value[n] *= inverse;
+    store(out + element, rounded<T>(value));
   }
 #endif
 }
@@ -276,9 +323,9 @@ void run(Launch where, const RopeDecodeParams& params, int cluster_size) {
   allow_shared_memory<kernel>();
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
              "decode attention");
-  launch(ClusterLaunch{where, cluster_size}, kernel,
-         blocks_for(p.num_seqs * p.layout.num_kv_heads * cluster_size), kThreads,
-         static_cast<size_t>(bytes), params);
+  const int num_blocks = p.num_seqs * p.layout.num_kv_heads * cluster_size;
+  launch(ClusterLaunch{where, cluster_size}, kernel, blocks_for(num_blocks),
+         num_blocks <= where.num_sms ? kMaxThreads : kThreads, static_cast<size_t>(bytes), params);
 }
 
 }  // namespace

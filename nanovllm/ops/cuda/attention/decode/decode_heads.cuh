@@ -38,7 +38,7 @@ inline constexpr int kDecodeStages = std::max(2, 24576 / kDecodeStageBytes<C, kH
 template <class T, class C, int kHeadDim, int kHeadTiles>
 struct DecodeHeads {
   using Operand = std::conditional_t<kIsE4m3<C>, F16, T>;  // of the matrix instruction
-  static constexpr int kWidth = kHeadDim + 2;              // floats that save() writes for a head
+  static constexpr int kWidth = kHeadDim + 2;              // floats of a head for save()
 
   uint32_t q[kHeadDim / 8]
             [kHeadTiles];  // the operand b of mma.cuh; zero for heads that do not exist
@@ -156,9 +156,9 @@ struct DecodeHeads {
     else add_values<false>(v, chunk, num_keys, weights);
   }
 
-  /// Writes the first `group` heads as [group, kWidth] floats: weighted sums, then the maximum and
-  /// the sum of weights.
-  __device__ void save(float* to, int group) {
+  /// Writes the first `group` heads as [group, pitch] floats: weighted sums, then the maximum and
+  /// the sum of weights. `pitch` is even and at least kWidth.
+  __device__ void save(float* to, int group, int pitch = kWidth) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int e = 0; e < kHeadTiles; ++e)
@@ -166,7 +166,7 @@ struct DecodeHeads {
       for (int i = 0; i < 2; ++i) {
         sum[e][i] = column_reduce(sum[e][i], Sum());
         if (head_of(e, i) >= group) continue;
-        float* const row = to + head_of(e, i) * kWidth;
+        float* const row = to + head_of(e, i) * pitch;
 #pragma unroll
         for (int j = 0; j < kHeadDim / 16; ++j) {
           const int d = j * 16 + lane / 4 * (kIsE4m3<C> ? 2 : 1);

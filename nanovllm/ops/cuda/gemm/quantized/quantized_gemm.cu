@@ -55,13 +55,11 @@ __global__ void dequantize_kernel(typename Format::T* out, const QuantizedWeight
   }
 }
 
-/// Tiles of 16 rows of w in a thread block. Each thread block reads all of x, which takes longer
-/// than reading w if there are many tokens and few columns. So from five tokens on it has two
-/// tiles, if that leaves few multiprocessors without a thread block.
+/// Tiles of 16 rows of w in a thread block: two if that leaves few multiprocessors without a thread
+/// block. If each has one, all end at the same time; otherwise some would have three of the small
+/// thread blocks and others one.
 int whole_tiles(Launch where, const GemmArgs& args) {
-  const int blocks = (args.n + 15) / 16;
-  if (blocks > 2 * where.num_sms) return 2;
-  return args.num_tokens > 4 && blocks * 2 >= 3 * where.num_sms ? 2 : 1;
+  return (args.n + 15) / 16 * 2 >= 3 * where.num_sms ? 2 : 1;
 }
 
 bool is_supported(const GemmArgs& args) {

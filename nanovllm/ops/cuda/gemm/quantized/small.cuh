@@ -32,12 +32,14 @@ constexpr int kXRowBytes = kQuantizedChunk * 2;
 
 /// The most bytes of a thread block's ring, unless two stages need more. Two thread blocks have
 /// room on a multiprocessor, and when one of them ends, one of the next kernel. With one token and
-/// int4 the next kernel's have room beside both, which gains more than larger rings would.
-template <int kMaxTokens>
-constexpr int kRingBytes = (kMaxTokens == 1 ? 48 : 88) << 10;
+/// int4 the next kernel's have room beside both, which gains more than larger rings would. If each
+/// multiprocessor has at most one thread block, a large ring also keeps a second one away, which
+/// would end late while other multiprocessors have nothing to do.
+template <int kMaxTokens, bool kIsAlone>
+constexpr int kRingBytes = kIsAlone ? 170 << 10 : (kMaxTokens == 1 ? 48 : 88) << 10;
 
-/// The ring of a thread block with tiles for `kMaxTokens` tokens.
-template <class Format, int kMaxTokens, int kTiles>
+/// The ring of a thread block with kTiles tiles of w and room for kMaxTokens tokens.
+template <class Format, int kMaxTokens, int kTiles, bool kIsAlone>
 struct QuantizedRing {
   static constexpr int kWeightBytes = kTiles * (kTileValueBytes<Format> + kTileScaleBytes<Format>);
   static constexpr int kXBytes = kMaxTokens * kXRowBytes;
@@ -45,93 +47,93 @@ struct QuantizedRing {
   static constexpr int kXAt = (kWeightBytes + kXRowBytes - 1) / kXRowBytes * kXRowBytes;
   static constexpr int kStageBytes = kXAt + kXBytes;
   static constexpr int kStages =
-      std::clamp(kRingBytes<kMaxTokens> / (kQuantizedWarps * kStageBytes), 2, 6);
+      std::clamp(kRingBytes<kMaxTokens, kIsAlone> / (kQuantizedWarps * kStageBytes), 2, 6);
   static constexpr int kWarpBytes = kStages * kStageBytes;
-  static_assert(kTiles * (kMaxTokens + 7) / 8 * 8 * kSumPitch * 4 <= kWarpBytes,
-                "the sums need more memory than the ring");
+  static constexpr int kSums = kTiles * ((kMaxTokens + 7) / 8 * 8) * kSumPitch;  // of a warp
+  /// The rings, the sums, and a factor for each token.
+  static constexpr size_t kBytes =
+      size_t{kQuantizedWarps} * (kWarpBytes + kSums * 4) + kMaxTokens * 4;
 };
 
 // -- kernel
 
-/// kTiles: tiles of w in a thread block.
-template <class Format, QuantizedTile kTile, int kMaxTokens, int kTiles>
-__global__ void __launch_bounds__(kQuantizedThreads, kMaxTokens > 8 ? 1 : 2)
+/// A thread block takes every gridDim.x-th item: kTiles tiles of w.
+template <class Format, QuantizedTile kTile, int kMaxTokens, int kTiles, bool kIsAlone>
+__global__ void __launch_bounds__(kQuantizedThreads, kMaxTokens > 8 || kIsAlone ? 1 : 2)
     quantized_small_kernel(const __grid_constant__ QuantizedSmall params) {
   using T = typename Format::T;
-  using Ring = QuantizedRing<Format, kMaxTokens, kTiles>;
+  using Ring = QuantizedRing<Format, kMaxTokens, kTiles, kIsAlone>;
+  constexpr bool kLoops = kTile == QuantizedTile::kSwiglu;
   constexpr int kStages = Ring::kStages, kTokenTiles = (kMaxTokens + 7) / 8;
   constexpr int kColumns = kTile == QuantizedTile::kWhole ? 16 : 8;
   constexpr int kBlockColumns = kTiles * kColumns;
   const GemmArgs& p = params.args;
   const QuantizedWeight& weight = params.weight;
   extern __shared__ __align__(256) unsigned char shared[];
-  float* const factors =  // of the norm, for each token
-      reinterpret_cast<float*>(shared + kQuantizedWarps * Ring::kWarpBytes);
+  float* const sums = reinterpret_cast<float*>(shared + kQuantizedWarps * Ring::kWarpBytes);
+  float* const factors = sums + kQuantizedWarps * Ring::kSums;  // of the norm, for each token
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int num_chunks = (p.k + kQuantizedChunk - 1) / kQuantizedChunk;
-  const int first_column = blockIdx.x * kBlockColumns;
+  const int num_items = (p.n + kBlockColumns - 1) / kBlockColumns;
   const uint32_t ring = shared_address(shared) + warp * Ring::kWarpBytes;
 
+  // What is fetched next.
   ChunkSource<Format, kTiles> source;
-  // A tile behind the last column repeats the last tile, and its sums are not stored.
-  source.begin(weight, warp, [&](int tile, int row) {
-    return int64_t{min(first_column + tile * kColumns, p.n - kColumns)} + row % 8 +
-           row / 8 * (kTile == QuantizedTile::kSwiglu ? p.n : 8);
-  });
-  const auto stage_of = [&](int i) { return ring + i * Ring::kStageBytes; };
+  int next_item = warp < num_chunks ? blockIdx.x : num_items, next_chunk = warp;
+  const auto begin_item = [&] {
+    // A tile behind the last column repeats the last tile, and its sums are not stored.
+    source.begin(weight, warp, [&](int tile, int row) {
+      return int64_t{min(next_item * kBlockColumns + tile * kColumns, p.n - kColumns)} + row % 8 +
+             row / 8 * (kTile == QuantizedTile::kSwiglu ? p.n : 8);
+    });
+  };
+  const auto fetch = [&](uint32_t stage) {
+    source.fetch(stage, kQuantizedWarps);
+    next_chunk += kQuantizedWarps;
+    if (!kLoops || next_chunk < num_chunks) return;
+    next_chunk = warp, next_item += gridDim.x;
+    if (next_item < num_items) begin_item();
+  };
+  const auto has_next = [&] { return kLoops ? next_item < num_items : next_chunk < num_chunks; };
+  begin_item();
+  int num_fetched = 0;  // stages
 #pragma unroll
   for (int i = 0; i < kStages; ++i)
-    if (warp + i * kQuantizedWarps < num_chunks) source.fetch(stage_of(i), kQuantizedWarps);
-  // A thread's outputs, and what they need that the previous kernel does not write.
-  constexpr int kOutputs = (kMaxTokens * kBlockColumns + kQuantizedThreads - 1) / kQuantizedThreads;
-  const auto is_output = [&](int at) {
-    return at < p.num_tokens * kBlockColumns && first_column + at % kBlockColumns < p.n;
-  };
-  const bool begins_norm = p.epilogue == Epilogue::kAdd && params.norm.weight != nullptr;
-  const int column = first_column + threadIdx.x % kBlockColumns;
-  float norm_weight = 0;
-  if (begins_norm && column < p.n) norm_weight = params.norm.weight[column];
+    if (has_next()) fetch(ring + i * Ring::kStageBytes), ++num_fetched;
   // If all weights fit the rings, the next kernel may start, and load its weights, only when the
   // previous kernel has ended, so that its loads do not delay this kernel's x. If this kernel loads
-  // more weights later, the next kernel may start at once.
-  // The same holds if the next kernel is sum_pairs().
+  // more weights later, the next kernel may start at once. sum_pairs() relies on the wait.
   const bool sends = kTile == QuantizedTile::kWhole && params.peers.world > 1;
-  const bool is_long = num_chunks > kStages * kQuantizedWarps && !sends;
+  const bool is_long = (num_chunks > kStages * kQuantizedWarps || num_items > gridDim.x) && !sends;
   if (is_long) launch_dependents();
   wait_for_previous_kernel();
   if (!is_long) launch_dependents();
 
   // Half a warp copies a token's part of a chunk. Behind the last column x is zero.
-  int x_column = warp * kQuantizedChunk + lane % 16 * 8;
-  const T* x_from = static_cast<const T*>(p.x) + lane / 16 * int64_t{p.k} + x_column;
+  const int first_x = warp * kQuantizedChunk + lane % 16 * 8;
+  int x_column = first_x;
+  const auto* const x_from =
+      static_cast<const unsigned char*>(p.x) + (lane / 16 * int64_t{p.k} + first_x) * 2;
+  const uint32_t two_rows = p.k * 4;  // bytes
   const uint32_t x_to = Ring::kXAt + lane / 16 * kXRowBytes + (lane % 16 ^ lane / 16) * 16;
   const auto fetch_x = [&](uint32_t stage) {
-    const bool exists = x_column < p.k;
 #pragma unroll
-    for (int i = 0; i < (kMaxTokens + 1) / 2; ++i)
-      if (2 * i + lane / 16 < p.num_tokens)
+    for (int i = 0; i < (kMaxTokens + 1) / 2; ++i) {
+      // Tokens that do not exist are zero: a branch would take longer.
+      const bool exists = x_column < p.k && 2 * i + lane / 16 < p.num_tokens;
+      if (kMaxTokens > 1 || lane < 16)
         async_copy16_or_zero(((stage + x_to) ^ i % 4 * 32) + 2 * i * kXRowBytes,
-                             exists ? x_from + 2 * i * int64_t{p.k} : p.x, exists);
+                             x_from + uint64_t{two_rows} * i + (x_column - first_x) * 2, exists);
+    }
     x_column += kQuantizedWarps * kQuantizedChunk;
-    x_from += kQuantizedWarps * kQuantizedChunk;
+    if (kLoops && x_column >= num_chunks * kQuantizedChunk) x_column = first_x;
   };
 #pragma unroll
   for (int i = 0; i < kStages; ++i) {
-    if (warp + i * kQuantizedWarps < num_chunks) fetch_x(stage_of(i));
+    if (i < num_fetched) fetch_x(ring + i * Ring::kStageBytes);
     commit_async_copies();
   }
-  const auto out_at = [&](int at) {
-    return static_cast<T*>(p.out) + int64_t{at / kBlockColumns} * p.n + first_column +
-           at % kBlockColumns;
-  };
-  float old[kOutputs] = {};
-  if (p.epilogue == Epilogue::kAdd) {
-#pragma unroll
-    for (int i = 0; i < kOutputs; ++i) {
-      const int at = threadIdx.x + i * kQuantizedThreads;
-      if (is_output(at)) old[i] = to_float(*out_at(at));
-    }
-  } else {
+  if (p.epilogue != Epilogue::kAdd) {
     for (int token = warp; token < p.num_tokens; token += kQuantizedWarps) {
       float squares = 0;
       if (params.norm.squares != nullptr)
@@ -142,7 +144,6 @@ __global__ void __launch_bounds__(kQuantizedThreads, kMaxTokens > 8 ? 1 : 2)
         factors[token] = params.norm.squares != nullptr ? rms_factor(squares, p.k, p.eps) : 1;
     }
   }
-
   // Tokens that do not exist repeat the last one.
   uint32_t x_rows[kTokenTiles];
 #pragma unroll
@@ -151,89 +152,118 @@ __global__ void __launch_bounds__(kQuantizedThreads, kMaxTokens > 8 ? 1 : 2)
     const int token = min(t * 8 + row, p.num_tokens - 1);
     x_rows[t] = Ring::kXAt + token * kXRowBytes + token % 8 * 16;
   }
-  float acc[kTiles][kTokenTiles][4] = {};
-  uint32_t stage = ring;
-#pragma unroll 1
-  for (int chunk = warp; chunk < num_chunks; chunk += kQuantizedWarps) {
-    wait_async_copies<kStages - 1>();
-    __syncwarp();  // other lanes have copied x and the scales
-    uint4 x[kTokenTiles][Format::kGroups];
-#pragma unroll
-    for (int t = 0; t < kTokenTiles; ++t)
-      load_x<Format>(x[t], [&](int, int piece) { return (stage + x_rows[t]) ^ piece * 16; });
-    multiply_chunk<Format>(acc, stage, x, weight);
-    __syncwarp();  // all lanes have read them
-    if (chunk + kStages * kQuantizedWarps < num_chunks) {
-      source.fetch(stage, kQuantizedWarps);
-      fetch_x(stage);
-    }
-    commit_async_copies();
-    stage += Ring::kStageBytes;
-    if (stage == ring + Ring::kWarpBytes) stage = ring;
-  }
 
-  const uint32_t epoch = sends ? current_epoch(params.peers) : 0;
-  // Each warp writes its sums to the memory of its ring.
-  wait_async_copies<0>();
-  __syncwarp();
-  store_sums(reinterpret_cast<float*>(shared + warp * Ring::kWarpBytes), acc);
-  __syncthreads();
+  const bool begins_norm = p.epilogue == Epilogue::kAdd && params.norm.weight != nullptr;
+  constexpr int kOutputs = (kMaxTokens * kBlockColumns + kQuantizedThreads - 1) / kQuantizedThreads;
+  uint32_t stage = ring;
+  int item = blockIdx.x;
+#pragma unroll 1
+  do {
+    // A thread's outputs, and what they need besides the sums.
+    const int first_column = item * kBlockColumns;
+    const auto is_output = [&](int at) {
+      return at < p.num_tokens * kBlockColumns && first_column + at % kBlockColumns < p.n;
+    };
+    const auto out_at = [&](int at) {
+      return static_cast<T*>(p.out) + int64_t{at / kBlockColumns} * p.n + first_column +
+             at % kBlockColumns;
+    };
+    const int column = first_column + threadIdx.x % kBlockColumns;
+    float norm_weight = 0;
+    if (begins_norm && column < p.n) norm_weight = params.norm.weight[column];
+    float old[kOutputs] = {};
+    if (p.epilogue == Epilogue::kAdd) {
 #pragma unroll
-  for (int i = 0; i < kOutputs; ++i) {
-    const int at = threadIdx.x + i * kQuantizedThreads, token = at / kBlockColumns;
-    const int column_of_block = at % kBlockColumns;
-    float y = 0, up = 0;
-    if (is_output(at)) {
-      const float* from = reinterpret_cast<const float*>(shared) +
-                          (column_of_block / kColumns * kTokenTiles * 8 + token) * kSumPitch +
-                          column_of_block % kColumns;
-#pragma unroll
-      for (int w = 0; w < kQuantizedWarps; ++w) {
-        y += from[0];
-        if constexpr (kTile == QuantizedTile::kSwiglu) up += from[8];
-        from += Ring::kWarpBytes / 4;
+      for (int i = 0; i < kOutputs; ++i) {
+        const int at = threadIdx.x + i * kQuantizedThreads;
+        if (is_output(at)) old[i] = to_float(*out_at(at));
       }
     }
-    if constexpr (kTile == QuantizedTile::kSwiglu) {
-      if (is_output(at)) *out_at(at) = swiglu_of_sums<T>(y * factors[token], up * factors[token]);
-    } else if (sends) {
-      if (is_output(at))
-        send_element<T>(params.peers, epoch, out_at(at) - static_cast<T*>(p.out), old[i] + y);
-    } else if (p.epilogue == Epilogue::kAdd) {
-      const T sum = from_float<T>(old[i] + y);
-      if (is_output(at)) *out_at(at) = sum;
-      if (begins_norm) {
-        // All lanes of a token take part, also those behind the last column.
-        const float value = is_output(at) ? to_float(sum) : 0;
-        const float squares = lanes_sum(value * value, std::min(kBlockColumns, 32));
-        if (is_output(at)) {
-          static_cast<T*>(params.norm.x)[out_at(at) - static_cast<T*>(p.out)] =
-              from_float<T>(value * norm_weight);
-          if (column_of_block == 0) params.norm.squares[blockIdx.x * kNormTokens + token] = squares;
+    float acc[kTiles][kTokenTiles][4] = {};
+#pragma unroll 1
+    for (int chunk = warp; chunk < num_chunks; chunk += kQuantizedWarps) {
+      wait_async_copies<kStages - 1>();
+      __syncwarp();  // other lanes have copied x and the scales
+      uint4 x[kTokenTiles][Format::kGroups];
+#pragma unroll
+      for (int t = 0; t < kTokenTiles; ++t)
+        load_x<Format>(x[t], [&](int, int piece) { return (stage + x_rows[t]) ^ piece * 16; });
+      multiply_chunk<Format>(acc, stage, x, weight);
+      __syncwarp();  // all lanes have read them
+      if (has_next()) {
+        fetch(stage);
+        fetch_x(stage);
+      }
+      commit_async_copies();
+      stage += Ring::kStageBytes;
+      if (stage == ring + Ring::kWarpBytes) stage = ring;
+    }
+    const uint32_t epoch = sends ? current_epoch(params.peers) : 0;
+    store_sums(sums + warp * Ring::kSums, acc);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) {
+      const int at = threadIdx.x + i * kQuantizedThreads, token = at / kBlockColumns;
+      const int column_of_block = at % kBlockColumns;
+      float y = 0, up = 0;
+      if (is_output(at)) {
+        const float* from = sums +
+                            (column_of_block / kColumns * kTokenTiles * 8 + token) * kSumPitch +
+                            column_of_block % kColumns;
+#pragma unroll
+        for (int w = 0; w < kQuantizedWarps; ++w) {
+          y += from[0];
+          if constexpr (kTile == QuantizedTile::kSwiglu) up += from[8];
+          from += Ring::kSums;
         }
       }
-    } else if (is_output(at)) {
-      y *= factors[token];
-      if (p.bias != nullptr) y += p.bias[first_column + column_of_block];
-      if (p.float_out) static_cast<float*>(p.out)[out_at(at) - static_cast<T*>(p.out)] = y;
-      else *out_at(at) = from_float<T>(y);
+      if constexpr (kTile == QuantizedTile::kSwiglu) {
+        if (is_output(at)) *out_at(at) = swiglu_of_sums<T>(y * factors[token], up * factors[token]);
+      } else if (sends) {
+        if (is_output(at))
+          send_element<T>(params.peers, epoch, out_at(at) - static_cast<T*>(p.out), old[i] + y);
+      } else if (p.epilogue == Epilogue::kAdd) {
+        const T sum = from_float<T>(old[i] + y);
+        if (is_output(at)) *out_at(at) = sum;
+        if (begins_norm) {
+          // All lanes of a token take part, also those behind the last column.
+          const float value = is_output(at) ? to_float(sum) : 0;
+          const float squares = lanes_sum(value * value, std::min(kBlockColumns, 32));
+          if (is_output(at)) {
+            static_cast<T*>(params.norm.x)[out_at(at) - static_cast<T*>(p.out)] =
+                from_float<T>(value * norm_weight);
+            if (column_of_block == 0) params.norm.squares[item * kNormTokens + token] = squares;
+          }
+        }
+      } else if (is_output(at)) {
+        y *= factors[token];
+        if (p.bias != nullptr) y += p.bias[first_column + column_of_block];
+        if (p.float_out) static_cast<float*>(p.out)[out_at(at) - static_cast<T*>(p.out)] = y;
+        else *out_at(at) = from_float<T>(y);
+      }
     }
-  }
+    item += gridDim.x;
+    if (kLoops && item < num_items) __syncthreads();  // all have read the sums
+  } while (kLoops && item < num_items);
 }
 
 // -- launcher
 
-template <class Format, QuantizedTile kTile, int kMaxTokens, int kTiles>
+template <class Format, QuantizedTile kTile, int kMaxTokens, int kTiles, bool kIsAlone = false>
 void launch_quantized_small(Launch where, const QuantizedSmall& params) {
-  constexpr auto kernel = quantized_small_kernel<Format, kTile, kMaxTokens, kTiles>;
+  using Ring = QuantizedRing<Format, kMaxTokens, kTiles, kIsAlone>;
+  constexpr auto kernel = quantized_small_kernel<Format, kTile, kMaxTokens, kTiles, kIsAlone>;
   constexpr int kBlockColumns = kTiles * (kTile == QuantizedTile::kWhole ? 16 : 8);
-  // A DeferredNorm has a part for each thread block.
+  // A DeferredNorm has a part for each item.
   static_assert(kTile == QuantizedTile::kSwiglu || kBlockColumns <= 32);
   allow_shared_memory<kernel>();
-  launch(where, kernel, blocks_for(params.args.n, kBlockColumns), kQuantizedThreads,
-         size_t{kQuantizedWarps} * QuantizedRing<Format, kMaxTokens, kTiles>::kWarpBytes +
-             kMaxTokens * sizeof(float),
-         params);
+  // As many as fit on the GPU at once, so that each loads the weights of its next item while it
+  // adds up the sums of its warps.
+  const int num_items = (params.args.n + kBlockColumns - 1) / kBlockColumns;
+  const int most_blocks =
+      kTile == QuantizedTile::kSwiglu ? where.num_sms * (kMaxTokens > 8 ? 1 : 2) : num_items;
+  launch(where, kernel, blocks_for(std::min(num_items, most_blocks)), kQuantizedThreads,
+         Ring::kBytes, params);
 }
 
 template <class Format>
@@ -246,6 +276,9 @@ void run_quantized_small(Launch where, const QuantizedSmall& params, int tiles) 
                                                                                        params);
     else if (tiles == 1)
       launch_quantized_small<Format, QuantizedTile::kWhole, kMaxTokens, 1>(where, params);
+    else if (kMaxTokens <= 8 && args.n <= 32 * where.num_sms)
+      launch_quantized_small<Format, QuantizedTile::kWhole, kMaxTokens, 2, kMaxTokens <= 8>(where,
+                                                                                            params);
     else launch_quantized_small<Format, QuantizedTile::kWhole, kMaxTokens, 2>(where, params);
   };
   if constexpr (Format::kPieces == 1)  // int4
