@@ -157,7 +157,8 @@ std::string what_is_wrong(const Command& command, Outcome run, const std::string
   if (run.status < 0 || run.status > 2) return "status " + std::to_string(run.status);
   if (num_lines > 1 || (!run.err.empty() && !run.err.ends_with('\n'))) return "not one error line";
   if (run.status != 0 && run.err.empty()) return "no error line";
-  if (run.status == 0 && run.out != whole_output) return "status 0 without the whole output";
+  if (run.status == 0 && run.out != whole_output)
+    return "status 0 without the whole output: " + run.out + "instead of: " + whole_output;
   if (!run.err.empty() && !is_libgomps && !run.err.starts_with("error: ") &&
       !run.err.starts_with("warning: "))
     return "a strange error line";
