@@ -15,8 +15,8 @@ namespace nanovllm::cpu {
 /// calls come from one thread at a time. It needs AVX512-BF16.
 class OnednnMatmul {
  public:
-  /// Rows from which it is faster than our kernels on a processor with AMX: two tiles.
-  static constexpr int64_t kMinRows = 32;
+  /// Rows from which it is faster than our kernels on a processor with AMX.
+  static constexpr int64_t kMinRows = 9;
   static bool has_amx();
 
   /// Throws UserError if there is no memory.
