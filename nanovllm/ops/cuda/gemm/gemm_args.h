@@ -39,8 +39,8 @@ struct GemmArgs {
   // If out is its qkv: rope_and_store() follows, and k and v are not written to out. Only
   // swap_ab_gemm().
   const RopeParams* rope = nullptr;
-  // If out is this rank's addend of an all-reduce: it is sent to them and not written
-  // (collectives/pairs.cuh). Only small_gemm() and quantized_small_gemm().
+  // If there are any, out is this rank's addend of an all-reduce, and is sent to these ranks
+  // instead of being written (collectives/pairs.cuh). Only small_gemm() and quantized_small_gemm().
   const Peers* peers = nullptr;
 };
 

@@ -63,7 +63,7 @@ void run_swap_ab_kernel(Launch where, const GemmArgs& args, const SwapAbConfig& 
       .stages = config.stages,
       .num_chunks = num_chunks,
       .consumers = config.consumers,
-      // As in small_gemm.cu: only a kernel whose weights do not all fit the ring.
+      // As in small_gemm.cuh with a norm: only a kernel whose weights do not all fit the ring.
       .early = num_chunks > config.stages * config.split,
       .rope = rope};
   const int bytes = swap_ab::Layout<kTokens, Operands>(config.rows, config.stages).bytes();

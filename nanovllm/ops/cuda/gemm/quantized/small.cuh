@@ -276,7 +276,7 @@ void run_quantized_small(Launch where, const QuantizedSmall& params, int tiles) 
                                                                                        params);
     else if (tiles == 1)
       launch_quantized_small<Format, QuantizedTile::kWhole, kMaxTokens, 1>(where, params);
-    else if (kMaxTokens <= 8 && args.n <= 32 * where.num_sms)
+    else if (kMaxTokens <= 8 && args.n <= 32 * where.num_sms)  // not compiled for more tokens
       launch_quantized_small<Format, QuantizedTile::kWhole, kMaxTokens, 2, kMaxTokens <= 8>(where,
                                                                                             params);
     else launch_quantized_small<Format, QuantizedTile::kWhole, kMaxTokens, 2>(where, params);
