@@ -81,26 +81,27 @@ class Bench : public CudaMeasure {
                kv_heads, time * 1e6, bytes / time / 1e12, 100 * bytes / time / read_);
   }
 
-  /// Prompts of `length` tokens without cached tokens.
-  void prefill(int64_t num_seqs, int64_t length, int64_t heads, int64_t kv_heads,
+  /// Prompts of `length` tokens, of which the last `num_new` are not in the cache.
+  void prefill(int64_t num_seqs, int64_t length, int64_t num_new, int64_t heads, int64_t kv_heads,
                DType kv_dtype = DType::kBF16) {
     buffers_.clear();
     const KvCache kv = cache(num_seqs, length, 3, kv_heads, kv_dtype);
-    begin(length, contexts(num_seqs, length, false), kv);
-    const Tensor qkv = random(num_seqs * length, (heads + 2 * kv_heads) * kHeadDim);
-    const Tensor out = random(num_seqs * length, heads * kHeadDim);
+    begin(num_new, contexts(num_seqs, length, false), kv);
+    const Tensor qkv = random(num_seqs * num_new, (heads + 2 * kv_heads) * kHeadDim);
+    const Tensor out = random(num_seqs * num_new, heads * kHeadDim);
     int64_t layer = 0;
     const double time = timed(30, [&] {
       gpu_->attention(
           {.out = out, .qkv = qkv, .num_heads = heads, .scale = 0.09f, .layer = layer++ % 3}, kv,
           batch_);
     });
-    const double flops = 2.0 * static_cast<double>(num_seqs * length * length * heads * kHeadDim);
+    const double flops =
+        2.0 * static_cast<double>(num_seqs * num_new * (2 * length - num_new) * heads * kHeadDim);
     fmt::print(
-        "prefill attention {}x{}{}, {}/{} heads: {:.1f} us, {:.0f} TFLOP/s, {:.0f}% of the "
-        "matrix rate\n",
-        num_seqs, length, kv_dtype == DType::kE4M3 ? ", FP8" : "", heads, kv_heads, time * 1e6,
-        flops / time / 1e12, 100 * flops / time / flops_);
+        "prefill attention {}x{}{}, {} new, {}/{} heads: {:.1f} us, {:.0f} TFLOP/s, {:.0f}% of "
+        "the matrix rate\n",
+        num_seqs, length, kv_dtype == DType::kE4M3 ? ", FP8" : "", num_new, heads, kv_heads,
+        time * 1e6, flops / time / 1e12, 100 * flops / time / flops_);
   }
 
   void rows(int64_t num_tokens) {
@@ -288,10 +289,14 @@ int main(int argc, char** argv) try {
   if (what.empty() || what == "fp8")
     for (const auto& [num_seqs, length] : {std::pair{16, 1024}, {1, 16384}})
       for (const DType dtype : {DType::kBF16, DType::kE4M3})
-        bench.prefill(num_seqs, length, 16, 8, dtype);
-  if (what.empty() || what == "prefill")
+        bench.prefill(num_seqs, length, length, 16, 8, dtype);
+  if (what.empty() || what == "prefill") {
     for (const auto& [num_seqs, length] : {std::pair{16, 1024}, {4, 4096}, {1, 16384}})
-      bench.prefill(num_seqs, length, 16, 8);
+      bench.prefill(num_seqs, length, length, 16, 8);
+    for (const auto& [length, num_new] :
+         {std::pair{4096, 200}, {16384, 64}, {16384, 200}, {32768, 1024}, {131072, 64}})
+      bench.prefill(1, length, num_new, 32, 8);
+  }
   if (what.empty() || what == "gemms" || what == "tiles") {
     const bool all = what == "tiles";
     std::vector<int64_t> counts;

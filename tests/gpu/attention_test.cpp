@@ -245,6 +245,18 @@ TEST_P(GpuAttention, LongContexts) {
   check({128, 2, 1, 256, DType::kF32}, {{1, 12345}});
 }
 
+/// A few new tokens after many keys, which several thread blocks share.
+TEST_P(GpuAttention, PrefillOfDividedKeys) {
+  for (const DType dtype : {DType::kBF16, DType::kF16})
+    for (const int64_t head_dim : {64, 128, 256})
+      for (const int64_t group : {1, 4}) {
+        const Shape shape = {head_dim, group, 2, 64, dtype};
+        check(shape, {{2, 2049}, {1, 700}, {64, 4100}});
+        check(shape, {{100, 9000}});
+        check(shape, {{65, 3000}, {7, 1000}, {300, 300}, {3, 6001}});
+      }
+}
+
 TEST_P(GpuAttention, RaggedBatches) {
   for (const int64_t num_seqs : {7, 64, 300, 512}) {
     std::vector<Seq> decodes, mixed;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cuda/attention/decode/decode_splits.h"
@@ -106,10 +107,22 @@ void rope_decode_attention(Launch where, RopeDecodeParams params, DType dtype, i
 
 /// On any GPU; like the next one it reads 16-bit keys.
 void prefill_attention(Launch where, const AttentionParams& params, DType dtype);
-/// On Hopper. `counters` [kPrefillCounters] are zero between launches.
-void prefill_attention_sm90(Launch where, const AttentionParams& params, int32_t* counters,
+/// Memory that prefill_attention_sm90() keeps between its thread blocks, of the sizes below.
+/// Counters are zero between launches.
+struct PrefillScratch {
+  float* partial;
+  int32_t* counters;
+};
+int64_t prefill_partial_size(int num_sms, int head_dim);
+int64_t num_prefill_counters(int num_sms);
+/// Of a sequence.
+struct PrefillLengths {
+  int num_new, context;
+};
+/// On Hopper. `lengths`: of each sequence of `params`.
+void prefill_attention_sm90(Launch where, const AttentionParams& params,
+                            std::span<const PrefillLengths> lengths, const PrefillScratch& scratch,
                             DType dtype);
-inline constexpr int kPrefillCounters = 2;
 
 /// For a cache of e4m3: 16-bit copies of the keys and values of a layer that prefill attention
 /// reads, in blocks of their own.

@@ -193,8 +193,9 @@ class CudaBackend final : public Backend {
 
   // State of the step that begin_step() began.
   Growing input_{.in_graphs = true}, plan_memory_{.in_graphs = true}, partial_{.in_graphs = true},
-      counters_{.in_graphs = true}, prefill_counters_;
+      counters_{.in_graphs = true}, prefill_counters_, prefill_partial_;
   bool has_prefill_ = false, has_decode_ = false;
+  std::vector<PrefillLengths> prefill_lengths_;
   /// Neighbouring sequences whose 16-bit keys are in dequantized_ at the same time, if the cache is
   /// of e4m3 and prefill attention needs such copies.
   struct PrefillGroup {

@@ -81,15 +81,20 @@ void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const 
     decode_attention(where_, params, plan_, decode_scratch_, dtype,
                      {.portable = portable_, .prefetch_keys = capturing_});
   if (!has_prefill_) return;
-  const auto prefill = [&](const AttentionParams& of) {
+  const auto prefill = [&](const AttentionParams& of, std::span<const PrefillLengths> lengths) {
     if (portable_) prefill_attention(where_, of, dtype);
-    else prefill_attention_sm90(where_, of, prefill_counters_.as<int32_t>(), dtype);
+    else
+      prefill_attention_sm90(where_, of, lengths,
+                             {prefill_partial_.as<float>(), prefill_counters_.as<int32_t>()},
+                             dtype);
   };
-  if (kv.dtype != DType::kE4M3) return prefill(params);
+  const std::span lengths(prefill_lengths_);
+  if (kv.dtype != DType::kE4M3) return prefill(params, lengths);
   for (const PrefillGroup& group : prefill_groups_) {
     const AttentionParams part = params.sequences(group.first, group.num_seqs, group.num_tokens);
     prefill(dequantize(where_, part, dtype, group.blocks_per_seq,
-                       {dequantized_.memory.get(), dequantized_tables_.as<int32_t>()}));
+                       {dequantized_.memory.get(), dequantized_tables_.as<int32_t>()}),
+            lengths.subspan(static_cast<size_t>(group.first), static_cast<size_t>(group.num_seqs)));
   }
 }
 

@@ -127,7 +127,12 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
   const auto num_blocks = static_cast<size_t>(plan_.num_blocks);
   grow(plan_memory_, (num_blocks + 1) * sizeof(DecodeStart) + sizeof(DecodeSplits) +
                          (max_seqs + 1) * sizeof(int32_t));
-  grow(prefill_counters_, kPrefillCounters * sizeof(int32_t));
+  if (!portable_) {
+    grow(prefill_counters_,
+         static_cast<size_t>(num_prefill_counters(where_.num_sms)) * sizeof(int32_t));
+    grow(prefill_partial_,
+         static_cast<size_t>(prefill_partial_size(where_.num_sms, head_dim)) * sizeof(float));
+  }
   grow(partial_, static_cast<size_t>(decode_partial_size(plan_.num_blocks, head_dim)) * 4);
   grow(counters_, max_seqs * num_kv_heads * sizeof(int32_t));
   grow(progress_, max_seqs * sizeof(RowProgress));
@@ -168,14 +173,16 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
   draws_in_gemm_ = wanted_.empty() && special_.empty() && !portable_ && kernels_.gemm < 0 &&
                    num_rows >= kFewestDrawn && num_rows <= kMostDrawn;
   has_decode_ = has_prefill_ = false;
+  prefill_lengths_.clear();
   int64_t num_keys = 0, longest = 0;
   int num_padding = 0;
   int32_t fewest_tiles = std::numeric_limits<int32_t>::max(),
           most_tiles = 0;  // of decoding sequences
   for (size_t s = 0; s < num_seqs; ++s) {
-    const bool decodes = host.cu_seqlens_q[s + 1] - host.cu_seqlens_q[s] == 1;
-    (decodes ? has_decode_ : has_prefill_) = true;
     const int32_t context = host.context_lens[s];
+    prefill_lengths_.push_back({host.cu_seqlens_q[s + 1] - host.cu_seqlens_q[s], context});
+    const bool decodes = prefill_lengths_.back().num_new == 1;
+    (decodes ? has_decode_ : has_prefill_) = true;
     num_keys += context;
     longest = std::max<int64_t>(longest, context);
     if (context == 0) ++num_padding;

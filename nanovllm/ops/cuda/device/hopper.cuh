@@ -117,6 +117,19 @@ __device__ __forceinline__ void named_barrier_sync(int id, int num_threads) {
 __device__ __forceinline__ void named_barrier_arrive(int id, int num_threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(num_threads) : "memory");
 }
+/// named_barrier_sync() that tells every thread whether the condition was true in one of them.
+__device__ __forceinline__ bool named_barrier_or(int id, int num_threads, bool condition) {
+  int any;
+  asm volatile(
+      "{\n.reg .pred p, q;\n"
+      "setp.ne.s32 p, %3, 0;\n"
+      "barrier.cta.red.or.pred q, %1, %2, p;\n"
+      "selp.s32 %0, 1, 0, q;\n}"
+      : "=r"(any)
+      : "r"(id), "r"(num_threads), "r"(static_cast<int>(condition))
+      : "memory");
+  return any != 0;
+}
 
 /// Takes free registers of the multiprocessor, or gives registers back, until each thread of the
 /// warpgroup has this many.

@@ -58,38 +58,46 @@ struct ChosenExperts {
       rows[i / kMaxTokens][i % kMaxTokens] = -1, weights[i / kMaxTokens][i % kMaxTokens] = 0;
     __syncthreads();
   }
-  /// After clear(), when the logits are there.
+  /// After clear(), when the logits are there. A token's weights are computed on request.
   template <int kPerLane>
-  __device__ void find(const FewExpertsParams& p) {
-    if (p.num_tokens == 1) find_of_one(p);
+  __device__ void find(const FewExpertsParams& p, bool weighs) {
+    if (p.num_tokens == 1) find_of_one<kPerLane>(p, weighs);
     else find_of_several<kPerLane>(p);
   }
 
  private:
   /// All threads find the choices of one token at once: the place of a logit is the number of
   /// better ones.
-  __device__ void find_of_one(const FewExpertsParams& p) {
-    for (int i = threadIdx.x; i < kMaxExperts; i += kFewThreads) {
+  template <int kPerLane>
+  __device__ void find_of_one(const FewExpertsParams& p, bool weighs) {
+    constexpr int kMost = kPerLane * 32;
+    for (int i = threadIdx.x; i < kMost; i += kFewThreads) {
       logits[i] = i < p.num_experts ? p.logits[i] : 0;
       order[i] = i < p.num_experts ? choice_order(logits[i]) : 0;
     }
     __syncthreads();
-    // Two neighbouring threads compare one expert with all others.
+    // Two neighbouring threads compare one expert with all others. Behind the last one the order is
+    // 0, which is never better.
     const int half = threadIdx.x % 2;
     for (int base = 0; base < p.num_experts; base += kFewThreads / 2) {
       const int expert = base + static_cast<int>(threadIdx.x) / 2;
       const uint32_t mine = expert < p.num_experts ? order[expert] : 0;
       int better = 0;  // of equal ones, the lower number
-      for (int i = half * 4; i < p.num_experts; i += 8) {
+#pragma unroll
+      for (int i = half * 4; i < kMost; i += 8) {
         const auto others = load<4>(order + i);
 #pragma unroll
         for (int j = 0; j < 4; ++j) better += others.x[j] >= mine + (i + j >= expert ? 1 : 0);
       }
       better += __shfl_xor_sync(kAllLanes, better, 1);
-      if (half == 0 && expert < p.num_experts && better < p.top_k) experts[better] = expert;
+      if (half == 0 && expert < p.num_experts && better < p.top_k) {
+        experts[better] = expert;
+        rows[better][0] = static_cast<int8_t>(better);
+      }
     }
+    if (threadIdx.x == 0) count = p.context_lens != nullptr && p.context_lens[0] == 0 ? 0 : p.top_k;
     __syncthreads();
-    if (threadIdx.x < 32) {
+    if (weighs && threadIdx.x < 32) {
       const int lane = threadIdx.x;
       const float most = logits[experts[0]];
       const float share = lane < p.top_k ? expf(logits[experts[lane]] - most) : 0;
@@ -98,8 +106,7 @@ struct ChosenExperts {
       else
         for (int i = lane; i < p.num_experts; i += 32) sum += expf(logits[i] - most);
       sum = warp_sum(sum);
-      if (lane < p.top_k) weights[lane][0] = share / sum, rows[lane][0] = static_cast<int8_t>(lane);
-      if (lane == 0) count = p.context_lens != nullptr && p.context_lens[0] == 0 ? 0 : p.top_k;
+      if (lane < p.top_k) weights[lane][0] = share / sum;
     }
     __syncthreads();
   }
@@ -149,17 +156,20 @@ struct ChosenExperts {
 /// A warp's memory for a chunk of kTiles tiles of w.
 template <class Format, int kTiles>
 inline constexpr int kFewChunkBytes = kTiles*(kTileValueBytes<Format> + kTileScaleBytes<Format>);
-/// Stages of a warp's ring, and tiles of 8 columns of act in a thread block at a time. With one
-/// token, two thread blocks of gate_up and one of down have room on a multiprocessor together if
-/// their rings are small, and there are few tiles to divide. With more tokens, large rings are
-/// faster. Four bits make tiles small, so that adding up the sums of the warps would take as long
-/// as multiplying.
+/// Stages of a warp's ring, tiles of 8 columns of act in a thread block at a time, and thread
+/// blocks of gate_up on a multiprocessor. With one token there are few tiles to divide, and the
+/// thread blocks of down have to have room beside small rings, since they begin at the same time.
+/// Two of gate_up would compete with each other and with them, so that some would end late, but
+/// int4 needs two to have enough bytes in flight. With more tokens, large rings are faster. Four
+/// bits make tiles small, so that adding up the sums of the warps would take as long as
+/// multiplying.
 template <class Format>
 struct FewSizes {
-  int stages, tiles;
+  int stages, tiles, residents;
   static constexpr FewSizes of(int64_t num_tokens) {
     constexpr bool kIsInt4 = Format::kPieces == 1;
-    return num_tokens == 1 ? FewSizes{kIsInt4 ? 4 : 3, 1} : FewSizes{6, kIsInt4 ? 2 : 1};
+    if (num_tokens > 1) return {6, kIsInt4 ? 2 : 1, 1};
+    return kIsInt4 ? FewSizes{4, 1, 2} : FewSizes{3, 1, 1};
   }
 };
 
@@ -213,7 +223,7 @@ __global__ void __launch_bounds__(kFewThreads, 2) few_gate_up_kernel(const FewEx
         static_cast<const T*>(p.normed) + (exists ? int64_t{token} * k + column : 0), exists);
   }
   commit_async_copies();
-  chosen.find<kPerLane>(p);
+  chosen.find<kPerLane>(p, false);
 
   const int num_items = chosen.count * num_tiles;
   // What is fetched next.
@@ -304,7 +314,7 @@ __global__ void __launch_bounds__(kFewThreads, 2)
   unsigned char* const mine = shared + warp * kStages * stage_bytes;
   const uint32_t ring = shared_address(mine);
   chosen.clear();
-  chosen.find<kPerLane>(p);
+  chosen.find<kPerLane>(p, true);
 
   Position start;
   start.advance(warp, num_chunks);
@@ -416,7 +426,7 @@ void run_few_gemms(Launch where, const FewExpertsParams& p) {
     allow_shared_memory<down>();
     constexpr int kColumns = kSize.tiles * 8;
     const int most_items = p.num_tokens * p.top_k * ((p.n + kColumns - 1) / kColumns);
-    const int most_blocks = where.num_sms * (kTokens == 1 ? 2 : 1);
+    const int most_blocks = where.num_sms * kSize.residents;
     launch(where, gate_up, blocks_for(std::min(most_items, most_blocks)), kFewThreads,
            static_cast<size_t>(few_gate_up_bytes<Format>(p.num_tokens, p.hidden)), p);
     launch(where, down, blocks_for(p.hidden, 16), kFewThreads,

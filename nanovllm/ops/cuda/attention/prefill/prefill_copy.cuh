@@ -47,14 +47,14 @@ __device__ Tile read_tile(Shared& shared, RingCursor<kTileStages>& cursor) {
 template <int kHeadDim>
 __device__ void schedule(const PrefillParams& params, typename Shape<kHeadDim>::Shared& shared) {
   const bool leader = threadIdx.x % 32 == 0;
-  int32_t* const counters = params.counters;
+  int32_t* const counters = params.scratch.counters;
   TileScheduler<Shape<kHeadDim>::kBlockKeys, kHeadDim> scheduler(params);
   RingCursor<kTileStages> cursor;
   for (int place = blockIdx.x;;) {
     const Tile tile = scheduler.at(place);
     if (leader) shared.tiles[cursor.stage] = tile;
     if (leader) barrier_arrive(shared_address(&shared.tile_full[cursor.stage]));
-    if (tile.num_blocks == 0) break;
+    if (tile.end_block == 0) break;
     cursor.advance();
     barrier_wait(shared_address(&shared.tile_empty[cursor.stage]), cursor.parity ^ 1);
     if (leader) place = gridDim.x + atomicAdd(&counters[0], 1);
@@ -159,9 +159,9 @@ __device__ void copy_keys(const PrefillParams& params, typename Shape<kHeadDim>:
   bool pending = false;  // V of `previous` has not been copied yet
   for (;;) {
     const Tile tile = read_tile(shared, tiles);
-    if (tile.num_blocks == 0) break;
-    int id = block_id(tile, tile.num_blocks - 1);
-    for (int block = tile.num_blocks - 1; block >= 0; --block) {
+    if (tile.end_block == 0) break;
+    int id = block_id(tile, tile.end_block - 1);
+    for (int block = tile.end_block - 1; block >= tile.first_block; --block) {
       const KeyBlock now{id, block * S::kBlockKeys, tile.context,
                          tile.head_group / params.kv_groups};
       id = block_id(tile, block - 1);  // loaded while this warp waits for a free stage
@@ -188,7 +188,7 @@ __device__ void copy_q(const PrefillParams& params, typename Shape<kHeadDim>::Sh
   RingCursor<S::kQStages> ring;
   for (;;) {
     const Tile tile = read_tile(shared, tiles);
-    if (tile.num_blocks == 0) return;
+    if (tile.end_block == 0) return;
     const int head = tile.head_group * params.group_heads + (params.group_heads == 2 ? group : 0);
     const int first = params.group_heads == 2 ? 0 : group * kRows;
     const uint8_t* from = static_cast<const uint8_t*>(args.qkv) + tile.token * row_bytes +

@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <limits>
 
 #include "nanovllm/ops/cuda/attention/dispatch.cuh"
 #include "nanovllm/ops/cuda/attention/prefill/prefill_copy.cuh"
+#include "nanovllm/ops/cuda/attention/prefill/prefill_parts.cuh"
 #include "nanovllm/ops/cuda/attention/prefill/prefill_softmax.cuh"
 #include "nanovllm/ops/cuda/device/wgmma.cuh"
 
@@ -26,7 +28,8 @@
 // even, else 128 tokens of one head; each warpgroup has 64 rows of one head. Key blocks of
 // kBlockKeys keys are processed from the last one (which the causal mask cuts) to the first. The
 // pipeline continues across tiles: the first scores of a tile are computed together with the last P
-// V of the previous tile.
+// V of the previous tile. If there are too few tiles for all thread blocks, their keys are divided
+// (prefill_parts.cuh).
 namespace nanovllm::cuda {
 namespace {
 
@@ -44,7 +47,7 @@ static_assert(kProducerRegisters + 2 * kConsumerRegisters <= 3 * 168);
 // -- kernel
 
 /// The consumer warpgroup `group`.
-template <class T, int kHeadDim>
+template <class T, int kHeadDim, bool kDivides>
 __device__ __forceinline__ void attend(const PrefillParams& params,
                                        typename Shape<kHeadDim>::Shared& shared, int group) {
   using S = Shape<kHeadDim>;
@@ -95,20 +98,25 @@ __device__ __forceinline__ void attend(const PrefillParams& params,
 #pragma unroll
     for (int i = 0; i < kKeys / 4; ++i) p[i] = pack<T>(s[2 * i], s[2 * i + 1]);
   };
-  auto write = [&](const Tile& tile, const float(&sums)[2]) {
+  auto write = [&](const Tile& tile, float(&sums)[2], const float(&maxima)[2]) {
+    if (kDivides && tile.part.count > 1) {
+      if (!store_part<kHeadDim>(params, tile.part, group, o, maxima, sums)) return;
+      merge_parts<kHeadDim>(params, tile.part, group, o, sums);
+    }
     const int64_t stride = static_cast<int64_t>(args.num_heads) * kHeadDim;
     const int head = tile.head_group * params.group_heads + (two_heads ? group : 0);
     T* out = static_cast<T*>(args.out) + (tile.token + own_row) * stride + head * kHeadDim;
     write_rows<T, kHeadDim>(o, sums, out, stride, tile.num_tokens - own_row);
   };
+  const auto first_block = [](const Tile& tile) { return kDivides ? tile.first_block : 0; };
   // Turns at the tensor cores: named barrier 1 + group begins this group's turn.
   auto wait_for_turn = [&] { named_barrier_sync(1 + group, 256); };
   auto pass_turn = [&] { named_barrier_arrive(2 - group, 256); };
 
   Tile tile = read_tile(shared, tiles);
-  if (tile.num_blocks == 0) return;
+  if (tile.end_block == 0) return;
   if (group == 1) pass_turn();
-  int block = tile.num_blocks - 1;
+  int block = tile.end_block - 1;
   softmax.reset();
   clear_output();
 
@@ -121,7 +129,7 @@ __device__ __forceinline__ void attend(const PrefillParams& params,
   pin(s);
   release(&shared.kv_empty[ring.stage]);
   ring.advance();
-  if (block == 0) release(&shared.q_empty[q_ring.stage][group]);
+  if (block == first_block(tile)) release(&shared.q_empty[q_ring.stage][group]);
   mask(s, tile.first_limit + own_row + lane / 4 - block * kKeys);
   softmax.update(s, scale_log2);
   pack_weights();
@@ -130,15 +138,15 @@ __device__ __forceinline__ void attend(const PrefillParams& params,
     // Here p holds the weights of key block `block` of `tile`, and o the sum over the blocks behind
     // it.
     const Tile done = tile;
-    const bool new_tile = block == 0;
+    const bool new_tile = block == first_block(tile);
     if (new_tile) {
       tile = read_tile(shared, tiles);
-      if (tile.num_blocks == 0) {
+      if (tile.end_block == 0) {
         tile = done;
         break;
       }
       q_ring.advance();
-      block = tile.num_blocks;
+      block = tile.end_block;
       barrier_wait(shared_address(&shared.q_full[q_ring.stage][group]), q_ring.parity);
     }
     --block;
@@ -162,10 +170,11 @@ __device__ __forceinline__ void attend(const PrefillParams& params,
     wgmma_wait<1>();
     pin(s);
     release(&shared.kv_empty[k_stage]);
-    if (block == 0) release(&shared.q_empty[q_ring.stage][group]);
+    if (block == first_block(tile)) release(&shared.q_empty[q_ring.stage][group]);
     const int limit = tile.first_limit + own_row - block * kKeys;
     if (limit < kKeys) mask(s, limit + lane / 4);
-    const float done_sum[2] = {softmax.sum[0], softmax.sum[1]};
+    float done_sum[2] = {softmax.sum[0], softmax.sum[1]};
+    const float done_maximum[2] = {softmax.maximum[0], softmax.maximum[1]};
     if (new_tile) softmax.reset();
     const float2 factor = softmax.update(s, scale_log2);
 
@@ -179,7 +188,7 @@ __device__ __forceinline__ void attend(const PrefillParams& params,
     pin(p);
     release(&shared.kv_empty[v_stage]);
     if (new_tile) {
-      write(done, done_sum);
+      write(done, done_sum, done_maximum);
       clear_output();
     } else if (__any_sync(kAllLanes, factor.x != 1.f || factor.y != 1.f)) {
 #pragma unroll
@@ -195,10 +204,10 @@ __device__ __forceinline__ void attend(const PrefillParams& params,
   start_values(ring.stage);
   wgmma_wait<0>();
   pin(o);
-  write(tile, softmax.sum);
+  write(tile, softmax.sum, softmax.maximum);
 }
 
-template <class T, int kHeadDim>
+template <class T, int kHeadDim, bool kDivides>
 __global__ void __launch_bounds__(kThreads, 1)
     prefill_kernel(const __grid_constant__ PrefillParams params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -239,30 +248,80 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   } else {
     take_registers<kConsumerRegisters>();
-    attend<T, kHeadDim>(params, shared, warp / 4 - 1);
+    attend<T, kHeadDim, kDivides>(params, shared, warp / 4 - 1);
   }
 #endif
 }
 
 // -- launcher
 
+/// The most key blocks of a part, or kNotDivided if whole tiles are as fast. It is found as if all
+/// tiles were as long as the longest one: with p parts each, the thread blocks compute their parts
+/// in some waves, and merging takes about as long as a few key blocks.
+int longest_part(const PrefillParams& params, int num_sms, int block_keys,
+                 std::span<const PrefillLengths> lengths) {
+  constexpr int kLeastBlocks = 8, kMergeBlocks = 4;
+  const auto blocks_of = [&](int keys) { return (keys + block_keys - 1) / block_keys; };
+  const int tile_tokens = 1 << params.log2_tile_tokens;
+  int64_t num_tiles = params.args.num_tokens / tile_tokens * params.num_groups;
+  if (num_tiles > most_parts(num_sms)) return kNotDivided;
+  int64_t cost = 0;  // in key blocks
+  int most_blocks = 0;
+  num_tiles = 0;
+  for (const auto& [num_new, context] : lengths) {
+    if (num_new <= 1) continue;
+    const int64_t tiles = int64_t{params.num_groups} * ((num_new + tile_tokens - 1) / tile_tokens);
+    num_tiles += tiles;
+    const int first = blocks_of(std::min(context, context - num_new + tile_tokens));
+    cost += tiles * (first + blocks_of(context) + 1) / 2;
+    most_blocks = std::max(most_blocks, blocks_of(context));
+  }
+  int longest = most_blocks;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (int parts = 1; parts <= kMostParts; ++parts) {
+    const int length = (most_blocks + parts - 1) / parts;
+    if (parts > 1 && (length < kLeastBlocks || num_tiles + cost / length > most_parts(num_sms)))
+      break;
+    const int64_t tiles_per_wave = int64_t{most_blocks} * num_sms;
+    const int64_t waves = (cost * parts + tiles_per_wave - 1) / tiles_per_wave;
+    const int64_t time = waves * length + (parts > 1 ? kMergeBlocks + parts : 0);
+    if (time < least) least = time, longest = length;
+  }
+  return longest < most_blocks ? longest : kNotDivided;
+}
+
 template <class T, int kHeadDim>
-void run(Launch where, const PrefillParams& params) {
-  constexpr int kBytes = sizeof(typename Shape<kHeadDim>::Shared) + 1024;  // room to align it
+void run(Launch where, PrefillParams params, std::span<const PrefillLengths> lengths) {
+  using S = Shape<kHeadDim>;
+  constexpr int kBytes = sizeof(typename S::Shared) + 1024;  // room to align it
+  params.longest_part = longest_part(params, where.num_sms, S::kBlockKeys, lengths);
+  where.overlaps = false;  // the kernel does not call wait_for_previous_kernel()
+  const auto start = [&]<bool kDivides>(int64_t most_blocks) {
+    constexpr auto kernel = prefill_kernel<T, kHeadDim, kDivides>;
+    allow_shared_memory<kernel>();
+    cuda::launch(where, kernel, blocks_for(std::min<int64_t>(where.num_sms, most_blocks)), kThreads,
+                 kBytes, params);
+  };
   const int64_t most_tiles =
       (static_cast<int64_t>(params.args.num_tokens >> params.log2_tile_tokens) +
        params.args.num_seqs) *
       params.num_groups;
-  constexpr auto kernel = prefill_kernel<T, kHeadDim>;
-  allow_shared_memory<kernel>();
-  where.overlaps = false;  // the kernel does not call wait_for_previous_kernel()
-  cuda::launch(where, kernel, blocks_for(std::min<int64_t>(where.num_sms, most_tiles)), kThreads,
-               kBytes, params);
+  if (params.longest_part == kNotDivided) start.template operator()<false>(most_tiles);
+  else start.template operator()<true>(where.num_sms);
 }
 
 }  // namespace
 
-void prefill_attention_sm90(Launch where, const AttentionParams& args, int32_t* counters,
+int64_t prefill_partial_size(int num_sms, int head_dim) {
+  return int64_t{2} * most_parts(num_sms) * part_floats(head_dim);
+}
+
+int64_t num_prefill_counters(int num_sms) {
+  return kPrefillCounters + int64_t{2} * most_parts(num_sms);
+}
+
+void prefill_attention_sm90(Launch where, const AttentionParams& args,
+                            std::span<const PrefillLengths> lengths, const PrefillScratch& scratch,
                             DType dtype) {
   check_args(args.layout.tiled && !args.layout.is_e4m3() && args.layout.block_size % 16 == 0,
              "prefill_attention_sm90: needs a tiled cache of 16-bit elements with blocks of a "
@@ -271,7 +330,8 @@ void prefill_attention_sm90(Launch where, const AttentionParams& args, int32_t* 
   const int group_heads = ratio % 2 == 0 ? 2 : 1;
   const PrefillParams params = {
       .args = args,
-      .counters = counters,
+      .scratch = scratch,
+      .longest_part = kNotDivided,
       .group_heads = group_heads,
       .num_groups = args.num_heads / group_heads,
       .kv_groups = ratio / group_heads,
@@ -279,7 +339,7 @@ void prefill_attention_sm90(Launch where, const AttentionParams& args, int32_t* 
       .copy_keys = std::min(128, args.layout.block_size & -args.layout.block_size),
       .scale_log2 = args.scale * kLog2e};
   with_tiled_type(dtype, args.layout.head_dim, [&](auto type, auto head_dim) {
-    run<decltype(type), head_dim()>(where, params);
+    run<decltype(type), head_dim()>(where, params, lengths);
   });
 }
 

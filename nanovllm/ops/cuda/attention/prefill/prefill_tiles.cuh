@@ -13,7 +13,21 @@
 //
 // The order is repeated for each section of KV heads. A section has as many KV heads as fit into
 // the L2 cache, so that tiles that are computed at the same time find their keys there.
+//
+// A few new tokens that see many keys have too few tiles for all thread blocks. Then the keys of
+// each tile are divided into parts (prefill_parts.cuh), which take consecutive places.
 namespace nanovllm::cuda::prefill {
+
+constexpr int kPrefillCounters = 2;  // for all tiles; then one for each part and warpgroup
+constexpr int most_parts(int num_blocks) { return 3 * num_blocks; }
+
+constexpr int kMostParts = 32;        // of a tile
+constexpr int kNotDivided = 1 << 24;  // more key blocks than there are
+/// A part of a tile's keys: one of `count`, which are stored from place `first` on. One word, since
+/// the warpgroups have few registers.
+struct Part {
+  uint32_t count : 6 = 1, index : 6 = 0, first : 20 = 0;
+};
 
 /// What the warps of a thread block need to know of a tile.
 struct Tile {
@@ -21,14 +35,17 @@ struct Tile {
   int num_tokens;   ///< rows from there to the sequence's end; may be more than a tile has
   int first_limit;  ///< keys that its first token sees; each next one sees one more
   int context;      ///< keys of the sequence
-  int num_blocks;   ///< key blocks that its last token sees; 0 marks the end of the work
+  int first_block;  ///< of its key blocks
+  int end_block;    ///< key blocks that its last token sees; 0 marks the end of the work
   int head_group;
-  int slot;  ///< row of block_tables
+  int slot;   ///< row of block_tables
+  Part part;  ///< what first_block and end_block belong to
 };
 
 struct PrefillParams {
   AttentionParams args;
-  int32_t* counters;     ///< [kPrefillCounters] zero at entry and again at exit
+  PrefillScratch scratch;
+  int longest_part;      ///< the most key blocks of a part of a tile
   int group_heads;       ///< query heads of a tile: 2 where they can share a KV head, else 1
   int num_groups;        ///< num_heads / group_heads
   int kv_groups;         ///< head groups of a KV head
@@ -61,10 +78,11 @@ class TileScheduler {
     enter_level(max_level_);
   }
 
-  /// The tile at this place. Places must not decrease from call to call.
+  /// The tile, or part of one, at this place. Places must not decrease from call to call.
   __device__ Tile at(int place) {
-    while (level_ > 0 && place >= level_place_ + level_tiles_ * groups_in_section()) {
-      level_place_ += level_tiles_ * groups_in_section();
+    while (level_ > 0 && place >= level_place_ + num_places()) {
+      level_place_ += num_places();
+      if (level_parts_ > 1) level_part_ += num_places();
       if (next_level_ > 0) {
         enter_level(next_level_);
       } else {
@@ -74,9 +92,9 @@ class TileScheduler {
     }
     Tile tile{};
     if (level_ == 0) return tile;
-    const int groups = groups_in_section();
-    const int rank = (place - level_place_) / groups;  // among the level's tiles of a head group
-    tile.head_group = first_group_ + (place - level_place_) % groups;
+    const int groups = groups_in_section(), number = (place - level_place_) / level_parts_;
+    const int rank = number / groups;  // among the level's tiles of a head group
+    tile.head_group = first_group_ + number % groups;
     while (rank >= chunk_rank_ + chunk_tiles_) enter_chunk(chunk_first_ + 32);
     const int owner = __ffs(__ballot_sync(kAllLanes, rank < chunk_rank_ + own_until_)) - 1;
     const int offset = (own_below_ + rank - chunk_rank_ - (own_until_ - own_tiles_))
@@ -86,7 +104,12 @@ class TileScheduler {
     tile.first_limit = __shfl_sync(kAllLanes, own_.context - own_.num_tokens + offset + 1, owner);
     tile.context = __shfl_sync(kAllLanes, own_.context, owner);
     tile.slot = __shfl_sync(kAllLanes, own_.slot, owner);
-    tile.num_blocks = level_;
+    const int part = (place - level_place_) % level_parts_;
+    tile.part = {.count = static_cast<uint32_t>(level_parts_),
+                 .index = static_cast<uint32_t>(part),
+                 .first = static_cast<uint32_t>(level_part_ + number * level_parts_)};
+    tile.first_block = level_ * part / level_parts_;
+    tile.end_block = level_ * (part + 1) / level_parts_;
     return tile;
   }
 
@@ -103,6 +126,8 @@ class TileScheduler {
   __device__ int groups_in_section() const {
     return min(section_groups_, params_.num_groups - first_group_);
   }
+  /// Of the level in the section.
+  __device__ int num_places() const { return level_tiles_ * groups_in_section() * level_parts_; }
 
   __device__ Lengths lengths(int s) const {
     Lengths l;
@@ -143,6 +168,7 @@ class TileScheduler {
       }
     }
     level_tiles_ = __reduce_add_sync(kAllLanes, tiles);
+    level_parts_ = (level + params_.longest_part - 1) / params_.longest_part;
     next_level_ = __reduce_max_sync(kAllLanes, next);
     chunk_rank_ = 0;
     chunk_tiles_ = 0;
@@ -167,6 +193,8 @@ class TileScheduler {
   int level_ = 0;        ///< the current level; 0: there are no more tiles
   int level_place_ = 0;  ///< the place of the level's first tile
   int level_tiles_ = 0;  ///< the number of the level's tiles in one head group
+  int level_parts_ = 1;  ///< the number of parts of each of its tiles
+  int level_part_ = 0;   ///< the number of its first part, among all tiles that are divided
   int next_level_ = 0;   ///< the next lower level that has tiles
   // The sequences are visited in chunks of 32, one for each lane.
   int chunk_first_ = 0;  ///< the chunk's first sequence
