@@ -166,8 +166,9 @@ TEST_P(GpuGemms, OfUnevenModels) {
     expect_gemms(DType::kBF16, n, k, std::array<int64_t, 7>{1, 5, 12, 17, 31, 40, 64},
                  kStores | kAdds | kSwiglus);
   // Few tokens with a long k, and with so many columns that thread blocks have more of them.
-  for (const auto& [n, k] : {std::pair{1024, 5120}, {9216, 5120}, {9216, 256}, {6000, 256}})
-    expect_gemms(DType::kBF16, n, k, std::array<int64_t, 4>{1, 2, 7, 16},
+  for (const auto& [n, k] :
+       {std::pair{1024, 5120}, {9216, 5120}, {9216, 256}, {6000, 256}, {13056, 5120}, {15008, 320}})
+    expect_gemms(DType::kBF16, n, k, std::array<int64_t, 5>{1, 2, 3, 7, 16},
                  kStores | kAdds | kSwiglus);
 }
 

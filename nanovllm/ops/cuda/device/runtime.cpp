@@ -65,15 +65,20 @@ ContextScope::~ContextScope() {
   if (before_ != nullptr) ContextFunctions::get().set_current(before_);
 }
 
-void allow_most_shared_memory(const void* kernel) {
+int64_t most_shared_bytes() {
   int device = 0, most = 0;
   cuda_check(cudaGetDevice(&device), "device");
   cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
              "shared memory");
+  return most;
+}
+
+void allow_most_shared_memory(const void* kernel) {
   cudaFuncAttributes attributes;
   cuda_check(cudaFuncGetAttributes(&attributes, kernel), "shared memory");
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  most - static_cast<int>(attributes.sharedSizeBytes)),
+                                  static_cast<int>(most_shared_bytes()) -
+                                      static_cast<int>(attributes.sharedSizeBytes)),
              "shared memory");
 }
 

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <source_location>
 
 // The folder device/ holds what all kernels and the backend share and what is not about models.
@@ -49,6 +50,8 @@ class ContextScope {
   CUcontext before_ = nullptr;  // null: nothing to put back
 };
 
+/// Bytes of shared memory that a thread block can have on the current GPU.
+int64_t most_shared_bytes();
 void allow_most_shared_memory(const void* kernel);
 
 /// Allows a kernel as much dynamic shared memory as the current GPU gives a thread block. All

@@ -77,17 +77,9 @@ __global__ void __launch_bounds__(kLogitsThreads) few_logits_kernel(const FewExp
   if (lane == 0 && expert < p.num_experts) p.logits[token * p.num_experts + expert] = sum;
 }
 
-// -- launcher
-
-int64_t most_shared_bytes() {
-  int device = 0, most = 0;
-  cuda_check(cudaGetDevice(&device), "device");
-  cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-             "shared memory");
-  return most;
-}
-
 }  // namespace
+
+// -- launcher
 
 bool supports_few_experts(const FewExperts& args) {
   const int64_t num_tokens = args.x.shape[0], hidden = args.x.shape[1], n = args.act.shape[1];

@@ -3,18 +3,15 @@
 #include <algorithm>
 
 #include "nanovllm/ops/cuda/collectives/pairs.cuh"
-#include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 #include "nanovllm/ops/cuda/experts/choose.cuh"
 #include "nanovllm/ops/cuda/experts/experts.h"
-#include "nanovllm/ops/cuda/gemm/few_multiply.cuh"
+#include "nanovllm/ops/cuda/gemm/swiglu_items.cuh"
 
 // The GEMMs of a mixture of experts for few tokens (few_experts.cu), for each format of the
 // weights. They multiply as few_multiply.cuh says. A weight that is not quantized is a
 // QuantizedWeight with only `values`, `n` and `k`. The rows of all experts follow each other.
 namespace nanovllm::cuda {
 
-constexpr int kFewWarps = 8, kFewThreads = kFewWarps * 32;
-constexpr int kMaxTokens = 8;    // columns of a matrix instruction
 constexpr int kMaxChoices = 64;  // of all tokens
 
 /// What the three kernels get.
@@ -153,9 +150,6 @@ struct ChosenExperts {
 
 // -- GEMMs
 
-/// A warp's memory for a chunk of kTiles tiles of w.
-template <class Format, int kTiles>
-inline constexpr int kFewChunkBytes = kTiles*(kTileValueBytes<Format> + kTileScaleBytes<Format>);
 /// Stages of a warp's ring, tiles of 8 columns of act in a thread block at a time, and thread
 /// blocks of gate_up on a multiprocessor. With one token there are few tiles to divide, and the
 /// thread blocks of down have to have room beside small rings, since they begin at the same time.
@@ -173,15 +167,6 @@ struct FewSizes {
   }
 };
 
-template <int kTiles>
-using FewBlockSums = float[2][kFewWarps][kTiles * kMaxTokens * kSumPitch];  // used in turn
-
-/// Bytes from one token's row of x to the next one's, so that there are no bank conflicts.
-template <class Format>
-__host__ __device__ inline int few_x_pitch(int k) {
-  const int row = (k + Format::kChunk - 1) / Format::kChunk * Format::kChunk * 2;
-  return row + (Format::kScaled ? 16 : 64);
-}
 /// The dynamic shared memory of the GEMMs.
 template <class Format>
 int64_t few_gate_up_bytes(int64_t num_tokens, int64_t hidden) {
@@ -195,26 +180,21 @@ int64_t few_down_bytes(int64_t num_tokens) {
          (kFewChunkBytes<Format, 1> + num_tokens * Format::kChunk * 2);
 }
 
-/// A thread block takes every gridDim.x-th item: some tiles of 8 columns of one expert's act. Its
-/// warps divide k and load the weights of the next items while they add up their sums.
+/// SwiGLU of the chosen experts; an item belongs to one of them.
 template <class Format, int kPerLane, int kStages, int kTiles>
 __global__ void __launch_bounds__(kFewThreads, 2) few_gate_up_kernel(const FewExpertsParams p) {
   using T = typename Format::T;
-  constexpr int kChunk = Format::kChunk, kColumns = kTiles * 8;
-  constexpr int kStageBytes = kFewChunkBytes<Format, kTiles>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ ChosenExperts chosen;
   __shared__ FewBlockSums<kTiles> sums;
-  const int warp = threadIdx.x / 32;
-  const int k = p.hidden, num_chunks = (k + kChunk - 1) / kChunk;
-  const int num_tiles = (p.n + kColumns - 1) / kColumns;
+  const int k = p.hidden, num_tiles = (p.n + kTiles * 8 - 1) / (kTiles * 8);
   const int pitch = few_x_pitch<Format>(k);
-  const uint32_t ring = shared_address(shared) + warp * kStages * kStageBytes;
-  const uint32_t x = shared_address(shared) + kFewWarps * kStages * kStageBytes;  // [T] rows
+  const uint32_t x =
+      shared_address(shared) + kFewWarps * kStages * kFewChunkBytes<Format, kTiles>;  // [T] rows
   chosen.clear();
   begin_kernel();
   // Behind the last column x is zero.
-  const int row_pieces = num_chunks * (kChunk / 8);
+  const int row_pieces = (k + Format::kChunk - 1) / Format::kChunk * (Format::kChunk / 8);
   for (int i = threadIdx.x; i < p.num_tokens * row_pieces; i += kFewThreads) {
     const int token = i / row_pieces, column = i % row_pieces * 8;
     const bool exists = column < k;
@@ -225,68 +205,16 @@ __global__ void __launch_bounds__(kFewThreads, 2) few_gate_up_kernel(const FewEx
   commit_async_copies();
   chosen.find<kPerLane>(p, false);
 
-  const int num_items = chosen.count * num_tiles;
-  // What is fetched next.
-  int item = warp < num_chunks ? blockIdx.x : num_items, chunk = warp;
-  ChunkSource<Format, kTiles> source;
-  const auto begin_item = [&] {
-    if (item >= num_items) return;
-    const int64_t first = int64_t{2} * p.n * chosen.experts[item / num_tiles];
-    source.begin(p.gate_up, warp, [&](int tile, int row) {
-      return first + min(item % num_tiles * kColumns + tile * 8, p.n - 8) + row % 8 + row / 8 * p.n;
-    });
+  const auto first_row = [&](int item) {
+    return int64_t{2} * p.n * chosen.experts[item / num_tiles];
   };
-  const auto fetch = [&](int stage) {
-    if (item < num_items) {
-      source.fetch(ring + stage * kStageBytes, kFewWarps);
-      chunk += kFewWarps;
-      if (chunk >= num_chunks) {
-        chunk = warp, item += gridDim.x;
-        begin_item();
-      }
-    }
-    commit_async_copies();
-  };
-  begin_item();
-#pragma unroll
-  for (int stage = 0; stage < kStages; ++stage) fetch(stage);
+  SwigluItems<Format, kStages, kTiles, decltype(first_row)> items(
+      p.gate_up, p.n, k, chosen.count * num_tiles, shared_address(shared), first_row);
+  items.begin();
   wait_async_copies<kStages>();  // x
   __syncthreads();
-
-  int stage = 0;
-  for (int at = blockIdx.x, turn = 0; at < num_items; at += gridDim.x, turn ^= 1) {
-    float acc[kTiles][1][4] = {};
-#pragma unroll 1
-    for (int c = warp; c < num_chunks; c += kFewWarps) {
-      // Tokens that do not exist repeat the last one.
-      uint4 b[1][Format::kGroups];
-      load_x<Format>(b[0], [&](int token, int piece) {
-        return x + min(token, p.num_tokens - 1) * pitch + c * (kChunk * 2) + piece * 16;
-      });
-      wait_async_copies<kStages - 1>();
-      __syncwarp();  // other lanes have copied some of the scales
-      multiply_chunk<Format>(acc, ring + stage * kStageBytes, b, p.gate_up);
-      __syncwarp();  // all lanes have read them
-      fetch(stage);
-      stage = stage + 1 == kStages ? 0 : stage + 1;
-    }
-    store_sums(sums[turn][warp], acc);
-    __syncthreads();
-    const int token = threadIdx.x / kColumns, tile = threadIdx.x % kColumns / 8;
-    const int column = at % num_tiles * kColumns + threadIdx.x % kColumns;
-    const int row = token < p.num_tokens ? chosen.rows[at / num_tiles][token] : -1;
-    if (row >= 0 && column < p.n) {
-      float gate = 0, up = 0;
-#pragma unroll
-      for (int w = 0; w < kFewWarps; ++w) {
-        const float* const sum =
-            sums[turn][w] + (tile * kMaxTokens + token) * kSumPitch + threadIdx.x % 8;
-        gate += sum[0];
-        up += sum[8];
-      }
-      static_cast<T*>(p.act)[int64_t{row} * p.n + column] = swiglu_of_sums<T>(gate, up);
-    }
-  }
+  items.run(sums, x, pitch, p.num_tokens, static_cast<T*>(p.act),
+            [&](int item, int token) { return chosen.rows[item / num_tiles][token]; });
 }
 
 /// A chunk of k of one of the chosen experts.

@@ -4,7 +4,7 @@
 #include "nanovllm/ops/cuda/gemm/quantized/weight_formats.cuh"
 
 // How a warp multiplies a chunk of k of rows of w by few tokens, for each format of w. The GEMMs of
-// few tokens with quantized weights and those of mixtures of experts use it.
+// few tokens with quantized weights, those of mixtures of experts and small_swiglu.cuh use it.
 //
 // A lane copies into shared memory exactly those pieces of w that it will feed to the tensor cores
 // itself, so no other thread waits for them. This is possible because the order of k inside a GEMM

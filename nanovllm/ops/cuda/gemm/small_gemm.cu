@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "nanovllm/ops/cuda/gemm/small_gemm.cuh"
+#include "nanovllm/ops/cuda/gemm/small_swiglu.cuh"
 
 // The GEMMs of few tokens with weights that are not quantized: which kernel computes which shape.
 namespace nanovllm::cuda {
@@ -21,8 +22,10 @@ void run_shape(Launch where, const GemmArgs& args) {
     const auto waves = [&](int columns) {
       return static_cast<double>((args.n + columns - 1) / columns) / (2 * where.num_sms);
     };
+    // Beyond one wave small_swiglu() is faster, where its shared memory suffices.
     const auto waste = [&](int columns) { return std::ceil(waves(columns)) / waves(columns); };
-    if (is_deep && args.num_tokens <= 2)
+    if (waves(24) > 1 && supports_small_swiglu<T>(args)) small_swiglu<T>(where, args);
+    else if (is_deep && args.num_tokens <= 2)
       run_small_gemm<T, SmallTile::kSwiglu, true, kTokenTiles, 1, 4, 2>(where, args);
     else if (waves(24) > 1 && waste(16) < 0.8 * waste(24))
       run_small_gemm<T, SmallTile::kSwiglu, true, kTokenTiles, 2, 3, 3>(where, args);
