@@ -125,7 +125,7 @@ int latency(const LatencyOptions& options) {
   int64_t num_done = 0;
   for (LatencyResult& r : results) {
     std::vector<double> first, all, decode_ms;
-    // The warm-up allocates buffers, creates oneDNN's primitives and raises the clocks.
+    // The warm-up allocates buffers and raises the clocks.
     timed(r, std::min<int64_t>(r.output_len, 2));
     for (int64_t i = 0; i < options.num_iters && !InterruptGuard::interrupted(); ++i) {
       first.push_back(timed(r, 1));

@@ -4,7 +4,6 @@
 //   attention_bench [threads]
 
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <chrono>

@@ -4,9 +4,9 @@
 //   gemm_bench [float32|bfloat16|float16|int8|int4|e4m3] [threads] [isa 0..6]
 //
 // Quantized weights have groups of 128 values (int4) or one scale for each row, and x is bfloat16.
-#include <omp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "nanovllm/base/system/machine.h"
 #include "nanovllm/ops/cpu/gemm/gemm.h"
 #include "nanovllm/ops/cpu/machine/memory.h"
 #include "nanovllm/ops/cpu/machine/parallel.h"
@@ -62,14 +63,17 @@ double read_rate() {
   constexpr int64_t kWords = int64_t{1} << 26;
   const Buffer buffer = allocate(kWords * sizeof(uint64_t));
   auto* words = static_cast<uint64_t*>(buffer.get());
-#pragma omp parallel for
-  for (int64_t i = 0; i < kWords; ++i) words[i] = static_cast<uint64_t>(i);
-  uint64_t total = 0;
+  constexpr int64_t kParts = 256, kPart = kWords / kParts;
+  parallel_for(kParts, [&](int64_t part, int) {
+    for (int64_t i = part * kPart; i < (part + 1) * kPart; ++i) words[i] = static_cast<uint64_t>(i);
+  });
+  std::atomic<uint64_t> total = 0;
   const double seconds = best_time([&] {
-    uint64_t sum = 0;
-#pragma omp parallel for reduction(^ : sum)
-    for (int64_t i = 0; i < kWords; ++i) sum ^= words[i];
-    total += sum;
+    parallel_for(kParts, [&](int64_t part, int) {
+      uint64_t sum = 0;
+      for (int64_t i = part * kPart; i < (part + 1) * kPart; ++i) sum ^= words[i];
+      total += sum;
+    });
   });
   if (total == 1) std::puts("");  // uses the sums, so that the compiler cannot remove them
   return kWords * sizeof(uint64_t) / seconds;
@@ -103,8 +107,12 @@ int main(int argc, char** argv) {
                                                           {"e4m3", QuantizedFormat::kE4M3}};
   const auto format = formats.find(name);
   const DType dtype = format == formats.end() ? parse_float_dtype(name) : DType::kBF16;
-  const int threads = argc > 2 ? std::atoi(argv[2]) : omp_get_num_procs();
+  const int threads = argc > 2 ? std::atoi(argv[2]) : num_usable_cpus();
   const Isa isa = argc > 3 ? static_cast<Isa>(std::atoi(argv[3])) : best_isa();
+  if (!is_supported(isa)) {
+    std::fprintf(stderr, "error: this processor has no %s\n", isa_name(isa));
+    return 2;
+  }
   cpu::set_num_threads(threads);
   Gemm gemm(isa, threads);
   const double memory = read_rate();

@@ -4,7 +4,6 @@
 //   sampler_bench [threads [rows [vocabulary]]]
 
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,6 @@
 #include "nanovllm/ops/cpu/machine/parallel.h"
 
 #include <gtest/gtest.h>
-#include <omp.h>
 
 #include <atomic>
 #include <chrono>
@@ -11,16 +10,6 @@
 
 namespace nanovllm::cpu {
 namespace {
-
-// oneDNN uses OpenMP's threads: with one thread, OpenMP must have one as well.
-TEST(Parallel, OneThreadIsOneForOpenMp) {
-  std::thread([] {
-    set_num_threads(1);
-    EXPECT_EQ(omp_get_max_threads(), 1);
-    set_num_threads(2);
-    EXPECT_EQ(omp_get_max_threads(), std::min(2, omp_get_thread_limit()));
-  }).join();
-}
 
 TEST(ParallelFor, RunsEveryTaskOnce) {
   for (const int threads : {1, 2, 3, 8}) {

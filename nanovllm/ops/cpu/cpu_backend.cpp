@@ -20,9 +20,6 @@ namespace nanovllm::cpu {
 namespace {
 
 int choose_threads(int64_t asked) {
-#if defined(__SANITIZE_THREAD__)
-  return 1;  // oneDNN's OpenMP is unknown to ThreadSanitizer
-#endif
   return asked > 0 ? static_cast<int>(std::min<int64_t>(asked, 4096)) : num_usable_cpus();
 }
 

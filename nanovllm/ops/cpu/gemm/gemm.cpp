@@ -4,7 +4,6 @@
 #include <chrono>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/ops/cpu/gemm/onednn_matmul.h"
 #include "nanovllm/ops/cpu/gemm/pack_quantized.h"
 #include "nanovllm/ops/cpu/kernels/elementwise.h"
 #include "nanovllm/ops/cpu/kernels/gemm.h"
@@ -69,18 +68,14 @@ Gemm::Gemm(Isa isa, int threads, Isa bf16_isa)
     : isa_(isa),
       bf16_isa_(bf16_isa),
       threads_(threads),
-      scratch_(allocate(static_cast<size_t>(threads * kGemmScratchFloats) * sizeof(float))) {
-  // Without AMX our kernels are as fast, and the threads of oneDNN's OpenMP, which poll for the
-  // next GEMM, would take the cores from ours.
-  if (isa == Isa::kAmx && OnednnMatmul::has_amx()) onednn_ = std::make_unique<OnednnMatmul>();
-}
+      scratch_(allocate(static_cast<size_t>(threads * kGemmScratchFloats) * sizeof(float))) {}
 
-Gemm::~Gemm() = default;
-
-const GemmKernel& Gemm::kernel(const PackedWeight& w) const {
+const GemmKernel& Gemm::kernel(const PackedWeight& w, int64_t rows) const {
   if (w.format == QuantizedFormat::kE4M3) return kernels_for(isa_, w.dtype).gemm.e4m3;
   if (w.format == QuantizedFormat::kInt8) return kernels_for(isa_, w.dtype).int_gemm.int8;
   if (w.format == QuantizedFormat::kInt4) return kernels_for(isa_, w.dtype).int_gemm.int4;
+  const GemmKernel& of_many = kernels_for(isa_, w.dtype).gemm.many_rows;
+  if (rows >= kFewestManyRows && of_many.task != nullptr) return of_many;
   return kernels_for(w.dtype == DType::kBF16 ? bf16_isa_ : isa_, w.dtype).gemm;
 }
 
@@ -181,10 +176,7 @@ void Gemm::matmul(Tensor out, Tensor x, const PackedWeight& w, Tensor bias) {
 
   GemmCall call = make_call(w, x, out);
   call.bias = bias.as<const float>();
-  if (onednn_ && w.dtype == DType::kBF16 && !w.format && m >= OnednnMatmul::kMinRows)
-    return onednn_->run(call, m);
-
-  const GemmKernel& kernels = kernel(w);
+  const GemmKernel& kernels = kernel(w, m);
   const int64_t panels = div_up(w.n, kernels.panel_columns);
   const int64_t tiles = div_up(m, kernels.tile_rows);
   const int64_t row_parts = div_up(tiles, kGemmTaskRows / kernels.tile_rows);
@@ -221,7 +213,7 @@ void Gemm::expert_matmul(Tensor out, Tensor x, const PackedWeight& w, const Rout
             routing.starts.size() == w.num_experts + 1 &&
             (rows ? rows.size() : x.shape[0]) == num_entries,
         "expert_matmul: wrong shapes");
-  const GemmKernel& kernels = kernel(w);
+  const GemmKernel& kernels = kernel(w, num_entries);
   const auto* starts = routing.starts.as<const int32_t>();
   const int64_t panels = div_up(w.n, kernels.panel_columns);
   const int64_t most_rows = kGemmTaskRows / kernels.tile_rows * kernels.tile_rows;
@@ -245,8 +237,9 @@ void Gemm::expert_matmul(Tensor out, Tensor x, const PackedWeight& w, const Rout
     const ExpertTask& task = tasks_[static_cast<size_t>(i)];
     GemmCall call = first;
     call.panels = static_cast<const char*>(w.panels.get()) + task.expert * w.expert_bytes;
-    kernels.task(call, task.row, task.row_end, task.panel, task.panel_end,
-                 static_cast<float*>(scratch_.get()) + thread * kGemmScratchFloats);
+    kernel(w, task.row_end - task.row)
+        .task(call, task.row, task.row_end, task.panel, task.panel_end,
+              static_cast<float*>(scratch_.get()) + thread * kGemmScratchFloats);
   };
   const auto num_tasks = static_cast<int64_t>(tasks_.size());
   if (threads_ > 1 && 4 * w.expert_bytes * num_row_parts + w.n * w.k * num_entries > kParallelWork)

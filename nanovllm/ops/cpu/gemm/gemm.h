@@ -11,7 +11,6 @@
 
 namespace nanovllm::cpu {
 
-class OnednnMatmul;
 struct GemmCall;
 struct GemmKernel;
 
@@ -36,7 +35,6 @@ class Gemm {
   /// BF16.
   Gemm(Isa isa, int threads);
   Gemm(Isa isa, int threads, Isa bf16_isa);
-  ~Gemm();
 
   /// The instruction set whose kernels multiply bfloat16 fastest.
   Isa bf16_isa() const { return bf16_isa_; }
@@ -55,7 +53,8 @@ class Gemm {
                      Tensor rows);
 
  private:
-  const GemmKernel& kernel(const PackedWeight& w) const;
+  /// For GEMMs of this many rows of x.
+  const GemmKernel& kernel(const PackedWeight& w, int64_t rows) const;
   /// The operands that a weight defines; x [m, k] is quantized if the kernel wants it so.
   GemmCall make_call(const PackedWeight& w, Tensor x, Tensor out);
 
@@ -68,7 +67,6 @@ class Gemm {
   std::vector<ExpertTask> tasks_;  ///< of expert_matmul(); kept, so that it need not allocate
   Buffer scratch_;                 ///< [threads, kGemmScratchFloats]
   Scratch quantized_x_;
-  std::unique_ptr<OnednnMatmul> onednn_;  ///< with AMX
 };
 
 }  // namespace nanovllm::cpu

@@ -9,15 +9,19 @@
 // A task goes through its columns in groups: a block of x, then each panel's block of k (in L1)
 // under all rows of the task.
 #include "nanovllm/ops/cpu/kernels/gemm.h"
+#include "nanovllm/ops/cpu/kernels/gemm_out.h"
 #include "nanovllm/ops/cpu/kernels/simd.h"
 
 namespace nanovllm::cpu::NANOVLLM_ISA {
+
+/// amx_gemm.cpp; only with AMX.
+void amx_task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end,
+              float* scratch);
+
 namespace {
 
-constexpr int kColumns = 2 * kLanes;
 constexpr int kMaxRows =
     kLanes == 16 ? 12 : 6;  // 2 R accumulators, two of w, one of x: of 32 or 16 registers
-constexpr int64_t kGroupPanels = kGemmGroupColumns / kColumns;
 
 /// How weights of one dtype are multiplied. A lane holds kStep elements of a column, which takes
 /// kPasses multiply-adds.
@@ -228,16 +232,6 @@ void load_block(typename W::Input* block, const GemmCall& call, int64_t row, int
   }
 }
 
-template <class Out>
-void store_out(Out* out, int64_t out_stride, const float* sums, const float* bias, int64_t rows,
-               int64_t columns) {
-  for (int64_t r = 0; r < rows; ++r)
-    for_each_vector(columns, [&](int64_t i, auto ld, auto st) {
-      const F32 v = ld(sums + r * kGemmGroupColumns + i);
-      st(out + r * out_stride + i, bias ? v + ld(bias + i) : v);
-    });
-}
-
 /// A float32 panel in place of one of another dtype: block [k, kColumns] = the values at w.
 template <class W>
 void unpack_block(float* block, const typename W::Element* w, int64_t k) {
@@ -386,14 +380,7 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
           compute_tiles(tile);
         }
     }
-    const int64_t column = group * kColumns;
-    const int64_t columns =
-        call.n - column < panels * kColumns ? call.n - column : panels * kColumns;
-    const float* bias = call.bias ? call.bias + column : nullptr;
-    const int64_t offset = row * call.out_stride + column;
-    if (call.out_f32)
-      store_out(static_cast<float*>(call.out) + offset, call.out_stride, sums, bias, rows, columns);
-    else store_out(static_cast<T*>(call.out) + offset, call.out_stride, sums, bias, rows, columns);
+    store_panels<T>(call, sums, row, rows, group, panels);
   }
 }
 
@@ -430,13 +417,21 @@ void unpack_row(void* row, const void* panel, int64_t column, int64_t k) {
 }
 
 template <class T, class W = Format<T>>
-constexpr GemmKernels kKernels = {{kColumns, kMaxRows, task<W, T>},
-                                  {kColumns, kMaxRows, task<Format<E4M3>, T>},
-                                  pack<W>,
-                                  unpack_row<W>};
+constexpr GemmKernels kernels() {
+  GemmKernels all = {{kColumns, kMaxRows, task<W, T>},
+                     {},
+                     {kColumns, kMaxRows, task<Format<E4M3>, T>},
+                     pack<W>,
+                     unpack_row<W>};
+#if defined(__AMX_BF16__)
+  if constexpr (sizeof(T) == sizeof(Bf16) && W::kStep == 2)
+    all.many_rows = {kColumns, 32, amx_task};
+#endif
+  return all;
+}
 
 }  // namespace
 
-extern const GemmKernels kGemm[3] = {kKernels<float>, kKernels<Bf16>, kKernels<F16>};
+extern const GemmKernels kGemm[3] = {kernels<float>(), kernels<Bf16>(), kernels<F16>()};
 
 }  // namespace nanovllm::cpu::NANOVLLM_ISA

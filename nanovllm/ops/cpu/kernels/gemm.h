@@ -53,8 +53,11 @@ struct GemmKernel {
                float* scratch);
 };
 
+constexpr int64_t kFewestManyRows = 4;
 /// Kernels of one instruction set for a model of one dtype.
 struct GemmKernels : GemmKernel {
+  /// Faster from kFewestManyRows rows of x on. Only with AMX it has a task.
+  GemmKernel many_rows;
   /// For weights in E4M3, whose panels have, for each group of k, the values [count, columns] and
   /// the scales [columns] float32, which are kE4M3Unit times larger than the weight's.
   GemmKernel e4m3;

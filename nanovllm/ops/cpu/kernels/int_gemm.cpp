@@ -7,6 +7,8 @@
 // scale * (sum of x_scale * integer sum - zero * sum of x). AMX computes the integer sums of 16
 // rows and a panel at once; the rest is the same, so each output has the same bits.
 #include "nanovllm/ops/cpu/kernels/int_gemm.h"
+
+#include "nanovllm/ops/cpu/kernels/gemm_out.h"
 #include "nanovllm/ops/cpu/kernels/quantize_row.h"
 #include "nanovllm/ops/cpu/kernels/simd.h"
 #if defined(__AMX_INT8__)
@@ -16,9 +18,7 @@
 namespace nanovllm::cpu::NANOVLLM_ISA {
 namespace {
 
-constexpr int kColumns = 2 * kLanes;
 constexpr int kMaxRows = kLanes == 16 ? 6 : 3;  // 4 R sums, two of w, one of x: of 32 or 16
-constexpr int64_t kGroupPanels = kGemmGroupColumns / kColumns;
 /// Values of k whose part of a panel stays in L1 under all rows of a task.
 constexpr int64_t kBlockK = 512;
 
@@ -307,16 +307,6 @@ void compute_panels(Tile t, const GemmCall& call, int64_t padded_k, int64_t rows
   }
 }
 
-template <class Out>
-void store_out(Out* out, int64_t out_stride, const float* sums, const float* bias, int64_t rows,
-               int64_t columns) {
-  for (int64_t r = 0; r < rows; ++r)
-    for_each_vector(columns, [&](int64_t i, auto ld, auto st) {
-      const F32 v = ld(sums + r * kGemmGroupColumns + i);
-      st(out + r * out_stride + i, bias ? v + ld(bias + i) : v);
-    });
-}
-
 template <class W, class T>
 void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end,
           float* sums) {
@@ -394,14 +384,7 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
       for (int64_t block = 0; block < blocks; ++block)
         for (int64_t p = 0; p < panels; ++p) compute_block(p, block);
     }
-    const int64_t column = first * kColumns;
-    const int64_t columns =
-        call.n - column < panels * kColumns ? call.n - column : panels * kColumns;
-    const float* bias = call.bias ? call.bias + column : nullptr;
-    const int64_t at = row * call.out_stride + column;
-    if (call.out_f32)
-      store_out(static_cast<float*>(call.out) + at, call.out_stride, sums, bias, rows, columns);
-    else store_out(static_cast<T*>(call.out) + at, call.out_stride, sums, bias, rows, columns);
+    store_panels<T>(call, sums, row, rows, first, panels);
   }
 }
 

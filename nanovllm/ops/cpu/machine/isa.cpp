@@ -35,10 +35,11 @@ NANOVLLM_TABLES(amx)
 
 /// Asks the processor, and Linux for the use of its tile registers in this process.
 static bool may_use_amx() {
-  constexpr unsigned kTileAndInt8 = 3u << 24;
+  constexpr unsigned kTileAndInt8AndBf16 = 3u << 24 | 1u << 22;
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE
   unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kTileAndInt8) == kTileAndInt8 &&
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 &&
+         (d & kTileAndInt8AndBf16) == kTileAndInt8AndBf16 &&
          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 

@@ -13,7 +13,7 @@ enum class Isa {
   kAvx512,      ///< AVX-512 F, BW, CD, DQ, VL (x86-64-v4)
   kAvx512Vnni,  ///< and VNNI
   kAvx512Bf16,  ///< and BF16
-  kAmx,         ///< and AMX for integers, and through oneDNN for bfloat16
+  kAmx,         ///< and AMX for integers and bfloat16
 };
 constexpr int kNumIsas = 7;
 

@@ -1,7 +1,5 @@
 #include "nanovllm/ops/cpu/machine/parallel.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -135,9 +133,6 @@ std::unique_ptr<Pool>& own_pool() { return thread_owned<std::unique_ptr<Pool>>()
 
 void set_num_threads(int num_threads) {
   num_threads = std::max(num_threads, 1);
-  // oneDNN splits its work over as many threads as it was told, and skips what a thread that
-  // OMP_THREAD_LIMIT forbids would have done.
-  omp_set_num_threads(std::min(num_threads, omp_get_thread_limit()));
   if (num_threads != cpu::num_threads())
     own_pool() = num_threads == 1 ? nullptr : std::make_unique<Pool>(num_threads);
 }

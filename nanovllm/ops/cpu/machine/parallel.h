@@ -6,7 +6,7 @@
 namespace nanovllm::cpu {
 
 /// Threads that parallel_for() uses when called from this thread, itself included; at least 1. Its
-/// helpers live until the number changes or the thread ends. oneDNN's OpenMP threads are as many.
+/// helpers live until the number changes or the thread ends.
 void set_num_threads(int num_threads);
 int num_threads();
 
