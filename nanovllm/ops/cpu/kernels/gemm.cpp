@@ -424,8 +424,7 @@ constexpr GemmKernels kernels() {
                      pack<W>,
                      unpack_row<W>};
 #if defined(__AMX_BF16__)
-  if constexpr (sizeof(T) == sizeof(Bf16) && W::kStep == 2)
-    all.many_rows = {kColumns, 32, amx_task};
+  if constexpr (__is_same(T, Bf16)) all.many_rows = {kColumns, 32, amx_task};  // rows of two tiles
 #endif
   return all;
 }

@@ -55,7 +55,7 @@ struct ChosenExperts {
       rows[i / kMaxTokens][i % kMaxTokens] = -1, weights[i / kMaxTokens][i % kMaxTokens] = 0;
     __syncthreads();
   }
-  /// After clear(), when the logits are there. A token's weights are computed on request.
+  /// After clear(), when the logits are there. For one token, its weights only if `weighs`.
   template <int kPerLane>
   __device__ void find(const FewExpertsParams& p, bool weighs) {
     if (p.num_tokens == 1) find_of_one<kPerLane>(p, weighs);

@@ -5,11 +5,11 @@
 
 // The tile scheduler of prefill_sm90.cu. A tile is some consecutive new tokens of one sequence, for
 // one group of query heads. Its level is the number of key blocks that it sees, and so its cost.
-// Only the device knows the lengths, so there is no list of tiles. Instead every thread block
-// computes the same order by itself: all tiles of the highest level, then those of the next lower
-// one, down to level 1. Expensive tiles come first, so that all thread blocks end at about the same
-// time ("longest processing time first"). A thread block takes its next place in that order from a
-// counter.
+// There is no list of tiles, which the host would have to make for each step. Instead every thread
+// block computes the same order by itself from the lengths: all tiles of the highest level, then
+// those of the next lower one, down to level 1. Expensive tiles come first, so that all thread
+// blocks end at about the same time ("longest processing time first"). A thread block takes its
+// next place in that order from a counter.
 //
 // The order is repeated for each section of KV heads. A section has as many KV heads as fit into
 // the L2 cache, so that tiles that are computed at the same time find their keys there.
