@@ -176,6 +176,10 @@ __device__ __forceinline__ void cluster_sync_relaxed() {
 __device__ __forceinline__ void cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
+/// The same where not all lanes of a warp may be together.
+__device__ __forceinline__ void cluster_arrive_alone() {
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
 /// Makes what this thread wrote visible to the cluster, before it arrives at a barrier.
 __device__ __forceinline__ void cluster_fence() {
   asm volatile("fence.acq_rel.cluster;" ::: "memory");

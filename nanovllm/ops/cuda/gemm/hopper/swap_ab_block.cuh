@@ -241,8 +241,13 @@ struct Block {
                      shared + to * bytes, bytes, remote_address(barrier(kSumsFull), to));
   }
 
-  __device__ void wait_for_sums() const {
+  /// Waits for the sums, and lets the cluster know that they are here: once for each thread, before
+  /// its first part of the epilogue, so that no thread block waits for others at the end.
+  __device__ void receive_sums(bool& has_received) const {
+    if (has_received) return;
+    has_received = true;
     if (p.split > 1) barrier_wait(barrier(kSumsFull), 0);
+    cluster_arrive_alone();
   }
   /// Where the sums of token `row` of this thread block's tokens are.
   __device__ uint32_t sums_at(int row) const {
@@ -300,6 +305,7 @@ struct Block {
   __device__ void finish() const {
     const int stride = layout.sums_bytes() / p.split, per_token = columns / 4;
     const int num_tokens = kTokens / p.split;
+    bool has_received = false;
     for (int i = threadIdx.x; i < num_tokens * per_token; i += blockDim.x) {
       const int row = i / per_token, column = i % per_token * 4;
       const int token = rank * num_tokens + row;
@@ -315,7 +321,7 @@ struct Block {
       // Their number must be a power of two, and a quantized weight may have other numbers of rows.
       const int lanes = Operands::kQuantized ? 8 : per_token;
       const float scale = factor(token, column / 4 % lanes, lanes);
-      wait_for_sums();
+      receive_sums(has_received);
       const uint32_t from = sums_at(row);
       const float4 a = sum_at(from + column * 4, stride);
       float at[4] = {a.x * scale, a.y * scale, a.z * scale, a.w * scale};
@@ -335,7 +341,7 @@ struct Block {
       if (norms) defer_norm(y, weight, token, column, per_token);
     }
     // Threads without tokens wait too: no thread block may end before every copy to it has arrived.
-    wait_for_sums();
+    receive_sums(has_received);
   }
 
   /// Prefetches into the L2 cache what finish_heads() will read.
@@ -365,6 +371,7 @@ struct Block {
     const int lane = threadIdx.x % kLanes, at = lane * kPer;
     const int num_tokens = kTokens / p.split, num_rows = p.rows / kHeadDim * num_tokens;
     const int stride = layout.sums_bytes() / p.split;
+    bool has_received = false;
     // num_rows is a multiple of a warp's rows, so all of them exist or none; their tokens may not.
     for (int i = threadIdx.x / kLanes; i < num_rows; i += blockDim.x / kLanes) {
       const int row = i % num_tokens, column = i / num_tokens * kHeadDim + at;
@@ -388,7 +395,7 @@ struct Block {
           bias[half] = load<kPer>(args.bias + first_column + half * kHalf + column);
       }
       const float scale = factor(token, lane, kLanes);
-      wait_for_sums();
+      receive_sums(has_received);
       const uint32_t from = sums_at(row);
       HeadPart<T, kPer> part;  // rounded to bfloat16, as a separate GEMM would store it
 #pragma unroll
@@ -415,7 +422,7 @@ struct Block {
       entry.store(r.layout, at + kHalf, cache_elements<C>(part.high, 1 / key_scale));
       if (at == 0) entry.store_scale(r.layout, key_scale);
     }
-    wait_for_sums();
+    receive_sums(has_received);
   }
 };
 

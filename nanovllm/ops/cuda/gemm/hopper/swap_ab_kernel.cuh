@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(Operands::kMostThreads, Operands::kResident)
   if constexpr (kHeadDim > 0) block.template finish_heads<kHeadDim, C>();
   else block.finish();
   __syncwarp();
-  cluster_sync_relaxed();  // no copy reads this thread block's sums any more
+  cluster_wait();  // no copy reads this thread block's sums any more
 #endif
 }
 

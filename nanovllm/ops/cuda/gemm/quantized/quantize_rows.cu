@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
+#include "nanovllm/ops/cuda/gemm/hopper/swap_ab_gemm.h"
 #include "nanovllm/ops/cuda/gemm/quantized/quantized_gemm.h"
 
 // Activations as E4M3: value = x / scale, scale = max |x| / 448 over a row or over 128 columns of
@@ -14,6 +15,11 @@ constexpr int kWidth = 8;  // columns that a thread has together
 constexpr int kLanes = kQuantizedChunk / kWidth;
 constexpr float kLargest = 448;  // of E4M3
 constexpr int kMostThreads = 512;
+/// Shared memory that the thread blocks ask for and do not use, if the next GEMM's take all
+/// registers of a multiprocessor (tile_gemm.cu). With it, none fits beside those of decode
+/// attention, where it would wait on nearly every multiprocessor and keep that GEMM from beginning
+/// its copies.
+constexpr size_t kUnusedBytes = 32 << 10;
 
 __device__ inline uint2 to_e4m3(const float (&x)[kWidth], float factor) {
   uint32_t words[2];
@@ -111,6 +117,7 @@ void run(Launch where, const QuantizedActivations& out, Tensor in, const Norm& n
   const auto num_rows = static_cast<int>(in.shape[0]), width = static_cast<int>(in.shape[1]);
   // Chunks do not depend on each other, so small thread blocks divide a row.
   const bool divides = !kNorm && out.has_chunks;
+  const bool waits_apart = divides && num_rows > kE4M3SwapAbTokens && num_rows <= kSwapAbTokens;
   const int vectors = (width + kWidth - 1) / kWidth;
   const int threads = divides ? 256 : std::min((vectors + 31) / 32 * 32, kMostThreads);
   const int most_blocks = 2048 / threads * where.num_sms;  // at once
@@ -120,8 +127,8 @@ void run(Launch where, const QuantizedActivations& out, Tensor in, const Norm& n
     const auto launch_with = [&]<int kVectors>() {
       const int pieces = (of_row + kVectors - 1) / kVectors;
       launch(where, quantize_kernel<T, kNorm, kVectors>, std::min(num_rows * pieces, most_blocks),
-             threads, 0, out, in.as<const T>(), norm.weight.as<const float>(), width, norm.eps,
-             num_rows, pieces);
+             threads, waits_apart ? kUnusedBytes : 0, out, in.as<const T>(),
+             norm.weight.as<const float>(), width, norm.eps, num_rows, pieces);
     };
     const int wanted = divides ? num_rows * of_row > most_blocks ? 2 : 1 : of_row;
     if (wanted <= 1) launch_with.template operator()<1>();
