@@ -80,7 +80,7 @@ double seconds(DType dtype, DType kv_dtype, cpu::Isa isa, int64_t num_seqs, int6
   double best = 1e9, total = 0;
   for (int i = 0; i < 5 || (total < 0.5 && i < 200); ++i) {
     const auto start = std::chrono::steady_clock::now();
-    cpu::attention(args, kv, batch, isa);
+    cpu::attention(args, kv, batch, isa, isa);
     const double time =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     best = std::min(best, time);
@@ -104,10 +104,10 @@ int main(int argc, char** argv) {
                                                  {DType::kF16, DType::kF16},
                                                  {DType::kBF16, DType::kE4M3}};
   for (const auto& [dtype, kv_dtype] : kDTypes)
-    for (const cpu::Isa isa :
-         {cpu::Isa::kPlain, cpu::Isa::kAvx2, cpu::Isa::kAvx512, cpu::Isa::kAvx512Bf16}) {
-      if (!cpu::is_supported(isa) || (isa == cpu::Isa::kAvx512Bf16 && dtype != DType::kBF16))
-        continue;
+    for (const cpu::Isa isa : {cpu::Isa::kPlain, cpu::Isa::kAvx2, cpu::Isa::kAvx512,
+                               cpu::Isa::kAvx512Bf16, cpu::Isa::kAmx}) {
+      const bool is_of_bf16 = isa >= cpu::Isa::kAvx512Bf16;
+      if (!cpu::is_supported(isa) || (is_of_bf16 && kv_dtype != DType::kBF16)) continue;
       for (const auto& [num_seqs, num_tokens, context] :
            {Work{256, 1, 160}, Work{32, 1, 1024}, Work{1, 1, 16384}, Work{1, 1024, 1024},
             Work{4, 256, 4096}}) {

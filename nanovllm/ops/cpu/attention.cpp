@@ -52,15 +52,17 @@ const AttentionKernels& choose_kernels(Isa isa, DType dtype, const KvCache& kv) 
 
 class Attention {
  public:
-  Attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch, Isa isa)
+  Attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch, Isa isa,
+            Isa prompt_isa)
       : args_(args),
         kv_(kv),
         batch_(batch),
         head_dim_(kv.head_dim),
         group_(args.num_heads / kv.num_kv_heads),
         tokens_per_tile_(std::max<int64_t>(kTileRows / group_, 1)),
-        max_rows_((tokens_per_tile_ * group_ + 15) / 16 * 16),
-        kernels_(choose_kernels(isa, args.qkv.dtype, kv)) {}
+        max_rows_((tokens_per_tile_ * group_ + kRowTile - 1) / kRowTile * kRowTile),
+        kernels_(choose_kernels(isa, args.qkv.dtype, kv)),
+        prompt_kernels_(choose_kernels(prompt_isa, args.qkv.dtype, kv)) {}
 
   void run(Workspace& workspace) {
     const int64_t num_partials = plan(num_threads(), workspace);
@@ -160,12 +162,13 @@ class Attention {
   void compute(const Task& task, const Task* next, float* memory) const {
     const Partial total = partial_at(memory);
     const Partial own = partial_at(memory + partial_floats());
-    float* const panel = memory + 2 * partial_floats();
-    float* const scores = panel + kMaxPanelKeys * head_dim_;
+    float* const scores = memory + 2 * partial_floats();
     char* const queries = reinterpret_cast<char*>(scores + kKeyBlock * max_rows_);
+    float* const panel = scores + (kKeyBlock + head_dim_) * max_rows_;
+    const AttentionKernels& kernels = kernels_of(task);
     for (int64_t row = 0; row < num_rows(task); ++row)
-      kernels_.load_queries(queries + row * head_dim_ * kernels_.query_bytes,
-                            row_of(args_.qkv, task, row), static_cast<int>(head_dim_));
+      kernels.load_queries(queries + row * head_dim_ * kernels.query_bytes,
+                           row_of(args_.qkv, task, row), static_cast<int>(head_dim_));
     if (task.first_partial < 0) {
       finish(task, total, [&](int32_t block) {
         compute_block(task, block, next, queries, panel, scores, own);
@@ -187,12 +190,13 @@ class Attention {
     std::fill_n(total.out, rows * head_dim_, 0.0f);
     for (int32_t block = task.first_block; block < task.end_block; ++block) {
       const int64_t skipped = first_row(task, block);
-      kernels_.merge({total.max + skipped, total.sum + skipped, total.out + skipped * head_dim_},
-                     partial_of(block), static_cast<int>(rows - skipped), head_dim);
+      kernels_of(task).merge(
+          {total.max + skipped, total.sum + skipped, total.out + skipped * head_dim_},
+          partial_of(block), static_cast<int>(rows - skipped), head_dim);
     }
     for (int64_t row = 0; row < rows; ++row)
-      kernels_.store_row(row_of(args_.out, task, row), total.out + row * head_dim_, total.sum[row],
-                         head_dim);
+      kernels_of(task).store_row(row_of(args_.out, task, row), total.out + row * head_dim_,
+                                 total.sum[row], head_dim);
   }
 
   /// The partial result of the rows that see any key of the block. What is computed after the
@@ -202,7 +206,7 @@ class Attention {
     const int64_t first_key = int64_t{block} * kKeyBlock;
     const int64_t skipped = first_row(task, block);
     KeyBlockArgs block_args = {
-        .queries = queries + skipped * head_dim_ * kernels_.query_bytes,
+        .queries = queries + skipped * head_dim_ * kernels_of(task).query_bytes,
         .keys = {},
         .values = {},
         .next_keys = {},
@@ -221,7 +225,7 @@ class Attention {
       block_args.num_next = list_groups(task, block + 1, 0, block_args.next_keys);
     else if (next != nullptr)
       block_args.num_next = list_groups(*next, next->first_block, 0, block_args.next_keys);
-    kernels_.key_block(block_args, partial);
+    kernels_of(task).key_block(block_args, partial);
   }
 
   /// The groups of keys or values of a block, and how many there are.
@@ -242,6 +246,10 @@ class Attention {
     return count;
   }
 
+  const AttentionKernels& kernels_of(const Task& task) const {
+    const int32_t* starts = batch_.cu_seqlens_q.as<int32_t>() + task.seq;
+    return starts[1] - starts[0] > 1 ? prompt_kernels_ : kernels_;
+  }
   int64_t num_rows(const Task& task) const { return task.num_tokens * group_; }
   /// The first row of the tile that sees any key of the block.
   int64_t first_row(const Task& task, int32_t block) const {
@@ -264,7 +272,7 @@ class Attention {
   }
   int64_t partial_floats() const { return max_rows_ * (head_dim_ + 2); }
   int64_t thread_floats() const {
-    return 2 * partial_floats() + head_dim_ * kMaxPanelKeys + max_rows_ * (kKeyBlock + head_dim_);
+    return 2 * partial_floats() + head_dim_ * kMostInPanel + max_rows_ * (kKeyBlock + head_dim_);
   }
 
   const AttentionArgs& args_;
@@ -273,14 +281,15 @@ class Attention {
   const int64_t head_dim_;
   const int64_t group_;  // query heads of a KV head
   const int64_t tokens_per_tile_;
-  const int64_t max_rows_;  // of a tile; a multiple of a cache line's floats
-  const AttentionKernels& kernels_;
+  const int64_t max_rows_;  // of a tile; a multiple of a cache line's floats and of kRowTile
+  const AttentionKernels &kernels_, &prompt_kernels_;
   float* partials_ = nullptr;
 };
 
 }  // namespace
 
-void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch, Isa isa) {
+void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch, Isa isa,
+               Isa prompt_isa) {
   check(kv.block_size % kKeyGroup == 0, "block size {} is no multiple of {}", kv.block_size,
         kKeyGroup);
   check(kv.head_dim % 8 == 0, "head_dim {} is no multiple of 8", kv.head_dim);
@@ -288,7 +297,7 @@ void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch,
         "attention of {} over a cache of {}", dtype_name(args.qkv.dtype), dtype_name(kv.dtype));
   check(args.num_heads % kv.num_kv_heads == 0, "{} query heads for {} KV heads", args.num_heads,
         kv.num_kv_heads);
-  Attention(args, kv, batch, isa).run(thread_owned<Workspace>());
+  Attention(args, kv, batch, isa, prompt_isa).run(thread_owned<Workspace>());
 }
 
 }  // namespace nanovllm::cpu

@@ -27,8 +27,10 @@ inline float* kv_key_scale(const KvCache& kv, char* entry, int64_t row) {
 
 /// Backend::attention. The cache is read in place, and no slot beyond a sequence's context counts.
 /// head_dim must be a multiple of 8 and block_size a multiple of 16. The bits of a token's output
-/// depend on its query and its keys alone (kernels/attention.h says how), for every dtype. The
+/// depend on its query, its keys and the instruction set alone (kernels/attention.h says how), for
+/// every dtype. `isa` is for sequences with one new token, `prompt_isa` for those with more. The
 /// work is split over the threads of parallel_for().
-void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch, Isa isa);
+void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch, Isa isa,
+               Isa prompt_isa);
 
 }  // namespace nanovllm::cpu

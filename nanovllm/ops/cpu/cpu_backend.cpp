@@ -164,7 +164,10 @@ void CpuBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv, co
 
 void CpuBackend::attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
   set_num_threads(threads_);
-  cpu::attention(args, kv, batch, args.qkv.dtype == DType::kBF16 ? gemm_.bf16_isa() : isa_);
+  const bool is_bf16 = args.qkv.dtype == DType::kBF16;
+  // For one token, AMX's tiles take longer to prepare than they save.
+  const Isa isa = is_bf16 ? std::min(gemm_.bf16_isa(), Isa::kAvx512Bf16) : isa_;
+  cpu::attention(args, kv, batch, isa, is_bf16 && isa_ == Isa::kAmx ? isa_ : isa);
 }
 
 void CpuBackend::silu_mul(Tensor out, Tensor gate_up) {

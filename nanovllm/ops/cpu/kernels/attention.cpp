@@ -6,17 +6,15 @@
 // for up to kRows rows.
 
 #include "nanovllm/ops/cpu/kernels/attention.h"
+
+#include "nanovllm/ops/cpu/kernels/attention_rows.h"
 #include "nanovllm/ops/cpu/kernels/simd.h"
+#if defined(__AMX_BF16__)
+#include "nanovllm/ops/cpu/kernels/attention_amx.h"
+#endif
 
 namespace nanovllm::cpu::NANOVLLM_ISA {
 namespace {
-
-// kRows x kVectors sums, kVectors operands and a broadcast fill the registers (32 with AVX-512,
-// else 16).
-constexpr int kRows = 6;
-constexpr int kVectors = kLanes == 16 ? 4 : 2;
-constexpr int kPanelKeys = kVectors * kLanes;
-static_assert(kPanelKeys <= kMaxPanelKeys);
 
 inline F32 larger(F32 a, F32 b) { return a > b ? a : b; }
 
@@ -56,27 +54,10 @@ inline F32 exp2_nonpositive(F32 x) {
   return x <= -125.0f ? F32{} : reinterpret_cast<F32>(scaled);
 }
 
-/// Calls f.operator()<number of rows>(first row) for groups of kRows rows, then for a smaller one.
-template <int kNumRows = kRows, class F>
-inline void for_row_groups(int rows, F&& f, int row = 0) {
-  for (; row + kNumRows <= rows; row += kNumRows) f.template operator()<kNumRows>(row);
-  if constexpr (kNumRows > 1) for_row_groups<kNumRows - 1>(rows, f, row);
-}
-
-template <class T>
-const T* key_row(const void* const* groups, int key, int head_dim) {
-  return static_cast<const T*>(groups[key / kKeyGroup]) + key % kKeyGroup * head_dim;
-}
-
 /// The scales of `key` and of those that follow in its group, up to kLanes.
 inline F32 load_scales(const void* const* groups, int key, int head_dim) {
   const auto* const group = static_cast<const char*>(groups[key / kKeyGroup]);
   return load(reinterpret_cast<const float*>(group + kKeyGroup * head_dim) + key % kKeyGroup);
-}
-
-inline int num_visible(const KeyBlockArgs& a, int row) {
-  const int keys = a.first_visible + row / a.group;
-  return keys < kKeyBlock ? keys : kKeyBlock;
 }
 
 // -- scores
@@ -173,8 +154,9 @@ void panel_scores(const KeyBlockArgs& a, int row, float* scores) {
 // -- softmax
 
 /// A row's scores become weights relative to their largest; the lanes after its last key become 0.
-/// Keys of e4m3 give scores without their scales, and values get weights with theirs.
-template <class Key>
+/// Keys of e4m3 give scores without their scales, and values get weights with theirs. Weights of a
+/// type that is not float take the first part of the scores' memory.
+template <class Key, class Weight = float>
 void softmax_row(const KeyBlockArgs& a, int row, float* max_out, float* sum_out) {
   constexpr bool kHasScales = sizeof(Key) == 1;
   static_assert(kKeyGroup % kLanes == 0);
@@ -193,11 +175,12 @@ void softmax_row(const KeyBlockArgs& a, int row, float* max_out, float* sum_out)
   }
   float row_max = top[0];
   for (int i = 1; i < kLanes; ++i) row_max = row_max > top[i] ? row_max : top[i];
+  auto* const weights = reinterpret_cast<Weight*>(scores);
   F32 total = {};
   for (int j = 0; j < padded; j += kLanes) {
     const F32 x = exp2_nonpositive(load(scores + j) - row_max);
     total = total + x;
-    store(scores + j, kHasScales ? x * load_scales(a.values, j, a.head_dim) : x);
+    store(weights + j, kHasScales ? x * load_scales(a.values, j, a.head_dim) : x);
   }
   *max_out = row_max;
   *sum_out = sum(total);
@@ -277,6 +260,27 @@ void key_block(const KeyBlockArgs& a, const Partial& partial) {
   weighted_values_of_all<typename Dot::Key>(a, partial.out);
 }
 
+#if defined(__AMX_BF16__)
+/// The same of bfloat16 in tiles.
+void tile_key_block(const KeyBlockArgs& a, const Partial& partial) {
+  const TileRegisters registers;
+  const int end = num_visible(a, a.rows - 1);
+  for (int key = 0; key < end; key += kPanelKeys) {
+    pack_panel<Bf16Dot>(a, key, end);
+    tile_scores(a, key);
+  }
+  for (int row = 0; row < a.rows; ++row) {
+    softmax_row<Bf16, Bf16>(a, row, partial.max + row, partial.sum + row);
+    for (int key = (num_visible(a, row) + kLanes - 1) / kLanes * kLanes; key < padded_keys(end);
+         key += kLanes)
+      store(weights_of(a, row) + key, F32{});
+  }
+  pack_values(a, end);
+  for (int d = 0; d < a.head_dim; d += kPairColumns)
+    multiply_values(a, d, a.panel + d / kPairColumns * kPairPanel, partial.out);
+}
+#endif
+
 // -- queries, merging, output
 
 template <class Dot>
@@ -315,9 +319,19 @@ constexpr AttentionKernels kKernels = {
     .store_row = store_row<typename Dot::Model>,
 };
 
+#if defined(__AMX_BF16__)
+constexpr AttentionKernels kBf16Kernels = [] {
+  AttentionKernels kernels = kKernels<Bf16Dot>;
+  kernels.key_block = tile_key_block;
+  return kernels;
+}();
+#else
+constexpr AttentionKernels kBf16Kernels = kKernels<Bf16Dot>;
+#endif
+
 }  // namespace
 
-extern const AttentionKernels kAttention[3] = {kKernels<FloatDot<float>>, kKernels<Bf16Dot>,
+extern const AttentionKernels kAttention[3] = {kKernels<FloatDot<float>>, kBf16Kernels,
                                                kKernels<FloatDot<F16>>};
 extern const AttentionKernels kE4m3Attention[3] = {
     kKernels<FloatDot<float, E4m3>>, kKernels<FloatDot<Bf16, E4m3>>, kKernels<FloatDot<F16, E4m3>>};

@@ -7,8 +7,8 @@ namespace nanovllm::cpu {
 /// Keys are counted from position 0 in blocks of this many, whatever the cache's blocks are. Each
 /// gives one partial result (the largest score, the sum of the weights, the weighted sum of V), and
 /// partial results are merged in ascending order. So the bits of a query's output depend on its
-/// keys alone, not on chunks, batch or threads. Source: Milakov and Gimelshein, "Online normalizer
-/// calculation for softmax", 2018; Dao, "FlashAttention-2", 2023.
+/// keys alone, not on chunks, batch or threads. Source: Milakov and Gimelshein, "Online
+/// normalizer calculation for softmax", 2018; Dao, "FlashAttention-2", 2023.
 constexpr int kKeyBlock = 256;
 /// This many keys are contiguous in the cache: block_size is a multiple of it. If the cache is of
 /// e4m3, the group's scales follow, a float for each key.
@@ -30,7 +30,7 @@ struct KeyBlockArgs {
   int group;          // query heads of a token
   int rows, head_dim;
   float scale;    // of the scores, times log2(e): weights are powers of two
-  float* panel;   // scratch [head_dim, kPanelKeys]
+  float* panel;   // scratch [head_dim, kMostInPanel]
   float* scores;  // scratch [rows, kKeyBlock]
 };
 
@@ -41,8 +41,14 @@ struct Partial {
   float* out;  // [rows, head_dim]
 };
 
-/// The most keys of a panel on any instruction set.
+/// The most keys of a panel of K on any instruction set.
 constexpr int kMaxPanelKeys = 64;
+/// A panel of V (attention_amx.h) has so many dimensions, and two keys in a word.
+constexpr int kPairColumns = 32, kPairPanel = kKeyBlock / 2 * kPairColumns;
+/// Words for each dimension of a panel of K, or of all panels of V.
+constexpr int kMostInPanel = kKeyBlock / 2;
+/// Rows of scratch memory and partial results are a multiple of this, and may all be written.
+constexpr int kRowTile = 16;
 
 /// Kernels of one instruction set for one dtype of queries and one of the cache.
 struct AttentionKernels {
