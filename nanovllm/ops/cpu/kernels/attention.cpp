@@ -16,6 +16,10 @@
 namespace nanovllm::cpu::NANOVLLM_ISA {
 namespace {
 
+// kRows x kVectors sums, kVectors operands and a broadcast fill the registers (32 with AVX-512,
+// else 16).
+constexpr int kRows = 6;
+
 inline F32 larger(F32 a, F32 b) { return a > b ? a : b; }
 
 /// The kLanes x kLanes matrix whose rows are x[0], x[1], ... becomes its transpose: each round
@@ -52,6 +56,13 @@ inline F32 exp2_nonpositive(F32 x) {
   y = fma(y, r, broadcast(1.0f));
   const U32 scaled = reinterpret_cast<U32>(y) + (reinterpret_cast<U32>(shifted) << 23);
   return x <= -125.0f ? F32{} : reinterpret_cast<F32>(scaled);
+}
+
+/// Calls f.operator()<number of rows>(first row) for groups of kRows rows, then for a smaller one.
+template <int kNumRows = kRows, class F>
+inline void for_row_groups(int rows, F&& f, int row = 0) {
+  for (; row + kNumRows <= rows; row += kNumRows) f.template operator()<kNumRows>(row);
+  if constexpr (kNumRows > 1) for_row_groups<kNumRows - 1>(rows, f, row);
 }
 
 /// The scales of `key` and of those that follow in its group, up to kLanes.

@@ -43,9 +43,7 @@ struct Partial {
 
 /// The most keys of a panel of K on any instruction set.
 constexpr int kMaxPanelKeys = 64;
-/// A panel of V (attention_amx.h) has so many dimensions, and two keys in a word.
-constexpr int kPairColumns = 32, kPairPanel = kKeyBlock / 2 * kPairColumns;
-/// Words for each dimension of a panel of K, or of all panels of V.
+/// Words for each dimension of a panel of K, or of V with two keys in a word (attention_amx.h).
 constexpr int kMostInPanel = kKeyBlock / 2;
 /// Rows of scratch memory and partial results are a multiple of this, and may all be written.
 constexpr int kRowTile = 16;

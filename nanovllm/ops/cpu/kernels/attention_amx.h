@@ -9,6 +9,9 @@
 namespace nanovllm::cpu::NANOVLLM_ISA {
 namespace {
 
+/// A panel of V has so many dimensions, and two keys in a word.
+constexpr int kPairColumns = 2 * kAmxColumns, kPairPanel = kKeyBlock / 2 * kPairColumns;
+
 /// Weights of so many keys are multiplied: the tile's, rounded up. They are zero behind a row's
 /// last key.
 inline int padded_keys(int keys) { return (keys + kAmxK - 1) / kAmxK * kAmxK; }

@@ -8,20 +8,10 @@
 namespace nanovllm::cpu::NANOVLLM_ISA {
 namespace {
 
-// kRows x kVectors sums, kVectors operands and a broadcast fill the registers (32 with AVX-512,
-// else 16).
-constexpr int kRows = 6;
+/// A panel of K.
 constexpr int kVectors = kLanes == 16 ? 4 : 2;
 constexpr int kPanelKeys = kVectors * kLanes;
 static_assert(kPanelKeys <= kMaxPanelKeys);
-
-/// Calls f.operator()<number of rows>(first row) for groups of kNumRows rows, then
-/// for a smaller one.
-template <int kNumRows = kRows, class F>
-inline void for_row_groups(int rows, F&& f, int row = 0) {
-  for (; row + kNumRows <= rows; row += kNumRows) f.template operator()<kNumRows>(row);
-  if constexpr (kNumRows > 1) for_row_groups<kNumRows - 1>(rows, f, row);
-}
 
 template <class T>
 const T* key_row(const void* const* groups, int key, int head_dim) {
