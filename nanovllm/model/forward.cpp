@@ -92,7 +92,8 @@ void attend(Backend& backend, const Model& model, int64_t layer_index, Residual&
                          .qkv = qkv,
                          .num_heads = config.num_heads,
                          .scale = 1 / std::sqrt(static_cast<float>(config.head_dim)),
-                         .layer = layer_index},
+                         .layer = layer_index,
+                         .next = layer.o.get()},
                         kv, batch);
 }
 

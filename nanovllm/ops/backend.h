@@ -64,6 +64,7 @@ struct AttentionArgs {
   int64_t num_heads = 0;
   float scale = 1;
   int64_t layer = 0;
+  const Weight* next = nullptr;  ///< if known, what multiplies out next: out may be prepared for it
 };
 
 /// How the tokens of a step are divided among experts. A backend writes and reads it on its device:

@@ -15,8 +15,9 @@ struct Seq {
 struct Shape {
   int64_t head_dim, group, num_kv_heads, block_size;
   DType dtype;
-  bool e4m3 = false;                 // the cache
-  const QuantizedKind* w = nullptr;  // of the weight of q, k and v, if it is quantized
+  bool e4m3 = false;                    // the cache
+  const QuantizedKind* w = nullptr;     // of the weight of q, k and v, if it is quantized
+  const QuantizedKind* next = nullptr;  // of the weight that multiplies the output
 
   /// The largest difference between the backends. Elements of keys that differ in their last bit
   /// before they are quantized may differ by a sixteenth afterwards, and of a small head each
@@ -208,12 +209,47 @@ class GpuAttention : public TwoBackends {
         gpu->upload(qkv.on_gpu.data, qkv.host.data(), qkv.host.size());
         gpu->upload(out.on_gpu.data, nothing.data(), nothing.size());
         gpu->attention(args, kv[b], batch);
+        if (shape.next == nullptr) continue;
+        check_quantized_output(*shape.next, what, args, [&](const AttentionArgs& prepares) {
+          gpu->upload(qkv.on_gpu.data, original.data(), original.size());
+          gpu->upload(memory[1].get(), before.data(), before.size());
+          gpu->rope_attention(rope, prepares, kv[1], batch);
+        });
       }
       if (!prompt) expect_equal(out, what, shape.tolerance());
     }
   }
 
  private:
+  /// Attention that knows the next weight may quantize its output for it. The GEMM then yields the
+  /// same bits as if it quantized the output itself, and does not read the output.
+  template <class Attend>
+  void check_quantized_output(const QuantizedKind& kind, const std::string& what,
+                              AttentionArgs args, Attend attend) {
+    const int64_t rows = args.out.shape[0], columns = args.out.shape[1], n = 256;
+    const WeightRows parts[] = {random_quantized(kind, n, columns, 0.05f, random, Scales::kBf16)};
+    const WeightPtr w = gpu->pack(parts, DType::kBF16);
+    args.next = w.get();
+    const Twin sum = make({nullptr, DType::kBF16, rows, n});
+    const Twin scratch = make({nullptr, DType::kBF16, rows, n}, 0);
+    const auto product = [&](Tensor x) {
+      gpu->upload(sum.on_gpu.data, sum.host.data(), sum.host.size());
+      Residual residual(sum.on_gpu, scratch.on_gpu);
+      gpu->add_matmul(residual, x, *w);
+      return from_gpu(gpu->finish(residual));
+    };
+    attend(args);
+    const std::vector<char> output = from_gpu(args.out);
+    const Twin copy = make(args.out);
+    gpu->upload(copy.on_gpu.data, output.data(), output.size());
+    const std::vector<char> expected = product(copy.on_gpu);
+    attend(args);
+    const std::vector<char> nothing(output.size(), static_cast<char>(0xff));
+    if (GetParam() == Kernels::kNative) gpu->upload(args.out.data, nothing.data(), output.size());
+    EXPECT_EQ(expected, product(args.out)) << what;
+    gpu->upload(args.out.data, output.data(), output.size());
+  }
+
   int64_t num_graphs_ = 0;
 };
 
@@ -254,6 +290,20 @@ TEST_P(GpuAttention, PrefillOfDividedKeys) {
         check(shape, {{2, 2049}, {1, 700}, {64, 4100}});
         check(shape, {{100, 9000}});
         check(shape, {{65, 3000}, {7, 1000}, {300, 300}, {3, 6001}});
+      }
+}
+
+/// With so many sequences that clusters do not compute attention, and thread blocks share heads.
+TEST_P(GpuAttention, QuantizesItsOutputForTheNextGemm) {
+  constexpr QuantizedKind kE4M3 = {QuantizedFormat::kE4M3, 128, 128, false, true};
+  for (const auto& [head_dim, group] :
+       {std::array<int64_t, 2>{128, 4}, {128, 1}, {64, 2}, {128, 7}, {256, 2}})
+    for (const bool e4m3 : {false, true})
+      for (const size_t num_seqs : {41, 64, 100}) {
+        std::vector<Seq> seqs;
+        for (size_t i = 0; i < num_seqs; ++i)
+          seqs.push_back({1, static_cast<int32_t>(i % 7 == 3 ? 600 : 20 + i)});
+        check({head_dim, group, 8, 64, DType::kBF16, e4m3, nullptr, &kE4M3}, seqs);
       }
 }
 

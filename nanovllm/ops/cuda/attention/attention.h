@@ -8,6 +8,7 @@
 #include "nanovllm/ops/cuda/attention/kv_layout.cuh"
 #include "nanovllm/ops/cuda/attention/rope.h"
 #include "nanovllm/ops/cuda/device/runtime.h"
+#include "nanovllm/ops/cuda/gemm/quantized/quantized_activations.h"
 
 // Attention over the paged KV cache, and the rotary embedding before it. Read this file first, then
 // - kv_layout.cuh: how keys and values are stored; rope.h and rope.cu: the kernels that store them;
@@ -30,6 +31,8 @@ struct AttentionParams {
   KvLayout layout;
   int num_seqs, num_tokens, num_heads, max_blocks;
   float scale;
+  /// Where decode_attention() writes out quantized too, if this has values.
+  QuantizedActivations quantized_out = {};
 
   /// The same for `count` sequences from `first` on, which have `tokens` new tokens.
   AttentionParams sequences(int first, int count, int tokens) const {
@@ -64,10 +67,15 @@ struct DecodePlan {
   int num_blocks;  // of the grid
 };
 
+/// Whether decode_attention() can write AttentionParams::quantized_out.
+constexpr bool quantizes_output(const KvLayout& layout, int num_heads) {
+  return num_heads / layout.num_kv_heads * layout.head_dim % kQuantizedChunk == 0;
+}
+
 /// Memory that decode attention keeps between its thread blocks. Counters are zero between
 /// launches.
 struct DecodeScratch {
-  // [num_blocks, 2, kMaxGroup, head_dim + 2]: weighted sums, then maximum and sum of weights. A
+  // [num_blocks, 2, kMaxGroup, head_dim + 4]: weighted sums, then maximum and sum of weights. A
   // thread block has two such partial results: of the head that begins before its range, and of the
   // head that ends behind it.
   float* partial;

@@ -64,15 +64,18 @@ __global__ void __launch_bounds__(kThreads, 4)
   if (at == 0) entry.store_scale(p.layout, scale);
 }
 
-/// Many tokens of a 16-bit type; head_dim is a power of two from 16 on. A warp computes a token.
-/// Groups of its threads compute the heads in turns, and each thread has eight neighbouring
-/// elements of both halves of a head. The number of instructions bounds this kernel, so norm
-/// weights and angles are multiplied once for each token and not once for each head:
+/// Many tokens of a 16-bit type; head_dim is a power of two from 16 on. A warp computes a token, in
+/// rounds: groups of its threads have a head each, and each thread has eight neighbouring elements
+/// of both halves of it. A thread copies its elements of the next rounds into shared memory itself,
+/// so that enough copies are under way and nothing has to be synchronised. Norm weights and angles
+/// are multiplied once for each token and not once for each head:
 ///   low' = factor * (low * (weight_low * cos) - high * (weight_high * sin)), high' likewise.
 /// This rounds differently from rope_kernel in the last bit of a float.
 template <class T, class C>
 __global__ void __launch_bounds__(kThreads, 3)
     rope_many_tokens_kernel(const RopeParams p, int num_tokens) {
+  constexpr int kStages = 4;
+  __shared__ uint4 ring[kStages][2][kThreads];
   begin_kernel();
   const int head_dim = p.layout.head_dim, half = head_dim / 2, lanes = half / 8;
   const int lane = threadIdx.x % 32, first = lane / lanes, at = lane % lanes * 8;
@@ -80,11 +83,39 @@ __global__ void __launch_bounds__(kThreads, 3)
   const int token = blockIdx.x * kWarps + threadIdx.x / 32;
   if (token >= num_tokens) return;
   T* const x = static_cast<T*>(p.qkv) + int64_t{token} * p.num_rows() * head_dim + at;
+
+  // The next head to copy, of q, k or v, which begin new rounds.
+  int next = first, end = p.num_heads, fetched = 0;
+  const auto fetch = [&] {
+    if (next < end) {
+      const uint32_t to = shared_address(&ring[fetched % kStages][0][threadIdx.x]);
+      async_copy16(to, x + next * head_dim);
+      async_copy16(to + sizeof(ring[0][0]), x + next * head_dim + half);
+    }
+    next += stride;
+    if (next - first >= end && end < p.num_rows()) next = end + first, end += num_kv_heads;
+    ++fetched;
+    commit_async_copies();
+  };
+#pragma unroll
+  for (int i = 0; i < kStages; ++i) fetch();
+
   const int64_t angle = p.positions[token] * int64_t{half} + at;
   const Vec<float, 8> cos = load<8>(p.cos + angle), sin = load<8>(p.sin + angle);
-
-  // Rotates heads begin .. begin + count and calls store_head(head, low, high) for each.
-  const auto rotate = [&](int begin, int count, const float* norm, auto store_head) {
+  // Calls use(head, low, high) for this thread's parts of the next `count` heads.
+  int stage = 0;
+  const auto for_each_head = [&](int count, auto use) {
+    for (int head = first; head - first < count; head += stride) {
+      wait_async_copies<kStages - 1>();
+      if (head < count)
+        use(head, bits_as<Vec<T, 8>>(ring[stage][0][threadIdx.x]),
+            bits_as<Vec<T, 8>>(ring[stage][1][threadIdx.x]));
+      stage = stage + 1 < kStages ? stage + 1 : 0;
+      fetch();
+    }
+  };
+  // Rotates the next `count` heads and calls store_head(head, low, high) for each.
+  const auto rotate = [&](int count, const float* norm, auto store_head) {
     Vec<float, 8> low_cos = cos, high_sin = sin, high_cos = cos, low_sin = sin;
     if (norm) {
       const Vec<float, 8> weight_low = load<8>(norm + at), weight_high = load<8>(norm + half + at);
@@ -94,16 +125,7 @@ __global__ void __launch_bounds__(kThreads, 3)
         high_cos.x[i] *= weight_high.x[i], high_sin.x[i] *= weight_high.x[i];
       }
     }
-    const T* const heads = x + begin * head_dim;
-    uint4 next_low = {}, next_high = {};  // the next head is loaded while this one is computed
-    const auto read = [&](int head) {
-      next_low = *reinterpret_cast<const uint4*>(heads + head * head_dim);
-      next_high = *reinterpret_cast<const uint4*>(heads + head * head_dim + half);
-    };
-    if (first < count) read(first);
-    for (int head = first; head < count; head += stride) {
-      const auto low = bits_as<Vec<T, 8>>(next_low), high = bits_as<Vec<T, 8>>(next_high);
-      if (head + stride < count) read(head + stride);
+    for_each_head(count, [&](int head, const Vec<T, 8>& low, const Vec<T, 8>& high) {
       float factor = 1;
       if (norm) {
         float squares = 0;
@@ -122,14 +144,14 @@ __global__ void __launch_bounds__(kThreads, 3)
         y[1][i] = factor * (v * high_cos.x[i] + u * low_sin.x[i]);
       }
       store_head(head, rounded<T>(y[0]), rounded<T>(y[1]));
-    }
+    });
   };
-  rotate(0, p.num_heads, p.q_norm, [&](int head, const Vec<T, 8>& low, const Vec<T, 8>& high) {
+  rotate(p.num_heads, p.q_norm, [&](int head, const Vec<T, 8>& low, const Vec<T, 8>& high) {
     store<8>(x + head * head_dim, low);
     store<8>(x + head * head_dim + half, high);
   });
   const int slot = p.slot_mapping[token];
-  if (slot < 0) return;
+  if (slot < 0) return wait_all_async_copies();
   const CacheEntry<C> first_entry = p.cache_entry<C>(p.num_heads, slot);  // of head 0
   const auto store_in_cache = [&](int64_t to, const Vec<T, 8>& low, const Vec<T, 8>& high) {
     const CacheEntry<C> entry = {first_entry.entry + to, first_entry.row};
@@ -138,14 +160,12 @@ __global__ void __launch_bounds__(kThreads, 3)
     entry.store(p.layout, half + at, cache_elements<C>(high, 1 / scale));
     if (at == 0) entry.store_scale(p.layout, scale);
   };
-  rotate(p.num_heads, num_kv_heads, p.k_norm,
-         [&](int head, const Vec<T, 8>& low, const Vec<T, 8>& high) {
-           store_in_cache(p.layout.entry(0, head), low, high);
-         });
-  const T* const values = x + (p.num_heads + num_kv_heads) * head_dim;
-  for (int head = first; head < num_kv_heads; head += stride)
-    store_in_cache(p.layout.layer_stride + p.layout.entry(0, head),
-                   load<8>(values + head * head_dim), load<8>(values + head * head_dim + half));
+  rotate(num_kv_heads, p.k_norm, [&](int head, const Vec<T, 8>& low, const Vec<T, 8>& high) {
+    store_in_cache(p.layout.entry(0, head), low, high);
+  });
+  for_each_head(num_kv_heads, [&](int head, const Vec<T, 8>& low, const Vec<T, 8>& high) {
+    store_in_cache(p.layout.layer_stride + p.layout.entry(0, head), low, high);
+  });
 }
 
 }  // namespace

@@ -71,12 +71,14 @@ AttentionParams CudaBackend::attention_params(const AttentionArgs& args, const K
 
 void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
   const ContextScope here(context_);
-  const AttentionParams params = attention_params(args, kv, batch);
+  AttentionParams params = attention_params(args, kv, batch);
   const DType dtype = args.qkv.dtype;
   // The portable kernel must fit in the 99 KB of shared memory that every GPU has.
   const int64_t most = portable_ && kv.head_dim == 256 ? 8 : kMaxGroup;  // query heads of a KV head
   if (!params.layout.tiled || dtype == DType::kF32 || args.num_heads > most * kv.num_kv_heads)
     return general_attention(where_, params, dtype);
+  const bool quantizes = !has_prefill_ && quantizes_output(params.layout, params.num_heads);
+  params.quantized_out = gemms_->quantized_input(args.out, quantizes ? args.next : nullptr);
   if (has_decode_)
     decode_attention(where_, params, plan_, decode_scratch_, dtype,
                      {.portable = portable_, .prefetch_keys = capturing_});

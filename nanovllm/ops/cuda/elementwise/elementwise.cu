@@ -41,47 +41,82 @@ __global__ void gather_kernel(Unit* out, const Unit* table, const int32_t* rows,
     out[blockIdx.x * width + i] = exists ? table[row * width + i] : Unit{};
 }
 
-/// The largest thread block of rms_norm_kernel: with more threads each would have too few
-/// registers.
-template <int kVectors, bool kBlockRows>
-constexpr int kNormThreads = !kBlockRows     ? 256
-                             : kVectors == 1 ? 1024
-                                             : 512;
-
-/// A group of threads, a warp or with kBlockRows the whole thread block, takes row after row. A
-/// thread keeps up to kVectors vectors of N elements of its row in registers between the two
-/// passes, and the weights of its columns throughout.
+/// RMSNorm of few rows, which is bound by latency. A warp, or with kBlockRows a thread block,
+/// computes a row; a thread has up to kVectors vectors of N elements of it.
 template <class T, int N, int kVectors, bool kBlockRows>
-__global__ void __launch_bounds__(kNormThreads<kVectors, kBlockRows>, kBlockRows ? 1 : 3)
-    rms_norm_kernel(T* out, const T* in, const float* weight, int width, float eps, int num_rows) {
+__global__ void __launch_bounds__(kBlockRows ? 1024 : 256)
+    rms_norm_few_kernel(T* out, const T* in, const float* weight, int width, float eps,
+                        int num_rows) {
   launch_dependents();
-  __shared__ float sums[2][32];  // rows use them in turn, so that one barrier a row is enough
+  __shared__ float sums[32];
   const int group_size = kBlockRows ? blockDim.x : 32;
   const int thread = kBlockRows ? threadIdx.x : threadIdx.x % 32;
-  const int num_groups = kBlockRows ? 1 : blockDim.x / 32;
-  const int group = kBlockRows ? 0 : threadIdx.x / 32;
+  const int row = kBlockRows ? blockIdx.x : blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  const int64_t first = int64_t{row} * width;
   const auto column = [&](int j) { return (j * group_size + thread) * N; };
   Vec<float, N> w[kVectors];
 #pragma unroll
   for (int j = 0; j < kVectors; ++j)
     if (column(j) < width) w[j] = load<N>(weight + column(j));
   wait_for_previous_kernel();
-  for (int row = blockIdx.x * num_groups + group, turn = 0; row < num_rows;
-       row += gridDim.x * num_groups, turn ^= 1) {
-    const int64_t first = int64_t{row} * width;
-    Vec<T, N> x[kVectors];
+  if (row >= num_rows) return;
+  Vec<T, N> x[kVectors];
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j)
+    if (column(j) < width) x[j] = load<N>(in + first + column(j));
+  float squares = 0;
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j)
+    if (column(j) < width) squares = add_squares(x[j], squares);
+  squares = kBlockRows ? block_reduce(squares, sums, Sum()) : warp_sum(squares);
+  const float factor = rms_factor(squares, width, eps);
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j)
+    if (column(j) < width) store<N>(out + first + column(j), normed(x[j], factor, w[j]));
+}
+
+constexpr int kMostNormThreads = 512;
+/// Threads of rms_norm_kernel that run on a multiprocessor at once.
+template <int kVectors>
+constexpr int kNormThreads = kVectors <= 2 ? 1024 : 512;
+
+/// RMSNorm of many rows. A thread block takes row after row, and loads its next row before it
+/// computes one. A thread keeps up to kVectors vectors of N elements of both rows in registers, and
+/// the weights of its columns.
+template <class T, int N, int kVectors>
+__global__ void __launch_bounds__(kMostNormThreads, kNormThreads<kVectors> / kMostNormThreads)
+    rms_norm_kernel(T* out, const T* in, const float* weight, int width, float eps, int num_rows) {
+  launch_dependents();
+  __shared__ float sums[2][32];  // rows use them in turn, so that one barrier a row is enough
+  const auto column = [&](int j) {
+    return (j * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * N;
+  };
+  Vec<float, N> w[kVectors];
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j)
+    if (column(j) < width) w[j] = load<N>(weight + column(j));
+  wait_for_previous_kernel();
+  Vec<T, N> x[kVectors], next[kVectors];
+  const auto load_row = [&](Vec<T, N>(&to)[kVectors], int row) {
 #pragma unroll
     for (int j = 0; j < kVectors; ++j)
-      if (column(j) < width) x[j] = load<N>(in + first + column(j));
+      if (row < num_rows && column(j) < width)
+        to[j] = load<N>(in + int64_t{row} * width + column(j));
+  };
+  load_row(x, blockIdx.x);
+  for (int row = blockIdx.x, turn = 0; row < num_rows; row += gridDim.x, turn ^= 1) {
+    load_row(next, row + gridDim.x);
     float squares = 0;
 #pragma unroll
     for (int j = 0; j < kVectors; ++j)
       if (column(j) < width) squares = add_squares(x[j], squares);
-    squares = kBlockRows ? block_reduce(squares, sums[turn], Sum()) : warp_sum(squares);
-    const float factor = rms_factor(squares, width, eps);
+    const float factor = rms_factor(block_reduce(squares, sums[turn], Sum()), width, eps);
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j)
-      if (column(j) < width) store<N>(out + first + column(j), normed(x[j], factor, w[j]));
+    for (int j = 0; j < kVectors; ++j) {
+      if (column(j) < width)
+        store<N>(out + int64_t{row} * width + column(j), normed(x[j], factor, w[j]));
+      x[j] = next[j];
+    }
   }
 }
 
@@ -155,31 +190,31 @@ void rms_norm(Launch where, Tensor out, Tensor x, const Norm& norm) {
   check_args(
       out.shape == x.shape && norm.weight.size() == width && norm.weight.dtype == DType::kF32,
       "rms_norm: out must be of x's shape, the weight float32 [columns of x]");
-  // Up to kFewRows latency bounds the kernel; with more rows, the number of loads in flight.
-  constexpr int kFewRows = 1024;
-  constexpr int kMaxWidth = 16384;
+  constexpr int kFewRows = 1024, kMaxWidth = 16384;
   check_args(width <= kMaxWidth, "rms_norm: a row has more than 16384 elements");
   with_float_type(x.dtype, [&](auto type) {
     using T = decltype(type);
-    const auto run = [&]<int N, int kVectors, bool kBlockRows>() {
-      constexpr int kMaxThreads = kNormThreads<kVectors, kBlockRows>;
-      const int needed = (width + kVectors * N - 1) / (kVectors * N);
-      const int threads = kBlockRows ? (needed + 31) / 32 * 32 : kMaxThreads;
-      // If a thread block computes whole rows, as many thread blocks as run at the same time.
-      const unsigned num_blocks =
-          kBlockRows ? std::min(num_rows, where.num_sms * std::max(1, 1024 / threads))
-                     : blocks_for(num_rows, kMaxThreads / 32);
-      launch(where, rms_norm_kernel<T, N, kVectors, kBlockRows>, num_blocks, threads, 0,
-             out.as<T>(), x.as<const T>(), norm.weight.as<const float>(), width, norm.eps,
-             num_rows);
+    const auto run = [&](auto kernel, unsigned num_blocks, int threads) {
+      launch(where, kernel, num_blocks, threads, 0, out.as<T>(), x.as<const T>(),
+             norm.weight.as<const float>(), width, norm.eps, num_rows);
+    };
+    const auto threads_of_row = [&](int per_thread) {
+      return (width + 32 * per_thread - 1) / (32 * per_thread) * 32;
+    };
+    const auto run_many = [&]<int N, int kVectors>() {
+      const int threads = threads_of_row(kVectors * N);
+      const int most_blocks = where.num_sms * (kNormThreads<kVectors> / threads);
+      run(rms_norm_kernel<T, N, kVectors>, std::min(num_rows, most_blocks), threads);
     };
     constexpr int N = kPer16Bytes<T>;
-    if (width % N == 0 && width <= 4 * 32 * N) run.template operator()<N, 4, false>();
-    else if (width % N == 0 && width <= kNormThreads<1, true> * N && num_rows <= kFewRows)
-      run.template operator()<N, 1, true>();
-    else if (width % N == 0 && width <= kNormThreads<4, true> * 4 * N)
-      run.template operator()<N, 4, true>();
-    else run.template operator()<1, kMaxWidth / 512, true>();
+    const bool has_vectors = width % N == 0, is_few = has_vectors && num_rows <= kFewRows;
+    if (is_few && width <= 4 * 32 * N)
+      run(rms_norm_few_kernel<T, N, 4, false>, blocks_for(num_rows, 8), 256);
+    else if (is_few && width <= 1024 * N)
+      run(rms_norm_few_kernel<T, N, 1, true>, num_rows, threads_of_row(N));
+    else if (has_vectors && width <= kMostNormThreads * 2 * N) run_many.template operator()<N, 2>();
+    else if (has_vectors && width <= kMostNormThreads * 4 * N) run_many.template operator()<N, 4>();
+    else run_many.template operator()<1, kMaxWidth / kMostNormThreads>();
   });
 }
 

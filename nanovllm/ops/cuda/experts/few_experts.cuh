@@ -171,13 +171,13 @@ struct FewSizes {
 template <class Format>
 int64_t few_gate_up_bytes(int64_t num_tokens, int64_t hidden) {
   const auto size = FewSizes<Format>::of(num_tokens);
-  return int64_t{kFewWarps} * size.stages * size.tiles * kFewChunkBytes<Format, 1> +
+  return int64_t{kFewWarps} * size.stages * size.tiles * kTilesBytes<Format, 1> +
          num_tokens * few_x_pitch<Format>(static_cast<int>(hidden));
 }
 template <class Format>
 int64_t few_down_bytes(int64_t num_tokens) {
   return int64_t{kFewWarps} * FewSizes<Format>::of(num_tokens).stages *
-         (kFewChunkBytes<Format, 1> + num_tokens * Format::kChunk * 2);
+         (kTilesBytes<Format, 1> + num_tokens * Format::kChunk * 2);
 }
 
 /// SwiGLU of the chosen experts; an item belongs to one of them.
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kFewThreads, 2) few_gate_up_kernel(const FewEx
   const int k = p.hidden, num_tiles = (p.n + kTiles * 8 - 1) / (kTiles * 8);
   const int pitch = few_x_pitch<Format>(k);
   const uint32_t x =
-      shared_address(shared) + kFewWarps * kStages * kFewChunkBytes<Format, kTiles>;  // [T] rows
+      shared_address(shared) + kFewWarps * kStages * kTilesBytes<Format, kTiles>;  // [T] rows
   chosen.clear();
   begin_kernel();
   // Behind the last column x is zero.
@@ -232,7 +232,7 @@ template <class Format, int kPerLane, int kStages>
 __global__ void __launch_bounds__(kFewThreads, 2)
     few_down_kernel(const __grid_constant__ FewExpertsParams p) {
   using T = typename Format::T;
-  constexpr int kChunk = Format::kChunk, kWBytes = kFewChunkBytes<Format, 1>;
+  constexpr int kChunk = Format::kChunk, kWBytes = kTilesBytes<Format, 1>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ ChosenExperts chosen;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane / 4, pair = lane % 4;

@@ -29,8 +29,14 @@ inline constexpr int kScaleGroups = !Format::kScaled ? 0
                                                      : 1;
 template <class Format>
 inline constexpr int kTileValueBytes = 2 * Format::kPieces* kPieceBytes;
-template <class Format>
-inline constexpr int kTileScaleBytes = kScaleGroups<Format> * 16 * 4;
+/// From the words of a group to those of the next one. Half a warp copies the words of a tile, and
+/// where there is no other tile for the other half, it copies what nobody reads.
+template <int kTiles>
+inline constexpr int kGroupWordBytes = (kTiles + 1) / 2 * 2 * 16 * 4;
+/// A warp's memory for a chunk of kTiles tiles.
+template <class Format, int kTiles>
+inline constexpr int kTilesBytes =
+    kTiles* kTileValueBytes<Format> + kScaleGroups<Format>* kGroupWordBytes<kTiles>;
 
 /// A lane's pieces of x for a chunk and 8 tokens. address(token, i) is that of the i-th 16 bytes of
 /// the chunk's part of a token's row.
@@ -103,12 +109,9 @@ struct ChunkSource {
       const uint32_t to_words = to + kTiles * kTileValueBytes<Format>;
 #pragma unroll
       for (int i = 0; i < (kTiles + 1) / 2; ++i) {
-        // Where there is no other tile, lanes 16 to 31 copy the same words as the others: a branch
-        // would take longer.
-        const int word = 2 * i + 1 < kTiles ? lane : lane % 16;
 #pragma unroll
         for (int g = 0; g < kScaleGroups<Format>; ++g)
-          async_copy4(to_words + (g * kTiles + 2 * i) * 64 + word * 4,
+          async_copy4(to_words + g * kGroupWordBytes<kTiles> + (32 * i + lane) * 4,
                       words[i] + int64_t{g} * group_step);
         words[i] += int64_t{chunks * kScaleGroups<Format>} * group_step;
       }
@@ -147,8 +150,8 @@ __device__ __forceinline__ void multiply_chunk(float (&acc)[kTiles][kTokenTiles]
           pieces[r][half] =
               load_shared(mine + ((r * 2 + half) * kPieces + i / kPerPiece) * kPieceBytes);
         if (Format::kScaled && i % kPerScale == 0)
-          scale_words[r][half] =
-              load_shared_word(words + ((i / kPerScale * kTiles + r) * 16 + half * 8) * 4);
+          scale_words[r][half] = load_shared_word(words + i / kPerScale * kGroupWordBytes<kTiles> +
+                                                  (r * 16 + half * 8) * 4);
       }
     uint32_t upper[kTiles][4], lower[kTiles][4];
 #pragma unroll

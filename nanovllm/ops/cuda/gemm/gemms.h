@@ -69,6 +69,11 @@ class Gemms {
   void store_rotated(const GemmInput& x, const Weight& w, Tensor bias, const RopeStoreArgs& rope,
                      const KvCache& kv, const Batch& batch);
 
+  /// Where the kernel that computes x has to write it quantized too, if the next GEMM is that of x
+  /// and w and quantizes x in chunks: it will not do that itself. Otherwise, and without w, the
+  /// result has no values.
+  QuantizedActivations quantized_input(Tensor x, const Weight* w);
+
   /// Memory for matrix_of() of a quantized weight, before graphs that use it are captured.
   void reserve_dequantized(const QuantizedWeight& w, DType dtype);
   /// A weight [n, k] in `dtype`. If it is quantized, the matrix is only valid for what is enqueued
@@ -125,6 +130,8 @@ class Gemms {
   };
   E4M3Matrices e4m3_matrices(const Call& call);
   std::vector<GemmChoice> quantized_candidates(const Call& call);
+  /// Quantizes x, or its norm, unless that was done when x was computed.
+  void quantize(const QuantizedActivations& to, Tensor x, const Norm& norm);
   /// Memory for num_tokens rows of quantized activations.
   QuantizedActivations e4m3_activations(const QuantizedWeight& w, int64_t num_tokens,
                                         int64_t scale_stride);
@@ -160,9 +167,18 @@ class Gemms {
   std::function<Buffer(size_t)> allocate_;
   Buffer dequantized_;
   size_t dequantized_bytes_ = 0;
-  // Quantized activations and their scales.
-  std::vector<Buffer> e4m3_;  // the last one is used
-  size_t e4m3_bytes_ = 0;
+  // Quantized activations, and their scales. They have memory of their own each, so that what is
+  // left there of other GEMMs is a number: a graph's padding is computed, though not used.
+  struct Growing {
+    std::vector<Buffer> all;  // the last one is used; graphs may use the others
+    size_t bytes = 0;
+  };
+  Growing e4m3_values_, e4m3_scales_;
+  struct QuantizedInput {
+    const void* x;
+    QuantizedActivations quantized;
+  };
+  std::optional<QuantizedInput> quantized_input_;
   // The norm that was begun last; Residual::begun_norm is its number.
   DeferredNorm begun_;
   uint64_t num_begun_ = 0;

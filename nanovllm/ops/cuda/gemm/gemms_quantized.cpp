@@ -90,7 +90,7 @@ void Gemms::run_swap_ab(const Call& call, GemmArgs args) {
   const QuantizedActivations x =
       e4m3_activations(*w, args.num_tokens, (args.num_tokens + 3) / 4 * 4);
   if (call.in.residual != nullptr) call.in.residual->begun_norm = 0;
-  quantize_rows(where_, x, call.in.x, call.in.norm);
+  quantize(x, call.in.x, call.in.norm);
   args.norm = nullptr;
   args.quantized_x = &x;
   swap_ab_gemm(where_, args, {});
@@ -99,19 +99,37 @@ void Gemms::run_swap_ab(const Call& call, GemmArgs args) {
 QuantizedActivations Gemms::e4m3_activations(const QuantizedWeight& w, int64_t num_tokens,
                                              int64_t scale_stride) {
   const bool has_chunks = w.group_shift != kWholeShift;
-  const int64_t value_bytes = num_tokens * w.padded_columns();
   const int64_t num_scales = scale_stride * (has_chunks ? w.padded_columns() / kQuantizedChunk : 1);
-  const auto bytes = static_cast<size_t>(value_bytes + num_scales * 4);
-  if (bytes > e4m3_bytes_) {
-    e4m3_bytes_ = std::bit_ceil(bytes);
-    e4m3_.push_back(allocate_(e4m3_bytes_));  // graphs may use the old memory
-  }
-  char* const memory = static_cast<char*>(e4m3_.back().get());
-  return {.values = memory,
-          .scales = reinterpret_cast<float*>(memory + value_bytes),
+  const auto memory = [&](Growing& growing, int64_t bytes) {
+    if (static_cast<size_t>(bytes) > growing.bytes) {
+      growing.bytes = std::bit_ceil(static_cast<size_t>(bytes));
+      growing.all.push_back(allocate_(growing.bytes));
+    }
+    return growing.all.back().get();
+  };
+  return {.values = memory(e4m3_values_, num_tokens * w.padded_columns()),
+          .scales = static_cast<float*>(memory(e4m3_scales_, num_scales * 4)),
           .row_bytes = w.padded_columns(),
           .scale_stride = static_cast<int>(scale_stride),
           .has_chunks = has_chunks};
+}
+
+QuantizedActivations Gemms::quantized_input(Tensor x, const Weight* w) {
+  quantized_input_.reset();
+  if (w == nullptr) return {};
+  const auto& weight = static_cast<const DeviceWeight*>(w)->quantized;
+  const int64_t num_tokens = x.shape[0];
+  if (!is_native_ || x.dtype != DType::kBF16 || num_tokens < kFewestSwapAbTokens || !weight ||
+      !weight->quantizes_activations || weight->group_shift == kWholeShift ||
+      weight->k % kQuantizedChunk != 0)
+    return {};
+  quantized_input_ = {x.data, e4m3_activations(*weight, num_tokens, (num_tokens + 3) / 4 * 4)};
+  return quantized_input_->quantized;
+}
+
+void Gemms::quantize(const QuantizedActivations& to, Tensor x, const Norm& norm) {
+  const auto done = std::exchange(quantized_input_, std::nullopt);
+  if (!done || done->x != x.data || done->quantized != to) quantize_rows(where_, to, x, norm);
 }
 
 std::vector<GemmChoice> Gemms::e4m3_candidates(const Call& call, const GemmArgs& args) {
@@ -196,7 +214,7 @@ void Gemms::run_e4m3_as(GemmChoice& choice, Call call) {
     call.in = call.in.residual->scratch();
   }
   const QuantizedActivations x = e4m3_activations(w, num_tokens, (num_tokens + 3) / 4 * 4);
-  quantize_rows(where_, x, call.in.x.rows(0, num_tokens), call.in.norm);
+  quantize(x, call.in.x.rows(0, num_tokens), call.in.norm);
   if (choice.kernel >= 0) {
     GemmArgs args = args_of(call);
     args.norm = nullptr;

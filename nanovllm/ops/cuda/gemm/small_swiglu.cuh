@@ -20,7 +20,7 @@ constexpr int small_swiglu_stages(int num_tokens) { return num_tokens == 1 ? 10 
 template <class T>
 int64_t small_swiglu_bytes(int num_tokens, int k) {
   using Format = PlainFormat<T>;
-  return int64_t{kFewWarps} * small_swiglu_stages(num_tokens) * kFewChunkBytes<Format, 1> +
+  return int64_t{kFewWarps} * small_swiglu_stages(num_tokens) * kTilesBytes<Format, 1> +
          int64_t{num_tokens} * few_x_pitch<Format>(k) + int64_t{k} * 4;
 }
 
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   __shared__ FewBlockSums<1> sums;
   __shared__ float squares_of[kFewWarps];
   const int warp = threadIdx.x / 32, pitch = few_x_pitch<Format>(p.k), pieces = p.k / 8;
-  const uint32_t x = shared_address(shared) + kFewWarps * kStages * kFewChunkBytes<Format, 1>;
+  const uint32_t x = shared_address(shared) + kFewWarps * kStages * kTilesBytes<Format, 1>;
   const uint32_t norm = x + p.num_tokens * pitch;
   for (int i = threadIdx.x; i < p.k / 4; i += kFewThreads)
     async_copy16_or_zero(norm + i * 16, p.norm + i * 4, true);

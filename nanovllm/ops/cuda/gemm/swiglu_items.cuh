@@ -12,10 +12,6 @@ namespace nanovllm::cuda {
 constexpr int kFewWarps = 8, kFewThreads = kFewWarps * 32;
 constexpr int kMaxTokens = 8;  // columns of a matrix instruction
 
-/// A warp's memory for a chunk of kTiles tiles of w.
-template <class Format, int kTiles>
-inline constexpr int kFewChunkBytes = kTiles*(kTileValueBytes<Format> + kTileScaleBytes<Format>);
-
 /// Bytes from one token's row of x to the next one's, so that there are no bank conflicts.
 template <class Format>
 __host__ __device__ inline int few_x_pitch(int k) {
@@ -31,7 +27,7 @@ template <class Format, int kStages, int kTiles, class FirstRow>
 struct SwigluItems {
   using T = typename Format::T;
   static constexpr int kChunk = Format::kChunk, kColumns = kTiles * 8;
-  static constexpr int kStageBytes = kFewChunkBytes<Format, kTiles>;
+  static constexpr int kStageBytes = kTilesBytes<Format, kTiles>;
 
   const QuantizedWeight& w;  // of each n gates, then n ups
   int n, num_chunks, num_items;

@@ -21,8 +21,8 @@ namespace {
 /// partial result and the weights of up to `num_blocks` partial results.
 template <int kHeadDim>
 __host__ __device__ constexpr int merged_width(int num_blocks) {
-  constexpr int kWidth = kHeadDim + 2;
-  return (kWarps - 1) * kWidth > num_blocks ? kWarps * kWidth : kWidth + num_blocks;
+  constexpr int kPitch = kHeadDim + 4;
+  return (kWarps - 1) * kPitch > num_blocks ? kWarps * kPitch : kPitch + num_blocks;
 }
 
 /// This is part of the dynamic shared memory: static variables would take a whole kilobyte, because
@@ -44,9 +44,7 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
                   bool prefetch_keys) {
   constexpr int kStages = kRingStages<C, kHeadDim, kBulk>;
   constexpr int kStageBytes = kDecodeStageBytes<C, kHeadDim>, kHalf = kStageBytes / 2;
-  constexpr int kWidth = DecodeHeads<T, C, kHeadDim, kHeadTiles>::kWidth;
-  // Elements that a thread merges at once: as many as registers are left for.
-  constexpr int kAtOnce = (kHeadDim == 64 ? 1 : 2) * kHeadTiles;
+  constexpr int kPitch = DecodeHeads<T, C, kHeadDim, kHeadTiles>::kPitch;
   extern __shared__ __align__(1024) unsigned char shared[];
   auto& control = *reinterpret_cast<Control<kStages>*>(shared + kWarps * kStages * kStageBytes);
   float* const merged = reinterpret_cast<float*>(&control + 1);
@@ -122,28 +120,35 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
     if (is_split && threadIdx.x == 0) num_finished = load_acquire(counter);
 
     // Merge over the warps.
-    heads.save(merged + warp * group * kWidth, group);
+    heads.save(merged + warp * group * kPitch, group);
     if (threadIdx.x == 0) control.is_last = num_finished == last_block - first_block;
     sync();
     bool is_last = is_split && control.is_last;
-    T* const out = static_cast<T*>(p.out) + (token * p.num_heads + head * group) * kHeadDim;
     const int slot = 2 * blockIdx.x + (first_tile == 0 ? 1 : 0);
-    float* const partial = scratch.partial + int64_t{slot} * kMaxGroup * kWidth;
-    const auto use = [&](int row, int d, const DecodePart& all) {
-      if (!is_split) {
-        out[row * kHeadDim + d] = from_float<T>(all.value / all.total);
-        return;
-      }
-      merged[row * kWidth + d] = all.value;  // this element is read by this thread alone
-      if (!is_last) partial[row * kWidth + d] = all.value;
-      if (d > 0) return;
-      control.own_max[row] = all.max;
-      control.own_total[row] = all.total;
-      if (is_last) return;
-      partial[row * kWidth + kHeadDim] = all.max;
-      partial[row * kWidth + kHeadDim + 1] = all.total;
+    float* const partial = scratch.partial + int64_t{slot} * kMaxGroup * kPitch;
+    const auto write = [&](int element, const Vec<float, kMergeWidth>& sums, float factor) {
+      float values[kMergeWidth];
+#pragma unroll
+      for (int i = 0; i < kMergeWidth; ++i) values[i] = sums.x[i] * factor;
+      store_output<T>(p, token, head * group * kHeadDim + element, values);
     };
-    merge_warps<kWarps, kHeadDim, kAtOnce>(merged, group * kWidth, group, use);
+    // Calls use(element, row, d) for this thread's elements of the query heads: d is the first one
+    // in the head `row`.
+    const auto for_each_element = [&](auto use) {
+      for (int element = threadIdx.x * kMergeWidth; element < group * kHeadDim;
+           element += kThreads * kMergeWidth)
+        use(element, element / kHeadDim, element % kHeadDim);
+    };
+    for_each_element([&](int element, int row, int d) {
+      float* const own = merged + row * kPitch;
+      const DecodePart all = merge_parts<kWarps, kHeadDim>(own, group * kPitch, d);
+      if (!is_split) return write(element, all.values, 1 / all.total);
+      store(own + d, all.values);  // this thread alone reads these
+      if (d == 0) control.own_max[row] = all.max, control.own_total[row] = all.total;
+      if (is_last) return;
+      store(partial + row * kPitch + d, all.values);
+      if (d == 0) store(partial + row * kPitch + kHeadDim, Vec<float, 2>{all.max, all.total});
+    });
     // Merge over the thread blocks, by the one that finishes last. Usually it already knows that it
     // is the last one, and then its own partial result need not be written to global memory.
     if (is_split && !is_last) {
@@ -159,97 +164,79 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
       if (threadIdx.x == 0) *counter = 0;
       const int num_parts = last_block - first_block + 1;
       const int own = static_cast<int>(blockIdx.x) - first_block;
-      const auto other = [&](int i, int at_part) {
+      const auto other = [&](int i, int row) {
         const int from = 2 * (first_block + i) + (i == 0 ? 1 : 0);
-        return __ldcg(scratch.partial + int64_t{from} * kMaxGroup * kWidth + at_part);
+        return scratch.partial + (int64_t{from} * kMaxGroup + row) * kPitch;
       };
-      const auto max_of = [&](int i, int row) {
-        return i == own ? control.own_max[row] : other(i, row * kWidth + kHeadDim);
+      // Maximum and sum of weights of part i, and the elements from d on.
+      const auto weights_of = [&](int i, int row) {
+        return i == own ? float2{control.own_max[row], control.own_total[row]}
+                        : __ldcg(reinterpret_cast<const float2*>(other(i, row) + kHeadDim));
       };
-      const auto total_of = [&](int i, int row) {
-        return i == own ? control.own_total[row] : other(i, row * kWidth + kHeadDim + 1);
+      const auto values_of = [&](int i, int row, int d) {
+        return i == own ? bits_as<float4>(load<kMergeWidth>(merged + row * kPitch + d))
+                        : __ldcg(reinterpret_cast<const float4*>(other(i, row) + d));
       };
-      const auto value_of = [&](int i, int row, int d) {
-        return i == own ? merged[row * kWidth + d] : other(i, row * kWidth + d);
-      };
-      // As in merge_warps(), a thread loads all of kAtOnce elements before it stores the first one,
-      // so that it waits for global memory once, and not for each of them.
-      const int num_elements = group * kHeadDim;
       // Each thread loads few partial results at once. For many a first pass computes their
       // weights: one sequence of 8,192 keys takes 16.4 us with both paths and 25.6 us with only one
       // of them.
       constexpr int kFewParts = 4;
+      const auto add = [](Vec<float, kMergeWidth>& sums, const float4& values, float weight) {
+        const auto x = bits_as<Vec<float, kMergeWidth>>(values);
+#pragma unroll
+        for (int i = 0; i < kMergeWidth; ++i) sums.x[i] += x.x[i] * weight;
+      };
       if (num_parts <= kFewParts) {
-        for (int first = threadIdx.x; first < num_elements; first += kAtOnce * kThreads) {
-          float max[kAtOnce][kFewParts], total[kAtOnce][kFewParts], value[kAtOnce][kFewParts];
+        for_each_element([&](int element, int row, int d) {
+          float2 weights[kFewParts];
+          float4 values[kFewParts];
+          float max = -INFINITY, total = 0;
 #pragma unroll
-          for (int e = 0; e < kAtOnce; ++e) {
-            const int i = first + e * kThreads, row = i / kHeadDim, d = i % kHeadDim;
-#pragma unroll
-            for (int b = 0; b < kFewParts; ++b) {
-              const bool exists = b < num_parts && i < num_elements;
-              max[e][b] = exists ? max_of(b, row) : -INFINITY;
-              total[e][b] = exists ? total_of(b, row) : 0;
-              value[e][b] = exists ? value_of(b, row, d) : 0;
-            }
+          for (int i = 0; i < kFewParts; ++i) {
+            weights[i] = i < num_parts ? weights_of(i, row) : float2{-INFINITY, 0};
+            values[i] = i < num_parts ? values_of(i, row, d) : float4{};
           }
 #pragma unroll
-          for (int e = 0; e < kAtOnce; ++e) {
-            const int i = first + e * kThreads;
-            if (i >= num_elements) break;
-            float m = max[e][0], all_total = 0, all_value = 0;
+          for (int i = 0; i < kFewParts; ++i) max = fmaxf(max, weights[i].x);
+          Vec<float, kMergeWidth> sums = {};
 #pragma unroll
-            for (int b = 1; b < kFewParts; ++b) m = fmaxf(m, max[e][b]);
-#pragma unroll
-            for (int b = 0; b < kFewParts; ++b) {
-              const float weight = exp2f(max[e][b] - m);
-              all_total += total[e][b] * weight;
-              all_value += value[e][b] * weight;
-            }
-            out[i] = from_float<T>(all_value / all_total);
+          for (int i = 0; i < kFewParts; ++i) {
+            const float weight = exp2f(weights[i].x - max);
+            total += weights[i].y * weight;
+            add(sums, values[i], weight);
           }
-        }
+          write(element, sums, 1 / total);
+        });
       } else {
-        float* const weights = merged + group * kWidth;  // [group, num_parts]
+        float* const weights = merged + group * kPitch;  // [group, num_parts]
         for (int row = warp; row < group; row += kWarps) {
           float m = -INFINITY, total = 0;
-          for (int i = lane; i < num_parts; i += 32) m = fmaxf(m, max_of(i, row));
+          for (int i = lane; i < num_parts; i += 32) m = fmaxf(m, weights_of(i, row).x);
           m = warp_max(m);
           for (int i = lane; i < num_parts; i += 32) {
-            const float weight = exp2f(max_of(i, row) - m);
-            total += total_of(i, row) * weight;
+            const float2 part = weights_of(i, row);
+            const float weight = exp2f(part.x - m);
+            total += part.y * weight;
             weights[row * num_parts + i] = weight;
           }
           total = warp_sum(total);
           for (int i = lane; i < num_parts; i += 32) weights[row * num_parts + i] /= total;
         }
         sync();
-        for (int first = threadIdx.x; first < num_elements; first += kAtOnce * kThreads) {
-          constexpr int kLoads = 8;  // of an element at once
-          float sums[kAtOnce] = {};
-          for (int b = 0; b < num_parts; b += kLoads) {
-            float values[kAtOnce][kLoads];
+        for_each_element([&](int element, int row, int d) {
+          constexpr int kLoads = 8;  // at once
+          Vec<float, kMergeWidth> sums = {};
+          for (int first = 0; first < num_parts; first += kLoads) {
+            float4 values[kLoads];
 #pragma unroll
-            for (int e = 0; e < kAtOnce; ++e) {
-              const int i = first + e * kThreads, row = i / kHeadDim, d = i % kHeadDim;
+            for (int i = 0; i < kLoads; ++i)
+              values[i] = first + i < num_parts ? values_of(first + i, row, d) : float4{};
 #pragma unroll
-              for (int j = 0; j < kLoads; ++j)
-                values[e][j] = b + j < num_parts && i < num_elements ? value_of(b + j, row, d) : 0;
-            }
-#pragma unroll
-            for (int e = 0; e < kAtOnce; ++e) {
-              const int i = first + e * kThreads, row = i / kHeadDim;
-              if (i >= num_elements) break;
-#pragma unroll
-              for (int j = 0; j < kLoads; ++j)
-                if (b + j < num_parts) sums[e] += weights[row * num_parts + b + j] * values[e][j];
-            }
+            for (int i = 0; i < kLoads; ++i)
+              if (first + i < num_parts) add(sums, values[i], weights[row * num_parts + first + i]);
           }
-#pragma unroll
-          for (int e = 0; e < kAtOnce; ++e)
-            if (const int i = first + e * kThreads; i < num_elements)
-              out[i] = from_float<T>(sums[e]);
-        }
+          write(element, sums, 1);
+        });
       }
     }
     sync();
@@ -280,7 +267,7 @@ void run(Launch where, const AttentionParams& params, const DecodePlan& plan,
 }  // namespace
 
 int64_t decode_partial_size(int num_blocks, int head_dim) {
-  return int64_t{2} * num_blocks * kMaxGroup * (head_dim + 2);
+  return int64_t{2} * num_blocks * kMaxGroup * (head_dim + 4);
 }
 
 void decode_attention(Launch where, const AttentionParams& params, const DecodePlan& plan,

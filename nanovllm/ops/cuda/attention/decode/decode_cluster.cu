@@ -23,8 +23,8 @@ constexpr int kMaxClusterSize = 16;  // not portable: a kernel has to opt in to 
 // -- layout of shared memory
 
 /// Offsets in bytes. The warps' rings come first. When a warp has used all its keys, its ring holds
-/// its sums, [group, kSumPitch] floats; so two thread blocks fit on a multiprocessor even with 16
-/// query heads for a KV head.
+/// its sums, as DecodeHeads::save() writes them; so two thread blocks fit on a multiprocessor even
+/// with 16 query heads for a KV head.
 template <class C, int kHeadDim, int kHeadTiles>
 struct Layout {
   static constexpr int kMaxHeads = 8 * kHeadTiles;
@@ -36,8 +36,7 @@ struct Layout {
   static constexpr int kNewest = kQueries + kMaxHeads * kQueryPitch * 2;  // newest k, then v
   static constexpr int kTotals = kNewest + 2 * kNewestBytes;  // [cluster, group] maximum, total
   static constexpr int kSlices = kTotals + kMaxClusterSize * kMaxHeads * 8;  // [cluster, slice]
-  static constexpr int kSumPitch = kHeadDim + 4;  // aligned, and save() meets no bank conflict
-  static_assert(kMaxHeads * kSumPitch * 4 <= kRing);
+  static_assert(kMaxHeads * (kHeadDim + 4) * 4 <= kRing);
   static int bytes(int group) { return kSlices + group * kHeadDim * 4; }
 };
 
@@ -239,7 +238,7 @@ __global__ void __launch_bounds__(kMaxThreads, kHeadTiles == 1 ? 2 : 1)
       __syncwarp();
       fetch(n + kStages);
     }
-    heads.save(sums + warp * kRingFloats, group, Shared::kSumPitch);
+    heads.save(sums + warp * kRingFloats, group);
   }
   __syncthreads();
   hopper::cluster_wait();  // all thread blocks of the cluster have started
@@ -247,42 +246,26 @@ __global__ void __launch_bounds__(kMaxThreads, kHeadTiles == 1 ? 2 : 1)
   // st.async is only possible in a cluster of several thread blocks.
   const bool is_alone = cluster_size == 1;
   // Merge over the warps, then over the cluster, where each thread block merges a slice of the
-  // elements. A thread merges four neighbours.
-  constexpr int kEach = 4;
+  // elements.
+  constexpr int kEach = kMergeWidth;
   float* const slices = reinterpret_cast<float*>(shared + Shared::kSlices);
   float2* const totals = reinterpret_cast<float2*>(shared + Shared::kTotals);
   const uint32_t barrier = shared_address(&merged);
   for (int i = threadIdx.x; i < group * kHeadDim / kEach; i += blockDim.x) {
     const int element = i * kEach, row = element / kHeadDim, d = element % kHeadDim;
-    const float* const from = sums + row * Shared::kSumPitch;
-    float2 parts[kWarps];  // maximum, total
-    float2 all = {-INFINITY, 0};
-    alignas(16) float value[kEach] = {};
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      parts[w] = *reinterpret_cast<const float2*>(from + w * kRingFloats + kHeadDim);
-      all.x = fmaxf(all.x, parts[w].x);
-    }
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      // A part without keys has the maximum -infinity.
-      const float weight = parts[w].x == -INFINITY ? 0 : exp2f(parts[w].x - all.x);
-      const auto values = load<kEach>(from + w * kRingFloats + d);
-      all.y += parts[w].y * weight;
-#pragma unroll
-      for (int j = 0; j < kEach; ++j) value[j] += values.x[j] * weight;
-    }
+    const auto part = merge_parts<kWarps, kHeadDim>(sums + row * Heads::kPitch, kRingFloats, d);
+    const float2 of_row = {part.max, part.total};
     if (is_alone) {
-      *reinterpret_cast<float4*>(slices + element) = bits_as<float4>(value);
-      if (d == 0) totals[row] = all;
+      store(slices + element, part.values);
+      if (d == 0) totals[row] = of_row;
       continue;
     }
     hopper::remote_store_async(
         reinterpret_cast<ulonglong2*>(slices + rank * slice + element % slice), element / slice,
-        bits_as<ulonglong2>(value), barrier);
+        bits_as<ulonglong2>(part.values), barrier);
     if (d / kEach < cluster_size)
       hopper::remote_store_async(reinterpret_cast<unsigned long long*>(totals + rank * group + row),
-                                 d / kEach, bits_as<unsigned long long>(all), barrier);
+                                 d / kEach, bits_as<unsigned long long>(of_row), barrier);
   }
   if (is_alone) __syncthreads();
   else hopper::barrier_wait(barrier, 0);

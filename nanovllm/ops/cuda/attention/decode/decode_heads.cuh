@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nanovllm/ops/cuda/attention/attention.h"
 #include "nanovllm/ops/cuda/attention/kv_store.cuh"
 #include "nanovllm/ops/cuda/device/mma.cuh"
 
@@ -38,7 +39,8 @@ inline constexpr int kDecodeStages = std::max(2, 24576 / kDecodeStageBytes<C, kH
 template <class T, class C, int kHeadDim, int kHeadTiles>
 struct DecodeHeads {
   using Operand = std::conditional_t<kIsE4m3<C>, F16, T>;  // of the matrix instruction
-  static constexpr int kWidth = kHeadDim + 2;              // floats of a head for save()
+  /// Floats of a head for save(): rows are aligned, and save() meets no bank conflict.
+  static constexpr int kPitch = kHeadDim + 4;
 
   uint32_t q[kHeadDim / 8]
             [kHeadTiles];  // the operand b of mma.cuh; zero for heads that do not exist
@@ -156,9 +158,9 @@ struct DecodeHeads {
     else add_values<false>(v, chunk, num_keys, weights);
   }
 
-  /// Writes the first `group` heads as [group, pitch] floats: weighted sums, then the maximum and
-  /// the sum of weights. `pitch` is even and at least kWidth.
-  __device__ void save(float* to, int group, int pitch = kWidth) {
+  /// Writes the first `group` heads as [group, kPitch] floats: weighted sums, then the maximum and
+  /// the sum of weights.
+  __device__ void save(float* to, int group) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int e = 0; e < kHeadTiles; ++e)
@@ -166,7 +168,7 @@ struct DecodeHeads {
       for (int i = 0; i < 2; ++i) {
         sum[e][i] = column_reduce(sum[e][i], Sum());
         if (head_of(e, i) >= group) continue;
-        float* const row = to + head_of(e, i) * pitch;
+        float* const row = to + head_of(e, i) * kPitch;
 #pragma unroll
         for (int j = 0; j < kHeadDim / 16; ++j) {
           const int d = j * 16 + lane / 4 * (kIsE4m3<C> ? 2 : 1);
@@ -224,51 +226,53 @@ struct DecodeHeads {
   }
 };
 
-/// A partial result, over some of a head's keys: one element of the weighted sum of values, the
+/// Neighbouring elements of a head that a thread merges at once.
+inline constexpr int kMergeWidth = 4;
+
+/// A partial result, over some of a head's keys: some elements of the weighted sum of values, the
 /// largest score, and the sum of weights.
 struct DecodePart {
-  float value = 0, max = -INFINITY, total = 0;
+  Vec<float, kMergeWidth> values = {};
+  float max = -INFINITY, total = 0;
 };
-/// Merges element `d` of kNumParts rows that DecodeHeads::save() wrote, `stride` floats apart.
-template <int kNumParts>
-__device__ inline DecodePart merge_parts(const float* row, int stride, int d, int head_dim) {
-  DecodePart part;
-#pragma unroll
-  for (int i = 0; i < kNumParts; ++i) part.max = fmaxf(part.max, row[i * stride + head_dim]);
+/// Merges the elements from d on of kNumParts rows that DecodeHeads::save() wrote, `stride` floats
+/// apart.
+template <int kNumParts, int kHeadDim>
+__device__ inline DecodePart merge_parts(const float* row, int stride, int d) {
+  DecodePart all;
+  float2 parts[kNumParts];  // maximum, total
 #pragma unroll
   for (int i = 0; i < kNumParts; ++i) {
-    const float* const from = row + i * stride;
-    // A part without keys has the maximum -infinity.
-    const float weight = from[head_dim] == -INFINITY ? 0 : exp2f(from[head_dim] - part.max);
-    part.total += from[head_dim + 1] * weight;
-    part.value += from[d] * weight;
+    parts[i] = bits_as<float2>(load<2>(row + i * stride + kHeadDim));
+    all.max = fmaxf(all.max, parts[i].x);
   }
-  return part;
+#pragma unroll
+  for (int i = 0; i < kNumParts; ++i) {
+    // A part without keys has the maximum -infinity.
+    const float weight = parts[i].x == -INFINITY ? 0 : exp2f(parts[i].x - all.max);
+    const auto values = load<kMergeWidth>(row + i * stride + d);
+    all.total += parts[i].y * weight;
+#pragma unroll
+    for (int j = 0; j < kMergeWidth; ++j) all.values.x[j] += values.x[j] * weight;
+  }
+  return all;
 }
 
-/// Calls use(row, d, part) for the elements of `group` heads, whose partial results the kNumWarps
-/// warps of these threads have saved, `stride` floats apart. A thread merges kAtOnce elements
-/// before it uses the first one, so that their chains of dependent instructions overlap: stores in
-/// between would keep the compiler from moving loads.
-template <int kNumWarps, int kHeadDim, int kAtOnce, class Use>
-__device__ inline void merge_warps(const float* saved, int stride, int group, Use use) {
-  constexpr int kWidth = kHeadDim + 2, kThreads = kNumWarps * 32;
-  const int num_elements = group * kHeadDim;
-  for (int first = threadIdx.x; first < num_elements; first += kAtOnce * kThreads) {
-    DecodePart parts[kAtOnce];
-#pragma unroll
-    for (int e = 0; e < kAtOnce; ++e) {
-      // Without a branch: instead of an element that does not exist, the first one is merged again.
-      const int i = first + e * kThreads < num_elements ? first + e * kThreads : first;
-      parts[e] =
-          merge_parts<kNumWarps>(saved + i / kHeadDim * kWidth, stride, i % kHeadDim, kHeadDim);
-    }
-#pragma unroll
-    for (int e = 0; e < kAtOnce; ++e) {
-      const int i = first + e * kThreads;
-      if (i < num_elements) use(i / kHeadDim, i % kHeadDim, parts[e]);
-    }
-  }
+/// Stores neighbouring elements of attention's output, from `column` of row `token` on. A warp
+/// calls this for 128 neighbours together if the output is quantized too: those are a chunk.
+template <class T>
+__device__ inline void store_output(const AttentionParams& p, int64_t token, int column,
+                                    const float (&values)[kMergeWidth]) {
+  static_assert(32 * kMergeWidth == kQuantizedChunk);
+  const auto x = rounded<T>(values);
+  store(static_cast<T*>(p.out) + token * p.num_heads * p.layout.head_dim + column, x);
+  const QuantizedActivations& to = p.quantized_out;
+  if (to.values == nullptr) return;
+  const float scale = e4m3_scale(__reduce_max_sync(kAllLanes, largest_magnitude(x, 0)));
+  store(static_cast<E4m3*>(to.values) + token * to.row_bytes + column,
+        quantized(x, __fdividef(1, scale)));
+  if (threadIdx.x % 32 == 0)
+    to.scales[int64_t{column / kQuantizedChunk} * to.scale_stride + token] = scale;
 }
 
 }  // namespace nanovllm::cuda

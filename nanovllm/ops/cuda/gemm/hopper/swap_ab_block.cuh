@@ -36,6 +36,7 @@ struct Params {
 struct PlainOperands {
   using Params = swap_ab::Params;
   static constexpr bool kQuantized = false;
+  static constexpr int kReaders = 1;  // threads of a warp that say that it has read a stage
   static constexpr int kChunk = swap_ab::kChunk;  // columns of a stage
   /// Threads of a thread block and thread blocks of a multiprocessor, at most.
   static constexpr int kMostThreads = kThreads, kResident = 3;
@@ -140,7 +141,7 @@ struct Block {
     for (int stage = 0; stage < p.stages; ++stage) {
       barrier_init(barrier(kWFull, stage), 1);
       barrier_init(barrier(kXFull, stage), 1);
-      barrier_init(barrier(kEmpty, stage), p.rows / 16);  // warps that read a stage
+      barrier_init(barrier(kEmpty, stage), p.rows / 16 * Operands::kReaders);
     }
     barrier_init(barrier(kRingsFree), p.split);
     barrier_init(barrier(kSumsFull), 1);

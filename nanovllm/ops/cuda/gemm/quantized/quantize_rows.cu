@@ -1,7 +1,6 @@
-#include <cuda_fp8.h>
-
 #include <algorithm>
 
+#include "nanovllm/ops/cuda/device/e4m3.cuh"
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 #include "nanovllm/ops/cuda/gemm/hopper/swap_ab_gemm.h"
 #include "nanovllm/ops/cuda/gemm/quantized/quantized_gemm.h"
@@ -13,27 +12,12 @@ namespace {
 
 constexpr int kWidth = 8;  // columns that a thread has together
 constexpr int kLanes = kQuantizedChunk / kWidth;
-constexpr float kLargest = 448;  // of E4M3
 constexpr int kMostThreads = 512;
 /// Shared memory that the thread blocks ask for and do not use, if the next GEMM's take all
 /// registers of a multiprocessor (tile_gemm.cu). With it, none fits beside those of decode
 /// attention, where it would wait on nearly every multiprocessor and keep that GEMM from beginning
 /// its copies.
 constexpr size_t kUnusedBytes = 32 << 10;
-
-__device__ inline uint2 to_e4m3(const float (&x)[kWidth], float factor) {
-  uint32_t words[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const float* const v = x + 4 * i;
-    const uint32_t low =
-        __nv_cvt_float2_to_fp8x2({v[0] * factor, v[1] * factor}, __NV_SATFINITE, __NV_E4M3);
-    const uint32_t high =
-        __nv_cvt_float2_to_fp8x2({v[2] * factor, v[3] * factor}, __NV_SATFINITE, __NV_E4M3);
-    words[i] = low | high << 16;
-  }
-  return {words[0], words[1]};
-}
 
 /// A thread block takes row after row, or one of `pieces` parts of a row after the other; a part
 /// has whole chunks. A thread has up to kVectors vectors of it. The norm's weights are loaded
@@ -43,7 +27,9 @@ __global__ void __launch_bounds__(kMostThreads)
     quantize_kernel(const QuantizedActivations out, const T* in, const float* weight, int width,
                     float eps, int num_rows, int pieces) {
   launch_dependents();
-  __shared__ float shared[2][2][kMostThreads / 32];  // rows use them in turn
+  // Rows use these in turn.
+  __shared__ float squares_of_warps[2][kMostThreads / 32];
+  __shared__ uint32_t largest_of_warps[2][kMostThreads / 32];
   const auto column_of = [&](int piece, int j) {
     return ((piece * kVectors + j) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) *
            kWidth;
@@ -70,42 +56,35 @@ __global__ void __launch_bounds__(kMostThreads)
 #pragma unroll
       for (int j = 0; j < kVectors; ++j)
         if (column(j) < width) squares = add_squares(x[j], squares);
-      const float factor = rms_factor(block_reduce(squares, shared[turn][0], Sum()), width, eps);
+      const float factor =
+          rms_factor(block_reduce(squares, squares_of_warps[turn], Sum()), width, eps);
 #pragma unroll
       for (int j = 0; j < kVectors; ++j)
         if (column(j) < width) x[j] = normed(x[j], factor, w[j]);
     }
-    float largest[kVectors], whole = 0;
+    uint32_t largest[kVectors], whole = 0;
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
-      largest[j] = 0;
-      if (column(j) < width) {
-#pragma unroll
-        for (int i = 0; i < kWidth; ++i) largest[j] = fmaxf(largest[j], fabsf(to_float(x[j].x[i])));
-      }
+      largest[j] = column(j) < width ? largest_magnitude(x[j], 0) : 0;
       if (out.has_chunks) {
 #pragma unroll
         for (int lane = 1; lane < kLanes; lane *= 2)
-          largest[j] = fmaxf(largest[j], __shfl_xor_sync(kAllLanes, largest[j], lane));
+          largest[j] = max(largest[j], __shfl_xor_sync(kAllLanes, largest[j], lane));
       }
-      whole = fmaxf(whole, largest[j]);
+      whole = max(whole, largest[j]);
     }
     if (!out.has_chunks) {
-      whole = block_reduce(whole, shared[turn][1], Max());
-      if (threadIdx.x == 0) out.scales[row] = whole / kLargest;
+      whole = block_reduce(whole, largest_of_warps[turn], Max());
+      if (threadIdx.x == 0) out.scales[row] = e4m3_scale(whole);
     }
-    auto* const to = static_cast<unsigned char*>(out.values) + row * out.row_bytes;
+    auto* const to = static_cast<E4m3*>(out.values) + row * out.row_bytes;
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
       if (column(j) >= width) continue;
-      const float most = out.has_chunks ? largest[j] : whole;
-      const float factor = most > 0 ? __fdividef(kLargest, most) : 0;
-      float values[kWidth];
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) values[i] = to_float(x[j].x[i]);
-      *reinterpret_cast<uint2*>(to + column(j)) = to_e4m3(values, factor);
+      const float scale = e4m3_scale(out.has_chunks ? largest[j] : whole);
+      store(to + column(j), quantized(x[j], __fdividef(1, scale)));
       if (out.has_chunks && threadIdx.x % kLanes == 0)
-        out.scales[int64_t{column(j) / kQuantizedChunk} * out.scale_stride + row] = most / kLargest;
+        out.scales[int64_t{column(j) / kQuantizedChunk} * out.scale_stride + row] = scale;
     }
   }
 }

@@ -3,6 +3,7 @@
 #include "nanovllm/base/tensor.h"
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cuda/gemm/gemm_args.h"
+#include "nanovllm/ops/cuda/gemm/quantized/quantized_activations.h"
 #include "nanovllm/ops/cuda/gemm/quantized/quantized_weight.h"
 
 // The first file to read of this folder: what there is for quantized weights. quantized_weight.h is
@@ -26,15 +27,6 @@ int num_quantized_norm_parts(Launch where, const GemmArgs& args);
 /// out [n, k] = w in out's 16-bit dtype.
 void dequantize(Launch where, Tensor out, const QuantizedWeight& w);
 
-/// x [T, k] as E4M3 values [T, row_bytes] times scales: one for each row, or one for each
-/// kQuantizedChunk columns of it, [chunks, scale_stride]. cuBLASLt needs a stride of T.
-struct QuantizedActivations {
-  void* values = nullptr;
-  float* scales = nullptr;
-  int64_t row_bytes = 0;
-  int scale_stride = 0;
-  bool has_chunks = false;
-};
 /// Quantizes x, or its norm if that has a weight.
 void quantize_rows(Launch where, const QuantizedActivations& out, Tensor x, const Norm& norm);
 /// The most columns of quantize_rows().

@@ -41,7 +41,7 @@ constexpr int kRingBytes = kIsAlone ? 170 << 10 : (kMaxTokens == 1 ? 48 : 88) <<
 /// The ring of a thread block with kTiles tiles of w and room for kMaxTokens tokens.
 template <class Format, int kMaxTokens, int kTiles, bool kIsAlone>
 struct QuantizedRing {
-  static constexpr int kWeightBytes = kTiles * (kTileValueBytes<Format> + kTileScaleBytes<Format>);
+  static constexpr int kWeightBytes = kTilesBytes<Format, kTiles>;
   static constexpr int kXBytes = kMaxTokens * kXRowBytes;
   // Rows of x begin at multiples of 256 bytes.
   static constexpr int kXAt = (kWeightBytes + kXRowBytes - 1) / kXRowBytes * kXRowBytes;

@@ -49,6 +49,7 @@ struct RawOperands {
   using Params = QuantizedParams;
   using Stage = RawStage<Format>;
   static constexpr bool kQuantized = true;
+  static constexpr int kReaders = 1;
   static constexpr int kChunk = kQuantizedChunk, kBoxes = 2;
   static constexpr int kMostThreads = 4 * 128 + 32, kResident = 1;
   static __host__ __device__ int bytes(int rows) { return Stage::bytes(rows, kBoxes); }
