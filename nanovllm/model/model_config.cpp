@@ -290,7 +290,7 @@ size_t ModelConfig::weight_bytes(DType dtype, bool on_gpu) const {
   const auto size = static_cast<double>(dtype_size(dtype));
   auto bytes = size * static_cast<double>(num_parameters());
   const bool keeps =
-      quantization && dtype != DType::kF32 && !(on_gpu && quantization->has_activation_order);
+      quantization && dtype != DType::kF32 && !(on_gpu && quantization->column_unit == 0);
   for (int64_t layer = 0; keeps && layer < num_layers; ++layer) {
     const auto count = [&](const char* module, int64_t rows) {
       if (is_quantized(quantization, fmt::format("model.layers.{}.{}", layer, module)))

@@ -68,9 +68,8 @@ struct ModelConfig {
   }
 
   int64_t num_parameters() const;
-  /// Bytes of the parameters as weights of `dtype`, quantized ones as a backend keeps them. GPUs do
-  /// not keep experts quantized, nor what has an activation order, and need memory to dequantize
-  /// the largest matrix.
+  /// Bytes of the parameters as weights of `dtype`, quantized ones as a backend keeps them. A GPU
+  /// also needs memory to dequantize the largest matrix.
   size_t weight_bytes(DType dtype, bool on_gpu) const;
   /// Bytes that one token takes in a KV cache of `dtype`, in all layers together.
   size_t kv_bytes_per_token(DType dtype) const;

@@ -16,6 +16,12 @@ enum class QuantizedFormat : uint8_t {
   kInt4,  ///< integers from 0 to 15
 };
 
+/// A GPU keeps values whose groups of columns, and whose part's first column, are multiples of this
+/// power of two. It makes floats of all others.
+constexpr int64_t least_gpu_group(QuantizedFormat format) {
+  return format == QuantizedFormat::kE4M3 ? 128 : 32;
+}
+
 /// A matrix [num_rows, num_columns] whose element is (value - zero point) * scale, exactly so in
 /// float32. A scale and a zero point belong to a block of scale_rows rows times scale_columns
 /// columns; the last blocks may be cut short. Examples are 1 x 128 (groups), 128 x 128 (blocks), 1

@@ -256,6 +256,41 @@ TEST(Dialects, E4M3) {
   expect_e4m3(compressed("tensor"), ".weight_scale", kRows, kColumns, {1});
 }
 
+TEST(Dialects, ActivationsAreQuantizedIfTheCheckpointSaysSo) {
+  Tensors file;
+  file.add("m.weight", "F8_E4M3", {kRows, kColumns}, std::vector<uint8_t>(kRows * kColumns));
+  file.add("m.weight_scale", "F32", {kRows, 1}, std::vector<float>(kRows, 1));
+  Checkpoint checkpoint = file.open();
+  const auto quantizes = [&](const Json& input_activations) {
+    const Json group = {{"weights", {{"type", "float"}, {"num_bits", 8}, {"strategy", "channel"}}},
+                        {"input_activations", input_activations}};
+    const Json config = {{"quant_method", "compressed-tensors"},
+                         {"format", "float-quantized"},
+                         {"config_groups", {{"group_0", group}}}};
+    const WeightRows weight = take_weight(checkpoint, parse(config), "m.weight", {kRows, kColumns});
+    return weight.quantized().matrix->quantizes_activations;
+  };
+  EXPECT_TRUE(quantizes({{"type", "float"}, {"num_bits", 8}, {"strategy", "token"}}));
+  EXPECT_FALSE(quantizes(nullptr));
+}
+
+TEST(Dialects, WhereRanksMayDivideColumns) {
+  const auto unit = [](const Json& config) { return parse(config)->column_unit; };
+  const auto blocks = [](int64_t columns) {
+    return Json{{"quant_method", "fp8"}, {"weight_block_size", {128, columns}}};
+  };
+  EXPECT_EQ(unit(blocks(128)), 128);
+  EXPECT_EQ(unit(blocks(256)), 128);
+  EXPECT_EQ(unit(blocks(64)), 0);
+  EXPECT_EQ(unit({{"quant_method", "fp8"}}), 1);
+  EXPECT_EQ(unit({{"quant_method", "awq"}, {"group_size", 64}}), 32);
+  EXPECT_EQ(unit({{"quant_method", "awq"}, {"group_size", 16}}), 0);
+  Json gptq = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", -1}};
+  EXPECT_EQ(unit(gptq), 1);
+  gptq["desc_act"] = true;
+  EXPECT_EQ(unit(gptq), 0);
+}
+
 TEST(Dialects, WhatTheCheckpointLeavesOutStaysAsItIs) {
   Tensors file;
   file.add("m.weight", "BF16", {2, 2}, std::vector<uint16_t>{1, 2, 3, 4});

@@ -242,6 +242,10 @@ TEST(ModelConfig, BytesOfQuantizedWeights) {
   EXPECT_EQ(fp8.weight_bytes(DType::kBF16, false), 2 * all - kProjections);
   EXPECT_EQ(fp8.weight_bytes(DType::kBF16, true), 2 * all - kProjections + 2 * kLargest);
   EXPECT_EQ(fp8.weight_bytes(DType::kF32, true), 4 * all);
+  const Json narrow = {{"quant_method", "fp8"}, {"weight_block_size", {64, 64}}};
+  const ModelConfig floats = parse(with(plain, "quantization_config", narrow));
+  EXPECT_EQ(floats.weight_bytes(DType::kBF16, false), 2 * all - kProjections);
+  EXPECT_EQ(floats.weight_bytes(DType::kBF16, true), 2 * all);
   Json gptq = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 32}};  // 0.75 bytes each
   const ModelConfig int4 = parse(with(plain, "quantization_config", gptq));
   EXPECT_EQ(int4.weight_bytes(DType::kBF16, false), 2 * all - kProjections * 5 / 4);

@@ -79,6 +79,17 @@ TEST(Shard, ColumnsOfExpertsAreDividedAsThoseOfADenseMlp) {
             std::string::npos);
 }
 
+TEST(Shard, PartsOfQuantizedColumnsBeginWithAGroup) {
+  ModelConfig whole = model(8, 8, 768, 128);
+  whole.quantization.emplace().column_unit = 128;
+  const auto first = [&](int r, int world) { return make_shard(whole, {r, world}).columns.first; };
+  EXPECT_EQ(first(1, 4), 128);
+  EXPECT_EQ(first(2, 4), 384);
+  EXPECT_EQ(first(3, 4), 512);
+  // There are not enough groups for eight ranks.
+  EXPECT_EQ(first(1, 8), 96);
+}
+
 TEST(Shard, RefusesSizesThatCannotBeDividedByName) {
   const auto refused = [](const ModelConfig& m, int world) {
     return user_error([&] { make_shard(m, {0, world}); });

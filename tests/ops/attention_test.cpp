@@ -1,4 +1,5 @@
 #include "nanovllm/ops/cpu/attention.h"
+#include "nanovllm/ops/cpu/cpu_backend.h"
 #include "nanovllm/ops/cpu/machine/parallel.h"
 
 #include <gtest/gtest.h>
@@ -135,6 +136,10 @@ class Problem {
   void run(Isa isa, Isa prompt_isa) {
     std::fill(out_.begin(), out_.end(), 0xff);
     attention(args_, kv_, batch_, isa, prompt_isa);
+  }
+  void run(Backend& backend) {
+    std::fill(out_.begin(), out_.end(), 0xff);
+    backend.attention(args_, kv_, batch_);
   }
 
   /// The output of a new token as bytes.
@@ -317,6 +322,20 @@ TEST(Attention, PromptsHaveAnInstructionSetOfTheirOwn) {
     EXPECT_EQ(problem.output(0, 0), single) << isa_name(isa);
     EXPECT_EQ(problem.output(1, 39), prompt) << isa_name(isa);
   }
+}
+
+TEST(Attention, TheBackendComputesPromptsInTiles) {
+  if (best_isa() != Isa::kAmx) GTEST_SKIP() << "this machine has no AMX";
+  Problem problem({.head_dim = 64, .num_kv_heads = 2, .group = 3, .dtype = DType::kBF16},
+                  {{40, 300}});
+  problem.run(Isa::kAvx512Bf16);
+  const std::string in_vectors = problem.output(0, 39);
+  problem.run(Isa::kAmx);
+  const std::string in_tiles = problem.output(0, 39);
+  ASSERT_NE(in_tiles, in_vectors);
+  CpuBackend backend(1);
+  problem.run(backend);
+  EXPECT_EQ(problem.output(0, 39), in_tiles);
 }
 
 /// The output bits of a token depend only on its query, its keys and values, and the instruction

@@ -59,7 +59,8 @@ Quantization awq(const JsonFields& config) {
     });
   };
   return {fmt::format("awq, int4, groups of {}", group_size), take,
-          read_names(config, "modules_to_not_convert"), bytes_per_value(kBits, group_size)};
+          read_names(config, "modules_to_not_convert"), bytes_per_value(kBits, group_size),
+          column_unit(QuantizedFormat::kInt4, group_size)};
 }
 
 }  // namespace nanovllm

@@ -95,26 +95,24 @@ Quantization compressed_tensors(const JsonFields& config) {
 
   if (type == "float") {
     if (bits != 8) weights.refuse("num_bits", "floats must have 8 bits");
-    int64_t block_rows = 1, block_columns = 0;  // 0: all
+    E4M3Weights e4m3 = {".weight_scale", 1, 0, group.find("input_activations") != nullptr};
     if (strategy == "tensor") {
-      block_rows = 0;
+      e4m3.block_rows = 0;
     } else if (strategy == "block") {
       const Json* block = weights.find("block_structure");
       require(block != nullptr && *block == Json::array({128, 128}),
               "{}block_structure must be [128, 128]", weights.prefix());
-      block_rows = block_columns = 128;
+      e4m3.block_rows = e4m3.block_columns = 128;
     } else if (strategy != "channel") {
       weights.refuse("strategy", "of floats it must be tensor, channel or block");
     }
     return {fmt::format("compressed-tensors, fp8, a scale for each {}", strategy),
             [=](TensorSource& tensors, const std::string& module, int64_t rows,
                 int64_t columns) -> std::optional<WeightRows> {
-              if (!tensors.has(module + ".weight_scale")) return std::nullopt;
-              return take_e4m3(tensors, module, ".weight_scale", rows, columns,
-                               block_rows > 0 ? block_rows : rows,
-                               block_columns > 0 ? block_columns : columns);
+              if (!tensors.has(module + e4m3.suffix)) return std::nullopt;
+              return e4m3.take(tensors, module, rows, columns);
             },
-            std::move(left_out)};
+            std::move(left_out), 1, column_unit(QuantizedFormat::kE4M3, e4m3.block_columns)};
   }
   if (type != "int") weights.refuse("type", "it must be float or int");
   if (bits != 4 && bits != 8) weights.refuse("num_bits", "integers must have 4 or 8 bits");
@@ -134,7 +132,9 @@ Quantization compressed_tensors(const JsonFields& config) {
             return packed.take(tensors, module, rows, columns);
           },
           std::move(left_out), bytes_per_value(packed.bits, packed.group_size),
-          weights.text("actorder", "") == "group"};
+          weights.text("actorder", "") == "group"
+              ? 0
+              : column_unit(QuantizedFormat::kInt4, packed.group_size)};
 }
 
 }  // namespace nanovllm

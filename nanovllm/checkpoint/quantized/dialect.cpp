@@ -75,6 +75,12 @@ bool is_quantized(const std::optional<Quantization>& quantization, const std::st
   });
 }
 
+int64_t column_unit(QuantizedFormat format, int64_t group_columns) {
+  if (group_columns == 0 || group_columns == kOneGroup) return 1;
+  const int64_t least = least_gpu_group(format);
+  return group_columns % least == 0 ? least : 0;
+}
+
 std::vector<float> read_floats(const WeightRows& tensor) {
   const auto count = static_cast<size_t>(tensor.num_rows() * tensor.num_columns());
   std::vector<char> bytes(count * dtype_size(tensor.dtype()));

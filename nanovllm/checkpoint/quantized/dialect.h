@@ -26,7 +26,9 @@ struct Quantization {
   std::vector<std::string> left_out = {};
   /// Bytes of a weight with its share of scale and zero point, where a backend keeps them so.
   double bytes_per_value = 1;
-  bool has_activation_order = false;
+  /// Ranks should divide columns at multiples of this, so that GPUs keep their parts quantized. 0:
+  /// GPUs make floats of all weights, because their groups are too narrow or in activation order.
+  int64_t column_unit = 1;
 };
 
 Quantization fp8(const JsonFields& config);
@@ -51,10 +53,17 @@ bool is_quantized(const std::optional<Quantization>& quantization, const std::st
 Quantization quantization_at_load(const std::string& format, bool vocabulary);
 /// Whether a module is a projection of a layer. Embeddings, the head and routers are not.
 bool is_linear(const std::string& module);
-/// The weight of a module in E4M3: module + ".weight", and its scales module + `suffix`, one for
-/// each block of scale_rows x scale_columns.
-WeightRows take_e4m3(TensorSource& tensors, const std::string& module, const std::string& suffix,
-                     int64_t rows, int64_t columns, int64_t scale_rows, int64_t scale_columns);
+/// Weights in E4M3: module + ".weight", and scales module + `suffix`, one for each block.
+struct E4M3Weights {
+  std::string suffix;
+  int64_t block_rows = 0, block_columns = 0;  ///< of a block; 0: all
+  bool quantizes_activations = true;          ///< QuantizedMatrix's
+
+  WeightRows take(TensorSource& tensors, const std::string& module, int64_t rows,
+                  int64_t columns) const;
+};
+/// Quantization::column_unit of groups of this many columns; kOneGroup or 0: a whole row.
+int64_t column_unit(QuantizedFormat format, int64_t group_columns);
 /// The elements of a small tensor as float32.
 std::vector<float> read_floats(const WeightRows& tensor);
 /// [columns, rows] of `values` [rows, columns], for scales that are stored the other way round.

@@ -26,32 +26,35 @@ Quantization fp8(const JsonFields& config) {
     block_rows = block->front();
     block_columns = block->back();
   }
-  const char* const suffix = block_rows > 0 ? ".weight_scale_inv" : ".weight_scale";
+  const E4M3Weights weights = {block_rows > 0 ? ".weight_scale_inv" : ".weight_scale", block_rows,
+                               block_columns};
   const auto take = [=](TensorSource& tensors, const std::string& module, int64_t rows,
                         int64_t columns) -> std::optional<WeightRows> {
-    if (!tensors.has(module + suffix)) return std::nullopt;
-    return take_e4m3(tensors, module, suffix, rows, columns, block_rows > 0 ? block_rows : rows,
-                     block_columns > 0 ? block_columns : columns);
+    if (!tensors.has(module + weights.suffix)) return std::nullopt;
+    return weights.take(tensors, module, rows, columns);
   };
   return {block_rows > 0 ? fmt::format("fp8, blocks of {} x {}", block_rows, block_columns)
                          : std::string("fp8, a scale for each matrix"),
-          take, read_names(config, "modules_to_not_convert")};
+          take, read_names(config, "modules_to_not_convert"), 1,
+          column_unit(QuantizedFormat::kE4M3, block_columns)};
 }
 
-WeightRows take_e4m3(TensorSource& tensors, const std::string& module, const std::string& suffix,
-                     int64_t rows, int64_t columns, int64_t scale_rows, int64_t scale_columns) {
+WeightRows E4M3Weights::take(TensorSource& tensors, const std::string& module, int64_t rows,
+                             int64_t columns) const {
+  const int64_t scale_rows = block_rows > 0 ? block_rows : rows;
+  const int64_t scale_columns = block_columns > 0 ? block_columns : columns;
   const auto blocks = [](int64_t size, int64_t block) { return (size + block - 1) / block; };
   const WeightRows weight = tensors.take(module + ".weight", {rows, columns}, {DType::kE4M3});
   const WeightRows scales =
       tensors.take(module + suffix, {blocks(rows, scale_rows), blocks(columns, scale_columns)});
-  return {rows, columns, [=] {
+  return {rows, columns, [=, quantizes = quantizes_activations] {
             return QuantizedMatrix{.format = QuantizedFormat::kE4M3,
                                    .num_rows = rows,
                                    .num_columns = columns,
                                    .scale_rows = scale_rows,
                                    .scale_columns = scale_columns,
                                    .scales = read_floats(scales),
-                                   .quantizes_activations = true,
+                                   .quantizes_activations = quantizes,
                                    .values = [weight](Range some, Range of, uint8_t* to) {
                                      weight.part(some, of).read(0, some.count, to);
                                    }};

@@ -73,7 +73,7 @@ Quantization gptq(const JsonFields& config) {
           take,
           {},
           bytes_per_value(bits, group_size),
-          ordered};
+          ordered ? 0 : column_unit(QuantizedFormat::kInt4, group_size)};
 }
 
 }  // namespace nanovllm

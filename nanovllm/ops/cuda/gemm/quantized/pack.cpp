@@ -112,7 +112,7 @@ std::optional<QuantizedPack> pack_quantized(std::span<const WeightRows> parts) {
   }
   group = group & -group;  // its largest power of two
   const bool is_e4m3 = format == QuantizedFormat::kE4M3;
-  if (!has_zeros || (group != 0 && group < (is_e4m3 ? kChunk : 32))) return std::nullopt;
+  if (!has_zeros || (group != 0 && group < least_gpu_group(format))) return std::nullopt;
   group = std::min<int64_t>(group, kChunk);
   if (!is_e4m3 && group != 0 && group < kChunk) group = 32;
   // Kernels read the scales of whole chunks.
