@@ -7,7 +7,7 @@ VENV ?= build/python/venv
 NVCC := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 CUDA ?= $(if $(NVCC),1,0)
 # These files use vector extensions and processor names that only GCC has, so clang-tidy cannot read them.
-GCC_ONLY = ops/cpu/(kernels/.*|isa)\.cpp$$
+GCC_ONLY = ops/cpu/(kernels/.*|machine/isa)\.cpp$$
 
 help:  ## print this list
 	@sed -nE 's/^([a-z -]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -67,7 +67,7 @@ asan tsan: deps  ## run the test suite under the address and undefined-behaviour
 	cmake --build --preset $@
 	ctest --preset $@
 
-asan-core: deps  ## run the tests of base, text, model, runtime and engine under the address and undefined-behaviour sanitizers
+asan-core: deps  ## run the tests of base, hub, text, model, runtime and engine under the address and undefined-behaviour sanitizers
 	cmake --preset asan
 	cmake --build --preset asan --target core_tests
 	ctest --preset asan -L core

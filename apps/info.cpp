@@ -255,8 +255,8 @@ It checks config.json, the headers of the weights, the tokenizer and the chat te
 the device, and computes the sizes that a run with the same engine options would have. The last
 line is 'would run', or 'would not run, because' and the reason. It does not read the weights.
 
-Exit status: 0 if the model would run; 2 if it would not, or if an option was refused; 143 after
-SIGTERM; 1 for any other failure.)");
+Exit status: 0 if the model would run; 2 if it would not, or if an option was refused; 130
+after Ctrl-C; 143 after SIGTERM; 1 for any other failure.)");
   sub->callback([&command, options] { command = [options] { return info(*options); }; });
 }
 

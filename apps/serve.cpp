@@ -71,9 +71,12 @@ void add_serve(CLI::App& app, Command& command) {
   auto quiet = std::make_shared<std::vector<std::string>>();
   options->version = NANOVLLM_VERSION;
   add_model_argument(*sub, options->model);
-  add_value(*sub, "--host", options->host, "The address to listen on")->type_name("ADDRESS");
+  add_value(*sub, "--host", options->host, "The address to listen on")
+      ->type_name("ADDRESS")
+      ->capture_default_str();
   add_value(*sub, "--port", options->port, "The port to listen on; 0: any free one")
-      ->type_name("N");
+      ->type_name("N")
+      ->capture_default_str();
   add_value(*sub, "--uds", options->uds, "Listen on a Unix socket instead")
       ->type_name("FILE")
       ->check(not_empty());
@@ -97,10 +100,12 @@ void add_serve(CLI::App& app, Command& command) {
              "auto: use the checkpoint's sampling values; vllm: ignore them");
   add_value(*sub, "--max-queued-requests", options->max_queued_requests,
             "Requests that may wait; more get status 429")
-      ->type_name("N");
+      ->type_name("N")
+      ->capture_default_str();
   add_value(*sub, "--shutdown-timeout", options->shutdown_timeout,
             "Seconds in which running requests may end after SIGTERM")
-      ->type_name("S");
+      ->type_name("S")
+      ->capture_default_str();
   add_value(*sub, "--allowed-origins", options->cors.origins,
             "An origin whose pages may use the server from a browser, or * for all; may be given "
             "several times, or as a JSON list")
@@ -130,7 +135,10 @@ void add_serve(CLI::App& app, Command& command) {
   nanovllm serve models/tiny-tales
   nanovllm serve models/tiny-tales --host 0.0.0.0 --api-key-file keys.txt
   curl http://127.0.0.1:8000/v1/chat/completions -d '{"messages": [{"role": "user", "content": "Hello"}]}'
-)") + kExitStatusHelp);
+
+Exit status: 0 after Ctrl-C or SIGTERM, when the running requests have ended; 130 or 143 after a
+second one; 2 if an option or a file was refused (one line on stderr explains it); 1 for any other
+failure.)"));
   sub->callback([&command, options, quiet] {
     command = [options, quiet] { return serve(*options, *quiet); };
   });

@@ -171,8 +171,8 @@ void add_text_commands(CLI::App& app, Command& command) {
     return std::pair(sub, options);
   };
   constexpr const char* kStatus =
-      "\nExit status: 0 if all is done; 2 if MODEL or a line was refused; 143 after SIGTERM; 1 for "
-      "any other failure.";
+      "\nExit status: 0 if all is done; 2 if MODEL or a line was refused; 130 after Ctrl-C; 143 "
+      "after SIGTERM; 1 for any other failure.";
 
   auto [sub, options] = add("tokenize", "Turn lines of text into token ids", tokenize);
   sub->add_flag_callback(

@@ -352,7 +352,7 @@ void add_chat(CLI::App& app, Command& command) {
   sub->remove_option(sub->get_option("--logprobs-mode"));
   sub->footer(std::string(R"(Examples:
   nanovllm chat models/tiny-tales
-  nanovllm chat Qwen3-0.6B --no-thinking --temperature 0.7
+  nanovllm chat Qwen/Qwen3-0.6B --no-thinking --temperature 0.7
   printf 'Hello\nTell me more\n' | nanovllm chat models/tiny-tales
 
 Sampling options have precedence over the checkpoint's generation_config.json. If neither limits

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 
+#include "apps/cli/help.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/json.h"
 #include "nanovllm/base/sampling_json.h"
@@ -57,8 +58,10 @@ std::string describe(const SamplingParams& params, const std::string& name) {
     if (value == field.none_means && field.none_means != 0) value = nullptr;
     // The option of a bool, and so its help, is about the opposite of the default.
     const bool is_opposite = to_json(SamplingParams().*member) == Json(true);
-    text += fmt::format("  {:<19} {:<6} {}{}\n", field.name, dump_json(value),
-                        is_opposite ? "false: " : "", field.help);
+    const std::string entry = fmt::format("  {:<19} {:<6} ", field.name, dump_json(value));
+    text += entry;
+    wrap(text, entry.size(), entry.size(),
+         (is_opposite ? "false: " : "") + std::string(field.help));
   });
   return text;
 }

@@ -16,27 +16,6 @@ namespace {
 constexpr size_t kWidth = 79;   // a terminal has 80 columns
 constexpr size_t kColumn = 26;  // where the descriptions begin
 
-/// Appends the words of `text` to `out`, whose last line has `column` characters, and breaks lines
-/// before kWidth.
-void wrap(std::string& out, size_t column, size_t indent, std::string_view text) {
-  bool at_start = true;
-  while (!text.empty()) {
-    const size_t end = std::min(text.find(' '), text.size());
-    const std::string_view word = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (!at_start && column + 1 + word.size() > kWidth) {
-      out += "\n" + std::string(indent, ' ');
-      column = indent;
-      at_start = true;
-    }
-    if (!at_start) out += ' ';
-    out += word;
-    column += word.size() + (at_start ? 0 : 1);
-    at_start = false;
-  }
-  out += '\n';
-}
-
 void add_entry(std::string& out, const std::string& name, const std::string& description) {
   constexpr size_t kIndent = 2;
   out += std::string(kIndent, ' ') + name;
@@ -101,6 +80,25 @@ std::string see_help(const CLI::App& app) {
 }
 
 }  // namespace
+
+void wrap(std::string& out, size_t column, size_t indent, std::string_view text) {
+  bool at_start = true;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(' '), text.size());
+    const std::string_view word = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (!at_start && column + 1 + word.size() > kWidth) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+      at_start = true;
+    }
+    if (!at_start) out += ' ';
+    out += word;
+    column += word.size() + (at_start ? 0 : 1);
+    at_start = false;
+  }
+  out += '\n';
+}
 
 std::string HelpFormatter::make_help(const CLI::App* app, std::string name,
                                      CLI::AppFormatMode /*mode*/) const {

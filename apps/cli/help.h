@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace nanovllm {
@@ -14,6 +15,10 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_help(const CLI::App* app, std::string name,
                         CLI::AppFormatMode mode) const override;
 };
+
+/// Appends the words of `text` to `out`, whose last line has `column` characters, and breaks lines
+/// so that they fit in 80 columns; new lines begin with `indent` spaces.
+void wrap(std::string& out, size_t column, size_t indent, std::string_view text);
 
 /// The help of `app`, whatever command is being parsed.
 std::string help_of(const CLI::App& app);

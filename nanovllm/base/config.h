@@ -22,7 +22,8 @@ struct __attribute__((visibility("default"))) EngineConfig {
   /// JSON that replaces rope_scaling (rope_parameters) of the model's config.json: with yarn the
   /// context may be longer than the model's own. Empty: as config.json says.
   std::string rope_scaling = {};
-  std::string hf_overrides = {};       ///< the same as {"rope_scaling": ...}
+  /// JSON {"rope_scaling": {...}} or {"rope_parameters": {...}}: the same in vLLM's spelling.
+  std::string hf_overrides = {};
   bool local_files_only = false;       ///< never download a model
   int64_t max_model_len = 0;           ///< most tokens of a prompt and its answer together
   int64_t max_num_seqs = 512;          ///< most sequences that run at the same time

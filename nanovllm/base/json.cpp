@@ -116,6 +116,10 @@ Json parse_json(std::string_view text, const std::string& where) {
     std::string_view what = e.what();
     if (const size_t colon = what.find("parse error"); colon != std::string_view::npos)
       what.remove_prefix(colon);
+    // In a text of one line the number of the line says nothing, and `where` may have another one.
+    constexpr std::string_view kFirstLine = "parse error at line 1, ";
+    if (text.find('\n') == std::string_view::npos && what.starts_with(kFirstLine))
+      fail("{}: not valid JSON: parse error at {}", where, what.substr(kFirstLine.size()));
     fail("{}: not valid JSON: {}", where, what);
   } catch (const Json::out_of_range&) {
     fail("{}: not valid JSON: a number too large for a double", where);

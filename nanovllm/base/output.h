@@ -11,8 +11,8 @@
 
 namespace nanovllm {
 
-/// The natural log-probability of a token under the raw logits, and the rank of the token among all
-/// tokens (1: the best).
+/// The natural log-probability of a token, in the distribution that EngineConfig::logprobs_mode
+/// names, and the rank of the token among all tokens (1: the best).
 struct Logprob {
   int32_t id = 0;
   float logprob = 0;

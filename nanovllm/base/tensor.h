@@ -14,17 +14,15 @@ struct Tensor {
   void* data = nullptr;
   DType dtype = DType::kF32;
   int rank = 0;
-  std::array<int64_t, 3> shape{};
+  std::array<int64_t, 2> shape{};
   int64_t row_stride = 0;  ///< elements from one outermost row to the next
 
   Tensor() = default;
-  Tensor(void* d, DType t, int64_t n) : data(d), dtype(t), rank(1), shape{n, 1, 1}, row_stride(1) {}
+  Tensor(void* d, DType t, int64_t n) : data(d), dtype(t), rank(1), shape{n, 1}, row_stride(1) {}
   Tensor(void* d, DType t, int64_t n, int64_t k)
-      : data(d), dtype(t), rank(2), shape{n, k, 1}, row_stride(k) {}
-  Tensor(void* d, DType t, int64_t n, int64_t k, int64_t j)
-      : data(d), dtype(t), rank(3), shape{n, k, j}, row_stride(k * j) {}
+      : data(d), dtype(t), rank(2), shape{n, k}, row_stride(k) {}
 
-  int64_t size() const { return rank == 0 ? 0 : shape[0] * shape[1] * shape[2]; }
+  int64_t size() const { return rank == 0 ? 0 : shape[0] * shape[1]; }
   size_t bytes() const { return static_cast<size_t>(size()) * dtype_size(dtype); }
 
   template <class T>

@@ -3,7 +3,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "nanovllm/base/check.h"
@@ -171,7 +170,7 @@ void AsyncEngine::advance(std::unique_lock<std::mutex>& locked, bool with_step) 
   has_work_ = has_work;
   stats_ = engine_->stats();
   for (RequestUpdate& update : updates) deliver(update);
-  if (!failure.empty() && dead_.empty()) die(failure);
+  if (!failure.empty()) die(failure);
   for (Turn* turn : turns_)
     if (turn->inbox && (turn->inbox->has_enough() || turn->first_step + 1 == num_steps_))
       turn->changed.notify_one();
@@ -191,7 +190,7 @@ void AsyncEngine::deliver(RequestUpdate& update) {
 }
 
 void AsyncEngine::die(const std::string& why) {
-  dead_ = why;
+  if (dead_.empty()) dead_ = why;
   for (Turn* turn : turns_) turn->changed.notify_one();
   for (const auto& [id, request] : running_) request.inbox->wake();
 }

@@ -68,8 +68,8 @@ class AsyncEngine {
   void cancel_all(Inbox& inbox);
   /// Queues LLMEngine::reset_prefix_cache().
   void reset_prefix_cache();
-  /// Waits for at least one step, and until all requests of the inbox have ended, an update has
-  /// arrived (if the inbox wants pieces) or `seconds` have passed. Returns the updates.
+  /// Waits until all requests of the inbox have ended, an update has arrived (if the inbox wants
+  /// pieces) or, after at least one step, `seconds` have passed. Returns the updates.
   std::vector<RequestUpdate> wait(Inbox& inbox,
                                   double seconds = std::numeric_limits<double>::infinity());
   /// Returns the updates that have arrived, without waiting.

@@ -31,7 +31,7 @@ void describe(const StepPlan& plan, EngineTurn& turn) {
 LLMEngine LLMEngine::load(const std::string& model, const EngineConfig& config) {
   std::unique_ptr<Trace> trace;
   if (!config.trace.empty()) trace = std::make_unique<Trace>(config.trace);
-  // A large vocabulary takes 50 ms, and so another thread.
+  // Loading a large vocabulary takes 50 ms, so another thread does it meanwhile.
   auto loading = std::async([&]() -> std::shared_ptr<const Tokenizer> {
     if (!path_exists(model + "/tokenizer.json")) return nullptr;
     return Tokenizer::load(model);
@@ -216,7 +216,7 @@ void LLMEngine::receive(EngineTurn& turn) {
   turn.device_start = std::max(output.submit_time, device_end_);
   turn.device_end = device_end_ = output.done_time;
   device_seconds_ += turn.device_end - turn.device_start;
-  apply(plan, output);
+  apply(plan, output, turn.received);
   if (trace_)
     for (const SequenceUpdate& change : changes_)
       turn.drawn.push_back({change.seq->id, change.seq->status == SequenceStatus::kRunning,
@@ -225,7 +225,7 @@ void LLMEngine::receive(EngineTurn& turn) {
   in_flight_.pop_front();
 }
 
-void LLMEngine::apply(const StepPlan& plan, const StepOutput& output) {
+void LLMEngine::apply(const StepPlan& plan, const StepOutput& output, double now) {
   // This comes first: a sequence may end in this step, and then postprocess() removes it.
   std::span<const Logprob> entries = output.prompt_logprobs;
   for (const PromptLogprobOutput& p : output.prompt) {
@@ -239,7 +239,7 @@ void LLMEngine::apply(const StepPlan& plan, const StepOutput& output) {
   for (const SequenceUpdate& change : changes_) {
     const auto at = requests_.find(change.seq->request_id);
     RequestUpdate& update = next_update();
-    if (at->second->apply(change, output, update))
+    if (at->second->apply(change, output, now, update))
       scheduler_.finish(*change.seq, FinishReason::kStop);
     if (update.finished) requests_.erase(at);
   }

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -76,7 +75,7 @@ class LLMEngine {
   void advance();
   /// Waits for the output of the oldest step and applies it.
   void receive(EngineTurn& turn);
-  void apply(const StepPlan& plan, const StepOutput& output);
+  void apply(const StepPlan& plan, const StepOutput& output, double now);
   RequestUpdate& next_update();
 
   EngineSetup setup_;

@@ -36,10 +36,11 @@ void Request::set_ids(uint64_t id, uint64_t first_sequence) {
   first_sequence_ = first_sequence;
 }
 
-bool Request::apply(const SequenceUpdate& change, const StepOutput& output, RequestUpdate& update) {
+bool Request::apply(const SequenceUpdate& change, const StepOutput& output, double now,
+                    RequestUpdate& update) {
   const Sequence& seq = *change.seq;
   Choice& choice = choices_[static_cast<size_t>(seq.choice)];
-  update.begin(id(), seq.choice, steady_seconds());
+  update.begin(id(), seq.choice, now);
   if (change.has_token) {
     const int32_t token = seq.token_ids.back();
     if (output_.first_token_time == 0) output_.first_token_time = update.time;

@@ -33,7 +33,8 @@ class Request {
 
   /// Applies what a step (with `output`) changed in one of the sequences, and fills `update`.
   /// Returns true if a stop string ended the answer; the caller then finishes the sequence.
-  bool apply(const SequenceUpdate& change, const StepOutput& output, RequestUpdate& update);
+  bool apply(const SequenceUpdate& change, const StepOutput& output, double now,
+             RequestUpdate& update);
   /// Log-probabilities of the prompt token at `position`.
   void set_prompt_logprobs(int64_t position, std::span<const Logprob> entries);
   /// Ends all answers that still run; their sequences are already finished.

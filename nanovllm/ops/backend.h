@@ -138,7 +138,8 @@ class Backend {
   // -- steps
   /// Begins a step: copies its arrays to the device in one upload, updates the block tables, and
   /// replaces each id that is kTokenInFlight by the last token of its slot. `host` must not change
-  /// until the step has ended, and `slots` must outlive it. The Batch is valid until the next call.
+  /// until the last call for this step has returned; a device that queues steps copies what it
+  /// needs. `slots` must outlive the step. The Batch is valid until the next call.
   virtual Batch begin_step(HostBatch& host, const SlotTables& slots, const KvCache& kv) = 0;
   /// Whether replay() saves time. If it does, decode steps are padded to a few sizes.
   virtual bool replays() const { return false; }

@@ -48,7 +48,7 @@ struct Batch {
   Tensor slot_mapping;  ///< [T] block * block_size + offset, where K and V are stored; -1: nowhere
   Tensor cu_seqlens_q;  ///< [S + 1] index of each sequence's first new token; the last entry is T
   Tensor context_lens;  ///< [S] number of tokens in the KV cache that the sequence's last new token
-                        ///< sees, including itself; 0 for padding
+                        ///< sees, including itself; 0 for padding, which only replayed steps have
   Tensor seq_slots;     ///< [S] the slot of each sequence
   Tensor block_tables;  ///< [max_num_seqs, max_blocks], as in SlotTables
   Tensor last_tokens;   ///< [max_num_seqs], as in SlotTables

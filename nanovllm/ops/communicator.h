@@ -82,8 +82,9 @@ class Communicator {
   void end_waits();
   /// Not 0 after abort(). Device code polls it while it waits for another rank.
   const std::atomic<uint32_t>& abort_flag() const { return shared_.aborted; }
-  /// A counter that any rank increments when it makes progress: with each collective here, and on a
-  /// device with each event that completed. It does not change while all ranks hang.
+  /// A counter that any rank increments when it makes progress: with each collective, each step,
+  /// each piece of a weight that was loaded, and each event of a device that completed. It does not
+  /// change while all ranks hang.
   std::atomic<uint64_t>& progress() { return shared_.progress; }
 
  private:

@@ -15,8 +15,8 @@ bool has_cuda_driver();
 struct CudaKernels {
   bool portable = false;  ///< only kernels that run on every GPU of compute capability 8.0 or later
   /// Which kernel computes a GEMM of more than a few tokens: the index of a tile configuration
-  /// (cuda/gemm/tile_gemm.h), which throws for shapes that it does not support; or -1: swap-AB
-  /// according to its rule, else the choice of the autotuner.
+  /// (cuda/gemm/hopper/tile_gemm.h), which throws for shapes that it does not support; or -1:
+  /// swap-AB according to its rule, else the choice of the autotuner.
   int gemm = -1;
   /// How an all-reduce of up to 4 MiB and the norm after it are computed: by two kernels, or by one
   /// kernel with a one-shot or two-shot all-reduce wherever that supports the shape.

@@ -83,7 +83,7 @@ struct MaskedAfter {
 ///
 /// A row whose finite logits are all masked gets kNotFinite.
 struct SampleRow : SamplingScalars {
-  // An id occurs at most once in each list.
+  // An id occurs at most once in `counts`, and at most once in `biases`.
   std::span<const TokenCount> counts = {};
   std::span<const TokenBias> biases = {};
   std::span<const int32_t> masked_ids = {};   ///< cannot be drawn

@@ -63,7 +63,8 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
   require(size.num_blocks >= 1,
           "the KV cache may take {} bytes, but one block of {} tokens takes {} bytes: lower "
           "--block-size, raise {} or free memory",
-          bytes, config.block_size, block_bytes + length_bytes,
+          bytes, config.block_size,
+          block_bytes + (config.kv_cache_memory_bytes == 0 ? length_bytes : 0),
           config.device == "cuda" && config.kv_cache_memory_bytes == 0 ? "--gpu-memory-utilization"
                                                                        : "--kv-cache-memory-bytes");
   const int64_t capacity = size.num_blocks * config.block_size;

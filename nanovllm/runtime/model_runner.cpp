@@ -78,7 +78,8 @@ void ModelRunner::rehearse(const RehearsedStep& step, int64_t max_len) {
   backend_->finish_sample(logits);
   token_ids_.resize(static_cast<size_t>(num_rows));
   status_.resize(static_cast<size_t>(num_rows));
-  backend_->fetch_samples(token_ids_, status_, flights_[0].output.logprobs);  // lost
+  // Nobody uses the tokens of a rehearsal, and the first step clears the log-probabilities.
+  backend_->fetch_samples(token_ids_, status_, flights_[0].output.logprobs);
 }
 
 int64_t ModelRunner::replay_size(const StepInput& input) const {

@@ -35,9 +35,11 @@ struct EngineSetup {
 /// missing. Throws UserError if the device cannot be used.
 std::unique_ptr<Backend> make_backend(EngineConfig& config, int rank = 0);
 
-/// make_backend() has filled in `config`. Throws UserError if an option is out of range, the folder
-/// is not a supported checkpoint, or the model does not fit in the backend's memory. With `ranks`,
-/// all ranks call this, and it connects their backends.
+/// Decides how a checkpoint will run, before any weight is read: reads config.json, fills in the
+/// automatic values, and computes the size of the KV cache. make_backend() has filled in `config`.
+/// Throws UserError if an option is out of range, the folder is not a supported checkpoint, or the
+/// model does not fit in the backend's memory. With `ranks`, all ranks call this, and it connects
+/// their backends.
 EngineSetup resolve_setup(const std::string& model, const EngineConfig& config, Backend& backend,
                           Communicator* ranks = nullptr);
 

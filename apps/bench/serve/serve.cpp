@@ -48,6 +48,12 @@ void check_options(const ServeOptions& options) {
   const int sources =
       !traffic.dataset.empty() + !traffic.trace.empty() + (traffic.random_input_len > 0 ? 1 : 0);
   require(sources <= 1, "only one of --dataset, --trace and --random-input-len may be given");
+  const ServeTraffic defaults;
+  require(traffic.random_input_len > 0 || traffic.random_output_len == defaults.random_output_len,
+          "--random-output-len needs --random-input-len");
+  require(!traffic.trace.empty() || traffic.speed == defaults.speed, "--speed needs --trace");
+  require(traffic.dataset.empty() || traffic.vocab_size == defaults.vocab_size,
+          "--vocab-size has no effect on the prompts of --dataset");
   require(traffic.trace.empty() || traffic.request_rate == 0,
           "--trace says when requests arrive; use --speed instead of --request-rate");
 }
@@ -348,9 +354,9 @@ void add_serve_bench(CLI::App& bench, Command& command) {
   sub->add_flag("--json", options->json, "Print one JSON object, with vLLM's keys");
   sub->footer(std::string(R"(Examples:
   nanovllm bench serve --base-url http://127.0.0.1:8000
-  nanovllm bench serve --random-input-len 512 --random-output-len 128 --request-rate 10
-  nanovllm bench serve --trace AzureLLMInferenceTrace_conv.csv --speed 4 --num-prompts 1000
-  nanovllm bench serve --vocab-size 8192 --max-concurrency 64 --json   # for models/tiny-tales
+  nanovllm bench serve --random-input-len 512 --request-rate 10
+  nanovllm bench serve --trace AzureLLMInferenceTrace_conv.csv --speed 4
+  nanovllm bench serve --vocab-size 8192 --max-concurrency 64 --json
 
 Every request is streamed. TTFT is the time from sending a request to its first event, ITL the time
 between two events, TPOT the time of a token after the first one, and E2EL the time to the last

@@ -1,5 +1,7 @@
 #include "nanovllm/hub/download/http_errors.h"
 
+#include <algorithm>
+
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/strings/suggestion.h"
 #include "nanovllm/hub/cache.h"
@@ -7,6 +9,13 @@
 namespace nanovllm::hub {
 
 namespace {
+
+/// The nearest of the other ids in the cache.
+std::string nearest(const ModelId& id, const Settings& settings) {
+  std::vector<std::string> ids = list_ids(settings.cache_folder);
+  if (std::ranges::count(ids, id.name) > 0) return "";
+  return did_you_mean(id.name, ids);
+}
 
 constexpr int64_t kUnauthorized = 401, kForbidden = 403, kNotFound = 404, kTimeout = 408,
                   kTooMany = 429, kServerErrors = 500;
@@ -46,7 +55,7 @@ void fail_for(const HttpReply& reply, const ModelId& id, const Settings& setting
     const char* const token = has_token ? "your HF_TOKEN gives no access to it"
                                         : "it is private: then set HF_TOKEN to a token";
     fail("{}: no such folder, and {} has no model of this name (or {}){}", id.text(),
-         settings.endpoint, token, did_you_mean(id.name, list_ids(settings.cache_folder)));
+         settings.endpoint, token, nearest(id, settings));
   }
   throw std::runtime_error(
       fmt::format("{}: {} answers with the status {}", id.text(), settings.endpoint, reply.status));
@@ -55,10 +64,8 @@ void fail_for(const HttpReply& reply, const ModelId& id, const Settings& setting
 void fail_unreachable(const NetworkError& error, const ModelId& id, const Settings& settings) {
   fail(
       "{}: it is neither a folder nor complete in the cache {}, and {} cannot be reached ({}); "
-      "check "
-      "the name, the network and https_proxy{}",
-      id.text(), settings.cache_folder, settings.endpoint, error.what(),
-      did_you_mean(id.name, list_ids(settings.cache_folder)));
+      "check the name, the network and https_proxy{}",
+      id.text(), settings.cache_folder, settings.endpoint, error.what(), nearest(id, settings));
 }
 
 }  // namespace nanovllm::hub

@@ -80,14 +80,6 @@ struct KvLayout {
     const int r = row % kScaledKeys;
     return (row - r) * key_bytes + kScaledKeys * head_dim + r * 4;
   }
-  /// Element d of the key or value in this slot of the cache (Batch::slot_mapping).
-  NANOVLLM_HOST_DEVICE int64_t element(int slot, int head, int d) const {
-    return entry(slot / block_size, head) + at(slot % block_size, d);
-  }
-  /// Its scale.
-  NANOVLLM_HOST_DEVICE int64_t scale(int slot, int head) const {
-    return entry(slot / block_size, head) + scale_at(slot % block_size);
-  }
 };
 
 }  // namespace nanovllm::cuda

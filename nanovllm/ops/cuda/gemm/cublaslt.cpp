@@ -13,11 +13,12 @@ namespace nanovllm::cuda {
 namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
-/// How many of the heuristic's algorithms are candidates. Up to kFewTokens tokens its first one
-/// takes 1.6% longer than the best of eight, on average over 13 models on an H200, and the best of
-/// two 0.7%; with more tokens 4% and 3%. Loading the code of an algorithm takes some milliseconds.
+/// How many of the heuristic's algorithms are candidates. Up to kMostTokensOfFewCandidates tokens
+/// its first one takes 1.6% longer than the best of eight, on average over 13 models on an H200,
+/// and the best of two 0.7%; with more tokens 4% and 3%. Loading the code of an algorithm takes
+/// some milliseconds.
 constexpr int kCandidates = 2, kManyCandidates = 4;
-constexpr int64_t kFewTokens = 1024;
+constexpr int64_t kMostTokensOfFewCandidates = 1024;
 
 cudaDataType_t data_type(DType dtype) {
   return dtype == DType::kF32    ? CUDA_R_32F
@@ -145,7 +146,7 @@ std::vector<GemmChoice> CublasLt::candidates(Tensor out, Tensor x, Tensor w) {
   const int64_t num_tokens = x.shape[0];
   const Problem problem(*lib_, out, x, w);
   std::vector<GemmChoice> all =
-      heuristic(problem, num_tokens > kFewTokens ? kManyCandidates : kCandidates);
+      heuristic(problem, num_tokens > kMostTokensOfFewCandidates ? kManyCandidates : kCandidates);
   check(!all.empty(), "cuBLASLt has no algorithm for [{}, {}] x [{}, {}]", num_tokens, x.shape[1],
         w.shape[0], w.shape[1]);
   if (num_tokens < 2 * kPieceTokens) return all;

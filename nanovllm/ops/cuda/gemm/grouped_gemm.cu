@@ -92,18 +92,18 @@ double grouped_cost(const GroupedGemm& gemm, const GroupTile& tile, int num_sms)
 
 constexpr int kPlainTokens = 32, kPlainColumns = 32, kPlainDepth = 16;
 
-/// Grid: (columns / kPlainColumns, tiles at most). A thread computes two by two sums; with SwiGLU
+/// Grid: (tiles at most, columns / kPlainColumns). A thread computes two by two sums; with SwiGLU
 /// the gates and the ups of the same columns.
 template <class T, bool kSwiglu>
 __global__ void __launch_bounds__(256) grouped_plain_kernel(GroupedGemm gemm) {
   begin_kernel();
-  if (static_cast<int>(blockIdx.y) >= *gemm.groups.num_tiles) return;
-  const TokenTile tile = gemm.groups.tiles[blockIdx.y];
+  if (static_cast<int>(blockIdx.x) >= *gemm.groups.num_tiles) return;
+  const TokenTile tile = gemm.groups.tiles[blockIdx.x];
   const GemmArgs& args = gemm.args;
   constexpr int kParts = kSwiglu ? 2 : 1;
   __shared__ float x[kPlainTokens][kPlainDepth + 1];
   __shared__ float w[kParts][kPlainColumns][kPlainDepth + 1];
-  const int first_column = blockIdx.x * kPlainColumns, thread = threadIdx.x;
+  const int first_column = blockIdx.y * kPlainColumns, thread = threadIdx.x;
   const T* const from_x = static_cast<const T*>(args.x);
   const T* const from_w =
       static_cast<const T*>(args.w) + int64_t{tile.group} * kParts * args.n * args.k;
@@ -179,9 +179,10 @@ void grouped_gemm(Launch where, const GroupedGemm& gemm, int tile_tokens, DType 
     return best->run(where, gemm);
   }
   check_args(tile_tokens == kPlainTokens, "grouped_gemm: another number of tokens in a tile");
+  // The second size of a grid is at most 65,535.
   const dim3 grid(
-      blocks_for(args.n, kPlainColumns),
-      blocks_for(std::min(args.num_tokens, args.num_tokens / kPlainTokens + gemm.num_groups)));
+      blocks_for(std::min(args.num_tokens, args.num_tokens / kPlainTokens + gemm.num_groups)),
+      blocks_for(args.n, kPlainColumns));
   with_float_type(dtype, [&](auto type) {
     using T = decltype(type);
     if (swiglu) launch(where, grouped_plain_kernel<T, true>, grid, 256, 0, gemm);

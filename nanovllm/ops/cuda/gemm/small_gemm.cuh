@@ -81,8 +81,7 @@ __global__ void __launch_bounds__(kSmallThreads, 2)
   };
   if constexpr (kNorm)
     for (int i = threadIdx.x; i < num_chunks * (kChunk / 4); i += kSmallThreads)
-      async_copy16_or_zero(shared_address(norm + i * 4), p.norm + (i * 4 < p.k ? i * 4 : 0),
-                           i * 4 < p.k);
+      async_copy16(shared_address(norm + i * 4), p.norm + i * 4);
   commit_async_copies();
 #pragma unroll
   for (int i = 0; i < kStages; ++i) fetch(i, warp + i * kSmallWarps);

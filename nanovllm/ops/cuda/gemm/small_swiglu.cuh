@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   const uint32_t x = shared_address(shared) + kFewWarps * kStages * kTilesBytes<Format, 1>;
   const uint32_t norm = x + p.num_tokens * pitch;
   for (int i = threadIdx.x; i < p.k / 4; i += kFewThreads)
-    async_copy16_or_zero(norm + i * 16, p.norm + i * 4, true);
+    async_copy16(norm + i * 16, p.norm + i * 4);
   commit_async_copies();
   const QuantizedWeight w = {.values = p.w, .n = 2 * p.n, .k = p.k};
   const auto first_row = [](int) { return int64_t{0}; };

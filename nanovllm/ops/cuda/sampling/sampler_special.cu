@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "nanovllm/ops/cuda/sampling/sampler_filters.cuh"
 
@@ -36,8 +35,8 @@ class Entries {
   T first_ = {};
 };
 
-/// Waits for the row's copy, and applies penalties, biases and masks to it. No list has an id
-/// twice. Returns whether this thread masked a logit that makes the row bad.
+/// Waits for the row's copy, and applies penalties, biases and masks to it. Returns whether this
+/// thread masked a logit that makes the row bad.
 template <bool kClustered>
 __device__ bool adjust(Row<kClustered>& row, const RowParams& params, const int32_t* words,
                        int32_t last_token, const float* raw, float* copy) {

@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "nanovllm/ops/cuda/attention/attention.h"
 #include "nanovllm/ops/cuda/attention/decode/decode_heads.cuh"

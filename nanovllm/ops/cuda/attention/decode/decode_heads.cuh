@@ -13,11 +13,6 @@ namespace nanovllm::cuda {
 
 inline constexpr int kDecodeKeys = 16;  // that a warp computes at a time
 static_assert(kDecodeKeys == kScaledKeys);
-__device__ __forceinline__ float load_shared_float(uint32_t from) {
-  float x;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
-  return x;
-}
 template <class C, int kHeadDim>
 inline constexpr int kKeyBytes = kHeadDim* static_cast<int>(sizeof(C)) + (kIsE4m3<C> ? 4 : 0);
 /// A stage of one warp: K of its keys, then V.
@@ -90,8 +85,8 @@ struct DecodeHeads {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int key = lane / 4 + i * 8, at = kDecodeKeys * kHeadDim + key * 4;
-        key_scale[i] = load_shared_float(k + at);
-        value_scale[i] = key < num_keys ? load_shared_float(v + at) : 0;
+        key_scale[i] = __uint_as_float(load_shared_word(k + at));
+        value_scale[i] = key < num_keys ? __uint_as_float(load_shared_word(v + at)) : 0;
         lift[i] = __log2f(value_scale[i]);
       }
       chunk = ((matrix / 2) ^ (kHeadDim == 64 ? matrix_row / 2 : matrix_row)) * 16;

@@ -8,7 +8,7 @@
 
 // The thread block of swap_ab_gemm.cu: its layout in shared memory, its main loop, its epilogues.
 // It is warp-specialised: one lane of the last warp is the producer, which copies w and x into the
-// ring; one or two warpgroups are the consumers, which multiply.
+// ring; one to four warpgroups are the consumers, which multiply.
 namespace nanovllm::cuda::swap_ab {
 using namespace hopper;
 

@@ -21,11 +21,6 @@ namespace nanovllm::cuda {
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
   return v;
 }
-[[maybe_unused]] __device__ __forceinline__ void store_shared16(uint32_t to, const uint4& v) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
-               "r"(v.w)
-               : "memory");
-}
 
 /// The scale of a row and a group, and its zero point. Integers are exact in bfloat16. Their scale
 /// is the sum of two bfloat16, which together have its bits even if it is a float16, so a product
@@ -117,7 +112,7 @@ struct DequantizedRow {
         const uint4 columns = Format::kInOrder
                                   ? uint4{pairs[i][0], pairs[i][1], pairs[i][2], pairs[i][3]}
                                   : uint4{pairs[0][i], pairs[1][i], pairs[2][i], pairs[3][i]};
-        store_shared16(to + row * kBoxRowBytes + (eight ^ row % 8) * 16, columns);
+        store_shared(to + row * kBoxRowBytes + (eight ^ row % 8) * 16, columns);
       }
     }
   }
