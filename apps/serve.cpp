@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
@@ -44,6 +46,14 @@ void read_api_keys(ServeOptions& options) {
             "an API key must be printable ASCII without spaces, and not empty");
 }
 
+/// An option that takes several values takes the name of the next option as one, too.
+CLI::Validator not_an_option() {
+  return {[](const std::string& name) {
+            return name.starts_with('-') ? fmt::format("'{}' is an option, not a name", name) : "";
+          },
+          ""};
+}
+
 void set_log_level(const std::string& name) {
   log().set_level(name == "warning" ? spdlog::level::warn : spdlog::level::from_str(name));
 }
@@ -73,6 +83,7 @@ void add_serve(CLI::App& app, Command& command) {
   add_model_argument(*sub, options->model);
   add_value(*sub, "--host", options->host, "The address to listen on")
       ->type_name("ADDRESS")
+      ->check(not_empty())
       ->capture_default_str();
   add_value(*sub, "--port", options->port, "The port to listen on; 0: any free one")
       ->type_name("N")
@@ -91,6 +102,8 @@ void add_serve(CLI::App& app, Command& command) {
             "A name of the model for clients; several names may follow, or the option may be given "
             "several times")
       ->type_name("NAME")
+      ->check(not_empty())
+      ->check(not_an_option())
       ->allow_extra_args();
   add_value(*sub, "--chat-template", options->chat_template,
             "A Jinja file instead of the checkpoint's chat template")

@@ -13,6 +13,12 @@ class __attribute__((visibility("default"))) UserError : public std::runtime_err
   using std::runtime_error::runtime_error;
 };
 
+/// A prompt that leaves no room in the context for an answer.
+class __attribute__((visibility("default"))) PromptTooLong : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 /// The message of an exception, for users: "out of memory" instead of "std::bad_alloc".
 inline const char* what_of(const std::exception& error) {
   return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what();

@@ -28,6 +28,7 @@ constexpr auto kInBody = std::to_array<Unsupported>({{"parallel_tool_calls", "tr
                                                      {"audio"},
                                                      {"web_search_options"},
                                                      {"verbosity", R"("medium")"},
+                                                     {"include_reasoning", "true"},
                                                      {"echo", "false"},
                                                      {"suffix", R"("")"},
                                                      {"best_of", "1"},

@@ -35,6 +35,8 @@ struct CompletionOutput {
   /// The sum of the sampled tokens' log-probabilities; only with SamplingParams::logprobs.
   std::optional<double> cumulative_logprob;
   std::string error;
+  /// What the request itself forbids is the reason of the error.
+  bool is_request_at_fault = false;
 };
 
 /// The result of a request. The inherited fields are those of the first choice.

@@ -1,6 +1,7 @@
 #include "nanovllm/base/sampling_json.h"
 
 #include <charconv>
+#include <cmath>
 #include <concepts>
 #include <limits>
 #include <map>
@@ -23,8 +24,16 @@ void read(const Json& json, bool& value) {
   value = json.get<bool>();
 }
 
-void read(const Json& json, int64_t& value) {
+void require_whole(const Json& json) {
+  // Whole numbers that 64 bits cannot hold have become floating-point numbers.
+  if (json.is_number_float() && std::abs(json.get<double>()) >= 0x1p63)
+    fail("is too {}; it must be a whole number of 64 bits",
+         json.get<double>() < 0 ? "small" : "large");
   require(json.is_number_integer(), "must be a whole number");
+}
+
+void read(const Json& json, int64_t& value) {
+  require_whole(json);
   require(!json.is_number_unsigned() ||
               json.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()),
           "is too large");
@@ -40,7 +49,7 @@ void read(const Json& json, int32_t& value) {
 }
 
 void read(const Json& json, uint64_t& value) {
-  require(json.is_number_integer(), "must be a whole number");
+  require_whole(json);
   value =
       json.is_number_unsigned() ? json.get<uint64_t>() : static_cast<uint64_t>(json.get<int64_t>());
 }
@@ -54,7 +63,11 @@ template <class T>
 void read(const Json& json, std::vector<T>& values) {
   require(json.is_array(), "must be a list");
   values.clear();
-  for (const Json& item : json) read(item, values.emplace_back());
+  for (const Json& item : json) try {
+      read(item, values.emplace_back());
+    } catch (const UserError& e) {
+      fail("entry {} {}", values.size() - 1, e.what());
+    }
 }
 
 void read(const Json& json, std::map<int32_t, double>& values) {
@@ -88,7 +101,8 @@ void read_field(const Json& json, const FieldInfo& field, T& value) {
   if (json.is_null() && !kHasNone<T>) {
     if constexpr (std::same_as<T, int64_t>)
       if (field.none_means != 0) value = field.none_means;
-  } else if (json.is_string() && field.takes_one_text) {
+  } else if (field.takes_one_text && !json.is_array()) {
+    require(json.is_string(), "must be a text or a list of texts");
     read(Json::array({json}), value);
   } else {
     read(json, value);

@@ -67,9 +67,11 @@ LLMEngine::LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,
 void LLMEngine::check_prompt(std::span<const int32_t> ids) const {
   require(!ids.empty(), "the prompt is empty; it needs at least one token");
   const int64_t limit = setup_.config.max_model_len;
-  require(static_cast<int64_t>(ids.size()) < limit,
-          "the prompt has {} tokens; with max_model_len {} it may have at most {}", ids.size(),
-          limit, limit - 1);
+  if (static_cast<int64_t>(ids.size()) >= limit)
+    throw PromptTooLong(fmt::format(
+        "the prompt has {} tokens; with max_model_len {}, the maximum context length, it may have "
+        "at most {}",
+        ids.size(), limit, limit - 1));
   check_ids("the prompt", ids);
 }
 

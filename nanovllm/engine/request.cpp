@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <utility>
 
 #include "nanovllm/base/check.h"
@@ -9,6 +10,31 @@
 #include "nanovllm/text/tokenizer/tokenizer.h"
 
 namespace nanovllm {
+
+namespace {
+
+/// Whether the request's own restrictions leave none of its allowed_token_ids to draw next.
+bool allows_no_token(const Sequence& seq) {
+  const SamplingParams& params = *seq.params;
+  if (!params.allowed_token_ids) return false;
+  const std::span answer =
+      std::span(seq.token_ids).subspan(static_cast<size_t>(seq.num_prompt_tokens));
+  std::vector<int32_t> forbidden;
+  if (std::ssize(answer) < params.min_tokens) forbidden = *seq.stop_ids;
+  const std::span<const int32_t> words =
+      seq.bad_words ? *seq.bad_words : std::span<const int32_t>();
+  for (size_t i = 0; i < words.size(); i += static_cast<size_t>(words[i]) + 1) {
+    const std::span word = words.subspan(i + 1, static_cast<size_t>(words[i]));
+    const std::span before = word.first(word.size() - 1);
+    if (before.size() <= answer.size() && std::ranges::equal(before, answer.last(before.size())))
+      forbidden.push_back(word.back());
+  }
+  std::ranges::sort(forbidden);
+  return std::ranges::all_of(*params.allowed_token_ids,
+                             [&](int32_t id) { return std::ranges::binary_search(forbidden, id); });
+}
+
+}  // namespace
 
 const char* reason_name(FinishReason reason) {
   static constexpr std::array kNames = {"", "stop", "length", "abort", "error"};
@@ -61,9 +87,12 @@ bool Request::apply(const SequenceUpdate& change, const StepOutput& output, doub
         std::ranges::count(params_->stop_token_ids, token) > 0)
       choice.output.stop_reason = token;
   } else {
-    choice.output.error = fmt::format(
-        "no token can be drawn at position {}: the logits are not finite, or no token is allowed",
-        seq.num_known());
+    choice.output.is_request_at_fault = allows_no_token(seq);
+    choice.output.error =
+        fmt::format("no token can be drawn at position {}: {}", seq.num_known(),
+                    choice.output.is_request_at_fault
+                        ? "bad_words and min_tokens leave no token of allowed_token_ids"
+                        : "the logits are not finite");
   }
   if (seq.choice == 0) output_.num_cached_tokens = seq.num_cached_tokens.value_or(0);
   const bool stopped = choice.stop_strings && choice.stop_strings->matched();

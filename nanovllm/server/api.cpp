@@ -32,10 +32,19 @@ bool equal_keys(std::string_view given, std::string_view key) {
   return different == 0;
 }
 
+/// The body of a request to tokenize or detokenize, which may name the model.
+Json read_body(const Serving& serving, const std::string& text) {
+  Json body = parse_json(text, "the body");
+  if (!body.is_object()) throw ApiError(400, "the body must be a JSON object");
+  serving.name_of(name_field(body, "model"));
+  return body;
+}
+
 /// The text of POST /tokenize: {"prompt"} or {"messages", ...}, as vLLM has it.
 std::string tokenize_response(const Serving& serving, const std::string& body_text) {
-  const Json body = parse_json(body_text, "the body");
-  if (!body.is_object()) throw ApiError(400, "the body must be a JSON object");
+  const Json body = read_body(serving, body_text);
+  if (bool_field(body, "return_token_strs", false))
+    refuse_field("return_token_strs", "true is not supported");
   std::vector<int32_t> ids;
   if (body.contains("messages")) {
     const ChatRequest request = chat_request(body, serving.defaults);
@@ -44,8 +53,7 @@ std::string tokenize_response(const Serving& serving, const std::string& body_te
     const auto prompt = body.find("prompt");
     if (prompt == body.end() || !prompt->is_string())
       throw ApiError(400, "prompt must be a text", "prompt");
-    const auto special = body.find("add_special_tokens");
-    ids = serving.encode(prompt->get<std::string>(), special == body.end() || *special != false,
+    ids = serving.encode(prompt->get<std::string>(), bool_field(body, "add_special_tokens", true),
                          name_field(body, "cache_salt"));
   }
   const Json answer = {{"count", ids.size()},
@@ -56,11 +64,17 @@ std::string tokenize_response(const Serving& serving, const std::string& body_te
 
 /// The text of POST /detokenize: {"tokens": [...]}.
 std::string detokenize_response(const Serving& serving, const std::string& body_text) {
-  const Json body = parse_json(body_text, "the body");
-  if (!body.is_object() || !body.contains("tokens"))
-    throw ApiError(400, "tokens is missing", "tokens");
-  const Json answer = {
-      {"prompt", serving.tokenizer().decode(token_ids_from_json(body["tokens"], "tokens"), false)}};
+  const Json body = read_body(serving, body_text);
+  const Json* tokens = find_field(body, "tokens");
+  if (tokens == nullptr) refuse_field("tokens", "is missing");
+  const std::vector<int32_t> ids =
+      naming_field([&] { return token_ids_from_json(*tokens, "tokens"); });
+  const int64_t vocab_size = serving.client.engine().setup().model.vocab_size;
+  for (const int32_t id : ids)
+    if (id >= vocab_size)
+      refuse_field("tokens", "contains {}; the vocabulary has {} ids, 0 to {}", id, vocab_size,
+                   vocab_size - 1);
+  const Json answer = {{"prompt", serving.tokenizer().decode(ids, false)}};
   return dump_json(answer);
 }
 
@@ -114,7 +128,7 @@ void Api::set_engine(AsyncEngine& engine) {
 }
 
 void Api::set_dead() {
-  state_ = State::kDead;
+  if (!is_draining()) state_ = State::kDead;
   if (serving_) serving_->client.fail_all("the engine has ended");
 }
 
@@ -124,15 +138,17 @@ void Api::stop_engine() {
 
 Task<> Api::handle(HttpRequest& request, HttpReply& reply) {
   std::optional<ApiError> error;
-  reply.more_headers = cors_headers(options_.cors, request);
   try {
     co_await answer(request, reply);
   } catch (const ApiError& e) {
     error = e;
+  } catch (const PromptTooLong& e) {
+    error = ApiError::prompt_too_long(e.what(), request.path);
   } catch (const UserError& e) {
     error = ApiError(400, e.what());
   } catch (const EngineDead&) {
-    error = ApiError(500, "the engine has failed");
+    // A drain ends the engine when its time is over.
+    error = is_draining() ? ApiError::shutting_down() : ApiError(500, "the engine has failed");
   } catch (const boost::system::system_error&) {
     throw;
   } catch (const std::exception& e) {
@@ -151,35 +167,44 @@ Task<> Api::handle(HttpRequest& request, HttpReply& reply) {
 }
 
 Task<> Api::answer(HttpRequest& request, HttpReply& reply) {
-  const bool is_head = request.method == "HEAD";
-  if (!options_.cors.origins.empty() && is_preflight(request)) {
+  if (is_preflight(request)) {
     co_await answer_preflight(request, reply);
     co_return;
   }
+  const Route& route = route_of(request);
+  if (route.needs_engine) check_ready();
+  if (route.needs_engine) ++num_requests_;
+  try {
+    co_await (this->*route.handler)(request, reply);
+  } catch (...) {
+    if (route.needs_engine) --num_requests_;
+    throw;
+  }
+  if (route.needs_engine) --num_requests_;
+}
+
+void Api::check(const HttpRequest& request) const {
+  if (!is_preflight(request)) route_of(request);
+}
+
+bool Api::is_preflight(const HttpRequest& request) const {
+  return !options_.cors.origins.empty() && server::is_preflight(request);
+}
+
+const Api::Route& Api::route_of(const HttpRequest& request) const {
+  const std::string_view method =
+      request.method == "HEAD" ? std::string_view("GET") : request.method;
   std::string allowed;
   for (const Route& route : kRoutes) {
     if (!route.takes(request.path)) continue;
-    if (route.method != (is_head ? "GET" : request.method)) {
-      (allowed += allowed.empty() ? "" : ", ") += route.method;
-      continue;
+    if (route.method == method) {
+      if (!route.is_open) check_key(request);
+      return route;
     }
-    if (!route.is_open) check_key(request);
-    if (route.needs_engine) check_ready();
-    if (route.needs_engine) ++num_requests_;
-    try {
-      co_await (this->*route.handler)(request, reply);
-    } catch (...) {
-      if (route.needs_engine) --num_requests_;
-      throw;
-    }
-    if (route.needs_engine) --num_requests_;
-    co_return;
+    (allowed += allowed.empty() ? "" : ", ") += route.method;
   }
   if (allowed.empty()) throw ApiError::unknown_route(request.method, request.path);
-  const ApiError error = ApiError::wrong_method(request.method, request.path);
-  HttpHeaders headers;
-  headers.emplace_back("Allow", allowed);
-  co_await reply.send(error.status, kJson, error.body(request.path), headers);
+  throw ApiError::wrong_method(request.method, request.path, std::move(allowed));
 }
 
 /// It needs no key: browsers send none.
@@ -197,7 +222,8 @@ void Api::check_key(const HttpRequest& request) const {
   if (options_.api_keys.empty()) return;
   std::string_view given = request.header("Authorization");
   constexpr std::string_view kBearer = "Bearer ";
-  if (given.starts_with(kBearer)) given.remove_prefix(kBearer.size());
+  if (equal_in_any_case(given.substr(0, kBearer.size()), kBearer))
+    given.remove_prefix(kBearer.size());
   else given = request.header("x-api-key");  // Anthropic's clients
   bool is_known = false;
   for (const std::string& key : options_.api_keys) is_known |= equal_keys(given, key);

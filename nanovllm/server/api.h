@@ -18,6 +18,12 @@ class Api {
   Api(asio::io_context& io, const std::string& model, const ServerOptions& options);
   ~Api();
 
+  /// Throws ApiError if there is no such route or the key is missing. The body is not needed.
+  void check(const HttpRequest& request) const;
+  /// The headers that every response to a request has.
+  HttpHeaders more_headers(const HttpRequest& request) const {
+    return cors_headers(options_.cors, request);
+  }
   /// Answers a request. Every error becomes a response, unless the client is gone.
   Task<> handle(HttpRequest& request, HttpReply& reply);
 
@@ -51,6 +57,9 @@ class Api {
 
   Task<> answer(HttpRequest& request, HttpReply& reply);
   Task<> answer_preflight(const HttpRequest& request, HttpReply& reply);
+  bool is_preflight(const HttpRequest& request) const;
+  /// Throws ApiError if there is none, or the request has no right to it.
+  const Route& route_of(const HttpRequest& request) const;
   void check_key(const HttpRequest& request) const;
   void check_ready() const;
   ServedModel served_model(const std::string& name) const;

@@ -1,5 +1,7 @@
 #include "nanovllm/server/generation.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -12,11 +14,18 @@ namespace {
 /// The sequences of a request, while it waits and runs.
 class Admission {
  public:
-  Admission(Serving& serving, int64_t num_sequences)
-      : serving_(serving), num_sequences_(num_sequences) {
-    if (serving.num_sequences + num_sequences > serving.most_sequences)
+  Admission(Serving& serving, const Generation& generation)
+      : serving_(serving),
+        num_sequences_(generation.n * static_cast<int64_t>(generation.requests.size())) {
+    if (num_sequences_ > serving.most_sequences)  // it would not fit an idle server either
+      throw ApiError(400,
+                     fmt::format("n {} times {} prompts is {} answers; at most {} may run and wait",
+                                 generation.n, generation.requests.size(), num_sequences_,
+                                 serving.most_sequences),
+                     "n");
+    if (serving.num_sequences + num_sequences_ > serving.most_sequences)
       throw ApiError::queue_full(serving.most_sequences);
-    serving.num_sequences += num_sequences;
+    serving.num_sequences += num_sequences_;
   }
   Admission(const Admission&) = delete;
   ~Admission() { serving_.num_sequences -= num_sequences_; }
@@ -66,11 +75,12 @@ class Progress {
     generation_.writer->add(reply_, request, update);
   }
 
-  /// APIs have no finish_reason for an answer that failed, such as one with logits that are not
-  /// numbers.
+  /// APIs have no finish_reason for an answer that failed: its request forbids every token, or the
+  /// logits are not numbers.
   static void check_errors(const RequestOutput& output) {
     for (const CompletionOutput& answer : output.outputs)
-      if (answer.finish_reason == "error") throw ApiError(500, answer.error);
+      if (answer.finish_reason == "error")
+        throw ApiError(answer.is_request_at_fault ? 400 : 500, answer.error);
   }
 
   Generation& generation_;
@@ -106,8 +116,7 @@ Task<> generate(Serving& serving, HttpRequest& http, HttpReply& reply, ReadGener
   if (http.body.size() <= most_bytes_here) prepare();
   else co_await on_pool(serving.pool, prepare);
   http.drop_body();
-  const Admission admission(serving,
-                            generation.n * static_cast<int64_t>(generation.requests.size()));
+  const Admission admission(serving, generation);
   EngineCall call(serving.client, serving.io, reply.generation);
   const auto interrupt = [&] { call.interrupt(); };
   reply.on_gone(interrupt);

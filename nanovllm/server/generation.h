@@ -65,7 +65,7 @@ struct Generation {
 using ReadGeneration = Generation (*)(const Serving& serving, const std::string& body);
 
 /// Runs a request and writes its answer; the body is freed before it runs. Throws what `read`
-/// throws before anything was sent, and EngineDead or ApiError (500) at any time. If the client
+/// throws before anything was sent, and EngineDead or ApiError at any time. If the client
 /// goes, the requests end. A body of up to `most_bytes_here` is read on this thread instead of the
 /// pool's.
 Task<> generate(Serving& serving, HttpRequest& http, HttpReply& reply, ReadGeneration read,

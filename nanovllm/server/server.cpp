@@ -34,6 +34,12 @@ constexpr size_t kOtherFiles = 64;
 /// For requests that still run to get their error when the engine has ended.
 constexpr double kSecondsToReport = 2;
 
+std::string url_of(const std::string& host, int port) {
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  return is_ipv6 ? fmt::format("http://[{}]:{}", host, port)
+                 : fmt::format("http://{}:{}", host, port);
+}
+
 class Server {
  public:
   Server(const std::string& model, const EngineConfig& config, const ServerOptions& options)
@@ -72,7 +78,7 @@ class Server {
  private:
   void listen() {
     tcp::resolver resolver(io_);
-    std::string where = fmt::format("http://{}:{}", options_.host, options_.port);
+    std::string where = url_of(options_.host, options_.port);
     try {
       if (options_.uds.empty()) {
         open(resolver.resolve(options_.host, std::to_string(options_.port), tcp::resolver::passive)
@@ -82,7 +88,7 @@ class Server {
         sockaddr_in address{};
         const Protocol::endpoint bound = acceptor_.local_endpoint();
         std::memcpy(&address, bound.data(), sizeof address);
-        where = fmt::format("http://{}:{}", options_.host, ntohs(address.sin_port));
+        where = url_of(options_.host, ntohs(address.sin_port));
       } else {
         where = "unix:" + options_.uds;
         socket_file_.emplace(options_.uds);
@@ -208,9 +214,12 @@ class Server {
   std::optional<UnixSocketFile> socket_file_;
   asio::basic_socket_acceptor<Protocol> acceptor_;
   asio::signal_set signals_;
-  HttpService http_{.handler = [this](HttpRequest& request,
-                                      HttpReply& reply) { return api_.handle(request, reply); },
-                    .access_log = &access_log_};
+  HttpService http_{
+      .handler = [this](HttpRequest& request,
+                        HttpReply& reply) { return api_.handle(request, reply); },
+      .check = [this](const HttpRequest& request) { api_.check(request); },
+      .more_headers = [this](const HttpRequest& request) { return api_.more_headers(request); },
+      .access_log = &access_log_};
   size_t num_connections_ = 0;
   int status_ = 0;
 };

@@ -185,6 +185,7 @@ TEST_P(PrefixCache, RowsWithoutFiniteLogitsEndAloneAndAreNotCached) {
       ++num_errors;
       if (output.token_ids.empty()) failed.push_back(output.prompt_token_ids);
       EXPECT_NE(output.error.find("not finite"), std::string::npos);
+      EXPECT_FALSE(output.is_request_at_fault);
     } else {
       ++num_whole;
       EXPECT_EQ(output.token_ids.size(), 6u);

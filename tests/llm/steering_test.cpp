@@ -243,6 +243,27 @@ TEST_F(Steering, OnlyTheLastTokenOfABadWordIsForbidden) {
   EXPECT_NE(output.token_ids[7], plain.token_ids[7]);
 }
 
+TEST_F(Steering, ARequestThatForbidsEveryTokenEndsWithAnErrorOfItsOwn) {
+  SamplingParams params = greedy();
+  params.allowed_token_ids = {{500, 501}};
+  params.stop_token_ids = {500, 501};
+  params.min_tokens = 3;
+  const RequestOutput from_the_start = answer(params);
+  params.min_tokens = 0;
+  params.stop_token_ids = {};
+  params.allowed_token_ids = {{500}};
+  const std::vector<int32_t> twice = {500, 500};
+  params.bad_words = {llm.tokenizer().decode(twice)};
+  const RequestOutput later = answer(params);
+  EXPECT_EQ(from_the_start.token_ids.size(), 0u);
+  EXPECT_EQ(later.token_ids.size(), 1u);
+  for (const RequestOutput* output : {&from_the_start, &later}) {
+    EXPECT_EQ(output->finish_reason, "error");
+    EXPECT_TRUE(output->is_request_at_fault);
+    EXPECT_THAT(output->error, HasSubstr("no token of allowed_token_ids"));
+  }
+}
+
 TEST_F(Steering, IdsOutsideTheVocabularyAndEmptyListsAreRefusedByName) {
   const std::pair<const char*, std::function<void(SamplingParams&)>> bad[] = {
       {"logit_bias",

@@ -107,6 +107,37 @@ TEST_F(Connections, AnswersAndCloses) {
   EXPECT_THAT(text, ::testing::EndsWith("\r\n\r\nGET /a "));
 }
 
+TEST_F(Connections, AnswersWhatProxiesAndOldClientsSend) {
+  for (const char* target : {"http://host:80/a", "HTTPS://host/a?b=/c"})
+    EXPECT_THAT(answer(get(std::string("GET ") + target)), ::testing::EndsWith("\nGET /a "));
+  for (const char* target : {"http://host", "http://host?a=/b"})
+    EXPECT_THAT(answer(get(std::string("GET ") + target)), ::testing::EndsWith("\nGET / "));
+  const std::string twice = "\r\n" + get("GET /1", "Host: x\r\n") + "\r\n\r\n" + get("GET /2");
+  EXPECT_THAT(answer(twice), ::testing::EndsWith("\nGET /2 "));
+  tcp::socket slow = connect();
+  for (const char c : "\r\n" + get("GET /")) send(slow, {&c, 1});
+  EXPECT_THAT(rest(slow), ::testing::EndsWith("\nGET / "));
+  EXPECT_THAT(answer("GET / HTTP/1.0\r\n\r\n"), ::testing::EndsWith("\nGET / "));
+}
+
+TEST_F(Connections, ResponsesHaveADate) {
+  EXPECT_THAT(answer(get("GET /")),
+              ::testing::ContainsRegex("\r\nDate: [A-Z][a-z][a-z], [0-9][0-9] "
+                                       "[A-Z][a-z][a-z] 20[0-9][0-9] "
+                                       "[0-9:]* GMT\r\n"));
+}
+
+TEST_F(Connections, NeedsOneHostAndKnowsOnlyChunks) {
+  for (const char* headers : {"", "Host: x\r\nHost: y\r\n"})
+    EXPECT_THAT(answer(get("GET /", headers)), StartsWith("HTTP/1.1 400 ")) << headers;
+  for (const char* coding : {"gzip, chunked", "gzip", "gzip\r\nTransfer-Encoding: chunked"})
+    EXPECT_THAT(
+        answer(get("POST /", std::string("Host: x\r\nTransfer-Encoding: ") + coding + "\r\n") +
+               "0\r\n\r\n"),
+        StartsWith("HTTP/1.1 501 "))
+        << coding;
+}
+
 TEST_F(Connections, KeepsTheClientsRequestId) {
   EXPECT_THAT(answer(get("GET /", "Host: x\r\nX-Request-Id: mine\r\nConnection: close\r\n")),
               HasSubstr("\r\nX-Request-Id: mine\r\n"));
@@ -195,7 +226,7 @@ TEST_F(Connections, RefusesWhatTwoServersCouldReadDifferently) {
     EXPECT_THAT(answer(get("POST /", std::string("Host: x\r\n") + headers) + "0\r\n\r\n"),
                 StartsWith("HTTP/1.1 400 "))
         << headers;
-  for (const char* line : {"", "GET", "GET /", "G\x01T / HTTP/1.1", "GET / HTTP/3.0"})
+  for (const char* line : {" ", "GET", "GET /", "G\x01T / HTTP/1.1", "GET / HTTP/3.0"})
     EXPECT_THAT(answer(std::string(line) + "\r\n\r\n"), StartsWith("HTTP/1.1 400 ")) << line;
 }
 
@@ -242,6 +273,31 @@ TEST_F(Connections, AskToGoOnAreAnswered) {
   EXPECT_THAT(rest(socket), ::testing::EndsWith("POST / ab"));
 }
 
+TEST_F(Connections, ABodyOfARefusedRequestIsNotRead) {
+  service.check = [](const HttpRequest& request) {
+    if (request.path == "/secret") throw ApiError::wrong_key();
+    if (request.method == "PUT") throw ApiError::wrong_method("PUT", request.path, "GET, POST");
+  };
+  service.more_headers = [](const HttpRequest& request) {
+    return HttpHeaders{{"X-Asked", std::string(request.header("Origin"))}};
+  };
+  // The bodies need not even be sent.
+  for (const char* headers : {"Content-Length: 9000\r\n", "Transfer-Encoding: chunked\r\n",
+                              "Content-Length: 9000\r\nExpect: 100-continue\r\n"}) {
+    const std::string all = std::string("Host: x\r\nOrigin: a\r\n") + headers;
+    const std::string text = answer(get("POST /secret", all));
+    EXPECT_THAT(text, StartsWith("HTTP/1.1 401 ")) << headers;
+    EXPECT_THAT(text, HasSubstr("\r\nConnection: close\r\n"));
+    EXPECT_THAT(text, HasSubstr("\r\nX-Asked: a\r\n"));
+    EXPECT_THAT(answer(get("PUT /", all)), HasSubstr("\r\nAllow: GET, POST\r\n"));
+  }
+  // Without a body the handler says what is wrong, and the connection stays.
+  EXPECT_THAT(answer(get("GET /secret", "Host: x\r\n") + get("GET /")),
+              ::testing::EndsWith("GET / "));
+  EXPECT_THAT(answer(get("POST /", "Host: x\r\nOrigin: a\r\nContent-Length: 10001\r\n")),
+              HasSubstr("\r\nX-Asked: a\r\n"));
+}
+
 TEST_F(Connections, AClientThatDoesNotReadGetsAllLaterAndStopsNobody) {
   const std::string large(size_t{16} << 20, '~');  // which no header has
   handler = [&](const HttpRequest& request, HttpReply& reply) -> Task<> {
@@ -262,21 +318,29 @@ TEST_F(Connections, AClientThatDoesNotReadGetsAllLaterAndStopsNobody) {
   EXPECT_EQ(text.substr(text.size() - 7), "\r\n0\r\n\r\n");
 }
 
-TEST_F(Connections, AClientThatGoesIsNoticed) {
-  std::promise<void> noticed;
+TEST_F(Connections, AClientThatGoesIsNoticedAlsoAfterItHasSentMore) {
+  std::promise<void> begun, noticed;
   handler = [&](const HttpRequest&, HttpReply& reply) -> Task<> {
     asio::steady_timer forever(io, std::chrono::seconds(60));
     const auto end = [&] { forever.cancel(); };
     reply.on_gone(end);
+    begun.set_value();
     error_code cancelled;
     co_await forever.async_wait(asio::redirect_error(asio::use_awaitable, cancelled));
     noticed.set_value();
   };
-  {
-    tcp::socket socket = connect();
-    send(socket, get("GET /"));
+  for (const std::string& more : {std::string(), std::string("\r\n"), get("GET /next")}) {
+    begun = {};
+    noticed = {};
+    {
+      tcp::socket socket = connect();
+      send(socket, get("GET /"));
+      begun.get_future().wait();
+      send(socket, more);
+    }
+    EXPECT_EQ(noticed.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready)
+        << more;
   }
-  EXPECT_EQ(noticed.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ TEST(ApiError, FollowsFromTheStatus) {
   for (const auto& [error, status, type] :
        {std::tuple(ApiError::wrong_key(), 401, "authentication_error"),
         std::tuple(ApiError::unknown_route("GET", "/x"), 404, "not_found_error"),
-        std::tuple(ApiError::wrong_method("GET", "/x"), 405, "invalid_request_error"),
+        std::tuple(ApiError::wrong_method("GET", "/x", "POST"), 405, "invalid_request_error"),
         std::tuple(ApiError::too_large(5), 413, "invalid_request_error"),
         std::tuple(ApiError::queue_full(5), 429, "rate_limit_error"),
         std::tuple(ApiError::shutting_down(), 503, "server_error"),

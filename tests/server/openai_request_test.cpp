@@ -73,7 +73,7 @@ TEST(CompletionRequest, AnythingElseIsNoPrompt) {
         std::pair("[\"a\", 5]", "contains 5"), std::pair("[5, \"a\"]", "whole number"),
         std::pair("[-1]", "-1"), std::pair("[1.5]", "whole number"),
         std::pair("[4294967296]", "4294967296"), std::pair("[18446744073709551615]", "too large"),
-        std::pair("[[[5]]]", "prompt[0]: must be a whole number")})
+        std::pair("[[[5]]]", "prompt[0]: entry 0 must be a whole number")})
     expect_refused([&] { with_prompt(prompt); }, "prompt", what);
 }
 
@@ -125,6 +125,7 @@ TEST(CompletionRequest, PromptLogprobsNeedAWholeResponse) {
 TEST(CompletionRequest, WhatItCannotDoIsRefusedByName) {
   EXPECT_NO_THROW(completion(R"(, "suffix": "", "best_of": 1, "use_beam_search": false)"));
   expect_completion_refused(R"("suffix": "end")", "suffix", "\"end\" is not supported");
+  expect_chat_refused(R"("include_reasoning": false)", "include_reasoning", "is not supported");
   expect_completion_refused(R"("best_of": 2)", "best_of", "best_of 2 is not supported");
   expect_completion_refused(R"("guided_regex": "a*")", "guided_regex", "is not supported");
 }
@@ -156,6 +157,15 @@ TEST(OpenAiRequest, HugeNegativeFractionalAndOtherValuesAreRefused) {
     for (const char* value : {"1e300", "-7", "\"5\"", "true", "[]"})
       expect_chat_refused(fmt::format("\"{}\": {}", name, value), name, "must be");
   expect_completion_refused(R"("n": 18446744073709551615)", "n", "is too large");
+  expect_completion_refused(R"("max_tokens": 1000000000000000000000000000000)", "max_tokens",
+                            "max_tokens is too large");
+  expect_completion_refused(R"("seed": 18446744073709551616)", "seed", "seed is too large");
+  expect_completion_refused(R"("seed": -100000000000000000000)", "seed", "seed is too small");
+  expect_completion_refused(R"("seed": 0.5)", "seed", "seed must be a whole number");
+  expect_completion_refused(R"("stop": [1])", "stop", "stop entry 0 must be a text");
+  expect_completion_refused(R"("stop": 5)", "stop", "stop must be a text or a list of texts");
+  expect_completion_refused(R"("stop_token_ids": [5, "a"])", "stop_token_ids",
+                            "stop_token_ids entry 1 must be a whole number");
   for (const char* number : {"1e400", "NaN", "Infinity"})
     EXPECT_THROW(completion(fmt::format(", \"temperature\": {}", number)), UserError) << number;
   EXPECT_THROW(with_prompt(std::string(100'000, '[') + std::string(100'000, ']')), UserError);

@@ -18,7 +18,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /// The tokens of the examples: 1 is "Hello", 2 is a part of a character, and so on.
 std::string text_of(int32_t id) {
-  const char* texts[] = {"<s>", "Hello", "\xC3", "\xC3\xA9\n", " you", "you"};
+  const char* texts[] = {"<s>", "Hello", "\xC3", "\xC3\xA9\n", " you", "you", "\xA9"};
   return texts[id];
 }
 
@@ -144,6 +144,18 @@ TEST(CompletionResponse, EchoPutsThePromptBeforeTheAnswer) {
       "token_logprobs": [null, -1.5, -0.5, -1.0],
       "top_logprobs": [null, {"Hello": -1.5, " you": -0.5}, {"é\n": -0.5},
                        {" you": -1.0, "you": -3.0}], "text_offset": [0, 3, 8, 10]})"));
+}
+
+TEST(CompletionResponse, OffsetsAreThoseOfTheText) {
+  RequestOutput output = output_of({answer("é you", {2, 6, 0, 4})});
+  output.outputs[0].logprobs = {{{2, -1, 1}}, {{6, -1, 1}}, {{0, -1, 1}}, {{4, -1, 1}}};
+  const auto offsets = [&](const TokenText& answer_text) {
+    return completion_json({{.output = &output}},
+                           {.token_text = text_of,
+                            .answer_text = answer_text})["choices"][0]["logprobs"]["text_offset"];
+  };
+  EXPECT_EQ(offsets({}), Json({0, 0, 1, 4}));
+  EXPECT_EQ(offsets([](int32_t id) { return id == 0 ? "" : text_of(id); }), Json({0, 0, 1, 1}));
 }
 
 TEST(CompletionResponse, MayHaveOnlyThePrompt) {

@@ -169,6 +169,14 @@ def test_keys(folder):
         for method, route in ROUTES + [("HEAD", "/v1/models"), ("HEAD", "/metrics")]:
             for key in (None, "", "wrong", keys[0] + "x", keys[0][:-1], keys[0].upper()):
                 equal((route, server.call(method, route, "{}", key=key)[0]), (route, 401))
+        for scheme, status in (("bearer ", 200), ("BEARER ", 200), ("Basic ", 401), ("", 401)):
+            equal(server.call("GET", "/v1/models", headers={"Authorization": scheme + keys[0]})[0], status)
+        # A body for which there is no key, or no route, is not waited for.
+        for method, route, status in (("POST", "/v1/completions", 401), ("POST", "/nowhere", 404), ("POST", "/health", 405)):
+            connection = server.connect()
+            connection.request(method, route, headers={"Content-Length": "1000000"})
+            equal(connection.getresponse().status, status)
+            connection.close()
         equal(server.call("GET", "/health", key=None)[0], 200)
         equal(server.call("HEAD", "/health", key=None)[0], 200)
         equal(server.stop(), 0)
@@ -199,6 +207,8 @@ def test_cors(folder):
     equal(headers("OPTIONS", "/v1/chat/completions")[0], 405)
     status, found = headers("GET", "/v1/models", Origin="http://c.d")  # a page may read errors, too
     equal((status, found.getheader("Access-Control-Allow-Origin")), (401, "http://c.d"))
+    status, found = headers("POST", "/v1/completions", Origin="http://c.d", Authorization="Bearer " + KEY, Content_Length=str(10**9))
+    equal((status, found.getheader("Access-Control-Allow-Origin")), (413, "http://c.d"))
     equal(headers("GET", "/health", Origin="http://evil")[1].getheader("Access-Control-Allow-Origin"), None)
     equal(server.stop(), 0)
 
@@ -223,7 +233,8 @@ def test_vllm_options(folder):
     for options in (["--enable-lora"], ["--ssl-keyfile", "k"], ["--middleware=x"], ["-pp", "2"], ["--kv-transfer-config", "{}"],
                     ["--speculative-config", "{}"], ["--no-enable-chunked-prefill"], ["--tool-call-parser", "mistral"],
                     ["--distributed-executor-backend", "ray"], ["--allowed-origins", "[1]"], ["--allowed-origins", "a b"],
-                    ["--no-such-option"]):
+                    ["--no-such-option"], ["--served-model-name", "--port", "0"], ["--served-model-name", "a", ""],
+                    ["--served-model-name="], ["--host", ""]):
         status, error = run(sys.argv[2], *options)
         name = {"-pp": "--pipeline-parallel-size"}.get(options[0], options[0]).split("=")[0]
         equal((status, error.count("\n"), name in error), (2, 1, True))
@@ -284,6 +295,18 @@ def test_only_loopback_listens():
     equal(server.stop(), 0)
 
 
+def test_ipv6():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return  # this machine has no IPv6
+    process = serve(sys.argv[2], "--host", "::1", "--port", "0", stderr=subprocess.PIPE, text=True)
+    line = process.stderr.readline()
+    assert re.search(r" http://\[::1\]:\d+$", line.strip()), line
+    process.kill()
+    process.wait()
+
+
 def children(pid):
     with open(f"/proc/{pid}/task/{pid}/children", encoding="utf8") as file:
         return [int(child) for child in file.read().split()]
@@ -325,10 +348,31 @@ def test_an_engine_that_fails():
     equal(len(re.findall(r" end=error$", log, re.M)), 7)
 
 
+def test_requests_that_a_shutdown_cuts_off():
+    """They get status 503, as new requests do, and a stream that has begun gets an event with the same error."""
+    server = Server("--shutdown-timeout", "0.3")
+    stream = server.connect()
+    stream.request("POST", "/v1/completions", json.dumps(dict(LONG, stream=True, n=64)))
+    streamed = stream.getresponse()
+    streamed.read(10)
+    whole = server.connect()
+    whole.request("POST", "/v1/completions", json.dumps(dict(LONG, n=64)))
+    while server.call("GET", "/load")[1]["server_load"] < 2:
+        time.sleep(0.01)
+    server.process.send_signal(signal.SIGTERM)
+    answer = whole.getresponse()
+    error = json.loads(answer.read())["error"]
+    equal((answer.status, answer.getheader("Retry-After"), error["code"]), (503, "1", "shutting_down"))
+    events = [event for event in streamed.read().decode().split("\n\n") if event]
+    equal(json.loads(events[-1].removeprefix("data: ")), {"error": error})
+    equal(server.process.wait(60), 0)
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         for test in (test_access_log, test_a_log_that_cannot_be_written, test_unix_socket, test_keys, test_cors, test_vllm_options,
-                     test_chat_template, test_only_loopback_listens, test_an_engine_that_fails):
+                     test_chat_template, test_only_loopback_listens, test_ipv6, test_an_engine_that_fails,
+                     test_requests_that_a_shutdown_cuts_off):
             test(folder) if test.__code__.co_argcount else test()
             print(test.__name__, "passed", flush=True)
 

@@ -32,10 +32,10 @@ class Server:
     def connect(self):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
 
-    def call(self, method, path, body=None, key=KEY):
+    def call(self, method, path, body=None, key=KEY, headers=None):
         connection = self.connect()
         text = body if isinstance(body, (str, bytes, type(None))) else json.dumps(body)
-        connection.request(method, path, text, {"Authorization": "Bearer " + key} if key else {})
+        connection.request(method, path, text, headers or ({"Authorization": "Bearer " + key} if key else {}))
         response = connection.getresponse()
         data = response.read()
         connection.close()
@@ -112,6 +112,16 @@ def test_chat(server):
     equal((stopped["finish_reason"], stopped["stop_reason"], "Tiny" in stopped["message"]["content"]), ("stop", "Tiny", False))
 
 
+def test_bytes_of_logprobs(server):
+    """A token that is a part of a character has its own bytes."""
+    smile = "\U0001F642"
+    ids = server.call("POST", "/tokenize", {"prompt": smile, "add_special_tokens": False})[1]["tokens"]
+    body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "logprobs": True, "allowed_token_ids": ids[:1]}
+    token, = server.call("POST", "/v1/chat/completions", body)[1]["choices"][0]["logprobs"]["content"]
+    equal(token["bytes"], list(smile.encode()[:len(token["bytes"])]))
+    assert len(token["bytes"]) < 4, token
+
+
 def test_messages(server):
     body = {"messages": [{"role": "user", "content": "introduce yourself"}], "max_tokens": 20, "temperature": 0}
     whole = server.call("POST", "/v1/messages", body)[1]
@@ -148,9 +158,37 @@ def test_errors(server):
                               ("/v1/completions", {"prompt": "a", "model": "other"}, "model")):
         status, error = server.call("POST", path, body)
         equal((status, error["error"]["param"]), (404 if param == "model" else 400, param))
+    word = server.call("POST", "/detokenize", {"tokens": [500, 500]})[1]["prompt"]
+    # All that is allowed is forbidden, from the first token on or from the second one.
+    for forbidden in ({"stop_token_ids": [500], "min_tokens": 2}, {"bad_words": [word]}):
+        fields = dict(forbidden, prompt="a", max_tokens=4, allowed_token_ids=[500])
+        status, error = server.call("POST", "/v1/completions", fields)
+        equal((status, error["error"]["type"]), (400, "invalid_request_error"))
+        assert "allowed_token_ids" in error["error"]["message"], error
+        *_, last = server.call("POST", "/v1/completions", dict(fields, stream=True))[1].split("data: ")
+        equal(json.loads(last)["error"]["type"], "invalid_request_error")
     for text in ("", "{", "[1]", '{"prompt": 1e400}', "[" * 100000, b"\xff"):
         equal(server.call("POST", "/v1/completions", text)[0], 400)
-    equal(server.call("POST", "/v1/completions", {"prompt": "a " * 100000})[0], 400)
+    long = "a " * 100000
+    for path, body in (("/v1/completions", {"prompt": long}),
+                       ("/v1/chat/completions", {"messages": [{"role": "user", "content": long}]})):
+        status, error = server.call("POST", path, body)
+        equal((status, error["error"]["param"], error["error"]["code"]), (400, next(iter(body)), "context_length_exceeded"))
+        assert re.search(r"has \d+ tokens; .* maximum context length, .* at most 2047$", error["error"]["message"]), error
+
+
+def test_errors_of_tokenizing(server):
+    for path, body, param in (("/tokenize", {"prompt": "a", "model": "other"}, "model"),
+                              ("/tokenize", {"messages": [{"role": "user", "content": "a"}], "model": "other"}, "model"),
+                              ("/tokenize", {"prompt": "a", "add_special_tokens": 0}, "add_special_tokens"),
+                              ("/tokenize", {"prompt": "a", "return_token_strs": True}, "return_token_strs"),
+                              ("/tokenize", {}, "prompt"), ("/detokenize", {}, "tokens"),
+                              ("/detokenize", {"tokens": [5], "model": "other"}, "model"),
+                              ("/detokenize", {"tokens": [5, 8192]}, "tokens"), ("/detokenize", {"tokens": [-1]}, "tokens"),
+                              ("/detokenize", {"tokens": "a"}, "tokens")):
+        status, error = server.call("POST", path, body)
+        equal((body, status, error["error"]["param"]), (body, 404 if param == "model" else 400, param))
+    equal(server.call("POST", "/tokenize", {"prompt": "a", "model": "third"})[0], 200)
 
 
 def test_clients_that_go(server):
@@ -211,17 +249,20 @@ def test_a_template_that_is_broken():
 def main():
     server = Server("--api-key", KEY, "--served-model-name", "tiny", "group/tiny 2", "--served-model-name=third", "--dtype", "float32",
                     "--max-num-seqs", "64")
-    for test in (test_routes, test_completions, test_chat, test_messages, test_usage_of_chunks, test_errors, test_clients_that_go,
-                 test_many_at_once, test_steps_are_short):
+    for test in (test_routes, test_completions, test_chat, test_bytes_of_logprobs, test_messages, test_usage_of_chunks, test_errors,
+                 test_errors_of_tokenizing, test_clients_that_go, test_many_at_once, test_steps_are_short):
         test(server)
         print(test.__name__, "passed", flush=True)
     equal(server.stop(), 0)
     full = Server("--max-num-seqs", "1", "--max-queued-requests", "0")
-    equal(full.call("POST", "/v1/completions", {"prompt": "a", "n": 2})[0], 429)
+    status, error = full.call("POST", "/v1/completions", {"prompt": ["a", "b"], "n": 3})  # never fits
+    equal((status, error["error"]["param"]), (400, "n"))
+    assert re.search("n 3 times 2 prompts is 6 .* at most 1 ", error["error"]["message"]), error
     stream = full.connect()
     stream.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": 1500, "ignore_eos": True, "stream": True}))
     stream.getresponse().read(10)
-    equal(full.call("POST", "/v1/completions", "{")[0], 429)  # costs no work while the queue is full
+    status, error = full.call("POST", "/v1/completions", "{")  # costs no work while the queue is full
+    equal((status, error["error"]["message"].split(" already")[0]), (429, "1 requests are running or waiting"))
     stream.close()
     equal(full.stop(signal.SIGINT), 0)
     test_drain()

@@ -53,9 +53,12 @@ ApiError ApiError::unknown_route(std::string_view method, std::string_view path)
   return {404, fmt::format("there is no {} {}", shown(method), shown(path)), "", "unknown_url"};
 }
 
-ApiError ApiError::wrong_method(std::string_view method, std::string_view path) {
-  return {405, fmt::format("{} does not take {}", shown(path), shown(method)), "",
-          "method_not_allowed"};
+ApiError ApiError::wrong_method(std::string_view method, std::string_view path,
+                                std::string allowed) {
+  ApiError error(405, fmt::format("{} does not take {}", shown(path), shown(method)), "",
+                 "method_not_allowed");
+  error.allowed = std::move(allowed);
+  return error;
 }
 
 ApiError ApiError::too_slow() {
@@ -66,9 +69,15 @@ ApiError ApiError::too_large(size_t most_bytes) {
   return {413, fmt::format("the body has more than {} bytes", most_bytes), "", "request_too_large"};
 }
 
+ApiError ApiError::prompt_too_long(const std::string& message, std::string_view path) {
+  return {400, message, path == "/v1/completions" ? "prompt" : "messages",
+          "context_length_exceeded"};
+}
+
 ApiError ApiError::queue_full(int64_t most_requests) {
-  return {429, fmt::format("{} requests are waiting already; try again later", most_requests), "",
-          "rate_limit_exceeded"};
+  return {429,
+          fmt::format("{} requests are running or waiting already; try again later", most_requests),
+          "", "rate_limit_exceeded"};
 }
 
 ApiError ApiError::bodies_too_large(size_t most_bytes) {
@@ -80,7 +89,7 @@ ApiError ApiError::bodies_too_large(size_t most_bytes) {
 }
 
 ApiError ApiError::shutting_down() {
-  return {503, "the server is shutting down and takes no new requests", "", "shutting_down"};
+  return {503, "the server is shutting down; try again later", "", "shutting_down"};
 }
 
 std::string_view ApiError::type() const {
@@ -97,6 +106,7 @@ std::string_view ApiError::event(std::string_view path) {
 std::vector<std::pair<std::string, std::string>> ApiError::headers() const {
   std::vector<std::pair<std::string, std::string>> headers;
   if (status == 429 || status == 503) headers.emplace_back("Retry-After", "1");
+  if (!allowed.empty()) headers.emplace_back("Allow", allowed);
   if (status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
   return headers;
 }

@@ -22,9 +22,11 @@ struct ApiError : UserError {
   static ApiError wrong_key();
   static ApiError unknown_model(std::string_view name);
   static ApiError unknown_route(std::string_view method, std::string_view path);
-  static ApiError wrong_method(std::string_view method, std::string_view path);
+  static ApiError wrong_method(std::string_view method, std::string_view path, std::string allowed);
   static ApiError too_slow();
   static ApiError too_large(size_t most_bytes);
+  /// `path` is that of the request.
+  static ApiError prompt_too_long(const std::string& message, std::string_view path);
   static ApiError queue_full(int64_t most_requests);
   static ApiError bodies_too_large(size_t most_bytes);
   static ApiError shutting_down();
@@ -34,13 +36,14 @@ struct ApiError : UserError {
   /// {"error": {"message", "type", "param", "code"}}, or for a route of Anthropic's API
   /// {"type": "error", "error": {"type", "message"}}.
   std::string body(std::string_view path = {}) const;
-  /// The headers that belong to the status, such as Retry-After.
+  /// The headers that belong to the error, such as Retry-After.
   std::vector<std::pair<std::string, std::string>> headers() const;
   /// The name of the event with body() in a stream; empty for OpenAI's API, whose events have none.
   static std::string_view event(std::string_view path);
 
   int status;
   std::string param, code;
+  std::string allowed;  ///< methods of the route, with status 405
 };
 
 }  // namespace nanovllm::server

@@ -1,13 +1,15 @@
 #include "nanovllm/server/http/connection.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
-#include <charconv>
+#include <ctime>
 #include <memory>
 #include <optional>
 
@@ -27,9 +29,6 @@ using Stream = beast::basic_stream<Protocol>;
 using Parser = http::request_parser<http::string_body>;
 
 std::string_view to_view(boost::string_view text) { return {text.data(), text.size()}; }
-bool equal(std::string_view a, std::string_view b) {
-  return beast::iequals({a.data(), a.size()}, {b.data(), b.size()});
-}
 
 class Reply : public HttpReply {
  public:
@@ -44,6 +43,7 @@ class Reply : public HttpReply {
     error_code ignored;
     if (state_) {
       state_->then = nullptr;
+      state_->hang_up.reset();
       stream_.socket().cancel(ignored);
     }
   }
@@ -89,16 +89,15 @@ class Reply : public HttpReply {
 
   void on_gone(std::function<void()> then) override {
     if (!state_) {
-      state_ = std::make_shared<State>();
-      stream_.socket().async_wait(
-          asio::socket_base::wait_read,
-          [state = state_, fd = stream_.socket().native_handle()](error_code error) {
-            char next = 0;
-            // More bytes are the next request of a client that does not wait.
-            if (error || !state->then || ::recv(fd, &next, 1, MSG_PEEK | MSG_DONTWAIT) > 0) return;
-            state->is_gone = true;
-            state->then();
-          });
+      state_ =
+          std::make_shared<State>(State{stream_.get_executor(), stream_.socket().native_handle()});
+      stream_.socket().async_wait(asio::socket_base::wait_read, [state = state_](error_code error) {
+        char next = 0;
+        if (error || !state->then) return;
+        // More bytes are the next request of a client that does not wait.
+        if (::recv(state->socket, &next, 1, MSG_PEEK | MSG_DONTWAIT) > 0) wait_for_hang_up(state);
+        else state->leave();
+      });
     }
     state_->then = std::move(then);
   }
@@ -109,15 +108,38 @@ class Reply : public HttpReply {
 
  private:
   struct State {
-    std::function<void()> then;
+    asio::any_io_executor executor;
+    int socket;
+    std::function<void()> then = nullptr;
+    std::optional<asio::posix::stream_descriptor> hang_up = std::nullopt;
     bool is_gone = false;
+
+    void leave() {
+      is_gone = true;
+      then();
+    }
   };
 
+  /// Asio can only wait for bytes, and those that nobody reads would end every such wait. So the
+  /// end of the connection gets an epoll of its own.
+  static void wait_for_hang_up(const std::shared_ptr<State>& state) {
+    const int hang_up = ::epoll_create1(EPOLL_CLOEXEC);
+    if (hang_up < 0) return;  // no file descriptor is free: a write will notice the end
+    state->hang_up.emplace(state->executor, hang_up);
+    epoll_event event{};
+    event.events = EPOLLRDHUP;
+    ::epoll_ctl(hang_up, EPOLL_CTL_ADD, state->socket, &event);
+    state->hang_up->async_wait(asio::posix::descriptor_base::wait_read, [state](error_code error) {
+      if (!error && state->then) state->leave();
+    });
+  }
+
   std::string begin(std::string_view content_type, const HttpHeaders& headers) const {
-    std::string head =
-        fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nX-Request-Id: {}\r\n", status_,
-                    to_view(http::obsolete_reason(static_cast<http::status>(status_))),
-                    content_type, request_.id);
+    std::string head = fmt::format(
+        "HTTP/1.1 {} {}\r\nDate: {:%a, %d %b %Y %H:%M:%S} GMT\r\nContent-Type: {}\r\n"
+        "X-Request-Id: {}\r\n",
+        status_, to_view(http::obsolete_reason(static_cast<http::status>(status_))),
+        fmt::gmtime(std::time(nullptr)), content_type, request_.id);
     for (const HttpHeaders* more : {&headers, &more_headers})
       for (const auto& [name, value] : *more) head += fmt::format("{}: {}\r\n", name, value);
     if (!keep_alive_) head += "Connection: close\r\n";
@@ -196,6 +218,29 @@ std::optional<ApiError> error_of(error_code error, const HttpLimits& limits) {
   return std::nullopt;
 }
 
+/// The error for headers that Beast accepts and this server does not.
+std::optional<ApiError> error_of(const http::request<http::string_body>& head) {
+  const size_t num_hosts = head.count(http::field::host);
+  if (num_hosts > 1 || (num_hosts == 0 && head.version() >= 11))
+    return ApiError(400, "not a valid HTTP request: it must have one header 'Host'");
+  const size_t num_encodings = head.count(http::field::transfer_encoding);
+  if (num_encodings > 1 ||
+      (num_encodings == 1 &&
+       !equal_in_any_case(to_view(head[http::field::transfer_encoding]), "chunked")))
+    return ApiError(501, "the only Transfer-Encoding that is supported is 'chunked'");
+  return std::nullopt;
+}
+
+/// The path of a request's target. A client of a proxy writes a whole URL.
+std::string path_of(std::string_view target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!equal_in_any_case(target.substr(0, scheme.size()), scheme)) continue;
+    target.remove_prefix(std::min(target.find_first_of("/?", scheme.size()), target.size()));
+    if (!target.starts_with('/')) target = "/";
+  }
+  return std::string(target.substr(0, target.find('?')));
+}
+
 class Connection {
  public:
   Connection(Protocol::socket socket, HttpService& service)
@@ -220,11 +265,10 @@ class Connection {
  private:
   /// Reads and answers a request. Returns false if the connection has to end.
   Task<bool> serve_one() {
-    if (buffer_.size() == 0) {
-      stream_.expires_after(limits_.idle);
+    stream_.expires_after(limits_.idle);
+    while (!has_begun())
       buffer_.commit(
           co_await stream_.async_read_some(buffer_.prepare(kFirstRead), asio::use_awaitable));
-    }
     const double start = steady_seconds();
     Parser parser;
     parser.header_limit(static_cast<uint32_t>(limits_.header_bytes));
@@ -234,36 +278,38 @@ class Connection {
     std::optional<ReadLimit> limit(std::in_place, stream_, limits_.header);
     co_await http::async_read_header(stream_, buffer_, parser,
                                      asio::redirect_error(asio::use_awaitable, error));
+    HttpRequest request = read_head(parser);
     CountedBytes body_bytes(service_.body_bytes);
-    bool has_room = error || has_room_for(parser.content_length().value_or(0));
-    if (!error && has_room && equal(to_view(parser.get()[http::field::expect]), "100-continue"))
+    std::optional<ApiError> refusal;
+    if (!error) refusal = error_of(parser.get());
+    if (!error && !refusal && !parser.is_done()) refusal = refusal_of(request, parser);
+    if (!error && !refusal && equal_in_any_case(request.header("Expect"), "100-continue"))
       co_await asio::async_write(stream_,
                                  asio::buffer(std::string_view("HTTP/1.1 100 Continue\r\n\r\n")),
                                  asio::use_awaitable);
     limit->restart(limits_.body);
-    while (!error && has_room && !parser.is_done()) {
+    while (!error && !refusal && !parser.is_done()) {
       co_await http::async_read_some(stream_, buffer_, parser,
                                      asio::redirect_error(asio::use_awaitable, error));
       body_bytes.set(parser.get().body().size());
-      has_room = has_room_for(0);
+      if (!has_room_for(0)) refusal = ApiError::bodies_too_large(limits_.all_body_bytes);
     }
-    const bool was_too_slow = limit->has_expired();
+    if (error) refusal = limit->has_expired() ? ApiError::too_slow() : error_of(error, limits_);
     limit.reset();
-    HttpRequest request = read(parser);
-    request.body_bytes = std::move(body_bytes);
-    Reply reply(stream_, limits_, request, !error && has_room && parser.get().keep_alive(),
+    Reply reply(stream_, limits_, request, !error && !refusal && parser.get().keep_alive(),
                 parser.get().version() < 11);
-    if (error || !has_room) {
-      request.drop_body();
-      std::optional<ApiError> answer = error_of(error, limits_);
-      if (was_too_slow) answer = ApiError::too_slow();
-      else if (!error) answer = ApiError::bodies_too_large(limits_.all_body_bytes);
-      if (!answer) co_return false;
-      const HttpHeaders headers = answer->headers();
-      co_await reply.send(answer->status, "application/json", answer->body(request.path), headers);
+    reply.more_headers = service_.more_headers(request);
+    if (refusal) {
+      body_bytes.set(0);
+      parser.get().body() = std::string();
+      const HttpHeaders headers = refusal->headers();
+      co_await reply.send(refusal->status, "application/json", refusal->body(request.path),
+                          headers);
       log(request, reply, start, /*client_is_gone=*/false);
-      co_return false;
     }
+    if (error || refusal) co_return false;
+    request.body = std::move(parser.get().body());
+    request.body_bytes = std::move(body_bytes);
     try {
       co_await service_.handler(request, reply);
     } catch (...) {
@@ -273,6 +319,26 @@ class Connection {
     log(request, reply, start, reply.client_is_gone());
     if (buffer_.size() == 0) buffer_.shrink_to_fit();
     co_return reply.keep_alive();
+  }
+
+  /// Whether bytes of a request have arrived. Some clients send an empty line before it.
+  bool has_begun() {
+    for (;; buffer_.consume(2)) {
+      const std::string_view text(static_cast<const char*>(buffer_.data().data()), buffer_.size());
+      if (!text.starts_with("\r\n")) return !text.empty() && text != "\r";
+    }
+  }
+
+  /// The error for a request with a body that is not read.
+  std::optional<ApiError> refusal_of(const HttpRequest& request, Parser& parser) const {
+    try {
+      service_.check(request);
+    } catch (const ApiError& error) {
+      return error;
+    }
+    if (!has_room_for(parser.content_length().value_or(0)))
+      return ApiError::bodies_too_large(limits_.all_body_bytes);
+    return std::nullopt;
   }
 
   bool has_room_for(size_t body) const {
@@ -285,12 +351,11 @@ class Connection {
     if (access_log != nullptr) access_log->write(request, reply, start, client_is_gone);
   }
 
-  static HttpRequest read(Parser& parser) {
+  static HttpRequest read_head(const Parser& parser) {
     HttpRequest request;
     const auto& message = parser.get();
     request.method = std::string(to_view(message.method_string()));
-    request.path = std::string(to_view(message.target()));
-    request.path.resize(std::min(request.path.find('?'), request.path.size()));
+    request.path = path_of(to_view(message.target()));
     for (const auto& field : message)
       request.headers.emplace_back(to_view(field.name_string()), to_view(field.value()));
     request.id = std::string(request.header("X-Request-Id"));
@@ -298,7 +363,6 @@ class Connection {
     if (request.id.empty() || request.id.size() > kLongestId ||
         !std::ranges::all_of(request.id, is_plain))
       request.id = new_id("req-");
-    request.body = std::move(parser.get().body());
     return request;
   }
 
@@ -311,25 +375,6 @@ class Connection {
 };
 
 }  // namespace
-
-std::string_view HttpRequest::header(std::string_view name) const {
-  const auto at =
-      std::ranges::find_if(headers, [&](const auto& h) { return equal(h.first, name); });
-  return at == headers.end() ? std::string_view() : at->second;
-}
-
-std::string url_decoded(std::string_view text) {
-  std::string decoded;
-  for (size_t i = 0; i < text.size(); ++i) {
-    unsigned char byte = 0;
-    const char* const digits = text.data() + i + 1;
-    const bool is_escape = text[i] == '%' && text.size() - i > 2 &&
-                           std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2;
-    decoded += is_escape ? static_cast<char>(byte) : text[i];
-    if (is_escape) i += 2;
-  }
-  return decoded;
-}
 
 Task<> serve_connection(Protocol::socket socket, HttpService& service) {
   Connection connection(std::move(socket), service);

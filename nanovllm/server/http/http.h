@@ -98,6 +98,8 @@ struct HttpLimits {
   std::chrono::seconds write{60};   ///< to accept what was written
 };
 
+/// Whether the texts differ at most in the case of ASCII letters.
+bool equal_in_any_case(std::string_view a, std::string_view b);
 /// `text` with each "%2F" replaced by the byte that it stands for. What is no such escape stays.
 std::string url_decoded(std::string_view text);
 

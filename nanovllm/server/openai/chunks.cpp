@@ -119,7 +119,8 @@ void CompletionChunks::add(std::string& to, int64_t choice, const Piece& piece,
   to += R"(,"text":)";
   append_json_string(to, piece.text);
   to += R"(,"logprobs":)";
-  append_completion_logprobs(to, {}, piece.tokens, frame_.options().token_text, offsets_[at]);
+  append_completion_logprobs(to, {}, piece.tokens, frame_.options().token_text,
+                             frame_.options().answer_text, offsets_[at]);
   if (!piece.prompt_token_ids.empty()) {
     to += R"(,"prompt_token_ids":)";
     append_ids(to, piece.prompt_token_ids);

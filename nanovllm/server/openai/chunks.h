@@ -16,8 +16,9 @@
 namespace nanovllm::server {
 
 struct ChunkOptions {
-  TokenText token_text;    ///< needed for log-probabilities
-  bool token_ids = false;  ///< return_token_ids
+  TokenText token_text;        ///< needed for log-probabilities
+  TokenText answer_text = {};  ///< for the offsets of a completion; empty: token_text
+  bool token_ids = false;      ///< return_token_ids
   /// Chunks without usage say so by null. OpenAI's chat API does that if the client asks for the
   /// usage; its schema of completions does not allow it.
   bool null_usage = false;
@@ -99,7 +100,7 @@ class CompletionChunks {
 
  private:
   ChunkFrame frame_;
-  std::vector<size_t> offsets_;  // [choices so far]: characters of the tokens written
+  std::vector<TextOffset> offsets_;  // [choices so far]: characters of the tokens written
 };
 
 /// The events after the last answer has ended. `usage` is written if the client asked for it.

@@ -21,12 +21,16 @@ struct Prompts {
 
 class CompletionWriter : public AnswerWriter {
  public:
-  CompletionWriter(ResponseHead head, CompletionRequest request, Prompts prompts, TokenText text)
+  CompletionWriter(ResponseHead head, CompletionRequest request, Prompts prompts, TokenText text,
+                   TokenText answer_text)
       : request_(std::move(request)),
         prompts_(std::move(prompts)),
         head_(std::move(head)),
         text_(std::move(text)),
-        chunks_(head_, {.token_text = text_, .token_ids = request_.return_token_ids}) {
+        answer_text_(std::move(answer_text)),
+        chunks_(head_, {.token_text = text_,
+                        .answer_text = answer_text_,
+                        .token_ids = request_.return_token_ids}) {
     for (const auto& ids : prompts_.ids)
       for (int64_t i = 0; i < request_.params.n; ++i)
         choices_.push_back({.usage = {.prompt_tokens = static_cast<int64_t>(ids.size())}});
@@ -70,6 +74,7 @@ class CompletionWriter : public AnswerWriter {
     }
     return completion_response(head_, answers,
                                {.token_text = text_,
+                                .answer_text = answer_text_,
                                 .token_ids = request_.return_token_ids,
                                 .prompt_logprobs = request_.return_prompt_logprobs});
   }
@@ -90,7 +95,7 @@ class CompletionWriter : public AnswerWriter {
   const CompletionRequest request_;
   const Prompts prompts_;
   const ResponseHead head_;
-  const TokenText text_;
+  const TokenText text_, answer_text_;
   CompletionChunks chunks_;
   std::vector<Choice> choices_;  // [num_prompts * n]
   std::string chunk_;
@@ -116,9 +121,11 @@ Generation read_completion(const Serving& serving, const std::string& body) {
   }
   generation.n = request.params.n;
   generation.stream = request.stream;
-  generation.writer =
-      std::make_unique<CompletionWriter>(std::move(head), std::move(request), std::move(prompts),
-                                         token_text_of(serving.client.engine().tokenizer()));
+  const auto tokenizer = serving.client.engine().tokenizer();
+  const bool skip_special_tokens = request.params.skip_special_tokens;
+  generation.writer = std::make_unique<CompletionWriter>(
+      std::move(head), std::move(request), std::move(prompts), token_text_of(tokenizer),
+      answer_text_of(tokenizer, skip_special_tokens));
   return generation;
 }
 

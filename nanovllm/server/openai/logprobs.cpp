@@ -42,14 +42,6 @@ void append_token(std::string& to, const std::string& text, float logprob) {
   append_bytes(to, text);
 }
 
-/// The number of characters, where each one that is not valid counts as its U+FFFD.
-size_t num_chars(const std::string& text) {
-  std::string valid;
-  append_utf8(valid, text, /*at_end=*/true);
-  return static_cast<size_t>(
-      std::ranges::count_if(valid, [](char c) { return !is_continuation(c); }));
-}
-
 /// {"<token>": logprob} for the token and the best ones. Of tokens that decode to the same text,
 /// only the first one is written: an object has a key once.
 void append_top(std::string& to, const TokenLogprobs& entries, const TokenText& text) {
@@ -74,9 +66,27 @@ void append_top(std::string& to, const TokenLogprobs& entries, const TokenText& 
 
 TokenText token_text_of(std::shared_ptr<const Tokenizer> tokenizer) {
   return [tokenizer = std::move(tokenizer)](int32_t id) {
-    return tokenizer ? tokenizer->decode(std::span(&id, 1), /*skip_special_tokens=*/false)
-                     : std::string();
+    if (!tokenizer) return std::string();
+    // decode() has U+FFFD for a part of a character.
+    const TokenTexts& texts = tokenizer->token_texts();
+    if (texts.contains(id) && !is_utf8(texts.text(id))) return std::string(texts.text(id));
+    return tokenizer->decode(std::span(&id, 1), /*skip_special_tokens=*/false);
   };
+}
+
+TokenText answer_text_of(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens) {
+  TokenText text = token_text_of(tokenizer);
+  if (!tokenizer || !skip_special_tokens) return text;
+  return [tokenizer = std::move(tokenizer), text = std::move(text)](int32_t id) {
+    return tokenizer->is_special(id) ? std::string() : text(id);
+  };
+}
+
+void TextOffset::add(std::string_view token, bool at_end) {
+  std::string text;
+  rest_ += token;
+  rest_.erase(0, append_utf8(text, rest_, at_end));
+  num_chars_ += std::ranges::count_if(text, [](char c) { return !is_continuation(c); });
 }
 
 void append_chat_logprobs(std::string& to, const TokensView& tokens, const TokenText& text) {
@@ -105,7 +115,8 @@ void append_chat_logprobs(std::string& to, const TokensView& tokens, const Token
 }
 
 void append_completion_logprobs(std::string& to, const TokensView& prompt, const TokensView& answer,
-                                const TokenText& text, size_t& offset) {
+                                const TokenText& text, const TokenText& answer_text,
+                                TextOffset& offset) {
   if (prompt.logprobs.empty() && answer.logprobs.empty()) {
     to += "null";
     return;
@@ -125,9 +136,10 @@ void append_completion_logprobs(std::string& to, const TokensView& prompt, const
         if (entries.empty()) logprobs.next() += "null";
         else append_logprob(logprobs.next(), entries[0].logprob);
         append_top(tops.next(), entries, text);
-        append_number(starts.next(), static_cast<int64_t>(offset));
-        offset += num_chars(token);
+        append_number(starts.next(), offset.num_chars());
+        offset.add(part == &answer && answer_text ? answer_text(part->ids[i]) : token);
       }
+      if (part == &prompt) offset.add("", /*at_end=*/true);
     }
   }
   to += R"(,"token_logprobs":)" + token_logprobs;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "nanovllm/base/output.h"
 #include "nanovllm/text/tokenizer/tokenizer.h"
@@ -16,6 +17,21 @@ namespace nanovllm::server {
 using TokenText = std::function<std::string(int32_t)>;
 /// Without a tokenizer, all texts are empty.
 TokenText token_text_of(std::shared_ptr<const Tokenizer> tokenizer);
+/// What a token adds to the text of an answer: a special token that is skipped adds nothing.
+TokenText answer_text_of(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens);
+
+/// The place in a text, in characters, where the next token begins.
+class TextOffset {
+ public:
+  /// Moves behind a token. A part of a character counts when the character is complete, or as a
+  /// U+FFFD if the text ends or goes on otherwise.
+  void add(std::string_view token, bool at_end = false);
+  int64_t num_chars() const { return num_chars_; }
+
+ private:
+  int64_t num_chars_ = 0;
+  std::string rest_;  // the beginning of a character
+};
 
 /// Tokens and, if they were asked for, the log-probabilities at their positions; else `logprobs` is
 /// empty.
@@ -35,10 +51,12 @@ void append_chat_logprobs(std::string& to, const TokensView& tokens, const Token
 
 /// {"tokens", "token_logprobs", "top_logprobs", "text_offset"} of the completions API, for the
 /// prompt (if it is echoed, else empty) and the answer; null without logprobs. "text_offset" counts
-/// characters; it begins at `offset`, which is moved behind the last token. The first token of a
-/// prompt has null as its log-probability.
+/// characters of `text` and, for the answer, of `answer_text` (if there is one); it begins at
+/// `offset`, which is moved behind the last token. The first token of a prompt has null as its
+/// log-probability.
 void append_completion_logprobs(std::string& to, const TokensView& prompt, const TokensView& answer,
-                                const TokenText& text, size_t& offset);
+                                const TokenText& text, const TokenText& answer_text,
+                                TextOffset& offset);
 
 /// vLLM's list for the tokens of a prompt: null for the first one, then for each one an object
 /// {"<id>": {"logprob", "rank", "decoded_token"}} with the token itself first.

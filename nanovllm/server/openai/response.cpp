@@ -69,8 +69,8 @@ void append_completion(std::string& to, int64_t index, const PromptAnswers& prom
   if (prompt.echo_tokens)
     before = {prompt.output->prompt_token_ids, prompt.output->prompt_logprobs};
   if (!prompt.prompt_only) after = {output.token_ids, output.logprobs};
-  size_t offset = 0;
-  append_completion_logprobs(to, before, after, options.token_text, offset);
+  TextOffset offset;
+  append_completion_logprobs(to, before, after, options.token_text, options.answer_text, offset);
   append_end_of_choice(to, output, false);
   if (options.token_ids) {
     to += R"(,"token_ids":)";

@@ -34,7 +34,8 @@ Usage usage_of(std::span<const RequestOutput> outputs);
 
 /// What a response shows besides the answers.
 struct ResponseOptions {
-  TokenText token_text;  ///< needed for log-probabilities
+  TokenText token_text;        ///< needed for log-probabilities
+  TokenText answer_text = {};  ///< for the offsets of a completion; empty: token_text
   bool token_ids = false;
   bool prompt_logprobs = false;
 };
