@@ -200,8 +200,14 @@ def test_errors(client: Any, tales: str, full: str) -> None:
         client.embeddings.create(model="tiny", input="a")
     with pytest.raises(openai.AuthenticationError):
         client.with_options(api_key="wrong").chat.completions.create(**ask)
-    with pytest.raises(openai.RateLimitError) as rate:
-        client_of(full).completions.create(model=client_of(full).models.list().data[0].id, prompt="a", n=2)
+    small = client_of(full)
+    name = small.models.list().data[0].id
+    with pytest.raises(openai.BadRequestError, match="n 2 times 1"):
+        small.completions.create(model=name, prompt="a", n=2)
+    with small.completions.create(model=name, prompt="a", max_tokens=2000, stream=True, extra_body={"ignore_eos": True}) as running:
+        next(iter(running))
+        with pytest.raises(openai.RateLimitError) as rate:
+            small.completions.create(model=name, prompt="a")
     assert rate.value.response.headers["Retry-After"] == "1"
 
 
