@@ -63,11 +63,13 @@ template <class T>
 void read(const Json& json, std::vector<T>& values) {
   require(json.is_array(), "must be a list");
   values.clear();
-  for (const Json& item : json) try {
+  for (const Json& item : json) {
+    try {
       read(item, values.emplace_back());
     } catch (const UserError& e) {
       fail("entry {} {}", values.size() - 1, e.what());
     }
+  }
 }
 
 void read(const Json& json, std::map<int32_t, double>& values) {

@@ -26,6 +26,8 @@ TEST(Json, InvalidJsonIsRefusedWithItsPosition) {
        {"", "{", "[1,]", "{\"a\" 1}", "nul", "\"\\ud800\"", "\"\x80\"", "1 2", "]"})
     expect_refused(text, "here: not valid JSON");
   expect_refused("[1e400]", "too large for a double");
+  expect_refused("[1,]", "here: not valid JSON: parse error at column 4");
+  expect_refused("[1,\n]", "here: not valid JSON: parse error at line 2, column 1");
 }
 
 TEST(Json, TextThatIsNotUtf8IsRefusedWithTheByte) {

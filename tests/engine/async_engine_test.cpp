@@ -183,6 +183,8 @@ TEST(AsyncEngine, AFailedStepReachesEveryWaiter) {
   dies([&] { front.engine->wait(*inbox); });
   dies([&] { front.engine->take(*inbox); });
   dies([&] { front.engine->cancel(0); });
+  front.engine->exit();
+  dies([&] { front.submit(inbox, made_prompt(4), 1); });
 }
 
 TEST(AsyncEngine, SubmittingAndCancellingDoNotWaitForAStep) {

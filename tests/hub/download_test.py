@@ -301,6 +301,10 @@ class Failures(HubTest):
             self.run_command("pull", name, status=2)
 
     def test_no_network(self):
+        self.pull()  # what is in the cache is not suggested to itself
+        next(self.folder().glob("snapshots/*/config.json")).unlink()
+        error = self.refused("nor complete in the cache", "cannot be reached", status=2, HF_ENDPOINT="http://127.0.0.1:9")
+        self.assertNotIn("did you mean", error)
         self.refused("cannot be reached", "check the name, the network and https_proxy", status=2, HF_ENDPOINT="http://127.0.0.1:9")
         self.refused("HF_ENDPOINT is 'ftp://x'", status=2, HF_ENDPOINT="ftp://x")
 

@@ -127,6 +127,16 @@ TEST(KvSize, SizeIsNotNegativeIfMemoryIsUsedUp) {
       ThrowsMessage<UserError>(AllOf(HasSubstr("may take 0 bytes"), HasSubstr("--block-size"))));
 }
 
+TEST(KvSize, TheErrorNamesTheSizeThatIsEnough) {
+  EngineConfig config;
+  config.kv_cache_memory_bytes = static_cast<int64_t>(64 * kTokenBytes);
+  EXPECT_EQ(size_kv_cache(config, model(), DType::kBF16, kGiB).num_blocks, 1);
+  const std::string enough = fmt::format("takes {} bytes", config.kv_cache_memory_bytes);
+  --config.kv_cache_memory_bytes;
+  EXPECT_THAT([&] { size_kv_cache(config, model(), DType::kBF16, kGiB); },
+              ThrowsMessage<UserError>(HasSubstr(enough)));
+}
+
 // The index of a token's slot in the cache is an int32, and sizes are products of option values.
 TEST(KvSize, LargestOptionsDoNotOverflow) {
   EngineConfig config;

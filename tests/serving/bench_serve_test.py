@@ -51,6 +51,15 @@ def test_traces(port):
         file.write("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 23:59:59.9,40,3\n2023-11-17 00:00:00.1,9999,7\n")
         file.flush()
         equal(counted(port, "--trace", file.name, "--vocab-size", "8000", "--speed", "10"), [2, 0, 40 + 2041, 10, 10, 1])
+    with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:  # without names of the columns
+        file.write("2023-11-16 23:59:59.9,40,3\n2023-11-17 00:00:00.1,50,7\n")
+        file.flush()
+        equal(counted(port, "--trace", file.name, "--vocab-size", "8000", "--speed", "10"), [2, 0, 90, 10, 10, 0])
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+        file.write("bad\n")
+        file.flush()
+        status, _, error = bench(port, "--trace", file.name)
+        equal((status, file.name + ": line 1" in error), (2, True))
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
         for i in range(3):
             file.write(json.dumps({"timestamp": 50 * i, "input_length": 600, "output_length": 2, "hash_ids": [7, 8 + i]}) + "\n")
@@ -66,7 +75,8 @@ def test_errors(port):
     status, _, error = bench(1)
     equal((status, "127.0.0.1:1 does not answer" in error), (2, True))
     for options in (("--base-url", "https://localhost"), ("--base-url", "localhost:80"), ("--num-prompts", "-1"),
-                    ("--dataset", "x", "--trace", "y"), ("--dataset", "/nowhere"), ("--speed", "0")):
+                    ("--dataset", "x", "--trace", "y"), ("--dataset", "/nowhere"), ("--speed", "0"),
+                    ("--speed", "2"), ("--random-output-len", "5"), ("--dataset", "x", "--vocab-size", "5")):
         status, _, error = bench(port, *options)
         equal((status, error.count("\n")), (2, 1))
 

@@ -125,9 +125,9 @@ class RandomRequests : public ServeRequests {
     }
     for_lines(traffic.trace, [&](const std::string& line, int64_t number) {
       const std::string where = fmt::format("{}: line {}", traffic.trace, number);
-      // The first line may have the names of the columns.
-      const bool has_names =
-          number == 1 && line.find(',') != std::string::npos && !std::isdigit(line.front());
+      // The first line may have the names of the columns; a time begins with a digit.
+      const bool has_names = number == 1 && line.find(',') != std::string::npos &&
+                             (line.front() < '0' || line.front() > '9');
       if (line.starts_with('{')) read_json(line, where);
       else if (!has_names) read_csv(line, where);
       return traffic.num_prompts == 0 || std::ssize(requests_) < traffic.num_prompts;

@@ -1,0 +1,259 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "quantized_weights.h"
+#include "two_backends.h"
+
+// The check of attention_test.cpp: a batch over a paged cache, on the GPU and on the CPU.
+namespace nanovllm {
+
+struct Seq {
+  int32_t num_new, context;
+};
+struct Shape {
+  int64_t head_dim, group, num_kv_heads, block_size;
+  DType dtype;
+  bool e4m3 = false;                    // the cache
+  const QuantizedKind* w = nullptr;     // of the weight of q, k and v, if it is quantized
+  const QuantizedKind* next = nullptr;  // of the weight that multiplies the output
+
+  /// The largest difference between the backends. Elements of keys that differ in their last bit
+  /// before they are quantized may differ by a sixteenth afterwards, and of a small head each
+  /// counts more.
+  double tolerance() const {
+    const double quantized = !e4m3 ? 0 : head_dim < 64 ? 5e-2 : 2.5e-2;
+    return (dtype == DType::kF32 ? 5e-5 : 1.5e-2) + quantized;
+  }
+};
+
+/// Fills a cache through rope_and_store, then computes new tokens over it, on both backends.
+class GpuAttention : public TwoBackends {
+ protected:
+  bool fuses = false;  // whether rotation and store must be in the GEMM's epilogue
+  /// With a hidden_size, a GEMM computes q, k and v; otherwise they are random. `plain`: without
+  /// norms of q and k, and with a bias.
+  void check(const Shape& shape, const std::vector<Seq>& seqs, int64_t hidden_size = 0,
+             bool plain = false) {
+    if (skips()) return;
+    const std::string what = fmt::format(
+        "head_dim {}, group {}, block {}, {}{}{}, {} sequences, first {} of {}", shape.head_dim,
+        shape.group, shape.block_size, dtype_name(shape.dtype), shape.e4m3 ? " over e4m3" : "",
+        shape.w != nullptr ? ", " + name_of(*shape.w) : "", seqs.size(), seqs[0].num_new,
+        seqs[0].context);
+    const auto num_seqs = static_cast<int64_t>(seqs.size());
+    int64_t num_blocks = 1, max_blocks = 1, longest = 0;
+    for (const Seq& seq : seqs) {
+      const int64_t blocks = (seq.context + shape.block_size - 1) / shape.block_size;
+      num_blocks += blocks;
+      max_blocks = std::max(max_blocks, blocks);
+      longest = std::max<int64_t>(longest, seq.context);
+    }
+    KvCache kv[2];
+    Buffer memory[2], tables[2];
+    SlotTables slots[2];
+    Backend* const backends[2] = {cpu.get(), gpu.get()};
+    for (int b = 0; b < 2; ++b) {
+      kv[b] = {.dtype = shape.e4m3 ? DType::kE4M3 : shape.dtype,
+               .num_layers = 2,
+               .num_blocks = num_blocks,
+               .block_size = shape.block_size,
+               .num_kv_heads = shape.num_kv_heads,
+               .head_dim = shape.head_dim};
+      const size_t bytes = kv[b].block_bytes() * static_cast<size_t>(num_blocks);
+      memory[b] = backends[b]->allocate(bytes);
+      const std::vector<char> poison(bytes, static_cast<char>(0xff));  // NaN
+      backends[b]->upload(memory[b].get(), poison.data(), bytes);
+      kv[b].data = memory[b].get();
+      tables[b] = backends[b]->allocate(static_cast<size_t>(num_seqs * (max_blocks + 1)) * 4);
+      auto* const ints = static_cast<int32_t*>(tables[b].get());
+      slots[b].block_tables = {ints, DType::kI32, num_seqs, max_blocks};
+      slots[b].last_tokens = {ints + num_seqs * max_blocks, DType::kI32, num_seqs};
+    }
+    std::vector<int32_t> order(static_cast<size_t>(num_blocks)), table;
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random);
+    const Twin cos = make({nullptr, DType::kF32, longest, shape.head_dim / 2});
+    const Twin sin = make({nullptr, DType::kF32, longest, shape.head_dim / 2});
+    const Twin q_norm = make({nullptr, DType::kF32, shape.head_dim});
+    const Twin k_norm = make({nullptr, DType::kF32, shape.head_dim});
+    const int64_t num_heads = shape.group * shape.num_kv_heads;
+    const int64_t columns = (num_heads + 2 * shape.num_kv_heads) * shape.head_dim;
+
+    const int64_t k = std::max<int64_t>(hidden_size, 1);
+    // The scale makes q and k independent of the width of x, because large scores would multiply
+    // the rounding errors.
+    const Twin weight =
+        make({nullptr, shape.dtype, columns, k}, 1.6f / std::sqrt(static_cast<float>(k)));
+    const Twin input_norm = make({nullptr, DType::kF32, k});
+    const Twin bias = make({nullptr, DType::kF32, columns});
+    // The weight of the previous GEMM, which adds nothing to x but may begin its norm.
+    const int64_t q_size = num_heads * shape.head_dim;
+    const Twin before_weight = make({nullptr, shape.dtype, k, q_size});
+    // The CPU rounds the weights to bfloat16, the GPU does not; with these scales they are exact.
+    std::vector<WeightRows> quantized;
+    if (shape.w != nullptr)
+      quantized = {random_quantized(*shape.w, columns, k, 1.6f / std::sqrt(static_cast<float>(k)),
+                                    random, Scales::kPowersOfTwo)};
+    WeightPtr weights[2], before_weights[2];
+    for (int b = 0; b < 2 && hidden_size > 0; ++b) {
+      weights[b] = backends[b]->pack(weight.on_cpu, shape.dtype);
+      if (shape.w != nullptr)
+        weights[b] = backends[b]->pack(b == 0 ? as_floats(quantized) : quantized, shape.dtype);
+      before_weights[b] = backends[b]->pack(before_weight.on_cpu, shape.dtype);
+    }
+
+    for (const bool prompt : {true, false}) {
+      HostBatch host;
+      host.cu_seqlens_q = {0};
+      size_t next = 0;
+      for (int32_t s = 0; s < num_seqs; ++s) {
+        const Seq& seq = seqs[static_cast<size_t>(s)];
+        // The number of a slot differs from the sequence's index in the batch.
+        const auto slot = static_cast<int32_t>(num_seqs - 1 - s);
+        const int32_t first = prompt ? 0 : seq.context - seq.num_new;
+        const int32_t last = prompt ? seq.context - seq.num_new : seq.context;
+        const size_t first_block = next;
+        for (int64_t i = 0; i * shape.block_size < seq.context; ++i, ++next)
+          if (prompt) host.block_updates.push_back({slot, static_cast<int32_t>(i), order[next]});
+        if (first == last) continue;
+        for (int32_t p = first; p < last; ++p) {
+          host.input_ids.push_back(0);
+          host.positions.push_back(p);
+          host.slot_mapping.push_back(static_cast<int32_t>(
+              order[first_block + static_cast<size_t>(p / shape.block_size)] * shape.block_size +
+              p % shape.block_size));
+        }
+        host.cu_seqlens_q.push_back(static_cast<int32_t>(host.input_ids.size()));
+        host.context_lens.push_back(last);
+        host.seq_slots.push_back(slot);
+      }
+      const auto num_tokens = static_cast<int64_t>(host.input_ids.size());
+      if (num_tokens == 0) {
+        // One token, so that the step fills the block tables.
+        host.input_ids = {0};
+        host.positions = {0};
+        host.slot_mapping = {-1};
+        host.cu_seqlens_q = {0, 1};
+        host.context_lens = {1};
+        host.seq_slots = {0};
+      }
+      const Twin qkv = make({nullptr, shape.dtype, std::max<int64_t>(num_tokens, 1), columns});
+      const Twin out = make(
+          {nullptr, shape.dtype, std::max<int64_t>(num_tokens, 1), num_heads * shape.head_dim}, 0);
+      const Twin x = make({nullptr, shape.dtype, qkv.on_cpu.shape[0], k});
+      const Twin hidden = make({nullptr, shape.dtype, qkv.on_cpu.shape[0], k}, 0);
+      const Twin zeros = make({nullptr, shape.dtype, qkv.on_cpu.shape[0], q_size}, 1e-30f);
+      const std::vector<char> original = qkv.host;
+      for (int b = 0; b < 2; ++b) {
+        HostBatch mine = host;
+        const Batch batch = backends[b]->begin_step(mine, slots[b], kv[b]);
+        if (num_tokens == 0) continue;
+        std::vector<char> before;  // the GPU's cache before this step
+        if (b == 1 && !prompt) {
+          before.resize(kv[1].block_bytes() * static_cast<size_t>(num_blocks));
+          gpu->download(before.data(), memory[1].get(), before.size());
+        }
+        const auto on = [&](const Twin& t) { return b == 0 ? t.on_cpu : t.on_gpu; };
+        const RopeStoreArgs rope = {.qkv = on(qkv),
+                                    .q_norm = plain ? Tensor() : on(q_norm),
+                                    .k_norm = plain ? Tensor() : on(k_norm),
+                                    .cos = on(cos),
+                                    .sin = on(sin),
+                                    .num_heads = num_heads,
+                                    .eps = 1e-6f,
+                                    .layer = 1};
+        const AttentionArgs args = {.out = on(out),
+                                    .qkv = on(qkv),
+                                    .num_heads = num_heads,
+                                    .scale = 1 / std::sqrt(static_cast<float>(shape.head_dim)),
+                                    .layer = 1};
+        if (prompt) {
+          backends[b]->rope_and_store(rope, kv[b], batch);
+          continue;
+        }
+        const auto enqueue = [&] {
+          if (hidden_size == 0) return backends[b]->rope_attention(rope, args, kv[b], batch);
+          Residual residual(on(x), on(hidden));
+          const Norm norm = {on(input_norm), 1e-6f};
+          if (!plain) backends[b]->add_matmul(residual, on(zeros), *before_weights[b], norm);
+          backends[b]->qkv_attention(residual, {norm, *weights[b], plain ? on(bias) : Tensor()},
+                                     rope, args, kv[b], batch);
+        };
+        if (b == 0 || num_tokens != batch.num_seqs()) {
+          enqueue();
+          continue;
+        }
+        // With a graph, the first call runs eagerly and the second one is captured. The CPU has
+        // already changed qkv.host.
+        gpu->replay(++num_graphs_, enqueue);
+        expect_equal(out, "eager, " + what, shape.tolerance());
+        gpu->upload(qkv.on_gpu.data, original.data(), original.size());
+        gpu->upload(memory[1].get(), before.data(), before.size());
+        const std::vector<char> nothing(out.host.size(), static_cast<char>(0xff));
+        gpu->upload(out.on_gpu.data, nothing.data(), nothing.size());
+        gpu->replay(num_graphs_, enqueue);
+        expect_equal(out, "graph, " + what, shape.tolerance());
+        if (fuses) {
+          // Keys and values must be written only to the cache.
+          const std::vector<char> now = from_gpu(qkv.on_gpu);
+          const size_t q_bytes = static_cast<size_t>(num_heads * shape.head_dim) * 2;
+          const size_t row = static_cast<size_t>(columns) * 2;
+          for (size_t at = 0; at < now.size(); at += row)
+            ASSERT_TRUE(std::equal(&now[at + q_bytes], &now[at] + row, &original[at + q_bytes]))
+                << what;
+        }
+        // Checks the newest keys in the cache, with a kernel that reads them from there. q is the
+        // CPU's, which is already rotated.
+        gpu->upload(qkv.on_gpu.data, qkv.host.data(), qkv.host.size());
+        gpu->upload(out.on_gpu.data, nothing.data(), nothing.size());
+        gpu->attention(args, kv[b], batch);
+        if (shape.next == nullptr) continue;
+        check_quantized_output(*shape.next, what, args, [&](const AttentionArgs& prepares) {
+          gpu->upload(qkv.on_gpu.data, original.data(), original.size());
+          gpu->upload(memory[1].get(), before.data(), before.size());
+          gpu->rope_attention(rope, prepares, kv[1], batch);
+        });
+      }
+      if (!prompt) expect_equal(out, what, shape.tolerance());
+    }
+  }
+
+ private:
+  /// Attention that knows the next weight may quantize its output for it. The GEMM then yields the
+  /// same bits as if it quantized the output itself, and does not read the output.
+  template <class Attend>
+  void check_quantized_output(const QuantizedKind& kind, const std::string& what,
+                              AttentionArgs args, Attend attend) {
+    const int64_t rows = args.out.shape[0], columns = args.out.shape[1], n = 256;
+    const WeightRows parts[] = {random_quantized(kind, n, columns, 0.05f, random, Scales::kBf16)};
+    const WeightPtr w = gpu->pack(parts, DType::kBF16);
+    args.next = w.get();
+    const Twin sum = make({nullptr, DType::kBF16, rows, n});
+    const Twin scratch = make({nullptr, DType::kBF16, rows, n}, 0);
+    const auto product = [&](Tensor x) {
+      gpu->upload(sum.on_gpu.data, sum.host.data(), sum.host.size());
+      Residual residual(sum.on_gpu, scratch.on_gpu);
+      gpu->add_matmul(residual, x, *w);
+      return from_gpu(gpu->finish(residual));
+    };
+    attend(args);
+    const std::vector<char> output = from_gpu(args.out);
+    const Twin copy = make(args.out);
+    gpu->upload(copy.on_gpu.data, output.data(), output.size());
+    const std::vector<char> expected = product(copy.on_gpu);
+    attend(args);
+    const std::vector<char> nothing(output.size(), static_cast<char>(0xff));
+    if (GetParam() == Kernels::kNative) gpu->upload(args.out.data, nothing.data(), output.size());
+    EXPECT_EQ(expected, product(args.out)) << what;
+    gpu->upload(args.out.data, output.data(), output.size());
+  }
+
+  int64_t num_graphs_ = 0;
+};
+
+}  // namespace nanovllm
