@@ -37,6 +37,10 @@ struct ChoiceCache {
   uint64_t build = 0;       ///< a checksum of this program; another build does not use them
 };
 
+/// The most rows that are replayed. Larger decode batches are rare, and they run long enough to
+/// hide the launches of kernels.
+inline constexpr int64_t kMostReplayRows = 512;
+
 /// The number of rows to which a decode step is padded for Backend::replay(): 1, 2, 4, 8 or a
 /// multiple of 16, and not more than `most`.
 int64_t padded_rows(int64_t num_rows, int64_t most);

@@ -40,8 +40,7 @@ class ModelRunner : public Executor {
   Flight& flight(uint64_t number) { return flights_[number % flights_.size()]; }
   /// The number of rows to which the step is padded for a graph replay; 0: it cannot be replayed.
   int64_t replay_size(const StepInput& input) const;
-  /// Larger decode batches are rare, and they run long enough to hide the launches of kernels.
-  int64_t max_replay_rows() const { return std::min<int64_t>(state_.num_slots(), 512); }
+  int64_t max_replay_rows() const { return std::min(state_.num_slots(), kMostReplayRows); }
   void allocate_cache(const EngineSetup& setup);
   void prepare(const EngineSetup& setup);  // calls Backend::prepare()
   void rehearse(const RehearsedStep& step, int64_t max_len);

@@ -20,7 +20,7 @@ class GpuFewQuantized : public TwoBackends {};
 TEST_P(GpuFewQuantized, OfNormsThatHaveBegun) {
   for (const QuantizedKind& kind : kKinds)
     for (const DType dtype : {DType::kBF16, DType::kF16})
-      for (const auto& [hidden, k] : {std::pair{256, 320}, {1040, 144}, {5120, 256}}) {
+      for (const auto& [hidden, k] : {std::pair{256, 320}, {1040, 144}, {4096, 256}, {5120, 256}}) {
         const WeightRows down = random_quantized(kind, hidden, k, 0.05f, random),
                          up = random_quantized(kind, 352, hidden, 0.05f, random);
         const WeightPtr down_gpu = gpu->pack({&down, 1}, dtype),

@@ -68,5 +68,23 @@ TEST(PackQuantized, ExpertsFollowEachOther) {
     }
 }
 
+/// Scales that neither 16-bit type holds exactly get the one with more bits, unless they are so
+/// small that it has fewer there.
+TEST(PackQuantized, ScalesAreRoundedToTheMoreExactType) {
+  for (const auto& [scale, error] : {std::pair{0.0123457f, 0x1p-11f}, {1.23457e-6f, 0x1p-8f}})
+    for (const QuantizedFormat format : {QuantizedFormat::kInt8, QuantizedFormat::kInt4}) {
+      const QuantizedKind kind = {format, 1, 0};
+      const WeightRows part = quantized_weight(
+          kind, 16, 128, [](int64_t, int64_t) { return uint8_t{5}; }, [&] { return scale; });
+      const auto pack = pack_quantized({&part, 1});
+      ASSERT_TRUE(pack);
+      std::vector<uint8_t> bytes(static_cast<size_t>(16 * pack->weight.row_bytes()));
+      pack->rows[0].read(0, 16, bytes.data());
+      std::vector<float> floats(16 * 128);
+      part.read(0, 16, floats.data());
+      EXPECT_NEAR(element(*pack, bytes, 3, 7) / floats[3 * 128 + 7], 1, error) << name_of(kind);
+    }
+}
+
 }  // namespace
 }  // namespace nanovllm::cuda

@@ -9,10 +9,11 @@ case $1 in
   # memcheck stops swap_ab_kernel, because it takes bulk copies to the shared memory of other thread blocks for errors.
   memcheck) exec compute-sanitizer --tool memcheck --error-exitcode 1 --print-limit 20 \
     --kernel-name-exclude kns=swap_ab_kernel "$2" --gtest_filter='-*LongContexts*:*IsDeterministic*' ;;
-  # The other tools are slow, so they test one shape of 29, always including the first of a test. cuBLASLt's kernels and most
-  # tests that use them are left out, because the tools report races in them, and so are the samplers of special rows: the tools
-  # do not know that a thread block of a cluster ends only after the other ones' messages.
-  *) NANOVLLM_TEST_ONE_IN=29 exec compute-sanitizer --tool "$1" --error-exitcode 1 --print-limit 20 \
-    --kernel-name-exclude kns=nvjet "$2" \
-    --gtest_filter='-*LongContexts*:*SplitKIsDeterministic*:*GpuGemmChoices*:*OfAllDtypes*:*OfModels*:*RotationInTheEpilogue*:*SamplerInTheEpilogue/Portable:*LogitsAreRead*:*GpuSharing*:*GpuSampler.Filters*:*GpuSampler.Ties*:*GpuSampler.RowsThatAreNot*:*GpuSampler.*Logprobs*' ;;
+  # racecheck is slow, so it tests one shape of 29, always including the first of a test. Tests that use cuBLASLt are left out,
+  # because its kernels fail under this tool, even where they are excluded by name. So are tests in which the tool reports races
+  # that do not exist: it does not know that thread blocks of a cluster end only after the other ones' messages (the samplers of
+  # special rows), and it does not follow named barriers (E4M3 in swap_ab_kernel).
+  racecheck) NANOVLLM_TEST_ONE_IN=29 exec compute-sanitizer --tool racecheck --error-exitcode 1 --print-limit 20 "$2" \
+    --gtest_filter='*GpuAttention*:*GpuFewQuantized*:*GpuRows*:*Tiles*:*OfOwnKernels*:*SwapAb*:*ManyPlainRows*:*SamplerInTheEpilogue/Native-*LongContexts*:*RotationInTheEpilogue*:*QuantizesItsOutput*:*EveryElementIsAtItsPlace/Native' ;;
+  *) echo "unknown tool: $1" >&2; exit 2 ;;
 esac

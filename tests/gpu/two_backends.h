@@ -18,7 +18,7 @@
 
 namespace nanovllm {
 
-/// Every GPU also runs the portable kernels.
+/// Every GPU also runs the portable kernels, with the shared memory that all GPUs have.
 enum class Kernels { kNative, kPortable };
 
 /// Runs the same operation on the GPU and on the CPU, with the same random inputs.

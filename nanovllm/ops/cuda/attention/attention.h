@@ -100,6 +100,9 @@ struct RopeDecodeParams {
   RopeParams rope;
   bool prefetch_keys;  // as in DecodeOptions
 };
+/// The most thread blocks of a cluster of rope_decode_attention() on this GPU, a power of two: a
+/// cluster lives on a group of multiprocessors, which has fewer than 16 on some GPUs.
+int most_in_decode_cluster(int num_sms);
 /// How many thread blocks share the keys of a KV head in rope_decode_attention(); 0 if
 /// decode_attention() is faster, for example for most batches of more than kFewTokens sequences, or
 /// if head_dim is above 128. Each of the sequences has one new token; the last `num_padding` of

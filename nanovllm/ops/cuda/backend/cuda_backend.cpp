@@ -32,6 +32,8 @@ CudaBackend::CudaBackend(CudaKernels kernels, Rank rank) : rank_(rank), kernels_
   portable_ = kernels.portable || device_.major != 9;
   where_.num_sms = device_.multiProcessorCount;
   where_.overlaps = has_dependent_launch();
+  // If portable kernels are requested, they must be such that every GPU can run.
+  where_.shared_bytes = kernels.portable ? kLeastSharedBytes : most_shared_bytes();
   cuda_check(cudaStreamCreateWithFlags(&where_.stream, cudaStreamNonBlocking), "stream");
   cuda_check(cudaStreamCreateWithFlags(&words_stream_, cudaStreamNonBlocking), "stream");
   kernels_.portable = portable_;
@@ -197,7 +199,7 @@ WeightPtr CudaBackend::pack(std::span<const WeightRows> parts, DType dtype) {
   weight->scales = allocate(quantized->scales.size() * sizeof(uint32_t));
   to.values = weight->memory.get();
   to.scales = static_cast<const uint32_t*>(weight->scales.get());
-  gemms_->reserve_dequantized(to, dtype);
+  gemms_->reserve(to, dtype);
   std::vector<WeightUpload::Copy> copies;
   auto* place = static_cast<char*>(weight->memory.get());
   for (const WeightRows& rows : quantized->rows) {

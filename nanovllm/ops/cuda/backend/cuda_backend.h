@@ -138,6 +138,9 @@ class CudaBackend final : public Backend {
   GemmInput normed(Residual& residual, const Norm& norm);
   static AttentionParams attention_params(const AttentionArgs& args, const KvCache& kv,
                                           const Batch& batch);
+  /// Finds what ranks must know alike to choose decode attention alike (order.alike): NCCL requires
+  /// that all ranks or none launch a collective from a graph.
+  void agree_on_decode(const KvCache& kv);
   /// Fills prefill_groups_, and makes room for the copies of the largest group.
   void group_prefills(const HostBatch& host, const SlotTables& slots, const KvCache& kv);
   /// Sends words_ to the device on a stream of its own, so that this does not delay the step.

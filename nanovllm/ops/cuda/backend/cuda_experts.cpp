@@ -56,7 +56,7 @@ void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const Exper
       // Only a step with one token of each sequence may be padded.
       .context_lens = context_lens_.size() == x.shape[0] ? context_lens_ : Tensor(),
       .normalizes = experts.normalize};
-  if (supports_few_experts(few)) return few_experts(where_, few);
+  if (supports_few_experts(where_, few)) return few_experts(where_, few);
   const bool is_native = !portable_ && out.dtype == DType::kBF16 && out.shape[1] % 8 == 0 &&
                          experts.narrow.shape[1] % 8 == 0;
   const auto num_experts = static_cast<int>(experts.routing.logits.shape[1]);

@@ -195,13 +195,8 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
   if (has_prefill_ && kv.dtype == DType::kE4M3) group_prefills(host, slots, kv);
   decode_cluster_ = 0;
   KvLayout layout(kv);
-  if (collectives_) {
-    // Ranks with different numbers of KV heads must decide alike (order.alike): NCCL requires that
-    // all ranks or none launch a collective from a graph.
-    if (most_kv_heads_ == 0)
-      most_kv_heads_ = static_cast<int>(-collectives_->ranks().smallest(-kv.num_kv_heads));
-    layout.num_kv_heads = most_kv_heads_;
-  }
+  if (most_kv_heads_ == 0) agree_on_decode(kv);
+  if (collectives_) layout.num_kv_heads = most_kv_heads_;
   if (!has_prefill_ && !portable_)
     decode_cluster_ = decode_cluster_size(where_, layout, static_cast<int>(num_seqs), num_padding,
                                           num_keys, longest);
@@ -226,6 +221,15 @@ Batch CudaBackend::begin_step(HostBatch& host, const SlotTables& slots, const Kv
                             .is_even = most_tiles - 1 <= fewest_tiles});
   cuda_check(cudaEventRecord(input_sent_[turn], where_.stream), "step");
   return batch;
+}
+
+void CudaBackend::agree_on_decode(const KvCache& kv) {
+  most_kv_heads_ = static_cast<int>(kv.num_kv_heads);
+  if (!portable_) where_.most_in_cluster = most_in_decode_cluster(where_.num_sms);
+  if (!collectives_) return;
+  Communicator& ranks = collectives_->ranks();
+  most_kv_heads_ = static_cast<int>(-ranks.smallest(-most_kv_heads_));
+  where_.most_in_cluster = static_cast<int>(ranks.smallest(where_.most_in_cluster));
 }
 
 void CudaBackend::group_prefills(const HostBatch& host, const SlotTables& slots,

@@ -337,6 +337,8 @@ template <class... Params, class... Args>
 void launch(ClusterLaunch how, void (*kernel)(Params...), dim3 grid, int threads,
             size_t shared_bytes, Args&&... args) {
   const Launch& where = how.where;
+  check_args(static_cast<int64_t>(shared_bytes) <= where.shared_bytes,
+             "a kernel needs more shared memory than the GPU has");
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = where.overlaps ? 1 : 0;

@@ -65,6 +65,12 @@ ContextScope::~ContextScope() {
   if (before_ != nullptr) ContextFunctions::get().set_current(before_);
 }
 
+bool is_shared_by_processes(int device) {
+  int has_mps = 0;
+  cuda_check(cudaDeviceGetAttribute(&has_mps, cudaDevAttrMpsEnabled, device), "device");
+  return has_mps != 0;
+}
+
 int64_t most_shared_bytes() {
   int device = 0, most = 0;
   cuda_check(cudaGetDevice(&device), "device");

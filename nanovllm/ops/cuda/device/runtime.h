@@ -50,8 +50,13 @@ class ContextScope {
   CUcontext before_ = nullptr;  // null: nothing to put back
 };
 
-/// Bytes of shared memory that a thread block can have on the current GPU.
+/// Whether kernels of several processes may run on a GPU at the same time (MPS).
+bool is_shared_by_processes(int device);
+
+/// Bytes of shared memory that a thread block can have on the current GPU, and on every GPU from
+/// Ampere on.
 int64_t most_shared_bytes();
+inline constexpr int64_t kLeastSharedBytes = 99 << 10;
 void allow_most_shared_memory(const void* kernel);
 
 /// Allows a kernel as much dynamic shared memory as the current GPU gives a thread block. All
@@ -68,6 +73,8 @@ struct Launch {
   cudaStream_t stream = nullptr;
   bool overlaps = false;  ///< the device has programmatic dependent launch (9.0 and later)
   int num_sms = 1;
+  int64_t shared_bytes = kLeastSharedBytes;  ///< shared memory that a thread block can have
+  int most_in_cluster = 8;  ///< thread blocks; some GPUs allow more than all of them do
 };
 
 }  // namespace nanovllm::cuda

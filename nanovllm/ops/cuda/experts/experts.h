@@ -62,7 +62,7 @@ struct FewExperts {
 };
 /// Whether few_experts() can be used: up to 8 tokens that choose up to 64 experts together, a
 /// 16-bit dtype, and weights that are both not quantized or both in the same format.
-bool supports_few_experts(const FewExperts& args);
+bool supports_few_experts(Launch where, const FewExperts& args);
 void few_experts(Launch where, const FewExperts& args);
 
 }  // namespace nanovllm::cuda

@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kLogitsThreads) few_logits_kernel(const FewExp
 
 // -- launcher
 
-bool supports_few_experts(const FewExperts& args) {
+bool supports_few_experts(Launch where, const FewExperts& args) {
   const int64_t num_tokens = args.x.shape[0], hidden = args.x.shape[1], n = args.act.shape[1];
   if (num_tokens > kMaxTokens || args.act.shape[0] > kMaxChoices || dtype_size(args.x.dtype) != 2 ||
       hidden % 8 != 0 || hidden > kMaxHidden || n % 8 != 0 || args.logits.shape[1] > kMaxExperts)
@@ -89,15 +89,15 @@ bool supports_few_experts(const FewExperts& args) {
   const QuantizedWeight* const gate_up = args.quantized_gate_up;
   const QuantizedWeight* const down = args.quantized_down;
   if (gate_up == nullptr && down == nullptr)
-    return few_shared_bytes<PlainFormat<Bf16>>(num_tokens, hidden) <= most_shared_bytes();
+    return few_shared_bytes<PlainFormat<Bf16>>(num_tokens, hidden) <= where.shared_bytes;
   // One kernel format serves both.
   return gate_up != nullptr && down != nullptr && gate_up->format == down->format &&
          (gate_up->group_shift == 5) == (down->group_shift == 5) &&
-         few_quantized_shared_bytes(args) <= most_shared_bytes();
+         few_quantized_shared_bytes(args) <= where.shared_bytes;
 }
 
 void few_experts(Launch where, const FewExperts& args) {
-  check_args(supports_few_experts(args) && args.act.shape[0] % args.x.shape[0] == 0 &&
+  check_args(supports_few_experts(where, args) && args.act.shape[0] % args.x.shape[0] == 0 &&
                  args.act.shape[0] <= args.x.shape[0] * args.logits.shape[1],
              "few_experts: a shape or dtype that it does not support");
   const auto hidden = static_cast<int>(args.x.shape[1]), n = static_cast<int>(args.act.shape[1]);

@@ -113,8 +113,8 @@ DeferredNorm Gemms::apply_norm(const Call& call, int32_t kernel, GemmArgs& args)
   const bool is_small = kernel == kQuantizedSmall;
   const bool may_begin = is_small ? call.in.x.dtype == DType::kBF16 : kernel == GemmChoice::kSwapAb;
   const int num_parts = !may_begin || !call.next.weight ? 0
-                        : is_small                      ? num_quantized_norm_parts(where_, args)
-                                                        : num_norm_parts(where_, args);
+                        : is_small ? num_quantized_norm_parts(where_, args, call.in.x.dtype)
+                                   : num_norm_parts(where_, args);
   if (num_parts > 0 && num_parts <= kMaxNormParts) {
     begun_ = {.weight = call.next.weight.as<const float>(),
               .x = call.scratch.data,
@@ -202,7 +202,7 @@ bool Gemms::prefers_swap_ab(const Call& call, const GemmArgs& args) const {
 bool Gemms::prefers_small(const Call& call, const GemmArgs& args) const {
   const DType dtype = call.in.x.dtype;
   if (prefers_swap_ab(call, args)) return false;
-  return call.quantized != nullptr ? args.num_tokens <= kFewTokens
+  return call.quantized != nullptr ? supports_quantized_small(where_, args, dtype)
                                    : call.out.dtype == dtype && prefers_small_gemm(args, dtype);
 }
 

@@ -74,8 +74,8 @@ class Gemms {
   /// result has no values.
   QuantizedActivations quantized_input(Tensor x, const Weight* w);
 
-  /// Memory for matrix_of() of a quantized weight, before graphs that use it are captured.
-  void reserve_dequantized(const QuantizedWeight& w, DType dtype);
+  /// Memory that GEMMs of a quantized weight need, before graphs with these are captured.
+  void reserve(const QuantizedWeight& w, DType dtype);
   /// A weight [n, k] in `dtype`. If it is quantized, the matrix is only valid for what is enqueued
   /// before the next call.
   Tensor matrix_of(const Weight& w, DType dtype);

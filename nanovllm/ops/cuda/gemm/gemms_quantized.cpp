@@ -5,11 +5,14 @@
 #include "nanovllm/ops/cuda/gemm/gemms.h"
 #include "nanovllm/ops/cuda/gemm/quantized/quantized_gemm.h"
 #include "nanovllm/ops/cuda/tuning/tile_cost.h"
+#include "nanovllm/ops/rehearsal.h"
 
 // GEMMs with quantized weights: which way computes which (quantized/quantized_gemm.h).
 namespace nanovllm::cuda {
 
-void Gemms::reserve_dequantized(const QuantizedWeight& w, DType dtype) {
+void Gemms::reserve(const QuantizedWeight& w, DType dtype) {
+  if (w.quantizes_activations && is_native_ && dtype == DType::kBF16)
+    e4m3_activations(w, kMostReplayRows, kMostReplayRows);
   const size_t bytes = static_cast<size_t>(w.n) * static_cast<size_t>(w.k) * dtype_size(dtype);
   if (bytes <= dequantized_bytes_) return;
   dequantized_.reset();
@@ -77,7 +80,7 @@ void Gemms::run_quantized_small(const Call& call) {
   args.w = call.quantized->values;
   const DType dtype = call.in.x.dtype;
   const DeferredNorm norm = apply_norm(call, kQuantizedSmall, args);
-  quantized_small_gemm(where_, args, *call.quantized, dtype, norm);
+  quantized_small_gemm(where_, args, dtype, norm);
 }
 
 void Gemms::run_swap_ab(const Call& call, GemmArgs args) {

@@ -15,8 +15,11 @@ void run_shape(Launch where, const GemmArgs& args) {
   const auto fits = [&](int columns, int residents) {
     return (args.n + columns - 1) / columns <= where.num_sms * residents;
   };
-  // Two rings of 96 KB and two copies of the norm's weights have room on a multiprocessor.
+  // Rings of 96 KB with the norm's weights have room twice on a multiprocessor of Hopper, if k is
+  // not large. On GPUs with 99 KB for a thread block, they have none at all.
   const bool is_deep = args.k > 4096;
+  constexpr int64_t kLargeRing = 96 << 10, kStatic = 1024;
+  const bool has_room = kLargeRing + int64_t{args.k} * 4 + kStatic <= where.shared_bytes;
   if (args.epilogue == Epilogue::kSwiglu) {
     // Thread blocks that run at the same time form a wave; the last one may be small.
     const auto waves = [&](int columns) {
@@ -24,15 +27,17 @@ void run_shape(Launch where, const GemmArgs& args) {
     };
     // Beyond one wave small_swiglu() is faster, where its shared memory suffices.
     const auto waste = [&](int columns) { return std::ceil(waves(columns)) / waves(columns); };
-    if (waves(24) > 1 && supports_small_swiglu<T>(args)) small_swiglu<T>(where, args);
-    else if (is_deep && args.num_tokens <= 2)
+    if (waves(24) > 1 && supports_small_swiglu<T>(where, args)) small_swiglu<T>(where, args);
+    else if (!has_room || (is_deep && args.num_tokens <= 2))
       run_small_gemm<T, SmallTile::kSwiglu, true, kTokenTiles, 1, 4, 2>(where, args);
     else if (waves(24) > 1 && waste(16) < 0.8 * waste(24))
       run_small_gemm<T, SmallTile::kSwiglu, true, kTokenTiles, 2, 3, 3>(where, args);
     else run_small_gemm<T, SmallTile::kSwiglu, true, kTokenTiles, 3, 2, 2>(where, args);
   } else if (args.norm != nullptr) {
-    if (!fits(32, 2)) run_small_gemm<T, SmallTile::kWhole, true, kTokenTiles, 3, 2, 2>(where, args);
-    else if (is_deep) run_small_gemm<T, SmallTile::kWhole, true, kTokenTiles, 2, 2, 2>(where, args);
+    if (has_room && !fits(32, 2))
+      run_small_gemm<T, SmallTile::kWhole, true, kTokenTiles, 3, 2, 2>(where, args);
+    else if (!has_room || is_deep)
+      run_small_gemm<T, SmallTile::kWhole, true, kTokenTiles, 2, 2, 2>(where, args);
     else run_small_gemm<T, SmallTile::kWhole, true, kTokenTiles, 2, 3, 3>(where, args);
   } else {
     if (fits(16, 2))

@@ -84,10 +84,10 @@ __global__ void __launch_bounds__(kFewThreads, 1)
 
 /// Whether the kernel's shared memory suffices.
 template <class T>
-bool supports_small_swiglu(const GemmArgs& args) {
+bool supports_small_swiglu(Launch where, const GemmArgs& args) {
   constexpr int64_t kStatic = sizeof(FewBlockSums<1>) + 1024;
   return args.num_tokens <= kMaxTokens &&
-         small_swiglu_bytes<T>(args.num_tokens, args.k) + kStatic <= most_shared_bytes();
+         small_swiglu_bytes<T>(args.num_tokens, args.k) + kStatic <= where.shared_bytes;
 }
 
 template <class T>

@@ -297,20 +297,39 @@ __global__ void __launch_bounds__(kMaxThreads, kHeadTiles == 1 ? 2 : 1)
 
 // -- launcher
 
+template <auto kKernel>
+void prepare_kernel() {
+  allow_shared_memory<kKernel>();
+  cuda_check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+             "decode attention");
+}
+
 template <class T, class C, int kHeadDim, int kHeadTiles>
 void run(Launch where, const RopeDecodeParams& params, int cluster_size) {
   const AttentionParams& p = params.attention;
   const int bytes = Layout<C, kHeadDim, kHeadTiles>::bytes(p.num_heads / p.layout.num_kv_heads);
   constexpr auto kernel = decode_cluster_kernel<T, C, kHeadDim, kHeadTiles>;
-  allow_shared_memory<kernel>();
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
-             "decode attention");
+  prepare_kernel<kernel>();
   const int num_blocks = p.num_seqs * p.layout.num_kv_heads * cluster_size;
   launch(ClusterLaunch{where, cluster_size}, kernel, blocks_for(num_blocks),
          num_blocks <= where.num_sms ? kMaxThreads : kThreads, static_cast<size_t>(bytes), params);
 }
 
 }  // namespace
+
+int most_in_decode_cluster(int num_sms) {
+  using Largest = Layout<Bf16, 128, 2>;
+  constexpr auto kernel = decode_cluster_kernel<Bf16, Bf16, 128, 2>;
+  prepare_kernel<kernel>();
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(num_sms / kMaxClusterSize * kMaxClusterSize));
+  config.blockDim = dim3(kMaxThreads);
+  config.dynamicSmemBytes = static_cast<size_t>(Largest::bytes(Largest::kMaxHeads));
+  int most = 0;
+  cuda_check(cudaOccupancyMaxPotentialClusterSize(&most, kernel, &config), "decode attention");
+  return std::min(kMaxClusterSize,
+                  static_cast<int>(std::bit_floor(static_cast<unsigned>(std::max(most, 1)))));
+}
 
 int decode_cluster_size(Launch where, const KvLayout& layout, int num_seqs, int num_padding,
                         int64_t num_keys, int64_t longest) {
@@ -329,7 +348,8 @@ int decode_cluster_size(Launch where, const KvLayout& layout, int num_seqs, int 
   constexpr int kHalfSize = kMaxClusterSize / 2;
   const bool leaves_room = num_heads * kMaxClusterSize <= where.num_sms / 4;
   const bool is_long = longest > (leaves_room ? kHalfSize * kWarps * kDecodeKeys : 2048);
-  int size = fitting(is_long ? kMaxClusterSize : kHalfSize, where.num_sms);
+  int size = fitting(std::min(is_long ? kMaxClusterSize : kHalfSize, where.most_in_cluster),
+                     where.num_sms);
   if (size < 2) size = fitting(2, 2 * where.num_sms);
   // With more tokens than small_gemm() computes, the GEMM of q, k and v rotates too if
   // decode_attention() is used. This is faster if each of that kernel's thread blocks, two for each

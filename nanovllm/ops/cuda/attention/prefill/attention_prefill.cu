@@ -6,13 +6,16 @@
 // Ampere on; the formula is in prefill_sm90.cu. A thread block computes one query head of kRows
 // tokens, 16 in each warp, for the keys that the last token sees, with an online softmax. The next
 // tile of keys and values is copied while this one is computed. In shared memory they have the
-// layout of the cache (kv_layout.cuh): two stages of [K, V], [kKeys / 8][head_dim / 64][8][64]
+// layout of the cache (kv_layout.cuh): two stages of [K, V], [keys / 8][head_dim / 64][8][64]
 // each. Source: Dao, "FlashAttention-2", 2023.
 namespace nanovllm::cuda {
 namespace {
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
-constexpr int kRows = 16 * kWarps, kKeys = 64;  // tokens of a thread block, keys of a tile
+constexpr int kRows = 16 * kWarps;  // tokens of a thread block
+/// Keys of a tile: two stages of keys and values must fit in the 99 KB that every GPU has.
+template <int kHeadDim>
+constexpr int kTileKeys = kHeadDim == 256 ? 32 : 64;
 
 // -- kernel
 
@@ -40,7 +43,7 @@ __device__ bool find_tile(const AttentionParams& p, int index, int& seq, int& fi
 
 template <class T, int kHeadDim>
 __global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams p) {
-  constexpr int kTileBytes = kKeys * kHeadDim * 2;  // of K or V
+  constexpr int kKeys = kTileKeys<kHeadDim>, kTileBytes = kKeys * kHeadDim * 2;  // of K or V
   extern __shared__ __align__(1024) unsigned char shared[];
   begin_kernel();
   int seq, first_row;
@@ -183,7 +186,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams
 
 template <class T, int kHeadDim>
 void run(Launch where, const AttentionParams& params) {
-  constexpr size_t kBytes = 2 * 2 * kKeys * kHeadDim * 2;
+  constexpr size_t kBytes = 2 * 2 * kTileKeys<kHeadDim> * kHeadDim * 2;
   constexpr auto kernel = prefill_kernel<T, kHeadDim>;
   allow_shared_memory<kernel>();
   const int tiles = params.num_tokens / kRows + params.num_seqs;

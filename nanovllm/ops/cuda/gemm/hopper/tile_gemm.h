@@ -80,12 +80,13 @@ inline bool supports_tile_gemm(const GemmArgs& args, DType dtype, int max_blocks
 
 /// The right to run grids whose thread blocks wait for each other on a GPU. Kernels of two engines
 /// of one process run concurrently, and two such grids, each on some of the multiprocessors, would
-/// wait for ever. So only one engine at a time has the right; the others use no split-K. Other
-/// processes do not matter, since a GPU runs one process at a time.
+/// wait for ever. So only one engine at a time has the right; the others use no split-K. A GPU runs
+/// one process at a time, unless processes share it through MPS. Then none has the right.
 class WaitingGrids {
  public:
   explicit WaitingGrids(int device)
-      : taken_(takers()[static_cast<size_t>(device)]), allowed_(!taken_.exchange(true)) {}
+      : taken_(takers()[static_cast<size_t>(device)]),
+        allowed_(!is_shared_by_processes(device) && !taken_.exchange(true)) {}
   ~WaitingGrids() {
     if (allowed_) taken_ = false;
   }

@@ -71,7 +71,9 @@ WeightRows stored_rows(const QuantizedRows& part, const QuantizedWeight& weight)
           }};
 }
 
-bool is_exact_f16(float x) { return f16_to_f32(f32_to_f16(x)) == x; }
+/// Whether float16 holds a scale at least as exactly as bfloat16 does: exactly, or as a normal
+/// number, with three bits more.
+bool suits_f16(float x) { return f16_to_f32(f32_to_f16(x)) == x || (x >= 0x1p-14f && x <= 65504); }
 
 /// The word of an element's scale and zero point.
 uint32_t scale_word(const QuantizedMatrix& matrix, const QuantizedWeight& weight, int64_t row,
@@ -107,7 +109,7 @@ std::optional<QuantizedPack> pack_quantized(std::span<const WeightRows> parts) {
       group = std::gcd(group, std::gcd(m.scale_columns, part.columns.first));
     has_blocks = has_blocks && m.scale_rows == 128 && part.rows.first % 128 == 0 && row % 128 == 0;
     row += part.rows.count;
-    has_f16_scales = has_f16_scales && std::ranges::all_of(m.scales, is_exact_f16);
+    has_f16_scales = has_f16_scales && std::ranges::all_of(m.scales, suits_f16);
     has_zeros = has_zeros && std::ranges::all_of(m.zeros, [](int z) { return z >= 0 && z <= 256; });
   }
   group = group & -group;  // its largest power of two

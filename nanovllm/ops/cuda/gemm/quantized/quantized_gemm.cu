@@ -55,37 +55,51 @@ __global__ void dequantize_kernel(typename Format::T* out, const QuantizedWeight
   }
 }
 
-/// Tiles of 16 rows of w in a thread block: two if that leaves few multiprocessors without a thread
-/// block. If each has one, all end at the same time; otherwise some would have three of the small
-/// thread blocks and others one.
-int whole_tiles(Launch where, const GemmArgs& args) {
-  return (args.n + 15) / 16 * 2 >= 3 * where.num_sms ? 2 : 1;
+bool fits(Launch where, const GemmArgs& args, DType dtype, bool has_one_tile) {
+  size_t bytes = 0;
+  with_16bit_type(dtype, [&](auto type) {
+    with_quantized_format<decltype(type)>(*args.quantized, [&](auto format) {
+      bytes = quantized_small_bytes<decltype(format)>(args, has_one_tile);
+    });
+  });
+  return bytes <= static_cast<size_t>(where.shared_bytes);
 }
 
-bool is_supported(const GemmArgs& args) {
-  const bool is_swiglu = args.epilogue == Epilogue::kSwiglu;
-  return args.num_tokens <= kFewTokens && args.n % 8 == 0 && args.n >= 16 && args.k % 8 == 0 &&
-         (is_swiglu || args.n % 16 == 0) && args.norm == nullptr;
+/// Whether a thread block has one tile: if several do not fit in its shared memory, or without
+/// SwiGLU if tiles of 32 rows of w would leave many multiprocessors without a thread block.
+/// Otherwise there is one on each, and all end at the same time; of the small thread blocks some
+/// multiprocessors would have three and others one.
+bool has_one_tile(Launch where, const GemmArgs& args, DType dtype) {
+  const bool leaves_many = (args.n + 15) / 16 * 2 < 3 * where.num_sms;
+  return (args.epilogue != Epilogue::kSwiglu && leaves_many) || !fits(where, args, dtype, false);
 }
 
 }  // namespace
 
 // -- launchers
 
-int num_quantized_norm_parts(Launch where, const GemmArgs& args) {
-  const int columns = 16 * whole_tiles(where, args);
-  return (args.n + columns - 1) / columns;
+bool supports_quantized_small(Launch where, const GemmArgs& args, DType dtype) {
+  const bool is_swiglu = args.epilogue == Epilogue::kSwiglu;
+  return args.num_tokens <= kFewTokens && args.n % 8 == 0 && args.n >= 16 && args.k % 8 == 0 &&
+         (is_swiglu || args.n % 16 == 0) && dtype_size(dtype) == 2 &&
+         fits(where, args, dtype, has_one_tile(where, args, dtype));
 }
 
-void quantized_small_gemm(Launch where, const GemmArgs& args, const QuantizedWeight& w, DType dtype,
+int num_quantized_norm_parts(Launch where, const GemmArgs& args, DType dtype) {
+  return blocks_for(args.n, has_one_tile(where, args, dtype) ? 16 : 32);
+}
+
+void quantized_small_gemm(Launch where, const GemmArgs& args, DType dtype,
                           const DeferredNorm& norm) {
-  check_args(is_supported(args), "quantized_small_gemm: a shape that it does not compute");
+  check_args(supports_quantized_small(where, args, dtype) && args.norm == nullptr,
+             "quantized_small_gemm: a shape that it does not compute");
+  const bool one = has_one_tile(where, args, dtype);
+  const QuantizedWeight& w = *args.quantized;
   with_16bit_type(dtype, [&](auto type) {
     using T = decltype(type);
     with_quantized_format<T>(w, [&](auto format) {
       const Peers peers = args.peers != nullptr ? *args.peers : Peers();
-      run_quantized_small<decltype(format)>(where, {args, w, norm, peers},
-                                            whole_tiles(where, args));
+      run_quantized_small<decltype(format)>(where, {args, w, norm, peers}, one);
     });
   });
 }

@@ -17,12 +17,15 @@
 namespace nanovllm::cuda {
 
 /// small_gemm() for a quantized weight; with kStore out may be float32. x is of the 16-bit `dtype`.
-/// n and k are multiples of 8, n without kSwiglu of 16, and a norm is only a DeferredNorm.
-/// With kAdd it begins `norm` if that has a weight; otherwise it finishes `norm` if it has squares.
-void quantized_small_gemm(Launch where, const GemmArgs& args, const QuantizedWeight& w, DType dtype,
+/// A norm is only a DeferredNorm. With kAdd it begins `norm` if that has a weight; otherwise it
+/// finishes `norm` if it has squares.
+void quantized_small_gemm(Launch where, const GemmArgs& args, DType dtype,
                           const DeferredNorm& norm = {});
+/// Up to kFewTokens tokens, as many as the GPU's shared memory has room for; n and k are multiples
+/// of 8, n without kSwiglu of 16.
+bool supports_quantized_small(Launch where, const GemmArgs& args, DType dtype);
 /// DeferredNorm::num_parts of a norm that this GEMM with kAdd begins.
-int num_quantized_norm_parts(Launch where, const GemmArgs& args);
+int num_quantized_norm_parts(Launch where, const GemmArgs& args, DType dtype);
 
 /// out [n, k] = w in out's 16-bit dtype.
 void dequantize(Launch where, Tensor out, const QuantizedWeight& w);

@@ -266,26 +266,57 @@ void launch_quantized_small(Launch where, const QuantizedSmall& params) {
          Ring::kBytes, params);
 }
 
-template <class Format>
-void run_quantized_small(Launch where, const QuantizedSmall& params, int tiles) {
-  const GemmArgs& args = params.args;
-  const auto run = [&]<int kMaxTokens>() {
-    constexpr int kSwigluTiles = Format::kPieces == 1 ? 3 : 2;
-    if (args.epilogue == Epilogue::kSwiglu)
-      launch_quantized_small<Format, QuantizedTile::kSwiglu, kMaxTokens, kSwigluTiles>(where,
-                                                                                       params);
-    else if (tiles == 1)
-      launch_quantized_small<Format, QuantizedTile::kWhole, kMaxTokens, 1>(where, params);
-    else if (kMaxTokens <= 8 && args.n <= 32 * where.num_sms)  // not compiled for more tokens
-      launch_quantized_small<Format, QuantizedTile::kWhole, kMaxTokens, 2, kMaxTokens <= 8>(where,
-                                                                                            params);
-    else launch_quantized_small<Format, QuantizedTile::kWhole, kMaxTokens, 2>(where, params);
-  };
+/// The tiles of a thread block: the number that is faster, or one, which needs less shared memory.
+template <class Format, QuantizedTile kTile>
+constexpr int tiles_of(bool has_one_tile) {
+  if (has_one_tile) return 1;
+  return kTile == QuantizedTile::kSwiglu && Format::kPieces == 1 ? 3 : 2;
+}
+
+/// Calls a function with the number of tokens that a kernel has room for.
+template <class Format, class Body>
+auto with_room_for(int num_tokens, Body body) {
   if constexpr (Format::kPieces == 1)  // int4
-    if (args.num_tokens == 1) return run.template operator()<1>();
-  if (args.num_tokens <= 4) run.template operator()<4>();
-  else if (args.num_tokens <= 8) run.template operator()<8>();
-  else run.template operator()<16>();
+    if (num_tokens == 1) return body.template operator()<1>();
+  if (num_tokens <= 4) return body.template operator()<4>();
+  if (num_tokens <= 8) return body.template operator()<8>();
+  return body.template operator()<16>();
+}
+
+template <class Format>
+size_t quantized_small_bytes(const GemmArgs& args, bool has_one_tile) {
+  return with_room_for<Format>(args.num_tokens, [&]<int kMaxTokens>() {
+    const auto bytes = [&]<QuantizedTile kTile>() {
+      return has_one_tile
+                 ? QuantizedRing<Format, kMaxTokens, tiles_of<Format, kTile>(true), false>::kBytes
+                 : QuantizedRing<Format, kMaxTokens, tiles_of<Format, kTile>(false), false>::kBytes;
+    };
+    return args.epilogue == Epilogue::kSwiglu ? bytes.template operator()<QuantizedTile::kSwiglu>()
+                                              : bytes.template operator()<QuantizedTile::kWhole>();
+  });
+}
+
+template <class Format>
+void run_quantized_small(Launch where, const QuantizedSmall& params, bool has_one_tile) {
+  const GemmArgs& args = params.args;
+  with_room_for<Format>(args.num_tokens, [&]<int kMaxTokens>() {
+    constexpr auto kSwiglu = QuantizedTile::kSwiglu, kWhole = QuantizedTile::kWhole;
+    constexpr int kSwigluTiles = tiles_of<Format, kSwiglu>(false);
+    if (args.epilogue == Epilogue::kSwiglu) {
+      // Every GPU has room for the others.
+      if constexpr (QuantizedRing<Format, kMaxTokens, kSwigluTiles, false>::kBytes >
+                    kLeastSharedBytes)
+        if (has_one_tile)
+          return launch_quantized_small<Format, kSwiglu, kMaxTokens, 1>(where, params);
+      return launch_quantized_small<Format, kSwiglu, kMaxTokens, kSwigluTiles>(where, params);
+    }
+    if (has_one_tile) return launch_quantized_small<Format, kWhole, kMaxTokens, 1>(where, params);
+    if constexpr (kMaxTokens <= 8)  // not compiled for more tokens
+      if (args.n <= 32 * where.num_sms &&
+          QuantizedRing<Format, kMaxTokens, 2, true>::kBytes <= size_t(where.shared_bytes))
+        return launch_quantized_small<Format, kWhole, kMaxTokens, 2, true>(where, params);
+    launch_quantized_small<Format, kWhole, kMaxTokens, 2>(where, params);
+  });
 }
 
 }  // namespace nanovllm::cuda

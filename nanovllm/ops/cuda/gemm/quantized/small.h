@@ -12,9 +12,13 @@ struct QuantizedSmall {
   DeferredNorm norm;
   Peers peers;  // several: the outputs are sent to them
 };
-/// Calls the kernel for a format. `tiles`: of 16 columns in a thread block, 1 or 2; not for SwiGLU.
-/// Each format is compiled in a file of its own: small_e4m3.cu, small_int8.cu and small_int4.cu.
+/// Calls the kernel for a format. A thread block has one tile of w, or without has_one_tile two,
+/// or three. Each format is compiled in a file of its own: small_e4m3.cu, small_int8.cu and
+/// small_int4.cu.
 template <class Format>
-void run_quantized_small(Launch where, const QuantizedSmall& params, int tiles);
+void run_quantized_small(Launch where, const QuantizedSmall& params, bool has_one_tile);
+/// The shared memory that this needs at least.
+template <class Format>
+size_t quantized_small_bytes(const GemmArgs& args, bool has_one_tile);
 
 }  // namespace nanovllm::cuda

@@ -2,9 +2,13 @@
 
 namespace nanovllm::cuda {
 
-template void run_quantized_small<Int4Format<Bf16, false>>(Launch, const QuantizedSmall&, int);
-template void run_quantized_small<Int4Format<Bf16, true>>(Launch, const QuantizedSmall&, int);
-template void run_quantized_small<Int4Format<F16, false>>(Launch, const QuantizedSmall&, int);
-template void run_quantized_small<Int4Format<F16, true>>(Launch, const QuantizedSmall&, int);
+template void run_quantized_small<Int4Format<Bf16, false>>(Launch, const QuantizedSmall&, bool);
+template void run_quantized_small<Int4Format<Bf16, true>>(Launch, const QuantizedSmall&, bool);
+template void run_quantized_small<Int4Format<F16, false>>(Launch, const QuantizedSmall&, bool);
+template void run_quantized_small<Int4Format<F16, true>>(Launch, const QuantizedSmall&, bool);
+template size_t quantized_small_bytes<Int4Format<Bf16, false>>(const GemmArgs&, bool);
+template size_t quantized_small_bytes<Int4Format<Bf16, true>>(const GemmArgs&, bool);
+template size_t quantized_small_bytes<Int4Format<F16, false>>(const GemmArgs&, bool);
+template size_t quantized_small_bytes<Int4Format<F16, true>>(const GemmArgs&, bool);
 
 }  // namespace nanovllm::cuda
