@@ -172,10 +172,10 @@ bool LLMEngine::is_finished() const {
 
 std::span<RequestUpdate> LLMEngine::step() {
   if (!dead_.empty()) throw EngineDead(dead_);
-  num_updates_ = 0;
-  for (const uint64_t id : std::exchange(aborted_, {}))
-    requests_.extract(id).mapped()->abort(next_update());
   try {
+    num_updates_ = 0;
+    for (const uint64_t id : std::exchange(aborted_, {}))
+      requests_.extract(id).mapped()->abort(next_update());
     advance();
   } catch (const std::exception& e) {
     dead_ = fmt::format("the engine stopped: {}", what_of(e));
