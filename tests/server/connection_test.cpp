@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <boost/asio/read.hpp>
 #include <future>
 #include <thread>
@@ -341,6 +342,33 @@ TEST_F(Connections, AClientThatGoesIsNoticedAlsoAfterItHasSentMore) {
     EXPECT_EQ(noticed.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready)
         << more;
   }
+}
+
+TEST_F(Connections, AfterAnEmptyFunctionNobodyIsToldThatTheClientIsGone) {
+  std::promise<void> begun, ended;
+  std::atomic<bool> told = false;
+  handler = [&](const HttpRequest&, HttpReply& reply) -> Task<> {
+    const auto tell = [&] { told = true; };
+    reply.on_gone(tell);
+    reply.on_gone(nullptr);
+    begun.set_value();
+    try {
+      co_await reply.begin_events();
+      for (;;) {  // until the client is gone; it reads nothing, so the writes have to wait
+        reply.add_event(std::string(1 << 16, '~'));
+        co_await reply.flush();
+      }
+    } catch (const boost::system::system_error&) {
+      ended.set_value();
+    }
+  };
+  {
+    tcp::socket socket = connect();
+    send(socket, get("GET /"));
+    begun.get_future().wait();
+  }
+  ended.get_future().wait();
+  EXPECT_FALSE(told);
 }
 
 }  // namespace

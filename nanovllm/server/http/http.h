@@ -77,7 +77,8 @@ class HttpReply {
   virtual Task<> flush() = 0;
   /// Ends the events.
   virtual Task<> end_events() = 0;
-  /// Calls `then` once if the client closes the connection before the response has ended.
+  /// Calls `then` once if the client closes the connection before the response has ended. An empty
+  /// function ends this.
   virtual void on_gone(std::function<void()> then) = 0;
   /// The status that was sent; 0: none yet.
   virtual int status() const = 0;
