@@ -7,6 +7,7 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/clock.h"
+#include "nanovllm/base/terminal/logging.h"
 
 namespace nanovllm::server {
 
@@ -35,6 +36,12 @@ Task<> EngineClient::run() {
     }
   } catch (const EngineDead& dead) {
     fail_all(dead.what());
+  } catch (const boost::system::system_error&) {  // the client was destroyed
+  } catch (const std::exception& e) {
+    // Nobody would get updates any more, so all requests and the engine end.
+    log().error("updates cannot be delivered: {}", what_of(e));
+    fail_all("the server cannot deliver updates");
+    engine_.exit();
   }
 }
 
