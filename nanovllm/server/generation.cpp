@@ -131,7 +131,7 @@ Task<> generate(Serving& serving, HttpRequest& http, HttpReply& reply, ReadGener
   else co_await on_pool(serving.pool, prepare);
   http.drop_body();
   const Admission admission(serving, generation);
-  EngineCall call(serving.client, serving.io, reply.generation);
+  EngineCall call(serving.client, serving.io, reply.record);
   const InterruptWhenGone interrupt(reply, call);
   Progress progress(generation, reply);
   for (NewRequest& request : generation.requests) call.submit(std::move(request));

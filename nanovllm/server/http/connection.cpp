@@ -165,7 +165,7 @@ class Reply : public HttpReply {
       buffer += skipped;
       written -= skipped;
     }
-    stream_.expires_after(limits_.write);
+    stream_.expires_after(limits_.write_timeout);
     co_await asio::async_write(stream_, buffers, asio::use_awaitable);
     stream_.expires_never();
   }
@@ -268,7 +268,7 @@ class Connection {
  private:
   /// Reads and answers a request. Returns false if the connection has to end.
   Task<bool> serve_one() {
-    stream_.expires_after(limits_.idle);
+    stream_.expires_after(limits_.idle_timeout);
     while (!has_begun())
       buffer_.commit(
           co_await stream_.async_read_some(buffer_.prepare(kFirstRead), asio::use_awaitable));
@@ -278,11 +278,11 @@ class Connection {
     parser.body_limit(limits_.body_bytes);
     error_code error;
     stream_.expires_never();
-    std::optional<ReadLimit> limit(std::in_place, stream_, limits_.header);
+    std::optional<ReadLimit> limit(std::in_place, stream_, limits_.header_timeout);
     co_await http::async_read_header(stream_, buffer_, parser,
                                      asio::redirect_error(asio::use_awaitable, error));
     HttpRequest request = read_head(parser);
-    CountedBytes body_bytes(service_.body_bytes);
+    Counted body_bytes(service_.body_bytes);
     std::optional<ApiError> refusal;
     if (!error) refusal = error_of(parser.get());
     if (!error && !refusal && !parser.is_done()) refusal = refusal_of(request, parser);
@@ -290,7 +290,7 @@ class Connection {
       co_await asio::async_write(stream_,
                                  asio::buffer(std::string_view("HTTP/1.1 100 Continue\r\n\r\n")),
                                  asio::use_awaitable);
-    limit->restart(limits_.body);
+    limit->restart(limits_.body_timeout);
     while (!error && !refusal && !parser.is_done()) {
       co_await http::async_read_some(stream_, buffer_, parser,
                                      asio::redirect_error(asio::use_awaitable, error));
