@@ -73,6 +73,65 @@ int serve(ServeOptions& options, const std::vector<std::string>& quiet) {
   return server::run_server(options.model, options.config, options);
 }
 
+void add_server_options(CLI::App& sub, ServeOptions& options, std::vector<std::string>& quiet) {
+  add_value(sub, "--host", options.host, "The address to listen on")
+      ->type_name("ADDRESS")
+      ->check(not_empty())
+      ->capture_default_str();
+  add_value(sub, "--port", options.port, "The port to listen on; 0: any free one")
+      ->type_name("N")
+      ->capture_default_str();
+  add_value(sub, "--uds", options.uds, "Listen on a Unix socket instead")
+      ->type_name("FILE")
+      ->check(not_empty());
+  add_value(sub, "--api-key", options.api_keys,
+            "A key that clients have to send; may be given several times. Without this option and "
+            "--api-key-file: $NANOVLLM_API_KEY or $VLLM_API_KEY")
+      ->type_name("KEY");
+  add_value(sub, "--api-key-file", options.api_key_file, "A file with a key in each line")
+      ->type_name("FILE")
+      ->check(not_empty());
+  add_value(sub, "--served-model-name", options.served_names,
+            "A name of the model for clients; several names may follow, or the option may be given "
+            "several times")
+      ->type_name("NAME")
+      ->check(not_empty())
+      ->check(not_an_option())
+      ->allow_extra_args();
+  add_value(sub, "--chat-template", options.chat_template,
+            "A Jinja file instead of the checkpoint's chat template")
+      ->type_name("FILE")
+      ->check(not_empty());
+  add_choice(sub, "--generation-config", options.generation_config, "auto|vllm",
+             "auto: use the checkpoint's sampling values; vllm: ignore them");
+  add_value(sub, "--max-queued-requests", options.max_queued_requests,
+            "Requests that may wait; more get status 429")
+      ->type_name("N")
+      ->capture_default_str();
+  add_value(sub, "--shutdown-timeout", options.shutdown_timeout,
+            "Seconds in which running requests may end after SIGTERM")
+      ->type_name("S")
+      ->capture_default_str();
+  add_value(sub, "--allowed-origins", options.cors.origins,
+            "An origin whose pages may use the server from a browser, or * for all; may be given "
+            "several times, or as a JSON list")
+      ->type_name("ORIGIN");
+  add_value(sub, "--allowed-methods", options.cors.methods, "The same for methods (default: all)")
+      ->type_name("METHOD");
+  add_value(sub, "--allowed-headers", options.cors.headers, "The same for headers (default: all)")
+      ->type_name("HEADER");
+  sub.add_flag("--allow-credentials", options.cors.allows_credentials,
+               "Browsers may send cookies and the like");
+  sub.add_flag_callback(
+      "--disable-access-log,--disable-uvicorn-access-log",
+      [&options] { options.access_log = false; }, "Do not write a line for each request to stderr");
+  add_value(sub, "--disable-access-log-for-endpoints", quiet,
+            "Nor for these paths, separated by commas: /health,/metrics")
+      ->type_name("PATHS");
+  add_choice(sub, "--log-level,--uvicorn-log-level", options.log_level,
+             "trace|debug|info|warning|error|critical", "The least important lines of the log");
+}
+
 }  // namespace
 
 void add_serve(CLI::App& app, Command& command) {
@@ -81,62 +140,7 @@ void add_serve(CLI::App& app, Command& command) {
   auto quiet = std::make_shared<std::vector<std::string>>();
   options->version = NANOVLLM_VERSION;
   add_model_argument(*sub, options->model);
-  add_value(*sub, "--host", options->host, "The address to listen on")
-      ->type_name("ADDRESS")
-      ->check(not_empty())
-      ->capture_default_str();
-  add_value(*sub, "--port", options->port, "The port to listen on; 0: any free one")
-      ->type_name("N")
-      ->capture_default_str();
-  add_value(*sub, "--uds", options->uds, "Listen on a Unix socket instead")
-      ->type_name("FILE")
-      ->check(not_empty());
-  add_value(*sub, "--api-key", options->api_keys,
-            "A key that clients have to send; may be given several times. Without this option and "
-            "--api-key-file: $NANOVLLM_API_KEY or $VLLM_API_KEY")
-      ->type_name("KEY");
-  add_value(*sub, "--api-key-file", options->api_key_file, "A file with a key in each line")
-      ->type_name("FILE")
-      ->check(not_empty());
-  add_value(*sub, "--served-model-name", options->served_names,
-            "A name of the model for clients; several names may follow, or the option may be given "
-            "several times")
-      ->type_name("NAME")
-      ->check(not_empty())
-      ->check(not_an_option())
-      ->allow_extra_args();
-  add_value(*sub, "--chat-template", options->chat_template,
-            "A Jinja file instead of the checkpoint's chat template")
-      ->type_name("FILE")
-      ->check(not_empty());
-  add_choice(*sub, "--generation-config", options->generation_config, "auto|vllm",
-             "auto: use the checkpoint's sampling values; vllm: ignore them");
-  add_value(*sub, "--max-queued-requests", options->max_queued_requests,
-            "Requests that may wait; more get status 429")
-      ->type_name("N")
-      ->capture_default_str();
-  add_value(*sub, "--shutdown-timeout", options->shutdown_timeout,
-            "Seconds in which running requests may end after SIGTERM")
-      ->type_name("S")
-      ->capture_default_str();
-  add_value(*sub, "--allowed-origins", options->cors.origins,
-            "An origin whose pages may use the server from a browser, or * for all; may be given "
-            "several times, or as a JSON list")
-      ->type_name("ORIGIN");
-  add_value(*sub, "--allowed-methods", options->cors.methods, "The same for methods (default: all)")
-      ->type_name("METHOD");
-  add_value(*sub, "--allowed-headers", options->cors.headers, "The same for headers (default: all)")
-      ->type_name("HEADER");
-  sub->add_flag("--allow-credentials", options->cors.allows_credentials,
-                "Browsers may send cookies and the like");
-  sub->add_flag_callback(
-      "--disable-access-log,--disable-uvicorn-access-log",
-      [options] { options->access_log = false; }, "Do not write a line for each request to stderr");
-  add_value(*sub, "--disable-access-log-for-endpoints", *quiet,
-            "Nor for these paths, separated by commas: /health,/metrics")
-      ->type_name("PATHS");
-  add_choice(*sub, "--log-level,--uvicorn-log-level", options->log_level,
-             "trace|debug|info|warning|error|critical", "The least important lines of the log");
+  add_server_options(*sub, *options, *quiet);
   // Smaller steps than those of batch work, so that a long prompt delays the other answers less.
   options->config.cpu_batched_tokens = 512;
   options->config.cuda_batched_tokens = 8192;

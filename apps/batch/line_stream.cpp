@@ -11,12 +11,12 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/system/files.h"
 
 namespace nanovllm {
 
 namespace {
 
-constexpr size_t kMaxLineBytes = size_t{1} << 28;
 constexpr size_t kReadBytes = size_t{1} << 16;
 constexpr size_t kCountBytes = size_t{1} << 22;
 constexpr const char* kBlank = " \t\r";

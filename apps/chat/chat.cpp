@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -20,6 +19,7 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/strings/suggestion.h"
 #include "nanovllm/base/strings/utf8.h"
+#include "nanovllm/base/system/files.h"
 #include "nanovllm/base/terminal/capabilities.h"
 #include "nanovllm/base/terminal/escape.h"
 #include "nanovllm/engine/llm_engine.h"
@@ -52,12 +52,6 @@ std::optional<std::string> block_in(const std::string& text) {
   if (block.starts_with('\n')) block.erase(0, 1);
   if (block.ends_with('\n')) block.pop_back();
   return block;
-}
-
-/// A file's name as the user has entered it, with ~ for the home folder as in a shell.
-std::string path_of(const std::string& name) {
-  const char* const home = std::getenv("HOME");
-  return name.starts_with("~/") && home != nullptr ? home + name.substr(1) : name;
 }
 
 class Chat {
@@ -226,13 +220,13 @@ void Chat::regenerate(const std::string&) {
 
 void Chat::save(const std::string& file) {
   require(!file.empty(), "/save needs the name of a file");
-  conversation_.save(path_of(file));
+  conversation_.save(expand_home(file));
   note(fmt::format("saved {} messages", conversation_.messages().size()));
 }
 
 void Chat::load(const std::string& file) {
   require(!file.empty(), "/load needs the name of a file");
-  conversation_.load(path_of(file));
+  conversation_.load(expand_home(file));
   const Prompt prompt = reader_.from_messages(conversation_.messages());
   note(fmt::format("loaded {} messages", conversation_.messages().size()));
   if (prompt.error.empty()) note_context(static_cast<int64_t>(prompt.token_ids.size()));
@@ -258,8 +252,8 @@ void Chat::say(const std::string& text) {
   ask(std::move(messages));
 }
 
-/// Answers the last message. The conversation is these messages and the answer then; it stays as
-/// it is if there is no answer.
+/// Answers the last message. Then the conversation becomes these messages and the answer; without
+/// an answer it stays as it was.
 void Chat::ask(Json messages) {
   const InterruptGuard guard;
   Prompt prompt = reader_.from_messages(messages);

@@ -28,8 +28,9 @@ struct __attribute__((visibility("default"))) EngineConfig {
   int64_t max_model_len = 0;           ///< most tokens of a prompt and its answer together
   int64_t max_num_seqs = 512;          ///< most sequences that run at the same time
   int64_t max_num_batched_tokens = 0;  ///< most tokens computed in one step
-  /// What max_num_batched_tokens is if it is 0; not options. Larger steps are not more efficient on
-  /// a CPU, and every running answer waits for the whole step.
+  /// What max_num_batched_tokens is if it is 0. These two fields are not options and have no
+  /// description. Larger steps are not more efficient on a CPU, and every running answer waits for
+  /// the whole step.
   int64_t cpu_batched_tokens = 2048, cuda_batched_tokens = 16384;
   double gpu_memory_utilization = 0.9;
   int64_t kv_cache_memory_bytes = 0;
@@ -63,7 +64,7 @@ struct __attribute__((visibility("default"))) EngineConfig {
   /// The folder for choices of kernels: cache_dir, or nanovllm in $XDG_CACHE_HOME or ~/.cache.
   /// Empty if there is none.
   std::string cache_folder() const;
-  /// Calls visit(FieldInfo, pointer to member) for every field.
+  /// Calls visit(FieldInfo, pointer to member) for every field that has a description.
   template <class Visit>
   static void for_each_field(Visit&& visit);
 

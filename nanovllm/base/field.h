@@ -32,7 +32,7 @@ constexpr Allowed one_of(Texts... choices) {
 /// The description of a field of SamplingParams or EngineConfig. The type and the default are those
 /// of the struct's member. Validation, JSON, the command line with its help, Python and the
 /// arguments of worker processes are loops over these descriptions (for_each_field() in config.h),
-/// so none of them can omit a field.
+/// so none of them can omit a field that is described.
 struct FieldInfo {
   const char* name;  ///< in C++, JSON and Python
   /// The option "--flag VALUE" or "-f,--flag VALUE" of the command line; empty if the field cannot

@@ -39,7 +39,9 @@ AsyncEngine::AsyncEngine(std::unique_ptr<LLMEngine> engine)
       setup_(engine->setup()),
       tokenizer_(engine->tokenizer()),
       engine_(std::move(engine)),
-      stats_(engine_->stats()) {}
+      stats_(engine_->stats()) {
+  turns_.reserve(1);  // cancel_all() adds one and must not throw
+}
 
 AsyncEngine::~AsyncEngine() { exit(); }
 
@@ -75,19 +77,20 @@ NewRequest AsyncEngine::prepare(std::vector<int32_t> prompt, const SamplingParam
 uint64_t AsyncEngine::submit(const std::shared_ptr<Inbox>& inbox, NewRequest request) {
   const std::unique_lock locked = lock_alive();
   const uint64_t id = next_id_;
-  running_[id] = {inbox};
+  // The command to abort is made now, so that cancel_all() needs no memory.
+  running_[id] = {inbox, {[id](LLMEngine& engine) { engine.abort(id); }}};
   inbox->running_.insert(id);
-  queue([id, added = std::make_shared<NewRequest>(std::move(request))](LLMEngine& engine) {
+  queue({[id, added = std::make_shared<NewRequest>(std::move(request))](LLMEngine& engine) {
     check(engine.add(std::move(*added)) == id, "request {} has another id", id);
-  });
+  }});
   return next_id_++;
 }
 
 bool AsyncEngine::cancel(uint64_t request_id) {
   std::unique_lock locked = lock_alive();
   const auto at = running_.find(request_id);
-  if (at == running_.end() || std::exchange(at->second.cancelled, true)) return false;
-  queue([=](LLMEngine& engine) { engine.abort(request_id); });
+  if (at == running_.end() || at->second.abort.empty()) return false;
+  queue(std::exchange(at->second.abort, {}));
   apply_if_idle(locked);
   return true;
 }
@@ -97,20 +100,20 @@ void AsyncEngine::cancel_all(Inbox& inbox) {
   std::unique_lock locked = lock();
   inbox.arrived_.clear();
   for (const uint64_t id : std::exchange(inbox.running_, {})) {
-    running_.erase(id);
-    if (dead_.empty()) queue([=](LLMEngine& engine) { engine.abort(id); });
+    auto request = running_.extract(id);
+    if (dead_.empty()) queue(std::move(request.mapped().abort));
   }
   apply_if_idle(locked);
 }
 
 void AsyncEngine::reset_prefix_cache() {
   std::unique_lock locked = lock_alive();
-  queue([](LLMEngine& engine) { engine.reset_prefix_cache(); });
+  queue({[](LLMEngine& engine) { engine.reset_prefix_cache(); }});
   apply_if_idle(locked);
 }
 
-void AsyncEngine::queue(Command command) {
-  queue_.push_back(std::move(command));
+void AsyncEngine::queue(Commands commands) {
+  queue_.splice(queue_.end(), commands);
   if (!turns_.empty()) turns_.front()->changed.notify_one();  // run() may be asleep
 }
 
@@ -144,7 +147,8 @@ void AsyncEngine::run() {
   }
 }
 
-/// Applies the queue if no call will step. Who calls wait() meanwhile is behind it for a moment.
+/// Applies the queue if there is no call that will step. A wait() that begins meanwhile steps only
+/// when this is done.
 void AsyncEngine::apply_if_idle(std::unique_lock<std::mutex>& locked) {
   while (turns_.empty() && !queue_.empty() && dead_.empty()) {
     const Turn turn(*this);
@@ -153,13 +157,13 @@ void AsyncEngine::apply_if_idle(std::unique_lock<std::mutex>& locked) {
 }
 
 void AsyncEngine::advance(std::unique_lock<std::mutex>& locked, bool with_step) {
-  std::vector<Command> commands = std::exchange(queue_, {});
+  const Commands commands = std::exchange(queue_, {});
   locked.unlock();
   std::span<RequestUpdate> updates;
   std::string failure;
   bool has_work = false;
   try {
-    for (const Command& command : commands) command(*engine_);
+    for (const auto& command : commands) command(*engine_);
     if (with_step) updates = engine_->step();
     has_work = !engine_->is_finished();
   } catch (const std::exception& e) {
@@ -169,7 +173,11 @@ void AsyncEngine::advance(std::unique_lock<std::mutex>& locked, bool with_step) 
   if (with_step) ++num_steps_;
   has_work_ = has_work;
   stats_ = engine_->stats();
-  for (RequestUpdate& update : updates) deliver(update);
+  try {
+    for (RequestUpdate& update : updates) deliver(update);
+  } catch (const std::exception& e) {
+    failure = what_of(e);
+  }
   if (!failure.empty()) die(failure);
   for (Turn* turn : turns_)
     if (turn->inbox && (turn->inbox->has_enough() || turn->first_step + 1 == num_steps_))

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -44,7 +45,8 @@ class Inbox {
 /// takes over. Each update goes to the inbox of its request, whichever thread steps. Submissions
 /// and cancellations are queued and applied between two steps (`threads.queue`), so only wait(),
 /// run() and exit() can take as long as a step. While no call is there that steps, a cancellation
-/// is applied at once, so that nothing of the request remains.
+/// is applied at once, so that the request frees its slot and its blocks. Its last update comes
+/// with the next step.
 ///
 /// Every member throws EngineDead after exit(), after a step that failed, and in a process that was
 /// forked from the one that made the engine: the threads that run steps do not exist there. Such a
@@ -93,14 +95,14 @@ class AsyncEngine {
 
  private:
   struct Turn;
+  using Commands = std::list<std::function<void(LLMEngine&)>>;
   struct Running {
     std::shared_ptr<Inbox> inbox;
-    bool cancelled = false;
+    Commands abort;  // the command that ends the request; none after its cancellation
   };
-  using Command = std::function<void(LLMEngine&)>;
   std::unique_lock<std::mutex> lock() const;
   std::unique_lock<std::mutex> lock_alive() const;
-  void queue(Command command);
+  void queue(Commands commands);
   void apply_if_idle(std::unique_lock<std::mutex>& locked);
   void advance(std::unique_lock<std::mutex>& locked, bool with_step);
   void deliver(RequestUpdate& update);
@@ -114,9 +116,9 @@ class AsyncEngine {
   std::unique_ptr<LLMEngine> engine_;
   mutable std::shared_mutex engine_lifetime_;
 
-  mutable std::mutex mutex_;    // guards all members below; never held during a step
-  std::vector<Turn*> turns_;    // in the order of the calls; the first one steps
-  std::vector<Command> queue_;  // applied by the first of turns_, in order
+  mutable std::mutex mutex_;  // guards all members below; never held during a step
+  std::vector<Turn*> turns_;  // in the order of the calls; the first one steps
+  Commands queue_;            // applied by the first of turns_, in order
   std::unordered_map<uint64_t, Running> running_;
   uint64_t next_id_ = 0, num_steps_ = 0;
   bool has_work_ = false;  // whether work remains after the last step

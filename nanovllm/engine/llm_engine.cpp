@@ -19,11 +19,11 @@ namespace nanovllm {
 
 namespace {
 
-void describe(const StepPlan& plan, EngineTurn& turn) {
+void describe(const StepPlan& plan, StepTrace& step) {
   for (const ScheduledRow& row : plan.rows)
-    turn.rows.push_back({row.seq->id, row.start, row.num_tokens, row.is_decode});
-  for (const Sequence* seq : plan.setups) turn.admitted.push_back(seq->id);
-  for (const Sequence* seq : plan.preempted) turn.preempted.push_back(seq->id);
+    step.rows.push_back({row.seq->id, row.start, row.num_tokens, row.is_decode});
+  for (const Sequence* seq : plan.setups) step.admitted.push_back(seq->id);
+  for (const Sequence* seq : plan.preempted) step.preempted.push_back(seq->id);
 }
 
 }  // namespace
@@ -172,10 +172,10 @@ bool LLMEngine::is_finished() const {
 
 std::span<RequestUpdate> LLMEngine::step() {
   if (!dead_.empty()) throw EngineDead(dead_);
-  num_updates_ = 0;
-  for (const uint64_t id : std::exchange(aborted_, {}))
-    requests_.extract(id).mapped()->abort(next_update());
   try {
+    num_updates_ = 0;
+    for (const uint64_t id : std::exchange(aborted_, {}))
+      requests_.extract(id).mapped()->abort(next_update());
     advance();
   } catch (const std::exception& e) {
     dead_ = fmt::format("the engine stopped: {}", what_of(e));
@@ -185,43 +185,43 @@ std::span<RequestUpdate> LLMEngine::step() {
 }
 
 void LLMEngine::advance() {
-  EngineTurn turn;
-  turn.start = steady_seconds();
+  StepTrace step;
+  step.start = steady_seconds();
   scheduler_.schedule(spare_);
-  turn.scheduled = steady_seconds();
+  step.scheduled = steady_seconds();
   for (const Sequence* seq : spare_.setups)
-    requests_.at(seq->request_id)->set_scheduled(turn.scheduled);
-  if (trace_) describe(spare_, turn);
+    requests_.at(seq->request_id)->set_scheduled(step.scheduled);
+  if (trace_) describe(spare_, step);
   const bool submitted = !spare_.empty();
   if (submitted) {
-    turn.submitted_step = spare_.step;
+    step.submitted_step = spare_.step;
     executor_->submit(builder_.build(spare_));
     in_flight_.push_back(std::exchange(spare_, {}));
   }
-  turn.submitted = turn.received = steady_seconds();
+  step.submitted = step.received = steady_seconds();
   const size_t may_stay = submitted && setup_.config.async_scheduling ? 1 : 0;
-  if (in_flight_.size() > may_stay) receive(turn);
+  if (in_flight_.size() > may_stay) receive(step);
   else
     check(submitted || scheduler_.is_finished(), "no request can run, and {} wait",
           scheduler_.num_waiting() + scheduler_.num_running());
-  turn.processed = steady_seconds();
-  host_seconds_ += (turn.processed - turn.received) + (turn.submitted - turn.start);
-  if (trace_) trace_->turn(turn, stats());
+  step.processed = steady_seconds();
+  host_seconds_ += (step.processed - step.received) + (step.submitted - step.start);
+  if (trace_) trace_->step(step, stats());
 }
 
-void LLMEngine::receive(EngineTurn& turn) {
+void LLMEngine::receive(StepTrace& step) {
   const StepPlan& plan = in_flight_.front();
   const StepOutput& output = executor_->wait();
-  turn.received = steady_seconds();
-  turn.received_step = plan.step;
+  step.received = steady_seconds();
+  step.received_step = plan.step;
   // A device computes one step at a time, in their order (`order.steps`).
-  turn.device_start = std::max(output.submit_time, device_end_);
-  turn.device_end = device_end_ = output.done_time;
-  device_seconds_ += turn.device_end - turn.device_start;
-  apply(plan, output, turn.received);
+  step.device_start = std::max(output.submit_time, device_end_);
+  step.device_end = device_end_ = output.done_time;
+  device_seconds_ += step.device_end - step.device_start;
+  apply(plan, output, step.received);
   if (trace_)
     for (const SequenceUpdate& change : changes_)
-      turn.drawn.push_back({change.seq->id, change.seq->status == SequenceStatus::kRunning,
+      step.drawn.push_back({change.seq->id, change.seq->status == SequenceStatus::kRunning,
                             reason_name(change.seq->finish_reason)});
   spare_ = std::move(in_flight_.front());
   in_flight_.pop_front();

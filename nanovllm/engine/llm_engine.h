@@ -74,7 +74,7 @@ class LLMEngine {
   void check_sampling(const SamplingParams& params) const;
   void advance();
   /// Waits for the output of the oldest step and applies it.
-  void receive(EngineTurn& turn);
+  void receive(StepTrace& step);
   void apply(const StepPlan& plan, const StepOutput& output, double now);
   RequestUpdate& next_update();
 

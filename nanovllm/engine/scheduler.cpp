@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/check.h"
 
 namespace nanovllm {
@@ -21,8 +22,6 @@ void erase_by_age(Container& sequences, Sequence* seq) {
   check(at != sequences.end() && *at == seq, "sequence {} is not in its queue", seq->id);
   sequences.erase(at);
 }
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
@@ -234,7 +233,9 @@ void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
       register_blocks(seq);
       reason = end_of(seq);
     } else {
-      blocks_.forget(seq);
+      // If it was preempted meanwhile, it has no table any more, and any free block may be its own.
+      if (seq.block_table.empty()) blocks_.reset_prefix_cache();
+      else blocks_.forget(seq);
     }
     updates.push_back({&seq, drawn.status == RowStatus::kOk, first_logprob,
                        static_cast<size_t>(drawn.num_logprobs)});

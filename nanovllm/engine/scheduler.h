@@ -16,7 +16,7 @@ namespace nanovllm {
 struct ScheduledRow {
   Sequence* seq = nullptr;
   int64_t start = 0, num_tokens = 0;
-  bool store = true;
+  bool store = true;  ///< false: its K and V are in a shared block already, which nobody writes
   bool is_decode = false;  ///< whether it computes the token that was drawn last; else a prefill
 };
 
@@ -63,7 +63,8 @@ class Scheduler {
   /// has checked that the prompt fits.
   void add(std::vector<std::unique_ptr<Sequence>> choices);
   /// Ends a sequence in any state, and the choices that still wait for its prompt. Tokens that
-  /// submitted steps sample for it are dropped. It is valid until the next postprocess().
+  /// submitted steps sample for it are dropped. The Sequence stays valid until the next
+  /// postprocess().
   void finish(Sequence& seq, FinishReason reason);
   /// The sequence, or null if it has ended.
   Sequence* find(uint64_t id) const;

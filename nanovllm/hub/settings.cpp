@@ -22,12 +22,6 @@ std::string variable(Names... names) {
   return {};
 }
 
-std::string expand_home(const std::string& path) {
-  const char* const home = std::getenv("HOME");
-  if (home == nullptr || !(path == "~" || path.starts_with("~/"))) return path;
-  return home + path.substr(1);
-}
-
 /// Where huggingface_hub keeps its files; empty if there is no home folder.
 std::string huggingface_folder() {
   if (const std::string folder = variable("HF_HOME"); !folder.empty()) return expand_home(folder);

@@ -25,20 +25,24 @@ constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 /// has for absent keys.
 struct Architecture {
   const char* name;
-  bool qk_norm, qkv_bias;
-  int64_t num_kv_heads;  // 0: the number of query heads
-  int64_t head_dim;      // 0: hidden_size / num_attention_heads
-  int64_t max_position_embeddings;
-  int64_t sliding_window;  // 0: none, unless use_sliding_window is true
+  bool qk_norm = false, qkv_bias = false;
+  int64_t num_kv_heads = 0;  // 0: the number of query heads
+  int64_t head_dim = 0;      // 0: hidden_size / num_attention_heads
+  int64_t max_position_embeddings = 32768;
+  int64_t sliding_window = 0;  // 0: none, unless use_sliding_window is true
   bool has_experts = false;
 };
 
 constexpr std::array kArchitectures = {
-    Architecture{"Qwen3ForCausalLM", true, false, 32, 128, 32768, 0},
-    Architecture{"Qwen3MoeForCausalLM", true, false, 4, 0, 32768, 0, true},
-    Architecture{"Qwen2ForCausalLM", false, true, 32, 0, 32768, 0},
-    Architecture{"LlamaForCausalLM", false, false, 0, 0, 2048, 0},
-    Architecture{"MistralForCausalLM", false, false, 8, 0, 131072, 4096},
+    Architecture{.name = "Qwen3ForCausalLM", .qk_norm = true, .num_kv_heads = 32, .head_dim = 128},
+    Architecture{
+        .name = "Qwen3MoeForCausalLM", .qk_norm = true, .num_kv_heads = 4, .has_experts = true},
+    Architecture{.name = "Qwen2ForCausalLM", .qkv_bias = true, .num_kv_heads = 32},
+    Architecture{.name = "LlamaForCausalLM", .max_position_embeddings = 2048},
+    Architecture{.name = "MistralForCausalLM",
+                 .num_kv_heads = 8,
+                 .max_position_embeddings = 131072,
+                 .sliding_window = 4096},
 };
 
 const Architecture& find_architecture(const JsonFields& config) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/check.h"
 
 namespace nanovllm {
@@ -14,7 +15,7 @@ Shard make_shard(const ModelConfig& model, Rank rank) {
     return rank.world * wanted <= columns ? std::max(unit, wanted) : unit;
   };
   const auto deal = [&](const char* name, int64_t total, int64_t unit) {
-    const int64_t most = (total + unit - 1) / unit;
+    const int64_t most = ceil_div(total, unit);
     require(rank.world <= most,
             "tensor_parallel_size is {}; with a {} of {} this model allows at most {}", rank.world,
             name, total, most);

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/futex.h"
 #include "nanovllm/base/system/machine.h"
@@ -70,7 +71,7 @@ void add_up(DType dtype, char* out, const char* slots, size_t stride, int64_t co
 }  // namespace
 
 Range share(int64_t total, int64_t unit, Rank rank) {
-  const int64_t num_units = (total + unit - 1) / unit;
+  const int64_t num_units = ceil_div(total, unit);
   const auto start = [&](int64_t r) { return std::min(total, num_units * r / rank.world * unit); };
   return {start(rank.index), start(rank.index + 1) - start(rank.index)};
 }

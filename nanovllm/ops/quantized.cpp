@@ -2,16 +2,15 @@
 
 #include <algorithm>
 
+#include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/dtype.h"
 
 namespace nanovllm {
 
-int64_t QuantizedMatrix::num_groups() const {
-  return (num_columns + scale_columns - 1) / scale_columns;
-}
+int64_t QuantizedMatrix::num_groups() const { return ceil_div(num_columns, scale_columns); }
 
 int64_t QuantizedMatrix::num_scales() const {
-  return (num_rows + scale_rows - 1) / scale_rows * num_groups();
+  return ceil_div(num_rows, scale_rows) * num_groups();
 }
 
 void QuantizedMatrix::dequantize(Range part_rows, Range part_columns, float* to) const {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "nanovllm/base/ceil_div.h"
+
 namespace nanovllm {
 
 namespace {
@@ -29,8 +31,7 @@ void fill(HostBatch& batch, const RehearsedStep& step, int64_t max_seqs, int64_t
   const bool decodes = step.num_tokens <= max_seqs;
   const int64_t most_tokens = std::min(kPromptTokens, max_len);
   const int64_t num_seqs =
-      decodes ? step.num_tokens
-              : std::min(max_seqs, (step.num_tokens + most_tokens - 1) / most_tokens);
+      decodes ? step.num_tokens : std::min(max_seqs, ceil_div(step.num_tokens, most_tokens));
   for (std::vector<int32_t>* array :
        {&batch.input_ids, &batch.positions, &batch.slot_mapping, &batch.context_lens,
         &batch.seq_slots, &batch.sample_rows, &batch.sample_slots})

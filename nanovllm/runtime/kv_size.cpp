@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/model/rope.h"
 
@@ -27,7 +28,7 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
   const int64_t wanted_len = asked_len > 0 ? asked_len : model.max_position_embeddings;
   const size_t block_bytes =
       model.kv_bytes_per_token(kv_dtype) * static_cast<size_t>(config.block_size);
-  const int64_t blocks_for_one = (wanted_len + config.block_size - 1) / config.block_size;
+  const int64_t blocks_for_one = ceil_div(wanted_len, config.block_size);
   // The bytes for each block of the longest sequence in what grows with it. The rank has block
   // tables, and the CPU's backend has a copy of them.
   const size_t table_bytes = sizeof(int32_t) * (config.device == "cuda" ? 1 : 2);

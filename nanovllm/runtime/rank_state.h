@@ -34,9 +34,9 @@ class Slot {
   uint64_t num_starts_ = 0;
   std::vector<int32_t> masked_ids_, allowed_ids_, bad_words_;
   std::vector<TokenBias> biases_;
-  int32_t num_known_ = 0;           // tokens of the sequence that are in the next three lists
-  std::vector<int32_t> answer_;     // empty if there are no bad words
-  std::vector<TokenCount> counts_;  // empty if there are no penalties
+  int32_t num_known_ = 0;           // tokens of the prompt and the answer
+  std::vector<int32_t> answer_;     // its tokens; empty if there are no bad words
+  std::vector<TokenCount> counts_;  // of prompt and answer; empty if there are no penalties
   std::unordered_map<int32_t, size_t> count_of_;
   std::vector<int32_t> masked_now_;
   std::vector<MaskedAfter> masked_after_;

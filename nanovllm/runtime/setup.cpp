@@ -29,6 +29,39 @@ DType model_dtype(const EngineConfig& config, const ModelConfig& model) {
   return model.dtype == DType::kF32 ? DType::kBF16 : model.dtype;
 }
 
+/// Whether an option says how large the KV cache is.
+bool sizes_cache(const EngineConfig& config) {
+  return config.kv_cache_memory_bytes > 0 || config.num_gpu_blocks_override > 0;
+}
+
+/// How much memory the KV cache of a rank may take. `own` is the rank's part of the model.
+size_t cache_bytes(const EngineSetup& setup, const ModelConfig& own, const Memory& memory) {
+  const EngineConfig& config = setup.config;
+  if (config.device != "cuda") {
+    // All ranks share the host's memory.
+    require(setup.weight_bytes < memory.free || sizes_cache(config),
+            "the weights take {:.2f} GiB as {}, and of {:.2f} GiB of memory {:.2f} are free: free "
+            "memory or use a smaller model",
+            gib(setup.weight_bytes), dtype_name(setup.dtype), gib(memory.total), gib(memory.free));
+    return cpu_kv_bytes(memory.free - std::min(memory.free, setup.weight_bytes)) /
+           static_cast<size_t>(config.tensor_parallel_size);
+  }
+  const size_t to_come =
+      own.weight_bytes(setup.dtype, /*on_gpu=*/true) + kCudaReserve +
+      Activations::bytes(own, setup.dtype, config.max_num_batched_tokens, config.max_num_seqs);
+  const size_t bytes = gpu_kv_bytes(memory, config.gpu_memory_utilization, to_come);
+  const double may_take =
+      config.gpu_memory_utilization * gib(memory.total) - gib(memory.total - memory.free);
+  require(bytes > 0 || sizes_cache(config),
+          "no memory is left for the KV cache: of {:.2f} GiB, {:.2f} are free and "
+          "--gpu-memory-utilization {} lets this program fill {:.2f}; the model takes {:.2f} "
+          "before any cache, {:.2f} too much: raise it, lower --max-num-batched-tokens or "
+          "--max-num-seqs, or free memory",
+          gib(memory.total), gib(memory.free), config.gpu_memory_utilization,
+          std::max(0.0, may_take), gib(to_come), gib(to_come) - may_take);
+  return bytes;
+}
+
 }  // namespace
 
 std::unique_ptr<Backend> make_backend(EngineConfig& config, int rank) {
@@ -71,35 +104,11 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
       make_shard(setup.model, ranks != nullptr ? ranks->rank() : Rank{0, world}).config;
   if (ranks != nullptr) backend.connect(*ranks, setup.model.vocab_size);
   const Memory memory = backend.memory();
-  size_t bytes = 0;
-  if (cuda) {
-    const size_t to_come =
-        own.weight_bytes(setup.dtype, cuda) + kCudaReserve +
-        Activations::bytes(own, setup.dtype, config.max_num_batched_tokens, config.max_num_seqs);
-    bytes = gpu_kv_bytes(memory, config.gpu_memory_utilization, to_come);
-    const double may_take =
-        config.gpu_memory_utilization * gib(memory.total) - gib(memory.total - memory.free);
-    require(bytes > 0 || config.kv_cache_memory_bytes > 0 || config.num_gpu_blocks_override > 0,
-            "no memory is left for the KV cache: of {:.2f} GiB, {:.2f} are free and "
-            "--gpu-memory-utilization {} lets this program fill {:.2f}; the model takes {:.2f} "
-            "before any cache, {:.2f} too much: raise it, lower --max-num-batched-tokens or "
-            "--max-num-seqs, or free memory",
-            gib(memory.total), gib(memory.free), config.gpu_memory_utilization,
-            std::max(0.0, may_take), gib(to_come), gib(to_come) - may_take);
-  } else {
-    // All ranks share the host's memory.
-    require(setup.weight_bytes < memory.free || config.kv_cache_memory_bytes > 0 ||
-                config.num_gpu_blocks_override > 0,
-            "the weights take {:.2f} GiB as {}, and of {:.2f} GiB of memory {:.2f} are free: free "
-            "memory or use a smaller model",
-            gib(setup.weight_bytes), dtype_name(setup.dtype), gib(memory.total), gib(memory.free));
-    bytes = cpu_kv_bytes(memory.free - std::min(memory.free, setup.weight_bytes)) /
-            static_cast<size_t>(world);
-  }
-  const KvSize kv = size_kv_cache(config, own, setup.kv_dtype, bytes, ranks);
+  const KvSize kv =
+      size_kv_cache(config, own, setup.kv_dtype, cache_bytes(setup, own, memory), ranks);
   setup.num_blocks = kv.num_blocks;
   // Memory that the user did not give to the cache should not fill up with idle prefixes.
-  if (!cuda && config.kv_cache_memory_bytes == 0 && config.num_gpu_blocks_override == 0)
+  if (!cuda && !sizes_cache(config))
     setup.num_kept_blocks = static_cast<int64_t>(
         std::max(kKeptCpuBytes, setup.weight_bytes) / static_cast<size_t>(world) /
         (own.kv_bytes_per_token(setup.kv_dtype) * static_cast<size_t>(config.block_size)));

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/config.h"
 #include "nanovllm/checkpoint/checkpoint.h"
 #include "nanovllm/model/model_config.h"
@@ -25,9 +26,7 @@ struct EngineSetup {
   size_t weight_bytes = 0;  ///< of all ranks together
 
   /// Entries of a sequence's block table.
-  int64_t max_blocks_per_seq() const {
-    return (config.max_model_len + config.block_size - 1) / config.block_size;
-  }
+  int64_t max_blocks_per_seq() const { return ceil_div(config.max_model_len, config.block_size); }
 };
 
 /// The backend of config.device for rank number `rank`. "auto" becomes "cuda" if there is a GPU and

@@ -81,19 +81,19 @@ std::string detokenize_response(const Serving& serving, const std::string& body_
 }  // namespace
 
 const Api::Route Api::kRoutes[] = {
-    {"GET", "/", &Api::page, true},
-    {"GET", "/health", &Api::health, true},
+    {"GET", "/", &Api::page, Needs::kNothing},
+    {"GET", "/health", &Api::health, Needs::kNothing},
     {"GET", "/version", &Api::version},
     {"GET", "/load", &Api::load},
     {"GET", "/metrics", &Api::metrics},
     {"GET", "/v1/models", &Api::models},
     {"GET", kModelPath, &Api::model},
-    {"POST", "/v1/completions", &Api::completions, false, true},
-    {"POST", "/v1/chat/completions", &Api::chat, false, true},
-    {"POST", "/v1/messages", &Api::messages, false, true},
-    {"POST", "/v1/messages/count_tokens", &Api::count_tokens, false, true},
-    {"POST", "/tokenize", &Api::tokenize, false, true},
-    {"POST", "/detokenize", &Api::detokenize, false, true},
+    {"POST", "/v1/completions", &Api::completions, Needs::kKeyAndEngine},
+    {"POST", "/v1/chat/completions", &Api::chat, Needs::kKeyAndEngine},
+    {"POST", "/v1/messages", &Api::messages, Needs::kKeyAndEngine},
+    {"POST", "/v1/messages/count_tokens", &Api::count_tokens, Needs::kKeyAndEngine},
+    {"POST", "/tokenize", &Api::tokenize, Needs::kKeyAndEngine},
+    {"POST", "/detokenize", &Api::detokenize, Needs::kKeyAndEngine},
 };
 
 bool Api::Route::takes(std::string_view asked) const {
@@ -157,7 +157,7 @@ Task<> Api::handle(HttpRequest& request, HttpReply& reply) {
   }
   if (!error) co_return;
   if (reply.status() != 0) {  // a stream has begun
-    reply.generation.end = "error";
+    reply.record.end = "error";
     reply.add_event(error->body(request.path), error->event(request.path));
     co_await reply.end_events();
     co_return;
@@ -172,15 +172,12 @@ Task<> Api::answer(HttpRequest& request, HttpReply& reply) {
     co_return;
   }
   const Route& route = route_of(request);
-  if (route.needs_engine) check_ready();
-  if (route.needs_engine) ++num_requests_;
-  try {
-    co_await (this->*route.handler)(request, reply);
-  } catch (...) {
-    if (route.needs_engine) --num_requests_;
-    throw;
+  Counted running(num_requests_);
+  if (route.needs == Needs::kKeyAndEngine) {
+    check_ready();
+    running.set(1);
   }
-  if (route.needs_engine) --num_requests_;
+  co_await (this->*route.handler)(request, reply);
 }
 
 void Api::check(const HttpRequest& request) const {
@@ -198,7 +195,7 @@ const Api::Route& Api::route_of(const HttpRequest& request) const {
   for (const Route& route : kRoutes) {
     if (!route.takes(request.path)) continue;
     if (route.method == method) {
-      if (!route.is_open) check_key(request);
+      if (route.needs != Needs::kNothing) check_key(request);
       return route;
     }
     (allowed += allowed.empty() ? "" : ", ") += route.method;
@@ -299,24 +296,22 @@ Task<> Api::messages(HttpRequest& request, HttpReply& reply) {
 }
 
 Task<> Api::count_tokens(HttpRequest& request, HttpReply& reply) {
-  std::string answer;
-  const auto work = [&] { answer = count_tokens_response(*serving_, request.body); };
-  co_await on_pool(pool_, work);
-  co_await reply.send(200, kJson, answer, HttpHeaders());
+  co_await answer_on_pool(request, reply, count_tokens_response);
 }
 
 Task<> Api::tokenize(HttpRequest& request, HttpReply& reply) {
-  std::string answer;
-  const auto work = [&] { answer = tokenize_response(*serving_, request.body); };
-  co_await on_pool(pool_, work);
-  co_await reply.send(200, kJson, answer, HttpHeaders());
+  co_await answer_on_pool(request, reply, tokenize_response);
 }
 
 Task<> Api::detokenize(HttpRequest& request, HttpReply& reply) {
-  std::string answer;
-  const auto work = [&] { answer = detokenize_response(*serving_, request.body); };
+  co_await answer_on_pool(request, reply, detokenize_response);
+}
+
+Task<> Api::answer_on_pool(HttpRequest& request, HttpReply& reply, MakeResponse make) {
+  std::string response;
+  const auto work = [&] { response = make(*serving_, request.body); };
   co_await on_pool(pool_, work);
-  co_await reply.send(200, kJson, answer, HttpHeaders());
+  co_await reply.send(200, kJson, response, HttpHeaders());
 }
 
 }  // namespace nanovllm::server

@@ -44,18 +44,21 @@ class Api {
 
  private:
   enum class State { kLoading, kReady, kDraining, kDead };
+  enum class Needs { kNothing, kKey, kKeyAndEngine };
   struct Route {
     std::string_view method;
     std::string_view path;  // if it ends with a slash, a name follows; "/" is only the page
     Task<> (Api::*handler)(HttpRequest&, HttpReply&);
-    bool is_open = false;  // needs no key
-    bool needs_engine = false;
+    Needs needs = Needs::kKey;
 
     bool takes(std::string_view asked) const;
   };
   static const Route kRoutes[];
 
   Task<> answer(HttpRequest& request, HttpReply& reply);
+  /// The text of a response to a request with this body. It is made on a thread of the pool.
+  using MakeResponse = std::string (*)(const Serving& serving, const std::string& body);
+  Task<> answer_on_pool(HttpRequest& request, HttpReply& reply, MakeResponse make);
   Task<> answer_preflight(const HttpRequest& request, HttpReply& reply);
   bool is_preflight(const HttpRequest& request) const;
   /// Throws ApiError if there is none, or the request has no right to it.

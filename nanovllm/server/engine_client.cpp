@@ -7,6 +7,7 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/clock.h"
+#include "nanovllm/base/terminal/logging.h"
 
 namespace nanovllm::server {
 
@@ -23,7 +24,11 @@ Task<> EngineClient::run() {
   uint64_t count = 0;
   try {
     for (;;) {
-      co_await wake_.async_read_some(asio::buffer(&count, sizeof count), asio::use_awaitable);
+      error_code error;
+      co_await wake_.async_read_some(asio::buffer(&count, sizeof count),
+                                     asio::redirect_error(asio::use_awaitable, error));
+      if (error == asio::error::operation_aborted) co_return;  // the client was destroyed
+      if (error) throw boost::system::system_error(error);
       for (RequestUpdate& update : engine_.take(*inbox_)) {
         const auto at = running_.find(update.request_id);
         if (at == running_.end()) continue;
@@ -35,6 +40,11 @@ Task<> EngineClient::run() {
     }
   } catch (const EngineDead& dead) {
     fail_all(dead.what());
+  } catch (const std::exception& e) {
+    // Nobody would get updates any more, so all requests and the engine end.
+    log().error("updates cannot be delivered: {}", what_of(e));
+    fail_all("the server cannot deliver updates");
+    engine_.exit();
   }
 }
 

@@ -35,6 +35,20 @@ class Admission {
   const int64_t num_sequences_;
 };
 
+/// Interrupts a call if its client goes. The destructor makes the reply forget the call, because
+/// the reply may live longer.
+class InterruptWhenGone {
+ public:
+  InterruptWhenGone(HttpReply& reply, EngineCall& call) : reply_(reply) {
+    reply.on_gone([&call] { call.interrupt(); });
+  }
+  InterruptWhenGone(const InterruptWhenGone&) = delete;
+  ~InterruptWhenGone() { reply_.on_gone(nullptr); }
+
+ private:
+  HttpReply& reply_;
+};
+
 /// The updates of a call's choices on their way to the writer, and the results.
 class Progress {
  public:
@@ -117,9 +131,8 @@ Task<> generate(Serving& serving, HttpRequest& http, HttpReply& reply, ReadGener
   else co_await on_pool(serving.pool, prepare);
   http.drop_body();
   const Admission admission(serving, generation);
-  EngineCall call(serving.client, serving.io, reply.generation);
-  const auto interrupt = [&] { call.interrupt(); };
-  reply.on_gone(interrupt);
+  EngineCall call(serving.client, serving.io, reply.record);
+  const InterruptWhenGone interrupt(reply, call);
   Progress progress(generation, reply);
   for (NewRequest& request : generation.requests) call.submit(std::move(request));
   if (generation.stream) co_await reply.begin_events();

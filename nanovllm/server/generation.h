@@ -11,7 +11,8 @@
 
 namespace nanovllm::server {
 
-/// Of texts and ids that are kept. A conversation of 16,000 tokens takes about 130 KB.
+/// The most bytes of texts and token ids that Serving::encoded_parts keeps. A conversation of
+/// 16,000 tokens takes about 130 KB.
 inline constexpr size_t kEncodedBytes = size_t{32} << 20;
 
 /// What the answers to all requests need. Used by the I/O thread, and by the pool only to read.

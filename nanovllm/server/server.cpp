@@ -27,11 +27,13 @@ using Protocol = asio::generic::stream_protocol;
 
 namespace {
 
-/// How often the end of running requests is looked for while draining.
+/// While the server waits for running requests to end, it looks this often whether they have.
 constexpr std::chrono::milliseconds kDrainTick{20};
+/// Before the next connection is accepted, if one could not be.
+constexpr std::chrono::milliseconds kAcceptPause{20};
 /// Files of the process that are not connections: the model's, and those of its threads.
 constexpr size_t kOtherFiles = 64;
-/// For requests that still run to get their error when the engine has ended.
+/// When the engine has ended, requests that still run have this long to receive their error.
 constexpr double kSecondsToReport = 2;
 
 std::string url_of(const std::string& host, int port) {
@@ -46,8 +48,8 @@ class Server {
       : options_(options),
         model_(model),
         config_(config),
-        api_(io_, model, options),
         access_log_(options.access_log, options.quiet_paths),
+        api_(io_, model, options),
         acceptor_(io_),
         signals_(io_, SIGINT, SIGTERM) {
     const size_t most_files = raise_open_files_limit();
@@ -61,7 +63,7 @@ class Server {
     asio::co_spawn(io_, wait_for_signals(), asio::detached);
     std::thread io_thread([&] {
       ::pthread_setname_np(::pthread_self(), "io");
-      io_.run();
+      run_io();
     });
     std::exception_ptr failure;
     try {
@@ -76,6 +78,19 @@ class Server {
   }
 
  private:
+  /// The I/O thread. A handler that throws, for example because no memory is left, ends only what
+  /// it was for.
+  void run_io() {
+    for (;;) {
+      try {
+        io_.run();
+        return;
+      } catch (const std::exception& e) {
+        log().error("on the I/O thread: {}", what_of(e));
+      }
+    }
+  }
+
   void listen() {
     tcp::resolver resolver(io_);
     std::string where = url_of(options_.host, options_.port);
@@ -182,44 +197,53 @@ class Server {
 
   Task<> accept() {
     for (;;) {
-      error_code error;
-      Protocol::socket socket(io_);
-      co_await acceptor_.async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
-      if (error) {  // no file descriptor is free, for example
-        asio::steady_timer timer(io_, kDrainTick);
-        co_await timer.async_wait(asio::use_awaitable);
-        continue;
+      try {
+        co_await accept_one();
+      } catch (const std::exception& e) {
+        log().error("cannot accept a connection: {}", what_of(e));
       }
-      if (num_connections_ >= http_.limits.connections) continue;  // closes it
-      socket.set_option(tcp::no_delay(true), error);
-      ++num_connections_;
-      asio::co_spawn(io_, serve_connection(std::move(socket), http_),
-                     [this](std::exception_ptr failure) {
-                       --num_connections_;
-                       if (failure) try {
-                           std::rethrow_exception(failure);
-                         } catch (const std::exception& e) {
-                           log().error("a connection ended: {}", e.what());
-                         }
-                     });
     }
+  }
+
+  Task<> accept_one() {
+    error_code error;
+    Protocol::socket socket(io_);
+    co_await acceptor_.async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
+    if (error) {  // no file descriptor is free, for example
+      asio::steady_timer timer(io_, kAcceptPause);
+      co_await timer.async_wait(asio::use_awaitable);
+      co_return;
+    }
+    if (num_connections_ >= http_.limits.connections) co_return;  // closes it
+    socket.set_option(tcp::no_delay(true), error);
+    asio::co_spawn(io_, serve_connection(std::move(socket), http_),
+                   [this](std::exception_ptr failure) {
+                     --num_connections_;
+                     if (failure) try {
+                         std::rethrow_exception(failure);
+                       } catch (const std::exception& e) {
+                         log().error("a connection ended: {}", e.what());
+                       }
+                   });
+    ++num_connections_;
   }
 
   const ServerOptions& options_;
   const std::string& model_;
   const EngineConfig& config_;
-  asio::io_context io_{1};
-  Api api_;
   const AccessLog access_log_;
-  std::optional<UnixSocketFile> socket_file_;
-  asio::basic_socket_acceptor<Protocol> acceptor_;
-  asio::signal_set signals_;
   HttpService http_{
       .handler = [this](HttpRequest& request,
                         HttpReply& reply) { return api_.handle(request, reply); },
       .check = [this](const HttpRequest& request) { api_.check(request); },
       .more_headers = [this](const HttpRequest& request) { return api_.more_headers(request); },
       .access_log = &access_log_};
+  // Its destructor destroys the connections that are suspended, which use the members above.
+  asio::io_context io_{1};
+  Api api_;
+  std::optional<UnixSocketFile> socket_file_;
+  asio::basic_socket_acceptor<Protocol> acceptor_;
+  asio::signal_set signals_;
   size_t num_connections_ = 0;
   int status_ = 0;
 };

@@ -20,5 +20,15 @@ TEST(Utf8, ErrorNamesTheFirstWrongByte) {
   expect_refused("surrogate \xed\xa0\x80", "here: byte 11 (0xed) is not valid UTF-8");
 }
 
+TEST(Utf8, OnlyWellFormedCharactersHaveALength) {
+  EXPECT_EQ(character_len("ab"), 1u);
+  EXPECT_EQ(character_len("\xc3\xa9?"), 2u);
+  EXPECT_EQ(character_len("\xe4\xb8\x96?"), 3u);
+  EXPECT_EQ(character_len("\xf0\x9f\xa6\x8a?"), 4u);
+  // A continuation, an overlong form, a surrogate, a value past U+10FFFF, and one that is cut.
+  for (const char* wrong : {"\x80", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe4\xb8"})
+    EXPECT_EQ(character_len(wrong), 0u) << wrong;
+}
+
 }  // namespace
 }  // namespace nanovllm::testing

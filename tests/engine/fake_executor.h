@@ -21,12 +21,14 @@ struct FakeModel {
   int32_t vocab_size = 8;
   uint64_t not_finite_every =
       0;  ///< the logits of one prefix in this number are not finite; 0: of none
+  uint64_t not_finite_chain = 0;  ///< nor those of the prefix with this hash
 
   static uint64_t extend(uint64_t chain, int32_t token) {
     return mix(chain, static_cast<uint64_t>(token));
   }
   bool is_finite(uint64_t chain) const {
-    return not_finite_every == 0 || mix(chain, 77) % not_finite_every != 0;
+    return chain != not_finite_chain &&
+           (not_finite_every == 0 || mix(chain, 77) % not_finite_every != 0);
   }
   int32_t draw(uint64_t chain, uint64_t seed, int32_t choice) const {
     return static_cast<int32_t>(mix(chain ^ seed, static_cast<uint64_t>(choice)) %

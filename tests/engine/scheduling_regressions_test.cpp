@@ -52,6 +52,28 @@ TEST_P(Scheduling, ResumedSequenceComputesAllTokensThatAreNotCached) {
   EXPECT_EQ(t.num_free(), 10);
 }
 
+TEST_P(Scheduling, BlocksOfAFailedSequenceAreNeverShared) {
+  TestEngine::Options o = options();
+  o.num_blocks = 5;
+  o.max_model_len = 20;
+  const auto failing = made_prompt(8, 2);
+  for (const int32_t id : failing)
+    o.model.not_finite_chain = FakeModel::extend(o.model.not_finite_chain, id);
+  TestEngine t(o);
+  t.add(made_prompt(8, 1), 3);
+  // With async scheduling the first one takes its last block before its logits are read.
+  const uint64_t failed = t.add(failing, 3);
+  t.run();
+  EXPECT_EQ(t.outputs[failed].outputs[0].finish_reason, "error");
+  EXPECT_EQ(t.engine->stats().preemptions, GetParam() ? 1 : 0);
+  auto longer = failing;
+  longer.push_back(1);
+  const uint64_t next = t.add(longer, 1);
+  t.run();
+  EXPECT_EQ(t.outputs[next].num_cached_tokens, 0);
+  EXPECT_EQ(t.outputs[next].token_ids, t.alone(longer, 1));
+}
+
 TEST_P(Scheduling, SequenceThatWasNotScheduledHoldsNoBlocks) {
   TestEngine::Options o = options();
   o.max_num_batched_tokens = 8;

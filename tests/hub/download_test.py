@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Downloads models from a small hub of the test's own with `nanovllm pull` and the other commands.
-download_test.py NANOVLLM MODEL"""
+download_test.py NANOVLLM MODEL
+FAULT_SHIM in the environment is the library of tests/faults/shim."""
 import contextlib
 import fcntl
 import json
@@ -21,6 +22,7 @@ import unittest
 from fake_hub import FakeHub, Model, cut_fault, sharded_files, status_fault
 
 NANOVLLM, TALES = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2])
+FAULT_SHIM = os.environ.get("FAULT_SHIM")
 ID = "org/tiny"
 
 
@@ -172,6 +174,14 @@ class Layout(HubTest):
             if name.endswith(".safetensors"):
                 link = self.folder("org/big") / "snapshots" / model.commit / name
                 self.assertEqual(link.read_bytes(), model.files[name])
+
+    @unittest.skipUnless(FAULT_SHIM, "FAULT_SHIM is not set; the sanitizers do not work with it")
+    def test_fewer_threads_also_do(self):
+        # The first thread asks the hub, the others download. Of those the second one does not start.
+        self.pull(LD_PRELOAD=FAULT_SHIM, FAULT_KIND="thread", FAULT_AT="3")
+        for name in ("config.json", "tokenizer.json", "model.safetensors"):
+            link = self.folder() / "snapshots" / self.model.commit / name
+            self.assertEqual(link.read_bytes(), self.model.files[name])
 
     def test_list_and_remove(self):
         self.pull()

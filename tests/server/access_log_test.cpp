@@ -51,7 +51,7 @@ std::string written(const AccessLog& log, const HttpRequest& request, const Http
 
 TEST(AccessLogs, HaveOneLineWithTokensTimesAndTheEnd) {
   FakeReply reply(200);
-  reply.generation = {12, 8, 40, steady_seconds() + 1, "length"};
+  reply.record = {12, 8, 40, steady_seconds() + 1, "length"};
   EXPECT_THAT(written(AccessLog(), request_for("/v1/completions"), reply),
               MatchesRegex("info: req-1 POST /v1/completions 200 prompt_tokens=12 cached_tokens=8 "
                            "generated_tokens=40 first_token=[0-9.]+s total=[0-9.]+s end=length\n"));

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <boost/asio/read.hpp>
 #include <future>
 #include <thread>
@@ -39,7 +40,7 @@ class Connections : public ::testing::Test {
   Connections() {
     limits.header_bytes = 4096;
     limits.body_bytes = 10000;
-    limits.header = limits.body = limits.idle = std::chrono::seconds(1);
+    limits.header_timeout = limits.body_timeout = limits.idle_timeout = std::chrono::seconds(1);
     acceptor =
         std::make_unique<tcp::acceptor>(io, tcp::endpoint(asio::ip::address_v4::loopback(), 0));
     asio::co_spawn(io, accept(), asio::detached);
@@ -192,7 +193,7 @@ TEST_F(Connections, RefusesWhatIsTooLarge) {
 
 TEST_F(Connections, AllBodiesTogetherAreBounded) {
   limits.all_body_bytes = 12000;
-  limits.body = std::chrono::seconds(60);
+  limits.body_timeout = std::chrono::seconds(60);
   handler = [&](HttpRequest& request, HttpReply& reply) -> Task<> {
     if (request.path == "/drop") request.drop_body();
     co_await reply.send(200, "text/plain", std::to_string(service.body_bytes), HttpHeaders());
@@ -246,7 +247,7 @@ TEST_F(Connections, EndsSlowClients) {
 
 TEST_F(Connections, AnAnswerMayTakeLongerThanARequest) {
   handler = [&](const HttpRequest&, HttpReply& reply) -> Task<> {
-    asio::steady_timer pause(io, limits.body + std::chrono::milliseconds(100));
+    asio::steady_timer pause(io, limits.body_timeout + std::chrono::milliseconds(100));
     co_await pause.async_wait(asio::use_awaitable);
     co_await reply.send(200, "text/plain", "late", HttpHeaders());
   };
@@ -341,6 +342,33 @@ TEST_F(Connections, AClientThatGoesIsNoticedAlsoAfterItHasSentMore) {
     EXPECT_EQ(noticed.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready)
         << more;
   }
+}
+
+TEST_F(Connections, AfterAnEmptyFunctionNobodyIsToldThatTheClientIsGone) {
+  std::promise<void> begun, ended;
+  std::atomic<bool> told = false;
+  handler = [&](const HttpRequest&, HttpReply& reply) -> Task<> {
+    const auto tell = [&] { told = true; };
+    reply.on_gone(tell);
+    reply.on_gone(nullptr);
+    begun.set_value();
+    try {
+      co_await reply.begin_events();
+      for (;;) {  // until the client is gone; it reads nothing, so the writes have to wait
+        reply.add_event(std::string(1 << 16, '~'));
+        co_await reply.flush();
+      }
+    } catch (const boost::system::system_error&) {
+      ended.set_value();
+    }
+  };
+  {
+    tcp::socket socket = connect();
+    send(socket, get("GET /"));
+    begun.get_future().wait();
+  }
+  ended.get_future().wait();
+  EXPECT_FALSE(told);
 }
 
 }  // namespace

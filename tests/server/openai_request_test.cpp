@@ -207,7 +207,6 @@ TEST(OpenAiRequest, OtherFieldsAreReadOrIgnored) {
                       "return_token_ids": true, "add_special_tokens": false)");
   EXPECT_EQ(request.model, "m");
   EXPECT_EQ(request.cache_salt, "s");
-  EXPECT_EQ(request.priority, -3);
   EXPECT_TRUE(request.return_token_ids);
   EXPECT_FALSE(request.add_special_tokens);
   EXPECT_TRUE(completion("").add_special_tokens);

@@ -12,7 +12,7 @@ namespace nanovllm {
 
 namespace {
 
-struct Sequence {
+struct ByteSequence {
   int len;        // bytes of the character, or of the maximal subpart
   bool complete;  // a well-formed character
   bool cut;       // well-formed as far as it goes, but the text ends
@@ -20,7 +20,7 @@ struct Sequence {
 
 // Reads the sequence that begins at bytes[at], by table 3-7 of the Unicode Standard. Only the range
 // of the second byte depends on the first.
-Sequence sequence_at(std::string_view bytes, size_t at) {
+ByteSequence sequence_at(std::string_view bytes, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(bytes[at + i]); };
   const unsigned char lead = byte(0);
   if (lead < 0x80) return {1, true, false};
@@ -49,7 +49,7 @@ size_t well_formed_until(std::string_view bytes, size_t at) {
         continue;
       }
     }
-    const Sequence s = sequence_at(bytes, at);
+    const ByteSequence s = sequence_at(bytes, at);
     if (!s.complete) break;
     at += s.len;
   }
@@ -59,6 +59,11 @@ size_t well_formed_until(std::string_view bytes, size_t at) {
 }  // namespace
 
 bool is_utf8(std::string_view bytes) { return well_formed_until(bytes, 0) == bytes.size(); }
+
+size_t character_len(std::string_view bytes) {
+  const ByteSequence s = sequence_at(bytes, 0);
+  return s.complete ? static_cast<size_t>(s.len) : 0;
+}
 
 void require_utf8(std::string_view bytes, std::string_view where) {
   const size_t at = well_formed_until(bytes, 0);
@@ -75,7 +80,7 @@ size_t append_utf8(std::string& out, std::string_view bytes, bool at_end) {
     out.append(bytes, at, end - at);
     at = end;
     if (at == bytes.size()) return at;
-    const Sequence s = sequence_at(bytes, at);
+    const ByteSequence s = sequence_at(bytes, at);
     if (s.cut && !at_end) return at;
     out += kReplacementCharacter;
     at += s.len;

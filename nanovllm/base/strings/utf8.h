@@ -12,6 +12,10 @@ inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+
 /// U+10FFFF).
 bool is_utf8(std::string_view bytes);
 
+/// The length in bytes of the well-formed character at the start of `bytes`, which is not empty; 0
+/// if there is none.
+size_t character_len(std::string_view bytes);
+
 /// Throws UserError that begins with `where` and names the first wrong byte, counted from 1, unless
 /// all of `bytes` is well-formed UTF-8. Every text from outside is checked by this function:
 /// options, prompts, lines of stdin, and JSON.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <utility>
 
 namespace nanovllm {
 
@@ -16,6 +17,8 @@ class FileDescriptor {
   FileDescriptor& operator=(FileDescriptor&& other) noexcept;
   ~FileDescriptor();
   int get() const { return fd_; }
+  /// Gives up ownership: the caller closes the descriptor.
+  int release() { return std::exchange(fd_, -1); }
 
  private:
   int fd_;

@@ -18,8 +18,6 @@ namespace nanovllm {
 
 namespace {
 
-constexpr size_t kMaxLineBytes = size_t{1} << 28;
-
 // The file type and permissions of the path, or nothing if it does not exist.
 std::optional<mode_t> mode_of(const std::string& path) {
   struct stat status {};
@@ -116,6 +114,12 @@ std::string user_folder(const char* variable, const char* below_home) {
   if (std::string folder = folder_of(variable); !folder.empty()) return folder;
   const std::string home = folder_of("HOME");
   return home.empty() ? home : home + "/" + below_home;
+}
+
+std::string expand_home(const std::string& path) {
+  const char* const home = std::getenv("HOME");
+  if (home == nullptr || !(path == "~" || path.starts_with("~/"))) return path;
+  return home + path.substr(1);
 }
 
 void require_model_folder(const std::string& folder) {

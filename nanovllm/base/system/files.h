@@ -18,6 +18,7 @@ constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
 constexpr size_t kMaxTokenizerConfigBytes = size_t{1} << 24;
 constexpr size_t kMaxTokenizerBytes = size_t{1} << 28;
 constexpr size_t kMaxIndexBytes = 100'000'000;  // it names every tensor
+constexpr size_t kMaxLineBytes = size_t{1} << 28;
 
 /// Opens a regular file for reading. Throws UserError that names the path for anything else; for a
 /// FIFO it does so without waiting for a writer.
@@ -32,9 +33,9 @@ std::string read_file(const std::string& path, size_t max_bytes);
 std::optional<std::string> read_file_if_there(const std::string& path, size_t max_bytes);
 
 /// The next line of the file, without its newline; nothing at the end of the file. Throws UserError
-/// that names `where` if the file cannot be read, or if the line has more than 256 MiB: without
-/// this limit, a file without newlines, such as a device or a file of weights, would fill the
-/// memory.
+/// that names `where` if the file cannot be read, or if the line has kMaxLineBytes or more:
+/// without this limit, a file without newlines, such as a device or a file of weights, would fill
+/// the memory.
 std::optional<std::string> read_line(FILE* file, const std::string& where);
 
 /// Whether the path exists. Throws UserError if that cannot be found out, for example because of a
@@ -51,6 +52,10 @@ void replace_file(const std::string& path, const std::string& text);
 /// The user's folder that the XDG Base Directory Specification names `variable`, which is
 /// `below_home` in the home folder if that is not set. Empty if there is no home folder either.
 std::string user_folder(const char* variable, const char* below_home);
+
+/// The path with "~" at its start replaced by the home folder, as a shell does it. It stays as it
+/// is if there is no home folder.
+std::string expand_home(const std::string& path);
 
 /// Throws UserError if `folder` is not a folder.
 void require_model_folder(const std::string& folder);

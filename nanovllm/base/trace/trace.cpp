@@ -62,24 +62,24 @@ void Trace::end(uint64_t sequence, double at, const char* finish_reason) {
   file_.end(lane_track(sequence), at, fmt::format(R"("finish_reason":"{}")", finish_reason));
 }
 
-// -- a turn of the engine
+// -- a step of the engine
 
-void Trace::turn(const EngineTurn& turn, const EngineStats& stats) {
-  host(turn, stats);
-  for (const uint64_t sequence : turn.preempted) enter(sequence, kPreempted, turn.scheduled);
-  for (const uint64_t sequence : turn.admitted) enter(sequence, kPrefill, turn.scheduled);
-  if (turn.received_step != 0) device(turn);
-  for (const EngineTurn::Drawn& drawn : turn.drawn) {
-    if (*drawn.finish_reason != '\0') end(drawn.sequence, turn.processed, drawn.finish_reason);
-    else if (drawn.runs) enter(drawn.sequence, kDecode, turn.processed);
+void Trace::step(const StepTrace& step, const EngineStats& stats) {
+  host(step, stats);
+  for (const uint64_t sequence : step.preempted) enter(sequence, kPreempted, step.scheduled);
+  for (const uint64_t sequence : step.admitted) enter(sequence, kPrefill, step.scheduled);
+  if (step.received_step != 0) device(step);
+  for (const StepTrace::Drawn& drawn : step.drawn) {
+    if (*drawn.finish_reason != '\0') end(drawn.sequence, step.processed, drawn.finish_reason);
+    else if (drawn.runs) enter(drawn.sequence, kDecode, step.processed);
   }
-  counters(turn, stats);
+  counters(step, stats);
   last_ = stats;
-  last_time_ = turn.processed;
+  last_time_ = step.processed;
   if (lanes_.empty() || file_.num_buffered() > kLargestBuffer ||
-      turn.processed - last_flush_ > kSecondsBetweenFlushes) {
+      step.processed - last_flush_ > kSecondsBetweenFlushes) {
     file_.flush();
-    last_flush_ = turn.processed;
+    last_flush_ = step.processed;
   }
 }
 
@@ -90,15 +90,15 @@ std::string Trace::labels(const std::vector<uint64_t>& sequences) const {
   return list;
 }
 
-/// The members of the JSON object that describes the turn: what the submitted step computes, and
+/// The members of the JSON object that describes the call: what the submitted step computes, and
 /// how the counts changed.
-std::string Trace::turn_args(const EngineTurn& turn, const EngineStats& stats) const {
+std::string Trace::step_args(const StepTrace& step, const EngineStats& stats) const {
   std::string args;
   const auto add = [&](const char* name, auto value) {
     fmt::format_to(std::back_inserter(args), R"({}"{}":{})", args.empty() ? "" : ",", name, value);
   };
   std::string decodes, prefills;
-  for (const EngineTurn::Row& row : turn.rows) {
+  for (const StepTrace::Row& row : step.rows) {
     std::string& list = row.is_decode ? decodes : prefills;
     const char* const comma = list.empty() ? "" : ",";
     if (row.is_decode) {
@@ -111,73 +111,73 @@ std::string Trace::turn_args(const EngineTurn& turn, const EngineStats& stats) c
                    R"({}{{"request":"{}","cached":{},"start":{},"tokens":{}}})", comma,
                    label(row.sequence), is_admitted ? row.start : 0, row.start, row.num_tokens);
   }
-  if (turn.submitted_step != 0) add("step", turn.submitted_step);
+  if (step.submitted_step != 0) add("step", step.submitted_step);
   add("decodes", "[" + decodes + "]");
   add("prefills", "[" + prefills + "]");
-  add("admitted", "[" + labels(turn.admitted) + "]");
-  add("preempted", "[" + labels(turn.preempted) + "]");
+  add("admitted", "[" + labels(step.admitted) + "]");
+  add("preempted", "[" + labels(step.preempted) + "]");
   add("prefill_tokens", stats.prefill_tokens - last_.prefill_tokens);
   add("decode_tokens", stats.decode_tokens - last_.decode_tokens);
   add("cached_tokens", stats.prefix_hits - last_.prefix_hits);
   add("blocks_taken", stats.blocks_taken - last_.blocks_taken);
   add("blocks_shared", stats.blocks_shared - last_.blocks_shared);
   add("blocks_freed", stats.blocks_freed - last_.blocks_freed);
-  if (turn.received_step != 0) add("output_of_step", turn.received_step);
+  if (step.received_step != 0) add("output_of_step", step.received_step);
   add("generated_tokens", stats.generated_tokens - last_.generated_tokens);
   std::vector<uint64_t> finished;
-  for (const EngineTurn::Drawn& drawn : turn.drawn)
+  for (const StepTrace::Drawn& drawn : step.drawn)
     if (*drawn.finish_reason != '\0') finished.push_back(drawn.sequence);
   add("finished", "[" + labels(finished) + "]");
   return args;
 }
 
-void Trace::host(const EngineTurn& turn, const EngineStats& stats) {
+void Trace::host(const StepTrace& step, const EngineStats& stats) {
   // The slice that contains the others comes first: slices that begin at the same time are nested
   // in the order of the file.
-  file_.slice(kHost, "engine step", turn.start, turn.processed, turn_args(turn, stats));
-  file_.slice(kHost, "schedule", turn.start, turn.scheduled);
-  if (turn.submitted_step != 0) {
-    file_.slice(kHost, "submit", turn.scheduled, turn.submitted,
-                fmt::format(R"("step":{})", turn.submitted_step),
-                {.id = turn.submitted_step, .out = true});
-    in_flight_.push_back({turn.submitted_step, turn.rows});
+  file_.slice(kHost, "engine step", step.start, step.processed, step_args(step, stats));
+  file_.slice(kHost, "schedule", step.start, step.scheduled);
+  if (step.submitted_step != 0) {
+    file_.slice(kHost, "submit", step.scheduled, step.submitted,
+                fmt::format(R"("step":{})", step.submitted_step),
+                {.id = step.submitted_step, .out = true});
+    in_flight_.push_back({step.submitted_step, step.rows});
   }
-  if (turn.received_step == 0) return;
-  const std::string args = fmt::format(R"("step":{})", turn.received_step);
-  file_.slice(kHost, "wait", turn.submitted, turn.received, args);
-  file_.slice(kHost, "postprocess", turn.received, turn.processed, args,
-              {.id = turn.received_step, .in = true});
+  if (step.received_step == 0) return;
+  const std::string args = fmt::format(R"("step":{})", step.received_step);
+  file_.slice(kHost, "wait", step.submitted, step.received, args);
+  file_.slice(kHost, "postprocess", step.received, step.processed, args,
+              {.id = step.received_step, .in = true});
 }
 
-void Trace::device(const EngineTurn& turn) {
-  const Submitted& step = in_flight_.front();
+void Trace::device(const StepTrace& step) {
+  const Submitted& submitted = in_flight_.front();
   int64_t num_tokens = 0;
-  for (const EngineTurn::Row& row : step.rows) num_tokens += row.num_tokens;
-  file_.slice(kDevice, "step", turn.device_start, turn.device_end,
-              fmt::format(R"("step":{},"sequences":{},"tokens":{})", step.step, step.rows.size(),
-                          num_tokens),
-              {.id = step.step, .in = true, .out = true});
-  for (const EngineTurn::Row& row : step.rows) {
+  for (const StepTrace::Row& row : submitted.rows) num_tokens += row.num_tokens;
+  file_.slice(kDevice, "step", step.device_start, step.device_end,
+              fmt::format(R"("step":{},"sequences":{},"tokens":{})", submitted.step,
+                          submitted.rows.size(), num_tokens),
+              {.id = submitted.step, .in = true, .out = true});
+  for (const StepTrace::Row& row : submitted.rows) {
     const auto lane = lanes_.find(row.sequence);
     // A sequence may have ended or lost its blocks since.
     if (row.is_decode || lane == lanes_.end() || lane->second.phase != kPrefill ||
-        lane->second.since > turn.device_start)
+        lane->second.since > step.device_start)
       continue;
     file_.slice(lane_track(row.sequence), fmt::format("{} tokens", row.num_tokens),
-                turn.device_start, turn.device_end, fmt::format(R"("step":{})", step.step));
+                step.device_start, step.device_end, fmt::format(R"("step":{})", submitted.step));
   }
   in_flight_.pop_front();
 }
 
-void Trace::counters(const EngineTurn& turn, const EngineStats& stats) {
+void Trace::counters(const StepTrace& step, const EngineStats& stats) {
   const auto count = [&](const char* name, double at, int64_t value, int64_t before) {
     if (value != before) file_.counter(kEngine, name, at, value);
   };
   const auto computed = [](const EngineStats& s) { return s.prefill_tokens + s.decode_tokens; };
-  count("tokens in the step", turn.scheduled, computed(stats) - computed(last_), -1);
-  count("running", turn.processed, stats.num_running, last_.num_running);
-  count("waiting", turn.processed, stats.num_waiting, last_.num_waiting);
-  count("free blocks", turn.processed, stats.num_free_blocks, last_.num_free_blocks);
+  count("tokens in the step", step.scheduled, computed(stats) - computed(last_), -1);
+  count("running", step.processed, stats.num_running, last_.num_running);
+  count("waiting", step.processed, stats.num_waiting, last_.num_waiting);
+  count("free blocks", step.processed, stats.num_free_blocks, last_.num_free_blocks);
 }
 
 }  // namespace nanovllm

@@ -15,7 +15,7 @@ namespace nanovllm {
 /// What one call of LLMEngine::step() did, for the trace. It may submit a step, and it may receive
 /// the output of a step; with async scheduling, of the one before. Sequences are named by their
 /// ids, times are seconds on the steady clock.
-struct EngineTurn {
+struct StepTrace {
   double start = 0, scheduled = 0, submitted = 0, received = 0, processed = 0;
 
   uint64_t submitted_step = 0;  ///< its number; 0: none was submitted
@@ -40,7 +40,7 @@ struct EngineTurn {
 /// Writes what the engine does as a trace: a track for the host with each call of
 /// LLMEngine::step(), a track for the device with each step, a track for each sequence with its
 /// phases (queue, prefill, decode, preempted), and counters. docs/learn.md explains how to read it.
-/// The numbers of a turn are the differences of EngineStats, so they add up to the engine's.
+/// The numbers of a step are the differences of EngineStats, so they add up to the engine's.
 class Trace {
  public:
   /// Throws UserError if the file cannot be written.
@@ -54,8 +54,8 @@ class Trace {
            int64_t num_prompt_tokens, double arrival);
   /// A sequence has ended. Nothing happens if it is unknown.
   void end(uint64_t sequence, double at, const char* finish_reason);
-  /// `stats` are the engine's after the turn.
-  void turn(const EngineTurn& turn, const EngineStats& stats);
+  /// `stats` are the engine's after the step.
+  void step(const StepTrace& step, const EngineStats& stats);
 
  private:
   struct Lane {
@@ -66,15 +66,15 @@ class Trace {
   /// A step that was submitted and not received.
   struct Submitted {
     uint64_t step = 0;
-    std::vector<EngineTurn::Row> rows;
+    std::vector<StepTrace::Row> rows;
   };
   void enter(uint64_t sequence, std::string_view phase, double at, std::string_view args = {});
   const std::string& label(uint64_t sequence) const { return lanes_.at(sequence).label; }
   std::string labels(const std::vector<uint64_t>& sequences) const;
-  std::string turn_args(const EngineTurn& turn, const EngineStats& stats) const;
-  void host(const EngineTurn& turn, const EngineStats& stats);
-  void device(const EngineTurn& turn);
-  void counters(const EngineTurn& turn, const EngineStats& stats);
+  std::string step_args(const StepTrace& step, const EngineStats& stats) const;
+  void host(const StepTrace& step, const EngineStats& stats);
+  void device(const StepTrace& step);
+  void counters(const StepTrace& step, const EngineStats& stats);
 
   TraceFile file_;
   std::unordered_map<uint64_t, Lane> lanes_;  // of the sequences that have not ended

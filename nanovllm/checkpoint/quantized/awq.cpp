@@ -2,6 +2,7 @@
 #include <array>
 #include <memory>
 
+#include "nanovllm/base/ceil_div.h"
 #include "nanovllm/checkpoint/quantized/dialect.h"
 
 namespace nanovllm {
@@ -29,8 +30,8 @@ Quantization awq(const JsonFields& config) {
   const auto take = [=](TensorSource& tensors, const std::string& module, int64_t rows,
                         int64_t columns) -> std::optional<WeightRows> {
     if (!tensors.has(module + ".qweight")) return std::nullopt;
-    const int64_t size = std::min(group_size, columns), groups = (columns + size - 1) / size;
-    const int64_t words = (rows + kFields - 1) / kFields;
+    const int64_t size = std::min(group_size, columns), groups = ceil_div(columns, size);
+    const int64_t words = ceil_div(rows, kFields);
     const WeightRows weight = tensors.take(module + ".qweight", {columns, words}, {DType::kI32});
     const WeightRows zeros = tensors.take(module + ".qzeros", {groups, words}, {DType::kI32});
     const WeightRows scales = tensors.take(module + ".scales", {groups, rows});

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 
+#include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/checkpoint/quantized/dialect.h"
 
@@ -20,14 +21,14 @@ struct Packed {
                                  int64_t columns) const {
     if (!tensors.has(module + ".weight_packed")) return std::nullopt;
     const int64_t fields = 32 / bits, size = std::min(group_size, columns);
-    const int64_t groups = (columns + size - 1) / size;
-    const int64_t row_words = (columns + fields - 1) / fields;
+    const int64_t groups = ceil_div(columns, size);
+    const int64_t row_words = ceil_div(columns, fields);
     const WeightRows packed =
         tensors.take(module + ".weight_packed", {rows, row_words}, {DType::kI32});
     const WeightRows scales = tensors.take(module + ".weight_scale", {rows, groups});
     std::optional<WeightRows> zeros, indices;
     if (!symmetric)
-      zeros = tensors.take(module + ".weight_zero_point", {(rows + fields - 1) / fields, groups},
+      zeros = tensors.take(module + ".weight_zero_point", {ceil_div(rows, fields), groups},
                            {DType::kI32});
     if (tensors.has(module + ".weight_g_idx"))
       indices = tensors.take(module + ".weight_g_idx", {columns}, {DType::kI32});

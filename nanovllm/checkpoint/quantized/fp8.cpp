@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/checkpoint/quantized/dialect.h"
 
@@ -43,10 +44,9 @@ WeightRows E4M3Weights::take(TensorSource& tensors, const std::string& module, i
                              int64_t columns) const {
   const int64_t scale_rows = block_rows > 0 ? block_rows : rows;
   const int64_t scale_columns = block_columns > 0 ? block_columns : columns;
-  const auto blocks = [](int64_t size, int64_t block) { return (size + block - 1) / block; };
   const WeightRows weight = tensors.take(module + ".weight", {rows, columns}, {DType::kE4M3});
   const WeightRows scales =
-      tensors.take(module + suffix, {blocks(rows, scale_rows), blocks(columns, scale_columns)});
+      tensors.take(module + suffix, {ceil_div(rows, scale_rows), ceil_div(columns, scale_columns)});
   return {rows, columns, [=, quantizes = quantizes_activations] {
             return QuantizedMatrix{.format = QuantizedFormat::kE4M3,
                                    .num_rows = rows,

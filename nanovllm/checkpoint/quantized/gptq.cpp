@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "nanovllm/base/ceil_div.h"
 #include "nanovllm/checkpoint/quantized/dialect.h"
 
 namespace nanovllm {
@@ -26,10 +27,10 @@ Quantization gptq(const JsonFields& config) {
   const auto take = [=](TensorSource& tensors, const std::string& module, int64_t rows,
                         int64_t columns) -> std::optional<WeightRows> {
     if (!tensors.has(module + ".qweight")) return std::nullopt;
-    const int64_t size = std::min(group_size, columns), groups = (columns + size - 1) / size;
-    const int64_t fields = 32 / bits, zero_words = (rows + fields - 1) / fields;
+    const int64_t size = std::min(group_size, columns), groups = ceil_div(columns, size);
+    const int64_t fields = 32 / bits, zero_words = ceil_div(rows, fields);
     const WeightRows weight =
-        tensors.take(module + ".qweight", {(columns + fields - 1) / fields, rows}, {DType::kI32});
+        tensors.take(module + ".qweight", {ceil_div(columns, fields), rows}, {DType::kI32});
     const WeightRows zeros = tensors.take(module + ".qzeros", {groups, zero_words}, {DType::kI32});
     const WeightRows scales = tensors.take(module + ".scales", {groups, rows});
     std::optional<WeightRows> indices;

@@ -80,10 +80,16 @@ void run_tasks(std::deque<std::function<void()>> tasks, std::atomic<bool>& stop,
   {
     std::vector<std::jthread> threads;
     const size_t num_threads = std::min(tasks.size(), kMaxConnections);
+    threads.reserve(num_threads);
     for (size_t i = 0; i < num_threads; ++i) {
       const SignalsBlocked blocked;
       const std::lock_guard lock(mutex);
-      threads.push_back(start_thread("a thread for a download", work));
+      try {
+        threads.push_back(start_thread("a thread for a download", work));
+      } catch (const UserError&) {
+        if (threads.empty()) throw;
+        break;  // fewer connections also do
+      }
       ++num_running;
     }
     constexpr std::chrono::milliseconds kBetweenTicks{100};

@@ -37,7 +37,7 @@ void AccessLog::write(const HttpRequest& request, const HttpReply& reply, double
   if (!is_on_ || !log().should_log(spdlog::level::info)) return;
   if (std::ranges::count(quiet_paths_, request.path) > 0) return;
   const int status = reply.status() != 0 ? reply.status() : kClientClosedRequest;
-  const GenerationRecord& made = reply.generation;
+  const GenerationRecord& made = reply.record;
   std::string line =
       fmt::format("{} {} {} {}", request.id, word(request.method), word(request.path), status);
   if (made.prompt_tokens > 0)

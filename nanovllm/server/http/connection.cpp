@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "nanovllm/base/system/clock.h"
+#include "nanovllm/base/system/file_descriptor.h"
 #include "nanovllm/server/http/api_error.h"
 #include "nanovllm/server/http/ids.h"
 
@@ -123,12 +124,14 @@ class Reply : public HttpReply {
   /// Asio can only wait for bytes, and those that nobody reads would end every such wait. So the
   /// end of the connection gets an epoll of its own.
   static void wait_for_hang_up(const std::shared_ptr<State>& state) {
-    const int hang_up = ::epoll_create1(EPOLL_CLOEXEC);
-    if (hang_up < 0) return;  // no file descriptor is free: a write will notice the end
-    state->hang_up.emplace(state->executor, hang_up);
+    FileDescriptor hang_up(::epoll_create1(EPOLL_CLOEXEC));
+    error_code error;
+    if (hang_up.get() >= 0) state->hang_up.emplace(state->executor).assign(hang_up.get(), error);
+    // No file descriptor or memory is free: a write will notice the end.
+    if (hang_up.get() < 0 || error) return;
     epoll_event event{};
     event.events = EPOLLRDHUP;
-    ::epoll_ctl(hang_up, EPOLL_CTL_ADD, state->socket, &event);
+    ::epoll_ctl(hang_up.release(), EPOLL_CTL_ADD, state->socket, &event);
     state->hang_up->async_wait(asio::posix::descriptor_base::wait_read, [state](error_code error) {
       if (!error && state->then) state->leave();
     });
@@ -147,9 +150,9 @@ class Reply : public HttpReply {
     return head;
   }
 
-  /// A socket has nearly always room, and then one system call is all that a write costs: without
-  /// it, the timer of an asynchronous write and its way through the event loop cost as much as the
-  /// system call.
+  /// First tries a plain send(). Nearly always the socket has room, and then this system call is
+  /// the whole cost of the write. An asynchronous write would cost twice as much, because it also
+  /// sets a timer and goes through the event loop.
   Task<> write(std::string_view a, std::string_view b = {}, std::string_view c = {}) {
     std::array<asio::const_buffer, 3> buffers = {asio::buffer(a), asio::buffer(b), asio::buffer(c)};
     error_code error;
@@ -162,7 +165,7 @@ class Reply : public HttpReply {
       buffer += skipped;
       written -= skipped;
     }
-    stream_.expires_after(limits_.write);
+    stream_.expires_after(limits_.write_timeout);
     co_await asio::async_write(stream_, buffers, asio::use_awaitable);
     stream_.expires_never();
   }
@@ -265,7 +268,7 @@ class Connection {
  private:
   /// Reads and answers a request. Returns false if the connection has to end.
   Task<bool> serve_one() {
-    stream_.expires_after(limits_.idle);
+    stream_.expires_after(limits_.idle_timeout);
     while (!has_begun())
       buffer_.commit(
           co_await stream_.async_read_some(buffer_.prepare(kFirstRead), asio::use_awaitable));
@@ -275,11 +278,11 @@ class Connection {
     parser.body_limit(limits_.body_bytes);
     error_code error;
     stream_.expires_never();
-    std::optional<ReadLimit> limit(std::in_place, stream_, limits_.header);
+    std::optional<ReadLimit> limit(std::in_place, stream_, limits_.header_timeout);
     co_await http::async_read_header(stream_, buffer_, parser,
                                      asio::redirect_error(asio::use_awaitable, error));
     HttpRequest request = read_head(parser);
-    CountedBytes body_bytes(service_.body_bytes);
+    Counted body_bytes(service_.body_bytes);
     std::optional<ApiError> refusal;
     if (!error) refusal = error_of(parser.get());
     if (!error && !refusal && !parser.is_done()) refusal = refusal_of(request, parser);
@@ -287,7 +290,7 @@ class Connection {
       co_await asio::async_write(stream_,
                                  asio::buffer(std::string_view("HTTP/1.1 100 Continue\r\n\r\n")),
                                  asio::use_awaitable);
-    limit->restart(limits_.body);
+    limit->restart(limits_.body_timeout);
     while (!error && !refusal && !parser.is_done()) {
       co_await http::async_read_some(stream_, buffer_, parser,
                                      asio::redirect_error(asio::use_awaitable, error));

@@ -6,7 +6,8 @@
 
 namespace nanovllm::server {
 
-// http.h has these. It is not included, so that who only sets options needs no Asio.
+// Declared as in http.h, which is not included here: code that only sets options then needs no
+// Asio.
 struct HttpRequest;
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 

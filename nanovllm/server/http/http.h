@@ -15,33 +15,33 @@
 // are whole or streams of events. connection.h speaks the protocol.
 namespace nanovllm::server {
 
-/// Bytes that count in a sum for as long as this object lives.
-class CountedBytes {
+/// A summand that is part of a sum for as long as this object lives.
+class Counted {
  public:
-  CountedBytes() = default;
-  explicit CountedBytes(size_t& sum) : sum_(&sum) {}
-  CountedBytes(CountedBytes&& other) noexcept { *this = std::move(other); }
-  CountedBytes& operator=(CountedBytes&& other) noexcept {
+  Counted() = default;
+  explicit Counted(size_t& sum) : sum_(&sum) {}
+  Counted(Counted&& other) noexcept { *this = std::move(other); }
+  Counted& operator=(Counted&& other) noexcept {
     std::swap(sum_, other.sum_);
-    std::swap(bytes_, other.bytes_);
+    std::swap(summand_, other.summand_);
     return *this;
   }
-  ~CountedBytes() { set(0); }
-  void set(size_t bytes) {
-    if (sum_ != nullptr) *sum_ += bytes - bytes_;
-    bytes_ = bytes;
+  ~Counted() { set(0); }
+  void set(size_t summand) {
+    if (sum_ != nullptr) *sum_ += summand - summand_;
+    summand_ = summand;
   }
 
  private:
   size_t* sum_ = nullptr;
-  size_t bytes_ = 0;
+  size_t summand_ = 0;
 };
 
 struct HttpRequest {
   std::string method, path, body;
   std::string id;  ///< the client's X-Request-Id, or a new one
   std::vector<std::pair<std::string, std::string>> headers;
-  CountedBytes body_bytes;  ///< in HttpService::body_bytes
+  Counted body_bytes;  ///< in HttpService::body_bytes
 
   /// The value of a header, or an empty text; `name` in any case.
   std::string_view header(std::string_view name) const;
@@ -77,13 +77,14 @@ class HttpReply {
   virtual Task<> flush() = 0;
   /// Ends the events.
   virtual Task<> end_events() = 0;
-  /// Calls `then` once if the client closes the connection before the response has ended.
+  /// Calls `then` once if the client closes the connection before the response has ended. An empty
+  /// function ends this.
   virtual void on_gone(std::function<void()> then) = 0;
   /// The status that was sent; 0: none yet.
   virtual int status() const = 0;
 
   HttpHeaders more_headers;  ///< of the response, besides those of send()
-  GenerationRecord generation;
+  GenerationRecord record;
 };
 
 struct HttpLimits {
@@ -92,15 +93,16 @@ struct HttpLimits {
   /// Of all bodies that are received or wait to be read: as many as 16 of the largest size.
   size_t all_body_bytes = size_t{512} << 20;
   size_t connections = 16384;
-  std::chrono::seconds idle{75};    ///< between two requests
-  std::chrono::seconds header{10};  ///< to send a request's headers
-  std::chrono::seconds body{60};    ///< to send its body
-  std::chrono::seconds write{60};   ///< to accept what was written
+  std::chrono::seconds idle_timeout{75};    ///< between two requests
+  std::chrono::seconds header_timeout{10};  ///< to send a request's headers
+  std::chrono::seconds body_timeout{60};    ///< to send its body
+  std::chrono::seconds write_timeout{60};   ///< to accept what was written
 };
 
 /// Whether the texts differ at most in the case of ASCII letters.
 bool equal_in_any_case(std::string_view a, std::string_view b);
-/// `text` with each "%2F" replaced by the byte that it stands for. What is no such escape stays.
+/// `text` with each escape such as "%2F" replaced by the byte that it stands for. A "%" without two
+/// hexadecimal digits behind it stays.
 std::string url_decoded(std::string_view text);
 
 using HttpHandler = std::function<Task<>(HttpRequest&, HttpReply&)>;

@@ -12,7 +12,6 @@ class UnixSocketFile {
   explicit UnixSocketFile(std::string path);
   UnixSocketFile(const UnixSocketFile&) = delete;
   ~UnixSocketFile() { remove(); }
-  const std::string& path() const { return path_; }
   /// Removes the file now, for an end without destructors.
   void remove() const;
 

@@ -16,7 +16,7 @@ inline constexpr int64_t kMaxChoices = 1024;
 inline constexpr size_t kMaxStops = 256;
 /// Texts in `bad_words`. Each is compared with the end of the answer in every step.
 inline constexpr size_t kMaxBadWords = 1024;
-/// Entries of `stop_token_ids`. Each is compared with every token.
+/// Entries of `stop_token_ids`. With `min_tokens` each is masked in every step until then.
 inline constexpr size_t kMaxStopTokenIds = 1024;
 /// Bytes of texts that only identify something: model, cache_salt.
 inline constexpr size_t kMaxNameBytes = 1024;

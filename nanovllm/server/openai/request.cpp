@@ -84,7 +84,7 @@ void read_common(const Json& body, OpenAiRequest& request, bool add_special_toke
     refuse_field("prompt_logprobs", "needs stream to be false");
   request.add_special_tokens = bool_field(body, "add_special_tokens", add_special_tokens);
   request.cache_salt = name_field(body, "cache_salt");
-  request.priority = integer_field(body, "priority", 0);
+  integer_field(body, "priority", 0);  // checked, but without effect
 }
 
 void check_num_choices(int64_t n, size_t num_prompts) {

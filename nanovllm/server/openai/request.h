@@ -27,7 +27,6 @@ struct OpenAiRequest {
   bool return_prompt_logprobs = false;  ///< asked for; params has them for `echo` as well
   bool add_special_tokens = false;      ///< Tokenizer::encode() of a prompt that is a text
   std::string cache_salt;  ///< requests with different ones share no prefix; empty: none was given
-  int64_t priority = 0;
 
   /// Whether a stream also has chunks that show only tokens.
   bool shows_tokens() const { return return_token_ids || params.logprobs.has_value(); }

@@ -14,8 +14,9 @@ Value generator(Values items, Bound& a) {
 
 bool is_generator(const Value& v) { return is_kind(v, Sequence::Kind::kGenerator); }
 
-/// An item, or what "a.0.b" names in it; a number alone is one key. Without case where texts are to
-/// be compared so.
+/// Finds what a filter compares or selects: an item itself or, with an attribute such as "a.0.b",
+/// what that names in the item. A number is an attribute of one part. With `lower` texts become
+/// lower case, so that comparisons ignore case.
 class Key {
  public:
   Key(Bound& a, const Value& attribute, bool lower = false)
@@ -49,7 +50,8 @@ class Key {
   bool lower_;
 };
 
-/// Stable, by lists of keys computed once.
+/// Sorts the items by the lists of their keys, which are computed once. Equal items keep their
+/// order.
 Value sort_by(Values items, const std::vector<Key>& keys, bool reverse, Budget& budget) {
   std::vector<std::pair<Value, Value>> keyed;
   budget.build(items.size() * 2 * sizeof(Value));

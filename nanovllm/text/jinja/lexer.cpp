@@ -74,8 +74,8 @@ class Lexer {
     if (!text.empty()) tokens_.push_back({Type::kData, begin, std::string(text)});
   }
 
-  /// Behind a tag's end that begins at pos_: "-" takes the whitespace with it, trim_blocks one line
-  /// end.
+  /// Skips the end of a tag, which begins at pos_, and what it removes of the text behind it: all
+  /// whitespace if it begins with "-", or a newline (trim_blocks) unless it begins with "+".
   void skip_end(bool trims_line) {
     const char sign = take_sign();
     pos_ += 2;

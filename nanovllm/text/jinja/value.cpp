@@ -202,7 +202,7 @@ bool are_alike(const Value& a, const Value& b) {
   return is_plain_list(a) && is_plain_list(b) && a.sequence()->kind == b.sequence()->kind;
 }
 
-/// Of a text or a list.
+/// A text or a list, repeated `count` times; empty if `count` is negative.
 Value repeat(const Value& v, Int count, Budget& budget) {
   const size_t size =
       v.is_string() ? v.string().size() : v.sequence()->items.size() * sizeof(Value);
@@ -219,7 +219,8 @@ Value repeat(const Value& v, Int count, Budget& budget) {
                        : make_list(std::move(items), budget, v.sequence()->kind);
 }
 
-/// Of texts, the plain one escaped where the other is markup, or of lists.
+/// a + b of two texts, or of two lists of the same kind. If only one of the texts is markup, the
+/// other one is escaped.
 Value add(const Value& a, const Value& b, Budget& budget) {
   if (a.is_string() && b.is_string()) {
     const bool markup = a.is_markup() || b.is_markup();

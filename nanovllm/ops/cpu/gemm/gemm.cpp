@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/ops/cpu/gemm/pack_quantized.h"
 #include "nanovllm/ops/cpu/kernels/elementwise.h"
@@ -16,10 +17,9 @@ namespace nanovllm::cpu {
 
 namespace {
 
-int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-/// Up to this work, counted in multiply-adds and four more for each byte of weights, several
-/// threads cost more than they save: about 2 microseconds of one thread.
+/// A GEMM of at most this work runs on one thread, because several threads cost more than they
+/// save. The work is the number of multiply-adds, plus four for each byte of weights. One thread
+/// needs about 2 microseconds for so much.
 constexpr int64_t kParallelWork = 1'000'000;
 
 /// Seconds of a bfloat16 GEMM whose operands are in the L1 cache; zeros are as fast as other
@@ -95,9 +95,9 @@ GemmCall Gemm::make_call(const PackedWeight& w, Tensor x, Tensor out) {
   const IntGemmKernels& kernels = kernels_for(isa_, w.dtype).int_gemm;
   const bool is_large = w.group % kLargeIntGroup == 0 && w.k % kLargeIntGroup == 0;
   call.x_group = is_large ? kLargeIntGroup : kIntGroup;
-  const int64_t row_bytes = div_up(w.k, call.x_group) * (call.x_group * kernels.x_value_bytes +
-                                                         2 * static_cast<int64_t>(sizeof(float)));
-  call.x_stride = div_up(row_bytes, 64) * 64;
+  const int64_t row_bytes = ceil_div(w.k, call.x_group) * (call.x_group * kernels.x_value_bytes +
+                                                           2 * static_cast<int64_t>(sizeof(float)));
+  call.x_stride = ceil_div(row_bytes, 64) * 64;
   auto* const rows = static_cast<char*>(
       quantized_x_.reserve(static_cast<size_t>((x.shape[0] + kMoreRows) * call.x_stride)));
   call.x = rows;
@@ -128,8 +128,8 @@ std::shared_ptr<const PackedWeight> Gemm::pack(std::span<const WeightRows> all_p
   }
   const Kernels kernels = kernels_for(isa_, dtype);
   const int64_t columns = kernels.gemm.panel_columns;
-  const int64_t panels = div_up(w->n, columns);
-  const int64_t padded_k = dtype == DType::kBF16 ? div_up(w->k, 32) * 32 : w->k;
+  const int64_t panels = ceil_div(w->n, columns);
+  const int64_t padded_k = dtype == DType::kBF16 ? ceil_div(w->k, 32) * 32 : w->k;
   const int64_t row_bytes = w->k * static_cast<int64_t>(dtype_size(dtype));
   w->panel_bytes = columns * padded_k * static_cast<int64_t>(dtype_size(dtype));
   w->expert_bytes = panels * w->panel_bytes;
@@ -177,17 +177,17 @@ void Gemm::matmul(Tensor out, Tensor x, const PackedWeight& w, Tensor bias) {
   GemmCall call = make_call(w, x, out);
   call.bias = bias.as<const float>();
   const GemmKernel& kernels = kernel(w, m);
-  const int64_t panels = div_up(w.n, kernels.panel_columns);
-  const int64_t tiles = div_up(m, kernels.tile_rows);
-  const int64_t row_parts = div_up(tiles, kGemmTaskRows / kernels.tile_rows);
+  const int64_t panels = ceil_div(w.n, kernels.panel_columns);
+  const int64_t tiles = ceil_div(m, kernels.tile_rows);
+  const int64_t row_parts = ceil_div(tiles, kGemmTaskRows / kernels.tile_rows);
   const bool parallel = threads_ > 1 && 4 * panels * w.panel_bytes + w.n * w.k * m > kParallelWork;
   // Where the rows are one part, each thread gets two runs of panels. The second one follows the
   // first in memory, so that its weights are prefetched, if the threads are equally fast. Otherwise
   // tasks are smaller, and those that share panels follow each other.
   int64_t column_parts = parallel ? 2 * threads_ : 1;
   if (row_parts > 1)
-    column_parts = std::max(div_up(panels * kernels.panel_columns, kGemmGroupColumns),
-                            div_up(column_parts, row_parts));
+    column_parts = std::max(ceil_div(panels * kernels.panel_columns, kGemmGroupColumns),
+                            ceil_div(column_parts, row_parts));
   column_parts = std::min(column_parts, panels);
   const int64_t tasks = row_parts * column_parts;
   const bool two_runs = row_parts == 1 && column_parts == 2 * threads_;
@@ -215,16 +215,16 @@ void Gemm::expert_matmul(Tensor out, Tensor x, const PackedWeight& w, const Rout
         "expert_matmul: wrong shapes");
   const GemmKernel& kernels = kernel(w, num_entries);
   const auto* starts = routing.starts.as<const int32_t>();
-  const int64_t panels = div_up(w.n, kernels.panel_columns);
+  const int64_t panels = ceil_div(w.n, kernels.panel_columns);
   const int64_t most_rows = kGemmTaskRows / kernels.tile_rows * kernels.tile_rows;
   int64_t num_row_parts = 0;
   for (int64_t e = 0; e < w.num_experts; ++e)
-    num_row_parts += div_up(starts[e + 1] - starts[e], most_rows);
+    num_row_parts += ceil_div(starts[e + 1] - starts[e], most_rows);
   // Several tasks for each thread, since experts have unequal numbers of rows.
-  const int64_t column_parts = std::min(panels, div_up(4 * threads_, num_row_parts));
+  const int64_t column_parts = std::min(panels, ceil_div(4 * threads_, num_row_parts));
   tasks_.clear();
   for (int64_t e = 0; e < w.num_experts; ++e) {
-    const int64_t count = starts[e + 1] - starts[e], row_parts = div_up(count, most_rows);
+    const int64_t count = starts[e + 1] - starts[e], row_parts = ceil_div(count, most_rows);
     for (int64_t r = 0; r < row_parts; ++r)
       for (int64_t c = 0; c < column_parts; ++c)
         tasks_.push_back({e, starts[e] + r * most_rows,

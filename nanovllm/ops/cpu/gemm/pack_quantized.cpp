@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "nanovllm/base/ceil_div.h"
 #include "nanovllm/ops/cpu/kernels/int_gemm.h"
 #include "nanovllm/ops/cpu/machine/memory.h"
 #include "nanovllm/ops/cpu/machine/parallel.h"
@@ -13,7 +14,7 @@ namespace nanovllm::cpu {
 
 namespace {
 
-int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
+int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
 /// Values of k that a panel has: the integers' kernels quantize x by groups.
 int64_t padded(const PackedWeight& w) {
@@ -148,8 +149,8 @@ std::shared_ptr<const PackedWeight> pack_quantized(std::span<const WeightRows> a
   const auto group_bytes = [&](int64_t count) {
     return round_up(count * panel_columns * value_bits / 8 + scale_bytes, 64);
   };
-  const int64_t groups = (padded_k + w->group - 1) / w->group;
-  const int64_t panels = (w->n + panel_columns - 1) / panel_columns;
+  const int64_t groups = ceil_div(padded_k, w->group);
+  const int64_t panels = ceil_div(w->n, panel_columns);
   w->group_bytes = group_bytes(w->group);
   w->panel_bytes = (groups - 1) * w->group_bytes + group_bytes(padded_k - (groups - 1) * w->group);
   w->expert_bytes = panels * w->panel_bytes;

@@ -9,11 +9,12 @@
 namespace nanovllm::cpu::NANOVLLM_ISA {
 namespace {
 
-/// A panel of V has so many dimensions, and two keys in a word.
+/// A panel of V has kPairColumns dimensions and kPairPanel words of 32 bits. A word holds one
+/// dimension of two neighbouring keys.
 constexpr int kPairColumns = 2 * kAmxColumns, kPairPanel = kKeyBlock / 2 * kPairColumns;
 
-/// Weights of so many keys are multiplied: the tile's, rounded up. They are zero behind a row's
-/// last key.
+/// How many weights of a row are multiplied: those of `keys` keys, rounded up to whole tiles. The
+/// weights behind the row's last key are zero.
 inline int padded_keys(int keys) { return (keys + kAmxK - 1) / kAmxK * kAmxK; }
 
 /// A row's weights, which take the first half of the memory of its scores.
@@ -21,9 +22,9 @@ inline Bf16* weights_of(const KeyBlockArgs& a, int row) {
   return reinterpret_cast<Bf16*>(a.scores + row * kKeyBlock);
 }
 
-/// Makes the panels of V, [kKeyBlock / 2, kPairColumns] for each so many dimensions: a lane has two
-/// neighbouring keys of a dimension. Keys from `end` on may never have been written and become
-/// zero. The keys that come next are prefetched.
+/// Makes the panels of V: for every kPairColumns dimensions one of [kKeyBlock / 2, kPairColumns]
+/// words. Keys from `end` on may never have been written and become zero. The keys that come next
+/// are prefetched.
 void pack_values(const KeyBlockArgs& a, int end) {
   alignas(64) uint16_t low[32], high[32];
   for (uint16_t i = 0; i < 32; ++i) {

@@ -8,14 +8,14 @@ namespace nanovllm::cpu {
 
 /// Values of k that are summed in one chain; the chains' sums are added in order.
 constexpr int64_t kGemmBlockK = 256;
+/// The same for quantized weights, whose blocks of a panel become float32 [kQuantizedBlockK, 32].
+constexpr int64_t kQuantizedBlockK = 128;
 /// Columns of out that share a converted block of x.
 constexpr int64_t kGemmGroupColumns = 512;
 /// Weights are prefetched into the L2 cache so many panels ahead.
 constexpr int64_t kPrefetchPanels = 4;
 /// Most rows of one task: its blocks of x and of out stay in a 1 MiB L2.
 constexpr int64_t kGemmTaskRows = 120;
-/// The same of quantized weights, whose blocks of a panel become float32 [kQuantizedBlockK, 32].
-constexpr int64_t kQuantizedBlockK = 128;
 /// Scratch memory of one thread: a block of x [kGemmTaskRows, kGemmBlockK], of out [kGemmTaskRows,
 /// kGemmGroupColumns] and of a panel, float32.
 constexpr int64_t kGemmScratchFloats =

@@ -68,7 +68,7 @@ struct SamplerKernels {
   /// The tokens with low <= value < high, in the order of their ids; returns how many.
   int64_t (*collect)(const RowView& row, float low, float high, Candidate* out);
   int32_t (*draw)(const RowView& row, const DrawArgs& args);
-  /// Tokens with a larger logit, or the same and a lower id.
+  /// How many tokens have a larger logit than token `id`, or the same logit and a lower id.
   int64_t (*count_better)(const RowView& row, int32_t id);
 };
 
