@@ -18,8 +18,8 @@ struct __attribute__((visibility("default"))) EngineConfig {
   std::string dtype = "auto";        ///< auto (the checkpoint's, but bfloat16 for float32),
                                      ///< bfloat16, float16, float32
   std::string load_format = "auto";  ///< auto (safetensors) or dummy (random weights)
-  /// auto (the checkpoint's), or fp8 or int8: made at load. awq, awq_marlin, gptq, gptq_marlin and
-  /// compressed-tensors mean auto, and are refused if the checkpoint has another quantization.
+  /// auto (the checkpoint's), or fp8 or int8: made at load. The name of the checkpoint's method
+  /// means auto: fp8, awq, awq_marlin, gptq, gptq_marlin or compressed-tensors.
   std::string quantization = "auto";
   /// JSON that replaces rope_scaling (rope_parameters) of the model's config.json: with yarn the
   /// context may be longer than the model's own. Empty: as config.json says.

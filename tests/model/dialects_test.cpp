@@ -399,8 +399,9 @@ TEST(Dialects, TheCheckpointsOwnMayBeNamed) {
     if (!method.empty()) config["quantization_config"] = {{"quant_method", method}};
     return parse_quantization(JsonFields(config, ""), asked);
   };
-  for (const char* name : {"awq", "awq_marlin"})
-    EXPECT_EQ(parsed("awq", name)->description, parsed("awq", "auto")->description);
+  for (const auto& [method, asked] :
+       {std::pair{"awq", "awq"}, {"awq", "awq_marlin"}, {"fp8", "fp8"}})
+    EXPECT_EQ(parsed(method, asked)->description, parsed(method, "auto")->description);
   for (const auto& [method, asked, named] :
        {std::tuple{"awq", "gptq_marlin", "gptq"}, {"fp8", "awq", "awq"}, {"", "gptq", "gptq"}})
     EXPECT_THAT([&] { parsed(method, asked); },

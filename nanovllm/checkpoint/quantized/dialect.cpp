@@ -41,14 +41,11 @@ std::optional<Quantization> parse_dialect(const JsonFields& config) {
 std::optional<Quantization> parse_quantization(const JsonFields& config, const std::string& asked,
                                                bool vocabulary) {
   std::optional<Quantization> own = parse_dialect(config);
-  if (asked == "auto") return own;
-  if (asked != "fp8" && asked != "int8") {
-    // vLLM's names of its kernels for a method end in _marlin.
-    const std::string method = asked.substr(0, asked.find("_marlin"));
-    require(own && own->quant_method == method,
-            "the checkpoint is not quantized with {}; leave quantization out", method);
-    return own;
-  }
+  // vLLM's names of its kernels for a method end in _marlin.
+  const std::string method = asked.substr(0, asked.find("_marlin"));
+  if (asked == "auto" || (own && own->quant_method == method)) return own;
+  require(asked == "fp8" || asked == "int8",
+          "the checkpoint is not quantized with {}; leave quantization out", method);
   Quantization made = quantization_at_load(asked, vocabulary);
   if (!own) return made;
   own->description += fmt::format("; the rest {}", made.description);

@@ -38,9 +38,10 @@ Quantization awq(const JsonFields& config);
 Quantization gptq(const JsonFields& config);
 
 /// What the key quantization_config of config.json says, if it is there. `asked` is
-/// EngineConfig::quantization: with fp8 or int8, projections that the checkpoint has not quantized
-/// become so when they are read, and with `vocabulary` the embedding and the head too. Throws
-/// UserError if it names a quantization that the checkpoint does not have.
+/// EngineConfig::quantization: the name of the checkpoint's method means auto. Otherwise with fp8
+/// or int8, projections that the checkpoint has not quantized become so when they are read, and
+/// with `vocabulary` the embedding and the head too. Throws UserError for the name of another
+/// method.
 std::optional<Quantization> parse_quantization(const JsonFields& config,
                                                const std::string& asked = "auto",
                                                bool vocabulary = false);
