@@ -1,5 +1,4 @@
-"""Importing a module of nano-vLLM or vLLM that has no counterpart in Python says where its counterpart
-is."""
+"""Importing a module of nano-vLLM or vLLM that is not here says what takes its place."""
 
 from __future__ import annotations
 

@@ -30,9 +30,10 @@ class LLM:
     """A loaded model that generates text.
 
     Several threads may use it; their requests run in one batch. Raises UserError (a ValueError) for
-    a mistake of the caller, and EngineDead (a RuntimeError) if the engine has failed, `exit` was
-    called, or this process was forked from the one that made the LLM. `exit`, the end of a `with`
-    block and the deletion of the last reference free the model's memory and its GPU at once.
+    a wrong value, TypeError for a wrong type, and EngineDead (a RuntimeError) if the engine has
+    failed, `exit` was called, or this process was forked from the one that made the LLM. `exit`,
+    the end of a `with` block and the deletion of the last reference free the model's memory and its
+    GPU at once.
     """
 
     tokenizer: Tokenizer  #: can be used after `exit` too

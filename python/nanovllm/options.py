@@ -99,10 +99,9 @@ OTHER_NAMES = {
 }
 
 # vLLM's names for values that have another name here.
-_OTHER_VALUES: Mapping[str, Mapping[str | None, str]] = {
+_OTHER_VALUES: Mapping[str, Mapping[str, str]] = {
     "dtype": {"half": "float16", "float": "float32"},
     "load_format": {"safetensors": "auto"},
-    "quantization": {None: "auto"},
     "kv_cache_dtype": {"fp8_e4m3": "fp8"},
 }
 
@@ -264,7 +263,7 @@ def _value(name: str, value: object) -> object:
             raise TypeError(f"{name} cannot be written as JSON: {error}") from None
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     others = _OTHER_VALUES.get(name, {})
-    return others.get(text, text) if isinstance(text, str | None) else text
+    return others.get(text, text) if isinstance(text, str) else text
 
 
 def with_given_names(error: Exception, options: Mapping[str, object]) -> Exception:

@@ -344,7 +344,9 @@ class Tokenizer:
         """
         _refuse_packing(kwargs)
         if continue_final_message and add_generation_prompt:
-            raise _core.UserError("continue_final_message and add_generation_prompt exclude each other")
+            raise _core.UserError(
+                "continue_final_message and add_generation_prompt exclude each other"
+            )
         variables = {
             "tools": tools,
             "documents": documents,

@@ -67,11 +67,17 @@ def test_sampling_params_say_what_is_wrong(field: str, value: Any, kind: type[Ex
 
 
 def test_a_number_that_is_too_large_names_the_range() -> None:
-    with pytest.raises(UserError, match=f"^max_tokens is {2**70}; it must be from 1 to 2147483647$"):
+    with pytest.raises(
+        UserError, match=f"^max_tokens is {2**70}; it must be from 1 to 2147483647$"
+    ):
         SamplingParams(max_tokens=2**70)
-    with pytest.raises(UserError, match="^seed is .*; it must be a whole number of at most 64 bits$"):
+    with pytest.raises(
+        UserError, match="^seed is .*; it must be a whole number of at most 64 bits$"
+    ):
         SamplingParams(seed=2**64)
-    with pytest.raises(UserError, match="^stop_token_ids contains .*; a token id is from 0 to 2147"):
+    with pytest.raises(
+        UserError, match="^stop_token_ids contains .*; a token id is from 0 to 2147"
+    ):
         SamplingParams(stop_token_ids=[3, 2**40])
     with pytest.raises(UserError, match="^max_num_seqs is .*; it must be from 1 to 65536$"):
         LLM(TINY_TALES, max_num_seqs=2**64)

@@ -81,7 +81,7 @@ def test_help_says_what_each_option_does() -> None:
 
 
 def test_hints_accept_what_calls_accept(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text('''
+    (tmp_path / "script.py").write_text("""
 from collections.abc import Generator
 
 from nanovllm import LLM, RequestOutput, SamplingParams, StreamPiece
@@ -106,7 +106,7 @@ def run(stream: bool) -> "list[RequestOutput] | Generator[StreamPiece, None, Non
     llm.stream("Once", params).close()
     llm.chat([{"role": "user", "content": "Hi"}], params, stream=stream)
     return llm.generate(["Once"], params, stream=stream, priority=[0])
-''')
+""")
     check_types("mypy", "--strict", "script.py", folder=tmp_path)
 
 
