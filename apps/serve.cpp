@@ -59,6 +59,7 @@ void set_log_level(const std::string& name) {
 }
 
 int serve(ServeOptions& options, const std::vector<std::string>& quiet) {
+  options.config.validate();  // now rather than when the server listens and loads the model
   read_api_keys(options);
   server::CorsOptions& cors = options.cors;
   cors.origins = texts_of("--allowed-origins", cors.origins);

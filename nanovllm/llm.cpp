@@ -1,6 +1,5 @@
 #include "nanovllm/llm.h"
 
-#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -72,7 +71,7 @@ std::string LLMTokenizer::render_chat_template(const std::string& variables_json
 LLM::LLM(const std::string& model, const EngineConfig& config)
     : folder_(hub::find_model(model, {.local_files_only = config.local_files_only,
                                       .needs_weights = config.load_format != "dummy"})),
-      engine_(std::make_unique<AsyncEngine>(
+      engine_(new AsyncEngine(
           std::unique_ptr<LLMEngine>(new LLMEngine(LLMEngine::load(folder_, config))))),
       tokenizer_(folder_, engine_->tokenizer()),
       added_(std::make_shared<Inbox>(/*wants_pieces=*/true)) {
@@ -83,11 +82,8 @@ LLM::LLM(const std::string& model, const EngineConfig& config)
   }
 }
 
-LLM::LLM(LLM&&) noexcept = default;
-LLM::~LLM() {
-  // A forked process must not destroy the engine: its threads run only in the parent
-  // (threads.fork).
-  if (engine_ != nullptr && !engine_->belongs_to_this_process()) std::ignore = engine_.release();
+void LLM::EndEngine::operator()(AsyncEngine* engine) const {
+  if (engine->belongs_to_this_process()) delete engine;
 }
 
 AsyncEngine& LLM::async_engine() const {
@@ -107,17 +103,16 @@ std::vector<RequestOutput> LLM::generate_all(const std::vector<Prompt>& prompts,
                                              const OnUpdate& on_update) {
   AsyncEngine& engine = async_engine();
   engine.require_alive();
-  require(params.size() == 1 || params.size() == prompts.size(),
+  require(params.size() == prompts.size(),
           "{} prompts and {} SamplingParams; give one, or one for each prompt", prompts.size(),
           params.size());
   // All prompts are checked before any is submitted, so that an error leaves no request running.
   std::vector<NewRequest> requests;
   for (size_t i = 0; i < prompts.size(); ++i) {
-    const SamplingParams& of_this = params[params.size() == 1 ? 0 : i];
     try {
       if constexpr (std::same_as<Prompt, std::string>)
-        requests.push_back(engine.prepare(tokenizer_.encode(prompts[i]), of_this));
-      else requests.push_back(engine.prepare(prompts[i], of_this));
+        requests.push_back(engine.prepare(tokenizer_.encode(prompts[i]), params[i]));
+      else requests.push_back(engine.prepare(prompts[i], params[i]));
     } catch (const UserError& e) {
       if (prompts.size() == 1) throw;
       fail("prompt {} of {}: {}", i, prompts.size(), e.what());
@@ -159,18 +154,19 @@ template std::vector<RequestOutput> LLM::generate_all(
 std::vector<RequestOutput> LLM::generate(const std::vector<std::string>& prompts,
                                          const SamplingParams& sampling_params,
                                          std::optional<bool> use_tqdm, const OnUpdate& on_update) {
-  return generate_all(prompts, {&sampling_params, 1}, use_tqdm, on_update);
+  return generate_all(prompts, std::vector(prompts.size(), sampling_params), use_tqdm, on_update);
 }
 
 std::vector<RequestOutput> LLM::generate(const std::vector<std::vector<int32_t>>& prompts,
                                          const SamplingParams& sampling_params,
                                          std::optional<bool> use_tqdm, const OnUpdate& on_update) {
-  return generate_all(prompts, {&sampling_params, 1}, use_tqdm, on_update);
+  return generate_all(prompts, std::vector(prompts.size(), sampling_params), use_tqdm, on_update);
 }
 
 RequestOutput LLM::chat(const std::vector<Message>& messages,
                         const std::optional<SamplingParams>& sampling_params,
                         const OnUpdate& on_update, std::optional<bool> enable_thinking) {
+  alive();
   const std::string prompt =
       tokenizer_.apply_chat_template(messages, /*add_generation_prompt=*/true, enable_thinking);
   const std::vector<std::vector<int32_t>> ids = {
@@ -181,6 +177,7 @@ RequestOutput LLM::chat(const std::vector<Message>& messages,
 }
 
 uint64_t LLM::add_request(const std::string& prompt, const SamplingParams& sampling_params) {
+  alive();
   return add_request(tokenizer_.encode(prompt), sampling_params);
 }
 
@@ -194,6 +191,7 @@ bool LLM::abort(uint64_t request_id) { return async_engine().cancel(request_id);
 std::vector<RequestUpdate> LLM::step() { return async_engine().wait(*added_, /*seconds=*/0); }
 bool LLM::is_finished() const { return async_engine().is_finished(*added_); }
 const SamplingParams& LLM::default_sampling_params() const {
+  alive();
   require(default_params_error_.empty(), "{}", default_params_error_);
   return default_params_;
 }

@@ -36,6 +36,9 @@ class __attribute__((visibility("default"))) LLMTokenizer {
  public:
   /// LLM makes one. `tokenizer` is that of the checkpoint folder, or null if it has none.
   LLMTokenizer(const std::string& model, std::shared_ptr<const Tokenizer> tokenizer);
+  // A move copies, so that no object is without its parts.
+  LLMTokenizer(const LLMTokenizer&) = default;
+  LLMTokenizer& operator=(const LLMTokenizer&) = default;
   /// The token ids of a text. Special tokens that are written in the text are recognised. Unless
   /// `add_special_tokens` is false, the tokenizer's post-processor adds others, such as a
   /// begin-of-text token. Like decode(), it throws UserError if there is no tokenizer.json.
@@ -76,8 +79,10 @@ class __attribute__((visibility("default"))) LLM {
   /// Face hub, ORG/NAME[@REVISION], which is found in the Hugging Face cache or downloaded into it
   /// (docs/models.md). Throws std::runtime_error if a download fails.
   explicit LLM(const std::string& model, const EngineConfig& config = {});
-  LLM(LLM&&) noexcept;
-  ~LLM();
+  /// What was moved from throws EngineDead; its tokenizer() can still be used.
+  LLM(LLM&&) noexcept = default;
+  LLM& operator=(LLM&&) noexcept = default;
+  ~LLM() = default;
 
   /// Runs all prompts until they are finished, and returns their outputs in the order of the
   /// prompts. `use_tqdm` shows a progress bar on stderr; by default it is shown if stderr is a
@@ -94,6 +99,13 @@ class __attribute__((visibility("default"))) LLM {
                                       const SamplingParams& sampling_params = {},
                                       std::optional<bool> use_tqdm = std::nullopt,
                                       const OnUpdate& on_update = {});
+  /// The same for a single prompt.
+  std::vector<RequestOutput> generate(const std::string& prompt,
+                                      const SamplingParams& sampling_params = {},
+                                      std::optional<bool> use_tqdm = std::nullopt,
+                                      const OnUpdate& on_update = {}) {
+    return generate(std::vector<std::string>{prompt}, sampling_params, use_tqdm, on_update);
+  }
   /// The same with one SamplingParams for each prompt. (It is a template so that the braces in
   /// generate(prompts, {.max_tokens = 2}) can only mean a single SamplingParams.)
   template <TextOrTokens Prompt, std::same_as<SamplingParams> Params>
@@ -149,6 +161,10 @@ class __attribute__((visibility("default"))) LLM {
   uint64_t add_request(const std::string& prompt, const SamplingParams& sampling_params);
   uint64_t add_request(std::vector<int32_t> prompt_token_ids,
                        const SamplingParams& sampling_params);
+  uint64_t add_request(std::initializer_list<int32_t> prompt_token_ids,
+                       const SamplingParams& sampling_params) {
+    return add_request(std::vector<int32_t>(prompt_token_ids), sampling_params);
+  }
   /// Ends a request; the next step() returns it with the tokens it has. Returns false if no such
   /// request is running.
   bool abort(uint64_t request_id);
@@ -164,23 +180,29 @@ class __attribute__((visibility("default"))) LLM {
   const LLMTokenizer& tokenizer() const;
   int64_t max_model_len() const;
   int64_t vocab_size() const;
-  /// Frees the model; every later call throws EngineDead (cleanup.death).
+  /// Frees the model. Later calls throw EngineDead (cleanup.death), except for exit(), tokenizer()
+  /// and async_engine().
   void exit();
   /// The engine that this uses, for front ends that are built together with the library
   /// (engine/async_engine.h).
   AsyncEngine& async_engine() const;
 
  private:
+  /// Destroys the engine, but not in a forked process: its threads run only in the parent
+  /// (threads.fork).
+  struct EndEngine {
+    void operator()(AsyncEngine* engine) const;
+  };
+
   const AsyncEngine& alive() const;
-  /// `sampling_params`: one for all prompts, or one for each prompt. llm.cpp instantiates it for
-  /// both kinds of prompts.
+  /// `sampling_params`: one for each prompt. llm.cpp instantiates it for both kinds of prompts.
   template <TextOrTokens Prompt>
   std::vector<RequestOutput> generate_all(const std::vector<Prompt>& prompts,
                                           std::span<const SamplingParams> sampling_params,
                                           std::optional<bool> use_tqdm, const OnUpdate& on_update);
 
   std::string folder_;  // of the checkpoint
-  std::unique_ptr<AsyncEngine> engine_;
+  std::unique_ptr<AsyncEngine, EndEngine> engine_;
   LLMTokenizer tokenizer_;
   SamplingParams default_params_;
   std::string default_params_error_;  // why the checkpoint has no default_params_

@@ -7,7 +7,9 @@
 #include <nanobind/stl/vector.h>
 
 #include <cctype>
+#include <cmath>
 #include <concepts>
+#include <limits>
 #include <stdexcept>
 #include <type_traits>
 
@@ -18,12 +20,6 @@ namespace nb = nanobind;
 namespace nanovllm::python {
 
 namespace {
-
-[[noreturn]] void wrong_type(const std::string& what, nb::handle value, const std::string& right) {
-  std::string shown = nb::repr(value).c_str();
-  if (shown.size() > 60) shown = shown.substr(0, 57) + "...";
-  throw nb::type_error((what + " is " + shown + "; it must be " + right).c_str());
-}
 
 const char* kind_of(bool) { return "True or False"; }
 const char* kind_of(double) { return "a number"; }
@@ -40,6 +36,47 @@ const char* kind_of(const std::optional<T>&) {
   return kind_of(T());
 }
 
+std::string shown(nb::handle value) {
+  const std::string text = nb::repr(value).c_str();
+  return text.size() > 60 ? text.substr(0, 57) + "..." : text;
+}
+
+[[noreturn]] void wrong_type(const std::string& what, nb::handle value, const std::string& right) {
+  throw nb::type_error((what + " is " + shown(value) + "; it must be " + right).c_str());
+}
+
+// A bool is a number in Python, but as one it is a mistake.
+bool is_bool(nb::handle value) { return nb::isinstance<nb::bool_>(value); }
+bool is_whole(nb::handle value) { return nb::isinstance<nb::int_>(value) && !is_bool(value); }
+
+/// For a whole number that the type of the field cannot hold.
+[[noreturn]] void out_of_range(const FieldInfo& field, nb::handle value) {
+  double x = PyLong_AsDouble(value.ptr());
+  if (PyErr_Occurred() != nullptr) {  // it is larger than any double
+    PyErr_Clear();
+    x = std::numeric_limits<double>::infinity();
+  }
+  const bool has_limit = std::isfinite(field.allowed.most);
+  fail("{} is {}; it must be {}", field.name, shown(value),
+       has_limit ? field.allowed.range(x) : kind_of(uint64_t()));
+}
+
+/// `right`: how wrong_type() describes such ids. Throws UserError if one does not fit in 32 bits.
+void check_token_ids(nb::handle ids, const char* what, const char* right) {
+  int32_t number = 0;
+  for (const nb::handle id : ids) {
+    if (is_bool(id)) wrong_type(what, ids, right);
+    if (is_whole(id) && !nb::try_cast(id, number))
+      fail("{} contains {}; a token id is from 0 to {}", what, shown(id),
+           std::numeric_limits<int32_t>::max());
+  }
+}
+
+template <class T>
+constexpr bool kIsNumber = std::is_arithmetic_v<T> && !std::same_as<T, bool>;
+template <class T>
+constexpr bool kIsNumber<std::optional<T>> = kIsNumber<T>;
+
 /// None leaves the field at its default, unless FieldInfo::none_means gives another value.
 template <class T>
 void read(nb::handle value, const FieldInfo& field, T& to) {
@@ -53,17 +90,28 @@ void read(nb::handle value, const FieldInfo& field, T& to) {
       to = {to_text(value, field.name)};
       return;
     }
-  // A bool is a number in Python, but as one it is a mistake.
-  constexpr bool is_bool = std::same_as<T, bool>;
-  if ((!is_bool && nb::isinstance<nb::bool_>(value)) || !nb::try_cast(value, to))
-    wrong_type(field.name, value, kind_of(T()));
+  const bool is_right = std::same_as<T, bool> || !is_bool(value);
+  if (is_right && nb::try_cast(value, to)) return;
+  if (kIsNumber<T> && is_whole(value)) out_of_range(field, value);
+  wrong_type(field.name, value, kind_of(T()));
 }
 
 /// A negative seed is allowed; it wraps around, as on the command line and in JSON.
 void read(nb::handle value, const FieldInfo& field, std::optional<uint64_t>& to) {
-  const bool is_bool = nb::isinstance<nb::bool_>(value);
-  if (int64_t seed = 0; !is_bool && nb::try_cast(value, seed)) to = static_cast<uint64_t>(seed);
+  if (int64_t seed = 0; !is_bool(value) && nb::try_cast(value, seed))
+    to = static_cast<uint64_t>(seed);
   else read<std::optional<uint64_t>>(value, field, to);
+}
+
+void read(nb::handle value, const FieldInfo& field, std::vector<int32_t>& to) {
+  if (!value.is_none()) to = to_token_ids(value, field.name);
+}
+void read(nb::handle value, const FieldInfo& field, std::optional<std::vector<int32_t>>& to) {
+  if (!value.is_none()) to = to_token_ids(value, field.name);
+}
+void read(nb::handle value, const FieldInfo& field, std::map<int32_t, double>& to) {
+  if (nb::isinstance<nb::dict>(value)) check_token_ids(value, field.name, kind_of(to));
+  read<std::map<int32_t, double>>(value, field, to);
 }
 
 template <class Struct>
@@ -140,7 +188,9 @@ std::vector<int32_t> to_token_ids(nb::handle ids, const char* what) {
   const nb::object list =
       nb::hasattr(ids, "tolist") ? nb::object(ids.attr("tolist")()) : nb::borrow(ids);
   std::vector<int32_t> result;
-  if (!nb::try_cast(list, result)) wrong_type(what, ids, "a list of token ids");
+  if (nb::isinstance<nb::list>(list) || nb::isinstance<nb::tuple>(list))
+    check_token_ids(list, what, kind_of(result));
+  if (!nb::try_cast(list, result)) wrong_type(what, ids, kind_of(result));
   return result;
 }
 
@@ -241,14 +291,22 @@ nb::tuple from_output(const RequestOutput& output, const Tokenizer* tokenizer) {
   return nb::make_tuple(keys, more);
 }
 
-nb::dict from_update(const RequestUpdate& update, const Tokenizer* tokenizer) {
-  nb::dict piece;
+nb::tuple from_update(const RequestUpdate& update, const Tokenizer* tokenizer) {
+  nb::dict piece, texts;
   piece["text"] = update.text;
   piece["token_ids"] = update.token_ids;
   piece["choice"] = update.choice;
+  piece["finish_reason"] =
+      update.finish_reason.empty() ? nb::none() : nb::cast(update.finish_reason);
+  piece["stop_reason"] = update.stop_reason;
   piece["output"] =
       update.finished ? nb::object(from_output(*update.finished, tokenizer)) : nb::none();
-  return piece;
+  if (!update.logprobs.empty()) {
+    const std::vector<TokenLogprobs> logprobs = {update.logprobs};
+    piece["logprobs"] = from_logprobs(logprobs);
+    if (tokenizer != nullptr) add_texts(texts, logprobs, *tokenizer);
+  }
+  return nb::make_tuple(piece, texts);
 }
 
 nb::dict from_stats(const EngineStats& stats) {

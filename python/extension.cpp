@@ -169,15 +169,17 @@ NB_MODULE(_core_of_main_interpreter, m) {
            })
       .def(
           "add",
-          [](const LLM& llm, const PythonInbox& inbox, nb::handle prompt, nb::handle params) {
+          [](const LLM& llm, const PythonInbox& inbox, nb::handle prompt, nb::handle params,
+             nb::handle cache_salt) {
             Prompt given = to_prompt(prompt);
             const SamplingParams sampling = to_sampling_params(params);
+            const std::string salt = to_text(cache_salt, "cache_salt");
             const Released released;
             AsyncEngine& engine = llm.async_engine();
             return engine.submit(inbox.inbox,
-                                 engine.prepare(to_ids(llm, std::move(given)), sampling));
+                                 engine.prepare(to_ids(llm, std::move(given)), sampling, salt));
           },
-          nb::arg(), nb::arg().none(), nb::arg().none())
+          nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg())
       .def(
           "check",
           [](const LLM& llm, nb::handle params) {
@@ -194,9 +196,9 @@ NB_MODULE(_core_of_main_interpreter, m) {
              const std::shared_ptr<const Tokenizer> tokenizer = llm.async_engine().tokenizer();
              nb::list list;
              for (const RequestUpdate& update : arrived) {
-               const nb::object shown = inbox.inbox->wants_pieces()
-                                            ? nb::object(from_update(update, tokenizer.get()))
-                                            : from_output(*update.finished, tokenizer.get());
+               const nb::tuple shown = inbox.inbox->wants_pieces()
+                                           ? from_update(update, tokenizer.get())
+                                           : from_output(*update.finished, tokenizer.get());
                list.append(nb::make_tuple(update.request_id, shown));
              }
              return list;

@@ -11,29 +11,28 @@
 
 namespace nanovllm {
 
-namespace {
-
-/// Describes the allowed values, for a message about the wrong value x. The limit of a float
-/// (3.4e38) is mentioned only if x exceeds it. All other limits need at most 10 digits.
-std::string describe(const Allowed& allowed, double x) {
+// The limit of a float (3.4e38) is mentioned only if x exceeds it. All other limits need at most 10
+// digits.
+std::string Allowed::range(double x) const {
   constexpr double kHuge = 1e30;
-  const auto [least, most, excludes_least, multiple_of, choices] = allowed;
   if (most > kHuge && x > most) return fmt::format("at most {:.2g}", most);
   if (most > kHuge) return fmt::format("{} {:.10g}", excludes_least ? "above" : "at least", least);
   if (excludes_least) return fmt::format("above {:.10g} and at most {:.10g}", least, most);
-  const std::string range = fmt::format("from {:.10g} to {:.10g}", least, most);
-  return multiple_of > 1 ? fmt::format("a multiple of {}, {}", multiple_of, range) : range;
+  const std::string limits = fmt::format("from {:.10g} to {:.10g}", least, most);
+  return multiple_of > 1 ? fmt::format("a multiple of {}, {}", multiple_of, limits) : limits;
 }
+
+namespace {
 
 // One check for each type that a field may have.
 
 template <class Number>
 void check_number(const FieldInfo& field, Number value) {
-  const auto [least, most, excludes_least, multiple_of, choices] = field.allowed;
+  const auto& [least, most, excludes_least, multiple_of, choices, others] = field.allowed;
   const auto x = static_cast<double>(value);
   bool is_right = std::isfinite(x) && x >= least && x <= most && !(excludes_least && x == least);
   if constexpr (std::is_integral_v<Number>) is_right = is_right && value % multiple_of == 0;
-  require(is_right, "{} is {}; it must be {}", field.name, value, describe(field.allowed, x));
+  require(is_right, "{} is {}; it must be {}", field.name, value, field.allowed.range(x));
 }
 void check_value(const FieldInfo& field, double value) { check_number(field, value); }
 void check_value(const FieldInfo& field, int64_t value) { check_number(field, value); }
@@ -43,7 +42,9 @@ void check_value(const FieldInfo&, uint64_t) {}
 void check_value(const FieldInfo& field, const std::string& text) {
   const auto end = std::ranges::find(field.allowed.choices, nullptr);
   const std::vector<std::string> choices(field.allowed.choices.begin(), end);
-  require(choices.empty() || std::ranges::count(choices, text) > 0,
+  const auto is_text = [&](const char* choice) { return choice != nullptr && text == choice; };
+  require(choices.empty() || std::ranges::count(choices, text) > 0 ||
+              std::ranges::any_of(field.allowed.other_choices, is_text),
           "{} is '{}'; it must be one of {}{}", field.name, text, fmt::join(choices, ", "),
           did_you_mean(text, choices));
 }

@@ -14,11 +14,13 @@ namespace nanovllm {
 /// The options of the engine, with vLLM's names and meanings. Zero or empty means that the value is
 /// chosen at the start.
 struct __attribute__((visibility("default"))) EngineConfig {
-  std::string device = "auto";        ///< auto, cpu, cuda
-  std::string dtype = "auto";         ///< auto (the checkpoint's, but bfloat16 for float32),
-                                      ///< bfloat16, float16, float32
-  std::string load_format = "auto";   ///< auto (safetensors) or dummy (random weights)
-  std::string quantization = "auto";  ///< auto (the checkpoint's), or fp8 or int8: made at load
+  std::string device = "auto";       ///< auto, cpu, cuda
+  std::string dtype = "auto";        ///< auto (the checkpoint's, but bfloat16 for float32),
+                                     ///< bfloat16, float16, float32
+  std::string load_format = "auto";  ///< auto (safetensors) or dummy (random weights)
+  /// auto (the checkpoint's), or fp8 or int8: made at load. The name of the checkpoint's method
+  /// means auto: fp8, awq, awq_marlin, gptq, gptq_marlin or compressed-tensors.
+  std::string quantization = "auto";
   /// JSON that replaces rope_scaling (rope_parameters) of the model's config.json: with yarn the
   /// context may be longer than the model's own. Empty: as config.json says.
   std::string rope_scaling = {};
@@ -133,13 +135,16 @@ void EngineConfig::for_each_field(Visit&& visit) {
          "Where weights come from; dummy: random weights, only config.json is needed",
          one_of("auto", "dummy")},
         &C::load_format);
-  visit({"quantization", "--quantization",
-         "Weights; auto: as the checkpoint has them; fp8, int8: those that it has not quantized "
-         "become so at load, on a GPU only those of the layers",
-         one_of("auto", "fp8", "int8")},
+  visit({.name = "quantization",
+         .option = "--quantization",
+         .help = "Weights; auto: as the checkpoint has them; fp8, int8: those that it has not "
+                 "quantized become so at load, on a GPU only those of the layers",
+         .allowed = {.choices = {"auto", "fp8", "int8"},
+                     .other_choices = {"awq", "awq_marlin", "gptq", "gptq_marlin",
+                                       "compressed-tensors"}}},
         &C::quantization);
   visit({"local_files_only", "--local-files-only",
-         "Download nothing: MODEL must be a folder or complete in the Hugging Face cache"},
+         "Download nothing: the model must be a folder or complete in the Hugging Face cache"},
         &C::local_files_only);
   visit(
       {"max_model_len", "-c,--max-model-len TOKENS",

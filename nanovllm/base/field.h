@@ -17,6 +17,11 @@ struct Allowed {
   bool excludes_least = false;
   int64_t multiple_of = 1;
   std::array<const char*, 4> choices = {};  ///< empty: any text
+  /// Choices that scripts for vLLM may give, and that no help and no message offers.
+  std::array<const char*, 5> other_choices = {};
+
+  /// The allowed numbers, for a message about the wrong number x: "from 1 to 128".
+  std::string range(double x) const;
 };
 
 constexpr Allowed at_least(double least) { return {.least = least}; }
@@ -54,10 +59,10 @@ struct FieldInfo {
     return flags().substr(std::min(flags().find("--"), option.size()));
   }
   std::string value_name() const {
-    std::string name(option.substr(std::min(flags().size() + 1, option.size())));
+    std::string value(option.substr(std::min(flags().size() + 1, option.size())));
     for (const char* choice : allowed.choices)
-      if (choice != nullptr) name += (name.empty() ? "" : "|") + std::string(choice);
-    return name;
+      if (choice != nullptr) value += (value.empty() ? "" : "|") + std::string(choice);
+    return value;
   }
 };
 

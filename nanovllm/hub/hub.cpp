@@ -23,6 +23,8 @@ constexpr const char* kOffline = "HF_HUB_OFFLINE forbids to download it";
 }  // namespace
 
 std::string find_model(const std::string& model, const FindOptions& options) {
+  require(!model.empty(),
+          "model is empty; it must be a checkpoint folder or the id of a model, ORG/NAME");
   const std::optional<ModelId> id = parse_model_id(model);
   if (!id || path_exists(model)) return model;
   const Settings settings = Settings::from_environment();

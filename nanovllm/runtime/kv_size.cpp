@@ -70,10 +70,10 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
                                                                        : "--kv-cache-memory-bytes");
   const int64_t capacity = size.num_blocks * config.block_size;
   require(asked_len <= capacity,
-          "--max-model-len is {}; the KV cache holds {} tokens ({} blocks of {}): lower it to {}, "
+          "--max-model-len is {}; the KV cache holds {} tokens ({} block{} of {}): lower it to {}, "
           "or give more with --kv-cache-memory-bytes {} or --num-gpu-blocks-override {}",
-          asked_len, capacity, size.num_blocks, config.block_size, capacity,
-          static_cast<size_t>(blocks_for_one) * block_bytes, blocks_for_one);
+          asked_len, capacity, size.num_blocks, size.num_blocks == 1 ? "" : "s", config.block_size,
+          capacity, static_cast<size_t>(blocks_for_one) * block_bytes, blocks_for_one);
   size.max_model_len = std::min(wanted_len, capacity);
   return size;
 }

@@ -1,4 +1,4 @@
-"""Importing a module of nano-vLLM that has no counterpart in Python says where its counterpart is."""
+"""Importing a module of nano-vLLM or vLLM that is not here says what takes its place."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from types import ModuleType
 
 _ABSENT = {
+    "engine.async_llm_engine": "LLM.stream in a thread takes the place of AsyncLLMEngine, as"
+    " examples/async_stream.py shows",
     "engine.model_runner": "ModelRunner is C++, nanovllm/runtime/model_runner.h",
     "layers": "attention, linear, layernorm, rotary_embedding, activation, embed_head and sampler are"
     " C++ and CUDA code, declared in nanovllm/ops/backend.h",

@@ -6,7 +6,7 @@ Every call may raise UserError, EngineDead, or TypeError if an argument has a wr
 import enum
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as _Sequence
-from typing import Any, TypeAlias, overload
+from typing import Any, ClassVar, TypeAlias, overload
 
 from nanovllm.sampling_params import SamplingParams
 
@@ -40,9 +40,17 @@ def render(chat_template: str, variables_json: str, /) -> str: ...
 
 class Engine:
     def __init__(self, model: str, options: Mapping[str, Any], /) -> None: ...
-    def add(self, inbox: Inbox, prompt: str | _Sequence[int], params: SamplingParams, /) -> int: ...
+    def add(
+        self,
+        inbox: Inbox,
+        prompt: str | _Sequence[int],
+        params: SamplingParams,
+        cache_salt: str,
+        /,
+    ) -> int: ...
     def check(self, params: SamplingParams, /) -> None: ...
-    # An inbox of pieces gets dictionaries, whose "output" is Finished or None; others get Finished.
+    # An inbox of pieces gets the keys of a StreamPiece, whose "output" is Finished or None, and the
+    # texts of the tokens in its log-probabilities; others get Finished.
     def wait(self, inbox: Inbox, seconds: float, /) -> list[tuple[int, Any]]: ...
     def abandon(self, inbox: Inbox, /) -> None: ...
     def abort(self, request_id: int, /) -> bool: ...
@@ -104,8 +112,7 @@ class Sequence:
     @property
     def block_table(self) -> list[int]: ...
     # nano-vLLM sets it on the class; then it is the size for sequences that have no blocks yet.
-    @property
-    def block_size(self) -> int: ...
+    block_size: ClassVar[int]
     @property
     def num_blocks(self) -> int: ...
     @property

@@ -4,12 +4,22 @@ nothing, so that it runs as it is; otherwise its results would differ, which is 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from nanovllm import _core
 
 # The values of an argument that ask for nothing. None always does.
-Neutral = Mapping[str, Collection[object]]
+Neutral = Mapping[str, Container[object]]
+
+
+class AnyOf(Container[object]):
+    """All values of these types."""
+
+    def __init__(self, *types: type) -> None:
+        self._types = types
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, self._types)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

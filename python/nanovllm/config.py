@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nanovllm import _core
 from nanovllm._unsupported import did_you_mean
-from nanovllm.options import OTHER_NAMES, EngineOptions, with_given_names
+from nanovllm.options import OTHER_NAMES, EngineOptions, by_field, with_given_names
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -44,9 +44,7 @@ class Config(SimpleNamespace):
                 raise TypeError(
                     f"Config has no option '{name}'{near or '; EngineOptions lists all'}"
                 )
-        given = {OTHER_NAMES.get(name, name): value for name, value in options.items()}
-        if given.get("num_gpu_blocks_override") == -1:
-            del given["num_gpu_blocks_override"]
+        given = by_field(options)
         nano_vllms = {ours: theirs for theirs, ours in OTHER_NAMES.items()}
         limited = {n: value for n, value in given.items() if model or n != "block_size"}
         try:

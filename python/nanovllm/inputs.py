@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Union, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, Union, cast
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired
@@ -23,6 +23,7 @@ class TextPrompt(TypedDict):
     """A prompt given as a text."""
 
     prompt: str
+    cache_salt: NotRequired[str]  #: prompts share cached blocks only if theirs are equal
 
 
 class TokensPrompt(TypedDict):
@@ -30,6 +31,7 @@ class TokensPrompt(TypedDict):
 
     prompt_token_ids: TokenIds
     prompt: NotRequired[str]  #: the text that the ids were made from; it is not read
+    cache_salt: NotRequired[str]  #: the same as that of TextPrompt
 
 
 Prompt = Union[str, TokenIds, TextPrompt, TokensPrompt, Mapping[str, Any]]
@@ -60,25 +62,37 @@ def to_prompts(prompts: Prompt | Iterable[Prompt] | None, ids: Any) -> list[Prom
     return [listed] if is_one else listed
 
 
+_RIGHT_KEYS = (
+    "it must have 'prompt', a string, or 'prompt_token_ids', a list of token ids, and may have "
+    "'cache_salt', a string"
+)
+
+
 def _plain_list(value: Any) -> Any:
     """numpy's arrays and PyTorch's tensors as lists."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def split_prompt(prompt: Prompt) -> tuple[str | Sequence[int], str | None]:
-    """What the engine gets, a text or token ids, and the text of the prompt, if it is known. If a
-    dictionary has both, the ids are used."""
+class SplitPrompt(NamedTuple):
+    given: str | Sequence[int]  #: what the engine gets: of a text and token ids the ids
+    text: str | None  #: if it is known
+    cache_salt: str
+
+
+def split_prompt(prompt: Prompt) -> SplitPrompt:
     if not isinstance(prompt, Mapping):
-        return cast("str | Sequence[int]", prompt), prompt if isinstance(prompt, str) else None
-    given = {name: value for name, value in prompt.items() if value is not None}
-    if not given or not set(given) <= {"prompt", "prompt_token_ids"}:
-        raise TypeError(
-            f"a prompt is a dictionary with {sorted(map(str, given)) or 'nothing'}; "
-            "it must have 'prompt', a string, or 'prompt_token_ids', a list of token ids"
-        )
+        own = prompt if isinstance(prompt, str) else None
+        return SplitPrompt(cast("str | Sequence[int]", prompt), own, "")
+    given: dict[str, Any] = {name: value for name, value in prompt.items() if value is not None}
+    for name in given:
+        if name not in ("prompt", "prompt_token_ids", "cache_salt"):
+            raise TypeError(f"a prompt is a dictionary with the key {name!r:.60}; {_RIGHT_KEYS}")
     text, ids = given.get("prompt"), given.get("prompt_token_ids")
+    if text is None and ids is None:
+        raise TypeError(f"a prompt is a dictionary without a prompt; {_RIGHT_KEYS}")
     if text is not None and not isinstance(text, str):
         raise TypeError(f"prompt is {text!r:.60}; it must be a string")
     if isinstance(ids, str):
         raise TypeError("prompt_token_ids is a text; it must be a list of token ids")
-    return cast("str | Sequence[int]", text if ids is None else ids), text
+    salt = given.get("cache_salt", "")
+    return SplitPrompt(cast("str | Sequence[int]", text if ids is None else ids), text, salt)

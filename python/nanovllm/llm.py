@@ -2,16 +2,17 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import operator
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from nanovllm import _core
 from nanovllm._bar import Bar
-from nanovllm._unsupported import Neutral, refuse
+from nanovllm._unsupported import AnyOf, Neutral, refuse
 from nanovllm.inputs import Prompt, TokenIds, TokensPrompt, split_prompt, to_prompts
-from nanovllm.options import OPTIONS_HELP, EngineOptions, to_engine_fields, with_given_names
+from nanovllm.options import OPTIONS_HELP, LLMOptions, to_engine_fields, with_given_names
 from nanovllm.outputs import EngineStats, RequestOutput, StreamPiece
 from nanovllm.sampling_params import SamplingParams
 from nanovllm.tokenizer import Conversation, Tokenizer
@@ -29,27 +30,36 @@ class LLM:
     """A loaded model that generates text.
 
     Several threads may use it; their requests run in one batch. Raises UserError (a ValueError) for
-    a mistake of the caller, and EngineDead (a RuntimeError) if the engine has failed, `exit` was
-    called, or this process was forked from the one that made the LLM. `exit`, the end of a `with`
-    block and the deletion of the last reference free the model's memory and its GPU at once.
+    a wrong value, TypeError for a wrong type, and EngineDead (a RuntimeError) if the engine has
+    failed, `exit` was called, or this process was forked from the one that made the LLM. `exit`,
+    the end of a `with` block and the deletion of the last reference free the model's memory and its
+    GPU at once.
     """
 
     tokenizer: Tokenizer  #: can be used after `exit` too
 
-    def __init__(self, model: str | os.PathLike[str], **kwargs: Unpack[EngineOptions]) -> None:
+    def __init__(self, model: str | os.PathLike[str], **kwargs: Unpack[LLMOptions]) -> None:
         """Loads a model: a checkpoint folder in Hugging Face layout, or the id of a model on the
         Hugging Face hub, "ORG/NAME[@REVISION]", which is found in the Hugging Face cache or
-        downloaded into it. `kwargs` are the options below.
+        downloaded into it. `kwargs` are the options that help(LLM) lists, and generation_config:
+        "auto", or "vllm" for `get_default_sampling_params` without the checkpoint's values.
 
         It gives a warning for an unknown option, and for a max_model_len above the model's own,
         which is then used. vLLM's options that would change the results are refused.
         """
+        if not isinstance(model, (str, bytes, os.PathLike)):
+            raise TypeError(
+                f"model is {model!r:.60}; it must be the path of a checkpoint folder or the id of a "
+                "model"
+            )
+        name = os.fsdecode(model)
         folder = _core.find_model(
-            os.fsdecode(model),
+            name,
             kwargs.get("local_files_only", False) is True,
             kwargs.get("load_format") != "dummy",
         )
-        fields = to_engine_fields(folder, kwargs)
+        fields = to_engine_fields(name, folder, kwargs)
+        self._reads_generation_config = kwargs.get("generation_config") != "vllm"
         try:
             self._engine = _core.Engine(folder, fields)
         except (TypeError, ValueError) as error:
@@ -68,7 +78,7 @@ class LLM:
         *,
         prompt_token_ids: TokenIds | Iterable[TokenIds] | None = None,
         stream: Literal[False] = False,
-        **unsupported: None,
+        **unsupported: Sequence[int] | None,
     ) -> list[RequestOutput]: ...
 
     @overload
@@ -80,8 +90,20 @@ class LLM:
         *,
         prompt_token_ids: TokenIds | Iterable[TokenIds] | None = None,
         stream: Literal[True],
-        **unsupported: None,
-    ) -> Iterator[StreamPiece]: ...
+        **unsupported: Sequence[int] | None,
+    ) -> Generator[StreamPiece, None, None]: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: Prompt | Iterable[Prompt] | None = None,
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
+        use_tqdm: bool | Callable[..., Any] = True,
+        *,
+        prompt_token_ids: TokenIds | Iterable[TokenIds] | None = None,
+        stream: bool,
+        **unsupported: Sequence[int] | None,
+    ) -> list[RequestOutput] | Generator[StreamPiece, None, None]: ...
 
     def generate(
         self,
@@ -91,20 +113,23 @@ class LLM:
         *,
         prompt_token_ids: TokenIds | Iterable[TokenIds] | None = None,
         stream: bool = False,
-        **unsupported: None,
-    ) -> list[RequestOutput] | Iterator[StreamPiece]:
+        **unsupported: Sequence[int] | None,
+    ) -> list[RequestOutput] | Generator[StreamPiece, None, None]:
         """Runs all prompts until they are finished, and returns their outputs in the same order.
 
         A prompt is a text; or 1 to max_model_len - 1 token ids, each below vocab_size; or a
-        dictionary, {"prompt": text} or {"prompt_token_ids": ids}. `prompts` is one of them, or any
-        iterable of them; prompts of ids may also be given as `prompt_token_ids`. `sampling_params`:
-        one, or one for each prompt. `use_tqdm`: show a progress bar on stderr with the speed of
-        prefill and decode in tokens per second; a function is called in place of tqdm.
-        `unsupported`: vLLM's other arguments, such as lora_request, which must be None. With
-        `stream` it returns an iterator of pieces instead, whose `index` is that of the prompt; see
-        `stream()`.
+        dictionary, {"prompt": text} or {"prompt_token_ids": ids}, which may have vLLM's
+        "cache_salt". `prompts` is one of them, or any iterable of them; prompts of ids may also be
+        given as `prompt_token_ids`. `sampling_params`: one, or one for each prompt; by default
+        SamplingParams(), and not the values of the checkpoint's generation_config.json. `use_tqdm`:
+        show a progress bar on stderr with the speed of prefill and decode in tokens per second; a
+        function is called in place of tqdm. `unsupported`: vLLM's other arguments, such as
+        lora_request, which must be None; a list of priorities is ignored, because the order is
+        first come, first served. With `stream` it returns an iterator of pieces instead, whose
+        `index` is that of the prompt. The requests then make progress only while some call of this
+        LLM runs or some iterator of pieces is asked for the next one.
 
-        Raises ValueError or TypeError if a prompt, a parameter or their number is wrong; then
+        Raises UserError or TypeError if a prompt, a parameter or their number is wrong; then
         nothing runs. After an exception, also after Ctrl-C, no request of the call continues to
         run.
         """
@@ -124,7 +149,7 @@ class LLM:
             )
         sampling_params = list(sampling_params)
         if len(listed) != len(sampling_params):
-            raise ValueError(
+            raise _core.UserError(
                 f"{len(listed)} prompts and {len(sampling_params)} SamplingParams; "
                 "give one, or one for each prompt"
             )
@@ -134,15 +159,17 @@ class LLM:
 
     def stream(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None
-    ) -> Iterator[StreamPiece]:
+    ) -> Generator[StreamPiece, None, None]:
         """Yields the answer to one prompt in pieces: `for piece in llm.stream("Once"): ...`.
 
-        The request starts when the first piece is requested, and ends if the loop is left. If n is
-        above 1, the pieces of all answers come in turns; their `choice` says which answer they
-        belong to. Raises what `generate` raises.
+        The request starts when the first piece is requested, and ends if the loop is left. It makes
+        progress only while some call of this LLM runs or some iterator of pieces is asked for the
+        next one, because the engine has no thread of its own. If n is above 1, the pieces of all
+        answers come in turns; their `choice` says which answer they belong to. Raises what
+        `generate` raises.
         """
         self._engine.require_alive()
-        return self._pieces([prompt], [sampling_params or SamplingParams()])
+        return self._pieces([prompt], [_or_default(sampling_params)])
 
     @overload
     def chat(
@@ -157,7 +184,7 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         *,
         stream: Literal[False] = False,
-        **unsupported: str | None,
+        **unsupported: Sequence[int] | str | None,
     ) -> list[RequestOutput]: ...
 
     @overload
@@ -173,8 +200,24 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         *,
         stream: Literal[True],
-        **unsupported: str | None,
-    ) -> Iterator[StreamPiece]: ...
+        **unsupported: Sequence[int] | str | None,
+    ) -> Generator[StreamPiece, None, None]: ...
+
+    @overload
+    def chat(
+        self,
+        messages: Conversation | Iterable[Conversation],
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
+        use_tqdm: bool | Callable[..., Any] = True,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        *,
+        stream: bool,
+        **unsupported: Sequence[int] | str | None,
+    ) -> list[RequestOutput] | Generator[StreamPiece, None, None]: ...
 
     def chat(
         self,
@@ -188,15 +231,15 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         *,
         stream: bool = False,
-        **unsupported: str | None,
-    ) -> list[RequestOutput] | Iterator[StreamPiece]:
+        **unsupported: Sequence[int] | str | None,
+    ) -> list[RequestOutput] | Generator[StreamPiece, None, None]:
         """Answers a conversation in OpenAI's format, or several in one batch, as `generate` does
         with the prompts that the chat template makes of them.
 
         Without `sampling_params` it uses `get_default_sampling_params()`. The other parameters are
         those of `Tokenizer.apply_chat_template`; `chat_template_kwargs` are variables of the
-        template, such as {"enable_thinking": False}. `unsupported` are vLLM's other arguments,
-        which must be None; chat_template_content_format may also be "auto".
+        template, such as {"enable_thinking": False}. `unsupported` are vLLM's other arguments, as
+        in `generate`; chat_template_content_format may also be "auto" or "string".
         """
         refuse("chat", unsupported, _CHAT_NEUTRAL, _CHAT_ARGUMENTS)
         self._engine.require_alive()
@@ -211,7 +254,7 @@ class LLM:
                     continue_final_message=continue_final_message,
                     chat_template=chat_template,
                     tokenize=False,
-                    **(chat_template_kwargs or {}),
+                    **({} if chat_template_kwargs is None else chat_template_kwargs),
                 )
             except (TypeError, ValueError) as error:
                 raise _with_place(error, "conversation", index, len(conversations)) from None
@@ -232,6 +275,8 @@ class LLM:
         """The sampling values of the checkpoint's generation_config.json. If it does not limit the
         length of an answer, max_tokens is None. `chat` uses them by default."""
         self._engine.require_alive()
+        if not self._reads_generation_config:
+            return SamplingParams(max_tokens=None)
         usual = _core.sampling_fields(SamplingParams())
         values = self._engine.default_sampling_params()
         changed = {name: value for name, value in values.items() if value != usual[name]}
@@ -255,15 +300,21 @@ class LLM:
     def add_request(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> int:
         """For callers that run the engine step by step: add requests, then call `step()` until
         `is_finished()`. Returns the id of the request. Raises what `generate` raises."""
-        params = sampling_params or SamplingParams()
-        request_id = self._engine.add(self._added, split_prompt(prompt)[0], params)
+        given, _, salt = split_prompt(prompt)
+        request_id = self._engine.add(self._added, given, _or_default(sampling_params), salt)
         self._num_added += 1
         return request_id
 
-    def abort(self, request_id: int) -> bool:
-        """Ends a request; the next `step()` returns it with the tokens it has. Returns False if no
-        such request is running."""
-        return self._engine.abort(request_id)
+    def abort(self, request_id: int | str) -> bool:
+        """Ends a request; the next `step()` returns it with the tokens it has. `request_id` is what
+        `add_request` returned, or the `request_id` of an output. Returns False if no such request is
+        running."""
+        self._engine.require_alive()
+        if isinstance(request_id, str):
+            number = int(request_id) if request_id.isdecimal() else -1
+        else:
+            number = operator.index(request_id)
+        return 0 <= number < 1 << 64 and self._engine.abort(number)
 
     def step(self) -> tuple[list[tuple[int, list[int]]], int]:
         """Runs one step for all requests. Returns the requests of `add_request` that ended, each as
@@ -315,8 +366,8 @@ class LLM:
         requests = {}
         for index, prompt in enumerate(prompts):
             try:
-                given, text = split_prompt(prompt)
-                requests[self._engine.add(inbox, given, params[index])] = index, text
+                given, text, salt = split_prompt(prompt)
+                requests[self._engine.add(inbox, given, params[index], salt)] = index, text
             except (TypeError, ValueError) as error:
                 raise _with_place(error, "prompt", index, len(prompts)) from None
         return requests
@@ -344,16 +395,17 @@ class LLM:
 
     def _pieces(
         self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]
-    ) -> Iterator[StreamPiece]:
+    ) -> Generator[StreamPiece, None, None]:
         inbox = _core.inbox(True)
         num_left = len(prompts)
         try:
             requests = self._submit(inbox, prompts, params)
             while num_left > 0:
-                for request_id, update in self._engine.wait(inbox, _SECONDS_BETWEEN_LOOKS):
+                arrived = self._engine.wait(inbox, _SECONDS_BETWEEN_LOOKS)
+                for request_id, (update, texts) in arrived:
                     self._engine.require_alive()  # `exit` may have been called between two pieces
                     index, text = requests[request_id]
-                    piece = StreamPiece(update, index=index)
+                    piece = StreamPiece(update, texts, index)
                     if piece["output"] is not None:
                         keys, more = piece["output"]
                         piece["output"] = RequestOutput(keys, more, text, index)
@@ -369,14 +421,14 @@ LLM.__doc__ = f"{LLM.__doc__}\n    The options:\n\n{OPTIONS_HELP}"
 # vLLM's other arguments, and the ones that generate and chat have.
 _GENERATE_NEUTRAL: Neutral = {
     "lora_request": (),
-    "priority": (),
+    "priority": AnyOf(list, tuple),
     "tokenization_kwargs": (),
     "guided_options_request": (),
     "prompt_adapter_request": (),
 }
 _CHAT_NEUTRAL: Neutral = {
     **_GENERATE_NEUTRAL,
-    "chat_template_content_format": ("auto",),
+    "chat_template_content_format": ("auto", "string"),
     "mm_processor_kwargs": (),
 }
 _GENERATE_ARGUMENTS = list(inspect.signature(LLM.generate).parameters)[1:]
@@ -402,12 +454,23 @@ def _to_conversations(messages: Any) -> list[Conversation]:
     """One conversation, or several, as a list of conversations."""
     is_list = isinstance(messages, Iterable) and not isinstance(messages, (str, Mapping))
     listed = list(messages) if is_list else []
-    if not is_list or any(isinstance(item, str) for item in listed):
+    conversations = [listed] if listed and isinstance(listed[0], Mapping) else listed
+    if not is_list or not all(map(_is_conversation, conversations)):
         raise TypeError(
             f"messages is {messages!r:.60}; it must be a list of messages such as "
             "{'role': 'user', 'content': 'Hi'}, or a list of such lists"
         )
-    return [listed] if listed and isinstance(listed[0], Mapping) else listed
+    return conversations
+
+
+def _is_conversation(messages: object) -> bool:
+    if isinstance(messages, str) or not isinstance(messages, Sequence):
+        return False
+    return all(isinstance(message, Mapping) for message in messages)
+
+
+def _or_default(params: SamplingParams | None) -> SamplingParams:
+    return SamplingParams() if params is None else params
 
 
 def _with_place(error: Exception, what: str, index: int, count: int) -> Exception:

@@ -51,10 +51,28 @@ class EngineStats(NamedTuple):
     device_seconds: float  #: in which a step was computed
 
 
-class _Answer(dict[str, Any]):
-    """The keys that a choice and a request have in common."""
+class _Tokens(dict[str, Any]):
+    """The keys that an answer and a piece of it have in common."""
 
     _decoded_tokens: dict[int, str]  # of the tokens in the log-probabilities
+
+    @property
+    def stop_reason(self) -> int | str | None:
+        """The id from stop_token_ids or the text from stop that ended the answer."""
+        return self["stop_reason"]  # type: ignore[no-any-return]
+
+    @cached_property
+    def logprobs(self) -> list[dict[int, Logprob]] | None:
+        """One dictionary for each token, from ids to Logprob: the sampled token, then the best k.
+        None unless logprobs were requested. The key "logprobs" has the same as lists of
+        {"id", "logprob", "rank"}."""
+        return [
+            _by_id(entries, self._decoded_tokens) for entries in self.get("logprobs", [])
+        ] or None
+
+
+class _Answer(_Tokens):
+    """The keys that a choice and a request have in common."""
 
     @property
     def text(self) -> str:
@@ -72,23 +90,9 @@ class _Answer(dict[str, Any]):
         return self["finish_reason"]  # type: ignore[no-any-return]
 
     @property
-    def stop_reason(self) -> int | str | None:
-        """The id from stop_token_ids or the text from stop that ended the answer."""
-        return self["stop_reason"]  # type: ignore[no-any-return]
-
-    @property
     def error(self) -> str | None:
         """What went wrong, if the finish_reason is error."""
         return self.get("error")
-
-    @cached_property
-    def logprobs(self) -> list[dict[int, Logprob]] | None:
-        """One dictionary for each token, from ids to Logprob: the sampled token, then the best k.
-        None unless logprobs were requested. The key "logprobs" has the same as lists of
-        {"id", "logprob", "rank"}."""
-        return [
-            _by_id(entries, self._decoded_tokens) for entries in self.get("logprobs", [])
-        ] or None
 
 
 class CompletionOutput(_Answer):
@@ -160,8 +164,14 @@ class RequestOutput(_Answer):
         return True
 
 
-class StreamPiece(dict[str, Any]):
-    """What one step added to an answer. Each key is an attribute too."""
+class StreamPiece(_Tokens):
+    """What one step added to an answer. Keys: those of the attributes; logprobs only if they were
+    requested."""
+
+    def __init__(self, keys: dict[str, Any], texts: dict[int, str], index: int) -> None:
+        """`keys` and `texts` come from the extension; `index` is that of the prompt."""
+        super().__init__(keys, index=index)
+        self._decoded_tokens = texts
 
     @property
     def index(self) -> int:
@@ -182,6 +192,11 @@ class StreamPiece(dict[str, Any]):
     def token_ids(self) -> list[int]:
         """The new tokens."""
         return self["token_ids"]  # type: ignore[no-any-return]
+
+    @property
+    def finish_reason(self) -> str | None:
+        """stop, length, abort or error in the last piece of a choice, otherwise None."""
+        return self["finish_reason"]  # type: ignore[no-any-return]
 
     @property
     def output(self) -> RequestOutput | None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import InitVar, dataclass, fields
 from typing import Any
 
 from nanovllm import _core
@@ -12,7 +12,6 @@ from nanovllm.options import describe
 
 # vLLM's other arguments.
 _NEUTRAL: Neutral = {
-    "best_of": (1,),
     "use_beam_search": (False,),
     "length_penalty": (1.0,),
     "early_stopping": (False,),
@@ -35,7 +34,7 @@ class SamplingParams:
     """How one request is sampled, with vLLM's names and meanings. None means a field's default; for
     max_tokens it means no limit.
 
-    Raises ValueError for a value out of range and TypeError for a wrong type; both name the field,
+    Raises UserError for a value out of range and TypeError for a wrong type; both name the field,
     its value and what would be right. `generate` checks values that are set later. vLLM's other
     arguments, such as best_of, may be given with the values that ask for nothing.
     """
@@ -61,8 +60,10 @@ class SamplingParams:
     seed: int | None = None
     skip_special_tokens: bool = True
     detokenize: bool = True
+    best_of: InitVar[int | None] = None  # vLLM's; it may be n
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, best_of: int | None) -> None:
+        refuse("SamplingParams", {"best_of": best_of}, {"best_of": (1, self.n)}, ())
         _core.validate(self)
 
     def clone(self) -> SamplingParams:
@@ -75,9 +76,10 @@ _init_fields = SamplingParams.__init__
 
 @functools.wraps(_init_fields)
 def _init(self: SamplingParams, *args: Any, **kwargs: Any) -> None:
-    others = {name: kwargs.pop(name) for name in [*kwargs] if name not in _defaults}
+    known = (*_defaults, "best_of")
+    others = {name: kwargs.pop(name) for name in [*kwargs] if name not in known}
     _init_fields(self, *args, **kwargs)
-    refuse("SamplingParams", others, {**_NEUTRAL, "best_of": (1, self.n)}, _defaults)
+    refuse("SamplingParams", others, _NEUTRAL, _defaults)
 
 
 # The dataclass generates a constructor from the fields, and the other arguments are no fields.

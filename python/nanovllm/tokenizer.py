@@ -344,7 +344,9 @@ class Tokenizer:
         """
         _refuse_packing(kwargs)
         if continue_final_message and add_generation_prompt:
-            raise ValueError("continue_final_message and add_generation_prompt exclude each other")
+            raise _core.UserError(
+                "continue_final_message and add_generation_prompt exclude each other"
+            )
         variables = {
             "tools": tools,
             "documents": documents,
@@ -413,7 +415,7 @@ def _marked(conversation: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str
             parts[i] = {**part, "text": part["text"] + _MARK}
             final["content"] = parts
             return [*conversation[:-1], final], part["text"]
-    raise ValueError("continue_final_message: the last message has no text to continue")
+    raise _core.UserError("continue_final_message: the last message has no text to continue")
 
 
 def _cut(prompt: str, final: str) -> str:
@@ -421,7 +423,7 @@ def _cut(prompt: str, final: str) -> str:
     template keeps those of messages, which the space at the end of the mark shows."""
     end = prompt.rfind(_MARK.rstrip())
     if end < 0 or final.strip() not in prompt:
-        raise ValueError("the template changes the last message; it cannot be continued")
+        raise _core.UserError("the template changes the last message; it cannot be continued")
     kept = prompt.startswith(_MARK, end)
     return prompt[:end] if kept else prompt[:end].rstrip()
 
@@ -430,7 +432,7 @@ def _refuse_packing(arguments: dict[str, Any]) -> None:
     """Removes arguments that ask for nothing, such as padding=False."""
     for name in _PACKING:
         if arguments.pop(name, None):
-            raise ValueError(
+            raise _core.UserError(
                 f"{name} is not supported; ids come as a list. to_transformers() makes "
                 "a tokenizer that has it"
             )

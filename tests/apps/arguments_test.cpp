@@ -67,6 +67,13 @@ TEST(Help, ChatOffersWhatAConversationCanUse) {
   expect_refused({"chat", kTinyTales, "--n", "2"}, "--n");
 }
 
+// The server listens before it loads the model, and says so; here it says only what is wrong.
+TEST(Arguments, OfTheServerAreCheckedBeforeItListens) {
+  expect_refused({"serve", kTinyTales, "--port", "0", "--max-num-seqs", "0"}, "max_num_seqs is 0");
+  expect_refused({"serve", kTinyTales, "--port", "0", "--device", "gpu"},
+                 "device is 'gpu'; it must be one of auto, cpu, cuda\n");
+}
+
 TEST(Arguments, MisspelledNamesGetASuggestion) {
   expect_refused({"generat"}, "'generat' is not a command; did you mean 'generate'?");
   expect_refused({"bench", "latncy"}, "not a command of bench; did you mean 'latency'?");

@@ -173,12 +173,17 @@ TEST(EngineConfig, EveryFieldOutOfRangeIsNamed) {
       {"tensor_parallel_size", [](auto& c) { c.tensor_parallel_size = 0; }},
       {"step_timeout", [](auto& c) { c.step_timeout = std::nan(""); }},
       {"threads", [](auto& c) { c.threads = -1; }},
+      {"quantization is 'awq_'; it must be one of auto, fp8, int8",
+       [](auto& c) { c.quantization = "awq_"; }},
   };
   for (const auto& [name, change] : bad) {
     EngineConfig config;
     change(config);
     EXPECT_THAT([&] { config.validate(); }, ThrowsMessage<UserError>(HasSubstr(name)));
   }
+  EngineConfig named;
+  named.quantization = "compressed-tensors";
+  EXPECT_NO_THROW(named.validate());
 }
 
 TEST(DType, HalfPrecisionIsExactBothWays) {

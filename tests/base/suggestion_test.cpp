@@ -32,6 +32,9 @@ TEST(Suggestion, IsASentenceOrNothing) {
   EXPECT_EQ(did_you_mean("chta", commands), "; did you mean 'chat'?");
   EXPECT_EQ(did_you_mean("gen", commands), "; did you mean 'generate'?");
   EXPECT_EQ(did_you_mean("fly", commands), "");
+  const std::vector<std::string> devices = {"auto", "cpu", "cuda"};
+  EXPECT_EQ(did_you_mean("gpu", devices), "");
+  EXPECT_EQ(did_you_mean("cup", devices), "; did you mean 'cpu'?");
   // A name that differs only in '-' and '_' is nearer than any other.
   const std::vector<std::string> options = {"--top-p", "--top-k"};
   EXPECT_EQ(did_you_mean("--top_k", options), "; did you mean '--top-k'?");

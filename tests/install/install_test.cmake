@@ -52,6 +52,10 @@ if(status EQUAL 0)
 endif()
 expect("nanovllm/llm.h needs C\\+\\+20" "a compilation as C++17")
 
+# The installed headers give no warning to a program that turns more of them into errors than this tree does.
+file(WRITE ${work}/strict.cpp "#include <nanovllm/llm.h>\n")
+run(${COMPILER} -std=c++20 -Wall -Wextra -Wpedantic -Wshadow -Werror -fsyntax-only -I${work}/prefix/include ${work}/strict.cpp)
+
 # pkg-config names the paths of the moved installation.
 file(GLOB_RECURSE pc ${work}/prefix/*/nanovllm.pc)
 cmake_path(GET pc PARENT_PATH pc_dir)

@@ -8,6 +8,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "goldens.h"
@@ -57,6 +58,38 @@ TEST(Tokenizer, OutlivesItsLLMAndRendersWithAllVariables) {
   EXPECT_THROW(tokenizer.render_chat_template("[1"), UserError);
 }
 
+TEST(LLM, WhatWasMovedFromThrows) {
+  const SamplingParams params = {.temperature = 0, .max_tokens = 3};
+  LLM first(kTinyTales, small());
+  const std::string text = first.generate("Once upon a", params, false)[0].text;
+  LLM second(kTinyTales, small());
+  second = std::move(first);
+  LLM third = std::move(second);
+  EXPECT_EQ(third.generate("Once upon a", params, false)[0].text, text);
+  for (LLM* empty : {&first, &second}) {
+    EXPECT_THROW(empty->generate("Once", params, false), EngineDead);
+    EXPECT_THROW(empty->chat({{"user", "Hello"}}), EngineDead);
+    EXPECT_THROW(empty->default_sampling_params(), EngineDead);
+    EXPECT_THROW(empty->add_request("Once", params), EngineDead);
+    EXPECT_THROW(empty->add_request({5, 6}, params), EngineDead);
+    EXPECT_THROW(empty->abort(0), EngineDead);
+    EXPECT_THROW(empty->step(), EngineDead);
+    EXPECT_THROW(empty->is_finished(), EngineDead);
+    EXPECT_THROW(empty->stats(), EngineDead);
+    EXPECT_THROW(empty->max_model_len(), EngineDead);
+    EXPECT_EQ(empty->tokenizer().decode(empty->tokenizer().encode("Once")), "Once");
+    empty->exit();
+  }
+  LLMTokenizer tokenizer = third.tokenizer();
+  const LLMTokenizer other = std::move(tokenizer);
+  EXPECT_EQ(tokenizer.encode("Once"), other.encode("Once"));
+  first = std::move(third);
+  EXPECT_EQ(first.generate("Once upon a", params, false)[0].text, text);
+  first.exit();
+  EXPECT_THROW(first.chat({{"user", "Hello"}}), EngineDead);
+  EXPECT_THROW(first.default_sampling_params(), EngineDead);
+}
+
 using Tokens = std::map<uint64_t, std::vector<int32_t>>;
 
 /// Runs steps until the engine is finished. Adds the tokens of each update to `pieces`, and those
@@ -88,6 +121,9 @@ TEST(AddRequest, GenerateKeepsTheUpdatesOfAddedRequests) {
   EXPECT_EQ(whole, expected);
   EXPECT_EQ(pieces, expected);
   EXPECT_TRUE(llm.step().empty());
+  const uint64_t id = llm.add_request({5, 6, 7}, params);
+  run(llm, pieces, whole);
+  EXPECT_EQ(pieces[id], generate_one(llm, prompt, params).token_ids);
 }
 
 TEST(AddRequest, RefusedGenerateLeavesNoRequests) {
@@ -98,6 +134,7 @@ TEST(AddRequest, RefusedGenerateLeavesNoRequests) {
   EXPECT_THROW(llm.generate(std::vector<std::string>{"The", "The"},
                             std::vector{SamplingParams(), bad}, false),
                UserError);
+  EXPECT_THROW(llm.generate({"The", "The"}, std::vector{SamplingParams()}, false), UserError);
   EXPECT_TRUE(llm.is_finished());
   EXPECT_TRUE(llm.step().empty());
 }

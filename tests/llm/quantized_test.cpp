@@ -67,6 +67,27 @@ INSTANTIATE_TEST_SUITE_P(Dialects, Quantized, ::testing::ValuesIn(cases()), [](c
   return name;
 });
 
+TEST(QuantizationOfACheckpoint, MayBeNamedAsVllmNamesIt) {
+  for (const auto& [name, quantization] : {std::pair{"awq", "awq_marlin"},
+                                           {"awq", "awq"},
+                                           {"gptq", "gptq_marlin"},
+                                           {"gptq", "gptq"},
+                                           {"ct-w4a16", "compressed-tensors"},
+                                           {"fp8-block", "fp8"}}) {
+    if (!std::filesystem::exists(folder_of(name)))
+      GTEST_SKIP() << folder_of(name) << " is not here";
+    EngineConfig config;
+    config.dtype = "float32";
+    config.kv_cache_memory_bytes = 64 << 20;
+    config.quantization = quantization;
+    LLM llm(folder_of(name), config);
+    const Json row = goldens_of(name).at(0);
+    EXPECT_EQ(generate_one(llm, row["prompt_token_ids"], greedy()).token_ids,
+              row["greedy_token_ids"].get<std::vector<int32_t>>())
+        << name << " " << quantization;
+  }
+}
+
 // The limits are those of an emulation in PyTorch, with some room for another order of sums.
 class QuantizedBfloat16 : public ::testing::TestWithParam<std::pair<std::string, Bfloat16Limits>> {
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <tuple>
 
 #include "nanovllm/checkpoint/checkpoint.h"
 #include "nanovllm/checkpoint/dummy_weights.h"
@@ -15,6 +16,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 // Sizes that no group or block divides, except that packed dimensions are multiples of 8.
 constexpr int64_t kRows = 40, kColumns = 72;
@@ -389,6 +391,22 @@ TEST(Dialects, MadeAtLoad) {
   const Json awq = {{"quantization_config", {{"quant_method", "awq"}}}};
   const auto rest = parse_quantization(JsonFields(awq, "config.json: "), "int8", true);
   EXPECT_TRUE(is_made(rest, "lm_head.weight"));
+}
+
+TEST(Dialects, TheCheckpointsOwnMayBeNamed) {
+  const auto parsed = [](const std::string& method, const char* asked) {
+    Json config = Json::object();
+    if (!method.empty()) config["quantization_config"] = {{"quant_method", method}};
+    return parse_quantization(JsonFields(config, ""), asked);
+  };
+  for (const auto& [method, asked] :
+       {std::pair{"awq", "awq"}, {"awq", "awq_marlin"}, {"fp8", "fp8"}})
+    EXPECT_EQ(parsed(method, asked)->description, parsed(method, "auto")->description);
+  for (const auto& [method, asked, named] :
+       {std::tuple{"awq", "gptq_marlin", "gptq"}, {"fp8", "awq", "awq"}, {"", "gptq", "gptq"}})
+    EXPECT_THAT([&] { parsed(method, asked); },
+                ThrowsMessage<UserError>(std::string("the checkpoint is not quantized with ") +
+                                         named + "; leave quantization out"));
 }
 
 TEST(Dialects, RandomWeightsOfEachDialect) {

@@ -283,6 +283,10 @@ def test_config_has_nano_vllms_fields_and_reads_a_model() -> None:
         Config(TINY_TALES, kvcache_block_size=100)
     with pytest.raises(UserError, match="^num_kvcache_blocks is -5"):
         Config(num_kvcache_blocks=-5)
+    with pytest.raises(
+        UserError, match="^num_kvcache_blocks is 5 and num_gpu_blocks_override is 6"
+    ):
+        Config(num_kvcache_blocks=5, num_gpu_blocks_override=6)
     assert Config(hf_config=None).hf_config is None
     hf_config = SimpleNamespace(max_position_embeddings=77)
     assert Config(TINY_TALES, hf_config=hf_config).max_model_len == 77
@@ -296,7 +300,14 @@ def test_nano_vllms_engine_is_llm() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["engine.model_runner", "layers", "layers.attention", "models.qwen3", "utils.context"],
+    [
+        "engine.async_llm_engine",
+        "engine.model_runner",
+        "layers",
+        "layers.attention",
+        "models.qwen3",
+        "utils.context",
+    ],
 )
 def test_a_module_without_a_counterpart_names_the_replacement(module: str) -> None:
     with pytest.raises(ImportError, match="no counterpart in Python: .*from-nano-vllm.md"):

@@ -1,7 +1,9 @@
 """Wrong input raises a clear error, and other requests are not affected."""
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import GREEDY, ROOT, SMALL, TINY_TALES, goldens
 
@@ -25,7 +27,16 @@ def still_right(llm: LLM) -> None:
         ("max_tokens", 0, ValueError),
         ("max_tokens", 2.5, TypeError),
         ("max_tokens", True, TypeError),
-        ("max_tokens", 2**70, TypeError),
+        ("max_tokens", 2**70, UserError),
+        ("max_tokens", -(2**70), UserError),
+        ("temperature", 10**400, UserError),
+        ("logprobs", 2**70, UserError),
+        ("stop_token_ids", [2**40], UserError),
+        ("stop_token_ids", [True], TypeError),
+        ("stop_token_ids", ["5"], TypeError),
+        ("allowed_token_ids", [2**40], UserError),
+        ("logit_bias", {2**40: 1.0}, UserError),
+        ("logit_bias", {True: 1.0}, TypeError),
         ("ignore_eos", "yes", TypeError),
         ("top_p", 0, ValueError),
         ("top_k", -2, ValueError),
@@ -45,7 +56,7 @@ def still_right(llm: LLM) -> None:
         ("logprobs", 21, ValueError),
         ("prompt_logprobs", -1, ValueError),
         ("n", 0, ValueError),
-        ("seed", 2**64, TypeError),
+        ("seed", 2**64, UserError),
         ("seed", True, TypeError),
         ("temperature", False, TypeError),
     ],
@@ -53,6 +64,23 @@ def still_right(llm: LLM) -> None:
 def test_sampling_params_say_what_is_wrong(field: str, value: Any, kind: type[Exception]) -> None:
     with pytest.raises(kind, match=field):
         SamplingParams(**{field: value})
+
+
+def test_a_number_that_is_too_large_names_the_range() -> None:
+    with pytest.raises(
+        UserError, match=f"^max_tokens is {2**70}; it must be from 1 to 2147483647$"
+    ):
+        SamplingParams(max_tokens=2**70)
+    with pytest.raises(
+        UserError, match="^seed is .*; it must be a whole number of at most 64 bits$"
+    ):
+        SamplingParams(seed=2**64)
+    with pytest.raises(
+        UserError, match="^stop_token_ids contains .*; a token id is from 0 to 2147"
+    ):
+        SamplingParams(stop_token_ids=[3, 2**40])
+    with pytest.raises(UserError, match="^max_num_seqs is .*; it must be from 1 to 65536$"):
+        LLM(TINY_TALES, max_num_seqs=2**64)
 
 
 @pytest.mark.parametrize(
@@ -81,17 +109,20 @@ def test_unsupported_sampling_params_are_named(
         ([], ValueError, "empty"),
         ([8192], ValueError, "8192"),
         ([-1], ValueError, "-1"),
-        ([2**40], TypeError, "token ids"),
+        ([2**40], UserError, "a prompt contains 1099511627776; a token id is from 0 to 2147483647"),
+        ([True], TypeError, "token ids"),
+        ([5, False], TypeError, "token ids"),
         ([1.5], TypeError, "token ids"),
         (["a"], TypeError, "token ids"),
         ([[1]], TypeError, "token ids"),
         (7, TypeError, "token ids"),
         (None, TypeError, "token ids"),
-        ({"text": "Once"}, TypeError, "'text'.*'prompt_token_ids'"),
-        ({"prompt": "Once", "cache_salt": "x"}, TypeError, "'cache_salt'.*'prompt_token_ids'"),
-        ({5: 6}, TypeError, "'5'.*'prompt_token_ids'"),
-        ({}, TypeError, "nothing.*'prompt_token_ids'"),
-        ({"prompt": None}, TypeError, "nothing.*'prompt_token_ids'"),
+        ({"text": "Once"}, TypeError, "the key 'text'; .*'prompt_token_ids'"),
+        ({"prompt": "Once", "multi_modal_data": 1}, TypeError, "the key 'multi_modal_data'; "),
+        ({"prompt": "Once", "cache_salt": 5}, TypeError, "cache_salt is 5; it must be a string"),
+        ({5: 6}, TypeError, "the key 5; .*'prompt_token_ids'"),
+        ({}, TypeError, "without a prompt.*'prompt_token_ids'"),
+        ({"prompt": None}, TypeError, "without a prompt.*'prompt_token_ids'"),
         ({"prompt": [5]}, TypeError, "must be a string"),
         ({"prompt_token_ids": "Once"}, TypeError, "list of token ids"),
         ({"prompt_token_ids": []}, ValueError, "empty"),
@@ -113,8 +144,9 @@ def test_a_bad_prompt_does_not_affect_others(
 
 
 def test_counts_and_forms_of_arguments(llm: LLM) -> None:
-    with pytest.raises(ValueError, match="2 prompts and 3 SamplingParams"):
-        llm.generate(["a", "b"], [SamplingParams()] * 3)
+    for count in (0, 1, 3):
+        with pytest.raises(UserError, match=f"2 prompts and {count} SamplingParams"):
+            llm.generate(["a", "b"], [SamplingParams()] * count)
     for prompts in ({"Once"}, frozenset(["Once"])):
         with pytest.raises(TypeError, match="list of prompts"):
             llm.generate(prompts)
@@ -125,7 +157,8 @@ def test_counts_and_forms_of_arguments(llm: LLM) -> None:
         with pytest.raises(TypeError, match="list of token ids"):
             llm.generate(prompt_token_ids=wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="lora_request"):
-        llm.generate(["Once"], lora_request="x")  # type: ignore[call-overload]
+        llm.generate(["Once"], lora_request="x")  # type: ignore[arg-type]
+    assert len(llm.generate(["a", "b"], SamplingParams(max_tokens=1), priority=[1, 0])) == 2
     for name in ("priority", "tokenization_kwargs", "guided_options_request"):
         assert llm.generate([], **{name: None}) == []  # type: ignore[arg-type]
         with pytest.raises(UserError, match=f"^{name}=3 is not supported"):
@@ -137,10 +170,16 @@ def test_counts_and_forms_of_arguments(llm: LLM) -> None:
         llm.chat(chat, chat_template_content_format="openai")
     with pytest.raises(TypeError, match="chat has no argument 'tool'; did you mean 'tools'"):
         llm.chat(chat, tool=None)
-    neutral = {"chat_template_content_format": "auto", "mm_processor_kwargs": None}
-    assert len(llm.chat(chat, SamplingParams(max_tokens=1), False, **neutral)) == 1  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="'a', 'b'"):
+    for kind in ("auto", "string"):
+        neutral: Any = {"chat_template_content_format": kind, "mm_processor_kwargs": None}
+        assert len(llm.chat(chat, SamplingParams(max_tokens=1), False, **neutral)) == 1
+    with pytest.raises(TypeError, match="the key 'a'"):
         llm.generate({"a": "Once", "b": "There"})
+    for wrong in ({}, 0, False):
+        with pytest.raises(TypeError, match="^sampling_params is .*; it must be SamplingParams"):
+            next(llm.stream("Once", wrong))  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="^sampling_params is .*; it must be SamplingParams"):
+            llm.add_request("Once", wrong)  # type: ignore[arg-type]
     for params in (["Once"], [None], {"max_tokens": 3}, 5):
         with pytest.raises(TypeError, match="must be SamplingParams"):
             llm.generate(["Once"], params)  # type: ignore[arg-type]
@@ -153,8 +192,22 @@ def test_counts_and_forms_of_arguments(llm: LLM) -> None:
         llm.generate(["Once"], params, use_tqdm=False)
     with pytest.raises(ValueError, match="stop_token_ids|logit_bias"):
         llm.generate(["Once"], SamplingParams(logit_bias={9000: 1}), use_tqdm=False)
-    assert not llm.abort(10**6)
+    for missing in (10**6, -1, 2**64, "1000000", "-1", "chatcmpl-1"):
+        assert not llm.abort(missing)
+    with pytest.raises(TypeError):
+        llm.abort(1.5)  # type: ignore[arg-type]
     still_right(llm)
+
+
+def test_abort_takes_the_id_of_an_output_too() -> None:
+    endless = SamplingParams(max_tokens=None, ignore_eos=True)
+    with LLM(TINY_TALES, **SMALL) as llm:
+        ids = [llm.add_request("Once", endless) for _ in range(2)]
+        llm.step()
+        assert llm.abort(ids[0]) and llm.abort(str(ids[1]))
+        assert not llm.abort(ids[0])
+        ended = [request_id for _ in range(3) for request_id, _ in llm.step()[0]]
+        assert sorted(ended) == ids and llm.is_finished()
 
 
 @pytest.mark.parametrize(
@@ -208,6 +261,7 @@ def test_the_place_of_a_bad_prompt_is_named(llm: LLM) -> None:
     [
         ("max_seqs", "; did you mean 'max_num_seqs'"),
         ("enable_eplb", ""),
+        ("distributed_executor_backend", ""),
         ("enable_chunked_prefill", ""),
     ],
 )
@@ -218,12 +272,46 @@ def test_an_unknown_option_is_named_with_one_that_is_near(name: str, suggestion:
     assert len(warned) == 1 and warned[0].filename == __file__
 
 
-def test_a_context_above_the_model_s_is_lowered_with_a_warning() -> None:
+@pytest.mark.parametrize("length", [4096, np.int64(4096)])
+def test_a_context_above_the_model_s_is_lowered_with_a_warning(length: Any) -> None:
     with pytest.warns(UserWarning, match="max_model_len 4096 is lowered.*2048") as warned:
-        llm = LLM(TINY_TALES, max_model_len=4096, **SMALL)
+        llm = LLM(TINY_TALES, max_model_len=length, **SMALL)
     assert len(warned) == 1 and warned[0].filename == __file__
     with llm:
         assert llm.max_model_len == 2048
+
+
+def test_options_of_vllm_that_change_nothing_are_accepted(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    neutral: dict[str, Any] = {
+        "tokenizer": Path(TINY_TALES),
+        "override_generation_config": {},
+        "kv_transfer_config": None,
+        "hf_config_path": None,
+        "logits_processors": [],
+        "generation_config": "auto",
+        "distributed_executor_backend": "mp",
+        "model_impl": "auto",
+        "config_format": "hf",
+        "compilation_config": {"level": 3},
+        "served_model_name": "tales",
+        "seed": None,
+        "max_model_len": None,
+        "rope_scaling": None,
+        "max_num_seqs": None,
+        "block_size": 32,
+        "kvcache_block_size": 32,
+    }
+    with LLM(TINY_TALES, **SMALL, **neutral) as llm:
+        still_right(llm)
+        assert llm.get_default_sampling_params().top_k == 20
+    assert not recwarn.list
+
+
+def test_the_checkpoint_s_sampling_values_can_be_ignored() -> None:
+    with LLM(TINY_TALES, generation_config="vllm", **SMALL) as llm:
+        assert llm.get_default_sampling_params() == SamplingParams(max_tokens=None)
 
 
 @pytest.mark.parametrize(
@@ -231,6 +319,26 @@ def test_a_context_above_the_model_s_is_lowered_with_a_warning() -> None:
     [
         ({"dtype": "int3"}, ValueError, "dtype is 'int3'"),
         ({"device": 3}, TypeError, "device is 3"),
+        ({"device": "gpu"}, UserError, "^device is 'gpu'; it must be one of auto, cpu, cuda$"),
+        ({"tokenizer": "other"}, UserError, "^tokenizer='other' is not supported"),
+        (
+            {"override_generation_config": {"top_k": 1}},
+            UserError,
+            "^override_generation_config={'top_k': 1} is not supported",
+        ),
+        ({"kv_transfer_config": {}}, UserError, "^kv_transfer_config={} is not supported"),
+        ({"hf_config_path": "x"}, UserError, "^hf_config_path='x' is not supported"),
+        ({"logits_processors": ["x"]}, UserError, "^logits_processors=\\['x'\\] is not supported"),
+        ({"generation_config": "x"}, UserError, "^generation_config is 'x'; .*'auto' or 'vllm'"),
+        (
+            {"block_size": 32, "kvcache_block_size": 64},
+            UserError,
+            "^block_size is 32 and kvcache_block_size is 64; they are names of one option",
+        ),
+        ({"rope_scaling": 3}, TypeError, "^rope_scaling is 3; it must be a dictionary or its JSON"),
+        ({"hf_overrides": dict}, TypeError, "^hf_overrides is <class 'dict'>; .* its JSON"),
+        ({"rope_scaling": {"factor": dict}}, TypeError, "^rope_scaling cannot be written as JSON"),
+        ({"quantization": "awq"}, UserError, "^the checkpoint is not quantized with awq; leave qu"),
         ({"max_num_seqs": 0}, ValueError, "max_num_seqs is 0"),
         ({"max_num_seqs": "many"}, TypeError, "max_num_seqs is 'many'"),
         ({"kvcache_block_size": 17}, ValueError, "^kvcache_block_size is 17"),
@@ -271,8 +379,11 @@ def test_invalid_models(tmp_path: Any) -> None:
         LLM("/no/such/folder")
     with pytest.raises(UserError, match="config.json"):
         LLM(tmp_path)
-    with pytest.raises(TypeError):
-        LLM(3)  # type: ignore[arg-type]
+    for wrong in (3, None):
+        with pytest.raises(TypeError, match=f"^model is {wrong}; it must be the path of a check"):
+            LLM(wrong)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="^model is empty; it must be a checkpoint folder"):
+        LLM("")
 
 
 def test_a_folder_without_tokenizer_works_with_ids() -> None:

@@ -70,6 +70,13 @@ def test_stream_answers_and_reads_the_last_turn_from_the_cache() -> None:
     assert output.count("\n> ") == 2
 
 
+def test_async_stream_answers_all_prompts_and_cancels() -> None:
+    output = run("async_stream.py", TINY_TALES)
+    for prompt in ("Once upon a time", "There was a king", "The fox said"):
+        assert re.search(rf"^{prompt}.{{20,}}", output, re.MULTILINE), output
+    assert output.endswith("\ncancelled; 0 requests run\n")
+
+
 def left_behind() -> list[int]:
     """The processes with the mark in their environment, which they inherit from the example."""
     found = []

@@ -80,6 +80,36 @@ def test_help_says_what_each_option_does() -> None:
     assert "enforce_eager = False\n        True: " in options
 
 
+def test_hints_accept_what_calls_accept(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("""
+from collections.abc import Generator
+
+from nanovllm import LLM, RequestOutput, SamplingParams, StreamPiece
+from nanovllm.engine.sequence import Sequence
+
+
+def run(stream: bool) -> "list[RequestOutput] | Generator[StreamPiece, None, None]":
+    llm = LLM(
+        "model",
+        seed=None,
+        max_model_len=None,
+        rope_scaling=None,
+        hf_overrides=None,
+        num_gpu_blocks_override=None,
+        max_num_seqs=None,
+        max_num_batched_tokens=None,
+        trust_remote_code=True,
+        generation_config="vllm",
+    )
+    Sequence.block_size = 16
+    params = SamplingParams(n=2, best_of=2)
+    llm.stream("Once", params).close()
+    llm.chat([{"role": "user", "content": "Hi"}], params, stream=stream)
+    return llm.generate(["Once"], params, stream=stream, priority=[0])
+""")
+    check_types("mypy", "--strict", "script.py", folder=tmp_path)
+
+
 def check_types(*arguments: str, folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", *arguments],

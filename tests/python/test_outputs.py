@@ -159,6 +159,31 @@ def test_pieces_of_several_prompts_and_choices_name_their_place(llm: LLM) -> Non
     assert outputs[2].prompt == "A fox"
 
 
+def test_pieces_say_what_ended_an_answer_and_have_log_probabilities(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=8, logprobs=2, stop=" was", n=2)
+    pieces = list(llm.stream("Once upon", params))
+    (output,) = (piece.output for piece in pieces if piece.output is not None)
+    for choice, answer in enumerate(output.outputs):
+        own = [piece for piece in pieces if piece.choice == choice]
+        assert [piece.finish_reason for piece in own[:-1]] == [None] * (len(own) - 1)
+        assert own[-1].finish_reason == own[-1]["finish_reason"] == "stop"
+        assert own[-1].stop_reason == own[-1]["stop_reason"] == answer.stop_reason == " was"
+        assert [p for piece in own for p in piece["logprobs"]] == answer["logprobs"]
+        assert [p for piece in own for p in piece.logprobs or []] == answer.logprobs
+    (piece,) = llm.stream("Once", SamplingParams(max_tokens=1, ignore_eos=True))
+    assert piece.finish_reason == "length" and piece.stop_reason is None
+    assert piece.logprobs is None and "logprobs" not in piece
+
+
+def test_prompts_share_the_cache_only_if_their_salts_are_equal(llm: LLM) -> None:
+    def cached(salt: str) -> int:
+        prompt = TokensPrompt(prompt_token_ids=list(range(300, 430)), cache_salt=salt)
+        (output,) = llm.generate(prompt, SamplingParams(max_tokens=1), use_tqdm=False)
+        return output.num_cached_tokens
+
+    assert [cached("a"), cached("a"), cached("b"), cached("b")] == [0, 128, 0, 128]
+
+
 def test_chat_renders_the_template_and_uses_the_checkpoint_s_values(llm: LLM) -> None:
     params = SamplingParams(temperature=0, max_tokens=24)
     (output,) = llm.chat(CHAT, params, use_tqdm=False)
@@ -189,7 +214,7 @@ def test_chat_renders_the_template_and_uses_the_checkpoint_s_values(llm: LLM) ->
     usual = llm.get_default_sampling_params()
     assert usual == SamplingParams(temperature=0.6, top_k=20, top_p=0.95, max_tokens=None)
     assert llm.get_default_sampling_params() is not usual
-    for wrong in ("Hi", CHAT[0], 5, ["Hi"]):
+    for wrong in ("Hi", CHAT[0], 5, ["Hi"], [None], [[None]], [CHAT, None], [*CHAT, "Hi"]):
         with pytest.raises(TypeError, match="list of messages"):
             llm.chat(wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="chat_template, line 1"):

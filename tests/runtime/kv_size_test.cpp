@@ -161,8 +161,11 @@ TEST(KvSize, LengthThatDoesNotFitIsRefusedWithTheOneThatDoes) {
   config.max_model_len = 2000;
   config.num_gpu_blocks_override = 10;
   EXPECT_THAT([&] { size_kv_cache(config, model(), DType::kBF16, kGiB); },
-              ThrowsMessage<UserError>(
-                  AllOf(HasSubstr("lower it to 640"), HasSubstr("--num-gpu-blocks-override 32"))));
+              ThrowsMessage<UserError>(AllOf(HasSubstr("(10 blocks of 64): lower it to 640"),
+                                             HasSubstr("--num-gpu-blocks-override 32"))));
+  config.num_gpu_blocks_override = 1;
+  EXPECT_THAT([&] { size_kv_cache(config, model(), DType::kBF16, kGiB); },
+              ThrowsMessage<UserError>(HasSubstr("holds 64 tokens (1 block of 64)")));
 }
 
 }  // namespace

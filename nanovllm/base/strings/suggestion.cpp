@@ -38,7 +38,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string_view nearest_name(std::string_view given, std::span<const std::string> known) {
-  constexpr size_t kMaxLen = 64, kLeastPrefix = 3;
+  constexpr size_t kMaxLen = 64, kShortLen = 3, kLeastPrefix = 3;
   const std::string wanted = plain(given);
   std::string_view best;
   if (wanted.empty() || wanted.size() > kMaxLen) return best;
@@ -46,6 +46,8 @@ std::string_view nearest_name(std::string_view given, std::span<const std::strin
   size_t least = std::max<size_t>(1, wanted.size() / 3) + 1;
   for (const std::string& name : known) {
     const std::string candidate = plain(name);
+    // So few letters have to begin right: 'gpu' does not mean 'cpu'.
+    if (wanted.size() <= kShortLen && !candidate.starts_with(wanted[0])) continue;
     const bool continues = wanted.size() >= kLeastPrefix && candidate.size() > wanted.size() &&
                            candidate.starts_with(wanted);
     const size_t wrong = continues ? 1 : edit_distance(wanted, candidate);

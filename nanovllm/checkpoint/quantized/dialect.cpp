@@ -22,8 +22,12 @@ std::optional<Quantization> parse_dialect(const JsonFields& config) {
     if (config.find(key) == nullptr) continue;
     const JsonFields fields = config.object(key);
     const std::string method = fields.text("quant_method", "");
-    for (const Name& dialect : kDialects)
-      if (method == dialect.quant_method) return dialect.parse(fields);
+    for (const Name& dialect : kDialects) {
+      if (method != dialect.quant_method) continue;
+      Quantization own = dialect.parse(fields);
+      own.quant_method = method;
+      return own;
+    }
     fail(
         "{}quant_method is {}, which is not supported; supported are fp8, compressed-tensors, awq "
         "and gptq",
@@ -34,11 +38,15 @@ std::optional<Quantization> parse_dialect(const JsonFields& config) {
 
 }  // namespace
 
-std::optional<Quantization> parse_quantization(const JsonFields& config, const std::string& at_load,
+std::optional<Quantization> parse_quantization(const JsonFields& config, const std::string& asked,
                                                bool vocabulary) {
   std::optional<Quantization> own = parse_dialect(config);
-  if (at_load == "auto") return own;
-  Quantization made = quantization_at_load(at_load, vocabulary);
+  // vLLM's names of its kernels for a method end in _marlin.
+  const std::string method = asked.substr(0, asked.find("_marlin"));
+  if (asked == "auto" || (own && own->quant_method == method)) return own;
+  require(asked == "fp8" || asked == "int8",
+          "the checkpoint is not quantized with {}; leave quantization out", method);
+  Quantization made = quantization_at_load(asked, vocabulary);
   if (!own) return made;
   own->description += fmt::format("; the rest {}", made.description);
   own->take = [dialect = own->take, rest = made.take](

@@ -29,6 +29,7 @@ struct Quantization {
   /// Ranks should divide columns at multiples of this, so that GPUs keep their parts quantized. 0:
   /// GPUs make floats of all weights, because their groups are too narrow or in activation order.
   int64_t column_unit = 1;
+  std::string quant_method = {};  ///< in the checkpoint; empty if the weights are quantized at load
 };
 
 Quantization fp8(const JsonFields& config);
@@ -36,11 +37,13 @@ Quantization compressed_tensors(const JsonFields& config);
 Quantization awq(const JsonFields& config);
 Quantization gptq(const JsonFields& config);
 
-/// What the key quantization_config of config.json says, if it is there. With `at_load` fp8 or int8
-/// instead of auto, projections that the checkpoint has not quantized become so when they are read,
-/// and with `vocabulary` the embedding and the head too.
+/// What the key quantization_config of config.json says, if it is there. `asked` is
+/// EngineConfig::quantization: the name of the checkpoint's method means auto. Otherwise with fp8
+/// or int8, projections that the checkpoint has not quantized become so when they are read, and
+/// with `vocabulary` the embedding and the head too. Throws UserError for the name of another
+/// method.
 std::optional<Quantization> parse_quantization(const JsonFields& config,
-                                               const std::string& at_load = "auto",
+                                               const std::string& asked = "auto",
                                                bool vocabulary = false);
 /// The tensor `name`; weights of two dimensions may be quantized.
 WeightRows take_weight(TensorSource& tensors, const std::optional<Quantization>& quantization,
