@@ -113,13 +113,15 @@ void CachedModel::link(const std::string& commit, const RemoteFile& file) const 
   const fs::path target = fs::path(blob(file)).lexically_relative(path.parent_path());
   std::error_code none;  // there is no link yet
   if (fs::read_symlink(path, none) == target) return;
-  // Another process may make the same link at the same time, so it is replaced in one step. A
-  // random name differs from its name even if both have the same id, each in a container of its
-  // own.
+  // Another process may make the same link at the same time, so it is replaced in one step. The
+  // name is random, because processes of two containers may have the same id.
   const std::string unfinished = fmt::format("{}.{:08x}", path.string(), std::random_device()());
   if (::symlink(target.c_str(), unfinished.c_str()) != 0 ||
-      ::rename(unfinished.c_str(), path.c_str()) != 0)
-    throw std::runtime_error(fmt::format("{}: {}", path.string(), std::strerror(errno)));
+      ::rename(unfinished.c_str(), path.c_str()) != 0) {
+    const int why = errno;
+    ::unlink(unfinished.c_str());
+    throw std::runtime_error(fmt::format("{}: {}", path.string(), std::strerror(why)));
+  }
 }
 
 void CachedModel::set_ref(const std::string& revision, const std::string& commit) const {
