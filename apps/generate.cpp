@@ -19,6 +19,7 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/terminal/escape.h"
 #include "nanovllm/engine/llm_engine.h"
+#include "nanovllm/hub/hub.h"
 #include "nanovllm/text/chat_template.h"
 #include "prompts.h"
 #include "sampling_options.h"
@@ -147,7 +148,8 @@ int generate(GenerateOptions options) {
   LLMEngine engine = LLMEngine::load(options.model, options.config);
   const std::shared_ptr<const Tokenizer> tokenizer = engine.tokenizer();
   std::optional<ChatTemplate> chat_template;
-  if (tokenizer != nullptr) chat_template = ChatTemplate::load(options.model);
+  if (tokenizer != nullptr)
+    chat_template = ChatTemplate::load_for_later(options.model, hub::pull_hint(options.model));
   PromptReader reader{.tokenizer = tokenizer.get(),
                       .chat_template = chat_template,
                       .defaults = params,

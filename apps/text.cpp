@@ -14,6 +14,7 @@
 #include "nanovllm/base/json.h"
 #include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/base/system/files.h"
+#include "nanovllm/hub/hub.h"
 #include "nanovllm/text/chat_template.h"
 #include "nanovllm/text/tokenizer/tokenizer.h"
 #include "terminal.h"
@@ -134,7 +135,8 @@ int render(const TextOptions& options) {
   if (is_folder(options.model)) {
     chat_template = ChatTemplate::load(options.model);
     require(chat_template.has_value(),
-            "{}: no chat_template.jinja, and none in tokenizer_config.json", options.model);
+            "{}: no chat_template.jinja, and none in tokenizer_config.json{}", options.model,
+            hub::pull_hint(options.model));
   } else {
     if (!path_exists(options.model)) require_model_folder(options.model);
     const std::string source = read_file(options.model, kMaxTemplateBytes);

@@ -26,7 +26,8 @@ struct LLMTokenizer::Parts {
 
 LLMTokenizer::LLMTokenizer(const std::string& model, std::shared_ptr<const Tokenizer> tokenizer) {
   std::optional<ChatTemplate> chat_template;
-  if (tokenizer != nullptr) chat_template = ChatTemplate::load(model);
+  if (tokenizer != nullptr)
+    chat_template = ChatTemplate::load_for_later(model, hub::pull_hint(model));
   parts_ = std::make_shared<const Parts>(Parts{std::move(tokenizer), std::move(chat_template)});
 }
 

@@ -7,6 +7,7 @@
 #include "apps/cli/model_argument.h"
 #include "apps/cli/options.h"
 #include "nanovllm/base/check.h"
+#include "nanovllm/hub/hub.h"
 #include "nanovllm/runtime/setup.h"
 #include "nanovllm/text/chat_template.h"
 
@@ -29,7 +30,8 @@ std::vector<Prompt> read_dataset(const DatasetOptions& options, const LLMEngine&
   const bool own = options.dataset.empty();
   const std::shared_ptr<const Tokenizer> tokenizer = engine.tokenizer();
   std::optional<ChatTemplate> chat_template;
-  if (tokenizer != nullptr && !own) chat_template = ChatTemplate::load(options.model);
+  if (tokenizer != nullptr && !own)
+    chat_template = ChatTemplate::load_for_later(options.model, hub::pull_hint(options.model));
   const PromptReader reader{.tokenizer = tokenizer.get(),
                             .chat_template = chat_template,
                             .defaults = {},

@@ -72,7 +72,8 @@ class Chat {
                 .enable_thinking = {}},
         conversation_(options.system) {
     require(tokenizer_ != nullptr && template_.has_value(),
-            "{}: chat needs a tokenizer.json and a chat template", options.model);
+            "{}: chat needs a tokenizer.json and a chat template{}", options.model,
+            hub::pull_hint(options.model));
     if (options.no_thinking) reader_.enable_thinking = false;
   }
 

@@ -105,7 +105,14 @@ class DummyWeights : public TensorSource {
       copy_repeated(*table, (seed + static_cast<size_t>(first)) % num_values * size,
                     static_cast<char*>(to), static_cast<size_t>(count) * size);
     };
-    return {dtype, shape[0], shape.size() == 1 ? 1 : shape[1], read};
+    const int64_t num_columns = shape.size() == 1 ? 1 : shape[1];
+    // All columns are in the first group, because random numbers would be no groups.
+    if (name.ends_with("g_idx"))
+      return {dtype, shape[0], num_columns,
+              [size = dtype_size(dtype)](int64_t, int64_t count, void* to) {
+                std::memset(to, 0, static_cast<size_t>(count) * size);
+              }};
+    return {dtype, shape[0], num_columns, read};
   }
 
  private:

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <random>
 #include <stdexcept>
 
 #include "nanovllm/base/check.h"
@@ -31,11 +32,11 @@ void create_folder(const fs::path& folder) {
                                          folder.string(), error.message()));
 }
 
-uint64_t size_if_there(const std::string& path) {
+/// The size of a regular file; nothing if there is none.
+std::optional<uint64_t> size_of(const std::string& path) {
   struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode)
-             ? static_cast<uint64_t>(status.st_size)
-             : 0;
+  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  return static_cast<uint64_t>(status.st_size);
 }
 
 FileDescriptor open_lock_file(const std::string& path) {
@@ -49,6 +50,20 @@ void for_each_in(const fs::path& folder, Visit&& visit) {
     visit(*at);
 }
 
+bool is_link(const fs::path& path) {
+  std::error_code ignored;  // what cannot be read is none
+  return fs::is_symlink(path, ignored);
+}
+
+/// Adds the file to the entry, unless it is a link: a snapshot has links to blobs, which are
+/// counted, or the files themselves if the disk has no links.
+void count_file(const fs::path& path, CacheEntry& entry) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return;
+  entry.bytes += static_cast<uint64_t>(status.st_size);
+  entry.last_used = std::max(entry.last_used, status.st_atime);
+}
+
 }  // namespace
 
 CachedModel::CachedModel(const std::string& cache_folder, const std::string& id)
@@ -57,16 +72,27 @@ CachedModel::CachedModel(const std::string& cache_folder, const std::string& id)
 
 std::optional<std::string> CachedModel::commit_of(const std::string& revision) const {
   if (is_commit(revision)) return revision;
-  std::optional<std::string> commit =
-      read_file_if_there(folder_ + "/refs/" + revision, kMaxRefBytes);
+  std::optional<std::string> commit;
+  try {
+    commit = read_file_if_there(folder_ + "/refs/" + revision, kMaxRefBytes);
+  } catch (const UserError&) {
+  }
   while (commit && commit->ends_with('\n')) commit->pop_back();
   return commit && is_commit(*commit) ? commit : std::nullopt;
 }
 
+bool CachedModel::has_snapshots() const {
+  std::error_code ignored;  // a folder that is missing has none
+  return fs::directory_iterator(folder_ + "/snapshots", ignored) != fs::directory_iterator();
+}
+
+bool CachedModel::has_blob(const RemoteFile& file) const {
+  return size_of(blob(file)) == file.size;
+}
+
 uint64_t CachedModel::bytes_there(const RemoteFile& file) const {
-  const uint64_t bytes =
-      std::max(size_if_there(blob(file)), size_if_there(blob(file) + ".incomplete"));
-  return std::min(bytes, file.size);
+  if (has_blob(file)) return file.size;
+  return std::min(size_of(blob(file) + ".incomplete").value_or(0), file.size);
 }
 
 void CachedModel::create_folders() const {
@@ -85,12 +111,17 @@ void CachedModel::link(const std::string& commit, const RemoteFile& file) const 
   const fs::path path = fs::path(snapshot(commit)) / file.name;
   create_folder(path.parent_path());
   const fs::path target = fs::path(blob(file)).lexically_relative(path.parent_path());
-  // Another process may make the same link at the same time, so it is replaced in one step.
-  const std::string unfinished = fmt::format("{}.{}", path.string(), ::getpid());
-  ::unlink(unfinished.c_str());
+  std::error_code none;  // there is no link yet
+  if (fs::read_symlink(path, none) == target) return;
+  // Another process may make the same link at the same time, so it is replaced in one step. The
+  // name is random, because processes of two containers may have the same id.
+  const std::string unfinished = fmt::format("{}.{:08x}", path.string(), std::random_device()());
   if (::symlink(target.c_str(), unfinished.c_str()) != 0 ||
-      ::rename(unfinished.c_str(), path.c_str()) != 0)
-    throw std::runtime_error(fmt::format("{}: {}", path.string(), std::strerror(errno)));
+      ::rename(unfinished.c_str(), path.c_str()) != 0) {
+    const int why = errno;
+    ::unlink(unfinished.c_str());
+    throw std::runtime_error(fmt::format("{}: {}", path.string(), std::strerror(why)));
+  }
 }
 
 void CachedModel::set_ref(const std::string& revision, const std::string& commit) const {
@@ -98,6 +129,20 @@ void CachedModel::set_ref(const std::string& revision, const std::string& commit
   const fs::path path = fs::path(folder_) / "refs" / revision;
   create_folder(path.parent_path());
   replace_file(path, commit);
+}
+
+void CachedModel::remove_leftovers(const std::vector<RemoteFile>& files) const {
+  for_each_in(folder_ + "/blobs", [&](const fs::directory_entry& entry) {
+    const std::string name = entry.path().filename();
+    if (!name.ends_with(".incomplete")) return;
+    const std::string digits = name.substr(0, name.find('.'));
+    const auto file = std::ranges::find(files, digits, &RemoteFile::digits);
+    if (file == files.end() || !has_blob(*file)) return;
+    const FileDescriptor lock = open_lock_file(locks_ + "/" + digits + ".lock");
+    // Nobody needs to hear that a file in a cache of somebody else's cannot be removed.
+    if (lock.get() >= 0 && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0)
+      ::unlink(entry.path().c_str());
+  });
 }
 
 std::vector<std::string> missing_files(const std::string& snapshot, bool needs_weights) {
@@ -111,6 +156,12 @@ std::vector<std::string> missing_files(const std::string& snapshot, bool needs_w
   }
   std::erase_if(names, [&](const std::string& name) { return path_exists(snapshot + "/" + name); });
   return names;
+}
+
+bool lacks_only_tokenizer(const std::string& snapshot, const std::vector<std::string>& missing) {
+  constexpr const char* kTokenizer = "tokenizer.json";
+  return missing == std::vector<std::string>{kTokenizer} &&
+         !is_link(fs::path(snapshot) / kTokenizer);
 }
 
 std::vector<std::string> list_ids(const std::string& cache_folder) {
@@ -129,17 +180,17 @@ std::vector<CacheEntry> list_models(const std::string& cache_folder) {
   for (const std::string& id : list_ids(cache_folder)) {
     CacheEntry entry{.id = id};
     const fs::path folder = fs::path(cache_folder) / folder_name(id);
-    for_each_in(folder / "blobs", [&](const fs::directory_entry& blob) {
-      struct stat status {};
-      if (::stat(blob.path().c_str(), &status) != 0) return;
-      entry.bytes += static_cast<uint64_t>(status.st_size);
-      entry.last_used = std::max(entry.last_used, status.st_atime);
-    });
+    for (const char* part : {"blobs", "snapshots"}) {
+      std::error_code ignored;
+      for (fs::recursive_directory_iterator at(folder / part, ignored), end; at != end;
+           at.increment(ignored))
+        count_file(at->path(), entry);
+    }
     for_each_in(folder / "snapshots", [&](const fs::directory_entry& snapshot) {
       try {
         const auto missing = missing_files(snapshot.path(), /*needs_weights=*/true);
-        const bool lacks_only_tokenizer = missing == std::vector<std::string>{"tokenizer.json"};
-        if (missing.empty() || lacks_only_tokenizer) entry.is_complete = true;
+        if (missing.empty() || lacks_only_tokenizer(snapshot.path(), missing))
+          entry.is_complete = true;
       } catch (const UserError&) {  // an index that is not valid
       }
     });
@@ -150,8 +201,11 @@ std::vector<CacheEntry> list_models(const std::string& cache_folder) {
 
 void remove_model(const std::string& cache_folder, const std::string& id) {
   const std::vector<std::string> ids = list_ids(cache_folder);
-  require(std::ranges::count(ids, id) > 0, "{} is not in the cache {}{}", id, cache_folder,
-          did_you_mean(id, ids));
+  const std::optional<ModelId> parsed = parse_model_id(id);
+  const std::string name = parsed ? parsed->name : id;
+  require(std::ranges::count(ids, name) > 0, "{} is not in the cache {}{}", name, cache_folder,
+          did_you_mean(name, ids));
+  require(name == id, "{}: all revisions are removed together: nanovllm remove {}", id, name);
   const fs::path folder = fs::path(cache_folder) / folder_name(id);
   const fs::path locks = fs::path(cache_folder) / ".locks" / folder_name(id);
   std::vector<FileDescriptor> held;
@@ -160,12 +214,17 @@ void remove_model(const std::string& cache_folder, const std::string& id) {
     require(held.back().get() < 0 || ::flock(held.back().get(), LOCK_EX | LOCK_NB) == 0,
             "{} is being downloaded by another process; try again when that has ended", id);
   });
-  // The links first: a snapshot is never left without some of its blobs.
-  for (const fs::path& path : {folder / "refs", folder / "snapshots", folder, locks}) {
-    std::error_code error;
+  std::error_code error;
+  const auto remove = [&](const fs::path& path) {
     fs::remove_all(path, error);
     require(!error, "{}: {}", path.string(), error.message());
-  }
+  };
+  // The links first: a snapshot is never left without some of its blobs.
+  for (const char* part : {"refs", "snapshots", "blobs"}) remove(folder / part);
+  // The folder may be a link to another disk. Files of others that are there are kept.
+  if (is_link(folder)) fs::remove(fs::canonical(folder, error), error);
+  remove(folder);
+  remove(locks);
 }
 
 void mark_used(const std::string& snapshot) {

@@ -24,8 +24,13 @@ class CachedModel {
 
   std::string blob(const RemoteFile& file) const { return folder_ + "/blobs/" + file.digits; }
   std::string snapshot(const std::string& commit) const { return folder_ + "/snapshots/" + commit; }
-  /// The commit that the cache has for a branch, a tag, or a commit itself.
+  /// The commit that the cache has for a branch, a tag, or a commit itself. A ref that cannot be
+  /// read counts as none.
   std::optional<std::string> commit_of(const std::string& revision) const;
+  /// Whether it has a snapshot of any revision, which need not be complete.
+  bool has_snapshots() const;
+  /// Whether the file's blob is there with its whole size. Its checksum was right when it was made.
+  bool has_blob(const RemoteFile& file) const;
   /// How many bytes of the file need not be downloaded any more.
   uint64_t bytes_there(const RemoteFile& file) const;
 
@@ -36,15 +41,20 @@ class CachedModel {
   /// Adds the file, whose blob is complete, to the snapshot.
   void link(const std::string& commit, const RemoteFile& file) const;
   void set_ref(const std::string& revision, const std::string& commit) const;
+  /// Removes what interrupted downloads have left of files whose blobs are complete now: other
+  /// programs may give each download a name of its own, DIGITS.RANDOM.incomplete.
+  void remove_leftovers(const std::vector<RemoteFile>& files) const;
 
  private:
   std::string folder_, locks_;
 };
 
 /// The files that a snapshot needs and lacks, or whose blob does not exist; empty if it can be
-/// used. A snapshot that another program made may have no tokenizer on purpose, but the caller asks
-/// the hub first whether there is one.
+/// used.
 std::vector<std::string> missing_files(const std::string& snapshot, bool needs_weights);
+/// Whether nothing but a tokenizer is `missing`, on purpose: there is no link to one either. A
+/// snapshot that another program made may be so, but the caller asks the hub first.
+bool lacks_only_tokenizer(const std::string& snapshot, const std::vector<std::string>& missing);
 
 /// A model in the cache, for a list.
 struct CacheEntry {
@@ -60,7 +70,7 @@ std::vector<CacheEntry> list_models(const std::string& cache_folder);
 std::vector<std::string> list_ids(const std::string& cache_folder);
 
 /// Removes all revisions of a model. Throws UserError if the cache does not have it, with the
-/// nearest id, or if a process is downloading it.
+/// nearest id, if `id` names one revision, or if a process is downloading it.
 void remove_model(const std::string& cache_folder, const std::string& id);
 
 /// Notes that the snapshot is used now, for the list: reading need not change the time of a file.

@@ -42,11 +42,13 @@ std::string find_model(const std::string& model, const FindOptions& options) {
     return download_model(*id, settings, options.needs_weights, options.check_interrupt);
 
   // A model without a tokenizer runs with prompts of token ids.
-  if (missing == std::vector<std::string>{"tokenizer.json"}) return snapshot;
+  if (is_there && lacks_only_tokenizer(snapshot, missing)) return snapshot;
   const char* const forbidden =
       options.local_files_only ? "--local-files-only forbids to download it" : kOffline;
   require(!is_there, "{}: the copy in the cache {} lacks {}, and {}", model, settings.cache_folder,
           fmt::join(missing, ", "), forbidden);
+  require(!cached.has_snapshots(), "{}: the cache {} has no revision '{}' of it, and {}", model,
+          settings.cache_folder, id->revision, forbidden);
   const std::vector<std::string> ids = list_ids(settings.cache_folder);
   require(std::ranges::count(ids, id->name) == 0,
           "{}: the cache {} does not have it completely, and {}", model, settings.cache_folder,
@@ -70,6 +72,12 @@ std::string shown_name(const std::string& folder) {
   if (!is_commit(path.filename().string()) || snapshots.filename() != "snapshots") return folder;
   const std::string id = id_of_folder_name(snapshots.parent_path().filename().string());
   return id.empty() ? folder : id;
+}
+
+std::string pull_hint(const std::string& folder) {
+  const std::string name = shown_name(folder);
+  if (name == folder) return "";
+  return fmt::format("; `nanovllm pull {}` downloads files that the copy may lack", name);
 }
 
 }  // namespace nanovllm::hub

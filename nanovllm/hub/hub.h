@@ -31,4 +31,8 @@ std::string pull_model(const std::string& id);
 /// else `folder`.
 std::string shown_name(const std::string& folder);
 
+/// For the end of a message about a file that `folder` does not have: how to download it if this is
+/// a snapshot in a Hugging Face cache, which another program may have filled in part; else nothing.
+std::string pull_hint(const std::string& folder);
+
 }  // namespace nanovllm::hub

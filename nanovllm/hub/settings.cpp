@@ -60,11 +60,19 @@ Settings Settings::from_environment() {
   require((settings.endpoint.starts_with("https://") || settings.endpoint.starts_with("http://")) &&
               is_printable(settings.endpoint),
           "HF_ENDPOINT is '{}'; it must be the address of a hub, such as https://huggingface.co",
-          settings.endpoint);
+          settings.shown_endpoint());
   settings.is_offline = is_true(variable("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"));
   const int64_t seconds = std::atoll(variable("HF_HUB_DOWNLOAD_TIMEOUT").c_str());
   settings.timeout_seconds = seconds > 0 ? std::min(seconds, kMaxTimeout) : kDefaultTimeout;
   return settings;
+}
+
+std::string Settings::shown_endpoint() const {
+  const size_t scheme = endpoint.find("://");
+  const size_t host = scheme == endpoint.npos ? 0 : scheme + 3;
+  const size_t at = endpoint.substr(0, endpoint.find('/', host)).rfind('@');
+  if (at == endpoint.npos || at < host) return endpoint;
+  return endpoint.substr(0, host) + endpoint.substr(at + 1);
 }
 
 std::string token_from_environment() {

@@ -14,6 +14,9 @@ struct Settings {
   bool is_offline = false;  ///< HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is 1, on, yes or true
   int64_t timeout_seconds = 0;  ///< HF_HUB_DOWNLOAD_TIMEOUT: without any data, a connection is dead
 
+  /// The endpoint for messages, without the user's name and password.
+  std::string shown_endpoint() const;
+
   /// Throws UserError if a value cannot be used.
   static Settings from_environment();
 };

@@ -76,6 +76,17 @@ std::optional<JsonFields> rope_of(const EngineConfig& options) {
   return rope;
 }
 
+/// Whether one of the keys is there that only a scaled embedding has.
+bool has_scaling_key(const JsonFields& rope) {
+  constexpr std::array kKeys = {"factor",           "original_max_position_embeddings",
+                                "low_freq_factor",  "high_freq_factor",
+                                "beta_fast",        "beta_slow",
+                                "attention_factor", "mscale",
+                                "mscale_all_dim",   "truncate",
+                                "short_factor",     "long_factor"};
+  return std::ranges::any_of(kKeys, [&](const char* key) { return rope.find(key) != nullptr; });
+}
+
 /// Source: Peng et al., "YaRN: Efficient Context Window Extension of Large Language Models", 2023;
 /// the keys and their defaults are those of transformers.
 void parse_yarn(const JsonFields& scaling, double max_position_embeddings, RopeConfig& rope) {
@@ -111,7 +122,8 @@ RopeConfig parse_rope(const JsonFields& config, const EngineConfig& options,
   for (const char* key : {"rope_parameters", "rope_scaling"})
     if (config.find(key) != nullptr) scaling = config.object(key);
   if (scaling) rope.theta = scaling->positive("rope_theta", rope.theta);
-  if (const std::optional<JsonFields> given = rope_of(options)) scaling = given;
+  const std::optional<JsonFields> given = rope_of(options);
+  if (given) scaling = given;
   if (!scaling) return rope;
 
   rope.theta = scaling->positive("rope_theta", rope.theta);
@@ -120,6 +132,9 @@ RopeConfig parse_rope(const JsonFields& config, const EngineConfig& options,
     if (scaling->find(layers) != nullptr)
       scaling->refuse(layers, "all layers must have the same rotary embedding");
   const char* type_key = scaling->find("rope_type") != nullptr ? "rope_type" : "type";
+  // Without a type the other keys have no effect, which nobody means who writes them.
+  require(scaling->find(type_key) != nullptr || !(given || has_scaling_key(*scaling)),
+          "{}rope_type is missing; it must be default, linear, llama3 or yarn", scaling->prefix());
   const std::string type = scaling->text(type_key, "default");
   if (type == "default") return rope;
   constexpr std::array kTypes = {"linear", "llama3", "yarn"};  // in the order of Scaling

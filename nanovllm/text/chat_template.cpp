@@ -15,9 +15,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The tokens that transformers passes to a template, as texts.
-Json special_tokens_of(const Json& config) {
-  Json tokens = Json::object();
+/// The object in a file; empty if there is no such file.
+Json read_object(const std::string& path) {
+  const auto text = read_file_if_there(path, kMaxTokenizerConfigBytes);
+  Json object = text ? parse_json(*text, path) : Json::object();
+  require(object.is_object(), "{}: not a JSON object", path);
+  return object;
+}
+
+/// Adds the tokens that transformers passes to a template, as texts.
+void add_special_tokens(const Json& config, Json& tokens) {
   for (const char* name : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
                            "cls_token", "mask_token"}) {
     const auto it = config.find(name);
@@ -25,7 +32,6 @@ Json special_tokens_of(const Json& config) {
     if (it->is_string()) tokens[name] = *it;
     else if (it->is_object() && it->contains("content")) tokens[name] = it->at("content");
   }
-  return tokens;
 }
 
 /// The parts of a message as {"type": "text", "text": ...}.
@@ -85,12 +91,13 @@ ChatTemplate::ChatTemplate(std::shared_ptr<const jinja::Template> parsed, Json s
 std::optional<ChatTemplate> ChatTemplate::load(const std::string& folder,
                                                const std::string& template_file) {
   const fs::path root(folder);
-  const std::string config_path = root / "tokenizer_config.json";
-  Json config = Json::object();
-  if (const auto file = read_file_if_there(config_path, kMaxTokenizerConfigBytes))
-    config = parse_json(*file, config_path);
-  require(config.is_object(), "{}: not a JSON object", config_path);
-  const Json tokens = special_tokens_of(config);
+  const Json config = read_object(root / "tokenizer_config.json");
+  Json tokens = Json::object();
+  add_special_tokens(config, tokens);
+  // Without this key the folder is of an older version of transformers, which wrote the tokens to a
+  // file of their own, and that file counts.
+  if (!config.contains("added_tokens_decoder"))
+    add_special_tokens(read_object(root / "special_tokens_map.json"), tokens);
   const auto parse = [&](std::string_view source, const std::string& where) {
     try {
       return std::make_shared<const jinja::Template>(source, where);
@@ -133,7 +140,19 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::string& folder,
   return loaded;
 }
 
+ChatTemplate ChatTemplate::load_for_later(const std::string& folder, const std::string& hint) {
+  ChatTemplate none(nullptr, Json::object());
+  try {
+    if (std::optional<ChatTemplate> loaded = load(folder)) return *std::move(loaded);
+    none.error_ = "the model has no chat template" + hint;
+  } catch (const UserError& e) {
+    none.error_ = e.what();
+  }
+  return none;
+}
+
 std::string ChatTemplate::render(const Json& context) const {
+  require(error_.empty(), "{}", error_);
   require(context.is_object(), "a chat template's context is not a JSON object");
   const auto tools = context.find("tools");
   const bool has_tools = tools != context.end() && !tools->is_null();

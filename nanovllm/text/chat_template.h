@@ -20,11 +20,17 @@ class ChatTemplate {
  public:
   /// Reads FOLDER/chat_template.jinja or, if there is none, the chat_template of
   /// FOLDER/tokenizer_config.json (a text, or a list of {name, template}: "tool_use" is used if
-  /// tools are given, otherwise "default"). The special tokens are those of tokenizer_config.json.
-  /// Returns nothing if the folder has no template. Throws UserError if one does not parse. A
-  /// `template_file` replaces the folder's templates.
+  /// tools are given, otherwise "default"). The special tokens are those of tokenizer_config.json,
+  /// and in older folders those of special_tokens_map.json, as in transformers. Returns nothing if
+  /// the folder has no template. Throws UserError if one does not parse. A `template_file` replaces
+  /// the folder's templates.
   static std::optional<ChatTemplate> load(const std::string& folder,
                                           const std::string& template_file = "");
+
+  /// The same for callers that may never render a conversation: what load() throws is thrown by
+  /// render() and prompt(), and so is an error with `hint` at its end if the folder has no
+  /// template.
+  static ChatTemplate load_for_later(const std::string& folder, const std::string& hint);
 
   /// `special_tokens`: {"bos_token": "<s>", ...}, variables of every rendering. `where` names the
   /// template in errors. Throws UserError "<where>, line L, column C: <what>" if the template does
@@ -51,6 +57,7 @@ class ChatTemplate {
   std::shared_ptr<const jinja::Template>
       tool_template_;  // null unless there is a separate template for tools
   Json special_tokens_;
+  std::string error_;  // why there is no template_
 };
 
 }  // namespace nanovllm

@@ -43,8 +43,12 @@ TEST(Cache, LinksAreRelativeAndRefsNameCommits) {
   EXPECT_EQ(cached.commit_of("other"), std::nullopt);
   folder.write("models--a--b/refs/odd", "../../x");
   EXPECT_EQ(cached.commit_of("odd"), std::nullopt);
+  folder.write("models--a--b/refs/long", std::string(1000, 'c'));
+  EXPECT_EQ(cached.commit_of("long"), std::nullopt);
   const RemoteFile nested = file_of("additional_chat_templates/tool_use.jinja", '0');
   cached.link(kCommit, nested);
+  fs::remove(cached.snapshot(kCommit) + "/" + nested.name);
+  fs::create_symlink("x", cached.snapshot(kCommit) + "/" + nested.name);
   cached.link(kCommit, nested);  // a link that exists is replaced
   EXPECT_EQ(fs::read_symlink(cached.snapshot(kCommit) + "/" + nested.name),
             "../../../blobs/" + std::string(40, '0'));
@@ -59,6 +63,25 @@ TEST(Cache, BytesThatNeedNotBeDownloaded) {
   EXPECT_EQ(cached.bytes_there(file_of("x", '9')), 0U);
   folder.write("models--a--b/blobs/" + std::string(40, '9') + ".incomplete", "ab");
   EXPECT_EQ(cached.bytes_there(file_of("x", '9')), 2U);
+  folder.write("models--a--b/blobs/" + std::string(40, '9'), "a");  // too short to be the file
+  EXPECT_FALSE(cached.has_blob(file_of("x", '9')));
+  EXPECT_EQ(cached.bytes_there(file_of("x", '9')), 2U);
+}
+
+TEST(Cache, LeftoversOfCompleteFilesAreRemoved) {
+  const TempFolder folder;
+  const CachedModel cached = complete_model(folder);
+  const RemoteFile complete = file_of("x", '0'), locked = file_of("y", '1'),
+                   other = file_of("z", '9');
+  const auto left = [&](const RemoteFile& file) { return cached.blob(file) + ".1f.incomplete"; };
+  for (const RemoteFile& file : {complete, locked, other})
+    folder.write(fs::relative(left(file), folder.path()), "ab");
+  const FileDescriptor lock = cached.open_lock(locked);
+  ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
+  cached.remove_leftovers({complete, locked, other});
+  EXPECT_FALSE(fs::exists(left(complete)));
+  EXPECT_TRUE(fs::exists(left(locked)));  // by another process
+  EXPECT_TRUE(fs::exists(left(other)));   // of a download that can still be needed
 }
 
 TEST(Cache, MissingFiles) {
@@ -75,6 +98,9 @@ TEST(Cache, MissingFiles) {
   EXPECT_THAT(missing_files(snapshot, true), ElementsAre("1.safetensors", "2.safetensors"));
   fs::remove(snapshot + "/tokenizer.json");
   EXPECT_THAT(missing_files(snapshot, false), ElementsAre("tokenizer.json"));
+  EXPECT_TRUE(lacks_only_tokenizer(snapshot, {"tokenizer.json"}));
+  fs::create_symlink("../../blobs/x", snapshot + "/tokenizer.json");  // its blob is lost
+  EXPECT_FALSE(lacks_only_tokenizer(snapshot, missing_files(snapshot, false)));
 }
 
 TEST(Cache, ListAndRemove) {
@@ -98,10 +124,36 @@ TEST(Cache, ListAndRemove) {
   for (const std::string id : {"", "..", "a/../..", "/"})
     EXPECT_THAT(error_of([&] { remove_model(folder.path(), id); }),
                 HasSubstr("is not in the cache"));
+  EXPECT_EQ(error_of([&] { remove_model(folder.path(), "a/b@main"); }),
+            "a/b@main: all revisions are removed together: nanovllm remove a/b");
   remove_model(folder.path(), "a/b");
   EXPECT_FALSE(fs::exists(folder.path("models--a--b")));
   EXPECT_FALSE(fs::exists(folder.path(".locks/models--a--b")));
   EXPECT_THAT(list_ids(folder.path()), ElementsAre("a/part"));
+}
+
+TEST(Cache, SizesWithoutLinks) {
+  const TempFolder folder;
+  folder.write("models--a--b/snapshots/" + kCommit + "/config.json", "abc");
+  folder.write("models--a--b/snapshots/" + kCommit + "/more/x", "ab");
+  EXPECT_EQ(list_models(folder.path())[0].bytes, 5U);
+}
+
+TEST(Cache, AModelOnAnotherDiskIsRemovedThere) {
+  const TempFolder folder, disk;
+  complete_model(disk);
+  disk.write("models--a--b/mine", "x");
+  fs::create_directory_symlink(disk.path("models--a--b"), folder.path("models--a--b"));
+  remove_model(folder.path(), "a/b");
+  EXPECT_FALSE(fs::is_symlink(folder.path("models--a--b")));
+  EXPECT_TRUE(fs::exists(disk.path("models--a--b/mine")));
+  EXPECT_FALSE(fs::exists(disk.path("models--a--b/blobs")));
+
+  fs::remove(disk.path("models--a--b/mine"));
+  complete_model(disk);
+  fs::create_directory_symlink(disk.path("models--a--b"), folder.path("models--a--b"));
+  remove_model(folder.path(), "a/b");
+  EXPECT_FALSE(fs::exists(disk.path("models--a--b")));
 }
 
 TEST(Cache, AModelThatIsBeingDownloadedIsNotRemoved) {

@@ -148,6 +148,7 @@ class Layout(HubTest):
         self.assertEqual(len(weights), 1)  # the revisions share their blobs
         self.run_command("info", f"{ID}@{other.commit}", "--local-files-only")
         self.refused("has no revision 'v2'", status=2, command=("pull", f"{ID}@v2"))
+        self.refused("has no revision 'main' of it, and --local-files-only", command=("info", ID, "--local-files-only"), status=2)
 
     def test_pull_gets_a_newer_commit_and_the_others_keep_what_is_there(self):
         self.pull()
@@ -157,6 +158,42 @@ class Layout(HubTest):
         self.assertEqual((self.folder() / "refs/main").read_text(), self.model.commit)
         self.assertIn("Downloading 1 of ", self.pull().stderr)
         self.assertEqual((self.folder() / "refs/main").read_text(), newer.commit)
+
+    def test_pull_repairs_a_blob_of_a_wrong_size(self):
+        self.pull()
+        for name, left in (("model.safetensors", 1000), ("config.json", 0)):
+            blob = self.folder() / "blobs" / self.model.etag(name)
+            os.truncate(blob, left)
+            self.pull()
+            self.assertEqual(blob.read_bytes(), self.model.files[name])
+
+    def test_pull_of_a_complete_model_writes_nothing(self):
+        self.pull()
+        (self.folder() / "blobs" / (self.model.etag("config.json") + ".1f.incomplete")).write_bytes(b"x")
+        self.pull()
+        self.assertEqual(self.incomplete_sizes(), [])
+        folders = [self.home, *(path for path in self.home.rglob("*") if path.is_dir() and not path.is_symlink())]
+        times = [folder.stat().st_mtime_ns for folder in folders]
+        self.pull()
+        self.assertEqual([folder.stat().st_mtime_ns for folder in folders], times)
+
+    def test_equal_files_are_downloaded_once(self):
+        files = tales_files() | {"added_tokens.json": b"{}", "vocab.json": b"{}"}
+        self.hub.add("org/twice", Model(files))
+        self.assertNotIn("another process", self.pull("org/twice").stderr)
+        self.assertEqual(len(self.hub.gets("added_tokens.json") + self.hub.gets("vocab.json")), 1)
+
+    def test_a_copy_without_the_chat_template(self):
+        files = tales_files()
+        config = json.loads(files["tokenizer_config.json"])
+        del config["chat_template"]
+        self.hub.add(ID, Model({**files, "tokenizer_config.json": json.dumps(config).encode()}))
+        chat = ("generate", ID, "--chat", "--prompt", "Hi")
+        self.pull()
+        hint = f"; `nanovllm pull {ID}` downloads files that the copy may lack"
+        result = subprocess.run([NANOVLLM, *chat], env=self.environment(), capture_output=True, text=True, timeout=120)
+        self.assertIn(f"the model has no chat template{hint}", result.stdout + result.stderr)
+        self.assertIn(hint, subprocess.run([NANOVLLM, "render", ID], env=self.environment(), capture_output=True, text=True).stderr)
 
     def test_shards_come_over_several_connections(self):
         model = Model(sharded_files(tales_files(), parts=4))
@@ -310,6 +347,11 @@ class Failures(HubTest):
         for name in ("tiny", "a/b/c", "/org/tiny", "../tiny", "org/..", "org/a--b", "org/tiny@", "org/tiny@../x", "org/a b", ""):
             self.run_command("pull", name, status=2)
 
+    def test_refused_files(self):
+        for status in (401, 403, 404):
+            self.hub.faults[:] = [status_fault(self.hub, "config.json", status)]
+            self.refused(rf"{ID}: config.json: {self.hub.endpoint} answers with the status {status}$", status=2)
+
     def test_no_network(self):
         self.pull()  # what is in the cache is not suggested to itself
         next(self.folder().glob("snapshots/*/config.json")).unlink()
@@ -421,6 +463,23 @@ class Security(HubTest):
         self.pull()
         self.assertEqual({h.get("authorization") for _, h in self.hub.gets("/api/")}, {"Bearer hf_file"})
         self.refused("HF_TOKEN: a token has only letters", status=2, HF_TOKEN="a\nHost: b")
+
+    def test_redirects_to_other_protocols(self):
+        for address in ("file:///etc/passwd", "ftp://127.0.0.1/x"):
+            def redirect(handler, path, address=address):
+                self.hub.send(handler, 302, b"", {"Location": address})
+                return True
+
+            self.hub.faults[:] = [redirect]
+            error = self.refused("redirects to another protocol than http and https")
+            self.assertNotIn("gave up", error)
+
+    def test_the_password_of_the_endpoint_is_not_printed(self):
+        endpoint = self.hub.endpoint.replace("://", "://user:secret@")
+        self.assertNotIn("secret", self.pull(HF_ENDPOINT=endpoint).stderr)
+        for status in (401, 404, 429, 500):
+            self.hub.faults[:] = [status_fault(self.hub, "/api/", status, Retry_After="3600")]
+            self.assertNotIn("secret", self.refused("", status=2 if status < 429 else 1, HF_ENDPOINT=endpoint))
 
     def test_a_redirect_loop(self):
         def loop(handler, path):

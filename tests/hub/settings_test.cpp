@@ -53,6 +53,19 @@ TEST_F(HubSettings, TheEndpoint) {
   }
 }
 
+TEST_F(HubSettings, MessagesShowNoPassword) {
+  const auto shown = [](const char* endpoint) {
+    Settings settings;
+    settings.endpoint = endpoint;
+    return settings.shown_endpoint();
+  };
+  EXPECT_EQ(shown("https://user:secret@hub.example:8080/a@b"), "https://hub.example:8080/a@b");
+  EXPECT_EQ(shown("https://hub.example/a@b"), "https://hub.example/a@b");
+  ::setenv("HF_ENDPOINT", "ftp://user:secret@hub.example", 1);
+  EXPECT_THAT(error_of([] { Settings::from_environment(); }),
+              HasSubstr("HF_ENDPOINT is 'ftp://hub.example'"));
+}
+
 TEST_F(HubSettings, OfflineAndTimeout) {
   EXPECT_FALSE(Settings::from_environment().is_offline);
   EXPECT_EQ(Settings::from_environment().timeout_seconds, 10);

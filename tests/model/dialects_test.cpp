@@ -10,6 +10,7 @@
 #include "nanovllm/checkpoint/dummy_weights.h"
 #include "nanovllm/checkpoint/quantized/dialect.h"
 #include "tests/model/model_test_util.h"
+#include "tests/model/quantized_files.h"
 
 namespace nanovllm {
 namespace {
@@ -18,87 +19,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Sizes that no group or block divides, except that packed dimensions are multiples of 8.
-constexpr int64_t kRows = 40, kColumns = 72;
-
 std::optional<Quantization> parse(const Json& config) {
   return parse_quantization(JsonFields({{"quantization_config", config}}, "config.json: "));
-}
-
-/// A file of tensors of any dtype.
-class Tensors {
- public:
-  template <class T>
-  void add(const std::string& name, const char* dtype, const std::vector<int64_t>& shape,
-           const std::vector<T>& values) {
-    const size_t begin = data_.size();
-    data_.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
-    header_[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {begin, data_.size()}}};
-  }
-  Checkpoint open() const {
-    std::string text = header_.dump();
-    text.resize((text.size() + 7) / 8 * 8, ' ');
-    folder_.write("model.safetensors", safetensors_file(text, data_));
-    return Checkpoint(folder_.path());
-  }
-
- private:
-  TempFolder folder_;
-  Json header_ = Json::object();
-  std::string data_;
-};
-
-/// A quantized matrix as the definitions of the formats see it: values, and for each element its
-/// scale and zero point.
-struct Matrix {
-  int64_t group = kColumns;  // columns of a group
-  int bits = 4;
-  std::vector<int> values, zeros;  // [rows, columns], [rows, groups]
-  std::vector<float> scales;       // [rows, groups]
-  std::vector<int> group_of;       // [columns]
-
-  Matrix(int bits_of_values, int64_t group_size) : group(group_size), bits(bits_of_values) {
-    std::mt19937 random(7);
-    const int64_t groups = num_groups();
-    for (int64_t i = 0; i < kRows * kColumns; ++i)
-      values.push_back(static_cast<int>(random() % (1u << bits)));
-    for (int64_t i = 0; i < kRows * groups; ++i) {
-      zeros.push_back(static_cast<int>(random() % ((1u << bits) - 1)) + 1);
-      scales.push_back(static_cast<float>(random() % 64 + 1) / 1024);  // exact in 16 bits
-    }
-    for (int64_t i = 0; i < kColumns; ++i) group_of.push_back(static_cast<int>(i / group));
-  }
-  int64_t num_groups() const { return (kColumns + group - 1) / group; }
-  int value(int64_t row, int64_t column) const {
-    return values[static_cast<size_t>(row * kColumns + column)];
-  }
-  float element(int64_t row, int64_t column) const {
-    const auto at = static_cast<size_t>(row * num_groups() + group_of[static_cast<size_t>(column)]);
-    return static_cast<float>(value(row, column) - zeros[at]) * scales[at];
-  }
-  std::vector<uint16_t> halves(bool transposed, uint16_t (*convert)(float)) const {
-    std::vector<uint16_t> out;
-    const int64_t groups = num_groups();
-    for (int64_t i = 0; i < kRows * groups; ++i) {
-      const int64_t at = transposed ? i % kRows * groups + i / kRows : i;
-      out.push_back(convert(scales[static_cast<size_t>(at)]));
-    }
-    return out;
-  }
-};
-
-/// Words of 32 bits: field p of word w of row r is field(r, w * fields + p).
-std::vector<uint32_t> pack(int64_t rows, int64_t fields_in_row, int bits,
-                           const std::function<int(int64_t, int64_t)>& field) {
-  std::vector<uint32_t> words;
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t first = 0; first < fields_in_row; first += 32 / bits) {
-      uint32_t word = 0;
-      for (int64_t p = 0; p < 32 / bits && first + p < fields_in_row; ++p)
-        word |= static_cast<uint32_t>(field(r, first + p)) << (p * bits);
-      words.push_back(word);
-    }
-  return words;
 }
 
 /// The whole matrix and a part of it that begins inside a group.
@@ -139,25 +61,6 @@ TEST(Dialects, Awq) {
                 {{"quant_method", "awq"}, {"bits", 4}, {"group_size", 32}, {"version", "gemm"}}, m);
 }
 
-Tensors gptq_file(const Matrix& m, int stored_less) {
-  Tensors file;
-  const int64_t fields = 32 / m.bits, groups = m.num_groups();
-  std::vector<uint32_t> words(static_cast<size_t>(kColumns / fields * kRows));
-  for (int64_t k = 0; k < kColumns; ++k)
-    for (int64_t n = 0; n < kRows; ++n)
-      words[static_cast<size_t>(k / fields * kRows + n)] |= static_cast<uint32_t>(m.value(n, k))
-                                                            << (k % fields * m.bits);
-  file.add("m.qweight", "I32", {kColumns / fields, kRows}, words);
-  file.add("m.qzeros", "I32", {groups, kRows / fields},
-           pack(groups, kRows, m.bits, [&](int64_t g, int64_t n) {
-             return m.zeros[static_cast<size_t>(n * groups + g)] - stored_less;
-           }));
-  file.add("m.scales", "F16", {groups, kRows}, m.halves(true, f32_to_f16));
-  file.add("m.g_idx", "I32", {kColumns}, m.group_of);
-  file.add("m.bias", "F16", {kRows}, std::vector<uint16_t>(kRows));
-  return file;
-}
-
 TEST(Dialects, Gptq) {
   for (const int bits : {4, 8})
     for (const bool in_order : {true, false})
@@ -179,8 +82,22 @@ TEST(Dialects, GptqWithAGroupThatDoesNotExist) {
   m.group_of[5] = 3;
   Checkpoint checkpoint = gptq_file(m, 1).open();
   const Json config = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 32}};
-  const WeightRows weight = take_weight(checkpoint, parse(config), "m.weight", {kRows, kColumns});
-  EXPECT_THAT(user_error([&] { weight.quantized(); }), HasSubstr("m: a column is in group 3"));
+  EXPECT_EQ(user_error([&] {
+              take_weight(checkpoint, parse(config), "m.weight", {kRows, kColumns});
+            }),
+            "m.g_idx: a column is in group 3; there are 3 groups");
+}
+
+TEST(Dialects, GptqInActivationOrderNeedsTheGroups) {
+  const Matrix m(4, 32);
+  Checkpoint checkpoint = gptq_file(m, 1, /*has_groups=*/false).open();
+  Json config = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 32}};
+  expect_matrix(gptq_file(m, 1, /*has_groups=*/false).open(), config, m);
+  config["desc_act"] = true;
+  EXPECT_THAT(user_error([&] {
+                take_weight(checkpoint, parse(config), "m.weight", {kRows, kColumns});
+              }),
+              HasSubstr("tensor \"m.g_idx\" is missing"));
 }
 
 TEST(Dialects, CompressedTensorsIntegers) {
@@ -188,32 +105,31 @@ TEST(Dialects, CompressedTensorsIntegers) {
     for (const int64_t group : {int64_t{32}, kColumns})
       for (const bool symmetric : {true, false}) {
         Matrix m(bits, group);
-        const int64_t groups = m.num_groups(), fields = 32 / bits;
         if (symmetric) std::ranges::fill(m.zeros, 1 << (bits - 1));
-        Tensors file;
-        file.add("m.weight_packed", "I32", {kRows, kColumns / fields},
-                 pack(kRows, kColumns, bits, [&](int64_t n, int64_t k) { return m.value(n, k); }));
-        file.add("m.weight_scale", "BF16", {kRows, groups}, m.halves(false, f32_to_bf16));
-        file.add("m.weight_shape", "I64", {2}, std::vector<int64_t>{kRows, kColumns});
-        std::vector<uint32_t> zeros(static_cast<size_t>(kRows / fields * groups));
-        for (int64_t n = 0; n < kRows; ++n)
-          for (int64_t g = 0; g < groups; ++g)
-            zeros[static_cast<size_t>(n / fields * groups + g)] |=
-                static_cast<uint32_t>(m.zeros[static_cast<size_t>(n * groups + g)] &
-                                      ((1 << bits) - 1))
-                << (n % fields * bits);
-        if (!symmetric) file.add("m.weight_zero_point", "I32", {kRows / fields, groups}, zeros);
-        Json weights = {{"type", "int"},
-                        {"num_bits", bits},
-                        {"strategy", group == kColumns ? "channel" : "group"},
-                        {"symmetric", symmetric}};
-        if (group != kColumns) weights["group_size"] = group;
-        expect_matrix(file.open(),
-                      {{"quant_method", "compressed-tensors"},
-                       {"format", "pack-quantized"},
-                       {"config_groups", {{"group_0", {{"weights", weights}}}}}},
-                      m);
+        expect_matrix(compressed_file(m, symmetric).open(), compressed_config(m, symmetric), m);
       }
+}
+
+TEST(Dialects, CompressedTensorsInActivationOrder) {
+  Matrix m(4, 32);
+  const auto take = [&](const Json& actorder, bool symmetric = false) {
+    Checkpoint checkpoint = compressed_file(m, /*symmetric=*/false).open();
+    const auto quantization = parse(compressed_config(m, symmetric, actorder));
+    take_weight(checkpoint, quantization, "m.weight", {kRows, kColumns});
+  };
+  for (const Json& by_group : {Json("group"), Json("dynamic"), Json(true)})
+    EXPECT_THAT(user_error([&] { take(by_group); }),
+                HasSubstr("tensor \"m.weight_g_idx\" is missing"));
+  EXPECT_THAT(user_error([&] { take("groups"); }),
+              HasSubstr("actorder is \"groups\", which is not supported"));
+  EXPECT_EQ(user_error([&] { take(nullptr, /*symmetric=*/true); }),
+            "m.weight_zero_point contradicts quantization_config, where symmetric is true");
+  for (const Json& in_order : {Json("weight"), Json("static"), Json(false)})
+    expect_matrix(compressed_file(m, false).open(), compressed_config(m, false, in_order), m);
+  std::shuffle(m.group_of.begin(), m.group_of.end(), std::mt19937(3));
+  Tensors file = compressed_file(m, false);
+  file.add("m.weight_g_idx", "I32", {kColumns}, m.group_of);
+  expect_matrix(file.open(), compressed_config(m, false, "group"), m);
 }
 
 /// E4M3 with a scale for each block, which are `shape` of the scales.
@@ -256,6 +172,19 @@ TEST(Dialects, E4M3) {
   expect_e4m3({{"quant_method", "fp8"}}, ".weight_scale", kRows, kColumns, {});
   expect_e4m3(compressed("channel"), ".weight_scale", 1, kColumns, {kRows, 1});
   expect_e4m3(compressed("tensor"), ".weight_scale", kRows, kColumns, {1});
+}
+
+TEST(Dialects, ScalesOfBlocksNeedTheirSize) {
+  Tensors file;
+  file.add("m.weight", "F8_E4M3", {kRows, kColumns}, std::vector<uint8_t>(kRows * kColumns));
+  file.add("m.weight_scale_inv", "F32", {1, 1}, std::vector<float>(1));
+  Checkpoint checkpoint = file.open();
+  EXPECT_EQ(
+      user_error([&] {
+        take_weight(checkpoint, parse({{"quant_method", "fp8"}}), "m.weight", {kRows, kColumns});
+      }),
+      "config.json: quantization_config.weight_block_size is missing, but "
+      "m.weight_scale_inv has scales of blocks");
 }
 
 TEST(Dialects, ActivationsAreQuantizedIfTheCheckpointSaysSo) {
@@ -411,13 +340,15 @@ TEST(Dialects, TheCheckpointsOwnMayBeNamed) {
 
 TEST(Dialects, RandomWeightsOfEachDialect) {
   const Json int4 = {{"type", "int"}, {"num_bits", 4}, {"strategy", "group"}, {"group_size", 32}};
-  for (const Json& config : {Json{{"quant_method", "awq"}, {"group_size", 32}},
-                             Json{{"quant_method", "gptq"}, {"bits", 8}, {"group_size", 32}},
-                             Json{{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}},
-                             Json{{"quant_method", "compressed-tensors"},
-                                  {"format", "pack-quantized"},
-                                  {"ignore", {"lm_head", "re:.*layers.1.*"}},
-                                  {"config_groups", {{"group_0", {{"weights", int4}}}}}}}) {
+  for (const Json& config :
+       {Json{{"quant_method", "awq"}, {"group_size", 32}},
+        Json{{"quant_method", "gptq"}, {"bits", 8}, {"group_size", 32}},
+        Json{{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 32}, {"desc_act", true}},
+        Json{{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}},
+        Json{{"quant_method", "compressed-tensors"},
+             {"format", "pack-quantized"},
+             {"ignore", {"lm_head", "re:.*layers.1.*"}},
+             {"config_groups", {{"group_0", {{"weights", int4}}}}}}}) {
     const auto quantization = parse(config);
     const auto random = dummy_weights(DType::kBF16, 0.02f, [&](const std::string& module) {
       return is_quantized(quantization, module);

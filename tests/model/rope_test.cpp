@@ -59,6 +59,9 @@ TEST(RopeConfig, ReadsEveryFormOfRopeScaling) {
                 HasSubstr(std::string("rope_scaling.") + missing + " is missing"));
   EXPECT_THAT(error_with("rope_scaling", "linear"), HasSubstr("rope_scaling is \"linear\""));
   EXPECT_THAT(error_with("rope_scaling", {{"type", 3}}), HasSubstr("rope_scaling.type is 3"));
+  for (const char* key : {"factor", "beta_fast", "original_max_position_embeddings"})
+    EXPECT_THAT(error_with("rope_parameters", {{"rope_type", nullptr}, {key, 4}}),
+                HasSubstr("rope_parameters.rope_type is missing"));
   EXPECT_THAT(error_with("rope_scaling", {{"type", "linear"}, {"factor", 0}}),
               HasSubstr("rope_scaling.factor is 0"));
   EXPECT_THAT(error_with("rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}),
@@ -132,6 +135,10 @@ TEST(RopeConfig, OptionsReplaceTheRotaryEmbedding) {
     return user_error([&] { load(linear, rope, overrides); });
   };
   EXPECT_EQ(error(R"({"rope_type": "yarn"})", ""), "--rope-scaling: factor is missing");
+  EXPECT_EQ(error(R"({"factor": 4})", ""),
+            "--rope-scaling: rope_type is missing; it must be default, linear, llama3 or yarn");
+  EXPECT_THAT(error("", R"({"rope_parameters": {"rope_theta": 7}})"),
+              StartsWith("--hf-overrides: rope_parameters.rope_type is missing"));
   EXPECT_THAT(error("{", ""), StartsWith("--rope-scaling: not valid JSON"));
   EXPECT_EQ(error("4", ""), "--rope-scaling: must be a JSON object");
   EXPECT_EQ(error("", R"({"rope_scaling": 4})"),

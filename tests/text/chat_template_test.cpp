@@ -54,6 +54,37 @@ TEST(ChatTemplate, RendersTheGoldensAsTransformers) {
   EXPECT_GT(count, 5);
 }
 
+TEST(ChatTemplate, SpecialTokensOfOlderFolders) {
+  const Folder folder;
+  folder.write("chat_template.jinja", "{{ bos_token }}{{ eos_token }}");
+  folder.write("special_tokens_map.json",
+               R"({"bos_token": {"content": "<s>", "lstrip": false}, "eos_token": "</s>"})");
+  const auto rendered = [&] { return ChatTemplate::load(folder.path())->render(Json::object()); };
+  EXPECT_EQ(rendered(), "<s></s>");
+  folder.write("tokenizer_config.json", R"({"eos_token": "<end>"})");
+  EXPECT_EQ(rendered(), "<s></s>");
+  folder.write("tokenizer_config.json", R"({"eos_token": "<end>", "added_tokens_decoder": {}})");
+  EXPECT_EQ(rendered(), "<end>");
+}
+
+TEST(ChatTemplate, WhatCannotBeUsedIsAnErrorWhenItIsRendered) {
+  const Folder folder;
+  const auto error = [&] {
+    const ChatTemplate later = ChatTemplate::load_for_later(folder.path(), "; look elsewhere");
+    try {
+      later.prompt({{"messages", {{{"role", "user"}, {"content", "x"}}}}});
+    } catch (const UserError& e) {
+      return std::string(e.what());
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(error(), "the model has no chat template; look elsewhere");
+  folder.write("chat_template.jinja", "{% if %}");
+  EXPECT_THAT(error(), HasSubstr("chat_template.jinja, line 1"));
+  folder.write("chat_template.jinja", "x");
+  EXPECT_EQ(error(), "none");
+}
+
 TEST(ChatTemplate, RendersTinyTalesByHand) {
   const auto chat = ChatTemplate::load(kTinyTales);
   const Json messages = {{{"role", "system"}, {"content", "Be brief."}},

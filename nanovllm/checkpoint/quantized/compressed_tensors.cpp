@@ -11,11 +11,12 @@ namespace {
 
 /// weight_packed [n, k / fields of a word]: along k, each field is the value plus half of the
 /// range; a whole number of words for each row. weight_scale [n, groups]. If not symmetric,
-/// weight_zero_point [n / fields, groups] is packed along n.
+/// weight_zero_point [n / fields, groups] is packed along n. In activation order, weight_g_idx [k]
+/// has the group of each column.
 struct Packed {
   int bits;
   int64_t group_size;
-  bool symmetric;
+  bool symmetric, ordered;
 
   std::optional<WeightRows> take(TensorSource& tensors, const std::string& module, int64_t rows,
                                  int64_t columns) const {
@@ -26,12 +27,16 @@ struct Packed {
     const WeightRows packed =
         tensors.take(module + ".weight_packed", {rows, row_words}, {DType::kI32});
     const WeightRows scales = tensors.take(module + ".weight_scale", {rows, groups});
-    std::optional<WeightRows> zeros, indices;
+    std::optional<WeightRows> zeros;
+    require(!symmetric || !tensors.has(module + ".weight_zero_point"),
+            "{}.weight_zero_point contradicts quantization_config, where symmetric is true",
+            module);
     if (!symmetric)
       zeros = tensors.take(module + ".weight_zero_point", {ceil_div(rows, fields), groups},
                            {DType::kI32});
-    if (tensors.has(module + ".weight_g_idx"))
-      indices = tensors.take(module + ".weight_g_idx", {columns}, {DType::kI32});
+    std::vector<int32_t> group_of;
+    if (tensors.has(module + ".weight_g_idx") || (ordered && groups > 1))
+      group_of = take_groups(tensors, module + ".weight_g_idx", columns, groups);
     if (tensors.has(module + ".weight_shape"))
       require_shape(tensors.take(module + ".weight_shape", {2}, {DType::kI64}), module, rows,
                     columns);
@@ -42,6 +47,7 @@ struct Packed {
           .num_columns = columns,
           .scale_columns = size,
           .scales = read_floats(scales),
+          .groups = group_of,
           .values = [=](Range some, Range of, uint8_t* to) {
             const std::vector<uint32_t> words = read_words(packed.part(some, {0, row_words}));
             for (int64_t row = 0; row < some.count; ++row)
@@ -56,7 +62,6 @@ struct Packed {
                 words[static_cast<size_t>(row / fields * groups + group)] >> (row % fields * bits) &
                 ((1u << bits) - 1)));
       }
-      if (indices) m.groups = read_groups(*indices, groups, module);
       return m;
     });
   }
@@ -74,6 +79,16 @@ struct Packed {
 const Json* find(const JsonFields& config, const char* key) {
   const Json* value = config.find(key);
   return value != nullptr && !value->empty() ? value : nullptr;
+}
+
+/// Whether the groups of columns are in activation order. With "weight" only the quantizer has used
+/// that order, and the checkpoint's groups are consecutive columns. The other names are aliases.
+bool has_group_order(const JsonFields& weights) {
+  const Json* order = weights.find("actorder");
+  if (order == nullptr || *order == false || *order == "weight" || *order == "static") return false;
+  if (*order != true && *order != "group" && *order != "dynamic")
+    weights.refuse("actorder", "it must be group, weight or null");
+  return true;
 }
 
 }  // namespace
@@ -125,7 +140,7 @@ Quantization compressed_tensors(const JsonFields& config) {
     weights.refuse("strategy", "of integers it must be group or channel");
   const Packed packed = {static_cast<int>(bits),
                          strategy == "group" ? read_group_size(weights) : kOneGroup,
-                         weights.boolean("symmetric", true)};
+                         weights.boolean("symmetric", true), has_group_order(weights)};
   return {strategy == "group"
               ? fmt::format("compressed-tensors, int{}, groups of {}", bits, packed.group_size)
               : fmt::format("compressed-tensors, int{}, a scale for each row", bits),
@@ -133,9 +148,7 @@ Quantization compressed_tensors(const JsonFields& config) {
             return packed.take(tensors, module, rows, columns);
           },
           std::move(left_out), bytes_per_value(packed.bits, packed.group_size),
-          weights.text("actorder", "") == "group"
-              ? 0
-              : column_unit(QuantizedFormat::kInt4, packed.group_size)};
+          packed.ordered ? 0 : column_unit(QuantizedFormat::kInt4, packed.group_size)};
 }
 
 }  // namespace nanovllm

@@ -137,13 +137,13 @@ int64_t read_group_size(const JsonFields& config) {
   return config.integer("group_size", kOneGroup);
 }
 
-std::vector<int32_t> read_groups(const WeightRows& tensor, int64_t num_groups,
-                                 const std::string& module) {
-  std::vector<int32_t> groups(static_cast<size_t>(tensor.num_rows()));
-  tensor.read(0, tensor.num_rows(), groups.data());
+std::vector<int32_t> take_groups(TensorSource& tensors, const std::string& name,
+                                 int64_t num_columns, int64_t num_groups) {
+  std::vector<int32_t> groups(static_cast<size_t>(num_columns));
+  tensors.take(name, {num_columns}, {DType::kI32}).read(0, num_columns, groups.data());
   for (const int32_t group : groups)
     require(group >= 0 && group < num_groups, "{}: a column is in group {}; there are {} groups",
-            module, group, num_groups);
+            name, group, num_groups);
   return groups;
 }
 

@@ -92,8 +92,9 @@ int64_t read_group_size(const JsonFields& config);
 inline double bytes_per_value(int64_t bits, int64_t group_size) {
   return static_cast<double>(bits) / 8 + 8 / static_cast<double>(group_size);
 }
-/// The group of each column. Throws UserError if one is not below `num_groups`.
-std::vector<int32_t> read_groups(const WeightRows& tensor, int64_t num_groups,
-                                 const std::string& module);
+/// The group of each column, from the tensor `name`. Throws UserError if one is not below
+/// `num_groups`, at once, so that a checkpoint can be checked without its weights being read.
+std::vector<int32_t> take_groups(TensorSource& tensors, const std::string& name,
+                                 int64_t num_columns, int64_t num_groups);
 
 }  // namespace nanovllm

@@ -29,10 +29,14 @@ Quantization fp8(const JsonFields& config) {
   }
   const E4M3Weights weights = {block_rows > 0 ? ".weight_scale_inv" : ".weight_scale", block_rows,
                                block_columns};
-  const auto take = [=](TensorSource& tensors, const std::string& module, int64_t rows,
-                        int64_t columns) -> std::optional<WeightRows> {
-    if (!tensors.has(module + weights.suffix)) return std::nullopt;
-    return weights.take(tensors, module, rows, columns);
+  const auto take = [=, prefix = config.prefix()](TensorSource& tensors, const std::string& module,
+                                                  int64_t rows,
+                                                  int64_t columns) -> std::optional<WeightRows> {
+    if (tensors.has(module + weights.suffix)) return weights.take(tensors, module, rows, columns);
+    require(!tensors.has(module + ".weight_scale_inv"),
+            "{}weight_block_size is missing, but {}.weight_scale_inv has scales of blocks", prefix,
+            module);
+    return std::nullopt;
   };
   return {block_rows > 0 ? fmt::format("fp8, blocks of {} x {}", block_rows, block_columns)
                          : std::string("fp8, a scale for each matrix"),

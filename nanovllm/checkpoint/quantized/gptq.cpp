@@ -33,29 +33,28 @@ Quantization gptq(const JsonFields& config) {
         tensors.take(module + ".qweight", {ceil_div(columns, fields), rows}, {DType::kI32});
     const WeightRows zeros = tensors.take(module + ".qzeros", {groups, zero_words}, {DType::kI32});
     const WeightRows scales = tensors.take(module + ".scales", {groups, rows});
-    std::optional<WeightRows> indices;
-    if (tensors.has(module + ".g_idx"))
-      indices = tensors.take(module + ".g_idx", {columns}, {DType::kI32});
+    std::vector<int32_t> group_of;
+    if (tensors.has(module + ".g_idx") || (ordered && groups > 1)) {
+      group_of = take_groups(tensors, module + ".g_idx", columns, groups);
+      // Without activation order the indices usually count up in groups; then nobody needs them.
+      bool consecutive = true;
+      for (int64_t i = 0; i < columns; ++i)
+        consecutive &= group_of[static_cast<size_t>(i)] == i / size;
+      if (consecutive) group_of.clear();
+    }
     return WeightRows(rows, columns, [=] {
       QuantizedMatrix m{.format = bits == 8 ? QuantizedFormat::kInt8 : QuantizedFormat::kInt4,
                         .num_rows = rows,
                         .num_columns = columns,
                         .scale_columns = size,
-                        .scales = transpose(read_floats(scales), groups)};
+                        .scales = transpose(read_floats(scales), groups),
+                        .groups = group_of};
       m.zeros.resize(m.scales.size());
       const std::vector<uint32_t> zero_fields = read_words(zeros);
       for (int64_t row = 0; row < rows; ++row)
         for (int64_t group = 0; group < groups; ++group)
           m.zeros[static_cast<size_t>(row * groups + group)] = static_cast<int16_t>(
               static_cast<int>(field_at(zero_fields, zero_words, group, row, bits)) + less);
-      if (indices) {
-        m.groups = read_groups(*indices, groups, module);
-        // Without activation order the indices usually count up in groups; then nobody needs them.
-        bool consecutive = true;
-        for (int64_t i = 0; i < columns; ++i)
-          consecutive &= m.groups[static_cast<size_t>(i)] == i / size;
-        if (consecutive) m.groups.clear();
-      }
       const auto all = std::make_shared<const std::vector<uint32_t>>(read_words(weight));
       m.values = [=](Range some, Range of, uint8_t* to) {
         for (int64_t i = 0; i < of.count; ++i) {

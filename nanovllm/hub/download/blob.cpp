@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/system/files.h"
 #include "nanovllm/base/system/input_file.h"
 #include "nanovllm/hub/download/http_errors.h"
 
@@ -128,7 +127,7 @@ void receive(const DownloadJob& job, const RemoteFile& file, IncompleteFile& inc
         why = fmt::format("{}: {}", file.name, describe_temporary(reply, job.settings));
         retry_after = reply.retry_after;
       } else if (!reply.is_ok()) {
-        fail_for(reply, job.id, job.settings, !job.token.empty());
+        fail_for(reply, job.id, job.settings, !job.token.empty(), file.name);
       } else {
         why = fmt::format("{}: the server ends it after {} of {} bytes", file.name,
                           incomplete.size(), file.size);
@@ -152,7 +151,7 @@ void download_blob(const DownloadJob& job, const RemoteFile& file, FileProgress&
   const std::string blob = job.cached.blob(file);
   const FileDescriptor lock = job.cached.open_lock(file);
   wait_for_lock(lock, job, file, bars);
-  if (path_exists(blob)) {  // another process has just finished it
+  if (job.cached.has_blob(file)) {  // another process has just finished it
     progress.begin(file.size);
     progress.state = FileProgress::kFinished;
     return;

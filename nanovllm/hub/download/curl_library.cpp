@@ -28,7 +28,6 @@ CurlLibrary load() {
   find(library, "curl_global_init", curl.global_init);
   find(library, "curl_easy_init", curl.easy_init);
   find(library, "curl_easy_cleanup", curl.easy_cleanup);
-  find(library, "curl_easy_reset", curl.easy_reset);
   find(library, "curl_easy_setopt", curl.easy_setopt);
   find(library, "curl_easy_perform", curl.easy_perform);
   find(library, "curl_easy_getinfo", curl.easy_getinfo);

@@ -10,6 +10,7 @@
 #include <exception>
 #include <filesystem>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "nanovllm/base/check.h"
@@ -124,13 +125,13 @@ RemoteModel ask_hub(const ModelId& id, const Settings& settings, const std::stri
           throw std::runtime_error(fmt::format("{}: the list of files is too long", id.text()));
         text += bytes;
       });
-      if (reply.is_ok()) return parse_remote_model(text, settings.endpoint);
+      if (reply.is_ok()) return parse_remote_model(text, settings.shown_endpoint());
       if (!is_temporary(reply)) fail_for(reply, id, settings, !token.empty());
       why = describe_temporary(reply, settings);
       retry_after = reply.retry_after;
     } catch (const NetworkError& e) {
       if (e.is_unreachable()) fail_unreachable(e, id, settings);
-      why = fmt::format("{}: {}", settings.endpoint, e.what());
+      why = fmt::format("{}: {}", settings.shown_endpoint(), e.what());
     }
     backoff.wait(why, retry_after);
   }
@@ -147,20 +148,23 @@ void require_disk_space(const ModelId& id, const std::string& cache_folder, uint
       id.text(), size_text(needed), cache_folder, size_text(space.available)));
 }
 
-/// Downloads those of the files whose blobs are not there.
+/// Downloads those of the files whose blobs are not there, each blob once.
 void download_files(const DownloadJob& job, std::vector<RemoteFile> files, std::atomic<bool>& stop,
                     const std::function<void()>& check_interrupt) {
+  std::set<std::string> blobs;
+  std::erase_if(files, [&](const RemoteFile& file) { return !blobs.insert(file.digits).second; });
   const size_t num_all = files.size();
   uint64_t needed = 0;
-  std::erase_if(files, [&](const RemoteFile& file) { return path_exists(job.cached.blob(file)); });
+  std::erase_if(files, [&](const RemoteFile& file) { return job.cached.has_blob(file); });
   if (files.empty()) return;
+  job.cached.create_folders();
   for (const RemoteFile& file : files) needed += file.size - job.cached.bytes_there(file);
   const std::string count = files.size() == num_all
                                 ? fmt::format("{}", num_all)
                                 : fmt::format("{} of {}", files.size(), num_all);
   const std::string line = fmt::format("Downloading {} file{} of {} ({}) from {} to {}", count,
                                        num_all == 1 ? "" : "s", job.id.text(), size_text(needed),
-                                       job.settings.endpoint, job.settings.cache_folder);
+                                       job.settings.shown_endpoint(), job.settings.cache_folder);
   std::fputs((escape_controls(line) + "\n").c_str(), stderr);
   require_disk_space(job.id, job.settings.cache_folder, needed);
 
@@ -199,7 +203,6 @@ std::string download_model(const ModelId& id, const Settings& settings, bool nee
   const DownloadJob job{id, settings, token, remote.commit, cached, stop};
   const std::vector<RemoteFile> small = remote.small_files(id.name);
   if (needs_weights && !remote.has_shards()) remote.weight_files(id.name, {});  // or an error
-  cached.create_folders();
   download_files(job, small, stop, check_interrupt);
   std::vector<RemoteFile> weights;
   if (needs_weights) {
@@ -217,6 +220,8 @@ std::string download_model(const ModelId& id, const Settings& settings, bool nee
   for (const RemoteFile& file : small) cached.link(remote.commit, file);
   for (const RemoteFile& file : weights) cached.link(remote.commit, file);
   cached.set_ref(id.revision, remote.commit);
+  cached.remove_leftovers(small);
+  cached.remove_leftovers(weights);
   return cached.snapshot(remote.commit);
 }
 

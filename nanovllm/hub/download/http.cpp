@@ -58,68 +58,72 @@ struct HttpClient::Transfer {
 
 HttpClient::HttpClient(const Settings& settings, const std::string& token,
                        const std::atomic<bool>& stop)
-    : handle_(curl_library().easy_init()), settings_(settings), token_(token), stop_(stop) {
-  if (handle_ == nullptr) throw std::bad_alloc();
-}
-
-HttpClient::~HttpClient() { curl_library().easy_cleanup(handle_); }
+    : settings_(settings), token_(token), stop_(stop) {}
 
 HttpReply HttpClient::get(const std::string& path, uint64_t offset,
                           const std::function<void(std::string_view)>& on_data) {
   if (stop_) throw Stopped();
   const CurlLibrary& curl = curl_library();
   Transfer transfer{on_data, stop_};
-  curl.easy_reset(handle_);  // keeps the connection
+  // After some failures libcurl refuses to change the options of a handle, so each request has one
+  // of its own. Almost all requests are the only one of their client anyway.
+  const std::unique_ptr<CURL, decltype(curl.easy_cleanup)> owner(curl.easy_init(),
+                                                                 curl.easy_cleanup);
+  CURL* const handle = owner.get();
+  if (handle == nullptr) throw std::bad_alloc();
   const std::string url = settings_.endpoint + path;
-  set(handle_, CURLOPT_URL, url.c_str());
-  set(handle_, CURLOPT_USERAGENT, "nanovllm");
-  set(handle_, CURLOPT_NOSIGNAL, 1L);
-  set(handle_, CURLOPT_ERRORBUFFER, transfer.why.data());
-  set(handle_, CURLOPT_FAILONERROR, 1L);  // the text of an error is not wanted
-  set(handle_, CURLOPT_BUFFERSIZE, kBufferBytes);
+  set(handle, CURLOPT_URL, url.c_str());
+  set(handle, CURLOPT_USERAGENT, "nanovllm");
+  set(handle, CURLOPT_NOSIGNAL, 1L);
+  set(handle, CURLOPT_ERRORBUFFER, transfer.why.data());
+  set(handle, CURLOPT_FAILONERROR, 1L);  // the text of an error is not wanted
+  set(handle, CURLOPT_BUFFERSIZE, kBufferBytes);
   // In HTTP/2 the transfers of one process would share a connection; each shall have its own.
-  set(handle_, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
-  set(handle_, CURLOPT_FOLLOWLOCATION, 1L);
-  set(handle_, CURLOPT_MAXREDIRS, kMaxRedirects);
+  set(handle, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
+  set(handle, CURLOPT_FOLLOWLOCATION, 1L);
+  set(handle, CURLOPT_MAXREDIRS, kMaxRedirects);
   // A redirect must not leave TLS. (An address without TLS is only used if the user asks for it.)
   const bool has_tls = url.starts_with("https:");
-  set(handle_, CURLOPT_PROTOCOLS_STR, has_tls ? "https" : "http,https");
-  set(handle_, CURLOPT_REDIR_PROTOCOLS_STR, has_tls ? "https" : "http,https");
-  set(handle_, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
-  set(handle_, CURLOPT_LOW_SPEED_LIMIT, 1L);
-  set(handle_, CURLOPT_LOW_SPEED_TIME, static_cast<long>(settings_.timeout_seconds));
+  set(handle, CURLOPT_PROTOCOLS_STR, has_tls ? "https" : "http,https");
+  set(handle, CURLOPT_REDIR_PROTOCOLS_STR, has_tls ? "https" : "http,https");
+  set(handle, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
+  set(handle, CURLOPT_LOW_SPEED_LIMIT, 1L);
+  set(handle, CURLOPT_LOW_SPEED_TIME, static_cast<long>(settings_.timeout_seconds));
   if (!token_.empty()) {
-    set(handle_, CURLOPT_HTTPAUTH, static_cast<long>(CURLAUTH_BEARER));
-    set(handle_, CURLOPT_XOAUTH2_BEARER, token_.c_str());
+    set(handle, CURLOPT_HTTPAUTH, static_cast<long>(CURLAUTH_BEARER));
+    set(handle, CURLOPT_XOAUTH2_BEARER, token_.c_str());
   }
-  if (offset > 0) set(handle_, CURLOPT_RESUME_FROM_LARGE, static_cast<curl_off_t>(offset));
-  set(handle_, CURLOPT_WRITEFUNCTION, &Transfer::write);
-  set(handle_, CURLOPT_WRITEDATA, static_cast<void*>(&transfer));
-  set(handle_, CURLOPT_XFERINFOFUNCTION, &Transfer::progress);
-  set(handle_, CURLOPT_XFERINFODATA, static_cast<void*>(&transfer));
-  set(handle_, CURLOPT_NOPROGRESS, 0L);
+  if (offset > 0) set(handle, CURLOPT_RESUME_FROM_LARGE, static_cast<curl_off_t>(offset));
+  set(handle, CURLOPT_WRITEFUNCTION, &Transfer::write);
+  set(handle, CURLOPT_WRITEDATA, static_cast<void*>(&transfer));
+  set(handle, CURLOPT_XFERINFOFUNCTION, &Transfer::progress);
+  set(handle, CURLOPT_XFERINFODATA, static_cast<void*>(&transfer));
+  set(handle, CURLOPT_NOPROGRESS, 0L);
 
-  const CURLcode code = curl.easy_perform(handle_);
+  const CURLcode code = curl.easy_perform(handle);
   if (transfer.thrown) std::rethrow_exception(transfer.thrown);
   if (code == CURLE_ABORTED_BY_CALLBACK) throw Stopped();
   HttpReply reply;
   long status = 0;
-  curl.easy_getinfo(handle_, CURLINFO_RESPONSE_CODE, &status);
+  curl.easy_getinfo(handle, CURLINFO_RESPONSE_CODE, &status);
   reply.status = status;
   // libcurl takes 416 for success if it has asked for the rest of a file.
   reply.cannot_resume = code == CURLE_RANGE_ERROR || (offset > 0 && status == 416);
   if (code != CURLE_OK && code != CURLE_HTTP_RETURNED_ERROR && !reply.cannot_resume) {
     const char* const why =
         transfer.why[0] != '\0' ? transfer.why.data() : curl.easy_strerror(code);
+    if (code == CURLE_UNSUPPORTED_PROTOCOL)
+      throw std::runtime_error(
+          fmt::format("{} redirects to another protocol than {} ({}), which is not allowed",
+                      settings_.shown_endpoint(), has_tls ? "https" : "http and https", why));
     throw NetworkError(why, is_unreachable(code));
   }
   curl_off_t seconds = 0;
-  curl.easy_getinfo(handle_, CURLINFO_RETRY_AFTER, &seconds);
+  curl.easy_getinfo(handle, CURLINFO_RETRY_AFTER, &seconds);
   if (seconds > 0) reply.retry_after = seconds;
   curl_header* header = nullptr;
   constexpr int kLastRequest = -1;
-  if (curl.easy_header(handle_, "X-Error-Code", 0, CURLH_HEADER, kLastRequest, &header) ==
-      CURLHE_OK)
+  if (curl.easy_header(handle, "X-Error-Code", 0, CURLH_HEADER, kLastRequest, &header) == CURLHE_OK)
     reply.error_code = header->value;
   return reply;
 }

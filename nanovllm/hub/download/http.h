@@ -44,19 +44,16 @@ class HttpClient {
  public:
   /// `stop` ends a request within a second; it must exist as long as this object.
   HttpClient(const Settings& settings, const std::string& token, const std::atomic<bool>& stop);
-  ~HttpClient();
-  HttpClient(const HttpClient&) = delete;
-  HttpClient& operator=(const HttpClient&) = delete;
 
   /// Reads a resource of the endpoint from byte `offset` on. `path` is the rest of its address, and
   /// `on_data` gets the contents in pieces if the answer is a success; what it throws ends the
-  /// request and is thrown here. Throws NetworkError or Stopped.
+  /// request and is thrown here. Throws NetworkError or Stopped, and std::runtime_error if trying
+  /// again is of no use.
   HttpReply get(const std::string& path, uint64_t offset,
                 const std::function<void(std::string_view)>& on_data);
 
  private:
   struct Transfer;
-  void* handle_;
   const Settings& settings_;
   std::string token_;
   const std::atomic<bool>& stop_;

@@ -29,13 +29,14 @@ bool is_temporary(const HttpReply& reply) {
 std::string describe_temporary(const HttpReply& reply, const Settings& settings) {
   if (reply.status == kTooMany)
     return fmt::format("{} asks for fewer requests (status 429); users with a token may send more",
-                       settings.endpoint);
-  return fmt::format("{} has a problem (status {})", settings.endpoint, reply.status);
+                       settings.shown_endpoint());
+  return fmt::format("{} has a problem (status {})", settings.shown_endpoint(), reply.status);
 }
 
-void fail_for(const HttpReply& reply, const ModelId& id, const Settings& settings, bool has_token) {
-  const std::string page = settings.endpoint + "/" + id.name;
-  const std::string tokens = settings.endpoint + "/settings/tokens";
+void fail_for(const HttpReply& reply, const ModelId& id, const Settings& settings, bool has_token,
+              const std::string& file) {
+  const std::string page = settings.shown_endpoint() + "/" + id.name;
+  const std::string tokens = settings.shown_endpoint() + "/settings/tokens";
   if (reply.error_code == "GatedRepo") {
     require(has_token,
             "{} is a gated model: accept its licence at {}, then set HF_TOKEN to a token from {}",
@@ -52,20 +53,26 @@ void fail_for(const HttpReply& reply, const ModelId& id, const Settings& setting
     fail("{}: the hub lists a file that it does not have; try again later", id.name);
   const bool may_be_private = reply.status == kUnauthorized || reply.status == kForbidden;
   if (may_be_private || reply.status == kNotFound) {
+    // The hub has just listed the file, so there is such a model.
+    if (!file.empty())
+      fail("{}: {}: {} answers with the status {}", id.text(), file, settings.shown_endpoint(),
+           reply.status);
     const char* const token = has_token ? "your HF_TOKEN gives no access to it"
                                         : "it is private: then set HF_TOKEN to a token";
     fail("{}: no such folder, and {} has no model of this name (or {}){}", id.text(),
-         settings.endpoint, token, nearest(id, settings));
+         settings.shown_endpoint(), token, nearest(id, settings));
   }
-  throw std::runtime_error(
-      fmt::format("{}: {} answers with the status {}", id.text(), settings.endpoint, reply.status));
+  const std::string what = file.empty() ? id.text() : id.text() + ": " + file;
+  throw std::runtime_error(fmt::format("{}: {} answers with the status {}", what,
+                                       settings.shown_endpoint(), reply.status));
 }
 
 void fail_unreachable(const NetworkError& error, const ModelId& id, const Settings& settings) {
   fail(
       "{}: it is neither a folder nor complete in the cache {}, and {} cannot be reached ({}); "
       "check the name, the network and https_proxy{}",
-      id.text(), settings.cache_folder, settings.endpoint, error.what(), nearest(id, settings));
+      id.text(), settings.cache_folder, settings.shown_endpoint(), error.what(),
+      nearest(id, settings));
 }
 
 }  // namespace nanovllm::hub
