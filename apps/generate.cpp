@@ -162,9 +162,9 @@ int generate(GenerateOptions options) {
   const bool is_single = options.prompts.size() == 1 && params.n == 1 && !options.json;
   if (is_single && ::isatty(STDOUT_FILENO) == 1)
     return stream(engine, reader.from_text(options.prompts[0]), options.quiet);
-  if (file && file->num_held() > 0 && !options.quiet)
+  if (file && file->num_results() > 0 && !options.quiet)
     fmt::print(stderr, "{} has {} results already, which are skipped\n",
-               escape_controls(options.output), file->num_held());
+               escape_controls(options.output), file->num_results());
   BatchRun run(engine, reader, lines ? &*lines : nullptr, options.prompts,
                {.json = options.json,
                 .ordered = !options.unordered,
@@ -189,19 +189,19 @@ void add_generate(CLI::App& app, Command& command) {
       ->type_name("TEXT")
       ->check(utf8_text())
       ->allow_extra_args(false);
-  sub->add_option("--prompts-file", options->prompts_file, "JSON lines, see below; - for stdin")
+  add_value(*sub, "--prompts-file", options->prompts_file, "JSON lines, see below; - for stdin")
       ->type_name("FILE")
       ->check(not_empty());
   sub->add_flag("--chat", options->chat,
                 "Send each text as a user's message through the chat template");
-  sub->add_option("--system", options->system, "The system message; only with --chat")
+  add_value(*sub, "--system", options->system, "The system message; only with --chat")
       ->type_name("TEXT")
       ->check(utf8_text());
   sub->add_flag("--no-thinking", options->no_thinking,
                 "Ask the chat template for an answer without thinking");
   sub->add_flag("--json", options->json, "Print a JSON line for each prompt");
-  sub->add_option("--output", options->output,
-                  "Append the JSON lines to this file; what it holds already is skipped")
+  add_value(*sub, "--output", options->output,
+            "Append the JSON lines to this file, not to stdout; what it holds is skipped")
       ->type_name("FILE")
       ->check(not_empty());
   sub->add_flag("--unordered", options->unordered,

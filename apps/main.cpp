@@ -9,13 +9,12 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
+#include "apps/cli/arguments.h"
 #include "apps/cli/completion.h"
 #include "apps/cli/help.h"
 #include "apps/cli/model_argument.h"
-#include "apps/cli/vllm_options.h"
 #include "commands.h"
 #include "nanovllm/base/error.h"
 #include "terminal.h"
@@ -53,22 +52,6 @@ void reserve_standard_streams() {
     report(what_of(e), kExitFailure);
   }
   ::_exit(kExitFailure);
-}
-
-// "-tp" is vLLM's spelling, but CLI11 supports only one letter after a single dash. vLLM also
-// accepts underscores in names; deployments of servers use them.
-std::vector<std::string> arguments(int argc, char** argv) {
-  std::vector<std::string> args;
-  for (int i = argc; i-- > 1;) {
-    const std::string arg = argv[i];
-    if (arg == "-tp") args.emplace_back("--tensor-parallel-size");
-    else if (arg == "-pp") args.emplace_back("--pipeline-parallel-size");
-    else if (arg == "-dp") args.emplace_back("--data-parallel-size");
-    else if (arg.starts_with("-tp=")) args.push_back("--tensor-parallel-size" + arg.substr(3));
-    else args.push_back(arg);
-  }
-  return argc > 1 && argv[1] == std::string_view("serve") ? without_vllm_spellings(std::move(args))
-                                                          : args;
 }
 
 void add_help(CLI::App& app, Command& command) {
@@ -124,13 +107,17 @@ int run(int argc, char** argv) {
   add_worker(app, command);
   add_help(app, command);
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
-  if (!words.empty() && words.front() == "complete") {  // for the scripts in apps/completions/
+  const std::string first = words.empty() ? "" : words.front();
+  if (first == "complete") {  // for the scripts in apps/completions/
     print_out(complete(app, {words.begin() + 1, words.end()}));
     return kExitOk;
   }
-  if (words.empty() || words.front() != "worker") find_command(app, words);
+  std::vector<std::string> args = words;
+  if (first != "worker")  // rank 0 writes names as the parser reads them
+    args = words_for_parser(find_command(app, words), words, /*as_vllm=*/first == "serve");
   try {
-    app.parse(arguments(argc, argv));
+    std::ranges::reverse(args);  // CLI11 expects the last one first
+    app.parse(args);
   } catch (const CLI::CallForHelp&) {
     print_out(app.help());
     return kExitOk;
@@ -140,7 +127,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return report(explain(app, e, words), kExitUserError);
   }
-  if (words.front() != "worker") find_model_of(app);  // a worker gets rank 0's folder
+  if (first != "worker") find_model_of(app);  // a worker gets rank 0's folder
   return command();
 }
 

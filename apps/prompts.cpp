@@ -93,6 +93,7 @@ void PromptReader::fill(const PromptLine& line, const std::string& where, Prompt
 
 Prompt PromptReader::from_line(const std::string& text, int64_t line_number) const {
   Prompt prompt;
+  prompt.line_number = line_number;
   PromptLine line;
   const std::string where = fmt::format("line {}", line_number);
   try {

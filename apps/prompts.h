@@ -23,6 +23,7 @@ struct Prompt {
   std::string warning;           ///< about the line, for the user
   bool from_messages = false;    ///< rendered with the chat template
   std::string error;             ///< why the line was refused; empty if it was not
+  int64_t line_number = 0;       ///< in its file, from 1; 0: it is of no file
 };
 
 /// Turns texts and the lines of prompts files (batch/prompt_line.h) into prompts. `tokenizer` and

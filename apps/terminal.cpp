@@ -3,14 +3,17 @@
 #include <fmt/format.h>
 #include <termios.h>
 #include <unistd.h>
+#include <utf8proc.h>
 
 #include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "commands.h"
+#include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/base/terminal/capabilities.h"
 #include "nanovllm/base/terminal/escape.h"
 
@@ -59,6 +62,13 @@ void write_out(std::string_view text) {
     return;
   if (errno == EPIPE) throw OutputClosed();
   throw std::runtime_error(fmt::format("cannot write to stdout: {}", std::strerror(errno)));
+}
+
+/// Whether Python's repr() shows a character beyond ASCII as it is.
+bool is_printable(char32_t c) {
+  // The last categories are separators, controls, formats, surrogates and private use.
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  return category != UTF8PROC_CATEGORY_CN && category < UTF8PROC_CATEGORY_ZS;
 }
 
 }  // namespace
@@ -132,12 +142,21 @@ std::string repr(std::string_view text) {
   const bool single =
       text.find('\'') == std::string_view::npos || text.find('"') != std::string_view::npos;
   const char quote = single ? '\'' : '"';
-  std::string quoted;
-  for (const char c : text) {
-    if (c == '\\' || c == quote) quoted += '\\';
-    quoted += c;
+  std::string quoted(1, quote);
+  for (const char *p = text.data(), *const end = p + text.size(); p != end;) {
+    const char* const begin = p;
+    const char32_t c = next_code_point(p);
+    if (c == '\\' || c == static_cast<char32_t>(quote)) quoted += '\\';
+    if (c < 0x80 || is_printable(c)) {  // escape_controls() does the rest of ASCII
+      quoted.append(begin, p);
+      continue;
+    }
+    const auto [letter, width] = c < 0x100     ? std::pair('x', 2)
+                                 : c < 0x10000 ? std::pair('u', 4)
+                                               : std::pair('U', 8);
+    quoted += fmt::format("\\{}{:0{}x}", letter, static_cast<uint32_t>(c), width);
   }
-  return quote + escape_controls(quoted) + quote;
+  return escape_controls(quoted) + quote;
 }
 
 }  // namespace nanovllm

@@ -64,7 +64,7 @@ void handle_signals();
 /// How many tokens an answer has and how fast they came, for the line below it.
 std::string speed_of(const RequestOutput& output);
 
-/// The text as Python's repr() shows it.
+/// The text, which must be UTF-8, as Python's repr() shows it.
 std::string repr(std::string_view text);
 
 }  // namespace nanovllm

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <functional>
@@ -94,6 +95,10 @@ bool OutputFile::holds(int64_t index, const Prompt& prompt) const {
           "that the file was written with, or another --output",
           path_, index);
   return held.ids_hash != 0 || is_refused;
+}
+
+int64_t OutputFile::num_results() const {
+  return std::ranges::count_if(held_, [](const auto& item) { return item.second.ids_hash != 0; });
 }
 
 void OutputFile::append(std::string_view line) {

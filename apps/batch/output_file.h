@@ -24,7 +24,8 @@ class OutputFile {
   /// is a good one by now. Throws UserError if the file holds the result of another prompt under
   /// this index; `prompt.token_ids` and the fields id and custom_id are compared.
   bool holds(int64_t index, const Prompt& prompt) const;
-  size_t num_held() const { return held_.size(); }
+  /// How many prompts it holds the results of. Refused lines do not count: they may be mended.
+  int64_t num_results() const;
   const std::string& path() const { return path_; }
 
   Outcome outcome(int64_t index) const { return held_.at(index).outcome; }

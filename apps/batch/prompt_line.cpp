@@ -78,11 +78,15 @@ bool PromptLine::take(const std::string& name, const Json& object, const std::st
   if (is_in(kRequest, name)) {
     const bool is_unused =
         name == "tools" && has(object, "tool_choice") && object["tool_choice"] == "none";
+    require(name != "tools" || value.is_null() || value.is_array(),
+            "{}: tools must be a list, not {}", where, printable(value));
     if (!value.is_null() && !is_unused) request[name] = value;
   } else if (name == "tool_choice" && value == "none") {
     return true;
   } else if (name == "max_completion_tokens") {
     add_sampling("max_tokens", value, where);
+  } else if (name == "max_tokens" && has(object, "max_completion_tokens")) {
+    return true;                                          // the older name of max_completion_tokens
   } else if (name == "logprobs" && value.is_boolean()) {  // of the chat API
     const bool with_others = value.get<bool>() && has(object, "top_logprobs");
     if (value.get<bool>())
@@ -121,7 +125,8 @@ void PromptLine::read(const Json& line, const std::string& where) {
   if (!has(line, "sampling_params")) return;
   require(line["sampling_params"].is_object(), "{}: sampling_params must be an object", where);
   for (const auto& [name, value] : line["sampling_params"].items())
-    add_sampling(name, value, where);
+    if (is_sampling_field(name) || !refuse(name, value, /*in_body=*/true, where))
+      add_sampling(name, value, where);
 }
 
 void PromptLine::read_body(const Json& line, const std::string& line_name) {
@@ -155,8 +160,9 @@ void PromptLine::read_body(const Json& line, const std::string& line_name) {
   require(prompt.is_string() ||
               (prompt.is_array() && std::ranges::all_of(prompt, &Json::is_number_integer)),
           "{}: prompt must be one text or one list of token ids", where);
+  const char* const name = prompt.is_string() ? "prompt" : "prompt_token_ids";
   request.erase("prompt");
-  request[prompt.is_string() ? "prompt" : "prompt_token_ids"] = std::move(prompt);
+  request[name] = std::move(prompt);
 }
 
 }  // namespace nanovllm

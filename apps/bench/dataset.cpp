@@ -43,18 +43,22 @@ std::vector<Prompt> read_dataset(const DatasetOptions& options, const LLMEngine&
   require(!prompts.empty(), "{}: contains no prompts", options.dataset);
   for (Prompt& prompt : prompts) {
     require(prompt.error.empty(), "{}", prompt.error);
-    if (!own) continue;
-    for (int32_t& id : prompt.token_ids)
-      id = static_cast<int32_t>(id % engine.setup().model.vocab_size);
+    if (own)
+      for (int32_t& id : prompt.token_ids)
+        id = static_cast<int32_t>(id % engine.setup().model.vocab_size);
+    try {
+      engine.prepare(prompt.token_ids, prompt.params);
+    } catch (const UserError& e) {
+      fail("line {}: {}", prompt.line_number, e.what());
+    }
   }
   return prompts;
 }
 
 void add_dataset_options(CLI::App& command, DatasetOptions& options) {
   add_model_argument(command, options.model);
-  command
-      .add_option("--dataset", options.dataset,
-                  "A prompts file (see generate --help); by default nano-vLLM's 256 sequences")
+  add_value(command, "--dataset", options.dataset,
+            "A prompts file (see generate --help); by default nano-vLLM's 256 sequences")
       ->type_name("FILE")
       ->check(not_empty());
   add_value(command, "--num-prompts", options.num_prompts, "Use only the first N prompts; 0: all")

@@ -10,7 +10,6 @@
 #include "apps/terminal.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/terminal/capabilities.h"
-#include "nanovllm/base/terminal/logging.h"
 #include "nanovllm/hub/hub.h"
 #include "nanovllm/runtime/setup.h"
 
@@ -69,26 +68,25 @@ std::vector<LatencyResult> combinations(const LatencyOptions& options) {
   return all;
 }
 
+/// The sequences of a batch must run at the same time: otherwise the first tokens of some come
+/// after the last ones of others, and the difference of two runs is not the time of the decode
+/// steps.
 void check_fit(const LatencyResult& r, const EngineSetup& setup) {
-  const int64_t longest = setup.config.max_model_len;
+  const EngineConfig& config = setup.config;
+  const int64_t longest = config.max_model_len;
   require(r.input_len <= longest && r.output_len <= longest - r.input_len,
           "--input-len {} and --output-len {} together exceed max_model_len {}", r.input_len,
           r.output_len, longest);
-}
-
-/// Warns if the sequences of a batch cannot all run at the same time.
-void warn_of_waiting(const LatencyResult& r, const EngineSetup& setup) {
-  const int64_t block_size = setup.config.block_size;
-  const int64_t blocks =
-      r.batch_size * ((r.input_len + r.output_len + block_size - 1) / block_size);
-  if (r.batch_size > setup.config.max_num_seqs)
-    log().warn("only {} of {} sequences run at the same time; raise --max-num-seqs",
-               setup.config.max_num_seqs, r.batch_size);
-  else if (blocks > setup.num_blocks)
-    log().warn(
-        "{} sequences of {} tokens do not fit in the KV cache at the same time; raise "
-        "--kv-cache-memory-bytes",
-        r.batch_size, r.input_len + r.output_len);
+  require(r.batch_size <= config.max_num_seqs,
+          "--batch-size is {}, but only {} sequences run at the same time; raise --max-num-seqs",
+          r.batch_size, config.max_num_seqs);
+  const int64_t len = r.input_len + r.output_len;
+  const int64_t num_blocks = r.batch_size * ((len + config.block_size - 1) / config.block_size);
+  require(
+      num_blocks <= setup.num_blocks,
+      "{} sequences of {} tokens need {} KV-cache blocks, and there are {}; raise {}", r.batch_size,
+      len, num_blocks, setup.num_blocks,
+      config.num_gpu_blocks_override > 0 ? "--num-gpu-blocks-override" : "--kv-cache-memory-bytes");
 }
 
 int latency(const LatencyOptions& options) {
@@ -97,7 +95,6 @@ int latency(const LatencyOptions& options) {
   const EngineSetup& setup = engine.setup();
   std::vector<LatencyResult> results = combinations(options);
   for (const LatencyResult& r : results) check_fit(r, setup);
-  for (const LatencyResult& r : results) warn_of_waiting(r, setup);
   std::mt19937_64 random(0);
   // Seconds that a batch of new random prompts takes to generate output_len tokens each; negative
   // after Ctrl-C.

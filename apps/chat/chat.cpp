@@ -328,7 +328,7 @@ void add_chat(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("chat", "Talk to a model in the terminal");
   auto options = std::make_shared<ChatOptions>();
   add_model_argument(*sub, options->model);
-  sub->add_option("--system", options->system, "The system message")
+  add_value(*sub, "--system", options->system, "The system message")
       ->type_name("TEXT")
       ->check(utf8_text());
   sub->add_flag("--no-thinking", options->no_thinking,

@@ -56,12 +56,14 @@ std::string describe(const SamplingParams& params, const std::string& name) {
     if (!is_for_chat(field) || !(name.empty() || name == field.name)) return;
     Json value = to_json(params.*member);
     if (value == field.none_means && field.none_means != 0) value = nullptr;
-    // The option of a bool, and so its help, is about the opposite of the default.
+    // What is in parentheses concerns only the command line. The option of a bool, and so its help,
+    // is about the opposite of the default.
+    std::string help = field.help;
+    help = help.substr(0, help.find(" ("));
     const bool is_opposite = to_json(SamplingParams().*member) == Json(true);
     const std::string entry = fmt::format("  {:<19} {:<6} ", field.name, dump_json(value));
     text += entry;
-    wrap(text, entry.size(), entry.size(),
-         (is_opposite ? "false: " : "") + std::string(field.help));
+    wrap(text, entry.size(), entry.size(), (is_opposite ? "false: " : "") + help);
   });
   return text;
 }

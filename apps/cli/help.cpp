@@ -197,6 +197,12 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error,
   // "--prompt: 1 required TEXT missing"
   if (const size_t colon = what.find(": 1 required "); colon != std::string::npos)
     what = what.substr(0, colon) + " needs a value";
+  // "Could not convert: --json = maybe". The values of all other options are checked before.
+  if (constexpr std::string_view kFlag = "Could not convert: "; what.starts_with(kFlag)) {
+    const size_t equals = what.find(" = ");
+    what = fmt::format("{} takes no value; '{}' was given",
+                       what.substr(kFlag.size(), equals - kFlag.size()), what.substr(equals + 3));
+  }
   return what + help;
 }
 

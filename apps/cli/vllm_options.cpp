@@ -109,23 +109,6 @@ void add_vllm_options(CLI::App& app) {
   }
 }
 
-std::vector<std::string> without_vllm_spellings(std::vector<std::string> words) {
-  constexpr std::string_view kModel = "--model=";
-  for (size_t i = words.size(); i-- > 0;) {
-    std::string& word = words[i];
-    if (!word.starts_with("--")) continue;
-    const auto end = word.begin() + static_cast<ptrdiff_t>(std::min(word.find('='), word.size()));
-    std::replace(word.begin(), end, '_', '-');
-    if (word == "--model" && i > 0) words.erase(words.begin() + static_cast<ptrdiff_t>(i--));
-    else if (word.starts_with(kModel)) word.erase(0, kModel.size());
-    else continue;
-    // MODEL goes to the front, where no list of values can take it.
-    std::rotate(words.begin() + static_cast<ptrdiff_t>(i),
-                words.begin() + static_cast<ptrdiff_t>(i) + 1, words.end() - 1);
-  }
-  return words;
-}
-
 std::vector<std::string> texts_of(const std::string& option,
                                   const std::vector<std::string>& given) {
   std::vector<std::string> texts;

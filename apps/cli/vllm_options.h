@@ -11,10 +11,6 @@ namespace nanovllm {
 /// refused with the reason. Neither kind is in the help.
 void add_vllm_options(CLI::App& app);
 
-/// The arguments with vLLM's other spellings replaced: underscores in the names of options, and
-/// "--model MODEL" instead of MODEL. The last of `words` is the first argument, the command.
-std::vector<std::string> without_vllm_spellings(std::vector<std::string> words);
-
 /// A list option of vLLM: a JSON array of texts, or a single text. Throws UserError that names the
 /// option.
 std::vector<std::string> texts_of(const std::string& option, const std::vector<std::string>& given);

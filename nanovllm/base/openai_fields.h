@@ -17,7 +17,7 @@ bool is_unsupported_field(std::string_view name);
 
 /// Throws UserError "<name> <value> is not supported" if the field is one of these and asks for
 /// something. Returns false if it is none of these. `in_body`: the field is in the body of a
-/// request, where also names such as "suffix" have OpenAI's meaning.
+/// request or in sampling_params, where also names such as "suffix" have the API's meaning.
 bool refuse_unsupported(std::string_view name, const Json& value, bool in_body);
 
 }  // namespace nanovllm

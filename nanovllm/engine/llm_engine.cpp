@@ -118,7 +118,8 @@ NewRequest LLMEngine::prepare(std::vector<int32_t> prompt, const SamplingParams&
     bad_words = std::make_shared<const std::vector<int32_t>>(
         encode_bad_words(given.bad_words, *tokenizer_));
 
-  NewRequest made = {std::make_unique<Request>(prompt, params, tokenizer_.get()), {}};
+  NewRequest made = {
+      std::make_unique<Request>(prompt, params, tokenizer_.get(), setup_.model.vocab_size), {}};
   for (int64_t choice = 0; choice < params->n; ++choice) {
     auto seq = std::make_unique<Sequence>();
     seq->choice = static_cast<int32_t>(choice);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <ranges>
 #include <span>
 #include <utility>
 
@@ -13,10 +14,9 @@ namespace nanovllm {
 
 namespace {
 
-/// Whether the request's own restrictions leave none of its allowed_token_ids to draw next.
-bool allows_no_token(const Sequence& seq) {
+/// Whether the request's own restrictions leave no token to draw next.
+bool allows_no_token(const Sequence& seq, int64_t vocab_size) {
   const SamplingParams& params = *seq.params;
-  if (!params.allowed_token_ids) return false;
   const std::span answer =
       std::span(seq.token_ids).subspan(static_cast<size_t>(seq.num_prompt_tokens));
   std::vector<int32_t> forbidden;
@@ -30,8 +30,9 @@ bool allows_no_token(const Sequence& seq) {
       forbidden.push_back(word.back());
   }
   std::ranges::sort(forbidden);
-  return std::ranges::all_of(*params.allowed_token_ids,
-                             [&](int32_t id) { return std::ranges::binary_search(forbidden, id); });
+  const auto is_forbidden = [&](int32_t id) { return std::ranges::binary_search(forbidden, id); };
+  if (params.allowed_token_ids) return std::ranges::all_of(*params.allowed_token_ids, is_forbidden);
+  return std::ranges::all_of(std::views::iota(0, static_cast<int32_t>(vocab_size)), is_forbidden);
 }
 
 }  // namespace
@@ -42,9 +43,10 @@ const char* reason_name(FinishReason reason) {
 }
 
 Request::Request(std::vector<int32_t> prompt, std::shared_ptr<const SamplingParams> params,
-                 const Tokenizer* tokenizer)
+                 const Tokenizer* tokenizer, int64_t vocab_size)
     : params_(std::move(params)),
       tokenizer_(tokenizer),
+      vocab_size_(vocab_size),
       choices_(static_cast<size_t>(params_->n)),
       num_running_(choices_.size()) {
   output_.prompt_token_ids = std::move(prompt);
@@ -55,6 +57,11 @@ Request::Request(std::vector<int32_t> prompt, std::shared_ptr<const SamplingPara
     choice.detokenizer.emplace(*tokenizer_, params_->skip_special_tokens);
     if (!params_->stop.empty()) choice.stop_strings.emplace(params_->stop);
   }
+}
+
+void Request::continue_text() {
+  for (Choice& choice : choices_)
+    if (choice.detokenizer) choice.detokenizer->continue_text();
 }
 
 void Request::set_ids(uint64_t id, uint64_t first_sequence) {
@@ -87,12 +94,14 @@ bool Request::apply(const SequenceUpdate& change, const StepOutput& output, doub
         std::ranges::count(params_->stop_token_ids, token) > 0)
       choice.output.stop_reason = token;
   } else {
-    choice.output.is_request_at_fault = allows_no_token(seq);
+    choice.output.is_request_at_fault = allows_no_token(seq, vocab_size_);
+    const char* reason = "the logits are not finite";
+    if (choice.output.is_request_at_fault)
+      reason = params_->allowed_token_ids
+                   ? "bad_words and min_tokens leave no token of allowed_token_ids"
+                   : "bad_words and min_tokens leave no token of the vocabulary";
     choice.output.error =
-        fmt::format("no token can be drawn at position {}: {}", seq.num_known(),
-                    choice.output.is_request_at_fault
-                        ? "bad_words and min_tokens leave no token of allowed_token_ids"
-                        : "the logits are not finite");
+        fmt::format("no token can be drawn at position {}: {}", seq.num_known(), reason);
   }
   if (seq.choice == 0) output_.num_cached_tokens = seq.num_cached_tokens.value_or(0);
   const bool stopped = choice.stop_strings && choice.stop_strings->matched();

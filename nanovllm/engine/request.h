@@ -21,13 +21,16 @@ const char* reason_name(FinishReason reason);
 /// both into a RequestOutput.
 class Request {
  public:
-  /// `tokenizer` may be null: texts stay empty.
+  /// `tokenizer` may be null: texts stay empty. `vocab_size` is the model's.
   Request(std::vector<int32_t> prompt, std::shared_ptr<const SamplingParams> params,
-          const Tokenizer* tokenizer);
+          const Tokenizer* tokenizer, int64_t vocab_size);
   /// Its first step was scheduled at this time. Only the first call counts.
   void set_scheduled(double at) {
     if (output_.scheduled_time == 0) output_.scheduled_time = at;
   }
+  /// The answers continue the text of the prompt: Detokenizer::continue_text(). Called before it
+  /// runs.
+  void continue_text();
   /// Its choices are the sequences `first_sequence` and those that follow.
   void set_ids(uint64_t id, uint64_t first_sequence);
 
@@ -59,6 +62,7 @@ class Request {
 
   std::shared_ptr<const SamplingParams> params_;
   const Tokenizer* tokenizer_;
+  const int64_t vocab_size_;
   uint64_t first_sequence_ = 0;
   std::vector<Choice> choices_;
   size_t num_running_;

@@ -102,7 +102,6 @@ TEST(Arguments, MissingAndExcessOnesAreNamed) {
   expect_refused({"info", ""}, "MODEL: the name is empty");
   expect_refused({"bench", "throughput", kTinyTales, "--trace", ""}, "--trace: the name is empty");
   expect_refused({"info", kTinyTales, "--dtype"}, "--dtype needs a value");
-  expect_refused({"info", kTinyTales, "--dtype="}, "--dtype needs a value");
   expect_refused({"info", kTinyTales, "again"}, "'again' is one argument too many");
   expect_refused({"bench", "throughput", kTinyTales, "--dataset", ""}, "--dataset: the name is");
 }
@@ -125,7 +124,50 @@ TEST(Arguments, NumbersAreReadExactly) {
   expect_refused(with(info, {real, "0"}), "gpu_memory_utilization is 0; it must be above 0");
 }
 
+TEST(Arguments, AnEmptyValueAfterAnEqualsSignIsEmpty) {
+  expect_refused({"info", kTinyTales, "--dtype=", "--json"}, "dtype is ''; it must be one of");
+  expect_refused({"generate", kTinyTales, "-p", "a", "--stop=", "--json"},
+                 "stop contains an empty text");
+  expect_refused({"serve", kTinyTales, "--api-key=", "--enforce-eager"},
+                 "an API key must be printable ASCII without spaces, and not empty");
+  const Result r = run({"generate", kTinyTales, "--prompt=", "--json"});
+  EXPECT_EQ(r.status, 2);
+  EXPECT_THAT(lines(r.out).at(0)["error"].get<std::string>(), HasSubstr("empty"));
+  EXPECT_EQ(run({"info", kTinyTales, "--json="}).status, 0);  // a flag
+}
+
+TEST(Arguments, OnlyNamesOfOptionsHaveOtherSpellings) {
+  const auto prompt = [](const std::vector<std::string>& words) {
+    const Result r = run(with({"generate", kTinyTales, "-n", "1", "-tp", "1", "-tp=1"}, words));
+    EXPECT_EQ(r.status, 0) << r.err;
+    return r.out.substr(0, r.out.find("\nCompletion"));
+  };
+  EXPECT_EQ(prompt({"-p", "-tp"}), "\nPrompt: '-tp'");
+  EXPECT_EQ(prompt({"--prompt=-tp"}), "\nPrompt: '-tp'");
+  EXPECT_EQ(prompt({"--prompt", "--a_b=c"}), "\nPrompt: '--a_b=c'");
+  const std::vector<std::string> serve = {"serve",    "--served_model_name", "a", "b", "--model",
+                                          kTinyTales, "--api_key=_k"};
+  expect_refused(with(serve, {"--chat_template", "--my_file"}), "--my_file");
+  expect_refused(with(serve, {"--max_num_seqs", "0"}), "max_num_seqs is 0");
+  expect_refused(with(serve, {"--max_num_seq", "0"}), "did you mean '--max-num-seqs'?");
+}
+
+TEST(Arguments, FlagsTakeNoValue) {
+  expect_refused({"info", kTinyTales, "--json=maybe"}, "--json takes no value; 'maybe' was given");
+  expect_refused({"info", kTinyTales, "--enforce-eager=maybe"},
+                 "--enforce-eager takes no value; 'maybe' was given");
+}
+
 TEST(Arguments, TheLastOneOfAnOptionCounts) {
+  expect_refused({"generate", kTinyTales, "--prompts-file", "/nowhere/1", "--prompts-file",
+                  "/nowhere/2", "--system", "a", "--system", "b"},
+                 "/nowhere/2: No such file");
+  expect_refused(
+      {"generate", kTinyTales, "-p", "a", "--output", "/nowhere/1", "--output", "/nowhere/2"},
+      "/nowhere/2: No such file");
+  expect_refused(
+      {"bench", "throughput", kTinyTales, "--dataset", "/nowhere/1", "--dataset", "/nowhere/2"},
+      "/nowhere/2: No such file");
   const Result r = run({"info", kTinyTales, "-c", "128", "--max-model-len", "256", "--json"});
   EXPECT_EQ(Json::parse(r.out)["max_model_len"], 256) << r.err;
 }

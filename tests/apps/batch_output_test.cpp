@@ -27,7 +27,8 @@ std::string prompts(int count) {
 
 TEST(Output, IsInTheOrderOfThePromptsOrOfCompletion) {
   const TempFile in(prompts(6)), ordered, unordered;
-  const Result a = run(generate({"--prompts-file", in.path(), "--output", ordered.path()}));
+  const Result a =
+      run(generate({"--prompts-file", in.path(), "--output", ordered.path(), "--json"}));
   EXPECT_EQ(a.status, 0) << a.err;
   EXPECT_EQ(a.out + a.err, "");
   EXPECT_EQ(indices(lines(ordered.read())), (std::vector{0, 1, 2, 3, 4, 5}));
@@ -136,6 +137,9 @@ TEST(Output, RefusedLineIsAnsweredOnceItIsMended) {
     EXPECT_EQ(r.err, "error: 1 of 2 prompts refused\n");
     EXPECT_EQ(lines(out.read()).size(), 2u);
   }
+  // The refused line is no result that is skipped.
+  EXPECT_THAT(run(generate({"--prompts-file", in.path(), "--output", out.path()})).err,
+              StartsWith(out.path() + " has 1 results already, which are skipped\n"));
   in.write(good + "{\"id\": 1, \"prompt\": \"The\", \"max_tokens\": 2}\n");
   for (int i = 0; i < 2; ++i) {
     const Result r = run(args);

@@ -64,6 +64,13 @@ TEST(PromptsFile, TextIsAUsersMessageWithChat) {
   EXPECT_LT(out.at(2)["prompt_token_ids"].size(), 5u);  // as in OpenAI's API for completions
 }
 
+TEST(Text, IsShownAsPythonsReprShowsIt) {
+  const std::string prompt = "it's \\ \u00e9\u6d77\U0001f600 \u00a0\u200b\u2028\ue000\U000e0001\n";
+  EXPECT_THAT(run(generate({"--prompt", prompt, "--max-tokens", "1"})).out,
+              StartsWith("\nPrompt: \"it's \\\\ \u00e9\u6d77\U0001f600 "
+                         "\\xa0\\u200b\\u2028\\ue000\\U000e0001\\n\"\n"));
+}
+
 TEST(PromptsFile, MisspeltParameterIsPassedThroughWithAWarning) {
   const std::string line = R"({"prompt": "Once", "max_tokens": 1, "temprature": 0, "topic": "t"})"
                            "\n";
@@ -94,6 +101,22 @@ TEST(PromptsFile, SamplingFieldsMayStandAtTheTopLevel) {
               HasSubstr("guided_regex \"[0-9]\" is not supported"));
 }
 
+TEST(PromptsFile, ParametersOfVllmThatAreMissingHereMayHaveTheirDefault) {
+  const Result r = run(generate({"--prompts-file", "-", "--json"}),
+                       R"({"prompt": "Once", "max_tokens": 1, "truncate_prompt_tokens": null,)"
+                       R"( "sampling_params": {"include_stop_str_in_output": false,)"
+                       R"( "spaces_between_special_tokens": true, "best_of": 1}})"
+                       "\n");
+  EXPECT_EQ(r.status, 0) << r.out;
+  EXPECT_FALSE(lines(r.out).at(0).contains("truncate_prompt_tokens"));
+  EXPECT_EQ(error_of(R"({"prompt": "a", "include_stop_str_in_output": true})"),
+            "line 1: include_stop_str_in_output true is not supported");
+  EXPECT_EQ(error_of(R"({"prompt": "a", "sampling_params": {"truncate_prompt_tokens": 9}})"),
+            "line 1: truncate_prompt_tokens 9 is not supported");
+  EXPECT_THAT(error_of(R"({"prompt": "a", "sampling_params": {"temprature": 1}})"),
+              HasSubstr("'temprature' is not a sampling parameter"));
+}
+
 TEST(PromptsFile, OpenAisBatchLinesWork) {
   const std::string start =
       R"({"custom_id": "c", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "m", )"
@@ -101,14 +124,15 @@ TEST(PromptsFile, OpenAisBatchLinesWork) {
   const Result r = run(
       generate({"--prompts-file", "-", "--json"}),
       start +
-          R"(, "max_completion_tokens": 3, "logprobs": true, "top_logprobs": 2, "stream": true,)" +
+          R"(, "max_tokens": 9, "max_completion_tokens": 3, "logprobs": true, "top_logprobs": 2, "stream": true,)" +
           R"("response_format": {"type": "text"}, "user": "u", "stop": null}})" + "\n" +
           R"({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3})" + "\n" +
           R"({"custom_id": "d", "url": "/v1/completions", "body": {"prompt": "Once", "max_tokens": 2}})" +
-          "\n" + R"({"body": {"prompt": [5, 6], "max_tokens": 2, "logprobs": 1}})" + "\n");
+          "\n" + R"({"body": {"prompt": [5, 6], "max_tokens": 2, "logprobs": 1}})" + "\n" +
+          R"({"body": {"prompt": ["Once"], "max_tokens": 2}})" + "\n");
   ASSERT_EQ(r.status, 0) << r.err << r.out;
   const std::vector<Json> out = lines(r.out);
-  ASSERT_EQ(out.size(), 4u);
+  ASSERT_EQ(out.size(), 5u);
   EXPECT_EQ(out[0]["custom_id"], "c");
   EXPECT_FALSE(out[0].contains("method"));
   EXPECT_EQ(out[0]["token_ids"], out[1]["token_ids"]);
@@ -118,12 +142,13 @@ TEST(PromptsFile, OpenAisBatchLinesWork) {
   EXPECT_EQ(out[2]["token_ids"].size(), 2u);
   EXPECT_EQ(out[3]["prompt_token_ids"], Json({5, 6}));
   EXPECT_EQ(out[3]["logprobs"][0].size(), 2u);
+  EXPECT_EQ(out[4]["prompt_token_ids"], out[2]["prompt_token_ids"]);
 
   for (const auto& [more, what] :
        {std::pair(R"("response_format": {"type": "json_schema"})", "line 1: body: response_format"),
         std::pair(R"("tool_choice": "required")", "tool_choice \"required\" is not supported"),
         std::pair(R"("top_logprobs": 2)", "top_logprobs needs logprobs"),
-        std::pair(R"("max_tokens": 2, "max_completion_tokens": 3)", "max_tokens is given twice"),
+        std::pair(R"("tools": {})", "line 1: body: tools must be a list, not {}"),
         std::pair(R"("temprature": 2)", "\"temprature\" is not supported"),
         std::pair(R"("prompt": "a")", "exactly one of messages and prompt")})
     EXPECT_THAT(error_of(start + ", " + more + "}}"), HasSubstr(what));

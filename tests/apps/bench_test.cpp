@@ -21,6 +21,13 @@ TEST(Bench, FailedRequestGivesAnErrorAndNoFigure) {
   std::filesystem::remove(file);
 }
 
+TEST(Bench, WrongPromptIsNamedByItsLine) {
+  const std::filesystem::path file = ::testing::TempDir() + "bench_test_empty.jsonl";
+  std::ofstream(file) << "{\"prompt\": \"The\"}\n\n{\"prompt\": \"\"}\n";
+  expect_refused({"bench", "throughput", kTinyTales, "--dataset", file.string()}, "line 3: ");
+  std::filesystem::remove(file);
+}
+
 TEST(Bench, SizesOutOfRangeAreRefused) {
   const std::string most = "9223372036854775807";
   const std::vector<std::string> latency = {"bench", "latency", kTinyTales};
@@ -125,18 +132,20 @@ TEST(Bench, WrongListsAreRefused) {
   expect_refused({"bench", "throughput", kTinyTales, "--num-prompts", ""}, "'' is not a whole");
 }
 
-TEST(Bench, SequencesThatMustWaitAreAWarning) {
-  const std::vector<std::string> two =
-      latency({"--batch-size", "2", "--input-len", "64", "--output-len", "8", "--json"});
-  const auto warning = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> args = two;
+TEST(Bench, SequencesThatWouldHaveToWaitAreRefused) {
+  const auto two = [](const std::vector<std::string>& more) {
+    std::vector<std::string> args =
+        latency({"--batch-size", "2", "--input-len", "64", "--output-len", "8", "--json"});
     args.insert(args.end(), more.begin(), more.end());
-    const Result r = run(args);
-    EXPECT_EQ(r.status, 0) << r.err;
-    return r.err;
+    return args;
   };
-  EXPECT_THAT(warning({"--max-num-seqs", "1"}), HasSubstr("warning: only 1 of 2 sequences run"));
-  EXPECT_THAT(warning({"--num-gpu-blocks-override", "2"}), HasSubstr("do not fit in the KV cache"));
+  expect_refused(two({"--max-num-seqs", "1"}),
+                 "--batch-size is 2, but only 1 sequences run at the same time; raise "
+                 "--max-num-seqs");
+  expect_refused(two({"--num-gpu-blocks-override", "2"}),
+                 "2 sequences of 72 tokens need 4 KV-cache blocks, and there are 2; raise "
+                 "--num-gpu-blocks-override");
+  expect_refused(two({"--kv-cache-memory-bytes", "300K"}), "raise --kv-cache-memory-bytes");
 }
 
 }  // namespace

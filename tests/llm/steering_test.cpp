@@ -255,6 +255,12 @@ TEST_F(Steering, ARequestThatForbidsEveryTokenEndsWithAnErrorOfItsOwn) {
   const std::vector<int32_t> twice = {500, 500};
   params.bad_words = {llm.tokenizer().decode(twice)};
   const RequestOutput later = answer(params);
+  SamplingParams all = greedy();
+  all.min_tokens = 1;
+  for (int32_t id = 0; id < llm.tokenizer().vocab_size(); ++id) all.stop_token_ids.push_back(id);
+  const RequestOutput of_the_vocabulary = answer(all);
+  EXPECT_TRUE(of_the_vocabulary.is_request_at_fault);
+  EXPECT_THAT(of_the_vocabulary.error, HasSubstr("no token of the vocabulary"));
   EXPECT_EQ(from_the_start.token_ids.size(), 0u);
   EXPECT_EQ(later.token_ids.size(), 1u);
   for (const RequestOutput* output : {&from_the_start, &later}) {

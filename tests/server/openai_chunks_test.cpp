@@ -112,15 +112,16 @@ TEST(ChatChunk, HasTheLogprobsOfItsTokens) {
 }
 
 TEST(CompletionChunk, HasTextAndTheEnd) {
-  CompletionChunks chunks(kHead, with_usage());
+  const CompletionChunks chunks(kHead, with_usage());
+  TextOffset offset;
   std::string to;
-  chunks.add(to, 2, {.text = "a"});
+  chunks.add(to, 2, {.text = "a"}, offset);
   EXPECT_EQ(checked_completion(to), Json::parse(R"({"id": "chatcmpl-1",
       "object": "text_completion", "created": 1700000000, "model": "m", "choices": [{"index": 2,
       "text": "a", "logprobs": null, "finish_reason": null}], "usage": null})"));
   const std::optional<StopReason> reason = "END";
   to.clear();
-  chunks.add(to, 2, {.end = {"stop", &reason}});
+  chunks.add(to, 2, {.end = {"stop", &reason}}, offset);
   const Json choice = checked_completion(to)["choices"][0];
   EXPECT_EQ(choice["text"], "");
   EXPECT_EQ(choice["finish_reason"], "stop");
@@ -131,20 +132,21 @@ TEST(CompletionChunk, HasTextAndTheEnd) {
 }
 
 TEST(CompletionChunk, OffsetsOfAChoiceContinue) {
-  CompletionChunks chunks(kHead, with_ids());
+  const auto tokenizer = Tokenizer::parse(R"({"decoder": {"type": "ByteLevel"},
+      "model": {"vocab": {"ab": 4, "cde": 55}, "merges": []}})",
+                                          "t.json");
+  const CompletionChunks chunks(kHead, with_ids());
   const std::vector<int32_t> ids = {4, 55};
   const std::vector<TokenLogprobs> logprobs = {{{4, -0.5f, 1}}, {{55, -1, 2}}};
-  const auto offsets = [&](int64_t choice) {
+  TextOffset offset(Detokenizer(*tokenizer, /*skip_special_tokens=*/true));
+  for (const Json& offsets : {Json({0, 2}), Json({5, 7})}) {
     std::string to;
-    chunks.add(to, choice, {.text = "x", .tokens = {ids, logprobs}, .prompt_token_ids = ids});
-    const Json json = checked_completion(to);
-    EXPECT_EQ(json["choices"][0]["token_ids"], Json({4, 55}));
-    EXPECT_EQ(json["choices"][0]["prompt_token_ids"], Json({4, 55}));
-    return json["choices"][0]["logprobs"]["text_offset"];
-  };
-  EXPECT_EQ(offsets(0), Json({0, 2}));
-  EXPECT_EQ(offsets(1), Json({0, 2}));
-  EXPECT_EQ(offsets(0), Json({5, 7}));
+    chunks.add(to, 0, {.text = "x", .tokens = {ids, logprobs}, .prompt_token_ids = ids}, offset);
+    const Json choice = checked_completion(to)["choices"][0];
+    EXPECT_EQ(choice["token_ids"], Json({4, 55}));
+    EXPECT_EQ(choice["prompt_token_ids"], Json({4, 55}));
+    EXPECT_EQ(choice["logprobs"]["text_offset"], offsets);
+  }
 }
 
 TEST(Chunks, TakeAboutAMicrosecond) {

@@ -137,7 +137,8 @@ TEST(CompletionResponse, EchoPutsThePromptBeforeTheAnswer) {
   RequestOutput output = output_of({answer(" you", {4})});
   output.prompt_logprobs = {{}, {{1, -1.5f, 2}, {4, -0.5f, 1}}, {{3, -0.5f, 1}, {3, -0.5f, 1}}};
   output.outputs[0].logprobs = {{{4, -1.0f, 1}, {4, -1.0f, 1}, {5, -3.0f, 2}}};
-  const PromptAnswers echo = {&output, "<s>Helloé\n", /*echo_tokens=*/true};
+  const std::vector<int64_t> offsets = {0, 3, 8};
+  const PromptAnswers echo = {&output, "<s>Helloé\n", offsets, TextOffset({}, 10)};
   const Json choice = completion_json({echo})["choices"][0];
   EXPECT_EQ(choice["text"], "<s>Helloé\n you");
   EXPECT_EQ(choice["logprobs"], Json::parse(R"({"tokens": ["<s>", "Hello", "é\n", " you"],
@@ -147,22 +148,58 @@ TEST(CompletionResponse, EchoPutsThePromptBeforeTheAnswer) {
 }
 
 TEST(CompletionResponse, OffsetsAreThoseOfTheText) {
+  const auto tokenizer = Tokenizer::parse(R"({"decoder": {"type": "ByteLevel"},
+      "added_tokens": [{"id": 0, "content": "<s>", "special": true}],
+      "model": {"vocab": {"Ã": 2, "Ġyou": 4, "©": 6}, "merges": []}})",
+                                          "t.json");
   RequestOutput output = output_of({answer("é you", {2, 6, 0, 4})});
   output.outputs[0].logprobs = {{{2, -1, 1}}, {{6, -1, 1}}, {{0, -1, 1}}, {{4, -1, 1}}};
-  const auto offsets = [&](const TokenText& answer_text) {
-    return completion_json({{.output = &output}},
-                           {.token_text = text_of,
-                            .answer_text = answer_text})["choices"][0]["logprobs"]["text_offset"];
+  const auto offsets = [&](bool skip_special_tokens, int64_t begin) {
+    const TextOffset offset(Detokenizer(*tokenizer, skip_special_tokens), begin);
+    return completion_json(
+        {{.output = &output, .offset = offset}})["choices"][0]["logprobs"]["text_offset"];
   };
-  EXPECT_EQ(offsets({}), Json({0, 0, 1, 4}));
-  EXPECT_EQ(offsets([](int32_t id) { return id == 0 ? "" : text_of(id); }), Json({0, 0, 1, 1}));
+  EXPECT_EQ(offsets(false, 0), Json({0, 0, 1, 4}));
+  EXPECT_EQ(offsets(true, 5), Json({5, 5, 6, 6}));
+}
+
+TEST(CompletionResponse, OffsetsFollowTheDecoderOfSentencePiece) {
+  const auto tokenizer = Tokenizer::parse(R"({
+      "decoder": {"type": "Sequence", "decoders": [
+          {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
+          {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+      "post_processor": {"type": "TemplateProcessing", "special_tokens": {"<s>": {"ids": [0]}},
+          "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}]},
+      "added_tokens": [{"id": 0, "content": "<s>", "special": true}],
+      "model": {"vocab": {"▁a": 1, "b": 2, "<0xC3>": 3, "<0xA9>": 4}, "merges": []}})",
+                                          "t.json");
+  const std::vector<int32_t> prompt = {0, 1, 2, 0, 1};  // "ab<s> a" with a token before it
+  EXPECT_THAT(offsets_of_prompt(*tokenizer, prompt, /*has_added_ids=*/true),
+              ElementsAre(0, 0, 1, 2, 5));
+  EXPECT_THAT(offsets_of_prompt(*tokenizer, prompt, /*has_added_ids=*/false),
+              ElementsAre(0, 3, 5, 6, 9));  // "<s> ab<s> a"
+  // The bytes of é are held back until the run of byte tokens ends.
+  const auto begins = [&](TextOffset offset) {
+    std::vector<int64_t> offsets;
+    for (const int32_t id : {1, 3, 4, 2, 1}) {
+      offsets.push_back(offset.num_chars());
+      offset.add(id);
+    }
+    return offsets;
+  };
+  Detokenizer detokenizer(*tokenizer, /*skip_special_tokens=*/true);
+  EXPECT_THAT(begins(TextOffset(detokenizer)), ElementsAre(0, 1, 1, 2, 3));  // "aéb a"
+  detokenizer.continue_text();
+  EXPECT_THAT(begins(TextOffset(detokenizer, 7)), ElementsAre(7, 9, 9, 10, 11));
+  EXPECT_THAT(begins(TextOffset()), ElementsAre(0, 0, 0, 0, 0));  // without a tokenizer
 }
 
 TEST(CompletionResponse, MayHaveOnlyThePrompt) {
   RequestOutput output = output_of({answer(" you", {4})});
   output.prompt_logprobs = {{}, {{1, -1.5f, 2}}, {{3, -0.5f, 1}}};
   output.outputs[0].logprobs = {{{4, -1.0f, 1}}};
-  const PromptAnswers echo = {&output, "<s>Helloé\n", /*echo_tokens=*/true, /*prompt_only=*/true};
+  const std::vector<int64_t> offsets = {0, 3, 8};
+  const PromptAnswers echo = {&output, "<s>Helloé\n", offsets, TextOffset(), /*prompt_only=*/true};
   const Json json = completion_json({echo}, {.token_text = text_of, .token_ids = true});
   EXPECT_EQ(json["choices"][0]["text"], "<s>Helloé\n");
   EXPECT_EQ(json["choices"][0]["logprobs"]["tokens"].size(), 3u);

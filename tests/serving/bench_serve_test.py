@@ -42,7 +42,7 @@ def test_requests(port):
         completed, failed, _, output, events, _ = counted(port, "--dataset", file.name)
         equal((completed, failed, output), (3, 0, 12))
         assert events >= 12, events  # a conversation begins with an event of its own
-    ids = counted(port, "--num-prompts", "1", "--vocab-size", "8000", "--max-concurrency", "1")
+    ids = counted(port, "--num-prompts", "1", "--vocab-size", "8000", "--max-concurrency", "1", "--request-rate", "inf")
     equal(ids[:2], [1, 0])
 
 

@@ -4,6 +4,7 @@ import atexit
 import concurrent.futures
 import http.client
 import json
+import os
 import re
 import shutil
 import signal
@@ -23,8 +24,8 @@ def serve(*arguments, **settings):
 
 
 class Server:
-    def __init__(self, *options):
-        self.process = serve(sys.argv[2], "--port", "0", *options, stderr=subprocess.PIPE, text=True)
+    def __init__(self, *options, model=sys.argv[2]):
+        self.process = serve(model, "--port", "0", *options, stderr=subprocess.PIPE, text=True)
         self.port = int(re.search(r":(\d+)$", self.process.stderr.readline().strip()).group(1))
         while self.call("GET", "/health")[0] != 200:
             time.sleep(0.05)
@@ -222,6 +223,31 @@ def test_many_at_once(server):
             equal((status, answer["choices"]), (200, expected))
 
 
+def test_a_sentencepiece_tokenizer():
+    """Its decoder removes the space at the start of a text, but an answer continues the text of its prompt."""
+    model = os.path.join(os.path.dirname(__file__), "../../../shared/data/stories260k")
+    if not os.path.exists(model):
+        print("test_a_sentencepiece_tokenizer skipped: there is no", model)
+        return
+    server = Server(model=model)
+    body = {"prompt": "Once upon", "max_tokens": 6, "temperature": 0, "logprobs": 0}
+    choice, = server.call("POST", "/v1/completions", body)[1]["choices"]
+    print(choice)
+    chunks = [event["choices"][0] for event in server.events("/v1/completions", body)]
+    equal("".join(chunk["text"] for chunk in chunks), choice["text"])
+    offsets = [begin for chunk in chunks if chunk["logprobs"] for begin in chunk["logprobs"]["text_offset"]]
+    equal(offsets, choice["logprobs"]["text_offset"])
+    echo, = server.call("POST", "/v1/completions", dict(body, echo=True))[1]["choices"]
+    equal(echo["text"], body["prompt"] + choice["text"])
+    print(echo)
+    alone, = server.call("POST", "/v1/completions", dict(body, prompt=""))[1]["choices"]
+    print(alone)
+    # The vocabulary is so small that a request can forbid all of it.
+    status, error = server.call("POST", "/v1/completions", {"prompt": "a", "stop_token_ids": list(range(512)), "min_tokens": 1})
+    equal((status, error["error"]["type"]), (400, "invalid_request_error"))
+    equal(server.stop(), 0)
+
+
 def test_drain():
     server = Server("--shutdown-timeout", "20")
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -265,6 +291,7 @@ def main():
     equal((status, error["error"]["message"].split(" already")[0]), (429, "1 requests are running or waiting"))
     stream.close()
     equal(full.stop(signal.SIGINT), 0)
+    test_a_sentencepiece_tokenizer()
     test_drain()
     test_a_template_that_is_broken()
 

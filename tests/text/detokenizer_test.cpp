@@ -80,7 +80,11 @@ TEST(Detokenizer, StripsTheFirstSpaceOfSentencePieceOnce) {
   Detokenizer detokenizer(*tokenizer, true);
   EXPECT_EQ(detokenizer.push(3), "");
   EXPECT_EQ(detokenizer.push(4), "");
+  EXPECT_EQ(detokenizer.pending(), "é");
   EXPECT_EQ(detokenizer.push(2), "éb");
+  Detokenizer answer(*tokenizer, true);
+  answer.continue_text();
+  EXPECT_EQ(answer.push(1) + answer.push(1), " a a");
 }
 
 TEST(Detokenizer, MetaspaceDropsTheFirstTokensSpaces) {
@@ -90,6 +94,9 @@ TEST(Detokenizer, MetaspaceDropsTheFirstTokensSpaces) {
   const auto tokenizer = Tokenizer::parse(json, "t.json");
   EXPECT_EQ(tokenizer->decode(Ids{1, 1, 2}), "a ab");
   EXPECT_EQ(tokenizer->decode(Ids{0, 1}), " a");
+  Detokenizer answer(*tokenizer, true);
+  answer.continue_text();
+  EXPECT_EQ(answer.push(1) + answer.push(2), " ab");
 }
 
 class DetokenizerOnRandomIds : public ::testing::TestWithParam<std::string> {};

@@ -314,12 +314,12 @@ void add_serve_bench(CLI::App& bench, Command& command) {
   add_value(*sub, "--model", options->model,
             "The model that requests name; by default the server's first one")
       ->type_name("NAME");
-  sub->add_option("--dataset", traffic.dataset,
-                  "A prompts file (see generate --help); by default nano-vLLM's 256 sequences")
+  add_value(*sub, "--dataset", traffic.dataset,
+            "A prompts file (see generate --help); by default nano-vLLM's 256 sequences")
       ->type_name("FILE")
       ->check(not_empty());
-  sub->add_option("--trace", traffic.trace,
-                  "A trace of a service: CSV as Azure's, or JSON lines as Mooncake's")
+  add_value(*sub, "--trace", traffic.trace,
+            "A trace of a service: CSV as Azure's, or JSON lines as Mooncake's")
       ->type_name("FILE")
       ->check(not_empty());
   add_value(*sub, "--speed", traffic.speed, "How many times as fast the trace runs")
@@ -341,8 +341,14 @@ void add_serve_bench(CLI::App& bench, Command& command) {
       ->type_name("N")
       ->capture_default_str();
   add_value(*sub, "--request-rate", traffic.request_rate,
-            "Requests a second, which arrive at random times; 0: all at once")
+            "Requests a second, which arrive at random times; inf or 0: all at once")
       ->type_name("R")
+      ->transform(CLI::Validator(
+          [](std::string& rate) {
+            if (rate == "inf") rate = "0";
+            return std::string();
+          },
+          ""))
       ->capture_default_str();
   add_value(*sub, "--max-concurrency", options->max_concurrency,
             "Requests that are sent at the same time; 0: no limit")

@@ -111,16 +111,13 @@ void ChatChunks::add(std::string& to, int64_t choice, const Piece& piece,
   to += '}';
 }
 
-void CompletionChunks::add(std::string& to, int64_t choice, const Piece& piece,
-                           const Usage* usage) {
-  const auto at = static_cast<size_t>(choice);
-  if (at >= offsets_.size()) offsets_.resize(at + 1);
+void CompletionChunks::add(std::string& to, int64_t choice, const Piece& piece, TextOffset& offset,
+                           const Usage* usage) const {
   frame_.begin(to, choice);
   to += R"(,"text":)";
   append_json_string(to, piece.text);
   to += R"(,"logprobs":)";
-  append_completion_logprobs(to, {}, piece.tokens, frame_.options().token_text,
-                             frame_.options().answer_text, offsets_[at]);
+  append_completion_logprobs(to, {}, {}, piece.tokens, offset, frame_.options().token_text);
   if (!piece.prompt_token_ids.empty()) {
     to += R"(,"prompt_token_ids":)";
     append_ids(to, piece.prompt_token_ids);

@@ -16,9 +16,8 @@
 namespace nanovllm::server {
 
 struct ChunkOptions {
-  TokenText token_text;        ///< needed for log-probabilities
-  TokenText answer_text = {};  ///< for the offsets of a completion; empty: token_text
-  bool token_ids = false;      ///< return_token_ids
+  TokenText token_text;    ///< needed for log-probabilities
+  bool token_ids = false;  ///< return_token_ids
   /// Chunks without usage say so by null. OpenAI's chat API does that if the client asks for the
   /// usage; its schema of completions does not allow it.
   bool null_usage = false;
@@ -95,12 +94,13 @@ class CompletionChunks {
     ChunkEnd end = {};
   };
 
-  void add(std::string& to, int64_t choice, const Piece& piece, const Usage* usage = nullptr);
+  /// `offset`: where the piece's tokens begin in the answer; it is moved behind them.
+  void add(std::string& to, int64_t choice, const Piece& piece, TextOffset& offset,
+           const Usage* usage = nullptr) const;
   void usage(std::string& to, const Usage& usage) const { frame_.usage(to, usage); }
 
  private:
   ChunkFrame frame_;
-  std::vector<TextOffset> offsets_;  // [choices so far]: characters of the tokens written
 };
 
 /// The events after the last answer has ended. `usage` is written if the client asked for it.

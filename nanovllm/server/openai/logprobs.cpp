@@ -74,19 +74,34 @@ TokenText token_text_of(std::shared_ptr<const Tokenizer> tokenizer) {
   };
 }
 
-TokenText answer_text_of(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens) {
-  TokenText text = token_text_of(tokenizer);
-  if (!tokenizer || !skip_special_tokens) return text;
-  return [tokenizer = std::move(tokenizer), text = std::move(text)](int32_t id) {
-    return tokenizer->is_special(id) ? std::string() : text(id);
-  };
+TextOffset::TextOffset(std::optional<Detokenizer> detokenizer, int64_t begin)
+    : detokenizer_(std::move(detokenizer)), num_chars_(begin) {}
+
+void TextOffset::add(int32_t id) {
+  if (detokenizer_) num_chars_ += num_chars_of(detokenizer_->push(id));
 }
 
-void TextOffset::add(std::string_view token, bool at_end) {
-  std::string text;
-  rest_ += token;
-  rest_.erase(0, append_utf8(text, rest_, at_end));
-  num_chars_ += std::ranges::count_if(text, [](char c) { return !is_continuation(c); });
+int64_t TextOffset::num_chars() const {
+  std::string held_back;
+  if (detokenizer_) append_utf8(held_back, detokenizer_->pending(), /*at_end=*/false);
+  return num_chars_ + num_chars_of(held_back);
+}
+
+int64_t num_chars_of(std::string_view text) {
+  return std::ranges::count_if(text, [](char c) { return !is_continuation(c); });
+}
+
+std::vector<int64_t> offsets_of_prompt(const Tokenizer& tokenizer, std::span<const int32_t> ids,
+                                       bool has_added_ids) {
+  const size_t begin = has_added_ids ? tokenizer.num_ids_before() : 0;
+  const size_t end = ids.size() - (has_added_ids ? tokenizer.num_ids_after() : 0);
+  TextOffset offset(Detokenizer(tokenizer, /*skip_special_tokens=*/false));
+  std::vector<int64_t> offsets;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    offsets.push_back(offset.num_chars());
+    if (i >= begin && i < end) offset.add(ids[i]);
+  }
+  return offsets;
 }
 
 void append_chat_logprobs(std::string& to, const TokensView& tokens, const TokenText& text) {
@@ -114,9 +129,9 @@ void append_chat_logprobs(std::string& to, const TokensView& tokens, const Token
   to += R"(,"refusal":null})";
 }
 
-void append_completion_logprobs(std::string& to, const TokensView& prompt, const TokensView& answer,
-                                const TokenText& text, const TokenText& answer_text,
-                                TextOffset& offset) {
+void append_completion_logprobs(std::string& to, const TokensView& prompt,
+                                std::span<const int64_t> prompt_offsets, const TokensView& answer,
+                                TextOffset& offset, const TokenText& text) {
   if (prompt.logprobs.empty() && answer.logprobs.empty()) {
     to += "null";
     return;
@@ -128,18 +143,18 @@ void append_completion_logprobs(std::string& to, const TokensView& prompt, const
   {
     Items tokens(to, '[', ']'), logprobs(token_logprobs, '[', ']'), tops(top_logprobs, '[', ']'),
         starts(offsets, '[', ']');
-    for (const TokensView* part : {&prompt, &answer}) {
-      for (size_t i = 0; i < std::min(part->ids.size(), part->logprobs.size()); ++i) {
-        const TokenLogprobs& entries = part->logprobs[i];
-        const std::string token = text(part->ids[i]);
-        append_json_string(tokens.next(), token);
-        if (entries.empty()) logprobs.next() += "null";
-        else append_logprob(logprobs.next(), entries[0].logprob);
-        append_top(tops.next(), entries, text);
-        append_number(starts.next(), offset.num_chars());
-        offset.add(part == &answer && answer_text ? answer_text(part->ids[i]) : token);
-      }
-      if (part == &prompt) offset.add("", /*at_end=*/true);
+    const auto append = [&](int32_t id, const TokenLogprobs& entries, int64_t begin) {
+      append_json_string(tokens.next(), text(id));
+      if (entries.empty()) logprobs.next() += "null";
+      else append_logprob(logprobs.next(), entries[0].logprob);
+      append_top(tops.next(), entries, text);
+      append_number(starts.next(), begin);
+    };
+    for (size_t i = 0; i < std::min(prompt.ids.size(), prompt.logprobs.size()); ++i)
+      append(prompt.ids[i], prompt.logprobs[i], prompt_offsets[i]);
+    for (size_t i = 0; i < std::min(answer.ids.size(), answer.logprobs.size()); ++i) {
+      append(answer.ids[i], answer.logprobs[i], offset.num_chars());
+      offset.add(answer.ids[i]);
     }
   }
   to += R"(,"token_logprobs":)" + token_logprobs;

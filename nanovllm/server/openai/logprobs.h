@@ -3,9 +3,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "nanovllm/base/output.h"
 #include "nanovllm/text/tokenizer/tokenizer.h"
@@ -17,21 +19,28 @@ namespace nanovllm::server {
 using TokenText = std::function<std::string(int32_t)>;
 /// Without a tokenizer, all texts are empty.
 TokenText token_text_of(std::shared_ptr<const Tokenizer> tokenizer);
-/// What a token adds to the text of an answer: a special token that is skipped adds nothing.
-TokenText answer_text_of(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens);
-
 /// The place in a text, in characters, where the next token begins.
 class TextOffset {
  public:
+  /// `detokenizer`: of the tokens; without one, all texts are empty. `begin`: where the first one
+  /// begins.
+  explicit TextOffset(std::optional<Detokenizer> detokenizer = {}, int64_t begin = 0);
   /// Moves behind a token. A part of a character counts when the character is complete, or as a
-  /// U+FFFD if the text ends or goes on otherwise.
-  void add(std::string_view token, bool at_end = false);
-  int64_t num_chars() const { return num_chars_; }
+  /// U+FFFD if the text goes on otherwise.
+  void add(int32_t id);
+  int64_t num_chars() const;
 
  private:
-  int64_t num_chars_ = 0;
-  std::string rest_;  // the beginning of a character
+  std::optional<Detokenizer> detokenizer_;
+  int64_t num_chars_;  // before the bytes that the detokenizer holds back
 };
+
+/// The number of characters of well-formed UTF-8.
+int64_t num_chars_of(std::string_view text);
+/// Where each token of a prompt begins in the prompt's text. `has_added_ids`: the text was encoded
+/// with special tokens before and after it, which are no part of it.
+std::vector<int64_t> offsets_of_prompt(const Tokenizer& tokenizer, std::span<const int32_t> ids,
+                                       bool has_added_ids);
 
 /// Tokens and, if they were asked for, the log-probabilities at their positions; else `logprobs` is
 /// empty.
@@ -50,13 +59,12 @@ struct TokensView {
 void append_chat_logprobs(std::string& to, const TokensView& tokens, const TokenText& text);
 
 /// {"tokens", "token_logprobs", "top_logprobs", "text_offset"} of the completions API, for the
-/// prompt (if it is echoed, else empty) and the answer; null without logprobs. "text_offset" counts
-/// characters of `text` and, for the answer, of `answer_text` (if there is one); it begins at
-/// `offset`, which is moved behind the last token. The first token of a prompt has null as its
-/// log-probability.
-void append_completion_logprobs(std::string& to, const TokensView& prompt, const TokensView& answer,
-                                const TokenText& text, const TokenText& answer_text,
-                                TextOffset& offset);
+/// prompt (if it is echoed, else empty) and the answer; null without logprobs. "text_offset" has
+/// `prompt_offsets` ([tokens of the prompt]) and, for the answer, begins at `offset`, which is
+/// moved behind the last token. The first token of a prompt has null as its log-probability.
+void append_completion_logprobs(std::string& to, const TokensView& prompt,
+                                std::span<const int64_t> prompt_offsets, const TokensView& answer,
+                                TextOffset& offset, const TokenText& text);
 
 /// vLLM's list for the tokens of a prompt: null for the first one, then for each one an object
 /// {"<id>": {"logprob", "rank", "decoded_token"}} with the token itself first.

@@ -66,11 +66,11 @@ void append_completion(std::string& to, int64_t index, const PromptAnswers& prom
   append_json_string(to, prompt.prompt_only ? prompt.echo : prompt.echo + output.text);
   to += R"(,"logprobs":)";
   TokensView before, after;
-  if (prompt.echo_tokens)
+  if (!prompt.echo_offsets.empty())
     before = {prompt.output->prompt_token_ids, prompt.output->prompt_logprobs};
   if (!prompt.prompt_only) after = {output.token_ids, output.logprobs};
-  TextOffset offset;
-  append_completion_logprobs(to, before, after, options.token_text, options.answer_text, offset);
+  TextOffset offset = prompt.offset;
+  append_completion_logprobs(to, before, prompt.echo_offsets, after, offset, options.token_text);
   append_end_of_choice(to, output, false);
   if (options.token_ids) {
     to += R"(,"token_ids":)";

@@ -34,8 +34,7 @@ Usage usage_of(std::span<const RequestOutput> outputs);
 
 /// What a response shows besides the answers.
 struct ResponseOptions {
-  TokenText token_text;        ///< needed for log-probabilities
-  TokenText answer_text = {};  ///< for the offsets of a completion; empty: token_text
+  TokenText token_text;  ///< needed for log-probabilities
   bool token_ids = false;
   bool prompt_logprobs = false;
 };
@@ -51,9 +50,11 @@ std::string chat_response(const ResponseHead& head, const RequestOutput& output,
 /// The answers to one prompt of a request for completions.
 struct PromptAnswers {
   const RequestOutput* output = nullptr;
-  std::string echo = {};     ///< the prompt's text, if answers begin with it
-  bool echo_tokens = false;  ///< log-probabilities begin with those of the prompt
-  bool prompt_only = false;  ///< nothing of the answer is shown
+  std::string echo = {};  ///< the prompt's text, if answers begin with it
+  /// Where its tokens begin in the text, if log-probabilities begin with those of the prompt.
+  std::span<const int64_t> echo_offsets = {};
+  TextOffset offset = TextOffset();  ///< where each answer's own tokens begin
+  bool prompt_only = false;          ///< nothing of the answer is shown
 };
 
 /// A text_completion. The choices of the prompts follow each other; a choice has the index

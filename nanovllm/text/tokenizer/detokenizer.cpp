@@ -85,6 +85,11 @@ Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special_tokens)
       skip_special_tokens_(skip_special_tokens),
       strips_left_(texts_.max_stripped_) {}
 
+void Detokenizer::continue_text() {
+  at_start_ = false;
+  strips_left_ = 0;
+}
+
 std::string Detokenizer::push(int32_t id) {
   if (!texts_.contains(id) || (skip_special_tokens_ && texts_.is_special(id))) return {};
   const std::string_view text = texts_.text(id);

@@ -54,14 +54,19 @@ class TokenTexts {
 };
 
 /// Decodes one answer token by token. The pieces that push() and finish() return, joined, are
-/// Tokenizer::decode() of all ids, and each is valid UTF-8 by itself: the bytes of a character that
-/// is not complete are held back. The tokenizer must outlive it.
+/// Tokenizer::decode() of all ids (unless they continue a text), and each is valid UTF-8 by itself:
+/// the bytes of a character that is not complete are held back. The tokenizer must outlive it.
 class Detokenizer {
  public:
   Detokenizer(const Tokenizer& tokenizer, bool skip_special_tokens);
 
+  /// The ids continue a text, so the first one keeps the space that Metaspace and Strip remove from
+  /// the start of a text. Call it before push().
+  void continue_text();
   /// The text that is certain after this token: often the token's own, sometimes none.
   std::string push(int32_t id);
+  /// The bytes that are held back.
+  std::string_view pending() const { return pending_; }
   /// Returns what was held back: U+FFFD for an incomplete character. Call nothing after it.
   std::string finish();
 

@@ -72,6 +72,9 @@ class Tokenizer {
   int32_t vocab_size() const { return texts_.size(); }
   /// Whether the added token `id` is marked special; false for any other id.
   bool is_special(int32_t id) const { return texts_.is_special(id); }
+  /// How many ids encode() adds before and after those of the text, if it adds special tokens.
+  size_t num_ids_before() const { return ids_before_.size(); }
+  size_t num_ids_after() const { return ids_after_.size(); }
   /// The eos_token of tokenizer_config.json, if there is one.
   std::optional<int32_t> eos_token_id() const { return eos_token_id_; }
   /// What each id decodes to; for Detokenizer.
