@@ -349,7 +349,7 @@ class Failures(HubTest):
 
     def test_refused_files(self):
         for status in (401, 403, 404):
-            self.hub.faults[:] = [status_fault(self.hub, "config.json", status)]
+            self.hub.faults[:] = [status_fault(self.hub, "/config.json", status)]
             self.refused(rf"{ID}: config.json: {self.hub.endpoint} answers with the status {status}$", status=2)
 
     def test_no_network(self):
@@ -479,7 +479,7 @@ class Security(HubTest):
         self.assertNotIn("secret", self.pull(HF_ENDPOINT=endpoint).stderr)
         for status in (401, 404, 429, 500):
             self.hub.faults[:] = [status_fault(self.hub, "/api/", status, Retry_After="3600")]
-            self.assertNotIn("secret", self.refused("", status=2 if status < 429 else 1, HF_ENDPOINT=endpoint))
+            self.assertNotIn("secret", self.refused("127.0.0.1", status=2 if status < 429 else 1, HF_ENDPOINT=endpoint))
 
     def test_a_redirect_loop(self):
         def loop(handler, path):
