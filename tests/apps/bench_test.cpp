@@ -145,7 +145,7 @@ TEST(Bench, SequencesThatWouldHaveToWaitAreRefused) {
   expect_refused(two({"--num-gpu-blocks-override", "2"}),
                  "2 sequences of 72 tokens need 4 KV-cache blocks, and there are 2; raise "
                  "--num-gpu-blocks-override");
-  expect_refused(two({"--kv-cache-memory-bytes", "300K"}), "raise --kv-cache-memory-bytes");
+  expect_refused(two({"--kv-cache-memory-bytes", "800K"}), "raise --kv-cache-memory-bytes");
 }
 
 }  // namespace
