@@ -77,6 +77,7 @@ void check_fit(const LatencyResult& r, const EngineSetup& setup) {
   require(r.input_len <= longest && r.output_len <= longest - r.input_len,
           "--input-len {} and --output-len {} together exceed max_model_len {}", r.input_len,
           r.output_len, longest);
+  if (r.output_len == 1) return;  // there are no decode steps
   require(r.batch_size <= config.max_num_seqs,
           "--batch-size is {}, but only {} sequences run at the same time; raise --max-num-seqs",
           r.batch_size, config.max_num_seqs);

@@ -257,7 +257,7 @@ TEST_F(Steering, ARequestThatForbidsEveryTokenEndsWithAnErrorOfItsOwn) {
   const RequestOutput later = answer(params);
   SamplingParams all = greedy();
   all.min_tokens = 1;
-  for (int32_t id = 0; id < llm.tokenizer().vocab_size(); ++id) all.stop_token_ids.push_back(id);
+  for (int32_t id = 0; id < llm.vocab_size(); ++id) all.stop_token_ids.push_back(id);
   const RequestOutput of_the_vocabulary = answer(all);
   EXPECT_TRUE(of_the_vocabulary.is_request_at_fault);
   EXPECT_THAT(of_the_vocabulary.error, HasSubstr("no token of the vocabulary"));

@@ -135,7 +135,10 @@ def test_the_stub_names_what_the_extension_has() -> None:
 
     def names(body: list[ast.stmt]) -> set[str]:
         defined = {d.name for d in body if isinstance(d, (ast.ClassDef, ast.FunctionDef))}
-        values = (target for d in body if isinstance(d, ast.Assign) for target in d.targets)
+        values = [target for d in body if isinstance(d, ast.Assign) for target in d.targets]
+        for d in body:
+            if isinstance(d, ast.AnnAssign) and ast.unparse(d.annotation).startswith("ClassVar"):
+                values.append(d.target)
         return defined | {value.id for value in values if isinstance(value, ast.Name)}
 
     def has(thing: object) -> set[str]:

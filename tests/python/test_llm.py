@@ -331,7 +331,6 @@ def test_sampling_params_accept_vllms_arguments_that_ask_for_nothing() -> None:
     }
     assert SamplingParams(0.5, n=2, **neutral) == SamplingParams(0.5, n=2)
     for n in (1, 3):
-        assert SamplingParams(n=n, best_of=n) == SamplingParams(n=n)  # type: ignore[call-arg]
-    assert list(inspect.signature(SamplingParams).parameters) == [
-        field.name for field in dataclasses.fields(SamplingParams)
-    ]
+        assert SamplingParams(n=n, best_of=n) == SamplingParams(n=n)
+    names = [field.name for field in dataclasses.fields(SamplingParams)]
+    assert list(inspect.signature(SamplingParams).parameters) == [*names, "best_of"]
