@@ -79,7 +79,7 @@ void check_fit(const LatencyResult& r, const EngineSetup& setup) {
           r.output_len, longest);
   if (r.output_len == 1) return;  // there are no decode steps
   require(r.batch_size <= config.max_num_seqs,
-          "--batch-size is {}, but only {} sequences run at the same time; raise --max-num-seqs",
+          "--batch-size is {}, and at most {} may run at the same time; raise --max-num-seqs",
           r.batch_size, config.max_num_seqs);
   const int64_t len = r.input_len + r.output_len;
   const int64_t num_blocks = r.batch_size * ((len + config.block_size - 1) / config.block_size);

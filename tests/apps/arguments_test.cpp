@@ -147,7 +147,7 @@ TEST(Arguments, OnlyNamesOfOptionsHaveOtherSpellings) {
   EXPECT_EQ(prompt({"--prompt", "--a_b=c"}), "\nPrompt: '--a_b=c'");
   const std::vector<std::string> serve = {"serve",    "--served_model_name", "a", "b", "--model",
                                           kTinyTales, "--api_key=_k"};
-  expect_refused(with(serve, {"--chat_template", "--my_file"}), "--my_file");
+  expect_refused(with(serve, {"--api_key_file", "--my_file"}), "--my_file: No such file");
   expect_refused(with(serve, {"--max_num_seqs", "0"}), "max_num_seqs is 0");
   expect_refused(with(serve, {"--max_num_seq", "0"}), "did you mean '--max-num-seqs'?");
 }

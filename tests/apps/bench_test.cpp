@@ -140,12 +140,11 @@ TEST(Bench, SequencesThatWouldHaveToWaitAreRefused) {
     return args;
   };
   expect_refused(two({"--max-num-seqs", "1"}),
-                 "--batch-size is 2, but only 1 sequences run at the same time; raise "
-                 "--max-num-seqs");
+                 "--batch-size is 2, and at most 1 may run at the same time; raise --max-num-seqs");
   expect_refused(two({"--num-gpu-blocks-override", "2"}),
                  "2 sequences of 72 tokens need 4 KV-cache blocks, and there are 2; raise "
                  "--num-gpu-blocks-override");
-  expect_refused(two({"--kv-cache-memory-bytes", "300K"}), "raise --kv-cache-memory-bytes");
+  expect_refused(two({"--kv-cache-memory-bytes", "800K"}), "raise --kv-cache-memory-bytes");
 }
 
 }  // namespace

@@ -232,16 +232,16 @@ def test_a_sentencepiece_tokenizer():
     server = Server(model=model)
     body = {"prompt": "Once upon", "max_tokens": 6, "temperature": 0, "logprobs": 0}
     choice, = server.call("POST", "/v1/completions", body)[1]["choices"]
-    print(choice)
+    equal((choice["text"], choice["logprobs"]["text_offset"]), (" a time, there was a", [0, 2, 7, 8, 14, 18]))
     chunks = [event["choices"][0] for event in server.events("/v1/completions", body)]
     equal("".join(chunk["text"] for chunk in chunks), choice["text"])
     offsets = [begin for chunk in chunks if chunk["logprobs"] for begin in chunk["logprobs"]["text_offset"]]
     equal(offsets, choice["logprobs"]["text_offset"])
     echo, = server.call("POST", "/v1/completions", dict(body, echo=True))[1]["choices"]
-    equal(echo["text"], body["prompt"] + choice["text"])
-    print(echo)
-    alone, = server.call("POST", "/v1/completions", dict(body, prompt=""))[1]["choices"]
-    print(alone)
+    equal(echo["text"], "Once upon a time, there was a")
+    equal(echo["logprobs"]["text_offset"], [0, 0, 4, 9, 11, 16, 17, 23, 27])  # the BOS is no part of the text
+    alone, = server.call("POST", "/v1/completions", dict(body, prompt=""))[1]["choices"]  # only a BOS
+    equal(alone["text"], "Once upon a time, there")
     # The vocabulary is so small that a request can forbid all of it.
     status, error = server.call("POST", "/v1/completions", {"prompt": "a", "stop_token_ids": list(range(512)), "min_tokens": 1})
     equal((status, error["error"]["type"]), (400, "invalid_request_error"))
