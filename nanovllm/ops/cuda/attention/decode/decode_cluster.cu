@@ -322,7 +322,8 @@ int most_in_decode_cluster(int num_sms) {
   constexpr auto kernel = decode_cluster_kernel<Bf16, Bf16, 128, 2>;
   prepare_kernel<kernel>();
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(num_sms / kMaxClusterSize * kMaxClusterSize));
+  config.gridDim =
+      dim3(static_cast<unsigned>(std::max(num_sms / kMaxClusterSize, 1) * kMaxClusterSize));
   config.blockDim = dim3(kMaxThreads);
   config.dynamicSmemBytes = static_cast<size_t>(Largest::bytes(Largest::kMaxHeads));
   int most = 0;
