@@ -34,7 +34,8 @@ struct Shape {
 /// Fills a cache through rope_and_store, then computes new tokens over it, on both backends.
 class GpuAttention : public TwoBackends {
  protected:
-  bool fuses = false;  // whether rotation and store must be in the GEMM's epilogue
+  bool fuses = false;            // whether rotation and store must be in the GEMM's epilogue
+  bool negative_scores = false;  // makes them so, and smaller the later the key
   /// With a hidden_size, a GEMM computes q, k and v; otherwise they are random. `plain`: without
   /// norms of q and k, and with a bias.
   void check(const Shape& shape, const std::vector<Seq>& seqs, int64_t hidden_size = 0,
@@ -77,8 +78,12 @@ class GpuAttention : public TwoBackends {
     std::vector<int32_t> order(static_cast<size_t>(num_blocks)), table;
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), random);
-    const Twin cos = make({nullptr, DType::kF32, longest, shape.head_dim / 2});
-    const Twin sin = make({nullptr, DType::kF32, longest, shape.head_dim / 2});
+    Twin cos = make({nullptr, DType::kF32, longest, shape.head_dim / 2});
+    Twin sin = make({nullptr, DType::kF32, longest, shape.head_dim / 2});
+    if (negative_scores) {
+      change(cos, [](int64_t, float) { return 1; });
+      change(sin, [](int64_t, float) { return 0; });
+    }
     const Twin q_norm = make({nullptr, DType::kF32, shape.head_dim});
     const Twin k_norm = make({nullptr, DType::kF32, shape.head_dim});
     const int64_t num_heads = shape.group * shape.num_kv_heads;
@@ -142,7 +147,14 @@ class GpuAttention : public TwoBackends {
         host.context_lens = {1};
         host.seq_slots = {0};
       }
-      const Twin qkv = make({nullptr, shape.dtype, std::max<int64_t>(num_tokens, 1), columns});
+      Twin qkv = make({nullptr, shape.dtype, std::max<int64_t>(num_tokens, 1), columns});
+      if (negative_scores)
+        change(qkv, [&](int64_t i, float x) {
+          const int64_t column = i % columns;
+          if (column < q_size) return std::abs(x);
+          if (column >= q_size + shape.num_kv_heads * shape.head_dim) return x;
+          return -std::abs(x) * (1 + host.positions[static_cast<size_t>(i / columns)] / 64);
+        });
       const Twin out = make(
           {nullptr, shape.dtype, std::max<int64_t>(num_tokens, 1), num_heads * shape.head_dim}, 0);
       const Twin x = make({nullptr, shape.dtype, qkv.on_cpu.shape[0], k});

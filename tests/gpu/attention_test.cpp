@@ -45,6 +45,15 @@ TEST_P(GpuAttention, PrefillOfDividedKeys) {
       }
 }
 
+/// The maximum of each row of scores is negative and grows from each block of keys to the next one
+/// that is read. With float16, a maximum that is too small makes weights infinite.
+TEST_P(GpuAttention, NegativeScores) {
+  negative_scores = true;
+  for (const DType dtype : {DType::kBF16, DType::kF16})
+    for (const int64_t head_dim : {64, 128, 256})
+      check({head_dim, 2, 2, 64, dtype}, {{700, 700}, {3, 900}, {1, 600}}, 0, /*plain=*/true);
+}
+
 /// With so many sequences that clusters do not compute attention, and thread blocks share heads.
 TEST_P(GpuAttention, QuantizesItsOutputForTheNextGemm) {
   constexpr QuantizedKind kE4M3 = {QuantizedFormat::kE4M3, 128, 128, false, true};

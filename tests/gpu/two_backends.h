@@ -47,6 +47,15 @@ class TwoBackends : public ::testing::TestWithParam<Kernels> {
       for (int64_t i = 0; i < t.size(); ++i) set(twin.host.data(), t.dtype, i, normal(random));
     return place(std::move(twin), t);
   }
+  /// Replaces each element x with change_one(its index, x).
+  template <class ChangeOne>
+  void change(Twin& twin, ChangeOne change_one) {
+    const Tensor& t = twin.on_cpu;
+    for (int64_t i = 0; i < t.size(); ++i)
+      set(twin.host.data(), t.dtype, i,
+          static_cast<float>(change_one(i, get(twin.host.data(), t.dtype, i))));
+    gpu->upload(twin.on_gpu.data, twin.host.data(), twin.host.size());
+  }
   Twin make(const std::vector<int32_t>& values) {
     Twin twin;
     const auto* bytes = reinterpret_cast<const char*>(values.data());

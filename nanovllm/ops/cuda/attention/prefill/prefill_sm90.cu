@@ -131,7 +131,9 @@ __device__ __forceinline__ void attend(const PrefillParams& params,
   ring.advance();
   if (block == first_block(tile)) release(&shared.q_empty[q_ring.stage][group]);
   mask(s, tile.first_limit + own_row + lane / 4 - block * kKeys);
-  softmax.update(s, scale_log2);
+  float2 factors;
+  softmax.raise_maxima(s, scale_log2, factors);
+  softmax.template weigh<0, kKeys / 2>(s, scale_log2);
   pack_weights();
 
   for (;;) {
@@ -160,8 +162,7 @@ __device__ __forceinline__ void attend(const PrefillParams& params,
     wgmma_fence();
     start_scores(k_stage);
     const int v_stage = ring.stage;
-    const uint32_t v_parity = ring.parity;
-    barrier_wait(shared_address(&shared.kv_full[v_stage]), v_parity);
+    barrier_wait(shared_address(&shared.kv_full[v_stage]), ring.parity);
     ring.advance();
     wgmma_fence();
     start_values(v_stage);
@@ -176,13 +177,13 @@ __device__ __forceinline__ void attend(const PrefillParams& params,
     float done_sum[2] = {softmax.sum[0], softmax.sum[1]};
     const float done_maximum[2] = {softmax.maximum[0], softmax.maximum[1]};
     if (new_tile) softmax.reset();
-    const float2 factor = softmax.update(s, scale_log2);
+    const bool rescales = softmax.raise_maxima(s, scale_log2, factors);
+    softmax.template weigh<0, kKeys / 4>(s, scale_log2);
 
-    pin(s);
-    pin(softmax.sum);
-    // This wait returns at once. Its branch keeps the compiler from moving the wgmma_wait below in
-    // front of the softmax, which has to overlap with P V.
-    barrier_wait(shared_address(&shared.kv_full[v_stage]), v_parity);
+    // The first half of the weights is computed while P V runs, and the second half while they are
+    // packed into p, which P V must have read before. Sums are never negative: this branch depends
+    // on all weights of the first half, so that the compiler cannot move them behind the wait.
+    if (softmax.sum[0] + softmax.sum[1] < 0) __trap();
     wgmma_wait<0>();
     pin(o);
     pin(p);
@@ -190,10 +191,11 @@ __device__ __forceinline__ void attend(const PrefillParams& params,
     if (new_tile) {
       write(done, done_sum, done_maximum);
       clear_output();
-    } else if (__any_sync(kAllLanes, factor.x != 1.f || factor.y != 1.f)) {
+    } else if (rescales) {
 #pragma unroll
-      for (int i = 0; i < kHeadDim / 2; ++i) o[i] *= i / 2 % 2 == 0 ? factor.x : factor.y;
+      for (int i = 0; i < kHeadDim / 2; ++i) o[i] *= i / 2 % 2 == 0 ? factors.x : factors.y;
     }
+    softmax.template weigh<kKeys / 4, kKeys / 2>(s, scale_log2);
     pack_weights();
   }
 

@@ -20,30 +20,77 @@ struct Softmax {
     sum[0] = sum[1] = 0;
   }
 
-  /// Turns scores into weights and returns the factors that earlier sums must be multiplied by.
+  /// Raises the maxima of rows whose scores in a block exceed them by more than kRescaleLog2, which
+  /// is rare after the first block. Returns false if no row of the warp has such scores; otherwise,
+  /// earlier sums have to be multiplied by `factors`.
   template <int kCount>
-  __device__ float2 update(float (&s)[kCount], float scale_log2) {
+  __device__ bool raise_maxima(const float (&s)[kCount], float scale_log2, float2& factors) {
+    int bits[2];
+    largest(s, bits);
+    bool may_grow = false;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const bool unknown = bits[r] < 0 && maximum[r] < 0;
+      may_grow |= unknown || exceeds(__int_as_float(bits[r]), r, scale_log2);
+    }
+    if (!__any_sync(kAllLanes, may_grow)) return false;
+
     float block_max[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int i = 0; i < kCount; ++i) block_max[i / 2 % 2] = fmaxf(block_max[i / 2 % 2], s[i]);
     float factor[2];
-    float shift[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       block_max[r] = quad_reduce(block_max[r], Max());
-      const bool grow = (block_max[r] - maximum[r]) * scale_log2 > kRescaleLog2;
+      const bool grow = exceeds(block_max[r], r, scale_log2);
       factor[r] = grow ? exp2_approx((maximum[r] - block_max[r]) * scale_log2) : 1.f;
       maximum[r] = grow ? block_max[r] : maximum[r];
-      // If a row has seen no key yet, any finite shift gives weights of 0.
-      shift[r] = maximum[r] == -INFINITY ? 0.f : maximum[r] * scale_log2;
       sum[r] *= factor[r];
     }
+    factors = {factor[0], factor[1]};
+    return true;
+  }
+
+  /// Turns the scores kFirst .. kEnd - 1 into weights.
+  template <int kFirst, int kEnd, int kCount>
+  __device__ void weigh(float (&s)[kCount], float scale_log2) {
+    float shift[2];
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
+    for (int r = 0; r < 2; ++r) {
+      // If a row has seen no key yet, any finite shift gives weights of 0.
+      shift[r] = maximum[r] == -INFINITY ? 0.f : maximum[r] * scale_log2;
+    }
+#pragma unroll
+    for (int i = kFirst; i < kEnd; ++i) {
       s[i] = exp2_approx(fmaf(s[i], scale_log2, -shift[i / 2 % 2]));
       sum[i / 2 % 2] += s[i];
     }
-    return {factor[0], factor[1]};
+  }
+
+ private:
+  __device__ bool exceeds(float score, int r, float scale_log2) const {
+    return (score - maximum[r]) * scale_log2 > kRescaleLog2;
+  }
+
+  /// The bits of the largest of the thread's scores of each row. If all are negative, they are the
+  /// bits of any of them: floats are compared as integers, of which one instruction compares three,
+  /// and negative floats have the opposite order.
+  template <int kCount>
+  __device__ static void largest(const float (&s)[kCount], int (&bits)[2]) {
+    constexpr int kChains = 4;  // comparisons of a row that do not wait for each other
+    int part[2][kChains];
+#pragma unroll
+    for (int i = 0; i < kCount; i += 2) {
+      int& chain = part[i / 2 % 2][i / 4 % kChains];
+      const int pair = max(__float_as_int(s[i]), __float_as_int(s[i + 1]));
+      chain = i < 4 * kChains ? pair : max(chain, pair);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      bits[r] = part[r][0];
+#pragma unroll
+      for (int i = 1; i < kChains; ++i) bits[r] = max(bits[r], part[r][i]);
+    }
   }
 };
 
