@@ -35,7 +35,7 @@ struct Shape {
 class GpuAttention : public TwoBackends {
  protected:
   bool fuses = false;            // whether rotation and store must be in the GEMM's epilogue
-  bool negative_scores = false;  // makes them so, and smaller the later the key
+  bool negative_scores = false;  // makes them so: smaller for later and for even keys
   /// With a hidden_size, a GEMM computes q, k and v; otherwise they are random. `plain`: without
   /// norms of q and k, and with a bias.
   void check(const Shape& shape, const std::vector<Seq>& seqs, int64_t hidden_size = 0,
@@ -153,7 +153,8 @@ class GpuAttention : public TwoBackends {
           const int64_t column = i % columns;
           if (column < q_size) return std::abs(x);
           if (column >= q_size + shape.num_kv_heads * shape.head_dim) return x;
-          return -std::abs(x) * (1 + host.positions[static_cast<size_t>(i / columns)] / 64);
+          const int32_t position = host.positions[static_cast<size_t>(i / columns)];
+          return -std::abs(x) * static_cast<float>((1 + position / 64) * (position % 2 ? 1 : 8));
         });
       const Twin out = make(
           {nullptr, shape.dtype, std::max<int64_t>(num_tokens, 1), num_heads * shape.head_dim}, 0);
