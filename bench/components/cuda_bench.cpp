@@ -293,8 +293,12 @@ int main(int argc, char** argv) try {
   if (what.empty() || what == "prefill") {
     for (const auto& [num_seqs, length] : {std::pair{16, 1024}, {4, 4096}, {1, 16384}})
       bench.prefill(num_seqs, length, length, 16, 8);
-    for (const auto& [length, num_new] :
-         {std::pair{4096, 200}, {16384, 64}, {16384, 200}, {32768, 1024}, {131072, 64}, {131072, 16384}})
+    for (const auto& [length, num_new] : {std::pair{4096, 200},
+                                          {16384, 64},
+                                          {16384, 200},
+                                          {32768, 1024},
+                                          {131072, 64},
+                                          {131072, 16384}})
       bench.prefill(1, length, num_new, 32, 8);
   }
   if (what.empty() || what == "gemms" || what == "tiles") {

@@ -47,6 +47,12 @@ class TwoBackends : public ::testing::TestWithParam<Kernels> {
       for (int64_t i = 0; i < t.size(); ++i) set(twin.host.data(), t.dtype, i, normal(random));
     return place(std::move(twin), t);
   }
+  Twin make(const std::vector<int32_t>& values) {
+    Twin twin;
+    const auto* bytes = reinterpret_cast<const char*>(values.data());
+    twin.host.assign(bytes, bytes + values.size() * sizeof(int32_t));
+    return place(std::move(twin), {nullptr, DType::kI32, static_cast<int64_t>(values.size())});
+  }
   /// Replaces each element x with change_one(its index, x).
   template <class ChangeOne>
   void change(Twin& twin, ChangeOne change_one) {
@@ -55,12 +61,6 @@ class TwoBackends : public ::testing::TestWithParam<Kernels> {
       set(twin.host.data(), t.dtype, i,
           static_cast<float>(change_one(i, get(twin.host.data(), t.dtype, i))));
     gpu->upload(twin.on_gpu.data, twin.host.data(), twin.host.size());
-  }
-  Twin make(const std::vector<int32_t>& values) {
-    Twin twin;
-    const auto* bytes = reinterpret_cast<const char*>(values.data());
-    twin.host.assign(bytes, bytes + values.size() * sizeof(int32_t));
-    return place(std::move(twin), {nullptr, DType::kI32, static_cast<int64_t>(values.size())});
   }
   /// Whether to leave a shape out: under a slow tool, only one in NANOVLLM_TEST_ONE_IN is tested.
   bool skips() {

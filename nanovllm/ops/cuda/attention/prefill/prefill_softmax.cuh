@@ -30,6 +30,7 @@ struct Softmax {
     bool may_grow = false;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
+      // Where all scores are negative, only a negative maximum could grow.
       const bool unknown = bits[r] < 0 && maximum[r] < 0;
       may_grow |= unknown || exceeds(__int_as_float(bits[r]), r, scale_log2);
     }
