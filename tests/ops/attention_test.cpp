@@ -166,19 +166,19 @@ class Problem {
   }
 
   void expect_near(const std::vector<double>& want, Isa isa) const {
-    const bool has_tiles = isa == Isa::kAmx && shape_.dtype == DType::kBF16 && !shape_.e4m3;
+    const bool has_pairs = isa >= Isa::kAvx512Bf16 && shape_.dtype == DType::kBF16 && !shape_.e4m3;
     const double precision = shape_.dtype == DType::kF32    ? 2e-6
                              : shape_.dtype == DType::kBF16 ? 0.004
                                                             : 0.0005;
     for (size_t i = 0; i < want.size(); ++i) {
       const double error =
           std::abs(load(out_.data(), shape_.dtype, static_cast<int64_t>(i)) - want[i]);
-      // In tiles of AMX (kernels/attention_amx.h) the weights of values, which are at most 1, are
+      // Where two keys are multiplied at once, the weights of values, which are at most 1, are
       // rounded to bfloat16, by at most 1/512. The errors of many keys mostly cancel.
       const int64_t token = static_cast<int64_t>(i) / (args_.num_heads * shape_.head_dim);
       const int64_t seq = std::ranges::upper_bound(starts_, token) - starts_.begin() - 1;
       const auto keys = static_cast<double>(position(seq, token - starts_[seq]) + 1);
-      const double of_weights = has_tiles ? std::min(1.0, 6 / std::sqrt(keys)) / 512 : 0;
+      const double of_weights = has_pairs ? std::min(1.0, 6 / std::sqrt(keys)) / 512 : 0;
       // A negated comparison, so that NaN fails.
       if (!(error <= 2e-6 + of_weights + precision * std::abs(want[i])))
         FAIL() << "head row " << i / shape_.head_dim << " dimension " << i % shape_.head_dim

@@ -2,8 +2,8 @@
 //
 // Scores: a panel of K is transposed to [head_dim, keys], so that a vector holds one dimension of
 // several keys and every score is one chain of multiply-adds over the dimensions, whatever the
-// number of rows. Output: every element is one chain over the keys. A K or V element is loaded once
-// for up to kRows rows.
+// number of rows. Output: every element is one chain over the keys, or over pairs of them. A K or V
+// element is loaded once for up to kRows rows.
 
 #include "nanovllm/ops/cpu/kernels/attention.h"
 
@@ -21,42 +21,6 @@ namespace {
 constexpr int kRows = 6;
 
 inline F32 larger(F32 a, F32 b) { return a > b ? a : b; }
-
-/// The kLanes x kLanes matrix whose rows are x[0], x[1], ... becomes its transpose: each round
-/// interleaves rows of the first half with rows of the second.
-inline void transpose(F32* x) {
-  U32 low, high;
-  for (uint32_t i = 0; i < kLanes; ++i) {
-    low[i] = i / 2 + i % 2 * kLanes;
-    high[i] = low[i] + kLanes / 2;
-  }
-  for (int round = 1; round < kLanes; round *= 2) {
-    F32 t[kLanes];
-    for (int i = 0; i < kLanes / 2; ++i) {
-      t[2 * i] = __builtin_shuffle(x[i], x[i + kLanes / 2], low);
-      t[2 * i + 1] = __builtin_shuffle(x[i], x[i + kLanes / 2], high);
-    }
-    for (int i = 0; i < kLanes; ++i) x[i] = t[i];
-  }
-}
-
-/// 2^x for x <= 0, zero below 2^-125, within two units in the last place: the integer part goes
-/// into the exponent; the Taylor series of the rest, which is within 1/2, ends after the seventh
-/// power (5e-9).
-inline F32 exp2_nonpositive(F32 x) {
-  const F32 shifted = x + 12582912.0f;  // 1.5 * 2^23: the integer part in the low bits
-  const F32 r = x - (shifted - 12582912.0f);
-  F32 y = broadcast(1.52527338e-5f);
-  y = fma(y, r, broadcast(1.54035304e-4f));
-  y = fma(y, r, broadcast(1.33335581e-3f));
-  y = fma(y, r, broadcast(9.61812911e-3f));
-  y = fma(y, r, broadcast(5.55041087e-2f));
-  y = fma(y, r, broadcast(2.40226507e-1f));
-  y = fma(y, r, broadcast(6.93147181e-1f));
-  y = fma(y, r, broadcast(1.0f));
-  const U32 scaled = reinterpret_cast<U32>(y) + (reinterpret_cast<U32>(shifted) << 23);
-  return x <= -125.0f ? F32{} : reinterpret_cast<F32>(scaled);
-}
 
 /// Calls f.operator()<number of rows>(first row) for groups of kRows rows, then for a smaller one.
 template <int kNumRows = kRows, class F>
@@ -167,7 +131,7 @@ void panel_scores(const KeyBlockArgs& a, int row, float* scores) {
 /// A row's scores become weights relative to their largest; the lanes after its last key become 0.
 /// Keys of e4m3 give scores without their scales, and values get weights with theirs. Weights of a
 /// type that is not float take the first part of the scores' memory.
-template <class Key, class Weight = float>
+template <class Key, class Weight>
 void softmax_row(const KeyBlockArgs& a, int row, float* max_out, float* sum_out) {
   constexpr bool kHasScales = sizeof(Key) == 1;
   static_assert(kKeyGroup % kLanes == 0);
@@ -186,7 +150,7 @@ void softmax_row(const KeyBlockArgs& a, int row, float* max_out, float* sum_out)
   }
   float row_max = top[0];
   for (int i = 1; i < kLanes; ++i) row_max = row_max > top[i] ? row_max : top[i];
-  auto* const weights = reinterpret_cast<Weight*>(scores);
+  auto* const weights = weights_of<Weight>(a, row);
   F32 total = {};
   for (int j = 0; j < padded; j += kLanes) {
     const F32 x = exp2_nonpositive(load(scores + j) - row_max);
@@ -199,15 +163,81 @@ void softmax_row(const KeyBlockArgs& a, int row, float* max_out, float* sum_out)
 
 // -- weighted sum of V
 
+/// Values of one key at a time, and float32 weights.
+template <class T>
+struct SingleValues {
+  using Value = T;
+  using Weight = float;
+  static constexpr int kKeys = 1;
+  template <int kNumVectors>
+  static void load_values(F32 (&x)[kNumVectors], const T* value, int, bool) {
+    for (int v = 0; v < kNumVectors; ++v) x[v] = load(value + v * kLanes);
+  }
+  static F32 load_weights(const float* p) { return broadcast(*p); }
+  static F32 multiply_add(F32 weights, F32 values, F32 sum) { return fma(weights, values, sum); }
+};
+
+#if defined(__AVX512BF16__)
+/// bfloat16 values of two keys in a lane, and weights rounded to bfloat16, so that an instruction
+/// multiplies twice as many. A single row does so too: no bit depends on the number of rows.
+struct PairedValues {
+  using Value = Bf16;
+  using Weight = Bf16;
+  static constexpr int kKeys = 2;
+  /// Without a second key its values are zero.
+  template <int kNumVectors>
+  static void load_values(F32 (&x)[kNumVectors], const Bf16* value, int head_dim, bool has_second) {
+    static_assert(kNumVectors % 2 == 0);
+    for (int v = 0; v < kNumVectors; v += 2, value += 2 * kLanes) {
+      const __m512i first = _mm512_loadu_si512(value);
+      const __m512i second =
+          has_second ? _mm512_loadu_si512(value + head_dim) : _mm512_setzero_si512();
+      x[v] = interleave<0>(first, second);
+      x[v + 1] = interleave<kLanes>(first, second);
+    }
+  }
+  static F32 load_weights(const Bf16* p) { return Bf16Dot::load_query(p); }
+  static F32 multiply_add(F32 weights, F32 values, F32 sum) {
+    return Bf16Dot::multiply_add(weights, values, sum);
+  }
+
+ private:
+  /// kLanes values from kFirst on of one key and of the other in turn.
+  template <int kFirst>
+  static F32 interleave(__m512i first, __m512i second) {
+    typedef uint16_t Indices __attribute__((vector_size(64)));
+    Indices indices;
+    for (int i = 0; i < 2 * kLanes; ++i)
+      indices[i] = static_cast<uint16_t>(kFirst + i / 2 + i % 2 * 2 * kLanes);
+    return reinterpret_cast<F32>(
+        _mm512_permutex2var_epi16(first, reinterpret_cast<__m512i>(indices), second));
+  }
+};
+#else
+using PairedValues = SingleValues<Bf16>;
+#endif
+
 /// out [kNumRows, kNumVectors * kLanes] of the dimensions from `d` on (+)= the weights of keys
-/// [first, end) times V.
-template <class T, int kNumRows, int kNumVectors>
-void accumulate_values(const KeyBlockArgs& a, const float* weights, int d, int first, int end,
-                       int num_next, float* out) {
+/// [first, end) of the rows from `row` on times V. `first` is a multiple of Values::kKeys.
+template <class Values, int kNumRows, int kNumVectors>
+void accumulate_values(const KeyBlockArgs& a, int row, int d, int first, int end, int num_next,
+                       float* out) {
+  using T = typename Values::Value;
+  const auto* const weights = weights_of<typename Values::Weight>(a, row);
+  constexpr int kRowWeights = kKeyBlock * sizeof(float) / sizeof(*weights);
   F32 acc[kNumRows][kNumVectors];
+  out += row * a.head_dim + d;
   for (int r = 0; r < kNumRows; ++r)
     for (int v = 0; v < kNumVectors; ++v)
-      acc[r][v] = first == 0 ? F32{} : load(out + r * a.head_dim + d + v * kLanes);
+      acc[r][v] = first == 0 ? F32{} : load(out + r * a.head_dim + v * kLanes);
+  const auto add = [&](const T* value, int key, bool all_there) {
+    F32 x[kNumVectors];
+    Values::load_values(x, value, a.head_dim, all_there);
+    for (int r = 0; r < kNumRows; ++r) {
+      const F32 w = Values::load_weights(weights + r * kRowWeights + key);
+      for (int v = 0; v < kNumVectors; ++v) acc[r][v] = Values::multiply_add(w, x[v], acc[r][v]);
+    }
+  };
   for (int j = first; j < end;) {
     const T* value = key_row<T>(a.values, j, a.head_dim) + d;
     const int group_end = (j / kKeyGroup + 1) * kKeyGroup;
@@ -217,46 +247,46 @@ void accumulate_values(const KeyBlockArgs& a, const float* weights, int d, int f
         for (int line = 0; line < kNumVectors * kLanes; line += 64 / static_cast<int>(sizeof(T)))
           __builtin_prefetch(next + line, 0, 2);
     }
-    for (const int stop = group_end < end ? group_end : end; j < stop; ++j, value += a.head_dim) {
-      F32 x[kNumVectors];
-      for (int v = 0; v < kNumVectors; ++v) x[v] = load(value + v * kLanes);
-      for (int r = 0; r < kNumRows; ++r) {
-        const F32 w = broadcast(weights[r * kKeyBlock + j]);
-        for (int v = 0; v < kNumVectors; ++v) acc[r][v] = fma(w, x[v], acc[r][v]);
-      }
+    const int stop = group_end < end ? group_end : end;
+    for (; j + Values::kKeys <= stop; j += Values::kKeys, value += Values::kKeys * a.head_dim)
+      add(value, j, true);
+    if (j < stop) {
+      add(value, j, false);
+      break;
     }
   }
   for (int r = 0; r < kNumRows; ++r)
-    for (int v = 0; v < kNumVectors; ++v) store(out + r * a.head_dim + d + v * kLanes, acc[r][v]);
+    for (int v = 0; v < kNumVectors; ++v) store(out + r * a.head_dim + v * kLanes, acc[r][v]);
 }
 
 /// Rows of a tile see different numbers of keys: together they take those that all see, then each
 /// its own.
-template <class T, int kNumVectors>
+template <class Values, int kNumVectors>
 void weighted_values(const KeyBlockArgs& a, int d, float* out) {
   for_row_groups(a.rows, [&]<int kNumRows>(int row) {
-    const int common = num_visible(a, row);
-    const float* weights = a.scores + row * kKeyBlock;
-    float* to = out + row * a.head_dim;
+    // A row's last key may have no partner, so it comes last.
+    const int most = num_visible(a, row + kNumRows - 1), least = num_visible(a, row);
+    const int common = least == most ? most : least / Values::kKeys * Values::kKeys;
     const int num_next = row == 0 ? a.num_next : 0;
-    accumulate_values<T, kNumRows, kNumVectors>(a, weights, d, 0, common, num_next, to);
-    for (int r = 1; r < kNumRows; ++r) {
-      if (num_visible(a, row + r) > common)
-        accumulate_values<T, 1, kNumVectors>(a, weights + r * kKeyBlock, d, common,
-                                             num_visible(a, row + r), 0, to + r * a.head_dim);
+    accumulate_values<Values, kNumRows, kNumVectors>(a, row, d, 0, common, num_next, out);
+    for (int r = 0; r < kNumRows; ++r) {
+      const int end = num_visible(a, row + r);
+      if (end > common)
+        accumulate_values<Values, 1, kNumVectors>(a, row + r, d, common, end, 0, out);
     }
   });
 }
 
 /// Dimensions from `d` on, in steps of kNumVectors vectors and the rest in smaller ones.
-template <class T, int kNumVectors = kVectors>
+template <class Values, int kNumVectors = kVectors>
 void weighted_values_of_all(const KeyBlockArgs& a, float* out, int d = 0) {
   for (; d + kNumVectors * kLanes <= a.head_dim; d += kNumVectors * kLanes)
-    weighted_values<T, kNumVectors>(a, d, out);
-  if constexpr (kNumVectors > 1) weighted_values_of_all<T, kNumVectors / 2>(a, out, d);
+    weighted_values<Values, kNumVectors>(a, d, out);
+  if constexpr (kNumVectors > Values::kKeys)
+    weighted_values_of_all<Values, kNumVectors / 2>(a, out, d);
 }
 
-template <class Dot>
+template <class Dot, class Values>
 void key_block(const KeyBlockArgs& a, const Partial& partial) {
   const int end = num_visible(a, a.rows - 1);
   for (int key = 0; key < end; key += kPanelKeys) {
@@ -267,8 +297,9 @@ void key_block(const KeyBlockArgs& a, const Partial& partial) {
     });
   }
   for (int row = 0; row < a.rows; ++row)
-    softmax_row<typename Dot::Key>(a, row, partial.max + row, partial.sum + row);
-  weighted_values_of_all<typename Dot::Key>(a, partial.out);
+    softmax_row<typename Dot::Key, typename Values::Weight>(a, row, partial.max + row,
+                                                            partial.sum + row);
+  weighted_values_of_all<Values>(a, partial.out);
 }
 
 #if defined(__AMX_BF16__)
@@ -284,7 +315,7 @@ void tile_key_block(const KeyBlockArgs& a, const Partial& partial) {
     softmax_row<Bf16, Bf16>(a, row, partial.max + row, partial.sum + row);
     for (int key = (num_visible(a, row) + kLanes - 1) / kLanes * kLanes; key < padded_keys(end);
          key += kLanes)
-      store(weights_of(a, row) + key, F32{});
+      store(weights_of<Bf16>(a, row) + key, F32{});
   }
   pack_values(a, end);
   for (int d = 0; d < a.head_dim; d += kPairColumns)
@@ -320,24 +351,24 @@ void store_row(void* to, const float* from, float total, int head_dim) {
   for (int d = 0; d < head_dim; d += kLanes) store(static_cast<T*>(to) + d, load(from + d) / total);
 }
 
-template <class Dot>
+template <class Dot, class Values = SingleValues<typename Dot::Key>>
 constexpr AttentionKernels kKernels = {
     .head_dim_multiple = Dot::kDims* kLanes,
     .query_bytes = sizeof(typename Dot::Query),
     .load_queries = load_queries<Dot>,
-    .key_block = key_block<Dot>,
+    .key_block = key_block<Dot, Values>,
     .merge = merge,
     .store_row = store_row<typename Dot::Model>,
 };
 
 #if defined(__AMX_BF16__)
 constexpr AttentionKernels kBf16Kernels = [] {
-  AttentionKernels kernels = kKernels<Bf16Dot>;
+  AttentionKernels kernels = kKernels<Bf16Dot, PairedValues>;
   kernels.key_block = tile_key_block;
   return kernels;
 }();
 #else
-constexpr AttentionKernels kBf16Kernels = kKernels<Bf16Dot>;
+constexpr AttentionKernels kBf16Kernels = kKernels<Bf16Dot, PairedValues>;
 #endif
 
 }  // namespace

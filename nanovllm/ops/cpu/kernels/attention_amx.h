@@ -17,11 +17,6 @@ constexpr int kPairColumns = 2 * kAmxColumns, kPairPanel = kKeyBlock / 2 * kPair
 /// weights behind the row's last key are zero.
 inline int padded_keys(int keys) { return (keys + kAmxK - 1) / kAmxK * kAmxK; }
 
-/// A row's weights, which take the first half of the memory of its scores.
-inline Bf16* weights_of(const KeyBlockArgs& a, int row) {
-  return reinterpret_cast<Bf16*>(a.scores + row * kKeyBlock);
-}
-
 /// Makes the panels of V: for every kPairColumns dimensions one of [kKeyBlock / 2, kPairColumns]
 /// words. Keys from `end` on may never have been written and become zero. The keys that come next
 /// are prefetched.
@@ -81,7 +76,7 @@ void tile_scores(const KeyBlockArgs& a, int key) {
 void multiply_values(const KeyBlockArgs& a, int d, const float* panel, float* out) {
   for_tiles(a, [&](int row, int last) {
     multiply_bf16_rows(a.rows - row, {out + row * a.head_dim + d, a.head_dim * 4}, true,
-                       {weights_of(a, row), kKeyBlock * 4}, {panel, kPairColumns * 4},
+                       {weights_of<Bf16>(a, row), kKeyBlock * 4}, {panel, kPairColumns * 4},
                        padded_keys(num_visible(a, last)));
   });
 }

@@ -24,5 +24,11 @@ inline int num_visible(const KeyBlockArgs& a, int row) {
   return keys < kKeyBlock ? keys : kKeyBlock;
 }
 
+/// A row's weights, which begin where its scores do.
+template <class Weight>
+Weight* weights_of(const KeyBlockArgs& a, int row) {
+  return reinterpret_cast<Weight*>(a.scores + row * kKeyBlock);
+}
+
 }  // namespace
 }  // namespace nanovllm::cpu::NANOVLLM_ISA

@@ -205,5 +205,41 @@ inline F32 exp(F32 x) {
   return reinterpret_cast<F32>(reinterpret_cast<U32>(p) + (reinterpret_cast<U32>(shifted) << 23));
 }
 
+/// The kLanes x kLanes matrix whose rows are x[0], x[1], ... becomes its transpose: each round
+/// interleaves rows of the first half with rows of the second.
+inline void transpose(F32* x) {
+  U32 low, high;
+  for (uint32_t i = 0; i < kLanes; ++i) {
+    low[i] = i / 2 + i % 2 * kLanes;
+    high[i] = low[i] + kLanes / 2;
+  }
+  for (int round = 1; round < kLanes; round *= 2) {
+    F32 t[kLanes];
+    for (int i = 0; i < kLanes / 2; ++i) {
+      t[2 * i] = __builtin_shuffle(x[i], x[i + kLanes / 2], low);
+      t[2 * i + 1] = __builtin_shuffle(x[i], x[i + kLanes / 2], high);
+    }
+    for (int i = 0; i < kLanes; ++i) x[i] = t[i];
+  }
+}
+
+/// 2^x for x <= 0, zero below 2^-125, within two units in the last place: the integer part goes
+/// into the exponent; the Taylor series of the rest, which is within 1/2, ends after the seventh
+/// power (5e-9).
+inline F32 exp2_nonpositive(F32 x) {
+  const F32 shifted = x + 12582912.0f;  // 1.5 * 2^23: the integer part in the low bits
+  const F32 r = x - (shifted - 12582912.0f);
+  F32 y = broadcast(1.52527338e-5f);
+  y = fma(y, r, broadcast(1.54035304e-4f));
+  y = fma(y, r, broadcast(1.33335581e-3f));
+  y = fma(y, r, broadcast(9.61812911e-3f));
+  y = fma(y, r, broadcast(5.55041087e-2f));
+  y = fma(y, r, broadcast(2.40226507e-1f));
+  y = fma(y, r, broadcast(6.93147181e-1f));
+  y = fma(y, r, broadcast(1.0f));
+  const U32 scaled = reinterpret_cast<U32>(y) + (reinterpret_cast<U32>(shifted) << 23);
+  return x <= -125.0f ? F32{} : reinterpret_cast<F32>(scaled);
+}
+
 }  // namespace
 }  // namespace nanovllm::cpu::NANOVLLM_ISA
