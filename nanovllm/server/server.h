@@ -27,9 +27,9 @@ struct ServerOptions {
 };
 
 /// Serves a model over HTTP until a signal ends it. It listens at once and answers /health with
-/// 503 while the model is being loaded. SIGTERM or SIGINT drains: new requests are refused, running ones
-/// end within shutdown_timeout; a second signal ends at once. Returns the exit status: 0 after a
-/// drain, 1 if the engine failed. Throws UserError, also if the address cannot be used.
+/// 503 while the model is being loaded. SIGTERM or SIGINT drains: new requests are refused, running
+/// ones end within shutdown_timeout; a second signal ends at once. Returns the exit status: 0 after
+/// a drain, 1 if the engine failed. Throws UserError, also if the address cannot be used.
 int run_server(const std::string& model, const EngineConfig& config, const ServerOptions& options);
 
 }  // namespace nanovllm::server
