@@ -194,14 +194,17 @@ void add_generate(CLI::App& app, Command& command) {
       ->check(not_empty());
   sub->add_flag("--chat", options->chat,
                 "Send each text as a user's message through the chat template");
-  add_value(*sub, "--system", options->system, "The system message; only with --chat")
+  add_value(*sub, "--system", options->system,
+            "The system message; needs --chat or a prompts file with messages")
       ->type_name("TEXT")
       ->check(utf8_text());
   sub->add_flag("--no-thinking", options->no_thinking,
                 "Ask the chat template for an answer without thinking");
   sub->add_flag("--json", options->json, "Print a JSON line for each prompt");
-  add_value(*sub, "--output", options->output,
-            "Append the JSON lines to this file, not to stdout; what it holds is skipped")
+  add_value(
+      *sub, "--output", options->output,
+      "Append the JSON lines to this file, not to stdout; results that it already has are not "
+      "computed again")
       ->type_name("FILE")
       ->check(not_empty());
   sub->add_flag("--unordered", options->unordered,

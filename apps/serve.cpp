@@ -106,7 +106,7 @@ void add_server_options(CLI::App& sub, ServeOptions& options, std::vector<std::s
   add_choice(sub, "--generation-config", options.generation_config, "auto|vllm",
              "auto: use the checkpoint's sampling values; vllm: ignore them");
   add_value(sub, "--max-queued-requests", options.max_queued_requests,
-            "Requests that may wait; more get status 429")
+            "Answers that may wait (a request has n); further requests get status 429")
       ->type_name("N")
       ->capture_default_str();
   add_value(sub, "--shutdown-timeout", options.shutdown_timeout,
@@ -122,12 +122,12 @@ void add_server_options(CLI::App& sub, ServeOptions& options, std::vector<std::s
   add_value(sub, "--allowed-headers", options.cors.headers, "The same for headers (default: all)")
       ->type_name("HEADER");
   sub.add_flag("--allow-credentials", options.cors.allows_credentials,
-               "Browsers may send cookies and the like");
+               "Pages of these origins may send credentials, such as cookies");
   sub.add_flag_callback(
       "--disable-access-log,--disable-uvicorn-access-log",
       [&options] { options.access_log = false; }, "Do not write a line for each request to stderr");
   add_value(sub, "--disable-access-log-for-endpoints", quiet,
-            "Nor for these paths, separated by commas: /health,/metrics")
+            "Do not write one for these paths, separated by commas, such as /health,/metrics")
       ->type_name("PATHS");
   add_choice(sub, "--log-level,--uvicorn-log-level", options.log_level,
              "trace|debug|info|warning|error|critical", "The least important lines of the log");
@@ -155,8 +155,8 @@ void add_serve(CLI::App& app, Command& command) {
   curl http://127.0.0.1:8000/v1/chat/completions -d '{"messages": [{"role": "user", "content": "Hello"}]}'
 
 Exit status: 0 after Ctrl-C or SIGTERM, when the running requests have ended; 130 or 143 after a
-second one; 2 if an option or a file was refused (one line on stderr explains it); 1 for any other
-failure.)"));
+second one, or after the first while the model is being loaded; 2 if an option or a file was refused
+(one line on stderr explains it); 1 for any other failure.)"));
   sub->callback([&command, options, quiet] {
     command = [options, quiet] { return serve(*options, *quiet); };
   });

@@ -54,5 +54,8 @@ int main(int argc, char** argv) {
   } catch (const nanovllm::UserError& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return 2;
+  } catch (const std::exception& e) {  // a download or the engine failed
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
   }
 }

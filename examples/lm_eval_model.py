@@ -93,7 +93,8 @@ class NanoVLLM(TemplateLM):
             wanted = normalize_gen_kwargs(given, default_max_gen_toks=self.max_gen_toks)
             max_tokens, stop = wanted.pop("max_gen_toks"), wanted.pop("until")
             wanted.pop("do_sample", None)  # the temperature says it
-            prompts.append(self.tok_encode(context)[max_tokens - self.llm.max_model_len :])
+            room = max(self.llm.max_model_len - max_tokens, 1)
+            prompts.append(self.tok_encode(context)[-room:])
             params.append(SamplingParams(max_tokens=max_tokens, stop=stop, **wanted))
         outputs = self.llm.generate(prompts, params)
         for request, output in zip(requests, outputs):

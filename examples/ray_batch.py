@@ -125,7 +125,9 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--max-tokens", type=int, default=64)
     args = parser.parse_args()
-    args.model, args.output = os.path.abspath(args.model), os.path.abspath(args.output)
+    args.output = os.path.abspath(args.output)
+    if os.path.exists(args.model):  # else it is an id of the Hugging Face hub
+        args.model = os.path.abspath(args.model)
     Path(args.output).mkdir(parents=True, exist_ok=True)
 
     for unfinished in Path(args.output).glob("*.tmp"):  # of a run that was killed

@@ -193,7 +193,7 @@ def main() -> None:
     command = [
         args.nanovllm,
         "serve",
-        os.path.abspath(args.model),
+        os.path.abspath(args.model) if os.path.exists(args.model) else args.model,  # or a hub's id
         "--served-model-name",
         args.model,
         "--port",

@@ -3,6 +3,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "nanovllm/base/arguments.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/sampling_json.h"
 #include "nanovllm/base/strings/utf8.h"
@@ -19,7 +20,8 @@ struct LLMTokenizer::Parts {
   std::optional<ChatTemplate> chat_template;
 
   std::string render(const Json& variables) const {
-    require(chat_template.has_value(), "the model has no chat template");
+    require(chat_template.has_value(),
+            "the model has no tokenizer.json, so its chat template is not used");
     return chat_template->prompt(variables);
   }
 };
@@ -69,11 +71,28 @@ std::string LLMTokenizer::render_chat_template(const std::string& variables_json
   return parts_->render(parse_json(variables_json, "the chat template's variables"));
 }
 
+namespace {
+
+/// What load() returns. Its mistakes of the user speak of fields, since no option was typed.
+template <class Load>
+auto loaded(const Load& load) {
+  try {
+    return load();
+  } catch (const UserError& e) {
+    throw UserError(with_field_names(e.what()));
+  }
+}
+
+}  // namespace
+
 LLM::LLM(const std::string& model, const EngineConfig& config)
-    : folder_(hub::find_model(model, {.local_files_only = config.local_files_only,
-                                      .needs_weights = config.load_format != "dummy"})),
-      engine_(new AsyncEngine(
-          std::unique_ptr<LLMEngine>(new LLMEngine(LLMEngine::load(folder_, config))))),
+    : folder_(loaded([&] {
+        return hub::find_model(model, {.local_files_only = config.local_files_only,
+                                       .needs_weights = config.load_format != "dummy"});
+      })),
+      engine_(new AsyncEngine(loaded([&] {
+        return std::unique_ptr<LLMEngine>(new LLMEngine(LLMEngine::load(folder_, config)));
+      }))),
       tokenizer_(folder_, engine_->tokenizer()),
       added_(std::make_shared<Inbox>(/*wants_pieces=*/true)) {
   try {

@@ -43,6 +43,8 @@ class __attribute__((visibility("default"))) LLMTokenizer {
   /// `add_special_tokens` is false, the tokenizer's post-processor adds others, such as a
   /// begin-of-text token. Like decode(), it throws UserError if there is no tokenizer.json.
   std::vector<int32_t> encode(const std::string& text, bool add_special_tokens = true) const;
+  /// The text of token ids. Ids that no token has are left out, and bytes that are not UTF-8 become
+  /// U+FFFD.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
   /// The prompt for a conversation. Encode it with add_special_tokens = false, because it already
   /// contains them. `enable_thinking` is passed to the template if it is given. Throws UserError if
@@ -70,9 +72,9 @@ using OnUpdate = std::function<bool(size_t prompt, const RequestUpdate& update)>
 
 /// A loaded model that generates text: `LLM llm("models/tiny-tales"); llm.generate({"Once upon a
 /// time"})[0].text`. Several threads may use it at the same time; their requests run in one batch.
-/// Every member throws UserError for a mistake of the caller, and EngineDead if the engine has
-/// failed. It also throws EngineDead in a process that was forked from the one that made the LLM
-/// (threads.fork).
+/// Every member throws UserError for a mistake of the caller. Every member but exit(), tokenizer()
+/// and async_engine() throws EngineDead if the engine has failed, and in a process that was forked
+/// from the one that made the LLM (threads.fork).
 class __attribute__((visibility("default"))) LLM {
  public:
   /// Loads a model: a checkpoint folder in Hugging Face layout, or the id of a model on the Hugging

@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <type_traits>
 
+#include "nanovllm/base/arguments.h"
 #include "nanovllm/base/check.h"
 
 namespace nb = nanobind;
@@ -246,22 +247,7 @@ template nb::dict help_of_fields<SamplingParams>();
 template nb::dict help_of_fields<EngineConfig>();
 
 std::string with_python_names(std::string message) {
-  const auto rename = [&](const FieldInfo& field, auto) {
-    const std::string_view flag = field.flag();
-    if (flag.empty()) return;
-    const std::string name =
-        flag.starts_with("--no-") ? fmt::format("{}=False", field.name) : field.name;
-    for (size_t at = 0; (at = message.find(flag, at)) != std::string::npos;) {
-      const size_t end = at + flag.size();
-      const bool goes_on =
-          end < message.size() && (std::isalnum(message[end]) || message[end] == '-');
-      if (!goes_on) message.replace(at, flag.size(), name);
-      at += goes_on ? flag.size() : name.size();
-    }
-  };
-  EngineConfig::for_each_field(rename);
-  SamplingParams::for_each_field(rename);
-  return message;
+  return with_field_names(std::move(message), "=False");
 }
 
 nb::tuple from_output(const RequestOutput& output, const Tokenizer* tokenizer) {

@@ -209,6 +209,10 @@ NB_MODULE(_core_of_main_interpreter, m) {
             llm.async_engine().cancel_all(*inbox.inbox);
           },
           nb::call_guard<Released>())
+      .def("is_finished",
+           [](const LLM& llm, const PythonInbox& inbox) {
+             return llm.async_engine().is_finished(*inbox.inbox);
+           })
       .def("abort", &LLM::abort, nb::call_guard<Released>())
       .def("exit", &LLM::exit, nb::call_guard<Released>())
       .def("require_alive", [](const LLM& llm) { llm.async_engine().require_alive(); })

@@ -135,7 +135,7 @@ void add_sampling(CLI::App& bench, Command& command) {
   nanovllm bench sampling models/tiny-tales --num-prompts 64 --json
 
 Runs the set of requests once for each option, in one process. A line has the generated tokens per
-second, and their share of those of the set as it is, which runs before and after every third
+second, and their ratio to those of the unchanged set, which runs first and again after every third
 option.
 )") + kExitStatusHelp);
   sub->callback([&command, options] { command = [options] { return sampling(*options); }; });

@@ -352,7 +352,8 @@ void add_chat(CLI::App& app, Command& command) {
 
 Sampling options have precedence over the checkpoint's generation_config.json. If neither limits
 an answer, it may be as long as the context allows. A terminal shows thoughts dimmed, unless the
-environment variable NO_COLOR is set. What you enter is kept in ~/.local/state/nanovllm/history.
+environment variable NO_COLOR is set. What you enter is kept in
+$XDG_STATE_HOME/nanovllm/history, or ~/.local/state/nanovllm/history.
 
 Commands in the conversation:
 )") + Chat::help() +

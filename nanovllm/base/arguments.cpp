@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cctype>
 #include <optional>
 
 namespace nanovllm {
@@ -40,5 +41,24 @@ Arguments to_arguments(const Struct& values) {
 
 template Arguments to_arguments(const EngineConfig& values);
 template Arguments to_arguments(const SamplingParams& values);
+
+std::string with_field_names(std::string message, std::string_view off) {
+  const auto rename = [&](const FieldInfo& field, auto) {
+    const std::string_view flag = field.flag();
+    if (flag.empty()) return;
+    const std::string name =
+        flag.starts_with("--no-") ? fmt::format("{}{}", field.name, off) : field.name;
+    for (size_t at = 0; (at = message.find(flag, at)) != std::string::npos;) {
+      const size_t end = at + flag.size();
+      const bool goes_on =
+          end < message.size() && (std::isalnum(message[end]) || message[end] == '-');
+      if (!goes_on) message.replace(at, flag.size(), name);
+      at += goes_on ? flag.size() : name.size();
+    }
+  };
+  EngineConfig::for_each_field(rename);
+  SamplingParams::for_each_field(rename);
+  return message;
+}
 
 }  // namespace nanovllm

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "nanovllm/base/config.h"
@@ -11,5 +12,10 @@ namespace nanovllm {
 /// field that has an option and whose value is not the default.
 template <class Struct>
 std::vector<std::string> to_arguments(const Struct& values);
+
+/// A message for callers of the library: it names fields instead of options, "max_model_len" for
+/// "--max-model-len". Of an option that turns a field off, "--no-...", it becomes the field's name
+/// and `off`.
+std::string with_field_names(std::string message, std::string_view off = "=false");
 
 }  // namespace nanovllm

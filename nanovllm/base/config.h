@@ -34,17 +34,18 @@ struct __attribute__((visibility("default"))) EngineConfig {
   /// description. Larger steps are not more efficient on a CPU, and every running answer waits for
   /// the whole step.
   int64_t cpu_batched_tokens = 2048, cuda_batched_tokens = 16384;
-  double gpu_memory_utilization = 0.9;
-  int64_t kv_cache_memory_bytes = 0;
+  double gpu_memory_utilization = 0.9;  ///< share of a GPU's memory that may be in use, that of
+                                        ///< other programs included (unlike in vLLM)
+  int64_t kv_cache_memory_bytes = 0;    ///< of each rank
   std::string kv_cache_dtype = "auto";  ///< auto (that of dtype) or fp8: e4m3, each key and value
                                         ///< of a head with a float32 scale
   int64_t block_size = 64;              ///< tokens in a block of the KV cache, a multiple of 16
   int64_t num_gpu_blocks_override = 0;  ///< blocks of the KV cache, on the CPU too
-  bool enforce_eager = false;
+  bool enforce_eager = false;           ///< without CUDA graphs
   bool enable_prefix_caching = true;
-  bool async_scheduling = true;  ///< schedule one step ahead of the device
-  int64_t tensor_parallel_size = 1;
-  double step_timeout = 60;  ///< seconds without progress after which a step counts as hung
+  bool async_scheduling = true;      ///< schedule one step ahead of the device
+  int64_t tensor_parallel_size = 1;  ///< ranks that share the model, one for each GPU
+  double step_timeout = 60;          ///< seconds without progress after which a step counts as hung
   int64_t threads = 0;  ///< of the CPU backend, in all ranks together; 0: one for each core that
                         ///< this process may use
   /// The seed of requests that have none; random if it is not given.
@@ -64,7 +65,7 @@ struct __attribute__((visibility("default"))) EngineConfig {
   /// Replaces a max_num_batched_tokens of 0, once the device is known.
   void choose_batched_tokens();
   /// The folder for choices of kernels: cache_dir, or nanovllm in $XDG_CACHE_HOME or ~/.cache.
-  /// Empty if there is none.
+  /// Empty without use_cache, and if there is no home folder.
   std::string cache_folder() const;
   /// Calls visit(FieldInfo, pointer to member) for every field that has a description.
   template <class Visit>
@@ -87,7 +88,8 @@ struct __attribute__((visibility("default"))) SamplingParams {
   int64_t top_k = 0;   ///< keep the top_k best tokens; 0 or -1: off
   double min_p = 0.0;  ///< least probability of a token, relative to that of the best token
   int64_t max_tokens = 64;  ///< kNoMaxTokens: only the context limits it
-  int64_t min_tokens = 0;   ///< before it, end tokens and stop_token_ids cannot be drawn
+  int64_t min_tokens = 0;   ///< before it, end tokens and stop_token_ids are not drawn, and
+                            ///< texts of stop do not end the answer
   bool ignore_eos = false;
   std::vector<std::string> stop = {};  ///< texts that end the answer; they are not part of it
   std::vector<int32_t> stop_token_ids = {};
@@ -165,17 +167,21 @@ void EngineConfig::for_each_field(Visit&& visit) {
          "Maximum number of tokens per step; 0: 2048 on the CPU, 16384 on a GPU",
          between(0, 1 << 24)},
         &C::max_num_batched_tokens);
-  visit({"gpu_memory_utilization", "--gpu-memory-utilization SHARE",
-         "Share of the GPU's memory to use, above 0 and at most 1", above(0, 1)},
-        &C::gpu_memory_utilization);
-  visit({.name = "kv_cache_memory_bytes",
-         .option = "--kv-cache-memory-bytes BYTES",
-         .help =
-             "Size of the KV cache (for example 4G or 512M). 0: most of the free memory of a GPU; "
-             "on the CPU up to 4 GiB, taken as it is used",
-         .allowed = at_least(0),
-         .in_bytes = true},
-        &C::kv_cache_memory_bytes);
+  visit(
+      {"gpu_memory_utilization", "--gpu-memory-utilization SHARE",
+       "Share of the GPU's memory that may be in use, that of other programs included; above 0 and "
+       "at most 1",
+       above(0, 1)},
+      &C::gpu_memory_utilization);
+  visit(
+      {.name = "kv_cache_memory_bytes",
+       .option = "--kv-cache-memory-bytes BYTES",
+       .help =
+           "Size of the KV cache of each rank (for example 4G or 512M). 0: most of the free memory "
+           "of its GPU; on the CPU up to 4 GiB for all ranks together, taken as it is used",
+       .allowed = at_least(0),
+       .in_bytes = true},
+      &C::kv_cache_memory_bytes);
   visit({"kv_cache_dtype", "--kv-cache-dtype",
          "Type of keys and values; auto: that of --dtype; fp8: 8 bits, for nearly twice the tokens",
          one_of("auto", "fp8")},

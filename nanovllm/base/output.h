@@ -28,14 +28,16 @@ using StopReason = std::variant<int32_t, std::string>;
 /// One answer to a prompt.
 struct CompletionOutput {
   std::vector<int32_t> token_ids;  ///< including the end token, if one was sampled
-  std::string text;
+  std::string text;  ///< without a text of stop that ended it, and without special tokens unless
+                     ///< skip_special_tokens is off
   std::string finish_reason;  ///< stop, length, abort or error; empty while the answer grows
   std::optional<StopReason> stop_reason;
   std::vector<TokenLogprobs> logprobs;
   /// The sum of the sampled tokens' log-probabilities; only with SamplingParams::logprobs.
   std::optional<double> cumulative_logprob;
-  std::string error;
-  /// What the request itself forbids is the reason of the error.
+  std::string error;  ///< why, if finish_reason is error
+  /// Whether the request's own parameters (allowed_token_ids, bad_words, min_tokens) caused the
+  /// error.
   bool is_request_at_fault = false;
 };
 
@@ -48,7 +50,7 @@ struct RequestOutput : CompletionOutput {
   std::vector<CompletionOutput> outputs;  ///< all n choices, the first one included
   double arrival_time = 0;                ///< seconds on the steady clock
   double scheduled_time = 0;              ///< when its first step was scheduled; 0: never
-  double first_token_time = 0;
+  double first_token_time = 0;            ///< of any choice; 0: none
   double finish_time = 0;
 
   /// Whether any choice ended with an error.

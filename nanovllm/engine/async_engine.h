@@ -48,9 +48,10 @@ class Inbox {
 /// is applied at once, so that the request frees its slot and its blocks. Its last update comes
 /// with the next step.
 ///
-/// Every member throws EngineDead after exit(), after a step that failed, and in a process that was
-/// forked from the one that made the engine: the threads that run steps do not exist there. Such a
-/// process must not destroy the engine either.
+/// After exit() and after a step that failed, prepare(), submit(), cancel(), reset_prefix_cache(),
+/// wait(), take(), is_finished() and require_alive() throw EngineDead, and run() returns. They all
+/// throw it in a process that was forked from the one that made the engine: the threads that run
+/// steps do not exist there. Such a process must not destroy the engine either.
 class AsyncEngine {
  public:
   explicit AsyncEngine(std::unique_ptr<LLMEngine> engine);

@@ -176,7 +176,7 @@ std::span<RequestUpdate> LLMEngine::step() {
   try {
     num_updates_ = 0;
     for (const uint64_t id : std::exchange(aborted_, {}))
-      requests_.extract(id).mapped()->abort(next_update());
+      requests_.extract(id).mapped()->abort([&]() -> RequestUpdate& { return next_update(); });
     advance();
   } catch (const std::exception& e) {
     dead_ = fmt::format("the engine stopped: {}", what_of(e));

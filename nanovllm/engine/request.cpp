@@ -105,11 +105,8 @@ bool Request::apply(const SequenceUpdate& change, const StepOutput& output, doub
   }
   if (seq.choice == 0) output_.num_cached_tokens = seq.num_cached_tokens.value_or(0);
   const bool stopped = choice.stop_strings && choice.stop_strings->matched();
-  if (stopped || seq.is_finished()) end(choice, seq.finish_reason, update.text);
-  choice.output.text += update.text;
-  update.finish_reason = choice.output.finish_reason;
-  update.stop_reason = choice.output.stop_reason;
-  if (num_running_ == 0) finish_request(update);
+  if (stopped || seq.is_finished()) end(choice, seq.finish_reason, update);
+  else choice.output.text += update.text;
   return stopped;
 }
 
@@ -126,28 +123,30 @@ void Request::set_prompt_logprobs(int64_t position, std::span<const Logprob> ent
   output_.prompt_logprobs.at(static_cast<size_t>(position)) = {entries.begin(), entries.end()};
 }
 
-void Request::abort(RequestUpdate& update) {
-  for (Choice& choice : choices_) {
-    if (!choice.output.finish_reason.empty()) continue;
-    std::string rest;
-    end(choice, FinishReason::kAbort, rest);
-    choice.output.text += rest;
+void Request::abort(const std::function<RequestUpdate&()>& next_update) {
+  const double now = steady_seconds();
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    if (!choices_[i].output.finish_reason.empty()) continue;
+    RequestUpdate& update = next_update();
+    update.begin(id(), static_cast<int32_t>(i), now);
+    end(choices_[i], FinishReason::kAbort, update);
   }
-  update.begin(id(), /*its_choice=*/0, steady_seconds());
-  finish_request(update);
 }
 
-void Request::end(Choice& choice, FinishReason reason, std::string& new_text) {
+void Request::end(Choice& choice, FinishReason reason, RequestUpdate& update) {
   const auto stop_found = [&] { return choice.stop_strings && choice.stop_strings->matched(); };
-  if (choice.detokenizer && !stop_found()) add_text(choice, choice.detokenizer->finish(), new_text);
+  if (choice.detokenizer && !stop_found())
+    add_text(choice, choice.detokenizer->finish(), update.text);
   if (stop_found()) {
     reason = FinishReason::kStop;
     choice.output.stop_reason = *choice.stop_strings->matched();
   } else if (choice.stop_strings) {
-    new_text += choice.stop_strings->finish();
+    update.text += choice.stop_strings->finish();
   }
-  choice.output.finish_reason = reason_name(reason);
-  --num_running_;
+  choice.output.text += update.text;
+  choice.output.finish_reason = update.finish_reason = reason_name(reason);
+  update.stop_reason = choice.output.stop_reason;
+  if (--num_running_ == 0) finish_request(update);
 }
 
 void Request::finish_request(RequestUpdate& update) {

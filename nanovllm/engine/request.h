@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,8 +41,9 @@ class Request {
              RequestUpdate& update);
   /// Log-probabilities of the prompt token at `position`.
   void set_prompt_logprobs(int64_t position, std::span<const Logprob> entries);
-  /// Ends all answers that still run; their sequences are already finished.
-  void abort(RequestUpdate& update);
+  /// Ends all answers that still run, whose sequences are already finished, and gives each an
+  /// update that next_update() returns.
+  void abort(const std::function<RequestUpdate&()>& next_update);
 
   uint64_t id() const { return output_.request_id; }
   double arrival_time() const { return output_.arrival_time; }
@@ -57,7 +59,7 @@ class Request {
     std::optional<StopStrings> stop_strings;
   };
   void add_text(Choice& choice, const std::string& piece, std::string& new_text);
-  void end(Choice& choice, FinishReason reason, std::string& new_text);
+  void end(Choice& choice, FinishReason reason, RequestUpdate& update);
   void finish_request(RequestUpdate& update);
 
   std::shared_ptr<const SamplingParams> params_;

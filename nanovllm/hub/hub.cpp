@@ -18,7 +18,7 @@ namespace nanovllm::hub {
 
 namespace {
 
-constexpr const char* kOffline = "HF_HUB_OFFLINE forbids to download it";
+constexpr const char* kOffline = "HF_HUB_OFFLINE forbids downloading it";
 
 }  // namespace
 
@@ -44,7 +44,7 @@ std::string find_model(const std::string& model, const FindOptions& options) {
   // A model without a tokenizer runs with prompts of token ids.
   if (is_there && lacks_only_tokenizer(snapshot, missing)) return snapshot;
   const char* const forbidden =
-      options.local_files_only ? "--local-files-only forbids to download it" : kOffline;
+      options.local_files_only ? "--local-files-only forbids downloading it" : kOffline;
   require(!is_there, "{}: the copy in the cache {} lacks {}, and {}", model, settings.cache_folder,
           fmt::join(missing, ", "), forbidden);
   require(!cached.has_snapshots(), "{}: the cache {} has no revision '{}' of it, and {}", model,

@@ -113,8 +113,10 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
         std::max(kKeptCpuBytes, setup.weight_bytes) / static_cast<size_t>(world) /
         (own.kv_bytes_per_token(setup.kv_dtype) * static_cast<size_t>(config.block_size)));
   // In double, because products of sizes from config.json and from options can overflow integers.
+  // Ranks on the CPU share its memory.
   const double cache_gib = gib(own.kv_bytes_per_token(setup.kv_dtype)) *
-                           static_cast<double>(config.block_size * kv.num_blocks);
+                           static_cast<double>(config.block_size * kv.num_blocks) *
+                           static_cast<double>(cuda ? 1 : world);
   require(cache_gib <= gib(memory.total),
           "a KV cache of {} blocks of {} tokens takes {:.2f} GiB of {:.2f} GiB in total: "
           "lower --kv-cache-memory-bytes or --num-gpu-blocks-override",

@@ -53,10 +53,7 @@ class InterruptWhenGone {
 class Progress {
  public:
   Progress(Generation& generation, HttpReply& reply)
-      : generation_(generation),
-        reply_(reply),
-        outputs_(generation.requests.size()),
-        has_ended_(outputs_.size() * static_cast<size_t>(generation.n)) {}
+      : generation_(generation), reply_(reply), outputs_(generation.requests.size()) {}
 
   void add(size_t request, RequestUpdate& update) {
     write(request, update);
@@ -64,15 +61,6 @@ class Progress {
     ++num_finished_;
     outputs_[request] = std::move(*update.finished);
     check_errors(outputs_[request]);
-    // A choice that never ran, or was ended from outside, has no update of its own.
-    for (size_t i = 0; i < outputs_[request].outputs.size(); ++i) {
-      const CompletionOutput& output = outputs_[request].outputs[i];
-      RequestUpdate end;
-      end.begin(update.request_id, static_cast<int32_t>(i), update.time);
-      end.finish_reason = output.finish_reason;
-      end.stop_reason = output.stop_reason;
-      write(request, end);
-    }
   }
 
   bool is_complete() const { return num_finished_ == outputs_.size(); }
@@ -80,12 +68,9 @@ class Progress {
 
  private:
   void write(size_t request, const RequestUpdate& update) {
-    char& has_ended = has_ended_[request * static_cast<size_t>(generation_.n) +
-                                 static_cast<size_t>(update.choice)];
     const bool ends = !update.finish_reason.empty();
-    if (!generation_.stream || has_ended || (update.token_ids.empty() && !ends)) return;
+    if (!generation_.stream || (update.token_ids.empty() && !ends)) return;
     if (update.finish_reason == "error") return;  // check_errors() follows
-    has_ended = ends;
     generation_.writer->add(reply_, request, update);
   }
 
@@ -100,7 +85,6 @@ class Progress {
   Generation& generation_;
   HttpReply& reply_;
   std::vector<RequestOutput> outputs_;
-  std::vector<char> has_ended_;  // [requests * n]
   size_t num_finished_ = 0;
 };
 

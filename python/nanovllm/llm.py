@@ -65,7 +65,6 @@ class LLM:
         except (TypeError, ValueError) as error:
             raise with_given_names(error, kwargs) from None
         self._added = _core.inbox(False)  # for the requests of add_request
-        self._num_added = 0  # how many of them step has not returned yet
         self.tokenizer = Tokenizer(self._engine.tokenizer(), folder)
         _alive.add(self)
 
@@ -301,9 +300,7 @@ class LLM:
         """For callers that run the engine step by step: add requests, then call `step()` until
         `is_finished()`. Returns the id of the request. Raises what `generate` raises."""
         given, _, salt = split_prompt(prompt)
-        request_id = self._engine.add(self._added, given, _or_default(sampling_params), salt)
-        self._num_added += 1
-        return request_id
+        return self._engine.add(self._added, given, _or_default(sampling_params), salt)
 
     def abort(self, request_id: int | str) -> bool:
         """Ends a request; the next `step()` returns it with the tokens it has. `request_id` is what
@@ -323,14 +320,12 @@ class LLM:
         before = self._engine.num_tokens()
         arrived = self._engine.wait(self._added, 0)
         prefill, decode = (b - a for a, b in zip(before, self._engine.num_tokens()))
-        self._num_added -= len(arrived)
         ended = [(request_id, keys["token_ids"]) for request_id, (keys, _) in arrived]
         return ended, prefill + decode if prefill else -decode
 
     def is_finished(self) -> bool:
         """Whether `step` has returned every request of `add_request`."""
-        self._engine.require_alive()
-        return self._num_added == 0
+        return self._engine.is_finished(self._added)
 
     @property
     def max_model_len(self) -> int:

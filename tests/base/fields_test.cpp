@@ -93,5 +93,12 @@ TEST(Arguments, ContainOnlyValuesThatDifferFromTheDefault) {
                                      "--no-async-scheduling"));
 }
 
+TEST(Arguments, BecomeNamesOfFieldsInMessages) {
+  EXPECT_EQ(with_field_names("--max-model-len is 1; --max-model-length and --block-size stay"),
+            "max_model_len is 1; --max-model-length and block_size stay");
+  EXPECT_EQ(with_field_names("turn it off with --no-async-scheduling"),
+            "turn it off with async_scheduling=false");
+}
+
 }  // namespace
 }  // namespace nanovllm::testing

@@ -58,6 +58,15 @@ TEST(Tokenizer, OutlivesItsLLMAndRendersWithAllVariables) {
   EXPECT_THROW(tokenizer.render_chat_template("[1"), UserError);
 }
 
+TEST(LLM, MistakesNameFieldsAndNotOptions) {
+  try {
+    const LLM llm(kTinyTales, {.device = "cpu", .max_model_len = 1 << 30});
+    FAIL() << "this length should be refused";
+  } catch (const UserError& e) {
+    EXPECT_EQ(std::string(e.what()).find("max_model_len is "), 0u) << e.what();
+  }
+}
+
 TEST(LLM, WhatWasMovedFromThrows) {
   const SamplingParams params = {.temperature = 0, .max_tokens = 3};
   LLM first(kTinyTales, small());
@@ -153,6 +162,28 @@ TEST(Generate, UpdatesArriveInPiecesAndCanEndAPrompt) {
   EXPECT_LT(outputs[1].token_ids.size(), 30u);
   EXPECT_EQ(outputs[2].finish_reason, "length");
   EXPECT_EQ(outputs[2].text, llm.generate({"A"}, params, false)[0].text);
+}
+
+TEST(Generate, EachAnswerOfAnEndedPromptGetsTheRestOfItsText) {
+  LLM llm(kTinyTales, small());
+  // The last "e" is held back, since it may begin the text of stop.
+  const SamplingParams params = {
+      .max_tokens = 30, .ignore_eos = true, .stop = {"e zebra"}, .n = 3, .seed = 1};
+  for (int64_t after = 1; after <= 12; ++after) {
+    std::map<int32_t, std::string> texts, reasons;
+    int64_t num_updates = 0;
+    const OnUpdate collect = [&](size_t, const RequestUpdate& update) {
+      texts[update.choice] += update.text;
+      reasons[update.choice] = update.finish_reason;
+      return ++num_updates != after;
+    };
+    const RequestOutput output = llm.generate({"Once"}, params, false, collect)[0];
+    ASSERT_EQ(output.outputs.size(), 3u);
+    for (int32_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(texts[i], output.outputs[static_cast<size_t>(i)].text) << after;
+      EXPECT_EQ(reasons[i], "abort") << after;
+    }
+  }
 }
 
 TEST(Generate, ErrorOfTheCallbackEndsAllRequests) {

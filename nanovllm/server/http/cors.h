@@ -12,7 +12,7 @@ struct HttpRequest;
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 /// Which pages of other origins may use the server from a browser (cross-origin resource sharing).
-/// "*" allows all. Without origins there are no such headers, and browsers refuse.
+/// "*" allows all. Without origins the server sends no CORS headers, so browsers refuse.
 struct CorsOptions {
   std::vector<std::string> origins, methods = {"*"}, headers = {"*"};
   bool allows_credentials = false;
