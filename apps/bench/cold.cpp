@@ -186,8 +186,8 @@ void add_cold(CLI::App& bench, Command& command) {
 
 Each traffic runs in a new process, which first generates one token after a prompt of 32, and then
 serves the same requests in each round. A request has 100 to --max-len random tokens (fewer if the
-context is short), and so has its answer. End tokens and the prefix cache are off, and the temperature is 0.6. So the first round
-differs from the last one only by what the process does once.
+context is short), and so has its answer. End tokens and the prefix cache are off, and the
+temperature is 0.6. So the first round differs from the last one only by what the process does once.
 
 The times above the table, until the engine is ready and until the first token, begin with the start
 of the process. The time of a step is that of one call of LLMEngine::step(). The time to the first
