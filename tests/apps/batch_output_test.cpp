@@ -100,7 +100,7 @@ TEST(Output, KeepsWhatIsFinishedWhenTheRunOrTheEngineEndsEarly) {
       else ::kill(pid, SIGINT);
     }};
     std::vector<std::string> args = generate({"--prompts-file", in.path(), "--output", out.path()});
-    if (kills_worker) args.insert(args.end(), {"-tp", "2"});
+    if (kills_worker) args.insert(args.end(), {"--device", "cpu", "-tp", "2"});
     const Result r = process.run(args);
     EXPECT_EQ(r.status, kills_worker ? 1 : 130);
     EXPECT_EQ(r.num_error_lines(), 1) << r.err;

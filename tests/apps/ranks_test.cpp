@@ -22,8 +22,21 @@ std::vector<Json> llama_goldens() {
 }
 
 std::vector<std::string> arguments(int world) {
-  return {"generate", kLlama,    "--prompts-file", "-",  "--json", "--temperature",      "0",
-          "--dtype",  "float32", "--max-tokens",   "64", "-tp",    std::to_string(world)};
+  return {"generate",
+          kLlama,
+          "--prompts-file",
+          "-",
+          "--json",
+          "--temperature",
+          "0",
+          "--dtype",
+          "float32",
+          "--max-tokens",
+          "64",
+          "--device",
+          "cpu",
+          "-tp",
+          std::to_string(world)};
 }
 
 std::string prompts_of(const std::vector<Json>& rows, int times = 1) {
@@ -54,16 +67,9 @@ class LongRun {
   ~LongRun() { std::filesystem::remove(path_); }
 
   Result run(const Process& process, const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> args = {"generate",
-                                     kLlama,
-                                     "--prompts-file",
-                                     path_,
-                                     "--json",
-                                     "--ignore-eos",
-                                     "--max-tokens",
-                                     "450",
-                                     "-tp",
-                                     "3"};
+    std::vector<std::string> args = {
+        "generate",     kLlama, "--prompts-file", path_, "--json", "--ignore-eos",
+        "--max-tokens", "450",  "--device",       "cpu", "-tp",    "3"};
     args.insert(args.end(), more.begin(), more.end());
     return process.run(args);
   }
@@ -97,7 +103,8 @@ TEST(Ranks, UnreadableModelIsAOneLineErrorWithStatus2) {
   std::filesystem::copy_file(kLlama + "/config.json", folder + "/config.json",
                              std::filesystem::copy_options::overwrite_existing);
   const Result empty =
-      run({"generate", folder, "--prompts-file", "-", "-tp", "3"}, "{\"prompt_token_ids\": [1]}\n");
+      run({"generate", folder, "--prompts-file", "-", "--device", "cpu", "-tp", "3"},
+          "{\"prompt_token_ids\": [1]}\n");
   std::filesystem::remove_all(folder);
   EXPECT_EQ(empty.status, 2);
   EXPECT_EQ(empty.num_error_lines(), 1) << empty.err;

@@ -153,10 +153,10 @@ def state_of_the_process() -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2])
-def test_an_llm_changes_nothing_of_its_process(num_ranks: int) -> None:
+@pytest.mark.parametrize(("device", "num_ranks"), [("auto", 1), ("cpu", 2)])
+def test_an_llm_changes_nothing_of_its_process(device: str, num_ranks: int) -> None:
     before = state_of_the_process()
-    llm = LLM(TINY_TALES, tensor_parallel_size=num_ranks, **SMALL)
+    llm = LLM(TINY_TALES, device=device, tensor_parallel_size=num_ranks, **SMALL)
     assert state_of_the_process() == before
     llm.generate(["Once"], SamplingParams(max_tokens=4), use_tqdm=False)
     assert state_of_the_process() == before

@@ -285,7 +285,7 @@ def listening_addresses(pid):
 
 
 def test_only_loopback_listens():
-    server = Server("-tp", "2")
+    server = Server("--device", "cpu", "-tp", "2")
     equal(listening_addresses(server.process.pid), [("tcp", f"0100007F:{server.port:04X}")])
     for body in ({"prompt": "a", "model": "x"}, {"prompt": [10**6]}, {"prompt": "a" * 10**6}):
         status, error = server.call("POST", "/v1/completions", body)
@@ -315,7 +315,7 @@ def children(pid):
 
 def test_an_engine_that_fails():
     """Whole requests get status 500, streams an event with the error, and the exit status is 1."""
-    server = Server("-tp", "2", "--max-num-seqs", "4")
+    server = Server("--device", "cpu", "-tp", "2", "--max-num-seqs", "4")
     begun = threading.Event()
 
     def stream():
