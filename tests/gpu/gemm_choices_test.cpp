@@ -52,6 +52,10 @@ TEST(GemmChoices, TheTextHasWhatWasMeasured) {
   EXPECT_EQ(others.find(key_of(320))->num_tokens, 300);
   EXPECT_EQ(others.find(key_of(320, 1))->choice.kernel, 7);
   EXPECT_EQ(others.find(key_of(8)), nullptr);
+  choices.forget_measured();
+  EXPECT_EQ(choices.num_measured(), 0);
+  EXPECT_EQ(choices.find(key_of(300)), nullptr);
+  EXPECT_EQ(choices.find(key_of(8))->choice.kernel, 3);
 }
 
 TEST(GemmChoices, TheOneOfMostTokensStays) {

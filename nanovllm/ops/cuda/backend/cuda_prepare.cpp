@@ -104,16 +104,24 @@ void CudaBackend::prepare_kernels(const Rehearsal& rehearsal, const ChoiceCache&
       steady_seconds() + kSeconds + kSecondsPerByte * static_cast<double>(rehearsal.weight_bytes);
   std::set sizes = bucket_sizes(rehearsal.max_tokens);
   sizes.insert(rehearsal.max_seqs);  // the most rows of logits, which may be within a bucket
+  // Ranks that share the rows of a sum also multiply a share of them (add_matmul()).
+  for (const int64_t size : bucket_sizes(rehearsal.max_tokens))
+    if (size * rank_.world <= rehearsal.max_tokens) sizes.insert(size * rank_.world);
+  const auto run = [&](int64_t num_tokens) {
+    rehearsal.run({.num_tokens = num_tokens, .num_keys = kFewKeys, .has_filters = true});
+    if (num_tokens <= kFewDecoding)
+      rehearsal.run({.num_tokens = num_tokens, .num_keys = kMostKeys, .has_equal_keys = false});
+  };
   for (const int64_t num_tokens : sizes) {
     int64_t has_time = steady_seconds() < end ? 1 : 0;
     if (collectives_) has_time = collectives_->ranks().smallest(has_time);
     tuner.set_measuring(has_time != 0);
-    rehearsal.run({.num_tokens = num_tokens, .num_keys = kFewKeys, .has_filters = true});
-    if (num_tokens <= kFewDecoding)
-      rehearsal.run({.num_tokens = num_tokens, .num_keys = kMostKeys, .has_equal_keys = false});
+    run(num_tokens);
   }
   tuner.set_measuring(false);
   share_choices();
+  if (collectives_)  // loads the code of the choices that only other ranks have run
+    for (const int64_t num_tokens : sizes) run(num_tokens);
   if (!is_first || choices.to_text() == known) return;
   add_file();  // another process may have written it in the meantime
   file.write(choices.to_text());
@@ -129,7 +137,7 @@ void CudaBackend::share_choices() {
   mine.resize(size, '\0');
   std::string all(size * static_cast<size_t>(ranks.rank().world), '\0');
   ranks.all_gather(mine.data(), size, all.data());
-  choices.clear();
+  choices.forget_measured();
   for (size_t first = 0; first < all.size(); first += size) {
     const std::string text = all.substr(first, size);
     choices.add_text(text.c_str());  // without the zeros at the end

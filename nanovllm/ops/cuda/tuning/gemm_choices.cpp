@@ -49,6 +49,10 @@ void GemmChoices::add_text(const std::string& text) {
     if (Known& here = all_[key]; here.num_tokens < known.num_tokens) here = known;
 }
 
+void GemmChoices::forget_measured() {
+  std::erase_if(all_, [](const auto& c) { return c.second.num_tokens > 0; });
+}
+
 int64_t GemmChoices::num_measured() const {
   return std::ranges::count_if(all_, [](const auto& c) { return c.second.num_tokens > 0; });
 }

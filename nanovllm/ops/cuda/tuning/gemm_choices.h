@@ -45,7 +45,7 @@ class GemmChoices {
   /// Adds the choices of such a text that were measured with more tokens than those here. Throws
   /// UserError if it is no such text; then nothing is added.
   void add_text(const std::string& text);
-  void clear() { all_.clear(); }
+  void forget_measured();  ///< but not the choices that were made without a measurement
   int64_t num_measured() const;
 
  private:
