@@ -88,7 +88,8 @@ TEST(BenchCold, TableHasALineForEachRound) {
 
 // Also in ranks, and with requests that wait because others run.
 TEST(BenchCold, OptionsOfTheEngineReachTheNewProcesses) {
-  const Result r = run(small({"--device", "cpu", "--dtype", "float32", "-tp", "2", "--max-num-seqs", "1", "--json"}));
+  const Result r = run(small(
+      {"--device", "cpu", "--dtype", "float32", "-tp", "2", "--max-num-seqs", "1", "--json"}));
   ASSERT_EQ(r.status, 0) << r.err;
   for (const Json& one : Json::parse(r.out)) {
     EXPECT_EQ(one["dtype"], "float32");
