@@ -141,7 +141,7 @@ class Load {
   }
 
  private:
-  static void rethrow(std::exception_ptr failure) {
+  static void rethrow(const std::exception_ptr& failure) {
     if (failure) std::rethrow_exception(failure);
   }
 

@@ -94,7 +94,8 @@ void run_tasks(std::deque<std::function<void()>> tasks, std::atomic<bool>& stop,
       ++num_running;
     }
     constexpr std::chrono::milliseconds kBetweenTicks{100};
-    for (std::unique_lock lock(mutex); num_running > 0;) {
+    std::unique_lock lock(mutex);
+    while (num_running > 0) {
       ended.wait_for(lock, kBetweenTicks);
       if (stop) continue;
       lock.unlock();

@@ -120,8 +120,11 @@ void CudaBackend::prepare_kernels(const Rehearsal& rehearsal, const ChoiceCache&
   }
   tuner.set_measuring(false);
   share_choices();
-  if (collectives_)  // loads the code of the choices that only other ranks have run
-    for (const int64_t num_tokens : sizes) run(num_tokens);
+  // A rank may not have run what another one has chosen. With fewer tokens the capture loads it.
+  const int64_t captured = rehearsal.replay_sizes.empty() ? 0 : rehearsal.replay_sizes.back();
+  if (collectives_)
+    for (const int64_t num_tokens : sizes)
+      if (num_tokens > captured) run(num_tokens);
   if (!is_first || choices.to_text() == known) return;
   add_file();  // another process may have written it in the meantime
   file.write(choices.to_text());
@@ -140,7 +143,7 @@ void CudaBackend::share_choices() {
   choices.forget_measured();
   for (size_t first = 0; first < all.size(); first += size) {
     const std::string text = all.substr(first, size);
-    choices.add_text(text.c_str());  // without the zeros at the end
+    choices.add_text(text.substr(0, text.find('\0')));  // without the zeros at the end
   }
 }
 
