@@ -30,7 +30,7 @@ std::string find_model(const std::string& model, const FindOptions& options) {
   const Settings settings = Settings::from_environment();
   const CachedModel cached(settings.cache_folder, id->name);
   const std::optional<std::string> commit = cached.commit_of(id->revision);
-  const std::string snapshot = commit ? cached.snapshot(*commit) : "";
+  std::string snapshot = commit ? cached.snapshot(*commit) : "";
   const bool is_there = commit && is_folder(snapshot);
   const std::vector<std::string> missing =
       is_there ? missing_files(snapshot, options.needs_weights) : std::vector<std::string>();

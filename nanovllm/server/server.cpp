@@ -217,7 +217,7 @@ class Server {
     if (num_connections_ >= http_.limits.connections) co_return;  // closes it
     socket.set_option(tcp::no_delay(true), error);
     asio::co_spawn(io_, serve_connection(std::move(socket), http_),
-                   [this](std::exception_ptr failure) {
+                   [this](const std::exception_ptr& failure) {
                      --num_connections_;
                      if (failure) try {
                          std::rethrow_exception(failure);

@@ -301,8 +301,9 @@ Value negative(const Value& a) {
 
 Value slice(const Value& v, const Value& start, const Value& stop, const Value& step,
             Budget& budget) {
+  const bool is_string = v.is_string();
   const Sequence* list = v.defined().sequence();
-  if (!v.is_string() && (list == nullptr || !list->is_indexable()))
+  if (!is_string && (list == nullptr || !list->is_indexable()))
     raise("'{}' object cannot be sliced", v.type_name());
   for (const Value* bound : {&start, &stop, &step})
     if (!bound->is_none() && !bound->is_integer())
@@ -318,14 +319,14 @@ Value slice(const Value& v, const Value& start, const Value& stop, const Value& 
   };
   const Int begin = position(start, by > 0 ? 0 : size - 1);
   const Int end = position(stop, by > 0 ? size : -1);
-  if (v.is_string() && by == 1) {
+  if (is_string && by == 1) {
     const std::string_view from =
         std::string_view(v.string()).substr(byte_offset(v.string(), static_cast<size_t>(begin)));
     const auto count = static_cast<size_t>(std::max<Int>(end - begin, 0));
     return make_text(from.substr(0, byte_offset(from, count)), budget);
   }
-  const Values characters = v.is_string() ? to_list(v, budget) : Values();
-  const Values& from = v.is_string() ? characters : list->items;
+  const Values characters = is_string ? to_list(v, budget) : Values();
+  const Values& from = is_string ? characters : list->items;
   Values items;
   for (Int i = begin; by > 0 ? i < end : i > end; i += by) {
     budget.build(sizeof(Value));

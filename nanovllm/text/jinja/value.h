@@ -54,7 +54,7 @@ class Value {
   /// Converts from each type of Data, and from all integers.
   template <class T>
   requires(!std::same_as<std::remove_cvref_t<T>, Value> && std::constructible_from<Data, T>)
-      Value(T&& v)
+      Value(T&& v)  // NOLINT(bugprone-forwarding-reference-overload): `requires` excludes a Value
       : data_(std::forward<T>(v)) {}
   Value(std::string s, bool markup = false)
       : data_(std::make_shared<const Text>(Text{std::move(s), markup})) {}

@@ -70,6 +70,7 @@ Bpe::Bpe(const TokenizerJson& json, bool byte_level)
   require(!json.vocab.empty(), "{}: no vocab", model.where);
   for (const char* name : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
     const Json value = model.json.value(name, Json());
+    // NOLINTNEXTLINE(readability-container-size-empty): an empty string is no empty Json
     require(value.is_null() || value == 0.0 || value == "", "{}: {} is not supported", model.where,
             name);
   }

@@ -203,7 +203,8 @@ void dequantize_row(float* row, const PackedWeight& w, int64_t i, int64_t panel_
       if (is_float) {
         value = e4m3_to_f32(values[j * panel_columns + column]) / kE4M3Unit;
       } else if (w.format == QuantizedFormat::kInt8) {
-        value = static_cast<float>(values[(j / 4 * panel_columns + column) * 4 + j % 4] - zero);
+        const int64_t at = (j / 4 * panel_columns + column) * 4 + j % 4;
+        value = static_cast<float>(values[at] - zero);
       } else {
         const int both = values[(j / 8 * panel_columns + column) * 4 + j % 4];
         value = static_cast<float>((j % 8 < 4 ? both & 15 : both >> 4) - zero);

@@ -37,6 +37,7 @@ cublasLtMatmulMatrixScale_t scale_mode(E4M3Scales::Kind kind) {
 
 struct CublasLtLibrary {
   SharedLibrary library{"libcublasLt.so.13", "nvidia/cu13/lib", "nvidia-cublas"};
+// NOLINTNEXTLINE(bugprone-macro-parentheses): the name of a member cannot have them
 #define FUNCTION(name) decltype(&cublasLt##name) name = library.find("cublasLt" #name)
   FUNCTION(Create);
   FUNCTION(Destroy);
