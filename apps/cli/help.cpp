@@ -124,7 +124,7 @@ std::string HelpFormatter::make_help(const CLI::App* app, std::string name,
     std::string lines;
     for (const CLI::Option* option : options)
       if (option->get_group() == group) add_option(lines, *option);
-    if (!lines.empty()) out += fmt::format("\n{}:\n{}", group, lines);
+    if (!lines.empty()) out += "\n" + group + ":\n" + lines;
   }
   out += "\n";
   add_paragraphs(out, app->get_footer());

@@ -324,8 +324,8 @@ TEST(Attention, PromptsHaveAnInstructionSetOfTheirOwn) {
   }
 }
 
-// The bits cannot tell tiles from the vectors of AVX512-BF16, but from those without.
-TEST(Attention, TheBackendComputesPromptsInTiles) {
+// Tiles give the bits of AVX512-BF16's vectors, so this tells only whether products are bfloat16's.
+TEST(Attention, WithAmxTheBackendMultipliesPromptsInBfloat16) {
   if (best_isa() != Isa::kAmx) GTEST_SKIP() << "this machine has no AMX";
   Problem problem({.head_dim = 64, .num_kv_heads = 2, .group = 3, .dtype = DType::kBF16},
                   {{40, 300}});

@@ -120,7 +120,7 @@ void CudaBackend::prepare_kernels(const Rehearsal& rehearsal, const ChoiceCache&
   }
   tuner.set_measuring(false);
   share_choices();
-  // A rank may not have run what another one has chosen. With fewer tokens the capture loads it.
+  // Loads the code of what only other ranks have run. The capture does so for fewer tokens.
   const int64_t captured = rehearsal.replay_sizes.empty() ? 0 : rehearsal.replay_sizes.back();
   if (collectives_)
     for (const int64_t num_tokens : sizes)
