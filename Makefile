@@ -6,6 +6,10 @@ VENV ?= build/python/venv
 # The CUDA backend is built if nvcc is found; CUDA=0 leaves it out. Compiling it needs no GPU.
 NVCC := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 CUDA ?= $(if $(NVCC),1,0)
+# Where no GPU can run the CUDA backend, the targets that only check it compile a draft of it, for one target and without optimisation, if
+# the whole of it is not there already. A draft refuses to run. DRAFT=0 compiles the whole.
+WHOLE := $(shell [ -e build/release/libnanovllm_cuda.so ] && grep -sq CUDA_DRAFT:BOOL=0 build/release/CMakeCache.txt && echo 1)
+DRAFT ?= $(if $(wildcard /proc/driver/nvidia/version)$(WHOLE),0,$(if $(filter test test-clients lint,$(MAKECMDGOALS)),1,0))
 # These files use vector extensions and processor names that only GCC has, so clang-tidy cannot read them.
 GCC_ONLY = ops/cpu/(kernels/.*|machine/isa)\.cpp$$
 
@@ -41,6 +45,13 @@ test-python:  ## build the Python package's wheel and run its tests in a virtual
 	-pip install -q lm-eval
 	pytest
 
+# Runs agents and frameworks of others, which tests/clients/programs/packages.py lists and uv installs below build/clients.
+test-clients: build  ## run agents and frameworks of others, such as Claude Code and LangChain, against `nanovllm serve`
+	@scripts/install_deps.sh python
+	$(PYTHON) -m venv build/clients/pytest
+	build/clients/pytest/bin/pip install -q pytest==9.* pytest-xdist==3.* uv==0.13.*
+	build/clients/pytest/bin/pytest -n 2 --dist worksteal tests/clients/programs
+
 build: configure  ## build the binary, the library and the engine's benchmark below build/release
 	cmake --build --preset release --target nanovllm_cli nanovllm_shared engine_bench $(if $(filter 1,$(CUDA)),nanovllm_cuda)
 
@@ -51,7 +62,7 @@ bundle: release  ## write build/bundle.tar.xz: programs, tests and libraries for
 	scripts/bundle.sh build/release build/bundle.tar.xz
 
 configure: deps
-	$(if $(NVCC),CUDACXX=$(NVCC)) cmake --preset release -DNANOVLLM_CUDA=$(CUDA)
+	$(if $(NVCC),CUDACXX=$(NVCC)) cmake --preset release -DNANOVLLM_CUDA=$(CUDA) -DNANOVLLM_CUDA_DRAFT=$(DRAFT)
 
 deps:
 	@scripts/install_deps.sh build
@@ -67,7 +78,7 @@ asan tsan: deps  ## run the test suite under the address and undefined-behaviour
 	cmake --build --preset $@
 	ctest --preset $@
 
-asan-core: deps  ## run the tests of base, hub, text, model, runtime and engine under the address and undefined-behaviour sanitizers
+asan-core: deps  ## run the tests of base, hub, text, model, runtime, engine and front under the address and undefined-behaviour sanitizers
 	cmake --preset asan
 	cmake --build --preset asan --target core_tests
 	ctest --preset asan -L core
@@ -90,15 +101,21 @@ fuzz:  ## fuzz each parser for FUZZ_SECONDS=60 under the sanitizers
 	cmake --build --preset fuzz
 	tests/fuzz/run.sh build/fuzz
 
-# TIDY is a pattern of the files that clang-tidy reads. All files take half an hour on two cores.
-TIDY ?= .
+# With SINCE=REVISION clang-tidy reads only the files that changed since then. All files take half an hour on two cores. It reads them
+# without GCC's precompiled headers, so that each must include what it uses.
+SINCE ?=
 lint: configure  ## check the layer rule and the formatting, run clang-tidy
 	@scripts/install_deps.sh lint
 	scripts/check_layers.sh
 	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format-14 --dry-run -Werror
-	git ls-files 'nanovllm/*.cpp' 'apps/*.cpp' | grep -E '$(TIDY)' | \
+	mkdir -p build/lint
+	sed 's/-Winvalid-pch -include [^ ]*cmake_pch.hxx//' build/release/compile_commands.json >build/lint/compile_commands.json
+	$(if $(SINCE),git diff --name-only --diff-filter=d $(SINCE) --,git ls-files) 'nanovllm/*.cpp' 'apps/*.cpp' | \
 	  grep -vE '$(GCC_ONLY)$(if $(filter 1,$(CUDA)),,|ops/cuda/)' | \
-	  xargs -P $$(nproc) -n 1 clang-tidy-16 --quiet -p build/release
+	  xargs -P $$(nproc) -n 1 clang-tidy-16 --quiet -p build/lint
+
+times: deps  ## print how long a build takes, cold and after a change, and which sources take longest
+	scripts/compile_times.py measure
 
 install: build  ## install into PREFIX, /usr/local by default
 	cmake --install build/release --prefix $(PREFIX)
@@ -106,4 +123,4 @@ install: build  ## install into PREFIX, /usr/local by default
 clean:  ## remove build/
 	rm -rf build
 
-.PHONY: help demo test test-python gpu-test gpu build release bundle configure deps bench asan asan-core tsan coverage fuzz lint install clean
+.PHONY: help demo test test-python test-clients gpu-test gpu build release bundle configure deps bench asan asan-core tsan coverage fuzz lint times install clean

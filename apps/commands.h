@@ -1,26 +1,21 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
-#include <functional>
-#include <string>
 #include <string_view>
+
+#include "apps/cli/command.h"
 
 namespace nanovllm {
 
-/// Runs the command that the user chose and returns the exit status. The subcommand's callback sets
-/// it.
-using Command = std::function<int()>;
-
-void add_generate(CLI::App& app, Command& command);
-void add_chat(CLI::App& app, Command& command);
+void add_generate(Command program);
+void add_chat(Command program);
 /// Adds tokenize, detokenize and render.
-void add_text_commands(CLI::App& app, Command& command);
-void add_info(CLI::App& app, Command& command);
-void add_bench(CLI::App& app, Command& command);
-void add_serve(CLI::App& app, Command& command);
+void add_text_commands(Command program);
+void add_info(Command program);
+void add_bench(Command program);
+void add_serve(Command program);
 /// Adds pull, list and remove.
-void add_model_commands(CLI::App& app, Command& command);
-void add_worker(CLI::App& app, Command& command);
+void add_model_commands(Command program);
+void add_worker(Command program);
 /// In a worker process, tells rank 0 why the worker ends. Returns false in every other process.
 /// Allocates no memory.
 bool tell_rank0(int argc, char** argv, std::string_view why);

@@ -12,7 +12,9 @@
 
 #include "apps/batch/batch_run.h"
 #include "apps/batch/line_stream.h"
+#include "apps/batch/openai_batch.h"
 #include "apps/batch/output_file.h"
+#include "apps/cli/json_values.h"
 #include "apps/cli/model_argument.h"
 #include "apps/cli/options.h"
 #include "commands.h"
@@ -40,9 +42,12 @@ struct GenerateOptions {
   bool no_thinking = false;
   bool json = false;
   std::string output;
+  std::string output_format = "json";
+  std::string template_defaults;
   bool unordered = false;
   bool quiet = false;
 
+  bool is_openai() const { return output_format == "openai"; }
   bool given(const std::string& field) const {
     return std::ranges::find(sampling.given, field) != sampling.given.end();
   }
@@ -80,6 +85,10 @@ With --json the result of each prompt is a line {"index", "prompt_token_ids", "t
 a line that is refused. "outputs" has an object for each of the --n answers; the keys outside it are
 those of the first answer.
 
+With --output-format openai the lines of the file are requests of OpenAI's batch files, and a result is
+{"id", "custom_id", "response": {"status_code", "request_id", "body"}, "error"}, with the body that
+'nanovllm serve' would answer.
+
 With --output a second run with the same file computes only the results that are missing.
 )";
 
@@ -92,8 +101,21 @@ bool same_file(const std::string& a, const std::string& b) {
 void check_options(const GenerateOptions& o) {
   require(o.prompts.empty() != o.prompts_file.empty(),
           "generate needs --prompt TEXT or --prompts-file FILE, and not both");
+  require(!o.is_openai() || !o.prompts_file.empty(),
+          "--output-format openai needs --prompts-file, with lines of OpenAI's batch files");
   for (const auto& [given, option] :
-       {std::pair(!o.system.empty(), "--system"), std::pair(o.no_thinking, "--no-thinking")})
+       {std::pair(!o.system.empty(), "--system"), std::pair(o.chat, "--chat")})
+    require(!given || !o.is_openai(),
+            "{} has no effect with --output-format openai, because the lines say it themselves",
+            option);
+  const GenerationConfig& generation = o.sampling.generation_config;
+  for (const auto& [given, option] :
+       {std::pair(generation.source != "auto", "--generation-config"),
+        std::pair(!generation.overrides.empty(), "--override-generation-config")})
+    require(!given || o.chat || o.is_openai(), "{} needs --chat or --output-format openai", option);
+  for (const auto& [given, option] :
+       {std::pair(!o.system.empty(), "--system"), std::pair(o.no_thinking, "--no-thinking"),
+        std::pair(!o.template_defaults.empty(), "--default-chat-template-kwargs")})
     require(!given || o.chat || !o.prompts_file.empty(),
             "{} needs --chat, or a prompts file with messages", option);
   for (const char* field : {"logprobs", "prompt_logprobs"})
@@ -132,18 +154,42 @@ int stream(LLMEngine& engine, const Prompt& prompt, bool quiet) {
   return InterruptGuard::interrupted() ? InterruptGuard::exit_status() : kExitOk;
 }
 
+/// What the answers to OpenAI's requests need, as in a server with the same options.
+std::unique_ptr<const server::Serving> serving_of(const LLMEngine& engine,
+                                                  const std::optional<ChatTemplate>& chat_template,
+                                                  const GenerateOptions& options,
+                                                  const Json& template_defaults) {
+  server::AnswerForm answer_form;
+  if (chat_template && engine.tokenizer() != nullptr)
+    answer_form = server::AnswerForm(*engine.tokenizer(), *chat_template, "auto", "auto");
+  return std::unique_ptr<const server::Serving>(
+      new server::Serving{.setup = engine.setup(),
+                          .requests = *engine.request_factory(),
+                          .vocabulary = engine.tokenizer(),
+                          .chat_template = chat_template,
+                          .answer_form = std::move(answer_form),
+                          .defaults = options.sampling.params,
+                          .template_defaults = template_defaults,
+                          .names = {hub::shown_name(options.model)}});
+}
+
 int generate(GenerateOptions options) {
   if (options.output == "-") options.output.clear(), options.json = true;
-  options.json = options.json || !options.output.empty();
+  options.json = options.json || !options.output.empty() || options.is_openai();
   check_options(options);
   SamplingParams& params = options.sampling.params;
-  if (options.chat) params = options.sampling.for_chat(options.model);
+  if (options.chat || options.is_openai()) params = options.sampling.for_chat(options.model);
   params.validate();
   // These are opened first, because a mistake should not be found only after the model is loaded.
   std::optional<LineStream> lines;
   if (!options.prompts_file.empty()) lines.emplace(options.prompts_file);
   std::optional<OutputFile> file;
-  if (!options.output.empty()) file.emplace(options.output);
+  if (!options.output.empty())
+    file.emplace(options.output, options.is_openai() ? kOpenAiResults : kPlainResults);
+  Json template_defaults = Json::object();
+  if (!options.template_defaults.empty())
+    template_defaults = object_of(options.template_defaults, "--default-chat-template-kwargs");
+  if (options.no_thinking) template_defaults["enable_thinking"] = false;
 
   LLMEngine engine = LLMEngine::load(options.model, options.config);
   const std::shared_ptr<const Tokenizer> tokenizer = engine.tokenizer();
@@ -155,13 +201,25 @@ int generate(GenerateOptions options) {
                       .defaults = params,
                       .chat = options.chat,
                       .system = options.system,
-                      .enable_thinking = {}};
-  if (options.no_thinking) reader.enable_thinking = false;
+                      .template_defaults = template_defaults};
+  std::unique_ptr<const server::Serving> serving;
+  std::optional<OpenAiBatch> openai;
+  if (options.is_openai()) {
+    serving = serving_of(engine, chat_template, options, template_defaults);
+    std::optional<int64_t> max_tokens;
+    if (options.given("max_tokens")) max_tokens = params.max_tokens;
+    openai.emplace(*serving, max_tokens);
+  }
 
   const InterruptGuard guard;
   const bool is_single = options.prompts.size() == 1 && params.n == 1 && !options.json;
   if (is_single && ::isatty(STDOUT_FILENO) == 1)
     return stream(engine, reader.from_text(options.prompts[0]), options.quiet);
+  if (file && file->num_lost_bytes() > 0 && !options.quiet)
+    fmt::print(
+        stderr,
+        "{} ended with zero bytes, as after a power failure; the last {} bytes were removed\n",
+        escape_controls(options.output), file->num_lost_bytes());
   if (file && file->num_results() > 0 && !options.quiet)
     fmt::print(stderr, "{} has {} results already, which are skipped\n",
                escape_controls(options.output), file->num_results());
@@ -169,9 +227,11 @@ int generate(GenerateOptions options) {
                {.json = options.json,
                 .ordered = !options.unordered,
                 .quiet = options.quiet,
-                .file = file ? &*file : nullptr});
+                .file = file ? &*file : nullptr,
+                .openai = openai ? &*openai : nullptr});
   const int status = run.run();
-  if (status == kExitOk && !run.used_template() && (!options.system.empty() || options.no_thinking))
+  if (status == kExitOk && !openai && !run.used_template() &&
+      (!options.system.empty() || options.no_thinking))
     fmt::print(
         stderr,
         "warning: no line has messages, so {} had no effect; --chat makes messages of texts\n",
@@ -181,42 +241,45 @@ int generate(GenerateOptions options) {
 
 }  // namespace
 
-void add_generate(CLI::App& app, Command& command) {
-  CLI::App* sub = app.add_subcommand("generate", "Answer all prompts in one batch");
+void add_generate(Command program) {
+  Command sub = program.add_command("generate", "Answer all prompts in one batch");
   auto options = std::make_shared<GenerateOptions>();
-  add_model_argument(*sub, options->model);
-  sub->add_option("-p,--prompt", options->prompts, "A text to continue; repeatable")
-      ->type_name("TEXT")
-      ->check(utf8_text())
-      ->allow_extra_args(false);
-  add_value(*sub, "--prompts-file", options->prompts_file, "JSON lines, see below; - for stdin")
-      ->type_name("FILE")
-      ->check(not_empty());
-  sub->add_flag("--chat", options->chat,
-                "Send each text as a user's message through the chat template");
-  add_value(*sub, "--system", options->system,
-            "The system message; needs --chat or a prompts file with messages")
-      ->type_name("TEXT")
-      ->check(utf8_text());
-  sub->add_flag("--no-thinking", options->no_thinking,
-                "Ask the chat template for an answer without thinking");
-  sub->add_flag("--json", options->json, "Print a JSON line for each prompt");
-  add_value(
-      *sub, "--output", options->output,
-      "Append the JSON lines to this file, not to stdout; results that it already has are not "
-      "computed again")
-      ->type_name("FILE")
-      ->check(not_empty());
-  sub->add_flag("--unordered", options->unordered,
-                "Give out results as they are finished, not in the order of the prompts");
-  sub->add_flag("--quiet", options->quiet, "No progress bar and no line about the speed");
-  options->sampling.add_to(*sub);
-  sub->get_option("--generation-config")->needs(sub->get_option("--chat"));
-  add_engine_options(*sub, options->config);
-  sub->footer(std::string(kFooter) + kExitStatusHelp);
-  sub->callback([&command, options, sub] {
-    options->sampling.find_given(*sub);
-    command = [options] { return generate(*options); };
+  add_model_argument(sub, options->model);
+  sub.add_value("-p,--prompt", options->prompts, "A text to continue; repeatable")
+      .type_name("TEXT")
+      .check(utf8_text());
+  sub.add_value("--prompts-file", options->prompts_file, "JSON lines, see below; - for stdin")
+      .type_name("FILE")
+      .check(not_empty());
+  sub.add_flag("--chat", options->chat,
+               "Send each text as a user's message through the chat template");
+  sub.add_value("--system", options->system,
+                "The system message; needs --chat or a prompts file with messages")
+      .type_name("TEXT")
+      .check(utf8_text());
+  sub.add_flag("--no-thinking", options->no_thinking,
+               "Ask the chat template for an answer without thinking");
+  sub.add_flag("--json", options->json, "Print a JSON line for each prompt");
+  sub.add_value("--output", options->output,
+                "Append the JSON lines to this file, not to stdout; results that it already has "
+                "are not computed again")
+      .type_name("FILE")
+      .check(not_empty());
+  sub.add_choice("--output-format", options->output_format, "json|openai",
+                 "The form of the JSON lines; openai: that of OpenAI's batch files, see below");
+  sub.add_flag("--unordered", options->unordered,
+               "Give out results as they are finished, not in the order of the prompts");
+  sub.add_flag("--quiet", options->quiet, "No progress bar and no line about the speed");
+  options->sampling.add_to(sub);
+  sub.add_value("--default-chat-template-kwargs", options->template_defaults,
+                "A JSON object of variables of the chat template that a line may replace")
+      .type_name("JSON")
+      .check(utf8_text());
+  add_engine_options(sub, options->config);
+  sub.footer(std::string(kFooter) + kExitStatusHelp);
+  sub.action([options, sub] {
+    options->sampling.find_given(sub);
+    return generate(*options);
   });
 }
 

@@ -12,6 +12,8 @@
 #include "nanovllm/base/json.h"
 #include "nanovllm/base/sampling_json.h"
 #include "nanovllm/base/system/files.h"
+#include "nanovllm/engine/end_tokens.h"
+#include "nanovllm/hub/verify.h"
 #include "nanovllm/runtime/setup.h"
 #include "nanovllm/text/chat_template.h"
 #include "nanovllm/text/tokenizer/tokenizer.h"
@@ -32,7 +34,7 @@ struct InfoOptions {
 struct Report {
   std::optional<ModelConfig> model;
   std::optional<CheckpointSize> files;
-  std::optional<int64_t> tokenizer_size;
+  std::unique_ptr<const Tokenizer> tokenizer;
   bool has_template = false;
   std::unique_ptr<Backend> backend;
   std::string device_reason;  // why the device was chosen
@@ -48,11 +50,12 @@ struct Report {
            static_cast<size_t>(std::min(setup->num_kept_blocks, setup->num_blocks) *
                                setup->config.block_size);
   }
-  /// Bytes of weights and KV cache: on each GPU, or of all ranks together on the CPU.
+  /// Bytes of weights, KV cache and block tables: on each GPU, or of all ranks together on the CPU.
   size_t needed_bytes() const {
     const bool cuda = setup->config.device == "cuda";
-    return (setup->weight_bytes + kv_bytes()) /
-           static_cast<size_t>(cuda ? setup->config.tensor_parallel_size : 1);
+    const auto world = static_cast<size_t>(setup->config.tensor_parallel_size);
+    return (setup->weight_bytes + kv_bytes()) / (cuda ? world : 1) +
+           setup->table_bytes() * (cuda ? 1 : world);
   }
 };
 
@@ -82,20 +85,17 @@ Report examine(const InfoOptions& options) {
     try {
       part();
     } catch (const UserError& e) {
-      report.reasons.emplace_back(e.what());
+      report.reasons.push_back(e.what() + hub::verify_hint(folder, e.what()));
     }
   };
   try_to([&] { report.model = ModelConfig::load(folder, options.config); });
   if (report.model && options.config.load_format != "dummy")
     try_to([&] { report.files = check_checkpoint(folder, *report.model); });
   try_to([&] {
-    if (path_exists(folder + "/tokenizer.json"))
-      report.tokenizer_size = Tokenizer::load(folder)->vocab_size();
+    if (path_exists(folder + "/tokenizer.json")) report.tokenizer = Tokenizer::load(folder);
   });
   try_to([&] { report.has_template = ChatTemplate::load(folder).has_value(); });
-  try_to([&] {
-    sampling_params_from_json(sampling_defaults(folder), {}, folder + "/generation_config.json");
-  });
+  try_to([&] { GenerationConfig().apply(folder, {}); });
   EngineConfig config = options.config;
   try_to([&] { report.backend = choose_device(config, report.device_reason); });
   if (report.model && report.backend)
@@ -115,7 +115,7 @@ Json to_json(const Report& r) {
                  {"num_key_value_heads", m.num_kv_heads},
                  {"head_dim", m.head_dim},
                  {"vocab_size", m.vocab_size},
-                 {"eos_token_ids", m.eos_token_ids},
+                 {"eos_token_ids", end_tokens(m, r.tokenizer.get())},
                  {"max_position_embeddings", m.max_position_embeddings}});
     if (m.quantization) json["quantization"] = m.quantization->description;
     if (m.num_experts > 0)
@@ -128,7 +128,7 @@ Json to_json(const Report& r) {
     json.update({{"num_weight_files", r.files->num_files},
                  {"num_tensors", r.files->num_tensors},
                  {"weight_file_bytes", r.files->bytes}});
-  json["tokenizer_vocab_size"] = r.tokenizer_size ? Json(*r.tokenizer_size) : Json();
+  json["tokenizer_vocab_size"] = r.tokenizer ? Json(r.tokenizer->vocab_size()) : Json();
   json["has_chat_template"] = r.has_template;
   if (r.backend) {
     const Memory memory = r.backend->memory();
@@ -148,6 +148,7 @@ Json to_json(const Report& r) {
                  {"kv_cache_tokens", r.kv_tokens()},
                  {"kv_cache_bytes", r.kv_bytes()},
                  {"kv_cache_kept_bytes", r.kept_kv_bytes()},
+                 {"block_table_bytes", r.setup->table_bytes()},
                  {"memory_needed_bytes", r.needed_bytes()},
                  {"num_blocks", r.setup->num_blocks},
                  {"block_size", c.block_size},
@@ -192,7 +193,9 @@ std::string to_text(const Report& r) {
          fmt::format("{} tensors in {} file{}, {}", r.files->num_tensors, r.files->num_files,
                      r.files->num_files == 1 ? "" : "s", human_bytes(r.files->bytes)));
   line("tokenizer",
-       r.tokenizer_size ? fmt::format("{} tokens", *r.tokenizer_size) : "none that can be used");
+       r.tokenizer ? fmt::format("{} tokens", r.tokenizer->vocab_size()) : "none that can be used");
+  if (r.model)
+    line("end tokens", fmt::format("{}", fmt::join(end_tokens(*r.model, r.tokenizer.get()), ", ")));
   line("chat template", r.has_template ? "yes" : "none that can be used");
   if (r.setup) {
     const EngineConfig& c = r.setup->config;
@@ -206,8 +209,9 @@ std::string to_text(const Report& r) {
     line("step", fmt::format("at most {} tokens of {} sequences", c.max_num_batched_tokens,
                              c.max_num_seqs));
     const Memory memory = r.backend->memory();
-    line("needs", fmt::format("up to {}, of which the KV cache takes {}",
-                              human_bytes(r.needed_bytes()), human_bytes(r.kv_bytes())));
+    line("needs", fmt::format("up to {}, of which the KV cache takes {}, and block tables {}",
+                              human_bytes(r.needed_bytes()), human_bytes(r.kv_bytes()),
+                              human_bytes(r.setup->table_bytes())));
     if (r.kept_kv_bytes() < r.kv_bytes())
       line("", fmt::format("taken when used; above {} only if many sequences run at once",
                            human_bytes(r.kept_kv_bytes())));
@@ -219,8 +223,7 @@ std::string to_text(const Report& r) {
       line("kernel choices", cached);
   }
   if (r.reasons.empty())
-    return text +
-           (r.tokenizer_size ? "would run\n" : "would run, with prompts of token ids only\n");
+    return text + (r.tokenizer ? "would run\n" : "would run, with prompts of token ids only\n");
   for (const std::string& reason : r.reasons) text += "would not run, because " + reason + "\n";
   return text;
 }
@@ -238,16 +241,15 @@ int info(const InfoOptions& options) {
 
 }  // namespace
 
-void add_info(CLI::App& app, Command& command) {
-  CLI::App* sub =
-      app.add_subcommand("info", "Check a model and show how this machine would run it");
+void add_info(Command program) {
+  Command sub = program.add_command("info", "Check a model and show how this machine would run it");
   auto options = std::make_shared<InfoOptions>();
-  add_model_argument(*sub, options->model);
-  sub->add_flag("--json", options->json, "Print one JSON object");
-  add_engine_options(*sub, options->config);
+  add_model_argument(sub, options->model);
+  sub.add_flag("--json", options->json, "Print one JSON object");
+  add_engine_options(sub, options->config);
   for (const char* option : {"--trace", "--logprobs-mode"})  // it runs no step
-    sub->remove_option(sub->get_option(option));
-  sub->footer(R"(Examples:
+    sub.remove_option(option);
+  sub.footer(R"(Examples:
   nanovllm info models/tiny-tales
   nanovllm info models/tiny-tales --block-size 16 --json
 
@@ -257,7 +259,7 @@ line is 'would run', or 'would not run, because' and the reason. It does not rea
 
 Exit status: 0 if the model would run; 2 if it would not, or if an option was refused; 130
 after Ctrl-C; 143 after SIGTERM; 1 for any other failure.)");
-  sub->callback([&command, options] { command = [options] { return info(*options); }; });
+  sub.action([options] { return info(*options); });
 }
 
 }  // namespace nanovllm

@@ -2,21 +2,26 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <exception>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "apps/cli/arguments.h"
 #include "apps/cli/completion.h"
 #include "apps/cli/help.h"
 #include "apps/cli/model_argument.h"
+#include "apps/cli/vllm_options.h"
 #include "commands.h"
 #include "nanovllm/base/error.h"
+#include "nanovllm/base/system/limits.h"
+#include "nanovllm/base/terminal/logging.h"
+#include "nanovllm/hub/verify.h"
 #include "terminal.h"
 
 namespace {
@@ -54,39 +59,33 @@ void reserve_standard_streams() {
   ::_exit(kExitFailure);
 }
 
-void add_help(CLI::App& app, Command& command) {
-  CLI::App* sub = app.add_subcommand("help", "Describe a command");
+void add_help(Command program) {
+  Command sub = program.add_command("help", "Describe a command");
   auto words = std::make_shared<std::vector<std::string>>();
-  sub->add_option("COMMAND", *words, "The command, for example generate or bench latency");
-  sub->footer(
+  sub.add_value("COMMAND", *words, "The command, for example generate or bench latency")
+      .take_several();
+  sub.footer(
       "Examples:\n"
       "  nanovllm help generate\n"
       "  nanovllm help bench latency\n"
       "\nExit status: 0, or 2 if there is no such command.");
-  sub->callback([&app, &command, words] {
-    command = [&app, words] {
-      print_out(help_of(find_command(app, *words)));
-      return static_cast<int>(kExitOk);
-    };
+  sub.action([program, words] {
+    print_out(help_of(find_command(program, *words)));
+    return kExitOk;
   });
-  sub = app.add_subcommand("version", "Print the version");
-  sub->footer("Examples:\n  nanovllm version\n\nExit status: 0.");
-  sub->callback([&command] {
-    command = [] {
-      print_out(std::string(kVersion) + "\n");
-      return static_cast<int>(kExitOk);
-    };
+  sub = program.add_command("version", "Print the version");
+  sub.footer("Examples:\n  nanovllm version\n\nExit status: 0.");
+  sub.action([] {
+    print_out(std::string(kVersion) + "\n");
+    return kExitOk;
   });
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Run language models in Hugging Face layout, from folders or from the hub.",
-               "nanovllm");
-  app.formatter(std::make_shared<HelpFormatter>());
-  app.set_help_flag("-h,--help", "Print this help");
-  app.set_version_flag("-v,-V,--version", kVersion, "Print the version");
-  app.require_subcommand(1);
-  app.footer(
+  Program program("nanovllm",
+                  "Run language models in Hugging Face layout, from folders or from the hub.");
+  program.require_command();
+  program.footer(
       std::string("Examples:\n"
                   "  nanovllm generate models/tiny-tales -p \"Once upon a time\"\n"
                   "  nanovllm chat models/tiny-tales\n"
@@ -96,39 +95,61 @@ int run(int argc, char** argv) {
                   "'nanovllm COMMAND --help' or 'nanovllm help COMMAND' describes a command, "
                   "with examples.\n") +
       kExitStatusHelp);
-  Command command;
-  add_generate(app, command);
-  add_chat(app, command);
-  add_serve(app, command);
-  add_text_commands(app, command);
-  add_info(app, command);
-  add_bench(app, command);
-  add_model_commands(app, command);
-  add_worker(app, command);
-  add_help(app, command);
+  add_generate(program);
+  add_chat(program);
+  add_serve(program);
+  add_text_commands(program);
+  add_info(program);
+  add_bench(program);
+  add_model_commands(program);
+  add_worker(program);
+  add_help(program);
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   const std::string first = words.empty() ? "" : words.front();
   if (first == "complete") {  // for the scripts in apps/completions/
-    print_out(complete(app, {words.begin() + 1, words.end()}));
+    print_out(complete(program, std::span(words).subspan(1)));
     return kExitOk;
   }
   std::vector<std::string> args = words;
-  if (first != "worker")  // rank 0 writes names as the parser reads them
-    args = words_for_parser(find_command(app, words), words, /*as_vllm=*/first == "serve");
-  try {
-    std::ranges::reverse(args);  // CLI11 expects the last one first
-    app.parse(args);
-  } catch (const CLI::CallForHelp&) {
-    print_out(app.help());
-    return kExitOk;
-  } catch (const CLI::CallForVersion& e) {
-    print_out(std::string(e.what()) + "\n");
-    return kExitOk;
-  } catch (const CLI::ParseError& e) {
-    return report(explain(app, e, words), kExitUserError);
+  const bool is_worker = first == "worker";
+  if (!is_worker) {  // rank 0 writes names as the parser reads them
+    const Command named = find_command(program, words);
+    add_vllm_options(named);
+    args = words_for_parser(named, words);
   }
-  if (first != "worker") find_model_of(app);  // a worker gets rank 0's folder
-  return command();
+  try {
+    const Program::Request request = program.parse(std::move(args));
+    if (request == Program::Request::kHelp) print_out(help_of(program.chosen()));
+    if (request == Program::Request::kVersion) print_out(std::string(kVersion) + "\n");
+    if (request != Program::Request::kCommand) return kExitOk;
+  } catch (const ParseError& e) {
+    return report(explain(program, e, words), kExitUserError);
+  }
+  if (is_worker) return program.run();  // it gets rank 0's folder
+  const Command chosen = program.chosen();
+  // The first line of a server's log says where it listens, so the server writes this one.
+  if (const std::string note = note_without_effect(chosen); !note.empty() && first != "serve")
+    log().info("{}", note);
+  const std::string folder = find_model_of(chosen);
+  try {
+    return program.run();
+  } catch (const UserError& e) {
+    const std::string hint = hub::verify_hint(folder, e.what());
+    if (hint.empty()) throw;
+    throw UserError(e.what() + hint);
+  }
+}
+
+int run_and_report(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const OutputClosed&) {
+    return kExitFailure;
+  } catch (const UserError& e) {
+    return report(e.what(), kExitUserError);
+  } catch (const std::exception& e) {
+    return report(what_of(e), kExitFailure);
+  }
 }
 
 }  // namespace
@@ -140,12 +161,8 @@ int main(int argc, char** argv) {
   std::set_terminate(end_in_one_line);
   handle_signals();
   try {
-    return run(argc, argv);
-  } catch (const OutputClosed&) {
-    return kExitFailure;
-  } catch (const UserError& e) {
-    return report(e.what(), kExitUserError);
+    return run_within_limits([=] { return run_and_report(argc, argv); });
   } catch (const std::exception& e) {
-    return report(what_of(e), kExitFailure);
+    return report(what_of(e), kExitUserError);
   }
 }

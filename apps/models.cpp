@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <ctime>
+#include <functional>
 #include <memory>
 #include <string>
 
-#include "apps/cli/options.h"
 #include "commands.h"
 #include "nanovllm/hub/cache.h"
 #include "nanovllm/hub/download/download_bars.h"
@@ -23,8 +23,8 @@ constexpr const char* kStatus =
     "\nExit status: 0 if all is done; 2 if an option or the id was refused; 130 after Ctrl-C; 143 "
     "after SIGTERM; 1 for any other failure.";
 
-int pull(const std::string& id) {
-  print_out(hub::pull_model(id) + "\n");
+int pull(const std::string& id, bool verify) {
+  print_out(hub::pull_model(id, verify) + "\n");
   return kExitOk;
 }
 
@@ -50,41 +50,51 @@ int remove(const std::string& id) {
   return kExitOk;
 }
 
-CLI::App* add(CLI::App& app, Command& command, const char* name, const char* description,
-              const char* argument_help, int (*run)(const std::string&)) {
-  CLI::App* sub = app.add_subcommand(name, description);
+Command add(Command program, const char* name, const char* description, const char* argument_help,
+            const std::function<int(const std::string&)>& run) {
+  Command sub = program.add_command(name, description);
   auto id = std::make_shared<std::string>();
-  sub->add_option("ID", *id, argument_help)->required()->type_name("ID")->check(not_empty());
-  sub->callback([&command, id, run] { command = [id, run] { return run(*id); }; });
+  sub.add_required("ID", *id, argument_help).type_name("ID").check(not_empty());
+  sub.action([id, run] { return run(*id); });
   return sub;
 }
 
 }  // namespace
 
-void add_model_commands(CLI::App& app, Command& command) {
-  add(app, command, "pull", "Download a model from the Hugging Face hub into the cache",
-      "The model: ORG/NAME, or ORG/NAME@REVISION", pull)
-      ->footer(std::string(R"(Examples:
+void add_model_commands(Command program) {
+  auto verify = std::make_shared<bool>(false);
+  Command sub = add(program, "pull", "Download a model from the Hugging Face hub into the cache",
+                    "The model: ORG/NAME, or ORG/NAME@REVISION",
+                    [verify](const std::string& id) { return pull(id, *verify); });
+  sub.add_flag("--verify", *verify,
+               "Also check the checksums of the files that are there, and download damaged ones "
+               "again");
+  sub.footer(std::string(R"(Examples:
   nanovllm pull Qwen/Qwen3-0.6B
   nanovllm pull Qwen/Qwen3-0.6B@main
+  nanovllm pull Qwen/Qwen3-0.6B --verify
 
 It asks the hub for the newest commit, downloads what the cache lacks, and prints the folder. If it
 is interrupted, the same command continues. The cache is that of Hugging Face's own tools
 (~/.cache/huggingface/hub, or HF_HOME). A gated model needs HF_TOKEN; see docs/models.md.
+
+A file whose size is right counts as complete. After a crash or on a failing disk its contents may
+be damaged nevertheless; --verify reads all of it. Without a network it checks what the cache says
+itself, and names the damaged files.
 )") + kStatus);
 
-  CLI::App* sub = app.add_subcommand("list", "List the models in the Hugging Face cache");
-  sub->footer(std::string(R"(Examples:
+  sub = program.add_command("list", "List the models in the Hugging Face cache");
+  sub.footer(std::string(R"(Examples:
   nanovllm list
 
 For each model it prints its id, its size on the disk and when it was last used. A model that was
 not downloaded completely, or that has no safetensors weights, is marked as incomplete.
 )") + kStatus);
-  sub->callback([&command] { command = list; });
+  sub.action(list);
 
-  add(app, command, "remove", "Remove a model from the Hugging Face cache",
+  add(program, "remove", "Remove a model from the Hugging Face cache",
       "The model, as 'nanovllm list' prints it", remove)
-      ->footer(std::string(R"(Examples:
+      .footer(std::string(R"(Examples:
   nanovllm remove Qwen/Qwen3-0.6B
 
 It removes all revisions of the model. Programs that use it at the moment keep their files.

@@ -39,7 +39,7 @@ void PromptReader::render(const Json& request, Prompt& prompt) const {
   Json& messages = variables["messages"];
   if (!system.empty() && messages[0]["role"] != "system")
     messages.insert(messages.begin(), Json{{"role", "system"}, {"content", system}});
-  if (enable_thinking) variables.emplace("enable_thinking", *enable_thinking);
+  for (const auto& [name, value] : template_defaults.items()) variables.emplace(name, Json(value));
   prompt.text = chat_template->prompt(variables);
   prompt.from_messages = true;
   encode(prompt, false);  // the template has written the special tokens

@@ -32,9 +32,9 @@ struct PromptReader {
   const Tokenizer* tokenizer = nullptr;
   const std::optional<ChatTemplate>& chat_template;
   SamplingParams defaults;
-  bool chat = false;   ///< plain texts become a user's message
-  std::string system;  ///< the system message of conversations that have none
-  std::optional<bool> enable_thinking;
+  bool chat = false;                        ///< plain texts become a user's message
+  std::string system;                       ///< the system message of conversations that have none
+  Json template_defaults = Json::object();  ///< variables that a conversation may replace
 
   /// These three do not throw if the text or line is wrong; they return a Prompt with an error.
   Prompt from_text(const std::string& text) const;

@@ -1,24 +1,23 @@
 #include "sampling_options.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "apps/cli/options.h"
 #include "nanovllm/base/sampling_json.h"
 
 namespace nanovllm {
 
-void SamplingOptions::add_to(CLI::App& app) {
-  add_choice(app, "--generation-config", generation_config, "auto|vllm",
-             "auto: use the checkpoint's sampling values; vllm: ignore them");
-  add_sampling_options(app, params);
+void SamplingOptions::add_to(Command command) {
+  add_generation_config(command, generation_config);
+  add_sampling_options(command, params);
 }
 
-void SamplingOptions::find_given(const CLI::App& app) {
+void SamplingOptions::find_given(Command command) {
   SamplingParams::for_each_field([&](const FieldInfo& field, auto) {
     if (field.option.empty()) return;
-    if (const CLI::Option* option = app.get_option_no_throw(std::string(field.flag()));
-        option != nullptr && option->count() > 0)
-      given.emplace_back(field.name);
+    const std::optional<Option> option = command.find_option(std::string(field.flag()));
+    if (option && option->is_given()) given.emplace_back(field.name);
   });
 }
 
@@ -28,10 +27,7 @@ SamplingParams SamplingOptions::for_chat(const std::string& model) const {
   // Validated before they are merged, so that an option's error does not name the checkpoint's
   // file.
   merged.validate();
-  if (generation_config == "vllm") return merged;
-  Json defaults = sampling_defaults(model);
-  for (const std::string& name : given) defaults.erase(name);
-  return sampling_params_from_json(defaults, merged, model + "/generation_config.json");
+  return generation_config.apply(model, merged, given);
 }
 
 }  // namespace nanovllm

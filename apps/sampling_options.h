@@ -1,10 +1,11 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
+#include "apps/cli/command.h"
 #include "nanovllm/base/config.h"
+#include "nanovllm/base/sampling_json.h"
 
 namespace nanovllm {
 
@@ -13,12 +14,12 @@ namespace nanovllm {
 struct SamplingOptions {
   SamplingParams params;
   std::vector<std::string> given;  ///< names of the fields that options set
-  std::string generation_config = "auto";
+  GenerationConfig generation_config;
 
-  /// Adds the sampling options and --generation-config.
-  void add_to(CLI::App& app);
+  /// Adds the sampling options, --generation-config and --override-generation-config.
+  void add_to(Command command);
   /// Must be called when the command line was parsed: fills `given`.
-  void find_given(const CLI::App& app);
+  void find_given(Command command);
   /// The parameters of a conversation: those of the options, and those of MODEL's
   /// generation_config.json for the fields that no option sets. If neither limits the answer, only
   /// the context does. Throws UserError.

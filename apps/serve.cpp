@@ -1,10 +1,12 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <sstream>
 
+#include "apps/cli/json_values.h"
 #include "apps/cli/model_argument.h"
 #include "apps/cli/options.h"
 #include "apps/cli/vllm_options.h"
@@ -13,6 +15,7 @@
 #include "nanovllm/base/system/files.h"
 #include "nanovllm/base/terminal/logging.h"
 #include "nanovllm/hub/hub.h"
+#include "nanovllm/server/conversation/answer_form.h"
 #include "nanovllm/server/server.h"
 
 namespace nanovllm {
@@ -20,7 +23,7 @@ namespace nanovllm {
 namespace {
 
 struct ServeOptions : server::ServerOptions {
-  std::string model, api_key_file, log_level = "info";
+  std::string model, api_key_file, log_level = "info", template_defaults_text;
   EngineConfig config;
 };
 
@@ -47,11 +50,39 @@ void read_api_keys(ServeOptions& options) {
 }
 
 /// An option that takes several values takes the name of the next option as one, too.
-CLI::Validator not_an_option() {
-  return {[](const std::string& name) {
-            return name.starts_with('-') ? fmt::format("'{}' is an option, not a name", name) : "";
-          },
-          ""};
+std::string refuse_option(const std::string& name) {
+  return name.starts_with('-') ? fmt::format("'{}' is an option, not a name", name) : "";
+}
+
+/// Adds an option whose value is one of so many names that its description lists them.
+void add_name(Command sub, const std::string& option, std::string& value,
+              const std::vector<std::string>& known, const std::string& text) {
+  sub.add_value(option, value, fmt::format("{}. Names: {}", text, fmt::join(known, ", ")))
+      .type_name("NAME")
+      .check(known_name(known))
+      .show_default();
+}
+
+/// The texts between the commas of each text.
+std::vector<std::string> split_at_commas(const std::vector<std::string>& lists) {
+  std::vector<std::string> parts;
+  for (const std::string& list : lists) {
+    std::istringstream text(list);
+    for (std::string part; std::getline(text, part, ',');) parts.push_back(part);
+  }
+  return parts;
+}
+
+/// What the server says about an option begins with the name of the field. Here it is the option's.
+std::string with_option_name(const std::string& message) {
+  for (const std::string field : {"port", "uds", "allowed_hosts", "max_queued_requests",
+                                  "max_stored_responses", "sse_keepalive", "shutdown_timeout"}) {
+    if (!message.starts_with(field + " ") && !message.starts_with(field + ":")) continue;
+    std::string option = "--" + field;
+    std::ranges::replace(option, '_', '-');
+    return option + message.substr(field.size());
+  }
+  return message;
 }
 
 void set_log_level(const std::string& name) {
@@ -59,97 +90,132 @@ void set_log_level(const std::string& name) {
 }
 
 int serve(ServeOptions& options, const std::vector<std::string>& quiet) {
-  options.config.validate();  // now rather than when the server listens and loads the model
+  // Now rather than when the server listens and loads the model.
+  options.config.validate();
+  options.generation_config.defaults(options.model);
+  if (!options.template_defaults_text.empty())
+    options.template_defaults =
+        object_of(options.template_defaults_text, "--default-chat-template-kwargs");
   read_api_keys(options);
   server::CorsOptions& cors = options.cors;
   cors.origins = texts_of("--allowed-origins", cors.origins);
   cors.methods = texts_of("--allowed-methods", cors.methods);
   cors.headers = texts_of("--allowed-headers", cors.headers);
-  for (const std::string& list : quiet) {
-    std::istringstream paths(list);
-    for (std::string path; std::getline(paths, path, ',');) options.quiet_paths.push_back(path);
-  }
-  set_log_level(options.log_level);
+  options.allowed_hosts = split_at_commas(texts_of("--allowed-hosts", options.allowed_hosts));
+  options.quiet_paths = split_at_commas(quiet);
   if (options.served_names.empty()) options.served_names = {hub::shown_name(options.model)};
-  return server::run_server(options.model, options.config, options);
+  try {
+    return server::run_server(options.model, options.config, options);
+  } catch (const UserError& error) {
+    throw UserError(with_option_name(error.what()));
+  }
 }
 
-void add_server_options(CLI::App& sub, ServeOptions& options, std::vector<std::string>& quiet) {
-  add_value(sub, "--host", options.host, "The address to listen on")
-      ->type_name("ADDRESS")
-      ->check(not_empty())
-      ->capture_default_str();
-  add_value(sub, "--port", options.port, "The port to listen on; 0: any free one")
-      ->type_name("N")
-      ->capture_default_str();
-  add_value(sub, "--uds", options.uds, "Listen on a Unix socket instead")
-      ->type_name("FILE")
-      ->check(not_empty());
-  add_value(sub, "--api-key", options.api_keys,
-            "A key that clients have to send; may be given several times. Without this option and "
-            "--api-key-file: $NANOVLLM_API_KEY or $VLLM_API_KEY")
-      ->type_name("KEY");
-  add_value(sub, "--api-key-file", options.api_key_file, "A file with a key in each line")
-      ->type_name("FILE")
-      ->check(not_empty());
-  add_value(sub, "--served-model-name", options.served_names,
-            "A name of the model for clients; several names may follow, or the option may be given "
-            "several times")
-      ->type_name("NAME")
-      ->check(not_empty())
-      ->check(not_an_option())
-      ->allow_extra_args();
-  add_value(sub, "--chat-template", options.chat_template,
-            "A Jinja file instead of the checkpoint's chat template")
-      ->type_name("FILE")
-      ->check(not_empty());
-  add_choice(sub, "--generation-config", options.generation_config, "auto|vllm",
-             "auto: use the checkpoint's sampling values; vllm: ignore them");
-  add_value(sub, "--max-queued-requests", options.max_queued_requests,
-            "Answers that may wait (a request has n); further requests get status 429")
-      ->type_name("N")
-      ->capture_default_str();
-  add_value(sub, "--shutdown-timeout", options.shutdown_timeout,
-            "Seconds in which running requests may end after SIGTERM")
-      ->type_name("S")
-      ->capture_default_str();
-  add_value(sub, "--allowed-origins", options.cors.origins,
-            "An origin whose pages may use the server from a browser, or * for all; may be given "
-            "several times, or as a JSON list")
-      ->type_name("ORIGIN");
-  add_value(sub, "--allowed-methods", options.cors.methods, "The same for methods (default: all)")
-      ->type_name("METHOD");
-  add_value(sub, "--allowed-headers", options.cors.headers, "The same for headers (default: all)")
-      ->type_name("HEADER");
+void add_server_options(Command sub, ServeOptions& options, std::vector<std::string>& quiet) {
+  sub.add_value("--host", options.host, "The address to listen on")
+      .type_name("ADDRESS")
+      .check(not_empty())
+      .show_default();
+  sub.add_value("--port", options.port, "The port to listen on; 0: any free one")
+      .type_name("N")
+      .show_default();
+  sub.add_value("--uds", options.uds, "Listen on a Unix socket instead")
+      .type_name("FILE")
+      .check(not_empty());
+  sub.add_value("--api-key", options.api_keys,
+                "A key that clients have to send; may be given several times. Without this option "
+                "and --api-key-file: $NANOVLLM_API_KEY or $VLLM_API_KEY")
+      .type_name("KEY");
+  sub.add_value("--api-key-file", options.api_key_file, "A file with a key in each line")
+      .type_name("FILE")
+      .check(not_empty());
+  sub.add_value("--served-model-name", options.served_names,
+                "A name of the model for clients; several names may follow, or the option may be "
+                "given several times")
+      .type_name("NAME")
+      .check(not_empty())
+      .check(refuse_option)
+      .take_several();
+  sub.add_value("--chat-template", options.chat_template,
+                "A Jinja file instead of the checkpoint's chat template")
+      .type_name("FILE")
+      .check(not_empty());
+  sub.add_flag("--allow-dropped-media", options.drops_media,
+               "Replace images, sounds and files in conversations by a text that says so, instead "
+               "of refusing the request");
+  add_name(sub, "--tool-call-parser", options.tool_call_parser, server::tool_call_parsers(),
+           "The form in which the model calls tools; auto: the one that the chat template shows");
+  add_name(sub, "--reasoning-parser", options.reasoning_parser, server::reasoning_parsers(),
+           "Whether the text between <think> and </think> is divided from the content; auto: if "
+           "the tokenizer has these tags; none: no; any other name: yes");
+  add_generation_config(sub, options.generation_config);
+  sub.add_value("--default-chat-template-kwargs", options.template_defaults_text,
+                "A JSON object of variables of the chat template that a request may replace, such "
+                "as {\"enable_thinking\": false}")
+      .type_name("JSON")
+      .check(utf8_text());
+  sub.add_value("--max-queued-requests", options.max_queued_requests,
+                "Answers that may wait (a request has n); further requests get status 429")
+      .type_name("N")
+      .show_default();
+  sub.add_value("--max-stored-responses", options.max_stored_responses,
+                "Answers of /v1/responses that are kept, so that requests can continue them; 0: "
+                "none")
+      .type_name("N")
+      .show_default();
+  sub.add_bytes("--stored-responses-bytes", options.stored_responses_bytes,
+                "The most memory for them, such as 256M")
+      .type_name("BYTES")
+      .show_default();
+  sub.add_value("--sse-keepalive", options.sse_keepalive,
+                "A stream in which nothing happens for so many seconds sends a comment; 0: never")
+      .type_name("S")
+      .show_default();
+  sub.add_value("--shutdown-timeout", options.shutdown_timeout,
+                "Seconds in which running requests may end after SIGTERM")
+      .type_name("S")
+      .show_default();
+  sub.add_value("--allowed-hosts", options.allowed_hosts,
+                "A name or address that clients may use for the server, besides those of the "
+                "loopback interface, or * for all; may be given several times, separated by "
+                "commas, or as a JSON list. Without it, a server on another interface allows all")
+      .type_name("HOST");
+  sub.add_value("--allowed-origins", options.cors.origins,
+                "An origin whose pages may use the server from a browser, or * for all; may be "
+                "given several times, or as a JSON list. Pages of other sites get status 403")
+      .type_name("ORIGIN");
+  sub.add_value("--allowed-methods", options.cors.methods, "The same for methods (default: all)")
+      .type_name("METHOD");
+  sub.add_value("--allowed-headers", options.cors.headers, "The same for headers (default: all)")
+      .type_name("HEADER");
   sub.add_flag("--allow-credentials", options.cors.allows_credentials,
                "Pages of these origins may send credentials, such as cookies");
-  sub.add_flag_callback(
+  sub.add_flag(
       "--disable-access-log,--disable-uvicorn-access-log",
       [&options] { options.access_log = false; }, "Do not write a line for each request to stderr");
-  add_value(sub, "--disable-access-log-for-endpoints", quiet,
-            "Do not write one for these paths, separated by commas, such as /health,/metrics")
-      ->type_name("PATHS");
-  add_choice(sub, "--log-level,--uvicorn-log-level", options.log_level,
-             "trace|debug|info|warning|error|critical", "The least important lines of the log");
+  sub.add_value("--disable-access-log-for-endpoints", quiet,
+                "Do not write one for these paths, separated by commas, such as /health,/metrics")
+      .type_name("PATHS");
+  sub.add_choice("--log-level,--uvicorn-log-level", options.log_level,
+                 "trace|debug|info|warning|error|critical", "The least important lines of the log");
 }
 
 }  // namespace
 
-void add_serve(CLI::App& app, Command& command) {
-  CLI::App* sub = app.add_subcommand("serve", "Serve a model over HTTP, as the OpenAI API does");
+void add_serve(Command program) {
+  Command sub = program.add_command("serve", "Serve a model over HTTP, as the OpenAI API does");
   auto options = std::make_shared<ServeOptions>();
   auto quiet = std::make_shared<std::vector<std::string>>();
   options->version = NANOVLLM_VERSION;
-  add_model_argument(*sub, options->model);
-  add_server_options(*sub, *options, *quiet);
+  add_model_argument(sub, options->model);
+  add_server_options(sub, *options, *quiet);
   // Smaller steps than those of batch work, so that a long prompt delays the other answers less.
   options->config.cpu_batched_tokens = 512;
   options->config.cuda_batched_tokens = 8192;
-  add_engine_options(*sub, options->config);
-  sub->get_option("--max-num-batched-tokens")
-      ->description("Maximum number of tokens per step; 0: 512 on the CPU, 8192 on a GPU");
-  add_vllm_options(*sub);
-  sub->footer(std::string(R"(Examples:
+  add_engine_options(sub, options->config);
+  sub.option("--max-num-batched-tokens")
+      .description("Maximum number of tokens per step; 0: 512 on the CPU, 8192 on a GPU");
+  sub.footer(std::string(R"(Examples:
   nanovllm serve models/tiny-tales
   nanovllm serve models/tiny-tales --host 0.0.0.0 --api-key-file keys.txt
   curl http://127.0.0.1:8000/v1/chat/completions -d '{"messages": [{"role": "user", "content": "Hello"}]}'
@@ -157,8 +223,10 @@ void add_serve(CLI::App& app, Command& command) {
 Exit status: 0 after Ctrl-C or SIGTERM, when the running requests have ended; 130 or 143 after a
 second one, or after the first while the model is being loaded; 2 if an option or a file was refused
 (one line on stderr explains it); 1 for any other failure.)"));
-  sub->callback([&command, options, quiet] {
-    command = [options, quiet] { return serve(*options, *quiet); };
+  sub.action([options, quiet, sub] {
+    set_log_level(options->log_level);
+    options->note = note_without_effect(sub);
+    return serve(*options, *quiet);
   });
 }
 

@@ -68,8 +68,7 @@ int tokenize(const TextOptions& options) {
     }
     const Json json = object_of(line);
     require(json.contains("text") && json["text"].is_string(), "the line needs a text in 'text'");
-    return dump_json({{"ids", tokenizer->encode(json["text"].get_ref<const std::string&>(),
-                                                options.special_tokens)}});
+    return dump_json({{"ids", tokenizer->encode(json["text"].string(), options.special_tokens)}});
   };
   return run_filter(filter, options.json) == 0 ? kExitOk : kExitUserError;
 }
@@ -161,15 +160,15 @@ int render(const TextOptions& options) {
 
 }  // namespace
 
-void add_text_commands(CLI::App& app, Command& command) {
+void add_text_commands(Command program) {
   const auto add = [&](const char* name, const char* description, int (*run)(const TextOptions&)) {
-    CLI::App* sub = app.add_subcommand(name, description);
+    Command sub = program.add_command(name, description);
     auto options = std::make_shared<TextOptions>();
-    add_model_argument(*sub, options->model)
-        ->description("Folder with tokenizer.json, or a Hugging Face id (ORG/NAME[@REVISION])");
-    sub->add_flag("--local-files-only")->description("Download nothing");
-    sub->add_flag("--json", options->json, "Read and print JSON lines");
-    sub->callback([&command, options, run] { command = [options, run] { return run(*options); }; });
+    add_model_argument(sub, options->model)
+        .description("Folder with tokenizer.json, or a Hugging Face id (ORG/NAME[@REVISION])");
+    sub.add_flag("--local-files-only", "Download nothing");
+    sub.add_flag("--json", options->json, "Read and print JSON lines");
+    sub.action([options, run] { return run(*options); });
     return std::pair(sub, options);
   };
   constexpr const char* kStatus =
@@ -177,10 +176,10 @@ void add_text_commands(CLI::App& app, Command& command) {
       "after SIGTERM; 1 for any other failure.";
 
   auto [sub, options] = add("tokenize", "Turn lines of text into token ids", tokenize);
-  sub->add_flag_callback(
+  sub.add_flag(
       "--no-special-tokens", [options = options.get()] { options->special_tokens = false; },
       "Do not add the tokenizer's special tokens, such as a begin token");
-  sub->footer(std::string(R"(Examples:
+  sub.footer(std::string(R"(Examples:
   echo 'Once upon a time' | nanovllm tokenize models/tiny-tales
   echo '{"text": "two\nlines"}' | nanovllm tokenize models/tiny-tales --json
 
@@ -189,10 +188,10 @@ It reads stdin line by line. With --json, a line {"text": ...} becomes {"ids": [
 )") + kStatus);
 
   std::tie(sub, options) = add("detokenize", "Turn lines of token ids into text", detokenize);
-  sub->add_flag_callback(
+  sub.add_flag(
       "--keep-special-tokens", [options = options.get()] { options->special_tokens = false; },
       "Keep special tokens in the text");
-  sub->footer(std::string(R"(Examples:
+  sub.footer(std::string(R"(Examples:
   echo '327 1874 308' | nanovllm detokenize models/tiny-tales
   echo Hello | nanovllm tokenize models/tiny-tales |
     nanovllm detokenize models/tiny-tales
@@ -204,10 +203,10 @@ are refused.
 
   std::tie(sub, options) =
       add("render", "Turn conversations into prompts with a chat template", render);
-  sub->get_option("MODEL")
-      ->description("Checkpoint folder, Hugging Face id, or the file of a template")
-      ->type_name("FILE");
-  sub->footer(std::string(R"(Examples:
+  sub.option("MODEL")
+      .description("Checkpoint folder, Hugging Face id, or the file of a template")
+      .type_name("FILE");
+  sub.footer(std::string(R"(Examples:
   echo '{"messages": [{"role": "user", "content": "Hi"}]}' |
     nanovllm render models/tiny-tales
   nanovllm render chat_template.jinja --json < conversations.jsonl

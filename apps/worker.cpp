@@ -31,20 +31,18 @@ bool tell_rank0(int argc, char** argv, std::string_view why) {
 }
 
 // Rank 0 starts this command for each other rank; it is not for users.
-void add_worker(CLI::App& app, Command& command) {
-  CLI::App* sub = app.add_subcommand("worker", "A rank of another process")->group("");
+void add_worker(Command program) {
+  Command sub = program.add_command("worker", "A rank of another process");
+  sub.hide();
   auto o = std::make_shared<WorkerOptions>();
-  add_model_argument(*sub, o->model);
-  sub->add_option("--rank", o->rank)->required();
-  sub->add_option("--memory", o->memory, "Descriptor of the memory that the ranks share")
-      ->required();
-  sub->add_option("--parent", o->parent, "Descriptor that is closed when rank 0 ends")->required();
-  add_engine_options(*sub, o->config);
-  sub->callback([&command, o] {
-    command = [o] {
-      std::signal(SIGTERM, SIG_DFL);  // so that rank 0 sees which signal ended the worker
-      return run_worker(o->model, o->config, o->rank, o->memory, o->parent);
-    };
+  add_model_argument(sub, o->model);
+  sub.add_required("--rank", o->rank, "");
+  sub.add_required("--memory", o->memory, "Descriptor of the memory that the ranks share");
+  sub.add_required("--parent", o->parent, "Descriptor that is closed when rank 0 ends");
+  add_engine_options(sub, o->config);
+  sub.action([o] {
+    std::signal(SIGTERM, SIG_DFL);  // so that rank 0 sees which signal ended the worker
+    return run_worker(o->model, o->config, o->rank, o->memory, o->parent);
   });
 }
 

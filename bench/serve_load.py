@@ -27,7 +27,7 @@ import time
 from measuring import write
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 TICKS = os.sysconf("SC_CLK_TCK")
 
 

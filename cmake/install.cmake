@@ -1,5 +1,5 @@
 # What `make install` installs below a prefix: bin/nanovllm, the shared library, the headers that llm.h needs, what
-# find_package(nanovllm) and pkg-config read, the data set of `nanovllm bench`, the manual page, and completions for three shells.
+# find_package(nanovllm) and pkg-config read, the manual page, and completions for three shells.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -13,7 +13,6 @@ install(EXPORT nanovllm FILE nanovllmConfig.cmake NAMESPACE nanovllm:: DESTINATI
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/nanovllmConfigVersion.cmake
                                  COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/nanovllmConfigVersion.cmake DESTINATION ${package_dir})
-install(FILES bench/nanovllm_256.jsonl DESTINATION ${CMAKE_INSTALL_DATADIR}/nanovllm)
 
 # Paths in it begin at its own folder, so that the installation can be moved.
 set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

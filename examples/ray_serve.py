@@ -29,8 +29,9 @@ from starlette.responses import Response, StreamingResponse
 
 Headers = list[tuple[str, str]]
 
-# Of one connection, or written anew for the next one.
-NOT_FORWARDED = {"connection", "content-length", "host", "keep-alive", "transfer-encoding"}
+# Of one connection, or written anew for the next one. Host is forwarded: with it, a replica tells the
+# chat page, whose origin has the same host, from the pages of other sites.
+NOT_FORWARDED = {"connection", "content-length", "keep-alive", "transfer-encoding"}
 REPLACED = {
     "date",
     "x-request-id",
@@ -204,6 +205,8 @@ def main() -> None:
         if gpus
         else ["--threads", str(cpus)]
     )
+    if args.host not in ("127.0.0.1", "localhost", "::1"):
+        command += ["--allowed-hosts", "*"]  # the machines of a cluster have many names
     most = args.max_replicas or max(most, 1)
     engines = serve.deployment(
         Engine,

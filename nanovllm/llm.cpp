@@ -9,8 +9,9 @@
 #include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/base/terminal/capabilities.h"
 #include "nanovllm/base/terminal/progress.h"
-#include "nanovllm/engine/async_engine.h"
+#include "nanovllm/front/async_engine.h"
 #include "nanovllm/hub/hub.h"
+#include "nanovllm/hub/verify.h"
 #include "nanovllm/text/chat_template.h"
 
 namespace nanovllm {
@@ -75,28 +76,34 @@ namespace {
 
 /// What load() returns. Its mistakes of the user speak of fields, since no option was typed.
 template <class Load>
-auto loaded(const Load& load) {
+auto loaded(const std::string& folder, const Load& load) {
   try {
     return load();
   } catch (const UserError& e) {
-    throw UserError(with_field_names(e.what()));
+    throw UserError(with_field_names(e.what()) + hub::verify_hint(folder, e.what()));
   }
 }
 
 }  // namespace
 
 LLM::LLM(const std::string& model, const EngineConfig& config)
-    : folder_(loaded([&] {
-        return hub::find_model(model, {.local_files_only = config.local_files_only,
-                                       .needs_weights = config.load_format != "dummy"});
-      })),
-      engine_(new AsyncEngine(loaded([&] {
-        return std::unique_ptr<LLMEngine>(new LLMEngine(LLMEngine::load(folder_, config)));
-      }))),
+    : folder_(loaded(model,
+                     [&] {
+                       return hub::find_model(model,
+                                              {.local_files_only = config.local_files_only,
+                                               .needs_weights = config.load_format != "dummy",
+                                               .revision = config.revision,
+                                               .download_dir = config.download_dir});
+                     })),
+      engine_(new AsyncEngine(loaded(folder_,
+                                     [&] {
+                                       return std::unique_ptr<LLMEngine>(
+                                           new LLMEngine(LLMEngine::load(folder_, config)));
+                                     }))),
       tokenizer_(folder_, engine_->tokenizer()),
       added_(std::make_shared<Inbox>(/*wants_pieces=*/true)) {
   try {
-    default_params_ = checkpoint_sampling_params(folder_);
+    default_params_ = GenerationConfig().defaults(folder_);
   } catch (const UserError& e) {  // matters only to callers that want these values
     default_params_error_ = e.what();
   }
@@ -131,8 +138,8 @@ std::vector<RequestOutput> LLM::generate_all(const std::vector<Prompt>& prompts,
   for (size_t i = 0; i < prompts.size(); ++i) {
     try {
       if constexpr (std::same_as<Prompt, std::string>)
-        requests.push_back(engine.prepare(tokenizer_.encode(prompts[i]), params[i]));
-      else requests.push_back(engine.prepare(prompts[i], params[i]));
+        requests.push_back(engine.requests().make(tokenizer_.encode(prompts[i]), params[i]));
+      else requests.push_back(engine.requests().make(prompts[i], params[i]));
     } catch (const UserError& e) {
       if (prompts.size() == 1) throw;
       fail("prompt {} of {}: {}", i, prompts.size(), e.what());
@@ -204,7 +211,9 @@ uint64_t LLM::add_request(const std::string& prompt, const SamplingParams& sampl
 uint64_t LLM::add_request(std::vector<int32_t> prompt_token_ids,
                           const SamplingParams& sampling_params) {
   AsyncEngine& engine = async_engine();
-  return engine.submit(added_, engine.prepare(std::move(prompt_token_ids), sampling_params));
+  engine.require_alive();
+  return engine.submit(added_,
+                       engine.requests().make(std::move(prompt_token_ids), sampling_params));
 }
 
 bool LLM::abort(uint64_t request_id) { return async_engine().cancel(request_id); }

@@ -186,7 +186,7 @@ class __attribute__((visibility("default"))) LLM {
   /// and async_engine().
   void exit();
   /// The engine that this uses, for front ends that are built together with the library
-  /// (engine/async_engine.h).
+  /// (front/async_engine.h).
   AsyncEngine& async_engine() const;
 
  private:

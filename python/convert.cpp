@@ -11,7 +11,9 @@
 #include <concepts>
 #include <limits>
 #include <stdexcept>
+#include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "nanovllm/base/arguments.h"
 #include "nanovllm/base/check.h"
@@ -247,7 +249,13 @@ template nb::dict help_of_fields<SamplingParams>();
 template nb::dict help_of_fields<EngineConfig>();
 
 std::string with_python_names(std::string message) {
-  return with_field_names(std::move(message), "=False");
+  message = with_field_names(std::move(message), "=False");
+  // Of LLM, but no fields of EngineConfig.
+  for (const auto& [option, name] :
+       {std::pair("--override-generation-config", "override_generation_config"),
+        std::pair("--generation-config", "generation_config")})
+    if (message.starts_with(option)) message.replace(0, std::string_view(option).size(), name);
+  return message;
 }
 
 nb::tuple from_output(const RequestOutput& output, const Tokenizer* tokenizer) {

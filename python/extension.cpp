@@ -4,8 +4,10 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <nanovllm/base/sampling_json.h>
 #include <nanovllm/base/system/files.h>
-#include <nanovllm/engine/async_engine.h>
+#include <nanovllm/base/vllm_options.h>
+#include <nanovllm/front/async_engine.h>
 #include <nanovllm/hub/hub.h>
 #include <nanovllm/text/chat_template.h>
 #include <pthread.h>
@@ -176,14 +178,15 @@ NB_MODULE(_core_of_main_interpreter, m) {
             const std::string salt = to_text(cache_salt, "cache_salt");
             const Released released;
             AsyncEngine& engine = llm.async_engine();
-            return engine.submit(inbox.inbox,
-                                 engine.prepare(to_ids(llm, std::move(given)), sampling, salt));
+            engine.require_alive();
+            return engine.submit(
+                inbox.inbox, engine.requests().make(to_ids(llm, std::move(given)), sampling, salt));
           },
           nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg())
       .def(
           "check",
           [](const LLM& llm, nb::handle params) {
-            llm.async_engine().prepare(std::vector<int32_t>{0}, to_sampling_params(params));
+            llm.async_engine().requests().prepare(to_sampling_params(params));
           },
           nb::arg().none())
       .def("wait",
@@ -222,8 +225,6 @@ NB_MODULE(_core_of_main_interpreter, m) {
              return nb::make_tuple(stats.prefill_tokens, stats.decode_tokens);
            })
       .def("stats", [](const LLM& llm) { return from_stats(llm.stats()); })
-      .def("default_sampling_params",
-           [](const LLM& llm) { return to_dict(llm.default_sampling_params()); })
       .def("reset_prefix_cache", [](const LLM& llm) { llm.async_engine().reset_prefix_cache(); })
       .def("tokenizer",
            [](const LLM& llm) {
@@ -232,12 +233,28 @@ NB_MODULE(_core_of_main_interpreter, m) {
       .def_prop_ro("max_model_len", &LLM::max_model_len)
       .def_prop_ro("vocab_size", &LLM::vocab_size);
 
-  m.def("find_model", [](nb::handle model, bool local_files_only, bool needs_weights) {
+  m.def("find_model", [](nb::handle model, bool local_files_only, bool needs_weights,
+                         nb::handle revision, nb::handle download_dir) {
     const std::string given = to_text(model, "model");
+    hub::FindOptions options = {.local_files_only = local_files_only,
+                                .needs_weights = needs_weights,
+                                .revision = to_text(revision, "revision"),
+                                .download_dir = to_text(download_dir, "download_dir")};
     Released released;
-    return hub::find_model(given, {.local_files_only = local_files_only,
-                                   .needs_weights = needs_weights,
-                                   .check_interrupt = [&] { released.check_signals(); }});
+    options.check_interrupt = [&] { released.check_signals(); };
+    return hub::find_model(given, options);
+  });
+  m.def("default_sampling_params", [](nb::handle folder, nb::handle source, nb::handle overrides) {
+    const GenerationConfig config = {.source = to_text(source, "generation_config"),
+                                     .overrides = to_text(overrides, "override_generation_config")};
+    return to_dict(config.defaults(to_text(folder, "model")));
+  });
+  m.def("check_vllm_option", [](nb::handle name, nb::handle value, nb::handle shown,
+                                const std::vector<std::string>& model) {
+    const VllmOption* const option = find_vllm_option(to_text(name, "the name of an option"));
+    if (option == nullptr || option->of != VllmOption::Of::kEngine) return false;
+    option->check(to_text(value, "the value of an option"), model, to_text(shown, "an option"));
+    return true;
   });
   m.def("load_tokenizer", [](nb::handle model) {
     const std::string folder = to_text(model, "model");

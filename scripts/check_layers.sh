@@ -1,11 +1,12 @@
 #!/bin/sh
 # Checks every include of nanovllm/, apps/ and python/ against the layer rule of docs/architecture.md, and prints those that break
 # it. In the order
-#   llm > engine > runtime > model > checkpoint > ops > cpu | cuda
+#   llm > front > engine > runtime > model > checkpoint > ops > cpu | cuda
 # a folder may include the folders to its right, and base/. The exceptions are: hub may include only base; llm may also include
-# hub; engine may also include text; server only engine, runtime and text; apps only llm, server, engine, runtime, text and hub;
-# python only llm, engine, text and hub; ops/cpu and ops/cuda may include the interface ops/, but no other folder may include
-# them; only ops/cuda may include CUDA's headers.
+# hub; engine may also include text; server only front, engine, runtime and text; apps only llm, server, engine, runtime, text
+# and hub; python only llm, front, engine, text and hub; ops/cpu and ops/cuda may include the interface ops/, but no other folder may include
+# them; only ops/cuda may include CUDA's headers. Only apps/cli/command.cpp may include CLI11, because compiling its header takes
+# seconds.
 #   scripts/check_layers.sh [ROOT]
 set -eu
 cd "${1:-$(dirname "$0")/..}"
@@ -25,10 +26,11 @@ find $folders -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '
     sees["model"] = "base ops checkpoint model"
     sees["runtime"] = "base ops checkpoint model runtime"
     sees["engine"] = "base text ops checkpoint model runtime engine"
-    sees["llm"] = "base text hub ops checkpoint model runtime engine llm"
-    sees["server"] = "base text runtime engine server"
+    sees["front"] = "base text engine front"
+    sees["llm"] = "base text hub ops checkpoint model runtime engine front llm"
+    sees["server"] = "base text runtime engine front server"
     sees["apps"] = "base text hub runtime engine llm server apps"
-    sees["python"] = "base text hub engine llm python"
+    sees["python"] = "base text hub engine front llm python"
   }
   # The layer of a path is the innermost of its folders that the table names; files in nanovllm/ itself belong to llm.
   function layer(path) {
@@ -51,6 +53,8 @@ find $folders -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '
       wrong("write the path from the root")
     } else if (target ~ /^(cuda|cublas|cudnn|cutlass|cute|cub|nccl|nv)[^\/]*(\.|\/)/ && from != "ops/cuda") {
       wrong("CUDA outside nanovllm/ops/cuda")
+    } else if (target ~ /^CLI\// && FILENAME != "apps/cli/command.cpp") {
+      wrong("CLI11 outside apps/cli/command.cpp")
     }
   }
   END { exit failed }'

@@ -39,9 +39,10 @@ struct TraceEvents {
     }
     std::map<int64_t, std::string> names;
     for (const Json& event : events)
-      if (event["name"] == "thread_name") names[event["tid"]] = event["args"]["name"];
+      if (event["name"] == "thread_name")
+        names[event["tid"].get<int64_t>()] = event["args"]["name"].string();
     std::ranges::stable_sort(events, {}, [](const Json& e) { return nanoseconds(e["ts"]); });
-    for (const Json& event : events) trace.add(event, names[event["tid"]]);
+    for (const Json& event : events) trace.add(event, names[event["tid"].get<int64_t>()]);
     trace.check_nesting();
     return trace;
   }
@@ -73,13 +74,13 @@ struct TraceEvents {
   }
 
   void add(const Json& event, const std::string& track) {
-    const std::string phase = event["ph"];
+    const std::string& phase = event["ph"].string();
     const int64_t at = nanoseconds(event["ts"]);
     std::vector<TraceSlice>& slices = tracks[track];
     if (phase == "X") {
-      slices.push_back({event["name"], at, at + nanoseconds(event["dur"]), event["args"]});
+      slices.push_back({event["name"].string(), at, at + nanoseconds(event["dur"]), event["args"]});
     } else if (phase == "B") {
-      slices.push_back({event["name"], at, -1, event["args"]});
+      slices.push_back({event["name"].string(), at, -1, event["args"]});
     } else if (phase == "E") {
       const auto open = std::find_if(slices.rbegin(), slices.rend(),
                                      [](const TraceSlice& slice) { return slice.end == -1; });
@@ -87,7 +88,7 @@ struct TraceEvents {
       open->end = at;
       open->args.update(event["args"]);
     } else if (phase == "C") {
-      counters[event["name"]].push_back(event["args"]["value"]);
+      counters[event["name"].string()].push_back(event["args"]["value"].get<int64_t>());
     }
   }
 

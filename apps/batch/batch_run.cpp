@@ -58,12 +58,17 @@ int BatchRun::run() {
   try {
     run_all();
   } catch (const EngineDead&) {
-    order_.flush();
+    flush();
     throw;
   }
-  order_.flush();
+  flush();
   bar_.reset();
   return summary();
+}
+
+void BatchRun::flush() {
+  order_.flush();
+  if (options_.file != nullptr) options_.file->sync();
 }
 
 void BatchRun::run_all() {
@@ -76,7 +81,7 @@ void BatchRun::run_all() {
         if (!update.finished) continue;
         const auto at = running_.find(update.request_id);
         num_running_tokens_ -= at->second.num_tokens;
-        finish(at->second.index, at->second.prompt, *update.finished);
+        finish(at->second, *update.finished);
         running_.erase(at);
       }
     show_progress();
@@ -114,7 +119,9 @@ bool BatchRun::take_line(int wait_ms) {
   }
   if (!line) return false;
   ++num_lines_;
-  if (!is_blank(*line)) submit(reader_.from_line(*line, num_lines_));
+  if (is_blank(*line)) return true;
+  if (options_.openai != nullptr) submit(options_.openai->read(*line, num_lines_));
+  else submit(reader_.from_line(*line, num_lines_));
   return true;
 }
 
@@ -125,18 +132,15 @@ void BatchRun::submit(Prompt prompt) {
     if (bar_) bar_->hide();
     fmt::print(stderr, "warning: {}\n", escape_controls(prompt.warning));
   }
-  if (options_.file != nullptr && options_.file->holds(index, prompt)) {
-    ++num_held_;
-    count(options_.file->outcome(index));
-    return order_.add(index, "");
-  }
+  if (skip(index, key_of(prompt))) return;
   if (!prompt.error.empty()) return refuse(index, prompt);
   const size_t num_tokens = prompt.token_ids.size();
   try {
     const uint64_t id = engine_.add_request(prompt.token_ids, prompt.params);
     num_running_tokens_ += num_tokens;
     prompt.token_ids = {};  // the engine has them
-    running_.emplace(id, Running{index, num_tokens, std::move(prompt)});
+    running_.emplace(
+        id, Running{.index = index, .num_tokens = num_tokens, .prompt = std::move(prompt)});
   } catch (const UserError& e) {
     RequestOutput output;
     output.finish_reason = "error";
@@ -145,6 +149,42 @@ void BatchRun::submit(Prompt prompt) {
     output.outputs.push_back(output);
     finish(index, prompt, output);
   }
+}
+
+void BatchRun::submit(BatchRequest request) {
+  const int64_t index = num_prompts_++;
+  if (skip(index, request.key())) return;
+  if (request.num_left == 0) return finish(index, request);
+  const auto shared = std::make_shared<BatchRequest>(std::move(request));
+  for (size_t i = 0; i < shared->generation.requests.size(); ++i) {
+    NewRequest& made = shared->generation.requests[i];
+    const auto num_tokens = static_cast<size_t>(made.choices.front()->num_prompt_tokens);
+    num_running_tokens_ += num_tokens;
+    running_.emplace(
+        engine_.add(std::move(made)),
+        Running{
+            .index = index, .num_tokens = num_tokens, .prompt = {}, .request = shared, .place = i});
+  }
+}
+
+bool BatchRun::skip(int64_t index, const ResultKey& key) {
+  if (options_.file == nullptr || !options_.file->holds(index, key)) return false;
+  ++num_held_;
+  count(options_.file->outcome(index));
+  order_.add(index, "");
+  return true;
+}
+
+void BatchRun::finish(Running& running, RequestOutput& output) {
+  if (running.request == nullptr) finish(running.index, running.prompt, output);
+  else if (OpenAiBatch::add(*running.request, running.place, std::move(output)))
+    finish(running.index, *running.request);
+}
+
+void BatchRun::finish(int64_t index, BatchRequest& request) {
+  const Outcome outcome = OpenAiBatch::outcome_of(request);
+  count(outcome);
+  order_.add(index, OpenAiBatch::result(request, index));
 }
 
 void BatchRun::finish(int64_t index, const Prompt& prompt, RequestOutput& output) {

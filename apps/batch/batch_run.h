@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "apps/batch/line_stream.h"
+#include "apps/batch/openai_batch.h"
 #include "apps/batch/output_file.h"
 #include "apps/batch/output_json.h"
 #include "apps/batch/result_order.h"
@@ -22,10 +24,11 @@ namespace nanovllm {
 class BatchRun {
  public:
   struct Options {
-    bool json = false;           ///< results are JSON lines
-    bool ordered = true;         ///< results are in the order of the prompts
-    bool quiet = false;          ///< no progress bar, only errors on stderr
-    OutputFile* file = nullptr;  ///< gets the results instead of stdout
+    bool json = false;                    ///< results are JSON lines
+    bool ordered = true;                  ///< results are in the order of the prompts
+    bool quiet = false;                   ///< no progress bar, only errors on stderr
+    OutputFile* file = nullptr;           ///< gets the results instead of stdout
+    const OpenAiBatch* openai = nullptr;  ///< reads the lines and writes the results, if given
   };
   /// The prompts are `texts`, or the lines of `lines` if that is not null.
   BatchRun(LLMEngine& engine, const PromptReader& reader, LineStream* lines,
@@ -40,13 +43,21 @@ class BatchRun {
     int64_t index = 0;
     size_t num_tokens = 0;
     Prompt prompt;
+    std::shared_ptr<BatchRequest> request = {};  // of an OpenAiBatch; this is one of its prompts
+    size_t place = 0;                            // in its outputs
   };
+  void flush();
   void run_all();
   void read_ahead(int wait_ms);
   bool wants_more() const;
   bool at_end() const;
   bool take_line(int wait_ms);
   void submit(Prompt prompt);
+  void submit(BatchRequest request);
+  /// Whether the file already has this result, which then takes its place in the order.
+  bool skip(int64_t index, const ResultKey& key);
+  void finish(Running& running, RequestOutput& output);
+  void finish(int64_t index, BatchRequest& request);
   void finish(int64_t index, const Prompt& prompt, RequestOutput& output);
   void refuse(int64_t index, const Prompt& prompt);
   void count(Outcome outcome);

@@ -8,33 +8,28 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <functional>
-#include <span>
 #include <stdexcept>
 
 #include "apps/batch/line_stream.h"
+#include "apps/batch/zeros.h"
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/system/clock.h"
 
 namespace nanovllm {
 
 namespace {
 
-uint64_t hash_of(std::string_view bytes) { return std::hash<std::string_view>()(bytes) | 1; }
-
-uint64_t hash_of(std::span<const int32_t> ids) {
-  return hash_of({reinterpret_cast<const char*>(ids.data()), ids.size_bytes()});
-}
-
-uint64_t hash_of_fields(const Json& object) {
-  Json fields = Json::array();
-  for (const char* name : {"id", "custom_id"}) fields.push_back(object.value(name, Json()));
-  return hash_of(dump_json(fields));
-}
+// What a power failure may take away at most.
+constexpr double kSecondsBetweenSyncs = 5;
+// A power failure damages what was written in the last half a minute. If more than this follows the
+// first zero byte, something else has damaged the file, and removing it all would lose much.
+constexpr int64_t kMostTextAfterZeros = int64_t{64} << 20;
 
 }  // namespace
 
-OutputFile::OutputFile(const std::string& path)
+OutputFile::OutputFile(const std::string& path, const ResultFormat& format)
     : path_(path),
+      format_(format),
       file_(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666)) {
   require(file_.get() >= 0, "{}: {}", path, std::strerror(errno));
   struct stat status {};
@@ -44,12 +39,18 @@ OutputFile::OutputFile(const std::string& path)
   require(::flock(file_.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK,
           "{}: another process is writing its results to this file", path);
   read_held();
+  last_sync_ = steady_seconds();
 }
 
 void OutputFile::read_held() {
+  const Zeros zeros = find_zeros(file_.get(), path_, format_.start);
   LineStream lines(path_);
   for (int64_t number = 1;; ++number) {
     const int64_t begin = lines.offset();
+    if (begin == zeros.line) {
+      remove_damage(zeros, number);
+      break;
+    }
     const auto line = lines.next(/*wait_ms=*/-1);
     if (!line) break;
     if (lines.had_newline()) {
@@ -57,48 +58,58 @@ void OutputFile::read_held() {
       continue;
     }
     // A line without its end. It is removed only if it is what this program would have written.
-    require(line->starts_with(kResultStart) || kResultStart.starts_with(*line),
+    require(line->starts_with(format_.start) || format_.start.starts_with(*line),
             "{}: line {} is not a result of 'nanovllm generate'; give another --output", path_,
             number);
-    require(::ftruncate(file_.get(), begin) == 0, "{}: {}", path_, std::strerror(errno));
+    cut(begin);
     break;
   }
   size_ = ::lseek(file_.get(), 0, SEEK_END);
 }
 
+void OutputFile::remove_damage(const Zeros& zeros, int64_t line_number) {
+  require(zeros.is_damaged_result(!held_.empty()),
+          "{}: line {} is not a result of 'nanovllm generate'; give another --output", path_,
+          line_number);
+  require(
+      zeros.num_text <= kMostTextAfterZeros,
+      "{}: line {} has zero bytes, and {} MiB of text follow, more than a power failure damages; "
+      "remove this line, or give another --output",
+      path_, line_number, zeros.num_text >> 20);
+  num_lost_bytes_ = ::lseek(file_.get(), 0, SEEK_END) - zeros.line;
+  cut(zeros.line);
+}
+
+void OutputFile::cut(int64_t size) {
+  require(::ftruncate(file_.get(), size) == 0, "{}: {}", path_, std::strerror(errno));
+}
+
 void OutputFile::add_held(const std::string& line, int64_t line_number) {
   const std::string where = fmt::format("{}: line {}", path_, line_number);
   try {
-    const Json result = parse_json(line, where);
-    const int64_t index = result.at("index").get<int64_t>();
-    Held& held = held_[index];
-    held.ids_hash = 0;
-    if (const auto ids = result.find("prompt_token_ids"); ids != result.end())
-      held.ids_hash = hash_of(ids->get<std::vector<int32_t>>());
-    held.fields_hash = hash_of_fields(result);
-    held.outcome = outcome_of(result);
+    const HeldResult result = format_.read(parse_json(line, where));
+    held_[result.index] = result;
   } catch (const std::exception&) {
     fail("{} is not a result of 'nanovllm generate'; give another --output", where);
   }
 }
 
-bool OutputFile::holds(int64_t index, const Prompt& prompt) const {
+bool OutputFile::holds(int64_t index, const ResultKey& prompt) const {
   const auto at = held_.find(index);
   if (at == held_.end()) return false;
-  const Held& held = at->second;
-  const bool is_refused = !prompt.error.empty();
-  const bool is_same = held.fields_hash == hash_of_fields(prompt.passed) &&
-                       (held.ids_hash == 0 || is_refused ||
-                        held.ids_hash == hash_of(std::span<const int32_t>(prompt.token_ids)));
+  const ResultKey& held = at->second.key;
+  const bool is_refused = prompt.prompt == 0;
+  const bool is_same = held.fields == prompt.fields &&
+                       (held.prompt == 0 || is_refused || held.prompt == prompt.prompt);
   require(is_same,
           "{}: the result with index {} is that of another prompt; give the prompts and options "
           "that the file was written with, or another --output",
           path_, index);
-  return held.ids_hash != 0 || is_refused;
+  return held.prompt != 0 || is_refused;
 }
 
 int64_t OutputFile::num_results() const {
-  return std::ranges::count_if(held_, [](const auto& item) { return item.second.ids_hash != 0; });
+  return std::ranges::count_if(held_, [](const auto& item) { return item.second.key.prompt != 0; });
 }
 
 void OutputFile::append(std::string_view line) {
@@ -115,6 +126,13 @@ void OutputFile::append(std::string_view line) {
     throw std::runtime_error(fmt::format("cannot write to {}: {}", path_, std::strerror(error)));
   }
   size_ += static_cast<int64_t>(line.size());
+  if (steady_seconds() - last_sync_ >= kSecondsBetweenSyncs) sync();
+}
+
+void OutputFile::sync() {
+  last_sync_ = steady_seconds();
+  if (is_regular_ && ::fdatasync(file_.get()) != 0 && errno != EINVAL && errno != ENOTSUP)
+    throw std::runtime_error(fmt::format("cannot write to {}: {}", path_, std::strerror(errno)));
 }
 
 }  // namespace nanovllm

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <string_view>
+#include <string>
 
 #include "nanovllm/base/json.h"
 #include "nanovllm/base/output.h"
@@ -12,9 +12,6 @@ namespace nanovllm {
 Json to_json(const RequestOutput& output, int64_t index, const Json& passed);
 /// The same for a line that is not a prompt.
 Json to_json(const std::string& error, int64_t index, const Json& passed);
-
-/// How the text of each of these objects begins.
-constexpr std::string_view kResultStart = R"({"index":)";
 
 /// Whether an object is a result at all, and how its prompt ended. A prompt was refused if there is
 /// an error and no token.

@@ -20,12 +20,6 @@ constexpr std::array<std::string_view, 3> kPrompts = {"prompt", "prompt_token_id
 constexpr std::array<std::string_view, 6> kRequest = {
     "prompt", "prompt_token_ids", "messages", "tools", "chat_template_kwargs", "enable_thinking"};
 
-// Fields of a body that do not change the answer. Any other name is refused.
-constexpr auto kIgnoredInBody = std::to_array<std::string_view>(
-    {"model", "user", "metadata", "store", "stream", "stream_options", "service_tier",
-     "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prediction", "priority",
-     "request_id"});
-
 bool is_in(const auto& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
@@ -136,11 +130,11 @@ void PromptLine::read_body(const Json& line, const std::string& line_name) {
   if (has(line, "method"))
     require(line["method"] == "POST", "{}: method is {}; it must be \"POST\"", line_name,
             printable(line["method"]));
+  // As in the server, what would change the answer is refused, and other fields are ignored.
   for (const auto& [name, value] : body.items()) {
-    if (take(name, body, where) || is_in(kIgnoredInBody, name) ||
-        refuse(name, value, /*in_body=*/true, where))
-      continue;
-    require(value.is_null(), "{}: {} is not supported", where, printable(name));
+    if (take(name, body, where) || refuse(name, value, /*in_body=*/true, where)) continue;
+    if (const std::string_view meant = meant_field(name); warning.empty() && !meant.empty())
+      warning = fmt::format("{}: {} is ignored; did you mean {}?", where, printable(name), meant);
   }
   if (has(line, "url")) {
     const bool chat = line["url"] == "/v1/chat/completions";

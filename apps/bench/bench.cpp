@@ -46,11 +46,11 @@ int64_t run_all(LLMEngine& engine, const std::vector<Prompt>& prompts, ProgressB
   return num_tokens;
 }
 
-void add_bench(CLI::App& app, Command& command) {
-  CLI::App* bench = app.add_subcommand(
+void add_bench(Command program) {
+  Command bench = program.add_command(
       "bench", "Measure throughput, latency, sampling options, a cold start or a server");
-  bench->require_subcommand(1);
-  bench->footer(
+  bench.require_command();
+  bench.footer(
       std::string("Examples:\n"
                   "  nanovllm bench throughput models/tiny-tales\n"
                   "  nanovllm bench latency models/tiny-tales --batch-size 1,8,32\n"
@@ -60,11 +60,11 @@ void add_bench(CLI::App& app, Command& command) {
                   "\n"
                   "'nanovllm bench COMMAND --help' describes a command, with examples.\n") +
       kExitStatusHelp);
-  add_throughput(*bench, command);
-  add_latency(*bench, command);
-  add_sampling(*bench, command);
-  add_cold(*bench, command);
-  add_serve_bench(*bench, command);
+  add_throughput(bench);
+  add_latency(bench);
+  add_sampling(bench);
+  add_cold(bench);
+  add_serve_bench(bench);
 }
 
 }  // namespace nanovllm

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdint>
 #include <vector>
@@ -28,10 +27,10 @@ int64_t run_all(LLMEngine& engine, const std::vector<Prompt>& prompts, ProgressB
 void require_success(const RequestUpdate& update, uint64_t first);
 
 /// These add the subcommands of bench.
-void add_throughput(CLI::App& bench, Command& command);
-void add_latency(CLI::App& bench, Command& command);
-void add_sampling(CLI::App& bench, Command& command);
-void add_cold(CLI::App& bench, Command& command);
-void add_serve_bench(CLI::App& bench, Command& command);
+void add_throughput(Command bench);
+void add_latency(Command bench);
+void add_sampling(Command bench);
+void add_cold(Command bench);
+void add_serve_bench(Command bench);
 
 }  // namespace nanovllm

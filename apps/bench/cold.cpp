@@ -153,33 +153,33 @@ int cold(const ColdOptions& options) {
 
 }  // namespace
 
-void add_cold(CLI::App& bench, Command& command) {
-  CLI::App* sub = bench.add_subcommand(
-      "cold", "Measure how a process that has just started serves, and how soon");
+void add_cold(Command bench) {
+  Command sub =
+      bench.add_command("cold", "Measure how a process that has just started serves, and how soon");
   auto options = std::make_shared<ColdOptions>();
   ColdTraffic& traffic = options->traffic;
-  add_model_argument(*sub, options->model);
-  add_choice(*sub, "--traffic", traffic.name, "at-once|arriving|both",
-             "All requests at the start, or one after the other at random times");
-  add_value(*sub, "--num-prompts", traffic.num_prompts, "Requests of a round")
-      ->type_name("N")
-      ->capture_default_str();
-  add_value(*sub, "--max-len", traffic.max_len,
-            "Most tokens of a prompt, and of an answer; at most half of --max-model-len")
-      ->type_name("TOKENS")
-      ->capture_default_str();
-  add_value(*sub, "--request-rate", traffic.request_rate, "Arriving requests a second")
-      ->type_name("R")
-      ->capture_default_str();
-  add_value(*sub, "--rounds", traffic.num_rounds, "How often a process serves the same requests")
-      ->type_name("N")
-      ->capture_default_str();
-  sub->add_flag("--json", options->json, "Print one JSON array");
-  add_value(*sub, "--parent", options->parent, "")->group("");  // not for users
-  add_engine_options(*sub, options->config);
+  add_model_argument(sub, options->model);
+  sub.add_choice("--traffic", traffic.name, "at-once|arriving|both",
+                 "All requests at the start, or one after the other at random times");
+  sub.add_value("--num-prompts", traffic.num_prompts, "Requests of a round")
+      .type_name("N")
+      .show_default();
+  sub.add_value("--max-len", traffic.max_len,
+                "Most tokens of a prompt, and of an answer; at most half of --max-model-len")
+      .type_name("TOKENS")
+      .show_default();
+  sub.add_value("--request-rate", traffic.request_rate, "Arriving requests a second")
+      .type_name("R")
+      .show_default();
+  sub.add_value("--rounds", traffic.num_rounds, "How often a process serves the same requests")
+      .type_name("N")
+      .show_default();
+  sub.add_flag("--json", options->json, "Print one JSON array");
+  sub.add_value("--parent", options->parent, "").group("");  // not for users
+  add_engine_options(sub, options->config);
   for (const char* name : {"--logprobs-mode", "--no-enable-prefix-caching"})
-    sub->remove_option(sub->get_option(name));
-  sub->footer(std::string(R"(Examples:
+    sub.remove_option(name);
+  sub.footer(std::string(R"(Examples:
   nanovllm bench cold models/tiny-tales --num-prompts 8
   nanovllm bench cold FOLDER --request-rate 10 --json
   nanovllm bench cold FOLDER --load-format dummy   # needs only config.json
@@ -197,7 +197,7 @@ divides the figures of the first round by those of the last one.
 With --json, each traffic is one object of an array, with an array 'rounds' in it. With --traffic
 at-once or arriving, that traffic runs in the process of the command itself.
 )") + kExitStatusHelp);
-  sub->callback([&command, options] { command = [options] { return cold(*options); }; });
+  sub.action([options] { return cold(*options); });
 }
 
 }  // namespace nanovllm

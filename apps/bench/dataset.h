@@ -1,6 +1,5 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,11 +17,7 @@ struct DatasetOptions {
   int64_t num_prompts = 0;  ///< only the first ones; 0: all
 };
 
-/// The file of nano-vLLM's 256 sequences: in the share folder of an installation, or in the source
-/// tree if the binary was not installed. Throws UserError if it is in neither.
-std::string default_dataset();
-
-void add_dataset_options(CLI::App& command, DatasetOptions& options);
+void add_dataset_options(Command command, DatasetOptions& options);
 
 /// Throws UserError if the file has no prompts, or one that is refused.
 std::vector<Prompt> read_dataset(const DatasetOptions& options, const LLMEngine& engine);

@@ -30,18 +30,17 @@ struct LatencyOptions {
   std::string format = "table";
 };
 
-/// Reads whole numbers that are separated by commas.
-std::vector<int64_t> read_list(const std::string& list, const std::string& option) {
+/// Reads whole numbers that are separated by commas. Returns what is wrong with them.
+std::string read_list(const std::string& list, std::vector<int64_t>& numbers) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  std::vector<int64_t> numbers;
+  numbers.clear();
   for (size_t begin = 0, end = 0; begin <= list.size(); begin = end + 1) {
     end = std::min(list.find(',', begin), list.size());
     std::string number = list.substr(begin, end - begin);
-    const std::string error = whole_number(-kMost, kMost)(number);
-    if (!error.empty()) throw CLI::ValidationError(option, error);
+    if (std::string error = whole_number(-kMost, kMost)(number); !error.empty()) return error;
     numbers.push_back(std::stoll(number));
   }
-  return numbers;
+  return {};
 }
 
 void check_sizes(const LatencyOptions& options) {
@@ -145,33 +144,32 @@ int latency(const LatencyOptions& options) {
 
 }  // namespace
 
-void add_latency(CLI::App& bench, Command& command) {
-  CLI::App* sub = bench.add_subcommand("latency", "Run batches of requests of equal length");
+void add_latency(Command bench) {
+  Command sub = bench.add_command("latency", "Run batches of requests of equal length");
   auto options = std::make_shared<LatencyOptions>();
-  add_model_argument(*sub, options->model);
+  add_model_argument(sub, options->model);
   const auto add_list = [&](const std::string& name, std::vector<int64_t>& sizes, const char* type,
                             const char* text) {
-    sub->add_option_function<std::string>(
-           name, [&sizes, name](const std::string& list) { sizes = read_list(list, name); }, text)
-        ->take_last()
-        ->type_name(type)
-        ->default_str(std::to_string(sizes[0]));
+    const auto read = [&sizes](const std::vector<std::string>& lists) {
+      return read_list(lists.back(), sizes);  // the last one counts
+    };
+    sub.add_function(name, read, text).type_name(type).default_text(std::to_string(sizes[0]));
   };
   add_list("--batch-size", options->batch_sizes, "N[,N...]", "Numbers of sequences");
   add_list("--input-len", options->input_lens, "TOKENS[,TOKENS...]", "Lengths of the prompts");
   add_list("--output-len", options->output_lens, "TOKENS[,TOKENS...]", "Lengths of the answers");
-  add_value(*sub, "--num-iters", options->num_iters,
-            "Measured runs of each combination, after one for warming up")
-      ->type_name("N")
-      ->capture_default_str();
-  CLI::Option* const format =
-      add_choice(*sub, "--format", options->format, "table|csv|markdown|json", "How to print it");
-  sub->add_flag_callback(
+  sub.add_value("--num-iters", options->num_iters,
+                "Measured runs of each combination, after one for warming up")
+      .type_name("N")
+      .show_default();
+  const Option format =
+      sub.add_choice("--format", options->format, "table|csv|markdown|json", "How to print it");
+  sub.add_flag(
          "--json", [options] { options->format = "json"; }, "The same as --format json")
-      ->excludes(format);
-  add_engine_options(*sub, options->config);
-  sub->remove_option(sub->get_option("--logprobs-mode"));
-  sub->footer(std::string(R"(Examples:
+      .excludes(format);
+  add_engine_options(sub, options->config);
+  sub.remove_option("--logprobs-mode");
+  sub.footer(std::string(R"(Examples:
   nanovllm bench latency models/tiny-tales
   nanovllm bench latency models/tiny-tales --batch-size 1,8,32 --format csv
   nanovllm bench latency FOLDER --load-format dummy   # needs only config.json
@@ -182,7 +180,7 @@ also shows the smallest and the largest. With --json, each combination is one JS
 run uses new random prompts, so that the prefix cache is not used, with temperature 0.6, and end
 tokens are ignored.
 )") + kExitStatusHelp);
-  sub->callback([&command, options] { command = [options] { return latency(*options); }; });
+  sub.action([options] { return latency(*options); });
 }
 
 }  // namespace nanovllm

@@ -124,13 +124,13 @@ int sampling(const SamplingBenchOptions& options) {
 
 }  // namespace
 
-void add_sampling(CLI::App& bench, Command& command) {
-  CLI::App* sub = bench.add_subcommand(
+void add_sampling(Command bench) {
+  Command sub = bench.add_command(
       "sampling", "Measure what each sampling option costs, beside temperature alone");
   auto options = std::make_shared<SamplingBenchOptions>();
-  add_dataset_options(*sub, *options);
-  sub->add_flag("--json", options->json, "Print one JSON array");
-  sub->footer(std::string(R"(Examples:
+  add_dataset_options(sub, *options);
+  sub.add_flag("--json", options->json, "Print one JSON array");
+  sub.footer(std::string(R"(Examples:
   nanovllm bench sampling models/tiny-tales
   nanovllm bench sampling models/tiny-tales --num-prompts 64 --json
 
@@ -138,7 +138,7 @@ Runs the set of requests once for each option, in one process. A line has the ge
 second, and their ratio to those of the unchanged set, which runs first and again after every third
 option.
 )") + kExitStatusHelp);
-  sub->callback([&command, options] { command = [options] { return sampling(*options); }; });
+  sub.action([options] { return sampling(*options); });
 }
 
 }  // namespace nanovllm

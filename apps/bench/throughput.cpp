@@ -63,14 +63,14 @@ int throughput(const ThroughputOptions& options) {
 
 }  // namespace
 
-void add_throughput(CLI::App& bench, Command& command) {
-  CLI::App* sub =
-      bench.add_subcommand("throughput", "Run a set of requests, all submitted at the start");
+void add_throughput(Command bench) {
+  Command sub =
+      bench.add_command("throughput", "Run a set of requests, all submitted at the start");
   auto options = std::make_shared<ThroughputOptions>();
-  add_dataset_options(*sub, *options);
-  sub->add_flag("--warmup", options->warmup, "Run the set once before the measurement");
-  sub->add_flag("--json", options->json, "Print one JSON object");
-  sub->footer(std::string(R"(Examples:
+  add_dataset_options(sub, *options);
+  sub.add_flag("--warmup", options->warmup, "Run the set once before the measurement");
+  sub.add_flag("--json", options->json, "Print one JSON object");
+  sub.footer(std::string(R"(Examples:
   nanovllm bench throughput models/tiny-tales --warmup
   nanovllm bench throughput models/tiny-tales --num-prompts 64 --json
   nanovllm bench throughput models/tiny-tales --dataset prompts.jsonl
@@ -79,7 +79,7 @@ The throughput is the number of generated tokens per second of the whole run. --
 requests per second, all tokens per second, steps, preemptions and the prompt tokens that were
 found in the prefix cache.
 )") + kExitStatusHelp);
-  sub->callback([&command, options] { command = [options] { return throughput(*options); }; });
+  sub.action([options] { return throughput(*options); });
 }
 
 }  // namespace nanovllm

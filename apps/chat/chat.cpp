@@ -69,12 +69,12 @@ class Chat {
                 .defaults = params,
                 .chat = true,
                 .system = {},
-                .enable_thinking = {}},
+                .template_defaults = Json::object()},
         conversation_(options.system) {
     require(tokenizer_ != nullptr && template_.has_value(),
             "{}: chat needs a tokenizer.json and a chat template{}", options.model,
             hub::pull_hint(options.model));
-    if (options.no_thinking) reader_.enable_thinking = false;
+    if (options.no_thinking) reader_.template_defaults["enable_thinking"] = false;
   }
 
   int run();
@@ -285,9 +285,11 @@ RequestOutput Chat::answer(const Prompt& prompt) {
   Thoughts thoughts(std::string_view(prompt.text).substr(0, end + 1).ends_with("<think>"));
   const uint64_t id = engine_.add_request(prompt.token_ids, prompt.params);
   RequestOutput output;
+  bool has_text = false;
   for (bool aborted = false; !engine_.is_finished();) {
     if (InterruptGuard::interrupted() && !aborted) aborted = engine_.abort(id);
     for (RequestUpdate& update : engine_.step()) {
+      has_text = has_text || !update.text.empty();
       if (styled_ && !update.text.empty())
         print_styled(thoughts.show(escape_controls(update.text, /*keep_lines=*/true)));
       else if (!update.text.empty()) print_out(update.text);
@@ -295,7 +297,7 @@ RequestOutput Chat::answer(const Prompt& prompt) {
     }
   }
   if (styled_) print_styled(thoughts.finish());
-  print_out("\n");
+  if (has_text || output.error.empty()) print_out("\n");
   return output;
 }
 
@@ -324,28 +326,27 @@ void Chat::note(const std::string& text) const {
 
 }  // namespace
 
-void add_chat(CLI::App& app, Command& command) {
-  CLI::App* sub = app.add_subcommand("chat", "Talk to a model in the terminal");
+void add_chat(Command program) {
+  Command sub = program.add_command("chat", "Talk to a model in the terminal");
   auto options = std::make_shared<ChatOptions>();
-  add_model_argument(*sub, options->model);
-  add_value(*sub, "--system", options->system, "The system message")
-      ->type_name("TEXT")
-      ->check(utf8_text());
-  sub->add_flag("--no-thinking", options->no_thinking,
-                "Ask the chat template for answers without thinking");
-  sub->add_flag("--quiet", options->quiet, "Print neither the model's name nor tokens per second");
-  options->sampling.add_to(*sub);
+  add_model_argument(sub, options->model);
+  sub.add_value("--system", options->system, "The system message")
+      .type_name("TEXT")
+      .check(utf8_text());
+  sub.add_flag("--no-thinking", options->no_thinking,
+               "Ask the chat template for answers without thinking");
+  sub.add_flag("--quiet", options->quiet, "Print neither the model's name nor tokens per second");
+  options->sampling.add_to(sub);
   SamplingParams::for_each_field([&](const FieldInfo& field, auto) {
-    CLI::Option* const option =
-        field.option.empty() ? nullptr : sub->get_option(std::string(field.flag()));
-    if (option == nullptr) return;
-    if (!is_for_chat(field)) sub->remove_option(option);
+    if (field.option.empty()) return;
+    const std::string name(field.flag());
+    if (!is_for_chat(field)) sub.remove_option(name);
     else if (field.generation_config != nullptr)  // the checkpoint's value is the default
-      option->default_str("");
+      sub.option(name).default_text("");
   });
-  add_engine_options(*sub, options->config);
-  sub->remove_option(sub->get_option("--logprobs-mode"));
-  sub->footer(std::string(R"(Examples:
+  add_engine_options(sub, options->config);
+  sub.remove_option("--logprobs-mode");
+  sub.footer(std::string(R"(Examples:
   nanovllm chat models/tiny-tales
   nanovllm chat Qwen/Qwen3-0.6B --no-thinking --temperature 0.7
   printf 'Hello\nTell me more\n' | nanovllm chat models/tiny-tales
@@ -357,12 +358,10 @@ $XDG_STATE_HOME/nanovllm/history, or ~/.local/state/nanovllm/history.
 
 Commands in the conversation:
 )") + Chat::help() +
-              kExitStatusHelp);
-  sub->callback([&command, options, sub] {
-    options->sampling.find_given(*sub);
-    command = [options] {
-      return Chat(*options, options->sampling.for_chat(options->model)).run();
-    };
+             kExitStatusHelp);
+  sub.action([options, sub] {
+    options->sampling.find_given(sub);
+    return Chat(*options, options->sampling.for_chat(options->model)).run();
   });
 }
 

@@ -28,9 +28,7 @@ std::string Conversation::system() const {
 void Conversation::save(const std::string& path) {
   require(path == file_ || !path_exists(path),
           "{} exists already; give another name, or remove it first", path);
-  const std::string text =
-      Json({{"messages", messages_}}).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-  replace_file(path, text);
+  replace_file(path, dump_json({{"messages", messages_}}, /*indent=*/2) + "\n");
   file_ = path;
 }
 

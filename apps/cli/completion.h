@@ -1,8 +1,9 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <span>
 #include <string>
-#include <vector>
+
+#include "apps/cli/command.h"
 
 namespace nanovllm {
 
@@ -10,6 +11,6 @@ namespace nanovllm {
 /// "CANDIDATE<tab>DESCRIPTION" for each command, option or value that begins with it, or one of the
 /// lines "<folders>" and "<files>". The scripts in apps/completions/ show it to the user of a
 /// shell, so they need no list of options.
-std::string complete(const CLI::App& app, const std::vector<std::string>& words);
+std::string complete(Command program, std::span<const std::string> words);
 
 }  // namespace nanovllm

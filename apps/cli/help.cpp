@@ -4,7 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <string_view>
+#include <optional>
+#include <utility>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/strings/suggestion.h"
@@ -50,33 +51,35 @@ void add_paragraphs(std::string& out, std::string_view text) {
   end_paragraph();
 }
 
-void add_option(std::string& out, const CLI::Option& option) {
-  std::string name = fmt::format("{}", fmt::join(names_of(option), ", "));
-  if (option.get_positional()) name = option.get_name();
-  else if (takes_value(option)) name += " " + option.get_type_name();
-  std::string description = option.get_description();
-  if (!option.get_default_str().empty())
-    description += fmt::format(" (default: {})", option.get_default_str());
+void add_option(std::string& out, Option option) {
+  std::string name = fmt::format("{}", fmt::join(option.names(), ", "));
+  if (option.is_positional()) name = option.name();
+  else if (option.may_take_value()) name += " " + option.type_name();
+  std::string description = option.description();
+  if (!option.default_text().empty())
+    description += fmt::format(" (default: {})", option.default_text());
   add_entry(out, name, description);
 }
 
-std::vector<const CLI::Option*> positionals_of(const CLI::App& app) {
-  return app.get_options([](const CLI::Option* option) { return option->get_positional(); });
+std::vector<Option> positionals_of(Command command) {
+  std::vector<Option> positionals = command.options();
+  std::erase_if(positionals, [](Option option) { return !option.is_positional(); });
+  return positionals;
 }
 
-std::string full_name(const CLI::App& app) {
-  const CLI::App* parent = app.get_parent();
-  return (parent == nullptr ? "" : full_name(*parent) + " ") + app.get_name();
+std::string full_name(Command command) {
+  const std::optional<Command> parent = command.parent();
+  return (parent ? full_name(*parent) + " " : "") + command.name();
 }
 
-std::vector<std::string> command_names(const CLI::App& app) {
+std::vector<std::string> command_names(Command command) {
   std::vector<std::string> names;
-  for (const CLI::App* command : commands_of(app)) names.push_back(command->get_name());
+  for (const Command sub : command.commands()) names.push_back(sub.name());
   return names;
 }
 
-std::string see_help(const CLI::App& app) {
-  return fmt::format(" (see '{} --help')", full_name(app));
+std::string see_help(Command command) {
+  return fmt::format(" (see '{} --help')", full_name(command));
 }
 
 }  // namespace
@@ -100,84 +103,63 @@ void wrap(std::string& out, size_t column, size_t indent, std::string_view text)
   out += '\n';
 }
 
-std::string HelpFormatter::make_help(const CLI::App* app, std::string name,
-                                     CLI::AppFormatMode /*mode*/) const {
+std::string help_of(Command command) {
   std::string out;
-  add_paragraphs(out, app->get_description());
-  const auto commands = commands_of(*app);
-  out += "\nUsage: " + name;
+  add_paragraphs(out, command.description());
+  const std::vector<Command> commands = command.commands();
+  const std::vector<Option> positionals = positionals_of(command), options = options_of(command);
+  out += "\nUsage: " + full_name(command);
   if (!commands.empty()) out += " COMMAND";
-  for (const CLI::Option* option : positionals_of(*app))
-    out += option->get_required() ? " " + option->get_name() : " [" + option->get_name() + "]";
+  for (const Option option : positionals)
+    out += option.is_required() ? " " + option.name() : " [" + option.name() + "]";
   out += commands.empty() ? " [OPTIONS]\n" : " ...\n";
-  if (const auto positionals = positionals_of(*app); !positionals.empty()) {
-    out += "\nArguments:\n";
-    for (const CLI::Option* option : positionals) add_option(out, *option);
-  }
-  if (!commands.empty()) {
-    out += "\nCommands:\n";
-    for (const CLI::App* command : commands)
-      add_entry(out, command->get_name(), command->get_description());
-  }
-  const auto options = options_of(*app);
-  for (const std::string& group : app->get_groups()) {
-    std::string lines;
-    for (const CLI::Option* option : options)
-      if (option->get_group() == group) add_option(lines, *option);
-    if (!lines.empty()) out += "\n" + group + ":\n" + lines;
+  if (!positionals.empty()) out += "\nArguments:\n";
+  for (const Option option : positionals) add_option(out, option);
+  if (!commands.empty()) out += "\nCommands:\n";
+  for (const Command sub : commands) add_entry(out, sub.name(), sub.description());
+  std::vector<std::string> groups;
+  for (const Option option : options)
+    if (std::ranges::count(groups, option.group()) == 0) groups.push_back(option.group());
+  for (const std::string& group : groups) {
+    out += "\n" + group + ":\n";
+    for (const Option option : options)
+      if (option.group() == group) add_option(out, option);
   }
   out += "\n";
-  add_paragraphs(out, app->get_footer());
+  add_paragraphs(out, command.footer());
   return out;
 }
 
-std::string help_of(const CLI::App& app) {
-  return app.get_formatter()->make_help(&app, full_name(app), CLI::AppFormatMode::Normal);
+std::vector<Option> options_of(Command command) {
+  std::vector<Option> options = command.options();
+  std::erase_if(options,
+                [](Option option) { return option.names().empty() || option.group().empty(); });
+  return options;
 }
 
-std::vector<const CLI::App*> commands_of(const CLI::App& app) {
-  return app.get_subcommands([](const CLI::App* sub) { return !sub->get_group().empty(); });
-}
-
-std::vector<const CLI::Option*> options_of(const CLI::App& app) {
-  return app.get_options([](const CLI::Option* option) {
-    return option->nonpositional() && !option->get_group().empty();
-  });
-}
-
-std::vector<std::string> names_of(const CLI::Option& option) {
-  std::vector<std::string> names;
-  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
-  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
-  return names;
-}
-
-bool takes_value(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
-
-const CLI::App& find_command(const CLI::App& app, const std::vector<std::string>& words) {
-  const CLI::App* command = &app;
+Command find_command(Command program, std::span<const std::string> words) {
+  Command command = program;
   for (const std::string& word : words) {
-    const std::vector<std::string> names = command_names(*command);
-    if (names.empty() || word.starts_with('-')) return *command;
-    const std::string of = command == &app ? "" : " of " + command->get_name();
-    require(std::ranges::count(names, word) > 0, "'{}' is not a command{}{}{}", word, of,
-            did_you_mean(word, names), see_help(*command));
-    command = command->get_subcommand(word);
+    const std::vector<Command> commands = command.commands();
+    if (commands.empty() || word.starts_with('-')) return command;
+    const std::string of = command.parent() ? " of " + command.name() : "";
+    const auto found = std::ranges::find(commands, word, &Command::name);
+    require(found != commands.end(), "'{}' is not a command{}{}{}", word, of,
+            did_you_mean(word, command_names(command)), see_help(command));
+    command = *found;
   }
-  return *command;
+  return command;
 }
 
-std::string explain(const CLI::App& app, const CLI::ParseError& error,
-                    const std::vector<std::string>& words) {
-  const CLI::App* command = &app;
-  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+std::string explain(Command program, const ParseError& error, std::span<const std::string> words) {
+  const Command command = program.chosen();
   std::vector<std::string> names;
-  for (const CLI::Option* option : options_of(*command))
-    for (std::string& name : names_of(*option)) names.push_back(std::move(name));
-  const std::string help = see_help(*command);
+  for (const Option option : options_of(command))
+    for (std::string& name : option.names()) names.push_back(std::move(name));
+  const std::string help = see_help(command);
   const auto no_option = [&](const std::string& word) {
     const std::string name = word.substr(0, word.find('='));
-    return fmt::format("'{}' is not an option of {}{}{}", name, full_name(*command),
+    return fmt::format("'{}' is not an option of {}{}{}", name, full_name(command),
                        did_you_mean(name, names), help);
   };
   // The parser reads -temperature as -t emperature.
@@ -186,17 +168,20 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error,
     if (name.size() > 2 && name.starts_with('-') && std::ranges::count(names, "-" + name))
       return no_option(word);
   }
-  for (const std::string& word : command->remaining())
+  const std::vector<std::string> unknown = command.unknown_words();
+  for (const std::string& word : unknown)
     if (word.starts_with('-')) return no_option(word);
-  if (!command->remaining().empty())
-    return fmt::format("'{}' is one argument too many{}", command->remaining().front(), help);
-  if (const std::vector<std::string> commands = command_names(*command); !commands.empty())
-    return fmt::format("{} needs a command: {}{}", full_name(*command), fmt::join(commands, ", "),
+  if (!unknown.empty())
+    return fmt::format("'{}' is one argument too many{}", unknown.front(), help);
+  if (const std::vector<std::string> commands = command_names(command); !commands.empty())
+    return fmt::format("{} needs a command: {}{}", full_name(command), fmt::join(commands, ", "),
                        help);
   std::string what = error.what();
   // "--prompt: 1 required TEXT missing"
   if (const size_t colon = what.find(": 1 required "); colon != std::string::npos)
-    what = what.substr(0, colon) + " needs a value";
+    // The parser does not name options that are not in the help; the value of the last word is
+    // missing.
+    what = (colon == 0 ? words.back() : what.substr(0, colon)) + " needs a value";
   // "Could not convert: --json = maybe". The values of all other options are checked before.
   if (constexpr std::string_view kFlag = "Could not convert: "; what.starts_with(kFlag)) {
     const size_t equals = what.find(" = ");

@@ -1,18 +1,17 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
-#include <vector>
+
+#include "apps/cli/command.h"
 
 namespace nanovllm {
 
-/// Options of `vllm serve` that this program has not, so that what starts vLLM can start it too.
-/// Those that change nothing here are accepted; those that ask for something that is not there are
-/// refused with the reason. Neither kind is in the help.
-void add_vllm_options(CLI::App& app);
+/// Adds the options of base/vllm_options.h that `command` does not have itself: those of the engine
+/// if it has an engine, and those of vLLM's command of the same name. They are not in its help.
+void add_vllm_options(Command command);
 
-/// A list option of vLLM: a JSON array of texts, or a single text. Throws UserError that names the
-/// option.
-std::vector<std::string> texts_of(const std::string& option, const std::vector<std::string>& given);
+/// A line for the log that names the given options of `command` that have no effect; empty if there
+/// are none. The command line must be parsed.
+std::string note_without_effect(Command command);
 
 }  // namespace nanovllm

@@ -26,16 +26,15 @@ int main(int argc, char** argv) {
   Scheduler scheduler(config, blocks);
   BatchBuilder builder;
 
-  auto params = std::make_shared<SamplingParams>();
-  params->max_tokens = max_model_len;
-  auto stop_ids = std::make_shared<std::vector<int32_t>>(std::vector<int32_t>{-1});
+  const auto params =
+      std::make_shared<const RequestParams>(RequestParams{.given = {}, .stop_ids = {-1}});
   for (int64_t i = 0; i < num_seqs; ++i) {
     std::vector<std::unique_ptr<Sequence>> choices;
     choices.push_back(std::make_unique<Sequence>());
     Sequence& seq = *choices.back();
     seq.id = static_cast<uint64_t>(i);
     seq.params = params;
-    seq.stop_ids = stop_ids;
+    seq.max_tokens = max_model_len;
     for (int64_t t = 0; t < kPromptLen; ++t)
       seq.token_ids.push_back(static_cast<int32_t>(i * 7919 + t));
     seq.num_prompt_tokens = kPromptLen;

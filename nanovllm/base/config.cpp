@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/strings/join.h"
 #include "nanovllm/base/strings/suggestion.h"
 #include "nanovllm/base/system/files.h"
 
@@ -45,7 +46,7 @@ void check_value(const FieldInfo& field, const std::string& text) {
   const auto is_text = [&](const char* choice) { return choice != nullptr && text == choice; };
   require(choices.empty() || std::ranges::count(choices, text) > 0 ||
               std::ranges::any_of(field.allowed.other_choices, is_text),
-          "{} is '{}'; it must be one of {}{}", field.name, text, fmt::join(choices, ", "),
+          "{} is '{}'; it must be one of {}{}", field.name, text, join(choices, ", "),
           did_you_mean(text, choices));
 }
 

@@ -16,15 +16,18 @@ namespace nanovllm {
 struct __attribute__((visibility("default"))) EngineConfig {
   std::string device = "auto";       ///< auto, cpu, cuda
   std::string dtype = "auto";        ///< auto (the checkpoint's, but bfloat16 for float32),
-                                     ///< bfloat16, float16, float32
+                                     ///< bfloat16, float16 (half), float32 (float)
   std::string load_format = "auto";  ///< auto (safetensors) or dummy (random weights)
+  std::string revision = {};         ///< of a model on the hub: a branch, a tag or a commit
+  std::string download_dir = {};     ///< the cache of models; empty: as the environment says
   /// auto (the checkpoint's), or fp8 or int8: made at load. The name of the checkpoint's method
   /// means auto: fp8, awq, awq_marlin, gptq, gptq_marlin or compressed-tensors.
   std::string quantization = "auto";
   /// JSON that replaces rope_scaling (rope_parameters) of the model's config.json: with yarn the
   /// context may be longer than the model's own. Empty: as config.json says.
   std::string rope_scaling = {};
-  /// JSON {"rope_scaling": {...}} or {"rope_parameters": {...}}: the same in vLLM's spelling.
+  /// JSON {"rope_scaling": {...}} or {"rope_parameters": {...}}: the same in vLLM's spelling. It
+  /// may also have max_position_embeddings, the model's own context.
   std::string hf_overrides = {};
   bool local_files_only = false;       ///< never download a model
   int64_t max_model_len = 0;           ///< most tokens of a prompt and its answer together
@@ -54,6 +57,7 @@ struct __attribute__((visibility("default"))) EngineConfig {
   /// processed_logprobs (of the distribution that the token was drawn from, after penalties,
   /// biases, temperature and filters). Those of prompt tokens are always raw.
   std::string logprobs_mode = "raw_logprobs";
+  int64_t max_logprobs = 20;     ///< the most alternatives of a token that a request may ask for
   bool use_cache = true;         ///< keep choices of kernels for later processes
   std::string cache_dir = {};    ///< their folder; empty: nanovllm in the user's cache folder
   std::string trace = {};        ///< a file for a trace of all steps and requests; empty: none
@@ -129,36 +133,49 @@ void EngineConfig::for_each_field(Visit&& visit) {
          "Where the model runs; auto: on the GPU if there is one, else on the CPU",
          one_of("auto", "cpu", "cuda")},
         &C::device);
-  visit({"dtype", "--dtype",
-         "Type of weights and activations; auto: the checkpoint's, but bfloat16 for float32",
-         one_of("auto", "bfloat16", "float16", "float32")},
-        &C::dtype);
-  visit({"load_format", "--load-format",
+  visit(
+      {"dtype",
+       "--dtype",
+       "Type of weights and activations; auto: the checkpoint's, but bfloat16 for float32",
+       {.choices = {"auto", "bfloat16", "float16", "float32"}, .other_choices = {"half", "float"}}},
+      &C::dtype);
+  visit({"load_format",
+         "--load-format",
          "Where weights come from; dummy: random weights, only config.json is needed",
-         one_of("auto", "dummy")},
+         {.choices = {"auto", "dummy"},
+          .other_choices = {"safetensors", "hf", "fastsafetensors", "instanttensor",
+                            "runai_streamer"}}},
         &C::load_format);
+  visit({"revision", "--revision NAME",
+         "The branch, tag or commit of a model on the hub, as after @ in its id"},
+        &C::revision);
+  visit({"download_dir", "--download-dir DIR",
+         "Folder of downloaded models; by default the Hugging Face cache"},
+        &C::download_dir);
   visit({.name = "quantization",
          .option = "--quantization",
          .help = "Weights; auto: as the checkpoint has them; fp8, int8: those that it has not "
                  "quantized become so at load, on a GPU only those of the layers",
          .allowed = {.choices = {"auto", "fp8", "int8"},
                      .other_choices = {"awq", "awq_marlin", "gptq", "gptq_marlin",
-                                       "compressed-tensors"}}},
+                                       "compressed-tensors", "auto-round", "modelopt"}}},
         &C::quantization);
   visit({"local_files_only", "--local-files-only",
          "Download nothing: the model must be a folder or complete in the Hugging Face cache"},
         &C::local_files_only);
-  visit(
-      {"max_model_len", "-c,--max-model-len TOKENS",
-       "Context length, prompt and answer together; 0: as long as the model and the KV cache allow",
-       between(0, kMaxInt)},
-      &C::max_model_len);
+  visit({.name = "max_model_len",
+         .option = "-c,--max-model-len TOKENS",
+         .help = "Context length, prompt and answer together; 0 or auto: as long as the model and "
+                 "the KV cache allow",
+         .allowed = between(0, kMaxInt),
+         .takes_auto = true},
+        &C::max_model_len);
   visit({"rope_scaling", "--rope-scaling JSON",
          "Replaces the model's rope_scaling (rope_parameters), for a longer context: "
          "{\"rope_type\": \"yarn\", \"factor\": 4, \"original_max_position_embeddings\": 32768}"},
         &C::rope_scaling);
   visit({"hf_overrides", "--hf-overrides JSON",
-         "The same as vLLM's option: {\"rope_scaling\": {...}} or {\"rope_parameters\": {...}}"},
+         "Replaces rope_parameters (or rope_scaling) and max_position_embeddings of config.json"},
         &C::hf_overrides);
   visit({"max_num_seqs", "--max-num-seqs N",
          "Maximum number of sequences that run at the same time", between(1, 65536)},
@@ -182,9 +199,10 @@ void EngineConfig::for_each_field(Visit&& visit) {
        .allowed = at_least(0),
        .in_bytes = true},
       &C::kv_cache_memory_bytes);
-  visit({"kv_cache_dtype", "--kv-cache-dtype",
+  visit({"kv_cache_dtype",
+         "--kv-cache-dtype",
          "Type of keys and values; auto: that of --dtype; fp8: 8 bits, for nearly twice the tokens",
-         one_of("auto", "fp8")},
+         {.choices = {"auto", "fp8"}, .other_choices = {"fp8_e4m3"}}},
         &C::kv_cache_dtype);
   visit({"block_size",
          "--block-size TOKENS",
@@ -216,6 +234,9 @@ void EngineConfig::for_each_field(Visit&& visit) {
          "Log-probabilities of the model, or processed: after penalties, temperature and filters",
          one_of("raw_logprobs", "processed_logprobs")},
         &C::logprobs_mode);
+  visit({"max_logprobs", "--max-logprobs K",
+         "The most alternatives of a token that a request may ask for", between(0, 20)},
+        &C::max_logprobs);
   visit({"use_cache", "--no-cache", "Do not keep choices of GPU kernels for later processes"},
         &C::use_cache);
   visit({"cache_dir", "--cache-dir DIR",

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <exception>
 #include <new>
 #include <stdexcept>
+#include <string>
 
 namespace nanovllm {
 
@@ -10,13 +12,21 @@ namespace nanovllm {
 /// right. The command line prints it and exits with status 2.
 class __attribute__((visibility("default"))) UserError : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  /// Control characters of `text`, which may have been sent by a client or come from a file, become
+  /// escape sequences such as "\n" and "\x00": what() would end at a NUL.
+  explicit UserError(const std::string& text);
 };
 
 /// A prompt that leaves no room in the context for an answer.
 class __attribute__((visibility("default"))) PromptTooLong : public UserError {
  public:
   using UserError::UserError;
+};
+
+/// Ends work whose result nobody waits for any more.
+class __attribute__((visibility("default"))) Cancelled : public std::exception {
+ public:
+  const char* what() const noexcept override { return "cancelled"; }
 };
 
 /// The message of an exception, for users: "out of memory" instead of "std::bad_alloc".

@@ -18,7 +18,7 @@ struct Allowed {
   int64_t multiple_of = 1;
   std::array<const char*, 4> choices = {};  ///< empty: any text
   /// Choices that scripts for vLLM may give, and that no help and no message offers.
-  std::array<const char*, 5> other_choices = {};
+  std::array<const char*, 7> other_choices = {};
 
   /// The allowed numbers, for a message about the wrong number x: "from 1 to 128".
   std::string range(double x) const;
@@ -52,6 +52,7 @@ struct FieldInfo {
   int64_t none_means = 0;       ///< the value for JSON's null and Python's None; 0: the default
   bool takes_one_text = false;  ///< JSON and Python accept a single text instead of a list
   bool in_bytes = false;        ///< the command line accepts K, M, G and T, powers of 1,024
+  bool takes_auto = false;      ///< the command line and Python accept auto and -1 for 0
 
   /// All names of the option, "-f,--flag", and the long one.
   std::string_view flags() const { return option.substr(0, option.find(' ')); }

@@ -65,8 +65,8 @@ class JsonFields {
   T get(const char* key, const std::optional<T>& absent, std::string_view right,
         const IsRight& is_right) const {
     const Json* value = find(key);
-    require(value != nullptr || absent, "{}{} is missing", prefix_, key);
-    if (value == nullptr) return *absent;
+    if (value == nullptr && absent) return *absent;
+    require(value != nullptr, "{}{} is missing", prefix_, key);
     require(std::invoke(is_right, *value), "{}{} is {}; it must be {}", prefix_, key,
             printable(*value), right);
     return value->get<T>();

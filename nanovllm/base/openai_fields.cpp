@@ -30,7 +30,6 @@ constexpr auto kInBody = std::to_array<Unsupported>({{"parallel_tool_calls", "tr
                                                      {"modalities", R"(["text"])"},
                                                      {"audio"},
                                                      {"web_search_options"},
-                                                     {"verbosity", R"("medium")"},
                                                      {"include_reasoning", "true"},
                                                      {"echo", "false"},
                                                      {"suffix", R"("")"},

@@ -1,5 +1,6 @@
 #include "nanovllm/base/sampling_json.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <concepts>
@@ -7,6 +8,7 @@
 #include <map>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/strings/join.h"
 #include "nanovllm/base/strings/suggestion.h"
 #include "nanovllm/base/system/files.h"
 
@@ -15,8 +17,9 @@ namespace nanovllm {
 namespace {
 
 void read(const Json& json, double& value) {
-  require(json.is_number(), "must be a number");
-  value = json.get<double>();
+  const Json number = as_number(json);
+  require(number.is_number(), "must be a number");
+  value = number.get<double>();
 }
 
 void read(const Json& json, bool& value) {
@@ -24,20 +27,22 @@ void read(const Json& json, bool& value) {
   value = json.get<bool>();
 }
 
-void require_whole(const Json& json) {
+Json whole_number(const Json& json) {
+  Json number = as_number(json);
   // Whole numbers that 64 bits cannot hold have become floating-point numbers.
-  if (json.is_number_float() && std::abs(json.get<double>()) >= 0x1p63)
+  if (number.is_number_float() && std::abs(number.get<double>()) >= 0x1p63)
     fail("is too {}; it must be a whole number of 64 bits",
-         json.get<double>() < 0 ? "small" : "large");
-  require(json.is_number_integer(), "must be a whole number");
+         number.get<double>() < 0 ? "small" : "large");
+  require(number.is_number_integer(), "must be a whole number");
+  return number;
 }
 
 void read(const Json& json, int64_t& value) {
-  require_whole(json);
-  require(!json.is_number_unsigned() ||
-              json.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()),
+  const Json number = whole_number(json);
+  require(!number.is_number_unsigned() ||
+              number.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()),
           "is too large");
-  value = json.get<int64_t>();
+  value = number.get<int64_t>();
 }
 
 void read(const Json& json, int32_t& value) {
@@ -49,9 +54,9 @@ void read(const Json& json, int32_t& value) {
 }
 
 void read(const Json& json, uint64_t& value) {
-  require_whole(json);
-  value =
-      json.is_number_unsigned() ? json.get<uint64_t>() : static_cast<uint64_t>(json.get<int64_t>());
+  const Json number = whole_number(json);
+  value = number.is_number_unsigned() ? number.get<uint64_t>()
+                                      : static_cast<uint64_t>(number.get<int64_t>());
 }
 
 void read(const Json& json, std::string& value) {
@@ -160,24 +165,74 @@ SamplingParams sampling_params_from_json(const Json& json, SamplingParams params
   return params;
 }
 
-Json sampling_defaults(const std::string& folder) {
-  const std::string path = folder + "/generation_config.json";
-  Json defaults = Json::object();
-  const auto text = read_file_if_there(path, kMaxConfigBytes);
-  if (!text) return defaults;
-  const Json config = parse_json(*text, path);
-  require(config.is_object(), "{}: not a JSON object", path);
+namespace {
+
+constexpr const char* kOverrides = "--override-generation-config";
+
+/// Puts the values of a generation_config.json that are sampling parameters into `values`. Null
+/// removes one.
+void take_sampling(const Json& config, Json& values) {
   SamplingParams::for_each_field([&](const FieldInfo& field, auto) {
     if (field.generation_config == nullptr) return;
-    if (const auto at = config.find(field.generation_config); at != config.end() && !at->is_null())
-      defaults[field.name] = *at;
+    const auto at = config.find(field.generation_config);
+    if (at == config.end()) return;
+    if (at->is_null()) values.erase(field.name);
+    else values[field.name] = *at;
   });
-  return defaults;
 }
 
-SamplingParams checkpoint_sampling_params(const std::string& folder) {
-  return sampling_params_from_json(sampling_defaults(folder), {.max_tokens = kNoMaxTokens},
-                                   folder + "/generation_config.json");
+/// Refuses what vLLM would take from an override, too, such as eos_token_id.
+void check_overrides(const Json& overrides) {
+  std::vector<std::string> known;
+  SamplingParams::for_each_field([&](const FieldInfo& field, auto) {
+    if (field.generation_config != nullptr) known.emplace_back(field.generation_config);
+  });
+  for (const auto& [name, value] : overrides.items())
+    require(std::ranges::count(known, name) > 0, "{}: {} is not one of {}{}", kOverrides,
+            printable(name), join(known, ", "), did_you_mean(name, known));
+}
+
+/// The file whose values count, unless `source` is vllm.
+std::string file_of(const std::string& source, const std::string& model) {
+  return (source == "auto" ? model : source) + "/generation_config.json";
+}
+
+}  // namespace
+
+Json GenerationConfig::values(const std::string& model) const {
+  Json values = Json::object();
+  if (source != "vllm") {
+    const std::string path = file_of(source, model);
+    const auto text = read_file_if_there(path, kMaxConfigBytes);
+    require(source == "auto" || text.has_value(),
+            "--generation-config is '{}'; it must be auto, vllm, or a folder with a "
+            "generation_config.json",
+            source);
+    if (text) {
+      const Json config = parse_json(*text, path);
+      require(config.is_object(), "{}: not a JSON object", path);
+      take_sampling(config, values);
+      // Its values must be right by themselves, so that an error names the file.
+      sampling_params_from_json(values, {.max_tokens = kNoMaxTokens}, path);
+    }
+  }
+  if (overrides.empty()) return values;
+  const Json config = parse_json(overrides, kOverrides);
+  require(config.is_object(), "{} must be a JSON object, not {}", kOverrides, printable(config));
+  check_overrides(config);
+  Json replaced = Json::object();
+  take_sampling(config, replaced);
+  sampling_params_from_json(replaced, {.max_tokens = kNoMaxTokens}, kOverrides);
+  take_sampling(config, values);
+  return values;
+}
+
+SamplingParams GenerationConfig::apply(const std::string& model, const SamplingParams& params,
+                                       std::span<const std::string> given) const {
+  Json json = values(model);
+  for (const std::string& name : given) json.erase(name);
+  return sampling_params_from_json(json, params,
+                                   source == "vllm" ? kOverrides : file_of(source, model));
 }
 
 std::vector<int32_t> token_ids_from_json(const Json& json, const std::string& where) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,14 +19,25 @@ bool is_sampling_field(std::string_view name);
 SamplingParams sampling_params_from_json(const Json& json, SamplingParams params,
                                          const std::string& where);
 
-/// The sampling parameters in FOLDER/generation_config.json as a JSON object with the names of
-/// SamplingParams (max_new_tokens becomes max_tokens). Empty if there is no such file. Throws
-/// UserError if the file is not valid.
-Json sampling_defaults(const std::string& folder);
+/// Where the default sampling parameters of a conversation come from, as in vLLM.
+struct GenerationConfig {
+  /// auto: the model's generation_config.json; vllm: no file; else the folder of one.
+  std::string source = "auto";
+  /// A JSON object with values that replace those of the file, under its names.
+  std::string overrides = {};
 
-/// The same as SamplingParams: the default of a conversation. If the file does not limit the length
-/// of an answer, max_tokens is kNoMaxTokens.
-SamplingParams checkpoint_sampling_params(const std::string& folder);
+  /// The parameters that the file or `overrides` give, as a JSON object with the names of
+  /// SamplingParams (max_new_tokens becomes max_tokens). `model` is its folder; without a
+  /// generation_config.json it gives none. Throws UserError that names the file or the option.
+  Json values(const std::string& model) const;
+  /// `params` with these values, except those named in `given`. Throws UserError.
+  SamplingParams apply(const std::string& model, const SamplingParams& params,
+                       std::span<const std::string> given = {}) const;
+  /// The same for a server: if nothing limits the length of an answer, max_tokens is kNoMaxTokens.
+  SamplingParams defaults(const std::string& model) const {
+    return apply(model, {.max_tokens = kNoMaxTokens});
+  }
+};
 
 /// Reads a JSON list of token ids. Throws UserError that begins with `where`.
 std::vector<int32_t> token_ids_from_json(const Json& json, const std::string& where);

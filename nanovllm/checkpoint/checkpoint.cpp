@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/strings/join.h"
 #include "nanovllm/base/system/files.h"
 
 namespace nanovllm {
@@ -14,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// As the format names it.
+/// The format's name of the type.
 const char* safetensors_name(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -82,8 +83,8 @@ void Checkpoint::add_file(const std::string& path) {
 
 void Checkpoint::add_shards(const std::string& index_path) {
   // Besides the name and the file of each tensor, an index has a few other fields.
-  const SortedJson index = parse_sorted_json(read_file(index_path, kMaxIndexBytes), index_path,
-                                             /*max_values=*/2 * kMaxTensors + 1000);
+  const Json index = parse_sorted_json(read_file(index_path, kMaxIndexBytes), index_path,
+                                       /*max_values=*/2 * kMaxTensors + 1000);
   const auto map = index.find("weight_map");
   require(map != index.end() && map->is_object() && !map->empty(),
           "{}: weight_map must name the file of each tensor", index_path);
@@ -91,8 +92,8 @@ void Checkpoint::add_shards(const std::string& index_path) {
   std::set<std::string> shards;
   for (const auto& [name, shard] : map->items()) {
     // A shard must be in the folder itself, so that an index cannot make us open any other file.
-    require(shard.is_string() && !shard.get_ref<const std::string&>().empty() &&
-                shard.get_ref<const std::string&>().find_first_of({"/\0", 2}) == std::string::npos,
+    require(shard.is_string() && !shard.string().empty() &&
+                shard.string().find_first_of({"/\0", 2}) == std::string::npos,
             "{}: tensor {}: its file must be a file name", index_path, printable(name));
     shards.insert(shard.get<std::string>());
   }
@@ -104,7 +105,7 @@ void Checkpoint::add_shards(const std::string& index_path) {
     add_file(path);
   }
   for (const auto& [name, shard] : map->items()) {
-    const std::string path = fmt::format("{}/{}", folder_, shard.get_ref<const std::string&>());
+    const std::string path = fmt::format("{}/{}", folder_, shard.string());
     const auto slot = tensors_.find(name);
     require(slot != tensors_.end() && files_[slot->second.file]->path() == path,
             "{}: tensor {} is missing, although {} names it", path, printable(name), index_path);
@@ -124,7 +125,7 @@ WeightRows Checkpoint::take(const std::string& name, const std::vector<int64_t>&
           name, entry.dtype, list_of(dtypes));
   require(is_same_shape(entry.shape, shape),
           "{}: tensor \"{}\" has shape [{}]; config.json requires [{}]", file->path(), name,
-          fmt::join(entry.shape, ", "), fmt::join(shape, ", "));
+          join(entry.shape, ", "), join(shape, ", "));
   slot.taken = true;
 
   return {*dtype, shape[0], shape.size() == 1 ? 1 : shape[1],

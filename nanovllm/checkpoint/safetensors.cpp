@@ -28,19 +28,18 @@ size_t element_bytes(std::string_view dtype) {
 }
 
 /// The list of sizes `object[key]`, or none if it is not such a list. `where` names the tensor.
-std::optional<std::vector<int64_t>> find_sizes(const SortedJson& object, const char* key,
+std::optional<std::vector<int64_t>> find_sizes(const Json& object, const char* key,
                                                const std::string& where) {
   const auto list = object.find(key);
   if (list == object.end() || !list->is_array()) return std::nullopt;
   require(list->size() <= kMaxRank, "{}: a list of more than {} sizes", where, kMaxRank);
-  for (const SortedJson& size : *list)
+  for (const Json& size : *list)
     if (!size.is_number_unsigned() || size.get<uint64_t>() > INT64_MAX) return std::nullopt;
   return list->get<std::vector<int64_t>>();
 }
 
 /// One tensor of the header; `offset` is relative to the first byte of the data. `where` names it.
-SafetensorsEntry parse_entry(const SortedJson& object, size_t data_bytes,
-                             const std::string& where) {
+SafetensorsEntry parse_entry(const Json& object, size_t data_bytes, const std::string& where) {
   require(object.is_object(), "{} must be an object", where);
   const auto shape = find_sizes(object, "shape", where);
   const auto offsets = find_sizes(object, "data_offsets", where);
@@ -98,7 +97,7 @@ std::map<std::string, SafetensorsEntry> parse_safetensors(std::string_view start
   std::map<std::string, SafetensorsEntry> entries;
   require(header.starts_with('{'), "{}: not a safetensors file: its header is no JSON object",
           path);
-  const SortedJson tensors = parse_sorted_json(header, path + ": header", kMaxHeaderValues);
+  const Json tensors = parse_sorted_json(header, path + ": header", kMaxHeaderValues);
   require(tensors.size() <= kMaxTensors, "{}: more than {} tensors", path, kMaxTensors);
   for (const auto& [name, object] : tensors.items())
     if (name != "__metadata__")

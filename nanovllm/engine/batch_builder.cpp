@@ -1,5 +1,7 @@
 #include "nanovllm/engine/batch_builder.h"
 
+#include <algorithm>
+
 namespace nanovllm {
 
 namespace {
@@ -11,35 +13,48 @@ void add_list(std::vector<To>& to, int32_t& count, const From& list) {
   count = static_cast<int32_t>(list.size());
 }
 
-void add_setup(StepArrays& arrays, const Sequence& seq) {
-  const SamplingParams& p = *seq.params;
-  SlotSetup setup{SamplingScalars::of(p, seq.seed, seq.choice)};
+}  // namespace
+
+void BatchBuilder::add_setup(const Sequence& seq, bool with_lists) {
+  const RequestParams& params = *seq.params;
+  const SamplingParams& p = params.given;
+  SlotSetup& setup = arrays_.setups.emplace_back(SamplingScalars::of(p, seq.seed, seq.choice));
   setup.slot = seq.slot;
   setup.num_logprobs = static_cast<int32_t>(p.logprobs.value_or(-1));
   setup.num_prompt_logprobs = static_cast<int32_t>(p.prompt_logprobs.value_or(-1));
-  if (p.min_tokens > 0) {
-    setup.masked_before = static_cast<int32_t>(seq.num_prompt_tokens + p.min_tokens);
-    add_list(arrays.setup_ids, setup.num_masked_ids, *seq.stop_ids);
+  const auto slot = static_cast<size_t>(seq.slot);
+  if (lists_.size() <= slot) lists_.resize(slot + 1);
+  const uint64_t lists = with_lists && params.has_lists() ? params.id : 0;
+  if (lists == 0) {
+    if (params.has_lists()) static_cast<SamplingScalars&>(setup) = {};
+    lists_[slot] = 0;
+    return;
   }
-  if (p.allowed_token_ids) add_list(arrays.setup_ids, setup.num_allowed_ids, *p.allowed_token_ids);
-  if (seq.bad_words) add_list(arrays.setup_ids, setup.num_bad_word_ids, *seq.bad_words);
-  if (setup.has_penalties() || setup.num_bad_word_ids > 0) {
-    add_list(arrays.setup_ids, setup.num_tokens, seq.token_ids);
-    setup.num_prompt_tokens = static_cast<int32_t>(seq.num_prompt_tokens);
+  if (p.min_tokens > 0)
+    setup.masked_before =
+        static_cast<int32_t>(seq.num_prompt_tokens + std::min(p.min_tokens, seq.max_tokens));
+  if (const auto same = std::ranges::find(lists_, lists); same != lists_.end()) {
+    setup.same_lists = static_cast<int32_t>(same - lists_.begin());
+  } else {
+    if (p.min_tokens > 0) add_list(arrays_.setup_ids, setup.num_masked_ids, params.stop_ids);
+    add_list(arrays_.setup_ids, setup.num_allowed_ids, params.allowed_ids);
+    add_list(arrays_.setup_ids, setup.num_allowed_words, params.allowed_mask);
+    add_list(arrays_.setup_ids, setup.num_bad_word_ids, params.bad_words);
+    for (const auto& [id, bias] : p.logit_bias)
+      arrays_.biases.push_back({id, static_cast<float>(bias)});
+    setup.num_biases = static_cast<int32_t>(p.logit_bias.size());
   }
-  for (const auto& [id, bias] : p.logit_bias)
-    arrays.biases.push_back({id, static_cast<float>(bias)});
-  setup.num_biases = static_cast<int32_t>(p.logit_bias.size());
-  arrays.setups.push_back(setup);
+  lists_[slot] = lists;
+  if (!setup.has_penalties() && params.bad_words.empty()) return;
+  add_list(arrays_.setup_ids, setup.num_tokens, seq.token_ids);
+  setup.num_prompt_tokens = static_cast<int32_t>(seq.num_prompt_tokens);
 }
 
-}  // namespace
-
-StepInput BatchBuilder::build(const StepPlan& plan) {
+StepInput BatchBuilder::build(const StepPlan& plan, bool with_lists) {
   arrays_.clear();
-  for (const Sequence* seq : plan.setups) add_setup(arrays_, *seq);
+  for (const Sequence* seq : plan.setups) add_setup(*seq, with_lists);
   for (const ScheduledRow& row : plan.rows) {
-    Sequence& seq = *row.seq;
+    const Sequence& seq = *row.seq;
     RowInput input;
     input.slot = seq.slot;
     input.start = static_cast<int32_t>(row.start);
@@ -54,7 +69,7 @@ StepInput BatchBuilder::build(const StepPlan& plan) {
     for (int64_t i = row.start; i < end; ++i)
       arrays_.token_ids.push_back(i < seq.num_known() ? seq.token_ids[static_cast<size_t>(i)]
                                                       : kTokenInFlight);
-    for (int64_t& i = seq.num_blocks_sent; i < static_cast<int64_t>(seq.block_table.size()); ++i)
+    for (int64_t i = seq.num_blocks_sent; i < std::ssize(seq.block_table); ++i)
       arrays_.block_updates.push_back(
           {seq.slot, static_cast<int32_t>(i), seq.block_table[static_cast<size_t>(i)]});
   }

@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <random>
 
 #include "nanovllm/base/check.h"
 
@@ -15,20 +16,38 @@ uint64_t block_hash(uint64_t previous, std::span<const int32_t> token_ids) {
   return XXH64(ids, token_ids.size_bytes(), previous);
 }
 
+namespace {
+
+uint64_t random_number() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | random();
+}
+
+}  // namespace
+
 BlockManager::BlockManager(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching,
                            BlockHashFunction hash, int64_t num_kept)
     : blocks_(static_cast<size_t>(num_blocks)),
       block_size_(block_size),
       enable_prefix_caching_(enable_prefix_caching),
       hash_(hash),
+      hash_key_(random_number()),
       num_free_(num_blocks),
       num_kept_(num_kept) {
   cached_.reserve(blocks_.size());
 }
 
-bool BlockManager::holds(const Block& b, const BlockRef& parent, uint64_t salt,
+bool BlockManager::holds(const Block& b, const BlockRef& parent, const CacheSalt& salt,
                          std::span<const int32_t> ids) const {
-  return b.parent == parent && b.salt == salt && std::ranges::equal(b.token_ids, ids);
+  const bool has_salt = parent.id >= 0 || b.salt == salt || (b.salt && salt && *b.salt == *salt);
+  return b.parent == parent && has_salt && std::ranges::equal(b.token_ids, ids);
+}
+
+uint64_t BlockManager::hash_before(const CacheSalt& salt) const {
+  if (!salt) return hash_key_;
+  const char* const text = salt->c_str();
+  check(text != nullptr, "a salt without a text");
+  return XXH64(text, salt->size(), hash_key_);
 }
 
 void BlockManager::match_prefix(const Sequence& seq, Prefix& prefix) const {
@@ -36,7 +55,7 @@ void BlockManager::match_prefix(const Sequence& seq, Prefix& prefix) const {
   prefix.num_free = 0;
   if (!enable_prefix_caching_) return;
   const std::span<const int32_t> tokens = seq.token_ids;
-  uint64_t previous = seq.cache_salt;
+  uint64_t previous = hash_before(seq.cache_salt);
   BlockRef parent;
   for (int64_t end = block_size_; end <= seq.num_known(); end += block_size_) {
     const auto ids =
@@ -103,7 +122,7 @@ void BlockManager::register_blocks(Sequence& seq, int64_t limit) {
     const bool first = seq.num_hashed == 0;
     const auto ids = tokens.subspan(static_cast<size_t>(seq.num_hashed * block_size_),
                                     static_cast<size_t>(block_size_));
-    const uint64_t h = hash_(first ? seq.cache_salt : *seq.last_hash, ids);
+    const uint64_t h = hash_(first ? hash_before(seq.cache_salt) : *seq.last_hash, ids);
     const BlockRef parent = seq.last_block;
     seq.last_hash = h;
     const bool reachable = first || (parent.id >= 0 && ref(parent.id) == parent);
@@ -126,7 +145,7 @@ void BlockManager::register_blocks(Sequence& seq, int64_t limit) {
     Block& b = block(id);
     b.hash = h;
     b.parent = parent;
-    b.salt = seq.cache_salt;
+    b.salt = first ? seq.cache_salt : nullptr;
     b.token_ids.assign(ids.begin(), ids.end());
     entry->second = id;
     seq.last_block = ref(id);

@@ -13,15 +13,16 @@
 namespace nanovllm {
 
 /// The hash of a full block, computed from its token ids and the previous block's hash (for the
-/// first block from the cache salt).
+/// first block from the cache salt and a random number of the process).
 using BlockHashFunction = uint64_t (*)(uint64_t previous, std::span<const int32_t> token_ids);
 uint64_t block_hash(uint64_t previous, std::span<const int32_t> token_ids);
 
 /// The pool of KV blocks: reference counts (`ownership.blocks`), the prefix cache, and a free list
 /// in the order of last use, which begins with blocks that the cache does not know, since nothing
 /// is lost with them. A free block keeps its hash and tokens until it is reused; a cache hit takes
-/// it off the free list. A hit compares hash, token ids and parent block, so that a hash collision
-/// is never a hit (`cache.exact-hits`).
+/// it off the free list. A hit compares hash, token ids, parent block and the text of the salt, so
+/// that a hash collision is never a hit (`cache.exact-hits`). Nobody outside can compute a hash, so
+/// nobody can occupy the hash of another tenant's block to find out whether it is there.
 ///
 /// Blocks are first used in the order of their ids, and only if the reuse of a free one would lose
 /// cached contents. When `num_kept` of them were used, another one is only if all of these are in
@@ -75,15 +76,16 @@ class BlockManager {
     int32_t previous = -1, next = -1;  // neighbours on the free list
     std::optional<uint64_t> hash;      // set while registered
     BlockRef parent;
-    uint64_t salt = 0;  // distinguishes first blocks with different salts
+    CacheSalt salt;  // of first blocks; the others have the salt of their parents
     std::vector<int32_t> token_ids;
   };
 
   Block& block(int32_t id) { return blocks_[static_cast<size_t>(id)]; }
   const Block& block(int32_t id) const { return blocks_[static_cast<size_t>(id)]; }
   BlockRef ref(int32_t id) const { return {id, block(id).generation}; }
-  bool holds(const Block& b, const BlockRef& parent, uint64_t salt,
+  bool holds(const Block& b, const BlockRef& parent, const CacheSalt& salt,
              std::span<const int32_t> ids) const;
+  uint64_t hash_before(const CacheSalt& salt) const;
   int32_t take_free();
   void share(int32_t id);
   void release(int32_t id);
@@ -94,6 +96,7 @@ class BlockManager {
   int64_t block_size_;
   bool enable_prefix_caching_;
   BlockHashFunction hash_;
+  uint64_t hash_key_;                             // random
   std::unordered_map<uint64_t, int32_t> cached_;  // hash -> the first block registered with it
   int32_t first_free_ = -1, last_free_ = -1;
   int64_t num_free_;

@@ -9,11 +9,9 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/base/system/clock.h"
 #include "nanovllm/base/system/files.h"
 #include "nanovllm/runtime/setup.h"
-#include "nanovllm/text/bad_words.h"
 
 namespace nanovllm {
 
@@ -39,9 +37,6 @@ LLMEngine LLMEngine::load(const std::string& model, const EngineConfig& config) 
   EngineSetup setup;
   std::unique_ptr<Executor> executor = start_ranks(model, config, setup);
   const std::shared_ptr<const Tokenizer> tokenizer = loading.get();
-  std::vector<int32_t>& end_tokens = setup.model.eos_token_ids;
-  if (tokenizer != nullptr && end_tokens.empty())
-    if (const auto eos = tokenizer->eos_token_id()) end_tokens.push_back(*eos);
   return LLMEngine(std::move(setup), std::move(executor), tokenizer, std::move(trace));
 }
 
@@ -50,6 +45,7 @@ LLMEngine::LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,
     : setup_(std::move(setup)),
       seed_(setup_.config.seed.value_or(std::random_device()())),
       tokenizer_(std::move(tokenizer)),
+      factory_(std::make_shared<const RequestFactory>(setup_, tokenizer_)),
       executor_(std::move(executor)),
       blocks_(setup_.num_blocks, setup_.config.block_size, setup_.config.enable_prefix_caching,
               block_hash, setup_.num_kept_blocks),
@@ -64,76 +60,6 @@ LLMEngine::LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,
         c.max_num_batched_tokens);
 }
 
-void LLMEngine::check_prompt(std::span<const int32_t> ids) const {
-  require(!ids.empty(), "the prompt is empty; it needs at least one token");
-  const int64_t limit = setup_.config.max_model_len;
-  if (static_cast<int64_t>(ids.size()) >= limit)
-    throw PromptTooLong(fmt::format(
-        "the prompt has {} tokens; with max_model_len {}, the maximum context length, it may have "
-        "at most {}",
-        ids.size(), limit, limit - 1));
-  check_ids("the prompt", ids);
-}
-
-void LLMEngine::check_ids(const char* where, std::span<const int32_t> ids) const {
-  for (const int32_t id : ids)
-    require(id >= 0 && id < setup_.model.vocab_size,
-            "{} contains token id {}; the vocabulary has {} ids, 0 to {}", where, id,
-            setup_.model.vocab_size, setup_.model.vocab_size - 1);
-}
-
-void LLMEngine::check_sampling(const SamplingParams& params) const {
-  params.validate();
-  require(tokenizer_ != nullptr || (params.stop.empty() && params.bad_words.empty()),
-          "stop and bad_words need a tokenizer; the model has no tokenizer.json");
-  for (const std::vector<std::string>* texts : {&params.stop, &params.bad_words})
-    for (const std::string& text : *texts) require_utf8(text, "a string in stop or bad_words");
-  require(params.detokenize || params.stop.empty(), "stop needs detokenize to be true");
-  check_ids("stop_token_ids", params.stop_token_ids);
-  for (const auto& [id, bias] : params.logit_bias) check_ids("logit_bias", {&id, 1});
-  if (params.allowed_token_ids) check_ids("allowed_token_ids", *params.allowed_token_ids);
-}
-
-NewRequest LLMEngine::prepare(std::vector<int32_t> prompt, const SamplingParams& given,
-                              const std::string& cache_salt) const {
-  check_prompt(prompt);
-  check_sampling(given);
-  auto params = std::make_shared<SamplingParams>(given);
-  // Bounded by the context, so that no later sum with these numbers can overflow.
-  params->max_tokens = std::min(params->max_tokens,
-                                setup_.config.max_model_len - static_cast<int64_t>(prompt.size()));
-  params->min_tokens = std::min(params->min_tokens, params->max_tokens);
-  if (params->logprobs) params->logprobs = std::min(*params->logprobs, setup_.model.vocab_size);
-  if (params->prompt_logprobs)
-    params->prompt_logprobs = std::min(*params->prompt_logprobs, setup_.model.vocab_size);
-  auto stop_ids = std::make_shared<std::vector<int32_t>>(params->stop_token_ids);
-  if (!params->ignore_eos)
-    stop_ids->insert(stop_ids->end(), setup_.model.eos_token_ids.begin(),
-                     setup_.model.eos_token_ids.end());
-  std::ranges::sort(*stop_ids);
-  std::erase_if(*stop_ids, [&](int32_t id) { return id < 0 || id >= setup_.model.vocab_size; });
-
-  std::shared_ptr<const std::vector<int32_t>> bad_words;
-  if (!given.bad_words.empty())
-    bad_words = std::make_shared<const std::vector<int32_t>>(
-        encode_bad_words(given.bad_words, *tokenizer_));
-
-  NewRequest made = {
-      std::make_unique<Request>(prompt, params, tokenizer_.get(), setup_.model.vocab_size), {}};
-  for (int64_t choice = 0; choice < params->n; ++choice) {
-    auto seq = std::make_unique<Sequence>();
-    seq->choice = static_cast<int32_t>(choice);
-    seq->params = params;
-    seq->stop_ids = stop_ids;
-    seq->bad_words = bad_words;
-    seq->cache_salt = cache_salt.empty() ? 0 : XXH64(cache_salt.data(), cache_salt.size(), 1);
-    seq->token_ids = prompt;
-    seq->num_prompt_tokens = static_cast<int64_t>(prompt.size());
-    made.choices.push_back(std::move(seq));
-  }
-  return made;
-}  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks): the analyzer loses sight of made.request
-
 uint64_t LLMEngine::add(NewRequest added) {
   if (!dead_.empty()) throw EngineDead(dead_);
   const uint64_t id = next_request_++;
@@ -141,42 +67,46 @@ uint64_t LLMEngine::add(NewRequest added) {
   for (const std::unique_ptr<Sequence>& seq : added.choices) {
     seq->id = next_sequence_++;
     seq->request_id = id;
-    const auto& seed = seq->params->seed;
+    const auto& seed = seq->params->given.seed;
     seq->seed = seed && *seed != kNoSeed ? *seed : XXH64(&id, sizeof id, seed_);
     if (trace_)
       trace_->add(seq->id, id, seq->choice, added.choices.size(), seq->num_prompt_tokens,
                   added.request->arrival_time());
   }
-  scheduler_.add(std::move(added.choices));
   requests_.emplace(id, std::move(added.request));
+  try {
+    scheduler_.add(std::move(added.choices));
+  } catch (const std::bad_alloc&) {
+    end(id, FinishReason::kNoMemory);
+  }
   return id;
 }
 
-bool LLMEngine::abort(uint64_t request_id) {
+bool LLMEngine::end(uint64_t request_id, FinishReason reason) {
   const auto at = requests_.find(request_id);
-  if (at == requests_.end() || at->second->is_aborted()) return false;
+  if (at == requests_.end() || at->second->is_ended()) return false;
   const Request& request = *at->second;
+  ended_.push_back(request_id);
   for (uint64_t i = 0; i < request.num_choices(); ++i) {
     const uint64_t sequence = request.first_sequence() + i;
-    if (Sequence* seq = scheduler_.find(sequence)) scheduler_.finish(*seq, FinishReason::kAbort);
-    if (trace_) trace_->end(sequence, steady_seconds(), reason_name(FinishReason::kAbort));
+    if (Sequence* seq = scheduler_.find(sequence)) scheduler_.finish(*seq, reason);
+    if (trace_) trace_->end(sequence, steady_seconds(), reason_name(reason));
   }
-  at->second->set_aborted();
-  aborted_.push_back(request_id);
+  at->second->set_ended(reason);
   return true;
 }
 
 bool LLMEngine::is_finished() const {
   if (!dead_.empty()) throw EngineDead(dead_);
-  return scheduler_.is_finished() && in_flight_.empty() && aborted_.empty();
+  return scheduler_.is_finished() && in_flight_.empty() && ended_.empty();
 }
 
 std::span<RequestUpdate> LLMEngine::step() {
   if (!dead_.empty()) throw EngineDead(dead_);
   try {
     num_updates_ = 0;
-    for (const uint64_t id : std::exchange(aborted_, {}))
-      requests_.extract(id).mapped()->abort([&]() -> RequestUpdate& { return next_update(); });
+    for (const uint64_t id : std::exchange(ended_, {}))
+      requests_.extract(id).mapped()->end_all([&]() -> RequestUpdate& { return next_update(); });
     advance();
   } catch (const std::exception& e) {
     dead_ = fmt::format("the engine stopped: {}", what_of(e));
@@ -196,7 +126,7 @@ void LLMEngine::advance() {
   const bool submitted = !spare_.empty();
   if (submitted) {
     step.submitted_step = spare_.step;
-    executor_->submit(builder_.build(spare_));
+    submit();
     in_flight_.push_back(std::exchange(spare_, {}));
   }
   step.submitted = step.received = steady_seconds();
@@ -208,6 +138,21 @@ void LLMEngine::advance() {
   step.processed = steady_seconds();
   host_seconds_ += (step.processed - step.received) + (step.submitted - step.start);
   if (trace_) trace_->step(step, stats());
+}
+
+void LLMEngine::submit() {
+  bool has_memory = true;
+  try {
+    executor_->submit(builder_.build(spare_));
+  } catch (const std::bad_alloc&) {
+    has_memory = false;
+    executor_->submit(builder_.build(spare_, /*with_lists=*/false));
+  }
+  for (const ScheduledRow& row : spare_.rows)
+    row.seq->num_blocks_sent = std::ssize(row.seq->block_table);
+  // The requests whose lists did not fit in memory end; all others continue.
+  for (const Sequence* seq : spare_.setups)
+    if (!has_memory && seq->params->has_lists()) end(seq->request_id, FinishReason::kNoMemory);
 }
 
 void LLMEngine::receive(StepTrace& step) {

@@ -12,7 +12,7 @@
 #include "nanovllm/base/output.h"
 #include "nanovllm/base/trace/trace.h"
 #include "nanovllm/engine/batch_builder.h"
-#include "nanovllm/engine/request.h"
+#include "nanovllm/engine/request_factory.h"
 #include "nanovllm/engine/scheduler.h"
 #include "nanovllm/runtime/ranks/executor.h"
 #include "nanovllm/runtime/setup.h"
@@ -20,15 +20,8 @@
 
 namespace nanovllm {
 
-/// A request that was checked and can be added.
-struct NewRequest {
-  std::unique_ptr<Request> request;
-  std::vector<std::unique_ptr<Sequence>> choices;
-};
-
 /// The engine: requests go in, and step() advances all of them. One thread at a time uses it
-/// (`threads.one-steps`); only prepare() may be called by any thread. AsyncEngine is its front for
-/// several threads.
+/// (`threads.one-steps`). AsyncEngine is its front for several threads.
 class LLMEngine {
  public:
   /// Loads a checkpoint folder. Throws UserError.
@@ -39,20 +32,17 @@ class LLMEngine {
   LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,
             std::shared_ptr<const Tokenizer> tokenizer, std::unique_ptr<Trace> trace = nullptr);
 
-  /// Checks a request and prepares it for add(); reads only what never changes. Throws UserError
-  /// for ids outside the vocabulary, for a prompt that is empty or can never fit, and for
-  /// parameters out of range. Prompts share cached blocks only if their `cache_salt` is equal.
-  NewRequest prepare(std::vector<int32_t> prompt_token_ids, const SamplingParams& params,
-                     const std::string& cache_salt = "") const;
+  /// Makes the requests for add().
+  std::shared_ptr<const RequestFactory> request_factory() const { return factory_; }
   /// Adds a request and returns its number, counted from 0.
   uint64_t add(NewRequest request);
   uint64_t add_request(std::vector<int32_t> prompt_token_ids, const SamplingParams& params,
                        const std::string& cache_salt = "") {
-    return add(prepare(std::move(prompt_token_ids), params, cache_salt));
+    return add(factory_->make(std::move(prompt_token_ids), params, cache_salt));
   }
   /// Ends a request; the next step() returns the tokens so far with finish_reason "abort". Returns
   /// false if there is no such request.
-  bool abort(uint64_t request_id);
+  bool abort(uint64_t request_id) { return end(request_id, FinishReason::kAbort); }
   /// Submits the next step (with async_scheduling, before the previous one is done) and applies the
   /// output of the oldest submitted one. Returns the updates of the requests that got tokens or
   /// ended. They are valid until the next call, and the caller may move from them. Throws
@@ -69,10 +59,11 @@ class LLMEngine {
   const EngineSetup& setup() const { return setup_; }
 
  private:
-  void check_ids(const char* where, std::span<const int32_t> ids) const;
-  void check_prompt(std::span<const int32_t> ids) const;
-  void check_sampling(const SamplingParams& params) const;
   void advance();
+  /// Submits the plan in spare_.
+  void submit();
+  /// Ends a request; the next step() returns its last updates.
+  bool end(uint64_t request_id, FinishReason reason);
   /// Waits for the output of the oldest step and applies it.
   void receive(StepTrace& step);
   void apply(const StepPlan& plan, const StepOutput& output, double now);
@@ -81,6 +72,7 @@ class LLMEngine {
   EngineSetup setup_;
   uint64_t seed_;
   std::shared_ptr<const Tokenizer> tokenizer_;
+  std::shared_ptr<const RequestFactory> factory_;
   std::unique_ptr<Executor> executor_;
   BlockManager blocks_;
   Scheduler scheduler_;
@@ -88,7 +80,7 @@ class LLMEngine {
   std::deque<StepPlan> in_flight_;
   StepPlan spare_;  // a plan whose memory is reused
   std::unordered_map<uint64_t, std::unique_ptr<Request>> requests_;
-  std::vector<uint64_t> aborted_;
+  std::vector<uint64_t> ended_;  // by end()
   std::vector<SequenceUpdate> changes_;
   std::vector<RequestUpdate> updates_;  // the first num_updates_; others only keep their memory
   size_t num_updates_ = 0;

@@ -16,13 +16,12 @@ namespace {
 
 /// Whether the request's own restrictions leave no token to draw next.
 bool allows_no_token(const Sequence& seq, int64_t vocab_size) {
-  const SamplingParams& params = *seq.params;
+  const RequestParams& params = *seq.params;
   const std::span answer =
       std::span(seq.token_ids).subspan(static_cast<size_t>(seq.num_prompt_tokens));
   std::vector<int32_t> forbidden;
-  if (std::ssize(answer) < params.min_tokens) forbidden = *seq.stop_ids;
-  const std::span<const int32_t> words =
-      seq.bad_words ? *seq.bad_words : std::span<const int32_t>();
+  if (std::ssize(answer) < params.given.min_tokens) forbidden = params.stop_ids;
+  const std::span words(params.bad_words);
   for (size_t i = 0; i < words.size(); i += static_cast<size_t>(words[i]) + 1) {
     const std::span word = words.subspan(i + 1, static_cast<size_t>(words[i]));
     const std::span before = word.first(word.size() - 1);
@@ -30,31 +29,35 @@ bool allows_no_token(const Sequence& seq, int64_t vocab_size) {
       forbidden.push_back(word.back());
   }
   std::ranges::sort(forbidden);
-  const auto is_forbidden = [&](int32_t id) { return std::ranges::binary_search(forbidden, id); };
-  if (params.allowed_token_ids) return std::ranges::all_of(*params.allowed_token_ids, is_forbidden);
+  const auto is_forbidden = [&](int32_t id) {
+    return (!params.allowed_mask.empty() && !has_bit(params.allowed_mask, id)) ||
+           std::ranges::binary_search(forbidden, id);
+  };
+  if (!params.allowed_ids.empty()) return std::ranges::all_of(params.allowed_ids, is_forbidden);
   return std::ranges::all_of(std::views::iota(0, static_cast<int32_t>(vocab_size)), is_forbidden);
 }
 
 }  // namespace
 
 const char* reason_name(FinishReason reason) {
-  static constexpr std::array kNames = {"", "stop", "length", "abort", "error"};
+  static constexpr std::array kNames = {"", "stop", "length", "abort", "error", "error"};
   return kNames[static_cast<size_t>(reason)];
 }
 
-Request::Request(std::vector<int32_t> prompt, std::shared_ptr<const SamplingParams> params,
-                 const Tokenizer* tokenizer, int64_t vocab_size)
+Request::Request(std::vector<int32_t> prompt, std::shared_ptr<const RequestParams> params,
+                 std::shared_ptr<const Tokenizer> tokenizer, int64_t vocab_size)
     : params_(std::move(params)),
-      tokenizer_(tokenizer),
+      tokenizer_(std::move(tokenizer)),
       vocab_size_(vocab_size),
-      choices_(static_cast<size_t>(params_->n)),
+      choices_(static_cast<size_t>(params_->given.n)),
       num_running_(choices_.size()) {
   output_.prompt_token_ids = std::move(prompt);
   output_.arrival_time = steady_seconds();
-  if (params_->prompt_logprobs) output_.prompt_logprobs.resize(output_.prompt_token_ids.size());
-  if (tokenizer_ == nullptr || !params_->detokenize) return;
+  const SamplingParams& given = params_->given;
+  if (given.prompt_logprobs) output_.prompt_logprobs.resize(output_.prompt_token_ids.size());
+  if (tokenizer_ == nullptr || !given.detokenize) return;
   for (Choice& choice : choices_) {
-    choice.detokenizer.emplace(*tokenizer_, params_->skip_special_tokens);
+    choice.detokenizer.emplace(*tokenizer_, given.skip_special_tokens);
     if (!params_->stop.empty()) choice.stop_strings.emplace(params_->stop);
   }
 }
@@ -62,6 +65,11 @@ Request::Request(std::vector<int32_t> prompt, std::shared_ptr<const SamplingPara
 void Request::continue_text() {
   for (Choice& choice : choices_)
     if (choice.detokenizer) choice.detokenizer->continue_text();
+}
+
+void Request::show_special_tokens(const std::vector<int32_t>& ids) {
+  for (Choice& choice : choices_)
+    if (choice.detokenizer) choice.detokenizer->show(ids);
 }
 
 void Request::set_ids(uint64_t id, uint64_t first_sequence) {
@@ -74,12 +82,12 @@ bool Request::apply(const SequenceUpdate& change, const StepOutput& output, doub
   const Sequence& seq = *change.seq;
   Choice& choice = choices_[static_cast<size_t>(seq.choice)];
   update.begin(id(), seq.choice, now);
-  if (change.has_token) {
+  if (change.status == RowStatus::kOk) {
     const int32_t token = seq.token_ids.back();
     if (output_.first_token_time == 0) output_.first_token_time = update.time;
     choice.output.token_ids.push_back(token);
     update.token_ids.push_back(token);
-    if (params_->logprobs) {
+    if (params_->given.logprobs) {
       const auto first = output.logprobs.begin() + static_cast<ptrdiff_t>(change.first_logprob);
       update.logprobs.assign(first, first + static_cast<ptrdiff_t>(change.num_logprobs));
       choice.output.logprobs.push_back(update.logprobs);
@@ -91,13 +99,13 @@ bool Request::apply(const SequenceUpdate& change, const StepOutput& output, doub
                        (tokenizer_ != nullptr && tokenizer_->is_special(token));
     if (choice.detokenizer && shown) add_text(choice, choice.detokenizer->push(token), update.text);
     if (seq.finish_reason == FinishReason::kStop &&
-        std::ranges::count(params_->stop_token_ids, token) > 0)
+        std::ranges::count(params_->given.stop_token_ids, token) > 0)
       choice.output.stop_reason = token;
-  } else {
+  } else if (change.status == RowStatus::kNotFinite) {
     choice.output.is_request_at_fault = allows_no_token(seq, vocab_size_);
     const char* reason = "the logits are not finite";
     if (choice.output.is_request_at_fault)
-      reason = params_->allowed_token_ids
+      reason = params_->has_allowed_ids()
                    ? "bad_words and min_tokens leave no token of allowed_token_ids"
                    : "bad_words and min_tokens leave no token of the vocabulary";
     choice.output.error =
@@ -115,21 +123,21 @@ void Request::add_text(Choice& choice, const std::string& piece, std::string& ne
     new_text += piece;
     return;
   }
-  const auto num_tokens = static_cast<int64_t>(choice.output.token_ids.size());
-  new_text += choice.stop_strings->push(piece, /*ignore=*/num_tokens <= params_->min_tokens);
+  const bool may_stop = std::ssize(choice.output.token_ids) > params_->given.min_tokens;
+  new_text += choice.stop_strings->push(piece, /*ignore=*/!may_stop);
 }
 
 void Request::set_prompt_logprobs(int64_t position, std::span<const Logprob> entries) {
   output_.prompt_logprobs.at(static_cast<size_t>(position)) = {entries.begin(), entries.end()};
 }
 
-void Request::abort(const std::function<RequestUpdate&()>& next_update) {
+void Request::end_all(const std::function<RequestUpdate&()>& next_update) {
   const double now = steady_seconds();
   for (size_t i = 0; i < choices_.size(); ++i) {
     if (!choices_[i].output.finish_reason.empty()) continue;
     RequestUpdate& update = next_update();
     update.begin(id(), static_cast<int32_t>(i), now);
-    end(choices_[i], FinishReason::kAbort, update);
+    end(choices_[i], ended_, update);
   }
 }
 
@@ -144,6 +152,8 @@ void Request::end(Choice& choice, FinishReason reason, RequestUpdate& update) {
     update.text += choice.stop_strings->finish();
   }
   choice.output.text += update.text;
+  if (reason == FinishReason::kNoMemory)
+    choice.output.error = "there is not enough memory for the request";
   choice.output.finish_reason = update.finish_reason = reason_name(reason);
   update.stop_reason = choice.output.stop_reason;
   if (--num_running_ == 0) finish_request(update);

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/base/config.h"
 #include "nanovllm/base/output.h"
+#include "nanovllm/engine/request_params.h"
 #include "nanovllm/engine/scheduler.h"
 #include "nanovllm/text/stop_strings.h"
 #include "nanovllm/text/tokenizer/detokenizer.h"
@@ -23,8 +23,8 @@ const char* reason_name(FinishReason reason);
 class Request {
  public:
   /// `tokenizer` may be null: texts stay empty. `vocab_size` is the model's.
-  Request(std::vector<int32_t> prompt, std::shared_ptr<const SamplingParams> params,
-          const Tokenizer* tokenizer, int64_t vocab_size);
+  Request(std::vector<int32_t> prompt, std::shared_ptr<const RequestParams> params,
+          std::shared_ptr<const Tokenizer> tokenizer, int64_t vocab_size);
   /// Its first step was scheduled at this time. Only the first call counts.
   void set_scheduled(double at) {
     if (output_.scheduled_time == 0) output_.scheduled_time = at;
@@ -32,6 +32,9 @@ class Request {
   /// The answers continue the text of the prompt: Detokenizer::continue_text(). Called before it
   /// runs.
   void continue_text();
+  /// The texts of the answers contain these special tokens, even if others are left out:
+  /// Detokenizer::show(). Called before it runs.
+  void show_special_tokens(const std::vector<int32_t>& ids);
   /// Its choices are the sequences `first_sequence` and those that follow.
   void set_ids(uint64_t id, uint64_t first_sequence);
 
@@ -43,14 +46,15 @@ class Request {
   void set_prompt_logprobs(int64_t position, std::span<const Logprob> entries);
   /// Ends all answers that still run, whose sequences are already finished, and gives each an
   /// update that next_update() returns.
-  void abort(const std::function<RequestUpdate&()>& next_update);
+  void end_all(const std::function<RequestUpdate&()>& next_update);
 
   uint64_t id() const { return output_.request_id; }
   double arrival_time() const { return output_.arrival_time; }
   uint64_t first_sequence() const { return first_sequence_; }
   uint64_t num_choices() const { return choices_.size(); }
-  bool is_aborted() const { return is_aborted_; }
-  void set_aborted() { is_aborted_ = true; }
+  /// end_all() follows, with this reason.
+  void set_ended(FinishReason reason) { ended_ = reason; }
+  bool is_ended() const { return ended_ != FinishReason::kNone; }
 
  private:
   struct Choice {
@@ -62,13 +66,13 @@ class Request {
   void end(Choice& choice, FinishReason reason, RequestUpdate& update);
   void finish_request(RequestUpdate& update);
 
-  std::shared_ptr<const SamplingParams> params_;
-  const Tokenizer* tokenizer_;
+  std::shared_ptr<const RequestParams> params_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
   const int64_t vocab_size_;
   uint64_t first_sequence_ = 0;
   std::vector<Choice> choices_;
   size_t num_running_;
-  bool is_aborted_ = false;
+  FinishReason ended_ = FinishReason::kNone;
   RequestOutput output_;  // all but the answers
 };
 

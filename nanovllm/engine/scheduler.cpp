@@ -1,6 +1,7 @@
 #include "nanovllm/engine/scheduler.h"
 
 #include <algorithm>
+#include <new>
 
 #include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/check.h"
@@ -42,14 +43,21 @@ Scheduler::Scheduler(const EngineConfig& config, BlockManager& blocks)
 }
 
 void Scheduler::add(std::vector<std::unique_ptr<Sequence>> choices) {
-  Sequence* first = choices.front().get();
-  for (std::unique_ptr<Sequence>& choice : choices) {
-    if (choice.get() != first) first->choices.push_back(choice.get());
-    const uint64_t id = choice->id;
-    sequences_.emplace(id, std::move(choice));
+  Sequence* const first = choices.front().get();
+  const uint64_t first_id = first->id;
+  try {
+    insert_by_age(waiting_, first);
+    for (std::unique_ptr<Sequence>& choice : choices) {
+      if (choice.get() != first) first->choices.push_back(choice.get());
+      const uint64_t id = choice->id;
+      sequences_.emplace(id, std::move(choice));
+    }
+  } catch (const std::bad_alloc&) {
+    std::erase(waiting_, first);
+    for (size_t i = 0; i < choices.size(); ++i) sequences_.erase(first_id + i);
+    throw;
   }
   num_held_choices_ += static_cast<int64_t>(first->choices.size());
-  insert_by_age(waiting_, first);
 }
 
 void Scheduler::finish(Sequence& seq, FinishReason reason) {
@@ -226,7 +234,8 @@ void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
     next_logprob += static_cast<size_t>(drawn.num_logprobs);
     if (seq.is_finished()) continue;
     --seq.num_unread;
-    FinishReason reason = FinishReason::kError;
+    FinishReason reason =
+        drawn.status == RowStatus::kNoMemory ? FinishReason::kNoMemory : FinishReason::kError;
     if (drawn.status == RowStatus::kOk) {
       seq.token_ids.push_back(drawn.token_id);
       ++stats_.generated_tokens;
@@ -237,8 +246,7 @@ void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
       if (seq.block_table.empty()) blocks_.reset_prefix_cache();
       else blocks_.forget(seq);
     }
-    updates.push_back({&seq, drawn.status == RowStatus::kOk, first_logprob,
-                       static_cast<size_t>(drawn.num_logprobs)});
+    updates.push_back({&seq, drawn.status, first_logprob, static_cast<size_t>(drawn.num_logprobs)});
     if (reason != FinishReason::kNone) finish(seq, reason);
   }
   // A finished sequence exists until no submitted step has a row of it (`cleanup.in-flight`).
@@ -259,11 +267,12 @@ void Scheduler::register_blocks(Sequence& seq) {
 
 // The length at which an answer ends, prompt included.
 int64_t Scheduler::final_len(const Sequence& seq) const {
-  return std::min(seq.num_prompt_tokens + seq.params->max_tokens, config_.max_model_len);
+  return std::min(seq.num_prompt_tokens + seq.max_tokens, config_.max_model_len);
 }
 
 FinishReason Scheduler::end_of(const Sequence& seq) const {
-  if (std::ranges::binary_search(*seq.stop_ids, seq.token_ids.back())) return FinishReason::kStop;
+  if (std::ranges::binary_search(seq.params->stop_ids, seq.token_ids.back()))
+    return FinishReason::kStop;
   return seq.num_known() < final_len(seq) ? FinishReason::kNone : FinishReason::kLength;
 }
 

@@ -44,7 +44,7 @@ struct StepPlan {
 /// log-probabilities are the output's entries [first_logprob, first_logprob + num_logprobs).
 struct SequenceUpdate {
   Sequence* seq = nullptr;
-  bool has_token = false;
+  RowStatus status = RowStatus::kOk;  ///< otherwise it has no new token
   size_t first_logprob = 0;
   size_t num_logprobs = 0;
 };
@@ -60,7 +60,8 @@ class Scheduler {
   Scheduler(const EngineConfig& config, BlockManager& blocks);
 
   /// Adds the choices of a request. The first one computes the prompt for all of them. The caller
-  /// has checked that the prompt fits.
+  /// has checked that the prompt fits. The choices have consecutive ids. After std::bad_alloc
+  /// nothing has changed.
   void add(std::vector<std::unique_ptr<Sequence>> choices);
   /// Ends a sequence in any state, and the choices that still wait for its prompt. Tokens that
   /// submitted steps sample for it are dropped. The Sequence stays valid until the next

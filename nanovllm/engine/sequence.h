@@ -3,15 +3,16 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
-#include "nanovllm/base/config.h"
+#include "nanovllm/engine/request_params.h"
 
 namespace nanovllm {
 
 enum class SequenceStatus { kWaiting, kRunning, kFinished };
 /// reason_name() has their names, in this order.
-enum class FinishReason { kNone, kStop, kLength, kAbort, kError };
+enum class FinishReason { kNone, kStop, kLength, kAbort, kError, kNoMemory };
 
 /// A block with certain contents: each reuse of the block increments its generation.
 struct BlockRef {
@@ -20,6 +21,9 @@ struct BlockRef {
   bool operator==(const BlockRef&) const = default;
 };
 
+/// A text that separates the prefix caches of tenants; null: none was given.
+using CacheSalt = std::shared_ptr<const std::string>;
+
 /// One answer while it is generated: the prompt, the tokens that were sampled so far, and where
 /// its KV cache is stored. A request with n choices is n sequences. Only the scheduler and the
 /// block manager change a sequence (`ownership.sequences`).
@@ -27,11 +31,10 @@ struct Sequence {
   uint64_t id = 0;  ///< unique; in the order of arrival and, within a request, of the choices
   uint64_t request_id = 0;
   int32_t choice = 0;
-  std::shared_ptr<const SamplingParams> params;
-  std::shared_ptr<const std::vector<int32_t>> stop_ids;   ///< end tokens and stop_token_ids, sorted
-  std::shared_ptr<const std::vector<int32_t>> bad_words;  ///< in the format of SlotSetup
+  std::shared_ptr<const RequestParams> params;
+  int64_t max_tokens = 0;  ///< of the answer: bounded by the context
   uint64_t seed = 0;
-  uint64_t cache_salt = 0;  ///< prompts with different salts share no blocks
+  CacheSalt cache_salt;  ///< prompts with different salts share no blocks
 
   SequenceStatus status = SequenceStatus::kWaiting;
   FinishReason finish_reason = FinishReason::kNone;
@@ -66,7 +69,7 @@ struct Sequence {
   int64_t num_pending() const { return num_tokens() - num_computed; }
   bool is_finished() const { return status == SequenceStatus::kFinished; }
   bool wants_prompt_logprobs() const {
-    return choice == 0 && params->prompt_logprobs &&
+    return choice == 0 && params->given.prompt_logprobs &&
            num_prompt_logprobs_read < num_prompt_tokens - 1;
   }
 };

@@ -32,6 +32,22 @@ void create_folder(const fs::path& folder) {
                                          folder.string(), error.message()));
 }
 
+bool is_link(const fs::path& path) {
+  std::error_code ignored;  // what cannot be read is none
+  return fs::is_symlink(path, ignored);
+}
+
+/// Creates a folder below the folder `model` of a model, for snapshots or refs. No part of the path
+/// may be a link: the files have known names, such as config.json, so they could replace files in
+/// any other folder.
+void create_own_folder(const fs::path& model, const fs::path& folder) {
+  for (fs::path part = folder; part != model && part.has_relative_path(); part = part.parent_path())
+    if (is_link(part))
+      throw std::runtime_error(fmt::format(
+          "{}: it is a symbolic link, and a folder is needed here; remove it", part.string()));
+  create_folder(folder);
+}
+
 /// The size of a regular file; nothing if there is none.
 std::optional<uint64_t> size_of(const std::string& path) {
   struct stat status {};
@@ -40,7 +56,7 @@ std::optional<uint64_t> size_of(const std::string& path) {
 }
 
 FileDescriptor open_lock_file(const std::string& path) {
-  return FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  return FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
 }
 
 template <class Visit>
@@ -48,11 +64,6 @@ void for_each_in(const fs::path& folder, Visit&& visit) {
   std::error_code ignored;  // a folder that is missing has no entries
   for (fs::directory_iterator at(folder, ignored), end; at != end; at.increment(ignored))
     visit(*at);
-}
-
-bool is_link(const fs::path& path) {
-  std::error_code ignored;  // what cannot be read is none
-  return fs::is_symlink(path, ignored);
 }
 
 /// Adds the file to the entry, unless it is a link: a snapshot has links to blobs, which are
@@ -65,6 +76,14 @@ void count_file(const fs::path& path, CacheEntry& entry) {
 }
 
 }  // namespace
+
+void fail_to_write(const std::string& path) {
+  const int why = errno;
+  throw std::runtime_error(
+      fmt::format("{}: {}", path,
+                  why == ELOOP ? "it is a symbolic link, which is not followed; remove it"
+                               : std::strerror(why)));
+}
 
 CachedModel::CachedModel(const std::string& cache_folder, const std::string& id)
     : folder_(cache_folder + "/" + folder_name(id)),
@@ -90,6 +109,14 @@ bool CachedModel::has_blob(const RemoteFile& file) const {
   return size_of(blob(file)) == file.size;
 }
 
+std::optional<std::string> CachedModel::path_of(const std::string& commit,
+                                                const RemoteFile& file) const {
+  if (has_blob(file)) return blob(file);
+  const std::string path = snapshot(commit) + "/" + file.name;
+  if (is_link(path) || size_of(path) != file.size) return std::nullopt;
+  return path;
+}
+
 uint64_t CachedModel::bytes_there(const RemoteFile& file) const {
   if (has_blob(file)) return file.size;
   return std::min(size_of(blob(file) + ".incomplete").value_or(0), file.size);
@@ -103,13 +130,14 @@ void CachedModel::create_folders() const {
 FileDescriptor CachedModel::open_lock(const RemoteFile& file) const {
   const std::string path = locks_ + "/" + file.digits + ".lock";
   FileDescriptor lock = open_lock_file(path);
-  if (lock.get() < 0) throw std::runtime_error(fmt::format("{}: {}", path, std::strerror(errno)));
+  if (lock.get() < 0) fail_to_write(path);
   return lock;
 }
 
 void CachedModel::link(const std::string& commit, const RemoteFile& file) const {
   const fs::path path = fs::path(snapshot(commit)) / file.name;
-  create_folder(path.parent_path());
+  if (path_of(commit, file) == path.string()) return;  // a disk without links
+  create_own_folder(folder_, path.parent_path());
   const fs::path target = fs::path(blob(file)).lexically_relative(path.parent_path());
   std::error_code none;  // there is no link yet
   if (fs::read_symlink(path, none) == target) return;
@@ -120,14 +148,15 @@ void CachedModel::link(const std::string& commit, const RemoteFile& file) const 
       ::rename(unfinished.c_str(), path.c_str()) != 0) {
     const int why = errno;
     ::unlink(unfinished.c_str());
-    throw std::runtime_error(fmt::format("{}: {}", path.string(), std::strerror(why)));
+    errno = why;
+    fail_to_write(path);
   }
 }
 
 void CachedModel::set_ref(const std::string& revision, const std::string& commit) const {
   if (is_commit(revision) || commit_of(revision) == commit) return;
   const fs::path path = fs::path(folder_) / "refs" / revision;
-  create_folder(path.parent_path());
+  create_own_folder(folder_, path.parent_path());
   replace_file(path, commit);
 }
 

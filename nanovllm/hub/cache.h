@@ -31,6 +31,9 @@ class CachedModel {
   bool has_snapshots() const;
   /// Whether the file's blob is there with its whole size. Its checksum was right when it was made.
   bool has_blob(const RemoteFile& file) const;
+  /// Where the file is, with its whole size: its blob, or on a disk without links the file in the
+  /// snapshot. Nothing if it is not there.
+  std::optional<std::string> path_of(const std::string& commit, const RemoteFile& file) const;
   /// How many bytes of the file need not be downloaded any more.
   uint64_t bytes_there(const RemoteFile& file) const;
 
@@ -38,7 +41,7 @@ class CachedModel {
   void create_folders() const;
   /// The file to lock while a blob is downloaded, opened.
   FileDescriptor open_lock(const RemoteFile& file) const;
-  /// Adds the file, whose blob is complete, to the snapshot.
+  /// Adds the file, which is complete, to the snapshot.
   void link(const std::string& commit, const RemoteFile& file) const;
   void set_ref(const std::string& revision, const std::string& commit) const;
   /// Removes what interrupted downloads have left of files whose blobs are complete now: other
@@ -48,6 +51,11 @@ class CachedModel {
  private:
   std::string folder_, locks_;
 };
+
+/// Throws std::runtime_error for errno after an attempt to write to a file of a cache. Symbolic
+/// links to files are not followed there: in a cache that several users share, a link could lead to
+/// any file of the one who downloads.
+[[noreturn]] void fail_to_write(const std::string& path);
 
 /// The files that a snapshot needs and lacks, or whose blob does not exist; empty if it can be
 /// used.

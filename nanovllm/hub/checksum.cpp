@@ -4,10 +4,20 @@
 #include <nettle/sha1.h>
 #include <nettle/sha2.h>
 
+#include <algorithm>
 #include <array>
 #include <span>
 
+#include "nanovllm/hub/model_id.h"
+
 namespace nanovllm::hub {
+
+std::optional<ChecksumKind> checksum_kind(std::string_view digits) {
+  constexpr size_t kSha256Digits = 64, kSha1Digits = 40;
+  if (is_hex(digits, kSha256Digits)) return ChecksumKind::kSha256;
+  if (is_hex(digits, kSha1Digits)) return ChecksumKind::kGitBlob;
+  return std::nullopt;
+}
 
 struct Checksum::State {
   ChecksumKind kind;
@@ -32,6 +42,18 @@ void Checksum::add(std::string_view bytes) {
   if (state_->kind == ChecksumKind::kSha256)
     ::nettle_sha256_update(&state_->sha256, bytes.size(), data);
   else ::nettle_sha1_update(&state_->sha1, bytes.size(), data);
+}
+
+void Checksum::add_file(const InputFile& file, uint64_t bytes,
+                        const std::function<void(uint64_t)>& on_progress) {
+  constexpr size_t kPiece = size_t{1} << 20;
+  std::string piece;
+  for (uint64_t done = 0; done < bytes; done += piece.size()) {
+    piece.resize(std::min<uint64_t>(kPiece, bytes - done));
+    file.read(done, piece.data(), piece.size());
+    add(piece);
+    on_progress(done + piece.size());
+  }
 }
 
 std::string Checksum::digits() {

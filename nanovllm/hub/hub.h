@@ -9,6 +9,8 @@ namespace nanovllm::hub {
 struct FindOptions {
   bool local_files_only = false;  ///< download nothing
   bool needs_weights = true;      ///< false: only configuration, tokenizer and chat template
+  std::string revision = {};      ///< the same as @REVISION in an id
+  std::string download_dir = {};  ///< the cache; empty: as the environment says
   /// Called ten times a second during a download; what it throws ends the download.
   std::function<void()> check_interrupt = [] {};
 };
@@ -24,8 +26,9 @@ struct FindOptions {
 std::string find_model(const std::string& model, const FindOptions& options = {});
 
 /// Downloads what the cache lacks of the newest commit of a model, and returns the folder of its
-/// snapshot.
-std::string pull_model(const std::string& id);
+/// snapshot. `verify`: the checksums of the files that are there are checked, too, and those that
+/// are damaged are downloaded again.
+std::string pull_model(const std::string& id, bool verify);
 
 /// How to call a model in messages: the id if `folder` is a snapshot in a Hugging Face cache, and
 /// else `folder`.

@@ -10,7 +10,7 @@ namespace nanovllm::hub {
 struct ModelId {
   std::string name;               ///< "Qwen/Qwen3-0.6B"
   std::string revision = "main";  ///< a branch, a tag or a commit
-  /// As users write it: without "@main".
+  /// The id that users write: without "@main".
   std::string text() const;
 };
 

@@ -21,6 +21,9 @@ constexpr uint64_t kMaxWeightBytes = uint64_t{1} << 42;
 /// can share the copy.
 constexpr const char* kSmallFiles[] = {"config.json",
                                        "generation_config.json",
+                                       "hf_quant_config.json",
+                                       "quantize_config.json",
+                                       "quant_config.json",
                                        "tokenizer.json",
                                        "tokenizer_config.json",
                                        "special_tokens_map.json",
@@ -38,8 +41,8 @@ const RemoteFile* find_file(const RemoteModel& model, std::string_view name) {
 }
 
 const RemoteFile& checked(const std::string& id, const RemoteFile& file, uint64_t max_bytes) {
-  const size_t len = file.kind == ChecksumKind::kSha256 ? 64 : 40;
-  require(is_hex(file.digits, len), "{}: the hub gives no valid checksum for {}", id, file.name);
+  require(checksum_kind(file.digits) == file.kind, "{}: the hub gives no valid checksum for {}", id,
+          file.name);
   require(file.size <= max_bytes, "{}: {} has {} bytes; at most {} are expected", id, file.name,
           file.size, max_bytes);
   return file;
@@ -112,6 +115,11 @@ std::vector<RemoteFile> RemoteModel::weight_files(const std::string& id,
   return found;
 }
 
+bool is_model_file(std::string_view name) {
+  return std::ranges::count(kSmallFiles, name) > 0 || name == kWeightsIndex ||
+         (name.ends_with(".safetensors") && name.find('/') == name.npos);
+}
+
 RemoteModel parse_remote_model(std::string_view text, const std::string& where) {
   RemoteModel model;
   try {
@@ -132,20 +140,20 @@ RemoteModel parse_remote_model(std::string_view text, const std::string& where) 
 }
 
 std::set<std::string> shards_of_index(std::string_view index, const std::string& where) {
-  const SortedJson json = parse_sorted_json(index, where, kMaxIndexValues);
+  const Json json = parse_sorted_json(index, where, kMaxIndexValues);
   const auto map = json.find("weight_map");
   require(map != json.end() && map->is_object() && !map->empty(),
           "{}: weight_map must name the file of each tensor", where);
   std::set<std::string> shards;
   for (const auto& [tensor, shard] : map->items()) {
     constexpr size_t kMaxLen = 200;
-    const auto* const name = shard.get_ptr<const std::string*>();
+    const std::string* const name = shard.is_string() ? &shard.string() : nullptr;
     const bool is_plain =
         name != nullptr && name->size() <= kMaxLen && name->ends_with(".safetensors") &&
         name->front() != '.' &&
         std::ranges::all_of(*name, [](char c) { return c > ' ' && c < 127 && c != '/'; });
     require(is_plain, "{}: {} is not the name of a safetensors file in the model's folder", where,
-            printable(Json(shard)));
+            printable(shard));
     shards.insert(*name);
     require(shards.size() <= kMaxShards, "{}: more than {} files", where, kMaxShards);
   }

@@ -35,6 +35,9 @@ struct RemoteModel {
                                        const std::set<std::string>& shards) const;
 };
 
+/// Whether it is the name of one of these files: other files of a model are of no use here.
+bool is_model_file(std::string_view name);
+
 constexpr const char* kSingleWeights = "model.safetensors";
 constexpr const char* kWeightsIndex = "model.safetensors.index.json";
 

@@ -58,22 +58,33 @@ const Architecture& find_architecture(const JsonFields& config) {
        printable(names->front()), supported);
 }
 
-/// The rotary embedding that the options ask for in place of config.json's.
-std::optional<JsonFields> rope_of(const EngineConfig& options) {
+/// What options put in place of values of config.json.
+struct Overrides {
+  std::optional<JsonFields> rope;
+  std::optional<int64_t> max_position_embeddings;
+};
+
+Overrides overrides_of(const EngineConfig& options) {
   const auto read = [](const std::string& text, const char* name) {
     return JsonFields(parse_json(text, name), std::string(name) + ": ");
   };
-  if (!options.rope_scaling.empty()) return read(options.rope_scaling, "--rope-scaling");
-  if (options.hf_overrides.empty()) return {};
-  const JsonFields overrides = read(options.hf_overrides, "--hf-overrides");
-  std::optional<JsonFields> rope;
-  for (const std::string& key : overrides.keys()) {
-    require(key == "rope_scaling" || key == "rope_parameters",
-            "{}{} cannot be overridden, only rope_scaling or rope_parameters", overrides.prefix(),
-            printable(key));
-    rope = overrides.object(key.c_str());
+  Overrides result;
+  if (!options.hf_overrides.empty()) {
+    const JsonFields given = read(options.hf_overrides, "--hf-overrides");
+    for (const std::string& key : given.keys()) {
+      if (key == "max_position_embeddings") {
+        result.max_position_embeddings = given.integer(key.c_str(), kMaxInt);
+        continue;
+      }
+      require(key == "rope_scaling" || key == "rope_parameters",
+              "{}{} cannot be overridden, only rope_parameters (or rope_scaling) and "
+              "max_position_embeddings",
+              given.prefix(), printable(key));
+      result.rope = given.object(key.c_str());
+    }
   }
-  return rope;
+  if (!options.rope_scaling.empty()) result.rope = read(options.rope_scaling, "--rope-scaling");
+  return result;
 }
 
 /// Whether one of the keys is there that only a scaled embedding has.
@@ -109,7 +120,7 @@ void parse_yarn(const JsonFields& scaling, double max_position_embeddings, RopeC
 
 // transformers 5 writes an object rope_parameters, which includes rope_theta. Older versions write
 // rope_theta and an object rope_scaling, whose rope_type was called type at first.
-RopeConfig parse_rope(const JsonFields& config, const EngineConfig& options,
+RopeConfig parse_rope(const JsonFields& config, const std::optional<JsonFields>& given,
                       int64_t max_position_embeddings) {
   RopeConfig rope;
   rope.theta = config.positive("rope_theta", 10000);
@@ -122,7 +133,6 @@ RopeConfig parse_rope(const JsonFields& config, const EngineConfig& options,
   for (const char* key : {"rope_parameters", "rope_scaling"})
     if (config.find(key) != nullptr) scaling = config.object(key);
   if (scaling) rope.theta = scaling->positive("rope_theta", rope.theta);
-  const std::optional<JsonFields> given = rope_of(options);
   if (given) scaling = given;
   if (!scaling) return rope;
 
@@ -232,11 +242,16 @@ ModelConfig ModelConfig::load(const std::string& folder, const EngineConfig& opt
   const std::string generation_config = folder + "/generation_config.json";
   require(path_exists(config),
           "{}: no config.json; a checkpoint folder in Hugging Face layout is needed", folder);
-  return parse(read_config(config), read_config(generation_config), folder, options);
+  const Json config_json = read_config(config);
+  std::optional<JsonFields> quantization_file;
+  if (!has_quantization(JsonFields(config_json, config + ": ")))
+    quantization_file = read_quantization_file(folder);
+  return parse(config_json, read_config(generation_config), folder, options, quantization_file);
 }
 
 ModelConfig ModelConfig::parse(const Json& config_json, const Json& generation_config_json,
-                               const std::string& where, const EngineConfig& options) {
+                               const std::string& where, const EngineConfig& options,
+                               const std::optional<JsonFields>& quantization_file) {
   const JsonFields config(config_json, where + "/config.json: ");
   const std::string& prefix = config.prefix();
   const Architecture& architecture = find_architecture(config);
@@ -270,15 +285,19 @@ ModelConfig ModelConfig::parse(const Json& config_json, const Json& generation_c
   require(c.head_dim % 8 == 0, "{}head_dim is {}; it must be a multiple of 8", prefix, c.head_dim);
   require(c.q_size() <= kMaxSize, "{}num_attention_heads * head_dim is {}; it must be at most {}",
           prefix, c.q_size(), kMaxSize);
+  const Overrides overrides = overrides_of(options);
   c.max_position_embeddings =
       config.integer("max_position_embeddings", kMaxInt, architecture.max_position_embeddings);
+  if (overrides.max_position_embeddings)
+    c.max_position_embeddings = *overrides.max_position_embeddings;
   c.rms_norm_eps = static_cast<float>(config.positive("rms_norm_eps", 1e-6));
   c.initializer_range = static_cast<float>(config.positive("initializer_range", 0.02));
   c.tie_word_embeddings = config.boolean("tie_word_embeddings", false);
   c.dtype = parse_dtype(config);
   // The GPU's kernels for the embedding and for drawing from the logits read floats.
-  c.quantization = parse_quantization(config, options.quantization, options.device == "cpu");
-  c.rope = parse_rope(config, options, c.max_position_embeddings);
+  c.quantization =
+      parse_quantization(config, options.quantization, options.device == "cpu", quantization_file);
+  c.rope = parse_rope(config, overrides.rope, c.max_position_embeddings);
   // Published checkpoints leave max_position_embeddings as it is when yarn is added.
   if (c.rope.scaling == RopeConfig::Scaling::kYarn)
     c.max_position_embeddings =
@@ -286,10 +305,14 @@ ModelConfig ModelConfig::parse(const Json& config_json, const Json& generation_c
                  static_cast<int64_t>(std::min(
                      c.rope.factor * c.rope.original_max_position_embeddings, double{kMaxInt})));
   refuse_unsupported(config, architecture, c.max_position_embeddings);
+  const auto add_end_tokens = [&](const JsonFields& fields) {
+    for (const int32_t id : parse_eos(fields))
+      if (std::ranges::find(c.eos_token_ids, id) == c.eos_token_ids.end())
+        c.eos_token_ids.push_back(id);
+  };
   if (!generation_config_json.is_null())
-    c.eos_token_ids =
-        parse_eos(JsonFields(generation_config_json, where + "/generation_config.json: "));
-  if (c.eos_token_ids.empty()) c.eos_token_ids = parse_eos(config);
+    add_end_tokens(JsonFields(generation_config_json, where + "/generation_config.json: "));
+  add_end_tokens(config);
   return c;
 }
 

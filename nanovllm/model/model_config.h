@@ -48,17 +48,19 @@ struct ModelConfig {
   float initializer_range = 0.02f;
   DType dtype = DType::kF32;  ///< of the checkpoint
   std::optional<Quantization> quantization;
-  /// From generation_config.json, or else from config.json. May be empty.
+  /// From generation_config.json, then from config.json, each once. May be empty.
   std::vector<int32_t> eos_token_ids;
 
-  /// Reads both files of a checkpoint folder; rope_scaling and hf_overrides of `options` replace
+  /// Reads the files of a checkpoint folder; rope_scaling and hf_overrides of `options` replace
   /// what config.json says. Throws UserError that names the file and the key if a value is wrong or
   /// not supported. If the folder is missing and can be the id of a model, the error says how to
   /// download it.
   static ModelConfig load(const std::string& folder, const EngineConfig& options = {});
   /// The same from parsed files (`generation_config` may be null). Each error begins with `where`.
+  /// `quantization_file` counts if config.json has no quantization_config.
   static ModelConfig parse(const Json& config, const Json& generation_config,
-                           const std::string& where, const EngineConfig& options = {});
+                           const std::string& where, const EngineConfig& options = {},
+                           const std::optional<JsonFields>& quantization_file = {});
 
   int64_t q_size() const { return num_heads * head_dim; }
   int64_t kv_size() const { return num_kv_heads * head_dim; }

@@ -12,6 +12,7 @@
 #include "nanovllm/base/tensor.h"
 #include "nanovllm/ops/batch.h"
 #include "nanovllm/ops/communicator.h"
+#include "nanovllm/ops/memory.h"
 #include "nanovllm/ops/rehearsal.h"
 #include "nanovllm/ops/residual.h"
 #include "nanovllm/ops/weight_rows.h"
@@ -91,11 +92,6 @@ struct ExpertArgs {
   Tensor out;     ///< [T * top_k, hidden]; may share its memory with `wide`
 };
 
-/// The size in bytes of the memory that a backend computes in, and how much of it is free now.
-struct Memory {
-  size_t total = 0, free = 0;
-};
-
 /// Every operation of the forward pass and of the sampler, for one rank. T is the number of tokens
 /// and R the number of rows whose next token is drawn; both are at least 1. Tensors are in the
 /// backend's memory. Float operands have the model's dtype unless a comment says float32; sums,
@@ -151,8 +147,8 @@ class Backend {
   /// Called once, when the model is loaded and before the first step: does what would delay the
   /// first steps otherwise, such as loading and choosing kernels. All ranks call it together.
   virtual void prepare(const Rehearsal& /*rehearsal*/, const ChoiceCache& /*cache*/) {}
-  /// One line about the choices that earlier processes left in the cache; empty if the device has
-  /// none.
+  /// One line about the choices that earlier processes left in the cache, and about those that were
+  /// made after prepare(), if there are any; empty if the device has none.
   virtual std::string describe_cache(const ChoiceCache& /*cache*/) const { return {}; }
 
   // -- weights

@@ -66,7 +66,7 @@ struct MaskedAfter {
 ///
 /// - The logit l of a token in `counts` becomes (l > 0 ? l / repetition_penalty : l *
 ///   repetition_penalty) - frequency_penalty * in_answer - (presence_penalty if in_answer > 0).
-///   Then its bias is added, and masked tokens and those not in `allowed_ids` become -infinity. Ids
+///   Then its bias is added, and masked tokens and those that are not allowed become -infinity. Ids
 ///   outside the vocabulary have no effect. `last_token` occurs once more in the answer than
 ///   `counts` says, and the `id` of each MaskedAfter with this token is masked.
 /// - value = logit * (1 / temperature). Tokens are ordered by value, then by lower id.
@@ -88,6 +88,8 @@ struct SampleRow : SamplingScalars {
   std::span<const TokenBias> biases = {};
   std::span<const int32_t> masked_ids = {};   ///< cannot be drawn
   std::span<const int32_t> allowed_ids = {};  ///< nothing else can be drawn; empty: all
+  /// [(vocab_size + 31) / 32] The same as bits: bit id % 32 of word id / 32. Empty: all.
+  std::span<const int32_t> allowed_mask = {};
   /// The token before the drawn one, if the lists do not take it into account yet, because another
   /// step draws it at this moment. kTokenInFlight: only the backend knows it. kNoToken: there is
   /// none.
@@ -96,11 +98,17 @@ struct SampleRow : SamplingScalars {
   int32_t num_logprobs = 0;  ///< wanted: of the drawn token and of the best num_logprobs - 1
 
   bool has_lists() const {
-    return last_token != kNoToken ||
-           !(counts.empty() && biases.empty() && masked_ids.empty() && allowed_ids.empty());
+    return last_token != kNoToken || !(counts.empty() && biases.empty() && masked_ids.empty() &&
+                                       allowed_ids.empty() && allowed_mask.empty());
   }
 };
 
-enum class RowStatus : int32_t { kOk = 0, kNotFinite = 1 };
+/// Whether bit `id` is set in a mask of tokens.
+inline bool has_bit(std::span<const int32_t> mask, int32_t id) {
+  return ((static_cast<uint32_t>(mask[static_cast<size_t>(id / 32)]) >> (id % 32)) & 1) != 0;
+}
+
+/// kNoMemory: the slot's lists did not fit in memory when its sequence started.
+enum class RowStatus : int32_t { kOk = 0, kNotFinite = 1, kNoMemory = 2 };
 
 }  // namespace nanovllm

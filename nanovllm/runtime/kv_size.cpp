@@ -17,7 +17,7 @@ constexpr int64_t kMaxSlots = std::numeric_limits<int32_t>::max();
 }  // namespace
 
 KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType kv_dtype,
-                     size_t bytes, Communicator* ranks) {
+                     size_t bytes, Communicator* ranks, const std::string& where) {
   const int64_t asked_len = config.max_model_len;
   require(asked_len <= model.max_position_embeddings,
           "--max-model-len is {}; the model's max_position_embeddings allow at most {} (a "
@@ -29,17 +29,15 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
   const size_t block_bytes =
       model.kv_bytes_per_token(kv_dtype) * static_cast<size_t>(config.block_size);
   const int64_t blocks_for_one = ceil_div(wanted_len, config.block_size);
-  // The bytes for each block of the longest sequence in what grows with it. The rank has block
-  // tables, and the CPU's backend has a copy of them.
-  const size_t table_bytes = sizeof(int32_t) * (config.device == "cuda" ? 1 : 2);
-  // On a GPU, prefill attention reads 16-bit copies of one layer's keys if the cache is of e4m3.
+  // The bytes for each block of the longest sequence in what grows with it. On a GPU, prefill
+  // attention reads 16-bit copies of one layer's keys if the cache is of e4m3.
   const bool copies = config.device == "cuda" && kv_dtype == DType::kE4M3;
   const size_t copy_bytes = copies ? 2 * static_cast<size_t>(model.num_kv_heads) *
                                          kv_key_bytes(DType::kF16, model.head_dim)
                                    : 0;
   const size_t length_bytes = (rope_bytes_per_position(model.head_dim) + copy_bytes) *
                                   static_cast<size_t>(config.block_size) +
-                              static_cast<size_t>(config.max_num_seqs) * table_bytes;
+                              static_cast<size_t>(config.max_num_seqs) * sizeof(int32_t);
 
   if (config.kv_cache_memory_bytes > 0) bytes = static_cast<size_t>(config.kv_cache_memory_bytes);
   KvSize size;
@@ -63,27 +61,22 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
   if (ranks != nullptr) size.num_blocks = ranks->smallest(size.num_blocks);
   require(size.num_blocks >= 1,
           "the KV cache may take {} bytes, but one block of {} tokens takes {} bytes: lower "
-          "--block-size, raise {} or free memory",
+          "--block-size, raise {} or free memory{}",
           bytes, config.block_size,
           block_bytes + (config.kv_cache_memory_bytes == 0 ? length_bytes : 0),
           config.device == "cuda" && config.kv_cache_memory_bytes == 0 ? "--gpu-memory-utilization"
-                                                                       : "--kv-cache-memory-bytes");
+                                                                       : "--kv-cache-memory-bytes",
+          where);
   const int64_t capacity = size.num_blocks * config.block_size;
   require(asked_len <= capacity,
           "--max-model-len is {}; the KV cache holds {} tokens ({} block{} of {}): lower it to {}, "
-          "or give more with --kv-cache-memory-bytes {} or --num-gpu-blocks-override {}",
+          "or give more with --kv-cache-memory-bytes {} or --num-gpu-blocks-override {}{}",
           asked_len, capacity, size.num_blocks, size.num_blocks == 1 ? "" : "s", config.block_size,
-          capacity, static_cast<size_t>(blocks_for_one) * block_bytes, blocks_for_one);
+          capacity, static_cast<size_t>(blocks_for_one) * block_bytes, blocks_for_one, where);
   size.max_model_len = std::min(wanted_len, capacity);
   return size;
 }
 
 size_t cpu_kv_bytes(size_t left) { return std::min<size_t>(size_t{4} << 30, left / 2); }
-
-size_t gpu_kv_bytes(const Memory& now, double utilization, size_t to_come) {
-  const auto ours = static_cast<size_t>(utilization * static_cast<double>(now.total));
-  const size_t taken = now.total - now.free + to_come;
-  return ours > taken ? ours - taken : 0;
-}
 
 }  // namespace nanovllm

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "nanovllm/base/config.h"
 #include "nanovllm/model/model_config.h"
@@ -20,17 +21,14 @@ struct KvSize {
 /// given, otherwise the smaller of `bytes` and what max_num_seqs sequences of max_model_len tokens
 /// need. `bytes` include the tables and copies of keys that grow with max_model_len; the bytes of
 /// the options are only for the cache. If max_model_len is more than the model or the
-/// cache allows, throws UserError with the numbers and the option to change. With several ranks all
-/// of them call it, each with its own shard and bytes, and all use the smallest number of blocks.
+/// cache allows, throws UserError with the numbers, the option to change and the text `where`. With
+/// several ranks all of them call it, each with its own shard and bytes, and all use the smallest
+/// number of blocks.
 KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType kv_dtype,
-                     size_t bytes, Communicator* ranks = nullptr);
+                     size_t bytes, Communicator* ranks = nullptr, const std::string& where = "");
 
 /// The default size of the cache on the CPU, where `left` bytes are free after the weights: 4 GiB,
 /// but at most half of them.
 size_t cpu_kv_bytes(size_t left);
-
-/// The same on a GPU: the share `utilization` of its memory, less what is in use now and the
-/// `to_come` bytes that this process will allocate for other things; at least 0.
-size_t gpu_kv_bytes(const Memory& now, double utilization, size_t to_come);
 
 }  // namespace nanovllm

@@ -15,7 +15,7 @@ ModelRunner::ModelRunner(const std::string& folder, const EngineSetup& setup,
     : backend_(std::move(backend)),
       activations_(*backend_, make_shard(setup.model, rank).config, setup.dtype,
                    setup.config.max_num_batched_tokens, setup.config.max_num_seqs),
-      state_(setup.config.max_num_seqs, setup.max_blocks_per_seq(), setup.config.block_size),
+      state_(setup.config.max_num_seqs, setup.config.block_size),
       replays_(!setup.config.enforce_eager && backend_->replays()) {
   host_.processed_logprobs = setup.config.logprobs_mode == "processed_logprobs";
   const EngineConfig& c = setup.config;
@@ -138,7 +138,7 @@ void ModelRunner::submit(const StepInput& input) {
     backend_->norm_sample(logits, *last, model_.norm, *model_.lm_head, batch);
   };
   if (size > 0) backend_->replay(size, pass);
-  else pass();
+  else if (batch.num_tokens() > 0) pass();
   if (!batch.samples.empty()) backend_->finish_sample(logits);
   if (!input.copies.empty()) backend_->copy_blocks(kv_, input.copies);
   ++num_submitted_;
@@ -174,9 +174,11 @@ void ModelRunner::fetch(Flight& flight) {
     SampleOutput& drawn = flight.output.samples[i];
     drawn.token_id = token_ids_[i];
     drawn.status = status_[i];
-    if (drawn.status != RowStatus::kOk) drawn.num_logprobs = 0;
     Slot& slot = state_.slot(flight.slots[i].first);
-    if (slot.num_starts() == flight.slots[i].second) slot.push(token_ids_[i]);
+    const bool is_same = slot.num_starts() == flight.slots[i].second;
+    if (drawn.status != RowStatus::kOk) drawn.num_logprobs = 0;
+    if (is_same && !slot.is_complete()) drawn.status = RowStatus::kNoMemory;
+    if (is_same) slot.push(token_ids_[i]);
   }
 }
 

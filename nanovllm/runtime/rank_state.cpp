@@ -1,39 +1,59 @@
 #include "nanovllm/runtime/rank_state.h"
 
 #include <algorithm>
+#include <new>
 
 #include "nanovllm/base/check.h"
 
 namespace nanovllm {
 
 void Slot::start(const SlotSetup& setup, std::span<const int32_t>& ids,
-                 std::span<const TokenBias>& biases) {
-  setup_ = setup;
-  ++num_starts_;
-  const auto take = [](auto& list, auto& from, int32_t count) {
-    list.assign(from.begin(), from.begin() + count);
+                 std::span<const TokenBias>& biases, const Slot* same) {
+  static const auto no_lists = std::make_shared<const Lists>();
+  const auto take = [](auto& from, int32_t count) {
+    const auto taken = from.first(static_cast<size_t>(count));
     from = from.subspan(static_cast<size_t>(count));
+    return taken;
   };
-  take(masked_ids_, ids, setup.num_masked_ids);
-  take(allowed_ids_, ids, setup.num_allowed_ids);
-  take(bad_words_, ids, setup.num_bad_word_ids);
-  take(biases_, biases, setup.num_biases);
-  answer_.clear();
-  counts_.clear();
-  count_of_.clear();
-  num_known_ = std::min(setup.num_tokens, setup.num_prompt_tokens);
-  for (int32_t i = 0; i < setup.num_tokens; ++i) {
-    const int32_t id = ids[static_cast<size_t>(i)];
-    if (i >= setup.num_prompt_tokens) push(id);
-    else if (setup.has_penalties()) count(id, 0);
+  const auto masked = take(ids, setup.num_masked_ids), allowed = take(ids, setup.num_allowed_ids),
+             mask = take(ids, setup.num_allowed_words), words = take(ids, setup.num_bad_word_ids),
+             tokens = take(ids, setup.num_tokens);
+  const auto bias = take(biases, setup.num_biases);
+  const std::shared_ptr<const Lists> shared = same != nullptr ? same->lists_ : no_lists;
+  const bool can_share = same == nullptr || same->is_complete_;
+  *this = Slot(setup, num_starts_ + 1, shared);
+  try {
+    if (!can_share) throw std::bad_alloc();
+    if (same == nullptr && setup.has_lists())
+      lists_ = std::make_shared<const Lists>(Lists{{masked.begin(), masked.end()},
+                                                   {allowed.begin(), allowed.end()},
+                                                   {mask.begin(), mask.end()},
+                                                   {words.begin(), words.end()},
+                                                   {bias.begin(), bias.end()}});
+    take_tokens(tokens);
+  } catch (const std::bad_alloc&) {
+    *this = Slot(setup, num_starts_, no_lists);
+    is_complete_ = false;
   }
-  ids = ids.subspan(static_cast<size_t>(setup.num_tokens));
+}
+
+void Slot::take_tokens(std::span<const int32_t> ids) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (i >= static_cast<size_t>(setup_.num_prompt_tokens)) push(ids[i]);
+    else if (setup_.has_penalties()) count(ids[i], 0);
+  }
 }
 
 void Slot::push(int32_t token) {
   ++num_known_;
-  if (!bad_words_.empty()) answer_.push_back(token);
-  if (setup_.has_penalties()) count(token, 1);
+  if (!lists_->bad_words.empty()) answer_.push_back(token);
+  if (is_complete_ && setup_.has_penalties()) count(token, 1);
+}
+
+void Slot::set_block(const BlockUpdate& update) {
+  const auto index = static_cast<size_t>(update.index);
+  if (index >= block_table_.size()) block_table_.resize(index + 1);
+  block_table_[index] = update.block;
 }
 
 void Slot::count(int32_t token, int32_t in_answer) {
@@ -46,17 +66,19 @@ SampleRow Slot::sample_row(int32_t position) {
   SampleRow row{setup_};
   row.position = static_cast<uint32_t>(position);
   row.counts = counts_;
-  row.biases = biases_;
-  row.allowed_ids = allowed_ids_;
+  row.biases = lists_->biases;
+  row.allowed_ids = lists_->allowed_ids;
+  row.allowed_mask = lists_->allowed_mask;
   row.num_logprobs = setup_.num_logprobs + 1;
-  if (position < setup_.masked_before) row.masked_ids = masked_ids_;
-  if (!setup_.has_penalties() && bad_words_.empty()) return row;
+  if (position < setup_.masked_before) row.masked_ids = lists_->masked_ids;
+  if (!is_complete_ || (!setup_.has_penalties() && lists_->bad_words.empty())) return row;
   const bool in_flight = num_known_ < position;
   check(num_known_ + 1 >= position, "position {}: only {} tokens are known", position, num_known_);
   if (in_flight) row.last_token = kTokenInFlight;
   masked_now_.assign(row.masked_ids.begin(), row.masked_ids.end());
   masked_after_.clear();
-  for (auto word = bad_words_.begin(); word != bad_words_.end();) {
+  const std::vector<int32_t>& words = lists_->bad_words;
+  for (auto word = words.begin(); word != words.end();) {
     const auto first = word + 1, last = word + *word;
     // All of the word but its last token must have been drawn; the end of that may be in flight.
     const auto known = in_flight && first < last ? last - 1 : last;
@@ -72,19 +94,16 @@ SampleRow Slot::sample_row(int32_t position) {
   return row;
 }
 
-RankState::RankState(int64_t max_num_seqs, int64_t max_blocks_per_seq, int64_t block_size)
-    : slots_(static_cast<size_t>(max_num_seqs)),
-      block_tables_(static_cast<size_t>(max_num_seqs * max_blocks_per_seq)),
-      max_blocks_per_seq_(max_blocks_per_seq),
-      block_size_(block_size) {}
+RankState::RankState(int64_t max_num_seqs, int64_t block_size)
+    : slots_(static_cast<size_t>(max_num_seqs)), block_size_(block_size) {}
 
 void RankState::apply(const StepInput& input) {
   std::span<const int32_t> setup_ids = input.setup_ids;
   std::span<const TokenBias> biases = input.biases;
-  for (const SlotSetup& setup : input.setups) slot(setup.slot).start(setup, setup_ids, biases);
-  for (const BlockUpdate& update : input.block_updates)
-    block_tables_[static_cast<size_t>(update.slot * max_blocks_per_seq_ + update.index)] =
-        update.block;
+  for (const SlotSetup& setup : input.setups)
+    slot(setup.slot)
+        .start(setup, setup_ids, biases, setup.same_lists < 0 ? nullptr : &slot(setup.same_lists));
+  for (const BlockUpdate& update : input.block_updates) slot(update.slot).set_block(update);
 }
 
 void RankState::fill(const StepInput& input, HostBatch& batch) {
@@ -98,13 +117,16 @@ void RankState::fill(const StepInput& input, HostBatch& batch) {
   batch.seq_slots.clear();
   size_t t = 0;
   for (const RowInput& row : input.rows) {
-    const int32_t* table = block_tables_.data() + row.slot * max_blocks_per_seq_;
+    const std::vector<int32_t>& table = slot(row.slot).block_table();
     const int32_t end = row.start + row.num_tokens;
+    check(end <= std::ssize(table) * block_size_, "slot {}: {} tokens in {} blocks", row.slot, end,
+          table.size());
     for (int32_t position = row.start; position < end; ++position, ++t) {
       batch.positions[t] = position;
       batch.slot_mapping[t] =
           row.store == 0 ? -1
-                         : static_cast<int32_t>(table[position / block_size_] * block_size_ +
+                         : static_cast<int32_t>(table[static_cast<size_t>(position / block_size_)] *
+                                                    block_size_ +
                                                 position % block_size_);
     }
     batch.cu_seqlens_q.push_back(static_cast<int32_t>(t));

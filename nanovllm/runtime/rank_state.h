@@ -1,8 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/ops/batch.h"
@@ -13,40 +16,61 @@ namespace nanovllm {
 /// What a rank remembers of a running sequence from step to step (`ownership.slots`).
 class Slot {
  public:
-  /// Gives the slot to a sequence. Removes the setup's lists from the front of both spans.
+  Slot() = default;
+  /// Gives the slot to a sequence. Removes the setup's lists from the front of both spans, or takes
+  /// those of parameters from the slot `same`, if that is not null.
   void start(const SlotSetup& setup, std::span<const int32_t>& ids,
-             std::span<const TokenBias>& biases);
+             std::span<const TokenBias>& biases, const Slot* same = nullptr);
   /// How the token at `position` is sampled; valid until the next call. The token before it may be
   /// in flight.
   SampleRow sample_row(int32_t position);
   /// Appends the token that was sampled.
   void push(int32_t token);
+  void set_block(const BlockUpdate& update);
+
+  /// The blocks of the sequence's tokens. It is as long as the sequence needs: max_num_seqs tables
+  /// of the longest sequence could take gigabytes.
+  const std::vector<int32_t>& block_table() const { return block_table_; }
 
   const SlotSetup& setup() const { return setup_; }
+  /// Whether memory was left for the setup's lists. If not, its sequence must not be drawn for.
+  bool is_complete() const { return is_complete_; }
   /// How often the slot was started: a token that was sampled before the last start belongs to
   /// another sequence and is dropped (`cleanup.slots`).
   uint64_t num_starts() const { return num_starts_; }
 
  private:
+  struct Lists;
+  Slot(const SlotSetup& setup, uint64_t num_starts, std::shared_ptr<const Lists> lists)
+      : setup_(setup),
+        num_starts_(num_starts),
+        lists_(std::move(lists)),
+        num_known_(std::min(setup.num_tokens, setup.num_prompt_tokens)) {}
+  /// The lists of parameters, which do not change while sequences have them.
+  struct Lists {
+    std::vector<int32_t> masked_ids, allowed_ids, allowed_mask, bad_words;
+    std::vector<TokenBias> biases;
+  };
+  void take_tokens(std::span<const int32_t> ids);
   void count(int32_t token, int32_t in_answer);
 
   SlotSetup setup_;
+  std::vector<int32_t> block_table_;
   uint64_t num_starts_ = 0;
-  std::vector<int32_t> masked_ids_, allowed_ids_, bad_words_;
-  std::vector<TokenBias> biases_;
-  int32_t num_known_ = 0;           // tokens of the prompt and the answer
-  std::vector<int32_t> answer_;     // its tokens; empty if there are no bad words
-  std::vector<TokenCount> counts_;  // of prompt and answer; empty if there are no penalties
+  bool is_complete_ = true;
+  std::shared_ptr<const Lists> lists_;  // never null while the slot is in use
+  int32_t num_known_ = 0;               // tokens of the prompt and the answer
+  std::vector<int32_t> answer_;         // its tokens; empty if there are no bad words
+  std::vector<TokenCount> counts_;      // of prompt and answer; empty if there are no penalties
   std::unordered_map<int32_t, size_t> count_of_;
   std::vector<int32_t> masked_now_;
   std::vector<MaskedAfter> masked_after_;
 };
 
-/// The slots of one rank and their block tables. It applies a step's changes to them and writes the
-/// step as a batch.
+/// The slots of one rank. It applies a step's changes to them and writes the step as a batch.
 class RankState {
  public:
-  RankState(int64_t max_num_seqs, int64_t max_blocks_per_seq, int64_t block_size);
+  RankState(int64_t max_num_seqs, int64_t block_size);
 
   /// Applies the step's setups and block updates.
   void apply(const StepInput& input);
@@ -57,8 +81,6 @@ class RankState {
 
  private:
   std::vector<Slot> slots_;
-  std::vector<int32_t> block_tables_;  // [max_num_seqs, max_blocks_per_seq]
-  int64_t max_blocks_per_seq_;
   int64_t block_size_;
 };
 

@@ -41,7 +41,7 @@ size_t cache_bytes(const EngineSetup& setup, const ModelConfig& own, const Memor
     // All ranks share the host's memory.
     require(setup.weight_bytes < memory.free || sizes_cache(config),
             "the weights take {:.2f} GiB as {}, and of {:.2f} GiB of memory {:.2f} are free: free "
-            "memory or use a smaller model",
+            "memory, raise its limit (ulimit, container) or use a smaller model",
             gib(setup.weight_bytes), dtype_name(setup.dtype), gib(memory.total), gib(memory.free));
     return cpu_kv_bytes(memory.free - std::min(memory.free, setup.weight_bytes)) /
            static_cast<size_t>(config.tensor_parallel_size);
@@ -49,16 +49,16 @@ size_t cache_bytes(const EngineSetup& setup, const ModelConfig& own, const Memor
   const size_t to_come =
       own.weight_bytes(setup.dtype, /*on_gpu=*/true) + kCudaReserve +
       Activations::bytes(own, setup.dtype, config.max_num_batched_tokens, config.max_num_seqs);
-  const size_t bytes = gpu_kv_bytes(memory, config.gpu_memory_utilization, to_come);
-  const double may_take =
-      config.gpu_memory_utilization * gib(memory.total) - gib(memory.total - memory.free);
+  const size_t bytes = memory.left(config.gpu_memory_utilization, to_come);
+  const double taken = gib(to_come) + gib(memory.total - memory.free);
   require(bytes > 0 || sizes_cache(config),
-          "no memory is left for the KV cache: of {:.2f} GiB, {:.2f} are free and "
-          "--gpu-memory-utilization {} lets this program fill {:.2f}; the model takes {:.2f} "
-          "before any cache, {:.2f} too much: raise it, lower --max-num-batched-tokens or "
-          "--max-num-seqs, or free memory",
-          gib(memory.total), gib(memory.free), config.gpu_memory_utilization,
-          std::max(0.0, may_take), gib(to_come), gib(to_come) - may_take);
+          "no memory is left for the KV cache: {}; --gpu-memory-utilization {} counts all of "
+          "them and lets this program fill {:.2f} more; the model takes {:.2f} before any cache, "
+          "{:.2f} too much: raise the utilization, lower --max-num-batched-tokens or "
+          "--max-num-seqs, or end other programs",
+          holders(memory), config.gpu_memory_utilization,
+          gib(memory.left(config.gpu_memory_utilization, 0)), gib(to_come),
+          taken - config.gpu_memory_utilization * gib(memory.total));
   return bytes;
 }
 
@@ -97,35 +97,39 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
   }
   setup.model = ModelConfig::load(model, config);
   setup.dtype = model_dtype(config, setup.model);
-  setup.kv_dtype = config.kv_cache_dtype == "fp8" ? DType::kE4M3 : setup.dtype;
+  setup.kv_dtype = config.kv_cache_dtype == "auto" ? setup.dtype : DType::kE4M3;
   setup.weight_bytes = setup.model.weight_bytes(setup.dtype, cuda);
   const auto world = static_cast<int>(config.tensor_parallel_size);
   const ModelConfig own =
       make_shard(setup.model, ranks != nullptr ? ranks->rank() : Rank{0, world}).config;
   if (ranks != nullptr) backend.connect(*ranks, setup.model.vocab_size);
   const Memory memory = backend.memory();
+  const std::string where = cuda && !sizes_cache(config) ? "; " + holders(memory) : "";
   const KvSize kv =
-      size_kv_cache(config, own, setup.kv_dtype, cache_bytes(setup, own, memory), ranks);
+      size_kv_cache(config, own, setup.kv_dtype, cache_bytes(setup, own, memory), ranks, where);
   setup.num_blocks = kv.num_blocks;
   // Memory that the user did not give to the cache should not fill up with idle prefixes.
   if (!cuda && !sizes_cache(config))
     setup.num_kept_blocks = static_cast<int64_t>(
         std::max(kKeptCpuBytes, setup.weight_bytes) / static_cast<size_t>(world) /
         (own.kv_bytes_per_token(setup.kv_dtype) * static_cast<size_t>(config.block_size)));
-  // In double, because products of sizes from config.json and from options can overflow integers.
-  // Ranks on the CPU share its memory.
-  const double cache_gib = gib(own.kv_bytes_per_token(setup.kv_dtype)) *
-                           static_cast<double>(config.block_size * kv.num_blocks) *
-                           static_cast<double>(cuda ? 1 : world);
-  require(cache_gib <= gib(memory.total),
-          "a KV cache of {} blocks of {} tokens takes {:.2f} GiB of {:.2f} GiB in total: "
-          "lower --kv-cache-memory-bytes or --num-gpu-blocks-override",
-          kv.num_blocks, config.block_size, cache_gib, gib(memory.total));
   config.max_model_len = kv.max_model_len;
   // No step has more sequences than there are blocks, nor more tokens than fit in them.
   config.max_num_seqs = std::min(config.max_num_seqs, kv.num_blocks);
   config.max_num_batched_tokens =
       std::min(config.max_num_batched_tokens, kv.num_blocks * config.block_size);
+  // In double, because products of sizes from config.json and from options can overflow integers.
+  // Ranks on the CPU share its memory.
+  const double cache_gib = gib(own.kv_bytes_per_token(setup.kv_dtype)) * (cuda ? 1 : world) *
+                           static_cast<double>(config.block_size * kv.num_blocks);
+  const double tables_gib = gib(setup.table_bytes()) * (cuda ? 1 : world);
+  require(
+      cache_gib + tables_gib <= gib(memory.total),
+      "a KV cache of {} blocks of {} tokens takes {:.2f} GiB, and block tables of {} sequences "
+      "{:.2f}, of {:.2f} GiB in total: lower --kv-cache-memory-bytes, --num-gpu-blocks-override "
+      "or --max-num-seqs, or raise --block-size",
+      kv.num_blocks, config.block_size, cache_gib, config.max_num_seqs, tables_gib,
+      gib(memory.total));
   return setup;
 }
 

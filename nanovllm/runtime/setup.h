@@ -27,6 +27,10 @@ struct EngineSetup {
 
   /// Entries of a sequence's block table.
   int64_t max_blocks_per_seq() const { return ceil_div(config.max_model_len, config.block_size); }
+  /// Bytes of the block tables of each rank's backend.
+  size_t table_bytes() const {
+    return static_cast<size_t>(config.max_num_seqs * max_blocks_per_seq()) * sizeof(int32_t);
+  }
 };
 
 /// The backend of config.device for rank number `rank`. "auto" becomes "cuda" if there is a GPU and

@@ -35,7 +35,7 @@ StepInput::StepInput(std::span<const std::byte> buffer) : buffer_(buffer) {
 }
 
 void StepArrays::clear() {
-  for_each(*this, [](auto& array) { array.clear(); });
+  for_each(*this, [](auto& array) { clear_for_reuse(array); });
 }
 
 StepInput StepArrays::write(uint64_t step, std::vector<std::byte>& buffer) const {
@@ -45,6 +45,7 @@ StepInput StepArrays::write(uint64_t step, std::vector<std::byte>& buffer) const
     *count++ = static_cast<uint32_t>(array.size());
     h.bytes += std::as_bytes(std::span(array)).size();
   });
+  clear_for_reuse(buffer);
   buffer.resize(h.bytes);
   std::memcpy(buffer.data(), &h, sizeof h);
   std::byte* at = buffer.data() + sizeof h;

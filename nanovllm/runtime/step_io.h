@@ -33,18 +33,26 @@ struct SampleInput {
 };
 
 /// The parameters of a sequence, sent when it gets its slot. Its lists are the next entries of
-/// StepInput::setup_ids, in the order of their counts here, and of StepInput::biases.
+/// StepInput::setup_ids, in the order of their counts here, and of StepInput::biases. Choices and
+/// prompts of a request share the lists of its parameters: they are sent and stored once.
 struct SlotSetup : SamplingScalars {  // `position` is not used here; each row has its own
   int32_t slot = 0;
+  int32_t same_lists = -1;    ///< the slot that has the lists of parameters; -1: they follow
   int32_t num_logprobs = -1;  ///< best alternatives for each drawn token; -1: none are wanted
   int32_t num_prompt_logprobs = -1;  ///< the same for prompt tokens
   int32_t masked_before = 0;         ///< masked ids cannot be drawn for an index below this
   int32_t num_masked_ids = 0;
-  int32_t num_allowed_ids = 0;   ///< 0: all tokens may be drawn
-  int32_t num_bad_word_ids = 0;  ///< each word is the number of its tokens and their ids
+  int32_t num_allowed_ids = 0;    ///< if there are any, only these tokens may be drawn
+  int32_t num_allowed_words = 0;  ///< of SampleRow::allowed_mask, a shorter form of many ids
+  int32_t num_bad_word_ids = 0;   ///< each word is the number of its tokens and their ids
   int32_t num_tokens = 0;  ///< of the sequence, if penalties or bad words need them; otherwise 0
   int32_t num_prompt_tokens = 0;  ///< how many of these are the prompt's
   int32_t num_biases = 0;
+
+  bool has_lists() const {
+    return (num_masked_ids | num_allowed_ids | num_allowed_words | num_bad_word_ids | num_biases) !=
+           0;
+  }
 };
 
 /// The arrays of a step, in the order of its buffer: from the largest alignment to the smallest, so
@@ -93,7 +101,15 @@ class StepInput : public StepLists<StepView> {
   std::span<const std::byte> buffer_;
 };
 
-/// The arrays of a StepInput while it is built. Their memory is reused for the next step.
+/// Empties an array whose memory is reused for the next step, unless a rare step has made it large.
+template <class T>
+void clear_for_reuse(std::vector<T>& array) {
+  constexpr size_t kMostBytes = size_t{1} << 20;
+  if (array.capacity() * sizeof(T) > kMostBytes) array = {};
+  else array.clear();
+}
+
+/// The arrays of a StepInput while it is built.
 struct StepArrays : StepLists<StepVector> {
   void clear();
   /// Writes header and arrays into `buffer` and returns the view of it.
@@ -105,7 +121,7 @@ struct StepArrays : StepLists<StepVector> {
 struct SampleOutput {
   uint64_t sequence = 0;
   int32_t token_id = 0;
-  RowStatus status = RowStatus::kOk;  ///< if it is kNotFinite, no token was drawn
+  RowStatus status = RowStatus::kOk;  ///< otherwise, no token was drawn
   int32_t num_logprobs = 0;
 };
 

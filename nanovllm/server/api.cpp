@@ -1,26 +1,25 @@
 #include "nanovllm/server/api.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/json.h"
-#include "nanovllm/base/sampling_json.h"
 #include "nanovllm/base/terminal/logging.h"
 #include "nanovllm/server/anthropic/writer.h"
-#include "nanovllm/server/conversation/conversation.h"
 #include "nanovllm/server/http/api_error.h"
-#include "nanovllm/server/openai/request.h"
-#include "nanovllm/server/openai/request_fields.h"
+#include "nanovllm/server/openai/tokenizing.h"
 #include "nanovllm/server/openai/writers.h"
 #include "nanovllm/server/page/page.h"
+#include "nanovllm/server/responses/writer.h"
 
 namespace nanovllm::server {
 
 namespace {
 
 constexpr std::string_view kJson = "application/json";
-constexpr std::string_view kModelPath = "/v1/models/";
-constexpr int kPoolThreads = 2;  // for JSON, templates and tokenizing
+constexpr std::string_view kModelPath = "/v1/models/", kResponsePath = "/v1/responses/";
 
 /// Compares in a time that depends only on the lengths.
 bool equal_keys(std::string_view given, std::string_view key) {
@@ -32,50 +31,13 @@ bool equal_keys(std::string_view given, std::string_view key) {
   return different == 0;
 }
 
-/// The body of a request to tokenize or detokenize, which may name the model.
-Json read_body(const Serving& serving, const std::string& text) {
-  Json body = parse_json(text, "the body");
-  if (!body.is_object()) throw ApiError(400, "the body must be a JSON object");
-  serving.name_of(name_field(body, "model"));
-  return body;
-}
-
-/// The text of POST /tokenize: {"prompt"} or {"messages", ...}, as vLLM has it.
-std::string tokenize_response(const Serving& serving, const std::string& body_text) {
-  const Json body = read_body(serving, body_text);
-  if (bool_field(body, "return_token_strs", false))
-    refuse_field("return_token_strs", "true is not supported");
-  std::vector<int32_t> ids;
-  if (body.contains("messages")) {
-    const ChatRequest request = chat_request(body, serving.defaults);
-    ids = read_conversation(serving, request).prompt;
-  } else {
-    const auto prompt = body.find("prompt");
-    if (prompt == body.end() || !prompt->is_string())
-      throw ApiError(400, "prompt must be a text", "prompt");
-    ids = serving.encode(prompt->get<std::string>(), bool_field(body, "add_special_tokens", true),
-                         name_field(body, "cache_salt"));
-  }
-  const Json answer = {{"count", ids.size()},
-                       {"max_model_len", serving.client.engine().setup().config.max_model_len},
-                       {"tokens", ids}};
-  return dump_json(answer);
-}
-
-/// The text of POST /detokenize: {"tokens": [...]}.
-std::string detokenize_response(const Serving& serving, const std::string& body_text) {
-  const Json body = read_body(serving, body_text);
-  const Json* tokens = find_field(body, "tokens");
-  if (tokens == nullptr) refuse_field("tokens", "is missing");
-  const std::vector<int32_t> ids =
-      naming_field([&] { return token_ids_from_json(*tokens, "tokens"); });
-  const int64_t vocab_size = serving.client.engine().setup().model.vocab_size;
-  for (const int32_t id : ids)
-    if (id >= vocab_size)
-      refuse_field("tokens", "contains {}; the vocabulary has {} ids, 0 to {}", id, vocab_size,
-                   vocab_size - 1);
-  const Json answer = {{"prompt", serving.tokenizer().decode(ids, false)}};
-  return dump_json(answer);
+/// The path without slashes that follow another one or are at the end.
+std::string tidy(std::string_view path) {
+  std::string tidy;
+  for (const char c : path)
+    if (c != '/' || !tidy.ends_with('/')) tidy += c;
+  if (tidy.size() > 1 && tidy.ends_with('/')) tidy.pop_back();
+  return tidy;
 }
 
 }  // namespace
@@ -86,12 +48,17 @@ const Api::Route Api::kRoutes[] = {
     {"GET", "/version", &Api::version},
     {"GET", "/load", &Api::load},
     {"GET", "/metrics", &Api::metrics},
+    {"GET", "/tokenizer_info", &Api::tokenizer_info, Needs::kKeyAndEngine},
     {"GET", "/v1/models", &Api::models},
     {"GET", kModelPath, &Api::model},
     {"POST", "/v1/completions", &Api::completions, Needs::kKeyAndEngine},
     {"POST", "/v1/chat/completions", &Api::chat, Needs::kKeyAndEngine},
     {"POST", "/v1/messages", &Api::messages, Needs::kKeyAndEngine},
     {"POST", "/v1/messages/count_tokens", &Api::count_tokens, Needs::kKeyAndEngine},
+    {"POST", "/v1/responses", &Api::responses, Needs::kKeyAndEngine},
+    {"POST", "/v1/responses/input_tokens", &Api::count_input, Needs::kKeyAndEngine},
+    {"GET", kResponsePath, &Api::stored_response},
+    {"DELETE", kResponsePath, &Api::delete_response},
     {"POST", "/tokenize", &Api::tokenize, Needs::kKeyAndEngine},
     {"POST", "/detokenize", &Api::detokenize, Needs::kKeyAndEngine},
 };
@@ -102,27 +69,43 @@ bool Api::Route::takes(std::string_view asked) const {
 }
 
 Api::Api(asio::io_context& io, const std::string& model, const ServerOptions& options)
-    : io_(io), options_(options), model_(model), names_(options.served_names), pool_(kPoolThreads) {
+    : io_(io),
+      options_(options),
+      model_(model),
+      names_(options.served_names),
+      responses_({.responses = static_cast<size_t>(options.max_stored_responses),
+                  .bytes = static_cast<size_t>(options.stored_responses_bytes)}) {
   if (names_.empty()) names_.push_back(model);
 }
-
-Api::~Api() { pool_.join(); }
 
 void Api::set_engine(AsyncEngine& engine) {
   // What may throw comes first: the client must not outlive the engine.
   std::optional<ChatTemplate> chat_template;
-  if (engine.tokenizer() != nullptr)
+  if (engine.tokenizer() != nullptr) {
     chat_template = ChatTemplate::load(model_, options_.chat_template);
-  SamplingParams defaults = {.max_tokens = kNoMaxTokens};
-  if (options_.generation_config == "auto") defaults = checkpoint_sampling_params(model_);
-  serving_.reset(new Serving{
-      .io = io_,
-      .pool = pool_,
-      .client = EngineClient(io_, engine, names_.front()),
-      .chat_template = std::move(chat_template),
-      .defaults = defaults,
-      .names = names_,
-      .most_sequences = engine.setup().config.max_num_seqs + options_.max_queued_requests});
+    tokenizer_info_ = describe_tokenizer(model_, options_.chat_template);
+  }
+  AnswerForm answer_form;
+  if (chat_template)
+    answer_form = AnswerForm(*engine.tokenizer(), *chat_template, options_.tool_call_parser,
+                             options_.reasoning_parser);
+  const SamplingParams defaults = options_.generation_config.defaults(model_);
+  serving_.reset(
+      new LiveServing{{.setup = engine.setup(),
+                       .requests = engine.requests(),
+                       .vocabulary = engine.tokenizer(),
+                       .chat_template = std::move(chat_template),
+                       .answer_form = std::move(answer_form),
+                       .defaults = defaults,
+                       .template_defaults = options_.template_defaults,
+                       .names = names_,
+                       .drops_media = options_.drops_media,
+                       .responses = &responses_},
+                      io_,
+                      pool_,
+                      EngineClient(io_, engine, names_.front()),
+                      engine.setup().config.max_num_seqs + options_.max_queued_requests,
+                      std::chrono::milliseconds(std::llround(options_.sse_keepalive * 1000))});
   asio::co_spawn(io_, serving_->client.run(), asio::detached);
   state_ = State::kReady;
 }
@@ -146,6 +129,9 @@ Task<> Api::handle(HttpRequest& request, HttpReply& reply) {
     error = ApiError::prompt_too_long(e.what(), request.path);
   } catch (const UserError& e) {
     error = ApiError(400, e.what());
+  } catch (const Cancelled&) {  // the client is gone
+  } catch (const std::bad_alloc&) {
+    error = ApiError(503, "not enough memory for this request");
   } catch (const EngineDead&) {
     // A drain ends the engine when its time is over.
     error = is_draining() ? ApiError::shutting_down() : ApiError(500, "the engine has failed");
@@ -158,7 +144,8 @@ Task<> Api::handle(HttpRequest& request, HttpReply& reply) {
   if (!error) co_return;
   if (reply.status() != 0) {  // a stream has begun
     reply.record.end = "error";
-    reply.add_event(error->body(request.path), error->event(request.path));
+    reply.add_event(error->event_data(request.path, reply.num_events()),
+                    error->event(request.path));
     co_await reply.end_events();
     co_return;
   }
@@ -180,26 +167,34 @@ Task<> Api::answer(HttpRequest& request, HttpReply& reply) {
   co_await (this->*route.handler)(request, reply);
 }
 
-void Api::check(const HttpRequest& request) const {
-  if (!is_preflight(request)) route_of(request);
+Admitted Api::admit(const HttpRequest& request) const {
+  if (request.path != "/" && request.path != "/health") check_origin(options_.cors, request);
+  Admitted admitted{.takes_body = false, .client = request.address};
+  if (is_preflight(request)) return admitted;
+  const Route& route = route_of(request);
+  if (route.needs == Needs::kNothing) return admitted;
+  // Clients behind a proxy have one address; a key without which nothing is answered tells them
+  // apart.
+  if (!options_.api_keys.empty()) admitted.client += fmt::format(" {}", key_of(request));
+  admitted.takes_body = route.method == "POST";
+  if (admitted.takes_body) check_content_type(request);
+  return admitted;
 }
 
 bool Api::is_preflight(const HttpRequest& request) const {
   return !options_.cors.origins.empty() && server::is_preflight(request);
 }
 
-const Api::Route& Api::route_of(const HttpRequest& request) const {
+const Api::Route& Api::route_of(const HttpRequest& request) {
   const std::string_view method =
       request.method == "HEAD" ? std::string_view("GET") : request.method;
   std::string allowed;
-  for (const Route& route : kRoutes) {
-    if (!route.takes(request.path)) continue;
-    if (route.method == method) {
-      if (route.needs != Needs::kNothing) check_key(request);
-      return route;
+  for (const std::string& path : {request.path, tidy(request.path)})
+    for (const Route& route : kRoutes) {
+      if (!route.takes(path)) continue;
+      if (route.method == method) return route;
+      (allowed += allowed.empty() ? "" : ", ") += route.method;
     }
-    (allowed += allowed.empty() ? "" : ", ") += route.method;
-  }
   if (allowed.empty()) throw ApiError::unknown_route(request.method, request.path);
   throw ApiError::wrong_method(request.method, request.path, std::move(allowed));
 }
@@ -210,21 +205,22 @@ Task<> Api::answer_preflight(const HttpRequest& request, HttpReply& reply) {
     return header.first == "Access-Control-Allow-Origin";
   };
   if (std::ranges::none_of(reply.more_headers, is_allow))
-    throw ApiError(403, "pages of this origin may not use the server; see --allowed-origins");
+    throw ApiError::foreign_origin(request.header("Origin"));
   const HttpHeaders headers = preflight_headers(options_.cors, request);
   co_await reply.send(200, "text/plain", "", headers);
 }
 
-void Api::check_key(const HttpRequest& request) const {
-  if (options_.api_keys.empty()) return;
+size_t Api::key_of(const HttpRequest& request) const {
   std::string_view given = request.header("Authorization");
   constexpr std::string_view kBearer = "Bearer ";
   if (equal_in_any_case(given.substr(0, kBearer.size()), kBearer))
     given.remove_prefix(kBearer.size());
   else given = request.header("x-api-key");  // Anthropic's clients
-  bool is_known = false;
-  for (const std::string& key : options_.api_keys) is_known |= equal_keys(given, key);
-  if (!is_known) throw ApiError::wrong_key();
+  size_t found = options_.api_keys.size();
+  for (size_t i = 0; i < options_.api_keys.size(); ++i)
+    if (equal_keys(given, options_.api_keys[i])) found = i;
+  if (found == options_.api_keys.size()) throw ApiError::wrong_key();
+  return found;
 }
 
 void Api::check_ready() const {
@@ -235,8 +231,7 @@ void Api::check_ready() const {
 }
 
 ServedModel Api::served_model(const std::string& name) const {
-  const int64_t longest = serving_ ? serving_->client.engine().setup().config.max_model_len : 0;
-  return {name, start_time_, longest};
+  return {name, start_time_, serving_->client.engine().setup().config.max_model_len};
 }
 
 Task<> Api::health(HttpRequest&, HttpReply& reply) {
@@ -268,14 +263,22 @@ Task<> Api::metrics(HttpRequest&, HttpReply& reply) {
   co_await reply.send(200, kPrometheusText, serving_->client.metrics(), HttpHeaders());
 }
 
+Task<> Api::tokenizer_info(HttpRequest&, HttpReply& reply) {
+  serving_->tokenizer();  // there is one
+  co_await reply.send(200, kJson, tokenizer_info_, HttpHeaders());
+}
+
 Task<> Api::models(HttpRequest&, HttpReply& reply) {
+  if (!serving_) check_ready();
   std::vector<ServedModel> models;
   for (const std::string& name : names_) models.push_back(served_model(name));
   co_await reply.send(200, kJson, models_response(models), HttpHeaders());
 }
 
 Task<> Api::model(HttpRequest& request, HttpReply& reply) {
-  const std::string name = url_decoded(request.path.substr(kModelPath.size()));
+  if (!serving_) check_ready();
+  const std::string path = request.path.starts_with(kModelPath) ? request.path : tidy(request.path);
+  const std::string name = url_decoded(path.substr(kModelPath.size()));
   if (std::ranges::count(names_, name) == 0) throw ApiError::unknown_model(name);
   co_await reply.send(200, kJson, model_response(served_model(name)), HttpHeaders());
 }
@@ -295,6 +298,34 @@ Task<> Api::messages(HttpRequest& request, HttpReply& reply) {
   co_await generate(*serving_, request, reply, read_message);
 }
 
+Task<> Api::responses(HttpRequest& request, HttpReply& reply) {
+  co_await generate(*serving_, request, reply, read_response);
+}
+
+Task<> Api::count_input(HttpRequest& request, HttpReply& reply) {
+  co_await answer_on_pool(request, reply, count_input_response);
+}
+
+Task<> Api::stored_response(HttpRequest& request, HttpReply& reply) {
+  std::string id = request.path.substr(kResponsePath.size());
+  constexpr std::string_view kItems = "/input_items";
+  const bool asks_for_items = id.ends_with(kItems);
+  if (asks_for_items) id.resize(id.size() - kItems.size());
+  const auto response = responses_.find(id);
+  if (response == nullptr) throw ApiError::unknown_response(id);
+  std::string text = response->response;
+  const std::function<void()> list = [&] { text = input_items_response(*response); };
+  if (asks_for_items) co_await on_pool(pool_.lane(response->items.size()), list);
+  co_await reply.send(200, kJson, std::move(text), HttpHeaders());
+}
+
+Task<> Api::delete_response(HttpRequest& request, HttpReply& reply) {
+  const std::string id = request.path.substr(kResponsePath.size());
+  if (!responses_.remove(id)) throw ApiError::unknown_response(id);
+  const Json deleted = {{"id", id}, {"object", "response"}, {"deleted", true}};
+  co_await reply.send(200, kJson, dump_json(deleted), HttpHeaders());
+}
+
 Task<> Api::count_tokens(HttpRequest& request, HttpReply& reply) {
   co_await answer_on_pool(request, reply, count_tokens_response);
 }
@@ -309,8 +340,9 @@ Task<> Api::detokenize(HttpRequest& request, HttpReply& reply) {
 
 Task<> Api::answer_on_pool(HttpRequest& request, HttpReply& reply, MakeResponse make) {
   std::string response;
-  const auto work = [&] { response = make(*serving_, request.body); };
-  co_await on_pool(pool_, work);
+  std::stop_source stop;
+  const auto work = [&] { response = make(*serving_, request.body, stop.get_token()); };
+  co_await work_for_client(pool_, request, reply, stop, work);
   co_await reply.send(200, kJson, response, HttpHeaders());
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "nanovllm/server/generation.h"
+#include "nanovllm/server/http/connection.h"
 #include "nanovllm/server/http/http.h"
 #include "nanovllm/server/openai/response.h"
 #include "nanovllm/server/server.h"
@@ -16,15 +17,16 @@ namespace nanovllm::server {
 class Api {
  public:
   Api(asio::io_context& io, const std::string& model, const ServerOptions& options);
-  ~Api();
 
-  /// Throws ApiError if there is no such route or the key is missing. The body is not needed.
-  void check(const HttpRequest& request) const;
+  /// Throws ApiError if there is no such route, the key is missing, or the request is that of
+  /// another site's page. The body is not needed.
+  Admitted admit(const HttpRequest& request) const;
   /// The headers that every response to a request has.
   HttpHeaders more_headers(const HttpRequest& request) const {
     return cors_headers(options_.cors, request);
   }
-  /// Answers a request. Every error becomes a response, unless the client is gone.
+  /// Answers a request that was admitted. Every error becomes a response, unless the client is
+  /// gone.
   Task<> handle(HttpRequest& request, HttpReply& reply);
 
   /// From now on requests are answered, until unset_engine(). Throws UserError for a
@@ -57,13 +59,16 @@ class Api {
 
   Task<> answer(HttpRequest& request, HttpReply& reply);
   /// The text of a response to a request with this body. It is made on a thread of the pool.
-  using MakeResponse = std::string (*)(const Serving& serving, const std::string& body);
+  using MakeResponse = std::string (*)(const Serving& serving, const std::string& body,
+                                       const std::stop_token& stop);
   Task<> answer_on_pool(HttpRequest& request, HttpReply& reply, MakeResponse make);
   Task<> answer_preflight(const HttpRequest& request, HttpReply& reply);
   bool is_preflight(const HttpRequest& request) const;
-  /// Throws ApiError if there is none, or the request has no right to it.
-  const Route& route_of(const HttpRequest& request) const;
-  void check_key(const HttpRequest& request) const;
+  /// Slashes that are doubled or at the end of the path make no difference, unless they are part of
+  /// a model's name. Throws ApiError if there is none.
+  static const Route& route_of(const HttpRequest& request);
+  /// Which of the keys the request has. Throws ApiError if it has none of them.
+  size_t key_of(const HttpRequest& request) const;
   void check_ready() const;
   ServedModel served_model(const std::string& name) const;
 
@@ -72,12 +77,17 @@ class Api {
   Task<> version(HttpRequest&, HttpReply&);
   Task<> load(HttpRequest&, HttpReply&);
   Task<> metrics(HttpRequest&, HttpReply&);
+  Task<> tokenizer_info(HttpRequest&, HttpReply&);
   Task<> models(HttpRequest&, HttpReply&);
   Task<> model(HttpRequest&, HttpReply&);
   Task<> completions(HttpRequest&, HttpReply&);
   Task<> chat(HttpRequest&, HttpReply&);
   Task<> messages(HttpRequest&, HttpReply&);
   Task<> count_tokens(HttpRequest&, HttpReply&);
+  Task<> responses(HttpRequest&, HttpReply&);
+  Task<> count_input(HttpRequest&, HttpReply&);
+  Task<> stored_response(HttpRequest&, HttpReply&);
+  Task<> delete_response(HttpRequest&, HttpReply&);
   Task<> tokenize(HttpRequest&, HttpReply&);
   Task<> detokenize(HttpRequest&, HttpReply&);
 
@@ -85,8 +95,10 @@ class Api {
   const ServerOptions& options_;
   const std::string model_;
   std::vector<std::string> names_;
-  asio::thread_pool pool_;
-  std::unique_ptr<Serving> serving_;
+  ResponseStore responses_;
+  std::string tokenizer_info_;  // the text of GET /tokenizer_info
+  std::unique_ptr<LiveServing> serving_;
+  WorkPool pool_;  // destroyed before what its threads use
   State state_ = State::kLoading;
   size_t num_requests_ = 0;
   const int64_t start_time_ = std::time(nullptr);

@@ -91,15 +91,18 @@ size_t EngineCall::index_of(const RequestUpdate& update) const {
   return static_cast<size_t>(std::ranges::find(ids_, update.request_id) - ids_.begin());
 }
 
-Task<> EngineCall::next(std::vector<RequestUpdate>& updates) {
+Task<> EngineCall::next(std::vector<RequestUpdate>& updates,
+                        std::chrono::steady_clock::time_point patience) {
   updates.clear();
-  while (updates_.empty() && !interrupted_ && client_.dead_.empty()) {
+  bool has_patience = true;
+  while (has_patience && updates_.empty() && !interrupted_ && client_.dead_.empty()) {
     boost::system::error_code cancelled;
-    arrived_.expires_at(std::chrono::steady_clock::time_point::max());
+    arrived_.expires_at(patience);
     co_await arrived_.async_wait(asio::redirect_error(asio::use_awaitable, cancelled));
+    has_patience = cancelled.failed();
   }
-  if (interrupted_) co_return;
-  if (updates_.empty()) throw EngineDead(client_.dead_);
+  if (interrupted_) throw Cancelled();
+  if (has_patience && updates_.empty()) throw EngineDead(client_.dead_);
   std::swap(updates, updates_);
 }
 

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "nanovllm/engine/async_engine.h"
+#include "nanovllm/front/async_engine.h"
 #include "nanovllm/server/http/http.h"
 #include "nanovllm/server/metrics.h"
 
@@ -58,9 +58,9 @@ class EngineCall {
   void submit(NewRequest request);
   /// Which request an update belongs to.
   size_t index_of(const RequestUpdate& update) const;
-  /// Waits for updates, and puts them into `updates`. None: interrupt() was called. Throws
-  /// EngineDead.
-  Task<> next(std::vector<RequestUpdate>& updates);
+  /// Waits for updates, at most until `patience` ends, and puts them into `updates`, which is empty
+  /// if there are none. Throws EngineDead, and Cancelled after interrupt().
+  Task<> next(std::vector<RequestUpdate>& updates, std::chrono::steady_clock::time_point patience);
   void interrupt();
 
  private:

@@ -1,12 +1,18 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
+#include "nanovllm/server/conversation/answer_form.h"
 #include "nanovllm/server/engine_client.h"
+#include "nanovllm/server/http/api_error.h"
 #include "nanovllm/server/http/http.h"
+#include "nanovllm/server/responses/store.h"
+#include "nanovllm/server/work_pool.h"
 #include "nanovllm/text/chat_template.h"
 
 namespace nanovllm::server {
@@ -15,16 +21,18 @@ namespace nanovllm::server {
 /// 16,000 tokens takes about 130 KB.
 inline constexpr size_t kEncodedBytes = size_t{32} << 20;
 
-/// What the answers to all requests need. Used by the I/O thread, and by the pool only to read.
+/// What reading requests and writing their answers needs, in a server and for a batch file.
 struct Serving {
-  asio::io_context& io;
-  asio::thread_pool& pool;  ///< for JSON, templates and tokenizing
-  EngineClient client;
+  const EngineSetup& setup;
+  const RequestFactory& requests;
+  std::shared_ptr<const Tokenizer> vocabulary;  ///< null: the model has no tokenizer
   std::optional<ChatTemplate> chat_template;
+  AnswerForm answer_form = {};  ///< known if there is a chat template
   SamplingParams defaults;
+  Json template_defaults;          ///< variables of the chat template that a request may replace
   std::vector<std::string> names;  ///< of the model; a request without a name means the first one
-  int64_t most_sequences = 0;      ///< that may run or wait; further requests get status 429
-  int64_t num_sequences = 0;
+  bool drops_media = false;        ///< ServerOptions::drops_media
+  ResponseStore* responses = nullptr;                 ///< of a server
   mutable EncodedParts encoded_parts{kEncodedBytes};  ///< the earlier turns of conversations
 
   /// Throws ApiError if the model has none.
@@ -32,18 +40,35 @@ struct Serving {
   /// Tokenizer::encode(). What requests with another cache_salt have sent has no influence on the
   /// time.
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens,
-                              std::string_view cache_salt) const {
-    return tokenizer().encode(text, add_special_tokens, &encoded_parts, cache_salt);
+                              std::string_view cache_salt, const std::stop_token& stop) const {
+    return tokenizer().encode(text, add_special_tokens,
+                              {.known = &encoded_parts, .owner = cache_salt, .stop = stop});
   }
   /// The name of the model for a response; `asked` is that of the request, which may be empty.
   /// Throws ApiError if the model has no such name.
   const std::string& name_of(const std::string& asked) const;
 };
 
+/// The same for a server. Used by the I/O thread, and by the pool only to read.
+struct LiveServing : Serving {
+  asio::io_context& io;
+  WorkPool& pool;  ///< for JSON, templates and tokenizing
+  EngineClient client;
+  int64_t most_sequences = 0;  ///< that may run or wait; further requests get status 429
+  std::chrono::steady_clock::duration keep_alive{};  ///< ServerOptions::sse_keepalive; 0: never
+  int64_t num_sequences = 0;
+};
+
+/// The error of an answer that the engine could not finish: APIs have no finish_reason for it. The
+/// request forbids every token, or the logits are not numbers.
+std::optional<ApiError> error_of(const RequestOutput& output);
+
 /// How the answers to one request are written for its client. Each API has a class for it.
 class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
+  /// Adds the events with which a stream begins, before there is a token.
+  virtual void begin(HttpReply& /*stream*/) {}
   /// Adds the events of an update to a stream. `request` is the index in Generation::requests. The
   /// update has new tokens, or its choice ends. Each choice ends once.
   virtual void add(HttpReply& stream, size_t request, const RequestUpdate& update) = 0;
@@ -59,17 +84,31 @@ struct Generation {
   int64_t n = 1;  ///< choices of each request
   bool stream = false;
   std::unique_ptr<AnswerWriter> writer;
+  /// The most memory that the requests will hold until the response is written.
+  size_t num_bytes = 0;
+
+  /// Adds a request for a prompt. Throws UserError, also if the requests may hold more than
+  /// kMaxRequestBytes; then nothing was allocated for this one.
+  NewRequest& add(const Serving& serving, std::vector<int32_t> prompt,
+                  const std::shared_ptr<const RequestParams>& params,
+                  const std::string& cache_salt);
 };
 
 /// Reads the body of a request. Called on a thread of the pool. Throws ApiError or another
-/// UserError.
-using ReadGeneration = Generation (*)(const Serving& serving, const std::string& body);
+/// UserError, and Cancelled after a request to stop.
+using ReadGeneration = Generation (*)(const Serving& serving, const std::string& body,
+                                      const std::stop_token& stop);
+
+/// Calls `work` on the pool, in the lane for the size of the request's body. If the client goes,
+/// requests `stop` and throws Cancelled when the work has ended.
+Task<> work_for_client(WorkPool& pool, const HttpRequest& http, HttpReply& reply,
+                       std::stop_source& stop, std::function<void()> work);
 
 /// Runs a request and writes its answer; the body is freed before it runs. Throws what `read`
 /// throws before anything was sent, and EngineDead or ApiError at any time. If the client
-/// goes, the requests end. A body of up to `most_bytes_here` is read on this thread instead of the
-/// pool's.
-Task<> generate(Serving& serving, HttpRequest& http, HttpReply& reply, ReadGeneration read,
+/// goes, the reading and the requests end. A body of up to `most_bytes_here` is read on this thread
+/// instead of the pool's.
+Task<> generate(LiveServing& serving, HttpRequest& http, HttpReply& reply, ReadGeneration read,
                 size_t most_bytes_here = 0);
 
 }  // namespace nanovllm::server

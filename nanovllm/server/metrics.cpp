@@ -98,6 +98,9 @@ Metrics::Metrics(std::string model_name, const EngineSetup& setup)
       inter_token_(kInterTokenSeconds),
       end_to_end_(kRequestSeconds),
       queue_(kRequestSeconds),
+      prefill_(kRequestSeconds),
+      decode_(kRequestSeconds),
+      inference_(kRequestSeconds),
       prompt_tokens_(token_buckets(setup.config.max_model_len)),
       generation_tokens_(token_buckets(setup.config.max_model_len)) {
   // A rate needs a first value: every reason is shown from the start.
@@ -124,6 +127,12 @@ void Metrics::count(RequestProgress& progress, const RequestUpdate& update) {
   end_to_end_.Observe(output.finish_time - output.arrival_time);
   const double left_queue = output.scheduled_time > 0 ? output.scheduled_time : output.finish_time;
   queue_.Observe(left_queue - output.arrival_time);
+  // A request that has ended before its first token belongs to none of these phases.
+  if (output.first_token_time == 0 || progress.token_times.empty()) return;
+  const double last_token = std::ranges::max(progress.token_times);
+  prefill_.Observe(output.first_token_time - left_queue);
+  decode_.Observe(last_token - output.first_token_time);
+  inference_.Observe(last_token - left_queue);
 }
 
 std::string Metrics::text(const EngineStats& stats) const {
@@ -158,6 +167,14 @@ std::string Metrics::text(const EngineStats& stats) const {
                  "Seconds from the arrival of a request to its end.", end_to_end_.Collect());
   page.histogram("vllm:request_queue_time_seconds",
                  "Seconds from the arrival of a request to its first step.", queue_.Collect());
+  page.histogram("vllm:request_prefill_time_seconds",
+                 "Seconds from the first step of a request to its first token.",
+                 prefill_.Collect());
+  page.histogram("vllm:request_decode_time_seconds",
+                 "Seconds from the first token of a request to its last one.", decode_.Collect());
+  page.histogram("vllm:request_inference_time_seconds",
+                 "Seconds from the first step of a request to its last token.",
+                 inference_.Collect());
   page.histogram("vllm:request_prompt_tokens", "Tokens of a request's prompt.",
                  prompt_tokens_.Collect());
   page.histogram("vllm:request_generation_tokens", "Tokens of an answer.",

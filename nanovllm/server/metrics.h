@@ -35,8 +35,8 @@ class Metrics {
   const bool has_prefix_cache_;
   int64_t num_prompt_tokens_ = 0;
   std::map<std::string, int64_t, std::less<>> num_ended_;  // by finish_reason
-  prometheus::Histogram first_token_, inter_token_, end_to_end_, queue_, prompt_tokens_,
-      generation_tokens_;
+  prometheus::Histogram first_token_, inter_token_, end_to_end_, queue_, prefill_, decode_,
+      inference_, prompt_tokens_, generation_tokens_;
 };
 
 }  // namespace nanovllm::server

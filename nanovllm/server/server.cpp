@@ -15,10 +15,12 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/file_descriptor.h"
 #include "nanovllm/base/terminal/logging.h"
-#include "nanovllm/engine/async_engine.h"
+#include "nanovllm/front/async_engine.h"
 #include "nanovllm/server/api.h"
 #include "nanovllm/server/http/connection.h"
+#include "nanovllm/server/http/host.h"
 #include "nanovllm/server/http/unix_socket.h"
+#include "nanovllm/server/out_of_memory.h"
 
 namespace nanovllm::server {
 
@@ -31,8 +33,11 @@ namespace {
 constexpr std::chrono::milliseconds kDrainTick{20};
 /// Before the next connection is accepted, if one could not be.
 constexpr std::chrono::milliseconds kAcceptPause{20};
-/// Files of the process that are not connections: the model's, and those of its threads.
-constexpr size_t kOtherFiles = 64;
+/// The I/O thread waits so long for memory that others may free; all clients wait with it.
+constexpr std::chrono::milliseconds kIoPatience{200};
+/// Files that the process opens at least while it loads a model, and those that it may open later.
+constexpr size_t kFilesToLoad = 32, kSpareFiles = 16;
+constexpr size_t kLeastConnections = 8, kMostConnections = 16384;
 /// When the engine has ended, requests that still run have this long to receive their error.
 constexpr double kSecondsToReport = 2;
 
@@ -52,9 +57,13 @@ class Server {
         api_(io_, model, options),
         acceptor_(io_),
         signals_(io_, SIGINT, SIGTERM) {
-    const size_t most_files = raise_open_files_limit();
-    if (most_files < http_.limits.connections + kOtherFiles)
-      http_.limits.connections = std::max(most_files, 2 * kOtherFiles) - kOtherFiles;
+    const size_t open = num_open_files(), least = open + kFilesToLoad + kLeastConnections;
+    require(most_files_ >= least,
+            "this process may have {} files open (ulimit -Hn), and a server needs at least {}",
+            most_files_, least);
+    // Loading a model may take more files than it needs at the end.
+    const size_t room = most_files_ - open;
+    num_connections_allowed_ = std::min({kMostConnections, room / 4, room - kFilesToLoad});
     listen();
   }
 
@@ -63,6 +72,7 @@ class Server {
     asio::co_spawn(io_, wait_for_signals(), asio::detached);
     std::thread io_thread([&] {
       ::pthread_setname_np(::pthread_self(), "io");
+      set_patience(kIoPatience);
       run_io();
     });
     std::exception_ptr failure;
@@ -92,13 +102,18 @@ class Server {
   }
 
   void listen() {
-    tcp::resolver resolver(io_);
     std::string where = url_of(options_.host, options_.port);
+    std::vector<std::string> hosts = options_.allowed_hosts;
+    bool is_local = false;
     try {
       if (options_.uds.empty()) {
-        open(resolver.resolve(options_.host, std::to_string(options_.port), tcp::resolver::passive)
-                 .begin()
-                 ->endpoint());
+        const tcp::endpoint endpoint = resolve();
+        is_local = is_loopback(endpoint.address().to_string());
+        if (is_local && !is_loopback(options_.host)) hosts.push_back(options_.host);
+        acceptor_.open(endpoint.protocol());
+        acceptor_.set_option(asio::socket_base::reuse_address(true));
+        acceptor_.bind(endpoint);
+        acceptor_.listen();
         // The port has the same place in the addresses of IPv4 and IPv6.
         sockaddr_in address{};
         const Protocol::endpoint bound = acceptor_.local_endpoint();
@@ -106,21 +121,21 @@ class Server {
         where = url_of(options_.host, ntohs(address.sin_port));
       } else {
         where = "unix:" + options_.uds;
-        socket_file_.emplace(options_.uds);
-        open(asio::local::stream_protocol::endpoint(options_.uds));
+        socket_file_.emplace(options_.uds, acceptor_);
       }
     } catch (const boost::system::system_error& error) {
       fail("cannot listen on {}: {}", where, error.code().message());
     }
+    hosts_.emplace(hosts, is_local);
     log().info("listening on {}", where);
-    log().info("up to {} connections", http_.limits.connections);
+    if (!options_.note.empty()) log().info("{}", options_.note);
   }
 
-  void open(const Protocol::endpoint& endpoint) {
-    acceptor_.open(endpoint.protocol());
-    acceptor_.set_option(asio::socket_base::reuse_address(true));
-    acceptor_.bind(endpoint);
-    acceptor_.listen();
+  tcp::endpoint resolve() {
+    tcp::resolver resolver(io_);
+    return resolver.resolve(options_.host, std::to_string(options_.port), tcp::resolver::passive)
+        .begin()
+        ->endpoint();
   }
 
   /// Ends the process without waiting for anybody.
@@ -136,13 +151,15 @@ class Server {
     std::promise<void> is_set;
     asio::post(io_, [&] {
       try {
-        api_.set_engine(engine);
+        allow_connections();
+        api_.set_engine(engine);  // the last one that may throw: then nothing uses the engine
         is_set.set_value();
       } catch (...) {
         is_set.set_exception(std::current_exception());
       }
     });
     is_set.get_future().get();
+    log().info("up to {} connections", num_connections_allowed_);
     log().info("{} is ready", api_.model_name());
     engine.run();
     // Either the drain has ended or the engine has failed.
@@ -155,6 +172,16 @@ class Server {
     std::promise<void> is_over;
     asio::post(io_, [&] { asio::co_spawn(io_, end(why, is_over), asio::detached); });
     is_over.get_future().wait();
+  }
+
+  /// As many as there are files, now that it is known how many the engine has open.
+  void allow_connections() {
+    const size_t open = std::max(num_open_files(), num_connections_);
+    const size_t others = open - num_connections_ + kSpareFiles;
+    require(most_files_ >= others + kLeastConnections,
+            "this process may have {} files open (ulimit -Hn), and needs at least {}", most_files_,
+            others + kLeastConnections);
+    num_connections_allowed_ = std::min(kMostConnections, most_files_ - others);
   }
 
   Task<> end(std::string why, std::promise<void>& is_over) {
@@ -198,7 +225,9 @@ class Server {
   Task<> accept() {
     for (;;) {
       try {
-        co_await accept_one();
+        // Others wait in the kernel until a connection has ended.
+        if (num_connections_ < num_connections_allowed_) co_await accept_one();
+        else co_await pause();
       } catch (const std::exception& e) {
         log().error("cannot accept a connection: {}", what_of(e));
       }
@@ -210,11 +239,9 @@ class Server {
     Protocol::socket socket(io_);
     co_await acceptor_.async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
     if (error) {  // no file descriptor is free, for example
-      asio::steady_timer timer(io_, kAcceptPause);
-      co_await timer.async_wait(asio::use_awaitable);
+      co_await pause();
       co_return;
     }
-    if (num_connections_ >= http_.limits.connections) co_return;  // closes it
     socket.set_option(tcp::no_delay(true), error);
     asio::co_spawn(io_, serve_connection(std::move(socket), http_),
                    [this](const std::exception_ptr& failure) {
@@ -228,6 +255,11 @@ class Server {
     ++num_connections_;
   }
 
+  Task<> pause() {
+    asio::steady_timer timer(io_, kAcceptPause);
+    co_await timer.async_wait(asio::use_awaitable);
+  }
+
   const ServerOptions& options_;
   const std::string& model_;
   const EngineConfig& config_;
@@ -235,28 +267,42 @@ class Server {
   HttpService http_{
       .handler = [this](HttpRequest& request,
                         HttpReply& reply) { return api_.handle(request, reply); },
-      .check = [this](const HttpRequest& request) { api_.check(request); },
+      .admit =
+          [this](const HttpRequest& request) {
+            hosts_->check(request);
+            return api_.admit(request);
+          },
       .more_headers = [this](const HttpRequest& request) { return api_.more_headers(request); },
       .access_log = &access_log_};
   // Its destructor destroys the connections that are suspended, which use the members above.
   asio::io_context io_{1};
   Api api_;
-  std::optional<UnixSocketFile> socket_file_;
   asio::basic_socket_acceptor<Protocol> acceptor_;
+  std::optional<UnixSocketFile> socket_file_;
   asio::signal_set signals_;
-  size_t num_connections_ = 0;
+  std::optional<AllowedHosts> hosts_;
+  const size_t most_files_ = raise_open_files_limit();
+  size_t num_connections_ = 0, num_connections_allowed_ = 0;
   int status_ = 0;
 };
 
 }  // namespace
 
 int run_server(const std::string& model, const EngineConfig& config, const ServerOptions& options) {
-  require(options.port >= 0 && options.port <= 65535, "--port is {}; it must be from 0 to 65535",
+  require(options.port >= 0 && options.port <= 65535, "port is {}; it must be from 0 to 65535",
           options.port);
-  require(options.max_queued_requests >= 0, "--max-queued-requests is {}; it must be at least 0",
+  require(options.max_queued_requests >= 0, "max_queued_requests is {}; it must be at least 0",
           options.max_queued_requests);
-  require(options.shutdown_timeout >= 0, "--shutdown-timeout is {}; it must be at least 0",
+  constexpr int64_t kMostResponses = 10'000;
+  require(options.max_stored_responses >= 0 && options.max_stored_responses <= kMostResponses,
+          "max_stored_responses is {}; it must be from 0 to {}", options.max_stored_responses,
+          kMostResponses);
+  constexpr double kLongestKeepalive = 86'400;
+  require(options.sse_keepalive >= 0 && options.sse_keepalive <= kLongestKeepalive,
+          "sse_keepalive is {}; it must be from 0 to {}", options.sse_keepalive, kLongestKeepalive);
+  require(options.shutdown_timeout >= 0, "shutdown_timeout is {}; it must be at least 0",
           options.shutdown_timeout);
+  wait_for_memory();
   return Server(model, config, options).run();
 }
 

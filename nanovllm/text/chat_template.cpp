@@ -1,13 +1,16 @@
 #include "nanovllm/text/chat_template.h"
 
-#include <algorithm>
 #include <filesystem>
-#include <map>
+#include <mutex>
+#include <string_view>
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/base/system/files.h"
 #include "nanovllm/text/jinja/interpreter.h"
+#include "nanovllm/text/messages.h"
+#include "nanovllm/text/template_traits.h"
 
 namespace nanovllm {
 
@@ -34,59 +37,36 @@ void add_special_tokens(const Json& config, Json& tokens) {
   }
 }
 
-/// The parts of a message as {"type": "text", "text": ...}.
-Json text_parts(const Json& content) {
-  Json parts = Json::array();
-  for (const Json& part : content) {
-    if (part.is_string()) {
-      parts.push_back({{"type", "text"}, {"text", part}});
-      continue;
-    }
-    require(part.is_object() && part.contains("type") && part["type"].is_string(),
-            "a part of a message's content must be a string or an object with a type");
-    require(part["type"] == "text",
-            "a message's content has a part of type {}, but the model reads only text",
-            dump_json(part["type"]));
-    require(part.contains("text") && part["text"].is_string(),
-            "a text part of a message's content must have a string in 'text'");
-    parts.push_back(part);
-  }
-  return parts;
-}
-
-std::string joined(const Json& parts) {
-  std::string text;
-  for (bool first = true; const Json& part : parts) {
-    if (!std::exchange(first, false)) text += '\n';
-    text += part["text"].get_ref<const std::string&>();
-  }
-  return text;
-}
-
-/// A conversation that a template takes, with `content` in a message of the role.
-Json conversation_with(const std::string& role, const Json& content) {
-  const Json user = {{"role", "user"}, {"content", "x"}};
-  const Json message = {
-      {"role", role}, {"name", "f"}, {"tool_call_id", "call00001"}, {"content", content}};
-  const Json call = {{"id", "call00001"},
-                     {"type", "function"},
-                     {"function", {{"name", "f"}, {"arguments", Json::object()}}}};
-  if (role == "system" || role == "developer") return Json::array({message, user});
-  if (role == "assistant") return Json::array({user, message});
-  if (role != "tool") return Json::array({message});
-  return Json::array({user,
-                      {{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}},
-                      message});
+/// Cuts a prompt behind the content of its last message, so that the answer continues it.
+void cut_behind(const Json& messages, std::string& prompt) {
+  // A template that reads no texts gets them as lists of one part.
+  Json content = messages.back().value("content", Json());
+  if (content.is_array() && content.size() == 1) content = Json(content[0]["text"]);
+  require(content.is_string(),
+          "continue_final_message needs a text as the content of the last message");
+  const std::string_view text = content.string();
+  const size_t end = text.find_last_not_of(" \t\r\n") + 1;  // templates trim
+  const size_t at = prompt.rfind(text.substr(0, end));
+  require(end > 0 && at != std::string::npos,
+          "continue_final_message needs a last message whose content is in the prompt");
+  prompt.resize(at + (prompt.compare(at, text.size(), text) == 0 ? text.size() : end));
 }
 
 }  // namespace
 
+struct ChatTemplate::Source {
+  Source(std::string_view text, std::string where) : parsed(text, std::move(where)) {}
+  jinja::Template parsed;
+  mutable std::once_flag probed;
+  mutable TemplateTraits traits;  // known when `probed` is set
+};
+
 ChatTemplate::ChatTemplate(const std::string& source, Json special_tokens, std::string where)
-    : ChatTemplate(std::make_shared<const jinja::Template>(source, std::move(where)),
+    : ChatTemplate(std::make_shared<const Source>(source, std::move(where)),
                    std::move(special_tokens)) {}
 
-ChatTemplate::ChatTemplate(std::shared_ptr<const jinja::Template> parsed, Json special_tokens)
-    : template_(std::move(parsed)), special_tokens_(std::move(special_tokens)) {}
+ChatTemplate::ChatTemplate(std::shared_ptr<const Source> source, Json special_tokens)
+    : template_(std::move(source)), special_tokens_(std::move(special_tokens)) {}
 
 std::optional<ChatTemplate> ChatTemplate::load(const std::string& folder,
                                                const std::string& template_file) {
@@ -100,7 +80,7 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::string& folder,
     add_special_tokens(read_object(root / "special_tokens_map.json"), tokens);
   const auto parse = [&](std::string_view source, const std::string& where) {
     try {
-      return std::make_shared<const jinja::Template>(source, where);
+      return std::make_shared<const Source>(source, where);
     } catch (const UserError& error) {
       // Only the person who starts the program may see the folder: an error in a rendering may go
       // to a client.
@@ -121,8 +101,7 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::string& folder,
   const auto found = config.find("chat_template");
   if (found == config.end() || found->is_null()) return std::nullopt;
   const std::string where = "tokenizer_config.json's chat_template";
-  if (found->is_string())
-    return ChatTemplate(parse(found->get_ref<const std::string&>(), where), tokens);
+  if (found->is_string()) return ChatTemplate(parse(found->string(), where), tokens);
 
   ChatTemplate loaded(nullptr, tokens);
   for (const Json& entry : found->is_array() ? *found : Json::array()) {
@@ -131,8 +110,7 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::string& folder,
     const Json name = entry.value("name", Json());
     if (name != "default" && name != "tool_use") continue;
     auto& slot = name == "default" ? loaded.template_ : loaded.tool_template_;
-    slot = parse(entry["template"].get_ref<const std::string&>(),
-                 fmt::format("{} {}", where, name.dump()));
+    slot = parse(entry["template"].string(), fmt::format("{} {}", where, name.dump()));
   }
   require(loaded.template_ != nullptr,
           "{}: {} is neither a string nor a list of {{name, template}} with one named 'default'",
@@ -151,55 +129,50 @@ ChatTemplate ChatTemplate::load_for_later(const std::string& folder, const std::
   return none;
 }
 
-std::string ChatTemplate::render(const Json& context) const {
+bool ChatTemplate::mentions(std::string_view text) const {
+  const auto has = [text](const std::shared_ptr<const Source>& source) {
+    return source != nullptr && find_bytes(source->parsed.source(), text) != std::string::npos;
+  };
+  return has(template_) || has(tool_template_);
+}
+
+const ChatTemplate::Source& ChatTemplate::source_for(const Json& context) const {
   require(error_.empty(), "{}", error_);
   require(context.is_object(), "a chat template's context is not a JSON object");
   const auto tools = context.find("tools");
   const bool has_tools = tools != context.end() && !tools->is_null();
-  const jinja::Template& chosen =
-      has_tools && tool_template_ != nullptr ? *tool_template_ : *template_;
-  return jinja::Interpreter(chosen).render(context, special_tokens_);
+  return has_tools && tool_template_ != nullptr ? *tool_template_ : *template_;
 }
 
-std::string ChatTemplate::prompt(const Json& context) const {
-  const auto has_parts = [](const Json& message) {
-    return message.is_object() && message.contains("content") && message["content"].is_array();
-  };
+std::string ChatTemplate::render(const Json& context, std::stop_token stop) const {
+  return jinja::Interpreter(source_for(context).parsed, jinja::Budget(std::move(stop)))
+      .render(context, special_tokens_);
+}
+
+std::string ChatTemplate::prompt(Json context, const std::stop_token& stop) const {
+  const Source& source = source_for(context);
   const auto messages = context.find("messages");
-  if (messages == context.end() || !messages->is_array() ||
-      std::none_of(messages->begin(), messages->end(), has_parts))
-    return render(context);
-  Json changed = context;
-  std::map<std::string, bool> reads_parts;  // by role
-  for (Json& message : changed["messages"]) {
-    if (!has_parts(message)) continue;
-    const Json parts = text_parts(message["content"]);
-    std::string role = message.contains("role") && message["role"].is_string()
-                           ? message["role"].get<std::string>()
-                           : "user";
-    // Templates that know more roles treat them as one of these.
-    constexpr std::string_view kRoles[] = {"system", "developer", "assistant", "tool"};
-    if (std::ranges::find(kRoles, role) == std::end(kRoles)) role = "user";
-    const auto [known, is_new] = reads_parts.try_emplace(role);
-    if (is_new) known->second = this->reads_parts(role, context);
-    message["content"] = known->second ? parts : Json(joined(parts));
-  }
-  return render(changed);
-}
-
-/// Whether the template reads a list of parts in a message of the role. It renders a part whose
-/// text must be in the prompt and whose other field must not: a template that does not read parts
-/// prints the whole list.
-bool ChatTemplate::reads_parts(const std::string& role, Json context) const {
-  const Json part = {{"type", "text"}, {"text", "wordofthepart"}, {"otherfieldofthepart", "y"}};
-  context["messages"] = conversation_with(role, Json::array({part}));
-  try {
-    const std::string prompt = render(context);
-    return prompt.find("wordofthepart") != std::string::npos &&
-           prompt.find("otherfieldofthepart") == std::string::npos;
-  } catch (const UserError&) {
-    return false;
-  }
+  if (messages == context.end() || !messages->is_array() || messages->empty())
+    return render(context, stop);
+  const TemplateTraits::Render probe = [&](const Json& conversation) {
+    std::optional<std::string> prompt;
+    try {
+      prompt = jinja::Interpreter(source.parsed).render(conversation, special_tokens_);
+    } catch (const UserError&) {  // the template does not take such messages
+    }
+    return prompt;
+  };
+  std::call_once(source.probed,
+                 [&] { source.traits = TemplateTraits::of(source.parsed.source(), probe); });
+  normalize_messages(*messages, source.traits, [&](const std::string& role) {
+    return template_has_role(role, source.traits, probe);
+  });
+  if (context.value("continue_final_message", Json()) != true) return render(context, stop);
+  const Json last = Json::array({messages->back()});
+  context["add_generation_prompt"] = false;
+  std::string text = render(context, stop);
+  cut_behind(last, text);
+  return text;
 }
 
 }  // namespace nanovllm

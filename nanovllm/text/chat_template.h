@@ -2,15 +2,13 @@
 
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
+#include <string_view>
 
 #include "nanovllm/base/json.h"
 
 namespace nanovllm {
-
-namespace jinja {
-class Template;
-}
 
 /// Turns a conversation into the text of a prompt, as transformers' apply_chat_template does. The
 /// checkpoint contains a Jinja2 template, which is rendered in a sandbox: it cannot read files,
@@ -37,25 +35,29 @@ class ChatTemplate {
   /// not parse.
   ChatTemplate(const std::string& source, Json special_tokens, std::string where);
 
+  /// Whether the source of the template, or of that for tools, contains a text.
+  bool mentions(std::string_view text) const;
+
   /// `context`: {"messages": [...], "tools"?: [...], "add_generation_prompt"?: bool, ...variables}.
   /// Messages and tools have OpenAI's format. Throws UserError with line and column for an error of
   /// the template, which includes raise_exception(), and if it exceeds the limits of steps, depth
-  /// or bytes.
-  std::string render(const Json& context) const;
+  /// or bytes. A request to stop ends it with Cancelled.
+  std::string render(const Json& context, std::stop_token stop = {}) const;
 
-  /// The prompt for a model that reads only text. It does what render() does, and also accepts
-  /// messages whose content is a list of parts, each {"type": "text", "text": ...} or a text. A
-  /// template that reads such parts gets the list; any other gets the texts joined by newlines, as
-  /// in vLLM. Throws UserError that names the type of any other part.
-  std::string prompt(const Json& context) const;
+  /// The prompt for a model that reads only text, from messages as clients of OpenAI's API send
+  /// them. They are first given the form that the template reads (normalize_messages), so any
+  /// template takes them. With "continue_final_message": true in the context the prompt ends behind
+  /// the content of the last message, and the answer continues it. Throws what render() throws, and
+  /// UserError for a part that is not a text.
+  std::string prompt(Json context, const std::stop_token& stop = {}) const;
 
  private:
-  ChatTemplate(std::shared_ptr<const jinja::Template> parsed, Json special_tokens);
-  bool reads_parts(const std::string& role, Json context) const;
+  struct Source;
+  ChatTemplate(std::shared_ptr<const Source> source, Json special_tokens);
+  const Source& source_for(const Json& context) const;
 
-  std::shared_ptr<const jinja::Template> template_;
-  std::shared_ptr<const jinja::Template>
-      tool_template_;  // null unless there is a separate template for tools
+  std::shared_ptr<const Source> template_;
+  std::shared_ptr<const Source> tool_template_;  // null unless there is a separate one for tools
   Json special_tokens_;
   std::string error_;  // why there is no template_
 };

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/strings/join.h"
 #include "nanovllm/base/strings/utf8.h"
 
 namespace nanovllm {
@@ -66,7 +67,7 @@ class Scanner {
   std::string_view string() {
     const std::string_view quoted = quoted_string();
     if (quoted.find('\\') == std::string_view::npos) return quoted.substr(1, quoted.size() - 2);
-    // Few tokens hold an escape; nlohmann's parser knows what each means.
+    // Few tokens hold an escape; the parser of JSON knows what each means.
     return out_.unescaped.emplace_back(parse_json(quoted, out_.where).get<std::string>());
   }
 
@@ -157,7 +158,11 @@ TokenizerJson read_tokenizer_json(std::string_view text, const std::string& wher
         out.vocab.push_back({token, scanner.token_id(token)});
       });
     else if (key == "merges" && scanner.peek() == '[')
-      scanner.list('[', ']', [&] { out.merges.push_back(read_merge(scanner, where)); });
+      scanner.list('[', ']', [&] {
+        const TokenizerJson::Merge merge = read_merge(scanner, where);
+        // The first line of merges.txt, "#version: 0.2", which old files copy.
+        if (!merge.first.starts_with("#version")) out.merges.push_back(merge);
+      });
     else keep(model, key);
   };
   scanner.object([&](std::string_view key) {
@@ -185,10 +190,11 @@ bool JsonObject::flag(const std::string& key, bool otherwise) const {
   return json[key].get<bool>();
 }
 
-std::string JsonObject::literal_pattern() const {
-  std::string literal = object("pattern").string("String");
-  require(!literal.empty(), "{}: the pattern is empty", where);
-  return literal;
+std::string JsonObject::character(const std::string& key) const {
+  std::string text = string(key);
+  require(!text.empty() && static_cast<size_t>(utf8_len(text[0])) == text.size(),
+          "{}: the {} must be one character", where, key);
+  return text;
 }
 
 int32_t JsonObject::token_id(const Json& id) const {
@@ -198,7 +204,7 @@ int32_t JsonObject::token_id(const Json& id) const {
 }
 
 std::vector<Component> TokenizerJson::components(
-    const char* name, const char* list, std::initializer_list<std::string_view> supported) const {
+    const char* name, const char* list, const std::vector<std::string_view>& supported) const {
   const std::string pipeline = where + ": " + name;
   std::vector<Component> out;
   const auto add = [&](const auto& self, const Json& json) -> void {
@@ -210,8 +216,7 @@ std::vector<Component> TokenizerJson::components(
       return;
     }
     require(std::ranges::find(supported, type) != supported.end(),
-            "{}: '{}' is not supported; Sequence, {} are", pipeline, type,
-            fmt::join(supported, ", "));
+            "{}: '{}' is not supported; Sequence, {} are", pipeline, type, join(supported, ", "));
     out.push_back({{json, pipeline + ": " + type}, type});
     require(out.size() <= kMaxComponents, "{}: more than {} components", pipeline, kMaxComponents);
   };

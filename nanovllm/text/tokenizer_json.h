@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,8 +25,8 @@ struct JsonObject {
   JsonObject object(const std::string& key) const { return {at(key), where + ": " + key}; }
   std::string string(const std::string& key) const;
   bool flag(const std::string& key, bool otherwise) const;
-  /// Its "pattern": {"String": ...}, which is not empty.
-  std::string literal_pattern() const;
+  /// A string of one character.
+  std::string character(const std::string& key) const;
   int32_t token_id(const Json& id) const;  // `id` is any value inside of the object
 };
 
@@ -56,7 +55,17 @@ struct TokenizerJson {
   /// Sequence (which are in its field `list`), otherwise the single component. Throws UserError for
   /// a type that is not among `supported`.
   std::vector<Component> components(const char* name, const char* list,
-                                    std::initializer_list<std::string_view> supported) const;
+                                    const std::vector<std::string_view>& supported) const;
+  /// The same for a table of pairs of a supported type and what to use for it: calls
+  /// use(second, component) for each component.
+  template <class Table, class Use>
+  void for_each_component(const char* name, const char* list, const Table& table, Use&& use) const {
+    std::vector<std::string_view> types;
+    for (const auto& [type, _] : table) types.push_back(type);
+    for (const Component& component : components(name, list, types))
+      for (const auto& [type, value] : table)
+        if (type == component.type) use(value, component);
+  }
 };
 
 /// Reads `text`, which must outlive the result. Throws UserError "<where>: <what>".

@@ -8,6 +8,7 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/strings/utf8.h"
+#include "nanovllm/text/tokenizers_unicode.h"
 
 namespace nanovllm {
 
@@ -44,14 +45,14 @@ uint8_t class_of(char32_t c) {
 
 using Chars = std::vector<utf8proc_int32_t>;
 
-// Appends the full canonical decomposition of `c`.
-void decompose(char32_t c, Chars& out) {
-  constexpr size_t kMaxParts = 8;  // the longest has four
+// Appends the full decomposition of `c`: the canonical one unless `options` has UTF8PROC_COMPAT.
+void decompose(char32_t c, Chars& out, int options = UTF8PROC_DECOMPOSE) {
+  constexpr size_t kMaxParts = 32;  // the longest has 18
   const size_t before = out.size();
   out.resize(before + kMaxParts);
   int boundary = 0;
   const auto n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), &out[before], kMaxParts,
-                                         UTF8PROC_DECOMPOSE, &boundary);
+                                         static_cast<utf8proc_option_t>(options), &boundary);
   check(n >= 0 && n <= static_cast<utf8proc_ssize_t>(kMaxParts), "decomposition of U+{:04X}",
         static_cast<uint32_t>(c));
   out.resize(before + static_cast<size_t>(n));
@@ -68,22 +69,36 @@ void compose(Chars& chars) {
 
 int combining_class(utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; }
 
+// `tokenizers` has the classes of Unicode 10.
+int older_combining_class(utf8proc_int32_t c) {
+  const int of_c = combining_class(c);
+  return of_c != 0 && is_newer_mark(static_cast<char32_t>(c)) ? 0 : of_c;
+}
+
 // utf8proc_map() sorts marks by swapping neighbours, which takes quadratic time for a long run of
 // them. So decomposition and the canonical ordering (Unicode 15, section 3.11, D109) are done here,
 // and utf8proc does the composition.
+void order_marks(Chars& chars, int (*class_of_mark)(utf8proc_int32_t)) {
+  const auto is_mark = [&](utf8proc_int32_t c) { return class_of_mark(c) != 0; };
+  for (auto marks = chars.begin(); marks != chars.end();) {
+    marks = std::find_if(marks, chars.end(), is_mark);
+    const auto marks_end = std::find_if_not(marks, chars.end(), is_mark);
+    std::ranges::stable_sort(marks, marks_end, {}, class_of_mark);
+    marks = marks_end;
+  }
+}
+
+void append_chars(std::string& out, const Chars& chars) {
+  for (const utf8proc_int32_t c : chars) out += to_utf8(static_cast<char32_t>(c));
+}
+
 void append_nfc(std::string& out, std::string_view text) {
   Chars chars;
   const char* const end = text.data() + text.size();
   for (const char* p = text.data(); p < end;) decompose(next_code_point(p), chars);
-  const auto is_mark = [](utf8proc_int32_t c) { return combining_class(c) != 0; };
-  for (auto marks = chars.begin(); marks != chars.end();) {
-    marks = std::find_if(marks, chars.end(), is_mark);
-    const auto marks_end = std::find_if_not(marks, chars.end(), is_mark);
-    std::ranges::stable_sort(marks, marks_end, {}, combining_class);
-    marks = marks_end;
-  }
+  order_marks(chars, combining_class);
   compose(chars);
-  for (const utf8proc_int32_t c : chars) out += to_utf8(static_cast<char32_t>(c));
+  append_chars(out, chars);
 }
 
 constexpr bool is_hangul_syllable(char32_t c) { return c >= 0xAC00 && c <= 0xD7A3; }
@@ -153,6 +168,38 @@ std::string_view to_nfc(std::string_view text, std::string& storage) {
   changed.append(done, end);
   storage = std::move(changed);
   return storage;
+}
+
+std::string normal_form(std::string_view text, NormalForm form) {
+  const CharTable& table = CharTable::get();
+  const int options =
+      UTF8PROC_DECOMPOSE | (form == NormalForm::kNfd ? 0 : static_cast<int>(UTF8PROC_COMPAT));
+  std::string out;
+  Chars segment, parts;
+  const auto finish_segment = [&] {
+    if (segment.empty()) return;
+    order_marks(segment, older_combining_class);
+    if (form == NormalForm::kNfkc) compose(segment);
+    append_chars(out, segment);
+    segment.clear();
+  };
+  const char* const end = text.data() + text.size();
+  for (const char* p = text.data(); p < end;) {
+    const char32_t c = next_code_point(p);
+    if (c < 0x80 && (p == end || !(*p & 0x80))) {
+      finish_segment();
+      out += static_cast<char>(c);
+      continue;
+    }
+    parts.clear();
+    if (is_newer_composite(c)) parts.push_back(static_cast<utf8proc_int32_t>(c));
+    else decompose(c, parts, options);
+    // A segment ends before a character that nothing before it can change or join.
+    if (!(table[static_cast<char32_t>(parts[0])] & (kMark | kUnstable))) finish_segment();
+    segment.insert(segment.end(), parts.begin(), parts.end());
+  }
+  finish_segment();
+  return out;
 }
 
 std::string to_utf8(char32_t c) {

@@ -34,10 +34,18 @@ class CharTable {
   std::array<uint8_t, 0x40000> classes_;
 };
 
+inline bool is_white_space(char32_t c) { return (CharTable::get()[c] & kSpace) != 0; }
+
 /// Well-formed `text` in Normalization Form C: `text` itself if nothing changes, otherwise a text
 /// in `storage`. Reads each character once, and normalizes only around characters that may change
 /// (UAX #15, section 9).
 std::string_view to_nfc(std::string_view text, std::string& storage);
+
+enum class NormalForm { kNfd, kNfkc, kNfkd };
+
+/// Well-formed `text` in a normal form, as the Python package `tokenizers` makes it: with the
+/// tables of Unicode 10.
+std::string normal_form(std::string_view text, NormalForm form);
 
 /// A code point in UTF-8.
 std::string to_utf8(char32_t c);

@@ -28,15 +28,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
-def is_neutral(name: str, value: object, neutral: Neutral) -> bool:
-    return value is None or value in neutral[name]
-
-
 def refuse(owner: str, given: Mapping[str, object], neutral: Neutral, known: Iterable[str]) -> None:
     """Raises an error for the first argument that asks for something. `known`: the arguments that
     `owner` has, for a name that is misspelled."""
     for name, value in given.items():
         if name not in neutral:
             raise TypeError(f"{owner} has no argument '{name}'{did_you_mean(name, known)}")
-        if not is_neutral(name, value, neutral):
+        if value is not None and value not in neutral[name]:
             raise _core.UserError(f"{name}={value!r:.60} is not supported; leave it out")

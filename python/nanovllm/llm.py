@@ -12,7 +12,13 @@ from nanovllm import _core
 from nanovllm._bar import Bar
 from nanovllm._unsupported import AnyOf, Neutral, refuse
 from nanovllm.inputs import Prompt, TokenIds, TokensPrompt, split_prompt, to_prompts
-from nanovllm.options import OPTIONS_HELP, LLMOptions, to_engine_fields, with_given_names
+from nanovllm.options import (
+    OPTIONS_HELP,
+    LLMOptions,
+    to_engine_fields,
+    to_generation_config,
+    with_given_names,
+)
 from nanovllm.outputs import EngineStats, RequestOutput, StreamPiece
 from nanovllm.sampling_params import SamplingParams
 from nanovllm.tokenizer import Conversation, Tokenizer
@@ -41,11 +47,14 @@ class LLM:
     def __init__(self, model: str | os.PathLike[str], **kwargs: Unpack[LLMOptions]) -> None:
         """Loads a model: a checkpoint folder in Hugging Face layout, or the id of a model on the
         Hugging Face hub, "ORG/NAME[@REVISION]", which is found in the Hugging Face cache or
-        downloaded into it. `kwargs` are the options that help(LLM) lists, and generation_config:
-        "auto", or "vllm" for `get_default_sampling_params` without the checkpoint's values.
+        downloaded into it. `kwargs` are the options that help(LLM) lists, and two about
+        `get_default_sampling_params`: generation_config is "auto" for the checkpoint's values,
+        "vllm" for none, or the folder of a generation_config.json; override_generation_config is a
+        dictionary of values in place of those.
 
         It gives a warning for an unknown option, and for a max_model_len above the model's own,
-        which is then used. vLLM's options that would change the results are refused.
+        which is then used. vLLM's options that would change the results are refused. Others have no
+        effect, which logging.getLogger("nanovllm") says as INFO.
         """
         if not isinstance(model, (str, bytes, os.PathLike)):
             raise TypeError(
@@ -57,9 +66,11 @@ class LLM:
             name,
             kwargs.get("local_files_only", False) is True,
             kwargs.get("load_format") != "dummy",
+            kwargs.get("revision") or "",
+            os.fspath(kwargs.get("download_dir") or ""),
         )
         fields = to_engine_fields(name, folder, kwargs)
-        self._reads_generation_config = kwargs.get("generation_config") != "vllm"
+        self._generation_config = to_generation_config(folder, kwargs)
         try:
             self._engine = _core.Engine(folder, fields)
         except (TypeError, ValueError) as error:
@@ -274,10 +285,8 @@ class LLM:
         """The sampling values of the checkpoint's generation_config.json. If it does not limit the
         length of an answer, max_tokens is None. `chat` uses them by default."""
         self._engine.require_alive()
-        if not self._reads_generation_config:
-            return SamplingParams(max_tokens=None)
         usual = _core.sampling_fields(SamplingParams())
-        values = self._engine.default_sampling_params()
+        values = _core.default_sampling_params(*self._generation_config)
         changed = {name: value for name, value in values.items() if value != usual[name]}
         return SamplingParams(**changed)
 

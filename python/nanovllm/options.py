@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import textwrap
@@ -15,7 +16,7 @@ from typing import Any, TypedDict
 from nanovllm import _core
 from nanovllm._binary import BINARY
 from nanovllm._files import read_json
-from nanovllm._unsupported import AnyOf, Neutral, did_you_mean, is_neutral, refuse
+from nanovllm._unsupported import did_you_mean
 
 
 class EngineOptions(TypedDict, total=False):
@@ -24,7 +25,7 @@ class EngineOptions(TypedDict, total=False):
     # nano-vLLM's
     max_num_batched_tokens: int | None
     max_num_seqs: int | None
-    max_model_len: int | None
+    max_model_len: int | str | None
     gpu_memory_utilization: float
     tensor_parallel_size: int
     enforce_eager: bool
@@ -34,6 +35,8 @@ class EngineOptions(TypedDict, total=False):
     device: str
     dtype: str
     load_format: str
+    revision: str | None
+    download_dir: str | os.PathLike[str] | None
     quantization: str | None
     local_files_only: bool
     rope_scaling: Mapping[str, object] | str | None
@@ -48,6 +51,7 @@ class EngineOptions(TypedDict, total=False):
     threads: int
     seed: int | None
     logprobs_mode: str
+    max_logprobs: int | None
     use_cache: bool
     cache_dir: str
     trace: str
@@ -55,37 +59,41 @@ class EngineOptions(TypedDict, total=False):
 
 
 class LLMOptions(EngineOptions, total=False):
-    """The options of LLM, and those of vLLM that LLM accepts with values that ask for nothing."""
+    """The options of LLM, those of its default sampling parameters, and those of vLLM that scripts
+    often give. nanovllm/base/vllm_options.h has all options of vLLM, with the values that LLM
+    accepts."""
 
-    generation_config: str | None
-    max_logprobs: int | None
+    generation_config: str | os.PathLike[str] | None
+    override_generation_config: Mapping[str, Any] | str | None
     # without an effect
     trust_remote_code: bool
     swap_space: float | None
     disable_log_stats: bool
     disable_custom_all_reduce: bool
     enable_chunked_prefill: bool | None
+    enable_expert_parallel: bool
+    limit_mm_per_prompt: Mapping[str, Any] | None
+    max_parallel_loading_workers: int | None
+    code_revision: str | None
+    compilation_config: Any
+    structured_outputs_config: Any
+    attention_config: Any
+    served_model_name: str | list[str] | None
+    # with some values
     cpu_offload_gb: float | None
-    download_dir: None
-    max_parallel_loading_workers: None
     distributed_executor_backend: str | None
     model_impl: str
     config_format: str
-    compilation_config: Any
-    served_model_name: str | list[str] | None
-    # not supported
     tokenizer: str | os.PathLike[str] | None
     tokenizer_mode: str
-    tokenizer_revision: None
-    revision: None
-    code_revision: None
-    hf_config_path: None
+    tokenizer_revision: str | None
+    hf_config_path: str | os.PathLike[str] | None
     skip_tokenizer_init: bool
-    override_generation_config: Mapping[str, Any] | None
     logits_processors: list[Any] | None
     enable_lora: bool
-    speculative_config: None
-    kv_transfer_config: None
+    enable_sleep_mode: bool
+    speculative_config: Mapping[str, Any] | None
+    kv_transfer_config: Any
     task: str | None
     runner: str | None
     convert: str | None
@@ -98,53 +106,9 @@ OTHER_NAMES = {
     "num_kvcache_blocks": "num_gpu_blocks_override",
 }
 
-# vLLM's names for values that have another name here.
-_OTHER_VALUES: Mapping[str, Mapping[str, str]] = {
-    "dtype": {"half": "float16", "float": "float32"},
-    "load_format": {"safetensors": "auto"},
-    "kv_cache_dtype": {"fp8_e4m3": "fp8"},
-}
+_GENERATION_CONFIG = ("generation_config", "override_generation_config")
 
-# Options of vLLM that concern speed, memory or logs, with the values that need no warning.
-_WITHOUT_EFFECT: Neutral = {
-    "trust_remote_code": (False, True),
-    "swap_space": range(1 << 10),
-    "disable_log_stats": (False, True),
-    "disable_custom_all_reduce": (False, True),
-    "enable_chunked_prefill": (True,),
-    "cpu_offload_gb": (0,),
-    "download_dir": (),
-    "max_parallel_loading_workers": (),
-    "distributed_executor_backend": ("mp", "uni"),
-    "model_impl": ("auto", "vllm"),
-    "config_format": ("auto", "hf"),
-    "compilation_config": AnyOf(object),
-    "served_model_name": AnyOf(object),
-}
-
-# Options that would change the results, with the values that do not. A tokenizer may also be named
-# as the model is.
-_UNSUPPORTED: Neutral = {
-    "tokenizer": (),
-    "tokenizer_mode": ("auto",),
-    "tokenizer_revision": (),
-    "revision": (),
-    "code_revision": (),
-    "hf_config_path": (),
-    "skip_tokenizer_init": (False,),
-    "override_generation_config": ({},),
-    "logits_processors": ([], ()),
-    "enable_lora": (False,),
-    "speculative_config": (),
-    "kv_transfer_config": (),
-    "task": ("auto", "generate"),
-    "runner": ("auto", "generate"),
-    "convert": ("auto", "none"),
-    "pipeline_parallel_size": (1,),
-    "data_parallel_size": (1,),
-}
-
-_MOST_LOGPROBS = 20
+_log = logging.getLogger("nanovllm")
 
 
 def describe(
@@ -195,25 +159,17 @@ def to_engine_fields(model: str, folder: str, options: Mapping[str, object]) -> 
     fields: dict[str, object] = {"worker_path": BINARY}
     fields |= {name: _value(name, value) for name, value in by_field(options).items()}
     known = EngineOptions.__annotations__
+    without_effect = []
     for name, value in options.items():
-        if name in known:
+        if name in known or name in _GENERATION_CONFIG:
             continue
-        if name == "max_logprobs":
-            if value is not None and value not in range(_MOST_LOGPROBS + 1):
-                raise _core.UserError(
-                    f"max_logprobs is {value!r:.60}; it must be from 0 to {_MOST_LOGPROBS}"
-                )
-        elif name == "generation_config":
-            if value not in (None, "auto", "vllm"):
-                raise _core.UserError(
-                    f"generation_config is {value!r:.60}; it must be 'auto' or 'vllm'"
-                )
-        elif name in _UNSUPPORTED:
-            path = os.fspath(value) if isinstance(value, os.PathLike) else value
-            neutral = {**_UNSUPPORTED, "tokenizer": (model, folder)}
-            refuse("LLM", {name: path}, neutral, known)
-        elif not (name in _WITHOUT_EFFECT and is_neutral(name, value, _WITHOUT_EFFECT)):
+        shown = f"{name}={value!r:.60}"
+        if _core.check_vllm_option(name, _text(value), shown, (model, folder)):
+            without_effect.append(name)
+        else:
             _warn(f"LLM has no option '{name}', which is ignored{did_you_mean(name, known)}")
+    if without_effect:
+        _log.info("these options of vLLM have no effect here: %s", ", ".join(without_effect))
     asked = fields.get("max_model_len")
     if isinstance(asked, Integral):
         longest = _longest_context(folder, options)
@@ -232,6 +188,7 @@ def _longest_context(folder: str, options: Mapping[str, object]) -> object:
     config = read_json(Path(folder, "config.json"))
     own = config.get("max_position_embeddings")
     overrides = _mapping(options.get("hf_overrides"))
+    own = overrides.get("max_position_embeddings", own)
     keys = ("rope_scaling", "rope_parameters")
     ropes = [options.get("rope_scaling"), *map(overrides.get, keys), *map(config.get, keys)]
     rope = next(filter(None, map(_mapping, ropes)), {})
@@ -253,17 +210,46 @@ def _mapping(value: object) -> Mapping[str, object]:
 
 
 def _value(name: str, value: object) -> object:
-    """An option's value as the engine takes it: paths and vLLM's names are converted."""
-    if name in ("rope_scaling", "hf_overrides") and not isinstance(value, str):
-        if not isinstance(value, Mapping):
-            raise TypeError(f"{name} is {value!r:.60}; it must be a dictionary or its JSON")
-        try:
-            return json.dumps(value)
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"{name} cannot be written as JSON: {error}") from None
-    text = os.fspath(value) if isinstance(value, os.PathLike) else value
-    others = _OTHER_VALUES.get(name, {})
-    return others.get(text, text) if isinstance(text, str) else text
+    """An option's value as the engine takes it: paths, dictionaries and vLLM's names for a value
+    that is chosen at the start are converted."""
+    if name in ("rope_scaling", "hf_overrides"):
+        return _json(name, value)
+    if name == "max_model_len" and value in ("auto", -1):
+        return 0
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _json(name: str, value: object) -> str:
+    """A dictionary as JSON, which may also be given as such."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} is {value!r:.60}; it must be a dictionary or its JSON")
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} cannot be written as JSON: {error}") from None
+
+
+def _text(value: object) -> str:
+    """A value of an option as it would stand on the command line."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple, dict)) and not value:
+        return ""
+    return str(value)
+
+
+def to_generation_config(folder: str, options: Mapping[str, Any]) -> tuple[str, str, str]:
+    """The arguments of _core.default_sampling_params. Raises UserError if they are wrong."""
+    source = os.fspath(options.get("generation_config") or "auto")
+    given = options.get("override_generation_config")
+    config = folder, source, "" if given is None else _json("override_generation_config", given)
+    if config[1:] != ("auto", ""):
+        _core.default_sampling_params(*config)
+    return config
 
 
 def with_given_names(error: Exception, options: Mapping[str, object]) -> Exception:

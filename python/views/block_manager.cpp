@@ -19,6 +19,9 @@ namespace nanovllm {
 
 /// Reads BlockManager's private members.
 struct BlockManagerState {
+  /// A manager that was made by hand has no tenants, so its hashes may be those that compute_hash
+  /// gives.
+  static void make_hashes_known(BlockManager& m) { m.hash_key_ = 0; }
   static int64_t ref_count(const BlockManager& m, int32_t id) { return m.block(id).ref_count; }
   static std::optional<uint64_t> hash(const BlockManager& m, int32_t id) {
     return m.block(id).hash;
@@ -113,7 +116,9 @@ Blocks make_blocks(int64_t num_blocks, int64_t block_size, bool caching) {
   require(num_blocks >= 1 && num_blocks <= kMost, "num_kvcache_blocks is {}; it must be 1 to {}",
           num_blocks, kMost);
   require_block_size(block_size);
-  return std::make_shared<BlockManager>(num_blocks, block_size, caching);
+  auto blocks = std::make_shared<BlockManager>(num_blocks, block_size, caching);
+  BlockManagerState::make_hashes_known(*blocks);
+  return blocks;
 }
 
 void bind_block_manager(nb::module_& m) {

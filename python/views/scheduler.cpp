@@ -73,11 +73,12 @@ class SchedulerView {
             "the prompt has {} tokens; with max_model_len {} it may have at most {}",
             seq.num_prompt_tokens, config_.max_model_len, config_.max_model_len - 1);
     v.set_blocks(blocks_);
-    auto stop_ids = std::make_shared<std::vector<int32_t>>(seq.params->stop_token_ids);
-    if (!seq.params->ignore_eos)
-      stop_ids->insert(stop_ids->end(), end_tokens_.begin(), end_tokens_.end());
-    std::ranges::sort(*stop_ids);
-    seq.stop_ids = std::move(stop_ids);
+    RequestParams params = {.given = seq.params->given,
+                            .stop_ids = seq.params->given.stop_token_ids};
+    if (!params.given.ignore_eos)
+      params.stop_ids.insert(params.stop_ids.end(), end_tokens_.begin(), end_tokens_.end());
+    std::ranges::sort(params.stop_ids);
+    seq.params = std::make_shared<const RequestParams>(std::move(params));
     seq.id = seq.request_id = next_id_++;
     sequences_.emplace(seq.id, object);
     std::vector<std::unique_ptr<Sequence>> choices;

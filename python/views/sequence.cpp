@@ -20,12 +20,13 @@ void init_sequence(SequenceView* view, nb::handle token_ids, nb::handle sampling
   seq->token_ids = to_token_ids(token_ids, "token_ids");
   require(!seq->token_ids.empty(), "token_ids is empty; a sequence starts with a prompt");
   seq->num_prompt_tokens = seq->num_known();
-  auto params = std::make_shared<SamplingParams>();
-  if (!sampling_params.is_none()) *params = to_sampling_params(sampling_params);
-  params->validate();
-  require(params->n == 1, "n is {}; a sequence is one answer, so make {} sequences", params->n,
-          params->n);
-  seq->params = std::move(params);
+  SamplingParams params;
+  if (!sampling_params.is_none()) params = to_sampling_params(sampling_params);
+  params.validate();
+  require(params.n == 1, "n is {}; a sequence is one answer, so make {} sequences", params.n,
+          params.n);
+  seq->max_tokens = params.max_tokens;
+  seq->params = std::make_shared<const RequestParams>(RequestParams{.given = std::move(params)});
   static int64_t next_id = 0;
   new (view) SequenceView{.seq_id = next_id++, .own = std::move(seq)};
   view->seq = view->own.get();
@@ -124,9 +125,9 @@ void bind_sequence(nb::module_& m) {
                         std::min(begin + v.block_size(), v.seq->num_known()));
           },
           nb::arg("i"), "The token ids in its i-th block.")
-      .def_prop_ro("temperature", [](const V& v) { return v.seq->params->temperature; })
-      .def_prop_ro("max_tokens", [](const V& v) { return v.seq->params->max_tokens; })
-      .def_prop_ro("ignore_eos", [](const V& v) { return v.seq->params->ignore_eos; })
+      .def_prop_ro("temperature", [](const V& v) { return v.seq->params->given.temperature; })
+      .def_prop_ro("max_tokens", [](const V& v) { return v.seq->params->given.max_tokens; })
+      .def_prop_ro("ignore_eos", [](const V& v) { return v.seq->params->given.ignore_eos; })
       .def(
           "append_token",
           [](V& v, int32_t token_id) {

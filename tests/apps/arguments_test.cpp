@@ -79,7 +79,7 @@ TEST(Arguments, MisspelledNamesGetASuggestion) {
   expect_refused({"bench", "latncy"}, "not a command of bench; did you mean 'latency'?");
   expect_refused({"help", "chta"}, "did you mean 'chat'?");
   expect_refused({"generate", kTinyTales, "--temprature", "1"}, "did you mean '--temperature'?");
-  expect_refused({"generate", kTinyTales, "--max_tokens=5"}, "did you mean '--max-tokens'?");
+  expect_refused({"generate", kTinyTales, "--max_token=5"}, "did you mean '--max-tokens'?");
   expect_refused({"generate", kTinyTales, "-temperature", "1"}, "did you mean '--temperature'?");
   expect_refused({"generate", kTinyTales, "-p", "hi", "--trace", "f.json", "--output", "f.json"},
                  "--trace and --output name the same file");
@@ -150,6 +150,98 @@ TEST(Arguments, OnlyNamesOfOptionsHaveOtherSpellings) {
   expect_refused(with(serve, {"--api_key_file", "--my_file"}), "--my_file: No such file");
   expect_refused(with(serve, {"--max_num_seqs", "0"}), "max_num_seqs is 0");
   expect_refused(with(serve, {"--max_num_seq", "0"}), "did you mean '--max-num-seqs'?");
+}
+
+constexpr const char* kNoEffect = "info: these options of vLLM have no effect here: ";
+
+/// What `info --json` prints, apart from the memory that is free just now.
+Json report_of(const Result& info) {
+  EXPECT_EQ(info.status, 0) << info.err;
+  Json report = info.status == 0 ? Json::parse(info.out) : Json::object();
+  report.erase("memory_free_bytes");
+  return report;
+}
+
+TEST(VllmOptions, WithoutAnEffectAreNamedInOneLine) {
+  const std::vector<std::string> info = {"info", kTinyTales, "--device", "cpu", "--json"};
+  const Json plain = report_of(run(info));
+  const auto note = [&](const std::vector<std::string>& options) {
+    const Result r = run(with(info, options));
+    EXPECT_EQ(report_of(r), plain);
+    return r.err;
+  };
+  EXPECT_EQ(note({"--swap-space", "4", "--enable_expert_parallel", "--swap_space=8"}),
+            kNoEffect + std::string("--swap-space, --enable-expert-parallel\n"));
+  for (const std::vector<std::string>& level : {std::vector<std::string>{"-O3"},
+                                                {"-O", "3"},
+                                                {"-O0"},
+                                                {"-O=3"},
+                                                {"--optimization-level=2"}})
+    EXPECT_EQ(note(level), kNoEffect + std::string("--optimization-level\n"));
+  for (const std::vector<std::string>& config :
+       {std::vector<std::string>{"--compilation-config", "3"},
+        {"-cc", R"({"mode": 3})"},
+        {"-cc.mode=3", "--compilation_config.pass_config.fuse_norm_quant", "true"},
+        {"-O.mode", "3"},
+        {"--compilation-config.cudagraph_capture_sizes+", "1,2"}})
+    EXPECT_EQ(note(config), kNoEffect + std::string("--compilation-config\n"));
+  EXPECT_EQ(note({"--no-enable-chunked-prefill"}),
+            kNoEffect + std::string("--enable-chunked-prefill\n"));
+  EXPECT_EQ(note({"--disable-chunked-prefill", "--no-enable-lora"}),
+            kNoEffect + std::string("--enable-chunked-prefill, --enable-lora\n"));
+  EXPECT_EQ(note({"--cudagraph-capture-sizes", "1", "2", "4"}),
+            kNoEffect + std::string("--cudagraph-capture-sizes\n"));
+  EXPECT_EQ(note({"--tokenizer", kTinyTales, "-pp", "1"}),
+            kNoEffect + std::string("--tokenizer, --pipeline-parallel-size\n"));
+}
+
+TEST(VllmOptions, ThatAskForMoreAreRefusedWithTheReason) {
+  expect_refused({"generate", kTinyTales, "-p", "a", "--enable-lora"},
+                 "--enable-lora is not supported: adapters, such as LoRA's, are not supported\n");
+  expect_refused({"info", kTinyTales, "-pp", "2"}, "--pipeline-parallel-size 2 is not supported");
+  expect_refused({"info", kTinyTales, "--tokenizer", "org/other"},
+                 "--tokenizer org/other is not supported: the tokenizer is the one in the model's");
+  expect_refused({"info", kTinyTales, "--distributed-executor-backend", "ray"},
+                 "--distributed-executor-backend ray is not supported");
+  expect_refused({"bench", "throughput", kTinyTales, "--dataset-name", "sharegpt"},
+                 "--dataset-name sharegpt is not supported: use --dataset FILE");
+  expect_refused({"info", kTinyTales, "--kv-cache-dtype", "fp8_e5m2"},
+                 "kv_cache_dtype is 'fp8_e5m2'; it must be one of auto, fp8");
+  expect_refused({"info", kTinyTales, "--revision", "v2"},
+                 "is not an id of the hub, so it has no --revision 'v2'");
+  expect_refused({"generate", kTinyTales, "-p", "a", "--hf-overrides.num_hidden_layers", "4"},
+                 "--hf-overrides: \"num_hidden_layers\" cannot be overridden");
+  expect_refused({"info", kTinyTales, "--swap-space"}, "--swap-space needs a value");
+  expect_refused({"info", kTinyTales, "--hf-overrides..x", "4"}, "'--hf-overrides..x' must have a");
+  expect_refused({"bench", "serve", "--host", "localhost"},
+                 "--host localhost is not supported: use");
+  expect_refused({"bench", "serve", "--save-result"}, "--save-result is not supported: use --json");
+  // Of the server, and of no other command.
+  expect_refused({"serve", kTinyTales, "--ssl-keyfile", "k"}, "--ssl-keyfile k is not supported");
+  expect_refused({"generate", kTinyTales, "--ssl-keyfile", "k"}, "is not an option of nanovllm");
+}
+
+TEST(VllmOptions, OfTheEngineHaveTheirUsualEffect) {
+  const auto info = [&](const std::vector<std::string>& options) {
+    const Result r = run(with({"info", kTinyTales, "--device", "cpu", "--json"}, options));
+    EXPECT_EQ(r.err, "");
+    return report_of(r);
+  };
+  EXPECT_EQ(info({"--max-model-len", "1k", "--revision", "main"})["max_model_len"], 1000);
+  EXPECT_EQ(info({"--max-model-len", "auto"})["max_model_len"], 2048);
+  EXPECT_EQ(info({"--dtype", "half"})["dtype"], "float16");
+  EXPECT_EQ(info({"--dtype=float"})["dtype"], "float32");
+  EXPECT_EQ(info({"--kv-cache-dtype", "fp8_e4m3"})["kv_cache_dtype"], "float8_e4m3fn");
+  // The last of two opposites counts.
+  EXPECT_EQ(info({"--enforce-eager", "--no-enforce-eager", "--enable-prefix-caching",
+                  "--disable-prefix-caching", "--async-scheduling"}),
+            info({"--no-enable-prefix-caching"}));
+  const Json longer =
+      info({"--hf-overrides.rope_parameters.rope_type", "yarn",
+            "--hf-overrides.rope_parameters.factor=4.0", "--hf_overrides.max_position_embeddings",
+            "8192", "--hf-overrides.rope_parameters.original_max_position_embeddings", "2048"});
+  EXPECT_EQ(longer["max_model_len"], 8192);
+  EXPECT_EQ(report_of(run({"info", "--json", "--model", kTinyTales, "--device=cpu"})), info({}));
 }
 
 TEST(Arguments, FlagsTakeNoValue) {

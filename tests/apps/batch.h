@@ -12,7 +12,7 @@ namespace nanovllm::testing {
 
 inline std::vector<int> indices(const std::vector<Json>& results) {
   std::vector<int> all;
-  for (const Json& result : results) all.push_back(result["index"]);
+  for (const Json& result : results) all.push_back(result["index"].get<int>());
   return all;
 }
 

@@ -176,6 +176,112 @@ TEST(Output, FileOfOtherPromptsOrAnythingElseIsRefusedAndUnchanged) {
   ::close(other);
 }
 
+/// A file of eight results whose tail is as a power failure leaves it.
+class PowerFailure : public ::testing::Test {
+ protected:
+  static constexpr int kCount = 8;
+  void SetUp() override {
+    ASSERT_EQ(run(args_).status, 0);
+    whole_ = out_.read();
+    ASSERT_EQ(lines(whole_).size(), static_cast<size_t>(kCount));
+  }
+  size_t line(int number) const {  // where it begins
+    size_t at = 0;
+    for (int i = 0; i < number; ++i) at = whole_.find('\n', at) + 1;
+    return at;
+  }
+  /// Continues with this contents of the file, of which `num_kept` results are intact.
+  void expect_continued(const std::string& text, int num_kept) {
+    out_.write(text);
+    const Result r = run(args_);
+    EXPECT_EQ(r.status, 0) << r.err;
+    const std::string lost = std::to_string(text.size() - line(num_kept));
+    EXPECT_THAT(r.err, StartsWith(out_.path() +
+                                  " ended with zero bytes, as after a power failure; "
+                                  "the last " +
+                                  lost + " bytes were removed\n"));
+    if (num_kept > 0) {
+      EXPECT_THAT(r.err, HasSubstr(" has " + std::to_string(num_kept) + " results already"));
+    }
+    EXPECT_EQ(out_.read(), whole_);
+  }
+  void expect_refused_and_unchanged(const std::string& text, const std::string& what) {
+    out_.write(text);
+    const Result r = run(args_);
+    EXPECT_EQ(r.status, 2);
+    EXPECT_THAT(r.err, HasSubstr(out_.path() + ": " + what));
+    EXPECT_EQ(r.num_error_lines(), 1) << r.err;
+    EXPECT_TRUE(out_.read() == text) << text.substr(0, 100);
+  }
+  static std::string zeros(size_t count) { return std::string(count, '\0'); }
+
+  TempFile in_ = TempFile(prompts(kCount)), out_;
+  std::vector<std::string> args_ =
+      generate({"--prompts-file", in_.path(), "--output", out_.path()});
+  std::string whole_;
+};
+
+TEST_F(PowerFailure, ZerosAtTheEnd) {
+  expect_continued(whole_.substr(0, line(3)) + zeros(4096), 3);
+  expect_continued(whole_.substr(0, line(3)) + zeros(1), 3);
+  expect_continued(whole_.substr(0, line(3) + 3) + zeros(500), 3);  // in the name of the first key
+  expect_continued(whole_.substr(0, line(3) + 40) + zeros(500), 3);
+  expect_continued(whole_.substr(0, line(4) - 1) + zeros(100), 3);  // the newline is lost
+  expect_continued(whole_ + zeros(100), kCount);
+  expect_continued(zeros(4096), 0);
+  expect_continued(zeros(3) + "\n" + zeros(3), 0);
+  // More than the memory for a line.
+  std::string text = whole_.substr(0, line(5) + 9);
+  text.resize(size_t{300} << 20);
+  expect_continued(text, 5);
+}
+
+TEST_F(PowerFailure, HolesOfASparseFileTakeNoTime) {
+  out_.write(whole_.substr(0, line(2)));
+  std::filesystem::resize_file(out_.path(), uintmax_t{1} << 40);
+  EXPECT_EQ(run(args_).status, 0);
+  EXPECT_EQ(out_.read(), whole_);
+  out_.write("");
+  std::filesystem::resize_file(out_.path(), uintmax_t{1} << 40);
+  EXPECT_EQ(run(args_).status, 0);
+  EXPECT_EQ(out_.read(), whole_);
+}
+
+// What was written later may have reached the disk earlier.
+TEST_F(PowerFailure, ZerosBeforeTheEnd) {
+  const auto without = [&](size_t begin, size_t end) {
+    return whole_.substr(0, begin) + zeros(end - begin) + whole_.substr(end);
+  };
+  expect_continued(without(line(3), line(5)), 3);
+  expect_continued(without(line(3) + 20, line(5) + 20), 3);
+  expect_continued(without(line(3) - 1, line(3)), 2);  // a newline
+  expect_continued(without(line(7) + 1, line(7) + 2), 7);
+  expect_continued(without(0, line(1) + 5), 0);
+  expect_continued(without(0, 1), 0);
+  expect_continued(without(line(2), line(4)) + zeros(100), 2);
+}
+
+// A file of another kind may have zeros, too.
+TEST_F(PowerFailure, OtherFilesStayAsTheyAre) {
+  const std::string refused = "line 1 is not a result of 'nanovllm generate'";
+  expect_refused_and_unchanged(zeros(3) +
+                                   "\x18"
+                                   "ftypisom" +
+                                   zeros(4),
+                               refused);
+  expect_refused_and_unchanged(zeros(8) + "text", refused);
+  expect_refused_and_unchanged("notes" + zeros(8), refused);
+  expect_refused_and_unchanged("{" + zeros(1) + "\"" + zeros(1) + "a" + zeros(1), refused);
+  expect_refused_and_unchanged("\x40" + zeros(7) + "{\"index\":", refused);
+  expect_refused_and_unchanged(whole_.substr(0, line(3)) + zeros(8) + "\x01",
+                               "line 4 is not a result");
+  // Too much for a power failure: the results after the zeros are worth more than an error.
+  const std::string damaged = whole_.substr(0, line(1)) + zeros(8) + "\n";
+  std::string text = damaged;
+  while (text.size() < (size_t{66} << 20)) text += whole_;
+  expect_refused_and_unchanged(text, "line 2 has zero bytes, and 65 MiB of text follow");
+}
+
 /// Runs the binary on a pseudo-terminal of 80 columns and returns what it showed.
 Result on_terminal(std::vector<std::string> args) {
   args.insert(args.begin(), NANOVLLM_BINARY);
@@ -210,7 +316,7 @@ TEST(OnATerminal, SinglePromptIsStreamedAsPlainText) {
     all.push_back(option);
     return all;
   };
-  const std::string text = lines(run(with("--json")).out).at(0)["text"];
+  const std::string text = lines(run(with("--json")).out).at(0)["text"].string();
   const Result r = on_terminal(args);
   EXPECT_EQ(r.status, 0);
   EXPECT_THAT(r.out, StartsWith(text + "\n20 tokens, "));

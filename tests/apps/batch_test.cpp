@@ -149,14 +149,19 @@ TEST(PromptsFile, OpenAisBatchLinesWork) {
         std::pair(R"("tool_choice": "required")", "tool_choice \"required\" is not supported"),
         std::pair(R"("top_logprobs": 2)", "top_logprobs needs logprobs"),
         std::pair(R"("tools": {})", "line 1: body: tools must be a list, not {}"),
-        std::pair(R"("temprature": 2)", "\"temprature\" is not supported"),
         std::pair(R"("prompt": "a")", "exactly one of messages and prompt")})
     EXPECT_THAT(error_of(start + ", " + more + "}}"), HasSubstr(what));
   EXPECT_THAT(error_of(R"({"url": "/v1/embeddings", "body": {"input": "a"}})"),
-              HasSubstr("\"input\" is not supported"));
+              HasSubstr("url is \"/v1/embeddings\""));
   EXPECT_THAT(error_of(R"({"url": "/v1/completions", "body": {"prompt": ["a", "b"]}})"),
               HasSubstr("one text or one list of token ids"));
   EXPECT_THAT(error_of(R"({"body": 5})"), HasSubstr("line 1: body: must be an object"));
+  const Result odd = run(generate({"--prompts-file", "-", "--json"}),
+                         R"({"body": {"prompt": "a", "max_tokens": 1, "temprature": 2, "x": 1}})"
+                         "\n");
+  EXPECT_EQ(odd.status, 0) << odd.out;
+  EXPECT_THAT(odd.err,
+              HasSubstr("line 1: body: \"temprature\" is ignored; did you mean temperature?"));
 }
 
 TEST(Chat, TakesTheCheckpointsSamplingValuesAndDoesNotCutTheAnswer) {
@@ -194,7 +199,7 @@ TEST(Options, ThatNeedAnotherAreRefused) {
            {{"--prompt-logprobs", "1"}, "--prompt-logprobs needs --json or --output"},
            {{"--system", "Be short."}, "--system needs --chat"},
            {{"--no-thinking"}, "--no-thinking needs --chat"},
-           {{"--generation-config", "vllm"}, "--chat"},
+           {{"--generation-config", "vllm"}, "--generation-config needs --chat"},
            {{"--unordered"}, "--unordered needs several prompts"}}) {
     std::vector<std::string> all = {"generate", kTinyTales, "--prompt", "a"};
     all.insert(all.end(), args.begin(), args.end());

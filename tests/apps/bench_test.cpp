@@ -1,10 +1,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
+#include "apps/bench/nano_vllm.h"
 #include "binary.h"
 
 namespace nanovllm::testing {
@@ -41,6 +45,36 @@ TEST(Bench, SizesOutOfRangeAreRefused) {
   expect_refused(with({"--batch-size", most}), "--batch-size is " + most);
   expect_refused(with({"--num-iters", "0"}), "--num-iters");
   expect_refused({"bench", "throughput", kTinyTales, "--num-prompts", "-1"}, "--num-prompts is -1");
+}
+
+// The file was written by nano-vLLM's bench.py, with Python's random numbers.
+TEST(Bench, ItsRequestsAreThoseOfNanoVllm) {
+  std::ifstream file(kSource + "/bench/nanovllm_256.jsonl");
+  const std::vector<std::string> requests = nano_vllm_requests();
+  ASSERT_EQ(requests.size(), 256u);
+  for (const std::string& request : requests) {
+    std::string line;
+    std::getline(file, line);
+    ASSERT_EQ(request, line);
+  }
+}
+
+// The binary may be moved to a machine without the sources.
+TEST(Bench, NeedsNoFilesOfItsOwn) {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("bench-" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  const std::string copy = folder / "nanovllm";
+  std::filesystem::copy_file(NANOVLLM_BINARY, copy);
+  const Result r = Process{.program = copy}.run(
+      {"bench", "throughput", kTinyTales, "--num-prompts", "1", "--json"});
+  EXPECT_EQ(r.status, 0) << r.err;
+#ifdef NDEBUG  // information for debuggers names the sources
+  std::ifstream binary(copy, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(binary)), {});
+  EXPECT_EQ(bytes.find(kSource + "/"), std::string::npos);
+#endif
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Bench, PrintsTheDocumentedKeys) {

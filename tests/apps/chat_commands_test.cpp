@@ -7,6 +7,7 @@
 #include "nanovllm/base/json.h"
 #include "process.h"
 #include "pty.h"
+#include "tests/json_file.h"
 
 namespace nanovllm::testing {
 namespace {
@@ -23,10 +24,7 @@ Result chat(const std::string& lines, std::vector<std::string> options = {}) {
   return run(options, lines);
 }
 
-Json messages_in(const std::string& path) {
-  std::ifstream file(path);
-  return Json::parse(file)["messages"];
-}
+Json messages_in(const std::string& path) { return json_file(path)["messages"]; }
 
 TEST(ChatCommands, AConversationIsSavedAndLoaded) {
   const TemporaryFolder folder;

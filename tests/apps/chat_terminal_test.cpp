@@ -6,6 +6,7 @@
 
 #include "nanovllm/base/json.h"
 #include "pty.h"
+#include "tests/json_file.h"
 
 namespace nanovllm::testing {
 namespace {
@@ -78,8 +79,7 @@ class HostileModel {
     for (const auto& file : std::filesystem::directory_iterator(kTinyTales))
       if (file.path().filename() != "tokenizer.json")
         std::filesystem::create_symlink(file.path(), folder_ / file.path().filename());
-    std::ifstream original(kTinyTales + "/tokenizer.json");
-    Json tokenizer = Json::parse(original);
+    Json tokenizer = json_file(kTinyTales + "/tokenizer.json");
     tokenizer["decoder"] = {
         {"type", "Sequence"},
         {"decoders",

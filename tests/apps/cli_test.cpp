@@ -121,7 +121,7 @@ TEST(Generate, ErrorInAnyChoiceIsExitStatus2) {
   const Result r = run(args, kTwoOfFourFail + "{\"prompt\": \"The\"}\n");
   std::vector<std::string> reasons;
   const Json first = lines(r.out).at(0);
-  for (const Json& choice : first["outputs"]) reasons.push_back(choice["finish_reason"]);
+  for (const Json& choice : first["outputs"]) reasons.push_back(choice["finish_reason"].string());
   EXPECT_THAT(reasons, ::testing::ElementsAre("length", "length", "error", "error"));
   EXPECT_EQ(r.status, 2);
   EXPECT_EQ(r.err, "error: 1 of 2 prompts ended with an error\n");

@@ -35,8 +35,12 @@ TEST(Info, ShowsShapeMemoryAndKernels) {
   EXPECT_EQ(info["device_reason"], "--device cpu");
   EXPECT_EQ(info["kv_cache_bytes"].get<size_t>(),
             info["kv_cache_tokens"].get<size_t>() * info["kv_bytes_per_token"].get<size_t>());
-  EXPECT_EQ(info["memory_needed_bytes"].get<size_t>(),
-            info["kv_cache_bytes"].get<size_t>() + info["weight_bytes"].get<size_t>());
+  EXPECT_EQ(info["memory_needed_bytes"].get<size_t>(), info["kv_cache_bytes"].get<size_t>() +
+                                                           info["weight_bytes"].get<size_t>() +
+                                                           info["block_table_bytes"].get<size_t>());
+  EXPECT_EQ(info["block_table_bytes"].get<size_t>(),
+            info["max_num_seqs"].get<size_t>() * 4 *
+                (info["max_model_len"].get<size_t>() / info["block_size"].get<size_t>()));
   EXPECT_GT(info["memory_total_bytes"], info["memory_needed_bytes"]);
   EXPECT_LE(info["kv_cache_kept_bytes"], 128 << 20);
   const Result text = run({"info", kTinyTales});
@@ -94,6 +98,21 @@ void expect_would_not_run(const std::vector<std::string>& args, const std::strin
   const Json json = Json::parse(r.out);
   EXPECT_EQ(json["would_run"], false);
   EXPECT_THAT(json["reasons"].at(0).get<std::string>(), HasSubstr(why));
+}
+
+TEST(Info, EndTokensAreThoseOfAllFiles) {
+  const auto end_tokens = [](const std::string& model) {
+    const Result r = run({"info", model, "--device", "cpu", "--json"});
+    EXPECT_EQ(r.status, 0) << r.err;
+    return Json::parse(r.out)["eos_token_ids"];
+  };
+  EXPECT_EQ(end_tokens(kTinyTales), Json({8168, 8166}));
+  EXPECT_EQ(end_tokens(with_file("generation_config.json", R"({"eos_token_id": [5, 6]})")),
+            Json({5, 6, 8168}));
+  EXPECT_EQ(end_tokens(with_file("tokenizer_config.json", R"({"eos_token": "<|im_start|>"})")),
+            Json({8168, 8166, 8167}));
+  const Result text = run({"info", kTinyTales, "--device", "cpu"});
+  EXPECT_THAT(text.out, HasSubstr("8168, 8166\n"));
 }
 
 TEST(Info, BrokenWeightsWouldNotRun) {
@@ -169,7 +188,7 @@ TEST(Info, SizesThatDoNotFitWouldNotRun) {
   config.replace(config.find(size), size.size(), "\"hidden_size\": 4194304");
   expect_would_not_run(
       {with_file("config.json", config), "--load-format", "dummy", "--device", "cpu"},
-      "free: free memory or use a smaller model");
+      "free: free memory, raise its limit (ulimit, container) or use a smaller model");
 }
 
 TEST(Info, SaysWhyADeviceWasNotChosen) {

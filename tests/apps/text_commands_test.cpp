@@ -94,6 +94,11 @@ TEST(RenderCommand, RendersAFolderOrAFileAndReportsTemplateErrors) {
   EXPECT_EQ(b.status, 0);
   EXPECT_THAT(b.out, ::testing::StartsWith("{\"error\":"));
   EXPECT_EQ(run({"render", "/nowhere.jinja"}).status, 2);
+  // A character that would end the text of an error.
+  const Result nul = run({"render", kTinyTales, "--json"},
+                         R"({"messages": [{"role": "a\u0000b", "content": "Hi"}]})"
+                         "\n");
+  EXPECT_THAT(nul.out, HasSubstr(R"(system, user and assistant, not a\\x00b"})"));
   // A line that is no conversation is refused, unlike one that the template refuses.
   for (const char* bad : {"[]\n", "{\"messages\": \"\xff\"}\n", "no JSON\n"})
     EXPECT_EQ(run({"render", path, "--json"}, line + bad).status, 2) << bad;
@@ -135,6 +140,11 @@ TEST(ChatCommand, OptionsOverrideTheCheckpointsSamplingValues) {
   EXPECT_EQ(chat({}), greedy);
   EXPECT_NE(chat({"--generation-config", "vllm", "--temperature", "1.5"}), greedy);
   EXPECT_NE(chat({"--top-k", "0"}), greedy);
+  EXPECT_NE(chat({"--override-generation-config", R"({"top_k": 0})"}), greedy);
+  EXPECT_EQ(chat({"--generation-config", "vllm", "--override-generation-config",
+                  R"({"temperature": 0, "max_new_tokens": 5})"}),
+            greedy);
+  EXPECT_EQ(chat({"--generation-config", folder}), greedy);
   EXPECT_GT(chat({"--temperature", "0", "--max-tokens", "30"}).size(), greedy.size());
 }
 
@@ -149,9 +159,17 @@ TEST(ChatCommand, RefusalsOfOptionsDoNotNameTheCheckpointsFile) {
   expect_refused({"--temperature", "-1"}, "temperature is -1; it must be at least 0");
   expect_refused({"--min-tokens", "10", "--max-tokens", "9"},
                  "min_tokens is 10; it must be at most max_tokens, 9");
+  expect_refused({"--generation-config", "none"},
+                 "--generation-config is 'none'; it must be auto, vllm, or a folder with a "
+                 "generation_config.json");
+  expect_refused({"--override-generation-config", "[]"},
+                 "--override-generation-config must be a JSON object, not []");
   expect_refused(
-      {"--generation-config", "none"},
-      "--generation-config: 'none' must be one of auto, vllm (see 'nanovllm chat --help')");
+      {"--override-generation-config", R"({"top_kk": 3})"},
+      "--override-generation-config: \"top_kk\" is not one of temperature, top_p, top_k, "
+      "min_p, max_new_tokens, repetition_penalty; did you mean 'top_k'?");
+  expect_refused({"--override-generation-config.top_p", "7"},
+                 "--override-generation-config: top_p is 7; it must be above 0 and at most 1");
   // max_tokens has no limit in a chat, so --min-tokens has none either.
   const Result r = run({"chat", kTinyTales, "--sample-seed", "4", "--min-tokens", "100"},
                        "introduce yourself\n");

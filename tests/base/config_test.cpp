@@ -126,11 +126,11 @@ TEST(SamplingParams, JsonNullKeepsTheDefault) {
 
 TEST(SamplingParams, JsonOfAnotherTypeIsRefusedWithPlaceAndName) {
   const std::pair<const char*, const char*> bad[] = {
-      {R"({"temperature": "1"})", "temperature"},
+      {R"({"temperature": "1x"})", "temperature"},
       {R"({"max_tokens": 1.5})", "max_tokens"},
       {R"({"n": 99999999999999999999})", "n "},
       {R"({"n": 18446744073709551615})", "n "},
-      {R"({"stop_token_ids": [1e3]})", "stop_token_ids"},
+      {R"({"stop_token_ids": [1.5]})", "stop_token_ids"},
       {R"({"ignore_eos": 1})", "ignore_eos"},
       {R"({"top_q": 1})",
        "'top_q' is not a sampling parameter of this build; did you mean 'top_p'?"},

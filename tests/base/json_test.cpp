@@ -75,5 +75,22 @@ TEST(Json, DepthAndKeysAreBounded) {
   expect_refused(objects, "many large ones");
 }
 
+// A value takes far more memory than its text.
+TEST(Json, TheMemoryOfValuesIsBounded) {
+  constexpr size_t kMost = size_t{1} << 20;
+  const auto list_of = [](std::string_view item, size_t count) {
+    std::string text = "[";
+    for (size_t i = 0; i < count; ++i) (text += i == 0 ? "" : ",") += item;
+    return text + "]";
+  };
+  for (const std::string_view item : {"1", "{}", "[]", R"("")", R"({"a":1})"}) {
+    EXPECT_NO_THROW(parse_json(list_of(item, 1000), "here", kMost)) << item;
+    EXPECT_THAT([&] { parse_json(list_of(item, 50'000), "here", kMost); },
+                ThrowsMessage<UserError>(HasSubstr("more than 1 MiB of memory")))
+        << item;
+  }
+  EXPECT_NO_THROW(parse_json('"' + std::string(2 * kMost, 'x') + '"', "here", kMost));
+}
+
 }  // namespace
 }  // namespace nanovllm

@@ -39,32 +39,6 @@ TEST(Machine, AvailableMemoryIsTheKernelsFigureWithoutOtherLimits) {
   EXPECT_GE(left, std::min(before, after) - kSlack);
 }
 
-// A container whose limit is slightly above the size of the model. At the second start, the files
-// of the model are in the page cache.
-TEST(Machine, PageCacheOfACgroupIsFreeMemory) {
-  const std::filesystem::path folder =
-      ::testing::TempDir() + "machine_test_cgroup_" + std::to_string(::getpid());
-  std::filesystem::create_directories(folder);
-  const auto write = [&](const char* name, const char* text) {
-    std::ofstream(folder / name) << text;
-  };
-  EXPECT_EQ(cgroup_memory_left(folder), SIZE_MAX);  // the root has neither file
-  write("memory.max", "1000000\n");
-  write("memory.current", "900000\n");
-  EXPECT_EQ(cgroup_memory_left(folder), 100000u);
-  write("memory.stat",
-        "anon 200000\nfile 690000\nshmem 90000\ninactive_anon 5\nactive_file 100000\n"
-        "inactive_file 500000\nslab_reclaimable 77\n");
-  EXPECT_EQ(cgroup_memory_left(folder), 700000u);
-  write("memory.current", "500000\n");  // usage may change between reading the two files
-  EXPECT_EQ(cgroup_memory_left(folder), 1000000u);
-  write("memory.current", "1900000\n");
-  EXPECT_EQ(cgroup_memory_left(folder), 0u);
-  write("memory.max", "max\n");
-  EXPECT_EQ(cgroup_memory_left(folder), SIZE_MAX);
-  std::filesystem::remove_all(folder);
-}
-
 TEST(Machine, ProcessLimitsBoundTheMemory) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's own memory does not fit the limits";

@@ -2,7 +2,8 @@
 
 Each text is cut into pieces that are tokens of the vocabulary, all different. The output matrix maps each token to the one that
 follows it, and everything between the embedding and the output adds nothing. The chat template ends with the token
-<|script:NAME|>, where NAME is the variable `script`: after this token comes the text of that name."""
+<|script:NAME|>: after this token comes the text of that name. NAME is the variable `script`, or, in the template of an agent's
+model, it is chosen by the conversation."""
 from __future__ import annotations
 
 import array
@@ -27,6 +28,20 @@ TEMPLATE = """
 
 {% endif %}<|script:{{ script or 'plain' }}|>"""
 
+OTHERWISE = "What is this?"  # what a model of an agent says to what it does not expect
+# The texts of a conversation are cut off, since each of their bytes is a token: prompts of coding agents have 100,000 of them.
+AGENT_TEMPLATE = """
+{%- set seen = namespace(results=0, last='') -%}
+{%- for tool in tools or [] %}{{ tool.function.name }} {% endfor %}
+{%- for m in messages -%}
+<|im_start|>{{ m.role }}
+{{ (m.content or '')[:200] }}{% for call in m.tool_calls or [] %}{{ (call.function | tojson)[:200] }}{% endfor -%}
+<|im_end|>
+{% if m.role == 'tool' %}{% set seen.results = seen.results + 1 %}{% set seen.last = m.content %}{% endif -%}
+{% endfor -%}
+<|im_start|>assistant
+"""
+
 
 def byte_tokens() -> list[str]:
     """The characters that stand for the bytes in a byte-level vocabulary, as in GPT-2."""
@@ -35,12 +50,14 @@ def byte_tokens() -> list[str]:
     return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
 
 
-def pieces(text: str, used: set[str]) -> list[str]:
+def pieces(text: str, used: set[str], tags: tuple[str, ...]) -> list[str]:
     """Cuts a text into pieces of about three characters that are not used yet. A tag is one piece, as for Qwen3."""
     result: list[str] = []
     while text:
-        tag = next((t for t in ("<think>", "</think>", "<tool_call>", "</tool_call>") if text.startswith(t)), "")
-        size = next((n for n in range(max(3, len(tag)), len(text) + 1) if text[:n] not in used), 0)
+        tag = next((t for t in ("<think>", "</think>", "<tool_call>", "</tool_call>", *tags) if text.startswith(t)), "")
+        end = min((text.find(t, 1) for t in tags if t in text[1:]), default=len(text))  # of what is before the next tag
+        least = max(3, len(tag)) if end == len(text) or end >= 6 else end
+        size = next((n for n in range(least, end + 1) if text[:n] not in used), 0)
         if size == 0:  # the rest is a piece already
             text = result.pop() + text
             size = len(text)
@@ -65,7 +82,9 @@ def write_tensors(path: Path, tensors: dict[str, tuple[list[int], array.array[fl
             values.tofile(file)
 
 
-def write_model(folder: Path, scripts: dict[str, str]) -> None:
+def write_model(folder: Path, scripts: dict[str, str], template: str = TEMPLATE, special: tuple[str, ...] = (),
+                context: int = 4096) -> None:
+    """`special`: tags that are special tokens. Each may occur only once in the scripts."""
     vocab = {token: i for i, token in enumerate(byte_tokens())}
     used = set(vocab)
     added = [*SPECIAL, "<think>", "</think>"]
@@ -73,14 +92,14 @@ def write_model(folder: Path, scripts: dict[str, str]) -> None:
     chains = []
     for name, text in scripts.items():
         begin = f"<|script:{name}|>"
-        chains.append([begin, *pieces(text, used), "<|im_end|>"])
+        chains.append([begin, *pieces(text, used, special), "<|im_end|>"])
         added += chains[-1][:-1]
     added = list(dict.fromkeys(added))
     ids = vocab | {token: len(vocab) + i for i, token in enumerate(added)}
     assert len(ids) <= HIDDEN, f"{len(ids)} tokens"
 
     tokens = [{"id": ids[token], "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-               "special": token.startswith("<|")} for token in added]
+               "special": token.startswith("<|") or token in special} for token in added]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     tokenizer: dict[str, Any] = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": tokens, "normalizer": None,
                  "pre_tokenizer": byte_level, "post_processor": None, "decoder": byte_level,
@@ -88,11 +107,11 @@ def write_model(folder: Path, scripts: dict[str, str]) -> None:
                            "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "vocab": vocab, "merges": []}}
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN, "vocab_size": HIDDEN,
               "num_hidden_layers": 1, "num_attention_heads": HIDDEN // HEAD, "num_key_value_heads": 1, "head_dim": HEAD,
-              "intermediate_size": HEAD, "hidden_act": "silu", "max_position_embeddings": 4096, "rms_norm_eps": 1e-6,
+              "intermediate_size": HEAD, "hidden_act": "silu", "max_position_embeddings": context, "rms_norm_eps": 1e-6,
               "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "float32", "eos_token_id": ids["<|im_end|>"]}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>", "chat_template": TEMPLATE.lstrip()}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>", "chat_template": template.lstrip()}))
     (folder / "config.json").write_text(json.dumps(config))
 
     def matrix(rows: int, columns: int, ones: dict[int, int] | None = None) -> tuple[list[int], array.array[float]]:
@@ -121,3 +140,14 @@ def write_model(folder: Path, scripts: dict[str, str]) -> None:
         "model.norm.weight": norm,
         "lm_head.weight": output,
     })
+
+
+def write_agent(folder: Path, turns: list[tuple[str, str]]) -> None:
+    """A model that acts in turns: the answer to a conversation with N results of tools is the second text of turn N. The first
+    text must be part of the last result, so the last answer shows that all results have arrived."""
+    template = AGENT_TEMPLATE
+    for number, (word, _) in enumerate(turns):
+        template += f"{{% {'elif' if number else 'if'} tools and seen.results == {number} and {json.dumps(word)} in seen.last %}}"
+        template += f"<|script:{number}|>"
+    scripts = {str(number): answer for number, (_, answer) in enumerate(turns)}
+    write_model(folder, scripts | {"other": OTHERWISE}, template + "{% else %}<|script:other|>{% endif %}", context=65536)

@@ -153,7 +153,7 @@ def test_errors(client: Any, full: str) -> None:
                           ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "get_time"}}, "tool_choice"),
                           ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
                           ({"stop_sequences": ["a"] * 300}, "stop_sequences has 300"),
-                          ({"messages": [*HELLO, {"role": "assistant", "content": "I"}]}, "continue")):
+                          ({"messages": [*HELLO, {"role": "critic", "content": "I"}]}, "critic")):
         with pytest.raises(anthropic.BadRequestError, match=word) as bad:
             client.messages.create(**ask | options)
         assert bad.value.body["type"] == "error" and bad.value.body["error"]["type"] == "invalid_request_error"

@@ -1,6 +1,7 @@
 """Every kind of response validates against OpenAI's own description of its API, ../shared/data/conformance/openai_openapi.yaml."""
 import copy
 import json
+import subprocess
 import urllib.error
 import urllib.request
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from conftest import KEY, ROOT
+from served import BINARY
 
 jsonschema = pytest.importorskip("jsonschema", reason="the package jsonschema is not installed (pip install jsonschema)")
 yaml = pytest.importorskip("yaml", reason="the package pyyaml is not installed (pip install pyyaml)")
@@ -120,6 +122,55 @@ def test_thoughts_and_tools(check: Any, scripted: str, script: str, tools: Any) 
     assert bool(whole["choices"][0]["message"].get("tool_calls")) == (tools is not None and script in ("call", "calls"))
     for chunk in chunks(scripted, "/v1/chat/completions", body):
         check("CreateChatCompletionStreamResponse", chunk)
+
+
+# OpenAI's API reference, "The request output object"; its description of the API has no schema for it.
+BATCH_OUTPUT = {
+    "type": "object", "additionalProperties": False, "required": ["id", "custom_id", "response", "error"],
+    "properties": {
+        "id": {"type": "string"},
+        "custom_id": {"type": "string"},
+        "response": {
+            "type": ["object", "null"], "additionalProperties": False, "required": ["status_code", "request_id", "body"],
+            "properties": {"status_code": {"type": "integer"}, "request_id": {"type": "string"}, "body": {"type": "object"}},
+        },
+        "error": {
+            "type": ["object", "null"], "additionalProperties": False, "required": ["code", "message"],
+            "properties": {"code": {"type": "string"}, "message": {"type": "string"}},
+        },
+    },
+}
+
+
+def test_batch_files(check: Any, tales: str) -> None:
+    """The bodies of a batch file's results are those of the server, apart from their ids and times."""
+    bodies = [{"messages": HELLO, "max_tokens": 9}, {"messages": HELLO, "max_tokens": 5, "logprobs": True, "top_logprobs": 2, "n": 2},
+              {"messages": HELLO, "return_token_ids": True}, {"messages": []}, {"prompt": PROMPT}, {"prompt": PROMPT, "top_p": 7},
+              {"prompt": [PROMPT, "The fox"], "max_tokens": 3, "echo": True, "logprobs": 1}, {"prompt": "a " * 3000}]
+    paths = ["/v1/chat/completions" if "messages" in body else "/v1/completions" for body in bodies]
+    for body in bodies:
+        body |= {"model": "tiny", "temperature": 0}
+    lines = "".join(json.dumps({"custom_id": str(i), "method": "POST", "url": paths[i], "body": body}) + "\n"
+                    for i, body in enumerate(bodies))
+    done = subprocess.run([BINARY, "generate", str(ROOT / "models/tiny-tales"), "--prompts-file", "-", "--output-format", "openai",
+                           "--dtype", "float32"], input=lines + "[]\n", stdout=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert results.pop()["error"]["code"] == "invalid_request"
+    assert len(results) == len(bodies)
+    for i, (result, path, body) in enumerate(zip(results, paths, bodies)):
+        jsonschema.Draft202012Validator(BATCH_OUTPUT).validate(result)
+        assert result["custom_id"] == str(i)
+        found, served = result["response"]["body"], json.loads(call(tales, path, body))
+        if result["response"]["status_code"] == 200:
+            check("CreateChatCompletionResponse" if "messages" in body else "CreateCompletionResponse", found)
+            for answer in (found, served):
+                assert answer.pop("id").startswith("chatcmpl-" if "messages" in body else "cmpl-")
+                assert answer.pop("created") > 0 and answer.pop("model")
+                answer["usage"].pop("prompt_tokens_details")
+        else:
+            check("ErrorResponse", found)
+        assert found == served
 
 
 def test_models(check: Any, tales: str) -> None:

@@ -9,11 +9,11 @@ namespace {
 
 uint64_t same_hash(uint64_t, std::span<const int32_t>) { return 42; }
 
-Sequence make(std::vector<int32_t> tokens, uint64_t salt = 0) {
+Sequence make(std::vector<int32_t> tokens, const char* salt = nullptr) {
   Sequence seq;
   seq.num_prompt_tokens = static_cast<int64_t>(tokens.size());
   seq.token_ids = std::move(tokens);
-  seq.cache_salt = salt;
+  if (salt != nullptr) seq.cache_salt = std::make_shared<const std::string>(salt);
   return seq;
 }
 
@@ -26,6 +26,33 @@ int64_t admit(BlockManager& blocks, Sequence& seq) {
   blocks.allocate(seq, prefix, num_blocks);
   blocks.register_blocks(seq, seq.num_known());
   return static_cast<int64_t>(prefix.blocks.size());
+}
+
+TEST(BlockManager, SaltsAreComparedAsTexts) {
+  BlockManager blocks(16, 2, true, same_hash);
+  Sequence first = make({1, 2}, "tenant");
+  EXPECT_EQ(admit(blocks, first), 0);
+  for (const char* other : {static_cast<const char*>(nullptr), "tenan", "tenant2"}) {
+    Sequence seq = make({1, 2}, other);
+    EXPECT_EQ(admit(blocks, seq), 0);
+  }
+  Sequence same = make({1, 2}, "tenant");
+  EXPECT_EQ(admit(blocks, same), 1);
+}
+
+TEST(BlockManager, HashesDifferInEachProcessAndEngine) {
+  static std::vector<uint64_t> previous;
+  const auto record = [](uint64_t before, std::span<const int32_t> ids) {
+    previous.push_back(before);
+    return block_hash(before, ids);
+  };
+  for (int i = 0; i < 2; ++i) {
+    BlockManager blocks(4, 2, true, record);
+    Sequence seq = make({1, 2}, "tenant");
+    blocks.register_blocks(seq, 0);
+    admit(blocks, seq);
+  }
+  EXPECT_NE(previous.front(), previous.back());
 }
 
 TEST(BlockManager, ReusedBlockLosesItsHash) {

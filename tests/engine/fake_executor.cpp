@@ -1,5 +1,6 @@
 #include "fake_executor.h"
 
+#include <new>
 #include <stdexcept>
 #include <utility>
 
@@ -11,7 +12,7 @@ namespace nanovllm::testing {
 FakeExecutor::FakeExecutor(const FakeModel& model, int64_t max_num_seqs, int64_t num_blocks,
                            int64_t block_size, int64_t max_model_len)
     : model_(model),
-      state_(max_num_seqs, (max_model_len + block_size - 1) / block_size, block_size),
+      state_(max_num_seqs, block_size),
       block_size_(block_size),
       max_blocks_((max_model_len + block_size - 1) / block_size),
       tables_(static_cast<size_t>(max_num_seqs * max_blocks_)),
@@ -19,6 +20,8 @@ FakeExecutor::FakeExecutor(const FakeModel& model, int64_t max_num_seqs, int64_t
       cache_(static_cast<size_t>(num_blocks * block_size)) {}
 
 void FakeExecutor::submit(const StepInput& input) {
+  if (!has_memory_ && !input.setup_ids.empty()) throw std::bad_alloc();
+  num_setup_ids_ += input.setup_ids.size();
   ++num_submitted_;
   check(num_submitted_ - num_waited_ <= 2, "more than two steps under way");
   last_rows_.assign(input.rows.begin(), input.rows.end());

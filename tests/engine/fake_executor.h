@@ -52,8 +52,12 @@ class FakeExecutor : public Executor {
   int64_t num_waited() const { return num_waited_; }
   /// The rows of the step submitted last.
   const std::vector<RowInput>& last_rows() const { return last_rows_; }
+  /// How many ids the lists of sampling parameters had in all steps together.
+  size_t num_setup_ids() const { return num_setup_ids_; }
   /// From step `number` (counted from 1) on, wait() throws.
   void fail_at(int64_t number) { fail_at_ = number; }
+  /// From now on, submit() has no memory for a step with lists of sampling parameters.
+  void run_out_of_memory() { has_memory_ = false; }
 
  private:
   struct Entry {
@@ -74,6 +78,8 @@ class FakeExecutor : public Executor {
   StepOutput last_;
   std::vector<RowInput> last_rows_;
   int64_t num_submitted_ = 0, num_waited_ = 0, fail_at_ = -1;
+  bool has_memory_ = true;
+  size_t num_setup_ids_ = 0;
 };
 
 }  // namespace nanovllm::testing

@@ -83,10 +83,9 @@ class Episode {
   int64_t below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
 
   void add() {
-    auto params = std::make_shared<SamplingParams>();
-    params->max_tokens = 1 + below(below(3) == 0 ? 2 : 40);
-    auto stop_ids = std::make_shared<std::vector<int32_t>>();
-    if (below(3) != 0) stop_ids->push_back(0);
+    auto params = std::make_shared<RequestParams>();
+    const int64_t max_tokens = 1 + below(below(3) == 0 ? 2 : 40);
+    if (below(3) != 0) params->stop_ids.push_back(0);
     const int64_t length = 1 + below(config_.max_model_len - 1);
     // Few prefixes, so that many prompts share 0, some or all of their tokens.
     std::vector<int32_t> prompt(static_cast<size_t>(length));
@@ -94,7 +93,7 @@ class Episode {
     for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(mix(family, i) % 5);
     if (below(2) == 0) prompt[static_cast<size_t>(below(length))] = 6;
     const uint64_t seed = below(2) == 0 ? 1 : random_();
-    const uint64_t salt = random_() % 2;
+    const auto salt = random_() % 2 == 0 ? nullptr : std::make_shared<const std::string>("tenant");
     const int64_t n = below(3) == 0 ? 1 + below(5) : 1;
     std::vector<std::unique_ptr<Sequence>> choices;
     std::vector<uint64_t> ids;
@@ -103,7 +102,7 @@ class Episode {
       seq->id = next_id_++;
       seq->choice = static_cast<int32_t>(choice);
       seq->params = params;
-      seq->stop_ids = stop_ids;
+      seq->max_tokens = max_tokens;
       seq->seed = seed;
       seq->cache_salt = salt;
       seq->token_ids = prompt;
@@ -131,9 +130,8 @@ class Episode {
       e.token_ids.push_back(token);
       chain = FakeModel::extend(chain, token);
       const auto length = static_cast<int64_t>(e.token_ids.size());
-      if (std::ranges::count(*seq.stop_ids, token) > 0) e.reason = FinishReason::kStop;
-      else if (length - seq.num_prompt_tokens == seq.params->max_tokens ||
-               length == config_.max_model_len)
+      if (std::ranges::count(seq.params->stop_ids, token) > 0) e.reason = FinishReason::kStop;
+      else if (length - seq.num_prompt_tokens == seq.max_tokens || length == config_.max_model_len)
         e.reason = FinishReason::kLength;
     }
     return e;

@@ -319,11 +319,9 @@ TEST(Scheduler, PromptThatFindsTooFewBlocksIsReadAgainOnlyWhenSomeAreFreed) {
     std::vector<std::unique_ptr<Sequence>> choices;
     choices.push_back(std::make_unique<Sequence>());
     Sequence& seq = *choices[0];
-    SamplingParams params;
-    params.max_tokens = max_tokens;
     seq.id = id;
-    seq.params = std::make_shared<const SamplingParams>(params);
-    seq.stop_ids = std::make_shared<const std::vector<int32_t>>();
+    seq.params = std::make_shared<const RequestParams>();
+    seq.max_tokens = max_tokens;
     seq.token_ids.resize(40);
     std::iota(seq.token_ids.begin(), seq.token_ids.end(), 0);
     seq.token_ids[20] = static_cast<int32_t>(id);  // half of the prompts is equal
@@ -411,6 +409,48 @@ TEST(StepAhead, NothingDrawnAfterTheEndReachesTheAnswer) {
   }
   EXPECT_EQ(answers[0], answers[1]);
   EXPECT_EQ(cached[0], cached[1]);
+}
+
+// The lists of parameters are sent once for all choices and prompts that have them.
+TEST_P(Scheduling, ListsOfARequestAreSentOnce) {
+  TestEngine t(options());
+  SamplingParams params;
+  params.max_tokens = 12;
+  params.allowed_token_ids = {{1, 2, 3, 4, 5}};
+  params.n = 3;
+  t.engine->add_request(made_prompt(6, 2), params);
+  t.engine->add_request(made_prompt(7, 3), params);  // equal parameters
+  t.run();
+  EXPECT_EQ(t.fake->num_setup_ids(), 5u);
+  params.allowed_token_ids = {{6}};
+  params.n = 1;
+  t.engine->add_request(made_prompt(6, 2), params);
+  t.run();
+  EXPECT_EQ(t.fake->num_setup_ids(), 6u);
+}
+
+// Requests that start in the same step, and those that run, are not affected.
+TEST_P(Scheduling, RequestWhoseListsDoNotFitInMemoryEndsAlone) {
+  TestEngine t(options());
+  const uint64_t running = t.add(made_prompt(5, 1), 12);
+  t.step();
+  t.fake->run_out_of_memory();
+  SamplingParams params;
+  params.max_tokens = 12;
+  params.allowed_token_ids = {{1, 2, 3}};
+  params.n = 2;
+  const uint64_t large = t.engine->add_request(made_prompt(6, 2), params);
+  const uint64_t beside = t.add(made_prompt(7, 3), 12);
+  t.run();
+  EXPECT_EQ(t.outputs[running].token_ids, t.alone(made_prompt(5, 1), 12));
+  EXPECT_EQ(t.outputs[beside].token_ids, t.alone(made_prompt(7, 3), 12));
+  ASSERT_EQ(t.outputs[large].outputs.size(), 2u);
+  for (const CompletionOutput& answer : t.outputs[large].outputs) {
+    EXPECT_EQ(answer.finish_reason, "error");
+    EXPECT_THAT(answer.error, HasSubstr("not enough memory"));
+    EXPECT_FALSE(answer.is_request_at_fault);
+  }
+  EXPECT_EQ(t.num_free(), 16);
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   io.run();  // ends, because a connection whose client has sent everything waits for nothing
   read_all(ends[1], answers);
   ::close(ends[1]);
-  check(service.body_bytes == 0, "{} bytes are still counted", service.body_bytes);
+  check(service.bodies.total() == 0, "{} bytes are still counted", service.bodies.total());
   check(answers.empty() || answers.starts_with("HTTP/1.1 "), "an answer without a status");
   return 0;
 }

@@ -38,14 +38,15 @@ void read_conversation(const ChatRequest& request) {
   static EncodedParts parts(1 << 20);
   request.params.validate();
   const std::string text = chat_template->prompt(request.variables);
-  const auto ids = tokenizer->encode(text, request.add_special_tokens, &parts, request.cache_salt);
+  const auto ids = tokenizer->encode(text, request.add_special_tokens,
+                                     {.known = &parts, .owner = request.cache_salt});
   check(ids == tokenizer->encode(text, request.add_special_tokens), "other ids of {}", text);
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const SamplingParams defaults = checkpoint_sampling_params(kTinyTales);
+  static const SamplingParams defaults = GenerationConfig().defaults(kTinyTales);
   Json body;
   try {
     body = parse_json(text_of(data, size), "the body");

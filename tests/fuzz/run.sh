@@ -7,7 +7,7 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 build=$1
 shift
-[ $# -gt 0 ] || set -- safetensors config tokenizer chat_template detokenizer prompts requests http hub
+[ $# -gt 0 ] || set -- safetensors config tokenizer chat_template detokenizer prompts requests answers http hub
 
 # An input that takes 5 s, or 256 MiB at once, is a finding too: bounded work takes far less, even under the sanitizers.
 # Some targets write files. These are in memory if there is a file system for this.

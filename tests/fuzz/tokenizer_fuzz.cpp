@@ -11,6 +11,7 @@
 #include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/text/chat_template.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/json_file.h"
 
 namespace nanovllm {
 namespace {
@@ -48,7 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   expect_user_errors_only([&] {
     const auto tokenizer = Tokenizer::parse(tokenizer_json, "tokenizer.json");
     // The tokenizer has its own JSON scanner, which must refuse text that is not JSON.
-    check(Json::accept(tokenizer_json), "a text that is not JSON was accepted as a tokenizer");
+    check(testing::is_json(tokenizer_json), "a text that is not JSON was accepted as a tokenizer");
     encode_and_decode(*tokenizer, text);
     encode_and_decode(*tokenizer, tokenizer_json.substr(0, 2000));
   });

@@ -145,6 +145,8 @@ TEST_P(GpuSampler, DrawsWhatTheCpuDraws) {
   std::vector<MaskedAfter> masked_after;
   for (int32_t id = 0; id < 40; ++id) masked_after.push_back({id * 7 % 45, id});
   for (const int64_t vocab : {41, 512, 2049, 8192, 50257, 151936}) {
+    std::vector<int32_t> mask(static_cast<size_t>((vocab + 31) / 32));
+    for (int32_t& word : mask) word = static_cast<int32_t>(random());
     std::vector<SampleRow> rows;
     for (const float temperature : {0.0f, 0.3f, 1.0f, 2.0f})
       for (const int32_t top_k : {0, 1, 5, 50, 3000})
@@ -166,6 +168,7 @@ TEST_P(GpuSampler, DrawsWhatTheCpuDraws) {
             if (rows.size() % 4 == 0) row.biases = biases;
             if (rows.size() % 5 == 0) row.masked_ids = masked;
             if (rows.size() % 7 == 0) row.allowed_ids = allowed;
+            if (rows.size() % 7 == 3) row.allowed_mask = mask;
             if (rows.size() % 6 == 0) row.last_token = kTokenInFlight;
             if (rows.size() % 12 == 0) row.masked_after = masked_after;
             row.num_logprobs = std::array{0, 1, 6, 0, 21}[rows.size() % 5];

@@ -40,10 +40,12 @@ class Layout(HubTest):
     def test_only_the_needed_files_are_downloaded(self):
         files = tales_files() | {"README.md": b"x", "pytorch_model.bin": b"pickle", "onnx/model.onnx": b"x", "a.py": b"x"}
         files |= {"original.safetensors": b"x"}
+        quantization = {"hf_quant_config.json", "quantize_config.json", "quant_config.json"}
+        files |= dict.fromkeys(quantization, b"{}")
         self.hub.add("org/more", Model(files))
         self.pull("org/more")
         names = {path.name for path in self.folder("org/more").glob("snapshots/*/*")}
-        self.assertLessEqual({"config.json", "tokenizer.json", "model.safetensors"}, names)
+        self.assertLessEqual({"config.json", "tokenizer.json", "model.safetensors"} | quantization, names)
         self.assertFalse(names & {"README.md", "pytorch_model.bin", "onnx", "a.py", "original.safetensors"})
 
     def test_commands_take_an_id_and_then_need_no_hub(self):
@@ -79,8 +81,20 @@ class Layout(HubTest):
         weights = self.hub.gets("/cdn/")
         self.assertEqual(len(weights), 1)  # the revisions share their blobs
         self.run_command("info", f"{ID}@{other.commit}", "--local-files-only")
+        self.run_command("info", ID, "--revision", "v1.0", "--local-files-only")
+        self.run_command("info", f"{ID}@v1.0", "--revision=v1.0", "--local-files-only")
+        self.refused("--revision is 'v2', but the id has another one", command=("info", f"{ID}@v1.0", "--revision", "v2"), status=2)
+        self.refused("--revision is '..'; it must be a branch", command=("info", ID, "--revision", ".."), status=2)
+        self.refused("has no revision 'v2'", command=("info", ID, "--revision", "v2", "--local-files-only"), status=2)
         self.refused("has no revision 'v2'", status=2, command=("pull", f"{ID}@v2"))
         self.refused("has no revision 'main' of it, and --local-files-only", command=("info", ID, "--local-files-only"), status=2)
+
+    def test_another_folder_for_downloads(self):
+        cache = self.home / "models"
+        self.run_command("info", ID, "--download-dir", str(cache))
+        self.assertFalse(self.folder().exists())
+        self.assertEqual([path.name for path in cache.glob("models--*")], [self.folder().name])
+        self.run_command("info", ID, "--download_dir", str(cache), "--local-files-only")
 
     def test_pull_gets_a_newer_commit_and_the_others_keep_what_is_there(self):
         self.pull()

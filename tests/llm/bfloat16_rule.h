@@ -25,9 +25,9 @@ inline void expect_close_in_bfloat16(LLM& llm, const std::vector<Json>& all_rows
   std::vector<Json> rows;
   std::vector<std::vector<int32_t>> prompts;
   for (const Json& row : all_rows) {
-    std::vector<int32_t> ids = row["prompt_token_ids"];
+    std::vector<int32_t> ids = row["prompt_token_ids"].get<std::vector<int32_t>>();
     if (ids.size() < 2) continue;
-    for (const Json& id : row["greedy_token_ids"]) ids.push_back(id);
+    for (const Json& id : row["greedy_token_ids"]) ids.push_back(id.get<int32_t>());
     prompts.push_back(ids);
     rows.push_back(row);
   }
@@ -49,7 +49,7 @@ inline void expect_close_in_bfloat16(LLM& llm, const std::vector<Json>& all_rows
       if (!in_answer) continue;
       ++num_steps;
       num_agree += entry.rank == 1 ? 1 : 0;
-      const double gap = rows[i]["answer_gaps"][p - prompt_len];
+      const double gap = rows[i]["answer_gaps"][p - prompt_len].get<double>();
       EXPECT_TRUE(entry.rank == 1 || gap <= limits.gap) << rows[i]["id"] << " at " << p;
     }
   }

@@ -9,6 +9,7 @@
 #include "nanovllm/engine/llm_engine.h"
 #include "nanovllm/llm.h"
 #include "nanovllm/ops/cuda_library.h"
+#include "tests/json_file.h"
 #include "tests/model/model_test_util.h"
 
 namespace nanovllm::testing {
@@ -127,7 +128,8 @@ TEST_P(Logprobs, OfPromptAndFirstTokenAreTheReferences) {
     LLM llm(model_folder(GetParam()), config);
     std::vector<std::vector<int32_t>> prompts;
     const std::vector<Json> rows = goldens(GetParam());
-    for (const Json& row : rows) prompts.push_back(row["prompt_token_ids"]);
+    for (const Json& row : rows)
+      prompts.push_back(row["prompt_token_ids"].get<std::vector<int32_t>>());
     SamplingParams params = greedy();
     params.max_tokens = 1;
     params.logprobs = 5;
@@ -199,7 +201,8 @@ TEST(Fp8Cache, GivesTheSameTokensHoweverTheyAreComputed) {
   config.device = "cpu";  // where the bits of a row do not depend on its batch
   std::vector<std::vector<int32_t>> prompts;
   for (const Json& row : goldens("tiny-tales"))
-    if (row["prompt_token_ids"].size() < 700) prompts.push_back(row["prompt_token_ids"]);
+    if (row["prompt_token_ids"].size() < 700)
+      prompts.push_back(row["prompt_token_ids"].get<std::vector<int32_t>>());
   SamplingParams params = greedy();
   params.max_tokens = 24;
   const auto answers = [&](const EngineConfig& options) {
@@ -233,7 +236,8 @@ TEST(Float32Weights, GiveTheReferenceTokens) {
   LLM llm(folder.path(), float32());
   for (const Json& row : goldens("llama"))
     if (!row.value("tie", false)) {
-      EXPECT_EQ(generate_one(llm, row["prompt_token_ids"], greedy()).token_ids,
+      EXPECT_EQ(generate_one(llm, row["prompt_token_ids"].get<std::vector<int32_t>>(), greedy())
+                    .token_ids,
                 row["greedy_token_ids"].get<std::vector<int32_t>>());
     }
 }
@@ -241,18 +245,19 @@ TEST(Float32Weights, GiveTheReferenceTokens) {
 TEST(Stories260k, GivesTheReferenceIds) {
   const std::string folder = kSource + "/../shared/data/stories260k";
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << "third-party data is missing: " << folder;
-  std::ifstream file(folder + "/golden_greedy.json");
-  const Json golden = Json::parse(file);
+  const Json golden = json_file(folder + "/golden_greedy.json");
   LLM llm(folder, {.dtype = "float32"});
   SamplingParams params = greedy();
-  const std::vector<int32_t> ids = golden["greedy_ids"];
+  const std::vector<int32_t> ids = golden["greedy_ids"].get<std::vector<int32_t>>();
   params.max_tokens = static_cast<int64_t>(ids.size());
-  EXPECT_EQ(generate_one(llm, golden["prompt_ids"], params).token_ids, ids);
+  EXPECT_EQ(generate_one(llm, golden["prompt_ids"].get<std::vector<int32_t>>(), params).token_ids,
+            ids);
 }
 
 // The block table has a column for the last token that max_model_len allows.
 TEST(Limits, LongestSequencesDecodeTheirLastToken) {
-  std::vector<int32_t> text = goldens("tiny-tales")[0]["prompt_token_ids"];
+  std::vector<int32_t> text =
+      goldens("tiny-tales")[0]["prompt_token_ids"].get<std::vector<int32_t>>();
   while (text.size() < 256) text.insert(text.end(), text.begin(), text.end());
   for (const int64_t longest : {128, 129, 192}) {
     EngineConfig config = float32();

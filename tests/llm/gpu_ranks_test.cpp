@@ -27,7 +27,8 @@ class GpuRanks : public ::testing::TestWithParam<std::string> {
                                                    const std::vector<SamplingParams>& params) {
     LLM llm(model_folder(GetParam()), config);
     std::vector<std::vector<int32_t>> prompts;
-    for (const Json& row : goldens(GetParam())) prompts.push_back(row["prompt_token_ids"]);
+    for (const Json& row : goldens(GetParam()))
+      prompts.push_back(row["prompt_token_ids"].get<std::vector<int32_t>>());
     std::vector<std::vector<int32_t>> found;
     for (const RequestOutput& output : llm.generate(prompts, params, false))
       found.push_back(output.token_ids);

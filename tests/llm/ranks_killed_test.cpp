@@ -148,9 +148,10 @@ TEST_P(RanksKilled, TheCallerGetsAnExceptionAndNoProcessRemains) {
   nobody.signal = 0;
   LLM again(kTinyTales, config_of(nobody));
   const Json row = goldens("tiny-tales").at(0);
-  EXPECT_EQ(
-      generate_one(again, row["prompt_token_ids"], {.temperature = 0, .max_tokens = 64}).token_ids,
-      row["greedy_token_ids"].get<std::vector<int32_t>>());
+  EXPECT_EQ(generate_one(again, row["prompt_token_ids"].get<std::vector<int32_t>>(),
+                         {.temperature = 0, .max_tokens = 64})
+                .token_ids,
+            row["greedy_token_ids"].get<std::vector<int32_t>>());
 }
 
 std::vector<Kill> kills() {

@@ -54,7 +54,8 @@ SamplingParams endless() {
 void expect_goldens(LLM& llm) {
   for (const Json& row : goldens("llama"))
     if (!row.value("tie", false)) {
-      EXPECT_EQ(generate_one(llm, row["prompt_token_ids"], greedy()).token_ids,
+      EXPECT_EQ(generate_one(llm, row["prompt_token_ids"].get<std::vector<int32_t>>(), greedy())
+                    .token_ids,
                 row["greedy_token_ids"].get<std::vector<int32_t>>());
     }
 }
@@ -115,7 +116,8 @@ TEST(LibraryRanks, DoNotUseTheNumberOfAClosedStandardStream) {
   {
     LLM llm(kLlama, config_of(2));
     for (int fd = 0; fd < 3; ++fd) in_use[static_cast<size_t>(fd)] = fcntl(fd, F_GETFD) >= 0;
-    answer = generate_one(llm, row["prompt_token_ids"], greedy()).token_ids;
+    answer =
+        generate_one(llm, row["prompt_token_ids"].get<std::vector<int32_t>>(), greedy()).token_ids;
   }
   for (int fd = 0; fd < 3; ++fd) dup2(saved[static_cast<size_t>(fd)], fd);
   for (const int fd : saved) close(fd);

@@ -27,9 +27,9 @@ TEST(Sampling, DistributionIsTheReferences) {
   for (const Json& c : row["cases"]) {
     SCOPED_TRACE(c.dump().substr(0, 80));
     SamplingParams params;
-    params.temperature = c["temperature"];
-    params.top_k = c["top_k"];
-    params.top_p = c["top_p"];
+    params.temperature = c["temperature"].get<double>();
+    params.top_k = c["top_k"].get<int64_t>();
+    params.top_p = c["top_p"].get<double>();
     params.max_tokens = 1;
     params.n = kChoices;
     std::vector<SamplingParams> all;
@@ -37,7 +37,8 @@ TEST(Sampling, DistributionIsTheReferences) {
       params.seed = seed;
       all.push_back(params);
     }
-    const std::vector<std::vector<int32_t>> prompts(all.size(), row["prompt_token_ids"]);
+    const std::vector<std::vector<int32_t>> prompts(
+        all.size(), row["prompt_token_ids"].get<std::vector<int32_t>>());
     std::map<int32_t, double> drawn;
     for (const RequestOutput& output : llm.generate(prompts, all, false))
       for (const CompletionOutput& answer : output.outputs) ++drawn[answer.token_ids.at(0)];
@@ -48,7 +49,7 @@ TEST(Sampling, DistributionIsTheReferences) {
     for (const Json& top : c["top"]) {
       const double expected = kDraws * top[1].get<double>();
       if (expected < 5) continue;
-      const double count = drawn[top[0]];
+      const double count = drawn[top[0].get<int32_t>()];
       chi_square += (count - expected) * (count - expected) / expected;
       rest_expected -= expected;
       rest_drawn -= count;
@@ -65,7 +66,8 @@ TEST(Sampling, DistributionIsTheReferences) {
 std::vector<std::vector<int32_t>> story_prompts() {
   std::vector<std::vector<int32_t>> prompts;
   for (const Json& row : goldens("tiny-tales"))
-    if (row["prompt_token_ids"].size() < 60) prompts.push_back(row["prompt_token_ids"]);
+    if (row["prompt_token_ids"].size() < 60)
+      prompts.push_back(row["prompt_token_ids"].get<std::vector<int32_t>>());
   return prompts;
 }
 
@@ -140,7 +142,8 @@ TEST(Sampling, MinTokensDelaysEveryEnd) {
   params.temperature = 0;
   params.max_tokens = 64;
   const std::vector<Json> rows = goldens("tiny-tales");
-  const std::vector<int32_t> prompt = rows[0]["prompt_token_ids"];  // ends after 57 tokens
+  const std::vector<int32_t> prompt =
+      rows[0]["prompt_token_ids"].get<std::vector<int32_t>>();  // ends after 57 tokens
   const auto plain = generate_one(llm, prompt, params);
   ASSERT_EQ(plain.finish_reason, "stop");
   const auto length = static_cast<int64_t>(plain.token_ids.size());
@@ -162,7 +165,8 @@ TEST(Sampling, StopTokenIdsEndTheAnswerAndAreNamed) {
   LLM llm(kTinyTales, {.dtype = "float32", .kv_cache_memory_bytes = kCache});
   SamplingParams params;
   params.temperature = 0;
-  const std::vector<int32_t> prompt = goldens("tiny-tales")[0]["prompt_token_ids"];
+  const std::vector<int32_t> prompt =
+      goldens("tiny-tales")[0]["prompt_token_ids"].get<std::vector<int32_t>>();
   const auto plain = generate_one(llm, prompt, params);
   const int32_t stop = plain.token_ids[20];
   const auto first = std::ranges::find(plain.token_ids, stop) - plain.token_ids.begin();
@@ -180,7 +184,8 @@ TEST(Sampling, StopTokenIdsEndTheAnswerAndAreNamed) {
 TEST(Sampling, PrefixCacheDoesNotChangeTheAnswer) {
   // Prompts that share 0, 1, block_size - 1, block_size, block_size + 1 and all tokens, with and
   // without the prefix cache, which is empty first and then filled.
-  const std::vector<int32_t> text = goldens("tiny-tales").at(33)["prompt_token_ids"];
+  const std::vector<int32_t> text =
+      goldens("tiny-tales").at(33)["prompt_token_ids"].get<std::vector<int32_t>>();
   ASSERT_GE(text.size(), 200u);
   std::vector<std::vector<int32_t>> prompts;
   for (const size_t shared : {0, 1, 15, 16, 17, 64}) {

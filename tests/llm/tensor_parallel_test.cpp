@@ -111,7 +111,8 @@ TEST_P(TensorParallel, SeededSamplingAndLogprobsAreThoseOfOneRank) {
   const auto& [model, world] = GetParam();
   std::vector<std::vector<int32_t>> prompts;
   for (const Json& row : goldens(model))
-    if (row["prompt_token_ids"].size() < 100) prompts.push_back(row["prompt_token_ids"]);
+    if (row["prompt_token_ids"].size() < 100)
+      prompts.push_back(row["prompt_token_ids"].get<std::vector<int32_t>>());
   const auto ranks = engine_of(model_folder(model), float32(), world);
   LLMEngine alone = LLMEngine::load(model_folder(model), float32());
   add_requests(*ranks, prompts);
@@ -137,6 +138,34 @@ INSTANTIATE_TEST_SUITE_P(Models, TensorParallel, ::testing::ValuesIn(cases()),
                            std::ranges::replace(name, '-', '_');
                            return name;
                          });
+
+// A step may only copy blocks or give slots to sequences.
+TEST(TensorParallel, StepWithoutRows) {
+  const std::string folder = model_folder("llama");
+  for (const int world : {1, 2}) {
+    EngineConfig config = float32();
+    const std::unique_ptr<Backend> probe = make_backend(config);
+    const EngineSetup setup = resolve_setup(folder, config, *probe);
+    ThreadRanks ranks(folder, setup, world);
+    std::vector<std::byte> buffer;
+    StepArrays arrays;
+    for (uint64_t step = 1; step <= 4; ++step) {
+      arrays.clear();
+      if (step == 2) arrays.copies.push_back({0, 1});
+      if (step == 3) {
+        arrays.setups.emplace_back();
+        arrays.block_updates.push_back({0, 0, 1});
+      }
+      if (step == 4) {
+        arrays.rows.push_back({.num_tokens = 2});
+        arrays.token_ids = {1, 2};
+        arrays.samples.push_back({.sequence = 7});
+      }
+      ranks.submit(arrays.write(step, buffer));
+      EXPECT_EQ(ranks.wait().samples.size(), step == 4 ? 1U : 0U);
+    }
+  }
+}
 
 // Sizes with which the last rank gets fewer columns and tokens than a group of 16.
 TEST(TensorParallel, OddSizesOverThreeRanks) {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <random>
 #include <tuple>
 
@@ -19,13 +21,14 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-std::optional<Quantization> parse(const Json& config) {
+std::optional<Quantization> quantization_of(const Json& config) {
   return parse_quantization(JsonFields({{"quantization_config", config}}, "config.json: "));
 }
 
 /// The whole matrix and a part of it that begins inside a group.
 void expect_matrix(Checkpoint checkpoint, const Json& config, const Matrix& matrix) {
-  const WeightRows whole = take_weight(checkpoint, parse(config), "m.weight", {kRows, kColumns});
+  const WeightRows whole =
+      take_weight(checkpoint, quantization_of(config), "m.weight", {kRows, kColumns});
   checkpoint.require_all_taken([](const std::string&) { return false; });
   const auto expect = [&](Range rows, Range columns) {
     const WeightRows part = whole.part(rows, columns);
@@ -83,7 +86,7 @@ TEST(Dialects, GptqWithAGroupThatDoesNotExist) {
   Checkpoint checkpoint = gptq_file(m, 1).open();
   const Json config = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 32}};
   EXPECT_EQ(user_error([&] {
-              take_weight(checkpoint, parse(config), "m.weight", {kRows, kColumns});
+              take_weight(checkpoint, quantization_of(config), "m.weight", {kRows, kColumns});
             }),
             "m.g_idx: a column is in group 3; there are 3 groups");
 }
@@ -95,7 +98,7 @@ TEST(Dialects, GptqInActivationOrderNeedsTheGroups) {
   expect_matrix(gptq_file(m, 1, /*has_groups=*/false).open(), config, m);
   config["desc_act"] = true;
   EXPECT_THAT(user_error([&] {
-                take_weight(checkpoint, parse(config), "m.weight", {kRows, kColumns});
+                take_weight(checkpoint, quantization_of(config), "m.weight", {kRows, kColumns});
               }),
               HasSubstr("tensor \"m.g_idx\" is missing"));
 }
@@ -114,7 +117,7 @@ TEST(Dialects, CompressedTensorsInActivationOrder) {
   Matrix m(4, 32);
   const auto take = [&](const Json& actorder, bool symmetric = false) {
     Checkpoint checkpoint = compressed_file(m, /*symmetric=*/false).open();
-    const auto quantization = parse(compressed_config(m, symmetric, actorder));
+    const auto quantization = quantization_of(compressed_config(m, symmetric, actorder));
     take_weight(checkpoint, quantization, "m.weight", {kRows, kColumns});
   };
   for (const Json& by_group : {Json("group"), Json("dynamic"), Json(true)})
@@ -147,7 +150,8 @@ void expect_e4m3(const Json& config, const std::string& suffix, int64_t block_ro
   file.add("m.weight", "F8_E4M3", {kRows, kColumns}, bytes);
   file.add("m" + suffix, "F32", shape, scales);
   Checkpoint checkpoint = file.open();
-  const WeightRows whole = take_weight(checkpoint, parse(config), "m.weight", {kRows, kColumns});
+  const WeightRows whole =
+      take_weight(checkpoint, quantization_of(config), "m.weight", {kRows, kColumns});
   std::vector<float> read(static_cast<size_t>(kRows * kColumns));
   whole.read(0, kRows, read.data());
   for (int64_t i = 0; i < kRows; ++i)
@@ -179,12 +183,12 @@ TEST(Dialects, ScalesOfBlocksNeedTheirSize) {
   file.add("m.weight", "F8_E4M3", {kRows, kColumns}, std::vector<uint8_t>(kRows * kColumns));
   file.add("m.weight_scale_inv", "F32", {1, 1}, std::vector<float>(1));
   Checkpoint checkpoint = file.open();
-  EXPECT_EQ(
-      user_error([&] {
-        take_weight(checkpoint, parse({{"quant_method", "fp8"}}), "m.weight", {kRows, kColumns});
-      }),
-      "config.json: quantization_config.weight_block_size is missing, but "
-      "m.weight_scale_inv has scales of blocks");
+  EXPECT_EQ(user_error([&] {
+              take_weight(checkpoint, quantization_of({{"quant_method", "fp8"}}), "m.weight",
+                          {kRows, kColumns});
+            }),
+            "config.json: quantization_config.weight_block_size is missing, but "
+            "m.weight_scale_inv has scales of blocks");
 }
 
 TEST(Dialects, ActivationsAreQuantizedIfTheCheckpointSaysSo) {
@@ -198,7 +202,8 @@ TEST(Dialects, ActivationsAreQuantizedIfTheCheckpointSaysSo) {
     const Json config = {{"quant_method", "compressed-tensors"},
                          {"format", "float-quantized"},
                          {"config_groups", {{"group_0", group}}}};
-    const WeightRows weight = take_weight(checkpoint, parse(config), "m.weight", {kRows, kColumns});
+    const WeightRows weight =
+        take_weight(checkpoint, quantization_of(config), "m.weight", {kRows, kColumns});
     return weight.quantized().matrix->quantizes_activations;
   };
   EXPECT_TRUE(quantizes({{"type", "float"}, {"num_bits", 8}, {"strategy", "token"}}));
@@ -206,7 +211,7 @@ TEST(Dialects, ActivationsAreQuantizedIfTheCheckpointSaysSo) {
 }
 
 TEST(Dialects, WhereRanksMayDivideColumns) {
-  const auto unit = [](const Json& config) { return parse(config)->column_unit; };
+  const auto unit = [](const Json& config) { return quantization_of(config)->column_unit; };
   const auto blocks = [](int64_t columns) {
     return Json{{"quant_method", "fp8"}, {"weight_block_size", {128, columns}}};
   };
@@ -228,7 +233,7 @@ TEST(Dialects, WhatTheCheckpointLeavesOutStaysAsItIs) {
   Checkpoint checkpoint = file.open();
   for (const Json& config : {Json{{"quant_method", "awq"}}, Json{{"quant_method", "fp8"}},
                              Json{{"quant_method", "gptq"}, {"bits", 4}}}) {
-    const WeightRows weight = take_weight(checkpoint, parse(config), "m.weight", {2, 2});
+    const WeightRows weight = take_weight(checkpoint, quantization_of(config), "m.weight", {2, 2});
     EXPECT_EQ(weight.dtype(), DType::kBF16);
     EXPECT_EQ(weight.quantized().matrix, nullptr);
   }
@@ -243,10 +248,13 @@ TEST(Dialects, ABiasThatIsNotZeroIsNotIgnored) {
 }
 
 TEST(Dialects, RefusedByName) {
-  const auto error = [](const Json& config) { return user_error([&] { parse(config); }); };
+  const auto error = [](const Json& config) {
+    return user_error([&] { quantization_of(config); });
+  };
   EXPECT_THAT(error({{"quant_method", "bitsandbytes"}}),
               AllOf(HasSubstr("config.json: quantization_config.quant_method is \"bitsandbytes\""),
-                    HasSubstr("supported are fp8, compressed-tensors, awq and gptq")));
+                    HasSubstr("supported are fp8, compressed-tensors, awq, gptq, auto-round and "
+                              "modelopt")));
   EXPECT_THAT(error({{"quant_method", "gptq"}, {"bits", 3}}), HasSubstr("bits is 3"));
   EXPECT_THAT(error({{"quant_method", "gptq"}, {"bits", 4}, {"checkpoint_format", "marlin"}}),
               HasSubstr("checkpoint_format is \"marlin\""));
@@ -274,6 +282,83 @@ TEST(Dialects, RefusedByName) {
   EXPECT_THAT(
       compressed({{"type", "int"}, {"num_bits", 8}, {"strategy", "channel"}}, "int-quantized"),
       HasSubstr("format is \"int-quantized\""));
+}
+
+TEST(Dialects, WhatOtherExportersWriteIsRefusedByName) {
+  const auto error = [](const Json& config) {
+    return user_error([&] { quantization_of(config); });
+  };
+  const auto auto_round = [&](const char* key, const Json& value) {
+    Json config = {{"quant_method", "auto-round"}, {"bits", 4}, {"group_size", 32}};
+    config[key] = value;
+    return error(config);
+  };
+  EXPECT_THAT(auto_round("packing_format", "auto_round:llm_compressor"),
+              HasSubstr("packing_format is \"auto_round:llm_compressor\""));
+  EXPECT_THAT(auto_round("data_type", "mx_fp"), HasSubstr("data_type is \"mx_fp\""));
+  EXPECT_THAT(auto_round("act_bits", 8), HasSubstr("act_bits is 8"));
+  EXPECT_THAT(auto_round("bits", 2), HasSubstr("bits is 2"));
+  EXPECT_THAT(auto_round("bits", nullptr), HasSubstr("quantization_config.bits is missing"));
+  EXPECT_THAT(auto_round("extra_config", {{"m", {{"bits", 8}}}}),
+              HasSubstr("extra_config.m is {\"bits\":8}"));
+  EXPECT_THAT(auto_round("extra_config", {{"m", {{"group_size", 64}}}}),
+              HasSubstr("extra_config.m is {\"group_size\":64}"));
+  EXPECT_NO_THROW(quantization_of({{"quant_method", "auto-round"},
+                                   {"bits", 4},
+                                   {"group_size", 32},
+                                   {"extra_config", {{"m", {{"bits", 16}, {"group_size", 64}}}}}}));
+  EXPECT_THAT(error({{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}}),
+              HasSubstr("quant_algo is \"NVFP4\""));
+  EXPECT_THAT(error({{"quant_method", "modelopt"}}), HasSubstr("quant_algo is missing"));
+  EXPECT_THAT(error({{"quant_method", "modelopt"}, {"quantization", {{"quant_algo", nullptr}}}}),
+              HasSubstr("quantization.quant_algo is missing"));
+  EXPECT_THAT(error({{"quant_method", "gptq"}, {"bits", 4}, {"dynamic", {{"+:m", {{"bits", 8}}}}}}),
+              HasSubstr("dynamic is "));
+  EXPECT_NO_THROW(quantization_of(
+      {{"quant_method", "gptq"}, {"bits", 4}, {"dynamic", {{"-:m", Json::object()}}}}));
+  EXPECT_THAT(error({{"quant_method", "awq"}, {"w_bit", 3}}), HasSubstr("w_bit is 3"));
+  const auto weights = [](int bits) {
+    return Json{{"weights", {{"type", "int"}, {"num_bits", bits}, {"strategy", "channel"}}}};
+  };
+  const auto compressed = [&](const Json& groups, const char* status = "frozen") {
+    return error({{"quant_method", "compressed-tensors"},
+                  {"format", "pack-quantized"},
+                  {"quantization_status", status},
+                  {"config_groups", groups}});
+  };
+  EXPECT_THAT(compressed({{"a", weights(4)}, {"b", weights(8)}}),
+              HasSubstr("all groups must quantize weights alike"));
+  EXPECT_THAT(compressed(Json::object()), HasSubstr("there must be a group"));
+  EXPECT_THAT(compressed({{"a", weights(4)}}, "calibration"),
+              HasSubstr("quantization_status is \"calibration\""));
+}
+
+TEST(Dialects, AFileBesideConfigJsonIsReadIfThatSaysNothing) {
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "quantization_file";
+  std::filesystem::create_directories(folder);
+  const auto write = [&](const char* name, const char* text) {
+    std::ofstream(folder / name) << text;
+  };
+  const auto method = [&](const Json& config) {
+    const auto own = parse_quantization(JsonFields(config, ""), "auto", false,
+                                        read_quantization_file(folder.string()));
+    return own ? own->quant_method : "none";
+  };
+  EXPECT_EQ(method(Json::object()), "none");
+  write("quant_config.json", R"({"w_bit": 4, "q_group_size": 128})");
+  EXPECT_EQ(method(Json::object()), "awq");
+  write("quantize_config.json", R"({"bits": 4, "group_size": 128})");
+  EXPECT_EQ(method(Json::object()), "gptq");
+  write("hf_quant_config.json", R"({"quantization": {"quant_algo": "FP8"}})");
+  EXPECT_EQ(method(Json::object()), "modelopt");
+  EXPECT_EQ(method({{"quantization_config", {{"quant_method", "fp8"}}}}), "fp8");
+  write("hf_quant_config.json", R"({"quantization": {"quant_algo": "W4A8_AWQ"}})");
+  EXPECT_THAT(user_error([&] { method(Json::object()); }),
+              HasSubstr("/hf_quant_config.json: quantization.quant_algo is \"W4A8_AWQ\""));
+  write("hf_quant_config.json", "[]");
+  EXPECT_THAT(user_error([&] { method(Json::object()); }),
+              HasSubstr("/hf_quant_config.json: must be a JSON object"));
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Dialects, MadeAtLoad) {
@@ -349,7 +434,7 @@ TEST(Dialects, RandomWeightsOfEachDialect) {
              {"format", "pack-quantized"},
              {"ignore", {"lm_head", "re:.*layers.1.*"}},
              {"config_groups", {{"group_0", {{"weights", int4}}}}}}}) {
-    const auto quantization = parse(config);
+    const auto quantization = quantization_of(config);
     const auto random = dummy_weights(DType::kBF16, 0.02f, [&](const std::string& module) {
       return is_quantized(quantization, module);
     });

@@ -53,12 +53,13 @@ std::vector<Golden> read_goldens(const std::string& name) {
   for (std::string line; std::getline(file, line);) {
     const Json row = parse_json(line, name);
     Golden g;
-    g.id = row.at("id");
+    g.id = row.at("id").string();
     g.prompt = row.at("prompt_token_ids").get<std::vector<int32_t>>();
     g.answer = row.at("greedy_token_ids").get<std::vector<int32_t>>();
     for (size_t i = 1; i < row.at("prompt_logprobs").size(); ++i)
-      g.prompt_logprobs.push_back(row.at("prompt_logprobs")[i]);
-    for (const Json& pair : row.at("first_logprobs_top5")) g.top5.emplace_back(pair[0], pair[1]);
+      g.prompt_logprobs.push_back(row.at("prompt_logprobs")[i].get<double>());
+    for (const Json& pair : row.at("first_logprobs_top5"))
+      g.top5.emplace_back(pair[0].get<int>(), pair[1].get<double>());
     g.tie = row.value("tie", false);
     goldens.push_back(std::move(g));
   }

@@ -214,12 +214,14 @@ TEST(ModelConfig, ReadsRopeThetaAsIntegerOrFloat) {
 }
 
 // Regression 35.
-TEST(ModelConfig, HonoursSeveralEndIdsAndPrefersGenerationConfig) {
+TEST(ModelConfig, EndTokensAreThoseOfBothFiles) {
   const Json config = with(tiny_config(), "eos_token_id", 5);
   EXPECT_THAT(parse(config).eos_token_ids, ElementsAre(5));
   EXPECT_THAT(parse(with(tiny_config(), "eos_token_id", {5, 6})).eos_token_ids, ElementsAre(5, 6));
-  EXPECT_THAT(parse(config, {{"eos_token_id", {8, 7}}}).eos_token_ids, ElementsAre(8, 7));
-  EXPECT_THAT(parse(config, {{"eos_token_id", 9}}).eos_token_ids, ElementsAre(9));
+  EXPECT_THAT(parse(config, {{"eos_token_id", {8, 7}}}).eos_token_ids, ElementsAre(8, 7, 5));
+  EXPECT_THAT(parse(config, {{"eos_token_id", 9}}).eos_token_ids, ElementsAre(9, 5));
+  EXPECT_THAT(parse(config, {{"eos_token_id", {5, 9}}}).eos_token_ids, ElementsAre(5, 9));
+  EXPECT_THAT(parse(tiny_config(), {{"eos_token_id", {5}}}).eos_token_ids, ElementsAre(5));
   EXPECT_THAT(parse(config, {{"eos_token_id", nullptr}}).eos_token_ids, ElementsAre(5));
   EXPECT_THAT(parse(config, Json::object()).eos_token_ids, ElementsAre(5));
   EXPECT_THAT(parse(tiny_config()).eos_token_ids, IsEmpty());

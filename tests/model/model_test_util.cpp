@@ -77,7 +77,7 @@ std::vector<TestTensor> test_checkpoint(const Json& config, const std::string& d
   const int64_t hidden = size("hidden_size"), inner = size("intermediate_size"),
                 q = size("num_attention_heads") * size("head_dim"),
                 kv = size("num_key_value_heads") * size("head_dim");
-  const std::string architecture = config.at("architectures").at(0);
+  const std::string architecture = config.at("architectures").at(0).string();
 
   std::vector<TestTensor> tensors;
   const auto add = [&](const std::string& name, std::vector<int64_t> shape) {

@@ -146,8 +146,18 @@ TEST(RopeConfig, OptionsReplaceTheRotaryEmbedding) {
   EXPECT_EQ(error("", R"({"rope_scaling": {"type": "yarn"}})"),
             "--hf-overrides: rope_scaling.factor is missing");
   EXPECT_EQ(error("", R"({"num_hidden_layers": 4})"),
-            "--hf-overrides: \"num_hidden_layers\" cannot be overridden, only rope_scaling or "
-            "rope_parameters");
+            "--hf-overrides: \"num_hidden_layers\" cannot be overridden, only rope_parameters (or "
+            "rope_scaling) and max_position_embeddings");
+  EXPECT_EQ(error("", R"({"max_position_embeddings": 0})"),
+            "--hf-overrides: max_position_embeddings is 0; it must be an integer from 1 to "
+            "2147483647");
+  // What Qwen's model cards say for a long context.
+  const ModelConfig longer = load(linear, "",
+                                  R"({"rope_parameters": {"rope_type": "yarn", "factor": 4.0,
+          "original_max_position_embeddings": 32768}, "max_position_embeddings": 131072})");
+  EXPECT_EQ(longer.max_position_embeddings, 131072);
+  EXPECT_EQ(longer.rope.original_max_position_embeddings, 32768);
+  EXPECT_EQ(load(linear, yarn, R"({"max_position_embeddings": 9})").max_position_embeddings, 36);
 }
 
 TEST(RopeTables, FollowTheFormula) {

@@ -44,6 +44,16 @@ TEST(Share, PartsAreAdjacentAndDifferByAtMostOneUnit) {
       }
 }
 
+TEST(Communicator, AllReduceOfNothingChangesNothing) {
+  on_ranks(3, [&](Communicator& ranks) {
+    float x = 1;
+    ranks.all_reduce({&x, DType::kF32, 0});
+    ranks.all_reduce({&x, DType::kF32, 0, 64});
+    ranks.all_reduce({&x, DType::kF32, 1});
+    EXPECT_EQ(x, 3);
+  });
+}
+
 // These sums depend on their order: a small number that is added between 1e8 and -1e8 is lost.
 TEST(Communicator, AllReduceAddsInTheOrderOfTheRanks) {
   for (const int world : {1, 2, 3, 4}) {

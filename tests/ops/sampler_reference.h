@@ -214,6 +214,7 @@ void for_each_sample_row(const SampleCase& c, Check&& check) {
                                  biases,
                                  masked,
                                  allowed,
+                                 /*allowed_mask=*/{},
                                  last,
                                  masked_after};
           ++number;

@@ -129,6 +129,27 @@ TEST(Sampler, SeedPositionAndChoiceAllMatter) {
   EXPECT_NE(draw(flat, {row}).tokens[0], token);
 }
 
+TEST(Sampler, AMaskOfAllowedTokensDrawsWhatTheirListDraws) {
+  for (const int32_t vocab : {31, 32, 33, 1000, 5001}) {
+    const std::vector<float> logits = random_logits(vocab, 2, 1);
+    std::vector<int32_t> allowed, mask(static_cast<size_t>((vocab + 31) / 32));
+    for (int32_t id = 0; id < vocab; id += 1 + id % 3) {
+      allowed.push_back(id);
+      mask[static_cast<size_t>(id / 32)] |= static_cast<int32_t>(1U << (id % 32));
+    }
+    for (const float temperature : {0.0f, 1.0f})
+      for (uint32_t position = 0; position < 50; ++position) {
+        SampleRow listed = {{.temperature = temperature, .seed = 3, .position = position}};
+        SampleRow masked = listed;
+        listed.allowed_ids = allowed;
+        masked.allowed_mask = mask;
+        const int32_t token = draw(logits, {masked}).tokens[0];
+        ASSERT_EQ(token, draw(logits, {listed}).tokens[0]) << vocab << " " << position;
+        ASSERT_TRUE(std::ranges::binary_search(allowed, token));
+      }
+  }
+}
+
 TEST(Sampler, RowsThatAreNotFiniteAreMarkedAndDoNotAffectOthers) {
   constexpr int64_t kVocab = 100;
   for (const Isa isa : isas())

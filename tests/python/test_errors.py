@@ -249,9 +249,9 @@ def test_the_place_of_a_bad_prompt_is_named(llm: LLM) -> None:
         llm.generate(["Once"] * 3, each[2])
     with pytest.raises(UserError, match="^the prompt contains token id 8192"):
         llm.generate([[8192]])
-    user: dict[str, Any] = {"role": "user", "content": [{"type": "x"}]}
+    user: dict[str, Any] = {"role": "user", "content": [{"type": "text"}]}
     chats = [[{"role": "user", "content": "Hi"}], [user]]
-    with pytest.raises(UserError, match='^conversation 1 of 2: .*type "x"'):
+    with pytest.raises(UserError, match='^conversation 1 of 2: .*type "text"'):
         llm.chat(chats)
     still_right(llm)
 
@@ -260,9 +260,7 @@ def test_the_place_of_a_bad_prompt_is_named(llm: LLM) -> None:
     "name, suggestion",
     [
         ("max_seqs", "; did you mean 'max_num_seqs'"),
-        ("enable_eplb", ""),
-        ("distributed_executor_backend", ""),
-        ("enable_chunked_prefill", ""),
+        ("chunked_prefill", ""),
     ],
 )
 def test_an_unknown_option_is_named_with_one_that_is_near(name: str, suggestion: str) -> None:
@@ -309,9 +307,44 @@ def test_options_of_vllm_that_change_nothing_are_accepted(
     assert not recwarn.list
 
 
-def test_the_checkpoint_s_sampling_values_can_be_ignored() -> None:
-    with LLM(TINY_TALES, generation_config="vllm", **SMALL) as llm:
-        assert llm.get_default_sampling_params() == SamplingParams(max_tokens=None)
+def test_the_checkpoint_s_sampling_values_can_be_ignored_and_replaced(tmp_path: Path) -> None:
+    own = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
+    (tmp_path / "generation_config.json").write_text('{"top_k": 7, "min_p": 0.5}')
+    more = {"temperature": 0.25, "max_new_tokens": 9}
+    for options, values in (
+        ({}, own),
+        ({"generation_config": "vllm"}, {}),
+        ({"override_generation_config": more}, own | {"temperature": 0.25, "max_tokens": 9}),
+        ({"override_generation_config": {"top_p": None}}, {"temperature": 0.6, "top_k": 20}),
+        ({"generation_config": tmp_path}, {"top_k": 7, "min_p": 0.5}),
+        (
+            {"generation_config": "vllm", "override_generation_config": {"min_p": 0.1}},
+            {"min_p": 0.1},
+        ),
+    ):
+        with LLM(TINY_TALES, **SMALL, **options) as llm:  # type: ignore[arg-type]
+            expected = SamplingParams(**{"max_tokens": None, **values})  # type: ignore[arg-type]
+            assert llm.get_default_sampling_params() == expected
+
+
+def test_options_of_vllm_without_an_effect_are_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level("INFO", logger="nanovllm"):
+        LLM(TINY_TALES, **SMALL, swap_space=4, enable_expert_parallel=True).exit()
+    expected = "these options of vLLM have no effect here: swap_space, enable_expert_parallel"
+    assert [record.getMessage() for record in caplog.records] == [expected]
+
+
+def test_values_that_vllm_spells_in_another_way() -> None:
+    options: dict[str, Any] = {"max_model_len": "auto", "revision": "main", "max_logprobs": 3}
+    with LLM(TINY_TALES, kv_cache_dtype="fp8_e4m3", max_num_seqs=1, **options) as llm:
+        assert llm.max_model_len == 2048
+        with pytest.raises(UserError, match="^logprobs is 4; it must be at most max_logprobs, 3"):
+            llm.generate(["Once"], SamplingParams(logprobs=4))
+    overrides = {"max_position_embeddings": 4096}
+    with LLM(TINY_TALES, max_model_len=4096, max_num_seqs=1, hf_overrides=overrides) as llm:
+        assert llm.max_model_len == 4096
 
 
 @pytest.mark.parametrize(
@@ -322,14 +355,23 @@ def test_the_checkpoint_s_sampling_values_can_be_ignored() -> None:
         ({"device": "gpu"}, UserError, "^device is 'gpu'; it must be one of auto, cpu, cuda$"),
         ({"tokenizer": "other"}, UserError, "^tokenizer='other' is not supported"),
         (
-            {"override_generation_config": {"top_k": 1}},
+            {"override_generation_config": {"eos_token_id": 1}},
             UserError,
-            "^override_generation_config={'top_k': 1} is not supported",
+            '^override_generation_config: "eos_token_id" is not one of temperature, ',
         ),
-        ({"kv_transfer_config": {}}, UserError, "^kv_transfer_config={} is not supported"),
+        (
+            {"override_generation_config": {"top_p": 7}},
+            UserError,
+            "^override_generation_config: top_p is 7",
+        ),
+        (
+            {"kv_transfer_config": {"kv_connector": "x"}},
+            UserError,
+            "^kv_transfer_config={'kv_connector': 'x'} is not supported: the KV cache cannot",
+        ),
         ({"hf_config_path": "x"}, UserError, "^hf_config_path='x' is not supported"),
         ({"logits_processors": ["x"]}, UserError, "^logits_processors=\\['x'\\] is not supported"),
-        ({"generation_config": "x"}, UserError, "^generation_config is 'x'; .*'auto' or 'vllm'"),
+        ({"generation_config": "x"}, UserError, "^generation_config is 'x'; .* auto, vllm, or a"),
         (
             {"block_size": 32, "kvcache_block_size": 64},
             UserError,
@@ -352,8 +394,15 @@ def test_the_checkpoint_s_sampling_values_can_be_ignored() -> None:
         ({"hf_overrides": {"a": 1}}, UserError, '^hf_overrides: "a" cannot be overridden'),
         ({"rope_scaling": {"type": "yarn"}}, UserError, "^rope_scaling: factor is missing"),
         ({"rope_scaling": "yarn"}, UserError, "^rope_scaling: not valid JSON"),
-        ({"speculative_config": {}}, UserError, "^speculative_config={} is not supported"),
-        ({"revision": "main"}, UserError, "^revision='main' is not supported"),
+        (
+            {"speculative_config": {"method": "ngram"}},
+            UserError,
+            "^speculative_config={'method': 'ngram'} is not supported",
+        ),
+        ({"cpu_offload_gb": 4}, UserError, "^cpu_offload_gb=4 is not supported: weights stay"),
+        ({"distributed_executor_backend": "ray"}, UserError, "^distributed_.*='ray' is not supp"),
+        ({"kv_cache_dtype": "fp8_e5m2"}, UserError, "^kv_cache_dtype is 'fp8_e5m2'"),
+        ({"revision": "v2"}, UserError, "is not an id of the hub, so it has no revision 'v2'"),
         ({"max_logprobs": 21}, UserError, "^max_logprobs is 21; it must be from 0 to 20"),
         ({"max_model_len": "long"}, TypeError, "max_model_len is 'long'"),
         ({"max_model_len": 1}, ValueError, "^max_model_len is 1"),

@@ -34,8 +34,8 @@ ModelConfig model() {
 constexpr size_t kTokenBytes = 2048;
 constexpr size_t kBlockBytes = 64 * kTokenBytes;
 // The bytes that 64 positions of the longest sequence take besides the cache: cosines and sines,
-// and two entries of block tables for each of 512 sequences.
-constexpr size_t kLengthBytes = 64 * 64 * 4 + 2 * 4 * 512;
+// and an entry of a block table for each of 512 sequences.
+constexpr size_t kLengthBytes = 64 * 64 * 4 + 4 * 512;
 
 TEST(KvSize, OnTheCpuItIsAtMost4GibHalfTheFreeMemoryAndTheNeed) {
   EngineConfig config;
@@ -66,11 +66,10 @@ TEST(KvSize, TablesThatGrowWithTheContextAreCounted) {
     EngineConfig config;
     config.device = device;
     const auto seqs = static_cast<size_t>(config.max_num_seqs);
-    const size_t tables = device == std::string("cpu") ? 2 : 1;
     const auto taken = [&](const KvSize& size) {
       const auto positions = static_cast<size_t>(size.max_model_len);
       return static_cast<size_t>(size.num_blocks) * kBlockBytes +
-             positions * rope_bytes_per_position(m.head_dim) + tables * seqs * positions / 64 * 4;
+             positions * rope_bytes_per_position(m.head_dim) + seqs * positions / 64 * 4;
     };
     for (const int64_t context : {0, 64 * 1000, 64 * 100'000}) {
       if (context > 0) m.max_position_embeddings = context;
@@ -93,9 +92,12 @@ TEST(KvSize, OptionsHavePrecedence) {
 }
 
 TEST(KvSize, OnAGpuItIsTheUtilizationLessUsedAndReservedMemory) {
-  EXPECT_EQ(gpu_kv_bytes({.total = 100 * kGiB, .free = 100 * kGiB}, 0.9, 20 * kGiB), 70 * kGiB);
-  EXPECT_EQ(gpu_kv_bytes({.total = 100 * kGiB, .free = 60 * kGiB}, 0.9, 20 * kGiB), 30 * kGiB);
-  EXPECT_EQ(gpu_kv_bytes({.total = 100 * kGiB, .free = 20 * kGiB}, 0.9, 20 * kGiB), 0u);
+  const auto left = [](size_t free) {
+    return Memory{.total = 100 * kGiB, .free = free}.left(0.9, 20 * kGiB);
+  };
+  EXPECT_EQ(left(100 * kGiB), 70 * kGiB);
+  EXPECT_EQ(left(60 * kGiB), 30 * kGiB);
+  EXPECT_EQ(left(20 * kGiB), 0u);
 }
 
 // Ranks have unequal memory and unequal numbers of heads. All use the smallest number of blocks.

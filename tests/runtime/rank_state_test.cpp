@@ -29,6 +29,33 @@ Effect effect(const SampleRow& row, int32_t last_token) {
   return result;
 }
 
+// With a table of max_num_seqs times the longest sequence, this would take 256 GiB.
+TEST(RankState, BlockTablesAreAsLongAsTheirSequences) {
+  constexpr int32_t kNumSlots = 65536, kIndex = 999'999;
+  RankState state(kNumSlots, 16);
+  const auto apply = [&](const StepArrays& arrays) {
+    std::vector<std::byte> buffer;
+    const StepInput input = arrays.write(1, buffer);
+    state.apply(input);
+    HostBatch batch;
+    state.fill(input, batch);
+    return batch.slot_mapping;
+  };
+  StepArrays arrays;
+  arrays.setups.emplace_back().slot = kNumSlots - 1;
+  arrays.block_updates = {{kNumSlots - 1, 0, 7}, {kNumSlots - 1, kIndex, 5}};
+  arrays.rows = {{.slot = kNumSlots - 1, .start = 3, .num_tokens = 1},
+                 {.slot = kNumSlots - 1, .start = kIndex * 16 + 1, .num_tokens = 2}};
+  arrays.token_ids = {1, 1, 1};
+  EXPECT_EQ(apply(arrays), (std::vector<int32_t>{7 * 16 + 3, 5 * 16 + 1, 5 * 16 + 2}));
+  EXPECT_EQ(state.slot(kNumSlots - 1).block_table().size(), size_t{kIndex} + 1);
+  arrays.block_updates = {{kNumSlots - 1, 0, 9}};  // the next sequence of the slot
+  arrays.rows.pop_back();
+  arrays.token_ids = {1};
+  EXPECT_EQ(apply(arrays), std::vector<int32_t>{9 * 16 + 3});
+  EXPECT_EQ(state.slot(kNumSlots - 1).block_table().capacity(), 1U);
+}
+
 TEST(Slot, TokenInFlightHasTheSameEffectAsAKnownOne) {
   std::mt19937 random(1);
   const auto id = [&] { return static_cast<int32_t>(random() % 3); };
@@ -63,6 +90,30 @@ TEST(Slot, TokenInFlightHasTheSameEffectAsAKnownOne) {
       ahead.push(token);
     }
   }
+}
+
+TEST(Slot, SharesTheListsOfAnotherSlot) {
+  SlotSetup setup;
+  setup.num_allowed_ids = 3;
+  setup.num_biases = 1;
+  const std::vector<int32_t> ids = {4, 5, 6};
+  const std::vector<TokenBias> biases = {{7, 0.5f}};
+  Slot first, second;
+  std::span<const int32_t> lists = ids;
+  std::span<const TokenBias> values = biases;
+  first.start(setup, lists, values);
+  EXPECT_TRUE(lists.empty());
+  EXPECT_TRUE(values.empty());
+  SlotSetup same;
+  same.same_lists = 0;
+  second.start(same, lists, values, &first);
+  EXPECT_EQ(second.sample_row(1).allowed_ids.data(), first.sample_row(1).allowed_ids.data());
+  EXPECT_EQ(second.sample_row(1).biases.size(), 1u);
+  first.start(SlotSetup(), lists, values);  // another sequence, without lists
+  EXPECT_TRUE(first.sample_row(1).allowed_ids.empty());
+  EXPECT_EQ(second.sample_row(1).allowed_ids[2], 6);
+  second.start(same, lists, values, &second);  // the next prompt of the same request
+  EXPECT_EQ(second.sample_row(1).allowed_ids[2], 6);
 }
 
 }  // namespace

@@ -11,12 +11,14 @@
 #include "nanovllm/ops/cpu/cpu_backend.h"
 #include "nanovllm/ops/cuda_library.h"
 #include "nanovllm/runtime/model_runner.h"
+#include "tests/json_file.h"
 
 namespace nanovllm {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::ThrowsMessage;
 
 constexpr size_t kGiB = size_t{1} << 30;
@@ -25,7 +27,7 @@ const std::string kShape = std::string(NANOVLLM_SOURCE_DIR) + "/bench/shapes/Qwe
 /// A device with a given amount of memory, on which nothing is computed.
 class Device : public cpu::CpuBackend {
  public:
-  Device(size_t total, size_t free) : CpuBackend(1), memory_{total, free} {}
+  Device(size_t total, size_t free, size_t own = 0) : CpuBackend(1), memory_{total, free, own} {}
   Memory memory() const override { return memory_; }
 
  private:
@@ -98,13 +100,14 @@ TEST(Setup, OnTheCpuTheCacheKeepsAsMuchAsTheWeightsTake) {
 
 TEST(Setup, GpuWithoutRoomForACacheIsRefusedUnlessItsSizeIsGiven) {
   EngineConfig config = cuda();
-  EXPECT_THAT([&] { setup_on(config, 16 * kGiB, 2 * kGiB); },
-              ThrowsMessage<UserError>(AllOf(HasSubstr("no memory is left for the KV cache"),
-                                             HasSubstr("2.00 are free"),
-                                             HasSubstr("--gpu-memory-utilization 0.9"))));
+  EXPECT_THAT(
+      [&] { setup_on(config, 16 * kGiB, 2 * kGiB); },
+      ThrowsMessage<UserError>(AllOf(
+          HasSubstr("no memory is left for the KV cache"), HasSubstr("2.00 are free"),
+          HasSubstr("raise the utilization, lower"), HasSubstr("--gpu-memory-utilization 0.9"))));
   config.gpu_memory_utilization = 0.05;
   EXPECT_THAT([&] { setup_on(config, 16 * kGiB, 16 * kGiB); },
-              ThrowsMessage<UserError>(HasSubstr("lets this program fill 0.80")));
+              ThrowsMessage<UserError>(HasSubstr("lets this program fill 0.80 more")));
   config.kv_cache_memory_bytes = static_cast<int64_t>(kGiB);
   EXPECT_EQ(setup_on(config, 16 * kGiB, 2 * kGiB).num_blocks,
             static_cast<int64_t>(kGiB / (114688 * 64)));
@@ -117,6 +120,56 @@ TEST(Setup, GpuWithoutRoomForACacheIsRefusedUnlessItsSizeIsGiven) {
   EXPECT_EQ(few.config.max_model_len, 7 * 64);
 }
 
+// Of 16 GiB, another program holds 12 and an earlier engine of this process 1.
+TEST(Setup, ErrorSaysWhoHoldsTheMemoryOfAGpu) {
+  constexpr const char* kHolders =
+      "of the GPU's 16.00 GiB, other programs and the driver hold 12.00, this process holds 1.00, "
+      "and 3.00 are free";
+  Device device(16 * kGiB, 3 * kGiB, kGiB);
+  EngineConfig config = cuda();
+  config.gpu_memory_utilization = 0.9;  // lets the program fill 1.40 more
+  EXPECT_THAT([&] { resolve_setup(kShape, config, device); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr(kHolders), HasSubstr("fill 1.40 more"),
+                                             HasSubstr("or end other programs"))));
+  // There is room for some blocks, but not for the length that was asked for, or not for one.
+  config.gpu_memory_utilization = 1;
+  config.max_num_batched_tokens = 512;
+  config.max_model_len = 40960;
+  EXPECT_THAT([&] { resolve_setup(kShape, config, device); },
+              ThrowsMessage<UserError>(
+                  AllOf(HasSubstr("--max-model-len is 40960; the KV cache"), HasSubstr(kHolders))));
+  config.max_model_len = 0;
+  config.block_size = 16384;
+  EXPECT_THAT([&] { resolve_setup(kShape, config, device); },
+              ThrowsMessage<UserError>(
+                  AllOf(HasSubstr("one block of 16384 tokens takes"), HasSubstr(kHolders))));
+  // A size that the user gives has nothing to do with others.
+  config.kv_cache_memory_bytes = 1 << 20;
+  EXPECT_THAT([&] { resolve_setup(kShape, config, device); },
+              ThrowsMessage<UserError>(Not(HasSubstr("hold"))));
+}
+
+// 65,536 sequences of a million tokens have block tables of 16 GiB.
+TEST(Setup, BlockTablesAreCounted) {
+  EngineConfig config;
+  config.block_size = 16;
+  config.max_num_seqs = 65536;
+  config.max_num_batched_tokens = 1 << 24;
+  config.num_gpu_blocks_override = 65536;
+  for (const char* device : {"cpu", "cuda"}) {
+    config.device = device;
+    const auto setup_with = [&](size_t total) { return setup_on(config, total, total); };
+    const EngineSetup setup = setup_with(512 * kGiB);
+    EXPECT_EQ(setup.max_blocks_per_seq(), 40960 / 16);
+    EXPECT_EQ(setup.table_bytes(), size_t{65536} * (40960 / 16) * 4);
+    const size_t cache = setup.model.kv_bytes_per_token(setup.kv_dtype) * 16 * 65536;
+    EXPECT_NO_THROW(setup_with(cache + setup.table_bytes()));
+    EXPECT_THAT([&] { setup_with(cache + setup.table_bytes() - 1); },
+                ThrowsMessage<UserError>(AllOf(HasSubstr("block tables of 65536 sequences 0.62"),
+                                               HasSubstr("or --max-num-seqs, or raise"))));
+  }
+}
+
 TEST(Setup, CacheLargerThanAllMemoryIsRefused) {
   EngineConfig config = cuda();
   config.num_gpu_blocks_override = 10'000;
@@ -126,7 +179,7 @@ TEST(Setup, CacheLargerThanAllMemoryIsRefused) {
   config.device = "cpu";
   config.kv_cache_memory_bytes = 17 * static_cast<int64_t>(kGiB);
   EXPECT_THAT([&] { setup_on(config, 16 * kGiB, 16 * kGiB); },
-              ThrowsMessage<UserError>(HasSubstr("GiB of 16.00 GiB in total")));
+              ThrowsMessage<UserError>(HasSubstr("of 16.00 GiB in total")));
 }
 
 TEST(Setup, OnTheCpuStepsAreSmallerAndHoldAsManySequences) {
@@ -142,8 +195,7 @@ TEST(Setup, OnTheCpuStepsAreSmallerAndHoldAsManySequences) {
 }
 
 TEST(Setup, DtypeAutoIsTheCheckpointsAndBfloat16ForFloat32) {
-  std::ifstream file(kShape + "/config.json");
-  Json json = Json::parse(file);
+  Json json = testing::json_file(kShape + "/config.json");
   const std::string folder = ::testing::TempDir() + "dtype_auto";
   std::filesystem::create_directories(folder);
   EngineConfig config;

@@ -6,8 +6,8 @@ check=$1/scripts/check_layers.sh
 
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
-mkdir -p "$tree/nanovllm/ops/cpu/kernels" "$tree/nanovllm/ops/cuda" "$tree/apps" "$tree/python/views"
-(cd "$tree/nanovllm" && mkdir -p base hub text model runtime engine)
+mkdir -p "$tree/nanovllm/ops/cpu/kernels" "$tree/nanovllm/ops/cuda" "$tree/apps/cli" "$tree/python/views"
+(cd "$tree/nanovllm" && mkdir -p base hub text model runtime engine front)
 
 plant() { printf '#pragma once\n\n#  include %s\n' "$2" >"$tree/$1"; }
 accepts() {
@@ -31,14 +31,17 @@ accepts apps/a.cpp '"nanovllm/llm.h"'
 accepts apps/a.cpp '"nanovllm/hub/hub.h"'
 accepts nanovllm/llm.cpp '"nanovllm/hub/hub.h"'
 accepts apps/a.cpp '"b.h"'
+accepts apps/cli/command.cpp '<CLI/CLI.hpp>'
 accepts python/a.cpp '<nanovllm/llm.h>'
-accepts python/a.cpp '<nanovllm/engine/async_engine.h>'
+accepts nanovllm/front/a.h '"nanovllm/engine/b.h"'
+accepts python/a.cpp '<nanovllm/front/async_engine.h>'
 accepts python/a.cpp '<nanovllm/text/chat_template.h>'
 accepts python/a.cpp '"b.h"'
 accepts python/views/a.cpp '"python/b.h"'
 
 refuses nanovllm/base/a.h '"nanovllm/text/b.h"'
 refuses nanovllm/text/a.h '"nanovllm/engine/b.h"'
+refuses nanovllm/engine/a.h '"nanovllm/front/b.h"'
 refuses nanovllm/hub/a.cpp '"nanovllm/text/b.h"'
 refuses nanovllm/engine/a.cpp '"nanovllm/hub/b.h"'
 refuses nanovllm/model/a.cpp '"nanovllm/runtime/b.h"'
@@ -55,5 +58,6 @@ accepts apps/a.cpp '"nanovllm/runtime/b.h"'
 refuses apps/a.cpp '"nanovllm/model/b.h"'
 refuses apps/a.cpp '"../nanovllm/runtime/b.h"'
 refuses apps/a.cpp '<nccl.h>'
+refuses apps/cli/help.h '<CLI/CLI.hpp>'
 refuses python/a.cpp '<nanovllm/runtime/step_io.h>'
 refuses python/a.cpp '"nanovllm/model/b.h"'

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Checks what README.md, CONTRIBUTING.md, CHANGELOG.md and docs/ say against the tree.
+"""Checks what README.md and the pages beside it, docs/ and the forms in .github/ say against the tree.
 readme_test.py SOURCE_DIR BINARY LIBRARY COMPILER, or readme_test.py SOURCE_DIR --python
 
+- Every file that is named with a folder of the tree, such as scripts/coverage.py, exists.
 - Every link to a file, to a heading, or to a name in a file ([`Scheduler::schedule`](path)) has a target.
 - The commands of the README's shell blocks run, its C++ block compiles and runs, and with --python its Python block.
   A comment <!-- not run by the test: ... --> before a block excludes it.
@@ -14,14 +15,16 @@ import sys
 import tempfile
 
 FENCE = re.compile(r"(<!-- not run by the test: [^\n]* -->\n)?```(\w+)\n(.*?)```", re.S)
+# docs/from-nano-vllm.md names one file of nano-vLLM with its folder, and docs/architecture.md one of the Python package without.
+OTHER_FILES = {"models/qwen3.py", "nanovllm/llm.py"}
 failures = []
 
 
 def pages(root):
-    for folder in (root, os.path.join(root, "docs")):
-        for name in sorted(os.listdir(folder)):
-            if name.endswith(".md"):
-                path = os.path.join(folder, name)
+    for folder in ("", "docs", ".github", ".github/ISSUE_TEMPLATE"):
+        for name in sorted(os.listdir(os.path.join(root, folder))):
+            if name.endswith((".md", ".yml")):
+                path = os.path.join(root, folder, name)
                 with open(path, encoding="utf8") as file:
                     yield path, file.read()
 
@@ -54,6 +57,14 @@ def check_links(path, text):
                 name = re.findall(r"\w+", label)[-1]  # of A::b or a.b the last one
                 if not re.search(rf"\b{name}\b", content) and os.path.basename(full) != label.strip("`"):
                     failures.append(f"{path}: {full} contains no {name}")
+
+
+def check_files(root, path, text):
+    folders = "|".join(re.escape(name) for name in os.listdir(root) if name != "build" and os.path.isdir(f"{root}/{name}"))
+    without_targets = re.sub(r"\]\([^)\s]*\)", "]", without_code(text))  # check_links() looks at those
+    for name in re.findall(rf"(?<![\w/.-])(?:{folders})/[\w./-]*\w", without_targets):
+        if not os.path.exists(os.path.join(root, name)) and name not in OTHER_FILES:
+            failures.append(f"{path}: no such file: {name}")
 
 
 def check_commands(root, binary, path, text):
@@ -142,6 +153,7 @@ def main():
         binary, library, compiler = map(os.path.abspath, sys.argv[2:])
         for path, text in pages(root):
             check_links(path, text)
+            check_files(root, path, text)
             check_commands(root, binary, path, text)
         check_tests(root)
         run_blocks(root, binary, library, compiler)

@@ -25,6 +25,8 @@ class FakeReply : public HttpReply {
   Task<> send(int, std::string_view, std::string, const HttpHeaders&) override { co_return; }
   Task<> begin_events() override { co_return; }
   void add_event(std::string_view, std::string_view) override {}
+  void add_comment() override {}
+  bool has_events() const override { return false; }
   Task<> flush() override { co_return; }
   Task<> end_events() override { co_return; }
   void on_gone(std::function<void()>) override {}

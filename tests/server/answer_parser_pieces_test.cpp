@@ -122,10 +122,10 @@ TEST(AnswerParserPieces, AnyPiecesGiveTheSameAsTheWhole) {
       const size_t longest = 1 + texts.below(12);
       for (size_t at = 0; at < text.size();) {
         const size_t len = 1 + texts.below(longest);
-        append(joined, parser.add(std::string_view(text).substr(at, len)));
+        joined.append(parser.add(std::string_view(text).substr(at, len)));
         at += len;
       }
-      append(joined, parser.finish());
+      joined.append(parser.finish());
       ASSERT_EQ(shown(joined), shown(whole)) << text;
       ASSERT_EQ(joined.reasoning, whole.reasoning) << text;
       for (size_t n = 0; n < joined.calls.size(); ++n) ASSERT_EQ(joined.calls[n].index, n) << text;
@@ -166,8 +166,8 @@ TEST(AnswerParserPieces, WithoutCallsAndThoughtsTheTextIsUnchanged) {
   for (int i = 0; i < 20'000; ++i) {
     const std::string text = texts.next();
     expect_is_content(text, kPlain);
-    expect_is_content(text, {.tool_names = {"not in the texts"}});
-    expect_is_content("a" + text, {.splits_reasoning = true, .tool_names = {"not in the texts"}});
+    expect_is_content(text, {.tools = {"not in the texts"}});
+    expect_is_content("a" + text, {.splits_reasoning = true, .tools = {"not in the texts"}});
   }
 }
 

@@ -71,7 +71,9 @@ TEST(MessagesRequest, TheSystemPromptIsTheFirstMessage) {
       Json::parse(R"([{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}])"));
   const std::string blocks = R"(, "system": [{"type": "text", "text": "a"},
       {"type": "text", "text": "b", "cache_control": {"type": "ephemeral"}}])";
-  EXPECT_EQ(messages(hi, blocks)[0], Json::parse(R"({"role": "system", "content": "a\nb"})"));
+  EXPECT_EQ(messages(hi, blocks)[0], Json::parse(R"({"role": "system", "content": [
+      {"type": "text", "text": "a"},
+      {"type": "text", "text": "b", "cache_control": {"type": "ephemeral"}}]})"));
 }
 
 TEST(MessagesRequest, BlocksBecomeMessagesOfOpenAi) {
@@ -126,9 +128,10 @@ TEST(MessagesRequest, WhatItCannotDoIsRefusedByName) {
   expect_field_refused(R"("tools": [{"type": "bash_20250124", "name": "bash"}])", "tools",
                        "bash_20250124");
   expect_field_refused(R"("tools": [{}])", "tools", "without a name");
-  expect_field_refused(R"("output_config": {"format": {}})", "output_config", "not supported");
-  expect_field_refused(R"("thinking": {"type": "always"})", "thinking", "always");
-  expect_field_refused(R"("system": [{"type": "image"}])", "messages", "image");
+  expect_field_refused(R"("output_config": {"format": {}})", "output_config",
+                       "output_config.format is not supported");
+  expect_field_refused(R"("thinking": "always")", "thinking", "always");
+  expect_field_refused(R"("mcp_servers": [{"name": "a"}])", "mcp_servers", "is not supported");
   expect_field_refused(R"("stop_sequences": "a")", "stop_sequences", "list");
   expect_field_refused(R"("stop_sequences": [1])", "stop_sequences", "stop_sequences");
   expect_field_refused(R"("temperature": -1)", "temperature", "-1");
@@ -142,20 +145,44 @@ TEST(MessagesRequest, MessagesThatAreWrongAreNamed) {
   refused("5", "at least one");
   refused("[5]", "messages[0]");
   refused(R"([{"role": "user"}])", "a content");
-  refused(R"([{"role": "system", "content": "a"}])", "system");
   refused(R"([{"role": "user", "content": 5}])", "messages[0].content");
   refused(R"([{"role": "user", "content": [5]}])", "messages[0].content[0]");
-  refused(R"([{"role": "user", "content": [{"type": "image"}]}])", "\"image\"");
   refused(R"([{"role": "user", "content": [{"type": "text"}]}])", "text must be a text");
   refused(R"([{"role": "user", "content": [{"type": "tool_result"}]}])", "tool_use_id");
-  refused(R"([{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a",
-              "content": [{"type": "image"}]}]}])",
-          "image");
-  refused(R"([{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f"}]},
-              {"role": "user", "content": "a"}])",
-          "input");
-  refused(R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])",
-          "continue");
+}
+
+TEST(MessagesRequest, SystemMessagesMayStandAnywhere) {
+  EXPECT_EQ(messages(R"([{"role": "user", "content": "a"}, {"role": "system", "content": "b"}])",
+                     R"(, "system": "c")"),
+            Json::parse(R"([{"role": "system", "content": "c"}, {"role": "user", "content": "a"},
+                            {"role": "system", "content": "b"}])"));
+}
+
+TEST(MessagesRequest, OtherBlocksStayForTheTemplate) {
+  const std::string image = R"({"type": "image", "source": {}})";
+  const std::string reference = R"({"type": "tool_reference", "tool_name": "f"})";
+  const Json read = messages(R"([{"role": "user", "content": [)" + image + R"(]},
+      {"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "new"}]},
+      {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [)" +
+                             reference + "]}]}]");
+  EXPECT_EQ(read[0]["content"], Json::array({Json::parse(image)}));
+  EXPECT_EQ(read[1]["content"], Json::parse(R"([{"type": "text", "text": "a"}, {"type": "new"}])"));
+  EXPECT_EQ(read[2]["role"], "tool");
+  EXPECT_EQ(read[2]["content"], Json::array({Json::parse(reference)}));
+}
+
+TEST(MessagesRequest, AnAnswerThatTheClientHasBegunIsContinued) {
+  const std::string begun =
+      R"({"max_tokens": 9, "messages": [{"role": "user", "content": "a"},
+                                        {"role": "assistant", "content": "b"}]})";
+  EXPECT_TRUE(read(begun).continues_answer);
+  EXPECT_FALSE(with("").continues_answer);
+}
+
+TEST(MessagesRequest, WhatCannotChangeTheAnswerIsIgnored) {
+  EXPECT_NO_THROW(with(R"(, "output_config": {"effort": "high"}, "context_management": {"edits":
+      [{"type": "clear_thinking_20251015", "keep": "all"}]}, "container": null, "mcp_servers": [],
+      "speed": "fast", "thinking": {"type": "adaptive"})"));
 }
 
 }  // namespace

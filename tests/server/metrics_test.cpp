@@ -43,6 +43,7 @@ TEST(MetricsOfRequests, TimesAreBetweenTheTokensOfEachAnswer) {
   last.finished = std::make_unique<RequestOutput>();
   last.finished->arrival_time = 10;
   last.finished->scheduled_time = 10.25;
+  last.finished->first_token_time = 10.5;
   last.finished->finish_time = 12;
   last.finished->outputs.resize(2);
   last.finished->outputs[0].finish_reason = "stop";
@@ -58,6 +59,11 @@ TEST(MetricsOfRequests, TimesAreBetweenTheTokensOfEachAnswer) {
         "vllm:inter_token_latency_seconds_sum{model_name=\"m\"} 1.25\n",
         "vllm:e2e_request_latency_seconds_sum{model_name=\"m\"} 2\n",
         "vllm:request_queue_time_seconds_sum{model_name=\"m\"} 0.25\n",
+        "vllm:request_prefill_time_seconds_sum{model_name=\"m\"} 0.25\n",
+        "vllm:request_decode_time_seconds_sum{model_name=\"m\"} 1\n",
+        "vllm:request_inference_time_seconds_sum{model_name=\"m\"} 1.25\n",
+        "vllm:request_inference_time_seconds_bucket{model_name=\"m\",le=\"1\"} 0\n",
+        "vllm:request_inference_time_seconds_bucket{model_name=\"m\",le=\"1.5\"} 1\n",
         "vllm:prompt_tokens_total{model_name=\"m\"} 7\n",
         "vllm:request_prompt_tokens_count{model_name=\"m\"} 1\n",
         "vllm:request_generation_tokens_sum{model_name=\"m\"} 4\n",
@@ -83,6 +89,9 @@ TEST(MetricsOfRequests, ARequestThatNeverRanWaitedUntilItsEnd) {
   const std::string text = metrics.text(stats_of(1, 1));
   EXPECT_THAT(text, HasSubstr("vllm:request_queue_time_seconds_sum{model_name=\"m\"} 3\n"));
   EXPECT_THAT(text, HasSubstr("vllm:prompt_tokens_total{model_name=\"m\"} 0\n"));
+  for (const char* phase : {"prefill", "decode", "inference"})
+    EXPECT_THAT(text, HasSubstr("vllm:request_" + std::string(phase) +
+                                "_time_seconds_count{model_name=\"m\"} 0\n"));
 }
 
 TEST(MetricsOfSteps, AreAHistogramOfTheirTokens) {

@@ -48,9 +48,9 @@ TEST(ChatChunk, TheNextOnesHaveContentAndReasoning) {
   EXPECT_EQ(choice, Json::parse(R"({"index": 3, "delta": {"content": "a\n\"b\""},
       "logprobs": null, "finish_reason": null})"));
   EXPECT_EQ(chat_chunk(kPlain, {.reasoning = "r"})["choices"][0]["delta"],
-            Json::parse(R"({"reasoning_content": "r"})"));
+            Json::parse(R"({"reasoning_content": "r", "reasoning": "r"})"));
   EXPECT_EQ(chat_chunk(kPlain, {.content = "c", .reasoning = "r"})["choices"][0]["delta"],
-            Json::parse(R"({"reasoning_content": "r", "content": "c"})"));
+            Json::parse(R"({"reasoning_content": "r", "reasoning": "r", "content": "c"})"));
 }
 
 TEST(ChatChunk, ToolCallsComeInPieces) {

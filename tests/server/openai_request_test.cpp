@@ -151,10 +151,11 @@ TEST(OpenAiRequest, SamplingStartsFromTheDefaults) {
 
 TEST(OpenAiRequest, HugeNegativeFractionalAndOtherValuesAreRefused) {
   for (const char* name : {"n", "max_tokens", "top_k", "logprobs", "min_tokens"})
-    for (const char* value : {"99999999999", "-7", "1.5", "\"5\"", "[5]", "{}", "1e300", "[[[1]]]"})
+    for (const char* value :
+         {"99999999999", "-7", "1.5", "\"1.5\"", "\"5x\"", "\"\"", "[5]", "{}", "1e300", "[[[1]]]"})
       expect_completion_refused(fmt::format("\"{}\": {}", name, value), name, "must be");
   for (const char* name : {"temperature", "top_p", "min_p", "presence_penalty"})
-    for (const char* value : {"1e300", "-7", "\"5\"", "true", "[]"})
+    for (const char* value : {"1e300", "-7", "\"a\"", "true", "[]"})
       expect_chat_refused(fmt::format("\"{}\": {}", name, value), name, "must be");
   expect_completion_refused(R"("n": 18446744073709551615)", "n", "is too large");
   expect_completion_refused(R"("max_tokens": 1000000000000000000000000000000)", "max_tokens",
@@ -169,6 +170,19 @@ TEST(OpenAiRequest, HugeNegativeFractionalAndOtherValuesAreRefused) {
   for (const char* number : {"1e400", "NaN", "Infinity"})
     EXPECT_THROW(completion(fmt::format(", \"temperature\": {}", number)), UserError) << number;
   EXPECT_THROW(with_prompt(std::string(100'000, '[') + std::string(100'000, ']')), UserError);
+}
+
+TEST(OpenAiRequest, NumbersMayBeTextsAndWholeNumbersMayHaveAPoint) {
+  const SamplingParams params = completion(R"(, "max_tokens": "5", "n": 2.0, "top_k": "7.0",
+      "temperature": "0.25", "seed": "-3", "logprobs": 3.0, "stop_token_ids": ["4", 5.0])")
+                                    .params;
+  EXPECT_EQ(params.max_tokens, 5);
+  EXPECT_EQ(params.n, 2);
+  EXPECT_EQ(params.top_k, 7);
+  EXPECT_EQ(params.temperature, 0.25);
+  EXPECT_EQ(params.logprobs, 3);
+  EXPECT_THAT(params.stop_token_ids, ElementsAre(4, 5));
+  EXPECT_NO_THROW(completion(R"(, "priority": "1")"));
 }
 
 TEST(OpenAiRequest, LongListsAreRefused) {
@@ -195,8 +209,7 @@ TEST(OpenAiRequest, StreamOptionsNeedAStream) {
   EXPECT_TRUE(both.continuous_usage);
   EXPECT_FALSE(completion(R"(, "stream": true, "stream_options": {"continuous_usage_stats": true})")
                    .continuous_usage);
-  expect_chat_refused(R"("stream_options": {"include_usage": true})", "stream_options",
-                      "needs stream");
+  EXPECT_FALSE(chat(R"(, "stream_options": {"include_usage": true})").include_usage);
   expect_chat_refused(R"("stream": true, "stream_options": [])", "stream_options", "an object");
   expect_chat_refused(R"("stream": "yes")", "stream", "must be true or false, not \"yes\"");
 }
@@ -212,6 +225,7 @@ TEST(OpenAiRequest, OtherFieldsAreReadOrIgnored) {
   EXPECT_TRUE(completion("").add_special_tokens);
   EXPECT_FALSE(chat("").add_special_tokens);
   EXPECT_EQ(with_prompt("[1]").model, "");
+  EXPECT_EQ(chat(R"(, "model": "")").model, "");
   expect_completion_refused(R"("cache_salt": "")", "cache_salt", "a text that is not empty");
   expect_completion_refused(R"("cache_salt": 5)", "cache_salt", "a text that is not empty");
   expect_completion_refused(R"("priority": 0.5)", "priority", "must be a whole number");
@@ -241,7 +255,8 @@ TEST(ChatRequest, LogprobsAreABoolAndANumber) {
   expect_chat_refused(R"("logprobs": 5)", "logprobs", "must be true or false, not 5");
   expect_chat_refused(R"("top_logprobs": 5)", "top_logprobs", "needs logprobs");
   expect_chat_refused(R"("logprobs": true, "top_logprobs": 21)", "top_logprobs", "is 21; it must");
-  expect_chat_refused(R"("logprobs": true, "top_logprobs": "5")", "top_logprobs", "whole number");
+  EXPECT_EQ(chat(R"(, "logprobs": true, "top_logprobs": "5")").params.logprobs, 5);
+  expect_chat_refused(R"("logprobs": true, "top_logprobs": "a")", "top_logprobs", "whole number");
 }
 
 TEST(ChatRequest, TheTemplateGetsMessagesToolsAndVariables) {
@@ -284,20 +299,56 @@ TEST(ChatRequest, MessagesHaveARoleAndAContent) {
                                     {"role": "assistant", "content": null}])"));
 }
 
-TEST(ChatRequest, ArgumentsOfCallsAreObjectsForTheTemplate) {
-  const auto arguments = [](const std::string& json) {
-    return with_messages(R"([{"role": "assistant", "tool_calls": [{"function": {"name": "f",
-        "arguments": )" + json +
-                         "}}]}]")
-        .variables["messages"][0]["tool_calls"][0]["function"]["arguments"];
+TEST(ChatRequest, AnAnswerThatTheClientHasBegunIsContinued) {
+  const auto with_last = [](const std::string& last, const std::string& more = "") {
+    return chat_request(
+        parse_json(R"({"messages": [{"role": "user", "content": "hi"}, )" + last + "]" + more + "}",
+                   "body"),
+        kDefaults);
   };
-  EXPECT_EQ(arguments(R"("{\"b\": 1, \"a\": 2}")").dump(), R"({"b":1,"a":2})");
-  EXPECT_EQ(arguments(R"("")"), Json::object());
-  EXPECT_EQ(arguments(R"({"a": 1})"), Json({{"a", 1}}));
-  EXPECT_EQ(arguments(R"("{\"a\": ")"), R"({"a": )");  // was cut off
-  EXPECT_EQ(arguments(R"("[1]")"), "[1]");
-  const std::string deep(100'000, '[');
-  EXPECT_EQ(arguments('"' + deep + '"'), deep);
+  const std::string begun = R"({"role": "assistant", "content": "Once"})";
+  const ChatRequest request = with_last(begun);
+  EXPECT_TRUE(request.continues_answer);
+  EXPECT_EQ(request.variables["continue_final_message"], true);
+  EXPECT_EQ(request.variables["add_generation_prompt"], false);
+  const std::string both = R"(, "continue_final_message": true, "add_generation_prompt": false)";
+  EXPECT_TRUE(with_last(begun, both).continues_answer);
+  for (const char* more :
+       {R"(, "continue_final_message": false)", R"(, "add_generation_prompt": true)"})
+    EXPECT_FALSE(with_last(begun, more).continues_answer) << more;
+  for (const char* last :
+       {R"({"role": "user", "content": "a"})", R"({"role": "assistant", "content": ""})",
+        R"({"role": "assistant", "content": null})",
+        R"({"role": "assistant", "content": "a", "tool_calls": [{"function": {"name": "f"}}]})"}) {
+    EXPECT_FALSE(with_last(last).continues_answer) << last;
+    EXPECT_EQ(with_last(last).variables["add_generation_prompt"], true) << last;
+  }
+  EXPECT_TRUE(
+      with_last(R"({"role": "assistant", "content": "a", "tool_calls": []})").continues_answer);
+  const ChatRequest parts = with_last(R"({"role": "assistant", "content": [
+      {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]})");
+  EXPECT_TRUE(parts.continues_answer);
+  EXPECT_EQ(parts.variables["messages"][1]["content"], "a\nb");
+  expect_chat_refused(R"("continue_final_message": true)", "continue_final_message",
+                      "the role \"assistant\"");
+  expect_refused(
+      [&] {
+        with_last(begun, R"(, "continue_final_message": true, "add_generation_prompt": true)");
+      },
+      "continue_final_message", "cannot both be true");
+}
+
+TEST(ChatRequest, FieldsThatCannotChangeTheAnswerAreIgnored) {
+  EXPECT_NO_THROW(chat(R"(, "store": true, "metadata": {"a": "b"}, "service_tier": "flex",
+      "safety_identifier": "s", "prompt_cache_key": "k", "verbosity": "low", "prediction": {},
+      "context_management": [], "extra": {"a": [1]}, "reasoning": "x", "thinking": 5)"));
+}
+
+TEST(ChatRequest, OtherNamesOfTheEffortAreVariablesToo) {
+  EXPECT_EQ(chat(R"(, "reasoning": {"effort": "high"})").variables["reasoning_effort"], "high");
+  EXPECT_EQ(chat(R"(, "reasoning": {"enabled": false})").variables["enable_thinking"], false);
+  EXPECT_EQ(chat(R"(, "thinking": {"type": "disabled"})").variables["enable_thinking"], false);
+  EXPECT_EQ(chat(R"(, "thinking": {"type": "enabled"})").variables["enable_thinking"], true);
 }
 
 TEST(ChatRequest, ToolsThatMayBeCalledAreNamed) {
@@ -328,7 +379,6 @@ TEST(ChatRequest, WhatItCannotDoIsRefusedByName) {
                       "response_format", "json_schema");
   expect_chat_refused(R"("functions": [{"name": "f"}])", "functions", "is not supported");
   expect_chat_refused(R"("modalities": ["audio"])", "modalities", "is not supported");
-  expect_chat_refused(R"("continue_final_message": true)", "continue_final_message", "true is not");
   expect_chat_refused(R"("chat_template": "x")", "chat_template", "is not supported");
   expect_chat_refused(R"("echo": true)", "echo", "is not supported");
 }

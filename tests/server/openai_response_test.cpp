@@ -75,7 +75,7 @@ TEST(ChatResponse, HasReasoningAndToolCalls) {
   const Json choice = chat_json(output_of({answer("", {1})}), {called})["choices"][0];
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
   EXPECT_EQ(choice["message"], Json::parse(R"x({"role": "assistant", "content": null,
-      "refusal": null, "reasoning_content": "I think", "tool_calls": [
+      "refusal": null, "reasoning_content": "I think", "reasoning": "I think", "tool_calls": [
       {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": \"\\n\"}"}},
       {"id": "c2", "type": "function", "function": {"name": "g", "arguments": "{"}}]})x"));
 }

@@ -19,10 +19,15 @@ METRICS = {
     "vllm:prefix_cache_queries": "counter", "vllm:prefix_cache_hits": "counter", "vllm:request_success": "counter",
     "vllm:time_to_first_token_seconds": "histogram", "vllm:inter_token_latency_seconds": "histogram",
     "vllm:e2e_request_latency_seconds": "histogram", "vllm:request_queue_time_seconds": "histogram",
+    "vllm:request_prefill_time_seconds": "histogram", "vllm:request_decode_time_seconds": "histogram",
+    "vllm:request_inference_time_seconds": "histogram",
     "vllm:request_prompt_tokens": "histogram", "vllm:request_generation_tokens": "histogram",
     "vllm:iteration_tokens_total": "histogram", "vllm:cache_config_info": "gauge",
 }
+REQUEST_SECONDS = [0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680]
 BUCKETS = {
+    **{f"vllm:{name}_seconds": REQUEST_SECONDS for name in (
+        "e2e_request_latency", "request_queue_time", "request_prefill_time", "request_decode_time", "request_inference_time")},
     "vllm:time_to_first_token_seconds": [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40,
                                          80, 160, 640, 2560],
     "vllm:iteration_tokens_total": [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384],
@@ -107,13 +112,18 @@ def test_numbers_add_up(server):
     equal(grown("time_to_first_token_seconds_count"), num_answers)
     equal(grown("inter_token_latency_seconds_count"), output_tokens - num_answers)
     equal(grown("e2e_request_latency_seconds_count"), num_prompts)
-    equal(grown("request_queue_time_seconds_count"), num_prompts)
+    for phase in ("queue", "prefill", "decode", "inference"):
+        equal(grown(f"request_{phase}_time_seconds_count"), num_prompts)
     # Every prompt token is computed or cached, and every token of an answer but the last is computed. The last step of an answer
     # may have computed one more that was dropped.
     computed = prompt_tokens - cached + output_tokens - num_answers
     assert computed <= grown("iteration_tokens_total_sum") <= computed + num_answers, (computed, grown("iteration_tokens_total_sum"))
     for total in ("time_to_first_token_seconds_sum", "inter_token_latency_seconds_sum"):
         assert 0 < grown(total) < grown("e2e_request_latency_seconds_sum") * 3
+    queue, prefill, decode, inference, whole = (grown(name + "_seconds_sum") for name in (
+        "request_queue_time", "request_prefill_time", "request_decode_time", "request_inference_time", "e2e_request_latency"))
+    assert 0 < prefill and 0 < decode and abs(prefill + decode - inference) < 1e-6, (prefill, decode, inference)
+    assert queue + inference <= whole + 1e-6, (queue, inference, whole)
     assert 0 <= grown("request_queue_time_seconds_sum") <= grown("e2e_request_latency_seconds_sum")
 
 

@@ -82,9 +82,9 @@ def test_access_log():
     equal(server.call("POST", "/v1/completions", {"prompt": 1})[0], 400)
     equal(server.call("GET", "/load")[0], 200)
     # Neither an id nor a path can make a line of its own, or look like a field.
-    raw(server, b"GET /nowhere HTTP/1.1\r\nHost: x\r\nX-Request-Id: a b=c\r\n\r\n")
-    raw(server, b"GET /\x1b[2J\xff HTTP/1.1\r\nHost: x\r\nX-Request-Id: a\x07\r\n\r\n")
-    raw(server, b"GET /%0ainfo:%20forged HTTP/1.1\r\nHost: x\r\nX-Request-Id: b\r\n  info: forged\r\n\r\n")
+    raw(server, b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: a b=c\r\n\r\n")
+    raw(server, b"GET /\x1b[2J\xff HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: a\x07\r\n\r\n")
+    raw(server, b"GET /%0ainfo:%20forged HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: b\r\n  info: forged\r\n\r\n")
     raw(server, b"not HTTP\r\n\r\n")
     stream = server.connect()
     stream.request("POST", "/v1/completions", json.dumps(dict(LONG, stream=True)), {"X-Request-Id": "leaves"})
@@ -143,7 +143,11 @@ def test_unix_socket(folder):
     assert os.path.exists(path)  # a killed server cannot remove it
     server = UnixServer(path)
     assert answers(server)
-    equal(server.stop(), 0)
+    os.remove(path)
+    successor = UnixServer(path)
+    equal(server.stop(), 0)  # leaves the file, which belongs to the other one
+    assert answers(successor)
+    equal(successor.stop(), 0)
     assert not os.path.exists(path)
     with open(path, "w", encoding="utf8") as file:
         file.write("data")
@@ -207,7 +211,8 @@ def test_cors(folder):
     equal(headers("OPTIONS", "/v1/chat/completions")[0], 405)
     status, found = headers("GET", "/v1/models", Origin="http://c.d")  # a page may read errors, too
     equal((status, found.getheader("Access-Control-Allow-Origin")), (401, "http://c.d"))
-    status, found = headers("POST", "/v1/completions", Origin="http://c.d", Authorization="Bearer " + KEY, Content_Length=str(10**9))
+    status, found = headers("POST", "/v1/completions", Origin="http://c.d", Authorization="Bearer " + KEY, Content_Length=str(10**9),
+                            Content_Type="application/json")
     equal((status, found.getheader("Access-Control-Allow-Origin")), (413, "http://c.d"))
     equal(headers("GET", "/health", Origin="http://evil")[1].getheader("Access-Control-Allow-Origin"), None)
     equal(server.stop(), 0)
@@ -230,14 +235,68 @@ def test_vllm_options(folder):
     equal(client.stop(), 0)
     equal(server.stderr.read(), "")  # the log level
     equal(run("--served-model-name", "a", "--model=nowhere", "--port", "0")[1].count("nowhere"), 1)
-    for options in (["--enable-lora"], ["--ssl-keyfile", "k"], ["--middleware=x"], ["-pp", "2"], ["--kv-transfer-config", "{}"],
-                    ["--speculative-config", "{}"], ["--no-enable-chunked-prefill"], ["--tool-call-parser", "mistral"],
+    for options in (["--enable-lora"], ["--ssl-keyfile", "k"], ["--middleware=x"], ["-pp", "2"], ["--kv-transfer-config", '{"a": 1}'],
+                    ["--speculative-config.method", "ngram"], ["--tool-call-parser", "kimi_k2"],
+                    ["--override-generation-config", '{"eos_token_id": 1}'], ["--generation-config", "nowhere"],
+                    ["--default-chat-template-kwargs", "[]"], ["--max-logprobs", "21"], ["--data-parallel-size", "2"],
                     ["--distributed-executor-backend", "ray"], ["--allowed-origins", "[1]"], ["--allowed-origins", "a b"],
                     ["--no-such-option"], ["--served-model-name", "--port", "0"], ["--served-model-name", "a", ""],
-                    ["--served-model-name="], ["--host", ""]):
+                    ["--served-model-name="], ["--host", ""], ["--allowed-hosts", "a:1"], ["--allowed-hosts", "http://a"],
+                    ["--port", "65536"], ["--max-queued-requests", "-1"], ["--shutdown-timeout", "-1"], ["--uds", "a" * 200]):
         status, error = run(sys.argv[2], *options)
-        name = {"-pp": "--pipeline-parallel-size"}.get(options[0], options[0]).split("=")[0]
+        name = {"-pp": "--pipeline-parallel-size", "--max-logprobs": "max_logprobs"}.get(options[0], options[0]).split("=")[0]
+        name = name.split(".")[0]
         equal((status, error.count("\n"), name in error), (2, 1, True))
+
+
+def test_models_while_loading():
+    """From the first moment on /v1/models answers 503 or the model's real length."""
+    server = Server.__new__(Server)
+    server.process = serve(sys.argv[2], "--port", "0", stderr=subprocess.PIPE, text=True)
+    server.port = int(re.search(r":(\d+)$", server.process.stderr.readline().strip()).group(1))
+    status = 503
+    while status == 503:
+        status, answer = server.call("GET", "/v1/models")
+    equal((status, answer["data"][0]["max_model_len"]), (200, 2048))
+    equal(server.call("GET", "/v1/models/" + answer["data"][0]["id"].replace("/", "%2F"))[0], 200)
+    equal(server.stop(), 0)
+
+
+def test_defaults_of_requests(folder):
+    """Sampling values and variables of the template that requests have unless they say something else."""
+    with open(os.path.join(folder, "generation_config.json"), "w", encoding="utf8") as file:
+        json.dump({"temperature": 0, "max_new_tokens": 7}, file)
+    server = UnixServer(os.path.join(folder, "socket"), "--generation-config", folder, "--override-generation-config",
+                        '{"max_new_tokens": 3}', "--max-logprobs", "2", "--default-chat-template-kwargs",
+                        '{"enable_thinking": false}', "--max-model-len", "1k", "-O3", "--compilation-config.mode", "3",
+                        stderr=subprocess.PIPE, text=True)
+    note = "info: these options of vLLM have no effect here: --optimization-level, --compilation-config\n"
+    lines = [server.process.stderr.readline() for _ in range(2)]  # the first one says where it listens
+    equal(lines[1], note)
+    messages = [{"role": "user", "content": "introduce yourself"}]
+
+    def prompt(**more):
+        return server.call("POST", "/tokenize", dict(more, messages=messages))[1]["tokens"]
+
+    def chat(**more):
+        status, answer = server.call("POST", "/v1/chat/completions", dict(more, messages=messages, ignore_eos=True))
+        return status, answer["usage"]["completion_tokens"] if status == 200 else answer["error"]
+
+    equal(server.call("GET", "/v1/models")[1]["data"][0]["max_model_len"], 1000)
+    equal(prompt(), prompt(chat_template_kwargs={"enable_thinking": False}))
+    assert prompt() != prompt(chat_template_kwargs={"enable_thinking": True})
+    equal(chat(), (200, 3))
+    equal(chat(max_tokens=5), (200, 5))
+    # The temperature of the file is 0, so all answers are alike; a request may have another one.
+    for more, least, most in (({}, 1, 1), ({"temperature": 1.5, "max_tokens": 40}, 2, 8)):
+        choices = server.call("POST", "/v1/chat/completions", dict(more, messages=messages, n=8))[1]["choices"]
+        assert least <= len({choice["message"]["content"] for choice in choices}) <= most
+    equal(chat(logprobs=True, top_logprobs=2)[0], 200)
+    status, error = chat(logprobs=True, top_logprobs=3)
+    equal((status, "max_logprobs, 2" in error["message"]), (400, True))
+    status, error = server.call("POST", "/v1/completions", {"prompt": "a", "logprobs": 3})
+    equal((status, "max_logprobs, 2" in error["error"]["message"]), (400, True))
+    equal(server.stop(), 0)
 
 
 def test_chat_template(folder):
@@ -372,10 +431,12 @@ def test_requests_that_a_shutdown_cuts_off():
 def main():
     with tempfile.TemporaryDirectory() as folder:
         for test in (test_access_log, test_a_log_that_cannot_be_written, test_unix_socket, test_keys, test_cors, test_vllm_options,
-                     test_chat_template, test_only_loopback_listens, test_ipv6, test_an_engine_that_fails,
+                     test_models_while_loading, test_defaults_of_requests, test_chat_template,
+                     test_only_loopback_listens, test_ipv6, test_an_engine_that_fails,
                      test_requests_that_a_shutdown_cuts_off):
             test(folder) if test.__code__.co_argcount else test()
             print(test.__name__, "passed", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

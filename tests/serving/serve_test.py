@@ -68,10 +68,15 @@ def test_routes(server):
     for model, path in zip(models, ("tiny", "group/tiny%202", "third")):
         equal(server.call("GET", "/v1/models/" + path), (200, model))
     equal(server.call("GET", "/v1/models/group%2Ftiny%202")[1], models[1])
-    for path in ("other", "tiny/", "%74iny%", "%FF"):
+    for path in ("other", "tiny%2F", "%74iny%", "%FF"):
         status, error = server.call("GET", "/v1/models/" + path)
         equal((status, error["error"]["code"], error["error"]["param"]), (404, "model_not_found", "model"))
-    equal(server.call("GET", "/v1/models/")[0], 404)
+    for path in ("/v1/models/", "//v1/models", "//v1//models//"):
+        equal(server.call("GET", path), (200, server.call("GET", "/v1/models")[1]))
+    equal(server.call("GET", "//v1/models/tiny/"), (200, models[0]))
+    info = server.call("GET", "/tokenizer_info")[1]
+    equal(("tokenizer_class" in info, "messages" in info["chat_template"]), (True, True))
+    equal("/v1/responses" in server.call("GET", "/v1/nowhere")[1]["error"]["message"], True)
     equal(server.call("POST", "/v1/models/tiny", {})[0], 405)
     for path in ("/v1/models", "/v1/models/tiny", "/version", "/load", "/metrics", "/nowhere"):
         equal(server.call("GET", path, key="wrong")[0] in (401, 404), True)

@@ -119,7 +119,7 @@ TEST(ChatTemplate, RendersThirdPartyConversations) {
   int right = 0, total = 0;
   for (const Json& row : read_json_lines(path)) {
     const jinja::Template parsed(row["template"].get<std::string>(), "template");
-    const std::time_t now = row["now"].is_null() ? 0 : parse_time(row["now"]);
+    const std::time_t now = row["now"].is_null() ? 0 : parse_time(row["now"].string());
     const std::string prompt =
         jinja::Interpreter(parsed, jinja::Budget(), now).render(row["context"], Json::object());
     EXPECT_EQ(prompt, row["expected"].get<std::string>()) << row["model"] << " " << row["case"];
@@ -219,24 +219,22 @@ TEST(ChatTemplate, PartsInMessagesOfEveryRole) {
       {{"role", "system"}, {"content", kParts}},
       {{"role", "developer"}, {"content", kParts}},
       {{"role", "narrator"}, {"content", kParts}},
-      {{"content", kParts}},
-      {{"role", 5}, {"content", kParts}},
       {{"role", "user"}, {"content", "text"}},
       {{"role", "assistant"}, {"content", kParts}, {"tool_calls", Json::array({call})}},
       {{"role", "tool"}, {"content", kParts}}};
   EXPECT_EQ(prompt_of(reads, messages),
-            "system:[one][two];developer:[one][two];narrator:[one][two];:[one][two];5:[one][two];"
-            "user:;assistant:[one][two];tool:[one][two];");
+            "system:[one][two];system:[one][two];narrator:[one][two];user:[text];"
+            "assistant:[one][two][<tool_call>\n{\"name\":\"f\",\"arguments\":{}}\n</tool_call>];"
+            "user:[<tool_response>\none\ntwo\n</tool_response>];");
   EXPECT_EQ(prompt_of(prints, messages),
-            "system:one\ntwo;developer:one\ntwo;narrator:one\ntwo;:one\ntwo;5:one\ntwo;"
-            "user:text;assistant:one\ntwo;tool:one\ntwo;");
+            "system:one\ntwo;system:one\ntwo;narrator:one\ntwo;user:text;assistant:one\ntwo\n"
+            "<tool_call>\n{\"name\":\"f\",\"arguments\":{}}\n</tool_call>;"
+            "user:<tool_response>\none\ntwo\n</tool_response>;");
 }
 
 TEST(ChatTemplate, MessagesThatAreNotOpenAis) {
   EXPECT_EQ(prompt_of("{{ messages }}", 5), "5");
-  EXPECT_EQ(prompt_of("{{ messages }}", {"a", {{"role", "user"}}}), "['a', {'role': 'user'}]");
-  EXPECT_EQ(prompt_of("{{ messages[0] }}{{ messages[1].content }}", {"a", {{"content", kParts}}}),
-            "aone\ntwo");
+  EXPECT_THROW(prompt_of("{{ messages }}", {"a", {{"role", "user"}}}), UserError);
   const ChatTemplate chat("x{{ messages }}", Json::object(), "template");
   EXPECT_EQ(chat.prompt(Json::object()), "x");
   for (const Json& context : {Json(), Json(5), Json::array()}) {
@@ -260,13 +258,13 @@ TEST(ChatTemplate, PartsThatAreNotTextAreRefusedByName) {
     return std::string();
   };
   EXPECT_EQ(error({{"type", "image_url"}, {"image_url", {{"url", "http://x"}}}}),
-            "a message's content has a part of type \"image_url\", but the model reads only text");
-  EXPECT_THAT(error({{"type", "a\nb"}}), HasSubstr("\"a\\nb\""));
+            "messages[0] has a part of the type \"image_url\", which is not supported: this model "
+            "reads only text (--allow-dropped-media replaces such parts by a text that says so)");
+  EXPECT_THAT(error({{"type", "image\nb"}}), HasSubstr("\"image\\nb\""));
   EXPECT_THAT(error({{"type", "text"}}), HasSubstr("'text'"));
   EXPECT_THAT(error({{"type", "text"}, {"text", 1}}), HasSubstr("'text'"));
-  EXPECT_THAT(error({{"text", "x"}}), HasSubstr("with a type"));
-  EXPECT_THAT(error(5), HasSubstr("with a type"));
-  EXPECT_THAT(error({{"type", 5}}), HasSubstr("with a type"));
+  for (const Json& part : {Json({{"text", "x"}}), Json(5), Json({{"type", 5}})})
+    EXPECT_THAT(error(part), HasSubstr("nor an object with a type"));
 }
 
 TEST(ChatTemplate, FolderWithoutATemplate) {
@@ -298,6 +296,8 @@ TEST(ChatTemplate, ToolsUseTheToolTemplate) {
   EXPECT_EQ(chat->render({{"messages", Json::array()}}), "plain");
   EXPECT_EQ(chat->render({{"tools", nullptr}}), "plain");
   EXPECT_EQ(chat->render({{"tools", {{{"type", "function"}}}}}), "tools");
+  EXPECT_TRUE(chat->mentions("plai") && chat->mentions("tool"));
+  EXPECT_FALSE(chat->mentions("other"));
   folder.write("tokenizer_config.json", R"({"chat_template": "one for all"})");
   EXPECT_EQ(ChatTemplate::load(folder.path())->render({{"tools", Json::array()}}), "one for all");
   folder.write("chat_template.jinja", "file");

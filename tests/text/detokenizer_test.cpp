@@ -125,5 +125,14 @@ INSTANTIATE_TEST_SUITE_P(Tokenizers, DetokenizerOnRandomIds,
                                            kSharedData + "/llama3", kSharedData + "/mistral",
                                            kSharedData + "/stories260k"));
 
+TEST(Detokenizer, ShowsSingleSpecialTokens) {
+  const auto tokenizer = Tokenizer::load(kTinyTales);
+  const int32_t start = *tokenizer->token_to_id("<|im_start|>");
+  const int32_t end = *tokenizer->token_to_id("<|im_end|>");
+  Detokenizer detokenizer(*tokenizer, /*skip_special_tokens=*/true);
+  detokenizer.show({start});
+  EXPECT_EQ(detokenizer.push(start) + detokenizer.push(end), "<|im_start|>");
+}
+
 }  // namespace
 }  // namespace nanovllm

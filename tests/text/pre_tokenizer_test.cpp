@@ -57,16 +57,6 @@ TEST(PreTokenizer, WhiteSpaceIsUnicodesNotPcres) {
   EXPECT_THAT(split(json, "a\u180Eb\u0085c\u3000d"), ElementsAre("a\u180Eb", "c", "d"));
 }
 
-TEST(PreTokenizer, RefusesPatternsThatAreReadDifferently) {
-  for (const char* pattern : {"[a[b]]", "[a&&b]", "\\\\w+", "\\\\h", "(?m:a)", "a{1,3}+", "(",
-                              "[]a]", "(*VERB)", "a{,3}", "[\\\\S]", "\\\\p{L", "a\\\\"})
-    EXPECT_THROW(split(std::string(R"({"type": "Split", "pattern": {"Regex": ")") + pattern +
-                           R"("}, "behavior": "Isolated"})",
-                       "a"),
-                 UserError)
-        << pattern;
-}
-
 TEST(Words, OtherPatternsAreNotTheirs) {
   const std::string before = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})";
   const std::string after = R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";

@@ -88,20 +88,19 @@ TEST(TokenizerJson, NamesWhatIsNotSupported) {
   };
   refuses(&Fields::model, R"("type": "Unigram")", "'Unigram'");
   refuses(&Fields::model, R"("dropout": 0.1)", "dropout");
-  refuses(&Fields::model, R"("end_of_word_suffix": "</w>")", "end_of_word_suffix");
+  refuses(&Fields::model, R"("end_of_word_suffix": "a long text in place of </w>")",
+          "end_of_word_suffix has more than 16 bytes");
   refuses(&Fields::model, R"("continuing_subword_prefix": 1)", "continuing_subword_prefix");
   // As files write that they have none.
   Fields off;
   off.model = R"("dropout": 0.0, "continuing_subword_prefix": "", "end_of_word_suffix": null)";
   EXPECT_EQ(error_of(off.json()), "no error");
-  refuses(&Fields::normalizer, R"({"type": "Lowercase"})", "normalizer: 'Lowercase'");
-  refuses(&Fields::pre_tokenizer, R"({"type": "Digits"})", "pre_tokenizer: 'Digits'");
-  refuses(&Fields::post_processor, R"({"type": "BertProcessing"})",
-          "post_processor: 'BertProcessing'");
-  refuses(&Fields::decoder, R"({"type": "WordPiece"})", "decoder: 'WordPiece'");
-  refuses(&Fields::decoder,
-          R"({"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "ByteFallback"}]})",
-          "ByteFallback");
+  refuses(&Fields::model, R"("type": "WordPiece")", "'WordPiece'");
+  refuses(&Fields::normalizer, R"({"type": "Precompiled"})", "normalizer: 'Precompiled'");
+  refuses(&Fields::pre_tokenizer, R"({"type": "UnicodeScripts"})",
+          "pre_tokenizer: 'UnicodeScripts'");
+  refuses(&Fields::post_processor, R"({"type": "Other"})", "post_processor: 'Other'");
+  refuses(&Fields::decoder, R"({"type": "Other"})", "decoder: 'Other'");
 }
 
 TEST(TokenizerJson, SaysWhatIsWrongWithASetting) {
@@ -109,11 +108,6 @@ TEST(TokenizerJson, SaysWhatIsWrongWithASetting) {
     std::string Fields::*field;
     const char* value;
     const char* error;
-  };
-  const std::string metaspace = R"({"type": "Metaspace", "replacement": "_", "split": false})";
-  const auto strip = [](const char* more) {
-    return R"({"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "Strip", )" +
-           std::string(more) + "}]}";
   };
   const Case cases[] = {
       {&Fields::added_tokens, "{}", "added_tokens: must be a list"},
@@ -123,10 +117,10 @@ TEST(TokenizerJson, SaysWhatIsWrongWithASetting) {
       {&Fields::model, R"("unk_token": "<unk>")", "no error"},
       {&Fields::model, R"("unk_token": 5)", "model: 'unk_token' must be a string"},
       {&Fields::model, R"("fuse_unk": null)", "no error"},
-      {&Fields::normalizer, R"({"type": "Replace", "pattern": {"String": ""}, "content": "x"})",
-       "normalizer: Replace: the pattern is empty"},
-      {&Fields::normalizer, R"({"type": "Replace", "pattern": {"Regex": "a"}, "content": "x"})",
+      {&Fields::normalizer, R"({"type": "Replace", "pattern": {"Glob": "a"}, "content": "x"})",
        "normalizer: Replace: pattern: 'String' is missing"},
+      {&Fields::normalizer, R"({"type": "Replace", "pattern": {"Regex": "("}, "content": "x"})",
+       "normalizer: Replace: bad pattern '(': no ) for the ( at byte 0"},
       {&Fields::pre_tokenizer, R"({"type": "Metaspace", "replacement": "ab"})",
        "pre_tokenizer: Metaspace: the replacement must be one character"},
       {&Fields::pre_tokenizer, R"({"type": "Metaspace", "replacement": ""})",
@@ -134,21 +128,17 @@ TEST(TokenizerJson, SaysWhatIsWrongWithASetting) {
       {&Fields::pre_tokenizer,
        R"({"type": "Metaspace", "replacement": "_", "prepend_scheme": "last"})",
        "pre_tokenizer: Metaspace: prepend_scheme 'last' is not supported"},
-      {&Fields::pre_tokenizer,
-       R"({"type": "Sequence", "pretokenizers": [{"type": "Metaspace", "replacement": "_"},
-                                                 {"type": "Metaspace", "replacement": "_"}]})",
-       "pre_tokenizer: Metaspace: only one is supported"},
       {&Fields::pre_tokenizer, R"({"type": "Sequence", "pretokenizers": {}})",
        "pre_tokenizer: 'pretokenizers' must be a list"},
       {&Fields::pre_tokenizer,
-       R"({"type": "Split", "pattern": {"String": ""}, "behavior": "Isolated"})",
-       "pre_tokenizer: Split: the pattern is empty"},
-      {&Fields::pre_tokenizer,
        R"({"type": "Split", "pattern": {"String": "a"}, "behavior": "Merged"})",
        "pre_tokenizer: Split: behavior 'Merged' is not supported"},
-      {&Fields::pre_tokenizer,
-       R"({"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}, {"type": "ByteLevel"}]})",
-       "pre_tokenizer: ByteLevel: nothing may follow ByteLevel"},
+      {&Fields::pre_tokenizer, R"({"type": "CharDelimiterSplit", "delimiter": "ab"})",
+       "pre_tokenizer: CharDelimiterSplit: the delimiter must be one character"},
+      {&Fields::pre_tokenizer, R"({"type": "FixedLength", "length": 0})",
+       "pre_tokenizer: FixedLength: the length must be a positive integer"},
+      {&Fields::post_processor, R"({"type": "BertProcessing", "sep": ["b", 1], "cls": "a"})",
+       "post_processor: BertProcessing: 'cls' must be a token and its id"},
       {&Fields::post_processor,
        R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}, {"Sequence": {"id": "A"}}]})",
        "post_processor: TemplateProcessing: 'single' must contain the sequence A once"},
@@ -162,12 +152,16 @@ TEST(TokenizerJson, SaysWhatIsWrongWithASetting) {
       {&Fields::post_processor,
        R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x"}}], "special_tokens": {}})",
        "post_processor: TemplateProcessing: special_tokens: 'x' is missing"},
-      {&Fields::decoder, "null", "decoder: a tokenizer without a decoder is not supported"},
       {&Fields::decoder, R"({"type": "Metaspace", "replacement": ""})",
-       "decoder: Metaspace: the replacement is empty"},
-      {&Fields::decoder,
-       R"({"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": ""}, "content": ""}]})",
-       "decoder: Replace: the pattern is empty"},
+       "decoder: Metaspace: the replacement must be one character"},
+      {&Fields::decoder, R"({"type": "BPEDecoder", "suffix": ""})",
+       "decoder: BPEDecoder: the suffix is empty"},
+      {&Fields::decoder, R"({"type": "CTC", "pad_token": "", "word_delimiter_token": "|"})",
+       "decoder: CTC: pad_token and word_delimiter_token must not be empty"},
+      {&Fields::decoder, R"({"type": "Strip", "content": "", "start": 1, "stop": 0})",
+       "decoder: Strip: the content must be one character"},
+      {&Fields::decoder, R"({"type": "Strip", "content": "a", "start": -1, "stop": 0})",
+       "decoder: Strip: 'start' must be a number"},
   };
   for (const auto& [field, value, error] : cases) {
     Fields fields;
@@ -175,14 +169,6 @@ TEST(TokenizerJson, SaysWhatIsWrongWithASetting) {
     const bool is_right = std::string_view(error) == "no error";
     EXPECT_EQ(error_of(fields.json()), (is_right ? "" : "t.json: ") + std::string(error)) << value;
   }
-  for (const char* start_and_stop : {R"("start": 1, "stop": 1)", R"("start": 1000, "stop": 0)",
-                                     R"("start": -1, "stop": 0)", R"("start": "1", "stop": 0)"})
-    EXPECT_EQ(error_of(Fields{.decoder = strip(start_and_stop)}.json()),
-              "t.json: decoder: Strip: it is supported only after Fuse, with a start of 0 to 999 "
-              "and a stop of 0")
-        << start_and_stop;
-  EXPECT_EQ(error_of(Fields{.decoder = strip(R"("start": 1, "stop": 0, "content": "")")}.json()),
-            "t.json: decoder: Strip: the content is empty");
   // Without the byte-level alphabet, an unk_token has to be there.
   EXPECT_EQ(error_of(Fields{.pre_tokenizer = "null", .model = R"("unk_token": "<unk>")"}.json()),
             "t.json: model: unk_token '<unk>' is not in the vocab");
@@ -201,6 +187,12 @@ TEST(TokenizerJson, OlderFilesLeaveFieldsOut) {
   EXPECT_EQ(fields.parse()->decode(Ids{2, 0, 2, 3}), "a ab");
   fields.added_tokens = "null";
   EXPECT_EQ(error_of(fields.json()), "no error");
+}
+
+TEST(TokenizerJson, TheFirstLineOfMergesTxtIsNoMerge) {
+  Fields fields;
+  fields.merges = R"(["#version: 0.2", "a b", "ab c"])";
+  EXPECT_THAT(fields.parse()->encode("abc"), ElementsAre(4));
 }
 
 TEST(TokenizerJson, WhiteSpaceAndEscapesOfJson) {

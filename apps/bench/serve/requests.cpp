@@ -11,7 +11,7 @@
 
 #include "apps/batch/line_stream.h"
 #include "apps/batch/prompt_line.h"
-#include "apps/bench/dataset.h"
+#include "apps/bench/nano_vllm.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/json.h"
 #include "nanovllm/base/sampling_json.h"
@@ -58,9 +58,8 @@ class FileRequests : public ServeRequests {
  public:
   FileRequests(const ServeTraffic& traffic, const std::string& model) {
     const bool own = traffic.dataset.empty();
-    const std::string path = own ? default_dataset() : traffic.dataset;
-    for_lines(path, [&](const std::string& text, int64_t number) {
-      const std::string where = fmt::format("{}: line {}", path, number);
+    const auto take = [&](const std::string& text, int64_t number) {
+      const std::string where = fmt::format("{}: line {}", traffic.dataset, number);
       const Json json = parse_json(text, where);
       require(json.is_object(), "{}: must be a JSON object", where);
       PromptLine line;
@@ -70,8 +69,14 @@ class FileRequests : public ServeRequests {
           id = id.get<int64_t>() % traffic.vocab_size;
       requests_.push_back(request_of(line, model));
       return traffic.num_prompts == 0 || std::ssize(requests_) < traffic.num_prompts;
-    });
-    require(!requests_.empty(), "{}: contains no prompts", path);
+    };
+    if (own) {
+      for (const std::string& line : nano_vllm_requests())
+        if (!take(line, std::ssize(requests_) + 1)) break;
+    } else {
+      for_lines(traffic.dataset, take);
+    }
+    require(!requests_.empty(), "{}: contains no prompts", traffic.dataset);
     arrivals_ = random_arrivals(requests_.size(), traffic);
   }
   ServeRequest request(size_t i) const override { return requests_[i]; }
@@ -148,7 +153,7 @@ class RandomRequests : public ServeRequests {
                     hash);
     append_random(prompt, lengths.input - std::ssize(prompt), "request", static_cast<int64_t>(i));
     std::string body = R"({"model":)";
-    server::append_json_string(body, model_);
+    append_json_string(body, model_);
     body += R"(,"prompt":)";
     server::append_ids(body, prompt);
     body += fmt::format(

@@ -301,64 +301,61 @@ int serve(ServeOptions options) {
 
 }  // namespace
 
-void add_serve_bench(CLI::App& bench, Command& command) {
-  CLI::App* sub = bench.add_subcommand(
+void add_serve_bench(Command bench) {
+  Command sub = bench.add_command(
       "serve", "Measure a server with OpenAI's API: throughput and latencies of its streams");
   auto options = std::make_shared<ServeOptions>();
   ServeTraffic& traffic = options->traffic;
-  add_value(*sub, "--base-url", options->base_url, "Where the server is")
-      ->type_name("URL")
-      ->capture_default_str();
-  add_value(*sub, "--api-key", options->api_key, "The key that the server asks for")
-      ->type_name("KEY");
-  add_value(*sub, "--model", options->model,
-            "The model that requests name; by default the server's first one")
-      ->type_name("NAME");
-  add_value(*sub, "--dataset", traffic.dataset,
-            "A prompts file (see generate --help); by default nano-vLLM's 256 sequences")
-      ->type_name("FILE")
-      ->check(not_empty());
-  add_value(*sub, "--trace", traffic.trace,
-            "A trace of a service: CSV as Azure's, or JSON lines as Mooncake's")
-      ->type_name("FILE")
-      ->check(not_empty());
-  add_value(*sub, "--speed", traffic.speed, "How many times as fast the trace runs")
-      ->type_name("X")
-      ->capture_default_str();
-  add_value(*sub, "--random-input-len", traffic.random_input_len,
-            "Send prompts of this many random tokens")
-      ->type_name("TOKENS");
-  add_value(*sub, "--random-output-len", traffic.random_output_len,
-            "The length of the answers to random prompts")
-      ->type_name("TOKENS")
-      ->capture_default_str();
-  add_value(*sub, "--vocab-size", traffic.vocab_size,
-            "Token ids of random prompts and of nano-vLLM's sequences are less than this")
-      ->type_name("N")
-      ->capture_default_str();
-  add_value(*sub, "--num-prompts", traffic.num_prompts,
-            "Use only the first N prompts; 0: all, or 1,000 random ones")
-      ->type_name("N")
-      ->capture_default_str();
-  add_value(*sub, "--request-rate", traffic.request_rate,
-            "Requests a second, which arrive at random times; inf or 0: all at once")
-      ->type_name("R")
-      ->transform(CLI::Validator(
-          [](std::string& rate) {
-            if (rate == "inf") rate = "0";
-            return std::string();
-          },
-          ""))
-      ->capture_default_str();
-  add_value(*sub, "--max-concurrency", options->max_concurrency,
-            "Requests that are sent at the same time; 0: no limit")
-      ->type_name("C")
-      ->capture_default_str();
-  add_value(*sub, "--seed", traffic.seed, "Of the random prompts and arrivals")
-      ->type_name("N")
-      ->capture_default_str();
-  sub->add_flag("--json", options->json, "Print one JSON object, with vLLM's keys");
-  sub->footer(std::string(R"(Examples:
+  sub.add_value("--base-url", options->base_url, "Where the server is")
+      .type_name("URL")
+      .show_default();
+  sub.add_value("--api-key", options->api_key, "The key that the server asks for").type_name("KEY");
+  sub.add_value("--model", options->model,
+                "The model that requests name; by default the server's first one")
+      .type_name("NAME");
+  sub.add_value("--dataset", traffic.dataset,
+                "A prompts file (see generate --help); by default nano-vLLM's 256 sequences")
+      .type_name("FILE")
+      .check(not_empty());
+  sub.add_value("--trace", traffic.trace,
+                "A trace of a service: CSV as Azure's, or JSON lines as Mooncake's")
+      .type_name("FILE")
+      .check(not_empty());
+  sub.add_value("--speed", traffic.speed, "How many times as fast the trace runs")
+      .type_name("X")
+      .show_default();
+  sub.add_value("--random-input-len", traffic.random_input_len,
+                "Send prompts of this many random tokens")
+      .type_name("TOKENS");
+  sub.add_value("--random-output-len", traffic.random_output_len,
+                "The length of the answers to random prompts")
+      .type_name("TOKENS")
+      .show_default();
+  sub.add_value("--vocab-size", traffic.vocab_size,
+                "Token ids of random prompts and of nano-vLLM's sequences are less than this")
+      .type_name("N")
+      .show_default();
+  sub.add_value("--num-prompts", traffic.num_prompts,
+                "Use only the first N prompts; 0: all, or 1,000 random ones")
+      .type_name("N")
+      .show_default();
+  sub.add_value("--request-rate", traffic.request_rate,
+                "Requests a second, which arrive at random times; inf or 0: all at once")
+      .type_name("R")
+      .transform([](std::string& rate) {
+        if (rate == "inf") rate = "0";
+        return std::string();
+      })
+      .show_default();
+  sub.add_value("--max-concurrency", options->max_concurrency,
+                "Requests that are sent at the same time; 0: no limit")
+      .type_name("C")
+      .show_default();
+  sub.add_value("--seed", traffic.seed, "Of the random prompts and arrivals")
+      .type_name("N")
+      .show_default();
+  sub.add_flag("--json", options->json, "Print one JSON object, with vLLM's keys");
+  sub.footer(std::string(R"(Examples:
   nanovllm bench serve --base-url http://127.0.0.1:8000
   nanovllm bench serve --random-input-len 512 --request-rate 10
   nanovllm bench serve --trace AzureLLMInferenceTrace_conv.csv --speed 4
@@ -372,7 +369,7 @@ Of a trace, the arrivals and lengths are used; the tokens are random. Where a li
 prompts with an equal hash have 512 equal tokens, so that a prefix cache finds them. Requests that
 do not fit into the model's context are cut, and counted.
 )") + kExitStatusHelp);
-  sub->callback([&command, options] { command = [options] { return serve(*options); }; });
+  sub.action([options] { return serve(*options); });
 }
 
 }  // namespace nanovllm

@@ -5,7 +5,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-
+#include <filesystem>
+#include <iterator>
 #include <utility>
 
 namespace nanovllm {
@@ -35,6 +36,13 @@ size_t raise_open_files_limit() {
   ::getrlimit(RLIMIT_NOFILE, &limit);
   const rlim_t before = std::exchange(limit.rlim_cur, limit.rlim_max);
   return ::setrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_max : before;
+}
+
+size_t num_open_files() {
+  std::error_code error;
+  const std::filesystem::directory_iterator files("/proc/self/fd", error);
+  if (error) return 0;
+  return static_cast<size_t>(std::distance(begin(files), end(files))) - 1;  // the folder itself
 }
 
 }  // namespace nanovllm

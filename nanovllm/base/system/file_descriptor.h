@@ -28,4 +28,7 @@ class FileDescriptor {
 /// Returns how many files it may have open.
 size_t raise_open_files_limit();
 
+/// How many files this process has open; 0 if it cannot be known, because /proc is not mounted.
+size_t num_open_files();
+
 }  // namespace nanovllm

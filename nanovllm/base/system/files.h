@@ -29,7 +29,7 @@ FileDescriptor open_regular_file(const std::string& path);
 /// more than `max_bytes` bytes.
 std::string read_file(const std::string& path, size_t max_bytes);
 
-/// The same, or nothing if there is no such file.
+/// The contents as read_file() gives them, or nothing if there is no such file.
 std::optional<std::string> read_file_if_there(const std::string& path, size_t max_bytes);
 
 /// The next line of the file, without its newline; nothing at the end of the file. Throws UserError

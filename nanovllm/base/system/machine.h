@@ -6,8 +6,7 @@
 #include <string>
 
 /// How much of this machine the process may use: the smallest of what the machine has, what the
-/// limits of the process (ulimit) allow, and what its cgroup (version 2) and each cgroup above that
-/// allows.
+/// limits of the process (ulimit) allow, and what its cgroups allow (cgroup.h).
 namespace nanovllm {
 
 /// The most memory in bytes that this process could ever use.
@@ -15,11 +14,6 @@ size_t host_memory();
 
 /// How much more memory in bytes this process can use now.
 size_t available_host_memory();
-
-/// The same for the limit of one cgroup, whose files are in `folder` (below /sys/fs/cgroup). Its
-/// page cache counts as free, because the kernel drops it before it refuses memory. SIZE_MAX if
-/// there is no limit.
-size_t cgroup_memory_left(const std::string& folder);
 
 /// How many processors this process can keep busy: the number of processors that it may run on, but
 /// at most the CPU quota of its cgroups, rounded up.

@@ -1,9 +1,6 @@
 #include "nanovllm/base/trace/trace.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <iterator>
 
 namespace nanovllm {
 
@@ -86,7 +83,7 @@ void Trace::step(const StepTrace& step, const EngineStats& stats) {
 std::string Trace::labels(const std::vector<uint64_t>& sequences) const {
   std::string list;
   for (const uint64_t sequence : sequences)
-    fmt::format_to(std::back_inserter(list), R"({}"{}")", list.empty() ? "" : ",", label(sequence));
+    list += fmt::format(R"({}"{}")", list.empty() ? "" : ",", label(sequence));
   return list;
 }
 
@@ -95,21 +92,21 @@ std::string Trace::labels(const std::vector<uint64_t>& sequences) const {
 std::string Trace::step_args(const StepTrace& step, const EngineStats& stats) const {
   std::string args;
   const auto add = [&](const char* name, auto value) {
-    fmt::format_to(std::back_inserter(args), R"({}"{}":{})", args.empty() ? "" : ",", name, value);
+    args += fmt::format(R"({}"{}":{})", args.empty() ? "" : ",", name, value);
   };
   std::string decodes, prefills;
   for (const StepTrace::Row& row : step.rows) {
     std::string& list = row.is_decode ? decodes : prefills;
     const char* const comma = list.empty() ? "" : ",";
     if (row.is_decode) {
-      fmt::format_to(std::back_inserter(list), R"({}"{}")", comma, label(row.sequence));
+      list += fmt::format(R"({}"{}")", comma, label(row.sequence));
       continue;
     }
     // A sequence that is admitted starts behind what the prefix cache has of it.
     const bool is_admitted = lanes_.at(row.sequence).phase != kPrefill;
-    fmt::format_to(std::back_inserter(list),
-                   R"({}{{"request":"{}","cached":{},"start":{},"tokens":{}}})", comma,
-                   label(row.sequence), is_admitted ? row.start : 0, row.start, row.num_tokens);
+    list +=
+        fmt::format(R"({}{{"request":"{}","cached":{},"start":{},"tokens":{}}})", comma,
+                    label(row.sequence), is_admitted ? row.start : 0, row.start, row.num_tokens);
   }
   if (step.submitted_step != 0) add("step", step.submitted_step);
   add("decodes", "[" + decodes + "]");

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <iterator>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/clock.h"
@@ -52,10 +51,9 @@ void TraceFile::add(char phase, Track track, std::string_view name, int64_t at,
                     std::string_view rest, std::string_view args) {
   buffer_ += is_empty_ ? "[\n" : ",\n";
   is_empty_ = false;
-  fmt::format_to(std::back_inserter(buffer_),
-                 R"({{"ph":"{}","pid":{},"tid":{},"name":"{}","ts":{}{})", phase, track.process,
-                 track.thread, name, microseconds(at), rest);
-  if (!args.empty()) fmt::format_to(std::back_inserter(buffer_), R"(,"args":{{{}}})", args);
+  buffer_ += fmt::format(R"({{"ph":"{}","pid":{},"tid":{},"name":"{}","ts":{}{})", phase,
+                         track.process, track.thread, name, microseconds(at), rest);
+  if (!args.empty()) buffer_ += fmt::format(R"(,"args":{{{}}})", args);
   buffer_ += '}';
 }
 

@@ -23,10 +23,14 @@ int64_t field_of(int64_t row) {
 // quant_method "awq" (Lin et al., "AWQ: Activation-aware Weight Quantization", 2023), version
 // "gemm" of AutoAWQ: qweight [k, n / 8], qzeros [groups, n / 8], scales [groups, n].
 Quantization awq(const JsonFields& config) {
-  if (config.text("version", "gemm") != "gemm") config.refuse("version", "it must be gemm");
-  if (config.integer("bits", 64, 4) != kBits) config.refuse("bits", "it must be 4");
+  const std::string version = config.text("version", "gemm");
+  if (version != "gemm" && version != "GEMM") config.refuse("version", "it must be gemm");
+  // The second names are those of AutoAWQ's own file, quant_config.json.
+  const char* const bits = config.contains("w_bit") ? "w_bit" : "bits";
+  if (config.integer(bits, 64, 4) != kBits) config.refuse(bits, "it must be 4");
   if (!config.boolean("zero_point", true)) config.refuse("zero_point", "it must be true");
-  const int64_t group_size = read_group_size(config);
+  const int64_t group_size =
+      read_group_size(config, config.contains("q_group_size") ? "q_group_size" : "group_size");
   const auto take = [=](TensorSource& tensors, const std::string& module, int64_t rows,
                         int64_t columns) -> std::optional<WeightRows> {
     if (!tensors.has(module + ".qweight")) return std::nullopt;

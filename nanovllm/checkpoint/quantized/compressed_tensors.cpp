@@ -91,38 +91,81 @@ bool has_group_order(const JsonFields& weights) {
   return true;
 }
 
+/// How a group of modules is quantized.
+struct Scheme {
+  std::string type, strategy;
+  int64_t bits = 0, group_size = kOneGroup;
+  bool symmetric = true, ordered = false, quantizes_activations = false;
+
+  bool operator==(const Scheme&) const = default;
+};
+
+Scheme read_scheme(const JsonFields& config, const JsonFields& group) {
+  const JsonFields weights = group.object("weights");
+  Scheme scheme = {.type = weights.text("type", "int"),
+                   .strategy = weights.text("strategy", "tensor"),
+                   .bits = weights.integer("num_bits", 64),
+                   .quantizes_activations = group.find("input_activations") != nullptr};
+  if (scheme.type == "float") {
+    if (scheme.bits != 8) weights.refuse("num_bits", "floats must have 8 bits");
+    if (scheme.strategy == "block") {
+      const Json* block = weights.find("block_structure");
+      require(block != nullptr && *block == Json::array({128, 128}),
+              "{}block_structure must be [128, 128]", weights.prefix());
+    } else if (scheme.strategy != "tensor" && scheme.strategy != "channel") {
+      weights.refuse("strategy", "of floats it must be tensor, channel or block");
+    }
+    return scheme;
+  }
+  if (scheme.type != "int") weights.refuse("type", "it must be float or int");
+  if (scheme.bits != 4 && scheme.bits != 8)
+    weights.refuse("num_bits", "integers must have 4 or 8 bits");
+  // With groups of different formats, each has its own.
+  const JsonFields& format = group.find("format") != nullptr ? group : config;
+  if (format.text("format", "") != "pack-quantized")
+    format.refuse("format", "of integers it must be pack-quantized");
+  if (scheme.quantizes_activations)
+    group.refuse("input_activations", "with integer weights it must be null");
+  if (scheme.strategy != "group" && scheme.strategy != "channel")
+    weights.refuse("strategy", "of integers it must be group or channel");
+  if (scheme.strategy == "group") scheme.group_size = read_group_size(weights);
+  scheme.symmetric = weights.boolean("symmetric", true);
+  scheme.ordered = has_group_order(weights);
+  return scheme;
+}
+
+/// Groups have different targets, but which modules are quantized shows in their tensors.
+Scheme read_schemes(const JsonFields& config) {
+  const JsonFields groups = config.object("config_groups");
+  std::optional<Scheme> all;
+  for (const std::string& name : groups.keys()) {
+    const Scheme scheme = read_scheme(config, groups.object(name.c_str()));
+    if (all && scheme != *all)
+      config.refuse("config_groups", "all groups must quantize weights alike");
+    all = scheme;
+  }
+  if (!all) config.refuse("config_groups", "there must be a group");
+  return *all;
+}
+
 }  // namespace
 
 // quant_method "compressed-tensors", as llm-compressor writes it.
 Quantization compressed_tensors(const JsonFields& config) {
+  // Old exporters call what is compressed frozen.
   const std::string status = config.text("quantization_status", "compressed");
-  if (status != "compressed") config.refuse("quantization_status", "it must be compressed");
+  if (status != "compressed" && status != "frozen")
+    config.refuse("quantization_status", "it must be compressed or frozen");
   for (const char* key : {"sparsity_config", "transform_config"})
     if (find(config, key) != nullptr) config.refuse(key, "it must be empty");
-  const JsonFields groups = config.object("config_groups");
-  const std::vector<std::string> names = groups.keys();
-  if (names.size() != 1) config.refuse("config_groups", "there must be one group");
-  const JsonFields group = groups.object(names[0].c_str());
-  const JsonFields weights = group.object("weights");
-  const std::string type = weights.text("type", "int");
-  const std::string strategy = weights.text("strategy", "tensor");
-  const int64_t bits = weights.integer("num_bits", 64);
+  const Scheme scheme = read_schemes(config);
   std::vector<std::string> left_out = read_names(config, "ignore");
 
-  if (type == "float") {
-    if (bits != 8) weights.refuse("num_bits", "floats must have 8 bits");
-    E4M3Weights e4m3 = {".weight_scale", 1, 0, group.find("input_activations") != nullptr};
-    if (strategy == "tensor") {
-      e4m3.block_rows = 0;
-    } else if (strategy == "block") {
-      const Json* block = weights.find("block_structure");
-      require(block != nullptr && *block == Json::array({128, 128}),
-              "{}block_structure must be [128, 128]", weights.prefix());
-      e4m3.block_rows = e4m3.block_columns = 128;
-    } else if (strategy != "channel") {
-      weights.refuse("strategy", "of floats it must be tensor, channel or block");
-    }
-    return {fmt::format("compressed-tensors, fp8, a scale for each {}", strategy),
+  if (scheme.type == "float") {
+    E4M3Weights e4m3 = {".weight_scale", 1, 0, scheme.quantizes_activations};
+    if (scheme.strategy == "tensor") e4m3.block_rows = 0;
+    if (scheme.strategy == "block") e4m3.block_rows = e4m3.block_columns = 128;
+    return {fmt::format("compressed-tensors, fp8, a scale for each {}", scheme.strategy),
             [=](TensorSource& tensors, const std::string& module, int64_t rows,
                 int64_t columns) -> std::optional<WeightRows> {
               if (!tensors.has(module + e4m3.suffix)) return std::nullopt;
@@ -130,25 +173,17 @@ Quantization compressed_tensors(const JsonFields& config) {
             },
             std::move(left_out), 1, column_unit(QuantizedFormat::kE4M3, e4m3.block_columns)};
   }
-  if (type != "int") weights.refuse("type", "it must be float or int");
-  if (bits != 4 && bits != 8) weights.refuse("num_bits", "integers must have 4 or 8 bits");
-  const std::string format = config.text("format", "");
-  if (format != "pack-quantized") config.refuse("format", "of integers it must be pack-quantized");
-  if (group.find("input_activations") != nullptr)
-    group.refuse("input_activations", "with integer weights it must be null");
-  if (strategy != "group" && strategy != "channel")
-    weights.refuse("strategy", "of integers it must be group or channel");
-  const Packed packed = {static_cast<int>(bits),
-                         strategy == "group" ? read_group_size(weights) : kOneGroup,
-                         weights.boolean("symmetric", true), has_group_order(weights)};
-  return {strategy == "group"
-              ? fmt::format("compressed-tensors, int{}, groups of {}", bits, packed.group_size)
-              : fmt::format("compressed-tensors, int{}, a scale for each row", bits),
-          [=](TensorSource& tensors, const std::string& module, int64_t rows, int64_t columns) {
-            return packed.take(tensors, module, rows, columns);
-          },
-          std::move(left_out), bytes_per_value(packed.bits, packed.group_size),
-          packed.ordered ? 0 : column_unit(QuantizedFormat::kInt4, packed.group_size)};
+  const Packed packed = {static_cast<int>(scheme.bits), scheme.group_size, scheme.symmetric,
+                         scheme.ordered};
+  return {
+      scheme.strategy == "group"
+          ? fmt::format("compressed-tensors, int{}, groups of {}", packed.bits, packed.group_size)
+          : fmt::format("compressed-tensors, int{}, a scale for each row", packed.bits),
+      [=](TensorSource& tensors, const std::string& module, int64_t rows, int64_t columns) {
+        return packed.take(tensors, module, rows, columns);
+      },
+      std::move(left_out), bytes_per_value(packed.bits, packed.group_size),
+      packed.ordered ? 0 : column_unit(QuantizedFormat::kInt4, packed.group_size)};
 }
 
 }  // namespace nanovllm

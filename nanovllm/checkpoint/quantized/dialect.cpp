@@ -4,43 +4,71 @@
 #include <array>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/system/files.h"
 
 namespace nanovllm {
 
 namespace {
 
+// The second name is that of old exporters of compressed-tensors.
+constexpr std::array kKeys = {"quantization_config", "compression_config"};
+
 struct Name {
   const char* quant_method;
   Quantization (*parse)(const JsonFields&);
 };
-constexpr std::array kDialects = {Name{"fp8", fp8}, Name{"compressed-tensors", compressed_tensors},
-                                  Name{"awq", awq}, Name{"gptq", gptq}};
+constexpr std::array kDialects = {Name{"fp8", fp8},
+                                  Name{"compressed-tensors", compressed_tensors},
+                                  Name{"awq", awq},
+                                  Name{"gptq", gptq},
+                                  Name{"auto-round", auto_round},
+                                  Name{"modelopt", modelopt}};
 
-std::optional<Quantization> parse_dialect(const JsonFields& config) {
-  // The second name is that of old exporters of compressed-tensors.
-  for (const char* key : {"quantization_config", "compression_config"}) {
-    if (config.find(key) == nullptr) continue;
-    const JsonFields fields = config.object(key);
-    const std::string method = fields.text("quant_method", "");
-    for (const Name& dialect : kDialects) {
-      if (method != dialect.quant_method) continue;
-      Quantization own = dialect.parse(fields);
-      own.quant_method = method;
-      return own;
-    }
-    fail(
-        "{}quant_method is {}, which is not supported; supported are fp8, compressed-tensors, awq "
-        "and gptq",
-        fields.prefix(), printable(method));
+Quantization parse_dialect(const JsonFields& fields) {
+  std::string method = fields.text("quant_method", "");
+  if (method == "intel/auto-round") method = "auto-round";
+  for (const Name& dialect : kDialects) {
+    if (method != dialect.quant_method) continue;
+    Quantization own = dialect.parse(fields);
+    own.quant_method = method;
+    return own;
   }
-  return std::nullopt;
+  fail(
+      "{}quant_method is {}, which is not supported; supported are fp8, compressed-tensors, awq, "
+      "gptq, auto-round and modelopt",
+      fields.prefix(), printable(method));
 }
 
 }  // namespace
 
+bool has_quantization(const JsonFields& config) {
+  return std::ranges::any_of(kKeys, [&](const char* key) { return config.find(key) != nullptr; });
+}
+
+std::optional<JsonFields> read_quantization_file(const std::string& folder) {
+  constexpr std::array<std::pair<const char*, const char*>, 3> kFiles = {
+      {{"hf_quant_config.json", "modelopt"},
+       {"quantize_config.json", "gptq"},
+       {"quant_config.json", "awq"}}};
+  for (const auto& [name, method] : kFiles) {
+    const std::string path = fmt::format("{}/{}", folder, name);
+    const auto text = read_file_if_there(path, kMaxConfigBytes);
+    if (!text) continue;
+    Json json = parse_json(*text, path);
+    if (json.is_object() && !json.contains("quant_method"))
+      json["quant_method"] = json.contains("w_bit") ? "awq" : method;
+    return JsonFields(json, path + ": ");
+  }
+  return std::nullopt;
+}
+
 std::optional<Quantization> parse_quantization(const JsonFields& config, const std::string& asked,
-                                               bool vocabulary) {
-  std::optional<Quantization> own = parse_dialect(config);
+                                               bool vocabulary,
+                                               const std::optional<JsonFields>& file) {
+  std::optional<Quantization> own;
+  for (const char* key : kKeys)
+    if (!own && config.find(key) != nullptr) own = parse_dialect(config.object(key));
+  if (!own && file) own = parse_dialect(*file);
   // vLLM's names of its kernels for a method end in _marlin.
   const std::string method = asked.substr(0, asked.find("_marlin"));
   if (asked == "auto" || (own && own->quant_method == method)) return own;
@@ -119,9 +147,6 @@ std::vector<uint32_t> read_words(const WeightRows& tensor) {
 }
 
 std::vector<std::string> read_names(const JsonFields& config, const char* key) {
-  // Every module is compared with every name; published lists have some hundred
-  // (progress.bounded-work).
-  constexpr size_t kMostNames = 4096;
   const Json* list = config.find(key);
   if (list == nullptr) return {};
   require(list->size() <= kMostNames, "{}{} has {} names; at most {} are supported",
@@ -131,10 +156,10 @@ std::vector<std::string> read_names(const JsonFields& config, const char* key) {
   return list->get<std::vector<std::string>>();
 }
 
-int64_t read_group_size(const JsonFields& config) {
-  const Json* size = config.find("group_size");
+int64_t read_group_size(const JsonFields& config, const char* key) {
+  const Json* size = config.find(key);
   if (size == nullptr || *size == -1) return kOneGroup;
-  return config.integer("group_size", kOneGroup);
+  return config.integer(key, kOneGroup);
 }
 
 std::vector<int32_t> take_groups(TensorSource& tensors, const std::string& name,

@@ -36,15 +36,24 @@ Quantization fp8(const JsonFields& config);
 Quantization compressed_tensors(const JsonFields& config);
 Quantization awq(const JsonFields& config);
 Quantization gptq(const JsonFields& config);
+Quantization auto_round(const JsonFields& config);
+Quantization modelopt(const JsonFields& config);
 
-/// What the key quantization_config of config.json says, if it is there. `asked` is
-/// EngineConfig::quantization: the name of the checkpoint's method means auto. Otherwise with fp8
-/// or int8, projections that the checkpoint has not quantized become so when they are read, and
-/// with `vocabulary` the embedding and the head too. Throws UserError for the name of another
-/// method.
+/// Whether config.json says how weights are quantized.
+bool has_quantization(const JsonFields& config);
+/// What a file beside config.json says of that, as old exporters wrote it: hf_quant_config.json,
+/// quantize_config.json or quant_config.json.
+std::optional<JsonFields> read_quantization_file(const std::string& folder);
+
+/// What the key quantization_config of config.json says, if it is there, or else the file
+/// (read_quantization_file). `asked` is EngineConfig::quantization: the name of the checkpoint's
+/// method means auto. Otherwise with fp8 or int8, projections that the checkpoint has not quantized
+/// become so when they are read, and with `vocabulary` the embedding and the head too. Throws
+/// UserError for the name of another method.
 std::optional<Quantization> parse_quantization(const JsonFields& config,
                                                const std::string& asked = "auto",
-                                               bool vocabulary = false);
+                                               bool vocabulary = false,
+                                               const std::optional<JsonFields>& file = {});
 /// The tensor `name`; weights of two dimensions may be quantized.
 WeightRows take_weight(TensorSource& tensors, const std::optional<Quantization>& quantization,
                        const std::string& name, const std::vector<int64_t>& shape);
@@ -81,12 +90,15 @@ inline uint32_t field_at(const std::vector<uint32_t>& words, int64_t words_in_ro
   const uint32_t word = words[static_cast<size_t>(row * words_in_row + index / in_word)];
   return word >> (index % in_word * bits) & ((1u << bits) - 1);
 }
+/// Every module is compared with every name; published lists have some hundred
+/// (progress.bounded-work).
+constexpr size_t kMostNames = 4096;
 /// The list of strings `key`, empty if it is absent.
 std::vector<std::string> read_names(const JsonFields& config, const char* key);
-/// The number of columns that share a scale: group_size of `config`. If it is -1 or absent, there
-/// is one group, whose size is kOneGroup.
+/// The number of columns that share a scale: `key` of `config`. If it is -1 or absent, there is one
+/// group, whose size is kOneGroup.
 constexpr int64_t kOneGroup = 1 << 30;
-int64_t read_group_size(const JsonFields& config);
+int64_t read_group_size(const JsonFields& config, const char* key = "group_size");
 /// Quantization::bytes_per_value of integers; a group has a scale and a zero point of four bytes
 /// each at most.
 inline double bytes_per_value(int64_t bits, int64_t group_size) {

@@ -24,8 +24,8 @@ Quantization fp8(const JsonFields& config) {
                                     }),
             "{}weight_block_size is {}; it must be two integers from 1 to 65536", config.prefix(),
             printable(*block));
-    block_rows = block->front();
-    block_columns = block->back();
+    block_rows = block->front().get<int64_t>();
+    block_columns = block->back().get<int64_t>();
   }
   const E4M3Weights weights = {block_rows > 0 ? ".weight_scale_inv" : ".weight_scale", block_rows,
                                block_columns};

@@ -18,8 +18,10 @@ Quantization gptq(const JsonFields& config) {
     config.refuse("checkpoint_format", "it must be gptq or gptq_v2");
   if (config.boolean("is_marlin_format", false))
     config.refuse("is_marlin_format", "it must be false");
-  if (const Json* rules = config.find("dynamic"); rules != nullptr && !rules->empty())
-    config.refuse("dynamic", "all modules must be quantized alike");
+  // A rule "-:PATTERN" leaves modules out.
+  if (config.find("dynamic") != nullptr && *config.find("dynamic") != false)
+    for (const std::string& rule : config.object("dynamic").keys())
+      if (!rule.starts_with("-:")) config.refuse("dynamic", "all modules must be quantized alike");
   const int64_t group_size = read_group_size(config);
   const bool ordered = config.boolean("desc_act", false);
   const int bits = static_cast<int>(bits_given), less = format == "gptq" ? 1 : 0;

@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <thread>
 #include <vector>
 
@@ -17,10 +16,6 @@
 namespace nanovllm::hub {
 
 namespace {
-
-[[noreturn]] void fail_for_errno(const std::string& path) {
-  throw std::runtime_error(fmt::format("{}: {}", path, std::strerror(errno)));
-}
 
 void wait_for_lock(const FileDescriptor& lock, const DownloadJob& job, const RemoteFile& file,
                    DownloadBars& bars) {
@@ -42,7 +37,7 @@ class IncompleteFile {
       : path_(std::move(path)),
         file_(file),
         fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666)) {
-    if (fd_.get() < 0) fail_for_errno(path_);
+    if (fd_.get() < 0) fail_to_write(path_);
   }
 
   /// Takes what an earlier download has left, unless that is too much. Returns its size.
@@ -54,7 +49,7 @@ class IncompleteFile {
   }
   /// Begins again with an empty file.
   void clear() {
-    if (::ftruncate(fd_.get(), 0) != 0) fail_for_errno(path_);
+    if (::ftruncate(fd_.get(), 0) != 0) fail_to_write(path_);
     size_ = 0;
     checksum_ = std::make_unique<Checksum>(file_.kind, file_.size);
   }
@@ -65,7 +60,7 @@ class IncompleteFile {
     for (size_t done = 0; done < bytes.size();) {
       const ssize_t n = ::pwrite(fd_.get(), bytes.data() + done, bytes.size() - done,
                                  static_cast<off_t>(size_ + done));
-      if (n < 0 && errno != EINTR) fail_for_errno(path_);
+      if (n < 0 && errno != EINTR) fail_to_write(path_);
       done += static_cast<size_t>(std::max<ssize_t>(n, 0));
     }
     checksum_->add(bytes);
@@ -78,21 +73,17 @@ class IncompleteFile {
   /// with this name would count as complete.
   void publish(const std::string& path) {
     if (::fdatasync(fd_.get()) != 0 || ::rename(path_.c_str(), path.c_str()) != 0)
-      fail_for_errno(path_);
+      fail_to_write(path_);
   }
 
  private:
   void hash_from_disk(uint64_t bytes, const std::atomic<bool>& stop) {
-    constexpr size_t kPiece = size_t{1} << 20;
     checksum_ = std::make_unique<Checksum>(file_.kind, file_.size);
-    const InputFile input(path_);
-    std::string piece;
-    for (size_ = 0; size_ < bytes; size_ += piece.size()) {
+    checksum_->add_file(InputFile(path_), bytes, [&](uint64_t done) {
+      size_ = done;
       if (stop) throw Stopped();
-      piece.resize(std::min<uint64_t>(kPiece, bytes - size_));
-      input.read(size_, piece.data(), piece.size());
-      checksum_->add(piece);
-    }
+    });
+    size_ = bytes;
   }
 
   std::string path_;

@@ -1,116 +1,32 @@
 #include "nanovllm/hub/download/download.h"
 
-#include <signal.h>
-
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <deque>
-#include <exception>
 #include <filesystem>
-#include <mutex>
+#include <optional>
 #include <set>
-#include <thread>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/files.h"
-#include "nanovllm/base/system/threads.h"
 #include "nanovllm/base/terminal/escape.h"
 #include "nanovllm/hub/cache.h"
 #include "nanovllm/hub/download/blob.h"
 #include "nanovllm/hub/download/http_errors.h"
+#include "nanovllm/hub/download/tasks.h"
+#include "nanovllm/hub/verify.h"
 
 namespace nanovllm::hub {
 
 namespace {
 
-constexpr size_t kMaxConnections = 8;
 constexpr size_t kMaxListBytes = size_t{1} << 26;
 
-/// While it exists, threads that are started get no signals: Ctrl-C is for the caller's thread, and
-/// a broken connection must not end the process.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+/// Prints a line on stderr.
+void say(const std::string& line) { std::fputs((escape_controls(line) + "\n").c_str(), stderr); }
 
- private:
-  sigset_t before_;
-};
-
-/// Runs the tasks on a few threads, and `tick` ten times a second on this one. The first exception
-/// of a task or of `tick` sets `stop`, and is thrown when all threads have ended.
-void run_tasks(std::deque<std::function<void()>> tasks, std::atomic<bool>& stop,
-               const std::function<void()>& tick) {
-  std::mutex mutex;  // of all below
-  std::condition_variable ended;
-  std::exception_ptr thrown;
-  size_t num_running = 0;
-  const auto fail_with = [&](std::exception_ptr error) {
-    const std::lock_guard lock(mutex);
-    if (!thrown) thrown = std::move(error);
-    stop = true;
-  };
-  const auto work = [&] {
-    for (;;) {
-      std::function<void()> task;
-      {
-        const std::lock_guard lock(mutex);
-        if (tasks.empty() || stop) {
-          --num_running;
-          ended.notify_one();
-          return;
-        }
-        task = std::move(tasks.front());
-        tasks.pop_front();
-      }
-      try {
-        task();
-      } catch (...) {
-        fail_with(std::current_exception());
-      }
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    const size_t num_threads = std::min(tasks.size(), kMaxConnections);
-    threads.reserve(num_threads);
-    for (size_t i = 0; i < num_threads; ++i) {
-      const SignalsBlocked blocked;
-      const std::lock_guard lock(mutex);
-      try {
-        threads.push_back(start_thread("a thread for a download", work));
-      } catch (const UserError&) {
-        if (threads.empty()) throw;
-        break;  // fewer connections also do
-      }
-      ++num_running;
-    }
-    constexpr std::chrono::milliseconds kBetweenTicks{100};
-    std::unique_lock lock(mutex);
-    while (num_running > 0) {
-      ended.wait_for(lock, kBetweenTicks);
-      if (stop) continue;
-      lock.unlock();
-      try {
-        tick();
-      } catch (...) {
-        fail_with(std::current_exception());
-      }
-      lock.lock();
-    }
-  }
-  if (thrown) std::rethrow_exception(thrown);
-}
-
-/// Asks the hub for the commit and the files of the revision.
+/// Asks the hub for the commit and the files of the revision. Throws NetworkError if it cannot be
+/// reached.
 RemoteModel ask_hub(const ModelId& id, const Settings& settings, const std::string& token,
                     const std::atomic<bool>& stop, DownloadBars& notes) {
   const std::string path = fmt::format("/api/models/{}/revision/{}?blobs=true", id.name,
@@ -131,7 +47,7 @@ RemoteModel ask_hub(const ModelId& id, const Settings& settings, const std::stri
       why = describe_temporary(reply, settings);
       retry_after = reply.retry_after;
     } catch (const NetworkError& e) {
-      if (e.is_unreachable()) fail_unreachable(e, id, settings);
+      if (e.is_unreachable()) throw;
       why = fmt::format("{}: {}", settings.shown_endpoint(), e.what());
     }
     backoff.wait(why, retry_after);
@@ -149,24 +65,55 @@ void require_disk_space(const ModelId& id, const std::string& cache_folder, uint
       id.text(), size_text(needed), cache_folder, size_text(space.available)));
 }
 
-/// Downloads those of the files whose blobs are not there, each blob once.
+/// What a check of the files that are there has found.
+struct Verified {
+  size_t num_files = 0;
+  uint64_t bytes = 0;
+};
+
+/// Checks those of the files that are there, and removes the damaged ones.
+void remove_damaged(const DownloadJob& job, const std::vector<RemoteFile>& files,
+                    std::atomic<bool>& stop, const DownloadOptions& options, Verified& verified) {
+  std::vector<FileCheck> checks;
+  std::set<std::string> paths;  // equal files share a blob
+  for (const RemoteFile& file : files) {
+    const auto path = job.cached.path_of(job.commit, file);
+    if (!path || !paths.insert(*path).second) continue;
+    checks.push_back({*path, file});
+    ++verified.num_files;
+    verified.bytes += file.size;
+  }
+  for (const FileCheck& file : damaged_files(checks, stop, options.check_interrupt)) {
+    std::error_code error;
+    std::filesystem::remove(file.path, error);
+    require(!error, "{} is damaged and cannot be removed: {}", file.path, error.message());
+    say(
+        fmt::format("{} is damaged: its contents do not have the checksum that {} names; "
+                    "downloading it again",
+                    file.expected.name, job.settings.shown_endpoint()));
+  }
+}
+
+/// Downloads those of the files that are not there, each blob once.
 void download_files(const DownloadJob& job, std::vector<RemoteFile> files, std::atomic<bool>& stop,
-                    const std::function<void()>& check_interrupt) {
-  std::set<std::string> blobs;
-  std::erase_if(files, [&](const RemoteFile& file) { return !blobs.insert(file.digits).second; });
-  const size_t num_all = files.size();
+                    const DownloadOptions& options, Verified& verified) {
+  std::set<std::string> blobs, needed_blobs;
+  for (const RemoteFile& file : files) blobs.insert(file.digits);
+  const size_t num_all = blobs.size();
   uint64_t needed = 0;
-  std::erase_if(files, [&](const RemoteFile& file) { return job.cached.has_blob(file); });
+  if (options.verify) remove_damaged(job, files, stop, options, verified);
+  std::erase_if(files, [&](const RemoteFile& file) {
+    return job.cached.path_of(job.commit, file) || !needed_blobs.insert(file.digits).second;
+  });
   if (files.empty()) return;
   job.cached.create_folders();
   for (const RemoteFile& file : files) needed += file.size - job.cached.bytes_there(file);
   const std::string count = files.size() == num_all
                                 ? fmt::format("{}", num_all)
                                 : fmt::format("{} of {}", files.size(), num_all);
-  const std::string line = fmt::format("Downloading {} file{} of {} ({}) from {} to {}", count,
-                                       num_all == 1 ? "" : "s", job.id.text(), size_text(needed),
-                                       job.settings.shown_endpoint(), job.settings.cache_folder);
-  std::fputs((escape_controls(line) + "\n").c_str(), stderr);
+  say(fmt::format("Downloading {} file{} of {} ({}) from {} to {}", count, num_all == 1 ? "" : "s",
+                  job.id.text(), size_text(needed), job.settings.shown_endpoint(),
+                  job.settings.cache_folder));
   require_disk_space(job.id, job.settings.cache_folder, needed);
 
   std::deque<FileProgress> progress(files.size());
@@ -182,39 +129,52 @@ void download_files(const DownloadJob& job, std::vector<RemoteFile> files, std::
     tasks.emplace_back([&, i] { download_blob(job, files[i], progress[i], bars); });
   run_tasks(std::move(tasks), stop, [&] {
     bars.draw();
-    check_interrupt();
+    options.check_interrupt();
   });
 }
 
 }  // namespace
 
-std::string download_model(const ModelId& id, const Settings& settings, bool needs_weights,
-                           const std::function<void()>& check_interrupt) {
+std::string download_model(const ModelId& id, const Settings& settings,
+                           const DownloadOptions& options) {
   const std::string token = token_from_environment();
   const CachedModel cached(settings.cache_folder, id.name);
   std::atomic<bool> stop = false;
   RemoteModel remote;
-  {
+  try {
     DownloadBars notes({});
     run_tasks({[&] { remote = ask_hub(id, settings, token, stop, notes); }}, stop, [&] {
       notes.draw();
-      check_interrupt();
+      options.check_interrupt();
     });
+  } catch (const std::runtime_error& error) {
+    const auto* const network = dynamic_cast<const NetworkError*>(&error);
+    const std::string why =
+        network == nullptr
+            ? error.what()
+            : fmt::format("{} cannot be reached: {}", settings.shown_endpoint(), network->what());
+    std::optional<std::string> folder;
+    if (options.verify) folder = verify_without_hub(id, settings, why, options.check_interrupt);
+    if (folder) return *folder;
+    if (network != nullptr) fail_unreachable(*network, id, settings);
+    throw;
   }
   const DownloadJob job{id, settings, token, remote.commit, cached, stop};
   const std::vector<RemoteFile> small = remote.small_files(id.name);
-  if (needs_weights && !remote.has_shards()) remote.weight_files(id.name, {});  // or an error
-  download_files(job, small, stop, check_interrupt);
+  if (options.needs_weights && !remote.has_shards())
+    remote.weight_files(id.name, {});  // or an error
+  Verified verified;
+  download_files(job, small, stop, options, verified);
   std::vector<RemoteFile> weights;
-  if (needs_weights) {
+  if (options.needs_weights) {
     std::set<std::string> shards;
     if (remote.has_shards()) {
-      const std::string index = cached.blob(small.back());
+      const std::string index = cached.path_of(remote.commit, small.back()).value();
       shards = shards_of_index(read_file(index, kMaxIndexBytes),
                                fmt::format("{}: {}", id.text(), kWeightsIndex));
     }
     weights = remote.weight_files(id.name, shards);
-    download_files(job, weights, stop, check_interrupt);
+    download_files(job, weights, stop, options, verified);
   }
   // All links are made at the end, the weights' last, so that a snapshot with weights has all other
   // files too, and the revision still means the earlier snapshot while a newer one is downloaded.
@@ -223,6 +183,9 @@ std::string download_model(const ModelId& id, const Settings& settings, bool nee
   cached.set_ref(id.revision, remote.commit);
   cached.remove_leftovers(small);
   cached.remove_leftovers(weights);
+  if (options.verify)
+    say(fmt::format("The checksums of {} file{} of {} ({}) were checked", verified.num_files,
+                    verified.num_files == 1 ? "" : "s", id.text(), size_text(verified.bytes)));
   return cached.snapshot(remote.commit);
 }
 

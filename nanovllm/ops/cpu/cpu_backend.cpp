@@ -118,7 +118,7 @@ WeightPtr CpuBackend::pack_experts(std::span<const WeightRows> parts, int64_t nu
 
 template <class T>
 void CpuBackend::join_ranks(std::span<T> values) {
-  // As integers: the bits of a float plus zeros are the float.
+  // Floats are added as integers: the bits of a float plus zeros are the float.
   static_assert(sizeof(T) % sizeof(int32_t) == 0);
   all_reduce(
       {values.data(), DType::kI32, static_cast<int64_t>(values.size_bytes() / sizeof(int32_t))});

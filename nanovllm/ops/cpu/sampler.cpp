@@ -139,7 +139,10 @@ class RowSampler {
     const float* const raw = row_.logits;
     float* const copy = scratch_.logits;
     const auto in_vocabulary = [&](int32_t id) { return 0 <= id && id < row_.vocab; };
-    if (params.allowed_ids.empty()) {
+    if (!params.allowed_mask.empty()) {
+      for (int32_t id = 0; id < row_.vocab; ++id)
+        copy[id] = has_bit(params.allowed_mask, id) ? raw[id] : -kInfinity;
+    } else if (params.allowed_ids.empty()) {
       std::memcpy(copy, raw, static_cast<size_t>(row_.vocab) * sizeof(float));
     } else {
       std::fill_n(copy, row_.vocab, -kInfinity);

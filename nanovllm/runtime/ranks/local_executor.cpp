@@ -23,7 +23,9 @@ LocalExecutor::~LocalExecutor() {
 void LocalExecutor::submit(const StepInput& input) {
   check(num_submitted_ - num_waited_ < 2, "more than two steps in flight");
   // The thread does not look at this step before num_submitted_ counts it.
-  step(num_submitted_).input.assign(input.bytes().begin(), input.bytes().end());
+  std::vector<std::byte>& copy = step(num_submitted_).input;
+  clear_for_reuse(copy);
+  copy.assign(input.bytes().begin(), input.bytes().end());
   {
     const std::lock_guard lock(mutex_);
     ++num_submitted_;

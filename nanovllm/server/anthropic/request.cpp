@@ -32,10 +32,6 @@ constexpr auto kSame = std::to_array<const char*>({"model",
                                                    "chat_template_kwargs",
                                                    "cache_salt",
                                                    "priority"});
-// Fields that ask for what this program cannot do, unless they are null.
-constexpr auto kUnsupported =
-    std::to_array<const char*>({"output_format", "output_config", "mcp_servers", "container"});
-
 /// A list of blocks, each of which has a type. A text counts as a block of it.
 Json blocks_of(const Json& content, const std::string& where) {
   if (content.is_string()) return {{{"type", "text"}, {"text", content}}};
@@ -49,76 +45,67 @@ Json blocks_of(const Json& content, const std::string& where) {
   return content;
 }
 
-[[noreturn]] void refuse_block(const Json& block, const std::string& where) {
-  throw ApiError(
-      400, fmt::format("{}: the type {} is not supported here", where, printable(block["type"])),
-      "messages");
-}
-
 const std::string& text_member(const Json& block, const char* name, const std::string& where) {
   const Json* text = find_field(block, name);
   if (text == nullptr || !text->is_string())
     throw ApiError(400, fmt::format("{}: {} must be a text", where, name), "messages");
-  return text->get_ref<const std::string&>();
+  return text->string();
 }
 
-/// The text of blocks that may only be texts.
-std::string text_of(const Json& content, const std::string& where) {
-  std::string text;
-  for (const Json& block : blocks_of(content, where)) {
-    if (block["type"] != "text") refuse_block(block, where);
-    if (!text.empty()) text += '\n';
-    text += text_member(block, "text", where);
-  }
-  return text;
+/// A content in OpenAI's form: a text if it is one, otherwise its blocks, which
+/// normalize_messages() makes texts.
+Json content_of(const Json& content, const std::string& where) {
+  Json blocks = blocks_of(content, where);
+  if (blocks.size() != 1 || blocks[0]["type"] != "text") return blocks;
+  return text_member(blocks[0], "text", where);
 }
 
 /// Results of tools are messages of their own in OpenAI's form; texts between them stay in order.
 void add_user_message(Json& messages, const Json& content, const std::string& where) {
-  Json parts = Json::array();
-  const auto add_parts = [&] {
-    if (parts.size() == 1) messages.push_back({{"role", "user"}, {"content", parts[0]["text"]}});
-    else if (!parts.empty()) messages.push_back({{"role", "user"}, {"content", parts}});
-    parts = Json::array();
+  Json blocks = Json::array();
+  const auto add_blocks = [&] {
+    if (!blocks.empty())
+      messages.push_back({{"role", "user"}, {"content", content_of(blocks, where)}});
+    blocks = Json::array();
   };
   for (const Json& block : blocks_of(content, where)) {
-    if (block["type"] == "text") {
-      parts.push_back({{"type", "text"}, {"text", text_member(block, "text", where)}});
-    } else if (block["type"] == "tool_result") {
-      add_parts();
-      const Json* result = find_field(block, "content");
-      messages.push_back(
-          {{"role", "tool"},
-           {"tool_call_id", text_member(block, "tool_use_id", where)},
-           {"content", result == nullptr ? "" : text_of(*result, where + ": tool_result")}});
-    } else {
-      refuse_block(block, where);
+    if (block["type"] != "tool_result") {
+      blocks.push_back(block);
+      continue;
     }
+    add_blocks();
+    const Json* result = find_field(block, "content");
+    messages.push_back(
+        {{"role", "tool"},
+         {"tool_call_id", text_member(block, "tool_use_id", where)},
+         {"content", result == nullptr ? Json("") : content_of(*result, where + ": tool_result")}});
   }
-  add_parts();
+  add_blocks();
 }
 
 void add_assistant_message(Json& messages, const Json& content, const std::string& where) {
   std::string text, thoughts;
+  Json blocks = Json::array();  // with the texts, if some are neither texts nor thoughts nor calls
   Json calls = Json::array();
+  bool has_others = false;
   for (const Json& block : blocks_of(content, where)) {
-    if (block["type"] == "text") {
-      text += text_member(block, "text", where);
-    } else if (block["type"] == "thinking") {
+    const Json& type = block["type"];
+    if (type == "thinking") {
       thoughts += text_member(block, "thinking", where);
-    } else if (block["type"] == "tool_use") {
+    } else if (type == "tool_use") {
       const Json* input = find_field(block, "input");
-      if (input == nullptr || !input->is_object())
-        throw ApiError(400, where + ": input must be an object", "messages");
-      calls.push_back(
-          {{"id", text_member(block, "id", where)},
-           {"type", "function"},
-           {"function", {{"name", text_member(block, "name", where)}, {"arguments", *input}}}});
-    } else if (block["type"] != "redacted_thinking") {
-      refuse_block(block, where);
+      calls.push_back({{"id", text_member(block, "id", where)},
+                       {"type", "function"},
+                       {"function",
+                        {{"name", text_member(block, "name", where)},
+                         {"arguments", input == nullptr ? Json::object() : *input}}}});
+    } else if (type != "redacted_thinking") {
+      if (type == "text") text += text_member(block, "text", where);
+      has_others = has_others || type != "text";
+      blocks.push_back(block);
     }
   }
-  Json message = {{"role", "assistant"}, {"content", text}};
+  Json message = {{"role", "assistant"}, {"content", has_others ? std::move(blocks) : Json(text)}};
   if (!thoughts.empty()) message["reasoning_content"] = thoughts;
   if (!calls.empty()) message["tool_calls"] = std::move(calls);
   messages.push_back(std::move(message));
@@ -127,29 +114,24 @@ void add_assistant_message(Json& messages, const Json& content, const std::strin
 Json messages_of(const Json& body) {
   Json messages = Json::array();
   if (const Json* system = find_field(body, "system"))
-    messages.push_back({{"role", "system"}, {"content", text_of(*system, "system")}});
+    messages.push_back({{"role", "system"}, {"content", content_of(*system, "system")}});
   const Json* given = find_field(body, "messages");
   if (given == nullptr || !given->is_array() || given->empty())
     refuse_field("messages", "must be a list of at least one message");
   for (size_t i = 0; i < given->size(); ++i) {
     const Json& message = (*given)[i];
     const std::string where = fmt::format("messages[{}]", i);
-    const bool is_complete =
-        message.is_object() && message.contains("role") && message.contains("content");
+    const bool is_complete = message.is_object() && message.contains("role") &&
+                             message["role"].is_string() && message.contains("content");
     if (!is_complete)
       throw ApiError(400, where + " must be an object with a role and a content", "messages");
+    const Json& role = message["role"];
     const std::string content = where + ".content";
-    if (message["role"] == "user") add_user_message(messages, message["content"], content);
-    else if (message["role"] == "assistant")
-      add_assistant_message(messages, message["content"], content);
-    else
-      throw ApiError(400,
-                     fmt::format("{} has the role {}; it must be \"user\" or \"assistant\"", where,
-                                 printable(message["role"])),
-                     "messages");
+    if (role == "user") add_user_message(messages, message["content"], content);
+    else if (role == "assistant") add_assistant_message(messages, message["content"], content);
+    else  // "system", or a role of which only the template can tell whether it is one
+      messages.push_back({{"role", role}, {"content", content_of(message["content"], content)}});
   }
-  if (given->back()["role"] == "assistant")
-    refuse_field("messages", "end with the assistant's; to continue an answer is not supported");
   return messages;
 }
 
@@ -159,12 +141,14 @@ Json tools_of(const Json& tools) {
   for (const Json& tool : tools) {
     if (!tool.is_object() || !tool.contains("name") || !tool["name"].is_string())
       refuse_field("tools", "contains a tool without a name");
+    // Anthropic's own tools have names that its models know, and no schema.
     const Json* type = find_field(tool, "type");
-    if (type != nullptr && *type != "custom")
-      refuse_field("tools", "contains the type {}; only \"custom\" is supported", printable(*type));
+    const Json* schema = find_field(tool, "input_schema");
+    if (type != nullptr && *type != "custom" && schema == nullptr)
+      refuse_field("tools", "contains the type {}, which is not supported; \"custom\" is",
+                   printable(*type));
     Json function = {{"name", tool["name"]}};
     if (const Json* text = find_field(tool, "description")) function["description"] = *text;
-    const Json* schema = find_field(tool, "input_schema");
     function["parameters"] = schema == nullptr ? Json::object() : *schema;
     functions.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
@@ -184,9 +168,18 @@ void read_thinking(const Json& thinking, Json& chat) {
   const Json* type = thinking.is_object() ? find_field(thinking, "type") : nullptr;
   if (type != nullptr && *type == "enabled") chat["enable_thinking"] = true;
   else if (type != nullptr && *type == "disabled") chat["enable_thinking"] = false;
-  else if (type == nullptr || *type != "adaptive")
-    refuse_field("thinking", "must have the type \"enabled\", \"disabled\" or \"adaptive\", not {}",
-                 printable(thinking));
+  else if (type == nullptr)
+    refuse_field("thinking", "must be an object with a type, not {}", printable(thinking));
+}
+
+/// Refuses what would change the answer in a way that this program cannot.
+void refuse_unsupported(const Json& body) {
+  for (const char* name : {"output_format", "mcp_servers", "container"})
+    if (const Json* value = find_field(body, name); value != nullptr && !value->empty())
+      refuse_field(name, "is not supported");
+  const Json* output = find_field(body, "output_config");
+  if (output != nullptr && output->is_object() && find_field(*output, "format") != nullptr)
+    throw ApiError(400, "output_config.format is not supported", "output_config");
 }
 
 }  // namespace
@@ -194,8 +187,7 @@ void read_thinking(const Json& thinking, Json& chat) {
 ChatRequest messages_request(const Json& body, const SamplingParams& defaults,
                              MessagesRoute route) {
   if (!body.is_object()) throw ApiError(400, "the body must be a JSON object");
-  for (const char* name : kUnsupported)
-    if (find_field(body, name) != nullptr) refuse_field(name, "is not supported");
+  refuse_unsupported(body);
   Json chat = Json::object();
   for (const char* name : kSame)
     if (const Json* value = find_field(body, name)) chat[name] = *value;

@@ -11,9 +11,10 @@ namespace nanovllm::server {
 
 enum class MessagesRoute { kMessages, kCountTokens };
 
-/// Fields that are unknown are ignored. What would change the answer in a way that this program
-/// cannot is refused by name: images, documents, Anthropic's own tools, a forced tool, output in a
-/// given form, an answer that is begun by the client. Throws ApiError (400) or another UserError.
+/// Fields that are unknown are ignored, and so are those that could not change the answer, such as
+/// an effort. What would change it in a way that this program cannot is refused by name:
+/// Anthropic's own tools, a forced tool, output in a given form. Throws ApiError (400) or another
+/// UserError.
 ChatRequest messages_request(const Json& body, const SamplingParams& defaults, MessagesRoute route);
 
 }  // namespace nanovllm::server

@@ -7,6 +7,7 @@
 #include "nanovllm/server/anthropic/response.h"
 #include "nanovllm/server/conversation/conversation.h"
 #include "nanovllm/server/http/ids.h"
+#include "nanovllm/server/openai/limits.h"
 
 namespace nanovllm::server {
 
@@ -19,13 +20,14 @@ class MessageWriter : public AnswerWriter {
         conversation_(std::move(conversation)),
         parser_(conversation_.parsing) {}
 
+  void begin(HttpReply& stream) override {
+    append_message_start(data_, head_, num_prompt_tokens());
+    send(stream, "message_start");
+    data_ = R"({"type":"ping"})";
+    send(stream, "ping");
+  }
+
   void add(HttpReply& stream, size_t, const RequestUpdate& update) override {
-    if (!std::exchange(has_begun_, true)) {
-      append_message_start(data_, head_, num_prompt_tokens());
-      send(stream, "message_start");
-      data_ = R"({"type":"ping"})";
-      send(stream, "ping");
-    }
     AnswerParts parts = parser_.add(update.text);
     if (!update.finish_reason.empty()) parts.append(parser_.finish());
     if (!parts.reasoning.empty()) add_text(stream, BlockKind::kThinking, parts.reasoning);
@@ -54,7 +56,7 @@ class MessageWriter : public AnswerWriter {
   }
 
  private:
-  int64_t num_prompt_tokens() const { return static_cast<int64_t>(conversation_.prompt.size()); }
+  int64_t num_prompt_tokens() const { return conversation_.num_prompt_tokens; }
 
   MessageUsage usage_of(const RequestOutput& output) const {
     return {.prompt_tokens = num_prompt_tokens(),
@@ -102,29 +104,33 @@ class MessageWriter : public AnswerWriter {
   std::string data_;                // of the next event
   std::optional<BlockKind> block_;  // the one that is open
   int64_t num_blocks_ = 0;
-  bool has_begun_ = false, has_calls_ = false;
+  bool has_calls_ = false;
 };
 
 }  // namespace
 
-Generation read_message(const Serving& serving, const std::string& body) {
-  const ChatRequest request =
-      messages_request(parse_json(body, "the body"), serving.defaults, MessagesRoute::kMessages);
+Generation read_message(const Serving& serving, const std::string& body,
+                        const std::stop_token& stop) {
+  ChatRequest request = messages_request(parse_json(body, "the body", kMaxConversationBytes),
+                                         serving.defaults, MessagesRoute::kMessages);
   MessageHead head = {new_id("msg_"), serving.name_of(request.model)};
-  Conversation conversation = read_conversation(serving, request);
+  const auto params = serving.requests.prepare(request.params);
+  free_lists(request.params);
+  Conversation conversation = read_conversation(serving, request, stop);
   Generation generation;
-  generation.requests.push_back(
-      serving.client.engine().prepare(conversation.prompt, request.params, request.cache_salt));
+  generation.add(serving, std::exchange(conversation.prompt, {}), params, request.cache_salt)
+      .request->show_special_tokens(conversation.shown_tokens);
   generation.stream = request.stream;
   generation.writer = std::make_unique<MessageWriter>(std::move(head), std::move(conversation));
   return generation;
 }
 
-std::string count_tokens_response(const Serving& serving, const std::string& body) {
-  const ChatRequest request =
-      messages_request(parse_json(body, "the body"), serving.defaults, MessagesRoute::kCountTokens);
+std::string count_tokens_response(const Serving& serving, const std::string& body,
+                                  const std::stop_token& stop) {
+  ChatRequest request = messages_request(parse_json(body, "the body", kMaxConversationBytes),
+                                         serving.defaults, MessagesRoute::kCountTokens);
   serving.name_of(request.model);
-  const Conversation conversation = read_conversation(serving, request);
+  const Conversation conversation = read_conversation(serving, request, stop);
   const Json counts = {{"input_tokens", conversation.prompt.size()}};
   return dump_json(counts);
 }

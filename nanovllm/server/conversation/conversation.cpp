@@ -1,21 +1,53 @@
 #include "nanovllm/server/conversation/conversation.h"
 
+#include <string_view>
+#include <utility>
+
+#include "nanovllm/server/conversation/client_lines.h"
 #include "nanovllm/server/http/api_error.h"
+#include "nanovllm/text/parts.h"
 
 namespace nanovllm::server {
 
-Conversation read_conversation(const Serving& serving, const ChatRequest& request) {
+namespace {
+
+constexpr std::string_view kThink = "<think>", kThinkEnd = "</think>";
+
+/// Whether an answer that the client has begun breaks off in its thoughts.
+bool ends_in_thoughts(const Json& answer) {
+  const Json content = answer.value("content", Json());
+  if (!content.is_string()) return false;
+  const auto& text = content.string();
+  const size_t begin = text.rfind(kThink);
+  return begin != std::string::npos && text.find(kThinkEnd, begin) == std::string::npos;
+}
+
+}  // namespace
+
+Conversation read_conversation(const Serving& serving, ChatRequest& request,
+                               const std::stop_token& stop) {
   if (!serving.chat_template)
     throw ApiError(400, "the model has no chat template; use /v1/completions");
-  const Tokenizer& tokenizer = serving.tokenizer();
-  std::string text = serving.chat_template->prompt(request.variables);
+  serving.tokenizer();  // there is one
+  OfferedTools tools;
+  if (!request.tool_names.empty()) tools = OfferedTools::of(request.variables.at("tools"));
+  Json& messages = request.variables["messages"];
+  drop_client_lines(messages);
+  if (serving.drops_media) replace_media(messages);
+  bool in_reasoning = request.continues_answer && ends_in_thoughts(messages.back());
+  for (const auto& [name, value] : serving.template_defaults.items())
+    request.variables.emplace(name, Json(value));
+  std::string text = serving.chat_template->prompt(std::exchange(request.variables, {}), stop);
   Conversation conversation;
-  conversation.prompt = serving.encode(text, request.add_special_tokens, request.cache_salt);
+  conversation.prompt = serving.encode(text, request.add_special_tokens, request.cache_salt, stop);
+  conversation.num_prompt_tokens = static_cast<int64_t>(conversation.prompt.size());
   text.resize(text.find_last_not_of("\n ") + 1);
-  conversation.parsing = {.splits_reasoning = tokenizer.token_to_id("<think>").has_value(),
-                          .begins_in_reasoning = text.ends_with("<think>"),
-                          .tool_names = request.tool_names,
-                          .parallel_calls = request.parallel_tool_calls};
+  if (!request.continues_answer) in_reasoning = text.ends_with(kThink);
+  conversation.parsing = serving.answer_form.parsing(std::move(tools));
+  conversation.parsing.begins_in_reasoning = in_reasoning;
+  conversation.parsing.parallel_calls = request.parallel_tool_calls;
+  if (request.params.skip_special_tokens)
+    conversation.shown_tokens = serving.answer_form.show_tags(conversation.parsing);
   return conversation;
 }
 

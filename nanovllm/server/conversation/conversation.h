@@ -12,10 +12,14 @@ namespace nanovllm::server {
 /// A conversation as the model reads it, and how its answer is to be read.
 struct Conversation {
   std::vector<int32_t> prompt;
+  int64_t num_prompt_tokens = 0;
   AnswerParser::Options parsing;
+  std::vector<int32_t> shown_tokens;  ///< Request::show_special_tokens()
 };
 
-/// Renders and tokenizes a conversation. Throws ApiError or another UserError.
-Conversation read_conversation(const Serving& serving, const ChatRequest& request);
+/// Renders and tokenizes a conversation, and frees its variables, which may be large. Throws
+/// ApiError or another UserError, and Cancelled after a request to stop.
+Conversation read_conversation(const Serving& serving, ChatRequest& request,
+                               const std::stop_token& stop);
 
 }  // namespace nanovllm::server

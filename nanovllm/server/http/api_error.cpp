@@ -25,6 +25,7 @@ void append_member(std::string& to, std::string_view name, std::string_view text
 }
 
 bool is_anthropic(std::string_view path) { return path.starts_with("/v1/messages"); }
+bool is_responses(std::string_view path) { return path.starts_with("/v1/responses"); }
 
 /// Anthropic's names of errors. Those that are missing here are the same in both APIs.
 std::string_view anthropic_type(const ApiError& error) {
@@ -43,14 +44,50 @@ ApiError ApiError::wrong_key() {
           "", "invalid_api_key"};
 }
 
+ApiError ApiError::foreign_host(std::string_view name) {
+  return {
+      403,
+      fmt::format("{} is not a name of this server; 'nanovllm serve --allowed-hosts NAME' allows "
+                  "more names",
+                  shown(name)),
+      "", "host_not_allowed"};
+}
+
+ApiError ApiError::foreign_origin(std::string_view origin) {
+  return {403,
+          fmt::format("pages of the origin {} may not use this server; 'nanovllm serve "
+                      "--allowed-origins ORIGIN' allows an origin",
+                      shown(origin)),
+          "", "origin_not_allowed"};
+}
+
+ApiError ApiError::not_json(std::string_view content_type) {
+  return {415,
+          fmt::format("the Content-Type is {}; that of a request from a page must be "
+                      "\"application/json\"",
+                      shown(content_type)),
+          "", "unsupported_media_type"};
+}
+
 ApiError ApiError::unknown_model(std::string_view name) {
   return {404,
           fmt::format("the model {} does not exist; /v1/models lists those that do", shown(name)),
           "model", "model_not_found"};
 }
 
+ApiError ApiError::unknown_response(std::string_view id) {
+  return {404, fmt::format("the response {} is not stored here", shown(id)), "id",
+          "response_not_found"};
+}
+
 ApiError ApiError::unknown_route(std::string_view method, std::string_view path) {
-  return {404, fmt::format("there is no {} {}", shown(method), shown(path)), "", "unknown_url"};
+  return {404,
+          fmt::format("there is no {} {}. This server answers conversations and completions: POST "
+                      "/v1/chat/completions, /v1/responses, /v1/completions and Anthropic's "
+                      "/v1/messages; GET /v1/models names the model. All routes are listed in "
+                      "nanovllm's docs/serving.md",
+                      shown(method), shown(path)),
+          "", "unknown_url"};
 }
 
 ApiError ApiError::wrong_method(std::string_view method, std::string_view path,
@@ -70,7 +107,10 @@ ApiError ApiError::too_large(size_t most_bytes) {
 }
 
 ApiError ApiError::prompt_too_long(const std::string& message, std::string_view path) {
-  return {400, message, path == "/v1/completions" ? "prompt" : "messages",
+  return {400, message,
+          path == "/v1/completions" ? "prompt"
+          : is_responses(path)      ? "input"
+                                    : "messages",
           "context_length_exceeded"};
 }
 
@@ -80,12 +120,13 @@ ApiError ApiError::queue_full(int64_t most_requests) {
           "", "rate_limit_exceeded"};
 }
 
-ApiError ApiError::bodies_too_large(size_t most_bytes) {
-  return {503,
-          fmt::format("the bodies of the requests that arrive have more than {} bytes together; "
-                      "try again later",
-                      most_bytes),
-          "", "overloaded"};
+ApiError ApiError::bodies_too_large(size_t most_of_one, size_t most_of_all) {
+  return {
+      503,
+      fmt::format("the bodies of the requests that arrive have too many bytes: at most {} of one "
+                  "client, and {} together; try again later",
+                  most_of_one, most_of_all),
+      "", "overloaded"};
 }
 
 ApiError ApiError::shutting_down() {
@@ -94,13 +135,24 @@ ApiError ApiError::shutting_down() {
 
 std::string_view ApiError::type() const {
   if (status == 401) return "authentication_error";
+  if (status == 403) return "permission_error";
   if (status == 404) return "not_found_error";
   if (status == 429) return "rate_limit_error";
   return status >= 500 ? "server_error" : "invalid_request_error";
 }
 
 std::string_view ApiError::event(std::string_view path) {
-  return is_anthropic(path) ? "error" : "";
+  return is_anthropic(path) || is_responses(path) ? "error" : "";
+}
+
+std::string ApiError::event_data(std::string_view path, size_t num_events) const {
+  if (!is_responses(path)) return body(path);
+  std::string data;
+  append_member(data, R"({"type":"error","code":)", code.empty() ? type() : code);
+  append_member(data, R"(,"message":)", what());
+  data += R"(,"param":null,"sequence_number":)";
+  append_number(data, static_cast<int64_t>(num_events));
+  return data + '}';
 }
 
 std::vector<std::pair<std::string, std::string>> ApiError::headers() const {

@@ -20,7 +20,13 @@ struct ApiError : UserError {
   ApiError(int status, const std::string& message, std::string param = {}, std::string code = {});
 
   static ApiError wrong_key();
+  /// `name` is what the client calls the server.
+  static ApiError foreign_host(std::string_view name);
+  /// `origin` is that of a page of another site.
+  static ApiError foreign_origin(std::string_view origin);
+  static ApiError not_json(std::string_view content_type);
   static ApiError unknown_model(std::string_view name);
+  static ApiError unknown_response(std::string_view id);
   static ApiError unknown_route(std::string_view method, std::string_view path);
   static ApiError wrong_method(std::string_view method, std::string_view path, std::string allowed);
   static ApiError too_slow();
@@ -28,7 +34,7 @@ struct ApiError : UserError {
   /// `path` is that of the request.
   static ApiError prompt_too_long(const std::string& message, std::string_view path);
   static ApiError queue_full(int64_t most_requests);
-  static ApiError bodies_too_large(size_t most_bytes);
+  static ApiError bodies_too_large(size_t most_of_one, size_t most_of_all);
   static ApiError shutting_down();
 
   /// OpenAI's name for this kind of error, which follows from the status.
@@ -38,7 +44,9 @@ struct ApiError : UserError {
   std::string body(std::string_view path = {}) const;
   /// The headers that belong to the error, such as Retry-After.
   std::vector<std::pair<std::string, std::string>> headers() const;
-  /// The name of the event with body() in a stream; empty for OpenAI's API, whose events have none.
+  /// The data and the name of the event in a stream of `num_events` so far. Only the API for
+  /// completions and chats has events without names.
+  std::string event_data(std::string_view path, size_t num_events) const;
   static std::string_view event(std::string_view path);
 
   int status;

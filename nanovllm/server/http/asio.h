@@ -27,16 +27,4 @@ using boost::system::error_code;
 template <class T = void>
 using Task = asio::awaitable<T>;
 
-/// Calls work() on a thread of the pool, and throws what it throws. It returns nothing, because GCC
-/// 12 destroys results of coroutines twice in some expressions: work() sets a variable instead.
-template <class Work>
-Task<> on_pool(asio::thread_pool& pool, Work work) {
-  constexpr auto run = [](Work todo) -> Task<> {
-    todo();
-    co_return;
-  };
-  Task<> there = run(std::move(work));
-  co_await asio::co_spawn(pool, std::move(there), asio::use_awaitable);
-}
-
 }  // namespace nanovllm::server

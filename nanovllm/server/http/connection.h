@@ -5,26 +5,34 @@
 
 namespace nanovllm::server {
 
+/// What becomes of a request that is not refused.
+struct Admitted {
+  /// Otherwise a body is not read, and the connection ends after the answer.
+  bool takes_body = true;
+  std::string client = {};  ///< whose share of HttpLimits::all_body_bytes the body takes
+};
+
 /// What all connections share. Used by the I/O thread only.
 struct HttpService {
   HttpHandler handler;
   /// Throws ApiError for a request that is refused whatever its body says. It is called before the
   /// body is read; `handler` is then not called.
-  std::function<void(const HttpRequest&)> check = [](const HttpRequest&) {};
+  std::function<Admitted(const HttpRequest&)> admit = [](const HttpRequest& request) {
+    return Admitted{.client = request.address};
+  };
   /// The headers that every response to a request has.
   std::function<HttpHeaders(const HttpRequest&)> more_headers = [](const HttpRequest&) {
     return HttpHeaders();
   };
   HttpLimits limits = {};
   const AccessLog* access_log = nullptr;  ///< every request is written to it, if there is one
-  size_t body_bytes = 0;                  ///< of all bodies at this moment
+  BodyBudget bodies = {};
 };
 
 /// Serves the requests of one connection, one after the other, until it closes. HTTP/1.1 with
 /// keep-alive, pipelining and chunked bodies, and HTTP/1.0. Requests that are malformed or too
 /// large, or arrive too slowly, get an error, and the connection ends; so does that of a request
-/// which is refused before its body was read. It also ends if the client is too slow to accept what
-/// was written.
+/// whose body was not read. It also ends if the client is too slow to accept what was written.
 Task<> serve_connection(asio::generic::stream_protocol::socket socket, HttpService& service);
 
 }  // namespace nanovllm::server

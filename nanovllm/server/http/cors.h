@@ -18,6 +18,14 @@ struct CorsOptions {
   bool allows_credentials = false;
 };
 
+/// Throws ApiError for a request from a page of another site that is not allowed. The pages of this
+/// server, of this machine, and of local programs such as Electron's are allowed: their origin is
+/// the request's own scheme and authority, a name of the loopback interface, or a scheme that no
+/// site has. A page whose origin is hidden ("null") is that of another site.
+void check_origin(const CorsOptions& options, const HttpRequest& request);
+/// Throws ApiError for a body from a page that is not declared as JSON. Browsers let a page send
+/// other types to any server without asking it first.
+void check_content_type(const HttpRequest& request);
 /// The headers of the response to a request of an allowed origin; empty if it comes from none.
 HttpHeaders cors_headers(const CorsOptions& options, const HttpRequest& request);
 /// Whether a browser asks if it may send a request.

@@ -4,12 +4,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "nanovllm/server/http/asio.h"
+#include "nanovllm/server/http/body_budget.h"
+#include "nanovllm/server/http/host.h"
 
 // What the rest of the server sees of HTTP: requests that were read completely, and replies that
 // are whole or streams of events. connection.h speaks the protocol.
@@ -41,7 +44,14 @@ struct HttpRequest {
   std::string method, path, body;
   std::string id;  ///< the client's X-Request-Id, or a new one
   std::vector<std::pair<std::string, std::string>> headers;
-  Counted body_bytes;  ///< in HttpService::body_bytes
+  /// What the client calls the server: in the target if that is a whole URL, otherwise in the
+  /// header Host, which HTTP/1.0 need not have.
+  std::optional<Authority> authority;
+  /// The client's address; of IPv6 the first 64 bits, since a client has all addresses that begin
+  /// with them. Empty for a Unix socket.
+  std::string address;
+  bool has_body = false;  ///< which is not read if the route takes none
+  BodyBytes body_bytes;   ///< in HttpService::bodies
 
   /// The value of a header, or an empty text; `name` in any case.
   std::string_view header(std::string_view name) const;
@@ -74,6 +84,12 @@ class HttpReply {
   virtual Task<> begin_events() = 0;
   /// Adds an event to those that flush() sends. `data` has no newline.
   virtual void add_event(std::string_view data, std::string_view name = {}) = 0;
+  /// Adds a comment, which clients ignore; it shows that the server still works on the request.
+  virtual void add_comment() = 0;
+  /// How many events were added to the stream.
+  size_t num_events() const { return num_events_; }
+  /// Whether there is something to flush.
+  virtual bool has_events() const = 0;
   virtual Task<> flush() = 0;
   /// Ends the events.
   virtual Task<> end_events() = 0;
@@ -85,18 +101,25 @@ class HttpReply {
 
   HttpHeaders more_headers;  ///< of the response, besides those of send()
   GenerationRecord record;
+
+ protected:
+  size_t num_events_ = 0;
 };
 
 struct HttpLimits {
   size_t header_bytes = size_t{64} << 10;
   size_t body_bytes = size_t{32} << 20;
-  /// Of all bodies that are received or wait to be read: as many as 16 of the largest size.
-  size_t all_body_bytes = size_t{512} << 20;
-  size_t connections = 16384;
-  std::chrono::seconds idle_timeout{75};    ///< between two requests
-  std::chrono::seconds header_timeout{10};  ///< to send a request's headers
-  std::chrono::seconds body_timeout{60};    ///< to send its body
-  std::chrono::seconds write_timeout{60};   ///< to accept what was written
+  /// Of all bodies that are received or wait to be read, and of those of one client
+  /// (BodyBudget::has_room()): as many as 16 and 4 of the largest size.
+  size_t all_body_bytes = size_t{512} << 20, client_body_bytes = size_t{128} << 20;
+  std::chrono::seconds idle_timeout{75};  ///< between two requests
+  /// To begin the first request of a connection; and to send the headers of a request.
+  std::chrono::seconds header_timeout{10};
+  /// To send the next `least_body_bytes` of the body, or the rest if that is less. A slow client
+  /// may take long, but one that sends a byte each second may not.
+  std::chrono::seconds body_timeout{60};
+  size_t least_body_bytes = size_t{60} << 10;
+  std::chrono::seconds write_timeout{60};  ///< without taking any of what was written
 };
 
 /// Whether the texts differ at most in the case of ASCII letters.

@@ -3,15 +3,12 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
+
+#include "nanovllm/base/json.h"
 
 // JSON that is written straight into a buffer. A stream has a chunk for each token; building a tree
 // of Json for each of them would cost more than everything else that the server does.
 namespace nanovllm::server {
-
-/// Appends the text in quotes. Control characters, quotes and backslashes are escaped, so the
-/// result has no newline. Bytes that are not valid UTF-8 become U+FFFD.
-void append_json_string(std::string& to, std::string_view utf8);
 
 void append_number(std::string& to, int64_t value);
 

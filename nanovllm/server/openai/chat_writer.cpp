@@ -4,6 +4,7 @@
 #include "nanovllm/server/conversation/conversation.h"
 #include "nanovllm/server/http/ids.h"
 #include "nanovllm/server/openai/chunks.h"
+#include "nanovllm/server/openai/limits.h"
 #include "nanovllm/server/openai/request.h"
 #include "nanovllm/server/openai/response.h"
 #include "nanovllm/server/openai/writers.h"
@@ -23,8 +24,7 @@ class ChatWriter : public AnswerWriter {
                         .token_ids = request_.return_token_ids,
                         .null_usage = request_.include_usage}) {
     for (int64_t i = 0; i < request_.params.n; ++i)
-      choices_.emplace_back(conversation_.parsing,
-                            static_cast<int64_t>(conversation_.prompt.size()));
+      choices_.emplace_back(conversation_.parsing, conversation_.num_prompt_tokens);
   }
 
   void add(HttpReply& stream, size_t, const RequestUpdate& update) override {
@@ -88,18 +88,23 @@ class ChatWriter : public AnswerWriter {
 
 }  // namespace
 
-Generation read_chat(const Serving& serving, const std::string& body) {
-  ChatRequest request = chat_request(parse_json(body, "the body"), serving.defaults);
+Generation read_chat(const Serving& serving, const std::string& body, const std::stop_token& stop) {
+  ChatRequest request =
+      chat_request(parse_json(body, "the body", kMaxConversationBytes), serving.defaults);
   ResponseHead head = {new_id("chatcmpl-"), std::time(nullptr), serving.name_of(request.model)};
-  Conversation conversation = read_conversation(serving, request);
+  const auto params = serving.requests.prepare(request.params);
+  free_lists(request.params);
+  Conversation conversation = read_conversation(serving, request, stop);
+  std::vector<int32_t> prompt = std::exchange(conversation.prompt, {});
+  if (request.return_token_ids) conversation.prompt = prompt;
   Generation generation;
-  generation.requests.push_back(
-      serving.client.engine().prepare(conversation.prompt, request.params, request.cache_salt));
+  generation.add(serving, std::move(prompt), params, request.cache_salt)
+      .request->show_special_tokens(conversation.shown_tokens);
   generation.n = request.params.n;
   generation.stream = request.stream;
   generation.writer =
       std::make_unique<ChatWriter>(std::move(head), std::move(request), std::move(conversation),
-                                   token_text_of(serving.client.engine().tokenizer()));
+                                   token_text_of(serving.vocabulary));
   return generation;
 }
 

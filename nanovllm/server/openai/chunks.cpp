@@ -93,10 +93,7 @@ void ChatChunks::add(std::string& to, int64_t choice, const Piece& piece,
     if (to.size() != empty) to += ',';
     to += name;
   };
-  if (!piece.reasoning.empty()) {
-    append_name(R"("reasoning_content":)");
-    append_json_string(to, piece.reasoning);
-  }
+  if (!piece.reasoning.empty()) append_reasoning(to, piece.reasoning);
   if (!piece.content.empty()) {
     append_name(R"("content":)");
     append_json_string(to, piece.content);

@@ -1,12 +1,15 @@
 #include <algorithm>
 #include <ctime>
+#include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <utility>
 #include <variant>
 
 #include "nanovllm/server/http/ids.h"
 #include "nanovllm/server/openai/chunks.h"
+#include "nanovllm/server/openai/limits.h"
 #include "nanovllm/server/openai/request.h"
 #include "nanovllm/server/openai/response.h"
 #include "nanovllm/server/openai/writers.h"
@@ -15,10 +18,10 @@ namespace nanovllm::server {
 
 namespace {
 
-/// A prompt as the model reads it, and what its answers show of it.
+/// What the answers show of a prompt.
 struct CompletionPrompt {
-  std::vector<int32_t> ids;
-  bool has_text;                      // which the answers continue
+  int64_t num_tokens;
+  std::vector<int32_t> ids;           // empty unless they are shown
   std::string echo;                   // its text; empty without `echo`
   std::vector<int64_t> echo_offsets;  // of the ids in it; empty unless they are shown
   TextOffset answer_offset;           // where the answers begin
@@ -31,20 +34,22 @@ bool has_text(std::span<const int32_t> ids, const Tokenizer& tokenizer, bool ski
   });
 }
 
-CompletionPrompt read_prompt(const Serving& serving, const CompletionRequest& request,
-                             const PromptInput& input) {
-  const auto* const text = std::get_if<std::string>(&input);
-  const auto* const given = std::get_if<std::vector<int32_t>>(&input);
+/// Adds a request for the prompt, which it takes.
+CompletionPrompt add_prompt(const Serving& serving, const CompletionRequest& request,
+                            PromptInput input, const std::shared_ptr<const RequestParams>& params,
+                            Generation& generation, const std::stop_token& stop) {
+  auto* const text = std::get_if<std::string>(&input);
   std::vector<int32_t> ids =
-      given != nullptr ? *given
-                       : serving.encode(*text, request.add_special_tokens, request.cache_salt);
+      text == nullptr ? std::get<std::vector<int32_t>>(std::move(input))
+                      : serving.encode(*text, request.add_special_tokens, request.cache_salt, stop);
   std::string echo;
   std::vector<int64_t> echo_offsets;
-  if (request.echo) echo = text != nullptr ? *text : serving.tokenizer().decode(ids, false);
+  if (request.echo)
+    echo = text != nullptr ? std::move(*text) : serving.tokenizer().decode(ids, false);
   if (request.echo && request.params.logprobs)
     echo_offsets = offsets_of_prompt(
         serving.tokenizer(), ids, /*has_added_ids=*/text != nullptr && request.add_special_tokens);
-  const auto tokenizer = serving.client.engine().tokenizer();
+  const auto& tokenizer = serving.vocabulary;
   const bool skip_special_tokens = request.params.skip_special_tokens;
   const bool continues = tokenizer != nullptr && has_text(ids, *tokenizer, skip_special_tokens);
   std::optional<Detokenizer> detokenizer;
@@ -52,7 +57,15 @@ CompletionPrompt read_prompt(const Serving& serving, const CompletionRequest& re
     detokenizer.emplace(*tokenizer, skip_special_tokens);
   if (detokenizer && continues) detokenizer->continue_text();
   const TextOffset answer_offset(std::move(detokenizer), num_chars_of(echo));
-  return {std::move(ids), continues, std::move(echo), std::move(echo_offsets), answer_offset};
+  CompletionPrompt prompt = {static_cast<int64_t>(ids.size()),
+                             {},
+                             std::move(echo),
+                             std::move(echo_offsets),
+                             answer_offset};
+  if (request.return_token_ids) prompt.ids = ids;
+  const NewRequest& made = generation.add(serving, std::move(ids), params, request.cache_salt);
+  if (continues) made.request->continue_text();
+  return prompt;
 }
 
 class CompletionWriter : public AnswerWriter {
@@ -66,8 +79,8 @@ class CompletionWriter : public AnswerWriter {
         chunks_(head_, {.token_text = text_, .token_ids = request_.return_token_ids}) {
     for (const CompletionPrompt& prompt : prompts_)
       for (int64_t i = 0; i < request_.params.n; ++i)
-        choices_.push_back({.usage = {.prompt_tokens = static_cast<int64_t>(prompt.ids.size())},
-                            .offset = prompt.answer_offset});
+        choices_.push_back(
+            {.usage = {.prompt_tokens = prompt.num_tokens}, .offset = prompt.answer_offset});
   }
 
   void add(HttpReply& stream, size_t prompt, const RequestUpdate& update) override {
@@ -138,22 +151,23 @@ class CompletionWriter : public AnswerWriter {
 
 }  // namespace
 
-Generation read_completion(const Serving& serving, const std::string& body) {
-  CompletionRequest request = completion_request(parse_json(body, "the body"), serving.defaults);
+Generation read_completion(const Serving& serving, const std::string& body,
+                           const std::stop_token& stop) {
+  CompletionRequest request =
+      completion_request(parse_json(body, "the body", kMaxPromptListBytes), serving.defaults);
   ResponseHead head = {new_id("cmpl-"), std::time(nullptr), serving.name_of(request.model)};
-  AsyncEngine& engine = serving.client.engine();
+  const auto params = serving.requests.prepare(request.params);
+  free_lists(request.params);
   std::vector<CompletionPrompt> prompts;
   Generation generation;
-  for (const PromptInput& input : request.prompts) {
-    const CompletionPrompt& prompt = prompts.emplace_back(read_prompt(serving, request, input));
-    NewRequest made = engine.prepare(prompt.ids, request.params, request.cache_salt);
-    if (prompt.has_text) made.request->continue_text();
-    generation.requests.push_back(std::move(made));
+  for (PromptInput& input : std::exchange(request.prompts, {})) {
+    if (stop.stop_requested()) throw Cancelled();
+    prompts.push_back(add_prompt(serving, request, std::move(input), params, generation, stop));
   }
   generation.n = request.params.n;
   generation.stream = request.stream;
   generation.writer = std::make_unique<CompletionWriter>(
-      std::move(head), std::move(request), std::move(prompts), token_text_of(engine.tokenizer()));
+      std::move(head), std::move(request), std::move(prompts), token_text_of(serving.vocabulary));
   return generation;
 }
 

@@ -104,28 +104,30 @@ std::vector<int64_t> offsets_of_prompt(const Tokenizer& tokenizer, std::span<con
   return offsets;
 }
 
+void append_token_logprobs(std::string& to, const TokensView& tokens, const TokenText& text) {
+  Items content(to, '[', ']');
+  for (const TokenLogprobs& entries : tokens.logprobs) {
+    if (entries.empty()) continue;
+    append_token(content.next(), text(entries[0].id), entries[0].logprob);
+    to += R"(,"top_logprobs":)";
+    {
+      Items top(to, '[', ']');
+      for (const Logprob& entry : std::span(entries).subspan(1)) {
+        append_token(top.next(), text(entry.id), entry.logprob);
+        to += '}';
+      }
+    }
+    to += '}';
+  }
+}
+
 void append_chat_logprobs(std::string& to, const TokensView& tokens, const TokenText& text) {
   if (tokens.logprobs.empty()) {
     to += "null";
     return;
   }
   to += R"({"content":)";
-  {
-    Items content(to, '[', ']');
-    for (const TokenLogprobs& entries : tokens.logprobs) {
-      if (entries.empty()) continue;
-      append_token(content.next(), text(entries[0].id), entries[0].logprob);
-      to += R"(,"top_logprobs":)";
-      {
-        Items top(to, '[', ']');
-        for (const Logprob& entry : std::span(entries).subspan(1)) {
-          append_token(top.next(), text(entry.id), entry.logprob);
-          to += '}';
-        }
-      }
-      to += '}';
-    }
-  }
+  append_token_logprobs(to, tokens, text);
   to += R"(,"refusal":null})";
 }
 

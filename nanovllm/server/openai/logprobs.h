@@ -54,6 +54,8 @@ struct TokensView {
   }
 };
 
+/// [{"token", "logprob", "bytes", "top_logprobs"}] of the chat and responses APIs.
+void append_token_logprobs(std::string& to, const TokensView& tokens, const TokenText& text);
 /// {"content": [{"token", "logprob", "bytes", "top_logprobs"}], "refusal": null} of the chat API;
 /// null without logprobs. "bytes" are what the token decodes to, even if it is no valid UTF-8.
 void append_chat_logprobs(std::string& to, const TokensView& tokens, const TokenText& text);

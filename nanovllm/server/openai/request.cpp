@@ -21,7 +21,7 @@ constexpr int64_t kCompletionTokens = 16;  // the default of OpenAI's API
 // Fields that are read below and are neither sampling fields nor refused.
 constexpr auto kOfCompletions = std::to_array<std::string_view>({"echo"});
 constexpr auto kOfChat = std::to_array<std::string_view>(
-    {"tool_choice", "parallel_tool_calls", "add_generation_prompt"});
+    {"tool_choice", "parallel_tool_calls", "add_generation_prompt", "continue_final_message"});
 
 void check_is_object(const Json& body) {
   if (!body.is_object()) throw ApiError(400, "the body must be a JSON object");
@@ -33,12 +33,25 @@ void check_list(const Json& body, const std::string& name, size_t most) {
     refuse_field(name, "has {} entries; at most {} are allowed", list->size(), most);
 }
 
+/// The size of bad_words as texts; the work on them is in proportion to it.
+void check_bad_word_bytes(const Json& body) {
+  const Json* words = find_field(body, "bad_words");
+  if (words == nullptr || !words->is_array()) return;
+  size_t bytes = 0;
+  for (const Json& word : *words)
+    if (word.is_string()) bytes += word.string().size();
+  if (bytes > kMaxBadWordBytes)
+    refuse_field("bad_words", "has {} bytes of text; at most {} are allowed", bytes,
+                 kMaxBadWordBytes);
+}
+
 /// The fields of the body that are sampling fields. Fields that ask for what this program cannot do
 /// are refused, except for those that the endpoint reads itself.
 Json sampling_of(const Json& body, auto read_elsewhere) {
   check_list(body, "stop", kMaxStops);
   check_list(body, "stop_token_ids", kMaxStopTokenIds);
   check_list(body, "bad_words", kMaxBadWords);
+  check_bad_word_bytes(body);
   Json sampling = Json::object();
   for (auto field = body.begin(); field != body.end(); ++field) {
     if (std::ranges::find(read_elsewhere, field.key()) != read_elsewhere.end()) continue;
@@ -66,8 +79,7 @@ SamplingParams params_of(const Json& sampling, const SamplingParams& defaults, R
 void read_stream_options(const Json& body, OpenAiRequest& request) {
   request.stream = bool_field(body, "stream", false);
   const Json* options = find_field(body, "stream_options");
-  if (options == nullptr) return;
-  if (!request.stream) refuse_field("stream_options", "needs stream to be true");
+  if (options == nullptr || !request.stream) return;
   if (!options->is_object())
     refuse_field("stream_options", "must be an object, not {}", printable(*options));
   request.include_usage = bool_field(*options, "include_usage", false);
@@ -76,7 +88,9 @@ void read_stream_options(const Json& body, OpenAiRequest& request) {
 }
 
 void read_common(const Json& body, OpenAiRequest& request, bool add_special_tokens) {
-  request.model = name_field(body, "model");
+  const Json* model = find_field(body, "model");
+  const bool is_empty = model != nullptr && model->is_string() && model->string().empty();
+  if (!is_empty) request.model = name_field(body, "model");
   read_stream_options(body, request);
   request.return_token_ids = bool_field(body, "return_token_ids", false);
   request.return_prompt_logprobs = request.params.prompt_logprobs.has_value();
@@ -137,34 +151,46 @@ void check_message(const Json& message, size_t i) {
     refuse("must have a content that is a text or a list of parts");
 }
 
-/// OpenAI's API has the arguments of a call as a text of JSON, but templates of models expect an
-/// object, which transformers passes to them; so does vLLM. An answer that was cut off may have
-/// arguments that are not JSON; these remain a text.
-void parse_arguments(Json& message) {
-  const auto calls = message.find("tool_calls");
-  if (calls == message.end() || !calls->is_array()) return;
-  for (Json& call : *calls) {
-    if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) continue;
-    const auto arguments = call["function"].find("arguments");
-    if (arguments == call["function"].end() || !arguments->is_string()) continue;
-    const auto& text = arguments->get_ref<const std::string&>();
-    try {
-      Json parsed = text.empty() ? Json::object() : parse_json(text, "arguments");
-      if (parsed.is_object()) *arguments = std::move(parsed);
-    } catch (const UserError&) {
-    }
-  }
+void check_messages(const Json& body) {
+  const Json* messages = find_field(body, "messages");
+  if (messages == nullptr) refuse_field("messages", "is missing");
+  if (!messages->is_array() || messages->empty())
+    refuse_field("messages", "must be a list of at least one message");
+  for (size_t i = 0; i < messages->size(); ++i) check_message((*messages)[i], i);
 }
 
-void read_messages(Json& body) {
-  if (find_field(body, "messages") == nullptr) refuse_field("messages", "is missing");
-  Json& messages = body["messages"];
-  if (!messages.is_array() || messages.empty())
-    refuse_field("messages", "must be a list of at least one message");
-  for (size_t i = 0; i < messages.size(); ++i) {
-    check_message(messages[i], i);
-    parse_arguments(messages[i]);
+/// Texts of an answer are one text, which can be continued.
+void join_text_parts(Json& answer) {
+  const auto content = answer.find("content");
+  if (content == answer.end() || !content->is_array() || content->empty()) return;
+  std::string text;
+  for (const Json& part : *content) {
+    const bool is_text =
+        part.is_object() && part.value("type", Json()) == "text" && part.contains("text");
+    if (!is_text || !part["text"].is_string()) return;
+    text += (text.empty() ? "" : "\n") + part["text"].get<std::string>();
   }
+  *content = std::move(text);
+}
+
+/// Whether the last message is an answer that the client has begun and the model continues. Unless
+/// the client says what is meant, it is if the message is the assistant's and has a text.
+bool continues_answer(const Json& body) {
+  const Json& last = body["messages"].back();
+  const bool is_answer = last["role"] == "assistant";
+  if (find_field(body, "continue_final_message") != nullptr) {
+    const bool continues = bool_field(body, "continue_final_message", false);
+    if (continues && !is_answer)
+      refuse_field("continue_final_message", "needs a last message of the role \"assistant\"");
+    if (continues && bool_field(body, "add_generation_prompt", false))
+      refuse_field("continue_final_message", "and add_generation_prompt cannot both be true");
+    return continues;
+  }
+  if (!is_answer || bool_field(body, "add_generation_prompt", false)) return false;
+  const Json* content = find_field(last, "content");
+  const Json* calls = find_field(last, "tool_calls");
+  const bool has_calls = calls != nullptr && calls->is_array() && !calls->empty();
+  return !has_calls && content != nullptr && content->is_string() && !content->string().empty();
 }
 
 /// Leaves the tools in the body only if they may be called. Returns their names.
@@ -195,17 +221,34 @@ std::vector<std::string> read_tools(Json& body) {
   return {};
 }
 
+/// How much the model shall think, in the forms of OpenAI ("reasoning_effort"), OpenRouter
+/// ("reasoning") and others ("thinking"). Only the template knows what it can do about it.
+void add_reasoning(const Json& body, Json& variables) {
+  std::string effort = name_field(body, "reasoning_effort");
+  if (const Json* reasoning = find_field(body, "reasoning"); reasoning && reasoning->is_object()) {
+    if (effort.empty()) effort = name_field(*reasoning, "effort");
+    if (!bool_field(*reasoning, "enabled", true)) effort = "none";
+  }
+  if (const Json* thinking = find_field(body, "thinking"); thinking && thinking->is_object()) {
+    const Json type = thinking->value("type", Json());
+    if (type == "enabled" || type == "disabled")
+      variables.emplace("enable_thinking", type == "enabled");
+  }
+  if (effort.empty()) return;
+  variables.emplace("reasoning_effort", effort);
+  if (effort == "none") variables.emplace("enable_thinking", false);
+}
+
 /// The variables that the chat template gets besides those that a line of a batch file can have.
-void add_variables(const Json& body, Json& variables) {
-  variables["add_generation_prompt"] = bool_field(body, "add_generation_prompt", true);
+void add_variables(const Json& body, bool continues_answer, Json& variables) {
+  variables["add_generation_prompt"] =
+      !continues_answer && bool_field(body, "add_generation_prompt", true);
+  variables["continue_final_message"] = continues_answer;
   if (const Json* documents = find_field(body, "documents")) {
     if (!documents->is_array()) refuse_field("documents", "must be a list");
     variables["documents"] = *documents;
   }
-  const std::string effort = name_field(body, "reasoning_effort");
-  if (effort.empty()) return;
-  variables.emplace("reasoning_effort", effort);
-  if (effort == "none") variables.emplace("enable_thinking", false);
+  add_reasoning(body, variables);
 }
 
 /// Replaces the fields logprobs and top_logprobs of the chat API by the one that is meant.
@@ -242,6 +285,14 @@ CompletionRequest completion_request(const Json& body, const SamplingParams& def
   return request;
 }
 
+void free_lists(SamplingParams& params) {
+  params.stop = {};
+  params.bad_words = {};
+  params.stop_token_ids = {};
+  params.allowed_token_ids.reset();
+  params.logit_bias.clear();
+}
+
 ChatRequest chat_request(Json body, const SamplingParams& defaults) {
   check_is_object(body);
   ChatRequest request;
@@ -259,13 +310,15 @@ ChatRequest chat_request(Json body, const SamplingParams& defaults) {
   });
   read_common(body, request, /*add_special_tokens=*/false);
   request.parallel_tool_calls = bool_field(body, "parallel_tool_calls", true);
-  read_messages(body);
+  check_messages(body);
+  if (Json& last = body["messages"].back(); last["role"] == "assistant") join_text_parts(last);
+  request.continues_answer = continues_answer(body);
   request.tool_names = read_tools(body);
   Json conversation = Json::object();
   for (const char* name : {"messages", "tools", "chat_template_kwargs", "enable_thinking"})
     if (body.contains(name)) conversation[name] = std::move(body[name]);
   request.variables = naming_field([&] { return template_variables(std::move(conversation)); });
-  add_variables(body, request.variables);
+  add_variables(body, request.continues_answer, request.variables);
   return request;
 }
 

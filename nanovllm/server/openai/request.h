@@ -43,13 +43,17 @@ struct CompletionRequest : OpenAiRequest {
 struct ChatRequest : OpenAiRequest {
   Json variables;                       ///< of ChatTemplate::prompt()
   std::vector<std::string> tool_names;  ///< that may be called; empty with tool_choice "none"
+  bool continues_answer = false;        ///< the answer continues the last message
   bool parallel_tool_calls = true;      ///< false: only the first call is part of the response
 };
 
-/// `defaults`: checkpoint_sampling_params(). They limit the length of a conversation's answer that
+/// `defaults`: GenerationConfig::defaults(). They limit the length of a conversation's answer that
 /// has no limit of its own; without one, a completion has at most 16 tokens, as in OpenAI's API.
 /// Both throw ApiError (400), or another UserError.
 CompletionRequest completion_request(const Json& body, const SamplingParams& defaults);
 ChatRequest chat_request(Json body, const SamplingParams& defaults);
+
+/// Frees the lists of parameters that RequestFactory::prepare() has read.
+void free_lists(SamplingParams& params);
 
 }  // namespace nanovllm::server

@@ -21,9 +21,9 @@ bool bool_field(const Json& object, const std::string& name, bool absent) {
 std::string name_field(const Json& object, const std::string& name) {
   const Json* value = find_field(object, name);
   if (value == nullptr) return {};
-  if (!value->is_string() || value->get_ref<const std::string&>().empty())
+  if (!value->is_string() || value->string().empty())
     refuse_field(name, "must be a text that is not empty, not {}", printable(*value));
-  const auto& text = value->get_ref<const std::string&>();
+  const auto& text = value->string();
   if (text.size() > kMaxNameBytes)
     refuse_field(name, "has {} bytes; at most {} are allowed", text.size(), kMaxNameBytes);
   return text;
@@ -33,10 +33,11 @@ int64_t integer_field(const Json& object, const std::string& name, int64_t absen
   const Json* value = find_field(object, name);
   if (value == nullptr) return absent;
   constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
-  const bool is_right = value->is_number_integer() &&
-                        (!value->is_number_unsigned() || value->get<uint64_t>() <= kMost);
+  const Json number = as_number(*value);
+  const bool is_right = number.is_number_integer() &&
+                        (!number.is_number_unsigned() || number.get<uint64_t>() <= kMost);
   if (!is_right) refuse_field(name, "must be a whole number of 64 bits, not {}", printable(*value));
-  return value->get<int64_t>();
+  return number.get<int64_t>();
 }
 
 }  // namespace nanovllm::server

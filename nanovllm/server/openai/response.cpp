@@ -30,8 +30,8 @@ void append_message(std::string& to, const AnswerParts& answer) {
   else append_json_string(to, answer.content);
   to += R"(,"refusal":null)";
   if (!answer.reasoning.empty()) {
-    to += R"(,"reasoning_content":)";
-    append_json_string(to, answer.reasoning);
+    to += ',';
+    append_reasoning(to, answer.reasoning);
   }
   if (!answer.calls.empty()) {
     to += R"(,"tool_calls":)";
@@ -186,6 +186,15 @@ void append_usage(std::string& to, const Usage& usage) {
   to += R"(,"prompt_tokens_details":{"cached_tokens":)";
   append_number(to, usage.cached_tokens);
   to += "}}";
+}
+
+void append_reasoning(std::string& to, std::string_view reasoning) {
+  to += R"("reasoning_content":)";
+  const size_t text = to.size();
+  append_json_string(to, reasoning);
+  const size_t size = to.size() - text;
+  to += R"(,"reasoning":)";
+  to.append(to, text, size);
 }
 
 void append_stop_reason(std::string& to, const std::optional<StopReason>& reason) {

@@ -77,6 +77,8 @@ std::string models_response(std::span<const ServedModel> models);
 std::string response_start(const ResponseHead& head, std::string_view object);
 /// {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"}
 void append_usage(std::string& to, const Usage& usage);
+/// The members "reasoning_content" and "reasoning": clients know the one name or the other.
+void append_reasoning(std::string& to, std::string_view reasoning);
 /// The text or the number, or null.
 void append_stop_reason(std::string& to, const std::optional<StopReason>& reason);
 

@@ -4,20 +4,25 @@
 
 #include <cstdint>
 #include <stdexcept>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include "nanovllm/base/error.h"
+#include "nanovllm/base/terminal/escape.h"
 
 // Errors of templates, and the limits that end a hostile one in bounded time and memory.
 namespace nanovllm::jinja {
 
 /// What is wrong with a template, and the byte offset of the place in its source. An error that is
-/// raised without an offset gets the offset of the innermost expression that raised it.
+/// raised without an offset gets the offset of the innermost expression that raised it. Control
+/// characters of the text, which may come from a message, are escaped: what() would end at a NUL.
 class TemplateError : public std::runtime_error {
  public:
   static constexpr size_t kUnknown = static_cast<size_t>(-1);
   TemplateError(size_t offset, const std::string& what)
-      : std::runtime_error(what), offset(offset) {}
+      : std::runtime_error(escape_controls(what, /*keep_lines=*/true)), offset(offset) {}
   size_t offset;
 };
 
@@ -41,6 +46,8 @@ class Budget {
 
   explicit Budget(int64_t max_steps = kSteps, int64_t max_bytes = kBytes)
       : max_steps_(max_steps), max_bytes_(max_bytes) {}
+  /// A request to stop ends the rendering with Cancelled.
+  explicit Budget(std::stop_token stop) : Budget() { stop_ = std::move(stop); }
 
   /// Raises both limits for an input variable of `input_bytes` bytes, because the work of an honest
   /// template is proportional to its input. A long conversation needs a few percent of the limits.
@@ -51,6 +58,7 @@ class Budget {
   void step(size_t count = 1) {
     steps_ += static_cast<int64_t>(count);
     if (steps_ > max_steps_) raise("the template takes more than {} steps", max_steps_);
+    if (stop_.stop_requested()) throw Cancelled();
   }
   /// Charges a sixteenth of a step for a byte: reading is cheap, but a loop may read a long text
   /// again and again.
@@ -69,6 +77,7 @@ class Budget {
   int64_t bytes_ = 0;
   int64_t max_steps_;
   int64_t max_bytes_;
+  std::stop_token stop_;
 };
 
 /// Counts one level of recursion while the object exists.

@@ -25,13 +25,12 @@ Value from_json(const Json& json, Budget& budget) {
   if (json.is_number_unsigned()) return json.get<uint64_t>();
   if (json.is_number_integer()) return json.get<int64_t>();
   if (json.is_number_float()) return json.get<double>();
-  if (json.is_string()) return text_from_json(json.get_ref<const std::string&>(), budget);
+  if (json.is_string()) return text_from_json(json.string(), budget);
   if (json.is_array()) {
     Values items;
     for (const Json& item : json) items.push_back(from_json(item, budget));
     return make_list(std::move(items), budget);
   }
-  if (!json.is_object()) raise("a variable is of a type that JSON does not have");
   Dict dict;
   for (const auto& [key, item] : json.items())
     dict.add(text_from_json(key, budget), from_json(item, budget), budget);

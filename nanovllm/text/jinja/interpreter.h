@@ -123,6 +123,7 @@ class Template {
   /// Throws UserError "<where>, line L, column C: <what>".
   Template(std::string_view source, std::string where);
 
+  const std::string& source() const { return source_; }
   const Body& body() const { return body_; }
   const std::vector<std::string>& names() const { return names_; }
   /// Throws `error` as a UserError with its line and column, which are counted from 1. Columns
@@ -142,7 +143,7 @@ class Interpreter {
   /// `now`: the time that strftime_now() formats.
   explicit Interpreter(const Template& source, Budget budget = Budget(),
                        std::time_t now = std::time(nullptr))
-      : budget(budget), now(now), template_(source) {}
+      : budget(std::move(budget)), now(now), template_(source) {}
 
   /// Throws UserError with the position if the template has an error.
   std::string render(const Json& context, const Json& defaults);

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/strings/join.h"
 #include "nanovllm/text/jinja/expressions.h"
 
 // Statements and whole templates.
@@ -70,7 +71,7 @@ class Parser : ExpressionParser {
       } else if (ends.size() == 0) {
         break;
       } else {
-        unexpected(fmt::format("{{% {} %}}", fmt::join(ends, " %} or {% ")));
+        unexpected(fmt::format("{{% {} %}}", join(ends, " %} or {% ")));
       }
     }
     return [parts = std::move(parts)](Scope& s) {

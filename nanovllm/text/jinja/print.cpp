@@ -60,8 +60,11 @@ class Printer {
     const std::string& s = v.string();
     // For the copy, which is up to six times as long. What is written is charged by the writer.
     out_.budget.build(2 * s.size());
-    if (style_.json) out_.add(Json(s).dump(-1, ' ', style_.ensure_ascii));
-    else out_.add(v.is_markup() ? fmt::format("Markup({})", quote(s)) : quote(s));
+    if (style_.json) {
+      std::string quoted;
+      append_json_string(quoted, s, style_.ensure_ascii);
+      out_.add(quoted);
+    } else out_.add(v.is_markup() ? fmt::format("Markup({})", quote(s)) : quote(s));
   }
 
   /// JSON's keys are texts.

@@ -6,36 +6,32 @@
 #include <variant>
 #include <vector>
 
+#include "nanovllm/text/pre_tokenizer/pattern.h"
+
 namespace nanovllm {
 
-struct JsonObject;
+struct Component;
 struct TokenizerJson;
 
-/// tokenizer.json's `pre_tokenizer`: splits a text into the pieces that BPE encodes one by one. It
-/// is a Sequence, Split, ByteLevel (only as the last one) or Metaspace. Null does not split.
+/// tokenizer.json's `pre_tokenizer`: splits a text into the pieces that BPE encodes one by one.
+/// Null does not split.
 class PreTokenizer {
  public:
   /// Throws UserError that names what is not supported.
   explicit PreTokenizer(const TokenizerJson& json);
 
-  /// Whether the vocabulary is spelled in the byte-level alphabet. Pieces are plain bytes in both
-  /// cases.
+  /// Whether the vocabulary is spelled in the byte-level alphabet, and pieces are plain bytes.
   bool byte_level() const { return byte_level_; }
 
   using OnPiece = std::function<void(std::string_view)>;
   /// Calls on_piece for each piece of well-formed `text` in turn. No piece is empty, and a piece
   /// is valid only during the call. `at_start`: the text is the beginning of the user's text.
-  void split(std::string_view text, bool at_start, const OnPiece& on_piece) const {
-    run(0, text, at_start, on_piece);
-  }
+  void split(std::string_view text, bool at_start, const OnPiece& on_piece) const;
 
  private:
-  using OnMatch = std::function<void(size_t begin, size_t end)>;
-  /// Calls on_match for each match in a text, from left to right, without overlaps.
-  using Pattern = std::function<void(std::string_view text, const OnMatch& on_match)>;
-
+  // What becomes of the matches of a pattern. `invert`: what does not match counts as a match.
+  enum Behavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
   struct Split {
-    enum Behavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
     Pattern pattern;
     Behavior behavior = kIsolated;
     bool invert = false;
@@ -45,17 +41,33 @@ class PreTokenizer {
   // same with a space as replacement.
   struct Metaspace {
     std::string replacement, scheme;
+    Pattern space = literal_pattern(" ");
   };
+  // Each byte becomes its character of the byte-level alphabet.
+  struct Spelling {};
 
-  static Pattern literal_pattern(const std::string& literal);
-  static Pattern regex_pattern(const std::string& regex, const std::string& where);
-  static Split make_split(const JsonObject& json);
-  void add_metaspace(const JsonObject& json);
+  static Behavior behavior_of(const Component& component);
+  // Each adds the stages of a component.
+  void add_bert(const Component&);
+  void add_byte_level(const Component& component);
+  void add_char_delimiter_split(const Component& component);
+  void add_digits(const Component& component);
+  void add_fixed_length(const Component& component);
+  void add_metaspace(const Component& component);
+  void add_punctuation(const Component& component);
+  void add_split(const Component& component);
+  void add_whitespace(const Component&);
+  void add_whitespace_split(const Component&);
+  void add(Pattern pattern, Behavior behavior, bool invert = false) {
+    stages_.emplace_back(Split{std::move(pattern), behavior, invert});
+  }
+
   // Runs the stages from `stage` on for one piece.
-  void run(size_t stage, std::string_view text, bool at_start, const OnPiece& on_piece) const;
+  void run(size_t stage, std::string_view text, bool at_start, WorkBudget& budget,
+           const OnPiece& on_piece) const;
   static void run(const Split& split, std::string_view text, const OnPiece& on_piece);
 
-  std::vector<std::variant<Split, Metaspace>> stages_;
+  std::vector<std::variant<Split, Metaspace, Spelling>> stages_;
   bool byte_level_ = false;
 };
 

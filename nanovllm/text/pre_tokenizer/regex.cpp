@@ -4,90 +4,22 @@
 #include <pcre2.h>
 
 #include <algorithm>
-#include <cctype>
 #include <memory>
 #include <new>
 #include <utility>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/strings/utf8.h"
+#include "nanovllm/text/pre_tokenizer/oniguruma.h"
 
 namespace nanovllm {
 
 namespace {
 
-// Oniguruma's \s is the Unicode property White_Space; PCRE2's \s also holds U+180E.
-constexpr std::string_view kWhiteSpace = R"(\t-\r\x{85}\p{Z})";
-
 // All alternatives are tried at each place of a text. Published patterns have less than a third of
 // this.
 constexpr size_t kMaxPatternBytes = 2048;
-
-bool has_long_number(std::string_view text) {
-  int digits = 0;
-  for (const char c : text) {
-    digits = c >= '0' && c <= '9' ? digits + 1 : 0;
-    if (digits > 3) return true;
-  }
-  return false;
-}
-
-// Translates a pattern of Oniguruma to PCRE2. What the two read differently and no known tokenizer
-// uses is refused: nested classes and && in classes, \h \w \b and the like, (?m) and other options,
-// quantifiers after {n,m}, and repetitions of more than 999, which are one move uncounted.
-std::string to_pcre(std::string_view pattern, const std::string& where) {
-  const auto refuse_if = [&](bool refused, size_t at, size_t len) {
-    require(!refused, "{}: '{}' at byte {} of the pattern '{}' is not supported", where,
-            pattern.substr(at, len), at, pattern);
-  };
-  const auto starts_any = [](std::string_view text, std::initializer_list<std::string_view> with) {
-    return std::ranges::any_of(with, [&](std::string_view w) { return text.starts_with(w); });
-  };
-  std::string out;
-  bool in_class = false;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const std::string_view rest = pattern.substr(i);
-    const char c = pattern[i];
-    if (c == '\\' && rest.size() > 1) {
-      const auto is_one_of = [&](std::string_view letters) {
-        return letters.find(rest[1]) != std::string_view::npos;
-      };
-      // The braces of \p{..} are no quantifier.
-      const size_t len =
-          is_one_of("pPx") && rest.substr(2).starts_with('{') ? rest.find('}') + 1 : 2;
-      const bool is_letter = std::isalnum(static_cast<unsigned char>(rest[1])) != 0;
-      refuse_if(
-          (is_letter && !is_one_of("sSdDpPxrntf")) || (rest[1] == 'S' && in_class) || len == 0, i,
-          2);
-      if (rest[1] == 's' && in_class) out += kWhiteSpace;
-      else if (is_one_of("sS"))
-        out += fmt::format("[{}{}]", rest[1] == 's' ? "" : "^", kWhiteSpace);
-      else out += rest.substr(0, len);
-      i += len - 1;
-      continue;
-    }
-    out += c;
-    if (in_class) {
-      refuse_if(c == '[' || rest.starts_with("&&"), i, 2);
-      in_class = c != ']';
-    } else if (c == '[') {
-      in_class = true;
-      const size_t first = rest.starts_with("[^") ? 2 : 1;  // where a ] is an ordinary character
-      refuse_if(rest.substr(first).starts_with("]"), i, first + 1);
-    } else if (c == '{') {
-      const size_t len = rest.find('}');
-      refuse_if(starts_any(rest, {"{,"}) || has_long_number(rest.substr(0, len)), i, len + 1);
-    } else if (c == '}') {
-      refuse_if(starts_any(rest, {"}+", "}?", "}*"}), i, 2);
-    } else if (c == '(') {
-      refuse_if(rest.starts_with("(*"), i, 2);
-      refuse_if(rest.starts_with("(?") &&
-                    !starts_any(rest.substr(2), {":", "i:", "=", "!", "<=", "<!", ">"}),
-                i, 3);
-    }
-  }
-  return out;
-}
+constexpr size_t kMaxTranslatedBytes = 4 * kMaxPatternBytes;
 
 std::string pcre_message(int code) {
   PCRE2_UCHAR text[128];
@@ -165,6 +97,8 @@ Regex::Regex(std::string_view pattern, const std::string& where)
           "{}: a pattern of {} bytes is not supported; at most {} are", where, pattern.size(),
           kMaxPatternBytes);
   const std::string translated = to_pcre(pattern, where);
+  require(translated.size() <= kMaxTranslatedBytes, "{}: the pattern '{}' is too long", where,
+          pattern);
   // The JIT counts each place that it goes back to, anew for each place where a match may begin.
   near_ = compile("(*LIMIT_MATCH=32)" + translated, 0);
   counted_ = compile(translated, PCRE2_AUTO_CALLOUT);
@@ -172,10 +106,12 @@ Regex::Regex(std::string_view pattern, const std::string& where)
 
 void Regex::find_all(std::string_view text,
                      const std::function<void(size_t, size_t)>& on_match) const {
+  if (text.empty()) return;  // not even for an empty match, as with `tokenizers`
   const MatchData data(pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
   if (data == nullptr) throw std::bad_alloc();
   const size_t* const found = pcre2_get_ovector_pointer(data.get());
   Moves moves{max_moves(text.size())};
+  size_t last_end = std::string_view::npos;  // of the last match
   for (size_t from = 0; from <= text.size();) {
     size_t near = std::min(from + kNearBytes, text.size());
     while (near < text.size() && is_continuation(text[near])) ++near;
@@ -201,7 +137,9 @@ void Regex::find_all(std::string_view text,
            pcre_message(rc));
     const size_t begin = found[0];
     const size_t end = found[1];
-    on_match(begin, end);
+    // No empty match follows a match immediately.
+    if (begin < end || begin != last_end) on_match(begin, end);
+    last_end = end;
     // After an empty match the search continues at the next character.
     from = end + (begin < end ? 0 : end < text.size() ? utf8_len(text[end]) : 1);
   }

@@ -11,7 +11,7 @@ struct pcre2_real_code_8;
 
 namespace nanovllm {
 
-/// A pattern of a tokenizer.json, written for Oniguruma (Ruby's syntax) and run by PCRE2's JIT over
+/// A pattern of a tokenizer.json, written for Oniguruma (oniguruma.h) and run by PCRE2's JIT over
 /// well-formed UTF-8. \p{..} has the meaning of PCRE2's Unicode version. Immutable and thread-safe.
 ///
 /// A pattern may backtrack, or look far ahead from every position, so that a text takes quadratic
@@ -21,8 +21,8 @@ namespace nanovllm {
 /// and the number of moves is bounded for the whole text.
 class Regex {
  public:
-  /// Throws UserError that begins with `where` for a syntax error, and for syntax that Oniguruma
-  /// and PCRE2 interpret differently.
+  /// Throws UserError that begins with `where` for a syntax error, and for syntax that is not
+  /// supported.
   Regex(std::string_view pattern, const std::string& where);
 
   /// Calls on_match(begin, end), in bytes, for each match in turn; they do not overlap. Throws

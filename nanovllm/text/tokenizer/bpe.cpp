@@ -6,6 +6,7 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/strings/utf8.h"
+#include "nanovllm/text/byte_alphabet.h"
 #include "nanovllm/text/tokenizer_json.h"
 
 namespace nanovllm {
@@ -20,19 +21,6 @@ constexpr uint64_t kNone = FlatMap::kNone;
 // What SentencePiece writes for a space.
 constexpr std::string_view kSpaceSymbol = "\u2581";
 
-// The alphabet's code points are below 0x144: printable Latin-1 characters stand for themselves,
-// the other bytes, in their order, are U+0100 and on.
-constexpr std::array<int16_t, 0x144> kByteOfChar = [] {
-  std::array<int16_t, 0x144> bytes{};
-  bytes.fill(-1);
-  int next = 0x100;
-  for (int b = 0; b < 256; ++b) {
-    const bool is_itself = (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b != 0xAD);
-    bytes[static_cast<size_t>(is_itself ? b : next++)] = static_cast<int16_t>(b);
-  }
-  return bytes;
-}();
-
 // The first place after `from` where a space symbol follows another character.
 size_t inner_space(std::string_view text, size_t from) {
   for (size_t at = from; (at = text.find(kSpaceSymbol, at + 1)) != std::string_view::npos;)
@@ -44,44 +32,51 @@ uint64_t pair_of(int32_t left, int32_t right) {
   return FlatMap::pair(static_cast<uint32_t>(left), static_cast<uint32_t>(right));
 }
 
+// Each character of a word has the affixes, so longer ones would take long.
+constexpr size_t kMaxAffixBytes = 16;
+
+// A string of the model that is empty if it is null or missing.
+std::string read_affix(const TokenizerJson& json, const char* key) {
+  const Json model = json.fields.value("model", Json());
+  if (!model.is_object() || model.value(key, Json()).is_null()) return {};
+  std::string affix = JsonObject{model, json.where + ": model"}.string(key);
+  require(affix.size() <= kMaxAffixBytes, "{}: model: {} has more than {} bytes", json.where, key,
+          kMaxAffixBytes);
+  return affix;
+}
+
 }  // namespace
 
-bool append_spelled_bytes(std::string_view token, std::string& bytes) {
-  const size_t before = bytes.size();
-  const char* const end = token.data() + token.size();
-  for (const char* p = token.data(); p < end;) {
-    const char32_t c = next_code_point(p);
-    if (c >= kByteOfChar.size() || kByteOfChar[c] < 0) {
-      bytes.resize(before);
-      return false;
-    }
-    bytes += static_cast<char>(kByteOfChar[c]);
-  }
-  return true;
+bool Bpe::takes_bytes(const TokenizerJson& json) {
+  const Json model = json.fields.value("model", Json());
+  return read_affix(json, "continuing_subword_prefix").empty() &&
+         read_affix(json, "end_of_word_suffix").empty() &&
+         !(model.is_object() && model.value("byte_fallback", Json()) == true);
 }
 
 Bpe::Bpe(const TokenizerJson& json, bool byte_level)
-    : byte_level_(byte_level), tokens_(read_vocab(json)), merges_(read_merges(json)) {
+    : byte_level_(byte_level),
+      prefix_(read_affix(json, "continuing_subword_prefix")),
+      suffix_(read_affix(json, "end_of_word_suffix")),
+      tokens_(read_vocab(json)),
+      merges_(read_merges(json)) {
   const JsonObject model = JsonObject{json.fields, json.where}.object("model");
   require(model.json.is_object(), "{}: must be an object", model.where);
   // Files older than the field "type" hold BPE.
   const std::string type = model.json.contains("type") ? model.string("type") : "BPE";
   require(type == "BPE", "{}: '{}' is not supported; BPE is", model.where, type);
   require(!json.vocab.empty(), "{}: no vocab", model.where);
-  for (const char* name : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
-    const Json value = model.json.value(name, Json());
-    // NOLINTNEXTLINE(readability-container-size-empty): an empty string is no empty Json
-    require(value.is_null() || value == 0.0 || value == "", "{}: {} is not supported", model.where,
-            name);
-  }
-  byte_fallback_ = model.flag("byte_fallback", false) && !byte_level;  // the alphabet has all bytes
+  const Json dropout = model.json.value("dropout", Json());
+  require(dropout.is_null() || dropout == 0.0, "{}: dropout is not supported", model.where);
+  byte_fallback_ = model.flag("byte_fallback", false);
   fuse_unk_ = model.flag("fuse_unk", false);
   ignore_merges_ = model.flag("ignore_merges", false);
 
   const auto joins_words = [](const TokenizerJson::Merge& merge) {
     return merge.second.starts_with(kSpaceSymbol) && !merge.first.ends_with(kSpaceSymbol);
   };
-  splits_at_spaces_ = !byte_level && !ignore_merges_ && tokens_.find(kSpaceSymbol) >= 0 &&
+  splits_at_spaces_ = !byte_level && !ignore_merges_ && prefix_.empty() && suffix_.empty() &&
+                      tokens_.find(kSpaceSymbol) >= 0 &&
                       std::ranges::none_of(json.merges, joins_words);
   if (const Json unk = model.json.value("unk_token", Json()); !unk.is_null()) {
     unk_ = token_to_id(model.string("unk_token"));
@@ -126,7 +121,7 @@ TokenTable Bpe::read_vocab(const TokenizerJson& json) const {
 
 FlatMap Bpe::read_merges(const TokenizerJson& json) const {
   size_t num_bytes = 0;
-  for (const auto& [left, right] : json.merges) num_bytes += left.size() + right.size() + 2;
+  for (const auto& [left, right] : json.merges) num_bytes += 2 * (left.size() + right.size() + 1);
   std::string bytes;
   bytes.reserve(num_bytes);              // so that the views stay valid
   std::vector<std::string_view> tokens;  // of each merge the left one, the right one, and both
@@ -135,9 +130,18 @@ FlatMap Bpe::read_merges(const TokenizerJson& json) const {
     append_bytes(left, bytes);
     const size_t middle = bytes.size();
     append_bytes(right, bytes);
-    const auto both = std::string_view(bytes).substr(begin);
-    for (const auto token : {both.substr(0, middle - begin), both.substr(middle - begin), both})
-      tokens.push_back(token);
+    const size_t right_end = bytes.size();
+    size_t both = begin;
+    if (!prefix_.empty()) {  // the merged token has that of the left one only
+      require(right.size() >= prefix_.size(), "{}: model: '{}' of a merge is shorter than '{}'",
+              json.where, right, prefix_);
+      both = bytes.size();
+      bytes.append(left).append(right.substr(prefix_.size()));
+    }
+    const std::string_view view = bytes;
+    tokens.push_back(view.substr(begin, middle - begin));
+    tokens.push_back(view.substr(middle, right_end - middle));
+    tokens.push_back(view.substr(both));
   }
   const std::vector<int32_t> ids = tokens_.find_all(tokens);
   std::vector<uint64_t> pairs(json.merges.size());
@@ -191,6 +195,10 @@ bool Bpe::is_direct(int32_t id, std::string_view word) const {
   return direct == kYes;
 }
 
+size_t Bpe::max_symbols(std::string_view word) const {
+  return byte_fallback_ ? word.size() * (1 + prefix_.size()) + suffix_.size() : word.size();
+}
+
 size_t Bpe::first_symbols(std::string_view word, int32_t* symbols) const {
   size_t n = 0;
   bool unk_pending = false;
@@ -198,11 +206,18 @@ size_t Bpe::first_symbols(std::string_view word, int32_t* symbols) const {
     if (unk_pending) symbols[n++] = unk_;
     unk_pending = false;
   };
+  std::string affixed;
   for (size_t i = 0, len = 0; i < word.size(); i += len) {
     len = byte_level_ ? 1 : static_cast<size_t>(utf8_len(word[i]));
-    const std::string_view character = word.substr(i, len);
-    const int32_t id =
-        len == 1 ? symbol_of_byte_[static_cast<unsigned char>(word[i])] : tokens_.find(character);
+    std::string_view character = word.substr(i, len);
+    if (const bool is_last = i + len == word.size();
+        (i > 0 && !prefix_.empty()) || (is_last && !suffix_.empty())) {
+      affixed.assign(i > 0 ? prefix_ : "").append(character).append(is_last ? suffix_ : "");
+      character = affixed;
+    }
+    const int32_t id = character.size() == 1
+                           ? symbol_of_byte_[static_cast<unsigned char>(character[0])]
+                           : tokens_.find(character);
     const auto fallback = [&](char c) { return fallback_of_byte_[static_cast<unsigned char>(c)]; };
     if (id >= 0) {
       flush_unk();
@@ -221,7 +236,7 @@ size_t Bpe::first_symbols(std::string_view word, int32_t* symbols) const {
 }
 
 void Bpe::merge(std::string_view word, std::vector<int32_t>& ids) const {
-  if (word.size() > kMaxScanned) return merge_long(word, ids);
+  if (max_symbols(word) > kMaxScanned) return merge_long(word, ids);
   int32_t symbols[kMaxScanned];
   uint64_t merges[kMaxScanned];  // merges[i]: of symbols i and i + 1
   size_t n = first_symbols(word, symbols);
@@ -246,7 +261,8 @@ void Bpe::merge(std::string_view word, std::vector<int32_t>& ids) const {
 // The same in O(n log n): a heap of candidates over a linked list of symbols. The right symbol of a
 // merged pair leaves the list and becomes -1; candidates that are out of date are skipped.
 void Bpe::merge_long(std::string_view word, std::vector<int32_t>& ids) const {
-  std::vector<int32_t> symbols(word.size());
+  require(max_symbols(word) <= UINT32_MAX, "a word of {} bytes is too long", word.size());
+  std::vector<int32_t> symbols(max_symbols(word));
   const auto n = static_cast<uint32_t>(first_symbols(word, symbols.data()));
   std::vector<uint32_t> previous(n), next(n);
   // rank << 32 | index of the left symbol

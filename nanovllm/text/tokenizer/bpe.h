@@ -14,11 +14,6 @@ namespace nanovllm {
 
 struct TokenizerJson;
 
-/// Appends to `bytes` what `token` spells in the byte-level alphabet of GPT-2, which has a
-/// printable character for each byte. If a character is not in it, returns false and appends
-/// nothing.
-bool append_spelled_bytes(std::string_view token, std::string& bytes);
-
 /// Byte-pair encoding (Sennrich et al., 2016): of all neighbours that can merge, the pair with the
 /// lowest rank is merged (of equal pairs the leftmost), until no pair can merge.
 class Bpe {
@@ -26,6 +21,9 @@ class Bpe {
   /// `byte_level`: tokens are spelled in the byte-level alphabet. Throws UserError if the model is
   /// invalid or not supported.
   Bpe(const TokenizerJson& json, bool byte_level);
+
+  /// Whether the model can be `byte_level`: what it does with a character must be right for a byte.
+  static bool takes_bytes(const TokenizerJson& json);
 
   /// Appends the ids of a piece, which is not empty and well-formed UTF-8.
   void encode(std::string_view piece, std::vector<int32_t>& ids) const;
@@ -45,10 +43,15 @@ class Bpe {
   // Merges the symbols of a word and appends what is left.
   void merge(std::string_view word, std::vector<int32_t>& ids) const;
   void merge_long(std::string_view word, std::vector<int32_t>& ids) const;
-  // Writes the ids of the word's characters, at most one for each byte, and returns how many.
+  // The most symbols that a word begins with: one for each byte, also of what affixes add.
+  size_t max_symbols(std::string_view word) const;
+  // Writes the ids of the word's characters and returns how many.
   size_t first_symbols(std::string_view word, int32_t* symbols) const;
 
   bool byte_level_, byte_fallback_, fuse_unk_, ignore_merges_;
+  // What a character's token has in front if it is not the word's first, and at the end if it is
+  // the last.
+  std::string prefix_, suffix_;
   bool splits_at_spaces_;  // no merge reaches from another character to a U+2581 after it
   TokenTable tokens_;      // by their bytes in a piece
   // By the ids of two neighbours: rank << 32 | id of the merged token, so that the pair that merges

@@ -1,12 +1,13 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 namespace nanovllm {
@@ -16,16 +17,16 @@ namespace nanovllm {
 /// parts, because templates write added tokens such as <|im_end|> around them; so a server that
 /// gets a conversation again, with one more turn, computes only the ids of the new turn.
 ///
-/// It holds at most `max_bytes` of texts and ids. A part is looked for in only a few places, so the
-/// time does not depend on what clients have sent (progress.bounded-work), and the texts are
-/// compared, so equal hashes do no harm. Any thread may call it.
+/// It holds at most `max_bytes` of texts and ids. Each owner has its own parts, and the owner that
+/// holds most loses its least recently used ones first. So nobody can find out by measuring the
+/// time which texts others have sent, only how much. The hash of a text is keyed by a random
+/// number, so that no client can choose texts that share a bucket (progress.bounded-work). Any
+/// thread may call it.
 class EncodedParts {
  public:
   explicit EncodedParts(size_t max_bytes);
 
   struct Key {
-    /// Parts of different owners are kept apart, so nobody can find out by measuring the time what
-    /// others have sent.
     std::string_view owner;
     bool at_start;  ///< of the text; a few tokenizers add a space there
     std::string_view text;
@@ -38,27 +39,39 @@ class EncodedParts {
 
   /// A shorter part is encoded as fast as it is found.
   static constexpr size_t kLeastBytes = 64;
+  /// Of further ones, the owner that was idle for longest is forgotten.
+  static constexpr size_t kMaxOwners = 256;
 
  private:
-  static constexpr size_t kNumSets = 2048, kWays = 4;
   struct Entry {
-    std::string owner, text;
+    std::string text;
     bool at_start = false;
     std::vector<int32_t> ids;
-    uint64_t last_use = 0;  // 0: the entry is free
 
-    bool is(const Key& key) const;
     size_t num_bytes() const;
   };
-  using Set = std::array<Entry, kWays>;
-  Set& set_of(const Key& key);
-  void replace(Entry& entry, Entry by);
+  struct Hash {
+    uint64_t key;
+    size_t operator()(std::string_view text) const;
+  };
+  using Entries = std::list<Entry>;  // the most recently used first
+  struct Partition {
+    std::string owner;
+    Entries entries = {};
+    std::unordered_multimap<std::string_view, Entries::iterator, Hash> by_text;
+    size_t num_bytes = 0;
+
+    Entries::iterator find(const Key& key);
+    void drop_oldest();
+  };
+  Partition* partition_of(std::string_view owner);
+  void make_room();
 
   const size_t max_bytes_;
-  mutable std::mutex mutex_;  // guards all members below
-  std::vector<Set> sets_;     // [kNumSets]
-  size_t num_bytes_ = 0, hand_ = 0;
-  uint64_t num_uses_ = 0;
+  const Hash hash_;
+  mutable std::mutex mutex_;         // guards all members below
+  std::list<Partition> partitions_;  // the most recently used first
+  size_t num_bytes_ = 0;
 };
 
 }  // namespace nanovllm

@@ -57,7 +57,7 @@ Tokenizer::Tokenizer(const TokenizerJson& json)
     if (token.normalized) {
       std::string storage;
       budget.add_text(token.content.size());
-      token.content = std::string(normalizer_.normalize(token.content, storage, budget));
+      token.content = std::string(normalizer_.normalize(token.content, storage, budget).text);
     }
     texts_.set(token.id, token.content, token.special);
     (token.normalized ? normalized : verbatim).push_back(std::move(token));
@@ -73,10 +73,21 @@ Tokenizer::Tokenizer(const TokenizerJson& json)
 
 void Tokenizer::read_post_processor(const TokenizerJson& json) {
   bool has_template = false;
-  for (const Component& component :
-       json.components("post_processor", "processors", {"ByteLevel", "TemplateProcessing"})) {
+  for (const Component& component : json.components(
+           "post_processor", "processors",
+           {"BertProcessing", "ByteLevel", "RobertaProcessing", "TemplateProcessing"})) {
     if (component.type == "ByteLevel") continue;  // it changes offsets only
     require(!std::exchange(has_template, true), "{}: only one is supported", component.where);
+    if (component.type != "TemplateProcessing") {
+      // Pairs of a token and its id.
+      for (const auto& [key, ids] : {std::pair("cls", &ids_before_), {"sep", &ids_after_}}) {
+        const Json& pair = component.at(key);
+        require(pair.is_array() && pair.size() == 2, "{}: '{}' must be a token and its id",
+                component.where, key);
+        ids->push_back(component.token_id(pair[1]));
+      }
+      continue;
+    }
     const Json& single = component.at("single");
     require(single.size() <= kMaxSpecialIds, "{}: 'single' contains more than {} parts",
             component.where, kMaxSpecialIds);
@@ -101,7 +112,7 @@ void Tokenizer::read_post_processor(const TokenizerJson& json) {
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens,
-                                       EncodedParts* known, std::string_view owner) const {
+                                       const EncodeOptions& options) const {
   require(text.size() <= kMaxTextBytes, "the text has {} bytes; at most {} can be tokenized",
           text.size(), kMaxTextBytes);
   std::string well_formed;
@@ -118,27 +129,31 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_t
       ids.push_back(part.id);
       continue;
     }
-    const EncodedParts::Key key = {owner, part.text.data() == text.data(), part.text};
-    if (known != nullptr && known->find(key, ids)) continue;
+    const EncodedParts::Key key = {options.owner, part.text.data() == text.data(), part.text};
+    if (options.known != nullptr && options.known->find(key, ids)) continue;
     const size_t begin = ids.size();
-    encode_part(key.text, key.at_start, budget, ids);
-    if (known != nullptr) known->add(key, std::span(ids).subspan(begin));
+    encode_part(key.text, key.at_start, options.stop, budget, ids);
+    if (options.known != nullptr) options.known->add(key, std::span(ids).subspan(begin));
   }
   if (add_special_tokens) ids.insert(ids.end(), ids_after_.begin(), ids_after_.end());
   return ids;
 }
 
-void Tokenizer::encode_part(std::string_view part, bool at_start, WorkBudget& budget,
-                            std::vector<int32_t>& ids) const {
+void Tokenizer::encode_part(std::string_view part, bool at_start, const std::stop_token& stop,
+                            WorkBudget& budget, std::vector<int32_t>& ids) const {
   std::string storage;
-  const std::string_view normalized = normalizer_.normalize(part, storage, budget);
+  const auto [normalized, has_start] = normalizer_.normalize(part, storage, budget);
   for (const auto& inner : normalized_finder_.split(normalized)) {
     if (inner.id >= 0) {
       ids.push_back(inner.id);
       continue;
     }
-    pre_tokenizer_.split(inner.text, at_start && inner.text.data() == normalized.data(),
-                         [&](std::string_view piece) { bpe_.encode(piece, ids); });
+    pre_tokenizer_.split(inner.text,
+                         at_start && has_start && inner.text.data() == normalized.data(),
+                         [&](std::string_view piece) {
+                           if (stop.stop_requested()) throw Cancelled();
+                           bpe_.encode(piece, ids);
+                         });
   }
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -18,6 +19,13 @@
 
 namespace nanovllm {
 
+/// What does not change the ids of a text.
+struct EncodeOptions {
+  EncodedParts* known = nullptr;  ///< the ids of parts that this tokenizer has encoded before
+  std::string_view owner = {};    ///< of the parts
+  std::stop_token stop = {};      ///< a request to stop ends the work with Cancelled
+};
+
 /// A Hugging Face tokenizer.json of the BPE kind: text to token ids and back, as the Python package
 /// `tokenizers` does it (scripts/tokenizer_differential.py compares with version 0.23.3). Read this
 /// file first.
@@ -30,17 +38,21 @@ namespace nanovllm {
 ///   5. BPE             merges the bytes of a word into tokens                bpe.h
 ///   6. post-processor  adds ids at the start and the end, such as a BOS      tokenizer.cpp
 /// Detokenizer does the reverse, one id at a time: each id has its bytes (TokenTexts), and bytes
-/// are held back until they are whole characters (detokenizer.h). tokenizer_json.h reads the file.
+/// are held back until they are whole characters (detokenizer.h, decoder.h). tokenizer_json.h reads
+/// the file.
 ///
-/// It supports the components of byte-level (GPT-2, Qwen, Llama 3) and SentencePiece-like (Llama 2,
-/// Mistral) tokenizers:
-///   normalizer      Sequence, NFC, Prepend, Replace of a string
-///   pre_tokenizer   Sequence, Split, ByteLevel, Metaspace
-///   model           BPE with byte_fallback, fuse_unk, ignore_merges
-///   post_processor  Sequence, ByteLevel, TemplateProcessing
-///   decoder         Sequence, ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip
-/// Truncation and padding are not applied. NFC is that of the latest Unicode version, while
-/// `tokenizers` does not reorder marks that were added after Unicode 10.
+/// It supports what the package writes for a BPE model, except for the normalizer Precompiled and
+/// the pre_tokenizer UnicodeScripts, which belong to Unigram models:
+///   normalizer      BertNormalizer, ByteLevel, Lowercase, NFC, NFD, NFKC, NFKD, Nmt, Prepend,
+///                   Replace, Strip, StripAccents
+///   pre_tokenizer   BertPreTokenizer, ByteLevel, CharDelimiterSplit, Digits, FixedLength,
+///                   Metaspace, Punctuation, Split, Whitespace, WhitespaceSplit
+///   model           BPE without dropout
+///   post_processor  BertProcessing, ByteLevel, RobertaProcessing, TemplateProcessing
+///   decoder         BPEDecoder, ByteFallback, ByteLevel, CTC, Fuse, Metaspace, Replace, Strip,
+///                   WordPiece
+/// and a Sequence of each. Truncation and padding are not applied. NFC is that of the latest
+/// Unicode version, while `tokenizers` does not reorder marks that were added after Unicode 10.
 ///
 /// For every file, encoding takes time and memory in proportion to the text (times a logarithm), or
 /// ends with a UserError. A tokenizer is immutable: several threads may call every member at once.
@@ -57,10 +69,8 @@ class Tokenizer {
   /// Added tokens that are written in the text are recognised. `add_special_tokens` adds the ids of
   /// the post-processor. Bytes that are not UTF-8 become U+FFFD, one for each maximal subpart
   /// (Unicode 15, section 3.9; what Python's errors="replace" does).
-  /// `known` has the ids of parts that this tokenizer has encoded before, for `owner`; it does not
-  /// change the result.
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true,
-                              EncodedParts* known = nullptr, std::string_view owner = {}) const;
+                              const EncodeOptions& options = {}) const;
 
   /// Ids that no token has are left out, and so are special tokens if `skip_special_tokens`. The
   /// result is always valid UTF-8.
@@ -82,8 +92,8 @@ class Tokenizer {
 
  private:
   explicit Tokenizer(const TokenizerJson& json);
-  void encode_part(std::string_view part, bool at_start, WorkBudget& budget,
-                   std::vector<int32_t>& ids) const;
+  void encode_part(std::string_view part, bool at_start, const std::stop_token& stop,
+                   WorkBudget& budget, std::vector<int32_t>& ids) const;
   void read_post_processor(const TokenizerJson& json);
 
   Normalizer normalizer_;

@@ -270,6 +270,10 @@ EXPORTED ssize_t write(int fd, const void* from, size_t n) {
   if (fails_with(Fault::kWrite, ENOSPC)) return -1;
   return next<ssize_t(int, const void*, size_t)>("write")(fd, from, n);
 }
+EXPORTED int fdatasync(int fd) {
+  if (fails_with(Fault::kWrite, EIO)) return -1;
+  return next<int(int)>("fdatasync")(fd);
+}
 EXPORTED size_t fwrite(const void* from, size_t size, size_t n, FILE* file) {
   if (file == stdout && fails_with(Fault::kWrite, ENOSPC)) return 0;
   return next<size_t(const void*, size_t, size_t, FILE*)>("fwrite")(from, size, n, file);

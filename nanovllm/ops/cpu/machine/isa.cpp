@@ -13,25 +13,49 @@
 
 namespace nanovllm::cpu {
 
-// Each source in kernels/ defines its table in every one of these namespaces (CMakeLists.txt).
-#define NANOVLLM_TABLES(isa)                                                                     \
-  namespace isa {                                                                                \
-  extern const AttentionKernels kAttention[3], kE4m3Attention[3];                                \
-  extern const ElementwiseKernels kElementwise[3];                                               \
-  extern const GemmKernels kGemm[3];                                                             \
-  extern const IntGemmKernels kIntGemm[3];                                                       \
-  extern const SamplerKernels kSampler;                                                          \
-  static Kernels tables(size_t i) {                                                              \
-    return {kAttention[i], kE4m3Attention[i], kElementwise[i], kGemm[i], kIntGemm[i], kSampler}; \
-  }                                                                                              \
+// Each source in kernels/ defines its table in the namespaces of the instruction sets that it is
+// compiled for (CMakeLists.txt).
+#define NANOVLLM_FLOAT_TABLES(isa)                                \
+  namespace isa {                                                 \
+  extern const AttentionKernels kAttention[3], kE4m3Attention[3]; \
+  extern const GemmKernels kGemm[3];                              \
   }
-NANOVLLM_TABLES(plain)
-NANOVLLM_TABLES(avx2)
-NANOVLLM_TABLES(avxvnni)
-NANOVLLM_TABLES(avx512)
-NANOVLLM_TABLES(avx512vnni)
-NANOVLLM_TABLES(avx512bf16)
-NANOVLLM_TABLES(amx)
+#define NANOVLLM_SIMD_TABLES(isa)                  \
+  namespace isa {                                  \
+  extern const ElementwiseKernels kElementwise[3]; \
+  extern const SamplerKernels kSampler;            \
+  }
+#define NANOVLLM_INT_TABLES(isa)           \
+  namespace isa {                          \
+  extern const IntGemmKernels kIntGemm[3]; \
+  }
+NANOVLLM_FLOAT_TABLES(plain)
+NANOVLLM_FLOAT_TABLES(avx2)
+NANOVLLM_FLOAT_TABLES(avx512)
+NANOVLLM_FLOAT_TABLES(avx512bf16)
+NANOVLLM_FLOAT_TABLES(amx)
+NANOVLLM_SIMD_TABLES(plain)
+NANOVLLM_SIMD_TABLES(avx2)
+NANOVLLM_SIMD_TABLES(avx512)
+NANOVLLM_INT_TABLES(plain)
+NANOVLLM_INT_TABLES(avx2)
+NANOVLLM_INT_TABLES(avxvnni)
+NANOVLLM_INT_TABLES(avx512)
+NANOVLLM_INT_TABLES(avx512vnni)
+NANOVLLM_INT_TABLES(amx)
+
+namespace {
+
+struct FloatTables {
+  const AttentionKernels *attention, *e4m3_attention;
+  const GemmKernels* gemm;
+};
+struct SimdTables {
+  const ElementwiseKernels* elementwise;
+  const SamplerKernels* sampler;
+};
+
+}  // namespace
 
 /// Asks the processor, and Linux for the use of its tile registers in this process.
 static bool may_use_amx() {
@@ -78,10 +102,31 @@ const char* isa_name(Isa isa) {
 }
 
 Kernels kernels_for(Isa isa, DType dtype) {
-  static constexpr Kernels (*tables[])(size_t) = {
-      plain::tables,      avx2::tables,       avxvnni::tables, avx512::tables,
-      avx512vnni::tables, avx512bf16::tables, amx::tables};
-  return tables[static_cast<size_t>(isa)](table_index(dtype));
+  // What an instruction set adds nothing to is taken from the one below it.
+  constexpr FloatTables kFloat[] = {
+      {plain::kAttention, plain::kE4m3Attention, plain::kGemm},
+      {avx2::kAttention, avx2::kE4m3Attention, avx2::kGemm},
+      {avx512::kAttention, avx512::kE4m3Attention, avx512::kGemm},
+      {avx512bf16::kAttention, avx512bf16::kE4m3Attention, avx512bf16::kGemm},
+      {amx::kAttention, amx::kE4m3Attention, amx::kGemm}};
+  constexpr SimdTables kSimd[] = {{plain::kElementwise, &plain::kSampler},
+                                  {avx2::kElementwise, &avx2::kSampler},
+                                  {avx512::kElementwise, &avx512::kSampler}};
+  constexpr const IntGemmKernels* kInt[] = {plain::kIntGemm,      avx2::kIntGemm,
+                                            avxvnni::kIntGemm,    avx512::kIntGemm,
+                                            avx512vnni::kIntGemm, amx::kIntGemm};
+  struct Choice {
+    size_t floats, simd, ints;
+  };
+  // In the order of Isa.
+  constexpr Choice kChoices[kNumIsas] = {{0, 0, 0}, {1, 1, 1}, {1, 1, 2}, {2, 2, 3},
+                                         {2, 2, 4}, {3, 2, 4}, {4, 2, 5}};
+  const Choice& choice = kChoices[static_cast<size_t>(isa)];
+  const size_t i = table_index(dtype);
+  const FloatTables& floats = kFloat[choice.floats];
+  const SimdTables& simd = kSimd[choice.simd];
+  return {floats.attention[i], floats.e4m3_attention[i], simd.elementwise[i],
+          floats.gemm[i],      kInt[choice.ints][i],     *simd.sampler};
 }
 
 size_t table_index(DType dtype) {

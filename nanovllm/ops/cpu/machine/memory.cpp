@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/system/machine.h"
 
 namespace nanovllm::cpu {
 
@@ -28,9 +29,16 @@ namespace {
 /// Memory that several buffers share. It is freed with the last of them.
 struct Chunk {
   Buffer memory;
-  size_t used = 0;
+  size_t bytes = 0, used = 0;
 };
 constexpr size_t kChunkBytes = 32 * kHugePage;
+
+/// The size of the next chunk: a small share of what is left, since the limit of the address space
+/// (ulimit -v) also counts what is never used.
+size_t chunk_bytes(size_t needed) {
+  constexpr size_t kShare = 32;
+  return std::max(needed, std::min(kChunkBytes, available_host_memory() / kShare));
+}
 
 }  // namespace
 
@@ -40,11 +48,14 @@ Buffer allocate_weight(size_t bytes) {
   static std::weak_ptr<Chunk> last;
   const std::lock_guard lock(mutex);
   std::shared_ptr<Chunk> chunk = last.lock();
-  if (chunk == nullptr || kChunkBytes - chunk->used < bytes)
-    last = chunk = std::make_shared<Chunk>(allocate(kChunkBytes));
-  void* const p = static_cast<char*>(chunk->memory.get()) + chunk->used;
   constexpr size_t kLine = 64;
-  chunk->used += (bytes + kLine - 1) / kLine * kLine;
+  const size_t needed = (bytes + kLine - 1) / kLine * kLine;
+  if (chunk == nullptr || chunk->bytes - chunk->used < needed) {
+    const size_t size = chunk_bytes(needed);
+    last = chunk = std::make_shared<Chunk>(Chunk{allocate(size), size});
+  }
+  void* const p = static_cast<char*>(chunk->memory.get()) + chunk->used;
+  chunk->used += needed;
   return {p, [chunk = std::move(chunk)](void*) {}};
 }
 

@@ -1,6 +1,8 @@
 #include "nanovllm/ops/cuda/backend/cuda_backend.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <bit>
 #include <utility>
 
@@ -14,6 +16,13 @@ namespace nanovllm::cuda {
 namespace {
 
 constexpr double kGiB = 1 << 30;
+
+/// What this process has allocated on a GPU, for all backends there.
+std::atomic<size_t>& allocated_bytes(int gpu) {
+  constexpr size_t kMostGpus = 64;
+  static std::array<std::atomic<size_t>, kMostGpus> bytes;
+  return bytes.at(static_cast<size_t>(gpu));
+}
 
 }  // namespace
 
@@ -107,6 +116,7 @@ Memory CudaBackend::memory() const {
   const ContextScope here(context_);
   Memory memory;
   cuda_check(cudaMemGetInfo(&memory.free, &memory.total), "memory");
+  memory.own = allocated_bytes(rank_.index);
   return memory;
 }
 
@@ -115,14 +125,16 @@ Buffer CudaBackend::allocate(size_t bytes) {
   void* p = nullptr;
   if (cudaMalloc(&p, std::max<size_t>(bytes, 1)) != cudaSuccess) {
     cudaGetLastError();
-    const Memory now = memory();
     fail(
-        "the GPU has no {:.3f} GiB left: {:.3f} of its {:.3f} GiB are free; lower "
-        "--gpu-memory-utilization, --max-num-batched-tokens or --max-num-seqs",
-        static_cast<double>(bytes) / kGiB, static_cast<double>(now.free) / kGiB,
-        static_cast<double>(now.total) / kGiB);
+        "the GPU has no {:.2f} GiB left: {}; lower --gpu-memory-utilization, "
+        "--max-num-batched-tokens or --max-num-seqs, or end other programs",
+        static_cast<double>(bytes) / kGiB, holders(memory()));
   }
-  Buffer buffer(p, [](void* memory) { cudaFree(memory); });
+  allocated_bytes(rank_.index) += bytes;
+  Buffer buffer(p, [bytes, gpu = rank_.index](void* memory) {
+    cudaFree(memory);
+    allocated_bytes(gpu) -= bytes;
+  });
   // Nobody waits for the zeros of a large cache: what uses memory is enqueued on the same stream.
   // Other streams must wait for this one first.
   cuda_check(cudaMemsetAsync(p, 0, bytes, where_.stream), "memory");
@@ -261,5 +273,10 @@ void CudaBackend::copy_blocks(const KvCache& kv, std::span<const BlockCopy> copi
 /// ops/cuda_library.cpp looks this function up with dlsym().
 extern "C" __attribute__((visibility("default"))) nanovllm::Backend* nanovllm_make_cuda_backend(
     nanovllm::CudaKernels kernels, nanovllm::Rank rank) {
+#ifdef NANOVLLM_CUDA_DRAFT
+  nanovllm::fail(
+      "the CUDA backend is a draft: it was compiled without optimisation on a machine "
+      "without a GPU; `make build` compiles the whole of it");
+#endif
   return new nanovllm::cuda::CudaBackend(kernels, rank);
 }

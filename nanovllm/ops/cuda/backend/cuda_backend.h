@@ -166,7 +166,9 @@ class CudaBackend final : public Backend {
   CudaKernels kernels_;
   bool portable_ = false;  // portable kernels were requested, or the GPU is not Hopper
   bool capturing_ = false;
-  bool preparing_ = false;  // replay() only captures
+  bool preparing_ = false;            // replay() only captures
+  bool has_shared_rows_ = false;      // prepare(): of a sum of the latest step
+  int64_t num_chosen_at_start_ = -1;  // -1: prepare() was not called
   std::optional<Gemms> gemms_;
   std::optional<WeightUpload> weight_upload_;
   bool is_loading_ = false;                 // in load_weights()

@@ -154,8 +154,10 @@ CudaBackend::Addend CudaBackend::begin_addend(Residual& residual) {
   const Tensor& sum = residual.sum();
   const Range all = {0, sum.shape[0]};
   if (!collectives_) return {finish(residual), all};
+  const bool shares = collectives_->shares_rows(sum);
+  has_shared_rows_ = has_shared_rows_ || shares;
   // If only the rank that owns a row adds to it, the rank needs no other rows.
-  if (residual.state != State::kOwnRows || !collectives_->shares_rows(sum)) finish(residual);
+  if (residual.state != State::kOwnRows || !shares) finish(residual);
   if (collectives_->adds_residual(sum)) {
     residual.state = State::kUnadded;
     return {residual.scratch(), {}};
@@ -163,7 +165,7 @@ CudaBackend::Addend CudaBackend::begin_addend(Residual& residual) {
   const Peers* const peers = collectives_->receivers(sum);
   residual.state = peers != nullptr ? State::kSent : State::kPartial;
   const Rank rank = collectives_->ranks().rank();
-  if (collectives_->shares_rows(sum)) return {sum, row_share(sum.shape[0], rank)};
+  if (shares) return {sum, row_share(sum.shape[0], rank)};
   return {sum, rank.index == 0 ? all : Range(), peers};  // the old residual is added only once
 }
 

@@ -62,11 +62,13 @@ RowParams CudaBackend::row_params(const SampleRow& row, int32_t slot) {
   params.num_masked_after = static_cast<int32_t>(row.masked_after.size());
   params.num_masked = static_cast<int32_t>(row.masked_ids.size());
   params.num_allowed = static_cast<int32_t>(row.allowed_ids.size());
+  params.num_mask_words = static_cast<int32_t>(row.allowed_mask.size());
   append(words_, row.counts);
   append(words_, row.biases);
   append(words_, row.masked_after);
   append(words_, row.masked_ids);
   append(words_, row.allowed_ids);
+  append(words_, row.allowed_mask);
   return params;
 }
 

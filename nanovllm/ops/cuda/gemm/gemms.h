@@ -81,6 +81,7 @@ class Gemms {
   Tensor matrix_of(const Weight& w, DType dtype);
 
   Autotuner& autotuner() { return autotuner_; }
+  const Autotuner& autotuner() const { return autotuner_; }
   /// Whether split-K may be used.
   bool may_split_k() const { return waiting_grids_ && waiting_grids_->allowed(); }
   uint64_t cublaslt_version() const { return cublaslt_.version(); }

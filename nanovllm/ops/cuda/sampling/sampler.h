@@ -16,10 +16,10 @@
 namespace nanovllm::cuda {
 
 /// A SampleRow in device memory. Its lists are consecutive in an array of 32-bit words: counts as
-/// (id, in_answer), biases as (id, float), MaskedAfter, masked ids, allowed ids.
+/// (id, in_answer), biases as (id, float), MaskedAfter, masked ids, allowed ids, allowed mask.
 struct RowParams : SamplingScalars {
   int32_t first_word = 0, num_counts = 0, num_biases = 0, num_masked_after = 0, num_masked = 0,
-          num_allowed = 0;
+          num_allowed = 0, num_mask_words = 0;
   int32_t last_token = kNoToken;  ///< as in SampleRow; kTokenInFlight: the row's input token
   int32_t slot = -1;              ///< the slot that gets the token; -1: none
   int32_t is_plain = 1;           ///< 0: lists or filters, drawn by sample_special()

@@ -45,6 +45,7 @@ __device__ bool adjust(Row<kClustered>& row, const RowParams& params, const int3
   const Entries<int2> masked_after(biases.end(), params.num_masked_after);
   const Entries<int32_t> masked(masked_after.end(), params.num_masked);
   const Entries<int32_t> allowed(masked.end(), params.num_allowed);
+  const int32_t* const allowed_mask = allowed.end();
   row.wait();
   bool is_bad = false;
   const auto mask = [&](int id) {
@@ -57,6 +58,13 @@ __device__ bool adjust(Row<kClustered>& row, const RowParams& params, const int3
     __syncthreads();
     allowed.for_each([&](int32_t id) {
       if (row.has(id)) row.at(copy, id) = raw[id];
+    });
+    __syncthreads();
+  }
+  if (params.num_mask_words > 0) {
+    row.for_each([&](int id, float) {
+      if (id / 32 < params.num_mask_words && ((allowed_mask[id / 32] >> (id % 32)) & 1) == 0)
+        mask(id);
     });
     __syncthreads();
   }
@@ -109,7 +117,7 @@ template <bool kClustered>
 __device__ Distribution distribution(Row<kClustered>& row, const SampleParams& p, int row_index,
                                      const RowParams& params, const float* raw, float* copy) {
   const bool has_lists = params.num_counts + params.num_biases + params.num_masked_after +
-                                 params.num_masked + params.num_allowed >
+                                 params.num_masked + params.num_allowed + params.num_mask_words >
                              0 ||
                          params.last_token != kNoToken;
   row.read(raw, kClustered || has_lists ? copy : nullptr);

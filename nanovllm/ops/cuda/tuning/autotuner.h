@@ -32,6 +32,7 @@ class Autotuner {
                     const std::function<void(GemmChoice&)>& run);
 
   GemmChoices& choices() { return choices_; }
+  const GemmChoices& choices() const { return choices_; }
 
  private:
   GemmChoice measure(std::vector<GemmChoice> candidates, int64_t num_tokens,

@@ -38,7 +38,12 @@ class GemmChoices {
   };
   /// Null if nothing is known.
   const Known* find(const Key& key) const;
-  void set(const Key& key, const Known& known) { all_[key] = known; }
+  void set(const Key& key, const Known& known) {
+    all_[key] = known;
+    ++num_set_;
+  }
+  /// How often set() was called.
+  int64_t num_set() const { return num_set_; }
 
   /// The choices that were measured, one in each line.
   std::string to_text() const;
@@ -50,6 +55,7 @@ class GemmChoices {
 
  private:
   std::map<Key, Known> all_;
+  int64_t num_set_ = 0;
 };
 
 }  // namespace nanovllm::cuda

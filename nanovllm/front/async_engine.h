@@ -7,7 +7,6 @@
 #include <list>
 #include <memory>
 #include <mutex>
-#include <shared_mutex>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -48,7 +47,7 @@ class Inbox {
 /// is applied at once, so that the request frees its slot and its blocks. Its last update comes
 /// with the next step.
 ///
-/// After exit() and after a step that failed, prepare(), submit(), cancel(), reset_prefix_cache(),
+/// After exit() and after a step that failed, submit(), cancel(), reset_prefix_cache(),
 /// wait(), take(), is_finished() and require_alive() throw EngineDead, and run() returns. They all
 /// throw it in a process that was forked from the one that made the engine: the threads that run
 /// steps do not exist there. Such a process must not destroy the engine either.
@@ -57,10 +56,9 @@ class AsyncEngine {
   explicit AsyncEngine(std::unique_ptr<LLMEngine> engine);
   ~AsyncEngine();
 
-  /// LLMEngine::prepare(). Every mistake in a request is found here, on the caller's thread. Throws
-  /// UserError.
-  NewRequest prepare(std::vector<int32_t> prompt_token_ids, const SamplingParams& params,
-                     const std::string& cache_salt = "") const;
+  /// Makes the requests for submit(). Every mistake in a request is found there, on the caller's
+  /// thread.
+  const RequestFactory& requests() const { return *factory_; }
   /// Queues a request, whose updates go to `inbox`; returns its number.
   uint64_t submit(const std::shared_ptr<Inbox>& inbox, NewRequest request);
   /// Queues the end of a request. Its last update has the tokens so far and the finish_reason
@@ -87,7 +85,7 @@ class AsyncEngine {
   bool belongs_to_this_process() const;
   /// Whether all requests of the inbox have ended and their updates were taken.
   bool is_finished(const Inbox& inbox) const;
-  /// As of the last step, or of the last cancellation without one.
+  /// The figures after the last step, or after a cancellation without one.
   EngineStats stats() const;
   /// How many calls of wait() and run() have not returned yet.
   size_t num_waiting_calls() const;
@@ -112,10 +110,8 @@ class AsyncEngine {
   const int process_;
   const EngineSetup setup_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
-  /// Used by the thread whose turn it is and, under a shared lock of engine_lifetime_, by
-  /// prepare(), which reads only what never changes. exit() frees it under the exclusive lock.
-  std::unique_ptr<LLMEngine> engine_;
-  mutable std::shared_mutex engine_lifetime_;
+  const std::shared_ptr<const RequestFactory> factory_;
+  std::unique_ptr<LLMEngine> engine_;  // used by the thread whose turn it is, freed by exit()
 
   mutable std::mutex mutex_;  // guards all members below; never held during a step
   std::vector<Turn*> turns_;  // in the order of the calls; the first one steps

@@ -1,4 +1,4 @@
-#include "nanovllm/engine/async_engine.h"
+#include "nanovllm/front/async_engine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "nanovllm/base/system/file_descriptor.h"
-#include "test_engine.h"
+#include "tests/engine/test_engine.h"
 
 namespace nanovllm::testing {
 namespace {
@@ -80,7 +80,7 @@ struct Front {
   }
   uint64_t submit(const std::shared_ptr<Inbox>& inbox, const std::vector<int32_t>& prompt,
                   int64_t max_tokens) const {
-    return engine->submit(inbox, engine->prepare(prompt, params(max_tokens)));
+    return engine->submit(inbox, engine->requests().make(prompt, params(max_tokens)));
   }
   /// Waits until `count` calls wait, so that the next call is behind them in the queue.
   void await_turns(size_t count) const {
@@ -275,7 +275,7 @@ TEST(AsyncEngine, InvalidRequestsAreRefusedAtOnce) {
               ThrowsMessage<UserError>(HasSubstr("0 to 999")));
   SamplingParams bad;
   bad.n = 1000;
-  EXPECT_THROW(front.engine->prepare({1}, bad), UserError);
+  EXPECT_THROW(front.engine->requests().prepare(bad), UserError);
   EXPECT_TRUE(front.engine->is_finished(*inbox));
   EXPECT_EQ(front.submit(inbox, {1}, 1), 0u);
 }
@@ -305,7 +305,7 @@ TEST(AsyncEngine, ExitIsAnErrorForThreadsThatWait) {
   threads.clear();
   EXPECT_EQ(num_dead, 3);
   EXPECT_THROW(front.engine->require_alive(), EngineDead);
-  EXPECT_THROW(front.engine->prepare({1}, {}), EngineDead);
+  EXPECT_THROW(front.submit(answers(), {1}, 1), EngineDead);
   front.engine->exit();  // a second call does nothing
 }
 

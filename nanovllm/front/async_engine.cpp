@@ -1,4 +1,4 @@
-#include "nanovllm/engine/async_engine.h"
+#include "nanovllm/front/async_engine.h"
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -38,6 +38,7 @@ AsyncEngine::AsyncEngine(std::unique_ptr<LLMEngine> engine)
     : process_(getpid()),
       setup_(engine->setup()),
       tokenizer_(engine->tokenizer()),
+      factory_(engine->request_factory()),
       engine_(std::move(engine)),
       stats_(engine_->stats()) {
   turns_.reserve(1);  // cancel_all() adds one and must not throw
@@ -65,14 +66,6 @@ std::unique_lock<std::mutex> AsyncEngine::lock_alive() const {
 }
 
 void AsyncEngine::require_alive() const { lock_alive(); }
-
-NewRequest AsyncEngine::prepare(std::vector<int32_t> prompt, const SamplingParams& params,
-                                const std::string& cache_salt) const {
-  require_alive();
-  const std::shared_lock lifetime(engine_lifetime_);
-  require_alive();  // exit() may have run before the lock was taken
-  return engine_->prepare(std::move(prompt), params, cache_salt);
-}
 
 uint64_t AsyncEngine::submit(const std::shared_ptr<Inbox>& inbox, NewRequest request) {
   const std::unique_lock locked = lock_alive();
@@ -212,10 +205,7 @@ void AsyncEngine::exit() {
   queue_.clear();
   running_.clear();
   locked.unlock();
-  {
-    const std::lock_guard lifetime(engine_lifetime_);
-    engine_.reset();
-  }
+  engine_.reset();
   locked.lock();  // the Turn is destroyed with the mutex held
 }
 

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/server/conversation/calls/offered_tools.h"
+
+namespace nanovllm::server {
+
+/// A call of an offered function.
+struct FunctionCall {
+  std::string name;
+  std::string arguments;  ///< the text of a JSON object
+};
+
+/// What a reader knows about the text that it has read since the last verdict but kUndecided.
+enum class Verdict {
+  kUndecided,  ///< nothing yet
+  kCalls,      ///< it ends with calls, or closes calls. What follows may belong to them
+  kEnd,        ///< it closes the calls before, and no more of them follow
+  kText,       ///< it is no call: content, the end of which may be the beginning of a call
+  kContent     ///< it is content, and so is what follows until another verdict
+};
+
+/// Finds out whether text is calls in one of the forms in which models write them, character by
+/// character. So the time is proportional to the length of the text, and it does not matter in
+/// which pieces the text comes. A reader gets the text from a character on with which a call may
+/// begin. After kEnd and kText it is as new. Each form has a class.
+class CallReader {
+ public:
+  virtual ~CallReader() = default;
+
+  /// The characters with which a call may begin.
+  virtual std::string_view first_characters() const = 0;
+  Verdict read(char c) {
+    ++num_read_;
+    return settled(next(c));
+  }
+  /// The answer ends here.
+  Verdict end() { return settled(last()); }
+  /// Forgets what was read.
+  void restart() {
+    num_read_ = 0;
+    calls_.clear();
+    begin();
+  }
+  /// The calls, after kCalls.
+  std::vector<FunctionCall> take_calls() { return std::exchange(calls_, {}); }
+  /// After kText: how many bytes at the end of the text may begin a call and are to be read again.
+  /// After kCalls: how many bytes at the end do not belong to the calls and are content, which
+  /// only happens at the end of the answer.
+  size_t num_unread() const { return num_unread_; }
+
+ protected:
+  virtual Verdict next(char c) = 0;
+  virtual Verdict last() = 0;
+  /// Prepares for new text.
+  virtual void begin() = 0;
+
+  Verdict text(size_t num_unread) {
+    num_unread_ = num_unread;
+    return Verdict::kText;
+  }
+  /// What was read since the last calls is text, and no call has begun in it.
+  Verdict text_after_calls() { return text(num_read_); }
+  Verdict call(FunctionCall found) {
+    calls_.push_back(std::move(found));
+    return calls(0);
+  }
+  Verdict calls(size_t num_unread) {
+    num_unread_ = num_unread;
+    return Verdict::kCalls;
+  }
+
+  std::vector<FunctionCall> calls_;
+
+ private:
+  Verdict settled(Verdict verdict) {
+    if (verdict == Verdict::kCalls || verdict == Verdict::kContent) num_read_ = 0;
+    if (verdict == Verdict::kEnd || verdict == Verdict::kText) restart();
+    return verdict;
+  }
+
+  size_t num_read_ = 0;  // since the last calls or content
+  size_t num_unread_ = 0;
+};
+
+inline bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+/// Whether the name of a function may have the character.
+inline bool is_in_name(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+         c == '-' || c == '.';
+}
+
+}  // namespace nanovllm::server

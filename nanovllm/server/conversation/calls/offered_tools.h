@@ -1,0 +1,39 @@
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "nanovllm/base/json.h"
+#include "nanovllm/server/conversation/calls/value_types.h"
+
+namespace nanovllm::server {
+
+/// What the schema of a tool says about the arguments of its calls.
+struct ToolSchema {
+  std::unordered_map<std::string, ValueTypes> parameters;
+  std::vector<std::string> required;  ///< parameters that no call lacks
+};
+
+/// The tools that a request offers to the model. Copies share their contents.
+class OfferedTools {
+ public:
+  OfferedTools() = default;
+  /// Tools about whose arguments nothing is known.
+  OfferedTools(std::initializer_list<const char*> names);
+  /// From OpenAI's form, [{"function": {"name": "...", "parameters"?: schema}}, ...], which was
+  /// checked.
+  static OfferedTools of(const Json& tools);
+
+  bool empty() const { return tools_ == nullptr || tools_->empty(); }
+  /// Null if there is no such tool.
+  const ToolSchema* find(const std::string& name) const;
+
+ private:
+  using ByName = std::unordered_map<std::string, ToolSchema>;
+  std::shared_ptr<const ByName> tools_;
+};
+
+}  // namespace nanovllm::server
