@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Where the time of a build goes.
   compile_times.py measure   builds what `make demo` needs in build/times, without ccache, and prints the times of a cold build, of
-                             changes, and of the slowest sources; nothing else should run on the machine
-  compile_times.py check     fails if a source of apps/ or nanovllm/server takes more than LIMIT times the processor time of
-                             calibration.cpp. The log of build/release tells which sources may; only these are compiled again."""
+                             changes, and of the slowest units; nothing else should run on the machine
+  compile_times.py check     fails if a unit of apps/ or nanovllm/server takes more than LIMIT times the processor time of
+                             calibration.cpp. The log of build/release tells which may; only these are compiled again.
+A unit is up to eight sources that are compiled as one, or a source that is compiled alone."""
 import json
 import os
+import re
 import resource
 import shlex
 import subprocess
@@ -15,6 +17,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIMIT = 10
+CHECKED = ("apps/", "CMakeFiles/nanovllm_server.dir/")
 TARGETS = ["nanovllm_cli", "nanovllm_shared"]
 
 
@@ -37,12 +40,18 @@ def logged_seconds(build):
 
 
 def commands_of(build):
-    """By source: the words that compile it, and the object file."""
+    """By unit: its file, the words that compile it, and the object file."""
     with open(f"{build}/compile_commands.json", encoding="utf8") as file:
         for entry in json.load(file):
             words = shlex.split(entry["command"])
             at = words.index("-o")
-            yield os.path.relpath(entry["file"], ROOT), words[:at] + words[at + 2 :], words[at + 1]
+            yield entry["file"], words[:at] + words[at + 2 :], words[at + 1]
+
+
+def sources_of(unit):
+    with open(unit, encoding="utf8") as file:
+        included = re.findall(rf'^#include "{ROOT}/(.*\.cpp)"$', file.read(), re.MULTILINE)
+    return " ".join(included) or os.path.relpath(unit, ROOT)
 
 
 def calibration(folder):
@@ -52,22 +61,23 @@ def calibration(folder):
 
 
 def check():
+    os.environ["CCACHE_DISABLE"] = "1"
     build = f"{ROOT}/build/release"
     logged = logged_seconds(build)
     slow = []
     with tempfile.TemporaryDirectory() as folder:
         unit = calibration(folder)
         print(f"calibration.cpp: {unit:.1f} s; the limit is {LIMIT} times that, {LIMIT * unit:.1f} s")
-        for source, command, output in commands_of(build):
+        for file, command, output in commands_of(build):
             # By the clock a compilation takes at least its processor time; the half is for a machine whose speed varies.
-            if not source.startswith(("apps/", "nanovllm/server/")) or logged.get(output, 0) < LIMIT * unit / 2:
+            if not output.startswith(CHECKED) or logged.get(output, 0) < LIMIT * unit / 2:
                 continue
             seconds = processor_seconds([*command, "-o", f"{folder}/object.o"], build)
-            print(f"{seconds:6.1f} s  {source}")
+            print(f"{seconds:6.1f} s  {sources_of(file)}")
             if seconds > LIMIT * unit:
-                slow.append(source)
+                slow.append(sources_of(file))
     if slow:
-        sys.exit(f"error: these sources take too long to compile; include less in them, or divide them: {', '.join(slow)}")
+        sys.exit("error: these sources take too long to compile; include less in them, or divide them:\n  " + "\n  ".join(slow))
 
 
 def build_demo(build, what):
@@ -84,13 +94,14 @@ def measure():
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DNANOVLLM_CUDA=OFF", "-DNANOVLLM_TESTS=OFF", "-DNANOVLLM_BENCH=OFF"]
     subprocess.run(["cmake", "-G", "Ninja", "-S", ROOT, "-B", build, *options], check=True, stdout=subprocess.DEVNULL)
     build_demo(build, "nothing built before")
-    slowest = sorted(logged_seconds(build).items(), key=lambda item: -item[1])
+    files = {output: file for file, _, output in commands_of(build)}
+    slowest = sorted(logged_seconds(build).items(), key=lambda item: -item[1])[:12]
     for path in ("nanovllm/base/config.h", "nanovllm/engine/scheduler.cpp", "nanovllm/server/api.cpp", "apps/generate.cpp"):
         os.utime(f"{ROOT}/{path}")
         build_demo(build, f"after a change in {path}")
     print("\nThe slowest, by the clock:")
-    for output, seconds in slowest[:20]:
-        print(f"{seconds:6.1f} s  {output}")
+    for output, seconds in slowest:
+        print(f"{seconds:6.1f} s  {sources_of(files[output]) if output in files else output}")
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ struct Requests {
 };
 
 /// The least of the values that a share of them, at least, does not exceed.
-double percentile(const std::vector<double>& sorted, double share) {
+double nearest_rank(const std::vector<double>& sorted, double share) {
   const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(sorted.size())));
   return sorted[rank - 1];
 }
@@ -123,8 +123,8 @@ std::optional<Json> run_round(LLMEngine& engine, const Requests& requests, int64
               {"longest_step_ms", longest_ms},
               {"slow_steps", num_slow},
               {"slow_steps_ms", slow_ms},
-              {"ttft_p50_ms", percentile(first_token_ms, 0.5)},
-              {"ttft_p99_ms", percentile(first_token_ms, 0.99)}};
+              {"ttft_p50_ms", nearest_rank(first_token_ms, 0.5)},
+              {"ttft_p99_ms", nearest_rank(first_token_ms, 0.99)}};
 }
 
 }  // namespace

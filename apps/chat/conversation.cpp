@@ -7,7 +7,7 @@ namespace nanovllm {
 
 namespace {
 
-constexpr size_t kMaxFileBytes = size_t{1} << 26;  // many times the longest context
+constexpr size_t kMaxConversationBytes = size_t{1} << 26;  // many times the longest context
 
 }  // namespace
 
@@ -33,7 +33,7 @@ void Conversation::save(const std::string& path) {
 }
 
 void Conversation::load(const std::string& path) {
-  const Json json = parse_json(read_file(path, kMaxFileBytes), path);
+  const Json json = parse_json(read_file(path, kMaxConversationBytes), path);
   require(json.is_object() && json.contains("messages") && json["messages"].is_array(),
           "{}: must be an object with a list of messages, as /save writes it", path);
   size_t number = 0;

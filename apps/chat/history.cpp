@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 // Twice as many may be in the file, so that it is not written anew for every text.
 constexpr size_t kMaxEntries = 1000;
 constexpr size_t kMaxEntryBytes = 16 * 1024;  // of an entry that is written to the file
-constexpr size_t kMaxFileBytes = 2 * kMaxEntries * kMaxEntryBytes;
+constexpr size_t kMaxHistoryBytes = 2 * kMaxEntries * kMaxEntryBytes;
 
 // A line of the file is a text in which a newline is "\n" and a backslash is "\\".
 std::string to_line(std::string_view text) {
@@ -56,7 +56,7 @@ History::History() {
   ::mkdir((folder / "nanovllm").c_str(), 0700);
   const std::string path = folder / "nanovllm" / "history";
   try {
-    const std::string text = read_file_if_there(path, kMaxFileBytes).value_or("");
+    const std::string text = read_file_if_there(path, kMaxHistoryBytes).value_or("");
     for (size_t at = 0; at < text.size();) {
       const size_t end = std::min(text.find('\n', at), text.size());
       entries_.push_back(from_line(std::string_view(text).substr(at, end - at)));

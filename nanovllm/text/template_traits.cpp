@@ -9,7 +9,7 @@ namespace {
 
 // Words that no template contains, so that they come from the messages.
 constexpr const char* kWord = "wordofthemessage";
-constexpr const char* kOther = "otherofthemessage";
+constexpr const char* kOtherWord = "otherofthemessage";
 constexpr const char* kKey = "keyofthecall";
 constexpr const char* kValue = "valueofthecall";
 constexpr const char* kTool = "nameofthetool";
@@ -89,9 +89,9 @@ Json context_with(const std::string& role, const Json& content) {
 
 /// A template that does not read parts prints the whole list, with the other field.
 bool reads_parts(const std::string& role, const TemplateTraits::Render& render) {
-  const Json part = {{"type", "text"}, {"text", kWord}, {"field", kOther}};
+  const Json part = {{"type", "text"}, {"text", kWord}, {"field", kOtherWord}};
   const auto prompt = render(context_with(role, Json::array({part})));
-  return has(prompt, kWord) && !has(prompt, kOther);
+  return has(prompt, kWord) && !has(prompt, kOtherWord);
 }
 
 }  // namespace
@@ -111,15 +111,16 @@ TemplateTraits TemplateTraits::of(const std::string& source, const Render& rende
     return Json::array({{{"type", "text"}, {"text", word}}});
   };
   const Json user = message("user", content("x")), answer = message("assistant", content("y"));
-  const Json system = message("system", content(kWord)), other = message("system", content(kOther));
+  const Json system = message("system", content(kWord)),
+             other = message("system", content(kOtherWord));
   const Json developer = message("developer", content(kWord));
   traits.system = shows({system, user}, {kWord});
-  traits.two_systems = shows({other, system, user}, {kOther, kWord});
-  traits.later_system =
-      shows({user, system}, {kWord}) && shows({other, user, answer, system, user}, {kOther, kWord});
+  traits.two_systems = shows({other, system, user}, {kOtherWord, kWord});
+  traits.later_system = shows({user, system}, {kWord}) &&
+                        shows({other, user, answer, system, user}, {kOtherWord, kWord});
   traits.developer = source.find("developer") != std::string::npos &&
                      shows({developer, user}, {kWord}) &&
-                     shows({other, developer, user}, {kOther, kWord}) &&
+                     shows({other, developer, user}, {kOtherWord, kWord}) &&
                      shows({user, answer, developer, user}, {kWord});
   traits.two_answers = shows({user, answer, message("assistant", content(kWord)), user}, {kWord});
 
@@ -141,11 +142,11 @@ TemplateTraits TemplateTraits::of(const std::string& source, const Render& rende
   Json result = call(traits.no_content, arguments);
   if (!traits.calls) result["messages"][1] = answer;
   traits.tool = has(render(result), kWord);
-  for (const Json& context :
-       {call(content(kOther), arguments), without_result(call(content(kOther), arguments))}) {
+  for (const Json& context : {call(content(kOtherWord), arguments),
+                              without_result(call(content(kOtherWord), arguments))}) {
     const auto both = render(context);
     if (!both) continue;
-    traits.call_texts = has(both, kOther) && has(both, kKey);
+    traits.call_texts = has(both, kOtherWord) && has(both, kKey);
     break;
   }
   return traits;

@@ -14,22 +14,22 @@ namespace nanovllm {
 
 namespace {
 
-struct Range {
+struct NewRange {
   char32_t first, last;
 };
 
 // Letters and numbers that Unicode 15.1 and 16.0 added (DerivedGeneralCategory.txt), for a utf8proc
 // that is older.
-constexpr Range kNewLetters[] = {
+constexpr NewRange kNewLetters[] = {
     {0x1C89, 0x1C8A},   {0xA7CB, 0xA7CD},   {0xA7DA, 0xA7DC},   {0x105C0, 0x105F3},
     {0x10D4A, 0x10D65}, {0x10D6F, 0x10D85}, {0x10EC2, 0x10EC4}, {0x11380, 0x11389},
     {0x1138B, 0x1138B}, {0x1138E, 0x1138E}, {0x11390, 0x113B5}, {0x113B7, 0x113B7},
     {0x113D1, 0x113D1}, {0x113D3, 0x113D3}, {0x11BC0, 0x11BE0}, {0x13460, 0x143FA},
     {0x16100, 0x1611D}, {0x16D40, 0x16D6C}, {0x18CFF, 0x18CFF}, {0x1E5D0, 0x1E5ED},
     {0x1E5F0, 0x1E5F0}, {0x2EBF0, 0x2EE5D}};
-constexpr Range kNewNumbers[] = {{0x10D40, 0x10D49}, {0x116D0, 0x116E3}, {0x11BF0, 0x11BF9},
-                                 {0x16130, 0x16139}, {0x16D70, 0x16D79}, {0x1CCF0, 0x1CCF9},
-                                 {0x1E5F1, 0x1E5FA}};
+constexpr NewRange kNewNumbers[] = {{0x10D40, 0x10D49}, {0x116D0, 0x116E3}, {0x11BF0, 0x11BF9},
+                                    {0x16130, 0x16139}, {0x16D70, 0x16D79}, {0x1CCF0, 0x1CCF9},
+                                    {0x1E5F1, 0x1E5FA}};
 
 uint8_t class_of(char32_t c) {
   if (c == '\r' || c == '\n') return kSpace | kNewline;
@@ -107,11 +107,11 @@ constexpr bool is_hangul_syllable(char32_t c) { return c >= 0xAC00 && c <= 0xD7A
 
 CharTable::CharTable() {
   for (char32_t c = 0; c < classes_.size(); ++c) classes_[c] = class_of(c);
-  const auto add = [&](const Range& range, CharClass cls) {
+  const auto add = [&](const NewRange& range, CharClass cls) {
     std::fill(&classes_[range.first], &classes_[range.last] + 1, static_cast<uint8_t>(cls));
   };
-  for (const Range& range : kNewLetters) add(range, kLetter);
-  for (const Range& range : kNewNumbers) add(range, kNumber);
+  for (const NewRange& range : kNewLetters) add(range, kLetter);
+  for (const NewRange& range : kNewNumbers) add(range, kNumber);
 
   for (char32_t c = 0; c < classes_.size(); ++c) {
     const utf8proc_property_t* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(c));

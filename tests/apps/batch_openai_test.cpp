@@ -12,7 +12,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-std::string chat(const std::string& id, const std::string& more = "") {
+std::string chat_line(const std::string& id, const std::string& more = "") {
   return R"({"custom_id": ")" + id +
          R"(", "method": "POST", "url": "/v1/chat/completions", "body": )"
          R"({"model": "any", "messages": [{"role": "user", "content": "Hello"}], "temperature": 0, )"
@@ -34,8 +34,8 @@ std::vector<std::string> openai(std::vector<std::string> more) {
 
 TEST(OpenAiBatch, LinesHaveTheDocumentedFields) {
   const TempFile in(
-      chat("a") + completion("b", R"("prompt": ["Once", [327, 1874]], "n": 2)") +
-      chat("c", R"(, "temperature": 5e999)") + chat("d", R"(, "top_p": 7)") +
+      chat_line("a") + completion("b", R"("prompt": ["Once", [327, 1874]], "n": 2)") +
+      chat_line("c", R"(, "temperature": 5e999)") + chat_line("d", R"(, "top_p": 7)") +
       "{\"custom_id\": \"e\"}\nnot JSON\n" +
       R"({"custom_id": "f", "url": "/v1/other", "body": {"prompt": "a"}})"
       "\n" +
@@ -112,7 +112,7 @@ std::vector<Json> comparable(const std::string& text) {
 TEST(OpenAiBatch, IsContinued) {
   std::string requests;
   for (int i = 0; i < 6; ++i)
-    requests += i == 3 ? chat("3", R"(, "n": 0)") : chat(std::to_string(i));
+    requests += i == 3 ? chat_line("3", R"(, "n": 0)") : chat_line(std::to_string(i));
   const TempFile in(requests), out;
   const auto args = openai({"--prompts-file", in.path(), "--output", out.path()});
   EXPECT_EQ(run(args).status, 2);
@@ -139,7 +139,7 @@ TEST(OpenAiBatch, IsContinued) {
   const Result mended = run(openai({"--prompts-file", corrected.path(), "--output", out.path()}));
   EXPECT_EQ(mended.status, 0) << mended.err;
   EXPECT_EQ(lines(out.read()).size(), 7u);
-  const TempFile other(chat("another"));
+  const TempFile other(chat_line("another"));
   const Result wrong = run(openai({"--prompts-file", other.path(), "--output", out.path()}));
   EXPECT_EQ(wrong.status, 2);
   EXPECT_THAT(wrong.err, HasSubstr("the result with index 0 is that of another prompt"));
@@ -150,7 +150,7 @@ TEST(OpenAiBatch, IsContinued) {
 TEST(OpenAiBatch, NeedsLinesOfItsOwn) {
   expect_refused({"generate", kTinyTales, "-p", "a", "--output-format", "openai"},
                  "--output-format openai needs --prompts-file");
-  const TempFile in(chat("a"));
+  const TempFile in(chat_line("a"));
   expect_refused(openai({"--prompts-file", in.path(), "--chat"}), "--chat has no effect with");
   expect_refused(openai({"--prompts-file", in.path(), "--system", "x"}), "--system has no effect");
 }

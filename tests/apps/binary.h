@@ -13,10 +13,6 @@
 /// What the tests of the binary's commands have in common.
 namespace nanovllm::testing {
 
-inline const std::string kSource = NANOVLLM_SOURCE_DIR;
-inline const std::string kTinyTales = kSource + "/models/tiny-tales";
-inline const std::string kLlama = kSource + "/tests/variants/llama";
-
 inline std::vector<Json> lines(const std::string& text) {
   std::vector<Json> all;
   std::istringstream stream(text);

@@ -11,14 +11,14 @@
 namespace nanovllm::testing {
 namespace {
 
-struct Kill {
-  friend void PrintTo(const Kill& k, std::ostream* out) { *out << k.name; }
+struct GpuKill {
+  friend void PrintTo(const GpuKill& k, std::ostream* out) { *out << k.name; }
   std::string name, shape;
   int victim;  // its rank
   int signal;
 };
 
-class GpuRanksKilled : public ::testing::TestWithParam<Kill> {
+class GpuRanksKilled : public ::testing::TestWithParam<GpuKill> {
  protected:
   void SetUp() override {
     if (num_gpus() < 2) GTEST_SKIP() << "needs two GPUs; " << num_gpus() << " are here";
@@ -26,7 +26,7 @@ class GpuRanksKilled : public ::testing::TestWithParam<Kill> {
 };
 
 TEST_P(GpuRanksKilled, AllProcessesEndSoon) {
-  const Kill& k = GetParam();
+  const GpuKill& k = GetParam();
   const std::string model = std::string(NANOVLLM_SOURCE_DIR) + "/bench/shapes/" + k.shape;
   for (const int milliseconds :
        {50, 200, 400, 600, 700, 800, 900, 1000, 1100, 1300, 1600, 2000, 3000, 4500}) {
@@ -57,9 +57,9 @@ TEST_P(GpuRanksKilled, AllProcessesEndSoon) {
 }
 
 INSTANTIATE_TEST_SUITE_P(TwoGpus, GpuRanksKilled,
-                         ::testing::Values(Kill{"worker_8b", "Qwen3-8B", 1, SIGKILL},
-                                           Kill{"worker_06b", "Qwen3-0.6B", 1, SIGKILL},
-                                           Kill{"rank0_06b", "Qwen3-0.6B", 0, SIGKILL}),
+                         ::testing::Values(GpuKill{"worker_8b", "Qwen3-8B", 1, SIGKILL},
+                                           GpuKill{"worker_06b", "Qwen3-0.6B", 1, SIGKILL},
+                                           GpuKill{"rank0_06b", "Qwen3-0.6B", 0, SIGKILL}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

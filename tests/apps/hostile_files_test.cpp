@@ -17,8 +17,6 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-const std::string kTinyTales = std::string(NANOVLLM_SOURCE_DIR) + "/models/tiny-tales";
-
 /// A checkpoint folder of links to the demo model's files, some of which are replaced.
 class Checkpoint {
  public:

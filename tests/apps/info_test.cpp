@@ -75,7 +75,7 @@ std::string with_file(const char* file, const std::string& text) {
   return changed_model(file, [&](const fs::path& folder) { std::ofstream(folder / file) << text; });
 }
 
-std::string read_file(const std::string& path) {
+std::string file_text(const std::string& path) {
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
   return text.str();
@@ -117,7 +117,7 @@ TEST(Info, EndTokensAreThoseOfAllFiles) {
 
 TEST(Info, BrokenWeightsWouldNotRun) {
   const char* weights = "model.safetensors";
-  const std::string whole = read_file(kTinyTales + "/model.safetensors");
+  const std::string whole = file_text(kTinyTales + "/model.safetensors");
   const auto nothing = [](const fs::path&) {};
   expect_would_not_run({changed_model(weights, nothing)}, "no weights: neither model.safetensors");
   expect_would_not_run({with_file(weights, "hello")}, "not a safetensors file");
@@ -143,7 +143,7 @@ TEST(Info, BrokenWeightsWouldNotRun) {
 }
 
 TEST(Info, OtherBrokenFilesWouldNotRun) {
-  std::string config = read_file(kTinyTales + "/config.json");
+  std::string config = file_text(kTinyTales + "/config.json");
   const std::string size = "\"hidden_size\": 256";
   config.replace(config.find(size), size.size(), "\"hidden_size\": 128");
   expect_would_not_run({with_file("config.json", config)},
@@ -183,7 +183,7 @@ TEST(Info, DescribesExpertsAndLongerContexts) {
 
 TEST(Info, SizesThatDoNotFitWouldNotRun) {
   expect_would_not_run({kTinyTales, "-c", "4096"}, "max_position_embeddings allow at most 2048");
-  std::string config = read_file(kTinyTales + "/config.json");
+  std::string config = file_text(kTinyTales + "/config.json");
   const std::string size = "\"hidden_size\": 256";
   config.replace(config.find(size), size.size(), "\"hidden_size\": 4194304");
   expect_would_not_run(

@@ -15,7 +15,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const std::string kTinyTales = std::string(NANOVLLM_SOURCE_DIR) + "/models/tiny-tales";
 const std::string kBackspace = "\x7f", kLeft = "\x1b[D", kUp = "\x1b[A", kDown = "\x1b[B";
 const std::string kPaste = "\x1b[200~", kPasteEnd = "\x1b[201~";
 

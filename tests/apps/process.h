@@ -17,6 +17,10 @@ extern char** environ;
 
 namespace nanovllm::testing {
 
+inline const std::string kSource = NANOVLLM_SOURCE_DIR;
+inline const std::string kTinyTales = kSource + "/models/tiny-tales";
+inline const std::string kLlama = kSource + "/tests/variants/llama";
+
 struct Result {
   int status = -1;  ///< exit status, or 1000 + the signal that ended it
   std::string out, err;

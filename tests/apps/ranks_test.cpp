@@ -11,9 +11,6 @@
 namespace nanovllm::testing {
 namespace {
 
-const std::string kSource = NANOVLLM_SOURCE_DIR;
-const std::string kLlama = kSource + "/tests/variants/llama";
-
 std::vector<Json> llama_goldens() {
   std::ifstream file(kSource + "/tests/goldens/llama.jsonl");
   std::vector<Json> rows;

@@ -13,8 +13,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const std::string kTinyTales = std::string(NANOVLLM_SOURCE_DIR) + "/models/tiny-tales";
-
 std::string write_file(const std::string& name, const std::string& text) {
   const std::string path = ::testing::TempDir() + "/nanovllm_" + name;
   std::ofstream(path) << text;

@@ -19,8 +19,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-const std::string kTinyTales = NANOVLLM_SOURCE_DIR "/models/tiny-tales";
-
 class TraceOption : public ::testing::Test {
  protected:
   ~TraceOption() override { std::filesystem::remove(path_); }

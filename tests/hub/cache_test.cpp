@@ -13,8 +13,6 @@ using ::testing::IsEmpty;
 
 namespace fs = std::filesystem;
 
-const std::string kCommit(40, 'c');
-
 RemoteFile file_of(const std::string& name, char digit) {
   return {.name = name, .size = 3, .digits = std::string(40, digit)};
 }

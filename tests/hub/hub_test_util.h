@@ -13,6 +13,8 @@
 
 namespace nanovllm::hub {
 
+inline const std::string kCommit(40, 'c');
+
 /// A temporary folder, which the destructor removes.
 class TempFolder {
  public:

@@ -10,7 +10,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const std::string kCommit(40, 'c'), kGit(40, 'a'), kLfs(64, 'b');
+const std::string kGit(40, 'a'), kLfs(64, 'b');
 
 std::string plain(const std::string& name, uint64_t size = 10) {
   return fmt::format(R"({{"rfilename": "{}", "size": {}, "blobId": "{}"}})", name, size, kGit);

@@ -20,13 +20,13 @@ std::vector<Json> goldens_of(const std::string& name) {
   return read_goldens(kShared + "/goldens/quant-" + name + ".jsonl");
 }
 
-struct Case {
-  friend void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+struct QuantizedCase {
+  friend void PrintTo(const QuantizedCase& c, std::ostream* out) { *out << c.name; }
   std::string name;
   int64_t ranks;
 };
 
-class Quantized : public ::testing::TestWithParam<Case> {};
+class Quantized : public ::testing::TestWithParam<QuantizedCase> {};
 
 // The references' weights were dequantized by an independent program.
 TEST_P(Quantized, Float32GivesTheReferenceTokens) {
@@ -53,8 +53,8 @@ TEST_P(Quantized, Float32GivesTheReferenceTokens) {
   }
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<QuantizedCase> quantized_cases() {
+  std::vector<QuantizedCase> all;
   for (const char* name :
        {"awq", "awq-g32", "ct-fp8-channel", "ct-fp8-tensor", "ct-w4a16", "ct-w4a16-asym",
         "ct-w8a16", "fp8-block", "fp8-block-bf16scale", "fp8-block-moe", "gptq", "gptq-8bit",
@@ -64,11 +64,13 @@ std::vector<Case> cases() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Dialects, Quantized, ::testing::ValuesIn(cases()), [](const auto& info) {
-  std::string name = info.param.name + "_ranks_" + std::to_string(info.param.ranks);
-  std::ranges::replace(name, '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Dialects, Quantized, ::testing::ValuesIn(quantized_cases()),
+                         [](const auto& info) {
+                           std::string name =
+                               info.param.name + "_ranks_" + std::to_string(info.param.ranks);
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
 
 // The same tensors under the configurations that other exporters write.
 struct Rewritten {

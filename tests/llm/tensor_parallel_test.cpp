@@ -10,7 +10,7 @@
 namespace nanovllm::testing {
 namespace {
 
-EngineConfig float32() {
+EngineConfig one_thread() {
   EngineConfig config;
   config.device = "cpu";
   config.dtype = "float32";
@@ -28,7 +28,7 @@ std::unique_ptr<LLMEngine> engine_of(const std::string& folder, EngineConfig con
                                      nullptr);
 }
 
-std::map<uint64_t, RequestOutput> run(LLMEngine& engine) {
+std::map<uint64_t, RequestOutput> run_all(LLMEngine& engine) {
   std::map<uint64_t, RequestOutput> outputs;
   while (!engine.is_finished())
     for (const RequestUpdate& update : engine.step())
@@ -56,8 +56,8 @@ void add_requests(LLMEngine& engine, const std::vector<std::vector<int32_t>>& pr
   }
 }
 
-void expect_same(const std::map<uint64_t, RequestOutput>& got,
-                 const std::map<uint64_t, RequestOutput>& expected) {
+void expect_same_outputs(const std::map<uint64_t, RequestOutput>& got,
+                         const std::map<uint64_t, RequestOutput>& expected) {
   ASSERT_EQ(got.size(), expected.size());
   const auto expect_close = [](const auto& a, const auto& b) {
     ASSERT_EQ(a.size(), b.size());
@@ -81,25 +81,25 @@ void expect_same(const std::map<uint64_t, RequestOutput>& got,
   }
 }
 
-struct Case {
-  friend void PrintTo(const Case& c, std::ostream* out) { *out << c.model << " " << c.world; }
+struct SplitModel {
+  friend void PrintTo(const SplitModel& c, std::ostream* out) { *out << c.model << " " << c.world; }
   std::string model;
   int world;
 };
 
-class TensorParallel : public ::testing::TestWithParam<Case> {};
+class TensorParallel : public ::testing::TestWithParam<SplitModel> {};
 
 // 3 divides none of these models' sizes; 4 ranks share their one or two KV heads.
 TEST_P(TensorParallel, Float32GivesTheReferenceTokens) {
   const auto& [model, world] = GetParam();
-  const auto engine = engine_of(model_folder(model), float32(), world);
+  const auto engine = engine_of(model_folder(model), one_thread(), world);
   SamplingParams greedy;
   greedy.temperature = 0;
   greedy.max_tokens = 64;
   std::map<uint64_t, Json> rows;
   for (const Json& row : goldens(model))
     rows[engine->add_request(row["prompt_token_ids"].get<std::vector<int32_t>>(), greedy)] = row;
-  auto outputs = run(*engine);
+  auto outputs = run_all(*engine);
   for (const auto& [id, row] : rows) {
     if (row.value("tie", false)) continue;  // the reference's best two logits are within 1e-3
     EXPECT_EQ(outputs[id].token_ids, row["greedy_token_ids"].get<std::vector<int32_t>>())
@@ -113,26 +113,26 @@ TEST_P(TensorParallel, SeededSamplingAndLogprobsAreThoseOfOneRank) {
   for (const Json& row : goldens(model))
     if (row["prompt_token_ids"].size() < 100)
       prompts.push_back(row["prompt_token_ids"].get<std::vector<int32_t>>());
-  const auto ranks = engine_of(model_folder(model), float32(), world);
-  LLMEngine alone = LLMEngine::load(model_folder(model), float32());
+  const auto ranks = engine_of(model_folder(model), one_thread(), world);
+  LLMEngine alone = LLMEngine::load(model_folder(model), one_thread());
   add_requests(*ranks, prompts);
   add_requests(alone, prompts);
-  expect_same(run(*ranks), run(alone));
+  expect_same_outputs(run_all(*ranks), run_all(alone));
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<SplitModel> split_models() {
+  std::vector<SplitModel> all;
   for (const char* model : {"tiny-tales", "llama", "qwen2", "qwen3-sharded", "qwen3-yarn",
                             "qwen3-moe", "qwen3-moe-mixed"})
     for (const int world : {2, 3, 4}) all.push_back({model, world});
 #if defined(__SANITIZE_THREAD__)
   // It would be a hundred times slower there, and other sizes do not change how threads interact.
-  std::erase_if(all, [](const Case& c) { return c.model == "tiny-tales"; });
+  std::erase_if(all, [](const SplitModel& c) { return c.model == "tiny-tales"; });
 #endif
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TensorParallel, ::testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Models, TensorParallel, ::testing::ValuesIn(split_models()),
                          [](const auto& info) {
                            std::string name = info.param.model + std::to_string(info.param.world);
                            std::ranges::replace(name, '-', '_');
@@ -143,7 +143,7 @@ INSTANTIATE_TEST_SUITE_P(Models, TensorParallel, ::testing::ValuesIn(cases()),
 TEST(TensorParallel, StepWithoutRows) {
   const std::string folder = model_folder("llama");
   for (const int world : {1, 2}) {
-    EngineConfig config = float32();
+    EngineConfig config = one_thread();
     const std::unique_ptr<Backend> probe = make_backend(config);
     const EngineSetup setup = resolve_setup(folder, config, *probe);
     ThreadRanks ranks(folder, setup, world);
@@ -184,11 +184,11 @@ TEST(TensorParallel, OddSizesOverThreeRanks) {
       std::vector<std::vector<int32_t>> prompts;
       for (int32_t i = 0; i < 20; ++i) prompts.push_back({i, 99 - i, 50, 3 * i, 7});
       for (const int world : {2, 3}) {
-        const auto ranks = engine_of(folder.path(), float32(), world);
-        LLMEngine alone = LLMEngine::load(folder.path(), float32());
+        const auto ranks = engine_of(folder.path(), one_thread(), world);
+        LLMEngine alone = LLMEngine::load(folder.path(), one_thread());
         add_requests(*ranks, prompts);
         add_requests(alone, prompts);
-        expect_same(run(*ranks), run(alone));
+        expect_same_outputs(run_all(*ranks), run_all(alone));
       }
     }
   }
@@ -197,7 +197,7 @@ TEST(TensorParallel, OddSizesOverThreeRanks) {
 // Every rank recomputes the whole prefix of a sequence that lost its blocks, not only its last
 // token.
 TEST(TensorParallel, PreemptedSequencesGiveTheReferenceTokens) {
-  EngineConfig config = float32();
+  EngineConfig config = one_thread();
   config.num_gpu_blocks_override = 26;
   config.max_model_len = 400;
   config.enable_prefix_caching = false;
@@ -209,7 +209,7 @@ TEST(TensorParallel, PreemptedSequencesGiveTheReferenceTokens) {
   for (int round = 0; round < 2; ++round)
     for (const Json& row : goldens("llama"))
       rows[engine->add_request(row["prompt_token_ids"].get<std::vector<int32_t>>(), greedy)] = row;
-  auto outputs = run(*engine);
+  auto outputs = run_all(*engine);
   EXPECT_GE(engine->stats().preemptions, 1);
   for (const auto& [id, row] : rows)
     if (!row.value("tie", false)) {

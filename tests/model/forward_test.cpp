@@ -20,8 +20,6 @@
 namespace nanovllm {
 namespace {
 
-const std::string kRoot = NANOVLLM_SOURCE_DIR;
-
 constexpr int64_t kBlockSize = 16;
 constexpr int64_t kMaxLength = 2048;
 constexpr int64_t kMaxTokens = 4096;

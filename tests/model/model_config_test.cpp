@@ -18,8 +18,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-const std::string kRoot = NANOVLLM_SOURCE_DIR;
-
 /// The number of elements of all bfloat16 tensors in the safetensors files of a folder.
 int64_t elements_in(const std::string& folder) {
   int64_t count = 0;

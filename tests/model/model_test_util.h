@@ -12,6 +12,8 @@
 
 namespace nanovllm {
 
+inline const std::string kRoot = NANOVLLM_SOURCE_DIR;
+
 /// A temporary folder, which the destructor removes.
 class TempFolder {
  public:

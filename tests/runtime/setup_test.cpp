@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::ThrowsMessage;
 
-constexpr size_t kGiB = size_t{1} << 30;
+constexpr size_t kGiBytes = size_t{1} << 30;
 const std::string kShape = std::string(NANOVLLM_SOURCE_DIR) + "/bench/shapes/Qwen3-0.6B";
 
 /// A device with a given amount of memory, on which nothing is computed.
@@ -46,27 +46,28 @@ EngineConfig cuda() {
 }
 
 TEST(Setup, OnAGpuTheCacheGetsTheUtilizationLessTheModel) {
-  const EngineSetup setup = setup_on(cuda(), 16 * kGiB, 16 * kGiB);
+  const EngineSetup setup = setup_on(cuda(), 16 * kGiBytes, 16 * kGiBytes);
   EXPECT_EQ(setup.config.max_num_batched_tokens, 16384);
   EXPECT_EQ(setup.config.max_num_seqs, 512);
   EXPECT_EQ(setup.dtype, DType::kBF16);
   EXPECT_EQ(setup.weight_bytes, 2 * size_t{596'049'920});
   const size_t block = setup.model.kv_bytes_per_token(DType::kBF16) * 64;
   const auto cache = static_cast<size_t>(setup.num_blocks) * block;
-  EXPECT_LT(cache + setup.weight_bytes, 16 * kGiB * 9 / 10);
-  EXPECT_GT(cache + setup.weight_bytes, 16 * kGiB * 6 / 10);
+  EXPECT_LT(cache + setup.weight_bytes, 16 * kGiBytes * 9 / 10);
+  EXPECT_GT(cache + setup.weight_bytes, 16 * kGiBytes * 6 / 10);
 
   // Memory that other programs use is not available for the cache.
-  const EngineSetup shared = setup_on(cuda(), 16 * kGiB, 12 * kGiB);
+  const EngineSetup shared = setup_on(cuda(), 16 * kGiBytes, 12 * kGiBytes);
   const auto fewer = static_cast<size_t>(setup.num_blocks - shared.num_blocks) * block;
-  EXPECT_NEAR(static_cast<double>(fewer) / kGiB, 4, 0.1);
+  EXPECT_NEAR(static_cast<double>(fewer) / kGiBytes, 4, 0.1);
 }
 
 TEST(Setup, Fp8CacheHasNearlyTwiceTheBlocks) {
   EngineConfig config = cuda();
-  const auto before = static_cast<double>(setup_on(config, 16 * kGiB, 16 * kGiB).num_blocks);
+  const auto before =
+      static_cast<double>(setup_on(config, 16 * kGiBytes, 16 * kGiBytes).num_blocks);
   config.kv_cache_dtype = "fp8";
-  const EngineSetup setup = setup_on(config, 16 * kGiB, 16 * kGiB);
+  const EngineSetup setup = setup_on(config, 16 * kGiBytes, 16 * kGiBytes);
   EXPECT_EQ(setup.dtype, DType::kBF16);
   EXPECT_EQ(setup.kv_dtype, DType::kE4M3);
   // 8 KV heads with keys and values of 128 bytes and a scale, in 28 layers.
@@ -82,38 +83,38 @@ TEST(Setup, OnTheCpuTheCacheKeepsAsMuchAsTheWeightsTake) {
   constexpr auto kAll = std::numeric_limits<int64_t>::max();
   EngineConfig config;
   config.device = "cpu";
-  const EngineSetup setup = setup_on(config, 64 * kGiB, 64 * kGiB);
+  const EngineSetup setup = setup_on(config, 64 * kGiBytes, 64 * kGiBytes);
   const size_t block = setup.model.kv_bytes_per_token(DType::kBF16) * 64;
   EXPECT_EQ(setup.num_kept_blocks, static_cast<int64_t>(setup.weight_bytes / block));
   EXPECT_GT(setup.num_blocks, 2 * setup.num_kept_blocks);
-  Device device(64 * kGiB, 64 * kGiB);
+  Device device(64 * kGiBytes, 64 * kGiBytes);
   const EngineSetup tiny =
       resolve_setup(std::string(NANOVLLM_SOURCE_DIR) + "/models/tiny-tales", config, device);
   EXPECT_EQ(tiny.num_kept_blocks, (128 << 20) / (6144 * 64));
-  EXPECT_EQ(setup_on(cuda(), 16 * kGiB, 16 * kGiB).num_kept_blocks, kAll);
-  config.kv_cache_memory_bytes = static_cast<int64_t>(2 * kGiB);
-  EXPECT_EQ(setup_on(config, 64 * kGiB, 64 * kGiB).num_kept_blocks, kAll);
+  EXPECT_EQ(setup_on(cuda(), 16 * kGiBytes, 16 * kGiBytes).num_kept_blocks, kAll);
+  config.kv_cache_memory_bytes = static_cast<int64_t>(2 * kGiBytes);
+  EXPECT_EQ(setup_on(config, 64 * kGiBytes, 64 * kGiBytes).num_kept_blocks, kAll);
   config.kv_cache_memory_bytes = 0;
   config.num_gpu_blocks_override = 7;
-  EXPECT_EQ(setup_on(config, 64 * kGiB, 64 * kGiB).num_kept_blocks, kAll);
+  EXPECT_EQ(setup_on(config, 64 * kGiBytes, 64 * kGiBytes).num_kept_blocks, kAll);
 }
 
 TEST(Setup, GpuWithoutRoomForACacheIsRefusedUnlessItsSizeIsGiven) {
   EngineConfig config = cuda();
   EXPECT_THAT(
-      [&] { setup_on(config, 16 * kGiB, 2 * kGiB); },
+      [&] { setup_on(config, 16 * kGiBytes, 2 * kGiBytes); },
       ThrowsMessage<UserError>(AllOf(
           HasSubstr("no memory is left for the KV cache"), HasSubstr("2.00 are free"),
           HasSubstr("raise the utilization, lower"), HasSubstr("--gpu-memory-utilization 0.9"))));
   config.gpu_memory_utilization = 0.05;
-  EXPECT_THAT([&] { setup_on(config, 16 * kGiB, 16 * kGiB); },
+  EXPECT_THAT([&] { setup_on(config, 16 * kGiBytes, 16 * kGiBytes); },
               ThrowsMessage<UserError>(HasSubstr("lets this program fill 0.80 more")));
-  config.kv_cache_memory_bytes = static_cast<int64_t>(kGiB);
-  EXPECT_EQ(setup_on(config, 16 * kGiB, 2 * kGiB).num_blocks,
-            static_cast<int64_t>(kGiB / (114688 * 64)));
+  config.kv_cache_memory_bytes = static_cast<int64_t>(kGiBytes);
+  EXPECT_EQ(setup_on(config, 16 * kGiBytes, 2 * kGiBytes).num_blocks,
+            static_cast<int64_t>(kGiBytes / (114688 * 64)));
   config.kv_cache_memory_bytes = 0;
   config.num_gpu_blocks_override = 7;
-  const EngineSetup few = setup_on(config, 16 * kGiB, 2 * kGiB);
+  const EngineSetup few = setup_on(config, 16 * kGiBytes, 2 * kGiBytes);
   EXPECT_EQ(few.num_blocks, 7);
   EXPECT_EQ(few.config.max_num_seqs, 7);  // no step has more sequences than there are blocks
   EXPECT_EQ(few.config.max_num_batched_tokens, 7 * 64);
@@ -125,7 +126,7 @@ TEST(Setup, ErrorSaysWhoHoldsTheMemoryOfAGpu) {
   constexpr const char* kHolders =
       "of the GPU's 16.00 GiB, other programs and the driver hold 12.00, this process holds 1.00, "
       "and 3.00 are free";
-  Device device(16 * kGiB, 3 * kGiB, kGiB);
+  Device device(16 * kGiBytes, 3 * kGiBytes, kGiBytes);
   EngineConfig config = cuda();
   config.gpu_memory_utilization = 0.9;  // lets the program fill 1.40 more
   EXPECT_THAT([&] { resolve_setup(kShape, config, device); },
@@ -159,7 +160,7 @@ TEST(Setup, BlockTablesAreCounted) {
   for (const char* device : {"cpu", "cuda"}) {
     config.device = device;
     const auto setup_with = [&](size_t total) { return setup_on(config, total, total); };
-    const EngineSetup setup = setup_with(512 * kGiB);
+    const EngineSetup setup = setup_with(512 * kGiBytes);
     EXPECT_EQ(setup.max_blocks_per_seq(), 40960 / 16);
     EXPECT_EQ(setup.table_bytes(), size_t{65536} * (40960 / 16) * 4);
     const size_t cache = setup.model.kv_bytes_per_token(setup.kv_dtype) * 16 * 65536;
@@ -173,24 +174,24 @@ TEST(Setup, BlockTablesAreCounted) {
 TEST(Setup, CacheLargerThanAllMemoryIsRefused) {
   EngineConfig config = cuda();
   config.num_gpu_blocks_override = 10'000;
-  EXPECT_THAT([&] { setup_on(config, 16 * kGiB, 16 * kGiB); },
+  EXPECT_THAT([&] { setup_on(config, 16 * kGiBytes, 16 * kGiBytes); },
               ThrowsMessage<UserError>(HasSubstr("a KV cache of 10000 blocks")));
   config.num_gpu_blocks_override = 0;
   config.device = "cpu";
-  config.kv_cache_memory_bytes = 17 * static_cast<int64_t>(kGiB);
-  EXPECT_THAT([&] { setup_on(config, 16 * kGiB, 16 * kGiB); },
+  config.kv_cache_memory_bytes = 17 * static_cast<int64_t>(kGiBytes);
+  EXPECT_THAT([&] { setup_on(config, 16 * kGiBytes, 16 * kGiBytes); },
               ThrowsMessage<UserError>(HasSubstr("of 16.00 GiB in total")));
 }
 
 TEST(Setup, OnTheCpuStepsAreSmallerAndHoldAsManySequences) {
   EngineConfig config;
   config.device = "cpu";
-  EXPECT_EQ(setup_on(config, 16 * kGiB, 16 * kGiB).config.max_num_batched_tokens, 2048);
+  EXPECT_EQ(setup_on(config, 16 * kGiBytes, 16 * kGiBytes).config.max_num_batched_tokens, 2048);
   config.max_num_batched_tokens = 100;
-  EXPECT_EQ(setup_on(config, 16 * kGiB, 16 * kGiB).config.max_num_seqs, 100);
+  EXPECT_EQ(setup_on(config, 16 * kGiBytes, 16 * kGiBytes).config.max_num_seqs, 100);
   config.max_model_len = 1;
   EXPECT_THAT(
-      [&] { setup_on(config, 16 * kGiB, 16 * kGiB); },
+      [&] { setup_on(config, 16 * kGiBytes, 16 * kGiBytes); },
       ThrowsMessage<UserError>(HasSubstr("it must be at least 2, for a prompt and an answer")));
 }
 
@@ -203,7 +204,7 @@ TEST(Setup, DtypeAutoIsTheCheckpointsAndBfloat16ForFloat32) {
   const auto dtype = [&](const char* of_checkpoint) {
     json["torch_dtype"] = of_checkpoint;
     std::ofstream(folder + "/config.json") << json;
-    Device device(16 * kGiB, 16 * kGiB);
+    Device device(16 * kGiBytes, 16 * kGiBytes);
     return resolve_setup(folder, config, device).dtype;
   };
   EXPECT_EQ(dtype("float32"), DType::kBF16);

@@ -20,7 +20,7 @@ AnswerParser::Options options_of(CallForm form) {
 }
 
 /// Texts of calls of all forms, their parts, and what may be between them.
-class RandomTexts {
+class RandomCalls {
  public:
   std::string next() {
     static const std::vector<std::string> fragments = {
@@ -88,7 +88,7 @@ class RandomTexts {
 };
 
 TEST(AnswerParserForms, AnyPiecesGiveTheSameAsTheWhole) {
-  RandomTexts texts;
+  RandomCalls texts;
   std::map<CallForm, size_t> num_calls;
   for (int i = 0; i < 20'000; ++i) {
     const std::string text = texts.next();
@@ -187,7 +187,7 @@ class Ledger {
 };
 
 TEST(AnswerParserForms, NothingIsLost) {
-  RandomTexts texts;
+  RandomCalls texts;
   for (int i = 0; i < 10'000; ++i) {
     const std::string text = texts.next();
     for (const CallForm form : kForms)
@@ -196,7 +196,7 @@ TEST(AnswerParserForms, NothingIsLost) {
 }
 
 TEST(AnswerParserForms, TextWithoutOfferedNamesIsUnchanged) {
-  RandomTexts texts;
+  RandomCalls texts;
   for (int i = 0; i < 10'000; ++i) {
     const std::string text = texts.next();
     for (const CallForm form : kForms) {

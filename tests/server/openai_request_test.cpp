@@ -13,23 +13,23 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const SamplingParams kDefaults = {.temperature = 0.6, .top_k = 20, .max_tokens = kNoMaxTokens};
+const SamplingParams kModelDefaults = {.temperature = 0.6, .top_k = 20, .max_tokens = kNoMaxTokens};
 
 /// A body with a prompt, and more fields.
 CompletionRequest completion(const std::string& more) {
   return completion_request(parse_json(R"({"model": "m", "prompt": "a")" + more + "}", "body"),
-                            kDefaults);
+                            kModelDefaults);
 }
 CompletionRequest with_prompt(const std::string& prompt) {
-  return completion_request(parse_json(R"({"prompt": )" + prompt + "}", "body"), kDefaults);
+  return completion_request(parse_json(R"({"prompt": )" + prompt + "}", "body"), kModelDefaults);
 }
 /// A body with one message, and more fields.
 ChatRequest chat(const std::string& more) {
   const std::string start = R"({"model": "m", "messages": [{"role": "user", "content": "hi"}])";
-  return chat_request(parse_json(start + more + "}", "body"), kDefaults);
+  return chat_request(parse_json(start + more + "}", "body"), kModelDefaults);
 }
 ChatRequest with_messages(const std::string& messages) {
-  return chat_request(parse_json(R"({"messages": )" + messages + "}", "body"), kDefaults);
+  return chat_request(parse_json(R"({"messages": )" + messages + "}", "body"), kModelDefaults);
 }
 
 constexpr std::string_view kTools = R"(, "tools": [{"type": "function", "function": {"name": "f",
@@ -131,7 +131,7 @@ TEST(CompletionRequest, WhatItCannotDoIsRefusedByName) {
 }
 
 TEST(OpenAiRequest, SamplingStartsFromTheDefaults) {
-  SamplingParams expected = kDefaults;
+  SamplingParams expected = kModelDefaults;
   EXPECT_EQ(chat("").params, expected);
   expected.max_tokens = 16;
   EXPECT_EQ(completion("").params, expected);
@@ -234,8 +234,8 @@ TEST(OpenAiRequest, OtherFieldsAreReadOrIgnored) {
 }
 
 TEST(OpenAiRequest, TheBodyIsAnObject) {
-  expect_refused([] { completion_request(Json::array(), kDefaults); }, "", "a JSON object");
-  expect_refused([] { chat_request(Json(5), kDefaults); }, "", "a JSON object");
+  expect_refused([] { completion_request(Json::array(), kModelDefaults); }, "", "a JSON object");
+  expect_refused([] { chat_request(Json(5), kModelDefaults); }, "", "a JSON object");
 }
 
 TEST(ChatRequest, OnlyTheDefaultsLimitTheAnswer) {
@@ -304,7 +304,7 @@ TEST(ChatRequest, AnAnswerThatTheClientHasBegunIsContinued) {
     return chat_request(
         parse_json(R"({"messages": [{"role": "user", "content": "hi"}, )" + last + "]" + more + "}",
                    "body"),
-        kDefaults);
+        kModelDefaults);
   };
   const std::string begun = R"({"role": "assistant", "content": "Once"})";
   const ChatRequest request = with_last(begun);

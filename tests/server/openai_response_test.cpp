@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-const ResponseHead kHead = {"chatcmpl-1", 1700000000, "a \"model\""};
+const ResponseHead kQuotedHead = {"chatcmpl-1", 1700000000, "a \"model\""};
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /// The tokens of the examples: 1 is "Hello", 2 is a part of a character, and so on.
@@ -39,15 +39,16 @@ RequestOutput output_of(std::vector<CompletionOutput> answers) {
   return output;
 }
 
-const ResponseOptions kPlain = {.token_text = text_of};
+const ResponseOptions kTextOnly = {.token_text = text_of};
 const ResponseOptions kAll = {.token_text = text_of, .token_ids = true, .prompt_logprobs = true};
 
 Json chat_json(const RequestOutput& output, std::vector<AnswerParts> answers,
-               const ResponseOptions& options = kPlain) {
-  return checked_chat_response(chat_response(kHead, output, answers, options));
+               const ResponseOptions& options = kTextOnly) {
+  return checked_chat_response(chat_response(kQuotedHead, output, answers, options));
 }
-Json completion_json(std::vector<PromptAnswers> prompts, const ResponseOptions& options = kPlain) {
-  return checked_completion(completion_response(kHead, prompts, options));
+Json completion_json(std::vector<PromptAnswers> prompts,
+                     const ResponseOptions& options = kTextOnly) {
+  return checked_completion(completion_response(kQuotedHead, prompts, options));
 }
 
 TEST(ChatResponse, HasTheMessageAndTheUsage) {
@@ -211,7 +212,8 @@ TEST(CompletionResponse, MayHaveOnlyThePrompt) {
 TEST(CompletionResponse, TokensWithTheSameTextAreOneKey) {
   RequestOutput output = output_of({answer("", {2})});
   output.outputs[0].logprobs = {{{2, -0.5f, 1}, {2, -0.5f, 1}, {1, -kInfinity, 2}}};
-  const std::string text = completion_response(kHead, std::vector{PromptAnswers{&output}}, kPlain);
+  const std::string text =
+      completion_response(kQuotedHead, std::vector{PromptAnswers{&output}}, kTextOnly);
   EXPECT_THAT(text, ::testing::HasSubstr(R"("top_logprobs":[{")"
                                          "\xEF\xBF\xBD"
                                          R"(":-0.5,"Hello":-9999}])"));

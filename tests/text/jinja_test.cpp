@@ -18,7 +18,7 @@ std::string render(const std::string& source, const Json& context = Json::object
   return ChatTemplate(source, Json::object(), "template").render(context);
 }
 
-std::string error_of(const std::string& source, const Json& context = Json::object()) {
+std::string template_error(const std::string& source, const Json& context = Json::object()) {
   try {
     return "rendered " + render(source, context);
   } catch (const UserError& error) {
@@ -33,7 +33,7 @@ TEST(Jinja, RendersWhatJinja2Renders) {
   for (const Json& row : rows) {
     const std::string& source = row["template"].string();
     if (row.contains("error")) {
-      EXPECT_EQ(error_of(source, row["context"]), row["error"].get<std::string>());
+      EXPECT_EQ(template_error(source, row["context"]), row["error"].get<std::string>());
     } else if (row["expected"].is_null()) {
       EXPECT_THROW(render(source, row["context"]), UserError) << source;
     } else {
@@ -51,30 +51,30 @@ TEST(Jinja, RendersThirdPartyCases) {
 }
 
 TEST(Jinja, ErrorsNameLineAndColumn) {
-  EXPECT_EQ(error_of("{{ 1 +* 2 }}"),
+  EXPECT_EQ(template_error("{{ 1 +* 2 }}"),
             "template, line 1, column 7: expected an expression, got '*'");
-  EXPECT_EQ(error_of("a\n{% if x %}\nb"),
+  EXPECT_EQ(template_error("a\n{% if x %}\nb"),
             "template, line 3, column 2: expected {% elif %} or {% else %} or {% endif %}, got the "
             "end of the template");
-  EXPECT_EQ(error_of("ä\nö {{ x.y }}"), "template, line 2, column 8: 'x' is undefined");
-  EXPECT_EQ(error_of("{% for m in messages %}\n  {{ m.a.b }}\n{% endfor %}",
-                     {{"messages", {{{"a", nullptr}}, Json::object()}}}),
+  EXPECT_EQ(template_error("ä\nö {{ x.y }}"), "template, line 2, column 8: 'x' is undefined");
+  EXPECT_EQ(template_error("{% for m in messages %}\n  {{ m.a.b }}\n{% endfor %}",
+                           {{"messages", {{{"a", nullptr}}, Json::object()}}}),
             "template, line 2, column 10: 'dict object' has no attribute 'a'");
-  EXPECT_EQ(error_of("\n\n   {{ raise_exception('no ' ~ role) }}", {{"role", "tool"}}),
+  EXPECT_EQ(template_error("\n\n   {{ raise_exception('no ' ~ role) }}", {{"role", "tool"}}),
             "template, line 3, column 22: no tool");
   // What a message brings may have any character; a NUL would end the text.
-  EXPECT_EQ(
-      error_of("{{ raise_exception('no ' ~ role ~ '!') }}", {{"role", std::string("a\0b\n", 4)}}),
-      "template, line 1, column 19: no a\\x00b\\n!");
-  EXPECT_EQ(error_of("{{ {}[role] + 1 }}", {{"role", std::string("a\0b", 3)}}),
+  EXPECT_EQ(template_error("{{ raise_exception('no ' ~ role ~ '!') }}",
+                           {{"role", std::string("a\0b\n", 4)}}),
+            "template, line 1, column 19: no a\\x00b\\n!");
+  EXPECT_EQ(template_error("{{ {}[role] + 1 }}", {{"role", std::string("a\0b", 3)}}),
             "template, line 1, column 13: 'dict object' has no attribute 'a\\x00b'");
-  EXPECT_EQ(error_of("{% macro f(x) %}\n{{ x + 1 }}{% endmacro %}\n{{ f('a') }}"),
+  EXPECT_EQ(template_error("{% macro f(x) %}\n{{ x + 1 }}{% endmacro %}\n{{ f('a') }}"),
             "template, line 2, column 6: can only concatenate str (not \"int\") to str");
-  EXPECT_EQ(error_of("{{ 'a'|nope }}"), "template, line 1, column 8: no filter named 'nope'");
-  EXPECT_EQ(error_of("{% include 'x' %}"),
+  EXPECT_EQ(template_error("{{ 'a'|nope }}"), "template, line 1, column 8: no filter named 'nope'");
+  EXPECT_EQ(template_error("{% include 'x' %}"),
             "template, line 1, column 4: 'include' is not supported: a chat template is one file");
-  EXPECT_EQ(error_of("{% do x %}"), "template, line 1, column 4: unknown tag 'do'");
-  EXPECT_EQ(error_of("\xFF"), "template: byte 1 (0xff) is not valid UTF-8");
+  EXPECT_EQ(template_error("{% do x %}"), "template, line 1, column 4: unknown tag 'do'");
+  EXPECT_EQ(template_error("\xFF"), "template: byte 1 (0xff) is not valid UTF-8");
 }
 
 struct Refused {
@@ -106,7 +106,7 @@ TEST(Jinja, WhatIsNotSupportedEndsInAnError) {
       {"{{ ('a ' * 1000001).split() }}", "column 26: a string splits into more than 1000000 parts"},
   };
   for (const Refused& refused : cases)
-    EXPECT_EQ(error_of(refused.source), std::string("template, line 1, ") + refused.error);
+    EXPECT_EQ(template_error(refused.source), std::string("template, line 1, ") + refused.error);
 }
 
 TEST(Jinja, HostileTemplatesEndInAnError) {
@@ -226,7 +226,8 @@ TEST(Jinja, HostileTemplatesEndInAnError) {
       {"{{ messages.clear() }}", "unsafe"},
   };
   for (const Refused& hostile : cases)
-    EXPECT_THAT(error_of(hostile.source, {{"messages", Json::array()}}), HasSubstr(hostile.error))
+    EXPECT_THAT(template_error(hostile.source, {{"messages", Json::array()}}),
+                HasSubstr(hostile.error))
         << hostile.source;
 }
 
@@ -250,10 +251,10 @@ TEST(Jinja, DeeplyNestedSourcesEndInAnError) {
                                  "{{ 1 is a" + repeat(" [0", 100000) + "]",
                                  "{% set " + repeat("(", 100000) + "a = 1 %}"};
   for (const std::string& source : sources)
-    EXPECT_THAT(error_of(source), HasSubstr("line 1, column ")) << source.substr(0, 20);
+    EXPECT_THAT(template_error(source), HasSubstr("line 1, column ")) << source.substr(0, 20);
   std::string names;
   for (int i = 0; i < 2000; ++i) names += "{{ v" + std::to_string(i) + " }}";
-  EXPECT_THAT(error_of(names), HasSubstr("more than 1000 different variables"));
+  EXPECT_THAT(template_error(names), HasSubstr("more than 1000 different variables"));
 }
 
 TEST(Jinja, LongSourcesEndInAnError) {
@@ -261,7 +262,8 @@ TEST(Jinja, LongSourcesEndInAnError) {
     return "{% for i in range(99999) %}{% for j in range(99) %}" + body +
            "{% endfor %}{% endfor %}";
   };
-  EXPECT_THAT(error_of(std::string((1 << 20) + 1, 'a')), HasSubstr("more than 1048576 bytes"));
+  EXPECT_THAT(template_error(std::string((1 << 20) + 1, 'a')),
+              HasSubstr("more than 1048576 bytes"));
   EXPECT_EQ(render(std::string(1 << 20, 'a')).size(), 1 << 20);
   for (const std::string& source :
        {loop("{% if 0 %}" + repeat("{% elif 0 %}", 10000) + "{% endif %}"),
@@ -271,7 +273,7 @@ TEST(Jinja, LongSourcesEndInAnError) {
         loop("{% set x = dict(" + repeat("a=1,", 10000) + "b=1) %}"),
         loop("{% set x = " + std::string(10000, 'a') + " is defined %}"),
         loop("{% set x = range." + std::string(10000, 'a') + " is defined %}")})
-    EXPECT_THAT(error_of(source), HasSubstr("the template ")) << source.substr(0, 90);
+    EXPECT_THAT(template_error(source), HasSubstr("the template ")) << source.substr(0, 90);
   // Copying the body for each enclosing block would take minutes.
   EXPECT_EQ(render(repeat("{% set x %}", 150) + repeat("{{ 1 }}", 100'000) +
                    repeat("{% endset %}", 150) + "{{ x|length }}"),
@@ -279,7 +281,7 @@ TEST(Jinja, LongSourcesEndInAnError) {
 }
 
 TEST(Jinja, LongMessagesAreShortened) {
-  const std::string error = error_of("{{ raise_exception('\u00e9' * 1000000) }}");
+  const std::string error = template_error("{{ raise_exception('\u00e9' * 1000000) }}");
   EXPECT_LT(error.size(), 3000);
   EXPECT_TRUE(is_utf8(error)) << error;
 }
@@ -310,7 +312,7 @@ TEST(Jinja, IntegersOfJsonStayExact) {
 }
 
 TEST(Jinja, RefusesTextsThatAreNotUtf8) {
-  EXPECT_THAT(error_of("{{ x }}", {{"x", "a\xFF"}}), HasSubstr("not valid UTF-8"));
+  EXPECT_THAT(template_error("{{ x }}", {{"x", "a\xFF"}}), HasSubstr("not valid UTF-8"));
 }
 
 TEST(JinjaText, PythonsWhitespaceAndLineEnds) {

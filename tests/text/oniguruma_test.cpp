@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string error_of(const std::string& pattern) {
+std::string pattern_error(const std::string& pattern) {
   try {
     Regex(pattern, "t.json");
   } catch (const UserError& e) {
@@ -48,24 +48,24 @@ TEST(Oniguruma, NamesWhatIsNotSupported) {
                            "[b-a]",
                            "[[:nothing:]]",
                            "(?<1>a)"})
-    EXPECT_THAT(error_of("b" + std::string(part)), HasSubstr("is not supported")) << part;
+    EXPECT_THAT(pattern_error("b" + std::string(part)), HasSubstr("is not supported")) << part;
   // The text that a set stands for would depend on the case of its letters.
   for (const char* pattern : {R"((?i)[\p{Lu}])", "(?i)[[:lower:]]"})
-    EXPECT_THAT(error_of(pattern), HasSubstr("is not supported")) << pattern;
-  EXPECT_EQ(error_of(R"((?i)\p{Lu}[\p{L}])"), "no error");
+    EXPECT_THAT(pattern_error(pattern), HasSubstr("is not supported")) << pattern;
+  EXPECT_EQ(pattern_error(R"((?i)\p{Lu}[\p{L}])"), "no error");
 }
 
 TEST(Oniguruma, SaysWhatIsWrong) {
-  EXPECT_EQ(error_of("(a"), "t.json: bad pattern '(a': no ) for the ( at byte 0");
-  EXPECT_EQ(error_of("b[a"), "t.json: bad pattern 'b[a': no ] for the [ at byte 1");
-  EXPECT_EQ(error_of("a)"), "t.json: ')' at byte 1 of the pattern 'a)' is not supported");
-  EXPECT_EQ(error_of("a|*"), "t.json: '*' at byte 2 of the pattern 'a|*' is not supported");
-  EXPECT_THAT(error_of("(?<=a+)b"), HasSubstr("bad pattern '(?<=a+)b': lookbehind"));
+  EXPECT_EQ(pattern_error("(a"), "t.json: bad pattern '(a': no ) for the ( at byte 0");
+  EXPECT_EQ(pattern_error("b[a"), "t.json: bad pattern 'b[a': no ] for the [ at byte 1");
+  EXPECT_EQ(pattern_error("a)"), "t.json: ')' at byte 1 of the pattern 'a)' is not supported");
+  EXPECT_EQ(pattern_error("a|*"), "t.json: '*' at byte 2 of the pattern 'a|*' is not supported");
+  EXPECT_THAT(pattern_error("(?<=a+)b"), HasSubstr("bad pattern '(?<=a+)b': lookbehind"));
   for (const char* pattern :
        {"a\\",  "[a\\",    "[",        "[^",   "[[",     "[[:",  "[[:alpha", "(?",   "(?<",
         "(?<a", "(?i",     "(?#",      "\\p{", "\\p{L",  "\\x{", "\\x{41",   "\\k<", "\\k",
         "[a-",  "\\xe4\\", "\\xe4\\x", "[&&",  "a{2,1}", "\\9",  "[[a]"})
-    EXPECT_NE(error_of(pattern), "no error") << pattern;
+    EXPECT_NE(pattern_error(pattern), "no error") << pattern;
 }
 
 TEST(Oniguruma, EveryPartOfAPatternEndsInAnErrorOrAPattern) {
@@ -73,7 +73,8 @@ TEST(Oniguruma, EveryPartOfAPatternEndsInAnErrorOrAPattern) {
       R"((?i:'s|a)(?<n>b)\k<n>[^\r\n\p{L}&&[^\x{41}-\u0043[:digit:]]]{1,3}?(?x: a # b
  )\xe4\xbd\xa0(?<!\S)\bc*+(?#d)\1)";
   for (size_t begin = 0; begin < pattern.size(); ++begin)
-    for (size_t len = 1; len <= pattern.size() - begin; ++len) error_of(pattern.substr(begin, len));
+    for (size_t len = 1; len <= pattern.size() - begin; ++len)
+      pattern_error(pattern.substr(begin, len));
 }
 
 TEST(Oniguruma, SetsStayClassesOfPcreWherePossible) {

@@ -29,7 +29,7 @@ size_t count(const Regex& regex, std::string_view text) {
   return matches;
 }
 
-std::string error_of(const std::string& pattern, const std::string& text) {
+std::string search_error(const std::string& pattern, const std::string& text) {
   try {
     count(Regex(pattern, "t.json"), text);
   } catch (const UserError& e) {
@@ -126,22 +126,22 @@ TEST(Regex, PatternsThatTakeTooLongEndInAnErrorThatNamesThem) {
         "(?:a|aa)+[bc]", "a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?[bc]", "a(?=a*[bc])",
         "(?:(?:(?:a{1,9}){1,9}){1,9}){1,9}[bc]", "(?:a|b|ab)*(?:a|b|ab)*[cd]", "a{999}[bc]",
         "(?:a{0,900}){0,9}[bc]", "(?>a*)[bc]", "(?:(?=a*[bc])x|a)"})
-    EXPECT_THAT(error_of(pattern, as),
+    EXPECT_THAT(search_error(pattern, as),
                 testing::AllOf(HasSubstr("t.json: the pattern '"), HasSubstr(pattern),
                                HasSubstr("moves on 262144 bytes")));
   // Many runs, each too short for its quadratic time to matter.
-  EXPECT_THAT(error_of("a*a*a*a*[bc]", repeated(std::string(300, 'a') + "d", 1 << 18)),
+  EXPECT_THAT(search_error("a*a*a*a*[bc]", repeated(std::string(300, 'a') + "d", 1 << 18)),
               HasSubstr("moves"));
   for (const char* pattern : {"a*a*[bc]", "a*a*a*a*a*a*[bc]", "(?:a|a)(?:a|a)*(?:a|aa)*[bc]"})
-    error_of(pattern, repeated(std::string(100, 'a') + "d", 1 << 18));  // either way
+    search_error(pattern, repeated(std::string(100, 'a') + "d", 1 << 18));  // either way
 }
 
 TEST(Regex, RefusesWhatIsLongInOneStep) {
-  EXPECT_EQ(error_of("a{999}", "a"), "no error");
-  EXPECT_EQ(error_of(R"(\x{1F600}|\p{L}{1,3}|[{1000}])", "a"), "no error");
+  EXPECT_EQ(search_error("a{999}", "a"), "no error");
+  EXPECT_EQ(search_error(R"(\x{1F600}|\p{L}{1,3}|[{1000}])", "a"), "no error");
   for (const char* pattern : {"a{1000}", "a{1,1000}", "a{1000,}", "(?:ab){65535}"})
-    EXPECT_THAT(error_of(pattern, "a"), HasSubstr("is not supported")) << pattern;
-  EXPECT_THAT(error_of(std::string(5000, 'a'), "a"), HasSubstr("5000 bytes"));
+    EXPECT_THAT(search_error(pattern, "a"), HasSubstr("is not supported")) << pattern;
+  EXPECT_THAT(search_error(std::string(5000, 'a'), "a"), HasSubstr("5000 bytes"));
 }
 
 }  // namespace

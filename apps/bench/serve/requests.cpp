@@ -21,8 +21,8 @@ namespace nanovllm {
 
 namespace {
 
-constexpr const char* kCompletions = "/v1/completions";
-constexpr const char* kChat = "/v1/chat/completions";
+constexpr const char* kCompletionsPath = "/v1/completions";
+constexpr const char* kChatPath = "/v1/chat/completions";
 constexpr int64_t kRandomPrompts = 1000;
 constexpr int64_t kTokensOfHash = 512;  // of a trace with the hashes of the prompts' blocks
 
@@ -102,7 +102,7 @@ class FileRequests : public ServeRequests {
       body[name] = true;
       body["top_logprobs"] = value;
     }
-    return {chat ? kChat : kCompletions, dump_json(body)};
+    return {chat ? kChatPath : kCompletionsPath, dump_json(body)};
   }
 
   std::vector<ServeRequest> requests_;
@@ -159,7 +159,7 @@ class RandomRequests : public ServeRequests {
     body += fmt::format(
         R"(,"max_tokens":{},"temperature":0,"ignore_eos":true,"stream":true,"stream_options":{{"include_usage":true}}}})",
         lengths.output);
-    return {kCompletions, body};
+    return {kCompletionsPath, body};
   }
 
  private:

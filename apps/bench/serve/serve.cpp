@@ -25,14 +25,14 @@ using server::Task;
 
 namespace {
 
-struct ServeOptions {
+struct LoadOptions {
   std::string base_url = "http://127.0.0.1:8000", api_key, model;
   ServeTraffic traffic;
   int64_t max_concurrency = 0;
   bool json = false;
 };
 
-void check_options(const ServeOptions& options) {
+void check_load_options(const LoadOptions& options) {
   const ServeTraffic& traffic = options.traffic;
   const auto at_least = [](auto value, auto least, const char* option) {
     require(value >= least, "{} is {}; it must be at least {}", option, value, least);
@@ -70,7 +70,7 @@ bool has_choice(std::string_view event) {
 }
 
 /// The message of an error's JSON, or the text itself, shortened.
-std::string message_of(const std::string& text) {
+std::string error_message(const std::string& text) {
   constexpr size_t kMostBytes = 300;
   try {
     const Json json = parse_json(text, "");
@@ -85,7 +85,7 @@ std::string message_of(const std::string& text) {
 /// The clients, in one thread. Each connection sends one request at a time.
 class Load {
  public:
-  Load(const ServerAddress& address, const ServeOptions& options) : address_(address) {
+  Load(const ServerAddress& address, const LoadOptions& options) : address_(address) {
     most_running_ = options.max_concurrency > 0 ? static_cast<size_t>(options.max_concurrency)
                                                 : std::numeric_limits<size_t>::max();
   }
@@ -105,7 +105,7 @@ class Load {
         co_return;
       }
       if (status != 200) {
-        failure = fmt::format("status {}: {}", status, message_of(text));
+        failure = fmt::format("status {}: {}", status, error_message(text));
         co_return;
       }
       const Json models = parse_json(text, "the answer of /v1/models");
@@ -201,7 +201,7 @@ class Load {
       } else if (event.find(R"("usage")") != std::string_view::npos) {
         read_usage(event, answer);
       } else if (event.find(R"("error")") != std::string_view::npos) {
-        answer.error = message_of(std::string(event));
+        answer.error = error_message(std::string(event));
       }
     };
     std::string refusal;
@@ -217,7 +217,7 @@ class Load {
       answer.error = e.code().message();
     }
     if (status != 0 && status != 200 && answer.error.empty())
-      answer.error = fmt::format("status {}: {}", status, message_of(refusal));
+      answer.error = fmt::format("status {}: {}", status, error_message(refusal));
     if (answer.error.empty() && answer.num_events == 0) answer.error = "the answer has no events";
     if (answer.error.empty()) idle_.push_back(std::move(client));
     answer.e2el = 1000 * std::chrono::duration<double>(last - start).count();
@@ -270,8 +270,8 @@ class Load {
   ServeResult measured_;
 };
 
-int serve(ServeOptions options) {
-  check_options(options);
+int serve(LoadOptions options) {
+  check_load_options(options);
   raise_open_files_limit();
   const ServerAddress address = ServerAddress::of(options.base_url, options.api_key);
   const InterruptGuard guard;
@@ -304,7 +304,7 @@ int serve(ServeOptions options) {
 void add_serve_bench(Command bench) {
   Command sub = bench.add_command(
       "serve", "Measure a server with OpenAI's API: throughput and latencies of its streams");
-  auto options = std::make_shared<ServeOptions>();
+  auto options = std::make_shared<LoadOptions>();
   ServeTraffic& traffic = options->traffic;
   sub.add_value("--base-url", options->base_url, "Where the server is")
       .type_name("URL")

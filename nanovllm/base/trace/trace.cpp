@@ -6,8 +6,8 @@ namespace nanovllm {
 
 namespace {
 
-constexpr int kEngine = 1, kRequests = 2;  // processes
-constexpr TraceFile::Track kHost = {kEngine, 1}, kDevice = {kEngine, 3};
+constexpr int kEngineProcess = 1, kRequestsProcess = 2;  // processes
+constexpr TraceFile::Track kHost = {kEngineProcess, 1}, kDevice = {kEngineProcess, 3};
 constexpr uint64_t kFirstLane = 10;
 constexpr std::string_view kQueue = "queue", kPrefill = "prefill", kDecode = "decode",
                            kPreempted = "preempted";
@@ -15,13 +15,13 @@ constexpr std::string_view kQueue = "queue", kPrefill = "prefill", kDecode = "de
 constexpr double kSecondsBetweenFlushes = 0.25;
 constexpr size_t kLargestBuffer = size_t{1} << 20;
 
-TraceFile::Track lane_track(uint64_t sequence) { return {kRequests, kFirstLane + sequence}; }
+TraceFile::Track lane_track(uint64_t sequence) { return {kRequestsProcess, kFirstLane + sequence}; }
 
 }  // namespace
 
 Trace::Trace(const std::string& path) : file_(path) {
-  file_.name_process(kEngine, "engine");
-  file_.name_process(kRequests, "requests");
+  file_.name_process(kEngineProcess, "engine");
+  file_.name_process(kRequestsProcess, "requests");
   file_.name_track(kHost, "host");
   file_.name_track(kDevice, "device");
 }
@@ -168,7 +168,7 @@ void Trace::device(const StepTrace& step) {
 
 void Trace::counters(const StepTrace& step, const EngineStats& stats) {
   const auto count = [&](const char* name, double at, int64_t value, int64_t before) {
-    if (value != before) file_.counter(kEngine, name, at, value);
+    if (value != before) file_.counter(kEngineProcess, name, at, value);
   };
   const auto computed = [](const EngineStats& s) { return s.prefill_tokens + s.decode_tokens; };
   count("tokens in the step", step.scheduled, computed(stats) - computed(last_), -1);

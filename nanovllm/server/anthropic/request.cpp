@@ -12,26 +12,26 @@ namespace nanovllm::server {
 namespace {
 
 // Fields that mean the same in both APIs, and vLLM's sampling fields.
-constexpr auto kSame = std::to_array<const char*>({"model",
-                                                   "max_tokens",
-                                                   "stream",
-                                                   "temperature",
-                                                   "top_p",
-                                                   "top_k",
-                                                   "min_p",
-                                                   "seed",
-                                                   "min_tokens",
-                                                   "ignore_eos",
-                                                   "stop_token_ids",
-                                                   "presence_penalty",
-                                                   "frequency_penalty",
-                                                   "repetition_penalty",
-                                                   "logit_bias",
-                                                   "bad_words",
-                                                   "allowed_token_ids",
-                                                   "chat_template_kwargs",
-                                                   "cache_salt",
-                                                   "priority"});
+constexpr auto kMessagesSame = std::to_array<const char*>({"model",
+                                                           "max_tokens",
+                                                           "stream",
+                                                           "temperature",
+                                                           "top_p",
+                                                           "top_k",
+                                                           "min_p",
+                                                           "seed",
+                                                           "min_tokens",
+                                                           "ignore_eos",
+                                                           "stop_token_ids",
+                                                           "presence_penalty",
+                                                           "frequency_penalty",
+                                                           "repetition_penalty",
+                                                           "logit_bias",
+                                                           "bad_words",
+                                                           "allowed_token_ids",
+                                                           "chat_template_kwargs",
+                                                           "cache_salt",
+                                                           "priority"});
 /// A list of blocks, each of which has a type. A text counts as a block of it.
 Json blocks_of(const Json& content, const std::string& where) {
   if (content.is_string()) return {{{"type", "text"}, {"text", content}}};
@@ -135,7 +135,7 @@ Json messages_of(const Json& body) {
   return messages;
 }
 
-Json tools_of(const Json& tools) {
+Json messages_tools(const Json& tools) {
   if (!tools.is_array()) refuse_field("tools", "must be a list, not {}", printable(tools));
   Json functions = Json::array();
   for (const Json& tool : tools) {
@@ -155,7 +155,7 @@ Json tools_of(const Json& tools) {
   return functions;
 }
 
-void read_tool_choice(const Json& choice, Json& chat) {
+void read_messages_tool_choice(const Json& choice, Json& chat) {
   const Json* type = choice.is_object() ? find_field(choice, "type") : nullptr;
   if (type == nullptr || (*type != "auto" && *type != "none"))
     refuse_field("tool_choice", "{} is not supported; its type must be \"auto\" or \"none\"",
@@ -173,7 +173,7 @@ void read_thinking(const Json& thinking, Json& chat) {
 }
 
 /// Refuses what would change the answer in a way that this program cannot.
-void refuse_unsupported(const Json& body) {
+void refuse_unsupported_messages(const Json& body) {
   for (const char* name : {"output_format", "mcp_servers", "container"})
     if (const Json* value = find_field(body, name); value != nullptr && !value->empty())
       refuse_field(name, "is not supported");
@@ -187,9 +187,9 @@ void refuse_unsupported(const Json& body) {
 ChatRequest messages_request(const Json& body, const SamplingParams& defaults,
                              MessagesRoute route) {
   if (!body.is_object()) throw ApiError(400, "the body must be a JSON object");
-  refuse_unsupported(body);
+  refuse_unsupported_messages(body);
   Json chat = Json::object();
-  for (const char* name : kSame)
+  for (const char* name : kMessagesSame)
     if (const Json* value = find_field(body, name)) chat[name] = *value;
   if (route == MessagesRoute::kMessages && !chat.contains("max_tokens"))
     refuse_field("max_tokens", "is missing");
@@ -197,8 +197,9 @@ ChatRequest messages_request(const Json& body, const SamplingParams& defaults,
     if (!stop->is_array()) refuse_field("stop_sequences", "must be a list of texts");
     chat["stop"] = *stop;
   }
-  if (const Json* tools = find_field(body, "tools")) chat["tools"] = tools_of(*tools);
-  if (const Json* choice = find_field(body, "tool_choice")) read_tool_choice(*choice, chat);
+  if (const Json* tools = find_field(body, "tools")) chat["tools"] = messages_tools(*tools);
+  if (const Json* choice = find_field(body, "tool_choice"))
+    read_messages_tool_choice(*choice, chat);
   if (const Json* thinking = find_field(body, "thinking")) read_thinking(*thinking, chat);
   chat["messages"] = messages_of(body);
   try {

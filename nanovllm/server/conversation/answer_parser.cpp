@@ -4,17 +4,13 @@
 #include <iterator>
 #include <utility>
 
+#include "nanovllm/server/conversation/calls/characters.h"
+
 namespace nanovllm::server {
 
 namespace {
 
-// Neither tag has a second '<'. So if a tag breaks off, it can only begin again where it broke off.
-constexpr std::string_view kThink = "<think>", kThinkEnd = "</think>";
-constexpr std::string_view kNewline = "\n", kSpaces = " \t\r\n";
-
-bool contains(std::string_view characters, char c) {
-  return characters.find(c) != std::string_view::npos;
-}
+constexpr std::string_view kNewline = "\n";
 
 }  // namespace
 
@@ -58,7 +54,7 @@ void AnswerParser::read(char c, AnswerParts& parts) {
   switch (state_) {
     case State::kBeginning:
       held_ += c;
-      if (matched_ == 0 && contains(kSpaces, c)) break;
+      if (matched_ == 0 && is_one_of(kSpaces, c)) break;
       if (kThink[matched_] != c) {
         leave_beginning(parts);
       } else if (++matched_ == kThink.size()) {
@@ -79,28 +75,28 @@ void AnswerParser::read(char c, AnswerParts& parts) {
 
 /// Newlines are held back, because they are not delivered if the tag follows.
 void AnswerParser::read_thoughts(char c, AnswerParts& parts) {
-  if (contains(skipped_, c)) return;
+  if (is_one_of(skipped_, c)) return;
   skipped_ = {};
   if (matched_ > 0 && kThinkEnd[matched_] != c) deliver(parts);
   held_ += c;
   if (kThinkEnd[matched_] == c) {
     if (++matched_ == kThinkEnd.size()) drop_held_and_enter(State::kContent, parts);
-  } else if (!contains(kNewline, c)) {
+  } else if (!is_one_of(kNewline, c)) {
     deliver(parts);
   }
 }
 
 /// White space is held back, because it is not delivered if a call follows.
 void AnswerParser::read_content(char c, AnswerParts& parts) {
-  if (contains(skipped_, c)) return;
+  if (is_one_of(skipped_, c)) return;
   skipped_ = {};
-  if (calls_ != nullptr && contains(calls_->first_characters(), c)) {
+  if (calls_ != nullptr && is_one_of(calls_->first_characters(), c)) {
     state_ = State::kCalls;
     read_calls(c, parts);
     return;
   }
   held_ += c;
-  if (calls_ == nullptr || !contains(kSpaces, c)) deliver(parts);
+  if (calls_ == nullptr || !is_one_of(kSpaces, c)) deliver(parts);
 }
 
 void AnswerParser::read_calls(char c, AnswerParts& parts) {

@@ -10,6 +10,9 @@
 
 namespace nanovllm::server {
 
+// Neither tag has a second '<'. So if a tag breaks off, it can only begin again where it broke off.
+inline constexpr std::string_view kThink = "<think>", kThinkEnd = "</think>";
+
 /// A call of a function that the model asks for.
 struct ToolCall {
   int index = 0;  // among the calls of the answer, from 0

@@ -11,8 +11,6 @@ namespace nanovllm::server {
 
 namespace {
 
-constexpr std::string_view kThink = "<think>", kThinkEnd = "</think>";
-
 /// Whether an answer that the client has begun breaks off in its thoughts.
 bool ends_in_thoughts(const Json& answer) {
   const Json content = answer.value("content", Json());

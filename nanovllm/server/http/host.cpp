@@ -30,7 +30,7 @@ std::string in_lower_case(std::string_view text) {
   return lower;
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_port_digit(char c) { return c >= '0' && c <= '9'; }
 
 /// The characters of a registered name (RFC 3986, 3.2.2).
 bool is_name_char(char c) {
@@ -48,7 +48,7 @@ std::optional<Authority> parse_authority(std::string_view text) {
   std::string_view port = text.substr(end + is_ipv6);
   if (!port.empty() && !port.starts_with(':')) return std::nullopt;
   port.remove_prefix(std::min<size_t>(port.size(), 1));
-  if (!std::ranges::all_of(port, is_digit)) return std::nullopt;
+  if (!std::ranges::all_of(port, is_port_digit)) return std::nullopt;
   if (is_ipv6) {
     error_code error;
     const ip::address_v6 address = ip::make_address_v6(std::string(name), error);

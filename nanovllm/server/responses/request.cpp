@@ -16,9 +16,9 @@ namespace nanovllm::server {
 namespace {
 
 // Fields of chat completions that mean the same here.
-constexpr auto kSame = std::to_array<const char*>({"model", "stream", "parallel_tool_calls",
-                                                   "reasoning", "chat_template_kwargs",
-                                                   "enable_thinking", "cache_salt", "priority"});
+constexpr auto kResponsesSame = std::to_array<const char*>(
+    {"model", "stream", "parallel_tool_calls", "reasoning", "chat_template_kwargs",
+     "enable_thinking", "cache_salt", "priority"});
 // What would change the answer, or be more than one.
 constexpr auto kUnsupported = std::to_array<const char*>({"conversation", "prompt"});
 
@@ -157,7 +157,7 @@ void log_ignored(const std::string& type) {
                printable(type));
 }
 
-Json tools_of(const Json& tools) {
+Json responses_tools(const Json& tools) {
   if (!tools.is_array()) refuse_field("tools", "must be a list, not {}", printable(tools));
   Json functions = Json::array();
   for (const Json& tool : tools) {
@@ -189,7 +189,7 @@ void keep_allowed(const Json& allowed, Json& tools) {
   tools = std::move(kept);
 }
 
-void read_tool_choice(const Json& choice, Json& chat) {
+void read_responses_tool_choice(const Json& choice, Json& chat) {
   const bool is_list = choice.is_object() && choice.value("type", Json()) == "allowed_tools";
   const Json mode = is_list ? choice.value("mode", Json("auto")) : choice;
   if (mode != "auto" && mode != "none")
@@ -202,7 +202,7 @@ void read_tool_choice(const Json& choice, Json& chat) {
 
 // -- Other fields
 
-void refuse_unsupported(const Json& body) {
+void refuse_unsupported_responses(const Json& body) {
   for (const char* name : kUnsupported)
     if (find_field(body, name) != nullptr) refuse_field(name, "is not supported");
   if (bool_field(body, "background", false)) refuse_field("background", "true is not supported");
@@ -266,7 +266,7 @@ ChatRequest chat_request_of(Json chat, const SamplingParams& defaults) {
 ResponsesRequest responses_request(Json body, const SamplingParams& defaults,
                                    ResponseStore& store) {
   if (!body.is_object()) throw ApiError(400, "the body must be a JSON object");
-  refuse_unsupported(body);
+  refuse_unsupported_responses(body);
   ResponsesRequest request;
   request.store = bool_field(body, "store", true);
   Json input = input_of(body);
@@ -281,7 +281,7 @@ ResponsesRequest responses_request(Json body, const SamplingParams& defaults,
   }
 
   Json chat = Json::object();
-  for (const char* name : kSame)
+  for (const char* name : kResponsesSame)
     if (const Json* value = find_field(body, name)) chat[name] = *value;
   for (const auto& [name, value] : body.items())
     if (is_sampling_field(name) && name != "n" && name != "max_tokens" && name != "logprobs")
@@ -291,8 +291,9 @@ ResponsesRequest responses_request(Json body, const SamplingParams& defaults,
     chat["logprobs"] = true;
     if (const Json* top = find_field(body, "top_logprobs")) chat["top_logprobs"] = *top;
   }
-  if (const Json* tools = find_field(body, "tools")) chat["tools"] = tools_of(*tools);
-  if (const Json* choice = find_field(body, "tool_choice")) read_tool_choice(*choice, chat);
+  if (const Json* tools = find_field(body, "tools")) chat["tools"] = responses_tools(*tools);
+  if (const Json* choice = find_field(body, "tool_choice"))
+    read_responses_tool_choice(*choice, chat);
 
   Json messages = Json::array();
   if (const Json* text = find_field(body, "instructions"))

@@ -71,7 +71,7 @@ class Parser : ExpressionParser {
       } else if (ends.size() == 0) {
         break;
       } else {
-        unexpected(fmt::format("{{% {} %}}", join(ends, " %} or {% ")));
+        unexpected(fmt::format("{{% {} %}}", nanovllm::join(ends, " %} or {% ")));
       }
     }
     return [parts = std::move(parts)](Scope& s) {

@@ -9,7 +9,7 @@ namespace nanovllm::server {
 
 namespace {
 
-constexpr std::pair<std::string_view, CallForm> kNames[] = {
+constexpr std::pair<std::string_view, CallForm> kFormNames[] = {
     {"hermes", CallForm::kHermes},
     {"qwen3", CallForm::kHermes},
     {"qwen3_coder", CallForm::kXml},
@@ -30,14 +30,14 @@ constexpr auto kOfMistral =
 }  // namespace
 
 std::optional<CallForm> call_form_named(std::string_view name) {
-  for (const auto& [known, form] : kNames)
+  for (const auto& [known, form] : kFormNames)
     if (name == known) return form;
   return std::nullopt;
 }
 
 std::vector<std::string> call_form_names() {
   std::vector<std::string> names;
-  for (const auto& [name, form] : kNames) names.emplace_back(name);
+  for (const auto& [name, form] : kFormNames) names.emplace_back(name);
   return names;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/server/conversation/calls/characters.h"
 #include "nanovllm/server/conversation/calls/offered_tools.h"
 
 namespace nanovllm::server {
@@ -87,12 +88,5 @@ class CallReader {
   size_t num_read_ = 0;  // since the last calls or content
   size_t num_unread_ = 0;
 };
-
-inline bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
-/// Whether the name of a function may have the character.
-inline bool is_in_name(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-         c == '-' || c == '.';
-}
 
 }  // namespace nanovllm::server

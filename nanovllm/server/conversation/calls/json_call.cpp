@@ -8,18 +8,12 @@ namespace nanovllm::server {
 
 namespace {
 
-constexpr std::string_view kSpaces = " \t\r\n";
-
-bool contains(std::string_view characters, char c) {
-  return characters.find(c) != std::string_view::npos;
-}
-
 /// Whether JSON can have the character outside of strings, behind `before`.
 bool may_follow(char before, char c) {
-  if (before == '{') return is_space(c) || contains("\"}", c);
-  if (c == '"') return contains("[:,", before);
-  if (contains("{[", c)) return contains("[:,", before);
-  return is_space(c) || is_in_name(c) || contains("}]:,+", c);
+  if (before == '{') return is_space(c) || is_one_of("\"}", c);
+  if (c == '"') return is_one_of("[:,", before);
+  if (is_one_of("{[", c)) return is_one_of("[:,", before);
+  return is_space(c) || is_in_name(c) || is_one_of("}]:,+", c);
 }
 
 /// The text of the last member `key` in the text of a valid JSON object; empty if there is none.

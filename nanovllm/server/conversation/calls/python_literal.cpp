@@ -6,6 +6,7 @@
 #include <set>
 
 #include "nanovllm/base/strings/utf8.h"
+#include "nanovllm/server/conversation/calls/characters.h"
 #include "nanovllm/server/http/json_text.h"
 
 namespace nanovllm::server {
@@ -13,10 +14,8 @@ namespace nanovllm::server {
 namespace {
 
 constexpr int kMostLevels = 100;
-constexpr std::string_view kSpaces = " \t\r\n";
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_in_name(char c) {
+bool is_in_identifier(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
@@ -52,11 +51,11 @@ class Translator {
     skip_spaces();
     if (at_end() || ++level_ > kMostLevels) return false;
     const char c = text_[at_];
-    const bool done = c == '\'' || c == '"'           ? string()
-                      : c == '['                      ? list()
-                      : c == '{'                      ? dictionary()
-                      : is_in_name(c) && !is_digit(c) ? constant()
-                                                      : number();
+    const bool done = c == '\'' || c == '"'                 ? string()
+                      : c == '['                            ? list()
+                      : c == '{'                            ? dictionary()
+                      : is_in_identifier(c) && !is_digit(c) ? constant()
+                                                            : number();
     --level_;
     return done;
   }
@@ -92,7 +91,7 @@ class Translator {
 
   std::string_view word() {
     const size_t begin = at_;
-    while (!at_end() && is_in_name(text_[at_])) ++at_;
+    while (!at_end() && is_in_identifier(text_[at_])) ++at_;
     return text_.substr(begin, at_ - begin);
   }
 
@@ -140,7 +139,7 @@ class Translator {
       if (!at_end() && (text_[at_] == '-' || text_[at_] == '+')) number += text_[at_++];
       if (digits(number) == 0) return false;
     }
-    if (text_[at_ - 1] == '_' || (!at_end() && is_in_name(text_[at_]))) return false;
+    if (text_[at_ - 1] == '_' || (!at_end() && is_in_identifier(text_[at_]))) return false;
     double value = 0;  // infinity is not JSON
     if (!is_whole &&
         (std::from_chars(number.data(), number.data() + number.size(), value).ec != std::errc() ||

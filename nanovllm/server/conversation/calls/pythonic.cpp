@@ -9,10 +9,6 @@ namespace nanovllm::server {
 
 namespace {
 
-bool contains(std::string_view characters, char c) {
-  return characters.find(c) != std::string_view::npos;
-}
-
 /// Finds the bracket that closes the arguments of a call. Text that cannot be literals is noticed
 /// early; the rest json_of_keywords() finds out.
 class ArgumentsEnd {
@@ -44,9 +40,9 @@ class ArgumentsEnd {
 
  private:
   bool may_follow(char before, char c) const {
-    if (contains("[{'\"", c)) return contains("=:,[{", before);
-    if (contains("]}", c)) return depth_ > 0;
-    return is_space(c) || is_in_name(c) || contains("=:,+", c);
+    if (is_one_of("[{'\"", c)) return is_one_of("=:,[{", before);
+    if (is_one_of("]}", c)) return depth_ > 0;
+    return is_space(c) || is_in_name(c) || is_one_of("=:,+", c);
   }
 
   std::string text_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "nanovllm/base/error.h"
+#include "nanovllm/server/conversation/calls/characters.h"
 #include "nanovllm/server/conversation/calls/python_literal.h"
 #include "nanovllm/server/http/json_text.h"
 
@@ -14,10 +15,9 @@ namespace nanovllm::server {
 namespace {
 
 constexpr int kMostSchemas = 100;
-constexpr std::string_view kSpaces = " \t\r\n";
 
 /// Names of JSON's types, and those that tools written in Python use.
-constexpr std::pair<std::string_view, ValueTypes> kNames[] = {
+constexpr std::pair<std::string_view, ValueTypes> kTypeNames[] = {
     {"string", kStringValue},   {"str", kStringValue},    {"integer", kIntegerValue},
     {"int", kIntegerValue},     {"number", kNumberValue}, {"float", kNumberValue},
     {"boolean", kBooleanValue}, {"bool", kBooleanValue},  {"null", kNullValue},
@@ -26,7 +26,7 @@ constexpr std::pair<std::string_view, ValueTypes> kNames[] = {
 
 ValueTypes type_named(const Json& name) {
   if (!name.is_string()) return 0;
-  for (const auto& [known, type] : kNames)
+  for (const auto& [known, type] : kTypeNames)
     if (name == known) return type;
   return 0;
 }
