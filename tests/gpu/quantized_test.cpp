@@ -13,7 +13,7 @@ namespace {
 
 using Kind = QuantizedKind;
 
-constexpr Kind kKinds[] = {
+constexpr Kind kWeightKinds[] = {
     {QuantizedFormat::kE4M3, 128, 128},    {QuantizedFormat::kE4M3, 1, 0},
     {QuantizedFormat::kE4M3, 0, 0},        {QuantizedFormat::kInt4, 1, 128, true},
     {QuantizedFormat::kInt4, 1, 128},      {QuantizedFormat::kInt4, 1, 32, true},
@@ -102,20 +102,20 @@ class GpuQuantized : public TwoBackends {
   }
 };
 
-constexpr int64_t kTokens[] = {1, 2, 3, 8, 9, 15, 16, 17, 33, 64, 150};
+constexpr int64_t kTokenCounts[] = {1, 2, 3, 8, 9, 15, 16, 17, 33, 64, 150};
 
 TEST_P(GpuQuantized, OfAllFormats) {
-  for (const Kind& kind : kKinds)
+  for (const Kind& kind : kWeightKinds)
     for (const DType dtype : {DType::kBF16, DType::kF16})
       for (const auto& [n, k] : {std::pair{256, 256}, {192, 320}, {48, 1040}, {1552, 144}}) {
         const WeightRows parts[] = {weight(kind, n, k)};
-        expect_gemms(kind, name_of(kind), dtype, parts, kTokens);
+        expect_gemms(kind, name_of(kind), dtype, parts, kTokenCounts);
       }
 }
 
 /// Many columns for each warp, and so many rows that thread blocks run in several waves.
 TEST_P(GpuQuantized, OfModels) {
-  for (const Kind& kind : {kKinds[0], kKinds[3], kKinds[5], kKinds[8]})
+  for (const Kind& kind : {kWeightKinds[0], kWeightKinds[3], kWeightKinds[5], kWeightKinds[8]})
     for (const auto& [n, k] : {std::pair{8192, 2048}, {1024, 8192}, {2048, 9728}}) {
       const WeightRows parts[] = {weight(kind, n, k)};
       expect_gemms(kind, name_of(kind), DType::kBF16, parts, std::array<int64_t, 3>{1, 7, 16});
@@ -125,7 +125,7 @@ TEST_P(GpuQuantized, OfModels) {
 /// Parts of a rank, whose borders may be within a block or a group, and parts that differ.
 TEST_P(GpuQuantized, OfStackedParts) {
   const std::array<int64_t, 3> tokens = {2, 11, 20};
-  for (const Kind& kind : kKinds) {
+  for (const Kind& kind : kWeightKinds) {
     const WeightRows q = weight(kind, 320, 512), k = weight(kind, 192, 512);
     for (const auto& [rows, columns] : {std::pair{Range{0, 128}, Range{0, 512}},
                                         {Range{128, 64}, Range{256, 128}},
@@ -135,12 +135,13 @@ TEST_P(GpuQuantized, OfStackedParts) {
       expect_gemms(kind, "parts of " + name_of(kind), DType::kBF16, parts, tokens);
     }
   }
-  const WeightRows block = weight(kKinds[0], 128, 512), row = weight(kKinds[1], 64, 512);
+  const WeightRows block = weight(kWeightKinds[0], 128, 512),
+                   row = weight(kWeightKinds[1], 64, 512);
   const Twin plain = make({nullptr, DType::kBF16, 64, 512}, 0.05f);
-  const WeightRows int4 = weight(kKinds[3], 64, 512);
+  const WeightRows int4 = weight(kWeightKinds[3], 64, 512);
   for (const WeightRows& other : {row, int4, WeightRows(plain.on_cpu)}) {
     const WeightRows parts[] = {block, other};
-    expect_gemms(kKinds[0], "unlike parts", DType::kBF16, parts, tokens);
+    expect_gemms(kWeightKinds[0], "unlike parts", DType::kBF16, parts, tokens);
   }
 }
 
@@ -157,7 +158,7 @@ TEST_P(GpuQuantized, OfQuantizedActivations) {
 
 /// The shapes of models, which the kernels for Hopper share among all multiprocessors.
 TEST_P(GpuQuantized, OfBatches) {
-  for (const Kind& kind : kKinds)
+  for (const Kind& kind : kWeightKinds)
     for (const auto& [n, k] : {std::pair{4096, 1024}, {1024, 3072}, {6144, 1024}, {896, 4864}}) {
       const WeightRows parts[] = {weight(kind, n, k, /*f16_scales=*/k == 3072)};
       expect_gemms(kind, name_of(kind), DType::kBF16, parts,
@@ -167,8 +168,8 @@ TEST_P(GpuQuantized, OfBatches) {
 
 /// A norm between two GEMMs with quantized weights, of which the first may compute a part.
 TEST_P(GpuQuantized, WithANormBetween) {
-  for (const Kind& kind :
-       {kKinds[0], kKinds[3], kKinds[5], kKinds[8], kActivationKinds[0], kActivationKinds[1]})
+  for (const Kind& kind : {kWeightKinds[0], kWeightKinds[3], kWeightKinds[5], kWeightKinds[8],
+                           kActivationKinds[0], kActivationKinds[1]})
     for (const auto& [first_k, hidden, n] : {std::array<int64_t, 3>{2048, 1024, 6144},
                                              {4864, 896, 1152},
                                              {5120, 2560, 3072},
@@ -328,7 +329,7 @@ TEST_P(GpuQuantizedTiles, EveryNumberOfE4M3) {
 
 TEST_P(GpuQuantizedTiles, OfAllConfigurations) {
   using cuda::Epilogue;
-  std::vector<Kind> kinds(std::begin(kKinds), std::end(kKinds));
+  std::vector<Kind> kinds(std::begin(kWeightKinds), std::end(kWeightKinds));
   kinds.push_back(kActivationKinds[0]);
   for (const Kind& kind : kinds)
     for (const auto& [n, k] : {std::pair{1024, 1040}, {208, 80}, {16, 640}, {3072, 256}}) {

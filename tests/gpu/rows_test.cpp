@@ -10,12 +10,12 @@
 namespace nanovllm {
 namespace {
 
-constexpr DType kDTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
+constexpr DType kTypesOfRows[] = {DType::kF32, DType::kBF16, DType::kF16};
 
 using GpuRows = TwoBackends;
 
 TEST_P(GpuRows, RmsNorm) {
-  for (const DType dtype : kDTypes)
+  for (const DType dtype : kTypesOfRows)
     for (const int64_t width : {8, 72, 172, 1024, 1032, 5120, 12288})
       for (const int64_t rows : {1, 3, 300, 1100}) {
         const Twin x = make({nullptr, dtype, rows, width}),
@@ -29,7 +29,7 @@ TEST_P(GpuRows, RmsNorm) {
 }
 
 TEST_P(GpuRows, SiluMul) {
-  for (const DType dtype : kDTypes)
+  for (const DType dtype : kTypesOfRows)
     for (const int64_t width : {1, 12, 172, 3072})
       for (const int64_t rows : {1, 3, 600}) {
         const Twin x = make({nullptr, dtype, rows, 2 * width}, 4);
@@ -41,7 +41,7 @@ TEST_P(GpuRows, SiluMul) {
 }
 
 TEST_P(GpuRows, GatherAndEmbed) {
-  for (const DType dtype : kDTypes)
+  for (const DType dtype : kTypesOfRows)
     for (const int64_t width : {8, 12, 1024}) {
       const Twin table = make({nullptr, dtype, 50, width}),
                  out = make({nullptr, dtype, 5, width}, 0);
@@ -83,7 +83,7 @@ TEST_P(GpuRows, CopyBlocks) {
 /// n and k of GEMMs in published models, and odd ones.
 constexpr std::pair<int64_t, int64_t> kShapes[] = {{1024, 2048}, {4096, 1024}, {192, 64},
                                                    {256, 12288}, {80, 72},     {24, 40}};
-constexpr int64_t kTokens[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64, 100, 257};
+constexpr int64_t kRowCounts[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64, 100, 257};
 
 class GpuGemms : public TwoBackends {
  protected:
@@ -140,8 +140,8 @@ class GpuGemms : public TwoBackends {
 };
 
 TEST_P(GpuGemms, OfAllDtypesAndOddShapes) {
-  for (const DType dtype : kDTypes)
-    for (const auto& [n, k] : kShapes) expect_gemms(dtype, n, k, kTokens);
+  for (const DType dtype : kTypesOfRows)
+    for (const auto& [n, k] : kShapes) expect_gemms(dtype, n, k, kRowCounts);
 }
 
 /// The shapes of 0.6B and 8B: swap-AB up to 64 tokens, and what the cost model chooses above.
@@ -391,8 +391,8 @@ TEST_P(GpuTiles, SplitKIsDeterministic) {
 }
 
 TEST_P(GpuRows, WeightsOfAnyDtypeAndStride) {
-  for (const DType from : kDTypes)
-    for (const DType to : kDTypes) {
+  for (const DType from : kTypesOfRows)
+    for (const DType to : kTypesOfRows) {
       Twin w = make({nullptr, from, 64, 128});
       Tensor part = w.on_cpu;
       part.shape[1] = 96;  // strided: 96 of 128 columns
