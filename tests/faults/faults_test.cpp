@@ -9,10 +9,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <mutex>
+#include <span>
 
 #include "fault_report.h"
 #include "tests/children.h"
@@ -25,7 +28,8 @@ namespace {
 const std::string kSource = NANOVLLM_SOURCE_DIR;
 // A run takes 30 ms. A run that hangs is killed and reported.
 constexpr int kPatienceMilliseconds = 30'000;
-// At most this number of a command's allocations are made to fail; NANOVLLM_FAULTS replaces it.
+// At most this number of a command's allocations, and of its reads, are made to fail;
+// NANOVLLM_FAULTS replaces it.
 constexpr size_t kMostRuns = 350;
 constexpr int kRunsAtOnce = 2;
 
@@ -280,15 +284,18 @@ TEST_P(FaultsOf, EndInOneLineAndStatus) {
   ASSERT_EQ(good.status, 0) << good.err;
   ASSERT_EQ(good.err, "");
   ASSERT_NE(good.out, "");
-  size_t injected = 0, distinct = 0;
+  const auto& all_paths = bench.report().paths;
+  const std::span paths(all_paths.data(), std::min<size_t>(bench.report().num_paths, kMaxPaths));
+  size_t injected = 0;
   std::string counts;
-  for (size_t kind = 0; kind < kFaultNames.size(); ++kind) {
-    const std::string name = kFaultNames[kind];
-    const uint64_t num_calls = bench.report().calls[kind];
+  for (size_t i = 0; i < kFaultNames.size(); ++i) {
+    const auto kind = static_cast<Fault>(i);
+    const std::string name = kFaultNames[i];
+    const uint64_t num_calls = bench.report().calls[i];
     std::vector<uint64_t> numbers;
-    if (kind == static_cast<size_t>(Fault::kMemory)) {
-      distinct = std::min<size_t>(bench.report().num_paths, kMaxPaths);
-      numbers.assign(bench.report().paths.begin(), bench.report().paths.begin() + distinct);
+    if (is_by_path(kind)) {
+      for (const CallPath& path : paths)
+        if (path.kind == kind) numbers.push_back(path.number);
       std::ranges::sort(numbers);
       // If there are too many, takes some at equal distances.
       const char* const asked = std::getenv("NANOVLLM_FAULTS");
@@ -303,13 +310,11 @@ TEST_P(FaultsOf, EndInOneLineAndStatus) {
     }
     injected += inject(command, name, numbers, good.out);
     // All later calls fail too, as if a limit was reached.
-    if (kind != static_cast<size_t>(Fault::kMemory))
+    if (kind != Fault::kMemory)
       injected += inject(command, name, numbers, good.out, /*stays=*/true);
-    counts +=
-        " " + name + " " + std::to_string(numbers.size()) + " of " + std::to_string(num_calls);
+    counts += fmt::format(" {} {} of {};", name, numbers.size(), num_calls);
   }
-  std::cout << command.name << ": " << injected << " faults;" << counts << " (" << distinct
-            << " paths)\n";
+  std::cout << fmt::format("{}: {} faults;{}\n", command.name, injected, counts);
   EXPECT_GT(injected, 20u);
 }
 

@@ -7,7 +7,8 @@
 //   FAULT_SIGNAL  this signal is raised while the libraries are initialized, before main()
 //   FAULT_TRACE   if set, the callers of the failing call are written to stderr
 //   FAULT_REPORT  a file of sizeof(Report) zero bytes, to which the counts are written
-//   FAULT_PATHS   if set, the report gets the numbers of allocations with distinct paths of calls
+//   FAULT_PATHS   if set, the report gets the numbers of allocations and reads with distinct paths
+//   of calls
 // Counting begins with main(), because a program has no influence on the initializers of libraries.
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -53,8 +54,32 @@ bool stays = false, wants_paths = false, wants_trace = false;
 // The default TLS model allocates memory on first use.
 __attribute__((tls_model("initial-exec"))) constinit thread_local bool inside = false;
 
+// Records a call whose last callers are new.
+void note_path(Fault kind) {
+  if (!wants_paths || inside || !is_by_path(kind)) return;
+  inside = true;
+  std::array<void*, 2 + kPathLength> frames{};
+  const int n = ::backtrace(frames.data(), static_cast<int>(frames.size()));
+  uint64_t hash = 1469598103934665603U + static_cast<uint64_t>(kind);
+  for (int i = 2; i < n; ++i)
+    hash = (hash ^ reinterpret_cast<uintptr_t>(frames[static_cast<size_t>(i)])) * 1099511628211U;
+  const uint64_t number = report->calls[static_cast<size_t>(kind)] + 1;
+  for (size_t slot = hash % kMaxPaths, looks = 0; looks < 64;
+       ++looks, slot = (slot + 1) % kMaxPaths) {
+    uint64_t none = 0;
+    if (report->hashes[slot].compare_exchange_strong(none, hash)) {
+      const size_t at = report->num_paths++;
+      if (at < kMaxPaths) report->paths[at] = {kind, number};
+      break;
+    }
+    if (none == hash) break;
+  }
+  inside = false;
+}
+
 bool fails(Fault kind) {
   if (!active.load(std::memory_order_relaxed)) return false;
+  note_path(kind);
   const uint64_t number = ++report->calls[static_cast<size_t>(kind)];
   if (kind != faulty || fault_at == 0 || (stays ? number < fault_at : number != fault_at))
     return false;
@@ -68,31 +93,7 @@ bool fails(Fault kind) {
   return true;
 }
 
-// Records an allocation whose last callers are new.
-void note_path() {
-  if (!wants_paths || inside || !active.load(std::memory_order_relaxed)) return;
-  inside = true;
-  std::array<void*, 2 + kPathLength> frames{};
-  const int n = ::backtrace(frames.data(), static_cast<int>(frames.size()));
-  uint64_t hash = 1469598103934665603U;
-  for (int i = 2; i < n; ++i)
-    hash = (hash ^ reinterpret_cast<uintptr_t>(frames[static_cast<size_t>(i)])) * 1099511628211U;
-  const uint64_t number = report->calls[static_cast<size_t>(Fault::kMemory)] + 1;
-  for (size_t slot = hash % kMaxPaths, looks = 0; looks < 64;
-       ++looks, slot = (slot + 1) % kMaxPaths) {
-    uint64_t none = 0;
-    if (report->hashes[slot].compare_exchange_strong(none, hash)) {
-      const size_t at = report->num_paths++;
-      if (at < kMaxPaths) report->paths[at] = number;
-      break;
-    }
-    if (none == hash) break;
-  }
-  inside = false;
-}
-
 bool allocation_fails() {
-  note_path();
   if (inside || !fails(Fault::kMemory)) return false;
   errno = ENOMEM;
   return true;
