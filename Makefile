@@ -102,16 +102,18 @@ fuzz:  ## fuzz each parser for FUZZ_SECONDS=60 under the sanitizers
 	tests/fuzz/run.sh build/fuzz
 
 # With SINCE=REVISION clang-tidy reads only the files that changed since then. It reads each source alone, so that each must include what
-# it uses.
+# it uses. From version 21 on it takes a third of the time, because it looks for mistakes only in our own code.
 SINCE ?=
 lint: deps  ## check the layer rule and the formatting, run clang-tidy
 	@scripts/install_deps.sh lint
+	$(PYTHON) -m venv build/lint/venv
+	build/lint/venv/bin/pip install -q clang-tidy==22.1.*
 	scripts/check_layers.sh
 	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format-14 --dry-run -Werror
 	$(if $(NVCC),CUDACXX=$(NVCC)) cmake --preset lint -DNANOVLLM_CUDA=$(CUDA)
 	$(if $(SINCE),git diff --name-only --diff-filter=d $(SINCE) --,git ls-files) 'nanovllm/*.cpp' 'apps/*.cpp' | \
 	  grep -vE '$(GCC_ONLY)$(if $(filter 1,$(CUDA)),,|ops/cuda/)' | \
-	  xargs -P $$(nproc) -n 1 clang-tidy-16 --quiet -p build/lint
+	  xargs -P $$(nproc) -n 1 build/lint/venv/bin/clang-tidy --quiet -p build/lint
 
 times: deps  ## print how long a build takes, cold and after a change, and which sources take longest
 	scripts/compile_times.py measure

@@ -15,5 +15,5 @@ for program in nanovllm libnanovllm_cuda.so tests/gpu_test tests/llm_test tests/
   done
 done
 # The file gets its final name only when it is complete.
-XZ_OPT=-T0 tar -C "$folder" -cJf "$2.part" .
+XZ_OPT=${XZ_OPT:--T0} tar -C "$folder" -cJf "$2.part" .
 mv "$2.part" "$2"

@@ -8,8 +8,7 @@ build="g++ make cmake ninja-build ccache python3
   nlohmann-json3-dev libxxhash-dev libutf8proc-dev libpcre2-dev libcli11-dev libfmt-dev libspdlog-dev
   libboost-dev prometheus-cpp-dev libcurl4-openssl-dev nettle-dev
   libgtest-dev libgmock-dev"
-# clang-tidy 14, Debian 12's default, has no std::source_location.
-lint="clang-format-14 clang-tidy-16"
+lint="clang-format-14 python3-venv"
 fuzz="clang-16 libclang-rt-16-dev"
 python="python3-venv python3-dev"
 page="chromium"

@@ -112,7 +112,7 @@ bool CachedModel::has_blob(const RemoteFile& file) const {
 std::optional<std::string> CachedModel::path_of(const std::string& commit,
                                                 const RemoteFile& file) const {
   if (has_blob(file)) return blob(file);
-  const std::string path = snapshot(commit) + "/" + file.name;
+  std::string path = snapshot(commit) + "/" + file.name;
   if (is_link(path) || size_of(path) != file.size) return std::nullopt;
   return path;
 }

@@ -111,7 +111,7 @@ std::optional<std::string> verify_without_hub(const ModelId& id, const Settings&
   const CachedModel cached(settings.cache_folder, id.name);
   const std::optional<std::string> commit = cached.commit_of(id.revision);
   if (!commit || !is_folder(cached.snapshot(*commit))) return std::nullopt;
-  const std::string snapshot = cached.snapshot(*commit);
+  std::string snapshot = cached.snapshot(*commit);
   std::atomic<bool> stop = false;
   const SnapshotFiles files = files_of(snapshot);
   std::vector<std::string> damaged;

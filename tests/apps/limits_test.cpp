@@ -173,7 +173,7 @@ TEST(Limits, ProcessesInASmallContainerAreNotKilled) {
   const Group memory("memory");
   if (!memory.is_there() || !memory.set("memory.limit_in_bytes", "314572800"))
     GTEST_SKIP() << kNoGroups;
-  std::vector<std::string> args = {"generate", kTinyTales,     "--n", "128",      "--ignore-eos",
+  std::vector<std::string> args = {"generate", kTinyTales,     "--n", "64",       "--ignore-eos",
                                    "--json",   "--max-tokens", "300", "--device", "cpu"};
   for (const char* prompt : {"Once", "The", "A", "When"})
     args.insert(args.end(), {"--prompt", prompt});
@@ -181,7 +181,7 @@ TEST(Limits, ProcessesInASmallContainerAreNotKilled) {
   EXPECT_EQ(r.status, 0) << r.err;
   const std::vector<Json> results = lines(r.out);
   ASSERT_EQ(results.size(), 4U);
-  for (const Json& result : results) EXPECT_EQ(result["outputs"].size(), 128U);
+  for (const Json& result : results) EXPECT_EQ(result["outputs"].size(), 64U);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-"$1/scripts/bundle.sh" "$2" "$folder/bundle.tar.xz"
+XZ_OPT=-0 "$1/scripts/bundle.sh" "$2" "$folder/bundle.tar.xz"
 mkdir "$folder/there"
 tar -C "$folder/there" -xJf "$folder/bundle.tar.xz"
 cd "$folder/there"
