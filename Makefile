@@ -102,7 +102,7 @@ fuzz:  ## fuzz each parser for FUZZ_SECONDS=60 under the sanitizers
 	tests/fuzz/run.sh build/fuzz
 
 # With SINCE=REVISION clang-tidy reads only the files that changed since then. It reads each source alone, so that each must include what
-# it uses. From version 21 on it takes a third of the time, because it looks for mistakes only in our own code.
+# it uses. From version 21 on it takes half of the time, because it looks for mistakes only in our own code.
 SINCE ?=
 lint: deps  ## check the layer rule and the formatting, run clang-tidy
 	@scripts/install_deps.sh lint

@@ -17,7 +17,7 @@ namespace ip = asio::ip;
 /// An address in dotted or IPv6 form; nothing if the text is none.
 std::optional<ip::address> address_of(std::string_view name) {
   error_code error;
-  const ip::address address = ip::make_address(std::string(name), error);
+  ip::address address = ip::make_address(std::string(name), error);
   if (error) return std::nullopt;
   if (address.is_v6() && address.to_v6().is_v4_mapped())
     return ip::make_address_v4(ip::v4_mapped, address.to_v6());

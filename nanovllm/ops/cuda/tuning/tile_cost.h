@@ -55,7 +55,7 @@ inline double tile_cost(const GemmArgs& args, const TileConfig& config, int num_
   const double convert = kConvertTime * converted;
   const double chunk = std::max({chunk_time * tile, load, new_load, convert}) + kLoadShare * load;
   const double compute = waves * (chunks * chunk + kEpilogueTime * tile * (args.float_out ? 2 : 1));
-  const double w_rows = double{config.swiglu ? 2.0 : 1.0} * args.n;
+  const double w_rows = (config.swiglu ? 2.0 : 1.0) * args.n;
   const double out_bytes = (args.float_out ? 4 : 2) * (args.epilogue == Epilogue::kAdd ? 2 : 1);
   const double bytes = per_value * w_rows * args.k +
                        (is_e4m3 ? 1.0 : 2.0) * args.num_tokens * args.k +
