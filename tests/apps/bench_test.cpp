@@ -17,7 +17,8 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(Bench, FailedRequestGivesAnErrorAndNoFigure) {
-  const std::filesystem::path file = ::testing::TempDir() + "bench_test_errors.jsonl";
+  const std::filesystem::path file =
+      ::testing::TempDir() + "bench_test_errors_" + std::to_string(::getpid());
   std::ofstream(file) << "{\"prompt\": \"The\"}\n" << kTwoOfFourFail;
   expect_refused({"bench", "throughput", kTinyTales, "--dtype", "float32", "--dataset",
                   file.string(), "--json"},
@@ -26,7 +27,8 @@ TEST(Bench, FailedRequestGivesAnErrorAndNoFigure) {
 }
 
 TEST(Bench, WrongPromptIsNamedByItsLine) {
-  const std::filesystem::path file = ::testing::TempDir() + "bench_test_empty.jsonl";
+  const std::filesystem::path file =
+      ::testing::TempDir() + "bench_test_empty_" + std::to_string(::getpid());
   std::ofstream(file) << "{\"prompt\": \"The\"}\n\n{\"prompt\": \"\"}\n";
   expect_refused({"bench", "throughput", kTinyTales, "--dataset", file.string()}, "line 3: ");
   std::filesystem::remove(file);

@@ -1,6 +1,7 @@
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -243,7 +244,7 @@ TEST(Generate, BrokenPipeIsSilentAndFullDiskOneLine) {
 TEST(Cli, BrokenDriverMeansTheCpuIsUsed) {
   if (std::filesystem::exists("/proc/driver/nvidia/version"))
     GTEST_SKIP() << "this machine has a driver";
-  const std::string folder = ::testing::TempDir() + "no_driver";
+  const std::string folder = ::testing::TempDir() + "no_driver_" + std::to_string(::getpid());
   std::filesystem::create_directory(folder);
   std::filesystem::remove(folder + "/libcuda.so.1");
   Dl_info libc;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -162,7 +163,7 @@ TEST(HostileTexts, PipesGetEveryByteUnchanged) {
 }
 
 TEST(Limits, FileSizeLimitIsAOneLineError) {
-  const std::string out = ::testing::TempDir() + "limits_test_out";
+  const std::string out = ::testing::TempDir() + "limits_test_out_" + std::to_string(::getpid());
   for (const auto& args : std::vector<std::vector<std::string>>{
            {"--help"}, {"--version"}, {"info", kTinyTales, "--device", "cpu"}}) {
     const Result r = run_in_shell("ulimit -f 0; exec \"$@\" > " + out, args);

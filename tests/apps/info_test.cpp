@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -61,7 +62,8 @@ template <class Change>
 std::string changed_model(const char* file, const Change& change) {
   // Other tests of this file run at the same time, in other processes.
   const std::string test = ::testing::UnitTest::GetInstance()->current_test_info()->name();
-  const fs::path folder = fs::path(::testing::TempDir()) / ("nanovllm_info_" + test);
+  const fs::path folder =
+      fs::path(::testing::TempDir()) / ("nanovllm_info_" + test + std::to_string(::getpid()));
   fs::remove_all(folder);
   fs::create_directory(folder);
   for (const auto& entry : fs::directory_iterator(kTinyTales))

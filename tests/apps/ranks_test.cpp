@@ -1,5 +1,6 @@
 // The binary with -tp: its output, and that no process remains when one of its processes is killed.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <thread>
@@ -95,7 +96,8 @@ TEST(Ranks, UnreadableModelIsAOneLineErrorWithStatus2) {
   EXPECT_EQ(missing.status, 2);
   EXPECT_EQ(missing.num_error_lines(), 1) << missing.err;
   // All ranks find the error at the same time, when they read the weights.
-  const std::string folder = ::testing::TempDir() + "ranks_without_weights";
+  const std::string folder =
+      ::testing::TempDir() + "ranks_without_weights_" + std::to_string(::getpid());
   std::filesystem::create_directory(folder);
   std::filesystem::copy_file(kLlama + "/config.json", folder + "/config.json",
                              std::filesystem::copy_options::overwrite_existing);
@@ -112,7 +114,7 @@ TEST(Ranks, UnreadableModelIsAOneLineErrorWithStatus2) {
 // the closed stream's number.
 TEST(Ranks, ClosedStandardStreamsAreNotReused) {
   const std::vector<Json> rows = llama_goldens();
-  const std::string prompts = ::testing::TempDir() + "closed_streams.jsonl";
+  const std::string prompts = ::testing::TempDir() + "closed_streams_" + std::to_string(::getpid());
   std::ofstream(prompts) << prompts_of(rows);
   std::vector<std::string> args = arguments(2);
   std::replace(args.begin(), args.end(), std::string("-"), prompts);

@@ -1,6 +1,7 @@
 // tokenize, detokenize, render and chat, run as the binary.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -14,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 
 std::string write_file(const std::string& name, const std::string& text) {
-  const std::string path = ::testing::TempDir() + "/nanovllm_" + name;
+  const std::string path = ::testing::TempDir() + "/nanovllm_" + std::to_string(::getpid()) + name;
   std::ofstream(path) << text;
   return path;
 }
@@ -118,7 +119,8 @@ TEST(ChatCommand, KeepsTheConversationUntilReset) {
 
 TEST(ChatCommand, OptionsOverrideTheCheckpointsSamplingValues) {
   // A copy of the model with another generation_config.json.
-  const std::string folder = ::testing::TempDir() + "/nanovllm_chat_model";
+  const std::string folder =
+      ::testing::TempDir() + "/nanovllm_chat_model_" + std::to_string(::getpid());
   std::filesystem::remove_all(folder);
   std::filesystem::create_directory(folder);
   for (const auto& entry : std::filesystem::directory_iterator(kTinyTales))

@@ -1,6 +1,7 @@
 #include "nanovllm/engine/end_tokens.h"
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -12,7 +13,8 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 std::unique_ptr<const Tokenizer> tokenizer_with(const std::string& config) {
-  const auto folder = std::filesystem::path(::testing::TempDir()) / "end_tokens";
+  const auto folder =
+      std::filesystem::path(::testing::TempDir()) / ("end_tokens_" + std::to_string(::getpid()));
   std::filesystem::create_directories(folder);
   std::ofstream(folder / "tokenizer.json")
       << R"({"added_tokens": [{"id": 7, "content": "<e>"}], "decoder": {"type": "Fuse"},

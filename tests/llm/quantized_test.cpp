@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -87,7 +88,8 @@ TEST_P(RewrittenQuantization, GivesTheReferenceTokens) {
   namespace fs = std::filesystem;
   const Rewritten& r = GetParam();
   if (!fs::exists(folder_of(r.folder))) GTEST_SKIP() << folder_of(r.folder) << " is not here";
-  const fs::path folder = fs::path(::testing::TempDir()) / ("quantization_" + r.name);
+  const fs::path folder =
+      fs::path(::testing::TempDir()) / ("quantization_" + r.name + std::to_string(::getpid()));
   fs::remove_all(folder);
   fs::create_directories(folder);
   for (const auto& entry : fs::directory_iterator(folder_of(r.folder)))

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -334,7 +335,8 @@ TEST(Dialects, WhatOtherExportersWriteIsRefusedByName) {
 }
 
 TEST(Dialects, AFileBesideConfigJsonIsReadIfThatSaysNothing) {
-  const auto folder = std::filesystem::path(::testing::TempDir()) / "quantization_file";
+  const auto folder = std::filesystem::path(::testing::TempDir()) /
+                      ("quantization_file_" + std::to_string(::getpid()));
   std::filesystem::create_directories(folder);
   const auto write = [&](const char* name, const char* text) {
     std::ofstream(folder / name) << text;

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -197,7 +198,7 @@ TEST(Setup, OnTheCpuStepsAreSmallerAndHoldAsManySequences) {
 
 TEST(Setup, DtypeAutoIsTheCheckpointsAndBfloat16ForFloat32) {
   Json json = testing::json_file(kShape + "/config.json");
-  const std::string folder = ::testing::TempDir() + "dtype_auto";
+  const std::string folder = ::testing::TempDir() + "dtype_auto_" + std::to_string(::getpid());
   std::filesystem::create_directories(folder);
   EngineConfig config;
   config.device = "cpu";

@@ -1,4 +1,5 @@
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include "nanovllm/base/error.h"
 #include "nanovllm/text/tokenizer/tokenizer.h"
@@ -215,7 +216,8 @@ TEST(TokenizerJson, NothingMayFollowTheObject) {
 }
 
 TEST(TokenizerConfig, AddsAndReplacesAddedTokens) {
-  const auto folder = std::filesystem::path(::testing::TempDir()) / "tokenizer_config";
+  const auto folder = std::filesystem::path(::testing::TempDir()) /
+                      ("tokenizer_config_" + std::to_string(::getpid()));
   std::filesystem::create_directories(folder);
   Fields fields;
   fields.added_tokens = R"([{"id": 7, "content": "<s>", "special": false}])";
