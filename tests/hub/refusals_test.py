@@ -4,11 +4,9 @@ refusals_test.py NANOVLLM MODEL"""
 import contextlib
 import json
 import subprocess
-import sys
-import unittest
 
 from fake_hub import Model, sharded_files, status_fault
-from hub_test_case import ID, NANOVLLM, HubTest, tales_files
+from hub_test_case import ID, NANOVLLM, HubTest, run_tests, tales_files
 
 
 class Failures(HubTest):
@@ -178,4 +176,4 @@ class Security(HubTest):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
+    run_tests()

@@ -4,11 +4,9 @@ not followed. verify_test.py NANOVLLM MODEL"""
 import os
 import shutil
 import subprocess
-import sys
-import unittest
 
 from fake_hub import Model, sharded_files, status_fault
-from hub_test_case import ID, NANOVLLM, HubTest, tales_files
+from hub_test_case import ID, NANOVLLM, HubTest, run_tests, tales_files
 
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 
@@ -265,4 +263,4 @@ class Links(HubTest):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
+    run_tests()

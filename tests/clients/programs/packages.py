@@ -29,9 +29,9 @@ def environment(name: str) -> Path:
     installed = folder / "installed.txt"
     if installed.exists() and installed.read_text().split() == packages:
         return folder
-    uv = [sys.executable, "-m", "uv", "--quiet"]
-    for command in ([*uv, "venv", "--clear", "--python", sys.executable, str(folder)],
-                    [*uv, "pip", "install", "--python", str(folder / "bin/python"), *packages]):
+    uv = ROOT / "scripts/uv.sh"
+    for command in ([uv, "venv", "--clear", "--python", sys.executable, folder],
+                    [uv, "pip", "install", "--python", folder / "bin/python", *packages]):
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode != 0:
             pytest.skip(f"{' '.join(packages)} cannot be installed: {' '.join(done.stdout.split())[:300]}")

@@ -31,18 +31,29 @@ namespace nanovllm::cpu {
   }
 NANOVLLM_FLOAT_TABLES(plain)
 NANOVLLM_FLOAT_TABLES(avx2)
+NANOVLLM_SIMD_TABLES(plain)
+NANOVLLM_SIMD_TABLES(avx2)
+NANOVLLM_INT_TABLES(plain)
+NANOVLLM_INT_TABLES(avx2)
+#ifdef NANOVLLM_FEW_ISAS
+// Nothing better than AVX2 was compiled, so the other names stand for its kernels.
+namespace avxvnni = avx2;
+namespace avx512 = avx2;
+namespace avx512vnni = avx2;
+namespace avx512bf16 = avx2;
+namespace amx = avx2;
+constexpr Isa kBestCompiled = Isa::kAvx2;
+#else
 NANOVLLM_FLOAT_TABLES(avx512)
 NANOVLLM_FLOAT_TABLES(avx512bf16)
 NANOVLLM_FLOAT_TABLES(amx)
-NANOVLLM_SIMD_TABLES(plain)
-NANOVLLM_SIMD_TABLES(avx2)
 NANOVLLM_SIMD_TABLES(avx512)
-NANOVLLM_INT_TABLES(plain)
-NANOVLLM_INT_TABLES(avx2)
 NANOVLLM_INT_TABLES(avxvnni)
 NANOVLLM_INT_TABLES(avx512)
 NANOVLLM_INT_TABLES(avx512vnni)
 NANOVLLM_INT_TABLES(amx)
+constexpr Isa kBestCompiled = Isa::kAmx;
+#endif
 
 namespace {
 
@@ -68,6 +79,7 @@ static bool may_use_amx() {
 }
 
 bool is_supported(Isa isa) {
+  if (isa > kBestCompiled) return false;
   __builtin_cpu_init();
   switch (isa) {
     case Isa::kPlain:

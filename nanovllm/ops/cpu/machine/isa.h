@@ -17,7 +17,7 @@ enum class Isa {
 };
 constexpr int kNumIsas = 7;
 
-/// Whether this processor and its operating system support it.
+/// Whether this processor and its operating system support it, and its kernels were compiled.
 bool is_supported(Isa isa);
 /// The best one that they support.
 Isa best_isa();
