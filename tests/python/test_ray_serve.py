@@ -16,17 +16,10 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, TINY_TALES
+from ray_processes import ENVIRONMENT, own_processes
 
 pytest.importorskip("ray.serve")
 
-MARK = f"NANOVLLM_SERVE_TEST={os.getpid()}"
-ENVIRONMENT = {
-    **os.environ,
-    **dict([MARK.split("=")]),
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "disabled",
-    "RAY_ADDRESS": "local",  # not the cluster that somebody's `ray start` left behind
-}
 CHAT = "/v1/chat/completions"
 QUESTION = {
     "messages": [{"role": "user", "content": "introduce yourself"}],
@@ -34,19 +27,6 @@ QUESTION = {
     "max_tokens": 24,
 }
 LONG = {"messages": QUESTION["messages"], "max_tokens": 1500, "ignore_eos": True, "stream": True}
-
-
-def own_processes(name: bytes = b"") -> list[int]:
-    """The processes that Ray and the example have started, by the mark in their environment."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if MARK.encode() in (process / "environ").read_bytes().split(b"\0"):
-                if name in (process / "cmdline").read_bytes():
-                    found.append(int(process.name))
-        except OSError:  # it has ended, or belongs to another user
-            pass
-    return found
 
 
 def engines() -> list[int]:
