@@ -109,7 +109,7 @@ lint: deps  ## check the layer rule and the formatting, run clang-tidy
 	$(if $(NVCC),CUDACXX=$(NVCC)) cmake --preset lint -DNANOVLLM_CUDA=$(CUDA)
 	$(if $(SINCE),git diff --name-only --diff-filter=d $(SINCE) --,git ls-files) 'nanovllm/*.cpp' 'apps/*.cpp' | \
 	  grep -vE '$(GCC_ONLY)$(if $(filter 1,$(CUDA)),,|ops/cuda/)' | \
-	  xargs -P $$(nproc) -n 1 build/lint/venv/bin/clang-tidy --quiet -p build/lint
+	  xargs -r -P $$(nproc) -n 1 build/lint/venv/bin/clang-tidy --quiet -p build/lint
 
 times: deps  ## print how long a build takes, cold and after a change, and which sources take longest
 	scripts/compile_times.py measure

@@ -32,7 +32,7 @@ struct InfoOptions {
 /// What is known about a checkpoint and how this machine would run it. A part that could not be
 /// read is empty, and `reasons` says why.
 struct Report {
-  std::optional<ModelConfig> model;
+  std::optional<ModelSpec> model;
   std::optional<CheckpointSize> files;
   std::unique_ptr<const Tokenizer> tokenizer;
   bool has_template = false;
@@ -88,7 +88,7 @@ Report examine(const InfoOptions& options) {
       report.reasons.push_back(e.what() + hub::verify_hint(folder, e.what()));
     }
   };
-  try_to([&] { report.model = ModelConfig::load(folder, options.config); });
+  try_to([&] { report.model = load_model_spec(folder, options.config); });
   if (report.model && options.config.load_format != "dummy")
     try_to([&] { report.files = check_checkpoint(folder, *report.model); });
   try_to([&] {
@@ -106,23 +106,23 @@ Report examine(const InfoOptions& options) {
 Json to_json(const Report& r) {
   Json json = {{"would_run", r.reasons.empty()}, {"reasons", r.reasons}};
   if (r.model) {
-    const ModelConfig& m = *r.model;
+    const ModelSpec& m = *r.model;
     json.update({{"architecture", m.architecture},
                  {"num_parameters", m.num_parameters()},
-                 {"num_layers", m.num_layers},
+                 {"num_layers", m.num_layers()},
                  {"hidden_size", m.hidden_size},
-                 {"num_attention_heads", m.num_heads},
-                 {"num_key_value_heads", m.num_kv_heads},
-                 {"head_dim", m.head_dim},
+                 {"num_attention_heads", m.attention().num_heads},
+                 {"num_key_value_heads", m.attention().num_kv_heads},
+                 {"head_dim", m.attention().head_dim},
                  {"vocab_size", m.vocab_size},
                  {"eos_token_ids", end_tokens(m, r.tokenizer.get())},
                  {"max_position_embeddings", m.max_position_embeddings}});
     if (m.quantization) json["quantization"] = m.quantization->description;
-    if (m.num_experts > 0)
-      json.update({{"num_experts", m.num_experts},
-                   {"num_experts_per_tok", m.num_experts_per_tok},
-                   {"moe_intermediate_size", m.moe_intermediate_size},
-                   {"num_expert_layers", std::ranges::count(m.expert_layers, true)}});
+    if (const MlpSpec experts = m.experts(); experts.num_experts > 0)
+      json.update({{"num_experts", experts.num_experts},
+                   {"num_experts_per_tok", experts.experts_per_token},
+                   {"moe_intermediate_size", experts.size},
+                   {"num_expert_layers", m.num_expert_layers()}});
   }
   if (r.files)
     json.update({{"num_weight_files", r.files->num_files},
@@ -171,16 +171,16 @@ std::string to_text(const Report& r) {
     text += fmt::format("{:<16}{}\n", name, what);
   };
   if (r.model) {
-    const ModelConfig& m = *r.model;
+    const ModelSpec& m = *r.model;
     line("architecture", m.architecture);
     line("parameters", fmt::format("{:.1f} M", static_cast<double>(m.num_parameters()) / 1e6));
-    line("shape", fmt::format("{} layers, hidden {}, {} heads, {} KV heads of {}", m.num_layers,
-                              m.hidden_size, m.num_heads, m.num_kv_heads, m.head_dim));
-    if (m.num_experts > 0)
+    line("shape", fmt::format("{} layers, hidden {}, {} heads, {} KV heads of {}", m.num_layers(),
+                              m.hidden_size, m.attention().num_heads, m.attention().num_kv_heads,
+                              m.attention().head_dim));
+    if (const MlpSpec experts = m.experts(); experts.num_experts > 0)
       line("experts",
-           fmt::format("{} of {} columns in {} layers, {} for each token", m.num_experts,
-                       m.moe_intermediate_size, std::ranges::count(m.expert_layers, true),
-                       m.num_experts_per_tok));
+           fmt::format("{} of {} columns in {} layers, {} for each token", experts.num_experts,
+                       experts.size, m.num_expert_layers(), experts.experts_per_token));
     if (m.quantization) {
       const std::string bytes = fmt::format("{:.3g}", m.quantization->bytes_per_value);
       line("quantized", fmt::format("{}; {} byte{} for each weight", m.quantization->description,

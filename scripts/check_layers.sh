@@ -1,7 +1,7 @@
 #!/bin/sh
 # Checks every include of nanovllm/, apps/ and python/ against the layer rule of docs/architecture.md, and prints those that break
 # it. In the order
-#   llm > front > engine > runtime > model > checkpoint > ops > cpu | cuda
+#   llm > front > engine > runtime > families > model > checkpoint > ops > cpu | cuda
 # a folder may include the folders to its right, and base/. The exceptions are: hub may include only base; llm may also include
 # hub; engine may also include text; server only front, engine, runtime and text; apps only llm, server, engine, runtime, text
 # and hub; python only llm, front, engine, text and hub; ops/cpu and ops/cuda may include the interface ops/, but no other folder may include
@@ -24,10 +24,11 @@ find $folders -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '
     sees["ops/cuda"] = "base ops ops/cuda"
     sees["checkpoint"] = "base ops checkpoint"
     sees["model"] = "base ops checkpoint model"
-    sees["runtime"] = "base ops checkpoint model runtime"
-    sees["engine"] = "base text ops checkpoint model runtime engine"
+    sees["families"] = "base ops checkpoint model families"
+    sees["runtime"] = "base ops checkpoint model families runtime"
+    sees["engine"] = "base text ops checkpoint model families runtime engine"
     sees["front"] = "base text engine front"
-    sees["llm"] = "base text hub ops checkpoint model runtime engine front llm"
+    sees["llm"] = "base text hub ops checkpoint model families runtime engine front llm"
     sees["server"] = "base text runtime engine front server"
     sees["apps"] = "base text hub runtime engine llm server apps"
     sees["python"] = "base text hub engine front llm python"

@@ -9,120 +9,199 @@ namespace nanovllm {
 
 namespace {
 
-/// Elements of the two buffers that the stages of a layer share, for each token: what the attention
-/// stores there is no longer needed when the MLP writes.
-int64_t wide_size(const ModelConfig& c) {
-  return std::max({c.qkv_size(), 2 * c.intermediate_size,
-                   c.num_experts_per_tok * std::max(2 * c.moe_intermediate_size, c.hidden_size)});
+/// Elements of Activations::wide and narrow for each token.
+int64_t wide_size(const ModelSpec& spec) {
+  int64_t size = 0;
+  for (const auto& [attention, mlp, norms] : spec.layers) {
+    const int64_t of_mlp = mlp.num_experts > 0
+                               ? mlp.experts_per_token * std::max(2 * mlp.size, spec.hidden_size)
+                               : 2 * mlp.size;
+    size = std::max({size, attention.qkv_size(), of_mlp});
+  }
+  return size;
 }
-int64_t narrow_size(const ModelConfig& c) {
-  return std::max(
-      {c.q_size(), c.intermediate_size, c.num_experts_per_tok * c.moe_intermediate_size});
+int64_t narrow_size(const ModelSpec& spec) {
+  int64_t size = 0;
+  for (const auto& [attention, mlp, norms] : spec.layers)
+    size = std::max(
+        {size, attention.q_size(), mlp.size * std::max<int64_t>(mlp.experts_per_token, 1)});
+  return size;
+}
+
+bool has_branch(const ModelSpec& spec) {
+  return std::ranges::any_of(spec.layers, [](const LayerSpec& layer) {
+    return layer.norms.after_attention != nullptr || layer.norms.after_mlp != nullptr;
+  });
+}
+bool has_whole_norms(const ModelSpec& spec) {
+  return std::ranges::any_of(spec.layers, [](const LayerSpec& layer) {
+    return layer.attention.qk_norm == QkNorm::kWhole;
+  });
 }
 
 }  // namespace
 
-Activations::Activations(Backend& backend, const ModelConfig& config, DType dtype,
-                         int64_t max_tokens, int64_t max_rows) {
+Activations::Activations(Backend& backend, const ModelSpec& spec, DType dtype, int64_t max_tokens,
+                         int64_t max_rows) {
   const auto allocate = [&](int64_t n, int64_t k, DType type) {
     Tensor t(nullptr, type, n, k);
     buffers.push_back(backend.allocate(t.bytes()));
     t.data = buffers.back().get();
     return t;
   };
-  const int64_t hidden_size = config.hidden_size;
+  const int64_t hidden_size = spec.hidden_size;
   residual = allocate(max_tokens, hidden_size, dtype);
   hidden = allocate(max_tokens, hidden_size, dtype);
-  void* wide = allocate(max_tokens, wide_size(config), dtype).data;
-  void* narrow = allocate(max_tokens, narrow_size(config), dtype).data;
-  qkv = Tensor(wide, dtype, max_tokens, config.qkv_size());
-  gate_up = Tensor(wide, dtype, max_tokens, 2 * config.intermediate_size);
-  attn = Tensor(narrow, dtype, max_tokens, config.q_size());
-  act = Tensor(narrow, dtype, max_tokens, config.intermediate_size);
-  if (const int64_t top_k = config.num_experts_per_tok; config.num_experts > 0) {
-    const int64_t num_entries = max_tokens * top_k;
-    expert_gate_up = Tensor(wide, dtype, num_entries, 2 * config.moe_intermediate_size);
-    expert_act = Tensor(narrow, dtype, num_entries, config.moe_intermediate_size);
-    expert_out = Tensor(wide, dtype, num_entries, hidden_size);
-    routing = {.logits = allocate(max_tokens, config.num_experts, DType::kF32),
-               .weights = allocate(max_tokens, top_k, DType::kF32),
-               .entries = allocate(max_tokens, top_k, DType::kI32),
+  if (has_branch(spec)) branch = allocate(max_tokens, hidden_size, dtype);
+  wide = allocate(max_tokens, wide_size(spec), dtype).data;
+  narrow = allocate(max_tokens, narrow_size(spec), dtype).data;
+  if (has_whole_norms(spec)) squares = allocate(max_tokens, 4, DType::kF32);
+  if (const MlpSpec experts = spec.experts(); experts.num_experts > 0) {
+    const int64_t num_entries = max_tokens * experts.experts_per_token;
+    routing = {.logits = allocate(max_tokens, experts.num_experts, DType::kF32),
+               .weights = allocate(max_tokens, experts.experts_per_token, DType::kF32),
+               .entries = allocate(max_tokens, experts.experts_per_token, DType::kI32),
                .tokens = allocate(num_entries, 1, DType::kI32),
-               .starts = allocate(config.num_experts + 1, 1, DType::kI32),
-               .scratch = allocate(num_entries + 4 * config.num_experts + 1, 1, DType::kI32)};
+               .starts = allocate(experts.num_experts + 1, 1, DType::kI32),
+               .scratch = allocate(num_entries + 4 * experts.num_experts + 1, 1, DType::kI32)};
   }
   row_residual = allocate(max_rows, hidden_size, dtype);
   row_hidden = allocate(max_rows, hidden_size, dtype);
-  logits = allocate(max_rows, config.vocab_size, DType::kF32);
+  logits = allocate(max_rows, spec.vocab_size, DType::kF32);
 }
 
-size_t Activations::bytes(const ModelConfig& c, DType dtype, int64_t max_tokens, int64_t max_rows) {
-  const int64_t per_token = 2 * c.hidden_size + wide_size(c) + narrow_size(c);
-  const int64_t routing =
-      c.num_experts == 0
-          ? 0
-          : max_tokens * (c.num_experts + 4 * c.num_experts_per_tok) + 5 * c.num_experts + 2;
-  return static_cast<size_t>(max_tokens * per_token + max_rows * 2 * c.hidden_size) *
+size_t Activations::bytes(const ModelSpec& spec, DType dtype, int64_t max_tokens,
+                          int64_t max_rows) {
+  const int64_t per_token =
+      (has_branch(spec) ? 3 : 2) * spec.hidden_size + wide_size(spec) + narrow_size(spec);
+  const MlpSpec experts = spec.experts();
+  int64_t floats = max_rows * spec.vocab_size + (has_whole_norms(spec) ? 4 * max_tokens : 0);
+  if (experts.num_experts > 0)
+    floats += max_tokens * (experts.num_experts + 4 * experts.experts_per_token) +
+              5 * experts.num_experts + 2;
+  return static_cast<size_t>(max_tokens * per_token + max_rows * 2 * spec.hidden_size) *
              dtype_size(dtype) +
-         static_cast<size_t>(max_rows * c.vocab_size + routing) * sizeof(float);
+         static_cast<size_t>(floats) * sizeof(float);
 }
 
 namespace {
 
-/// The attention of one layer: out [T, q_size]. If `out` is empty, it only stores the keys and
-/// values.
-void attend(Backend& backend, const Model& model, int64_t layer_index, Residual& residual,
-            Tensor qkv, const Tensor& out, const KvCache& kv, const Batch& batch) {
-  const ModelConfig& config = model.config;
-  const Layer& layer = model.layers[static_cast<size_t>(layer_index)];
-  const RopeStoreArgs rope = {.qkv = qkv,
-                              .q_norm = layer.q_norm,
-                              .k_norm = layer.k_norm,
-                              .cos = model.rope_cos,
-                              .sin = model.rope_sin,
-                              .num_heads = config.num_heads,
-                              .eps = config.rms_norm_eps,
-                              .layer = layer_index};
-  if (!out) {
-    backend.norm_matmul(qkv, residual, layer.input_norm, *layer.qkv, layer.qkv_bias);
-    return backend.rope_and_store(rope, kv, batch);
-  }
-  backend.qkv_attention(residual, {layer.input_norm, *layer.qkv, layer.qkv_bias}, rope,
-                        {.out = out,
-                         .qkv = qkv,
-                         .num_heads = config.num_heads,
-                         .scale = 1 / std::sqrt(static_cast<float>(config.head_dim)),
-                         .layer = layer_index,
-                         .next = layer.o.get()},
-                        kv, batch);
-}
+/// One step through the layers of a model.
+class Pass {
+ public:
+  Pass(Backend& backend, const Model& model, const KvCache& kv, const Batch& batch,
+       const Activations& activations)
+      : backend_(backend), model_(model), kv_(kv), batch_(batch), a_(activations) {}
 
-/// The MLP of a layer: dense, or a mixture of experts. `next` is the norm after it.
-void feed_forward(Backend& backend, const ModelConfig& config, const Layer& layer,
-                  Residual& residual, const Activations& a, const Norm& next) {
-  const int64_t num_tokens = residual.num_tokens();
-  if (layer.router == nullptr) {
-    const Tensor act = a.act.rows(0, num_tokens);
-    backend.norm_swiglu(act, residual, layer.post_attention_norm, *layer.gate_up,
-                        a.gate_up.rows(0, num_tokens));
-    return backend.add_matmul(residual, act, *layer.down, next);
+  Tensor qkv(size_t layer) const {
+    return {a_.wide, model_.dtype, batch_.num_tokens(), attention(layer).qkv_size()};
   }
-  const int64_t num_entries = num_tokens * config.num_experts_per_tok;
-  backend.norm_experts(residual, layer.post_attention_norm,
-                       {.router = *layer.router,
-                        .gate_up = *layer.gate_up,
-                        .down = *layer.down,
-                        .normalize = config.norm_topk_prob,
-                        .routing = {.logits = a.routing.logits.rows(0, num_tokens),
-                                    .weights = a.routing.weights.rows(0, num_tokens),
-                                    .entries = a.routing.entries.rows(0, num_tokens),
-                                    .tokens = a.routing.tokens.rows(0, num_entries),
-                                    .starts = a.routing.starts,
-                                    .scratch = a.routing.scratch},
-                        .wide = a.expert_gate_up.rows(0, num_entries),
-                        .narrow = a.expert_act.rows(0, num_entries),
-                        .out = a.expert_out.rows(0, num_entries)});
-}
+  /// The output of the attention of a layer [T, q_size].
+  Tensor attn(size_t layer) const {
+    return {a_.narrow, model_.dtype, batch_.num_tokens(), attention(layer).q_size()};
+  }
+
+  /// The attention of one layer: out [T, q_size]. If `out` is empty, it only stores the keys and
+  /// values.
+  void attend(size_t index, Residual& residual, const Tensor& out) {
+    const AttentionSpec& spec = attention(index);
+    const Layer& layer = model_.layers[index];
+    const Rope& tables = model_.ropes[spec.rope];
+    const bool norms_heads = spec.qk_norm == QkNorm::kHead;
+    const RopeStoreArgs rope = {.qkv = qkv(index),
+                                .q_norm = norms_heads ? layer.q_norm : Tensor(),
+                                .k_norm = norms_heads ? layer.k_norm : Tensor(),
+                                .cos = tables.cos,
+                                .sin = tables.sin,
+                                .num_heads = spec.num_heads,
+                                .eps = model_.spec.rms_norm_eps,
+                                .layer = static_cast<int64_t>(index)};
+    const AttentionArgs args = {.out = out,
+                                .qkv = rope.qkv,
+                                .num_heads = spec.num_heads,
+                                .scale = 1 / std::sqrt(static_cast<float>(spec.head_dim)),
+                                .layer = static_cast<int64_t>(index),
+                                .next = layer.after_attention ? nullptr : layer.o.get()};
+    if (out && layer.before_attention && spec.qk_norm != QkNorm::kWhole)
+      return backend_.qkv_attention(residual, {layer.before_attention, *layer.qkv, layer.qkv_bias},
+                                    rope, args, kv_, batch_);
+    read(rope.qkv, residual, layer.before_attention, *layer.qkv, layer.qkv_bias);
+    if (spec.qk_norm == QkNorm::kWhole)
+      backend_.norm_whole(rope.qkv,
+                          {.q_weight = layer.q_norm,
+                           .k_weight = layer.k_norm,
+                           .k_counted = layer.k_counted,
+                           .q_columns = model_.whole_attention.q_size(),
+                           .k_columns = model_.whole_attention.kv_size(),
+                           .eps = model_.spec.rms_norm_eps},
+                          a_.squares.rows(0, residual.num_tokens()));
+    if (!out) return backend_.rope_and_store(rope, kv_, batch_);
+    backend_.rope_attention(rope, args, kv_, batch_);
+  }
+
+  /// The MLP of a layer: dense, or a mixture of experts. `next` is the norm after it.
+  void feed_forward(size_t index, Residual& residual, const Norm& next) {
+    const MlpSpec& spec = model_.spec.layers[index].mlp;
+    const Layer& layer = model_.layers[index];
+    const DType dtype = model_.dtype;
+    const int64_t num_tokens = residual.num_tokens();
+    if (layer.router == nullptr) {
+      const Tensor act(a_.narrow, dtype, num_tokens, spec.size);
+      const Tensor gate_up(a_.wide, dtype, num_tokens, 2 * spec.size);
+      if (layer.before_mlp) {
+        backend_.norm_swiglu(act, residual, layer.before_mlp, *layer.gate_up, gate_up);
+      } else {
+        read(gate_up, residual, {}, *layer.gate_up);
+        backend_.silu_mul(act, gate_up);
+      }
+      return add(residual, act, *layer.down, layer.after_mlp, next);
+    }
+    check(layer.before_mlp && !layer.after_mlp, "experts have a norm before them");
+    const Routing& all = a_.routing;
+    const int64_t top_k = spec.experts_per_token, num_entries = num_tokens * top_k;
+    backend_.norm_experts(residual, layer.before_mlp,
+                          {.router = *layer.router,
+                           .gate_up = *layer.gate_up,
+                           .down = *layer.down,
+                           .normalize = spec.normalize,
+                           .routing = {.logits = all.logits.rows(0, num_tokens),
+                                       .weights = all.weights.rows(0, num_tokens),
+                                       .entries = all.entries.rows(0, num_tokens),
+                                       .tokens = all.tokens.rows(0, num_entries),
+                                       .starts = all.starts,
+                                       .scratch = all.scratch},
+                           .wide = {a_.wide, dtype, num_entries, 2 * spec.size},
+                           .narrow = {a_.narrow, dtype, num_entries, spec.size},
+                           .out = {a_.wide, dtype, num_entries, model_.spec.hidden_size}});
+  }
+
+  /// residual += after(x w^T). `next` is the norm of the residual that comes next.
+  void add(Residual& residual, const Tensor& x, const Weight& w, const Norm& after,
+           const Norm& next) {
+    if (!after) return backend_.add_matmul(residual, x, w, next);
+    const Tensor branch = a_.branch.rows(0, residual.num_tokens());
+    backend_.matmul(branch, x, w);
+    backend_.all_reduce(branch);
+    backend_.rms_norm(branch, branch, after);
+    backend_.add(residual, branch);
+  }
+
+ private:
+  const AttentionSpec& attention(size_t layer) const { return model_.spec.layers[layer].attention; }
+
+  /// out = before(residual) w^T + bias
+  void read(const Tensor& out, Residual& residual, const Norm& before, const Weight& w,
+            const Tensor& bias = {}) {
+    if (before) return backend_.norm_matmul(out, residual, before, w, bias);
+    backend_.matmul(out, backend_.finish(residual), w, bias);
+  }
+
+  Backend& backend_;
+  const Model& model_;
+  const KvCache& kv_;
+  const Batch& batch_;
+  const Activations& a_;
+};
 
 }  // namespace
 
@@ -130,33 +209,31 @@ std::optional<Residual> forward(Backend& backend, const Model& model, const KvCa
                                 const Batch& batch, const std::optional<Tensor>& rows,
                                 Activations& activations, int64_t num_layers) {
   const int64_t num_tokens = batch.num_tokens();
-  num_layers = std::min(num_layers, model.config.num_layers);
+  const auto count = static_cast<size_t>(std::min(num_layers, model.spec.num_layers()));
   check(num_tokens <= activations.residual.shape[0], "a batch of {} tokens in activations for {}",
         num_tokens, activations.residual.shape[0]);
-  const auto used = [&](const Tensor& t, const Residual& r) { return t.rows(0, r.num_tokens()); };
   Residual residual(activations.residual.rows(0, num_tokens),
                     activations.hidden.rows(0, num_tokens));
-  const Tensor qkv = used(activations.qkv, residual);
+  Pass pass(backend, model, kv, batch, activations);
 
   backend.embed(residual.whole(), *model.embed, batch.input_ids);
-  for (int64_t i = 0; i < num_layers; ++i) {
-    const Layer& layer = model.layers[static_cast<size_t>(i)];
-    const bool is_last = i + 1 == num_layers;
+  for (size_t i = 0; i < count; ++i) {
+    const Layer& layer = model.layers[i];
+    const bool is_last = i + 1 == count;
     const bool has_no_rows = is_last && rows && rows->shape[0] == 0;
-    Tensor attn = has_no_rows ? Tensor() : used(activations.attn, residual);
-    attend(backend, model, i, residual, qkv, attn, kv, batch);
+    Tensor attn = has_no_rows ? Tensor() : pass.attn(i);
+    pass.attend(i, residual, attn);
     if (has_no_rows) return {};
     if (is_last && rows) {
       // After the attention, no token depends on another one, so the rest is computed only for
       // `rows`. The attention has read q, k and v, so their memory is free.
-      const Tensor some(qkv.data, attn.dtype, rows->shape[0], attn.shape[1]);
+      const Tensor some(activations.wide, attn.dtype, rows->shape[0], attn.shape[1]);
       backend.gather_rows(some, attn, *rows);
       attn = some;
       residual = gather_rows(backend, residual, *rows, activations);
     }
-    backend.add_matmul(residual, attn, *layer.o, layer.post_attention_norm);
-    feed_forward(backend, model.config, layer, residual, activations,
-                 is_last ? Norm() : model.layers[static_cast<size_t>(i) + 1].input_norm);
+    pass.add(residual, attn, *layer.o, layer.after_attention, layer.before_mlp);
+    pass.feed_forward(i, residual, is_last ? Norm() : model.layers[i + 1].before_attention);
   }
   return residual;
 }

@@ -13,20 +13,25 @@ namespace nanovllm {
 /// The memory of every intermediate result of the forward pass, allocated once for the largest step
 /// (ownership.memory). The backend must outlive it.
 struct Activations {
-  Activations(Backend& backend, const ModelConfig& config, DType dtype, int64_t max_tokens,
+  Activations(Backend& backend, const ModelSpec& spec, DType dtype, int64_t max_tokens,
               int64_t max_rows);
   /// How many bytes they take in total.
-  static size_t bytes(const ModelConfig& config, DType dtype, int64_t max_tokens, int64_t max_rows);
+  static size_t bytes(const ModelSpec& spec, DType dtype, int64_t max_tokens, int64_t max_rows);
 
   // [max_tokens, ...] in the model's dtype.
   Tensor residual;  ///< [max_tokens, hidden_size]
   Tensor hidden;    ///< [max_tokens, hidden_size] scratch of the residual
-  Tensor qkv;       ///< [max_tokens, q_size + 2 * kv_size]; shares its memory with gate_up
-  Tensor gate_up;   ///< [max_tokens, 2 * intermediate_size]
-  Tensor attn;      ///< [max_tokens, q_size]; shares its memory with act
-  Tensor act;       ///< [max_tokens, intermediate_size]
-  // The same for experts, empty if the model has none. Each token has num_experts_per_tok rows.
-  Tensor expert_gate_up, expert_act, expert_out;
+  /// [max_tokens, hidden_size] what attention or MLP add to the residual, if a norm of it comes
+  /// first; or none.
+  Tensor branch;
+  /// The two buffers that the stages of a layer share, for each token: what the attention stores
+  /// there is no longer needed when the MLP writes. `wide` has q, k and v, then gate and up;
+  /// `narrow` has the attention's output, then that of SwiGLU.
+  void *wide = nullptr, *narrow = nullptr;
+  /// [max_tokens, 4] float32: scratch of Backend::norm_whole(); or none.
+  Tensor squares;
+  /// For experts, of which each token has some: as large as the layer with the most needs. Empty if
+  /// the model has none.
   Routing routing;
 
   // For the rows whose logits are needed: norm_matmul() and norm_sample() write them.

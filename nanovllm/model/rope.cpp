@@ -57,6 +57,7 @@ float yarn_frequency(const RopeConfig& rope, const YarnRamp& ramp, float power, 
 
 std::vector<float> rope_frequencies(const RopeConfig& rope, int64_t head_dim) {
   std::vector<float> frequencies(static_cast<size_t>(head_dim / 2));
+  if (rope.is_identity) return frequencies;
   const bool is_yarn = rope.scaling == RopeConfig::Scaling::kYarn;
   const YarnRamp ramp = is_yarn ? yarn_ramp(rope, head_dim) : YarnRamp();
   for (size_t i = 0; i < frequencies.size(); ++i) {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "nanovllm/model/model_config.h"
+#include "nanovllm/model/model_spec.h"
 
 namespace nanovllm {
 
@@ -21,10 +21,5 @@ struct RopeTables {
 };
 RopeTables rope_tables(const RopeConfig& rope, int64_t head_dim, int64_t num_positions,
                        int64_t first = 0);
-
-/// Bytes that one position takes in both tables together.
-inline size_t rope_bytes_per_position(int64_t head_dim) {
-  return static_cast<size_t>(head_dim) * sizeof(float);
-}
 
 }  // namespace nanovllm

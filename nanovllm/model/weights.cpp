@@ -40,8 +40,8 @@ std::vector<Range> rows_of(const std::vector<int64_t>& heads, int64_t count) {
 /// for them, which checks their names, shapes and dtypes.
 class Loader {
  public:
-  Loader(Model& model, const ModelConfig& config, Backend* backend, TensorSource& source)
-      : model_(model), quantization_(config.quantization), backend_(backend), source_(source) {}
+  Loader(Model& model, const ModelSpec& spec, Backend* backend, TensorSource& source)
+      : model_(model), quantization_(spec.quantization), backend_(backend), source_(source) {}
 
   /// A weight stacked from `parts`, which have `columns` columns. The rank takes the columns
   /// `taken`. With `num_experts` it is as many matrices, whose parts follow each other.
@@ -64,8 +64,13 @@ class Loader {
       for (const Range& rows : part.taken)
         for (const float value : read_floats(whole.part(rows, {0, 1}))) values.push_back(value);
     }
+    return vector(values);
+  }
+
+  /// A vector of float32 that is not in the checkpoint.
+  Tensor vector(const std::vector<float>& values) {
     if (backend_ == nullptr) return {};
-    Tensor out = allocate(Tensor(nullptr, DType::kF32, static_cast<int64_t>(values.size())));
+    Tensor out = allocate(Tensor(nullptr, DType::kF32, std::ssize(values)));
     backend_->upload(out.data, values.data(), out.bytes());
     return out;
   }
@@ -73,25 +78,23 @@ class Loader {
   /// Fills the tables piece by piece, of which several threads compute the next ones: with a
   /// context of millions of tokens they take a gigabyte, and the host should not store them a
   /// second time.
-  void rope_tables(const ModelConfig& config, int64_t num_positions) {
+  Rope rope_tables(const RopeConfig& config, int64_t head_dim, int64_t num_positions) {
     constexpr int64_t kPositions = 4096;
-    const Tensor shape(nullptr, DType::kF32, num_positions, config.head_dim / 2);
-    model_.rope_cos = allocate(shape);
-    model_.rope_sin = allocate(shape);
+    const Tensor shape(nullptr, DType::kF32, num_positions, head_dim / 2);
+    const Rope rope = {allocate(shape), allocate(shape)};
     const auto count = [&](int64_t first) { return std::min(kPositions, num_positions - first); };
     std::deque<std::future<RopeTables>> pieces;
     int64_t begun = 0;
     for (int64_t first = 0; first < num_positions; first += kPositions) {
       for (; begun < num_positions && std::ssize(pieces) < num_usable_cpus(); begun += kPositions)
-        pieces.push_back(
-            std::async(nanovllm::rope_tables, config.rope, config.head_dim, count(begun), begun));
+        pieces.push_back(std::async(nanovllm::rope_tables, config, head_dim, count(begun), begun));
       const RopeTables piece = pieces.front().get();
       pieces.pop_front();
-      const Tensor cos = model_.rope_cos.rows(first, count(first));
+      const Tensor cos = rope.cos.rows(first, count(first));
       backend_->upload(cos.data, piece.cos.data(), cos.bytes());
-      backend_->upload(model_.rope_sin.rows(first, count(first)).data, piece.sin.data(),
-                       cos.bytes());
+      backend_->upload(rope.sin.rows(first, count(first)).data, piece.sin.data(), cos.bytes());
     }
+    return rope;
   }
 
  private:
@@ -107,111 +110,140 @@ class Loader {
   TensorSource& source_;
 };
 
-/// `c` describes the whole model, `shard` this rank's part of it.
-Layer load_layer(Loader& load, const ModelConfig& c, const Shard& shard, int64_t index) {
-  const std::string layer = fmt::format("model.layers.{}.", index);
-  const std::string attn = layer + "self_attn.", mlp = layer + "mlp.";
-  const Range hidden = {0, c.hidden_size};
-  const Range q = {shard.heads.first * c.head_dim, shard.heads.count * c.head_dim};
-  const std::vector<Range> kv = rows_of(shard.kv_heads, c.head_dim);
-  const auto whole = [](const std::string& name, int64_t rows) {
-    return Part{name, rows, {{0, rows}}};
+/// Which of this rank's KV heads it counts in a norm of all of them: every head is counted by the
+/// first rank that has it, once.
+std::vector<float> counted_columns(const ModelSpec& spec, const LayerSpec& layer,
+                                   const LayerShard& shard, Rank rank) {
+  std::vector<bool> is_counted(static_cast<size_t>(layer.attention.num_kv_heads));
+  for (int r = 0; r < rank.index; ++r)
+    for (const int64_t head : make_layer_shard(spec, layer, {r, rank.world}).kv_heads)
+      is_counted[static_cast<size_t>(head)] = true;
+  std::vector<float> counted;
+  for (const int64_t head : shard.kv_heads) {
+    const auto i = static_cast<size_t>(head);
+    counted.insert(counted.end(), static_cast<size_t>(layer.attention.head_dim),
+                   is_counted[i] ? 0.0f : 1.0f);
+    is_counted[i] = true;
+  }
+  return counted;
+}
+
+/// `spec` describes the whole model, `shard` this rank's part of layer `index`.
+Layer load_layer(Loader& load, const ModelSpec& spec, const LayerShard& shard, size_t index,
+                 Rank rank) {
+  const LayerSpec& layer = spec.layers[index];
+  const AttentionSpec& a = layer.attention;
+  const std::string name = fmt::format("model.layers.{}.", index);
+  const std::string attn = name + "self_attn.", mlp = name + "mlp.";
+  const Range hidden = {0, spec.hidden_size};
+  const Range q = {shard.heads.first * a.head_dim, shard.heads.count * a.head_dim};
+  const std::vector<Range> kv = rows_of(shard.kv_heads, a.head_dim);
+  const auto whole = [](const std::string& tensor, int64_t rows) {
+    return Part{tensor, rows, {{0, rows}}};
+  };
+  const auto norm = [&](const char* tensor) -> Norm {
+    if (tensor == nullptr) return {};
+    return {load.vector({whole(name + tensor + ".weight", hidden.count)}), spec.rms_norm_eps};
   };
   Layer out;
-  out.input_norm = {load.vector({whole(layer + "input_layernorm.weight", hidden.count)}),
-                    c.rms_norm_eps};
-  out.qkv = load.matrix({{attn + "q_proj.weight", c.q_size(), {q}},
-                         {attn + "k_proj.weight", c.kv_size(), kv},
-                         {attn + "v_proj.weight", c.kv_size(), kv}},
+  out.before_attention = norm(layer.norms.before_attention);
+  out.qkv = load.matrix({{attn + "q_proj.weight", a.q_size(), {q}},
+                         {attn + "k_proj.weight", a.kv_size(), kv},
+                         {attn + "v_proj.weight", a.kv_size(), kv}},
                         hidden.count, hidden);
-  if (c.qkv_bias)
-    out.qkv_bias = load.vector({{attn + "q_proj.bias", c.q_size(), {q}},
-                                {attn + "k_proj.bias", c.kv_size(), kv},
-                                {attn + "v_proj.bias", c.kv_size(), kv}});
-  if (c.qk_norm) {
-    out.q_norm = load.vector({whole(attn + "q_norm.weight", c.head_dim)});
-    out.k_norm = load.vector({whole(attn + "k_norm.weight", c.head_dim)});
+  if (a.qkv_bias)
+    out.qkv_bias = load.vector({{attn + "q_proj.bias", a.q_size(), {q}},
+                                {attn + "k_proj.bias", a.kv_size(), kv},
+                                {attn + "v_proj.bias", a.kv_size(), kv}});
+  if (a.qk_norm == QkNorm::kHead) {
+    out.q_norm = load.vector({whole(attn + "q_norm.weight", a.head_dim)});
+    out.k_norm = load.vector({whole(attn + "k_norm.weight", a.head_dim)});
   }
-  out.o = load.matrix({whole(attn + "o_proj.weight", hidden.count)}, c.q_size(), q);
-  out.post_attention_norm = {
-      load.vector({whole(layer + "post_attention_layernorm.weight", hidden.count)}),
-      c.rms_norm_eps};
-  const bool has_experts = c.has_experts(index);
-  const int64_t num_experts = has_experts ? c.num_experts : 0;
-  const int64_t size = has_experts ? c.moe_intermediate_size : c.intermediate_size;
-  const Range columns = has_experts ? shard.expert_columns : shard.columns;
-  if (has_experts)
+  if (a.qk_norm == QkNorm::kWhole) {
+    out.q_norm = load.vector({{attn + "q_norm.weight", a.q_size(), {q}}});
+    out.k_norm = load.vector({{attn + "k_norm.weight", a.kv_size(), kv}});
+    if (rank.world > 1) out.k_counted = load.vector(counted_columns(spec, layer, shard, rank));
+  }
+  out.o = load.matrix({whole(attn + "o_proj.weight", hidden.count)}, a.q_size(), q);
+  out.after_attention = norm(layer.norms.after_attention);
+  out.before_mlp = norm(layer.norms.before_mlp);
+  const int64_t num_experts = layer.mlp.num_experts;
+  if (num_experts > 0)
     out.router = load.matrix({whole(mlp + "gate.weight", num_experts)}, hidden.count, hidden);
   Parts gate_up, down;
-  for (int64_t e = 0; e < std::max<int64_t>(num_experts, 1); ++e) {
-    const std::string from = has_experts ? fmt::format("{}experts.{}.", mlp, e) : mlp;
-    gate_up.push_back({from + "gate_proj.weight", size, {columns}});
-    gate_up.push_back({from + "up_proj.weight", size, {columns}});
+  for (int64_t e = 0; e < layer.mlp.num_matrices(); ++e) {
+    const std::string from = num_experts > 0 ? fmt::format("{}experts.{}.", mlp, e) : mlp;
+    gate_up.push_back({from + "gate_proj.weight", layer.mlp.size, {shard.columns}});
+    gate_up.push_back({from + "up_proj.weight", layer.mlp.size, {shard.columns}});
     down.push_back(whole(from + "down_proj.weight", hidden.count));
   }
   out.gate_up = load.matrix(gate_up, hidden.count, hidden, num_experts);
-  out.down = load.matrix(down, size, columns, num_experts);
+  out.down = load.matrix(down, layer.mlp.size, shard.columns, num_experts);
+  out.after_mlp = norm(layer.norms.after_mlp);
   return out;
 }
 
-void load_tensors(Model& model, Loader& load, const ModelConfig& config, const Shard& shard) {
-  const Range hidden = {0, config.hidden_size};
-  model.embed = load.matrix({{"model.embed_tokens.weight", config.vocab_size, {shard.vocab}}},
+void load_tensors(Model& model, Loader& load, const ModelSpec& spec, const Shard& shard,
+                  Rank rank) {
+  const Range hidden = {0, spec.hidden_size};
+  model.embed = load.matrix({{"model.embed_tokens.weight", spec.vocab_size, {shard.vocab}}},
                             hidden.count, hidden);
-  for (int64_t i = 0; i < config.num_layers; ++i)
-    model.layers.push_back(load_layer(load, config, shard, i));
-  model.norm = {load.vector({{"model.norm.weight", hidden.count, {hidden}}}), config.rms_norm_eps};
-  model.lm_head = config.tie_word_embeddings
-                      ? model.embed
-                      : load.matrix({{"lm_head.weight", config.vocab_size, {shard.vocab}}},
-                                    hidden.count, hidden);
+  for (size_t i = 0; i < spec.layers.size(); ++i)
+    model.layers.push_back(load_layer(load, spec, shard.layers[i], i, rank));
+  model.norm = {load.vector({{"model.norm.weight", hidden.count, {hidden}}}), spec.rms_norm_eps};
+  model.lm_head =
+      spec.tie_word_embeddings
+          ? model.embed
+          : load.matrix({{"lm_head.weight", spec.vocab_size, {shard.vocab}}}, hidden.count, hidden);
 }
 
 // Old Llama checkpoints also store the rotary frequencies, and some checkpoints store lm_head
 // although it is tied to the embedding. Checkpoints made for activations or a cache in FP8 may have
 // scales for them; here each token has its own scales instead.
-void require_all_taken(const Checkpoint& checkpoint, const ModelConfig& config) {
+void require_all_taken(const Checkpoint& checkpoint, const ModelSpec& spec) {
   constexpr std::array kIgnored = {
       ".rotary_emb.inv_freq", ".input_scale", ".output_scale", ".k_scale", ".v_scale", ".kv_scale"};
   checkpoint.require_all_taken([&](const std::string& name) {
     return std::ranges::any_of(kIgnored, [&](const char* end) { return name.ends_with(end); }) ||
-           (config.tie_word_embeddings && name == "lm_head.weight");
+           (spec.tie_word_embeddings && name == "lm_head.weight");
   });
 }
 
 }  // namespace
 
-void load_model(Model& model, const std::string& folder, const ModelConfig& config, DType dtype,
+void load_model(Model& model, const std::string& folder, const ModelSpec& spec, DType dtype,
                 bool dummy, Backend& backend, int64_t max_model_len, Rank rank,
                 const std::function<void()>& meanwhile) {
   std::unique_ptr<TensorSource> random;
   std::optional<Checkpoint> checkpoint;
   if (dummy)
-    random = dummy_weights(dtype, config.initializer_range, [&](const std::string& module) {
-      return is_quantized(config.quantization, module);
+    random = dummy_weights(dtype, spec.initializer_range, [&](const std::string& module) {
+      return is_quantized(spec.quantization, module);
     });
   else checkpoint.emplace(folder);
 
-  const Shard shard = make_shard(config, rank);
-  model.config = shard.config;
+  const Shard shard = make_shard(spec, rank);
+  model.spec = shard.model;
+  model.whole_attention = spec.attention();
   model.dtype = dtype;
-  model.weight_bytes = shard.config.weight_bytes(dtype, /*on_gpu=*/true);
-  Loader load(model, config, &backend, dummy ? *random : *checkpoint);
+  model.weight_bytes = shard.model.weight_bytes(dtype, /*on_gpu=*/true);
+  Loader load(model, spec, &backend, dummy ? *random : *checkpoint);
   backend.load_weights([&] {
-    load_tensors(model, load, config, shard);
-    if (checkpoint) require_all_taken(*checkpoint, config);
-    load.rope_tables(config, max_model_len);
+    load_tensors(model, load, spec, shard, rank);
+    if (checkpoint) require_all_taken(*checkpoint, spec);
+    for (const RopeConfig& rope : spec.ropes)
+      model.ropes.push_back(load.rope_tables(rope, spec.attention().head_dim, max_model_len));
     meanwhile();
   });
   if (checkpoint) checkpoint->require_unchanged();
 }
 
-CheckpointSize check_weights(const std::string& folder, const ModelConfig& config) {
+CheckpointSize check_weights(const std::string& folder, const ModelSpec& spec) {
   Checkpoint checkpoint(folder);
   Model model;
-  Loader load(model, config, nullptr, checkpoint);
-  load_tensors(model, load, config, make_shard(config, {}));
-  require_all_taken(checkpoint, config);
+  Loader load(model, spec, nullptr, checkpoint);
+  load_tensors(model, load, spec, make_shard(spec, {}), {});
+  require_all_taken(checkpoint, spec);
   return checkpoint.size();
 }
 

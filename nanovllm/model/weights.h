@@ -17,41 +17,52 @@ namespace nanovllm {
 struct Layer {
   WeightPtr qkv;      ///< [q_size + 2 * kv_size, hidden_size]: q, k and v stacked
   WeightPtr o;        ///< [hidden_size, q_size]
-  WeightPtr gate_up;  ///< [2 * intermediate_size, hidden_size]: gate and up stacked
-  WeightPtr down;     ///< [hidden_size, intermediate_size]
+  WeightPtr gate_up;  ///< [2 * MlpSpec::size, hidden_size]: gate and up stacked
+  WeightPtr down;     ///< [hidden_size, MlpSpec::size]
   /// [num_experts, hidden_size], or none if the MLP is dense. If there is one, gate_up and down
-  /// have such matrices for each expert, with moe_intermediate_size instead of intermediate_size.
+  /// have such matrices for each expert.
   WeightPtr router;
-  Tensor qkv_bias;                       ///< [q_size + 2 * kv_size], or none
-  Norm input_norm, post_attention_norm;  ///< [hidden_size]
-  Tensor q_norm, k_norm;                 ///< [head_dim], or none
+  Tensor qkv_bias;  ///< [q_size + 2 * kv_size], or none
+  /// [hidden_size], or none (LayerSpec::norms).
+  Norm before_attention, after_attention, before_mlp, after_mlp;
+  /// QkNorm::kHead: [head_dim]; kWhole: this rank's part of [q_size] and [kv_size]; or none.
+  Tensor q_norm, k_norm;
+  /// With kWhole and several ranks, which columns of k this rank counts [kv_size]: 1 or 0. A KV
+  /// head that several ranks have is counted once.
+  Tensor k_counted;
+};
+
+/// Cosines and sines [max_model_len, head_dim / 2] float32.
+struct Rope {
+  Tensor cos, sin;
 };
 
 /// A loaded model, or one rank's shard of it. Its backend must outlive it.
 struct Model {
-  ModelConfig config;           ///< with the sizes of this rank's shard
-  DType dtype = DType::kF32;    ///< of weights and activations
-  size_t weight_bytes = 0;      ///< of this rank's parameters, as a GPU keeps them
-  std::vector<Buffer> buffers;  ///< memory of the tensors below
-  WeightPtr embed, lm_head;     ///< [vocab_size, hidden_size]; the same weight if tied
-  Norm norm;                    ///< [hidden_size]
-  Tensor rope_cos, rope_sin;    ///< [max_model_len, head_dim / 2] float32
+  ModelSpec spec;                 ///< with the sizes of this rank's shard
+  AttentionSpec whole_attention;  ///< with those of all ranks together
+  DType dtype = DType::kF32;      ///< of weights and activations
+  size_t weight_bytes = 0;        ///< of this rank's parameters, as a GPU keeps them
+  std::vector<Buffer> buffers;    ///< memory of the tensors below
+  WeightPtr embed, lm_head;       ///< [vocab_size, hidden_size]; the same weight if tied
+  Norm norm;                      ///< [hidden_size]
+  std::vector<Rope> ropes;        ///< one for each of ModelSpec::ropes
   std::vector<Layer> layers;
 };
 
 /// Loads this rank's shard from the safetensors files in `folder` into `model`, and reads no other
-/// weights from them. With `dummy` it makes random weights from the config alone (the same in every
+/// weights from them. With `dummy` it makes random weights from the spec alone (the same in every
 /// run) and reads no file. The rotary tables have `max_model_len` positions. Calls `meanwhile` when
 /// all memory is there and the tables are complete, but perhaps not yet the values of the weights.
 /// The files are not needed afterwards. If one of them is written to during the loading, that is an
 /// error. Throws UserError that names the file and the tensor.
 void load_model(
-    Model& model, const std::string& folder, const ModelConfig& config, DType dtype, bool dummy,
+    Model& model, const std::string& folder, const ModelSpec& spec, DType dtype, bool dummy,
     Backend& backend, int64_t max_model_len, Rank rank = {},
     const std::function<void()>& meanwhile = [] {});
 
-/// Checks that the files in `folder` contain exactly the weights that `config` requires, as
+/// Checks that the files in `folder` contain exactly the weights that `spec` requires, as
 /// load_model() does, but reads only their headers.
-CheckpointSize check_weights(const std::string& folder, const ModelConfig& config);
+CheckpointSize check_weights(const std::string& folder, const ModelSpec& spec);
 
 }  // namespace nanovllm

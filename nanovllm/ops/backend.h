@@ -34,6 +34,18 @@ using Buffer = std::unique_ptr<void, std::function<void(void*)>>;
 struct Norm {
   Tensor weight;
   float eps = 0;
+
+  explicit operator bool() const { return static_cast<bool>(weight); }
+};
+
+/// RMSNorms of q and of k over all heads together (OLMo 2), of which each rank has some.
+struct WholeNorms {
+  Tensor q_weight, k_weight;  ///< [q_size] and [kv_size] of this rank, float32
+  /// [kv_size] float32: 1, or 0 for columns of k that another rank has too and counts; empty: this
+  /// rank counts all of its columns.
+  Tensor k_counted;
+  int64_t q_columns = 0, k_columns = 0;  ///< of all ranks together, each counted once
+  float eps = 0;
 };
 
 /// Per-head RMSNorm of q and k (Qwen3), rotary embedding of both, and storing k and v in the KV
@@ -176,6 +188,11 @@ class Backend {
   /// out [T, hidden] = x / rms(x) * weight [hidden] float32. Source: Zhang and Sennrich, "Root Mean
   /// Square Layer Normalization", 2019.
   virtual void rms_norm(Tensor out, Tensor x, const Norm& norm) = 0;
+  /// squares [T, 4] float32 = for each token the sum of squares of q, that of the counted columns
+  /// of k, and two zeros; q and k are the first columns of qkv.
+  virtual void sum_squares(Tensor squares, Tensor qkv, const WholeNorms& norms) = 0;
+  /// q = q / sqrt(squares[0] / q_columns + eps) * q_weight, and k accordingly.
+  virtual void scale_by_squares(Tensor qkv, Tensor squares, const WholeNorms& norms) = 0;
   /// sum [T, n] += x [T, n]
   virtual void add(Tensor sum, Tensor x) = 0;
   /// out [R, n] = x [T, n] [rows [R]]. The same row may be named several times.
@@ -227,6 +244,12 @@ class Backend {
   }
 
   // -- forward pass: stages
+  /// The norms of q and k in qkv over the heads of all ranks. squares [T, 4] float32 is scratch.
+  virtual void norm_whole(Tensor qkv, const WholeNorms& norms, Tensor squares) {
+    sum_squares(squares, qkv, norms);
+    all_reduce(squares);
+    scale_by_squares(qkv, squares, norms);
+  }
   /// out = norm(residual) w^T + bias
   virtual void norm_matmul(Tensor out, Residual& residual, const Norm& norm, const Weight& w,
                            Tensor bias = {}) {

@@ -5,7 +5,6 @@
 
 #include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/check.h"
-#include "nanovllm/model/rope.h"
 
 namespace nanovllm {
 
@@ -16,7 +15,7 @@ constexpr int64_t kMaxSlots = std::numeric_limits<int32_t>::max();
 
 }  // namespace
 
-KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType kv_dtype,
+KvSize size_kv_cache(const EngineConfig& config, const ModelSpec& model, DType kv_dtype,
                      size_t bytes, Communicator* ranks, const std::string& where) {
   const int64_t asked_len = config.max_model_len;
   require(asked_len <= model.max_position_embeddings,
@@ -32,12 +31,13 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType
   // The bytes for each block of the longest sequence in what grows with it. On a GPU, prefill
   // attention reads 16-bit copies of one layer's keys if the cache is of e4m3.
   const bool copies = config.device == "cuda" && kv_dtype == DType::kE4M3;
-  const size_t copy_bytes = copies ? 2 * static_cast<size_t>(model.num_kv_heads) *
-                                         kv_key_bytes(DType::kF16, model.head_dim)
+  const AttentionSpec& attention = model.attention();
+  const size_t copy_bytes = copies ? 2 * static_cast<size_t>(attention.num_kv_heads) *
+                                         kv_key_bytes(DType::kF16, attention.head_dim)
                                    : 0;
-  const size_t length_bytes = (rope_bytes_per_position(model.head_dim) + copy_bytes) *
-                                  static_cast<size_t>(config.block_size) +
-                              static_cast<size_t>(config.max_num_seqs) * sizeof(int32_t);
+  const size_t length_bytes =
+      (model.rope_bytes_per_position() + copy_bytes) * static_cast<size_t>(config.block_size) +
+      static_cast<size_t>(config.max_num_seqs) * sizeof(int32_t);
 
   if (config.kv_cache_memory_bytes > 0) bytes = static_cast<size_t>(config.kv_cache_memory_bytes);
   KvSize size;

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "nanovllm/base/config.h"
-#include "nanovllm/model/model_config.h"
+#include "nanovllm/model/model_spec.h"
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/communicator.h"
 
@@ -24,7 +24,7 @@ struct KvSize {
 /// cache allows, throws UserError with the numbers, the option to change and the text `where`. With
 /// several ranks all of them call it, each with its own shard and bytes, and all use the smallest
 /// number of blocks.
-KvSize size_kv_cache(const EngineConfig& config, const ModelConfig& model, DType kv_dtype,
+KvSize size_kv_cache(const EngineConfig& config, const ModelSpec& model, DType kv_dtype,
                      size_t bytes, Communicator* ranks = nullptr, const std::string& where = "");
 
 /// The default size of the cache on the CPU, where `left` bytes are free after the weights: 4 GiB,

@@ -13,7 +13,7 @@ namespace nanovllm {
 ModelRunner::ModelRunner(const std::string& folder, const EngineSetup& setup,
                          std::unique_ptr<Backend> backend, Rank rank)
     : backend_(std::move(backend)),
-      activations_(*backend_, make_shard(setup.model, rank).config, setup.dtype,
+      activations_(*backend_, make_shard(setup.model, rank).model, setup.dtype,
                    setup.config.max_num_batched_tokens, setup.config.max_num_seqs),
       state_(setup.config.max_num_seqs, setup.config.block_size),
       replays_(!setup.config.enforce_eager && backend_->replays()) {
@@ -29,11 +29,11 @@ ModelRunner::ModelRunner(const std::string& folder, const EngineSetup& setup,
 
 void ModelRunner::allocate_cache(const EngineSetup& setup) {
   kv_ = {.dtype = setup.kv_dtype,
-         .num_layers = model_.config.num_layers,
+         .num_layers = model_.spec.num_layers(),
          .num_blocks = setup.num_blocks,
          .block_size = setup.config.block_size,
-         .num_kv_heads = model_.config.num_kv_heads,
-         .head_dim = model_.config.head_dim};
+         .num_kv_heads = model_.spec.attention().num_kv_heads,
+         .head_dim = model_.spec.attention().head_dim};
   try {
     buffers_.push_back(
         backend_->allocate(kv_.block_bytes() * static_cast<size_t>(setup.num_blocks)));
@@ -73,7 +73,7 @@ void ModelRunner::rehearse(const RehearsedStep& step, int64_t max_len) {
         forward(*backend_, model_, kv_, batch, rows, activations_, num_layers);
     backend_->norm_sample(logits, *last, model_.norm, *model_.lm_head, batch);
   };
-  if (step.replays) return backend_->replay(num_rows, [&] { pass(model_.config.num_layers); });
+  if (step.replays) return backend_->replay(num_rows, [&] { pass(model_.spec.num_layers()); });
   pass(2);  // the last layer computes only the rows that are sampled
   backend_->finish_sample(logits);
   token_ids_.resize(static_cast<size_t>(num_rows));

@@ -24,7 +24,7 @@ constexpr size_t kCudaReserve = size_t{512} << 20;
 
 /// The dtype of weights and activations: the option's. "auto" means the checkpoint's, but bfloat16
 /// if that is float32.
-DType model_dtype(const EngineConfig& config, const ModelConfig& model) {
+DType model_dtype(const EngineConfig& config, const ModelSpec& model) {
   if (config.dtype != "auto") return parse_float_dtype(config.dtype);
   return model.dtype == DType::kF32 ? DType::kBF16 : model.dtype;
 }
@@ -35,7 +35,7 @@ bool sizes_cache(const EngineConfig& config) {
 }
 
 /// How much memory the KV cache of a rank may take. `own` is the rank's part of the model.
-size_t cache_bytes(const EngineSetup& setup, const ModelConfig& own, const Memory& memory) {
+size_t cache_bytes(const EngineSetup& setup, const ModelSpec& own, const Memory& memory) {
   const EngineConfig& config = setup.config;
   if (config.device != "cuda") {
     // All ranks share the host's memory.
@@ -95,13 +95,13 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
                config.max_num_batched_tokens);
     config.max_num_seqs = config.max_num_batched_tokens;
   }
-  setup.model = ModelConfig::load(model, config);
+  setup.model = load_model_spec(model, config);
   setup.dtype = model_dtype(config, setup.model);
   setup.kv_dtype = config.kv_cache_dtype == "auto" ? setup.dtype : DType::kE4M3;
   setup.weight_bytes = setup.model.weight_bytes(setup.dtype, cuda);
   const auto world = static_cast<int>(config.tensor_parallel_size);
-  const ModelConfig own =
-      make_shard(setup.model, ranks != nullptr ? ranks->rank() : Rank{0, world}).config;
+  const ModelSpec own =
+      make_shard(setup.model, ranks != nullptr ? ranks->rank() : Rank{0, world}).model;
   if (ranks != nullptr) backend.connect(*ranks, setup.model.vocab_size);
   const Memory memory = backend.memory();
   const std::string where = cuda && !sizes_cache(config) ? "; " + holders(memory) : "";
@@ -137,7 +137,7 @@ ChoiceCache choice_cache(const EngineConfig& config) {
   return {config.cache_folder(), kBuildChecksum};
 }
 
-CheckpointSize check_checkpoint(const std::string& model, const ModelConfig& config) {
+CheckpointSize check_checkpoint(const std::string& model, const ModelSpec& config) {
   return check_weights(model, config);
 }
 

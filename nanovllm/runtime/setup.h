@@ -7,7 +7,8 @@
 #include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/config.h"
 #include "nanovllm/checkpoint/checkpoint.h"
-#include "nanovllm/model/model_config.h"
+#include "nanovllm/families/load.h"
+#include "nanovllm/model/model_spec.h"
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/runtime/kv_size.h"
 
@@ -16,7 +17,7 @@ namespace nanovllm {
 /// How a checkpoint will run with the options on this machine; known before any weight is read.
 struct EngineSetup {
   EngineConfig config;  ///< with the automatic values filled in, so no limit is zero
-  ModelConfig model;
+  ModelSpec model;
   DType dtype = DType::kF32;     ///< of weights and activations
   DType kv_dtype = DType::kF32;  ///< of the KV cache
   int64_t num_blocks = 0;        ///< of the KV cache
@@ -51,6 +52,6 @@ ChoiceCache choice_cache(const EngineConfig& config);
 
 /// Checks the files of weights in the folder `model` without reading the weights. Throws UserError
 /// if one is missing or broken, or does not match the model's config.json.
-CheckpointSize check_checkpoint(const std::string& model, const ModelConfig& config);
+CheckpointSize check_checkpoint(const std::string& model, const ModelSpec& config);
 
 }  // namespace nanovllm

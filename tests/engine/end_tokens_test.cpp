@@ -24,7 +24,7 @@ std::unique_ptr<const Tokenizer> tokenizer_with(const std::string& config) {
 }
 
 std::vector<int32_t> ids(std::vector<int32_t> of_model, const std::string& config) {
-  ModelConfig model;
+  ModelSpec model;
   model.eos_token_ids = std::move(of_model);
   return end_tokens(model, tokenizer_with(config).get());
 }
@@ -42,7 +42,7 @@ TEST(EndTokens, ItMayBeMissing) {
     EXPECT_THAT(ids({5}, config), ElementsAre(5)) << config;
     EXPECT_THAT(ids({}, config), IsEmpty()) << config;
   }
-  ModelConfig model;
+  ModelSpec model;
   model.eos_token_ids = {5};
   EXPECT_THAT(end_tokens(model, nullptr), ElementsAre(5));
 }

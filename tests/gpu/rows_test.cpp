@@ -28,6 +28,26 @@ TEST_P(GpuRows, RmsNorm) {
       }
 }
 
+TEST_P(GpuRows, WholeNorms) {
+  for (const DType dtype : kTypesOfRows)
+    for (const bool counts_all : {true, false})
+      for (const int64_t rows : {1, 3, 300}) {
+        constexpr int64_t kQ = 4096, kKv = 520;
+        const Twin qkv = make({nullptr, dtype, rows, kQ + 2 * kKv});
+        const Twin q = make({nullptr, DType::kF32, kQ}), k = make({nullptr, DType::kF32, kKv});
+        const Twin counted = make({nullptr, DType::kF32, kKv});
+        const Twin squares = make({nullptr, DType::kF32, rows, 4}, 0);
+        const auto norms = [&](auto where) -> WholeNorms {
+          return {q.*where, k.*where, counts_all ? Tensor() : counted.*where,
+                  2 * kQ,   2 * kKv,  1e-5f};
+        };
+        gpu->norm_whole(qkv.on_gpu, norms(&Twin::on_gpu), squares.on_gpu);
+        cpu->norm_whole(qkv.on_cpu, norms(&Twin::on_cpu), squares.on_cpu);
+        expect_equal(squares, fmt::format("squares of {}", dtype_name(dtype)));
+        expect_equal(qkv, fmt::format("{} [{}]", dtype_name(dtype), rows));
+      }
+}
+
 TEST_P(GpuRows, SiluMul) {
   for (const DType dtype : kTypesOfRows)
     for (const int64_t width : {1, 12, 172, 3072})

@@ -15,8 +15,9 @@
 namespace nanovllm::testing {
 namespace {
 
-const std::vector<std::string> kModels = {
-    "tiny-tales", "llama", "qwen2", "qwen3-sharded", "qwen3-yarn", "qwen3-moe", "qwen3-moe-mixed"};
+const std::vector<std::string> kModels = {"tiny-tales",      "llama",      "qwen2",
+                                          "qwen3-sharded",   "qwen3-yarn", "qwen3-moe",
+                                          "qwen3-moe-mixed", "smollm3",    "olmo2"};
 
 EngineConfig float32() {
   EngineConfig config;

@@ -75,7 +75,8 @@ TEST_P(GpuRanks, SeedsGiveTheSameAnswersAgainInBfloat16) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GpuRanks,
-                         ::testing::Values("tiny-tales", "llama", "qwen2", "qwen3-sharded"),
+                         ::testing::Values("tiny-tales", "llama", "qwen2", "qwen3-sharded",
+                                           "smollm3", "olmo2"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::ranges::replace(name, '-', '_');

@@ -123,7 +123,7 @@ TEST_P(TensorParallel, SeededSamplingAndLogprobsAreThoseOfOneRank) {
 std::vector<SplitModel> split_models() {
   std::vector<SplitModel> all;
   for (const char* model : {"tiny-tales", "llama", "qwen2", "qwen3-sharded", "qwen3-yarn",
-                            "qwen3-moe", "qwen3-moe-mixed"})
+                            "qwen3-moe", "qwen3-moe-mixed", "smollm3", "olmo2"})
     for (const int world : {2, 3, 4}) all.push_back({model, world});
 #if defined(__SANITIZE_THREAD__)
   // It would be a hundred times slower there, and other sizes do not change how threads interact.

@@ -1,4 +1,5 @@
 #include "nanovllm/model/forward.h"
+#include "nanovllm/families/load.h"
 
 #include <gtest/gtest.h>
 
@@ -86,15 +87,15 @@ class Runner {
  public:
   Runner(const std::string& folder, DType dtype, int64_t num_sequences, int64_t threads = 1)
       : backend_(make_cpu_backend(threads)), num_sequences_(num_sequences) {
-    const ModelConfig config = ModelConfig::load(folder);
+    const ModelSpec config = load_model_spec(folder);
     const int64_t length = std::min(kMaxLength, config.max_position_embeddings);
     load_model(model_, folder, config, dtype, /*dummy=*/false, *backend_, length);
     kv_ = {.dtype = dtype,
-           .num_layers = config.num_layers,
+           .num_layers = config.num_layers(),
            .num_blocks = num_sequences * kMaxLength / kBlockSize,
            .block_size = kBlockSize,
-           .num_kv_heads = config.num_kv_heads,
-           .head_dim = config.head_dim};
+           .num_kv_heads = config.attention().num_kv_heads,
+           .head_dim = config.attention().head_dim};
     cache_ = backend_->allocate(static_cast<size_t>(kv_.num_blocks) * kv_.block_bytes());
     kv_.data = cache_.get();
     activations_ = std::make_unique<Activations>(*backend_, config, dtype, kMaxTokens, kMaxRows);
@@ -188,7 +189,9 @@ constexpr Case kCases[] = {{"tiny-tales", "models/tiny-tales", 1e-4, 0.0165},
                            {"llama", "tests/variants/llama", 5e-4, 0.04},
                            {"qwen3-yarn", "tests/variants/qwen3-yarn", 5e-4, 0.04},
                            {"qwen3-moe", "tests/variants/qwen3-moe", 5e-4, 0.04},
-                           {"qwen3-moe-mixed", "tests/variants/qwen3-moe-mixed", 5e-4, 0.04}};
+                           {"qwen3-moe-mixed", "tests/variants/qwen3-moe-mixed", 5e-4, 0.04},
+                           {"smollm3", "tests/variants/smollm3", 5e-4, 0.04},
+                           {"olmo2", "tests/variants/olmo2", 5e-4, 0.04}};
 
 INSTANTIATE_TEST_SUITE_P(Goldens, Forward, ::testing::ValuesIn(kCases), [](const auto& test) {
   std::string name = test.param.goldens;

@@ -206,8 +206,8 @@ Json without(Json config, const char* key) {
   return config;
 }
 
-ModelConfig parse(const Json& config, const Json& generation_config) {
-  return ModelConfig::parse(config, generation_config, "folder");
+ModelSpec parse(const Json& config, const Json& generation_config) {
+  return parse_model_spec(config, generation_config, "folder");
 }
 
 std::string error_with(const char* key, Json value) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nanovllm/base/json.h"
-#include "nanovllm/model/model_config.h"
+#include "nanovllm/model/model_spec.h"
 
 namespace nanovllm {
 
@@ -63,7 +63,7 @@ Json with(Json config, const char* key, Json value);
 Json without(Json config, const char* key);
 
 /// The configuration of a model in "folder".
-ModelConfig parse(const Json& config, const Json& generation_config = {});
+ModelSpec parse(const Json& config, const Json& generation_config = {});
 /// The error of a tiny_config() with this value.
 std::string error_with(const char* key, Json value);
 

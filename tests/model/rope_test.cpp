@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "nanovllm/model/model_config.h"
+#include "nanovllm/families/load.h"
+#include "nanovllm/model/model_spec.h"
 #include "tests/model/model_test_util.h"
 
 namespace nanovllm {
@@ -23,7 +24,7 @@ TEST(RopeConfig, ReadsEveryFormOfRopeScaling) {
                        {"high_freq_factor", 4.0},
                        {"original_max_position_embeddings", 8192}};
   const auto is_none = [](const Json& config) {
-    return parse(config).rope.scaling == RopeConfig::Scaling::kNone;
+    return parse(config).ropes.front().scaling == RopeConfig::Scaling::kNone;
   };
   EXPECT_TRUE(is_none(tiny_llama()));
   EXPECT_TRUE(is_none(with(tiny_llama(), "rope_scaling", nullptr)));
@@ -34,15 +35,15 @@ TEST(RopeConfig, ReadsEveryFormOfRopeScaling) {
 
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     for (const char* type : {"type", "rope_type"}) {
-      const ModelConfig c = parse(with(tiny_llama(), key, with(llama3, type, "llama3")));
-      EXPECT_EQ(c.rope.scaling, RopeConfig::Scaling::kLlama3);
-      EXPECT_EQ(c.rope.factor, 32);
-      EXPECT_EQ(c.rope.low_freq_factor, 1);
-      EXPECT_EQ(c.rope.high_freq_factor, 4);
-      EXPECT_EQ(c.rope.original_max_position_embeddings, 8192);
-      const ModelConfig linear = parse(with(tiny_llama(), key, {{type, "linear"}, {"factor", 2}}));
-      EXPECT_EQ(linear.rope.scaling, RopeConfig::Scaling::kLinear);
-      EXPECT_EQ(linear.rope.factor, 2);
+      const ModelSpec c = parse(with(tiny_llama(), key, with(llama3, type, "llama3")));
+      EXPECT_EQ(c.ropes.front().scaling, RopeConfig::Scaling::kLlama3);
+      EXPECT_EQ(c.ropes.front().factor, 32);
+      EXPECT_EQ(c.ropes.front().low_freq_factor, 1);
+      EXPECT_EQ(c.ropes.front().high_freq_factor, 4);
+      EXPECT_EQ(c.ropes.front().original_max_position_embeddings, 8192);
+      const ModelSpec linear = parse(with(tiny_llama(), key, {{type, "linear"}, {"factor", 2}}));
+      EXPECT_EQ(linear.ropes.front().scaling, RopeConfig::Scaling::kLinear);
+      EXPECT_EQ(linear.ropes.front().factor, 2);
     }
     EXPECT_THAT(user_error([&] {
                   parse(with(tiny_llama(), key, {{"rope_type", "longrope"}, {"factor", 4}}));
@@ -72,20 +73,20 @@ TEST(RopeConfig, ReadsYarn) {
   const Json yarn = {{"factor", 4.0}, {"original_max_position_embeddings", 128}};
   for (const char* key : {"rope_scaling", "rope_parameters"})
     for (const char* type : {"type", "rope_type"}) {
-      const ModelConfig c = parse(with(tiny_llama(), key, with(yarn, type, "yarn")));
-      EXPECT_EQ(c.rope.scaling, RopeConfig::Scaling::kYarn);
-      EXPECT_EQ(c.rope.factor, 4);
-      EXPECT_EQ(c.rope.original_max_position_embeddings, 128);
-      EXPECT_EQ(c.rope.beta_fast, 32);
-      EXPECT_EQ(c.rope.beta_slow, 1);
-      EXPECT_TRUE(c.rope.truncate);
-      EXPECT_DOUBLE_EQ(c.rope.attention_factor, 0.1 * std::log(4.0) + 1);
+      const ModelSpec c = parse(with(tiny_llama(), key, with(yarn, type, "yarn")));
+      EXPECT_EQ(c.ropes.front().scaling, RopeConfig::Scaling::kYarn);
+      EXPECT_EQ(c.ropes.front().factor, 4);
+      EXPECT_EQ(c.ropes.front().original_max_position_embeddings, 128);
+      EXPECT_EQ(c.ropes.front().beta_fast, 32);
+      EXPECT_EQ(c.ropes.front().beta_slow, 1);
+      EXPECT_TRUE(c.ropes.front().truncate);
+      EXPECT_DOUBLE_EQ(c.ropes.front().attention_factor, 0.1 * std::log(4.0) + 1);
       EXPECT_EQ(c.max_position_embeddings, 512);
     }
   const auto rope = [&](const Json& more) {
     Json scaling = with(yarn, "rope_type", "yarn");
     scaling.update(more);
-    return parse(with(tiny_llama(), "rope_scaling", scaling)).rope;
+    return parse(with(tiny_llama(), "rope_scaling", scaling)).ropes.front();
   };
   EXPECT_EQ(rope({{"attention_factor", 1.5}}).attention_factor, 1.5);
   EXPECT_DOUBLE_EQ(rope({{"mscale", 2}, {"mscale_all_dim", 0.5}}).attention_factor,
@@ -97,9 +98,9 @@ TEST(RopeConfig, ReadsYarn) {
   EXPECT_EQ(rope({{"beta_slow", 2.5}}).beta_slow, 2.5);
   EXPECT_FALSE(rope({{"truncate", false}}).truncate);
   // The original context is by default the model's own, and that may be longer than yarn's.
-  const ModelConfig own =
+  const ModelSpec own =
       parse(with(tiny_llama(), "rope_scaling", {{"type", "yarn"}, {"factor", 3}}));
-  EXPECT_EQ(own.rope.original_max_position_embeddings, 64);
+  EXPECT_EQ(own.ropes.front().original_max_position_embeddings, 64);
   EXPECT_EQ(own.max_position_embeddings, 192);
   EXPECT_EQ(parse(with(tiny_llama(), "rope_scaling", {{"type", "yarn"}, {"factor", 0.5}}))
                 .max_position_embeddings,
@@ -116,21 +117,22 @@ TEST(RopeConfig, OptionsReplaceTheRotaryEmbedding) {
     EngineConfig options;
     options.rope_scaling = rope;
     options.hf_overrides = overrides;
-    return ModelConfig::parse(config, {}, "folder", options);
+    return parse_model_spec(config, {}, "folder", options);
   };
   const std::string yarn = R"({"rope_type": "yarn", "factor": 4.0})";
   const Json linear = with(tiny_llama(), "rope_parameters",
                            {{"rope_theta", 5e5}, {"rope_type", "linear"}, {"factor", 2}});
-  for (const ModelConfig& c :
+  for (const ModelSpec& c :
        {load(linear, yarn, ""), load(linear, "", R"({"rope_scaling": )" + yarn + "}"),
         load(linear, "", R"({"rope_parameters": )" + yarn + "}")}) {
-    EXPECT_EQ(c.rope.scaling, RopeConfig::Scaling::kYarn);
-    EXPECT_EQ(c.rope.factor, 4);
-    EXPECT_EQ(c.rope.theta, 5e5);  // the model's, since the option has none
+    EXPECT_EQ(c.ropes.front().scaling, RopeConfig::Scaling::kYarn);
+    EXPECT_EQ(c.ropes.front().factor, 4);
+    EXPECT_EQ(c.ropes.front().theta, 5e5);  // the model's, since the option has none
     EXPECT_EQ(c.max_position_embeddings, 256);
   }
-  EXPECT_EQ(load(linear, R"({"rope_type": "default", "rope_theta": 7})", "").rope.theta, 7);
-  EXPECT_EQ(load(linear, "", "{}").rope.scaling, RopeConfig::Scaling::kLinear);
+  EXPECT_EQ(load(linear, R"({"rope_type": "default", "rope_theta": 7})", "").ropes.front().theta,
+            7);
+  EXPECT_EQ(load(linear, "", "{}").ropes.front().scaling, RopeConfig::Scaling::kLinear);
   const auto error = [&](const std::string& rope, const std::string& overrides) {
     return user_error([&] { load(linear, rope, overrides); });
   };
@@ -152,11 +154,11 @@ TEST(RopeConfig, OptionsReplaceTheRotaryEmbedding) {
             "--hf-overrides: max_position_embeddings is 0; it must be an integer from 1 to "
             "2147483647");
   // What Qwen's model cards say for a long context.
-  const ModelConfig longer = load(linear, "",
-                                  R"({"rope_parameters": {"rope_type": "yarn", "factor": 4.0,
+  const ModelSpec longer = load(linear, "",
+                                R"({"rope_parameters": {"rope_type": "yarn", "factor": 4.0,
           "original_max_position_embeddings": 32768}, "max_position_embeddings": 131072})");
   EXPECT_EQ(longer.max_position_embeddings, 131072);
-  EXPECT_EQ(longer.rope.original_max_position_embeddings, 32768);
+  EXPECT_EQ(longer.ropes.front().original_max_position_embeddings, 32768);
   EXPECT_EQ(load(linear, yarn, R"({"max_position_embeddings": 9})").max_position_embeddings, 36);
 }
 

@@ -7,13 +7,13 @@
 namespace nanovllm {
 namespace {
 
-ModelConfig model(int64_t heads, int64_t kv_heads, int64_t intermediate, int64_t vocab) {
+ModelSpec model(int64_t heads, int64_t kv_heads, int64_t intermediate, int64_t vocab) {
   Json config = tiny_config();
   config["num_attention_heads"] = heads;
   config["num_key_value_heads"] = kv_heads;
   config["intermediate_size"] = intermediate;
   config["vocab_size"] = vocab;
-  return ModelConfig::parse(config, {}, "tiny");
+  return parse_model_spec(config, {}, "tiny");
 }
 
 // Attention reads the local KV head h / (num_heads / num_kv_heads); it must be the KV head that the
@@ -22,40 +22,40 @@ TEST(Shard, EveryQueryHeadKeepsItsKvHead) {
   for (const int64_t kv_heads : {1, 2, 3, 4, 8})
     for (const int64_t group : {1, 2, 3, 4, 8})
       for (int world = 1; world <= 8 && world <= kv_heads * group; ++world) {
-        const ModelConfig whole = model(kv_heads * group, kv_heads, 128, 128);
+        const ModelSpec whole = model(kv_heads * group, kv_heads, 128, 128);
         int64_t next = 0;
         for (int r = 0; r < world; ++r) {
           const Shard shard = make_shard(whole, {r, world});
-          const ModelConfig& own = shard.config;
-          EXPECT_EQ(shard.heads.first, next);
-          next += shard.heads.count;
-          ASSERT_EQ(own.num_heads, shard.heads.count);
-          ASSERT_EQ(own.num_heads % own.num_kv_heads, 0);
-          for (int64_t h = 0; h < own.num_heads; ++h)
-            EXPECT_EQ(
-                shard.kv_heads.at(static_cast<size_t>(h / (own.num_heads / own.num_kv_heads))),
-                (shard.heads.first + h) / group)
+          const ModelSpec& own = shard.model;
+          EXPECT_EQ(shard.layers[0].heads.first, next);
+          next += shard.layers[0].heads.count;
+          ASSERT_EQ(own.attention().num_heads, shard.layers[0].heads.count);
+          ASSERT_EQ(own.attention().num_heads % own.attention().num_kv_heads, 0);
+          for (int64_t h = 0; h < own.attention().num_heads; ++h)
+            EXPECT_EQ(shard.layers[0].kv_heads.at(static_cast<size_t>(
+                          h / (own.attention().num_heads / own.attention().num_kv_heads))),
+                      (shard.layers[0].heads.first + h) / group)
                 << kv_heads << " KV heads of " << group << ", rank " << r << " of " << world;
           const bool splits_heads = world % kv_heads == 0 && group * kv_heads % world == 0;
           if (kv_heads % world == 0 || splits_heads) {
-            EXPECT_EQ(own.num_kv_heads, std::max<int64_t>(kv_heads / world, 1));
+            EXPECT_EQ(own.attention().num_kv_heads, std::max<int64_t>(kv_heads / world, 1));
           }
         }
-        EXPECT_EQ(next, whole.num_heads);
+        EXPECT_EQ(next, whole.attention().num_heads);
       }
 }
 
 TEST(Shard, OneRankHasTheWholeModel) {
-  const ModelConfig whole = model(6, 2, 40, 100);
+  const ModelSpec whole = model(6, 2, 40, 100);
   const Shard shard = make_shard(whole, {});
-  EXPECT_EQ(shard.config.num_parameters(), whole.num_parameters());
+  EXPECT_EQ(shard.model.num_parameters(), whole.num_parameters());
   EXPECT_EQ(shard.vocab.count, 100);
-  EXPECT_EQ(shard.kv_heads, (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(shard.layers[0].kv_heads, (std::vector<int64_t>{0, 1}));
 }
 
 TEST(Shard, SizesThatTheRanksDoNotDivideGiveUnequalParts) {
-  const ModelConfig whole = model(6, 2, 40, 100);
-  const auto columns = [&](int r) { return make_shard(whole, {r, 3}).columns; };
+  const ModelSpec whole = model(6, 2, 40, 100);
+  const auto columns = [&](int r) { return make_shard(whole, {r, 3}).layers[0].columns; };
   const auto vocab = [&](int r) { return make_shard(whole, {r, 3}).vocab; };
   EXPECT_EQ(columns(0).count, 16);
   EXPECT_EQ(columns(2).first, 32);
@@ -66,12 +66,12 @@ TEST(Shard, SizesThatTheRanksDoNotDivideGiveUnequalParts) {
 }
 
 TEST(Shard, ColumnsOfExpertsAreDividedAsThoseOfADenseMlp) {
-  const ModelConfig whole = ModelConfig::parse(tiny_experts(), {}, "tiny");
+  const ModelSpec whole = parse_model_spec(tiny_experts(), {}, "tiny");
   for (const int r : {0, 1}) {
     const Shard shard = make_shard(whole, {r, 2});
-    EXPECT_EQ(shard.expert_columns.first, 8 * r);
-    EXPECT_EQ(shard.config.moe_intermediate_size, r == 0 ? 8 : 16);
-    EXPECT_EQ(shard.config.num_experts, 3);
+    EXPECT_EQ(shard.layers[1].columns.first, 8 * r);
+    EXPECT_EQ(shard.model.layers[1].mlp.size, r == 0 ? 8 : 16);
+    EXPECT_EQ(shard.model.layers[1].mlp.num_experts, 3);
   }
   EXPECT_NE(user_error([&] {
               make_shard(whole, {0, 3});
@@ -80,9 +80,11 @@ TEST(Shard, ColumnsOfExpertsAreDividedAsThoseOfADenseMlp) {
 }
 
 TEST(Shard, PartsOfQuantizedColumnsBeginWithAGroup) {
-  ModelConfig whole = model(8, 8, 768, 128);
+  ModelSpec whole = model(8, 8, 768, 128);
   whole.quantization.emplace().column_unit = 128;
-  const auto first = [&](int r, int world) { return make_shard(whole, {r, world}).columns.first; };
+  const auto first = [&](int r, int world) {
+    return make_shard(whole, {r, world}).layers[0].columns.first;
+  };
   EXPECT_EQ(first(1, 4), 128);
   EXPECT_EQ(first(2, 4), 384);
   EXPECT_EQ(first(3, 4), 512);
@@ -91,7 +93,7 @@ TEST(Shard, PartsOfQuantizedColumnsBeginWithAGroup) {
 }
 
 TEST(Shard, RefusesSizesThatCannotBeDividedByName) {
-  const auto refused = [](const ModelConfig& m, int world) {
+  const auto refused = [](const ModelSpec& m, int world) {
     return user_error([&] { make_shard(m, {0, world}); });
   };
   EXPECT_EQ(refused(model(2, 1, 128, 128), 4),

@@ -86,6 +86,8 @@ class FakeBackend : public Backend {
   }
   void embed(Tensor, const Weight&, Tensor) override { unused(); }
   void rms_norm(Tensor, Tensor, const Norm&) override { unused(); }
+  void sum_squares(Tensor, Tensor, const WholeNorms&) override { unused(); }
+  void scale_by_squares(Tensor, Tensor, const WholeNorms&) override { unused(); }
   void add(Tensor, Tensor) override { unused(); }
   void gather_rows(Tensor, Tensor, Tensor) override { unused(); }
   void matmul(Tensor, Tensor, const Weight&, Tensor) override { unused(); }
@@ -156,7 +158,7 @@ std::string load_error(std::vector<TestTensor> tensors, const Json& config) {
 }
 
 void expect_loaded(const TestFolder& f, const Json& json, const Model& model) {
-  const ModelConfig& c = model.config;
+  const ModelSpec& c = model.spec;
   EXPECT_EQ(fake(model.embed).read(), f.stacked({"model.embed_tokens.weight"}));
   EXPECT_EQ(fake(model.embed).n, c.vocab_size);
   ASSERT_EQ(model.layers.size(), 2u);
@@ -166,22 +168,22 @@ void expect_loaded(const TestFolder& f, const Json& json, const Model& model) {
     const std::string attn = name + "self_attn.", mlp = name + "mlp.";
     EXPECT_EQ(fake(layer.qkv).values,
               f.stacked({attn + "q_proj.weight", attn + "k_proj.weight", attn + "v_proj.weight"}));
-    EXPECT_EQ(fake(layer.qkv).n, c.qkv_size());
+    EXPECT_EQ(fake(layer.qkv).n, c.attention().qkv_size());
     EXPECT_EQ(fake(layer.qkv).dtype, model.dtype);
     EXPECT_EQ(fake(layer.o).values, f.stacked({attn + "o_proj.weight"}));
-    EXPECT_EQ(fake(layer.o).k, c.q_size());
+    EXPECT_EQ(fake(layer.o).k, c.attention().q_size());
     EXPECT_EQ(fake(layer.gate_up).values,
               f.stacked({mlp + "gate_proj.weight", mlp + "up_proj.weight"}));
     EXPECT_EQ(fake(layer.down).values, f.stacked({mlp + "down_proj.weight"}));
-    EXPECT_EQ(values(layer.input_norm.weight), f.stacked({name + "input_layernorm.weight"}));
-    EXPECT_EQ(values(layer.post_attention_norm.weight),
+    EXPECT_EQ(values(layer.before_attention.weight), f.stacked({name + "input_layernorm.weight"}));
+    EXPECT_EQ(values(layer.before_mlp.weight),
               f.stacked({name + "post_attention_layernorm.weight"}));
     EXPECT_EQ(values(layer.q_norm), f.stacked({attn + "q_norm.weight"}));
     EXPECT_EQ(values(layer.k_norm), f.stacked({attn + "k_norm.weight"}));
     EXPECT_EQ(values(layer.qkv_bias),
               f.stacked({attn + "q_proj.bias", attn + "k_proj.bias", attn + "v_proj.bias"}));
-    EXPECT_EQ(static_cast<bool>(layer.q_norm), c.qk_norm);
-    EXPECT_EQ(static_cast<bool>(layer.qkv_bias), c.qkv_bias);
+    EXPECT_EQ(static_cast<bool>(layer.q_norm), c.attention().qk_norm == QkNorm::kHead);
+    EXPECT_EQ(static_cast<bool>(layer.qkv_bias), c.attention().qkv_bias);
   }
   EXPECT_EQ(values(model.norm.weight), f.stacked({"model.norm.weight"}));
   if (json.at("tie_word_embeddings").get<bool>()) {
@@ -189,8 +191,8 @@ void expect_loaded(const TestFolder& f, const Json& json, const Model& model) {
   } else {
     EXPECT_EQ(fake(model.lm_head).values, f.stacked({"lm_head.weight"}));
   }
-  EXPECT_EQ(model.rope_cos.shape[0], 16);
-  EXPECT_EQ(model.rope_sin.shape[1], c.head_dim / 2);
+  EXPECT_EQ(model.ropes[0].cos.shape[0], 16);
+  EXPECT_EQ(model.ropes[0].sin.shape[1], c.attention().head_dim / 2);
 }
 
 // Regression 37: float16, float32 and bfloat16 shards, in any model dtype.
@@ -206,8 +208,8 @@ TEST(LoadModel, LetsTheCallerGoOnWhileWeightsAreRead) {
   bool was_called = false;
   load([&] {
     was_called = true;
-    EXPECT_EQ(model.layers.size(), static_cast<size_t>(model.config.num_layers));
-    EXPECT_TRUE(model.rope_cos);
+    EXPECT_EQ(model.layers.size(), static_cast<size_t>(model.spec.num_layers()));
+    EXPECT_TRUE(model.ropes[0].cos);
     EXPECT_TRUE(fake(model.embed).values.empty());
   });
   EXPECT_TRUE(was_called);
@@ -228,7 +230,7 @@ TEST(LoadModel, FillsEverySlotFromEveryDType) {
         const TestFolder folder(test_checkpoint(config, stored));
         const auto model = load(folder, config, backend, DType::kF16);
         EXPECT_EQ(model->dtype, DType::kF16);
-        EXPECT_EQ(model->weight_bytes, static_cast<size_t>(model->config.num_parameters()) * 2);
+        EXPECT_EQ(model->weight_bytes, static_cast<size_t>(model->spec.num_parameters()) * 2);
         expect_loaded(folder, config, *model);
       }
 }
@@ -254,7 +256,7 @@ TEST(LoadModel, StacksTheWeightsOfExperts) {
   }
   EXPECT_EQ(fake(layer.gate_up).values, folder.stacked(gate_up));
   EXPECT_EQ(fake(layer.down).values, folder.stacked(down));
-  EXPECT_EQ(model->weight_bytes, static_cast<size_t>(model->config.num_parameters()) * 2);
+  EXPECT_EQ(model->weight_bytes, static_cast<size_t>(model->spec.num_parameters()) * 2);
 
   Model half;
   load_model(half, folder.folder.path(), parse(config), DType::kBF16, /*dummy=*/false, backend,
@@ -262,7 +264,7 @@ TEST(LoadModel, StacksTheWeightsOfExperts) {
   EXPECT_EQ(fake(half.layers[1].router).n, 3);
   EXPECT_EQ(fake(half.layers[1].gate_up).n, 3 * 2 * 16);  // 8 of the 24 columns are rank 0's
   EXPECT_EQ(fake(half.layers[1].down).k, 16);
-  EXPECT_EQ(half.config.moe_intermediate_size, 16);
+  EXPECT_EQ(half.spec.layers[1].mlp.size, 16);
 
   std::vector<TestTensor> tensors = test_checkpoint(config, "BF16");
   std::erase_if(tensors, [&](const auto& t) { return t.name == down[2]; });
@@ -348,7 +350,7 @@ TEST(LoadModel, MakesDummyWeightsWithoutAnyFile) {
   json["hidden_size"] = 64;
   json["vocab_size"] = 2048;
   json["tie_word_embeddings"] = false;
-  const ModelConfig config = parse(json);
+  const ModelSpec config = parse(json);
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     FakeBackend backend;
     Model model, again;
@@ -371,8 +373,8 @@ TEST(LoadModel, MakesDummyWeightsWithoutAnyFile) {
     EXPECT_EQ(rows.size(), 2048u);
     EXPECT_NE(fake(model.lm_head).values, embed);
     EXPECT_NE(fake(model.layers[0].qkv).values, fake(model.layers[1].qkv).values);
-    for (const Tensor& norm : {model.norm.weight, model.layers[0].input_norm.weight,
-                               model.layers[1].q_norm, model.layers[1].post_attention_norm.weight})
+    for (const Tensor& norm : {model.norm.weight, model.layers[0].before_attention.weight,
+                               model.layers[1].q_norm, model.layers[1].before_mlp.weight})
       EXPECT_THAT(values(norm), ::testing::Each(1.0f));
   }
 }
@@ -409,16 +411,17 @@ TEST(LoadModel, AFileThatChangesMeanwhileIsAnError) {
 // Tables of a gigabyte must not be built in host memory before they are copied.
 TEST(LoadModel, FillsLongRopeTablesInParts) {
   FakeBackend backend;
-  const ModelConfig config = parse(tiny_config());
-  const int64_t num_positions = 50'000, width = config.head_dim / 2;
+  const ModelSpec config = parse(tiny_config());
+  const int64_t num_positions = 50'000, width = config.attention().head_dim / 2;
   Model model;
   load_model(model, "", config, DType::kF32, /*dummy=*/true, backend, num_positions);
-  const RopeTables tables = rope_tables(config.rope, config.head_dim, num_positions);
+  const RopeTables tables =
+      rope_tables(config.ropes.front(), config.attention().head_dim, num_positions);
   const auto count = static_cast<size_t>(num_positions * width);
   ASSERT_EQ(tables.cos.size(), count);
   EXPECT_LT(backend.largest_upload, count * sizeof(float) / 4);
-  EXPECT_TRUE(std::equal(tables.cos.begin(), tables.cos.end(), model.rope_cos.as<float>()));
-  EXPECT_TRUE(std::equal(tables.sin.begin(), tables.sin.end(), model.rope_sin.as<float>()));
+  EXPECT_TRUE(std::equal(tables.cos.begin(), tables.cos.end(), model.ropes[0].cos.as<float>()));
+  EXPECT_TRUE(std::equal(tables.sin.begin(), tables.sin.end(), model.ropes[0].sin.as<float>()));
 }
 
 }  // namespace

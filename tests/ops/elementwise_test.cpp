@@ -45,6 +45,70 @@ TEST(Elementwise, AddRoundsTheSum) {
         }
 }
 
+/// What the norms of q and k over all heads give, computed by one rank or by two, of which the
+/// second one has a KV head that the first one counts.
+TEST(Elementwise, WholeNormsAreThoseOfTheHeadsOfAllRanks) {
+  constexpr int64_t kDim = 24, kRows = 5;
+  for (Isa isa : isas())
+    for (DType dtype : kDTypes)
+      for (const bool is_split : {false, true}) {
+        SCOPED_TRACE(name(isa, dtype) + (is_split ? ", two ranks" : ", one rank"));
+        // Query heads 0 to 3 and one KV head; the second rank has the KV head too.
+        const Matrix q = random_matrix(dtype, kRows, 4 * kDim, 1);
+        const Matrix k = random_matrix(dtype, kRows, kDim, 2);
+        const Matrix weights = random_matrix(DType::kF32, 1, 5 * kDim, 3);
+        const int64_t world = is_split ? 2 : 1, q_size = 4 * kDim / world;
+        std::vector<Matrix> qkv, squares;
+        std::vector<WholeNorms> norms;
+        std::vector<float> none(kDim, 0), all(kDim, 1);
+        for (int64_t rank = 0; rank < world; ++rank) {
+          qkv.emplace_back(dtype, kRows, q_size + 2 * kDim);
+          for (int64_t r = 0; r < kRows; ++r) {
+            for (int64_t c = 0; c < q_size; ++c) qkv.back().set(r, c, q.at(r, rank * q_size + c));
+            for (int64_t c = 0; c < kDim; ++c) {
+              qkv.back().set(r, q_size + c, k.at(r, c));
+              qkv.back().set(r, q_size + kDim + c, 7);
+            }
+          }
+          auto* const w = weights.tensor.as<float>();
+          norms.push_back(
+              {.q_weight = Tensor(w + rank * q_size, DType::kF32, q_size),
+               .k_weight = Tensor(w + 4 * kDim, DType::kF32, kDim),
+               .k_counted =
+                   is_split ? Tensor((rank == 0 ? all : none).data(), DType::kF32, kDim) : Tensor(),
+               .q_columns = 4 * kDim,
+               .k_columns = kDim,
+               .eps = 1e-5f});
+          squares.emplace_back(DType::kF32, kRows, 4);
+          sum_squares(squares.back().tensor, qkv.back().tensor, norms.back(), isa);
+        }
+        if (is_split) {  // the all-reduce
+          add(squares[0].tensor, squares[1].tensor, isa);
+          squares[1].bytes = squares[0].bytes;
+          squares[1].tensor.data = squares[1].bytes.data();
+        }
+        for (int64_t rank = 0; rank < world; ++rank) {
+          const auto i = static_cast<size_t>(rank);
+          scale_by_squares(qkv[i].tensor, squares[i].tensor, norms[i], isa);
+          for (int64_t r = 0; r < kRows; ++r) {
+            double of_q = 0, of_k = 0;
+            for (int64_t c = 0; c < 4 * kDim; ++c) of_q += double{q.at(r, c)} * double{q.at(r, c)};
+            for (int64_t c = 0; c < kDim; ++c) of_k += double{k.at(r, c)} * double{k.at(r, c)};
+            for (int64_t c = 0; c < q_size + 2 * kDim; ++c) {
+              const int64_t in_k = c - q_size;
+              const double want = in_k >= kDim ? 7
+                                  : in_k >= 0  ? k.at(r, in_k) / std::sqrt(of_k / kDim + 1e-5) *
+                                                    weights.at(0, 4 * kDim + in_k)
+                                              : q.at(r, rank * q_size + c) /
+                                                    std::sqrt(of_q / (4 * kDim) + 1e-5) *
+                                                    weights.at(0, rank * q_size + c);
+              ASSERT_NEAR(qkv[i].at(r, c), want, tolerance(dtype, want)) << r << ' ' << c;
+            }
+          }
+        }
+      }
+}
+
 TEST(Elementwise, RmsNormScalesAndLeavesItsInputAsItIs) {
   for (Isa isa : isas())
     for (DType dtype : kDTypes)

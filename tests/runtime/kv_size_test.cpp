@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "nanovllm/base/error.h"
-#include "nanovllm/model/rope.h"
 #include "nanovllm/ops/cpu/machine/memory.h"
 
 namespace nanovllm {
@@ -22,11 +21,11 @@ using ::testing::ThrowsMessage;
 
 constexpr size_t kGiB = size_t{1} << 30;
 
-ModelConfig model() {
-  ModelConfig m;
-  m.num_layers = 4;
-  m.num_kv_heads = 2;
-  m.head_dim = 64;
+ModelSpec model() {
+  ModelSpec m;
+  m.layers.resize(4);
+  for (LayerSpec& layer : m.layers) layer.attention = {.num_kv_heads = 2, .head_dim = 64};
+  m.ropes.resize(1);
   m.max_position_embeddings = 4096;
   return m;
 }
@@ -60,7 +59,7 @@ TEST(KvSize, ContextIsTheLargestThatFits) {
 
 // The rotary tables of ten million positions take as much as a small model's cache.
 TEST(KvSize, TablesThatGrowWithTheContextAreCounted) {
-  ModelConfig m = model();
+  ModelSpec m = model();
   m.max_position_embeddings = 2147483647;
   for (const char* device : {"cpu", "cuda"}) {
     EngineConfig config;
@@ -69,7 +68,7 @@ TEST(KvSize, TablesThatGrowWithTheContextAreCounted) {
     const auto taken = [&](const KvSize& size) {
       const auto positions = static_cast<size_t>(size.max_model_len);
       return static_cast<size_t>(size.num_blocks) * kBlockBytes +
-             positions * rope_bytes_per_position(m.head_dim) + seqs * positions / 64 * 4;
+             positions * m.rope_bytes_per_position() + seqs * positions / 64 * 4;
     };
     for (const int64_t context : {0, 64 * 1000, 64 * 100'000}) {
       if (context > 0) m.max_position_embeddings = context;
@@ -109,8 +108,8 @@ TEST(KvSize, AllRanksUseTheSmallestSize) {
     for (int r = 0; r < 3; ++r)
       threads.emplace_back([&, r] {
         Communicator ranks(memory.get(), {r, 3});
-        ModelConfig part = model();
-        part.num_kv_heads = r == 1 ? 4 : 2;
+        ModelSpec part = model();
+        for (LayerSpec& layer : part.layers) layer.attention.num_kv_heads = r == 1 ? 4 : 2;
         const size_t blocks = r == 2 ? 30 : 40;
         sizes[static_cast<size_t>(r)] =
             size_kv_cache({}, part, DType::kBF16, blocks * kBlockBytes + 20 * kLengthBytes, &ranks);

@@ -145,6 +145,16 @@ void CpuBackend::rms_norm(Tensor out, Tensor x, const Norm& norm) {
   cpu::rms_norm(out, x, norm, isa_);
 }
 
+void CpuBackend::sum_squares(Tensor squares, Tensor qkv, const WholeNorms& norms) {
+  set_num_threads(threads_);
+  cpu::sum_squares(squares, qkv, norms, isa_);
+}
+
+void CpuBackend::scale_by_squares(Tensor qkv, Tensor squares, const WholeNorms& norms) {
+  set_num_threads(threads_);
+  cpu::scale_by_squares(qkv, squares, norms, isa_);
+}
+
 void CpuBackend::add(Tensor sum, Tensor x) {
   set_num_threads(threads_);
   cpu::add(sum, x, isa_);

@@ -32,6 +32,8 @@ class CpuBackend : public Backend {
 
   void embed(Tensor out, const Weight& table, Tensor ids) override;
   void rms_norm(Tensor out, Tensor x, const Norm& norm) override;
+  void sum_squares(Tensor squares, Tensor qkv, const WholeNorms& norms) override;
+  void scale_by_squares(Tensor qkv, Tensor squares, const WholeNorms& norms) override;
   using Backend::add;
   void add(Tensor sum, Tensor x) override;
   using Backend::gather_rows;

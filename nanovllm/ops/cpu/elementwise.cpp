@@ -1,5 +1,6 @@
 #include "nanovllm/ops/cpu/elementwise.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "nanovllm/base/check.h"
@@ -59,6 +60,48 @@ void rms_norm(Tensor out, Tensor x, const Norm& norm, Isa isa) {
       "rms_norm: wrong shapes");
   for_each_row(x.shape[0], x.shape[1], [&](int64_t i) {
     norm_row(row_of(out, i), row_of(x, i), norm.weight.as<const float>(), x.shape[1], norm.eps);
+  });
+}
+
+namespace {
+
+void check_whole_norms(const Tensor& squares, const Tensor& qkv, const WholeNorms& norms) {
+  const int64_t q = norms.q_weight.size(), k = norms.k_weight.size();
+  check(squares.shape[0] == qkv.shape[0] && squares.shape[1] == 4 && q + 2 * k == qkv.shape[1] &&
+            (!norms.k_counted || norms.k_counted.size() == k),
+        "norm_whole: wrong shapes");
+}
+
+}  // namespace
+
+void sum_squares(Tensor squares, Tensor qkv, const WholeNorms& norms, Isa isa) {
+  check_whole_norms(squares, qkv, norms);
+  const auto sum_row = kernels(isa, qkv.dtype).sum_squares;
+  const int64_t q_size = norms.q_weight.size(), kv_size = norms.k_weight.size();
+  const size_t q_bytes = static_cast<size_t>(q_size) * dtype_size(qkv.dtype);
+  for_each_row(qkv.shape[0], qkv.shape[1], [&](int64_t i) {
+    const char* const q = row_of(qkv, i);
+    auto* const sums = reinterpret_cast<float*>(row_of(squares, i));
+    sums[0] = sum_row(q, nullptr, q_size);
+    sums[1] = sum_row(q + q_bytes, norms.k_counted.as<const float>(), kv_size);
+    sums[2] = sums[3] = 0;
+  });
+}
+
+void scale_by_squares(Tensor qkv, Tensor squares, const WholeNorms& norms, Isa isa) {
+  check_whole_norms(squares, qkv, norms);
+  const auto scale_row = kernels(isa, qkv.dtype).scale;
+  const int64_t q_size = norms.q_weight.size(), kv_size = norms.k_weight.size();
+  const size_t q_bytes = static_cast<size_t>(q_size) * dtype_size(qkv.dtype);
+  const auto factor = [&](float sum, int64_t num_columns) {
+    return 1 / std::sqrt(sum / static_cast<float>(num_columns) + norms.eps);
+  };
+  for_each_row(qkv.shape[0], qkv.shape[1], [&](int64_t i) {
+    char* const q = row_of(qkv, i);
+    const auto* const sums = reinterpret_cast<const float*>(row_of(squares, i));
+    scale_row(q, factor(sums[0], norms.q_columns), norms.q_weight.as<const float>(), q_size);
+    scale_row(q + q_bytes, factor(sums[1], norms.k_columns), norms.k_weight.as<const float>(),
+              kv_size);
   });
 }
 

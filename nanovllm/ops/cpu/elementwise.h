@@ -15,6 +15,8 @@ void embed(Tensor out, const PackedWeight& table, Tensor ids, Isa isa);
 /// sum [T, n] += x [T, n]
 void add(Tensor sum, Tensor x, Isa isa);
 void rms_norm(Tensor out, Tensor x, const Norm& norm, Isa isa);
+void sum_squares(Tensor squares, Tensor qkv, const WholeNorms& norms, Isa isa);
+void scale_by_squares(Tensor qkv, Tensor squares, const WholeNorms& norms, Isa isa);
 void gather_rows(Tensor out, Tensor x, Tensor rows);
 void silu_mul(Tensor out, Tensor gate_up, Isa isa);
 void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch, Isa isa);

@@ -43,7 +43,7 @@ std::unique_ptr<WorkerProcesses> start_workers(const std::string& model,
                                                const EngineConfig& config) {
   const auto world = static_cast<int>(config.tensor_parallel_size);
   if (world == 1) return nullptr;
-  make_shard(ModelConfig::load(model, config), {0, world});  // throws before any process is started
+  make_shard(load_model_spec(model, config), {0, world});  // throws before any process is started
   std::vector<std::string> arguments = to_arguments(config);
   arguments.insert(arguments.begin(), {"worker", model});  // what apps/worker.cpp reads
   std::string binary = config.worker_path;

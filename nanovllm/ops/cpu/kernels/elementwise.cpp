@@ -39,6 +39,25 @@ void rms_norm(void* out_row, const void* x_row, const float* weight, int64_t n, 
 }
 
 template <class T>
+float sum_squares(const void* x_row, const float* counted, int64_t n) {
+  const T* x = static_cast<const T*>(x_row);
+  F32 squares{};
+  for_each_vector(n, [&](int64_t i, auto ld, auto) {
+    const F32 v = ld(x + i);
+    squares = fma(v, counted != nullptr ? v * ld(counted + i) : v, squares);
+  });
+  return sum(squares);
+}
+
+template <class T>
+void scale(void* x_row, float factor, const float* weight, int64_t n) {
+  T* x = static_cast<T*>(x_row);
+  for_each_vector(n, [=](int64_t i, auto ld, auto st) {
+    st(x + i, ld(x + i) * broadcast(factor) * ld(weight + i));
+  });
+}
+
+template <class T>
 void silu_mul(void* out, const void* gate, const void* up, int64_t n) {
   for_each_vector(n, [=](int64_t i, auto ld, auto st) {
     const F32 g = ld(static_cast<const T*>(gate) + i);
@@ -104,6 +123,8 @@ constexpr ElementwiseKernels kKernels = {
     .convert = {convert<T, float>, convert<T, Bf16>, convert<T, F16>},
     .add = add<T>,
     .rms_norm = rms_norm<T>,
+    .sum_squares = sum_squares<T>,
+    .scale = scale<T>,
     .weighted_sum = weighted_sum<T>,
     .silu_mul = silu_mul<T>,
     .norm_and_rotate = norm_and_rotate<T>,

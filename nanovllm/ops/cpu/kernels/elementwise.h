@@ -21,6 +21,9 @@ struct ElementwiseKernels {
   void (*add)(void* sum, const void* x, int64_t n);  ///< sum += x
   /// out = x / rms(x) * weight
   void (*rms_norm)(void* out, const void* x, const float* weight, int64_t n, float eps);
+  /// The sum of squares of x, each times `counted` where there is such a row [n].
+  float (*sum_squares)(const void* x, const float* counted, int64_t n);
+  void (*scale)(void* x, float factor, const float* weight, int64_t n);  ///< x *= factor * weight
   /// out = the sum of rows[j] of x [.., stride] times weights[j], j below `count`, in this order
   void (*weighted_sum)(void* out, const void* x, int64_t stride, const int32_t* rows,
                        const float* weights, int64_t count, int64_t n);

@@ -54,6 +54,8 @@ class CudaBackend final : public Backend {
   }
   void embed(Tensor out, const Weight& table, Tensor ids) override;
   void rms_norm(Tensor out, Tensor x, const Norm& norm) override;
+  void sum_squares(Tensor squares, Tensor qkv, const WholeNorms& norms) override;
+  void scale_by_squares(Tensor qkv, Tensor squares, const WholeNorms& norms) override;
   void add(Tensor sum, Tensor x) override;
   void gather_rows(Tensor out, Tensor x, Tensor rows) override;
   void matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) override;

@@ -24,6 +24,16 @@ void CudaBackend::rms_norm(Tensor out, Tensor x, const Norm& norm) {
   cuda::rms_norm(where_, out, x, norm);
 }
 
+void CudaBackend::sum_squares(Tensor squares, Tensor qkv, const WholeNorms& norms) {
+  const ContextScope here(context_);
+  cuda::sum_squares(where_, squares, qkv, norms);
+}
+
+void CudaBackend::scale_by_squares(Tensor qkv, Tensor squares, const WholeNorms& norms) {
+  const ContextScope here(context_);
+  cuda::scale_by_squares(where_, qkv, squares, norms);
+}
+
 void CudaBackend::add(Tensor sum, Tensor x) {
   const ContextScope here(context_);
   cuda::add(where_, sum, x);

@@ -120,6 +120,45 @@ __global__ void __launch_bounds__(kMostNormThreads, kNormThreads<kVectors> / kMo
   }
 }
 
+/// The columns of a token's q, k and v, and the weights of the norms of q and of k.
+struct WholeNormRow {
+  const float *q_weight, *k_weight, *k_counted;
+  int q_size, kv_size;
+  float q_columns, k_columns, eps;
+};
+
+/// A thread block sums the squares of one token's q and k.
+template <class T>
+__global__ void sum_squares_kernel(float4* squares, const T* qkv, const WholeNormRow norms) {
+  begin_kernel();
+  __shared__ float sums[2][32];
+  const T* const q = qkv + int64_t{blockIdx.x} * (norms.q_size + 2 * norms.kv_size);
+  const T* const k = q + norms.q_size;
+  float of_q = 0, of_k = 0;
+  for (int i = threadIdx.x; i < norms.q_size; i += blockDim.x)
+    of_q += to_float(q[i]) * to_float(q[i]);
+  for (int i = threadIdx.x; i < norms.kv_size; i += blockDim.x)
+    of_k += to_float(k[i]) * to_float(k[i]) * (norms.k_counted != nullptr ? norms.k_counted[i] : 1);
+  of_q = block_reduce(of_q, sums[0], Sum());
+  of_k = block_reduce(of_k, sums[1], Sum());
+  if (threadIdx.x == 0) squares[blockIdx.x] = make_float4(of_q, of_k, 0, 0);
+}
+
+/// A thread block scales one token's q and k.
+template <class T>
+__global__ void scale_by_squares_kernel(T* qkv, const float4* squares, const WholeNormRow norms) {
+  begin_kernel();
+  T* const q = qkv + int64_t{blockIdx.x} * (norms.q_size + 2 * norms.kv_size);
+  const float4 sums = squares[blockIdx.x];
+  const float of_q = rsqrtf(sums.x / norms.q_columns + norms.eps);
+  const float of_k = rsqrtf(sums.y / norms.k_columns + norms.eps);
+  for (int i = threadIdx.x; i < norms.q_size + norms.kv_size; i += blockDim.x) {
+    const bool is_k = i >= norms.q_size;
+    const float weight = is_k ? norms.k_weight[i - norms.q_size] : norms.q_weight[i];
+    q[i] = from_float<T>(to_float(q[i]) * (is_k ? of_k : of_q) * weight);
+  }
+}
+
 /// A thread block for each row of x; y's rows are y_stride apart, 0 where all are the same.
 template <class T, class Y>
 __global__ void add_kernel(T* x, const Y* y, int width, int64_t y_stride) {
@@ -215,6 +254,40 @@ void rms_norm(Launch where, Tensor out, Tensor x, const Norm& norm) {
     else if (has_vectors && width <= kMostNormThreads * 2 * N) run_many.template operator()<N, 2>();
     else if (has_vectors && width <= kMostNormThreads * 4 * N) run_many.template operator()<N, 4>();
     else run_many.template operator()<1, kMaxWidth / kMostNormThreads>();
+  });
+}
+
+static WholeNormRow whole_norm_row(const Tensor& squares, const Tensor& qkv,
+                                   const WholeNorms& norms) {
+  const int64_t q = norms.q_weight.size(), k = norms.k_weight.size();
+  check_args(squares.shape[0] == qkv.shape[0] && squares.shape[1] == 4 &&
+                 q + 2 * k == qkv.shape[1] && (!norms.k_counted || norms.k_counted.size() == k),
+             "norm_whole: wrong shapes");
+  return {norms.q_weight.as<const float>(),
+          norms.k_weight.as<const float>(),
+          norms.k_counted.as<const float>(),
+          static_cast<int>(q),
+          static_cast<int>(k),
+          static_cast<float>(norms.q_columns),
+          static_cast<float>(norms.k_columns),
+          norms.eps};
+}
+
+void sum_squares(Launch where, Tensor squares, Tensor qkv, const WholeNorms& norms) {
+  const WholeNormRow row = whole_norm_row(squares, qkv, norms);
+  with_float_type(qkv.dtype, [&](auto type) {
+    using T = decltype(type);
+    launch(where, sum_squares_kernel<T>, static_cast<unsigned>(qkv.shape[0]), 512, 0,
+           squares.as<float4>(), qkv.as<const T>(), row);
+  });
+}
+
+void scale_by_squares(Launch where, Tensor qkv, Tensor squares, const WholeNorms& norms) {
+  const WholeNormRow row = whole_norm_row(squares, qkv, norms);
+  with_float_type(qkv.dtype, [&](auto type) {
+    using T = decltype(type);
+    launch(where, scale_by_squares_kernel<T>, static_cast<unsigned>(qkv.shape[0]), 512, 0,
+           qkv.as<T>(), squares.as<const float4>(), row);
   });
 }
 

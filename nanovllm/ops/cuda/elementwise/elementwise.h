@@ -12,6 +12,9 @@ namespace nanovllm::cuda {
 void gather_rows(Launch where, Tensor out, Tensor table, Tensor rows, int64_t first = 0);
 /// out [T, n] = x / rms(x) * weight; out may be x.
 void rms_norm(Launch where, Tensor out, Tensor x, const Norm& norm);
+/// Backend::sum_squares and Backend::scale_by_squares.
+void sum_squares(Launch where, Tensor squares, Tensor qkv, const WholeNorms& norms);
+void scale_by_squares(Launch where, Tensor qkv, Tensor squares, const WholeNorms& norms);
 /// x [T, n] += y, which is [T, n] of x's dtype, or [n] float32 for every row.
 void add(Launch where, Tensor x, Tensor y);
 /// out = x converted to out's float dtype; both are contiguous.
