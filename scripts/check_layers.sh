@@ -7,6 +7,8 @@
 # and hub; python only llm, front, engine, text and hub; ops/cpu and ops/cuda may include the interface ops/, but no other folder may include
 # them; only ops/cuda may include CUDA's headers. Only apps/cli/command.cpp may include CLI11, because compiling its header takes
 # seconds.
+# seconds. Inside ops/cuda the order is
+#   backend > experts | sampling > gemm > attention | collectives | tuning > elementwise > device
 #   scripts/check_layers.sh [ROOT]
 set -eu
 cd "${1:-$(dirname "$0")/..}"
@@ -21,7 +23,14 @@ find $folders -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '
     sees["hub"] = "base hub"
     sees["ops"] = "base ops"
     sees["ops/cpu"] = "base ops ops/cpu"
-    sees["ops/cuda"] = "base ops ops/cuda"
+    sees["ops/cuda/device"] = "base ops ops/cuda/device"
+    sees["ops/cuda/elementwise"] = sees["ops/cuda/device"] " ops/cuda/elementwise"
+    n = split("attention collectives tuning", parts)
+    for (i = 1; i <= n; ++i) sees["ops/cuda/" parts[i]] = sees["ops/cuda/elementwise"] " ops/cuda/" parts[i]
+    sees["ops/cuda/gemm"] = sees["ops/cuda/elementwise"] " ops/cuda/attention ops/cuda/collectives ops/cuda/tuning ops/cuda/gemm"
+    n = split("experts sampling", parts)
+    for (i = 1; i <= n; ++i) sees["ops/cuda/" parts[i]] = sees["ops/cuda/gemm"] " ops/cuda/" parts[i]
+    sees["ops/cuda/backend"] = sees["ops/cuda/gemm"] " ops/cuda/experts ops/cuda/sampling ops/cuda/backend"
     sees["checkpoint"] = "base ops checkpoint"
     sees["model"] = "base ops checkpoint model"
     sees["families"] = "base ops checkpoint model families"
@@ -52,7 +61,7 @@ find $folders -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '
       if (index(" " sees[from] " ", " " to " ") == 0) wrong(from " must not see " to)
     } else if ($0 ~ /"/ && (from !~ /^(apps|python)$/ || target ~ /\//)) {
       wrong("write the path from the root")
-    } else if (target ~ /^(cuda|cublas|cudnn|cutlass|cute|cub|nccl|nv)[^\/]*(\.|\/)/ && from != "ops/cuda") {
+    } else if (target ~ /^(cuda|cublas|cudnn|cutlass|cute|cub|nccl|nv)[^\/]*(\.|\/)/ && from !~ /^ops\/cuda\//) {
       wrong("CUDA outside nanovllm/ops/cuda")
     } else if (target ~ /^CLI\// && FILENAME != "apps/cli/command.cpp") {
       wrong("CLI11 outside apps/cli/command.cpp")

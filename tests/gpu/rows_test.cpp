@@ -35,7 +35,8 @@ TEST_P(GpuRows, WholeNorms) {
         constexpr int64_t kQ = 4096, kKv = 520;
         const Twin qkv = make({nullptr, dtype, rows, kQ + 2 * kKv});
         const Twin q = make({nullptr, DType::kF32, kQ}), k = make({nullptr, DType::kF32, kKv});
-        const Twin counted = make({nullptr, DType::kF32, kKv});
+        Twin counted = make({nullptr, DType::kF32, kKv});
+        change(counted, [](int64_t i, float) { return i < kKv / 2 ? 0 : 1; });
         const Twin squares = make({nullptr, DType::kF32, rows, 4}, 0);
         const auto norms = [&](auto where) -> WholeNorms {
           return {q.*where, k.*where, counts_all ? Tensor() : counted.*where,

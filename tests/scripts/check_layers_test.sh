@@ -6,8 +6,8 @@ check=$1/scripts/check_layers.sh
 
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
-mkdir -p "$tree/nanovllm/ops/cpu/kernels" "$tree/nanovllm/ops/cuda" "$tree/apps/cli" "$tree/python/views"
-(cd "$tree/nanovllm" && mkdir -p base hub text model runtime engine front)
+mkdir -p "$tree/nanovllm/ops/cpu/kernels" "$tree/nanovllm/ops/cuda/gemm/hopper" "$tree/nanovllm/ops/cuda/attention" "$tree/apps/cli" "$tree/python/views"
+(cd "$tree/nanovllm" && mkdir -p base hub text model families runtime engine front)
 
 plant() { printf '#pragma once\n\n#  include %s\n' "$2" >"$tree/$1"; }
 accepts() {
@@ -25,7 +25,9 @@ refuses() {
 accepts nanovllm/engine/a.h '"nanovllm/model/b.h"'
 accepts nanovllm/engine/a.h '"nanovllm/text/b.h"'
 accepts nanovllm/ops/cpu/kernels/a.cpp '"nanovllm/ops/b.h"'
-accepts nanovllm/ops/cuda/a.cu '<cuda_runtime.h>'
+accepts nanovllm/ops/cuda/attention/a.cu '<cuda_runtime.h>'
+accepts nanovllm/ops/cuda/gemm/hopper/a.cu '"nanovllm/ops/cuda/attention/b.h"'
+accepts nanovllm/families/a.cpp '"nanovllm/model/b.h"'
 accepts nanovllm/llm.cpp '"nanovllm/engine/b.h"'
 accepts apps/a.cpp '"nanovllm/llm.h"'
 accepts apps/a.cpp '"nanovllm/hub/hub.h"'
@@ -51,7 +53,10 @@ refuses nanovllm/runtime/a.cpp '"nanovllm/text/b.h"'
 refuses nanovllm/engine/a.cpp '"nanovllm/llm.h"'
 refuses nanovllm/engine/a.cpp '"scheduler.h"'
 refuses nanovllm/engine/a.cpp '"../runtime/b.h"'
-refuses nanovllm/ops/cpu/kernels/a.cpp '"nanovllm/ops/cuda/b.h"'
+refuses nanovllm/model/a.cpp '"nanovllm/families/b.h"'
+refuses nanovllm/ops/cuda/attention/a.cu '"nanovllm/ops/cuda/gemm/b.h"'
+refuses nanovllm/ops/cuda/attention/a.cu '"nanovllm/ops/cuda/collectives/b.h"'
+refuses nanovllm/ops/cpu/kernels/a.cpp '"nanovllm/ops/cuda/device/b.h"'
 refuses nanovllm/ops/cpu/a.cpp '<cublasLt.h>'
 refuses nanovllm/ops/a.h '"nanovllm/model/b.h"'
 accepts apps/a.cpp '"nanovllm/runtime/b.h"'
