@@ -44,10 +44,10 @@ class GemmBench {
           else gpu.norm_swiglu(act, residual, norm, *w, wide);
       };
       const auto replay = [&] { gpu.replay(key, run); };
-      const auto tune = [&](const RehearsedStep& step) {
+      const auto tune = [&](const WarmupStep& step) {
         if (step.num_tokens == num_tokens) run();
       };
-      gpu.prepare({.max_tokens = num_tokens, .replay_sizes = {}, .run = tune}, {});
+      gpu.prepare({.max_tokens = num_tokens, .graph_sizes = {}, .run = tune}, {});
       replay();
       return on_.timed(20, replay, &gpu) / static_cast<double>(copies);
     };

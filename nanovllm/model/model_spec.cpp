@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "nanovllm/ops/batch.h"
+#include "nanovllm/ops/kv_cache.h"
 
 namespace nanovllm {
 

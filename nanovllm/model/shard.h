@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "nanovllm/model/model_spec.h"
-#include "nanovllm/ops/communicator.h"
+#include "nanovllm/ops/rows.h"
 
 namespace nanovllm {
 

@@ -11,10 +11,12 @@
 #include "nanovllm/base/output.h"
 #include "nanovllm/base/tensor.h"
 #include "nanovllm/ops/batch.h"
+#include "nanovllm/ops/choice_file.h"
 #include "nanovllm/ops/communicator.h"
+#include "nanovllm/ops/kv_cache.h"
 #include "nanovllm/ops/memory.h"
-#include "nanovllm/ops/rehearsal.h"
 #include "nanovllm/ops/residual.h"
+#include "nanovllm/ops/warmup.h"
 #include "nanovllm/ops/weight_rows.h"
 
 namespace nanovllm {
@@ -158,7 +160,7 @@ class Backend {
 
   /// Called once, when the model is loaded and before the first step: does what would delay the
   /// first steps otherwise, such as loading and choosing kernels. All ranks call it together.
-  virtual void prepare(const Rehearsal& /*rehearsal*/, const ChoiceCache& /*cache*/) {}
+  virtual void prepare(const Warmup& /*warmup*/, const ChoiceCache& /*cache*/) {}
   /// One line about the choices that earlier processes left in the cache, and about those that were
   /// made after prepare(), if there are any; empty if the device has none.
   virtual std::string describe_cache(const ChoiceCache& /*cache*/) const { return {}; }

@@ -1,8 +1,15 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace nanovllm {
+
+/// Where a backend keeps what it measured, for later processes.
+struct ChoiceCache {
+  std::string folder = {};  ///< empty: nowhere
+  uint64_t build = 0;       ///< a checksum of this program; another build does not use them
+};
 
 /// The choices of an Autotuner in the user's cache folder, for later processes. There is a file for
 /// each environment: everything else that a choice depends on (GPU, driver, libraries, build,

@@ -70,12 +70,6 @@ void add_up(DType dtype, char* out, const char* slots, size_t stride, int64_t co
 
 }  // namespace
 
-Range share(int64_t total, int64_t unit, Rank rank) {
-  const int64_t num_units = ceil_div(total, unit);
-  const auto start = [&](int64_t r) { return std::min(total, num_units * r / rank.world * unit); };
-  return {start(rank.index), start(rank.index + 1) - start(rank.index)};
-}
-
 size_t Communicator::bytes() { return kHeaderBytes + 2 * kWindowBytes; }
 
 Communicator::Communicator(void* memory, Rank rank)

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "nanovllm/ops/communicator.h"
+#include "nanovllm/ops/rows.h"
 
 namespace nanovllm {
 

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "nanovllm/base/tensor.h"
-#include "nanovllm/ops/communicator.h"
 #include "nanovllm/ops/quantized.h"
+#include "nanovllm/ops/rows.h"
 
 namespace nanovllm {
 

@@ -52,16 +52,16 @@ void ModelRunner::allocate_cache(const EngineSetup& setup) {
 
 void ModelRunner::prepare(const EngineSetup& setup) {
   const EngineConfig& c = setup.config;
-  const Rehearsal rehearsal = {
+  const Warmup warmup = {
       .max_tokens = std::min(c.max_num_batched_tokens, c.max_num_seqs * c.max_model_len),
       .max_seqs = c.max_num_seqs,
-      .replay_sizes = replays_ ? replay_sizes(max_replay_rows()) : std::vector<int64_t>(),
+      .graph_sizes = replays_ ? graph_sizes(max_replay_rows()) : std::vector<int64_t>(),
       .weight_bytes = model_.weight_bytes,
-      .run = [&](const RehearsedStep& step) { rehearse(step, c.max_model_len); }};
-  backend_->prepare(rehearsal, choice_cache(c));
+      .run = [&](const WarmupStep& step) { warm_up(step, c.max_model_len); }};
+  backend_->prepare(warmup, choice_cache(c));
 }
 
-void ModelRunner::rehearse(const RehearsedStep& step, int64_t max_len) {
+void ModelRunner::warm_up(const WarmupStep& step, int64_t max_len) {
   fill(host_, step, state_.num_slots(), max_len);
   const Batch batch = backend_->begin_step(host_, tables_, kv_);
   const int64_t num_rows = batch.sample_rows.shape[0];
@@ -78,7 +78,7 @@ void ModelRunner::rehearse(const RehearsedStep& step, int64_t max_len) {
   backend_->finish_sample(logits);
   token_ids_.resize(static_cast<size_t>(num_rows));
   status_.resize(static_cast<size_t>(num_rows));
-  // Nobody uses the tokens of a rehearsal, and the first step clears the log-probabilities.
+  // Nobody uses the tokens of a warmup, and the first step clears the log-probabilities.
   backend_->fetch_samples(token_ids_, status_, flights_[0].output.logprobs);
 }
 

@@ -11,6 +11,7 @@
 #include "nanovllm/model/forward.h"
 #include "nanovllm/model/weights.h"
 #include "nanovllm/ops/backend.h"
+#include "nanovllm/ops/graph_sizes.h"
 #include "nanovllm/runtime/rank_state.h"
 #include "nanovllm/runtime/ranks/executor.h"
 #include "nanovllm/runtime/setup.h"
@@ -40,10 +41,10 @@ class ModelRunner : public Executor {
   Flight& flight(uint64_t number) { return flights_[number % flights_.size()]; }
   /// The number of rows to which the step is padded for a graph replay; 0: it cannot be replayed.
   int64_t replay_size(const StepInput& input) const;
-  int64_t max_replay_rows() const { return std::min(state_.num_slots(), kMostReplayRows); }
+  int64_t max_replay_rows() const { return std::min(state_.num_slots(), kMostGraphRows); }
   void allocate_cache(const EngineSetup& setup);
   void prepare(const EngineSetup& setup);  // calls Backend::prepare()
-  void rehearse(const RehearsedStep& step, int64_t max_len);
+  void warm_up(const WarmupStep& step, int64_t max_len);
   void pad(int64_t size);
   /// `last`: the residual of all tokens after the last layer.
   void prompt_logprobs(const StepInput& input, Residual& last, StepOutput& output);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nanovllm/base/output.h"
-#include "nanovllm/ops/batch.h"
+#include "nanovllm/ops/kv_cache.h"
 #include "nanovllm/ops/sample_row.h"
 
 namespace nanovllm {

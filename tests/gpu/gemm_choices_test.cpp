@@ -120,7 +120,7 @@ TEST(GpuGemmChoices, AStartMeasuresWhatNoEarlierOneHas) {
       const Buffer x = gpu->allocate(static_cast<size_t>(max_tokens * kK) * 2),
                    out = gpu->allocate(static_cast<size_t>(max_tokens * kN) * 2);
       std::vector<int64_t> sizes;
-      const auto run = [&](const RehearsedStep& step) {
+      const auto run = [&](const WarmupStep& step) {
         sizes.push_back(step.num_tokens);
         gpu->matmul(Tensor(out.get(), DType::kBF16, step.num_tokens, kN),
                     Tensor(x.get(), DType::kBF16, step.num_tokens, kK), *w);
@@ -130,7 +130,7 @@ TEST(GpuGemmChoices, AStartMeasuresWhatNoEarlierOneHas) {
       // The size of the weights gives it more than a minute.
       gpu->prepare({.max_tokens = max_tokens,
                     .max_seqs = 100,
-                    .replay_sizes = {},
+                    .graph_sizes = {},
                     .weight_bytes = size_t{1} << 40,
                     .run = run},
                    {.folder = folder});

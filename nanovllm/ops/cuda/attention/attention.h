@@ -8,7 +8,7 @@
 #include "nanovllm/ops/cuda/attention/kv_layout.cuh"
 #include "nanovllm/ops/cuda/attention/rope.h"
 #include "nanovllm/ops/cuda/device/runtime.h"
-#include "nanovllm/ops/cuda/gemm/quantized/quantized_activations.h"
+#include "nanovllm/ops/cuda/elementwise/quantized_activations.h"
 
 // Attention over the paged KV cache, and the rotary embedding before it. Read this file first, then
 // - kv_layout.cuh: how keys and values are stored; rope.h and rope.cu: the kernels that store them;

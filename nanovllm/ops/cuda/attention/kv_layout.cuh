@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "nanovllm/ops/batch.h"
+#include "nanovllm/ops/kv_cache.h"
 
 #if defined(__CUDACC__)
 #define NANOVLLM_HOST_DEVICE __host__ __device__

@@ -41,7 +41,7 @@ class CudaBackend final : public Backend {
   Batch begin_step(HostBatch& host, const SlotTables& slots, const KvCache& kv) override;
   bool replays() const override { return true; }
   void replay(int64_t size, const std::function<void()>& enqueue) override;
-  void prepare(const Rehearsal& rehearsal, const ChoiceCache& cache) override;
+  void prepare(const Warmup& warmup, const ChoiceCache& cache) override;
   std::string describe_cache(const ChoiceCache& cache) const override;
 
   using Backend::pack;
@@ -118,7 +118,7 @@ class CudaBackend final : public Backend {
   /// The work of `enqueue` as a graph.
   cudaGraphExec_t capture(const std::function<void()>& enqueue);
   /// Measures and shares the choices of GEMMs, and loads the code of kernels.
-  void prepare_kernels(const Rehearsal& rehearsal, const ChoiceCache& cache);
+  void prepare_kernels(const Warmup& warmup, const ChoiceCache& cache);
   /// Gives all ranks the same choices: of each GEMM the one that was measured with most tokens, and
   /// if several ranks have such a one, that of the first.
   void share_choices();

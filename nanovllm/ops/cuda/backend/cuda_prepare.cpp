@@ -63,24 +63,24 @@ std::string CudaBackend::describe_cache(const ChoiceCache& cache) const {
   return text;
 }
 
-void CudaBackend::prepare(const Rehearsal& rehearsal, const ChoiceCache& cache) {
+void CudaBackend::prepare(const Warmup& warmup, const ChoiceCache& cache) {
   const ContextScope here(context_);
   const double start = steady_seconds();
-  prepare_kernels(rehearsal, cache);
+  prepare_kernels(warmup, cache);
   const double prepared = steady_seconds();
   preparing_ = true;
   int64_t previous = 0;  // size
-  for (const int64_t size : rehearsal.replay_sizes) {
+  for (const int64_t size : warmup.graph_sizes) {
     const int64_t most_padding = size - previous - 1;
     for (const bool has_filters : {false, true})
-      for (RehearsedStep step : {RehearsedStep{.num_keys = kFewKeys},
-                                 RehearsedStep{.num_keys = kFewKeys, .num_padding = most_padding},
-                                 RehearsedStep{.num_keys = kManyKeys},
-                                 RehearsedStep{.num_keys = kMostKeys, .has_equal_keys = false}}) {
+      for (WarmupStep step : {WarmupStep{.num_keys = kFewKeys},
+                              WarmupStep{.num_keys = kFewKeys, .num_padding = most_padding},
+                              WarmupStep{.num_keys = kManyKeys},
+                              WarmupStep{.num_keys = kMostKeys, .has_equal_keys = false}}) {
         step.num_tokens = size;
         step.has_filters = has_filters;
         step.replays = true;
-        rehearsal.run(step);
+        warmup.run(step);
       }
     previous = size;
   }
@@ -91,7 +91,7 @@ void CudaBackend::prepare(const Rehearsal& rehearsal, const ChoiceCache& cache) 
               steady_seconds() - prepared);
 }
 
-void CudaBackend::prepare_kernels(const Rehearsal& rehearsal, const ChoiceCache& cache) {
+void CudaBackend::prepare_kernels(const Warmup& warmup, const ChoiceCache& cache) {
   Autotuner& tuner = gemms_->autotuner();
   GemmChoices& choices = tuner.choices();
   const bool is_first = !collectives_ || collectives_->ranks().rank().index == 0;
@@ -107,16 +107,16 @@ void CudaBackend::prepare_kernels(const Rehearsal& rehearsal, const ChoiceCache&
   share_choices();
   const std::string known = choices.to_text();
   const double end =
-      steady_seconds() + kSeconds + kSecondsPerByte * static_cast<double>(rehearsal.weight_bytes);
-  std::set sizes = bucket_sizes(rehearsal.max_tokens);
-  sizes.insert(rehearsal.max_seqs);  // the most rows of logits, which may be within a bucket
+      steady_seconds() + kSeconds + kSecondsPerByte * static_cast<double>(warmup.weight_bytes);
+  std::set sizes = bucket_sizes(warmup.max_tokens);
+  sizes.insert(warmup.max_seqs);  // the most rows of logits, which may be within a bucket
   // Ranks that share the rows of a sum also multiply a share of them (add_matmul()).
-  for (const int64_t size : bucket_sizes(rehearsal.max_tokens))
-    if (size * rank_.world <= rehearsal.max_tokens) sizes.insert(size * rank_.world);
+  for (const int64_t size : bucket_sizes(warmup.max_tokens))
+    if (size * rank_.world <= warmup.max_tokens) sizes.insert(size * rank_.world);
   const auto run = [&](int64_t num_tokens) {
-    rehearsal.run({.num_tokens = num_tokens, .num_keys = kFewKeys, .has_filters = true});
+    warmup.run({.num_tokens = num_tokens, .num_keys = kFewKeys, .has_filters = true});
     if (num_tokens <= kFewDecoding)
-      rehearsal.run({.num_tokens = num_tokens, .num_keys = kMostKeys, .has_equal_keys = false});
+      warmup.run({.num_tokens = num_tokens, .num_keys = kMostKeys, .has_equal_keys = false});
   };
   const auto measure = [&](int64_t num_tokens) {
     int64_t has_time = steady_seconds() < end ? 1 : 0;
@@ -139,7 +139,7 @@ void CudaBackend::prepare_kernels(const Rehearsal& rehearsal, const ChoiceCache&
   tuner.set_measuring(false);
   share_choices();
   // Loads the code of what only other ranks have run. The capture does so for fewer tokens.
-  const int64_t captured = rehearsal.replay_sizes.empty() ? 0 : rehearsal.replay_sizes.back();
+  const int64_t captured = warmup.graph_sizes.empty() ? 0 : warmup.graph_sizes.back();
   if (collectives_)
     for (const int64_t num_tokens : sizes)
       if (num_tokens > captured) run(num_tokens);

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/ops/cuda/device/few_tokens.h"
 #include "nanovllm/ops/cuda/device/libraries.h"
 #include "nanovllm/ops/cuda/elementwise/elementwise.h"
-#include "nanovllm/ops/cuda/gemm/gemm_args.h"
 
 namespace nanovllm::cuda {
 

@@ -3,12 +3,10 @@
 #include <cstdint>
 
 #include "nanovllm/base/dtype.h"
+#include "nanovllm/ops/cuda/device/few_tokens.h"
 #include "nanovllm/ops/cuda/device/runtime.h"
 
 namespace nanovllm::cuda {
-
-/// The most tokens of small_gemm().
-inline constexpr int64_t kFewTokens = 16;
 
 struct QuantizedWeight;
 struct QuantizedActivations;

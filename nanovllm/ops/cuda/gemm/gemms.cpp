@@ -5,7 +5,7 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/ops/cuda/elementwise/elementwise.h"
-#include "nanovllm/ops/cuda/tuning/tile_cost.h"
+#include "nanovllm/ops/cuda/gemm/tile_cost.h"
 
 namespace nanovllm::cuda {
 

@@ -4,15 +4,15 @@
 #include "nanovllm/ops/cuda/elementwise/elementwise.h"
 #include "nanovllm/ops/cuda/gemm/gemms.h"
 #include "nanovllm/ops/cuda/gemm/quantized/quantized_gemm.h"
-#include "nanovllm/ops/cuda/tuning/tile_cost.h"
-#include "nanovllm/ops/rehearsal.h"
+#include "nanovllm/ops/cuda/gemm/tile_cost.h"
+#include "nanovllm/ops/graph_sizes.h"
 
 // GEMMs with quantized weights: which way computes which (quantized/quantized_gemm.h).
 namespace nanovllm::cuda {
 
 void Gemms::reserve(const QuantizedWeight& w, DType dtype) {
   if (w.quantizes_activations && is_native_ && dtype == DType::kBF16)
-    e4m3_activations(w, kMostReplayRows, kMostReplayRows);
+    e4m3_activations(w, kMostGraphRows, kMostGraphRows);
   const size_t bytes = static_cast<size_t>(w.n) * static_cast<size_t>(w.k) * dtype_size(dtype);
   if (bytes <= dequantized_bytes_) return;
   dequantized_.reset();

@@ -2,9 +2,9 @@
 #include "nanovllm/ops/cuda/attention/attention.h"
 #include "nanovllm/ops/cuda/attention/decode/decode_heads.cuh"
 #include "nanovllm/ops/cuda/attention/dispatch.cuh"
+#include "nanovllm/ops/cuda/device/few_tokens.h"
 #include "nanovllm/ops/cuda/device/hopper.cuh"
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
-#include "nanovllm/ops/cuda/gemm/gemm_args.h"
 
 // Decode attention of few sequences on Hopper, together with the norm of q and k, their rotation
 // and the store of the newest key and value. With few sequences the time is spent not in copies but

@@ -2,8 +2,8 @@
 
 #include "nanovllm/base/tensor.h"
 #include "nanovllm/ops/backend.h"
+#include "nanovllm/ops/cuda/elementwise/quantized_activations.h"
 #include "nanovllm/ops/cuda/gemm/gemm_args.h"
-#include "nanovllm/ops/cuda/gemm/quantized/quantized_activations.h"
 #include "nanovllm/ops/cuda/gemm/quantized/quantized_weight.h"
 
 // The first file to read of this folder: what there is for quantized weights. quantized_weight.h is

@@ -2,12 +2,10 @@
 
 #include <cstdint>
 
+#include "nanovllm/ops/cuda/elementwise/quantized_activations.h"
 #include "nanovllm/ops/quantized.h"
 
 namespace nanovllm::cuda {
-
-/// Columns of a quantized weight that its kernels process together. Rows are padded to a multiple.
-inline constexpr int kQuantizedChunk = 128;
 
 /// A quantized weight [n, k] in the device's memory. A kernel multiplies the values, which are
 /// exact in 16 bits, and applies the scales to the sums in float32.

@@ -1,4 +1,4 @@
-#include "nanovllm/ops/rehearsal.h"
+#include "nanovllm/ops/warmup.h"
 
 #include <gtest/gtest.h>
 
@@ -7,15 +7,17 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/ops/graph_sizes.h"
+
 namespace nanovllm {
 namespace {
 
-TEST(Rehearsal, RowsArePaddedToFewSizes) {
-  EXPECT_EQ(replay_sizes(40), (std::vector<int64_t>{1, 2, 4, 8, 16, 32, 40}));
-  EXPECT_EQ(replay_sizes(3), (std::vector<int64_t>{1, 2, 3}));
-  EXPECT_EQ(replay_sizes(512).size(), 36u);
+TEST(GraphSizes, RowsArePaddedToFewSizes) {
+  EXPECT_EQ(graph_sizes(40), (std::vector<int64_t>{1, 2, 4, 8, 16, 32, 40}));
+  EXPECT_EQ(graph_sizes(3), (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_EQ(graph_sizes(512).size(), 36u);
   for (const int64_t most : {1, 7, 8, 9, 100, 512}) {
-    const std::vector<int64_t> sizes = replay_sizes(most);
+    const std::vector<int64_t> sizes = graph_sizes(most);
     EXPECT_TRUE(std::ranges::is_sorted(sizes, std::less_equal())) << most;
     for (int64_t n = 1; n <= most; ++n) {
       EXPECT_GE(padded_rows(n, most), n);
@@ -24,7 +26,7 @@ TEST(Rehearsal, RowsArePaddedToFewSizes) {
   }
 }
 
-TEST(Rehearsal, BatchesKeepTheLimitsOfRealSteps) {
+TEST(Warmup, BatchesKeepTheLimitsOfRealSteps) {
   HostBatch batch;
   batch.processed_logprobs = true;
   for (const auto& [max_seqs, max_len] :
@@ -65,7 +67,7 @@ TEST(Rehearsal, BatchesKeepTheLimitsOfRealSteps) {
   EXPECT_TRUE(batch.processed_logprobs);
 }
 
-TEST(Rehearsal, PaddingIsLikeThatOfARealStep) {
+TEST(Warmup, PaddingIsLikeThatOfARealStep) {
   HostBatch batch;
   fill(batch, {.num_tokens = 5, .num_keys = 64, .num_padding = 2}, /*max_seqs=*/8, /*max_len=*/100);
   EXPECT_EQ(batch.context_lens, (std::vector<int32_t>{64, 64, 64, 0, 0}));

@@ -1,7 +1,6 @@
-#include "nanovllm/ops/rehearsal.h"
+#include "nanovllm/ops/warmup.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "nanovllm/base/ceil_div.h"
 
@@ -14,20 +13,7 @@ constexpr int64_t kPromptTokens = 1024;
 
 }  // namespace
 
-int64_t padded_rows(int64_t num_rows, int64_t most) {
-  const int64_t size = num_rows <= 8
-                           ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_rows)))
-                           : (num_rows + 15) / 16 * 16;
-  return std::min(size, most);
-}
-
-std::vector<int64_t> replay_sizes(int64_t most) {
-  std::vector<int64_t> sizes;
-  for (int64_t n = 1; n <= most; n = sizes.back() + 1) sizes.push_back(padded_rows(n, most));
-  return sizes;
-}
-
-void fill(HostBatch& batch, const RehearsedStep& step, int64_t max_seqs, int64_t max_len) {
+void fill(HostBatch& batch, const WarmupStep& step, int64_t max_seqs, int64_t max_len) {
   const bool decodes = step.num_tokens <= max_seqs;
   const int64_t most_tokens = std::min(kPromptTokens, max_len);
   const int64_t num_seqs =

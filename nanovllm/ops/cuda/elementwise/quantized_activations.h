@@ -2,9 +2,10 @@
 
 #include <cstdint>
 
-#include "nanovllm/ops/cuda/gemm/quantized/quantized_weight.h"
-
 namespace nanovllm::cuda {
+
+/// Columns of a quantized weight that its kernels process together. Rows are padded to a multiple.
+inline constexpr int kQuantizedChunk = 128;
 
 /// x [T, k] as E4M3 values [T, row_bytes] times scales: one for each row, or one for each
 /// kQuantizedChunk columns of it, [chunks, scale_stride]. cuBLASLt needs a stride of T.
