@@ -58,6 +58,21 @@ TEST(MessagesRequest, HasTheSamplingFieldsOfBothApis) {
   EXPECT_EQ(request.cache_salt, "s");
 }
 
+// A sampling field that is added later works here too.
+TEST(MessagesRequest, TakesEverySamplingFieldThatAResponseCanShow) {
+  SamplingParams::for_each_field([](const FieldInfo& field, auto) {
+    const std::string name = field.name;
+    const bool is_other = name == "n" || name == "stop" || name == "logprobs" ||
+                          name == "prompt_logprobs" || name == "detokenize";
+    // No field is an object of this form, so whatever takes it refuses it.
+    const std::string body =
+        R"({"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], ")" + name +
+        R"(": {"no": {"such": "value"}}})";
+    if (is_other) EXPECT_EQ(read(body).params.n, 1) << name;
+    else if (name != "max_tokens") expect_refused(body, name, name);
+  });
+}
+
 TEST(MessagesRequest, OnlyCountingNeedsNoMaxTokens) {
   const std::string body = R"({"messages": [{"role": "user", "content": "hi"}]})";
   expect_refused(body, "max_tokens", "is missing");

@@ -1,37 +1,26 @@
 #include "nanovllm/server/anthropic/request.h"
 
-#include <array>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "nanovllm/base/sampling_json.h"
 #include "nanovllm/server/openai/request_fields.h"
 
 namespace nanovllm::server {
 
 namespace {
 
-// Fields that mean the same in both APIs, and vLLM's sampling fields.
-constexpr auto kMessagesSame = std::to_array<const char*>({"model",
-                                                           "max_tokens",
-                                                           "stream",
-                                                           "temperature",
-                                                           "top_p",
-                                                           "top_k",
-                                                           "min_p",
-                                                           "seed",
-                                                           "min_tokens",
-                                                           "ignore_eos",
-                                                           "stop_token_ids",
-                                                           "presence_penalty",
-                                                           "frequency_penalty",
-                                                           "repetition_penalty",
-                                                           "logit_bias",
-                                                           "bad_words",
-                                                           "allowed_token_ids",
-                                                           "chat_template_kwargs",
-                                                           "cache_salt",
-                                                           "priority"});
+/// Whether a field means the same here as in a chat completion: what both APIs have, and vLLM's
+/// sampling fields, except those for which a response of this API has no place.
+bool is_same_in_both(std::string_view name) {
+  for (const char* other : {"n", "stop", "logprobs", "prompt_logprobs", "detokenize"})
+    if (name == other) return false;
+  for (const char* same : {"model", "stream", "chat_template_kwargs", "cache_salt", "priority"})
+    if (name == same) return true;
+  return is_sampling_field(name);
+}
+
 /// A list of blocks, each of which has a type. A text counts as a block of it.
 Json blocks_of(const Json& content, const std::string& where) {
   if (content.is_string()) return {{{"type", "text"}, {"text", content}}};
@@ -189,8 +178,8 @@ ChatRequest messages_request(const Json& body, const SamplingParams& defaults,
   if (!body.is_object()) throw ApiError(400, "the body must be a JSON object");
   refuse_unsupported_messages(body);
   Json chat = Json::object();
-  for (const char* name : kMessagesSame)
-    if (const Json* value = find_field(body, name)) chat[name] = *value;
+  for (const auto& [name, value] : body.items())
+    if (is_same_in_both(name) && !value.is_null()) chat[name] = value;
   if (route == MessagesRoute::kMessages && !chat.contains("max_tokens"))
     refuse_field("max_tokens", "is missing");
   if (const Json* stop = find_field(body, "stop_sequences")) {
