@@ -74,7 +74,8 @@ std::string LLMTokenizer::render_chat_template(const std::string& variables_json
 
 namespace {
 
-/// What load() returns. Its mistakes of the user speak of fields, since no option was typed.
+/// What load() returns. Errors name the fields of EngineConfig instead of the program's options,
+/// because a caller of the library has typed none.
 template <class Load>
 auto loaded(const std::string& folder, const Load& load) {
   try {

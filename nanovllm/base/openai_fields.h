@@ -11,8 +11,8 @@ namespace nanovllm {
 // Some fields change the answer in a way that this program cannot. Each of them has at most one
 // value that asks for nothing, besides null.
 
-/// Whether a field of the name is one of these wherever it occurs: no line of a batch file would
-/// use such a name for something of its own.
+/// Whether a field of this name is one of them in any place, also in a line of a batch file, where
+/// other fields may be the user's own.
 bool is_unsupported_field(std::string_view name);
 
 /// Throws UserError "<name> <value> is not supported" if the field is one of these and asks for

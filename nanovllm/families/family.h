@@ -20,7 +20,7 @@ inline constexpr int64_t kMaxInt = (int64_t{1} << 31) - 1;
 struct ModelFiles {
   const JsonFields& config;
   const EngineConfig& options;
-  /// Of a file of its own; it counts if config.json has no quantization_config.
+  /// The quantization_config of a file of its own, which counts if config.json has none.
   const std::optional<JsonFields>& quantization;
 };
 

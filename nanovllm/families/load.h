@@ -16,8 +16,8 @@ namespace nanovllm {
 /// it.
 ModelSpec load_model_spec(const std::string& folder, const EngineConfig& options = {});
 
-/// The same from parsed files (`generation_config` may be null). Each error begins with `where`.
-/// `quantization` counts if config.json has no quantization_config.
+/// Reads files that are parsed already; `generation_config` may be null. Each error begins with
+/// `where`. `quantization` counts if config.json has no quantization_config.
 ModelSpec parse_model_spec(const Json& config, const Json& generation_config,
                            const std::string& where, const EngineConfig& options = {},
                            const std::optional<JsonFields>& quantization = {});

@@ -91,7 +91,8 @@ struct Routing {
   Tensor entries;  ///< [T, top_k] int32, the entry of each of them
   Tensor tokens;   ///< [T * top_k] int32, the token of each entry
   Tensor starts;  ///< [num_experts + 1] int32, each expert's first entry; the last one is T * top_k
-  Tensor scratch;  ///< [T * top_k + 4 * num_experts + 1] int32, for the backend; zero at first
+  Tensor scratch;  ///< [T * top_k + 4 * num_experts + 1] int32, for the backend; zeros before the
+                   ///< first step
 };
 
 /// The experts of a layer, and the buffers of norm_experts(), whose contents are scratch.

@@ -78,7 +78,8 @@ void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const Exper
                            .n = static_cast<int>(to.shape[1]),
                            .k = static_cast<int>(from.shape[1]),
                            .epilogue = epilogue};
-    // Groups that are old let the kernel read w before the one before it has ended.
+    // If an earlier kernel than the previous one wrote the groups, this kernel may begin to read w
+    // while the previous one still runs.
     const bool is_new = static_cast<const DeviceWeight&>(w).quantized.has_value();
     grouped_gemm(where_, {args, num_experts, choices.groups(groups_are_old && !is_new)},
                  tile_tokens, sum.dtype, is_native);

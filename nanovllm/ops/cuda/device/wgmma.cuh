@@ -52,7 +52,7 @@ __device__ __forceinline__ uint64_t tile_descriptor(uint32_t address, uint32_t s
          (static_cast<uint64_t>(leading >> 4) << 16) | ((address & 0x3ffff) >> 4);
 }
 
-/// The same, `bytes` further on. That changes only the lower word.
+/// The descriptor of the matrix that begins `bytes` after this one's. Only the lower word differs.
 __device__ __forceinline__ uint64_t descriptor_at(uint64_t descriptor, uint32_t bytes) {
   return (descriptor & 0xffffffff00000000) |
          static_cast<uint32_t>(static_cast<uint32_t>(descriptor) + (bytes >> 4));

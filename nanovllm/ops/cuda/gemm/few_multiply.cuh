@@ -29,8 +29,8 @@ inline constexpr int kScaleGroups = !Format::kScaled ? 0
                                                      : 1;
 template <class Format>
 inline constexpr int kTileValueBytes = 2 * Format::kPieces* kPieceBytes;
-/// From the words of a group to those of the next one. Half a warp copies the words of a tile, and
-/// where there is no other tile for the other half, it copies what nobody reads.
+/// The distance from the words of a group to those of the next one. Half a warp copies the words of
+/// one tile. With an odd number of tiles, the last copy has room for a tile that is not there.
 template <int kTiles>
 inline constexpr int kGroupWordBytes = (kTiles + 1) / 2 * 2 * 16 * 4;
 /// A warp's memory for a chunk of kTiles tiles.

@@ -68,9 +68,10 @@ class KeptTokens {
       worst_ = {token.value, token.id - 1};
     }
   }
-  /// The same after keep_count() has listed the kept tokens. Only the first part calls it.
+  /// Draws from the tokens that keep_count() has listed. Only the first part calls it.
   __device__ unsigned long long draw_listed(const RowParams& params) {
-    // Each thread takes neighbours in the order, mostly one or none.
+    // Each thread takes tokens that follow each other in the list; there are rarely more than
+    // threads.
     const int each = (num_listed_ + kThreads - 1) / kThreads;
     const int first = min(static_cast<int>(threadIdx.x) * each, num_listed_);
     const int last = min(first + each, num_listed_);

@@ -126,7 +126,7 @@ class TileScheduler {
   __device__ int groups_in_section() const {
     return min(section_groups_, params_.num_groups - first_group_);
   }
-  /// Of the level in the section.
+  /// How many places the present level has in the present section: tiles times groups times parts.
   __device__ int num_places() const { return level_tiles_ * groups_in_section() * level_parts_; }
 
   __device__ Lengths lengths(int s) const {

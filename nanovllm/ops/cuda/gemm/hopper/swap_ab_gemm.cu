@@ -24,9 +24,9 @@ namespace {
 
 /// The most parts of a norm that this GEMM begins. The next one adds all of them for each token.
 constexpr int kMostNormParts = 128;
-/// Of a thread block if one, two or three of them run on a multiprocessor.
+/// The ring of a thread block, if one, two or three thread blocks run on a multiprocessor.
 constexpr int kRingBytes[] = {200 << 10, 100 << 10, 72 << 10};
-/// Of the heads that the epilogue rotates, or 0.
+/// The dimension of the heads that the epilogue rotates; 0 if it rotates none.
 int head_dim(const GemmArgs& args) { return args.rope != nullptr ? args.rope->layout.head_dim : 0; }
 
 /// The configuration for a GEMM with a quantized weight.

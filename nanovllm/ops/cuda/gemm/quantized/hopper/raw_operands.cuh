@@ -15,13 +15,14 @@ namespace nanovllm::cuda::swap_ab {
 
 struct QuantizedParams : Params {
   RawWeight raw;  // instead of w
-  // Of a quantized x (e4m3_swap_ab.cu): the scales of a chunk of k, from one chunk to the next.
+  // The scales of a quantized x (e4m3_swap_ab.cu): those of one chunk of k after the other, with
+  // `stride` floats from chunk to chunk.
   const float* x_scales = nullptr;
   int x_scale_stride = 0, x_scale_bytes = 0;
 };
 
-/// What a warpgroup multiplies: 64 rows of the thread block's, and of those warpgroups with the
-/// same rows, each every so many chunks.
+/// What a warpgroup multiplies: 64 of the thread block's rows. If several warpgroups have the same
+/// rows, they take the chunks of k in turn: this one `first`, then every `step`th.
 struct Share {
   int first_row, first, step;
   template <class Block>
