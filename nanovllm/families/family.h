@@ -34,9 +34,8 @@ struct Defaults {
   bool tie_word_embeddings = false;
 };
 
-/// A name in `architectures` of config.json, and how its models are read. Each source of this
-/// folder that defines families has one function, which throws UserError that names the key if a
-/// value is wrong or not supported.
+/// A name in `architectures` of config.json, and the function that reads such models. It throws
+/// UserError that names the key if a value is wrong or not supported.
 struct Family {
   const char* architecture;
   ModelSpec (*read)(const ModelFiles&);
