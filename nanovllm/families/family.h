@@ -34,13 +34,8 @@ struct Defaults {
   bool tie_word_embeddings = false;
 };
 
-/// A name in `architectures` of config.json, and the function that reads such models. It throws
-/// UserError that names the key if a value is wrong or not supported.
-struct Family {
-  const char* architecture;
-  ModelSpec (*read)(const ModelFiles&);
-};
-
+// The families: each reads the models of one architecture. They throw UserError that names the key
+// if a value is wrong or not supported.
 ModelSpec read_qwen2(const ModelFiles& files);
 ModelSpec read_qwen3(const ModelFiles& files);
 ModelSpec read_qwen3_moe(const ModelFiles& files);

@@ -12,6 +12,12 @@ namespace nanovllm {
 
 namespace {
 
+/// A name in `architectures` of config.json, and the function that reads such models.
+struct Family {
+  const char* architecture;
+  ModelSpec (*read)(const ModelFiles&);
+};
+
 constexpr std::array kFamilies = {
     Family{"Qwen3ForCausalLM", read_qwen3},     Family{"Qwen3MoeForCausalLM", read_qwen3_moe},
     Family{"Qwen2ForCausalLM", read_qwen2},     Family{"LlamaForCausalLM", read_llama},

@@ -30,8 +30,7 @@ struct Activations {
   void *wide = nullptr, *narrow = nullptr;
   /// [max_tokens, 4] float32: scratch of Backend::norm_whole(); or none.
   Tensor squares;
-  /// For experts, of which each token has some: as large as the layer with the most needs. Empty if
-  /// the model has none.
+  /// How tokens are divided among experts; empty if the model has none.
   Routing routing;
 
   // For the rows whose logits are needed: norm_matmul() and norm_sample() write them.
