@@ -64,9 +64,11 @@ def run(*arguments, **settings):
 
 def raw(server, text):
     """The status line of the answer to bytes that no client library would send."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
-        connection.sendall(text)
-        return connection.recv(1000).split(b"\r\n")[0]
+    connection = server.connect()
+    connection.connect()
+    with connection.sock:
+        connection.sock.sendall(text)
+        return connection.sock.recv(1000).split(b"\r\n")[0]
 
 
 def test_access_log():
