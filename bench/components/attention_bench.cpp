@@ -65,13 +65,15 @@ double seconds(DType dtype, DType kv_dtype, cpu::Isa isa, int64_t num_seqs, int6
   std::vector<int32_t> tables(static_cast<size_t>(num_blocks));
   for (int64_t i = 0; i < num_blocks; ++i) tables[i] = static_cast<int32_t>(i);
   std::shuffle(tables.begin(), tables.end(), std::mt19937(2));
-  Batch batch;
-  batch.cu_seqlens_q = Tensor(starts.data(), DType::kI32, num_seqs + 1);
-  batch.context_lens = Tensor(contexts.data(), DType::kI32, num_seqs);
+  Step step;
+  step.token_ids.resize(static_cast<size_t>(tokens));
+  step.rows.resize(static_cast<size_t>(num_seqs));
+  step.cu_seqlens_q = Tensor(starts.data(), DType::kI32, num_seqs + 1);
+  step.context_lens = Tensor(contexts.data(), DType::kI32, num_seqs);
   std::vector<int32_t> slots(static_cast<size_t>(num_seqs));
   std::iota(slots.begin(), slots.end(), 0);
-  batch.seq_slots = Tensor(slots.data(), DType::kI32, num_seqs);
-  batch.block_tables = Tensor(tables.data(), DType::kI32, num_seqs, seq_blocks);
+  step.seq_slots = Tensor(slots.data(), DType::kI32, num_seqs);
+  kv.block_tables = Tensor(tables.data(), DType::kI32, num_seqs, seq_blocks);
   const AttentionArgs args = {.out = Tensor(out.data(), dtype, tokens, kHeads * kHeadDim),
                               .qkv = Tensor(qkv.data(), dtype, tokens, columns),
                               .num_heads = kHeads,
@@ -80,7 +82,7 @@ double seconds(DType dtype, DType kv_dtype, cpu::Isa isa, int64_t num_seqs, int6
   double best = 1e9, total = 0;
   for (int i = 0; i < 5 || (total < 0.5 && i < 200); ++i) {
     const auto start = std::chrono::steady_clock::now();
-    cpu::attention(args, kv, batch, isa, isa);
+    cpu::attention(args, kv, step, isa, isa);
     const double time =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     best = std::min(best, time);

@@ -46,7 +46,7 @@ class Bench : public CudaMeasure {
     // The calls use the layers in turn, so that the L2 cache has no keys of the next call.
     const auto layers = static_cast<int64_t>(std::ceil(1e9 / bytes));
     const int64_t longest = *std::ranges::max_element(lengths);
-    const KvCache kv = cache(num_seqs, longest, layers, kv_heads, kv_dtype);
+    KvCache kv = cache(num_seqs, longest, layers, kv_heads, kv_dtype);
     begin(1, lengths, kv);
     const Tensor qkv = random(num_seqs, (heads + 2 * kv_heads) * kHeadDim);
     const Tensor out = random(num_seqs, heads * kHeadDim);
@@ -67,8 +67,8 @@ class Bench : public CudaMeasure {
                                 .num_heads = heads,
                                 .eps = 1e-6f,
                                 .layer = i % layers},
-                               args, kv, batch_);
-        else gpu_->attention(args, kv, batch_);
+                               args, kv, *step_);
+        else gpu_->attention(args, kv, *step_);
       }
     };
     const int64_t key = ++num_graphs_;
@@ -85,7 +85,7 @@ class Bench : public CudaMeasure {
   void prefill(int64_t num_seqs, int64_t length, int64_t num_new, int64_t heads, int64_t kv_heads,
                DType kv_dtype = DType::kBF16) {
     buffers_.clear();
-    const KvCache kv = cache(num_seqs, length, 3, kv_heads, kv_dtype);
+    KvCache kv = cache(num_seqs, length, 3, kv_heads, kv_dtype);
     begin(num_new, contexts(num_seqs, length, false), kv);
     const Tensor qkv = random(num_seqs * num_new, (heads + 2 * kv_heads) * kHeadDim);
     const Tensor out = random(num_seqs * num_new, heads * kHeadDim);
@@ -95,7 +95,7 @@ class Bench : public CudaMeasure {
     const double time = timed(flops > 1e13 ? 4 : 30, [&] {
       gpu_->attention(
           {.out = out, .qkv = qkv, .num_heads = heads, .scale = 0.09f, .layer = layer++ % 3}, kv,
-          batch_);
+          *step_);
     });
     fmt::print(
         "prefill attention {}x{}{}, {} new, {}/{} heads: {:.1f} us, {:.0f} TFLOP/s, {:.0f}% of "
@@ -116,8 +116,8 @@ class Bench : public CudaMeasure {
           }));
     print("silu_mul", num_tokens, 2 * 3 * num_tokens * wide,
           timed(50, [&] { gpu_->silu_mul(act, gate_up); }));
-    const KvCache kv = cache(std::max<int64_t>(num_tokens / 1024, 1),
-                             std::min<int64_t>(num_tokens, 1024), 1, kv_heads);
+    KvCache kv = cache(std::max<int64_t>(num_tokens / 1024, 1), std::min<int64_t>(num_tokens, 1024),
+                       1, kv_heads);
     const int64_t length = std::min<int64_t>(num_tokens, 1024);
     begin(length, contexts(std::max<int64_t>(num_tokens / 1024, 1), length, false), kv);
     const Tensor qkv = random(num_tokens, (heads + 2 * kv_heads) * kHeadDim);
@@ -132,7 +132,7 @@ class Bench : public CudaMeasure {
                                   .num_heads = heads,
                                   .eps = 1e-6f,
                                   .layer = 0},
-                                 kv, batch_);
+                                 kv, *step_);
           }));
   }
 
@@ -141,12 +141,13 @@ class Bench : public CudaMeasure {
     const int64_t vocab = 151936;
     const Tensor logits(random(num_rows, 2 * vocab).data, DType::kF32, num_rows, vocab);
     samples_.assign(static_cast<size_t>(num_rows), row);
-    begin(1, contexts(num_rows, 64, false), cache(num_rows, 64, 1, 1));
+    KvCache kv = cache(num_rows, 64, 1, 1);
+    begin(1, contexts(num_rows, 64, false), kv);
     std::vector<int32_t> ids(static_cast<size_t>(num_rows));
     std::vector<RowStatus> status(ids.size());
     std::vector<Logprob> logprobs;
     const double time = timed(20, [&] {  // the same step repeatedly; nothing uses its tokens
-      gpu_->sample(logits, batch_);
+      gpu_->sample(logits, *step_);
       gpu_->finish_sample(logits);
       logprobs.clear();
       gpu_->fetch_samples(ids, status, logprobs);
@@ -170,9 +171,10 @@ class Bench : public CudaMeasure {
     for (const bool reads : {true, false}) {
       samples_.assign(static_cast<size_t>(num_rows), {{.temperature = 0.6f, .seed = 1}});
       samples_[0].num_logprobs = reads ? 1 : 0;
-      begin(1, contexts(num_rows, 64, false), cache(num_rows, 64, 1, 1));
+      KvCache kv = cache(num_rows, 64, 1, 1);
+      begin(1, contexts(num_rows, 64, false), kv);
       print(reads ? "logits, then sampler" : "logits and sampler", num_rows, 2 * vocab * k,
-            timed(20, [&] { gpu_->norm_sample(logits, residual, norm, *w, batch_); }));
+            timed(20, [&] { gpu_->norm_sample(logits, residual, norm, *w, *step_); }));
     }
     samples_.clear();
   }
@@ -214,9 +216,9 @@ class Bench : public CudaMeasure {
     std::shuffle(lengths.begin(), lengths.end(), std::mt19937(4));
     return lengths;
   }
-  /// Begins a step of sequences whose blocks are scattered over the cache. The last `num_new`
-  /// tokens of each sequence are new.
-  void begin(int64_t num_new, const std::vector<int64_t>& contexts, const KvCache& kv) {
+  /// Begins a step of sequences whose blocks are scattered over the cache, which gets block tables.
+  /// The last `num_new` tokens of each sequence are new.
+  void begin(int64_t num_new, const std::vector<int64_t>& contexts, KvCache& kv) {
     const auto num_seqs = static_cast<int64_t>(contexts.size());
     const int64_t seq_blocks = kv.num_blocks / num_seqs;
     tables_ = gpu_->allocate(static_cast<size_t>(num_seqs * (seq_blocks + 1)) * 4);
@@ -224,38 +226,30 @@ class Bench : public CudaMeasure {
     std::vector<int32_t> order(static_cast<size_t>(kv.num_blocks));
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), std::mt19937(3));
-    host_ = {};
-    host_.cu_seqlens_q = {0};
+    Step& step = gpu_->new_step();
+    step.last_tokens = {ints + num_seqs * seq_blocks, DType::kI32, num_seqs};
     for (int64_t s = 0; s < num_seqs; ++s) {
-      const int64_t context = contexts[static_cast<size_t>(s)];
+      const auto slot = static_cast<int32_t>(s);
       for (int64_t i = 0; i < seq_blocks; ++i)
-        host_.block_updates.push_back({static_cast<int32_t>(s), static_cast<int32_t>(i),
-                                       order[static_cast<size_t>(s * seq_blocks + i)]});
-      for (int64_t p = context - num_new; p < context; ++p) {
-        host_.input_ids.push_back(0);
-        host_.positions.push_back(static_cast<int32_t>(p));
-        host_.slot_mapping.push_back(static_cast<int32_t>(
-            order[static_cast<size_t>(s * seq_blocks + p / kBlockSize)] * kBlockSize +
-            p % kBlockSize));
-      }
-      host_.cu_seqlens_q.push_back(static_cast<int32_t>(host_.input_ids.size()));
-      host_.context_lens.push_back(static_cast<int32_t>(context));
-      host_.seq_slots.push_back(static_cast<int32_t>(s));
+        step.block_updates.push_back(
+            {slot, static_cast<int32_t>(i), order[static_cast<size_t>(s * seq_blocks + i)]});
+      step.rows.push_back(
+          {.slot = slot,
+           .start = static_cast<int32_t>(contexts[static_cast<size_t>(s)] - num_new),
+           .num_tokens = static_cast<int32_t>(num_new)});
+      step.token_ids.resize(step.token_ids.size() + static_cast<size_t>(num_new));
     }
-    host_.samples = samples_;
-    host_.sample_slots.resize(samples_.size());
-    std::iota(host_.sample_slots.begin(), host_.sample_slots.end(), 0);
-    host_.sample_rows = host_.sample_slots;
-    batch_ = gpu_->begin_step(host_,
-                              {{ints, DType::kI32, num_seqs, seq_blocks},
-                               {ints + num_seqs * seq_blocks, DType::kI32, num_seqs}},
-                              kv);
+    step.samples = samples_;
+    for (int32_t i = 0; i < std::ssize(samples_); ++i)
+      step.outputs.push_back({.row = i, .slot = i});
+    kv.block_tables = {ints, DType::kI32, num_seqs, seq_blocks};
+    gpu_->begin_step(kv);
+    step_ = &step;
   }
 
   Buffer tables_;
-  HostBatch host_;
   std::vector<SampleRow> samples_;
-  Batch batch_;
+  const Step* step_ = nullptr;
 };
 
 }  // namespace

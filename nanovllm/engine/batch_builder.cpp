@@ -13,6 +13,16 @@ void add_list(std::vector<To>& to, int32_t& count, const From& list) {
   count = static_cast<int32_t>(list.size());
 }
 
+/// Clears the bits of tokens that the parameters do not allow.
+void allow_only(const RequestParams& params, std::span<int32_t> mask) {
+  for (size_t i = 0; i < params.allowed_mask.size(); ++i) mask[i] &= params.allowed_mask[i];
+  if (params.allowed_ids.empty()) return;
+  std::vector<int32_t> allowed(mask.size());
+  for (const int32_t id : params.allowed_ids)
+    allowed[static_cast<size_t>(id / 32)] |= static_cast<int32_t>(1U << (id % 32));
+  for (size_t i = 0; i < mask.size(); ++i) mask[i] &= allowed[i];
+}
+
 }  // namespace
 
 void BatchBuilder::add_setup(const Sequence& seq, bool with_lists) {
@@ -55,16 +65,12 @@ StepInput BatchBuilder::build(const StepPlan& plan, bool with_lists) {
   for (const Sequence* seq : plan.setups) add_setup(*seq, with_lists);
   for (const ScheduledRow& row : plan.rows) {
     const Sequence& seq = *row.seq;
-    RowInput input;
+    StepRow input;
     input.slot = seq.slot;
     input.start = static_cast<int32_t>(row.start);
     input.num_tokens = static_cast<int32_t>(row.num_tokens);
     input.store = row.store ? 1 : 0;
     const int64_t end = row.start + row.num_tokens;
-    if (row.start < seq.num_prompt_tokens - 1 && seq.wants_prompt_logprobs()) {
-      input.want_logprobs = 1;
-      if (end < seq.num_prompt_tokens) input.next_token = seq.token_ids[static_cast<size_t>(end)];
-    }
     arrays_.rows.push_back(input);
     for (int64_t i = row.start; i < end; ++i)
       arrays_.token_ids.push_back(i < seq.num_known() ? seq.token_ids[static_cast<size_t>(i)]
@@ -73,10 +79,36 @@ StepInput BatchBuilder::build(const StepPlan& plan, bool with_lists) {
       arrays_.block_updates.push_back(
           {seq.slot, static_cast<int32_t>(i), seq.block_table[static_cast<size_t>(i)]});
   }
-  for (const ScheduledSample& sample : plan.samples)
-    arrays_.samples.push_back({sample.seq->id, sample.seq->slot, static_cast<int32_t>(sample.row)});
+  for (const ScheduledOutput& output : plan.outputs) {
+    const Sequence& seq = *output.seq;
+    const int64_t next = plan.rows[static_cast<size_t>(output.row)].start + output.offset + 1;
+    arrays_.outputs.push_back({.sequence = seq.id,
+                               .slot = seq.slot,
+                               .row = static_cast<int32_t>(output.row),
+                               .offset = static_cast<int32_t>(output.offset),
+                               .kind = output.kind});
+    if (output.is_late()) arrays_.outputs.back().num_late_words = num_mask_words();
+    if (output.kind == OutputKind::kLogprobs)
+      arrays_.outputs.back().target = seq.token_ids[static_cast<size_t>(next)];
+  }
   arrays_.copies = plan.copies;
   return arrays_.write(plan.step, buffer_);
+}
+
+LateInput BatchBuilder::build_late(const StepPlan& plan) {
+  late_arrays_.clear();
+  const auto num_words = static_cast<size_t>(num_mask_words());
+  for (size_t i = 0; i < plan.outputs.size(); ++i) {
+    const Sequence& seq = *plan.outputs[i].seq;
+    if (!plan.outputs[i].is_late() || seq.is_finished()) continue;
+    late_arrays_.masks.push_back({static_cast<int32_t>(i)});
+    std::vector<int32_t>& words = late_arrays_.mask_words;
+    words.resize(words.size() + num_words);
+    const std::span<int32_t> mask = std::span(words).last(num_words);
+    seq.constraint->fill(mask);
+    allow_only(*seq.params, mask);
+  }
+  return late_arrays_.write(plan.step, late_buffer_);
 }
 
 }  // namespace nanovllm

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "nanovllm/base/ceil_div.h"
 #include "nanovllm/engine/scheduler.h"
 #include "nanovllm/runtime/step_io.h"
 
@@ -14,16 +15,24 @@ namespace nanovllm {
 /// std::bad_alloc.
 class BatchBuilder {
  public:
+  explicit BatchBuilder(int64_t vocab_size) : vocab_size_(vocab_size) {}
+
   /// The view is valid until the next call. Without lists the step needs little memory, and draws
   /// any token for a sequence whose parameters have lists.
   StepInput build(const StepPlan& plan, bool with_lists = true);
+  /// What may be drawn for the plan's outputs with a constraint, whose sequences know all tokens
+  /// before. The view is valid until the next call.
+  LateInput build_late(const StepPlan& plan);
 
  private:
+  int32_t num_mask_words() const { return static_cast<int32_t>(ceil_div(vocab_size_, 32)); }
   void add_setup(const Sequence& seq, bool with_lists);
 
+  int64_t vocab_size_;
   StepArrays arrays_;
+  LateArrays late_arrays_;
   std::vector<uint64_t> lists_;  // of each slot: the RequestParams whose lists it has; 0: none
-  std::vector<std::byte> buffer_;
+  std::vector<std::byte> buffer_, late_buffer_;
 };
 
 }  // namespace nanovllm

@@ -50,6 +50,7 @@ LLMEngine::LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,
       blocks_(setup_.num_blocks, setup_.config.block_size, setup_.config.enable_prefix_caching,
               block_hash, setup_.num_kept_blocks),
       scheduler_(setup_.config, blocks_),
+      builder_(setup_.model.vocab_size),
       trace_(std::move(trace)) {
   const EngineConfig& c = setup_.config;
   check(c.max_model_len <= setup_.num_blocks * c.block_size,
@@ -130,11 +131,13 @@ void LLMEngine::advance() {
     in_flight_.push_back(std::exchange(spare_, {}));
   }
   step.submitted = step.received = steady_seconds();
-  const size_t may_stay = submitted && setup_.config.async_scheduling ? 1 : 0;
-  if (in_flight_.size() > may_stay) receive(step);
+  const bool stays = submitted && setup_.config.async_scheduling;
+  if (submitted && !stays) complete();
+  if (in_flight_.size() > (stays ? 1U : 0U)) receive(step);
   else
     check(submitted || scheduler_.is_finished(), "no request can run, and {} wait",
           scheduler_.num_waiting() + scheduler_.num_running());
+  if (stays) complete();  // what may be drawn depends on the tokens that were received just now
   step.processed = steady_seconds();
   host_seconds_ += (step.processed - step.received) + (step.submitted - step.start);
   if (trace_) trace_->step(step, stats());
@@ -153,6 +156,11 @@ void LLMEngine::submit() {
   // The requests whose lists did not fit in memory end; all others continue.
   for (const Sequence* seq : spare_.setups)
     if (!has_memory && seq->params->has_lists()) end(seq->request_id, FinishReason::kNoMemory);
+}
+
+void LLMEngine::complete() {
+  const StepPlan& newest = in_flight_.back();
+  if (newest.has_late()) executor_->complete(builder_.build_late(newest));
 }
 
 void LLMEngine::receive(StepTrace& step) {
@@ -175,13 +183,14 @@ void LLMEngine::receive(StepTrace& step) {
 
 void LLMEngine::apply(const StepPlan& plan, const StepOutput& output, double now) {
   // This comes first: a sequence may end in this step, and then postprocess() removes it.
-  std::span<const Logprob> entries = output.prompt_logprobs;
-  for (const PromptLogprobOutput& p : output.prompt) {
-    const auto count = static_cast<size_t>(p.num_logprobs);
-    const auto request = requests_.find(plan.rows[static_cast<size_t>(p.row)].seq->request_id);
-    if (request != requests_.end())
-      request->second->set_prompt_logprobs(p.position, entries.first(count));
-    entries = entries.subspan(count);
+  std::span<const Logprob> rest = output.logprobs;
+  for (size_t i = 0; i < plan.outputs.size(); ++i) {
+    const OutputValue& value = output.values[i];
+    const auto count = static_cast<size_t>(value.num_logprobs);
+    const auto request = requests_.find(plan.outputs[i].seq->request_id);
+    if (value.kind == OutputKind::kLogprobs && request != requests_.end())
+      request->second->set_prompt_logprobs(value.position, rest.first(count));
+    rest = rest.subspan(count);
   }
   scheduler_.postprocess(plan, output, changes_);
   for (const SequenceUpdate& change : changes_) {

@@ -31,6 +31,7 @@ class LLMEngine {
   /// Everything that it does is written to `trace`, if there is one.
   LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,
             std::shared_ptr<const Tokenizer> tokenizer, std::unique_ptr<Trace> trace = nullptr);
+  LLMEngine(const LLMEngine&) = delete;  // its members refer to each other
 
   /// Makes the requests for add().
   std::shared_ptr<const RequestFactory> request_factory() const { return factory_; }
@@ -64,6 +65,8 @@ class LLMEngine {
   void submit();
   /// Ends a request; the next step() returns its last updates.
   bool end(uint64_t request_id, FinishReason reason);
+  /// Gives the newest step its late part, if it has one.
+  void complete();
   /// Waits for the output of the oldest step and applies it.
   void receive(StepTrace& step);
   void apply(const StepPlan& plan, const StepOutput& output, double now);

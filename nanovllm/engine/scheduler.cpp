@@ -29,11 +29,16 @@ void erase_by_age(Container& sequences, Sequence* seq) {
 void StepPlan::clear() {
   step = 0;
   rows.clear();
-  samples.clear();
+  outputs.clear();
   setups.clear();
   preempted.clear();
   copies.clear();
   num_tokens = 0;
+}
+
+bool StepPlan::has_late() const {
+  return std::ranges::any_of(outputs,
+                             [](const ScheduledOutput& output) { return output.is_late(); });
 }
 
 Scheduler::Scheduler(const EngineConfig& config, BlockManager& blocks)
@@ -104,6 +109,9 @@ void Scheduler::schedule(StepPlan& plan) {
          plan.num_tokens < config_.max_num_batched_tokens) {
     if (!admit(plan, *waiting_.front())) break;
   }
+  std::ranges::stable_partition(plan.outputs, [](const ScheduledOutput& output) {
+    return output.kind == OutputKind::kToken;
+  });
   if (!plan.empty()) stats_.count_step(plan.num_tokens);
 }
 
@@ -120,8 +128,14 @@ void Scheduler::schedule_row(StepPlan& plan, const ScheduledRow& row) {
   seq.last_step = step_;
   ++seq.num_in_flight;
   register_blocks(seq);
+  const int64_t index = std::ssize(plan.rows) - 1;
+  if (seq.wants_prompt_logprobs()) {
+    const int64_t end = std::min(seq.num_computed, seq.num_prompt_tokens - 1);
+    for (int64_t i = row.start; i < end; ++i)
+      plan.outputs.push_back({&seq, index, i - row.start, OutputKind::kLogprobs});
+  }
   if (seq.num_pending() > 0) return;
-  plan.samples.push_back({&seq, static_cast<int64_t>(plan.rows.size()) - 1, false});
+  plan.outputs.push_back({&seq, index, row.num_tokens - 1});
   ++seq.num_unread;
   if (!seq.choices.empty()) fork_choices(plan, seq);
 }
@@ -168,7 +182,7 @@ bool Scheduler::admit(StepPlan& plan, Sequence& seq) {
 }
 
 void Scheduler::fork_choices(StepPlan& plan, Sequence& parent) {
-  const int64_t row = static_cast<int64_t>(plan.rows.size()) - 1;
+  const int64_t row = std::ssize(plan.rows) - 1, offset = plan.rows.back().num_tokens - 1;
   const int64_t num_new_blocks = parent.num_prompt_tokens % blocks_.block_size() == 0 ? 0 : 1;
   num_held_choices_ -= static_cast<int64_t>(parent.choices.size());
   for (Sequence* choice : parent.choices) {
@@ -184,7 +198,7 @@ void Scheduler::fork_choices(StepPlan& plan, Sequence& parent) {
     ++choice->num_in_flight;
     ++choice->num_unread;
     start_running(plan, *choice);
-    plan.samples.push_back({choice, row, true});
+    plan.outputs.push_back({choice, row, offset, OutputKind::kToken, /*forked=*/true});
   }
   parent.choices.clear();
 }
@@ -216,20 +230,20 @@ void Scheduler::preempt(StepPlan& plan, Sequence& seq) {
 
 void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
                             std::vector<SequenceUpdate>& updates) {
-  check(output.samples.size() == plan.samples.size(), "step {}: {} rows drawn, {} expected",
-        plan.step, output.samples.size(), plan.samples.size());
+  check(output.values.size() == plan.outputs.size(), "step {}: {} values, {} expected", plan.step,
+        output.values.size(), plan.outputs.size());
   retired_.clear();
   updates.clear();
-  for (const PromptLogprobOutput& p : output.prompt) {
-    Sequence& seq = *plan.rows[static_cast<size_t>(p.row)].seq;
-    seq.num_prompt_logprobs_read = std::max<int64_t>(seq.num_prompt_logprobs_read, p.position);
-  }
   size_t next_logprob = 0;
-  for (size_t i = 0; i < plan.samples.size(); ++i) {
-    Sequence& seq = *plan.samples[i].seq;
-    const SampleOutput& drawn = output.samples[i];
-    check(drawn.sequence == seq.id, "step {}: row {} is sequence {}'s, not {}'s", plan.step, i,
+  for (size_t i = 0; i < plan.outputs.size(); ++i) {
+    Sequence& seq = *plan.outputs[i].seq;
+    const OutputValue& drawn = output.values[i];
+    check(drawn.sequence == seq.id, "step {}: value {} is sequence {}'s, not {}'s", plan.step, i,
           drawn.sequence, seq.id);
+    if (drawn.kind == OutputKind::kLogprobs)
+      seq.num_prompt_logprobs_read =
+          std::max<int64_t>(seq.num_prompt_logprobs_read, drawn.position);
+    if (drawn.kind != OutputKind::kToken) continue;
     const size_t first_logprob = next_logprob;
     next_logprob += static_cast<size_t>(drawn.num_logprobs);
     if (seq.is_finished()) continue;
@@ -238,6 +252,7 @@ void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
         drawn.status == RowStatus::kNoMemory ? FinishReason::kNoMemory : FinishReason::kError;
     if (drawn.status == RowStatus::kOk) {
       seq.token_ids.push_back(drawn.token_id);
+      if (seq.constraint) seq.constraint->accept(drawn.token_id);
       ++stats_.generated_tokens;
       register_blocks(seq);
       reason = end_of(seq);
@@ -254,8 +269,8 @@ void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
     if (--seq.num_in_flight == 0 && seq.is_finished()) retire(seq);
   };
   for (const ScheduledRow& row : plan.rows) landed(*row.seq);
-  for (const ScheduledSample& sample : plan.samples)
-    if (sample.forked) landed(*sample.seq);
+  for (const ScheduledOutput& scheduled : plan.outputs)
+    if (scheduled.forked) landed(*scheduled.seq);
 }
 
 // A block with generated tokens is registered when the token after its last one is known, so that

@@ -20,23 +20,29 @@ struct ScheduledRow {
   bool is_decode = false;  ///< whether it computes the token that was drawn last; else a prefill
 };
 
-struct ScheduledSample {
+/// What a sequence gets from a step (OutputInput).
+struct ScheduledOutput {
   Sequence* seq = nullptr;
-  int64_t row = 0;
-  bool forked = false;  ///< whether it is a choice that has no row, but shares its parent's
+  int64_t row = 0, offset = 0;
+  OutputKind kind = OutputKind::kToken;
+  bool forked = false;  ///< whether it is of a choice that has no row, but shares its parent's
+
+  /// Whether tokens that are not read when it is submitted decide what may be drawn (order.late).
+  bool is_late() const { return kind == OutputKind::kToken && seq->constraint != nullptr; }
 };
 
 /// What one step computes, as Scheduler::schedule() has decided.
 struct StepPlan {
   uint64_t step = 0;  ///< counted from 1; a plan without rows does not count
   std::vector<ScheduledRow> rows;
-  std::vector<ScheduledSample> samples;
-  std::vector<Sequence*> setups;     ///< sequences that got their slot in this step
-  std::vector<Sequence*> preempted;  ///< sequences that lost theirs
+  std::vector<ScheduledOutput> outputs;  ///< those of kToken first
+  std::vector<Sequence*> setups;         ///< sequences that got their slot in this step
+  std::vector<Sequence*> preempted;      ///< sequences that lost theirs
   std::vector<BlockCopy> copies;
   int64_t num_tokens = 0;
 
   bool empty() const { return rows.empty(); }
+  bool has_late() const;
   void clear();
 };
 

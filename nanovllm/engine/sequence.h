@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "nanovllm/engine/request_params.h"
+#include "nanovllm/text/constraint.h"
 
 namespace nanovllm {
 
@@ -34,7 +35,8 @@ struct Sequence {
   std::shared_ptr<const RequestParams> params;
   int64_t max_tokens = 0;  ///< of the answer: bounded by the context
   uint64_t seed = 0;
-  CacheSalt cache_salt;  ///< prompts with different salts share no blocks
+  std::unique_ptr<Constraint> constraint;  ///< null: any token may come next
+  CacheSalt cache_salt;                    ///< prompts with different salts share no blocks
 
   SequenceStatus status = SequenceStatus::kWaiting;
   FinishReason finish_reason = FinishReason::kNone;

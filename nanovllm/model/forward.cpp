@@ -89,16 +89,16 @@ namespace {
 /// One step through the layers of a model.
 class Pass {
  public:
-  Pass(Backend& backend, const Model& model, const KvCache& kv, const Batch& batch,
+  Pass(Backend& backend, const Model& model, const KvCache& kv, const Step& step,
        const Activations& activations)
-      : backend_(backend), model_(model), kv_(kv), batch_(batch), a_(activations) {}
+      : backend_(backend), model_(model), kv_(kv), step_(step), a_(activations) {}
 
   Tensor qkv(size_t layer) const {
-    return {a_.wide, model_.dtype, batch_.num_tokens(), attention(layer).qkv_size()};
+    return {a_.wide, model_.dtype, step_.num_tokens(), attention(layer).qkv_size()};
   }
   /// The output of the attention of a layer [T, q_size].
   Tensor attn(size_t layer) const {
-    return {a_.narrow, model_.dtype, batch_.num_tokens(), attention(layer).q_size()};
+    return {a_.narrow, model_.dtype, step_.num_tokens(), attention(layer).q_size()};
   }
 
   /// The attention of one layer: out [T, q_size]. If `out` is empty, it only stores the keys and
@@ -124,7 +124,7 @@ class Pass {
                                 .next = layer.after_attention ? nullptr : layer.o.get()};
     if (out && layer.before_attention && spec.qk_norm != QkNorm::kWhole)
       return backend_.qkv_attention(residual, {layer.before_attention, *layer.qkv, layer.qkv_bias},
-                                    rope, args, kv_, batch_);
+                                    rope, args, kv_, step_);
     read(rope.qkv, residual, layer.before_attention, *layer.qkv, layer.qkv_bias);
     if (spec.qk_norm == QkNorm::kWhole)
       backend_.norm_whole(rope.qkv,
@@ -135,8 +135,8 @@ class Pass {
                            .k_columns = model_.whole_attention.kv_size(),
                            .eps = model_.spec.rms_norm_eps},
                           a_.squares.rows(0, residual.num_tokens()));
-    if (!out) return backend_.rope_and_store(rope, kv_, batch_);
-    backend_.rope_attention(rope, args, kv_, batch_);
+    if (!out) return backend_.rope_and_store(rope, kv_, step_);
+    backend_.rope_attention(rope, args, kv_, step_);
   }
 
   /// The MLP of a layer: dense, or a mixture of experts. `next` is the norm after it.
@@ -199,24 +199,24 @@ class Pass {
   Backend& backend_;
   const Model& model_;
   const KvCache& kv_;
-  const Batch& batch_;
+  const Step& step_;
   const Activations& a_;
 };
 
 }  // namespace
 
 std::optional<Residual> forward(Backend& backend, const Model& model, const KvCache& kv,
-                                const Batch& batch, const std::optional<Tensor>& rows,
+                                const Step& step, const std::optional<Tensor>& rows,
                                 Activations& activations, int64_t num_layers) {
-  const int64_t num_tokens = batch.num_tokens();
+  const int64_t num_tokens = step.num_tokens();
   const auto count = static_cast<size_t>(std::min(num_layers, model.spec.num_layers()));
-  check(num_tokens <= activations.residual.shape[0], "a batch of {} tokens in activations for {}",
+  check(num_tokens <= activations.residual.shape[0], "a step of {} tokens in activations for {}",
         num_tokens, activations.residual.shape[0]);
   Residual residual(activations.residual.rows(0, num_tokens),
                     activations.hidden.rows(0, num_tokens));
-  Pass pass(backend, model, kv, batch, activations);
+  Pass pass(backend, model, kv, step, activations);
 
-  backend.embed(residual.whole(), *model.embed, batch.input_ids);
+  backend.embed(residual.whole(), *model.embed, step.input_ids);
   for (size_t i = 0; i < count; ++i) {
     const Layer& layer = model.layers[i];
     const bool is_last = i + 1 == count;

@@ -6,7 +6,7 @@
 
 #include "nanovllm/model/weights.h"
 #include "nanovllm/ops/backend.h"
-#include "nanovllm/ops/batch.h"
+#include "nanovllm/ops/step.h"
 
 namespace nanovllm {
 
@@ -44,11 +44,11 @@ struct Activations {
 /// Returns the residual after the last layer. Without `rows` it is the residual of all tokens. With
 /// `rows` [R] (int32, in the backend's memory, R at most max_rows) it is the residual of those
 /// tokens, and the last layer after its attention is computed only for them; with R = 0 the last
-/// layer only stores its keys and values, and nothing is returned. batch.num_tokens() must be at
+/// layer only stores its keys and values, and nothing is returned. step.num_tokens() must be at
 /// most max_tokens. The residual is valid until the next call. With `num_layers` only the first
 /// layers are computed.
 std::optional<Residual> forward(Backend& backend, const Model& model, const KvCache& kv,
-                                const Batch& batch, const std::optional<Tensor>& rows,
+                                const Step& step, const std::optional<Tensor>& rows,
                                 Activations& activations, int64_t num_layers = INT64_MAX);
 
 /// The residual of `rows` [R] (as above), in activations.row_residual.

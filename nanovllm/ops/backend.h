@@ -10,12 +10,12 @@
 #include "nanovllm/base/error.h"
 #include "nanovllm/base/output.h"
 #include "nanovllm/base/tensor.h"
-#include "nanovllm/ops/batch.h"
 #include "nanovllm/ops/choice_file.h"
 #include "nanovllm/ops/communicator.h"
 #include "nanovllm/ops/kv_cache.h"
 #include "nanovllm/ops/memory.h"
 #include "nanovllm/ops/residual.h"
+#include "nanovllm/ops/step.h"
 #include "nanovllm/ops/warmup.h"
 #include "nanovllm/ops/weight_rows.h"
 
@@ -147,11 +147,18 @@ class Backend {
   virtual void download(void* host, const void* device, size_t bytes) = 0;
 
   // -- steps
-  /// Begins a step: copies its arrays to the device in one upload, updates the block tables, and
-  /// replaces each id that is kTokenInFlight by the last token of its slot. `host` must not change
-  /// until the last call for this step has returned; a device that queues steps copies what it
-  /// needs. `slots` must outlive the step. The Batch is valid until the next call.
-  virtual Batch begin_step(HostBatch& host, const SlotTables& slots, const KvCache& kv) = 0;
+  /// The step that comes next, whose first part is empty and is to be written. It is valid until
+  /// the next call.
+  Step& new_step() {
+    step_.clear();
+    return step_;
+  }
+  /// The one that new_step() returned last.
+  Step& step() { return step_; }
+  /// Begins the step that new_step() returned: sends its first part to the device, updates the
+  /// block tables, and derives its second part. Its lists must not change until the last call for
+  /// this step has returned; a device that queues steps copies what it needs.
+  virtual void begin_step(const KvCache& kv) = 0;
   /// Whether replay() saves time. If it does, decode steps are padded to a few sizes.
   virtual bool replays() const { return false; }
   /// Runs what `enqueue` enqueues: a step of `size` sequences with one new token each, whose other
@@ -203,8 +210,8 @@ class Backend {
   /// out [T, n] = x [T, k] w^T + bias [n]. The bias is float32 and may be empty; out has the
   /// model's dtype or float32.
   virtual void matmul(Tensor out, Tensor x, const Weight& w, Tensor bias = {}) = 0;
-  virtual void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) = 0;
-  virtual void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) = 0;
+  virtual void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Step& step) = 0;
+  virtual void attention(const AttentionArgs& args, const KvCache& kv, const Step& step) = 0;
   /// out [T, n] = silu(gate_up [T, :n]) * gate_up [T, n:]
   virtual void silu_mul(Tensor out, Tensor gate_up) = 0;
   /// Chooses each token's experts: those with the top_k largest logits, of equal ones the lower
@@ -260,15 +267,15 @@ class Backend {
   }
   /// rope_and_store, then attention. The contents of qkv are unspecified afterwards.
   virtual void rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args,
-                              const KvCache& kv, const Batch& batch) {
-    rope_and_store(rope, kv, batch);
-    attention(args, kv, batch);
+                              const KvCache& kv, const Step& step) {
+    rope_and_store(rope, kv, step);
+    attention(args, kv, step);
   }
   /// rope.qkv = norm(residual) w^T + bias, then rope_attention.
   virtual void qkv_attention(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,
-                             const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
+                             const AttentionArgs& args, const KvCache& kv, const Step& step) {
     norm_matmul(rope.qkv, residual, qkv.norm, qkv.w, qkv.bias);
-    rope_attention(rope, args, kv, batch);
+    rope_attention(rope, args, kv, step);
   }
   /// out [T, n] = silu_mul(norm(residual) w^T); gate_up [T, 2 n] is scratch.
   virtual void norm_swiglu(Tensor out, Residual& residual, const Norm& norm, const Weight& w,
@@ -295,20 +302,21 @@ class Backend {
 
   // -- sampler
   /// Draws one token for each row of logits [R, vocab] float32 (on each rank, its own columns), as
-  /// batch.samples [R] say, and leaves the logits unchanged. The token becomes the last token of
+  /// step.samples [R] say, and leaves the logits unchanged. The token becomes the last token of
   /// the row's slot, the same on every rank. A row that contains NaN or +infinity, or only
   /// -infinity after the masks, gets kNotFinite and token 0. Inside replay() only rows without
   /// filters and lists are drawn; finish_sample() draws the others.
-  virtual void sample(Tensor logits, const Batch& batch) = 0;
+  virtual void sample(Tensor logits, const Step& step) = 0;
   /// logits = norm(residual [R, k]) w^T, then sample(). If no row wants log-probabilities, the
   /// contents of logits are unspecified afterwards.
   virtual void norm_sample(Tensor logits, Residual& residual, const Norm& norm, const Weight& w,
-                           const Batch& batch) {
+                           const Step& step) {
     norm_matmul(logits, residual, norm, w);
-    sample(logits, batch);
+    sample(logits, step);
   }
   /// Ends the sampling of a step; called once for each step. Draws the rows that sample() left,
   /// computes the log-probabilities that rows want, and starts sending the results to the host.
+  /// Masks of rows with num_late_words may change until here.
   virtual void finish_sample(Tensor /*logits*/) {}
   /// Waits for the results of the oldest finish_sample() that were not fetched yet, and writes them
   /// to token_ids [R] and status [R]. Appends num_logprobs entries to `logprobs` for each row with
@@ -321,6 +329,9 @@ class Backend {
   /// entries of rank 0 are used.
   virtual void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
                               std::vector<Logprob>& entries) = 0;
+
+ protected:
+  Step step_;  ///< that new_step() returned
 
  private:
   [[noreturn]] static void refuse_experts() {

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "nanovllm/base/dtype.h"
+#include "nanovllm/base/tensor.h"
 
 namespace nanovllm {
 
@@ -21,6 +21,9 @@ struct KvCache {
   void* data = nullptr;
   DType dtype = DType::kF32;
   int64_t num_layers = 0, num_blocks = 0, block_size = 0, num_kv_heads = 0, head_dim = 0;
+  /// [max_num_seqs, max_blocks] int32: for every block_size tokens of a slot's sequence, the block
+  /// that holds them. It is kept from step to step.
+  Tensor block_tables = {};
 
   /// The bytes of one key (or value) of a head, with its scale.
   int64_t key_bytes() const { return static_cast<int64_t>(kv_key_bytes(dtype, head_dim)); }

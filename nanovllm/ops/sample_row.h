@@ -95,11 +95,14 @@ struct SampleRow : SamplingScalars {
   /// none.
   int32_t last_token = kNoToken;
   std::span<const MaskedAfter> masked_after = {};
+  /// If allowed_mask is written only after the forward pass was begun: its words; else 0.
+  int32_t num_late_words = 0;
   int32_t num_logprobs = 0;  ///< wanted: of the drawn token and of the best num_logprobs - 1
 
   bool has_lists() const {
-    return last_token != kNoToken || !(counts.empty() && biases.empty() && masked_ids.empty() &&
-                                       allowed_ids.empty() && allowed_mask.empty());
+    return last_token != kNoToken ||
+           !(counts.empty() && biases.empty() && masked_ids.empty() && allowed_ids.empty() &&
+             allowed_mask.empty() && num_late_words == 0);
   }
 };
 

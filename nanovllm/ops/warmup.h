@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/ops/batch.h"
+#include "nanovllm/ops/step.h"
 
 namespace nanovllm {
 
@@ -16,7 +16,7 @@ struct WarmupStep {
   int64_t num_tokens = 1;
   int64_t num_keys = 1;        ///< of the longest sequence that decodes
   bool has_equal_keys = true;  ///< whether all sequences that decode have as many
-  int64_t num_padding = 0;     ///< of the tokens, at the end of the batch: of no sequence
+  int64_t num_padding = 0;     ///< of the tokens, at the end of the step: of no sequence
   bool has_filters = false;    ///< whether a row has filters and wants log-probabilities
   bool replays = false;        ///< only calls Backend::replay(), for the whole model
 };
@@ -31,8 +31,8 @@ struct Warmup {
   std::function<void(const WarmupStep&)> run;
 };
 
-/// The batch of a step without requests. Its sequences have the slot 0 and store nothing. No
-/// sequence has more than `max_len` tokens, and there are at most `max_seqs` of them.
-void fill(HostBatch& batch, const WarmupStep& step, int64_t max_seqs, int64_t max_len);
+/// Writes the first part of a step without requests. Its sequences have the slot 0 and store
+/// nothing. No sequence has more than `max_len` tokens, and there are at most `max_seqs` of them.
+void fill(Step& step, const WarmupStep& warmup, int64_t max_seqs, int64_t max_len);
 
 }  // namespace nanovllm

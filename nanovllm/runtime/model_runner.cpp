@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <ranges>
 #include <utility>
 
 #include "nanovllm/base/check.h"
@@ -16,8 +15,8 @@ ModelRunner::ModelRunner(const std::string& folder, const EngineSetup& setup,
       activations_(*backend_, make_shard(setup.model, rank).model, setup.dtype,
                    setup.config.max_num_batched_tokens, setup.config.max_num_seqs),
       state_(setup.config.max_num_seqs, setup.config.block_size),
+      processed_logprobs_(setup.config.logprobs_mode == "processed_logprobs"),
       replays_(!setup.config.enforce_eager && backend_->replays()) {
-  host_.processed_logprobs = setup.config.logprobs_mode == "processed_logprobs";
   const EngineConfig& c = setup.config;
   // Reading the weights and preparing kernels take about the same time.
   load_model(model_, folder, setup.model, setup.dtype, c.load_format == "dummy", *backend_,
@@ -46,8 +45,8 @@ void ModelRunner::allocate_cache(const EngineSetup& setup) {
     buffers_.push_back(backend_->allocate(static_cast<size_t>((sizes * ...)) * sizeof(int32_t)));
     return {buffers_.back().get(), DType::kI32, sizes...};
   };
-  tables_.block_tables = allocate_ints(setup.config.max_num_seqs, setup.max_blocks_per_seq());
-  tables_.last_tokens = allocate_ints(setup.config.max_num_seqs);
+  kv_.block_tables = allocate_ints(setup.config.max_num_seqs, setup.max_blocks_per_seq());
+  last_tokens_ = allocate_ints(setup.config.max_num_seqs);
 }
 
 void ModelRunner::prepare(const EngineSetup& setup) {
@@ -61,25 +60,25 @@ void ModelRunner::prepare(const EngineSetup& setup) {
   backend_->prepare(warmup, choice_cache(c));
 }
 
-void ModelRunner::warm_up(const WarmupStep& step, int64_t max_len) {
-  fill(host_, step, state_.num_slots(), max_len);
-  const Batch batch = backend_->begin_step(host_, tables_, kv_);
-  const int64_t num_rows = batch.sample_rows.shape[0];
-  const Tensor logits = activations_.logits.rows(0, num_rows);
-  const auto pass = [&](int64_t num_layers) {
-    const bool all = num_rows == batch.num_tokens();
-    const auto rows = all ? std::nullopt : std::optional(batch.sample_rows);
-    std::optional<Residual> last =
-        forward(*backend_, model_, kv_, batch, rows, activations_, num_layers);
-    backend_->norm_sample(logits, *last, model_.norm, *model_.lm_head, batch);
-  };
-  if (step.replays) return backend_->replay(num_rows, [&] { pass(model_.spec.num_layers()); });
-  pass(2);  // the last layer computes only the rows that are sampled
-  backend_->finish_sample(logits);
-  token_ids_.resize(static_cast<size_t>(num_rows));
-  status_.resize(static_cast<size_t>(num_rows));
-  // Nobody uses the tokens of a warmup, and the first step clears the log-probabilities.
-  backend_->fetch_samples(token_ids_, status_, flights_[0].output.logprobs);
+Step& ModelRunner::new_step() {
+  Step& step = backend_->new_step();
+  step.last_tokens = last_tokens_;
+  step.processed_logprobs = processed_logprobs_;
+  return step;
+}
+
+void ModelRunner::warm_up(const WarmupStep& warmup, int64_t max_len) {
+  Step& step = new_step();
+  fill(step, warmup, state_.num_slots(), max_len);
+  backend_->begin_step(kv_);
+  std::vector<Logprob> logprobs;
+  if (warmup.replays)
+    return backend_->replay(step.num_seqs(), [&] { compute(step, {}, logprobs); });
+  // The last layer computes only the rows that are drawn, so it differs from the others.
+  backend_->finish_sample(compute(step, {}, logprobs, /*num_layers=*/2));
+  token_ids_.resize(step.samples.size());
+  status_.resize(step.samples.size());
+  backend_->fetch_samples(token_ids_, status_, logprobs);
 }
 
 int64_t ModelRunner::replay_size(const StepInput& input) const {
@@ -87,91 +86,124 @@ int64_t ModelRunner::replay_size(const StepInput& input) const {
   // A sequence that starts may share blocks that this same step fills, but a replayed step
   // prefetches all keys except the newest.
   if (!replays_ || num_rows > max_replay_rows() || !input.setups.empty() ||
-      input.token_ids.size() != input.rows.size() || input.samples.size() != input.rows.size())
+      input.token_ids.size() != input.rows.size() || input.outputs.size() != input.rows.size())
     return 0;
-  // A row of one token that is sampled needs no log-probabilities of the prompt.
   for (size_t i = 0; i < input.rows.size(); ++i)
-    if (input.samples[i].row != static_cast<int32_t>(i)) return 0;
+    if (input.outputs[i].row != static_cast<int32_t>(i) ||
+        input.outputs[i].kind != OutputKind::kToken)
+      return 0;
   return padded_rows(num_rows, max_replay_rows());
-}
-
-void ModelRunner::pad(int64_t size) {
-  const auto n = static_cast<size_t>(size);
-  host_.input_ids.resize(n, 0);
-  host_.positions.resize(n, 0);
-  host_.slot_mapping.resize(n, -1);
-  while (host_.cu_seqlens_q.size() <= n)
-    host_.cu_seqlens_q.push_back(host_.cu_seqlens_q.back() + 1);
-  host_.context_lens.resize(n, 0);
-  host_.seq_slots.resize(n, 0);
-  while (host_.sample_rows.size() < n)
-    host_.sample_rows.push_back(static_cast<int32_t>(host_.sample_rows.size()));
-  host_.sample_slots.resize(n, -1);
-  host_.samples.resize(n, SampleRow{{.temperature = 0}});
 }
 
 void ModelRunner::submit(const StepInput& input) {
   check(num_submitted_ - num_waited_ < flights_.size(), "more than two steps in flight");
+  check(!late_logits_, "a step before the late part of the one before it");
   Flight& now = flight(num_submitted_);
   now.output.clear();
   now.output.submit_time = steady_seconds();
   state_.apply(input);
-  state_.fill(input, host_);
-  start_samples(input, now);
-
+  start_outputs(input, now);
+  Step& step = new_step();
+  state_.write(input, step);
   const int64_t size = replay_size(input);
-  if (size > 0) pad(size);
-  const Batch batch = backend_->begin_step(host_, tables_, kv_);
-  const Tensor logits = activations_.logits.rows(0, batch.sample_rows.shape[0]);
-  const auto pass = [&] {
-    const int64_t num_rows = batch.sample_rows.shape[0];
-    const bool wants_all =
-        std::ranges::any_of(input.rows, [](const RowInput& row) { return row.want_logprobs != 0; });
-    const bool in_order = std::ranges::equal(
-        host_.sample_rows, std::views::iota(0, static_cast<int32_t>(batch.num_tokens())));
-    std::optional<Tensor> rows;
-    if (!wants_all && num_rows < batch.num_tokens()) rows = batch.sample_rows;
-    std::optional<Residual> last = forward(*backend_, model_, kv_, batch, rows, activations_);
-    if (wants_all) prompt_logprobs(input, *last, now.output);
-    if (num_rows == 0) return;
-    if (!rows && !in_order) last = gather_rows(*backend_, *last, batch.sample_rows, activations_);
-    backend_->norm_sample(logits, *last, model_.norm, *model_.lm_head, batch);
-  };
-  if (size > 0) backend_->replay(size, pass);
-  else if (batch.num_tokens() > 0) pass();
-  if (!batch.samples.empty()) backend_->finish_sample(logits);
+  if (size > 0) step.pad(size);
+  backend_->begin_step(kv_);
+  const Tensor logits = activations_.logits.rows(0, step.num_drawn());
+  if (size > 0) {
+    backend_->replay(size, [&] { compute(step, {}, now.known_logprobs); });
+  } else if (step.num_tokens() > 0) {
+    compute(step, input.outputs.subspan(step.samples.size()), now.known_logprobs);
+  }
+  if (has_late(input)) late_logits_ = logits;
+  else if (step.num_drawn() > 0) backend_->finish_sample(logits);
   if (!input.copies.empty()) backend_->copy_blocks(kv_, input.copies);
   ++num_submitted_;
 }
 
+void ModelRunner::complete(const LateInput& late) {
+  check(late_logits_.has_value(), "no step needs a late part");
+  std::span<const int32_t> words = late.mask_words;
+  for (const LateMask& mask : late.masks) {
+    SampleRow& row = backend_->step().samples.at(static_cast<size_t>(mask.output));
+    const auto count = static_cast<size_t>(row.num_late_words);
+    row.allowed_mask = words.first(count);
+    words = words.subspan(count);
+  }
+  backend_->finish_sample(*std::exchange(late_logits_, std::nullopt));
+}
+
+Tensor ModelRunner::compute(const Step& step, std::span<const OutputInput> known,
+                            std::vector<Logprob>& logprobs, int64_t num_layers) {
+  const int64_t num_drawn = step.num_drawn(), num_outputs = step.output_rows.shape[0];
+  const int64_t max_rows = activations_.logits.shape[0];
+  const Tensor logits = activations_.logits.rows(0, num_drawn);
+  // The end of the last layer is computed only for the tokens with outputs, if they are few.
+  const bool only_outputs = num_outputs < step.num_tokens() && num_outputs <= max_rows;
+  const auto rows = only_outputs ? std::optional(step.output_rows) : std::nullopt;
+  std::optional<Residual> last =
+      forward(*backend_, model_, kv_, step, rows, activations_, num_layers);
+  if (num_outputs == 0) return logits;
+  const bool in_order = only_outputs || step.has_outputs_in_order();
+  const auto part = [&](int64_t first, int64_t count) -> Residual {
+    if (!in_order)
+      return gather_rows(*backend_, *last, step.output_rows.rows(first, count), activations_);
+    return backend_->finish(*last), last->rows(first, count);
+  };
+  const auto num_wanted = [&](size_t i) {
+    return state_.slot(known[i].slot).setup().num_prompt_logprobs;
+  };
+  for (size_t i = 0, end = 0; i < known.size(); i = end) {
+    targets_.clear();
+    const int32_t k = num_wanted(i);
+    for (; end < known.size() && std::ssize(targets_) < max_rows && num_wanted(end) == k; ++end)
+      targets_.push_back(known[end].target);
+    const auto count = std::ssize(targets_);
+    Residual some = part(num_drawn + static_cast<int64_t>(i), count);
+    const Tensor known_logits = activations_.logits.rows(0, count);
+    backend_->norm_matmul(known_logits, some, model_.norm, *model_.lm_head);
+    backend_->token_logprobs(known_logits, targets_, k, logprobs);
+  }
+  if (num_drawn == 0) return logits;
+  if (!in_order || num_drawn < last->num_tokens()) last = part(0, num_drawn);
+  backend_->norm_sample(logits, *last, model_.norm, *model_.lm_head, step);
+  return logits;
+}
+
 const StepOutput& ModelRunner::wait() {
-  check(num_waited_ < num_submitted_, "wait without a step in flight");
+  check(num_waited_ + (late_logits_ ? 1 : 0) < num_submitted_, "no complete step is in flight");
   Flight& oldest = flight(num_waited_);
   if (!oldest.slots.empty()) fetch(oldest);
+  std::vector<Logprob>& logprobs = oldest.output.logprobs;
+  logprobs.insert(logprobs.end(), oldest.known_logprobs.begin(), oldest.known_logprobs.end());
   oldest.output.done_time = steady_seconds();
   ++num_waited_;
   return oldest.output;
 }
 
-void ModelRunner::start_samples(const StepInput& input, Flight& flight) {
+void ModelRunner::start_outputs(const StepInput& input, Flight& flight) {
   flight.slots.clear();
-  for (const SampleInput& sample : input.samples) {
-    const Slot& slot = state_.slot(sample.slot);
-    SampleOutput drawn;
-    drawn.sequence = sample.sequence;
-    drawn.num_logprobs = slot.setup().num_logprobs + 1;
-    flight.output.samples.push_back(drawn);
-    flight.slots.emplace_back(sample.slot, slot.num_starts());
+  flight.known_logprobs.clear();
+  for (const OutputInput& output : input.outputs) {
+    check(output.kind != OutputKind::kPooled, "this model's hidden states are no outputs");
+    const bool is_drawn = output.kind == OutputKind::kToken;
+    const Slot& slot = state_.slot(output.slot);
+    const StepRow& row = input.rows[static_cast<size_t>(output.row)];
+    const int32_t k = is_drawn ? slot.setup().num_logprobs : slot.setup().num_prompt_logprobs;
+    flight.output.values.push_back({.sequence = output.sequence,
+                                    .kind = output.kind,
+                                    .position = row.start + output.offset + 1,
+                                    .num_logprobs = k + 1});
+    if (is_drawn) flight.slots.emplace_back(output.slot, slot.num_starts());
   }
 }
 
 void ModelRunner::fetch(Flight& flight) {
-  const size_t num_rows = flight.output.samples.size();
-  token_ids_.resize(num_rows);
-  status_.resize(num_rows);
+  const size_t num_drawn = flight.slots.size();
+  token_ids_.resize(num_drawn);
+  status_.resize(num_drawn);
   backend_->fetch_samples(token_ids_, status_, flight.output.logprobs);
-  for (size_t i = 0; i < num_rows; ++i) {
-    SampleOutput& drawn = flight.output.samples[i];
+  for (size_t i = 0; i < num_drawn; ++i) {
+    OutputValue& drawn = flight.output.values[i];
     drawn.token_id = token_ids_[i];
     drawn.status = status_[i];
     Slot& slot = state_.slot(flight.slots[i].first);
@@ -179,33 +211,6 @@ void ModelRunner::fetch(Flight& flight) {
     if (drawn.status != RowStatus::kOk) drawn.num_logprobs = 0;
     if (is_same && !slot.is_complete()) drawn.status = RowStatus::kNoMemory;
     if (is_same) slot.push(token_ids_[i]);
-  }
-}
-
-void ModelRunner::prompt_logprobs(const StepInput& input, Residual& last, StepOutput& output) {
-  backend_->finish(last);
-  for (size_t r = 0; r < input.rows.size(); ++r) {
-    const RowInput& row = input.rows[r];
-    if (row.want_logprobs == 0) continue;
-    const int32_t k = state_.slot(row.slot).setup().num_prompt_logprobs;
-    const int32_t first = host_.cu_seqlens_q[r];
-    const int32_t num_targets = row.next_token >= 0 ? row.num_tokens : row.num_tokens - 1;
-    for (int32_t done = 0; done < num_targets;) {
-      const auto count =
-          static_cast<int32_t>(std::min<int64_t>(num_targets - done, state_.num_slots()));
-      targets_.clear();
-      for (int32_t i = done; i < done + count; ++i) {
-        targets_.push_back(i + 1 < row.num_tokens
-                               ? host_.input_ids[static_cast<size_t>(first + i + 1)]
-                               : row.next_token);
-        output.prompt.push_back({static_cast<int32_t>(r), row.start + i + 1, k + 1});
-      }
-      Residual some = last.rows(first + done, count);
-      const Tensor logits = activations_.logits.rows(0, count);
-      backend_->norm_matmul(logits, some, model_.norm, *model_.lm_head);
-      backend_->token_logprobs(logits, targets_, k, output.prompt_logprobs);
-      done += count;
-    }
   }
 }
 

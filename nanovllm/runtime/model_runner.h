@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,15 +30,17 @@ class ModelRunner : public Executor {
   ModelRunner(const std::string& folder, const EngineSetup& setup, std::unique_ptr<Backend> backend,
               Rank rank = {});
 
-  // Both throw what the backend throws.
+  // They throw what the backend throws.
   void submit(const StepInput& input) override;
+  void complete(const LateInput& late) override;
   const StepOutput& wait() override;
 
  private:
   /// A step that was submitted and not waited for.
   struct Flight {
     StepOutput output;
-    std::vector<std::pair<int32_t, uint64_t>> slots;  ///< of its samples: slot, its num_starts()
+    std::vector<Logprob> known_logprobs;              ///< of its outputs of kLogprobs
+    std::vector<std::pair<int32_t, uint64_t>> slots;  ///< of drawn tokens: slot, its num_starts()
   };
   Flight& flight(uint64_t number) { return flights_[number % flights_.size()]; }
   /// The number of rows to which the step is padded for a graph replay; 0: it cannot be replayed.
@@ -44,11 +48,15 @@ class ModelRunner : public Executor {
   int64_t max_replay_rows() const { return std::min(state_.num_slots(), kMostGraphRows); }
   void allocate_cache(const EngineSetup& setup);
   void prepare(const EngineSetup& setup);  // calls Backend::prepare()
-  void warm_up(const WarmupStep& step, int64_t max_len);
-  void pad(int64_t size);
-  /// `last`: the residual of all tokens after the last layer.
-  void prompt_logprobs(const StepInput& input, Residual& last, StepOutput& output);
-  void start_samples(const StepInput& input, Flight& flight);
+  void warm_up(const WarmupStep& warmup, int64_t max_len);
+  /// An empty step of the backend, with what is kept from step to step.
+  Step& new_step();
+  /// Computes the layers (the first `num_layers`) and what the outputs of a step need of them:
+  /// first the log-probabilities of known tokens, the outputs `known`, which it appends to
+  /// `logprobs`, then the tokens that are drawn. Returns the logits of these.
+  Tensor compute(const Step& step, std::span<const OutputInput> known,
+                 std::vector<Logprob>& logprobs, int64_t num_layers = INT64_MAX);
+  void start_outputs(const StepInput& input, Flight& flight);
   /// Waits for the step's tokens and appends them to their slots.
   void fetch(Flight& flight);
 
@@ -57,11 +65,12 @@ class ModelRunner : public Executor {
   Activations activations_;
   KvCache kv_;
   std::vector<Buffer> buffers_;  // the cache's and the tables'
-  SlotTables tables_;
+  Tensor last_tokens_;           // Step::last_tokens
   RankState state_;
-  HostBatch host_;
+  bool processed_logprobs_;
   std::array<Flight, 2> flights_;
   uint64_t num_submitted_ = 0, num_waited_ = 0;
+  std::optional<Tensor> late_logits_;  // of a step whose late part has not come yet
   bool replays_;
 
   // Arrays of one step, whose memory is reused.

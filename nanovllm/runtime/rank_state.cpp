@@ -50,12 +50,6 @@ void Slot::push(int32_t token) {
   if (is_complete_ && setup_.has_penalties()) count(token, 1);
 }
 
-void Slot::set_block(const BlockUpdate& update) {
-  const auto index = static_cast<size_t>(update.index);
-  if (index >= block_table_.size()) block_table_.resize(index + 1);
-  block_table_[index] = update.block;
-}
-
 void Slot::count(int32_t token, int32_t in_answer) {
   const auto [at, is_new] = count_of_.try_emplace(token, counts_.size());
   if (is_new) counts_.push_back({token, 0});
@@ -103,45 +97,33 @@ void RankState::apply(const StepInput& input) {
   for (const SlotSetup& setup : input.setups)
     slot(setup.slot)
         .start(setup, setup_ids, biases, setup.same_lists < 0 ? nullptr : &slot(setup.same_lists));
-  for (const BlockUpdate& update : input.block_updates) slot(update.slot).set_block(update);
+  for (const BlockUpdate& update : input.block_updates) slot(update.slot).add_block(update.index);
 }
 
-void RankState::fill(const StepInput& input, HostBatch& batch) {
-  const size_t num_tokens = input.token_ids.size();
-  batch.input_ids.assign(input.token_ids.begin(), input.token_ids.end());
-  batch.block_updates.assign(input.block_updates.begin(), input.block_updates.end());
-  batch.positions.resize(num_tokens);
-  batch.slot_mapping.resize(num_tokens);
-  batch.cu_seqlens_q.assign(1, 0);
-  batch.context_lens.clear();
-  batch.seq_slots.clear();
-  size_t t = 0;
-  for (const RowInput& row : input.rows) {
-    const std::vector<int32_t>& table = slot(row.slot).block_table();
-    const int32_t end = row.start + row.num_tokens;
-    check(end <= std::ssize(table) * block_size_, "slot {}: {} tokens in {} blocks", row.slot, end,
-          table.size());
-    for (int32_t position = row.start; position < end; ++position, ++t) {
-      batch.positions[t] = position;
-      batch.slot_mapping[t] =
-          row.store == 0 ? -1
-                         : static_cast<int32_t>(table[static_cast<size_t>(position / block_size_)] *
-                                                    block_size_ +
-                                                position % block_size_);
-    }
-    batch.cu_seqlens_q.push_back(static_cast<int32_t>(t));
-    batch.context_lens.push_back(end);
-    batch.seq_slots.push_back(row.slot);
+void RankState::write(const StepInput& input, Step& step) {
+  step.token_ids.assign(input.token_ids.begin(), input.token_ids.end());
+  step.rows.assign(input.rows.begin(), input.rows.end());
+  step.block_updates.assign(input.block_updates.begin(), input.block_updates.end());
+  int64_t num_tokens = 0;
+  for (const StepRow& row : input.rows) {
+    const int64_t end = row.start + row.num_tokens, num_blocks = slot(row.slot).num_blocks();
+    check(end <= num_blocks * block_size_, "slot {}: {} tokens in {} blocks", row.slot, end,
+          num_blocks);
+    num_tokens += row.num_tokens;
   }
-  check(t == num_tokens, "step {}: {} tokens in rows, {} ids", input.header().step, t, num_tokens);
-  batch.sample_rows.clear();
-  batch.sample_slots.clear();
-  batch.samples.clear();
-  for (const SampleInput& sample : input.samples) {
-    const RowInput& row = input.rows[static_cast<size_t>(sample.row)];
-    batch.sample_rows.push_back(batch.cu_seqlens_q[static_cast<size_t>(sample.row) + 1] - 1);
-    batch.sample_slots.push_back(sample.slot);
-    batch.samples.push_back(slot(sample.slot).sample_row(row.start + row.num_tokens));
+  check(num_tokens == std::ssize(input.token_ids), "step {}: {} tokens in rows, {} ids",
+        input.header().step, num_tokens, input.token_ids.size());
+  for (const OutputInput& output : input.outputs) {
+    const bool is_drawn = output.kind == OutputKind::kToken;
+    step.outputs.push_back({output.row, output.offset, is_drawn ? output.slot : -1});
+    if (!is_drawn) continue;
+    check(step.samples.size() + 1 == step.outputs.size(), "a token after other outputs");
+    const StepRow& row = input.rows[static_cast<size_t>(output.row)];
+    step.samples.push_back(slot(output.slot).sample_row(row.start + output.offset + 1));
+    if (output.num_late_words == 0) continue;
+    SampleRow& sample = step.samples.back();
+    sample.num_late_words = output.num_late_words;
+    sample.allowed_ids = sample.allowed_mask = {};  // the mask that comes contains them
   }
 }
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/ops/batch.h"
+#include "nanovllm/ops/step.h"
 #include "nanovllm/runtime/step_io.h"
 
 namespace nanovllm {
@@ -26,11 +26,9 @@ class Slot {
   SampleRow sample_row(int32_t position);
   /// Appends the token that was sampled.
   void push(int32_t token);
-  void set_block(const BlockUpdate& update);
-
-  /// The blocks of the sequence's tokens. It is as long as the sequence needs: max_num_seqs tables
-  /// of the longest sequence could take gigabytes.
-  const std::vector<int32_t>& block_table() const { return block_table_; }
+  /// Notes that the sequence has a block at this index.
+  void add_block(int32_t index) { num_blocks_ = index + 1; }
+  int32_t num_blocks() const { return num_blocks_; }
 
   const SlotSetup& setup() const { return setup_; }
   /// Whether memory was left for the setup's lists. If not, its sequence must not be drawn for.
@@ -55,7 +53,7 @@ class Slot {
   void count(int32_t token, int32_t in_answer);
 
   SlotSetup setup_;
-  std::vector<int32_t> block_table_;
+  int32_t num_blocks_ = 0;
   uint64_t num_starts_ = 0;
   bool is_complete_ = true;
   std::shared_ptr<const Lists> lists_;  // never null while the slot is in use
@@ -67,15 +65,15 @@ class Slot {
   std::vector<MaskedAfter> masked_after_;
 };
 
-/// The slots of one rank. It applies a step's changes to them and writes the step as a batch.
+/// The slots of one rank. It applies a step's changes to them and writes the first part of a Step.
 class RankState {
  public:
   RankState(int64_t max_num_seqs, int64_t block_size);
 
   /// Applies the step's setups and block updates.
   void apply(const StepInput& input);
-  /// Fills the step's arrays; the SampleRows are valid until the slots change.
-  void fill(const StepInput& input, HostBatch& batch);
+  /// Writes the step's first part; the SampleRows are valid until the slots change.
+  void write(const StepInput& input, Step& step);
   Slot& slot(int32_t i) { return slots_[static_cast<size_t>(i)]; }
   int64_t num_slots() const { return static_cast<int64_t>(slots_.size()); }
 

@@ -10,9 +10,9 @@ namespace nanovllm {
 
 namespace {
 
-static_assert(sizeof(StepInput::Header) % alignof(SampleInput) == 0);
-static_assert(sizeof(SampleInput) % alignof(SlotSetup) == 0);
-static_assert(sizeof(SlotSetup) % alignof(RowInput) == 0);
+static_assert(sizeof(StepInput::Header) % alignof(OutputInput) == 0);
+static_assert(sizeof(OutputInput) % alignof(SlotSetup) == 0);
+static_assert(sizeof(SlotSetup) % alignof(StepRow) == 0);
 
 template <class T>
 void take(std::span<const std::byte>& rest, size_t count, std::span<const T>& array) {
@@ -25,23 +25,27 @@ void take(std::span<const std::byte>& rest, size_t count, std::span<const T>& ar
 
 }  // namespace
 
-StepInput::StepInput(std::span<const std::byte> buffer) : buffer_(buffer) {
+template <template <template <class> class> class Lists>
+StepMessage<Lists>::StepMessage(std::span<const std::byte> buffer) : buffer_(buffer) {
   check(buffer.size() >= sizeof(Header) && header().bytes == buffer.size(),
         "step input: {} bytes do not agree with their header", buffer.size());
   std::span<const std::byte> rest = buffer.subspan(sizeof(Header));
   const uint32_t* count = header().counts.data();
-  for_each(*this, [&](auto& array) { take(rest, *count++, array); });
+  Lists<StepView>::for_each(*this, [&](auto& array) { take(rest, *count++, array); });
   check(rest.empty(), "step input: {} bytes too many", rest.size());
 }
 
-void StepArrays::clear() {
-  for_each(*this, [](auto& array) { clear_for_reuse(array); });
+template <template <template <class> class> class Lists>
+void StepMessageArrays<Lists>::clear() {
+  Lists<StepVector>::for_each(*this, [](auto& array) { clear_for_reuse(array); });
 }
 
-StepInput StepArrays::write(uint64_t step, std::vector<std::byte>& buffer) const {
-  StepInput::Header h = {.bytes = sizeof h, .step = step};
+template <template <template <class> class> class Lists>
+StepMessage<Lists> StepMessageArrays<Lists>::write(uint64_t step,
+                                                   std::vector<std::byte>& buffer) const {
+  typename StepMessage<Lists>::Header h = {.bytes = sizeof h, .step = step};
   uint32_t* count = h.counts.data();
-  for_each(*this, [&](const auto& array) {
+  Lists<StepVector>::for_each(*this, [&](const auto& array) {
     *count++ = static_cast<uint32_t>(array.size());
     h.bytes += std::as_bytes(std::span(array)).size();
   });
@@ -49,17 +53,25 @@ StepInput StepArrays::write(uint64_t step, std::vector<std::byte>& buffer) const
   buffer.resize(h.bytes);
   std::memcpy(buffer.data(), &h, sizeof h);
   std::byte* at = buffer.data() + sizeof h;
-  for_each(*this, [&](const auto& array) {
+  Lists<StepVector>::for_each(*this, [&](const auto& array) {
     at = std::ranges::copy(std::as_bytes(std::span(array)), at).out;
   });
-  return StepInput(buffer);
+  return StepMessage<Lists>(buffer);
+}
+
+template class StepMessage<StepLists>;
+template class StepMessage<LateLists>;
+template struct StepMessageArrays<StepLists>;
+template struct StepMessageArrays<LateLists>;
+
+bool has_late(const StepInput& input) {
+  return std::ranges::any_of(input.outputs,
+                             [](const OutputInput& o) { return o.num_late_words > 0; });
 }
 
 void StepOutput::clear() {
-  samples.clear();
+  values.clear();
   logprobs.clear();
-  prompt.clear();
-  prompt_logprobs.clear();
 }
 
 }  // namespace nanovllm

@@ -8,28 +8,25 @@
 #include <vector>
 
 #include "nanovllm/base/output.h"
-#include "nanovllm/ops/kv_cache.h"
-#include "nanovllm/ops/sample_row.h"
+#include "nanovllm/ops/step.h"
 
 namespace nanovllm {
 
-/// A sequence that computes new tokens in this step. Its ids are the next num_tokens entries of
-/// StepInput::token_ids.
-struct RowInput {
-  int32_t slot = 0;
-  int32_t start = 0;  ///< index of the first new token in the sequence
-  int32_t num_tokens = 0;
-  int32_t store = 1;  ///< 0: K and V are already in the cache, in a shared block; not written again
-  int32_t want_logprobs = 0;  ///< 1: log-probabilities of the tokens that follow each of these
-  int32_t next_token = -1;  ///< with want_logprobs: the known token after the last of these, or -1
-};
+/// What an output is: a token that is drawn from the logits of its place, the log-probabilities of
+/// a known token under them, or the hidden state there.
+enum class OutputKind : int32_t { kToken, kLogprobs, kPooled };
 
-/// A sequence for which a token is sampled from the logits of the last token of rows[row]. The
-/// choices of one prompt share a row.
-struct SampleInput {
-  uint64_t sequence = 0;  ///< names the row in the output
+/// What a sequence gets from a step, at one of its tokens: token `offset` of rows[row]. The choices
+/// of one prompt share a row, and a row may have no output.
+struct OutputInput {
+  uint64_t sequence = 0;  ///< names the output
   int32_t slot = 0;
   int32_t row = 0;
+  int32_t offset = 0;
+  OutputKind kind = OutputKind::kToken;
+  int32_t target = kNoToken;  ///< of kLogprobs: the token that follows in the sequence
+  /// If which tokens may be drawn comes in the step's LateInput: the words of its mask; else 0.
+  int32_t num_late_words = 0;
 };
 
 /// The parameters of a sequence, sent when it gets its slot. Its lists are the next entries of
@@ -61,9 +58,9 @@ struct SlotSetup : SamplingScalars {  // `position` is not used here; each row h
 /// buffer.
 template <template <class> class List>
 struct StepLists {
-  List<SampleInput> samples;
+  List<OutputInput> outputs;  // those of kToken first
   List<SlotSetup> setups;
-  List<RowInput> rows;
+  List<StepRow> rows;
   List<BlockUpdate> block_updates;
   List<BlockCopy> copies;  // executed after the step's forward pass
   List<int32_t> token_ids, setup_ids;
@@ -73,7 +70,7 @@ struct StepLists {
   template <class Self, class Visit>
   static void for_each(Self& self, Visit visit) {
     std::apply([&](auto&... lists) { (visit(lists), ...); },
-               std::tie(self.samples, self.setups, self.rows, self.block_updates, self.copies,
+               std::tie(self.outputs, self.setups, self.rows, self.block_updates, self.copies,
                         self.token_ids, self.setup_ids, self.biases));
   }
 };
@@ -82,17 +79,38 @@ using StepView = std::span<const T>;
 template <class T>
 using StepVector = std::vector<T>;
 
-/// The input of a step as one flat buffer without pointers: a header, then the arrays.
-class StepInput : public StepLists<StepView> {
+/// Which tokens may be drawn for an output, because of what its sequence has drawn so far. The mask
+/// has the format of SampleRow::allowed_mask and also contains what the parameters allow; it is the
+/// next OutputInput::num_late_words entries of LateInput::mask_words.
+struct LateMask {
+  int32_t output = 0;  ///< index of the OutputInput
+};
+
+/// The arrays of the late part of a step.
+template <template <class> class List>
+struct LateLists {
+  List<LateMask> masks;  // an output that is late and has none may draw any token
+  List<int32_t> mask_words;
+
+  static constexpr size_t kCount = 2;
+  template <class Self, class Visit>
+  static void for_each(Self& self, Visit visit) {
+    visit(self.masks), visit(self.mask_words);
+  }
+};
+
+/// A message to the ranks as one flat buffer without pointers: a header, then the arrays.
+template <template <template <class> class> class Lists>
+class StepMessage : public Lists<StepView> {
  public:
   struct Header {
     uint64_t bytes = 0;
     uint64_t step = 0;
-    std::array<uint32_t, kCount> counts = {};  ///< entries of each array
+    std::array<uint32_t, Lists<StepView>::kCount> counts = {};  ///< entries of each array
   };
 
   /// A view of `buffer`, which must outlive it. Throws std::logic_error if the sizes disagree.
-  explicit StepInput(std::span<const std::byte> buffer);
+  explicit StepMessage(std::span<const std::byte> buffer);
 
   const Header& header() const { return *reinterpret_cast<const Header*>(buffer_.data()); }
   std::span<const std::byte> bytes() const { return buffer_; }
@@ -100,6 +118,13 @@ class StepInput : public StepLists<StepView> {
  private:
   std::span<const std::byte> buffer_;
 };
+
+/// The input of a step.
+using StepInput = StepMessage<StepLists>;
+/// What of the input depends on tokens that the host reads only after it has sent the step.
+using LateInput = StepMessage<LateLists>;
+/// Whether a LateInput follows the step.
+bool has_late(const StepInput& input);
 
 /// Empties an array whose memory is reused for the next step, unless a rare step has made it large.
 template <class T>
@@ -109,37 +134,31 @@ void clear_for_reuse(std::vector<T>& array) {
   else array.clear();
 }
 
-/// The arrays of a StepInput while it is built.
-struct StepArrays : StepLists<StepVector> {
+/// The arrays of a message while it is built.
+template <template <template <class> class> class Lists>
+struct StepMessageArrays : Lists<StepVector> {
   void clear();
   /// Writes header and arrays into `buffer` and returns the view of it.
-  StepInput write(uint64_t step, std::vector<std::byte>& buffer) const;
+  StepMessage<Lists> write(uint64_t step, std::vector<std::byte>& buffer) const;
 };
+using StepArrays = StepMessageArrays<StepLists>;
+using LateArrays = StepMessageArrays<LateLists>;
 
-/// The token that was sampled for a row. Its log-probabilities are the next num_logprobs entries of
+/// The value of an OutputInput. Its log-probabilities are the next num_logprobs entries of
 /// StepOutput::logprobs.
-struct SampleOutput {
+struct OutputValue {
   uint64_t sequence = 0;
-  int32_t token_id = 0;
+  OutputKind kind = OutputKind::kToken;
+  int32_t position = 0;  ///< index in the sequence of the token that is drawn, or of the target
+  int32_t token_id = 0;  ///< the drawn one
   RowStatus status = RowStatus::kOk;  ///< otherwise, no token was drawn
   int32_t num_logprobs = 0;
 };
 
-/// Log-probabilities of the token at `position` of the sequence of rows[row]; entries as in
-/// SampleOutput.
-struct PromptLogprobOutput {
-  int32_t row = 0;
-  int32_t position = 0;
-  int32_t num_logprobs = 0;
-};
-
-/// What a step returns: a SampleOutput for each SampleInput, in the same order, and prompt
-/// log-probabilities if they were requested.
+/// What a step returns: a value for each OutputInput, in their order.
 struct StepOutput {
-  std::vector<SampleOutput> samples;
-  std::vector<Logprob> logprobs;  ///< of samples, in their order
-  std::vector<PromptLogprobOutput> prompt;
-  std::vector<Logprob> prompt_logprobs;  ///< of prompt, in its order
+  std::vector<OutputValue> values;
+  std::vector<Logprob> logprobs;  ///< of all values, in their order
   /// When rank 0 got the step, and when its output was there for the host; seconds on the steady
   /// clock. A device with a queue of steps may begin later, when it has finished the step before.
   double submit_time = 0, done_time = 0;

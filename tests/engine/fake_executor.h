@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <vector>
 
 #include "nanovllm/runtime/rank_state.h"
@@ -34,6 +35,13 @@ struct FakeModel {
     return static_cast<int32_t>(mix(chain ^ seed, static_cast<uint64_t>(choice)) %
                                 static_cast<uint64_t>(vocab_size));
   }
+  /// The first allowed token from draw()'s on, in a circle. One is allowed.
+  int32_t draw(uint64_t chain, uint64_t seed, int32_t choice,
+               std::span<const int32_t> allowed_mask) const {
+    int32_t token = draw(chain, seed, choice);
+    while (!has_bit(allowed_mask, token)) token = (token + 1) % vocab_size;
+    return token;
+  }
 };
 
 /// A rank with the fake model. Its cache stores for each position the token and a hash of the whole
@@ -46,12 +54,13 @@ class FakeExecutor : public Executor {
                int64_t max_model_len);
 
   void submit(const StepInput& input) override;
+  void complete(const LateInput& late) override;
   const StepOutput& wait() override;
 
   int64_t num_submitted() const { return num_submitted_; }
   int64_t num_waited() const { return num_waited_; }
   /// The rows of the step submitted last.
-  const std::vector<RowInput>& last_rows() const { return last_rows_; }
+  const std::vector<StepRow>& last_rows() const { return last_rows_; }
   /// How many ids the lists of sampling parameters had in all steps together.
   size_t num_setup_ids() const { return num_setup_ids_; }
   /// From step `number` (counted from 1) on, wait() throws.
@@ -65,19 +74,31 @@ class FakeExecutor : public Executor {
     int32_t position = -1;
     uint64_t chain = 0;
   };
+  /// An output that waits for the late part of its step.
+  struct Late {
+    size_t output;  // index
+    int32_t slot;
+    uint64_t chain;
+  };
   StepOutput run(const StepInput& input);
+  /// Draws a token. Without a mask all are allowed.
+  void draw(OutputValue& value, int32_t slot, uint64_t chain, std::span<const int32_t> mask);
 
   FakeModel model_;
   RankState state_;
-  HostBatch batch_;
-  int64_t block_size_, max_blocks_;
+  Step step_;
+  DerivedArrays arrays_;
+  KvCache kv_;
+  int64_t block_size_;
   std::vector<int32_t> tables_;  // [max_num_seqs, max_blocks]
   std::vector<int32_t> last_tokens_;
   std::vector<Entry> cache_;
   std::deque<StepOutput> outputs_;
+  std::vector<Late> late_;  // of the newest step
   StepOutput last_;
-  std::vector<RowInput> last_rows_;
+  std::vector<StepRow> last_rows_;
   int64_t num_submitted_ = 0, num_waited_ = 0, fail_at_ = -1;
+  uint64_t step_number_ = 0;  // of the newest step
   bool has_memory_ = true;
   size_t num_setup_ids_ = 0;
 };

@@ -206,7 +206,7 @@ class Episode {
           if (other == row.seq) continue;
           const auto at = std::ranges::find(plan.rows, other, &ScheduledRow::seq);
           const bool forked = std::ranges::any_of(
-              plan.samples, [&](const ScheduledSample& s) { return s.seq == other && s.forked; });
+              plan.outputs, [&](const ScheduledOutput& s) { return s.seq == other && s.forked; });
           const bool behind =
               at != plan.rows.end() && (at->start >= (i + 1) * block_size_ || !at->store);
           check(std::ranges::count(plan.setups, other) == 1 && (forked || behind),
@@ -224,7 +224,7 @@ class Episode {
   std::unique_ptr<BlockManager> blocks_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<FakeExecutor> executor_;
-  BatchBuilder builder_;
+  BatchBuilder builder_{32};  // masks have one word
   std::deque<StepPlan> plans_;
   std::vector<SequenceUpdate> updates_;
   std::map<uint64_t, Sequence*> live_;

@@ -102,7 +102,7 @@ TEST_P(Scheduling, PreemptedSequenceRecomputesItsWholePrefix) {
     if (t.engine->stats().preemptions == 0 || running != 0 || t.fake->last_rows().empty()) continue;
     if (seen) continue;
     // The first row after the preemption: the prompt and the drawn tokens in one chunk.
-    const RowInput& row = t.fake->last_rows().back();
+    const StepRow& row = t.fake->last_rows().back();
     if (row.num_tokens > 1) {
       EXPECT_EQ(row.start, 0);
       EXPECT_GT(row.num_tokens, 8);
@@ -333,7 +333,7 @@ TEST(Scheduler, PromptThatFindsTooFewBlocksIsReadAgainOnlyWhenSomeAreFreed) {
     StepPlan plan;
     scheduler.schedule(plan);
     StepOutput output;
-    for (const ScheduledSample& sample : plan.samples) output.samples.push_back({sample.seq->id});
+    for (const ScheduledOutput& wanted : plan.outputs) output.values.push_back({wanted.seq->id});
     scheduler.postprocess(plan, output, updates);
   };
   add(0, 15);

@@ -56,7 +56,6 @@ class GpuAttention : public TwoBackends {
     }
     KvCache kv[2];
     Buffer memory[2], tables[2];
-    SlotTables slots[2];
     Backend* const backends[2] = {cpu.get(), gpu.get()};
     for (int b = 0; b < 2; ++b) {
       kv[b] = {.dtype = shape.e4m3 ? DType::kE4M3 : shape.dtype,
@@ -72,8 +71,7 @@ class GpuAttention : public TwoBackends {
       kv[b].data = memory[b].get();
       tables[b] = backends[b]->allocate(static_cast<size_t>(num_seqs * (max_blocks + 1)) * 4);
       auto* const ints = static_cast<int32_t*>(tables[b].get());
-      slots[b].block_tables = {ints, DType::kI32, num_seqs, max_blocks};
-      slots[b].last_tokens = {ints + num_seqs * max_blocks, DType::kI32, num_seqs};
+      kv[b].block_tables = {ints, DType::kI32, num_seqs, max_blocks};
     }
     std::vector<int32_t> order(static_cast<size_t>(num_blocks)), table;
     std::iota(order.begin(), order.end(), 0);
@@ -113,47 +111,32 @@ class GpuAttention : public TwoBackends {
     }
 
     for (const bool prompt : {true, false}) {
-      HostBatch host;
-      host.cu_seqlens_q = {0};
+      std::vector<StepRow> rows;
+      std::vector<BlockUpdate> updates;
+      std::vector<int32_t> positions;
       size_t next = 0;
       for (int32_t s = 0; s < num_seqs; ++s) {
         const Seq& seq = seqs[static_cast<size_t>(s)];
-        // The number of a slot differs from the sequence's index in the batch.
+        // The number of a slot differs from the sequence's index in the step.
         const auto slot = static_cast<int32_t>(num_seqs - 1 - s);
         const int32_t first = prompt ? 0 : seq.context - seq.num_new;
         const int32_t last = prompt ? seq.context - seq.num_new : seq.context;
-        const size_t first_block = next;
         for (int64_t i = 0; i * shape.block_size < seq.context; ++i, ++next)
-          if (prompt) host.block_updates.push_back({slot, static_cast<int32_t>(i), order[next]});
+          if (prompt) updates.push_back({slot, static_cast<int32_t>(i), order[next]});
         if (first == last) continue;
-        for (int32_t p = first; p < last; ++p) {
-          host.input_ids.push_back(0);
-          host.positions.push_back(p);
-          host.slot_mapping.push_back(static_cast<int32_t>(
-              order[first_block + static_cast<size_t>(p / shape.block_size)] * shape.block_size +
-              p % shape.block_size));
-        }
-        host.cu_seqlens_q.push_back(static_cast<int32_t>(host.input_ids.size()));
-        host.context_lens.push_back(last);
-        host.seq_slots.push_back(slot);
+        for (int32_t p = first; p < last; ++p) positions.push_back(p);
+        rows.push_back({.slot = slot, .start = first, .num_tokens = last - first});
       }
-      const auto num_tokens = static_cast<int64_t>(host.input_ids.size());
-      if (num_tokens == 0) {
-        // One token, so that the step fills the block tables.
-        host.input_ids = {0};
-        host.positions = {0};
-        host.slot_mapping = {-1};
-        host.cu_seqlens_q = {0, 1};
-        host.context_lens = {1};
-        host.seq_slots = {0};
-      }
+      const auto num_tokens = static_cast<int64_t>(positions.size());
+      // One token, so that the step fills the block tables.
+      if (num_tokens == 0) rows.push_back({.slot = 0, .num_tokens = 1, .store = 0});
       Twin qkv = make({nullptr, shape.dtype, std::max<int64_t>(num_tokens, 1), columns});
       if (negative_scores)
         change(qkv, [&](int64_t i, float x) {
           const int64_t column = i % columns;
           if (column < q_size) return std::abs(x);
           if (column >= q_size + shape.num_kv_heads * shape.head_dim) return x;
-          const int32_t position = host.positions[static_cast<size_t>(i / columns)];
+          const int32_t position = positions[static_cast<size_t>(i / columns)];
           return -std::abs(x) * static_cast<float>((1 + position / 64) * (position % 2 ? 1 : 8));
         });
       const Twin out = make(
@@ -163,8 +146,13 @@ class GpuAttention : public TwoBackends {
       const Twin zeros = make({nullptr, shape.dtype, qkv.on_cpu.shape[0], q_size}, 1e-30f);
       const std::vector<char> original = qkv.host;
       for (int b = 0; b < 2; ++b) {
-        HostBatch mine = host;
-        const Batch batch = backends[b]->begin_step(mine, slots[b], kv[b]);
+        Step& step = backends[b]->new_step();
+        step.token_ids.assign(static_cast<size_t>(std::max<int64_t>(num_tokens, 1)), 0);
+        step.rows = rows;
+        step.block_updates = updates;
+        auto* const ints = static_cast<int32_t*>(tables[b].get());
+        step.last_tokens = {ints + num_seqs * max_blocks, DType::kI32, num_seqs};
+        backends[b]->begin_step(kv[b]);
         if (num_tokens == 0) continue;
         std::vector<char> before;  // the GPU's cache before this step
         if (b == 1 && !prompt) {
@@ -186,18 +174,18 @@ class GpuAttention : public TwoBackends {
                                     .scale = 1 / std::sqrt(static_cast<float>(shape.head_dim)),
                                     .layer = 1};
         if (prompt) {
-          backends[b]->rope_and_store(rope, kv[b], batch);
+          backends[b]->rope_and_store(rope, kv[b], step);
           continue;
         }
         const auto enqueue = [&] {
-          if (hidden_size == 0) return backends[b]->rope_attention(rope, args, kv[b], batch);
+          if (hidden_size == 0) return backends[b]->rope_attention(rope, args, kv[b], step);
           Residual residual(on(x), on(hidden));
           const Norm norm = {on(input_norm), 1e-6f};
           if (!plain) backends[b]->add_matmul(residual, on(zeros), *before_weights[b], norm);
           backends[b]->qkv_attention(residual, {norm, *weights[b], plain ? on(bias) : Tensor()},
-                                     rope, args, kv[b], batch);
+                                     rope, args, kv[b], step);
         };
-        if (b == 0 || num_tokens != batch.num_seqs()) {
+        if (b == 0 || num_tokens != step.num_seqs()) {
           enqueue();
           continue;
         }
@@ -224,12 +212,12 @@ class GpuAttention : public TwoBackends {
         // CPU's, which is already rotated.
         gpu->upload(qkv.on_gpu.data, qkv.host.data(), qkv.host.size());
         gpu->upload(out.on_gpu.data, nothing.data(), nothing.size());
-        gpu->attention(args, kv[b], batch);
+        gpu->attention(args, kv[b], step);
         if (shape.next == nullptr) continue;
         check_quantized_output(*shape.next, what, args, [&](const AttentionArgs& prepares) {
           gpu->upload(qkv.on_gpu.data, original.data(), original.size());
           gpu->upload(memory[1].get(), before.data(), before.size());
-          gpu->rope_attention(rope, prepares, kv[1], batch);
+          gpu->rope_attention(rope, prepares, kv[1], step);
         });
       }
       if (!prompt) expect_equal(out, what, shape.tolerance());

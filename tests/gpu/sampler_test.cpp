@@ -4,7 +4,6 @@
 #include <cmath>
 #include <functional>
 #include <map>
-#include <numeric>
 #include <tuple>
 
 #include "../ops/sampler_reference.h"
@@ -15,7 +14,7 @@ namespace {
 
 class GpuSampler : public TwoBackends {
  protected:
-  using Sampling = std::function<void(const Batch&)>;
+  using Sampling = std::function<void(const Step&)>;
   /// Runs a step with one sequence for each row, and returns the token of each row. `sampling`
   /// computes logits and draws from them; without it, the tokens are drawn from `logits`.
   std::vector<int32_t> draw(Backend& backend, Tensor logits, const std::vector<SampleRow>& rows,
@@ -24,36 +23,35 @@ class GpuSampler : public TwoBackends {
     Buffer& memory = slots_[&backend];
     if (memory == nullptr) memory = backend.allocate(2 * kMostRows * sizeof(int32_t));
     auto* const ints = static_cast<int32_t*>(memory.get());
-    const SlotTables slots = {{ints, DType::kI32, kMostRows, 1},
-                              {ints + kMostRows, DType::kI32, kMostRows}};
     const KvCache kv = {.dtype = DType::kF32,
                         .num_layers = 1,
                         .num_blocks = 1,
                         .block_size = 16,
                         .num_kv_heads = 1,
-                        .head_dim = 8};
-    HostBatch host;
-    std::vector<int32_t> all(rows.size());
-    std::iota(all.begin(), all.end(), 0);
-    host.positions.assign(rows.size(), 0);
-    for (size_t i = 0; i < rows.size(); ++i) host.input_ids.push_back(static_cast<int32_t>(i % 45));
-    host.slot_mapping.assign(rows.size(), -1);
-    host.context_lens.assign(rows.size(), 1);
-    host.cu_seqlens_q = all;
-    host.cu_seqlens_q.push_back(static_cast<int32_t>(rows.size()));
-    host.seq_slots = host.sample_rows = host.sample_slots = all;
-    host.samples = rows;
-    host.processed_logprobs = processed_logprobs_;
-    const Batch batch = backend.begin_step(host, slots, kv);
-    if (sampling) sampling(batch);
-    else backend.sample(logits, batch);
+                        .head_dim = 8,
+                        .block_tables = {ints, DType::kI32, kMostRows, 1}};
+    Step& step = backend.new_step();
+    step.last_tokens = {ints + kMostRows, DType::kI32, kMostRows};
+    step.processed_logprobs = processed_logprobs_;
+    step.samples = rows;
+    for (SampleRow& row : step.samples)
+      if (row.num_late_words > 0) row.allowed_mask = {};
+    for (int32_t i = 0; i < std::ssize(rows); ++i) {
+      step.token_ids.push_back(i % 45);
+      step.rows.push_back({.slot = i, .num_tokens = 1, .store = 0});
+      step.outputs.push_back({.row = i, .slot = i});
+    }
+    backend.begin_step(kv);
+    if (sampling) sampling(step);
+    else backend.sample(logits, step);
+    for (size_t i = 0; i < rows.size(); ++i) step.samples[i].allowed_mask = rows[i].allowed_mask;
     backend.finish_sample(logits);
     std::vector<int32_t> tokens(rows.size()), last(rows.size());
     status.resize(rows.size());
     std::vector<Logprob>& logprobs = logprobs_[&backend];
     logprobs.clear();
     backend.fetch_samples(tokens, status, logprobs);
-    backend.download(last.data(), slots.last_tokens.data, last.size() * sizeof(int32_t));
+    backend.download(last.data(), step.last_tokens.data, last.size() * sizeof(int32_t));
     EXPECT_EQ(last, tokens) << "the slots' last tokens";
     return tokens;
   }
@@ -115,10 +113,10 @@ class GpuSampler : public TwoBackends {
       rows[0].num_logprobs = reads ? 1 : 0;
       std::vector<RowStatus> on_cpu, on_gpu;
       const auto sample = [&](Backend& backend, const Weight& weight, auto side) {
-        return [&, side](const Batch& batch) {
+        return [&, side](const Step& step) {
           backend.replay(num_graphs_, [&] {
             Residual residual(x.*side, hidden.*side);
-            backend.norm_sample(logits.*side, residual, {norm.*side, 0}, weight, batch);
+            backend.norm_sample(logits.*side, residual, {norm.*side, 0}, weight, step);
           });
         };
       };
@@ -181,6 +179,14 @@ TEST_P(GpuSampler, DrawsWhatTheCpuDraws) {
     EXPECT_EQ(on_gpu, on_cpu);
     expect_equal_logprobs();
     EXPECT_EQ(from_gpu(logits.on_gpu), logits.host) << "the sampler must not change the logits";
+    // Masks that come after the forward pass was begun (order.late).
+    for (SampleRow& row : rows)
+      if (!row.allowed_mask.empty()) row.num_late_words = static_cast<int32_t>(mask.size());
+    std::vector<RowStatus> late;
+    EXPECT_EQ(draw(*gpu, logits.on_gpu, rows, late), draw(*cpu, logits.on_cpu, rows, on_cpu));
+    EXPECT_EQ(late, on_gpu);
+    EXPECT_EQ(on_cpu, on_gpu);
+    expect_equal_logprobs();
   }
 }
 

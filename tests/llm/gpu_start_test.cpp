@@ -45,7 +45,7 @@ class Steps {
     }
     arrays_.rows.push_back({.slot = slot, .start = start, .num_tokens = num_tokens});
     arrays_.token_ids.insert(arrays_.token_ids.end(), static_cast<size_t>(num_tokens), 1);
-    arrays_.samples.push_back({.sequence = 0, .slot = slot, .row = row});
+    arrays_.outputs.push_back({.sequence = 0, .slot = slot, .row = row, .offset = num_tokens - 1});
   }
   void run() {
     runner_.submit(arrays_.write(++number_, buffer_));

@@ -9,6 +9,7 @@
 #include "nanovllm/engine/llm_engine.h"
 #include "nanovllm/ops/cpu/cpu_backend.h"
 #include "nanovllm/runtime/model_runner.h"
+#include "nanovllm/runtime/ranks/local_executor.h"
 
 namespace nanovllm::testing {
 namespace {
@@ -35,31 +36,31 @@ class GraphsOnTheCpu : public cpu::CpuBackend {
     if (seen_.fail_allocate && bytes > (size_t{32} << 20)) throw UserError("no memory");
     return CpuBackend::allocate(bytes);
   }
-  Batch begin_step(HostBatch& host, const SlotTables& slots, const KvCache& kv) override {
+  void begin_step(const KvCache& kv) override {
     if (seen_.num_steps++ == seen_.fail_begin) throw std::runtime_error("the device fell off");
-    padded_to_ = static_cast<int64_t>(host.sample_slots.size());
-    const auto padding = std::ranges::find(host.sample_slots, -1);
-    const auto n = static_cast<size_t>(padding - host.sample_slots.begin());
-    if (padding != host.sample_slots.end()) {
+    padded_to_ = step_.num_seqs();
+    const auto padding = std::ranges::find(step_.rows, -1, &StepRow::slot);
+    const auto n = static_cast<size_t>(padding - step_.rows.begin());
+    if (padding != step_.rows.end()) {
       ++seen_.num_padded;
-      for (size_t i = n; i < host.sample_slots.size(); ++i) {
-        EXPECT_EQ(host.sample_slots[i], -1);
-        EXPECT_EQ(host.slot_mapping[i], -1);  // writes no key
-        EXPECT_EQ(host.context_lens[i], 0);   // reads none
-        EXPECT_EQ(host.cu_seqlens_q[i + 1], static_cast<int32_t>(i + 1));
-        EXPECT_EQ(host.sample_rows[i], static_cast<int32_t>(i));
+      EXPECT_EQ(step_.outputs.size(), step_.rows.size());
+      for (size_t i = n; i < step_.rows.size(); ++i) {
+        EXPECT_EQ(step_.rows[i].slot, -1);
+        EXPECT_EQ(step_.rows[i].num_tokens, 1);
+        EXPECT_EQ(step_.rows[i].store, 0);     // writes no key
+        EXPECT_EQ(step_.outputs[i].slot, -1);  // and no token
+        EXPECT_EQ(step_.outputs[i].row, static_cast<int32_t>(i));
       }
-      for (auto* array : {&host.input_ids, &host.positions, &host.slot_mapping, &host.context_lens,
-                          &host.seq_slots, &host.sample_rows, &host.sample_slots})
-        array->resize(n);
-      host.cu_seqlens_q.resize(n + 1);
-      host.samples.resize(n);
+      step_.rows.resize(n);
+      step_.token_ids.resize(n);
+      step_.outputs.resize(n);
+      step_.samples.resize(n);
     }
-    return CpuBackend::begin_step(host, slots, kv);
+    CpuBackend::begin_step(kv);
   }
-  void sample(Tensor logits, const Batch& batch) override {
+  void sample(Tensor logits, const Step& step) override {
     if (seen_.num_steps == seen_.not_finite) logits.as<float>()[0] = NAN;
-    CpuBackend::sample(logits, batch);
+    CpuBackend::sample(logits, step);
   }
   void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status,
                      std::vector<Logprob>& logprobs) override {
@@ -190,6 +191,70 @@ TEST(ModelRunner, PromptLogprobsAreTheSameIfTheLastTokenIsReplayed) {
     EXPECT_EQ(outputs[0].prompt_logprobs[i].at(0).logprob,
               outputs[1].prompt_logprobs[i].at(0).logprob);
   EXPECT_FALSE(seen.replays.empty());
+}
+
+/// Allows the tokens whose last digit is that of the number of tokens so far.
+class DigitConstraint : public Constraint {
+ public:
+  void accept(int32_t id) override {
+    EXPECT_EQ(id % 10, length_ % 10);
+    ++length_;
+  }
+  void fill(std::span<int32_t> bits) const override {
+    std::ranges::fill(bits, 0);
+    for (int32_t id = length_ % 10; id < std::ssize(bits) * 32; id += 10)
+      bits[static_cast<size_t>(id / 32)] |= static_cast<int32_t>(1U << (id % 32));
+  }
+
+ private:
+  int32_t length_ = 0;
+};
+
+// order.late: the mask of a token depends on the one before it, which the host reads only after it
+// has submitted the step.
+TEST(ModelRunner, ConstraintsMaskTheTokenAfterTheOneThatTheyAcceptedLast) {
+  const std::vector<Json> rows = goldens("llama");
+  std::vector<std::map<uint64_t, RequestOutput>> all;
+  for (const std::string kind : {"graphs", "queue", "step by step"}) {
+    EngineConfig config = small_config();
+    config.async_scheduling = kind != "step by step";
+    config.num_gpu_blocks_override = 20;  // sequences are preempted
+    GraphsOnTheCpu::Seen seen;
+    std::unique_ptr<Backend> backend =
+        kind == "graphs" ? std::make_unique<GraphsOnTheCpu>(seen) : make_backend(config);
+    const std::string folder = model_folder("llama");
+    const EngineSetup setup = resolve_setup(folder, config, *backend);
+    std::unique_ptr<Executor> executor =
+        std::make_unique<ModelRunner>(folder, setup, std::move(backend));
+    if (kind != "graphs") executor = std::make_unique<LocalExecutor>(std::move(executor));
+    const auto engine = std::make_unique<LLMEngine>(setup, std::move(executor), nullptr);
+    for (size_t i = 0; i < 40; ++i) {
+      SamplingParams params;
+      params.max_tokens = 25;
+      params.ignore_eos = true;
+      params.temperature = i % 2 == 0 ? 0 : 1;
+      params.seed = i;
+      if (i % 3 == 0) params.n = 2;
+      if (i % 5 == 0) params.presence_penalty = 1;
+      NewRequest request = engine->request_factory()->make(
+          rows[i % rows.size()]["prompt_token_ids"].get<std::vector<int32_t>>(), params);
+      if (i % 4 != 0)  // others run beside them
+        for (const auto& choice : request.choices)
+          choice->constraint = std::make_unique<DigitConstraint>();
+      engine->add(std::move(request));
+    }
+    std::map<uint64_t, RequestOutput>& outputs = all.emplace_back();
+    while (!engine->is_finished())
+      for (const RequestUpdate& update : engine->step())
+        if (update.finished) outputs[update.request_id] = *update.finished;
+    EXPECT_GT(engine->stats().preemptions, 0);
+    for (const auto& [id, output] : outputs)
+      for (const auto& choice : output.outputs)
+        for (size_t t = 0; id % 4 != 0 && t < choice.token_ids.size(); ++t)
+          EXPECT_EQ(choice.token_ids[t] % 10, static_cast<int32_t>(t % 10)) << kind << " " << id;
+  }
+  expect_same(all[1], all[0]);
+  expect_same(all[2], all[0]);
 }
 
 TEST(ModelRunner, FailureOfTheDeviceEndsTheEngine) {

@@ -157,12 +157,12 @@ TEST(TensorParallel, StepWithoutRows) {
         arrays.block_updates.push_back({0, 0, 1});
       }
       if (step == 4) {
-        arrays.rows.push_back({.num_tokens = 2});
+        arrays.rows.push_back({.slot = 0, .num_tokens = 2});
         arrays.token_ids = {1, 2};
-        arrays.samples.push_back({.sequence = 7});
+        arrays.outputs.push_back({.sequence = 7, .offset = 1});
       }
       ranks.submit(arrays.write(step, buffer));
-      EXPECT_EQ(ranks.wait().samples.size(), step == 4 ? 1U : 0U);
+      EXPECT_EQ(ranks.wait().values.size(), step == 4 ? 1U : 0U);
     }
   }
 }

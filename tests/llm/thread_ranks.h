@@ -37,15 +37,18 @@ class ThreadRanks : public Executor {
   void submit(const StepInput& input) override {
     for (const auto& executor : executors_) executor->submit(input);
   }
+  void complete(const LateInput& late) override {
+    for (const auto& executor : executors_) executor->complete(late);
+  }
   const StepOutput& wait() override {
     const StepOutput& first = executors_[0]->wait();
     for (size_t r = 1; r < executors_.size(); ++r) {
       const StepOutput& other = executors_[r]->wait();
-      EXPECT_EQ(other.samples.size(), first.samples.size());
-      for (size_t i = 0; i < first.samples.size(); ++i) {
-        EXPECT_EQ(other.samples[i].sequence, first.samples[i].sequence);
-        EXPECT_EQ(other.samples[i].token_id, first.samples[i].token_id);
-        EXPECT_EQ(other.samples[i].status, first.samples[i].status);
+      EXPECT_EQ(other.values.size(), first.values.size());
+      for (size_t i = 0; i < first.values.size(); ++i) {
+        EXPECT_EQ(other.values[i].sequence, first.values[i].sequence);
+        EXPECT_EQ(other.values[i].token_id, first.values[i].token_id);
+        EXPECT_EQ(other.values[i].status, first.values[i].status);
       }
     }
     return first;

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <optional>
 
 #include <algorithm>
@@ -98,43 +97,28 @@ class Runner {
            .head_dim = config.attention().head_dim};
     cache_ = backend_->allocate(static_cast<size_t>(kv_.num_blocks) * kv_.block_bytes());
     kv_.data = cache_.get();
+    const int64_t max_blocks = kMaxLength / kBlockSize;
+    for (int64_t s = 0; s < num_sequences; ++s)
+      for (int64_t i = 0; i < max_blocks; ++i) tables_.push_back(static_cast<int32_t>(block(s, i)));
+    kv_.block_tables = {tables_.data(), DType::kI32, num_sequences, max_blocks};
     activations_ = std::make_unique<Activations>(*backend_, config, dtype, kMaxTokens, kMaxRows);
   }
 
   /// The logits of every token of one batch, or of some rows.
   Logits run(const std::vector<Chunk>& chunks,
              const std::optional<std::vector<int32_t>>& some = std::nullopt) {
-    std::vector<int32_t> ids, positions, slots, starts = {0}, lengths, tables;
-    const int64_t max_blocks = kMaxLength / kBlockSize;
+    Step& step = backend_->new_step();
     for (const Chunk& chunk : chunks) {
-      for (size_t i = 0; i < chunk.ids.size(); ++i) {
-        const int64_t position = chunk.first + static_cast<int64_t>(i);
-        ids.push_back(chunk.ids[i]);
-        positions.push_back(static_cast<int32_t>(position));
-        slots.push_back(static_cast<int32_t>(
-            block(chunk.sequence, position / kBlockSize) * kBlockSize + position % kBlockSize));
-      }
-      starts.push_back(static_cast<int32_t>(ids.size()));
-      lengths.push_back(positions.back() + 1);
-      for (int64_t i = 0; i < max_blocks; ++i)
-        tables.push_back(static_cast<int32_t>(block(chunk.sequence, i)));
+      step.token_ids.insert(step.token_ids.end(), chunk.ids.begin(), chunk.ids.end());
+      step.rows.push_back({.slot = static_cast<int32_t>(chunk.sequence),
+                           .start = static_cast<int32_t>(chunk.first),
+                           .num_tokens = static_cast<int32_t>(chunk.ids.size())});
     }
-    Batch batch;
-    batch.input_ids = upload(ids);
-    batch.positions = upload(positions);
-    batch.slot_mapping = upload(slots);
-    batch.cu_seqlens_q = upload(starts);
-    batch.context_lens = upload(lengths);
-    std::vector<int32_t> rows(chunks.size());
-    std::iota(rows.begin(), rows.end(), 0);
-    batch.seq_slots = upload(rows);
-    batch.block_tables = upload(tables);
-    batch.block_tables = Tensor(batch.block_tables.data, DType::kI32,
-                                static_cast<int64_t>(chunks.size()), max_blocks);
+    backend_->begin_step(kv_);
     const std::optional<Tensor> wanted = some ? std::optional(upload(*some)) : std::nullopt;
     const std::optional<Residual> last =
-        forward(*backend_, model_, kv_, batch, wanted, *activations_);
-    const int64_t num_rows = some ? static_cast<int64_t>(some->size()) : batch.num_tokens();
+        forward(*backend_, model_, kv_, step, wanted, *activations_);
+    const int64_t num_rows = some ? static_cast<int64_t>(some->size()) : step.num_tokens();
 
     Logits logits;
     for (int64_t first = 0; first < num_rows; first += kMaxRows) {
@@ -169,6 +153,7 @@ class Runner {
   Buffer cache_;
   std::unique_ptr<Activations> activations_;
   std::vector<Buffer> uploaded_;
+  std::vector<int32_t> tables_;
 };
 
 struct Case {

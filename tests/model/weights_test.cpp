@@ -54,10 +54,7 @@ class FakeBackend : public Backend {
     std::memcpy(host, device, bytes);
   }
   Memory memory() const override { return {}; }
-  Batch begin_step(HostBatch&, const SlotTables&, const KvCache&) override {
-    unused();
-    return {};
-  }
+  void begin_step(const KvCache&) override { unused(); }
   void load_weights(const std::function<void()>& load) override {
     is_loading_ = true;
     load();
@@ -91,8 +88,8 @@ class FakeBackend : public Backend {
   void add(Tensor, Tensor) override { unused(); }
   void gather_rows(Tensor, Tensor, Tensor) override { unused(); }
   void matmul(Tensor, Tensor, const Weight&, Tensor) override { unused(); }
-  void rope_and_store(const RopeStoreArgs&, const KvCache&, const Batch&) override { unused(); }
-  void attention(const AttentionArgs&, const KvCache&, const Batch&) override { unused(); }
+  void rope_and_store(const RopeStoreArgs&, const KvCache&, const Step&) override { unused(); }
+  void attention(const AttentionArgs&, const KvCache&, const Step&) override { unused(); }
   void silu_mul(Tensor, Tensor) override { unused(); }
   WeightPtr pack_experts(std::span<const WeightRows> parts, int64_t num_experts,
                          DType dtype) override {
@@ -100,7 +97,7 @@ class FakeBackend : public Backend {
     return pack(parts, dtype);
   }
   void copy_blocks(const KvCache&, std::span<const BlockCopy>) override { unused(); }
-  void sample(Tensor, const Batch&) override { unused(); }
+  void sample(Tensor, const Step&) override { unused(); }
   void fetch_samples(std::span<int32_t>, std::span<RowStatus>, std::vector<Logprob>&) override {
     unused();
   }

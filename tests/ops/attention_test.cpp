@@ -119,15 +119,14 @@ class Problem {
              .num_heads = heads,
              .scale = 2.0f / std::sqrt(static_cast<float>(shape.head_dim)),
              .layer = kLayer};
-    slots_.assign(static_cast<size_t>(num_tokens), -1);
-    batch_.input_ids = Tensor(slots_.data(), DType::kI32, num_tokens);
-    batch_.slot_mapping = Tensor(slots_.data(), DType::kI32, num_tokens);
-    batch_.cu_seqlens_q = Tensor(starts_.data(), DType::kI32, num_seqs + 1);
-    batch_.context_lens = Tensor(contexts_.data(), DType::kI32, num_seqs);
+    step_.token_ids.resize(static_cast<size_t>(num_tokens));
+    step_.rows.resize(static_cast<size_t>(num_seqs));
+    step_.cu_seqlens_q = Tensor(starts_.data(), DType::kI32, num_seqs + 1);
+    step_.context_lens = Tensor(contexts_.data(), DType::kI32, num_seqs);
     rows_.resize(static_cast<size_t>(num_seqs));
     std::iota(rows_.begin(), rows_.end(), 0);
-    batch_.seq_slots = Tensor(rows_.data(), DType::kI32, num_seqs);
-    batch_.block_tables = Tensor(tables_.data(), DType::kI32, num_seqs, max_blocks);
+    step_.seq_slots = Tensor(rows_.data(), DType::kI32, num_seqs);
+    kv_.block_tables = Tensor(tables_.data(), DType::kI32, num_seqs, max_blocks);
   }
 
   Problem(Problem&&) = default;  // moves the memory of the tensors too
@@ -135,11 +134,11 @@ class Problem {
   void run(Isa isa) { run(isa, isa); }
   void run(Isa isa, Isa prompt_isa) {
     std::fill(out_.begin(), out_.end(), 0xff);
-    attention(args_, kv_, batch_, isa, prompt_isa);
+    attention(args_, kv_, step_, isa, prompt_isa);
   }
   void run(Backend& backend) {
     std::fill(out_.begin(), out_.end(), 0xff);
-    backend.attention(args_, kv_, batch_);
+    backend.attention(args_, kv_, step_);
   }
 
   /// The output of a new token as bytes.
@@ -241,7 +240,7 @@ class Problem {
   std::vector<Sequence> seqs_;
   std::vector<int32_t> names_;
   KvCache kv_;
-  Batch batch_;
+  Step step_;
   AttentionArgs args_;
   std::vector<uint8_t> cache_, qkv_, out_;
   std::vector<int32_t> starts_, contexts_, tables_, slots_, rows_;

@@ -302,10 +302,11 @@ TEST(Elementwise, RopeAndStoreWritesTheSlotsAndNothingElse) {
             args.q_norm = Tensor(q_norm.tensor.data, DType::kF32, head_dim);
             args.k_norm = Tensor(k_norm.tensor.data, DType::kF32, head_dim);
           }
-          Batch batch;
-          batch.input_ids = batch.positions = ints(positions);
-          batch.slot_mapping = ints(slots);
-          rope_and_store(args, cache.kv, batch, isa);
+          Step step;
+          step.token_ids = positions;  // as many
+          step.positions = ints(positions);
+          step.slot_mapping = ints(slots);
+          rope_and_store(args, cache.kv, step, isa);
 
           const auto weight = [&](const Matrix& norm) {
             return with_norm ? norm.tensor.as<float>() : nullptr;

@@ -26,53 +26,55 @@ TEST(GraphSizes, RowsArePaddedToFewSizes) {
   }
 }
 
-TEST(Warmup, BatchesKeepTheLimitsOfRealSteps) {
-  HostBatch batch;
-  batch.processed_logprobs = true;
+TEST(Warmup, StepsKeepTheLimitsOfRealOnes) {
+  Step step;
   for (const auto& [max_seqs, max_len] :
        {std::pair<int64_t, int64_t>{512, 4096}, {1, 100}, {1, 4096}, {3, 1001}, {8, 16}, {100, 64}})
     for (const int64_t num_tokens : {1, 2, 3, 4, 8, 9, 99, 100, 101, 112, 128, 3000, 3001, 3003}) {
       if (num_tokens > max_seqs * max_len) continue;
       for (const bool equal : {false, true}) {
-        fill(batch,
+        step.clear();
+        fill(step,
              {.num_tokens = num_tokens,
               .num_keys = 5000,
               .has_equal_keys = equal,
               .has_filters = true},
              max_seqs, max_len);
-        const size_t num_seqs = batch.context_lens.size();
-        EXPECT_LE(static_cast<int64_t>(num_seqs), max_seqs);
+        EXPECT_LE(step.num_seqs(), max_seqs);
         // Up to max_seqs tokens the step decodes, so all GEMMs have as many rows.
         if (num_tokens <= max_seqs) {
-          EXPECT_EQ(static_cast<int64_t>(num_seqs), num_tokens);
+          EXPECT_EQ(step.num_seqs(), num_tokens);
         }
-        EXPECT_EQ(static_cast<int64_t>(batch.input_ids.size()), num_tokens);
-        EXPECT_EQ(batch.positions.size(), batch.input_ids.size());
-        EXPECT_EQ(batch.slot_mapping, std::vector<int32_t>(batch.input_ids.size(), -1));
-        ASSERT_EQ(batch.cu_seqlens_q.size(), num_seqs + 1);
-        EXPECT_EQ(batch.cu_seqlens_q.back(), num_tokens);
-        for (size_t s = 0; s < num_seqs; ++s) {
-          const int32_t first = batch.cu_seqlens_q[s], end = batch.cu_seqlens_q[s + 1];
-          EXPECT_LT(first, end);
-          EXPECT_GE(batch.positions[static_cast<size_t>(first)], 0);
-          EXPECT_EQ(batch.positions[static_cast<size_t>(end - 1)], batch.context_lens[s] - 1);
-          EXPECT_LE(batch.context_lens[s], max_len);
+        EXPECT_EQ(step.num_tokens(), num_tokens);
+        ASSERT_EQ(step.outputs.size(), step.rows.size());
+        EXPECT_EQ(step.samples.size(), step.rows.size());
+        int64_t num_new = 0;
+        for (size_t s = 0; s < step.rows.size(); ++s) {
+          const StepRow& row = step.rows[s];
+          EXPECT_EQ(row.store, 0);
+          EXPECT_GE(row.num_tokens, 1);
+          EXPECT_GE(row.start, 0);
+          EXPECT_LE(row.start + row.num_tokens, max_len);
+          num_new += row.num_tokens;
+          // A row that wants log-probabilities needs a slot, where the drawn token is found.
+          EXPECT_EQ(step.outputs[s].slot, 0);
+          EXPECT_EQ(step.outputs[s].offset, row.num_tokens - 1);
         }
-        // A row that wants log-probabilities needs a slot, where the drawn token is found.
-        EXPECT_EQ(batch.samples.size(), num_seqs);
-        EXPECT_EQ(batch.sample_slots, std::vector<int32_t>(num_seqs, 0));
-        EXPECT_EQ(batch.samples[0].num_logprobs, 2);
+        EXPECT_EQ(num_new, num_tokens);
+        EXPECT_EQ(step.samples[0].num_logprobs, 2);
       }
     }
-  EXPECT_TRUE(batch.processed_logprobs);
 }
 
 TEST(Warmup, PaddingIsLikeThatOfARealStep) {
-  HostBatch batch;
-  fill(batch, {.num_tokens = 5, .num_keys = 64, .num_padding = 2}, /*max_seqs=*/8, /*max_len=*/100);
-  EXPECT_EQ(batch.context_lens, (std::vector<int32_t>{64, 64, 64, 0, 0}));
-  EXPECT_EQ(batch.positions, (std::vector<int32_t>{63, 63, 63, 0, 0}));
-  EXPECT_EQ(batch.cu_seqlens_q, (std::vector<int32_t>{0, 1, 2, 3, 4, 5}));
+  Step step;
+  fill(step, {.num_tokens = 5, .num_keys = 64, .num_padding = 2}, /*max_seqs=*/8, /*max_len=*/100);
+  ASSERT_EQ(step.rows.size(), 5U);
+  for (size_t s = 0; s < 5; ++s) {
+    EXPECT_EQ(step.rows[s].slot, s < 3 ? 0 : -1) << s;
+    EXPECT_EQ(step.rows[s].start, s < 3 ? 63 : 0) << s;
+    EXPECT_EQ(step.outputs[s].slot, s < 3 ? 0 : -1) << s;
+  }
 }
 
 }  // namespace

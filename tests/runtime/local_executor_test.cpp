@@ -26,6 +26,9 @@ class Scripted : public Executor {
     output_.clear();
     run_(input, output_);
   }
+  void complete(const LateInput& late) override {
+    for (const int32_t word : late.mask_words) output_.values.push_back({.token_id = word});
+  }
   const StepOutput& wait() override { return output_; }
 
  private:
@@ -40,15 +43,15 @@ std::unique_ptr<Executor> scripted(Scripted::Run run) {
 TEST(LocalExecutor, RunsStepsInOrderAndCopiesTheirInput) {
   LocalExecutor executor(scripted([](const StepInput& input, StepOutput& output) {
     for (const int32_t id : input.token_ids)
-      output.samples.push_back({.sequence = static_cast<uint64_t>(id)});
+      output.values.push_back({.sequence = static_cast<uint64_t>(id)});
   }));
   std::vector<std::byte> buffer;
   executor.submit(make_step(1, buffer));
   for (uint64_t number = 2; number < 200; ++number) {
     executor.submit(make_step(number, buffer));
     const StepOutput& output = executor.wait();
-    ASSERT_EQ(output.samples.size(), number - 1);
-    EXPECT_EQ(output.samples[0].sequence, number - 1);
+    ASSERT_EQ(output.values.size(), number - 1);
+    EXPECT_EQ(output.values[0].sequence, number - 1);
   }
 }
 
@@ -69,6 +72,42 @@ TEST(LocalExecutor, SubmitReturnsWhileTheStepRuns) {
   EXPECT_EQ(runs, 2);
 }
 
+StepInput make_late_step(uint64_t number, std::vector<std::byte>& buffer) {
+  StepArrays arrays;
+  arrays.outputs.push_back({.num_late_words = 1});
+  return arrays.write(number, buffer);
+}
+LateInput make_late(int32_t word, std::vector<std::byte>& buffer) {
+  LateArrays arrays;
+  arrays.masks.push_back({0});
+  arrays.mask_words = {word};
+  return arrays.write(0, buffer);
+}
+
+// order.late
+TEST(LocalExecutor, StepsWaitForTheirLatePartAndNobodyElseDoes) {
+  std::atomic<int> runs = 0;
+  LocalExecutor executor(scripted([&](const StepInput&, StepOutput&) { ++runs; }));
+  std::vector<std::byte> buffer;
+  for (int32_t number = 0; number < 200; ++number) {
+    executor.submit(make_step(1, buffer));
+    executor.submit(make_late_step(2, buffer));
+    EXPECT_TRUE(executor.wait().values.empty());  // of the first one
+    executor.complete(make_late(number, buffer));
+    const StepOutput& output = executor.wait();
+    ASSERT_EQ(output.values.size(), 1U);
+    EXPECT_EQ(output.values[0].token_id, number);
+  }
+  EXPECT_EQ(runs, 400);
+  EXPECT_THROW(executor.complete(make_late(0, buffer)), std::logic_error);
+}
+
+TEST(LocalExecutor, EndsWithoutALatePartThatNeverComes) {
+  std::vector<std::byte> buffer;
+  LocalExecutor executor(scripted([](const StepInput&, StepOutput&) {}));
+  executor.submit(make_late_step(1, buffer));
+}
+
 TEST(LocalExecutor, ExceptionsReachWait) {
   LocalExecutor executor(scripted([](const StepInput& input, StepOutput&) {
     if (input.header().step == 2) throw std::runtime_error("step 2");
@@ -87,11 +126,11 @@ TEST(StepInput, SizesThatDisagreeAreRefused) {
   StepArrays arrays;
   arrays.rows.push_back({});
   arrays.token_ids = {1, 2, 3};
-  arrays.samples.push_back({9, 1, 0});
+  arrays.outputs.push_back({9, 1, 0});
   const StepInput input = arrays.write(5, buffer);
   EXPECT_EQ(input.rows.size(), 1u);
   EXPECT_EQ(input.token_ids[2], 3);
-  EXPECT_EQ(input.samples[0].sequence, 9u);
+  EXPECT_EQ(input.outputs[0].sequence, 9u);
   EXPECT_THROW(StepInput(std::span(buffer).first(buffer.size() - 4)), std::logic_error);
   EXPECT_THROW(StepInput(std::span(buffer).first(4)), std::logic_error);  // less than a header
   StepInput::Header header = input.header();

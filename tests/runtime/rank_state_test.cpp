@@ -29,17 +29,16 @@ Effect effect(const SampleRow& row, int32_t last_token) {
   return result;
 }
 
-// With a table of max_num_seqs times the longest sequence, this would take 256 GiB.
-TEST(RankState, BlockTablesAreAsLongAsTheirSequences) {
+TEST(RankState, RowsHaveBlocksForTheirTokens) {
   constexpr int32_t kNumSlots = 65536, kIndex = 999'999;
   RankState state(kNumSlots, 16);
   const auto apply = [&](const StepArrays& arrays) {
     std::vector<std::byte> buffer;
     const StepInput input = arrays.write(1, buffer);
     state.apply(input);
-    HostBatch batch;
-    state.fill(input, batch);
-    return batch.slot_mapping;
+    Step step;
+    state.write(input, step);
+    return step.rows.size();
   };
   StepArrays arrays;
   arrays.setups.emplace_back().slot = kNumSlots - 1;
@@ -47,13 +46,15 @@ TEST(RankState, BlockTablesAreAsLongAsTheirSequences) {
   arrays.rows = {{.slot = kNumSlots - 1, .start = 3, .num_tokens = 1},
                  {.slot = kNumSlots - 1, .start = kIndex * 16 + 1, .num_tokens = 2}};
   arrays.token_ids = {1, 1, 1};
-  EXPECT_EQ(apply(arrays), (std::vector<int32_t>{7 * 16 + 3, 5 * 16 + 1, 5 * 16 + 2}));
-  EXPECT_EQ(state.slot(kNumSlots - 1).block_table().size(), size_t{kIndex} + 1);
+  EXPECT_EQ(apply(arrays), 2U);
+  EXPECT_EQ(state.slot(kNumSlots - 1).num_blocks(), kIndex + 1);
   arrays.block_updates = {{kNumSlots - 1, 0, 9}};  // the next sequence of the slot
   arrays.rows.pop_back();
   arrays.token_ids = {1};
-  EXPECT_EQ(apply(arrays), std::vector<int32_t>{9 * 16 + 3});
-  EXPECT_EQ(state.slot(kNumSlots - 1).block_table().capacity(), 1U);
+  arrays.rows[0].start = 16;
+  EXPECT_THROW(apply(arrays), std::logic_error);  // the other blocks were of the sequence before it
+  arrays.rows[0].start = 15;
+  EXPECT_EQ(apply(arrays), 1U);
 }
 
 TEST(Slot, TokenInFlightHasTheSameEffectAsAKnownOne) {

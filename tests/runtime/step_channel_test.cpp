@@ -56,6 +56,32 @@ TEST(StepChannel, StepsOfAnySizeArriveWholeAndInOrder) {
   memory.channel().stop();
 }
 
+TEST(StepChannel, LatePartsArriveBetweenTheirStepAndTheNextOne) {
+  RankMemory memory(2);
+  constexpr uint64_t kNumSteps = 50;
+  std::jthread worker([&] {
+    RankMemory own = worker_of(memory, {1, 2});
+    for (uint64_t step = 0; step < kNumSteps; ++step) {
+      ASSERT_EQ(own.channel().receive(-1), StepChannel::Received::kStep);
+      ASSERT_EQ(own.channel().step().header().step, step);
+      ASSERT_EQ(own.channel().receive(-1), StepChannel::Received::kLate);
+      const LateInput late = own.channel().late();
+      ASSERT_EQ(late.header().step, step);
+      ASSERT_EQ(late.mask_words.size(), step * 2000);  // of several slots of the ring
+      for (const int32_t word : late.mask_words) ASSERT_EQ(word, static_cast<int32_t>(step));
+      own.channel().done();
+    }
+  });
+  std::vector<std::byte> buffer;
+  LateArrays late;
+  for (uint64_t step = 0; step < kNumSteps; ++step) {
+    memory.channel().send(make_step(step, step * 30, buffer));
+    late.mask_words.assign(step * 2000, static_cast<int32_t>(step));
+    memory.channel().send(late.write(step, buffer));
+  }
+  while (memory.channel().is_busy()) std::this_thread::yield();
+}
+
 TEST(StepChannel, AbortEndsTheWaitForSpace) {
   RankMemory memory(2);
   std::vector<std::byte> buffer;

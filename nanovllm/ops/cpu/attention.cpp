@@ -52,11 +52,10 @@ const AttentionKernels& choose_kernels(Isa isa, DType dtype, const KvCache& kv) 
 
 class Attention {
  public:
-  Attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch, Isa isa,
-            Isa prompt_isa)
+  Attention(const AttentionArgs& args, const KvCache& kv, const Step& step, Isa isa, Isa prompt_isa)
       : args_(args),
         kv_(kv),
-        batch_(batch),
+        step_(step),
         head_dim_(kv.head_dim),
         group_(args.num_heads / kv.num_kv_heads),
         tokens_per_tile_(std::max<int64_t>(kTileRows / group_, 1)),
@@ -96,16 +95,16 @@ class Attention {
     tasks.clear();
     runs.clear();
     shared.clear();
-    const int32_t* starts = batch_.cu_seqlens_q.as<int32_t>();
-    const int32_t* contexts = batch_.context_lens.as<int32_t>();
+    const int32_t* starts = step_.cu_seqlens_q.as<int32_t>();
+    const int32_t* contexts = step_.context_lens.as<int32_t>();
     int64_t total_cost = 0;
-    for (int64_t seq = batch_.num_seqs() - 1; seq >= 0; --seq) {
+    for (int64_t seq = step_.num_seqs() - 1; seq >= 0; --seq) {
       const int64_t num_tokens = starts[seq + 1] - starts[seq];
       const int64_t context = contexts[seq];
       check(0 <= num_tokens && num_tokens <= context &&
-                context <= batch_.block_tables.shape[1] * kv_.block_size,
+                context <= kv_.block_tables.shape[1] * kv_.block_size,
             "sequence {} of the batch: {} new tokens, context {}, {} blocks of {}", seq, num_tokens,
-            context, batch_.block_tables.shape[1], kv_.block_size);
+            context, kv_.block_tables.shape[1], kv_.block_size);
       for (int64_t head = 0; head < kv_.num_kv_heads; ++head) {
         for (int64_t end = num_tokens, first = 0; end > 0; end = first) {
           first = (end - 1) / tokens_per_tile_ * tokens_per_tile_;
@@ -234,9 +233,8 @@ class Attention {
     const int64_t first_key = int64_t{block} * kKeyBlock;
     const int64_t num_keys =
         std::min<int64_t>(task.first_position + task.num_tokens - first_key, kKeyBlock);
-    const int32_t* blocks =
-        batch_.block_tables.as<int32_t>() +
-        batch_.seq_slots.as<int32_t>()[task.seq] * batch_.block_tables.row_stride;
+    const int32_t* blocks = kv_.block_tables.as<int32_t>() +
+                            step_.seq_slots.as<int32_t>()[task.seq] * kv_.block_tables.row_stride;
     int count = 0;
     for (int64_t key = first_key; key < first_key + num_keys; key += kKeyGroup)
       groups[count++] = kv_key(
@@ -247,7 +245,7 @@ class Attention {
   }
 
   const AttentionKernels& kernels_of(const Task& task) const {
-    const int32_t* starts = batch_.cu_seqlens_q.as<int32_t>() + task.seq;
+    const int32_t* starts = step_.cu_seqlens_q.as<int32_t>() + task.seq;
     return starts[1] - starts[0] > 1 ? prompt_kernels_ : kernels_;
   }
   int64_t num_rows(const Task& task) const { return task.num_tokens * group_; }
@@ -277,7 +275,7 @@ class Attention {
 
   const AttentionArgs& args_;
   const KvCache& kv_;
-  const Batch& batch_;
+  const Step& step_;
   const int64_t head_dim_;
   const int64_t group_;  // query heads of a KV head
   const int64_t tokens_per_tile_;
@@ -288,7 +286,7 @@ class Attention {
 
 }  // namespace
 
-void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch, Isa isa,
+void attention(const AttentionArgs& args, const KvCache& kv, const Step& step, Isa isa,
                Isa prompt_isa) {
   check(kv.block_size % kKeyGroup == 0, "block size {} is no multiple of {}", kv.block_size,
         kKeyGroup);
@@ -297,7 +295,7 @@ void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch,
         "attention of {} over a cache of {}", dtype_name(args.qkv.dtype), dtype_name(kv.dtype));
   check(args.num_heads % kv.num_kv_heads == 0, "{} query heads for {} KV heads", args.num_heads,
         kv.num_kv_heads);
-  Attention(args, kv, batch, isa, prompt_isa).run(thread_owned<Workspace>());
+  Attention(args, kv, step, isa, prompt_isa).run(thread_owned<Workspace>());
 }
 
 }  // namespace nanovllm::cpu

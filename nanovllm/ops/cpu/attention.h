@@ -30,7 +30,7 @@ inline float* kv_key_scale(const KvCache& kv, char* entry, int64_t row) {
 /// depend on its query, its keys and the instruction set alone (kernels/attention.h says how), for
 /// every dtype. `isa` is for sequences with one new token, `prompt_isa` for those with more. The
 /// work is split over the threads of parallel_for().
-void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch, Isa isa,
+void attention(const AttentionArgs& args, const KvCache& kv, const Step& step, Isa isa,
                Isa prompt_isa);
 
 }  // namespace nanovllm::cpu

@@ -76,33 +76,11 @@ void CpuBackend::download(void* host, const void* device, size_t bytes) {
   if (bytes > 0) std::memcpy(host, device, bytes);
 }
 
-Batch CpuBackend::begin_step(HostBatch& host, const SlotTables& slots, const KvCache&) {
-  auto* const last_tokens = slots.last_tokens.as<int32_t>();
-  for (const BlockUpdate& update : host.block_updates)
-    slots.block_tables.rows(update.slot, 1).as<int32_t>()[update.index] = update.block;
-  // Only the newest token of a sequence can be in flight.
-  for (size_t s = 0; s < host.seq_slots.size(); ++s) {
-    int32_t& last = host.input_ids[static_cast<size_t>(host.cu_seqlens_q[s + 1]) - 1];
-    if (last == kTokenInFlight) last = last_tokens[host.seq_slots[s]];
-  }
-  for (size_t i = 0; i < host.samples.size(); ++i)
-    if (host.samples[i].last_token == kTokenInFlight)
-      host.samples[i].last_token = host.input_ids[static_cast<size_t>(host.sample_rows[i])];
-  const auto view = [](std::vector<int32_t>& v) {
-    return Tensor(v.data(), DType::kI32, static_cast<int64_t>(v.size()));
-  };
-  return {.input_ids = view(host.input_ids),
-          .positions = view(host.positions),
-          .slot_mapping = view(host.slot_mapping),
-          .cu_seqlens_q = view(host.cu_seqlens_q),
-          .context_lens = view(host.context_lens),
-          .seq_slots = view(host.seq_slots),
-          .block_tables = slots.block_tables,
-          .last_tokens = slots.last_tokens,
-          .sample_rows = view(host.sample_rows),
-          .sample_slots = view(host.sample_slots),
-          .samples = host.samples,
-          .processed_logprobs = host.processed_logprobs};
+void CpuBackend::begin_step(const KvCache& kv) {
+  derive(step_, kv, derived_);
+  for (size_t i = 0; i < step_.samples.size(); ++i)
+    if (SampleRow& row = step_.samples[i]; row.last_token == kTokenInFlight)
+      row.last_token = derived_.input_ids[static_cast<size_t>(derived_.output_rows[i])];
 }
 
 WeightPtr CpuBackend::pack(std::span<const WeightRows> parts, DType dtype) {
@@ -167,17 +145,17 @@ void CpuBackend::matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) {
   gemm_.matmul(out, x, packed(w), bias);
 }
 
-void CpuBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) {
+void CpuBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Step& step) {
   set_num_threads(threads_);
-  cpu::rope_and_store(args, kv, batch, isa_);
+  cpu::rope_and_store(args, kv, step, isa_);
 }
 
-void CpuBackend::attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
+void CpuBackend::attention(const AttentionArgs& args, const KvCache& kv, const Step& step) {
   set_num_threads(threads_);
   const bool is_bf16 = args.qkv.dtype == DType::kBF16;
   // For one token, AMX's tiles take longer to prepare than they save.
   const Isa isa = is_bf16 ? std::min(gemm_.bf16_isa(), Isa::kAvx512Bf16) : isa_;
-  cpu::attention(args, kv, batch, isa, is_bf16 && isa_ == Isa::kAmx ? isa_ : isa);
+  cpu::attention(args, kv, step, isa, is_bf16 && isa_ == Isa::kAmx ? isa_ : isa);
 }
 
 void CpuBackend::silu_mul(Tensor out, Tensor gate_up) {
@@ -205,25 +183,34 @@ void CpuBackend::copy_blocks(const KvCache& kv, std::span<const BlockCopy> copie
   cpu::copy_blocks(kv, copies);
 }
 
-void CpuBackend::sample(Tensor logits, const Batch& batch) {
+void CpuBackend::sample(Tensor logits, const Step& step) {
+  if (!step.has_late_rows()) draw(logits, step);
+}
+
+void CpuBackend::finish_sample(Tensor logits) {
+  if (step_.has_late_rows()) draw(logits, step_);
+}
+
+void CpuBackend::draw(Tensor logits, const Step& step) {
   set_num_threads(threads_);
-  const size_t num_rows = batch.samples.size();
+  const std::span<const SampleRow> samples = step.samples;
+  const size_t num_rows = samples.size();
   Drawn& drawn = drawn_.emplace_back();
   drawn.token_ids.resize(num_rows);
   drawn.status.resize(num_rows);
   for_own_rows(logits, [&](Tensor rows, size_t first) {
     const auto count = static_cast<size_t>(rows.shape[0]);
-    cpu::sample(rows, batch.samples.subspan(first, count),
+    cpu::sample(rows, samples.subspan(first, count),
                 std::span(drawn.token_ids).subspan(first, count),
                 std::span(drawn.status).subspan(first, count), isa_);
   });
   join_ranks(std::span(drawn.token_ids));
   join_ranks(std::span(drawn.status));
   for (size_t i = 0; i < num_rows; ++i)
-    batch.last_tokens.as<int32_t>()[batch.sample_slots.as<int32_t>()[i]] = drawn.token_ids[i];
+    step.last_tokens.as<int32_t>()[step.outputs[i].slot] = drawn.token_ids[i];
   // One call handles neighbouring rows with the same number of log-probabilities.
   const auto wanted = [&](size_t i) {
-    return drawn.status[i] == RowStatus::kOk ? batch.samples[i].num_logprobs : 0;
+    return drawn.status[i] == RowStatus::kOk ? samples[i].num_logprobs : 0;
   };
   for (size_t i = 0; i < num_rows;) {
     size_t end = i + 1;
@@ -231,8 +218,7 @@ void CpuBackend::sample(Tensor logits, const Batch& batch) {
     if (wanted(i) > 0)
       append_logprobs(logits.rows(static_cast<int64_t>(i), static_cast<int64_t>(end - i)),
                       std::span(drawn.token_ids).subspan(i, end - i), wanted(i) - 1,
-                      batch.samples.subspan(i, batch.processed_logprobs ? end - i : 0),
-                      drawn.logprobs);
+                      samples.subspan(i, step.processed_logprobs ? end - i : 0), drawn.logprobs);
     i = end;
   }
 }

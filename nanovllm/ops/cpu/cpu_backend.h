@@ -24,7 +24,7 @@ class CpuBackend : public Backend {
   Buffer allocate(size_t bytes) override;
   void upload(void* device, const void* host, size_t bytes) override;
   void download(void* host, const void* device, size_t bytes) override;
-  Batch begin_step(HostBatch& host, const SlotTables& slots, const KvCache& kv) override;
+  void begin_step(const KvCache& kv) override;
   using Backend::pack;
   WeightPtr pack(std::span<const WeightRows> parts, DType dtype) override;
   WeightPtr pack_experts(std::span<const WeightRows> parts, int64_t num_experts,
@@ -39,8 +39,8 @@ class CpuBackend : public Backend {
   using Backend::gather_rows;
   void gather_rows(Tensor out, Tensor x, Tensor rows) override;
   void matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) override;
-  void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) override;
-  void attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) override;
+  void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Step& step) override;
+  void attention(const AttentionArgs& args, const KvCache& kv, const Step& step) override;
   void silu_mul(Tensor out, Tensor gate_up) override;
   void route(const Routing& routing, bool normalize) override;
   void expert_matmul(Tensor out, Tensor x, const Weight& w, const Routing& routing,
@@ -48,7 +48,8 @@ class CpuBackend : public Backend {
   void combine_experts(Tensor out, Tensor x, const Routing& routing) override;
   void copy_blocks(const KvCache& kv, std::span<const BlockCopy> copies) override;
 
-  void sample(Tensor logits, const Batch& batch) override;
+  void sample(Tensor logits, const Step& step) override;
+  void finish_sample(Tensor logits) override;
   void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status,
                      std::vector<Logprob>& logprobs) override;
   void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
@@ -60,6 +61,7 @@ class CpuBackend : public Backend {
   template <class Draw>
   void for_own_rows(Tensor logits, Draw draw);
   /// Sums arrays in which the elements of other ranks are zero.
+  void draw(Tensor logits, const Step& step);
   template <class T>
   void join_ranks(std::span<T> values);
   void append_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
@@ -70,6 +72,7 @@ class CpuBackend : public Backend {
   Communicator* ranks_ = nullptr;  // none: the only rank
   int64_t vocab_size_ = 0;         // of all ranks
   Range vocab_;                    // the rank's part
+  DerivedArrays derived_;          // of the step
   std::vector<int32_t> own_ids_;   // of embed(); kept, so that it need not allocate
   Gemm gemm_;
   struct Drawn {

@@ -127,17 +127,17 @@ void silu_mul(Tensor out, Tensor gate_up, Isa isa) {
   });
 }
 
-void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch, Isa isa) {
+void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Step& step, Isa isa) {
   const Tensor& qkv = args.qkv;
   const int64_t head_dim = kv.head_dim;
-  check(qkv.shape[0] == batch.num_tokens() &&
+  check(qkv.shape[0] == step.num_tokens() &&
             qkv.shape[1] == (args.num_heads + 2 * kv.num_kv_heads) * head_dim &&
             (qkv.dtype == kv.dtype || kv.dtype == DType::kE4M3),
         "rope_and_store: wrong shapes");
   const auto rotate = kernels(isa, qkv.dtype).norm_and_rotate;
   const auto quantize = kernels(isa, qkv.dtype).quantize;
-  const int32_t* positions = batch.positions.as<const int32_t>();
-  const int32_t* slots = batch.slot_mapping.as<const int32_t>();
+  const int32_t* positions = step.positions.as<const int32_t>();
+  const int32_t* slots = step.slot_mapping.as<const int32_t>();
   const int64_t head_bytes = head_dim * static_cast<int64_t>(dtype_size(qkv.dtype));
   for_each_row(qkv.shape[0], qkv.shape[1], [&](int64_t i) {
     const Rotation rotation = {

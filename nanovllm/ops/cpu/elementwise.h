@@ -19,7 +19,7 @@ void sum_squares(Tensor squares, Tensor qkv, const WholeNorms& norms, Isa isa);
 void scale_by_squares(Tensor qkv, Tensor squares, const WholeNorms& norms, Isa isa);
 void gather_rows(Tensor out, Tensor x, Tensor rows);
 void silu_mul(Tensor out, Tensor gate_up, Isa isa);
-void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch, Isa isa);
+void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Step& step, Isa isa);
 void copy_blocks(const KvCache& kv, std::span<const BlockCopy> copies);
 
 }  // namespace nanovllm::cpu

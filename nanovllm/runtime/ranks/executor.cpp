@@ -32,6 +32,13 @@ class RankExecutor : public Executor {
     end_all(e);
   }
 
+  void complete(const LateInput& late) override try {
+    workers_->channel().send(late);
+    local_->complete(late);
+  } catch (const std::exception& e) {
+    end_all(e);
+  }
+
   const StepOutput& wait() override try { return local_->wait(); } catch (const std::exception& e) {
     end_all(e);
   }

@@ -1,5 +1,6 @@
 #include "nanovllm/runtime/ranks/local_executor.h"
 
+#include <stdexcept>
 #include <utility>
 
 #include "nanovllm/base/check.h"
@@ -23,12 +24,24 @@ LocalExecutor::~LocalExecutor() {
 void LocalExecutor::submit(const StepInput& input) {
   check(num_submitted_ - num_waited_ < 2, "more than two steps in flight");
   // The thread does not look at this step before num_submitted_ counts it.
-  std::vector<std::byte>& copy = step(num_submitted_).input;
-  clear_for_reuse(copy);
-  copy.assign(input.bytes().begin(), input.bytes().end());
+  Step& next = step(num_submitted_);
+  clear_for_reuse(next.input);
+  next.input.assign(input.bytes().begin(), input.bytes().end());
+  next.is_complete = !has_late(input);
   {
     const std::lock_guard lock(mutex_);
     ++num_submitted_;
+  }
+  changed_.notify_all();
+}
+
+void LocalExecutor::complete(const LateInput& late) {
+  check(num_submitted_ > 0 && !step(num_submitted_ - 1).is_complete, "no step needs a late part");
+  Step& newest = step(num_submitted_ - 1);
+  newest.late.assign(late.bytes().begin(), late.bytes().end());
+  {
+    const std::lock_guard lock(mutex_);
+    newest.is_complete = true;
   }
   changed_.notify_all();
 }
@@ -51,8 +64,7 @@ void LocalExecutor::loop() {
     Step& current = step(num_done_);
     lock.unlock();
     try {
-      inner_->submit(StepInput(current.input));
-      current.output = inner_->wait();
+      run(current);
     } catch (...) {
       current.error = std::current_exception();
     }
@@ -61,6 +73,19 @@ void LocalExecutor::loop() {
     lock.unlock();
     changed_.notify_all();
   }
+}
+
+void LocalExecutor::run(Step& step) {
+  const StepInput input(step.input);
+  inner_->submit(input);
+  if (has_late(input)) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return step.is_complete || stop_; });
+    if (!step.is_complete) throw std::runtime_error("a step without its late part");
+    lock.unlock();
+    inner_->complete(LateInput(step.late));
+  }
+  step.output = inner_->wait();
 }
 
 }  // namespace nanovllm

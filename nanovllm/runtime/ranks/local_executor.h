@@ -13,24 +13,28 @@
 
 namespace nanovllm {
 
-/// Runs an executor's steps on a separate thread, so that the caller can schedule the next step
+/// The queue of a backend that has none, such as the CPU's: runs an executor's steps on a separate
+/// thread, so that the caller can schedule the next step, and make the late part of this one,
 /// meanwhile.
 class LocalExecutor : public Executor {
  public:
   explicit LocalExecutor(std::unique_ptr<Executor> inner);
-  /// Waits until the submitted steps have ended.
+  /// Waits until the submitted steps have ended, but not for the late part of one.
   ~LocalExecutor() override;
 
   void submit(const StepInput& input) override;
+  void complete(const LateInput& late) override;
   const StepOutput& wait() override;
 
  private:
   struct Step {
-    std::vector<std::byte> input;
+    std::vector<std::byte> input, late;
+    bool is_complete = true;  ///< `late` is there, or the step needs none
     StepOutput output;
     std::exception_ptr error;
   };
   void loop();
+  void run(Step& step);
   Step& step(uint64_t number) { return steps_[number % steps_.size()]; }
 
   std::unique_ptr<Executor> inner_;

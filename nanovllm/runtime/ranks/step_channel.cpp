@@ -20,9 +20,7 @@ void StepChannel::open() { shared_.checksum = kBuildChecksum; }
 
 bool StepChannel::is_same_build() const { return shared_.checksum == kBuildChecksum; }
 
-void StepChannel::send(const StepInput& step) {
-  ++shared_.num_steps_sent.value;
-  const std::span<const std::byte> bytes = step.bytes();
+void StepChannel::send(Kind kind, std::span<const std::byte> bytes) {
   for (size_t at = 0; at < bytes.size(); at += kSlotBytes) {
     const uint32_t slot = shared_.num_slots_sent.value.load(std::memory_order_relaxed);
     for (int r = 1; r < ranks_.rank().world; ++r) {
@@ -32,6 +30,7 @@ void StepChannel::send(const StepInput& step) {
         futex_wait(read, seen, /*milliseconds=*/1);
       }
     }
+    shared_.kinds[slot % kNumSlots] = kind;
     std::memcpy(shared_.slots[slot % kNumSlots].data(), &bytes[at],
                 std::min(kSlotBytes, bytes.size() - at));
     shared_.num_slots_sent.value = slot + 1;
@@ -60,20 +59,21 @@ bool StepChannel::wait_for_slot(int milliseconds) {
 StepChannel::Received StepChannel::receive(int milliseconds) {
   std::atomic<uint32_t>& read =
       shared_.num_slots_read[static_cast<size_t>(ranks_.rank().index)].value;
-  step_.resize(sizeof(StepInput::Header));
-  for (size_t at = 0; at < step_.size(); at += kSlotBytes) {
+  Kind kind = Kind::kStep;
+  uint64_t size = sizeof size;  // the first number of every message
+  for (size_t at = 0; at < size; at += kSlotBytes) {
     if (!wait_for_slot(at == 0 ? milliseconds : -1))
       return shared_.stopped != 0 ? Received::kStop : Received::kNothing;
     const std::array<std::byte, kSlotBytes>& slot = shared_.slots[read % kNumSlots];
     if (at == 0) {
-      StepInput::Header header;
-      std::memcpy(&header, slot.data(), sizeof header);
-      step_.resize(header.bytes);
+      kind = shared_.kinds[read % kNumSlots];
+      std::memcpy(&size, slot.data(), sizeof size);
+      message_.resize(size);
     }
-    std::memcpy(&step_[at], slot.data(), std::min(kSlotBytes, step_.size() - at));
+    std::memcpy(&message_[at], slot.data(), std::min(kSlotBytes, size - at));
     ++read;
   }
-  return Received::kStep;
+  return kind == Kind::kStep ? Received::kStep : Received::kLate;
 }
 
 void StepChannel::done() {

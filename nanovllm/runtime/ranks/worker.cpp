@@ -24,12 +24,24 @@ void run_steps(RankMemory& memory, ModelRunner& runner) {
   constexpr int kMilliseconds = 10;
   StepChannel& channel = memory.channel();
   memory.ranks().barrier();
-  for (int num_in_flight = 0;;) {
-    const StepChannel::Received received = channel.receive(num_in_flight > 0 ? kMilliseconds : -1);
-    if (received == StepChannel::Received::kStop) return;
-    if (received == StepChannel::Received::kStep) {
-      runner.submit(channel.step());
-      if (++num_in_flight < 2) continue;
+  int num_in_flight = 0;
+  bool needs_late = false;  // the newest step needs its late part, and must not be waited for
+  for (;;) {
+    const int num_complete = num_in_flight - (needs_late ? 1 : 0);
+    switch (channel.receive(num_complete > 0 ? kMilliseconds : -1)) {
+      case StepChannel::Received::kStop:
+        return;
+      case StepChannel::Received::kStep:
+        needs_late = has_late(channel.step());
+        runner.submit(channel.step());
+        if (++num_in_flight < 2) continue;
+        break;
+      case StepChannel::Received::kLate:
+        runner.complete(channel.late());
+        needs_late = false;
+        continue;
+      case StepChannel::Received::kNothing:
+        break;
     }
     runner.wait();
     channel.done();

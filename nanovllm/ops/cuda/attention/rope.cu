@@ -172,17 +172,16 @@ __global__ void __launch_bounds__(kThreads, 3)
 
 // -- launcher
 
-void rope_and_store(Launch where, const RopeStoreArgs& args, const KvCache& kv,
-                    const Batch& batch) {
+void rope_and_store(Launch where, const RopeStoreArgs& args, const KvCache& kv, const Step& step) {
   const Tensor& qkv = args.qkv;
   const int64_t num_rows = args.num_heads + 2 * kv.num_kv_heads, half = kv.head_dim / 2;
   check_args(
-      qkv.shape[0] == batch.num_tokens() && qkv.shape[1] == num_rows * kv.head_dim &&
+      qkv.shape[0] == step.num_tokens() && qkv.shape[1] == num_rows * kv.head_dim &&
           (kv.dtype == qkv.dtype || kv.dtype == DType::kE4M3) && kv.head_dim % 8 == 0 &&
           kv.head_dim <= kMaxHeadDim && args.cos.shape[1] == half,
       "rope_and_store: qkv must be [tokens, heads * head_dim] of the cache's dtype if that is "
       "not e4m3, cos [positions, head_dim / 2], head_dim a multiple of 8 up to 256");
-  const RopeParams params(args, kv, batch);
+  const RopeParams params(args, kv, step);
   with_float_type(qkv.dtype, [&](auto type) {
     using T = decltype(type);
     const auto run = [&]<int N, class C>() {

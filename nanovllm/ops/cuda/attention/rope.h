@@ -22,14 +22,14 @@ struct RopeParams {
   int num_heads;
   float eps;
 
-  RopeParams(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch)
+  RopeParams(const RopeStoreArgs& args, const KvCache& kv, const Step& step)
       : qkv(args.qkv.data),
         q_norm(args.q_norm.as<const float>()),
         k_norm(args.k_norm.as<const float>()),
         cos(args.cos.as<const float>()),
         sin(args.sin.as<const float>()),
-        positions(batch.positions.as<const int32_t>()),
-        slot_mapping(batch.slot_mapping.as<const int32_t>()),
+        positions(step.positions.as<const int32_t>()),
+        slot_mapping(step.slot_mapping.as<const int32_t>()),
         layout(kv),
         num_heads(static_cast<int>(args.num_heads)),
         eps(args.eps) {
@@ -55,6 +55,6 @@ struct RopeParams {
 };
 
 /// RMSNorm of q and k, if any, rotary embedding of both, and the store of k and v into the cache.
-void rope_and_store(Launch where, const RopeStoreArgs& args, const KvCache& kv, const Batch& batch);
+void rope_and_store(Launch where, const RopeStoreArgs& args, const KvCache& kv, const Step& step);
 
 }  // namespace nanovllm::cuda

@@ -33,7 +33,7 @@ ExpertChoices choices_of(const Routing& routing, int tile_tokens) {
 }  // namespace
 
 void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const ExpertArgs& experts) {
-  const ContextScope here(context_);
+  const ContextScope here(device_.context);
   const bool is_normed = sum_norm(residual, norm);
   const Tensor sum = residual.sum(), x = residual.scratch(), rows = experts.out;
   const auto [out, added, peers] = begin_addend(residual);
@@ -42,7 +42,7 @@ void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const Exper
   const FewExperts few = {
       .x = is_normed ? x : sum,
       .norm = is_normed ? Norm() : norm,
-      .router = gemms_->matrix_of(experts.router, out.dtype),
+      .router = gemms_.matrix_of(experts.router, out.dtype),
       .gate_up = gate_up.matrix,
       .quantized_gate_up = gate_up.quantized ? &*gate_up.quantized : nullptr,
       .down = down.matrix,
@@ -54,26 +54,26 @@ void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const Exper
       .added = added,
       .peers = peers,
       // Only a step with one token of each sequence may be padded.
-      .context_lens = context_lens_.size() == x.shape[0] ? context_lens_ : Tensor(),
+      .context_lens = step_.num_seqs() == x.shape[0] ? step_.context_lens : Tensor(),
       .normalizes = experts.normalize};
-  if (supports_few_experts(where_, few)) return few_experts(where_, few);
-  const bool is_native = !portable_ && out.dtype == DType::kBF16 && out.shape[1] % 8 == 0 &&
-                         experts.narrow.shape[1] % 8 == 0;
+  if (supports_few_experts(device_.where, few)) return few_experts(device_.where, few);
+  const bool is_native = !device_.portable() && out.dtype == DType::kBF16 &&
+                         out.shape[1] % 8 == 0 && experts.narrow.shape[1] % 8 == 0;
   const auto num_experts = static_cast<int>(experts.routing.logits.shape[1]);
   const int tile_tokens =
       grouped_tile_tokens(static_cast<int>(rows.shape[0]), num_experts, is_native);
   const ExpertChoices choices = choices_of(experts.routing, tile_tokens);
-  if (!is_normed) cuda::rms_norm(where_, x, sum, norm);
-  gemms_->store(experts.routing.logits, x, experts.router);
-  choose_experts(where_, choices, experts.routing.logits, experts.normalize);
-  sort_tokens(where_, choices, rows, x);
+  if (!is_normed) cuda::rms_norm(device_.where, x, sum, norm);
+  gemms_.store(experts.routing.logits, x, experts.router);
+  choose_experts(device_.where, choices, experts.routing.logits, experts.normalize);
+  sort_tokens(device_.where, choices, rows, x);
   const auto multiply = [&](Tensor to, Tensor from, const Weight& w, Epilogue epilogue,
                             bool groups_are_old) {
     // A quantized weight becomes floats first, all experts of it, because the tiles of
     // grouped_gemm() read floats.
     const GemmArgs args = {.out = to.data,
                            .x = from.data,
-                           .w = gemms_->matrix_of(w, out.dtype).data,
+                           .w = gemms_.matrix_of(w, out.dtype).data,
                            .num_tokens = static_cast<int>(from.shape[0]),
                            .n = static_cast<int>(to.shape[1]),
                            .k = static_cast<int>(from.shape[1]),
@@ -81,12 +81,12 @@ void CudaBackend::norm_experts(Residual& residual, const Norm& norm, const Exper
     // If an earlier kernel than the previous one wrote the groups, this kernel may begin to read w
     // while the previous one still runs.
     const bool is_new = static_cast<const DeviceWeight&>(w).quantized.has_value();
-    grouped_gemm(where_, {args, num_experts, choices.groups(groups_are_old && !is_new)},
+    grouped_gemm(device_.where, {args, num_experts, choices.groups(groups_are_old && !is_new)},
                  tile_tokens, sum.dtype, is_native);
   };
   multiply(experts.narrow, rows, experts.gate_up, Epilogue::kSwiglu, /*groups_are_old=*/false);
   multiply(rows, experts.narrow, experts.down, Epilogue::kStore, /*groups_are_old=*/true);
-  add_experts(where_, choices, out, rows, added);
+  add_experts(device_.where, choices, out, rows, added);
   if (peers != nullptr) collectives_->send(out);
 }
 

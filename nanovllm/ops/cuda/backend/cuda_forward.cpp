@@ -14,106 +14,89 @@ using State = Residual::State;
 // -- tensors
 
 void CudaBackend::embed(Tensor out, const Weight& table, Tensor ids) {
-  const ContextScope here(context_);
-  cuda::gather_rows(where_, out, gemms_->matrix_of(table, out.dtype), ids, vocab_.first);
+  const ContextScope here(device_.context);
+  cuda::gather_rows(device_.where, out, gemms_.matrix_of(table, out.dtype), ids, vocab_.first);
   all_reduce(out);  // the rows of other ranks are zero here
 }
 
 void CudaBackend::rms_norm(Tensor out, Tensor x, const Norm& norm) {
-  const ContextScope here(context_);
-  cuda::rms_norm(where_, out, x, norm);
+  const ContextScope here(device_.context);
+  cuda::rms_norm(device_.where, out, x, norm);
 }
 
 void CudaBackend::sum_squares(Tensor squares, Tensor qkv, const WholeNorms& norms) {
-  const ContextScope here(context_);
-  cuda::sum_squares(where_, squares, qkv, norms);
+  const ContextScope here(device_.context);
+  cuda::sum_squares(device_.where, squares, qkv, norms);
 }
 
 void CudaBackend::scale_by_squares(Tensor qkv, Tensor squares, const WholeNorms& norms) {
-  const ContextScope here(context_);
-  cuda::scale_by_squares(where_, qkv, squares, norms);
+  const ContextScope here(device_.context);
+  cuda::scale_by_squares(device_.where, qkv, squares, norms);
 }
 
 void CudaBackend::add(Tensor sum, Tensor x) {
-  const ContextScope here(context_);
-  cuda::add(where_, sum, x);
+  const ContextScope here(device_.context);
+  cuda::add(device_.where, sum, x);
 }
 
 void CudaBackend::gather_rows(Tensor out, Tensor x, Tensor rows) {
-  const ContextScope here(context_);
-  cuda::gather_rows(where_, out, x, rows);
+  const ContextScope here(device_.context);
+  cuda::gather_rows(device_.where, out, x, rows);
 }
 
 void CudaBackend::matmul(Tensor out, Tensor x, const Weight& w, Tensor bias) {
-  const ContextScope here(context_);
-  gemms_->store(out, x, w, bias);
+  const ContextScope here(device_.context);
+  gemms_.store(out, x, w, bias);
 }
 
 void CudaBackend::silu_mul(Tensor out, Tensor gate_up) {
-  const ContextScope here(context_);
-  cuda::silu_mul(where_, out, gate_up);
+  const ContextScope here(device_.context);
+  cuda::silu_mul(device_.where, out, gate_up);
 }
 
-void CudaBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Batch& batch) {
-  const ContextScope here(context_);
-  cuda::rope_and_store(where_, args, kv, batch);
+void CudaBackend::rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Step& step) {
+  const ContextScope here(device_.context);
+  cuda::rope_and_store(device_.where, args, kv, step);
 }
 
-AttentionParams CudaBackend::attention_params(const AttentionArgs& args, const KvCache& kv,
-                                              const Batch& batch) {
+namespace {
+
+AttentionParams attention_params(const AttentionArgs& args, const KvCache& kv, const Step& step) {
   const KvLayout layout(kv);
   char* const k = layout.layer_keys(kv, args.layer);
   return {.out = args.out.data,
           .qkv = args.qkv.data,
           .k = k,
           .v = k + layout.layer_stride,
-          .block_tables = batch.block_tables.as<const int32_t>(),
-          .seq_slots = batch.seq_slots.as<const int32_t>(),
-          .cu_seqlens_q = batch.cu_seqlens_q.as<const int32_t>(),
-          .context_lens = batch.context_lens.as<const int32_t>(),
+          .block_tables = kv.block_tables.as<const int32_t>(),
+          .seq_slots = step.seq_slots.as<const int32_t>(),
+          .cu_seqlens_q = step.cu_seqlens_q.as<const int32_t>(),
+          .context_lens = step.context_lens.as<const int32_t>(),
           .layout = layout,
-          .num_seqs = static_cast<int>(batch.num_seqs()),
+          .num_seqs = static_cast<int>(step.num_seqs()),
           .num_tokens = static_cast<int>(args.qkv.shape[0]),
           .num_heads = static_cast<int>(args.num_heads),
-          .max_blocks = static_cast<int>(batch.block_tables.shape[1]),
+          .max_blocks = static_cast<int>(kv.block_tables.shape[1]),
           .scale = args.scale};
 }
 
-void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
-  const ContextScope here(context_);
-  AttentionParams params = attention_params(args, kv, batch);
+}  // namespace
+
+void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const Step& step) {
+  const ContextScope here(device_.context);
+  AttentionParams params = attention_params(args, kv, step);
   const DType dtype = args.qkv.dtype;
-  // The portable kernel must fit in the 99 KB of shared memory that every GPU has.
-  const int64_t most = portable_ && kv.head_dim == 256 ? 8 : kMaxGroup;  // query heads of a KV head
-  if (!params.layout.tiled || dtype == DType::kF32 || args.num_heads > most * kv.num_kv_heads)
-    return general_attention(where_, params, dtype);
-  const bool quantizes = !has_prefill_ && quantizes_output(params.layout, params.num_heads);
-  params.quantized_out = gemms_->quantized_input(args.out, quantizes ? args.next : nullptr);
-  if (has_decode_)
-    decode_attention(where_, params, plan_, decode_scratch_, dtype,
-                     {.portable = portable_, .prefetch_keys = capturing_});
-  if (!has_prefill_) return;
-  const auto prefill = [&](const AttentionParams& of, std::span<const PrefillLengths> lengths) {
-    if (portable_) prefill_attention(where_, of, dtype);
-    else
-      prefill_attention_sm90(where_, of, lengths,
-                             {prefill_partial_.as<float>(), prefill_counters_.as<int32_t>()},
-                             dtype);
-  };
-  const std::span lengths(prefill_lengths_);
-  if (kv.dtype != DType::kE4M3) return prefill(params, lengths);
-  for (const PrefillGroup& group : prefill_groups_) {
-    const AttentionParams part = params.sequences(group.first, group.num_seqs, group.num_tokens);
-    prefill(dequantize(where_, part, dtype, group.blocks_per_seq,
-                       {dequantized_.memory.get(), dequantized_tables_.as<int32_t>()}),
-            lengths.subspan(static_cast<size_t>(group.first), static_cast<size_t>(group.num_seqs)));
-  }
+  if (!attention_.supports(args, kv)) return general_attention(device_.where, params, dtype);
+  const bool quantizes =
+      !attention_.has_prefill() && quantizes_output(params.layout, params.num_heads);
+  params.quantized_out = gemms_.quantized_input(args.out, quantizes ? args.next : nullptr);
+  attention_.run(params, dtype, kv, /*prefetch_keys=*/graphs_.is_capturing());
 }
 
 // -- the residual stream
 
 Tensor CudaBackend::finish(Residual& residual) {
-  const ContextScope here(context_);
+  const ContextScope here(device_.context);
   const Tensor& sum = residual.sum();
   switch (std::exchange(residual.state, State::kWhole)) {
     case State::kWhole:
@@ -123,7 +106,8 @@ Tensor CudaBackend::finish(Residual& residual) {
       const Range own = row_share(sum.shape[0], collectives_->ranks().rank());
       const int64_t end = own.first + own.count;
       for (const Tensor& others : {sum.rows(0, own.first), sum.rows(end, sum.shape[0] - end)})
-        cuda_check(cudaMemsetAsync(others.data, 0, others.bytes(), where_.stream), "residual");
+        cuda_check(cudaMemsetAsync(others.data, 0, others.bytes(), device_.where.stream),
+                   "residual");
       all_reduce(sum);
       break;
     }
@@ -153,9 +137,10 @@ bool CudaBackend::sum_norm(Residual& residual, const Norm& norm) {
 }
 
 Tensor CudaBackend::norm(Residual& residual, const Norm& norm) {
-  const ContextScope here(context_);
+  const ContextScope here(device_.context);
   residual.begun_norm = 0;
-  if (!sum_norm(residual, norm)) cuda::rms_norm(where_, residual.scratch(), residual.whole(), norm);
+  if (!sum_norm(residual, norm))
+    cuda::rms_norm(device_.where, residual.scratch(), residual.whole(), norm);
   return residual.scratch();
 }
 
@@ -180,29 +165,29 @@ CudaBackend::Addend CudaBackend::begin_addend(Residual& residual) {
 }
 
 void CudaBackend::add_matmul(Residual& residual, Tensor x, const Weight& w, const Norm& next) {
-  const ContextScope here(context_);
-  if (!collectives_) return gemms_->add(residual, x, w, next);
+  const ContextScope here(device_.context);
+  if (!collectives_) return gemms_.add(residual, x, w, next);
   const auto [out, added, peers] = begin_addend(residual);
   if (peers != nullptr) {
-    if (!gemms_->send(*peers, out, x, w, residual.scratch(), added.count > 0))
+    if (!gemms_.send(*peers, out, x, w, residual.scratch(), added.count > 0))
       collectives_->send(out);
     return;
   }
   const int64_t end = added.first + added.count, rest = out.shape[0] - end;
-  if (added.first > 0) gemms_->store(out.rows(0, added.first), x.rows(0, added.first), w);
+  if (added.first > 0) gemms_.store(out.rows(0, added.first), x.rows(0, added.first), w);
   if (added.count > 0)
-    gemms_->add(out.rows(added.first, added.count), x.rows(added.first, added.count), w,
-                residual.scratch().rows(added.first, added.count));
-  if (rest > 0) gemms_->store(out.rows(end, rest), x.rows(end, rest), w);
+    gemms_.add(out.rows(added.first, added.count), x.rows(added.first, added.count), w,
+               residual.scratch().rows(added.first, added.count));
+  if (rest > 0) gemms_.store(out.rows(end, rest), x.rows(end, rest), w);
 }
 
 void CudaBackend::gather_rows(Residual& out, Residual& residual, Tensor rows) {
-  const ContextScope here(context_);
+  const ContextScope here(device_.context);
   if (residual.state != State::kOwnRows)
-    return cuda::gather_rows(where_, out.sum(), finish(residual), rows);
+    return cuda::gather_rows(device_.where, out.sum(), finish(residual), rows);
   const Tensor& sum = residual.sum();
   const Range own = row_share(sum.shape[0], collectives_->ranks().rank());
-  cuda::gather_rows(where_, out.sum(), sum.rows(own.first, own.count), rows, own.first);
+  cuda::gather_rows(device_.where, out.sum(), sum.rows(own.first, own.count), rows, own.first);
   all_reduce(out.sum());  // the rows of other ranks are zero here
 }
 
@@ -215,40 +200,81 @@ GemmInput CudaBackend::normed(Residual& residual, const Norm& norm) {
 
 void CudaBackend::norm_matmul(Tensor out, Residual& residual, const Norm& norm, const Weight& w,
                               Tensor bias) {
-  const ContextScope here(context_);
-  gemms_->store(out, normed(residual, norm), w, bias);
+  const ContextScope here(device_.context);
+  gemms_.store(out, normed(residual, norm), w, bias);
 }
 
 void CudaBackend::norm_swiglu(Tensor out, Residual& residual, const Norm& norm, const Weight& w,
                               Tensor gate_up) {
-  const ContextScope here(context_);
-  gemms_->swiglu(out, normed(residual, norm), w, gate_up);
+  const ContextScope here(device_.context);
+  gemms_.swiglu(out, normed(residual, norm), w, gate_up);
 }
 
 void CudaBackend::rope_attention(const RopeStoreArgs& rope, const AttentionArgs& args,
-                                 const KvCache& kv, const Batch& batch) {
-  const ContextScope here(context_);
-  if (decode_cluster_ == 0 || args.num_heads > kMaxGroup * kv.num_kv_heads ||
+                                 const KvCache& kv, const Step& step) {
+  const ContextScope here(device_.context);
+  if (attention_.decode_cluster() == 0 || args.num_heads > kMaxGroup * kv.num_kv_heads ||
       args.qkv.dtype == DType::kF32)
-    return Backend::rope_attention(rope, args, kv, batch);
-  rope_decode_attention(where_,
-                        {.attention = attention_params(args, kv, batch),
-                         .rope = RopeParams(rope, kv, batch),
-                         .prefetch_keys = capturing_},
-                        args.qkv.dtype, decode_cluster_);
+    return Backend::rope_attention(rope, args, kv, step);
+  rope_decode_attention(device_.where,
+                        {.attention = attention_params(args, kv, step),
+                         .rope = RopeParams(rope, kv, step),
+                         .prefetch_keys = graphs_.is_capturing()},
+                        args.qkv.dtype, attention_.decode_cluster());
 }
 
 void CudaBackend::qkv_attention(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,
-                                const AttentionArgs& args, const KvCache& kv, const Batch& batch) {
-  const ContextScope here(context_);
+                                const AttentionArgs& args, const KvCache& kv, const Step& step) {
+  const ContextScope here(device_.context);
   check(rope.qkv.shape[1] == (rope.num_heads + 2 * kv.num_kv_heads) * kv.head_dim &&
-            residual.num_tokens() == batch.num_tokens() && rope.cos.shape[1] == kv.head_dim / 2 &&
+            residual.num_tokens() == step.num_tokens() && rope.cos.shape[1] == kv.head_dim / 2 &&
             (kv.dtype == rope.qkv.dtype || kv.dtype == DType::kE4M3) &&
             rope.qkv.dtype == residual.sum().dtype,
         "qkv_attention: wrong shapes");
-  if (decode_cluster_ != 0) return Backend::qkv_attention(residual, qkv, rope, args, kv, batch);
-  gemms_->store_rotated(normed(residual, qkv.norm), qkv.w, qkv.bias, rope, kv, batch);
-  attention(args, kv, batch);
+  if (attention_.decode_cluster() != 0)
+    return Backend::qkv_attention(residual, qkv, rope, args, kv, step);
+  gemms_.store_rotated(normed(residual, qkv.norm), qkv.w, qkv.bias, rope, kv, step);
+  attention(args, kv, step);
+}
+
+// -- the sampler
+
+void CudaBackend::sample(Tensor logits, const Step& step) {
+  const ContextScope here(device_.context);
+  sampler_.sample(logits, step);
+}
+
+void CudaBackend::norm_sample(Tensor logits, Residual& residual, const Norm& norm, const Weight& w,
+                              const Step& step) {
+  const ContextScope here(device_.context);
+  const auto& weight = static_cast<const DeviceWeight&>(w);
+  if (weight.quantized) return Backend::norm_sample(logits, residual, norm, w, step);
+  const Tensor& matrix = weight.matrix;
+  GemmArgs args = {.w = matrix.data,
+                   .num_tokens = static_cast<int>(residual.num_tokens()),
+                   .n = static_cast<int>(matrix.shape[0]),
+                   .k = static_cast<int>(matrix.shape[1])};
+  if (!sampler_.draws_in_gemm() || !supports_sample_gemm(args, matrix.dtype))
+    return Backend::norm_sample(logits, residual, norm, w, step);
+  args.x = this->norm(residual, norm).data;
+  sampler_.sample_gemm(args, logits, step);
+}
+
+void CudaBackend::finish_sample(Tensor logits) {
+  const ContextScope here(device_.context);
+  sampler_.finish(logits, step_);
+}
+
+void CudaBackend::fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status,
+                                std::vector<Logprob>& logprobs) {
+  const ContextScope here(device_.context);
+  sampler_.fetch(token_ids, status, logprobs);
+}
+
+void CudaBackend::token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
+                                 std::vector<Logprob>& entries) {
+  const ContextScope here(device_.context);
+  sampler_.token_logprobs(logits, step_, targets, k, entries);
 }
 
 }  // namespace nanovllm::cuda

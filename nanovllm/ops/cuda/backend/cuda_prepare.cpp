@@ -40,35 +40,35 @@ ChoiceFile CudaBackend::choice_file(const ChoiceCache& cache) const {
   } catch (const UserError&) {  // the number above is enough
   }
   std::erase(driver_name, '\n');
-  std::string limits = portable_ ? ", portable" : "";
-  if (!gemms_->may_split_k()) limits += ", no split-K";
-  return {
-      cache.folder,
-      fmt::format("{}, compute capability {}.{}, {} multiprocessors\ndriver {} {}, CUDA {}, "
-                  "cuBLASLt {}\nbuild {:016x}{}, ranks {}",
-                  device_.name, device_.major, device_.minor, where_.num_sms, driver, driver_name,
-                  runtime, gemms_->cublaslt_version(), cache.build, limits, rank_.world)};
+  std::string limits = device_.portable() ? ", portable" : "";
+  if (!gemms_.may_split_k()) limits += ", no split-K";
+  return {cache.folder,
+          fmt::format("{}, compute capability {}.{}, {} multiprocessors\ndriver {} {}, CUDA {}, "
+                      "cuBLASLt {}\nbuild {:016x}{}, ranks {}",
+                      device_.properties.name, device_.properties.major, device_.properties.minor,
+                      device_.where.num_sms, driver, driver_name, runtime,
+                      gemms_.cublaslt_version(), cache.build, limits, device_.rank.world)};
 }
 
 std::string CudaBackend::describe_cache(const ChoiceCache& cache) const {
-  const ContextScope here(context_);
+  const ContextScope here(device_.context);
   const ChoiceFile file = choice_file(cache);
   std::string text = "off";
   if (!file.path().empty())
     text = fmt::format("{} choices of kernels in {}", std::ranges::count(file.read(), '\n'),
                        file.path());
   // Requests have waited for these, which a test says do not exist.
-  const int64_t late = gemms_->autotuner().choices().num_set() - num_chosen_at_start_;
+  const int64_t late = gemms_.autotuner().choices().num_set() - num_chosen_at_start_;
   if (num_chosen_at_start_ >= 0 && late > 0) text += fmt::format("; {} after the start", late);
   return text;
 }
 
 void CudaBackend::prepare(const Warmup& warmup, const ChoiceCache& cache) {
-  const ContextScope here(context_);
+  const ContextScope here(device_.context);
   const double start = steady_seconds();
   prepare_kernels(warmup, cache);
   const double prepared = steady_seconds();
-  preparing_ = true;
+  graphs_.only_capture(true);
   int64_t previous = 0;  // size
   for (const int64_t size : warmup.graph_sizes) {
     const int64_t most_padding = size - previous - 1;
@@ -84,15 +84,15 @@ void CudaBackend::prepare(const Warmup& warmup, const ChoiceCache& cache) {
       }
     previous = size;
   }
-  preparing_ = false;
-  num_chosen_at_start_ = gemms_->autotuner().choices().num_set();
+  graphs_.only_capture(false);
+  num_chosen_at_start_ = gemms_.autotuner().choices().num_set();
   log().debug("prepared {} GEMMs in {:.2f} s and {} graphs in {:.2f} s",
-              gemms_->autotuner().choices().num_measured(), prepared - start, graphs_.size(),
+              gemms_.autotuner().choices().num_measured(), prepared - start, graphs_.count(),
               steady_seconds() - prepared);
 }
 
 void CudaBackend::prepare_kernels(const Warmup& warmup, const ChoiceCache& cache) {
-  Autotuner& tuner = gemms_->autotuner();
+  Autotuner& tuner = gemms_.autotuner();
   GemmChoices& choices = tuner.choices();
   const bool is_first = !collectives_ || collectives_->ranks().rank().index == 0;
   const ChoiceFile file = choice_file(is_first ? cache : ChoiceCache());
@@ -112,7 +112,7 @@ void CudaBackend::prepare_kernels(const Warmup& warmup, const ChoiceCache& cache
   sizes.insert(warmup.max_seqs);  // the most rows of logits, which may be within a bucket
   // Ranks that share the rows of a sum also multiply a share of them (add_matmul()).
   for (const int64_t size : bucket_sizes(warmup.max_tokens))
-    if (size * rank_.world <= warmup.max_tokens) sizes.insert(size * rank_.world);
+    if (size * device_.rank.world <= warmup.max_tokens) sizes.insert(size * device_.rank.world);
   const auto run = [&](int64_t num_tokens) {
     warmup.run({.num_tokens = num_tokens, .num_keys = kFewKeys, .has_filters = true});
     if (num_tokens <= kFewDecoding)
@@ -151,7 +151,7 @@ void CudaBackend::prepare_kernels(const Warmup& warmup, const ChoiceCache& cache
 void CudaBackend::share_choices() {
   if (!collectives_) return;
   Communicator& ranks = collectives_->ranks();
-  GemmChoices& choices = gemms_->autotuner().choices();
+  GemmChoices& choices = gemms_.autotuner().choices();
   std::string mine = choices.to_text();
   const auto size = static_cast<size_t>(-ranks.smallest(-static_cast<int64_t>(mine.size())));
   if (size == 0) return;

@@ -2,9 +2,10 @@
 
 #include "nanovllm/ops/cuda/device/device.cuh"
 
-// begin_step: one thread block that copies the step's arrays from the host and computes from them
-// what every layer needs. More thread blocks would not be faster, because the time is spent in a
-// chain of dependent memory accesses.
+// begin_step: one thread block that copies the step's arrays from the host and derives from them
+// what every layer needs: a thread for each row, then for each token, then for each range of decode
+// attention. More thread blocks would not be faster, because the time is spent in a chain of
+// dependent memory accesses.
 namespace nanovllm::cuda {
 namespace {
 
@@ -45,6 +46,51 @@ __device__ void fetch_input(const BeginStepParams& p) {
   __syncthreads();
 }
 
+/// Derives what rows say: their first token, length and slot, and the token in flight, of which
+/// only the newest of a sequence can be one. Counts the tiles of decode attention.
+__device__ int derive_rows(const BeginStepParams& p, const DecodeSplits& splits, int* shared) {
+  // In a step that only decodes, row s is token s.
+  const bool is_decode = p.num_tokens == p.num_seqs;
+  int num_tokens = 0, num_tiles = 0;
+  for (int base = 0; base < p.num_seqs; base += kThreads) {
+    const int s = base + static_cast<int>(threadIdx.x);
+    StepRow row = {.slot = -1, .start = 0, .num_tokens = 0, .store = 0};
+    if (s < p.num_seqs) row = p.rows[s];
+    const int context = row.slot < 0 ? 0 : row.start + row.num_tokens;
+    const int tiles = row.num_tokens == 1 ? splits.tiles_of(context) * p.num_kv_heads : 0;
+    const int first_tile = exclusive_scan(tiles, num_tiles, shared);
+    const int first = is_decode ? s : exclusive_scan(row.num_tokens, num_tokens, shared);
+    if (s >= p.num_seqs) break;  // the last iteration
+    const int slot = max(row.slot, 0);
+    p.plan.first_tile[s] = first_tile;
+    p.cu_seqlens_q[s] = first;
+    p.context_lens[s] = context;
+    p.seq_slots[s] = slot;
+    int32_t& last = p.input_ids[first + row.num_tokens - 1];
+    if (last == kTokenInFlight) last = p.last_tokens[slot];
+  }
+  if (threadIdx.x == 0) p.cu_seqlens_q[p.num_seqs] = p.num_tokens;
+  return num_tiles;
+}
+
+/// Derives what tokens and outputs need; the rows must be derived already.
+__device__ void derive_tokens(const BeginStepParams& p) {
+  for (int t = threadIdx.x; t < p.num_tokens; t += kThreads) {
+    const int s = p.num_tokens == p.num_seqs ? t : last_not_above(p.cu_seqlens_q, p.num_seqs, t);
+    const StepRow row = p.rows[s];
+    const int position = row.start + t - p.cu_seqlens_q[s];
+    p.positions[t] = position;
+    int place = -1;
+    if (row.store != 0)
+      place = p.block_tables[int64_t{row.slot} * p.max_blocks + position / p.block_size] *
+                  p.block_size +
+              position % p.block_size;
+    p.slot_mapping[t] = place;
+  }
+  for (int i = threadIdx.x; i < p.num_outputs; i += kThreads)
+    p.output_rows[i] = p.cu_seqlens_q[p.outputs[i].row] + p.outputs[i].offset;
+}
+
 /// Where the work of thread block b of decode attention begins (see DecodePlan). first_tile and the
 /// splits must be computed already.
 __device__ DecodeStart decode_start(const BeginStepParams& p, const DecodeSplits& splits,
@@ -80,24 +126,14 @@ __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepPar
     p.block_tables[int64_t{update.slot} * p.max_blocks + update.index] = update.block;
   }
   DecodeSplits splits = DecodeSplits::of(p.is_even);
-  int num_tiles = 0;
-  for (int base = 0; base < p.num_seqs; base += kThreads) {
-    const int s = base + static_cast<int>(threadIdx.x);
-    int tiles = 0;
-    if (s < p.num_seqs) {
-      const int first = p.cu_seqlens_q[s], last = p.cu_seqlens_q[s + 1] - 1;
-      if (p.input_ids[last] == kTokenInFlight) p.input_ids[last] = p.last_tokens[p.seq_slots[s]];
-      if (first == last) tiles = splits.tiles_of(p.context_lens[s]) * p.num_kv_heads;
-    }
-    const int first_tile = exclusive_scan(tiles, num_tiles, shared);
-    if (s < p.num_seqs) p.plan.first_tile[s] = first_tile;
-  }
+  const int num_tiles = derive_rows(p, splits, shared);
   splits.divide(num_tiles, p.plan.num_blocks);
   if (threadIdx.x == 0) {
     p.plan.first_tile[p.num_seqs] = num_tiles;
     *p.plan.splits = splits;
   }
   __syncthreads();
+  derive_tokens(p);
   for (int b = threadIdx.x; b <= p.plan.num_blocks; b += kThreads)
     p.plan.starts[b] = decode_start(p, splits, num_tiles, b);
   __threadfence();

@@ -82,15 +82,15 @@ void Gemms::add(Residual& residual, Tensor x, const Weight& w, const Norm& next)
 }
 
 void Gemms::store_rotated(const GemmInput& x, const Weight& w, Tensor bias,
-                          const RopeStoreArgs& rope, const KvCache& kv, const Batch& batch) {
+                          const RopeStoreArgs& rope, const KvCache& kv, const Step& step) {
   const Call call =
       with_weight({.epilogue = Epilogue::kStore, .out = rope.qkv, .in = x, .bias = bias}, w);
   GemmArgs args = args_of(call);
-  const RopeParams params(rope, kv, batch);
+  const RopeParams params(rope, kv, step);
   args.rope = &params;
   if (prefers_swap_ab(call, args)) return run_swap_ab(call, args);
   run(call);
-  rope_and_store(where_, rope, kv, batch);
+  rope_and_store(where_, rope, kv, step);
 }
 
 GemmArgs Gemms::args_of(const Call& call) {
@@ -109,9 +109,10 @@ GemmArgs Gemms::args_of(const Call& call) {
           .peers = call.peers};
 }
 
-DeferredNorm Gemms::apply_norm(const Call& call, int32_t kernel, GemmArgs& args) {
-  const bool is_small = kernel == kQuantizedSmall;
-  const bool may_begin = is_small ? call.in.x.dtype == DType::kBF16 : kernel == GemmChoice::kSwapAb;
+DeferredNorm Gemms::apply_norm(const Call& call, NormKernel kernel, GemmArgs& args) {
+  const bool is_small = kernel == NormKernel::kQuantizedSmall;
+  const bool may_begin =
+      is_small ? call.in.x.dtype == DType::kBF16 : kernel == NormKernel::kSwapAb;
   const int num_parts = !may_begin || !call.next.weight ? 0
                         : is_small ? num_quantized_norm_parts(where_, args, call.in.x.dtype)
                                    : num_norm_parts(where_, args);
@@ -129,8 +130,8 @@ DeferredNorm Gemms::apply_norm(const Call& call, int32_t kernel, GemmArgs& args)
   args.norm = nullptr;
   // A begun norm is used once, because the scratch that holds its x may be overwritten afterwards.
   const uint64_t begun = std::exchange(call.in.residual->begun_norm, 0);
-  const bool finishes = is_small || kernel == GemmChoice::kSwapAb ||
-                        (kernel != GemmChoice::kCublasLt && args.num_tokens <= kNormTokens);
+  const bool finishes = is_small || kernel == NormKernel::kSwapAb ||
+                        (kernel == NormKernel::kTile && args.num_tokens <= kNormTokens);
   if (finishes && begun != 0 && begun == num_begun_ && begun_.weight == call.in.norm.weight.data)
     return begun_;
   cuda::rms_norm(where_, normed, call.in.x, call.in.norm);
@@ -148,9 +149,11 @@ void Gemms::run_as(GemmChoice& choice, const Call& call, Tensor out) {
   GemmArgs args = args_of(call);
   args.out = out.data;
   if (choice.kernel == GemmChoice::kSwapAb) return run_swap_ab(call, args);
-  const DeferredNorm norm = apply_norm(call, choice.kernel, args);
+  const bool is_tile = choice.kernel != GemmChoice::kCublasLt;
+  const DeferredNorm norm =
+      apply_norm(call, is_tile ? NormKernel::kTile : NormKernel::kCublasLt, args);
   const Launch where = launch_of(call);
-  if (choice.kernel != GemmChoice::kCublasLt)
+  if (is_tile)
     return tile_gemm(where, args, choice.kernel, tile_scratch(), norm);
   const Tensor x = call.in.norm.weight ? call.in.residual->scratch() : call.in.x;
   if (call.epilogue == Epilogue::kSwiglu) {

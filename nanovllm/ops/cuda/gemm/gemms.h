@@ -67,7 +67,7 @@ class Gemms {
   /// store() into rope.qkv, then rope_and_store(); in one kernel where there is one, and then k and
   /// v are only in the cache.
   void store_rotated(const GemmInput& x, const Weight& w, Tensor bias, const RopeStoreArgs& rope,
-                     const KvCache& kv, const Batch& batch);
+                     const KvCache& kv, const Step& step);
 
   /// Where the kernel that computes x has to write it quantized too, if the next GEMM is that of x
   /// and w and quantizes x in chunks: it will not do that itself. Otherwise, and without w, the
@@ -137,12 +137,12 @@ class Gemms {
   QuantizedActivations e4m3_activations(const QuantizedWeight& w, int64_t num_tokens,
                                         int64_t scale_stride);
   Tensor dequantized(const QuantizedWeight& w, DType dtype);
-  /// quantized_small_gemm() where a GemmChoice::kernel is meant; it is never stored in a choice.
-  static constexpr int32_t kQuantizedSmall = -100;
-  /// What the GEMM, computed by `kernel` (GemmChoice::kernel), has to do for a DeferredNorm: with
-  /// kAdd to begin it, otherwise to finish it. If there is a norm of x that was not begun, or that
-  /// the kernel cannot finish, this enqueues it. Sets args.x to the normed x.
-  DeferredNorm apply_norm(const Call& call, int32_t kernel, GemmArgs& args);
+  /// The kernels, as far as they differ in what they can do for a DeferredNorm.
+  enum class NormKernel : uint8_t { kQuantizedSmall, kSwapAb, kTile, kCublasLt };
+  /// What the GEMM has to do for a DeferredNorm: with kAdd to begin it, otherwise to finish it. If
+  /// there is a norm of x that was not begun, or that the kernel cannot finish, this enqueues it.
+  /// Sets args.x to the normed x.
+  DeferredNorm apply_norm(const Call& call, NormKernel kernel, GemmArgs& args);
   /// Computes the GEMM as `choice` says, or as CublasLt::run() corrects it; `out` may replace
   /// call.out.
   void run_as(GemmChoice& choice, const Call& call, Tensor out);

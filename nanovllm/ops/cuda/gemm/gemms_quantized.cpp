@@ -79,14 +79,14 @@ void Gemms::run_quantized_small(const Call& call) {
   GemmArgs args = args_of(call);
   args.w = call.quantized->values;
   const DType dtype = call.in.x.dtype;
-  const DeferredNorm norm = apply_norm(call, kQuantizedSmall, args);
+  const DeferredNorm norm = apply_norm(call, NormKernel::kQuantizedSmall, args);
   quantized_small_gemm(where_, args, dtype, norm);
 }
 
 void Gemms::run_swap_ab(const Call& call, GemmArgs args) {
   const QuantizedWeight* const w = call.quantized;
   if (w == nullptr || !w->quantizes_activations || args.k > kMaxQuantizedColumns) {
-    const DeferredNorm norm = apply_norm(call, GemmChoice::kSwapAb, args);
+    const DeferredNorm norm = apply_norm(call, NormKernel::kSwapAb, args);
     return swap_ab_gemm(launch_of(call), args, norm);
   }
   const QuantizedActivations x =
@@ -94,6 +94,7 @@ void Gemms::run_swap_ab(const Call& call, GemmArgs args) {
   if (call.in.residual != nullptr) call.in.residual->begun_norm = 0;
   quantize(x, call.in.x, call.in.norm);
   args.norm = nullptr;
+  args.has_e4m3_x = true;
   args.quantized_x = &x;
   swap_ab_gemm(where_, args, {});
 }
@@ -156,8 +157,7 @@ bool Gemms::run_e4m3(const Call& call) {
   const QuantizedWeight& w = *call.quantized;
   if (w.format != QuantizedFormat::kE4M3 || w.k > kMaxQuantizedColumns) return false;
   GemmArgs args = args_of(call);
-  const QuantizedActivations x = {};
-  args.quantized_x = &x;
+  args.has_e4m3_x = true;
   Call measured = call;
   if (call.epilogue == Epilogue::kAdd) measured.out = call.scratch;
   const E4M3Matrices matrices = e4m3_matrices(call);
@@ -220,6 +220,7 @@ void Gemms::run_e4m3_as(GemmChoice& choice, Call call) {
   if (choice.kernel >= 0) {
     GemmArgs args = args_of(call);
     args.norm = nullptr;
+    args.has_e4m3_x = true;
     args.quantized_x = &x;
     return tile_gemm(where_, args, choice.kernel, tile_scratch());
   }

@@ -42,7 +42,7 @@ inline double tile_cost(const GemmArgs& args, const TileConfig& config, int num_
   const int blocks = config.blocks(args.num_tokens, args.n);
   const int waves = (blocks + num_sms - 1) / num_sms;
   // E4M3 operands have twice the columns in the same bytes.
-  const bool is_e4m3 = args.quantized_x != nullptr;
+  const bool is_e4m3 = args.has_e4m3_x;
   const int columns = is_e4m3 ? 128 : 64;  // of a chunk
   const double chunk_time = is_e4m3 ? kE4M3ChunkTime : kChunkTime;
   const int chunks = (args.k + columns * config.split - 1) / (columns * config.split);

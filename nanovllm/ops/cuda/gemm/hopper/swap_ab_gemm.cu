@@ -39,7 +39,7 @@ std::optional<SwapAbConfig> find_quantized_config(Launch where, const GemmArgs& 
   // Consumers that convert w need all of a multiprocessor: its ring is large, and two warpgroups at
   // least convert. If x is quantized too, nothing is converted, and it is faster to let the next
   // kernel start early, which needs memory for a second thread block.
-  const int residents = args.quantized_x != nullptr ? 2 : 1;
+  const int residents = args.has_e4m3_x ? 2 : 1;
   // A wave of thread blocks takes as long as one of them, and a while to begin, which is that of
   // about 32 rows. The epilogue without SwiGLU suits no more than 128 rows.
   const int slots = residents * where.num_sms;

@@ -69,7 +69,7 @@ inline bool supports_tile_gemm(const GemmArgs& args, DType dtype, int max_blocks
                                const TileConfig& config) {
   const bool swiglu = args.epilogue == Epilogue::kSwiglu;
   if (args.float_out && args.epilogue != Epilogue::kStore) return false;
-  if (args.quantized_x != nullptr ? !multiplies_e4m3(config)
+  if (args.has_e4m3_x ? !multiplies_e4m3(config)
                                   : args.quantized != nullptr && !dequantizes(config))
     return false;
   const int least_columns = args.quantized != nullptr ? 128 : 64;  // of a part

@@ -23,7 +23,7 @@ auto with_format(const QuantizedWeight& w, Body body) {
 
 void quantized_tile_gemm(Launch where, const GemmArgs& args, size_t index, const TileConfig& tile,
                          const TileScratch& scratch, const DeferredNorm& norm) {
-  if (args.quantized_x != nullptr) return e4m3_tile_gemm(where, args, index, tile, scratch);
+  if (args.has_e4m3_x) return e4m3_tile_gemm(where, args, index, tile, scratch);
   with_format(*args.quantized, [&](auto format) {
     HopperGemms<decltype(format)>::tile(where, args, index, tile, scratch, norm);
   });
@@ -31,14 +31,14 @@ void quantized_tile_gemm(Launch where, const GemmArgs& args, size_t index, const
 
 void quantized_swap_ab_gemm(Launch where, const GemmArgs& args, const SwapAbConfig& config,
                             const DeferredNorm& norm) {
-  if (args.quantized_x != nullptr) return e4m3_swap_ab_gemm(where, args, config, norm);
+  if (args.has_e4m3_x) return e4m3_swap_ab_gemm(where, args, config, norm);
   with_format(*args.quantized, [&](auto format) {
     HopperGemms<decltype(format)>::swap_ab(where, args, config, norm);
   });
 }
 
 int quantized_stage_bytes(const GemmArgs& args, int rows, int tokens) {
-  if (args.quantized_x != nullptr) return e4m3_stage_bytes(rows, tokens);
+  if (args.has_e4m3_x) return e4m3_stage_bytes(rows, tokens);
   return with_format(*args.quantized, [&](auto format) {
     using Operands = swap_ab::RawOperands<decltype(format)>;
     return Operands::bytes(rows) + Operands::x_bytes(tokens);

@@ -8,15 +8,15 @@
 // tile_gemm() and swap_ab_gemm() for quantized weights (GemmArgs::quantized), which these two call.
 namespace nanovllm::cuda {
 
-/// `tile` is the one at `index` of kTiles with a split. Without quantized_x dequantizes(tile).
+/// `tile` is the one at `index` of kTiles with a split. Without has_e4m3_x dequantizes(tile).
 void quantized_tile_gemm(Launch where, const GemmArgs& args, size_t index, const TileConfig& tile,
                          const TileScratch& scratch, const DeferredNorm& norm);
-/// quantized_tile_gemm() with GemmArgs::quantized_x; multiplies_e4m3(tile).
+/// quantized_tile_gemm() with GemmArgs::has_e4m3_x; multiplies_e4m3(tile).
 void e4m3_tile_gemm(Launch where, const GemmArgs& args, size_t index, const TileConfig& tile,
                     const TileScratch& scratch);
 void quantized_swap_ab_gemm(Launch where, const GemmArgs& args, const SwapAbConfig& config,
                             const DeferredNorm& norm);
-/// quantized_swap_ab_gemm() with GemmArgs::quantized_x.
+/// quantized_swap_ab_gemm() with GemmArgs::has_e4m3_x.
 void e4m3_swap_ab_gemm(Launch where, const GemmArgs& args, const SwapAbConfig& config,
                        const DeferredNorm& norm);
 int e4m3_stage_bytes(int rows, int tokens);
