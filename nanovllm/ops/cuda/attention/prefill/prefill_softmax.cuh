@@ -73,9 +73,9 @@ struct Softmax {
     return (score - maximum[r]) * scale_log2 > kRescaleLog2;
   }
 
-  /// The bits of the largest of the thread's scores of each row. If all are negative, they are the
-  /// bits of any of them: floats are compared as integers, of which one instruction compares three,
-  /// and negative floats have the opposite order.
+  /// The bits of the largest of the thread's scores of each row; if all are negative, the bits of
+  /// any negative one. Floats are compared as integers, because one instruction compares three of
+  /// those, and negative floats have the opposite order.
   template <int kCount>
   __device__ static void largest(const float (&s)[kCount], int (&bits)[2]) {
     constexpr int kChains = 4;  // comparisons of a row that do not wait for each other
