@@ -1,6 +1,7 @@
 #include "nanovllm/ops/cuda/experts/few_experts.cuh"
 
-// The GEMMs of a mixture of experts for few tokens, with quantized weights.
+// The GEMMs of few_experts.cu for quantized weights, in a file of their own because they take long
+// to compile.
 namespace nanovllm::cuda {
 
 int64_t few_quantized_shared_bytes(const FewExperts& args) {
