@@ -61,7 +61,7 @@ EngineCall::~EngineCall() {
     at->second.call = nullptr;  // the metrics still count its end
     try {
       client_.engine_.cancel(id);
-    } catch (const EngineDead&) {  // then nothing runs any more
+    } catch (const EngineDead&) {  // nothing runs any more
     }
   }
 }
