@@ -264,7 +264,7 @@ Task<> Api::metrics(HttpRequest&, HttpReply& reply) {
 }
 
 Task<> Api::tokenizer_info(HttpRequest&, HttpReply& reply) {
-  serving_->tokenizer();  // there is one
+  serving_->tokenizer();  // throws if there is none
   co_await reply.send(200, kJson, tokenizer_info_, HttpHeaders());
 }
 

@@ -129,7 +129,7 @@ class Progress {
   void write(size_t request, const RequestUpdate& update) {
     const bool ends = !update.finish_reason.empty();
     if (!generation_.stream || (update.token_ids.empty() && !ends)) return;
-    if (update.finish_reason == "error") return;  // add() throws it
+    if (update.finish_reason == "error") return;  // add() throws the error
     generation_.writer->add(reply_, request, update);
   }
 

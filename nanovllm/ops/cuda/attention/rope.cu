@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kThreads, 4)
     norm_high = load<N>(norm + half + at);
   }
   launch_dependents();         // now decode attention can prefetch its old keys
-  wait_for_previous_kernel();  // it writes q, k and v; all that was read above is older
+  wait_for_previous_kernel();  // which writes q, k and v; everything else is older
   HeadPart<T, N> part = {};
   if (is_active) part.load_from(x, half, at);
   const float squares = lanes_sum(part.squares(), lanes);

@@ -18,7 +18,7 @@ constexpr int kMaxThreads = 1024, kMaxUnitsPerThread = 2;
 struct RowExchange {
   std::array<uint4*, kMaxPeers> xs = {}, outs = {};  // every rank's [rows, width], as mapped here
   const float* weight;                               // [columns]
-  int width, first_row, end_row;  // of a row, in units of 16 bytes; this rank's share of the rows
+  int width, first_row, end_row;  // units of 16 bytes in a row; this rank's share of the rows
   float eps;
 };
 

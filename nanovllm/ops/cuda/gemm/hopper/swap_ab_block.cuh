@@ -354,7 +354,7 @@ struct Block {
       prefetch_l2(r.q_norm + i);
       prefetch_l2(r.k_norm + i);
     }
-    constexpr int kLines = kHeadDim / 2 / kPerLine;  // of a token's cosines
+    constexpr int kLines = kHeadDim / 2 / kPerLine;  // cache lines of a token's cosines
     const int num_tokens = kTokens / p.split, line = threadIdx.x % kLines * kPerLine;
     for (int i = threadIdx.x / kLines; i < num_tokens; i += blockDim.x / kLines) {
       const int token = min(rank * num_tokens + i, args.num_tokens - 1);
