@@ -41,7 +41,7 @@ Task<> EngineClient::run() {
   } catch (const EngineDead& dead) {
     fail_all(dead.what());
   } catch (const std::exception& e) {
-    // Nobody would get updates any more, so all requests and the engine end.
+    // No call would get updates any more, so all requests and the engine end.
     log().error("updates cannot be delivered: {}", what_of(e));
     fail_all("the server cannot deliver updates");
     engine_.exit();

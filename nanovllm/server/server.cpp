@@ -152,8 +152,7 @@ class Server {
     asio::post(io_, [&] {
       try {
         allow_connections();
-        api_.set_engine(
-            engine);  // the last call that may throw; if it does, nothing uses the engine
+        api_.set_engine(engine);  // the last call that may throw, so nothing uses the engine then
         is_set.set_value();
       } catch (...) {
         is_set.set_exception(std::current_exception());

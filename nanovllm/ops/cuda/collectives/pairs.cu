@@ -13,6 +13,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kPerUnit = 4;  // elements of the two pairs that a thread loads at once
 
+/// Sends x [count] to all ranks. A thread sends one element, together with its neighbour's.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     send_pairs_kernel(const __grid_constant__ Peers peers, const T* x, int count) {

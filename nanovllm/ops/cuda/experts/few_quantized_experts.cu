@@ -1,7 +1,6 @@
 #include "nanovllm/ops/cuda/experts/few_experts.cuh"
 
-// The GEMMs of few_experts.cu for quantized weights, in a file of their own because they take long
-// to compile.
+// The GEMMs of few_experts.cu for quantized weights, which are compiled apart from the others.
 namespace nanovllm::cuda {
 
 int64_t few_quantized_shared_bytes(const FewExperts& args) {

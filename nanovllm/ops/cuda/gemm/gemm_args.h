@@ -13,7 +13,7 @@ struct QuantizedActivations;
 struct RopeParams;
 struct Peers;
 
-/// What a GEMM does with its sums before it writes them.
+/// The operation of a GEMM on its sums before it writes them.
 enum class Epilogue {
   kStore,   ///< out [T, n] = x w^T + bias
   kAdd,     ///< out [T, n] += x w^T

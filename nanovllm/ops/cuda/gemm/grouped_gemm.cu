@@ -98,10 +98,10 @@ double grouped_cost(const GroupedGemm& gemm, const GroupTile& tile, int num_sms)
 
 constexpr int kPlainTokens = 32, kPlainColumns = 32, kPlainDepth = 16;
 
-/// The grouped GEMM without tensor cores, in float32, which the arithmetic units bound. The grid is
-/// (the most tiles that there can be, columns / kPlainColumns). A thread block computes 32 rows by
-/// 32 columns of out, of which a thread has two by two; with SwiGLU it multiplies the gates and the
-/// ups of these columns.
+/// The grouped GEMM without tensor cores, in float32. Its instructions bound it, because a number
+/// from shared memory serves only two multiplications. The grid is (the most tiles that there can
+/// be, columns / kPlainColumns). A thread block computes 32 rows by 32 columns of out, of which a
+/// thread has two by two; with SwiGLU it multiplies the gates and the ups of these columns.
 template <class T, bool kSwiglu>
 __global__ void __launch_bounds__(256) grouped_plain_kernel(GroupedGemm gemm) {
   begin_kernel();

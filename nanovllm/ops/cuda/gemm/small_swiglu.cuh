@@ -26,7 +26,7 @@ int64_t small_swiglu_bytes(int num_tokens, int k) {
          int64_t{num_tokens} * few_x_pitch<Format>(k) + int64_t{k} * 4;
 }
 
-/// `token_warps` warps compute the norm of each token. They divide k in the multiplication.
+/// `token_warps` warps compute the norm of each token. In the multiplication all warps divide k.
 template <class T, int kStages>
 __global__ void __launch_bounds__(kFewThreads, 1)
     small_swiglu_kernel(const GemmArgs p, int token_warps) {

@@ -25,10 +25,10 @@ inline double dequantize_cost(const QuantizedWeight& w) {
 /// 32B, 64 to 8,192 tokens): the first configuration takes 2.4% longer than the best of all, the
 /// best of the first two 0.9%, the best of the first three 0.4%.
 inline double tile_cost(const GemmArgs& args, const TileConfig& config, int num_sms) {
-  // Times are microseconds, for a tile of 256 tokens x 128 rows.
+  // Times are in microseconds. Those that depend on the tile are for 256 tokens x 128 rows.
   constexpr double kChunkTime = 0.74;      // multiplying 64 columns of k
   constexpr double kE4M3ChunkTime = 0.9;   // multiplying and scaling 128 columns of k in E4M3
-  constexpr double kBytesPerUs = 85e3;     // that a thread block loads
+  constexpr double kBytesPerUs = 85e3;     // bytes that a thread block loads
   constexpr double kNewBytesPerUs = 78e3;  // bytes of w that no other thread block has loaded
   constexpr double kXWeight = 0.49;        // cost of a byte of x, relative to such a byte of w
   constexpr double kLoadShare = 0.1;       // share of a load that adds to a multiplication
@@ -37,8 +37,7 @@ inline double tile_cost(const GemmArgs& args, const TileConfig& config, int num_
   constexpr double kSplitTime = 2.3;       // waiting until all thread blocks of a tile are there
   // Converting 64 columns of 128 quantized rows, estimated from the instructions of a warp.
   constexpr double kConvertTime = 0.2;
-  constexpr double kOverlap =
-      0.16;  // the share of the shorter of two times that adds to the longer
+  constexpr double kOverlap = 0.16;  // share of the shorter of two times that adds to the longer
   const double tile = config.tokens * config.rows / double{256 * 128};
   const int token_tiles = (args.num_tokens + config.tokens - 1) / config.tokens;
   const int blocks = config.blocks(args.num_tokens, args.n);

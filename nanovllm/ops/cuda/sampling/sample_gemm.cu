@@ -3,13 +3,12 @@
 #include "nanovllm/ops/cuda/gemm/hopper/tile_loop.cuh"
 #include "nanovllm/ops/cuda/sampling/sampler.cuh"
 
-//   token[r] = argmax over id of x[r] . w[id] / temperature[r] + noise(id)  (without noise if
-//   greedy)
-// for up to 64 plain rows r on Hopper: sampling as the epilogue of the GEMM that computes the
-// logits, which are never written. A thread block computes tiles of 64 rows by 192 ids
-// (tile_loop.cuh). Memory bandwidth bounds it, because w is read once. While the next tile of w is
-// copied, the consumer threads compute the noise. The thread blocks share the best scores found so
-// far, so that hardly any token needs an exact score.
+//   token[r] = argmax over id of x[r] . w[id] / temperature[r] + noise(id)
+// for up to 64 plain rows r on Hopper, without noise if a row is greedy: sampling as the epilogue
+// of the GEMM that computes the logits, which are never written. A thread block computes tiles of
+// 64 rows by 192 ids (tile_loop.cuh). Memory bandwidth bounds it, because w is read once. While the
+// next tile of w is copied, the consumer threads compute the noise. The thread blocks share the
+// best scores found so far, so that hardly any token needs an exact score.
 #pragma nv_diag_suppress 177  // some constants are only used by the code for Hopper
 namespace nanovllm::cuda {
 namespace {

@@ -34,7 +34,7 @@ class KeptTokens {
   __device__ bool kept(int id, float x) const { return worst_.keeps(value(x), id); }
 
   /// Keeps the best `k`, or all if there are fewer. Returns whether the first part has them in
-  /// shared.listed; then only the first part knows what is kept.
+  /// shared.listed; then only the first part knows which tokens are kept.
   __device__ bool keep_count(int k) {
     const float bound = fmaxf(value(row_.bound_of_best(k)), worst_.value);
     const int count = row_.list(bound, [&](float x) { return value(x); });

@@ -2,12 +2,11 @@
 
 #include "nanovllm/ops/cuda/sampling/sampler.cuh"
 
-//   token[r] = argmax over id of logits[r, id] / temperature[r] + noise(id)  (without noise if
-//   greedy)
-// for plain rows r, which have neither lists nor filters. Several thread blocks for each row pass
-// once over its logits [vocab], and memory bandwidth bounds them, as long as the exact noise is
-// computed for hardly any token (BestToken). The best token is an atomic maximum of token_key(),
-// which does not depend on the order.
+//   token[r] = argmax over id of logits[r, id] / temperature[r] + noise(id)
+// for plain rows r, which have neither lists nor filters, without noise if a row is greedy. Several
+// thread blocks for each row pass once over its logits [vocab], and memory bandwidth bounds them,
+// as long as the exact noise is computed for hardly any token (BestToken). The best token is an
+// atomic maximum of token_key(), which does not depend on the order.
 namespace nanovllm::cuda {
 namespace {
 

@@ -226,8 +226,9 @@ class Row {
     if (lane == 0) shared_.warps[warp] = bits_as<ulonglong2>(v);
     __syncthreads();
     if constexpr (kClustered) {
-      // Two barriers take turns. When a thread block sends for the second time after this, it has
-      // received what all sent in between, and so all have read what they receive now.
+      // Two barriers take turns. A thread block uses this one again two reductions later. By then
+      // it has received the values of the reduction in between from all thread blocks, so all of
+      // them have read the values of this reduction.
       const int turn = num_reductions_ % 2, parity = num_reductions_ / 2 % 2;
       ++num_reductions_;
       const uint32_t barrier = shared_address(&shared_.reduced[turn]);

@@ -242,7 +242,7 @@ __device__ void find_logprobs(const SampleParams& p, const LogprobRow* wanted, L
   }
 }
 
-// -- kernels, of which those with clusters are for Hopper; a cluster or a thread block has a row
+// -- kernels: clusters exist on Hopper only
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr bool kHasClusters = false;
@@ -250,12 +250,15 @@ constexpr bool kHasClusters = false;
 constexpr bool kHasClusters = true;
 #endif
 
+/// Draws the rows `special`. A cluster of thread blocks, or one thread block, has a row.
 template <bool kClustered>
 __global__ void __launch_bounds__(kThreads, 2)
     special_kernel(const SampleParams p, const int32_t* special, float* scratch) {
   if constexpr (!kClustered || kHasClusters) draw_special<kClustered>(p, special, scratch);
 }
 
+/// Writes the log-probabilities of the rows `wanted`. A cluster of thread blocks, or one thread
+/// block, has a row.
 template <bool kClustered>
 __global__ void __launch_bounds__(kThreads, 2)
     logprobs_kernel(const SampleParams p, const LogprobRow* wanted, Logprob* entries) {

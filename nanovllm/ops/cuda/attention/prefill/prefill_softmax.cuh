@@ -2,8 +2,9 @@
 
 #include "nanovllm/ops/cuda/device/device.cuh"
 
-// What a warpgroup of prefill_sm90.cu does with its scores and sums outside the tensor cores.
-// Scores and sums are in the threads' registers as wgmma leaves them (wgmma.cuh).
+// The work of a warpgroup of prefill_sm90.cu on its scores and sums outside the tensor cores: the
+// online softmax, the causal mask and the output. Scores and sums are in the threads' registers as
+// wgmma leaves them (wgmma.cuh).
 namespace nanovllm::cuda::prefill {
 
 /// Sums are rescaled when a score exceeds their maximum by more than this, in powers of two.

@@ -80,8 +80,8 @@ struct Tile {
   static_assert(!kQuantized || kConsumerGroups == 2);
   /// A thread block begins and ends with a whole step of k: a raw stage has several chunks.
   static constexpr int kStep = kQuantized ? kQuantizedChunk / kChunk : 1;
-  /// Raw stages hold what is on its way from memory. With many tokens multiplications take longer
-  /// than copies of w, and x needs the stages.
+  /// Raw stages hold the bytes of w that are on their way from memory. With many tokens
+  /// multiplications take longer than copies of w, so x gets more of the shared memory.
   static constexpr int kMemory = 226 << 10, kRawMemory = (kTokens == 256 ? 54 : 72) << 10;
   static constexpr int kRawBytes = kQuantized ? RawStage<Format>::bytes(kRows, kBoxes) : 0;
   static constexpr int kRawStages =
